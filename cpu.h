@@ -1,0 +1,641 @@
+// cpu.h: the CPU as a machine.
+//
+// In order: the pool of threads and the team that a piece of work sees; SIMD vectors; the register tile that every
+// product here is made of; weights packed in panels, and the matmuls over them; tree attention, forward and backward.
+// What a matmul and an attention must compute is said by the portable text in kernels.cuh: these are its tuned twins,
+// and tests hold them together, bit for bit where DESIGN promises it. Nothing here knows of models.
+#pragma once
+
+#include <atomic>
+#include <cmath>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <vector>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include "numbers.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Threads
+
+// A number that threads wait for: they spin for a moment, since what they wait for is most often near, and then sleep,
+// so that a machine with other work to do gets on with that, and wakes them at once when the number changes.
+class Signal {
+ public:
+  unsigned value() const { return value_.load(std::memory_order_acquire); }
+  void raise() {
+    value_.fetch_add(1);
+    if (sleepers_.load() == 0) return;
+    { std::lock_guard<std::mutex> lock(mutex_); }
+    changed_.notify_all();
+  }
+  void wait_beyond(unsigned old) {
+    for (int turns = 0; turns < 3000; turns++) {
+      if (value() != old) return;
+#if defined(__x86_64__)
+      _mm_pause();
+#endif
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    sleepers_++;
+    changed_.wait(lock, [&] { return value_.load() != old; });
+    sleepers_--;
+  }
+
+ private:
+  alignas(64) std::atomic<unsigned> value_{0};
+  std::atomic<int> sleepers_{0};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+// All threads of a team leave it when the last one has come.
+class Barrier {
+ public:
+  explicit Barrier(int threads) : threads_(threads) {}
+  void wait() {
+    const unsigned round = round_.value();
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == threads_ - 1) {
+      arrived_.store(0, std::memory_order_relaxed);
+      round_.raise();
+    } else {
+      round_.wait_beyond(round);
+    }
+  }
+
+ private:
+  const int threads_;
+  alignas(64) std::atomic<int> arrived_{0};
+  Signal round_;
+};
+
+struct Range {
+  int begin, end;
+};
+
+// What one thread knows of the team that runs a piece of work: every thread runs the same text (SPMD) on its share.
+// On a GPU the team is the one host thread that launches kernels, and `cuda` is set.
+struct Team {
+  int rank = 0, size = 1;
+  Barrier* barrier = nullptr;
+  bool cuda = false;
+
+  void wait() const {
+    if (size > 1) barrier->wait();
+  }
+  // This thread's part of 0..n, cut at multiples of `unit`. No result depends on where the cuts are.
+  Range share(int n, int unit = 1) const {
+    const long units = (n + unit - 1) / unit;
+    const int begin = int(units * rank / size) * unit, end = int(units * (rank + 1) / size) * unit;
+    return {smaller(begin, n), smaller(end, n)};
+  }
+};
+
+// A fixed set of threads that wait for work.
+class Pool {
+ public:
+  // On a GPU the team is one host thread.
+  explicit Pool(int threads, bool cuda = false)
+      : size_(cuda ? 1 : larger(1, threads)), cuda_(cuda), start_(size_), end_(size_) {
+    for (int rank = 1; rank < size_; rank++) workers_.emplace_back([this, rank] { work(rank); });
+  }
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+  ~Pool() {
+    call_ = nullptr;
+    if (size_ > 1) start_.wait();
+    for (auto& worker : workers_) worker.join();
+  }
+  int size() const { return size_; }
+  bool cuda() const { return cuda_; }
+
+  // Calls f(team) on every thread, the caller's among them; returns when all have returned. f must not throw where the
+  // team has more than one thread.
+  template <class F>
+  void run(F&& f) {
+    if (size_ == 1) {
+      f(Team{0, 1, nullptr, cuda_});
+      return;
+    }
+    context_ = &f;
+    call_ = [](void* context, const Team& team) { (*static_cast<std::remove_reference_t<F>*>(context))(team); };
+    start_.wait();
+    f(Team{0, size_, &end_, false});
+    end_.wait();
+  }
+
+ private:
+  void work(int rank) {
+    for (;;) {
+      start_.wait();
+      if (!call_) return;
+      call_(context_, Team{rank, size_, &end_, false});
+      end_.wait();
+    }
+  }
+
+  const int size_;
+  const bool cuda_;
+  Barrier start_, end_;  // a team's own barriers are rounds of end_ before its last
+  void (*call_)(void*, const Team&) = nullptr;
+  void* context_ = nullptr;
+  std::vector<std::thread> workers_;
+};
+
+// Zeroed memory on a cache line's boundary, in huge pages where it is large and the system has them.
+// Throws std::bad_alloc.
+inline void* allocate_zeroed(size_t bytes) {
+  const size_t huge = size_t(2) << 20, align = bytes >= huge ? huge : 64;
+  if (bytes > SIZE_MAX - align) throw std::bad_alloc();
+  bytes = (bytes + align - 1) / align * align;
+  void* p = std::aligned_alloc(align, larger(bytes, align));
+  if (!p) throw std::bad_alloc();
+#if defined(__linux__)
+  if (align == huge) madvise(p, bytes, MADV_HUGEPAGE);
+#endif
+  memset(p, 0, bytes);
+  return p;
+}
+
+// Memory of one thread's own, grown when more is asked for; its content is not kept.
+inline float* scratch(size_t floats) {
+  struct Block {
+    float* data = nullptr;
+    size_t floats = 0;
+    ~Block() { std::free(data); }
+  };
+  static thread_local Block block;
+  if (floats > block.floats) {
+    std::free(block.data);
+    block.data = nullptr;
+    block.floats = 0;
+    block.data = static_cast<float*>(allocate_zeroed(floats * sizeof(float)));
+    block.floats = floats;
+  }
+  return block.data;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// SIMD vectors of floats: as wide as the machine that this build is for
+
+#if defined(__AVX512F__)
+struct Vec {
+  static constexpr int width = 16, registers = 32;
+  __m512 v;
+};
+inline Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline Vec load(const bf16* p) {
+  const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  constexpr __mmask16 all = 0xffff;  // the unmasked forms make g++ 12 warn of its own header
+  return {_mm512_castsi512_ps(_mm512_maskz_slli_epi32(all, _mm512_maskz_cvtepu16_epi32(all, half), 16))};
+}
+inline Vec broadcast(float x) { return {_mm512_set1_ps(x)}; }
+inline void store(float* p, Vec x) { _mm512_storeu_ps(p, x.v); }
+inline Vec fused(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+constexpr const char* kSimd = "AVX-512";
+#elif defined(__AVX2__) && defined(__FMA__)
+struct Vec {
+  static constexpr int width = 8, registers = 16;
+  __m256 v;
+};
+inline Vec load(const float* p) { return {_mm256_loadu_ps(p)}; }
+inline Vec load(const bf16* p) {
+  const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16))};
+}
+inline Vec broadcast(float x) { return {_mm256_set1_ps(x)}; }
+inline void store(float* p, Vec x) { _mm256_storeu_ps(p, x.v); }
+inline Vec fused(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+constexpr const char* kSimd = "AVX2";
+#else
+struct Vec {  // portable text: four floats that a compiler puts in one register where it has such
+  static constexpr int width = 4, registers = 16;
+  float v[4];
+};
+template <class W>
+inline Vec load(const W* p) {
+  return {{to_float(p[0]), to_float(p[1]), to_float(p[2]), to_float(p[3])}};
+}
+inline Vec broadcast(float x) { return {{x, x, x, x}}; }
+inline void store(float* p, Vec x) { memcpy(p, x.v, sizeof x.v); }
+inline Vec fused(Vec a, Vec b, Vec c) {
+  Vec r;
+  for (int l = 0; l < 4; l++) r.v[l] = fused(a.v[l], b.v[l], c.v[l]);
+  return r;
+}
+constexpr const char* kSimd = "portable";
+#endif
+
+// ---------------------------------------------------------------------------------------------------------------
+// The register tile: c (T, R vectors) = or += a (T, K) times b (K, R vectors), one serial sum over k for each output.
+// T rows and R vectors change how many outputs are computed at once, never the order within one: an output has the
+// same bits whatever tile it falls in, and whether its sum is run in one go or continued (`add`) over blocks of k.
+
+constexpr int kGroup = 16;  // b's columns lie together in groups of 16; groups may lie apart
+
+template <class B>
+struct TileArguments {
+  int k;
+  const float* a;
+  ptrdiff_t a_row, a_k;  // a[t][k] = a[t * a_row + k * a_k]
+  const B* b;
+  ptrdiff_t b_k, b_group;  // b[k][n] = b[k * b_k + (n / 16) * b_group + n % 16]
+  float* c;
+  ptrdiff_t c_row;  // c[t][n] = c[t * c_row + n]
+  bool add;
+};
+
+template <int T, int R, class B>
+inline void tile(const TileArguments<B>& s) {
+  constexpr int width = Vec::width, ahead = 24;  // prefetch distance in steps of k, for weights that come from memory
+  Vec acc[T][R];
+  UNROLL
+  for (int t = 0; t < T; t++) UNROLL
+  for (int r = 0; r < R; r++) acc[t][r] = s.add ? load(s.c + t * s.c_row + r * width) : broadcast(0.0f);
+  const B* b = s.b;
+  const float* a = s.a;
+  for (int k = 0; k < s.k; k++, b += s.b_k, a += s.a_k) {
+    Vec bv[R];
+    UNROLL
+    for (int r = 0; r < R; r++) {
+      const B* p = b + (r * width / kGroup) * s.b_group + (r * width) % kGroup;
+      __builtin_prefetch(p + ahead * s.b_k);
+      bv[r] = load(p);
+    }
+    UNROLL
+    for (int t = 0; t < T; t++) {
+      const Vec av = broadcast(a[t * s.a_row]);
+      UNROLL
+      for (int r = 0; r < R; r++) acc[t][r] = fused(av, bv[r], acc[t][r]);
+    }
+  }
+  UNROLL
+  for (int t = 0; t < T; t++) UNROLL
+  for (int r = 0; r < R; r++) store(s.c + t * s.c_row + r * width, acc[t][r]);
+}
+
+// Accumulators that fit the register file beside R vectors of b and one of a.
+constexpr int kAccumulators = Vec::registers == 32 ? 24 : 12;
+template <int R>
+constexpr int kTileRows = kAccumulators / R;  // 6 or 3 rows of 4 vectors, 12 or 6 of 2
+
+template <int R, int T, class B>
+inline void tile_of_rows(int rows, const TileArguments<B>& s) {
+  if constexpr (T > 0) {
+    if (rows == T) tile<T, R>(s);
+    else tile_of_rows<R, T - 1>(rows, s);
+  }
+}
+
+// The tile for `rows` rows (at most kTileRows<R>) and 1 to 4 vectors.
+template <class B>
+inline void run_tile(int rows, int vectors, const TileArguments<B>& s) {
+  if (vectors == 4) return tile_of_rows<4, kTileRows<4>>(rows, s);
+  if (vectors == 3) return tile_of_rows<3, kTileRows<4>>(rows, s);
+  if (vectors == 2) return tile_of_rows<2, kTileRows<2>>(rows, s);
+  return tile_of_rows<1, kTileRows<2>>(rows, s);
+}
+
+// c (rows, columns) = or += a times b for any number of rows and a multiple of 16 columns. Seven to twelve rows
+// (AVX-512's figures) go as one sweep of half the width: more rows share each load of b.
+template <class B>
+inline void product(int rows, int columns, TileArguments<B> s) {
+  constexpr int tall = kTileRows<2>, flat = kTileRows<4>;
+  const float* a = s.a;
+  float* c = s.c;
+  for (int row = 0; row < rows;) {
+    const int left = rows - row;
+    const bool half = left > flat && left <= tall;
+    const int take = half ? left : smaller(left, flat), step = (half ? 2 : 4) * Vec::width;
+    for (int column = 0; column < columns; column += step) {
+      TileArguments<B> part = s;
+      part.a = a + row * s.a_row;
+      part.b = s.b + (column / kGroup) * s.b_group + column % kGroup;
+      part.c = c + row * s.c_row + column;
+      run_tile(take, smaller(step, columns - column) / Vec::width, part);
+    }
+    row += take;
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Weights in panels
+
+constexpr int kPanel = 64;  // outputs side by side in a panel: four vectors of AVX-512
+HD inline int pad16(int n) { return (n + 15) / 16 * 16; }
+HD inline int pad64(int n) { return (n + 63) / 64 * 64; }
+
+// A weight (K inputs, N outputs): for each panel of 64 outputs (the last is narrower, a multiple of 16, filled with
+// zeros) all k in turn, so that a sweep over k reads one stream. N is what a row of the result holds, padded to 16.
+template <class W>
+struct Panels {
+  W* data = nullptr;
+  int k = 0, n = 0;
+  HD size_t size() const { return size_t(k) * pad16(n); }
+  HD int width(int column) const { return smaller(kPanel, pad16(n) - column / kPanel * kPanel); }
+  HD W* at(int row, int column) const {
+    const int panel = column / kPanel;
+    return data + size_t(panel) * kPanel * k + size_t(row) * width(column) + column % kPanel;
+  }
+};
+
+constexpr int kBlockK = 512;  // a block of k that keeps panel and rows in L2 when there are many rows
+
+// out (rows, pad16(N)) = x (rows, K) times w, this thread's columns of it; `after(row, begin, end)` then sees each
+// row's finished columns while they are in cache.
+template <class W, class After>
+inline void matmul_twin(const Team& team, int rows, const float* x, ptrdiff_t x_row, const Panels<W>& w, float* out,
+                        ptrdiff_t out_row, const After& after) {
+  const Range mine = team.share(pad16(w.n), kGroup);
+  const int block = rows > kTileRows<2> ? kBlockK : w.k;
+  for (int begin = mine.begin; begin < mine.end;) {
+    const int end = smaller(mine.end, begin / kPanel * kPanel + kPanel);
+    for (int k = 0; k < w.k; k += block) {
+      TileArguments<W> s;
+      s.k = smaller(block, w.k - k);
+      s.a = x + k, s.a_row = x_row, s.a_k = 1;
+      s.b = w.at(k, begin), s.b_k = w.width(begin), s.b_group = kGroup;
+      s.c = out + begin, s.c_row = out_row;
+      s.add = k > 0;
+      product(rows, end - begin, s);
+    }
+    for (int row = 0; row < rows; row++) after(row, begin, smaller(end, w.n));
+    begin = end;
+  }
+}
+
+// dw (K, N) += x (rows, K) transposed times dy (rows, N), this thread's columns of it. Each panel of dy is copied
+// together once a block of rows and serves all K outputs; x is read down its columns as it lies.
+inline void matmul_gradient_twin(const Team& team, int rows, int inputs, int outputs, const float* x, ptrdiff_t x_row,
+                                 const float* dy, ptrdiff_t dy_row, float* dw) {
+  const Range mine = team.share(pad16(outputs), kGroup);
+  constexpr int block = 256;
+  float* panel = scratch(size_t(block + inputs) * kPanel);
+  float* edge = panel + block * kPanel;  // (K, 64): the last panel's sums, where it hangs over N's edge
+  for (int begin = mine.begin; begin < mine.end;) {
+    const int end = smaller(mine.end, begin / kPanel * kPanel + kPanel), width = end - begin;
+    const int whole = smaller(end, outputs) - begin;  // columns that exist
+    float* sums = dw + begin;
+    int sums_row = outputs;
+    if (whole < width) {
+      sums = edge, sums_row = width;
+      for (int k = 0; k < inputs; k++)
+        for (int n = 0; n < width; n++) edge[k * width + n] = n < whole ? dw[size_t(k) * outputs + begin + n] : 0.0f;
+    }
+    for (int row = 0; row < rows; row += block) {
+      const int count = smaller(block, rows - row);
+      for (int m = 0; m < count; m++) memcpy(panel + m * width, dy + (row + m) * dy_row + begin, sizeof(float) * width);
+      TileArguments<float> s;
+      s.k = count;
+      s.a = x + row * x_row, s.a_row = 1, s.a_k = x_row;
+      s.b = panel, s.b_k = width, s.b_group = kGroup;
+      s.c = sums, s.c_row = sums_row;
+      s.add = true;
+      product(inputs, width, s);
+    }
+    if (whole < width)
+      for (int k = 0; k < inputs; k++)
+        memcpy(dw + size_t(k) * outputs + begin, edge + k * width, sizeof(float) * whole);
+    begin = end;
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Tree attention. Rows of one pass belong to roots (a forest); a row sees its root's past and its own ancestors.
+
+// The rows of one pass, in preorder, root after root. Arrays lie where the operation runs.
+struct Forest {
+  int rows = 0, roots = 0;
+  const int* end = nullptr;         // (rows) one past the last row of the row's subtree
+  const int* depth = nullptr;       // (rows) 0 for a root
+  const int* root = nullptr;        // (rows) which root the row hangs from
+  const int* first_row = nullptr;   // (roots + 1) where each root's rows begin
+  const int* first_slot = nullptr;  // (roots) where its past begins in the cache: a multiple of 64
+  const int* past = nullptr;        // (roots) keys that it sees there; its rows' own keys follow them
+
+  // Ancestor or self, within one root: the whole tree mask.
+  HD bool sees(int row, int ancestor) const { return ancestor <= row && row < end[ancestor]; }
+  HD int position(int row) const { return past[root[row]] + depth[row]; }
+  HD int slot(int row) const { return first_slot[root[row]] + past[root[row]] + row - first_row[root[row]]; }
+};
+
+// Dropout of one site (a place in the network where it is applied): keep(i) is 1 / (1 - rate) where element i stays,
+// else 0, a pure function of seed, iteration, site and i.
+struct Dropout {
+  float rate = 0;
+  uint64_t seed = 0;
+  uint32_t iteration = 0, site = 0;
+  template <class T>
+  HD T keep(uint64_t i) const {
+    if (rate == 0) return T(1);
+    const uint32_t bits = uint32_t(random_bits(seed, iteration, kStreamDropout, i, site));
+    return bits < uint32_t(double(rate) * 4294967296.0) ? T(0) : T(1) / (T(1) - T(rate));
+  }
+};
+
+// Keys and values of all slots of one layer, head by head.
+//   k: (n_kv_head, slots / 16, D, 16): sixteen keys side by side, so that one vector holds their scores
+//   v: (n_kv_head, slots, pad16(D)): the value of a slot in one piece
+template <class T>
+struct KeyValues {
+  T *k = nullptr, *v = nullptr;
+  int slots = 0, head_size = 0;
+  HD T* key(int head, int slot, int d) const {
+    return k + (size_t(head) * slots + slot / 16 * 16) * head_size + d * 16 + slot % 16;
+  }
+  HD T* value(int head, int slot) const { return v + (size_t(head) * slots + slot) * pad16(head_size); }
+};
+
+template <class T>
+struct Attention {
+  Forest forest;
+  int n_head, n_kv_head, head_size;
+  const T* qkv;  // (rows, qkv_row): C queries, then n_kv_head * D keys, then as many values
+  int qkv_row;
+  KeyValues<T> cache;  // the pass's own keys and values are written into it
+  T* out;              // (rows, out_row)
+  int out_row;
+  T* log_sum;  // (rows, H) log of the sum of exp(scores), for the backward pass
+  Dropout dropout;
+
+  HD int queries() const { return n_head / n_kv_head; }  // query heads that share a key/value head
+  HD T scale() const { return T(1) / square_root(T(head_size)); }
+  HD T keep(int row, int head, int position) const {  // dropout of one attention weight
+    return dropout.keep<T>((uint64_t(row) * n_head + head) << 20 | uint64_t(position));
+  }
+};
+
+// The pass's keys and values of one root and one key/value head, into the cache.
+template <class T>
+inline void write_cache(const Attention<T>& s, int root, int kv_head) {
+  const int D = s.head_size;
+  for (int row = s.forest.first_row[root]; row < s.forest.first_row[root + 1]; row++) {
+    const int slot = s.forest.slot(row);
+    const T* k = s.qkv + size_t(row) * s.qkv_row + (s.n_head + kv_head) * D;
+    const T* v = k + s.n_kv_head * D;
+    T *key = s.cache.key(kv_head, slot, 0), *value = s.cache.value(kv_head, slot);
+    for (int d = 0; d < D; d++) key[d * 16] = k[d];
+    for (int d = 0; d < D; d++) value[d] = v[d];
+  }
+}
+
+// One team member's share: whole (root, key/value head) pairs, keys written first. For a tile of rows, scores against
+// all slots at once; then, row by row, the visible ones in order of position, their softmax; then the values, again in
+// order of position: past keys for the tile together, and ancestors row by row where they are not simply the rows
+// before (a causal row: its depth equals its place).
+inline void attention_twin(const Team& team, const Attention<float>& s) {
+  constexpr int tall = kTileRows<4>;
+  const Forest& f = s.forest;
+  const int D = s.head_size, wide = pad16(D);
+  const Range mine = team.share(f.roots * s.n_kv_head);
+  for (int task = mine.begin; task < mine.end; task++) {
+    const int root = task / s.n_kv_head, kv_head = task % s.n_kv_head;
+    const int first = f.first_row[root], last = f.first_row[root + 1], past = f.past[root], slot0 = f.first_slot[root];
+    write_cache(s, root, kv_head);
+    const int most = pad64(past + last - first);
+    float* scores = scratch(size_t(tall) * (most + wide) + most);
+    float* sums = scores + tall * most;  // (tall, wide)
+    int* ancestors = reinterpret_cast<int*>(sums + tall * wide);
+    const Solo solo;
+    for (int head = kv_head * s.queries(); head < (kv_head + 1) * s.queries(); head++)
+      for (int row = first; row < last; row += tall) {
+        const int rows = smaller(tall, last - row), keys = past + row + rows - first;
+        TileArguments<float> qk;
+        qk.k = D;
+        qk.a = s.qkv + size_t(row) * s.qkv_row + head * D, qk.a_row = s.qkv_row, qk.a_k = 1;
+        qk.b = s.cache.key(kv_head, slot0, 0), qk.b_k = 16, qk.b_group = 16 * D;
+        qk.c = scores, qk.c_row = most, qk.add = false;
+        product(rows, (keys + 15) / 16 * 16, qk);
+
+        bool causal = true;
+        for (int t = 0; t < rows; t++) causal = causal && f.depth[row + t] == row + t - first;
+        float total[tall];
+        for (int t = 0; t < rows; t++) {
+          float* p = scores + t * most;
+          int seen = past;
+          for (int j = first; j <= row + t; j++)
+            if (causal || f.sees(row + t, j)) p[seen++] = p[past + j - first];
+          const float scale = s.scale(), top = scale * solo.largest<float>(seen, [=](int i) { return p[i]; });
+          solo.each(seen, [=](int i) { p[i] = exp(p[i] * scale - top); });
+          total[t] = solo.sum<float>(seen, [=](int i) { return p[i]; });
+          if (s.log_sum) s.log_sum[(row + t) * s.n_head + head] = top + log(total[t]);
+          if (s.dropout.rate > 0)
+            for (int i = 0; i < seen; i++) p[i] *= s.keep(row + t, head, i);
+          if (causal)
+            for (int i = seen; i < keys; i++) p[i] = 0;  // a zero weight leaves a sum as it is
+        }
+        TileArguments<float> pv;
+        pv.k = causal ? keys : past;
+        pv.a = scores, pv.a_row = most, pv.a_k = 1;
+        pv.b = s.cache.value(kv_head, slot0), pv.b_k = wide, pv.b_group = kGroup;
+        pv.c = sums, pv.c_row = wide, pv.add = false;
+        product(rows, wide, pv);
+        for (int t = 0; t < rows; t++) {
+          float *sum = sums + t * wide, *o = s.out + size_t(row + t) * s.out_row + head * D;
+          int seen = past;
+          if (!causal)
+            for (int j = first; j <= row + t; j++)
+              if (f.sees(row + t, j)) ancestors[seen++ - past] = past + j - first;
+          for (int i = past; i < seen; i++) {
+            const float p = scores[t * most + i];
+            const float* v = s.cache.value(kv_head, slot0 + ancestors[i - past]);
+            for (int d = 0; d < wide; d++) sum[d] = fused(p, v[d], sum[d]);
+          }
+          for (int d = 0; d < D; d++) o[d] = sum[d] / total[t] + 0.0f;  // + 0: a zero has one sign
+        }
+      }
+  }
+}
+
+template <class T>
+struct AttentionBackward {
+  Attention<T> forward;
+  const T* dout;  // (rows, out_row)
+  T *dk, *dv;     // (n_kv_head, slots, pad16(D)) both, of every slot: rows and past; added into
+  T* dqkv;        // (rows, qkv_row): the queries' part is written here, the rows' keys and values by the caller
+
+  HD size_t at(int kv_head, int slot) const {
+    return (size_t(kv_head) * forward.cache.slots + slot) * pad16(forward.head_size);
+  }
+};
+
+// One team member's share of the gradients: whole (root, key/value head) pairs, so that no two threads add into the
+// same sums. With P = softmax(S), S = scale Q K^T, dP = dO V^T and delta = rowsum(dO o O)
+// (Dao et al. 2022, FlashAttention, appendix B):  dV = P^T dO,  dS = P o (dP - delta),  dQ = scale dS K,  dK = scale
+// dS^T Q.
+inline void attention_backward_twin(const Team& team, const AttentionBackward<float>& g) {
+  constexpr int block = 48;  // rows at a time: bounds the scratch whatever the number of rows
+  const Attention<float>& s = g.forward;
+  const Forest& f = s.forest;
+  const int D = s.head_size, wide = pad16(D);
+  const float scale = s.scale();
+  const Range mine = team.share(f.roots * s.n_kv_head);
+  for (int task = mine.begin; task < mine.end; task++) {
+    const int root = task / s.n_kv_head, kv_head = task % s.n_kv_head;
+    const int first = f.first_row[root], last = f.first_row[root + 1], past = f.past[root], slot0 = f.first_slot[root];
+    const int slots = past + last - first, most = pad64(slots);
+    float* k = scratch(size_t(most) * (wide + D + 2 * block + 1) + size_t(block) * wide);  // (slots, wide)
+    float* vt = k + size_t(most) * wide;                                                   // (slots / 16, D, 16)
+    float* p = vt + size_t(most) * D;                                                      // (block, most)
+    float* ds = p + size_t(block) * most;                                                  // (block, most)
+    float* dq = ds + size_t(block) * most;                                                 // (block, wide)
+    float* keeps = dq + size_t(block) * wide;                                              // (most) one row's dropout
+    for (int j = 0; j < most; j++)
+      for (int d = 0; d < wide; d++) {
+        k[j * wide + d] = d < D && j < slots ? *s.cache.key(kv_head, slot0 + j, d) : 0.0f;
+        if (d < D) vt[(j / 16 * D + d) * 16 + j % 16] = j < slots ? s.cache.value(kv_head, slot0 + j)[d] : 0.0f;
+      }
+    for (int head = kv_head * s.queries(); head < (kv_head + 1) * s.queries(); head++)
+      for (int row = first; row < last; row += block) {
+        const int rows = smaller(block, last - row), keys = (past + row + rows - first + 15) / 16 * 16;
+        const float* q = s.qkv + size_t(row) * s.qkv_row + head * D;
+        const float* dout = g.dout + size_t(row) * s.out_row + head * D;
+        // P, from the scores and the saved log of their sum; dP beside it
+        product(rows, keys,
+                TileArguments<float>{D, q, s.qkv_row, 1, s.cache.key(kv_head, slot0, 0), 16, 16 * D, p, most, false});
+        product(rows, keys, TileArguments<float>{D, dout, s.out_row, 1, vt, 16, 16 * D, ds, most, false});
+        for (int t = 0; t < rows; t++) {
+          const int i = row + t;
+          const bool causal = f.depth[i] == i - first;
+          const float* o = s.out + size_t(i) * s.out_row + head * D;
+          const float *du = dout + t * s.out_row, log_sum = s.log_sum[i * s.n_head + head];
+          const float delta = Solo{}.sum<float>(D, [=](int d) { return du[d] * o[d]; });
+          float *pt = p + size_t(t) * most, *dst = ds + size_t(t) * most;
+          const int seen = past + i - first + 1;
+          Solo{}.each(seen, [=](int j) { pt[j] = exp(pt[j] * scale - log_sum); });
+          for (int j = seen; j < keys; j++) pt[j] = 0;
+          if (!causal)
+            for (int j = first; j <= i; j++)
+              if (!f.sees(i, j)) pt[past + j - first] = 0;
+          float* kept = s.dropout.rate > 0 ? keeps : nullptr;
+          for (int j = 0; kept && j < keys; j++) {
+            kept[j] = j < seen ? s.keep(i, head, j < past ? j : past + f.depth[first + j - past]) : 0.0f;
+            dst[j] *= kept[j];
+          }
+          Solo{}.each(keys, [=](int j) { dst[j] = pt[j] * (dst[j] - delta) * scale; });
+          for (int j = 0; kept && j < keys; j++) pt[j] *= kept[j];
+        }
+        product(rows, wide, TileArguments<float>{keys, ds, most, 1, k, wide, kGroup, dq, wide, false});
+        for (int t = 0; t < rows; t++)
+          memcpy(g.dqkv + size_t(row + t) * s.qkv_row + head * D, dq + t * wide, sizeof(float) * D);
+        // sums over rows: a key is a row of these products
+        const int real = smaller(keys, slots);
+        float *dk = g.dk + g.at(kv_head, slot0), *dv = g.dv + g.at(kv_head, slot0);
+        product(real, wide, TileArguments<float>{rows, ds, 1, most, q, s.qkv_row, kGroup, dk, wide, true});
+        product(real, wide, TileArguments<float>{rows, p, 1, most, dout, s.out_row, kGroup, dv, wide, true});
+      }
+  }
+}
+
+}  // namespace nanospec

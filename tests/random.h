@@ -1,0 +1,59 @@
+// tests/random.h: random numbers, trees and passes for tests: the same on every machine.
+#pragma once
+
+#include <vector>
+
+#include "../model.h"
+
+namespace nanospec {
+
+struct Chance {
+  uint64_t seed, drawn = 0;
+  explicit Chance(uint64_t s) : seed(s) {}
+  double number() { return uniform(random_bits(seed, 99, 99, drawn++, 0)); }  // in (0, 1)
+  int below(int n) { return std::min(n - 1, int(number() * n)); }
+  template <class T>
+  void fill(T* data, size_t n, double scale = 1) {
+    for (size_t i = 0; i < n; i++) data[i] = rounded<T>((number() - 0.5) * 2 * scale);
+  }
+};
+
+struct RandomTree {
+  std::vector<int> token, parent, depth, end;
+  int size() const { return int(token.size()); }
+};
+
+// n nodes in preorder, root first. `bushy`: 0 gives a chain, 1 a tree that goes back to any open ancestor.
+inline RandomTree random_tree(Chance& chance, int n, int vocab, double bushy) {
+  RandomTree tree;
+  for (int i = 0; i < n; i++) {
+    int parent = i - 1;
+    while (parent > 0 && chance.number() < bushy * 0.5) parent = tree.parent[parent];
+    tree.token.push_back(chance.below(vocab));
+    tree.parent.push_back(parent);
+    tree.depth.push_back(i == 0 ? 0 : tree.depth[parent] + 1);
+    tree.end.push_back(i + 1);
+    for (int j = parent; j >= 0; j = tree.parent[j]) tree.end[j] = i + 1;
+  }
+  return tree;
+}
+
+// A forest of `roots` trees of up to `rows` rows each, with pasts of up to `past` keys.
+inline Pass random_pass(Chance& chance, int roots, int rows, int past, int vocab) {
+  Pass pass;
+  int slot = 0;
+  for (int r = 0; r < roots; r++) {
+    const int n = 1 + chance.below(rows), keys = past ? chance.below(past + 1) : 0;
+    const RandomTree tree = random_tree(chance, n, vocab, r % 3 == 0 ? 0 : chance.number());
+    pass.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), n, slot, keys);
+    slot += pad64(keys + n);
+  }
+  for (int i = 0; i < pass.rows(); i++) pass.target.push_back(chance.below(vocab));
+  return pass;
+}
+inline int slots_of(const Pass& pass) {
+  const int last = pass.roots() - 1;
+  return pass.first_slot[last] + pad64(pass.past[last] + pass.first_row[last + 1] - pass.first_row[last]);
+}
+
+}  // namespace nanospec
