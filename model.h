@@ -1,0 +1,686 @@
+// model.h: GPT, as nanoGPT draws it: learned positions, pre-LayerNorm, causal attention, GELU, a tied head.
+//
+// In order: a pass (which tokens, hanging from which roots); parameters by name; weights as the forward reads them; the
+// activations of a pass; forward; backward; `Trainer`, which owns what training needs; `Target`, which owns what
+// decoding needs. There is one forward: a training batch is a forest of chains without a past, a decoding step is one
+// tree with a past. It knows nothing of drafting, files or command lines.
+//
+// T is the number type (float; double for the gradient check), W that of the packed weights (T, or bf16 to decode).
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "config.h"
+#include "kernels.cuh"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// A pass: the rows that go through the model together
+
+// Rows in preorder, root after root; see Forest. `target` is for training.
+struct Pass {
+  std::vector<int> token, target, end, depth, root, first_row{0}, first_slot, past;
+  int rows() const { return int(token.size()); }
+  int roots() const { return int(past.size()); }
+
+  // Adds a root whose rows form a tree: depths and subtree ends count from the tree's own first row.
+  void add_tree(const int* tokens, const int* depths, const int* ends, int n, int slot, int keys_before) {
+    const int at = rows();
+    for (int i = 0; i < n; i++) {
+      token.push_back(tokens[i]);
+      depth.push_back(depths[i]);
+      end.push_back(at + ends[i]);
+      root.push_back(roots());
+    }
+    first_row.push_back(at + n);
+    first_slot.push_back(slot);
+    past.push_back(keys_before);
+  }
+  // Adds a root whose rows form a sequence: the tree with one branch.
+  void add_chain(const int* tokens, int n, int slot, int keys_before) {
+    std::vector<int> depths(n), ends(n, n);
+    for (int i = 0; i < n; i++) depths[i] = i;
+    add_tree(tokens, depths.data(), ends.data(), n, slot, keys_before);
+  }
+  int most_keys() const {
+    int most = 0;
+    for (int r = 0; r < roots(); r++) most = std::max(most, past[r] + first_row[r + 1] - first_row[r]);
+    return most;
+  }
+};
+
+// A pass in the memory of the device, in arrays of fixed capacity.
+class DevicePass {
+ public:
+  DevicePass() = default;
+  DevicePass(int rows, int roots, bool cuda)
+      : rows_(rows), roots_(roots), ints_(size_t(5) * rows + 3 * roots + 1, cuda) {}
+
+  void upload(const Pass& pass) {
+    int* at[] = {token(), target(), end(), depth(), root(), first_row(), first_slot(), past()};
+    const std::vector<int>* from[] = {&pass.token, &pass.target,    &pass.end,        &pass.depth,
+                                      &pass.root,  &pass.first_row, &pass.first_slot, &pass.past};
+    for (int i = 0; i < 8; i++) ints_.upload(from[i]->data(), from[i]->size(), size_t(at[i] - ints_.data()));
+    forest = Forest{pass.rows(), pass.roots(), end(), depth(), root(), first_row(), first_slot(), past()};
+  }
+  int* token() const { return ints_.data(); }
+  int* target() const { return ints_.data() + rows_; }
+
+  Forest forest;
+
+ private:
+  int* end() const { return ints_.data() + 2 * size_t(rows_); }
+  int* depth() const { return ints_.data() + 3 * size_t(rows_); }
+  int* root() const { return ints_.data() + 4 * size_t(rows_); }
+  int* first_row() const { return ints_.data() + 5 * size_t(rows_); }
+  int* first_slot() const { return first_row() + roots_ + 1; }
+  int* past() const { return first_slot() + roots_; }
+
+  int rows_ = 0, roots_ = 0;
+  Array<int> ints_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Parameters, and weights as the forward reads them
+
+// The tensors of one flat array (weights, or gradients), by name; null where the model has none.
+template <class T>
+struct Tensors {
+  struct Layer {
+    T *ln_1, *ln_1_bias, *qkv, *qkv_bias, *proj, *proj_bias, *ln_2, *ln_2_bias, *fc, *fc_bias, *fc_proj, *fc_proj_bias;
+  };
+  T *wte, *wpe, *ln_f, *ln_f_bias;
+  std::vector<Layer> layers;
+
+  Tensors() = default;
+  Tensors(const Config& config, T* flat) {
+    const std::vector<TensorSpec> table = tensor_table(config);
+    const auto at = [&](const std::string& name) -> T* {
+      for (const TensorSpec& spec : table)
+        if (spec.name == name) return flat + spec.offset;
+      return nullptr;
+    };
+    wte = at("wte.weight"), wpe = at("wpe.weight"), ln_f = at("ln_f.weight"), ln_f_bias = at("ln_f.bias");
+    for (int l = 0; l < config.n_layer; l++) {
+      const std::string h = "h." + std::to_string(l) + ".";
+      layers.push_back({at(h + "ln_1.weight"), at(h + "ln_1.bias"), at(h + "attn.c_attn.weight"),
+                        at(h + "attn.c_attn.bias"), at(h + "attn.c_proj.weight"), at(h + "attn.c_proj.bias"),
+                        at(h + "ln_2.weight"), at(h + "ln_2.bias"), at(h + "mlp.c_fc.weight"), at(h + "mlp.c_fc.bias"),
+                        at(h + "mlp.c_proj.weight"), at(h + "mlp.c_proj.bias")});
+    }
+  }
+};
+
+// A weight for the matmul: packed for the forward product, and, for training, its transpose for the backward one.
+template <class T, class W>
+struct Weight {
+  Array<W> memory, transposed_memory;
+  Panels<W> forward, transposed;
+  const T* from = nullptr;
+  size_t k_stride = 0, n_stride = 0;
+
+  // from (in, out) as it is stored; `tied`: stored (out, in), as the embedding that is also the head.
+  Weight(const T* stored, int in, int out, bool tied, bool training, bool cuda)
+      : forward{nullptr, in, out},
+        transposed{nullptr, out, in},
+        from(stored),
+        k_stride(tied ? 1 : size_t(out)),
+        n_stride(tied ? size_t(in) : 1) {
+    memory = Array<W>(forward.size(), cuda);
+    forward.data = memory.data();
+    if (!training) return;
+    transposed_memory = Array<W>(transposed.size(), cuda);
+    transposed.data = transposed_memory.data();
+  }
+  void pack(const Team& team) const {
+    const Pack<T, W> straight{from, k_stride, n_stride, forward};
+    launch(team, straight.rows(), straight);
+    if (!transposed.data) return;
+    const Pack<T, W> turned{from, n_stride, k_stride, transposed};
+    launch(team, turned.rows(), turned);
+  }
+  size_t bytes() const { return forward.size() * sizeof(W); }
+};
+
+template <class T, class W>
+struct Weights {
+  struct Layer {
+    Weight<T, W> qkv, proj, fc, fc_proj;
+  };
+  Tensors<const T> plain;  // norms, biases and positions are read as they are stored
+  std::vector<Layer> layers;
+  std::vector<Weight<T, W>> head;  // one: the embedding, tied
+
+  Weights() = default;
+  // flat: the parameters, in the device's memory; read again at each pack().
+  Weights(const Config& config, const T* flat, bool training, bool cuda) : plain(config, flat) {
+    const int C = config.n_embd, qkv = (config.n_head + 2 * config.n_kv_head) * (C / config.n_head);
+    for (const auto& layer : plain.layers)
+      layers.push_back({Weight<T, W>(layer.qkv, C, qkv, false, training, cuda),
+                        Weight<T, W>(layer.proj, C, C, false, training, cuda),
+                        Weight<T, W>(layer.fc, C, 4 * C, false, training, cuda),
+                        Weight<T, W>(layer.fc_proj, 4 * C, C, false, training, cuda)});
+    head.emplace_back(plain.wte, C, config.vocab_size, true, training, cuda);
+  }
+  void pack(const Team& team) const {
+    for (const Layer& layer : layers)
+      for (const Weight<T, W>* weight : {&layer.qkv, &layer.proj, &layer.fc, &layer.fc_proj}) weight->pack(team);
+    for (const auto& weight : head) weight.pack(team);
+  }
+  size_t bytes() const {  // what a forward of one row reads of them
+    size_t sum = 0;
+    for (const Layer& layer : layers)
+      for (const Weight<T, W>* weight : {&layer.qkv, &layer.proj, &layer.fc, &layer.fc_proj}) sum += weight->bytes();
+    for (const auto& weight : head) sum += weight.bytes();
+    return sum;
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Activations
+
+// Up to this many rows, each thread normalizes them all for itself: cheaper than meeting at a barrier.
+constexpr int kFewRows = 8;
+
+// What a pass of up to R rows computes on its way. Training keeps every layer's for the backward pass; decoding keeps
+// one layer's, over and over, but all layers' keys and values.
+template <class T>
+struct Activations {
+  struct Layer {
+    T *x, *norm_1, *mean_1, *rstd_1, *qkv, *att, *log_sum, *mid, *norm_2, *mean_2, *rstd_2, *pre, *act, *next;
+    KeyValues<T> cache;
+  };
+  int C, Q, F, V, slots;  // row strides: channels, qkv, 4C, vocabulary, each padded to 16
+  bool training = false;
+  size_t k_layer, v_layer;  // numbers in one layer's keys, values
+  Array<T> x, norm_1, mean_1, rstd_1, qkv, att, log_sum, mid, norm_2, mean_2, rstd_2, pre, act, k, v;
+  Array<T> norm_f, mean_f, rstd_f, logits;
+  Array<T> weights;  // attention's scratch, where the portable text runs
+
+  Activations() = default;
+  Activations(const Config& c, int rows, int slot_count, bool keep_layers, int threads, bool cuda)
+      : C(pad16(c.n_embd)), F(pad16(4 * c.n_embd)), V(pad16(c.vocab_size)), slots(slot_count), training(keep_layers) {
+    const int D = c.n_embd / c.n_head;
+    const size_t L = keep_layers ? c.n_layer : 1, R = rows, spare = 16;  // a tile may read up to 15 numbers past a row
+    const size_t norm_rows = keep_layers ? R : std::max(R, size_t(threads) * kFewRows);
+    Q = pad16((c.n_head + 2 * c.n_kv_head) * D);
+    k_layer = size_t(c.n_kv_head) * slots * D, v_layer = size_t(c.n_kv_head) * slots * pad16(D);
+    const auto make = [&](size_t n) { return Array<T>(n + spare, cuda); };
+    x = make((keep_layers ? L + 1 : 1) * R * C), mid = make(L * R * C);
+    norm_1 = make(L * norm_rows * C), norm_2 = make(L * norm_rows * C), norm_f = make(norm_rows * C);
+    qkv = make(L * R * Q), att = make(L * R * C), pre = make(L * R * F), act = make(L * R * F);
+    logits = make(R * V);
+    k = make(c.n_layer * k_layer), v = make(c.n_layer * v_layer);
+    if (keep_layers) {
+      mean_1 = make(L * R), rstd_1 = make(L * R), mean_2 = make(L * R), rstd_2 = make(L * R);
+      mean_f = make(R), rstd_f = make(R), log_sum = make(L * R * c.n_head);
+    }
+    if (cuda || !std::is_same<T, float>::value) weights = make(R * c.n_head * slots);
+    rows_ = R, head_size_ = D, n_head_ = c.n_head;
+  }
+  Layer layer(int l) const {
+    const size_t i = training ? l : 0, r = i * rows_;
+    const auto of = [](const Array<T>& array, size_t at) { return array.size() ? array.data() + at : nullptr; };
+    return {x.data() + r * C,
+            norm_1.data() + r * C,
+            of(mean_1, r),
+            of(rstd_1, r),
+            qkv.data() + r * Q,
+            att.data() + r * C,
+            of(log_sum, r * n_head_),
+            mid.data() + r * C,
+            norm_2.data() + r * C,
+            of(mean_2, r),
+            of(rstd_2, r),
+            pre.data() + r * F,
+            act.data() + r * F,
+            x.data() + (training ? r + rows_ : 0) * C,
+            KeyValues<T>{k.data() + l * k_layer, v.data() + l * v_layer, slots, head_size_}};
+  }
+
+ private:
+  size_t rows_ = 0;
+  int head_size_ = 0, n_head_ = 0;
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Forward
+
+// The places where dropout is applied, numbered so that no two share their bits.
+inline Dropout dropout_at(Dropout dropout, int layer, int place) {
+  dropout.site = uint32_t(layer * 4 + place);
+  return dropout;
+}
+enum { kDropEmbedding, kDropAttention, kDropProjection, kDropMlp };
+
+template <class T>
+Attention<T> attention_of(const Config& c, const Forest& forest, const typename Activations<T>::Layer& s, int qkv_row,
+                          int out_row, const Dropout& dropout) {
+  return {forest,  c.n_head, c.n_kv_head, c.n_embd / c.n_head, s.qkv,  qkv_row,
+          s.cache, s.att,    out_row,     s.log_sum,           dropout};
+}
+
+// LayerNorm of all rows; returns where this thread finds them.
+template <class T>
+T* normalize(const Team& team, int rows, LayerNorm<T> norm, bool training) {
+  if (training || team.size == 1 || rows > kFewRows) {
+    launch(team, rows, norm);
+    return norm.y;
+  }
+  norm.y += size_t(team.rank) * kFewRows * norm.y_row;
+  for (int row = 0; row < rows; row++) norm(Solo{}, row);
+  return norm.y;
+}
+
+// One pass: embeddings, layers, and, where asked for, the logits of all rows in a.logits. Every thread of the team
+// calls it. The rows' keys and values are left in the cache behind each root's past.
+template <class T, class W>
+void forward(const Team& team, const Config& c, const Weights<T, W>& w, const DevicePass& pass, Activations<T>& a,
+             bool with_logits, const Dropout& dropout = {}) {
+  const Forest& forest = pass.forest;
+  const int R = forest.rows, C = c.n_embd;
+  launch(team, R,
+         Embed<T, W>{pass.token(), forest, w.head[0].forward, w.plain.wpe, a.layer(0).x, a.C, C,
+                     dropout_at(dropout, c.n_layer, kDropEmbedding)});
+  for (int l = 0; l < c.n_layer; l++) {
+    const auto s = a.layer(l);
+    const auto& plain = w.plain.layers[l];
+    const auto& packed = w.layers[l];
+
+    const T* norm = normalize(
+        team, R, LayerNorm<T>{s.x, a.C, C, plain.ln_1, plain.ln_1_bias, s.norm_1, a.C, s.mean_1, s.rstd_1}, a.training);
+    matmul(team, R, Matmul<T, W>{norm, a.C, packed.qkv.forward, s.qkv, a.Q}, AddBias<T>{s.qkv, a.Q, plain.qkv_bias});
+    team.wait();
+    attention(team, attention_of<T>(c, forest, s, a.Q, a.C, dropout_at(dropout, l, kDropAttention)), a.weights.data(),
+              a.slots);
+    matmul(team, R, Matmul<T, W>{s.att, a.C, packed.proj.forward, s.mid, a.C},
+           JoinResidual<T>{s.x, s.mid, a.C, C, plain.proj_bias, dropout_at(dropout, l, kDropProjection)});
+    team.wait();
+
+    norm =
+        normalize(team, R, LayerNorm<T>{s.mid, a.C, C, plain.ln_2, plain.ln_2_bias, s.norm_2, a.C, s.mean_2, s.rstd_2},
+                  a.training);
+    matmul(team, R, Matmul<T, W>{norm, a.C, packed.fc.forward, s.pre, a.F},
+           BiasGelu<T>{s.pre, s.act, a.F, plain.fc_bias});
+    team.wait();
+    matmul(team, R, Matmul<T, W>{s.act, a.F, packed.fc_proj.forward, s.next, a.C},
+           JoinResidual<T>{s.mid, s.next, a.C, C, plain.fc_proj_bias, dropout_at(dropout, l, kDropMlp)});
+    team.wait();
+  }
+  if (!with_logits) return;
+  const T* norm = normalize(team, R,
+                            LayerNorm<T>{a.layer(c.n_layer - 1).next, a.C, C, w.plain.ln_f, w.plain.ln_f_bias,
+                                         a.norm_f.data(), a.C, a.mean_f.data(), a.rstd_f.data()},
+                            a.training);
+  matmul(team, R, Matmul<T, W>{norm, a.C, w.head[0].forward, a.logits.data(), a.V});
+  team.wait();
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Backward
+
+// The gradients that flow through one layer at a time.
+template <class T>
+struct Gradients {
+  Array<T> stream, norm, branch, hidden, qkv, att;  // (R, C), (R, C), (R, C), (R, 4C), (R, 3C), (R, C)
+  Array<T> k, v;                                    // (n_kv_head, slots, D): of one layer, or of all (past_gradients)
+  Array<T> p, ds;                                   // attention's scratch, where the portable text runs
+  size_t kv_layer = 0;
+  bool past_gradients = false;
+
+  Gradients() = default;
+  Gradients(const Config& c, const Activations<T>& a, int rows, bool keep_past, bool cuda) : past_gradients(keep_past) {
+    const size_t R = rows, spare = 16;
+    const auto make = [&](size_t n) { return Array<T>(n + spare, cuda); };
+    stream = make(R * a.C), norm = make(R * a.C), branch = make(R * a.C), hidden = make(R * a.F);
+    qkv = make(R * a.Q), att = make(R * a.C);
+    kv_layer = a.v_layer;
+    k = make((keep_past ? c.n_layer : 1) * kv_layer), v = make((keep_past ? c.n_layer : 1) * kv_layer);
+    if (cuda || !std::is_same<T, float>::value) p = make(R * c.n_head * a.slots), ds = make(R * c.n_head * a.slots);
+  }
+};
+
+template <class Op>
+void launch_chunks(const Team& team, int columns, const Op& op) {
+  launch(team, (columns + kChunk - 1) / kChunk, op);
+}
+
+// The gradient through one LayerNorm: into its weights, and, past it, added to the stream's. (R, C) each.
+template <class T>
+void normalize_backward(const Team& team, int rows, const T* x, int x_row, int channels, const T* weight, const T* mean,
+                        const T* rstd, const T* dy, T* dx, T* dweight, T* dbias) {
+  launch_chunks(team, channels, LayerNormWeights<T>{rows, x, x_row, channels, mean, rstd, dy, x_row, dweight, dbias});
+  launch(team, rows, LayerNormBackward<T>{x, x_row, channels, weight, mean, rstd, dy, x_row, dx});
+}
+
+// The gradient of one linear layer y = x W + b with respect to W and b, added to theirs.
+template <class T>
+void linear_backward(const Team& team, int rows, int in, int out, const T* x, int x_row, const T* dy, int dy_row, T* dw,
+                     T* dbias) {
+  matmul_gradient(team, MatmulGradient<T>{rows, in, out, x, x_row, dy, dy_row, dw});
+  if (dbias) launch_chunks(team, out, ColumnSum<T>{rows, out, dy, dy_row, dbias});
+}
+
+// After a forward with a.logits turned into dlogits: adds every parameter's gradient to d. Every thread of the team
+// calls it.
+template <class T, class W>
+void backward(const Team& team, const Config& c, const Weights<T, W>& w, const DevicePass& pass, Activations<T>& a,
+              Gradients<T>& g, const Tensors<T>& d, const Dropout& dropout = {}) {
+  const Forest& forest = pass.forest;
+  const int R = forest.rows, C = c.n_embd, F = 4 * C, Q = w.layers[0].qkv.forward.n;
+  T *stream = g.stream.data(), *dnorm = g.norm.data();
+  const Zero<T> clear{stream, size_t(R) * a.C};
+  launch(team, clear.rows(), clear);
+
+  matmul_gradient(team, MatmulGradient<T>{R, c.vocab_size, C, a.logits.data(), a.V, a.norm_f.data(), a.C, d.wte});
+  matmul(team, R, Matmul<T, W>{a.logits.data(), a.V, w.head[0].transposed, dnorm, a.C});
+  team.wait();
+  normalize_backward(team, R, a.layer(c.n_layer - 1).next, a.C, C, w.plain.ln_f, a.mean_f.data(), a.rstd_f.data(),
+                     dnorm, stream, d.ln_f, d.ln_f_bias);
+
+  // What flows into a branch that was dropped out on its way to the stream.
+  const auto into_branch = [&](int l, int place) -> const T* {
+    if (dropout.rate == 0) return stream;
+    launch(team, R, DropoutBackward<T>{stream, g.branch.data(), a.C, C, dropout_at(dropout, l, place)});
+    return g.branch.data();
+  };
+  for (int l = c.n_layer - 1; l >= 0; l--) {
+    const auto s = a.layer(l);
+    const auto& plain = w.plain.layers[l];
+    const auto& packed = w.layers[l];
+    const auto& dl = d.layers[l];
+
+    const T* dout = into_branch(l, kDropMlp);
+    linear_backward(team, R, F, C, s.act, a.F, dout, a.C, dl.fc_proj, dl.fc_proj_bias);
+    matmul(team, R, Matmul<T, W>{dout, a.C, packed.fc_proj.transposed, g.hidden.data(), a.F},
+           GeluBackward<T>{s.pre, g.hidden.data(), a.F});
+    team.wait();
+    linear_backward(team, R, C, F, s.norm_2, a.C, g.hidden.data(), a.F, dl.fc, dl.fc_bias);
+    matmul(team, R, Matmul<T, W>{g.hidden.data(), a.F, packed.fc.transposed, dnorm, a.C});
+    team.wait();
+    normalize_backward(team, R, s.mid, a.C, C, plain.ln_2, s.mean_2, s.rstd_2, dnorm, stream, dl.ln_2, dl.ln_2_bias);
+
+    dout = into_branch(l, kDropProjection);
+    linear_backward(team, R, C, C, s.att, a.C, dout, a.C, dl.proj, dl.proj_bias);
+    matmul(team, R, Matmul<T, W>{dout, a.C, packed.proj.transposed, g.att.data(), a.C});
+    T *dk = g.k.data() + (g.past_gradients ? l * g.kv_layer : 0),
+      *dv = g.v.data() + (g.past_gradients ? l * g.kv_layer : 0);
+    const Zero<T> clear_k{dk, g.kv_layer}, clear_v{dv, g.kv_layer};
+    launch(team, clear_k.rows(), clear_k);
+    launch(team, clear_v.rows(), clear_v);
+    attention_backward(
+        team,
+        AttentionBackward<T>{attention_of<T>(c, forest, s, a.Q, a.C, dropout_at(dropout, l, kDropAttention)),
+                             g.att.data(), dk, dv, g.qkv.data()},
+        g.p.data(), g.ds.data(), a.slots);
+    linear_backward(team, R, C, Q, s.norm_1, a.C, g.qkv.data(), a.Q, dl.qkv, dl.qkv_bias);
+    matmul(team, R, Matmul<T, W>{g.qkv.data(), a.Q, packed.qkv.transposed, dnorm, a.C});
+    team.wait();
+    normalize_backward(team, R, s.x, a.C, C, plain.ln_1, s.mean_1, s.rstd_1, dnorm, stream, dl.ln_1, dl.ln_1_bias);
+  }
+  launch_chunks(team, C,
+                EmbedBackward<T>{R, pass.token(), forest, stream, a.C, C, d.wte, d.wpe,
+                                 dropout_at(dropout, c.n_layer, kDropEmbedding)});
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Training
+
+// The parameters' start: a pure function of the seed and a number's place in its tensor.
+inline std::vector<float> initial_weights(const Config& config, uint64_t seed) {
+  std::vector<float> weights(parameter_count(config));
+  uint32_t tensor = 0;
+  for (const TensorSpec& spec : tensor_table(config)) {
+    for (size_t i = 0; i < spec.size; i++) {
+      // Box and Muller 1958: two uniforms give a normal
+      const double u = uniform(random_bits(seed, tensor, kStreamInitialize, i, 0));
+      const double angle = 6.283185307179586477 * uniform(random_bits(seed, tensor, kStreamInitialize, i, 1));
+      const double normal = std::sqrt(-2 * log(u)) * std::cos(angle);
+      weights[spec.offset + i] = spec.init_std < 0 ? 1.0f : spec.init_std == 0 ? 0.0f : float(spec.init_std * normal);
+    }
+    tensor++;
+  }
+  return weights;
+}
+
+// What one AdamW update needs to know; names and defaults are nanoGPT's.
+struct Update {
+  int64_t iteration = 0;  // updates made before this one
+  double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.99, weight_decay = 0.1, grad_clip = 1.0;
+};
+
+// Everything that training needs: parameters, their packed forms, gradients and moments, and one pass's activations.
+template <class T>
+class Trainer {
+ public:
+  const Config config;
+  Array<T> weights, gradient, m, v;  // flat: tensor_table(config) says what lies where
+
+  // Room for passes of up to `rows` rows and `roots` roots whose caches take `slots` slots together.
+  Trainer(const Config& sizes, int rows, int roots, int slots, Pool& pool, bool past_gradients = false)
+      : config(sizes),
+        weights(parameter_count(sizes), pool.cuda()),
+        gradient(parameter_count(sizes), pool.cuda()),
+        m(parameter_count(sizes), pool.cuda()),
+        v(parameter_count(sizes), pool.cuda()),
+        activations(sizes, rows, slots, true, pool.size(), pool.cuda()),
+        gradients(sizes, activations, rows, past_gradients, pool.cuda()),
+        pool_(pool),
+        packed_(sizes, weights.data(), true, pool.cuda()),
+        by_name_(sizes, gradient.data()),
+        pass_(rows, roots, pool.cuda()),
+        losses_(rows, pool.cuda()),
+        loss_(1, pool.cuda()),
+        norm_(2, pool.cuda()) {
+    std::vector<Piece> pieces;
+    constexpr size_t most = 8192;
+    for (const TensorSpec& spec : tensor_table(sizes))
+      for (size_t at = 0; at < spec.size; at += most)
+        pieces.push_back({spec.offset + at, int(std::min(most, spec.size - at)), spec.decay ? 1.0f : 0.0f});
+    pieces_ = Array<Piece>(pieces.size(), pool.cuda());
+    pieces_.upload(pieces.data(), pieces.size());
+    squares_ = Array<T>(pieces.size(), pool.cuda());
+  }
+
+  // Sets the parameters; the moments start at zero.
+  void set_weights(const T* flat) {
+    weights.upload(flat, weights.size());
+    repack();
+  }
+  void repack() {
+    pool_.run([&](const Team& team) { packed_.pack(team); });
+  }
+
+  // Mean cross-entropy of pass.target (natural logarithm).
+  T loss(const Pass& pass, const Dropout& dropout = {}) {
+    pass_.upload(pass);
+    pool_.run([&](const Team& team) { forward_loss(team, false, dropout); });
+    return read(loss_);
+  }
+  // The same, and `gradient` becomes its gradient.
+  T loss_and_gradient(const Pass& pass, const Dropout& dropout = {}) {
+    pass_.upload(pass);
+    pool_.run([&](const Team& team) { loss_gradient(team, dropout); });
+    return read(loss_);
+  }
+  // One AdamW update with `gradient` as it is.
+  void apply(const Update& update) {
+    pool_.run([&](const Team& team) {
+      adamw(team, update);
+      packed_.pack(team);
+    });
+  }
+  // One update of training; returns the loss before it.
+  T step(const Pass& pass, const Update& update, const Dropout& dropout = {}) {
+    pass_.upload(pass);
+    pool_.run([&](const Team& team) {
+      loss_gradient(team, dropout);
+      adamw(team, update);
+      packed_.pack(team);
+    });
+    return read(loss_);
+  }
+
+  Activations<T> activations;
+  Gradients<T> gradients;
+
+ private:
+  T read(const Array<T>& one) const {
+    T value;
+    one.download(&value, 1);
+    return value;
+  }
+  void forward_loss(const Team& team, bool with_gradient, const Dropout& dropout) {
+    const int rows = pass_.forest.rows;
+    forward(team, config, packed_, pass_, activations, true, dropout);
+    launch(team, rows,
+           CrossEntropy<T>{activations.logits.data(), activations.V, config.vocab_size, pass_.target(), losses_.data(),
+                           with_gradient, T(1) / T(rows)});
+    launch(team, 1, Mean<T>{losses_.data(), rows, loss_.data()});
+  }
+  void loss_gradient(const Team& team, const Dropout& dropout) {
+    const Zero<T> clear{gradient.data(), gradient.size()};
+    launch(team, clear.rows(), clear);
+    forward_loss(team, true, dropout);
+    backward(team, config, packed_, pass_, activations, gradients, by_name_, dropout);
+    team.wait();
+  }
+  void adamw(const Team& team, const Update& u) {
+    const int pieces = int(pieces_.size());
+    const double t = double(u.iteration + 1);
+    launch(team, pieces, SumSquares<T>{pieces_.data(), gradient.data(), squares_.data()});
+    launch(team, 1, ClipFactor<T>{squares_.data(), pieces, T(u.grad_clip), norm_.data()});
+    launch(
+        team, pieces,
+        AdamW<T>{pieces_.data(), weights.data(), m.data(), v.data(), gradient.data(), norm_.data(), T(u.learning_rate),
+                 T(u.weight_decay), T(u.beta1), T(u.beta2), T(1 - std::pow(u.beta1, t)), T(1 - std::pow(u.beta2, t))});
+  }
+
+  Pool& pool_;
+  Weights<T, T> packed_;
+  Tensors<T> by_name_;
+  DevicePass pass_;
+  Array<T> losses_, loss_, norm_, squares_;
+  Array<Piece> pieces_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Decoding
+
+enum class Dtype { fp32, bf16 };
+
+// The model that decodes: packed weights, one sequence's cache, and passes of one tree. It is what decode.h asks of a
+// target; the loop there says how its calls follow each other.
+class Target {
+ public:
+  // weights: the flat array of tensor_table(config), in host memory. most_rows: the largest tree, its root counted.
+  // Throws std::bad_alloc, or std::runtime_error from the GPU.
+  Target(const Config& config, const float* weights, Dtype dtype, bool cuda, int threads, int most_rows)
+      : config_(config),
+        dtype_(dtype),
+        pool_(threads, cuda),
+        most_rows_(std::max(most_rows, config.block_size)),
+        plain_(parameter_count(config), cuda),
+        activations_(config, most_rows_, pad64(config.block_size + most_rows_), false, pool_.size(), cuda),
+        pass_(most_rows_, 1, cuda),
+        kept_(most_rows_, cuda) {
+    plain_.upload(weights, plain_.size());
+    if (dtype == Dtype::fp32) fp32_ = Weights<float, float>(config, plain_.data(), false, cuda);
+    else bf16_ = Weights<float, bf16>(config, plain_.data(), false, cuda);
+    pool_.run([&](const Team& team) { dtype_ == Dtype::fp32 ? fp32_.pack(team) : bf16_.pack(team); });
+    if (cuda) logits_.resize(size_t(most_rows_) * activations_.V);
+  }
+
+  int block_size() const { return config_.block_size; }
+  int vocab_size() const { return config_.vocab_size; }
+  int past() const { return past_; }
+  int threads() const { return pool_.size(); }
+  bool cuda() const { return pool_.cuda(); }
+  size_t weight_bytes() const { return dtype_ == Dtype::fp32 ? fp32_.bytes() : bf16_.bytes(); }
+
+  // Forgets the cache, then caches n tokens at positions 0 .. n - 1.
+  void prefill(const int* tokens, int n) {
+    past_ = 0;
+    if (n == 0) return;
+    Pass pass;
+    pass.add_chain(tokens, n, 0, 0);
+    run(pass, false);
+    past_ = n;
+  }
+  // The rows of one tree in preorder, row i at position past() + depth[i]; their logits are kept for logits().
+  void forward(const int* token, const int* depth, const int* end, int n) {
+    Pass pass;
+    pass.add_tree(token, depth, end, n, 0, past_);
+    run(pass, true);
+    if (cuda()) activations_.logits.download(logits_.data(), size_t(n) * activations_.V);
+  }
+  const float* logits(int row) const {
+    return (cuda() ? logits_.data() : activations_.logits.data()) + size_t(row) * activations_.V;
+  }
+  // (C) the final norm's output for a row of the last forward; null where it lies on a GPU.
+  const float* hidden(int row) const {
+    return cuda() ? nullptr : activations_.norm_f.data() + size_t(row) * activations_.C;
+  }
+  // The rows of the last forward (ascending) that join the past; the others are forgotten.
+  void keep(const int* rows, int n) {
+    bool moves = false;
+    for (int i = 0; i < n; i++) moves = moves || rows[i] != i;
+    if (moves) {
+      kept_.upload(rows, n);
+      const KeepRows<float> op{activations_.k.data(),
+                               activations_.v.data(),
+                               activations_.k_layer,
+                               activations_.v_layer,
+                               config_.n_kv_head,
+                               activations_.slots,
+                               config_.n_embd / config_.n_head,
+                               past_,
+                               n,
+                               kept_.data()};
+      pool_.run([&](const Team& team) { launch(team, config_.n_layer * config_.n_kv_head, op); });
+    }
+    past_ += n;
+  }
+  // For tests: the keys, or the values, of one cached position: all layers and heads in turn.
+  std::vector<float> cached(int position, bool values) const {
+    const int D = config_.n_embd / config_.n_head;
+    std::vector<float> all(values ? activations_.v.size() : activations_.k.size()), out;
+    (values ? activations_.v : activations_.k).download(all.data(), all.size());
+    for (int l = 0; l < config_.n_layer; l++) {
+      const KeyValues<float> cache{all.data() + l * activations_.k_layer, all.data() + l * activations_.v_layer,
+                                   activations_.slots, D};
+      for (int head = 0; head < config_.n_kv_head; head++)
+        for (int d = 0; d < D; d++)
+          out.push_back(values ? cache.value(head, position)[d] : *cache.key(head, position, d));
+    }
+    return out;
+  }
+
+ private:
+  void run(const Pass& pass, bool with_logits) {
+    pass_.upload(pass);
+    pool_.run([&](const Team& team) {
+      if (dtype_ == Dtype::fp32) nanospec::forward(team, config_, fp32_, pass_, activations_, with_logits);
+      else nanospec::forward(team, config_, bf16_, pass_, activations_, with_logits);
+    });
+  }
+
+  const Config config_;
+  const Dtype dtype_;
+  Pool pool_;
+  const int most_rows_;
+  Array<float> plain_;
+  Weights<float, float> fp32_;
+  Weights<float, bf16> bf16_;
+  Activations<float> activations_;
+  DevicePass pass_;
+  Array<int> kept_;
+  std::vector<float> logits_;
+  int past_ = 0;
+};
+
+}  // namespace nanospec

@@ -1,0 +1,138 @@
+"""Compares the speed of training with PyTorch's: the same model, batch and text, on the same machine, in turn.
+
+    python3 -m venv build/venv && build/venv/bin/pip install torch numpy transformers
+    build/venv/bin/python tests/reference/train_speed.py [--presets small medium] [--rounds 5] [--threads 2]
+
+In every round PyTorch (eager, then compiled) and build/train_gpt each train for some iterations (--iters), in an
+order that rotates, so that drift of the machine hits all alike. An iteration is: a batch, forward, backward, clipping
+to norm 1, AdamW; its time is the median within the run. A ratio is ours / PyTorch within one round, below 1 where
+nanospec is faster; the table gives the median, lowest and highest over the rounds. The bars: small at most 0.8,
+medium at most 1.0. PyTorch does its best here: scaled_dot_product_attention, the fastest of its AdamWs, whole-graph
+compilation. GFLOP/s are counted alike for all (gpt.py). Nothing else should run on the machine meanwhile.
+"""
+
+import argparse
+import dataclasses
+import statistics
+import sys
+import tempfile
+import time
+
+import torch
+
+from gpt import GPT, PRESETS, Config, decay_groups, flops_per_iteration
+from ours import spread, stats_of
+
+BATCH_SIZE = 12
+ITERS = {"small": 150, "medium": 12}
+
+
+class Training:
+    """One model in training by PyTorch; `run` continues it."""
+
+    def __init__(self, config: Config, text: torch.Tensor, compiled: bool, adamw: dict):
+        torch.manual_seed(1337)
+        self.config = config
+        self.text = text
+        self.model = GPT(config)
+        self.loss = torch.compile(self.model, fullgraph=True) if compiled else self.model
+        self.optimizer = torch.optim.AdamW(decay_groups(self.model, 0.1), lr=1e-3, betas=(0.9, 0.99), **adamw)
+
+    def iteration(self):
+        T = self.config.block_size
+        starts = torch.randint(len(self.text) - T, (BATCH_SIZE, 1))
+        tokens = self.text[starts + torch.arange(T + 1)]  # (B, T + 1)
+        loss = self.loss(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    def run(self, iterations: int) -> float:
+        """Milliseconds per iteration, the median."""
+        times = []
+        for _ in range(iterations):
+            begin = time.perf_counter()
+            self.iteration()
+            times.append(time.perf_counter() - begin)
+        return 1e3 * statistics.median(times)
+
+
+def fastest_adamw(config: Config, text: torch.Tensor, iterations: int) -> dict:
+    trials = {}
+    for name in ("fused", "foreach"):
+        training = Training(config, text, False, {name: True})
+        training.run(2)
+        trials[name] = training.run(max(3, iterations // 5))
+    return {min(trials, key=trials.get): True}
+
+
+def compiled_training(config: Config, text: torch.Tensor, adamw: dict):
+    """Or None, with a word, where torch.compile finds no compiler."""
+    training = Training(config, text, True, adamw)
+    try:
+        training.iteration()
+        return training
+    except Exception as error:  # torch has many kinds of error for this one thing
+        print(f"torch.compile does not work here, left out: {str(error).strip().splitlines()[0]}", file=sys.stderr)
+        return None
+
+
+def ours_ms(preset: str, iterations: int, args) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        command = [args.ours, "--preset", preset, "--data", args.data, "--out", folder, "--threads", args.threads]
+        command += ["--device", "cpu", "--max_iters", iterations, "--eval_interval", iterations + 1, "--quiet"]
+        return stats_of(command)["ms_per_iter"]
+
+
+def compare(preset: str, config: Config, text: torch.Tensor, args):
+    iterations = args.iters or ITERS[preset]
+    adamw = fastest_adamw(config, text, iterations)
+    runners = {"PyTorch eager": Training(config, text, False, adamw)}
+    if not args.no_compile and (compiled := compiled_training(config, text, adamw)):
+        runners["PyTorch compiled"] = compiled
+    for training in runners.values():
+        training.run(3)
+
+    names = list(runners) + ([] if args.ours == "none" else ["nanospec"])
+    ms = {name: [] for name in names}  # one number a round
+    for r in range(args.rounds):
+        for name in names[r % len(names) :] + names[: r % len(names)]:
+            ms[name].append(runners[name].run(iterations) if name in runners else ours_ms(preset, iterations, args))
+
+    flops = flops_per_iteration(config, BATCH_SIZE)
+    for name in names:
+        median = statistics.median(ms[name])
+        row = f"{preset:8} {name:17} {median:10.2f} {flops / median / 1e6:9.1f}"
+        if name in runners and "nanospec" in ms:
+            row += "   " + spread([mine / theirs for mine, theirs in zip(ms["nanospec"], ms[name])])
+        print(row, flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--ours", default="build/train_gpt", help="our program; `none` to time PyTorch alone")
+    parser.add_argument("--data", default="data/tinyshakespeare.txt")
+    parser.add_argument("--presets", nargs="+", default=list(PRESETS), choices=list(PRESETS))
+    parser.add_argument("--rounds", type=int, default=5, help="(default 5)")
+    parser.add_argument("--iters", type=int, default=0, help="iterations per round; 0: 150 for small, 12 for medium")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--no-compile", action="store_true")
+    args = parser.parse_args()
+
+    torch.set_num_threads(args.threads)
+    with open(args.data, encoding="utf-8") as f:
+        characters = f.read()
+    symbols = sorted(set(characters))
+    ids = {symbol: i for i, symbol in enumerate(symbols)}
+    text = torch.tensor([ids[c] for c in characters[: len(characters) * 9 // 10]])
+
+    print(f"PyTorch {torch.__version__}, {args.threads} threads, batch {BATCH_SIZE}, {args.rounds} rounds")
+    print(f"{'preset':8} {'':17} {'ms/iter':>10} {'GFLOP/s':>9}   ours / PyTorch: median (lowest to highest)")
+    for preset in args.presets:
+        compare(preset, dataclasses.replace(PRESETS[preset], vocab_size=len(symbols)), text, args)
+
+
+if __name__ == "__main__":
+    main()
