@@ -1,0 +1,287 @@
+// decode.h: the generation loop: draft, grow, verify, keep.
+//
+// In order: the window; what is counted; one pass's verification; the loop; the cost of a forward. A template on the
+// model, so that a mock with known logits can stand in. It computes no logits and reads no command line.
+//
+// A target M has exactly:
+//   int block_size(); int vocab_size();
+//   void prefill(const int* tokens, int n);   forgets its cache, then caches n tokens at positions 0 .. n-1 (n may be
+//   0) void forward(const int* token, const int* depth, const int* end, int n);
+//                                             the rows of one tree in preorder; row i stands at position past() +
+//                                             depth[i]
+//   const float* logits(int row);             (V) of the last forward
+//   const float* hidden(int row);             (C) final hidden state of the last forward; null where there is none
+//   void keep(const int* rows, int n);        these rows of the last forward, ascending, stay cached: past() grows by n
+//   int past();                               cached positions
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "draft.h"
+#include "sample.h"
+#include "tree.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// The window
+
+// Where the window begins that a text of n tokens is seen through: it holds at most `block` (even) tokens and moves by
+// half of that. A function of n alone, never of how the text came about.
+inline int window_start(int n, int block) {
+  const int half = block / 2;
+  return n <= block ? 0 : (n - block + half - 1) / half * half;
+}
+
+// Makes the target ready for the text's last token, the root: all tokens of the window before it are cached.
+template <class Target>
+void open_window(Target& target, const std::vector<int>& text) {
+  const int n = int(text.size()), start = window_start(n, target.block_size());
+  target.prefill(text.data() + start, n - 1 - start);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// What is asked for and what is counted
+
+// All that decides how to decode. Under rule match the text depends on `sampling` alone.
+struct Decoding {
+  Shape shape;
+  Rule rule = Rule::kMatch;
+  Sampling sampling;
+  int max_new_tokens = 500;
+};
+
+struct Stats {
+  int64_t tokens = 0;                           // emitted after the prompt
+  int64_t target_forwards = 0;                  // passes of the target: one for each tree
+  int64_t slide_prefills = 0;                   // prefills because the window moved
+  int64_t drafted_nodes = 0;                    // nodes that the target verified, the roots not counted
+  std::vector<int64_t> accept_histogram = {0};  // [i]: passes that committed i tokens; [0] is 0
+  double prefill_seconds = 0;                   // the prompt
+  double seconds = 0;                           // all after the prompt's prefill, but on_token: the sum of those below
+  double seconds_draft = 0;                     // drafter and shape
+  double seconds_forward = 0;                   // the target's passes
+  double seconds_verify = 0;                    // picks and the walk
+  double seconds_keep = 0;                      // the cache's gather
+  double seconds_slide = 0;                     // the prefills of moved windows
+};
+
+// Seconds since it was last asked.
+class Stopwatch {
+ public:
+  double lap() {
+    const auto now = std::chrono::steady_clock::now();
+    const double seconds = std::chrono::duration<double>(now - last_).count();
+    last_ = now;
+    return seconds;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Verification of one pass
+
+// The rule's verdict on a tree whose root's children stand at place `index` of the text. noise: the target's.
+// growth: what the tree came from, for a drafter's q.
+template <class Target>
+Verdict verify(Target& target, Drafter* drafter, const Growth& growth, const Tree& tree, const Decoding& decoding,
+               Noise& noise, int64_t index) {
+  const int vocab = target.vocab_size();
+  const Sampling& sampling = decoding.sampling;
+  const auto pick_next = [&](int node) {
+    const float* row = sampling.temperature > 0 ? noise.row(index + tree.depth[node]) : nullptr;
+    return pick(target.logits(node), row, vocab, sampling);
+  };
+  if (decoding.rule == Rule::kMatch || tree.size() == 1) return match(tree, pick_next);
+
+  std::vector<float> p_row(vocab), q_row(vocab);
+  const auto p = [&](int node) {
+    distribution(target.logits(node), vocab, sampling, p_row.data());
+    return p_row.data();
+  };
+  const auto q = [&](int node) {
+    const float* logits = drafter->logits(growth, tree.origin[node]);
+    if (!logits) throw std::runtime_error("this drafter has no distribution: --verify: choose --verify match");
+    distribution(logits, vocab, sampling, q_row.data());
+    return q_row.data();
+  };
+  const auto u = [&](int node) { return chance(sampling, kStreamAccept, index + tree.depth[node] - 1, node); };
+  if (decoding.rule == Rule::kRejection)
+    return rejection(tree, vocab, p, q, u, pick_next, [&](int node, const float* weights) {
+      return draw(weights, vocab, chance(sampling, kStreamResidual, index + tree.depth[node], 0));
+    });
+  int parent = -1;  // whose children q_row is about
+  const auto q_of_node = [&](int node) {
+    if (tree.parent[node] != parent) q(parent = tree.parent[node]);
+    return q_row[tree.token[node]];
+  };
+  return independent(tree, p, q_of_node, u, pick_next);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The loop
+
+// Tells the drafter what a pass committed.
+template <class Target>
+void tell(Target& target, Drafter& drafter, const Tree& tree, const Verdict& verdict) {
+  std::vector<const float*> hidden;
+  if (drafter.wants_hidden())
+    for (int row : verdict.rows) hidden.push_back(target.hidden(row));
+  drafter.committed({verdict.tokens.data(), verdict.rows.data(), int(verdict.rows.size()), tree,
+                     hidden.empty() ? nullptr : hidden.data()});
+}
+
+// A smoothed estimate of what the drafter takes to expand one node, from what one pass took. A pause of the machine
+// counts as no more than a doubling; passes without any draft let the estimate fade, so that drafting is tried again.
+inline double smoothed(double estimate, double seconds, int expanded) {
+  if (expanded == 0) return estimate * 63 / 64;
+  return estimate + (std::min(seconds / expanded, 2 * estimate) - estimate) / 4;
+}
+
+// Appends max_new_tokens tokens to `text`, which begins as the prompt. on_token(int) is called for each as it is
+// emitted; if it returns false, generation ends with that token. drafter: null for plain decoding, whose tree is always
+// the root alone. Raises runtime_error for an empty prompt or a token outside the vocabulary, invalid_argument for a
+// rule that does not fit the shape.
+template <class Target, class OnToken>
+Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::vector<int>& text, OnToken on_token) {
+  const int vocab = target.vocab_size(), block = target.block_size();
+  const Sampling& sampling = decoding.sampling;
+  if (text.empty()) throw std::runtime_error("the prompt is empty: --prompt: give at least one token to start from");
+  for (int token : text)
+    if (token < 0 || token >= vocab)
+      throw std::runtime_error("token " + std::to_string(token) + " is outside the vocabulary of " +
+                               std::to_string(vocab) + ": the prompt: encode it with this model's tokenizer");
+  if (drafter) check_rule(decoding.rule, decoding.shape);
+
+  // Under `match` the drafter knows the noise that the target will pick with. The other rules' proofs forbid that:
+  // `rejection` wants its candidate sampled from q by other noise, `independent` the likeliest tokens of q.
+  Noise noise(sampling, vocab), other_noise(sampling, vocab, kStreamDraft);
+  Draws draws = {&sampling, nullptr, 0, decoding.rule != Rule::kMatch};
+  if (sampling.temperature > 0 && decoding.rule == Rule::kMatch) draws.noise = &noise;
+  if (sampling.temperature > 0 && decoding.rule == Rule::kRejection) draws.noise = &other_noise;
+
+  Stats stats;
+  Stopwatch watch;
+  Growth growth;
+  Tree tree;
+  double expand_seconds = 1e-6;  // smoothed
+
+  open_window(target, text);
+  if (drafter) drafter->begin(text.data(), int(text.size()));
+  stats.prefill_seconds = watch.lap();
+
+  for (bool wanted = true; wanted && stats.tokens < decoding.max_new_tokens;) {
+    const int n = int(text.size());
+    const int64_t left = decoding.max_new_tokens - stats.tokens;
+
+    // Draft. No node stands beyond the window's end, none is for a token that nobody wants any more.
+    growth.start(text.back());
+    int expanded = 0;
+    if (drafter) {
+      const Limits limits = {int(std::min<int64_t>(block - 1 - target.past(), left - 1)), expand_seconds};
+      draws.index = n;
+      grow(decoding.shape, limits, growth,
+           [&](const int* nodes, int count, int width, Candidate* candidates, int* found) {
+             drafter->expand(growth, nodes, count, width, draws, candidates, found);
+             expanded += count;
+           });
+    }
+    flatten(growth, tree);
+    const double draft_seconds = watch.lap();
+    expand_seconds = smoothed(expand_seconds, draft_seconds, expanded);
+    stats.seconds_draft += draft_seconds;
+    stats.drafted_nodes += tree.size() - 1;
+
+    // One forward of the target over the root and all nodes.
+    target.forward(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size());
+    stats.target_forwards++;
+    stats.seconds_forward += watch.lap();
+
+    // Verify: the accepted path and the target's own token after it are emitted.
+    const Verdict verdict = verify(target, drafter, growth, tree, decoding, noise, n);
+    stats.seconds_verify += watch.lap();
+    int emitted = 0;
+    while (wanted && emitted < int(verdict.tokens.size())) {
+      text.push_back(verdict.tokens[emitted++]);
+      wanted = on_token(text.back());
+    }
+    stats.tokens += emitted;
+    if (size_t(emitted) >= stats.accept_histogram.size()) stats.accept_histogram.resize(emitted + 1, 0);
+    stats.accept_histogram[emitted]++;
+    watch.lap();  // on_token's own time is nobody's
+    if (!wanted || stats.tokens == decoding.max_new_tokens) break;
+
+    // Tell the drafter, while the target still holds this pass's hidden states.
+    if (drafter) {
+      tell(target, *drafter, tree, verdict);
+      stats.seconds_draft += watch.lap();
+    }
+
+    // Keep the path's rows and forget the others; or, where the window moves, cache the new one.
+    if (window_start(int(text.size()), block) == window_start(n, block)) {
+      target.keep(verdict.rows.data(), int(verdict.rows.size()));
+      stats.seconds_keep += watch.lap();
+    } else {
+      open_window(target, text);
+      stats.slide_prefills++;
+      stats.seconds_slide += watch.lap();
+    }
+  }
+  stats.seconds =
+      stats.seconds_draft + stats.seconds_forward + stats.seconds_verify + stats.seconds_keep + stats.seconds_slide;
+  return stats;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The cost of a forward
+
+// Seconds of a target forward of N + 1 rows, N = 0 .. budget, for set_cost(): medians at every N up to 16 and at
+// growing steps after that, on a cache three quarters full, straight lines between them. Takes about `seconds`; the
+// sizes that find no time in it (but for the smallest and the largest), and those beyond the window, follow the lines
+// of the others. Forgets the target's cache.
+template <class Target>
+std::vector<double> measure_cost(Target& target, int budget, double seconds = 0.2) {
+  const int block = target.block_size(), past = std::min(block * 3 / 4, block - 2), most = std::min(budget, block - 1);
+  std::vector<int> sizes = {0, most, 7, 15, 31, 3, 1, 2, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 16};  // by their worth
+  for (int n = 20; n < most; n += n / 4) sizes.push_back(n);
+  std::vector<std::vector<double>> times(most + 1);
+  Stopwatch watch;
+  double spent = 0;
+  const auto measure = [&](int n) {  // n children of one root: each sees as much as a node anywhere in a tree
+    std::vector<int> token(n + 1, 0), depth(n + 1, 1), end(n + 1);
+    for (int i = 0; i <= n; i++) end[i] = i + 1;
+    depth[0] = 0, end[0] = n + 1;
+    watch.lap();
+    target.forward(token.data(), depth.data(), end.data(), n + 1);
+    times[n].push_back(watch.lap());
+    spent += times[n].back();
+  };
+  target.prefill(std::vector<int>(past, 0).data(), past);
+  for (int n : {most, 0}) measure(n), times[n].clear();  // warms up
+  for (int round = 0; round < 9; round++)
+    for (size_t k = 0; k < sizes.size(); k++)
+      if (sizes[k] <= most && (spent < seconds || (round == 0 && k < 2))) measure(sizes[k]);
+
+  std::vector<double> cost(budget + 1, 0);
+  int last = -1;  // the last size measured
+  double slope = 0;
+  for (int n = 0; n <= budget; n++) {
+    if (n > most || times[n].empty()) continue;
+    std::nth_element(times[n].begin(), times[n].begin() + times[n].size() / 2, times[n].end());
+    cost[n] = times[n][times[n].size() / 2];
+    if (last >= 0) slope = std::max(0.0, (cost[n] - cost[last]) / (n - last));
+    for (int between = last + 1; last >= 0 && between < n; between++)
+      cost[between] = cost[last] + (cost[n] - cost[last]) * (between - last) / (n - last);
+    last = n;
+  }
+  for (int n = last + 1; n <= budget; n++) cost[n] = cost[n - 1] + slope;
+  return cost;
+}
+
+}  // namespace nanospec

@@ -1,0 +1,192 @@
+// draft.h: drafters: who says which tokens may come next.
+//
+// In order: the interface; from a drafter's logits to its candidates; the bigram drafter and its file; drafters by
+// name. A drafter never verifies, knows no shape, and cannot change the text under rule `match`: a bad one costs speed.
+//
+// How to add a drafter:
+//   1. write a struct with `logits` (a distribution after a node of the growing tree) or, without one, `expand`;
+//      one that keeps state takes it from `begin` and `committed`;
+//   2. give its word a line in kDrafters and in load_drafter;
+//   3. add it to the sweep in tests/test_decode.cpp.
+#pragma once
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint.h"
+#include "sample.h"
+#include "tree.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// The interface
+
+// How candidates are to be chosen in this pass.
+struct Draws {
+  const Sampling* sampling;
+  Noise* noise;    // null: by chance alone, the likeliest first
+  int64_t index;   // place in the text of the root's children: those of a node of depth d are at index + d
+  bool kept_only;  // choose among the tokens that top-k/top-p keep of the drafter's own distribution (rules with a q)
+};
+
+// What a pass committed: n tokens, the last one of them the next root, and the n rows of the tree that stay.
+struct Commit {
+  const int* tokens;  // (n)
+  const int* rows;    // (n) ascending; rows[0] = 0, the root
+  int n;
+  const Tree& tree;            // that the rows belong to
+  const float* const* hidden;  // (n) the target's final hidden state (C) at each row; null unless asked for
+};
+
+struct Drafter {
+  virtual ~Drafter() = default;
+
+  // A new text begins: forget the last one. text: (n) the prompt; its last token is the first root.
+  virtual void begin(const int* /*text*/, int /*n*/) {}
+
+  // (V) logits of the token after a node of the growing tree; null where the drafter has no distribution. Valid until
+  // the next call; may be asked again for any node that has been expanded in this pass.
+  virtual const float* logits(const Growth& growth, int node) = 0;
+
+  // The best `width` candidates of n nodes of the growing tree, as grow() asks for them. By default from `logits`.
+  virtual void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws,
+                      Candidate* candidates, int* count);
+
+  // The target has committed tokens: called once after every pass.
+  virtual void committed(const Commit&) {}
+
+  // Whether `committed` is to get hidden states.
+  virtual bool wants_hidden() const { return false; }
+
+  int vocab = 0;  // V
+
+ private:
+  std::vector<float> scores_;  // (V) scratch
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// From logits to candidates
+
+// With the target's noise g known, the drafter's guess of the target's pick is the argmax of its own logit + T g, and
+// how sure it may be of it is softmax((logit + T g) / max(kSharpness T, kLeastSharpness)): what is left uncertain is
+// the difference between its logits and the target's, not the noise. Without the noise it is softmax(logit / T).
+constexpr float kSharpness = 0.7f, kLeastSharpness = 0.5f;
+
+// The `width` candidates of highest score, best first, of equal ones the lowest token, each with its chance among all
+// tokens. logits: (V); noise: (V) or null; scores: (V) scratch. Returns how many there are: `width`, or fewer where
+// fewer tokens have a chance at all.
+inline int best_candidates(const float* logits, const float* noise, int vocab, const Sampling& sampling, bool kept_only,
+                           int width, Candidate* best, float* scores) {
+  const Solo solo;
+  const float t = noise ? sampling.temperature : 0, lowest = -std::numeric_limits<float>::infinity();
+  const float* const g = noise ? noise : logits;
+  const float least = kept_only ? kept_threshold(logits, vocab, sampling) : lowest;
+  solo.each(vocab, [=](int x) {
+    const float logit = logits[x] >= least ? logits[x] : lowest;
+    const float score = fused(t, g[x], logit);
+    scores[x] = score > lowest ? score : lowest;  // also where it is NaN
+  });
+
+  int found = 0;
+  float worst = lowest;  // what the next candidate must beat
+  for (int x = 0; x < vocab; x++) {
+    const float score = scores[x];
+    if (!(score > worst)) continue;
+    int at = found < width ? found++ : width - 1;
+    for (; at > 0 && best[at - 1].chance < score; at--) best[at] = best[at - 1];
+    best[at] = {x, score};  // the score stands in for the chance until all are found
+    if (found == width) worst = best[width - 1].chance;
+  }
+  if (found == 0) return 0;
+
+  const float top = best[0].chance;
+  const float scale = 1 / larger(noise ? kSharpness * t : sampling.temperature, kLeastSharpness);
+  const float total = solo.sum<float>(vocab, [=](int x) { return exp((scores[x] - top) * scale); });
+  for (int rank = 0; rank < found; rank++) {
+    const float share = exp((best[rank].chance - top) * scale) / total;
+    best[rank].chance = share <= 1 ? share : 0;
+  }
+  return found;
+}
+
+inline void Drafter::expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws,
+                            Candidate* candidates, int* count) {
+  scores_.resize(vocab);
+  for (int k = 0; k < n; k++) {
+    const float* noise = draws.noise ? draws.noise->row(draws.index + growth.depth[nodes[k]]) : nullptr;
+    count[k] = best_candidates(logits(growth, nodes[k]), noise, vocab, *draws.sampling, draws.kept_only, width,
+                               candidates + size_t(k) * width, scores_.data());
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Bigram: the next token from the last one alone
+
+constexpr int kBigramMostTokens = 8192;  // the table is (V, V) floats
+constexpr double kBigramPrior = 4;       // how many sightings the unigram's opinion weighs as much as
+
+// (V, V) log q(x | c) = log((count(c, x) + a unigram(x)) / (count(c) + a)), a = kBigramPrior; the unigram counts every
+// token once more than it was seen, so that no chance is zero. tokens: each in [0, V).
+inline std::vector<float> bigram_table(const std::vector<int>& tokens, int vocab) {
+  const size_t v = size_t(vocab);
+  std::vector<double> unigram(v, 1.0 / double(tokens.size() + v)), total(v, 0);
+  for (int token : tokens) unigram[token] += 1.0 / double(tokens.size() + v);
+  std::vector<float> table(v * v, 0);  // counts first: exact up to 2^24
+  for (size_t i = 1; i < tokens.size(); i++) table[tokens[i - 1] * v + tokens[i]]++, total[tokens[i - 1]]++;
+  for (size_t c = 0; c < v; c++)
+    for (size_t x = 0; x < v; x++)
+      table[c * v + x] = float(std::log((table[c * v + x] + kBigramPrior * unigram[x]) / (total[c] + kBigramPrior)));
+  return table;
+}
+
+struct Bigram : Drafter {
+  std::vector<float> table;  // (V, V) log-probability of the next token (columns) after a token (rows)
+
+  Bigram(std::vector<float> log_probabilities, int vocab_size) : table(std::move(log_probabilities)) {
+    vocab = vocab_size;
+  }
+  const float* logits(const Growth& growth, int node) override {
+    return table.data() + size_t(growth.token[node]) * vocab;
+  }
+};
+
+inline std::string bigram_path(const std::string& dir) { return dir + "/bigram.safetensors"; }
+
+// Counts the training tokens and writes DIR/bigram.safetensors. Raises runtime_error when it cannot be written or the
+// vocabulary is larger than kBigramMostTokens.
+inline void save_bigram(const std::string& dir, const std::vector<int>& tokens, int vocab) {
+  if (vocab > kBigramMostTokens)
+    refuse("a bigram table of " + std::to_string(vocab) + " tokens would be too large", bigram_path(dir),
+           "use a vocabulary of at most " + std::to_string(kBigramMostTokens));
+  const std::vector<float> table = bigram_table(tokens, vocab);
+  write_file(bigram_path(dir),
+             format_safetensors({{"log_probabilities", {vocab, vocab}, table.data()}}, {{"format", "pt"}}));
+}
+
+// Reads DIR/bigram.safetensors. Raises runtime_error when it is missing, or not a (V, V) table of finite numbers.
+inline std::unique_ptr<Drafter> load_bigram(const std::string& dir, int vocab) {
+  const std::string path = bigram_path(dir);
+  if (!std::filesystem::exists(path))
+    refuse("drafter bigram has no table", path, "train with train_gpt, which writes it, or use --drafter none");
+  std::vector<float> table = read_tensor(read_safetensors(path), "log_probabilities", {vocab, vocab}, path);
+  return std::make_unique<Bigram>(std::move(table), vocab);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Drafters by name
+
+constexpr const char* kDrafters[] = {"none", "bigram"};
+
+// The drafter of this name for the model in `dir`, of `vocab` tokens; null for `none`, plain decoding. Raises
+// invalid_argument for an unknown name (naming the nearest), runtime_error for a file that is missing or does not fit.
+inline std::unique_ptr<Drafter> load_drafter(const std::string& name, const std::string& dir, int vocab) {
+  if (name == "none") return nullptr;
+  if (name == "bigram") return load_bigram(dir, vocab);
+  const std::vector<std::string> words(std::begin(kDrafters), std::end(kDrafters));
+  refuse_word("drafter", name, "--drafter", closest_word(name, words), words);
+}
+
+}  // namespace nanospec

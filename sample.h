@@ -1,0 +1,204 @@
+// sample.h: from logits to a token.
+//
+// In order: the settings; the order of floats as integers; which tokens top-k and top-p keep; the noise; the pick; the
+// same as a distribution, for the rules that need probabilities. A row of logits is read in a few passes and never
+// sorted. Nothing here knows where logits come from, and nothing draws from a state: chance is a pure function of
+// (seed, sequence, stream, place in the text, token), so the text cannot depend on who guessed it, or when.
+//
+// The next token is the argmax over the kept tokens x of logit(x) / temperature + gumbel(x), ties to the lowest id:
+// a sample of softmax(logits / temperature) (Gumbel 1954). It is computed as logit + temperature * gumbel, the same
+// order of tokens without a division, and at temperature 0 the argmax of logits. A NaN logit is never picked while
+// there is another.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "numbers.h"
+
+namespace nanospec {
+
+struct Sampling {
+  float temperature = 1;  // >= 0; 0: the likeliest token, always
+  int top_k = 0;          // keep the k likeliest tokens; 0: all
+  float top_p = 1;        // then the fewest likeliest tokens whose chances sum to at least this; 1: all
+  uint64_t seed = 1;
+  uint32_t sequence = 0;  // tells apart texts that are generated under one seed
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Order
+
+// Floats as integers of the same order; -0 is 0, and a NaN is below everything.
+constexpr int32_t kNotANumber = std::numeric_limits<int32_t>::min();
+HD inline int32_t ordered(float x) {
+  const int32_t bits = bits_as<int32_t>(x + 0.0f);
+  return x == x ? bits ^ ((bits >> 31) & 0x7fffffff) : kNotANumber;
+}
+HD inline float from_ordered(int32_t key) { return bits_as<float>(key ^ ((key >> 31) & 0x7fffffff)); }
+
+// A token with its score as one integer: the largest is the best score, and of equal ones the lowest token.
+HD inline int64_t ranked(float score, int token) {
+  return int64_t(uint64_t(uint32_t(ordered(score))) << 32 | uint32_t(~token));
+}
+HD inline int token_of(int64_t rank) { return int(~uint32_t(rank)); }
+HD inline int32_t key_of(int64_t rank) { return int32_t(rank >> 32); }
+
+// ---------------------------------------------------------------------------------------------------------------
+// What top-k and top-p keep
+
+// The largest threshold t, as an ordered key, for which enough(n, t) holds, n being the number of logits >= t. It must
+// hold at `low`, and once it fails it must fail for all larger t; `top` is the largest logit. Bisects by turns the
+// value, which is quick where logits are spread evenly, and the key, which ends after at most 32 such steps whatever
+// they are. Stops as soon as one logit lies between true and false, or `exact` logits are kept: the result need not be
+// a logit itself.
+template <class Group, class Enough>
+HD int32_t largest_threshold(Group group, const float* logits, int vocab, int32_t low, float top, int exact,
+                             Enough enough) {
+  const auto count = [&](int32_t key) {  // as floats: exact below 2^24, and both compilers vectorize it
+    const float t = from_ordered(key);
+    return int(group.template sum<float>(vocab, [=](int x) { return logits[x] >= t ? 1.0f : 0.0f; }));
+  };
+  int64_t from = low, to = int64_t(ordered(top)) + 1;
+  int kept_from = count(low), kept_to = 0;
+  for (int step = 0; to - from > 1 && kept_from - kept_to > 1 && kept_from != exact; step++) {
+    const float a = larger(from_ordered(int32_t(from)), top - 32), b = from_ordered(int32_t(to - 1));
+    const int64_t by_value = ordered(a + (b - a) / 2), by_key = (from + to) >> 1;
+    const int64_t middle = step % 2 == 0 && from < by_value && by_value < to ? by_value : by_key;
+    const int kept = count(int32_t(middle));
+    if (kept == kept_from || (kept != kept_to && enough(kept, int32_t(middle)))) from = middle, kept_from = kept;
+    else to = middle, kept_to = kept;
+  }
+  return int32_t(from);
+}
+
+// exp((logit - top) / t) of a kept logit, 0 of another: chosen before exp, so that no branch hinders vectors.
+HD inline float weight(float logit, float least, float top, float t) {
+  const float kept = logit >= least ? logit : -Format<float>::kInfinity;
+  return exp((kept - top) / t);
+}
+
+// A token is kept exactly when its logit is >= this: first the top_k largest logits, then of these the fewest largest
+// whose softmax at this temperature reaches top_p, as Hugging Face's warpers do it; logits equal to the last one kept
+// are all kept. At temperature 0, or when nothing is to drop, -infinity.
+template <class Group>
+HD float kept_threshold(Group group, const float* logits, int vocab, const Sampling& sampling) {
+  const float t = sampling.temperature;
+  int32_t kept = ordered(-Format<float>::kInfinity);
+  const bool by_k = sampling.top_k > 0 && sampling.top_k < vocab, by_p = sampling.top_p < 1;
+  if (t == 0 || !(by_k || by_p)) return from_ordered(kept);
+  const float top = from_ordered(group.template largest<int32_t>(vocab, [=](int x) { return ordered(logits[x]); }));
+  if (by_k) {
+    const int k = sampling.top_k;
+    kept = largest_threshold(group, logits, vocab, kept, top, k, [=](int n, int32_t) { return n >= k; });
+  }
+  if (by_p) {
+    const auto mass = [&](int32_t key) {
+      const float least = from_ordered(key);
+      return group.template sum<double>(vocab, [=](int x) { return double(weight(logits[x], least, top, t)); });
+    };
+    const double wanted = double(sampling.top_p) * mass(kept);
+    kept = largest_threshold(group, logits, vocab, kept, top, 0, [&](int, int32_t key) { return mass(key) >= wanted; });
+  }
+  return from_ordered(kept);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Noise and chance
+
+// A draw of the standard Gumbel distribution: between -3.2 and 22.9.
+HD inline float gumbel(uint64_t bits) { return float(-log(-log(uniform(bits)))); }
+
+// A number between 0 and 1 for the rules that draw beside the noise; `item` tells draws at one place apart.
+inline double chance(const Sampling& sampling, Stream stream, int64_t index, int item) {
+  return uniform(random_bits(sampling.seed, sampling.sequence, stream, uint64_t(index), uint32_t(item)));
+}
+
+// Rows of Gumbel noise, each computed once for whoever asks: the target and its drafters share one Noise.
+class Noise {
+ public:
+  Noise(const Sampling& sampling, int vocab, Stream stream = kStreamSample)
+      : seed_(sampling.seed), sequence_(sampling.sequence), stream_(stream), vocab_(vocab), held_(kRows, -1) {}
+
+  // (V) noise of the token at place `index` (>= 0) of the text. Valid until a row kRows places away is asked for.
+  const float* row(int64_t index) {
+    if (rows_.empty()) rows_.resize(size_t(kRows) * vocab_);
+    const size_t slot = size_t(index % kRows);
+    float* row = rows_.data() + slot * vocab_;
+    if (held_[slot] != index) fill(row, index), held_[slot] = index;
+    return row;
+  }
+
+ private:
+  void fill(float* row, int64_t index) const {
+    constexpr int kChunk = 64;  // bits first, then numbers: two short loops that both compilers vectorize
+    const uint64_t seed = seed_;
+    const uint32_t sequence = sequence_, stream = stream_;
+    uint64_t bits[kChunk];
+    for (int x = 0; x < vocab_; x += kChunk) {
+      const int n = smaller(kChunk, vocab_ - x);
+      for (int i = 0; i < n; i++) bits[i] = random_bits(seed, sequence, stream, uint64_t(index), uint32_t(x + i));
+      for (int i = 0; i < n; i++) row[x + i] = gumbel(bits[i]);
+    }
+  }
+
+  static constexpr int kRows = 64;  // as deep as most trees; a deeper one costs time, never a wrong row
+  uint64_t seed_;
+  uint32_t sequence_, stream_;
+  int vocab_;
+  std::vector<float> rows_;    // (kRows, V)
+  std::vector<int64_t> held_;  // (kRows) the place whose noise the row holds
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Pick
+
+// The next token. noise: (V), unused (may be null) at temperature 0.
+template <class Group>
+HD int pick(Group group, const float* logits, const float* noise, int vocab, const Sampling& sampling) {
+  const float t = sampling.temperature;
+  if (t == 0) return token_of(group.template largest<int64_t>(vocab, [=](int x) { return ranked(logits[x], x); }));
+  const float least = kept_threshold(group, logits, vocab, sampling);
+  const float dropped = Format<float>::kNaN;
+  return token_of(group.template largest<int64_t>(
+      vocab, [=](int x) { return ranked(logits[x] >= least ? fused(t, noise[x], logits[x]) : dropped, x); }));
+}
+
+// p: (V) the distribution that `pick` samples: softmax(logits / temperature) over the kept tokens, 0 elsewhere.
+template <class Group>
+HD void distribution(Group group, const float* logits, int vocab, const Sampling& sampling, float* p) {
+  const int64_t best = group.template largest<int64_t>(vocab, [=](int x) { return ranked(logits[x], x); });
+  if (sampling.temperature == 0 || key_of(best) == kNotANumber)
+    return group.each(vocab, [=](int x) { p[x] = x == token_of(best) ? 1.0f : 0.0f; });
+  const float least = kept_threshold(group, logits, vocab, sampling);
+  const float top = from_ordered(key_of(best)), t = sampling.temperature;
+  group.each(vocab, [=](int x) { p[x] = weight(logits[x], least, top, t); });
+  const float total = group.template sum<float>(vocab, [=](int x) { return p[x]; });
+  group.each(vocab, [=](int x) { p[x] /= total; });
+}
+
+inline float kept_threshold(const float* logits, int vocab, const Sampling& sampling) {
+  return kept_threshold(Solo{}, logits, vocab, sampling);
+}
+inline int pick(const float* logits, const float* noise, int vocab, const Sampling& sampling) {
+  return pick(Solo{}, logits, noise, vocab, sampling);
+}
+inline void distribution(const float* logits, int vocab, const Sampling& sampling, float* p) {
+  distribution(Solo{}, logits, vocab, sampling, p);
+}
+
+// A token drawn with chance weights[x] / sum(weights), u uniform in (0, 1); weights (V) are >= 0. Token 0 if all are 0.
+inline int draw(const float* weights, int vocab, double u) {
+  double total = 0, sum = 0;
+  for (int x = 0; x < vocab; x++) total += weights[x];
+  int last = 0;
+  for (int x = 0; x < vocab; x++) {
+    if (!(weights[x] > 0)) continue;
+    sum += weights[x], last = x;
+    if (sum > u * total) break;
+  }
+  return last;
+}
+
+}  // namespace nanospec

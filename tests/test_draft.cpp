@@ -1,0 +1,209 @@
+// Tests of draft.h: candidates out of logits and noise, and how sure a drafter is of them; the bigram table and its
+// file.
+#include "../draft.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <random>
+
+using namespace nanospec;
+
+namespace {
+
+std::vector<float> random_numbers(uint32_t seed, int n, float spread) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> bell(0, spread);
+  std::vector<float> numbers(n);
+  for (float& x : numbers) x = bell(random);
+  return numbers;
+}
+
+std::vector<Candidate> best_of(const std::vector<float>& logits, const std::vector<float>& noise,
+                               const Sampling& sampling, int width, bool kept_only = false) {
+  const int vocab = int(logits.size());
+  std::vector<Candidate> best(width);
+  std::vector<float> scores(vocab);
+  best.resize(best_candidates(logits.data(), noise.empty() ? nullptr : noise.data(), vocab, sampling, kept_only, width,
+                              best.data(), scores.data()));
+  return best;
+}
+
+std::string folder() {
+  const std::string dir =
+      (std::filesystem::temp_directory_path() / ("nanospec_draft_" + std::to_string(getpid()))).string();
+  std::filesystem::create_directories(dir);
+  return dir;
+}
+
+}  // namespace
+
+TEST_CASE("draft: the best candidates are those of a full sort, their chances those of a full softmax") {
+  for (int vocab : {1, 3, 31, 65, 1000, 50257})
+    for (float temperature : {0.0f, 0.4f, 1.0f, 1.5f})
+      for (bool noisy : {false, true}) {
+        Sampling sampling;
+        sampling.temperature = temperature;
+        std::vector<float> logits = random_numbers(vocab, vocab, 2), noise;
+        if (vocab > 30) logits[7] = logits[20] = logits[3];  // a tie: the lowest token first
+        if (noisy && temperature > 0) noise = random_numbers(vocab + 1, vocab, 1.3f);
+        if (!noise.empty() && vocab > 30) noise[7] = noise[20] = noise[3];
+        std::vector<double> score(vocab);
+        std::vector<int> order(vocab);
+        for (int x = 0; x < vocab; x++) {
+          order[x] = x;
+          score[x] = noise.empty() ? logits[x] : fused(temperature, noise[x], logits[x]);
+        }
+        std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return score[a] > score[b]; });
+        const double width_of_doubt = std::max(noise.empty() ? double(temperature) : 0.7 * temperature, 0.5);
+        double total = 0;
+        for (int x = 0; x < vocab; x++) total += std::exp((score[x] - score[order[0]]) / width_of_doubt);
+        for (int width : {1, 4, 8, 64}) {
+          const std::vector<Candidate> best = best_of(logits, noise, sampling, width);
+          REQUIRE(int(best.size()) == std::min(width, vocab));
+          for (int rank = 0; rank < int(best.size()); rank++) {
+            CHECK(best[rank].token == order[rank]);
+            const double chance = std::exp((score[order[rank]] - score[order[0]]) / width_of_doubt) / total;
+            CHECK(double(best[rank].chance) == doctest::Approx(chance).epsilon(1e-4));
+          }
+        }
+      }
+}
+
+TEST_CASE("draft: only tokens with a chance are proposed") {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> logits = {nan, 1, -inf, 3, 2}, noise = {0, 0.5f, 9, 0, 0};
+  Sampling sampling;
+  for (const std::vector<float>& g : {noise, std::vector<float>()}) {
+    const std::vector<Candidate> best = best_of(logits, g, sampling, 5);
+    REQUIRE(best.size() == 3);
+    CHECK(best[0].token == 3);
+    CHECK(best[1].token == 4);
+    CHECK(best[2].token == 1);
+    CHECK(best[0].chance + best[1].chance + best[2].chance == doctest::Approx(1));
+  }
+  sampling.top_k = 2;  // heeded where the rule needs a q that drops what the target drops
+  CHECK(best_of(logits, noise, sampling, 5).size() == 3);
+  CHECK(best_of(logits, noise, sampling, 5, true).size() == 2);
+  CHECK(best_of(std::vector<float>(5, nan), noise, sampling, 5).empty());
+  CHECK(best_of(std::vector<float>(5, -inf), {}, sampling, 5).empty());
+  for (const Candidate& odd : best_of({inf, inf, 0}, {}, sampling, 3)) CHECK((odd.chance >= 0 && odd.chance <= 1));
+}
+
+TEST_CASE("draft: a drafter with the target's logits and noise proposes the very token that will be picked") {
+  for (float temperature : {0.0f, 0.4f, 1.0f, 1.5f})
+    for (const auto& [top_k, top_p] : {std::pair<int, float>{0, 1.0f}, {5, 1.0f}, {0, 0.7f}}) {
+      Sampling sampling;
+      sampling.temperature = temperature, sampling.top_k = top_k, sampling.top_p = top_p;
+      const int vocab = 65;
+      Noise noise(sampling, vocab);
+      for (int i = 0; i < 200; i++) {
+        const std::vector<float> logits = random_numbers(i, vocab, 2);
+        const std::vector<float> row(noise.row(i), noise.row(i) + vocab);
+        const std::vector<Candidate> best =
+            best_of(logits, temperature > 0 ? row : std::vector<float>(), sampling, 1, true);
+        CHECK(best[0].token == pick(logits.data(), row.data(), vocab, sampling));
+      }
+    }
+}
+
+TEST_CASE("draft: coupled draws of p and q agree more often than (1 - TV) / (1 + TV)") {  // Daliri, Musco, Suresh 2024
+  Sampling sampling;
+  const int vocab = 20, draws = 20000;
+  Noise noise(sampling, vocab), other(sampling, vocab, kStreamDraft);
+  for (uint32_t seed = 1; seed <= 5; seed++) {
+    const std::vector<float> a = random_numbers(seed, vocab, 1.5f), shift = random_numbers(seed + 50, vocab, 0.7f);
+    std::vector<float> b = a, p(vocab), q(vocab);
+    for (int x = 0; x < vocab; x++) b[x] += shift[x];
+    distribution(a.data(), vocab, sampling, p.data());
+    distribution(b.data(), vocab, sampling, q.data());
+    double far = 0, same = 0, agree = 0, apart = 0;
+    for (int x = 0; x < vocab; x++) far += std::fabs(p[x] - q[x]) / 2, same += p[x] * q[x];
+    for (int i = 0; i < draws; i++) {
+      const int token = pick(a.data(), noise.row(i), vocab, sampling);
+      std::vector<float> row(noise.row(i), noise.row(i) + vocab), own(other.row(i), other.row(i) + vocab);
+      agree += best_of(b, row, sampling, 1)[0].token == token;
+      apart += best_of(b, own, sampling, 1)[0].token == token;
+    }
+    CHECK(agree / draws > (1 - far) / (1 + far) - 0.01);
+    CHECK(apart / draws == doctest::Approx(same).epsilon(0.05));  // by noise of its own it agrees by chance alone
+    CHECK(agree / draws > apart / draws + 0.2);
+  }
+}
+
+TEST_CASE("bigram: the table by hand") {
+  const std::vector<float> table = bigram_table({0, 1, 0, 1, 1, 2}, 4);
+  // unigram (2+1, 3+1, 1+1, 0+1) / 10; after 1 came 0, 1 and 2, once each
+  CHECK(table[1 * 4 + 0] == doctest::Approx(std::log((1 + 4 * 0.3) / 7)));
+  CHECK(table[1 * 4 + 1] == doctest::Approx(std::log((1 + 4 * 0.4) / 7)));
+  CHECK(table[1 * 4 + 3] == doctest::Approx(std::log((0 + 4 * 0.1) / 7)));
+  CHECK(table[0 * 4 + 1] == doctest::Approx(std::log((2 + 4 * 0.4) / 6)));
+  for (int c = 0; c < 4; c++) {
+    double sum = 0;
+    for (int x = 0; x < 4; x++) sum += std::exp(double(table[c * 4 + x]));
+    CHECK(sum == doctest::Approx(1));
+  }
+  for (float x : bigram_table({}, 3)) CHECK(std::exp(x) == doctest::Approx(1.0 / 3));  // nothing seen: nothing known
+}
+
+TEST_CASE("bigram: expands each node by the row of its token and the noise of its place") {
+  Sampling sampling;
+  const int vocab = 7;
+  Noise noise(sampling, vocab);
+  Bigram drafter(random_numbers(3, vocab * vocab, 2), vocab);
+  Growth growth;
+  growth.start(4);
+  growth.add(0, {2, 1}), growth.add(1, {6, 1});
+  const int nodes[2] = {2, 0};
+  Candidate candidates[6];
+  int count[2];
+  drafter.expand(growth, nodes, 2, 3, {&sampling, &noise, 100, false}, candidates, count);
+  for (int k = 0; k < 2; k++) {
+    const int token = growth.token[nodes[k]], depth = growth.depth[nodes[k]];
+    const float* row = noise.row(100 + depth);
+    const std::vector<Candidate> expected =
+        best_of({drafter.table.begin() + token * vocab, drafter.table.begin() + (token + 1) * vocab},
+                {row, row + vocab}, sampling, 3);
+    REQUIRE(count[k] == 3);
+    for (int i = 0; i < 3; i++) CHECK(candidates[k * 3 + i].token == expected[i].token);
+    for (int i = 0; i < 3; i++) CHECK(candidates[k * 3 + i].chance == expected[i].chance);
+  }
+}
+
+TEST_CASE("bigram: saved and loaded; what is wrong is said in one line") {
+  const std::string dir = folder();
+  const auto message = [&](const std::string& name, int vocab) -> std::string {
+    try {
+      load_drafter(name, dir, vocab);
+    } catch (const std::exception& error) { return error.what(); }
+    return "";
+  };
+  const auto holds = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+  std::filesystem::remove(bigram_path(dir));
+  CHECK(load_drafter("none", dir, 3) == nullptr);
+  CHECK(holds(message("bigram", 3), "drafter bigram"));
+  CHECK(holds(message("bigram", 3), "train_gpt"));
+  CHECK(holds(message("bigram", 3), "--drafter none"));
+  CHECK(holds(message("bigrams", 3), "did you mean bigram?"));
+  CHECK_THROWS_AS(load_drafter("bigrams", dir, 3), std::invalid_argument);
+  CHECK_THROWS_AS(load_drafter("bigram", dir, 3), std::runtime_error);
+
+  save_bigram(dir, {0, 1, 0, 1, 1, 2}, 3);
+  std::unique_ptr<Drafter> loaded = load_drafter("bigram", dir, 3);
+  CHECK(loaded->vocab == 3);
+  CHECK(static_cast<Bigram&>(*loaded).table == bigram_table({0, 1, 0, 1, 1, 2}, 3));
+  CHECK(holds(message("bigram", 4), "expected (4, 4)"));
+  CHECK_THROWS_AS(save_bigram(dir, {0}, kBigramMostTokens + 1), std::runtime_error);
+
+  std::string bytes = read_file(bigram_path(dir));
+  write_file(bigram_path(dir), bytes.substr(0, bytes.size() - 3));
+  CHECK(!message("bigram", 3).empty());
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  memcpy(&bytes[bytes.size() - 4], &nan, 4);
+  write_file(bigram_path(dir), bytes);
+  CHECK(holds(message("bigram", 3), "finite"));
+  std::filesystem::remove_all(dir);
+}

@@ -1,0 +1,480 @@
+// Tests of tree.h: a tree by hand, then random ones against a mask built the slow way; shapes and their growth; the
+// verification rules.
+#include "../tree.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+#include <random>
+#include <set>
+
+using namespace nanospec;
+using Ints = std::vector<int>;
+
+namespace {
+
+// cur -> c0 (c2, c3), c1 (c4, c5), grown level by level; the tokens are 9 for cur and 0 to 5.
+Tree tree_by_hand() {
+  Growth growth;
+  growth.start(9);
+  const int c0 = growth.add(0, {0, 1}), c1 = growth.add(0, {1, 1});
+  growth.add(c0, {2, 1}), growth.add(c0, {3, 1}), growth.add(c1, {4, 1}), growth.add(c1, {5, 1});
+  Tree tree;
+  flatten(growth, tree);
+  return tree;
+}
+
+std::string message_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const std::invalid_argument& error) { return error.what(); }
+  return "";
+}
+
+bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// A drafter whose candidates are a function of the path: falling chances, fewer than asked for now and then.
+struct PathDrafter {
+  const Growth& growth;
+  uint32_t seed;
+  int calls = 0, nodes = 0;
+
+  std::vector<Candidate> candidates(int node, int width) const {
+    std::seed_seq path = [&] {
+      Ints tokens = {int(seed)};
+      for (int i = node; i >= 0; i = growth.parent[i]) tokens.push_back(growth.token[i]);
+      return std::seed_seq(tokens.begin(), tokens.end());
+    }();
+    std::mt19937 random(path);
+    const int count = std::min(width, int(1 + random() % 10));
+    std::vector<Candidate> out;
+    float left = 1, chance = 1;
+    for (int i = 0; i < count; i++) {
+      chance = std::min(chance, left) * (0.2f + 0.75f * float(random() % 1000) / 1000);
+      left -= chance;
+      out.push_back({int(i * 7 + random() % 7), chance});
+    }
+    return out;
+  }
+  void operator()(const int* list, int n, int width, Candidate* out, int* count) {
+    calls++, nodes += n;
+    for (int k = 0; k < n; k++) {
+      const std::vector<Candidate> found = candidates(list[k], width);
+      std::copy(found.begin(), found.end(), out + k * width);
+      count[k] = int(found.size());
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("tree: cur -> c0 (c2, c3), c1 (c4, c5) by hand") {
+  const Tree tree = tree_by_hand();
+  CHECK(tree.token == Ints{9, 0, 2, 3, 1, 4, 5});
+  CHECK(tree.parent == Ints{-1, 0, 1, 1, 0, 4, 4});
+  CHECK(tree.end == Ints{7, 4, 3, 4, 7, 6, 7});
+  CHECK(tree.origin == Ints{0, 1, 3, 4, 2, 5, 6});
+  const int L = 10;  // cached positions, cur's own place being L
+  Ints positions;
+  for (int i = 1; i < 7; i++) positions.push_back(L + tree.depth[i]);
+  CHECK(positions == Ints{L + 1, L + 2, L + 2, L + 1, L + 2, L + 2});
+
+  const char* mask[7] = {"1000000",   // cur
+                         "1100000",   // c0
+                         "1110000",   // c2
+                         "1101000",   // c3
+                         "1000100",   // c1
+                         "1000110",   // c4
+                         "1000101"};  // c5
+  for (int i = 0; i < 7; i++)
+    for (int j = 0; j < 7; j++) CHECK_MESSAGE(tree.sees(i, j) == (mask[i][j] == '1'), "row " << i << " column " << j);
+
+  CHECK(tree.child(0, 1) == 4);
+  CHECK(tree.child(4, 5) == 6);
+  CHECK(tree.child(4, 2) == -1);
+  CHECK(tree.child(6, 2) == -1);
+}
+
+TEST_CASE("tree: match by hand: the rows kept, a gap, all rejected, all accepted, the root alone") {
+  const Tree tree = tree_by_hand();
+  Ints asked;
+  const auto verdict_of = [&](const Tree& judged, const Ints& picks) {  // picks: the target's token at depth 0, 1, ...
+    asked.clear();
+    return match(judged, [&](int node) {
+      asked.push_back(node);
+      return picks[judged.depth[node]];
+    });
+  };
+  Verdict verdict = verdict_of(tree, {1, 4, 8});  // c1 and c4 accepted: rows 1 to 3 lie between
+  CHECK(verdict.rows == Ints{0, 4, 5});
+  CHECK(verdict.tokens == Ints{1, 4, 8});
+  CHECK(asked == Ints{0, 4, 5});          // picks are made on the path alone
+  verdict = verdict_of(tree, {0, 3, 8});  // a gap within the path: c2 lies between c0 and c3
+  CHECK(verdict.rows == Ints{0, 1, 3});
+  CHECK(verdict.tokens == Ints{0, 3, 8});
+  verdict = verdict_of(tree, {0, 4});  // c4 is no child of c0
+  CHECK(verdict.rows == Ints{0, 1});
+  CHECK(verdict.tokens == Ints{0, 4});
+  verdict = verdict_of(tree, {7});  // all rejected
+  CHECK(verdict.rows == Ints{0});
+  CHECK(verdict.tokens == Ints{7});
+
+  Growth growth;
+  growth.start(9);
+  Tree root;
+  flatten(growth, root);
+  CHECK(root.end == Ints{1});
+  CHECK(root.sees(0, 0));
+  verdict = verdict_of(root, {7});
+  CHECK(verdict.rows == Ints{0});
+  CHECK(verdict.tokens == Ints{7});
+
+  for (int i = 0; i < 4; i++) growth.add(i, {i, 1});  // all accepted
+  flatten(growth, root);
+  CHECK(root.end == Ints{5, 5, 5, 5, 5});
+  verdict = verdict_of(root, {0, 1, 2, 3, 8});
+  CHECK(verdict.rows == Ints{0, 1, 2, 3, 4});
+  CHECK(verdict.tokens == Ints{0, 1, 2, 3, 8});
+}
+
+TEST_CASE("tree: random trees of up to 500 nodes against a dense mask built by walking the parents") {
+  std::mt19937 random(4);
+  for (int round = 0; round < 60; round++) {
+    const int n = round < 50 ? 1 + int(random() % 120) : 400 + int(random() % 100);
+    const int reach = 1 + int(random() % n);  // how far back a parent may lie: 1 is a chain
+    Growth growth;
+    growth.start(0);
+    for (int i = 1; i < n; i++) growth.add(i - 1 - int(random() % std::min(i, reach)), {i, 0.5f});
+    Tree tree;
+    flatten(growth, tree);
+    REQUIRE(tree.size() == n);
+
+    std::vector<std::vector<char>> dense(n, std::vector<char>(n, 0));
+    for (int i = 0; i < n; i++)
+      for (int j = i; j >= 0; j = growth.parent[j]) dense[i][j] = 1;
+    int wrong = 0;
+    Ints seen(n, 0), children(n, -1);
+    for (int i = 0; i < n; i++) {
+      const int from = tree.origin[i];
+      seen[from]++;
+      wrong += tree.token[i] != growth.token[from] || tree.depth[i] != growth.depth[from];
+      wrong += i > 0 && tree.origin[tree.parent[i]] != growth.parent[from];
+      if (i > 0) {  // siblings in the order of addition
+        wrong += children[tree.parent[i]] > from;
+        children[tree.parent[i]] = from;
+        wrong += tree.child(tree.parent[i], tree.token[i]) != i;
+      }
+      for (int j = 0; j < n; j++) wrong += tree.sees(i, j) != bool(dense[from][tree.origin[j]]);
+    }
+    for (int count : seen) wrong += count != 1;
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("tree: a growth cut short is the tree of its first nodes") {
+  Growth growth;
+  growth.start(9);
+  growth.add(0, {1, 0.5f}), growth.add(1, {2, 0.5f}), growth.add(0, {3, 0.25f});
+  CHECK(growth.reach == std::vector<float>{1, 0.5f, 0.25f, 0.25f});
+  growth.shrink(2);
+  Tree tree;
+  flatten(growth, tree);
+  CHECK(tree.token == Ints{9, 1});
+  CHECK(tree.end == Ints{2, 2});
+}
+
+TEST_CASE("shapes: read from words") {
+  CHECK(full_tree_nodes(3, 2) == 14);
+  CHECK(full_tree_nodes(12, 1) == 12);
+  CHECK(full_tree_nodes(1, 8) == 8);
+  CHECK(full_tree_nodes(62, 2) == std::numeric_limits<int64_t>::max() - 1);
+  CHECK(full_tree_nodes(63, 2) == std::numeric_limits<int64_t>::max());
+  CHECK(full_tree_nodes(999999999, 999999999) == std::numeric_limits<int64_t>::max());
+  Shape shape = parse_shape("chain:64", 64);
+  CHECK(shape.kind == Shape::kChain);
+  CHECK(shape.depth == 64);
+  shape = parse_shape("tree:3x2", 14);
+  CHECK(shape.kind == Shape::kFull);
+  CHECK(shape.depth == 3);
+  CHECK(shape.width == 2);
+  CHECK(parse_shape("auto", 0).kind == Shape::kAuto);
+}
+
+TEST_CASE("shapes: what is wrong is said in one line") {
+  const auto refused = [](const std::string& text, int budget = 64) {
+    const std::string line = message_of([&] { parse_shape(text, budget); });
+    CHECK_MESSAGE(!line.empty(), text);
+    CHECK(line.find('\n') == std::string::npos);
+    return line;
+  };
+  CHECK(holds(refused("chain:65"), "65 nodes, the budget is 64"));
+  CHECK(holds(refused("tree:9x9"), "435848049 nodes, the budget is 64"));
+  CHECK(holds(refused("tree:3x2", 13), "14 nodes, the budget is 13"));
+  CHECK(holds(refused("tree:999999999x999999999"), "more than 9223372036854775807 nodes, the budget is 64"));
+  CHECK(holds(refused("trees:3x2"), "did you mean tree:DxW?"));
+  CHECK(holds(refused("chian:3"), "did you mean chain:K?"));
+  CHECK(holds(refused("auot"), "did you mean auto?"));
+  for (const char* text : {"",           ":",
+                           "chain",      "chain:",
+                           "chain:0",    "chain:-4",
+                           "chain:+4",   "chain:4x2",
+                           "chain: 4",   "chain:4.0",
+                           "tree",       "tree:3",
+                           "tree:3x",    "tree:x3",
+                           "tree:0x2",   "tree:3x0",
+                           "tree:3x2x2", "tree:3X2",
+                           "auto:",      "auto:3",
+                           "AUTO",       "chain:99999999999999999999",
+                           "chain:4\n",  "\xff\xff"})
+    refused(text);
+  refused(std::string(100000, 'x'));
+}
+
+TEST_CASE("words: the nearest") {
+  CHECK(edit_distance("", "abc") == 3);
+  CHECK(edit_distance("kitten", "sitting") == 3);
+  CHECK(edit_distance("chian", "chain") == 1);
+  CHECK(closest_word("matchh", {"match", "independent", "rejection"}) == "match");
+  CHECK(closest_word("rejetcion", {"match", "independent", "rejection"}) == "rejection");
+  CHECK(holds(message_of([] { parse_rule("matchh"); }), "did you mean match?"));
+  CHECK(parse_rule("rejection") == Rule::kRejection);
+  CHECK(holds(message_of([] { check_rule(Rule::kRejection, parse_shape("tree:3x2", 64)); }), "chain"));
+  CHECK(message_of([] { check_rule(Rule::kRejection, parse_shape("chain:3", 64)); }).empty());
+  CHECK(message_of([] { check_rule(Rule::kIndependent, parse_shape("auto", 64)); }).empty());
+}
+
+TEST_CASE("shapes: chains and full trees grow level by level, no deeper than allowed") {
+  const auto grown = [](const std::string& text, int deepest) {
+    Growth growth;
+    growth.start(100);
+    int calls = 0;
+    grow(parse_shape(text, 1000), {deepest}, growth,
+         [&](const int* nodes, int n, int width, Candidate* out, int* count) {
+           calls++;
+           for (int k = 0; k < n; k++) {
+             count[k] = width;
+             for (int i = 0; i < width; i++) out[k * width + i] = {10 * growth.token[nodes[k]] + i, 0.5f};
+           }
+         });
+    CHECK(calls <= deepest);
+    Tree tree;
+    flatten(growth, tree);
+    return tree;
+  };
+  CHECK(grown("chain:4", 9).token == Ints{100, 1000, 10000, 100000, 1000000});
+  CHECK(grown("chain:4", 2).token == Ints{100, 1000, 10000});
+  CHECK(grown("chain:4", 0).token == Ints{100});
+  CHECK(grown("tree:2x2", 9).token == Ints{100, 1000, 10000, 10001, 1001, 10010, 10011});
+  CHECK(grown("tree:2x2", 1).token == Ints{100, 1000, 1001});
+  CHECK(grown("tree:2x2", 0).token == Ints{100});
+  CHECK(grown("tree:1x3", 9).end == Ints{4, 2, 3, 4});
+  CHECK(grown("tree:5x3", 9).size() == 1 + 363);
+
+  for (uint32_t seed = 0; seed < 20; seed++) {  // a drafter that knows fewer candidates than asked for
+    Growth growth;
+    growth.start(0);
+    PathDrafter drafter{growth, seed};
+    grow(parse_shape("tree:3x4", 1000), {3}, growth, drafter);
+    Ints children(growth.size(), 0);
+    for (int i = 1; i < growth.size(); i++) children[growth.parent[i]]++;
+    for (int i = 0; i < growth.size(); i++)
+      CHECK(children[i] == (growth.depth[i] == 3 ? 0 : int(drafter.candidates(i, 4).size())));
+  }
+}
+
+TEST_CASE("auto: the slope bounds what any number of further nodes costs") {
+  Shape shape = parse_shape("auto", 3);
+  set_cost(shape, {1, 1.5, 1.6, 2.6});
+  CHECK(shape.slope[0] == doctest::Approx(0.3));  // two nodes for 0.6
+  CHECK(shape.slope[1] == doctest::Approx(0.1));
+  CHECK(shape.slope[2] == doctest::Approx(1));
+  CHECK(shape.slope[3] == std::numeric_limits<double>::infinity());
+}
+
+TEST_CASE("auto: the best prefix of the likeliest nodes, as if all had been tried") {
+  std::mt19937 random(8);
+  int sizes[3] = {0, 0, 0}, spared = 0;
+  for (uint32_t round = 0; round < 300; round++) {
+    const int budget = int(random() % 40), deepest = int(random() % 8);
+    Shape shape = parse_shape("auto", budget);
+    std::vector<double> cost = {1};
+    const double steep = std::pow(10.0, -double(random() % 4));
+    for (int n = 1; n <= budget; n++)  // now and then a step, now and then cheaper than before
+      cost.push_back(cost.back() + steep * (double(random() % 100) / 100 + (random() % 8 == 0 ? 2.0 : -0.1)));
+    for (double& seconds : cost) seconds = std::max(0.5, seconds) * 1e-3;
+    set_cost(shape, cost);
+    const Limits limits = {deepest, round % 2 ? 0 : 1e-5};
+    Growth growth;
+    growth.start(3);
+    PathDrafter drafter{growth, round};
+    grow(shape, limits, growth, drafter);
+
+    Growth all;  // the slow way: always the likeliest of all candidates of all nodes, until the budget is used
+    all.start(3);
+    PathDrafter everything{all, round};
+    std::vector<double> tokens = {1};
+    std::set<std::pair<int, int>> taken;
+    while (all.size() <= budget) {
+      float best = -1;
+      std::pair<int, int> which;
+      for (int node = 0; node < all.size(); node++) {
+        if (all.depth[node] == deepest) continue;
+        const std::vector<Candidate> found = everything.candidates(node, 8);
+        for (int rank = 0; rank < int(found.size()); rank++)
+          if (!taken.count({node, rank}) && all.reach[node] * found[rank].chance > best)
+            best = all.reach[node] * found[rank].chance, which = {node, rank};
+      }
+      if (best < 0) break;
+      taken.insert(which);
+      all.add(which.first, everything.candidates(which.first, 8)[which.second]);
+      tokens.push_back(tokens.back() + all.reach.back());
+    }
+    int best = 0;
+    const auto rate = [&](int n) { return tokens[n] / (cost[n] + n * limits.expand_seconds); };
+    for (int n = 1; n < int(tokens.size()); n++)
+      if (rate(n) > rate(best)) best = n;
+    CHECK(growth.size() == best + 1);
+    all.shrink(best + 1);
+    CHECK(growth.token == all.token);
+    CHECK(growth.parent == all.parent);
+    sizes[best == 0 ? 0 : best < budget ? 1 : 2]++;
+    spared += budget - drafter.nodes;
+  }
+  for (int count : sizes) CHECK(count > 20);  // nothing, something, everything: all three happened
+  CHECK(spared > 1000);                       // and growth often ended early
+}
+
+TEST_CASE("auto: no node, and no question to the drafter, where rows cost more than passes") {
+  Shape shape = parse_shape("auto", 64);
+  std::vector<double> cost;
+  for (int n = 0; n <= 64; n++) cost.push_back(1e-3 * (1 + 1.5 * n));
+  set_cost(shape, cost);
+  Growth growth;
+  growth.start(3);
+  PathDrafter drafter{growth, 1};
+  grow(shape, {10}, growth, drafter);
+  CHECK(growth.size() == 1);
+  CHECK(drafter.calls == 0);
+  set_cost(shape, std::vector<double>(65, 1e-3));  // and all that the budget allows where they cost nothing
+  grow(shape, {100}, growth, drafter);
+  CHECK(growth.size() == 65);
+}
+
+TEST_CASE("independent: the two biases that can be worked out by hand") {
+  // two children, the two likeliest tokens of q; all pairs of uniforms on a fine grid
+  const auto first_token = [](const std::vector<float>& p, const std::vector<float>& q) {
+    Growth growth;
+    growth.start(9);
+    growth.add(0, {0, 1}), growth.add(0, {1, 1});
+    Tree tree;
+    flatten(growth, tree);
+    std::vector<double> emitted(3, 0);
+    const int grid = 300;
+    for (int a = 0; a < grid; a++)
+      for (int b = 0; b < grid; b++) {
+        const auto emit = [&](int bonus, double weight) {
+          const Verdict verdict = independent(
+              tree, [&](int) { return p.data(); }, [&](int node) { return q[tree.token[node]]; },
+              [&](int node) { return ((node == 1 ? a : b) + 0.5) / grid; }, [&](int) { return bonus; });
+          emitted[verdict.tokens[0]] += weight / grid / grid;
+        };
+        for (int bonus = 0; bonus < 3; bonus++) emit(bonus, p[bonus]);
+      }
+    return emitted;
+  };
+  const auto distance = [](const std::vector<double>& a, const std::vector<float>& b) {
+    double sum = 0;
+    for (int x = 0; x < 3; x++) sum += std::fabs(a[x] - b[x]) / 2;
+    return sum;
+  };
+  const std::vector<float> p1 = {.5f, .3f, .2f}, p2 = {.4f, .4f, .2f}, q2 = {.6f, .3f, .1f};
+  const std::vector<double> one = first_token(p1, p1), two = first_token(p2, q2);
+  CHECK(one[0] == doctest::Approx(1));
+  CHECK(distance(one, p1) == doctest::Approx(0.5));
+  CHECK(two[0] == doctest::Approx(2.0 / 3));
+  CHECK(two[1] == doctest::Approx(1.0 / 3));
+  CHECK(two[2] == doctest::Approx(0));
+  CHECK(distance(two, p2) == doctest::Approx(0.267).epsilon(0.002));
+}
+
+TEST_CASE("independent: the longest accepted path, of equal ones the first in preorder") {
+  const Tree tree = tree_by_hand();
+  const std::vector<float> p(10, 0.5f);
+  const auto path = [&](const std::set<int>& accepted) {  // nodes of the flat tree
+    return independent(
+        tree, [&](int) { return p.data(); }, [](int) { return 1.0f; },
+        [&](int node) { return accepted.count(node) ? 0.4 : 0.6; }, [&](int node) { return 50 + node; });
+  };
+  CHECK(path({}).tokens == Ints{50});
+  CHECK(path({1, 4}).rows == Ints{0, 1});
+  CHECK(path({1, 4, 6}).rows == Ints{0, 4, 6});
+  CHECK(path({1, 4, 6}).tokens == Ints{1, 5, 56});
+  CHECK(path({1, 3, 4, 5}).rows == Ints{0, 1, 3});
+  CHECK(path({2, 3, 5, 6}).rows == Ints{0});  // under a node that was not accepted nothing counts
+}
+
+TEST_CASE("rejection: accepts below p/q, draws the rest from max(0, p - q), and so gives p") {
+  std::mt19937 random(12);
+  for (int round = 0; round < 20; round++) {
+    const int vocab = 4;
+    std::vector<float> p(vocab), q(vocab);
+    float sum_p = 0, sum_q = 0;
+    for (int x = 0; x < vocab; x++)
+      sum_p += p[x] = float(random() % 100 + (x == 0)), sum_q += q[x] = float(random() % 100 + 1);
+    std::vector<double> emitted(vocab, 0);
+    for (int x = 0; x < vocab; x++) p[x] /= sum_p, q[x] /= sum_q;
+    for (int x = 0; x < vocab; x++) {  // every candidate that the drafter may have drawn
+      Growth growth;
+      growth.start(9);
+      growth.add(0, {x, 1});
+      Tree tree;
+      flatten(growth, tree);
+      std::vector<float> rest;
+      const auto judge = [&](double u) {
+        return rejection(
+            tree, vocab, [&](int) { return p.data(); }, [&](int) { return q.data(); }, [&](int) { return u; },
+            [&](int) { return 77; },
+            [&](int, const float* weights) {
+              rest.assign(weights, weights + vocab);
+              return 88;
+            });
+      };
+      const double accept = std::min(1.0, double(p[x]) / double(q[x]));
+      if (accept > 0) {
+        const Verdict verdict = judge(accept * 0.999999);
+        CHECK(verdict.rows == Ints{0, 1});
+        CHECK(verdict.tokens == Ints{x, 77});
+      }
+      emitted[x] += q[x] * accept;
+      if (accept == 1) continue;
+      const Verdict verdict = judge(accept * 1.000001);
+      CHECK(verdict.rows == Ints{0});
+      CHECK(verdict.tokens == Ints{88});
+      double total = 0;
+      for (float weight : rest) total += weight;
+      for (int y = 0; y < vocab; y++) emitted[y] += q[x] * (1 - accept) * rest[y] / total;
+    }
+    for (int x = 0; x < vocab; x++) CHECK(emitted[x] == doctest::Approx(p[x]).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("rejection: a chain stops at the first rejection") {
+  Growth growth;
+  growth.start(9);
+  for (int i = 0; i < 3; i++) growth.add(i, {i, 1});
+  Tree tree;
+  flatten(growth, tree);
+  const std::vector<float> even(4, 0.25f);
+  const auto judge = [&](int rejected) {
+    return rejection(
+        tree, 4, [&](int) { return even.data(); }, [&](int) { return even.data(); },
+        [&](int node) { return node == rejected ? 1.5 : 0.5; }, [](int node) { return 70 + node; },
+        [](int node, const float*) { return 80 + node; });
+  };
+  CHECK(judge(-1).tokens == Ints{0, 1, 2, 73});
+  CHECK(judge(-1).rows == Ints{0, 1, 2, 3});
+  CHECK(judge(2).tokens == Ints{0, 81});
+  CHECK(judge(2).rows == Ints{0, 1});
+  CHECK(judge(1).tokens == Ints{80});
+}

@@ -1,0 +1,402 @@
+// tree.h: trees of draft tokens: how they grow, what they look like flat, and which path through one is accepted.
+//
+// In order: the Tree, flat in depth-first preorder; the Growth that becomes one; shapes, which decide what nodes are
+// worth a slot; the verification rules. Plain C++: it knows nothing of models, drafters, noise or machines, and asks
+// for candidates, picks and probabilities through callables. It never computes a logit.
+//
+// How to add a shape:
+//   1. write grow_NAME(shape, limits, growth, expand) beside the others: expand nodes, add the candidates you want;
+//   2. give it a line in Shape::Kind, kShapes, parse_shape (its numbers, if it has any) and grow;
+//   3. add its word to the sweep in tests/test_decode.cpp: under `match` no shape can change the text.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Tree
+
+// N nodes in depth-first preorder; node 0 is the root, the last token emitted. A parent comes before its children, and
+// a subtree is the run of nodes [j, end[j]).
+struct Tree {
+  std::vector<int> token;   // (N)
+  std::vector<int> parent;  // (N) -1 for the root
+  std::vector<int> depth;   // (N) 0 for the root: the row's position is past + depth
+  std::vector<int> end;     // (N) one past the last node of the subtree
+  std::vector<int> origin;  // (N) the node's place in the Growth that it came from
+
+  int size() const { return int(token.size()); }
+
+  // Whether row i attends to row j: j is i or an ancestor of i. This is the whole attention mask.
+  bool sees(int i, int j) const { return j <= i && i < end[j]; }
+
+  int first_child(int node) const { return node + 1 < end[node] ? node + 1 : -1; }
+  int next_sibling(int node) const { return node > 0 && end[node] < end[parent[node]] ? end[node] : -1; }
+
+  // The child of `node` that carries `token`, the first of several; -1 when none does.
+  int child(int node, int wanted) const {
+    for (int c = first_child(node); c >= 0; c = next_sibling(c))
+      if (token[c] == wanted) return c;
+    return -1;
+  }
+};
+
+// What a drafter proposes: a token that may follow a node, and the chance that it is the one, among its siblings.
+struct Candidate {
+  int token;
+  float chance;
+};
+
+// A tree while it grows: nodes in the order of their addition, each after its parent. Node 0 is the root.
+struct Growth {
+  std::vector<int> token, parent, depth;
+  std::vector<float> reach;  // estimated chance that the node is on the accepted path: the product of chances to it
+
+  int size() const { return int(token.size()); }
+
+  void start(int root) { token.assign(1, root), parent.assign(1, -1), depth.assign(1, 0), reach.assign(1, 1.0f); }
+  int add(int under, const Candidate& candidate) {
+    token.push_back(candidate.token), parent.push_back(under), depth.push_back(depth[under] + 1);
+    reach.push_back(reach[under] * candidate.chance);
+    return size() - 1;
+  }
+  void shrink(int n) { token.resize(n), parent.resize(n), depth.resize(n), reach.resize(n); }
+};
+
+// Lays the growth out in preorder, in two passes; children keep the order of their addition.
+inline void flatten(const Growth& growth, Tree& tree) {
+  const int n = growth.size();
+  tree.token.resize(n), tree.parent.resize(n), tree.depth.resize(n), tree.end.resize(n), tree.origin.resize(n);
+  std::vector<int> size(n, 1), place(n), free_place(n);  // of the growth's nodes; where a next child's subtree begins
+  for (int i = n - 1; i > 0; i--) size[growth.parent[i]] += size[i];
+  for (int i = 0; i < n; i++) {
+    const int above = growth.parent[i];
+    const int at = place[i] = above < 0 ? 0 : free_place[above];
+    if (above >= 0) free_place[above] += size[i];
+    free_place[i] = at + 1;
+    tree.token[at] = growth.token[i], tree.depth[at] = growth.depth[i], tree.origin[at] = i;
+    tree.parent[at] = above < 0 ? -1 : place[above], tree.end[at] = at + size[i];
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Words
+
+// Fewest edits (insert, drop or change a character, swap two neighbours) that turn one word into the other.
+inline int edit_distance(const std::string& a, const std::string& b) {
+  const int m = int(a.size()), n = int(b.size());
+  std::vector<std::vector<int>> edits(m + 1, std::vector<int>(n + 1));  // [i][j]: of the first i and j characters
+  for (int i = 0; i <= m; i++)
+    for (int j = 0; j <= n; j++) {
+      if (i == 0 || j == 0) {
+        edits[i][j] = i + j;
+        continue;
+      }
+      edits[i][j] = std::min({edits[i - 1][j - 1] + (a[i - 1] != b[j - 1]), edits[i - 1][j] + 1, edits[i][j - 1] + 1});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        edits[i][j] = std::min(edits[i][j], edits[i - 2][j - 2] + 1);
+    }
+  return edits[m][n];
+}
+
+// The nearest of `known` to a word that is not among them, the first of several.
+inline std::string closest_word(const std::string& word, const std::vector<std::string>& known) {
+  const std::string start = word.substr(0, 64);
+  std::string best;
+  int fewest = std::numeric_limits<int>::max();
+  for (const std::string& candidate : known) {
+    const int edits = edit_distance(start, candidate);
+    if (edits < fewest) fewest = edits, best = candidate;
+  }
+  return best;
+}
+
+// Raises invalid_argument: "unknown KIND 'WORD': --FLAG: did you mean NEAREST? known are A, B, C".
+[[noreturn]] inline void refuse_word(const std::string& kind, const std::string& word, const std::string& flag,
+                                     const std::string& nearest, const std::vector<std::string>& known) {
+  std::string shown = word.substr(0, 64), list;
+  for (char& c : shown)
+    if (static_cast<unsigned char>(c) < 32) c = '?';
+  for (const std::string& one : known) list += (list.empty() ? "" : ", ") + one;
+  throw std::invalid_argument("unknown " + kind + " '" + shown + "': " + flag + ": did you mean " + nearest +
+                              "? known are " + list);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Shapes
+
+struct Shape {
+  enum Kind { kChain, kFull, kAuto } kind = kAuto;
+  int depth = 0, width = 0;  // of tree:DxW; chain:K has depth K, width 1
+  int budget = 64;           // most nodes, the root not counted
+  std::string name = "auto";
+  // auto only, filled by set_cost:
+  std::vector<double> cost;   // (budget + 1) seconds of a target forward of N + 1 rows
+  std::vector<double> slope;  // (budget + 1) the least seconds that a further node costs, on average, from N on
+};
+
+struct ShapeWord {
+  const char *word, *form, *what;
+};
+constexpr ShapeWord kShapes[] = {
+    {"chain", "chain:K", "K tokens in a row"},
+    {"tree", "tree:DxW", "D tokens deep, W children at every node"},
+    {"auto", "auto", "the likeliest nodes, as many as pay on this machine"},
+};
+
+// Nodes of the full tree without its root, W + W^2 + ... + W^D; the largest int64_t where it is more than that.
+inline int64_t full_tree_nodes(int64_t depth, int64_t width) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  if (width == 1) return depth;
+  int64_t level = 1, nodes = 0;
+  for (int64_t d = 0; d < depth; d++) {
+    if (level > (kMost - nodes) / width) return kMost;
+    level *= width, nodes += level;
+  }
+  return nodes;
+}
+
+// Reads a whole number from 1 to 999,999,999; 0 for anything else.
+inline int parse_count(const std::string& text) {
+  if (text.empty() || text.size() > 9 || text.find_first_not_of("0123456789") != std::string::npos) return 0;
+  return std::stoi(text);
+}
+
+// Reads a shape. Raises invalid_argument for an unknown word (naming the nearest), for numbers that are none or below
+// 1, and for a chain or tree of more nodes than the budget (naming both numbers).
+inline Shape parse_shape(const std::string& text, int budget) {
+  const size_t colon = std::min(text.find(':'), text.size());
+  const std::string word = text.substr(0, colon), numbers = text.substr(std::min(colon + 1, text.size()));
+  std::vector<std::string> words, forms;
+  for (const ShapeWord& known : kShapes) words.push_back(known.word), forms.push_back(known.form);
+  const size_t kind = std::find(words.begin(), words.end(), word) - words.begin();
+  if (kind == words.size()) {
+    const std::string nearest = closest_word(word, words);
+    refuse_word("shape", text, "--shape", forms[std::find(words.begin(), words.end(), nearest) - words.begin()], forms);
+  }
+  Shape shape;
+  shape.kind = Shape::Kind(kind), shape.budget = budget, shape.name = text;
+  if (shape.kind == Shape::kAuto) {
+    if (text != word) refuse_word("shape", text, "--shape", "auto", forms);
+    return shape;
+  }
+  const size_t cross = std::min(numbers.find('x'), numbers.size());
+  shape.depth = parse_count(shape.kind == Shape::kChain ? numbers : numbers.substr(0, cross));
+  shape.width = shape.kind == Shape::kChain ? 1 : parse_count(numbers.substr(std::min(cross + 1, numbers.size())));
+  if (shape.depth < 1 || shape.width < 1) refuse_word("shape", text, "--shape", forms[kind], forms);
+  const int64_t nodes = full_tree_nodes(shape.depth, shape.width);
+  if (nodes > budget) {
+    const std::string more = nodes == std::numeric_limits<int64_t>::max() ? "more than " : "";
+    throw std::invalid_argument("shape " + text + " has " + more + std::to_string(nodes) + " nodes, the budget is " +
+                                std::to_string(budget) + ": --shape: choose a smaller shape or raise --budget");
+  }
+  return shape;
+}
+
+// Tells `auto` what a target forward of N + 1 rows takes, N = 0, 1, ...; no more nodes than there are costs are
+// drafted. slope[N], the steepness of the greatest convex function below the costs, bounds all that could still be
+// added: k further nodes cost at least k slope[N], whatever k.
+inline void set_cost(Shape& shape, const std::vector<double>& seconds) {
+  const int n = int(seconds.size());
+  shape.cost = seconds, shape.slope.assign(n, std::numeric_limits<double>::infinity());
+  for (int from = 0; from < n; from++)
+    for (int to = from + 1; to < n; to++)
+      shape.slope[from] = std::min(shape.slope[from], (seconds[to] - seconds[from]) / (to - from));
+}
+
+// What a tree must heed in one pass.
+struct Limits {
+  int depth;                  // deepest node: the window's end, and the tokens still wanted
+  double expand_seconds = 0;  // what the drafter takes to expand a node: auto weighs it
+};
+
+// Every node gets its W best candidates, level by level; with W = 1 it is the chain.
+template <class Expand>
+void grow_full(const Shape& shape, const Limits& limits, Growth& growth, Expand& expand) {
+  std::vector<int> level(1, 0), count;
+  std::vector<Candidate> candidates;  // (nodes of the level, W)
+  for (int depth = 0; depth < std::min(shape.depth, limits.depth) && !level.empty(); depth++) {
+    const int nodes = int(level.size()), first = growth.size();
+    candidates.resize(size_t(nodes) * shape.width), count.resize(nodes);
+    expand(level.data(), nodes, shape.width, candidates.data(), count.data());
+    for (int k = 0; k < nodes; k++)
+      for (int rank = 0; rank < count[k]; rank++) growth.add(level[k], candidates[size_t(k) * shape.width + rank]);
+    level.resize(growth.size() - first);
+    for (size_t k = 0; k < level.size(); k++) level[k] = first + int(k);
+  }
+}
+
+// Adds the node likeliest to be reached, again and again, and keeps as many as give the most tokens a second:
+//   (1 + sum of reach) / (seconds of the forward + seconds of drafting).
+// The N likeliest nodes are the best N nodes, since a node's reach never exceeds its parent's. Growth ends when even
+// nodes as likely as the likeliest one left could not raise the rate: with rate r, k more nodes of reach at most q gain
+// at most k q tokens and cost at least k slope seconds, so never when q <= r slope.
+template <class Expand>
+void grow_auto(const Shape& shape, const Limits& limits, Growth& growth, Expand& expand) {
+  constexpr int kWidth = 8;  // candidates asked for at a node; a ninth is seldom worth a slot
+  struct Offer {
+    float reach;
+    int parent, rank;                           // the candidate candidates[first[parent] + rank]
+    bool operator<(const Offer& other) const {  // the top of the heap is the likeliest; of equal ones the first
+      return reach != other.reach ? reach < other.reach : parent > other.parent;
+    }
+  };
+  if (shape.cost.empty()) throw std::logic_error("shape auto knows no costs: call set_cost first");
+  const int most = std::min(shape.budget, int(shape.cost.size()) - 1);
+  std::vector<Candidate> candidates(size_t(most + 1) * kWidth);  // of node i from i * kWidth on
+  std::vector<int> count(most + 1, 0);
+  std::vector<Offer> offers;
+  const auto offer = [&](int parent, int rank) {  // a node's candidates are offered one at a time: they are sorted
+    if (rank >= count[parent]) return;
+    offers.push_back({growth.reach[parent] * candidates[parent * kWidth + rank].chance, parent, rank});
+    std::push_heap(offers.begin(), offers.end());
+  };
+  int best = 0;
+  double tokens = 1, rate = 1 / shape.cost[0];
+  const auto pays = [&](int n, float reach) { return reach > rate * (shape.slope[n] + limits.expand_seconds); };
+  for (int node = 0;;) {
+    if (node == most || !pays(node, growth.reach[node])) break;  // its children are no likelier than itself
+    if (growth.depth[node] < limits.depth) {
+      expand(&node, 1, kWidth, &candidates[node * kWidth], &count[node]);
+      offer(node, 0);
+    }
+    if (offers.empty() || !pays(node, offers.front().reach)) break;
+    const Offer chosen = offers.front();
+    std::pop_heap(offers.begin(), offers.end());
+    offers.pop_back();
+    node = growth.add(chosen.parent, candidates[chosen.parent * kWidth + chosen.rank]);
+    offer(chosen.parent, chosen.rank + 1);
+    tokens += growth.reach[node];
+    const double now = tokens / (shape.cost[node] + node * limits.expand_seconds);
+    if (now > rate) rate = now, best = node;
+  }
+  growth.shrink(best + 1);
+}
+
+// Grows the tree of one pass under growth's root. expand(nodes, n, width, candidates, count) asks the drafter for the
+// `width` best candidates of n nodes: node k's count[k] <= width of them go to candidates[k * width ...], best first.
+template <class Expand>
+void grow(const Shape& shape, const Limits& limits, Growth& growth, Expand&& expand) {
+  switch (shape.kind) {
+    case Shape::kChain:
+    case Shape::kFull:
+      return grow_full(shape, limits, growth, expand);
+    case Shape::kAuto:
+      return grow_auto(shape, limits, growth, expand);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Verification
+
+enum class Rule { kMatch, kIndependent, kRejection };
+
+struct RuleWord {
+  const char *word, *what;
+};
+constexpr RuleWord kRules[] = {
+    {"match", "exact: the same text as plain decoding"},
+    {"independent", "biased, for study: each child accepted on its own with chance min(1, p/q)"},
+    {"rejection", "exact in distribution: a chain of sampled candidates, min(1, p/q) and the residual"},
+};
+
+// Reads a rule's word; raises invalid_argument for another word, naming the nearest.
+inline Rule parse_rule(const std::string& text) {
+  std::vector<std::string> words;
+  for (const RuleWord& known : kRules) words.push_back(known.word);
+  const size_t kind = std::find(words.begin(), words.end(), text) - words.begin();
+  if (kind == words.size()) refuse_word("rule", text, "--verify", closest_word(text, words), words);
+  return Rule(kind);
+}
+
+// Raises invalid_argument where the rule's proof does not cover trees of this shape.
+inline void check_rule(Rule rule, const Shape& shape) {
+  if (rule == Rule::kRejection && shape.kind != Shape::kChain)
+    throw std::invalid_argument("rule rejection judges chains only, not " + shape.name +
+                                ": --verify: add --shape chain:K, or choose --verify match");
+}
+
+// What one pass commits: the rows that stay in the cache (the root, then the accepted nodes: ascending), and the tokens
+// emitted: those of the accepted nodes, then the bonus, one of the target's own. As many rows as tokens.
+struct Verdict {
+  std::vector<int> rows, tokens;
+};
+
+// The exact rule: at each node the target picks its token, pick(node); if a child carries it, go there, else stop and
+// emit it. Picks are made on the path alone. The tokens are those of plain decoding, whatever the tree.
+template <class Pick>
+Verdict match(const Tree& tree, Pick pick) {
+  Verdict verdict;
+  for (int node = 0; node >= 0;) {
+    verdict.rows.push_back(node);
+    verdict.tokens.push_back(pick(node));
+    node = tree.child(node, verdict.tokens.back());
+  }
+  return verdict;
+}
+
+// The article's rule, biased, for study: each child is accepted on its own with chance
+// min(1, p/q); the longest accepted path wins, of equal ones the first in preorder; the target draws the bonus there.
+//   p(node)      (V) the target's distribution after a node; may be overwritten by the next call
+//   q(node)      the drafter's chance of the node's token after its parent
+//   u(node)      uniform in (0, 1), independent for each node
+//   bonus(node)  a token drawn from p(node)
+template <class P, class Q, class U, class Bonus>
+Verdict independent(const Tree& tree, P p, Q q, U u, Bonus bonus) {
+  std::vector<char> accepted(tree.size(), 0);
+  accepted[0] = 1;
+  int last = 0;
+  for (int node = 0; node < tree.size(); node++) {
+    if (!accepted[node]) continue;
+    if (tree.depth[node] > tree.depth[last]) last = node;
+    if (tree.first_child(node) < 0) continue;
+    const float* target = p(node);
+    for (int c = tree.first_child(node); c >= 0; c = tree.next_sibling(c))
+      accepted[c] = u(c) * double(q(c)) < double(target[tree.token[c]]);
+  }
+  Verdict verdict;
+  for (int node = last; node >= 0; node = tree.parent[node]) verdict.rows.push_back(node);
+  std::reverse(verdict.rows.begin(), verdict.rows.end());
+  for (size_t i = 1; i < verdict.rows.size(); i++) verdict.tokens.push_back(tree.token[verdict.rows[i]]);
+  verdict.tokens.push_back(bonus(last));
+  return verdict;
+}
+
+// Speculative sampling (Leviathan, Kalman, Matias 2023; Chen et al. 2023) along a chain whose tokens were drawn from q:
+// accept with chance min(1, p/q), else draw from the residual max(0, p - q) and stop; after the last node the bonus.
+// Exact in distribution if the candidates' draws, u and residual are independent of each other.
+//   p(node), q(node)          (V) what the target says after a node, and what its child was drawn from
+//   u(node), bonus(node)      as above
+//   residual(node, weights)   a token drawn in proportion to weights (V)
+template <class P, class Q, class U, class Bonus, class Residual>
+Verdict rejection(const Tree& tree, int vocab, P p, Q q, U u, Bonus bonus, Residual residual) {
+  Verdict verdict;
+  for (int node = 0;;) {
+    verdict.rows.push_back(node);
+    const int child = tree.first_child(node);
+    if (child < 0) {
+      verdict.tokens.push_back(bonus(node));
+      return verdict;
+    }
+    const float *target = p(node), *drafter = q(node);
+    const int token = tree.token[child];
+    if (!(u(child) * double(drafter[token]) < double(target[token]))) {
+      std::vector<float> weights(vocab);
+      for (int x = 0; x < vocab; x++) weights[x] = std::max(0.0f, target[x] - drafter[x]);
+      if (std::all_of(weights.begin(), weights.end(), [](float w) { return w == 0; }))
+        weights.assign(target, target + vocab);  // p = q but for rounding
+      verdict.tokens.push_back(residual(node, weights.data()));
+      return verdict;
+    }
+    verdict.tokens.push_back(token);
+    node = child;
+  }
+}
+
+}  // namespace nanospec
