@@ -1,0 +1,144 @@
+# nanospec: `make run` sets everything up, trains, and compares; `make test` proves it.
+#
+#   make            build/nanospec and build/train_gpt; with nvcc also the -cuda binaries; installs nothing
+#   make deps       installs the Debian packages that are missing
+#   make data       gets the training text
+#   make run        deps, data, build, train the small model, compare plain and speculative decoding
+#   make test       deps, build, all tests
+#   make clean      removes what was built; data and trained models stay
+#   make format     clang-format over all sources
+#
+# Variables: ARCH=x86-64 (or any -march name; default: this machine), CUDA=0 (leave nvcc alone), CXX=clang++,
+# SANITIZE=1 (AddressSanitizer and UBSan, in a folder of its own).
+
+CXX ?= g++
+ifeq ($(origin CXX),default)
+CXX := g++
+endif
+ARCH ?= native
+CUDA ?= 1
+SANITIZE ?= 0
+
+# clang would warn of every loop that it could not vectorize, though it may have no reason to.
+WARN := -Wall -Wextra$(if $(findstring clang,$(CXX)), -Wno-pass-failed)
+# Contraction off: a fused multiply-add is written as one, or the bits would depend on the compiler's mood.
+EXACT := -ffp-contract=off -fno-math-errno -march=$(ARCH)
+CXXFLAGS := -std=c++17 -O3 $(EXACT) $(WARN) -pthread
+LIBS := -pthread -lmd
+ifeq ($(SANITIZE),1)
+BUILD := build/sanitize
+CXXFLAGS := -std=c++17 -O1 -g $(EXACT) $(WARN) -pthread -fsanitize=address,undefined -fno-sanitize-recover=all
+CUDA := 0
+else
+BUILD := build
+endif
+
+NVCC := $(if $(filter 1,$(CUDA)),$(shell command -v nvcc))
+NVCCFLAGS := -std=c++17 -O3 --fmad=false -x cu -Wno-deprecated-gpu-targets \
+  -arch=sm_80 \
+  $(addprefix -Xcompiler ,$(EXACT) $(WARN) -Wno-unknown-pragmas -pthread)
+GPU := $(if $(NVCC),$(shell nvidia-smi -L 2>/dev/null | head -1))
+
+COMMANDS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard commands/*.cpp))
+TESTS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard tests/*.cpp))
+PROGRAMS := $(BUILD)/nanospec $(BUILD)/train_gpt
+PACKAGES := g++ nlohmann-json3-dev libcli11-dev doctest-dev libmd-dev ca-certificates curl
+
+.PHONY: all say deps data run test tests bench clean format
+all: say $(PROGRAMS) $(if $(NVCC),$(PROGRAMS:=-cuda))
+
+say:
+	@echo "compiler  $(shell $(CXX) --version 2>/dev/null | head -1 || echo 'none: make deps')"
+	@echo "SIMD      $(shell echo | $(CXX) -march=$(ARCH) -dM -E -x c++ - 2>/dev/null | awk '/__AVX512F__/{a=1} /__AVX2__/{b=1} END{print a ? "AVX-512" : b ? "AVX2" : "portable text"}') (ARCH=$(ARCH))"
+	@echo "CUDA      $(if $(NVCC),$(NVCC): building the -cuda binaries too,none: the CPU does everything)"
+
+# ----------------------------------------------------------------------------------------------------------------
+# Set-up
+
+deps:
+	@missing=""; for p in $(PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	echo "installing$$missing"; sudo=$$([ $$(id -u) = 0 ] || echo sudo); \
+	if ! { $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing; } >/tmp/nanospec-deps.log 2>&1; then \
+	  tail -3 /tmp/nanospec-deps.log; echo "make deps: could not install$$missing: apt-get: see /tmp/nanospec-deps.log"; exit 1; fi
+
+data:
+	@sh data/get.sh
+
+# ----------------------------------------------------------------------------------------------------------------
+# Programs
+
+# Objects are made again when the flags change.
+$(shell mkdir -p $(BUILD)/commands $(BUILD)/tests; echo '$(CXX) $(CXXFLAGS) $(NVCCFLAGS)' | cmp -s - $(BUILD)/flags || echo '$(CXX) $(CXXFLAGS) $(NVCCFLAGS)' >$(BUILD)/flags)
+
+$(BUILD)/%.o: %.cpp $(BUILD)/flags
+	$(CXX) $(CXXFLAGS) -MMD -c $< -o $@
+$(BUILD)/%.o: %.cu $(BUILD)/flags
+	$(CXX) $(CXXFLAGS) -MMD -c -x c++ $< -o $@
+$(BUILD)/%.cuda.o: %.cu $(BUILD)/flags
+	$(NVCC) $(NVCCFLAGS) -MMD -c $< -o $@
+
+$(BUILD)/nanospec: $(BUILD)/nanospec.o $(COMMANDS)
+	$(CXX) $(CXXFLAGS) $^ -o $@ $(LIBS)
+$(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(BUILD)/commands/cli.o
+	$(CXX) $(CXXFLAGS) $^ -o $@ $(LIBS)
+$(BUILD)/nanospec-cuda: $(BUILD)/nanospec.cuda.o $(COMMANDS)
+	$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ -lmd
+$(BUILD)/train_gpt-cuda: $(BUILD)/train_gpt.cuda.o $(BUILD)/commands/cli.o
+	$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ -lmd
+
+# ----------------------------------------------------------------------------------------------------------------
+# Run
+
+TEXT = $(firstword $(wildcard data/tinyshakespeare.txt data/shakespeare.txt))
+METHODS := none; bigram chain:4; bigram tree:3x2; bigram auto
+
+# A run that was stopped goes on where it was; a finished one (train.json is written last) is not repeated.
+run:
+	@$(MAKE) --no-print-directory deps
+	@$(MAKE) --no-print-directory data
+	@$(MAKE) --no-print-directory -j2 all
+	@$(MAKE) --no-print-directory train-and-compare
+
+.PHONY: train-and-compare
+train-and-compare:
+	@if [ ! -s runs/small/train.json ]; then \
+	  $(BUILD)/train_gpt --data $(TEXT) --out runs/small --stats runs/small/train.json \
+	    $$([ -s runs/small/optimizer.safetensors ] && echo --resume); fi
+	@$(BUILD)/nanospec generate --model runs/small --prompt "ROMEO:" --max_new_tokens 300
+	@echo
+	@$(BUILD)/nanospec compare --model runs/small --prompt "ROMEO:" --methods "$(METHODS)" \
+	  --json runs/small/compare.json --svg runs/small/compare.svg
+
+# ----------------------------------------------------------------------------------------------------------------
+# Tests
+
+# GPU tests are compiled for the GPU where one can run them; elsewhere they are counted as skipped.
+ifneq ($(GPU),)
+GPU_TESTS := $(BUILD)/tests/test_gpu.cuda.o
+LINK_TESTS := $(NVCC) -Wno-deprecated-gpu-targets
+else
+GPU_TESTS := $(BUILD)/tests/test_gpu.o
+LINK_TESTS := $(CXX) $(CXXFLAGS)
+endif
+
+$(BUILD)/tests/run: $(TESTS) $(GPU_TESTS) $(COMMANDS)
+	$(LINK_TESTS) $^ -o $@ -lmd
+
+tests: $(BUILD)/tests/run
+
+test:
+	@$(MAKE) --no-print-directory deps
+	@$(MAKE) --no-print-directory -j2 all tests
+	@$(BUILD)/tests/run
+
+# ----------------------------------------------------------------------------------------------------------------
+
+clean:
+	rm -rf build/*.o build/*.d build/commands build/tests build/sanitize build/flags build/bench \
+	  build/nanospec build/train_gpt build/nanospec-cuda build/train_gpt-cuda
+
+format:
+	clang-format -i *.h *.cu *.cuh commands/*.h commands/*.cpp tests/*.cpp tests/*.cu tests/*.h
+
+-include $(wildcard $(BUILD)/*.d $(BUILD)/commands/*.d $(BUILD)/tests/*.d)

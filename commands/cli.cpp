@@ -1,0 +1,433 @@
+// commands/cli.cpp: see cli.h. The parser is CLI11, which splits the command line; every message is our own, since an
+// error must say what to type next.
+#include "cli.h"
+
+#include <sched.h>
+#include <sha256.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <new>
+#include <stdexcept>
+
+#include "../tree.h"
+
+namespace nanospec {
+namespace {
+
+std::string joined(const std::vector<std::string>& words, const char* between = ", ") {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
+  return text;
+}
+
+// A word as an error line shows it: shortened, and with no byte that could break the line or upset a terminal.
+std::string quoted(const std::string& word) {
+  std::string shown = "'";
+  for (size_t i = 0; i < word.size() && i < 60; i++) {
+    const unsigned char c = word[i];
+    char escaped[5];
+    if (c < 0x20 || c == 0x7f) snprintf(escaped, sizeof escaped, "\\x%02x", c), shown += escaped;
+    else shown += char(c);
+  }
+  return shown + (word.size() > 60 ? "...'" : "'");
+}
+
+std::string short_number(double x) {
+  char text[32];
+  snprintf(text, sizeof text, "%.6g", x);
+  return std::fabs(x) < 1e15 && x == std::floor(x) ? std::to_string((long long)x) : text;
+}
+
+// "a number from 0 to 1", "a whole number of at least 1"
+std::string wanted(const Accepts& accepts, const char* kind) {
+  std::string text = kind;
+  if (accepts.without_low) text += " above " + short_number(accepts.low);
+  if (accepts.high < 1e300) {
+    if (!accepts.without_low) text += " from " + short_number(accepts.low);
+    text += accepts.without_low ? ", at most " : " to ";
+    text += short_number(accepts.high);
+  } else if (!accepts.without_low && accepts.low > -1e300) {
+    text += " of at least " + short_number(accepts.low);
+  }
+  return text;
+}
+
+[[noreturn]] void out_of_range(const std::string& text, const std::string& where, const Accepts& accepts,
+                               const char* kind) {
+  throw std::invalid_argument(quoted(text) + " is out of range: " + where + ": give " + wanted(accepts, kind));
+}
+[[noreturn]] void no_number(const std::string& text, const std::string& where, const Accepts& accepts,
+                            const char* kind) {
+  throw std::invalid_argument(quoted(text) + " is not " + kind + ": " + where + ": give " + wanted(accepts, kind));
+}
+
+bool within(double x, const Accepts& accepts) {
+  return x <= accepts.high && (accepts.without_low ? x > accepts.low : x >= accepts.low);
+}
+
+constexpr const char* kNumber = "a number";
+constexpr const char* kWhole = "a whole number";
+
+// Is the text an optional minus sign and digits?
+bool is_whole(const std::string& text) {
+  const size_t start = !text.empty() && text[0] == '-';
+  return text.size() > start && text.find_first_not_of("0123456789", start) == std::string::npos;
+}
+
+template <class Integer>
+Integer parse_integer(const std::string& text, const std::string& where, Accepts accepts) {
+  accepts.low = std::max(accepts.low, double(std::numeric_limits<Integer>::min()));
+  if (accepts.high < 1e300 || sizeof(Integer) < 8)
+    accepts.high = std::min(accepts.high, double(std::numeric_limits<Integer>::max()));
+  if (!is_whole(text)) no_number(text, where, accepts, kWhole);
+  Integer value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !within(double(value), accepts))
+    out_of_range(text, where, accepts, kWhole);
+  return value;
+}
+
+void store(const Flag& flag, const std::string& text) {
+  const std::string& where = flag.name;
+  if (auto* const* whole = std::get_if<int*>(&flag.value)) **whole = parse_int(text, where, flag.accepts);
+  if (auto* const* seed = std::get_if<uint64_t*>(&flag.value)) **seed = parse_uint64(text, where, flag.accepts);
+  if (auto* const* real = std::get_if<float*>(&flag.value)) **real = float(parse_number(text, where, flag.accepts));
+  if (auto* const* word = std::get_if<std::string*>(&flag.value)) {
+    if (!flag.accepts.words.empty()) check_word("word", text, where, flag.accepts.words);
+    **word = text;
+  }
+}
+
+// What the help shows as the default: what the flag's variable holds; nothing for switches and empty texts.
+std::string default_text(const Flag& flag) {
+  char text[32] = "";
+  if (auto* const* whole = std::get_if<int*>(&flag.value)) snprintf(text, sizeof text, "%d", **whole);
+  if (auto* const* seed = std::get_if<uint64_t*>(&flag.value))
+    snprintf(text, sizeof text, "%llu", (unsigned long long)**seed);
+  if (auto* const* real = std::get_if<float*>(&flag.value)) snprintf(text, sizeof text, "%.6g", double(**real));
+  if (auto* const* word = std::get_if<std::string*>(&flag.value)) return **word;
+  return text;
+}
+
+bool is_switch(const Flag& flag) { return std::holds_alternative<bool*>(flag.value); }
+
+// The library's view of one flag: its text is collected here, and checked by us afterwards.
+struct Collected {
+  CLI::Option* option = nullptr;
+  std::string text;
+};
+
+void describe(CLI::App& app, const Command& command, std::vector<Collected>& collected) {
+  collected.resize(command.flags.size());
+  std::string group = "Flags";
+  for (size_t i = 0; i < command.flags.size(); i++) {
+    const Flag& flag = command.flags[i];
+    if (flag.name.empty()) {
+      group = flag.help;
+      continue;
+    }
+    std::string text = flag.help;
+    if (!flag.accepts.words.empty()) text += (text.empty() ? "" : ": ") + joined(flag.accepts.words);
+    const std::string standard = is_switch(flag) ? "" : default_text(flag);
+    if (flag.accepts.required) text += " (required)";
+    else if (!standard.empty()) text += " (" + standard + ")";
+    const std::string& help = text;  // constant, or the library would take it for the flag's value
+    CLI::Option*& option = collected[i].option;
+    if (is_switch(flag)) option = app.add_flag(flag.name, help);
+    else option = app.add_option(flag.name, collected[i].text, help)->option_text(flag.takes);
+    option->group(group)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  }
+}
+
+void set_up(CLI::App& app, const Command& command) {
+  app.set_help_flag("--help,-h", "show this and end")->group("Help");
+  app.allow_extras();
+  app.get_formatter()->column_width(26);
+  if (!command.examples.empty()) {
+    std::string text = "Examples:\n  ";
+    for (char c : command.examples) text += c == '\n' ? std::string("\n  ") : std::string(1, c);
+    app.footer(text.substr(0, text.find_last_not_of(" \n") + 1) + "\n");
+  }
+}
+
+[[noreturn]] void surplus(const Command& command, const std::string& word) {
+  const std::string list = command.name + " --help lists the flags";
+  if (word.size() < 2 || word[0] != '-')
+    throw std::invalid_argument("surplus word " + quoted(word) + ": " + command.name +
+                                ": every value follows its flag (quote a text with spaces); " + list);
+  std::vector<std::string> known = {"--help"};
+  for (const Flag& flag : command.flags)
+    if (!flag.name.empty()) known.push_back(flag.name);
+  const std::string near = closest_word(word.substr(0, std::min<size_t>(word.find('='), 100)), known);
+  throw std::invalid_argument("unknown flag " + quoted(word) + ": " + command.name + ": " + "did you mean " + near +
+                              "? " + list);
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------------------------
+// Flags
+
+double parse_number(const std::string& text, const std::string& where, const Accepts& accepts) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole_text = end == text.data() + text.size() && !text.empty();
+  if (whole_text && error == std::errc::result_out_of_range) out_of_range(text, where, accepts, kNumber);
+  if (!whole_text || error != std::errc() || !std::isfinite(value)) no_number(text, where, accepts, kNumber);
+  if (!within(value, accepts)) out_of_range(text, where, accepts, kNumber);
+  return value;
+}
+int parse_int(const std::string& text, const std::string& where, const Accepts& accepts) {
+  return parse_integer<int>(text, where, accepts);
+}
+uint64_t parse_uint64(const std::string& text, const std::string& where, const Accepts& accepts) {
+  return parse_integer<uint64_t>(text, where, accepts);
+}
+
+void check_word(const std::string& kind, const std::string& word, const std::string& where,
+                const std::vector<std::string>& known) {
+  if (std::find(known.begin(), known.end(), word) != known.end()) return;
+  const std::string near = closest_word(word.substr(0, 100), known);
+  throw std::invalid_argument("unknown " + kind + " " + quoted(word) + ": " + where + ": " + "did you mean " + near +
+                              "? known: " + joined(known));
+}
+
+std::string help_text(const Command& command) {
+  CLI::App app(command.what, command.name);
+  std::vector<Collected> collected;
+  describe(app, command, collected);
+  set_up(app, command);
+  std::string text = app.help();
+  for (size_t i; (i = text.find("\n\n\n")) != std::string::npos;) text.erase(i, 1);
+  return text;
+}
+
+Given parse_flags(const Command& command, int argc, const char* const* argv) {
+  CLI::App app(command.what, command.name);
+  std::vector<Collected> collected;
+  describe(app, command, collected);
+  set_up(app, command);
+
+  // --flag=value becomes two words here: the library would take the word after "--flag=" for its value.
+  std::vector<std::string> words;
+  for (int i = argc - 1; i > 0; i--) {  // the library wants them last to first
+    const std::string word = argv[i], name = word.substr(0, word.find('='));
+    const auto flag = std::find_if(command.flags.begin(), command.flags.end(),
+                                   [&](const Flag& f) { return !f.name.empty() && f.name == name; });
+    const bool with_value = flag != command.flags.end() && name.size() < word.size();
+    if (with_value && is_switch(*flag))
+      throw std::invalid_argument("a switch takes no value: " + name + ": give it alone or leave it out");
+    words.push_back(with_value ? word.substr(name.size() + 1) : word);
+    if (with_value) words.push_back(name);
+  }
+  const std::string last = words.empty() ? "" : words.front();
+  Given given;
+  try {
+    app.parse(words);
+  } catch (const CLI::CallForHelp&) {
+    print_out(help_text(command));
+    given.help = true;
+    return given;
+  } catch (const CLI::ArgumentMismatch&) {  // only the last word can lack its value
+    throw std::invalid_argument("a value is missing: " + last + ": it takes one; " + command.name + " --help shows it");
+  }
+  if (!app.remaining().empty()) surplus(command, app.remaining().front());
+  for (size_t i = 0; i < command.flags.size(); i++) {
+    const Flag& flag = command.flags[i];
+    if (flag.name.empty()) continue;
+    if (collected[i].option->count() > 0) given.flags.insert(flag.name);
+    else if (flag.accepts.required)
+      throw std::invalid_argument("a flag is missing: " + command.name + ": add " + flag.name + " " + flag.takes);
+    else continue;
+    if (is_switch(flag)) {
+      *std::get<bool*>(flag.value) = true;
+      continue;
+    }
+    const std::string& text = collected[i].text;
+    for (const Flag& other : command.flags)
+      if (!other.name.empty() && text == other.name)
+        throw std::invalid_argument("a value is missing: " + flag.name + ": it takes one, and " + text +
+                                    " is itself a flag");
+    store(flag, text);
+  }
+  return given;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Ending
+
+namespace {
+volatile std::sig_atomic_t interrupt_mark = 0;
+
+int fail(const char* name, int status, std::string line) {
+  for (char& c : line)
+    if ((unsigned char)c < 0x20 || c == 0x7f) c = ' ';
+  fprintf(stderr, "%s: %s\n", name, line.c_str());
+  return status;
+}
+}  // namespace
+
+int run_program(const char* name, int (*program)(int, char**), int argc, char** argv) {
+  try {
+    const int status = program(argc, argv);
+    print_out("", true);
+    return status;
+  } catch (const std::invalid_argument& error) { return fail(name, 2, error.what()); } catch (const std::bad_alloc&) {
+    return fail(name, 1,
+                "out of memory: the sizes asked for do not fit this machine: make the model, the batch or the "
+                "budget smaller");
+  } catch (const std::length_error&) {
+    return fail(name, 1,
+                "out of memory: a size asked for is larger than any machine holds: make the model, the batch "
+                "or the budget smaller");
+  } catch (const std::exception& error) { return fail(name, 1, error.what()); }
+}
+
+void print_out(const std::string& bytes, bool flush) {
+  errno = 0;
+  const bool written = fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size();
+  if (!written || (flush && fflush(stdout) != 0) || ferror(stdout))
+    throw std::runtime_error("cannot write: standard output: " + std::string(errno ? strerror(errno) : "it failed") +
+                             "; make room or give another place");
+}
+
+void watch_interrupts() {
+  struct sigaction action = {};
+  action.sa_handler = [](int) { interrupt_mark = 1; };
+  action.sa_flags = SA_RESETHAND | SA_RESTART;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+bool interrupted() { return interrupt_mark != 0; }
+
+// ---------------------------------------------------------------------------------------------------------------
+// Progress, tables, numbers for people
+
+Progress::Progress(bool quiet) : quiet_(quiet), terminal_(isatty(STDERR_FILENO)) {
+  start_ = std::chrono::steady_clock::now();
+  next_ = start_ + (terminal_ ? std::chrono::milliseconds(500) : std::chrono::milliseconds(5000));
+}
+
+bool Progress::due() const { return !quiet_ && std::chrono::steady_clock::now() >= next_; }
+
+double Progress::seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+}
+
+void Progress::show(const std::string& line) {
+  if (quiet_) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (!terminal_) {
+    fprintf(stderr, "%s\n", line.c_str());
+    next_ = now + std::max<std::chrono::steady_clock::duration>(std::chrono::seconds(5), (now - start_) / 10);
+    return;
+  }
+  winsize size = {};
+  const size_t width = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
+  fprintf(stderr, "\r%s\x1b[K", line.substr(0, width).c_str());
+  fflush(stderr);
+  shown_ = true;
+  next_ = now + std::chrono::milliseconds(100);
+}
+
+void Progress::clear() {
+  if (shown_) fprintf(stderr, "\r\x1b[K");
+  shown_ = false;
+}
+
+std::string decimals(double x, int places) {
+  char text[352];
+  snprintf(text, sizeof text, "%.*f", places, x);
+  return text;
+}
+
+std::string thousands(double x) {
+  std::string text = decimals(std::fabs(x), 0);
+  for (int i = int(text.size()) - 3; i > 0; i -= 3) text.insert(size_t(i), ",");
+  return (x <= -0.5 ? "-" : "") + text;
+}
+
+std::string duration(double seconds) {
+  char text[64];
+  const long long whole = std::llround(std::min(seconds, 1e15));
+  if (seconds < 0.9995) snprintf(text, sizeof text, "%.*f ms", seconds < 0.01 ? 2 : 0, seconds * 1e3);
+  else if (seconds < 59.95) snprintf(text, sizeof text, "%.1f s", seconds);
+  else if (whole < 3600) snprintf(text, sizeof text, "%lld min %02lld s", whole / 60, whole % 60);
+  else snprintf(text, sizeof text, "%lld h %02lld min", whole / 3600, whole % 3600 / 60);
+  return text;
+}
+
+std::string bytes_text(double bytes) {
+  const char* units[] = {"bytes", "kB", "MB", "GB", "TB"};
+  int unit = 0;
+  for (; bytes >= 999.5 && unit < 4; unit++) bytes /= 1000;
+  return decimals(bytes, unit == 0 || bytes >= 99.95 ? 0 : 1) + " " + units[unit];
+}
+
+std::string time_left(double done, double total, double seconds) {
+  return done > 0 && total >= done ? duration(seconds / done * (total - done)) + " left" : "";
+}
+
+namespace {
+// Columns that a UTF-8 text takes: its code points (no wide ones are ever printed here).
+size_t columns(const std::string& text) {
+  return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+}  // namespace
+
+std::string format_table(const std::vector<std::vector<std::string>>& rows, const std::string& align) {
+  std::vector<size_t> width(align.size(), 0);
+  for (const auto& row : rows)
+    for (size_t c = 0; c < row.size() && c < width.size(); c++) width[c] = std::max(width[c], columns(row[c]));
+  std::string text;
+  for (size_t r = 0; r < rows.size(); r++) {
+    std::string line;
+    for (size_t c = 0; c < rows[r].size() && c < width.size(); c++) {
+      const std::string space(width[c] - columns(rows[r][c]), ' ');
+      line += (c ? "  " : "") + (align[c] == 'l' ? rows[r][c] + space : space + rows[r][c]);
+    }
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+    if (r > 0 || rows.size() < 2) continue;
+    for (size_t c = 0; c < width.size(); c++) text += (c ? "  " : "") + std::string(width[c], '-');
+    text += "\n";
+  }
+  return text;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The process and its output
+
+int usable_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  int cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : int(sysconf(_SC_NPROCESSORS_ONLN));
+  std::ifstream quota_file("/sys/fs/cgroup/cpu.max");  // "QUOTA PERIOD" in microseconds, or "max PERIOD"
+  double quota = 0, period = 0;
+  if (quota_file >> quota >> period && quota > 0 && period > 0) cpus = std::min(cpus, int(std::ceil(quota / period)));
+  return std::max(cpus, 1);
+}
+
+double peak_bytes() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return double(usage.ru_maxrss) * 1024;
+}
+
+std::string sha256(const std::string& bytes) {
+  char digits[SHA256_DIGEST_STRING_LENGTH];
+  return SHA256Data(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), digits);
+}
+
+}  // namespace nanospec

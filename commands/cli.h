@@ -1,0 +1,140 @@
+// commands/cli.h: what every command line of this project shares.
+//
+// In order: one table of flags that drives the parser, its errors and --help; how a program ends; progress lines and
+// tables; Ctrl-C; facts about the process and the bytes it wrote. Nothing here knows of models or texts, and no
+// header of the parser library is seen outside cli.cpp.
+//
+// How a program uses it (train_gpt and nanospec alike):
+//   int train(int argc, char** argv) {
+//     int n_layer = 4; std::string data; bool quiet = false;      // what a variable holds before is the default
+//     const Command command{"train_gpt", "Trains a GPT.", "train_gpt --data a.txt --out runs/a\n", {
+//         heading("Model"),
+//         {"--data", "FILE", &data, "the text to learn", required()},
+//         {"--n_layer", "N", &n_layer, "layers", from(1, 1000)},
+//         {"--quiet", "", &quiet, "no progress"}}};
+//     const Given given = parse_flags(command, argc, argv);       // throws std::invalid_argument: exit status 2
+//     if (given.help) return 0;                                   // --help has been printed
+//     ...                              // a preset: set the variables, then call parse_flags again: given flags win
+//   }
+//   int main(int argc, char** argv) { return run_program("train_gpt", train, argc, argv); }
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Flags
+
+// Where a flag's value goes. A bool is a switch: it takes no value.
+using FlagValue = std::variant<std::monostate, bool*, int*, uint64_t*, float*, std::string*>;
+
+// What a value must be. The default is: anything of its type (numbers are finite and fit the type, always).
+struct Accepts {
+  double low = -1e300, high = 1e300;
+  bool without_low = false;        // low itself is refused
+  std::vector<std::string> words;  // not empty: the text must be one of these
+  bool required = false;           // the flag must be given
+};
+inline Accepts from(double low, double high = 1e300) { return {low, high, false, {}, false}; }
+inline Accepts above(double low, double high) { return {low, high, true, {}, false}; }
+inline Accepts one_of(std::vector<std::string> words) { return {-1e300, 1e300, false, std::move(words), false}; }
+inline Accepts required() { return {-1e300, 1e300, false, {}, true}; }
+
+struct Flag {
+  std::string name;   // "--max_new_tokens"; empty: a heading of the help
+  std::string takes;  // what the help calls its value: "N", "FILE"; empty for a switch
+  FlagValue value;
+  std::string help;  // one line, or several
+  Accepts accepts = {};
+};
+inline Flag heading(std::string title) { return {"", "", {}, std::move(title), {}}; }
+
+struct Command {
+  std::string name;      // as typed: "nanospec generate"
+  std::string what;      // what it does
+  std::string examples;  // command lines, one a line
+  std::vector<Flag> flags;
+};
+
+struct Given {
+  bool help = false;            // --help was asked for and has been printed: end with status 0
+  std::set<std::string> flags;  // the names that the command line held
+  bool has(const std::string& name) const { return flags.count(name) > 0; }
+};
+
+// Reads argv[1..argc-1] into the table's variables; of a flag given twice the last counts. Throws
+// std::invalid_argument with the line to print: unknown flag (with the nearest), surplus word, missing value, no
+// number, not finite, out of range, unknown word (with the nearest), required flag missing.
+Given parse_flags(const Command& command, int argc, const char* const* argv);
+
+std::string help_text(const Command& command);
+
+// A whole text as a number; throws std::invalid_argument "'x' is no number: WHERE: ...". Leading or trailing
+// characters, nan, inf and hexadecimal are refused.
+double parse_number(const std::string& text, const std::string& where, const Accepts& accepts = {});
+int parse_int(const std::string& text, const std::string& where, const Accepts& accepts = {});
+uint64_t parse_uint64(const std::string& text, const std::string& where, const Accepts& accepts = {});
+
+// Throws std::invalid_argument unless the word is known: "unknown KIND 'word': WHERE: did you mean ...?".
+void check_word(const std::string& kind, const std::string& word, const std::string& where,
+                const std::vector<std::string>& known);
+
+// ---------------------------------------------------------------------------------------------------------------
+// Ending
+
+// Runs the program; an exception becomes one line on standard error, "NAME: what is wrong: where: what to do", and
+// the exit status: 2 for std::invalid_argument (the command line is wrong), 1 for everything else. Output that could
+// not be written is an error too.
+int run_program(const char* name, int (*program)(int, char**), int argc, char** argv);
+
+// Writes bytes to standard output; throws std::runtime_error when they cannot be written.
+void print_out(const std::string& bytes, bool flush = false);
+
+// From here on the first Ctrl-C (or TERM) only sets a mark that interrupted() shows; the second ends the process.
+void watch_interrupts();
+bool interrupted();
+constexpr int kInterruptedStatus = 130;
+
+// ---------------------------------------------------------------------------------------------------------------
+// Progress, tables, numbers for people
+
+// A line on standard error that rewrites itself on a terminal; plain lines, ever rarer, where it is none.
+class Progress {
+ public:
+  explicit Progress(bool quiet);
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  ~Progress() { clear(); }
+  bool due() const;                    // is it time for another line? Never when quiet
+  void show(const std::string& line);  // rewrites the line, or adds one
+  double seconds() const;              // since it was made
+  void clear();                        // takes the rewritten line away, so that others can be printed
+
+ private:
+  bool quiet_, terminal_, shown_ = false;
+  std::chrono::steady_clock::time_point start_, next_;
+};
+
+std::string thousands(double x);                                   // 12,345
+std::string decimals(double x, int places);                        // 1.50
+std::string duration(double seconds);                              // "12.3 ms", "4.2 s", "3 min 05 s", "2 h 07 min"
+std::string bytes_text(double bytes);                              // "42.6 MB"
+std::string time_left(double done, double total, double seconds);  // "4.2 s left"; "" when nothing is done yet
+
+// Rows of cells as aligned columns, the first row a head with a rule below. `align`: 'l' or 'r' for each column.
+std::string format_table(const std::vector<std::vector<std::string>>& rows, const std::string& align);
+
+// ---------------------------------------------------------------------------------------------------------------
+// The process and its output
+
+int usable_cpus();    // the CPUs that this process may run on: affinity, and a container's quota
+double peak_bytes();  // most memory held at any time
+std::string sha256(const std::string& bytes);  // 64 hexadecimal digits
+
+}  // namespace nanospec

@@ -1,0 +1,224 @@
+// commands/commands.cpp: see commands.h.
+#include "commands.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+#include <stdexcept>
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Flags
+
+std::vector<Flag> text_flags(Options& o) {
+  return {
+      heading("Text"),
+      {"--model", "DIR", &o.settings.model, "the folder that train_gpt wrote", required()},
+      {"--prompt", "TEXT", &o.prompt, "the text to continue"},
+      {"--prompt_file", "FILE", &o.prompt_file, "a file that holds it, byte for byte"},
+      {"--max_new_tokens", "N", &o.max_new_tokens, "tokens to add", from(0, 1e9)},
+  };
+}
+
+std::vector<Flag> sampling_flags(Options& o) {
+  return {
+      heading("Sampling"),
+      {"--temperature", "T", &o.sampling.temperature, "0: always the likeliest token; above 1: more daring",
+       from(0, 1e6)},
+      {"--top_k", "K", &o.sampling.top_k, "sample among the K likeliest tokens; 0: all", from(0)},
+      {"--top_p", "P", &o.sampling.top_p, "sample among the likeliest tokens that make up P", above(0, 1)},
+      {"--seed", "N", &o.sampling.seed, "another seed, another text"},
+  };
+}
+
+std::vector<Flag> machine_flags(Options& o) {
+  o.settings.threads = usable_cpus();
+  return {
+      heading("Machine"),
+      {"--device", "WORD", &o.settings.device, "where the target runs", one_of({"auto", "cpu", "cuda"})},
+      {"--dtype", "WORD", &o.settings.dtype, "how weights are stored", one_of({"fp32", "bf16"})},
+      {"--threads", "N", &o.settings.threads, "CPU threads; the text does not depend on them", from(1, 1024)},
+  };
+}
+
+void check_options(const Options& o) {
+  constexpr float kColdest = 1e-6f;  // below it logits / temperature could leave a float's range
+  if (o.sampling.temperature > 0 && o.sampling.temperature < kColdest)
+    throw std::invalid_argument("too cold: --temperature: give 0 (always the likeliest token) or at least 1e-6");
+  if (o.settings.model.empty())
+    throw std::invalid_argument("an empty name: --model: give the folder that train_gpt wrote");
+}
+
+void check_one_given(const Given& given, const std::vector<std::string>& names, const std::string& command) {
+  std::string list;
+  int found = 0;
+  for (const std::string& name : names) {
+    list += (list.empty() ? "" : " or ") + name;
+    found += given.has(name);
+  }
+  if (found == 0) throw std::invalid_argument("there is no prompt: " + command + ": add " + list);
+  if (found > 1) throw std::invalid_argument("more than one prompt: " + command + ": give only one of " + list);
+}
+
+std::string read_prompt(const Options& options, const Given& given) {
+  const bool file = given.has("--prompt_file");
+  const std::string text = file ? read_file(options.prompt_file) : options.prompt;
+  if (text.empty())
+    throw std::runtime_error("the prompt is empty: " + (file ? printable(options.prompt_file, 300) : "--prompt") +
+                             ": give at least one character to continue");
+  return text;
+}
+
+void check_writable(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  const std::string name = folder.empty() ? "." : folder.string();
+  if (path.empty()) refuse("an empty name", "the file to write", "give its name");
+  if (std::filesystem::is_directory(path)) refuse_path("cannot write the file", path, EISDIR);
+  if (access(path.c_str(), W_OK) != 0 && (errno != ENOENT || access(name.c_str(), W_OK) != 0))
+    refuse_path("cannot write the file", path, errno);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Methods
+
+void check_method(const Method& method, int budget) {
+  check_word("drafter", method.drafter, "--drafter", {std::begin(kDrafters), std::end(kDrafters)});
+  check_rule(parse_rule(method.verify), parse_shape(method.shape, budget));
+}
+
+std::vector<Method> parse_methods(const std::string& text, int budget) {
+  std::vector<Method> methods;
+  std::istringstream list(text);
+  for (std::string item; std::getline(list, item, ';');) {
+    std::istringstream in(item);
+    std::vector<std::string> words;
+    for (std::string word; in >> word;) words.push_back(word);
+    if (words.empty()) continue;  // a ';' at the end
+    const std::string where = "--methods, method " + std::to_string(methods.size() + 1);
+    Method method;
+    method.drafter = words[0];
+    for (size_t i = 1, shapes = 0; i < words.size(); i++) {
+      const size_t equals = words[i].find('=');
+      if (equals != std::string::npos) {
+        check_word("setting", words[i].substr(0, equals), where, {"verify"});
+        method.verify = words[i].substr(equals + 1);
+      } else if (shapes++ == 0) {
+        method.shape = words[i];
+      } else {
+        throw std::invalid_argument("surplus word '" + printable(words[i]) + "': " + where +
+                                    ": write DRAFTER SHAPE [verify=RULE], and ';' between methods");
+      }
+    }
+    try {
+      check_method(method, budget);
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument(std::string(error.what()) + " (" + where + ")");
+    }
+    methods.push_back(method);
+  }
+  if (methods.empty())
+    throw std::invalid_argument("there is no method: --methods: write for instance \"none; bigram chain:4\"");
+  return methods;
+}
+
+std::string method_text(const Method& method) {
+  if (method.drafter == "none") return "none";
+  return method.drafter + " " + method.shape + (method.verify == "match" ? "" : " verify=" + method.verify);
+}
+
+int most_nodes(const Method& method, int budget) {
+  const Shape shape = parse_shape(method.shape, budget);
+  if (method.drafter == "none") return 0;
+  if (shape.kind == Shape::kChain) return shape.depth;
+  if (shape.kind == Shape::kFull) return int(full_tree_nodes(shape.depth, shape.width));
+  return budget;
+}
+
+Promise promise_of(const Method& method) {
+  if (method.drafter == "none") return Promise::kSameBytes;
+  switch (parse_rule(method.verify)) {
+    case Rule::kMatch:
+      return Promise::kSameBytes;
+    case Rule::kRejection:
+      return Promise::kSameDistribution;
+    case Rule::kIndependent:
+      break;
+  }
+  return Promise::kBiased;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Statistics
+
+double ratio(double a, double b) { return b > 0 ? a / b : 0; }
+
+void add(Stats& sum, const Stats& part) {
+  sum.tokens += part.tokens, sum.target_forwards += part.target_forwards;
+  sum.slide_prefills += part.slide_prefills, sum.drafted_nodes += part.drafted_nodes;
+  sum.accept_histogram.resize(std::max(sum.accept_histogram.size(), part.accept_histogram.size()));
+  for (size_t i = 0; i < part.accept_histogram.size(); i++) sum.accept_histogram[i] += part.accept_histogram[i];
+  sum.prefill_seconds += part.prefill_seconds, sum.seconds += part.seconds;
+  sum.seconds_draft += part.seconds_draft, sum.seconds_forward += part.seconds_forward;
+  sum.seconds_verify += part.seconds_verify, sum.seconds_keep += part.seconds_keep;
+  sum.seconds_slide += part.seconds_slide;
+}
+
+double gigabytes_per_second(const Engine& engine, const Stats& stats) {
+  return ratio(engine.weight_bytes() * double(stats.target_forwards), stats.seconds_forward) / 1e9;
+}
+
+nlohmann::ordered_json stats_json(const Engine& engine, const Stats& stats) {
+  return {{"tokens", stats.tokens},
+          {"seconds", stats.seconds},
+          {"prefill_seconds", stats.prefill_seconds},
+          {"tokens_per_second", ratio(double(stats.tokens), stats.seconds)},
+          {"target_forwards", stats.target_forwards},
+          {"slide_prefills", stats.slide_prefills},
+          {"acceptance_length", ratio(double(stats.tokens), double(stats.target_forwards))},
+          {"accept_histogram", stats.accept_histogram},
+          {"drafted_nodes", stats.drafted_nodes},
+          {"seconds_draft", stats.seconds_draft},
+          {"seconds_forward", stats.seconds_forward},
+          {"seconds_verify", stats.seconds_verify},
+          {"seconds_keep", stats.seconds_keep},
+          {"seconds_slide", stats.seconds_slide},
+          {"gigabytes_per_second", gigabytes_per_second(engine, stats)}};
+}
+
+namespace {
+double as_typed(float x) {  // 0.7f as 0.7, not as 0.699999988
+  char text[32];
+  snprintf(text, sizeof text, "%.7g", double(x));
+  return strtod(text, nullptr);
+}
+}  // namespace
+
+nlohmann::ordered_json settings_json(const Options& o, const Engine& engine) {
+  return {{"model", o.settings.model},
+          {"device", engine.device()},
+          {"dtype", o.settings.dtype},
+          {"threads", engine.threads()},
+          {"budget", o.settings.budget},
+          {"max_new_tokens", o.max_new_tokens},
+          {"temperature", as_typed(o.sampling.temperature)},
+          {"top_k", o.sampling.top_k},
+          {"top_p", as_typed(o.sampling.top_p)},
+          {"seed", o.sampling.seed},
+          {"weight_bytes", uint64_t(engine.weight_bytes())},
+          {"peak_bytes", uint64_t(peak_bytes())}};
+}
+
+nlohmann::ordered_json method_json(const Method& method) {
+  return {{"drafter", method.drafter}, {"shape", method.shape}, {"verify", method.verify}};
+}
+
+std::string count(double n, const std::string& what) { return thousands(n) + " " + what + (n == 1 ? "" : "s"); }
+std::string percent(double part, double whole) { return decimals(100 * ratio(part, whole), 0) + "%"; }
+
+}  // namespace nanospec

@@ -1,0 +1,376 @@
+// commands/compare.cpp: plain decoding and speculation side by side, in the same run.
+//
+// Every repeat runs every method once, in an order that rotates, and a speedup is that of two runs of the same repeat,
+// so that a machine that speeds up or slows down hits all methods alike. Texts are compared byte by byte.
+#include <algorithm>
+#include <cstdio>
+
+#include "commands.h"
+
+namespace nanospec {
+namespace {
+
+struct Comparison {
+  Options options;
+  std::string prompts_file, json_file, svg_file;
+  std::string methods_text = "none; bigram chain:4; bigram tree:3x2; bigram auto";
+  int repeats = 5;
+  std::vector<Method> methods;
+  size_t plain = 0;  // the method that the others are measured against
+  std::vector<std::string> prompts;
+};
+
+// One method's part of one repeat.
+struct Run {
+  Stats stats;  // summed over the prompts
+  double tokens_per_second() const { return ratio(double(stats.tokens), stats.seconds); }
+};
+
+struct Outcome {
+  std::vector<Run> runs;         // one a repeat
+  std::vector<double> speedups;  // over the plain run of the same repeat
+  std::string difference;        // "" while every text was plain's; else where the first one differed
+};
+
+Command describe(Comparison& c) {
+  Command command;
+  command.name = "nanospec compare";
+  command.what =
+      "Decodes the same prompts by several methods, again and again in an order that rotates, and prints what\n"
+      "each gains over plain decoding and whether its text is the same, byte for byte.";
+  command.examples =
+      "nanospec compare --model runs/small --prompt \"ROMEO:\"\n"
+      "nanospec compare --model runs/small --prompts prompts.jsonl --methods \"none; bigram chain:2; bigram auto\"\n"
+      "nanospec compare --model runs/small --prompt A --repeat 9 --json runs/a.json --svg runs/a.svg\n";
+  const auto append = [&](std::vector<Flag> flags) {
+    command.flags.insert(command.flags.end(), flags.begin(), flags.end());
+  };
+  append(text_flags(c.options));
+  append(
+      {{"--prompts", "FILE", &c.prompts_file, "several: one {\"prompt\": \"...\"} a line"},
+       heading("Methods"),
+       {"--methods", "LIST", &c.methods_text, "DRAFTER SHAPE [verify=RULE], with ';' between"},
+       {"--budget", "N", &c.options.settings.budget, "most nodes in a tree, its root not counted", from(0, kMaxBudget)},
+       {"--repeat", "N", &c.repeats, "how often every method runs", from(1, 10000)}});
+  append(sampling_flags(c.options));
+  append(machine_flags(c.options));
+  append({heading("Output"),
+          {"--json", "FILE", &c.json_file, "write every run's figures"},
+          {"--svg", "FILE", &c.svg_file, "write a picture"},
+          {"--quiet", "", &c.options.quiet, "no progress"}});
+  return command;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return n == 0 ? 0 : (values[(n - 1) / 2] + values[n / 2]) / 2;
+}
+double lowest(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
+double highest(const std::vector<double>& values) { return *std::max_element(values.begin(), values.end()); }
+
+std::vector<double> speeds(const Outcome& outcome) {
+  std::vector<double> values;
+  for (const Run& run : outcome.runs) values.push_back(run.tokens_per_second());
+  return values;
+}
+
+Stats sum_of(const Outcome& outcome) {
+  Stats sum;
+  for (const Run& run : outcome.runs) add(sum, run.stats);
+  return sum;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Running
+
+// Where two texts part, counted from 1 as cmp does; 0 where they are the same.
+size_t first_difference(const std::string& a, const std::string& b) {
+  if (a == b) return 0;
+  const size_t n = std::min(a.size(), b.size());
+  return size_t(std::mismatch(a.begin(), a.begin() + long(n), b.begin()).first - a.begin()) + 1;
+}
+
+// Runs everything; after an interrupt only whole repeats are kept, perhaps none.
+std::vector<Outcome> run_all(const Comparison& c, Engine& engine) {
+  std::vector<std::vector<int>> prompts;
+  for (size_t i = 0; i < c.prompts.size(); i++)
+    prompts.push_back(
+        engine.encode(c.prompts[i], c.prompts.size() == 1 ? "the prompt" : "prompt " + std::to_string(i + 1)));
+
+  Progress progress(c.options.quiet);
+  const double total = double(prompts.size()) * double(1 + c.methods.size() * size_t(c.repeats));
+  double done = 0;
+  std::string doing;
+  Stats stats;
+  const auto decode = [&](const Method& method, size_t prompt) {  // returns the text, its statistics go to `stats`
+    std::string text = c.prompts[prompt];
+    const Generated generated =
+        engine.generate(method, c.options.sampling, prompts[prompt], c.options.max_new_tokens, [&](int token) {
+          text += engine.decode(token);
+          if (progress.due()) progress.show(doing + ", " + time_left(done, total, progress.seconds()));
+          return !interrupted();
+        });
+    add(stats, generated.stats);
+    done++;
+    return text;
+  };
+
+  doing = "warming up";
+  std::vector<std::string> expected;
+  for (size_t p = 0; p < prompts.size(); p++) expected.push_back(decode(c.methods[c.plain], p));
+
+  std::vector<Outcome> outcomes(c.methods.size());
+  for (int repeat = 0; repeat < c.repeats && !interrupted(); repeat++)
+    for (size_t k = 0; k < c.methods.size() && !interrupted(); k++) {
+      const size_t m = (k + size_t(repeat)) % c.methods.size();
+      doing = "repeat " + std::to_string(repeat + 1) + " of " + std::to_string(c.repeats) + ": " +
+              method_text(c.methods[m]);
+      stats = Stats();
+      for (size_t p = 0; p < prompts.size() && !interrupted(); p++) {
+        const size_t byte = first_difference(decode(c.methods[m], p), expected[p]);
+        if (byte == 0 || !outcomes[m].difference.empty() || interrupted()) continue;
+        outcomes[m].difference =
+            (prompts.size() > 1 ? "prompt " + std::to_string(p + 1) + ", " : "") + "byte " + std::to_string(byte);
+      }
+      if (!interrupted()) outcomes[m].runs.push_back({stats});
+    }
+
+  size_t whole = size_t(c.repeats);  // repeats that every method finished
+  for (const Outcome& outcome : outcomes) whole = std::min(whole, outcome.runs.size());
+  for (Outcome& outcome : outcomes) outcome.runs.resize(whole);
+  for (Outcome& outcome : outcomes)
+    for (size_t r = 0; r < whole; r++)
+      outcome.speedups.push_back(
+          ratio(outcome.runs[r].tokens_per_second(), outcomes[c.plain].runs[r].tokens_per_second()));
+  return outcomes;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Saying
+
+std::string times(double x) { return decimals(x, 2) + "x"; }
+
+// The last column of the table.
+std::string identical(const Method& method, const Outcome& outcome) {
+  const std::string where = outcome.difference;
+  switch (promise_of(method)) {
+    case Promise::kSameBytes:
+      return where.empty() ? "yes" : "NO, from " + where;
+    case Promise::kSameDistribution:
+      return where.empty() ? "yes (by chance)" : "other draws, from " + where;
+    case Promise::kBiased:
+      break;
+  }
+  return where.empty() ? "biased rule; here the same" : "biased rule, from " + where;
+}
+
+std::string circumstances(const Comparison& c, const Engine& engine) {
+  const Config& config = engine.config();
+  const Sampling& s = c.options.sampling;
+  const auto plain = [](float x) {
+    char text[32];
+    snprintf(text, sizeof text, "%.6g", double(x));
+    return std::string(text);
+  };
+  std::string text = c.options.settings.model + ": " + count(config.n_layer, "layer") + ", " +
+                     count(config.n_head, "head") + ", " + count(config.n_embd, "channel") + ", block " +
+                     std::to_string(config.block_size) + "; " + engine.device() + ", " + c.options.settings.dtype +
+                     ", " + count(engine.threads(), "thread") + "; " + count(double(c.prompts.size()), "prompt") +
+                     ", " + count(c.options.max_new_tokens, "new token") + " each, temperature " + plain(s.temperature);
+  if (s.top_k > 0) text += ", top_k " + std::to_string(s.top_k);
+  if (s.top_p < 1) text += ", top_p " + plain(s.top_p);
+  return text + ", seed " + std::to_string(s.seed);
+}
+
+std::string table(const Comparison& c, const std::vector<Outcome>& outcomes) {
+  std::vector<std::vector<std::string>> rows = {{"method", "tok/s", "speedup", "lowest", "highest", "acceptance",
+                                                 "nodes/forward", "ms/forward", "draft", "identical to plain"}};
+  for (size_t m = 0; m < outcomes.size(); m++) {
+    const Outcome& outcome = outcomes[m];
+    const Stats sum = sum_of(outcome);
+    const double forwards = double(sum.target_forwards);
+    rows.push_back({method_text(c.methods[m]), thousands(median(speeds(outcome))), times(median(outcome.speedups)),
+                    times(lowest(outcome.speedups)), times(highest(outcome.speedups)),
+                    decimals(ratio(double(sum.tokens), forwards), 2),
+                    decimals(ratio(double(sum.drafted_nodes), forwards), 1),
+                    decimals(1e3 * ratio(sum.seconds_forward, forwards), 3), percent(sum.seconds_draft, sum.seconds),
+                    identical(c.methods[m], outcome)});
+  }
+  return format_table(rows, "lrrrrrrrrl");
+}
+
+// The exact methods whose text was not plain's: a bug of ours, always.
+std::vector<std::string> broken(const Comparison& c, const std::vector<Outcome>& outcomes) {
+  std::vector<std::string> names;
+  for (size_t m = 0; m < outcomes.size(); m++)
+    if (promise_of(c.methods[m]) == Promise::kSameBytes && !outcomes[m].difference.empty())
+      names.push_back(method_text(c.methods[m]) + " (" + outcomes[m].difference + ")");
+  return names;
+}
+
+double plain_spread(const Comparison& c, const std::vector<Outcome>& outcomes) {
+  const std::vector<double> values = speeds(outcomes[c.plain]);
+  return ratio(highest(values), lowest(values)) - 1;
+}
+
+// One line: what the table comes to.
+std::string verdict(const Comparison& c, const std::vector<Outcome>& outcomes) {
+  size_t best = c.plain, exact = 0;
+  for (size_t m = 0; m < outcomes.size(); m++) {
+    if (promise_of(c.methods[m]) != Promise::kSameBytes || c.methods[m].drafter == "none") continue;
+    exact++;
+    if (median(outcomes[m].speedups) > median(outcomes[best].speedups)) best = m;
+  }
+  if (exact == 0) return "";
+  const std::string same =
+      exact == 1 ? "The exact method prints" : "All " + std::to_string(exact) + " exact methods print";
+  if (c.methods[best].drafter == "none") return same + " plain decoding's bytes; none is faster than it here.\n";
+  const std::vector<double>& s = outcomes[best].speedups;
+  return same + " plain decoding's bytes; the fastest, " + method_text(c.methods[best]) + ", is " +
+         decimals(median(s), 2) + " times as fast (" + decimals(lowest(s), 2) + " to " + decimals(highest(s), 2) +
+         ").\n";
+}
+
+std::string report_json(const Comparison& c, const Engine& engine, const std::vector<Outcome>& outcomes) {
+  nlohmann::ordered_json json = settings_json(c.options, engine);
+  json["repeats"] = outcomes[c.plain].runs.size();
+  json["prompts"] = c.prompts;
+  json["plain_spread"] = plain_spread(c, outcomes);
+  for (size_t m = 0; m < outcomes.size(); m++) {
+    const Outcome& outcome = outcomes[m];
+    nlohmann::ordered_json method = method_json(c.methods[m]);
+    method["method"] = method_text(c.methods[m]);
+    method["exact"] = promise_of(c.methods[m]) == Promise::kSameBytes;
+    method["biased"] = promise_of(c.methods[m]) == Promise::kBiased;
+    method["identical"] = outcome.difference.empty();
+    method["first_difference"] = outcome.difference;
+    method["tokens_per_second"] = median(speeds(outcome));
+    method["speedup"] = median(outcome.speedups);
+    method["speedup_lowest"] = lowest(outcome.speedups);
+    method["speedup_highest"] = highest(outcome.speedups);
+    for (size_t r = 0; r < outcome.runs.size(); r++) {
+      nlohmann::ordered_json run = stats_json(engine, outcome.runs[r].stats);
+      run["speedup"] = outcome.speedups[r];
+      method["runs"].push_back(run);
+    }
+    json["methods"].push_back(method);
+  }
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The picture
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (char c : text) {
+    if (c == '&') out += "&amp;";
+    else if (c == '<') out += "&lt;";
+    else if (c == '>') out += "&gt;";
+    else if (c == '"') out += "&quot;";
+    else out += c;
+  }
+  return out;
+}
+
+std::string svg_text(double x, double y, const char* style, const std::string& text) {
+  return "<text x=\"" + decimals(x, 1) + "\" y=\"" + decimals(y, 1) + "\" " + style + ">" + escaped(text) + "</text>\n";
+}
+std::string svg_bar(double x, double y, double width, double height, const char* colour) {
+  return "<rect x=\"" + decimals(x, 1) + "\" y=\"" + decimals(y, 1) + "\" width=\"" + decimals(width, 1) +
+         "\" height=\"" + decimals(height, 1) + "\" fill=\"" + colour + "\"/>\n";
+}
+
+// A bar for each method: its median tokens per second, a whisker from the slowest to the fastest repeat, the speedup.
+std::string picture(const Comparison& c, const Engine& engine, const std::vector<Outcome>& outcomes) {
+  constexpr double kBars = 430, kRight = 240, kTop = 62, kRow = 34, kThick = 20, kBottom = 30, kLetter = 7.6;
+  size_t longest = 0;
+  for (const Method& method : c.methods) longest = std::max(longest, method_text(method).size());
+  const double left = 26 + kLetter * double(longest);
+  const double width = std::max(left + kBars + kRight, 26 + 6.4 * double(circumstances(c, engine).size())),
+               height = kTop + kRow * double(outcomes.size()) + kBottom;
+  double most = 0;
+  for (const Outcome& outcome : outcomes) most = std::max(most, highest(speeds(outcome)));
+  const auto at = [&](double speed) { return left + kBars * ratio(speed, most); };
+  std::string svg = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + decimals(width, 0) + " " +
+                    decimals(height, 0) + "\" width=\"" + decimals(width, 0) + "\" height=\"" + decimals(height, 0) +
+                    "\" font-family=\"sans-serif\" font-size=\"13\" fill=\"#222\">\n" +
+                    svg_bar(0, 0, width, height, "#ffffff");
+  svg += svg_text(16, 24, "font-size=\"16\" font-weight=\"bold\"", "Tokens per second, and times plain decoding");
+  svg += svg_text(16, 44, "font-size=\"11\" fill=\"#666\"", circumstances(c, engine));
+  for (size_t m = 0; m < outcomes.size(); m++) {
+    const std::vector<double> speed = speeds(outcomes[m]);
+    const double y = kTop + kRow * double(m), middle = y + kThick / 2, slow = at(lowest(speed)),
+                 fast = at(highest(speed));
+    const char* colour = c.methods[m].drafter == "none"                 ? "#9aa3ad"
+                         : promise_of(c.methods[m]) == Promise::kBiased ? "#e0a458"
+                                                                        : "#4c8eda";
+    svg += svg_text(left - 10, middle + 4.5, "text-anchor=\"end\"", method_text(c.methods[m]));
+    svg += svg_bar(left, y, at(median(speed)) - left, kThick, colour);
+    svg += svg_bar(slow, middle - 0.75, std::max(fast - slow, 1.0), 1.5, "#222");
+    for (double end : {slow, fast}) svg += svg_bar(end - 0.75, middle - 5, 1.5, 10, "#222");
+    std::string label = thousands(median(speed)) + " tok/s";
+    if (m != c.plain)
+      label += ", " + times(median(outcomes[m].speedups)) + " (" + decimals(lowest(outcomes[m].speedups), 2) + " to " +
+               decimals(highest(outcomes[m].speedups), 2) + ")";
+    if (promise_of(c.methods[m]) == Promise::kBiased) label += ", biased";
+    svg += svg_text(std::max(fast, at(median(speed))) + 8, middle + 4.5, "", label);
+  }
+  svg += svg_text(left, height - 10, "font-size=\"11\" fill=\"#666\"",
+                  "bar: median of " + count(double(outcomes[0].runs.size()), "repeat") +
+                      "; whisker: slowest to fastest; speedups are paired, lowest to highest");
+  return svg + "</svg>\n";
+}
+
+void read_command_line(Comparison& c, const Given& given, const std::string& name) {
+  check_options(c.options);
+  c.methods = parse_methods(c.methods_text, c.options.settings.budget);
+  check_one_given(given, {"--prompt", "--prompt_file", "--prompts"}, name);
+  const auto is_plain = [](const Method& method) { return method.drafter == "none"; };
+  if (std::none_of(c.methods.begin(), c.methods.end(), is_plain))
+    c.methods.insert(c.methods.begin(), Method{"none", "auto", "match"});
+  c.plain = size_t(std::find_if(c.methods.begin(), c.methods.end(), is_plain) - c.methods.begin());
+  c.options.settings.rows = 1;
+  for (const Method& method : c.methods)
+    c.options.settings.rows = std::max(c.options.settings.rows, most_nodes(method, c.options.settings.budget) + 1);
+}
+
+}  // namespace
+
+int compare_command(int argc, char** argv) {
+  Comparison c;
+  const Command command = describe(c);
+  const Given given = parse_flags(command, argc, argv);
+  if (given.help) return 0;
+  read_command_line(c, given, command.name);
+  if (given.has("--json")) check_writable(c.json_file);
+  if (given.has("--svg")) check_writable(c.svg_file);
+  if (given.has("--prompts")) c.prompts = read_prompts_jsonl(read_file(c.prompts_file), printable(c.prompts_file, 300));
+  else c.prompts = {read_prompt(c.options, given)};
+
+  Engine engine(c.options.settings);
+  watch_interrupts();
+  const std::vector<Outcome> outcomes = run_all(c, engine);
+  const size_t repeats = outcomes[c.plain].runs.size();
+  if (repeats == 0)
+    throw std::runtime_error("stopped: compare: not one repeat was complete, so there is nothing to show");
+
+  print_out(circumstances(c, engine) + ", " + count(double(repeats), "repeat") + "\n\n" + table(c, outcomes) + "\n");
+  const std::vector<std::string> wrong = broken(c, outcomes);
+  if (wrong.empty()) print_out(verdict(c, outcomes));
+  if (plain_spread(c, outcomes) > 0.15) {
+    const std::vector<double> plain = speeds(outcomes[c.plain]);
+    print_out("Plain decoding itself ran at " + thousands(lowest(plain)) + " to " + thousands(highest(plain)) +
+              " tok/s: something else was busy on this machine, so judge by lowest and highest.\n");
+  }
+  print_out("", true);
+  if (given.has("--json")) write_file(c.json_file, report_json(c, engine, outcomes));
+  if (given.has("--svg")) write_file(c.svg_file, picture(c, engine, outcomes));
+  if (!wrong.empty())
+    throw std::runtime_error("the text is not plain decoding's: " + wrong[0] +
+                             ": this is a bug of nanospec: report the command line");
+  return interrupted() ? kInterruptedStatus : 0;
+}
+
+}  // namespace nanospec

@@ -1,0 +1,140 @@
+// nanospec.cu: the program. Here target, drafter, shape and rule meet; the commands themselves lie in commands/.
+//
+// This is the one file of the program that sees the model, and so the one that is compiled for each machine: by the
+// C++ compiler for build/nanospec, by nvcc for build/nanospec-cuda. In order: the Engine that the commands ask; the
+// table of commands; main. It holds no loop of decoding (decode.h) and no arithmetic.
+#include <map>
+#include <stdexcept>
+
+#include "commands/commands.h"
+#include "model.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Engine
+
+namespace {
+
+bool wants_cuda(const std::string& device) {
+  if (device == "cpu" || (device == "auto" && !cuda_available())) return false;
+  if (cuda_available()) return true;
+#ifdef __CUDACC__
+  throw std::runtime_error("there is no CUDA device: --device cuda: use --device cpu, or look what nvidia-smi says");
+#else
+  throw std::runtime_error(
+      "this program was built without CUDA: --device cuda: run build/nanospec-cuda, which make "
+      "builds where it finds nvcc");
+#endif
+}
+
+}  // namespace
+
+struct Engine::Parts {
+  Settings settings;
+  Loaded loaded;
+  Target target;
+  std::map<std::string, std::unique_ptr<Drafter>> drafters;  // by name
+  std::vector<double> cost;                                  // of a forward, for `auto`; measured when first needed
+
+  Parts(const Settings& s, Loaded l)
+      : settings(s),
+        loaded(std::move(l)),
+        target(loaded.config, loaded.weights.data(), s.dtype == "bf16" ? Dtype::bf16 : Dtype::fp32,
+               wants_cuda(s.device), s.threads, s.rows) {
+    loaded.weights = {};  // the target has its own
+  }
+};
+
+Engine::Engine(const Settings& settings) : parts_(new Parts(settings, load_model(settings.model))) {}
+Engine::~Engine() = default;
+
+std::vector<int> Engine::encode(const std::string& text, const std::string& what) const {
+  return parts_->loaded.tokenizer.encode(text, what);
+}
+const std::string& Engine::decode(int token) const { return parts_->loaded.tokenizer.decode(token); }
+const Config& Engine::config() const { return parts_->loaded.config; }
+std::string Engine::device() const { return parts_->target.cuda() ? "cuda" : "cpu"; }
+int Engine::threads() const { return parts_->target.threads(); }
+double Engine::weight_bytes() const { return double(parts_->target.weight_bytes()); }
+
+Generated Engine::generate(const Method& method, const Sampling& sampling, const std::vector<int>& prompt,
+                           int max_new_tokens, const std::function<bool(int)>& on_token) {
+  Parts& p = *parts_;
+  if (!p.drafters.count(method.drafter))
+    p.drafters[method.drafter] = load_drafter(method.drafter, p.settings.model, p.target.vocab_size());
+  Drafter* drafter = p.drafters[method.drafter].get();  // null: plain decoding
+
+  Decoding decoding;
+  decoding.shape = parse_shape(method.shape, p.settings.budget);
+  decoding.rule = parse_rule(method.verify);
+  decoding.sampling = sampling;
+  decoding.max_new_tokens = max_new_tokens;
+  if (drafter && decoding.shape.kind == Shape::kAuto) {
+    if (p.cost.empty()) p.cost = measure_cost(p.target, p.settings.budget);
+    set_cost(decoding.shape, p.cost);
+  }
+
+  Generated generated;
+  std::vector<int> text = prompt;
+  generated.stats = nanospec::generate(p.target, drafter, decoding, text, on_token);
+  generated.tokens.assign(text.begin() + long(prompt.size()), text.end());
+  return generated;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Commands
+
+namespace {
+
+constexpr const char* kVersion = "nanospec 0.1";
+
+struct CommandLine {
+  const char* name;
+  int (*run)(int argc, char** argv);
+  const char* what;
+};
+constexpr CommandLine kCommands[] = {
+    {"generate", generate_command, "continue a prompt: plain, or speculating"},
+    {"compare", compare_command, "decode by several methods and say what each gains"},
+};
+
+std::string help() {
+  std::string text =
+      "Generates text with a small GPT, by tree-based speculative decoding: faster than one token at a time,\n"
+      "and the same text, byte for byte.\n"
+      "Usage: nanospec COMMAND [FLAGS]\n\nCommands:\n";
+  for (const CommandLine& command : kCommands)
+    text += "  " + std::string(command.name) + std::string(24 - std::string(command.name).size(), ' ') + command.what +
+            "\n";
+  return text +
+         "\nFlags:\n"
+         "  --help, -h              show this and end; nanospec COMMAND --help shows a command's flags\n"
+         "  --version               show the version and end\n"
+         "\nExamples:\n"
+         "  nanospec generate --model runs/small --prompt \"ROMEO:\"\n"
+         "  nanospec compare --model runs/small --prompt \"ROMEO:\"\n";
+}
+
+int nanospec_program(int argc, char** argv) {
+  const std::string word = argc > 1 ? argv[1] : "";
+  std::vector<std::string> names;
+  for (const CommandLine& command : kCommands) {
+    if (word == command.name) return command.run(argc - 1, argv + 1);
+    names.push_back(command.name);
+  }
+  if (argc < 2)
+    throw std::invalid_argument(
+        "a command is missing: nanospec: nanospec --help lists the commands, for instance "
+        "nanospec generate --model runs/small --prompt \"ROMEO:\"");
+  if (word == "--help" || word == "-h") return print_out(help()), 0;
+  if (word == "--version") return print_out(std::string(kVersion) + "\n"), 0;
+  if (word[0] == '-') check_word("flag", word, "nanospec, where a command is due", {"--help", "--version"});
+  check_word("command", word, "nanospec", names);
+  return 2;
+}
+
+}  // namespace
+}  // namespace nanospec
+
+int main(int argc, char** argv) { return nanospec::run_program("nanospec", nanospec::nanospec_program, argc, argv); }

@@ -1,0 +1,518 @@
+// tests/test_commands.cpp: the command line, and the commands over an engine whose answers are written down here.
+//
+// In order: flags and their errors; how a program ends; numbers and tables for people; methods; generate; compare.
+// The Engine below stands in for nanospec.cu's: a token is a character, and speed is scripted.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+
+#include "../commands/commands.h"
+
+using namespace nanospec;
+
+// ---------------------------------------------------------------------------------------------------------------
+// The engine of these tests
+
+namespace {
+
+struct Call {
+  std::string method;
+  std::vector<int> prompt;
+};
+std::vector<Call> calls;
+std::function<Generated(const Method&, int max_new_tokens)> script;  // what the next call answers
+
+// "abcd...": the text that every exact method must print.
+std::vector<int> alphabet(int n) {
+  std::vector<int> tokens;
+  for (int i = 0; i < n; i++) tokens.push_back('a' + i % 26);
+  return tokens;
+}
+
+Generated steady(const Method& method, int n) {
+  const bool plain = method.drafter == "none";
+  Generated g;
+  g.tokens = alphabet(n);
+  g.stats.tokens = n;
+  g.stats.target_forwards = plain ? n : n / 2;
+  g.stats.accept_histogram = plain ? std::vector<int64_t>{0, n} : std::vector<int64_t>{0, 0, n / 2};
+  g.stats.drafted_nodes = plain ? 0 : 2 * n;
+  g.stats.seconds = plain ? 1.0 : 0.5;
+  g.stats.seconds_forward = g.stats.seconds * 0.8;
+  return g;
+}
+
+struct Folder {  // for the files of one test
+  std::string path;
+  Folder() {
+    char name[] = "/tmp/nanospec_test_XXXXXX";
+    path = mkdtemp(name);
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string file(const std::string& name) const { return path + "/" + name; }
+};
+
+// Runs f with one of the process's outputs (1 or 2) going to a file, and returns what came.
+template <class F>
+std::string captured(int output, F f) {
+  fflush(stdout), fflush(stderr);
+  const Folder folder;
+  const int kept = dup(output);
+  FILE* file = fopen(folder.file("out").c_str(), "w");
+  dup2(fileno(file), output);
+  try {
+    f();
+  } catch (...) {
+    fflush(stdout), fflush(stderr);
+    dup2(kept, output), close(kept), fclose(file);
+    throw;
+  }
+  fflush(stdout), fflush(stderr);
+  dup2(kept, output), close(kept), fclose(file);
+  return read_file(folder.file("out"));
+}
+
+using Words = std::vector<std::string>;
+std::vector<char*> arguments(Words& words) {
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(&word[0]);
+  return argv;
+}
+
+// Runs a command in silence on standard error and returns its standard output.
+std::string run(int (*command)(int, char**), Words words, int expected_status = 0) {
+  words.insert(words.begin(), "command");
+  calls.clear();
+  std::string out;
+  captured(2, [&] {
+    out = captured(1, [&] {
+      std::vector<char*> argv = arguments(words);
+      CHECK(command(int(argv.size()), argv.data()) == expected_status);
+    });
+  });
+  return out;
+}
+
+// The line of the exception that f throws; fails when it throws none of that kind.
+template <class Exception, class F>
+std::string line_of(F f) {
+  try {
+    f();
+  } catch (const Exception& error) { return error.what(); }
+  FAIL("nothing was thrown");
+  return "";
+}
+#define BAD_COMMAND_LINE(...) line_of<std::invalid_argument>([&] { __VA_ARGS__; })
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+namespace nanospec {
+struct Engine::Parts {
+  Settings settings;
+  Config config;
+};
+Engine::Engine(const Settings& settings) : parts_(new Parts{settings, {}}) {}
+Engine::~Engine() = default;
+std::vector<int> Engine::encode(const std::string& text, const std::string&) const {
+  return {text.begin(), text.end()};
+}
+const std::string& Engine::decode(int token) const {
+  static std::vector<std::string> symbols;
+  for (int c = int(symbols.size()); c < 128; c++) symbols.push_back(std::string(1, char(c)));
+  return symbols[size_t(token)];
+}
+Generated Engine::generate(const Method& method, const Sampling&, const std::vector<int>& prompt, int max_new_tokens,
+                           const std::function<bool(int)>& on_token) {
+  calls.push_back({method_text(method), prompt});
+  const Generated generated = script(method, max_new_tokens);
+  for (int token : generated.tokens)
+    if (!on_token(token)) break;
+  return generated;
+}
+const Config& Engine::config() const { return parts_->config; }
+std::string Engine::device() const { return "cpu"; }
+int Engine::threads() const { return parts_->settings.threads; }
+double Engine::weight_bytes() const { return 1e6; }
+}  // namespace nanospec
+
+// ---------------------------------------------------------------------------------------------------------------
+// Flags
+
+namespace {
+
+struct Values {
+  std::string data, prompt, device = "auto";
+  int n_layer = 4;
+  uint64_t seed = 1;
+  float temperature = 1;
+  bool quiet = false;
+};
+
+Given parse(Values& v, Words words) {
+  const Command command{"program",
+                        "What it does.",
+                        "program --data a.txt\n",
+                        {heading("First"),
+                         {"--data", "FILE", &v.data, "the text", required()},
+                         {"--prompt", "TEXT", &v.prompt, "the start"},
+                         {"--n_layer", "N", &v.n_layer, "layers", from(1, 100)},
+                         heading("Second"),
+                         {"--seed", "N", &v.seed, "the seed"},
+                         {"--temperature", "T", &v.temperature, "warmth", above(0, 10)},
+                         {"--device", "WORD", &v.device, "where", one_of({"auto", "cpu", "cuda"})},
+                         {"--quiet", "", &v.quiet, "silence"}}};
+  words.insert(words.begin(), "program");
+  const std::vector<char*> argv = arguments(words);
+  return parse_flags(command, int(argv.size()), argv.data());
+}
+
+}  // namespace
+
+TEST_CASE("flags: values go where the table says, and only those given") {
+  Values v;
+  const Given given = parse(v, {"--data", "a b.txt", "--n_layer=7", "--temperature", "0.25", "--quiet"});
+  CHECK(v.data == "a b.txt");
+  CHECK(v.n_layer == 7);
+  CHECK(v.temperature == 0.25f);
+  CHECK(v.quiet);
+  CHECK(v.seed == 1);
+  CHECK(v.device == "auto");
+  CHECK(given.has("--n_layer"));
+  CHECK(!given.has("--seed"));
+  CHECK(!given.help);
+}
+
+TEST_CASE("flags: the last of two counts; texts may be empty, or look like anything") {
+  Values v;
+  parse(v, {"--data", "x", "--data", "y", "--prompt", "", "--seed", "18446744073709551615"});
+  CHECK(v.data == "y");
+  CHECK(v.prompt == "");
+  CHECK(v.seed == 18446744073709551615ull);
+  for (const std::string text : {"--x", "-5", "a=b", "[a,b]", "{}", "\"q\"", "two\nlines", " ", "na\xc3\xafve", "--"}) {
+    Values w;
+    parse(w, {"--data", "x", "--prompt=" + text, "--quiet"});
+    CHECK(w.prompt == text);
+    CHECK(w.quiet);
+    parse(w, {"--data", "x", "--prompt", text, "--n_layer", "9"});
+    CHECK(w.prompt == text);
+    CHECK(w.n_layer == 9);
+  }
+  parse(v, {"--data", "x", "--prompt=", "--quiet"});
+  CHECK(v.prompt == "");
+  CHECK(v.quiet);
+}
+
+TEST_CASE("flags: each mistake has its line, with what to type") {
+  Values v;
+  CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--temprature", "1"})), "did you mean --temperature?"));
+  CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--n-layer=1"})), "did you mean --n_layer?"));
+  CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "y"})), "surplus word 'y'"));
+  CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "-q"})), "unknown flag '-q'"));
+  CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--seed"})), "a value is missing: --seed"));
+  CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "--quiet"})), "a value is missing: --data"));
+  CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--quiet=yes"})), "a switch takes no value: --quiet"));
+  CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--quiet"})), "add --data FILE"));
+  CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--device", "gpu"})),
+                 "did you mean cpu? known: auto, cpu, cuda"));
+  const std::string escaped = BAD_COMMAND_LINE(parse(v, {"--data", "x", "--a\nb"}));
+  CHECK(escaped.find('\n') == std::string::npos);
+}
+
+TEST_CASE("flags: numbers are whole texts, finite and in range") {
+  Values v;
+  for (const char* text : {"x", "", " 1", "1 ", "1x", "nan", "-nan", "inf", "-inf", "infinity", "0x10", "+1", "1,5"})
+    CHECK(
+        contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--temperature", text})), "is not a number: --temperature"));
+  for (const char* text : {"-1", "0", "-0", "10.001", "1e999", "-1e999", "1e-999"})
+    CHECK(
+        contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--temperature", text})), "is out of range: --temperature"));
+  for (const char* text : {"x", "", "1.5", "1e1", "0x1", "+1", "--1", "-", "1-"})
+    CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--n_layer", text})), "is not a whole number: --n_layer"));
+  for (const char* text : {"0", "-1", "101", "2147483648", "4294967297", "99999999999999999999"})
+    CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--n_layer", text})),
+                   "is out of range: --n_layer: give a whole number from 1 to 100"));
+  for (const char* text : {"-1", "18446744073709551616"})
+    CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--seed", text})), "is out of range: --seed"));
+  for (const char* text : {"10", "1e-3", "1.e0", ".5", "0.1"}) parse(v, {"--data", "x", "--temperature", text});
+  CHECK(v.temperature == 0.1f);
+  CHECK(parse_number("-2.5e-3", "here") == -2.5e-3);
+  CHECK(parse_int("-2147483648", "here") == std::numeric_limits<int>::min());
+}
+
+TEST_CASE("flags: --help shows every flag, its default and the examples, and asks for nothing else") {
+  Values v;
+  Given given;
+  const std::string help = captured(1, [&] { given = parse(v, {"--n_layer", "2", "--help"}); });
+  CHECK(given.help);
+  for (const char* part :
+       {"What it does.", "First:", "Second:", "--data FILE", "(required)", "--n_layer N", "layers (4)", "--seed N",
+        "--temperature T", "auto, cpu, cuda (auto)", "--quiet                 silence\n", "\n  program --data a.txt\n"})
+    CHECK_MESSAGE(contains(help, part), part);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Ending
+
+namespace {
+std::function<int()> body;
+int program(int, char**) { return body(); }
+int status_of(const std::function<int()>& f, std::string& line) {
+  body = f;
+  int status = -1;
+  line = captured(2, [&] { status = run_program("prog", program, 0, nullptr); });
+  return status;
+}
+}  // namespace
+
+TEST_CASE("a program ends with one line and the right status") {
+  std::string line;
+  CHECK(status_of([] { return 0; }, line) == 0);
+  CHECK(line == "");
+  CHECK(status_of([]() -> int { throw std::invalid_argument("a: b: c"); }, line) == 2);
+  CHECK(line == "prog: a: b: c\n");
+  CHECK(status_of([]() -> int { throw std::runtime_error("a\nb\x1b[2J"); }, line) == 1);
+  CHECK(line == "prog: a b [2J\n");
+  CHECK(status_of([]() -> int { throw std::bad_alloc(); }, line) == 1);
+  CHECK(contains(line, "prog: out of memory: "));
+  CHECK(status_of([]() -> int { return int(std::vector<int>().at(0)); }, line) == 1);
+  CHECK(status_of([]() -> int { return std::vector<char>(size_t(-1)).at(0); }, line) == 1);
+  CHECK(contains(line, "prog: out of memory: "));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Numbers and tables
+
+TEST_CASE("numbers for people") {
+  CHECK(thousands(0) == "0");
+  CHECK(thousands(999.4) == "999");
+  CHECK(thousands(1234567) == "1,234,567");
+  CHECK(thousands(-1234) == "-1,234");
+  CHECK(duration(0.00123) == "1.23 ms");
+  CHECK(duration(0.5) == "500 ms");
+  CHECK(duration(4.25) == "4.2 s");
+  CHECK(duration(59.97) == "1 min 00 s");
+  CHECK(duration(185) == "3 min 05 s");
+  CHECK(duration(2 * 3600 + 7 * 60) == "2 h 07 min");
+  CHECK(bytes_text(512) == "512 bytes");
+  CHECK(bytes_text(42.6e6) == "42.6 MB");
+  CHECK(time_left(1, 4, 2) == "6.0 s left");
+  CHECK(time_left(0, 4, 2) == "");
+  CHECK(count(1, "token") == "1 token");
+  CHECK(count(1200, "token") == "1,200 tokens");
+}
+
+TEST_CASE("a table's columns line up, also with letters of several bytes") {
+  CHECK(format_table({{"name", "n"}, {"na\xc3\xafve", "7"}, {"x", "1,234"}}, "lr") ==
+        "name       n\n-----  -----\nna\xc3\xafve      7\nx      1,234\n");
+}
+
+TEST_CASE("sha256: the known answers of FIPS 180-4") {
+  CHECK(sha256("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  CHECK(sha256("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  CHECK(sha256(std::string(1000000, 'a')) == "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Methods
+
+TEST_CASE("methods: drafter, shape, rule") {
+  const std::vector<Method> methods =
+      parse_methods(" none;bigram chain:4 ; bigram  tree:3x2 verify=independent;bigram;", 64);
+  REQUIRE(methods.size() == 4);
+  CHECK(method_text(methods[0]) == "none");
+  CHECK(method_text(methods[1]) == "bigram chain:4");
+  CHECK(method_text(methods[2]) == "bigram tree:3x2 verify=independent");
+  CHECK(method_text(methods[3]) == "bigram auto");
+  CHECK(promise_of(methods[0]) == Promise::kSameBytes);
+  CHECK(promise_of(methods[1]) == Promise::kSameBytes);
+  CHECK(promise_of(methods[2]) == Promise::kBiased);
+  CHECK(promise_of({"bigram", "chain:2", "rejection"}) == Promise::kSameDistribution);
+  CHECK(most_nodes(methods[0], 64) == 0);
+  CHECK(most_nodes(methods[1], 64) == 4);
+  CHECK(most_nodes(methods[2], 64) == 14);
+  CHECK(most_nodes(methods[3], 64) == 64);
+}
+
+TEST_CASE("methods: mistakes name the method and the nearest word") {
+  CHECK(contains(BAD_COMMAND_LINE(parse_methods("none; bigrams chain:4", 64)), "did you mean bigram?"));
+  CHECK(contains(BAD_COMMAND_LINE(parse_methods("none; bigrams chain:4", 64)), "method 2"));
+  CHECK(contains(BAD_COMMAND_LINE(parse_methods("bigram chian:4", 64)), "chain"));
+  CHECK(contains(BAD_COMMAND_LINE(parse_methods("bigram chain:4 verify=matchh", 64)), "match"));
+  CHECK(contains(BAD_COMMAND_LINE(parse_methods("bigram chain:4 verfy=match", 64)), "did you mean verify?"));
+  CHECK(contains(BAD_COMMAND_LINE(parse_methods("bigram chain:4 chain:5", 64)), "surplus word 'chain:5'"));
+  CHECK(contains(BAD_COMMAND_LINE(parse_methods("", 64)), "there is no method"));
+  CHECK(contains(BAD_COMMAND_LINE(parse_methods(" ; ;", 64)), "there is no method"));
+  for (const char* part : {"65", "64"}) CHECK(contains(BAD_COMMAND_LINE(parse_methods("bigram chain:65", 64)), part));
+  CHECK_THROWS_AS(parse_methods("bigram tree:3x2 verify=rejection", 64), std::invalid_argument);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// generate
+
+TEST_CASE("generate: standard output gets prompt and text, the statistics go to their file") {
+  script = steady;
+  const Folder folder;
+  const Words words = {
+      "--model", "m",       "--prompt", "Hi\n",    "--max_new_tokens",   "30", "--threads", "3", "--temperature",
+      "0.7",     "--shape", "chain:2",  "--stats", folder.file("s.json")};
+  const std::string expected = "Hi\nabcdefghijklmnopqrstuvwxyzabcd";
+  CHECK(run(generate_command, words) == expected);
+  REQUIRE(calls.size() == 1);
+  CHECK(calls[0].prompt == std::vector<int>{'H', 'i', '\n'});
+  const Json stats = Json::parse(read_file(folder.file("s.json")));
+  for (const char* field : {"tokens",
+                            "seconds",
+                            "prefill_seconds",
+                            "tokens_per_second",
+                            "target_forwards",
+                            "slide_prefills",
+                            "acceptance_length",
+                            "accept_histogram",
+                            "drafted_nodes",
+                            "seconds_draft",
+                            "seconds_forward",
+                            "seconds_verify",
+                            "seconds_keep",
+                            "device",
+                            "dtype",
+                            "threads",
+                            "drafter",
+                            "shape",
+                            "verify",
+                            "weight_bytes",
+                            "gigabytes_per_second",
+                            "text_sha256",
+                            "peak_bytes"})
+    CHECK_MESSAGE(stats.contains(field), field);
+  CHECK(stats["tokens"] == 30);
+  CHECK(stats["tokens_per_second"] == 60.0);
+  CHECK(stats["acceptance_length"] == 2.0);
+  CHECK(stats["threads"] == 3);
+  CHECK(stats["temperature"] == 0.7);
+  CHECK(stats["drafter"] == "bigram");
+  CHECK(stats["shape"] == "chain:2");
+  CHECK(stats["verify"] == "match");
+  CHECK(stats["gigabytes_per_second"].get<double>() == doctest::Approx(15 * 1e6 / 0.4 / 1e9));
+  CHECK(stats["text_sha256"] == sha256(expected));
+
+  Words streamed = words;
+  streamed.push_back("--stream");
+  CHECK(run(generate_command, streamed) == expected);
+}
+
+TEST_CASE("generate: a prompt from a file, byte for byte") {
+  script = steady;
+  const Folder folder;
+  write_file(folder.file("p.txt"), " two\n\n");
+  CHECK(run(generate_command, {"--model", "m", "--prompt_file", folder.file("p.txt"), "--max_new_tokens", "3"}) ==
+        " two\n\nabc");
+}
+
+TEST_CASE("generate: what it refuses, and with which status") {
+  script = steady;
+  const auto attempt = [](Words words) {
+    words.insert(words.begin(), {"generate", "--model", "m"});
+    std::vector<char*> argv = arguments(words);
+    generate_command(int(argv.size()), argv.data());
+  };
+  CHECK_THROWS_AS(attempt({}), std::invalid_argument);
+  CHECK_THROWS_AS(attempt({"--prompt", "A", "--prompt_file", "x"}), std::invalid_argument);
+  CHECK_THROWS_AS(attempt({"--prompt", "A", "--shape", "tree:9x9"}), std::invalid_argument);
+  CHECK_THROWS_AS(attempt({"--prompt", "A", "--shape", "chain:65"}), std::invalid_argument);
+  CHECK_THROWS_AS(attempt({"--prompt", "A", "--temperature", "1e-9"}), std::invalid_argument);
+  CHECK_THROWS_AS(attempt({"--prompt", ""}), std::runtime_error);
+  CHECK_THROWS_AS(attempt({"--prompt_file", "/nonexistent"}), std::runtime_error);
+  CHECK_THROWS_AS(attempt({"--prompt", "A", "--stats", "/nonexistent/s.json"}), std::runtime_error);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// compare
+
+TEST_CASE("compare: the order rotates, and the plain run of the same repeat is what a speedup is paired with") {
+  double drift = 1;  // every run is slower than the one before it
+  script = [&](const Method& method, int n) {
+    Generated g = steady(method, n);
+    if (calls.size() > 1 && (calls.size() - 2) % 3 == 0) drift *= 2;
+    g.stats.seconds *= drift;
+    return g;
+  };
+  const Folder folder;
+  run(compare_command, {"--model", "m", "--prompt", "A", "--max_new_tokens", "10", "--methods",
+                        "bigram chain:2; none; bigram chain:4", "--repeat", "3", "--json", folder.file("c.json")});
+  Words order;
+  for (const Call& call : calls) order.push_back(call.method);
+  CHECK(order == Words{"none", "bigram chain:2", "none", "bigram chain:4", "none", "bigram chain:4", "bigram chain:2",
+                       "bigram chain:4", "bigram chain:2", "none"});
+  const Json json = Json::parse(read_file(folder.file("c.json")));
+  REQUIRE(json["methods"].size() == 3);
+  const Json& chain = json["methods"][2];
+  CHECK(chain["method"] == "bigram chain:4");
+  CHECK(chain["runs"].size() == 3);
+  CHECK(chain["speedup_lowest"] == 2.0);
+  CHECK(chain["speedup_highest"] == 2.0);
+  CHECK(chain["tokens_per_second"] == 5.0);  // 10, 5 and 2.5
+  CHECK(json["plain_spread"] == 3.0);
+}
+
+TEST_CASE("compare: plain decoding is added where it is not asked for; several prompts are summed") {
+  script = steady;
+  const Folder folder;
+  write_file(folder.file("p.jsonl"), "{\"prompt\": \"A\"}\n{\"prompt\": \"BC\"}\n");
+  const std::string out =
+      run(compare_command, {"--model", "m", "--prompts", folder.file("p.jsonl"), "--max_new_tokens", "8", "--methods",
+                            "bigram chain:2", "--repeat", "2", "--json", folder.file("c.json")});
+  CHECK(calls.size() == 2 + 2 * 2 * 2);
+  CHECK(calls[1].prompt == std::vector<int>{'B', 'C'});
+  CHECK(contains(out, "bigram chain:2"));
+  CHECK(contains(out, "2.00 times as fast (2.00 to 2.00)"));
+  const Json json = Json::parse(read_file(folder.file("c.json")));
+  CHECK(json["methods"][0]["method"] == "none");
+  CHECK(json["methods"][1]["runs"][0]["tokens"] == 16);
+  CHECK(json["methods"][1]["identical"] == true);
+}
+
+TEST_CASE("compare: another text is a bug when the method is exact, and said in words when it is biased") {
+  script = [](const Method& method, int n) {
+    Generated g = steady(method, n);
+    if (method.shape == "chain:3") g.tokens[5] = '!';
+    return g;
+  };
+  const Folder folder;
+  const auto words = [&](const std::string& methods) {
+    return Words{"--model", "m",        "--prompt", "AB",     "--max_new_tokens",    "10",    "--methods",
+                 methods,   "--repeat", "2",        "--json", folder.file("c.json"), "--svg", folder.file("c.svg")};
+  };
+  const std::string biased = run(compare_command, words("none; bigram chain:3 verify=independent"));
+  CHECK(contains(biased, "biased rule, from byte 8"));
+  CHECK(Json::parse(read_file(folder.file("c.json")))["methods"][1]["first_difference"] == "byte 8");
+  CHECK(contains(read_file(folder.file("c.svg")), "biased"));
+  CHECK(contains(run(compare_command, words("none; bigram chain:3 verify=rejection")), "other draws, from byte 8"));
+
+  std::string line;
+  const std::string out = captured(1, [&] {
+    Words broken = words("none; bigram chain:3; bigram chain:2");
+    broken.insert(broken.begin(), {"compare"});
+    std::vector<char*> argv = arguments(broken);
+    line = line_of<std::runtime_error>([&] { compare_command(int(argv.size()), argv.data()); });
+  });
+  CHECK(contains(line, "bigram chain:3 (byte 8)"));
+  CHECK(contains(out, "NO, from byte 8"));
+  CHECK(!contains(out, "times as fast"));
+}
+
+TEST_CASE("compare: the picture is whole and escapes what it is told") {
+  script = steady;
+  const Folder folder;
+  run(compare_command,
+      {"--model", "a<b&c", "--prompt", "A", "--max_new_tokens", "4", "--repeat", "1", "--svg", folder.file("c.svg")});
+  const std::string svg = read_file(folder.file("c.svg"));
+  CHECK(svg.substr(0, 5) == "<svg ");
+  CHECK(svg.substr(svg.size() - 7) == "</svg>\n");
+  CHECK(contains(svg, "a&lt;b&amp;c"));
+}
