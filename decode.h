@@ -47,7 +47,8 @@ void open_window(Target& target, const std::vector<int>& text) {
 // ---------------------------------------------------------------------------------------------------------------
 // What is asked for and what is counted
 
-// All that decides how to decode. Under rule match the text depends on `sampling` alone.
+// All that decides how to decode. Under rule match the text depends on `sampling` alone; under the others on the trees
+// too, and so, with shape auto, on the clock.
 struct Decoding {
   Shape shape;
   Rule rule = Rule::kMatch;

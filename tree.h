@@ -203,11 +203,14 @@ inline Shape parse_shape(const std::string& text, int budget) {
 // drafted. slope[N], the steepness of the greatest convex function below the costs, bounds all that could still be
 // added: k further nodes cost at least k slope[N], whatever k.
 inline void set_cost(Shape& shape, const std::vector<double>& seconds) {
-  const int n = int(seconds.size());
-  shape.cost = seconds, shape.slope.assign(n, std::numeric_limits<double>::infinity());
-  for (int from = 0; from < n; from++)
-    for (int to = from + 1; to < n; to++)
-      shape.slope[from] = std::min(shape.slope[from], (seconds[to] - seconds[from]) / (to - from));
+  const auto slope = [&](int from, int to) { return (seconds[to] - seconds[from]) / (to - from); };
+  shape.cost = seconds, shape.slope.assign(seconds.size(), std::numeric_limits<double>::infinity());
+  std::vector<int> corners;  // of the convex function below the costs right of `from`, the nearest last
+  for (int from = int(seconds.size()) - 1; from >= 0; from--) {
+    while (corners.size() > 1 && slope(from, corners.end()[-2]) <= slope(from, corners.back())) corners.pop_back();
+    if (!corners.empty()) shape.slope[from] = slope(from, corners.back());
+    corners.push_back(from);
+  }
 }
 
 // What a tree must heed in one pass.
@@ -242,19 +245,19 @@ void grow_auto(const Shape& shape, const Limits& limits, Growth& growth, Expand&
   constexpr int kWidth = 8;  // candidates asked for at a node; a ninth is seldom worth a slot
   struct Offer {
     float reach;
-    int parent, rank;                           // the candidate candidates[first[parent] + rank]
+    int parent, rank;                           // the rank-th candidate of node `parent`
     bool operator<(const Offer& other) const {  // the top of the heap is the likeliest; of equal ones the first
       return reach != other.reach ? reach < other.reach : parent > other.parent;
     }
   };
   if (shape.cost.empty()) throw std::logic_error("shape auto knows no costs: call set_cost first");
   const int most = std::min(shape.budget, int(shape.cost.size()) - 1);
-  std::vector<Candidate> candidates(size_t(most + 1) * kWidth);  // of node i from i * kWidth on
-  std::vector<int> count(most + 1, 0);
-  std::vector<Offer> offers;
+  std::vector<Candidate> candidates;              // of node i from i * kWidth on
+  std::vector<int> count;                         // of node i
+  std::vector<Offer> offers;                      // a heap
   const auto offer = [&](int parent, int rank) {  // a node's candidates are offered one at a time: they are sorted
     if (rank >= count[parent]) return;
-    offers.push_back({growth.reach[parent] * candidates[parent * kWidth + rank].chance, parent, rank});
+    offers.push_back({growth.reach[parent] * candidates[size_t(parent) * kWidth + rank].chance, parent, rank});
     std::push_heap(offers.begin(), offers.end());
   };
   int best = 0;
@@ -262,15 +265,16 @@ void grow_auto(const Shape& shape, const Limits& limits, Growth& growth, Expand&
   const auto pays = [&](int n, float reach) { return reach > rate * (shape.slope[n] + limits.expand_seconds); };
   for (int node = 0;;) {
     if (node == most || !pays(node, growth.reach[node])) break;  // its children are no likelier than itself
+    candidates.resize(size_t(node + 1) * kWidth), count.push_back(0);
     if (growth.depth[node] < limits.depth) {
-      expand(&node, 1, kWidth, &candidates[node * kWidth], &count[node]);
+      expand(&node, 1, kWidth, &candidates[size_t(node) * kWidth], &count[node]);
       offer(node, 0);
     }
     if (offers.empty() || !pays(node, offers.front().reach)) break;
     const Offer chosen = offers.front();
     std::pop_heap(offers.begin(), offers.end());
     offers.pop_back();
-    node = growth.add(chosen.parent, candidates[chosen.parent * kWidth + chosen.rank]);
+    node = growth.add(chosen.parent, candidates[size_t(chosen.parent) * kWidth + chosen.rank]);
     offer(chosen.parent, chosen.rank + 1);
     tokens += growth.reach[node];
     const double now = tokens / (shape.cost[node] + node * limits.expand_seconds);

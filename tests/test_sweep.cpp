@@ -4,9 +4,7 @@
 // and is held against plain decoding by memcmp. NANOSPEC_TENTH=1 (the sanitizer run) takes a fixed tenth.
 #include <doctest/doctest.h>
 
-#include <cstdlib>
-
-#include "../decode.h"
+#include "mock.h"
 #include "random.h"
 
 using namespace nanospec;
@@ -60,52 +58,7 @@ const Article& article() {
   return one;
 }
 
-// The target drafts for itself: by a forward of its own, over a cache of its own.
-struct SelfDrafter : Drafter {
-  Target own;
-  std::vector<int> text;
-  std::vector<float> row;
-  SelfDrafter(Dtype dtype, int threads) : own(article().config, article().weights.data(), dtype, false, threads, 65) {
-    vocab = own.vocab_size();
-  }
-  void begin(const int* prompt, int n) override {
-    text.assign(prompt, prompt + n);
-    open_window(own, text);
-  }
-  const float* logits(const Growth& growth, int node) override {
-    std::vector<int> path, depth, end;
-    for (int j = node; j >= 0; j = growth.parent[j]) path.insert(path.begin(), growth.token[j]);
-    for (size_t i = 0; i < path.size(); i++) depth.push_back(int(i)), end.push_back(int(path.size()));
-    own.forward(path.data(), depth.data(), end.data(), int(path.size()));
-    const float* last = own.logits(int(path.size()) - 1);
-    row.assign(last, last + vocab);
-    return row.data();
-  }
-  void committed(const Commit& commit) override {
-    text.insert(text.end(), commit.tokens, commit.tokens + commit.n);
-    open_window(own, text);
-  }
-};
-
-// Every token alike, or always a token that the last one is not followed by.
-struct Careless : Drafter {
-  std::vector<float> row;
-  bool wrong;
-  Careless(int v, bool always_wrong) : row(v), wrong(always_wrong) { vocab = v; }
-  const float* logits(const Growth& growth, int node) override {
-    for (int x = 0; x < vocab; x++)
-      row[x] =
-          wrong ? (x == 0 ? 50.0f : -50.0f) : float(uniform(random_bits(5, uint32_t(growth.token[node]), 90, x, 0)));
-    return row.data();
-  }
-};
-
 Bigram bigram_of(const Article& a) { return Bigram(bigram_table(a.tokens, a.config.vocab_size), a.config.vocab_size); }
-
-bool tenth() {
-  const char* set = std::getenv("NANOSPEC_TENTH");
-  return set && std::string(set) == "1";
-}
 
 std::vector<int> generated(Target& target, Drafter* drafter, const Decoding& decoding, const std::string& prompt,
                            Stats* stats) {
@@ -127,7 +80,7 @@ TEST_CASE("the sweep: every drafter and shape prints the bytes of plain decoding
   };
   const std::vector<Filter> filters = {{0, 1.0f}, {5, 1.0f}, {0, 0.8f}, {12, 0.9f}};
   Bigram bigram = bigram_of(a);
-  Careless random(a.config.vocab_size, false), wrong(a.config.vocab_size, true);
+  RandomDrafter random(a.config.vocab_size);
 
   int generations = 0, different = 0;
   double tokens = 0, forwards = 0;              // of the bigram drafter
@@ -142,7 +95,7 @@ TEST_CASE("the sweep: every drafter and shape prints the bytes of plain decoding
         for (const Filter& filter : filters)
           for (uint64_t seed : {1, 2})
             for (const std::string& prompt : prompts) {
-              if (tenth() && setting++ % 10) continue;
+              if (a_tenth() && setting++ % 10) continue;
               Decoding decoding;
               decoding.sampling.temperature = temperature;
               decoding.sampling.top_k = filter.top_k, decoding.sampling.top_p = filter.top_p;
@@ -156,7 +109,6 @@ TEST_CASE("the sweep: every drafter and shape prints the bytes of plain decoding
               for (size_t s = 0; s < shapes.size(); s++) {
                 Drafter* drafter = &bigram;
                 if (seed == 2 && s % 4 == 1) drafter = &random;
-                if (seed == 2 && s % 4 == 3) drafter = &wrong;
                 decoding.shape = parse_shape(shapes[s], 64);
                 if (decoding.shape.kind == Shape::kAuto) set_cost(decoding.shape, cost);
                 const std::vector<int> text = generated(target, drafter, decoding, prompt, &stats);
@@ -174,7 +126,7 @@ TEST_CASE("the sweep: every drafter and shape prints the bytes of plain decoding
             }
     }
   CHECK(different == 0);
-  CHECK(generations >= (tenth() ? 300 : 3800));
+  CHECK(generations >= (a_tenth() ? 300 : 3800));
   CHECK(tokens / forwards > 1.2);
   MESSAGE(generations << " generations, bigram's acceptance length " << tokens / forwards);
 }
@@ -186,7 +138,8 @@ TEST_CASE("a target that drafts for itself is accepted in full, always") {
         CAPTURE(temperature);
         CAPTURE(shape);
         Target target(article().config, article().weights.data(), dtype, false, 2, 65);
-        SelfDrafter self(dtype, 1);
+        Target own(article().config, article().weights.data(), dtype, false, 1, 65);
+        SelfDrafter<Target> self(own);
         Decoding decoding;
         decoding.shape = parse_shape(shape, 64);
         decoding.sampling.temperature = temperature;
@@ -197,6 +150,25 @@ TEST_CASE("a target that drafts for itself is accepted in full, always") {
         CHECK(stats.target_forwards == 48 / whole);
         CHECK(stats.accept_histogram[whole] == 48 / whole);
       }
+}
+
+TEST_CASE("a drafter that is always wrong changes nothing but speed") {
+  const Article& a = article();
+  Target target(a.config, a.weights.data(), Dtype::fp32, false, 2, 65),
+      own(a.config, a.weights.data(), Dtype::fp32, false, 1, 65);
+  WrongDrafter<Target> wrong(own);
+  for (float temperature : {0.0f, 1.0f})
+    for (const char* shape : {"chain:4", "tree:2x2"}) {
+      Decoding decoding;
+      decoding.shape = parse_shape(shape, 64);
+      decoding.sampling.temperature = temperature;
+      decoding.max_new_tokens = 90;
+      Stats stats;
+      const std::vector<int> plain = generated(target, nullptr, decoding, "the king", &stats);
+      CHECK(generated(target, &wrong, decoding, "the king", &stats) == plain);
+      CHECK(stats.target_forwards == 90);
+      CHECK(stats.drafted_nodes > 90);
+    }
 }
 
 TEST_CASE("a 300-character prompt continues as when it was itself generated") {

@@ -290,6 +290,19 @@ TEST_CASE("auto: the slope bounds what any number of further nodes costs") {
   CHECK(shape.slope[1] == doctest::Approx(0.1));
   CHECK(shape.slope[2] == doctest::Approx(1));
   CHECK(shape.slope[3] == std::numeric_limits<double>::infinity());
+  std::mt19937 random(3);
+  for (int round = 0; round < 50; round++) {
+    std::vector<double> cost;
+    const int sizes = 1 + int(random() % 60);
+    for (int n = 0; n < sizes; n++) cost.push_back(double(random() % 1000) / 10 + n);
+    set_cost(shape, cost);
+    for (size_t from = 0; from < cost.size(); from++) {
+      double least = std::numeric_limits<double>::infinity();
+      for (size_t to = from + 1; to < cost.size(); to++)
+        least = std::min(least, (cost[to] - cost[from]) / double(to - from));
+      if (from + 1 < cost.size()) CHECK(shape.slope[from] == doctest::Approx(least));
+    }
+  }
 }
 
 TEST_CASE("auto: the best prefix of the likeliest nodes, as if all had been tried") {
