@@ -524,16 +524,19 @@ inline void attention_twin(const Team& team, const Attention<float>& s) {
         for (int t = 0; t < rows; t++) {
           float* p = scores + t * most;
           int seen = past;
-          for (int j = first; j <= row + t; j++)
-            if (causal || f.sees(row + t, j)) p[seen++] = p[past + j - first];
-          const float scale = s.scale(), top = scale * solo.largest<float>(seen, [=](int i) { return p[i]; });
-          solo.each(seen, [=](int i) { p[i] = exp(p[i] * scale - top); });
-          total[t] = solo.sum<float>(seen, [=](int i) { return p[i]; });
+          if (causal) seen += row + t - first + 1;
+          else
+            for (int j = first; j <= row + t; j++)
+              if (f.sees(row + t, j)) p[seen++] = p[past + j - first];
+          // Up to a whole number of vectors, what is not seen weighs nothing: a zero leaves a sum as it is.
+          const int whole = smaller(most, (keys + kLanes - 1) / kLanes * kLanes);
+          for (int i = seen; i < whole; i++) p[i] = -Format<float>::kInfinity;
+          const float scale = s.scale(), top = scale * solo.largest<float>(whole, [=](int i) { return p[i]; });
+          solo.each(whole, [=](int i) { p[i] = exp(p[i] * scale - top); });
+          total[t] = solo.sum<float>(whole, [=](int i) { return p[i]; });
           if (s.log_sum) s.log_sum[(row + t) * s.n_head + head] = top + log(total[t]);
           if (s.dropout.rate > 0)
             for (int i = 0; i < seen; i++) p[i] *= s.keep(row + t, head, i);
-          if (causal)
-            for (int i = seen; i < keys; i++) p[i] = 0;  // a zero weight leaves a sum as it is
         }
         TileArguments<float> pv;
         pv.k = causal ? keys : past;
@@ -613,7 +616,7 @@ inline void attention_backward_twin(const Team& team, const AttentionBackward<fl
           const float delta = Solo{}.sum<float>(D, [=](int d) { return du[d] * o[d]; });
           float *pt = p + size_t(t) * most, *dst = ds + size_t(t) * most;
           const int seen = past + i - first + 1;
-          Solo{}.each(seen, [=](int j) { pt[j] = exp(pt[j] * scale - log_sum); });
+          Solo{}.each(keys, [=](int j) { pt[j] = exp(pt[j] * scale - log_sum); });
           for (int j = seen; j < keys; j++) pt[j] = 0;
           if (!causal)
             for (int j = first; j <= i; j++)

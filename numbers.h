@@ -17,6 +17,7 @@
 #define HD
 #define CALLS_EITHER
 #endif
+#define HD_INLINE HD __attribute__((always_inline)) inline  // a call left in a loop would keep it from being vectorized
 
 // A loop whose iterations do not depend on each other: the compiler may vectorize it without proving that.
 #if defined(__clang__)
@@ -128,7 +129,7 @@ struct Format<double> {
 
 // first if condition, else second, as arithmetic on the bits: gcc makes `?:` a branch, and branches stop vectorization.
 template <class T>
-HD inline T choose(bool condition, T first, T second) {
+HD_INLINE T choose(bool condition, T first, T second) {
   using Bits = typename Format<T>::Bits;
   const Bits mask = Bits(0) - Bits(condition);
   return bits_as<T>(Bits((bits_as<Bits>(first) & mask) | (bits_as<Bits>(second) & ~mask)));
@@ -136,26 +137,26 @@ HD inline T choose(bool condition, T first, T second) {
 
 // c0 + c1 x + c2 x^2 + ..., two terms at a time, xx = x^2: half the steps that wait for each other of Horner's rule.
 template <class T>
-HD inline T terms(T, T, double c0) {
+HD_INLINE T terms(T, T, double c0) {
   return T(c0);
 }
 template <class T>
-HD inline T terms(T x, T, double c0, double c1) {
+HD_INLINE T terms(T x, T, double c0, double c1) {
   return fused(T(c1), x, T(c0));
 }
 template <class T, class... Rest>
-HD inline T terms(T x, T xx, double c0, double c1, Rest... rest) {
+HD_INLINE T terms(T x, T xx, double c0, double c1, Rest... rest) {
   return fused(terms(x, xx, rest...), xx, fused(T(c1), x, T(c0)));
 }
 template <class T, class... Coefficients>
-HD inline T polynomial(T x, Coefficients... c) {
+HD_INLINE T polynomial(T x, Coefficients... c) {
   return terms(x, x * x, c...);
 }
 
 // exp(x) for x from kLogLeast to kLogMost: 2^n exp(r), n = round(x / ln 2), r = x - n ln 2, |r| <= ln(2) / 2 (Cody and
 // Waite 1980); exp(r) = 1 + r + r^2 q(r), and n is added to the exponent's bits. Any other x gives rubbish.
 template <class T>
-HD inline T exp_normal(T x) {
+HD_INLINE T exp_normal(T x) {
   using F = Format<T>;
   using Bits = typename F::Bits;
   const T rounded = fused(x, T(1.4426950408889634), F::kRounder);
@@ -177,7 +178,7 @@ HD inline T exp_normal(T x) {
 // exp(x), any x: +inf above the largest number, 0 below the smallest normal one; exp(0) is 1.
 // Greatest error: float 1.02 ulp, double 1.06 ulp.
 template <class T>
-HD inline T exp(T x) {
+HD_INLINE T exp(T x) {
   using F = Format<T>;
   const T within = choose(x >= F::kLogLeast, exp_normal(x), T(0));
   return choose(x <= F::kLogMost, within, x + F::kInfinity);  // +inf, or NaN for NaN
@@ -188,7 +189,7 @@ HD inline T exp(T x) {
 // relatively accurate near 1). log(1) is 0; log(x) is -inf for zero and the subnormals, NaN for x < 0.
 // Greatest error: float 0.83 ulp, double 0.86 ulp.
 template <class T>
-HD inline T log(T x) {
+HD_INLINE T log(T x) {
   using F = Format<T>;
   using Bits = typename F::Bits;
   const Bits root = bits_as<Bits>(T(0.70710678118654752)), one = bits_as<Bits>(T(1));
@@ -213,7 +214,7 @@ HD inline T log(T x) {
 // the edge from which erf rounds to 1. Exactly odd. Its error is absolute: a tiny x loses digits, which 1 + erf does
 // not see. Greatest absolute error: float 1.05e-7, double 2.3e-16.
 template <class T>
-HD inline T erf(T x) {
+HD_INLINE T erf(T x) {
   using Bits = typename Format<T>::Bits;
   const Bits sign = bits_as<Bits>(x) & bits_as<Bits>(T(-0.0));
   const T edge = sizeof(T) == 4 ? T(4) : T(6), size = bits_as<T>(Bits(bits_as<Bits>(x) ^ sign));
