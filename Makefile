@@ -42,7 +42,7 @@ GPU := $(if $(NVCC),$(shell nvidia-smi -L 2>/dev/null | head -1))
 COMMANDS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard commands/*.cpp))
 TESTS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard tests/*.cpp))
 PROGRAMS := $(BUILD)/nanospec $(BUILD)/train_gpt
-PACKAGES := g++ nlohmann-json3-dev libcli11-dev doctest-dev libmd-dev ca-certificates curl
+PACKAGES := g++ nlohmann-json3-dev libcli11-dev doctest-dev libmd-dev curl
 
 .PHONY: all say deps data run test tests bench clean format
 all: say $(PROGRAMS) $(if $(NVCC),$(PROGRAMS:=-cuda))
@@ -86,6 +86,10 @@ $(BUILD)/nanospec-cuda: $(BUILD)/nanospec.cuda.o $(COMMANDS)
 	$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ -lmd
 $(BUILD)/train_gpt-cuda: $(BUILD)/train_gpt.cuda.o $(BUILD)/commands/cli.o
 	$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ -lmd
+
+# For tests/reference/hf_check.py.
+$(BUILD)/dump_logits: tests/reference/dump_logits.cpp $(BUILD)/flags
+	$(CXX) $(CXXFLAGS) -MMD $< -o $@ $(LIBS)
 
 # ----------------------------------------------------------------------------------------------------------------
 # Run
