@@ -44,7 +44,7 @@ TESTS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard tests/*.cpp))
 PROGRAMS := $(BUILD)/nanospec $(BUILD)/train_gpt
 PACKAGES := g++ nlohmann-json3-dev libcli11-dev doctest-dev libmd-dev curl
 
-.PHONY: all say deps data run test tests bench clean format
+.PHONY: all say deps data run test tests clean format
 all: say $(PROGRAMS) $(if $(NVCC),$(PROGRAMS:=-cuda))
 
 say:
@@ -109,8 +109,8 @@ train-and-compare:
 	@if [ ! -s runs/small/train.json ]; then \
 	  $(BUILD)/train_gpt --data $(TEXT) --out runs/small --stats runs/small/train.json \
 	    $$([ -s runs/small/optimizer.safetensors ] && echo --resume); fi
-	@$(BUILD)/nanospec generate --model runs/small --prompt "ROMEO:" --max_new_tokens 300
-	@echo
+	@$(BUILD)/nanospec generate --model runs/small --prompt "ROMEO:" --max_new_tokens 300 --quiet
+	@echo; echo
 	@$(BUILD)/nanospec compare --model runs/small --prompt "ROMEO:" --methods "$(METHODS)" \
 	  --json runs/small/compare.json --svg runs/small/compare.svg
 

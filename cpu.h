@@ -575,8 +575,8 @@ struct AttentionBackward {
 
 // One team member's share of the gradients: whole (root, key/value head) pairs, so that no two threads add into the
 // same sums. With P = softmax(S), S = scale Q K^T, dP = dO V^T and delta = rowsum(dO o O)
-// (Dao et al. 2022, FlashAttention, appendix B):  dV = P^T dO,  dS = P o (dP - delta),  dQ = scale dS K,  dK = scale
-// dS^T Q.
+// (Dao et al. 2022, FlashAttention, appendix B):
+//   dV = P^T dO,  dS = scale P o (dP - delta),  dQ = dS K,  dK = dS^T Q.
 inline void attention_backward_twin(const Team& team, const AttentionBackward<float>& g) {
   constexpr int block = 48;  // rows at a time: bounds the scratch whatever the number of rows
   const Attention<float>& s = g.forward;

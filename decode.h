@@ -5,14 +5,15 @@
 //
 // A target M has exactly:
 //   int block_size(); int vocab_size();
-//   void prefill(const int* tokens, int n);   forgets its cache, then caches n tokens at positions 0 .. n-1 (n may be
-//   0) void forward(const int* token, const int* depth, const int* end, int n);
-//                                             the rows of one tree in preorder; row i stands at position past() +
-//                                             depth[i]
-//   const float* logits(int row);             (V) of the last forward
-//   const float* hidden(int row);             (C) final hidden state of the last forward; null where there is none
-//   void keep(const int* rows, int n);        these rows of the last forward, ascending, stay cached: past() grows by n
-//   int past();                               cached positions
+//   void prefill(const int* tokens, int n);
+//     forgets its cache, then caches n tokens at positions 0 .. n - 1; n may be 0
+//   void forward(const int* token, const int* depth, const int* end, int n);
+//     runs the rows of one tree in preorder; row i stands at position past() + depth[i]
+//   const float* logits(int row);  (V) of the last forward
+//   const float* hidden(int row);  (C) final hidden state of the last forward; null where there is none
+//   void keep(const int* rows, int n);
+//     these rows of the last forward, ascending, stay cached: past() grows by n
+//   int past();  cached positions
 #pragma once
 
 #include <chrono>

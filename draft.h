@@ -7,7 +7,7 @@
 //   1. write a struct with `logits` (a distribution after a node of the growing tree) or, without one, `expand`;
 //      one that keeps state takes it from `begin` and `committed`;
 //   2. give its word a line in kDrafters and in load_drafter;
-//   3. add it to the sweep in tests/test_decode.cpp.
+//   3. add it to the sweeps in tests/test_decode.cpp (mock) and tests/test_sweep.cpp (model).
 #pragma once
 
 #include <cmath>
@@ -72,7 +72,8 @@ struct Drafter {
 
 // With the target's noise g known, the drafter's guess of the target's pick is the argmax of its own logit + T g, and
 // how sure it may be of it is softmax((logit + T g) / max(kSharpness T, kLeastSharpness)): what is left uncertain is
-// the difference between its logits and the target's, not the noise. Without the noise it is softmax(logit / T).
+// the difference between its logits and the target's, not the noise. Without the noise it is
+// softmax(logit / max(T, kLeastSharpness)). The sum is over the whole vocabulary: all that could have been siblings.
 constexpr float kSharpness = 0.7f, kLeastSharpness = 0.5f;
 
 // The `width` candidates of highest score, best first, of equal ones the lowest token, each with its chance among all

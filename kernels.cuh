@@ -6,7 +6,10 @@
 // double. The two hot operations, matmul and attention, have tuned CPU twins in cpu.h with the same bits.
 // It knows nothing of models, trees or files.
 //
-// To add an operation: write the struct here, its row in tests/test_kernels.cpp, and call `launch`.
+// How to add an operation:
+//   1. write a struct here: its fields are the arrays, with their shapes, its call operator one group's work on a row;
+//   2. give it a row in tests/test_kernels.cpp, where an emulated warp and a core must give the same bits;
+//   3. call launch(team, rows, operation) where it is needed.
 //
 // Shapes: rows R (all tokens of a pass), channels C, heads H, head size D, vocabulary V. Matrices that a matmul writes
 // have rows padded to a multiple of 16 numbers.
@@ -260,28 +263,25 @@ void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {
 // ---------------------------------------------------------------------------------------------------------------
 // Embedding, normalization, GELU, residual: forward and backward
 
-constexpr int kChunk =
-    32;  // channels of one group, where an operation sums over rows: each sum is one lane's, in order
+// Channels of one group, where an operation sums over rows: each sum is one lane's, in order.
+constexpr int kChunk = 32;
 
-// x (R, C) = wte[token] + wpe[position], dropped out. wte is read from the panels of the tied head (C, V).
-template <class T, class W>
+// x (R, C) = wte[token] + wpe[position], dropped out.
+template <class T>
 struct Embed {
   const int* token;
   Forest forest;
-  Panels<W> wte;
-  const T* wpe;
+  const T *wte, *wpe;  // (V, C), (block, C)
   T* x;
   int x_row, channels;
   Dropout dropout;
   template <class G>
   HD void operator()(const G& g, int row) const {
+    const T* symbol = wte + size_t(token[row]) * channels;
     const T* position = wpe + size_t(forest.position(row)) * channels;
-    const W* symbol = wte.at(0, token[row]);
-    const int step = wte.width(token[row]);
-    g.each(channels, [&](int c) {
-      const T sum = T(to_float(symbol[size_t(c) * step])) + position[c];
-      x[size_t(row) * x_row + c] = sum * dropout.keep<T>(uint64_t(row) * channels + c);
-    });
+    T* out = x + size_t(row) * x_row;
+    g.each(channels, [=](int c) { out[c] = symbol[c] + position[c]; });
+    if (dropout.rate > 0) g.each(channels, [&](int c) { out[c] *= dropout.keep<T>(uint64_t(row) * channels + c); });
   }
 };
 

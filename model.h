@@ -151,7 +151,7 @@ struct Weights {
   struct Layer {
     Weight<T, W> qkv, proj, fc, fc_proj;
   };
-  Tensors<const T> plain;  // norms, biases and positions are read as they are stored
+  Tensors<const T> plain;  // embeddings, norms and biases are read as they are stored
   std::vector<Layer> layers;
   std::vector<Weight<T, W>> head;  // one: the embedding, tied
 
@@ -284,8 +284,8 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
   const Forest& forest = pass.forest;
   const int R = forest.rows, C = c.n_embd;
   launch(team, R,
-         Embed<T, W>{pass.token(), forest, w.head[0].forward, w.plain.wpe, a.layer(0).x, a.C, C,
-                     dropout_at(dropout, c.n_layer, kDropEmbedding)});
+         Embed<T>{pass.token(), forest, w.plain.wte, w.plain.wpe, a.layer(0).x, a.C, C,
+                  dropout_at(dropout, c.n_layer, kDropEmbedding)});
   for (int l = 0; l < c.n_layer; l++) {
     const auto s = a.layer(l);
     const auto& plain = w.plain.layers[l];
@@ -593,6 +593,8 @@ class Target {
     else bf16_ = Weights<float, bf16>(config, plain_.data(), false, cuda);
     pool_.run([&](const Team& team) { dtype_ == Dtype::fp32 ? fp32_.pack(team) : bf16_.pack(team); });
     if (cuda) logits_.resize(size_t(most_rows_) * activations_.V);
+    const int zero = 0, one = 1;
+    forward(&zero, &zero, &one, 1);  // brings the weights near and the threads to their feet: no token pays for that
   }
 
   int block_size() const { return config_.block_size; }

@@ -7,7 +7,7 @@
 // How to add a shape:
 //   1. write grow_NAME(shape, limits, growth, expand) beside the others: expand nodes, add the candidates you want;
 //   2. give it a line in Shape::Kind, kShapes, parse_shape (its numbers, if it has any) and grow;
-//   3. add its word to the sweep in tests/test_decode.cpp: under `match` no shape can change the text.
+//   3. add its word to the sweeps in tests/test_decode.cpp and tests/test_sweep.cpp: under `match` no shape can change the text.
 #pragma once
 
 #include <algorithm>
@@ -47,7 +47,7 @@ struct Tree {
   }
 };
 
-// What a drafter proposes: a token that may follow a node, and the chance that it is the one, among its siblings.
+// What a drafter proposes: a token that may follow a node, and the chance that it is the one, among all tokens.
 struct Candidate {
   int token;
   float chance;
@@ -132,7 +132,7 @@ inline std::string closest_word(const std::string& word, const std::vector<std::
 // Shapes
 
 struct Shape {
-  enum Kind { kChain, kFull, kAuto } kind = kAuto;
+  enum Kind { kChain, kFull, kAuto } kind = kAuto;  // in the order of kShapes
   int depth = 0, width = 0;  // of tree:DxW; chain:K has depth K, width 1
   int budget = 64;           // most nodes, the root not counted
   std::string name = "auto";
@@ -299,7 +299,7 @@ void grow(const Shape& shape, const Limits& limits, Growth& growth, Expand&& exp
 // ---------------------------------------------------------------------------------------------------------------
 // Verification
 
-enum class Rule { kMatch, kIndependent, kRejection };
+enum class Rule { kMatch, kIndependent, kRejection };  // in the order of kRules
 
 struct RuleWord {
   const char *word, *what;

@@ -225,6 +225,7 @@ std::string verdict(const Comparison& c, const std::vector<Outcome>& outcomes) {
   if (exact == 0) return "";
   const std::string same =
       exact == 1 ? "The exact method prints" : "All " + std::to_string(exact) + " exact methods print";
+  if (plain_spread(c, outcomes) > 1) return same + " plain decoding's bytes; the speeds are too uneven to tell more.\n";
   if (c.methods[best].drafter == "none") return same + " plain decoding's bytes; none is faster than it here.\n";
   const std::vector<double>& s = outcomes[best].speedups;
   return same + " plain decoding's bytes; the fastest, " + method_text(c.methods[best]) + ", is " +

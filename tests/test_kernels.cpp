@@ -76,8 +76,7 @@ TEST_CASE("row operations: a warp and a core give the same bits") {
     return ColumnSum<float>{rows, C, d.f[0].data(), stride, d.f[1].data()};
   });
   check_groups("Embed", pass.rows(), [&](Desk& d) {
-    return Embed<float, float>{
-        pass.token.data(), forest, Panels<float>{d.f[0].data(), C, 7}, d.f[1].data(), d.f[2].data(), stride, C, drop};
+    return Embed<float>{pass.token.data(), forest, d.f[0].data(), d.f[1].data(), d.f[2].data(), stride, C, drop};
   });
   check_groups("EmbedBackward", 2, [&](Desk& d) {
     return EmbedBackward<float>{pass.rows(), pass.token.data(), forest,        d.f[0].data(), stride,
