@@ -295,8 +295,12 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
         team, R, LayerNorm<T>{s.x, a.C, C, plain.ln_1, plain.ln_1_bias, s.norm_1, a.C, s.mean_1, s.rstd_1}, a.training);
     matmul(team, R, Matmul<T, W>{norm, a.C, packed.qkv.forward, s.qkv, a.Q}, AddBias<T>{s.qkv, a.Q, plain.qkv_bias});
     team.wait();
-    attention(team, attention_of<T>(c, forest, s, a.Q, a.C, dropout_at(dropout, l, kDropAttention)), a.weights.data(),
-              a.slots);
+    const Attention<T> heads = attention_of<T>(c, forest, s, a.Q, a.C, dropout_at(dropout, l, kDropAttention));
+    if (!with_logits && l == c.n_layer - 1) {  // a prefill wants nothing more than the last layer's keys and values
+      launch(team, R, WriteCache<T>{heads});
+      return;
+    }
+    attention(team, heads, a.weights.data(), a.slots);
     matmul(team, R, Matmul<T, W>{s.att, a.C, packed.proj.forward, s.mid, a.C},
            JoinResidual<T>{s.x, s.mid, a.C, C, plain.proj_bias, dropout_at(dropout, l, kDropProjection)});
     team.wait();
