@@ -111,7 +111,7 @@ train-and-compare:
 	    $$([ -s runs/small/optimizer.safetensors ] && echo --resume); fi
 	@$(BUILD)/nanospec generate --model runs/small --prompt "ROMEO:" --max_new_tokens 300 --quiet
 	@echo; echo
-	@$(BUILD)/nanospec compare --model runs/small --prompt "ROMEO:" --methods "$(METHODS)" \
+	@$(BUILD)/nanospec compare --model runs/small --prompts data/prompts.jsonl --methods "$(METHODS)" \
 	  --json runs/small/compare.json --svg runs/small/compare.svg
 
 # ----------------------------------------------------------------------------------------------------------------
