@@ -10,6 +10,7 @@
 #include <cmath>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <new>
@@ -153,12 +154,27 @@ class Pool {
   std::vector<std::thread> workers_;
 };
 
+// Bytes that can be had without ending another process or this one: Linux promises memory that it does not have, and
+// kills who then touches it. SIZE_MAX where it cannot be known.
+inline size_t available_bytes() {
+  size_t kilobytes = SIZE_MAX >> 10;
+  if (FILE* file = fopen("/proc/meminfo", "r")) {
+    char line[128];
+    while (fgets(line, sizeof line, file))
+      if (sscanf(line, "MemAvailable: %zu kB", &kilobytes) == 1) break;
+    fclose(file);
+  }
+  return kilobytes << 10;
+}
+
 // Zeroed memory on a cache line's boundary, in huge pages where it is large and the system has them.
 // Throws std::bad_alloc.
 inline void* allocate_zeroed(size_t bytes) {
   const size_t huge = size_t(2) << 20, align = bytes >= huge ? huge : 64;
   if (bytes > SIZE_MAX - align) throw std::bad_alloc();
   bytes = (bytes + align - 1) / align * align;
+  constexpr size_t large = size_t(256) << 20;  // smaller ones are not worth the question
+  if (bytes > large && bytes > available_bytes()) throw std::bad_alloc();
   void* p = std::aligned_alloc(align, larger(bytes, align));
   if (!p) throw std::bad_alloc();
 #if defined(__linux__)

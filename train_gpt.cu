@@ -292,6 +292,9 @@ int train(int argc, char** argv) {
   if (double(o.batch_size) * pad64(T) > 1 << 24)
     throw std::runtime_error("a batch of " + std::to_string(o.batch_size) + " times " + std::to_string(T) +
                              " tokens is too large: --batch_size: use a smaller one");
+  // parameters, gradient, two moments, two packed forms: known too large before the first of them is filled
+  if (!cuda && 6.0 * sizeof(float) * double(parameter_count(o.config)) > double(available_bytes()))
+    throw std::bad_alloc();
   Trainer<float> trainer(o.config, o.batch_size * T, o.batch_size, o.batch_size * pad64(T), pool);
   int64_t done = 0;
   if (o.resume) done = resume(o, trainer, settings);
