@@ -279,6 +279,27 @@ TEST_CASE("training gives the same bits again, on any number of threads, and in 
   CHECK(once == trained(2, 5, 12, &state));
 }
 
+TEST_CASE("a step is the loss, its gradient and an update") {
+  const Config config = tiny(true);
+  Chance chance(35);
+  const Pass pass = batch_of(chance, false);
+  Pool pool(2);
+  Trainer<float> whole(config, pass.rows(), pass.roots(), slots_of(pass), pool);
+  Trainer<float> parts(config, pass.rows(), pass.roots(), slots_of(pass), pool);
+  const std::vector<float> weights = rough_weights<float>(config, 36);
+  whole.set_weights(weights.data());
+  parts.set_weights(weights.data());
+  for (int i = 0; i < 10; i++) {
+    CAPTURE(i);
+    Update update;
+    update.iteration = i;
+    const float loss = parts.loss_and_gradient(pass);
+    parts.apply(update);
+    CHECK(whole.step(pass, update) == loss);
+    CHECK(memcmp(whole.weights.data(), parts.weights.data(), weights.size() * sizeof(float)) == 0);
+  }
+}
+
 TEST_CASE("training learns: a repeated sequence becomes certain") {
   const Config config = tiny(false);
   Pool pool(2);
