@@ -42,6 +42,19 @@ inline bool cuda_available() {
 inline bool cuda_available() { return false; }
 #endif
 
+// Whether "auto", "cpu" or "cuda" comes to the GPU. Throws std::runtime_error where it is asked for and cannot be had.
+inline bool choose_cuda(const std::string& device) {
+  if (device == "cuda" && !cuda_available())
+#ifdef __CUDACC__
+    throw std::runtime_error("there is no CUDA device: --device cuda: use --device cpu, or see what nvidia-smi says");
+#else
+    throw std::runtime_error(
+        "this program was built without CUDA: --device cuda: run its -cuda twin, which make builds where it finds "
+        "nvcc");
+#endif
+  return device != "cpu" && cuda_available();
+}
+
 // Owns n zeroed numbers in the memory of the CPU or the GPU. Throws std::bad_alloc (CPU), std::runtime_error (GPU).
 template <class T>
 class Array {

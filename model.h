@@ -493,9 +493,6 @@ class Trainer {
   // Sets the parameters; the moments start at zero.
   void set_weights(const T* flat) {
     weights.upload(flat, weights.size());
-    repack();
-  }
-  void repack() {
     pool_.run([&](const Team& team) { packed_.pack(team); });
   }
 

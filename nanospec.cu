@@ -14,22 +14,6 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Engine
 
-namespace {
-
-bool wants_cuda(const std::string& device) {
-  if (device == "cpu" || (device == "auto" && !cuda_available())) return false;
-  if (cuda_available()) return true;
-#ifdef __CUDACC__
-  throw std::runtime_error("there is no CUDA device: --device cuda: use --device cpu, or look what nvidia-smi says");
-#else
-  throw std::runtime_error(
-      "this program was built without CUDA: --device cuda: run build/nanospec-cuda, which make "
-      "builds where it finds nvcc");
-#endif
-}
-
-}  // namespace
-
 struct Engine::Parts {
   Settings settings;
   Loaded loaded;
@@ -41,7 +25,7 @@ struct Engine::Parts {
       : settings(s),
         loaded(std::move(l)),
         target(loaded.config, loaded.weights.data(), s.dtype == "bf16" ? Dtype::bf16 : Dtype::fp32,
-               wants_cuda(s.device), s.threads, s.rows) {
+               choose_cuda(s.device), s.threads, s.rows) {
     loaded.weights = {};  // the target has its own
   }
 };

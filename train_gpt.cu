@@ -105,17 +105,6 @@ bool read_flags(int argc, char** argv, Options& o) {
   return true;
 }
 
-bool choose_cuda(const std::string& device) {
-#ifndef __CUDACC__
-  if (device == "cuda")
-    throw std::runtime_error("this build has no CUDA: --device cuda: run build/train_gpt-cuda, or use --device cpu");
-#else
-  if (device == "cuda" && !cuda_available())
-    throw std::runtime_error("no CUDA device is usable: --device cuda: check nvidia-smi, or use --device cpu");
-#endif
-  return device != "cpu" && cuda_available();
-}
-
 // ---------------------------------------------------------------------------------------------------------------
 // Batches and losses
 

@@ -8,19 +8,12 @@
 #include <random>
 
 #include "../checkpoint.h"
+#include "error_of.h"
 
 using namespace nanospec;
 namespace fs = std::filesystem;
 
 namespace {
-
-template <class F>
-std::string error_of(F f) {
-  try {
-    f();
-  } catch (const std::runtime_error& error) { return error.what(); }
-  return "";
-}
 
 bool begins(const std::string& text, const std::string& start) { return text.compare(0, start.size(), start) == 0; }
 

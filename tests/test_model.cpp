@@ -28,6 +28,14 @@ std::vector<T> rough_weights(const Config& config, uint64_t seed) {
   return weights;
 }
 
+// |a - b| / |b| over n numbers.
+template <class A, class B>
+double relative_error(const A* a, const B* b, size_t n) {
+  double wrong = 0, norm = 0;
+  for (size_t i = 0; i < n; i++) wrong += std::pow(double(a[i]) - b[i], 2), norm += std::pow(double(b[i]), 2);
+  return std::sqrt(wrong) / std::sqrt(norm);
+}
+
 // One batch of plain sequences; or a branching tree with a past beside a chain with one.
 Pass batch_of(Chance& chance, bool with_past) {
   Pass pass;
@@ -148,12 +156,7 @@ TEST_CASE("the float gradient, by the tuned twins, is the double one") {
   exact.set_weights(std::vector<double>(weights.begin(), weights.end()).data());
   fast.set_weights(weights.data());
   CHECK(fast.loss_and_gradient(pass) == doctest::Approx(exact.loss_and_gradient(pass)).epsilon(1e-5));
-  double wrong = 0, norm = 0;
-  for (size_t i = 0; i < exact.gradient.size(); i++) {
-    wrong += std::pow(exact.gradient.data()[i] - fast.gradient.data()[i], 2);
-    norm += std::pow(exact.gradient.data()[i], 2);
-  }
-  CHECK(std::sqrt(wrong / norm) < 1e-5);
+  CHECK(relative_error(fast.gradient.data(), exact.gradient.data(), exact.gradient.size()) < 1e-5);
 }
 
 namespace {
@@ -193,12 +196,7 @@ void check_reference(const std::string& path, bool bias) {
   const auto compare = [&](const Array<float>& ours, const std::vector<float>& theirs) {
     for (const TensorSpec& spec : table) {
       CAPTURE(spec.name);
-      double wrong = 0, norm = 0;
-      for (size_t i = spec.offset; i < spec.offset + spec.size; i++) {
-        wrong += std::pow(double(ours.data()[i]) - theirs[i], 2);
-        norm += std::pow(theirs[i], 2);
-      }
-      CHECK(std::sqrt(wrong) <= 1e-5 * std::sqrt(norm));
+      CHECK(relative_error(ours.data() + spec.offset, theirs.data() + spec.offset, spec.size) <= 1e-5);
     }
   };
   compare(trainer.gradient, gradient);
@@ -219,13 +217,8 @@ void check_reference(const std::string& path, bool bias) {
                      [&](const Tensor& t) { return t.name == "after2." + spec.name; }))
       continue;
     const std::vector<float> theirs = reference(file, "after2." + spec.name);
-    double wrong = 0, norm = 0;
-    for (size_t i = 0; i < spec.size; i++) {
-      wrong += std::pow(double(trainer.weights.data()[spec.offset + i]) - theirs[i], 2);
-      norm += std::pow(theirs[i], 2);
-    }
     CAPTURE(spec.name);
-    CHECK(std::sqrt(wrong) <= 1e-5 * std::sqrt(norm));
+    CHECK(relative_error(trainer.weights.data() + spec.offset, theirs.data(), spec.size) <= 1e-5);
   }
 }
 
@@ -423,8 +416,6 @@ TEST_CASE("bf16 weights are the rounded ones, not others") {
   Decoder fp32(Dtype::fp32, 1), bf16_side(Dtype::bf16, 1);
   const std::vector<int> text = {1, 2, 3, 4, 5, 6};
   const std::vector<float> a = fp32.one_by_one(text), b = bf16_side.one_by_one(text);
-  double wrong = 0, norm = 0;
-  for (size_t i = 0; i < a.size(); i++) wrong += std::pow(a[i] - b[i], 2), norm += a[i] * a[i];
-  CHECK(wrong > 0);
-  CHECK(std::sqrt(wrong / norm) < 0.05);
+  CHECK(a != b);
+  CHECK(relative_error(b.data(), a.data(), a.size()) < 0.05);
 }

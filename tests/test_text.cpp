@@ -5,19 +5,11 @@
 #include <random>
 
 #include "../text.h"
+#include "error_of.h"
 
 using namespace nanospec;
 
 namespace {
-
-// The message of the runtime_error that f raises; "" when it raises none.
-template <class F>
-std::string error_of(F f) {
-  try {
-    f();
-  } catch (const std::runtime_error& error) { return error.what(); }
-  return "";
-}
 
 std::string utf8(uint32_t c) {
   if (c < 0x80) return {char(c)};
