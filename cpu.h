@@ -121,11 +121,11 @@ class Pool {
   int size() const { return size_; }
   bool cuda() const { return cuda_; }
 
-  // Calls f(team) on every thread, the caller's among them; returns when all have returned. f must not throw where the
-  // team has more than one thread.
+  // Calls f(team) on every thread, the caller's among them, or on the caller's `alone`; returns when all have returned.
+  // f must not throw where the team has more than one thread.
   template <class F>
-  void run(F&& f) {
-    if (size_ == 1) {
+  void run(F&& f, bool alone = false) {
+    if (size_ == 1 || alone) {
       f(Team{0, 1, nullptr, cuda_});
       return;
     }
@@ -211,14 +211,16 @@ struct Vec {
   __m512 v;
 };
 inline Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
-inline Vec load(const bf16* p) {
-  const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  constexpr __mmask16 all = 0xffff;  // the unmasked forms make g++ 12 warn of its own header
-  return {_mm512_castsi512_ps(_mm512_maskz_slli_epi32(all, _mm512_maskz_cvtepu16_epi32(all, half), 16))};
-}
 inline Vec broadcast(float x) { return {_mm512_set1_ps(x)}; }
 inline void store(float* p, Vec x) { _mm512_storeu_ps(p, x.v); }
 inline Vec fused(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+constexpr __mmask16 kAllLanes = 0xffff;  // the unmasked forms make g++ 12 warn of its own header
+inline Vec low_halves(Vec x) {
+  return {_mm512_castsi512_ps(_mm512_maskz_slli_epi32(kAllLanes, _mm512_castps_si512(x.v), 16))};
+}
+inline Vec high_halves(Vec x) {
+  return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x.v), _mm512_set1_epi32(int(0xffff0000))))};
+}
 constexpr const char* kSimd = "AVX-512";
 #elif defined(__AVX2__) && defined(__FMA__)
 struct Vec {
@@ -226,23 +228,18 @@ struct Vec {
   __m256 v;
 };
 inline Vec load(const float* p) { return {_mm256_loadu_ps(p)}; }
-inline Vec load(const bf16* p) {
-  const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16))};
-}
 inline Vec broadcast(float x) { return {_mm256_set1_ps(x)}; }
 inline void store(float* p, Vec x) { _mm256_storeu_ps(p, x.v); }
 inline Vec fused(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+inline Vec low_halves(Vec x) { return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x.v), 16))}; }
+inline Vec high_halves(Vec x) { return {_mm256_and_ps(x.v, _mm256_castsi256_ps(_mm256_set1_epi32(int(0xffff0000))))}; }
 constexpr const char* kSimd = "AVX2";
 #else
 struct Vec {  // portable text: four floats that a compiler puts in one register where it has such
   static constexpr int width = 4, registers = 16;
   float v[4];
 };
-template <class W>
-inline Vec load(const W* p) {
-  return {{to_float(p[0]), to_float(p[1]), to_float(p[2]), to_float(p[3])}};
-}
+inline Vec load(const float* p) { return {{p[0], p[1], p[2], p[3]}}; }
 inline Vec broadcast(float x) { return {{x, x, x, x}}; }
 inline void store(float* p, Vec x) { memcpy(p, x.v, sizeof x.v); }
 inline Vec fused(Vec a, Vec b, Vec c) {
@@ -250,15 +247,37 @@ inline Vec fused(Vec a, Vec b, Vec c) {
   for (int l = 0; l < 4; l++) r.v[l] = fused(a.v[l], b.v[l], c.v[l]);
   return r;
 }
+inline Vec low_halves(Vec x) {
+  for (float& lane : x.v) lane = bits_as<float>(bits_as<uint32_t>(lane) << 16);
+  return x;
+}
+inline Vec high_halves(Vec x) {
+  for (float& lane : x.v) lane = bits_as<float>(bits_as<uint32_t>(lane) & 0xffff0000u);
+  return x;
+}
 constexpr const char* kSimd = "portable";
 #endif
+
+// One vector's worth of memory, and the numbers of one step of k in it: a float fills a lane; of two bf16 side by side
+// the first is the lower half (in memory, and so in the register), and either becomes a float by a shift or a mask.
+inline Vec load_lanes(const float* p) { return load(p); }
+inline Vec load_lanes(const bf16* p) { return load(reinterpret_cast<const float*>(p)); }
+template <class B, int step>
+inline Vec numbers_of(Vec lanes) {
+  if constexpr (kTogether<B> == 1) return lanes;
+  else return step == 0 ? low_halves(lanes) : high_halves(lanes);
+}
 
 // ---------------------------------------------------------------------------------------------------------------
 // The register tile: c (T, R vectors) = or += a (T, K) times b (K, R vectors), one serial sum over k for each output.
 // T rows and R vectors change how many outputs are computed at once, never the order within one: an output has the
 // same bits whatever tile it falls in, and whether its sum is run in one go or continued (`add`) over blocks of k.
 
-constexpr int kGroup = 16;  // b's columns lie together in groups of 16; groups may lie apart
+constexpr int kGroup = 16;   // b's columns lie together in groups of 16; groups may lie apart
+constexpr int kVectors = 4;  // of b in the widest tile
+constexpr int kTileRows = Vec::registers == 32 ? 6 : 3;  // kVectors times as many sums stay in registers
+constexpr int kTileColumns = kVectors * Vec::width;
+constexpr int kLine = 64;  // bytes of a cache line
 
 template <class B>
 struct TileArguments {
@@ -266,34 +285,52 @@ struct TileArguments {
   const float* a;
   ptrdiff_t a_row, a_k;  // a[t][k] = a[t * a_row + k * a_k]
   const B* b;
-  ptrdiff_t b_k, b_group;  // b[k][n] = b[k * b_k + (n / 16) * b_group + n % 16]
+  ptrdiff_t b_k, b_group;  // b[k][n] = b[k * b_k + (n / 16) * b_group + n % 16]; of bf16, two k lie side by side:
+                           // b[k][n] = b[k / 2 * b_k + (n / 16) * b_group + n % 16 * 2 + k % 2]
   float* c;
   ptrdiff_t c_row;  // c[t][n] = c[t * c_row + n]
   bool add;
+  const char* next = nullptr;  // what is fetched into L1 meanwhile, line after line
 };
 
-template <int T, int R, class B>
+// acc (T, R vectors) += a[.][k] times what one step of k is in `lanes`.
+template <class B, int step, int T, int R>
+HD_INLINE void multiply_add(Vec (&acc)[T][R], const Vec (&lanes)[R], const float* a, ptrdiff_t a_row) {
+  Vec bv[R];
+  UNROLL
+  for (int r = 0; r < R; r++) bv[r] = numbers_of<B, step>(lanes[r]);
+  UNROLL
+  for (int t = 0; t < T; t++) {
+    const Vec av = broadcast(a[t * a_row]);
+    UNROLL
+    for (int r = 0; r < R; r++) acc[t][r] = fused(av, bv[r], acc[t][r]);
+  }
+}
+
+// S: the tiles that share the work of fetching; each asks for its part of as many bytes as it reads.
+template <int T, int R, int S, class B>
 inline void tile(const TileArguments<B>& s) {
-  constexpr int width = Vec::width, ahead = 24;  // prefetch distance in steps of k, for weights that come from memory
+  constexpr int width = Vec::width, lines = larger(1, R * width * int(sizeof(float)) / kLine / S);
   Vec acc[T][R];
   UNROLL
   for (int t = 0; t < T; t++) UNROLL
   for (int r = 0; r < R; r++) acc[t][r] = s.add ? load(s.c + t * s.c_row + r * width) : broadcast(0.0f);
   const B* b = s.b;
   const float* a = s.a;
-  for (int k = 0; k < s.k; k++, b += s.b_k, a += s.a_k) {
-    Vec bv[R];
+  const char* next = s.next;
+  for (int k = 0; k < s.k; k += kTogether<B>, b += s.b_k) {
     UNROLL
-    for (int r = 0; r < R; r++) {
-      const B* p = b + (r * width / kGroup) * s.b_group + (r * width) % kGroup;
-      __builtin_prefetch(p + ahead * s.b_k);
-      bv[r] = load(p);
-    }
+    for (int line = 0; line < lines; line++, next += kLine) __builtin_prefetch(next);
+    Vec lanes[R];
     UNROLL
-    for (int t = 0; t < T; t++) {
-      const Vec av = broadcast(a[t * s.a_row]);
-      UNROLL
-      for (int r = 0; r < R; r++) acc[t][r] = fused(av, bv[r], acc[t][r]);
+    for (int r = 0; r < R; r++)
+      lanes[r] = load_lanes(b + (r * width / kGroup) * s.b_group + (r * width) % kGroup * kTogether<B>);
+    multiply_add<B, 0>(acc, lanes, a, s.a_row);
+    a += s.a_k;
+    if constexpr (kTogether<B> == 2) {
+      if (k + 1 == s.k) break;
+      multiply_add<B, 1>(acc, lanes, a, s.a_row);
+      a += s.a_k;
     }
   }
   UNROLL
@@ -301,68 +338,89 @@ inline void tile(const TileArguments<B>& s) {
   for (int r = 0; r < R; r++) store(s.c + t * s.c_row + r * width, acc[t][r]);
 }
 
-// Accumulators that fit the register file beside R vectors of b and one of a.
-constexpr int kAccumulators = Vec::registers == 32 ? 24 : 12;
-template <int R>
-constexpr int kTileRows = kAccumulators / R;  // 6 or 3 rows of 4 vectors, 12 or 6 of 2
-
-template <int R, int T, class B>
+template <int R, int S, int T, class B>
 inline void tile_of_rows(int rows, const TileArguments<B>& s) {
   if constexpr (T > 0) {
-    if (rows == T) tile<T, R>(s);
-    else tile_of_rows<R, T - 1>(rows, s);
+    if (rows == T) tile<T, R, S>(s);
+    else tile_of_rows<R, S, T - 1>(rows, s);
+  }
+}
+template <int S, int R, class B>
+inline void tile_of_vectors(int rows, int vectors, const TileArguments<B>& s) {
+  if constexpr (R > 0) {
+    if (vectors == R) tile_of_rows<R, S, kTileRows>(rows, s);
+    else tile_of_vectors<S, R - 1>(rows, vectors, s);
   }
 }
 
-// The tile for `rows` rows (at most kTileRows<R>) and 1 to 4 vectors.
+// The tile for `rows` rows (at most kTileRows) and 1 to kVectors vectors, one of `sharers`.
 template <class B>
-inline void run_tile(int rows, int vectors, const TileArguments<B>& s) {
-  if (vectors == 4) return tile_of_rows<4, kTileRows<4>>(rows, s);
-  if (vectors == 3) return tile_of_rows<3, kTileRows<4>>(rows, s);
-  if (vectors == 2) return tile_of_rows<2, kTileRows<2>>(rows, s);
-  return tile_of_rows<1, kTileRows<2>>(rows, s);
+inline void run_tile(int rows, int vectors, int sharers, const TileArguments<B>& s) {
+  if (sharers == 1) return tile_of_vectors<1, kVectors>(rows, vectors, s);
+  if (sharers < 4) return tile_of_vectors<2, kVectors>(rows, vectors, s);
+  return tile_of_vectors<4, kVectors>(rows, vectors, s);
 }
 
-// c (rows, columns) = or += a times b for any number of rows and a multiple of 16 columns. Seven to twelve rows
-// (AVX-512's figures) go as one sweep of half the width: more rows share each load of b.
+constexpr int kMostTiles = 4;    // that use one block of b in turn
+constexpr int kBlockLines = 64;  // of kTileColumns lanes in such a block: with the next one under way it half fills L1
+constexpr int kAhead = 48;       // how many of these a lone tile fetches ahead
+
+// c (rows, columns) = or += a times b for any number of rows and a multiple of 16 columns. Up to kTileRows rows are one
+// tile, that sweeps over all k. More rows are several tiles, evenly tall, that take turns at each block of b while it
+// is in L1 and fetch the next one together: b comes out of memory once, and while they compute.
 template <class B>
-inline void product(int rows, int columns, TileArguments<B> s) {
-  constexpr int tall = kTileRows<2>, flat = kTileRows<4>;
-  const float* a = s.a;
-  float* c = s.c;
-  for (int row = 0; row < rows;) {
-    const int left = rows - row;
-    const bool half = left > flat && left <= tall;
-    const int take = half ? left : smaller(left, flat), step = (half ? 2 : 4) * Vec::width;
-    for (int column = 0; column < columns; column += step) {
-      TileArguments<B> part = s;
-      part.a = a + row * s.a_row;
-      part.b = s.b + (column / kGroup) * s.b_group + column % kGroup;
-      part.c = c + row * s.c_row + column;
-      run_tile(take, smaller(step, columns - column) / Vec::width, part);
+inline void product(int rows, int columns, const TileArguments<B>& s) {
+  constexpr int together = kTogether<B>;
+  const bool apart = s.b_group != kGroup * together;
+  for (int row = 0, chunk; row < rows; row += chunk) {
+    chunk = smaller(rows - row, kMostTiles * kTileRows);
+    const int tiles = (chunk + kTileRows - 1) / kTileRows;
+    const int block = tiles == 1 || s.k <= 2 * kBlockLines * together ? s.k : kBlockLines * together;
+    for (int column = 0; column < columns; column += kTileColumns) {
+      const int vectors = smaller(kTileColumns, columns - column) / Vec::width;
+      int k = 0;
+      do {  // a sum of nothing is written too
+        TileArguments<B> part = s;
+        part.k = smaller(block, s.k - k);
+        part.b = s.b + (column / kGroup) * s.b_group + k / together * s.b_k;
+        part.add = s.add || k > 0;
+        // What follows this block: more k, or, where groups lie apart, the next columns.
+        const ptrdiff_t bytes = ptrdiff_t(sizeof(B)) * (apart ? kTileColumns / kGroup * s.b_group
+                                                              : (tiles == 1 ? kAhead : part.k / together) * s.b_k);
+        for (int i = 0; i < tiles; i++) {
+          const int first = row + chunk * i / tiles, last = row + chunk * (i + 1) / tiles;
+          part.a = s.a + first * s.a_row + k * s.a_k;
+          part.c = s.c + first * s.c_row + column;
+          part.next = reinterpret_cast<const char*>(part.b) + bytes + bytes * i / tiles;
+          run_tile(last - first, vectors, tiles, part);
+        }
+        k += block;
+      } while (k < s.k);
     }
-    row += take;
   }
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Weights in panels
 
-constexpr int kPanel = 64;  // outputs side by side in a panel: four vectors of AVX-512
+constexpr int kPanel = kTileColumns;  // outputs side by side in a panel: 64 with AVX-512
 HD inline int pad16(int n) { return (n + 15) / 16 * 16; }
 HD inline int pad64(int n) { return (n + 63) / 64 * 64; }
 
-// A weight (K inputs, N outputs): for each panel of 64 outputs (the last is narrower, a multiple of 16, filled with
-// zeros) all k in turn, so that a sweep over k reads one stream. N is what a row of the result holds, padded to 16.
+// A weight (K inputs, N outputs): for each panel of kPanel outputs (the last is narrower, a multiple of 16, filled with
+// zeros) all k in turn, so that a sweep over k reads one stream; bf16 by pairs of k, as the tile wants them. N is what
+// a row of the result holds, padded to 16.
 template <class W>
 struct Panels {
   W* data = nullptr;
   int k = 0, n = 0;
-  HD size_t size() const { return size_t(k) * pad16(n); }
+  HD int lines() const { return (k + kTogether<W> - 1) / kTogether<W>; }  // steps of k, those side by side being one
+  HD size_t size() const { return size_t(lines()) * kTogether<W> * pad16(n); }
   HD int width(int column) const { return smaller(kPanel, pad16(n) - column / kPanel * kPanel); }
   HD W* at(int row, int column) const {
-    const int panel = column / kPanel;
-    return data + size_t(panel) * kPanel * k + size_t(row) * width(column) + column % kPanel;
+    constexpr int together = kTogether<W>;
+    const size_t panel = size_t(column / kPanel) * kPanel * lines();
+    return data + (panel + size_t(row / together) * width(column) + column % kPanel) * together + row % together;
   }
 };
 
@@ -374,14 +432,14 @@ template <class W, class After>
 inline void matmul_twin(const Team& team, int rows, const float* x, ptrdiff_t x_row, const Panels<W>& w, float* out,
                         ptrdiff_t out_row, const After& after) {
   const Range mine = team.share(pad16(w.n), kGroup);
-  const int block = rows > kTileRows<2> ? kBlockK : w.k;
+  const int block = rows > kMostTiles * kTileRows ? kBlockK : w.k;
   for (int begin = mine.begin; begin < mine.end;) {
     const int end = smaller(mine.end, begin / kPanel * kPanel + kPanel);
     for (int k = 0; k < w.k; k += block) {
       TileArguments<W> s;
       s.k = smaller(block, w.k - k);
       s.a = x + k, s.a_row = x_row, s.a_k = 1;
-      s.b = w.at(k, begin), s.b_k = w.width(begin), s.b_group = kGroup;
+      s.b = w.at(k, begin), s.b_k = w.width(begin) * kTogether<W>, s.b_group = kGroup * kTogether<W>;
       s.c = out + begin, s.c_row = out_row;
       s.add = k > 0;
       product(rows, end - begin, s);
@@ -398,7 +456,7 @@ inline void matmul_gradient_twin(const Team& team, int rows, int inputs, int out
   const Range mine = team.share(pad16(outputs), kGroup);
   constexpr int block = 256;
   float* panel = scratch(size_t(block + inputs) * kPanel);
-  float* edge = panel + block * kPanel;  // (K, 64): the last panel's sums, where it hangs over N's edge
+  float* edge = panel + block * kPanel;  // (K, kPanel): the last panel's sums, where it hangs over N's edge
   for (int begin = mine.begin; begin < mine.end;) {
     const int end = smaller(mine.end, begin / kPanel * kPanel + kPanel), width = end - begin;
     const int whole = smaller(end, outputs) - begin;  // columns that exist
@@ -460,26 +518,37 @@ struct Dropout {
   }
 };
 
-// Keys and values of all slots of one layer, head by head.
+// Keys and values of all slots of one layer, head by head, as numbers of type S.
 //   k: (n_kv_head, slots / 16, D, 16): sixteen keys side by side, so that one vector holds their scores
 //   v: (n_kv_head, slots, pad16(D)): the value of a slot in one piece
-template <class T>
+// Of bf16, two steps of the sum that reads them lie side by side: k: (n_kv_head, slots / 16, D / 2, 16, 2), D rounded
+// up, v: (n_kv_head, slots / 2, pad16(D), 2). It has the bytes of half as many floats, and is read by the same tile.
+template <class S>
 struct KeyValues {
-  T *k = nullptr, *v = nullptr;
+  S *k = nullptr, *v = nullptr;
   int slots = 0, head_size = 0;
-  HD T* key(int head, int slot, int d) const {
-    return k + (size_t(head) * slots + slot / 16 * 16) * head_size + d * 16 + slot % 16;
+  static constexpr int together = kTogether<S>;
+  HD static size_t key_numbers(int slots, int head_size) {  // of one head
+    return size_t(slots) * ((head_size + together - 1) / together * together);
   }
-  HD T* value(int head, int slot) const { return v + (size_t(head) * slots + slot) * pad16(head_size); }
+  HD static size_t value_numbers(int slots, int head_size) { return size_t(slots) * pad16(head_size); }
+  HD S* key(int head, int slot, int d) const {
+    return k + head * key_numbers(slots, head_size) + key_numbers(slot / 16 * 16, head_size) +
+           (d / together * 16 + slot % 16) * together + d % together;
+  }
+  HD S* value(int head, int slot, int d) const {
+    return v + head * value_numbers(slots, head_size) + value_numbers(slot / together * together, head_size) +
+           d * together + slot % together;
+  }
 };
 
-template <class T>
+template <class T, class S = T>
 struct Attention {
   Forest forest;
   int n_head, n_kv_head, head_size;
   const T* qkv;  // (rows, qkv_row): C queries, then n_kv_head * D keys, then as many values
   int qkv_row;
-  KeyValues<T> cache;  // the pass's own keys and values are written into it
+  KeyValues<S> cache;  // the pass's own keys and values are written into it
   T* out;              // (rows, out_row)
   int out_row;
   T* log_sum;  // (rows, H) log of the sum of exp(scores), for the backward pass
@@ -493,16 +562,15 @@ struct Attention {
 };
 
 // The pass's keys and values of one root and one key/value head, into the cache.
-template <class T>
-inline void write_cache(const Attention<T>& s, int root, int kv_head) {
+template <class T, class S>
+inline void write_cache(const Attention<T, S>& s, int root, int kv_head) {
   const int D = s.head_size;
   for (int row = s.forest.first_row[root]; row < s.forest.first_row[root + 1]; row++) {
     const int slot = s.forest.slot(row);
     const T* k = s.qkv + size_t(row) * s.qkv_row + (s.n_head + kv_head) * D;
     const T* v = k + s.n_kv_head * D;
-    T *key = s.cache.key(kv_head, slot, 0), *value = s.cache.value(kv_head, slot);
-    for (int d = 0; d < D; d++) key[d * 16] = k[d];
-    for (int d = 0; d < D; d++) value[d] = v[d];
+    for (int d = 0; d < D; d++) *s.cache.key(kv_head, slot, d) = rounded<S>(k[d]);
+    for (int d = 0; d < D; d++) *s.cache.value(kv_head, slot, d) = rounded<S>(v[d]);
   }
 }
 
@@ -510,8 +578,9 @@ inline void write_cache(const Attention<T>& s, int root, int kv_head) {
 // all slots at once; then, row by row, the visible ones in order of position, their softmax; then the values, again in
 // order of position: past keys for the tile together, and ancestors row by row where they are not simply the rows
 // before (a causal row: its depth equals its place).
-inline void attention_twin(const Team& team, const Attention<float>& s) {
-  constexpr int tall = kTileRows<4>;
+template <class S>
+inline void attention_twin(const Team& team, const Attention<float, S>& s) {
+  constexpr int tall = kTileRows;
   const Forest& f = s.forest;
   const int D = s.head_size, wide = pad16(D);
   const Range mine = team.share(f.roots * s.n_kv_head);
@@ -527,10 +596,10 @@ inline void attention_twin(const Team& team, const Attention<float>& s) {
     for (int head = kv_head * s.queries(); head < (kv_head + 1) * s.queries(); head++)
       for (int row = first; row < last; row += tall) {
         const int rows = smaller(tall, last - row), keys = past + row + rows - first;
-        TileArguments<float> qk;
+        TileArguments<S> qk;
         qk.k = D;
         qk.a = s.qkv + size_t(row) * s.qkv_row + head * D, qk.a_row = s.qkv_row, qk.a_k = 1;
-        qk.b = s.cache.key(kv_head, slot0, 0), qk.b_k = 16, qk.b_group = 16 * D;
+        qk.b = s.cache.key(kv_head, slot0, 0), qk.b_k = 16 * kTogether<S>, qk.b_group = s.cache.key_numbers(16, D);
         qk.c = scores, qk.c_row = most, qk.add = false;
         product(rows, (keys + 15) / 16 * 16, qk);
 
@@ -554,10 +623,10 @@ inline void attention_twin(const Team& team, const Attention<float>& s) {
           if (s.dropout.rate > 0)
             for (int i = 0; i < seen; i++) p[i] *= s.keep(row + t, head, i);
         }
-        TileArguments<float> pv;
+        TileArguments<S> pv;
         pv.k = causal ? keys : past;
         pv.a = scores, pv.a_row = most, pv.a_k = 1;
-        pv.b = s.cache.value(kv_head, slot0), pv.b_k = wide, pv.b_group = kGroup;
+        pv.b = s.cache.value(kv_head, slot0, 0), pv.b_k = wide * kTogether<S>, pv.b_group = kGroup * kTogether<S>;
         pv.c = sums, pv.c_row = wide, pv.add = false;
         product(rows, wide, pv);
         for (int t = 0; t < rows; t++) {
@@ -568,8 +637,8 @@ inline void attention_twin(const Team& team, const Attention<float>& s) {
               if (f.sees(row + t, j)) ancestors[seen++ - past] = past + j - first;
           for (int i = past; i < seen; i++) {
             const float p = scores[t * most + i];
-            const float* v = s.cache.value(kv_head, slot0 + ancestors[i - past]);
-            for (int d = 0; d < wide; d++) sum[d] = fused(p, v[d], sum[d]);
+            const S* v = s.cache.value(kv_head, slot0 + ancestors[i - past], 0);
+            for (int d = 0; d < wide; d++) sum[d] = fused(p, to_float(v[d * kTogether<S>]), sum[d]);
           }
           for (int d = 0; d < D; d++) o[d] = sum[d] / total[t] + 0.0f;  // + 0: a zero has one sign
         }
@@ -613,7 +682,7 @@ inline void attention_backward_twin(const Team& team, const AttentionBackward<fl
     for (int j = 0; j < most; j++)
       for (int d = 0; d < wide; d++) {
         k[j * wide + d] = d < D && j < slots ? *s.cache.key(kv_head, slot0 + j, d) : 0.0f;
-        if (d < D) vt[(j / 16 * D + d) * 16 + j % 16] = j < slots ? s.cache.value(kv_head, slot0 + j)[d] : 0.0f;
+        if (d < D) vt[(j / 16 * D + d) * 16 + j % 16] = j < slots ? *s.cache.value(kv_head, slot0 + j, d) : 0.0f;
       }
     for (int head = kv_head * s.queries(); head < (kv_head + 1) * s.queries(); head++)
       for (int row = first; row < last; row += block) {

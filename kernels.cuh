@@ -168,22 +168,6 @@ struct Nothing {
 // ---------------------------------------------------------------------------------------------------------------
 // Matmul
 
-template <class W>
-HD inline W rounded(double x);
-template <>
-HD inline double rounded<double>(double x) {
-  return x;
-}
-template <>
-HD inline float rounded<float>(double x) {
-  return float(x);
-}
-template <>
-HD inline bf16 rounded<bf16>(double x) {
-  return to_bf16(float(x));
-}
-HD inline double to_float(double x) { return x; }
-
 // A matrix of the model, as it is stored, into panels: panel(k, n) = from[k * k_stride + n * n_stride]. A row of this
 // operation is a block of 16 k, so that the strided side is read by whole cache lines.
 template <class T, class W>
@@ -220,9 +204,7 @@ struct Matmul {
     const T* a = x + size_t(row) * x_row;
     g.each(pad16(w.n), [&](int n) {
       T sum = 0;
-      const W* b = w.at(0, n);
-      const int step = w.width(n);
-      for (int k = 0; k < w.k; k++) sum = fused(a[k], T(to_float(b[size_t(k) * step])), sum);
+      for (int k = 0; k < w.k; k++) sum = fused(a[k], T(to_float(*w.at(k, n))), sum);
       out[size_t(row) * out_row + n] = sum;
     });
   }
@@ -492,26 +474,26 @@ struct DropoutBackward {
 // Tree attention: the portable text. Shapes and structs are in cpu.h, beside the twin.
 
 // Row r of this operation: the keys and values of pass row r into the cache.
-template <class T>
+template <class T, class S>
 struct WriteCache {
-  Attention<T> s;
+  Attention<T, S> s;
   template <class G>
   HD void operator()(const G& g, int row) const {
     const int D = s.head_size, slot = s.forest.slot(row);
     const T* k = s.qkv + size_t(row) * s.qkv_row + s.n_head * D;
     const T* v = k + s.n_kv_head * D;
     g.each(s.n_kv_head * D, [&](int c) {
-      *s.cache.key(c / D, slot, c % D) = k[c];
-      s.cache.value(c / D, slot)[c % D] = v[c];
+      *s.cache.key(c / D, slot, c % D) = rounded<S>(k[c]);
+      *s.cache.value(c / D, slot, c % D) = rounded<S>(v[c]);
     });
   }
 };
 
 // Row r of this operation: pass row r / H, head r % H. weights (R, H, most keys) is scratch.
 //   weights = softmax over the visible keys, in order of position, of q k / sqrt(D);  out = their sum of values
-template <class T>
+template <class T, class S>
 struct AttentionForward {
-  Attention<T> s;
+  Attention<T, S> s;
   T* weights;
   int most;
   template <class G>
@@ -523,7 +505,7 @@ struct AttentionForward {
     T* w = weights + size_t(item) * most;
     g.each(past + row - first + 1, [&](int j) {
       T score = 0;
-      for (int d = 0; d < D; d++) score = fused(q[d], *s.cache.key(kv_head, slot0 + j, d), score);
+      for (int d = 0; d < D; d++) score = fused(q[d], T(to_float(*s.cache.key(kv_head, slot0 + j, d))), score);
       w[j] = score;
     });
     g.each(1, [&](int) {  // the row's ancestors move together: slot by slot is position by position
@@ -537,10 +519,11 @@ struct AttentionForward {
     if (s.log_sum) g.each(1, [&](int) { s.log_sum[item] = top + log(total); });
     if (s.dropout.rate > 0) g.each(seen, [&](int i) { w[i] *= s.keep(row, head, i); });
     g.each(D, [&](int d) {
+      const auto value = [&](int j) { return T(to_float(*s.cache.value(kv_head, slot0 + j, d))); };
       T sum = 0;
-      for (int j = 0; j < past; j++) sum = fused(w[j], s.cache.value(kv_head, slot0 + j)[d], sum);
+      for (int j = 0; j < past; j++) sum = fused(w[j], value(j), sum);
       for (int j = first, i = past; j <= row; j++)
-        if (f.sees(row, j)) sum = fused(w[i++], s.cache.value(kv_head, slot0 + past + j - first)[d], sum);
+        if (f.sees(row, j)) sum = fused(w[i++], value(past + j - first), sum);
       s.out[size_t(row) * s.out_row + head * D + d] = sum / total + T(0);
     });
   }
@@ -568,7 +551,7 @@ struct AttentionBackwardQueries {
     g.each(keys, [&](int j) {
       pr[j] = dsr[j] = 0;
       if (j >= past && !f.sees(row, first + j - past)) return;
-      const T* v = s.cache.value(kv_head, slot0 + j);
+      const T* v = s.cache.value(kv_head, slot0 + j, 0);
       T score = 0, dp = 0;
       for (int d = 0; d < D; d++) score = fused(q[d], *s.cache.key(kv_head, slot0 + j, d), score);
       for (int d = 0; d < D; d++) dp = fused(dout[d], v[d], dp);
@@ -633,8 +616,8 @@ struct ReadCacheGradient {
 };
 
 // weights: scratch (R, H, most keys), used by the portable text alone.
-template <class T>
-void attention(const Team& team, const Attention<T>& s, T* weights, int most) {
+template <class T, class S>
+void attention(const Team& team, const Attention<T, S>& s, T* weights, int most) {
   if constexpr (std::is_same<T, float>::value) {
     if (!team.cuda) {
       attention_twin(team, s);
@@ -642,8 +625,8 @@ void attention(const Team& team, const Attention<T>& s, T* weights, int most) {
       return;
     }
   }
-  launch(team, s.forest.rows, WriteCache<T>{s});
-  launch(team, s.forest.rows * s.n_head, AttentionForward<T>{s, weights, most});
+  launch(team, s.forest.rows, WriteCache<T, S>{s});
+  launch(team, s.forest.rows * s.n_head, AttentionForward<T, S>{s, weights, most});
 }
 
 // p, ds: scratch (R, H, most keys) each, used by the portable text alone.
@@ -668,9 +651,9 @@ void attention_backward(const Team& team, const AttentionBackward<T>& b, T* p, T
 // The rows of the last pass that stay: slot first + i takes what slot first + kept[i] holds, in place. kept ascends and
 // kept[i] >= i, so a row only moves left, and a lane that copies its own columns row after row never reads a slot that
 // it has already overwritten. In parallel over rows this would be a race. Row r: layer and head r.
-template <class T>
+template <class S>
 struct KeepRows {
-  T *k, *v;                 // of all layers
+  S *k, *v;                 // of all layers
   size_t k_layer, v_layer;  // numbers of one layer
   int n_kv_head, slots, head_size;
   int first, count;
@@ -678,11 +661,11 @@ struct KeepRows {
   template <class G>
   HD void operator()(const G& g, int item) const {
     const int layer = item / n_kv_head, head = item % n_kv_head;
-    const KeyValues<T> cache{k + layer * k_layer, v + layer * v_layer, slots, head_size};
+    const KeyValues<S> cache{k + layer * k_layer, v + layer * v_layer, slots, head_size};
     g.each(head_size, [&](int d) {
       for (int i = 0; i < count; i++) {
         *cache.key(head, first + i, d) = *cache.key(head, first + kept[i], d);
-        cache.value(head, first + i)[d] = cache.value(head, first + kept[i])[d];
+        *cache.value(head, first + i, d) = *cache.value(head, first + kept[i], d);
       }
     });
   }

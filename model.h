@@ -9,8 +9,10 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "config.h"
@@ -118,24 +120,17 @@ struct Tensors {
 // A weight for the matmul: packed for the forward product, and, for training, its transpose for the backward one.
 template <class T, class W>
 struct Weight {
-  Array<W> memory, transposed_memory;
   Panels<W> forward, transposed;
   const T* from = nullptr;
   size_t k_stride = 0, n_stride = 0;
 
-  // from (in, out) as it is stored; `tied`: stored (out, in), as the embedding that is also the head.
-  Weight(const T* stored, int in, int out, bool tied, bool training, bool cuda)
+  // stored (in, out); `tied`: stored (out, in), as the embedding that is also the head.
+  Weight(const T* stored, int in, int out, bool tied)
       : forward{nullptr, in, out},
         transposed{nullptr, out, in},
         from(stored),
         k_stride(tied ? 1 : size_t(out)),
-        n_stride(tied ? size_t(in) : 1) {
-    memory = Array<W>(forward.size(), cuda);
-    forward.data = memory.data();
-    if (!training) return;
-    transposed_memory = Array<W>(transposed.size(), cuda);
-    transposed.data = transposed_memory.data();
-  }
+        n_stride(tied ? size_t(in) : 1) {}
   void pack(const Team& team) const {
     const Pack<T, W> straight{from, k_stride, n_stride, forward};
     launch(team, straight.rows(), straight);
@@ -154,29 +149,45 @@ struct Weights {
   Tensors<const T> plain;  // embeddings, norms and biases are read as they are stored
   std::vector<Layer> layers;
   std::vector<Weight<T, W>> head;  // one: the embedding, tied
+  Array<W> memory;                 // all panels, in the order of their use, in one piece: huge pages pay
 
   Weights() = default;
   // flat: the parameters, in the device's memory; read again at each pack().
   Weights(const Config& config, const T* flat, bool training, bool cuda) : plain(config, flat) {
     const int C = config.n_embd, qkv = (config.n_head + 2 * config.n_kv_head) * (C / config.n_head);
     for (const auto& layer : plain.layers)
-      layers.push_back({Weight<T, W>(layer.qkv, C, qkv, false, training, cuda),
-                        Weight<T, W>(layer.proj, C, C, false, training, cuda),
-                        Weight<T, W>(layer.fc, C, 4 * C, false, training, cuda),
-                        Weight<T, W>(layer.fc_proj, 4 * C, C, false, training, cuda)});
-    head.emplace_back(plain.wte, C, config.vocab_size, true, training, cuda);
+      layers.push_back({Weight<T, W>(layer.qkv, C, qkv, false), Weight<T, W>(layer.proj, C, C, false),
+                        Weight<T, W>(layer.fc, C, 4 * C, false), Weight<T, W>(layer.fc_proj, 4 * C, C, false)});
+    head.emplace_back(plain.wte, C, config.vocab_size, true);
+    size_t size = 0;
+    const auto place = [&](Panels<W>& panels) {  // called twice: to count, and to hand out
+      if (memory.size()) panels.data = memory.data() + size;
+      size += panels.size();
+    };
+    const auto place_all = [&] {
+      size = 0;
+      for_each(*this, [&](Weight<T, W>& weight) { place(weight.forward); });
+      if (training) for_each(*this, [&](Weight<T, W>& weight) { place(weight.transposed); });
+    };
+    place_all();
+    memory = Array<W>(size, cuda);
+    place_all();
   }
   void pack(const Team& team) const {
-    for (const Layer& layer : layers)
-      for (const Weight<T, W>* weight : {&layer.qkv, &layer.proj, &layer.fc, &layer.fc_proj}) weight->pack(team);
-    for (const auto& weight : head) weight.pack(team);
+    for_each(*this, [&](const Weight<T, W>& weight) { weight.pack(team); });
   }
   size_t bytes() const {  // what a forward of one row reads of them
     size_t sum = 0;
-    for (const Layer& layer : layers)
-      for (const Weight<T, W>* weight : {&layer.qkv, &layer.proj, &layer.fc, &layer.fc_proj}) sum += weight->bytes();
-    for (const auto& weight : head) sum += weight.bytes();
+    for_each(*this, [&](const Weight<T, W>& weight) { sum += weight.bytes(); });
     return sum;
+  }
+
+ private:
+  template <class Self, class F>
+  static void for_each(Self& self, F f) {
+    for (auto& layer : self.layers)
+      for (auto* weight : {&layer.qkv, &layer.proj, &layer.fc, &layer.fc_proj}) f(*weight);
+    for (auto& weight : self.head) f(weight);
   }
 };
 
@@ -187,17 +198,18 @@ struct Weights {
 constexpr int kFewRows = 8;
 
 // What a pass of up to R rows computes on its way. Training keeps every layer's for the backward pass; decoding keeps
-// one layer's, over and over, but all layers' keys and values.
-template <class T>
+// one layer's, over and over, but all layers' keys and values. S: the cache's numbers.
+template <class T, class S = T>
 struct Activations {
   struct Layer {
     T *x, *norm_1, *mean_1, *rstd_1, *qkv, *att, *log_sum, *mid, *norm_2, *mean_2, *rstd_2, *pre, *act, *next;
-    KeyValues<T> cache;
+    KeyValues<S> cache;
   };
   int C, Q, F, V, slots;  // row strides: channels, qkv, 4C, vocabulary, each padded to 16
   bool training = false;
   size_t k_layer, v_layer;  // numbers in one layer's keys, values
-  Array<T> x, norm_1, mean_1, rstd_1, qkv, att, log_sum, mid, norm_2, mean_2, rstd_2, pre, act, k, v;
+  Array<T> x, norm_1, mean_1, rstd_1, qkv, att, log_sum, mid, norm_2, mean_2, rstd_2, pre, act;
+  Array<S> k, v;
   Array<T> norm_f, mean_f, rstd_f, logits;
   Array<T> weights;  // attention's scratch, where the portable text runs
 
@@ -208,13 +220,14 @@ struct Activations {
     const size_t L = keep_layers ? c.n_layer : 1, R = rows, spare = 16;  // a tile may read up to 15 numbers past a row
     const size_t norm_rows = keep_layers ? R : std::max(R, size_t(threads) * kFewRows);
     Q = pad16((c.n_head + 2 * c.n_kv_head) * D);
-    k_layer = size_t(c.n_kv_head) * slots * D, v_layer = size_t(c.n_kv_head) * slots * pad16(D);
+    k_layer = c.n_kv_head * KeyValues<S>::key_numbers(slots, D);
+    v_layer = c.n_kv_head * KeyValues<S>::value_numbers(slots, D);
     const auto make = [&](size_t n) { return Array<T>(n + spare, cuda); };
     x = make((keep_layers ? L + 1 : 1) * R * C), mid = make(L * R * C);
     norm_1 = make(L * norm_rows * C), norm_2 = make(L * norm_rows * C), norm_f = make(norm_rows * C);
     qkv = make(L * R * Q), att = make(L * R * C), pre = make(L * R * F), act = make(L * R * F);
     logits = make(R * V);
-    k = make(c.n_layer * k_layer), v = make(c.n_layer * v_layer);
+    k = Array<S>(c.n_layer * k_layer + spare, cuda), v = Array<S>(c.n_layer * v_layer + spare, cuda);
     if (keep_layers) {
       mean_1 = make(L * R), rstd_1 = make(L * R), mean_2 = make(L * R), rstd_2 = make(L * R);
       mean_f = make(R), rstd_f = make(R), log_sum = make(L * R * c.n_head);
@@ -239,7 +252,7 @@ struct Activations {
             pre.data() + r * F,
             act.data() + r * F,
             x.data() + (training ? r + rows_ : 0) * C,
-            KeyValues<T>{k.data() + l * k_layer, v.data() + l * v_layer, slots, head_size_}};
+            KeyValues<S>{k.data() + l * k_layer, v.data() + l * v_layer, slots, head_size_}};
   }
 
  private:
@@ -257,9 +270,9 @@ inline Dropout dropout_at(Dropout dropout, int layer, int place) {
 }
 enum { kDropEmbedding, kDropAttention, kDropProjection, kDropMlp };
 
-template <class T>
-Attention<T> attention_of(const Config& c, const Forest& forest, const typename Activations<T>::Layer& s, int qkv_row,
-                          int out_row, const Dropout& dropout) {
+template <class T, class S>
+Attention<T, S> attention_of(const Config& c, const Forest& forest, const typename Activations<T, S>::Layer& s,
+                             int qkv_row, int out_row, const Dropout& dropout) {
   return {forest,  c.n_head, c.n_kv_head, c.n_embd / c.n_head, s.qkv,  qkv_row,
           s.cache, s.att,    out_row,     s.log_sum,           dropout};
 }
@@ -278,8 +291,8 @@ T* normalize(const Team& team, int rows, LayerNorm<T> norm, bool training) {
 
 // One pass: embeddings, layers, and, where asked for, the logits of all rows in a.logits. Every thread of the team
 // calls it. The rows' keys and values are left in the cache behind each root's past.
-template <class T, class W>
-void forward(const Team& team, const Config& c, const Weights<T, W>& w, const DevicePass& pass, Activations<T>& a,
+template <class T, class W, class S>
+void forward(const Team& team, const Config& c, const Weights<T, W>& w, const DevicePass& pass, Activations<T, S>& a,
              bool with_logits, const Dropout& dropout = {}) {
   const Forest& forest = pass.forest;
   const int R = forest.rows, C = c.n_embd;
@@ -295,9 +308,9 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
         team, R, LayerNorm<T>{s.x, a.C, C, plain.ln_1, plain.ln_1_bias, s.norm_1, a.C, s.mean_1, s.rstd_1}, a.training);
     matmul(team, R, Matmul<T, W>{norm, a.C, packed.qkv.forward, s.qkv, a.Q}, AddBias<T>{s.qkv, a.Q, plain.qkv_bias});
     team.wait();
-    const Attention<T> heads = attention_of<T>(c, forest, s, a.Q, a.C, dropout_at(dropout, l, kDropAttention));
+    const Attention<T, S> heads = attention_of<T, S>(c, forest, s, a.Q, a.C, dropout_at(dropout, l, kDropAttention));
     if (!with_logits && l == c.n_layer - 1) {  // a prefill wants nothing more than the last layer's keys and values
-      launch(team, R, WriteCache<T>{heads});
+      launch(team, R, WriteCache<T, S>{heads});
       return;
     }
     attention(team, heads, a.weights.data(), a.slots);
@@ -418,7 +431,7 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     launch(team, clear_v.rows(), clear_v);
     attention_backward(
         team,
-        AttentionBackward<T>{attention_of<T>(c, forest, s, a.Q, a.C, dropout_at(dropout, l, kDropAttention)),
+        AttentionBackward<T>{attention_of<T, T>(c, forest, s, a.Q, a.C, dropout_at(dropout, l, kDropAttention)),
                              g.att.data(), dk, dv, g.qkv.data()},
         g.p.data(), g.ds.data(), a.slots);
     linear_backward(team, R, C, Q, s.norm_1, a.C, g.qkv.data(), a.Q, dl.qkv, dl.qkv_bias);
@@ -580,22 +593,25 @@ class Target {
  public:
   // weights: the flat array of tensor_table(config), in host memory. most_rows: the largest tree, its root counted.
   // Throws std::bad_alloc, or std::runtime_error from the GPU.
-  Target(const Config& config, const float* weights, Dtype dtype, bool cuda, int threads, int most_rows)
+  Target(const Config& config, const float* weights, Dtype dtype, bool cuda, int threads, int most_rows,
+         Dtype cache_dtype = Dtype::fp32)
       : config_(config),
-        dtype_(dtype),
         pool_(threads, cuda),
         most_rows_(std::max(most_rows, config.block_size)),
         plain_(parameter_count(config), cuda),
-        activations_(config, most_rows_, pad64(config.block_size + most_rows_), false, pool_.size(), cuda),
         pass_(most_rows_, 1, cuda),
         kept_(most_rows_, cuda) {
     plain_.upload(weights, plain_.size());
-    if (dtype == Dtype::fp32) fp32_ = Weights<float, float>(config, plain_.data(), false, cuda);
-    else bf16_ = Weights<float, bf16>(config, plain_.data(), false, cuda);
-    pool_.run([&](const Team& team) { dtype_ == Dtype::fp32 ? fp32_.pack(team) : bf16_.pack(team); });
-    if (cuda) logits_.resize(size_t(most_rows_) * activations_.V);
-    const int zero = 0, one = 1;
-    forward(&zero, &zero, &one, 1);  // brings the weights near and the threads to their feet: no token pays for that
+    if (dtype == Dtype::fp32) weights_ = Weights<float, float>(config, plain_.data(), false, cuda);
+    else weights_ = Weights<float, bf16>(config, plain_.data(), false, cuda);
+    std::visit([&](auto& w) { pool_.run([&](const Team& team) { w.pack(team); }); }, weights_);
+    const int slots = pad64(config.block_size + most_rows_);
+    if (cache_dtype == Dtype::fp32)
+      activations_ = Activations<float, float>(config, most_rows_, slots, false, pool_.size(), cuda);
+    else activations_ = Activations<float, bf16>(config, most_rows_, slots, false, pool_.size(), cuda);
+    std::visit([&](auto& a) { device_logits_ = &a.logits, norm_ = a.norm_f.data(), C_ = a.C, V_ = a.V; }, activations_);
+    if (cuda) logits_.resize(size_t(most_rows_) * V_);
+    choose_threads();
   }
 
   int block_size() const { return config_.block_size; }
@@ -603,7 +619,15 @@ class Target {
   int past() const { return past_; }
   int threads() const { return pool_.size(); }
   bool cuda() const { return pool_.cuda(); }
-  size_t weight_bytes() const { return dtype_ == Dtype::fp32 ? fp32_.bytes() : bf16_.bytes(); }
+  size_t weight_bytes() const {
+    return std::visit([](const auto& w) { return w.bytes(); }, weights_);
+  }
+  // Bytes of keys and values that a row reads of each position before it.
+  size_t cache_bytes() const {
+    return std::visit([&](const auto& a) { return (a.k_layer + a.v_layer) / a.slots * sizeof(*a.k.data()); },
+                      activations_) *
+           config_.n_layer;
+  }
 
   // Forgets the cache, then caches n tokens at positions 0 .. n - 1.
   void prefill(const int* tokens, int n) {
@@ -619,67 +643,89 @@ class Target {
     Pass pass;
     pass.add_tree(token, depth, end, n, 0, past_);
     run(pass, true);
-    if (cuda()) activations_.logits.download(logits_.data(), size_t(n) * activations_.V);
+    if (cuda()) device_logits_->download(logits_.data(), size_t(n) * V_);
   }
-  const float* logits(int row) const {
-    return (cuda() ? logits_.data() : activations_.logits.data()) + size_t(row) * activations_.V;
-  }
+  const float* logits(int row) const { return (cuda() ? logits_.data() : device_logits_->data()) + size_t(row) * V_; }
   // (C) the final norm's output for a row of the last forward; null where it lies on a GPU.
-  const float* hidden(int row) const {
-    return cuda() ? nullptr : activations_.norm_f.data() + size_t(row) * activations_.C;
-  }
+  const float* hidden(int row) const { return cuda() ? nullptr : norm_ + size_t(row) * C_; }
   // The rows of the last forward (ascending) that join the past; the others are forgotten.
   void keep(const int* rows, int n) {
     bool moves = false;
     for (int i = 0; i < n; i++) moves = moves || rows[i] != i;
     if (moves) {
       kept_.upload(rows, n);
-      const KeepRows<float> op{activations_.k.data(),
-                               activations_.v.data(),
-                               activations_.k_layer,
-                               activations_.v_layer,
-                               config_.n_kv_head,
-                               activations_.slots,
-                               config_.n_embd / config_.n_head,
-                               past_,
-                               n,
-                               kept_.data()};
-      pool_.run([&](const Team& team) { launch(team, config_.n_layer * config_.n_kv_head, op); });
+      std::visit([&](auto& a) { move_rows(a, n); }, activations_);
     }
     past_ += n;
   }
   // For tests: the keys, or the values, of one cached position: all layers and heads in turn.
   std::vector<float> cached(int position, bool values) const {
-    const int D = config_.n_embd / config_.n_head;
-    std::vector<float> all(values ? activations_.v.size() : activations_.k.size()), out;
-    (values ? activations_.v : activations_.k).download(all.data(), all.size());
-    for (int l = 0; l < config_.n_layer; l++) {
-      const KeyValues<float> cache{all.data() + l * activations_.k_layer, all.data() + l * activations_.v_layer,
-                                   activations_.slots, D};
-      for (int head = 0; head < config_.n_kv_head; head++)
-        for (int d = 0; d < D; d++)
-          out.push_back(values ? cache.value(head, position)[d] : *cache.key(head, position, d));
-    }
-    return out;
+    return std::visit([&](const auto& a) { return cached(a, position, values); }, activations_);
   }
 
  private:
   void run(const Pass& pass, bool with_logits) {
     pass_.upload(pass);
-    pool_.run([&](const Team& team) {
-      if (dtype_ == Dtype::fp32) nanospec::forward(team, config_, fp32_, pass_, activations_, with_logits);
-      else nanospec::forward(team, config_, bf16_, pass_, activations_, with_logits);
-    });
+    std::visit(
+        [&](auto& w, auto& a) {
+          pool_.run([&](const Team& team) { nanospec::forward(team, config_, w, pass_, a, with_logits); },
+                    pass.rows() <= rows_alone_);
+        },
+        weights_, activations_);
+  }
+  template <class S>
+  void move_rows(const Activations<float, S>& a, int n) {
+    const KeepRows<S> op{
+        a.k.data(), a.v.data(), a.k_layer,   a.v_layer, config_.n_kv_head, a.slots, config_.n_embd / config_.n_head,
+        past_,      n,          kept_.data()};
+    pool_.run([&](const Team& team) { launch(team, config_.n_layer * config_.n_kv_head, op); }, n <= rows_alone_);
+  }
+  template <class S>
+  std::vector<float> cached(const Activations<float, S>& a, int position, bool values) const {
+    std::vector<S> all(values ? a.v.size() : a.k.size());
+    std::vector<float> out;
+    (values ? a.v : a.k).download(all.data(), all.size());
+    const int D = config_.n_embd / config_.n_head;
+    for (int l = 0; l < config_.n_layer; l++) {
+      const KeyValues<S> cache{all.data() + l * a.k_layer, all.data() + l * a.v_layer, a.slots, D};
+      for (int head = 0; head < config_.n_kv_head; head++)
+        for (int d = 0; d < D; d++)
+          out.push_back(to_float(values ? *cache.value(head, position, d) : *cache.key(head, position, d)));
+    }
+    return out;
+  }
+
+  // A small model may run faster on one thread, which waits for nobody: finds out up to how many rows. The passes also
+  // bring the weights near and the threads to their feet, so that no token pays for that.
+  void choose_threads() {
+    for (int rows : {1, 2, 4, 8, 16, 32}) {
+      if (rows > most_rows_) return;
+      double fastest[2] = {1e9, 1e9};  // by the team, alone
+      for (int alone : {0, 1})
+        for (int round = 0; round < 9; round++) {  // in a row: threads that have waited too long sleep
+          rows_alone_ = alone ? rows : 0;
+          const std::vector<int> token(rows, 0), depth(rows, 0), end(rows, rows);
+          const auto start = std::chrono::steady_clock::now();
+          forward(token.data(), depth.data(), end.data(), rows);
+          const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+          fastest[alone] = std::min(fastest[alone], taken.count());
+          if (pool_.size() == 1) return;
+        }
+      rows_alone_ = fastest[1] < fastest[0] ? rows : rows / 2;
+      if (rows_alone_ < rows) return;
+    }
   }
 
   const Config config_;
-  const Dtype dtype_;
   Pool pool_;
   const int most_rows_;
+  int rows_alone_ = 0;  // passes of up to so many rows run on one thread
   Array<float> plain_;
-  Weights<float, float> fp32_;
-  Weights<float, bf16> bf16_;
-  Activations<float> activations_;
+  std::variant<Weights<float, float>, Weights<float, bf16>> weights_;
+  std::variant<Activations<float, float>, Activations<float, bf16>> activations_;
+  const Array<float>* device_logits_ = nullptr;
+  const float* norm_ = nullptr;
+  int C_ = 0, V_ = 0;  // row strides of norm_ and the logits
   DevicePass pass_;
   Array<int> kept_;
   std::vector<float> logits_;

@@ -14,6 +14,10 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Engine
 
+namespace {
+Dtype dtype_of(const std::string& name) { return name == "bf16" ? Dtype::bf16 : Dtype::fp32; }
+}  // namespace
+
 struct Engine::Parts {
   Settings settings;
   Loaded loaded;
@@ -24,8 +28,8 @@ struct Engine::Parts {
   Parts(const Settings& s, Loaded l)
       : settings(s),
         loaded(std::move(l)),
-        target(loaded.config, loaded.weights.data(), s.dtype == "bf16" ? Dtype::bf16 : Dtype::fp32,
-               choose_cuda(s.device), s.threads, s.rows) {
+        target(loaded.config, loaded.weights.data(), dtype_of(s.dtype), choose_cuda(s.device), s.threads, s.rows,
+               dtype_of(s.cache_dtype)) {
     loaded.weights = {};  // the target has its own
   }
 };

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #ifdef __CUDACC__
 #define HD __host__ __device__                         // callable on both machines
@@ -78,16 +79,29 @@ HD inline bf16 to_bf16(float x) {  // rounds to nearest, ties to even; a NaN sta
   return bf16{uint16_t((u + 0x7fffu + ((u >> 16) & 1u)) >> 16)};
 }
 
+HD inline double to_float(double x) { return x; }
+
+// A number as one of type W, rounded to nearest.
+template <class W>
+HD inline W rounded(double x) {
+  if constexpr (std::is_same<W, bf16>::value) return to_bf16(float(x));
+  else return W(x);
+}
+
+// How many steps of a sum over k lie side by side in memory: two numbers of 16 bits fill the lane that one float does.
+template <class W>
+constexpr int kTogether = sizeof(W) == 2 ? 2 : 1;
+
 // The square root, correctly rounded everywhere.
 HD inline float square_root(float x) { return __builtin_sqrtf(x); }
 HD inline double square_root(double x) { return __builtin_sqrt(x); }
 
 template <class T>
-HD inline T larger(T a, T b) {
+HD constexpr T larger(T a, T b) {
   return a > b ? a : b;
 }
 template <class T>
-HD inline T smaller(T a, T b) {
+HD constexpr T smaller(T a, T b) {
   return a < b ? a : b;
 }
 

@@ -43,6 +43,7 @@ std::vector<Flag> machine_flags(Options& o) {
       heading("Machine"),
       {"--device", "WORD", &o.settings.device, "where the target runs", one_of({"auto", "cpu", "cuda"})},
       {"--dtype", "WORD", &o.settings.dtype, "how weights are stored", one_of({"fp32", "bf16"})},
+      {"--cache_dtype", "WORD", &o.settings.cache_dtype, "how keys and values are stored", one_of({"fp32", "bf16"})},
       {"--threads", "N", &o.settings.threads, "CPU threads; the text does not depend on them", from(1, 1024)},
   };
 }
@@ -203,6 +204,7 @@ nlohmann::ordered_json settings_json(const Options& o, const Engine& engine) {
   return {{"model", o.settings.model},
           {"device", engine.device()},
           {"dtype", o.settings.dtype},
+          {"cache_dtype", o.settings.cache_dtype},
           {"threads", engine.threads()},
           {"budget", o.settings.budget},
           {"max_new_tokens", o.max_new_tokens},

@@ -20,9 +20,10 @@ struct Method {
 
 // What is loaded once and then serves every method.
 struct Settings {
-  std::string model;            // the folder that train_gpt wrote
-  std::string device = "auto";  // auto, cpu, cuda
-  std::string dtype = "fp32";   // fp32, bf16: how weights are stored
+  std::string model;                 // the folder that train_gpt wrote
+  std::string device = "auto";       // auto, cpu, cuda
+  std::string dtype = "fp32";        // fp32, bf16: how weights are stored
+  std::string cache_dtype = "fp32";  // and how keys and values are
   int threads = 1;
   int budget = 64;  // most nodes in a tree, the root not counted
   int rows = 65;    // most rows of one target forward: the nodes of the largest tree, and its root

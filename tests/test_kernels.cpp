@@ -134,9 +134,9 @@ TEST_CASE("tree attention and the cache: a warp and a core give the same bits") 
         forest,        H, KV, D, d.f[0].data(), 48, {d.f[1].data(), d.f[2].data(), slots, D}, d.f[3].data(), 32,
         d.f[4].data(), {}};
   };
-  check_groups("WriteCache", pass.rows(), [&](Desk& d) { return WriteCache<float>{attention_on(d)}; });
+  check_groups("WriteCache", pass.rows(), [&](Desk& d) { return WriteCache<float, float>{attention_on(d)}; });
   check_groups("AttentionForward", pass.rows() * H, [&](Desk& d) {
-    return AttentionForward<float>{attention_on(d), d.f[5].data(), most};
+    return AttentionForward<float, float>{attention_on(d), d.f[5].data(), most};
   });
   const auto backward_on = [&](Desk& d) {
     return AttentionBackward<float>{attention_on(d), d.f[6].data(), d.f[7].data(), d.f[7].data() + 8192,
@@ -258,8 +258,8 @@ TEST_CASE("tree attention: the CPU twin has the portable text's bits, forward an
             attention_backward(team, b, scratch_1.data(), scratch_2.data(), most);
           });
         } else {
-          launch(Team{}, rows, WriteCache<float>{s});
-          launch(Team{}, rows * H, AttentionForward<float>{s, scratch_1.data(), most});
+          launch(Team{}, rows, WriteCache<float, float>{s});
+          launch(Team{}, rows * H, AttentionForward<float, float>{s, scratch_1.data(), most});
           launch(Team{}, rows * H, AttentionBackwardQueries<float>{b, scratch_1.data(), scratch_2.data(), most});
           launch(Team{}, pass.roots() * KV * most,
                  AttentionBackwardKeys<float>{b, scratch_1.data(), scratch_2.data(), most});
@@ -277,6 +277,58 @@ TEST_CASE("tree attention: the CPU twin has the portable text's bits, forward an
       CHECK(same_bits(sides[0].dqkv, sides[1].dqkv));
       CHECK(same_bits(sides[0].dk, sides[1].dk));
       CHECK(same_bits(sides[0].dv, sides[1].dv));
+    }
+}
+
+TEST_CASE("a cache of bf16: the CPU twin has the portable text's bits, and attends to rounded keys and values") {
+  for (int D : {3, 16, 20, 64})
+    for (int round = 0; round < 6; round++) {
+      CAPTURE(D);
+      CAPTURE(round);
+      Chance chance(300 + round);
+      const int KV = 1 + round % 2, H = KV * (1 + round % 3), wide = pad16(D);
+      const Pass pass = random_pass(chance, 1, round < 3 ? 9 : 60, round % 2 ? 91 : 0, 7);
+      const Forest forest = forest_of(pass);
+      const int slots = slots_of(pass), rows = pass.rows(), most = pad64(pass.most_keys());
+      const int qkv_row = pad16((H + 2 * KV) * D), out_row = pad16(H * D);
+      std::vector<float> qkv(size_t(rows) * qkv_row + 16), scratch(size_t(rows) * H * most);
+      chance.fill(qkv.data(), qkv.size());
+      const size_t keys = KV * KeyValues<bf16>::key_numbers(slots, D), values = size_t(KV) * slots * wide;
+      std::vector<bf16> k(keys), v(values), twin_k, twin_v;
+      std::vector<float> plain_k(size_t(KV) * slots * D), plain_v(values), out[3];
+      const KeyValues<bf16> cache{k.data(), v.data(), slots, D};
+      const KeyValues<float> plain{plain_k.data(), plain_v.data(), slots, D};
+      for (int head = 0; head < KV; head++)
+        for (int slot = 0; slot < slots; slot++)
+          for (int d = 0; d < D; d++) {
+            *cache.key(head, slot, d) = rounded<bf16>(chance.number() - 0.5);
+            *cache.value(head, slot, d) = rounded<bf16>(chance.number() - 0.5);
+            *plain.key(head, slot, d) = to_float(*cache.key(head, slot, d));
+            *plain.value(head, slot, d) = to_float(*cache.value(head, slot, d));
+          }
+      twin_k = k, twin_v = v;
+      for (auto& o : out) o.resize(size_t(rows) * out_row + 16);
+      const auto with = [&](auto cached, std::vector<float>& o) {
+        return Attention<float, std::remove_reference_t<decltype(*cached.k)>>{
+            forest, H, KV, D, qkv.data(), qkv_row, cached, o.data(), out_row, nullptr, {}};
+      };
+      const auto portable = with(cache, out[0]);
+      launch(Team{}, rows, WriteCache<float, bf16>{portable});
+      launch(Team{}, rows * H, AttentionForward<float, bf16>{portable, scratch.data(), most});
+      Pool(1 + round % 3).run([&](const Team& team) {
+        attention(team, with(KeyValues<bf16>{twin_k.data(), twin_v.data(), slots, D}, out[1]), scratch.data(), most);
+      });
+      CHECK(std::memcmp(k.data(), twin_k.data(), keys * sizeof(bf16)) == 0);
+      CHECK(std::memcmp(v.data(), twin_v.data(), values * sizeof(bf16)) == 0);
+      CHECK(same_bits(out[0], out[1]));
+      // The same sums over floats that hold the rounded numbers.
+      for (int row = 0; row < rows; row++)
+        for (int c = H * D; c < (H + 2 * KV) * D; c++) {
+          float& x = qkv[size_t(row) * qkv_row + c];
+          x = to_float(to_bf16(x));
+        }
+      attention(Team{}, with(plain, out[2]), scratch.data(), most);
+      CHECK(same_bits(out[0], out[2]));
     }
 }
 

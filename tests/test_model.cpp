@@ -117,7 +117,7 @@ void check_gradients(bool bias, bool with_past, float dropout_rate) {
             for (int d = 0; d < D; d++) {
               const KeyValues<double> cache = a.layer(l).cache;
               const int slot = pass.first_slot[root] + j;
-              double* x = values ? cache.value(head, slot) + d : cache.key(head, slot, d);
+              double* x = values ? cache.value(head, slot, d) : cache.key(head, slot, d);
               const double before = *x;
               const double slope = difference(1e-3, [&](double h) {
                 *x = before + h;
@@ -328,14 +328,20 @@ TEST_CASE("the start: nanoGPT's standard deviations, another seed another start"
 
 namespace {
 
+struct Numbers {
+  Dtype weights, cache;
+};
+constexpr Numbers kNumbers[] = {
+    {Dtype::fp32, Dtype::fp32}, {Dtype::bf16, Dtype::fp32}, {Dtype::fp32, Dtype::bf16}, {Dtype::bf16, Dtype::bf16}};
+
 struct Decoder {
   Config config;
   std::vector<float> weights;
   Target target;
-  Decoder(Dtype dtype, int threads, int n_embd = 48)
+  Decoder(Numbers numbers, int threads, int n_embd = 48)
       : config(sizes(n_embd)),
         weights(rough_weights<float>(config, 41)),
-        target(config, weights.data(), dtype, false, threads, 100) {}
+        target(config, weights.data(), numbers.weights, false, threads, 100, numbers.cache) {}
   static Config sizes(int n_embd) {
     Config c;
     c.n_layer = 2, c.n_head = c.n_kv_head = 3, c.n_embd = n_embd, c.block_size = 64, c.vocab_size = 37;
@@ -357,13 +363,14 @@ struct Decoder {
 }  // namespace
 
 TEST_CASE("every node of a tree gets the bits of its path decoded one token at a time") {
-  for (Dtype dtype : {Dtype::fp32, Dtype::bf16})
+  for (Numbers numbers : kNumbers)
     for (int threads : {1, 2})
       for (int round = 0; round < 4; round++) {
-        CAPTURE(int(dtype));
+        CAPTURE(int(numbers.weights));
+        CAPTURE(int(numbers.cache));
         CAPTURE(threads);
         CAPTURE(round);
-        Decoder tree_side(dtype, threads, round % 2 ? 48 : 33), path_side(dtype, 1, round % 2 ? 48 : 33);
+        Decoder tree_side(numbers, threads, round % 2 ? 48 : 33), path_side(numbers, 1, round % 2 ? 48 : 33);
         Chance chance(50 + round);
         std::vector<int> text(1 + chance.below(40));
         for (int& token : text) token = chance.below(37);
@@ -385,8 +392,8 @@ TEST_CASE("every node of a tree gets the bits of its path decoded one token at a
 }
 
 TEST_CASE("the cache after keep is that of plain decoding, bit for bit, and so is that of a prefill") {
-  for (Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
-    Decoder tree_side(dtype, 2), plain(dtype, 1);
+  for (Numbers numbers : kNumbers) {
+    Decoder tree_side(numbers, 2), plain(numbers, 1);
     Chance chance(61);
     std::vector<int> text = {3, 1, 4, 1, 5};
     tree_side.target.prefill(text.data(), 5);
@@ -400,7 +407,7 @@ TEST_CASE("the cache after keep is that of plain decoding, bit for bit, and so i
       CHECK(tree_side.target.past() == int(text.size()));
     }
     plain.one_by_one(text);
-    Decoder prefilled(dtype, 2);
+    Decoder prefilled(numbers, 2);
     prefilled.target.prefill(text.data(), int(text.size()));
     for (int position = 0; position < int(text.size()); position++)
       for (bool values : {false, true}) {
@@ -412,10 +419,15 @@ TEST_CASE("the cache after keep is that of plain decoding, bit for bit, and so i
   }
 }
 
-TEST_CASE("bf16 weights are the rounded ones, not others") {
-  Decoder fp32(Dtype::fp32, 1), bf16_side(Dtype::bf16, 1);
+TEST_CASE("bf16 weights, or a cache of bf16, are the rounded ones, not others") {
+  Decoder fp32(kNumbers[0], 1);
   const std::vector<int> text = {1, 2, 3, 4, 5, 6};
-  const std::vector<float> a = fp32.one_by_one(text), b = bf16_side.one_by_one(text);
-  CHECK(a != b);
-  CHECK(relative_error(b.data(), a.data(), a.size()) < 0.05);
+  const std::vector<float> exact = fp32.one_by_one(text);
+  for (Numbers numbers : {kNumbers[1], kNumbers[2], kNumbers[3]}) {
+    Decoder rounded(numbers, 1);
+    const std::vector<float> got = rounded.one_by_one(text);
+    CHECK(got != exact);
+    CHECK(relative_error(got.data(), exact.data(), exact.size()) < 0.05);
+  }
+  CHECK(2 * Decoder(kNumbers[2], 1).target.cache_bytes() == fp32.target.cache_bytes());
 }
