@@ -114,7 +114,7 @@ inline void create_folder(const std::string& path) {
 // safetensors: 8 bytes, the length of a JSON header, little-endian; the header; the tensors, end to end.
 
 struct Tensor {
-  std::string name, dtype;     // "F32", "F16" or "BF16"
+  std::string name, dtype;     // "F32", "F16", "BF16" or "I32"
   std::vector<int64_t> shape;  // rows first
   size_t begin, end;           // its bytes in SafeTensors::bytes
 };
@@ -126,7 +126,7 @@ struct SafeTensors {
 };
 
 inline size_t dtype_size(const std::string& dtype) {
-  return dtype == "F32" ? 4 : dtype == "F16" || dtype == "BF16" ? 2 : 0;
+  return dtype == "F32" || dtype == "I32" ? 4 : dtype == "F16" || dtype == "BF16" ? 2 : 0;
 }
 
 inline std::string shown_shape(const std::vector<int64_t>& shape) {
@@ -147,7 +147,7 @@ inline Tensor parse_tensor(const std::string& name, const Json& entry, size_t or
   tensor.name = name;
   if (dtype.is_string()) tensor.dtype = dtype.get<std::string>();
   const size_t width = dtype_size(tensor.dtype);
-  if (!width) bad("has dtype " + shown(dtype) + ", expected \"F32\", \"F16\" or \"BF16\"");
+  if (!width) bad("has dtype " + shown(dtype) + ", expected \"F32\", \"F16\", \"BF16\" or \"I32\"");
 
   if (!shape.is_array() || shape.size() > kMostDimensions) bad("has no list of at most 8 sizes as its shape");
   size_t count = 1;
@@ -222,14 +222,15 @@ inline SafeTensors parse_safetensors(std::string bytes, const std::string& where
 
 inline SafeTensors read_safetensors(const std::string& path) { return parse_safetensors(read_file(path), path); }
 
-// A tensor of floats to be written.
+// A tensor to be written: of floats, or of whole numbers.
 struct TensorData {
   std::string name;
   std::vector<int64_t> shape;
-  const float* data;
+  const void* data;
+  std::string dtype = "F32";  // or "I32": four bytes each
 };
 
-// A safetensors file with these tensors, F32, in this order; its data begins at a multiple of 8 bytes.
+// A safetensors file with these tensors, in this order; its data begins at a multiple of 8 bytes.
 inline std::string format_safetensors(const std::vector<TensorData>& tensors,
                                       const std::map<std::string, std::string>& metadata) {
   Json header = Json::object();
@@ -239,8 +240,8 @@ inline std::string format_safetensors(const std::vector<TensorData>& tensors,
     const size_t begin = end;
     size_t count = 1;
     for (int64_t size : tensor.shape) count *= size_t(size);
-    end += count * sizeof(float);
-    header[tensor.name] = {{"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
+    end += count * dtype_size(tensor.dtype);
+    header[tensor.name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
   }
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
@@ -251,7 +252,7 @@ inline std::string format_safetensors(const std::vector<TensorData>& tensors,
   for (const TensorData& tensor : tensors) {
     size_t count = 1;
     for (int64_t size : tensor.shape) count *= size_t(size);
-    bytes.append(reinterpret_cast<const char*>(tensor.data), count * sizeof(float));
+    bytes.append(static_cast<const char*>(tensor.data), count * dtype_size(tensor.dtype));
   }
   return bytes;
 }
@@ -264,8 +265,10 @@ inline float half_to_float(uint16_t half) {
   return sign * std::ldexp(float(exponent ? fraction + 1024 : fraction), (exponent ? exponent : 1) - 25);
 }
 
-// Writes a tensor's numbers as floats to out. Raises runtime_error where one is not finite.
+// Writes a tensor's numbers as floats to out. Raises runtime_error where they are no floats, or one is not finite.
 inline void copy_floats(const SafeTensors& file, const Tensor& tensor, float* out, const std::string& where) {
+  if (tensor.dtype == "I32")
+    refuse("tensor " + printable(tensor.name) + " has dtype I32, expected floats", where, "replace the file");
   const size_t width = dtype_size(tensor.dtype), count = (tensor.end - tensor.begin) / width;
   const char* bytes = file.bytes.data() + tensor.begin;
   bool finite = true;
@@ -314,6 +317,21 @@ inline std::vector<float> read_tensor(const SafeTensors& file, const std::string
   }
   check_tensors(file, {{name, shape}}, where);
   return {};
+}
+
+// The numbers of the tensor of that name, which must be a list of I32. Raises runtime_error.
+inline std::vector<int32_t> read_integers(const SafeTensors& file, const std::string& name, const std::string& where) {
+  for (const Tensor& tensor : file.tensors) {
+    if (tensor.name != name) continue;
+    if (tensor.dtype != "I32" || tensor.shape.size() != 1)
+      refuse("tensor " + name + " has dtype " + tensor.dtype + " and shape " + shown_shape(tensor.shape) +
+                 ", expected a list of I32",
+             where, "replace the file");
+    std::vector<int32_t> out(size_t(tensor.shape[0]));
+    if (!out.empty()) memcpy(out.data(), file.bytes.data() + tensor.begin, tensor.end - tensor.begin);
+    return out;
+  }
+  refuse("tensor " + name + " is missing", where, "replace the file");
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -1,12 +1,13 @@
 // draft.h: drafters: who says which tokens may come next.
 //
-// In order: the interface; from a drafter's logits to its candidates; the bigram drafter and its file; drafters by
-// name. A drafter never verifies, knows no shape, and cannot change the text under rule `match`: a bad one costs speed.
+// In order: the interface; from a drafter's logits to its candidates; the bigram drafter and its file; the n-gram
+// drafter; a drafter that knows nothing; drafters by name. A drafter never verifies, knows no shape, and cannot change
+// the text under rule `match`: a bad one costs speed.
 //
 // How to add a drafter:
 //   1. write a struct with `logits` (a distribution after a node of the growing tree) or, without one, `expand`;
 //      one that keeps state takes it from `begin` and `committed`;
-//   2. give its word a line in kDrafters and in load_drafter;
+//   2. give its word a line in DrafterName::Kind and, in the same order, in kDrafters, then in load_drafter;
 //   3. add it to the sweeps in tests/test_decode.cpp (mock) and tests/test_sweep.cpp (model).
 #pragma once
 
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "checkpoint.h"
+#include "ngram.h"
 #include "sample.h"
 #include "tree.h"
 
@@ -177,17 +179,125 @@ inline std::unique_ptr<Drafter> load_bigram(const std::string& dir, int vocab) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
+// N-gram: the next token from the last N - 1
+
+struct Ngram : Drafter {
+  Ngrams table;
+
+  explicit Ngram(Ngrams ngrams) : table(std::move(ngrams)), row_(table.vocab) { vocab = table.vocab; }
+
+  void begin(const int* text, int n) override {
+    root_ = 0;
+    for (int i = std::max(0, n - (table.order - 1)); i < n; i++) root_ = table.next(root_, text[i]);
+  }
+  void committed(const Commit& commit) override {
+    for (int i = 0; i < commit.n; i++) root_ = table.next(root_, commit.tokens[i]);
+  }
+  const float* logits(const Growth& growth, int node) override {
+    table.log_probabilities(context(growth, node, table.order - 1), row_.data());
+    return row_.data();
+  }
+
+ private:
+  // The context after a node, of the last `tokens` tokens at least where the text has as many.
+  int context(const Growth& growth, int node, int tokens) const {
+    if (tokens == 0) return 0;
+    if (node == 0) return root_;
+    return table.next(context(growth, growth.parent[node], tokens - 1), growth.token[node]);
+  }
+
+  int root_ = 0;            // the context after the text, the growth's root included
+  std::vector<float> row_;  // (V)
+};
+
+inline std::string ngram_path(const std::string& dir) { return dir + "/ngram.safetensors"; }
+
+// Counts the training tokens and writes DIR/ngram.safetensors. Raises runtime_error when it cannot be written.
+inline void save_ngrams(const std::string& dir, const std::vector<int>& tokens, int vocab) {
+  write_file(ngram_path(dir), format_ngrams(count_ngrams(tokens, vocab)));
+}
+
+// Reads DIR/ngram.safetensors. Raises runtime_error when it is missing, broken, of another vocabulary, or holds no
+// n-grams of `order` tokens.
+inline std::unique_ptr<Drafter> load_ngram(const std::string& dir, int order, int vocab) {
+  const std::string path = ngram_path(dir);
+  if (!std::filesystem::exists(path))
+    refuse("drafter ngram has no counts", path,
+           "repeat the train_gpt command that made the model, with --resume: it writes them at once");
+  NgramTrie trie = parse_ngrams(read_safetensors(path), vocab, path);
+  if (order > trie.orders())
+    refuse("drafter ngram:" + std::to_string(order) + " wants order " + std::to_string(order) +
+               ", the counts end at order " + std::to_string(trie.orders()),
+           path, "choose ngram:" + std::to_string(trie.orders()) + " or less");
+  return std::make_unique<Ngram>(interpolated(std::move(trie), order, vocab));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Random: what speculation costs when it gains nothing
+
+// Its logits depend on the last token alone, as the bigram's, and on no text: row c is noise of its own.
+struct RandomLogits : Drafter {
+  Noise rows;
+
+  explicit RandomLogits(int vocab_size) : rows(Sampling(), vocab_size, kStreamInitialize) { vocab = vocab_size; }
+  const float* logits(const Growth& growth, int node) override { return rows.row(growth.token[node]); }
+};
+
+// ---------------------------------------------------------------------------------------------------------------
 // Drafters by name
 
-constexpr const char* kDrafters[] = {"none", "bigram"};
+struct DrafterName {
+  enum Kind { kNone, kBigram, kNgram, kRandom } kind = kNone;  // in the order of kDrafters
+  int order = 0;                                               // of ngram:N
+};
+
+struct DrafterWord {
+  const char *word, *form, *what;
+};
+constexpr DrafterWord kDrafters[] = {
+    {"none", "none", "nobody: plain decoding"},
+    {"bigram", "bigram", "counts of the training text: what follows the last token"},
+    {"ngram", "ngram:N", "the same of the last N - 1 tokens, N from 1 to 6, interpolated"},
+    {"random", "random", "chance alone, for study"},
+};
+
+// Reads a drafter's name. Raises invalid_argument for an unknown word (naming the nearest), and for an order that is no
+// number from 1 to kNgramOrders.
+inline DrafterName parse_drafter(const std::string& text) {
+  const size_t colon = std::min(text.find(':'), text.size());
+  const std::string word = text.substr(0, colon), number = text.substr(std::min(colon + 1, text.size()));
+  std::vector<std::string> words, forms;
+  for (const DrafterWord& known : kDrafters) words.push_back(known.word), forms.push_back(known.form);
+  const auto place = [&](const std::string& one) { return std::find(words.begin(), words.end(), one) - words.begin(); };
+  const size_t kind = place(word);
+  if (kind == words.size()) refuse_word("drafter", text, "--drafter", forms[place(closest_word(word, words))], forms);
+  DrafterName name;
+  name.kind = DrafterName::Kind(kind);
+  if (name.kind == DrafterName::kNgram) name.order = parse_count(number);
+  if (name.kind == DrafterName::kNgram ? name.order < 1 : text != word)
+    refuse_word("drafter", text, "--drafter", forms[kind], forms);
+  if (name.order > kNgramOrders)
+    throw std::invalid_argument("drafter " + text + " wants order " + std::to_string(name.order) +
+                                ", n-grams are counted up to order " + std::to_string(kNgramOrders) +
+                                ": --drafter: choose ngram:" + std::to_string(kNgramOrders) + " or less");
+  return name;
+}
 
 // The drafter of this name for the model in `dir`, of `vocab` tokens; null for `none`, plain decoding. Raises
-// invalid_argument for an unknown name (naming the nearest), runtime_error for a file that is missing or does not fit.
-inline std::unique_ptr<Drafter> load_drafter(const std::string& name, const std::string& dir, int vocab) {
-  if (name == "none") return nullptr;
-  if (name == "bigram") return load_bigram(dir, vocab);
-  const std::vector<std::string> words(std::begin(kDrafters), std::end(kDrafters));
-  refuse_word("drafter", name, "--drafter", closest_word(name, words), words);
+// invalid_argument as parse_drafter, runtime_error for a file that is missing or does not fit.
+inline std::unique_ptr<Drafter> load_drafter(const std::string& text, const std::string& dir, int vocab) {
+  const DrafterName name = parse_drafter(text);
+  switch (name.kind) {
+    case DrafterName::kNone:
+      break;
+    case DrafterName::kBigram:
+      return load_bigram(dir, vocab);
+    case DrafterName::kNgram:
+      return load_ngram(dir, name.order, vocab);
+    case DrafterName::kRandom:
+      return std::make_unique<RandomLogits>(vocab);
+  }
+  return nullptr;
 }
 
 }  // namespace nanospec

@@ -289,6 +289,7 @@ int train(int argc, char** argv) {
   if (o.resume) done = resume(o, trainer, settings);
   else trainer.set_weights(initial_weights(o.config, o.seed).data());
   save_bigram(o.out, parts.train, o.config.vocab_size);
+  save_ngrams(o.out, parts.train, o.config.vocab_size);
   if (!o.quiet)
     fprintf(stderr, "%s parameters, %s training tokens, vocabulary %d, %s, %s\n",
             thousands(double(parameter_count(o.config))).c_str(), thousands(double(parts.train.size())).c_str(),

@@ -89,7 +89,7 @@ void check_writable(const std::string& path) {
 // Methods
 
 void check_method(const Method& method, int budget) {
-  check_word("drafter", method.drafter, "--drafter", {std::begin(kDrafters), std::end(kDrafters)});
+  parse_drafter(method.drafter);
   check_rule(parse_rule(method.verify), parse_shape(method.shape, budget));
 }
 

@@ -16,6 +16,14 @@ struct Generation {
   bool stream = false;
 };
 
+// The drafters as the help lists them, one a line.
+std::string drafters_help() {
+  std::string text = "who guesses";
+  for (const DrafterWord& known : kDrafters)
+    text += "\n" + std::string(known.form) + std::string(9 - std::string(known.form).size(), ' ') + known.what;
+  return text + "\nby default";  // which the parser adds
+}
+
 Command describe(Generation& g) {
   Command command;
   command.name = "nanospec generate";
@@ -34,7 +42,7 @@ Command describe(Generation& g) {
   append(sampling_flags(g.options));
   append(
       {heading("Speculation"),
-       {"--drafter", "WORD", &g.method.drafter, "who guesses: bigram; none for plain decoding"},
+       {"--drafter", "WORD", &g.method.drafter, drafters_help()},
        {"--shape", "SHAPE", &g.method.shape,
         "which guesses are worth a node: chain:K, tree:DxW (depth x width), or\n"
         "auto: the likeliest, as many as pay on this machine"},

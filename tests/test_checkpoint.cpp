@@ -186,6 +186,18 @@ TEST_CASE("checkpoint: what is written is read back, and its data is aligned") {
   CHECK(read_tensor(file, "a", {2, 3}, "x") == a);
   CHECK(read_tensor(file, "b", {1}, "x") == b);
   CHECK(parse_safetensors(format_safetensors({}, {}), "x").tensors.empty());
+
+  const std::vector<int32_t> whole = {INT32_MIN, -1, 0, 7, INT32_MAX};
+  const SafeTensors mixed = parse_safetensors(
+      format_safetensors({{"i", {5}, whole.data(), "I32"}, {"b", {1}, b.data()}, {"m", {1, 5}, whole.data(), "I32"}},
+                         {}),
+      "x");
+  CHECK(read_integers(mixed, "i", "x") == whole);
+  CHECK(read_tensor(mixed, "b", {1}, "x") == b);
+  CHECK(begins(error_of([&] { read_tensor(mixed, "i", {5}, "x"); }), "tensor i has dtype I32, expected floats: x: "));
+  CHECK(begins(error_of([&] { read_integers(mixed, "b", "x"); }), "tensor b has dtype F32 and shape (1), expected"));
+  CHECK(begins(error_of([&] { read_integers(mixed, "m", "x"); }), "tensor m has dtype I32 and shape (1, 5), expected"));
+  CHECK(error_of([&] { read_integers(mixed, "c", "x"); }) == "tensor c is missing: x: replace the file");
 }
 
 TEST_CASE("checkpoint: a safetensors file that does not hold together is refused with the reason") {
@@ -205,7 +217,7 @@ TEST_CASE("checkpoint: a safetensors file that does not hold together is refused
   CHECK(begins(message(raw_file("{\"__metadata__\":[\"a\"]}", 0)), "__metadata__ is no map of texts"));
   CHECK(one(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})", 8) == "");
   CHECK(one(R"({"dtype":"F64","shape":[1],"data_offsets":[0,8]})", 8) ==
-        "tensor a has dtype \"F64\", expected \"F32\", \"F16\" or \"BF16\": x.st: replace the file");
+        "tensor a has dtype \"F64\", expected \"F32\", \"F16\", \"BF16\" or \"I32\": x.st: replace the file");
   CHECK(begins(one("7", 8), "tensor a has dtype null"));
   CHECK(begins(one(R"({"dtype":"F32","shape":2,"data_offsets":[0,8]})", 8), "tensor a has no list of at most 8 sizes"));
   CHECK(begins(one(R"({"dtype":"F32","shape":[1,1,1,1,1,1,1,1,2],"data_offsets":[0,8]})", 8),

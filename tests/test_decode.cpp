@@ -78,10 +78,18 @@ Ints plain_text(const Decoding& decoding, const Ints& prompt, int block = kBlock
 
 bool same(const Ints& a, const Ints& b) { return a.size() == b.size() && !memcmp(a.data(), b.data(), 4 * a.size()); }
 
-// A bigram drafter that has read what the mock itself writes.
+// What the mock itself writes, for drafters to learn from.
+const Ints& mock_text() {
+  static const Ints text = plain_text(decoding_of("auto", 1, 20000, 99), {0});
+  return text;
+}
 const std::vector<float>& mock_bigrams() {
-  static const std::vector<float> table = bigram_table(plain_text(decoding_of("auto", 1, 20000, 99), {0}), kVocab);
+  static const std::vector<float> table = bigram_table(mock_text(), kVocab);
   return table;
+}
+const Ngrams& mock_ngrams() {
+  static const Ngrams ngrams = interpolated(count_ngrams(mock_text(), kVocab), 4, kVocab);
+  return ngrams;
 }
 
 }  // namespace
@@ -179,7 +187,7 @@ TEST_CASE("decode: a drafter that is always wrong changes nothing but speed") {
 }
 
 TEST_CASE("decode: the sweep: the same text, whoever drafts it in whatever shape") {
-  mock_bigrams();
+  mock_bigrams(), mock_ngrams();
   const char* shapes[] = {"chain:1",  "chain:3",  "chain:12", "tree:2x2", "tree:3x2",
                           "tree:2x4", "tree:1x8", "tree:5x2", "auto"};
   struct Cut {
@@ -189,7 +197,7 @@ TEST_CASE("decode: the sweep: the same text, whoever drafts it in whatever shape
   };
   const Cut cuts[] = {{0, 0, 1},    {0.4f, 0, 1}, {0.8f, 0, 1},    {1, 0, 1},
                       {1.5f, 0, 1}, {1, 3, 1},    {0.8f, 0, 0.7f}, {1, 6, 0.9f}};
-  int64_t generations = 0, tokens[3] = {}, passes[3] = {};
+  int64_t generations = 0, tokens[5] = {}, passes[5] = {};
   for (const Cut& cut : cuts)
     for (uint64_t seed : {1, 2})
       for (int length : {1, 9, 40})
@@ -200,14 +208,16 @@ TEST_CASE("decode: the sweep: the same text, whoever drafts it in whatever shape
           const Ints prompt = prompt_of(length, seed), plain = plain_text(decoding, prompt, block);
           for (const char* shape : shapes)
             for (int budget : {64, 9})
-              for (int who = 0; who < 3; who++) {
+              for (int who = 0; who < 5; who++) {
                 if (budget == 9 && strcmp(shape, "auto") != 0) continue;  // a budget binds auto alone
                 decoding.shape = decoding_of(shape, 1, 1, 1, budget).shape;
                 Mock target = make_mock(block), own = make_mock(block);
                 std::unique_ptr<Drafter> drafter;
                 if (who == 0) drafter = std::make_unique<Bigram>(mock_bigrams(), kVocab);
                 if (who == 1) drafter = std::make_unique<SelfDrafter<Mock>>(own);
-                if (who == 2) drafter = std::make_unique<RandomDrafter>(kVocab);
+                if (who == 2) drafter = std::make_unique<Ngram>(mock_ngrams());
+                if (who == 3) drafter = std::make_unique<RandomLogits>(kVocab);
+                if (who == 4) drafter = std::make_unique<RandomDrafter>(kVocab);
                 Ints text = prompt;
                 const Stats stats = counted(target, drafter.get(), decoding, text);
                 if (!same(text, plain))
@@ -218,11 +228,13 @@ TEST_CASE("decode: the sweep: the same text, whoever drafts it in whatever shape
               }
         }
   MESSAGE("generations " << generations << ", acceptance length: bigram " << double(tokens[0]) / double(passes[0])
-                         << ", self " << double(tokens[1]) / double(passes[1]) << ", random "
-                         << double(tokens[2]) / double(passes[2]));
+                         << ", self " << double(tokens[1]) / double(passes[1]) << ", ngram:4 "
+                         << double(tokens[2]) / double(passes[2]) << ", random "
+                         << double(tokens[3]) / double(passes[3]) << " and " << double(tokens[4]) / double(passes[4]));
   CHECK(generations >= 2000);
   CHECK(double(tokens[0]) / double(passes[0]) > 1.2);  // a sweep that accepts nothing proves nothing
   CHECK(double(tokens[1]) / double(passes[1]) > 1.2);
+  CHECK(double(tokens[2]) / double(passes[2]) > 1.2);
 }
 
 TEST_CASE("decode: trees larger than any buffer that anyone might have thought enough") {

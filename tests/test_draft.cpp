@@ -1,5 +1,5 @@
-// Tests of draft.h: candidates out of logits and noise, and how sure a drafter is of them; the bigram table and its
-// file.
+// Tests of draft.h and ngram.h: candidates out of logits and noise, and how sure a drafter is of them; the bigram table
+// and its file; n-grams against a count by maps; drafters by name.
 #include "../draft.h"
 
 #include <doctest/doctest.h>
@@ -8,7 +8,10 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <random>
+
+#include "error_of.h"
 
 using namespace nanospec;
 
@@ -205,5 +208,204 @@ TEST_CASE("bigram: saved and loaded; what is wrong is said in one line") {
   memcpy(&bytes[bytes.size() - 4], &nan, 4);
   write_file(bigram_path(dir), bytes);
   CHECK(holds(message("bigram", 3), "finite"));
+  std::filesystem::remove_all(dir);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// N-grams
+
+namespace {
+
+using Ints = std::vector<int>;
+
+Ints random_text(uint32_t seed, int n, int vocab) {  // each token leans on the two before it
+  std::mt19937 random(seed);
+  Ints text;
+  for (int i = 0; i < n; i++)
+    text.push_back(random() % 3 || i < 2 ? int(random() % uint32_t(vocab)) : (2 * text[i - 1] + text[i - 2]) % vocab);
+  return text;
+}
+
+// What a map of all n-grams says: how often an n-gram occurs, and the formula of interpolated(), word for word.
+struct Naive {
+  std::map<Ints, int> count;
+  int vocab;
+
+  Naive(const Ints& text, int vocab_size) : vocab(vocab_size) {
+    for (size_t i = 0; i < text.size(); i++)
+      for (size_t k = 1; k <= 6 && i + k <= text.size(); k++) count[{text.begin() + i, text.begin() + i + k}]++;
+  }
+  double probability(int x, Ints context) const {
+    double total = 0, types = 0, seen = 0;
+    for (int y = 0; y < vocab; y++) {
+      context.push_back(y);
+      const auto found = count.find(context);
+      context.pop_back();
+      if (found == count.end()) continue;
+      total += found->second, types++;
+      if (x == y) seen = found->second;
+    }
+    const double w = std::pow(kNgramDoubt, double(context.size()));
+    const double shorter = context.empty() ? 1.0 / vocab : probability(x, {context.begin() + 1, context.end()});
+    return total == 0 ? shorter : (seen + w * types * shorter) / (total + w * types);
+  }
+};
+
+std::unique_ptr<Ngram> ngram_drafter(const Ints& text, int order, int vocab) {
+  return std::make_unique<Ngram>(interpolated(count_ngrams(text, vocab), order, vocab));
+}
+
+}  // namespace
+
+TEST_CASE("ngram: a few counts and probabilities by hand") {
+  const NgramTrie trie = count_ngrams({0, 1, 0, 1, 1, 2}, 3, 2);
+  CHECK(trie.orders() == 2);
+  //                                 -  0  1  2  01 10 11 12
+  CHECK(trie.token == Ints{0, 0, 1, 2, 1, 0, 1, 2});
+  CHECK(trie.count == Ints{6, 2, 3, 1, 2, 1, 1, 1});
+  CHECK(trie.first == Ints{1, 4, 5, 8, 8});
+  CHECK(trie.suffix == Ints{0, 0, 0, 0});
+  CHECK(trie.level == Ints{0, 1, 4, 8});
+  const Ngrams ngrams = interpolated(trie, 2, 3);
+  float row[3];
+  ngrams.log_probabilities(ngrams.next(0, 1), row);
+  // after 1 came 0, 1 and 2, once each: w = 2 for each of the three; p_1 = (count + 3 / 3) / (6 + 3)
+  CHECK(row[0] == doctest::Approx(std::log((1 + 6 * (3 / 9.0)) / 9)));
+  CHECK(row[1] == doctest::Approx(std::log((1 + 6 * (4 / 9.0)) / 9)));
+  CHECK(row[2] == doctest::Approx(std::log((1 + 6 * (2 / 9.0)) / 9)));
+}
+
+TEST_CASE("ngram: counts and probabilities are those of a naive count, of every order, and sum to 1") {
+  for (const auto& [vocab, n] : {std::pair<int, int>{5, 400}, {3, 60}, {40, 300}, {2, 7}, {4, 1}, {3, 0}}) {
+    const Ints text = random_text(uint32_t(n), n, vocab), other = random_text(77, 60, vocab);
+    const Naive naive(text, vocab);
+    const NgramTrie trie = count_ngrams(text, vocab, 6);
+    CHECK(trie.orders() == std::max(1, std::min(6, n)));
+    CHECK(trie.token.size() == naive.count.size() + 1);
+    for (int order = 1; order <= trie.orders(); order++) {
+      const Ngrams ngrams = interpolated(trie, order, vocab);
+      std::vector<float> row(vocab);
+      int context = 0;
+      for (size_t i = 0; i < other.size(); i++) {
+        ngrams.log_probabilities(context, row.data());
+        double sum = 0, apart = 0;
+        const Ints last(other.begin() + (i < size_t(order) ? 0 : i - order + 1), other.begin() + i);
+        for (int x = 0; x < vocab; x++) {
+          sum += std::exp(double(row[x]));
+          apart = std::max(apart, std::fabs(row[x] - std::log(naive.probability(x, last))));
+        }
+        CHECK(sum == doctest::Approx(1));
+        CHECK(apart < 1e-5);
+        context = ngrams.next(context, other[i]);
+      }
+    }
+  }
+}
+
+TEST_CASE("ngram: a node's logits are those of its path read as text") {
+  const int vocab = 4;
+  const Ints text = random_text(5, 500, vocab);
+  for (int order = 1; order <= 6; order++)
+    for (int length : {1, 2, 7}) {
+      const auto drafter = ngram_drafter(text, order, vocab), fresh = ngram_drafter(text, order, vocab);
+      Ints before = random_text(9, length, vocab);
+      drafter->begin(before.data(), length);
+      for (int pass = 0; pass < 3; pass++) {
+        Growth growth, root;
+        growth.start(before.back()), root.start(0);
+        std::mt19937 random(uint32_t(order * 10 + pass));
+        for (int i = 0; i < 40; i++) growth.add(int(random() % uint32_t(growth.size())), {int(random() % vocab), 1});
+        for (int i = 0; i < 12; i++) growth.add(growth.size() - 1, {int(random() % vocab), 1});  // deep
+        for (int node = growth.size() - 1; node >= 0; node--) {
+          Ints path;
+          for (int i = node; i > 0; i = growth.parent[i]) path.insert(path.begin(), growth.token[i]);
+          path.insert(path.begin(), before.begin(), before.end());
+          fresh->begin(path.data(), int(path.size()));
+          const float* expected = fresh->logits(root, 0);
+          CHECK(memcmp(drafter->logits(growth, node), expected, size_t(vocab) * sizeof(float)) == 0);
+        }
+        const Ints news = random_text(uint32_t(pass), 1 + pass * 3, vocab), rows(news.size());
+        drafter->committed({news.data(), rows.data(), int(news.size()), Tree(), nullptr});
+        before.insert(before.end(), news.begin(), news.end());
+      }
+    }
+}
+
+TEST_CASE("ngram: the file gives back what was counted, and refuses what is no trie") {
+  const Ints text = random_text(3, 200, 5);
+  const NgramTrie trie = count_ngrams(text, 5);
+  const auto read = [](const NgramTrie& changed, int vocab) {
+    return parse_ngrams(parse_safetensors(format_ngrams(changed), "x"), vocab, "x");
+  };
+  const NgramTrie back = read(trie, 5);
+  CHECK(back.token == trie.token);
+  CHECK(back.count == trie.count);
+  CHECK(back.first == trie.first);
+  CHECK(back.suffix == trie.suffix);
+  CHECK(back.level == trie.level);
+
+  const auto wrong = [&](auto change) {
+    NgramTrie changed = trie;
+    change(changed);
+    return error_of([&] { read(changed, 5); });
+  };
+  const auto holds = [](const std::string& line, const char* part) { return line.find(part) != std::string::npos; };
+  const int inner = trie.level[6];
+  CHECK(holds(error_of([&] { read(trie, 4); }), "out of range"));
+  CHECK(holds(wrong([&](NgramTrie& t) { t.token[3] = -1; }), "out of range"));
+  CHECK(holds(wrong([&](NgramTrie& t) { t.count[9] = 0; }), "out of range"));
+  CHECK(holds(wrong([&](NgramTrie& t) { t.token[2] = t.token[1]; }), "tokens out of order"));
+  CHECK(holds(wrong([&](NgramTrie& t) { t.first[7]++, t.first[8] = t.first[7] - 1; }), "children out of order"));
+  CHECK(holds(wrong([&](NgramTrie& t) { t.first[inner]++; }), "without a parent"));
+  CHECK(holds(wrong([&](NgramTrie& t) { t.first[0] = 0; }), "without a parent"));
+  CHECK(holds(wrong([&](NgramTrie& t) { t.suffix[0] = 1; }), "root"));
+  CHECK(holds(wrong([&](NgramTrie& t) { t.suffix[trie.level[3]] = trie.level[3]; }), "suffix"));
+  CHECK(holds(wrong([&](NgramTrie& t) { t.suffix[trie.level[3]] = 0; }), "suffix"));
+  CHECK(holds(wrong([&](NgramTrie& t) { t.count.pop_back(); }), "lengths"));
+  CHECK(holds(wrong([&](NgramTrie& t) { t.first.pop_back(); }), "lengths"));
+  CHECK(holds(wrong([&](NgramTrie& t) { t.suffix.pop_back(), t.first.erase(t.first.end() - 2); }), "level"));
+  const float one = 1;
+  CHECK(holds(error_of([&] {
+                parse_ngrams(parse_safetensors(format_safetensors({{"token", {1}, &one}}, {}), "x"), 5, "x");
+              }),
+              "expected a list of I32"));
+}
+
+TEST_CASE("drafters by name: orders and files that do not fit are refused in one line") {
+  const std::string dir = folder();
+  const auto message = [&](const std::string& name) -> std::string {
+    try {
+      load_drafter(name, dir, 3);
+    } catch (const std::exception& error) { return error.what(); }
+    return "";
+  };
+  const auto holds = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+  for (const char* name : {"ngram", "ngram:", "ngram:0", "ngram:x", "ngram:-1", "ngram:4:4", "ngrams:4", "bigram:2",
+                           "none:1", "", "random:1", "ngram:99", "ngram:7"}) {
+    CAPTURE(name);
+    CHECK_THROWS_AS(load_drafter(name, dir, 3), std::invalid_argument);
+    CHECK(holds(message(name), "--drafter"));
+  }
+  CHECK(holds(message("ngram"), "did you mean ngram:N? known are none, bigram, ngram:N, random"));
+  CHECK(holds(message("ngrm:4"), "did you mean ngram:N?"));
+  for (const char* part : {"order 99", "order 6"}) CHECK(holds(message("ngram:99"), part));
+
+  std::filesystem::remove(ngram_path(dir));
+  CHECK_THROWS_AS(load_drafter("ngram:4", dir, 3), std::runtime_error);
+  for (const char* part : {"ngram.safetensors", "train_gpt", "--resume"}) CHECK(holds(message("ngram:4"), part));
+  save_ngrams(dir, {0, 1, 2}, 3);
+  CHECK(load_drafter("ngram:3", dir, 3)->vocab == 3);
+  CHECK_THROWS_AS(load_drafter("ngram:4", dir, 3), std::runtime_error);
+  for (const char* part : {"order 4", "order 3"}) CHECK(holds(message("ngram:4"), part));
+
+  const std::unique_ptr<Drafter> random = load_drafter("random", dir, 3);
+  Growth growth;
+  growth.start(1), growth.add(0, {2, 1}), growth.add(1, {1, 1});
+  const auto row = [&](int node) {
+    const float* logits = random->logits(growth, node);
+    return std::vector<float>(logits, logits + 3);
+  };
+  CHECK(row(0) == row(2));
+  CHECK(row(0) != row(1));
   std::filesystem::remove_all(dir);
 }

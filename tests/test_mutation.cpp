@@ -10,6 +10,7 @@
 #include <typeinfo>
 
 #include "../checkpoint.h"
+#include "../ngram.h"
 
 using namespace nanospec;
 
@@ -152,6 +153,22 @@ std::string mutate_tensors(std::string bytes, Random& random, const std::string&
   return prefix + header + data;
 }
 
+// Numbers of the tensors are replaced by others that could stand there; or the file is changed as any other.
+std::string mutate_integers(std::string bytes, Random& random, const std::string& other) {
+  if (below(random, 2)) return mutate_tensors(std::move(bytes), random, other);
+  size_t length = 0;
+  for (int i = 7; i >= 0; i--) length = length << 8 | uint8_t(bytes[size_t(i)]);
+  const size_t numbers = (bytes.size() - 8 - length) / 4;
+  for (size_t changes = 1 + below(random, 3); changes > 0; changes--) {
+    char* const at = &bytes[8 + length + 4 * below(random, numbers)];
+    uint32_t number;
+    memcpy(&number, at, 4);
+    const uint32_t others[] = {number + 1, number - 1, uint32_t(below(random, numbers)), ~0u, 1u << 31, ~0u >> 1};
+    memcpy(at, &others[below(random, 6)], 4);
+  }
+  return bytes;
+}
+
 std::string mutate_text(std::string text, Random& random, const std::string& other) {
   for (size_t changes = 1 + below(random, 3); changes > 0; changes--) mutate(text, random, other);
   return text;
@@ -229,6 +246,23 @@ TEST_CASE("mutation: a safetensors file of any tensors, read by name") {
     for (const Tensor& tensor : file.tensors) read_tensor(file, tensor.name, tensor.shape, "m");
     read_tensor(file, "logits", {2, 3}, "m");
   });
+}
+
+TEST_CASE("mutation: ngram.safetensors, and a walk through it") {
+  survive(format_ngrams(count_ngrams({0, 1, 0, 1, 1, 2, 0, 1, 0}, 3, 3)), mutate_integers,
+          [](const std::string& bytes) {
+            const NgramTrie trie = parse_ngrams(parse_safetensors(bytes, "n"), 3, "n");
+            for (int order = 1; order <= trie.orders(); order++) {
+              const Ngrams ngrams = interpolated(trie, order, 3);
+              float row[3];
+              for (int i = 0, context = 0; i < 12; i++) {
+                context = ngrams.next(context, i * i % 7 % 3);
+                ngrams.log_probabilities(context, row);
+                for (float x : row)
+                  if (!(x <= 1e-3f)) throw std::logic_error("no log-probability: n");
+              }
+            }
+          });
 }
 
 TEST_CASE("mutation: optimizer.safetensors") {

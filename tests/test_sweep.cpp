@@ -58,6 +58,9 @@ const Article& article() {
   return one;
 }
 
+Ngram ngram_of(const Article& a) {
+  return Ngram(interpolated(count_ngrams(a.tokens, a.config.vocab_size), 4, a.config.vocab_size));
+}
 Bigram bigram_of(const Article& a) { return Bigram(bigram_table(a.tokens, a.config.vocab_size), a.config.vocab_size); }
 
 std::vector<int> generated(Target& target, Drafter* drafter, const Decoding& decoding, const std::string& prompt,
@@ -80,10 +83,11 @@ TEST_CASE("the sweep: every drafter and shape prints the bytes of plain decoding
   };
   const std::vector<Filter> filters = {{0, 1.0f}, {5, 1.0f}, {0, 0.8f}, {12, 0.9f}};
   Bigram bigram = bigram_of(a);
+  Ngram ngram = ngram_of(a);
   RandomDrafter random(a.config.vocab_size);
 
   int generations = 0, different = 0;
-  double tokens = 0, forwards = 0;              // of the bigram drafter
+  double tokens[2] = {}, forwards[2] = {};      // of the bigram drafter, of ngram:4
   std::vector<std::vector<int>> by_one_thread;  // plain texts, which two threads must repeat
   for (Dtype dtype : {Dtype::fp32, Dtype::bf16})
     for (int threads : {1, 2}) {
@@ -107,7 +111,7 @@ TEST_CASE("the sweep: every drafter and shape prints the bytes of plain decoding
               if (threads == 1) by_one_thread.push_back(plain);
               else CHECK(by_one_thread[nth++] == plain);
               for (size_t s = 0; s < shapes.size(); s++) {
-                Drafter* drafter = &bigram;
+                Drafter* drafter = seed == 1 ? static_cast<Drafter*>(&bigram) : &ngram;
                 if (seed == 2 && s % 4 == 1) drafter = &random;
                 decoding.shape = parse_shape(shapes[s], 64);
                 if (decoding.shape.kind == Shape::kAuto) set_cost(decoding.shape, cost);
@@ -120,15 +124,17 @@ TEST_CASE("the sweep: every drafter and shape prints the bytes of plain decoding
                   CAPTURE(prompt);
                   CHECK(text == plain);
                 }
-                if (drafter == &bigram && decoding.shape.kind != Shape::kAuto)
-                  tokens += double(stats.tokens), forwards += double(stats.target_forwards);
+                if (drafter != &random && decoding.shape.kind != Shape::kAuto)
+                  tokens[seed - 1] += double(stats.tokens), forwards[seed - 1] += double(stats.target_forwards);
               }
             }
     }
   CHECK(different == 0);
   CHECK(generations >= (a_tenth() ? 300 : 3800));
-  CHECK(tokens / forwards > 1.2);
-  MESSAGE(generations << " generations, bigram's acceptance length " << tokens / forwards);
+  CHECK(tokens[0] / forwards[0] > 1.2);
+  CHECK(tokens[1] / forwards[1] > 1.2);
+  MESSAGE(generations << " generations, acceptance length: bigram " << tokens[0] / forwards[0] << ", ngram:4 "
+                      << tokens[1] / forwards[1]);
 }
 
 TEST_CASE("a target that drafts for itself is accepted in full, always") {
