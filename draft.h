@@ -78,13 +78,29 @@ struct Drafter {
 // softmax(logit / max(T, kLeastSharpness)). The sum is over the whole vocabulary: all that could have been siblings.
 constexpr float kSharpness = 0.7f, kLeastSharpness = 0.5f;
 
+// A score that the `width` best of V tokens reach: of eight groups of tokens, each with its largest score, the least of
+// these. Where that cannot be said, -infinity.
+inline float reached_by_best(const float* scores, int vocab, int width) {
+  constexpr int kGroups = 8;
+  if (width > kGroups || vocab < kLanes) return -Format<float>::kInfinity;
+  float most[kLanes];  // the largest score of each lane, then of each group of lanes
+  for (int l = 0; l < kLanes; l++) most[l] = scores[l];
+  for (int x = kLanes; x + kLanes <= vocab; x += kLanes)
+    for (int l = 0; l < kLanes; l++) most[l] = larger(most[l], scores[x + l]);
+  for (int half = kLanes / 2; half >= kGroups; half /= 2)
+    for (int l = 0; l < half; l++) most[l] = larger(most[l], most[l + half]);
+  for (int half = kGroups / 2; half > 0; half /= 2)
+    for (int l = 0; l < half; l++) most[l] = smaller(most[l], most[l + half]);
+  return most[0];
+}
+
 // The `width` candidates of highest score, best first, of equal ones the lowest token, each with its chance among all
 // tokens. logits: (V); noise: (V) or null; scores: (V) scratch. Returns how many there are: `width`, or fewer where
 // fewer tokens have a chance at all.
 inline int best_candidates(const float* logits, const float* noise, int vocab, const Sampling& sampling, bool kept_only,
                            int width, Candidate* best, float* scores) {
   const Solo solo;
-  const float t = noise ? sampling.temperature : 0, lowest = -std::numeric_limits<float>::infinity();
+  const float t = noise ? sampling.temperature : 0, lowest = -Format<float>::kInfinity;
   const float* const g = noise ? noise : logits;
   const float least = kept_only ? kept_threshold(logits, vocab, sampling) : lowest;
   solo.each(vocab, [=](int x) {
@@ -93,25 +109,31 @@ inline int best_candidates(const float* logits, const float* noise, int vocab, c
     scores[x] = score > lowest ? score : lowest;  // also where it is NaN
   });
 
+  // What the next candidate must beat: at first the number just below what the best reach, so that few are looked at.
+  float worst = std::nextafter(reached_by_best(scores, vocab, width), lowest);
   int found = 0;
-  float worst = lowest;  // what the next candidate must beat
-  for (int x = 0; x < vocab; x++) {
+  const auto consider = [&](int x) {
     const float score = scores[x];
-    if (!(score > worst)) continue;
+    if (!(score > worst)) return;
     int at = found < width ? found++ : width - 1;
     for (; at > 0 && best[at - 1].chance < score; at--) best[at] = best[at - 1];
     best[at] = {x, score};  // the score stands in for the chance until all are found
     if (found == width) worst = best[width - 1].chance;
+  };
+  int x = 0;
+  for (; x + kLanes <= vocab; x += kLanes) {
+    uint32_t near = 0;  // bit l: token x + l may enter
+    for (int l = 0; l < kLanes; l++) near |= uint32_t(scores[x + l] > worst) << l;
+    for (; near != 0; near &= near - 1) consider(x + __builtin_ctz(near));
   }
+  for (; x < vocab; x++) consider(x);
   if (found == 0) return 0;
 
   const float top = best[0].chance;
   const float scale = 1 / larger(noise ? kSharpness * t : sampling.temperature, kLeastSharpness);
-  const float total = solo.sum<float>(vocab, [=](int x) { return exp((scores[x] - top) * scale); });
-  for (int rank = 0; rank < found; rank++) {
-    const float share = exp((best[rank].chance - top) * scale) / total;
-    best[rank].chance = share <= 1 ? share : 0;
-  }
+  const auto weight = [=](float score) { return exp_normal(larger((score - top) * scale, Format<float>::kLogLeast)); };
+  const float total = solo.sum<float>(vocab, [=](int x) { return weight(scores[x]); });
+  for (int rank = 0; rank < found; rank++) best[rank].chance = weight(best[rank].chance) / total;
   return found;
 }
 

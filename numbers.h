@@ -198,19 +198,28 @@ HD_INLINE T exp(T x) {
   return choose(x <= F::kLogMost, within, x + F::kInfinity);  // +inf, or NaN for NaN
 }
 
-// log(x) = k ln 2 + log(1 + f), x = 2^k (1 + f), sqrt(1/2) <= 1 + f < sqrt(2): with s = f / (2 + f) and h = f^2 / 2,
-// log(1 + f) = 2 artanh(s) = f - (h - s (h + R)), R = s^2 W(s^2) (the grouping of Sun's fdlibm, so that log is
-// relatively accurate near 1). log(1) is 0; log(x) is -inf for zero and the subnormals, NaN for x < 0.
-// Greatest error: float 0.83 ulp, double 0.86 ulp.
+// A normal number x = 2^k (1 + f), sqrt(1/2) <= 1 + f < sqrt(2); f is exact.
 template <class T>
-HD_INLINE T log(T x) {
+struct Scaled {
+  T k, f;
+};
+template <class T>
+HD_INLINE Scaled<T> scaled(T x) {
   using F = Format<T>;
   using Bits = typename F::Bits;
   const Bits root = bits_as<Bits>(T(0.70710678118654752)), one = bits_as<Bits>(T(1));
   const Bits u = bits_as<Bits>(x) + (one - root);  // exponent field: k + bias; the bits below: 1 + f, from root up
   const T k = bits_as<T>(Bits((u >> F::kMantissa) + bits_as<Bits>(F::kRounder))) - (F::kRounder + F::kBias);
   const T f = bits_as<T>(Bits((u & ((Bits(1) << F::kMantissa) - 1)) + root)) - T(1);
-  const T s = f / (T(2) + f), z = s * s, h = T(0.5) * f * f;
+  return {k, f};
+}
+
+// log(2^k (1 + f)) = k ln 2 + log(1 + f): with s = f / (2 + f) and h = f^2 / 2, log(1 + f) = 2 artanh(s)
+// = f - (h - s (h + R)), R = s^2 W(s^2) (the grouping of Sun's fdlibm, so that log is relatively accurate near 1).
+template <class T>
+HD_INLINE T log_normal(Scaled<T> x) {
+  using F = Format<T>;
+  const T f = x.f, s = f / (T(2) + f), z = s * s, h = T(0.5) * f * f;
   T w;
   if constexpr (sizeof(T) == 4) {
     w = polynomial(z, 0.66666775573294460, 0.39977606878509798, 0.29870549630900081);
@@ -218,9 +227,17 @@ HD_INLINE T log(T x) {
     w = polynomial(z, 0.66666666666667306769, 0.39999999999433412272, 0.28571428739027190163, 0.22222198860983358862,
                    0.18183551591299933578, 0.15314331299331463179, 0.14793512511297661487);
   }
-  const T bend = h - fused(s, fused(z, w, h), k * F::kLn2Low);
+  const T bend = h - fused(s, fused(z, w, h), x.k * F::kLn2Low);
+  return fused(x.k, F::kLn2High, f - bend);
+}
+
+// log(x), any x: log(1) is 0; -inf for zero and the subnormals, NaN for x < 0.
+// Greatest error: float 0.83 ulp, double 0.86 ulp.
+template <class T>
+HD_INLINE T log(T x) {
+  using F = Format<T>;
   const T below = choose(x < T(0), F::kNaN, -F::kInfinity);
-  const T within = choose(x >= F::kLeast, fused(k, F::kLn2High, f - bend), below);
+  const T within = choose(x >= F::kLeast, log_normal(scaled(x)), below);
   return choose(x <= F::kMost, within, x);  // +inf and NaN are their own logarithm
 }
 
@@ -265,17 +282,28 @@ enum Stream : uint32_t {
 };
 
 // Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011): ten rounds over a 128-bit counter under a 64-bit key.
-// Returns 64 random bits for one (seed, sequence, stream, index, token).
-HD inline uint64_t random_bits(uint64_t seed, uint32_t sequence, uint32_t stream, uint64_t index, uint32_t token) {
-  uint32_t c0 = token, c1 = uint32_t(index), c2 = sequence, c3 = stream ^ (uint32_t(index >> 32) << 8);
+// Returns 128 random bits for one (seed, sequence, stream, index, item).
+struct Bits128 {
+  uint32_t word[4];
+};
+HD_INLINE Bits128 philox(uint64_t seed, uint32_t sequence, uint32_t stream, uint64_t index, uint32_t item) {
+  constexpr uint64_t kLow = 0xffffffffu;  // 32-bit words in 64-bit lanes: packing them each round costs gcc more
+  uint64_t c0 = item, c1 = index & kLow, c2 = sequence, c3 = stream ^ ((index >> 32 << 8) & kLow);
   uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
+  UNROLL
   for (int round = 0; round < 10; round++) {
-    const uint64_t p0 = uint64_t(0xD2511F53u) * c0, p1 = uint64_t(0xCD9E8D57u) * c2;
-    const uint32_t n0 = uint32_t(p1 >> 32) ^ c1 ^ k0, n2 = uint32_t(p0 >> 32) ^ c3 ^ k1;
-    c1 = uint32_t(p1), c3 = uint32_t(p0), c0 = n0, c2 = n2;
+    const uint64_t p0 = 0xD2511F53u * c0, p1 = 0xCD9E8D57u * c2;
+    c0 = (p1 >> 32) ^ c1 ^ k0, c2 = (p0 >> 32) ^ c3 ^ k1;
+    c1 = p1 & kLow, c3 = p0 & kLow;
     k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
   }
-  return uint64_t(c1) << 32 | c0;
+  return {{uint32_t(c0), uint32_t(c1), uint32_t(c2), uint32_t(c3)}};
+}
+
+// 64 of them.
+HD inline uint64_t random_bits(uint64_t seed, uint32_t sequence, uint32_t stream, uint64_t index, uint32_t item) {
+  const Bits128 bits = philox(seed, sequence, stream, index, item);
+  return uint64_t(bits.word[1]) << 32 | bits.word[0];
 }
 
 // 32 random bits as a number strictly between 0 and 1: the middles of 2^32 equal intervals.

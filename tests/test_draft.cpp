@@ -76,6 +76,24 @@ TEST_CASE("draft: the best candidates are those of a full sort, their chances th
       }
 }
 
+TEST_CASE("draft: of equal scores the lowest tokens are proposed, wherever they stand") {
+  Sampling sampling;
+  sampling.temperature = 0;
+  for (int vocab : {1, 7, 32, 65, 130, 1000})
+    for (float same : {0.0f, -0.0f, 1.5f, -1e30f})
+      for (int width : {1, 2, 7, 8, 9, 40}) {
+        std::vector<float> logits(vocab, same);
+        std::vector<int> expected;
+        if (vocab > 100) logits[99] = logits[64] = same + std::fabs(same) + 1, expected = {64, 99};
+        for (int x = 0; x < vocab; x++)
+          if (vocab <= 100 || (x != 99 && x != 64)) expected.push_back(x);
+        expected.resize(std::min(width, vocab));
+        std::vector<int> tokens;
+        for (const Candidate& candidate : best_of(logits, {}, sampling, width)) tokens.push_back(candidate.token);
+        CHECK(tokens == expected);
+      }
+}
+
 TEST_CASE("draft: only tokens with a chance are proposed") {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> logits = {nan, 1, -inf, 3, 2}, noise = {0, 0.5f, 9, 0, 0};

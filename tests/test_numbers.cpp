@@ -224,9 +224,14 @@ TEST_CASE("numbers: bf16 rounds to nearest, ties to even") {
   CHECK(changed == 0);
 }
 
-// The vectors of Random123 1.x (kat_vectors, philox4x32 10): the first two of each block's four words.
+// The vectors of Random123 1.x (kat_vectors, philox4x32 10); random_bits are the first two of each block's four words.
 TEST_CASE("numbers: random_bits is Philox4x32-10") {
   using nanospec::random_bits;
+  const auto last_two = [](nanospec::Bits128 bits) { return uint64_t(bits.word[3]) << 32 | bits.word[2]; };
+  CHECK(last_two(nanospec::philox(0, 0, 0, 0, 0)) == 0x9b00dbd8bc57ac4cu);
+  CHECK(last_two(nanospec::philox(~0ull, ~0u, 0xff, ~0ull, ~0u)) == 0x6d5451fda20bc7c6u);
+  CHECK(last_two(nanospec::philox(0x299f31d0a4093822u, 0x13198a2e, 0x03707344, 0x85a308d3, 0x243f6a88)) ==
+        0x24126ea15001e420u);
   CHECK(random_bits(0, 0, 0, 0, 0) == 0xe169c58d6627e8d5u);
   CHECK(random_bits(~0ull, ~0u, 0xff, ~0ull, ~0u) == 0x41c83b0e408f276du);  // counter and key all ones
   CHECK(random_bits(0x299f31d0a4093822u, 0x13198a2e, 0x03707344, 0x85a308d3, 0x243f6a88) == 0x94fdccebd16cfe09u);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "mock.h"
+#include "warp.h"
 
 using namespace nanospec;
 
@@ -183,16 +184,51 @@ TEST_CASE("sample: a vocabulary of 50,257") {
   CHECK(pick(logits.data(), row, vocab, sampling) == best);
 }
 
+namespace {
+
+// Compiled outside any loop.
+[[gnu::noinline]] float gumbel_alone(uint32_t bits) { return gumbel(exponential(bits)); }
+
+// The 32 random bits of a token's noise.
+uint32_t noise_bits(const Sampling& sampling, Stream stream, int64_t index, int token) {
+  const int block = token / kNoiseBlock, lane = token % kLanes, word = token % kNoiseBlock / kLanes;
+  return philox(sampling.seed, sampling.sequence, stream, uint64_t(index), uint32_t(block * kLanes + lane)).word[word];
+}
+
+}  // namespace
+
+TEST_CASE("sample: a draw of noise is within its stated error, from one end of its 32 bits to the other") {
+  double worst = 0;
+  const auto visit = [&](uint32_t bits) {
+    const long double u = ((long double)bits + 0.5L) / 4294967296, v = ((long double)~bits + 0.5L) / 4294967296;
+    const long double exact = -std::log(v < u ? -std::log1p(-v) : -std::log(u));
+    worst = std::max(worst, double(std::fabs(gumbel_alone(bits) - exact) / std::max(1.0L, std::fabs(exact))));
+  };
+  for (uint32_t i = 0; i < 300000; i++) visit(i * 14316u);   // everywhere
+  for (uint32_t i = 0; i < 20000; i++) visit(i), visit(~i);  // both tails
+  for (uint32_t i = 0; i < 32; i++)                          // around the powers of two
+    for (uint32_t near = 0; near < 9; near++) visit((1u << i) + near - 4), visit(~((1u << i) + near - 4));
+  for (uint32_t i = 0; i < 20000; i++) visit(0x4afb0cccu + 64 * (i - 10000)), visit(0xb45980beu + 64 * (i - 10000));
+  CHECK(worst < 3.2e-7);
+
+  CHECK(gumbel_alone(0) == doctest::Approx(-std::log(33 * std::log(2.0))).epsilon(1e-6));
+  CHECK(gumbel_alone(~0u) == doctest::Approx(33 * std::log(2.0)).epsilon(1e-6));
+  int equal = 0, falling = 0;
+  for (uint32_t i = 0; i < 65535; i++) equal += gumbel_alone(~i) == gumbel_alone(~i - 1);  // the tail uses every bit
+  for (uint32_t i = 0; i < 65535; i++) falling += gumbel_alone(i << 16) > gumbel_alone((i + 1) << 16);
+  CHECK(equal == 0);
+  CHECK(falling == 0);
+}
+
 TEST_CASE("sample: noise is a function of its place alone, whatever was asked before") {
   const Sampling sampling = sampling_of(1, 0, 1, 77);
-  const int vocab = 70;  // more than one chunk
+  const int vocab = 300;  // more than two blocks
   Noise noise(sampling, vocab), again(sampling, vocab), other(sampling, vocab, kStreamDraft);
   for (int64_t index : {0, 5, 64, 0, 128, 5, 1000000, 64}) {
     const float* row = noise.row(index);
-    for (int x = 0; x < vocab; x++) {
-      const double u = uniform(random_bits(77, 0, kStreamSample, uint64_t(index), uint32_t(x)));
-      CHECK(double(row[x]) == doctest::Approx(-std::log(-std::log(u))).epsilon(1e-6));
-    }
+    int unlike = 0;
+    for (int x = 0; x < vocab; x++) unlike += row[x] != gumbel_alone(noise_bits(sampling, kStreamSample, index, x));
+    CHECK(unlike == 0);
   }
   const std::vector<float> first(noise.row(9), noise.row(9) + vocab);
   for (int64_t index = 500; index >= 9; index--) again.row(index);
@@ -203,8 +239,55 @@ TEST_CASE("sample: noise is a function of its place alone, whatever was asked be
   next.sequence = 1;
   Noise sibling(next, vocab);
   CHECK(first != std::vector<float>(sibling.row(9), sibling.row(9) + vocab));
-  CHECK(std::isfinite(gumbel(0)));
-  CHECK(std::isfinite(gumbel(~uint64_t(0))));
+  for (int fewer : {1, 31, 64, 65, 128, 129}) {  // nor does it depend on the size of the vocabulary
+    Noise small(sampling, fewer);
+    CHECK(std::equal(first.begin(), first.begin() + fewer, small.row(9)));
+  }
+  std::vector<float> sorted = first;  // and no two tokens share their bits
+  std::sort(sorted.begin(), sorted.end());
+  CHECK(std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end());
+}
+
+TEST_CASE("sample: noise has the Gumbel distribution, and tokens that share a call of Philox are independent") {
+  const int vocab = 256, rows = 400, n = vocab * rows;
+  Noise noise(sampling_of(1, 0, 1, 5), vocab);
+  std::vector<double> draws;
+  for (int i = 0; i < rows; i++) draws.insert(draws.end(), noise.row(i), noise.row(i) + vocab);
+  const double mean = 0.57721566490153286, variance = 1.6449340668482264;
+  double sum = 0, squares = 0, shared = 0;
+  for (int i = 0; i < n; i++) {
+    sum += draws[i] - mean, squares += (draws[i] - mean) * (draws[i] - mean);
+    shared += (draws[i] - mean) * (draws[i ^ kLanes] - mean);  // each pair twice
+  }
+  CHECK(std::fabs(sum / n) < 4 * std::sqrt(variance / n));
+  CHECK(std::fabs(squares / n - variance) < 4 * std::sqrt(4.4 * variance * variance / n));  // kurtosis 5.4
+  CHECK(std::fabs(shared / n) < 4 * std::sqrt(2.0 / n) * variance);
+  std::sort(draws.begin(), draws.end());
+  double gap = 0;  // Kolmogorov and Smirnov's
+  for (int i = 0; i < n; i++) gap = std::max(gap, std::fabs(std::exp(-std::exp(-draws[i])) - (i + 0.5) / n));
+  CHECK(gap * std::sqrt(n) < 1.95);  // one seed in a thousand exceeds it; this one is fixed
+}
+
+TEST_CASE("sample: a warp makes the same noise and picks the same tokens, bit for bit") {
+  int unlike = 0;
+  for (int vocab : {1, 31, 65, 129, 1000}) {
+    std::vector<float> logits = random_logits(8, vocab, 2, true);  // with ties
+    if (vocab > 40) logits[7] = kNan, logits[40] = -kInf;
+    for (const Sampling& sampling :
+         {sampling_of(0), sampling_of(1), sampling_of(0.7f, 20), sampling_of(1, 0, 0.8f), sampling_of(1.5f, 9, 0.9f)})
+      for (int64_t index : {3, 1000000}) {
+        Noise noise(sampling, vocab);
+        const float* row = noise.row(index);
+        std::vector<float> warp_row(whole(vocab, kNoiseBlock));
+        launch_on_warps(1, [&](EmulatedWarp warp, int) {
+          make_noise(warp, sampling, kStreamSample, index, vocab, warp_row.data());
+          if (pick(warp, logits.data(), warp_row.data(), vocab, sampling) != pick(logits.data(), row, vocab, sampling))
+            unlike++;
+        });
+        CHECK(memcmp(row, warp_row.data(), sizeof(float) * vocab) == 0);
+      }
+  }
+  CHECK(unlike == 0);
 }
 
 TEST_CASE("sample: picks are distributed as softmax(logits / temperature) over the kept tokens") {

@@ -6,6 +6,8 @@
 
 #include <ucontext.h>
 
+#include <cstdint>
+#include <cstring>
 #include <functional>
 #include <stdexcept>
 #include <vector>
@@ -16,7 +18,7 @@ namespace nanospec {
 
 class Fibers {
  public:
-  double exchange[kLanes];  // what lanes show each other
+  uint64_t exchange[kLanes];  // what lanes show each other: the bits of a value of any type
 
   // Runs body(lane) for every lane; a call of meet() returns when all lanes have called it.
   void run(const std::function<void(int)>& body) {
@@ -79,10 +81,12 @@ struct EmulatedWarp {
  private:
   template <class T, class F>
   T butterfly(T value, F join) const {
+    static_assert(sizeof(T) <= sizeof(uint64_t));
     for (int half = kLanes / 2; half > 0; half /= 2) {
-      fibers->exchange[lane] = double(value);
+      memcpy(&fibers->exchange[lane], &value, sizeof value);
       fibers->meet();
-      const T other = T(fibers->exchange[lane ^ half]);
+      T other;
+      memcpy(&other, &fibers->exchange[lane ^ half], sizeof other);
       fibers->meet();
       value = join(value, other);
     }
