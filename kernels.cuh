@@ -216,7 +216,7 @@ template <class T, class W, class After = Nothing>
 void matmul(const Team& team, int rows, const Matmul<T, W>& s, const After& after = {}) {
   if constexpr (std::is_same<T, float>::value && !std::is_same<W, double>::value) {
     if (!team.cuda) {
-      matmul_twin(team, rows, s.x, s.x_row, s.w, s.out, s.out_row,
+      matmul_twin(team.share(pad16(s.w.n), kGroup), rows, s.x, s.x_row, s.w, s.out, s.out_row,
                   [&](int row, int begin, int end) { after(Solo{}, row, begin, end); });
       return;
     }
@@ -627,6 +627,27 @@ void attention(const Team& team, const Attention<T, S>& s, T* weights, int most)
   }
   launch(team, s.forest.rows, WriteCache<T, S>{s});
   launch(team, s.forest.rows * s.n_head, AttentionForward<T, S>{s, weights, most});
+}
+
+// The matmul that makes what attention reads. Where one tree decodes, each thread makes the queries, keys and values of
+// the heads that it will attend with: it need not wait for the others, nor fetch what they wrote.
+template <class T, class W, class S>
+void matmul_qkv(const Team& team, const Matmul<T, W>& s, const AddBias<T>& bias, const Attention<T, S>& heads) {
+  if constexpr (std::is_same<T, float>::value) {
+    const int D = heads.head_size, H = heads.n_head, KV = heads.n_kv_head, rows = heads.forest.rows;
+    if (!team.cuda && heads.forest.roots == 1 && D % kGroup == 0) {
+      const Range mine = team.share(KV);
+      const auto columns = [&](int first_head, int heads_each) {
+        matmul_twin({(first_head + mine.begin * heads_each) * D, (first_head + mine.end * heads_each) * D}, rows, s.x,
+                    s.x_row, s.w, s.out, s.out_row,
+                    [&](int row, int begin, int end) { bias(Solo{}, row, begin, end); });
+      };
+      columns(0, heads.queries()), columns(H, 1), columns(H + KV, 1);
+      return;
+    }
+  }
+  matmul(team, heads.forest.rows, s, bias);
+  team.wait();
 }
 
 // p, ds: scratch (R, H, most keys) each, used by the portable text alone.

@@ -306,10 +306,11 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
 
     const T* norm = normalize(
         team, R, LayerNorm<T>{s.x, a.C, C, plain.ln_1, plain.ln_1_bias, s.norm_1, a.C, s.mean_1, s.rstd_1}, a.training);
-    matmul(team, R, Matmul<T, W>{norm, a.C, packed.qkv.forward, s.qkv, a.Q}, AddBias<T>{s.qkv, a.Q, plain.qkv_bias});
-    team.wait();
     const Attention<T, S> heads = attention_of<T, S>(c, forest, s, a.Q, a.C, dropout_at(dropout, l, kDropAttention));
+    matmul_qkv(team, Matmul<T, W>{norm, a.C, packed.qkv.forward, s.qkv, a.Q}, AddBias<T>{s.qkv, a.Q, plain.qkv_bias},
+               heads);
     if (!with_logits && l == c.n_layer - 1) {  // a prefill wants nothing more than the last layer's keys and values
+      team.wait();
       launch(team, R, WriteCache<T, S>{heads});
       return;
     }
@@ -701,7 +702,7 @@ class Target {
     for (int rows : {1, 2, 4, 8, 16, 32}) {
       if (rows > most_rows_) return;
       double fastest[2] = {1e9, 1e9};  // by the team, alone
-      for (int alone : {0, 1})
+      for (int alone : {0, 1, 0})
         for (int round = 0; round < 9; round++) {  // in a row: threads that have waited too long sleep
           rows_alone_ = alone ? rows : 0;
           const std::vector<int> token(rows, 0), depth(rows, 0), end(rows, rows);
