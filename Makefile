@@ -5,6 +5,7 @@
 #   make data       gets the training text
 #   make run        deps, data, build, train the small model, compare plain and speculative decoding
 #   make test       deps, build, all tests
+#   make bench      build; tables and pictures of speed, into build/bench: under ten minutes
 #   make clean      removes what was built; data and trained models stay
 #   make format     clang-format over all sources
 #
@@ -44,7 +45,7 @@ TESTS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard tests/*.cpp))
 PROGRAMS := $(BUILD)/nanospec $(BUILD)/train_gpt
 PACKAGES := g++ nlohmann-json3-dev libcli11-dev doctest-dev libmd-dev curl
 
-.PHONY: all say deps data run test tests clean format
+.PHONY: all say deps data run test tests bench clean format
 all: say $(PROGRAMS) $(if $(NVCC),$(PROGRAMS:=-cuda))
 
 say:
@@ -135,6 +136,13 @@ test:
 	@$(MAKE) --no-print-directory deps
 	@$(MAKE) --no-print-directory -j2 all tests
 	@$(BUILD)/tests/run
+
+# ----------------------------------------------------------------------------------------------------------------
+# Measuring
+
+bench:
+	@$(MAKE) --no-print-directory -j2 $(PROGRAMS)
+	@$(BUILD)/nanospec bench --out $(BUILD)/bench
 
 # ----------------------------------------------------------------------------------------------------------------
 

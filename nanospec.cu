@@ -1,8 +1,8 @@
 // nanospec.cu: the program. Here target, drafter, shape and rule meet; the commands themselves lie in commands/.
 //
 // This is the one file of the program that sees the model, and so the one that is compiled for each machine: by the
-// C++ compiler for build/nanospec, by nvcc for build/nanospec-cuda. In order: the Engine that the commands ask; the
-// table of commands; main. It holds no loop of decoding (decode.h) and no arithmetic.
+// C++ compiler for build/nanospec, by nvcc for build/nanospec-cuda. In order: the Engine and the Probe that the
+// commands ask; the table of commands; main. It holds no loop of decoding (decode.h) and no arithmetic.
 #include <map>
 #include <stdexcept>
 
@@ -54,12 +54,13 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
   Drafter* drafter = p.drafters[method.drafter].get();  // null: plain decoding
 
   Decoding decoding;
-  decoding.shape = parse_shape(method.shape, p.settings.budget);
+  const int budget = method.budget > 0 ? method.budget : p.settings.budget;
+  decoding.shape = parse_shape(method.shape, budget);
   decoding.rule = parse_rule(method.verify);
   decoding.sampling = sampling;
   decoding.max_new_tokens = max_new_tokens;
   if (drafter && decoding.shape.kind == Shape::kAuto) {
-    if (p.cost.empty()) p.cost = measure_cost(p.target, p.settings.budget);
+    if (int(p.cost.size()) <= budget) p.cost = measure_cost(p.target, std::max(budget, p.settings.budget));
     set_cost(decoding.shape, p.cost);
   }
 
@@ -69,6 +70,38 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
   generated.tokens.assign(text.begin() + long(prompt.size()), text.end());
   return generated;
 }
+
+// ---------------------------------------------------------------------------------------------------------------
+// Probe
+
+struct Probe::Parts {
+  Config config;
+  Target target;
+};
+
+Probe::Probe(const Config& config, const std::string& dtype, const std::string& device, int threads, int most_rows)
+    : parts_(new Parts{config, Target(config, initial_weights(config, 1).data(), dtype_of(dtype), choose_cuda(device),
+                                      threads, most_rows)}) {}
+Probe::~Probe() = default;
+
+double Probe::forward_seconds(int rows, int past) {
+  Target& target = parts_->target;
+  if (target.past() != past) target.prefill(std::vector<int>(size_t(past), 0).data(), past);
+  std::vector<int> token(size_t(rows), 0), depth(size_t(rows), 1), end(size_t(rows), rows);
+  depth[0] = 0;
+  for (int i = 1; i < rows; i++) end[size_t(i)] = i + 1;
+  Stopwatch watch;
+  target.forward(token.data(), depth.data(), end.data(), rows);
+  return watch.lap();
+}
+double Probe::prefill_seconds(int tokens) {
+  const std::vector<int> text(size_t(tokens), 0);
+  Stopwatch watch;
+  parts_->target.prefill(text.data(), tokens);
+  return watch.lap();
+}
+double Probe::weight_bytes() const { return double(parts_->target.weight_bytes()); }
+double Probe::cache_bytes(int past) const { return double(parts_->target.cache_bytes()) * past; }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Commands
@@ -85,6 +118,7 @@ struct CommandLine {
 constexpr CommandLine kCommands[] = {
     {"generate", generate_command, "continue a prompt: plain, or speculating"},
     {"compare", compare_command, "decode by several methods and say what each gains"},
+    {"bench", bench_command, "measure this machine, and what nanospec makes of it"},
 };
 
 std::string help() {
@@ -101,7 +135,8 @@ std::string help() {
          "  --version               show the version and end\n"
          "\nExamples:\n"
          "  nanospec generate --model runs/small --prompt \"ROMEO:\"\n"
-         "  nanospec compare --model runs/small --prompt \"ROMEO:\"\n";
+         "  nanospec compare --model runs/small --prompt \"ROMEO:\"\n"
+         "  nanospec bench --roofline\n";
 }
 
 int nanospec_program(int argc, char** argv) {

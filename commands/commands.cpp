@@ -88,9 +88,13 @@ void check_writable(const std::string& path) {
 // ---------------------------------------------------------------------------------------------------------------
 // Methods
 
+namespace {
+int budget_of(const Method& method, int budget) { return method.budget > 0 ? method.budget : budget; }
+}  // namespace
+
 void check_method(const Method& method, int budget) {
   parse_drafter(method.drafter);
-  check_rule(parse_rule(method.verify), parse_shape(method.shape, budget));
+  check_rule(parse_rule(method.verify), parse_shape(method.shape, budget_of(method, budget)));
 }
 
 std::vector<Method> parse_methods(const std::string& text, int budget) {
@@ -107,13 +111,15 @@ std::vector<Method> parse_methods(const std::string& text, int budget) {
     for (size_t i = 1, shapes = 0; i < words.size(); i++) {
       const size_t equals = words[i].find('=');
       if (equals != std::string::npos) {
-        check_word("setting", words[i].substr(0, equals), where, {"verify"});
-        method.verify = words[i].substr(equals + 1);
+        const std::string name = words[i].substr(0, equals), value = words[i].substr(equals + 1);
+        check_word("setting", name, where, {"verify", "budget"});
+        if (name == "verify") method.verify = value;
+        else method.budget = parse_int(value, where + ", budget", from(1, kMaxBudget));
       } else if (shapes++ == 0) {
         method.shape = words[i];
       } else {
         throw std::invalid_argument("surplus word '" + printable(words[i]) + "': " + where +
-                                    ": write DRAFTER SHAPE [verify=RULE], and ';' between methods");
+                                    ": write DRAFTER SHAPE [verify=RULE] [budget=N], and ';' between methods");
       }
     }
     try {
@@ -130,15 +136,16 @@ std::vector<Method> parse_methods(const std::string& text, int budget) {
 
 std::string method_text(const Method& method) {
   if (method.drafter == "none") return "none";
-  return method.drafter + " " + method.shape + (method.verify == "match" ? "" : " verify=" + method.verify);
+  return method.drafter + " " + method.shape + (method.verify == "match" ? "" : " verify=" + method.verify) +
+         (method.budget == 0 ? "" : " budget=" + std::to_string(method.budget));
 }
 
 int most_nodes(const Method& method, int budget) {
-  const Shape shape = parse_shape(method.shape, budget);
+  const Shape shape = parse_shape(method.shape, budget_of(method, budget));
   if (method.drafter == "none") return 0;
   if (shape.kind == Shape::kChain) return shape.depth;
   if (shape.kind == Shape::kFull) return int(full_tree_nodes(shape.depth, shape.width));
-  return budget;
+  return shape.budget;
 }
 
 Promise promise_of(const Method& method) {
@@ -217,7 +224,9 @@ nlohmann::ordered_json settings_json(const Options& o, const Engine& engine) {
 }
 
 nlohmann::ordered_json method_json(const Method& method) {
-  return {{"drafter", method.drafter}, {"shape", method.shape}, {"verify", method.verify}};
+  nlohmann::ordered_json json = {{"drafter", method.drafter}, {"shape", method.shape}, {"verify", method.verify}};
+  if (method.budget > 0) json["budget"] = method.budget;
+  return json;
 }
 
 std::string count(double n, const std::string& what) { return thousands(n) + " " + what + (n == 1 ? "" : "s"); }

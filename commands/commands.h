@@ -15,6 +15,7 @@ namespace nanospec {
 // Each returns the exit status and throws as run_program() wants it.
 int generate_command(int argc, char** argv);
 int compare_command(int argc, char** argv);
+int bench_command(int argc, char** argv);
 
 // ---------------------------------------------------------------------------------------------------------------
 // Flags
@@ -53,8 +54,8 @@ void check_writable(const std::string& path);
 // the rule cannot judge the shape.
 void check_method(const Method& method, int budget);
 
-// Reads "none; bigram chain:4; bigram tree:3x2 verify=independent": a drafter, a shape (auto where left out), a rule.
-// Throws std::invalid_argument.
+// Reads "none; bigram chain:4; bigram tree:3x2 verify=independent; bigram auto budget=8": a drafter, a shape (auto
+// where left out), a rule, a budget of its own. Throws std::invalid_argument.
 std::vector<Method> parse_methods(const std::string& text, int budget);
 
 std::string method_text(const Method& method);  // as parse_methods reads it

@@ -1,35 +1,17 @@
 // commands/compare.cpp: plain decoding and speculation side by side, in the same run.
-//
-// Every repeat runs every method once, in an order that rotates, and a speedup is that of two runs of the same repeat,
-// so that a machine that speeds up or slows down hits all methods alike. Texts are compared byte by byte.
 #include <algorithm>
 #include <cstdio>
 
-#include "commands.h"
+#include "comparison.h"
+#include "samples.h"
+#include "svg.h"
 
 namespace nanospec {
 namespace {
 
-struct Comparison {
-  Options options;
+struct Comparison : Trial {
   std::string prompts_file, json_file, svg_file;
   std::string methods_text = "none; bigram chain:4; bigram tree:3x2; bigram auto";
-  int repeats = 5;
-  std::vector<Method> methods;
-  size_t plain = 0;  // the method that the others are measured against
-  std::vector<std::string> prompts;
-};
-
-// One method's part of one repeat.
-struct Run {
-  Stats stats;  // summed over the prompts
-  double tokens_per_second() const { return ratio(double(stats.tokens), stats.seconds); }
-};
-
-struct Outcome {
-  std::vector<Run> runs;         // one a repeat
-  std::vector<double> speedups;  // over the plain run of the same repeat
-  std::string difference;        // "" while every text was plain's; else where the first one differed
 };
 
 Command describe(Comparison& c) {
@@ -49,7 +31,7 @@ Command describe(Comparison& c) {
   append(
       {{"--prompts", "FILE", &c.prompts_file, "several: one {\"prompt\": \"...\"} a line"},
        heading("Methods"),
-       {"--methods", "LIST", &c.methods_text, "DRAFTER SHAPE [verify=RULE], with ';' between"},
+       {"--methods", "LIST", &c.methods_text, "DRAFTER SHAPE [verify=RULE] [budget=N], with ';' between"},
        {"--budget", "N", &c.options.settings.budget, "most nodes in a tree, its root not counted", from(0, kMaxBudget)},
        {"--repeat", "N", &c.repeats, "how often every method runs", from(1, 10000)}});
   append(sampling_flags(c.options));
@@ -61,109 +43,8 @@ Command describe(Comparison& c) {
   return command;
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n == 0 ? 0 : (values[(n - 1) / 2] + values[n / 2]) / 2;
-}
-double lowest(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
-double highest(const std::vector<double>& values) { return *std::max_element(values.begin(), values.end()); }
-
-std::vector<double> speeds(const Outcome& outcome) {
-  std::vector<double> values;
-  for (const Run& run : outcome.runs) values.push_back(run.tokens_per_second());
-  return values;
-}
-
-Stats sum_of(const Outcome& outcome) {
-  Stats sum;
-  for (const Run& run : outcome.runs) add(sum, run.stats);
-  return sum;
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// Running
-
-// Where two texts part, counted from 1 as cmp does; 0 where they are the same.
-size_t first_difference(const std::string& a, const std::string& b) {
-  if (a == b) return 0;
-  const size_t n = std::min(a.size(), b.size());
-  return size_t(std::mismatch(a.begin(), a.begin() + long(n), b.begin()).first - a.begin()) + 1;
-}
-
-// Runs everything; after an interrupt only whole repeats are kept, perhaps none.
-std::vector<Outcome> run_all(const Comparison& c, Engine& engine) {
-  std::vector<std::vector<int>> prompts;
-  for (size_t i = 0; i < c.prompts.size(); i++)
-    prompts.push_back(
-        engine.encode(c.prompts[i], c.prompts.size() == 1 ? "the prompt" : "prompt " + std::to_string(i + 1)));
-
-  Progress progress(c.options.quiet);
-  const double total = double(prompts.size()) * double(1 + c.methods.size() * size_t(c.repeats));
-  double done = 0;
-  std::string doing;
-  Stats stats;
-  const auto decode = [&](const Method& method, size_t prompt) {  // returns the text, its statistics go to `stats`
-    std::string text = c.prompts[prompt];
-    const Generated generated =
-        engine.generate(method, c.options.sampling, prompts[prompt], c.options.max_new_tokens, [&](int token) {
-          text += engine.decode(token);
-          if (progress.due()) progress.show(doing + ", " + time_left(done, total, progress.seconds()));
-          return !interrupted();
-        });
-    add(stats, generated.stats);
-    done++;
-    return text;
-  };
-
-  doing = "warming up";
-  std::vector<std::string> expected;
-  for (size_t p = 0; p < prompts.size(); p++) expected.push_back(decode(c.methods[c.plain], p));
-
-  std::vector<Outcome> outcomes(c.methods.size());
-  for (int repeat = 0; repeat < c.repeats && !interrupted(); repeat++)
-    for (size_t k = 0; k < c.methods.size() && !interrupted(); k++) {
-      const size_t m = (k + size_t(repeat)) % c.methods.size();
-      doing = "repeat " + std::to_string(repeat + 1) + " of " + std::to_string(c.repeats) + ": " +
-              method_text(c.methods[m]);
-      stats = Stats();
-      for (size_t p = 0; p < prompts.size() && !interrupted(); p++) {
-        const size_t byte = first_difference(decode(c.methods[m], p), expected[p]);
-        if (byte == 0 || !outcomes[m].difference.empty() || interrupted()) continue;
-        outcomes[m].difference =
-            (prompts.size() > 1 ? "prompt " + std::to_string(p + 1) + ", " : "") + "byte " + std::to_string(byte);
-      }
-      if (!interrupted()) outcomes[m].runs.push_back({stats});
-    }
-
-  size_t whole = size_t(c.repeats);  // repeats that every method finished
-  for (const Outcome& outcome : outcomes) whole = std::min(whole, outcome.runs.size());
-  for (Outcome& outcome : outcomes) outcome.runs.resize(whole);
-  for (Outcome& outcome : outcomes)
-    for (size_t r = 0; r < whole; r++)
-      outcome.speedups.push_back(
-          ratio(outcome.runs[r].tokens_per_second(), outcomes[c.plain].runs[r].tokens_per_second()));
-  return outcomes;
-}
-
 // ---------------------------------------------------------------------------------------------------------------
 // Saying
-
-std::string times(double x) { return decimals(x, 2) + "x"; }
-
-// The last column of the table.
-std::string identical(const Method& method, const Outcome& outcome) {
-  const std::string where = outcome.difference;
-  switch (promise_of(method)) {
-    case Promise::kSameBytes:
-      return where.empty() ? "yes" : "NO, from " + where;
-    case Promise::kSameDistribution:
-      return where.empty() ? "yes (by chance)" : "other draws, from " + where;
-    case Promise::kBiased:
-      break;
-  }
-  return where.empty() ? "biased rule; here the same" : "biased rule, from " + where;
-}
 
 std::string circumstances(const Comparison& c, const Engine& engine) {
   const Config& config = engine.config();
@@ -200,15 +81,6 @@ std::string table(const Comparison& c, const std::vector<Outcome>& outcomes) {
   return format_table(rows, "lrrrrrrrrl");
 }
 
-// The exact methods whose text was not plain's: a bug of ours, always.
-std::vector<std::string> broken(const Comparison& c, const std::vector<Outcome>& outcomes) {
-  std::vector<std::string> names;
-  for (size_t m = 0; m < outcomes.size(); m++)
-    if (promise_of(c.methods[m]) == Promise::kSameBytes && !outcomes[m].difference.empty())
-      names.push_back(method_text(c.methods[m]) + " (" + outcomes[m].difference + ")");
-  return names;
-}
-
 double plain_spread(const Comparison& c, const std::vector<Outcome>& outcomes) {
   const std::vector<double> values = speeds(outcomes[c.plain]);
   return ratio(highest(values), lowest(values)) - 1;
@@ -238,54 +110,17 @@ std::string report_json(const Comparison& c, const Engine& engine, const std::ve
   json["repeats"] = outcomes[c.plain].runs.size();
   json["prompts"] = c.prompts;
   json["plain_spread"] = plain_spread(c, outcomes);
-  for (size_t m = 0; m < outcomes.size(); m++) {
-    const Outcome& outcome = outcomes[m];
-    nlohmann::ordered_json method = method_json(c.methods[m]);
-    method["method"] = method_text(c.methods[m]);
-    method["exact"] = promise_of(c.methods[m]) == Promise::kSameBytes;
-    method["biased"] = promise_of(c.methods[m]) == Promise::kBiased;
-    method["identical"] = outcome.difference.empty();
-    method["first_difference"] = outcome.difference;
-    method["tokens_per_second"] = median(speeds(outcome));
-    method["speedup"] = median(outcome.speedups);
-    method["speedup_lowest"] = lowest(outcome.speedups);
-    method["speedup_highest"] = highest(outcome.speedups);
-    for (size_t r = 0; r < outcome.runs.size(); r++) {
-      nlohmann::ordered_json run = stats_json(engine, outcome.runs[r].stats);
-      run["speedup"] = outcome.speedups[r];
-      method["runs"].push_back(run);
-    }
-    json["methods"].push_back(method);
-  }
+  for (size_t m = 0; m < outcomes.size(); m++)
+    json["methods"].push_back(outcome_json(engine, c.methods[m], outcomes[m]));
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // The picture
 
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (char c : text) {
-    if (c == '&') out += "&amp;";
-    else if (c == '<') out += "&lt;";
-    else if (c == '>') out += "&gt;";
-    else if (c == '"') out += "&quot;";
-    else out += c;
-  }
-  return out;
-}
-
-std::string svg_text(double x, double y, const char* style, const std::string& text) {
-  return "<text x=\"" + decimals(x, 1) + "\" y=\"" + decimals(y, 1) + "\" " + style + ">" + escaped(text) + "</text>\n";
-}
-std::string svg_bar(double x, double y, double width, double height, const char* colour) {
-  return "<rect x=\"" + decimals(x, 1) + "\" y=\"" + decimals(y, 1) + "\" width=\"" + decimals(width, 1) +
-         "\" height=\"" + decimals(height, 1) + "\" fill=\"" + colour + "\"/>\n";
-}
-
 // A bar for each method: its median tokens per second, a whisker from the slowest to the fastest repeat, the speedup.
 std::string picture(const Comparison& c, const Engine& engine, const std::vector<Outcome>& outcomes) {
-  constexpr double kBars = 430, kRight = 240, kTop = 62, kRow = 34, kThick = 20, kBottom = 30, kLetter = 7.6;
+  constexpr double kBars = 430, kRight = 240, kTop = kSvgHead, kRow = 34, kThick = 20, kBottom = 30, kLetter = 7.6;
   size_t longest = 0;
   for (const Method& method : c.methods) longest = std::max(longest, method_text(method).size());
   const double left = 26 + kLetter * double(longest);
@@ -294,23 +129,18 @@ std::string picture(const Comparison& c, const Engine& engine, const std::vector
   double most = 0;
   for (const Outcome& outcome : outcomes) most = std::max(most, highest(speeds(outcome)));
   const auto at = [&](double speed) { return left + kBars * ratio(speed, most); };
-  std::string svg = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + decimals(width, 0) + " " +
-                    decimals(height, 0) + "\" width=\"" + decimals(width, 0) + "\" height=\"" + decimals(height, 0) +
-                    "\" font-family=\"sans-serif\" font-size=\"13\" fill=\"#222\">\n" +
-                    svg_bar(0, 0, width, height, "#ffffff");
-  svg += svg_text(16, 24, "font-size=\"16\" font-weight=\"bold\"", "Tokens per second, and times plain decoding");
-  svg += svg_text(16, 44, "font-size=\"11\" fill=\"#666\"", circumstances(c, engine));
+  std::string svg;
   for (size_t m = 0; m < outcomes.size(); m++) {
     const std::vector<double> speed = speeds(outcomes[m]);
     const double y = kTop + kRow * double(m), middle = y + kThick / 2, slow = at(lowest(speed)),
                  fast = at(highest(speed));
-    const char* colour = c.methods[m].drafter == "none"                 ? "#9aa3ad"
+    const char* colour = c.methods[m].drafter == "none"                 ? kPlainColour
                          : promise_of(c.methods[m]) == Promise::kBiased ? "#e0a458"
                                                                         : "#4c8eda";
     svg += svg_text(left - 10, middle + 4.5, "text-anchor=\"end\"", method_text(c.methods[m]));
     svg += svg_bar(left, y, at(median(speed)) - left, kThick, colour);
-    svg += svg_bar(slow, middle - 0.75, std::max(fast - slow, 1.0), 1.5, "#222");
-    for (double end : {slow, fast}) svg += svg_bar(end - 0.75, middle - 5, 1.5, 10, "#222");
+    svg += svg_bar(slow, middle - 0.75, std::max(fast - slow, 1.0), 1.5, kInk);
+    for (double end : {slow, fast}) svg += svg_bar(end - 0.75, middle - 5, 1.5, 10, kInk);
     std::string label = thousands(median(speed)) + " tok/s";
     if (m != c.plain)
       label += ", " + times(median(outcomes[m].speedups)) + " (" + decimals(lowest(outcomes[m].speedups), 2) + " to " +
@@ -321,7 +151,7 @@ std::string picture(const Comparison& c, const Engine& engine, const std::vector
   svg += svg_text(left, height - 10, "font-size=\"11\" fill=\"#666\"",
                   "bar: median of " + count(double(outcomes[0].runs.size()), "repeat") +
                       "; whisker: slowest to fastest; speedups are paired, lowest to highest");
-  return svg + "</svg>\n";
+  return svg_page(width, height, "Tokens per second, and times plain decoding", circumstances(c, engine), svg);
 }
 
 void read_command_line(Comparison& c, const Given& given, const std::string& name) {
@@ -352,7 +182,13 @@ int compare_command(int argc, char** argv) {
 
   Engine engine(c.options.settings);
   watch_interrupts();
-  const std::vector<Outcome> outcomes = run_all(c, engine);
+  std::vector<Outcome> outcomes;
+  {
+    Progress progress(c.options.quiet);
+    outcomes = run_all(c, engine, [&](const std::string& doing, double done) {
+      if (progress.due()) progress.show(doing + ", " + time_left(done, 1, progress.seconds()));
+    });
+  }
   const size_t repeats = outcomes[c.plain].runs.size();
   if (repeats == 0)
     throw std::runtime_error("stopped: compare: not one repeat was complete, so there is nothing to show");

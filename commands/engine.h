@@ -1,7 +1,8 @@
 // commands/engine.h: what the commands ask of the machine room: load a model, generate by a method, say what it took.
 //
-// The answer is in nanospec.cu, the one place where target, drafter, shape and rule meet: it alone is compiled for
-// each machine. The commands are plain C++ and see neither arrays nor the model.
+// In order: an engine with a trained model; a probe, whose weights are random, for measuring forwards. The answer is in
+// nanospec.cu, the one place where target, drafter, shape and rule meet: it alone is compiled for each machine. The
+// commands are plain C++ and see neither arrays nor the model.
 #pragma once
 
 #include <functional>
@@ -16,6 +17,7 @@ namespace nanospec {
 // How text is speculated on, in the command line's words; check_method() has passed them.
 struct Method {
   std::string drafter = "bigram", shape = "auto", verify = "match";
+  int budget = 0;  // most nodes in a tree, the root not counted; 0: what Settings say
 };
 
 // What is loaded once and then serves every method.
@@ -52,6 +54,26 @@ class Engine {
   int threads() const;
   std::string device() const;   // cpu or cuda: what "auto" came to
   double weight_bytes() const;  // bytes of weights that one target forward reads
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+// A target of any size with random weights: what its forwards take, and what they read.
+class Probe {
+ public:
+  // Throws std::runtime_error or std::bad_alloc. most_rows: of one forward.
+  Probe(const Config& config, const std::string& dtype, const std::string& device, int threads, int most_rows);
+  ~Probe();
+
+  // Seconds of one forward of a root and rows - 1 children, over a past of so many tokens. The past is made before the
+  // clock starts, and stays for the next call.
+  double forward_seconds(int rows, int past);
+  double prefill_seconds(int tokens);  // of one prefill
+
+  double weight_bytes() const;         // that one forward reads
+  double cache_bytes(int past) const;  // keys and values that one forward reads
 
  private:
   struct Parts;

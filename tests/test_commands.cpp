@@ -1,7 +1,7 @@
 // tests/test_commands.cpp: the command line, and the commands over an engine whose answers are written down here.
 //
-// In order: flags and their errors; how a program ends; numbers and tables for people; methods; generate; compare.
-// The Engine below stands in for nanospec.cu's: a token is a character, and speed is scripted.
+// In order: flags and their errors; how a program ends; numbers and tables for people; methods; generate; compare;
+// bench. The Engine and the Probe below stand in for nanospec.cu's: a token is a character, and speed is scripted.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -139,6 +139,14 @@ const Config& Engine::config() const { return parts_->config; }
 std::string Engine::device() const { return "cpu"; }
 int Engine::threads() const { return parts_->settings.threads; }
 double Engine::weight_bytes() const { return 1e6; }
+
+struct Probe::Parts {};
+Probe::Probe(const Config&, const std::string&, const std::string&, int, int) {}
+Probe::~Probe() = default;
+double Probe::forward_seconds(int rows, int past) { return 0.01 * (1 + 0.1 * (rows - 1)) + 1e-5 * past; }
+double Probe::prefill_seconds(int tokens) { return 0.001 * tokens; }
+double Probe::weight_bytes() const { return 3e6; }
+double Probe::cache_bytes(int past) const { return 1e3 * past; }
 }  // namespace nanospec
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -323,8 +331,8 @@ TEST_CASE("sha256: the known answers of FIPS 180-4") {
 
 TEST_CASE("methods: drafter, shape, rule") {
   const std::vector<Method> methods =
-      parse_methods(" none;bigram chain:4 ; bigram  tree:3x2 verify=independent;bigram;", 64);
-  REQUIRE(methods.size() == 4);
+      parse_methods(" none;bigram chain:4 ; bigram  tree:3x2 verify=independent;bigram;bigram auto budget=8", 64);
+  REQUIRE(methods.size() == 5);
   CHECK(method_text(methods[0]) == "none");
   CHECK(method_text(methods[1]) == "bigram chain:4");
   CHECK(method_text(methods[2]) == "bigram tree:3x2 verify=independent");
@@ -337,6 +345,9 @@ TEST_CASE("methods: drafter, shape, rule") {
   CHECK(most_nodes(methods[1], 64) == 4);
   CHECK(most_nodes(methods[2], 64) == 14);
   CHECK(most_nodes(methods[3], 64) == 64);
+  CHECK(method_text(methods[4]) == "bigram auto budget=8");
+  CHECK(most_nodes(methods[4], 64) == 8);
+  CHECK(method_json(methods[4])["budget"] == 8);
 }
 
 TEST_CASE("methods: mistakes name the method and the nearest word") {
@@ -345,6 +356,9 @@ TEST_CASE("methods: mistakes name the method and the nearest word") {
   CHECK(contains(BAD_COMMAND_LINE(parse_methods("bigram chian:4", 64)), "chain"));
   CHECK(contains(BAD_COMMAND_LINE(parse_methods("bigram chain:4 verify=matchh", 64)), "match"));
   CHECK(contains(BAD_COMMAND_LINE(parse_methods("bigram chain:4 verfy=match", 64)), "did you mean verify?"));
+  CHECK(contains(BAD_COMMAND_LINE(parse_methods("bigram auto budget=0", 64)),
+                 "out of range: --methods, method 1, budget"));
+  CHECK(contains(BAD_COMMAND_LINE(parse_methods("bigram chain:4 budget=3", 64)), "the budget is 3"));
   CHECK(contains(BAD_COMMAND_LINE(parse_methods("bigram chain:4 chain:5", 64)), "surplus word 'chain:5'"));
   CHECK(contains(BAD_COMMAND_LINE(parse_methods("", 64)), "there is no method"));
   CHECK(contains(BAD_COMMAND_LINE(parse_methods(" ; ;", 64)), "there is no method"));
@@ -515,4 +529,86 @@ TEST_CASE("compare: the picture is whole and escapes what it is told") {
   CHECK(svg.substr(0, 5) == "<svg ");
   CHECK(svg.substr(svg.size() - 7) == "</svg>\n");
   CHECK(contains(svg, "a&lt;b&amp;c"));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// bench
+
+TEST_CASE("bench: a quick run prints its tables and leaves whole files") {
+  script = steady;
+  const Folder folder;
+  write_file(folder.file("model.safetensors"), "");
+  std::string text;
+  for (int i = 0; i < 500; i++) text += "line " + std::to_string(i) + "\n";
+  write_file(folder.file("text.txt"), text);
+  const std::string out = run(bench_command, {"--quick", "--model", folder.path, "--data", folder.file("text.txt"),
+                                              "--out", folder.file("out"), "--threads", "2"});
+  for (const char* part : {"Roofline: ", "reading L2", "multiply-add bf16", "cost of N rows", "small bf16", "prefill",
+                           "Speculation at temperature 0.7", "bigram auto budget=64", "left out: there is no train_gpt",
+                           "left out: there is no PyTorch", "bars met"})
+    CHECK_MESSAGE(contains(out, part), part);
+  for (const Call& call : calls) CHECK(call.prompt.size() == 64);
+
+  const auto json = [&](const std::string& name) {
+    return Json::parse(read_file(folder.file("out/" + name + ".json")));
+  };
+  for (const char* name : {"roofline", "forward", "decode", "bars"}) {
+    const Json file = json(name);
+    for (const char* field : {"cpu", "cores", "l2_bytes", "l3_bytes", "simd", "compiler", "date"})
+      CHECK_MESSAGE(file["machine"].contains(field), field);
+    CHECK(file["roofline"]["read_bytes_per_second"]["memory"]["all_threads"] > 0);
+    CHECK(file["roofline"]["flops_per_second"]["fp32"]["one_thread_runs"].size() == 2);
+  }
+  const Json forward = json("forward");
+  REQUIRE(forward["configurations"].size() == 2);
+  const Json& past = forward["configurations"][1]["pasts"][1];
+  CHECK(forward["configurations"][1]["dtype"] == "bf16");
+  CHECK(past["past"] == 48);
+  CHECK(past["bytes"] == 3e6 + 48e3);
+  CHECK(past["seconds"].get<double>() == doctest::Approx(0.01 + 48e-5));
+  CHECK(past["bytes_per_second"].get<double>() == doctest::Approx(past["bytes"].get<double>() / (0.01 + 48e-5)));
+  REQUIRE(past["rows"].size() == 8);
+  CHECK(past["rows"][7]["rows"] == 16);
+  CHECK(past["rows"][7]["cost"].get<double>() == doctest::Approx((0.025 + 48e-5) / (0.01 + 48e-5)));
+  CHECK(past["rows"][7]["seconds"].size() == 2);
+  CHECK(forward["configurations"][0]["prefill"]["tokens"] == 63);
+
+  const Json decode = json("decode");
+  REQUIRE(decode["temperatures"].size() == 3);
+  CHECK(decode["temperatures"][1]["temperature"] == 0.7);
+  CHECK(decode["temperatures"][0]["methods"][1]["speedup"] == 2.0);
+  CHECK(decode["temperatures"][0]["methods"][3]["budget"] == 64);
+  bool found = false;
+  const Json bars = json("bars");
+  for (const Json& bar : bars["bars"])
+    if (bar["bar"] == "temperature 1, bigram auto: over the best fixed shape, chain:4") {
+      found = true;
+      CHECK(bar["measured"] == 1.0);
+      CHECK(bar["met"] == true);
+    }
+  CHECK_MESSAGE(found, out);
+  for (const char* name : {"cost", "speed", "acceptance", "shares"})
+    CHECK(contains(read_file(folder.file("out/" + std::string(name) + ".svg")), "</svg>\n"));
+}
+
+TEST_CASE("bench: --roofline and --only choose; what is missing is said, not fatal") {
+  const Folder folder;
+  const std::string roofline = run(bench_command, {"--roofline", "--quick", "--out", folder.file("out")});
+  CHECK(contains(roofline, "reading memory"));
+  CHECK(!contains(roofline, "Forwards"));
+  CHECK(!std::filesystem::exists(folder.file("out/forward.json")));
+  const std::string decode =
+      run(bench_command, {"--quick", "--only", "decode", "--model", folder.file("none"), "--out", folder.file("out")});
+  CHECK(contains(decode, "left out: there is no trained model: " + folder.file("none")));
+  CHECK(!contains(decode, "Forwards"));
+
+  const auto attempt = [](Words words) {
+    words.insert(words.begin(), "bench");
+    std::vector<char*> argv = arguments(words);
+    bench_command(int(argv.size()), argv.data());
+  };
+  CHECK(contains(BAD_COMMAND_LINE(attempt({"--only", "forwards"})), "did you mean forward?"));
+  CHECK(contains(BAD_COMMAND_LINE(attempt({"--only", "decode", "--roofline"})), "give one of the two"));
+  CHECK_THROWS_AS(attempt({"--repeat", "0"}), std::invalid_argument);
+  CHECK_THROWS_AS(attempt({"--roofline", "--out", "/proc/nanospec"}), std::runtime_error);
 }

@@ -2,6 +2,7 @@
 
     python3 -m venv build/venv && build/venv/bin/pip install torch numpy transformers
     build/venv/bin/python tests/reference/decode_speed.py SMALL_DIR [MEDIUM_DIR] [--rounds 5] [--tokens 0 500]
+        [--json FILE]
 
 A folder is one that train_gpt wrote. One sequence, temperature 1, from a prompt of one character. Two lengths: what
 the window holds (block_size - 1 tokens; --tokens 0), and 500 tokens, where the window slides as nanospec's does: by
@@ -220,7 +221,9 @@ def fastest(runners: list, first: int, n: int) -> list:
     return list(best.values())
 
 
-def compare(folder: str, args):
+def compare(folder: str, args) -> list:
+    """Prints a model's rows; returns what they were made of, one entry a length."""
+    runs = []
     model = load_model(folder).eval().requires_grad_(False)
     with open(os.path.join(folder, "tokenizer.json"), encoding="utf-8") as f:
         first = json.load(f)["model"]["vocab"][args.prompt]
@@ -235,12 +238,18 @@ def compare(folder: str, args):
             turn = r % len(chosen)
             for runner in chosen[turn:] + chosen[:turn]:
                 speeds[runner.name].append(runner.speed(first, n, args.repeats))
+        name, ways = os.path.basename(os.path.normpath(folder)), []
         for runner in chosen:
-            row = f"{os.path.basename(os.path.normpath(folder)):12} {n:6}  {runner.name:17} {runner.how:18}"
+            way = {"name": runner.name, "how": runner.how, "tokens_per_second": speeds[runner.name]}
+            row = f"{name:12} {n:6}  {runner.name:17} {runner.how:18}"
             row += f"{statistics.median(speeds[runner.name]):9.0f}"
             if runner.name != "nanospec" and "nanospec" in speeds:
-                row += "   " + spread([a / b for a, b in zip(speeds["nanospec"], speeds[runner.name])])
+                way["ours_over_it"] = [a / b for a, b in zip(speeds["nanospec"], speeds[runner.name])]
+                row += "   " + spread(way["ours_over_it"])
             print(row, flush=True)
+            ways.append(way)
+        runs.append({"model": name, "tokens": n, "ways": ways})
+    return runs
 
 
 def main():
@@ -253,14 +262,17 @@ def main():
     parser.add_argument("--rounds", type=int, default=5, help="(default 5)")
     parser.add_argument("--repeats", type=int, default=5, help="generations of each in a round (default 5)")
     parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--json", metavar="FILE", help="write every sample")
     args = parser.parse_args()
 
     torch.manual_seed(1337)
     torch._dynamo.config.recompile_limit = 64  # one graph for each way, number of threads and model
     print(f"PyTorch {torch.__version__}, {args.rounds} rounds of {args.repeats} generations")
     print(f"{'model':12} {'tokens':>6}  {'':17} {'':18}{'tok/s':>9}   ours / PyTorch: median (lowest to highest)")
-    for folder in args.folders:
-        compare(folder, args)
+    runs = [run for folder in args.folders for run in compare(folder, args)]
+    if args.json:
+        with open(args.json, "w") as f:
+            json.dump({"torch": torch.__version__, "runs": runs}, f)
 
 
 if __name__ == "__main__":

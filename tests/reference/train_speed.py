@@ -2,6 +2,7 @@
 
     python3 -m venv build/venv && build/venv/bin/pip install torch numpy transformers
     build/venv/bin/python tests/reference/train_speed.py [--presets small medium] [--rounds 5] [--threads 2]
+                                                         [--json FILE]
 
 In every round PyTorch (eager, then compiled) and build/train_gpt each train for some iterations (--iters), in an
 order that rotates, so that drift of the machine hits all alike. An iteration is: a batch, forward, backward, clipping
@@ -9,11 +10,15 @@ to norm 1, AdamW; its time is the median within the run. A ratio is ours / PyTor
 nanospec is faster; the table gives the median, lowest and highest over the rounds. The bars: small at most 0.8,
 medium at most 1.0. PyTorch does its best here: scaled_dot_product_attention, the fastest of its AdamWs, whole-graph
 compilation. GFLOP/s are counted alike for all (gpt.py). Nothing else should run on the machine meanwhile.
+With --json every sample is written, and the peak memory: train_gpt's, and that of a process that only trains in
+PyTorch (eager: the compiler would add its own), PyTorch itself included.
 """
 
 import argparse
 import dataclasses
+import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -79,15 +84,29 @@ def compiled_training(config: Config, text: torch.Tensor, adamw: dict):
         return None
 
 
-def ours_ms(preset: str, iterations: int, args) -> float:
+def peak_bytes() -> int:
+    """Of this process since it became this program: getrusage would count its parent too."""
+    with open("/proc/self/status") as f:
+        return next(1024 * int(line.split()[1]) for line in f if line.startswith("VmHWM:"))
+
+
+def eager_peak(preset: str, args) -> dict:
+    """Peak memory of a process of its own that trains for a few iterations, and what it had before the model."""
+    command = [sys.executable, __file__, "--memory-of", preset, "--data", args.data, "--threads", str(args.threads)]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+
+
+def ours(preset: str, iterations: int, args) -> dict:
+    """What train_gpt says of a short run."""
     with tempfile.TemporaryDirectory() as folder:
         command = [args.ours, "--preset", preset, "--data", args.data, "--out", folder, "--threads", args.threads]
-        command += ["--device", "cpu", "--max_iters", iterations, "--eval_interval", iterations + 1, "--quiet"]
-        return stats_of(command)["ms_per_iter"]
+        command += ["--device", "cpu", "--max_iters", iterations, "--eval_interval", iterations + 1,
+                    "--eval_iters", 1, "--quiet"]
+        return stats_of(command)
 
 
-def compare(preset: str, config: Config, text: torch.Tensor, args):
-    iterations = args.iters or ITERS[preset]
+def compare(preset: str, iterations: int, config: Config, text: torch.Tensor, args) -> dict:
+    """Prints a preset's rows; returns what they were made of."""
     adamw = fastest_adamw(config, text, iterations)
     runners = {"PyTorch eager": Training(config, text, False, adamw)}
     if not args.no_compile and (compiled := compiled_training(config, text, adamw)):
@@ -97,17 +116,32 @@ def compare(preset: str, config: Config, text: torch.Tensor, args):
 
     names = list(runners) + ([] if args.ours == "none" else ["nanospec"])
     ms = {name: [] for name in names}  # one number a round
+    ours_peak = 0
     for r in range(args.rounds):
         for name in names[r % len(names) :] + names[: r % len(names)]:
-            ms[name].append(runners[name].run(iterations) if name in runners else ours_ms(preset, iterations, args))
+            if name in runners:
+                ms[name].append(runners[name].run(iterations))
+            else:
+                stats = ours(preset, iterations, args)
+                ms[name].append(stats["ms_per_iter"])
+                ours_peak = max(ours_peak, stats["peak_bytes"])
 
     flops = flops_per_iteration(config, BATCH_SIZE)
+    ways = []
     for name in names:
         median = statistics.median(ms[name])
+        way = {"name": name, "ms": ms[name]}
         row = f"{preset:8} {name:17} {median:10.2f} {flops / median / 1e6:9.1f}"
         if name in runners and "nanospec" in ms:
-            row += "   " + spread([mine / theirs for mine, theirs in zip(ms["nanospec"], ms[name])])
+            way["ours_over_it"] = [mine / theirs for mine, theirs in zip(ms["nanospec"], ms[name])]
+            row += "   " + spread(way["ours_over_it"])
         print(row, flush=True)
+        ways.append(way)
+    if args.json:
+        ways[0].update(eager_peak(preset, args))
+        if "nanospec" in ms:
+            ways[-1]["peak_bytes"] = ours_peak
+    return {"preset": preset, "iterations": iterations, "flops": flops, "ways": ways}
 
 
 def main():
@@ -116,9 +150,11 @@ def main():
     parser.add_argument("--data", default="data/tinyshakespeare.txt")
     parser.add_argument("--presets", nargs="+", default=list(PRESETS), choices=list(PRESETS))
     parser.add_argument("--rounds", type=int, default=5, help="(default 5)")
-    parser.add_argument("--iters", type=int, default=0, help="iterations per round; 0: 150 for small, 12 for medium")
+    parser.add_argument("--iters", nargs="+", type=int, default=[], help="per round, a number for each preset")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--json", metavar="FILE", help="write every sample, and peak memory")
+    parser.add_argument("--memory-of", choices=list(PRESETS), help=argparse.SUPPRESS)
     args = parser.parse_args()
 
     torch.set_num_threads(args.threads)
@@ -128,10 +164,20 @@ def main():
     ids = {symbol: i for i, symbol in enumerate(symbols)}
     text = torch.tensor([ids[c] for c in characters[: len(characters) * 9 // 10]])
 
+    config = {preset: dataclasses.replace(PRESETS[preset], vocab_size=len(symbols)) for preset in PRESETS}
+    if args.memory_of:
+        before = peak_bytes()
+        Training(config[args.memory_of], text, False, {"fused": True}).run(5)
+        print(json.dumps({"peak_bytes": peak_bytes(), "bytes_before_model": before}))
+        return
+
     print(f"PyTorch {torch.__version__}, {args.threads} threads, batch {BATCH_SIZE}, {args.rounds} rounds")
     print(f"{'preset':8} {'':17} {'ms/iter':>10} {'GFLOP/s':>9}   ours / PyTorch: median (lowest to highest)")
-    for preset in args.presets:
-        compare(preset, dataclasses.replace(PRESETS[preset], vocab_size=len(symbols)), text, args)
+    iters = args.iters or [ITERS[preset] for preset in args.presets]
+    presets = [compare(preset, n, config[preset], text, args) for preset, n in zip(args.presets, iters)]
+    if args.json:
+        with open(args.json, "w") as f:
+            json.dump({"torch": torch.__version__, "threads": args.threads, "presets": presets}, f)
 
 
 if __name__ == "__main__":

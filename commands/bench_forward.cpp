@@ -1,0 +1,325 @@
+// commands/bench_forward.cpp: how near a forward comes to the machine's limits: bytes read per second, the cost of
+// rows, prefill; and how little sampling takes beside it. Models of random weights: nothing needs to be trained.
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "bench.h"
+#include "samples.h"
+#include "svg.h"
+
+namespace nanospec {
+namespace {
+
+struct Size {
+  std::string name;
+  Config config;
+  int long_past, prefill;
+  double bandwidth_bar;  // the least share of the bandwidth; 0: none is set
+};
+
+Size size_of(const std::string& name, int layers, int heads, int channels, int block, int vocab, int long_past,
+             double bar) {
+  return {name, {layers, heads, heads, channels, block, vocab, false}, long_past, std::min(512, block - 1), bar};
+}
+
+std::vector<Size> sizes(bool quick) {
+  std::vector<Size> all = {size_of("small", 4, 4, 128, 64, 65, 48, 0)};
+  if (quick) return all;
+  all.push_back(size_of("medium", 6, 6, 384, 256, 65, 192, 0.75));
+  all.push_back(size_of("gpt2", 12, 12, 768, 1024, 50257, 900, 0.85));
+  return all;
+}
+
+const std::vector<int> kRows = {1, 2, 3, 4, 6, 8, 12, 16};
+const std::map<int, double> kCostBars = {{2, 1.05}, {4, 1.12}, {8, 1.3}, {12, 1.45}, {16, 1.9}};  // fp32, gpt2
+constexpr double kPrefillBar = 0.7, kSamplingBar = 0.05;
+constexpr double kMostSeconds = 6;  // of one table row, where three rounds are made
+
+// Forwards over one past: seconds by number of rows, one entry a round.
+struct Forwards {
+  int past = 0;
+  double bytes = 0;  // that one row reads
+  Level level = Level::kMemory;
+  std::vector<double> plain_reads;  // bytes a second of a bare sum over as many bytes, one entry a round
+  std::map<int, std::vector<double>> seconds;
+
+  double one() const { return median(seconds.at(1)); }
+  double bytes_per_second() const { return ratio(bytes, one()); }
+  // Bytes a second of one row over those of the plain read in the same round.
+  std::vector<double> shares() const {
+    std::vector<double> ratios;
+    for (size_t r = 0; r < plain_reads.size(); r++) ratios.push_back(bytes / seconds.at(1)[r] / plain_reads[r]);
+    return ratios;
+  }
+  // Times of N rows over that of one row in the same round.
+  std::vector<double> costs(int rows) const {
+    std::vector<double> ratios;
+    for (size_t r = 0; r < seconds.at(rows).size(); r++) ratios.push_back(seconds.at(rows)[r] / seconds.at(1)[r]);
+    return ratios;
+  }
+};
+
+struct Result {
+  Size size;
+  std::string dtype;
+  double weight_bytes = 0;
+  std::vector<Forwards> pasts;
+  std::vector<double> prefill_seconds;
+  std::string name() const { return size.name + " " + dtype; }
+};
+
+// The median of as many calls as fill two milliseconds, so that the clock and a wakeup do not count.
+double forward_seconds(Probe& probe, int rows, int past, double once) {
+  std::vector<double> calls;
+  const int n = int(std::clamp(0.002 / std::max(once, 1e-6), 1.0, 64.0));
+  for (int i = 0; i < n; i++) calls.push_back(probe.forward_seconds(rows, past));
+  return median(calls);
+}
+
+// In each round all numbers of rows, in an order that rotates.
+void measure_rows(Bench& bench, Probe& probe, int rounds, Forwards& f, const std::function<void(int)>& working) {
+  probe.forward_seconds(1, f.past);  // makes the past
+  std::map<int, double> once;
+  for (int rows : kRows) once[rows] = probe.forward_seconds(rows, f.past);
+  Reader reader(f.bytes, bench.options.settings.threads);
+  Stopwatch watch;
+  double spent = 0;
+  for (int round = 0; round < rounds && (round < 3 || spent < kMostSeconds); round++, spent += watch.lap()) {
+    if (round > 0 && interrupted()) return;
+    working(round);
+    for (size_t k = 0; k < kRows.size(); k++) {
+      const int rows = kRows[(k + size_t(round)) % kRows.size()];
+      f.seconds[rows].push_back(forward_seconds(probe, rows, f.past, once[rows]));
+    }
+    f.plain_reads.push_back(reader.bytes_per_second(f.bytes));
+  }
+}
+
+Result measure(Bench& bench, const Size& size, const std::string& dtype, double done, double share) {
+  Result result{size, dtype, 0, {}, {}};
+  const int rounds = bench.quick ? 2 : 3 * bench.repeats, threads = bench.options.settings.threads;
+  bench.time->show(result.name() + ": making weights", done);
+  Probe probe(size.config, dtype, bench.options.settings.device, threads, kRows.back());
+  result.weight_bytes = probe.weight_bytes();
+  for (int past : {0, size.long_past}) {
+    Forwards f;
+    f.past = past;
+    f.bytes = result.weight_bytes + probe.cache_bytes(past);
+    f.level = level_of(f.bytes, threads, bench.machine.caches);
+    measure_rows(bench, probe, rounds, f, [&](int round) {
+      bench.time->show(result.name() + ", past " + std::to_string(past),
+                       done + share * 0.4 * ((past > 0) + double(round) / rounds));
+    });
+    result.pasts.push_back(f);
+    bench.evenness.push_back({result.name() + ", one row, past " + std::to_string(past), unevenness(f.seconds[1])});
+  }
+  probe.prefill_seconds(size.prefill);
+  for (int round = 0; round < (bench.quick ? 2 : bench.repeats) && (round == 0 || !interrupted()); round++) {
+    bench.time->show(result.name() + ", prefill", done + share * 0.9);
+    result.prefill_seconds.push_back(probe.prefill_seconds(size.prefill));
+  }
+  return result;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Sampling
+
+// Seconds that an iteration takes beside the forward at a vocabulary of V: the noise of one place, the target's pick,
+// a drafter's four best candidates under the same noise. Logits as of Zipf's law, scattered over the tokens.
+std::vector<double> sampling_seconds(int vocab, const Sampling& sampling, int rounds) {
+  std::vector<float> logits(size_t(vocab), 0), scores(size_t(vocab), 0);
+  for (int x = 0; x < vocab; x++) logits[size_t(x)] = -std::log(1.0f + float(int64_t(x) * 7919 % vocab));
+  Noise noise(sampling, vocab);
+  Candidate candidates[4];
+  std::vector<double> seconds;
+  Stopwatch watch;
+  int picked = 0;
+  for (int round = 0; round <= rounds; round++) {
+    watch.lap();
+    const float* row = noise.row(round);
+    picked += pick(logits.data(), row, vocab, sampling);
+    picked += best_candidates(logits.data(), row, vocab, sampling, false, 4, candidates, scores.data());
+    if (round > 0) seconds.push_back(watch.lap());  // the first one asks for memory
+  }
+  if (picked < 0) throw std::logic_error("a token below 0");  // and so nothing above can be left out
+  return seconds;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Saying
+
+std::string reading_table(const Bench& bench, const std::vector<Result>& results) {
+  std::vector<std::vector<std::string>> rows = {
+      {"model", "past", "ms", "lowest", "highest", "read", "fits", "GB/s", "limit", "share", "plain read", "share"}};
+  for (const Result& result : results)
+    for (const Forwards& f : result.pasts) {
+      const std::vector<double>& one = f.seconds.at(1);
+      const double limit = bench.roofline.bandwidth(f.level);
+      rows.push_back({result.name(), std::to_string(f.past), decimals(1e3 * median(one), 3),
+                      decimals(1e3 * lowest(one), 3), decimals(1e3 * highest(one), 3), bytes_text(f.bytes),
+                      level_name(f.level), decimals(f.bytes_per_second() / 1e9, 1), decimals(limit / 1e9, 1),
+                      percent(f.bytes_per_second(), limit), decimals(median(f.plain_reads) / 1e9, 1),
+                      percent(median(f.shares()), 1)});
+    }
+  return format_table(rows, "lrrrrrlrrrrr") +
+         "read: bytes of weights and cache that one row needs. limit: the measured bandwidth of the level that they\n"
+         "fit. plain read: a bare sum over as many bytes, in the same rounds: what this machine gave just then, also\n"
+         "where the bytes lie half in one level, half in the next. The bars hold a row against that.\n";
+}
+
+std::string cost_table(const std::vector<Result>& results) {
+  std::vector<std::string> head = {"cost of N rows", "past"};
+  for (int rows : kRows)
+    if (rows > 1) head.push_back(std::to_string(rows));
+  std::vector<std::vector<std::string>> table = {head};
+  for (const Result& result : results)
+    for (const Forwards& f : result.pasts) {
+      std::vector<std::string> median_row = {result.name(), std::to_string(f.past)}, ends = {"", ""};
+      for (int rows : kRows) {
+        if (rows == 1) continue;
+        const std::vector<double> costs = f.costs(rows);
+        median_row.push_back(decimals(median(costs), 2));
+        ends.push_back(decimals(lowest(costs), 2) + "-" + decimals(highest(costs), 2));
+      }
+      table.push_back(median_row);
+      table.push_back(ends);
+    }
+  return format_table(table, "lr" + std::string(kRows.size() - 1, 'r')) +
+         "A forward of N rows over one row of the same round: median, below it lowest and highest.\n";
+}
+
+std::string prefill_table(const Bench& bench, const std::vector<Result>& results) {
+  std::vector<std::vector<std::string>> rows = {
+      {"prefill", "tokens", "ms", "lowest", "highest", "tok/s", "GFLOP/s", "share of fp32 peak"}};
+  for (const Result& result : results) {
+    const std::vector<double>& s = result.prefill_seconds;
+    const double flops = prefill_flops(result.size.config, result.size.prefill) / median(s);
+    rows.push_back({result.name(), std::to_string(result.size.prefill), decimals(1e3 * median(s), 2),
+                    decimals(1e3 * lowest(s), 2), decimals(1e3 * highest(s), 2),
+                    thousands(result.size.prefill / median(s)), decimals(flops / 1e9, 1),
+                    percent(flops, bench.roofline.peak())});
+  }
+  return format_table(rows, "lrrrrrrr");
+}
+
+void set_bars(Bench& bench, const Result& result) {
+  for (const Forwards& f : result.pasts) {
+    const std::string where = result.name() + ", past " + std::to_string(f.past);
+    if (result.size.bandwidth_bar > 0)
+      bench.bars.push_back(
+          {where + ": share of a plain read's bandwidth", median(f.shares()), true, result.size.bandwidth_bar});
+    if (result.size.name == "gpt2" && result.dtype == "fp32")
+      for (const auto& [rows, bar] : kCostBars)
+        bench.bars.push_back(
+            {where + ": cost of " + std::to_string(rows) + " rows", median(f.costs(rows)), false, bar});
+  }
+  if (result.size.name == "gpt2")
+    bench.bars.push_back({result.name() + ", prefill of " + std::to_string(result.size.prefill) + ": share of peak",
+                          prefill_flops(result.size.config, result.size.prefill) / median(result.prefill_seconds) /
+                              bench.roofline.peak(),
+                          true, kPrefillBar});
+}
+
+nlohmann::ordered_json result_json(const Bench& bench, const Result& result) {
+  const Config& c = result.size.config;
+  nlohmann::ordered_json json = {{"name", result.size.name},   {"dtype", result.dtype},
+                                 {"n_layer", c.n_layer},       {"n_head", c.n_head},
+                                 {"n_embd", c.n_embd},         {"block_size", c.block_size},
+                                 {"vocab_size", c.vocab_size}, {"weight_bytes", result.weight_bytes}};
+  for (const Forwards& f : result.pasts) {
+    nlohmann::ordered_json past = {{"past", f.past},
+                                   {"bytes", f.bytes},
+                                   {"fits", level_name(f.level)},
+                                   {"seconds", f.one()},
+                                   {"bytes_per_second", f.bytes_per_second()},
+                                   {"limit_bytes_per_second", bench.roofline.bandwidth(f.level)},
+                                   {"share", ratio(f.bytes_per_second(), bench.roofline.bandwidth(f.level))},
+                                   {"plain_read_share", median(f.shares())},
+                                   {"plain_read_bytes_per_second", f.plain_reads}};
+    for (const auto& [rows, seconds] : f.seconds) {
+      const std::vector<double> costs = f.costs(rows);
+      past["rows"].push_back({{"rows", rows},
+                              {"cost", median(costs)},
+                              {"cost_lowest", lowest(costs)},
+                              {"cost_highest", highest(costs)},
+                              {"seconds", seconds}});
+    }
+    json["pasts"].push_back(past);
+  }
+  const double flops = prefill_flops(c, result.size.prefill);
+  json["prefill"] = {{"tokens", result.size.prefill},
+                     {"flops", flops},
+                     {"flops_per_second", flops / median(result.prefill_seconds)},
+                     {"share", flops / median(result.prefill_seconds) / bench.roofline.peak()},
+                     {"seconds", result.prefill_seconds}};
+  return json;
+}
+
+// cost(N), and below it the least that the roofline allows, both over the measured time of one row: at N = 1 the
+// distance between them is what one row leaves of the machine.
+std::string cost_picture(const Bench& bench, const std::vector<Result>& results) {
+  std::vector<Panel> panels;
+  for (const std::string dtype : {"fp32", "bf16"})
+    for (const Result& result : results) {
+      if (result.dtype != dtype) continue;
+      Panel panel{result.name() + " (" + bytes_text(result.weight_bytes) + ")",
+                  "rows of one forward",
+                  "time, over that of one row",
+                  {},
+                  {1, 2, 4, 6, 8, 12, 16},
+                  false,
+                  false};
+      for (size_t p = 0; p < result.pasts.size(); p++) {
+        const Forwards& f = result.pasts[p];
+        const std::string past = p == 0 ? "empty past" : "long past";
+        Series measured{past + ", measured", kColours[p], Series::Style::kLine, {}},
+            bound{past + ", roofline's bound", kColours[p], Series::Style::kDashes, {}};
+        const auto least = [&](int rows) {
+          return least_seconds(f.bytes, forward_flops(result.size.config, rows, f.past),
+                               bench.roofline.bandwidth(f.level), bench.roofline.peak());
+        };
+        for (int rows : kRows) {
+          const std::vector<double> costs = f.costs(rows);
+          measured.points.push_back({double(rows), median(costs), lowest(costs), highest(costs), ""});
+          bound.points.push_back({double(rows), least(rows) / f.one(), 0, 0, ""});
+        }
+        panel.series.push_back(measured);
+        panel.series.push_back(bound);
+      }
+      panels.push_back(panel);
+    }
+  return chart_picture("What N rows cost beside one", machine_line(bench), panels, std::max(1, int(panels.size()) / 2));
+}
+
+}  // namespace
+
+void bench_forward(Bench& bench) {
+  std::vector<Result> results;
+  const std::vector<Size> all = sizes(bench.quick);
+  const double pieces = 2.0 * double(all.size());
+  for (const Size& size : all)
+    for (const char* dtype : {"fp32", "bf16"}) {
+      results.push_back(measure(bench, size, dtype, double(results.size()) / pieces, 1 / pieces));
+      if (interrupted()) return;
+    }
+  const Result& largest = results[results.size() - 2];  // in fp32
+  const int vocab = largest.size.config.vocab_size;
+  const std::vector<double> sampling = sampling_seconds(vocab, bench.options.sampling, bench.quick ? 5 : 101);
+  const double share = median(sampling) / (median(sampling) + largest.pasts[0].one());
+
+  for (const Result& result : results) set_bars(bench, result);
+  bench.bars.push_back({largest.name() + ": sampling and drafting, share of an iteration", share, false, kSamplingBar});
+  bench.print("Forwards of one row", reading_table(bench, results) + "\n" + cost_table(results) + "\n" +
+                                         prefill_table(bench, results) + "\nSampling at a vocabulary of " +
+                                         thousands(vocab) + ": noise, pick and four candidates take " +
+                                         duration(median(sampling)) + ", " + decimals(100 * share, 1) +
+                                         "% of an iteration of " + largest.name() + ".\n");
+  nlohmann::ordered_json json;
+  for (const Result& result : results) json["configurations"].push_back(result_json(bench, result));
+  json["sampling"] = {{"vocab_size", vocab}, {"share", share}, {"seconds", sampling}};
+  bench.write_json("forward", json);
+  bench.write_svg("cost", cost_picture(bench, results));
+}
+
+}  // namespace nanospec

@@ -1,0 +1,137 @@
+// commands/comparison.cpp: see comparison.h.
+#include "comparison.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "samples.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Running
+
+namespace {
+// Where two texts part, counted from 1 as cmp does; 0 where they are the same.
+size_t first_difference(const std::string& a, const std::string& b) {
+  if (a == b) return 0;
+  const size_t n = std::min(a.size(), b.size());
+  return size_t(std::mismatch(a.begin(), a.begin() + long(n), b.begin()).first - a.begin()) + 1;
+}
+}  // namespace
+
+std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& report) {
+  std::vector<std::vector<int>> prompts;
+  for (size_t i = 0; i < c.prompts.size(); i++)
+    prompts.push_back(
+        engine.encode(c.prompts[i], c.prompts.size() == 1 ? "the prompt" : "prompt " + std::to_string(i + 1)));
+
+  const auto start = std::chrono::steady_clock::now();
+  const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+  const double total = double(prompts.size()) * double(1 + c.methods.size() * size_t(c.repeats));
+  double done = 0;
+  std::string doing;
+  Stats stats;
+  const auto decode = [&](const Method& method, size_t prompt) {  // returns the text, its statistics go to `stats`
+    std::string text = c.prompts[prompt];
+    const Generated generated =
+        engine.generate(method, c.options.sampling, prompts[prompt], c.options.max_new_tokens, [&](int token) {
+          text += engine.decode(token);
+          report(doing, std::max(done / total, seconds() / c.most_seconds));
+          return !interrupted();
+        });
+    add(stats, generated.stats);
+    done++;
+    return text;
+  };
+
+  doing = "warming up";
+  std::vector<std::string> expected;
+  for (size_t p = 0; p < prompts.size(); p++) expected.push_back(decode(c.methods[c.plain], p));
+
+  std::vector<Outcome> outcomes(c.methods.size());
+  for (int repeat = 0; repeat < c.repeats && !interrupted(); repeat++) {
+    if (repeat > 0 && seconds() * (repeat + 1) / repeat > c.most_seconds) break;
+    for (size_t k = 0; k < c.methods.size() && !interrupted(); k++) {
+      const size_t m = (k + size_t(repeat)) % c.methods.size();
+      doing = "repeat " + std::to_string(repeat + 1) + " of " + std::to_string(c.repeats) + ": " +
+              method_text(c.methods[m]);
+      stats = Stats();
+      for (size_t p = 0; p < prompts.size() && !interrupted(); p++) {
+        const size_t byte = first_difference(decode(c.methods[m], p), expected[p]);
+        if (byte == 0 || !outcomes[m].difference.empty() || interrupted()) continue;
+        outcomes[m].difference =
+            (prompts.size() > 1 ? "prompt " + std::to_string(p + 1) + ", " : "") + "byte " + std::to_string(byte);
+      }
+      if (!interrupted()) outcomes[m].runs.push_back({stats});
+    }
+  }
+
+  size_t whole = size_t(c.repeats);  // repeats that every method has finished
+  for (const Outcome& outcome : outcomes) whole = std::min(whole, outcome.runs.size());
+  for (Outcome& outcome : outcomes) outcome.runs.resize(whole);
+  for (Outcome& outcome : outcomes)
+    for (size_t r = 0; r < whole; r++)
+      outcome.speedups.push_back(
+          ratio(outcome.runs[r].tokens_per_second(), outcomes[c.plain].runs[r].tokens_per_second()));
+  return outcomes;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Saying
+
+std::vector<double> speeds(const Outcome& outcome) {
+  std::vector<double> values;
+  for (const Run& run : outcome.runs) values.push_back(run.tokens_per_second());
+  return values;
+}
+
+Stats sum_of(const Outcome& outcome) {
+  Stats sum;
+  for (const Run& run : outcome.runs) add(sum, run.stats);
+  return sum;
+}
+
+std::string times(double x) { return decimals(x, 2) + "x"; }
+
+std::string identical(const Method& method, const Outcome& outcome) {
+  const std::string where = outcome.difference;
+  switch (promise_of(method)) {
+    case Promise::kSameBytes:
+      return where.empty() ? "yes" : "NO, from " + where;
+    case Promise::kSameDistribution:
+      return where.empty() ? "yes (by chance)" : "other draws, from " + where;
+    case Promise::kBiased:
+      break;
+  }
+  return where.empty() ? "biased rule; here the same" : "biased rule, from " + where;
+}
+
+std::vector<std::string> broken(const Trial& c, const std::vector<Outcome>& outcomes) {
+  std::vector<std::string> names;
+  for (size_t m = 0; m < outcomes.size(); m++)
+    if (promise_of(c.methods[m]) == Promise::kSameBytes && !outcomes[m].difference.empty())
+      names.push_back(method_text(c.methods[m]) + " (" + outcomes[m].difference + ")");
+  return names;
+}
+
+nlohmann::ordered_json outcome_json(const Engine& engine, const Method& method, const Outcome& outcome) {
+  nlohmann::ordered_json json = method_json(method);
+  json["method"] = method_text(method);
+  json["exact"] = promise_of(method) == Promise::kSameBytes;
+  json["biased"] = promise_of(method) == Promise::kBiased;
+  json["identical"] = outcome.difference.empty();
+  json["first_difference"] = outcome.difference;
+  json["tokens_per_second"] = median(speeds(outcome));
+  json["speedup"] = median(outcome.speedups);
+  json["speedup_lowest"] = lowest(outcome.speedups);
+  json["speedup_highest"] = highest(outcome.speedups);
+  for (size_t r = 0; r < outcome.runs.size(); r++) {
+    nlohmann::ordered_json run = stats_json(engine, outcome.runs[r].stats);
+    run["speedup"] = outcome.speedups[r];
+    json["runs"].push_back(run);
+  }
+  return json;
+}
+
+}  // namespace nanospec

@@ -1,0 +1,57 @@
+// commands/comparison.h: several methods over the same prompts, in turn: what `compare` and `bench` share.
+//
+// Every repeat runs every method once, in an order that rotates, and a speedup is that of two runs of the same repeat,
+// so that a machine that speeds up or slows down hits all methods alike. Texts are compared byte by byte.
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "commands.h"
+
+namespace nanospec {
+
+struct Trial {
+  Options options;
+  std::vector<Method> methods;
+  size_t plain = 0;  // the method that the others are measured against
+  std::vector<std::string> prompts;
+  int repeats = 5;
+  double most_seconds = std::numeric_limits<double>::infinity();  // no repeat begins that would end later
+};
+
+// One method's part of one repeat.
+struct Run {
+  Stats stats;  // summed over the prompts
+  double tokens_per_second() const { return ratio(double(stats.tokens), stats.seconds); }
+};
+
+struct Outcome {
+  std::vector<Run> runs;         // one a repeat
+  std::vector<double> speedups;  // over the plain run of the same repeat
+  std::string difference;        // "" while every text was plain's; else where the first one differed
+};
+
+// What goes on now, and which share of all is done; called for every token.
+using Report = std::function<void(const std::string& doing, double done)>;
+
+// Runs everything; after an interrupt only whole repeats are kept, perhaps none.
+std::vector<Outcome> run_all(const Trial& trial, Engine& engine, const Report& report);
+
+std::vector<double> speeds(const Outcome& outcome);  // tokens per second of each run
+Stats sum_of(const Outcome& outcome);
+
+// Whether the text was plain decoding's, for people.
+std::string identical(const Method& method, const Outcome& outcome);
+
+// The exact methods whose text was not plain's: a bug of ours, always.
+std::vector<std::string> broken(const Trial& trial, const std::vector<Outcome>& outcomes);
+
+std::string times(double x);  // "1.25x"
+
+// A method's words and, for each run, all that was counted.
+nlohmann::ordered_json outcome_json(const Engine& engine, const Method& method, const Outcome& outcome);
+
+}  // namespace nanospec
