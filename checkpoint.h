@@ -20,6 +20,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "config.h"
@@ -71,19 +72,22 @@ inline std::string read_file(const std::string& path) {
   return bytes;
 }
 
-// Writes all bytes to an open file and onto the disk. Returns errno, 0 when all went well.
-inline int write_all(int handle, const std::string& bytes) {
-  for (size_t done = 0; done < bytes.size();) {
-    const ssize_t put = write(handle, bytes.data() + done, bytes.size() - done);
-    if (put < 0 && errno != EINTR) return errno;
-    if (put > 0) done += size_t(put);
-  }
+using Pieces = std::vector<std::string_view>;  // of a file, in turn: what is large need not be copied together
+
+// Writes all pieces to an open file and onto the disk. Returns errno, 0 when all went well.
+inline int write_all(int handle, const Pieces& pieces) {
+  for (std::string_view bytes : pieces)
+    while (!bytes.empty()) {
+      const ssize_t put = write(handle, bytes.data(), bytes.size());
+      if (put < 0 && errno != EINTR) return errno;
+      if (put > 0) bytes.remove_prefix(size_t(put));
+    }
   return fsync(handle) == 0 || errno == EINVAL || errno == EROFS ? 0 : errno;  // a pipe has no disk to reach
 }
 
 // Makes `path` hold these bytes: written beside it, brought to the disk, renamed, so that whoever reads sees the old
 // file or the new one, whole. A link stays a link; a pipe or a device is written into. Raises runtime_error.
-inline void write_file(const std::string& path, const std::string& bytes) {
+inline void write_file(const std::string& path, const Pieces& pieces) {
   struct stat status;
   const bool exists = stat(path.c_str(), &status) == 0;
   const bool beside = !exists || S_ISREG(status.st_mode);
@@ -96,11 +100,13 @@ inline void write_file(const std::string& path, const std::string& bytes) {
   const std::string open_path = beside ? target + ".tmp" : target;
   const OpenFile file{open(open_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
   if (file.handle < 0) refuse_path("cannot write the file", path, errno);
-  int error = write_all(file.handle, bytes);
+  int error = write_all(file.handle, pieces);
   if (!error && beside && rename(open_path.c_str(), target.c_str()) != 0) error = errno;
   if (error && beside) unlink(open_path.c_str());
   if (error) refuse_path("cannot write the file", path, error);
 }
+
+inline void write_file(const std::string& path, const std::string& bytes) { write_file(path, Pieces{bytes}); }
 
 // Makes sure that a folder is there and can be written to. Raises runtime_error.
 inline void create_folder(const std::string& path) {
@@ -230,31 +236,48 @@ struct TensorData {
   std::string dtype = "F32";  // or "I32": four bytes each
 };
 
-// A safetensors file with these tensors, in this order; its data begins at a multiple of 8 bytes.
-inline std::string format_safetensors(const std::vector<TensorData>& tensors,
+inline size_t bytes_of(const TensorData& tensor) {
+  size_t count = 1;
+  for (int64_t size : tensor.shape) count *= size_t(size);
+  return count * dtype_size(tensor.dtype);
+}
+
+// What stands before the data of a safetensors file with these tensors, in this order; it ends at a multiple of 8
+// bytes.
+inline std::string safetensors_header(const std::vector<TensorData>& tensors,
                                       const std::map<std::string, std::string>& metadata) {
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   size_t end = 0;
   for (const TensorData& tensor : tensors) {
     const size_t begin = end;
-    size_t count = 1;
-    for (int64_t size : tensor.shape) count *= size_t(size);
-    end += count * dtype_size(tensor.dtype);
+    end += bytes_of(tensor);
     header[tensor.name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
   }
-  std::string text = header.dump();
+  std::string text = header.dump(), bytes;
   text.resize((text.size() + 7) / 8 * 8, ' ');
-  std::string bytes;
-  bytes.reserve(8 + text.size() + end);
   for (int i = 0; i < 8; i++) bytes += char(uint64_t(text.size()) >> (8 * i) & 0xFF);
-  bytes += text;
-  for (const TensorData& tensor : tensors) {
-    size_t count = 1;
-    for (int64_t size : tensor.shape) count *= size_t(size);
-    bytes.append(static_cast<const char*>(tensor.data), count * dtype_size(tensor.dtype));
-  }
+  return bytes + text;
+}
+inline Pieces pieces_of(const std::string& header, const std::vector<TensorData>& tensors) {
+  Pieces pieces = {header};
+  for (const TensorData& tensor : tensors) pieces.push_back({static_cast<const char*>(tensor.data), bytes_of(tensor)});
+  return pieces;
+}
+
+// The whole file in memory.
+inline std::string format_safetensors(const std::vector<TensorData>& tensors,
+                                      const std::map<std::string, std::string>& metadata) {
+  const std::string header = safetensors_header(tensors, metadata);
+  std::string bytes;
+  for (std::string_view piece : pieces_of(header, tensors)) bytes += piece;
   return bytes;
+}
+// The same onto the disk, and no copy of the tensors. Raises runtime_error.
+inline void write_safetensors(const std::string& path, const std::vector<TensorData>& tensors,
+                              const std::map<std::string, std::string>& metadata) {
+  const std::string header = safetensors_header(tensors, metadata);
+  write_file(path, pieces_of(header, tensors));
 }
 
 // IEEE half precision to float, exactly.
@@ -408,10 +431,10 @@ inline std::vector<TensorSpec> file_table(Config config) {
   return tensor_table(config);
 }
 
-// model.safetensors: the weights, laid out by tensor_table(config), under Hugging Face's names; zero biases where the
-// model has none; no separate head.
-inline std::string format_model(const Config& config, const float* weights) {
-  const std::vector<float> zeros(size_t(4) * size_t(config.n_embd));  // the longest bias, (4 C)
+// What model.safetensors holds: the weights, laid out by tensor_table(config), under Hugging Face's names; where the
+// model has no biases, `zeros`, which becomes large enough; no separate head.
+inline std::vector<TensorData> model_tensors(const Config& config, const float* weights, std::vector<float>& zeros) {
+  zeros.assign(size_t(4) * size_t(config.n_embd), 0);  // the longest bias, (4 C)
   std::map<std::string, const float*> source;
   for (const TensorSpec& spec : tensor_table(config)) source[spec.name] = weights + spec.offset;
   std::vector<TensorData> tensors;
@@ -420,7 +443,7 @@ inline std::string format_model(const Config& config, const float* weights) {
     tensors.push_back(
         {"transformer." + spec.name, shape_of(spec), found == source.end() ? zeros.data() : found->second});
   }
-  return format_safetensors(tensors, {{"format", "pt"}});
+  return tensors;
 }
 
 // Raises runtime_error unless the file holds exactly the tensors of this config; a separate head may be there too.
@@ -512,7 +535,8 @@ inline void save_model(const std::string& dir, const Config& config, const Token
     if (unlink(model_path.c_str()) != 0 && errno != ENOENT) refuse_path("cannot replace the file", model_path, errno);
     write_file(path, text);
   }
-  write_file(model_path, format_model(config, weights));
+  std::vector<float> zeros;
+  write_safetensors(model_path, model_tensors(config, weights, zeros), {{"format", "pt"}});
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -525,16 +549,26 @@ struct OptimizerState {
   std::map<std::string, std::string> settings;  // what else a resumed run must share: seed, data, ...
 };
 
-inline std::string format_optimizer(const OptimizerState& state) {
+// The three arrays, wherever they lie.
+struct OptimizerArrays {
+  const float *weights, *m, *v;
+};
+inline OptimizerArrays arrays_of(const OptimizerState& state) {
+  return {state.weights.data(), state.m.data(), state.v.data()};
+}
+inline std::vector<TensorData> optimizer_tensors(const Config& config, const OptimizerArrays& arrays) {
   std::vector<TensorData> tensors;
   const std::vector<std::pair<std::string, const float*>> parts = {
-      {"weights.", state.weights.data()}, {"m.", state.m.data()}, {"v.", state.v.data()}};
+      {"weights.", arrays.weights}, {"m.", arrays.m}, {"v.", arrays.v}};
   for (const auto& [prefix, data] : parts)
-    for (const TensorSpec& spec : tensor_table(state.config))
+    for (const TensorSpec& spec : tensor_table(config))
       tensors.push_back({prefix + spec.name, shape_of(spec), data + spec.offset});
-  return format_safetensors(tensors, {{"config", format_config(state.config)},
-                                      {"iteration", std::to_string(state.iteration)},
-                                      {"settings", Json(state.settings).dump()}});
+  return tensors;
+}
+inline std::map<std::string, std::string> optimizer_metadata(const Config& config, int64_t iteration,
+                                                             const std::map<std::string, std::string>& settings) {
+  return {
+      {"config", format_config(config)}, {"iteration", std::to_string(iteration)}, {"settings", Json(settings).dump()}};
 }
 
 inline OptimizerState parse_optimizer(const SafeTensors& file, const std::string& where) {
@@ -574,8 +608,10 @@ inline OptimizerState parse_optimizer(const SafeTensors& file, const std::string
 }
 
 // DIR/optimizer.safetensors. The folder must be there. Both raise runtime_error.
-inline void save_optimizer(const std::string& dir, const OptimizerState& state) {
-  write_file(dir + "/optimizer.safetensors", format_optimizer(state));
+inline void save_optimizer(const std::string& dir, const Config& config, int64_t iteration,
+                           const std::map<std::string, std::string>& settings, const OptimizerArrays& arrays) {
+  write_safetensors(dir + "/optimizer.safetensors", optimizer_tensors(config, arrays),
+                    optimizer_metadata(config, iteration, settings));
 }
 inline OptimizerState load_optimizer(const std::string& dir) {
   const std::string path = dir + "/optimizer.safetensors";

@@ -187,8 +187,7 @@ inline void save_bigram(const std::string& dir, const std::vector<int>& tokens, 
     refuse("a bigram table of " + std::to_string(vocab) + " tokens would be too large", bigram_path(dir),
            "use a vocabulary of at most " + std::to_string(kBigramMostTokens));
   const std::vector<float> table = bigram_table(tokens, vocab);
-  write_file(bigram_path(dir),
-             format_safetensors({{"log_probabilities", {vocab, vocab}, table.data()}}, {{"format", "pt"}}));
+  write_safetensors(bigram_path(dir), {{"log_probabilities", {vocab, vocab}, table.data()}}, {{"format", "pt"}});
 }
 
 // Reads DIR/bigram.safetensors. Raises runtime_error when it is missing, or not a (V, V) table of finite numbers.

@@ -197,8 +197,9 @@ struct Weights {
 // Up to this many rows, each thread normalizes them all for itself: cheaper than meeting at a barrier.
 constexpr int kFewRows = 8;
 
-// What a pass of up to R rows computes on its way. Training keeps every layer's for the backward pass; decoding keeps
-// one layer's, over and over, but all layers' keys and values. S: the cache's numbers.
+// What a pass of up to R rows computes on its way. Decoding keeps one layer's, over and over, but all layers' keys and
+// values; training keeps every layer's for the backward pass, but the norms' and the GELU's results, which are made
+// again there: they are cheap, and a quarter of it all. S: the cache's numbers.
 template <class T, class S = T>
 struct Activations {
   struct Layer {
@@ -224,8 +225,8 @@ struct Activations {
     v_layer = c.n_kv_head * KeyValues<S>::value_numbers(slots, D);
     const auto make = [&](size_t n) { return Array<T>(n + spare, cuda); };
     x = make((keep_layers ? L + 1 : 1) * R * C), mid = make(L * R * C);
-    norm_1 = make(L * norm_rows * C), norm_2 = make(L * norm_rows * C), norm_f = make(norm_rows * C);
-    qkv = make(L * R * Q), att = make(L * R * C), pre = make(L * R * F), act = make(L * R * F);
+    norm_1 = make(norm_rows * C), norm_2 = make(norm_rows * C), norm_f = make(norm_rows * C);
+    qkv = make(L * R * Q), att = make(L * R * C), pre = make(L * R * F), act = make(R * F);
     logits = make(R * V);
     k = Array<S>(c.n_layer * k_layer + spare, cuda), v = Array<S>(c.n_layer * v_layer + spare, cuda);
     if (keep_layers) {
@@ -239,18 +240,18 @@ struct Activations {
     const size_t i = training ? l : 0, r = i * rows_;
     const auto of = [](const Array<T>& array, size_t at) { return array.size() ? array.data() + at : nullptr; };
     return {x.data() + r * C,
-            norm_1.data() + r * C,
+            norm_1.data(),
             of(mean_1, r),
             of(rstd_1, r),
             qkv.data() + r * Q,
             att.data() + r * C,
             of(log_sum, r * n_head_),
             mid.data() + r * C,
-            norm_2.data() + r * C,
+            norm_2.data(),
             of(mean_2, r),
             of(rstd_2, r),
             pre.data() + r * F,
-            act.data() + r * F,
+            act.data(),
             x.data() + (training ? r + rows_ : 0) * C,
             KeyValues<S>{k.data() + l * k_layer, v.data() + l * v_layer, slots, head_size_}};
   }
@@ -289,6 +290,18 @@ T* normalize(const Team& team, int rows, LayerNorm<T> norm, bool training) {
   return norm.y;
 }
 
+// A layer's two norms.
+template <class T, class A>
+LayerNorm<T> norm_1(const Config& c, const A& a, const typename Tensors<const T>::Layer& w,
+                    const typename A::Layer& s) {
+  return {s.x, a.C, c.n_embd, w.ln_1, w.ln_1_bias, s.norm_1, a.C, s.mean_1, s.rstd_1};
+}
+template <class T, class A>
+LayerNorm<T> norm_2(const Config& c, const A& a, const typename Tensors<const T>::Layer& w,
+                    const typename A::Layer& s) {
+  return {s.mid, a.C, c.n_embd, w.ln_2, w.ln_2_bias, s.norm_2, a.C, s.mean_2, s.rstd_2};
+}
+
 // One pass: embeddings, layers, and, where asked for, the logits of all rows in a.logits. Every thread of the team
 // calls it. The rows' keys and values are left in the cache behind each root's past.
 template <class T, class W, class S>
@@ -304,8 +317,7 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
     const auto& plain = w.plain.layers[l];
     const auto& packed = w.layers[l];
 
-    const T* norm = normalize(
-        team, R, LayerNorm<T>{s.x, a.C, C, plain.ln_1, plain.ln_1_bias, s.norm_1, a.C, s.mean_1, s.rstd_1}, a.training);
+    const T* norm = normalize(team, R, norm_1<T>(c, a, plain, s), a.training);
     const Attention<T, S> heads = attention_of<T, S>(c, forest, s, a.Q, a.C, dropout_at(dropout, l, kDropAttention));
     matmul_qkv(team, Matmul<T, W>{norm, a.C, packed.qkv.forward, s.qkv, a.Q}, AddBias<T>{s.qkv, a.Q, plain.qkv_bias},
                heads);
@@ -319,9 +331,7 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
            JoinResidual<T>{s.x, s.mid, a.C, C, plain.proj_bias, dropout_at(dropout, l, kDropProjection)});
     team.wait();
 
-    norm =
-        normalize(team, R, LayerNorm<T>{s.mid, a.C, C, plain.ln_2, plain.ln_2_bias, s.norm_2, a.C, s.mean_2, s.rstd_2},
-                  a.training);
+    norm = normalize(team, R, norm_2<T>(c, a, plain, s), a.training);
     matmul(team, R, Matmul<T, W>{norm, a.C, packed.fc.forward, s.pre, a.F},
            BiasGelu<T>{s.pre, s.act, a.F, plain.fc_bias});
     team.wait();
@@ -344,9 +354,9 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
 // The gradients that flow through one layer at a time.
 template <class T>
 struct Gradients {
-  Array<T> stream, norm, branch, hidden, qkv, att;  // (R, C), (R, C), (R, C), (R, 4C), (R, 3C), (R, C)
-  Array<T> k, v;                                    // (n_kv_head, slots, D): of one layer, or of all (past_gradients)
-  Array<T> p, ds;                                   // attention's scratch, where the portable text runs
+  Array<T> stream, norm, branch, qkv, att;  // (R, C), (R, C), (R, C), (R, 3C), (R, C)
+  Array<T> k, v;                            // (n_kv_head, slots, D): of one layer, or of all (past_gradients)
+  Array<T> p, ds;                           // attention's scratch, where the portable text runs
   size_t kv_layer = 0;
   bool past_gradients = false;
 
@@ -354,7 +364,7 @@ struct Gradients {
   Gradients(const Config& c, const Activations<T>& a, int rows, bool keep_past, bool cuda) : past_gradients(keep_past) {
     const size_t R = rows, spare = 16;
     const auto make = [&](size_t n) { return Array<T>(n + spare, cuda); };
-    stream = make(R * a.C), norm = make(R * a.C), branch = make(R * a.C), hidden = make(R * a.F);
+    stream = make(R * a.C), norm = make(R * a.C), branch = make(R * a.C);
     qkv = make(R * a.Q), att = make(R * a.C);
     kv_layer = a.v_layer;
     k = make((keep_past ? c.n_layer : 1) * kv_layer), v = make((keep_past ? c.n_layer : 1) * kv_layer);
@@ -412,13 +422,20 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     const auto& packed = w.layers[l];
     const auto& dl = d.layers[l];
 
+    // What the forward pass did not keep.
+    launch(team, R, norm_1<T>(c, a, plain, s));
+    launch(team, R, norm_2<T>(c, a, plain, s));
+    launch(team, R, WholeRow<BiasGelu<T>>{{s.pre, s.act, a.F, nullptr}, F});
+
     const T* dout = into_branch(l, kDropMlp);
     linear_backward(team, R, F, C, s.act, a.F, dout, a.C, dl.fc_proj, dl.fc_proj_bias);
-    matmul(team, R, Matmul<T, W>{dout, a.C, packed.fc_proj.transposed, g.hidden.data(), a.F},
-           GeluBackward<T>{s.pre, g.hidden.data(), a.F});
+    team.wait();  // the gradient takes the GELU's place
+    T* const hidden = s.act;
+    matmul(team, R, Matmul<T, W>{dout, a.C, packed.fc_proj.transposed, hidden, a.F},
+           GeluBackward<T>{s.pre, hidden, a.F});
     team.wait();
-    linear_backward(team, R, C, F, s.norm_2, a.C, g.hidden.data(), a.F, dl.fc, dl.fc_bias);
-    matmul(team, R, Matmul<T, W>{g.hidden.data(), a.F, packed.fc.transposed, dnorm, a.C});
+    linear_backward(team, R, C, F, s.norm_2, a.C, hidden, a.F, dl.fc, dl.fc_bias);
+    matmul(team, R, Matmul<T, W>{hidden, a.F, packed.fc.transposed, dnorm, a.C});
     team.wait();
     normalize_backward(team, R, s.mid, a.C, C, plain.ln_2, s.mean_2, s.rstd_2, dnorm, stream, dl.ln_2, dl.ln_2_bias);
 
@@ -448,19 +465,26 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
 // ---------------------------------------------------------------------------------------------------------------
 // Training
 
-// The parameters' start: a pure function of the seed and a number's place in its tensor.
+// The start of one tensor, the number-th of the table: a pure function of the seed and a number's place in it.
+inline std::vector<float> initial_tensor(const TensorSpec& spec, uint32_t number, uint64_t seed) {
+  std::vector<float> values(spec.size, spec.init_std < 0 ? 1.0f : 0.0f);
+  for (size_t i = 0; spec.init_std > 0 && i < spec.size; i++) {
+    // Box and Muller 1958: two uniforms give a normal
+    const double u = uniform(random_bits(seed, number, kStreamInitialize, i, 0));
+    const double angle = 6.283185307179586477 * uniform(random_bits(seed, number, kStreamInitialize, i, 1));
+    values[i] = float(spec.init_std * std::sqrt(-2 * log(u)) * std::cos(angle));
+  }
+  return values;
+}
+
+// The start of all parameters.
 inline std::vector<float> initial_weights(const Config& config, uint64_t seed) {
-  std::vector<float> weights(parameter_count(config));
-  uint32_t tensor = 0;
+  std::vector<float> weights;
+  weights.reserve(parameter_count(config));
+  uint32_t number = 0;
   for (const TensorSpec& spec : tensor_table(config)) {
-    for (size_t i = 0; i < spec.size; i++) {
-      // Box and Muller 1958: two uniforms give a normal
-      const double u = uniform(random_bits(seed, tensor, kStreamInitialize, i, 0));
-      const double angle = 6.283185307179586477 * uniform(random_bits(seed, tensor, kStreamInitialize, i, 1));
-      const double normal = std::sqrt(-2 * log(u)) * std::cos(angle);
-      weights[spec.offset + i] = spec.init_std < 0 ? 1.0f : spec.init_std == 0 ? 0.0f : float(spec.init_std * normal);
-    }
-    tensor++;
+    const std::vector<float> values = initial_tensor(spec, number++, seed);
+    weights.insert(weights.end(), values.begin(), values.end());
   }
   return weights;
 }
@@ -504,7 +528,16 @@ class Trainer {
     squares_ = Array<T>(pieces.size(), pool.cuda());
   }
 
-  // Sets the parameters; the moments start at zero.
+  // Sets the parameters to their start, a tensor at a time; the moments start at zero.
+  void initialize(uint64_t seed) {
+    uint32_t number = 0;
+    for (const TensorSpec& spec : tensor_table(config)) {
+      const std::vector<float> values = initial_tensor(spec, number++, seed);
+      weights.upload(std::vector<T>(values.begin(), values.end()).data(), spec.size, spec.offset);
+    }
+    pool_.run([&](const Team& team) { packed_.pack(team); });
+  }
+  // Sets the parameters; the moments stay as they are.
   void set_weights(const T* flat) {
     weights.upload(flat, weights.size());
     pool_.run([&](const Team& team) { packed_.pack(team); });

@@ -187,18 +187,22 @@ std::map<std::string, std::string> run_settings(const Options& o, const std::str
           {"data_sha256", sha256(text)}};
 }
 
-std::vector<float> downloaded(const Array<float>& array) {
-  std::vector<float> host(array.size());
-  array.download(host.data(), host.size());
-  return host;
-}
+// Numbers in host memory: where they lie, or a copy.
+struct OnHost {
+  std::vector<float> copy;
+  const float* data;
+  OnHost(const Array<float>& array, bool cuda) : copy(cuda ? array.size() : 0), data(array.data()) {
+    if (!cuda) return;
+    array.download(copy.data(), copy.size());
+    data = copy.data();
+  }
+};
 
-void save(const Options& o, const Tokenizer& tokenizer, const Trainer<float>& trainer, int64_t iteration,
+void save(const Options& o, const Tokenizer& tokenizer, const Trainer<float>& trainer, bool cuda, int64_t iteration,
           const std::map<std::string, std::string>& settings) {
-  const OptimizerState state{
-      o.config, iteration, downloaded(trainer.weights), downloaded(trainer.m), downloaded(trainer.v), settings};
-  save_model(o.out, o.config, tokenizer, state.weights.data());
-  save_optimizer(o.out, state);
+  const OnHost weights(trainer.weights, cuda), m(trainer.m, cuda), v(trainer.v, cuda);
+  save_model(o.out, o.config, tokenizer, weights.data);
+  save_optimizer(o.out, o.config, iteration, settings, {weights.data, m.data, v.data});
 }
 
 int64_t resume(const Options& o, Trainer<float>& trainer, const std::map<std::string, std::string>& settings) {
@@ -276,6 +280,9 @@ int train(int argc, char** argv) {
   const auto settings = run_settings(o, text);
   const Batches training(parts.train, o), validation(parts.validation, o);
 
+  save_bigram(o.out, parts.train, o.config.vocab_size);
+  save_ngrams(o.out, parts.train, o.config.vocab_size);
+
   Pool pool(o.threads, cuda);
   const int T = o.config.block_size;
   if (double(o.batch_size) * pad64(T) > 1 << 24)
@@ -287,9 +294,7 @@ int train(int argc, char** argv) {
   Trainer<float> trainer(o.config, o.batch_size * T, o.batch_size, o.batch_size * pad64(T), pool);
   int64_t done = 0;
   if (o.resume) done = resume(o, trainer, settings);
-  else trainer.set_weights(initial_weights(o.config, o.seed).data());
-  save_bigram(o.out, parts.train, o.config.vocab_size);
-  save_ngrams(o.out, parts.train, o.config.vocab_size);
+  else trainer.initialize(o.seed);
   if (!o.quiet)
     fprintf(stderr, "%s parameters, %s training tokens, vocabulary %d, %s, %s\n",
             thousands(double(parameter_count(o.config))).c_str(), thousands(double(parts.train.size())).c_str(),
@@ -319,7 +324,7 @@ int train(int argc, char** argv) {
         progress.show(progress_text(o, done, loss, median({times.end() - recent, times.end()})));
       }
       if (done % o.eval_interval == 0 && done < o.max_iters) {
-        save(o, tokenizer, trainer, done, settings);
+        save(o, tokenizer, trainer, cuda, done, settings);
         if (o.quiet) continue;  // nobody would read the estimates
         const double train_loss = estimate(trainer, training, o), val_loss = estimate(trainer, validation, o);
         progress.clear();
@@ -328,7 +333,7 @@ int train(int argc, char** argv) {
       }
     }
   }
-  save(o, tokenizer, trainer, done, settings);
+  save(o, tokenizer, trainer, cuda, done, settings);
   if (interrupted()) {
     fprintf(stderr, "train_gpt: stopped after iteration %lld: %s: go on with --resume\n", static_cast<long long>(done),
             o.out.c_str());

@@ -297,7 +297,9 @@ TEST_CASE("training learns: a repeated sequence becomes certain") {
   const Config config = tiny(false);
   Pool pool(2);
   Trainer<float> trainer(config, 16, 1, 64, pool);
-  trainer.set_weights(initial_weights(config, 6).data());
+  trainer.initialize(6);
+  CHECK(std::vector<float>(trainer.weights.data(), trainer.weights.data() + trainer.weights.size()) ==
+        initial_weights(config, 6));
   Pass pass;
   const int tokens[] = {1, 4, 2, 8, 5, 7, 1, 4, 2, 8, 5, 7, 1, 4, 2, 8, 5};
   pass.add_chain(tokens, 16, 0, 0);

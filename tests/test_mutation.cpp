@@ -28,8 +28,14 @@ using namespace nanospec;
 #endif
 
 namespace {
-thread_local size_t largest_allocation = 0;
+
+std::string format_model(const Config& config, const float* weights) {
+  std::vector<float> zeros;
+  return format_safetensors(model_tensors(config, weights, zeros), {{"format", "pt"}});
 }
+
+thread_local size_t largest_allocation = 0;
+}  // namespace
 
 #if NOTE_ALLOCATIONS
 __attribute__((noinline)) void* operator new(size_t size) {
@@ -271,8 +277,9 @@ TEST_CASE("mutation: optimizer.safetensors") {
   state.iteration = 100;
   state.weights = state.m = state.v = counted(parameter_count(state.config));
   state.settings = {{"seed", "1337"}};
-  survive(format_optimizer(state), mutate_tensors,
-          [](const std::string& bytes) { parse_optimizer(parse_safetensors(bytes, "o"), "o"); });
+  survive(format_safetensors(optimizer_tensors(state.config, arrays_of(state)),
+                             optimizer_metadata(state.config, state.iteration, state.settings)),
+          mutate_tensors, [](const std::string& bytes) { parse_optimizer(parse_safetensors(bytes, "o"), "o"); });
 }
 
 TEST_CASE("mutation: config.json beside a whole model") {
