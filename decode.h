@@ -18,6 +18,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@
 #include "draft.h"
 #include "sample.h"
 #include "tree.h"
+#include "trust.h"
 
 namespace nanospec {
 
@@ -55,6 +57,8 @@ struct Decoding {
   Rule rule = Rule::kMatch;
   Sampling sampling;
   int max_new_tokens = 500;
+  std::shared_ptr<Cost> cost;              // of the target's forwards, kept current; shape auto needs it
+  std::shared_ptr<Experience> experience;  // with the drafter, kept from text to text; null: none yet
 };
 
 struct Stats {
@@ -63,6 +67,7 @@ struct Stats {
   int64_t slide_prefills = 0;                   // prefills because the window moved
   int64_t drafted_nodes = 0;                    // nodes that the target verified, the roots not counted
   std::vector<int64_t> accept_histogram = {0};  // [i]: passes that committed i tokens; [0] is 0
+  ReliabilityCurve reliability;                 // of the chances of the nodes that the target verified
   double prefill_seconds = 0;                   // the prompt
   double seconds = 0;                           // all after the prompt's prefill, but on_token: the sum of those below
   double seconds_draft = 0;                     // drafter and shape
@@ -139,19 +144,39 @@ void tell(Target& target, Drafter& drafter, const Tree& tree, const Verdict& ver
                      hidden.empty() ? nullptr : hidden.data()});
 }
 
-// A smoothed estimate of what the drafter takes to expand one node, from what one pass took. A pause of the machine
-// counts as no more than a doubling; passes without any draft let the estimate fade, so that drafting is tried again.
-inline double smoothed(double estimate, double seconds, int expanded) {
-  if (expanded == 0) return estimate * 63 / 64;
-  return estimate + (std::min(seconds / expanded, 2 * estimate) - estimate) / 4;
+// Learns from what drafting took: `expanded` nodes in so many seconds, for the growth that came of it. A pause of the
+// machine counts as no more than a doubling.
+inline void learn(Experience& experience, const Cost& cost, const Growth& growth, int expanded, double seconds) {
+  double& each = experience.expand_seconds;
+  if (expanded > 0) each += (std::min(seconds / expanded, 2 * each) - each) / 4;
+  double tokens = 0;  // expected
+  for (float reach : growth.reach) tokens += double(reach);
+  const double regret = growth.size() == 1 ? 0.01 : 0;  // a try without a node counts as one in vain
+  experience.pace.tried(tokens - (cost.seconds(growth.size() - 1) + seconds) / cost.seconds(0) - regret);
+}
+
+// Learns from a verdict: the nodes under the accepted path were guessed right or wrong; of the others nothing is known.
+inline void learn(Trust& trust, ReliabilityCurve& curve, const Growth& growth, const Tree& tree,
+                  const Verdict& verdict) {
+  for (size_t i = 0; i < verdict.rows.size(); i++) {
+    int rank = 0;
+    for (int c = tree.first_child(verdict.rows[i]); c >= 0; c = tree.next_sibling(c)) {
+      const bool accepted = i + 1 < verdict.rows.size() && verdict.rows[i + 1] == c;
+      const int origin = tree.origin[c];
+      trust.observe({tree.token[c], growth.chance[origin], growth.raw[origin]}, rank++, accepted);
+      count(curve, growth.raw[origin], growth.chance[origin], accepted);
+    }
+  }
+  trust.learn();
 }
 
 // Appends max_new_tokens tokens to `text`, which begins as the prompt. on_token(int) is called for each as it is
 // emitted; if it returns false, generation ends with that token. drafter: null for plain decoding, whose tree is always
-// the root alone. Raises runtime_error for an empty prompt or a token outside the vocabulary, invalid_argument for a
-// rule that does not fit the shape.
-template <class Target, class OnToken>
-Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::vector<int>& text, OnToken on_token) {
+// the root alone. watch: its lap() gives the seconds since the last one. Raises runtime_error for an empty prompt or a
+// token outside the vocabulary, invalid_argument for a rule that does not fit the shape.
+template <class Target, class OnToken, class Watch = Stopwatch>
+Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::vector<int>& text, OnToken on_token,
+               Watch watch = {}) {
   const int vocab = target.vocab_size(), block = target.block_size();
   const Sampling& sampling = decoding.sampling;
   if (text.empty()) throw std::runtime_error("the prompt is empty: --prompt: give at least one token to start from");
@@ -169,11 +194,13 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
   if (sampling.temperature > 0 && decoding.rule == Rule::kRejection) draws.noise = &other_noise;
 
   Stats stats;
-  Stopwatch watch;
   Growth growth;
   Tree tree;
-  double expand_seconds = 1e-6;  // smoothed
+  Experience fresh, &experience = decoding.experience ? *decoding.experience : fresh;
+  Trust& trust = experience.trust;
+  const bool automatic = decoding.shape.kind == Shape::kAuto;
 
+  watch.lap();
   open_window(target, text);
   if (drafter) drafter->begin(text.data(), int(text.size()));
   stats.prefill_seconds = watch.lap();
@@ -185,28 +212,44 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
     // Draft. No node stands beyond the window's end, none is for a token that nobody wants any more.
     growth.start(text.back());
     int expanded = 0;
-    if (drafter) {
-      const Limits limits = {int(std::min<int64_t>(block - 1 - target.past(), left - 1)), expand_seconds};
+    Candidate guess = {-1, 0};  // the drafter's best, also where it is not worth a node
+    const bool drafts = drafter && (!automatic || experience.pace.due());
+    if (drafts) {
+      const bool probe = experience.pace.rare();
+      const Limits limits = {int(std::min<int64_t>(block - 1 - target.past(), left - 1)), decoding.cost.get(),
+                             probe ? 0 : experience.expand_seconds, probe ? 1 : experience.promise};
       draws.index = n;
       grow(decoding.shape, limits, growth,
            [&](const int* nodes, int count, int width, Candidate* candidates, int* found) {
              drafter->expand(growth, nodes, count, width, draws, candidates, found);
+             for (int k = 0; k < count; k++) {
+               Candidate* const best = candidates + size_t(k) * width;
+               trust.correct(best, found[k]);
+               if (found[k] > 0) experience.promise += (best->chance - experience.promise) / 64;
+               if (found[k] > 0 && nodes[k] == 0) guess = *best;
+             }
              expanded += count;
            });
     }
     flatten(growth, tree);
     const double draft_seconds = watch.lap();
-    expand_seconds = smoothed(expand_seconds, draft_seconds, expanded);
+    if (drafts && automatic) learn(experience, *decoding.cost, growth, expanded, draft_seconds);
     stats.seconds_draft += draft_seconds;
     stats.drafted_nodes += tree.size() - 1;
 
     // One forward of the target over the root and all nodes.
     target.forward(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size());
+    const double forward_seconds = watch.lap();
     stats.target_forwards++;
-    stats.seconds_forward += watch.lap();
+    stats.seconds_forward += forward_seconds;
+    if (decoding.cost) decoding.cost->observe(tree.size() - 1, forward_seconds);
 
     // Verify: the accepted path and the target's own token after it are emitted.
     const Verdict verdict = verify(target, drafter, growth, tree, decoding, noise, n);
+    const bool right = verdict.tokens[0] == guess.token;
+    if (guess.token >= 0 && tree.size() == 1) trust.observe(guess, 0, right);
+    if (right) experience.pace.was_right();
+    if (drafts) learn(trust, stats.reliability, growth, tree, verdict);
     stats.seconds_verify += watch.lap();
     int emitted = 0;
     while (wanted && emitted < int(verdict.tokens.size())) {
@@ -243,17 +286,19 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
 // ---------------------------------------------------------------------------------------------------------------
 // The cost of a forward
 
-// Seconds of a target forward of N + 1 rows, N = 0 .. budget, for set_cost(): medians at every N up to 16 and at
-// growing steps after that, on a cache three quarters full, straight lines between them. Takes about `seconds`; the
-// sizes that find no time in it (but for the smallest and the largest), and those beyond the window, follow the lines
-// of the others. Forgets the target's cache.
-template <class Target>
-std::vector<double> measure_cost(Target& target, int budget, double seconds = 0.2) {
-  const int block = target.block_size(), past = std::min(block * 3 / 4, block - 2), most = std::min(budget, block - 1);
-  std::vector<int> sizes = {0, most, 7, 15, 31, 3, 1, 2, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 16};  // by their worth
-  for (int n = 20; n < most; n += n / 4) sizes.push_back(n);
+// Seconds of a target forward of N + 1 rows, N = 0 .. budget, for Cost to start from: medians at every N up to 16 and
+// at growing steps after that, straight lines between them. Takes about `seconds` where a forward takes but a few
+// hundredths of that; of a slower model only the first sizes are measured, and those that find no time, like those
+// beyond the window, follow the lines of the others. On a short past, for a long one would take its time too, and the
+// forwards to come tell what it costs. Forgets the target's cache.
+template <class Target, class Watch = Stopwatch>
+std::vector<double> measure_cost(Target& target, int budget, double seconds = 0.15, Watch watch = {}) {
+  constexpr int kPast = 32, kRounds = 9;
+  const int block = target.block_size(), past = std::min({kPast, block * 3 / 4, block - 2});
+  const int most = std::min(budget, block - 1);
+  std::vector<int> sizes = {0, std::min(7, most), 15, 3, 1, 31, 5, 2, 11, 4, most, 6, 8, 9, 10, 12, 13, 14, 16};
+  for (int n = 20; n < most; n += n / 4) sizes.push_back(n);  // by their worth
   std::vector<std::vector<double>> times(most + 1);
-  Stopwatch watch;
   double spent = 0;
   const auto measure = [&](int n) {  // n children of one root: each sees as much as a node anywhere in a tree
     std::vector<int> token(n + 1, 0), depth(n + 1, 1), end(n + 1);
@@ -264,9 +309,11 @@ std::vector<double> measure_cost(Target& target, int budget, double seconds = 0.
     times[n].push_back(watch.lap());
     spent += times[n].back();
   };
+  watch.lap();
   target.prefill(std::vector<int>(past, 0).data(), past);
-  for (int n : {most, 0}) measure(n), times[n].clear();  // warms up
-  for (int round = 0; round < 9; round++)
+  spent += watch.lap();
+  measure(0), times[0].clear();  // warms up
+  for (int round = 0; round < kRounds; round++)
     for (size_t k = 0; k < sizes.size(); k++)
       if (sizes[k] <= most && (spent < seconds || (round == 0 && k < 2))) measure(sizes[k]);
 

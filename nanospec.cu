@@ -23,7 +23,8 @@ struct Engine::Parts {
   Loaded loaded;
   Target target;
   std::map<std::string, std::unique_ptr<Drafter>> drafters;  // by name
-  std::vector<double> cost;                                  // of a forward, for `auto`; measured when first needed
+  std::shared_ptr<Cost> cost;                                // of a forward, for `auto`; measured when first needed
+  std::map<std::string, std::shared_ptr<Experience>> experiences;  // by all that changes what a chance means
 
   Parts(const Settings& s, Loaded l)
       : settings(s),
@@ -59,9 +60,15 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
   decoding.rule = parse_rule(method.verify);
   decoding.sampling = sampling;
   decoding.max_new_tokens = max_new_tokens;
-  if (drafter && decoding.shape.kind == Shape::kAuto) {
-    if (int(p.cost.size()) <= budget) p.cost = measure_cost(p.target, std::max(budget, p.settings.budget));
-    set_cost(decoding.shape, p.cost);
+  if (drafter && decoding.shape.kind == Shape::kAuto && (!p.cost || p.cost->most() < budget))
+    p.cost = std::make_shared<Cost>(measure_cost(p.target, std::max(budget, p.settings.budget)));
+  decoding.cost = p.cost;
+  if (drafter) {
+    std::shared_ptr<Experience>& experience =
+        p.experiences[method.drafter + " " + method.verify + " " + std::to_string(sampling.temperature) + " " +
+                      std::to_string(sampling.top_k) + " " + std::to_string(sampling.top_p)];
+    if (!experience) experience = std::make_shared<Experience>();
+    decoding.experience = experience;
   }
 
   Generated generated;

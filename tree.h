@@ -7,7 +7,8 @@
 // How to add a shape:
 //   1. write grow_NAME(shape, limits, growth, expand) beside the others: expand nodes, add the candidates you want;
 //   2. give it a line in Shape::Kind, kShapes, parse_shape (its numbers, if it has any) and grow;
-//   3. add its word to the sweeps in tests/test_decode.cpp and tests/test_sweep.cpp: under `match` no shape can change the text.
+//   3. add its word to the sweeps in tests/test_decode.cpp and tests/test_sweep.cpp: under `match` no shape can change
+//   the text.
 #pragma once
 
 #include <algorithm>
@@ -51,22 +52,34 @@ struct Tree {
 struct Candidate {
   int token;
   float chance;
+  float raw = 0;  // the chance as the drafter gave it, where experience has corrected it (trust.h)
 };
 
 // A tree while it grows: nodes in the order of their addition, each after its parent. Node 0 is the root.
 struct Growth {
   std::vector<int> token, parent, depth;
+  std::vector<float> chance, raw;  // of the candidate that the node was
   std::vector<float> reach;  // estimated chance that the node is on the accepted path: the product of chances to it
 
   int size() const { return int(token.size()); }
 
-  void start(int root) { token.assign(1, root), parent.assign(1, -1), depth.assign(1, 0), reach.assign(1, 1.0f); }
+  void start(int root) {
+    shrink(0);
+    push(root, -1, 0, 1, 1, 1);
+  }
   int add(int under, const Candidate& candidate) {
-    token.push_back(candidate.token), parent.push_back(under), depth.push_back(depth[under] + 1);
-    reach.push_back(reach[under] * candidate.chance);
+    push(candidate.token, under, depth[under] + 1, candidate.chance, candidate.raw, reach[under] * candidate.chance);
     return size() - 1;
   }
-  void shrink(int n) { token.resize(n), parent.resize(n), depth.resize(n), reach.resize(n); }
+  void shrink(int n) {
+    token.resize(n), parent.resize(n), depth.resize(n), chance.resize(n), raw.resize(n), reach.resize(n);
+  }
+
+ private:
+  void push(int its_token, int its_parent, int its_depth, float its_chance, float its_raw, float its_reach) {
+    token.push_back(its_token), parent.push_back(its_parent), depth.push_back(its_depth);
+    chance.push_back(its_chance), raw.push_back(its_raw), reach.push_back(its_reach);
+  }
 };
 
 // Lays the growth out in preorder, in two passes; children keep the order of their addition.
@@ -133,12 +146,9 @@ inline std::string closest_word(const std::string& word, const std::vector<std::
 
 struct Shape {
   enum Kind { kChain, kFull, kAuto } kind = kAuto;  // in the order of kShapes
-  int depth = 0, width = 0;  // of tree:DxW; chain:K has depth K, width 1
-  int budget = 64;           // most nodes, the root not counted
+  int depth = 0, width = 0;                         // of tree:DxW; chain:K has depth K, width 1
+  int budget = 64;                                  // most nodes, the root not counted
   std::string name = "auto";
-  // auto only, filled by set_cost:
-  std::vector<double> cost;   // (budget + 1) seconds of a target forward of N + 1 rows
-  std::vector<double> slope;  // (budget + 1) the least seconds that a further node costs, on average, from N on
 };
 
 struct ShapeWord {
@@ -199,24 +209,83 @@ inline Shape parse_shape(const std::string& text, int budget) {
   return shape;
 }
 
-// Tells `auto` what a target forward of N + 1 rows takes, N = 0, 1, ...; no more nodes than there are costs are
-// drafted. slope[N], the steepness of the greatest convex function below the costs, bounds all that could still be
-// added: k further nodes cost at least k slope[N], whatever k.
-inline void set_cost(Shape& shape, const std::vector<double>& seconds) {
-  const auto slope = [&](int from, int to) { return (seconds[to] - seconds[from]) / (to - from); };
-  shape.cost = seconds, shape.slope.assign(seconds.size(), std::numeric_limits<double>::infinity());
-  std::vector<int> corners;  // of the convex function below the costs right of `from`, the nearest last
-  for (int from = int(seconds.size()) - 1; from >= 0; from--) {
-    while (corners.size() > 1 && slope(from, corners.end()[-2]) <= slope(from, corners.back())) corners.pop_back();
-    if (!corners.empty()) shape.slope[from] = slope(from, corners.back());
-    corners.push_back(from);
+// What a target forward of N + 1 rows takes, N = 0, 1, ..., here and now: shape `auto` goes by it. It starts from what
+// was measured at load (measure_cost in decode.h), and every forward since is a fresh sample of it. One factor is
+// common to all sizes, for the machine that slows down or the past that grows, and one is each size's own.
+class Cost {
+ public:
+  explicit Cost(const std::vector<double>& seconds) : own_(seconds), seen_(seconds.size(), 1) {
+    for (double& one : own_) one = std::max(one, 1e-9);  // a clock may be coarse
+    publish();
   }
-}
+
+  int most() const { return int(seconds_.size()) - 1; }                // the largest N known
+  double seconds(int nodes) const { return seconds_[size_t(nodes)]; }  // never falls as N grows
+
+  // The least seconds that a further node costs, on average over any number of further ones: k of them cost at least
+  // k slope(N). It is the steepness of the greatest convex function below the costs; at the largest N infinite.
+  double slope(int nodes) const { return slope_[size_t(nodes)]; }
+
+  // A forward took that long. A single pause counts as no more than kFarthest of an error, so it moves the estimate by
+  // a few percent; a lasting change of any size arrives within some dozens of passes.
+  void observe(int nodes, double seconds) {
+    if (nodes > most() || !(seconds > 0)) return;
+    constexpr double kFarthest = 0.25, kCommon = 1.0 / 16, kOwn = 1.0 / 8;
+    const double expected = common_ * own_[size_t(nodes)];
+    const double error = std::max(-kFarthest, std::min(kFarthest, seconds / expected - 1));
+    common_ *= 1 + kCommon * error, own_[size_t(nodes)] *= 1 + kOwn * error, seen_[size_t(nodes)]++;
+    if (++unpublished_ >= std::max(32, most() / 2)) publish();  // rarely: a forward may take but 20 microseconds
+  }
+
+ private:
+  // Noise and pauses can make a larger forward look cheaper: such sizes get their mean, each counting as often as it
+  // was seen (isotonic regression by pooling adjacent violators).
+  void publish() {
+    const int sizes = int(own_.size());
+    pools_.clear(), seconds_.clear();
+    for (int n = 0; n < sizes; n++) {
+      pools_.push_back({own_[n], seen_[n], 1});
+      while (pools_.size() > 1 && pools_.end()[-2].mean > pools_.back().mean) {
+        const Pool last = pools_.back();
+        pools_.pop_back();
+        Pool& into = pools_.back();
+        into.mean = (into.mean * into.seen + last.mean * last.seen) / (into.seen + last.seen);
+        into.seen += last.seen, into.sizes += last.sizes;
+      }
+    }
+    for (const Pool& pool : pools_) seconds_.insert(seconds_.end(), size_t(pool.sizes), common_ * pool.mean);
+
+    slope_.assign(own_.size(), std::numeric_limits<double>::infinity());
+    const auto slope = [&](int from, int to) { return (seconds_[to] - seconds_[from]) / (to - from); };
+    corners_.clear();  // of the convex function below the costs right of `from`, the nearest last
+    for (int from = sizes - 1; from >= 0; from--) {
+      while (corners_.size() > 1 && slope(from, corners_.end()[-2]) <= slope(from, corners_.back()))
+        corners_.pop_back();
+      if (!corners_.empty()) slope_[from] = slope(from, corners_.back());
+      corners_.push_back(from);
+    }
+    unpublished_ = 0;
+  }
+
+  struct Pool {
+    double mean, seen;
+    int sizes;
+  };
+  std::vector<double> own_, seen_;  // (sizes) as measured, before the common factor; how often
+  double common_ = 1;
+  std::vector<double> seconds_, slope_;  // (sizes) as told
+  std::vector<Pool> pools_;              // scratch
+  std::vector<int> corners_;             // scratch
+  int unpublished_ = 0;                  // samples since publish()
+};
 
 // What a tree must heed in one pass.
 struct Limits {
-  int depth;                  // deepest node: the window's end, and the tokens still wanted
-  double expand_seconds = 0;  // what the drafter takes to expand a node: auto weighs it
+  int depth;  // deepest node: the window's end, and the tokens still wanted
+  // For auto only:
+  const Cost* cost = nullptr;  // what a forward takes
+  double expand_seconds = 0;   // what the drafter takes to expand a node
+  float promise = 1;           // what chance the best child of a node may be hoped to have; 1: nothing is missed
 };
 
 // Every node gets its W best candidates, level by level; with W = 1 it is the chain.
@@ -235,50 +304,70 @@ void grow_full(const Shape& shape, const Limits& limits, Growth& growth, Expand&
   }
 }
 
-// Adds the node likeliest to be reached, again and again, and keeps as many as give the most tokens a second:
+// Does what promises most, again and again: adds the likeliest of the nodes offered, or expands a node, which offers
+// its children. Then keeps as many nodes as give the most tokens a second:
 //   (1 + sum of reach) / (seconds of the forward + seconds of drafting).
 // The N likeliest nodes are the best N nodes, since a node's reach never exceeds its parent's. Growth ends when even
 // nodes as likely as the likeliest one left could not raise the rate: with rate r, k more nodes of reach at most q gain
-// at most k q tokens and cost at least k slope seconds, so never when q <= r slope.
+// at most k q tokens and cost at least k slope seconds, so never when q <= r slope. An expansion costs its own time
+// too.
 template <class Expand>
 void grow_auto(const Shape& shape, const Limits& limits, Growth& growth, Expand& expand) {
-  constexpr int kWidth = 8;  // candidates asked for at a node; a ninth is seldom worth a slot
+  constexpr int kWidth = 8, kUnexpanded = -1;  // candidates asked for at a node; a ninth is seldom worth a slot
   struct Offer {
-    float reach;
-    int parent, rank;                           // the rank-th candidate of node `parent`
-    bool operator<(const Offer& other) const {  // the top of the heap is the likeliest; of equal ones the first
+    float reach;                                // of the node, or hoped for from the expansion
+    int parent, rank;                           // the rank-th candidate of node `parent`; or to ask for its candidates
+    bool operator<(const Offer& other) const {  // the top of the heap promises most; of equal ones the first
       return reach != other.reach ? reach < other.reach : parent > other.parent;
     }
   };
-  if (shape.cost.empty()) throw std::logic_error("shape auto knows no costs: call set_cost first");
-  const int most = std::min(shape.budget, int(shape.cost.size()) - 1);
-  std::vector<Candidate> candidates;              // of node i from i * kWidth on
-  std::vector<int> count;                         // of node i
-  std::vector<Offer> offers;                      // a heap
-  const auto offer = [&](int parent, int rank) {  // a node's candidates are offered one at a time: they are sorted
-    if (rank >= count[parent]) return;
-    offers.push_back({growth.reach[parent] * candidates[size_t(parent) * kWidth + rank].chance, parent, rank});
+  if (!limits.cost) throw std::logic_error("shape auto knows no costs: measure them first");
+  const Cost& cost = *limits.cost;
+  const int most = std::min(shape.budget, cost.most());
+  std::vector<Candidate> candidates;  // those of the i-th expanded node from i * kWidth on
+  std::vector<int> first, count;      // of a node: where its candidates begin, and how many there are
+  std::vector<Offer> offers;          // a heap
+  candidates.reserve(8 * kWidth), first.reserve(32), count.reserve(32), offers.reserve(64);  // mostly enough
+  const auto offer = [&](float reach, int parent, int rank) {
+    offers.push_back({reach, parent, rank});
     std::push_heap(offers.begin(), offers.end());
   };
-  int best = 0;
-  double tokens = 1, rate = 1 / shape.cost[0];
-  const auto pays = [&](int n, float reach) { return reach > rate * (shape.slope[n] + limits.expand_seconds); };
-  for (int node = 0;;) {
-    if (node == most || !pays(node, growth.reach[node])) break;  // its children are no likelier than itself
-    candidates.resize(size_t(node + 1) * kWidth), count.push_back(0);
-    if (growth.depth[node] < limits.depth) {
-      expand(&node, 1, kWidth, &candidates[size_t(node) * kWidth], &count[node]);
-      offer(node, 0);
-    }
-    if (offers.empty() || !pays(node, offers.front().reach)) break;
-    const Offer chosen = offers.front();
+  const auto offer_node = [&](int parent, int rank) {  // candidates are offered one at a time: they are sorted
+    if (rank < count[parent]) offer(growth.reach[parent] * candidates[first[parent] + rank].chance, parent, rank);
+  };
+  const auto offer_expansion = [&](int node) {
+    first.push_back(-1), count.push_back(0);
+    if (growth.depth[node] < limits.depth && node < most) offer(growth.reach[node] * limits.promise, node, kUnexpanded);
+  };
+
+  double tokens = 1, spent = 0, rate = 1 / cost.seconds(0);
+  offer_expansion(0);
+  while (!offers.empty() && growth.size() <= most) {
+    const int n = growth.size() - 1;
+    const auto [reach, parent, rank] = offers.front();
+    if (rank != kUnexpanded && reach <= rate * cost.slope(n)) break;
     std::pop_heap(offers.begin(), offers.end());
     offers.pop_back();
-    node = growth.add(chosen.parent, candidates[size_t(chosen.parent) * kWidth + chosen.rank]);
-    offer(chosen.parent, chosen.rank + 1);
-    tokens += growth.reach[node];
-    const double now = tokens / (shape.cost[node] + node * limits.expand_seconds);
-    if (now > rate) rate = now, best = node;
+    if (rank != kUnexpanded) {
+      const int node = growth.add(parent, candidates[first[parent] + rank]);
+      tokens += growth.reach[node];
+      rate = std::max(rate, tokens / (cost.seconds(node) + spent));
+      offer_node(parent, rank + 1);
+      offer_expansion(node);
+    } else if (reach > rate * (cost.slope(n) + limits.expand_seconds)) {
+      first[parent] = int(candidates.size());
+      candidates.resize(candidates.size() + kWidth);
+      expand(&parent, 1, kWidth, &candidates[first[parent]], &count[parent]);
+      spent += limits.expand_seconds;
+      offer_node(parent, 0);
+    }
+  }
+
+  int best = 0;
+  tokens = 0, rate = 0;
+  for (int n = 0; n < growth.size(); n++) {  // the drafting is done: all of them have it behind them
+    tokens += growth.reach[n];
+    if (tokens / (cost.seconds(n) + spent) > rate) rate = tokens / (cost.seconds(n) + spent), best = n;
   }
   growth.shrink(best + 1);
 }

@@ -12,6 +12,7 @@
 namespace nanospec {
 namespace {
 
+constexpr int64_t kFewNodes = 20;  // that say nothing of a chance
 constexpr const char* kSweep[] = {"chain:1",  "chain:2",  "chain:3",  "chain:4",  "chain:5",
                                   "chain:6",  "chain:7",  "chain:8",  "tree:2x2", "tree:2x3",
                                   "tree:3x2", "tree:2x4", "tree:4x2", "tree:3x3", "tree:5x2"};
@@ -243,6 +244,26 @@ std::string acceptance_picture(const std::vector<Part>& parts, const Engine& eng
   return chart_picture("Acceptance: how many tokens a forward commits", circumstances(parts[0], engine), panels, 3);
 }
 
+// How far the chances could be trusted that `auto` goes by: the drafter's own, and as corrected by what was accepted.
+std::string reliability_of(const std::vector<Part>& parts, const Engine& engine) {
+  std::vector<Series> series;
+  for (const Part& part : parts)
+    for (const char* drafter : {kWeak, kStrong}) {
+      const size_t m = part.largest_auto(drafter);
+      if (!part.has(m) || part.trial.options.sampling.temperature != 1) continue;
+      Series raw{std::string(drafter) + ", its own chances", colour_of(drafter), Series::Style::kDashes, {}};
+      Series corrected{std::string(drafter) + ", corrected", colour_of(drafter), Series::Style::kLine, {}};
+      for (const Reliability& tenth : sum_of(part.outcomes[m]).reliability) {
+        if (tenth.nodes < kFewNodes) continue;
+        const double n = double(tenth.nodes), accepted = double(tenth.accepted) / n;
+        raw.points.push_back({tenth.raw / n, accepted, 0, 0, ""});
+        corrected.points.push_back({tenth.corrected / n, accepted, 0, 0, ""});
+      }
+      series.push_back(raw), series.push_back(corrected);
+    }
+  return reliability_picture(circumstances(parts[0], engine), series);
+}
+
 // Where the time goes: plain, each drafter's best fixed shape and auto.
 std::string shares_picture(const std::vector<Part>& parts, const Engine& engine) {
   std::vector<StackedBar> bars;
@@ -320,6 +341,7 @@ void bench_decode(Bench& bench) {
     bench.write_svg("speed", speed_picture(parts, engine));
     bench.write_svg("acceptance", acceptance_picture(parts, engine));
     bench.write_svg("shares", shares_picture(parts, engine));
+    bench.write_svg("reliability", reliability_of(parts, engine));
     const std::vector<std::string> wrong = broken(part.trial, part.outcomes);
     if (!wrong.empty())
       throw std::runtime_error("the text is not plain decoding's: " + wrong[0] +

@@ -171,6 +171,11 @@ void add(Stats& sum, const Stats& part) {
   sum.slide_prefills += part.slide_prefills, sum.drafted_nodes += part.drafted_nodes;
   sum.accept_histogram.resize(std::max(sum.accept_histogram.size(), part.accept_histogram.size()));
   for (size_t i = 0; i < part.accept_histogram.size(); i++) sum.accept_histogram[i] += part.accept_histogram[i];
+  for (size_t i = 0; i < part.reliability.size(); i++) {
+    Reliability& tenth = sum.reliability[i];
+    tenth.nodes += part.reliability[i].nodes, tenth.accepted += part.reliability[i].accepted;
+    tenth.raw += part.reliability[i].raw, tenth.corrected += part.reliability[i].corrected;
+  }
   sum.prefill_seconds += part.prefill_seconds, sum.seconds += part.seconds;
   sum.seconds_draft += part.seconds_draft, sum.seconds_forward += part.seconds_forward;
   sum.seconds_verify += part.seconds_verify, sum.seconds_keep += part.seconds_keep;
@@ -180,6 +185,20 @@ void add(Stats& sum, const Stats& part) {
 double gigabytes_per_second(const Engine& engine, const Stats& stats) {
   return ratio(engine.weight_bytes() * double(stats.target_forwards), stats.seconds_forward) / 1e9;
 }
+
+namespace {
+nlohmann::ordered_json reliability_json(const ReliabilityCurve& curve) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const Reliability& tenth : curve) {
+    const double nodes = double(tenth.nodes);
+    json.push_back({{"nodes", tenth.nodes},
+                    {"accepted", tenth.accepted},
+                    {"raw", ratio(tenth.raw, nodes)},
+                    {"corrected", ratio(tenth.corrected, nodes)}});
+  }
+  return json;
+}
+}  // namespace
 
 nlohmann::ordered_json stats_json(const Engine& engine, const Stats& stats) {
   return {{"tokens", stats.tokens},
@@ -191,6 +210,7 @@ nlohmann::ordered_json stats_json(const Engine& engine, const Stats& stats) {
           {"acceptance_length", ratio(double(stats.tokens), double(stats.target_forwards))},
           {"accept_histogram", stats.accept_histogram},
           {"drafted_nodes", stats.drafted_nodes},
+          {"reliability", reliability_json(stats.reliability)},
           {"seconds_draft", stats.seconds_draft},
           {"seconds_forward", stats.seconds_forward},
           {"seconds_verify", stats.seconds_verify},

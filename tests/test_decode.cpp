@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "mock.h"
 
@@ -27,30 +28,39 @@ Ints prompt_of(int n, uint64_t seed = 1) {
   return prompt;
 }
 
-std::vector<double> costs(double row, int budget) {
-  std::vector<double> cost;
-  for (int n = 0; n <= budget; n++) cost.push_back(1e-3 * (1 + row * n));
-  return cost;
+// Of forwards that take 1 ms, and `row` of that more for each node.
+std::shared_ptr<Cost> costs(double row, int budget) {
+  std::vector<double> seconds;
+  for (int n = 0; n <= budget; n++) seconds.push_back(1e-3 * (1 + row * n));
+  return std::make_shared<Cost>(seconds);
 }
+
+// A watch that stands still: what auto does is then the same on every machine.
+struct Still {
+  double lap() { return 0; }
+};
 
 Decoding decoding_of(const std::string& shape, float temperature, int tokens, uint64_t seed = 1, int budget = 64) {
   Decoding decoding;
   decoding.shape = parse_shape(shape, budget);
-  set_cost(decoding.shape, costs(0.05, budget));
+  decoding.cost = costs(0.05, budget);
   decoding.sampling.temperature = temperature, decoding.sampling.seed = seed;
   decoding.max_new_tokens = tokens;
   return decoding;
 }
 
 // Generates and holds the counts against what they must add up to.
-template <class Target>
-Stats counted(Target& target, Drafter* drafter, const Decoding& decoding, Ints& text) {
+template <class Target, class Watch = Still>
+Stats counted(Target& target, Drafter* drafter, const Decoding& decoding, Ints& text, Watch watch = {}) {
   const size_t before = text.size();
   Ints streamed;
-  const Stats stats = generate(target, drafter, decoding, text, [&](int token) {
-    streamed.push_back(token);
-    return true;
-  });
+  const Stats stats = generate(
+      target, drafter, decoding, text,
+      [&](int token) {
+        streamed.push_back(token);
+        return true;
+      },
+      watch);
   CHECK(stats.tokens == decoding.max_new_tokens);
   CHECK(text.size() == before + size_t(stats.tokens));
   CHECK(streamed == Ints(text.begin() + before, text.end()));
@@ -155,7 +165,7 @@ TEST_CASE("decode: a target that drafts for itself is accepted in full, always")
         for (int length : {1, 7, 40}) {
           Decoding decoding = decoding_of(shape, temperature, 70, 5);
           decoding.sampling.top_k = top_k, decoding.sampling.top_p = top_p;
-          set_cost(decoding.shape, costs(0, 64));  // auto: everything pays
+          decoding.cost = costs(0, 64);  // auto: everything pays
           Mock target = make_mock(), own = make_mock();
           SelfDrafter<Mock> drafter(own);
           Ints text = prompt_of(length);
@@ -241,7 +251,7 @@ TEST_CASE("decode: trees larger than any buffer that anyone might have thought e
   const int block = 400;  // deeper than the rows of noise that are held at once
   for (const char* shape : {"chain:150", "tree:8x2", "tree:2x13", "tree:1x13", "auto"}) {
     Decoding decoding = decoding_of(shape, 1, 500, 4, 600);
-    set_cost(decoding.shape, costs(0, 600));
+    decoding.cost = costs(0, 600);
     Mock target = make_mock(block), own = make_mock(block);
     SelfDrafter<Mock> self(own);
     Bigram bigram(mock_bigrams(), kVocab);
@@ -321,6 +331,119 @@ TEST_CASE("decode: the drafter is told each pass's tokens, rows and hidden state
   CHECK(listener.heard < 60);
   CHECK(listener.text == Ints(text.begin(), text.begin() + listener.heard + 3));
   CHECK(stats.target_forwards < 30);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// What shape auto learns
+
+namespace {
+
+// Drafts as the target itself does, but for places of the text where it is always wrong; counts its work, and says the
+// same of every guess, so that experience alone can tell.
+struct Moody : WrongDrafter<Mock> {
+  size_t wrong_from, wrong_to;
+  int asked = 0;
+  Moody(Mock& own, size_t from, size_t to) : WrongDrafter(own), wrong_from(from), wrong_to(to) {}
+  void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
+              int* count) override {
+    asked += n;
+    if (text.size() >= wrong_from && text.size() < wrong_to)
+      WrongDrafter::expand(growth, nodes, n, width, draws, candidates, count);
+    else SelfDrafter::expand(growth, nodes, n, width, draws, candidates, count);
+    for (int k = 0; k < n; k++)
+      for (int rank = 0; rank < count[k]; rank++) candidates[k * width + rank].chance = rank == 0 ? 0.5f : 0.05f;
+  }
+};
+
+// Tells the time of a machine on which a forward takes 1 ms, each row but the first `row` of that, and an answer of the
+// drafter 40 us.
+struct Simulated {
+  const Mock* target;
+  const Moody* drafter;
+  double row = 0.05, last = 0;
+  double lap() {
+    const double now = 1e-3 * (double(target->forwards) + row * double(target->rows_forwarded - target->forwards)) +
+                       4e-5 * drafter->asked;
+    return now - std::exchange(last, now);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("auto: a drafter that is always wrong costs next to nothing, and less in the next text") {
+  Mock target = make_mock(), own = make_mock();
+  Moody drafter(own, 0, 1 << 30);
+  Decoding decoding = decoding_of("auto", 1, 1000);
+  decoding.experience = std::make_shared<Experience>();
+  Ints text = prompt_of(3);
+  const Stats first = counted(target, &drafter, decoding, text, Simulated{&target, &drafter});
+  CHECK(same(text, plain_text(decoding, prompt_of(3))));
+  CHECK(first.seconds < 1.0 / 0.98);  // plain decoding takes a second
+  CHECK(first.drafted_nodes > 0);
+  CHECK(drafter.asked < 200);
+
+  const int asked = drafter.asked;
+  target = make_mock();
+  text = prompt_of(5);
+  drafter.asked = 0;
+  const Stats second = counted(target, &drafter, decoding, text, Simulated{&target, &drafter});
+  CHECK(second.seconds < 1.002);
+  CHECK(drafter.asked > 8);  // it is tried now and then
+  CHECK(drafter.asked < asked / 2);
+}
+
+TEST_CASE("auto: a drafter that becomes good is found, and one that becomes bad is left") {
+  for (double row : {0.05, 0.3}) {  // where a row costs much, a bad drafter is not even asked for its opinion
+    Mock target = make_mock(), own = make_mock();
+    Moody drafter(own, 500, 1500);
+    Decoding decoding = decoding_of("auto", 1, 3000);
+    decoding.cost = costs(row, 64);
+    Ints text = {1};
+    double passes[3] = {};  // of 500, 1000 and 1500 tokens
+    const Stats stats = generate(
+        target, &drafter, decoding, text,
+        [&](int) {
+          passes[text.size() < 500 ? 0 : text.size() < 1500 ? 1 : 2] = double(target.forwards);
+          return true;
+        },
+        Simulated{&target, &drafter, row});
+    CHECK(stats.tokens == 3000);
+    passes[2] -= passes[1], passes[1] -= passes[0];
+    CHECK(passes[0] < 500 / 2.5);
+    CHECK(passes[1] > 950);
+    CHECK(passes[2] < 1500 / 2.0);
+  }
+}
+
+TEST_CASE("decode: the reliability curve counts the nodes under accepted paths, for every shape") {
+  const auto sum = [](const Stats& stats) {
+    Reliability all;
+    for (const Reliability& tenth : stats.reliability)
+      all.nodes += tenth.nodes, all.accepted += tenth.accepted, all.raw += tenth.raw, all.corrected += tenth.corrected;
+    return all;
+  };
+  for (const char* shape : {"chain:3", "tree:2x3", "auto"}) {
+    Mock target = make_mock(), own = make_mock();
+    Moody right(own, 0, 0), wrong(own, 0, 1 << 30);
+    Ints text = prompt_of(3);
+    Stats stats = counted(target, &right, decoding_of(shape, 1, 300), text);
+    Reliability all = sum(stats);
+    CHECK(all.accepted == stats.tokens - stats.target_forwards);  // all but each pass's bonus
+    CHECK(all.nodes <= stats.drafted_nodes);
+    CHECK(all.raw >= 0.5 * double(all.accepted));
+    CHECK(all.raw <= double(all.nodes));
+    CHECK(all.corrected <= double(all.nodes));
+    if (!strcmp(shape, "chain:3")) CHECK(all.nodes == stats.drafted_nodes);
+    if (!strcmp(shape, "tree:2x3")) CHECK(all.nodes == 3 * all.accepted);
+    CHECK(stats.reliability[9].nodes > 0);  // it has learned to be sure
+    text = prompt_of(3);
+    target = make_mock();
+    stats = counted(target, &wrong, decoding_of(shape, 1, 300), text);
+    all = sum(stats);
+    CHECK(all.accepted == 0);
+    CHECK(all.corrected < 0.1 * double(all.nodes) + 10);
+    if (!strcmp(shape, "chain:3")) CHECK(all.nodes <= stats.target_forwards);
+  }
 }
 
 TEST_CASE("decode: what a drafter draws with: the target's noise under match alone") {
@@ -542,24 +665,30 @@ TEST_CASE(
       Ints text = {1, 2};
       CHECK(counted(target, nullptr, decoding_of("auto", 1, 5), text).tokens == 5);
     }
-  struct Sleeper {  // takes 0.1 ms a row, and 1 ms more from 9 rows on: half a second for all sizes, so few are
-                    // measured
+}
+
+TEST_CASE("cost: as it was told, and of a slow model only as much as there is time for") {
+  struct Slow {  // a row takes 0.1 of the first one, and 9 rows or more half a forward besides; a prefilled token 0.05
+    double first, clock = 0;
     int held = 0, calls = 0;
-    int block_size() { return 64; }
+    int block_size() { return 1024; }
     int past() { return held; }
-    void prefill(const int*, int n) { held = n; }
-    void forward(const int*, const int*, const int*, int n) {
-      calls++;
-      Stopwatch watch;
-      for (double spent = 0; spent < n * 1e-4 + (n > 8 ? 1e-3 : 0);) spent += watch.lap();
-    }
+    void prefill(const int*, int n) { held = n, clock += 0.05 * first * n; }
+    void forward(const int*, const int*, const int*, int n) { calls++, clock += first * told(n - 1); }
+    static double told(int n) { return 1 + 0.1 * n + (n >= 8 ? 0.5 : 0); }
   };
-  Sleeper sleeper;
-  Stopwatch watch;
-  const std::vector<double> cost = measure_cost(sleeper, 32, 0.05);
-  CHECK(watch.lap() < 0.5);
-  CHECK(cost[0] >= 1e-4);
-  CHECK(cost[7] >= 8e-4);
-  CHECK(cost[32] >= 33e-4 + 1e-3);
-  for (int n = 1; n <= 32; n++) CHECK(cost[n] >= 1e-4 * (n + 1) * 0.99);
+  struct Clock {
+    Slow* target;
+    double last = 0;
+    double lap() { return target->clock - std::exchange(last, target->clock); }
+  };
+  for (double first : {2e-5, 2e-3, 0.015, 0.5}) {
+    Slow slow{first};
+    const std::vector<double> cost = measure_cost(slow, 64, 0.15, Clock{&slow});
+    if (first < 0.1) CHECK(slow.clock < 0.2);
+    for (int n : {0, 7}) CHECK(cost[n] / first == doctest::Approx(Slow::told(n)));
+    for (int n = 1; n <= 64; n++) CHECK(cost[n] > cost[n - 1]);
+    if (first > 3e-3) continue;
+    for (int n : {3, 8, 16, 50, 64}) CHECK(cost[n] / first == doctest::Approx(Slow::told(n)));
+  }
 }

@@ -114,7 +114,7 @@ TEST_CASE("the sweep: every drafter and shape prints the bytes of plain decoding
                 Drafter* drafter = seed == 1 ? static_cast<Drafter*>(&bigram) : &ngram;
                 if (seed == 2 && s % 4 == 1) drafter = &random;
                 decoding.shape = parse_shape(shapes[s], 64);
-                if (decoding.shape.kind == Shape::kAuto) set_cost(decoding.shape, cost);
+                if (decoding.shape.kind == Shape::kAuto) decoding.cost = std::make_shared<Cost>(cost);
                 const std::vector<int> text = generated(target, drafter, decoding, prompt, &stats);
                 generations++;
                 if (text != plain) {

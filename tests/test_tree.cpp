@@ -283,26 +283,78 @@ TEST_CASE("shapes: chains and full trees grow level by level, no deeper than all
   }
 }
 
-TEST_CASE("auto: the slope bounds what any number of further nodes costs") {
-  Shape shape = parse_shape("auto", 3);
-  set_cost(shape, {1, 1.5, 1.6, 2.6});
-  CHECK(shape.slope[0] == doctest::Approx(0.3));  // two nodes for 0.6
-  CHECK(shape.slope[1] == doctest::Approx(0.1));
-  CHECK(shape.slope[2] == doctest::Approx(1));
-  CHECK(shape.slope[3] == std::numeric_limits<double>::infinity());
+TEST_CASE("cost: it never falls, and the slope bounds what any number of further nodes costs") {
+  const Cost by_hand({1, 1.5, 1.6, 2.6});
+  CHECK(by_hand.most() == 3);
+  CHECK(by_hand.seconds(2) == doctest::Approx(1.6));
+  CHECK(by_hand.slope(0) == doctest::Approx(0.3));  // two nodes for 0.6
+  CHECK(by_hand.slope(1) == doctest::Approx(0.1));
+  CHECK(by_hand.slope(2) == doctest::Approx(1));
+  CHECK(by_hand.slope(3) == std::numeric_limits<double>::infinity());
+  const Cost repaired({1, 3, 2, 4});  // a pause while one node was measured
+  CHECK(repaired.seconds(1) == doctest::Approx(2.5));
+  CHECK(repaired.seconds(2) == doctest::Approx(2.5));
   std::mt19937 random(3);
   for (int round = 0; round < 50; round++) {
-    std::vector<double> cost;
+    std::vector<double> seconds;
     const int sizes = 1 + int(random() % 60);
-    for (int n = 0; n < sizes; n++) cost.push_back(double(random() % 1000) / 10 + n);
-    set_cost(shape, cost);
-    for (size_t from = 0; from < cost.size(); from++) {
+    for (int n = 0; n < sizes; n++) seconds.push_back(double(random() % 1000 + 1) / 10 + n);
+    if (round % 2) std::sort(seconds.begin(), seconds.end());
+    const Cost cost(seconds);
+    for (int from = 0; from < sizes; from++) {
       double least = std::numeric_limits<double>::infinity();
-      for (size_t to = from + 1; to < cost.size(); to++)
-        least = std::min(least, (cost[to] - cost[from]) / double(to - from));
-      if (from + 1 < cost.size()) CHECK(shape.slope[from] == doctest::Approx(least));
+      for (int to = from + 1; to < sizes; to++)
+        least = std::min(least, (cost.seconds(to) - cost.seconds(from)) / (to - from));
+      if (from + 1 < sizes) {
+        CHECK(cost.slope(from) == doctest::Approx(least));
+        CHECK(cost.seconds(from) <= cost.seconds(from + 1));
+      }
+      if (round % 2) CHECK(cost.seconds(from) == doctest::Approx(seconds[from]));
     }
   }
+}
+
+TEST_CASE("cost: kept current: a pause moves it by little, a lasting change arrives, for all sizes") {
+  std::vector<double> seconds;
+  for (int n = 0; n <= 64; n++) seconds.push_back(1e-3 * (1 + 0.05 * n));
+  const auto settle = [](Cost& cost, double factor, int passes, const Ints& sizes) {
+    for (int i = 0; i < passes; i++) {
+      const int n = sizes[i % sizes.size()];
+      cost.observe(n, factor * 1e-3 * (1 + 0.05 * n));
+    }
+  };
+  const auto expect = [&](const Cost& cost, int n, double factor, double within) {
+    const double found = cost.seconds(n) / seconds[n];
+    CHECK_MESSAGE(std::fabs(found - factor) <= within * factor, n << " nodes: " << found << ", not " << factor);
+  };
+  Cost cost(seconds);
+  settle(cost, 1, 100, {0, 3, 8});
+  for (int n : {0, 3, 8, 64}) expect(cost, n, 1, 1e-9);
+
+  for (double pause : {2.0, 1e6}) {  // however long it is
+    Cost paused(seconds);
+    paused.observe(3, pause * seconds[3]);
+    settle(paused, 1, 31, {0, 3, 8});
+    for (int n : {0, 3, 8, 64}) expect(paused, n, 1, 0.02);
+  }
+  for (double factor : {0.5, 0.8, 1.3, 2.0}) {  // half of the cores taken, and given back
+    Cost changed(seconds);
+    settle(changed, factor, 96, {0, 2, 5, 6, 8});
+    for (int n : {0, 2, 5, 6, 8}) expect(changed, n, factor, 0.05);
+    for (int n : {20, 64}) expect(changed, n, factor, 0.25);  // never seen: by what is common to all
+    settle(changed, 1, 96, {0, 2, 5, 6, 8});
+    for (int n : {0, 2, 5, 6, 8}) expect(changed, n, 1, 0.05);
+  }
+  Cost own(seconds);  // one size alone is dearer than was measured: the others stay
+  for (int i = 0; i < 400; i++) {
+    settle(own, 1, 4, {0, 2, 5, 6});
+    own.observe(8, 1.3 * seconds[8]);
+  }
+  expect(own, 8, 1.3, 0.04);
+  for (int n : {0, 2, 5, 6}) expect(own, n, 1, 0.02);
+  for (int n = 0; n < 64; n++) CHECK(own.seconds(n) <= own.seconds(n + 1));
+  own.observe(65, 1), own.observe(5, 0);  // sizes that nobody asked for, clocks that do not tick: no samples
+  expect(own, 5, 1, 0.02);
 }
 
 TEST_CASE("auto: the best prefix of the likeliest nodes, as if all had been tried") {
@@ -310,18 +362,17 @@ TEST_CASE("auto: the best prefix of the likeliest nodes, as if all had been trie
   int sizes[3] = {0, 0, 0}, spared = 0;
   for (uint32_t round = 0; round < 300; round++) {
     const int budget = int(random() % 40), deepest = int(random() % 8);
-    Shape shape = parse_shape("auto", budget);
-    std::vector<double> cost = {1};
+    const Shape shape = parse_shape("auto", budget);
+    std::vector<double> seconds = {1};
     const double steep = std::pow(10.0, -double(random() % 4));
     for (int n = 1; n <= budget; n++)  // now and then a step, now and then cheaper than before
-      cost.push_back(cost.back() + steep * (double(random() % 100) / 100 + (random() % 8 == 0 ? 2.0 : -0.1)));
-    for (double& seconds : cost) seconds = std::max(0.5, seconds) * 1e-3;
-    set_cost(shape, cost);
-    const Limits limits = {deepest, round % 2 ? 0 : 1e-5};
+      seconds.push_back(seconds.back() + steep * (double(random() % 100) / 100 + (random() % 8 == 0 ? 2.0 : -0.1)));
+    for (double& one : seconds) one = std::max(0.5, one) * 1e-3;
+    const Cost cost(seconds);
     Growth growth;
     growth.start(3);
     PathDrafter drafter{growth, round};
-    grow(shape, limits, growth, drafter);
+    grow(shape, {deepest, &cost}, growth, drafter);
 
     Growth all;  // the slow way: always the likeliest of all candidates of all nodes, until the budget is used
     all.start(3);
@@ -344,7 +395,7 @@ TEST_CASE("auto: the best prefix of the likeliest nodes, as if all had been trie
       tokens.push_back(tokens.back() + all.reach.back());
     }
     int best = 0;
-    const auto rate = [&](int n) { return tokens[n] / (cost[n] + n * limits.expand_seconds); };
+    const auto rate = [&](int n) { return tokens[n] / cost.seconds(n); };
     for (int n = 1; n < int(tokens.size()); n++)
       if (rate(n) > rate(best)) best = n;
     CHECK(growth.size() == best + 1);
@@ -358,20 +409,52 @@ TEST_CASE("auto: the best prefix of the likeliest nodes, as if all had been trie
   CHECK(spared > 1000);                       // and growth often ended early
 }
 
+TEST_CASE("auto: the drafter is asked less where its answers cost time, and still less where little is hoped for") {
+  std::vector<double> seconds;
+  for (int n = 0; n <= 64; n++) seconds.push_back(1e-3 * (1 + 0.04 * n));
+  const Cost cost(seconds);
+  const double expand_seconds = 3e-5;
+  struct Outcome {
+    double tokens = 0, seconds = 0;
+    int asked = 0;
+    double rate() const { return tokens / seconds; }
+  };
+  const auto outcome = [&](double told, float promise) {
+    Outcome sum;
+    for (uint32_t seed = 0; seed < 300; seed++) {
+      Growth growth;
+      growth.start(3);
+      PathDrafter drafter{growth, seed};
+      grow(parse_shape("auto", 64), {100, &cost, told, promise}, growth, drafter);
+      for (float reach : growth.reach) sum.tokens += double(reach);
+      sum.seconds += cost.seconds(growth.size() - 1) + drafter.nodes * expand_seconds, sum.asked += drafter.nodes;
+    }
+    return sum;
+  };
+  const Outcome untold = outcome(0, 1), told = outcome(expand_seconds, 1), wise = outcome(expand_seconds, 0.5f);
+  CHECK(told.asked < untold.asked);
+  CHECK(told.rate() > untold.rate());
+  CHECK(wise.asked < 0.8 * told.asked);
+  CHECK(wise.rate() > 0.99 * told.rate());
+}
+
 TEST_CASE("auto: no node, and no question to the drafter, where rows cost more than passes") {
-  Shape shape = parse_shape("auto", 64);
-  std::vector<double> cost;
-  for (int n = 0; n <= 64; n++) cost.push_back(1e-3 * (1 + 1.5 * n));
-  set_cost(shape, cost);
+  const Shape shape = parse_shape("auto", 64);
+  std::vector<double> seconds;
+  for (int n = 0; n <= 64; n++) seconds.push_back(1e-3 * (1 + 1.5 * n));
+  const Cost dear(seconds), nothing(std::vector<double>(65, 1e-3));
   Growth growth;
   growth.start(3);
   PathDrafter drafter{growth, 1};
-  grow(shape, {10}, growth, drafter);
+  grow(shape, {10, &dear}, growth, drafter);
   CHECK(growth.size() == 1);
   CHECK(drafter.calls == 0);
-  set_cost(shape, std::vector<double>(65, 1e-3));  // and all that the budget allows where they cost nothing
-  grow(shape, {100}, growth, drafter);
+  grow(shape, {10, &nothing, 2e-3}, growth, drafter);  // and where the question itself costs more
+  CHECK(growth.size() == 1);
+  CHECK(drafter.calls == 0);
+  grow(shape, {100, &nothing}, growth, drafter);  // and all that the budget allows where they cost nothing
   CHECK(growth.size() == 65);
+  CHECK_THROWS_AS(grow(shape, {100}, growth, drafter), std::logic_error);
 }
 
 TEST_CASE("independent: the two biases that can be worked out by hand") {
