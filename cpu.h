@@ -332,7 +332,8 @@ struct TileArguments {
 
 // acc (T, R vectors) += a[.][k] times what one step of k is in `lanes`.
 template <class B, int step, int T, int R>
-HD_INLINE void multiply_add(Vec (&acc)[T][R], const Vec (&lanes)[R], const float* a, ptrdiff_t a_row) {
+[[gnu::always_inline]] inline void multiply_add(Vec (&acc)[T][R], const Vec (&lanes)[R], const float* a,
+                                                ptrdiff_t a_row) {
   Vec bv[R];
   UNROLL
   for (int r = 0; r < R; r++) bv[r] = numbers_of<B, step>(lanes[r]);
