@@ -96,7 +96,7 @@ $(BUILD)/dump_logits: tests/reference/dump_logits.cpp $(BUILD)/flags
 # Run
 
 TEXT = $(firstword $(wildcard data/tinyshakespeare.txt data/shakespeare.txt))
-METHODS := none; bigram chain:4; bigram tree:3x2; bigram auto
+METHODS := none; bigram chain:4; bigram tree:3x2; bigram auto; ngram:4 auto
 
 # A run that was stopped goes on where it was; a finished one (train.json is written last) is not repeated.
 run:

@@ -617,7 +617,6 @@ inline void write_cache(const Attention<T, S>& s, int root, int kv_head) {
 // before (a causal row: its depth equals its place).
 template <class S>
 inline void attention_twin(const Team& team, const Attention<float, S>& s) {
-  constexpr int tall = kTileRows;
   const Forest& f = s.forest;
   const int D = s.head_size, wide = pad16(D);
   const Range mine = team.share(f.roots * s.n_kv_head);
@@ -625,7 +624,9 @@ inline void attention_twin(const Team& team, const Attention<float, S>& s) {
     const int root = task / s.n_kv_head, kv_head = task % s.n_kv_head;
     const int first = f.first_row[root], last = f.first_row[root + 1], past = f.past[root], slot0 = f.first_slot[root];
     write_cache(s, root, kv_head);
-    const int most = pad64(past + last - first);
+    // Rows that share a past read it together; without one, small tiles waste least beyond the diagonal.
+    constexpr int tallest = kMostTiles * kTileRows;
+    const int tall = past > 0 ? tallest : kTileRows, most = pad64(past + last - first);
     float* scores = scratch(size_t(tall) * (most + wide) + most);
     float* sums = scores + tall * most;  // (tall, wide)
     int* ancestors = reinterpret_cast<int*>(sums + tall * wide);
@@ -642,7 +643,7 @@ inline void attention_twin(const Team& team, const Attention<float, S>& s) {
 
         bool causal = true;
         for (int t = 0; t < rows; t++) causal = causal && f.depth[row + t] == row + t - first;
-        float total[tall];
+        float total[tallest];
         for (int t = 0; t < rows; t++) {
           float* p = scores + t * most;
           int seen = past;

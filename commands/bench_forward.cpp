@@ -256,8 +256,8 @@ nlohmann::ordered_json result_json(const Bench& bench, const Result& result) {
   return json;
 }
 
-// cost(N), and below it the least that the roofline allows, both over the measured time of one row: at N = 1 the
-// distance between them is what one row leaves of the machine.
+// cost(N), and below it the least that the roofline allows (reading as the plain read beside it, computing at the
+// peak), both over the measured time of one row: at N = 1 their distance is what one row leaves of the machine.
 std::string cost_picture(const Bench& bench, const std::vector<Result>& results) {
   std::vector<Panel> panels;
   for (const std::string dtype : {"fp32", "bf16"})
@@ -276,8 +276,8 @@ std::string cost_picture(const Bench& bench, const std::vector<Result>& results)
         Series measured{past + ", measured", kColours[p], Series::Style::kLine, {}},
             bound{past + ", roofline's bound", kColours[p], Series::Style::kDashes, {}};
         const auto least = [&](int rows) {
-          return least_seconds(f.bytes, forward_flops(result.size.config, rows, f.past),
-                               bench.roofline.bandwidth(f.level), bench.roofline.peak());
+          return least_seconds(f.bytes, forward_flops(result.size.config, rows, f.past), median(f.plain_reads),
+                               bench.roofline.peak());
         };
         for (int rows : kRows) {
           const std::vector<double> costs = f.costs(rows);

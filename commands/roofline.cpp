@@ -238,7 +238,7 @@ float multiply_bf16(long steps, const float* data) {  // one operand is widened 
   for (long i = 0; i < steps; i++) {
     UNROLL
     for (int c = 0; c < kSums; c += kShared) {
-      const Vec b = load(weights + (i * 3 + c / kShared) % 8 * Vec::width);
+      const Vec b = numbers_of<bf16, 0>(load_lanes(weights + (i * 3 + c / kShared) % 8 * 2 * Vec::width));
       UNROLL
       for (int s = 0; s < kShared; s++) sum[c + s] = fused(a, b, sum[c + s]);
     }
