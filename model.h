@@ -28,6 +28,10 @@ struct Pass {
   std::vector<int> token, target, end, depth, root, first_row{0}, first_slot, past;
   int rows() const { return int(token.size()); }
   int roots() const { return int(past.size()); }
+  void clear() {  // keeps the memory
+    for (auto* list : {&token, &target, &end, &depth, &root, &first_slot, &past}) list->clear();
+    first_row.resize(1);
+  }
 
   // Adds a root whose rows form a tree: depths and subtree ends count from the tree's own first row.
   void add_tree(const int* tokens, const int* depths, const int* ends, int n, int slot, int keys_before) {
@@ -667,16 +671,16 @@ class Target {
   void prefill(const int* tokens, int n) {
     past_ = 0;
     if (n == 0) return;
-    Pass pass;
-    pass.add_chain(tokens, n, 0, 0);
-    run(pass, false);
+    rows_.clear();
+    rows_.add_chain(tokens, n, 0, 0);
+    run(rows_, false);
     past_ = n;
   }
   // The rows of one tree in preorder, row i at position past() + depth[i]; their logits are kept for logits().
   void forward(const int* token, const int* depth, const int* end, int n) {
-    Pass pass;
-    pass.add_tree(token, depth, end, n, 0, past_);
-    run(pass, true);
+    rows_.clear();
+    rows_.add_tree(token, depth, end, n, 0, past_);
+    run(rows_, true);
     if (cuda()) device_logits_->download(logits_.data(), size_t(n) * V_);
   }
   const float* logits(int row) const { return (cuda() ? logits_.data() : device_logits_->data()) + size_t(row) * V_; }
@@ -760,6 +764,7 @@ class Target {
   const Array<float>* device_logits_ = nullptr;
   const float* norm_ = nullptr;
   int C_ = 0, V_ = 0;  // row strides of norm_ and the logits
+  Pass rows_;          // of the pass under way
   DevicePass pass_;
   Array<int> kept_;
   std::vector<float> logits_;
