@@ -148,7 +148,7 @@ void tell(Target& target, Drafter& drafter, const Tree& tree, const Verdict& ver
 // machine counts as no more than a doubling.
 inline void learn(Experience& experience, const Cost& cost, const Growth& growth, int expanded, double seconds) {
   double& each = experience.expand_seconds;
-  if (expanded > 0) each += (std::min(seconds / expanded, 2 * each) - each) / 4;
+  if (expanded > 0) each = std::max(1e-9, each + (std::min(seconds / expanded, 2 * each) - each) / 4);
   double tokens = 0;  // expected
   for (float reach : growth.reach) tokens += double(reach);
   const double regret = growth.size() == 1 ? 0.01 : 0;  // a try without a node counts as one in vain
@@ -248,7 +248,7 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
     const Verdict verdict = verify(target, drafter, growth, tree, decoding, noise, n);
     const bool right = verdict.tokens[0] == guess.token;
     if (guess.token >= 0 && tree.size() == 1) trust.observe(guess, 0, right);
-    if (right) experience.pace.was_right();
+    if (automatic && right) experience.pace.was_right();
     if (drafts) learn(trust, stats.reliability, growth, tree, verdict);
     stats.seconds_verify += watch.lap();
     int emitted = 0;

@@ -295,8 +295,11 @@ inline DrafterName parse_drafter(const std::string& text) {
   DrafterName name;
   name.kind = DrafterName::Kind(kind);
   if (name.kind == DrafterName::kNgram) name.order = parse_count(number);
-  if (name.kind == DrafterName::kNgram ? name.order < 1 : text != word)
-    refuse_word("drafter", text, "--drafter", forms[kind], forms);
+  if (name.kind == DrafterName::kNgram && name.order < 1)
+    throw std::invalid_argument("drafter ngram wants its order, not '" + printable(number) +
+                                "': --drafter: write ngram:N with N from 1 to " + std::to_string(kNgramOrders) +
+                                ", for instance ngram:4");
+  if (name.kind != DrafterName::kNgram && text != word) refuse_word("drafter", text, "--drafter", forms[kind], forms);
   if (name.order > kNgramOrders)
     throw std::invalid_argument("drafter " + text + " wants order " + std::to_string(name.order) +
                                 ", n-grams are counted up to order " + std::to_string(kNgramOrders) +

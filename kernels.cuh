@@ -398,9 +398,10 @@ struct AddBias {
   const T* bias;  // may be null
   template <class G>
   HD void operator()(const G& g, int row, int begin, int end) const {
+    if (!bias) return;
     T* a = y + size_t(row) * y_row + begin;
     const T* b = bias + begin;
-    if (bias) g.each(end - begin, [=](int c) { a[c] += b[c]; });
+    g.each(end - begin, [=](int c) { a[c] += b[c]; });
   }
 };
 
@@ -629,13 +630,13 @@ void attention(const Team& team, const Attention<T, S>& s, T* weights, int most)
   launch(team, s.forest.rows * s.n_head, AttentionForward<T, S>{s, weights, most});
 }
 
-// The matmul that makes what attention reads. Where one tree decodes, each thread makes the queries, keys and values of
-// the heads that it will attend with: it need not wait for the others, nor fetch what they wrote.
+// The matmul that makes what attention reads. Where one tree decodes, and every thread has as many heads, each makes
+// the queries, keys and values that it will attend with: it need not wait for the others, nor fetch what they wrote.
 template <class T, class W, class S>
 void matmul_qkv(const Team& team, const Matmul<T, W>& s, const AddBias<T>& bias, const Attention<T, S>& heads) {
   if constexpr (std::is_same<T, float>::value) {
     const int D = heads.head_size, H = heads.n_head, KV = heads.n_kv_head, rows = heads.forest.rows;
-    if (!team.cuda && heads.forest.roots == 1 && D % kGroup == 0) {
+    if (!team.cuda && heads.forest.roots == 1 && D % kGroup == 0 && KV % team.size == 0) {
       const Range mine = team.share(KV);
       const auto columns = [&](int first_head, int heads_each) {
         matmul_twin({(first_head + mine.begin * heads_each) * D, (first_head + mine.end * heads_each) * D}, rows, s.x,

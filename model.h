@@ -358,8 +358,8 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
 // The gradients that flow through one layer at a time.
 template <class T>
 struct Gradients {
-  Array<T> stream, norm, branch, qkv, att;  // (R, C), (R, C), (R, C), (R, 3C), (R, C)
-  Array<T> k, v;                            // (n_kv_head, slots, D): of one layer, or of all (past_gradients)
+  Array<T> stream, norm, branch, qkv, att;  // (R, C), (R, C), (R, C), (R, Q), (R, C)
+  Array<T> k, v;                            // (n_kv_head, slots, pad16(D)): of one layer, or of all
   Array<T> p, ds;                           // attention's scratch, where the portable text runs
   size_t kv_layer = 0;
   bool past_gradients = false;
@@ -674,6 +674,7 @@ class Target {
     rows_.clear();
     rows_.add_chain(tokens, n, 0, 0);
     run(rows_, false);
+    if (float one; cuda()) device_logits_->download(&one, 1);  // waits: who times a prefill means all of it
     past_ = n;
   }
   // The rows of one tree in preorder, row i at position past() + depth[i]; their logits are kept for logits().
@@ -737,12 +738,15 @@ class Target {
   // bring the weights near and the threads to their feet, so that no token pays for that.
   void choose_threads() {
     for (int rows : {1, 2, 4, 8, 16, 32}) {
-      if (rows > most_rows_) return;
+      if (rows > config_.block_size) return;
       double fastest[2] = {1e9, 1e9};  // by the team, alone
       for (int alone : {0, 1, 0})
         for (int round = 0; round < 9; round++) {  // in a row: threads that have waited too long sleep
+          if (alone && fastest[1] > 2 * fastest[0] && round > 0) break;  // it is settled
           rows_alone_ = alone ? rows : 0;
-          const std::vector<int> token(rows, 0), depth(rows, 0), end(rows, rows);
+          const std::vector<int> token(rows, 0), end(rows, rows);
+          std::vector<int> depth(rows);
+          for (int i = 0; i < rows; i++) depth[i] = i;
           const auto start = std::chrono::steady_clock::now();
           forward(token.data(), depth.data(), end.data(), rows);
           const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;

@@ -24,7 +24,7 @@ struct Engine::Parts {
   Target target;
   std::map<std::string, std::unique_ptr<Drafter>> drafters;  // by name
   std::shared_ptr<Cost> cost;                                // of a forward, for `auto`; measured when first needed
-  std::map<std::string, std::shared_ptr<Experience>> experiences;  // by all that changes what a chance means
+  std::map<std::string, std::shared_ptr<Experience>> experiences;  // by drafter, rule and sampling
 
   Parts(const Settings& s, Loaded l)
       : settings(s),

@@ -93,7 +93,9 @@ inline std::string format_ngrams(const NgramTrie& trie) {
 // the counts are those of any text is not asked.
 inline NgramTrie parse_ngrams(const SafeTensors& file, int vocab, const std::string& where) {
   const auto require = [&](bool holds, const char* wrong) {
-    if (!holds) refuse(std::string("not the n-grams of this model's text: ") + wrong, where, "train again");
+    if (!holds)
+      refuse(std::string("not the n-grams of this model's text: ") + wrong, where,
+             "repeat the train_gpt command that made the model, with --resume: it writes them anew");
   };
   NgramTrie trie;
   trie.token = read_integers(file, "token", where), trie.count = read_integers(file, "count", where);

@@ -280,8 +280,11 @@ int train(int argc, char** argv) {
   const auto settings = run_settings(o, text);
   const Batches training(parts.train, o), validation(parts.validation, o);
 
-  save_bigram(o.out, parts.train, o.config.vocab_size);
-  save_ngrams(o.out, parts.train, o.config.vocab_size);
+  const auto save_tables = [&] {
+    save_bigram(o.out, parts.train, o.config.vocab_size);
+    save_ngrams(o.out, parts.train, o.config.vocab_size);
+  };
+  if (!o.resume) save_tables();  // before the trainer takes its memory
 
   Pool pool(o.threads, cuda);
   const int T = o.config.block_size;
@@ -293,7 +296,7 @@ int train(int argc, char** argv) {
     throw std::bad_alloc();
   Trainer<float> trainer(o.config, o.batch_size * T, o.batch_size, o.batch_size * pad64(T), pool);
   int64_t done = 0;
-  if (o.resume) done = resume(o, trainer, settings);
+  if (o.resume) done = resume(o, trainer, settings), save_tables();  // this text is the run's own: it has been checked
   else trainer.initialize(o.seed);
   if (!o.quiet)
     fprintf(stderr, "%s parameters, %s training tokens, vocabulary %d, %s, %s\n",

@@ -242,39 +242,39 @@ class Cost {
   // was seen (isotonic regression by pooling adjacent violators).
   void publish() {
     const int sizes = int(own_.size());
-    pools_.clear(), seconds_.clear();
+    levels_.clear(), seconds_.clear();
     for (int n = 0; n < sizes; n++) {
-      pools_.push_back({own_[n], seen_[n], 1});
-      while (pools_.size() > 1 && pools_.end()[-2].mean > pools_.back().mean) {
-        const Pool last = pools_.back();
-        pools_.pop_back();
-        Pool& into = pools_.back();
+      levels_.push_back({own_[n], seen_[n], 1});
+      while (levels_.size() > 1 && levels_.end()[-2].mean > levels_.back().mean) {
+        const Level last = levels_.back();
+        levels_.pop_back();
+        Level& into = levels_.back();
         into.mean = (into.mean * into.seen + last.mean * last.seen) / (into.seen + last.seen);
         into.seen += last.seen, into.sizes += last.sizes;
       }
     }
-    for (const Pool& pool : pools_) seconds_.insert(seconds_.end(), size_t(pool.sizes), common_ * pool.mean);
+    for (const Level& level : levels_) seconds_.insert(seconds_.end(), size_t(level.sizes), common_ * level.mean);
 
     slope_.assign(own_.size(), std::numeric_limits<double>::infinity());
-    const auto slope = [&](int from, int to) { return (seconds_[to] - seconds_[from]) / (to - from); };
+    const auto steepness = [&](int from, int to) { return (seconds_[to] - seconds_[from]) / (to - from); };
     corners_.clear();  // of the convex function below the costs right of `from`, the nearest last
     for (int from = sizes - 1; from >= 0; from--) {
-      while (corners_.size() > 1 && slope(from, corners_.end()[-2]) <= slope(from, corners_.back()))
+      while (corners_.size() > 1 && steepness(from, corners_.end()[-2]) <= steepness(from, corners_.back()))
         corners_.pop_back();
-      if (!corners_.empty()) slope_[from] = slope(from, corners_.back());
+      if (!corners_.empty()) slope_[from] = steepness(from, corners_.back());
       corners_.push_back(from);
     }
     unpublished_ = 0;
   }
 
-  struct Pool {
+  struct Level {
     double mean, seen;
     int sizes;
   };
   std::vector<double> own_, seen_;  // (sizes) as measured, before the common factor; how often
   double common_ = 1;
   std::vector<double> seconds_, slope_;  // (sizes) as told
-  std::vector<Pool> pools_;              // scratch
+  std::vector<Level> levels_;            // scratch
   std::vector<int> corners_;             // scratch
   int unpublished_ = 0;                  // samples since publish()
 };

@@ -37,7 +37,8 @@ inline void count(ReliabilityCurve& curve, float raw, float corrected, bool acce
 // first guess and for the later ones. What is true of them is learned as they are accepted or not: Platt scaling with
 // the guess's rank,
 //   chance = sigmoid(a logit(raw) + b + c log(1 + rank)),
-// fitted by one Newton step a pass over all that was seen, the older the less.
+// moved by one Newton step a pass: by the gradient of what is new, over the curvature of all that was seen, the older
+// the less.
 class Trust {
  public:
   // The candidates of one node, best first: moves their chances to `raw` and puts the corrected ones in their place,
@@ -122,7 +123,11 @@ class Trust {
 class Pace {
  public:
   // Whether this pass is to draft.
-  bool due() { return waited_ >= wait_ || (waited_++, false); }
+  bool due() {
+    if (waited_ >= wait_) return true;
+    waited_++;
+    return false;
+  }
 
   // Whether tries are rare: then each one asks the drafter, whatever is thought of it.
   bool rare() const { return wait_ > 0; }
@@ -143,7 +148,7 @@ class Pace {
 
  private:
   double gain_ = 0.1;          // smoothed; some first tries are free
-  int wait_ = 0, waited_ = 0;  // passes
+  int wait_ = 0, waited_ = 0;  // passes; waited_ = -1: one pass goes without, though wait_ is 0
   int checked_ = 0;            // tries that gained little
 };
 

@@ -14,12 +14,14 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Bars
 
-std::string bars_table(const std::vector<Bar>& bars) {
+std::string bars_table(const std::vector<Bar>& bars, bool judged) {
   if (bars.empty()) return "";
   std::vector<std::vector<std::string>> rows = {{"bar", "measured", "", "wanted", "met"}};
   for (const Bar& bar : bars)
     rows.push_back({bar.what, decimals(bar.value, 3), bar.at_least ? "at least" : "at most", decimals(bar.limit, 2),
-                    met(bar) ? "yes" : "NO"});
+                    !judged    ? "not judged"
+                    : met(bar) ? "yes"
+                               : "NO"});
   return format_table(rows, "lrlrl");
 }
 
@@ -65,7 +67,7 @@ void Timetable::show(const std::string& doing, double done) {
 
 void Bench::print(const std::string& heading, const std::string& table) {
   time->clear();
-  const std::string section = bars_table({bars.begin() + long(printed_), bars.end()});
+  const std::string section = bars_table({bars.begin() + long(printed_), bars.end()}, !quick);
   printed_ = bars.size();
   print_out(heading + "\n\n" + table + "\n" + (section.empty() ? "" : section + "\n"), true);
 }
@@ -275,7 +277,8 @@ void conclude(Bench& bench) {
   if (interrupted()) print_out("Stopped early: what is shown above is complete, the rest is missing.\n");
   const auto failed = [](const Bar& bar) { return !met(bar); };
   const std::vector<Bar>& bars = bench.bars;
-  if (!bars.empty())
+  if (bench.quick) print_out("A quick run proves nothing; all samples and pictures: " + bench.out + "\n");
+  else if (!bars.empty())
     print_out(std::to_string(bars.size() - size_t(std::count_if(bars.begin(), bars.end(), failed))) + " of " +
               count(double(bars.size()), "bar") + " met; all samples and pictures: " + bench.out + "\n");
   print_out(busy_line(bench.evenness), true);
@@ -295,6 +298,12 @@ int bench_command(int argc, char** argv) {
   const std::vector<Section> sections = chosen(c);
   if (!given.has("--model")) bench.options.settings.model = first_there({"runs/medium", "runs/small"});
   if (!given.has("--data")) bench.data = first_there({"data/tinyshakespeare.txt", "data/shakespeare.txt"});
+  for (const char* flag : {"--model", "--data"}) {
+    const std::string& path = flag == std::string("--data") ? bench.data : bench.options.settings.model;
+    if (given.has(flag) && !std::filesystem::exists(path))
+      throw std::runtime_error("there is no such file or folder: " + printable(path, 300) + ": " + flag +
+                               ": check the path");
+  }
   create_folder(bench.out);
 
   std::vector<double> guesses = {kRooflineSeconds};

@@ -26,7 +26,7 @@ struct Bar {
 inline bool met(const Bar& bar) { return bar.at_least ? bar.value >= bar.limit : bar.value <= bar.limit; }
 
 // "" where there is none.
-std::string bars_table(const std::vector<Bar>& bars);
+std::string bars_table(const std::vector<Bar>& bars, bool judged = true);
 nlohmann::ordered_json bars_json(const std::vector<Bar>& bars);
 
 // How far repeats of the same thing lay apart.

@@ -190,7 +190,7 @@ nlohmann::ordered_json part_json(const Engine& engine, const Part& part) {
 
 std::string circumstances(const Part& part, const Engine& engine) {
   const Options& o = part.trial.options;
-  return o.settings.model + "; " + engine.device() + ", " + o.settings.dtype + ", " +
+  return o.settings.model + "; " + engine.device() + ", " + numbers_text(o.settings) + ", " +
          count(engine.threads(), "thread") + "; " + count(double(part.trial.prompts.size()), "held-out prompt") + ", " +
          count(o.max_new_tokens, "new token") + " each; medians of " +
          count(double(part.outcomes[part.trial.plain].runs.size()), "repeat") + ", lowest to highest";

@@ -113,8 +113,9 @@ void bench_train(Bench& bench) {
   if (access(program.c_str(), X_OK) != 0)
     return bench.print("Training", "left out: there is no train_gpt: " + program + ": build it with make\n");
   if (bench.data.empty() || !std::filesystem::exists(bench.data))
-    return bench.print("Training", "left out: there is no text: " + printable(bench.data, 300) +
-                                       ": get it with make data, or name one with --data\n");
+    return bench.print("Training",
+                       "left out: there is no text: " + (bench.data.empty() ? "data" : printable(bench.data, 300)) +
+                           ": get it with make data, or name one with --data\n");
 
   const Scratch scratch;
   std::vector<Training> trainings = {{"small", bench.quick ? 5 : 150, {}, {}, {}}};

@@ -134,6 +134,10 @@ std::vector<Method> parse_methods(const std::string& text, int budget) {
   return methods;
 }
 
+std::string numbers_text(const Settings& settings) {
+  return settings.dtype + (settings.cache_dtype == "fp32" ? "" : ", cache " + settings.cache_dtype);
+}
+
 std::string method_text(const Method& method) {
   if (method.drafter == "none") return "none";
   return method.drafter + " " + method.shape + (method.verify == "match" ? "" : " verify=" + method.verify) +

@@ -60,6 +60,8 @@ std::vector<Method> parse_methods(const std::string& text, int budget);
 
 std::string method_text(const Method& method);  // as parse_methods reads it
 
+std::string numbers_text(const Settings& settings);  // "fp32", "bf16, cache bf16"
+
 // The nodes of the largest tree that the method may draft.
 int most_nodes(const Method& method, int budget);
 

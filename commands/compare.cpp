@@ -56,9 +56,10 @@ std::string circumstances(const Comparison& c, const Engine& engine) {
   };
   std::string text = c.options.settings.model + ": " + count(config.n_layer, "layer") + ", " +
                      count(config.n_head, "head") + ", " + count(config.n_embd, "channel") + ", block " +
-                     std::to_string(config.block_size) + "; " + engine.device() + ", " + c.options.settings.dtype +
-                     ", " + count(engine.threads(), "thread") + "; " + count(double(c.prompts.size()), "prompt") +
-                     ", " + count(c.options.max_new_tokens, "new token") + " each, temperature " + plain(s.temperature);
+                     std::to_string(config.block_size) + "; " + engine.device() + ", " +
+                     numbers_text(c.options.settings) + ", " + count(engine.threads(), "thread") + "; " +
+                     count(double(c.prompts.size()), "prompt") + ", " + count(c.options.max_new_tokens, "new token") +
+                     " each, temperature " + plain(s.temperature);
   if (s.top_k > 0) text += ", top_k " + std::to_string(s.top_k);
   if (s.top_p < 1) text += ", top_p " + plain(s.top_p);
   return text + ", seed " + std::to_string(s.seed);

@@ -29,10 +29,11 @@ Command describe(Generation& g) {
   command.name = "nanospec generate";
   command.what =
       "Continues a prompt. Standard output gets the prompt and the text, nothing else. The text depends on\n"
-      "the model, the prompt, the seed and the sampling alone: --drafter, --shape and --budget change how\n"
-      "fast it appears, never one character of it.";
+      "the model, how its numbers are stored, the prompt, the seed and the sampling alone: --drafter, --shape\n"
+      "and --budget change how fast it appears, never one character of it.";
   command.examples =
       "nanospec generate --model runs/small --prompt \"ROMEO:\"\n"
+      "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter ngram:4 --shape auto\n"
       "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter none\n"
       "nanospec generate --model runs/small --prompt_file start.txt --shape tree:3x2 --stats stats.json\n";
   const auto append = [&](std::vector<Flag> flags) {
@@ -63,8 +64,8 @@ std::string summary(const Generation& g, const Engine& engine, const Stats& stat
   const double tokens = double(stats.tokens), forwards = double(stats.target_forwards);
   std::string text = count(tokens, "token") + " in " + duration(stats.seconds) + ": " +
                      thousands(ratio(tokens, stats.seconds)) + " tok/s  (" + method_text(g.method) + "; " +
-                     engine.device() + ", " + g.options.settings.dtype + ", " + count(engine.threads(), "thread") +
-                     "; prefill " + duration(stats.prefill_seconds) + ")\n";
+                     engine.device() + ", " + numbers_text(g.options.settings) + ", " +
+                     count(engine.threads(), "thread") + "; prefill " + duration(stats.prefill_seconds) + ")\n";
   text += "acceptance length " + decimals(ratio(tokens, forwards), 2) + ": " + count(forwards, "target forward") +
           ", " + count(double(stats.drafted_nodes), "drafted node") + ", " +
           count(double(stats.slide_prefills), "window slide") + "\n";

@@ -279,8 +279,12 @@ Roofline measure_roofline(const Machine& machine, int threads, int runs, const s
   };
   for (Level level : kLevels) r.working_set[int(level)] = set_of(level, threads);
 
-  const double most = set_of(Level::kMemory, 1);
-  Reader one(most, 1), all(most, threads);
+  const auto most = [&](int readers) {
+    double bytes = 0;
+    for (Level level : kLevels) bytes = std::max(bytes, set_of(level, readers));
+    return bytes;
+  };
+  Reader one(most(1), 1), all(most(threads), threads);
   Pool single(1), team(threads);
   const auto measure = [&](Rates& rates, const std::function<double(bool)>& rate) {
     rates.one.push_back(rate(false));

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "error_of.h"
 #include "../commands/commands.h"
 
 using namespace nanospec;
@@ -545,7 +546,7 @@ TEST_CASE("bench: a quick run prints its tables and leaves whole files") {
                                               "--out", folder.file("out"), "--threads", "2"});
   for (const char* part : {"Roofline: ", "reading L2", "multiply-add bf16", "cost of N rows", "small bf16", "prefill",
                            "Speculation at temperature 0.7", "bigram auto budget=64", "left out: there is no train_gpt",
-                           "left out: there is no PyTorch", "bars met"})
+                           "left out: there is no PyTorch", "not judged", "A quick run proves nothing"})
     CHECK_MESSAGE(contains(out, part), part);
   for (const Call& call : calls) CHECK(call.prompt.size() == 64);
 
@@ -598,8 +599,8 @@ TEST_CASE("bench: --roofline and --only choose; what is missing is said, not fat
   CHECK(!contains(roofline, "Forwards"));
   CHECK(!std::filesystem::exists(folder.file("out/forward.json")));
   const std::string decode =
-      run(bench_command, {"--quick", "--only", "decode", "--model", folder.file("none"), "--out", folder.file("out")});
-  CHECK(contains(decode, "left out: there is no trained model: " + folder.file("none")));
+      run(bench_command, {"--quick", "--only", "decode", "--model", folder.path, "--out", folder.file("out")});
+  CHECK(contains(decode, "left out: there is no trained model: " + folder.path));
   CHECK(!contains(decode, "Forwards"));
 
   const auto attempt = [](Words words) {
@@ -607,6 +608,8 @@ TEST_CASE("bench: --roofline and --only choose; what is missing is said, not fat
     std::vector<char*> argv = arguments(words);
     bench_command(int(argv.size()), argv.data());
   };
+  CHECK(error_of([&] { attempt({"--model", folder.file("none")}); }) ==
+        "there is no such file or folder: " + folder.file("none") + ": --model: check the path");
   CHECK(contains(BAD_COMMAND_LINE(attempt({"--only", "forwards"})), "did you mean forward?"));
   CHECK(contains(BAD_COMMAND_LINE(attempt({"--only", "decode", "--roofline"})), "give one of the two"));
   CHECK_THROWS_AS(attempt({"--repeat", "0"}), std::invalid_argument);

@@ -404,7 +404,8 @@ TEST_CASE("drafters by name: orders and files that do not fit are refused in one
     CHECK_THROWS_AS(load_drafter(name, dir, 3), std::invalid_argument);
     CHECK(holds(message(name), "--drafter"));
   }
-  CHECK(holds(message("ngram"), "did you mean ngram:N? known are none, bigram, ngram:N, random"));
+  CHECK(holds(message("ngram"), "write ngram:N with N from 1 to 6"));
+  CHECK(holds(message("bigrom"), "did you mean bigram? known are none, bigram, ngram:N, random"));
   CHECK(holds(message("ngrm:4"), "did you mean ngram:N?"));
   for (const char* part : {"order 99", "order 6"}) CHECK(holds(message("ngram:99"), part));
 
