@@ -737,22 +737,26 @@ class Target {
   // A small model may run faster on one thread, which waits for nobody: finds out up to how many rows. The passes also
   // bring the weights near and the threads to their feet, so that no token pays for that.
   void choose_threads() {
+    constexpr int kRounds = 9;
+    constexpr double kLeastSeconds = 0.004;  // longer than most pauses of one core
     for (int rows : {1, 2, 4, 8, 16, 32}) {
       if (rows > config_.block_size) return;
       double fastest[2] = {1e9, 1e9};  // by the team, alone
-      for (int alone : {0, 1, 0})
-        for (int round = 0; round < 9; round++) {  // in a row: threads that have waited too long sleep
-          if (alone && fastest[1] > 2 * fastest[0] && round > 0) break;  // it is settled
-          rows_alone_ = alone ? rows : 0;
-          const std::vector<int> token(rows, 0), end(rows, rows);
-          std::vector<int> depth(rows);
-          for (int i = 0; i < rows; i++) depth[i] = i;
+      const std::vector<int> token(rows, 0), end(rows, rows);
+      std::vector<int> depth(rows);
+      for (int i = 0; i < rows; i++) depth[i] = i;
+      for (int alone : {0, 1, 0}) {  // not by turns: threads that wait too long sleep
+        rows_alone_ = alone ? rows : 0;
+        double spent = 0;
+        for (int round = 0; round < kRounds || spent < kLeastSeconds; round++) {
           const auto start = std::chrono::steady_clock::now();
           forward(token.data(), depth.data(), end.data(), rows);
           const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-          fastest[alone] = std::min(fastest[alone], taken.count());
+          fastest[alone] = std::min(fastest[alone], taken.count()), spent += taken.count();
           if (pool_.size() == 1) return;
+          if (alone && round > 0 && fastest[1] > 2 * fastest[0]) break;  // it is settled
         }
+      }
       rows_alone_ = fastest[1] < fastest[0] ? rows : rows / 2;
       if (rows_alone_ < rows) return;
     }

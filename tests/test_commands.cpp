@@ -10,8 +10,8 @@
 #include <filesystem>
 #include <limits>
 
-#include "error_of.h"
 #include "../commands/commands.h"
+#include "error_of.h"
 
 using namespace nanospec;
 
@@ -608,8 +608,9 @@ TEST_CASE("bench: --roofline and --only choose; what is missing is said, not fat
     std::vector<char*> argv = arguments(words);
     bench_command(int(argv.size()), argv.data());
   };
-  CHECK(error_of([&] { attempt({"--model", folder.file("none")}); }) ==
-        "there is no such file or folder: " + folder.file("none") + ": --model: check the path");
+  CHECK(error_of([&] {
+          attempt({"--model", folder.file("none")});
+        }) == "there is no such file or folder: " + folder.file("none") + ": --model: check the path");
   CHECK(contains(BAD_COMMAND_LINE(attempt({"--only", "forwards"})), "did you mean forward?"));
   CHECK(contains(BAD_COMMAND_LINE(attempt({"--only", "decode", "--roofline"})), "give one of the two"));
   CHECK_THROWS_AS(attempt({"--repeat", "0"}), std::invalid_argument);
