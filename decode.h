@@ -1,7 +1,8 @@
 // decode.h: the generation loop: draft, grow, verify, keep.
 //
-// In order: the window; what is counted; one pass's verification; the loop; the cost of a forward. A template on the
-// model, so that a mock with known logits can stand in. It computes no logits and reads no command line.
+// In order: the window; what is counted; one pass's verification; the loop, and what it learns for shape auto; the cost
+// of a forward. A template on the model, so that a mock with known logits can stand in. It computes no logits and reads
+// no command line.
 //
 // A target M has exactly:
 //   int block_size(); int vocab_size();

@@ -5,7 +5,8 @@
 // decoding needs. There is one forward: a training batch is a forest of chains without a past, a decoding step is one
 // tree with a past. It knows nothing of drafting, files or command lines.
 //
-// T is the number type (float; double for the gradient check), W that of the packed weights (T, or bf16 to decode).
+// T is the number type (float; double for the gradient check), W that of the packed weights, S
+// that of the keys and values (both T, or bf16 to decode).
 #pragma once
 
 #include <algorithm>

@@ -1,8 +1,9 @@
 // tree.h: trees of draft tokens: how they grow, what they look like flat, and which path through one is accepted.
 //
 // In order: the Tree, flat in depth-first preorder; the Growth that becomes one; shapes, which decide what nodes are
-// worth a slot; the verification rules. Plain C++: it knows nothing of models, drafters, noise or machines, and asks
-// for candidates, picks and probabilities through callables. It never computes a logit.
+// worth a slot, and what a forward of so many costs; the verification rules. Plain C++: it knows nothing of models,
+// drafters, noise or machines, and asks for candidates, picks and probabilities through callables. It computes no
+// logit.
 //
 // How to add a shape:
 //   1. write grow_NAME(shape, limits, growth, expand) beside the others: expand nodes, add the candidates you want;

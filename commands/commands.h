@@ -33,7 +33,7 @@ constexpr int kMaxBudget = 1 << 14;
 // Parts of a command's table of flags; the values go to `options`.
 std::vector<Flag> text_flags(Options& options);      // model, prompt, prompt_file, max_new_tokens
 std::vector<Flag> sampling_flags(Options& options);  // temperature, top_k, top_p, seed
-std::vector<Flag> machine_flags(Options& options);   // budget, device, dtype, threads
+std::vector<Flag> machine_flags(Options& options);   // device, dtype, cache_dtype, threads
 
 // What no single flag can tell. Throws std::invalid_argument.
 void check_options(const Options& options);
