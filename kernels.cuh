@@ -21,31 +21,23 @@
 #include <utility>
 
 #include "cpu.h"
+#ifdef WITH_CUDA
+#include "cuda/machine.cuh"
+#endif
 
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
 // Devices and memory
 
-#ifdef __CUDACC__
-#define CUDA_CHECK(call) ::nanospec::check_cuda((call), __FILE__, __LINE__)
-inline void check_cuda(cudaError_t error, const char* file, int line) {
-  if (error == cudaSuccess) return;
-  throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(error) + ": " + file + ":" +
-                           std::to_string(line) + ": check nvidia-smi, or use --device cpu");
-}
-inline bool cuda_available() {
-  int devices = 0;
-  return cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0;
-}
-#else
+#ifndef WITH_CUDA
 inline bool cuda_available() { return false; }
 #endif
 
 // Whether "auto", "cpu" or "cuda" comes to the GPU. Throws std::runtime_error where it is asked for and cannot be had.
 inline bool choose_cuda(const std::string& device) {
   if (device == "cuda" && !cuda_available())
-#ifdef __CUDACC__
+#ifdef WITH_CUDA
     throw std::runtime_error("there is no CUDA device: --device cuda: use --device cpu, or see what nvidia-smi says");
 #else
     throw std::runtime_error(
@@ -63,7 +55,7 @@ class Array {
   explicit Array(size_t n, bool cuda = false) : n_(n), cuda_(cuda) {
     if (n > SIZE_MAX / sizeof(T)) throw std::bad_alloc();
     const size_t bytes = larger(n, size_t(1)) * sizeof(T);
-#ifdef __CUDACC__
+#ifdef WITH_CUDA
     if (cuda) {
       size_t free = 0, total = 0;
       if (cudaMalloc(reinterpret_cast<void**>(&data_), bytes) != cudaSuccess) {
@@ -84,7 +76,7 @@ class Array {
     return *this;
   }
   ~Array() {
-#ifdef __CUDACC__
+#ifdef WITH_CUDA
     if (cuda_) {
       cudaFree(data_);
       return;
@@ -96,7 +88,7 @@ class Array {
   size_t size() const { return n_; }
 
   void upload(const T* from, size_t n, size_t at = 0) {
-#ifdef __CUDACC__
+#ifdef WITH_CUDA
     if (cuda_) {
       CUDA_CHECK(cudaMemcpy(data_ + at, from, n * sizeof(T), cudaMemcpyHostToDevice));
       return;
@@ -105,7 +97,7 @@ class Array {
     if (n) memcpy(data_ + at, from, n * sizeof(T));
   }
   void download(T* to, size_t n, size_t at = 0) const {
-#ifdef __CUDACC__
+#ifdef WITH_CUDA
     if (cuda_) {
       CUDA_CHECK(cudaMemcpy(to, data_ + at, n * sizeof(T), cudaMemcpyDeviceToHost));
       return;
@@ -123,7 +115,7 @@ class Array {
 // ---------------------------------------------------------------------------------------------------------------
 // Launch
 
-#ifdef __CUDACC__
+#ifdef WITH_CUDA
 template <class Op>
 __global__ void row_kernel(Op op, int rows) {
   const int row = (blockIdx.x * blockDim.x + threadIdx.x) / kLanes;
@@ -135,11 +127,10 @@ __global__ void row_kernel(Op op, int rows) {
 template <class Op>
 void launch(const Team& team, int rows, const Op& op) {
   if (rows <= 0) return;
-#ifdef __CUDACC__
+#ifdef WITH_CUDA
   if (team.cuda) {
     constexpr int warps = 4;
-    row_kernel<<<(rows + warps - 1) / warps, warps * kLanes>>>(op, rows);
-    CUDA_CHECK(cudaGetLastError());
+    start(row_kernel<Op>, (rows + warps - 1) / warps, warps * kLanes, op, rows);
     return;
   }
 #endif

@@ -18,6 +18,10 @@
 #define HD
 #define CALLS_EITHER
 #endif
+// Where there is a GPU to compile for: nvcc's, or the one that tests/emulator.h plays.
+#if defined(__CUDACC__) || defined(EMULATED_CUDA)
+#define WITH_CUDA
+#endif
 #define HD_INLINE HD __attribute__((always_inline)) inline  // a call left in a loop would keep it from being vectorized
 
 // A loop whose iterations do not depend on each other: the compiler may vectorize it without proving that.
@@ -354,7 +358,7 @@ struct Solo {
   }
 };
 
-#ifdef __CUDACC__
+#ifdef WITH_CUDA
 // A GPU's warp. Lanes meet after `each`, so that one lane may read what another wrote.
 struct Warp {
   template <class F>

@@ -1,0 +1,97 @@
+// cuda/machine.cuh: the GPU as a machine: errors, launches, graphs, shared memory, groups of threads.
+//
+// What cpu.h is for the CPU. It is read by nvcc, and by g++ in the tests, where tests/emulator.h plays the GPU: the
+// kernels' text is the same. It knows nothing of operations.
+#pragma once
+
+#ifdef __CUDACC__
+#include <cuda_runtime.h>
+#endif
+
+#include <stdexcept>
+#include <string>
+
+#include "../numbers.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Errors
+
+#define CUDA_CHECK(call) ::nanospec::check_cuda((call), __FILE__, __LINE__)
+inline void check_cuda(cudaError_t error, const char* file, int line) {
+  if (error == cudaSuccess) return;
+  throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(error) + ": " + file + ":" +
+                           std::to_string(line) + ": check nvidia-smi, or use --device cpu");
+}
+inline bool cuda_available() {
+  int devices = 0;
+  return cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Launches and graphs
+
+// Everything runs in one stream, in the order of the calls. It is not the default stream, which cannot be captured.
+inline cudaStream_t stream() { return cudaStreamPerThread; }
+
+// kernel<<<grid, threads>>>(arguments...), checked.
+template <class... Parameters, class... Arguments>
+void start(void (*kernel)(Parameters...), dim3 grid, int threads, const Arguments&... arguments) {
+#ifdef __CUDACC__
+  kernel<<<grid, threads, 0, stream()>>>(arguments...);
+#else
+  emulator::launch(grid, threads, [=] { kernel(arguments...); });
+#endif
+  CUDA_CHECK(cudaGetLastError());
+}
+
+// Launches that were recorded once and are replayed as one: what a launch costs the host is paid for all of them.
+class Graph {
+ public:
+  Graph() = default;
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  ~Graph() {
+    if (ready_) cudaGraphExecDestroy(ready_);
+  }
+  explicit operator bool() const { return ready_ != nullptr; }
+
+  // Records what `launches` launches, instead of running it.
+  template <class F>
+  void capture(F&& launches) {
+    cudaGraph_t recorded = nullptr;
+    CUDA_CHECK(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal));
+    try {
+      launches();
+    } catch (...) {
+      cudaStreamEndCapture(stream(), &recorded);
+      throw;
+    }
+    CUDA_CHECK(cudaStreamEndCapture(stream(), &recorded));
+    const cudaError_t error = cudaGraphInstantiate(&ready_, recorded, 0);
+    cudaGraphDestroy(recorded);
+    CUDA_CHECK(error);
+  }
+  void replay() const { CUDA_CHECK(cudaGraphLaunch(ready_, stream())); }
+
+ private:
+  cudaGraphExec_t ready_ = nullptr;
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Shared memory
+
+// The block's own S, one for each type S that a kernel asks for; it begins as anything at all.
+template <class S>
+__device__ __forceinline__ S& shared() {
+#ifdef __CUDACC__
+  __shared__ S memory;
+  return memory;
+#else
+  static const char tag = 0;  // its address names the type
+  return *static_cast<S*>(emulator::shared(&tag, sizeof(S)));
+#endif
+}
+
+}  // namespace nanospec
