@@ -36,7 +36,7 @@ endif
 
 NVCC := $(if $(filter 1,$(CUDA)),$(shell command -v nvcc))
 NVCCFLAGS := -std=c++17 -O3 --fmad=false -x cu -Wno-deprecated-gpu-targets \
-  -arch=sm_80 \
+  -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90] -Xptxas -v \
   $(addprefix -Xcompiler ,$(EXACT) $(WARN) -Wno-unknown-pragmas -pthread)
 GPU := $(if $(NVCC),$(shell nvidia-smi -L 2>/dev/null | head -1))
 
@@ -76,8 +76,10 @@ $(BUILD)/%.o: %.cpp $(BUILD)/flags
 	$(CXX) $(CXXFLAGS) -MMD -c $< -o $@
 $(BUILD)/%.o: %.cu $(BUILD)/flags
 	$(CXX) $(CXXFLAGS) -MMD -c -x c++ $< -o $@
+# What ptxas says of each kernel goes into a file of its own, for tests/test_budgets.cpp; the rest is shown.
 $(BUILD)/%.cuda.o: %.cu $(BUILD)/flags
-	$(NVCC) $(NVCCFLAGS) -MMD -c $< -o $@
+	$(NVCC) $(NVCCFLAGS) -MMD -c $< -o $@ >$(@:.cuda.o=.ptxas) 2>&1; status=$$?; \
+	grep -vE '^ptxas info|bytes stack frame' $(@:.cuda.o=.ptxas); exit $$status
 
 $(BUILD)/nanospec: $(BUILD)/nanospec.o $(COMMANDS)
 	$(CXX) $(CXXFLAGS) $^ -o $@ $(LIBS)
@@ -118,24 +120,21 @@ train-and-compare:
 # ----------------------------------------------------------------------------------------------------------------
 # Tests
 
-# GPU tests are compiled for the GPU where one can run them; elsewhere they are counted as skipped.
-ifneq ($(GPU),)
-GPU_TESTS := $(BUILD)/tests/test_gpu.cuda.o
-LINK_TESTS := $(NVCC) -Wno-deprecated-gpu-targets
-else
-GPU_TESTS := $(BUILD)/tests/test_gpu.o
-LINK_TESTS := $(CXX) $(CXXFLAGS)
-endif
+# tests/cuda_*.cu are compiled for the emulator, and where a GPU is for that too, into the same program: under another
+# namespace, or the linker would take one for the other.
+EMULATED := $(patsubst %.cu,$(BUILD)/%.o,$(wildcard tests/cuda_*.cu))
+ON_GPU := $(if $(GPU),$(EMULATED:.o=.cuda.o))
+$(ON_GPU): NVCCFLAGS += -Dnanospec=nanospec_cuda
 
-$(BUILD)/tests/run: $(TESTS) $(GPU_TESTS) $(COMMANDS)
-	$(LINK_TESTS) $^ -o $@ -lmd
+$(BUILD)/tests/run: $(TESTS) $(EMULATED) $(ON_GPU) $(COMMANDS)
+	$(if $(GPU),$(NVCC) -Wno-deprecated-gpu-targets,$(CXX) $(CXXFLAGS)) $^ -o $@ -lmd
 
 tests: $(BUILD)/tests/run
 
 test:
 	@$(MAKE) --no-print-directory deps
 	@$(MAKE) --no-print-directory -j2 all tests
-	@$(BUILD)/tests/run
+	@$(if $(NVCC),NANOSPEC_PTXAS="$(BUILD)/nanospec.ptxas $(BUILD)/train_gpt.ptxas") $(BUILD)/tests/run
 
 # ----------------------------------------------------------------------------------------------------------------
 # Measuring
@@ -147,10 +146,10 @@ bench:
 # ----------------------------------------------------------------------------------------------------------------
 
 clean:
-	rm -rf build/*.o build/*.d build/commands build/tests build/sanitize build/flags build/bench \
+	rm -rf build/*.o build/*.d build/*.ptxas build/commands build/tests build/sanitize build/flags build/bench \
 	  build/nanospec build/train_gpt build/nanospec-cuda build/train_gpt-cuda
 
 format:
-	clang-format -i *.h *.cu *.cuh commands/*.h commands/*.cpp tests/*.cpp tests/*.cu tests/*.h
+	clang-format -i *.h *.cu *.cuh cuda/*.cuh commands/*.h commands/*.cpp tests/*.cpp tests/*.cu tests/*.h
 
 -include $(wildcard $(BUILD)/*.d $(BUILD)/commands/*.d $(BUILD)/tests/*.d)

@@ -8,7 +8,7 @@
 //
 // How to add an operation:
 //   1. write a struct here: its fields are the arrays, with their shapes, its call operator one group's work on a row;
-//   2. give it a row in tests/test_kernels.cpp, where an emulated warp and a core must give the same bits;
+//   2. give it a row in tests/cuda_rows.cu, where a warp and a core must give the same bits;
 //   3. call launch(team, rows, operation) where it is needed.
 //
 // Shapes: rows R (all tokens of a pass), channels C, heads H, head size D, vocabulary V. Matrices that a matmul writes
@@ -116,6 +116,8 @@ class Array {
 // Launch
 
 #ifdef WITH_CUDA
+// A warp a row. The largest of the operations, the gradients of the portable attention, sets the budget.
+// Budget: 80 registers, 0 bytes shared.
 template <class Op>
 __global__ void row_kernel(Op op, int rows) {
   const int row = (blockIdx.x * blockDim.x + threadIdx.x) / kLanes;

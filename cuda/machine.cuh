@@ -65,7 +65,7 @@ class Graph {
     try {
       launches();
     } catch (...) {
-      cudaStreamEndCapture(stream(), &recorded);
+      if (cudaStreamEndCapture(stream(), &recorded) == cudaSuccess) cudaGraphDestroy(recorded);
       throw;
     }
     CUDA_CHECK(cudaStreamEndCapture(stream(), &recorded));

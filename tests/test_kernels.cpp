@@ -1,13 +1,10 @@
 // tests/test_kernels.cpp: the operations of kernels.cuh and their CPU twins in cpu.h.
 //
-// A warp of 32 lanes and a CPU core give the same bits; so do the portable text and the tuned twins, for any number of
-// threads. What the operations compute is the gradient check's business (test_model.cpp).
+// The portable text and the tuned twins give the same bits, for any number of threads; so do a CPU core and a warp of
+// 32 lanes (cuda_rows.cu). What the operations compute is the gradient check's business (test_model.cpp).
 #include <doctest/doctest.h>
 
-#include <array>
-
 #include "random.h"
-#include "warp.h"
 
 using namespace nanospec;
 
@@ -18,145 +15,10 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
-// Eight arrays of numbers and four of ints that an operation may use as it likes.
-struct Desk {
-  std::array<std::vector<float>, 8> f;
-  std::array<std::vector<int>, 4> i;
-  Desk() {
-    Chance chance(5);
-    for (auto& array : f) array.resize(1 << 15), chance.fill(array.data(), array.size());
-    for (auto& array : i)
-      for (int k = 0; k < 4096; k++) array.push_back(chance.below(7));
-  }
-};
-
-// Runs the operation that `make` builds over a desk's arrays on a core and on a warp: all arrays must end alike.
-template <class Make>
-void check_groups(const char* name, int rows, Make make) {
-  CAPTURE(name);
-  Desk core, warp, untouched;
-  launch(Team{}, rows, make(core));
-  launch_on_warps(rows, make(warp));
-  bool changed = false;
-  for (size_t k = 0; k < core.f.size(); k++) {
-    CAPTURE(k);
-    CHECK(same_bits(core.f[k], warp.f[k]));
-    changed = changed || !same_bits(core.f[k], untouched.f[k]);
-  }
-  CHECK(changed);
-}
-
 Forest forest_of(const Pass& pass) {
   return {pass.rows(),      pass.roots(),          pass.end.data(),        pass.depth.data(),
           pass.root.data(), pass.first_row.data(), pass.first_slot.data(), pass.past.data()};
 }
-
-}  // namespace
-
-TEST_CASE("row operations: a warp and a core give the same bits") {
-  constexpr int rows = 5, C = 45, stride = 48;  // sizes that no number of lanes divides
-  const Dropout drop{0.3f, 7, 2, 1};
-  Chance chance(1);
-  const Pass pass = random_pass(chance, 1, 6, 9, 7);
-  const Forest forest = forest_of(pass);
-
-  check_groups("LayerNorm", rows, [&](Desk& d) {
-    return LayerNorm<float>{d.f[0].data(), stride,       C, d.f[1].data(), d.f[2].data(), d.f[3].data(), stride,
-                            d.f[4].data(), d.f[5].data()};
-  });
-  check_groups("LayerNormBackward", rows, [&](Desk& d) {
-    return LayerNormBackward<float>{d.f[0].data(), stride,        C,      d.f[1].data(), d.f[2].data(),
-                                    d.f[3].data(), d.f[4].data(), stride, d.f[5].data()};
-  });
-  check_groups("LayerNormWeights", 2, [&](Desk& d) {
-    return LayerNormWeights<float>{rows,   d.f[0].data(), stride,       C, d.f[1].data(), d.f[2].data(), d.f[3].data(),
-                                   stride, d.f[4].data(), d.f[5].data()};
-  });
-  check_groups("ColumnSum", 2, [&](Desk& d) {
-    return ColumnSum<float>{rows, C, d.f[0].data(), stride, d.f[1].data()};
-  });
-  check_groups("Embed", pass.rows(), [&](Desk& d) {
-    return Embed<float>{pass.token.data(), forest, d.f[0].data(), d.f[1].data(), d.f[2].data(), stride, C, drop};
-  });
-  check_groups("EmbedBackward", 2, [&](Desk& d) {
-    return EmbedBackward<float>{pass.rows(), pass.token.data(), forest,        d.f[0].data(), stride,
-                                C,           d.f[1].data(),     d.f[2].data(), drop};
-  });
-  check_groups("BiasGelu", rows, [&](Desk& d) {
-    return WholeRow<BiasGelu<float>>{{d.f[0].data(), d.f[1].data(), stride, d.f[2].data()}, C};
-  });
-  check_groups("GeluBackward", rows, [&](Desk& d) {
-    return WholeRow<GeluBackward<float>>{{d.f[0].data(), d.f[1].data(), stride}, C};
-  });
-  check_groups("JoinResidual", rows, [&](Desk& d) {
-    return WholeRow<JoinResidual<float>>{{d.f[0].data(), d.f[1].data(), stride, C, d.f[2].data(), drop}, C};
-  });
-  check_groups("DropoutBackward", rows, [&](Desk& d) {
-    return DropoutBackward<float>{d.f[0].data(), d.f[1].data(), stride, C, drop};
-  });
-  check_groups("CrossEntropy", rows, [&](Desk& d) {
-    return CrossEntropy<float>{d.f[0].data(), stride, C, d.i[0].data(), d.f[1].data(), true, 0.25f};
-  });
-  check_groups("Mean", 1, [&](Desk& d) { return Mean<float>{d.f[0].data(), 1000, d.f[1].data()}; });
-  check_groups("Zero", 3, [&](Desk& d) { return Zero<float>{d.f[0].data(), 9000}; });
-  static const Piece pieces[] = {{0, 100, 1}, {100, 37, 0}, {137, 1000, 1}};
-  check_groups("SumSquares", 3, [&](Desk& d) { return SumSquares<float>{pieces, d.f[0].data(), d.f[1].data()}; });
-  check_groups("ClipFactor", 1, [&](Desk& d) {
-    for (float& x : d.f[0]) x = x * x;
-    return ClipFactor<float>{d.f[0].data(), 40, 0.5f, d.f[1].data()};
-  });
-  check_groups("AdamW", 3, [&](Desk& d) {
-    for (float& x : d.f[2]) x = x * x;
-    return AdamW<float>{pieces, d.f[0].data(), d.f[1].data(), d.f[2].data(), d.f[3].data(), d.f[4].data(),
-                        0.01f,  0.1f,          0.9f,          0.99f,         0.1f,          0.01f};
-  });
-  check_groups("Pack", 3, [&](Desk& d) {
-    return Pack<float, float>{d.f[0].data(), 70, 1, Panels<float>{d.f[1].data(), C, 70}};
-  });
-  check_groups("Pack, turned", 3, [&](Desk& d) {
-    return Pack<float, float>{d.f[0].data(), 1, C, Panels<float>{d.f[1].data(), C, 70}};
-  });
-  check_groups("Matmul", rows, [&](Desk& d) {
-    return Matmul<float, float>{d.f[0].data(), stride, Panels<float>{d.f[1].data(), C, 70}, d.f[2].data(), 80};
-  });
-  check_groups("MatmulGradient", C, [&](Desk& d) {
-    return MatmulGradient<float>{rows, C, 70, d.f[0].data(), stride, d.f[1].data(), 80, d.f[2].data()};
-  });
-}
-
-TEST_CASE("tree attention and the cache: a warp and a core give the same bits") {
-  Chance chance(2);
-  const Pass pass = random_pass(chance, 3, 9, 20, 7);
-  const Forest forest = forest_of(pass);
-  const int slots = slots_of(pass), H = 4, KV = 2, D = 5, most = pad64(pass.most_keys());
-  const auto attention_on = [&](Desk& d) {
-    return Attention<float>{
-        forest,        H, KV, D, d.f[0].data(), 48, {d.f[1].data(), d.f[2].data(), slots, D}, d.f[3].data(), 32,
-        d.f[4].data(), {}};
-  };
-  check_groups("WriteCache", pass.rows(), [&](Desk& d) { return WriteCache<float, float>{attention_on(d)}; });
-  check_groups("AttentionForward", pass.rows() * H, [&](Desk& d) {
-    return AttentionForward<float, float>{attention_on(d), d.f[5].data(), most};
-  });
-  const auto backward_on = [&](Desk& d) {
-    return AttentionBackward<float>{attention_on(d), d.f[6].data(), d.f[7].data(), d.f[7].data() + 8192,
-                                    d.f[5].data() + 16384};
-  };
-  check_groups("AttentionBackwardQueries", pass.rows() * H, [&](Desk& d) {
-    return AttentionBackwardQueries<float>{backward_on(d), d.f[3].data() + 8192, d.f[4].data() + 8192, most};
-  });
-  check_groups("AttentionBackwardKeys", pass.roots() * KV * most, [&](Desk& d) {
-    return AttentionBackwardKeys<float>{backward_on(d), d.f[3].data() + 8192, d.f[4].data() + 8192, most};
-  });
-  check_groups("ReadCacheGradient", pass.rows(), [&](Desk& d) { return ReadCacheGradient<float>{backward_on(d)}; });
-  static const int kept[] = {0, 2, 5};
-  check_groups("KeepRows", 2 * KV, [&](Desk& d) {
-    return KeepRows<float>{
-        d.f[1].data(), d.f[2].data(), size_t(KV) * slots * D, size_t(KV) * slots * 16, KV, slots, D, 4, 3, kept};
-  });
-}
-
-namespace {
 
 template <class W>
 void check_matmul(int rows, int inputs, int outputs, int threads) {
