@@ -22,6 +22,7 @@
 
 #include "cpu.h"
 #ifdef WITH_CUDA
+#include "cuda/attention_backward.cuh"
 #include "cuda/machine.cuh"
 #endif
 
@@ -88,13 +89,14 @@ class Array {
   size_t size() const { return n_; }
 
   void upload(const T* from, size_t n, size_t at = 0) {
+    if (n == 0) return;
 #ifdef WITH_CUDA
     if (cuda_) {
       CUDA_CHECK(cudaMemcpy(data_ + at, from, n * sizeof(T), cudaMemcpyHostToDevice));
       return;
     }
 #endif
-    if (n) memcpy(data_ + at, from, n * sizeof(T));
+    memcpy(data_ + at, from, n * sizeof(T));
   }
   void download(T* to, size_t n, size_t at = 0) const {
 #ifdef WITH_CUDA
@@ -465,7 +467,8 @@ struct DropoutBackward {
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// Tree attention: the portable text. Shapes and structs are in cpu.h, beside the twin.
+// Tree attention: the portable text. Shapes and structs are in cpu.h, beside the twin; the GPU's kernels, of which this
+// text is version 1, are in cuda/attention.cuh and cuda/attention_backward.cuh.
 
 // Row r of this operation: the keys and values of pass row r into the cache.
 template <class T, class S>
@@ -609,9 +612,28 @@ struct ReadCacheGradient {
   }
 };
 
-// weights: scratch (R, H, most keys), used by the portable text alone.
+// Numbers of scratch that attention() asks for, for passes of up to `rows` rows: the portable text keeps its weights
+// there, a GPU that decodes the states of its chunks (cuda/attention.cuh); others need none.
+template <class T>
+size_t attention_scratch_size(int rows, int n_head, int head_size, int slots, bool training, bool cuda) {
+  if (!std::is_same<T, float>::value) return size_t(rows) * n_head * slots;
+#ifdef WITH_CUDA
+  if (cuda && !training) return attention_scratch(rows, n_head, head_size, slots);
+#endif
+  return (void)head_size, (void)training, (void)cuda, 0;
+}
+
+// Whether what is left to a GPU has raw kernels: in float.
+template <class T>
+#ifdef WITH_CUDA
+constexpr bool kRawKernels = std::is_same<T, float>::value;
+#else
+constexpr bool kRawKernels = false;
+#endif
+
+// scratch: attention_scratch_size() numbers, zero at first; for the portable text, weights (R, H, most keys).
 template <class T, class S>
-void attention(const Team& team, const Attention<T, S>& s, T* weights, int most) {
+void attention(const Team& team, const Attention<T, S>& s, T* scratch, int most) {
   if constexpr (std::is_same<T, float>::value) {
     if (!team.cuda) {
       attention_twin(team, s);
@@ -620,7 +642,8 @@ void attention(const Team& team, const Attention<T, S>& s, T* weights, int most)
     }
   }
   launch(team, s.forest.rows, WriteCache<T, S>{s});
-  launch(team, s.forest.rows * s.n_head, AttentionForward<T, S>{s, weights, most});
+  if constexpr (kRawKernels<T>) attention_cuda(s, scratch);
+  else launch(team, s.forest.rows * s.n_head, AttentionForward<T, S>{s, scratch, most});
 }
 
 // The matmul that makes what attention reads. Where one tree decodes, and every thread has as many heads, each makes
@@ -644,19 +667,21 @@ void matmul_qkv(const Team& team, const Matmul<T, W>& s, const AddBias<T>& bias,
   team.wait();
 }
 
-// p, ds: scratch (R, H, most keys) each, used by the portable text alone.
+// p, ds: scratch (R, H, most keys) each, where the portable text runs; on a GPU p is (R, H), and ds is not used.
 template <class T>
 void attention_backward(const Team& team, const AttentionBackward<T>& b, T* p, T* ds, int most) {
   const Forest& f = b.forward.forest;
-  bool twin = false;
+  bool done = false;
   if constexpr (std::is_same<T, float>::value) {
     if (!team.cuda) {
       attention_backward_twin(team, b);
       team.wait();
-      twin = true;
+      done = true;
     }
   }
-  if (!twin) {
+  if constexpr (kRawKernels<T>) {
+    if (!done) attention_backward_cuda(b, p);
+  } else if (!done) {
     launch(team, f.rows * b.forward.n_head, AttentionBackwardQueries<T>{b, p, ds, most});
     launch(team, f.roots * b.forward.n_kv_head * most, AttentionBackwardKeys<T>{b, p, ds, most});
   }

@@ -217,7 +217,7 @@ struct Activations {
   Array<T> x, norm_1, mean_1, rstd_1, qkv, att, log_sum, mid, norm_2, mean_2, rstd_2, pre, act;
   Array<S> k, v;
   Array<T> norm_f, mean_f, rstd_f, logits;
-  Array<T> weights;  // attention's scratch, where the portable text runs
+  Array<T> attention_scratch;
 
   Activations() = default;
   Activations(const Config& c, int rows, int slot_count, bool keep_layers, int threads, bool cuda)
@@ -238,7 +238,8 @@ struct Activations {
       mean_1 = make(L * R), rstd_1 = make(L * R), mean_2 = make(L * R), rstd_2 = make(L * R);
       mean_f = make(R), rstd_f = make(R), log_sum = make(L * R * c.n_head);
     }
-    if (cuda || !std::is_same<T, float>::value) weights = make(R * c.n_head * slots);
+    if (const size_t n = attention_scratch_size<T>(rows, c.n_head, D, slots, keep_layers, cuda))
+      attention_scratch = make(n);
     rows_ = R, head_size_ = D, n_head_ = c.n_head;
   }
   Layer layer(int l) const {
@@ -331,7 +332,7 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
       launch(team, R, WriteCache<T, S>{heads});
       return;
     }
-    attention(team, heads, a.weights.data(), a.slots);
+    attention(team, heads, a.attention_scratch.data(), a.slots);
     matmul(team, R, Matmul<T, W>{s.att, a.C, packed.proj.forward, s.mid, a.C},
            JoinResidual<T>{s.x, s.mid, a.C, C, plain.proj_bias, dropout_at(dropout, l, kDropProjection)});
     team.wait();
@@ -361,7 +362,7 @@ template <class T>
 struct Gradients {
   Array<T> stream, norm, branch, qkv, att;  // (R, C), (R, C), (R, C), (R, Q), (R, C)
   Array<T> k, v;                            // (n_kv_head, slots, pad16(D)): of one layer, or of all
-  Array<T> p, ds;                           // attention's scratch, where the portable text runs
+  Array<T> p, ds;                           // attention's scratch: attention_backward() says what it needs
   size_t kv_layer = 0;
   bool past_gradients = false;
 
@@ -373,7 +374,8 @@ struct Gradients {
     qkv = make(R * a.Q), att = make(R * a.C);
     kv_layer = a.v_layer;
     k = make((keep_past ? c.n_layer : 1) * kv_layer), v = make((keep_past ? c.n_layer : 1) * kv_layer);
-    if (cuda || !std::is_same<T, float>::value) p = make(R * c.n_head * a.slots), ds = make(R * c.n_head * a.slots);
+    if (!std::is_same<T, float>::value) p = make(R * c.n_head * a.slots), ds = make(R * c.n_head * a.slots);
+    else if (cuda) p = make(R * c.n_head);
   }
 };
 

@@ -1,0 +1,233 @@
+// cuda/attention_backward.cuh: the gradient of tree attention on a GPU.
+//
+// The formulas stand in cpu.h, at attention_backward_twin; P is made again from the scores and log_sum, and nothing as
+// large as a row's keys goes to memory (version 1, the portable text in kernels.cuh, keeps P and dS there). Two
+// kernels: for dQ a block has queries, and keys come by; for dK and dV a block has keys, and queries come by. Every sum
+// runs in the order of the portable text, and has its bits. Words and tiles are those of attention.cuh.
+#pragma once
+
+#include "attention.cuh"
+
+namespace nanospec {
+
+template <int W>
+constexpr int kBackwardPairs = W > 96 ? 2 : 4;  // of a warp: what shared memory has room for
+
+// P (dropped out) and dS of a pair and a key.
+struct WeightGradient {
+  float p, ds;
+};
+__device__ __forceinline__ WeightGradient weight_gradient(float score, float dp, float scale, float keep, float log_sum,
+                                                          float delta) {
+  const float weight = exp(score * scale - log_sum);
+  return {weight * keep, weight * (dp * keep - delta) * scale};
+}
+
+template <int W>
+struct QueriesMemory {
+  static constexpr int pairs = kBackwardPairs<W> * kAttentionWarps;
+  alignas(16) float q[pairs][W], dout[pairs][W];
+  alignas(16) float ds[pairs][kTileKeys];
+  KeyTile<W> tile;
+  Pair pair[pairs];
+};
+
+// The queries' part of dqkv, and delta (R, H) = dO O for the other kernel. Blocks, tiles and bytes as in the forward
+// kernel, one block for all of a row's keys; dO and O are read too, and dQ is written: once.
+// Budget: 112 registers, 42688 bytes shared.
+template <int W>
+__global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
+    attention_queries_kernel(AttentionBackward<float> b, float* delta) {
+  constexpr int P = kBackwardPairs<W>, C = W / kLanes;
+  auto& memory = shared<QueriesMemory<W>>();
+  const Attention<float>& s = b.forward;
+  const Forest& f = s.forest;
+  const int lane = threadIdx.x % kLanes, mine = threadIdx.x / kLanes * P, D = s.head_size, kv_head = blockIdx.y;
+  const PairTile its = pair_tile(f, s.queries(), P * kAttentionWarps, gridDim.x - 1 - blockIdx.x);
+  if (its.count == 0) return;
+  const Root root = root_at(f, its.root);
+
+  int row[P];
+  float own_delta[P], log_sum[P];
+  Sums<C> dq[P];
+  UNROLL
+  for (int p = 0; p < P; p++) {
+    const Pair pair = pair_of(its, root, kv_head, s.queries(), mine + p);
+    row[p] = pair.row;
+    if (lane == 0) memory.pair[mine + p] = pair;
+    UNROLL
+    for (int i = 0; i < C; i++) dq[p].sum[i] = 0;
+    own_delta[p] = log_sum[p] = 0;
+    if (pair.row < 0) continue;
+    const size_t at = size_t(pair.row) * s.out_row + pair.head * D;
+    const size_t item = size_t(pair.row) * s.n_head + pair.head;
+    const float *out = s.out + at, *dout = b.dout + at;
+    load_row<W>(memory.q[mine + p], s.qkv + size_t(pair.row) * s.qkv_row + pair.head * D, D);
+    load_row<W>(memory.dout[mine + p], dout, D);
+    own_delta[p] = Warp{}.sum<float>(D, [=](int d) { return dout[d] * out[d]; });
+    log_sum[p] = s.log_sum[item];
+    if (lane == 0) delta[item] = own_delta[p];
+  }
+  clear_edge(memory.tile, D);
+
+  const int last_row = root.first + (its.begin + its.count - 1) / s.queries();
+  for (int j = 0; j <= root.past + last_row - root.first; j += kTileKeys) {
+    const Sight key = sight(f, root, j + lane);
+    unsigned seen[P];
+    const bool any = look(seen, row, key);
+    if (!__syncthreads_or(any)) continue;  // and everyone is done with the tile before
+    load_tile(memory.tile, s.cache, kv_head, root.slot + j);
+    __syncthreads();
+    if (!any) continue;
+    const KeyTile<W>& tile = memory.tile;
+    float score[P], dp[P];
+    dot<P, W>(score, memory.q + mine, D, [&](int d) { return tile.k[d][lane]; });
+    dot<P, W>(dp, memory.dout + mine, D, [&](int d) { return tile.v[lane][d]; });
+    ROLLED
+    for (int p = 0; p < P; p++) {
+      const Pair one = memory.pair[mine + p];
+      memory.ds[mine + p][lane] = s.keep(one.row, one.head, key.position);
+    }
+    UNROLL
+    for (int p = 0; p < P; p++) {
+      float& ds = memory.ds[mine + p][lane];
+      const bool is = seen[p] >> lane & 1;
+      ds = is ? weight_gradient(score[p], dp[p], s.scale(), ds, log_sum[p], own_delta[p]).ds : 0.0f;
+    }
+    __syncwarp();
+    add_keys<P, C>(dq, memory.ds + mine, seen, all_whole(seen, row),
+                   [&](int k, int i) { return tile.k[i * kLanes + lane][k]; });
+    __syncwarp();
+  }
+  UNROLL
+  for (int p = 0; p < P; p++) {
+    if (row[p] < 0) continue;
+    float* to = b.dqkv + size_t(row[p]) * s.qkv_row + memory.pair[mine + p].head * D;
+    UNROLL
+    for (int i = 0; i < C; i++)
+      if (i * kLanes + lane < D) to[i * kLanes + lane] = dq[p].sum[i];
+  }
+}
+
+template <int W>
+struct KeysMemory {
+  static constexpr int pairs = kBackwardPairs<W> * kAttentionWarps;
+  alignas(16) float q[pairs][W], dout[pairs][W];
+  alignas(16) float p[pairs][kTileKeys], ds[pairs][kTileKeys];
+  unsigned seen[pairs];
+  KeyTile<W> tile;
+};
+
+// dk, dv of every slot, added into: from q, dO, log_sum and delta of the rows that see it.
+//
+// Block (tile of 32 slots, key/value head): the keys and values stay in shared memory, and the rows that may see one of
+// them come by in tiles, head after head. Each warp makes P and dS of its own rows, lanes over slots; then it adds up
+// its own eight slots over all rows of the tile, lanes over columns, in registers: 2 shared loads for 8 multiply-adds.
+// A slot is one block's, so nothing is added by two. Tiles of rows that see none of the slots are not read.
+// Bytes: K, V once, dK, dV read and written once; q and dO once for every 32 slots that their rows see (through L2).
+// Budget: 160 registers, 43680 bytes shared.
+template <int W>
+__global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
+    attention_keys_kernel(AttentionBackward<float> b, const float* delta) {
+  constexpr int P = kBackwardPairs<W>, C = W / kLanes, rows = P * kAttentionWarps, own = kTileKeys / kAttentionWarps;
+  auto& memory = shared<KeysMemory<W>>();
+  const Attention<float>& s = b.forward;
+  const Forest& f = s.forest;
+  const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes, mine = warp * P, D = s.head_size;
+  const int slot = blockIdx.x * kTileKeys, kv_head = blockIdx.y;
+  Root root{0, 0, 0, 0};
+  for (int r = 0; r < f.roots; r++) {
+    const Root one = root_at(f, r);
+    if (slot >= one.slot && slot < one.slot + one.past + one.last - one.first) root = one;
+  }
+  if (root.last == root.first) return;
+  const int j = slot - root.slot, real = smaller(kTileKeys, root.past + root.last - root.first - j);
+  const Sight key = sight(f, root, j + lane);
+  const int from = j < root.past ? root.first : root.first + j - root.past;
+  int to = smaller(key.to, root.last);
+  for (int half = kLanes / 2; half > 0; half /= 2) to = larger(to, __shfl_xor_sync(kEveryLane, to, half));
+
+  load_tile(memory.tile, s.cache, kv_head, slot);
+  clear_edge(memory.tile, D);
+  float dk[own][C], dv[own][C];
+  float *dk_at = b.dk + b.at(kv_head, slot + warp * own), *dv_at = b.dv + b.at(kv_head, slot + warp * own);
+  const auto each_own = [&](auto&& act) {
+    UNROLL
+    for (int k = 0; k < own; k++) UNROLL
+    for (int i = 0; i < C; i++)
+      act(dk[k][i], dv[k][i], size_t(k) * pad16(D) + i * kLanes + lane, warp * own + k < real && i * kLanes + lane < D);
+  };
+  each_own([&](float& k, float& v, size_t at, bool is) { k = is ? dk_at[at] : 0.0f, v = is ? dv_at[at] : 0.0f; });
+
+  for (int head = kv_head * s.queries(); head < (kv_head + 1) * s.queries(); head++)
+    for (int first = from + mine; first < to + mine; first += rows) {
+      int row[P];
+      unsigned seen[P];
+      UNROLL
+      for (int p = 0; p < P; p++) row[p] = first + p < to ? first + p : -1;
+      const bool any = look(seen, row, key);
+      if (!__syncthreads_or(any)) continue;  // and everyone is done with the rows before, and the tile is there
+      UNROLL
+      for (int p = 0; p < P; p++) {
+        if (lane == 0) memory.seen[mine + p] = seen[p];
+        if (!seen[p]) continue;
+        load_row<W>(memory.q[mine + p], s.qkv + size_t(row[p]) * s.qkv_row + head * D, D);
+        load_row<W>(memory.dout[mine + p], b.dout + size_t(row[p]) * s.out_row + head * D, D);
+      }
+      __syncwarp();
+      if (any) {
+        const KeyTile<W>& tile = memory.tile;
+        float score[P], dp[P];
+        dot<P, W>(score, memory.q + mine, D, [&](int d) { return tile.k[d][lane]; });
+        dot<P, W>(dp, memory.dout + mine, D, [&](int d) { return tile.v[lane][d]; });
+        ROLLED
+        for (int p = 0; p < P; p++) memory.p[mine + p][lane] = s.keep(first + p, head, key.position);
+        UNROLL
+        for (int p = 0; p < P; p++) {
+          WeightGradient g{0, 0};
+          if (seen[p] >> lane & 1) {
+            const size_t item = size_t(row[p]) * s.n_head + head;
+            g = weight_gradient(score[p], dp[p], s.scale(), memory.p[mine + p][lane], s.log_sum[item], delta[item]);
+          }
+          memory.p[mine + p][lane] = g.p, memory.ds[mine + p][lane] = g.ds;
+        }
+      }
+      __syncthreads();
+      ROLLED
+      for (int r = 0; r < rows; r++) {
+        if (!(memory.seen[r] >> (warp * own) & 0xffu)) continue;
+        float4 p[own / 4], ds[own / 4];
+        UNROLL
+        for (int k = 0; k < own / 4; k++) {
+          p[k] = *reinterpret_cast<const float4*>(&memory.p[r][warp * own + 4 * k]);
+          ds[k] = *reinterpret_cast<const float4*>(&memory.ds[r][warp * own + 4 * k]);
+        }
+        UNROLL
+        for (int i = 0; i < C; i++) {
+          const float q = memory.q[r][i * kLanes + lane], dout = memory.dout[r][i * kLanes + lane];
+          UNROLL
+          for (int k = 0; k < own; k++) {
+            dk[k][i] = fused(number_of(ds[k / 4], k % 4), q, dk[k][i]);
+            dv[k][i] = fused(number_of(p[k / 4], k % 4), dout, dv[k][i]);
+          }
+        }
+      }
+    }
+  each_own([&](float& k, float& v, size_t at, bool is) {
+    if (is) dk_at[at] = k, dv_at[at] = v;
+  });
+}
+
+// delta: scratch (R, H).
+inline void attention_backward_cuda(const AttentionBackward<float>& b, float* delta) {
+  const Attention<float>& s = b.forward;
+  if (s.forest.rows == 0) return;
+  with_columns(s.head_size, [&](auto columns) {
+    constexpr int W = decltype(columns)::value;
+    const int tiles = most_pair_tiles(s.forest, s.queries(), kBackwardPairs<W> * kAttentionWarps);
+    start(attention_queries_kernel<W>, dim3(tiles, s.n_kv_head), kAttentionThreads, b, delta);
+    start(attention_keys_kernel<W>, dim3(s.cache.slots / kTileKeys, s.n_kv_head), kAttentionThreads, b, delta);
+  });
+}
+
+}  // namespace nanospec

@@ -1,0 +1,248 @@
+// cuda/attention_tile.cuh: what the kernels of tree attention share, forward and backward.
+//
+// The unit of work is a pair: a row and one of the query heads that share a key/value head. A row's keys lie in its
+// root's slots, `past` of them first, then one of each row of the pass: slot past + i is row first + i. Slots are read
+// in tiles of 32, a lane each, and a row sees those of its past and of its ancestors; what it sees comes, slot by slot,
+// in order of position, one key for each position from 0 to its own. The cache's slots are a multiple of 64.
+//
+// In order: roots, who sees a key, pairs; a tile of keys and values in shared memory; products over the tile's lanes.
+#pragma once
+
+#include <climits>
+
+#include "../cpu.h"
+#include "machine.cuh"
+
+// A loop that stays one: unrolled, it would ask for more registers than its speed is worth.
+#ifdef __CUDACC__
+#define ROLLED _Pragma("unroll 1")
+#else
+#define ROLLED
+#endif
+
+namespace nanospec {
+
+constexpr int kTileKeys = 32;
+constexpr int kAttentionWarps = 4, kAttentionThreads = kAttentionWarps * kLanes;
+constexpr int kBlocksAtLeast = 3;  // on one SM: what the registers are shared out for
+constexpr unsigned kEveryLane = 0xffffffffu;
+
+// Rows and slots of one root.
+struct Root {
+  int first, last, past, slot;  // its rows: first .. last - 1; its slots begin at `slot`
+};
+__device__ inline Root root_at(const Forest& f, int root) {
+  return {f.first_row[root], f.first_row[root + 1], f.past[root], f.first_slot[root]};
+}
+
+// Which rows of the root see its slot j: from .. to - 1. And the position of the key there.
+struct Sight {
+  int from, to, position;
+  __device__ bool of(int row) const { return row >= from && row < to; }
+};
+__device__ inline Sight sight(const Forest& f, const Root& root, int j) {
+  const int row = root.first + j - root.past;
+  if (j < root.past) return {0, INT_MAX, j};
+  if (row >= root.last) return {0, 0, 0};
+  return {row, f.end[row], root.past + f.depth[row]};
+}
+
+// The tile-th tile of `most` pairs, where tiles do not cross roots: the root's pairs begin .. begin + count - 1, row
+// after row, a row's heads side by side. Count is 0 behind the last tile.
+struct PairTile {
+  int root, begin, count;
+};
+__device__ inline PairTile pair_tile(const Forest& f, int queries, int most, int tile) {
+  for (int root = 0; root < f.roots; root++) {
+    const int pairs = (f.first_row[root + 1] - f.first_row[root]) * queries, tiles = (pairs + most - 1) / most;
+    if (tile < tiles) return {root, tile * most, smaller(most, pairs - tile * most)};
+    tile -= tiles;
+  }
+  return {0, 0, 0};
+}
+inline int most_pair_tiles(const Forest& f, int queries, int most) {
+  return smaller(f.rows * queries, (f.rows * queries + most - 1) / most + f.roots - 1);
+}
+
+// One of the pairs of a tile: its row is -1, which sees nothing, where the tile has no such pair.
+struct Pair {
+  int row, head;
+};
+__device__ inline Pair pair_of(const PairTile& tile, const Root& root, int kv_head, int queries, int i) {
+  const int at = tile.begin + i;
+  return {i < tile.count ? root.first + at / queries : -1, kv_head * queries + at % queries};
+}
+
+// Keys and values of 32 slots as floats, W columns: the head size rounded up to a multiple of 32. Lanes may run over
+// slots or over columns, in both: neighbours along either lie in different banks. Columns from D to the next multiple
+// of 4 are zero, so that dot products may take four at a time; those beyond are never set.
+template <int W>
+struct KeyTile {
+  float k[W][kTileKeys + 1];
+  float v[kTileKeys][W + 1];
+};
+
+// Sixteen bytes of the cache in one load.
+__device__ __forceinline__ uint4 load_sixteen(const void* at) {
+#ifdef __CUDACC__
+  return *static_cast<const uint4*>(at);
+#else
+  uint4 bytes;
+  memcpy(&bytes, at, sizeof bytes);
+  return bytes;
+#endif
+}
+// They are four lanes of one number (float) or two (bf16, the first in the lower half), as kTogether says.
+__device__ __forceinline__ float lane_number(uint32_t lane, int, float) { return bits_as<float>(lane); }
+__device__ __forceinline__ float lane_number(uint32_t lane, int n, bf16) {
+  return bits_as<float>(n == 0 ? lane << 16 : lane & 0xffff0000u);
+}
+__device__ __forceinline__ uint32_t lane_of(const uint4& four, int i) {
+  return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
+}
+__device__ __forceinline__ float number_of(const float4& four, int i) {
+  return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
+}
+
+// The 32 slots from `slot` on, by all threads of the block; up to eight of a thread's loads are under way at once.
+// One turn of the 128 threads is 16 steps of N columns of all keys, or 16 N slots of 32 columns of the values.
+template <int W, class S>
+__device__ __forceinline__ void load_tile(KeyTile<W>& to, const KeyValues<S>& cache, int head, int slot) {
+  constexpr int N = kTogether<S>, turns = W / (16 * N), few = turns > 4 ? turns / 2 : turns;
+  static_assert(kAttentionThreads == 128 && turns % few == 0, "the loads come out even");
+  const int D = cache.head_size, quad = threadIdx.x % 8 * 4, step = threadIdx.x / 8 * N;
+  const S *k_from = cache.key(head, slot + quad, step), *v_from = cache.value(head, slot + step, quad);
+  ROLLED
+  for (int first = 0; first < turns; first += few) {
+    uint4 k[few] = {}, v[few] = {};
+    UNROLL
+    for (int i = 0; i < few; i++) {
+      const int d = (first + i) * 16 * N, column = (first + i) / (2 / N) * 32, row = (first + i) % (2 / N) * 16;
+      if (step + d < D) k[i] = load_sixteen(k_from + d * 16);
+      if (quad + column < D) v[i] = load_sixteen(v_from + row * pad16(D) + column * N);
+    }
+    UNROLL
+    for (int i = 0; i < few; i++) {
+      const int d = (first + i) * 16 * N, column = (first + i) / (2 / N) * 32, row = (first + i) % (2 / N) * 16;
+      float *k_to = &to.k[step + d][quad], *v_to = &to.v[step + row][quad + column];
+      UNROLL
+      for (int e = 0; e < 4; e++) UNROLL
+      for (int n = 0; n < N; n++) {
+        if (step + d + n < D) k_to[n * (kTileKeys + 1) + e] = lane_number(lane_of(k[i], e), n, S());
+        if (quad + column + e < D) v_to[n * (W + 1) + e] = lane_number(lane_of(v[i], e), n, S());
+      }
+    }
+  }
+}
+template <int W>
+__device__ inline void clear_edge(KeyTile<W>& tile, int D) {
+  if (threadIdx.x < kTileKeys)
+    for (int d = D; d % 4 != 0; d++) tile.k[d][threadIdx.x] = tile.v[threadIdx.x][d] = 0;
+}
+// One row's head (D) into shared memory (W), by a warp.
+template <int W>
+__device__ inline void load_row(float* to, const float* from, int D) {
+  UNROLL
+  for (int i = 0; i < W / kLanes; i++) {
+    const int d = i * kLanes + threadIdx.x % kLanes;
+    to[d] = d < D ? from[d] : 0.0f;
+  }
+}
+
+// sum[p] = x[p] (D) times the column of this lane, number(d): one serial sum over d, as the portable text's.
+template <int P, int W, class F>
+__device__ __forceinline__ void dot(float (&sum)[P], const float (*x)[W], int D, F number) {
+  UNROLL
+  for (int p = 0; p < P; p++) sum[p] = 0;
+  ROLLED
+  for (int d = 0; d < D; d += 4) {
+    float4 four[P];
+    UNROLL
+    for (int p = 0; p < P; p++) four[p] = *reinterpret_cast<const float4*>(&x[p][d]);
+    UNROLL
+    for (int e = 0; e < 4; e++) {
+      const float y = number(d + e);
+      UNROLL
+      for (int p = 0; p < P; p++) sum[p] = fused(number_of(four[p], e), y, sum[p]);
+    }
+  }
+}
+
+// sum[i]: of column 32 i + lane.
+template <int C>
+struct Sums {
+  float sum[C];
+};
+// to[p].sum[i] += weight[p][key] number(key, i) over the keys in run[p], a bit each, in ascending order. What is not in
+// a run is not touched, be it NaN. `whole`: all are in all runs that count.
+template <int P, int C, class To, class F>
+__device__ __forceinline__ void add_keys(To (&to)[P], const float (*weight)[kTileKeys], const unsigned (&run)[P],
+                                         bool whole, F number) {
+  if (whole) {
+    ROLLED
+    for (int key = 0; key < kTileKeys; key += 4) {
+      float4 four[P];
+      UNROLL
+      for (int p = 0; p < P; p++) four[p] = *reinterpret_cast<const float4*>(&weight[p][key]);
+      UNROLL
+      for (int e = 0; e < 4; e++) UNROLL
+      for (int i = 0; i < C; i++) {
+        const float y = number(key + e, i);
+        UNROLL
+        for (int p = 0; p < P; p++) to[p].sum[i] = fused(number_of(four[p], e), y, to[p].sum[i]);
+      }
+    }
+    return;
+  }
+  unsigned keys = 0;
+  UNROLL
+  for (int p = 0; p < P; p++) keys |= run[p];
+  for (; keys; keys &= keys - 1) {
+    const int key = __ffs(keys) - 1;
+    float y[C];
+    UNROLL
+    for (int i = 0; i < C; i++) y[i] = number(key, i);
+    UNROLL
+    for (int p = 0; p < P; p++) {
+      if (!(run[p] >> key & 1)) continue;
+      UNROLL
+      for (int i = 0; i < C; i++) to[p].sum[i] = fused(weight[p][key], y[i], to[p].sum[i]);
+    }
+  }
+}
+
+// Which of the tile's keys each pair of the warp sees, a bit each; returns whether any is seen.
+template <int P>
+__device__ __forceinline__ bool look(unsigned (&seen)[P], const int (&row)[P], const Sight& key) {
+  unsigned any = 0;
+  UNROLL
+  for (int p = 0; p < P; p++) any |= seen[p] = __ballot_sync(kEveryLane, key.of(row[p]));
+  return any != 0;
+}
+template <int P>
+__device__ __forceinline__ bool all_whole(const unsigned (&run)[P], const int (&row)[P]) {
+  bool whole = true;
+  UNROLL
+  for (int p = 0; p < P; p++) whole = whole && (run[p] == kEveryLane || row[p] < 0);
+  return whole;
+}
+
+// Calls f with the head size rounded up to 32, 64, 96 or 128 columns, as a constant. Throws std::runtime_error.
+template <class F>
+void with_columns(int head_size, F&& f) {
+  switch ((head_size + kLanes - 1) / kLanes) {
+    case 1:
+      return f(std::integral_constant<int, 32>());
+    case 2:
+      return f(std::integral_constant<int, 64>());
+    case 3:
+      return f(std::integral_constant<int, 96>());
+    case 4:
+      return f(std::integral_constant<int, 128>());
+    default:
+      throw std::runtime_error("heads of " + std::to_string(head_size) +
+                               " channels: the CUDA attention takes up to 128: use --device cpu, or more heads");
+  }
+}
+
+}  // namespace nanospec
