@@ -452,6 +452,9 @@ template <class W>
 struct Panels {
   W* data = nullptr;
   int k = 0, n = 0;
+  // Where a library multiplies, there are no panels: the weight as it is stored, (k, n) at k * k_stride + n * n_stride.
+  const W* stored = nullptr;
+  size_t k_stride = 0, n_stride = 0;
   HD int lines() const { return (k + kTogether<W> - 1) / kTogether<W>; }  // steps of k, those side by side being one
   HD size_t size() const { return size_t(lines()) * kTogether<W> * pad16(n); }
   HD int width(int column) const { return smaller(kPanel, pad16(n) - column / kPanel * kPanel); }

@@ -23,7 +23,9 @@
 #include "cpu.h"
 #ifdef WITH_CUDA
 #include "cuda/attention_backward.cuh"
+#include "cuda/blas.cuh"
 #include "cuda/machine.cuh"
+#include "cuda/train.cuh"
 #endif
 
 namespace nanospec {
@@ -48,6 +50,15 @@ inline bool choose_cuda(const std::string& device) {
   return device != "cpu" && cuda_available();
 }
 
+// The most bytes of the GPU's memory that this program has held.
+inline size_t most_device_bytes() {
+#ifdef WITH_CUDA
+  return device_bytes.most;
+#else
+  return 0;
+#endif
+}
+
 // Owns n zeroed numbers in the memory of the CPU or the GPU. Throws std::bad_alloc (CPU), std::runtime_error (GPU).
 template <class T>
 class Array {
@@ -65,6 +76,7 @@ class Array {
         throw std::runtime_error("out of memory on the GPU: " + std::to_string(bytes) + " bytes asked, " +
                                  std::to_string(free) + " free: use a smaller model or batch, or --device cpu");
       }
+      device_bytes.add(bytes);
       CUDA_CHECK(cudaMemset(data_, 0, bytes));
       return;
     }
@@ -79,6 +91,7 @@ class Array {
   ~Array() {
 #ifdef WITH_CUDA
     if (cuda_) {
+      if (data_) device_bytes.now -= larger(n_, size_t(1)) * sizeof(T);
       cudaFree(data_);
       return;
     }
@@ -128,6 +141,9 @@ __global__ void row_kernel(Op op, int rows) {
 #endif
 
 // op(group, row) for each row; when it returns to a thread, every row is done.
+// On a GPU a warp a row is good for rows of up to some thousand numbers, where there are thousands of them: norms,
+// embedding, the optimizer's pieces. Neighbouring lanes read neighbouring numbers, and what a row is read for again is
+// in L1. What is shaped otherwise has a kernel in cuda/.
 template <class Op>
 void launch(const Team& team, int rows, const Op& op) {
   if (rows <= 0) return;
@@ -154,11 +170,42 @@ struct WholeRow {
   }
 };
 
-// The column operation that does nothing.
+// The same on a GPU: a row of this operation is 128 columns of one. A pass may have fewer rows than the GPU has room
+// for warps, and a warp goes through a long row serially.
+template <class Op>
+struct Strips {
+  Op op;
+  int columns;
+  static constexpr int width = 4 * kLanes;
+  HD int each() const { return (columns + width - 1) / width; }
+  template <class G>
+  HD void operator()(const G& g, int item) const {
+    const int begin = item % each() * width;
+    op(g, item / each(), begin, smaller(columns, begin + width));
+  }
+};
+
+// The column operation that does nothing; and whether one would.
 struct Nothing {
   template <class G>
   HD void operator()(const G&, int, int, int) const {}
 };
+template <class Op>
+bool idle(const Op&) {
+  return std::is_same<Op, Nothing>::value;
+}
+
+// A column operation over whole rows.
+template <class Op>
+void launch_columns(const Team& team, int rows, int columns, const Op& op) {
+  if (!team.cuda) {
+    launch(team, rows, WholeRow<Op>{op, columns});
+    return;
+  }
+  if (idle(op)) return;
+  const Strips<Op> strips{op, columns};
+  launch(team, rows * strips.each(), strips);
+}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Matmul
@@ -216,6 +263,16 @@ void matmul(const Team& team, int rows, const Matmul<T, W>& s, const After& afte
       return;
     }
   }
+#ifdef WITH_CUDA
+  if constexpr (std::is_same<T, float>::value && std::is_same<W, float>::value) {
+    if (s.w.stored) {  // training: by cuBLAS
+      gemm(rows, s.w.n, s.w.k, {s.x, size_t(s.x_row), 1}, {s.w.stored, s.w.k_stride, s.w.n_stride}, s.out, s.out_row,
+           false);
+      launch_columns(team, rows, s.w.n, after);
+      return;
+    }
+  }
+#endif
   launch(team, rows, s);
   if constexpr (!std::is_same<After, Nothing>::value) launch(team, rows, WholeRow<After>{after, s.w.n});
 }
@@ -246,6 +303,10 @@ void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {
       matmul_gradient_twin(team, s.rows, s.inputs, s.outputs, s.x, s.x_row, s.dy, s.dy_row, s.dw);
       return;
     }
+#ifdef WITH_CUDA
+    gemm(s.inputs, s.outputs, s.rows, {s.x, 1, size_t(s.x_row)}, {s.dy, size_t(s.dy_row), 1}, s.dw, s.outputs, true);
+    return;
+#endif
   }
   launch(team, s.inputs, s);
 }
@@ -384,6 +445,51 @@ struct ColumnSum {
   }
 };
 
+// The three sums over rows above. On a GPU they have kernels of their own: 32 columns a warp are few warps.
+
+template <class Op>
+void launch_chunks(const Team& team, int columns, const Op& op) {
+  launch(team, (columns + kChunk - 1) / kChunk, op);
+}
+template <class T>
+void norm_weights(const Team& team, const LayerNormWeights<T>& s) {
+#ifdef WITH_CUDA
+  if constexpr (std::is_same<T, float>::value) {
+    if (team.cuda) {
+      sum_columns(NormTerm{s.dy, s.x, s.mean, s.rstd, s.y_row, s.x_row}, s.rows, s.channels, s.dweight, s.dbias);
+      return;
+    }
+  }
+#endif
+  launch_chunks(team, s.channels, s);
+}
+template <class T>
+void column_sum(const Team& team, const ColumnSum<T>& s) {
+#ifdef WITH_CUDA
+  if constexpr (std::is_same<T, float>::value) {
+    if (team.cuda) {
+      sum_columns(GradientTerm{s.dy, s.y_row}, s.rows, s.columns, s.dbias);
+      return;
+    }
+  }
+#endif
+  launch_chunks(team, s.columns, s);
+}
+// order: scratch (2, rows), used on a GPU alone.
+template <class T>
+void embed_backward(const Team& team, const EmbedBackward<T>& s, int* order) {
+#ifdef WITH_CUDA
+  if constexpr (std::is_same<T, float>::value) {
+    if (team.cuda) {
+      embed_gradient(LookedUp{s.token, s.forest}, s.rows, s.dx, s.x_row, s.channels, s.dwte, s.dwpe, s.dropout, order);
+      return;
+    }
+  }
+#endif
+  (void)order;
+  launch_chunks(team, s.channels, s);
+}
+
 // Column operations: what follows a matmul on its fresh columns.
 
 template <class T>
@@ -399,6 +505,10 @@ struct AddBias {
     g.each(end - begin, [=](int c) { a[c] += b[c]; });
   }
 };
+template <class T>
+bool idle(const AddBias<T>& op) {
+  return !op.bias;
+}
 
 // pre += bias; act = GELU(pre) = pre Phi(pre), Phi the normal distribution function (Hendrycks, Gimpel 2016).
 template <class T>
@@ -459,10 +569,11 @@ struct DropoutBackward {
   int row_stride, channels;
   Dropout dropout;
   template <class G>
-  HD void operator()(const G& g, int row) const {
-    const T* a = d + size_t(row) * row_stride;
-    T* o = out + size_t(row) * row_stride;
-    g.each(channels, [=](int c) { o[c] = a[c] * dropout.keep<T>(uint64_t(row) * channels + c); });
+  HD void operator()(const G& g, int row, int begin, int end) const {
+    const T* a = d + size_t(row) * row_stride + begin;
+    T* o = out + size_t(row) * row_stride + begin;
+    const uint64_t first = uint64_t(row) * channels + begin;
+    g.each(end - begin, [=](int c) { o[c] = a[c] * dropout.keep<T>(first + c); });
   }
 };
 
@@ -738,18 +849,47 @@ struct CrossEntropy {
   }
 };
 
+template <class T>
+void loss_of_rows(const Team& team, int rows, const CrossEntropy<T>& s) {
+#ifdef WITH_CUDA
+  if constexpr (std::is_same<T, float>::value) {
+    if (team.cuda && s.vocab_size >= kLongRow) {
+      start(s.gradient ? cross_entropy<true> : cross_entropy<false>, rows, kLossThreads, s.logits, s.row_stride,
+            s.vocab_size, s.target, s.loss, s.scale);
+      return;
+    }
+  }
+#endif
+  launch(team, rows, s);
+}
+
 // One row: mean (1) = average of values (n).
 template <class T>
 struct Mean {
   const T* values;
   int n;
   T* mean;
+  HD void finish(T sum) const { *mean = sum / T(n); }
   template <class G>
   HD void operator()(const G& g, int) const {
     const T sum = g.template sum<T>(n, [=](int i) { return values[i]; });
-    g.each(1, [&](int) { *mean = sum / T(n); });
+    g.each(1, [&](int) { finish(sum); });
   }
 };
+
+// Mean or ClipFactor: an operation of one row, which sums `values` and ends with finish(sum).
+template <class T, template <class> class Op>
+void launch_sum(const Team& team, const Op<T>& op) {
+#ifdef WITH_CUDA
+  if constexpr (std::is_same<T, float>::value) {
+    if (team.cuda) {
+      start(long_sum<Op<T>>, 1, kSumThreads, op);
+      return;
+    }
+  }
+#endif
+  launch(team, 1, op);
+}
 
 template <class T>
 struct Zero {  // a row is a block of 4,096 numbers
@@ -763,6 +903,17 @@ struct Zero {  // a row is a block of 4,096 numbers
     g.each(int(smaller(size_t(block), n - size_t(row) * block)), [=](int i) { a[i] = T(0); });
   }
 };
+template <class T>
+void zero(const Team& team, T* data, size_t n) {
+#ifdef WITH_CUDA
+  if (team.cuda) {
+    CUDA_CHECK(cudaMemsetAsync(data, 0, n * sizeof(T), stream()));
+    return;
+  }
+#endif
+  const Zero<T> clear{data, n};
+  launch(team, clear.rows(), clear);
+}
 
 // A stretch of one tensor in the flat array of parameters: the optimizer's unit of work.
 struct Piece {
@@ -787,17 +938,19 @@ struct SumSquares {  // row: a piece
 // One row: norm (2) = the gradient's length, and the factor that clips it to `limit` (0: no clipping).
 template <class T>
 struct ClipFactor {
-  const T* sums;
+  const T* values;  // of the pieces: their sums of squares
   int n;
   T limit;
   T* norm;
+  HD void finish(T sum) const {
+    const T length = square_root(sum);
+    norm[0] = length;
+    norm[1] = limit > 0 && length > limit ? limit / (length + T(1e-6)) : T(1);
+  }
   template <class G>
   HD void operator()(const G& g, int) const {
-    const T length = square_root(g.template sum<T>(n, [=](int i) { return sums[i]; }));
-    g.each(1, [&](int) {
-      norm[0] = length;
-      norm[1] = limit > 0 && length > limit ? limit / (length + T(1e-6)) : T(1);
-    });
+    const T sum = g.template sum<T>(n, [=](int i) { return values[i]; });
+    g.each(1, [&](int) { finish(sum); });
   }
 };
 

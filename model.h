@@ -136,7 +136,15 @@ struct Weight {
         from(stored),
         k_stride(tied ? 1 : size_t(out)),
         n_stride(tied ? size_t(in) : 1) {}
+  // Instead of panels: both products read the parameters where they lie.
+  void use_stored() {
+    if constexpr (std::is_same<T, W>::value) {
+      forward.stored = transposed.stored = from;
+      forward.k_stride = transposed.n_stride = k_stride, forward.n_stride = transposed.k_stride = n_stride;
+    }
+  }
   void pack(const Team& team) const {
+    if (!forward.data) return;
     const Pack<T, W> straight{from, k_stride, n_stride, forward};
     launch(team, straight.rows(), straight);
     if (!transposed.data) return;
@@ -154,7 +162,8 @@ struct Weights {
   Tensors<const T> plain;  // embeddings, norms and biases are read as they are stored
   std::vector<Layer> layers;
   std::vector<Weight<T, W>> head;  // one: the embedding, tied
-  Array<W> memory;                 // all panels, in the order of their use, in one piece: huge pages pay
+  Array<W> memory;                 // all panels, in the order of their use, in one piece: huge pages pay; none where
+                                   // a GPU trains: cuBLAS wants no panels
 
   Weights() = default;
   // flat: the parameters, in the device's memory; read again at each pack().
@@ -164,6 +173,10 @@ struct Weights {
       layers.push_back({Weight<T, W>(layer.qkv, C, qkv, false), Weight<T, W>(layer.proj, C, C, false),
                         Weight<T, W>(layer.fc, C, 4 * C, false), Weight<T, W>(layer.fc_proj, 4 * C, C, false)});
     head.emplace_back(plain.wte, C, config.vocab_size, true);
+    if (training && cuda && std::is_same<T, float>::value && std::is_same<W, float>::value) {
+      for_each(*this, [](Weight<T, W>& weight) { weight.use_stored(); });
+      return;
+    }
     size_t size = 0;
     const auto place = [&](Panels<W>& panels) {  // called twice: to count, and to hand out
       if (memory.size()) panels.data = memory.data() + size;
@@ -363,6 +376,7 @@ struct Gradients {
   Array<T> stream, norm, branch, qkv, att;  // (R, C), (R, C), (R, C), (R, Q), (R, C)
   Array<T> k, v;                            // (n_kv_head, slots, pad16(D)): of one layer, or of all
   Array<T> p, ds;                           // attention's scratch: attention_backward() says what it needs
+  Array<int> order;                         // the embedding's: rows by what they looked up, on a GPU
   size_t kv_layer = 0;
   bool past_gradients = false;
 
@@ -374,21 +388,17 @@ struct Gradients {
     qkv = make(R * a.Q), att = make(R * a.C);
     kv_layer = a.v_layer;
     k = make((keep_past ? c.n_layer : 1) * kv_layer), v = make((keep_past ? c.n_layer : 1) * kv_layer);
+    if (cuda) order = Array<int>(2 * R, cuda);
     if (!std::is_same<T, float>::value) p = make(R * c.n_head * a.slots), ds = make(R * c.n_head * a.slots);
     else if (cuda) p = make(R * c.n_head);
   }
 };
 
-template <class Op>
-void launch_chunks(const Team& team, int columns, const Op& op) {
-  launch(team, (columns + kChunk - 1) / kChunk, op);
-}
-
 // The gradient through one LayerNorm: into its weights, and, past it, added to the stream's. (R, C) each.
 template <class T>
 void normalize_backward(const Team& team, int rows, const T* x, int x_row, int channels, const T* weight, const T* mean,
                         const T* rstd, const T* dy, T* dx, T* dweight, T* dbias) {
-  launch_chunks(team, channels, LayerNormWeights<T>{rows, x, x_row, channels, mean, rstd, dy, x_row, dweight, dbias});
+  norm_weights(team, LayerNormWeights<T>{rows, x, x_row, channels, mean, rstd, dy, x_row, dweight, dbias});
   launch(team, rows, LayerNormBackward<T>{x, x_row, channels, weight, mean, rstd, dy, x_row, dx});
 }
 
@@ -397,7 +407,7 @@ template <class T>
 void linear_backward(const Team& team, int rows, int in, int out, const T* x, int x_row, const T* dy, int dy_row, T* dw,
                      T* dbias) {
   matmul_gradient(team, MatmulGradient<T>{rows, in, out, x, x_row, dy, dy_row, dw});
-  if (dbias) launch_chunks(team, out, ColumnSum<T>{rows, out, dy, dy_row, dbias});
+  if (dbias) column_sum(team, ColumnSum<T>{rows, out, dy, dy_row, dbias});
 }
 
 // After a forward with a.logits turned into dlogits: adds every parameter's gradient to d. Every thread of the team
@@ -408,8 +418,7 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
   const Forest& forest = pass.forest;
   const int R = forest.rows, C = c.n_embd, F = 4 * C, Q = w.layers[0].qkv.forward.n;
   T *stream = g.stream.data(), *dnorm = g.norm.data();
-  const Zero<T> clear{stream, size_t(R) * a.C};
-  launch(team, clear.rows(), clear);
+  zero(team, stream, size_t(R) * a.C);
 
   matmul_gradient(team, MatmulGradient<T>{R, c.vocab_size, C, a.logits.data(), a.V, a.norm_f.data(), a.C, d.wte});
   matmul(team, R, Matmul<T, W>{a.logits.data(), a.V, w.head[0].transposed, dnorm, a.C});
@@ -420,7 +429,7 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
   // What flows into a branch that was dropped out on its way to the stream.
   const auto into_branch = [&](int l, int place) -> const T* {
     if (dropout.rate == 0) return stream;
-    launch(team, R, DropoutBackward<T>{stream, g.branch.data(), a.C, C, dropout_at(dropout, l, place)});
+    launch_columns(team, R, C, DropoutBackward<T>{stream, g.branch.data(), a.C, C, dropout_at(dropout, l, place)});
     return g.branch.data();
   };
   for (int l = c.n_layer - 1; l >= 0; l--) {
@@ -432,7 +441,7 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     // What the forward pass did not keep.
     launch(team, R, norm_1<T>(c, a, plain, s));
     launch(team, R, norm_2<T>(c, a, plain, s));
-    launch(team, R, WholeRow<BiasGelu<T>>{{s.pre, s.act, a.F, nullptr}, F});
+    launch_columns(team, R, F, BiasGelu<T>{s.pre, s.act, a.F, nullptr});
 
     const T* dout = into_branch(l, kDropMlp);
     linear_backward(team, R, F, C, s.act, a.F, dout, a.C, dl.fc_proj, dl.fc_proj_bias);
@@ -451,9 +460,8 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     matmul(team, R, Matmul<T, W>{dout, a.C, packed.proj.transposed, g.att.data(), a.C});
     T *dk = g.k.data() + (g.past_gradients ? l * g.kv_layer : 0),
       *dv = g.v.data() + (g.past_gradients ? l * g.kv_layer : 0);
-    const Zero<T> clear_k{dk, g.kv_layer}, clear_v{dv, g.kv_layer};
-    launch(team, clear_k.rows(), clear_k);
-    launch(team, clear_v.rows(), clear_v);
+    zero(team, dk, g.kv_layer);
+    zero(team, dv, g.kv_layer);
     attention_backward(
         team,
         AttentionBackward<T>{attention_of<T, T>(c, forest, s, a.Q, a.C, dropout_at(dropout, l, kDropAttention)),
@@ -464,9 +472,10 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     team.wait();
     normalize_backward(team, R, s.x, a.C, C, plain.ln_1, s.mean_1, s.rstd_1, dnorm, stream, dl.ln_1, dl.ln_1_bias);
   }
-  launch_chunks(team, C,
-                EmbedBackward<T>{R, pass.token(), forest, stream, a.C, C, d.wte, d.wpe,
-                                 dropout_at(dropout, c.n_layer, kDropEmbedding)});
+  embed_backward(team,
+                 EmbedBackward<T>{R, pass.token(), forest, stream, a.C, C, d.wte, d.wpe,
+                                  dropout_at(dropout, c.n_layer, kDropEmbedding)},
+                 g.order.data());
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -526,7 +535,7 @@ class Trainer {
         loss_(1, pool.cuda()),
         norm_(2, pool.cuda()) {
     std::vector<Piece> pieces;
-    constexpr size_t most = 8192;
+    const size_t most = pool.cuda() ? 1024 : 8192;  // a warp's: few enough that a small model fills the GPU
     for (const TensorSpec& spec : tensor_table(sizes))
       for (size_t at = 0; at < spec.size; at += most)
         pieces.push_back({spec.offset + at, int(std::min(most, spec.size - at)), spec.decay ? 1.0f : 0.0f});
@@ -592,14 +601,13 @@ class Trainer {
   void forward_loss(const Team& team, bool with_gradient, const Dropout& dropout) {
     const int rows = pass_.forest.rows;
     forward(team, config, packed_, pass_, activations, true, dropout);
-    launch(team, rows,
-           CrossEntropy<T>{activations.logits.data(), activations.V, config.vocab_size, pass_.target(), losses_.data(),
-                           with_gradient, T(1) / T(rows)});
-    launch(team, 1, Mean<T>{losses_.data(), rows, loss_.data()});
+    loss_of_rows(team, rows,
+                 CrossEntropy<T>{activations.logits.data(), activations.V, config.vocab_size, pass_.target(),
+                                 losses_.data(), with_gradient, T(1) / T(rows)});
+    launch_sum(team, Mean<T>{losses_.data(), rows, loss_.data()});
   }
   void loss_gradient(const Team& team, const Dropout& dropout) {
-    const Zero<T> clear{gradient.data(), gradient.size()};
-    launch(team, clear.rows(), clear);
+    zero(team, gradient.data(), gradient.size());
     forward_loss(team, true, dropout);
     backward(team, config, packed_, pass_, activations, gradients, by_name_, dropout);
     team.wait();
@@ -608,7 +616,7 @@ class Trainer {
     const int pieces = int(pieces_.size());
     const double t = double(u.iteration + 1);
     launch(team, pieces, SumSquares<T>{pieces_.data(), gradient.data(), squares_.data()});
-    launch(team, 1, ClipFactor<T>{squares_.data(), pieces, T(u.grad_clip), norm_.data()});
+    launch_sum(team, ClipFactor<T>{squares_.data(), pieces, T(u.grad_clip), norm_.data()});
     launch(
         team, pieces,
         AdamW<T>{pieces_.data(), weights.data(), m.data(), v.data(), gradient.data(), norm_.data(), T(u.learning_rate),

@@ -254,7 +254,7 @@ void write_stats(const Options& o, int64_t iterations, double train_loss, double
        seconds_per_iteration > 0 ? flops_per_iteration(o.config, o.batch_size) / seconds_per_iteration * 1e-9 : 0},
       {"parameters", parameter_count(o.config)},
       {"seconds", seconds},
-      {"peak_bytes", peak_bytes()},
+      {"peak_bytes", cuda ? double(most_device_bytes()) : peak_bytes()},  // of the memory that it trains in
       {"threads", cuda ? 1 : o.threads},
       {"device", cuda ? "cuda" : "cpu"}};
   write_file(o.stats, stats.dump(2) + "\n");

@@ -8,6 +8,7 @@
 #include <cuda_runtime.h>
 #endif
 
+#include <atomic>
 #include <stdexcept>
 #include <string>
 
@@ -28,6 +29,13 @@ inline bool cuda_available() {
   int devices = 0;
   return cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0;
 }
+
+// Bytes that this program holds on the GPU, and the most that it held.
+struct DeviceBytes {
+  std::atomic<size_t> now{0}, most{0};
+  void add(size_t bytes) { most = larger(most.load(), now += bytes); }
+};
+inline DeviceBytes device_bytes;
 
 // ---------------------------------------------------------------------------------------------------------------
 // Launches and graphs

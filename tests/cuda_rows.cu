@@ -105,7 +105,9 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
   check("JoinResidual", rows, [&](Desk& d) {
     return WholeRow<JoinResidual<float>>{{d.f[0], d.f[1], stride, C, d.f[2], drop}, C};
   });
-  check("DropoutBackward", rows, [&](Desk& d) { return DropoutBackward<float>{d.f[0], d.f[1], stride, C, drop}; });
+  check("DropoutBackward", rows, [&](Desk& d) {
+    return WholeRow<DropoutBackward<float>>{{d.f[0], d.f[1], stride, C, drop}, C};
+  });
   check("CrossEntropy", rows,
         [&](Desk& d) { return CrossEntropy<float>{d.f[0], stride, C, d.below_7(), d.f[1], true, 0.25f}; });
   check("Mean", 1, [&](Desk& d) { return Mean<float>{d.f[0], 1000, d.f[1]}; });
