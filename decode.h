@@ -15,6 +15,16 @@
 //   void keep(const int* rows, int n);
 //     these rows of the last forward, ascending, stay cached: past() grows by n
 //   int past();  cached positions
+// One that can run whole passes by itself, as a GPU does, has also:
+//   bool iterates();  whether it does
+//   Verdict iterate(const Tree& tree, const Sampling& sampling, int64_t index);
+//     forward, the verdict of rule match on it for a tree whose root's children stand at place `index` of the text, and
+//     keep() of the verdict's rows, as one
+//   bool hold(const Table& table, int depth, int width);
+//     whether it can draft full trees of that size from a drafter's table; makes it ready
+//   Verdict iterate_drafting(int root, int depth, int width, float sharpness, const Sampling& sampling, int64_t index,
+//                            std::vector<Candidate>& drafted);
+//     the same as iterate, of the full tree that it drafts under `root`; drafted: its nodes, in the order of growth
 #pragma once
 
 #include <chrono>
@@ -22,6 +32,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "draft.h"
@@ -72,7 +83,7 @@ struct Stats {
   double prefill_seconds = 0;                   // the prompt
   double seconds = 0;                           // all after the prompt's prefill, but on_token: the sum of those below
   double seconds_draft = 0;                     // drafter and shape
-  double seconds_forward = 0;                   // the target's passes
+  double seconds_forward = 0;                   // the target's passes; whole ones with their drafts, picks and gathers
   double seconds_verify = 0;                    // picks and the walk
   double seconds_keep = 0;                      // the cache's gather
   double seconds_slide = 0;                     // the prefills of moved windows
@@ -130,6 +141,44 @@ Verdict verify(Target& target, Drafter* drafter, const Growth& growth, const Tre
     return q_row[tree.token[node]];
   };
   return independent(tree, p, q_of_node, u, pick_next);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Targets that run whole passes by themselves
+
+template <class Target, class = void>
+struct Iterates : std::false_type {};
+template <class Target>
+struct Iterates<Target, std::void_t<decltype(&Target::iterates)>> : std::true_type {};
+
+template <class Target>
+bool iterates(const Target& target) {
+  if constexpr (Iterates<Target>::value) return target.iterates();
+  else return false;
+}
+template <class Target>
+Verdict iterate(Target& target, const Tree& tree, const Sampling& sampling, int64_t index) {
+  if constexpr (Iterates<Target>::value) return target.iterate(tree, sampling, index);
+  else throw std::logic_error("this target runs no whole passes");
+}
+
+// A full tree that the target drafts itself: `drafted` gives what it drafted, in the order in which grow() asks.
+template <class Target>
+Verdict iterate_drafting(Target& target, int root, int depth, int width, const Sampling& sampling, int64_t index,
+                         std::vector<Candidate>& drafted) {
+  if constexpr (Iterates<Target>::value)
+    return target.iterate_drafting(root, depth, width, sharpness(sampling, sampling.temperature > 0), sampling, index,
+                                   drafted);
+  else throw std::logic_error("this target drafts no trees");
+}
+
+// Whether the target can draft this drafter's trees itself: the same trees, with the same chances.
+template <class Target>
+bool drafts_itself(Target& target, const Drafter* drafter, const Decoding& decoding) {
+  const Shape& shape = decoding.shape;
+  if (!iterates(target) || !drafter || decoding.rule != Rule::kMatch || shape.kind == Shape::kAuto) return false;
+  if constexpr (Iterates<Target>::value) return target.hold(drafter->table(), shape.depth, shape.width);
+  else return false;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -200,6 +249,9 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
   Experience fresh, &experience = decoding.experience ? *decoding.experience : fresh;
   Trust& trust = experience.trust;
   const bool automatic = decoding.shape.kind == Shape::kAuto;
+  const bool whole = decoding.rule == Rule::kMatch && iterates(target);
+  const bool table = drafts_itself(target, drafter, decoding);
+  std::vector<Candidate> drafted;
 
   watch.lap();
   open_window(target, text);
@@ -210,19 +262,37 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
     const int n = int(text.size());
     const int64_t left = decoding.max_new_tokens - stats.tokens;
 
-    // Draft. No node stands beyond the window's end, none is for a token that nobody wants any more.
+    // No node stands beyond the window's end, none is for a token that nobody wants any more.
+    const int deepest = int(std::min<int64_t>(block - 1 - target.past(), left - 1));
+
+    // A target that drafts runs the whole pass now; the tree grows afterwards, out of what it drafted.
+    const bool by_target = table && deepest > 0;
+    Verdict verdict;
+    if (by_target) {
+      verdict = iterate_drafting(target, text.back(), std::min(decoding.shape.depth, deepest), decoding.shape.width,
+                                 sampling, n, drafted);
+      stats.seconds_forward += watch.lap();
+    }
+
+    // Draft.
     growth.start(text.back());
     int expanded = 0;
     Candidate guess = {-1, 0};  // the drafter's best, also where it is not worth a node
     const bool drafts = drafter && (!automatic || experience.pace.due());
     if (drafts) {
       const bool probe = experience.pace.rare();
-      const Limits limits = {int(std::min<int64_t>(block - 1 - target.past(), left - 1)), decoding.cost.get(),
-                             probe ? 0 : experience.expand_seconds, probe ? 1 : experience.promise};
+      const Limits limits = {deepest, decoding.cost.get(), probe ? 0 : experience.expand_seconds,
+                             probe ? 1 : experience.promise};
       draws.index = n;
+      size_t taken = 0;  // of `drafted`
       grow(decoding.shape, limits, growth,
            [&](const int* nodes, int count, int width, Candidate* candidates, int* found) {
-             drafter->expand(growth, nodes, count, width, draws, candidates, found);
+             if (by_target) {
+               std::copy_n(drafted.begin() + long(taken), size_t(count) * width, candidates);
+               std::fill_n(found, count, width), taken += size_t(count) * width;
+             } else {
+               drafter->expand(growth, nodes, count, width, draws, candidates, found);
+             }
              for (int k = 0; k < count; k++) {
                Candidate* const best = candidates + size_t(k) * width;
                trust.correct(best, found[k]);
@@ -238,15 +308,18 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
     stats.seconds_draft += draft_seconds;
     stats.drafted_nodes += tree.size() - 1;
 
-    // One forward of the target over the root and all nodes.
-    target.forward(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size());
-    const double forward_seconds = watch.lap();
+    // One forward of the target over the root and all nodes; a whole pass includes what follows, up to the cache.
     stats.target_forwards++;
-    stats.seconds_forward += forward_seconds;
-    if (decoding.cost) decoding.cost->observe(tree.size() - 1, forward_seconds);
+    if (!by_target) {
+      if (whole) verdict = iterate(target, tree, sampling, n);
+      else target.forward(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size());
+      const double forward_seconds = watch.lap();
+      stats.seconds_forward += forward_seconds;
+      if (decoding.cost) decoding.cost->observe(tree.size() - 1, forward_seconds);
+    }
 
     // Verify: the accepted path and the target's own token after it are emitted.
-    const Verdict verdict = verify(target, drafter, growth, tree, decoding, noise, n);
+    if (!whole) verdict = verify(target, drafter, growth, tree, decoding, noise, n);
     const bool right = verdict.tokens[0] == guess.token;
     if (guess.token >= 0 && tree.size() == 1) trust.observe(guess, 0, right);
     if (automatic && right) experience.pace.was_right();
@@ -271,7 +344,7 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
 
     // Keep the path's rows and forget the others; or, where the window moves, cache the new one.
     if (window_start(int(text.size()), block) == window_start(n, block)) {
-      target.keep(verdict.rows.data(), int(verdict.rows.size()));
+      if (!whole) target.keep(verdict.rows.data(), int(verdict.rows.size()));
       stats.seconds_keep += watch.lap();
     } else {
       open_window(target, text);
@@ -287,11 +360,11 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
 // ---------------------------------------------------------------------------------------------------------------
 // The cost of a forward
 
-// Seconds of a target forward of N + 1 rows, N = 0 .. budget, for Cost to start from: medians at every N up to 16 and
-// at growing steps after that, straight lines between them. Takes about `seconds` where a forward takes but a few
-// hundredths of that; of a slower model only the first sizes are measured, and those that find no time, like those
-// beyond the window, follow the lines of the others. On a short past, for a long one would take its time too, and the
-// forwards to come tell what it costs. Forgets the target's cache.
+// Seconds of a target forward of N + 1 rows, N = 0 .. budget, for Cost to start from (of a whole pass, where the target
+// runs those): medians at every N up to 16 and at growing steps after that, straight lines between them. Takes about
+// `seconds` where a forward takes but a few hundredths of that; of a slower model only the first sizes are measured,
+// and those that find no time, like those beyond the window, follow the lines of the others. On a short past, for a
+// long one would take its time too, and the forwards to come tell what it costs. Forgets the target's cache.
 template <class Target, class Watch = Stopwatch>
 std::vector<double> measure_cost(Target& target, int budget, double seconds = 0.15, Watch watch = {}) {
   constexpr int kPast = 32, kRounds = 9;
@@ -301,17 +374,27 @@ std::vector<double> measure_cost(Target& target, int budget, double seconds = 0.
   for (int n = 20; n < most; n += n / 4) sizes.push_back(n);  // by their worth
   std::vector<std::vector<double>> times(most + 1);
   double spent = 0;
+  const std::vector<int> zeros(past, 0);
   const auto measure = [&](int n) {  // n children of one root: each sees as much as a node anywhere in a tree
-    std::vector<int> token(n + 1, 0), depth(n + 1, 1), end(n + 1);
-    for (int i = 0; i <= n; i++) end[i] = i + 1;
-    depth[0] = 0, end[0] = n + 1;
+    Tree tree;
+    tree.token.assign(n + 1, 0), tree.depth.assign(n + 1, 1);
+    for (int i = 0; i <= n; i++) tree.end.push_back(i + 1);
+    tree.depth[0] = 0, tree.end[0] = n + 1;
     watch.lap();
-    target.forward(token.data(), depth.data(), end.data(), n + 1);
+    if (iterates(target)) {  // the first two passes of a size may prepare what the others profit from
+      for (int pass = times[n].empty() ? 0 : 2; pass < 3; pass++) {
+        if (target.past() > std::min(past + kPast, block - 2)) target.prefill(zeros.data(), past);
+        spent += watch.lap();
+        iterate(target, tree, Sampling(), 0);
+      }
+    } else {
+      target.forward(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size());
+    }
     times[n].push_back(watch.lap());
     spent += times[n].back();
   };
   watch.lap();
-  target.prefill(std::vector<int>(past, 0).data(), past);
+  target.prefill(zeros.data(), past);
   spent += watch.lap();
   measure(0), times[0].clear();  // warms up
   for (int round = 0; round < kRounds; round++)

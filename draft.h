@@ -43,6 +43,8 @@ struct Commit {
   const float* const* hidden;  // (n) the target's final hidden state (C) at each row; null unless asked for
 };
 
+using Table = std::shared_ptr<const std::vector<float>>;
+
 struct Drafter {
   virtual ~Drafter() = default;
 
@@ -59,6 +61,11 @@ struct Drafter {
 
   // The target has committed tokens: called once after every pass.
   virtual void committed(const Commit&) {}
+
+  // The whole of a drafter whose logits follow from the last token alone and never change, and that expands as the
+  // default does: (V, V) finite logits of the token after a token. A target may then draft its trees itself. Null:
+  // there is none.
+  virtual Table table() const { return nullptr; }
 
   // Whether `committed` is to get hidden states.
   virtual bool wants_hidden() const { return false; }
@@ -77,6 +84,11 @@ struct Drafter {
 // the difference between its logits and the target's, not the noise. Without the noise it is
 // softmax(logit / max(T, kLeastSharpness)). The sum is over the whole vocabulary: all that could have been siblings.
 constexpr float kSharpness = 0.7f, kLeastSharpness = 0.5f;
+
+// What scores are multiplied by before the softmax.
+inline float sharpness(const Sampling& sampling, bool noise) {
+  return 1 / larger(noise ? kSharpness * sampling.temperature : sampling.temperature, kLeastSharpness);
+}
 
 // A score that the `width` best of V tokens reach: of eight groups of tokens, each with its largest score, the least of
 // these. Where that cannot be said, -infinity.
@@ -130,7 +142,7 @@ inline int best_candidates(const float* logits, const float* noise, int vocab, c
   if (found == 0) return 0;
 
   const float top = best[0].chance;
-  const float scale = 1 / larger(noise ? kSharpness * t : sampling.temperature, kLeastSharpness);
+  const float scale = sharpness(sampling, noise != nullptr);
   const auto weight = [=](float score) { return exp_normal(larger((score - top) * scale, Format<float>::kLogLeast)); };
   const float total = solo.sum<float>(vocab, [=](int x) { return weight(scores[x]); });
   for (int rank = 0; rank < found; rank++) best[rank].chance = weight(best[rank].chance) / total;
@@ -168,14 +180,18 @@ inline std::vector<float> bigram_table(const std::vector<int>& tokens, int vocab
 }
 
 struct Bigram : Drafter {
-  std::vector<float> table;  // (V, V) log-probability of the next token (columns) after a token (rows)
-
-  Bigram(std::vector<float> log_probabilities, int vocab_size) : table(std::move(log_probabilities)) {
+  // log_probabilities: (V, V) of the next token (columns) after a token (rows)
+  Bigram(std::vector<float> log_probabilities, int vocab_size)
+      : table_(std::make_shared<const std::vector<float>>(std::move(log_probabilities))) {
     vocab = vocab_size;
   }
   const float* logits(const Growth& growth, int node) override {
-    return table.data() + size_t(growth.token[node]) * vocab;
+    return table_->data() + size_t(growth.token[node]) * vocab;
   }
+  Table table() const override { return table_; }
+
+ private:
+  Table table_;
 };
 
 inline std::string bigram_path(const std::string& dir) { return dir + "/bigram.safetensors"; }

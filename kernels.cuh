@@ -41,7 +41,7 @@ inline bool cuda_available() { return false; }
 inline bool choose_cuda(const std::string& device) {
   if (device == "cuda" && !cuda_available())
 #ifdef WITH_CUDA
-    throw std::runtime_error("there is no CUDA device: --device cuda: use --device cpu, or see what nvidia-smi says");
+    throw std::runtime_error(cuda_problem() + ": --device cuda: use --device cpu, or see what nvidia-smi says");
 #else
     throw std::runtime_error(
         "this program was built without CUDA: --device cuda: run its -cuda twin, which make builds where it finds "
@@ -69,13 +69,9 @@ class Array {
     const size_t bytes = larger(n, size_t(1)) * sizeof(T);
 #ifdef WITH_CUDA
     if (cuda) {
-      size_t free = 0, total = 0;
-      if (cudaMalloc(reinterpret_cast<void**>(&data_), bytes) != cudaSuccess) {
-        cudaGetLastError();
-        cudaMemGetInfo(&free, &total);
-        throw std::runtime_error("out of memory on the GPU: " + std::to_string(bytes) + " bytes asked, " +
-                                 std::to_string(free) + " free: use a smaller model or batch, or --device cpu");
-      }
+      const cudaError_t error = cudaMalloc(reinterpret_cast<void**>(&data_), bytes);
+      if (error == cudaErrorMemoryAllocation) throw out_of_gpu_memory(bytes);
+      CUDA_CHECK(error);
       device_bytes.add(bytes);
       CUDA_CHECK(cudaMemset(data_, 0, bytes));
       return;
@@ -801,7 +797,8 @@ void attention_backward(const Team& team, const AttentionBackward<T>& b, T* p, T
 
 // The rows of the last pass that stay: slot first + i takes what slot first + kept[i] holds, in place. kept ascends and
 // kept[i] >= i, so a row only moves left, and a lane that copies its own columns row after row never reads a slot that
-// it has already overwritten. In parallel over rows this would be a race. Row r: layer and head r.
+// it has already overwritten. In parallel over rows this would be a race. Row r: layer and head r. Its CUDA twin is
+// gather_kernel in cuda/decode.cuh.
 template <class S>
 struct KeepRows {
   S *k, *v;                 // of all layers

@@ -3,7 +3,8 @@
 // In order: a pass (which tokens, hanging from which roots); parameters by name; weights as the forward reads them; the
 // activations of a pass; forward; backward; `Trainer`, which owns what training needs; `Target`, which owns what
 // decoding needs. There is one forward: a training batch is a forest of chains without a past, a decoding step is one
-// tree with a past. It knows nothing of drafting, files or command lines.
+// tree with a past. It knows no drafters, files or command lines; on a GPU a target runs whole passes of decoding
+// (cuda/iteration.cuh), and may draft from a table that it is given.
 //
 // T is the number type (float; double for the gradient check), W that of the packed weights, S
 // that of the keys and values (both T, or bf16 to decode).
@@ -12,12 +13,16 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "config.h"
 #include "kernels.cuh"
+#ifdef WITH_CUDA
+#include "cuda/iteration.cuh"
+#endif
 
 namespace nanospec {
 
@@ -65,16 +70,18 @@ class DevicePass {
  public:
   DevicePass() = default;
   DevicePass(int rows, int roots, bool cuda)
-      : rows_(rows), roots_(roots), ints_(size_t(5) * rows + 3 * roots + 1, cuda) {}
+      : rows_(rows), roots_(roots), ints_(size_t(5) * rows + 3 * roots + 1, cuda), token_(ints_.data()) {}
+  // Rows that lie elsewhere in the device's memory.
+  DevicePass(const int* tokens, const Forest& where) : forest(where), token_(tokens) {}
 
   void upload(const Pass& pass) {
-    int* at[] = {token(), target(), end(), depth(), root(), first_row(), first_slot(), past()};
+    int* at[] = {ints_.data(), target(), end(), depth(), root(), first_row(), first_slot(), past()};
     const std::vector<int>* from[] = {&pass.token, &pass.target,    &pass.end,        &pass.depth,
                                       &pass.root,  &pass.first_row, &pass.first_slot, &pass.past};
     for (int i = 0; i < 8; i++) ints_.upload(from[i]->data(), from[i]->size(), size_t(at[i] - ints_.data()));
     forest = Forest{pass.rows(), pass.roots(), end(), depth(), root(), first_row(), first_slot(), past()};
   }
-  int* token() const { return ints_.data(); }
+  const int* token() const { return token_; }
   int* target() const { return ints_.data() + rows_; }
 
   Forest forest;
@@ -89,6 +96,7 @@ class DevicePass {
 
   int rows_ = 0, roots_ = 0;
   Array<int> ints_;
+  const int* token_ = nullptr;
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -649,7 +657,7 @@ class Target {
         most_rows_(std::max(most_rows, config.block_size)),
         plain_(parameter_count(config), cuda),
         pass_(most_rows_, 1, cuda),
-        kept_(most_rows_, cuda) {
+        kept_(cuda ? 0 : most_rows_) {
     plain_.upload(weights, plain_.size());
     if (dtype == Dtype::fp32) weights_ = Weights<float, float>(config, plain_.data(), false, cuda);
     else weights_ = Weights<float, bf16>(config, plain_.data(), false, cuda);
@@ -659,8 +667,10 @@ class Target {
       activations_ = Activations<float, float>(config, most_rows_, slots, false, pool_.size(), cuda);
     else activations_ = Activations<float, bf16>(config, most_rows_, slots, false, pool_.size(), cuda);
     std::visit([&](auto& a) { device_logits_ = &a.logits, norm_ = a.norm_f.data(), C_ = a.C, V_ = a.V; }, activations_);
-    if (cuda) logits_.resize(size_t(most_rows_) * V_);
-    choose_threads();
+#ifdef WITH_CUDA
+    if (cuda) iterations_.reset(new Iterations(most_rows_, config.vocab_size, device_logits_->data(), V_));
+#endif
+    if (!cuda) choose_threads();
   }
 
   int block_size() const { return config_.block_size; }
@@ -684,7 +694,8 @@ class Target {
     if (n == 0) return;
     rows_.clear();
     rows_.add_chain(tokens, n, 0, 0);
-    run(rows_, false);
+    pass_.upload(rows_);
+    run(pass_, false);
     if (float one; cuda()) device_logits_->download(&one, 1);  // waits: who times a prefill means all of it
     past_ = n;
   }
@@ -692,8 +703,11 @@ class Target {
   void forward(const int* token, const int* depth, const int* end, int n) {
     rows_.clear();
     rows_.add_tree(token, depth, end, n, 0, past_);
-    run(rows_, true);
-    if (cuda()) device_logits_->download(logits_.data(), size_t(n) * V_);
+    pass_.upload(rows_);
+    run(pass_, true);
+    if (!cuda()) return;
+    logits_.resize(std::max(logits_.size(), size_t(n) * V_));
+    device_logits_->download(logits_.data(), size_t(n) * V_);
   }
   const float* logits(int row) const { return (cuda() ? logits_.data() : device_logits_->data()) + size_t(row) * V_; }
   // (C) the final norm's output for a row of the last forward; null where it lies on a GPU.
@@ -702,34 +716,70 @@ class Target {
   void keep(const int* rows, int n) {
     bool moves = false;
     for (int i = 0; i < n; i++) moves = moves || rows[i] != i;
-    if (moves) {
-      kept_.upload(rows, n);
-      std::visit([&](auto& a) { move_rows(a, n); }, activations_);
-    }
+    if (moves) std::visit([&](auto& a) { move_rows(a, rows, n); }, activations_);
     past_ += n;
   }
+#ifdef WITH_CUDA
+  // Whole passes on the GPU: forward, picks by `sampling` from place `index` of the text on, the walk by rule match,
+  // and keep() of the verdict's rows. The second drafts the tree itself, from the table that hold() has been given.
+  bool iterates() const { return cuda(); }
+  Verdict iterate(const Tree& tree, const Sampling& sampling, int64_t index) {
+    const Verdict verdict = iterations_->run(tree, sampling, index, past_, Launches{this});
+    return past_ += int(verdict.rows.size()), verdict;
+  }
+  bool hold(const Iterations::Table& table, int depth, int width) { return iterations_->hold(table, depth, width); }
+  Verdict iterate_drafting(int root, int depth, int width, float scale, const Sampling& sampling, int64_t index,
+                           std::vector<Candidate>& drafted) {
+    const Verdict verdict =
+        iterations_->run_drafting(root, depth, width, scale, sampling, index, past_, drafted, Launches{this});
+    return past_ += int(verdict.rows.size()), verdict;
+  }
+  int recordings() const { return iterations_->recordings(); }  // CUDA graphs made so far
+#endif
   // For tests: the keys, or the values, of one cached position: all layers and heads in turn.
   std::vector<float> cached(int position, bool values) const {
     return std::visit([&](const auto& a) { return cached(a, position, values); }, activations_);
   }
 
  private:
-  void run(const Pass& pass, bool with_logits) {
-    pass_.upload(pass);
+  void run(const DevicePass& pass, bool with_logits) {
     std::visit(
         [&](auto& w, auto& a) {
-          pool_.run([&](const Team& team) { nanospec::forward(team, config_, w, pass_, a, with_logits); },
-                    pass.rows() <= rows_alone_);
+          pool_.run([&](const Team& team) { nanospec::forward(team, config_, w, pass, a, with_logits); },
+                    pass.forest.rows <= rows_alone_);
         },
         weights_, activations_);
   }
   template <class S>
-  void move_rows(const Activations<float, S>& a, int n) {
+  void move_rows(const Activations<float, S>& a, const int* rows, int n) {
+#ifdef WITH_CUDA
+    if (cuda()) return gather_rows(a, iterations_->keep(past_, rows, n));
+#endif
+    kept_.upload(rows, n);
     const KeepRows<S> op{
         a.k.data(), a.v.data(), a.k_layer,   a.v_layer, config_.n_kv_head, a.slots, config_.n_embd / config_.n_head,
         past_,      n,          kept_.data()};
     pool_.run([&](const Team& team) { launch(team, config_.n_layer * config_.n_kv_head, op); }, n <= rows_alone_);
   }
+#ifdef WITH_CUDA
+  template <class S>
+  void gather_rows(const Activations<float, S>& a, const int* kept) const {
+    gather(Gather<S>{a.k.data(), a.v.data(), a.k_layer, a.v_layer, config_.n_kv_head, a.slots,
+                     config_.n_embd / config_.n_head, kept},
+           config_.n_layer);
+  }
+  // What an iteration launches of the model.
+  struct Launches {
+    Target* target;
+    void forward(const int* token, const Forest& forest) const {
+      const DevicePass pass(token, forest);
+      target->run(pass, true);
+    }
+    void gather(const int* kept) const {
+      std::visit([&](auto& a) { target->gather_rows(a, kept); }, target->activations_);
+    }
+  };
+#endif
   template <class S>
   std::vector<float> cached(const Activations<float, S>& a, int position, bool values) const {
     std::vector<S> all(values ? a.v.size() : a.k.size());
@@ -788,6 +838,9 @@ class Target {
   Array<int> kept_;
   std::vector<float> logits_;
   int past_ = 0;
+#ifdef WITH_CUDA
+  std::unique_ptr<Iterations> iterations_;
+#endif
 };
 
 }  // namespace nanospec

@@ -25,9 +25,28 @@ inline void check_cuda(cudaError_t error, const char* file, int line) {
   throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(error) + ": " + file + ":" +
                            std::to_string(line) + ": check nvidia-smi, or use --device cpu");
 }
-inline bool cuda_available() {
+
+// What stands between this program and a GPU, in words; "" where nothing does.
+inline std::string cuda_problem() {
   int devices = 0;
-  return cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0;
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error == cudaSuccess && devices > 0) return "";
+  cudaGetLastError();  // it is told here, not at the next launch
+  if (error == cudaErrorInsufficientDriver)
+    return "the NVIDIA driver is too old for this program, built with CUDA " + std::to_string(CUDART_VERSION / 1000) +
+           "." + std::to_string(CUDART_VERSION % 1000 / 10);
+  if (error == cudaSuccess || error == cudaErrorNoDevice) return "there is no CUDA device";
+  return std::string("CUDA: ") + cudaGetErrorString(error);
+}
+inline bool cuda_available() { return cuda_problem().empty(); }
+
+// The error that says so: `bytes` were asked for and could not be had.
+inline std::runtime_error out_of_gpu_memory(size_t bytes) {
+  size_t free = 0, total = 0;
+  cudaGetLastError();
+  cudaMemGetInfo(&free, &total);
+  return std::runtime_error("out of memory on the GPU: " + std::to_string(bytes) + " bytes asked, " +
+                            std::to_string(free) + " free: use a smaller model or batch, or --device cpu");
 }
 
 // Bytes that this program holds on the GPU, and the most that it held.

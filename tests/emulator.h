@@ -437,7 +437,12 @@ inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
 
 using cudaError_t = int;
 using cudaStream_t = int;
-enum { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };
+enum { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorInsufficientDriver = 35, cudaErrorNoDevice = 100 };
+#define CUDART_VERSION 12040
+namespace emulator {
+inline cudaError_t driver = cudaSuccess;     // what the driver says when it is asked for devices
+constexpr size_t kMemory = size_t(1) << 30;  // of the device
+}  // namespace emulator
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
 enum { cudaStreamCaptureModeThreadLocal };
 constexpr cudaStream_t cudaStreamPerThread = 2;
@@ -449,10 +454,13 @@ using cudaGraphExec_t = EmulatedGraph*;
 
 inline const char* cudaGetErrorString(cudaError_t) { return "an error of the emulator"; }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
-inline cudaError_t cudaGetDeviceCount(int* n) { return *n = 1, cudaSuccess; }
-inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) { return *free = *total = 1u << 30, cudaSuccess; }
+inline cudaError_t cudaGetDeviceCount(int* n) { return *n = 1, emulator::driver; }
+inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  return *free = *total = emulator::kMemory, cudaSuccess;
+}
 inline cudaError_t cudaMalloc(void** at, size_t bytes) {
   emulator::not_within_a_capture("an allocation");
+  if (bytes > emulator::kMemory) return cudaErrorMemoryAllocation;
   *at = emulator::poisoned(bytes);
   return *at ? cudaSuccess : cudaErrorMemoryAllocation;
 }

@@ -102,6 +102,45 @@ const Ngrams& mock_ngrams() {
   return ngrams;
 }
 
+// A mock that runs whole passes by itself, and drafts by itself from a drafter's table: what a GPU does.
+struct WholeMock : Mock {
+  Table held;
+  int64_t drafted_itself = 0;
+
+  WholeMock() : Mock(make_mock()) {}
+  bool iterates() const { return true; }
+  Verdict iterate(const Tree& tree, const Sampling& sampling, int64_t index) {
+    Noise noise(sampling, kVocab);
+    forward(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size());
+    const Verdict verdict = match(
+        tree, [&](int node) { return pick(logits(node), noise.row(index + tree.depth[node]), kVocab, sampling); });
+    const bool room = past() + int(verdict.rows.size()) < kBlock;  // a mock keeps no rows for a window that moves
+    if (room) keep(verdict.rows.data(), int(verdict.rows.size()));
+    return verdict;
+  }
+  bool hold(const Table& table, int depth, int width) {
+    return held = table, table && full_tree_nodes(depth, width) < 32;
+  }
+  Verdict iterate_drafting(int root, int depth, int width, float, const Sampling& sampling, int64_t index,
+                           std::vector<Candidate>& drafted) {
+    Bigram bigram(*held, kVocab);
+    Noise noise(sampling, kVocab);
+    const Draws draws = {&sampling, sampling.temperature > 0 ? &noise : nullptr, index, false};
+    Shape shape;
+    shape.kind = Shape::kFull, shape.depth = depth, shape.width = width;
+    Growth growth;
+    Tree tree;
+    growth.start(root);
+    grow(shape, Limits{depth}, growth, [&](const int* nodes, int n, int w, Candidate* candidates, int* found) {
+      bigram.expand(growth, nodes, n, w, draws, candidates, found);
+    });
+    flatten(growth, tree);
+    drafted.clear();
+    for (int i = 1; i < growth.size(); i++) drafted.push_back({growth.token[i], growth.chance[i]});
+    return drafted_itself++, iterate(tree, sampling, index);
+  }
+};
+
 }  // namespace
 
 TEST_CASE("window: where it begins is a function of the length, and it is never too long") {
@@ -664,6 +703,33 @@ TEST_CASE(
       for (double seconds : cost) CHECK((seconds > 0 && seconds < 1));
       Ints text = {1, 2};
       CHECK(counted(target, nullptr, decoding_of("auto", 1, 5), text).tokens == 5);
+    }
+}
+
+TEST_CASE("a target that runs whole passes: the same trees, text and counts as the loop's own") {
+  for (float temperature : {0.0f, 1.0f})
+    for (const char* shape : {"chain:4", "tree:3x2", "tree:2x6", "auto"}) {
+      CAPTURE(temperature);
+      CAPTURE(shape);
+      WholeMock whole;
+      Mock steps = make_mock();
+      Bigram drafter(mock_bigrams(), kVocab);
+      Decoding decoding = decoding_of(shape, temperature, 120);
+      Ints by_whole = prompt_of(5), by_steps = by_whole;
+      const Stats a = counted(whole, &drafter, decoding, by_whole);
+      decoding.cost = costs(0.05, 64);
+      const Stats b = counted(steps, &drafter, decoding, by_steps);
+      CHECK(same(by_whole, by_steps));
+      CHECK(a.accept_histogram == b.accept_histogram);
+      CHECK(a.drafted_nodes == b.drafted_nodes);
+      CHECK(a.slide_prefills == b.slide_prefills);
+      for (size_t i = 0; i < a.reliability.size(); i++) {
+        CHECK(a.reliability[i].accepted == b.reliability[i].accepted);
+        CHECK(a.reliability[i].corrected == b.reliability[i].corrected);
+      }
+      CHECK((whole.drafted_itself > 0) == (shape[0] == 'c' || shape[5] == '3'));
+      decoding.rule = Rule::kIndependent;  // that is for the host
+      CHECK_NOTHROW(counted(whole, &drafter, decoding, by_whole));
     }
 }
 

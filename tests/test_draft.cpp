@@ -186,7 +186,7 @@ TEST_CASE("bigram: expands each node by the row of its token and the noise of it
     const int token = growth.token[nodes[k]], depth = growth.depth[nodes[k]];
     const float* row = noise.row(100 + depth);
     const std::vector<Candidate> expected =
-        best_of({drafter.table.begin() + token * vocab, drafter.table.begin() + (token + 1) * vocab},
+        best_of({drafter.table()->begin() + token * vocab, drafter.table()->begin() + (token + 1) * vocab},
                 {row, row + vocab}, sampling, 3);
     REQUIRE(count[k] == 3);
     for (int i = 0; i < 3; i++) CHECK(candidates[k * 3 + i].token == expected[i].token);
@@ -215,7 +215,7 @@ TEST_CASE("bigram: saved and loaded; what is wrong is said in one line") {
   save_bigram(dir, {0, 1, 0, 1, 1, 2}, 3);
   std::unique_ptr<Drafter> loaded = load_drafter("bigram", dir, 3);
   CHECK(loaded->vocab == 3);
-  CHECK(static_cast<Bigram&>(*loaded).table == bigram_table({0, 1, 0, 1, 1, 2}, 3));
+  CHECK(*loaded->table() == bigram_table({0, 1, 0, 1, 1, 2}, 3));
   CHECK(holds(message("bigram", 4), "expected (4, 4)"));
   CHECK_THROWS_AS(save_bigram(dir, {0}, kBigramMostTokens + 1), std::runtime_error);
 

@@ -1,0 +1,343 @@
+// cuda/decode.cuh: what an iteration of decoding does beside the forward: draft, pick, walk, gather.
+//
+// In order: where an iteration stands; a block as a group of threads; the drafting of a full tree from a table; the
+// threshold of top-k and top-p; the picks; the walk; the gather of kept keys and values. cuda/iteration.cuh puts them
+// together with a forward. The formulas are those of sample.h, draft.h and tree.h, in the same order of operations, so
+// that equal logits give the CPU's very tokens and chances. No launch depends on where the text is: that lies in State,
+// in the device's memory, and so one recording serves every iteration of its kind.
+//
+// Shapes: rows of the tree R, vocabulary V, nodes of a drafted tree N (its rows, the root included), layers L.
+#pragma once
+
+#include "../cpu.h"
+#include "../sample.h"
+#include "machine.cuh"
+
+namespace nanospec {
+
+// Where an iteration stands. It ends with the state of the next one, if the path's rows are kept.
+struct State {
+  Sampling sampling;
+  int64_t index = 0;  // place in the text of the root's children
+  float scale = 1;    // of scores, before the softmax that gives a drafted node's chance
+  int root = 0;       // the root's token, for drafting
+  int past = 0, first_slot = 0, first_row[2] = {0, 0};  // the Forest's, of one root
+};
+
+// A drafted node, as tree.h's Candidate.
+struct DraftedNode {
+  int token;
+  float chance;
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// A block as a group of threads (numbers.h). Sums are those of a warp and of a core, bit for bit: thread i of a turn
+// evaluates f, and the first warp's lanes add the results in their order, while the others evaluate the next turn's.
+
+template <int kThreads>
+struct Block {
+  static_assert(kThreads % kLanes == 0, "whole warps");
+
+  template <class F>
+  __device__ void each(int n, F f) const {
+    for (int i = threadIdx.x; i < n; i += kThreads) f(i);
+    __syncthreads();
+  }
+  template <class T, class F>
+  __device__ T sum(int n, F f) const {
+    SumBoard<T>& board = shared<SumBoard<T>>();
+    const int me = threadIdx.x;
+    T part = T(0);
+    for (int first = 0, turn = 0; first < n; first += kThreads, turn ^= 1) {
+      board.value[turn][me] = first + me < n ? f(first + me) : T(0);
+      __syncthreads();  // a turn's numbers are overwritten two turns later, when the first warp has passed here again
+      if (me < kLanes)
+        for (int i = me; i < kThreads; i += kLanes) part += board.value[turn][i];
+    }
+    if (me < kLanes) {
+      for (int half = kLanes / 2; half > 0; half /= 2) part += __shfl_xor_sync(0xffffffffu, part, half);
+      if (me == 0) board.total = part;
+    }
+    __syncthreads();
+    const T total = board.total;
+    __syncthreads();
+    return total;
+  }
+  template <class T, class F>
+  __device__ T largest(int n, F f) const {
+    BestBoard<T>& board = shared<BestBoard<T>>();
+    T best = f(0);
+    for (int i = threadIdx.x; i < n; i += kThreads) best = larger(best, f(i));
+    for (int half = kLanes / 2; half > 0; half /= 2) best = larger(best, __shfl_xor_sync(0xffffffffu, best, half));
+    if (threadIdx.x % kLanes == 0) board.best[threadIdx.x / kLanes] = best;
+    __syncthreads();
+    best = board.best[0];
+    for (int warp = 1; warp < kThreads / kLanes; warp++) best = larger(best, board.best[warp]);
+    __syncthreads();
+    return best;
+  }
+
+ private:
+  template <class T>
+  struct SumBoard {
+    T value[2][kThreads], total;
+  };
+  template <class T>
+  struct BestBoard {
+    T best[kThreads / kLanes];
+  };
+};
+
+// Below every token's rank, and above.
+constexpr int64_t kNoRank = std::numeric_limits<int64_t>::min(), kAboveRanks = std::numeric_limits<int64_t>::max();
+
+// One warp's part in noise: f(x, noise of x) for the tokens below V of one block of kNoiseBlock. Nothing of it touches
+// memory: a lane turns one call of Philox into the noise of four tokens. At temperature 0 it is 0, and
+// fused(0, 0, logit) the logit.
+template <class F>
+__device__ __forceinline__ void with_noise(const Sampling& sampling, int64_t index, int block, int vocab, F f) {
+  const int lane = threadIdx.x % kLanes, first = block * kNoiseBlock + lane;
+  if (sampling.temperature == 0) {
+    UNROLL
+    for (int i = 0; i < 4; i++)
+      if (first + i * kLanes < vocab) f(first + i * kLanes, 0.0f);
+    return;
+  }
+  const Bits128 bits = philox(sampling.seed, sampling.sequence, kStreamSample, uint64_t(index),
+                              uint32_t(block * kNoiseBlock / 4 + lane));
+  UNROLL
+  for (int i = 0; i < 4; i++)
+    if (first + i * kLanes < vocab) f(first + i * kLanes, gumbel(exponential(bits.word[i])));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Draft: the nodes of a full tree (every node has W children), level by level, from a table of logits after each token.
+//
+// A block expands one node: it scores V tokens by table row + T * noise, takes the best W one after the other, and
+// writes them where preorder places the node's children. A level's nodes are the grid; a chain has one node a level,
+// so its block goes on down the levels itself and saves their launches. Nodes of one depth share their noise, but each
+// makes it anew: it costs no memory, and the blocks need not wait for each other.
+// Reads 4 V bytes of the table a node. `found` lies in the host's memory: eight bytes a node cross over while the
+// forward runs.
+
+constexpr int kDraftThreads = 128, kDraftVocabulary = 8192;  // the scores of all tokens lie in shared memory
+
+struct Draft {
+  const float* table;  // (V, V) logits of the token after a token
+  int vocab, width;
+  const State* state;
+  int* token;          // (N) of the tree, in preorder
+  DraftedNode* found;  // (N - 1) the children in the order of growth: level by level, node by node, best first
+};
+
+// The nodes of one level, the k-th by block k, and of `levels` - 1 levels below it where W = 1. `size`: nodes of a
+// subtree that hangs at `depth`; `first`: where `found` has the children of the level's first node.
+// Budget: 64 registers, 33920 bytes shared.
+template <int kThreads>
+__global__ __launch_bounds__(kThreads) void draft_kernel(Draft d, int depth, int levels, int size, int first) {
+  struct Scores {
+    float of[kDraftVocabulary];
+  };
+  float* const scores = shared<Scores>().of;
+  const Block<kThreads> block;
+  const int W = d.width, V = d.vocab;
+  const Sampling sampling = d.state->sampling;
+  const float t = sampling.temperature, scale = d.state->scale, lowest = -Format<float>::kInfinity;
+  int row = depth;  // the digits of k to the base W say which child to take on the way from the root
+  for (int rest = blockIdx.x, below = size; rest > 0; rest /= W, below = below * W + 1) row += rest % W * below;
+  DraftedNode* found = d.found + first + blockIdx.x * W;
+  int token = depth == 0 ? d.state->root : d.token[row];
+  if (depth == 0 && threadIdx.x == 0) d.token[0] = token;
+
+  for (int level = 0; level < levels; level++, row++, size--, found++) {
+    const float* const logits = d.table + size_t(token) * V;
+    for (int b = threadIdx.x / kLanes; b * kNoiseBlock < V; b += kThreads / kLanes)
+      with_noise(sampling, d.state->index + depth + level, b, V, [=](int x, float noise) {
+        const float score = fused(t, noise, logits[x]);
+        scores[x] = score > lowest ? score : lowest;
+      });
+    __syncthreads();
+    int64_t last = kAboveRanks;
+    float top = 0;
+    const int apart = (size - 1) / W;  // rows from one child to the next
+    for (int rank = 0; rank < W; rank++) {
+      last = block.template largest<int64_t>(V, [=](int x) {
+        const int64_t one = ranked(scores[x], x);
+        return one < last ? one : kNoRank;
+      });
+      if (rank == 0) top = from_ordered(key_of(last)), token = token_of(last);
+      if (threadIdx.x == 0) d.token[row + 1 + rank * apart] = token_of(last);
+    }
+    const auto weight = [=](int x) { return exp_normal(larger((scores[x] - top) * scale, Format<float>::kLogLeast)); };
+    const float total = block.template sum<float>(V, weight);
+    for (int rank = threadIdx.x; rank < W; rank += kThreads) {
+      const int x = d.token[row + 1 + rank * apart];
+      found[rank] = {x, weight(x) / total};
+    }
+    __syncthreads();  // the scores are read, the next level may write its own
+  }
+}
+
+// Launches all levels of the tree of `depth` levels.
+inline void draft(const Draft& d, int depth) {
+  int size = 1;  // of the whole tree, then of its subtrees
+  for (int i = 0; i < depth; i++) size = size * d.width + 1;
+  if (d.width == 1) return start(draft_kernel<kDraftThreads>, 1, kDraftThreads, d, 0, depth, size, 0);
+  for (int i = 0, nodes = 1, first = 0; i < depth; i++) {
+    start(draft_kernel<kDraftThreads>, nodes, kDraftThreads, d, i, 1, size, first);
+    nodes *= d.width, first += nodes, size = (size - 1) / d.width;
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Threshold: what top-k and top-p keep of each row (sample.h). A block a row; the row is read some twenty times, from
+// the L2 cache. Launched only where something is to drop.
+
+// Budget: 64 registers, 12544 bytes shared.
+template <int kThreads>
+__global__ __launch_bounds__(kThreads) void threshold_kernel(const float* logits, int row_stride, int vocab,
+                                                             const State* state, float* least) {
+  const Sampling sampling = state->sampling;
+  const float kept = kept_threshold(Block<kThreads>{}, logits + size_t(blockIdx.x) * row_stride, vocab, sampling);
+  if (threadIdx.x == 0) least[blockIdx.x] = kept;
+}
+
+// least: (R) the thresholds. A small vocabulary is not worth a large block's barriers.
+inline void threshold(int rows, const float* logits, int row_stride, int vocab, const State* state, float* least) {
+  constexpr int kFew = 128, kMany = 512;
+  if (vocab <= 2048) start(threshold_kernel<kFew>, rows, kFew, logits, row_stride, vocab, state, least);
+  else start(threshold_kernel<kMany>, rows, kMany, logits, row_stride, vocab, state, least);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Sample: the target's pick after each row, argmax over V of logit + T * noise.
+//
+// Grid (parts, R): the blocks of one row share its vocabulary, so that 50,257 tokens take about as long as 2,000, and
+// each writes the best rank of its part; the walk takes the largest. A rank is a score and a token in one integer, all
+// different: the largest is the same whoever compares first. Reads each logit once, writes 8 bytes a part.
+
+constexpr int kSampleThreads = 128, kMostParts = kLanes;
+
+inline int sample_parts(int vocab) {
+  const int blocks = whole(vocab, kNoiseBlock) / kNoiseBlock, warps = kSampleThreads / kLanes;
+  return smaller(kMostParts, (blocks + warps - 1) / warps);
+}
+
+struct Sample {
+  const float* logits;
+  int row_stride, vocab;
+  const State* state;
+  const int* depth;    // (R) row r picks the token of place index + depth[r]
+  const float* least;  // (R) the threshold; null: all tokens are kept
+  int64_t* best;       // (R, parts)
+};
+
+// Budget: 48 registers, 64 bytes shared.
+template <int kThreads>
+__global__ __launch_bounds__(kThreads) void sample_kernel(Sample s) {
+  const int row = blockIdx.y, part = blockIdx.x, parts = gridDim.x, V = s.vocab;
+  const Sampling sampling = s.state->sampling;
+  const float* const logits = s.logits + size_t(row) * s.row_stride;
+  const float least = s.least ? s.least[row] : -Format<float>::kInfinity, t = sampling.temperature;
+  const int blocks = (V + kNoiseBlock - 1) / kNoiseBlock, end = blocks * (part + 1) / parts;
+  int64_t best = kNoRank;
+  for (int b = blocks * part / parts + threadIdx.x / kLanes; b < end; b += kThreads / kLanes)
+    with_noise(sampling, s.state->index + s.depth[row], b, V, [&](int x, float noise) {
+      const float logit = logits[x], score = logit >= least ? fused(t, noise, logit) : Format<float>::kNaN;
+      best = larger(best, ranked(score, x));
+    });
+  best = Block<kThreads>{}.template largest<int64_t>(1, [=](int) { return best; });
+  if (threadIdx.x == 0) s.best[size_t(row) * parts + part] = best;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Walk: rule `match` (tree.h): from the root on, to the child that carries the target's pick, until none does.
+//
+// One warp. A child is a row of the node's interval one level deeper; 32 rows are looked at together, from the lowest
+// on. It leaves the rows that stay for the gather, the verdict for the host, and the state for the next iteration.
+
+struct Walk {
+  const int64_t* best;  // (R, parts) from Sample
+  int parts;
+  const int *token, *depth, *end;  // (R) the tree
+  State* state;
+  int* kept;           // (2 + R) for Gather: the slot of the root, how many rows stay, which
+  int *rows, *tokens;  // (1 + R), (R) in the host's memory: how many rows, which; the tokens emitted
+};
+
+// Budget: 32 registers, 0 bytes shared.
+template <int kThreads>
+__global__ __launch_bounds__(kThreads) void walk_kernel(Walk w) {
+  const Warp warp;
+  const int lane = threadIdx.x, past = w.state->past;
+  int node = 0, count = 0, token = 0;
+  while (node >= 0) {
+    const int64_t* const best = w.best + size_t(node) * w.parts;
+    token = token_of(warp.largest<int64_t>(w.parts, [=](int part) { return best[part]; }));
+    if (lane == 0) w.kept[2 + count] = node, w.rows[1 + count] = node, w.tokens[count] = token;
+    count++;
+    const int depth = w.depth[node] + 1, end = w.end[node];
+    int child = -1;
+    for (int first = node + 1; first < end && child < 0; first += kLanes) {
+      const int row = first + lane;
+      const unsigned those = __ballot_sync(0xffffffffu, row < end && w.depth[row] == depth && w.token[row] == token);
+      if (those) child = first + __ffs(int(those)) - 1;
+    }
+    node = child;
+  }
+  if (lane != 0) return;
+  w.kept[0] = past, w.kept[1] = count, w.rows[0] = count;
+  w.state->past = past + count, w.state->index += count, w.state->root = token;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Gather: the keys and values of the rows that stay move to the slots that follow the past, in place, in all layers.
+//
+// Rows only move left: row i of those that stay comes from row kept[i] >= i, and kept ascends. A thread owns columns of
+// keys or values and moves them row after row, in ascending order: what it overwrites, slot i, it has read before, for
+// all rows to come lie behind kept[i] >= i. No other thread reads or writes its columns. (In parallel over rows it
+// would be a race: row 5's thread may write slot 2 before row 2's has read it.) Four rows are read before the first of
+// them is written: reading early is as safe, and their latencies overlap.
+// Grid: a block for each layer and head, which leaves at once where nothing moves. Moves 2 L C numbers a row, no more.
+
+constexpr int kGatherThreads = 128;
+
+template <class S>
+struct Gather {
+  S *k, *v;                 // of all layers
+  size_t k_layer, v_layer;  // numbers of one layer
+  int n_kv_head, slots, head_size;
+  const int* kept;  // the slot of the root, how many rows stay, which
+};
+
+// Budget: 64 registers, 0 bytes shared.
+template <class S, int kThreads>
+__global__ __launch_bounds__(kThreads) void gather_kernel(Gather<S> g) {
+  constexpr int kTogetherRows = 4;
+  const int first = g.kept[0], count = g.kept[1], D = g.head_size;
+  const int* const rows = g.kept + 2;
+  if (count == 0 || rows[count - 1] == count - 1) return;
+  const int layer = blockIdx.x / g.n_kv_head, head = blockIdx.x % g.n_kv_head;
+  const KeyValues<S> cache{g.k + layer * g.k_layer, g.v + layer * g.v_layer, g.slots, D};
+  for (int column = threadIdx.x; column < 2 * D; column += kThreads) {
+    const auto at = [=](int row) {
+      return column < D ? cache.key(head, first + row, column) : cache.value(head, first + row, column - D);
+    };
+    for (int i = 0; i < count; i += kTogetherRows) {
+      S moved[kTogetherRows] = {};
+      UNROLL
+      for (int j = 0; j < kTogetherRows; j++)
+        if (i + j < count) moved[j] = *at(rows[i + j]);
+      UNROLL
+      for (int j = 0; j < kTogetherRows; j++)
+        if (i + j < count) *at(i + j) = moved[j];
+    }
+  }
+}
+
+template <class S>
+void gather(const Gather<S>& g, int layers) {
+  start(gather_kernel<S, kGatherThreads>, layers * g.n_kv_head, kGatherThreads, g);
+}
+
+}  // namespace nanospec

@@ -1,0 +1,227 @@
+// cuda/iteration.cuh: an iteration of decoding as one CUDA graph: draft, forward, pick, walk, gather.
+//
+// In order: memory that host and device share; the iterations. There is one kind of iteration for each capacity that
+// host-drafted trees are padded to, and one for each full tree that the device drafts itself. The first of a kind is
+// launched piece by piece, the second is recorded, and from then on the recording is replayed: the host launches once,
+// waits once, and finds the verdict in its own memory. Which model runs, it does not know: that launches its forward
+// and its gather when it is asked to.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "../kernels.cuh"
+#include "../tree.h"
+#include "decode.cuh"
+
+namespace nanospec {
+
+// n numbers in the host's memory that kernels write and copies read without the host's help.
+template <class T>
+class Pinned {
+ public:
+  explicit Pinned(size_t n) { CUDA_CHECK(cudaMallocHost(reinterpret_cast<void**>(&data_), n * sizeof(T))); }
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+  ~Pinned() { cudaFreeHost(data_); }
+  T* data() const { return data_; }
+
+ private:
+  T* data_ = nullptr;
+};
+
+class Iterations {
+ public:
+  using Table = std::shared_ptr<const std::vector<float>>;
+
+  // For trees of up to `most_rows` rows over V tokens; logits: (most_rows, row_stride), where forwards leave them.
+  Iterations(int most_rows, int vocab, const float* logits, int row_stride)
+      : most_rows_(most_rows),
+        vocab_(vocab),
+        logits_(logits),
+        row_stride_(row_stride),
+        input_(kStateInts + 3 * size_t(most_rows), true),
+        host_input_(kStateInts + 3 * size_t(most_rows)),
+        root_(most_rows, true),
+        kept_(2 + size_t(most_rows), true),
+        best_(size_t(most_rows) * sample_parts(vocab), true),
+        least_(most_rows, true),
+        rows_(1 + size_t(most_rows)),
+        tokens_(most_rows),
+        found_(most_rows) {}
+
+  // The first_slot + i-th slot takes what slot first_slot + rows[i] holds: for a gather that the host asks for.
+  const int* keep(int first_slot, const int* rows, int n) {
+    std::vector<int> kept = {first_slot, n};
+    kept.insert(kept.end(), rows, rows + n);
+    kept_.upload(kept.data(), kept.size());
+    return kept_.data();
+  }
+
+  // A tree drafted on the host: forward, picks, walk, gather. The caller's past grows by the verdict's rows.
+  //   model.forward(token, forest)  launches the model over the rows, with logits
+  //   model.gather(kept)            launches the gather of the rows that stay
+  template <class Launches>
+  Verdict run(const Tree& tree, const Sampling& sampling, int64_t index, int past, const Launches& model) {
+    const int n = tree.size(), rows = capacity(n);
+    if (n > most_rows_)
+      throw std::logic_error("a tree of " + std::to_string(n) + " rows, room for " + std::to_string(most_rows_));
+    State& state = host_state() = state_of(sampling, index, past, rows);
+    int *token = host_input_.data() + kStateInts, *depth = token + rows, *end = depth + rows;
+    for (int i = 0; i < n; i++) token[i] = tree.token[i], depth[i] = tree.depth[i], end[i] = tree.end[i];
+    for (int i = n; i < rows; i++) token[i] = 0, depth[i] = 0, end[i] = i + 1;  // padding: seen by nobody
+    play({rows, 0, filters(sampling)}, [&](Recording&) {
+      copy_input(kStateInts + 3 * size_t(rows));
+      const int* const at = input_.data() + kStateInts;
+      decode({at, at + rows, at + 2 * rows, rows}, filters(sampling), model);
+    });
+    return finish(state);
+  }
+
+  // Whether full trees of this depth and width can be drafted here, from this table: (V, V) logits of the token after a
+  // token. It is uploaded if it was not the last one asked about.
+  bool hold(const Table& table, int depth, int width) {
+    if (!table || vocab_ > kDraftVocabulary || width > vocab_ || full_tree_nodes(depth, width) >= most_rows_)
+      return false;
+    if (table_.size() == 0) table_ = Array<float>(size_t(vocab_) * vocab_, true);
+    if (table != held_) table_.upload(table->data(), table_.size());
+    held_ = table;
+    return true;
+  }
+
+  // The same as run(), of a full tree under `root` that the device drafts from the held table. scale: see State.
+  // drafted: its nodes, in the order in which grow() asks for them.
+  template <class Launches>
+  Verdict run_drafting(int root, int depth, int width, float scale, const Sampling& sampling, int64_t index, int past,
+                       std::vector<Candidate>& drafted, const Launches& model) {
+    const int n = 1 + int(full_tree_nodes(depth, width));
+    State state = state_of(sampling, index, past, n);
+    state.scale = scale, state.root = root;
+    if (!same(state, known_)) host_state() = state, copy_input(kStateInts);
+    play({n, width, filters(sampling)}, [&](Recording& recording) {
+      int* const token = recording.tree.data();
+      nanospec::draft({table_.data(), vocab_, width, device_state(), token, found_.data()}, depth);
+      decode({token, token + n, token + 2 * n, n}, filters(sampling), model);
+    });
+    drafted.clear();
+    for (int i = 0; i + 1 < n; i++) drafted.push_back({found_.data()[i].token, found_.data()[i].chance});
+    return finish(state);
+  }
+
+  int recordings() const { return recordings_; }  // made so far
+
+ private:
+  // What a recording is of: nothing else may change from one replay to the next but what lies in memory.
+  struct Kind {
+    int rows;      // of the forward
+    int width;     // of the full tree that the device drafts (with the rows it says how deep it is); 0: the host drafts
+    bool filters;  // whether top-k or top-p may drop a token
+    bool operator<(const Kind& b) const {
+      return std::tie(rows, width, filters) < std::tie(b.rows, b.width, b.filters);
+    }
+  };
+  struct Recording {
+    Array<int> tree;  // (3, N) token, depth, end of a tree that the device drafts; the last two never change
+    bool met = false;
+    Graph graph;
+  };
+  struct Rows {
+    const int *token, *depth, *end;
+    int n;
+  };
+  static constexpr size_t kStateInts = sizeof(State) / sizeof(int);
+  static_assert(sizeof(State) % sizeof(int) == 0, "the tree's arrays follow the state");
+
+  // Powers of two up to 16 rows, then multiples of 16: a few more rows cost little, a recording of its own much.
+  int capacity(int n) const {
+    int rows = 1;
+    while (rows < n) rows = rows < 16 ? 2 * rows : rows + 16;
+    return std::min(rows, most_rows_);
+  }
+  bool filters(const Sampling& s) const {
+    return s.temperature > 0 && ((s.top_k > 0 && s.top_k < vocab_) || s.top_p < 1);
+  }
+  static State state_of(const Sampling& sampling, int64_t index, int past, int rows) {
+    State state;
+    state.sampling = sampling, state.index = index, state.past = past, state.first_row[1] = rows;
+    return state;
+  }
+  static bool same(const State& a, const State& b) {
+    const auto all = [](const State& s) {
+      return std::tie(s.sampling.temperature, s.sampling.top_k, s.sampling.top_p, s.sampling.seed, s.sampling.sequence,
+                      s.index, s.scale, s.root, s.past, s.first_row[1]);
+    };
+    return all(a) == all(b);
+  }
+  State* device_state() const { return reinterpret_cast<State*>(input_.data()); }
+  State& host_state() const { return *reinterpret_cast<State*>(host_input_.data()); }
+  void copy_input(size_t ints) const {
+    CUDA_CHECK(
+        cudaMemcpyAsync(input_.data(), host_input_.data(), ints * sizeof(int), cudaMemcpyHostToDevice, stream()));
+  }
+
+  template <class F>
+  void play(const Kind& kind, F launches) {
+    known_.past = -1;  // until it is done
+    Recording& recording = recordings_of_[kind];
+    if (!recording.met && kind.width > 0) recording.tree = full_tree(kind);
+    if (!recording.graph && recording.met) recording.graph.capture([&] { launches(recording); }), recordings_++;
+    if (recording.graph) recording.graph.replay();
+    else launches(recording);
+    recording.met = true;
+    CUDA_CHECK(cudaStreamSynchronize(stream()));
+  }
+  template <class Launches>
+  void decode(const Rows& rows, bool filters, const Launches& model) {
+    State* const state = device_state();
+    model.forward(rows.token, Forest{rows.n, 1, rows.end, rows.depth, root_.data(), state->first_row,
+                                     &state->first_slot, &state->past});
+    if (filters) threshold(rows.n, logits_, row_stride_, vocab_, state, least_.data());
+    const int parts = sample_parts(vocab_);
+    start(sample_kernel<kSampleThreads>, dim3(unsigned(parts), unsigned(rows.n)), kSampleThreads,
+          Sample{logits_, row_stride_, vocab_, state, rows.depth, filters ? least_.data() : nullptr, best_.data()});
+    start(
+        walk_kernel<kLanes>, 1, kLanes,
+        Walk{best_.data(), parts, rows.token, rows.depth, rows.end, state, kept_.data(), rows_.data(), tokens_.data()});
+    model.gather(kept_.data());
+  }
+  Verdict finish(const State& state) {
+    const int n = rows_.data()[0];
+    const Verdict verdict = {{rows_.data() + 1, rows_.data() + 1 + n}, {tokens_.data(), tokens_.data() + n}};
+    known_ = state;
+    known_.past += n, known_.index += n, known_.root = verdict.tokens.back();  // as the walk has left it
+    return verdict;
+  }
+  // A node at depth d of the full tree has a subtree of size 1 + W + ... + W^(D - d).
+  static Array<int> full_tree(const Kind& kind) {
+    std::vector<int> ints(size_t(3) * kind.rows, 0);
+    int *const depth = ints.data() + kind.rows, *const end = depth + kind.rows;
+    end[0] = kind.rows;
+    for (int row = 0; row < kind.rows; row++) {
+      const int below = end[row] - row - 1;
+      for (int c = row + 1; c < end[row]; c = end[c]) depth[c] = depth[row] + 1, end[c] = c + below / kind.width;
+    }
+    Array<int> tree(ints.size(), true);
+    tree.upload(ints.data(), ints.size());
+    return tree;
+  }
+
+  const int most_rows_, vocab_;
+  const float* const logits_;
+  const int row_stride_;
+  Array<int> input_;  // State, then token, depth and end of a host-drafted tree of `rows` rows, at (0, 1, 2) * rows
+  Pinned<int> host_input_;
+  Array<int> root_, kept_;  // (R) all 0: there is one root; (2 + R) see Walk
+  Array<int64_t> best_;
+  Array<float> least_, table_;
+  Pinned<int> rows_, tokens_;
+  Pinned<DraftedNode> found_;
+  Table held_;
+  State known_;  // what the device's state is, but for first_slot, which is always 0
+  std::map<Kind, Recording> recordings_of_;
+  int recordings_ = 0;
+};
+
+}  // namespace nanospec
