@@ -448,6 +448,11 @@ HD inline int pad64(int n) { return (n + 63) / 64 * 64; }
 // A weight (K inputs, N outputs): for each panel of kPanel outputs (the last is narrower, a multiple of 16, filled with
 // zeros) all k in turn, so that a sweep over k reads one stream; bf16 by pairs of k, as the tile wants them. N is what
 // a row of the result holds, padded to 16.
+// For a GPU (`cuda`) the panels are narrower, so that each lane's 16 bytes lie beside its neighbour's
+// (cuda/matmul.cuh):
+//   fp32: (N / 16, K, 16)
+//   bf16: (N / 16, K / 16, 32 lanes, 8): what each lane of a warp holds of a 16 x 16 tile when tensor cores multiply it
+// K too is filled up with zeros there, to a multiple of 16: Pack leaves them, so the memory comes zeroed.
 template <class W>
 struct Panels {
   W* data = nullptr;
@@ -455,13 +460,26 @@ struct Panels {
   // Where a library multiplies, there are no panels: the weight as it is stored, (k, n) at k * k_stride + n * n_stride.
   const W* stored = nullptr;
   size_t k_stride = 0, n_stride = 0;
+  bool cuda = false;
   HD int lines() const { return (k + kTogether<W> - 1) / kTogether<W>; }  // steps of k, those side by side being one
-  HD size_t size() const { return size_t(lines()) * kTogether<W> * pad16(n); }
+  HD size_t size() const {
+    if (cuda) return size_t(pad16(k)) * pad16(n);
+    return size_t(lines()) * kTogether<W> * pad16(n);
+  }
   HD int width(int column) const { return smaller(kPanel, pad16(n) - column / kPanel * kPanel); }
   HD W* at(int row, int column) const {
+    if (cuda) return data + at_device(row, column);
     constexpr int together = kTogether<W>;
     const size_t panel = size_t(column / kPanel) * kPanel * lines();
     return data + (panel + size_t(row / together) * width(column) + column % kPanel) * together + row % together;
+  }
+  // The operand of mma (cuda/instructions.cuh) that is 16 outputs by 16 k. A sum may take its k in any order: the
+  // tile's k = 4q .. 4q + 3 stand where the instruction has 2q, 2q + 1, 2q + 8, 2q + 9, so that they are lane (., q)'s,
+  // and what it needs of a row of x is one float4.
+  HD size_t at_device(int row, int column) const {
+    if (sizeof(W) != 2) return (size_t(column / 16) * pad16(k) + row) * 16 + column % 16;
+    const int lane = column % 8 * 4 + row % 16 / 4, number = row % 4 / 2 * 4 + column % 16 / 8 * 2 + row % 2;
+    return (size_t(column / 16) * (pad16(k) / 16) + row / 16) * 256 + lane * 8 + number;
   }
 };
 

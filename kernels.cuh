@@ -26,6 +26,8 @@
 #include "cuda/blas.cuh"
 #include "cuda/machine.cuh"
 #include "cuda/train.cuh"
+#include "cuda/matmul.cuh"
+#include "cuda/matmul_mma.cuh"
 #endif
 
 namespace nanospec {
@@ -229,7 +231,9 @@ struct Pack {
   }
 };
 
-// out (R, N) = x (R, K) W: one serial sum over k for each output. This is what every matmul here computes.
+// out (R, N) = x (R, K) W: one serial sum over k for each output. This is what every matmul here computes; those of the
+// GPU cut the sum in slices. On a GPU it is also version 1, the naive one: a warp to a row, and every warp reads all of
+// W; versions 2 and 3 are in cuda/matmul.cuh and cuda/matmul_mma.cuh.
 template <class T, class W>
 struct Matmul {
   const T* x;
@@ -258,6 +262,9 @@ void matmul(const Team& team, int rows, const Matmul<T, W>& s, const After& afte
                   [&](int row, int begin, int end) { after(Solo{}, row, begin, end); });
       return;
     }
+#ifdef WITH_CUDA
+    if (s.w.cuda) return matmul_cuda(rows, s.x, s.x_row, s.w, s.out, s.out_row, after);
+#endif
   }
 #ifdef WITH_CUDA
   if constexpr (std::is_same<T, float>::value && std::is_same<W, float>::value) {

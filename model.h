@@ -187,6 +187,7 @@ struct Weights {
     }
     size_t size = 0;
     const auto place = [&](Panels<W>& panels) {  // called twice: to count, and to hand out
+      panels.cuda = cuda;
       if (memory.size()) panels.data = memory.data() + size;
       size += panels.size();
     };

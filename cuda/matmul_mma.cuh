@@ -1,0 +1,236 @@
+// cuda/matmul_mma.cuh: the matmul of cuda/matmul.cuh with W in bf16, on tensor cores.
+//
+// Tensor cores would round x to bf16 too. Here x stays exact: a float's 24 bits are three bf16 of 8 bits each,
+// x = high + middle + low, and each of them times a weight is exact in float. Three mma for one: memory does not
+// notice. (The low bits of an x below 2^-110 in size get lost; an infinite x gives NaN.)
+//
+// The order, again a function of K alone: K is cut into 8 slices of as many tiles of 16 k; a slice is summed tile after
+// tile, of each the low parts, the middle ones, the high ones; the slices' sums are added to 0 in ascending order.
+// All row counts use it, one row too.
+//
+// Version 2, decode_bf16: slices are warps. Version 3, tiled_bf16: they follow each other in time.
+#pragma once
+
+#include "matmul.cuh"
+
+namespace nanospec {
+
+constexpr int kMmaSlices = 8;
+HD inline int slice_tiles(int k) { return (pad16(k) / 16 + kMmaSlices - 1) / kMmaSlices; }  // of 16 k
+
+// Four floats of a row as three operands b of mma: x = high + middle + low, each the next 8 bits of it.
+__device__ __forceinline__ void split(const float4& x, uint2& low, uint2& middle, uint2& high) {
+  const auto upper = [](float v) { return bits_as<float>(bits_as<uint32_t>(v) & 0xffff0000u); };
+  const auto pair = [](float first, float second) {
+    return bits_as<uint32_t>(first) >> 16 | (bits_as<uint32_t>(second) & 0xffff0000u);
+  };
+  const auto operand = [&](const float4& v) { return uint2{pair(v.x, v.y), pair(v.z, v.w)}; };
+  const auto rest = [&](const float4& v) {  // exact
+    return make_float4(v.x - upper(v.x), v.y - upper(v.y), v.z - upper(v.z), v.w - upper(v.w));
+  };
+  const float4 y = rest(x), z = rest(y);
+  high = operand(x), middle = operand(y), low = operand(z);
+}
+
+// What a lane holds of a 16 x 8 tile (mma's c), written out.
+template <class After>
+__device__ __forceinline__ void finish_tile(const Finish<After>& finish, int row0, int column0, const float4& total) {
+  const int lane = int(threadIdx.x) % kLanes, row = row0 + lane % 4 * 2, column = column0 + lane / 4;
+  finish(row, column, total.x), finish(row + 1, column, total.y);
+  finish(row, column + 8, total.z), finish(row + 1, column + 8, total.w);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Version 2
+
+// A block makes 16 TILES outputs of 8 OCTETS rows; its 8 warps are the slices. Grid: row tiles by N / (16 TILES). A
+// lane's part of a tile of W is one 16-byte load, a warp's is 512 bytes in one piece; the next `depth` tiles of k are
+// on their way while as many are multiplied. A lane's part of x is a float4 that no other lane of the block needs: it
+// comes from L1 or L2 into registers, and is split there.
+//
+// Bytes: W once a row tile: 2 K N, the least there is; x: 32 K OCTETS a block, out of L1 and L2. Splitting four numbers
+// takes 22 instructions, for 3 TILES mma: with TILES = 2, sixteen rows and 1 KB of weights (50 clocks of an H200's
+// memory, a multiprocessor's share) are 56 instructions (14 clocks of four schedulers) and 12 mma (24 clocks of an
+// A100's tensor cores, fewer of an H200's). For N = 768, TILES = 2 leaves 24 blocks, each hardly longer than with
+// TILES = 1: splitting is the work.
+template <int TILES, int OCTETS>
+struct MmaMemory {
+  float4 sums[kMmaSlices][TILES * OCTETS][kLanes];
+};
+
+// Budget: 112 registers, 32768 bytes shared.
+template <int TILES, int OCTETS, class After>
+__global__ void __launch_bounds__(kMmaSlices* kLanes, TILES == 1 ? 3 : 2)
+    decode_bf16(const float* x, int x_row, Panels<bf16> w, Finish<After> finish) {
+  using Memory = MmaMemory<TILES, OCTETS>;
+  constexpr int depth = 4 / OCTETS;
+  Memory& memory = shared<Memory>();
+  const int warp = int(threadIdx.x) / kLanes, lane = int(threadIdx.x) % kLanes, part = lane % 4 * 4;
+  const int row0 = int(blockIdx.x) * OCTETS * 8, tile0 = int(blockIdx.y) * TILES, steps = pad16(w.k) / 16;
+  const int begin = warp * slice_tiles(w.k), end = smaller(steps, begin + slice_tiles(w.k));
+
+  const uint4* from[TILES];  // of the next step; tiles that are not there are the last again
+  UNROLL
+  for (int m = 0; m < TILES; m++)
+    from[m] = reinterpret_cast<const uint4*>(w.data) +
+              (size_t(smaller(tile0 + m, pad16(w.n) / 16 - 1)) * steps + begin) * kLanes + lane;
+  uint4 now[depth][TILES], next[depth][TILES];
+  const auto load = [&](uint4(&to)[depth][TILES], int step) {
+    UNROLL
+    for (int m = 0; m < TILES; m++) {
+      UNROLL
+      for (int d = 0; d < depth; d++)
+        to[d][m] = step + d < end ? load_passing(from[m] + d * kLanes) : make_uint4(0, 0, 0, 0);
+      from[m] += depth * kLanes;
+    }
+  };
+  const float* row[OCTETS];  // rows that are not there are the last again
+  UNROLL
+  for (int o = 0; o < OCTETS; o++)
+    row[o] = x + size_t(smaller(row0 + o * 8 + lane / 4, finish.rows - 1)) * x_row + part;
+
+  float c[TILES][OCTETS][4] = {};
+  load(now, begin);
+  for (int step = begin; step < end; step += depth) {
+    load(next, step + depth);
+    float4 v[depth][OCTETS];
+    UNROLL
+    for (int d = 0; d < depth; d++) UNROLL
+    for (int o = 0; o < OCTETS; o++) v[d][o] = load_four(row[o] + smaller(step + d, end - 1) * 16);
+    UNROLL
+    for (int d = 0; d < depth; d++) {
+      if (step + d >= end) break;
+      uint2 parts[3][OCTETS];
+      UNROLL
+      for (int o = 0; o < OCTETS; o++) {
+        if ((step + d) * 16 + 16 > w.k) cut(v[d][o], w.k - (step + d) * 16 - part);
+        split(v[d][o], parts[0][o], parts[1][o], parts[2][o]);
+      }
+      UNROLL
+      for (int p = 0; p < 3; p++)
+        UNROLL  // sums by turns: each mma on one waits for the one before
+            for (int o = 0; o < OCTETS; o++) UNROLL for (int m = 0; m < TILES; m++)
+                mma(c[m][o], now[d][m], parts[p][o]);
+    }
+    UNROLL
+    for (int d = 0; d < depth; d++) UNROLL
+    for (int m = 0; m < TILES; m++) now[d][m] = next[d][m];
+  }
+
+  UNROLL
+  for (int m = 0; m < TILES; m++) UNROLL
+  for (int o = 0; o < OCTETS; o++)
+    memory.sums[warp][m * OCTETS + o][lane] = make_float4(c[m][o][0], c[m][o][1], c[m][o][2], c[m][o][3]);
+  __syncthreads();
+  if (warp >= TILES * OCTETS) return;
+  float4 total = make_float4(0, 0, 0, 0);
+  UNROLL
+  for (int s = 0; s < kMmaSlices; s++) add(total, memory.sums[s][warp][lane]);
+  finish_tile(finish, row0 + warp % OCTETS * 8, (tile0 + warp / OCTETS) * 16, total);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Version 3
+
+// A block of four warps makes 64 outputs of 64 rows, each warp 32 by 32. For each 16 k the block splits its rows'
+// numbers once, into shared memory, as the lanes of mma want them; a warp reads 12 operands of 256 bytes there (24
+// clocks) for 24 mma (48 clocks of an A100). W's tiles come straight from L2, the next while these are used. Grid and
+// bytes as in fp32, W's being half.
+struct SplitMemory {
+  uint2 part[2][3][kTile / 8][kLanes];  // low, middle, high
+};
+
+// Budget: 136 registers, 12288 bytes shared.
+template <class After>
+__global__ void __launch_bounds__(128, 3) tiled_bf16(const float* x, int x_row, Panels<bf16> w, Finish<After> finish) {
+  SplitMemory& memory = shared<SplitMemory>();
+  const int thread = int(threadIdx.x), lane = thread % kLanes, warp = thread / kLanes, steps = pad16(w.k) / 16;
+  const int row0 = int(blockIdx.x) * kTile, octet0 = warp / 2 * 4,
+            tile0 = int(blockIdx.y) * (kTile / 16) + warp % 2 * 2;
+
+  // A thread brings two float4 of x, of one row each, and its part of the warp's two tiles of W.
+  const uint4* weights[2];
+  const float* row[2];
+  UNROLL
+  for (int j = 0; j < 2; j++) {
+    weights[j] = reinterpret_cast<const uint4*>(w.data) +
+                 size_t(smaller(tile0 + j, pad16(w.n) / 16 - 1)) * steps * kLanes + lane;
+    row[j] = x + size_t(smaller(row0 + (thread + 128 * j) / 4, finish.rows - 1)) * x_row + thread % 4 * 4;
+  }
+  uint4 now[2], next[2];
+  float4 next_x[2];
+  const auto load = [&](int step) {
+    UNROLL
+    for (int j = 0; j < 2; j++) next[j] = weights[j][step * kLanes], next_x[j] = load_four(row[j] + step * 16);
+  };
+  const auto store = [&](int buffer, int step) {
+    UNROLL
+    for (int j = 0; j < 2; j++) {
+      if (step * 16 + 16 > w.k) cut(next_x[j], w.k - step * 16 - thread % 4 * 4);
+      auto& part = memory.part[buffer];
+      const int octet = warp + 4 * j;
+      split(next_x[j], part[0][octet][lane], part[1][octet][lane], part[2][octet][lane]);
+      now[j] = next[j];
+    }
+  };
+
+  float c[2][4][4] = {};
+  float4 total[2][4];
+  const auto end_slice = [&] {
+    UNROLL
+    for (int m = 0; m < 2; m++) UNROLL
+    for (int o = 0; o < 4; o++) {
+      add(total[m][o], make_float4(c[m][o][0], c[m][o][1], c[m][o][2], c[m][o][3]));
+      c[m][o][0] = c[m][o][1] = c[m][o][2] = c[m][o][3] = 0;
+    }
+  };
+  UNROLL
+  for (int m = 0; m < 2; m++) UNROLL
+  for (int o = 0; o < 4; o++) total[m][o] = make_float4(0, 0, 0, 0);
+  int left = slice_tiles(w.k);
+  load(0);
+  store(0, 0);
+  __syncthreads();
+  for (int step = 0, buffer = 0; step < steps; step++, buffer ^= 1) {
+    const bool more = step + 1 < steps;
+    if (more) load(step + 1);
+    UNROLL
+    for (int p = 0; p < 3; p++) UNROLL
+    for (int o = 0; o < 4; o++) {
+      const uint2 b = memory.part[buffer][p][octet0 + o][lane];
+      mma(c[0][o], now[0], b);
+      mma(c[1][o], now[1], b);
+    }
+    if (--left == 0) end_slice(), left = slice_tiles(w.k);
+    if (more) store(buffer ^ 1, step + 1);
+    __syncthreads();
+  }
+  end_slice();
+  UNROLL
+  for (int m = 0; m < 2; m++) UNROLL
+  for (int o = 0; o < 4; o++) finish_tile(finish, row0 + (octet0 + o) * 8, (tile0 + m) * 16, total[m][o]);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Which version runs how many rows
+
+template <int TILES, int OCTETS, class After>
+void start_decode(const float* x, int x_row, const Panels<bf16>& w, const Finish<After>& finish) {
+  const dim3 grid(unsigned((finish.rows + OCTETS * 8 - 1) / (OCTETS * 8)),
+                  unsigned((pad16(w.n) / 16 + TILES - 1) / TILES));
+  start(decode_bf16<TILES, OCTETS, After>, grid, kMmaSlices * kLanes, x, x_row, w, finish);
+}
+
+template <class After>
+void matmul_cuda(int rows, const float* x, int x_row, const Panels<bf16>& w, float* out, int out_row,
+                 const After& after) {
+  if (rows <= 0) return;
+  const Finish<After> finish{out, out_row, rows, w.n, after};
+  const dim3 tiles(unsigned((rows + kTile - 1) / kTile), unsigned((w.n + kTile - 1) / kTile));
+  if (rows > kDecodeRows) start(tiled_bf16<After>, tiles, 128, x, x_row, w, finish);
+  else if (rows > 16) start_decode<2, 4>(x, x_row, w, finish);
+  else if (rows > 8) start_decode<2, 2>(x, x_row, w, finish);
+  else start_decode<1, 1>(x, x_row, w, finish);
+}
+
+}  // namespace nanospec
