@@ -5,7 +5,7 @@
 #   make data       gets the training text
 #   make run        deps, data, build, train the small model, compare plain and speculative decoding
 #   make test       deps, build, all tests
-#   make bench      build; tables and pictures of speed, into build/bench: under ten minutes
+#   make bench      build; tables and pictures of speed, into build/bench: under ten minutes; a GPU takes some more
 #   make clean      removes what was built; data and trained models stay
 #   make format     clang-format over all sources
 #
@@ -140,8 +140,10 @@ test:
 # Measuring
 
 bench:
-	@$(MAKE) --no-print-directory -j2 $(PROGRAMS)
+	@$(MAKE) --no-print-directory -j2 $(PROGRAMS) $(if $(GPU),$(PROGRAMS:=-cuda))
 	@$(BUILD)/nanospec bench --out $(BUILD)/bench
+	@$(if $(GPU),$(BUILD)/nanospec-cuda bench --only gpu --out $(BUILD)/bench/gpu,echo; \
+	  echo "The GPU's rows are left out, unmeasured: $(if $(NVCC),nvidia-smi -L names no device,there is no nvcc)")
 
 # ----------------------------------------------------------------------------------------------------------------
 

@@ -457,10 +457,10 @@ template <class W>
 struct Panels {
   W* data = nullptr;
   int k = 0, n = 0;
+  bool cuda = false;
   // Where a library multiplies, there are no panels: the weight as it is stored, (k, n) at k * k_stride + n * n_stride.
   const W* stored = nullptr;
   size_t k_stride = 0, n_stride = 0;
-  bool cuda = false;
   HD int lines() const { return (k + kTogether<W> - 1) / kTogether<W>; }  // steps of k, those side by side being one
   HD size_t size() const {
     if (cuda) return size_t(pad16(k)) * pad16(n);

@@ -737,6 +737,7 @@ class Target {
   }
   int recordings() const { return iterations_->recordings(); }  // CUDA graphs made so far
 #endif
+  void rewind(int past) { past_ = past; }  // forgets what is cached behind so many positions
   // For tests: the keys, or the values, of one cached position: all layers and heads in turn.
   std::vector<float> cached(int position, bool values) const {
     return std::visit([&](const auto& a) { return cached(a, position, values); }, activations_);

@@ -1,13 +1,17 @@
 // nanospec.cu: the program. Here target, drafter, shape and rule meet; the commands themselves lie in commands/.
 //
 // This is the one file of the program that sees the model, and so the one that is compiled for each machine: by the
-// C++ compiler for build/nanospec, by nvcc for build/nanospec-cuda. In order: the Engine and the Probe that the
-// commands ask; the table of commands; main. It holds no loop of decoding (decode.h) and no arithmetic.
+// C++ compiler for build/nanospec, by nvcc for build/nanospec-cuda. In order: the Engine, the Probe and the GPU that
+// the commands ask; the table of commands; main. It holds no loop of decoding (decode.h) and no arithmetic.
 #include <map>
 #include <stdexcept>
 
 #include "commands/commands.h"
+#include "commands/gpu.h"
 #include "model.h"
+#ifdef WITH_CUDA
+#include "cuda/measure.cuh"
+#endif
 
 namespace nanospec {
 
@@ -94,11 +98,21 @@ Probe::~Probe() = default;
 double Probe::forward_seconds(int rows, int past) {
   Target& target = parts_->target;
   if (target.past() != past) target.prefill(std::vector<int>(size_t(past), 0).data(), past);
-  std::vector<int> token(size_t(rows), 0), depth(size_t(rows), 1), end(size_t(rows), rows);
-  depth[0] = 0;
-  for (int i = 1; i < rows; i++) end[size_t(i)] = i + 1;
+  Tree tree;
+  for (int i = 0; i < rows; i++) {
+    tree.token.push_back(0), tree.parent.push_back(i == 0 ? -1 : 0), tree.depth.push_back(i > 0);
+    tree.end.push_back(i == 0 ? rows : i + 1);
+  }
   Stopwatch watch;
-  target.forward(token.data(), depth.data(), end.data(), rows);
+#ifdef WITH_CUDA
+  if (target.cuda()) {  // as decoding runs it: one graph, and no logits for the host
+    target.iterate(tree, Sampling(), past + 1);
+    const double seconds = watch.lap();
+    target.rewind(past);
+    return seconds;
+  }
+#endif
+  target.forward(tree.token.data(), tree.depth.data(), tree.end.data(), rows);
   return watch.lap();
 }
 double Probe::prefill_seconds(int tokens) {
@@ -109,6 +123,29 @@ double Probe::prefill_seconds(int tokens) {
 }
 double Probe::weight_bytes() const { return double(parts_->target.weight_bytes()); }
 double Probe::cache_bytes(int past) const { return double(parts_->target.cache_bytes()) * past; }
+
+// ---------------------------------------------------------------------------------------------------------------
+// The GPU, measured
+
+std::string gpu_missing() {
+  if (cuda_available()) return "";
+#ifdef WITH_CUDA
+  return "there is no CUDA device: see what nvidia-smi says";
+#else
+  return "this program was built without CUDA: run its -cuda twin, which make builds where it finds nvcc";
+#endif
+}
+#ifdef WITH_CUDA
+GpuFacts gpu_facts() { return facts_of_gpu(); }
+GpuLimits measure_gpu_limits(int runs, const GpuWorking& working) { return limits_of_gpu({}, runs, working); }
+std::vector<KernelTime> measure_gpu_kernels(bool quick, int runs, const GpuWorking& working) {
+  return kernels_of_gpu(quick ? quick_shapes() : KernelShapes(), runs, working);
+}
+#else
+GpuFacts gpu_facts() { throw std::runtime_error(gpu_missing()); }
+GpuLimits measure_gpu_limits(int, const GpuWorking&) { throw std::runtime_error(gpu_missing()); }
+std::vector<KernelTime> measure_gpu_kernels(bool, int, const GpuWorking&) { throw std::runtime_error(gpu_missing()); }
+#endif
 
 // ---------------------------------------------------------------------------------------------------------------
 // Commands

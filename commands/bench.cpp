@@ -176,6 +176,7 @@ constexpr Section kSections[] = {
     {"decode", bench_decode, 170, "speculation: drafters, shapes and budgets against plain decoding"},
     {"train", bench_train, 50, "training"},
     {"peers", bench_peers, 250, "PyTorch on the same work, where build/venv has it"},
+    {"gpu", bench_gpu, 180, "where there is a GPU: its kernels, decoding and training on it"},
 };
 constexpr double kRooflineSeconds = 4;
 
@@ -231,9 +232,12 @@ std::vector<Section> chosen(const CommandLine& c) {
   if (c.roofline && !words.empty())
     throw std::invalid_argument("--roofline is the machine alone: --only: give one of the two");
   std::vector<Section> sections;
+  const auto asked = [&](const Section& section) {
+    if (words.empty()) return section.run != bench_gpu || gpu_missing().empty();
+    return std::find(words.begin(), words.end(), section.name) != words.end();
+  };
   for (const Section& section : kSections)
-    if (!c.roofline && (words.empty() || std::find(words.begin(), words.end(), section.name) != words.end()))
-      sections.push_back(section);
+    if (!c.roofline && asked(section)) sections.push_back(section);
   return sections;
 }
 

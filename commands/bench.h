@@ -1,5 +1,6 @@
 // commands/bench.h: what the sections of `bench` share, each in a file of its own: bench_forward.cpp, bench_decode.cpp,
-// bench_train.cpp (training, and the peers). bench.cpp has the command line, the roofline's table and the order.
+// bench_train.cpp (training, and the peers), bench_gpu.cpp. bench.cpp has the command line, the roofline's table and
+// the order.
 //
 // In order: bars and how even the repeats were; the timetable; the bench itself; the sections; figures of theirs that
 // are pure arithmetic, so that tests can hold them.
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "gpu.h"
 #include "roofline.h"
 
 namespace nanospec {
@@ -89,6 +91,19 @@ void bench_forward(Bench& bench);
 void bench_decode(Bench& bench);
 void bench_train(Bench& bench);
 void bench_peers(Bench& bench);
+void bench_gpu(Bench& bench);
+
+// A part of a section's work, as shares that are done where it begins, and of it.
+struct Stretch {
+  double begin = 0, share = 1;
+  double at(double done) const { return begin + share * done; }
+};
+
+// Training on a device (cpu, cuda), held against `peak` flop/s; and PyTorch on the same work. Each returns its tables,
+// and fills in `json`, or says why it is left out; "" when it was interrupted.
+std::string train_text(Bench& bench, const std::string& device, double peak, const Stretch& stretch,
+                       nlohmann::ordered_json& json);
+std::string peers_text(Bench& bench, const std::string& device, const Stretch& stretch, nlohmann::ordered_json& json);
 
 // ---------------------------------------------------------------------------------------------------------------
 // Arithmetic of a GPT; a multiply-add counts two
@@ -98,6 +113,14 @@ double prefill_flops(const Config& config, int tokens);          // without the 
 
 // The least seconds that a forward can take: it must read its bytes, and it must multiply.
 double least_seconds(double bytes, double flops, double bandwidth, double peak);
+
+// A kernel's bytes and operations a second over the GPU's limits. The larger share is that of the limit that binds.
+struct KernelShares {
+  double memory, compute;
+  bool memory_binds() const { return memory >= compute; }
+  double of_limit() const { return memory_binds() ? memory : compute; }
+};
+KernelShares shares_of(const KernelTime& kernel, const GpuLimits& limits);
 
 // The places where held-out prompts begin: `count` of them, evenly over the last tenth of a text, each moved on to the
 // beginning of a line where one is near, and to that of a character always.

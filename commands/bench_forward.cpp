@@ -4,123 +4,21 @@
 #include <cmath>
 #include <map>
 
-#include "bench.h"
+#include "forwards.h"
 #include "samples.h"
 #include "svg.h"
 
 namespace nanospec {
 namespace {
 
-struct Size {
-  std::string name;
-  Config config;
-  int long_past, prefill;
-  double bandwidth_bar;  // the least share of the bandwidth; 0: none is set
-};
-
-Size size_of(const std::string& name, int layers, int heads, int channels, int block, int vocab, int long_past,
-             double bar) {
-  return {name, {layers, heads, heads, channels, block, vocab, false}, long_past, std::min(512, block - 1), bar};
-}
-
 std::vector<Size> sizes(bool quick) {
-  std::vector<Size> all = {size_of("small", 4, 4, 128, 64, 65, 48, 0)};
-  if (quick) return all;
-  all.push_back(size_of("medium", 6, 6, 384, 256, 65, 192, 0.75));
-  all.push_back(size_of("gpt2", 12, 12, 768, 1024, 50257, 900, 0.85));
-  return all;
+  if (quick) return {small_size()};
+  return {small_size(), size_of("medium", 6, 6, 384, 256, 65, 192, 0.75), gpt2_size(0.85)};
 }
 
 const std::vector<int> kRows = {1, 2, 3, 4, 6, 8, 12, 16};
 const std::map<int, double> kCostBars = {{2, 1.05}, {4, 1.12}, {8, 1.3}, {12, 1.45}, {16, 1.9}};  // fp32, gpt2
 constexpr double kPrefillBar = 0.7, kSamplingBar = 0.05;
-constexpr double kMostSeconds = 6;  // of one table row, where three rounds are made
-
-// Forwards over one past: seconds by number of rows, one entry a round.
-struct Forwards {
-  int past = 0;
-  double bytes = 0;  // that one row reads
-  Level level = Level::kMemory;
-  std::vector<double> plain_reads;  // bytes a second of a bare sum over as many bytes, one entry a round
-  std::map<int, std::vector<double>> seconds;
-
-  double one() const { return median(seconds.at(1)); }
-  double bytes_per_second() const { return ratio(bytes, one()); }
-  // Bytes a second of one row over those of the plain read in the same round.
-  std::vector<double> shares() const {
-    std::vector<double> ratios;
-    for (size_t r = 0; r < plain_reads.size(); r++) ratios.push_back(bytes / seconds.at(1)[r] / plain_reads[r]);
-    return ratios;
-  }
-  // Times of N rows over that of one row in the same round.
-  std::vector<double> costs(int rows) const {
-    std::vector<double> ratios;
-    for (size_t r = 0; r < seconds.at(rows).size(); r++) ratios.push_back(seconds.at(rows)[r] / seconds.at(1)[r]);
-    return ratios;
-  }
-};
-
-struct Result {
-  Size size;
-  std::string dtype;
-  double weight_bytes = 0;
-  std::vector<Forwards> pasts;
-  std::vector<double> prefill_seconds;
-  std::string name() const { return size.name + " " + dtype; }
-};
-
-// The median of as many calls as fill two milliseconds, so that the clock and a wakeup do not count.
-double forward_seconds(Probe& probe, int rows, int past, double once) {
-  std::vector<double> calls;
-  const int n = int(std::clamp(0.002 / std::max(once, 1e-6), 1.0, 64.0));
-  for (int i = 0; i < n; i++) calls.push_back(probe.forward_seconds(rows, past));
-  return median(calls);
-}
-
-// In each round all numbers of rows, in an order that rotates.
-void measure_rows(Bench& bench, Probe& probe, int rounds, Forwards& f, const std::function<void(int)>& working) {
-  probe.forward_seconds(1, f.past);  // makes the past
-  std::map<int, double> once;
-  for (int rows : kRows) once[rows] = probe.forward_seconds(rows, f.past);
-  Reader reader(f.bytes, bench.options.settings.threads);
-  Stopwatch watch;
-  double spent = 0;
-  for (int round = 0; round < rounds && (round < 3 || spent < kMostSeconds); round++, spent += watch.lap()) {
-    if (round > 0 && interrupted()) return;
-    working(round);
-    for (size_t k = 0; k < kRows.size(); k++) {
-      const int rows = kRows[(k + size_t(round)) % kRows.size()];
-      f.seconds[rows].push_back(forward_seconds(probe, rows, f.past, once[rows]));
-    }
-    f.plain_reads.push_back(reader.bytes_per_second(f.bytes));
-  }
-}
-
-Result measure(Bench& bench, const Size& size, const std::string& dtype, double done, double share) {
-  Result result{size, dtype, 0, {}, {}};
-  const int rounds = bench.quick ? 2 : 3 * bench.repeats, threads = bench.options.settings.threads;
-  bench.time->show(result.name() + ": making weights", done);
-  Probe probe(size.config, dtype, bench.options.settings.device, threads, kRows.back());
-  result.weight_bytes = probe.weight_bytes();
-  for (int past : {0, size.long_past}) {
-    Forwards f;
-    f.past = past;
-    f.bytes = result.weight_bytes + probe.cache_bytes(past);
-    f.level = level_of(f.bytes, threads, bench.machine.caches);
-    measure_rows(bench, probe, rounds, f, [&](int round) {
-      bench.time->show(result.name() + ", past " + std::to_string(past),
-                       done + share * 0.4 * ((past > 0) + double(round) / rounds));
-    });
-    result.pasts.push_back(f);
-    bench.evenness.push_back({result.name() + ", one row, past " + std::to_string(past), unevenness(f.seconds[1])});
-  }
-  probe.prefill_seconds(size.prefill);
-  for (int round = 0; round < (bench.quick ? 2 : bench.repeats) && (round == 0 || !interrupted()); round++) {
-    bench.time->show(result.name() + ", prefill", done + share * 0.9);
-    result.prefill_seconds.push_back(probe.prefill_seconds(size.prefill));
-  }
-  return result;
-}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Sampling
@@ -168,27 +66,6 @@ std::string reading_table(const Bench& bench, const std::vector<Result>& results
          "where the bytes lie half in one level, half in the next. The bars hold a row against that.\n";
 }
 
-std::string cost_table(const std::vector<Result>& results) {
-  std::vector<std::string> head = {"cost of N rows", "past"};
-  for (int rows : kRows)
-    if (rows > 1) head.push_back(std::to_string(rows));
-  std::vector<std::vector<std::string>> table = {head};
-  for (const Result& result : results)
-    for (const Forwards& f : result.pasts) {
-      std::vector<std::string> median_row = {result.name(), std::to_string(f.past)}, ends = {"", ""};
-      for (int rows : kRows) {
-        if (rows == 1) continue;
-        const std::vector<double> costs = f.costs(rows);
-        median_row.push_back(decimals(median(costs), 2));
-        ends.push_back(decimals(lowest(costs), 2) + "-" + decimals(highest(costs), 2));
-      }
-      table.push_back(median_row);
-      table.push_back(ends);
-    }
-  return format_table(table, "lr" + std::string(kRows.size() - 1, 'r')) +
-         "A forward of N rows over one row of the same round: median, below it lowest and highest.\n";
-}
-
 std::string prefill_table(const Bench& bench, const std::vector<Result>& results) {
   std::vector<std::vector<std::string>> rows = {
       {"prefill", "tokens", "ms", "lowest", "highest", "tok/s", "GFLOP/s", "share of fp32 peak"}};
@@ -222,37 +99,15 @@ void set_bars(Bench& bench, const Result& result) {
 }
 
 nlohmann::ordered_json result_json(const Bench& bench, const Result& result) {
-  const Config& c = result.size.config;
-  nlohmann::ordered_json json = {{"name", result.size.name},   {"dtype", result.dtype},
-                                 {"n_layer", c.n_layer},       {"n_head", c.n_head},
-                                 {"n_embd", c.n_embd},         {"block_size", c.block_size},
-                                 {"vocab_size", c.vocab_size}, {"weight_bytes", result.weight_bytes}};
+  nlohmann::ordered_json json = configuration_json(result);
   for (const Forwards& f : result.pasts) {
-    nlohmann::ordered_json past = {{"past", f.past},
-                                   {"bytes", f.bytes},
-                                   {"fits", level_name(f.level)},
-                                   {"seconds", f.one()},
-                                   {"bytes_per_second", f.bytes_per_second()},
-                                   {"limit_bytes_per_second", bench.roofline.bandwidth(f.level)},
-                                   {"share", ratio(f.bytes_per_second(), bench.roofline.bandwidth(f.level))},
-                                   {"plain_read_share", median(f.shares())},
-                                   {"plain_read_bytes_per_second", f.plain_reads}};
-    for (const auto& [rows, seconds] : f.seconds) {
-      const std::vector<double> costs = f.costs(rows);
-      past["rows"].push_back({{"rows", rows},
-                              {"cost", median(costs)},
-                              {"cost_lowest", lowest(costs)},
-                              {"cost_highest", highest(costs)},
-                              {"seconds", seconds}});
-    }
+    nlohmann::ordered_json past = forwards_json(f, bench.roofline.bandwidth(f.level));
+    past["fits"] = level_name(f.level);
+    past["plain_read_share"] = median(f.shares());
+    past["plain_read_bytes_per_second"] = f.plain_reads;
     json["pasts"].push_back(past);
   }
-  const double flops = prefill_flops(c, result.size.prefill);
-  json["prefill"] = {{"tokens", result.size.prefill},
-                     {"flops", flops},
-                     {"flops_per_second", flops / median(result.prefill_seconds)},
-                     {"share", flops / median(result.prefill_seconds) / bench.roofline.peak()},
-                     {"seconds", result.prefill_seconds}};
+  json["prefill"] = prefill_json(result, bench.roofline.peak());
   return json;
 }
 
@@ -300,7 +155,8 @@ void bench_forward(Bench& bench) {
   const double pieces = 2.0 * double(all.size());
   for (const Size& size : all)
     for (const char* dtype : {"fp32", "bf16"}) {
-      results.push_back(measure(bench, size, dtype, double(results.size()) / pieces, 1 / pieces));
+      results.push_back(measure_forwards(bench, size, dtype, bench.options.settings.device, kRows,
+                                         double(results.size()) / pieces, 1 / pieces));
       if (interrupted()) return;
     }
   const Result& largest = results[results.size() - 2];  // in fp32
@@ -310,7 +166,7 @@ void bench_forward(Bench& bench) {
 
   for (const Result& result : results) set_bars(bench, result);
   bench.bars.push_back({largest.name() + ": sampling and drafting, share of an iteration", share, false, kSamplingBar});
-  bench.print("Forwards of one row", reading_table(bench, results) + "\n" + cost_table(results) + "\n" +
+  bench.print("Forwards of one row", reading_table(bench, results) + "\n" + cost_table(results, kRows) + "\n" +
                                          prefill_table(bench, results) + "\nSampling at a vocabulary of " +
                                          thousands(vocab) + ": noise, pick and four candidates take " +
                                          duration(median(sampling)) + ", " + decimals(100 * share, 1) +

@@ -1,5 +1,6 @@
 // commands/bench_train.cpp: training, by running train_gpt for a few iterations; and the peers, PyTorch on the same
-// work, by running the scripts of tests/reference. Each run is a process of its own.
+// work, by running the scripts of tests/reference. Each run is a process of its own. On the CPU both are sections; on a
+// GPU they are parts of section gpu.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -106,26 +107,29 @@ constexpr struct {
   double time;  // at most, over PyTorch's
 } kPeerBars[] = {{"small", 0.7}, {"medium", 0.9}};
 
+const char* suffix(const std::string& device) { return device == "cuda" ? "-cuda" : ""; }  // of our programs
+
+std::string left_out(const std::string& why) { return "left out: " + why + "\n"; }
+
 }  // namespace
 
-void bench_train(Bench& bench) {
-  const std::string program = program_folder() + "/train_gpt";
-  if (access(program.c_str(), X_OK) != 0)
-    return bench.print("Training", "left out: there is no train_gpt: " + program + ": build it with make\n");
+std::string train_text(Bench& bench, const std::string& device, double peak, const Stretch& stretch,
+                       nlohmann::ordered_json& json) {
+  const std::string program = program_folder() + "/train_gpt" + suffix(device);
+  if (access(program.c_str(), X_OK) != 0) return left_out("there is no train_gpt: " + program + ": build it with make");
   if (bench.data.empty() || !std::filesystem::exists(bench.data))
-    return bench.print("Training",
-                       "left out: there is no text: " + (bench.data.empty() ? "data" : printable(bench.data, 300)) +
-                           ": get it with make data, or name one with --data\n");
+    return left_out("there is no text: " + (bench.data.empty() ? "data" : printable(bench.data, 300)) +
+                    ": get it with make data, or name one with --data");
 
   const Scratch scratch;
   std::vector<Training> trainings = {{"small", bench.quick ? 5 : 150, {}, {}, {}}};
-  if (!bench.quick) trainings.push_back({"medium", 10, {}, {}, {}});
+  if (!bench.quick) trainings.push_back({"medium", device == "cuda" ? 100 : 10, {}, {}, {}});
   const int rounds = bench.quick ? 1 : std::min(bench.repeats, 3);
   for (int round = 0; round < rounds; round++)
     for (size_t k = 0; k < trainings.size(); k++) {
       Training& t = trainings[(k + size_t(round)) % trainings.size()];
       const std::string stats = scratch.path + "/stats.json", log = scratch.path + "/log";
-      const double done = (round + double(k) / double(trainings.size())) / rounds;
+      const double done = stretch.at((round + double(k) / double(trainings.size())) / rounds);
       const int status = run_process({program,
                                       "--preset",
                                       t.preset,
@@ -144,35 +148,40 @@ void bench_train(Bench& bench) {
                                       "--threads",
                                       std::to_string(bench.options.settings.threads),
                                       "--device",
-                                      "cpu",
+                                      device,
                                       "--quiet"},
-                                     log, kRunSeconds, [&] { bench.time->show(t.preset, done); });
-      if (interrupted()) return;
-      if (status == kTooLong)
-        return bench.print("Training", "left out: " + t.preset + " took more than " + duration(kRunSeconds) + "\n");
+                                     log, kRunSeconds, [&] { bench.time->show("training " + t.preset, done); });
+      if (interrupted()) return "";
+      if (status == kTooLong) return left_out(t.preset + " took more than " + duration(kRunSeconds));
       if (status != 0) throw std::runtime_error("train_gpt failed: " + t.preset + ": " + last_line(log));
-      const Json json = parse_json(read_file(stats), stats);
-      t.ms.push_back(json.at("ms_per_iter"));
-      t.gflops.push_back(json.at("gflops"));
-      t.peak_bytes.push_back(json.at("peak_bytes"));
+      const Json result = parse_json(read_file(stats), stats);
+      t.ms.push_back(result.at("ms_per_iter"));
+      t.gflops.push_back(result.at("gflops"));
+      t.peak_bytes.push_back(result.at("peak_bytes"));
     }
 
   std::vector<std::vector<std::string>> rows = {
-      {"training", "ms/iter", "GFLOP/s", "share of fp32 peak", "peak memory"}};
-  nlohmann::ordered_json json;
+      {"training, batch 12", "ms/iter", "GFLOP/s", "share of fp32 peak", "peak memory"}};
   for (const Training& t : trainings) {
     rows.push_back({t.preset, median_and_ends(t.ms, 2), decimals(median(t.gflops), 0),
-                    percent(median(t.gflops) * 1e9, bench.roofline.peak()), bytes_text(median(t.peak_bytes))});
+                    percent(median(t.gflops) * 1e9, peak), bytes_text(median(t.peak_bytes))});
     json["presets"].push_back({{"preset", t.preset},
                                {"iterations", t.iterations},
                                {"ms_per_iter", t.ms},
                                {"gflops", t.gflops},
-                               {"share", median(t.gflops) * 1e9 / bench.roofline.peak()},
+                               {"share", ratio(median(t.gflops) * 1e9, peak)},
                                {"peak_bytes", t.peak_bytes}});
-    bench.evenness.push_back({"training " + t.preset, unevenness(t.ms)});
+    bench.evenness.push_back({(device == "cuda" ? "GPU: training " : "training ") + t.preset, unevenness(t.ms)});
   }
-  bench.print("Training: one update, batch 12", format_table(rows, "lrrrr"));
-  bench.write_json("train", json);
+  return format_table(rows, "lrrrr");
+}
+
+void bench_train(Bench& bench) {
+  nlohmann::ordered_json json;
+  const std::string text = train_text(bench, "cpu", bench.roofline.peak(), {}, json);
+  if (interrupted()) return;
+  bench.print("Training", text);
+  if (!json.is_null()) bench.write_json("train", json);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -180,13 +189,12 @@ void bench_train(Bench& bench) {
 
 namespace {
 
-std::string training_table(Bench& bench, const Json& json) {
+std::string training_table(const Json& json) {
   std::vector<std::vector<std::string>> rows = {
       {"training", "", "ms/iter", "ours over it", "lowest", "highest", "peak memory"}};
   for (const Json& preset : json.at("presets")) {
     const std::string name = preset.at("preset");
     const Json& ours = preset.at("ways").back();  // nanospec comes last
-    const Json* best = nullptr;
     for (const Json& way : preset.at("ways")) {
       const std::vector<double> ms = way.at("ms");
       std::vector<std::string> row = {name, way.at("name"), decimals(median(ms), 2), "", "", ""};
@@ -194,24 +202,36 @@ std::string training_table(Bench& bench, const Json& json) {
         const std::vector<double> ratios = way.at("ours_over_it");
         row[3] = decimals(median(ratios), 2), row[4] = decimals(lowest(ratios), 2),
         row[5] = decimals(highest(ratios), 2);
-        if (!best || median(ms) < median(best->at("ms").get<std::vector<double>>())) best = &way;
       }
       row.push_back(way.contains("peak_bytes") ? bytes_text(way.at("peak_bytes")) : "");
       rows.push_back(row);
-    }
-    for (const auto& bar : kPeerBars) {
-      if (name != bar.preset || !best) continue;
-      bench.bars.push_back({"training " + name + ": time over " + best->at("name").get<std::string>(),
-                            median(best->at("ours_over_it")), false, bar.time});
-      const double theirs = preset.at("ways").front().at("peak_bytes");  // eager: the compiler would take more
-      bench.bars.push_back({"training " + name + ": peak memory over PyTorch eager",
-                            ratio(ours.at("peak_bytes"), theirs), false, kHalf});
     }
   }
   return format_table(rows, "llrrrrr");
 }
 
-std::string decoding_table(Bench&, const Json& json) {
+// On the CPU: our time over the faster of PyTorch's, our memory over eager PyTorch's (the compiler would take more).
+void set_training_bars(Bench& bench, const Json& json) {
+  for (const Json& preset : json.at("presets")) {
+    const std::string name = preset.at("preset");
+    const Json& ours = preset.at("ways").back();
+    const Json* best = nullptr;
+    for (const Json& way : preset.at("ways")) {
+      if (&way == &ours) continue;
+      const auto ms = [](const Json& of) { return median(of.at("ms").get<std::vector<double>>()); };
+      if (!best || ms(way) < ms(*best)) best = &way;
+    }
+    for (const auto& bar : kPeerBars) {
+      if (name != bar.preset || !best) continue;
+      bench.bars.push_back({"training " + name + ": time over " + best->at("name").get<std::string>(),
+                            median(best->at("ours_over_it")), false, bar.time});
+      bench.bars.push_back({"training " + name + ": peak memory over PyTorch eager",
+                            ratio(ours.at("peak_bytes"), preset.at("ways").front().at("peak_bytes")), false, kHalf});
+    }
+  }
+}
+
+std::string decoding_table(const Json& json) {
   std::vector<std::vector<std::string>> rows = {
       {"plain decoding", "tokens", "", "how", "tok/s", "ours over it", "lowest", "highest"}};
   for (const Json& run : json.at("runs"))
@@ -227,7 +247,7 @@ std::string decoding_table(Bench&, const Json& json) {
   return format_table(rows, "lrllrrrr");
 }
 
-std::string forward_table(Bench&, const Json& json) {
+std::string forward_table(const Json& json) {
   std::vector<std::string> head = {"PyTorch, 124 M", "past", "ms, one row", "GB/s"};
   for (const Json& rows : json.at("rows"))
     if (rows.get<int>() > 1) head.push_back("cost of " + std::to_string(rows.get<int>()));
@@ -251,68 +271,83 @@ std::string forward_table(Bench&, const Json& json) {
 struct Peer {
   std::string name, script;
   std::vector<std::string> flags;
-  std::string (*table)(Bench&, const Json&);
+  std::string (*table)(const Json&);
 };
 
-}  // namespace
-
-void bench_peers(Bench& bench) {
-  const std::string folder = program_folder(), python = folder + "/venv/bin/python";
-  const Scratch scratch;
-  const std::string log = scratch.path + "/log", result = scratch.path + "/result.json";
-  if (run_process({python, "-c", "import torch"}, log, kPeerSeconds,
-                  [&] { bench.time->show("looking for PyTorch", 0); }) != 0)
-    return bench.print("Peers", "left out: there is no PyTorch: " + python +
-                                    ": python3 -m venv build/venv && build/venv/bin/pip install torch numpy "
-                                    "transformers\n");
-  const std::string rounds = std::to_string(bench.quick ? 1 : 2),
+std::vector<Peer> peers_of(const Bench& bench, const std::string& device) {
+  const std::string rounds = std::to_string(bench.quick ? 1 : 2), folder = program_folder(),
                     threads = std::to_string(bench.options.settings.threads);
-  std::vector<Peer> peers = {
-      {"forward", "forward_speed.py", {"--threads", threads, "--rounds", bench.quick ? "2" : "7"}, forward_table}};
-  const auto train = [&](const char* preset, const char* iterations) {
-    peers.push_back({std::string("train ") + preset,
-                     "train_speed.py",
-                     {"--ours", folder + "/train_gpt", "--data", bench.data, "--threads", threads, "--rounds", rounds,
-                      "--presets", preset, "--iters", iterations},
-                     training_table});
+  std::vector<Peer> peers;
+  if (device == "cpu")
+    peers.push_back(
+        {"forward", "forward_speed.py", {"--threads", threads, "--rounds", bench.quick ? "2" : "7"}, forward_table});
+  const auto train = [&](const char* preset, int iterations) {
+    peers.push_back(
+        {std::string("train ") + preset,
+         "train_speed.py",
+         {"--ours", folder + "/train_gpt" + suffix(device), "--device", device, "--data", bench.data, "--threads",
+          threads, "--rounds", rounds, "--presets", preset, "--iters", std::to_string(iterations)},
+         training_table});
   };
   if (bench.quick) {
-    train("small", "3");
+    train("small", 3);
     peers.back().flags.push_back("--no-compile");
-  } else {
-    train("small", "60");
-    train("medium", "4");
+    return peers;
   }
+  train("small", device == "cpu" ? 60 : 200);
+  train("medium", device == "cpu" ? 4 : 100);
   const std::string model = bench.options.settings.model;
-  if (!bench.quick && !model.empty() && std::filesystem::exists(model + "/model.safetensors"))
+  if (device == "cpu" && !model.empty() && std::filesystem::exists(model + "/model.safetensors"))
     peers.push_back({"decode",
                      "decode_speed.py",
                      {model, "--ours", folder + "/nanospec", "--threads", threads, "--rounds", rounds, "--repeats", "3",
                       "--tokens", "0"},
                      decoding_table});
-  nlohmann::ordered_json all = nlohmann::ordered_json::object();
+  return peers;
+}
+
+}  // namespace
+
+std::string peers_text(Bench& bench, const std::string& device, const Stretch& stretch, nlohmann::ordered_json& json) {
+  const std::string folder = program_folder(), python = folder + "/venv/bin/python";
+  const Scratch scratch;
+  const std::string log = scratch.path + "/log", result = scratch.path + "/result.json";
+  const bool cuda = device == "cuda";
+  if (run_process({python, "-c", cuda ? "import torch; torch.zeros(1).cuda()" : "import torch"}, log, kPeerSeconds,
+                  [&] { bench.time->show("looking for PyTorch", stretch.at(0)); }) != 0)
+    return left_out(std::string("there is no PyTorch") + (cuda ? " that finds the GPU: " : ": ") + python +
+                    ": python3 -m venv build/venv && build/venv/bin/pip install torch numpy transformers");
+  const std::vector<Peer> peers = peers_of(bench, device);
   std::string tables;
   for (size_t i = 0; i < peers.size(); i++) {
     std::vector<std::string> words = {python, folder + "/../tests/reference/" + peers[i].script, "--json", result};
     words.insert(words.end(), peers[i].flags.begin(), peers[i].flags.end());
     const int status = run_process(words, log, kPeerSeconds, [&] {
-      bench.time->show("PyTorch, " + peers[i].name, double(i) / double(peers.size()));
+      bench.time->show("PyTorch, " + peers[i].name, stretch.at(double(i) / double(peers.size())));
     });
-    if (interrupted()) return;
+    if (interrupted()) return "";
     if (status != 0) {
-      tables += "left out: " + peers[i].script +
-                (status == kTooLong ? " took more than " + duration(kPeerSeconds) : " failed: " + last_line(log)) +
-                "\n\n";
+      tables += left_out(peers[i].script + (status == kTooLong ? " took more than " + duration(kPeerSeconds)
+                                                               : " failed: " + last_line(log))) +
+                "\n";
       continue;
     }
-    const Json json = parse_json(read_file(result), result);
-    tables += (tables.empty() ? "PyTorch " + json.at("torch").get<std::string>() + "\n\n" : "") +
-              peers[i].table(bench, json) + "\n";
-    all[peers[i].name] = json;
+    const Json measured = parse_json(read_file(result), result);
+    tables += (tables.empty() ? "PyTorch " + measured.at("torch").get<std::string>() + "\n\n" : "") +
+              peers[i].table(measured) + "\n";
+    if (!cuda && peers[i].table == training_table) set_training_bars(bench, measured);
+    json[peers[i].name] = measured;
   }
   tables.pop_back();
-  bench.print("Peers", tables);
-  bench.write_json("peers", all);
+  return tables;
+}
+
+void bench_peers(Bench& bench) {
+  nlohmann::ordered_json json;
+  const std::string text = peers_text(bench, "cpu", {}, json);
+  if (interrupted()) return;
+  bench.print("Peers", text);
+  if (!json.is_null()) bench.write_json("peers", json);
 }
 
 }  // namespace nanospec

@@ -67,8 +67,8 @@ class Probe {
   Probe(const Config& config, const std::string& dtype, const std::string& device, int threads, int most_rows);
   ~Probe();
 
-  // Seconds of one forward of a root and rows - 1 children, over a past of so many tokens. The past is made before the
-  // clock starts, and stays for the next call.
+  // Seconds of one forward of a root and rows - 1 children, over a past of so many tokens; on a GPU with the picks that
+  // decoding makes there. The past is made before the clock starts, and stays for the next call.
   double forward_seconds(int rows, int past);
   double prefill_seconds(int tokens);  // of one prefill
 

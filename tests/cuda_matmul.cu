@@ -89,10 +89,10 @@ std::vector<int> row_counts() {
   if (tenth) return {1, 3, 9, 33, 65};
   return {1, 2, 3, 8, 9, 16, 17, 33, 64, 65, 130, 300};
 }
-struct Shape {
+struct Size {
   int k, n, spare;
 };
-std::vector<Shape> shapes() {
+std::vector<Size> shapes() {
   if (tenth) return {{131, 65, 0}, {5, 3, 16}, {259, 17, 0}};
   return {{131, 65, 0}, {1, 16, 16}, {5, 3, 0}, {48, 144, 32}, {259, 17, 0}, {603, 33, 16}};
 }
@@ -100,7 +100,7 @@ std::vector<Shape> shapes() {
 }  // namespace
 
 TEST_CASE(ON "fp32 matmul: the bits of the formula, for any number of rows") {
-  for (const Shape& shape : shapes()) {
+  for (const Size& shape : shapes()) {
     CAPTURE(shape.k);
     const Problem<float> p(300, shape.k, shape.n, shape.spare, 1);
     std::vector<float> expected(size_t(p.rows) * shape.n);
@@ -121,7 +121,7 @@ TEST_CASE(ON "fp32 matmul: the bits of the formula, for any number of rows") {
 // numbers that it adds below the largest one's 24th bit: 17 times 2^-23, for 3 K / 16 instructions. Either way, with
 // the 8 slices and the portable sum's own K, it is less than 5 (K + 16) 2^-23.
 TEST_CASE(ON "bf16 matmul: near the portable text, and the same bits for any number of rows") {
-  for (const Shape& shape : shapes()) {
+  for (const Size& shape : shapes()) {
     CAPTURE(shape.k);
     const Problem<bf16> p(tenth ? 65 : 300, shape.k, shape.n, shape.spare, 2);
     const std::vector<float> portable = p.portable(p.rows);

@@ -23,6 +23,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -505,4 +506,32 @@ inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t ready) { return delete r
 inline cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t) {
   for (const auto& work : ready->recording) work();
   return cudaSuccess;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The runtime: what the device is, and its clock, which is the host's
+
+struct cudaDeviceProp {
+  char name[256];
+  size_t totalGlobalMem;
+  int major, minor, multiProcessorCount, l2CacheSize;
+};
+inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
+  return *p = {"an emulated GPU", size_t(1) << 30, 8, 0, 1, 1 << 16}, cudaSuccess;
+}
+inline cudaError_t cudaDriverGetVersion(int* version) { return *version = 12040, cudaSuccess; }
+inline cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 12040, cudaSuccess; }
+
+using cudaEvent_t = std::chrono::steady_clock::time_point*;
+inline cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  return *event = new std::chrono::steady_clock::time_point, cudaSuccess;
+}
+inline cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
+inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  return emulator::submit([=] { *event = std::chrono::steady_clock::now(); }), cudaSuccess;
+}
+inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
+  return *ms = std::chrono::duration<float, std::milli>(*to - *from).count(), cudaSuccess;
 }

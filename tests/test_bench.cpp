@@ -90,6 +90,21 @@ TEST_CASE("bench: the roofline's bound is the slower of reading and multiplying"
   CHECK(least_seconds(100, 10, 5, 1) == 20);
 }
 
+TEST_CASE("bench: a kernel's shares of a GPU's limits, and which of them binds") {
+  const GpuLimits limits = {{90, 100, 300}, {1000, 1000}, {4000}};
+  KernelTime kernel{"matmul", "", 100, 1000, Peak::kFp32, {9, 2, 1}};
+  CHECK(shares_of(kernel, limits).memory == 0.5);
+  CHECK(shares_of(kernel, limits).compute == 0.5);
+  CHECK(shares_of(kernel, limits).memory_binds());
+  kernel.peak = Peak::kBf16;
+  CHECK(shares_of(kernel, limits).compute == 0.125);
+  kernel.bytes = 10;
+  CHECK(!shares_of(kernel, limits).memory_binds());
+  CHECK(shares_of(kernel, limits).of_limit() == 0.125);
+  kernel.seconds.clear();  // nothing was measured: no division by it
+  CHECK(shares_of(kernel, limits).of_limit() == 0);
+}
+
 TEST_CASE("bench: held-out prompts begin in the last tenth, at a line where one is near, at a character always") {
   std::string text(1000, 'a');
   CHECK(held_out_places(text, 2, 20) == std::vector<size_t>{900, 950});

@@ -1,7 +1,8 @@
 // tests/test_commands.cpp: the command line, and the commands over an engine whose answers are written down here.
 //
 // In order: flags and their errors; how a program ends; numbers and tables for people; methods; generate; compare;
-// bench. The Engine and the Probe below stand in for nanospec.cu's: a token is a character, and speed is scripted.
+// bench. The Engine, the Probe and the GPU below stand in for nanospec.cu's: a token is a character, and speed is
+// scripted.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <limits>
 
 #include "../commands/commands.h"
+#include "../commands/gpu.h"
 #include "error_of.h"
 
 using namespace nanospec;
@@ -26,6 +28,7 @@ struct Call {
 };
 std::vector<Call> calls;
 std::function<Generated(const Method&, int max_new_tokens)> script;  // what the next call answers
+bool gpu = false;                                                    // whether this machine has one
 
 // "abcd...": the text that every exact method must print.
 std::vector<int> alphabet(int n) {
@@ -148,6 +151,20 @@ double Probe::forward_seconds(int rows, int past) { return 0.01 * (1 + 0.1 * (ro
 double Probe::prefill_seconds(int tokens) { return 0.001 * tokens; }
 double Probe::weight_bytes() const { return 3e6; }
 double Probe::cache_bytes(int past) const { return 1e3 * past; }
+
+std::string gpu_missing() { return gpu ? "" : "there is no CUDA device: --device cuda: buy one"; }
+GpuFacts gpu_facts() { return {"Abacus <9>", "9.0", 4, 1e9, 1e6, "13.0", "12.8"}; }
+GpuLimits measure_gpu_limits(int runs, const GpuWorking& working) {
+  working("limits", 0.5);
+  return {std::vector<double>(size_t(runs), 1e9), std::vector<double>(size_t(runs), 2e12),
+          std::vector<double>(size_t(runs), 8e12)};
+}
+std::vector<KernelTime> measure_gpu_kernels(bool, int, const GpuWorking& working) {
+  working("matmul", 0.5);
+  return {{"matmul bf16", "16 x 2 x 3", 5e5, 1e9, Peak::kBf16, {0.001, 0.001, 0.002}},
+          {"matmul fp32", "64 x 2 x 3", 5e5, 1.5e9, Peak::kFp32, {0.001, 0.001}},
+          {"LayerNorm", "64 x 2", 2e6, 0, Peak::kFp32, {0.001, 0.001}}};
+}
 }  // namespace nanospec
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -590,6 +607,42 @@ TEST_CASE("bench: a quick run prints its tables and leaves whole files") {
   CHECK_MESSAGE(found, out);
   for (const char* name : {"cost", "speed", "acceptance", "shares"})
     CHECK(contains(read_file(folder.file("out/" + std::string(name) + ".svg")), "</svg>\n"));
+}
+
+TEST_CASE("bench: section gpu holds kernels and decoding against the limits, and is left out where there is none") {
+  const Folder folder;
+  const Words words = {"--quick", "--only", "gpu", "--data", folder.path, "--out", folder.file("out")};
+  gpu = false;
+  CHECK(contains(run(bench_command, words), "left out: there is no CUDA device"));
+  CHECK(!std::filesystem::exists(folder.file("out/gpu.json")));
+
+  gpu = true;
+  const std::string out = run(bench_command, words);
+  gpu = false;
+  for (const char* part : {"GPU: Abacus <9>, 4 multiprocessors, compute capability 9.0", "reading memory", "8,000",
+                           "Kernels on Abacus <9>", "Decoding on Abacus <9>", "cost of N rows", "small bf16",
+                           "Training on Abacus <9>", "left out: there is no train_gpt", "PyTorch that finds the GPU",
+                           "share of memory's limit", "cost of 16 rows", "not judged"})
+    CHECK_MESSAGE(contains(out, part), part);
+  const Json json = Json::parse(read_file(folder.file("out/gpu.json")));
+  CHECK(json["gpu"]["name"] == "Abacus <9>");
+  CHECK(json["bars"]["share_of_memory"]["next"] == 0.8);
+  CHECK(json["limits"]["bf16_flops_per_second"]["runs"].size() == 2);
+  REQUIRE(json["kernels"].size() == 3);
+  CHECK(json["kernels"][0]["share_of_memory"] == doctest::Approx(0.5));
+  CHECK(json["kernels"][0]["share_of_compute"] == doctest::Approx(0.125));
+  CHECK(json["kernels"][1]["limit"] == "compute");
+  CHECK(json["kernels"][0]["seconds"].size() == 3);
+  REQUIRE(json["configurations"].size() == 2);
+  const Json& past = json["configurations"][0]["pasts"][1];
+  CHECK(past["share"].get<double>() == doctest::Approx((3e6 + 48e3) / (0.01 + 48e-5) / 1e9));
+  REQUIRE(past["rows"].size() == 7);
+  CHECK(past["rows"][6]["rows"] == 64);
+  CHECK(!past.contains("plain_read_share"));
+  const std::string svg = read_file(folder.file("out/kernels.svg"));
+  CHECK(contains(svg, "Abacus &lt;9&gt;"));
+  CHECK(contains(svg, "matmul fp32, 64 x 2 x 3"));
+  CHECK(contains(svg, "1,500 GFLOP/s in fp32"));
 }
 
 TEST_CASE("bench: --roofline and --only choose; what is missing is said, not fatal") {

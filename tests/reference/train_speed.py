@@ -2,7 +2,7 @@
 
     python3 -m venv build/venv && build/venv/bin/pip install torch numpy transformers
     build/venv/bin/python tests/reference/train_speed.py [--presets small medium] [--rounds 5] [--threads 2]
-                                                         [--json FILE]
+                                                         [--device cpu|cuda] [--json FILE]
 
 In every round PyTorch (eager, then compiled) and build/train_gpt each train for some iterations (--iters), in an
 order that rotates, so that drift of the machine hits all alike. An iteration is: a batch, forward, backward, clipping
@@ -11,7 +11,8 @@ nanospec is faster; the table gives the median, lowest and highest over the roun
 medium at most 1.0. PyTorch does its best here: scaled_dot_product_attention, the fastest of its AdamWs, whole-graph
 compilation. GFLOP/s are counted alike for all (gpt.py). Nothing else should run on the machine meanwhile.
 With --json every sample is written, and the peak memory: train_gpt's, and that of a process that only trains in
-PyTorch (eager: the compiler would add its own), PyTorch itself included.
+PyTorch (eager: the compiler would add its own), PyTorch itself included. With --device cuda (--ours
+build/train_gpt-cuda) all train on the GPU, in fp32 without TF32, and PyTorch's memory is what its tensors take there.
 """
 
 import argparse
@@ -39,14 +40,14 @@ class Training:
         torch.manual_seed(1337)
         self.config = config
         self.text = text
-        self.model = GPT(config)
+        self.model = GPT(config).to(text.device)
         self.loss = torch.compile(self.model, fullgraph=True) if compiled else self.model
         self.optimizer = torch.optim.AdamW(decay_groups(self.model, 0.1), lr=1e-3, betas=(0.9, 0.99), **adamw)
 
     def iteration(self):
         T = self.config.block_size
-        starts = torch.randint(len(self.text) - T, (BATCH_SIZE, 1))
-        tokens = self.text[starts + torch.arange(T + 1)]  # (B, T + 1)
+        starts = torch.randint(len(self.text) - T, (BATCH_SIZE, 1), device=self.text.device)
+        tokens = self.text[starts + torch.arange(T + 1, device=self.text.device)]  # (B, T + 1)
         loss = self.loss(tokens[:, :-1], tokens[:, 1:])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -60,6 +61,8 @@ class Training:
         for _ in range(iterations):
             begin = time.perf_counter()
             self.iteration()
+            if self.text.is_cuda:
+                torch.cuda.synchronize()
             times.append(time.perf_counter() - begin)
         return 1e3 * statistics.median(times)
 
@@ -84,8 +87,10 @@ def compiled_training(config: Config, text: torch.Tensor, adamw: dict):
         return None
 
 
-def peak_bytes() -> int:
-    """Of this process since it became this program: getrusage would count its parent too."""
+def peak_bytes(device: str) -> int:
+    """Of the GPU's memory; or of this process since it became this program: getrusage would count its parent too."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
     with open("/proc/self/status") as f:
         return next(1024 * int(line.split()[1]) for line in f if line.startswith("VmHWM:"))
 
@@ -93,6 +98,7 @@ def peak_bytes() -> int:
 def eager_peak(preset: str, args) -> dict:
     """Peak memory of a process of its own that trains for a few iterations, and what it had before the model."""
     command = [sys.executable, __file__, "--memory-of", preset, "--data", args.data, "--threads", str(args.threads)]
+    command += ["--device", args.device]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
 
 
@@ -100,7 +106,7 @@ def ours(preset: str, iterations: int, args) -> dict:
     """What train_gpt says of a short run."""
     with tempfile.TemporaryDirectory() as folder:
         command = [args.ours, "--preset", preset, "--data", args.data, "--out", folder, "--threads", args.threads]
-        command += ["--device", "cpu", "--max_iters", iterations, "--eval_interval", iterations + 1,
+        command += ["--device", args.device, "--max_iters", iterations, "--eval_interval", iterations + 1,
                     "--eval_iters", 1, "--quiet"]
         return stats_of(command)
 
@@ -152,6 +158,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5, help="(default 5)")
     parser.add_argument("--iters", nargs="+", type=int, default=[], help="per round, a number for each preset")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--json", metavar="FILE", help="write every sample, and peak memory")
     parser.add_argument("--memory-of", choices=list(PRESETS), help=argparse.SUPPRESS)
@@ -162,16 +169,17 @@ def main():
         characters = f.read()
     symbols = sorted(set(characters))
     ids = {symbol: i for i, symbol in enumerate(symbols)}
-    text = torch.tensor([ids[c] for c in characters[: len(characters) * 9 // 10]])
+    text = torch.tensor([ids[c] for c in characters[: len(characters) * 9 // 10]], device=args.device)
 
     config = {preset: dataclasses.replace(PRESETS[preset], vocab_size=len(symbols)) for preset in PRESETS}
     if args.memory_of:
-        before = peak_bytes()
+        before = peak_bytes(args.device)
         Training(config[args.memory_of], text, False, {"fused": True}).run(5)
-        print(json.dumps({"peak_bytes": peak_bytes(), "bytes_before_model": before}))
+        print(json.dumps({"peak_bytes": peak_bytes(args.device), "bytes_before_model": before}))
         return
 
-    print(f"PyTorch {torch.__version__}, {args.threads} threads, batch {BATCH_SIZE}, {args.rounds} rounds")
+    place = f"{args.threads} threads" if args.device == "cpu" else torch.cuda.get_device_name()
+    print(f"PyTorch {torch.__version__}, {place}, batch {BATCH_SIZE}, {args.rounds} rounds")
     print(f"{'preset':8} {'':17} {'ms/iter':>10} {'GFLOP/s':>9}   ours / PyTorch: median (lowest to highest)")
     iters = args.iters or [ITERS[preset] for preset in args.presets]
     presets = [compare(preset, n, config[preset], text, args) for preset, n in zip(args.presets, iters)]
