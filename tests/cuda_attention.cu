@@ -180,7 +180,7 @@ Pass tree_pass(Chance& chance, int roots, int rows, int past, double bushy) {
   return pass;
 }
 
-struct Shape {
+struct Size {
   int roots, rows, past, H, KV, D;
   double bushy;
 };
@@ -204,14 +204,14 @@ TEST_CASE(ON "attention by hand: two keys, the first seen twice as much") {
 TEST_CASE(ON "attention has the bits of its formula, key by key, whole and split into chunks") {
   Chance chance(11);
   // roots, rows, past, heads, key/value heads, head size, bushiness; float and bf16 by turns
-  const Shape shapes[] = {{1, 1, 0, 1, 1, 16, 0},     {1, 1, 1000, 2, 1, 64, 0},   {1, 16, 250, 2, 2, 24, 0.9},
+  const Size shapes[] = {{1, 1, 0, 1, 1, 16, 0},     {1, 1, 1000, 2, 1, 64, 0},   {1, 16, 250, 2, 2, 24, 0.9},
                           {1, 33, 63, 4, 1, 80, 0.5}, {3, 20, 130, 3, 1, 33, 1},   {1, 300, 0, 1, 1, 16, 0},
                           {2, 70, 60, 1, 1, 128, 0},  {5, 1, 200, 2, 2, 100, 0},   {1, 150, 300, 1, 1, 20, 0.8},
                           {1, 7, 64, 18, 1, 17, 0.9}, {2, 129, 1, 2, 2, 31, 0.2},  {1, 65, 31, 1, 1, 96, 0.6},
                           {1, 2, 999, 2, 2, 48, 0},   {1, 9, 100, 1, 1, 128, 0.5}, {1, 5, 70, 1, 1, 64, 1},
                           {18, 1, 70, 1, 1, 16, 0},   {1, 40, 20, 1, 1, 32, 2}};
   int round = 0;
-  for (const Shape& shape : shapes) {
+  for (const Size& shape : shapes) {
     const Pass pass = tree_pass(chance, shape.roots, shape.rows, shape.past, shape.bushy);
     const int turn = round++;
     if (a_tenth_only() && turn % 5 != 2) continue;
@@ -329,12 +329,12 @@ std::vector<float> gradient_on_gpu(const Problem<float>& p, const std::vector<fl
 
 TEST_CASE(ON "attention backward has the portable text's bits, and is near its doubles") {
   Chance chance(51);
-  const Shape shapes[] = {
+  const Size shapes[] = {
       {1, 1, 0, 1, 1, 16, 0},      {4, 64, 0, 2, 2, 24, 0},   {1, 300, 0, 1, 1, 16, 0},
       {2, 45, 70, 4, 2, 33, 0.7},  {1, 20, 200, 3, 1, 64, 1}, {1, 40, 33, 2, 1, 100, 0.4},
       {3, 35, 10, 2, 1, 128, 0.3}, {1, 3, 500, 1, 1, 80, 0},  {1, 40, 20, 1, 1, 32, 2}};  // the last is a star
   int round = 0;
-  for (const Shape& shape : shapes) {
+  for (const Size& shape : shapes) {
     const Pass pass = tree_pass(chance, shape.roots, shape.rows, shape.past, shape.bushy);
     const int turn = round++;
     if (a_tenth_only() && turn % 4 != 3) continue;
