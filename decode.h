@@ -39,6 +39,7 @@
 #include "sample.h"
 #include "tree.h"
 #include "trust.h"
+#include "verify.h"
 
 namespace nanospec {
 
@@ -106,8 +107,45 @@ class Stopwatch {
 // ---------------------------------------------------------------------------------------------------------------
 // Verification of one pass
 
-// The rule's verdict on a tree whose root's children stand at place `index` of the text. noise: the target's.
-// growth: what the tree came from, for a drafter's q.
+// What a rule may ask (verify.h), answered by the target, the drafter and random bits, about a tree whose root's
+// children stand at place `index` of the text.
+template <class Target, class Pick>
+struct PassOracle {
+  Target& target;
+  Drafter* drafter;
+  const Growth& growth;  // what the tree came from
+  const Tree& tree;
+  const Decoding& decoding;
+  int64_t index;
+  Pick pick_next;
+  std::vector<float> p_row, q_row;  // (V)
+
+  int vocab() { return target.vocab_size(); }
+  const float* p(int node) {
+    p_row.resize(vocab());
+    distribution(target.logits(node), vocab(), decoding.sampling, p_row.data());
+    return p_row.data();
+  }
+  const float* q(int node) {
+    q_row.resize(vocab());
+    draft_distribution(*drafter, growth, tree.origin[node], decoding.sampling, q_row.data());
+    return q_row.data();
+  }
+  bool accept(int node, double a) {
+    // No two questions share a chance. Rules that walk down from the root ask about each place of the text in one pass
+    // only, and in chains a node has its own depth. Traversal asks about places to which the next pass returns, perhaps
+    // with another tree: it goes by the pass.
+    const int64_t place = decoding.rule == Rule::kTraversal ? index : index + tree.depth[node] - 1;
+    return chance(decoding.sampling, kStreamAccept, place, node) < a;
+  }
+  int draw(int node, const double* weights) {
+    const double u = chance(decoding.sampling, kStreamResidual, index + tree.depth[node], 0);
+    return nanospec::draw(weights, vocab(), u);
+  }
+  int pick(int node) { return pick_next(node); }
+};
+
+// The rule's verdict on the tree. noise: the target's.
 template <class Target>
 Verdict verify(Target& target, Drafter* drafter, const Growth& growth, const Tree& tree, const Decoding& decoding,
                Noise& noise, int64_t index) {
@@ -118,29 +156,8 @@ Verdict verify(Target& target, Drafter* drafter, const Growth& growth, const Tre
     return pick(target.logits(node), row, vocab, sampling);
   };
   if (decoding.rule == Rule::kMatch || tree.size() == 1) return match(tree, pick_next);
-
-  std::vector<float> p_row(vocab), q_row(vocab);
-  const auto p = [&](int node) {
-    distribution(target.logits(node), vocab, sampling, p_row.data());
-    return p_row.data();
-  };
-  const auto q = [&](int node) {
-    const float* logits = drafter->logits(growth, tree.origin[node]);
-    if (!logits) throw std::runtime_error("this drafter has no distribution: --verify: choose --verify match");
-    distribution(logits, vocab, sampling, q_row.data());
-    return q_row.data();
-  };
-  const auto u = [&](int node) { return chance(sampling, kStreamAccept, index + tree.depth[node] - 1, node); };
-  if (decoding.rule == Rule::kRejection)
-    return rejection(tree, vocab, p, q, u, pick_next, [&](int node, const float* weights) {
-      return draw(weights, vocab, chance(sampling, kStreamResidual, index + tree.depth[node], 0));
-    });
-  int parent = -1;  // whose children q_row is about
-  const auto q_of_node = [&](int node) {
-    if (tree.parent[node] != parent) q(parent = tree.parent[node]);
-    return q_row[tree.token[node]];
-  };
-  return independent(tree, p, q_of_node, u, pick_next);
+  PassOracle<Target, decltype(pick_next)> oracle = {target, drafter, growth, tree, decoding, index, pick_next, {}, {}};
+  return judge(decoding.rule, tree, oracle);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -237,11 +254,14 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
   if (drafter) check_rule(decoding.rule, decoding.shape);
 
   // Under `match` the drafter knows the noise that the target will pick with. The other rules' proofs forbid that:
-  // `rejection` wants its candidate sampled from q by other noise, `independent` the likeliest tokens of q.
+  // `rejection` wants its candidate sampled from q by other noise, `independent` and `typical` the likeliest tokens of
+  // q. The others want a sample too, and look beyond what they emit: theirs is drawn afresh in each pass.
   Noise noise(sampling, vocab), other_noise(sampling, vocab, kStreamDraft);
   Draws draws = {&sampling, nullptr, 0, decoding.rule != Rule::kMatch};
   if (sampling.temperature > 0 && decoding.rule == Rule::kMatch) draws.noise = &noise;
   if (sampling.temperature > 0 && decoding.rule == Rule::kRejection) draws.noise = &other_noise;
+  const Drafts wanted_drafts = about(decoding.rule).drafts;
+  const bool drawn = wanted_drafts != Drafts::kAny && decoding.rule != Rule::kRejection;
 
   Stats stats;
   Growth growth;
@@ -292,6 +312,9 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
                std::fill_n(found, count, width), taken += size_t(count) * width;
              } else {
                drafter->expand(growth, nodes, count, width, draws, candidates, found);
+               if (drawn)
+                 draw_candidates(*drafter, growth, nodes, count, width, draws,
+                                 wanted_drafts == Drafts::kWithReplacement, candidates, found);
              }
              for (int k = 0; k < count; k++) {
                Candidate* const best = candidates + size_t(k) * width;

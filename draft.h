@@ -1,8 +1,8 @@
 // draft.h: drafters: who says which tokens may come next.
 //
-// In order: the interface; from a drafter's logits to its candidates; the bigram drafter and its file; the n-gram
-// drafter; a drafter that knows nothing; drafters by name. A drafter never verifies, knows no shape, and cannot change
-// the text under rule `match`: a bad one costs speed.
+// In order: the interface; from a drafter's logits to its candidates; candidates for rules that want a sample; the
+// bigram drafter and its file; the n-gram drafter; a drafter that knows nothing; drafters by name. A drafter never
+// verifies, knows no shape, and cannot change the text under rule `match`: a bad one costs speed.
 //
 // How to add a drafter:
 //   1. write a struct with `logits` (a distribution after a node of the growing tree) or, without one, `expand`;
@@ -156,6 +156,44 @@ inline void Drafter::expand(const Growth& growth, const int* nodes, int n, int w
     const float* noise = draws.noise ? draws.noise->row(draws.index + growth.depth[nodes[k]]) : nullptr;
     count[k] = best_candidates(logits(growth, nodes[k]), noise, vocab, *draws.sampling, draws.kept_only, width,
                                candidates + size_t(k) * width, scores_.data());
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Candidates that are a sample
+
+// q: (V) what a drafter's token after a node is drawn from, after temperature, top-k and top-p: the rules judge by it.
+inline void draft_distribution(Drafter& drafter, const Growth& growth, int node, const Sampling& sampling, float* q) {
+  const float* logits = drafter.logits(growth, node);
+  if (!logits) throw std::runtime_error("this drafter has no distribution: --verify: choose --verify match");
+  distribution(logits, drafter.vocab, sampling, q);
+}
+
+// Up to `width` tokens after each of n nodes drawn from q, in the order of their drawing, in place of the candidates
+// that `expand` chose for these nodes. `again`: each is drawn from all of q, so that one token may come twice; else
+// without replacement: the largest log q(x) + gumbel(x) comes first, then the next (the exponential race; Kool, van
+// Hoof, Welling 2019). The chances are new for each node of each pass, and shared with nobody.
+inline void draw_candidates(Drafter& drafter, const Growth& growth, const int* nodes, int n, int width,
+                            const Draws& draws, bool again, Candidate* candidates, int* count) {
+  const int vocab = drafter.vocab;
+  const Sampling& sampling = *draws.sampling;
+  std::vector<float> q(vocab), noise(whole(vocab, kNoiseBlock)), scores(vocab);
+  for (int k = 0; k < n; k++) {
+    Candidate* const drawn = candidates + size_t(k) * width;
+    Sampling own;  // a seed of this node's own
+    own.seed = random_bits(sampling.seed, sampling.sequence, kStreamDraft, uint64_t(draws.index), uint32_t(nodes[k]));
+    draft_distribution(drafter, growth, nodes[k], sampling, q.data());
+    if (again) {
+      count[k] = width;
+      for (int i = 0; i < width; i++) drawn[i].token = draw(q.data(), vocab, chance(own, kStreamDraft, 0, i));
+    } else {
+      make_noise(Solo{}, own, kStreamDraft, 0, vocab, noise.data());
+      const float* const race = sampling.temperature > 0 ? noise.data() : nullptr;
+      count[k] =
+          best_candidates(drafter.logits(growth, nodes[k]), race, vocab, sampling, true, width, drawn, scores.data());
+      while (count[k] > 0 && q[drawn[count[k] - 1].token] == 0) count[k]--;  // what q cannot draw
+    }
+    for (int i = 0; i < count[k]; i++) drawn[i].chance = q[drawn[i].token];
   }
 }
 

@@ -163,6 +163,7 @@ constexpr CommandLine kCommands[] = {
     {"generate", generate_command, "continue a prompt: plain, or speculating"},
     {"compare", compare_command, "decode by several methods and say what each gains"},
     {"bench", bench_command, "measure this machine, and what nanospec makes of it"},
+    {"exact", exact_command, "prove the verification rules, by enumeration and by sampling"},
 };
 
 std::string help() {

@@ -213,7 +213,8 @@ inline void distribution(const float* logits, int vocab, const Sampling& samplin
 }
 
 // A token drawn with chance weights[x] / sum(weights), u uniform in (0, 1); weights (V) are >= 0. Token 0 if all are 0.
-inline int draw(const float* weights, int vocab, double u) {
+template <class Number>
+int draw(const Number* weights, int vocab, double u) {
   double total = 0, sum = 0;
   for (int x = 0; x < vocab; x++) total += weights[x];
   int last = 0;

@@ -1,15 +1,15 @@
-// tree.h: trees of draft tokens: how they grow, what they look like flat, and which path through one is accepted.
+// tree.h: trees of draft tokens: how they grow, and what they look like flat.
 //
 // In order: the Tree, flat in depth-first preorder; the Growth that becomes one; shapes, which decide what nodes are
-// worth a slot, and what a forward of so many costs; the verification rules. Plain C++: it knows nothing of models,
-// drafters, noise or machines, and asks for candidates, picks and probabilities through callables. It computes no
-// logit.
+// worth a slot, and what a forward of so many costs. Plain C++: it knows nothing of models, drafters, noise or
+// machines, and asks for candidates through a callable. Which path is accepted: verify.h.
 //
 // How to add a shape:
 //   1. write grow_NAME(shape, limits, growth, expand) beside the others: expand nodes, add the candidates you want;
 //   2. give it a line in Shape::Kind, kShapes, parse_shape (its numbers, if it has any) and grow;
 //   3. add its word to the sweeps in tests/test_decode.cpp and tests/test_sweep.cpp: under `match` no shape can change
-//   the text.
+//   the text;
+//   4. say in keeps_all_drawn (verify.h) if it suits the rules that want a sample of the drafter's distribution.
 #pragma once
 
 #include <algorithm>
@@ -383,113 +383,6 @@ void grow(const Shape& shape, const Limits& limits, Growth& growth, Expand&& exp
       return grow_full(shape, limits, growth, expand);
     case Shape::kAuto:
       return grow_auto(shape, limits, growth, expand);
-  }
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// Verification
-
-enum class Rule { kMatch, kIndependent, kRejection };  // in the order of kRules
-
-struct RuleWord {
-  const char *word, *what;
-};
-constexpr RuleWord kRules[] = {
-    {"match", "exact: the same text as plain decoding"},
-    {"independent", "biased, for study: each child accepted on its own with chance min(1, p/q)"},
-    {"rejection", "exact in distribution: a chain of sampled candidates, min(1, p/q) and the residual"},
-};
-
-// Reads a rule's word; raises invalid_argument for another word, naming the nearest.
-inline Rule parse_rule(const std::string& text) {
-  std::vector<std::string> words;
-  for (const RuleWord& known : kRules) words.push_back(known.word);
-  const size_t kind = std::find(words.begin(), words.end(), text) - words.begin();
-  if (kind == words.size()) refuse_word("rule", text, "--verify", closest_word(text, words), words);
-  return Rule(kind);
-}
-
-// Raises invalid_argument where the rule's proof does not cover trees of this shape.
-inline void check_rule(Rule rule, const Shape& shape) {
-  if (rule == Rule::kRejection && shape.kind != Shape::kChain)
-    throw std::invalid_argument("rule rejection judges chains only, not " + shape.name +
-                                ": --verify: add --shape chain:K, or choose --verify match");
-}
-
-// What one pass commits: the rows that stay in the cache (the root, then the accepted nodes: ascending), and the tokens
-// emitted: those of the accepted nodes, then the bonus, one of the target's own. As many rows as tokens.
-struct Verdict {
-  std::vector<int> rows, tokens;
-};
-
-// The exact rule: at each node the target picks its token, pick(node); if a child carries it, go there, else stop and
-// emit it. Picks are made on the path alone. The tokens are those of plain decoding, whatever the tree.
-template <class Pick>
-Verdict match(const Tree& tree, Pick pick) {
-  Verdict verdict;
-  for (int node = 0; node >= 0;) {
-    verdict.rows.push_back(node);
-    verdict.tokens.push_back(pick(node));
-    node = tree.child(node, verdict.tokens.back());
-  }
-  return verdict;
-}
-
-// The article's rule, biased, for study: each child is accepted on its own with chance
-// min(1, p/q); the longest accepted path wins, of equal ones the first in preorder; the target draws the bonus there.
-//   p(node)      (V) the target's distribution after a node; may be overwritten by the next call
-//   q(node)      the drafter's chance of the node's token after its parent
-//   u(node)      uniform in (0, 1), independent for each node
-//   bonus(node)  a token drawn from p(node)
-template <class P, class Q, class U, class Bonus>
-Verdict independent(const Tree& tree, P p, Q q, U u, Bonus bonus) {
-  std::vector<char> accepted(tree.size(), 0);
-  accepted[0] = 1;
-  int last = 0;
-  for (int node = 0; node < tree.size(); node++) {
-    if (!accepted[node]) continue;
-    if (tree.depth[node] > tree.depth[last]) last = node;
-    if (tree.first_child(node) < 0) continue;
-    const float* target = p(node);
-    for (int c = tree.first_child(node); c >= 0; c = tree.next_sibling(c))
-      accepted[c] = u(c) * double(q(c)) < double(target[tree.token[c]]);
-  }
-  Verdict verdict;
-  for (int node = last; node >= 0; node = tree.parent[node]) verdict.rows.push_back(node);
-  std::reverse(verdict.rows.begin(), verdict.rows.end());
-  for (size_t i = 1; i < verdict.rows.size(); i++) verdict.tokens.push_back(tree.token[verdict.rows[i]]);
-  verdict.tokens.push_back(bonus(last));
-  return verdict;
-}
-
-// Speculative sampling (Leviathan, Kalman, Matias 2023; Chen et al. 2023) along a chain whose tokens were drawn from q:
-// accept with chance min(1, p/q), else draw from the residual max(0, p - q) and stop; after the last node the bonus.
-// Exact in distribution if the candidates' draws, u and residual are independent of each other.
-//   p(node), q(node)          (V) what the target says after a node, and what its child was drawn from
-//   u(node), bonus(node)      as above
-//   residual(node, weights)   a token drawn in proportion to weights (V)
-template <class P, class Q, class U, class Bonus, class Residual>
-Verdict rejection(const Tree& tree, int vocab, P p, Q q, U u, Bonus bonus, Residual residual) {
-  Verdict verdict;
-  for (int node = 0;;) {
-    verdict.rows.push_back(node);
-    const int child = tree.first_child(node);
-    if (child < 0) {
-      verdict.tokens.push_back(bonus(node));
-      return verdict;
-    }
-    const float *target = p(node), *drafter = q(node);
-    const int token = tree.token[child];
-    if (!(u(child) * double(drafter[token]) < double(target[token]))) {
-      std::vector<float> weights(vocab);
-      for (int x = 0; x < vocab; x++) weights[x] = std::max(0.0f, target[x] - drafter[x]);
-      if (std::all_of(weights.begin(), weights.end(), [](float w) { return w == 0; }))
-        weights.assign(target, target + vocab);  // p = q but for rounding
-      verdict.tokens.push_back(residual(node, weights.data()));
-      return verdict;
-    }
-    verdict.tokens.push_back(token);
-    node = child;
   }
 }
 

@@ -153,16 +153,19 @@ int most_nodes(const Method& method, int budget) {
 }
 
 Promise promise_of(const Method& method) {
-  if (method.drafter == "none") return Promise::kSameBytes;
-  switch (parse_rule(method.verify)) {
-    case Rule::kMatch:
-      return Promise::kSameBytes;
-    case Rule::kRejection:
-      return Promise::kSameDistribution;
-    case Rule::kIndependent:
-      break;
-  }
-  return Promise::kBiased;
+  return method.drafter == "none" ? Promise::kSameBytes : about(parse_rule(method.verify)).promise;
+}
+
+std::string flaw(Promise promise) {
+  return promise == Promise::kBiased ? "biased" : promise == Promise::kLossy ? "lossy" : "";
+}
+
+std::string listed(const std::string& head, const std::vector<std::pair<std::string, std::string>>& words) {
+  size_t width = 0;
+  for (const auto& word : words) width = std::max(width, word.first.size());
+  std::string text = head;
+  for (const auto& [form, what] : words) text += "\n" + form + std::string(width + 2 - form.size(), ' ') + what;
+  return text + "\nby default";  // which the parser adds
 }
 
 // ---------------------------------------------------------------------------------------------------------------

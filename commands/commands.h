@@ -16,6 +16,7 @@ namespace nanospec {
 int generate_command(int argc, char** argv);
 int compare_command(int argc, char** argv);
 int bench_command(int argc, char** argv);
+int exact_command(int argc, char** argv);
 
 // ---------------------------------------------------------------------------------------------------------------
 // Flags
@@ -65,9 +66,11 @@ std::string numbers_text(const Settings& settings);  // "fp32", "bf16, cache bf1
 // The nodes of the largest tree that the method may draft.
 int most_nodes(const Method& method, int budget);
 
-// What a method's text is to plain decoding's: the same bytes, another draw of the same distribution, or biased.
-enum class Promise { kSameBytes, kSameDistribution, kBiased };
-Promise promise_of(const Method& method);
+Promise promise_of(const Method& method);  // what its text is to plain decoding's
+std::string flaw(Promise promise);         // "biased", "lossy"; "" where the distribution is the target's
+
+// Known words as a flag's help lists them, one a line: `head`, then for each its form and what it is.
+std::string listed(const std::string& head, const std::vector<std::pair<std::string, std::string>>& words);
 
 // ---------------------------------------------------------------------------------------------------------------
 // Statistics

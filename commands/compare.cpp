@@ -135,9 +135,8 @@ std::string picture(const Comparison& c, const Engine& engine, const std::vector
     const std::vector<double> speed = speeds(outcomes[m]);
     const double y = kTop + kRow * double(m), middle = y + kThick / 2, slow = at(lowest(speed)),
                  fast = at(highest(speed));
-    const char* colour = c.methods[m].drafter == "none"                 ? kPlainColour
-                         : promise_of(c.methods[m]) == Promise::kBiased ? "#e0a458"
-                                                                        : "#4c8eda";
+    const std::string wrong = flaw(promise_of(c.methods[m]));
+    const char* colour = c.methods[m].drafter == "none" ? kPlainColour : wrong.empty() ? "#4c8eda" : "#e0a458";
     svg += svg_text(left - 10, middle + 4.5, "text-anchor=\"end\"", method_text(c.methods[m]));
     svg += svg_bar(left, y, at(median(speed)) - left, kThick, colour);
     svg += svg_bar(slow, middle - 0.75, std::max(fast - slow, 1.0), 1.5, kInk);
@@ -146,7 +145,7 @@ std::string picture(const Comparison& c, const Engine& engine, const std::vector
     if (m != c.plain)
       label += ", " + times(median(outcomes[m].speedups)) + " (" + decimals(lowest(outcomes[m].speedups), 2) + " to " +
                decimals(highest(outcomes[m].speedups), 2) + ")";
-    if (promise_of(c.methods[m]) == Promise::kBiased) label += ", biased";
+    if (!wrong.empty()) label += ", " + wrong;
     svg += svg_text(std::max(fast, at(median(speed))) + 8, middle + 4.5, "", label);
   }
   svg += svg_text(left, height - 10, "font-size=\"11\" fill=\"#666\"",

@@ -95,16 +95,10 @@ Stats sum_of(const Outcome& outcome) {
 std::string times(double x) { return decimals(x, 2) + "x"; }
 
 std::string identical(const Method& method, const Outcome& outcome) {
-  const std::string where = outcome.difference;
-  switch (promise_of(method)) {
-    case Promise::kSameBytes:
-      return where.empty() ? "yes" : "NO, from " + where;
-    case Promise::kSameDistribution:
-      return where.empty() ? "yes (by chance)" : "other draws, from " + where;
-    case Promise::kBiased:
-      break;
-  }
-  return where.empty() ? "biased rule; here the same" : "biased rule, from " + where;
+  const std::string where = outcome.difference, wrong = flaw(promise_of(method));
+  if (!wrong.empty()) return wrong + (where.empty() ? " rule; here the same" : " rule, from " + where);
+  if (promise_of(method) == Promise::kSameBytes) return where.empty() ? "yes" : "NO, from " + where;
+  return where.empty() ? "yes (by chance)" : "other draws, from " + where;
 }
 
 std::vector<std::string> broken(const Trial& c, const std::vector<Outcome>& outcomes) {
@@ -120,6 +114,7 @@ nlohmann::ordered_json outcome_json(const Engine& engine, const Method& method, 
   json["method"] = method_text(method);
   json["exact"] = promise_of(method) == Promise::kSameBytes;
   json["biased"] = promise_of(method) == Promise::kBiased;
+  json["lossy"] = promise_of(method) == Promise::kLossy;
   json["identical"] = outcome.difference.empty();
   json["first_difference"] = outcome.difference;
   json["tokens_per_second"] = median(speeds(outcome));

@@ -16,12 +16,16 @@ struct Generation {
   bool stream = false;
 };
 
-// The drafters as the help lists them, one a line.
 std::string drafters_help() {
-  std::string text = "who guesses";
-  for (const DrafterWord& known : kDrafters)
-    text += "\n" + std::string(known.form) + std::string(9 - std::string(known.form).size(), ' ') + known.what;
-  return text + "\nby default";  // which the parser adds
+  std::vector<std::pair<std::string, std::string>> words;
+  for (const DrafterWord& known : kDrafters) words.push_back({known.form, known.what});
+  return listed("who guesses", words);
+}
+
+std::string rules_help() {
+  std::vector<std::pair<std::string, std::string>> words;
+  for (const RuleWord& known : kRules) words.push_back({known.word, known.what});
+  return listed("the rule that accepts; all but match are for study (nanospec exact)", words);
 }
 
 Command describe(Generation& g) {
@@ -48,9 +52,7 @@ Command describe(Generation& g) {
         "which guesses are worth a node: chain:K, tree:DxW (depth x width), or\n"
         "auto: the likeliest, as many as pay on this machine"},
        {"--budget", "N", &g.options.settings.budget, "most nodes in a tree, its root not counted", from(0, kMaxBudget)},
-       {"--verify", "RULE", &g.method.verify,
-        "match: exact; for study: independent (biased), rejection (of chains;\n"
-        "exact in distribution, other bytes)"}});
+       {"--verify", "RULE", &g.method.verify, rules_help()}});
   append(machine_flags(g.options));
   append({heading("Output"),
           {"--stream", "", &g.stream, "write each token as it is found"},

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "../kernels.cuh"
-#include "../tree.h"
+#include "../verify.h"
 #include "decode.cuh"
 
 namespace nanospec {

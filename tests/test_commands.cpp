@@ -1,8 +1,8 @@
 // tests/test_commands.cpp: the command line, and the commands over an engine whose answers are written down here.
 //
 // In order: flags and their errors; how a program ends; numbers and tables for people; methods; generate; compare;
-// bench. The Engine, the Probe and the GPU below stand in for nanospec.cu's: a token is a character, and speed is
-// scripted.
+// bench; exact. The Engine, the Probe and the GPU below stand in for nanospec.cu's: a token is a character, and speed
+// is scripted.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -359,6 +359,8 @@ TEST_CASE("methods: drafter, shape, rule") {
   CHECK(promise_of(methods[1]) == Promise::kSameBytes);
   CHECK(promise_of(methods[2]) == Promise::kBiased);
   CHECK(promise_of({"bigram", "chain:2", "rejection"}) == Promise::kSameDistribution);
+  CHECK(promise_of({"bigram", "tree:2x2", "traversal"}) == Promise::kSameDistribution);
+  CHECK(promise_of({"bigram", "auto", "typical"}) == Promise::kLossy);
   CHECK(most_nodes(methods[0], 64) == 0);
   CHECK(most_nodes(methods[1], 64) == 4);
   CHECK(most_nodes(methods[2], 64) == 14);
@@ -382,6 +384,7 @@ TEST_CASE("methods: mistakes name the method and the nearest word") {
   CHECK(contains(BAD_COMMAND_LINE(parse_methods(" ; ;", 64)), "there is no method"));
   for (const char* part : {"65", "64"}) CHECK(contains(BAD_COMMAND_LINE(parse_methods("bigram chain:65", 64)), part));
   CHECK_THROWS_AS(parse_methods("bigram tree:3x2 verify=rejection", 64), std::invalid_argument);
+  CHECK(contains(BAD_COMMAND_LINE(parse_methods("bigram auto verify=specinfer", 64)), "tree:DxW"));
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -525,6 +528,8 @@ TEST_CASE("compare: another text is a bug when the method is exact, and said in 
   CHECK(Json::parse(read_file(folder.file("c.json")))["methods"][1]["first_difference"] == "byte 8");
   CHECK(contains(read_file(folder.file("c.svg")), "biased"));
   CHECK(contains(run(compare_command, words("none; bigram chain:3 verify=rejection")), "other draws, from byte 8"));
+  CHECK(contains(run(compare_command, words("none; bigram chain:3 verify=typical")), "lossy rule, from byte 8"));
+  CHECK(contains(read_file(folder.file("c.svg")), ", lossy"));
 
   std::string line;
   const std::string out = captured(1, [&] {
@@ -668,4 +673,25 @@ TEST_CASE("bench: --roofline and --only choose; what is missing is said, not fat
   CHECK(contains(BAD_COMMAND_LINE(attempt({"--only", "decode", "--roofline"})), "give one of the two"));
   CHECK_THROWS_AS(attempt({"--repeat", "0"}), std::invalid_argument);
   CHECK_THROWS_AS(attempt({"--roofline", "--out", "/proc/nanospec"}), std::runtime_error);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// exact
+
+TEST_CASE("exact: its tables, its JSON, and the last line") {
+  const Folder folder;
+  const std::string out =
+      run(exact_command, {"--distributions", "1", "--samples", "500", "--vocab", "8", "--json", folder.file("e.json")});
+  for (const RuleWord& rule : kRules) CHECK(contains(out, std::string("\n") + rule.word + " "));
+  CHECK(contains(out, "the control, judged as with"));
+  const std::string last = "Every rule that promises exactness held, in 30 rows of these tables; the control failed";
+  CHECK(contains(out.substr(out.size() - 120), last));
+  const Json json = Json::parse(read_file(folder.file("e.json")));
+  CHECK(json["held"] == true);
+  CHECK(json["sampled"].size() == 2 * std::size(kRules));
+  for (const Json& row : json["enumerated"]) {
+    CHECK(row["distributions"].size() == 8);
+    if (row["promises_exactness"] == true) CHECK(row["largest_distance"].get<double>() < 1e-12);
+  }
+  CHECK(!contains(run(exact_command, {"--distributions", "1", "--samples", "0"}), "texts"));
 }

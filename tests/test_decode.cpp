@@ -344,6 +344,9 @@ TEST_CASE("decode: wrong prompts and rules that do not fit are refused") {
   CHECK_THROWS_AS(run({1}, "auto", Rule::kRejection), std::invalid_argument);
   CHECK_NOTHROW(run({1}, "chain:2", Rule::kRejection));
   CHECK_NOTHROW(run({1}, "tree:2x2", Rule::kIndependent));
+  CHECK_THROWS_AS(run({1}, "tree:2x2", Rule::kBlock), std::invalid_argument);
+  CHECK_THROWS_AS(run({1}, "auto", Rule::kTraversal), std::invalid_argument);
+  CHECK_NOTHROW(run({1}, "auto", Rule::kTypical));
 }
 
 TEST_CASE("decode: the drafter is told each pass's tokens, rows and hidden states") {
@@ -514,7 +517,9 @@ TEST_CASE("decode: what a drafter draws with: the target's noise under match alo
   };
   for (const Case& c :
        {Case{Rule::kMatch, 1, 1, false}, Case{Rule::kMatch, 0, 0, false}, Case{Rule::kRejection, 1, 2, true},
-        Case{Rule::kRejection, 0, 0, true}, Case{Rule::kIndependent, 1, 0, true}}) {
+        Case{Rule::kRejection, 0, 0, true}, Case{Rule::kIndependent, 1, 0, true}, Case{Rule::kTypical, 1, 0, true},
+        Case{Rule::kSpecInfer, 1, 0, true}, Case{Rule::kWithoutReplacement, 1, 0, true}, Case{Rule::kBlock, 1, 0, true},
+        Case{Rule::kTraversal, 1, 0, true}}) {
     Decoding decoding = decoding_of("chain:3", c.temperature, 12);
     decoding.rule = c.rule;
     Spy spy(mock_bigrams(), kVocab);
@@ -533,7 +538,13 @@ TEST_CASE("decode: at temperature 0 every rule gives the likeliest tokens") {
   const Ints plain = plain_text(greedy, prompt_of(3));
   for (const auto& [rule, shape] : {std::pair<Rule, const char*>{Rule::kIndependent, "tree:3x2"},
                                     {Rule::kIndependent, "auto"},
-                                    {Rule::kRejection, "chain:4"}}) {
+                                    {Rule::kRejection, "chain:4"},
+                                    {Rule::kSpecInfer, "tree:3x2"},
+                                    {Rule::kWithoutReplacement, "tree:3x2"},
+                                    {Rule::kBlock, "chain:4"},
+                                    {Rule::kTraversal, "tree:3x2"},
+                                    {Rule::kTypical, "tree:3x2"},
+                                    {Rule::kTypical, "auto"}}) {
     Decoding decoding = decoding_of(shape, 0, 50);
     decoding.rule = rule;
     Mock target = make_mock();
@@ -592,7 +603,7 @@ std::vector<int64_t> joint_counts(const Ints& prompt, const Decoding& decoding, 
 
 }  // namespace
 
-TEST_CASE("distributions: match and rejection emit the first three tokens as softmax(logits / temperature) says") {
+TEST_CASE("distributions: exact rules emit the first three tokens as softmax(logits / temperature) says") {
   struct Case {
     Rule rule;
     const char* shape;
@@ -604,7 +615,11 @@ TEST_CASE("distributions: match and rejection emit the first three tokens as sof
   for (const Case& c : {Case{Rule::kMatch, "tree:2x2", 1, 0},
                         {Rule::kMatch, "chain:3", 0.7f, 3},
                         {Rule::kRejection, "chain:2", 1, 0},
-                        {Rule::kRejection, "chain:3", 0.7f, 3}}) {
+                        {Rule::kRejection, "chain:3", 0.7f, 3},
+                        {Rule::kSpecInfer, "tree:2x2", 0.8f, 0},
+                        {Rule::kWithoutReplacement, "tree:2x2", 0.7f, 3},
+                        {Rule::kBlock, "chain:2", 0.7f, 3},
+                        {Rule::kTraversal, "tree:2x2", 0.8f, 0}}) {
     Decoding decoding = decoding_of(c.shape, c.temperature, kPlaces);
     decoding.rule = c.rule, decoding.sampling.top_k = c.top_k;
     const std::vector<double> expected = joint_chances(prompt, decoding.sampling);

@@ -1,5 +1,4 @@
-// Tests of tree.h: a tree by hand, then random ones against a mask built the slow way; shapes and their growth; the
-// verification rules.
+// Tests of tree.h: a tree by hand, then random ones against a mask built the slow way; shapes and their growth.
 #include "../tree.h"
 
 #include <doctest/doctest.h>
@@ -9,21 +8,12 @@
 #include <random>
 #include <set>
 
+#include "tree_by_hand.h"
+
 using namespace nanospec;
 using Ints = std::vector<int>;
 
 namespace {
-
-// cur -> c0 (c2, c3), c1 (c4, c5), grown level by level; the tokens are 9 for cur and 0 to 5.
-Tree tree_by_hand() {
-  Growth growth;
-  growth.start(9);
-  const int c0 = growth.add(0, {0, 1}), c1 = growth.add(0, {1, 1});
-  growth.add(c0, {2, 1}), growth.add(c0, {3, 1}), growth.add(c1, {4, 1}), growth.add(c1, {5, 1});
-  Tree tree;
-  flatten(growth, tree);
-  return tree;
-}
 
 std::string message_of(const std::function<void()>& f) {
   try {
@@ -94,48 +84,6 @@ TEST_CASE("tree: cur -> c0 (c2, c3), c1 (c4, c5) by hand") {
   CHECK(tree.child(4, 5) == 6);
   CHECK(tree.child(4, 2) == -1);
   CHECK(tree.child(6, 2) == -1);
-}
-
-TEST_CASE("tree: match by hand: the rows kept, a gap, all rejected, all accepted, the root alone") {
-  const Tree tree = tree_by_hand();
-  Ints asked;
-  const auto verdict_of = [&](const Tree& judged, const Ints& picks) {  // picks: the target's token at depth 0, 1, ...
-    asked.clear();
-    return match(judged, [&](int node) {
-      asked.push_back(node);
-      return picks[judged.depth[node]];
-    });
-  };
-  Verdict verdict = verdict_of(tree, {1, 4, 8});  // c1 and c4 accepted: rows 1 to 3 lie between
-  CHECK(verdict.rows == Ints{0, 4, 5});
-  CHECK(verdict.tokens == Ints{1, 4, 8});
-  CHECK(asked == Ints{0, 4, 5});          // picks are made on the path alone
-  verdict = verdict_of(tree, {0, 3, 8});  // a gap within the path: c2 lies between c0 and c3
-  CHECK(verdict.rows == Ints{0, 1, 3});
-  CHECK(verdict.tokens == Ints{0, 3, 8});
-  verdict = verdict_of(tree, {0, 4});  // c4 is no child of c0
-  CHECK(verdict.rows == Ints{0, 1});
-  CHECK(verdict.tokens == Ints{0, 4});
-  verdict = verdict_of(tree, {7});  // all rejected
-  CHECK(verdict.rows == Ints{0});
-  CHECK(verdict.tokens == Ints{7});
-
-  Growth growth;
-  growth.start(9);
-  Tree root;
-  flatten(growth, root);
-  CHECK(root.end == Ints{1});
-  CHECK(root.sees(0, 0));
-  verdict = verdict_of(root, {7});
-  CHECK(verdict.rows == Ints{0});
-  CHECK(verdict.tokens == Ints{7});
-
-  for (int i = 0; i < 4; i++) growth.add(i, {i, 1});  // all accepted
-  flatten(growth, root);
-  CHECK(root.end == Ints{5, 5, 5, 5, 5});
-  verdict = verdict_of(root, {0, 1, 2, 3, 8});
-  CHECK(verdict.rows == Ints{0, 1, 2, 3, 4});
-  CHECK(verdict.tokens == Ints{0, 1, 2, 3, 8});
 }
 
 TEST_CASE("tree: random trees of up to 500 nodes against a dense mask built by walking the parents") {
@@ -237,11 +185,6 @@ TEST_CASE("words: the nearest") {
   CHECK(edit_distance("chian", "chain") == 1);
   CHECK(closest_word("matchh", {"match", "independent", "rejection"}) == "match");
   CHECK(closest_word("rejetcion", {"match", "independent", "rejection"}) == "rejection");
-  CHECK(holds(message_of([] { parse_rule("matchh"); }), "did you mean match?"));
-  CHECK(parse_rule("rejection") == Rule::kRejection);
-  CHECK(holds(message_of([] { check_rule(Rule::kRejection, parse_shape("tree:3x2", 64)); }), "chain"));
-  CHECK(message_of([] { check_rule(Rule::kRejection, parse_shape("chain:3", 64)); }).empty());
-  CHECK(message_of([] { check_rule(Rule::kIndependent, parse_shape("auto", 64)); }).empty());
 }
 
 TEST_CASE("shapes: chains and full trees grow level by level, no deeper than allowed") {
@@ -455,122 +398,4 @@ TEST_CASE("auto: no node, and no question to the drafter, where rows cost more t
   grow(shape, {100, &nothing}, growth, drafter);  // and all that the budget allows where they cost nothing
   CHECK(growth.size() == 65);
   CHECK_THROWS_AS(grow(shape, {100}, growth, drafter), std::logic_error);
-}
-
-TEST_CASE("independent: the two biases that can be worked out by hand") {
-  // two children, the two likeliest tokens of q; all pairs of uniforms on a fine grid
-  const auto first_token = [](const std::vector<float>& p, const std::vector<float>& q) {
-    Growth growth;
-    growth.start(9);
-    growth.add(0, {0, 1}), growth.add(0, {1, 1});
-    Tree tree;
-    flatten(growth, tree);
-    std::vector<double> emitted(3, 0);
-    const int grid = 300;
-    for (int a = 0; a < grid; a++)
-      for (int b = 0; b < grid; b++) {
-        const auto emit = [&](int bonus, double weight) {
-          const Verdict verdict = independent(
-              tree, [&](int) { return p.data(); }, [&](int node) { return q[tree.token[node]]; },
-              [&](int node) { return ((node == 1 ? a : b) + 0.5) / grid; }, [&](int) { return bonus; });
-          emitted[verdict.tokens[0]] += weight / grid / grid;
-        };
-        for (int bonus = 0; bonus < 3; bonus++) emit(bonus, p[bonus]);
-      }
-    return emitted;
-  };
-  const auto distance = [](const std::vector<double>& a, const std::vector<float>& b) {
-    double sum = 0;
-    for (int x = 0; x < 3; x++) sum += std::fabs(a[x] - b[x]) / 2;
-    return sum;
-  };
-  const std::vector<float> p1 = {.5f, .3f, .2f}, p2 = {.4f, .4f, .2f}, q2 = {.6f, .3f, .1f};
-  const std::vector<double> one = first_token(p1, p1), two = first_token(p2, q2);
-  CHECK(one[0] == doctest::Approx(1));
-  CHECK(distance(one, p1) == doctest::Approx(0.5));
-  CHECK(two[0] == doctest::Approx(2.0 / 3));
-  CHECK(two[1] == doctest::Approx(1.0 / 3));
-  CHECK(two[2] == doctest::Approx(0));
-  CHECK(distance(two, p2) == doctest::Approx(0.267).epsilon(0.002));
-}
-
-TEST_CASE("independent: the longest accepted path, of equal ones the first in preorder") {
-  const Tree tree = tree_by_hand();
-  const std::vector<float> p(10, 0.5f);
-  const auto path = [&](const std::set<int>& accepted) {  // nodes of the flat tree
-    return independent(
-        tree, [&](int) { return p.data(); }, [](int) { return 1.0f; },
-        [&](int node) { return accepted.count(node) ? 0.4 : 0.6; }, [&](int node) { return 50 + node; });
-  };
-  CHECK(path({}).tokens == Ints{50});
-  CHECK(path({1, 4}).rows == Ints{0, 1});
-  CHECK(path({1, 4, 6}).rows == Ints{0, 4, 6});
-  CHECK(path({1, 4, 6}).tokens == Ints{1, 5, 56});
-  CHECK(path({1, 3, 4, 5}).rows == Ints{0, 1, 3});
-  CHECK(path({2, 3, 5, 6}).rows == Ints{0});  // under a node that was not accepted nothing counts
-}
-
-TEST_CASE("rejection: accepts below p/q, draws the rest from max(0, p - q), and so gives p") {
-  std::mt19937 random(12);
-  for (int round = 0; round < 20; round++) {
-    const int vocab = 4;
-    std::vector<float> p(vocab), q(vocab);
-    float sum_p = 0, sum_q = 0;
-    for (int x = 0; x < vocab; x++)
-      sum_p += p[x] = float(random() % 100 + (x == 0)), sum_q += q[x] = float(random() % 100 + 1);
-    std::vector<double> emitted(vocab, 0);
-    for (int x = 0; x < vocab; x++) p[x] /= sum_p, q[x] /= sum_q;
-    for (int x = 0; x < vocab; x++) {  // every candidate that the drafter may have drawn
-      Growth growth;
-      growth.start(9);
-      growth.add(0, {x, 1});
-      Tree tree;
-      flatten(growth, tree);
-      std::vector<float> rest;
-      const auto judge = [&](double u) {
-        return rejection(
-            tree, vocab, [&](int) { return p.data(); }, [&](int) { return q.data(); }, [&](int) { return u; },
-            [&](int) { return 77; },
-            [&](int, const float* weights) {
-              rest.assign(weights, weights + vocab);
-              return 88;
-            });
-      };
-      const double accept = std::min(1.0, double(p[x]) / double(q[x]));
-      if (accept > 0) {
-        const Verdict verdict = judge(accept * 0.999999);
-        CHECK(verdict.rows == Ints{0, 1});
-        CHECK(verdict.tokens == Ints{x, 77});
-      }
-      emitted[x] += q[x] * accept;
-      if (accept == 1) continue;
-      const Verdict verdict = judge(accept * 1.000001);
-      CHECK(verdict.rows == Ints{0});
-      CHECK(verdict.tokens == Ints{88});
-      double total = 0;
-      for (float weight : rest) total += weight;
-      for (int y = 0; y < vocab; y++) emitted[y] += q[x] * (1 - accept) * rest[y] / total;
-    }
-    for (int x = 0; x < vocab; x++) CHECK(emitted[x] == doctest::Approx(p[x]).epsilon(1e-5));
-  }
-}
-
-TEST_CASE("rejection: a chain stops at the first rejection") {
-  Growth growth;
-  growth.start(9);
-  for (int i = 0; i < 3; i++) growth.add(i, {i, 1});
-  Tree tree;
-  flatten(growth, tree);
-  const std::vector<float> even(4, 0.25f);
-  const auto judge = [&](int rejected) {
-    return rejection(
-        tree, 4, [&](int) { return even.data(); }, [&](int) { return even.data(); },
-        [&](int node) { return node == rejected ? 1.5 : 0.5; }, [](int node) { return 70 + node; },
-        [](int node, const float*) { return 80 + node; });
-  };
-  CHECK(judge(-1).tokens == Ints{0, 1, 2, 73});
-  CHECK(judge(-1).rows == Ints{0, 1, 2, 3});
-  CHECK(judge(2).tokens == Ints{0, 81});
-  CHECK(judge(2).rows == Ints{0, 1});
-  CHECK(judge(1).tokens == Ints{80});
 }
