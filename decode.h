@@ -29,6 +29,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -81,6 +82,7 @@ struct Stats {
   int64_t drafted_nodes = 0;                    // nodes that the target verified, the roots not counted
   std::vector<int64_t> accept_histogram = {0};  // [i]: passes that committed i tokens; [0] is 0
   ReliabilityCurve reliability;                 // of the chances of the nodes that the target verified
+  std::map<std::string, int64_t> accepted_by;   // accepted nodes that were emitted, by the drafter whose they were
   double prefill_seconds = 0;                   // the prompt
   double seconds = 0;                           // all after the prompt's prefill, but on_token: the sum of those below
   double seconds_draft = 0;                     // drafter and shape
@@ -201,14 +203,16 @@ bool drafts_itself(Target& target, const Drafter* drafter, const Decoding& decod
 // ---------------------------------------------------------------------------------------------------------------
 // The loop
 
-// Tells the drafter what a pass committed.
+// Tells the drafter what a pass committed. whole: the target ran it by itself, and has left no logits here.
 template <class Target>
-void tell(Target& target, Drafter& drafter, const Tree& tree, const Verdict& verdict) {
-  std::vector<const float*> hidden;
+void tell(Target& target, Drafter& drafter, const Tree& tree, const Verdict& verdict, bool whole) {
+  std::vector<const float*> hidden, logits;
   if (drafter.wants_hidden())
     for (int row : verdict.rows) hidden.push_back(target.hidden(row));
+  if (drafter.wants_logits() && !whole)
+    for (int row = 0; row < tree.size(); row++) logits.push_back(target.logits(row));
   drafter.committed({verdict.tokens.data(), verdict.rows.data(), int(verdict.rows.size()), tree,
-                     hidden.empty() ? nullptr : hidden.data()});
+                     hidden.empty() ? nullptr : hidden.data(), logits.empty() ? nullptr : logits.data()});
 }
 
 // Learns from what drafting took: `expanded` nodes in so many seconds, for the growth that came of it. A pause of the
@@ -275,7 +279,7 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
 
   watch.lap();
   open_window(target, text);
-  if (drafter) drafter->begin(text.data(), int(text.size()));
+  if (drafter) drafter->temperature = sampling.temperature, drafter->begin(text.data(), int(text.size()));
   stats.prefill_seconds = watch.lap();
 
   for (bool wanted = true; wanted && stats.tokens < decoding.max_new_tokens;) {
@@ -354,6 +358,8 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
       wanted = on_token(text.back());
     }
     stats.tokens += emitted;
+    for (int i = 0; i < emitted && i + 1 < int(verdict.rows.size()); i++)
+      stats.accepted_by[drafter->author(tree.origin[verdict.rows[i]], verdict.tokens[i])]++;
     if (size_t(emitted) >= stats.accept_histogram.size()) stats.accept_histogram.resize(emitted + 1, 0);
     stats.accept_histogram[emitted]++;
     watch.lap();  // on_token's own time is nobody's
@@ -361,7 +367,7 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
 
     // Tell the drafter, while the target still holds this pass's hidden states.
     if (drafter) {
-      tell(target, *drafter, tree, verdict);
+      tell(target, *drafter, tree, verdict, whole);
       stats.seconds_draft += watch.lap();
     }
 

@@ -1,13 +1,14 @@
 // draft.h: drafters: who says which tokens may come next.
 //
 // In order: the interface; from a drafter's logits to its candidates; candidates for rules that want a sample; the
-// bigram drafter and its file; the n-gram drafter; a drafter that knows nothing; drafters by name. A drafter never
-// verifies, knows no shape, and cannot change the text under rule `match`: a bad one costs speed.
+// bigram drafter and its file; the n-gram drafter; a drafter that knows nothing. Those that learn from the text itself
+// are in adapt.h, all names in drafters.h. A drafter never verifies, knows no shape, and cannot change the text under
+// rule `match`: a bad one costs speed.
 //
 // How to add a drafter:
 //   1. write a struct with `logits` (a distribution after a node of the growing tree) or, without one, `expand`;
 //      one that keeps state takes it from `begin` and `committed`;
-//   2. give its word a line in DrafterName::Kind and, in the same order, in kDrafters, then in load_drafter;
+//   2. give its word a line in drafters.h: in DrafterName::Kind and, in the same order, kDrafters, then in load_part;
 //   3. add it to the sweeps in tests/test_decode.cpp (mock) and tests/test_sweep.cpp (model).
 #pragma once
 
@@ -39,8 +40,10 @@ struct Commit {
   const int* tokens;  // (n)
   const int* rows;    // (n) ascending; rows[0] = 0, the root
   int n;
-  const Tree& tree;            // that the rows belong to
-  const float* const* hidden;  // (n) the target's final hidden state (C) at each row; null unless asked for
+  const Tree& tree;                      // that the rows belong to
+  const float* const* hidden;            // (n) the target's final hidden state (C) at each row; null unless asked for
+  const float* const* logits = nullptr;  // (N) the target's at every row of the tree; null unless asked for, or where
+                                         // the target keeps them to itself
 };
 
 using Table = std::shared_ptr<const std::vector<float>>;
@@ -70,7 +73,15 @@ struct Drafter {
   // Whether `committed` is to get hidden states.
   virtual bool wants_hidden() const { return false; }
 
-  int vocab = 0;  // V
+  // Whether `committed` is to get the target's logits.
+  virtual bool wants_logits() const { return false; }
+
+  // Whose candidate this child of an expanded node is, where a drafter speaks for several: a name for the statistics.
+  virtual const std::string& author(int /*node*/, int /*token*/) const { return name; }
+
+  int vocab = 0;          // V
+  float temperature = 1;  // of the sampling; set before begin()
+  std::string name;
 
  private:
   std::vector<float> scores_;  // (V) scratch
@@ -317,65 +328,5 @@ struct RandomLogits : Drafter {
   explicit RandomLogits(int vocab_size) : rows(Sampling(), vocab_size, kStreamInitialize) { vocab = vocab_size; }
   const float* logits(const Growth& growth, int node) override { return rows.row(growth.token[node]); }
 };
-
-// ---------------------------------------------------------------------------------------------------------------
-// Drafters by name
-
-struct DrafterName {
-  enum Kind { kNone, kBigram, kNgram, kRandom } kind = kNone;  // in the order of kDrafters
-  int order = 0;                                               // of ngram:N
-};
-
-struct DrafterWord {
-  const char *word, *form, *what;
-};
-constexpr DrafterWord kDrafters[] = {
-    {"none", "none", "nobody: plain decoding"},
-    {"bigram", "bigram", "counts of the training text: what follows the last token"},
-    {"ngram", "ngram:N", "the same of the last N - 1 tokens, N from 1 to 6, interpolated"},
-    {"random", "random", "chance alone, for study"},
-};
-
-// Reads a drafter's name. Raises invalid_argument for an unknown word (naming the nearest), and for an order that is no
-// number from 1 to kNgramOrders.
-inline DrafterName parse_drafter(const std::string& text) {
-  const size_t colon = std::min(text.find(':'), text.size());
-  const std::string word = text.substr(0, colon), number = text.substr(std::min(colon + 1, text.size()));
-  std::vector<std::string> words, forms;
-  for (const DrafterWord& known : kDrafters) words.push_back(known.word), forms.push_back(known.form);
-  const auto place = [&](const std::string& one) { return std::find(words.begin(), words.end(), one) - words.begin(); };
-  const size_t kind = place(word);
-  if (kind == words.size()) refuse_word("drafter", text, "--drafter", forms[place(closest_word(word, words))], forms);
-  DrafterName name;
-  name.kind = DrafterName::Kind(kind);
-  if (name.kind == DrafterName::kNgram) name.order = parse_count(number);
-  if (name.kind == DrafterName::kNgram && name.order < 1)
-    throw std::invalid_argument("drafter ngram wants its order, not '" + printable(number) +
-                                "': --drafter: write ngram:N with N from 1 to " + std::to_string(kNgramOrders) +
-                                ", for instance ngram:4");
-  if (name.kind != DrafterName::kNgram && text != word) refuse_word("drafter", text, "--drafter", forms[kind], forms);
-  if (name.order > kNgramOrders)
-    throw std::invalid_argument("drafter " + text + " wants order " + std::to_string(name.order) +
-                                ", n-grams are counted up to order " + std::to_string(kNgramOrders) +
-                                ": --drafter: choose ngram:" + std::to_string(kNgramOrders) + " or less");
-  return name;
-}
-
-// The drafter of this name for the model in `dir`, of `vocab` tokens; null for `none`, plain decoding. Raises
-// invalid_argument as parse_drafter, runtime_error for a file that is missing or does not fit.
-inline std::unique_ptr<Drafter> load_drafter(const std::string& text, const std::string& dir, int vocab) {
-  const DrafterName name = parse_drafter(text);
-  switch (name.kind) {
-    case DrafterName::kNone:
-      break;
-    case DrafterName::kBigram:
-      return load_bigram(dir, vocab);
-    case DrafterName::kNgram:
-      return load_ngram(dir, name.order, vocab);
-    case DrafterName::kRandom:
-      return std::make_unique<RandomLogits>(vocab);
-  }
-  return nullptr;
-}
 
 }  // namespace nanospec

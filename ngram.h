@@ -1,6 +1,7 @@
 // ngram.h: how often the n-grams of a text occur, and what their interpolation says of the next token.
 //
-// In order: the trie of counts; its file; the probabilities of one order. It knows nothing of models and drafts.
+// In order: the trie of counts; its file; the probabilities of one order, and what a text costs under them. It knows
+// nothing of models and drafts.
 //
 // Each node of the trie is an n-gram of the text, its children are the n-grams one token longer. All nodes lie level by
 // level, within a level by parent, under a parent by token. So the children of node i are one run,
@@ -194,6 +195,20 @@ inline Ngrams interpolated(NgramTrie trie, int order, int vocab) {
   trie.count.clear();
   ngrams.trie = std::move(trie);
   return ngrams;
+}
+
+// Mean nats that a text's tokens cost under a model of n-grams, each after those before it: its cross-entropy. 0 for an
+// empty text.
+inline double cross_entropy(const Ngrams& ngrams, const std::vector<int>& tokens) {
+  std::vector<float> row(size_t(ngrams.vocab));
+  double sum = 0;
+  int context = 0;
+  for (int token : tokens) {
+    ngrams.log_probabilities(context, row.data());
+    sum -= double(row[size_t(token)]);
+    context = ngrams.next(context, token);
+  }
+  return tokens.empty() ? 0 : sum / double(tokens.size());
 }
 
 }  // namespace nanospec

@@ -178,6 +178,7 @@ void add(Stats& sum, const Stats& part) {
   sum.slide_prefills += part.slide_prefills, sum.drafted_nodes += part.drafted_nodes;
   sum.accept_histogram.resize(std::max(sum.accept_histogram.size(), part.accept_histogram.size()));
   for (size_t i = 0; i < part.accept_histogram.size(); i++) sum.accept_histogram[i] += part.accept_histogram[i];
+  for (const auto& [drafter, nodes] : part.accepted_by) sum.accepted_by[drafter] += nodes;
   for (size_t i = 0; i < part.reliability.size(); i++) {
     Reliability& tenth = sum.reliability[i];
     tenth.nodes += part.reliability[i].nodes, tenth.accepted += part.reliability[i].accepted;
@@ -217,6 +218,7 @@ nlohmann::ordered_json stats_json(const Engine& engine, const Stats& stats) {
           {"acceptance_length", ratio(double(stats.tokens), double(stats.target_forwards))},
           {"accept_histogram", stats.accept_histogram},
           {"drafted_nodes", stats.drafted_nodes},
+          {"accepted_by", stats.accepted_by},
           {"reliability", reliability_json(stats.reliability)},
           {"seconds_draft", stats.seconds_draft},
           {"seconds_forward", stats.seconds_forward},

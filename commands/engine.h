@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "../decode.h"
+#include "../drafters.h"
 
 namespace nanospec {
 

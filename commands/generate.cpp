@@ -19,6 +19,7 @@ struct Generation {
 std::string drafters_help() {
   std::vector<std::pair<std::string, std::string>> words;
   for (const DrafterWord& known : kDrafters) words.push_back({known.form, known.what});
+  words.push_back({kUnionForm, kUnionWhat});
   return listed("who guesses", words);
 }
 
@@ -76,6 +77,11 @@ std::string summary(const Generation& g, const Engine& engine, const Stats& stat
     for (size_t i = 0; i < stats.accept_histogram.size(); i++)
       if (stats.accept_histogram[i] > 0)
         text += "  " + std::to_string(i) + ": " + thousands(double(stats.accept_histogram[i]));
+    text += "\n";
+  }
+  if (stats.accepted_by.size() > 1) {
+    text += "accepted nodes by drafter:";
+    for (const auto& [drafter, nodes] : stats.accepted_by) text += "  " + drafter + ": " + thousands(double(nodes));
     text += "\n";
   }
   return text + "time: draft " + percent(stats.seconds_draft, stats.seconds) + ", forward " +

@@ -1,17 +1,11 @@
 // tests/cuda_attention.cu: the tree attention kernels: bit for bit what their formula says, key by key.
-#ifdef __CUDACC__
-#define ON "GPU: "
-#else
-#include "emulator.h"
-#define ON "emulated: "
-#endif
+#include "cuda_test.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <cstdlib>
 
-#include "cuda_test.h"
 #include "random.h"
 
 using namespace nanospec;
@@ -205,11 +199,11 @@ TEST_CASE(ON "attention has the bits of its formula, key by key, whole and split
   Chance chance(11);
   // roots, rows, past, heads, key/value heads, head size, bushiness; float and bf16 by turns
   const Size shapes[] = {{1, 1, 0, 1, 1, 16, 0},     {1, 1, 1000, 2, 1, 64, 0},   {1, 16, 250, 2, 2, 24, 0.9},
-                          {1, 33, 63, 4, 1, 80, 0.5}, {3, 20, 130, 3, 1, 33, 1},   {1, 300, 0, 1, 1, 16, 0},
-                          {2, 70, 60, 1, 1, 128, 0},  {5, 1, 200, 2, 2, 100, 0},   {1, 150, 300, 1, 1, 20, 0.8},
-                          {1, 7, 64, 18, 1, 17, 0.9}, {2, 129, 1, 2, 2, 31, 0.2},  {1, 65, 31, 1, 1, 96, 0.6},
-                          {1, 2, 999, 2, 2, 48, 0},   {1, 9, 100, 1, 1, 128, 0.5}, {1, 5, 70, 1, 1, 64, 1},
-                          {18, 1, 70, 1, 1, 16, 0},   {1, 40, 20, 1, 1, 32, 2}};
+                         {1, 33, 63, 4, 1, 80, 0.5}, {3, 20, 130, 3, 1, 33, 1},   {1, 300, 0, 1, 1, 16, 0},
+                         {2, 70, 60, 1, 1, 128, 0},  {5, 1, 200, 2, 2, 100, 0},   {1, 150, 300, 1, 1, 20, 0.8},
+                         {1, 7, 64, 18, 1, 17, 0.9}, {2, 129, 1, 2, 2, 31, 0.2},  {1, 65, 31, 1, 1, 96, 0.6},
+                         {1, 2, 999, 2, 2, 48, 0},   {1, 9, 100, 1, 1, 128, 0.5}, {1, 5, 70, 1, 1, 64, 1},
+                         {18, 1, 70, 1, 1, 16, 0},   {1, 40, 20, 1, 1, 32, 2}};
   int round = 0;
   for (const Size& shape : shapes) {
     const Pass pass = tree_pass(chance, shape.roots, shape.rows, shape.past, shape.bushy);

@@ -1,14 +1,8 @@
 // tests/cuda_decode.cu: decoding on the GPU: its kernels against sample.h, draft.h and tree.h, bit for bit; then whole
 // iterations against the host's loop on the same device; then the promise: the text of plain decoding.
-#ifdef __CUDACC__
-#define ON "GPU: "
-#else
-#include "emulator.h"
-#define ON "emulated: "
-#endif
+#include "cuda_test.h"
 
 #include "../model.h"
-#include "cuda_test.h"
 #include "error_of.h"
 #include "mock.h"
 #include "random.h"

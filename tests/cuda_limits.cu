@@ -1,14 +1,8 @@
 // tests/cuda_limits.cu: the kernels that measure a GPU's limits do what their rates are computed from; and every line
 // of `bench`'s table of kernels runs, at small shapes.
-#ifdef __CUDACC__
-#define ON "GPU: "
-#else
-#include "emulator.h"
-#define ON "emulated: "
-#endif
+#include "cuda_test.h"
 
 #include "../cuda/measure.cuh"
-#include "cuda_test.h"
 
 using namespace nanospec;
 

@@ -1,15 +1,9 @@
 // tests/cuda_matmul.cu: the matmul of cuda/matmul.cuh: one order over k, whatever the number of rows.
-#ifdef __CUDACC__
-#define ON "GPU: "
-#else
-#include "emulator.h"
-#define ON "emulated: "
-#endif
+#include "cuda_test.h"
 
 #include <cstdlib>
 #include <set>
 
-#include "cuda_test.h"
 #include "random.h"
 
 using namespace nanospec;

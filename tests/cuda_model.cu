@@ -1,14 +1,8 @@
 // tests/cuda_model.cu: the whole model on a GPU: a tree's bits are its paths' bits, and training follows the CPU's.
-#ifdef __CUDACC__
-#define ON "GPU: "
-#else
-#include "emulator.h"
-#define ON "emulated: "
-#endif
+#include "cuda_test.h"
 
 #include <doctest/doctest.h>
 
-#include "cuda_test.h"
 #include "mock.h"
 #include "random.h"
 

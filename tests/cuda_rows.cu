@@ -1,15 +1,9 @@
 // tests/cuda_rows.cu: every row operation, and the sampler, on a warp against the same text on a CPU core, bit for bit.
-#ifdef __CUDACC__
-#define ON "GPU: "
-#else
-#include "emulator.h"
-#define ON "emulated: "
-#endif
+#include "cuda_test.h"
 
 #include <doctest/doctest.h>
 
 #include "../sample.h"
-#include "cuda_test.h"
 #include "random.h"
 
 using namespace nanospec;

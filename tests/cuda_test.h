@@ -1,8 +1,15 @@
 // tests/cuda_test.h: what the tests of the CUDA kernels share.
 //
-// Each such test is one text for two machines: g++ compiles it for the emulator (include emulator.h first), nvcc for a
-// device, where there is one.
+// Each such test is one text for two machines: g++ compiles it for the emulator, nvcc for a device, where there is one.
+// Include this before anything else, and begin the names of tests with ON.
 #pragma once
+
+#ifdef __CUDACC__
+#define ON "GPU: "
+#else
+#include "emulator.h"
+#define ON "emulated: "
+#endif
 
 #include <doctest/doctest.h>
 

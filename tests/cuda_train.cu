@@ -1,16 +1,10 @@
 // tests/cuda_train.cu: training on a GPU: its kernels against the portable text, and whole runs against the CPU's.
 //
 // Sums whose order differs from the CPU's are held to a bound on their rounding; the rest to the bit.
-#ifdef __CUDACC__
-#define ON "GPU: "
-#else
-#include "emulator.h"
-#define ON "emulated: "
-#endif
+#include "cuda_test.h"
 
 #include <cstdlib>
 
-#include "cuda_test.h"
 #include "random.h"
 
 using namespace nanospec;

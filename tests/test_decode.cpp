@@ -10,6 +10,7 @@
 #include <memory>
 #include <utility>
 
+#include "../adapt.h"
 #include "mock.h"
 
 using namespace nanospec;
@@ -70,6 +71,9 @@ Stats counted(Target& target, Drafter* drafter, const Decoding& decoding, Ints& 
   CHECK(passes == stats.target_forwards);
   CHECK(tokens == stats.tokens);
   CHECK(stats.accept_histogram[0] == 0);
+  int64_t accepted = 0;
+  for (const auto& [name, nodes] : stats.accepted_by) accepted += nodes;
+  CHECK(accepted == stats.tokens - stats.target_forwards);  // each pass emits one token of the target's own
   return stats;
 }
 
@@ -97,6 +101,17 @@ const std::vector<float>& mock_bigrams() {
   static const std::vector<float> table = bigram_table(mock_text(), kVocab);
   return table;
 }
+const Ngrams& mock_ngrams();
+
+// suffix+ngram:4+recycle
+std::unique_ptr<Drafter> mock_union() {
+  std::vector<std::unique_ptr<Drafter>> parts;
+  parts.push_back(std::make_unique<Suffix>(kVocab)), parts.back()->name = "suffix";
+  parts.push_back(std::make_unique<Ngram>(mock_ngrams())), parts.back()->name = "ngram:4";
+  parts.push_back(std::make_unique<Recycle>(kVocab)), parts.back()->name = "recycle";
+  return std::make_unique<Union>(std::move(parts));
+}
+
 const Ngrams& mock_ngrams() {
   static const Ngrams ngrams = interpolated(count_ngrams(mock_text(), kVocab), 4, kVocab);
   return ngrams;
@@ -246,7 +261,8 @@ TEST_CASE("decode: the sweep: the same text, whoever drafts it in whatever shape
   };
   const Cut cuts[] = {{0, 0, 1},    {0.4f, 0, 1}, {0.8f, 0, 1},    {1, 0, 1},
                       {1.5f, 0, 1}, {1, 3, 1},    {0.8f, 0, 0.7f}, {1, 6, 0.9f}};
-  int64_t generations = 0, tokens[5] = {}, passes[5] = {};
+  constexpr int kDrafters = 9;
+  int64_t generations = 0, tokens[kDrafters] = {}, passes[kDrafters] = {};
   for (const Cut& cut : cuts)
     for (uint64_t seed : {1, 2})
       for (int length : {1, 9, 40})
@@ -257,7 +273,7 @@ TEST_CASE("decode: the sweep: the same text, whoever drafts it in whatever shape
           const Ints prompt = prompt_of(length, seed), plain = plain_text(decoding, prompt, block);
           for (const char* shape : shapes)
             for (int budget : {64, 9})
-              for (int who = 0; who < 5; who++) {
+              for (int who = 0; who < kDrafters; who++) {
                 if (budget == 9 && strcmp(shape, "auto") != 0) continue;  // a budget binds auto alone
                 decoding.shape = decoding_of(shape, 1, 1, 1, budget).shape;
                 Mock target = make_mock(block), own = make_mock(block);
@@ -267,6 +283,10 @@ TEST_CASE("decode: the sweep: the same text, whoever drafts it in whatever shape
                 if (who == 2) drafter = std::make_unique<Ngram>(mock_ngrams());
                 if (who == 3) drafter = std::make_unique<RandomLogits>(kVocab);
                 if (who == 4) drafter = std::make_unique<RandomDrafter>(kVocab);
+                if (who == 5) drafter = std::make_unique<Lookup>(kVocab);
+                if (who == 6) drafter = std::make_unique<Suffix>(kVocab);
+                if (who == 7) drafter = std::make_unique<Recycle>(kVocab);
+                if (who == 8) drafter = mock_union();
                 Ints text = prompt;
                 const Stats stats = counted(target, drafter.get(), decoding, text);
                 if (!same(text, plain))
@@ -276,14 +296,16 @@ TEST_CASE("decode: the sweep: the same text, whoever drafts it in whatever shape
                 generations++, tokens[who] += stats.tokens, passes[who] += stats.target_forwards;
               }
         }
-  MESSAGE("generations " << generations << ", acceptance length: bigram " << double(tokens[0]) / double(passes[0])
-                         << ", self " << double(tokens[1]) / double(passes[1]) << ", ngram:4 "
-                         << double(tokens[2]) / double(passes[2]) << ", random "
-                         << double(tokens[3]) / double(passes[3]) << " and " << double(tokens[4]) / double(passes[4]));
+  const char* names[] = {"bigram", "self", "ngram:4", "random", "chance", "lookup", "suffix", "recycle", "union"};
+  std::string lengths;
+  for (int who = 0; who < kDrafters; who++)
+    lengths += std::string(" ") + names[who] + " " + std::to_string(double(tokens[who]) / double(passes[who]));
+  MESSAGE("generations " << generations << ", acceptance length:" << lengths);
   CHECK(generations >= 2000);
   CHECK(double(tokens[0]) / double(passes[0]) > 1.2);  // a sweep that accepts nothing proves nothing
   CHECK(double(tokens[1]) / double(passes[1]) > 1.2);
   CHECK(double(tokens[2]) / double(passes[2]) > 1.2);
+  for (int who : {5, 6, 7, 8}) CHECK(double(tokens[who]) / double(passes[who]) > 1.1);
 }
 
 TEST_CASE("decode: trees larger than any buffer that anyone might have thought enough") {
@@ -349,13 +371,16 @@ TEST_CASE("decode: wrong prompts and rules that do not fit are refused") {
   CHECK_NOTHROW(run({1}, "auto", Rule::kTypical));
 }
 
-TEST_CASE("decode: the drafter is told each pass's tokens, rows and hidden states") {
+TEST_CASE("decode: the drafter is told each pass's tokens, rows, hidden states and logits") {
   struct Listener : SelfDrafter<Mock> {
     using SelfDrafter<Mock>::SelfDrafter;
     int heard = 0, wrong = 0;
+    Mock* verifier = nullptr;
     bool wants_hidden() const override { return true; }
+    bool wants_logits() const override { return true; }
     void committed(const Commit& commit) override {
       wrong += commit.rows[0] != 0 || commit.hidden == nullptr;
+      for (int row = 0; row < commit.tree.size(); row++) wrong += commit.logits[row] != verifier->logits(row);
       for (int i = 0; i < commit.n; i++) {  // the mock's hidden state is the row's own token
         const int here = i == 0 ? text.back() : commit.tokens[i - 1];
         wrong += int(*commit.hidden[i]) != here || commit.tree.token[commit.rows[i]] != here;
@@ -366,6 +391,7 @@ TEST_CASE("decode: the drafter is told each pass's tokens, rows and hidden state
   };
   Mock target = make_mock(), own = make_mock();
   Listener listener(own);
+  listener.verifier = &target;
   Ints text = prompt_of(3);
   const Stats stats = counted(target, &listener, decoding_of("tree:2x3", 1, 60), text);
   CHECK(listener.wrong == 0);

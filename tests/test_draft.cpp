@@ -1,6 +1,6 @@
-// Tests of draft.h and ngram.h: candidates out of logits and noise, and how sure a drafter is of them; the bigram table
-// and its file; n-grams against a count by maps; drafters by name.
-#include "../draft.h"
+// Tests of draft.h, ngram.h and drafters.h: candidates out of logits and noise, and how sure a drafter is of them; the
+// bigram table and its file; n-grams against a count by maps; drafters by name.
+#include "../drafters.h"
 
 #include <doctest/doctest.h>
 
@@ -320,6 +320,23 @@ TEST_CASE("ngram: counts and probabilities are those of a naive count, of every 
   }
 }
 
+TEST_CASE("ngram: the cross-entropy of a text is the mean of its naive costs, and falls with order on its own text") {
+  const Ints text = random_text(4, 600, 4), other = random_text(8, 80, 4);
+  const Naive naive(text, 4);
+  double last = 1e9;
+  for (int order = 1; order <= 6; order++) {
+    const Ngrams ngrams = interpolated(count_ngrams(text, 4), order, 4);
+    double sum = 0;
+    for (size_t i = 0; i < other.size(); i++)
+      sum -= std::log(
+          naive.probability(other[i], {other.begin() + (i < size_t(order) ? 0 : i - order + 1), other.begin() + i}));
+    CHECK(cross_entropy(ngrams, other) == doctest::Approx(sum / 80).epsilon(1e-4));
+    CHECK(cross_entropy(ngrams, text) < last);
+    last = cross_entropy(ngrams, text);
+    CHECK(cross_entropy(ngrams, {}) == 0);
+  }
+}
+
 TEST_CASE("ngram: a node's logits are those of its path read as text") {
   const int vocab = 4;
   const Ints text = random_text(5, 500, vocab);
@@ -405,7 +422,8 @@ TEST_CASE("drafters by name: orders and files that do not fit are refused in one
     CHECK(holds(message(name), "--drafter"));
   }
   CHECK(holds(message("ngram"), "write ngram:N with N from 1 to 6"));
-  CHECK(holds(message("bigrom"), "did you mean bigram? known are none, bigram, ngram:N, random"));
+  CHECK(holds(message("bigrom"),
+              "did you mean bigram? known are none, bigram, ngram:N, lookup, suffix, recycle, random, a+b"));
   CHECK(holds(message("ngrm:4"), "did you mean ngram:N?"));
   for (const char* part : {"order 99", "order 6"}) CHECK(holds(message("ngram:99"), part));
 

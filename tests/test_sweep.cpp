@@ -4,6 +4,7 @@
 // and is held against plain decoding by memcmp. NANOSPEC_TENTH=1 (the sanitizer run) takes a fixed tenth.
 #include <doctest/doctest.h>
 
+#include "../adapt.h"
 #include "mock.h"
 #include "random.h"
 
@@ -85,6 +86,12 @@ TEST_CASE("the sweep: every drafter and shape prints the bytes of plain decoding
   Bigram bigram = bigram_of(a);
   Ngram ngram = ngram_of(a);
   RandomDrafter random(a.config.vocab_size);
+  Lookup lookup(a.config.vocab_size);
+  Suffix suffix(a.config.vocab_size);
+  Recycle recycle(a.config.vocab_size);
+  std::vector<std::unique_ptr<Drafter>> parts;
+  parts.push_back(std::make_unique<Suffix>(a.config.vocab_size)), parts.push_back(std::make_unique<Ngram>(ngram));
+  Union both(std::move(parts));
 
   int generations = 0, different = 0;
   double tokens[2] = {}, forwards[2] = {};      // of the bigram drafter, of ngram:4
@@ -113,6 +120,10 @@ TEST_CASE("the sweep: every drafter and shape prints the bytes of plain decoding
               for (size_t s = 0; s < shapes.size(); s++) {
                 Drafter* drafter = seed == 1 ? static_cast<Drafter*>(&bigram) : &ngram;
                 if (seed == 2 && s % 4 == 1) drafter = &random;
+                if (seed == 1 && s % 4 == 1) drafter = &suffix;
+                if (seed == 1 && s % 4 == 2) drafter = &recycle;
+                if (seed == 2 && s % 4 == 2) drafter = &lookup;
+                if (s % 4 == 3) drafter = &both;
                 decoding.shape = parse_shape(shapes[s], 64);
                 if (decoding.shape.kind == Shape::kAuto) decoding.cost = std::make_shared<Cost>(cost);
                 const std::vector<int> text = generated(target, drafter, decoding, prompt, &stats);
@@ -124,7 +135,7 @@ TEST_CASE("the sweep: every drafter and shape prints the bytes of plain decoding
                   CAPTURE(prompt);
                   CHECK(text == plain);
                 }
-                if (drafter != &random && decoding.shape.kind != Shape::kAuto)
+                if ((drafter == &bigram || drafter == &ngram) && decoding.shape.kind != Shape::kAuto)
                   tokens[seed - 1] += double(stats.tokens), forwards[seed - 1] += double(stats.target_forwards);
               }
             }

@@ -1,0 +1,110 @@
+// drafters.h: drafters by name.
+//
+// In order: the words that the command line knows; reading them; making the drafters. It drafts nothing itself.
+#pragma once
+
+#include "adapt.h"
+#include "draft.h"
+
+namespace nanospec {
+
+struct DrafterName {
+  enum Kind { kNone, kBigram, kNgram, kLookup, kSuffix, kRecycle, kRandom } kind = kNone;  // in the order of kDrafters
+  int order = 0;                                                                           // of ngram:N
+  std::string text = "none";
+};
+
+struct DrafterWord {
+  const char *word, *form, *what;
+};
+constexpr DrafterWord kDrafters[] = {
+    {"none", "none", "nobody: plain decoding"},
+    {"bigram", "bigram", "counts of the training text: what follows the last token"},
+    {"ngram", "ngram:N", "the same of the last N - 1 tokens, N from 1 to 6, interpolated"},
+    {"lookup", "lookup", "what followed the same words lately in the prompt and text"},
+    {"suffix", "suffix", "the same in all of the prompt and text, by a suffix automaton"},
+    {"recycle", "recycle", "what the model last thought after the same token"},
+    {"random", "random", "chance alone, for study"},
+};
+constexpr const char* kUnionForm = "a+b";
+constexpr const char* kUnionWhat = "up to four of them in one tree, for instance suffix+ngram:4";
+
+// Reads one drafter's name.
+inline DrafterName parse_part(const std::string& text) {
+  const size_t colon = std::min(text.find(':'), text.size());
+  const std::string word = text.substr(0, colon), number = text.substr(std::min(colon + 1, text.size()));
+  std::vector<std::string> words, forms;
+  for (const DrafterWord& known : kDrafters) words.push_back(known.word), forms.push_back(known.form);
+  const auto place = [&](const std::string& one) { return std::find(words.begin(), words.end(), one) - words.begin(); };
+  const size_t kind = place(word), nearest = place(closest_word(word, words));
+  std::vector<std::string> all = forms;
+  all.push_back(kUnionForm);
+  if (kind == words.size()) refuse_word("drafter", text, "--drafter", forms[nearest], all);
+  DrafterName name;
+  name.kind = DrafterName::Kind(kind), name.text = text;
+  if (name.kind == DrafterName::kNgram) name.order = parse_count(number);
+  if (name.kind == DrafterName::kNgram && name.order < 1)
+    throw std::invalid_argument("drafter ngram wants its order, not '" + printable(number) +
+                                "': --drafter: write ngram:N with N from 1 to " + std::to_string(kNgramOrders) +
+                                ", for instance ngram:4");
+  if (name.kind != DrafterName::kNgram && text != word) refuse_word("drafter", text, "--drafter", forms[kind], all);
+  if (name.order > kNgramOrders)
+    throw std::invalid_argument("drafter " + text + " wants order " + std::to_string(name.order) +
+                                ", n-grams are counted up to order " + std::to_string(kNgramOrders) +
+                                ": --drafter: choose ngram:" + std::to_string(kNgramOrders) + " or less");
+  return name;
+}
+
+// Reads a drafter's name: one, or the parts of a union. Raises invalid_argument for an unknown word (naming the
+// nearest), for an order that is no number from 1 to kNgramOrders, and for a union of too many, or with nobody.
+inline std::vector<DrafterName> parse_drafter(const std::string& text) {
+  std::vector<DrafterName> names;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t plus = std::min(text.find('+', at), text.size());
+    names.push_back(parse_part(text.substr(at, plus - at)));
+    at = plus + 1;
+  }
+  if (names.size() > size_t(Union::kMostParts))
+    throw std::invalid_argument("drafter " + printable(text) + " is a union of " + std::to_string(names.size()) +
+                                ": --drafter: choose at most " + std::to_string(Union::kMostParts));
+  for (const DrafterName& name : names)
+    if (names.size() > 1 && name.kind == DrafterName::kNone)
+      throw std::invalid_argument("drafter " + printable(text) + " has none among its parts: --drafter: leave it out");
+  return names;
+}
+
+inline std::unique_ptr<Drafter> load_part(const DrafterName& name, const std::string& dir, int vocab) {
+  switch (name.kind) {
+    case DrafterName::kNone:
+      break;
+    case DrafterName::kBigram:
+      return load_bigram(dir, vocab);
+    case DrafterName::kNgram:
+      return load_ngram(dir, name.order, vocab);
+    case DrafterName::kLookup:
+      return std::make_unique<Lookup>(vocab);
+    case DrafterName::kSuffix:
+      return std::make_unique<Suffix>(vocab);
+    case DrafterName::kRecycle:
+      return std::make_unique<Recycle>(vocab);
+    case DrafterName::kRandom:
+      return std::make_unique<RandomLogits>(vocab);
+  }
+  return nullptr;
+}
+
+// The drafter of this name for the model in `dir`, of `vocab` tokens; null for `none`, plain decoding. Raises
+// invalid_argument as parse_drafter, runtime_error for a file that is missing or does not fit.
+inline std::unique_ptr<Drafter> load_drafter(const std::string& text, const std::string& dir, int vocab) {
+  std::vector<std::unique_ptr<Drafter>> parts;
+  for (const DrafterName& name : parse_drafter(text)) {
+    parts.push_back(load_part(name, dir, vocab));
+    if (parts.back()) parts.back()->name = name.text;
+  }
+  if (parts.size() == 1) return std::move(parts[0]);
+  auto all = std::make_unique<Union>(std::move(parts));
+  all->name = text;
+  return all;
+}
+
+}  // namespace nanospec
