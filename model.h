@@ -70,7 +70,11 @@ class DevicePass {
  public:
   DevicePass() = default;
   DevicePass(int rows, int roots, bool cuda)
-      : rows_(rows), roots_(roots), ints_(size_t(5) * rows + 3 * roots + 1, cuda), token_(ints_.data()) {}
+      : rows_(rows),
+        roots_(roots),
+        ints_(size_t(5) * rows + 3 * roots + 1, cuda),
+        host_(cuda ? ints_.size() : 0),
+        token_(ints_.data()) {}
   // Rows that lie elsewhere in the device's memory.
   DevicePass(const int* tokens, const Forest& where) : forest(where), token_(tokens) {}
 
@@ -78,7 +82,9 @@ class DevicePass {
     int* at[] = {ints_.data(), target(), end(), depth(), root(), first_row(), first_slot(), past()};
     const std::vector<int>* from[] = {&pass.token, &pass.target,    &pass.end,        &pass.depth,
                                       &pass.root,  &pass.first_row, &pass.first_slot, &pass.past};
-    for (int i = 0; i < 8; i++) ints_.upload(from[i]->data(), from[i]->size(), size_t(at[i] - ints_.data()));
+    int* const to = host_.empty() ? ints_.data() : host_.data();
+    for (int i = 0; i < 8; i++) std::copy(from[i]->begin(), from[i]->end(), to + (at[i] - ints_.data()));
+    ints_.upload(host_.data(), host_.size());  // one copy for all: each costs microseconds
     forest = Forest{pass.rows(), pass.roots(), end(), depth(), root(), first_row(), first_slot(), past()};
   }
   const int* token() const { return token_; }
@@ -96,6 +102,7 @@ class DevicePass {
 
   int rows_ = 0, roots_ = 0;
   Array<int> ints_;
+  std::vector<int> host_;  // what a GPU's are copied from; none on a CPU
   const int* token_ = nullptr;
 };
 

@@ -121,6 +121,7 @@ __device__ __forceinline__ void attend(const Attention<float, S>& s, ForwardMemo
     for (int p = 0; p < kWarpPairs; p++) part[p].l = __shfl_sync(kEveryLane, l, p);
 
     if (s.dropout.rate > 0) {
+      __syncwarp();  // the other lanes have read the weights: a shuffle orders no memory
       ROLLED
       for (int p = 0; p < kWarpPairs; p++) {
         const Pair one = memory.pair[mine + p];

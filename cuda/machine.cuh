@@ -32,6 +32,9 @@ inline std::string cuda_problem() {
   const cudaError_t error = cudaGetDeviceCount(&devices);
   if (error == cudaSuccess && devices > 0) return "";
   cudaGetLastError();  // it is told here, not at the next launch
+  int driver = 0;      // where there is none, it counts as too old a one
+  cudaDriverGetVersion(&driver);
+  if (error == cudaErrorInsufficientDriver && driver == 0) return "there is no NVIDIA driver";
   if (error == cudaErrorInsufficientDriver)
     return "the NVIDIA driver is too old for this program, built with CUDA " + std::to_string(CUDART_VERSION / 1000) +
            "." + std::to_string(CUDART_VERSION % 1000 / 10);

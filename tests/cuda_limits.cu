@@ -15,12 +15,13 @@ double total(const std::vector<float>& values) {
 }  // namespace
 
 TEST_CASE(ON "limits: every number of memory is read once, whatever the chunks and blocks") {
-  for (const auto& [chunks, blocks] : {std::pair{1, 1}, {3, 2}, {2, 5}}) {
+  for (const auto& both : {std::pair{1, 1}, {3, 2}, {2, 5}}) {
+    const int chunks = both.first, blocks = both.second;
     CAPTURE(chunks);
     CAPTURE(blocks);
     std::vector<float> numbers(size_t(chunks) * kReadChunk * 4);
     for (size_t i = 0; i < numbers.size(); i++) numbers[i] = float(int(i * 7919 % 17) - 5);  // sums are exact
-    const auto sums = in_every_order([&, chunks = chunks, blocks = blocks] {
+    const auto sums = in_every_order([&] {
       const Array<float> data = on_device(numbers), out(size_t(blocks) * kLimitThreads / kLanes, true);
       read_memory(data.data(), chunks, blocks, out.data());
       return to_host(out);

@@ -45,8 +45,12 @@ double rounding(int n) { return 2.0 * n * 6e-8; }
 
 TEST_CASE(ON "cuBLAS is given rows for columns: the three products of training") {
   Chance chance(901);
-  for (const auto& [R, K, N] : {std::tuple{1, 1, 1}, {3, 48, 16}, {5, 17, 33}, {19, 32, 65}, {40, 7, 144}})
+  struct Product {
+    int R, K, N;
+  };
+  for (const Product& product : {Product{1, 1, 1}, {3, 48, 16}, {5, 17, 33}, {19, 32, 65}, {40, 7, 144}})
     for (bool tied : {false, true}) {
+      const int R = product.R, K = product.K, N = product.N;
       CAPTURE(R);
       CAPTURE(K);
       CAPTURE(N);
@@ -124,7 +128,8 @@ TEST_CASE("emulated: cuBLAS's twin refuses a row shorter than its matrix, and ca
 
 TEST_CASE(ON "sums of columns: a bias's gradient and a norm's, in every order") {
   Chance chance(903);
-  for (const auto& [rows, columns] : {std::pair{1, 1}, {3, 65}, {255, 8}, {257, 48}, {kTenth ? 300 : 1100, 33}}) {
+  for (const auto& size : {std::pair{1, 1}, {3, 65}, {255, 8}, {257, 48}, {kTenth ? 300 : 1100, 33}}) {
+    const int rows = size.first, columns = size.second;
     if (kTenth && rows < 257) continue;
     CAPTURE(rows);
     CAPTURE(columns);
