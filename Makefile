@@ -151,7 +151,7 @@ bench:
 
 clean:
 	rm -rf build/*.o build/*.d build/*.ptxas build/commands build/tests build/sanitize build/flags build/bench \
-	  build/nanospec build/train_gpt build/nanospec-cuda build/train_gpt-cuda
+	  build/nanospec build/train_gpt build/nanospec-cuda build/train_gpt-cuda build/dump_logits
 
 format:
 	clang-format -i *.h *.cu *.cuh cuda/*.cuh commands/*.h commands/*.cpp tests/*.cpp tests/*.cu tests/*.h

@@ -2,8 +2,8 @@
 //
 // In order: the pool of threads and the team that a piece of work sees; SIMD vectors; the register tile that every
 // product here is made of; weights packed in panels, and the matmuls over them; tree attention, forward and backward.
-// What a matmul and an attention must compute is said by the portable text in kernels.cuh: these are its tuned twins,
-// and tests hold them together, bit for bit where DESIGN promises it. Nothing here knows of models.
+// What a matmul and an attention must compute is said by the portable text in operations.h: these are its tuned twins,
+// and tests hold them together, bit for bit where README promises it. Nothing here knows of models.
 #pragma once
 
 #include <atomic>

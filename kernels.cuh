@@ -24,33 +24,71 @@
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
-// Devices and memory
+// The GPU as the rest of this file sees it. Where cuda_available() is false no team and no array is a GPU's, and the
+// empty functions of a program without CUDA, behind #else, are never called.
 
-#ifndef WITH_CUDA
+#ifdef WITH_CUDA
+constexpr const char* kCudaAdvice = "see what nvidia-smi says";
+inline size_t most_device_bytes() { return device_bytes.most; }  // the most that this program has held
+
+// Zeroed. Throws std::runtime_error.
+inline void* allocate_on_gpu(size_t bytes) {
+  void* data = nullptr;
+  const cudaError_t error = cudaMalloc(&data, bytes);
+  if (error == cudaErrorMemoryAllocation) throw out_of_gpu_memory(bytes);
+  CUDA_CHECK(error);
+  device_bytes.add(bytes);
+  CUDA_CHECK(cudaMemset(data, 0, bytes));
+  return data;
+}
+inline void free_on_gpu(void* data, size_t bytes) {
+  if (data) device_bytes.now -= bytes;
+  cudaFree(data);
+}
+inline void copy_to_gpu(void* to, const void* from, size_t bytes) {
+  CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+}
+inline void copy_from_gpu(void* to, const void* from, size_t bytes) {
+  CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
+}
+inline void zero_on_gpu(void* data, size_t bytes) { CUDA_CHECK(cudaMemsetAsync(data, 0, bytes, stream())); }
+
+// A warp a row. The largest of the operations, the gradients of the portable attention, sets the budget.
+// Budget: 80 registers, 0 bytes shared.
+template <class Op>
+__global__ void row_kernel(Op op, int rows) {
+  const int row = (blockIdx.x * blockDim.x + threadIdx.x) / kLanes;
+  if (row < rows) op(Warp{}, row);
+}
+template <class Op>
+void launch_on_gpu(int rows, const Op& op) {
+  constexpr int warps = 4;
+  start(row_kernel<Op>, (rows + warps - 1) / warps, warps * kLanes, op, rows);
+}
+#else
+constexpr const char* kCudaAdvice = "run its -cuda twin, which make builds where it finds nvcc";
+inline std::string cuda_problem() { return "this program was built without CUDA"; }
 inline bool cuda_available() { return false; }
+inline size_t most_device_bytes() { return 0; }
+inline void* allocate_on_gpu(size_t) { return nullptr; }
+inline void free_on_gpu(void*, size_t) {}
+inline void copy_to_gpu(void*, const void*, size_t) {}
+inline void copy_from_gpu(void*, const void*, size_t) {}
+inline void zero_on_gpu(void*, size_t) {}
+template <class Op>
+void launch_on_gpu(int, const Op&) {}
+inline size_t attention_scratch(int, int, int, int) { return 0; }
 #endif
 
 // Whether "auto", "cpu" or "cuda" comes to the GPU. Throws std::runtime_error where it is asked for and cannot be had.
 inline bool choose_cuda(const std::string& device) {
   if (device == "cuda" && !cuda_available())
-#ifdef WITH_CUDA
-    throw std::runtime_error(cuda_problem() + ": --device cuda: use --device cpu, or see what nvidia-smi says");
-#else
-    throw std::runtime_error(
-        "this program was built without CUDA: --device cuda: run its -cuda twin, which make builds where it finds "
-        "nvcc");
-#endif
+    throw std::runtime_error(cuda_problem() + ": --device cuda: use --device cpu, or " + kCudaAdvice);
   return device != "cpu" && cuda_available();
 }
 
-// The most bytes of the GPU's memory that this program has held.
-inline size_t most_device_bytes() {
-#ifdef WITH_CUDA
-  return device_bytes.most;
-#else
-  return 0;
-#endif
-}
+// ---------------------------------------------------------------------------------------------------------------
+// Memory
 
 // Owns n zeroed numbers in the memory of the CPU or the GPU. Throws std::bad_alloc (CPU), std::runtime_error (GPU).
 template <class T>
@@ -59,18 +97,7 @@ class Array {
   Array() = default;
   explicit Array(size_t n, bool cuda = false) : n_(n), cuda_(cuda) {
     if (n > SIZE_MAX / sizeof(T)) throw std::bad_alloc();
-    const size_t bytes = larger(n, size_t(1)) * sizeof(T);
-#ifdef WITH_CUDA
-    if (cuda) {
-      const cudaError_t error = cudaMalloc(reinterpret_cast<void**>(&data_), bytes);
-      if (error == cudaErrorMemoryAllocation) throw out_of_gpu_memory(bytes);
-      CUDA_CHECK(error);
-      device_bytes.add(bytes);
-      CUDA_CHECK(cudaMemset(data_, 0, bytes));
-      return;
-    }
-#endif
-    data_ = static_cast<T*>(allocate_zeroed(bytes));
+    data_ = static_cast<T*>(cuda ? allocate_on_gpu(bytes()) : allocate_zeroed(bytes()));
   }
   Array(Array&& other) noexcept { *this = std::move(other); }
   Array& operator=(Array&& other) noexcept {
@@ -78,39 +105,25 @@ class Array {
     return *this;
   }
   ~Array() {
-#ifdef WITH_CUDA
-    if (cuda_) {
-      if (data_) device_bytes.now -= larger(n_, size_t(1)) * sizeof(T);
-      cudaFree(data_);
-      return;
-    }
-#endif
-    std::free(data_);
+    if (cuda_) free_on_gpu(data_, bytes());
+    else std::free(data_);
   }
   T* data() const { return data_; }
   size_t size() const { return n_; }
 
   void upload(const T* from, size_t n, size_t at = 0) {
     if (n == 0) return;
-#ifdef WITH_CUDA
-    if (cuda_) {
-      CUDA_CHECK(cudaMemcpy(data_ + at, from, n * sizeof(T), cudaMemcpyHostToDevice));
-      return;
-    }
-#endif
-    memcpy(data_ + at, from, n * sizeof(T));
+    if (cuda_) copy_to_gpu(data_ + at, from, n * sizeof(T));
+    else memcpy(data_ + at, from, n * sizeof(T));
   }
   void download(T* to, size_t n, size_t at = 0) const {
-#ifdef WITH_CUDA
-    if (cuda_) {
-      CUDA_CHECK(cudaMemcpy(to, data_ + at, n * sizeof(T), cudaMemcpyDeviceToHost));
-      return;
-    }
-#endif
-    if (n) memcpy(to, data_ + at, n * sizeof(T));
+    if (n == 0) return;
+    if (cuda_) copy_from_gpu(to, data_ + at, n * sizeof(T));
+    else memcpy(to, data_ + at, n * sizeof(T));
   }
 
  private:
+  size_t bytes() const { return larger(n_, size_t(1)) * sizeof(T); }
   T* data_ = nullptr;
   size_t n_ = 0;
   bool cuda_ = false;
@@ -119,16 +132,6 @@ class Array {
 // ---------------------------------------------------------------------------------------------------------------
 // Launch
 
-#ifdef WITH_CUDA
-// A warp a row. The largest of the operations, the gradients of the portable attention, sets the budget.
-// Budget: 80 registers, 0 bytes shared.
-template <class Op>
-__global__ void row_kernel(Op op, int rows) {
-  const int row = (blockIdx.x * blockDim.x + threadIdx.x) / kLanes;
-  if (row < rows) op(Warp{}, row);
-}
-#endif
-
 // op(group, row) for each row; when it returns to a thread, every row is done.
 // On a GPU a warp a row is good for rows of up to some thousand numbers, where there are thousands of them: norms,
 // embedding, the optimizer's pieces. Neighbouring lanes read neighbouring numbers, and what a row is read for again is
@@ -136,13 +139,7 @@ __global__ void row_kernel(Op op, int rows) {
 template <class Op>
 void launch(const Team& team, int rows, const Op& op) {
   if (rows <= 0) return;
-#ifdef WITH_CUDA
-  if (team.cuda) {
-    constexpr int warps = 4;
-    start(row_kernel<Op>, (rows + warps - 1) / warps, warps * kLanes, op, rows);
-    return;
-  }
-#endif
+  if (team.cuda) return launch_on_gpu(rows, op);
   const Range mine = team.share(rows);
   for (int row = mine.begin; row < mine.end; row++) op(Solo{}, row);
   team.wait();
@@ -262,10 +259,7 @@ void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {
 template <class T>
 size_t attention_scratch_size(int rows, int n_head, int head_size, int slots, bool training, bool cuda) {
   if (!std::is_same<T, float>::value) return size_t(rows) * n_head * slots;
-#ifdef WITH_CUDA
-  if (cuda && !training) return attention_scratch(rows, n_head, head_size, slots);
-#endif
-  return (void)head_size, (void)training, (void)cuda, 0;
+  return cuda && !training ? attention_scratch(rows, n_head, head_size, slots) : 0;
 }
 
 // scratch: attention_scratch_size() numbers, zero at first; for the portable text, weights (R, H, most keys).
@@ -354,12 +348,7 @@ void launch_sum(const Team& team, const Op& op) {
 }
 template <class T>
 void zero(const Team& team, T* data, size_t n) {
-#ifdef WITH_CUDA
-  if (team.cuda) {
-    CUDA_CHECK(cudaMemsetAsync(data, 0, n * sizeof(T), stream()));
-    return;
-  }
-#endif
+  if (team.cuda) return zero_on_gpu(data, n * sizeof(T));
   const Zero<T> clear{data, n};
   launch(team, clear.rows(), clear);
 }

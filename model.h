@@ -6,8 +6,8 @@
 // tree with a past. It knows no drafters, files or command lines; on a GPU a target runs whole passes of decoding
 // (cuda/iteration.cuh), and may draft from a table that it is given.
 //
-// T is the number type (float; double for the gradient check), W that of the packed weights, S
-// that of the keys and values (both T, or bf16 to decode).
+// T is the number type (float; double for the gradient check), W that of the packed weights, S that of the keys and
+// values (both T, or bf16 to decode).
 #pragma once
 
 #include <algorithm>

@@ -127,14 +127,7 @@ double Probe::cache_bytes(int past) const { return double(parts_->target.cache_b
 // ---------------------------------------------------------------------------------------------------------------
 // The GPU, measured
 
-std::string gpu_missing() {
-  if (cuda_available()) return "";
-#ifdef WITH_CUDA
-  return "there is no CUDA device: see what nvidia-smi says";
-#else
-  return "this program was built without CUDA: run its -cuda twin, which make builds where it finds nvcc";
-#endif
-}
+std::string gpu_missing() { return cuda_available() ? "" : cuda_problem() + ": " + kCudaAdvice; }
 #ifdef WITH_CUDA
 GpuFacts gpu_facts() { return facts_of_gpu(); }
 GpuLimits measure_gpu_limits(int runs, const GpuWorking& working) { return limits_of_gpu({}, runs, working); }

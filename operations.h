@@ -3,7 +3,8 @@
 // An operation is a small struct: its fields say which arrays it touches, and its call operator says what one group of
 // lanes does to one row (numbers.h): a core, or a GPU's warp. One text serves both, in float and, for the gradient
 // check, in double. kernels.cuh runs them, or in their place what is tuned for one machine: the twins of cpu.h, the
-// kernels of cuda/. It knows nothing of threads, models, trees or files.
+// kernels of cuda/. What both machines' texts are made of, Forest, Dropout, Panels, Attention, is in cpu.h. Here
+// nothing is known of threads, models or files.
 //
 // How to add an operation:
 //   1. write a struct here: its fields are the arrays, with their shapes, its call operator one group's work on a row;
@@ -22,9 +23,10 @@
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
-// Column operations: what follows a matmul, on finished columns of a row: op(group, row, begin, end)
+// Column operations: what follows a matmul, on finished columns of a row: op(group, row, begin, end). They themselves
+// stand with the row operations, from AddBias on.
 
-// An operation on finished columns of a row, op(group, row, begin, end), as a row operation over all of them.
+// A column operation as a row operation over all columns.
 template <class Op>
 struct WholeRow {
   Op op;
@@ -558,8 +560,9 @@ struct Mean {
   }
 };
 
+// A row of this operation is a block of 4,096 numbers.
 template <class T>
-struct Zero {  // a row is a block of 4,096 numbers
+struct Zero {
   T* data;
   size_t n;
   static constexpr int block = 4096;
@@ -570,6 +573,7 @@ struct Zero {  // a row is a block of 4,096 numbers
     g.each(int(smaller(size_t(block), n - size_t(row) * block)), [=](int i) { a[i] = T(0); });
   }
 };
+
 // A stretch of one tensor in the flat array of parameters: the optimizer's unit of work.
 struct Piece {
   size_t offset;
@@ -577,8 +581,9 @@ struct Piece {
   float decay;  // how much of the weight decay it takes: 1 for matrices, 0 for norms and biases
 };
 
+// sums[piece] = the sum of the squares of its gradients. A row of this operation is a piece.
 template <class T>
-struct SumSquares {  // row: a piece
+struct SumSquares {
   const Piece* pieces;
   const T* gradient;
   T* sums;  // (pieces)
@@ -609,7 +614,7 @@ struct ClipFactor {
   }
 };
 
-// AdamW (Loshchilov, Hutter 2019). row: a piece.
+// AdamW (Loshchilov, Hutter 2019). A row of this operation is a piece.
 //   w -= rate decay w;  m = b1 m + (1 - b1) d;  v = b2 v + (1 - b2) d^2;  w -= rate (m / c1) / (sqrt(v / c2) + eps)
 template <class T>
 struct AdamW {

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>

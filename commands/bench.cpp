@@ -2,7 +2,6 @@
 #include "bench.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <sstream>
 
@@ -194,7 +193,7 @@ Command describe(CommandLine& c) {
   for (const Section& section : kSections)
     sections += std::string(sections.empty() ? "" : "\n") + section.name + ": " + section.what;
   return {"nanospec bench",
-          "Measures what this CPU can do (the roofline), and how near nanospec comes to it on it: tables on standard\n"
+          "Measures what this machine can do (the roofline), and how near nanospec comes to it: tables on standard\n"
           "output, every sample and the pictures in a folder. Repeats are paired and their order rotates; a figure is\n"
           "a median. Everything takes less than ten minutes.",
           "nanospec bench --roofline\n"

@@ -79,7 +79,7 @@ double ratio(double a, double b);  // a / b; 0 where b is 0
 void add(Stats& sum, const Stats& part);
 double gigabytes_per_second(const Engine& engine, const Stats& stats);  // of weights, while the target ran
 
-// Every field of Stats and those that follow from it, under INTERFACE.md's names.
+// Every field of Stats and those that follow from it, under the names that scripts read.
 nlohmann::ordered_json stats_json(const Engine& engine, const Stats& stats);
 nlohmann::ordered_json settings_json(const Options& options, const Engine& engine);  // model, device, sampling ...
 nlohmann::ordered_json method_json(const Method& method);                            // drafter, shape, verify

@@ -2,9 +2,9 @@
 //
 // In order: where an iteration stands; a block as a group of threads; the drafting of a full tree from a table; the
 // threshold of top-k and top-p; the picks; the walk; the gather of kept keys and values. cuda/iteration.cuh puts them
-// together with a forward. The formulas are those of sample.h, draft.h and tree.h, in the same order of operations, so
-// that equal logits give the CPU's very tokens and chances. No launch depends on where the text is: that lies in State,
-// in the device's memory, and so one recording serves every iteration of its kind.
+// together with a forward. The formulas are those of sample.h, draft.h and verify.h, in the same order of operations,
+// so that equal logits give the CPU's very tokens and chances. No launch depends on where the text is: that lies in
+// State, in the device's memory, and so one recording serves every iteration of its kind.
 //
 // Shapes: rows of the tree R, vocabulary V, nodes of a drafted tree N (its rows, the root included), layers L.
 #pragma once
@@ -212,9 +212,9 @@ inline void threshold(int rows, const float* logits, int row_stride, int vocab, 
 // ---------------------------------------------------------------------------------------------------------------
 // Sample: the target's pick after each row, argmax over V of logit + T * noise.
 //
-// Grid (parts, R): the blocks of one row share its vocabulary, so that 50,257 tokens take about as long as 2,000, and
-// each writes the best rank of its part; the walk takes the largest. A rank is a score and a token in one integer, all
-// different: the largest is the same whoever compares first. Reads each logit once, writes 8 bytes a part.
+// Grid (parts, R): the blocks of one row share its vocabulary, so that 50,257 tokens should take about as long as
+// 2,000, and each writes the best rank of its part; the walk takes the largest. A rank is a score and a token in one
+// integer, all different: the largest is the same whoever compares first. Reads each logit once, writes 8 bytes a part.
 
 constexpr int kSampleThreads = 128, kMostParts = kLanes;
 
@@ -251,7 +251,7 @@ __global__ __launch_bounds__(kThreads) void sample_kernel(Sample s) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Walk: rule `match` (tree.h): from the root on, to the child that carries the target's pick, until none does.
+// Walk: rule `match` (verify.h): from the root on, to the child that carries the target's pick, until none does.
 //
 // One warp. A child is a row of the node's interval one level deeper; 32 rows are looked at together, from the lowest
 // on. It leaves the rows that stay for the gather, the verdict for the host, and the state for the next iteration.

@@ -4,15 +4,14 @@
 // K is cut into 64 slices of one length, a multiple of 4 (the last ones may be shorter, or empty); each is summed
 // serially in k, by fused multiply-adds; the slices' sums are added to 0 in ascending order.
 //
-// Version 1 is the portable text in kernels.cuh, a warp to a row (it has no slices). Here are
+// Version 1 is the portable text in operations.h, a warp to a row (it has no slices). Here are
 //   version 2, decode_fp32, few rows (up to 64). Slices are threads that work at the same time: decoding is bound by
-//   the
-//              bytes of W, and what fetches them is many threads that each have several loads on their way.
+//              the bytes of W, and what fetches them is many threads that each have several loads on their way.
 //   version 3, tiled_fp32, many rows (prefill). A block makes 64 outputs of 64 rows, and slices follow each other in
 //              time: the sum of one in registers, then added to the total. The same bits as version 2.
 // cuda/matmul_mma.cuh has both for bf16.
 //
-// The epilogue: `after` (a column operation of kernels.cuh) is called for each finished number by the thread that has
+// The epilogue: `after` (a column operation of operations.h) is called for each finished number by the thread that has
 // just written it: a launch, and a trip of all rows through memory, less. Columns from N to pad16(N) are finished too
 // (zeros, times x), but not shown to it.
 // W's panels are in device order (Panels::at_device). Rows of x and out begin on 16 bytes, and hold K or N padded to
@@ -73,7 +72,8 @@ struct Finish {
 // rows on: 4) 16-byte loads of W on their way, fetched a chunk ahead: two blocks on a multiprocessor are 32 to 64 KB,
 // where an H200 needs 30 KB (4.8 TB/s for 0.8 us over 132 of them). Small N is short of blocks: N = 768 gives 48, a
 // third of an H200; with 0.8 to 1.6 MB of 3.8 on their way it runs at less than half the memory's speed. More slices
-// would help there, and cost all others longer sums of slices. (Estimates: none was measured yet.)
+// would help there, and cost all others longer sums of slices. (Estimates, like all clocks and rates in cuda/: none was
+// measured yet.)
 //
 // A slice's four lanes share its numbers of x, and nobody else needs them: each warp copies its own into shared memory
 // behind its back, a chunk ahead, and waits for no other warp.

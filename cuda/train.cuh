@@ -1,6 +1,6 @@
 // cuda/train.cuh: training's kernels where a warp a row is wrong.
 //
-// The portable text of kernels.cuh gives a row to one warp. That suits what is wide in rows: norms, GELU, residual,
+// The portable text of operations.h gives a row to one warp. That suits what is wide in rows: norms, GELU, residual,
 // AdamW's pieces. It does not suit sums over rows (few columns, many rows), a row as long as a vocabulary, and a single
 // long sum. Those are here, all deterministic: every sum has an order that depends on the shapes alone, so no atomics.
 //
@@ -145,9 +145,9 @@ struct LookedUp {  // which row of wte (table 0) or wpe (table 1) a row of the p
 constexpr int kSortThreads = 256;
 
 // order (2, R): for each table all rows by what they looked up, equal ones in order of rows. A warp finds the place of
-// one row by counting those that come before it: R^2 comparisons, a vote and a count for 32 of them; no memory but the
-// keys, R 4 bytes out of L1 for each warp. At R = 12,288 that is 2 * 150 M comparisons, tens of microseconds, and
-// needs no passes that wait for each other, as a radix sort does. grid (R / 8, 2).
+// one row by counting those that come before it: R^2 comparisons, 32 at a time, then the lanes' counts add up; no
+// memory but the keys, R 4 bytes out of L1 for each warp. At R = 12,288 that is 2 * 150 M comparisons, tens of
+// microseconds by estimate, and needs no passes that wait for each other, as a radix sort does. grid (R / 8, 2).
 // Budget: 32 registers, 0 bytes shared.
 template <class Key>
 __global__ void __launch_bounds__(kSortThreads) sort_rows(Key key, int rows, int* order) {

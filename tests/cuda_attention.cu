@@ -1,20 +1,14 @@
 // tests/cuda_attention.cu: the tree attention kernels: bit for bit what their formula says, key by key.
-#include "cuda_test.h"
-
-#include <doctest/doctest.h>
+#include "cuda_test.h"  // first: it brings the emulator
 
 #include <cmath>
-#include <cstdlib>
 
 #include "random.h"
+#include "tenth.h"
 
 using namespace nanospec;
 
 namespace {
-
-constexpr Team kGpu{0, 1, nullptr, true};
-
-bool a_tenth_only() { return std::getenv("NANOSPEC_TENTH") != nullptr; }
 
 // One pass through one layer's attention, in host memory. What nobody may read is NaN: slots without a key, and the
 // values' columns beyond the head's.
@@ -208,7 +202,7 @@ TEST_CASE(ON "attention has the bits of its formula, key by key, whole and split
   for (const Size& shape : shapes) {
     const Pass pass = tree_pass(chance, shape.roots, shape.rows, shape.past, shape.bushy);
     const int turn = round++;
-    if (a_tenth_only() && turn % 5 != 2) continue;
+    if (a_tenth() && turn % 5 != 2) continue;
     if (turn % 2) check_forward(Problem<float, bf16>(pass, shape.H, shape.KV, shape.D, 13));
     else check_forward(Problem<float>(pass, shape.H, shape.KV, shape.D, 12));
   }
@@ -218,7 +212,7 @@ TEST_CASE(ON "attention where scores rise and rise, and with dropout") {
   Chance chance(21);
   for (double spread : {3.0, 10.0, 30.0}) {
     Problem<float> p(tree_pass(chance, 2, 15, 150, 0.5), 2, 1, 24, 22, spread);
-    if (a_tenth_only() && spread != 10) continue;
+    if (a_tenth() && spread != 10) continue;
     const std::vector<float> formula = plainly(p);
     CHECK(same_bits(in_every_order([&] { return on_gpu(p, false); }), formula));
     CHECK(same_bits(in_every_order([&] { return on_gpu(p, true); }), formula));
@@ -232,7 +226,7 @@ TEST_CASE(ON "attention: a node of a tree has the bits of its path, one row at a
   Chance chance(31);
   for (int past : {0, 50, 120})
     for (int D : {16, 40}) {
-      if (a_tenth_only() && past != 50) continue;
+      if (a_tenth() && past != 50) continue;
       const RandomTree tree = random_tree(chance, 60, 7, 0.15);
       Pass pass;
       pass.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size(), 0, past);
@@ -331,7 +325,7 @@ TEST_CASE(ON "attention backward has the portable text's bits, and is near its d
   for (const Size& shape : shapes) {
     const Pass pass = tree_pass(chance, shape.roots, shape.rows, shape.past, shape.bushy);
     const int turn = round++;
-    if (a_tenth_only() && turn % 4 != 3) continue;
+    if (a_tenth() && turn % 4 != 3) continue;
     Problem<float> p(pass, shape.H, shape.KV, shape.D, 52);
     Problem<double> exact(pass, shape.H, shape.KV, shape.D, 52);
     if (turn % 2) p.drop = exact.drop = Dropout{0.2f, 8, 9, 10};

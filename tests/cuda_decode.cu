@@ -1,6 +1,6 @@
-// tests/cuda_decode.cu: decoding on the GPU: its kernels against sample.h, draft.h and tree.h, bit for bit; then whole
-// iterations against the host's loop on the same device; then the promise: the text of plain decoding.
-#include "cuda_test.h"
+// tests/cuda_decode.cu: decoding on the GPU: its kernels against sample.h, draft.h and verify.h, bit for bit; then
+// whole iterations against the host's loop on the same device; then the promise: the text of plain decoding.
+#include "cuda_test.h"  // first: it brings the emulator
 
 #include "../model.h"
 #include "error_of.h"

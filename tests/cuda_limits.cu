@@ -1,6 +1,6 @@
 // tests/cuda_limits.cu: the kernels that measure a GPU's limits do what their rates are computed from; and every line
 // of `bench`'s table of kernels runs, at small shapes.
-#include "cuda_test.h"
+#include "cuda_test.h"  // first: it brings the emulator
 
 #include "../cuda/measure.cuh"
 

@@ -1,16 +1,15 @@
-// tests/cuda_matmul.cu: the matmul of cuda/matmul.cuh: one order over k, whatever the number of rows.
-#include "cuda_test.h"
+// tests/cuda_matmul.cu: the matmuls of cuda/matmul.cuh and cuda/matmul_mma.cuh: one order over k,
+// whatever the number of rows.
+#include "cuda_test.h"  // first: it brings the emulator
 
-#include <cstdlib>
 #include <set>
 
 #include "random.h"
+#include "tenth.h"
 
 using namespace nanospec;
 
 namespace {
-
-const bool tenth = getenv("NANOSPEC_TENTH") != nullptr;
 
 // A matmul's numbers: x (R, x_row) with NaN beside its K columns, and weights (K, N) that Pack puts into device order.
 template <class W>
@@ -37,16 +36,15 @@ struct Problem {
     panels_on = Array<W>(panels.size(), true);
     panels.data = panels_on.data();
     const Pack<float, W> packed{weight_on.data(), size_t(n), 1, panels};
-    launch(team(), packed.rows(), packed);
+    launch(kGpu, packed.rows(), packed);
   }
-  static Team team() { return Team{0, 1, nullptr, true}; }
   Matmul<float, W> matmul_into(float* out) const { return {x_on.data(), x_row, panels, out, out_row}; }
 
   // out's first `count` rows, written over a value that must stay beside the columns and below the rows.
   std::vector<float> run(int count) const {
     std::vector<float> out(size_t(count + 1) * out_row, 7.5f);
     Array<float> out_on = on_device(out);
-    matmul(team(), count, matmul_into(out_on.data()));
+    matmul(kGpu, count, matmul_into(out_on.data()));
     out = to_host(out_on);
     int touched = 0;
     for (int row = 0; row <= count; row++)
@@ -56,7 +54,7 @@ struct Problem {
   }
   std::vector<float> portable(int count) const {
     Array<float> out_on(size_t(count) * out_row, true);
-    launch(team(), count, matmul_into(out_on.data()));
+    launch(kGpu, count, matmul_into(out_on.data()));
     return to_host(out_on);
   }
   // The formula for fp32: 64 slices, each a multiple of 4 long.
@@ -80,14 +78,14 @@ struct Problem {
 };
 
 std::vector<int> row_counts() {
-  if (tenth) return {1, 3, 9, 33, 65};
+  if (a_tenth()) return {1, 3, 9, 33, 65};
   return {1, 2, 3, 8, 9, 16, 17, 33, 64, 65, 130, 300};
 }
 struct Size {
   int k, n, spare;
 };
 std::vector<Size> shapes() {
-  if (tenth) return {{131, 65, 0}, {5, 3, 16}, {259, 17, 0}};
+  if (a_tenth()) return {{131, 65, 0}, {5, 3, 16}, {259, 17, 0}};
   return {{131, 65, 0}, {1, 16, 16}, {5, 3, 0}, {48, 144, 32}, {259, 17, 0}, {603, 33, 16}};
 }
 
@@ -117,7 +115,7 @@ TEST_CASE(ON "fp32 matmul: the bits of the formula, for any number of rows") {
 TEST_CASE(ON "bf16 matmul: near the portable text, and the same bits for any number of rows") {
   for (const Size& shape : shapes()) {
     CAPTURE(shape.k);
-    const Problem<bf16> p(tenth ? 65 : 300, shape.k, shape.n, shape.spare, 2);
+    const Problem<bf16> p(a_tenth() ? 65 : 300, shape.k, shape.n, shape.spare, 2);
     const std::vector<float> portable = p.portable(p.rows);
     std::vector<float> all;
     const std::vector<int> counts = row_counts();
@@ -168,7 +166,7 @@ namespace {
 template <class W, class F>
 void check_epilogue(const char* name, F make) {
   CAPTURE(name);
-  const Problem<W> p(tenth ? 9 : 70, 37, 67, 16, 5);
+  const Problem<W> p(a_tenth() ? 9 : 70, 37, 67, 16, 5);
   const int counts[] = {1, 3, 9, p.rows};  // named: nvcc loses a list that stands in the loop of a template
   for (int rows : counts) {
     CAPTURE(rows);
@@ -178,10 +176,10 @@ void check_epilogue(const char* name, F make) {
       Array<float> arrays[] = {on_device(start), on_device(start), on_device(start)};
       const auto after = make(arrays[0].data(), arrays[1].data(), arrays[2].data(), p.out_row, p.n);
       if (fused_in) {
-        matmul(p.team(), rows, p.matmul_into(arrays[0].data()), after);
+        matmul(kGpu, rows, p.matmul_into(arrays[0].data()), after);
       } else {
-        matmul(p.team(), rows, p.matmul_into(arrays[0].data()));
-        launch(p.team(), rows, WholeRow<std::decay_t<decltype(after)>>{after, p.n});
+        matmul(kGpu, rows, p.matmul_into(arrays[0].data()));
+        launch(kGpu, rows, WholeRow<std::decay_t<decltype(after)>>{after, p.n});
       }
       std::vector<float> all = to_host(arrays[0]);
       for (int i : {1, 2})

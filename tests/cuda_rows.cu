@@ -1,7 +1,5 @@
 // tests/cuda_rows.cu: every row operation, and the sampler, on a warp against the same text on a CPU core, bit for bit.
-#include "cuda_test.h"
-
-#include <doctest/doctest.h>
+#include "cuda_test.h"  // first: it brings the emulator
 
 #include "../sample.h"
 #include "random.h"

@@ -1,7 +1,7 @@
 // tests/cuda_test.h: what the tests of the CUDA kernels share.
 //
 // Each such test is one text for two machines: g++ compiles it for the emulator, nvcc for a device, where there is one.
-// Include this before anything else, and begin the names of tests with ON.
+// Its name begins with ON. Include this before anything else, as emulator.h asks.
 #pragma once
 
 #ifdef __CUDACC__
@@ -13,11 +13,14 @@
 
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <vector>
 
 #include "../kernels.cuh"
 
 namespace nanospec {
+
+constexpr Team kGpu{0, 1, nullptr, true};  // a team of one, whose work the GPU does
 
 // What `run` returns, a vector of plain numbers: under the emulator it must be the same bits whichever of a block's
 // threads, and whichever of the blocks, go first.

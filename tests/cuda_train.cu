@@ -1,18 +1,14 @@
 // tests/cuda_train.cu: training on a GPU: its kernels against the portable text, and whole runs against the CPU's.
 //
 // Sums whose order differs from the CPU's are held to a bound on their rounding; the rest to the bit.
-#include "cuda_test.h"
-
-#include <cstdlib>
+#include "cuda_test.h"  // first: it brings the emulator
 
 #include "random.h"
+#include "tenth.h"
 
 using namespace nanospec;
 
 namespace {
-
-const Team kGpu{0, 1, nullptr, true};
-const bool kTenth = std::getenv("NANOSPEC_TENTH") != nullptr;
 
 std::vector<float> random_floats(Chance& chance, size_t n, double scale = 1) {
   std::vector<float> values(n);
@@ -128,9 +124,9 @@ TEST_CASE("emulated: cuBLAS's twin refuses a row shorter than its matrix, and ca
 
 TEST_CASE(ON "sums of columns: a bias's gradient and a norm's, in every order") {
   Chance chance(903);
-  for (const auto& size : {std::pair{1, 1}, {3, 65}, {255, 8}, {257, 48}, {kTenth ? 300 : 1100, 33}}) {
+  for (const auto& size : {std::pair{1, 1}, {3, 65}, {255, 8}, {257, 48}, {a_tenth() ? 300 : 1100, 33}}) {
     const int rows = size.first, columns = size.second;
-    if (kTenth && rows < 257) continue;
+    if (a_tenth() && rows < 257) continue;
     CAPTURE(rows);
     CAPTURE(columns);
     const int stride = pad16(columns);
@@ -166,8 +162,8 @@ TEST_CASE(ON "the embedding's gradient: rows of each token and position, in ever
   };
   for (const Case& c : {Case{1, 1, 1, 1, 0},
                         {60, 7, 33, 3, 0},
-                        {kTenth ? 30 : 150, 1, 8, 2, 0.25f},
-                        {kTenth ? 40 : 120, 1003, 200, 2, 0.1f},
+                        {a_tenth() ? 30 : 150, 1, 8, 2, 0.25f},
+                        {a_tenth() ? 40 : 120, 1003, 200, 2, 0.1f},
                         {33, 2, 130, 33, 0}}) {
     CAPTURE(c.rows);
     CAPTURE(c.channels);
@@ -224,7 +220,7 @@ TEST_CASE(ON "one long sum: the mean and the clipping factor") {
 TEST_CASE(ON "cross-entropy with a block a row: loss and gradient, in every order") {
   Chance chance(906);
   for (int V : {1, 65, 1003, 4096, 20483}) {
-    if (kTenth && (V < 1003 || V > 4096)) continue;
+    if (a_tenth() && (V < 1003 || V > 4096)) continue;
     CAPTURE(V);
     const int rows = 3, stride = pad16(V);
     auto logits = random_floats(chance, size_t(rows) * stride, 9);
@@ -333,14 +329,14 @@ TEST_CASE(ON "a training run has the CPU's losses and weights, and the same bits
     int vocab;
   };
   for (const Case& c : {Case{false, 0, 37}, {true, 0.2f, 37}, {true, 0, 2050}}) {
-    if (kTenth && c.dropout == 0) continue;
+    if (a_tenth() && c.dropout == 0) continue;
     CAPTURE(c.bias);
     CAPTURE(c.dropout);
     CAPTURE(c.vocab);
     Config config;
     config.n_layer = 2, config.n_head = config.n_kv_head = 3, config.n_embd = 24, config.block_size = 16;
     config.vocab_size = c.vocab, config.bias = c.bias;
-    const int steps = c.vocab > 1000 || kTenth ? 2 : 5;
+    const int steps = c.vocab > 1000 || a_tenth() ? 2 : 5;
     Pool cpu(2), gpu(1, true);
     const Run want = run_of(config, cpu, c.dropout, steps), got = run_of(config, gpu, c.dropout, steps);
     for (int i = 0; i < steps; i++) CHECK(got.losses[i] == doctest::Approx(want.losses[i]).epsilon(1e-5));

@@ -63,9 +63,6 @@ struct dim3 {
   unsigned x, y, z;
   dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
-struct float2 {
-  float x, y;
-};
 struct alignas(16) float4 {
   float x, y, z, w;
 };
@@ -76,7 +73,6 @@ struct alignas(16) uint4 {
   uint32_t x, y, z, w;
 };
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-inline float2 make_float2(float x, float y) { return {x, y}; }
 inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 
 inline dim3 threadIdx, blockIdx, blockDim, gridDim;
@@ -425,13 +421,7 @@ T atomicMax(T* at, T value) {
   return old;
 }
 inline void __threadfence() {}
-template <class T>
-T __ldg(const T* at) {
-  return *at;
-}
-inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
-inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
 
 // ---------------------------------------------------------------------------------------------------------------
 // The runtime: memory, one stream, graphs

@@ -1,26 +1,19 @@
 // tests/mock.h: what stands in for models and data in the tests of decoding.
 //
-// In order: how much to run; a target with known logits that checks how it is called; drafters made for tests, each
-// over any target; the chi-square test. The drafters are templates on the target, so that the same ones try the real
-// model.
+// In order: a target with known logits that checks how it is called; drafters made for tests, each over any target; the
+// chi-square test. The drafters are templates on the target, so that the same ones try the real model.
 #pragma once
 
 #include <cmath>
-#include <cstdlib>
 #include <map>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "../decode.h"
+#include "tenth.h"
 
 namespace nanospec {
-
-// Whether tests of many repeats are to run a tenth of them: for sanitizers, which see what a plain run cannot.
-inline bool a_tenth() {
-  const char* asked = std::getenv("NANOSPEC_TENTH");
-  return asked && std::string(asked) == "1";
-}
 
 // ---------------------------------------------------------------------------------------------------------------
 // A target with known logits

@@ -1,5 +1,5 @@
 // tests/test_emulator.cpp: what emulator.h promises: right kernels run right, and each kind of fault is caught.
-#include "emulator.h"
+#include "cuda_test.h"  // first: it brings the emulator
 
 #include <doctest/doctest.h>
 #include <sys/wait.h>
@@ -7,7 +7,6 @@
 
 #include <cmath>
 
-#include "cuda_test.h"
 #include "random.h"
 
 using namespace nanospec;
@@ -202,7 +201,7 @@ TEST_CASE("emulator: two blocks that write one number show") {
 }
 
 namespace {
-// KeepRows as it must not be: a thread for each row and column (kernels.cuh says why).
+// KeepRows as it must not be: a thread for each row and column (operations.h says why).
 __global__ void keep_rows_at_once(KeepRows<float> s) {
   const int i = int(threadIdx.x) / s.head_size, d = int(threadIdx.x) % s.head_size;
   const KeyValues<float> cache{s.k, s.v, s.slots, s.head_size};
@@ -220,7 +219,7 @@ TEST_CASE("emulator: the cache's rows cannot be moved all at once, only each col
     const auto rows = on_device(kept);
     const KeepRows<float> keep{k.data(), v.data(), 0, 0, 1, slots, D, first, int(kept.size()), rows.data()};
     if (at_once) start(keep_rows_at_once, 1, int(kept.size()) * D, keep);
-    else launch(Team{0, 1, nullptr, true}, 1, keep);
+    else launch(kGpu, 1, keep);
     return to_host(k);
   };
   CHECK(orders_that_disagree([&] { return moved(false); }) == 0);

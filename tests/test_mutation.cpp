@@ -11,6 +11,7 @@
 
 #include "../checkpoint.h"
 #include "../ngram.h"
+#include "tenth.h"
 
 using namespace nanospec;
 
@@ -184,8 +185,7 @@ std::string mutate_text(std::string text, Random& random, const std::string& oth
 using Mutate = std::string (*)(std::string, Random&, const std::string&);
 void survive(const std::string& good, Mutate change, const std::function<void(const std::string&)>& read) {
   read(good);  // raises nothing
-  const bool tenth = getenv("NANOSPEC_TENTH") && std::string(getenv("NANOSPEC_TENTH")) == "1";
-  const int files = tenth ? 10000 : 100000;
+  const int files = a_tenth() ? 10000 : 100000;
   Random random(20240229);
   int loaded = 0;
   std::set<std::string> messages;

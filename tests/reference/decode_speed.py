@@ -48,7 +48,7 @@ PRODUCTS = {
 
 
 def window_start(n: int, block_size: int) -> int:
-    """Where the window of a text of n tokens starts (DESIGN.md, 3)."""
+    """Where the window of a text of n tokens starts (window_start in decode.h)."""
     half = block_size // 2
     return 0 if n <= block_size else -(-(n - block_size) // half) * half
 

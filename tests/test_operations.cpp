@@ -1,4 +1,4 @@
-// tests/test_kernels.cpp: the operations of kernels.cuh and their CPU twins in cpu.h.
+// tests/test_operations.cpp: the operations of operations.h and their CPU twins in cpu.h.
 //
 // The portable text and the tuned twins give the same bits, for any number of threads; so do a CPU core and a warp of
 // 32 lanes (cuda_rows.cu). What the operations compute is the gradient check's business (test_model.cpp).
