@@ -28,7 +28,7 @@ CXXFLAGS := -std=c++17 -O3 $(EXACT) $(WARN) -pthread
 LIBS := -pthread -lmd
 ifeq ($(SANITIZE),1)
 BUILD := build/sanitize
-CXXFLAGS := -std=c++17 -O1 -g $(EXACT) $(WARN) -pthread -fsanitize=address,undefined -fno-sanitize-recover=all
+CXXFLAGS := -std=c++17 -O1 -g1 $(EXACT) $(WARN) -pthread -fsanitize=address,undefined -fno-sanitize-recover=all
 CUDA := 0
 else
 BUILD := build
@@ -124,7 +124,7 @@ train-and-compare:
 # namespace, or the linker would take one for the other. For the emulator they are optimized less: what they compute is
 # the same, and they compile three times as fast.
 EMULATED := $(patsubst %.cu,$(BUILD)/%.o,$(wildcard tests/cuda_*.cu))
-$(EMULATED): CXXFLAGS += $(if $(filter 1,$(SANITIZE)),-O0 -g1,-O1)
+$(EMULATED): CXXFLAGS += $(if $(filter 1,$(SANITIZE)),-O0,-O1)
 ON_GPU := $(if $(GPU),$(EMULATED:.o=.cuda.o))
 $(ON_GPU): NVCCFLAGS += -Dnanospec=nanospec_cuda
 
