@@ -359,6 +359,8 @@ struct Solo {
 };
 
 #ifdef WITH_CUDA
+constexpr unsigned kEveryLane = 0xffffffffu;  // the mask of a whole warp
+
 // A GPU's warp. Lanes meet after `each`, so that one lane may read what another wrote.
 struct Warp {
   template <class F>
@@ -370,14 +372,14 @@ struct Warp {
   __device__ T sum(int n, F f) const {
     T part = T(0);
     for (int i = threadIdx.x % kLanes; i < n; i += kLanes) part += f(i);
-    for (int half = kLanes / 2; half > 0; half /= 2) part += __shfl_xor_sync(0xffffffffu, part, half);
+    for (int half = kLanes / 2; half > 0; half /= 2) part += __shfl_xor_sync(kEveryLane, part, half);
     return part;
   }
   template <class T, class F>
   __device__ T largest(int n, F f) const {
     T best = f(0);
     for (int i = threadIdx.x % kLanes; i < n; i += kLanes) best = larger(best, f(i));
-    for (int half = kLanes / 2; half > 0; half /= 2) best = larger(best, __shfl_xor_sync(0xffffffffu, best, half));
+    for (int half = kLanes / 2; half > 0; half /= 2) best = larger(best, __shfl_xor_sync(kEveryLane, best, half));
     return best;
   }
 };

@@ -25,7 +25,6 @@ namespace nanospec {
 constexpr int kTileKeys = 32;
 constexpr int kAttentionWarps = 4, kAttentionThreads = kAttentionWarps * kLanes;
 constexpr int kBlocksAtLeast = 3;  // on one SM: what the registers are shared out for
-constexpr unsigned kEveryLane = 0xffffffffu;
 
 // Rows and slots of one root.
 struct Root {

@@ -55,7 +55,7 @@ struct Block {
         for (int i = me; i < kThreads; i += kLanes) part += board.value[turn][i];
     }
     if (me < kLanes) {
-      for (int half = kLanes / 2; half > 0; half /= 2) part += __shfl_xor_sync(0xffffffffu, part, half);
+      for (int half = kLanes / 2; half > 0; half /= 2) part += __shfl_xor_sync(kEveryLane, part, half);
       if (me == 0) board.total = part;
     }
     __syncthreads();
@@ -68,7 +68,7 @@ struct Block {
     BestBoard<T>& board = shared<BestBoard<T>>();
     T best = f(0);
     for (int i = threadIdx.x; i < n; i += kThreads) best = larger(best, f(i));
-    for (int half = kLanes / 2; half > 0; half /= 2) best = larger(best, __shfl_xor_sync(0xffffffffu, best, half));
+    for (int half = kLanes / 2; half > 0; half /= 2) best = larger(best, __shfl_xor_sync(kEveryLane, best, half));
     if (threadIdx.x % kLanes == 0) board.best[threadIdx.x / kLanes] = best;
     __syncthreads();
     best = board.best[0];
@@ -280,7 +280,7 @@ __global__ __launch_bounds__(kThreads) void walk_kernel(Walk w) {
     int child = -1;
     for (int first = node + 1; first < end && child < 0; first += kLanes) {
       const int row = first + lane;
-      const unsigned those = __ballot_sync(0xffffffffu, row < end && w.depth[row] == depth && w.token[row] == token);
+      const unsigned those = __ballot_sync(kEveryLane, row < end && w.depth[row] == depth && w.token[row] == token);
       if (those) child = first + __ffs(int(those)) - 1;
     }
     node = child;

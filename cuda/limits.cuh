@@ -65,7 +65,7 @@ __global__ __launch_bounds__(kThreads) void read_kernel(const uint4* data, int c
     for (int i = 0; i < kReadAhead; i++)
       sum += (bits_as<float>(v[i].x) + bits_as<float>(v[i].y)) + (bits_as<float>(v[i].z) + bits_as<float>(v[i].w));
   }
-  for (int half = kLanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, half);
+  for (int half = kLanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(kEveryLane, sum, half);
   if (threadIdx.x % kLanes == 0) sums[(blockIdx.x * kThreads + threadIdx.x) / kLanes] = sum;
 }
 

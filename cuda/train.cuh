@@ -37,12 +37,12 @@ __global__ void __launch_bounds__(kSumThreads) long_sum(Op op) {
   const int t = threadIdx.x;
   float sum = 0;
   for (int i = t; i < op.n; i += kSumThreads) sum += op.values[i];
-  for (int half = kLanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, half);
+  for (int half = kLanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(kEveryLane, sum, half);
   if (t % kLanes == 0) sums.of_warp[t / kLanes] = sum;
   __syncthreads();
   if (t >= kLanes) return;
   sum = sums.of_warp[t];
-  for (int half = kLanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, half);
+  for (int half = kLanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(kEveryLane, sum, half);
   if (t == 0) op.finish(sum);
 }
 
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kStripeThreads)
   for (int s = 0; s < sums; s++) UNROLL
   for (int c = 0; c < 4; c++) {
     UNROLL
-    for (int half = kLanes / 2; half > 1; half /= 2) sum[s][c] += __shfl_xor_sync(0xffffffffu, sum[s][c], half);
+    for (int half = kLanes / 2; half > 1; half /= 2) sum[s][c] += __shfl_xor_sync(kEveryLane, sum[s][c], half);
     if (t % kLanes < 2) partial.of[s][t / kLanes][t % 2 * 4 + c] = sum[s][c];
   }
   __syncthreads();
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kSortThreads) sort_rows(Key key, int rows, int
     const int its = key(table, other);
     before += its < mine || (its == mine && other < row);
   }
-  for (int half = kLanes / 2; half > 0; half /= 2) before += __shfl_xor_sync(0xffffffffu, before, half);
+  for (int half = kLanes / 2; half > 0; half /= 2) before += __shfl_xor_sync(kEveryLane, before, half);
   if (lane == 0) order[size_t(table) * rows + before] = row;
 }
 
@@ -305,7 +305,7 @@ __global__ void __launch_bounds__(kLossThreads)
   }
   const auto halve = [&] {
     for (int half = kLanes / 2; half > 0; half /= 2) {
-      const LogSum other = {__shfl_xor_sync(0xffffffffu, mine.top, half), __shfl_xor_sync(0xffffffffu, mine.sum, half)};
+      const LogSum other = {__shfl_xor_sync(kEveryLane, mine.top, half), __shfl_xor_sync(kEveryLane, mine.sum, half)};
       mine = joined(mine, other);
     }
   };

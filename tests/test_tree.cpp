@@ -8,21 +8,13 @@
 #include <random>
 #include <set>
 
+#include "error_of.h"
 #include "tree_by_hand.h"
 
 using namespace nanospec;
 using Ints = std::vector<int>;
 
 namespace {
-
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const std::invalid_argument& error) { return error.what(); }
-  return "";
-}
-
-bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // A drafter whose candidates are a function of the path: falling chances, fewer than asked for now and then.
 struct PathDrafter {

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "../commands/exactness.h"
+#include "error_of.h"
 #include "mock.h"
 #include "tree_by_hand.h"
 
@@ -50,14 +51,6 @@ Tree tree_of(const std::vector<std::pair<int, int>>& nodes) {  // (parent, token
   flatten(growth, tree);
   return tree;
 }
-
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const std::invalid_argument& error) { return error.what(); }
-  return "";
-}
-bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 void check_near(const Chances& found, const Chances& wanted) {
   REQUIRE(found.size() == wanted.size());
