@@ -29,6 +29,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <stdexcept>
@@ -37,6 +38,7 @@
 #include <vector>
 
 #include "draft.h"
+#include "grow.h"
 #include "sample.h"
 #include "tree.h"
 #include "trust.h"
@@ -64,6 +66,23 @@ void open_window(Target& target, const std::vector<int>& text) {
 // ---------------------------------------------------------------------------------------------------------------
 // What is asked for and what is counted
 
+// One pass, as those see it who study it; all of it is valid until the call ends. The drafter may still be asked about
+// nodes that it has expanded.
+struct PassReport {
+  int64_t index;  // place in the text of the root's children
+  int past;       // cached positions: node i stands at past + depth[i]
+  int deepest;    // no node could be deeper: the window's end, or that of the text that is wanted
+  bool drafted;   // whether the drafter was asked
+  Drafter* drafter;
+  const Draws& draws;
+  const Growth& growth;
+  const Tree& tree;
+  const Verdict& verdict;
+  int emitted;                   // tokens of the verdict that the text got
+  std::function<int(int)> pick;  // what the target chooses after a node; null where it keeps its logits to itself
+  double draft_seconds, forward_seconds, verify_seconds;
+};
+
 // All that decides how to decode. Under rule match the text depends on `sampling` alone; under the others on the trees
 // too, and so, with shape auto, on the clock.
 struct Decoding {
@@ -71,6 +90,7 @@ struct Decoding {
   Rule rule = Rule::kMatch;
   Sampling sampling;
   int max_new_tokens = 500;
+  std::function<void(const PassReport&)> on_pass = nullptr;  // told of every pass, for study; its time does not count
   std::shared_ptr<Cost> cost;              // of the target's forwards, kept current; shape auto needs it
   std::shared_ptr<Experience> experience;  // with the drafter, kept from text to text; null: none yet
 };
@@ -147,16 +167,18 @@ struct PassOracle {
   int pick(int node) { return pick_next(node); }
 };
 
+// What the target chooses after a node of such a tree. noise: the target's.
+template <class Target>
+int pick_after(Target& target, const Tree& tree, Noise& noise, const Sampling& sampling, int64_t index, int node) {
+  const float* const row = sampling.temperature > 0 ? noise.row(index + tree.depth[node]) : nullptr;
+  return pick(target.logits(node), row, target.vocab_size(), sampling);
+}
+
 // The rule's verdict on the tree. noise: the target's.
 template <class Target>
 Verdict verify(Target& target, Drafter* drafter, const Growth& growth, const Tree& tree, const Decoding& decoding,
                Noise& noise, int64_t index) {
-  const int vocab = target.vocab_size();
-  const Sampling& sampling = decoding.sampling;
-  const auto pick_next = [&](int node) {
-    const float* row = sampling.temperature > 0 ? noise.row(index + tree.depth[node]) : nullptr;
-    return pick(target.logits(node), row, vocab, sampling);
-  };
+  const auto pick_next = [&](int node) { return pick_after(target, tree, noise, decoding.sampling, index, node); };
   if (decoding.rule == Rule::kMatch || tree.size() == 1) return match(tree, pick_next);
   PassOracle<Target, decltype(pick_next)> oracle = {target, drafter, growth, tree, decoding, index, pick_next, {}, {}};
   return judge(decoding.rule, tree, oracle);
@@ -195,7 +217,7 @@ Verdict iterate_drafting(Target& target, int root, int depth, int width, const S
 template <class Target>
 bool drafts_itself(Target& target, const Drafter* drafter, const Decoding& decoding) {
   const Shape& shape = decoding.shape;
-  if (!iterates(target) || !drafter || decoding.rule != Rule::kMatch || shape.kind == Shape::kAuto) return false;
+  if (!iterates(target) || !drafter || decoding.rule != Rule::kMatch || !shape.full()) return false;
   if constexpr (Iterates<Target>::value) return target.hold(drafter->table(), shape.depth, shape.width);
   else return false;
 }
@@ -292,10 +314,12 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
     // A target that drafts runs the whole pass now; the tree grows afterwards, out of what it drafted.
     const bool by_target = table && deepest > 0;
     Verdict verdict;
+    double forward_seconds = 0;
     if (by_target) {
       verdict = iterate_drafting(target, text.back(), std::min(decoding.shape.depth, deepest), decoding.shape.width,
                                  sampling, n, drafted);
-      stats.seconds_forward += watch.lap();
+      forward_seconds = watch.lap();
+      stats.seconds_forward += forward_seconds;
     }
 
     // Draft.
@@ -305,8 +329,12 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
     const bool drafts = drafter && (!automatic || experience.pace.due());
     if (drafts) {
       const bool probe = experience.pace.rare();
-      const Limits limits = {deepest, decoding.cost.get(), probe ? 0 : experience.expand_seconds,
-                             probe ? 1 : experience.promise};
+      Limits limits = {deepest, decoding.cost.get(), probe ? 0 : experience.expand_seconds,
+                       probe ? 1 : experience.promise};
+      if (decoding.shape.by_entropy())
+        limits.entropy = [&](int node) {
+          return drafter->entropy_after(growth, node, draws, decoding.shape.of_confidence);
+        };
       draws.index = n;
       size_t taken = 0;  // of `drafted`
       grow(decoding.shape, limits, growth,
@@ -340,7 +368,7 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
     if (!by_target) {
       if (whole) verdict = iterate(target, tree, sampling, n);
       else target.forward(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size());
-      const double forward_seconds = watch.lap();
+      forward_seconds = watch.lap();
       stats.seconds_forward += forward_seconds;
       if (decoding.cost) decoding.cost->observe(tree.size() - 1, forward_seconds);
     }
@@ -351,7 +379,8 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
     if (guess.token >= 0 && tree.size() == 1) trust.observe(guess, 0, right);
     if (automatic && right) experience.pace.was_right();
     if (drafts) learn(trust, stats.reliability, growth, tree, verdict);
-    stats.seconds_verify += watch.lap();
+    const double verify_seconds = watch.lap();
+    stats.seconds_verify += verify_seconds;
     int emitted = 0;
     while (wanted && emitted < int(verdict.tokens.size())) {
       text.push_back(verdict.tokens[emitted++]);
@@ -362,7 +391,14 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
       stats.accepted_by[drafter->author(tree.origin[verdict.rows[i]], verdict.tokens[i])]++;
     if (size_t(emitted) >= stats.accept_histogram.size()) stats.accept_histogram.resize(emitted + 1, 0);
     stats.accept_histogram[emitted]++;
-    watch.lap();  // on_token's own time is nobody's
+    if (decoding.on_pass) {
+      PassReport report = {n,    target.past(), deepest, drafts,  drafter,       draws,           growth,
+                           tree, verdict,       emitted, nullptr, draft_seconds, forward_seconds, verify_seconds};
+      if (!whole) report.pick = [&](int node) { return pick_after(target, tree, noise, sampling, n, node); };
+      else report.past -= int(verdict.rows.size());  // which the target has kept already
+      decoding.on_pass(report);
+    }
+    watch.lap();  // on_token's and on_pass's own time is nobody's
     if (!wanted || stats.tokens == decoding.max_new_tokens) break;
 
     // Tell the drafter, while the target still holds this pass's hidden states.

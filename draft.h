@@ -70,6 +70,9 @@ struct Drafter {
   // there is none.
   virtual Table table() const { return nullptr; }
 
+  // The entropy of what the drafter says after a node, in nats; 0 where it has no distribution.
+  float entropy_after(const Growth& growth, int node, const Draws& draws, bool of_confidence);
+
   // Whether `committed` is to get hidden states.
   virtual bool wants_hidden() const { return false; }
 
@@ -160,6 +163,25 @@ inline int best_candidates(const float* logits, const float* noise, int vocab, c
   return found;
 }
 
+// The entropy, in nats, of what a drafter says after a node: of its distribution q, at temperature 0 as at 1; or, with
+// `of_confidence`, of the confidence above. scores: (V) scratch.
+inline float entropy(const float* logits, const float* noise, int vocab, const Sampling& sampling, bool of_confidence,
+                     float* scores) {
+  const Solo solo;
+  const bool coupled = of_confidence && noise;
+  const float t = coupled ? sampling.temperature : 0;
+  const float scale =
+      of_confidence ? sharpness(sampling, coupled) : 1 / (sampling.temperature > 0 ? sampling.temperature : 1.0f);
+  const float* const g = coupled ? noise : logits;
+  solo.each(vocab, [=](int x) { scores[x] = fused(t, g[x], logits[x]) * scale; });
+  const float top = solo.largest<float>(vocab, [=](int x) { return scores[x]; });
+  solo.each(vocab, [=](int x) { scores[x] = larger(scores[x] - top, Format<float>::kLogLeast); });
+  // With weights w = exp(s) and their sum Z: H = log Z - sum of w s / Z.
+  const float Z = solo.sum<float>(vocab, [=](int x) { return exp_normal(scores[x]); });
+  const float mean = solo.sum<float>(vocab, [=](int x) { return exp_normal(scores[x]) * scores[x]; }) / Z;
+  return log(Z) - mean;
+}
+
 inline void Drafter::expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws,
                             Candidate* candidates, int* count) {
   scores_.resize(vocab);
@@ -168,6 +190,13 @@ inline void Drafter::expand(const Growth& growth, const int* nodes, int n, int w
     count[k] = best_candidates(logits(growth, nodes[k]), noise, vocab, *draws.sampling, draws.kept_only, width,
                                candidates + size_t(k) * width, scores_.data());
   }
+}
+
+inline float Drafter::entropy_after(const Growth& growth, int node, const Draws& draws, bool of_confidence) {
+  scores_.resize(vocab);
+  const float* const row = logits(growth, node);
+  const float* const noise = draws.noise ? draws.noise->row(draws.index + growth.depth[node]) : nullptr;
+  return row ? entropy(row, noise, vocab, *draws.sampling, of_confidence, scores_.data()) : 0;
 }
 
 // ---------------------------------------------------------------------------------------------------------------

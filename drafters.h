@@ -5,6 +5,7 @@
 
 #include "adapt.h"
 #include "draft.h"
+#include "words.h"
 
 namespace nanospec {
 

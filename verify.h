@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "shapes.h"
 #include "tree.h"
 
 namespace nanospec {
@@ -79,7 +80,7 @@ inline Rule parse_rule(const std::string& text) {
 
 // Whether a shape decides how many children a node gets before it sees them. One that keeps what looks likely does not:
 // what it keeps is no longer a sample of q.
-inline bool keeps_all_drawn(const Shape& shape) { return shape.kind == Shape::kChain || shape.kind == Shape::kFull; }
+inline bool keeps_all_drawn(const Shape& shape) { return shape.fixed(); }
 
 // Raises invalid_argument where the rule's proof does not cover trees of this shape.
 inline void check_rule(Rule rule, const Shape& shape) {

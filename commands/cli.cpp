@@ -21,7 +21,7 @@
 #include <new>
 #include <stdexcept>
 
-#include "../tree.h"
+#include "../words.h"
 
 namespace nanospec {
 namespace {

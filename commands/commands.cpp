@@ -147,8 +147,7 @@ std::string method_text(const Method& method) {
 int most_nodes(const Method& method, int budget) {
   const Shape shape = parse_shape(method.shape, budget_of(method, budget));
   if (method.drafter == "none") return 0;
-  if (shape.kind == Shape::kChain) return shape.depth;
-  if (shape.kind == Shape::kFull) return int(full_tree_nodes(shape.depth, shape.width));
+  if (shape.plan) return shape.plan->nodes();
   return shape.budget;
 }
 

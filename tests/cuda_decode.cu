@@ -307,8 +307,7 @@ TEST_CASE(ON "a drafted tree has the tokens and chances that the host drafts") {
 
       Noise noise(sampling, c.vocab);
       const Draws draws = {&sampling, temperature > 0 ? &noise : nullptr, index, false};
-      Shape shape;
-      shape.kind = Shape::kFull, shape.depth = c.depth, shape.width = c.width;
+      const Shape shape = parse_shape("tree:" + std::to_string(c.depth) + "x" + std::to_string(c.width), 1 << 20);
       Growth growth;
       growth.start(root);
       grow(shape, Limits{c.depth}, growth,

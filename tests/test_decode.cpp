@@ -140,8 +140,7 @@ struct WholeMock : Mock {
     Bigram bigram(*held, kVocab);
     Noise noise(sampling, kVocab);
     const Draws draws = {&sampling, sampling.temperature > 0 ? &noise : nullptr, index, false};
-    Shape shape;
-    shape.kind = Shape::kFull, shape.depth = depth, shape.width = width;
+    const Shape shape = parse_shape("tree:" + std::to_string(depth) + "x" + std::to_string(width), 1 << 20);
     Growth growth;
     Tree tree;
     growth.start(root);
