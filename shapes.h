@@ -8,8 +8,8 @@
 //      parse_shape; a fixed one makes its template there (or in commands/calibration.cpp, from a file);
 //   2. one that looks at what is drafted: write grow_NAME(shape, limits, growth, expand) in grow.h, and its case in
 //   grow;
-//   3. add its word to the sweeps in tests/test_decode.cpp and tests/test_sweep.cpp: under `match` no shape can change
-//      the text.
+//   3. add its word to kAllShapes in tests/mock.h, which the sweeps go through: under `match` no shape can change the
+//      text.
 #pragma once
 
 #include <cstdint>

@@ -23,6 +23,12 @@ std::string drafters_help() {
   return listed("who guesses", words);
 }
 
+std::string shapes_help() {
+  std::vector<std::pair<std::string, std::string>> words;
+  for (const ShapeWord& known : kShapes) words.push_back({known.form, known.what});
+  return listed("which guesses are worth a node", words);
+}
+
 std::string rules_help() {
   std::vector<std::pair<std::string, std::string>> words;
   for (const RuleWord& known : kRules) words.push_back({known.word, known.what});
@@ -49,9 +55,7 @@ Command describe(Generation& g) {
   append(
       {heading("Speculation"),
        {"--drafter", "WORD", &g.method.drafter, drafters_help()},
-       {"--shape", "SHAPE", &g.method.shape,
-        "which guesses are worth a node: chain:K, tree:DxW (depth x width), or\n"
-        "auto: the likeliest, as many as pay on this machine"},
+       {"--shape", "SHAPE", &g.method.shape, shapes_help()},
        {"--budget", "N", &g.options.settings.budget, "most nodes in a tree, its root not counted", from(0, kMaxBudget)},
        {"--verify", "RULE", &g.method.verify, rules_help()}});
   append(machine_flags(g.options));

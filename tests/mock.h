@@ -1,7 +1,8 @@
 // tests/mock.h: what stands in for models and data in the tests of decoding.
 //
-// In order: a target with known logits that checks how it is called; drafters made for tests, each over any target; the
-// chi-square test. The drafters are templates on the target, so that the same ones try the real model.
+// In order: one of every shape; a target with known logits that checks how it is called; drafters made for tests, each
+// over any target; the chi-square test. The drafters are templates on the target, so that the same ones try the real
+// model.
 #pragma once
 
 #include <cmath>
@@ -14,6 +15,42 @@
 #include "tenth.h"
 
 namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Every shape
+
+// As a user would write them, one of each kind at least; budgets bind those that are not fixed.
+constexpr const char* kAllShapes[] = {"chain:1",
+                                      "chain:4",
+                                      "chain:12",
+                                      "tree:3x2",
+                                      "tree:2x4",
+                                      "tree:1x8",
+                                      "tree:5x2",
+                                      "auto",
+                                      "cartesian:3,1,2",
+                                      "calibrated",
+                                      "sequoia",
+                                      "best-first",
+                                      "beam:3",
+                                      "entropy-stop:depth=6",
+                                      "entropy-naive:of=confidence",
+                                      "entropy-width",
+                                      "entropy-depth-width:of=confidence,threshold=1.5"};
+
+// A shape by its words; where its template would come from a file, out of rates that fall with depth and rank.
+inline Shape ready_shape(const std::string& text, int budget) {
+  Shape shape = parse_shape(text, budget);
+  if (!shape.fixed() || shape.plan) return shape;
+  Accuracy a;
+  a.depths = 5, a.ranks = 4, a.seen.assign(5, 100);
+  for (int d = 0; d < a.depths; d++)
+    for (int r = 0; r < a.ranks; r++) a.rate.push_back(0.6 / ((1 + d) * (1 + r)));
+  const auto seconds = [](int n) { return 1 + 0.05 * n; };
+  shape.plan = std::make_shared<Template>(shape.kind == Shape::kSequoia ? sequoia_template(a, budget, seconds)
+                                                                        : calibrated_template(a, budget));
+  return shape;
+}
 
 // ---------------------------------------------------------------------------------------------------------------
 // A target with known logits

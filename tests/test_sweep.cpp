@@ -75,8 +75,6 @@ std::vector<int> generated(Target& target, Drafter* drafter, const Decoding& dec
 
 TEST_CASE("the sweep: every drafter and shape prints the bytes of plain decoding") {
   const Article& a = article();
-  const std::vector<std::string> shapes = {"chain:1",  "chain:4",  "chain:12", "tree:3x2",
-                                           "tree:2x4", "tree:1x8", "tree:5x2", "auto"};
   const std::vector<std::string> prompts = {"the king", "FOOL:\n", made_up_text(6).substr(0, 130)};
   struct Filter {
     int top_k;
@@ -94,7 +92,13 @@ TEST_CASE("the sweep: every drafter and shape prints the bytes of plain decoding
   Union both(std::move(parts));
 
   int generations = 0, different = 0;
-  double tokens[2] = {}, forwards[2] = {};      // of the bigram drafter, of ngram:4
+  struct Length {
+    double tokens = 0, forwards = 0;
+    void add(const Stats& s) { tokens += double(s.tokens), forwards += double(s.target_forwards); }
+    double mean() const { return tokens / forwards; }
+  };
+  std::map<Drafter*, Length> lengths;
+  const std::vector<Drafter*> drafters = {&bigram, &ngram, &random, &lookup, &suffix, &recycle, &both};
   std::vector<std::vector<int>> by_one_thread;  // plain texts, which two threads must repeat
   for (Dtype dtype : {Dtype::fp32, Dtype::bf16})
     for (int threads : {1, 2}) {
@@ -102,7 +106,7 @@ TEST_CASE("the sweep: every drafter and shape prints the bytes of plain decoding
       const std::vector<double> cost = measure_cost(target, 64);
       size_t nth = 0, setting = 0;
       if (threads == 1) by_one_thread.clear();
-      for (float temperature : {0.0f, 0.4f, 0.8f, 1.0f, 1.5f})
+      for (float temperature : {0.0f, 0.5f, 1.0f, 1.5f})
         for (const Filter& filter : filters)
           for (uint64_t seed : {1, 2})
             for (const std::string& prompt : prompts) {
@@ -117,35 +121,30 @@ TEST_CASE("the sweep: every drafter and shape prints the bytes of plain decoding
               CHECK(stats.target_forwards == 110);
               if (threads == 1) by_one_thread.push_back(plain);
               else CHECK(by_one_thread[nth++] == plain);
-              for (size_t s = 0; s < shapes.size(); s++) {
-                Drafter* drafter = seed == 1 ? static_cast<Drafter*>(&bigram) : &ngram;
-                if (seed == 2 && s % 4 == 1) drafter = &random;
-                if (seed == 1 && s % 4 == 1) drafter = &suffix;
-                if (seed == 1 && s % 4 == 2) drafter = &recycle;
-                if (seed == 2 && s % 4 == 2) drafter = &lookup;
-                if (s % 4 == 3) drafter = &both;
-                decoding.shape = parse_shape(shapes[s], 64);
+              for (const char* shape :
+                   kAllShapes) {  // every drafter meets every shape: 7 and 17 have no common divisor
+                Drafter* const drafter = drafters[size_t(generations) % drafters.size()];
+                decoding.shape = ready_shape(shape, 64);
                 if (decoding.shape.kind == Shape::kAuto) decoding.cost = std::make_shared<Cost>(cost);
                 const std::vector<int> text = generated(target, drafter, decoding, prompt, &stats);
                 generations++;
                 if (text != plain) {
                   different++;
-                  CAPTURE(shapes[s]);
+                  CAPTURE(shape);
                   CAPTURE(temperature);
                   CAPTURE(prompt);
                   CHECK(text == plain);
                 }
-                if ((drafter == &bigram || drafter == &ngram) && decoding.shape.kind != Shape::kAuto)
-                  tokens[seed - 1] += double(stats.tokens), forwards[seed - 1] += double(stats.target_forwards);
+                lengths[drafter].add(stats);
               }
             }
     }
   CHECK(different == 0);
-  CHECK(generations >= (a_tenth() ? 300 : 3800));
-  CHECK(tokens[0] / forwards[0] > 1.2);
-  CHECK(tokens[1] / forwards[1] > 1.2);
-  MESSAGE(generations << " generations, acceptance length: bigram " << tokens[0] / forwards[0] << ", ngram:4 "
-                      << tokens[1] / forwards[1]);
+  CHECK(generations >= (a_tenth() ? 500 : 5000));
+  for (Drafter* drafter : drafters)  // a sweep that accepts nothing proves nothing
+    if (drafter != &random) CHECK(lengths[drafter].mean() > 1.1);
+  MESSAGE(generations << " generations, acceptance length: bigram " << lengths[&bigram].mean() << ", ngram:4 "
+                      << lengths[&ngram].mean() << ", suffix+ngram:4 " << lengths[&both].mean());
 }
 
 TEST_CASE("a target that drafts for itself is accepted in full, always") {
