@@ -157,6 +157,10 @@ class Union : public Drafter {
     authors_.clear();
   }
 
+  void prepare(const Growth& growth, const int* nodes, int n) override {
+    for (auto& part : parts_) part->prepare(growth, nodes, n);
+  }
+
   const float* logits(const Growth& growth, int node) override {
     ask(growth, node);
     pool(kContrast * t());
@@ -165,6 +169,7 @@ class Union : public Drafter {
 
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
               int* count) override {
+    prepare(growth, nodes, n);
     for (int k = 0; k < n; k++) {
       Candidate* const best = candidates + size_t(k) * width;
       Drafter::expand(growth, nodes + k, 1, width, draws, best, count + k);  // which asks for the logits

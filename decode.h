@@ -332,8 +332,8 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
       Limits limits = {deepest, decoding.cost.get(), probe ? 0 : experience.expand_seconds,
                        probe ? 1 : experience.promise};
       if (decoding.shape.by_entropy())
-        limits.entropy = [&](int node) {
-          return drafter->entropy_after(growth, node, draws, decoding.shape.of_confidence);
+        limits.entropy = [&](const int* nodes, int count, float* H) {
+          drafter->entropies(growth, nodes, count, draws, decoding.shape.of_confidence, H);
         };
       draws.index = n;
       size_t taken = 0;  // of `drafted`

@@ -2,13 +2,14 @@
 //
 // In order: the interface; from a drafter's logits to its candidates; candidates for rules that want a sample; the
 // bigram drafter and its file; the n-gram drafter; a drafter that knows nothing. Those that learn from the text itself
-// are in adapt.h, all names in drafters.h. A drafter never verifies, knows no shape, and cannot change the text under
-// rule `match`: a bad one costs speed.
+// are in adapt.h, those that run a model in draft_model.h, all names in drafters.h. A drafter never verifies, knows no
+// shape, and cannot change the text under rule `match`: a bad one costs speed.
 //
 // How to add a drafter:
 //   1. write a struct with `logits` (a distribution after a node of the growing tree) or, without one, `expand`;
-//      one that keeps state takes it from `begin` and `committed`;
+//      one that keeps state takes it from `begin` and `committed`, one that runs a model does it in `prepare`;
 //   2. give its word a line in drafters.h: in DrafterName::Kind and, in the same order, kDrafters, then in load_part;
+//      where it runs a model, also in make_drafter of nanospec.cu;
 //   3. add it to the sweeps in tests/test_decode.cpp (mock) and tests/test_sweep.cpp (model).
 #pragma once
 
@@ -54,8 +55,13 @@ struct Drafter {
   // A new text begins: forget the last one. text: (n) the prompt; its last token is the first root.
   virtual void begin(const int* /*text*/, int /*n*/) {}
 
-  // (V) logits of the token after a node of the growing tree; null where the drafter has no distribution. Valid until
-  // the next call; may be asked again for any node that has been expanded in this pass.
+  // These nodes of the growing tree are about to be expanded: a drafter that runs a model runs it here, once for all of
+  // them. Called within drafting only, so the target is at rest.
+  virtual void prepare(const Growth& /*growth*/, const int* /*nodes*/, int /*n*/) {}
+
+  // (V) logits of the token after a node of the growing tree; null where the drafter has no distribution, as one that
+  // runs a model has none where it was not prepared. Valid until the next call; may be asked again for any node that
+  // has been expanded in this pass.
   virtual const float* logits(const Growth& growth, int node) = 0;
 
   // The best `width` candidates of n nodes of the growing tree, as grow() asks for them. By default from `logits`.
@@ -70,8 +76,8 @@ struct Drafter {
   // there is none.
   virtual Table table() const { return nullptr; }
 
-  // The entropy of what the drafter says after a node, in nats; 0 where it has no distribution.
-  float entropy_after(const Growth& growth, int node, const Draws& draws, bool of_confidence);
+  // H: (n) the entropy of what the drafter says after each of n nodes, in nats; 0 where it has no distribution.
+  void entropies(const Growth& growth, const int* nodes, int n, const Draws& draws, bool of_confidence, float* H);
 
   // Whether `committed` is to get hidden states.
   virtual bool wants_hidden() const { return false; }
@@ -185,18 +191,26 @@ inline float entropy(const float* logits, const float* noise, int vocab, const S
 inline void Drafter::expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws,
                             Candidate* candidates, int* count) {
   scores_.resize(vocab);
+  prepare(growth, nodes, n);
   for (int k = 0; k < n; k++) {
+    const float* const row = logits(growth, nodes[k]);
+    count[k] = 0;
+    if (!row) continue;
     const float* noise = draws.noise ? draws.noise->row(draws.index + growth.depth[nodes[k]]) : nullptr;
-    count[k] = best_candidates(logits(growth, nodes[k]), noise, vocab, *draws.sampling, draws.kept_only, width,
+    count[k] = best_candidates(row, noise, vocab, *draws.sampling, draws.kept_only, width,
                                candidates + size_t(k) * width, scores_.data());
   }
 }
 
-inline float Drafter::entropy_after(const Growth& growth, int node, const Draws& draws, bool of_confidence) {
+inline void Drafter::entropies(const Growth& growth, const int* nodes, int n, const Draws& draws, bool of_confidence,
+                               float* H) {
   scores_.resize(vocab);
-  const float* const row = logits(growth, node);
-  const float* const noise = draws.noise ? draws.noise->row(draws.index + growth.depth[node]) : nullptr;
-  return row ? entropy(row, noise, vocab, *draws.sampling, of_confidence, scores_.data()) : 0;
+  prepare(growth, nodes, n);
+  for (int k = 0; k < n; k++) {
+    const float* const row = logits(growth, nodes[k]);
+    const float* const noise = draws.noise ? draws.noise->row(draws.index + growth.depth[nodes[k]]) : nullptr;
+    H[k] = row ? entropy(row, noise, vocab, *draws.sampling, of_confidence, scores_.data()) : 0;
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -220,7 +234,8 @@ inline void draw_candidates(Drafter& drafter, const Growth& growth, const int* n
   std::vector<float> q(vocab), noise(whole(vocab, kNoiseBlock)), scores(vocab);
   for (int k = 0; k < n; k++) {
     Candidate* const drawn = candidates + size_t(k) * width;
-    Sampling own;  // a seed of this node's own
+    if (count[k] == 0 && !drafter.logits(growth, nodes[k])) continue;  // the drafter cannot see so far
+    Sampling own;                                                      // a seed of this node's own
     own.seed = random_bits(sampling.seed, sampling.sequence, kStreamDraft, uint64_t(draws.index), uint32_t(nodes[k]));
     draft_distribution(drafter, growth, nodes[k], sampling, q.data());
     if (again) {

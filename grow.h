@@ -94,7 +94,7 @@ struct Limits {
   double expand_seconds = 0;   // what the drafter takes to expand a node
   float promise = 1;           // what chance the best child of a node may be hoped to have; 1: nothing is missed
   // For the entropy family only:
-  std::function<float(int node)> entropy = nullptr;  // nats, of the drafter's distribution after a node
+  std::function<void(const int* nodes, int n, float* H)> entropy = nullptr;  // of the distributions after n nodes, nats
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -260,13 +260,16 @@ void grow_by_entropy(const Shape& shape, const Limits& limits, Growth& growth, E
   const bool chain = shape.kind == Shape::kEntropyStop || shape.kind == Shape::kEntropyNaive;
   std::vector<int> level(1, 0), asked, wanted, count;
   std::vector<Candidate> candidates;  // (asked, width)
+  std::vector<float> H;               // (level)
   for (int depth = 0; depth < std::min(shape.depth, limits.depth) && !level.empty(); depth++) {
+    H.resize(level.size());
+    limits.entropy(level.data(), int(level.size()), H.data());
     int left = shape.budget - (growth.size() - 1), width = 0;
     asked.clear(), wanted.clear();
-    for (int node : level) {
-      const int children = children_by_entropy(shape, limits.entropy(node));
+    for (size_t k = 0; k < level.size(); k++) {
+      const int children = children_by_entropy(shape, H[k]);
       if (children == 0 || children > left) continue;
-      asked.push_back(node), wanted.push_back(children);
+      asked.push_back(level[k]), wanted.push_back(children);
       left -= children, width = std::max(width, children);
     }
     if (asked.empty()) return;

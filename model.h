@@ -660,20 +660,25 @@ class Target {
   // Throws std::bad_alloc, or std::runtime_error from the GPU.
   Target(const Config& config, const float* weights, Dtype dtype, bool cuda, int threads, int most_rows,
          Dtype cache_dtype = Dtype::fp32)
+      : Target(config, weights, dtype, std::make_shared<Pool>(threads, cuda), most_rows, cache_dtype) {}
+  // The same on another target's threads: the two run by turns.
+  Target(const Config& config, const float* weights, Dtype dtype, std::shared_ptr<Pool> pool, int most_rows,
+         Dtype cache_dtype = Dtype::fp32)
       : config_(config),
-        pool_(threads, cuda),
+        pool_(std::move(pool)),
         most_rows_(std::max(most_rows, config.block_size)),
-        plain_(parameter_count(config), cuda),
-        pass_(most_rows_, 1, cuda),
-        kept_(cuda ? 0 : most_rows_) {
+        plain_(parameter_count(config), pool_->cuda()),
+        pass_(most_rows_, 1, pool_->cuda()),
+        kept_(pool_->cuda() ? 0 : most_rows_) {
+    const bool cuda = pool_->cuda();
     plain_.upload(weights, plain_.size());
     if (dtype == Dtype::fp32) weights_ = Weights<float, float>(config, plain_.data(), false, cuda);
     else weights_ = Weights<float, bf16>(config, plain_.data(), false, cuda);
-    std::visit([&](auto& w) { pool_.run([&](const Team& team) { w.pack(team); }); }, weights_);
+    std::visit([&](auto& w) { pool_->run([&](const Team& team) { w.pack(team); }); }, weights_);
     const int slots = pad64(config.block_size + most_rows_);
     if (cache_dtype == Dtype::fp32)
-      activations_ = Activations<float, float>(config, most_rows_, slots, false, pool_.size(), cuda);
-    else activations_ = Activations<float, bf16>(config, most_rows_, slots, false, pool_.size(), cuda);
+      activations_ = Activations<float, float>(config, most_rows_, slots, false, pool_->size(), cuda);
+    else activations_ = Activations<float, bf16>(config, most_rows_, slots, false, pool_->size(), cuda);
     std::visit([&](auto& a) { device_logits_ = &a.logits, norm_ = a.norm_f.data(), C_ = a.C, V_ = a.V; }, activations_);
 #ifdef WITH_CUDA
     if (cuda) iterations_.reset(new Iterations(most_rows_, config.vocab_size, device_logits_->data(), V_));
@@ -684,8 +689,11 @@ class Target {
   int block_size() const { return config_.block_size; }
   int vocab_size() const { return config_.vocab_size; }
   int past() const { return past_; }
-  int threads() const { return pool_.size(); }
-  bool cuda() const { return pool_.cuda(); }
+  int layers() const { return config_.n_layer; }
+  int most_rows() const { return most_rows_; }  // of one forward
+  const std::shared_ptr<Pool>& pool() const { return pool_; }
+  int threads() const { return pool_->size(); }
+  bool cuda() const { return pool_->cuda(); }
   size_t weight_bytes() const {
     return std::visit([](const auto& w) { return w.bytes(); }, weights_);
   }
@@ -708,11 +716,12 @@ class Target {
     past_ = n;
   }
   // The rows of one tree in preorder, row i at position past() + depth[i]; their logits are kept for logits().
-  void forward(const int* token, const int* depth, const int* end, int n) {
+  // layers: how many of the first ones are run before the final norm and the head; 0: all.
+  void forward(const int* token, const int* depth, const int* end, int n, int layers = 0) {
     rows_.clear();
     rows_.add_tree(token, depth, end, n, 0, past_);
     pass_.upload(rows_);
-    run(pass_, true);
+    run(pass_, true, layers);
     if (!cuda()) return;
     logits_.resize(std::max(logits_.size(), size_t(n) * V_));
     device_logits_->download(logits_.data(), size_t(n) * V_);
@@ -744,18 +753,22 @@ class Target {
   }
   int recordings() const { return iterations_->recordings(); }  // CUDA graphs made so far
 #endif
-  void rewind(int past) { past_ = past; }  // forgets what is cached behind so many positions
+  // So many positions are cached from now on. What lies behind stays as it is until a forward writes over it: a larger
+  // `past` takes it back.
+  void rewind(int past) { past_ = past; }
   // For tests: the keys, or the values, of one cached position: all layers and heads in turn.
   std::vector<float> cached(int position, bool values) const {
     return std::visit([&](const auto& a) { return cached(a, position, values); }, activations_);
   }
 
  private:
-  void run(const DevicePass& pass, bool with_logits) {
+  void run(const DevicePass& pass, bool with_logits, int layers = 0) {
+    Config config = config_;
+    if (layers > 0) config.n_layer = layers;
     std::visit(
         [&](auto& w, auto& a) {
-          pool_.run([&](const Team& team) { nanospec::forward(team, config_, w, pass, a, with_logits); },
-                    pass.forest.rows <= rows_alone_);
+          pool_->run([&](const Team& team) { nanospec::forward(team, config, w, pass, a, with_logits); },
+                     pass.forest.rows <= rows_alone_);
         },
         weights_, activations_);
   }
@@ -768,7 +781,7 @@ class Target {
     const KeepRows<S> op{
         a.k.data(), a.v.data(), a.k_layer,   a.v_layer, config_.n_kv_head, a.slots, config_.n_embd / config_.n_head,
         past_,      n,          kept_.data()};
-    pool_.run([&](const Team& team) { launch(team, config_.n_layer * config_.n_kv_head, op); }, n <= rows_alone_);
+    pool_->run([&](const Team& team) { launch(team, config_.n_layer * config_.n_kv_head, op); }, n <= rows_alone_);
   }
 #ifdef WITH_CUDA
   template <class S>
@@ -823,7 +836,7 @@ class Target {
           forward(token.data(), depth.data(), end.data(), rows);
           const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
           fastest[alone] = std::min(fastest[alone], taken.count()), spent += taken.count();
-          if (pool_.size() == 1) return;
+          if (pool_->size() == 1) return;
           if (alone && round > 0 && fastest[1] > 2 * fastest[0]) break;  // it is settled
         }
       }
@@ -833,7 +846,7 @@ class Target {
   }
 
   const Config config_;
-  Pool pool_;
+  const std::shared_ptr<Pool> pool_;
   const int most_rows_;
   int rows_alone_ = 0;  // passes of up to so many rows run on one thread
   Array<float> plain_;

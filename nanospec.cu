@@ -8,6 +8,7 @@
 
 #include "commands/commands.h"
 #include "commands/gpu.h"
+#include "draft_model.h"
 #include "model.h"
 #ifdef WITH_CUDA
 #include "cuda/measure.cuh"
@@ -37,6 +38,14 @@ struct Engine::Parts {
                dtype_of(s.cache_dtype)) {
     loaded.weights = {};  // the target has its own
   }
+
+  std::unique_ptr<Drafter> make_drafter(const std::string& name) {
+    return load_drafter(name, settings.model, target.vocab_size(), [&](const DrafterName& part) {
+      if (part.kind == DrafterName::kSelf) return first_layers(target, part.layers, settings.model);
+      return load_small_model(part.dir, loaded.tokenizer, dtype_of(settings.dtype), dtype_of(settings.cache_dtype),
+                              target);
+    });
+  }
 };
 
 Engine::Engine(const Settings& settings) : parts_(new Parts(settings, load_model(settings.model))) {}
@@ -54,8 +63,7 @@ double Engine::weight_bytes() const { return double(parts_->target.weight_bytes(
 Generated Engine::generate(const Method& method, const Sampling& sampling, const std::vector<int>& prompt,
                            int max_new_tokens, const std::function<bool(int)>& on_token) {
   Parts& p = *parts_;
-  if (!p.drafters.count(method.drafter))
-    p.drafters[method.drafter] = load_drafter(method.drafter, p.settings.model, p.target.vocab_size());
+  if (!p.drafters.count(method.drafter)) p.drafters[method.drafter] = p.make_drafter(method.drafter);
   Drafter* drafter = p.drafters[method.drafter].get();  // null: plain decoding
 
   Decoding decoding;

@@ -2,6 +2,7 @@
 // whole iterations against the host's loop on the same device; then the promise: the text of plain decoding.
 #include "cuda_test.h"  // first: it brings the emulator
 
+#include "../draft_model.h"
 #include "../model.h"
 #include "error_of.h"
 #include "mock.h"
@@ -523,6 +524,32 @@ TEST_CASE(ON "every drafter, shape and setting prints the text of plain decoding
     }
   }
   CHECK(tokens / forwards > 1.2);  // or little would be tried
+}
+
+TEST_CASE(ON "drafters that run a model leave the text as it is, and draft as beside the host's loop") {
+  Target target(tiny(2), tiny_weights(2).data(), Dtype::fp32, true, 1, kRows);
+  ByHost by_host{target};
+  SmallModel copy(std::make_unique<Target>(tiny(2), tiny_weights(2).data(), Dtype::fp32, target.pool(), kRows));
+  FirstLayers self(target, 1);
+  for (float temperature : {0.0f, 1.0f})
+    for (Drafter* drafter : {static_cast<Drafter*>(&copy), static_cast<Drafter*>(&self)})
+      for (const char* shape : {"chain:3", "tree:2x2", "auto"}) {
+        CAPTURE(temperature);
+        CAPTURE(shape);
+        Decoding decoding;
+        decoding.sampling = sampling_of(temperature);
+        decoding.max_new_tokens = 18;  // past two slides of the window
+        const Ints plain = continued(target, nullptr, decoding, prompt_of(13));
+        decoding.shape = parse_shape(shape, kRows - 1);
+        Stats on_device, on_host;
+        decoding.cost = fixed_cost();
+        CHECK(continued(target, drafter, decoding, prompt_of(13), &on_device) == plain);
+        decoding.cost = fixed_cost();
+        CHECK(continued(by_host, drafter, decoding, prompt_of(13), &on_host) == plain);
+        CHECK(on_device.drafted_nodes == on_host.drafted_nodes);
+        CHECK(on_device.accept_histogram == on_host.accept_histogram);
+        if (drafter == &copy) CHECK(on_device.target_forwards <= 11);  // all is accepted, windows are short
+      }
 }
 
 TEST_CASE(ON "a text may end anywhere") {

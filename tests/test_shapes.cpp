@@ -587,7 +587,9 @@ TEST_CASE("the entropy family: children by entropy, depth and budget") {
     Growth growth;
     growth.start(0);
     Limits limits = {deepest};
-    limits.entropy = [&](int node) { return size_t(node) < H.size() ? H[size_t(node)] : H.back(); };
+    limits.entropy = [&](const int* nodes, int n, float* out) {
+      for (int k = 0; k < n; k++) out[k] = H[std::min(size_t(nodes[k]), H.size() - 1)];
+    };
     grow(parse_shape(text, budget), limits, growth, [&](const int*, int n, int width, Candidate* out, int* count) {
       for (int k = 0; k < n; k++) {
         count[k] = width;

@@ -1,0 +1,238 @@
+// draft_model.h: drafters that run a model: a smaller GPT, or the first layers of the target itself.
+//
+// In order: what both do: a pass of drafting, many small forwards over one cache; `gpt:DIR`; `self:K`; making them. It
+// is the one room of drafters that sees the model, so drafters.h does not include it: nanospec.cu hands it in.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "decode.h"
+#include "drafters.h"
+#include "model.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// A pass of drafting
+
+// Runs a model over the nodes of the growing tree that are about to be expanded, and keeps the logits of all of them
+// until the pass ends. The model's cache holds, one behind the other:
+//   the text up to the root         base_ positions, the root not counted
+//   the trunk                       a path of nodes, from the root on
+//   the last forward's other rows   until the next one is written over them
+// A forward continues the trunk: one that stays on a chain costs one row a node. Nodes on another branch shorten the
+// trunk, and what is missing of their path runs again, with them.
+class ModelDrafter : public Drafter {
+ public:
+  // layers: how many of the model's run; 0: all.
+  ModelDrafter(Target& model, int layers) : model_(model), layers_(layers) { vocab = model.vocab_size(); }
+
+  // Null where no forward has been: beyond the model's own window.
+  const float* logits(const Growth& growth, int node) override {
+    const int id = find(growth, node);
+    return id < 0 ? nullptr : logits_.data() + size_t(id) * vocab;
+  }
+
+  // One forward for all of these nodes, and for those above them that no forward has seen.
+  void prepare(const Growth& growth, const int* nodes, int n) override {
+    if (n > 1 && growth.size() > model_.most_rows()) {  // there may not be room for all at once
+      prepare(growth, nodes, n / 2);
+      return prepare(growth, nodes + n / 2, n - n / 2);
+    }
+    const bool fresh = seen_.size() == 0;
+    if (fresh) run_root(growth.token[0]);
+    const int before = seen_.size();
+    for (int k = 0; k < n; k++)
+      if (base_ + growth.depth[nodes[k]] < model_.block_size()) enter(growth, nodes[k]);
+    if (seen_.size() > before) run_nodes(before);
+    else if (!fresh) return;  // all are known: who looks back at a pass must not touch the cache
+    model_.rewind(base_);     // as it was; nothing has been written over, so the trunk can be taken up again
+  }
+
+ protected:
+  // Calls run_text for the root, and for what the cache misses of the text before it.
+  virtual void run_root(int root) = 0;
+
+  // n tokens of the text that follow those cached; the last one is the root.
+  void run_text(const int* tokens, int n) {
+    std::vector<int> depth, end(size_t(n), n);
+    for (int i = 0; i < n; i++) depth.push_back(i);
+    model_.forward(tokens, depth.data(), end.data(), n, layers_);
+    base_ += n - 1;
+    seen_.start(tokens[n - 1]), trunk_ = {0}, row_of_.clear();
+    store(0, n - 1);
+  }
+
+  // Of the nodes that the target accepted, those at hand join the cached text. Ends the pass.
+  void keep_accepted(const Commit& commit) {
+    std::vector<int> path;
+    for (int id = seen_.size() > 0 ? 0 : -1, i = 0; id >= 0 && i < commit.n; i++) {
+      path.push_back(id);
+      id = child(id, commit.tokens[i]);
+    }
+    follow(path);
+    base_ = model_.past();
+    forget();
+  }
+  void forget() { seen_.shrink(0), trunk_.clear(), row_of_.clear(); }
+
+  Target& model_;
+  int base_ = 0;
+
+ private:
+  // Nodes go by their tokens: the same path of another growth, or of this one pruned and grown again, is the same node.
+  int find(const Growth& growth, int node) const {
+    if (node == 0) return seen_.size() > 0 ? 0 : -1;
+    const int above = find(growth, growth.parent[node]);
+    return above < 0 ? -1 : child(above, growth.token[node]);
+  }
+  int child(int above, int token) const {
+    for (int id = above + 1; id < seen_.size(); id++)
+      if (seen_.parent[id] == above && seen_.token[id] == token) return id;
+    return -1;
+  }
+  int enter(const Growth& growth, int node) {
+    const int id = find(growth, node);
+    return id >= 0 ? id : seen_.add(enter(growth, growth.parent[node]), {growth.token[node], 1});
+  }
+
+  // Makes the trunk as much of `path` as is cached: what the two share, then what the last forward has of it.
+  void follow(const std::vector<int>& path) {
+    size_t n = 0;
+    while (n < trunk_.size() && n < path.size() && trunk_[n] == path[n]) n++;
+    model_.rewind(base_ + int(n));
+    std::vector<int> rows;
+    for (size_t i = n; n == trunk_.size() && i < path.size(); i++) {
+      const auto row = row_of_.find(path[i]);
+      if (row == row_of_.end()) break;
+      rows.push_back(row->second);
+    }
+    if (!rows.empty()) model_.keep(rows.data(), int(rows.size()));
+    trunk_.assign(path.begin(), path.begin() + long(n + rows.size()));
+    row_of_.clear();  // the gather may have moved others over them
+  }
+
+  // A forward of the nodes from `first` on, which are new, and of those above them that are not on the trunk.
+  void run_nodes(int first) {
+    const int n = seen_.size();
+    std::vector<int> under(size_t(n), 0), path;  // how many new nodes stand under a node; what is above them all
+    for (int id = first; id < n; id++)
+      for (int above = seen_.parent[id]; above >= 0; above = seen_.parent[above]) under[above]++;
+    for (int id = 0; id < n; id++)
+      if (under[id] == n - first) path.push_back(id);
+    follow(path);
+
+    Growth growth;  // under the trunk's end, whose own row is left out
+    growth.start(seen_.token[trunk_.back()]);
+    std::vector<int> place(size_t(n), 0), ids = {trunk_.back()};
+    for (int id = 0; id < n; id++) {
+      const bool on_trunk = std::find(trunk_.begin(), trunk_.end(), id) != trunk_.end();
+      if (on_trunk || (id < first && under[id] == 0)) continue;
+      place[id] = growth.add(place[seen_.parent[id]], {seen_.token[id], 1}), ids.push_back(id);
+    }
+    flatten(growth, tree_);
+    const int rows = tree_.size() - 1;
+    for (int row = 1; row <= rows; row++) tree_.depth[row]--, tree_.end[row]--;
+    model_.forward(tree_.token.data() + 1, tree_.depth.data() + 1, tree_.end.data() + 1, rows, layers_);
+    for (int row = 0; row < rows; row++) {
+      const int id = ids[tree_.origin[row + 1]];
+      row_of_[id] = row;
+      if (id >= first) store(id, row);
+    }
+  }
+  void store(int id, int row) {
+    logits_.resize(std::max(logits_.size(), size_t(seen_.size()) * vocab));
+    std::copy_n(model_.logits(row), vocab, logits_.begin() + long(id) * vocab);
+  }
+
+  const int layers_;
+  Growth seen_;                // the nodes that a forward has seen in this pass; an id is a place here
+  std::vector<float> logits_;  // (ids, V)
+  std::vector<int> trunk_;     // ids, the root first
+  std::map<int, int> row_of_;  // by id: the last forward's rows, which stand behind the trunk
+  Tree tree_;                  // scratch
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// A smaller GPT
+
+// `gpt:DIR`. Its cache follows the text as the target's does: the accepted rows stay, what was committed beside them
+// runs before the next root. The window is its own, moved by the same rule, when it next drafts.
+class SmallModel : public ModelDrafter {
+ public:
+  explicit SmallModel(std::unique_ptr<Target> model) : ModelDrafter(*model, 0), own_(std::move(model)) {}
+
+  void begin(const int* text, int n) override {
+    text_.assign(text, text + n);
+    forget(), open();
+  }
+  void committed(const Commit& commit) override {
+    keep_accepted(commit);
+    text_.insert(text_.end(), commit.tokens, commit.tokens + commit.n);
+  }
+
+ private:
+  void run_root(int) override {
+    if (window_start(int(text_.size()), model_.block_size()) != start_) open();
+    run_text(text_.data() + start_ + base_, int(text_.size()) - start_ - base_);
+  }
+  void open() {
+    open_window(model_, text_);
+    start_ = window_start(int(text_.size()), model_.block_size()), base_ = model_.past();
+  }
+
+  std::unique_ptr<Target> own_;
+  std::vector<int> text_;  // the root at its end
+  int start_ = 0;          // of the window that is cached
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// The target's first layers
+
+// `self:K` (as Draft & Verify, Zhang et al. 2023, and LayerSkip, Elhoushi et al. 2024): the first K layers, then the
+// final norm and the head. What these layers cached of the text is there already. What drafting writes lies behind it,
+// where verification writes the same bits again, so it drafts while the target is at rest: only in prepare().
+class FirstLayers : public ModelDrafter {
+ public:
+  using ModelDrafter::ModelDrafter;
+  void begin(const int*, int) override { forget(); }
+  void committed(const Commit&) override { forget(); }
+
+ private:
+  void run_root(int root) override {
+    base_ = model_.past();
+    run_text(&root, 1);
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Making them
+
+// It runs on the target's threads, since the two take turns: a second team on the same cores would only be in the way.
+// Raises runtime_error for a model that cannot be read, or is of other tokens than the target's.
+inline std::unique_ptr<Drafter> load_small_model(const std::string& dir, const Tokenizer& tokenizer, Dtype dtype,
+                                                 Dtype cache_dtype, const Target& target) {
+  Loaded loaded = load_model(dir);
+  if (loaded.tokenizer.symbols != tokenizer.symbols)
+    refuse("drafter gpt:" + printable(dir) + " has other tokens than the target", dir + "/tokenizer.json",
+           "draft with a model that was trained on the same text");
+  return std::make_unique<SmallModel>(std::make_unique<Target>(loaded.config, loaded.weights.data(), dtype,
+                                                               target.pool(), target.most_rows(), cache_dtype));
+}
+
+// All layers would draft what the target says, at the price of asking it. dir: the target's, for the message. Raises
+// runtime_error where it has not more than so many layers.
+inline std::unique_ptr<Drafter> first_layers(Target& target, int layers, const std::string& dir) {
+  if (layers >= target.layers())
+    refuse("drafter self:" + std::to_string(layers) + " wants " + std::to_string(layers) +
+               " of the first layers, the model has " + std::to_string(target.layers()) + " in all",
+           dir + "/config.json",
+           target.layers() == 1 ? "choose another drafter"
+                                : "choose self:" + std::to_string(target.layers() - 1) + " or less");
+  return std::make_unique<FirstLayers>(target, layers);
+}
+
+}  // namespace nanospec
