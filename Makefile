@@ -76,6 +76,11 @@ $(BUILD)/%.o: %.cpp $(BUILD)/flags
 	$(CXX) $(CXXFLAGS) -MMD -c $< -o $@
 $(BUILD)/%.o: %.cu $(BUILD)/flags
 	$(CXX) $(CXXFLAGS) -MMD -c -x c++ $< -o $@
+# The page of `nanospec show`, as a string of C++.
+$(BUILD)/commands/page.inc: commands/page.html
+	{ printf 'R"page('; cat $<; printf ')page"\n'; } >$@
+$(BUILD)/commands/show.o: $(BUILD)/commands/page.inc
+$(BUILD)/commands/show.o: CXXFLAGS += -I$(BUILD)/commands
 # What ptxas says of each kernel goes into a file of its own, for tests/test_budgets.cpp; the rest is shown.
 $(BUILD)/%.cuda.o: %.cu $(BUILD)/flags
 	$(NVCC) $(NVCCFLAGS) -MMD -c $< -o $@ >$(@:.cuda.o=.ptxas) 2>&1; status=$$?; \

@@ -1,7 +1,8 @@
 // tests/main.cpp: runs all tests and ends with one line that counts them.
 //
 // A test of the CUDA kernels is one text for two machines (tests/cuda_*.cu): "emulated: " runs everywhere, its twin
-// "GPU: " is counted as skipped where there is no device. So are those that begin with "ptxas: " without nvcc.
+// "GPU: " is counted as skipped where there is no device. So are those that begin with "ptxas: " without nvcc, or
+// "page: " without Chromium.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
@@ -65,6 +66,15 @@ int main(int argc, char** argv) {
   if (!std::getenv("NANOSPEC_PTXAS")) {
     context.addFilter("test-case-exclude", "ptxas: *");
     printf("no nvcc: the kernels' budgets of registers are not checked\n");
+  }
+#ifdef __SANITIZE_ADDRESS__
+  const bool browser = false;
+#else
+  const bool browser = std::system("command -v chromium >/dev/null 2>&1") == 0;
+#endif
+  if (!browser) {
+    context.addFilter("test-case-exclude", "page: *");
+    printf("no chromium, or sanitizers: the page of `nanospec show` is not tried\n");
   }
   const int status = context.run();
   printf("%u passed, %u failed, %u skipped\n", passed, failed, skipped);

@@ -1,0 +1,208 @@
+// commands/show.cpp: one generation as a page that is stepped through: every tree, what the target chose, what was
+// kept, and a race against plain decoding. The page itself is commands/page.html; here it gets its data.
+#include <chrono>
+
+#include "commands.h"
+
+namespace nanospec {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// commands/page.html, which the Makefile has made a string of.
+constexpr const char* kPage =
+#include "page.inc"
+    ;
+constexpr const char* kPlaceOfData = "/*DATA*/";
+
+struct Show {
+  Options options;
+  Method method;
+  std::string html_file;
+};
+
+Command describe(Show& s) {
+  s.options.max_new_tokens = 200;
+  Command command;
+  command.name = "nanospec show";
+  command.what =
+      "Writes one self-contained page that steps through a generation: the tree of each pass, what the target\n"
+      "chose, the flat rows and their mask, what was kept; and a race against plain decoding.";
+  command.examples =
+      "nanospec show --model runs/small --prompt \"ROMEO:\" --html show.html\n"
+      "nanospec show --model runs/small --prompt \"ROMEO:\" --drafter ngram:4 --shape tree:3x2 --html show.html\n"
+      "nanospec show --model runs/small --prompt \"ROMEO:\" --drafter suffix+ngram:4 --html show.html\n";
+  const auto append = [&](std::vector<Flag> flags) {
+    command.flags.insert(command.flags.end(), flags.begin(), flags.end());
+  };
+  append(text_flags(s.options));
+  append(sampling_flags(s.options));
+  append(speculation_flags(s.options, s.method));
+  append(machine_flags(s.options));
+  append({heading("Output"),
+          {"--html", "FILE", &s.html_file, "the page to write; open it in a browser", required()},
+          {"--quiet", "", &s.options.quiet, "say nothing"}});
+  return command;
+}
+
+// Generates, and notes when each token came, in seconds since the prompt's prefill.
+struct Timed {
+  Generated generated;
+  std::vector<double> times;
+};
+Timed timed(Engine& engine, const Show& s, const Method& method, const std::vector<int>& prompt, int wanted,
+            const Observation& observation = {}) {
+  Timed run;
+  run.times.reserve(size_t(wanted));
+  const auto start = std::chrono::steady_clock::now();
+  const auto since_start = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  run.generated = engine.generate(
+      method, s.options.sampling, prompt, wanted,
+      [&](int) {
+        run.times.push_back(since_start());
+        return !interrupted();
+      },
+      observation);
+  for (double& time : run.times) time -= run.generated.stats.prefill_seconds;
+  return run;
+}
+
+// The drafter's own chance of a node's token after its parent, at the sampling's temperature (at 0 as at 1).
+Json chance_of(const PassReport& pass, int node, Sampling sampling, std::vector<float>& q) {
+  const int above = pass.tree.origin[pass.tree.parent[node]], vocab = pass.drafter->vocab;
+  const float* const logits = pass.drafter->logits(pass.growth, above);
+  if (!logits) return nullptr;
+  if (sampling.temperature == 0) sampling.temperature = 1;
+  q.resize(size_t(vocab));
+  distribution(logits, vocab, sampling, q.data());
+  return q[size_t(pass.tree.token[node])];
+}
+
+// Why the path went no further.
+std::string stop_text(const PassReport& pass, const Engine& engine) {
+  const int last = pass.verdict.rows.back();
+  if (!pass.drafted) return "nothing was drafted, since it has not paid of late";
+  if (pass.emitted < int(pass.verdict.tokens.size())) return "the text was long enough";
+  if (pass.tree.first_child(last) >= 0)
+    return "the target chose '" + engine.decode(pass.verdict.tokens.back()) + "', which no child carried";
+  if (pass.tree.depth[last] >= pass.deepest) return "no node may stand deeper: the window or the text ends there";
+  if (pass.tree.size() == 1) return "no guess was thought worth a node";
+  return "the tree ended there: every guess on the path was right";
+}
+
+Json pass_json(const PassReport& pass, const Engine& engine, const Sampling& sampling) {
+  const Tree& tree = pass.tree;
+  std::vector<Json> picks(size_t(tree.size()), nullptr);
+  for (int row = 0; row < tree.size() && pass.pick; row++) picks[size_t(row)] = engine.decode(pass.pick(row));
+  for (size_t i = 0; i < pass.verdict.rows.size(); i++)
+    picks[size_t(pass.verdict.rows[i])] = engine.decode(pass.verdict.tokens[i]);
+
+  Json nodes = Json::array(), emitted = Json::array();
+  std::vector<float> q;
+  for (int row = 0; row < tree.size(); row++) {
+    const size_t origin = size_t(tree.origin[row]);
+    Json node = {{"token", engine.decode(tree.token[row])},
+                 {"parent", tree.parent[row]},
+                 {"depth", tree.depth[row]},
+                 {"end", tree.end[row]}};
+    if (row > 0) {
+      node["q"] = chance_of(pass, row, sampling, q);
+      node["confidence"] = pass.growth.chance[origin];
+      node["reach"] = pass.growth.reach[origin];
+      node["author"] = pass.drafter->author(tree.origin[tree.parent[row]], tree.token[row]);
+    }
+    node["pick"] = picks[size_t(row)];
+    nodes.push_back(std::move(node));
+  }
+  for (int i = 0; i < pass.emitted; i++) emitted.push_back(engine.decode(pass.verdict.tokens[size_t(i)]));
+  const int n = int(pass.index), block = engine.config().block_size;
+  return {
+      {"index", n},
+      {"past", pass.past},
+      {"slide", window_start(n + pass.emitted, block) != window_start(n, block)},
+      {"nodes", std::move(nodes)},
+      {"rows", pass.verdict.rows},
+      {"emitted", std::move(emitted)},
+      {"seconds", {{"draft", pass.draft_seconds}, {"forward", pass.forward_seconds}, {"verify", pass.verify_seconds}}},
+      {"stop", stop_text(pass, engine)}};
+}
+
+// JSON that may stand inside <script>: no '<' is left, so nothing can end it.
+std::string script_json(const Json& json) {
+  const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string safe;
+  for (char c : text) {
+    if (c == '<') safe += "\\u003c";
+    else safe += c;
+  }
+  return safe;
+}
+
+}  // namespace
+
+int show_command(int argc, char** argv) {
+  Show s;
+  const Command command = describe(s);
+  const Given given = parse_flags(command, argc, argv);
+  if (given.help) return 0;
+  check_options(s.options);
+  check_method(s.method, s.options.settings.budget);
+  check_one_given(given, {"--prompt", "--prompt_file"}, command.name);
+  check_writable(s.html_file);
+  check_shape_file(s.method, s.options);
+
+  const std::string prompt = read_prompt(s.options, given);
+  const Sampling& sampling = s.options.sampling;
+  s.options.settings.rows = most_nodes(s.method, s.options.settings.budget) + 1;
+  Engine engine(s.options.settings);
+  const std::vector<int> tokens = engine.encode(prompt, "the prompt");
+  const int wanted = s.options.max_new_tokens;
+  const Method plain_method = {"none", "auto", "match"};
+
+  // Everything runs once unseen, which brings it near and measures what `auto` goes by; then each side is timed; then
+  // the trees are looked at, which takes its time and so must not be timed.
+  watch_interrupts();
+  timed(engine, s, plain_method, tokens, wanted), timed(engine, s, s.method, tokens, wanted);
+  const Timed plain = timed(engine, s, plain_method, tokens, wanted);
+  const Timed fast = timed(engine, s, s.method, tokens, wanted);
+  Json passes = Json::array();
+  Observation observation;
+  observation.on_pass = [&](const PassReport& pass) { passes.push_back(pass_json(pass, engine, sampling)); };
+  const Timed watched = timed(engine, s, s.method, tokens, wanted, observation);
+  if (interrupted())
+    throw std::runtime_error("stopped: show: the generation was not complete, so no page was written: start it again");
+
+  Json text = Json::array();
+  for (int token : watched.generated.tokens) text.push_back(engine.decode(token));
+  const auto side = [&](const Timed& run) {  // its own tokens too: rules other than match may write another text
+    Json its_tokens = Json::array();
+    for (int token : run.generated.tokens) its_tokens.push_back(engine.decode(token));
+    return Json{{"seconds", run.generated.stats.seconds}, {"times", run.times}, {"tokens", its_tokens}};
+  };
+  Json data = {{"model", s.options.settings.model},
+               {"method", method_json(s.method)},
+               {"device", engine.device()},
+               {"sampling",
+                {{"temperature", as_typed(sampling.temperature)},
+                 {"top_k", sampling.top_k},
+                 {"top_p", as_typed(sampling.top_p)},
+                 {"seed", sampling.seed}}},
+               {"block_size", engine.config().block_size},
+               {"prompt", prompt},
+               {"plain", side(plain)},
+               {"speculative", side(fast)},
+               {"tokens", std::move(text)},
+               {"passes", std::move(passes)}};
+  std::string page = kPage;
+  const size_t place = page.find(kPlaceOfData);
+  page.replace(place, std::string(kPlaceOfData).size(), script_json(data));
+  write_file(s.html_file, page);
+  if (!s.options.quiet)
+    print_out("wrote " + s.html_file + ": " + count(double(data["passes"].size()), "target forward") + " of " +
+              method_text(s.method) + ", " + count(double(fast.times.size()), "token") + "; open it in a browser\n");
+  return 0;
+}
+
+}  // namespace nanospec
