@@ -6,6 +6,7 @@
 #include <map>
 #include <stdexcept>
 
+#include "commands/calibration.h"
 #include "commands/commands.h"
 #include "commands/gpu.h"
 #include "draft_model.h"
@@ -30,6 +31,7 @@ struct Engine::Parts {
   std::map<std::string, std::unique_ptr<Drafter>> drafters;  // by name
   std::shared_ptr<Cost> cost;                                // of a forward, for `auto`; measured when first needed
   std::map<std::string, std::shared_ptr<Experience>> experiences;  // by drafter, rule and sampling
+  std::map<std::string, Shape> shapes;                             // that files were read for, by all they depend on
 
   Parts(const Settings& s, Loaded l)
       : settings(s),
@@ -46,6 +48,22 @@ struct Engine::Parts {
                               target);
     });
   }
+
+  // The method's shape, with its template; and the cost of a forward is measured where the shape goes by it.
+  Shape shape_of(const Method& method, float temperature) {
+    const int budget = method.budget > 0 ? method.budget : settings.budget;
+    Shape shape = parse_shape(method.shape, budget);
+    if ((shape.kind == Shape::kAuto || shape.kind == Shape::kSequoia) && (!cost || cost->most() < budget))
+      cost = std::make_shared<Cost>(measure_cost(target, std::max(budget, settings.budget)));
+    if (!from_file(shape)) return shape;
+    const std::string key =
+        method.drafter + " " + method.shape + " " + std::to_string(budget) + " " + std::to_string(temperature);
+    if (!shapes.count(key)) {
+      prepare_shape(shape, method.drafter, settings.model, temperature, cost.get());
+      shapes[key] = shape;
+    }
+    return shapes[key];
+  }
 };
 
 Engine::Engine(const Settings& settings) : parts_(new Parts(settings, load_model(settings.model))) {}
@@ -61,21 +79,23 @@ int Engine::threads() const { return parts_->target.threads(); }
 double Engine::weight_bytes() const { return double(parts_->target.weight_bytes()); }
 
 Generated Engine::generate(const Method& method, const Sampling& sampling, const std::vector<int>& prompt,
-                           int max_new_tokens, const std::function<bool(int)>& on_token) {
+                           int max_new_tokens, const std::function<bool(int)>& on_token,
+                           const Observation& observation) {
   Parts& p = *parts_;
   if (!p.drafters.count(method.drafter)) p.drafters[method.drafter] = p.make_drafter(method.drafter);
   Drafter* drafter = p.drafters[method.drafter].get();  // null: plain decoding
 
   Decoding decoding;
-  const int budget = method.budget > 0 ? method.budget : p.settings.budget;
-  decoding.shape = parse_shape(method.shape, budget);
+  if (drafter) decoding.shape = p.shape_of(method, sampling.temperature);
   decoding.rule = parse_rule(method.verify);
   decoding.sampling = sampling;
   decoding.max_new_tokens = max_new_tokens;
-  if (drafter && decoding.shape.kind == Shape::kAuto && (!p.cost || p.cost->most() < budget))
-    p.cost = std::make_shared<Cost>(measure_cost(p.target, std::max(budget, p.settings.budget)));
+  decoding.on_pass = observation.on_pass;
   decoding.cost = p.cost;
-  if (drafter) {
+  std::unique_ptr<Drafter> other;
+  if (drafter && observation.stand_in) {
+    other = observation.stand_in(*drafter), drafter = other.get();
+  } else if (drafter) {
     std::shared_ptr<Experience>& experience =
         p.experiences[method.drafter + " " + method.verify + " " + std::to_string(sampling.temperature) + " " +
                       std::to_string(sampling.top_k) + " " + std::to_string(sampling.top_p)];
@@ -163,6 +183,9 @@ struct CommandLine {
 constexpr CommandLine kCommands[] = {
     {"generate", generate_command, "continue a prompt: plain, or speculating"},
     {"compare", compare_command, "decode by several methods and say what each gains"},
+    {"calibrate", calibrate_command, "measure how often a drafter's guesses are right, for some shapes"},
+    {"diagnose", diagnose_command, "say why drafts are accepted or not, and where the time goes"},
+    {"show", show_command, "write a page that steps through a generation, and a race"},
     {"bench", bench_command, "measure this machine, and what nanospec makes of it"},
     {"exact", exact_command, "prove the verification rules, by enumeration and by sampling"},
 };

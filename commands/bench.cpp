@@ -146,19 +146,6 @@ double least_seconds(double bytes, double flops, double bandwidth, double peak) 
   return std::max(ratio(bytes, bandwidth), ratio(flops, peak));
 }
 
-std::vector<size_t> held_out_places(const std::string& text, int count, size_t length) {
-  const size_t cut = size_t(double(text.size()) * 0.9), last = text.size() > length ? text.size() - length : 0;
-  std::vector<size_t> places;
-  for (int i = 0; i < count; i++) {
-    size_t place = std::min(cut + (text.size() - cut) * size_t(i) / size_t(count), last);
-    const size_t line = text.find('\n', place);
-    if (line != std::string::npos && line + 1 <= last && line < place + 200) place = line + 1;
-    while (place < text.size() && (text[place] & 0xc0) == 0x80) place++;
-    places.push_back(place);
-  }
-  return places;
-}
-
 // ---------------------------------------------------------------------------------------------------------------
 // The command
 

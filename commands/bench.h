@@ -122,8 +122,4 @@ struct KernelShares {
 };
 KernelShares shares_of(const KernelTime& kernel, const GpuLimits& limits);
 
-// The places where held-out prompts begin: `count` of them, evenly over the last tenth of a text, each moved on to the
-// beginning of a line where one is near, and to that of a character always.
-std::vector<size_t> held_out_places(const std::string& text, int count, size_t length);
-
 }  // namespace nanospec

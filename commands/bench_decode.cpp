@@ -68,16 +68,6 @@ struct Part {
 // ---------------------------------------------------------------------------------------------------------------
 // What to run
 
-std::vector<std::string> held_out_prompts(const std::string& text, int count) {
-  std::vector<std::string> prompts;
-  for (size_t place : held_out_places(text, count, kPromptBytes)) {
-    size_t end = std::min(place + kPromptBytes, text.size());
-    while (end < text.size() && (text[end] & 0xc0) == 0x80) end++;  // to the end of a character
-    prompts.push_back(text.substr(place, end - place));
-  }
-  return prompts;
-}
-
 // The drafters that this model has; the others are named in `missing`, with the reason.
 std::vector<std::string> usable_drafters(Engine& engine, const std::vector<int>& prompt, std::string& missing) {
   std::vector<std::string> usable;
@@ -314,7 +304,7 @@ void bench_decode(Bench& bench) {
   trial.options = bench.options;
   trial.options.settings.budget = kLargest;
   trial.options.settings.rows = kLargest + 1;
-  trial.prompts = held_out_prompts(read_file(data), bench.quick ? 1 : kPrompts);
+  trial.prompts = held_out_prompts(data, bench.quick ? 1 : kPrompts, kPromptBytes);
   trial.repeats = bench.quick ? 1 : bench.repeats;
   Engine engine(trial.options.settings);
   const std::vector<int> prompt = engine.encode(trial.prompts[0], "a prompt from " + data);

@@ -11,6 +11,8 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "calibration.h"
+
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -23,6 +25,14 @@ std::vector<Flag> text_flags(Options& o) {
       {"--prompt", "TEXT", &o.prompt, "the text to continue"},
       {"--prompt_file", "FILE", &o.prompt_file, "a file that holds it, byte for byte"},
       {"--max_new_tokens", "N", &o.max_new_tokens, "tokens to add", from(0, 1e9)},
+  };
+}
+
+std::vector<Flag> prompts_flags(Options& o) {
+  return {
+      {"--prompts", "FILE", &o.prompts_file, "several: one {\"prompt\": \"...\"} a line"},
+      {"--data", "FILE", &o.data_file, "the training text: prompts from its last tenth, which\ntrain_gpt held out"},
+      {"--held_out", "N", &o.held_out, "how many prompts --data gives", from(1, 100000)},
   };
 }
 
@@ -67,6 +77,12 @@ void check_one_given(const Given& given, const std::vector<std::string>& names, 
   if (found > 1) throw std::invalid_argument("more than one prompt: " + command + ": give only one of " + list);
 }
 
+void check_prompts_given(const Given& given, const std::string& command) {
+  check_one_given(given, {"--prompt", "--prompt_file", "--prompts", "--data"}, command);
+  if (given.has("--held_out") && !given.has("--data"))
+    throw std::invalid_argument("--held_out says how many prompts --data gives: " + command + ": add --data FILE");
+}
+
 std::string read_prompt(const Options& options, const Given& given) {
   const bool file = given.has("--prompt_file");
   const std::string text = file ? read_file(options.prompt_file) : options.prompt;
@@ -74,6 +90,59 @@ std::string read_prompt(const Options& options, const Given& given) {
     throw std::runtime_error("the prompt is empty: " + (file ? printable(options.prompt_file, 300) : "--prompt") +
                              ": give at least one character to continue");
   return text;
+}
+
+std::vector<std::string> read_prompts(const Options& options, const Given& given) {
+  if (given.has("--prompts"))
+    return read_prompts_jsonl(read_file(options.prompts_file), printable(options.prompts_file, 300));
+  if (given.has("--data")) return held_out_prompts(options.data_file, options.held_out, kHeldOutBytes);
+  return {read_prompt(options, given)};
+}
+
+std::vector<size_t> held_out_places(const std::string& text, int n, size_t bytes) {
+  const size_t cut = size_t(double(text.size()) * 0.9), last = text.size() > bytes ? text.size() - bytes : 0;
+  std::vector<size_t> places;
+  for (int i = 0; i < n; i++) {
+    size_t place = std::min(cut + (text.size() - cut) * size_t(i) / size_t(n), last);
+    const size_t line = text.find('\n', place);
+    if (line != std::string::npos && line + 1 <= last && line < place + 200) place = line + 1;
+    while (place < text.size() && (text[place] & 0xc0) == 0x80) place++;
+    places.push_back(place);
+  }
+  return places;
+}
+
+std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t bytes) {
+  const std::string text = read_file(path);
+  if (text.empty()) refuse("the text is empty", printable(path, 300), "give the text that the model was trained on");
+  std::vector<std::string> prompts;
+  for (size_t place : held_out_places(text, n, bytes)) {
+    size_t end = std::min(place + bytes, text.size());
+    while (end < text.size() && (text[end] & 0xc0) == 0x80) end++;  // to the end of a character
+    prompts.push_back(text.substr(place, end - place));
+  }
+  return prompts;
+}
+
+namespace {
+std::string shortest(float x) {
+  char text[32];
+  snprintf(text, sizeof text, "%.6g", double(x));
+  return text;
+}
+}  // namespace
+
+std::string circumstances(const Options& o, const Engine& engine, size_t prompts) {
+  const Config& config = engine.config();
+  const Sampling& s = o.sampling;
+  std::string text = o.settings.model + ": " + count(config.n_layer, "layer") + ", " + count(config.n_head, "head") +
+                     ", " + count(config.n_embd, "channel") + ", block " + std::to_string(config.block_size) + "; " +
+                     engine.device() + ", " + numbers_text(o.settings) + ", " + count(engine.threads(), "thread") +
+                     "; " + count(double(prompts), "prompt") + ", " + count(o.max_new_tokens, "new token") +
+                     " each, temperature " + shortest(s.temperature);
+  if (s.top_k > 0) text += ", top_k " + std::to_string(s.top_k);
+  if (s.top_p < 1) text += ", top_p " + shortest(s.top_p);
+  return text + ", seed " + std::to_string(s.seed);
 }
 
 void check_writable(const std::string& path) {
@@ -95,6 +164,43 @@ int budget_of(const Method& method, int budget) { return method.budget > 0 ? met
 void check_method(const Method& method, int budget) {
   parse_drafter(method.drafter);
   check_rule(parse_rule(method.verify), parse_shape(method.shape, budget_of(method, budget)));
+}
+
+namespace {
+std::string drafters_help() {
+  std::vector<std::pair<std::string, std::string>> words;
+  for (const DrafterWord& known : kDrafters) words.push_back({known.form, known.what});
+  words.push_back({kUnionForm, kUnionWhat});
+  return listed("who guesses", words);
+}
+std::string shapes_help() {
+  std::vector<std::pair<std::string, std::string>> words;
+  for (const ShapeWord& known : kShapes) words.push_back({known.form, known.what});
+  return listed("which guesses are worth a node", words);
+}
+std::string rules_help() {
+  std::vector<std::pair<std::string, std::string>> words;
+  for (const RuleWord& known : kRules) words.push_back({known.word, known.what});
+  return listed("the rule that accepts; all but match are for study (nanospec exact)", words);
+}
+}  // namespace
+
+std::vector<Flag> speculation_flags(Options& o, Method& method) {
+  return {
+      heading("Speculation"),
+      {"--drafter", "WORD", &method.drafter, drafters_help()},
+      {"--shape", "SHAPE", &method.shape, shapes_help()},
+      {"--budget", "N", &o.settings.budget, "most nodes in a tree, its root not counted", from(0, kMaxBudget)},
+      {"--verify", "RULE", &method.verify, rules_help()},
+  };
+}
+
+void check_shape_file(const Method& method, const Options& options) {
+  const Shape shape = parse_shape(method.shape, budget_of(method, options.settings.budget));
+  if (method.drafter == "none") return;
+  if (shape.kind == Shape::kStatic) read_static(shape.file);
+  else if (from_file(shape))
+    find_calibration(shape.file, method.drafter, options.settings.model, options.sampling.temperature);
 }
 
 std::vector<Method> parse_methods(const std::string& text, int budget) {
@@ -227,13 +333,11 @@ nlohmann::ordered_json stats_json(const Engine& engine, const Stats& stats) {
           {"gigabytes_per_second", gigabytes_per_second(engine, stats)}};
 }
 
-namespace {
-double as_typed(float x) {  // 0.7f as 0.7, not as 0.699999988
+double as_typed(float x) {
   char text[32];
   snprintf(text, sizeof text, "%.7g", double(x));
   return strtod(text, nullptr);
 }
-}  // namespace
 
 nlohmann::ordered_json settings_json(const Options& o, const Engine& engine) {
   return {{"model", o.settings.model},

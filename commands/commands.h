@@ -15,6 +15,9 @@ namespace nanospec {
 // Each returns the exit status and throws as run_program() wants it.
 int generate_command(int argc, char** argv);
 int compare_command(int argc, char** argv);
+int calibrate_command(int argc, char** argv);
+int diagnose_command(int argc, char** argv);
+int show_command(int argc, char** argv);
 int bench_command(int argc, char** argv);
 int exact_command(int argc, char** argv);
 
@@ -24,7 +27,8 @@ int exact_command(int argc, char** argv);
 struct Options {
   Settings settings;
   Sampling sampling;
-  std::string prompt, prompt_file;
+  std::string prompt, prompt_file, prompts_file, data_file;  // one of these
+  int held_out = 8;                                          // prompts that are taken from data_file
   int max_new_tokens = 500;
   bool quiet = false;
 };
@@ -33,6 +37,7 @@ constexpr int kMaxBudget = 1 << 14;
 
 // Parts of a command's table of flags; the values go to `options`.
 std::vector<Flag> text_flags(Options& options);      // model, prompt, prompt_file, max_new_tokens
+std::vector<Flag> prompts_flags(Options& options);   // prompts, data, held_out: for commands that take several
 std::vector<Flag> sampling_flags(Options& options);  // temperature, top_k, top_p, seed
 std::vector<Flag> machine_flags(Options& options);   // device, dtype, cache_dtype, threads
 
@@ -42,8 +47,23 @@ void check_options(const Options& options);
 // Throws std::invalid_argument unless exactly one of these flags was given.
 void check_one_given(const Given& given, const std::vector<std::string>& names, const std::string& command);
 
+// Throws std::invalid_argument unless one source of prompts was given that text_flags and prompts_flags describe.
+void check_prompts_given(const Given& given, const std::string& command);
+
 // The text of --prompt, or of --prompt_file byte for byte. Throws std::runtime_error where it is empty or unreadable.
 std::string read_prompt(const Options& options, const Given& given);
+
+// The prompts of whichever source was given, one at least. Throws std::runtime_error as read_prompt.
+std::vector<std::string> read_prompts(const Options& options, const Given& given);
+
+// `n` prompts of `bytes` bytes (a character is not cut) out of a text that train_gpt held out: the places, evenly over
+// its last tenth, each moved on to the beginning of a line where one is near, and to that of a character always.
+std::vector<size_t> held_out_places(const std::string& text, int n, size_t bytes);
+std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t bytes);
+constexpr size_t kHeldOutBytes = 64;  // of a prompt
+
+// What the figures of a run depend on, in one line.
+std::string circumstances(const Options& options, const Engine& engine, size_t prompts);
 
 // Throws std::runtime_error where no file can be written: better said before the work than after it.
 void check_writable(const std::string& path);
@@ -54,6 +74,12 @@ void check_writable(const std::string& path);
 // Throws std::invalid_argument for an unknown drafter, shape or rule, for a shape larger than the budget, and where
 // the rule cannot judge the shape.
 void check_method(const Method& method, int budget);
+
+// The flags that make up one method: drafter, shape, budget, verify.
+std::vector<Flag> speculation_flags(Options& options, Method& method);
+
+// Throws std::runtime_error where the method's shape needs a file that is missing or wrong.
+void check_shape_file(const Method& method, const Options& options);
 
 // Reads "none; bigram chain:4; bigram tree:3x2 verify=independent; bigram auto budget=8": a drafter, a shape (auto
 // where left out), a rule, a budget of its own. Throws std::invalid_argument.
@@ -76,6 +102,7 @@ std::string listed(const std::string& head, const std::vector<std::pair<std::str
 // Statistics
 
 double ratio(double a, double b);  // a / b; 0 where b is 0
+double as_typed(float x);          // 0.7f as 0.7, not as 0.699999988
 void add(Stats& sum, const Stats& part);
 double gigabytes_per_second(const Engine& engine, const Stats& stats);  // of weights, while the target ran
 

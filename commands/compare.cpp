@@ -10,7 +10,7 @@ namespace nanospec {
 namespace {
 
 struct Comparison : Trial {
-  std::string prompts_file, json_file, svg_file;
+  std::string json_file, svg_file;
   std::string methods_text = "none; bigram chain:4; bigram tree:3x2; bigram auto";
 };
 
@@ -23,14 +23,15 @@ Command describe(Comparison& c) {
   command.examples =
       "nanospec compare --model runs/small --prompt \"ROMEO:\"\n"
       "nanospec compare --model runs/small --prompts prompts.jsonl --methods \"none; bigram chain:2; bigram auto\"\n"
+      "nanospec compare --model runs/small --data data/tinyshakespeare.txt --held_out 4\n"
       "nanospec compare --model runs/small --prompt A --repeat 9 --json runs/a.json --svg runs/a.svg\n";
   const auto append = [&](std::vector<Flag> flags) {
     command.flags.insert(command.flags.end(), flags.begin(), flags.end());
   };
   append(text_flags(c.options));
+  append(prompts_flags(c.options));
   append(
-      {{"--prompts", "FILE", &c.prompts_file, "several: one {\"prompt\": \"...\"} a line"},
-       heading("Methods"),
+      {heading("Methods"),
        {"--methods", "LIST", &c.methods_text, "DRAFTER SHAPE [verify=RULE] [budget=N], with ';' between"},
        {"--budget", "N", &c.options.settings.budget, "most nodes in a tree, its root not counted", from(0, kMaxBudget)},
        {"--repeat", "N", &c.repeats, "how often every method runs", from(1, 10000)}});
@@ -47,22 +48,7 @@ Command describe(Comparison& c) {
 // Saying
 
 std::string circumstances(const Comparison& c, const Engine& engine) {
-  const Config& config = engine.config();
-  const Sampling& s = c.options.sampling;
-  const auto plain = [](float x) {
-    char text[32];
-    snprintf(text, sizeof text, "%.6g", double(x));
-    return std::string(text);
-  };
-  std::string text = c.options.settings.model + ": " + count(config.n_layer, "layer") + ", " +
-                     count(config.n_head, "head") + ", " + count(config.n_embd, "channel") + ", block " +
-                     std::to_string(config.block_size) + "; " + engine.device() + ", " +
-                     numbers_text(c.options.settings) + ", " + count(engine.threads(), "thread") + "; " +
-                     count(double(c.prompts.size()), "prompt") + ", " + count(c.options.max_new_tokens, "new token") +
-                     " each, temperature " + plain(s.temperature);
-  if (s.top_k > 0) text += ", top_k " + std::to_string(s.top_k);
-  if (s.top_p < 1) text += ", top_p " + plain(s.top_p);
-  return text + ", seed " + std::to_string(s.seed);
+  return circumstances(c.options, engine, c.prompts.size());
 }
 
 std::string table(const Comparison& c, const std::vector<Outcome>& outcomes) {
@@ -157,7 +143,8 @@ std::string picture(const Comparison& c, const Engine& engine, const std::vector
 void read_command_line(Comparison& c, const Given& given, const std::string& name) {
   check_options(c.options);
   c.methods = parse_methods(c.methods_text, c.options.settings.budget);
-  check_one_given(given, {"--prompt", "--prompt_file", "--prompts"}, name);
+  check_prompts_given(given, name);
+  for (const Method& method : c.methods) check_shape_file(method, c.options);
   const auto is_plain = [](const Method& method) { return method.drafter == "none"; };
   if (std::none_of(c.methods.begin(), c.methods.end(), is_plain))
     c.methods.insert(c.methods.begin(), Method{"none", "auto", "match"});
@@ -177,8 +164,7 @@ int compare_command(int argc, char** argv) {
   read_command_line(c, given, command.name);
   if (given.has("--json")) check_writable(c.json_file);
   if (given.has("--svg")) check_writable(c.svg_file);
-  if (given.has("--prompts")) c.prompts = read_prompts_jsonl(read_file(c.prompts_file), printable(c.prompts_file, 300));
-  else c.prompts = {read_prompt(c.options, given)};
+  c.prompts = read_prompts(c.options, given);
 
   Engine engine(c.options.settings);
   watch_interrupts();

@@ -37,6 +37,12 @@ struct Generated {
   Stats stats;
 };
 
+// How a run may be studied, by who does so.
+struct Observation {
+  std::function<void(const PassReport&)> on_pass = nullptr;                      // told of every pass
+  std::function<std::unique_ptr<Drafter>(Drafter& its_own)> stand_in = nullptr;  // drafts in the place of the method's
+};
+
 class Engine {
  public:
   // Loads the model. Throws std::runtime_error for files, devices and memory.
@@ -47,9 +53,9 @@ class Engine {
   const std::string& decode(int token) const;
 
   // Continues the prompt (not empty). on_token is called with each token in turn; when it returns false, the run ends
-  // after that token.
+  // after that token. Throws std::runtime_error where a file of the drafter or of the shape is missing or wrong.
   Generated generate(const Method& method, const Sampling& sampling, const std::vector<int>& prompt, int max_new_tokens,
-                     const std::function<bool(int)>& on_token);
+                     const std::function<bool(int)>& on_token, const Observation& observation = {});
 
   const Config& config() const;
   int threads() const;

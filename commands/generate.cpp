@@ -16,25 +16,6 @@ struct Generation {
   bool stream = false;
 };
 
-std::string drafters_help() {
-  std::vector<std::pair<std::string, std::string>> words;
-  for (const DrafterWord& known : kDrafters) words.push_back({known.form, known.what});
-  words.push_back({kUnionForm, kUnionWhat});
-  return listed("who guesses", words);
-}
-
-std::string shapes_help() {
-  std::vector<std::pair<std::string, std::string>> words;
-  for (const ShapeWord& known : kShapes) words.push_back({known.form, known.what});
-  return listed("which guesses are worth a node", words);
-}
-
-std::string rules_help() {
-  std::vector<std::pair<std::string, std::string>> words;
-  for (const RuleWord& known : kRules) words.push_back({known.word, known.what});
-  return listed("the rule that accepts; all but match are for study (nanospec exact)", words);
-}
-
 Command describe(Generation& g) {
   Command command;
   command.name = "nanospec generate";
@@ -52,12 +33,7 @@ Command describe(Generation& g) {
   };
   append(text_flags(g.options));
   append(sampling_flags(g.options));
-  append(
-      {heading("Speculation"),
-       {"--drafter", "WORD", &g.method.drafter, drafters_help()},
-       {"--shape", "SHAPE", &g.method.shape, shapes_help()},
-       {"--budget", "N", &g.options.settings.budget, "most nodes in a tree, its root not counted", from(0, kMaxBudget)},
-       {"--verify", "RULE", &g.method.verify, rules_help()}});
+  append(speculation_flags(g.options, g.method));
   append(machine_flags(g.options));
   append({heading("Output"),
           {"--stream", "", &g.stream, "write each token as it is found"},
@@ -113,6 +89,7 @@ int generate_command(int argc, char** argv) {
   check_options(g.options);
   check_method(g.method, g.options.settings.budget);
   check_one_given(given, {"--prompt", "--prompt_file"}, command.name);
+  check_shape_file(g.method, g.options);
   if (given.has("--stats")) check_writable(g.stats_file);
 
   const std::string prompt = read_prompt(g.options, given);

@@ -7,7 +7,7 @@
 namespace nanospec {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // commands/page.html, which the Makefile has made a string of.
 constexpr const char* kPage =
@@ -70,7 +70,7 @@ Timed timed(Engine& engine, const Show& s, const Method& method, const std::vect
 }
 
 // The drafter's own chance of a node's token after its parent, at the sampling's temperature (at 0 as at 1).
-Json chance_of(const PassReport& pass, int node, Sampling sampling, std::vector<float>& q) {
+OrderedJson chance_of(const PassReport& pass, int node, Sampling sampling, std::vector<float>& q) {
   const int above = pass.tree.origin[pass.tree.parent[node]], vocab = pass.drafter->vocab;
   const float* const logits = pass.drafter->logits(pass.growth, above);
   if (!logits) return nullptr;
@@ -92,21 +92,21 @@ std::string stop_text(const PassReport& pass, const Engine& engine) {
   return "the tree ended there: every guess on the path was right";
 }
 
-Json pass_json(const PassReport& pass, const Engine& engine, const Sampling& sampling) {
+OrderedJson pass_json(const PassReport& pass, const Engine& engine, const Sampling& sampling) {
   const Tree& tree = pass.tree;
-  std::vector<Json> picks(size_t(tree.size()), nullptr);
+  std::vector<OrderedJson> picks(size_t(tree.size()), nullptr);
   for (int row = 0; row < tree.size() && pass.pick; row++) picks[size_t(row)] = engine.decode(pass.pick(row));
   for (size_t i = 0; i < pass.verdict.rows.size(); i++)
     picks[size_t(pass.verdict.rows[i])] = engine.decode(pass.verdict.tokens[i]);
 
-  Json nodes = Json::array(), emitted = Json::array();
+  OrderedJson nodes = OrderedJson::array(), emitted = OrderedJson::array();
   std::vector<float> q;
   for (int row = 0; row < tree.size(); row++) {
     const size_t origin = size_t(tree.origin[row]);
-    Json node = {{"token", engine.decode(tree.token[row])},
-                 {"parent", tree.parent[row]},
-                 {"depth", tree.depth[row]},
-                 {"end", tree.end[row]}};
+    OrderedJson node = {{"token", engine.decode(tree.token[row])},
+                        {"parent", tree.parent[row]},
+                        {"depth", tree.depth[row]},
+                        {"end", tree.end[row]}};
     if (row > 0) {
       node["q"] = chance_of(pass, row, sampling, q);
       node["confidence"] = pass.growth.chance[origin];
@@ -130,8 +130,8 @@ Json pass_json(const PassReport& pass, const Engine& engine, const Sampling& sam
 }
 
 // JSON that may stand inside <script>: no '<' is left, so nothing can end it.
-std::string script_json(const Json& json) {
-  const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+std::string script_json(const OrderedJson& json) {
+  const std::string text = json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
   std::string safe;
   for (char c : text) {
     if (c == '<') safe += "\\u003c";
@@ -167,34 +167,34 @@ int show_command(int argc, char** argv) {
   timed(engine, s, plain_method, tokens, wanted), timed(engine, s, s.method, tokens, wanted);
   const Timed plain = timed(engine, s, plain_method, tokens, wanted);
   const Timed fast = timed(engine, s, s.method, tokens, wanted);
-  Json passes = Json::array();
+  OrderedJson passes = OrderedJson::array();
   Observation observation;
   observation.on_pass = [&](const PassReport& pass) { passes.push_back(pass_json(pass, engine, sampling)); };
   const Timed watched = timed(engine, s, s.method, tokens, wanted, observation);
   if (interrupted())
     throw std::runtime_error("stopped: show: the generation was not complete, so no page was written: start it again");
 
-  Json text = Json::array();
+  OrderedJson text = OrderedJson::array();
   for (int token : watched.generated.tokens) text.push_back(engine.decode(token));
   const auto side = [&](const Timed& run) {  // its own tokens too: rules other than match may write another text
-    Json its_tokens = Json::array();
+    OrderedJson its_tokens = OrderedJson::array();
     for (int token : run.generated.tokens) its_tokens.push_back(engine.decode(token));
-    return Json{{"seconds", run.generated.stats.seconds}, {"times", run.times}, {"tokens", its_tokens}};
+    return OrderedJson{{"seconds", run.generated.stats.seconds}, {"times", run.times}, {"tokens", its_tokens}};
   };
-  Json data = {{"model", s.options.settings.model},
-               {"method", method_json(s.method)},
-               {"device", engine.device()},
-               {"sampling",
-                {{"temperature", as_typed(sampling.temperature)},
-                 {"top_k", sampling.top_k},
-                 {"top_p", as_typed(sampling.top_p)},
-                 {"seed", sampling.seed}}},
-               {"block_size", engine.config().block_size},
-               {"prompt", prompt},
-               {"plain", side(plain)},
-               {"speculative", side(fast)},
-               {"tokens", std::move(text)},
-               {"passes", std::move(passes)}};
+  OrderedJson data = {{"model", s.options.settings.model},
+                      {"method", method_json(s.method)},
+                      {"device", engine.device()},
+                      {"sampling",
+                       {{"temperature", as_typed(sampling.temperature)},
+                        {"top_k", sampling.top_k},
+                        {"top_p", as_typed(sampling.top_p)},
+                        {"seed", sampling.seed}}},
+                      {"block_size", engine.config().block_size},
+                      {"prompt", prompt},
+                      {"plain", side(plain)},
+                      {"speculative", side(fast)},
+                      {"tokens", std::move(text)},
+                      {"passes", std::move(passes)}};
   std::string page = kPage;
   const size_t place = page.find(kPlaceOfData);
   page.replace(place, std::string(kPlaceOfData).size(), script_json(data));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 
 #include "cli.h"
 
@@ -116,7 +117,7 @@ class Axes {
       if (x_ticks_.empty() || x_ticks_.front() != low_x_) x_ticks_.insert(x_ticks_.begin(), low_x_);
       high_x_ = most_x;
     }
-    if (bars_) low_x_ -= 0.6, high_x_ += 0.6;
+    if (bars_) low_x_ -= 0.6 * panel.bar_step, high_x_ += 0.6 * panel.bar_step;
     if (high_x_ <= low_x_) high_x_ = low_x_ + 1;
   }
 
@@ -161,12 +162,12 @@ std::string dot(double x, double y, const Series& series) {
          "/>\n";
 }
 
-// place: which of `of` series of bars it is.
-std::string drawn_series(const Series& series, const Axes& axes, int place, int of) {
+// place: which of `of` series of bars it is; step: how far bars of one series stand apart.
+std::string drawn_series(const Series& series, const Axes& axes, int place, int of, double step) {
   using Style = Series::Style;
   std::string svg, corners;
   if (series.style == Style::kBars) {
-    const double width = axes.unit() * 0.84 / of;
+    const double width = axes.unit() * step * 0.84 / of;
     for (const Point& point : series.points)
       svg += svg_bar(axes.x(point.x) + width * (place - of / 2.0), axes.y(point.y), width * 0.94,
                      axes.y(0) - axes.y(point.y), series.colour);
@@ -235,7 +236,7 @@ std::string chart_picture(const std::string& title, const std::string& subtitle,
     const int of = int(std::count_if(panel.series.begin(), panel.series.end(), is_bars));
     int place = 0;
     for (const Series& series : panel.series) {
-      svg += drawn_series(series, axes, is_bars(series) ? place++ : 0, of);
+      svg += drawn_series(series, axes, is_bars(series) ? place++ : 0, of, panel.bar_step);
       const auto same = [&](const Series& entry) { return entry.name == series.name; };
       if (std::none_of(legend.begin(), legend.end(), same)) legend.push_back(series);
     }
@@ -277,6 +278,23 @@ std::string stacked_picture(const std::string& title, const std::string& subtitl
     legend.push_back({part_names[p], kColours[p % std::size(kColours)], Series::Style::kBars, {}});
   const double bottom = draw_legend(legend, width, kSvgHead + kRow * double(bars.size()) + 14, svg);
   return svg_page(width, bottom, title, subtitle, svg);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Several pictures
+
+std::string svg_below_each_other(const std::vector<std::string>& pictures) {
+  double width = 0, height = 0;
+  std::string svg;
+  for (const std::string& picture : pictures) {
+    double wide = 0, high = 0;
+    sscanf(picture.c_str(), "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %lf %lf", &wide, &high);
+    svg += "<svg" + attribute("x", 0) + attribute("y", height) + picture.substr(4);
+    width = std::max(width, wide), height += high;
+  }
+  const std::string size = decimals(width, 0) + "\" height=\"" + decimals(height, 0);
+  return "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + decimals(width, 0) + " " + decimals(height, 0) +
+         "\" width=\"" + size + "\">\n" + svg_bar(0, 0, width, height, "#ffffff") + svg + "</svg>\n";
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ struct Panel {
   std::vector<double> x_ticks = {};  // empty: chosen
   bool log_x = false;                // by powers of two
   bool square = false;               // both axes from 0 to 1, and the diagonal
+  double bar_step = 1;               // how far bars of one series stand apart
 };
 
 // Panels in rows of `columns`, below them one legend of all series.
@@ -69,6 +70,12 @@ struct StackedBar {
 };
 std::string stacked_picture(const std::string& title, const std::string& subtitle,
                             const std::vector<std::string>& part_names, const std::vector<StackedBar>& bars);
+
+// ---------------------------------------------------------------------------------------------------------------
+// Several pictures
+
+// Whole pictures as one, each below the one before.
+std::string svg_below_each_other(const std::vector<std::string>& pictures);
 
 // ---------------------------------------------------------------------------------------------------------------
 // Reliability

@@ -1,8 +1,8 @@
 // tests/test_commands.cpp: the command line, and the commands over an engine whose answers are written down here.
 //
 // In order: flags and their errors; how a program ends; numbers and tables for people; methods; generate; compare;
-// bench; exact. The Engine, the Probe and the GPU below stand in for nanospec.cu's: a token is a character, and speed
-// is scripted.
+// calibrate and diagnose; bench; exact. The Engine, the Probe and the GPU below stand in for nanospec.cu's: a token is
+// a character, and speed is scripted.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -11,9 +11,11 @@
 #include <filesystem>
 #include <limits>
 
+#include "../commands/calibration.h"
 #include "../commands/commands.h"
 #include "../commands/gpu.h"
 #include "error_of.h"
+#include "mock.h"
 
 using namespace nanospec;
 
@@ -29,6 +31,7 @@ struct Call {
 std::vector<Call> calls;
 std::function<Generated(const Method&, int max_new_tokens)> script;  // what the next call answers
 bool gpu = false;                                                    // whether this machine has one
+bool decodes = false;  // instead of asking the script, the engine decodes with a mock and a bigram drafter
 
 // "abcd...": the text that every exact method must print.
 std::vector<int> alphabet(int n) {
@@ -47,6 +50,38 @@ Generated steady(const Method& method, int n) {
   g.stats.drafted_nodes = plain ? 0 : 2 * n;
   g.stats.seconds = plain ? 1.0 : 0.5;
   g.stats.seconds_forward = g.stats.seconds * 0.8;
+  return g;
+}
+
+// What the mock's logits are without its whim: a drafter that is mostly right.
+std::unique_ptr<Drafter> mock_drafter() {
+  Mock habits(128, 64, 3, 0);
+  std::vector<float> table;
+  Tree tree;
+  tree.token = {0}, tree.depth = {0}, tree.end = {1};
+  for (tree.token[0] = 0; tree.token[0] < 128; tree.token[0]++) {
+    habits.forward(tree.token.data(), tree.depth.data(), tree.end.data(), 1);
+    table.insert(table.end(), habits.logits(0), habits.logits(0) + 128);
+  }
+  auto drafter = std::make_unique<Bigram>(table, 128);
+  drafter->name = "bigram";
+  return drafter;
+}
+
+Generated decoded(const Method& method, const Sampling& sampling, const std::vector<int>& prompt, int n,
+                  const std::function<bool(int)>& on_token, const Observation& observation) {
+  static Mock mock(128, 64, 3, 1);
+  static const std::unique_ptr<Drafter> drafter = mock_drafter();
+  Decoding decoding;
+  decoding.shape = parse_shape(method.shape, 64), decoding.sampling = sampling, decoding.max_new_tokens = n;
+  decoding.on_pass = observation.on_pass;
+  std::unique_ptr<Drafter> other;
+  if (observation.stand_in) other = observation.stand_in(*drafter);
+  std::vector<int> text = prompt;
+  Drafter* const used = method.drafter == "none" ? nullptr : other ? other.get() : drafter.get();
+  Generated g;
+  g.stats = generate(mock, used, decoding, text, on_token);
+  g.tokens.assign(text.begin() + long(prompt.size()), text.end());
   return g;
 }
 
@@ -131,9 +166,11 @@ const std::string& Engine::decode(int token) const {
   for (int c = int(symbols.size()); c < 128; c++) symbols.push_back(std::string(1, char(c)));
   return symbols[size_t(token)];
 }
-Generated Engine::generate(const Method& method, const Sampling&, const std::vector<int>& prompt, int max_new_tokens,
-                           const std::function<bool(int)>& on_token) {
+Generated Engine::generate(const Method& method, const Sampling& sampling, const std::vector<int>& prompt,
+                           int max_new_tokens, const std::function<bool(int)>& on_token,
+                           const Observation& observation) {
   calls.push_back({method_text(method), prompt});
+  if (decodes) return decoded(method, sampling, prompt, max_new_tokens, on_token, observation);
   const Generated generated = script(method, max_new_tokens);
   for (int token : generated.tokens)
     if (!on_token(token)) break;
@@ -552,6 +589,120 @@ TEST_CASE("compare: the picture is whole and escapes what it is told") {
   CHECK(svg.substr(0, 5) == "<svg ");
   CHECK(svg.substr(svg.size() - 7) == "</svg>\n");
   CHECK(contains(svg, "a&lt;b&amp;c"));
+}
+
+TEST_CASE("compare: prompts out of the text that was held out") {
+  script = steady;
+  const Folder folder;
+  std::string text;
+  for (int i = 0; i < 200; i++) text += "line " + std::to_string(1000 + i) + "\n";
+  write_file(folder.file("t.txt"), text);
+  run(compare_command, {"--model", "m", "--data", folder.file("t.txt"), "--held_out", "3", "--max_new_tokens", "4",
+                        "--repeat", "1", "--json", folder.file("c.json")});
+  const Json json = Json::parse(read_file(folder.file("c.json")));
+  REQUIRE(json["prompts"].size() == 3);
+  CHECK(json["prompts"][0].get<std::string>().substr(0, 10) == "line 1181\n");
+  CHECK(json["prompts"][2].get<std::string>().size() == kHeldOutBytes);
+  const auto attempt = [](Words words) {
+    words.insert(words.begin(), {"compare", "--model", "m"});
+    std::vector<char*> argv = arguments(words);
+    compare_command(int(argv.size()), argv.data());
+  };
+  CHECK(contains(BAD_COMMAND_LINE(attempt({"--prompt", "A", "--data", "x"})), "more than one prompt"));
+  CHECK(contains(BAD_COMMAND_LINE(attempt({"--prompt", "A", "--held_out", "2"})), "add --data FILE"));
+  write_file(folder.file("empty"), "");
+  CHECK(contains(error_of([&] { attempt({"--data", folder.file("empty")}); }), "the text is empty"));
+  CHECK(contains(error_of([&] {
+                   attempt({"--prompt", "A", "--methods", "bigram calibrated"});
+                 }),
+                 "nothing is calibrated yet: m/calibration.json: run nanospec calibrate --model m --drafter bigram"));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// calibrate and diagnose, over the engine that decodes
+
+namespace {
+struct Decodes {
+  Decodes() { decodes = true; }
+  ~Decodes() { decodes = false; }
+};
+}  // namespace
+
+TEST_CASE("calibrate: measures, prints, and keeps what the file already holds") {
+  const Decodes on;
+  const Folder folder;
+  const Words words = {"--model",  folder.path, "--prompt", "abcd", "--drafter", "bigram",
+                       "--depths", "3",         "--places", "600",  "--ranks",   "4"};
+  Words cold = words;
+  cold.insert(cold.end(), {"--temperature", "0"});
+  const std::string out = run(calibrate_command, words);
+  run(calibrate_command, cold);
+  CHECK(contains(out, "depth  rank 0  rank 1  rank 2  rank 3  none of them  places"));
+  CHECK(contains(out, "Written to " + folder.path + "/calibration.json: bigram at temperature 1.00"));
+  const std::vector<Calibration> all = read_calibrations(calibration_path(folder.path));
+  REQUIRE(all.size() == 2);
+  CHECK(all[0].temperature == 1);
+  CHECK(all[1].temperature == 0);
+  CHECK(all[0].accuracy.depths == 3);
+  CHECK(all[0].accuracy.ranks == 4);
+  CHECK(all[0].accuracy.at(0, 0) > 0.5);
+  CHECK(all[0].places > 440);  // of 600 tokens, a quarter of which may end a chain
+  CHECK(all[0].places <= 600);
+
+  const auto attempt = [&](Words more) {
+    Words line = {"calibrate", "--model", folder.path, "--prompt", "A"};
+    line.insert(line.end(), more.begin(), more.end());
+    std::vector<char*> argv = arguments(line);
+    calibrate_command(int(argv.size()), argv.data());
+  };
+  CHECK(contains(BAD_COMMAND_LINE(attempt({"--drafter", "none"})), "guesses nothing"));
+  CHECK(contains(BAD_COMMAND_LINE(attempt({"--depths", "65"})), "--depths: give a whole number from 1 to 64"));
+  CHECK(contains(BAD_COMMAND_LINE(attempt({"--drafter", "bigrm"})), "did you mean bigram?"));
+  write_file(folder.file("broken.json"), "{");
+  CHECK(contains(error_of([&] { attempt({"--out", folder.file("broken.json")}); }), "not valid JSON"));
+  CHECK(read_file(folder.file("broken.json")) == "{");
+}
+
+TEST_CASE("diagnose: every table, the JSON, and a whole picture") {
+  const Decodes on;
+  const Folder folder;
+  write_file(folder.file("p.jsonl"), "{\"prompt\": \"ab\"}\n{\"prompt\": \"cd\"}\n");
+  const std::string out = run(
+      diagnose_command, {"--model", "a<b", "--prompts", folder.file("p.jsonl"), "--shape", "tree:3x2",
+                         "--max_new_tokens", "200", "--json", folder.file("d.json"), "--svg", folder.file("d.svg")});
+  for (const char* part : {"bigram tree:3x2: 400 tokens in ", "Why each forward", "the token was guessed, but got no",
+                           "leaf: the shape ended there", "H, nats", "% of pairs by H of q", "rank 7  none of them",
+                           "Brier score", "wasted share", "microseconds a token", "slides"})
+    CHECK_MESSAGE(contains(out, part), part);
+  CHECK(!contains(out, "perplexity"));
+  const Json json = Json::parse(read_file(folder.file("d.json")));
+  int64_t stops = 0, drafted = 0, accepted = 0, promised = 0;
+  for (const Json& n : json["stops"]) stops += n.get<int64_t>();
+  for (const Json& depth : json["nodes"])
+    drafted += depth["drafted"].get<int64_t>(), accepted += depth["accepted"].get<int64_t>();
+  for (const Json& tenth : json["forecasts"]["raw"]["tenths"]) promised += tenth["nodes"].get<int64_t>();
+  CHECK(stops == json["target_forwards"]);
+  CHECK(drafted == json["drafted_nodes"]);
+  CHECK(accepted + stops == 400);
+  CHECK(promised > accepted);
+  CHECK(json["accuracy"][0]["right_by_rank"].size() == 8);
+  CHECK(json["entropy"]["of_q"]["bins"].size() == 10);
+  CHECK(json["entropy"]["of_confidence"]["separation"].get<double>() > 0.5);
+  CHECK(json["drafter"] == "bigram");
+  const std::string svg = read_file(folder.file("d.svg"));
+  CHECK(svg.substr(0, 5) == "<svg ");
+  CHECK(svg.substr(svg.size() - 14) == "</svg>\n</svg>\n");
+  for (const char* part : {"a&lt;b", "Entropy of the confidence", "Accuracy by rank", "Where the time went"})
+    CHECK_MESSAGE(contains(svg, part), part);
+
+  const auto attempt = [](Words words) {
+    words.insert(words.begin(), {"diagnose", "--model", "m"});
+    std::vector<char*> argv = arguments(words);
+    diagnose_command(int(argv.size()), argv.data());
+  };
+  CHECK(contains(BAD_COMMAND_LINE(attempt({"--prompt", "A", "--drafter", "none"})), "guesses nothing"));
+  CHECK(contains(BAD_COMMAND_LINE(attempt({})), "there is no prompt"));
+  CHECK(contains(error_of([&] { attempt({"--prompt", "A", "--shape", "static:/nowhere.json"}); }), "/nowhere.json"));
 }
 
 // ---------------------------------------------------------------------------------------------------------------

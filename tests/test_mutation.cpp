@@ -10,6 +10,7 @@
 #include <typeinfo>
 
 #include "../checkpoint.h"
+#include "../commands/calibration.h"
 #include "../ngram.h"
 #include "tenth.h"
 
@@ -301,6 +302,23 @@ TEST_CASE("mutation: tokenizer.json, and a text through it") {
 TEST_CASE("mutation: a file of prompts") {
   survive("{\"prompt\": \"ROMEO:\"}\n{\"id\": 12, \"prompt\": \"a\\n\\u00e9\"}\n", mutate_text,
           [](const std::string& text) { read_prompts_jsonl(text, "p"); });
+}
+
+TEST_CASE("mutation: calibration.json, and a tree by it") {
+  const std::string good =
+      "{\"calibrations\": [{\"drafter\": \"bigram\", \"temperature\": 0.7, \"places\": 60, \"expand_seconds\": 2e-06, "
+      "\"seen\": [40, 20], \"accuracy\": [[0.5, 0.25], [0.75, 0]]}]}";
+  survive(good, mutate_text, [](const std::string& text) {
+    for (const Calibration& one : parse_calibrations(text, "c"))
+      if (calibrated_template(one.accuracy, 8).nodes() > 8) throw std::logic_error("too many nodes: c");
+  });
+}
+
+TEST_CASE("mutation: a tree of ranks by hand") {
+  survive("[[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0], [2]]", mutate_text, [](const std::string& text) {
+    const Template t = parse_static(text, "t");
+    if (t.level.back() != t.nodes() + 1) throw std::logic_error("no levels: t");
+  });
 }
 
 TEST_CASE("mutation: a prompt, and a training text") {

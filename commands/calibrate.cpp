@@ -1,0 +1,168 @@
+// commands/calibrate.cpp: measures how often a drafter's rank-r guess at depth d is right, for the shapes that are made
+// from that (calibration.h).
+//
+// A text is decoded plainly first. Then it is decoded again by chains of a stand-in that knows it, which asks the
+// drafter at every place what it would have guessed there.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "calibration.h"
+#include "commands.h"
+
+namespace nanospec {
+namespace {
+
+constexpr int kTokensEach = 125;  // that follow a held-out prompt
+
+struct Measurement {
+  Options options;
+  std::string drafter = "bigram", out_file;
+  int places = 4000, depths = 8, ranks = 8;
+};
+
+Command describe(Measurement& m) {
+  Command command;
+  command.name = "nanospec calibrate";
+  command.what =
+      "Measures how often a drafter's best, second best, ... guess is right at each depth of a tree, given that\n"
+      "the path to it was right. The shapes calibrated and sequoia are made from that; they look for it in\n"
+      "DIR/calibration.json, by drafter and temperature.";
+  command.examples =
+      "nanospec calibrate --model runs/small --drafter ngram:4 --data data/tinyshakespeare.txt\n"
+      "nanospec calibrate --model runs/small --drafter ngram:4 --temperature 0.7 --data data/tinyshakespeare.txt\n"
+      "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter ngram:4 --shape calibrated --budget 16\n";
+  const auto append = [&](std::vector<Flag> flags) {
+    command.flags.insert(command.flags.end(), flags.begin(), flags.end());
+  };
+  for (const Flag& flag : text_flags(m.options))
+    if (flag.name != "--max_new_tokens") append({flag});
+  append(prompts_flags(m.options));
+  command.flags.back().help += "; as many as\nthe places take, unless given";
+  append({heading("Measurement"),
+          {"--drafter", "WORD", &m.drafter, "whose guesses are counted"},
+          {"--places", "N", &m.places, "places in texts at which to look, about", from(10, 1e8)},
+          {"--depths", "N", &m.depths, "depths to tell apart", from(1, kMostDepth)},
+          {"--ranks", "N", &m.ranks, "guesses to ask for at a place", from(1, 64)}});
+  append(sampling_flags(m.options));
+  append(machine_flags(m.options));
+  append({heading("Output"),
+          {"--out", "FILE", &m.out_file, "the file to write; DIR/calibration.json unless given"},
+          {"--quiet", "", &m.options.quiet, "no progress"}});
+  return command;
+}
+
+void read_command_line(Measurement& m, const Given& given, const std::string& name) {
+  Options& o = m.options;
+  check_options(o);
+  if (parse_drafter(m.drafter)[0].kind == DrafterName::kNone)
+    throw std::invalid_argument("drafter none guesses nothing: --drafter: name another, for instance ngram:4");
+  check_prompts_given(given, name);
+  if (m.out_file.empty()) m.out_file = calibration_path(o.settings.model);
+  o.settings.budget = m.depths, o.settings.rows = m.depths + 1;
+  o.max_new_tokens = m.places;  // nearly every token is looked at: all but those that end a whole chain
+  if (given.has("--data") && !given.has("--held_out")) o.held_out = (o.max_new_tokens + kTokensEach - 1) / kTokensEach;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Measuring
+
+// All of the prompts; an interrupt ends it early.
+RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::string>& prompts) {
+  RankCounts counts(m.depths, m.ranks);
+  const Options& o = m.options;
+  const Method plain = {"none", "auto", "match", 0}, chain = {m.drafter, "chain:" + std::to_string(m.depths), "match"};
+  const int each = int((int64_t(o.max_new_tokens) + int64_t(prompts.size()) - 1) / int64_t(prompts.size()));
+  const double all = 2.0 * each * double(prompts.size());
+  double done = 0;
+  Progress progress(o.quiet);
+  const auto on_token = [&](int) {
+    done++;
+    if (progress.due())
+      progress.show(thousands(double(counts.places())) + " places, " + time_left(done, all, progress.seconds()));
+    return !interrupted();
+  };
+  for (size_t p = 0; p < prompts.size() && !interrupted(); p++) {
+    std::vector<int> text = engine.encode(prompts[p], "prompt " + std::to_string(p + 1));
+    const std::vector<int> prompt = text;
+    Sampling sampling = o.sampling;
+    sampling.sequence = uint32_t(p);  // noise of its own, or all prompts would meet the same at the same place
+    const std::vector<int> known = engine.generate(plain, sampling, prompt, each, on_token).tokens;
+    text.insert(text.end(), known.begin(), known.end());
+    if (interrupted()) break;
+    Observation observation;
+    observation.stand_in = [&](Drafter& drafter) { return std::make_unique<Forced>(drafter, text, counts); };
+    if (engine.generate(chain, sampling, prompt, each, on_token, observation).tokens != known && !interrupted())
+      throw std::runtime_error("a chain's text is not plain decoding's: nanospec calibrate: this is a bug: report it");
+  }
+  return counts;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Saying
+
+std::string table(const Accuracy& a) {
+  std::vector<std::vector<std::string>> rows = {{"depth"}};
+  for (int r = 0; r < a.ranks; r++) rows[0].push_back("rank " + std::to_string(r));
+  rows[0].push_back("none of them"), rows[0].push_back("places");
+  for (int d = 0; d < a.depths; d++) {
+    rows.push_back({std::to_string(d + 1)});
+    double any = 0;
+    for (int r = 0; r < a.ranks; r++) any += a.at(d, r), rows.back().push_back(decimals(a.at(d, r), 3));
+    rows.back().push_back(decimals(1 - any, 3)), rows.back().push_back(thousands(a.seen[size_t(d)]));
+  }
+  return format_table(rows, std::string(rows[0].size(), 'r'));
+}
+
+// Tokens that the calibrated tree of so many nodes commits in a forward, if the rates hold.
+double expected_tokens(const Accuracy& a, int nodes) {
+  const Template plan = calibrated_template(a, nodes);
+  std::vector<double> reach = {1};
+  double tokens = 1;
+  for (int d = 1; d <= plan.depth(); d++)
+    for (int i = plan.level[d]; i < plan.level[d + 1]; i++) {
+      reach.push_back(reach[plan.parent[i]] * a.at(d - 1, plan.rank[i]));
+      tokens += reach.back();
+    }
+  return tokens;
+}
+
+std::string summary(const Measurement& m, const Accuracy& a) {
+  std::string text = "One guess takes the drafter " + decimals(1e6 * a.expand_seconds, 2) +
+                     " microseconds. If these rates hold, calibrated trees commit\nin a forward, window ends apart,";
+  const char* between = " ";
+  for (int nodes : {4, 16, 64})
+    text += between + decimals(expected_tokens(a, nodes), 2) + " (" + std::to_string(nodes) + " nodes)", between = ", ";
+  return text + " tokens.\nWritten to " + m.out_file + ": " + m.drafter + " at temperature " +
+         decimals(double(m.options.sampling.temperature), 2) + ".\n";
+}
+
+}  // namespace
+
+int calibrate_command(int argc, char** argv) {
+  Measurement m;
+  const Command command = describe(m);
+  const Given given = parse_flags(command, argc, argv);
+  if (given.help) return 0;
+  read_command_line(m, given, command.name);
+  const std::vector<std::string> prompts = read_prompts(m.options, given);
+  Engine engine(m.options.settings);
+  check_writable(m.out_file);
+  if (std::filesystem::exists(m.out_file)) read_calibrations(m.out_file);  // what it holds is to stay
+
+  watch_interrupts();
+  const RankCounts counts = measure(m, engine, prompts);
+  if (interrupted()) {
+    fprintf(stderr, "stopped: nothing is written\n");
+    return kInterruptedStatus;
+  }
+  const Accuracy accuracy = counts.accuracy();
+  write_calibration(m.out_file, {m.drafter, as_typed(m.options.sampling.temperature), counts.places(), accuracy});
+  print_out(
+      "How often the drafter's guess was right where the path to it was: rank 0 is its best guess, depth 1 the\n"
+      "token after the root.\n\n" +
+      table(accuracy) + "\n" + summary(m, accuracy));
+  return 0;
+}
+
+}  // namespace nanospec

@@ -1,0 +1,255 @@
+// commands/calibration.cpp: see calibration.h.
+#include "calibration.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <set>
+
+#include "../checkpoint.h"
+#include "../decode.h"
+#include "samples.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Counting
+
+int64_t RankCounts::places() const {
+  int64_t sum = 0;
+  for (int64_t n : seen) sum += n;
+  return sum;
+}
+
+Accuracy RankCounts::accuracy() const {
+  constexpr double kPrior = 20;  // places
+  Accuracy a;
+  a.depths = depths, a.ranks = ranks;
+  if (!seconds.empty()) a.expand_seconds = std::max(1e-9, median(seconds));
+  for (int d = 0; d < depths; d++) {
+    a.seen.push_back(double(seen[size_t(d)]));
+    for (int r = 0; r < ranks; r++) {
+      const size_t at = size_t(d) * ranks + r;
+      const double prior = d > 0 ? kPrior : 0, above = d > 0 ? a.at(d - 1, r) : 0;
+      const double n = double(seen[size_t(d)]) + prior;
+      a.rate.push_back(n > 0 ? (double(right[at]) + prior * above) / n : 0);
+    }
+  }
+  return a;
+}
+
+Forced::Forced(Drafter& drafter, const std::vector<int>& text, RankCounts& counts)
+    : drafter_(drafter), text_(text), counts_(counts), guesses_(size_t(counts.ranks)) {
+  vocab = drafter.vocab, name = drafter.name;
+}
+
+void Forced::begin(const int* text, int n) {
+  drafter_.temperature = temperature;
+  drafter_.begin(text, n);
+}
+
+void Forced::expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
+                    int* count) {
+  for (int k = 0; k < n; k++) {
+    const int depth = growth.depth[nodes[k]];  // below that of the counts
+    const size_t place = size_t(draws.index + depth);
+    int found = 0;
+    Stopwatch watch;
+    drafter_.expand(growth, nodes + k, 1, counts_.ranks, draws, guesses_.data(), &found);
+    counts_.seconds.push_back(watch.lap());
+    count[k] = 0;
+    if (place >= text_.size() || note(depth, found, text_[place]) >= kFollowed) continue;
+    candidates[size_t(k) * width] = {text_[place], 1};
+    count[k] = 1;
+  }
+}
+
+// Counts one place; returns the rank that the drafter gave to the token.
+int Forced::note(int depth, int n, int token) {
+  int rank = 0;
+  while (rank < n && guesses_[size_t(rank)].token != token) rank++;
+  counts_.seen[size_t(depth)]++;
+  if (rank < n) counts_.right[size_t(depth) * counts_.ranks + rank]++;
+  return rank < n ? rank : counts_.ranks;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The file
+
+std::string calibration_path(const std::string& model_dir) { return model_dir + "/calibration.json"; }
+
+namespace {
+
+constexpr size_t kMostRanks = 1024;  // of a node's guesses
+
+// Numbers of a list, each in [least, most]; throws what `refuse_as` throws.
+template <class Refuse>
+std::vector<double> numbers(const Json& list, double least, double most, const char* what, Refuse refuse_as) {
+  if (!list.is_array()) refuse_as(std::string("no list of ") + what);
+  std::vector<double> values;
+  for (const Json& one : list) {
+    if (!one.is_number()) refuse_as(shown(one) + " among the " + what);
+    values.push_back(one.get<double>());
+    if (!(values.back() >= least && values.back() <= most)) refuse_as(shown(one) + " among the " + what);
+  }
+  return values;
+}
+
+Calibration parse_calibration(const Json& entry, int number, const std::string& where) {
+  const auto bad = [&](const std::string& wrong) {
+    refuse("entry " + std::to_string(number) + " has " + wrong, where,
+           "remove the file and measure again with nanospec calibrate");
+  };
+  const auto number_of = [&](const char* name, double most) {
+    const Json& value = member(entry, name);
+    if (!value.is_number() || !(value.get<double>() >= 0 && value.get<double>() <= most))
+      bad(std::string("no \"") + name + "\" from 0 on");
+    return value.get<double>();
+  };
+  Calibration c;
+  const Json &drafter = member(entry, "drafter"), &table = member(entry, "accuracy");
+  if (!drafter.is_string()) bad("no \"drafter\"");
+  c.drafter = drafter.get<std::string>();
+  c.temperature = number_of("temperature", 1e6), c.places = int64_t(number_of("places", 1e15));
+  Accuracy& a = c.accuracy;
+  a.expand_seconds = number_of("expand_seconds", 1e6);
+  if (!table.is_array() || table.empty() || table.size() > size_t(kMostDepth)) bad("no \"accuracy\" by depth");
+  for (const Json& depth : table) {
+    const std::vector<double> rates = numbers(depth, 0, 1, "rates", bad);
+    if (rates.empty() || rates.size() > kMostRanks) bad("no rates at some depth");
+    if (a.depths++ == 0) a.ranks = int(rates.size());
+    if (int(rates.size()) != a.ranks) bad("more rates at one depth than at another");
+    double sum = 0;
+    for (double rate : rates) sum += rate;
+    if (sum > 1 + 1e-9) bad("rates of one depth that add up to more than 1");
+    a.rate.insert(a.rate.end(), rates.begin(), rates.end());
+  }
+  a.seen = numbers(member(entry, "seen"), 0, 1e15, "places seen", bad);
+  if (int(a.seen.size()) != a.depths) bad("not one number of places seen for each depth");
+  return c;
+}
+
+Json to_json(const Calibration& c) {
+  Json json = {{"drafter", c.drafter},
+               {"temperature", c.temperature},
+               {"places", c.places},
+               {"expand_seconds", c.accuracy.expand_seconds},
+               {"seen", c.accuracy.seen}};
+  for (int d = 0; d < c.accuracy.depths; d++) {
+    const auto row = c.accuracy.rate.begin() + long(d) * c.accuracy.ranks;
+    json["accuracy"].push_back(std::vector<double>(row, row + c.accuracy.ranks));
+  }
+  return json;
+}
+
+// What measures it.
+std::string command_for(const std::string& file, const std::string& drafter, const std::string& model_dir,
+                        double temperature) {
+  char number[32];
+  snprintf(number, sizeof number, "%g", temperature);
+  return "run nanospec calibrate --model " + printable(model_dir, 300) + " --drafter " + printable(drafter) +
+         " --temperature " + number + (file.empty() ? "" : " --out " + printable(file, 300)) + " --data TEXT";
+}
+
+}  // namespace
+
+std::vector<Calibration> read_calibrations(const std::string& path) {
+  return parse_calibrations(read_file(path), printable(path, 300));
+}
+
+std::vector<Calibration> parse_calibrations(const std::string& text, const std::string& where) {
+  const Json file = parse_json(text, where);
+  const Json& list = member(file, "calibrations");
+  if (!list.is_array()) refuse("no list of \"calibrations\"", where, "replace the file");
+  std::vector<Calibration> all;
+  for (const Json& entry : list) all.push_back(parse_calibration(entry, int(all.size()) + 1, where));
+  return all;
+}
+
+void write_calibration(const std::string& path, const Calibration& calibration) {
+  std::vector<Calibration> all;
+  if (std::filesystem::exists(path)) all = read_calibrations(path);
+  const auto same = [&](const Calibration& one) {
+    return one.drafter == calibration.drafter && one.temperature == calibration.temperature;
+  };
+  all.erase(std::remove_if(all.begin(), all.end(), same), all.end());
+  all.push_back(calibration);
+  Json file;
+  for (const Calibration& one : all) file["calibrations"].push_back(to_json(one));
+  write_file(path, file.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+Calibration find_calibration(const std::string& file, const std::string& drafter, const std::string& model_dir,
+                             double temperature) {
+  const std::string path = file.empty() ? calibration_path(model_dir) : file;
+  const std::string advice = command_for(file, drafter, model_dir, temperature);
+  if (!std::filesystem::exists(path)) refuse("nothing is calibrated yet", printable(path, 300), advice);
+  const std::vector<Calibration> all = read_calibrations(path);
+  const Calibration* best = nullptr;
+  for (const Calibration& one : all)
+    if (one.drafter == drafter &&
+        (!best || std::fabs(one.temperature - temperature) < std::fabs(best->temperature - temperature)))
+      best = &one;
+  if (!best) refuse("drafter " + printable(drafter) + " is not calibrated yet", printable(path, 300), advice);
+  return *best;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Templates
+
+Template read_static(const std::string& path) { return parse_static(read_file(path), printable(path, 300)); }
+
+Template parse_static(const std::string& text, const std::string& where) {
+  const auto bad = [&](const std::string& wrong) {
+    refuse(wrong, where, "write a list of paths of ranks, for instance [[0], [0, 0], [1]]");
+  };
+  const Json file = parse_json(text, where);
+  if (!file.is_array() || file.empty()) bad("no tree of ranks");
+  using Path = std::vector<int>;
+  std::set<std::pair<size_t, Path>> nodes;  // by length, then by ranks: a parent before its children
+  for (const Json& one : file) {
+    if (!one.is_array() || one.empty()) bad(shown(one) + " is no path of ranks");
+    Path ranks;
+    for (const Json& rank : one) {
+      if (!rank.is_number_unsigned() || rank.get<uint64_t>() > kMostRanks) bad(shown(rank) + " is no rank");
+      ranks.push_back(rank.get<int>());
+    }
+    if (!nodes.insert({ranks.size(), ranks}).second) bad("the path " + printable(one.dump()) + " comes twice");
+  }
+  std::vector<int> parent = {-1}, rank = {0};
+  std::map<Path, int> place = {{{}, 0}};
+  for (const auto& [length, node] : nodes) {
+    const Path above(node.begin(), node.end() - 1);
+    Path before = node;
+    before.back()--;
+    if (!place.count(above))
+      bad("the path " + printable(Json(node).dump()) + " has no parent " + printable(Json(above).dump()));
+    if (node.back() > 0 && !place.count(before))
+      bad("the path " + printable(Json(node).dump()) + " has no sibling " + printable(Json(before).dump()) +
+          " before it");
+    place[node] = int(parent.size());
+    parent.push_back(place[above]), rank.push_back(node.back());
+  }
+  return by_levels(parent, rank);
+}
+
+void prepare_shape(Shape& shape, const std::string& drafter, const std::string& model_dir, double temperature,
+                   const Cost* cost) {
+  if (!from_file(shape)) return;
+  Template plan;
+  if (shape.kind == Shape::kStatic) {
+    plan = truncated(read_static(shape.file), shape.budget);
+  } else {
+    const Accuracy accuracy = find_calibration(shape.file, drafter, model_dir, temperature).accuracy;
+    if (shape.kind == Shape::kCalibrated) {
+      plan = calibrated_template(accuracy, shape.budget);
+    } else {
+      if (!cost) throw std::logic_error("shape sequoia knows no costs: measure them first");
+      const auto seconds = [&](int nodes) { return cost->seconds(nodes); };
+      plan = sequoia_template(accuracy, std::min(shape.budget, cost->most()), seconds);
+    }
+  }
+  shape.plan = std::make_shared<const Template>(std::move(plan));
+}
+
+}  // namespace nanospec
