@@ -6,6 +6,8 @@
 #   make run        deps, data, build, train the small model, compare plain and speculative decoding
 #   make test       deps, build, all tests
 #   make bench      build; tables and pictures of speed, into build/bench: under ten minutes; a GPU takes some more
+#   make experiments  build, train the medium target if it is missing; the literature's experiments, into
+#                   build/experiments: under nine minutes, and the training
 #   make clean      removes what was built; data and trained models stay
 #   make format     clang-format over all sources
 #
@@ -45,7 +47,7 @@ TESTS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard tests/*.cpp))
 PROGRAMS := $(BUILD)/nanospec $(BUILD)/train_gpt
 PACKAGES := g++ nlohmann-json3-dev libcli11-dev doctest-dev libmd-dev curl
 
-.PHONY: all say deps data run test tests bench clean format
+.PHONY: all say deps data run test tests bench experiments clean format
 all: say $(PROGRAMS) $(if $(NVCC),$(PROGRAMS:=-cuda))
 
 say:
@@ -152,11 +154,33 @@ bench:
 	@$(if $(GPU),$(BUILD)/nanospec-cuda bench --only gpu --out $(BUILD)/bench/gpu,echo; \
 	  echo "The GPU's rows are left out, unmeasured: $(if $(NVCC),nvidia-smi -L names no device,there is no nvcc)")
 
+# The target and the drafter; `sequoia` and `calibrated` want the drafters' accuracy on the target.
+experiments:
+	@$(MAKE) --no-print-directory deps
+	@$(MAKE) --no-print-directory data
+	@$(MAKE) --no-print-directory -j2 $(PROGRAMS)
+	@$(MAKE) --no-print-directory train-and-experiment
+
+.PHONY: train-and-experiment
+train-and-experiment:
+	@if [ ! -s runs/medium/model.safetensors ] || [ -e runs/medium/unfinished ]; then \
+	  mkdir -p runs/medium && touch runs/medium/unfinished && \
+	  $(BUILD)/train_gpt --data $(TEXT) --out runs/medium --preset medium --max_iters 1000 --lr_decay_iters 1000 \
+	    --stats runs/medium/train.json $$([ -s runs/medium/optimizer.safetensors ] && echo --resume) && \
+	  rm runs/medium/unfinished; fi
+	@if [ ! -s runs/small/model.safetensors ]; then \
+	  $(BUILD)/train_gpt --data $(TEXT) --out runs/small --stats runs/small/train.json; fi
+	@for drafter in ngram:4 gpt:runs/small; do for temperature in 0.4 1; do \
+	  $(BUILD)/nanospec calibrate --model runs/medium --data $(TEXT) --drafter $$drafter --temperature $$temperature \
+	    --quiet >/dev/null || echo "not calibrated: $$drafter at temperature $$temperature"; done; done
+	@$(BUILD)/nanospec experiments --model runs/medium --drafter_model runs/small --data $(TEXT) \
+	  --out $(BUILD)/experiments
+
 # ----------------------------------------------------------------------------------------------------------------
 
 clean:
 	rm -rf build/*.o build/*.d build/*.ptxas build/commands build/tests build/sanitize build/flags build/bench \
-	  build/nanospec build/train_gpt build/nanospec-cuda build/train_gpt-cuda build/dump_logits
+	  build/experiments build/nanospec build/train_gpt build/nanospec-cuda build/train_gpt-cuda build/dump_logits
 
 format:
 	clang-format -i *.h *.cu *.cuh cuda/*.cuh commands/*.h commands/*.cpp tests/*.cpp tests/*.cu tests/*.h

@@ -90,6 +90,7 @@ struct Decoding {
   Rule rule = Rule::kMatch;
   Sampling sampling;
   int max_new_tokens = 500;
+  bool knows_noise = true;  // whether the drafter is told the target's noise, under match; false: for study
   std::function<void(const PassReport&)> on_pass = nullptr;  // told of every pass, for study; its time does not count
   std::shared_ptr<Cost> cost;              // of the target's forwards, kept current; shape auto needs it
   std::shared_ptr<Experience> experience;  // with the drafter, kept from text to text; null: none yet
@@ -217,7 +218,8 @@ Verdict iterate_drafting(Target& target, int root, int depth, int width, const S
 template <class Target>
 bool drafts_itself(Target& target, const Drafter* drafter, const Decoding& decoding) {
   const Shape& shape = decoding.shape;
-  if (!iterates(target) || !drafter || decoding.rule != Rule::kMatch || !shape.full()) return false;
+  if (!iterates(target) || !drafter || decoding.rule != Rule::kMatch || !shape.full() || !decoding.knows_noise)
+    return false;
   if constexpr (Iterates<Target>::value) return target.hold(drafter->table(), shape.depth, shape.width);
   else return false;
 }
@@ -284,7 +286,7 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
   // q. The others want a sample too, and look beyond what they emit: theirs is drawn afresh in each pass.
   Noise noise(sampling, vocab), other_noise(sampling, vocab, kStreamDraft);
   Draws draws = {&sampling, nullptr, 0, decoding.rule != Rule::kMatch};
-  if (sampling.temperature > 0 && decoding.rule == Rule::kMatch) draws.noise = &noise;
+  if (sampling.temperature > 0 && decoding.rule == Rule::kMatch && decoding.knows_noise) draws.noise = &noise;
   if (sampling.temperature > 0 && decoding.rule == Rule::kRejection) draws.noise = &other_noise;
   const Drafts wanted_drafts = about(decoding.rule).drafts;
   const bool drawn = wanted_drafts != Drafts::kAny && decoding.rule != Rule::kRejection;

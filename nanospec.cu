@@ -30,7 +30,7 @@ struct Engine::Parts {
   Target target;
   std::map<std::string, std::unique_ptr<Drafter>> drafters;  // by name
   std::shared_ptr<Cost> cost;                                // of a forward, for `auto`; measured when first needed
-  std::map<std::string, std::shared_ptr<Experience>> experiences;  // by drafter, rule and sampling
+  std::map<std::string, std::shared_ptr<Experience>> experiences;  // by drafter, rule, noise and sampling
   std::map<std::string, Shape> shapes;                             // that files were read for, by all they depend on
 
   Parts(const Settings& s, Loaded l)
@@ -90,6 +90,7 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
   decoding.rule = parse_rule(method.verify);
   decoding.sampling = sampling;
   decoding.max_new_tokens = max_new_tokens;
+  decoding.knows_noise = method.knows_noise;
   decoding.on_pass = observation.on_pass;
   decoding.cost = p.cost;
   std::unique_ptr<Drafter> other;
@@ -97,8 +98,9 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
     other = observation.stand_in(*drafter), drafter = other.get();
   } else if (drafter) {
     std::shared_ptr<Experience>& experience =
-        p.experiences[method.drafter + " " + method.verify + " " + std::to_string(sampling.temperature) + " " +
-                      std::to_string(sampling.top_k) + " " + std::to_string(sampling.top_p)];
+        p.experiences[method.drafter + " " + method.verify + (method.knows_noise ? " " : " without noise ") +
+                      std::to_string(sampling.temperature) + " " + std::to_string(sampling.top_k) + " " +
+                      std::to_string(sampling.top_p)];
     if (!experience) experience = std::make_shared<Experience>();
     decoding.experience = experience;
   }
@@ -187,6 +189,7 @@ constexpr CommandLine kCommands[] = {
     {"diagnose", diagnose_command, "say why drafts are accepted or not, and where the time goes"},
     {"show", show_command, "write a page that steps through a generation, and a race"},
     {"bench", bench_command, "measure this machine, and what nanospec makes of it"},
+    {"experiments", experiments_command, "repeat the literature's experiments, and hold them against bars"},
     {"exact", exact_command, "prove the verification rules, by enumeration and by sampling"},
 };
 

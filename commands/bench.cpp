@@ -112,7 +112,8 @@ std::string file_text(const nlohmann::ordered_json& json) {
 }  // namespace
 
 void Bench::write_json(const std::string& name, const nlohmann::ordered_json& json) const {
-  nlohmann::ordered_json file = {{"machine", machine_json(*this)}, {"roofline", roofline_json(roofline)}};
+  nlohmann::ordered_json file = {{"machine", machine_json(*this)}};
+  if (!roofline.fp32.one.empty()) file["roofline"] = roofline_json(roofline);  // where it was measured
   file.update(json);
   write_file(out + "/" + name + ".json", file_text(file));
 }

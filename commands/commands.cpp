@@ -163,6 +163,9 @@ int budget_of(const Method& method, int budget) { return method.budget > 0 ? met
 
 void check_method(const Method& method, int budget) {
   parse_drafter(method.drafter);
+  if (!method.knows_noise && method.verify != "match")
+    throw std::invalid_argument("no drafter knows the noise under rule " + printable(method.verify) +
+                                ": noise=unknown: leave it out, or choose verify=match");
   check_rule(parse_rule(method.verify), parse_shape(method.shape, budget_of(method, budget)));
 }
 
@@ -218,14 +221,17 @@ std::vector<Method> parse_methods(const std::string& text, int budget) {
       const size_t equals = words[i].find('=');
       if (equals != std::string::npos) {
         const std::string name = words[i].substr(0, equals), value = words[i].substr(equals + 1);
-        check_word("setting", name, where, {"verify", "budget"});
+        check_word("setting", name, where, {"verify", "budget", "noise"});
+        if (name == "noise") check_word("noise", value, where, {"known", "unknown"});
         if (name == "verify") method.verify = value;
+        else if (name == "noise") method.knows_noise = value == "known";
         else method.budget = parse_int(value, where + ", budget", from(1, kMaxBudget));
       } else if (shapes++ == 0) {
         method.shape = words[i];
       } else {
-        throw std::invalid_argument("surplus word '" + printable(words[i]) + "': " + where +
-                                    ": write DRAFTER SHAPE [verify=RULE] [budget=N], and ';' between methods");
+        throw std::invalid_argument(
+            "surplus word '" + printable(words[i]) + "': " + where +
+            ": write DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown], and ';' between methods");
       }
     }
     try {
@@ -247,7 +253,8 @@ std::string numbers_text(const Settings& settings) {
 std::string method_text(const Method& method) {
   if (method.drafter == "none") return "none";
   return method.drafter + " " + method.shape + (method.verify == "match" ? "" : " verify=" + method.verify) +
-         (method.budget == 0 ? "" : " budget=" + std::to_string(method.budget));
+         (method.budget == 0 ? "" : " budget=" + std::to_string(method.budget)) +
+         (method.knows_noise ? "" : " noise=unknown");
 }
 
 int most_nodes(const Method& method, int budget) {
@@ -358,6 +365,7 @@ nlohmann::ordered_json settings_json(const Options& o, const Engine& engine) {
 nlohmann::ordered_json method_json(const Method& method) {
   nlohmann::ordered_json json = {{"drafter", method.drafter}, {"shape", method.shape}, {"verify", method.verify}};
   if (method.budget > 0) json["budget"] = method.budget;
+  if (!method.knows_noise) json["noise"] = "unknown";
   return json;
 }
 

@@ -20,6 +20,7 @@ int diagnose_command(int argc, char** argv);
 int show_command(int argc, char** argv);
 int bench_command(int argc, char** argv);
 int exact_command(int argc, char** argv);
+int experiments_command(int argc, char** argv);
 
 // ---------------------------------------------------------------------------------------------------------------
 // Flags
@@ -82,7 +83,8 @@ std::vector<Flag> speculation_flags(Options& options, Method& method);
 void check_shape_file(const Method& method, const Options& options);
 
 // Reads "none; bigram chain:4; bigram tree:3x2 verify=independent; bigram auto budget=8": a drafter, a shape (auto
-// where left out), a rule, a budget of its own. Throws std::invalid_argument.
+// where left out), a rule, a budget of its own; noise=unknown: the drafter is not told the target's noise. Throws
+// std::invalid_argument.
 std::vector<Method> parse_methods(const std::string& text, int budget);
 
 std::string method_text(const Method& method);  // as parse_methods reads it

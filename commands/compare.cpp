@@ -32,7 +32,8 @@ Command describe(Comparison& c) {
   append(prompts_flags(c.options));
   append(
       {heading("Methods"),
-       {"--methods", "LIST", &c.methods_text, "DRAFTER SHAPE [verify=RULE] [budget=N], with ';' between"},
+       {"--methods", "LIST", &c.methods_text,
+        "DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown], with ';' between"},
        {"--budget", "N", &c.options.settings.budget, "most nodes in a tree, its root not counted", from(0, kMaxBudget)},
        {"--repeat", "N", &c.repeats, "how often every method runs", from(1, 10000)}});
   append(sampling_flags(c.options));

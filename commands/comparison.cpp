@@ -32,15 +32,18 @@ std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& repor
   double done = 0;
   std::string doing;
   Stats stats;
-  const auto decode = [&](const Method& method, size_t prompt) {  // returns the text, its statistics go to `stats`
+  const auto decode = [&](const Method& method, size_t prompt) {  // returns the text, its statistics are in `stats`
     std::string text = c.prompts[prompt];
-    const Generated generated =
-        engine.generate(method, c.options.sampling, prompts[prompt], c.options.max_new_tokens, [&](int token) {
-          text += engine.decode(token);
-          report(doing, std::max(done / total, seconds() / c.most_seconds));
-          return !interrupted();
-        });
-    add(stats, generated.stats);
+    Sampling sampling = c.options.sampling;
+    if (c.own_noise) sampling.sequence = uint32_t(prompt);
+    stats = engine
+                .generate(method, sampling, prompts[prompt], c.options.max_new_tokens,
+                          [&](int token) {
+                            text += engine.decode(token);
+                            report(doing, std::max(done / total, seconds() / c.most_seconds));
+                            return !interrupted();
+                          })
+                .stats;
     done++;
     return text;
   };
@@ -50,28 +53,29 @@ std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& repor
   for (size_t p = 0; p < prompts.size(); p++) expected.push_back(decode(c.methods[c.plain], p));
 
   std::vector<Outcome> outcomes(c.methods.size());
+  const size_t block = c.by_prompt ? 1 : std::max<size_t>(prompts.size(), 1);  // prompts in a row by one method
   for (int repeat = 0; repeat < c.repeats && !interrupted(); repeat++) {
     if (repeat > 0 && seconds() * (repeat + 1) / repeat > c.most_seconds) break;
-    for (size_t k = 0; k < c.methods.size() && !interrupted(); k++) {
-      const size_t m = (k + size_t(repeat)) % c.methods.size();
-      doing = "repeat " + std::to_string(repeat + 1) + " of " + std::to_string(c.repeats) + ": " +
-              method_text(c.methods[m]);
-      stats = Stats();
-      for (size_t p = 0; p < prompts.size() && !interrupted(); p++) {
-        const size_t byte = first_difference(decode(c.methods[m], p), expected[p]);
-        if (byte == 0 || !outcomes[m].difference.empty() || interrupted()) continue;
-        outcomes[m].difference =
-            (prompts.size() > 1 ? "prompt " + std::to_string(p + 1) + ", " : "") + "byte " + std::to_string(byte);
+    std::vector<Run> runs(c.methods.size());
+    for (size_t first = 0, turn = size_t(repeat); first < prompts.size() || first == 0; first += block, turn++)
+      for (size_t k = 0; k < c.methods.size() && !interrupted(); k++) {
+        const size_t m = (k + turn) % c.methods.size();
+        doing = "repeat " + std::to_string(repeat + 1) + " of " + std::to_string(c.repeats) + ": " +
+                method_text(c.methods[m]);
+        for (size_t p = first; p < std::min(first + block, prompts.size()) && !interrupted(); p++) {
+          const size_t byte = first_difference(decode(c.methods[m], p), expected[p]);
+          add(runs[m].stats, stats), runs[m].prompts.push_back(stats);
+          if (byte == 0 || !outcomes[m].difference.empty() || interrupted()) continue;
+          outcomes[m].difference =
+              (prompts.size() > 1 ? "prompt " + std::to_string(p + 1) + ", " : "") + "byte " + std::to_string(byte);
+        }
       }
-      if (!interrupted()) outcomes[m].runs.push_back({stats});
-    }
+    if (interrupted()) break;  // only whole repeats
+    for (size_t m = 0; m < c.methods.size(); m++) outcomes[m].runs.push_back(runs[m]);
   }
 
-  size_t whole = size_t(c.repeats);  // repeats that every method has finished
-  for (const Outcome& outcome : outcomes) whole = std::min(whole, outcome.runs.size());
-  for (Outcome& outcome : outcomes) outcome.runs.resize(whole);
   for (Outcome& outcome : outcomes)
-    for (size_t r = 0; r < whole; r++)
+    for (size_t r = 0; r < outcome.runs.size(); r++)
       outcome.speedups.push_back(
           ratio(outcome.runs[r].tokens_per_second(), outcomes[c.plain].runs[r].tokens_per_second()));
   return outcomes;

@@ -19,12 +19,15 @@ struct Trial {
   size_t plain = 0;  // the method that the others are measured against
   std::vector<std::string> prompts;
   int repeats = 5;
+  bool by_prompt = false;  // all methods on one prompt before the next: the runs of a pair lie nearer together
+  bool own_noise = false;  // each prompt has noise of its own; else equal places of all prompts meet the same
   double most_seconds = std::numeric_limits<double>::infinity();  // no repeat begins that would end later
 };
 
 // One method's part of one repeat.
 struct Run {
-  Stats stats;  // summed over the prompts
+  Stats stats;                 // summed over the prompts
+  std::vector<Stats> prompts;  // of each
   double tokens_per_second() const { return ratio(double(stats.tokens), stats.seconds); }
 };
 

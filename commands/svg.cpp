@@ -298,6 +298,52 @@ std::string svg_below_each_other(const std::vector<std::string>& pictures) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
+// Bars with intervals
+
+namespace {
+std::string diamond(double x, double y) {
+  const auto corner = [&](double right, double down) { return decimals(x + right, 1) + "," + decimals(y + down, 1); };
+  return "<polygon points=\"" + corner(0, -6) + " " + corner(5, 0) + " " + corner(0, 6) + " " + corner(-5, 0) +
+         "\" fill=\"#ffffff\" " + stroke(kInk, 1.4) + "/>\n";
+}
+}  // namespace
+
+std::string interval_picture(const std::string& title, const std::string& subtitle, const std::string& axis,
+                             double zero, const std::vector<IntervalBar>& bars, const std::string& mark_name) {
+  constexpr double kBars = 430, kRow = 25, kThick = 15;
+  double left = 0, after = 0, least = zero, most = zero;
+  for (const IntervalBar& bar : bars) {
+    left = std::max(left, 34 + svg_text_width(bar.name, 13));
+    after = std::max(after, 30 + svg_text_width(bar.label, 12));
+    least = std::min({least, bar.value, bar.low, bar.marked ? bar.mark : zero});
+    most = std::max({most, bar.value, bar.high, bar.marked ? bar.mark : zero});
+  }
+  const std::string below = axis + "; whisker: 95% interval of the mean over prompts";
+  const double width = std::max({left + kBars + after, 32 + svg_text_width(subtitle, 11),
+                                 32 + svg_text_width(title, 16), left + 16 + svg_text_width(below, 11)});
+  const double span = most - least;
+  const auto at = [&](double value) { return left + kBars * (span > 0 ? (value - least) / span : 0); };
+  std::string svg;
+  for (size_t i = 0; i < bars.size(); i++) {
+    const IntervalBar& bar = bars[i];
+    const double y = kSvgHead + kRow * double(i), middle = y + kThick / 2, end = at(bar.value), from = at(zero);
+    svg += svg_text(left - 10, y + 12, "text-anchor=\"end\"", bar.name);
+    svg += svg_bar(std::min(from, end), y, std::max(std::fabs(end - from), 0.5), kThick, bar.colour);
+    if (bar.high > bar.low) {
+      svg += svg_line(at(bar.low), middle, at(bar.high), middle, stroke(kInk, 1.4));
+      for (double x : {at(bar.low), at(bar.high)}) svg += svg_line(x, middle - 4, x, middle + 4, stroke(kInk, 1.4));
+    }
+    if (bar.marked) svg += diamond(at(bar.mark), middle);
+    svg += svg_text(left + kBars + 14, y + 12, "font-size=\"12\"", bar.label);
+  }
+  const double bottom = kSvgHead + kRow * double(bars.size()) + 8;
+  svg += svg_line(at(zero), kSvgHead - 6, at(zero), bottom - 6, stroke(kInk, 1));
+  svg += svg_text(left, bottom + 10, small(), below);
+  if (!mark_name.empty()) svg += diamond(left + 6, bottom + 26) + svg_text(left + 18, bottom + 30, small(), mark_name);
+  return svg_page(width, bottom + 42, title, subtitle, svg);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
 // Reliability
 
 std::string reliability_picture(const std::string& subtitle, const std::vector<Series>& series) {

@@ -1,6 +1,7 @@
 // commands/svg.h: pictures.
 //
-// In order: the pieces that every picture is drawn with; charts, points on two axes; stacked bars. A picture is one
+// In order: the pieces that every picture is drawn with; charts, points on two axes; stacked bars; bars with
+// intervals. A picture is one
 // string, a whole SVG file. Colours and letters are chosen here, once, for all of them.
 #pragma once
 
@@ -76,6 +77,22 @@ std::string stacked_picture(const std::string& title, const std::string& subtitl
 
 // Whole pictures as one, each below the one before.
 std::string svg_below_each_other(const std::vector<std::string>& pictures);
+
+// ---------------------------------------------------------------------------------------------------------------
+// Bars with intervals
+
+struct IntervalBar {
+  std::string name;
+  double value, low, high;  // a whisker, where high > low
+  std::string label;        // after the bar
+  std::string colour;
+  bool marked = false;  // with a diamond at `mark`: what others reported, or a bar to reach
+  double mark = 0;
+};
+
+// Bars lie one below the other and begin at `zero`, to its left or right. mark_name: what a diamond says; "": nothing.
+std::string interval_picture(const std::string& title, const std::string& subtitle, const std::string& axis,
+                             double zero, const std::vector<IntervalBar>& bars, const std::string& mark_name = "");
 
 // ---------------------------------------------------------------------------------------------------------------
 // Reliability

@@ -1,8 +1,7 @@
-// tests/test_commands.cpp: the command line, and the commands over an engine whose answers are written down here.
+// tests/test_commands.cpp: methods, and the commands over an engine whose answers are written down here.
 //
-// In order: flags and their errors; how a program ends; numbers and tables for people; methods; generate; compare;
-// calibrate and diagnose; bench; exact. The Engine, the Probe and the GPU below stand in for nanospec.cu's: a token is
-// a character, and speed is scripted.
+// In order: methods; generate; compare; calibrate and diagnose; experiments; bench; exact. The Engine, the Probe and
+// the GPU below stand in for nanospec.cu's: a token is a character, and speed is scripted.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -13,7 +12,9 @@
 
 #include "../commands/calibration.h"
 #include "../commands/commands.h"
+#include "../commands/comparison.h"
 #include "../commands/gpu.h"
+#include "command_line.h"
 #include "error_of.h"
 #include "mock.h"
 
@@ -27,6 +28,7 @@ namespace {
 struct Call {
   std::string method;
   std::vector<int> prompt;
+  int sequence;
 };
 std::vector<Call> calls;
 std::function<Generated(const Method&, int max_new_tokens)> script;  // what the next call answers
@@ -85,43 +87,6 @@ Generated decoded(const Method& method, const Sampling& sampling, const std::vec
   return g;
 }
 
-struct Folder {  // for the files of one test
-  std::string path;
-  Folder() {
-    char name[] = "/tmp/nanospec_test_XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::string file(const std::string& name) const { return path + "/" + name; }
-};
-
-// Runs f with one of the process's outputs (1 or 2) going to a file, and returns what came.
-template <class F>
-std::string captured(int output, F f) {
-  fflush(stdout), fflush(stderr);
-  const Folder folder;
-  const int kept = dup(output);
-  FILE* file = fopen(folder.file("out").c_str(), "w");
-  dup2(fileno(file), output);
-  try {
-    f();
-  } catch (...) {
-    fflush(stdout), fflush(stderr);
-    dup2(kept, output), close(kept), fclose(file);
-    throw;
-  }
-  fflush(stdout), fflush(stderr);
-  dup2(kept, output), close(kept), fclose(file);
-  return read_file(folder.file("out"));
-}
-
-using Words = std::vector<std::string>;
-std::vector<char*> arguments(Words& words) {
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(&word[0]);
-  return argv;
-}
-
 // Runs a command in silence on standard error and returns its standard output.
 std::string run(int (*command)(int, char**), Words words, int expected_status = 0) {
   words.insert(words.begin(), "command");
@@ -135,19 +100,6 @@ std::string run(int (*command)(int, char**), Words words, int expected_status = 
   });
   return out;
 }
-
-// The line of the exception that f throws; fails when it throws none of that kind.
-template <class Exception, class F>
-std::string line_of(F f) {
-  try {
-    f();
-  } catch (const Exception& error) { return error.what(); }
-  FAIL("nothing was thrown");
-  return "";
-}
-#define BAD_COMMAND_LINE(...) line_of<std::invalid_argument>([&] { __VA_ARGS__; })
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 
@@ -169,7 +121,7 @@ const std::string& Engine::decode(int token) const {
 Generated Engine::generate(const Method& method, const Sampling& sampling, const std::vector<int>& prompt,
                            int max_new_tokens, const std::function<bool(int)>& on_token,
                            const Observation& observation) {
-  calls.push_back({method_text(method), prompt});
+  calls.push_back({method_text(method), prompt, int(sampling.sequence)});
   if (decodes) return decoded(method, sampling, prompt, max_new_tokens, on_token, observation);
   const Generated generated = script(method, max_new_tokens);
   for (int token : generated.tokens)
@@ -205,183 +157,6 @@ std::vector<KernelTime> measure_gpu_kernels(bool, int, const GpuWorking& working
 }  // namespace nanospec
 
 // ---------------------------------------------------------------------------------------------------------------
-// Flags
-
-namespace {
-
-struct Values {
-  std::string data, prompt, device = "auto";
-  int n_layer = 4;
-  uint64_t seed = 1;
-  float temperature = 1;
-  bool quiet = false;
-};
-
-Given parse(Values& v, Words words) {
-  const Command command{"program",
-                        "What it does.",
-                        "program --data a.txt\n",
-                        {heading("First"),
-                         {"--data", "FILE", &v.data, "the text", required()},
-                         {"--prompt", "TEXT", &v.prompt, "the start"},
-                         {"--n_layer", "N", &v.n_layer, "layers", from(1, 100)},
-                         heading("Second"),
-                         {"--seed", "N", &v.seed, "the seed"},
-                         {"--temperature", "T", &v.temperature, "warmth", above(0, 10)},
-                         {"--device", "WORD", &v.device, "where", one_of({"auto", "cpu", "cuda"})},
-                         {"--quiet", "", &v.quiet, "silence"}}};
-  words.insert(words.begin(), "program");
-  const std::vector<char*> argv = arguments(words);
-  return parse_flags(command, int(argv.size()), argv.data());
-}
-
-}  // namespace
-
-TEST_CASE("flags: values go where the table says, and only those given") {
-  Values v;
-  const Given given = parse(v, {"--data", "a b.txt", "--n_layer=7", "--temperature", "0.25", "--quiet"});
-  CHECK(v.data == "a b.txt");
-  CHECK(v.n_layer == 7);
-  CHECK(v.temperature == 0.25f);
-  CHECK(v.quiet);
-  CHECK(v.seed == 1);
-  CHECK(v.device == "auto");
-  CHECK(given.has("--n_layer"));
-  CHECK(!given.has("--seed"));
-  CHECK(!given.help);
-}
-
-TEST_CASE("flags: the last of two counts; texts may be empty, or look like anything") {
-  Values v;
-  parse(v, {"--data", "x", "--data", "y", "--prompt", "", "--seed", "18446744073709551615"});
-  CHECK(v.data == "y");
-  CHECK(v.prompt == "");
-  CHECK(v.seed == 18446744073709551615ull);
-  for (const std::string text : {"--x", "-5", "a=b", "[a,b]", "{}", "\"q\"", "two\nlines", " ", "na\xc3\xafve", "--"}) {
-    Values w;
-    parse(w, {"--data", "x", "--prompt=" + text, "--quiet"});
-    CHECK(w.prompt == text);
-    CHECK(w.quiet);
-    parse(w, {"--data", "x", "--prompt", text, "--n_layer", "9"});
-    CHECK(w.prompt == text);
-    CHECK(w.n_layer == 9);
-  }
-  parse(v, {"--data", "x", "--prompt=", "--quiet"});
-  CHECK(v.prompt == "");
-  CHECK(v.quiet);
-}
-
-TEST_CASE("flags: each mistake has its line, with what to type") {
-  Values v;
-  CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--temprature", "1"})), "did you mean --temperature?"));
-  CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--n-layer=1"})), "did you mean --n_layer?"));
-  CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "y"})), "surplus word 'y'"));
-  CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "-q"})), "unknown flag '-q'"));
-  CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--seed"})), "a value is missing: --seed"));
-  CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "--quiet"})), "a value is missing: --data"));
-  CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--quiet=yes"})), "a switch takes no value: --quiet"));
-  CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--quiet"})), "add --data FILE"));
-  CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--device", "gpu"})),
-                 "did you mean cpu? known: auto, cpu, cuda"));
-  const std::string escaped = BAD_COMMAND_LINE(parse(v, {"--data", "x", "--a\nb"}));
-  CHECK(escaped.find('\n') == std::string::npos);
-}
-
-TEST_CASE("flags: numbers are whole texts, finite and in range") {
-  Values v;
-  for (const char* text : {"x", "", " 1", "1 ", "1x", "nan", "-nan", "inf", "-inf", "infinity", "0x10", "+1", "1,5"})
-    CHECK(
-        contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--temperature", text})), "is not a number: --temperature"));
-  for (const char* text : {"-1", "0", "-0", "10.001", "1e999", "-1e999", "1e-999"})
-    CHECK(
-        contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--temperature", text})), "is out of range: --temperature"));
-  for (const char* text : {"x", "", "1.5", "1e1", "0x1", "+1", "--1", "-", "1-"})
-    CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--n_layer", text})), "is not a whole number: --n_layer"));
-  for (const char* text : {"0", "-1", "101", "2147483648", "4294967297", "99999999999999999999"})
-    CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--n_layer", text})),
-                   "is out of range: --n_layer: give a whole number from 1 to 100"));
-  for (const char* text : {"-1", "18446744073709551616"})
-    CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--seed", text})), "is out of range: --seed"));
-  for (const char* text : {"10", "1e-3", "1.e0", ".5", "0.1"}) parse(v, {"--data", "x", "--temperature", text});
-  CHECK(v.temperature == 0.1f);
-  CHECK(parse_number("-2.5e-3", "here") == -2.5e-3);
-  CHECK(parse_int("-2147483648", "here") == std::numeric_limits<int>::min());
-}
-
-TEST_CASE("flags: --help shows every flag, its default and the examples, and asks for nothing else") {
-  Values v;
-  Given given;
-  const std::string help = captured(1, [&] { given = parse(v, {"--n_layer", "2", "--help"}); });
-  CHECK(given.help);
-  for (const char* part :
-       {"What it does.", "First:", "Second:", "--data FILE", "(required)", "--n_layer N", "layers (4)", "--seed N",
-        "--temperature T", "auto, cpu, cuda (auto)", "--quiet                 silence\n", "\n  program --data a.txt\n"})
-    CHECK_MESSAGE(contains(help, part), part);
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// Ending
-
-namespace {
-std::function<int()> body;
-int program(int, char**) { return body(); }
-int status_of(const std::function<int()>& f, std::string& line) {
-  body = f;
-  int status = -1;
-  line = captured(2, [&] { status = run_program("prog", program, 0, nullptr); });
-  return status;
-}
-}  // namespace
-
-TEST_CASE("a program ends with one line and the right status") {
-  std::string line;
-  CHECK(status_of([] { return 0; }, line) == 0);
-  CHECK(line == "");
-  CHECK(status_of([]() -> int { throw std::invalid_argument("a: b: c"); }, line) == 2);
-  CHECK(line == "prog: a: b: c\n");
-  CHECK(status_of([]() -> int { throw std::runtime_error("a\nb\x1b[2J"); }, line) == 1);
-  CHECK(line == "prog: a b [2J\n");
-  CHECK(status_of([]() -> int { throw std::bad_alloc(); }, line) == 1);
-  CHECK(contains(line, "prog: out of memory: "));
-  CHECK(status_of([]() -> int { return int(std::vector<int>().at(0)); }, line) == 1);
-  CHECK(status_of([]() -> int { return std::vector<char>(size_t(-1)).at(0); }, line) == 1);
-  CHECK(contains(line, "prog: out of memory: "));
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// Numbers and tables
-
-TEST_CASE("numbers for people") {
-  CHECK(thousands(0) == "0");
-  CHECK(thousands(999.4) == "999");
-  CHECK(thousands(1234567) == "1,234,567");
-  CHECK(thousands(-1234) == "-1,234");
-  CHECK(duration(0.00123) == "1.23 ms");
-  CHECK(duration(0.5) == "500 ms");
-  CHECK(duration(4.25) == "4.2 s");
-  CHECK(duration(59.97) == "1 min 00 s");
-  CHECK(duration(185) == "3 min 05 s");
-  CHECK(duration(2 * 3600 + 7 * 60) == "2 h 07 min");
-  CHECK(bytes_text(512) == "512 bytes");
-  CHECK(bytes_text(42.6e6) == "42.6 MB");
-  CHECK(time_left(1, 4, 2) == "6.0 s left");
-  CHECK(time_left(0, 4, 2) == "");
-  CHECK(count(1, "token") == "1 token");
-  CHECK(count(1200, "token") == "1,200 tokens");
-}
-
-TEST_CASE("a table's columns line up, also with letters of several bytes") {
-  CHECK(format_table({{"name", "n"}, {"na\xc3\xafve", "7"}, {"x", "1,234"}}, "lr") ==
-        "name       n\n-----  -----\nna\xc3\xafve      7\nx      1,234\n");
-}
-
-TEST_CASE("sha256: the known answers of FIPS 180-4") {
-  CHECK(sha256("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-  CHECK(sha256("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-  CHECK(sha256(std::string(1000000, 'a')) == "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
-}
-
-// ---------------------------------------------------------------------------------------------------------------
 // Methods
 
 TEST_CASE("methods: drafter, shape, rule") {
@@ -405,6 +180,14 @@ TEST_CASE("methods: drafter, shape, rule") {
   CHECK(method_text(methods[4]) == "bigram auto budget=8");
   CHECK(most_nodes(methods[4], 64) == 8);
   CHECK(method_json(methods[4])["budget"] == 8);
+
+  const std::vector<Method> told = parse_methods("bigram chain:4 noise=unknown; bigram chain:4 noise=known", 64);
+  CHECK(!told[0].knows_noise);
+  CHECK(told[1].knows_noise);
+  CHECK(method_text(told[0]) == "bigram chain:4 noise=unknown");
+  CHECK(method_text(told[1]) == "bigram chain:4");
+  CHECK(promise_of(told[0]) == Promise::kSameBytes);
+  CHECK(method_json(told[0])["noise"] == "unknown");
 }
 
 TEST_CASE("methods: mistakes name the method and the nearest word") {
@@ -421,6 +204,9 @@ TEST_CASE("methods: mistakes name the method and the nearest word") {
   CHECK(contains(BAD_COMMAND_LINE(parse_methods(" ; ;", 64)), "there is no method"));
   for (const char* part : {"65", "64"}) CHECK(contains(BAD_COMMAND_LINE(parse_methods("bigram chain:65", 64)), part));
   CHECK_THROWS_AS(parse_methods("bigram tree:3x2 verify=rejection", 64), std::invalid_argument);
+  CHECK(contains(BAD_COMMAND_LINE(parse_methods("bigram chain:4 noise=unkown", 64)), "did you mean unknown?"));
+  CHECK(contains(BAD_COMMAND_LINE(parse_methods("bigram chain:4 verify=rejection noise=unknown", 64)),
+                 "no drafter knows the noise under rule rejection"));
   CHECK(contains(BAD_COMMAND_LINE(parse_methods("bigram auto verify=specinfer", 64)), "tree:DxW"));
 }
 
@@ -703,6 +489,134 @@ TEST_CASE("diagnose: every table, the JSON, and a whole picture") {
   CHECK(contains(BAD_COMMAND_LINE(attempt({"--prompt", "A", "--drafter", "none"})), "guesses nothing"));
   CHECK(contains(BAD_COMMAND_LINE(attempt({})), "there is no prompt"));
   CHECK(contains(error_of([&] { attempt({"--prompt", "A", "--shape", "static:/nowhere.json"}); }), "/nowhere.json"));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// experiments
+
+TEST_CASE("run_all: prompt by prompt, the order rotates with the prompts too, and each prompt has its figures") {
+  script = [](const Method& method, int n) {
+    Generated g = steady(method, n);
+    g.stats.seconds = double(calls.size());
+    return g;
+  };
+  calls.clear();
+  Trial trial;
+  trial.methods = parse_methods("none; bigram chain:2", 64);
+  trial.prompts = {"A", "B", "C"};
+  trial.repeats = 2, trial.by_prompt = trial.own_noise = true;
+  trial.options.max_new_tokens = 4;
+  Engine engine(trial.options.settings);
+  const std::vector<Outcome> outcomes = run_all(trial, engine, [](const std::string&, double) {});
+  std::string order;
+  for (size_t i = 3; i < calls.size(); i++)
+    order += std::string(1, char(calls[i].prompt[0])) + (calls[i].method == "none" ? "0" : "1");
+  CHECK(order == "A0A1B1B0C0C1A1A0B0B1C1C0");
+  for (const Call& call : calls) CHECK(call.sequence == call.prompt[0] - 'A');
+  REQUIRE(outcomes[1].runs.size() == 2);
+  REQUIRE(outcomes[1].runs[1].prompts.size() == 3);
+  CHECK(outcomes[1].runs[1].stats.tokens == 12);
+  CHECK(outcomes[1].runs[1].prompts[2].seconds == 3 + 11);
+  CHECK(outcomes[0].runs[1].prompts[2].seconds == 3 + 12);
+  CHECK(outcomes[1].speedups.size() == 2);
+}
+
+TEST_CASE("experiments: a quick run prints every section and leaves whole files") {
+  const Folder folder;
+  std::string text;
+  for (int i = 0; i < 200; i++) text += "line " + std::to_string(i) + " of a text\n";
+  write_file(folder.file("text.txt"), text);
+  write_file(folder.file("model.safetensors"), "");  // the engine of these tests asks for no more
+  script = [](const Method& method, int n) {
+    if (method.shape == "sequoia") throw std::logic_error("there is no calibration");
+    Generated g = steady(method, n);
+    if (method.shape == "chain:2" || method.shape == "chain:4") g.stats.seconds = 0.4;
+    if (method.drafter == "suffix+ngram:4") g.stats.seconds = 0.25;
+    return g;
+  };
+  const Words words = {
+      "--quick", "--model",         folder.path, "--drafter_model", folder.path, "--data", folder.file("text.txt"),
+      "--out",   folder.file("out")};
+  const std::string out = run(experiments_command, words);
+  for (const char* part :
+       {"Experiments: ", "The trained drafter is ngram:4 instead", "Entropy: does", "Budgets: what",
+        "Temperatures: how", "small models fall into loops", "Rules: of", "BIASED", "LOSSY", "Coupling: what",
+        "Noise-aware trees: how", "Auto: is", "Unions: are", "Held-out text: what", "sequoia: there is no calibration",
+        "not judged", "build/nanospec experiments --only entropy --model ", "A quick run proves nothing"})
+    CHECK_MESSAGE(contains(out, part), part);
+  const auto json = [&](const std::string& name) {
+    return Json::parse(read_file(folder.file("out/" + name + ".json")));
+  };
+  for (const char* name :
+       {"entropy", "budgets", "temperatures", "rules", "coupling", "noise-aware", "auto", "unions", "held-out"}) {
+    CAPTURE(name);
+    CHECK(json(name)["machine"].contains("cpu"));
+    CHECK(!json(name).contains("roofline"));  // which nobody measured
+    const std::string svg = read_file(folder.file("out/" + std::string(name) + ".svg"));
+    CHECK(svg.substr(svg.size() - 7) == "</svg>\n");
+    for (const char* nothing : {"\"nan", "\"-nan", "\"inf", ">nan"}) CHECK(!contains(svg, nothing));
+    if (name == std::string("auto")) continue;
+    for (const Json& study : json(name)["studies"]) {
+      CHECK(study["prompts"].size() >= 2);
+      for (const Json& method : study["methods"]) {
+        for (const char* field : {"method", "times_plain", "tokens_per_forward", "nodes_per_forward", "identical"})
+          CHECK_MESSAGE(method.contains(field), field);
+        REQUIRE(method["samples"].size() == study["repeats"]);
+        CHECK(method["samples"][0].size() == study["prompts"].size());
+        CHECK(method["samples"][0][0].size() == 4);
+      }
+    }
+  }
+  const Json entropy = json("entropy");
+  CHECK(entropy["studies"][0]["temperature"] == 0.4);
+  bool found = false;
+  for (const Json& row : entropy["time_saved"]) {
+    if (row["shape"] == "tree:4x2") CHECK(row["percent_saved"][0].get<double>() == doctest::Approx(-25));
+    if (row["shape"] == "entropy-width") found |= row["paper"] == 7.16;
+    CHECK(row["shape"] != "sequoia");
+  }
+  CHECK(found);
+  CHECK(json("bars")["bars"].size() == 4 + 1 + 1);
+  for (const Json& bar : json("bars")["bars"])  // the union takes half the time of its parts
+    if (contains(bar["bar"].get<std::string>(), "suffix+ngram:4"))
+      CHECK(bar["measured"].get<double>() == doctest::Approx(2));
+  CHECK(json("auto")["workloads"][0]["auto_over_best"][0].get<double>() == doctest::Approx(0.8));
+}
+
+TEST_CASE("experiments: --only chooses; what is missing is said with what to type") {
+  const Folder folder;
+  write_file(folder.file("text.txt"), std::string(5000, 'a'));
+  write_file(folder.file("short.txt"), "a");
+  write_file(folder.file("model.safetensors"), "");
+  script = steady;
+  const std::string out =
+      run(experiments_command, {"--quick", "--only", "rules,coupling", "--model", folder.path, "--drafter_model",
+                                folder.path, "--data", folder.file("text.txt"), "--out", folder.file("out")});
+  CHECK(contains(out, "Rules: of"));
+  CHECK(contains(out, "Coupling: what"));
+  CHECK(!contains(out, "Entropy: does"));
+  CHECK(!std::filesystem::exists(folder.file("out/entropy.json")));
+  bool untold = false;
+  for (const Call& call : calls) untold |= contains(call.method, "noise=unknown");
+  CHECK(untold);
+
+  const auto attempt = [&](Words words) {
+    words.insert(words.begin(), {"experiments", "--out", folder.file("out")});
+    std::vector<char*> argv = arguments(words);
+    experiments_command(int(argv.size()), argv.data());
+  };
+  CHECK(contains(BAD_COMMAND_LINE(attempt({"--only", "entropie"})), "did you mean entropy?"));
+  CHECK(contains(BAD_COMMAND_LINE(attempt({"--drafter", "ngramm:4"})), "did you mean ngram:N?"));
+  CHECK(contains(error_of([&] { attempt({"--model", folder.file("none")}); }), "train_gpt --preset medium"));
+  CHECK(contains(error_of([&] {
+                   attempt({"--model", folder.path, "--drafter_model", folder.file("none")});
+                 }),
+                 "there is no drafter model"));
+  CHECK(
+      contains(error_of([&] {
+                 attempt({"--model", folder.path, "--drafter_model", folder.path, "--data", folder.file("short.txt")});
+               }),
+               "the text is too short"));
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -535,15 +535,16 @@ TEST_CASE("decode: what a drafter draws with: the target's noise under match alo
     Rule rule;
     float temperature;
     int rows;
-    bool kept_only;
+    bool kept_only, knows_noise = true;
   };
   for (const Case& c :
        {Case{Rule::kMatch, 1, 1, false}, Case{Rule::kMatch, 0, 0, false}, Case{Rule::kRejection, 1, 2, true},
         Case{Rule::kRejection, 0, 0, true}, Case{Rule::kIndependent, 1, 0, true}, Case{Rule::kTypical, 1, 0, true},
         Case{Rule::kSpecInfer, 1, 0, true}, Case{Rule::kWithoutReplacement, 1, 0, true}, Case{Rule::kBlock, 1, 0, true},
-        Case{Rule::kTraversal, 1, 0, true}}) {
+        Case{Rule::kTraversal, 1, 0, true}, Case{Rule::kMatch, 1, 0, false, false},
+        Case{Rule::kRejection, 1, 2, true, false}}) {
     Decoding decoding = decoding_of("chain:3", c.temperature, 12);
-    decoding.rule = c.rule;
+    decoding.rule = c.rule, decoding.knows_noise = c.knows_noise;
     Spy spy(mock_bigrams(), kVocab);
     spy.sampling = decoding.sampling;
     Mock target = make_mock();
@@ -553,6 +554,27 @@ TEST_CASE("decode: what a drafter draws with: the target's noise under match alo
     CHECK(spy.kept_only == c.kept_only);
     for (int row : spy.rows) CHECK(row == c.rows);
   }
+}
+
+TEST_CASE("decode: a drafter that is not told the noise guesses worse, and changes no text") {
+  for (const char* shape : {"chain:3", "tree:3x2", "best-first", "entropy-width:of=confidence", "auto"})
+    for (float temperature : {0.0f, 0.7f, 1.0f}) {
+      int64_t forwards[2] = {};
+      for (uint64_t seed : {1, 2, 3})
+        for (bool told : {true, false}) {
+          Decoding decoding = decoding_of(shape, temperature, 150, seed, 16);
+          decoding.knows_noise = told;
+          Mock target = make_mock();
+          Ngram drafter(mock_ngrams());
+          Ints text = prompt_of(5, seed);
+          forwards[told] += counted(target, &drafter, decoding, text).target_forwards;
+          CHECK(same(text, plain_text(decoding, prompt_of(5, seed))));
+        }
+      CAPTURE(shape);
+      CAPTURE(temperature);
+      if (temperature == 0 && decoding_of(shape, 1, 1).shape.kind != Shape::kAuto) CHECK(forwards[1] == forwards[0]);
+      if (temperature == 1) CHECK(forwards[1] < 0.9 * double(forwards[0]));
+    }
 }
 
 TEST_CASE("decode: at temperature 0 every rule gives the likeliest tokens") {
