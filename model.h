@@ -527,6 +527,43 @@ struct Update {
   double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.99, weight_decay = 0.1, grad_clip = 1.0;
 };
 
+// Warm-up, then a cosine down to the lowest rate (Loshchilov, Hutter 2017), as nanoGPT's get_lr.
+inline double cosine_rate(int64_t iteration, int warmup, int decay, double most, double least) {
+  if (iteration < warmup) return most * double(iteration + 1) / (warmup + 1);
+  if (iteration > decay) return least;
+  const double decayed = double(iteration - warmup) / std::max(1, decay - warmup);
+  return least + 0.5 * (1 + std::cos(3.14159265358979323846 * decayed)) * (most - least);
+}
+
+// AdamW over a flat array of parameters, after the whole gradient has been clipped.
+template <class T>
+class Optimizer {
+ public:
+  Optimizer(const std::vector<TensorSpec>& table, bool cuda) : norm_(2, cuda) {
+    std::vector<Piece> pieces;
+    const size_t most = cuda ? 1024 : 8192;  // a warp's: few enough that a small model fills the GPU
+    for (const TensorSpec& spec : table)
+      for (size_t at = 0; at < spec.size; at += most)
+        pieces.push_back({spec.offset + at, int(std::min(most, spec.size - at)), spec.decay ? 1.0f : 0.0f});
+    pieces_ = Array<Piece>(pieces.size(), cuda);
+    pieces_.upload(pieces.data(), pieces.size());
+    squares_ = Array<T>(pieces.size(), cuda);
+  }
+  void step(const Team& team, const Update& u, T* weights, const T* gradient, T* m, T* v) const {
+    const int pieces = int(pieces_.size());
+    const double t = double(u.iteration + 1);
+    launch(team, pieces, SumSquares<T>{pieces_.data(), gradient, squares_.data()});
+    launch_sum(team, ClipFactor<T>{squares_.data(), pieces, T(u.grad_clip), norm_.data()});
+    launch(team, pieces,
+           AdamW<T>{pieces_.data(), weights, m, v, gradient, norm_.data(), T(u.learning_rate), T(u.weight_decay),
+                    T(u.beta1), T(u.beta2), T(1 - std::pow(u.beta1, t)), T(1 - std::pow(u.beta2, t))});
+  }
+
+ private:
+  Array<T> norm_, squares_;
+  Array<Piece> pieces_;
+};
+
 // Everything that training needs: parameters, their packed forms, gradients and moments, and one pass's activations.
 template <class T>
 class Trainer {
@@ -549,16 +586,7 @@ class Trainer {
         pass_(rows, roots, pool.cuda()),
         losses_(rows, pool.cuda()),
         loss_(1, pool.cuda()),
-        norm_(2, pool.cuda()) {
-    std::vector<Piece> pieces;
-    const size_t most = pool.cuda() ? 1024 : 8192;  // a warp's: few enough that a small model fills the GPU
-    for (const TensorSpec& spec : tensor_table(sizes))
-      for (size_t at = 0; at < spec.size; at += most)
-        pieces.push_back({spec.offset + at, int(std::min(most, spec.size - at)), spec.decay ? 1.0f : 0.0f});
-    pieces_ = Array<Piece>(pieces.size(), pool.cuda());
-    pieces_.upload(pieces.data(), pieces.size());
-    squares_ = Array<T>(pieces.size(), pool.cuda());
-  }
+        optimizer_(tensor_table(sizes), pool.cuda()) {}
 
   // Sets the parameters to their start, a tensor at a time; the moments start at zero.
   void initialize(uint64_t seed) {
@@ -629,22 +657,15 @@ class Trainer {
     team.wait();
   }
   void adamw(const Team& team, const Update& u) {
-    const int pieces = int(pieces_.size());
-    const double t = double(u.iteration + 1);
-    launch(team, pieces, SumSquares<T>{pieces_.data(), gradient.data(), squares_.data()});
-    launch_sum(team, ClipFactor<T>{squares_.data(), pieces, T(u.grad_clip), norm_.data()});
-    launch(
-        team, pieces,
-        AdamW<T>{pieces_.data(), weights.data(), m.data(), v.data(), gradient.data(), norm_.data(), T(u.learning_rate),
-                 T(u.weight_decay), T(u.beta1), T(u.beta2), T(1 - std::pow(u.beta1, t)), T(1 - std::pow(u.beta2, t))});
+    optimizer_.step(team, u, weights.data(), gradient.data(), m.data(), v.data());
   }
 
   Pool& pool_;
   Weights<T, T> packed_;
   Tensors<T> by_name_;
   DevicePass pass_;
-  Array<T> losses_, loss_, norm_, squares_;
-  Array<Piece> pieces_;
+  Array<T> losses_, loss_;
+  Optimizer<T> optimizer_;
 };
 
 // ---------------------------------------------------------------------------------------------------------------

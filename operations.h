@@ -314,6 +314,40 @@ struct GeluBackward {
   }
 };
 
+// pre += bias; out = residual + SiLU(pre), SiLU(x) = x / (1 + exp(-x)) (Elfwing, Uchibe, Doya 2018).
+template <class T>
+struct BiasSilu {
+  const T* residual;
+  T *pre, *out;  // (R, C)
+  int row_stride;
+  const T* bias;  // may be null
+  template <class G>
+  HD void operator()(const G& g, int row, int begin, int end) const {
+    AddBias<T>{pre, row_stride, bias}(g, row, begin, end);
+    const size_t at = size_t(row) * row_stride + begin;
+    const T *a = pre + at, *r = residual + at;
+    T* o = out + at;
+    g.each(end - begin, [=](int c) { o[c] = r[c] + a[c] / (T(1) + exp(-a[c])); });
+  }
+};
+
+// d = d SiLU'(pre): with s = 1 / (1 + exp(-x)), SiLU'(x) = s (1 + x (1 - s)).
+template <class T>
+struct SiluBackward {
+  const T* pre;
+  T* d;
+  int row_stride;
+  template <class G>
+  HD void operator()(const G& g, int row, int begin, int end) const {
+    const T* a = pre + size_t(row) * row_stride + begin;
+    T* out = d + size_t(row) * row_stride + begin;
+    g.each(end - begin, [=](int c) {
+      const T s = T(1) / (T(1) + exp(-a[c]));
+      out[c] *= s * fused(a[c], T(1) - s, T(1));
+    });
+  }
+};
+
 // out = residual + dropout(out + bias): the branch that a matmul has just written joins the stream beside it.
 template <class T>
 struct JoinResidual {
@@ -543,6 +577,30 @@ struct CrossEntropy {
     const T factor = scale;
     g.each(vocab_size, [=](int i) { x[i] = exp(x[i] - log_sum) * factor; });
     g.each(1, [&](int) { x[target[row]] -= factor; });
+  }
+};
+
+// The same against a whole distribution: with p = softmax(teacher), which `teacher` becomes,
+//   loss[row] = -sum of p log softmax(logits);  with gradient, logits become (softmax(logits) - p) * scale.
+template <class T>
+struct SoftCrossEntropy {
+  T *logits, *teacher;  // (R, row_stride)
+  int row_stride, vocab_size;
+  T* loss;  // (R)
+  bool gradient;
+  T scale;
+  template <class G>
+  HD void operator()(const G& g, int row) const {
+    T *x = logits + size_t(row) * row_stride, *p = teacher + size_t(row) * row_stride;
+    const auto log_sum = [&](const T* a) {
+      const T top = g.template largest<T>(vocab_size, [=](int i) { return a[i]; });
+      return top + log(g.template sum<T>(vocab_size, [=](int i) { return exp(a[i] - top); }));
+    };
+    const T x_sum = log_sum(x), p_sum = log_sum(p), factor = scale;
+    g.each(vocab_size, [=](int i) { p[i] = exp(p[i] - p_sum); });
+    const T cost = g.template sum<T>(vocab_size, [=](int i) { return p[i] * (x_sum - x[i]); });
+    g.each(1, [&](int) { loss[row] = cost; });
+    if (gradient) g.each(vocab_size, [=](int i) { x[i] = (exp(x[i] - x_sum) - p[i]) * factor; });
   }
 };
 

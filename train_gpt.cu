@@ -12,6 +12,7 @@
 #include "commands/cli.h"
 #include "draft.h"
 #include "model.h"
+#include "train_medusa.h"
 
 namespace nanospec {
 namespace {
@@ -57,6 +58,10 @@ Command command_line(Options& o) {
        {"--data", "FILE", &o.data, "the text to learn, UTF-8; its last tenth is for validation", required()},
        {"--out", "DIR", &o.out, "where the model is written, at every evaluation and at the end", required()},
        {"--resume", "", &o.resume, "go on from DIR/optimizer.safetensors"},
+       {"--medusa",
+        "DIR",
+        {},
+        "instead: heads on the model in DIR, for --drafter medusa; --medusa DIR --help says more"},
        {"--stats", "FILE.json", &o.stats, "what the run was, in figures, when it has ended"},
        heading("Model"),
        {"--preset", "NAME", &o.preset,
@@ -160,12 +165,8 @@ double whole_loss(Trainer<float>& trainer, const Batches& batches, const Options
   return sum / batches.window_count();
 }
 
-// Warm-up, then a cosine down to min_lr (Loshchilov, Hutter 2017), as nanoGPT's get_lr.
 double learning_rate(const Options& o, int64_t iteration) {
-  if (iteration < o.warmup_iters) return double(o.learning_rate) * double(iteration + 1) / (o.warmup_iters + 1);
-  if (iteration > o.lr_decay_iters) return o.min_lr;
-  const double decayed = double(iteration - o.warmup_iters) / std::max(1, o.lr_decay_iters - o.warmup_iters);
-  return o.min_lr + 0.5 * (1 + std::cos(3.14159265358979323846 * decayed)) * (double(o.learning_rate) - o.min_lr);
+  return cosine_rate(iteration, o.warmup_iters, o.lr_decay_iters, o.learning_rate, o.min_lr);
 }
 
 // Multiply-adds count two: 6 for each parameter and token (forward 2, backward 4; positions are only looked up), and
@@ -261,6 +262,9 @@ void write_stats(const Options& o, int64_t iterations, double train_loss, double
 }
 
 int train(int argc, char** argv) {
+  for (int i = 1; i < argc; i++)
+    if (const std::string word = argv[i]; word == "--medusa" || word.rfind("--medusa=", 0) == 0)
+      return train_medusa(argc, argv);
   Options o;
   if (!read_flags(argc, argv, o)) return 0;
   const bool cuda = choose_cuda(o.device);

@@ -100,6 +100,12 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
   check("DropoutBackward", rows, [&](Desk& d) {
     return WholeRow<DropoutBackward<float>>{{d.f[0], d.f[1], stride, C, drop}, C};
   });
+  check("BiasSilu", rows, [&](Desk& d) {
+    return WholeRow<BiasSilu<float>>{{d.f[3], d.f[0], d.f[1], stride, d.f[2]}, C};
+  });
+  check("SiluBackward", rows, [&](Desk& d) { return WholeRow<SiluBackward<float>>{{d.f[0], d.f[1], stride}, C}; });
+  check("SoftCrossEntropy", rows,
+        [&](Desk& d) { return SoftCrossEntropy<float>{d.f[0], d.f[1], stride, C, d.f[2], true, 0.25f}; });
   check("CrossEntropy", rows,
         [&](Desk& d) { return CrossEntropy<float>{d.f[0], stride, C, d.below_7(), d.f[1], true, 0.25f}; });
   check("Mean", 1, [&](Desk& d) { return Mean<float>{d.f[0], 1000, d.f[1]}; });
