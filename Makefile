@@ -7,7 +7,7 @@
 #   make test       deps, build, all tests
 #   make bench      build; tables and pictures of speed, into build/bench: under ten minutes; a GPU takes some more
 #   make experiments  build, train the medium target if it is missing; the literature's experiments, into
-#                   build/experiments: under nine minutes, and the training
+#                   build/experiments: 8 minutes, and the training
 #   make clean      removes what was built; data and trained models stay
 #   make format     clang-format over all sources
 #
