@@ -114,11 +114,13 @@ run:
 	@$(MAKE) --no-print-directory -j2 all
 	@$(MAKE) --no-print-directory train-and-compare
 
-.PHONY: train-and-compare
-train-and-compare:
+.PHONY: train-small train-and-compare
+train-small:
 	@if [ ! -s runs/small/train.json ]; then \
 	  $(BUILD)/train_gpt --data $(TEXT) --out runs/small --stats runs/small/train.json \
 	    $$([ -s runs/small/optimizer.safetensors ] && echo --resume); fi
+
+train-and-compare: train-small
 	@$(BUILD)/nanospec generate --model runs/small --prompt "ROMEO:" --max_new_tokens 300 --quiet
 	@echo; echo
 	@$(BUILD)/nanospec compare --model runs/small --prompts data/prompts.jsonl --methods "$(METHODS)" \
@@ -162,15 +164,13 @@ experiments:
 	@$(MAKE) --no-print-directory train-and-experiment
 
 .PHONY: train-and-experiment
-train-and-experiment:
+train-and-experiment: train-small
 	@if [ ! -s runs/medium/model.safetensors ] || [ -e runs/medium/unfinished ]; then \
 	  mkdir -p runs/medium && touch runs/medium/unfinished && \
 	  $(BUILD)/train_gpt --data $(TEXT) --out runs/medium --preset medium --max_iters 1000 --lr_decay_iters 1000 \
 	    --stats runs/medium/train.json $$([ -s runs/medium/optimizer.safetensors ] && echo --resume) && \
 	  rm runs/medium/unfinished; fi
-	@if [ ! -s runs/small/model.safetensors ]; then \
-	  $(BUILD)/train_gpt --data $(TEXT) --out runs/small --stats runs/small/train.json; fi
-	@for drafter in ngram:4 gpt:runs/small; do for temperature in 0.4 1; do \
+	@for drafter in bigram ngram:4 suffix+ngram:4 gpt:runs/small; do for temperature in 0 0.4 0.7 1; do \
 	  $(BUILD)/nanospec calibrate --model runs/medium --data $(TEXT) --drafter $$drafter --temperature $$temperature \
 	    --quiet >/dev/null || echo "not calibrated: $$drafter at temperature $$temperature"; done; done
 	@$(BUILD)/nanospec experiments --model runs/medium --drafter_model runs/small --data $(TEXT) \

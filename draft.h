@@ -169,8 +169,8 @@ inline int best_candidates(const float* logits, const float* noise, int vocab, c
   return found;
 }
 
-// The entropy, in nats, of what a drafter says after a node: of its distribution q, at temperature 0 as at 1; or, with
-// `of_confidence`, of the confidence above. scores: (V) scratch.
+// The entropy, in nats, of what a drafter says after a node: of its distribution before top-k and top-p, at temperature
+// 0 as at 1; or, with `of_confidence`, of the confidence above. scores: (V) scratch.
 inline float entropy(const float* logits, const float* noise, int vocab, const Sampling& sampling, bool of_confidence,
                      float* scores) {
   const Solo solo;

@@ -213,18 +213,20 @@ void grow_beam(const Shape& shape, const Limits& limits, Growth& growth, Expand&
   const auto likelier = [&](int a, int b) {
     return growth.reach[a] != growth.reach[b] ? growth.reach[a] > growth.reach[b] : a < b;
   };
+  const int width = std::min(shape.width, shape.budget);  // a wider beam's other nodes could not stay
+  if (width == 0) return;
   std::vector<int> beam(1, 0), count;
-  std::vector<Candidate> candidates;  // (beam, W)
+  std::vector<Candidate> candidates;  // (beam, width)
   for (int depth = 0; depth < std::min(shape.depth, limits.depth) && !beam.empty(); depth++) {
     const int first = growth.size();
-    candidates.resize(beam.size() * shape.width), count.resize(beam.size());
-    expand(beam.data(), int(beam.size()), shape.width, candidates.data(), count.data());
+    candidates.resize(beam.size() * width), count.resize(beam.size());
+    expand(beam.data(), int(beam.size()), width, candidates.data(), count.data());
     for (size_t k = 0; k < beam.size(); k++)
-      for (int rank = 0; rank < count[k]; rank++) growth.add(beam[k], candidates[k * shape.width + rank]);
+      for (int rank = 0; rank < count[k]; rank++) growth.add(beam[k], candidates[k * width + rank]);
     beam.resize(growth.size() - first);
     for (size_t k = 0; k < beam.size(); k++) beam[k] = first + int(k);
     std::sort(beam.begin(), beam.end(), likelier);
-    if (int(beam.size()) > shape.width) beam.resize(shape.width);
+    if (int(beam.size()) > width) beam.resize(width);
   }
   std::vector<int> order(growth.size());
   for (int i = 0; i < growth.size(); i++) order[i] = i;

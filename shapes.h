@@ -273,7 +273,8 @@ constexpr ShapeWord kShapes[] = {
     {"entropy-depth-width", "entropy-depth-width", "the same, with none where it is lost"},
     {"auto", "auto", "the likeliest nodes, as many as pay on this machine"},
 };
-constexpr int kMostDepth = 64;  // of beam:W and the entropy family
+constexpr int kMostDepth = 64;                   // of the entropy family, and of a calibration
+constexpr int kBeamDepth = 8, kMostBeam = 1024;  // of beam:W
 
 namespace parsing {
 
@@ -297,7 +298,7 @@ inline std::vector<int> counts(const std::string& text) {
 
 // The settings of the entropy family: "threshold=0.5,depth=8,of=confidence".
 inline void read_settings(Shape& shape, const std::string& settings) {
-  for (size_t at = 0; at < settings.size();) {
+  for (size_t at = 0; at <= settings.size() && !settings.empty();) {
     const size_t comma = std::min(settings.find(',', at), settings.size());
     const std::string one = settings.substr(at, comma - at);
     at = comma + 1;
@@ -353,7 +354,10 @@ inline Shape parse_shape(const std::string& text, int budget) {
       shape.depth = int(widths.size());
       break;
     case Shape::kBeam:
-      shape.width = parse_count(rest), shape.depth = shape.width > 0 && shape.width <= 1024 ? 8 : 0;
+      shape.width = parse_count(rest), shape.depth = shape.width > 0 ? kBeamDepth : 0;
+      if (shape.width > kMostBeam)
+        throw std::invalid_argument("shape " + text.substr(0, 64) +
+                                    " is too wide: --shape: choose beam:" + std::to_string(kMostBeam) + " or less");
       break;
     case Shape::kStatic:
       shape.file = rest, shape.depth = !rest.empty();

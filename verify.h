@@ -90,7 +90,7 @@ inline void check_rule(Rule rule, const Shape& shape) {
                                 ": --verify: add --shape chain:K, or choose --verify match");
   if (about(rule).drafts != Drafts::kAny && !keeps_all_drawn(shape))
     throw std::invalid_argument("rule " + word + " wants every token that was drawn, and " + shape.name +
-                                " keeps the likely ones: --verify: add --shape chain:K or tree:DxW, or choose "
+                                " is not fixed beforehand: --verify: add --shape chain:K or tree:DxW, or choose "
                                 "--verify match");
 }
 

@@ -99,11 +99,19 @@ std::vector<std::string> read_prompts(const Options& options, const Given& given
   return {read_prompt(options, given)};
 }
 
-std::vector<size_t> held_out_places(const std::string& text, int n, size_t bytes) {
-  const size_t cut = size_t(double(text.size()) * 0.9), last = text.size() > bytes ? text.size() - bytes : 0;
+size_t held_out_begin(const std::string& text) {
+  const auto begins = [](char c) { return (c & 0xc0) != 0x80; };  // a character of UTF-8
+  const auto characters = size_t(std::count_if(text.begin(), text.end(), begins));
+  size_t left = size_t(double(characters) * 0.9), at = 0;  // as train_gpt counts
+  while (at < text.size() && (left > 0 || !begins(text[at]))) left -= begins(text[at++]);
+  return at;
+}
+
+std::vector<size_t> prompt_places(const std::string& text, size_t from, int n, size_t bytes) {
+  const size_t begin = std::min(from, text.size()), last = text.size() > bytes ? text.size() - bytes : 0;
   std::vector<size_t> places;
   for (int i = 0; i < n; i++) {
-    size_t place = std::min(cut + (text.size() - cut) * size_t(i) / size_t(n), last);
+    size_t place = std::min(begin + (text.size() - begin) * size_t(i) / size_t(n), last);
     const size_t line = text.find('\n', place);
     if (line != std::string::npos && line + 1 <= last && line < place + 200) place = line + 1;
     while (place < text.size() && (text[place] & 0xc0) == 0x80) place++;
@@ -112,16 +120,20 @@ std::vector<size_t> held_out_places(const std::string& text, int n, size_t bytes
   return places;
 }
 
+std::vector<std::string> prompts_of(const std::string& text, size_t from, int n, size_t bytes) {
+  std::vector<std::string> prompts;
+  for (size_t place : prompt_places(text, from, n, bytes)) {
+    size_t end = std::min(place + bytes, text.size());
+    while (end < text.size() && (text[end] & 0xc0) == 0x80) end++;  // to the end of a character
+    if (end > place) prompts.push_back(text.substr(place, end - place));
+  }
+  return prompts;
+}
+
 std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t bytes) {
   const std::string text = read_file(path);
   if (text.empty()) refuse("the text is empty", printable(path, 300), "give the text that the model was trained on");
-  std::vector<std::string> prompts;
-  for (size_t place : held_out_places(text, n, bytes)) {
-    size_t end = std::min(place + bytes, text.size());
-    while (end < text.size() && (text[end] & 0xc0) == 0x80) end++;  // to the end of a character
-    prompts.push_back(text.substr(place, end - place));
-  }
-  return prompts;
+  return prompts_of(text, held_out_begin(text), n, bytes);
 }
 
 namespace {
@@ -179,7 +191,10 @@ std::string drafters_help() {
 std::string shapes_help() {
   std::vector<std::pair<std::string, std::string>> words;
   for (const ShapeWord& known : kShapes) words.push_back({known.form, known.what});
-  return listed("which guesses are worth a node", words);
+  return listed(
+      "which guesses are worth a node; entropy shapes take settings, for instance\n"
+      "entropy-stop:threshold=1,depth=8,of=q|confidence (entropy-naive also width=K)",
+      words);
 }
 std::string rules_help() {
   std::vector<std::pair<std::string, std::string>> words;
@@ -219,7 +234,7 @@ std::vector<Method> parse_methods(const std::string& text, int budget) {
     method.drafter = words[0];
     for (size_t i = 1, shapes = 0; i < words.size(); i++) {
       const size_t equals = words[i].find('=');
-      if (equals != std::string::npos) {
+      if (equals < words[i].find(':')) {  // a shape's own settings stand behind its colon
         const std::string name = words[i].substr(0, equals), value = words[i].substr(equals + 1);
         check_word("setting", name, where, {"verify", "budget", "noise"});
         if (name == "noise") check_word("noise", value, where, {"known", "unknown"});

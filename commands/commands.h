@@ -57,9 +57,14 @@ std::string read_prompt(const Options& options, const Given& given);
 // The prompts of whichever source was given, one at least. Throws std::runtime_error as read_prompt.
 std::vector<std::string> read_prompts(const Options& options, const Given& given);
 
-// `n` prompts of `bytes` bytes (a character is not cut) out of a text that train_gpt held out: the places, evenly over
-// its last tenth, each moved on to the beginning of a line where one is near, and to that of a character always.
-std::vector<size_t> held_out_places(const std::string& text, int n, size_t bytes);
+// Where the part of a text begins that train_gpt holds out: its last tenth, in characters.
+size_t held_out_begin(const std::string& text);
+
+// `n` places, evenly from `from` on, each moved on to the beginning of a line where one is near, and to that of a
+// character always; the prompts of `bytes` bytes that begin there (a character is not cut); and those of a file's
+// held-out part. The last throws std::runtime_error where the file is empty or cannot be read.
+std::vector<size_t> prompt_places(const std::string& text, size_t from, int n, size_t bytes);
+std::vector<std::string> prompts_of(const std::string& text, size_t from, int n, size_t bytes);
 std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t bytes);
 constexpr size_t kHeldOutBytes = 64;  // of a prompt
 

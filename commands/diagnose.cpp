@@ -87,6 +87,7 @@ void measure_cross_entropy(const Examination& e, const Engine& engine, Findings&
 Findings examine(const Examination& e, Engine& engine) {
   const Options& o = e.options;
   Findings f = {Diagnosis(parse_shape(e.method.shape, o.settings.budget)), {}, {}, 0};
+  measure_cross_entropy(e, engine, f);  // first: what is wrong with a file is better said before the work
   Observation observation;
   observation.on_pass = [&](const PassReport& pass) { f.diagnosis.add(pass); };
   double done = 0;
@@ -104,7 +105,6 @@ Findings examine(const Examination& e, Engine& engine) {
     };
     add(f.stats, engine.generate(e.method, sampling, prompt, o.max_new_tokens, on_token, observation).stats);
   }
-  if (!interrupted()) measure_cross_entropy(e, engine, f);
   return f;
 }
 
@@ -418,7 +418,8 @@ int diagnose_command(int argc, char** argv) {
   watch_interrupts();
   const Findings f = examine(e, engine);
   if (f.diagnosis.passes == 0)
-    throw std::runtime_error("there is nothing to tell: nanospec diagnose: not one forward was made");
+    throw std::runtime_error(
+        "there is nothing to tell: nanospec diagnose: let it run, and give --max_new_tokens of at least 1");
   print_out(report_text(e, engine, f), true);
   if (given.has("--json")) write_file(e.json_file, report_json(e, engine, f));
   if (given.has("--svg")) write_file(e.svg_file, picture(e, engine, f));

@@ -89,7 +89,7 @@ Stop Diagnosis::stop_of(const PassReport& pass) {
     return rank_of(pass, last, pass.verdict.tokens.back()) >= 0 ? Stop::kNoNode : Stop::kNotGuessed;
   if (!pass.drafted) return Stop::kNotTried;
   if (pass.tree.depth[last] >= pass.deepest) return Stop::kEnd;
-  return !shape.fixed() && pass.tree.size() - 1 >= shape.budget ? Stop::kBudget : Stop::kShape;
+  return shape.kind > Shape::kCartesian && pass.tree.size() - 1 >= shape.budget ? Stop::kBudget : Stop::kShape;
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ Command describe(CommandLine& c) {
       "nanospec experiments",
       "Repeats the literature's experiments, and those of this project, on the models that are there: tables on\n"
       "standard output, every sample and the pictures in a folder. Methods run in turn, prompt by prompt, and a\n"
-      "figure comes with its 95% interval over the prompts. Everything takes less than nine minutes.",
+      "figure comes with its 95% interval over the prompts. Everything takes eight to twelve minutes.",
       "nanospec experiments --model runs/medium --drafter_model runs/small --data data/tinyshakespeare.txt\n"
       "nanospec experiments --only entropy,auto --model runs/medium\n"
       "nanospec experiments --quick --out /tmp/experiments\n",

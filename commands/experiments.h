@@ -43,8 +43,6 @@ struct Lab {
   std::map<std::string, std::string> known_;  // of drafters and shapes that were tried: "", or why not
 };
 
-std::vector<std::string> prompts_of(const std::string& text, size_t from, int count, size_t bytes);
-
 // The line to type for a section's repetition.
 std::string command_line(const Lab& lab);
 

@@ -131,7 +131,7 @@ void auto_experiment(Lab& lab) {
     std::string left_out;
     if (lab.usable(engine, {matched(v.workload.drafter, "chain:4")}, missing).empty()) continue;
     if (!run_contest(lab, engine, v, left_out, lab.seconds * share, {double(w) * share, share})) return;
-    if (w == 0) missing += left_out;
+    if (missing.find(left_out) == std::string::npos) missing += left_out;
     const Method automatic = matched(v.workload.drafter, "auto");
     const size_t a = v.final.at(automatic), b = v.final.at(v.best);
     const std::string temperature = temperature_text(v.workload.temperature),

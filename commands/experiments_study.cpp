@@ -29,23 +29,8 @@ Options Lab::small_options() const {
   return options;
 }
 
-std::vector<std::string> prompts_of(const std::string& text, size_t from, int count, size_t bytes) {
-  std::vector<std::string> prompts;
-  const size_t last = text.size() > bytes ? text.size() - bytes : 0;
-  for (int i = 0; i < count; i++) {
-    size_t begin = std::min(from + (text.size() - std::min(from, text.size())) * size_t(i) / size_t(count), last);
-    const size_t line = text.find('\n', begin);
-    if (line != std::string::npos && line + 1 <= last && line < begin + 200) begin = line + 1;
-    while (begin < text.size() && (text[begin] & 0xc0) == 0x80) begin++;  // to a character's beginning
-    size_t end = std::min(begin + bytes, text.size());
-    while (end < text.size() && (text[end] & 0xc0) == 0x80) end++;
-    if (end > begin) prompts.push_back(text.substr(begin, end - begin));
-  }
-  return prompts;
-}
-
 std::vector<std::string> Lab::held_out(int count, size_t bytes) const {
-  return prompts_of(text, size_t(double(text.size()) * 0.9), bench.quick ? std::min(count, 2) : count, bytes);
+  return prompts_of(text, held_out_begin(text), bench.quick ? std::min(count, 2) : count, bytes);
 }
 
 std::vector<Method> Lab::usable(Engine& engine, const std::vector<Method>& methods, std::string& missing) {

@@ -74,9 +74,9 @@ void held_out_experiment(Lab& lab) {
   };
   const int n = lab.bench.quick ? 2 : 12;
   constexpr size_t kBytes = 160;  // so that drafters which copy have something to copy
-  std::vector<Source> sources = {{"seen: the data's first nine tenths",
-                                  prompts_of(lab.text.substr(0, size_t(double(lab.text.size()) * 0.9)), 0, n, kBytes)},
-                                 {"held out: its last tenth", lab.held_out(n, kBytes)}};
+  std::vector<Source> sources = {
+      {"seen: the data's first nine tenths", prompts_of(lab.text.substr(0, held_out_begin(lab.text)), 0, n, kBytes)},
+      {"held out: its last tenth", lab.held_out(n, kBytes)}};
   if (lab.readme.size() > 2 * kBytes) sources.push_back({"foreign: README.md", prompts_of(lab.readme, 0, n, kBytes)});
   else missing += "left out: foreign text: there is no README.md here\n";
 

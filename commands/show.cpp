@@ -83,6 +83,7 @@ OrderedJson chance_of(const PassReport& pass, int node, Sampling sampling, std::
 // Why the path went no further.
 std::string stop_text(const PassReport& pass, const Engine& engine) {
   const int last = pass.verdict.rows.back();
+  if (!pass.drafter) return "plain decoding drafts nothing";
   if (!pass.drafted) return "nothing was drafted, since it has not paid of late";
   if (pass.emitted < int(pass.verdict.tokens.size())) return "the text was long enough";
   if (pass.tree.first_child(last) >= 0)

@@ -107,14 +107,15 @@ TEST_CASE("bench: a kernel's shares of a GPU's limits, and which of them binds")
 
 TEST_CASE("bench: held-out prompts begin in the last tenth, at a line where one is near, at a character always") {
   std::string text(1000, 'a');
-  CHECK(held_out_places(text, 2, 20) == std::vector<size_t>{900, 950});
+  CHECK(prompt_places(text, held_out_begin(text), 2, 20) == std::vector<size_t>{900, 950});
   text[910] = '\n';
-  CHECK(held_out_places(text, 2, 20) == std::vector<size_t>{911, 950});
-  CHECK(held_out_places(text, 2, 90) == std::vector<size_t>{900, 910});  // no room after the line
+  CHECK(prompt_places(text, held_out_begin(text), 2, 20) == std::vector<size_t>{911, 950});
+  CHECK(prompt_places(text, held_out_begin(text), 2, 90) == std::vector<size_t>{900, 910});  // no room after the line
   std::string accents;
   for (int i = 0; i < 500; i++) accents += i == 0 ? "a" : "\xc3\xa9";
-  for (size_t place : held_out_places(accents, 5, 20)) CHECK((accents[place] & 0xc0) != 0x80);
-  CHECK(held_out_places("", 1, 20) == std::vector<size_t>{0});
+  for (size_t place : prompt_places(accents, held_out_begin(accents), 5, 20)) CHECK((accents[place] & 0xc0) != 0x80);
+  CHECK(prompt_places("", held_out_begin(""), 1, 20) == std::vector<size_t>{0});
+  CHECK(held_out_begin(std::string(50, 'x') + accents.substr(1, 100)) == 50 + 2 * 40);  // 90 of 100 characters
 }
 
 TEST_CASE("bench: the roofline is measured until it is told to stop") {

@@ -195,6 +195,16 @@ TEST_CASE("methods: drafter, shape, rule") {
   CHECK(method_json(told[0])["noise"] == "unknown");
 }
 
+TEST_CASE("methods: a shape's own settings stand behind its colon") {
+  const std::vector<Method> methods =
+      parse_methods("bigram entropy-stop:threshold=0.5,of=confidence budget=8; bigram static:a=b.json", 64);
+  REQUIRE(methods.size() == 2);
+  CHECK(methods[0].shape == "entropy-stop:threshold=0.5,of=confidence");
+  CHECK(methods[0].budget == 8);
+  CHECK(methods[1].shape == "static:a=b.json");
+  CHECK(method_text(methods[0]) == "bigram entropy-stop:threshold=0.5,of=confidence budget=8");
+}
+
 TEST_CASE("methods: mistakes name the method and the nearest word") {
   CHECK(contains(BAD_COMMAND_LINE(parse_methods("none; bigrams chain:4", 64)), "did you mean bigram?"));
   CHECK(contains(BAD_COMMAND_LINE(parse_methods("none; bigrams chain:4", 64)), "method 2"));
@@ -562,7 +572,8 @@ TEST_CASE("experiments: a quick run prints every section and leaves whole files"
     CHECK(svg.substr(svg.size() - 7) == "</svg>\n");
     for (const char* nothing : {"\"nan", "\"-nan", "\"inf", ">nan"}) CHECK(!contains(svg, nothing));
     if (name == std::string("auto")) continue;
-    for (const Json& study : json(name)["studies"]) {
+    const Json file = json(name);
+    for (const Json& study : file["studies"]) {
       CHECK(study["prompts"].size() >= 2);
       for (const Json& method : study["methods"]) {
         for (const char* field : {"method", "times_plain", "tokens_per_forward", "nodes_per_forward", "identical"})
@@ -583,7 +594,8 @@ TEST_CASE("experiments: a quick run prints every section and leaves whole files"
   }
   CHECK(found);
   CHECK(json("bars")["bars"].size() == 4 + 1 + 1);
-  for (const Json& bar : json("bars")["bars"])  // the union takes half the time of its parts
+  const Json all_bars = json("bars");
+  for (const Json& bar : all_bars["bars"])  // the union takes half the time of its parts
     if (contains(bar["bar"].get<std::string>(), "suffix+ngram:4"))
       CHECK(bar["measured"].get<double>() == doctest::Approx(2));
   CHECK(json("auto")["workloads"][0]["auto_over_best"][0].get<double>() == doctest::Approx(0.8));

@@ -96,6 +96,8 @@ TEST_CASE("shapes: what is wrong is said in one line") {
   CHECK(holds(refused("tree:3x2", 13), "14 nodes, the budget is 13"));
   CHECK(holds(refused("tree:999999999x999999999"), "more than 9223372036854775807 nodes, the budget is 64"));
   CHECK(holds(refused("cartesian:4,4,4"), "84 nodes, the budget is 64"));
+  CHECK(holds(refused("beam:1025"), "choose beam:1024 or less"));
+  CHECK(holds(refused("entropy-stop:threshold=1,"), "has a setting ''"));
   CHECK(holds(refused("best-fist"), "did you mean best-first?"));
   CHECK(holds(refused("entropy-stop:depht=3"), "write entropy-stop:threshold=H,depth=D"));
   CHECK(holds(refused("trees:3x2"), "did you mean tree:DxW?"));
