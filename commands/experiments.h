@@ -65,7 +65,7 @@ struct Plan {
   double share = 0.6;           // of plain decoding's time for a token, on average over the methods
 };
 
-struct Study {
+struct Experiment {
   Trial trial;
   std::vector<Outcome> outcomes;
 
@@ -84,27 +84,27 @@ struct Study {
 };
 
 // Runs it; empty where it was interrupted before all was run once. stretch: of the section, for the progress line.
-Study run_study(Lab& lab, Engine& engine, const Options& options, const std::vector<Method>& methods,
-                const std::vector<std::string>& prompts, const Plan& plan, const Stretch& stretch);
+Experiment run_study(Lab& lab, Engine& engine, const Options& options, const std::vector<Method>& methods,
+                     const std::vector<std::string>& prompts, const Plan& plan, const Stretch& stretch);
 
 // Appends the other's prompts: the same methods, other seeds or prompts; repeats that both have.
-void join(Study& study, const Study& other);
+void join(Experiment& study, const Experiment& other);
 
 // Throws where an exact method's text was not plain decoding's.
-void check_exact(const Study& study);
+void check_exact(const Experiment& study);
 
 // ---------------------------------------------------------------------------------------------------------------
 // Saying
 
 std::string with_interval(const Interval& interval, int places);  // "2.31 (2.25 to 2.38)"
 std::string temperature_text(float temperature);                  // "0.7"
-std::string study_circumstances(const Study& study, const Engine& engine, bool with_temperature = true);
+std::string study_circumstances(const Experiment& study, const Engine& engine, bool with_temperature = true);
 std::string loop_warning(float temperature);  // "" but for greedy decoding
 
 // The usual table: speedup over plain decoding, tokens per forward, both with intervals; nodes, the text.
-std::string study_table(const Study& study);
+std::string study_table(const Experiment& study);
 
-nlohmann::ordered_json study_json(const Engine& engine, const Study& study);
+nlohmann::ordered_json study_json(const Engine& engine, const Experiment& study);
 
 // Prints a section's question, the command that repeats it, and its table.
 void print_section(Lab& lab, const std::string& question, const std::string& circumstances, const std::string& table);

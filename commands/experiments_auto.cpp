@@ -62,7 +62,7 @@ std::vector<Method> all_shapes(const std::string& drafter, bool quick) {
 }
 
 // The fastest shapes but auto, best first.
-std::vector<Method> fastest(const Study& study, size_t n) {
+std::vector<Method> fastest(const Experiment& study, size_t n) {
   std::vector<std::pair<double, size_t>> order;
   for (size_t m = 0; m < study.trial.methods.size(); m++)
     if (study.trial.methods[m].shape != "auto" && study.trial.methods[m].drafter != "none")
@@ -75,7 +75,7 @@ std::vector<Method> fastest(const Study& study, size_t n) {
 
 struct Contest {  // of one workload
   Workload workload;
-  Study sweep, final;
+  Experiment sweep, final;
   Method best;
   Interval ratio;  // auto's speed over the best's
 };
@@ -94,7 +94,7 @@ bool run_contest(Lab& lab, Engine& engine, Contest& v, std::string& missing, dou
   if (v.sweep.empty()) return false;
   std::vector<Method> again = {kPlain, automatic};
   for (const Method& method : fastest(v.sweep, 5)) again.push_back(method);
-  const Study second = run(again, 0.2, 2, 0.35, false);
+  const Experiment second = run(again, 0.2, 2, 0.35, false);
   if (second.empty()) return false;
   v.best = fastest(second, 1).at(0);
   v.final = run({kPlain, automatic, v.best}, 0.45, 3, 0.55, true);
@@ -176,14 +176,14 @@ void unions_experiment(Lab& lab) {
   constexpr const char* kDrafters[] = {"suffix", "ngram:4", "suffix+ngram:4"};
   std::vector<Method> methods = {kPlain};
   for (const char* drafter : kDrafters) methods.push_back(matched(drafter, "auto"));
-  const Study prose = run_study(lab, engine, lab.bench.options, methods, lab.held_out(12),
-                                {1, lab.seconds * 0.5, 3, 24, 120, 0}, {0, 0.5});
+  const Experiment prose = run_study(lab, engine, lab.bench.options, methods, lab.held_out(12),
+                                     {1, lab.seconds * 0.5, 3, 24, 120, 0}, {0, 0.5});
   if (prose.empty()) return;
   const int tokens = prose.trial.options.max_new_tokens;
-  const Study copying = run_study(lab, engine, lab.bench.options, methods, copying_prompts(lab, 12),
-                                  {0, lab.seconds * 0.5, 3, tokens, tokens, 0}, {0.5, 0.5});
+  const Experiment copying = run_study(lab, engine, lab.bench.options, methods, copying_prompts(lab, 12),
+                                       {0, lab.seconds * 0.5, 3, tokens, tokens, 0}, {0.5, 0.5});
   if (copying.empty()) return;
-  Study mixed = prose;
+  Experiment mixed = prose;
   join(mixed, copying);
 
   const size_t all = methods.size() - 1;
@@ -200,7 +200,7 @@ void unions_experiment(Lab& lab) {
                     m == all ? "" : with_interval(mixed.speedup(all, m), 3), times(prose.speedup(m, 0).middle),
                     decimals(prose.tokens_per_forward(m).middle, 2), times(copying.speedup(m, 0).middle),
                     decimals(copying.tokens_per_forward(m).middle, 2), identical(methods[m], mixed.outcomes[m])});
-    const std::pair<const Study*, const char*> parts[] = {
+    const std::pair<const Experiment*, const char*> parts[] = {
         {&prose, "prose, T = 1"}, {&copying, "copying, T = 0"}, {&mixed, "both"}};
     for (size_t i = 0; i < std::size(parts); i++) {
       const Interval part = parts[i].first->speedup(m, 0);

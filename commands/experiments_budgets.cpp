@@ -23,7 +23,7 @@ constexpr Fixed kFixed[] = {{"chains", "chain:4"},      {"chains", "chain:8"},  
 
 // One line for each kind of shape: points (budget, what `value` says).
 template <class Value>
-Panel budgets_panel(const Study& study, const std::string& y_name, Value value) {
+Panel budgets_panel(const Experiment& study, const std::string& y_name, Value value) {
   Panel panel{"", "nodes that the tree may have", y_name, {}, {4, 8, 16, 32, 64}, true, false};
   std::vector<std::string> kinds;
   for (const char* kind : kBudgeted) kinds.push_back(kind);
@@ -50,7 +50,7 @@ Panel budgets_panel(const Study& study, const std::string& y_name, Value value) 
 
 // A row for each kind of shape, a column for each budget.
 template <class Cell>
-std::string by_budget(const Study& study, const std::string& drafter, Cell cell) {
+std::string by_budget(const Experiment& study, const std::string& drafter, Cell cell) {
   std::vector<std::vector<std::string>> rows = {{"shape", "4", "8", "16", "32", "64"}};
   for (const char* shape : kBudgeted) {
     std::vector<std::string> row = {shape};
@@ -81,7 +81,7 @@ void budgets_experiment(Lab& lab) {
       if (!lab.bench.quick || budget == 16) methods.push_back(matched(kStrong, shape, budget));
   std::string missing;
   methods = lab.usable(engine, methods, missing);
-  const Study study =
+  const Experiment study =
       run_study(lab, engine, lab.bench.options, methods, lab.held_out(12), {1, lab.seconds, 2, 16, 200, 0}, {});
   if (study.empty()) return;
   const auto acceptance = [&](size_t m) { return study.tokens_per_forward(m); };
@@ -109,12 +109,12 @@ namespace {
 constexpr float kTemperatures[] = {0.4f, 0.7f, 1, 1.3f, 0};  // greedy decoding stands apart, so it comes last
 
 template <class Value>
-Panel temperatures_panel(const std::vector<Study>& studies, const std::string& y_name, Value value) {
+Panel temperatures_panel(const std::vector<Experiment>& studies, const std::string& y_name, Value value) {
   Panel panel{"", "temperature (0 stands apart: see the table)", y_name, {}, {0, 0.4, 0.7, 1, 1.3}, false, false};
   for (size_t m = 1; m < studies[0].trial.methods.size(); m++) {
     Series line{method_text(studies[0].trial.methods[m]), colour_at(m - 1), Series::Style::kLine, {}},
         greedy{line.name, line.colour, Series::Style::kDots, {}};
-    for (const Study& study : studies) {
+    for (const Experiment& study : studies) {
       const double t = double(study.trial.options.sampling.temperature);
       const Interval i = value(study, m);
       (t > 0 ? line : greedy).points.push_back({t, i.middle, i.low, i.high, ""});
@@ -129,13 +129,14 @@ void temperatures_experiment(Lab& lab) {
   Engine& engine = lab.target();
   const std::vector<Method> methods = {kPlain, matched(kStrong, "chain:4"), matched(kStrong, "tree:3x2"),
                                        matched(kStrong, "best-first", 16), matched(kStrong, "auto")};
-  std::vector<Study> studies;
+  std::vector<Experiment> studies;
   std::string text;
   nlohmann::ordered_json json;
   for (size_t i = 0; i < std::size(kTemperatures); i++) {
     const double share = 1.0 / double(std::size(kTemperatures));
-    const Study study = run_study(lab, engine, lab.bench.options, methods, lab.held_out(12),
-                                  {kTemperatures[i], lab.seconds * share, 2, 16, 200, 0}, {double(i) * share, share});
+    const Experiment study =
+        run_study(lab, engine, lab.bench.options, methods, lab.held_out(12),
+                  {kTemperatures[i], lab.seconds * share, 2, 16, 200, 0}, {double(i) * share, share});
     if (study.empty()) return;
     text += study_circumstances(study, engine) + "\n" + loop_warning(kTemperatures[i]) + study_table(study) + "\n";
     json["studies"].push_back(study_json(engine, study));
@@ -148,9 +149,9 @@ void temperatures_experiment(Lab& lab) {
       "temperatures",
       chart_picture("What the temperature leaves of the gain", study_circumstances(studies[0], engine, false),
                     {temperatures_panel(studies, "tokens per forward",
-                                        [](const Study& s, size_t m) { return s.tokens_per_forward(m); }),
+                                        [](const Experiment& s, size_t m) { return s.tokens_per_forward(m); }),
                      temperatures_panel(studies, "times plain decoding",
-                                        [](const Study& s, size_t m) { return s.speedup(m, 0); })},
+                                        [](const Experiment& s, size_t m) { return s.speedup(m, 0); })},
                     2));
 }
 

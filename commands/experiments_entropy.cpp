@@ -31,7 +31,7 @@ constexpr Row kRows[] = {
     {"auto", 0, -1},
 };
 
-std::string table(const Study& study, const std::string& drafter, std::vector<IntervalBar>& bars,
+std::string table(const Experiment& study, const std::string& drafter, std::vector<IntervalBar>& bars,
                   nlohmann::ordered_json& json) {
   std::vector<std::vector<std::string>> rows = {
       {"shape", "time saved, %", "paper", "tokens/forward", "nodes/forward", "identical"}};
@@ -79,8 +79,9 @@ void entropy_experiment(Lab& lab) {
       continue;
     }
     const double share = 1.0 / double(drafters.size());
-    const Study study = run_study(lab, engine, lab.bench.options, methods, prompts,
-                                  {kTemperature, lab.seconds * share, 2, 16, 64, 0, 0.9}, {double(d) * share, share});
+    const Experiment study =
+        run_study(lab, engine, lab.bench.options, methods, prompts,
+                  {kTemperature, lab.seconds * share, 2, 16, 64, 0, 0.9}, {double(d) * share, share});
     if (study.empty()) return;  // interrupted
     subtitle = study_circumstances(study, engine);
     text += "drafter " + drafters[d] + "; " + subtitle + "\n" + table(study, drafters[d], bars, saved) + missing + "\n";

@@ -41,8 +41,8 @@ void rules_experiment(Lab& lab) {
   for (const Method& method :
        rules_of("tree:2x2", {"specinfer", "without-replacement", "traversal", "typical", "independent"}))
     methods.push_back(method);
-  const Study study = run_study(lab, engine, lab.small_options(), methods, lab.held_out(kPrompts),
-                                {1, lab.seconds, 1, kTokens, kTokens, lab.bench.options.sampling.seed}, {});
+  const Experiment study = run_study(lab, engine, lab.small_options(), methods, lab.held_out(kPrompts),
+                                     {1, lab.seconds, 1, kTokens, kTokens, lab.bench.options.sampling.seed}, {});
   if (study.empty()) return;
 
   std::vector<std::vector<std::string>> rows = {{"candidates", "rule", "tokens/forward", "beside", "what its text is"}};
@@ -91,7 +91,7 @@ void coupling_experiment(Lab& lab) {
   std::vector<Method> methods = {kPlain};
   const auto untold = [](Method method) { return method.knows_noise = false, method; };
   for (const Method& method : told) methods.push_back(method), methods.push_back(untold(method));
-  const Study study =
+  const Experiment study =
       run_study(lab, engine, lab.bench.options, methods, lab.held_out(16), {1, lab.seconds, 2, 16, 200, 0}, {});
   if (study.empty()) return;
 

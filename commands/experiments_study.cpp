@@ -63,12 +63,12 @@ std::string command_line(const Lab& lab) {
 // ---------------------------------------------------------------------------------------------------------------
 // A study
 
-size_t Study::at(const Method& method) const {
+size_t Experiment::at(const Method& method) const {
   const auto same = [&](const Method& other) { return method_text(other) == method_text(method); };
   return size_t(std::find_if(trial.methods.begin(), trial.methods.end(), same) - trial.methods.begin());
 }
 
-std::vector<double> Study::gains(size_t m, size_t base) const {
+std::vector<double> Experiment::gains(size_t m, size_t base) const {
   std::vector<double> gains;
   for (size_t p = 0; p < outcomes[m].runs[0].prompts.size(); p++) {
     std::vector<double> repeats;
@@ -83,7 +83,7 @@ std::vector<double> Study::gains(size_t m, size_t base) const {
 }
 
 // Every prompt gets the same number of tokens, so the mean of its forwards per token is that of all.
-Interval Study::tokens_per_forward(size_t m) const {
+Interval Experiment::tokens_per_forward(size_t m) const {
   std::vector<double> forwards;
   for (size_t p = 0; p < outcomes[m].runs[0].prompts.size(); p++) {
     Stats sum;
@@ -93,7 +93,7 @@ Interval Study::tokens_per_forward(size_t m) const {
   return inverse_interval(forwards);
 }
 
-Interval Study::forwards_saved(size_t m, size_t base) const {
+Interval Experiment::forwards_saved(size_t m, size_t base) const {
   std::vector<double> logarithms;
   for (size_t p = 0; p < outcomes[m].runs[0].prompts.size(); p++) {
     Stats own, other;
@@ -106,11 +106,11 @@ Interval Study::forwards_saved(size_t m, size_t base) const {
   return ratio_interval(logarithms);
 }
 
-double Study::nodes_per_forward(size_t m) const {
+double Experiment::nodes_per_forward(size_t m) const {
   const Stats sum = sum_of(outcomes[m]);
   return ratio(double(sum.drafted_nodes), double(sum.target_forwards));
 }
-double Study::tokens_per_second(size_t m) const { return median(speeds(outcomes[m])); }
+double Experiment::tokens_per_second(size_t m) const { return median(speeds(outcomes[m])); }
 
 namespace {
 
@@ -133,9 +133,9 @@ int affordable_tokens(Engine& engine, const Sampling& sampling, const std::vecto
 
 }  // namespace
 
-Study run_study(Lab& lab, Engine& engine, const Options& options, const std::vector<Method>& methods,
-                const std::vector<std::string>& prompts, const Plan& plan, const Stretch& stretch) {
-  Study study;
+Experiment run_study(Lab& lab, Engine& engine, const Options& options, const std::vector<Method>& methods,
+                     const std::vector<std::string>& prompts, const Plan& plan, const Stretch& stretch) {
+  Experiment study;
   Trial& trial = study.trial;
   trial.options = options;
   trial.options.sampling.temperature = plan.temperature;
@@ -159,7 +159,7 @@ Study run_study(Lab& lab, Engine& engine, const Options& options, const std::vec
   return study;
 }
 
-void join(Study& study, const Study& other) {
+void join(Experiment& study, const Experiment& other) {
   for (size_t m = 0; m < study.outcomes.size(); m++) {
     std::vector<Run>& runs = study.outcomes[m].runs;
     const std::vector<Run>& more = other.outcomes[m].runs;
@@ -179,7 +179,7 @@ void join(Study& study, const Study& other) {
   }
 }
 
-void check_exact(const Study& study) {
+void check_exact(const Experiment& study) {
   const std::vector<std::string> wrong = broken(study.trial, study.outcomes);
   if (!wrong.empty())
     throw std::runtime_error("the text is not plain decoding's: " + wrong[0] +
@@ -199,7 +199,7 @@ std::string loop_warning(float temperature) {
                            "loops. It says nothing of speculation elsewhere.\n";
 }
 
-std::string study_circumstances(const Study& study, const Engine& engine, bool with_temperature) {
+std::string study_circumstances(const Experiment& study, const Engine& engine, bool with_temperature) {
   const Options& o = study.trial.options;
   return o.settings.model + "; " + engine.device() + ", " + numbers_text(o.settings) + ", " +
          count(engine.threads(), "thread") +
@@ -208,7 +208,7 @@ std::string study_circumstances(const Study& study, const Engine& engine, bool w
          count(double(study.outcomes[0].runs.size()), "repeat");
 }
 
-std::string study_table(const Study& study) {
+std::string study_table(const Experiment& study) {
   std::vector<std::vector<std::string>> rows = {
       {"method", "tok/s", "times plain", "tokens/forward", "nodes/forward", "identical"}};
   for (size_t m = 0; m < study.trial.methods.size(); m++)
@@ -234,7 +234,7 @@ nlohmann::ordered_json samples_json(const Outcome& outcome) {
 }
 }  // namespace
 
-nlohmann::ordered_json study_json(const Engine& engine, const Study& study) {
+nlohmann::ordered_json study_json(const Engine& engine, const Experiment& study) {
   nlohmann::ordered_json json = settings_json(study.trial.options, engine);
   json["prompts"] = study.trial.prompts;
   json["repeats"] = study.outcomes[0].runs.size();

@@ -28,8 +28,8 @@ void noise_aware_experiment(Lab& lab) {
   Engine& engine = lab.small();
   std::vector<Method> methods = {kPlain};
   for (const Goal& goal : kGoals) methods.push_back(matched(kStrong, "best-first", goal.budget));
-  const Study study = run_study(lab, engine, lab.small_options(), methods, lab.held_out(kNoiseAwarePrompts),
-                                {1, lab.seconds, 1, kNoiseAwareTokens, kNoiseAwareTokens, 0}, {});
+  const Experiment study = run_study(lab, engine, lab.small_options(), methods, lab.held_out(kNoiseAwarePrompts),
+                                     {1, lab.seconds, 1, kNoiseAwareTokens, kNoiseAwareTokens, 0}, {});
   if (study.empty()) return;
   std::vector<std::vector<std::string>> rows = {
       {"budget", "tokens/forward", "bar", "simulated", "nodes/forward", "times plain", "identical"}};
@@ -80,12 +80,12 @@ void held_out_experiment(Lab& lab) {
   if (lab.readme.size() > 2 * kBytes) sources.push_back({"foreign: README.md", prompts_of(lab.readme, 0, n, kBytes)});
   else missing += "left out: foreign text: there is no README.md here\n";
 
-  std::vector<Study> studies;
+  std::vector<Experiment> studies;
   nlohmann::ordered_json json;
   for (size_t s = 0; s < sources.size(); s++) {
     const double share = 1.0 / double(sources.size());
-    const Study study = run_study(lab, engine, lab.bench.options, methods, sources[s].prompts,
-                                  {1, lab.seconds * share, 1, 24, 100, 0}, {double(s) * share, share});
+    const Experiment study = run_study(lab, engine, lab.bench.options, methods, sources[s].prompts,
+                                       {1, lab.seconds * share, 1, 24, 100, 0}, {double(s) * share, share});
     if (study.empty()) return;
     nlohmann::ordered_json one = study_json(engine, study);
     one["text"] = sources[s].name;

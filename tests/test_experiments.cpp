@@ -73,8 +73,8 @@ Outcome outcome_of(const std::vector<std::vector<Stats>>& repeats) {
 
 // Plain decoding takes 1 s for 10 tokens of the first prompt, 2 s of the second; everything in the second repeat takes
 // three times as long. The chain is twice as fast on both, but for one run that was disturbed.
-Study made_up_study() {
-  Study study;
+Experiment made_up_study() {
+  Experiment study;
   study.trial.methods = {kPlain, matched("bigram", "chain:2"), matched("bigram", "best-first", 8)};
   study.trial.prompts = {"a", "b"};
   study.outcomes = {outcome_of({{made_up(10, 10, 0, 1), made_up(10, 10, 0, 2)},
@@ -92,7 +92,7 @@ Study made_up_study() {
 }  // namespace
 
 TEST_CASE("experiments: pairs are those of one repeat and prompt, and a disturbed run does not show") {
-  const Study study = made_up_study();
+  const Experiment study = made_up_study();
   CHECK(study.at(kPlain) == 0);
   CHECK(study.at(matched("bigram", "best-first", 8)) == 2);
   CHECK(!study.has(matched("bigram", "best-first", 16)));
@@ -113,8 +113,8 @@ TEST_CASE("experiments: pairs are those of one repeat and prompt, and a disturbe
 }
 
 TEST_CASE("experiments: studies of several seeds are joined prompt by prompt") {
-  Study study = made_up_study();
-  Study other = made_up_study();
+  Experiment study = made_up_study();
+  Experiment other = made_up_study();
   for (Outcome& outcome : other.outcomes) outcome.runs.pop_back();
   other.outcomes[1].runs[0].prompts[0].target_forwards = 10;
   other.outcomes[2].difference = "byte 3";
