@@ -2,7 +2,8 @@
 // experiments_budgets.cpp (and temperatures), experiments_rules.cpp (and coupling), experiments_auto.cpp (and unions),
 // experiments_text.cpp (noise-aware, held-out). experiments.cpp has the command line and the order.
 //
-// In order: the laboratory; a study, several methods over the same prompts; what is said and drawn of it; the sections.
+// In order: the laboratory; an experiment, several methods over the same prompts; what is said and drawn of it; the
+// sections.
 #pragma once
 
 #include <map>
@@ -87,7 +88,7 @@ struct Experiment {
 Experiment run_study(Lab& lab, Engine& engine, const Options& options, const std::vector<Method>& methods,
                      const std::vector<std::string>& prompts, const Plan& plan, const Stretch& stretch);
 
-// Appends the other's prompts: the same methods, other seeds or prompts; repeats that both have.
+// Appends the other's prompts: the same methods, other prompts; repeats that both have.
 void join(Experiment& study, const Experiment& other);
 
 // Throws where an exact method's text was not plain decoding's.

@@ -22,6 +22,10 @@ struct Folder {  // for the files of one test
   }
   ~Folder() { std::filesystem::remove_all(path); }
   std::string file(const std::string& name) const { return path + "/" + name; }
+  std::string file(const std::string& name, const std::string& bytes) const {
+    nanospec::write_file(file(name), bytes);
+    return file(name);
+  }
 };
 
 // Runs f with one of the process's outputs (1 or 2) going to a file, and returns what came.

@@ -3,30 +3,13 @@
 
 #include <doctest/doctest.h>
 
-#include <cstdlib>
-#include <filesystem>
-
-#include "../checkpoint.h"
+#include "command_line.h"
 #include "error_of.h"
 #include "mock.h"
 
 using namespace nanospec;
 
 namespace {
-
-struct Folder {
-  std::string path;
-  Folder() {
-    char name[] = "/tmp/nanospec_test_XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::string file(const std::string& name) const { return path + "/" + name; }
-  std::string file(const std::string& name, const std::string& bytes) const {
-    write_file(file(name), bytes);
-    return file(name);
-  }
-};
 
 Stats run(Mock& mock, Drafter* drafter, const Shape& shape, const Sampling& sampling, int n, std::vector<int>& text) {
   Decoding decoding;
