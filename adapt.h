@@ -150,6 +150,7 @@ class Union : public Drafter {
   }
 
   bool wants_hidden() const override { return any(&Drafter::wants_hidden); }
+  bool wants_features() const override { return any(&Drafter::wants_features); }
   bool wants_logits() const override { return any(&Drafter::wants_logits); }
 
   void begin(const int* text, int n) override {

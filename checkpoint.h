@@ -1,13 +1,14 @@
 // checkpoint.h: models in and out of files that Hugging Face's own loaders read as they are.
 //
-// In order: whole files; the safetensors format; config.json; the model's tensors; the folder of a model; the
-// optimizer's state. Every file is written beside its name and renamed, so that a kill leaves the last whole one.
+// In order: whole files; the safetensors format; config.json; the model's tensors; the folder of a model; a training's
+// state. Every file is written beside its name and renamed, so that a kill leaves the last whole one.
 // Nothing in a file is believed: sizes are checked against the bytes that are there before memory is asked for. Every
 // reader raises runtime_error with one line. It refuses tensors of another shape or name, and any model but GPT-2 as
 // config.h describes it.
 #pragma once
 
 #include <fcntl.h>
+#include <sha256.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -107,6 +108,12 @@ inline void write_file(const std::string& path, const Pieces& pieces) {
 }
 
 inline void write_file(const std::string& path, const std::string& bytes) { write_file(path, Pieces{bytes}); }
+
+// 64 hexadecimal digits.
+inline std::string sha256(const std::string& bytes) {
+  char digits[SHA256_DIGEST_STRING_LENGTH];
+  return SHA256Data(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), digits);
+}
 
 // Makes sure that a folder is there and can be written to. Raises runtime_error.
 inline void create_folder(const std::string& path) {
@@ -540,12 +547,11 @@ inline void save_model(const std::string& dir, const Config& config, const Token
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// The optimizer's state: alone enough to go on training, so that a kill between two renames cannot mix two states.
+// A training's state: alone enough to go on, so that a kill between two renames cannot mix two states.
 
-struct OptimizerState {
-  Config config;
+struct TrainingState {
   int64_t iteration = 0;                        // updates done
-  std::vector<float> weights, m, v;             // each laid out by tensor_table(config); m, v: AdamW's moments
+  std::vector<float> weights, m, v;             // each laid out by one table of tensors; m, v: AdamW's moments
   std::map<std::string, std::string> settings;  // what else a resumed run must share: seed, data, ...
 };
 
@@ -553,33 +559,31 @@ struct OptimizerState {
 struct OptimizerArrays {
   const float *weights, *m, *v;
 };
-inline OptimizerArrays arrays_of(const OptimizerState& state) {
+inline OptimizerArrays arrays_of(const TrainingState& state) {
   return {state.weights.data(), state.m.data(), state.v.data()};
 }
-inline std::vector<TensorData> optimizer_tensors(const Config& config, const OptimizerArrays& arrays) {
+inline std::vector<TensorData> optimizer_tensors(const std::vector<TensorSpec>& table, const OptimizerArrays& arrays) {
   std::vector<TensorData> tensors;
   const std::vector<std::pair<std::string, const float*>> parts = {
       {"weights.", arrays.weights}, {"m.", arrays.m}, {"v.", arrays.v}};
   for (const auto& [prefix, data] : parts)
-    for (const TensorSpec& spec : tensor_table(config))
-      tensors.push_back({prefix + spec.name, shape_of(spec), data + spec.offset});
+    for (const TensorSpec& spec : table) tensors.push_back({prefix + spec.name, shape_of(spec), data + spec.offset});
   return tensors;
 }
-inline std::map<std::string, std::string> optimizer_metadata(const Config& config, int64_t iteration,
-                                                             const std::map<std::string, std::string>& settings) {
-  return {
-      {"config", format_config(config)}, {"iteration", std::to_string(iteration)}, {"settings", Json(settings).dump()}};
+inline std::map<std::string, std::string> training_metadata(int64_t iteration,
+                                                            const std::map<std::string, std::string>& settings) {
+  return {{"iteration", std::to_string(iteration)}, {"settings", Json(settings).dump()}};
 }
 
-inline OptimizerState parse_optimizer(const SafeTensors& file, const std::string& where) {
+// The state but for its arrays. Raises runtime_error.
+inline TrainingState parse_training_metadata(const SafeTensors& file, const std::string& where) {
   const std::string advice = "start a new run, without --resume";
   const auto entry = [&](const std::string& key) {
     const auto found = file.metadata.find(key);
     if (found == file.metadata.end()) refuse("the metadata lack \"" + key + "\"", where, advice);
     return found->second;
   };
-  OptimizerState state;
-  state.config = parse_config(entry("config"), where + ", metadata \"config\"");
+  TrainingState state;
   const std::string iteration = entry("iteration");
   const auto parsed = std::from_chars(iteration.data(), iteration.data() + iteration.size(), state.iteration);
   if (parsed.ec != std::errc() || parsed.ptr != iteration.data() + iteration.size() || state.iteration < 0)
@@ -590,8 +594,12 @@ inline OptimizerState parse_optimizer(const SafeTensors& file, const std::string
     if (!value.is_string()) refuse("the metadata's setting " + printable(key) + " is no text", where, advice);
     state.settings[key] = value.get<std::string>();
   }
-
-  const std::vector<TensorSpec> table = tensor_table(state.config);
+  return state;
+}
+// All of it. Raises runtime_error unless the tensors are those of the table.
+inline TrainingState parse_training(const SafeTensors& file, const std::vector<TensorSpec>& table,
+                                    const std::string& where) {
+  TrainingState state = parse_training_metadata(file, where);
   const std::vector<std::pair<std::string, std::vector<float>*>> parts = {
       {"weights.", &state.weights}, {"m.", &state.m}, {"v.", &state.v}};
   Expected expected;
@@ -600,17 +608,48 @@ inline OptimizerState parse_optimizer(const SafeTensors& file, const std::string
   check_tensors(file, expected, where);
   std::map<std::string, float*> target;
   for (const auto& [prefix, array] : parts) {
-    array->resize(size_t(parameter_count(state.config)));
+    array->resize(table.back().offset + table.back().size);
     for (const TensorSpec& spec : table) target[prefix + spec.name] = array->data() + spec.offset;
   }
   for (const Tensor& tensor : file.tensors) copy_floats(file, tensor, target[tensor.name], where);
   return state;
 }
 
-// DIR/optimizer.safetensors. The folder must be there. Both raise runtime_error.
+// Raises runtime_error where the run that goes on is not of the settings of the one that stopped.
+inline void check_resumable(const std::map<std::string, std::string>& before,
+                            const std::map<std::string, std::string>& now, const std::string& where) {
+  for (const auto& [name, value] : now) {
+    const auto was = before.find(name);
+    if (was == before.end() || was->second != value)
+      refuse("the run to resume had " + name + " " + (was == before.end() ? "(none)" : printable(was->second)) +
+                 ", this one has " + value,
+             where, "give the same, or another --out");
+  }
+}
+
+// Of a model: DIR/optimizer.safetensors, which holds the config too.
+struct OptimizerState : TrainingState {
+  Config config;
+};
+inline std::map<std::string, std::string> optimizer_metadata(const Config& config, int64_t iteration,
+                                                             const std::map<std::string, std::string>& settings) {
+  auto metadata = training_metadata(iteration, settings);
+  metadata["config"] = format_config(config);
+  return metadata;
+}
+inline OptimizerState parse_optimizer(const SafeTensors& file, const std::string& where) {
+  const auto config = file.metadata.find("config");
+  if (config == file.metadata.end()) refuse("the metadata lack \"config\"", where, "start a new run, without --resume");
+  OptimizerState state;
+  state.config = parse_config(config->second, where + ", metadata \"config\"");
+  static_cast<TrainingState&>(state) = parse_training(file, tensor_table(state.config), where);
+  return state;
+}
+
+// The folder must be there. Both raise runtime_error.
 inline void save_optimizer(const std::string& dir, const Config& config, int64_t iteration,
                            const std::map<std::string, std::string>& settings, const OptimizerArrays& arrays) {
-  write_safetensors(dir + "/optimizer.safetensors", optimizer_tensors(config, arrays),
+  write_safetensors(dir + "/optimizer.safetensors", optimizer_tensors(tensor_table(config), arrays),
                     optimizer_metadata(config, iteration, settings));
 }
 inline OptimizerState load_optimizer(const std::string& dir) {

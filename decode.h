@@ -12,6 +12,8 @@
 //     runs the rows of one tree in preorder; row i stands at position past() + depth[i]
 //   const float* logits(int row);  (V) of the last forward
 //   const float* hidden(int row);  (C) final hidden state of the last forward; null where there is none
+//   void tap();  from now on features() is there, too: called before a text whose drafter wants it
+//   const float* features(int row);  (3C) what an early, a middle and the last layer left; null where there is none
 //   void keep(const int* rows, int n);
 //     these rows of the last forward, ascending, stay cached: past() grows by n
 //   int past();  cached positions
@@ -230,13 +232,16 @@ bool drafts_itself(Target& target, const Drafter* drafter, const Decoding& decod
 // Tells the drafter what a pass committed. whole: the target ran it by itself, and has left no logits here.
 template <class Target>
 void tell(Target& target, Drafter& drafter, const Tree& tree, const Verdict& verdict, bool whole) {
-  std::vector<const float*> hidden, logits;
+  std::vector<const float*> hidden, logits, features;
   if (drafter.wants_hidden())
     for (int row : verdict.rows) hidden.push_back(target.hidden(row));
+  if (drafter.wants_features())
+    for (int row : verdict.rows) features.push_back(target.features(row));
   if (drafter.wants_logits() && !whole)
     for (int row = 0; row < tree.size(); row++) logits.push_back(target.logits(row));
   drafter.committed({verdict.tokens.data(), verdict.rows.data(), int(verdict.rows.size()), tree,
-                     hidden.empty() ? nullptr : hidden.data(), logits.empty() ? nullptr : logits.data()});
+                     hidden.empty() ? nullptr : hidden.data(), logits.empty() ? nullptr : logits.data(),
+                     features.empty() ? nullptr : features.data()});
 }
 
 // Learns from what drafting took: `expanded` nodes in so many seconds, for the growth that came of it. A pause of the
@@ -301,6 +306,7 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
   const bool table = drafts_itself(target, drafter, decoding);
   std::vector<Candidate> drafted;
 
+  if (drafter && drafter->wants_features()) target.tap();
   watch.lap();
   open_window(target, text);
   if (drafter) drafter->temperature = sampling.temperature, drafter->begin(text.data(), int(text.size()));

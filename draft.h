@@ -41,10 +41,12 @@ struct Commit {
   const int* tokens;  // (n)
   const int* rows;    // (n) ascending; rows[0] = 0, the root
   int n;
-  const Tree& tree;                      // that the rows belong to
-  const float* const* hidden;            // (n) the target's final hidden state (C) at each row; null unless asked for
-  const float* const* logits = nullptr;  // (N) the target's at every row of the tree; null unless asked for, or where
-                                         // the target keeps them to itself
+  const Tree& tree;                        // that the rows belong to
+  const float* const* hidden;              // (n) the target's final hidden state (C) at each row; null unless asked for
+  const float* const* logits = nullptr;    // (N) the target's at every row of the tree; null unless asked for, or where
+                                           // the target keeps them to itself
+  const float* const* features = nullptr;  // (n) what the target's layers left at each row (3C); null unless asked for,
+                                           // null each where the target keeps them to itself
 };
 
 using Table = std::shared_ptr<const std::vector<float>>;
@@ -81,6 +83,9 @@ struct Drafter {
 
   // Whether `committed` is to get hidden states.
   virtual bool wants_hidden() const { return false; }
+
+  // Whether `committed` is to get features.
+  virtual bool wants_features() const { return false; }
 
   // Whether `committed` is to get the target's logits.
   virtual bool wants_logits() const { return false; }
@@ -212,6 +217,20 @@ inline void Drafter::entropies(const Growth& growth, const int* nodes, int n, co
     H[k] = row ? entropy(row, noise, vocab, *draws.sampling, of_confidence, scores_.data()) : 0;
   }
 }
+
+// A drafter whose distribution after a node follows from the node's depth alone: neighbours of one depth share their
+// candidates, since they share the noise too.
+struct DepthDrafter : Drafter {
+  void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
+              int* count) override {
+    for (int k = 0; k < n; k++) {
+      Candidate* const best = candidates + size_t(k) * width;
+      if (k > 0 && growth.depth[nodes[k]] == growth.depth[nodes[k - 1]])
+        count[k] = count[k - 1], std::copy_n(best - width, count[k], best);
+      else Drafter::expand(growth, nodes + k, 1, width, draws, best, count + k);
+    }
+  }
+};
 
 // ---------------------------------------------------------------------------------------------------------------
 // Candidates that are a sample

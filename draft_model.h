@@ -11,7 +11,7 @@
 
 #include "decode.h"
 #include "drafters.h"
-#include "model.h"
+#include "target.h"
 
 namespace nanospec {
 

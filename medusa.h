@@ -238,7 +238,7 @@ inline MedusaHeads read_medusa(const std::string& dir, const Config& config) {
 
 // A node's distribution follows from its depth alone: what head depth + 1 said at the row whose pick is the root. In
 // the first pass of a text no row has been seen, and beyond the last head nobody speaks: no candidates there.
-class Medusa : public Drafter {
+class Medusa : public DepthDrafter {
  public:
   // wte: (V, C) the target's head; may be empty where the heads have projections of their own, and see no root.
   Medusa(const MedusaHeads& heads, const std::vector<float>& wte)
@@ -272,17 +272,6 @@ class Medusa : public Drafter {
       medusa_forward(kAlone, sizes_, weights_, k, 1, input_.data(), input_.data(), activations_, size_t(k));
     known_[size_t(k)] = 1;
     return activations_.logits.data() + size_t(k) * activations_.V;
-  }
-
-  // Nodes of one depth share their candidates, since they share the noise too.
-  void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
-              int* count) override {
-    for (int k = 0; k < n; k++) {
-      Candidate* const best = candidates + size_t(k) * width;
-      if (k > 0 && growth.depth[nodes[k]] == growth.depth[nodes[k - 1]])
-        count[k] = count[k - 1], std::copy_n(best - width, count[k], best);
-      else Drafter::expand(growth, nodes + k, 1, width, draws, best, count + k);
-    }
   }
 
  private:

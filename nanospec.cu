@@ -11,7 +11,7 @@
 #include "commands/gpu.h"
 #include "draft_model.h"
 #include "medusa.h"
-#include "model.h"
+#include "target.h"
 #ifdef WITH_CUDA
 #include "cuda/measure.cuh"
 #endif

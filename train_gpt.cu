@@ -212,13 +212,7 @@ int64_t resume(const Options& o, Trainer<float>& trainer, const std::map<std::st
   if (format_config(state.config) != format_config(o.config))
     throw std::runtime_error("the run to resume has a model of another size: " + where +
                              ": give its sizes (config.json has them), or another --out");
-  for (const auto& [name, value] : settings) {
-    const auto was = state.settings.find(name);
-    if (was == state.settings.end() || was->second != value)
-      throw std::runtime_error("the run to resume had " + name + " " +
-                               (was == state.settings.end() ? "(none)" : was->second) + ", this one has " + value +
-                               ": " + where + ": give the same, or another --out");
-  }
+  check_resumable(state.settings, settings, where);
   trainer.m.upload(state.m.data(), state.m.size());
   trainer.v.upload(state.v.data(), state.v.size());
   trainer.set_weights(state.weights.data());

@@ -45,6 +45,7 @@ class Forced : public Drafter {
               int* count) override;
   void committed(const Commit& commit) override { drafter_.committed(commit); }
   bool wants_hidden() const override { return drafter_.wants_hidden(); }
+  bool wants_features() const override { return drafter_.wants_features(); }
   bool wants_logits() const override { return drafter_.wants_logits(); }
 
  private:

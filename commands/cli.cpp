@@ -3,7 +3,6 @@
 #include "cli.h"
 
 #include <sched.h>
-#include <sha256.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -407,7 +406,7 @@ std::string format_table(const std::vector<std::vector<std::string>>& rows, cons
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// The process and its output
+// The process
 
 int usable_cpus() {
   cpu_set_t set;
@@ -427,11 +426,6 @@ double peak_bytes() {
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
   return double(usage.ru_maxrss) * 1024;
-}
-
-std::string sha256(const std::string& bytes) {
-  char digits[SHA256_DIGEST_STRING_LENGTH];
-  return SHA256Data(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), digits);
 }
 
 }  // namespace nanospec

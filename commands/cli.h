@@ -1,7 +1,7 @@
 // commands/cli.h: what every command line of this project shares.
 //
 // In order: one table of flags that drives the parser, its errors and --help; how a program ends; progress lines and
-// tables; Ctrl-C; facts about the process and the bytes it wrote. Nothing here knows of models or texts, and no
+// tables; Ctrl-C; facts about the process. Nothing here knows of models or texts, and no
 // header of the parser library is seen outside cli.cpp.
 //
 // How a program uses it (train_gpt and nanospec alike):
@@ -131,10 +131,9 @@ std::string time_left(double done, double total, double seconds);  // "4.2 s lef
 std::string format_table(const std::vector<std::vector<std::string>>& rows, const std::string& align);
 
 // ---------------------------------------------------------------------------------------------------------------
-// The process and its output
+// The process
 
 int usable_cpus();    // the CPUs that this process may run on: affinity, and a container's quota
 double peak_bytes();  // most memory held at any time
-std::string sha256(const std::string& bytes);  // 64 hexadecimal digits
 
 }  // namespace nanospec

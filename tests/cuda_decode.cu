@@ -3,7 +3,7 @@
 #include "cuda_test.h"  // first: it brings the emulator
 
 #include "../draft_model.h"
-#include "../model.h"
+#include "../target.h"
 #include "error_of.h"
 #include "mock.h"
 #include "random.h"
@@ -389,6 +389,8 @@ struct ByHost {
   }
   const float* logits(int row) const { return target.logits(row); }
   const float* hidden(int row) const { return target.hidden(row); }
+  void tap() { target.tap(); }
+  const float* features(int row) const { return target.features(row); }
   void keep(const int* kept, int n) { target.keep(kept, n); }
 };
 static_assert(!Iterates<ByHost>::value && Iterates<Target>::value, "the host's loop runs in the one alone");

@@ -1,6 +1,7 @@
 // tests/cuda_model.cu: the whole model on a GPU: a tree's bits are its paths' bits, and training follows the CPU's.
 #include "cuda_test.h"  // first: it brings the emulator
 
+#include "../target.h"
 #include "mock.h"
 #include "random.h"
 

@@ -5,6 +5,7 @@
 // model.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <map>
 #include <stdexcept>
@@ -113,6 +114,14 @@ class Mock {
     return &hidden_[row];
   }
 
+  void tap() { tapped_ = true; }
+  const float* features(int row) {
+    require(tapped_, "features once tapped");
+    require(row >= 0 && row < int(rows_.size()), "features of a row of the last forward");
+    for (int i = 0; i < 3; i++) features_[row][i] = float(3 * last_[row] + i);  // of one channel: the row's token
+    return features_[row].data();
+  }
+
   void keep(const int* rows, int n) {
     require(n >= 1 && rows[0] == 0, "the root is kept");
     for (int i = 0; i < n; i++) {
@@ -152,6 +161,8 @@ class Mock {
   std::vector<float> logits_;  // (n, V), those with known_
   std::vector<char> known_;
   std::map<int, float> hidden_;
+  std::map<int, std::array<float, 3>> features_;
+  bool tapped_ = false;
 };
 
 // ---------------------------------------------------------------------------------------------------------------

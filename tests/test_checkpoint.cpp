@@ -60,6 +60,12 @@ std::string raw_file(const std::string& header, size_t data) {
 
 }  // namespace
 
+TEST_CASE("sha256: the known answers of FIPS 180-4") {
+  CHECK(sha256("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  CHECK(sha256("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  CHECK(sha256(std::string(1000000, 'a')) == "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
 TEST_CASE("config: the table of a tiny model, by hand") {
   const auto table = tensor_table(tiny_config());
   std::vector<std::string> names;

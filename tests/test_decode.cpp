@@ -368,19 +368,23 @@ TEST_CASE("decode: wrong prompts and rules that do not fit are refused") {
   CHECK_NOTHROW(run({1}, "auto", Rule::kTypical));
 }
 
-TEST_CASE("decode: the drafter is told each pass's tokens, rows, hidden states and logits") {
+TEST_CASE("decode: the drafter is told each pass's tokens, rows, hidden states, features and logits") {
   struct Listener : SelfDrafter<Mock> {
     using SelfDrafter<Mock>::SelfDrafter;
     int heard = 0, wrong = 0;
     Mock* verifier = nullptr;
     bool wants_hidden() const override { return true; }
+    bool wants_features() const override { return true; }
     bool wants_logits() const override { return true; }
     void committed(const Commit& commit) override {
-      wrong += commit.rows[0] != 0 || commit.hidden == nullptr;
+      REQUIRE(commit.hidden);
+      REQUIRE(commit.features);
+      wrong += commit.rows[0] != 0;
       for (int row = 0; row < commit.tree.size(); row++) wrong += commit.logits[row] != verifier->logits(row);
       for (int i = 0; i < commit.n; i++) {  // the mock's hidden state is the row's own token
         const int here = i == 0 ? text.back() : commit.tokens[i - 1];
         wrong += int(*commit.hidden[i]) != here || commit.tree.token[commit.rows[i]] != here;
+        for (int layer = 0; layer < 3; layer++) wrong += int(commit.features[i][layer]) != 3 * here + layer;
       }
       heard += commit.n;
       SelfDrafter<Mock>::committed(commit);
@@ -707,6 +711,8 @@ TEST_CASE("distributions: independent emits what can be worked out by hand, not 
     void forward(const int*, const int*, const int*, int) {}
     const float* logits(int) { return row.data(); }
     const float* hidden(int) { return nullptr; }
+    void tap() {}
+    const float* features(int) { return nullptr; }
     void keep(const int*, int n) { held += n; }
   };
   struct Case {

@@ -1,7 +1,6 @@
 // tests/test_medusa.cpp: Medusa heads: arithmetic and gradients, what is on disk, training as the program does it, and
 // drafting: whatever the heads say, the text is plain decoding's.
 #include <doctest/doctest.h>
-#include <sys/stat.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -9,74 +8,14 @@
 #include "../train_medusa.h"
 #include "error_of.h"
 #include "mock.h"
-#include "random.h"
+#include "world.h"
 
 using namespace nanospec;
 
 namespace {
 
-// A folder that goes with its object.
-struct Folder {
-  std::string path;
-  Folder() {
-    char name[] = "/tmp/nanospec-medusa-XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::string file(const std::string& name) const { return path + "/" + name; }
-};
-
-std::string made_up_text(int sentences) {
-  const char* words[] = {"the", "king", "queen", "fool", "sings", "laughs", "of", "a", "crown", "and", "sword", "fair"};
-  Chance chance(71);
-  std::string text;
-  for (int i = 0; i < sentences; i++)
-    for (int k = 3 + chance.below(4); k >= 0; k--) text += std::string(words[chance.below(12)]) + (k ? " " : ".\n");
-  return text;
-}
-
-// A model of two layers that has learned a made-up text, in a folder as train_gpt leaves it, and the text beside it.
-struct World {
-  Folder folder;
-  Config config;
-  std::vector<float> weights;
-  Tokenizer tokenizer;
-  std::string dir, data;
-
-  World() {
-    const std::string text = made_up_text(900);
-    tokenizer = character_tokenizer(text);
-    const std::vector<int> tokens = tokenizer.encode(text);
-    config.n_layer = 2, config.n_head = config.n_kv_head = 2, config.n_embd = 24, config.block_size = 32;
-    config.vocab_size = tokenizer.vocab_size();
-    Pool pool(1);
-    const int T = config.block_size, B = 8;
-    Trainer<float> trainer(config, B * T, B, B * pad64(T), pool);
-    trainer.set_weights(initial_weights(config, 1).data());
-    for (int i = 0; i < 250; i++) {
-      Pass pass;
-      for (int b = 0; b < B; b++) {
-        const size_t start = random_bits(1, uint32_t(b), kStreamBatch, uint64_t(i), 0) % (tokens.size() - T - 1);
-        pass.add_chain(tokens.data() + start, T, b * pad64(T), 0);
-        pass.target.insert(pass.target.end(), tokens.begin() + long(start) + 1, tokens.begin() + long(start) + 1 + T);
-      }
-      Update update;
-      update.iteration = i, update.learning_rate = 5e-3;
-      trainer.step(pass, update);
-    }
-    weights.assign(trainer.weights.data(), trainer.weights.data() + trainer.weights.size());
-    dir = folder.file("model"), data = folder.file("text");
-    save_model(dir, config, tokenizer, weights.data());
-    save_ngrams(dir, tokens, config.vocab_size);
-    write_file(data, text);
-  }
-  MedusaSizes sizes(int heads, int rank, bool root = false) const {
-    return {heads, rank, config.n_embd, config.vocab_size, root};
-  }
-};
-const World& world() {
-  static const World one;
-  return one;
+MedusaSizes sizes_of(int heads, int rank, bool root = false) {
+  return {heads, rank, world().config.n_embd, world().config.vocab_size, root};
 }
 
 std::vector<float> head_of_world() {
@@ -111,13 +50,6 @@ std::vector<std::string> usual(const std::string& dir, const std::vector<std::st
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
-std::map<std::string, std::string> files_of(const std::string& dir) {
-  std::map<std::string, std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(dir))
-    if (entry.is_regular_file()) files[entry.path().filename()] = read_file(entry.path());
-  return files;
-}
-
 HeadBatch random_batch(Chance& chance, const MedusaSizes& sizes, int rows, bool distribution) {
   HeadBatch batch;
   batch.rows = rows;
@@ -159,7 +91,7 @@ TEST_CASE("medusa: untrained heads say what the target's head says, bit for bit"
   target.prefill(tree.token.data(), 4);
   target.forward(tree.token.data(), tree.depth.data(), tree.end.data(), 9);
   for (const MedusaSizes& sizes :
-       {w.sizes(3, kOwnProjection), w.sizes(3, 0), w.sizes(3, 3), w.sizes(3, kOwnProjection, true)}) {
+       {sizes_of(3, kOwnProjection), sizes_of(3, 0), sizes_of(3, 3), sizes_of(3, kOwnProjection, true)}) {
     CAPTURE(sizes.rank);
     CAPTURE(sizes.root);
     const std::vector<float> wte(w.weights.begin(), w.weights.begin() + sizes.vocab_size * sizes.n_embd);
@@ -179,7 +111,7 @@ TEST_CASE("medusa: untrained heads say what the target's head says, bit for bit"
 }
 
 TEST_CASE("medusa: what heads see of a root is the embedding, scaled to mean square 1") {
-  const MedusaSizes sizes = world().sizes(1, 0, true);
+  const MedusaSizes sizes = sizes_of(1, 0, true);
   const size_t C = size_t(sizes.n_embd);
   const std::vector<float> wte = head_of_world(), table = root_table(sizes, wte.data());
   CHECK(table.size() == wte.size());
@@ -280,7 +212,7 @@ TEST_CASE("medusa: heads come back from their file; files that do not fit are re
   CHECK(holds(error_of([&] { read(); }), "has no heads"));
   for (int rank : {kOwnProjection, 0, 3})
     for (bool root : {false, true}) {
-      const MedusaHeads heads = random_heads(w.sizes(2, rank, root), 5, 1);
+      const MedusaHeads heads = random_heads(sizes_of(2, rank, root), 5, 1);
       save_medusa(folder.path, heads.sizes, heads.weights.data());
       const MedusaHeads again = read();
       CHECK(again.sizes.heads == 2);
@@ -293,17 +225,17 @@ TEST_CASE("medusa: heads come back from their file; files that do not fit are re
     write_file(path, whole.substr(0, cut));
     CHECK(!error_of([&] { read(); }).empty());
   }
-  MedusaSizes other = w.sizes(2, kOwnProjection);
+  MedusaSizes other = sizes_of(2, kOwnProjection);
   const auto refused = [&](const MedusaSizes& sizes, const std::string& why) {
     const MedusaHeads heads = random_heads(sizes, 5, 1);
     save_medusa(folder.path, sizes, heads.weights.data());
     CHECK(holds(error_of([&] { read(); }), why));
   };
   other.n_embd += 2, refused(other, "has shape");
-  other = w.sizes(2, kOwnProjection), other.vocab_size++, refused(other, "has shape");
-  other = w.sizes(kMostHeads + 1, 0), refused(other, "holds 17 heads");
+  other = sizes_of(2, kOwnProjection), other.vocab_size++, refused(other, "has shape");
+  other = sizes_of(kMostHeads + 1, 0), refused(other, "holds 17 heads");
 
-  const MedusaSizes sizes = w.sizes(2, 0);
+  const MedusaSizes sizes = sizes_of(2, 0);
   MedusaHeads heads = random_heads(sizes, 5, 1);
   heads.weights[3] = NAN;
   save_medusa(folder.path, sizes, heads.weights.data());
@@ -336,8 +268,8 @@ TEST_CASE("medusa: shards are the text and the hidden states of plain decoding")
   record_generated(target, ngram.get(), decoding, prompt, fast);
   CHECK(plain.token.size() == L + 1);
   CHECK(plain.token == fast.token);
-  CHECK(plain.hidden == fast.hidden);
-  CHECK(plain.hidden.size() == size_t(L * C));
+  CHECK(plain.states == fast.states);
+  CHECK(plain.states.size() == size_t(L * C));
   for (int l : {0, 1, 30, 69}) {  // from nothing: the window as it stood, one token at a time
     std::vector<int> text(prompt.begin(), prompt.end() - 1);
     text.insert(text.end(), plain.token.begin(), plain.token.begin() + l + 1);
@@ -370,26 +302,26 @@ TEST_CASE("medusa: a folder of shards knows its own") {
   const Folder folder;
   const ShardSizes sizes = {1, 2, 3};
   Shard shard;
-  shard.sizes = sizes, shard.token = {1, 2, 3}, shard.hidden = {1, 2, 3, 4, 5, 6};
+  shard.sizes = sizes, shard.token = {1, 2, 3}, shard.states = {1, 2, 3, 4, 5, 6};
   const std::map<std::string, std::string> settings = {{"seed", "1"}};
-  HiddenStates states(folder.path, settings, sizes, 5);
+  Recordings states(folder.path, settings, sizes, 5);
   CHECK(!states.has("train-0"));
   states.write("train-0", shard);
-  CHECK(states.read("train-0").hidden == shard.hidden);
-  CHECK(HiddenStates(folder.path, settings, sizes, 5).has("train-0"));
-  CHECK(holds(error_of([&] { HiddenStates(folder.path, settings, sizes, 3).read("train-0"); }), "not the hidden"));
+  CHECK(states.read("train-0").states == shard.states);
+  CHECK(Recordings(folder.path, settings, sizes, 5).has("train-0"));
+  CHECK(holds(error_of([&] { Recordings(folder.path, settings, sizes, 3).read("train-0"); }), "not the hidden"));
   const std::string path = folder.file("train-0.safetensors");
   std::string bytes = read_file(path);
   bytes.back() ^= 1;
   write_file(path, bytes);
   CHECK(holds(error_of([&] { states.read("train-0"); }), "not the bytes"));
   unlink(path.c_str());
-  CHECK(!HiddenStates(folder.path, settings, sizes, 5).has("train-0"));
+  CHECK(!Recordings(folder.path, settings, sizes, 5).has("train-0"));
   states.write("train-0", shard);
-  CHECK(!HiddenStates(folder.path, {{"seed", "2"}}, sizes, 5).has("train-0"));
+  CHECK(!Recordings(folder.path, {{"seed", "2"}}, sizes, 5).has("train-0"));
   CHECK(!std::filesystem::exists(path));
   write_file(folder.file("index.json"), std::string(R"({"shards": {"../x": "1"}, "settings": 1})"));
-  CHECK(holds(error_of([&] { HiddenStates(folder.path, settings, sizes, 5); }), "slash"));
+  CHECK(holds(error_of([&] { Recordings(folder.path, settings, sizes, 5); }), "slash"));
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -406,7 +338,7 @@ TEST_CASE("medusa: train_gpt --medusa leaves the model as it is, learns, and rep
   auto after = files_of(dir);
   const std::string heads = after["medusa.safetensors"];
   CHECK(!heads.empty());
-  after.erase("medusa.safetensors");
+  after.erase("medusa.safetensors"), after.erase("medusa-optimizer.safetensors");
   CHECK(after == before);
   const Json stats = parse_json(read_file(folder.file("stats.json")), "stats");
   CHECK(stats["accuracy"].size() == 4);
@@ -567,9 +499,9 @@ TEST_CASE("medusa: the state after a first, a middle, a last and no rejection is
 
 TEST_CASE("medusa: whatever the heads say, the text is plain decoding's") {
   const World& w = world();
-  Medusa trained(trained_heads(), {}), wild(random_heads(w.sizes(3, kOwnProjection), 8, 3), {});
+  Medusa trained(trained_heads(), {}), wild(random_heads(sizes_of(3, kOwnProjection), 8, 3), {});
   const std::vector<float> wte = head_of_world();
-  Medusa rooted(trained_heads(true), wte), low(random_heads(w.sizes(5, 2), 9, 1), wte);
+  Medusa rooted(trained_heads(true), wte), low(random_heads(sizes_of(5, 2), 9, 1), wte);
   std::vector<std::unique_ptr<Drafter>> parts;
   parts.push_back(std::make_unique<Medusa>(trained_heads(), std::vector<float>()));
   parts.push_back(load_drafter("ngram:4", w.dir, w.config.vocab_size));

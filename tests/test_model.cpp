@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "../checkpoint.h"
+#include "../target.h"
 #include "random.h"
 
 using namespace nanospec;
@@ -391,6 +392,70 @@ TEST_CASE("every node of a tree gets the bits of its path decoded one token at a
           CHECK(memcmp(expected.data(), got.data(), got.size() * sizeof(float)) == 0);
         }
       }
+}
+
+TEST_CASE("features: the residual stream after the tapped layers, for every row of a tree that of its path") {
+  CHECK(feature_layers(1) == std::vector<int>{1, 1, 1});
+  CHECK(feature_layers(4) == std::vector<int>{1, 2, 4});
+  CHECK(feature_layers(6) == std::vector<int>{2, 3, 6});
+  CHECK(feature_layers(9) == std::vector<int>{3, 5, 9});
+  Config config = tiny(true);
+  config.n_layer = 5;
+  const int C = config.n_embd, W = kFeatures * C;
+  const std::vector<double> exact = rough_weights<double>(config, 23);
+  const std::vector<float> weights(exact.begin(), exact.end());
+  Chance chance(83);
+  for (int threads : {1, 3}) {
+    CAPTURE(threads);
+    Target target(config, weights.data(), Dtype::fp32, false, threads, 12),
+        chain(config, weights.data(), Dtype::fp32, false, 1, 12);
+    Pool pool(1);
+    Trainer<double> trainer(config, 16, 1, 64, pool);
+    trainer.set_weights(exact.data());
+    const RandomTree tree = random_tree(chance, 12, 11, 0.7);
+    const auto run = [&](Target& which, int layers) {
+      which.prefill(tree.token.data(), 2);
+      which.forward(tree.token.data(), tree.depth.data(), tree.end.data(), 12, layers);
+    };
+    run(target, 0);
+    CHECK(target.features(0) == nullptr);
+    const std::vector<float> untapped(target.logits(11), target.logits(11) + 11);
+    target.tap(), chain.tap();
+    CHECK(target.features(0) == nullptr);  // of no forward yet
+    run(target, 4);
+    CHECK(target.features(0) == nullptr);
+    run(target, 0);
+    CHECK(std::equal(untapped.begin(), untapped.end(), target.logits(11)));
+    REQUIRE(target.features(0));
+
+    for (int row = 0; row < 12; row++) {
+      CAPTURE(row);
+      std::vector<int> path;  // the prefilled tokens, then the way from the root
+      for (int j = row; j >= 0; j = tree.parent[j]) path.insert(path.begin(), tree.token[j]);
+      path.insert(path.begin(), tree.token.begin(), tree.token.begin() + 2);
+      const int n = int(path.size()), zero = 0, one = 1;
+      chain.prefill(path.data(), n - 1);
+      chain.forward(&path.back(), &zero, &one, 1);
+      CHECK(std::equal(chain.features(0), chain.features(0) + W, target.features(row)));
+      Pass pass;
+      pass.add_chain(path.data(), n, 0, 0);
+      pass.target.assign(size_t(n), 0);
+      trainer.loss(pass);
+      for (int tap = 0; tap < kFeatures; tap++) {
+        const int layers = feature_layers(5)[size_t(tap)];
+        const double* const stream = trainer.activations.layer(layers - 1).next + size_t(n - 1) * trainer.activations.C;
+        CHECK(relative_error(target.features(row) + tap * C, stream, size_t(C)) < 1e-5);
+      }
+    }
+    target.tap({5, 2});                                                         // other layers, in another order
+    const std::vector<float> before(chain.features(0), chain.features(0) + W);  // of row 11: layers 2, 3, 5
+    CHECK(target.features(0) == nullptr);
+    run(target, 0);
+    CHECK(std::equal(before.begin() + 2 * C, before.end(), target.features(11)));
+    CHECK(std::equal(before.begin(), before.begin() + C, target.features(11) + C));
+    target.prefill(tree.token.data(), 2);
+    CHECK(target.features(0) == nullptr);
+  }
 }
 
 TEST_CASE("the cache after keep is that of plain decoding, bit for bit, and so is that of a prefill") {

@@ -278,7 +278,7 @@ TEST_CASE("mutation: optimizer.safetensors") {
   state.iteration = 100;
   state.weights = state.m = state.v = counted(parameter_count(state.config));
   state.settings = {{"seed", "1337"}};
-  survive(format_safetensors(optimizer_tensors(state.config, arrays_of(state)),
+  survive(format_safetensors(optimizer_tensors(tensor_table(state.config), arrays_of(state)),
                              optimizer_metadata(state.config, state.iteration, state.settings)),
           mutate_tensors, [](const std::string& bytes) { parse_optimizer(parse_safetensors(bytes, "o"), "o"); });
 }

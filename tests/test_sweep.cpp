@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "../adapt.h"
+#include "../target.h"
 #include "mock.h"
 #include "random.h"
 

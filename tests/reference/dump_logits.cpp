@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "../../checkpoint.h"
-#include "../../model.h"
+#include "../../target.h"
 
 using namespace nanospec;
 
