@@ -611,7 +611,13 @@ struct Attention {
   int out_row;
   T* log_sum;  // (rows, H) log of the sum of exp(scores), for the backward pass
   Dropout dropout;
+  // So many first rows of each root were run by an earlier pass: their keys and values are in the cache, and nothing is
+  // asked for them: no output, no gradient of their queries. What other rows give to their keys and values is added to
+  // dk and dv, and left there, for that pass to read.
+  int given = 0;
 
+  HD int first_asked(int root) const { return forest.first_row[root] + given; }
+  HD bool asked(int row) const { return row >= first_asked(forest.root[row]); }
   HD int queries() const { return n_head / n_kv_head; }  // query heads that share a key/value head
   HD T scale() const { return T(1) / square_root(T(head_size)); }
   HD T keep(int row, int head, int position) const {  // dropout of one attention weight
@@ -623,7 +629,7 @@ struct Attention {
 template <class T, class S>
 inline void write_cache(const Attention<T, S>& s, int root, int kv_head) {
   const int D = s.head_size;
-  for (int row = s.forest.first_row[root]; row < s.forest.first_row[root + 1]; row++) {
+  for (int row = s.first_asked(root); row < s.forest.first_row[root + 1]; row++) {
     const int slot = s.forest.slot(row);
     const T* k = s.qkv + size_t(row) * s.qkv_row + (s.n_head + kv_head) * D;
     const T* v = k + s.n_kv_head * D;
@@ -632,10 +638,37 @@ inline void write_cache(const Attention<T, S>& s, int root, int kv_head) {
   }
 }
 
+// For each block of 16 keys of a root: one past the last row that sees one of them. Past keys are seen by every row.
+inline void ends_of_blocks(const Forest& f, int root, int* ends) {
+  const int first = f.first_row[root], last = f.first_row[root + 1], past = f.past[root];
+  for (int key = 0; key < past + last - first; key += 16) {
+    int end = key < past ? last : 0;
+    for (int j = larger(key, past); j < smaller(key + 16, past + last - first); j++)
+      end = larger(end, f.end[first + j - past]);
+    ends[key / 16] = end;
+  }
+}
+// f(begin, end) for each stretch of blocks that `row` or a later row sees, of those that hold a root's keys from..to-1.
+template <class F>
+inline void each_stretch(const int* ends, int from, int to, int row, const F& f) {
+  for (int key = from / 16 * 16; key < to; key += 16) {
+    if (ends[key / 16] <= row) continue;
+    const int begin = key;
+    while (key + 16 < to && ends[key / 16 + 1] > row) key += 16;
+    f(begin, key + 16);
+  }
+}
+// How many of a root's first keys every row from `row` to before `end` sees: the past, and ancestors of them all.
+inline int shared_keys(const Forest& f, int root, int row, int end) {
+  int j = f.first_row[root];
+  while (j <= row && f.end[j] >= end) j++;
+  return f.past[root] + j - f.first_row[root];
+}
+
 // One team member's share: whole (root, key/value head) pairs, keys written first. For a tile of rows, scores against
-// all slots at once; then, row by row, the visible ones in order of position, their softmax; then the values, again in
-// order of position: past keys for the tile together, and ancestors row by row where they are not simply the rows
-// before (a causal row: its depth equals its place).
+// all slots that one of them sees at once; then, row by row, the visible ones in order of position, their softmax; then
+// the values, again in order of position: the keys that all of them see for the tile together, and the others row by
+// row where they are not simply the rows before (a causal row: its depth equals its place).
 template <class S>
 inline void attention_twin(const Team& team, const Attention<float, S>& s) {
   const Forest& f = s.forest;
@@ -647,33 +680,43 @@ inline void attention_twin(const Team& team, const Attention<float, S>& s) {
     write_cache(s, root, kv_head);
     // Rows that share a past read it together; without one, small tiles waste least beyond the diagonal.
     constexpr int tallest = kMostTiles * kTileRows;
-    const int tall = past > 0 ? tallest : kTileRows, most = pad64(past + last - first);
-    float* scores = scratch(size_t(tall) * (most + wide) + most);
+    const int tall = past + s.given > 0 ? tallest : kTileRows, most = pad64(past + last - first);
+    float* scores = scratch(size_t(tall) * (most + wide) + most / 16);
     float* sums = scores + tall * most;  // (tall, wide)
-    int* ancestors = reinterpret_cast<int*>(sums + tall * wide);
+    int* ends = reinterpret_cast<int*>(sums + tall * wide);
+    ends_of_blocks(f, root, ends);
     const Solo solo;
     for (int head = kv_head * s.queries(); head < (kv_head + 1) * s.queries(); head++)
-      for (int row = first; row < last; row += tall) {
+      for (int row = s.first_asked(root); row < last; row += tall) {
         const int rows = smaller(tall, last - row), keys = past + row + rows - first;
-        TileArguments<S> qk;
-        qk.k = D;
-        qk.a = s.qkv + size_t(row) * s.qkv_row + head * D, qk.a_row = s.qkv_row, qk.a_k = 1;
-        qk.b = s.cache.key(kv_head, slot0, 0), qk.b_k = 16 * kTogether<S>, qk.b_group = s.cache.key_numbers(16, D);
-        qk.c = scores, qk.c_row = most, qk.add = false;
-        product(rows, (keys + 15) / 16 * 16, qk);
+        each_stretch(ends, 0, keys, row, [&](int begin, int end) {
+          TileArguments<S> qk;
+          qk.k = D;
+          qk.a = s.qkv + size_t(row) * s.qkv_row + head * D, qk.a_row = s.qkv_row, qk.a_k = 1;
+          qk.b = s.cache.key(kv_head, slot0 + begin, 0), qk.b_k = 16 * kTogether<S>;
+          qk.b_group = s.cache.key_numbers(16, D);
+          qk.c = scores + begin, qk.c_row = most, qk.add = false;
+          product(rows, end - begin, qk);
+        });
 
         bool causal = true;
         for (int t = 0; t < rows; t++) causal = causal && f.depth[row + t] == row + t - first;
+        const int shared = causal ? keys : shared_keys(f, root, row, row + rows);
+        // act(key) for each key that the row sees beyond the shared ones, in order of position
+        const auto each_other = [&](int its_row, const auto& act) {
+          const int to = past + its_row - first + 1;
+          each_stretch(ends, shared, to, row, [&](int begin, int end) {
+            for (int key = larger(begin, shared); key < smaller(end, to); key++)
+              if (its_row < f.end[first + key - past]) act(key);
+          });
+        };
         float total[tallest];
         for (int t = 0; t < rows; t++) {
           float* p = scores + t * most;
-          int seen = past;
-          if (causal) seen += row + t - first + 1;
-          else
-            for (int j = first; j <= row + t; j++)
-              if (f.sees(row + t, j)) p[seen++] = p[past + j - first];
+          int seen = causal ? past + row + t - first + 1 : shared;
+          if (!causal) each_other(row + t, [&](int key) { p[seen++] = p[key]; });
           // Up to a whole number of vectors, what is not seen weighs nothing: a zero leaves a sum as it is.
-          const int whole = smaller(most, (keys + kLanes - 1) / kLanes * kLanes);
+          const int whole = smaller(most, ((causal ? keys : seen) + kLanes - 1) / kLanes * kLanes);
           for (int i = seen; i < whole; i++) p[i] = -Format<float>::kInfinity;
           const float scale = s.scale(), top = scale * solo.largest<float>(whole, [=](int i) { return p[i]; });
           solo.each(whole, [=](int i) { p[i] = exp(p[i] * scale - top); });
@@ -683,22 +726,20 @@ inline void attention_twin(const Team& team, const Attention<float, S>& s) {
             for (int i = 0; i < seen; i++) p[i] *= s.keep(row + t, head, i);
         }
         TileArguments<S> pv;
-        pv.k = causal ? keys : past;
+        pv.k = shared;
         pv.a = scores, pv.a_row = most, pv.a_k = 1;
         pv.b = s.cache.value(kv_head, slot0, 0), pv.b_k = wide * kTogether<S>, pv.b_group = kGroup * kTogether<S>;
         pv.c = sums, pv.c_row = wide, pv.add = false;
         product(rows, wide, pv);
         for (int t = 0; t < rows; t++) {
           float *sum = sums + t * wide, *o = s.out + size_t(row + t) * s.out_row + head * D;
-          int seen = past;
+          const float* p = scores + t * most + shared;
           if (!causal)
-            for (int j = first; j <= row + t; j++)
-              if (f.sees(row + t, j)) ancestors[seen++ - past] = past + j - first;
-          for (int i = past; i < seen; i++) {
-            const float p = scores[t * most + i];
-            const S* v = s.cache.value(kv_head, slot0 + ancestors[i - past], 0);
-            for (int d = 0; d < wide; d++) sum[d] = fused(p, to_float(v[d * kTogether<S>]), sum[d]);
-          }
+            each_other(row + t, [&](int key) {
+              const float weight = *p++;
+              const S* v = s.cache.value(kv_head, slot0 + key, 0);
+              for (int d = 0; d < wide; d++) sum[d] = fused(weight, to_float(v[d * kTogether<S>]), sum[d]);
+            });
           for (int d = 0; d < D; d++) o[d] = sum[d] / total[t] + 0.0f;  // + 0: a zero has one sign
         }
       }
@@ -732,55 +773,70 @@ inline void attention_backward_twin(const Team& team, const AttentionBackward<fl
     const int root = task / s.n_kv_head, kv_head = task % s.n_kv_head;
     const int first = f.first_row[root], last = f.first_row[root + 1], past = f.past[root], slot0 = f.first_slot[root];
     const int slots = past + last - first, most = pad64(slots);
-    float* k = scratch(size_t(most) * (wide + D + 2 * block + 1) + size_t(block) * wide);  // (slots, wide)
+    float* k = scratch(size_t(most) * (wide + D + 2 * block + 2) + size_t(block) * wide);  // (slots, wide)
     float* vt = k + size_t(most) * wide;                                                   // (slots / 16, D, 16)
     float* p = vt + size_t(most) * D;                                                      // (block, most)
     float* ds = p + size_t(block) * most;                                                  // (block, most)
     float* dq = ds + size_t(block) * most;                                                 // (block, wide)
     float* keeps = dq + size_t(block) * wide;                                              // (most) one row's dropout
+    int* ends = reinterpret_cast<int*>(keeps + most);                                      // (slots / 16)
+    ends_of_blocks(f, root, ends);
     for (int j = 0; j < most; j++)
       for (int d = 0; d < wide; d++) {
         k[j * wide + d] = d < D && j < slots ? *s.cache.key(kv_head, slot0 + j, d) : 0.0f;
         if (d < D) vt[(j / 16 * D + d) * 16 + j % 16] = j < slots ? *s.cache.value(kv_head, slot0 + j, d) : 0.0f;
       }
     for (int head = kv_head * s.queries(); head < (kv_head + 1) * s.queries(); head++)
-      for (int row = first; row < last; row += block) {
-        const int rows = smaller(block, last - row), keys = (past + row + rows - first + 15) / 16 * 16;
+      for (int row = s.first_asked(root); row < last; row += block) {
+        const int rows = smaller(block, last - row), keys = past + row + rows - first;
+        const int shared = shared_keys(f, root, row, row + rows);
         const float* q = s.qkv + size_t(row) * s.qkv_row + head * D;
         const float* dout = g.dout + size_t(row) * s.out_row + head * D;
+        const auto each_seen = [&](const auto& act) { each_stretch(ends, 0, keys, row, act); };
         // P, from the scores and the saved log of their sum; dP beside it
-        product(rows, keys,
-                TileArguments<float>{D, q, s.qkv_row, 1, s.cache.key(kv_head, slot0, 0), 16, 16 * D, p, most, false});
-        product(rows, keys, TileArguments<float>{D, dout, s.out_row, 1, vt, 16, 16 * D, ds, most, false});
+        each_seen([&](int begin, int end) {
+          const float* kt = s.cache.key(kv_head, slot0 + begin, 0);
+          const float* v = vt + size_t(begin) * D;
+          const int columns = end - begin;
+          product(rows, columns, TileArguments<float>{D, q, s.qkv_row, 1, kt, 16, 16 * D, p + begin, most, false});
+          product(rows, columns, TileArguments<float>{D, dout, s.out_row, 1, v, 16, 16 * D, ds + begin, most, false});
+        });
         for (int t = 0; t < rows; t++) {
           const int i = row + t;
           const bool causal = f.depth[i] == i - first;
           const float* o = s.out + size_t(i) * s.out_row + head * D;
           const float *du = dout + t * s.out_row, log_sum = s.log_sum[i * s.n_head + head];
           const float delta = Solo{}.sum<float>(D, [=](int d) { return du[d] * o[d]; });
-          float *pt = p + size_t(t) * most, *dst = ds + size_t(t) * most;
           const int seen = past + i - first + 1;
-          Solo{}.each(keys, [=](int j) { pt[j] = exp(pt[j] * scale - log_sum); });
-          for (int j = seen; j < keys; j++) pt[j] = 0;
-          if (!causal)
-            for (int j = first; j <= i; j++)
-              if (!f.sees(i, j)) pt[past + j - first] = 0;
           float* kept = s.dropout.rate > 0 ? keeps : nullptr;
-          for (int j = 0; kept && j < keys; j++) {
-            kept[j] = j < seen ? s.keep(i, head, j < past ? j : past + f.depth[first + j - past]) : 0.0f;
-            dst[j] *= kept[j];
-          }
-          Solo{}.each(keys, [=](int j) { dst[j] = pt[j] * (dst[j] - delta) * scale; });
-          for (int j = 0; kept && j < keys; j++) pt[j] *= kept[j];
+          each_seen([&](int begin, int end) {
+            float *pt = p + size_t(t) * most, *dst = ds + size_t(t) * most;
+            const auto each = [=](const auto& act) { Solo{}.each(end - begin, [=](int j) { act(begin + j); }); };
+            each([=](int j) { pt[j] = exp(pt[j] * scale - log_sum); });
+            for (int j = larger(begin, seen); j < end; j++) pt[j] = 0;
+            if (!causal)
+              for (int j = larger(begin, shared); j < smaller(end, seen); j++)
+                if (!f.sees(i, first + j - past)) pt[j] = 0;
+            for (int j = begin; kept && j < end; j++) {
+              kept[j] = j < seen ? s.keep(i, head, j < past ? j : past + f.depth[first + j - past]) : 0.0f;
+              dst[j] *= kept[j];
+            }
+            each([=](int j) { dst[j] = pt[j] * (dst[j] - delta) * scale; });
+            for (int j = begin; kept && j < end; j++) pt[j] *= kept[j];
+          });
         }
-        product(rows, wide, TileArguments<float>{keys, ds, most, 1, k, wide, kGroup, dq, wide, false});
+        // dQ, a sum over keys; and sums over rows, of which each key has its own
+        each_seen([&](int begin, int end) {
+          const float *dst = ds + begin, *pt = p + begin;
+          const int columns = end - begin, real = smaller(end, slots) - begin;
+          float *dk = g.dk + g.at(kv_head, slot0 + begin), *dv = g.dv + g.at(kv_head, slot0 + begin);
+          const float* its_k = k + size_t(begin) * wide;
+          product(rows, wide, TileArguments<float>{columns, dst, most, 1, its_k, wide, kGroup, dq, wide, begin > 0});
+          product(real, wide, TileArguments<float>{rows, dst, 1, most, q, s.qkv_row, kGroup, dk, wide, true});
+          product(real, wide, TileArguments<float>{rows, pt, 1, most, dout, s.out_row, kGroup, dv, wide, true});
+        });
         for (int t = 0; t < rows; t++)
           memcpy(g.dqkv + size_t(row + t) * s.qkv_row + head * D, dq + t * wide, sizeof(float) * D);
-        // sums over rows: a key is a row of these products
-        const int real = smaller(keys, slots);
-        float *dk = g.dk + g.at(kv_head, slot0), *dv = g.dv + g.at(kv_head, slot0);
-        product(real, wide, TileArguments<float>{rows, ds, 1, most, q, s.qkv_row, kGroup, dk, wide, true});
-        product(real, wide, TileArguments<float>{rows, p, 1, most, dout, s.out_row, kGroup, dv, wide, true});
       }
   }
 }

@@ -255,10 +255,12 @@ void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {
 // Tree attention
 
 // Numbers of scratch that attention() asks for, for passes of up to `rows` rows: the portable text keeps its weights
-// there, a GPU that decodes the states of its chunks (cuda/attention.cuh); others need none.
+// there, a GPU that decodes the states of its chunks (cuda/attention.cuh); others need none. given: whether a pass may
+// have rows that were given; on a GPU the portable text runs those.
 template <class T>
-size_t attention_scratch_size(int rows, int n_head, int head_size, int slots, bool training, bool cuda) {
-  if (!std::is_same<T, float>::value) return size_t(rows) * n_head * slots;
+size_t attention_scratch_size(int rows, int n_head, int head_size, int slots, bool training, bool cuda,
+                              bool given = false) {
+  if (!std::is_same<T, float>::value || (cuda && given)) return size_t(rows) * n_head * slots;
   return cuda && !training ? attention_scratch(rows, n_head, head_size, slots) : 0;
 }
 
@@ -273,7 +275,7 @@ void attention(const Team& team, const Attention<T, S>& s, T* scratch, int most)
     }
   }
   launch(team, s.forest.rows, WriteCache<T, S>{s});
-  if (team.cuda && raw(s, scratch)) return;
+  if (team.cuda && s.given == 0 && raw(s, scratch)) return;
   launch(team, s.forest.rows * s.n_head, AttentionForward<T, S>{s, scratch, most});
 }
 
@@ -298,11 +300,12 @@ void matmul_qkv(const Team& team, const Matmul<T, W>& s, const AddBias<T>& bias,
   team.wait();
 }
 
-// p, ds: scratch (R, H, most keys) each, where the portable text runs; on a GPU p is (R, H), and ds is not used.
+// p, ds: scratch (R, H, most keys) each, where the portable text runs: in double, and on a GPU for a pass with rows
+// that were given; else on a GPU p is (R, H), and ds is not used.
 template <class T>
 void attention_backward(const Team& team, const AttentionBackward<T>& b, T* p, T* ds, int most) {
   const Forest& f = b.forward.forest;
-  bool done = team.cuda && raw(b, p);
+  bool done = team.cuda && b.forward.given == 0 && raw(b, p);
   if constexpr (std::is_same<T, float>::value) {
     if (!team.cuda) {
       attention_backward_twin(team, b);
@@ -324,8 +327,9 @@ template <class Op>
 void launch_chunks(const Team& team, int columns, const Op& op) {
   launch(team, (columns + kChunk - 1) / kChunk, op);
 }
-template <class T>
-void norm_weights(const Team& team, const LayerNormWeights<T>& s) {
+// LayerNormWeights or RmsNormWeights.
+template <class Op>
+void norm_weights(const Team& team, const Op& s) {
   if (!(team.cuda && raw(s))) launch_chunks(team, s.channels, s);
 }
 template <class T>

@@ -16,7 +16,9 @@
 // have rows padded to a multiple of 16 numbers.
 #pragma once
 
+#include <cmath>
 #include <type_traits>
+#include <vector>
 
 #include "cpu.h"
 
@@ -129,7 +131,7 @@ struct MatmulGradient {
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// Embedding, normalization, GELU, residual: forward and backward
+// Embedding, normalization, activations, residual: forward and backward
 
 // Channels of one group, where an operation sums over rows: each sum is one lane's, in order.
 constexpr int kChunk = 32;
@@ -244,6 +246,71 @@ struct LayerNormWeights {
   }
 };
 
+// y = x / sqrt(mean(x^2) + 1e-6) * weight, over the C channels of a row (Zhang, Sennrich 2019).
+template <class T>
+struct RmsNorm {
+  const T* x;
+  int x_row, channels;
+  const T* weight;  // (C), or null: none
+  T* y;
+  int y_row;
+  T* rstd;  // (R) kept for the backward pass; may be null
+  template <class G>
+  HD void operator()(const G& g, int row) const {
+    const T *a = x + size_t(row) * x_row, *w = weight;
+    T* out = y + size_t(row) * y_row;
+    const T r =
+        T(1) / square_root(g.template sum<T>(channels, [=](int c) { return a[c] * a[c]; }) / T(channels) + T(1e-6));
+    if (w) g.each(channels, [=](int c) { out[c] = a[c] * r * w[c]; });
+    else g.each(channels, [=](int c) { out[c] = a[c] * r; });
+    if (T* kept = rstd) g.each(1, [=](int) { kept[row] = r; });
+  }
+};
+
+// With n = x rstd and dn = dy weight: dx += rstd (dn - n average(dn n)).
+template <class T>
+struct RmsNormBackward {
+  const T* x;
+  int x_row, channels;
+  const T *weight, *rstd;  // weight may be null
+  const T* dy;
+  int y_row;
+  T* dx;  // (R, C), rows as x's; added into
+  template <class G>
+  HD void operator()(const G& g, int row) const {
+    const T *a = x + size_t(row) * x_row, *d = dy + size_t(row) * y_row, *w = weight;
+    T* out = dx + size_t(row) * x_row;
+    const T r = rstd[row];
+    const auto add = [&](auto dn) {
+      const T s = g.template sum<T>(channels, [=](int c) { return dn(c) * (a[c] * r); }) / T(channels);
+      g.each(channels, [=](int c) { out[c] += r * (dn(c) - a[c] * r * s); });
+    };
+    if (w) add([=](int c) { return d[c] * w[c]; });
+    else add([=](int c) { return d[c]; });
+  }
+};
+
+// dweight += sum over rows of dy n, in order of rows. A row of this operation is 32 channels.
+template <class T>
+struct RmsNormWeights {
+  int rows;
+  const T* x;
+  int x_row, channels;
+  const T *rstd, *dy;
+  int y_row;
+  T* dweight;
+  template <class G>
+  HD void operator()(const G& g, int chunk) const {
+    const int first = chunk * kChunk, count = smaller(kChunk, channels - first);
+    T* dw = dweight + first;
+    for (int row = 0; row < rows; row++) {
+      const T *a = x + size_t(row) * x_row + first, *d = dy + size_t(row) * y_row + first;
+      const T r = rstd[row];
+      g.each(count, [=](int c) { dw[c] += d[c] * (a[c] * r); });
+    }
+  }
+};
+
 // dbias (N) += sum over rows of dy (R, N), in order of rows. A row of this operation is 32 columns.
 template <class T>
 struct ColumnSum {
@@ -282,58 +349,59 @@ bool idle(const AddBias<T>& op) {
   return !op.bias;
 }
 
-// pre += bias; act = GELU(pre) = pre Phi(pre), Phi the normal distribution function (Hendrycks, Gimpel 2016).
-template <class T>
-struct BiasGelu {
-  T *pre, *act;  // (R, 4C)
-  int row_stride;
-  const T* bias;  // may be null
-  template <class G>
-  HD void operator()(const G& g, int row, int begin, int end) const {
-    AddBias<T>{pre, row_stride, bias}(g, row, begin, end);
-    const T* a = pre + size_t(row) * row_stride + begin;
-    T* out = act + size_t(row) * row_stride + begin;
-    g.each(end - begin, [=](int c) { out[c] = T(0.5) * a[c] * (T(1) + erf(a[c] * T(0.70710678118654752440))); });
+// Activations: what becomes of a number, and the slope there.
+
+// GELU(x) = x Phi(x), Phi the normal distribution function (Hendrycks, Gimpel 2016);
+// GELU'(x) = Phi(x) + x exp(-x^2 / 2) / sqrt(2 pi).
+struct Gelu {
+  template <class T>
+  HD_INLINE static T of(T x) {
+    return T(0.5) * x * (T(1) + erf(x * T(0.70710678118654752440)));
+  }
+  template <class T>
+  HD_INLINE static T slope(T x) {
+    const T phi = T(0.5) * (T(1) + erf(x * T(0.70710678118654752440)));
+    return fused(x, exp(T(-0.5) * x * x) * T(0.39894228040143267794), phi);
+  }
+};
+// SiLU(x) = x / (1 + exp(-x)) (Elfwing, Uchibe, Doya 2018); with s = 1 / (1 + exp(-x)), SiLU'(x) = s (1 + x (1 - s)).
+struct Silu {
+  template <class T>
+  HD_INLINE static T of(T x) {
+    return x / (T(1) + exp(-x));
+  }
+  template <class T>
+  HD_INLINE static T slope(T x) {
+    const T s = T(1) / (T(1) + exp(-x));
+    return s * fused(x, T(1) - s, T(1));
   }
 };
 
-// d = d GELU'(pre), GELU'(x) = Phi(x) + x exp(-x^2 / 2) / sqrt(2 pi).
-template <class T>
-struct GeluBackward {
-  const T* pre;
-  T* d;
+// pre += bias; out = Activation(pre), or residual + Activation(pre).
+template <class T, class Activation>
+struct BiasActivation {
+  T *pre, *out;  // (R, N)
   int row_stride;
-  template <class G>
-  HD void operator()(const G& g, int row, int begin, int end) const {
-    const T* a = pre + size_t(row) * row_stride + begin;
-    T* out = d + size_t(row) * row_stride + begin;
-    g.each(end - begin, [=](int c) {
-      const T phi = T(0.5) * (T(1) + erf(a[c] * T(0.70710678118654752440)));
-      out[c] *= fused(a[c], exp(T(-0.5) * a[c] * a[c]) * T(0.39894228040143267794), phi);
-    });
-  }
-};
-
-// pre += bias; out = residual + SiLU(pre), SiLU(x) = x / (1 + exp(-x)) (Elfwing, Uchibe, Doya 2018).
-template <class T>
-struct BiasSilu {
-  const T* residual;
-  T *pre, *out;  // (R, C)
-  int row_stride;
-  const T* bias;  // may be null
+  const T* bias;                // may be null
+  const T* residual = nullptr;  // (R, N), or null: none
   template <class G>
   HD void operator()(const G& g, int row, int begin, int end) const {
     AddBias<T>{pre, row_stride, bias}(g, row, begin, end);
     const size_t at = size_t(row) * row_stride + begin;
     const T *a = pre + at, *r = residual + at;
     T* o = out + at;
-    g.each(end - begin, [=](int c) { o[c] = r[c] + a[c] / (T(1) + exp(-a[c])); });
+    if (residual) g.each(end - begin, [=](int c) { o[c] = r[c] + Activation::of(a[c]); });
+    else g.each(end - begin, [=](int c) { o[c] = Activation::of(a[c]); });
   }
 };
-
-// d = d SiLU'(pre): with s = 1 / (1 + exp(-x)), SiLU'(x) = s (1 + x (1 - s)).
 template <class T>
-struct SiluBackward {
+using BiasGelu = BiasActivation<T, Gelu>;
+template <class T>
+using BiasSilu = BiasActivation<T, Silu>;
+
+// d = d Activation'(pre).
+template <class T, class Activation>
+struct ActivationBackward {
   const T* pre;
   T* d;
   int row_stride;
@@ -341,9 +409,45 @@ struct SiluBackward {
   HD void operator()(const G& g, int row, int begin, int end) const {
     const T* a = pre + size_t(row) * row_stride + begin;
     T* out = d + size_t(row) * row_stride + begin;
-    g.each(end - begin, [=](int c) {
-      const T s = T(1) / (T(1) + exp(-a[c]));
-      out[c] *= s * fused(a[c], T(1) - s, T(1));
+    g.each(end - begin, [=](int c) { out[c] *= Activation::slope(a[c]); });
+  }
+};
+template <class T>
+using GeluBackward = ActivationBackward<T, Gelu>;
+template <class T>
+using SiluBackward = ActivationBackward<T, Silu>;
+
+// act = SiLU(gate) up (Shazeer 2020, GLU Variants Improve Transformer), of gate and up side by side in a row.
+template <class T>
+struct SwiGlu {
+  const T* gate_up;  // (R, gate_row): F gates, then F ups
+  int gate_row, inner;
+  T* act;  // (R, act_row): F
+  int act_row;
+  template <class G>
+  HD void operator()(const G& g, int row) const {
+    const T *gate = gate_up + size_t(row) * gate_row, *up = gate + inner;
+    T* out = act + size_t(row) * act_row;
+    g.each(inner, [=](int c) { out[c] = Silu::of(gate[c]) * up[c]; });
+  }
+};
+
+// dgate = dact up SiLU'(gate), dup = dact SiLU(gate).
+template <class T>
+struct SwiGluBackward {
+  const T* gate_up;
+  int gate_row, inner;
+  const T* dact;
+  int act_row;
+  T* dgate_up;  // rows as gate_up's; may be gate_up itself
+  template <class G>
+  HD void operator()(const G& g, int row) const {
+    const T *gate = gate_up + size_t(row) * gate_row, *up = gate + inner, *d = dact + size_t(row) * act_row;
+    T *dgate = dgate_up + size_t(row) * gate_row, *dup = dgate + inner;
+    g.each(inner, [=](int c) {
+      const T x = gate[c], u = up[c], dy = d[c];
+      dgate[c] = dy * u * Silu::slope(x);
+      dup[c] = dy * Silu::of(x);
     });
   }
 };
@@ -387,12 +491,54 @@ struct DropoutBackward {
 // Tree attention: the portable text. Shapes and structs are in cpu.h, beside the twin; the GPU's kernels, of which this
 // text is version 1, are in cuda/attention.cuh and cuda/attention_backward.cuh.
 
+// The cosine and sine by which Rope turns pair d of a head at position first_position + p: (positions, D / 2, 2). The
+// angle is position / 10000^(2 d / D).
+template <class T>
+std::vector<T> rope_table(int positions, int head_size, int first_position = 0) {
+  std::vector<T> table;
+  table.reserve(size_t(positions) * (head_size / 2) * 2);
+  for (int p = 0; p < positions; p++)
+    for (int d = 0; d < head_size / 2; d++) {
+      const double angle = (first_position + p) * std::pow(10000.0, -2.0 * d / head_size);
+      table.push_back(T(std::cos(angle))), table.push_back(T(std::sin(angle)));
+    }
+  return table;
+}
+
+// Rotary positions (Su et al. 2021, RoFormer), in place: in each query and key of a row, channels d and d + D / 2 are
+// turned as a point of the plane by their angle at the row's position; so a score depends on how far apart two rows
+// are, not on where. `back` turns the other way, which is how the gradient comes back. D is even. Row r of this
+// operation: pass row first + r.
+template <class T>
+struct Rope {
+  Forest forest;
+  int first;
+  T* qkv;  // (rows, qkv_row): `heads` heads of D, queries then keys, then what is left alone
+  int qkv_row, heads, head_size;
+  const T* table;  // (positions, D / 2, 2), a row for every position of the forest
+  bool back;
+  template <class G>
+  HD void operator()(const G& g, int item) const {
+    const int row = first + item, half = head_size / 2;
+    const T* turn = table + size_t(forest.position(row)) * half * 2;
+    T* x = qkv + size_t(row) * qkv_row;
+    const T sign = back ? T(-1) : T(1);
+    for (int head = 0; head < heads; head++, x += head_size)
+      g.each(half, [=](int d) {
+        const T a = x[d], b = x[d + half], c = turn[2 * d], s = sign * turn[2 * d + 1];
+        x[d] = a * c - b * s;
+        x[d + half] = a * s + b * c;
+      });
+  }
+};
+
 // Row r of this operation: the keys and values of pass row r into the cache.
 template <class T, class S>
 struct WriteCache {
   Attention<T, S> s;
   template <class G>
   HD void operator()(const G& g, int row) const {
+    if (!s.asked(row)) return;
     const int D = s.head_size, slot = s.forest.slot(row);
     const T* k = s.qkv + size_t(row) * s.qkv_row + s.n_head * D;
     const T* v = k + s.n_kv_head * D;
@@ -414,6 +560,7 @@ struct AttentionForward {
   HD void operator()(const G& g, int item) const {
     const Forest& f = s.forest;
     const int row = item / s.n_head, head = item % s.n_head, kv_head = head / s.queries(), D = s.head_size;
+    if (!s.asked(row)) return;
     const int root = f.root[row], first = f.first_row[root], past = f.past[root], slot0 = f.first_slot[root];
     const T* q = s.qkv + size_t(row) * s.qkv_row + head * D;
     T* w = weights + size_t(item) * most;
@@ -455,6 +602,7 @@ struct AttentionBackwardQueries {
     const Attention<T>& s = b.forward;
     const Forest& f = s.forest;
     const int row = item / s.n_head, head = item % s.n_head, kv_head = head / s.queries(), D = s.head_size;
+    if (!s.asked(row)) return;
     const int root = f.root[row], first = f.first_row[root], past = f.past[root], slot0 = f.first_slot[root];
     const T* q = s.qkv + size_t(row) * s.qkv_row + head * D;
     const T* dout = b.dout + size_t(row) * s.out_row + head * D;
@@ -483,7 +631,7 @@ struct AttentionBackwardQueries {
 };
 
 // Row r of this operation: one key of one root and key/value head. The rows that see a tree key are its subtree,
-// key .. end[key] - 1; the rows that see a past key are all of the root's.
+// key .. end[key] - 1; the rows that see a past key are all of the root's. Of either, those that are asked.
 template <class T>
 struct AttentionBackwardKeys {
   AttentionBackward<T> b;
@@ -496,7 +644,8 @@ struct AttentionBackwardKeys {
     const int root = item / (s.n_kv_head * most), kv_head = item / most % s.n_kv_head, j = item % most;
     const int D = s.head_size, first = f.first_row[root], last = f.first_row[root + 1], past = f.past[root];
     if (j >= past + last - first) return;
-    const int from = j < past ? first : first + j - past, to = j < past ? last : f.end[from];
+    const int own = j < past ? first : first + j - past, to = j < past ? last : f.end[own];
+    const int from = larger(own, s.first_asked(root));
     T *dk = b.dk + b.at(kv_head, f.first_slot[root] + j), *dv = b.dv + b.at(kv_head, f.first_slot[root] + j);
     g.each(D, [&](int d) {
       T k = dk[d], v = dv[d];
@@ -518,6 +667,7 @@ struct ReadCacheGradient {
   template <class G>
   HD void operator()(const G& g, int row) const {
     const Attention<T>& s = b.forward;
+    if (!s.asked(row)) return;
     const int D = s.head_size, slot = s.forest.slot(row);
     T* k = b.dqkv + size_t(row) * s.qkv_row + s.n_head * D;
     T* v = k + s.n_kv_head * D;

@@ -1,6 +1,7 @@
 // tests/cuda_attention.cu: the tree attention kernels: bit for bit what their formula says, key by key.
 #include "cuda_test.h"  // first: it brings the emulator
 
+#include <algorithm>
 #include <cmath>
 
 #include "random.h"
@@ -15,7 +16,7 @@ namespace {
 template <class T, class S = T>
 struct Problem {
   Pass pass;
-  int H, KV, D, slots, qkv_row, out_row;
+  int H, KV, D, slots, qkv_row, out_row, given = 0;
   Dropout drop;
   std::vector<T> qkv, dout;
   std::vector<S> k, v;
@@ -34,21 +35,35 @@ struct Problem {
         v(n_kv_head * KeyValues<S>::value_numbers(slots, D), rounded<S>(NAN)) {
     Chance chance(seed);
     chance.fill(qkv.data(), qkv.size(), spread), chance.fill(dout.data(), dout.size());
-    const KeyValues<S> cache{k.data(), v.data(), slots, D};
     for (int root = 0; root < pass.roots(); root++)
       for (int head = 0; head < KV; head++)
-        for (int j = 0; j < pass.past[root]; j++)
-          for (int d = 0; d < D; d++) {
-            *cache.key(head, pass.first_slot[root] + j, d) = rounded<S>((chance.number() - 0.5) * 2 * spread);
-            *cache.value(head, pass.first_slot[root] + j, d) = rounded<S>((chance.number() - 0.5) * 2);
-          }
+        for (int j = 0; j < pass.past[root]; j++) fill_slot(chance, head, pass.first_slot[root] + j, spread);
+  }
+  void fill_slot(Chance& chance, int head, int slot, double spread) {
+    const KeyValues<S> cache{k.data(), v.data(), slots, D};
+    for (int d = 0; d < D; d++) {
+      *cache.key(head, slot, d) = rounded<S>((chance.number() - 0.5) * 2 * spread);
+      *cache.value(head, slot, d) = rounded<S>((chance.number() - 0.5) * 2);
+    }
+  }
+  // The first n rows of each root are in the cache, and their own numbers nobody may read.
+  void give(int n) {
+    Chance chance(61);
+    given = n;
+    const Forest f = forest();
+    for (int row = 0; row < f.rows; row++) {
+      if (row - f.first_row[f.root[row]] >= n) continue;
+      for (int head = 0; head < KV; head++) fill_slot(chance, head, f.slot(row), 1);
+      std::fill_n(&qkv[size_t(row) * qkv_row], qkv_row, T(NAN));
+      std::fill_n(&dout[size_t(row) * out_row], out_row, T(NAN));
+    }
   }
   Forest forest() const {
     return {pass.rows(),      pass.roots(),          pass.end.data(),        pass.depth.data(),
             pass.root.data(), pass.first_row.data(), pass.first_slot.data(), pass.past.data()};
   }
   Attention<T, S> attention(const Forest& forest, const T* from, S* keys, S* values, T* out, T* log_sum) const {
-    return {forest, H, KV, D, from, qkv_row, {keys, values, slots, D}, out, out_row, log_sum, drop};
+    return {forest, H, KV, D, from, qkv_row, {keys, values, slots, D}, out, out_row, log_sum, drop, given};
   }
 };
 
@@ -61,11 +76,12 @@ std::vector<float> on_gpu(const Problem<float, S>& p, bool split) {
   const Array<S> k = on_device(p.k), v = on_device(p.v);
   const size_t rows = size_t(p.pass.rows()), n = rows * p.out_row;
   Array<float> out(n + rows * p.H, true);
-  const Array<float> scratch(attention_scratch(int(rows), p.H, p.D, p.slots), true);
+  const bool training = false, given = p.given > 0;
+  const Array<float> scratch(attention_scratch_size<float>(int(rows), p.H, p.D, p.slots, training, true, given), true);
   for (int again = 0; again <= split; again++) {  // the second launch finds what the first left in the scratch
     out.upload(std::vector<float>(out.size()).data(), out.size());
     attention(kGpu, p.attention(pass.forest, qkv.data(), k.data(), v.data(), out.data(), out.data() + n),
-              split ? scratch.data() : nullptr, 0);
+              split ? scratch.data() : nullptr, p.slots);
   }
   return to_host(out);
 }
@@ -303,12 +319,14 @@ std::vector<float> gradient_on_gpu(const Problem<float>& p, const std::vector<fl
   const size_t rows = size_t(p.pass.rows()), n = rows * p.out_row;
   Array<float> out(n + rows * p.H, true);
   Gradient<float> g(p);
-  const Array<float> dk = on_device(g.dk), dv = on_device(g.dv), dqkv = on_device(g.dqkv), delta(rows * p.H, true);
+  const Array<float> dk = on_device(g.dk), dv = on_device(g.dv), dqkv = on_device(g.dqkv);
+  const size_t numbers = rows * p.H * (p.given ? p.slots : 1);
+  const Array<float> delta(numbers, true), ds(p.given ? numbers : 0, true);
   const auto s = p.attention(pass.forest, qkv.data(), k.data(), v.data(), out.data(), out.data() + n);
-  attention(kGpu, s, static_cast<float*>(nullptr), 0);
+  attention(kGpu, s, p.given ? delta.data() : nullptr, p.slots);
   if (!forward_result.empty()) out.upload(forward_result.data(), forward_result.size());
   attention_backward(kGpu, AttentionBackward<float>{s, dout.data(), dk.data(), dv.data(), dqkv.data()}, delta.data(),
-                     static_cast<float*>(nullptr), 0);
+                     ds.data(), p.slots);
   g.dqkv = to_host(dqkv), g.dk = to_host(dk), g.dv = to_host(dv);
   return g.all(p.D);
 }
@@ -341,6 +359,21 @@ TEST_CASE(ON "attention backward has the portable text's bits, and is near its d
     double most = 0;
     for (size_t i = 0; i < own.size(); i++) most = std::max(most, std::abs(own[i] - doubles[i]));
     CHECK(most < 2e-5);
+  }
+}
+
+TEST_CASE(ON "attention whose first rows were given has the portable text's bits, forward and backward") {
+  Chance chance(71);
+  for (int given : {1, 9}) {
+    Problem<float> p(tree_pass(chance, 2, 20, 40, 0.5), 4, 2, 24, 72);
+    p.drop = Dropout{0.2f, 8, 9, 10};
+    p.give(given);
+    std::vector<float> forward_result;
+    const std::vector<float> gradient = portable_gradient(p, &forward_result);
+    CHECK(std::count(forward_result.begin(), forward_result.end(), 0.0f) >= 2 * given * p.out_row);
+    CHECK(same_bits(in_every_order([&] { return on_gpu(p, true); }), forward_result));
+    CHECK(same_bits(in_every_order([&] { return gradient_on_gpu(p, {}); }), gradient));
+    for (float x : gradient) REQUIRE(!std::isnan(x));
   }
 }
 

@@ -86,6 +86,23 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
   check("LayerNormWeights", 2, [&](Desk& d) {
     return LayerNormWeights<float>{rows, d.f[0], stride, C, d.f[1], d.f[2], d.f[3], stride, d.f[4], d.f[5]};
   });
+  check("RmsNorm", rows, [&](Desk& d) { return RmsNorm<float>{d.f[0], stride, C, d.f[1], d.f[3], stride, d.f[4]}; });
+  check("RmsNorm without weight", rows,
+        [&](Desk& d) { return RmsNorm<float>{d.f[0], stride, C, nullptr, d.f[3], stride, nullptr}; });
+  check("RmsNormBackward", rows,
+        [&](Desk& d) { return RmsNormBackward<float>{d.f[0], stride, C, d.f[1], d.f[2], d.f[3], stride, d.f[4]}; });
+  check("RmsNormBackward without weight", rows,
+        [&](Desk& d) { return RmsNormBackward<float>{d.f[0], stride, C, nullptr, d.f[2], d.f[3], stride, d.f[4]}; });
+  check("RmsNormWeights", 2,
+        [&](Desk& d) { return RmsNormWeights<float>{rows, d.f[0], stride, C, d.f[1], d.f[2], stride, d.f[3]}; });
+  check("Rope", pass.rows() - 1,
+        [&](Desk& d) { return Rope<float>{d.pass.forest, 1, d.f[0], 80, 2, 34, d.f[1], false}; });
+  check("Rope, back", pass.rows(),
+        [&](Desk& d) { return Rope<float>{d.pass.forest, 0, d.f[0], 80, 2, 34, d.f[1], true}; });
+  check("SwiGlu", rows, [&](Desk& d) { return SwiGlu<float>{d.f[0], 96, C, d.f[1], stride}; });
+  check("SwiGluBackward", rows, [&](Desk& d) { return SwiGluBackward<float>{d.f[0], 96, C, d.f[1], stride, d.f[2]}; });
+  check("SwiGluBackward in place", rows,
+        [&](Desk& d) { return SwiGluBackward<float>{d.f[0], 96, C, d.f[1], stride, d.f[0]}; });
   check("ColumnSum", 2, [&](Desk& d) { return ColumnSum<float>{rows, C, d.f[0], stride, d.f[1]}; });
   check("Embed", pass.rows(),
         [&](Desk& d) { return Embed<float>{d.pass.token(), d.pass.forest, d.f[0], d.f[1], d.f[2], stride, C, drop}; });
@@ -101,7 +118,7 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
     return WholeRow<DropoutBackward<float>>{{d.f[0], d.f[1], stride, C, drop}, C};
   });
   check("BiasSilu", rows, [&](Desk& d) {
-    return WholeRow<BiasSilu<float>>{{d.f[3], d.f[0], d.f[1], stride, d.f[2]}, C};
+    return WholeRow<BiasSilu<float>>{{d.f[0], d.f[1], stride, d.f[2], d.f[3]}, C};
   });
   check("SiluBackward", rows, [&](Desk& d) { return WholeRow<SiluBackward<float>>{{d.f[0], d.f[1], stride}, C}; });
   check("SoftCrossEntropy", rows,
@@ -132,24 +149,27 @@ TEST_CASE(ON "tree attention and the cache, row by row: a warp gives a core's bi
   const Pass pass = random_pass(chance, 3, 9, 20, 7);
   const int slots = slots_of(pass), H = 4, KV = 2, D = 5, most = pad64(pass.most_keys());
   const auto check = [&](const char* name, int n, auto make) { check_groups(name, pass, n, make); };
-  const auto attention_on = [&](Desk& d) {
-    const KeyValues<float> cache{d.f[1], d.f[2], slots, D};
-    return Attention<float>{d.pass.forest, H, KV, D, d.f[0], 48, cache, d.f[3], 32, d.f[4], {}};
-  };
-  check("WriteCache", pass.rows(), [&](Desk& d) { return WriteCache<float, float>{attention_on(d)}; });
-  check("AttentionForward", pass.rows() * H, [&](Desk& d) {
-    return AttentionForward<float, float>{attention_on(d), d.f[5], most};
-  });
-  const auto backward_on = [&](Desk& d) {
-    return AttentionBackward<float>{attention_on(d), d.f[6], d.f[7], d.f[7] + 8192, d.f[5] + 16384};
-  };
-  check("AttentionBackwardQueries", pass.rows() * H, [&](Desk& d) {
-    return AttentionBackwardQueries<float>{backward_on(d), d.f[3] + 8192, d.f[4] + 8192, most};
-  });
-  check("AttentionBackwardKeys", pass.roots() * KV * most, [&](Desk& d) {
-    return AttentionBackwardKeys<float>{backward_on(d), d.f[3] + 8192, d.f[4] + 8192, most};
-  });
-  check("ReadCacheGradient", pass.rows(), [&](Desk& d) { return ReadCacheGradient<float>{backward_on(d)}; });
+  for (int given : {0, 2}) {
+    CAPTURE(given);
+    const auto attention_on = [&](Desk& d) {
+      const KeyValues<float> cache{d.f[1], d.f[2], slots, D};
+      return Attention<float>{d.pass.forest, H, KV, D, d.f[0], 48, cache, d.f[3], 32, d.f[4], {}, given};
+    };
+    check("WriteCache", pass.rows(), [&](Desk& d) { return WriteCache<float, float>{attention_on(d)}; });
+    check("AttentionForward", pass.rows() * H, [&](Desk& d) {
+      return AttentionForward<float, float>{attention_on(d), d.f[5], most};
+    });
+    const auto backward_on = [&](Desk& d) {
+      return AttentionBackward<float>{attention_on(d), d.f[6], d.f[7], d.f[7] + 8192, d.f[5] + 16384};
+    };
+    check("AttentionBackwardQueries", pass.rows() * H, [&](Desk& d) {
+      return AttentionBackwardQueries<float>{backward_on(d), d.f[3] + 8192, d.f[4] + 8192, most};
+    });
+    check("AttentionBackwardKeys", pass.roots() * KV * most, [&](Desk& d) {
+      return AttentionBackwardKeys<float>{backward_on(d), d.f[3] + 8192, d.f[4] + 8192, most};
+    });
+    check("ReadCacheGradient", pass.rows(), [&](Desk& d) { return ReadCacheGradient<float>{backward_on(d)}; });
+  }
   check("KeepRows", 2 * KV, [&](Desk& d) {
     const size_t k_layer = size_t(KV) * slots * D, v_layer = size_t(KV) * slots * 16;
     return KeepRows<float>{d.f[1], d.f[2], k_layer, v_layer, KV, slots, D, 4, 3, d.kept()};

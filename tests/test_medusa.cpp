@@ -74,7 +74,7 @@ TEST_CASE("medusa: SiLU and its slope, far from zero too") {
     CAPTURE(x);
     const double s = 1 / (1 + std::exp(-x)), residual = 0.25, bias = 0;
     double pre = x, out = 0, slope = 2;
-    BiasSilu<double>{&residual, &pre, &out, 1, &bias}(Solo{}, 0, 0, 1);
+    BiasSilu<double>{&pre, &out, 1, &bias, &residual}(Solo{}, 0, 0, 1);
     SiluBackward<double>{&pre, &slope, 1}(Solo{}, 0, 0, 1);
     CHECK(out == doctest::Approx(0.25 + x * s).epsilon(1e-13));
     CHECK(slope == doctest::Approx(2 * s * (1 + x * (1 - s))).epsilon(1e-12));
