@@ -40,6 +40,15 @@ struct TensorSpec {
   float init_std;          // standard deviation at the start; 0: all zeros; below 0: all ones
 };
 
+// Adds a tensor at the end of the flat array.
+inline void add_tensor(std::vector<TensorSpec>& table, const std::string& name, const std::vector<int>& shape,
+                       float init_std) {
+  size_t size = 1;
+  for (int dimension : shape) size *= size_t(dimension);
+  const size_t offset = table.empty() ? 0 : table.back().offset + table.back().size;
+  table.push_back({name, shape, offset, size, shape.size() >= 2, init_std});
+}
+
 // Calls add(name, shape, init_std) for every tensor, in the order of the flat array.
 // nanoGPT's initialization: 0.02, and 0.02 / sqrt(2 L) for the two projections that end in the residual stream.
 template <class F>
@@ -71,12 +80,8 @@ void for_each_tensor(const Config& config, F add) {
 // The table of a model's tensors. The config must have passed validate().
 inline std::vector<TensorSpec> tensor_table(const Config& config) {
   std::vector<TensorSpec> table;
-  size_t offset = 0;
   for_each_tensor(config, [&](const std::string& name, const std::vector<int>& shape, float init_std) {
-    size_t size = 1;
-    for (int dimension : shape) size *= size_t(dimension);
-    table.push_back({name, shape, offset, size, shape.size() >= 2, init_std});
-    offset += size;
+    add_tensor(table, name, shape, init_std);
   });
   return table;
 }

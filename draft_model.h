@@ -25,10 +25,12 @@ namespace nanospec {
 //   the last forward's other rows   until the next one is written over them
 // A forward continues the trunk: one that stays on a chain costs one row a node. Nodes on another branch shorten the
 // trunk, and what is missing of their path runs again, with them.
+// Model: a Target, or what has of one what is called here.
+template <class Model>
 class ModelDrafter : public Drafter {
  public:
   // layers: how many of the model's run; 0: all.
-  ModelDrafter(Target& model, int layers) : model_(model), layers_(layers) { vocab = model.vocab_size(); }
+  ModelDrafter(Model& model, int layers) : model_(model), layers_(layers) { vocab = model.vocab_size(); }
 
   // Null where no forward has been: beyond the model's own window.
   const float* logits(const Growth& growth, int node) override {
@@ -62,8 +64,12 @@ class ModelDrafter : public Drafter {
     for (int i = 0; i < n; i++) depth.push_back(i);
     model_.forward(tokens, depth.data(), end.data(), n, layers_);
     base_ += n - 1;
-    seen_.start(tokens[n - 1]), trunk_ = {0}, row_of_.clear();
-    store(0, n - 1);
+    start(tokens[n - 1], n - 1);
+  }
+  // The root has been run: as that row of the last forward, cached behind base_ positions.
+  void start(int root, int row) {
+    seen_.start(root), trunk_ = {0}, row_of_.clear();
+    store(0, row);
   }
 
   // Of the nodes that the target accepted, those at hand join the cached text. Ends the pass.
@@ -79,7 +85,12 @@ class ModelDrafter : public Drafter {
   }
   void forget() { seen_.shrink(0), trunk_.clear(), row_of_.clear(); }
 
-  Target& model_;
+  // For a model whose rows want more than their tokens: the next forward is of rows under these nodes; a row of the
+  // last forward was this node's.
+  virtual void before(const std::vector<int>& /*above*/) {}
+  virtual void after(int /*id*/, int /*row*/) {}
+
+  Model& model_;
   int base_ = 0;
 
  private:
@@ -136,6 +147,9 @@ class ModelDrafter : public Drafter {
     flatten(growth, tree_);
     const int rows = tree_.size() - 1;
     for (int row = 1; row <= rows; row++) tree_.depth[row]--, tree_.end[row]--;
+    std::vector<int> above;
+    for (int row = 1; row <= rows; row++) above.push_back(seen_.parent[ids[tree_.origin[row]]]);
+    before(above);
     model_.forward(tree_.token.data() + 1, tree_.depth.data() + 1, tree_.end.data() + 1, rows, layers_);
     for (int row = 0; row < rows; row++) {
       const int id = ids[tree_.origin[row + 1]];
@@ -146,6 +160,7 @@ class ModelDrafter : public Drafter {
   void store(int id, int row) {
     logits_.resize(std::max(logits_.size(), size_t(seen_.size()) * vocab));
     std::copy_n(model_.logits(row), vocab, logits_.begin() + long(id) * vocab);
+    after(id, row);
   }
 
   const int layers_;
@@ -161,7 +176,7 @@ class ModelDrafter : public Drafter {
 
 // `gpt:DIR`. Its cache follows the text as the target's does: the accepted rows stay, what was committed beside them
 // runs before the next root. The window is its own, moved by the same rule, when it next drafts.
-class SmallModel : public ModelDrafter {
+class SmallModel : public ModelDrafter<Target> {
  public:
   explicit SmallModel(std::unique_ptr<Target> model) : ModelDrafter(*model, 0), own_(std::move(model)) {}
 
@@ -195,7 +210,7 @@ class SmallModel : public ModelDrafter {
 // `self:K` (as Draft & Verify, Zhang et al. 2023, and LayerSkip, Elhoushi et al. 2024): the first K layers, then the
 // final norm and the head. What these layers cached of the text is there already. What drafting writes lies behind it,
 // where verification writes the same bits again, so it drafts while the target is at rest: only in prepare().
-class FirstLayers : public ModelDrafter {
+class FirstLayers : public ModelDrafter<Target> {
  public:
   using ModelDrafter::ModelDrafter;
   void begin(const int*, int) override { forget(); }

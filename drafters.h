@@ -13,10 +13,22 @@
 namespace nanospec {
 
 struct DrafterName {
-  enum Kind { kNone, kBigram, kNgram, kLookup, kSuffix, kRecycle, kGpt, kSelf, kMedusa, kRandom } kind = kNone;
+  enum Kind {
+    kNone,
+    kBigram,
+    kNgram,
+    kLookup,
+    kSuffix,
+    kRecycle,
+    kGpt,
+    kSelf,
+    kMedusa,
+    kParallel,
+    kRandom
+  } kind = kNone;
   int order = 0;    // of ngram:N; kinds are in the order of kDrafters
   int layers = 0;   // of self:K
-  std::string dir;  // of gpt:DIR, medusa:DIR
+  std::string dir;  // of gpt:DIR, medusa:DIR, parallel:DIR
   std::string text = "none";
 };
 
@@ -33,6 +45,8 @@ constexpr DrafterWord kDrafters[] = {
     {"gpt", "gpt:DIR", "a smaller GPT, trained by train_gpt on the same text"},
     {"self", "self:K", "the model's own first K layers, and its head"},
     {"medusa", "medusa[:DIR]", "heads on the model's last hidden state, trained by train_gpt --medusa"},
+    {"parallel", "parallel[:DIR]",
+     "the next tokens in one pass, from the model's layers, trained by train_gpt --parallel"},
     {"random", "random", "chance alone, for study"},
 };
 constexpr const char* kUnionForm = "a+b";
@@ -60,7 +74,7 @@ inline DrafterName parse_part(const std::string& text) {
   if (name.kind == DrafterName::kGpt && name.dir.empty())
     throw std::invalid_argument(
         "drafter gpt wants the folder of its model: --drafter: write gpt:DIR, for instance gpt:runs/small");
-  if (name.kind == DrafterName::kMedusa) name.dir = rest;
+  if (name.kind == DrafterName::kMedusa || name.kind == DrafterName::kParallel) name.dir = rest;
   if (name.kind == DrafterName::kNgram && name.order < 1)
     throw std::invalid_argument("drafter ngram wants its order, not '" + printable(rest) +
                                 "': --drafter: write ngram:N with N from 1 to " + std::to_string(kNgramOrders) +
@@ -97,8 +111,8 @@ inline std::vector<DrafterName> parse_drafter(const std::string& text) {
   return names;
 }
 
-// Makes a drafter that runs a model, or heads on one: kGpt, kSelf, kMedusa. It raises runtime_error for files that are
-// missing or do not fit.
+// Makes a drafter that runs a model, or heads on one: kGpt, kSelf, kMedusa, kParallel. It raises runtime_error for
+// files that are missing or do not fit.
 using MakeModelDrafter = std::function<std::unique_ptr<Drafter>(const DrafterName&)>;
 
 inline std::unique_ptr<Drafter> load_part(const DrafterName& name, const std::string& dir, int vocab,
@@ -119,6 +133,7 @@ inline std::unique_ptr<Drafter> load_part(const DrafterName& name, const std::st
     case DrafterName::kGpt:
     case DrafterName::kSelf:
     case DrafterName::kMedusa:
+    case DrafterName::kParallel:
       if (!make) throw std::logic_error("there is no model to draft with");
       return make(name);
     case DrafterName::kRandom:

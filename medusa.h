@@ -38,12 +38,8 @@ struct MedusaSizes {
 // projection's start is the target's head.
 inline std::vector<TensorSpec> medusa_table(const MedusaSizes& sizes) {
   std::vector<TensorSpec> table;
-  size_t offset = 0;
   const auto add = [&](const std::string& name, const std::vector<int>& shape, float init_std) {
-    size_t size = 1;
-    for (int n : shape) size *= size_t(n);
-    table.push_back({name, shape, offset, size, shape.size() > 1, init_std});
-    offset += size;
+    add_tensor(table, name, shape, init_std);
   };
   const int C = sizes.n_embd, V = sizes.vocab_size;
   for (int k = 1; k <= sizes.heads; k++) {

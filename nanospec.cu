@@ -11,6 +11,7 @@
 #include "commands/gpu.h"
 #include "draft_model.h"
 #include "medusa.h"
+#include "parallel.h"
 #include "target.h"
 #ifdef WITH_CUDA
 #include "cuda/measure.cuh"
@@ -45,12 +46,13 @@ struct Engine::Parts {
   std::unique_ptr<Drafter> make_drafter(const std::string& name) {
     return load_drafter(name, settings.model, target.vocab_size(), [&](const DrafterName& part) {
       if (part.kind == DrafterName::kSelf) return first_layers(target, part.layers, settings.model);
-      if (part.kind == DrafterName::kMedusa) {
-        if (target.cuda())
-          refuse("drafter medusa needs the model's hidden states, which stay on the GPU", "--device cuda",
-                 "use --device cpu, or another drafter");
-        return load_medusa(part.dir.empty() ? settings.model : part.dir, settings.model, loaded.config);
-      }
+      const bool medusa = part.kind == DrafterName::kMedusa, parallel = part.kind == DrafterName::kParallel;
+      if ((medusa || parallel) && target.cuda())
+        refuse("drafter " + part.text + " needs the model's hidden states, which stay on the GPU", "--device cuda",
+               "use --device cpu, or another drafter");
+      const std::string dir = part.dir.empty() ? settings.model : part.dir;
+      if (medusa) return load_medusa(dir, settings.model, loaded.config);
+      if (parallel) return load_parallel(dir, target, loaded.config);
       return load_small_model(part.dir, loaded.tokenizer, dtype_of(settings.dtype), dtype_of(settings.cache_dtype),
                               target);
     });

@@ -67,6 +67,26 @@ class Target {
   const std::shared_ptr<Pool>& pool() const { return pool_; }
   int threads() const { return pool_->size(); }
   bool cuda() const { return pool_->cuda(); }
+  // For drafters that share what is the target's, on a CPU: f(team) on its threads, for a pass of so many rows; its
+  // embedding, (V, C); its final norm and head on `rows` rows of a residual stream, with norm (rows, x_row) as scratch
+  // and logits (rows, pad16(V)). Every thread of the team calls the last one.
+  template <class F>
+  void beside(int rows, F&& f) const {
+    pool_->run(f, rows <= rows_alone_);
+  }
+  const float* embedding() const { return plain_.data(); }
+  void head(const Team& team, int rows, const float* x, int x_row, float* norm, float* logits) const {
+    const Tensors<const float>& plain = std::visit(
+        [](const auto& w) -> const auto& { return w.plain; }, weights_);
+    launch(team, rows,
+           LayerNorm<float>{x, x_row, config_.n_embd, plain.ln_f, plain.ln_f_bias, norm, x_row, nullptr, nullptr});
+    const auto multiply = [&](const auto& panels) {
+      using W = std::remove_pointer_t<decltype(panels.data)>;
+      matmul(team, rows, Matmul<float, W>{norm, x_row, panels, logits, V_});
+    };
+    std::visit([&](const auto& w) { multiply(w.head[0].forward); }, weights_);
+    team.wait();
+  }
   size_t weight_bytes() const {
     return std::visit([](const auto& w) { return w.bytes(); }, weights_);
   }

@@ -329,6 +329,22 @@ inline std::string rank_table(const std::vector<RankRow>& guessers) {
   return format_table(rows, "llrrrrrr");
 }
 
+// Of one guesser for each token from the next but one on: "head 1", "depth 1".
+inline std::string rank_table(const std::string& who, const std::vector<RankRates>& guessers,
+                              const Baselines& baselines) {
+  std::vector<RankRow> rows;
+  for (size_t k = 0; k < guessers.size(); k++)
+    rows.push_back({who + " " + std::to_string(k + 1), "t + " + std::to_string(k + 2), guessers[k]});
+  rows.push_back({"unigram", "t + 2", baselines.unigram});
+  if (baselines.bigram.rows > 0) rows.push_back({"bigram", "t + 2", baselines.bigram});
+  return rank_table(rows);
+}
+inline std::string right_at_once(const std::string& who, const std::vector<RankRates>& guessers) {
+  std::string line;
+  for (const RankRates& one : guessers) line += (line.empty() ? "" : ", ") + decimals(100 * one.rate[0], 1) + "%";
+  return "right at once, by " + who + ": " + line;
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // The loop
 
@@ -430,9 +446,13 @@ inline Trained train_course(const DistillRun& run, const Course& course) {
 
 // What --stats says of every such run. shard_seconds: 0 where all were there.
 inline Json course_stats(const DistillRun& run, const Recordings& states, const Course& course, const Trained& trained,
-                         const Baselines& baselines, double shard_seconds) {
+                         const std::vector<RankRates>& guessers, const Baselines& baselines, double shard_seconds) {
   const double each = trained.seconds / std::max(1.0, double(trained.iterations));
-  return {{"iterations", run.o.max_iters},
+  Json accuracy = Json::array(), loss = Json::array();
+  for (const RankRates& one : guessers) accuracy.push_back(one.rate), loss.push_back(one.loss);
+  return {{"accuracy", accuracy},  // [head or depth][rank]
+          {"val_loss", loss},
+          {"iterations", run.o.max_iters},
           {"train_loss", trained.loss},
           {"accuracy_unigram", baselines.unigram.rate},
           {"accuracy_bigram", baselines.bigram.rate},

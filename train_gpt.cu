@@ -13,6 +13,7 @@
 #include "draft.h"
 #include "model.h"
 #include "train_medusa.h"
+#include "train_parallel.h"
 
 namespace nanospec {
 namespace {
@@ -62,6 +63,10 @@ Command command_line(Options& o) {
         "DIR",
         {},
         "instead: heads on the model in DIR, for --drafter medusa; --medusa DIR --help says more"},
+       {"--parallel",
+        "DIR",
+        {},
+        "instead: a drafter on the model in DIR, for --drafter parallel; --parallel DIR --help says more"},
        {"--stats", "FILE.json", &o.stats, "what the run was, in figures, when it has ended"},
        heading("Model"),
        {"--preset", "NAME", &o.preset,
@@ -256,9 +261,11 @@ void write_stats(const Options& o, int64_t iterations, double train_loss, double
 }
 
 int train(int argc, char** argv) {
-  for (int i = 1; i < argc; i++)
-    if (const std::string word = argv[i]; word == "--medusa" || word.rfind("--medusa=", 0) == 0)
-      return train_medusa(argc, argv);
+  for (int i = 1; i < argc; i++) {
+    const std::string word = argv[i], flag = word.substr(0, word.find('='));
+    if (flag == "--medusa") return train_medusa(argc, argv);
+    if (flag == "--parallel") return train_parallel(argc, argv);
+  }
   Options o;
   if (!read_flags(argc, argv, o)) return 0;
   const bool cuda = choose_cuda(o.device);

@@ -270,24 +270,6 @@ inline Command medusa_command(MedusaOptions& o) {
            {"--medusa_root", "", &o.root, "the heads see the root, too: the next token, known when they draft"}})};
 }
 
-inline std::string heads_table(const std::vector<RankRates>& heads, const Baselines& baselines) {
-  std::vector<RankRow> rows;
-  for (size_t k = 0; k < heads.size(); k++)
-    rows.push_back({"head " + std::to_string(k + 1), "t + " + std::to_string(k + 2), heads[k]});
-  rows.push_back({"unigram", "t + 2", baselines.unigram});
-  if (baselines.bigram.rows > 0) rows.push_back({"bigram", "t + 2", baselines.bigram});
-  return rank_table(rows);
-}
-
-inline void write_medusa_stats(const MedusaOptions& o, Json stats, const std::vector<RankRates>& heads) {
-  Json accuracy = Json::array(), loss = Json::array();
-  for (const RankRates& head : heads) accuracy.push_back(head.rate), loss.push_back(head.loss);
-  stats["accuracy"] = accuracy;  // [head][rank]
-  stats["val_loss"] = loss;
-  stats["medusa_heads"] = o.heads, stats["medusa_rank"] = o.rank, stats["medusa_root"] = o.root;
-  write_file(o.stats, stats.dump(2) + "\n");
-}
-
 inline int train_medusa(int argc, char** argv) {
   MedusaOptions o;
   if (parse_flags(medusa_command(o), argc, argv).help) return 0;
@@ -327,12 +309,7 @@ inline int train_medusa(int argc, char** argv) {
     return double(trainer.step(batch, update));
   };
   course.save = [&] { save_medusa(run.out, sizes, trainer.weights.data()); };
-  course.evaluate = [&] {
-    std::string line;
-    for (const RankRates& head : validated())
-      line += (line.empty() ? "" : ", ") + decimals(100 * head.rate[0], 1) + "%";
-    return "right at once, by head: " + line;
-  };
+  course.evaluate = [&] { return right_at_once("head", validated()); };
   if (!o.quiet)
     fprintf(stderr, "%s parameters in %d heads, hidden states of %s tokens (%s) in %s, %d threads, %s\n",
             thousands(double(medusa_parameters(sizes))).c_str(), o.heads,
@@ -344,10 +321,12 @@ inline int train_medusa(int argc, char** argv) {
   const std::vector<RankRates> heads = validated();
   if (!o.quiet)
     fprintf(stderr, "%s%s positions to validate; hidden states %s, training %s; %s\n",
-            heads_table(heads, baselines).c_str(), thousands(baselines.unigram.rows).c_str(),
+            rank_table("head", heads, baselines).c_str(), thousands(baselines.unigram.rows).c_str(),
             duration(hidden_seconds).c_str(), duration(trained.seconds).c_str(), medusa_path(run.out).c_str());
-  if (!o.stats.empty())
-    write_medusa_stats(o, course_stats(run, states, course, trained, baselines, hidden_seconds), heads);
+  if (o.stats.empty()) return 0;
+  Json stats = course_stats(run, states, course, trained, heads, baselines, hidden_seconds);
+  stats["medusa_heads"] = o.heads, stats["medusa_rank"] = o.rank, stats["medusa_root"] = o.root;
+  write_file(o.stats, stats.dump(2) + "\n");
   return 0;
 }
 
