@@ -6,8 +6,8 @@
 #   make run        deps, data, build, train the small model, compare plain and speculative decoding
 #   make test       deps, build, all tests
 #   make bench      build; tables and pictures of speed, into build/bench: under ten minutes; a GPU takes some more
-#   make experiments  build, train the medium target if it is missing; the literature's experiments, into
-#                   build/experiments: 8 minutes, and the training
+#   make experiments  build, train the medium target and the drafters on it if they are missing; the literature's
+#                   experiments, into build/experiments: 12 minutes, and the training
 #   make clean      removes what was built; data and trained models stay
 #   make format     clang-format over all sources
 #
@@ -156,25 +156,40 @@ bench:
 	@$(if $(GPU),$(BUILD)/nanospec-cuda bench --only gpu --out $(BUILD)/bench/gpu,echo; \
 	  echo "The GPU's rows are left out, unmeasured: $(if $(NVCC),nvidia-smi -L names no device,there is no nvcc)")
 
-# The target and the drafter; `sequoia` and `calibrated` want the drafters' accuracy on the target.
+# The target and the drafters; `sequoia` and `calibrated` want the drafters' accuracy on the target.
 experiments:
 	@$(MAKE) --no-print-directory deps
 	@$(MAKE) --no-print-directory data
 	@$(MAKE) --no-print-directory -j2 $(PROGRAMS)
 	@$(MAKE) --no-print-directory train-and-experiment
 
-.PHONY: train-and-experiment
-train-and-experiment: train-small
-	@if [ ! -s runs/medium/model.safetensors ] || [ -e runs/medium/unfinished ]; then \
-	  mkdir -p runs/medium && touch runs/medium/unfinished && \
-	  $(BUILD)/train_gpt --data $(TEXT) --out runs/medium --preset medium --max_iters 1000 --lr_decay_iters 1000 \
-	    --stats runs/medium/train.json $$([ -s runs/medium/optimizer.safetensors ] && echo --resume) && \
-	  rm runs/medium/unfinished; fi
-	@for drafter in bigram ngram:4 suffix+ngram:4 gpt:runs/small; do for temperature in 0 0.4 0.7 1; do \
-	  $(BUILD)/nanospec calibrate --model runs/medium --data $(TEXT) --drafter $$drafter --temperature $$temperature \
-	    --quiet >/dev/null || echo "not calibrated: $$drafter at temperature $$temperature"; done; done
-	@$(BUILD)/nanospec experiments --model runs/medium --drafter_model runs/small --data $(TEXT) \
-	  --out $(BUILD)/experiments
+# $(call once,DIR/NAME,MARK,COMMAND): trains what is missing. Weights are written as training goes on: MARK says that
+# it has not ended.
+once = if [ ! -s $(1).safetensors ] || [ -e $(2) ]; then mkdir -p $(dir $(1)) && touch $(2) && $(3) && rm $(2); fi
+M := runs/medium
+DRAFTERS := bigram ngram:4 suffix+ngram:4 gpt:runs/small
+LEARNED := medusa parallel parallel:$(M)/sequential
+TRAIN_PARALLEL = $(BUILD)/train_gpt --parallel $(M) --data $(TEXT) --eval_interval 250
+
+.PHONY: train-medium train-drafters train-and-experiment
+train-medium:
+	@$(call once,$(M)/model,$(M)/unfinished,$(BUILD)/train_gpt --data $(TEXT) --out $(M) --preset medium \
+	  --max_iters 2000 --lr_decay_iters 2000 --dropout 0.1 --stats $(M)/train.json \
+	  $$([ -s $(M)/optimizer.safetensors ] && echo --resume))
+
+train-drafters: train-medium
+	@$(call once,$(M)/medusa,$(M)/medusa.unfinished,$(BUILD)/train_gpt --medusa $(M) --data $(TEXT) --medusa_root \
+	  --eval_interval 250 --stats $(M)/medusa.json)
+	@$(call once,$(M)/parallel,$(M)/parallel.unfinished,$(TRAIN_PARALLEL) --stats $(M)/parallel.json)
+	@$(call once,$(M)/sequential/parallel,$(M)/sequential/unfinished,$(TRAIN_PARALLEL) --parallel_sequential \
+	  --out $(M)/sequential --stats $(M)/sequential/parallel.json)
+
+train-and-experiment: train-small train-drafters
+	@calibrate() { $(BUILD)/nanospec calibrate --model $(M) --data $(TEXT) --drafter $$1 --temperature $$2 --quiet \
+	    >/dev/null || echo "not calibrated: $$1 at temperature $$2"; }; \
+	for drafter in $(DRAFTERS); do for temperature in 0 0.4 0.7 1; do calibrate $$drafter $$temperature; done; done; \
+	for drafter in $(LEARNED); do for temperature in 0 0.7 1; do calibrate $$drafter $$temperature; done; done
+	@$(BUILD)/nanospec experiments --model $(M) --drafter_model runs/small --data $(TEXT) --out $(BUILD)/experiments
 
 # ----------------------------------------------------------------------------------------------------------------
 

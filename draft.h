@@ -93,8 +93,9 @@ struct Drafter {
   // Whose candidate this child of an expanded node is, where a drafter speaks for several: a name for the statistics.
   virtual const std::string& author(int /*node*/, int /*token*/) const { return name; }
 
-  int vocab = 0;          // V
-  float temperature = 1;  // of the sampling; set before begin()
+  int vocab = 0;             // V
+  float temperature = 1;     // of the sampling; set before begin()
+  int64_t model_passes = 0;  // of a model of its own, or of heads: how many it has run so far, for study
   std::string name;
 
  private:

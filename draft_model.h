@@ -62,7 +62,7 @@ class ModelDrafter : public Drafter {
   void run_text(const int* tokens, int n) {
     std::vector<int> depth, end(size_t(n), n);
     for (int i = 0; i < n; i++) depth.push_back(i);
-    model_.forward(tokens, depth.data(), end.data(), n, layers_);
+    model_.forward(tokens, depth.data(), end.data(), n, layers_), model_passes++;
     base_ += n - 1;
     start(tokens[n - 1], n - 1);
   }
@@ -150,7 +150,7 @@ class ModelDrafter : public Drafter {
     std::vector<int> above;
     for (int row = 1; row <= rows; row++) above.push_back(seen_.parent[ids[tree_.origin[row]]]);
     before(above);
-    model_.forward(tree_.token.data() + 1, tree_.depth.data() + 1, tree_.end.data() + 1, rows, layers_);
+    model_.forward(tree_.token.data() + 1, tree_.depth.data() + 1, tree_.end.data() + 1, rows, layers_), model_passes++;
     for (int row = 0; row < rows; row++) {
       const int id = ids[tree_.origin[row + 1]];
       row_of_[id] = row;

@@ -264,9 +264,10 @@ class Medusa : public DepthDrafter {
   const float* logits(const Growth& growth, int node) override {
     const int k = growth.depth[node];
     if (!seen_ || k >= sizes_.heads) return nullptr;
-    if (!known_[size_t(k)])
+    if (!known_[size_t(k)]) {
       medusa_forward(kAlone, sizes_, weights_, k, 1, input_.data(), input_.data(), activations_, size_t(k));
-    known_[size_t(k)] = 1;
+      known_[size_t(k)] = 1, model_passes++;
+    }
     return activations_.logits.data() + size_t(k) * activations_.V;
   }
 

@@ -553,7 +553,7 @@ class Parallel : public DepthDrafter {
   }
   void prepare(const Growth&, const int*, int) override {
     if (known_ || !stream_.waiting()) return;
-    stream_.run(stream_.sizes.slots);
+    stream_.run(stream_.sizes.slots), model_passes++;
     known_ = true;
   }
   const float* logits(const Growth& growth, int node) override {
@@ -591,7 +591,7 @@ class Sequential : public ModelDrafter<TextStream> {
   void run_root(int root) override {
     if (stream_->waiting()) {
       stream_->rewind(base_ + 1);  // up to the last root
-      stream_->run(0);
+      stream_->run(0), model_passes++;
     }
     base_ = stream_->past() - 1;
     start(root, 0);

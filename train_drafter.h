@@ -355,17 +355,20 @@ struct Course {
   Array<float>*weights, *m, *v;   // in the CPU's memory
   std::function<void(const float*)> set_weights;
   std::map<std::string, std::string> sizes;            // beyond the run's settings, what a resumed run must share
-  double positions = 0;                                // in one update, for the speed
+  double positions = 0, epoch = 0;                     // in one update, and in one pass over the shards
   std::function<double(int64_t, const Update&)> step;  // fills that iteration's batch and updates; the loss before
   std::function<void()> save;                          // writes NAME.safetensors
-  std::function<std::string()> evaluate;               // what validation says, in some words
+  std::string guesser;                                 // "head": what validation counts, one for each token ahead
+  std::function<std::vector<RankRates>()> evaluate;
 };
 
 struct Trained {
-  int64_t iterations = 0;  // that this run made
-  double loss = 0;         // mean of the last about 50
-  double seconds = 0;      // in updates
-  bool stopped = false;    // by an interrupt, which it has said
+  int64_t iterations = 0;           // that this run made
+  double loss = 0;                  // mean of the last about 50
+  double seconds = 0;               // in updates
+  bool stopped = false;             // by an interrupt, which it has said
+  std::vector<RankRates> guessers;  // at the end
+  Json curve = Json::array();       // validation, from the first update to the last
 };
 
 inline std::string course_path(const DistillRun& run) { return run.out + "/" + run.name + ".safetensors"; }
@@ -409,12 +412,27 @@ inline std::string course_progress(const DistillRun& run, const Course& course, 
          time_left(double(so_far.iterations), double(so_far.iterations + run.o.max_iters - done), so_far.seconds);
 }
 
+// A point of the training curve: after so many updates, which are so many epochs and took so many seconds, the mean
+// loss of validation, and how often each guesser's first choice was right.
+inline Json curve_point(int64_t iteration, double epoch, double seconds, const std::vector<RankRates>& guessers) {
+  Json accuracy = Json::array();
+  double loss = 0;
+  for (const RankRates& one : guessers) accuracy.push_back(one.rate[0]), loss += one.loss / double(guessers.size());
+  return {{"iteration", iteration}, {"epoch", epoch}, {"seconds", seconds}, {"loss", loss}, {"accuracy", accuracy}};
+}
+
 // Trains from the start, or from where the last run was stopped, to the last iteration. Raises runtime_error.
 inline Trained train_course(const DistillRun& run, const Course& course) {
   const DistillOptions& o = run.o;
   int64_t done = o.resume ? resume_course(run, course) : 0;
   Trained trained;
   Progress progress(o.quiet);
+  const auto evaluate = [&] {
+    trained.guessers = course.evaluate();
+    const double epoch = double(done) * course.positions / std::max(1.0, course.epoch);
+    trained.curve.push_back(curve_point(done, epoch, trained.seconds, trained.guessers));
+  };
+  if (!o.stats.empty()) evaluate();
   while (done < o.max_iters && !interrupted()) {
     const double before = progress.seconds();
     Update update;
@@ -430,10 +448,12 @@ inline Trained train_course(const DistillRun& run, const Course& course) {
     if (progress.due()) progress.show(course_progress(run, course, done, trained));
     if (done % o.eval_interval != 0 || done >= o.max_iters) continue;
     save_course(run, course, done);
-    if (o.quiet) continue;  // nobody would read it
-    const std::string said = course.evaluate();
+    if (o.quiet && o.stats.empty()) continue;  // nobody would read it
+    evaluate();
     progress.clear();
-    fprintf(stderr, "iteration %lld: loss %.4f, %s\n", static_cast<long long>(done), trained.loss, said.c_str());
+    if (!o.quiet)
+      fprintf(stderr, "iteration %lld: loss %.4f, %s\n", static_cast<long long>(done), trained.loss,
+              right_at_once(course.guesser, trained.guessers).c_str());
   }
   progress.clear();
   if (trained.iterations > 0) save_course(run, course, done);
@@ -441,19 +461,21 @@ inline Trained train_course(const DistillRun& run, const Course& course) {
   if (trained.stopped)
     fprintf(stderr, "train_gpt: stopped after iteration %lld: %s holds the %s as they are: go on with --resume\n",
             static_cast<long long>(done), course_path(run).c_str(), course.what.c_str());
+  else evaluate();
   return trained;
 }
 
 // What --stats says of every such run. shard_seconds: 0 where all were there.
 inline Json course_stats(const DistillRun& run, const Recordings& states, const Course& course, const Trained& trained,
-                         const std::vector<RankRates>& guessers, const Baselines& baselines, double shard_seconds) {
+                         const Baselines& baselines, double shard_seconds) {
   const double each = trained.seconds / std::max(1.0, double(trained.iterations));
   Json accuracy = Json::array(), loss = Json::array();
-  for (const RankRates& one : guessers) accuracy.push_back(one.rate), loss.push_back(one.loss);
+  for (const RankRates& one : trained.guessers) accuracy.push_back(one.rate), loss.push_back(one.loss);
   return {{"accuracy", accuracy},  // [head or depth][rank]
           {"val_loss", loss},
           {"iterations", run.o.max_iters},
           {"train_loss", trained.loss},
+          {"curve", trained.curve},
           {"accuracy_unigram", baselines.unigram.rate},
           {"accuracy_bigram", baselines.bigram.rate},
           {"parameters", course.weights->size()},

@@ -298,7 +298,8 @@ inline int train_medusa(int argc, char** argv) {
   };
 
   Course course;
-  course.what = "heads", course.positions = o.batch_size, course.table = medusa_table(sizes);
+  course.what = "heads", course.positions = o.batch_size,
+  course.epoch = double(run.train_shards) * run.sizes.sequences * usable, course.table = medusa_table(sizes);
   course.weights = &trainer.weights, course.m = &trainer.m, course.v = &trainer.v;
   course.sizes = {
       {"heads", std::to_string(o.heads)}, {"rank", std::to_string(o.rank)}, {"root", std::to_string(o.root)}};
@@ -309,7 +310,7 @@ inline int train_medusa(int argc, char** argv) {
     return double(trainer.step(batch, update));
   };
   course.save = [&] { save_medusa(run.out, sizes, trainer.weights.data()); };
-  course.evaluate = [&] { return right_at_once("head", validated()); };
+  course.guesser = "head", course.evaluate = validated;
   if (!o.quiet)
     fprintf(stderr, "%s parameters in %d heads, hidden states of %s tokens (%s) in %s, %d threads, %s\n",
             thousands(double(medusa_parameters(sizes))).c_str(), o.heads,
@@ -318,13 +319,12 @@ inline int train_medusa(int argc, char** argv) {
   const Trained trained = train_course(run, course);
   if (trained.stopped) return kInterruptedStatus;
 
-  const std::vector<RankRates> heads = validated();
   if (!o.quiet)
     fprintf(stderr, "%s%s positions to validate; hidden states %s, training %s; %s\n",
-            rank_table("head", heads, baselines).c_str(), thousands(baselines.unigram.rows).c_str(),
+            rank_table("head", trained.guessers, baselines).c_str(), thousands(baselines.unigram.rows).c_str(),
             duration(hidden_seconds).c_str(), duration(trained.seconds).c_str(), medusa_path(run.out).c_str());
   if (o.stats.empty()) return 0;
-  Json stats = course_stats(run, states, course, trained, heads, baselines, hidden_seconds);
+  Json stats = course_stats(run, states, course, trained, baselines, hidden_seconds);
   stats["medusa_heads"] = o.heads, stats["medusa_rank"] = o.rank, stats["medusa_root"] = o.root;
   write_file(o.stats, stats.dump(2) + "\n");
   return 0;

@@ -537,23 +537,23 @@ inline int train_parallel(int argc, char** argv) {
   course.sizes["layers"] = std::to_string(sizes.n_layer);
   course.sizes["kv_heads"] = std::to_string(sizes.n_kv_head);
   course.positions = double(o.batch_size) * n;
+  course.epoch = double(run.train_shards) * run.sizes.sequences * n;
   course.step = [&](int64_t iteration, const Update& update) {
     const ShardOrder::Some some = order.batch(iteration);
     fill_batch(some.shard, some.pieces, some.n, sizes.slots, batch);
     return double(trainer.step(batch, update));
   };
   course.save = [&] { save_parallel(run.out, sizes, trainer.weights.data()); };
-  course.evaluate = [&] { return right_at_once("depth", validated()); };
+  course.guesser = "depth", course.evaluate = validated;
   const Trained trained = train_course(run, course);
   if (trained.stopped) return kInterruptedStatus;
 
-  const std::vector<RankRates> depths = validated();
   if (!o.quiet)
     fprintf(stderr, "%s%s positions to validate; features %s, training %s; %s\n",
-            rank_table("depth", depths, baselines).c_str(), thousands(depths[0].rows).c_str(),
+            rank_table("depth", trained.guessers, baselines).c_str(), thousands(trained.guessers[0].rows).c_str(),
             duration(shard_seconds).c_str(), duration(trained.seconds).c_str(), parallel_path(run.out).c_str());
   if (o.stats.empty()) return 0;
-  Json stats = course_stats(run, recordings, course, trained, depths, baselines, shard_seconds);
+  Json stats = course_stats(run, recordings, course, trained, baselines, shard_seconds);
   for (const auto& [key, value] : course.sizes) stats["parallel_" + key] = value;
   stats["parallel_segments"] = o.segments;
   write_file(o.stats, stats.dump(2) + "\n");

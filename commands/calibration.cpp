@@ -28,9 +28,10 @@ Accuracy RankCounts::accuracy() const {
   if (!seconds.empty()) a.expand_seconds = std::max(1e-9, median(seconds));
   for (int d = 0; d < depths; d++) {
     a.seen.push_back(double(seen[size_t(d)]));
+    const bool mute = seen[size_t(d)] > 0 && silent[size_t(d)] == seen[size_t(d)];
     for (int r = 0; r < ranks; r++) {
       const size_t at = size_t(d) * ranks + r;
-      const double prior = d > 0 ? kPrior : 0, above = d > 0 ? a.at(d - 1, r) : 0;
+      const double prior = d > 0 && !mute ? kPrior : 0, above = d > 0 ? a.at(d - 1, r) : 0;
       const double n = double(seen[size_t(d)]) + prior;
       a.rate.push_back(n > 0 ? (double(right[at]) + prior * above) / n : 0);
     }
@@ -68,7 +69,7 @@ void Forced::expand(const Growth& growth, const int* nodes, int n, int width, co
 int Forced::note(int depth, int n, int token) {
   int rank = 0;
   while (rank < n && guesses_[size_t(rank)].token != token) rank++;
-  counts_.seen[size_t(depth)]++;
+  counts_.seen[size_t(depth)]++, counts_.silent[size_t(depth)] += n == 0;
   if (rank < n) counts_.right[size_t(depth) * counts_.ranks + rank]++;
   return rank < n ? rank : counts_.ranks;
 }

@@ -19,14 +19,21 @@ namespace nanospec {
 struct RankCounts {
   int depths, ranks;
   std::vector<int64_t> seen;    // (depths) depth 0: the root's children
+  std::vector<int64_t> silent;  // (depths) of these, where the drafter guessed nothing at all
   std::vector<int64_t> right;   // (depths, ranks)
   std::vector<double> seconds;  // what the drafter took for each node that it expanded
 
   RankCounts(int most_depths, int most_ranks)
-      : depths(most_depths), ranks(most_ranks), seen(size_t(depths)), right(size_t(depths) * ranks) {}
+      : depths(most_depths),
+        ranks(most_ranks),
+        seen(size_t(depths)),
+        silent(size_t(depths)),
+        right(size_t(depths) * ranks) {}
 
   int64_t places() const;
-  Accuracy accuracy() const;  // a depth that was seldom seen is believed to be like the one above it
+  // A depth that was seldom seen is believed to be like the one above it; one where the drafter was always silent, as
+  // heads are below the last of them, is believed at once.
+  Accuracy accuracy() const;
 };
 
 // Stands in for a drafter where the text to come is known, and guesses only what is right: the next token, as long as

@@ -25,6 +25,7 @@ constexpr Section kSections[] = {
     {"auto", auto_experiment, 130, "auto against the best of all shapes"},
     {"unions", unions_experiment, 30, "two drafters in one tree against the better of them"},
     {"held-out", held_out_experiment, 25, "text that no drafter was trained on"},
+    {"drafters", drafters_experiment, 150, "drafters that learn, against tables and plain decoding"},
 };
 
 struct CommandLine {
@@ -45,7 +46,7 @@ Command describe(CommandLine& c) {
       "nanospec experiments",
       "Repeats the literature's experiments, and those of this project, on the models that are there: tables on\n"
       "standard output, every sample and the pictures in a folder. Methods run in turn, prompt by prompt, and a\n"
-      "figure comes with its 95% interval over the prompts. Everything takes eight to twelve minutes.",
+      "figure comes with its 95% interval over the prompts. Everything takes eleven to fifteen minutes.",
       "nanospec experiments --model runs/medium --drafter_model runs/small --data data/tinyshakespeare.txt\n"
       "nanospec experiments --only entropy,auto --model runs/medium\n"
       "nanospec experiments --quick --out /tmp/experiments\n",

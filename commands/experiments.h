@@ -1,6 +1,7 @@
 // commands/experiments.h: what the sections of `experiments` share, each in a file of its own: experiments_entropy.cpp,
 // experiments_budgets.cpp (and temperatures), experiments_rules.cpp (and coupling), experiments_auto.cpp (and unions),
-// experiments_text.cpp (noise-aware, held-out). experiments.cpp has the command line and the order.
+// experiments_text.cpp (noise-aware, held-out), experiments_drafters.cpp. experiments.cpp has the command line and the
+// order.
 //
 // In order: the laboratory; an experiment, several methods over the same prompts; what is said and drawn of it; the
 // sections.
@@ -9,6 +10,7 @@
 #include <map>
 #include <memory>
 
+#include "along.h"
 #include "bench.h"
 #include "comparison.h"
 #include "interval.h"
@@ -124,10 +126,54 @@ void noise_aware_experiment(Lab& lab);
 void auto_experiment(Lab& lab);
 void unions_experiment(Lab& lab);
 void held_out_experiment(Lab& lab);
+void drafters_experiment(Lab& lab);
 
 // Bars, for tests of their own.
 Bar noise_aware_bar(int budget, double tokens_per_forward);
 Bar auto_bar(const std::string& workload, const std::string& best, const Interval& ratio);
 Bar union_bar(const std::string& better, const Interval& ratio);
+constexpr double kWellAbove = 5;  // points of accuracy, at the low end of the interval
+Bar depth_bar(const std::string& drafter, const std::string& other, const Interval& above);
+Bar parallel_bar(const Interval& tokens_per_forward);
+Bar learned_bar(const std::string& method, const Interval& times_plain);
+
+// ---------------------------------------------------------------------------------------------------------------
+// Parts of section drafters
+
+// Passages of so many bytes from the beginnings of lines on, evenly among all such places from `from` on: prose has no
+// empty line, which is to say one speaker; structured ones at least `turns`: kTurns, or what n passages reach.
+constexpr int kTurns = 4;
+struct Passages {
+  std::vector<std::string> prose, structured;
+  int turns = 0;
+  size_t prose_places = 0, structured_places = 0;  // that there were to choose from
+};
+Passages passages_of(const std::string& text, size_t from, int n, size_t bytes);
+
+// Of counts by prompt: how often the first choice at a depth (0: the root's child) was right; by how much oftener than
+// another drafter's, prompt by prompt; the mean cross-entropy, 0 where there was nothing to judge.
+Interval right_at(const std::vector<AlongCounts>& prompts, int depth);
+Interval right_above(const std::vector<AlongCounts>& own, const std::vector<AlongCounts>& other, int depth);
+double nats_at(const std::vector<AlongCounts>& prompts, int depth);
+
+// A drafter's fastest method, and what explains its speed; why it loses to a table, in a line; "" where it does not.
+struct Rated {
+  std::string method;
+  double times_plain, right, deeper, nats, draft_share;  // right: at depth 1; deeper: at depth 4
+};
+std::string why_slower(const Rated& own, const Rated& table);
+
+// What a trainer's --stats file says; 0 or empty for what it does not. Throws std::runtime_error where it is no JSON.
+struct CurvePoint {
+  double iteration, epoch, loss;
+  std::vector<double> accuracy;  // in validation, by depth
+};
+struct TrainingRun {
+  double parameters = 0, iterations = 0, seconds = 0, peak_bytes = 0;
+  double state_bytes = 0, state_seconds = 0;  // of the target's states on disk
+  double bigram = 0;                          // its accuracy at depth 1
+  std::vector<CurvePoint> curve;
+};
+TrainingRun parse_training(const std::string& text, const std::string& where);
 
 }  // namespace nanospec

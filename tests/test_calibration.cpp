@@ -95,9 +95,32 @@ TEST_CASE("calibration: a drafter that knows nothing is right as often as chance
   few.seen = {100, 20}, few.right = {80, 0};
   CHECK(few.accuracy().at(0, 0) == 0.8);
   CHECK(few.accuracy().at(1, 0) == doctest::Approx(0.4));  // as much believed as the depth above
+  RankCounts mute(4, 1);                                   // as heads below the last of them
+  mute.seen = {100, 50, 3, 0}, mute.silent = {10, 0, 3, 0}, mute.right = {80, 40, 0, 0};
+  const Accuracy heads = mute.accuracy();
+  CHECK(heads.at(0, 0) == 0.8);
+  CHECK(heads.at(1, 0) == doctest::Approx(0.8));
+  CHECK(heads.at(2, 0) == 0);
+  CHECK(heads.at(3, 0) == 0);  // nor anything below it
   const RankCounts unseen(2, 2);
   CHECK(unseen.accuracy().at(1, 0) == 0);
   CHECK(unseen.places() == 0);
+}
+
+TEST_CASE("calibration: a drafter that is silent below some depth is right there never") {
+  struct Shallow : SelfDrafter<Mock> {
+    using SelfDrafter::SelfDrafter;
+    const float* logits(const Growth& growth, int node) override {
+      return growth.depth[node] < 2 ? SelfDrafter::logits(growth, node) : nullptr;
+    }
+  };
+  Mock mock(20, 64, 1, 2), own(20, 64, 1, 2);
+  Shallow shallow(own);
+  const Accuracy a = measured(mock, shallow, Sampling(), 4, 3, 50).accuracy();
+  CHECK(a.at(1, 0) == 1);
+  CHECK(a.seen[2] > 0);
+  for (int d : {2, 3})
+    for (int r = 0; r < 3; r++) CHECK(a.at(d, r) == 0);
 }
 
 TEST_CASE("calibration: the file keeps every drafter and temperature, the newest of each") {

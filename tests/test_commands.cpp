@@ -75,7 +75,7 @@ Generated decoded(const Method& method, const Sampling& sampling, const std::vec
   static Mock mock(128, 64, 3, 1);
   static const std::unique_ptr<Drafter> drafter = mock_drafter();
   Decoding decoding;
-  decoding.shape = parse_shape(method.shape, 64), decoding.sampling = sampling, decoding.max_new_tokens = n;
+  decoding.shape = parse_shape(method.shape, 340), decoding.sampling = sampling, decoding.max_new_tokens = n;
   decoding.on_pass = observation.on_pass;
   std::unique_ptr<Drafter> other;
   if (observation.stand_in) other = observation.stand_in(*drafter);
@@ -545,6 +545,7 @@ TEST_CASE("experiments: a quick run prints every section and leaves whole files"
   script = [](const Method& method, int n) {
     if (method.shape == "sequoia") throw std::logic_error("there is no calibration");
     if (method.drafter.substr(0, 4) == "gpt:") throw std::runtime_error("it has other tokens");
+    if (method.drafter.substr(0, 8) == "parallel") throw std::runtime_error("it is not trained");
     Generated g = steady(method, n);
     if (method.shape == "chain:2" || method.shape == "chain:4") g.stats.seconds = 0.4;
     if (method.drafter == "suffix+ngram:4") g.stats.seconds = 0.25;
@@ -554,17 +555,33 @@ TEST_CASE("experiments: a quick run prints every section and leaves whole files"
       "--quick", "--model",         folder.path, "--drafter_model", folder.path, "--data", folder.file("text.txt"),
       "--out",   folder.file("out")};
   const std::string out = run(experiments_command, words);
-  for (const char* part :
-       {"Experiments: ", "The trained drafter is ngram:4 instead", "Entropy: does", "Budgets: what",
-        "Temperatures: how", "small models fall into loops", "Rules: of", "BIASED", "LOSSY", "Coupling: what",
-        "Noise-aware trees: how", "Auto: is", "Unions: are", "Held-out text: what", "sequoia: there is no calibration",
-        "not judged", "build/nanospec experiments --only entropy --model ", "A quick run proves nothing"})
+  for (const char* part : {"Experiments: ",
+                           "The trained drafter is ngram:4 instead",
+                           "Entropy: does",
+                           "Budgets: what",
+                           "Temperatures: how",
+                           "small models fall into loops",
+                           "Rules: of",
+                           "BIASED",
+                           "LOSSY",
+                           "Coupling: what",
+                           "Noise-aware trees: how",
+                           "Auto: is",
+                           "Unions: are",
+                           "Held-out text: what",
+                           "Drafters that learn: what",
+                           "left out: parallel",
+                           "left out: structured prompts",
+                           "sequoia: there is no calibration",
+                           "not judged",
+                           "build/nanospec experiments --only entropy --model ",
+                           "A quick run proves nothing"})
     CHECK_MESSAGE(contains(out, part), part);
   const auto json = [&](const std::string& name) {
     return Json::parse(read_file(folder.file("out/" + name + ".json")));
   };
-  for (const char* name :
-       {"entropy", "budgets", "temperatures", "rules", "coupling", "noise-aware", "auto", "unions", "held-out"}) {
+  for (const char* name : {"entropy", "budgets", "temperatures", "rules", "coupling", "noise-aware", "auto", "unions",
+                           "held-out", "drafters"}) {
     CAPTURE(name);
     CHECK(json(name)["machine"].contains("cpu"));
     CHECK(!json(name).contains("roofline"));  // which nobody measured
@@ -593,12 +610,52 @@ TEST_CASE("experiments: a quick run prints every section and leaves whole files"
     CHECK(row["shape"] != "sequoia");
   }
   CHECK(found);
-  CHECK(json("bars")["bars"].size() == 4 + 1 + 1);
+  CHECK(json("bars")["bars"].size() == 4 + 1 + 1 + 3);
   const Json all_bars = json("bars");
   for (const Json& bar : all_bars["bars"])  // the union takes half the time of its parts
     if (contains(bar["bar"].get<std::string>(), "suffix+ngram:4"))
       CHECK(bar["measured"].get<double>() == doctest::Approx(2));
   CHECK(json("auto")["workloads"][0]["auto_over_best"][0].get<double>() == doctest::Approx(0.8));
+}
+
+TEST_CASE("experiments: drafters by depth, by kind of prompt and temperature, and how they were trained") {
+  const Decodes on;
+  const Folder folder;
+  std::string text;
+  for (int i = 0; i < 120; i++) text += "a speech of one who says much " + std::to_string(i) + "\n";
+  for (int i = 0; i < 20; i++) text += "\nA:\nyes.\n";
+  write_file(folder.file("text.txt"), text);
+  write_file(folder.file("model.safetensors"), "");
+  write_file(folder.file("medusa.json"),
+             R"({"parameters": 7, "iterations": 20, "seconds": 90, "peak_bytes": 1e6, "hidden_bytes": 500,
+                 "hidden_seconds": 60, "accuracy_bigram": [0.25], "curve": [
+                 {"iteration": 10, "epoch": 0.5, "seconds": 1, "loss": 3, "accuracy": [0.2, 0.1]},
+                 {"iteration": 20, "epoch": 1, "seconds": 2, "loss": 2, "accuracy": [0.4, 0.3]}]})");
+  const std::string out =
+      run(experiments_command, {"--quick", "--only", "drafters", "--model", folder.path, "--drafter_model", folder.path,
+                                "--data", folder.file("text.txt"), "--out", folder.file("out")});
+  for (const char* part :
+       {"Drafters that learn: what", "over the unigram", "times plain, prose", "times plain, structured",
+        "at least 4, a change of speaker each", "small models fall into loops", "medusa cartesian:4,4,4,4",
+        "What training took", "40.0, 30.0", "gpt:", "passes/round"})
+    CHECK_MESSAGE(contains(out, part), part);
+  CHECK(!contains(out, "NO, from"));
+  const Json file = Json::parse(read_file(folder.file("out/drafters.json")));
+  CHECK(file["studies"].size() == 6);  // three temperatures, two kinds of prompts
+  CHECK(file["studies"][1]["text"] == "structured");
+  REQUIRE(file["accuracy"].size() == 3);
+  for (const Json& part : file["accuracy"])
+    for (const Json& one : part["drafters"]) {
+      CHECK(one["accuracy"].size() == 6);
+      CHECK(one["accuracy"][0][0].get<double>() > 0.3);  // the mock's habits
+      CHECK(one["samples"].size() == 2);
+    }
+  CHECK(file["training"][0]["curve"][1]["accuracy"][1] == 0.3);
+  CHECK(file["wide"]["methods"][1]["nodes_per_forward"].get<double>() > 100);
+  const std::string svg = read_file(folder.file("out/drafters.svg"));
+  CHECK(contains(svg, "Training curves"));
+  CHECK(contains(svg, ">epochs<"));
+  CHECK(!contains(svg, "\"nan"));
 }
 
 TEST_CASE("experiments: --only chooses; what is missing is said with what to type") {

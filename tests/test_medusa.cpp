@@ -344,11 +344,28 @@ TEST_CASE("medusa: train_gpt --medusa leaves the model as it is, learns, and rep
   CHECK(stats["accuracy"].size() == 4);
   CHECK(double(stats["hidden_seconds"]) > 0);
 
+  // The curve begins before the first update and ends with what the run came to.
+  const Json &curve = stats["curve"], &begin = curve.front(), &end = curve.back();
+  REQUIRE(curve.size() >= 2);
+  CHECK(int(begin["iteration"]) == 0);
+  CHECK(double(begin["epoch"]) == 0);
+  CHECK(end["iteration"] == stats["iterations"]);
+  CHECK(double(end["epoch"]) > 0);
+  double mean = 0;
+  for (int k = 0; k < 4; k++) {
+    CHECK(end["accuracy"][k] == stats["accuracy"][k][0]);
+    mean += double(stats["val_loss"][k]) / 4;
+  }
+  CHECK(double(end["loss"]) == doctest::Approx(mean));
+  CHECK(double(end["loss"]) < double(begin["loss"]));
+
   // A head in training says more than before it: the untrained head says token t + 1, not t + 1 + k.
   CHECK(train(usual(dir, {"--stats", folder.file("untrained.json"), "--max_iters", "1", "--learning_rate", "1e-9",
                           "--min_lr", "0", "--out", folder.file("elsewhere")})) == 0);
   const Json untrained = parse_json(read_file(folder.file("untrained.json")), "stats");
   CHECK(double(untrained["hidden_seconds"]) == 0);  // the target has not run again
+  CHECK(untrained["curve"].size() == 2);
+  CHECK(untrained["curve"][0]["accuracy"] == begin["accuracy"]);
   for (int k = 0; k < 4; k++) {
     CHECK(double(stats["val_loss"][k]) < 0.8 * double(untrained["val_loss"][k]));
     CHECK(double(stats["accuracy"][k][0]) > double(untrained["accuracy"][k][0]));
