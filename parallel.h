@@ -1,22 +1,23 @@
 // parallel.h: a drafter that says the next K tokens in one pass, from what the target's layers thought of the text
 // (P-EAGLE, Hui et al. 2026, after EAGLE-3, Li et al. 2025).
 //
-// In order: its sizes and tensors; weights; activations; forward; the file; the drafter. It is trained in
-// train_parallel.h. Its rows are of two kinds:
+// In order: its sizes and tensors; weights; activations; forward; the file; the stream, cached; the drafters. It is
+// trained in train_parallel.h. Its rows are of two kinds:
 //   the stream  row t knows token t + 1, and the features of position t: the target's hidden states after an early, a
 //               middle and a late layer, each scaled to mean square 1 on its own, since a late layer's outliers are
-//               hundreds of times the rest. Its input is
+//               hundreds of times the rest. It says token t + 2. Its input is
 //                 in_proj [e; feat_proj [f_early; f_middle; f_late]],  e the target's embedding of token t + 1
-//   the slots   slot d = 1 .. K hangs from a row t of the stream at position t + d, and says token t + 1 + d. Neither
-//               the token before it nor features of its place are known: its input is in_proj [m; s] with a learned
-//               mask m and a learned shared hidden state s, the same for all slots. What tells them apart is their
-//               position, and what they see: the stream up to t, and the shallower slots of t.
+//   the slots   slot d = 1 .. K - 1 hangs from a row t of the stream at position t + d, and says token t + 2 + d. Of
+//   its
+//               place neither token nor features are known: its input is in_proj [m; s] with a learned mask m and a
+//               learned shared hidden state s, the same for all slots. What tells them apart is their position, and
+//               what they see: the stream up to t, and the shallower slots of t.
 // Through both go n_layer layers of RMSNorm, attention with rotary positions and shared key/value heads, and SwiGLU, as
 // Llama's; then the target's own final norm and head, which are frozen, like its embedding, and not copied.
 //
-// `sequential` is EAGLE's way with the same tensors: row t of the stream itself says token t + 2, and what hangs from
-// it is a path of drafted tokens: the row of a token has in the features' place the state of the row before it, its
-// last layer's output. Each token then costs a pass of its own.
+// `sequential` is EAGLE's way with the same tensors: what hangs from the stream is a path of drafted tokens, and the
+// row of a token has in the features' place the state of the row before it, its last layer's output. Each token then
+// costs a pass of its own.
 #pragma once
 
 #include <memory>
@@ -33,19 +34,18 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Sizes and tensors
 
-constexpr int kMostSlots = 16, kMostParallelLayers = 4;
+constexpr int kMostAhead = 16, kMostParallelLayers = 4;
 
 struct ParallelSizes {
   int n_layer = 2, n_head = 0, n_kv_head = 0, n_embd = 0, vocab_size = 0;
-  int slots = 6;            // K; of the sequential one the tokens of a path that it is trained for
+  int ahead = 6;            // K, that it says at once; of the sequential one those of a path that it is trained for
   bool sequential = false;  // tokens one after the other
   bool raw = false;         // features as they are: for study, it learns little more than a unigram
 
   int head_size() const { return n_embd / n_head; }
   int qkv() const { return (n_head + 2 * n_kv_head) * head_size(); }
   int inner() const { return pad16(8 * n_embd / 3); }  // of SwiGLU: three such matrices weigh as much as GPT's two
-  int said_by_stream() const { return sequential ? 1 : 0; }
-  int hanging() const { return slots - said_by_stream(); }  // rows that hang from each position in training
+  int slots() const { return ahead - 1; }              // rows that hang from one of the stream
 };
 inline int default_kv_heads(int n_head) { return n_head % 2 == 0 ? 2 : 1; }
 
@@ -296,11 +296,10 @@ Rope<T> parallel_rope(const ParallelSizes& s, const Forest& forest, int first, T
 }
 
 // The layers, for the rows of one root from `first` on: those before them were run earlier, with the same past, and
-// their keys and values are cached. rope: rope_table(). top: whether anybody asks for the last layer's output, or for
-// its keys and values alone.
+// their keys and values are cached. rope: rope_table().
 template <class T>
 void parallel_layers(const Team& team, const ParallelSizes& s, const ParallelWeights<T>& w, const Forest& forest,
-                     int first, const T* rope, const ParallelActivations<T>& a, bool top) {
+                     int first, const T* rope, const ParallelActivations<T>& a) {
   const int R = forest.rows - first, C = s.n_embd;
   for (int l = 0; l < s.n_layer; l++) {
     const auto y = a.layer(l, first);
@@ -311,10 +310,6 @@ void parallel_layers(const Team& team, const ParallelSizes& s, const ParallelWei
     team.wait();
     launch(team, R, parallel_rope(s, forest, first, a.layer(l, 0).qkv, a.Q, rope, false));
     const Attention<T> heads = parallel_attention(s, forest, first, a, l);
-    if (!top && l == s.n_layer - 1) {
-      launch(team, forest.rows, WriteCache<T, T>{heads});
-      return;
-    }
     attention(team, heads, a.scratch.data(), a.slots);
     matmul(team, R, Matmul<T, T>{y.att, a.C, packed.proj.forward, y.mid, a.C},
            JoinResidual<T>{y.x, y.mid, a.C, C, nullptr, {}});
@@ -338,7 +333,7 @@ inline std::string parallel_path(const std::string& dir) { return dir + "/parall
 inline std::map<std::string, std::string> parallel_metadata(const ParallelSizes& s) {
   return {{"format", "pt"},
           {"n_head", std::to_string(s.n_head)},
-          {"slots", std::to_string(s.slots)},
+          {"ahead", std::to_string(s.ahead)},
           {"sequential", s.sequential ? "yes" : "no"},
           {"raw", s.raw ? "yes" : "no"}};
 }
@@ -373,14 +368,14 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config) 
     return entry == file.metadata.end() ? std::string() : entry->second;
   };
   s.n_embd = config.n_embd, s.vocab_size = config.vocab_size;
-  s.n_head = parse_count(word("n_head")), s.slots = parse_count(word("slots"));
+  s.n_head = parse_count(word("n_head")), s.ahead = parse_count(word("ahead"));
   s.sequential = word("sequential") == "yes", s.raw = word("raw") == "yes";
   s.n_layer = 0;
   while (found.count("h." + std::to_string(s.n_layer) + ".attn.qkv.weight")) s.n_layer++;
-  if (s.n_layer < 1 || s.n_layer > kMostParallelLayers || s.slots < 1 || s.slots > kMostSlots || s.n_head < 1 ||
+  if (s.n_layer < 1 || s.n_layer > kMostParallelLayers || s.ahead < 1 || s.ahead > kMostAhead || s.n_head < 1 ||
       s.n_embd % s.n_head != 0)
-    refuse("not a drafter for this model: " + std::to_string(s.n_layer) + " layers, " + std::to_string(s.slots) +
-               " slots, " + std::to_string(s.n_head) + " heads",
+    refuse("not a drafter for this model: " + std::to_string(s.n_layer) + " layers, " + std::to_string(s.ahead) +
+               " tokens at once, " + std::to_string(s.n_head) + " heads",
            path, advice);
   const Tensor& qkv = *found["h.0.attn.qkv.weight"];
   const int64_t columns = qkv.shape.size() == 2 ? qkv.shape[1] : 0;
@@ -437,8 +432,8 @@ class TextStream {
   }
   bool waiting() const { return !tokens_.empty(); }  // whether rows of the stream are to be run
 
-  // Runs the rows that were committed, and so many slots behind the last; the stream's are cached then. Without slots,
-  // the last row of the stream speaks.
+  // Runs the rows that were committed, and so many slots behind the last; the stream's are cached then. Its last row
+  // and the slots speak.
   void run(int slots) {
     make_room();
     const int n = int(tokens_.size()), X = kFeatures * sizes.n_embd;
@@ -448,7 +443,7 @@ class TextStream {
     token.resize(size_t(n + slots));
     rows_.clear();
     rows_.add_chain(token.data(), n + slots, 0, past_);
-    pass(slots > 0 ? n : n - 1, [&](const Team& team) {
+    pass(n - 1, [&](const Team& team) {
       parallel_features(team, sizes, weights_, n, a_);
       parallel_enter(team, sizes, weights_, target_.embedding(), pass_.token(), 0, n, slots > 0, a_);
       spread_slot(team, sizes, n, slots, a_);
@@ -487,7 +482,7 @@ class TextStream {
     const int R = rows_.rows();
     target_.beside(R, [&](const Team& team) {
       input(team);
-      parallel_layers(team, sizes, weights_, pass_.forest, 0, rope_.data(), a_, true);
+      parallel_layers(team, sizes, weights_, pass_.forest, 0, rope_.data(), a_);
       target_.head(team, R - said, a_.x.data() + size_t(said) * size_t(a_.C), a_.C, norm_.data(), logits_.data());
     });
   }
@@ -537,11 +532,11 @@ class TextStream {
 // ---------------------------------------------------------------------------------------------------------------
 // The drafter
 
-// `parallel[:DIR]`: a node's distribution follows from its depth alone: what slot depth + 1 says. One pass a round,
-// when it is first asked; in the first pass of a text nothing of the target is known, and it says nothing.
+// `parallel[:DIR]`: a node's distribution follows from its depth alone: what row or slot `depth` says. One pass a
+// round, when it is first asked; in the first pass of a text nothing of the target is known, and it says nothing.
 class Parallel : public DepthDrafter {
  public:
-  Parallel(const ParallelFile& file, Target& target) : stream_(file, target, kMostSlots) {
+  Parallel(const ParallelFile& file, Target& target) : stream_(file, target, kMostAhead) {
     vocab = target.vocab_size();
   }
   bool wants_features() const override { return true; }
@@ -553,12 +548,12 @@ class Parallel : public DepthDrafter {
   }
   void prepare(const Growth&, const int*, int) override {
     if (known_ || !stream_.waiting()) return;
-    stream_.run(stream_.sizes.slots), model_passes++;
+    stream_.run(stream_.sizes.slots()), model_passes++;
     known_ = true;
   }
   const float* logits(const Growth& growth, int node) override {
     const int depth = growth.depth[node];
-    return known_ && depth < stream_.sizes.slots ? stream_.logits(depth) : nullptr;
+    return known_ && depth < stream_.sizes.ahead ? stream_.logits(depth) : nullptr;
   }
 
  private:

@@ -1,7 +1,7 @@
 // train_parallel.h: training the parallel drafter on a frozen target: train_gpt --parallel DIR.
 //
 // In order: a batch; the caterpillar, the layout of its rows; the gradients of a row range; the trainer; batches out of
-// shards; flags; the program. A sequence of n positions, each with K slots hanging from it, is n (K + 1) rows. They
+// shards; flags; the program. A sequence of n positions, each with K - 1 slots hanging from it, is n K rows. They
 // are a tree whose one long branch is the stream, so the tree attention serves, forward and backward, and no mask is
 // stored. Nor are they there all at once: with S segments (P-EAGLE, section 3.2) the stream runs forward once, then
 // the slots of n / S positions at a time run forward and backward against its cached keys and values, whose gradients
@@ -84,13 +84,13 @@ void rms_backward(const Team& team, int rows, int channels, const T* x, int x_ro
   launch(team, rows, RmsNormBackward<T>{x, x_row, channels, weight, rstd, dy, x_row, dx});
 }
 
-// With g.stream the gradient of the top, or nothing asked of it: back through the layers for the rows from `first` on,
-// as parallel_layers(). g.k and g.v hold what rows behind these have added to their keys' and values' gradients, and
-// get what these add to those of the rows before.
+// With g.stream the gradient of the top: back through the layers for the rows from `first` on, as parallel_layers().
+// g.k and g.v hold what rows behind these have added to their keys' and values' gradients, and get what these add to
+// those of the rows before.
 template <class T>
 void parallel_backward(const Team& team, const ParallelSizes& s, const ParallelWeights<T>& w, const Forest& forest,
                        int first, const T* rope, const ParallelActivations<T>& a, const ParallelGradients<T>& g,
-                       const ParallelTensors<T>& d, bool top) {
+                       const ParallelTensors<T>& d) {
   const int R = forest.rows - first, C = s.n_embd, F = s.inner();
   const auto at = [&](const Array<T>& array, int row_stride) { return array.data() + size_t(first) * row_stride; };
   T *const stream = at(g.stream, a.C), *const dnorm = at(g.norm, a.C), *const dqkv = at(g.qkv, a.Q);
@@ -101,32 +101,24 @@ void parallel_backward(const Team& team, const ParallelSizes& s, const ParallelW
     const auto& packed = w.layers[size_t(l)];
     const auto& dl = d.layers[size_t(l)];
     launch(team, R, RmsNorm<T>{y.x, a.C, C, plain.norm_1, y.norm_1, a.C, y.rstd_1});  // not kept by the forward pass
-    const bool asked = top || l < s.n_layer - 1;
-    if (asked) {
-      launch(team, R, RmsNorm<T>{y.mid, a.C, C, plain.norm_2, y.norm_2, a.C, y.rstd_2});
-      launch(team, R, SwiGlu<T>{y.gate_up, a.G, F, y.act, a.F});
-      linear_backward<T>(team, R, F, C, y.act, a.F, stream, a.C, dl.down, nullptr);
-      matmul(team, R, Matmul<T, T>{stream, a.C, packed.down.transposed, dact, a.F});
-      team.wait();
-      launch(team, R, SwiGluBackward<T>{y.gate_up, a.G, F, dact, a.F, dgate_up});
-      linear_backward<T>(team, R, C, 2 * F, y.norm_2, a.C, dgate_up, a.G, dl.gate_up, nullptr);
-      matmul(team, R, Matmul<T, T>{dgate_up, a.G, packed.gate_up.transposed, dnorm, a.C});
-      team.wait();
-      rms_backward(team, R, C, y.mid, a.C, plain.norm_2, y.rstd_2, dnorm, stream, dl.norm_2);
+    launch(team, R, RmsNorm<T>{y.mid, a.C, C, plain.norm_2, y.norm_2, a.C, y.rstd_2});
+    launch(team, R, SwiGlu<T>{y.gate_up, a.G, F, y.act, a.F});
+    linear_backward<T>(team, R, F, C, y.act, a.F, stream, a.C, dl.down, nullptr);
+    matmul(team, R, Matmul<T, T>{stream, a.C, packed.down.transposed, dact, a.F});
+    team.wait();
+    launch(team, R, SwiGluBackward<T>{y.gate_up, a.G, F, dact, a.F, dgate_up});
+    linear_backward<T>(team, R, C, 2 * F, y.norm_2, a.C, dgate_up, a.G, dl.gate_up, nullptr);
+    matmul(team, R, Matmul<T, T>{dgate_up, a.G, packed.gate_up.transposed, dnorm, a.C});
+    team.wait();
+    rms_backward(team, R, C, y.mid, a.C, plain.norm_2, y.rstd_2, dnorm, stream, dl.norm_2);
 
-      linear_backward<T>(team, R, C, C, y.att, a.C, stream, a.C, dl.proj, nullptr);
-      matmul(team, R, Matmul<T, T>{stream, a.C, packed.proj.transposed, datt, a.C});
-      team.wait();
-    }
+    linear_backward<T>(team, R, C, C, y.att, a.C, stream, a.C, dl.proj, nullptr);
+    matmul(team, R, Matmul<T, T>{stream, a.C, packed.proj.transposed, datt, a.C});
+    team.wait();
     const Attention<T> heads = parallel_attention(s, forest, first, a, l);
     const AttentionBackward<T> backward{heads, g.att.data(), g.k.data() + size_t(l) * g.kv_layer,
                                         g.v.data() + size_t(l) * g.kv_layer, g.qkv.data()};
-    if (asked) {
-      attention_backward(team, backward, g.p.data(), g.ds.data(), a.slots);
-    } else {  // its queries had no part in it
-      zero(team, dqkv, size_t(R) * a.Q);
-      launch(team, forest.rows, ReadCacheGradient<T>{backward});
-    }
+    attention_backward(team, backward, g.p.data(), g.ds.data(), a.slots);
     launch(team, R, parallel_rope(s, forest, first, g.qkv.data(), a.Q, rope, true));
     linear_backward<T>(team, R, C, s.qkv(), y.norm_1, a.C, dqkv, a.Q, dl.qkv, nullptr);
     matmul(team, R, Matmul<T, T>{dqkv, a.Q, packed.qkv.transposed, dnorm, a.C});
@@ -168,7 +160,7 @@ class ParallelTrainer {
                   Pool& pool)
       : ParallelTrainer(
             s, config, target, positions, std::min(segments, positions),
-            positions + (positions + std::min(segments, positions) - 1) / std::min(segments, positions) * s.hanging(),
+            positions + (positions + std::min(segments, positions) - 1) / std::min(segments, positions) * s.slots(),
             pool, parallel_table(s)) {}
 
   void set_weights(const T* flat) {
@@ -213,7 +205,7 @@ class ParallelTrainer {
         g_(s, a_, n_, rows),
         stream_(n_, 1, false),
         segment_(rows, 1, false),
-        rope_(rope_table<T>(n_ + s.slots, s.head_size(), 0)),
+        rope_(rope_table<T>(n_ + s.ahead, s.head_size(), 0)),
         V_(pad16(s.vocab_size)),
         norm_(size_t(rows) * size_t(a_.C) + 16),
         mean_(size_t(rows)),
@@ -223,8 +215,8 @@ class ParallelTrainer {
         targets_(size_t(rows)) {}
 
   T run(const SequenceBatch& batch, bool with_gradient, const Said& said) {
-    if (batch.positions != n_ || batch.ahead != sizes.slots) throw std::logic_error("a batch of other sizes");
-    scale_ = T(1) / (T(batch.sequences) * T(n_) * T(sizes.slots));
+    if (batch.positions != n_ || batch.ahead != sizes.ahead) throw std::logic_error("a batch of other sizes");
+    scale_ = T(1) / (T(batch.sequences) * T(n_) * T(sizes.ahead));
     if (with_gradient) pool_.run([&](const Team& team) { zero(team, gradient.data(), gradient.size()); });
     total_ = 0;
     for (int b = 0; b < batch.sequences; b++) {
@@ -235,7 +227,7 @@ class ParallelTrainer {
     return total_ * scale_;
   }
 
-  // The stream forward; where it speaks itself, its loss and the gradient of its top too.
+  // The stream forward, its loss and the gradient of its top.
   void run_stream(const SequenceBatch& batch, int b, bool with_gradient, const Said& said) {
     const int X = kFeatures * sizes.n_embd;
     const float* const features = batch.features.data() + size_t(b) * size_t(n_) * size_t(X);
@@ -253,27 +245,25 @@ class ParallelTrainer {
       }
       parallel_features(team, sizes, packed_, n_, a_);
       parallel_enter(team, sizes, packed_, frozen_.plain.wte, stream_.token(), 0, n_, !sizes.sequential, a_);
-      parallel_layers(team, sizes, packed_, stream_.forest, 0, rope_.data(), a_, sizes.sequential);
-      if (sizes.sequential) speak(team, 0, n_, with_gradient);
-      else if (with_gradient) zero(team, g_.stream.data(), size_t(n_) * a_.C);
+      parallel_layers(team, sizes, packed_, stream_.forest, 0, rope_.data(), a_);
+      speak(team, 0, n_, with_gradient);
     });
-    if (sizes.sequential)
-      count(0, n_, [&](int row, T cost) {
-        if (said) said(b, row, 0, logits_.data() + size_t(row) * size_t(V_), cost);
-      });
+    count(0, n_, [&](int row, T cost) {
+      if (said) said(b, row, 0, logits_.data() + size_t(row) * size_t(V_), cost);
+    });
   }
 
   // Some positions' slots, forward and, up to where they begin, backward.
   void run_segment(const SequenceBatch& batch, int b, int s, bool with_gradient, const Said& said) {
-    const int K = sizes.hanging(), begin = n_ * s / segments_, end = n_ * (s + 1) / segments_;
-    const int rows = (end - begin) * K, extra = sizes.said_by_stream();
+    const int K = sizes.slots(), begin = n_ * s / segments_, end = n_ * (s + 1) / segments_;
+    const int rows = (end - begin) * K;
     if (rows == 0) return;
     const int* const tokens = batch.tokens(b);
     rows_.clear();
     add_caterpillar(rows_, tokens + 1, n_, begin, end, K, [&](int t, int d) { return tokens[t + 1 + d]; });
     segment_.upload(rows_);
     for (int t = begin; t < end; t++)
-      for (int d = 1; d <= K; d++) targets_[size_t(slot_row(n_, end, K, t, d))] = tokens[t + 1 + d + extra];
+      for (int d = 1; d <= K; d++) targets_[size_t(slot_row(n_, end, K, t, d))] = tokens[t + 2 + d];
     if (sizes.sequential) {
       for (int pass = 0; pass < kFeedbackPasses; pass++) {
         feed_back(begin, end, pass == 0);
@@ -288,21 +278,21 @@ class ParallelTrainer {
     });
     count(n_, rows, [&](int row, T cost) {
       const int t = end - 1 - (row - n_) / K, d = (row - n_) % K + 1;
-      if (said) said(b, t, d - 1 + extra, logits_.data() + size_t(row) * size_t(V_), cost);
+      if (said) said(b, t, d, logits_.data() + size_t(row) * size_t(V_), cost);
     });
   }
   void forward_slots(const Team& team, int rows) {
     if (sizes.sequential)
       parallel_enter(team, sizes, packed_, frozen_.plain.wte, segment_.token(), n_, rows, false, a_);
     else spread_slot(team, sizes, n_, rows, a_);
-    parallel_layers(team, sizes, packed_, segment_.forest, n_, rope_.data(), a_, true);
+    parallel_layers(team, sizes, packed_, segment_.forest, n_, rope_.data(), a_);
   }
 
   // The rows of a path see the states of the rows above them, which are not known before those have run: each pass
   // over all of them makes one depth more exact, and the first one takes the stream's states. No gradient flows through
   // a state (as in EAGLE-3's training-time test, but for the number of passes).
   void feed_back(int begin, int end, bool at_first) {
-    const int K = sizes.hanging(), C = sizes.n_embd;
+    const int K = sizes.slots(), C = sizes.n_embd;
     const T* const state = a_.layer(sizes.n_layer - 1, 0).next;
     for (int t = begin; t < end; t++)
       for (int d = 1; d <= K; d++) {
@@ -350,7 +340,7 @@ class ParallelTrainer {
       zero(team, g_.k.data() + i * head + mine, head - mine);
       zero(team, g_.v.data() + i * head + mine, head - mine);
     }
-    parallel_backward(team, sizes, packed_, segment_.forest, n_, rope_.data(), a_, g_, by_name_, true);
+    parallel_backward(team, sizes, packed_, segment_.forest, n_, rope_.data(), a_, g_, by_name_);
     const T* const dx = g_.stream.data() + size_t(n_) * size_t(a_.C);
     const int C = sizes.n_embd;
     if (sizes.sequential)
@@ -364,7 +354,7 @@ class ParallelTrainer {
   void stream_backward() {
     const int C = sizes.n_embd, rows = n_ + !sizes.sequential;
     pool_.run([&](const Team& team) {
-      parallel_backward(team, sizes, packed_, stream_.forest, 0, rope_.data(), a_, g_, by_name_, sizes.sequential);
+      parallel_backward(team, sizes, packed_, stream_.forest, 0, rope_.data(), a_, g_, by_name_);
       T* const dx = g_.stream.data();
       if (!sizes.sequential) launch(team, 1, CopyRow<T>{g_.slot.data(), 0, dx + size_t(n_) * size_t(a_.C), 0, C});
       linear_backward<T>(team, rows, 2 * C, C, a_.input.data(), a_.E, dx, a_.C, by_name_.input, nullptr);
@@ -400,15 +390,15 @@ class ParallelTrainer {
 // Batches out of shards
 
 // Of a sequence of L rows, those whose K tokens ahead are all known: n.
-inline int usable_positions(const ShardSizes& sizes, int slots) { return sizes.rows - slots; }
+inline int usable_positions(const ShardSizes& sizes, int ahead) { return sizes.rows - ahead; }
 
 // numbers (B): of the shard's sequences.
-inline void fill_batch(const Shard& shard, const int* numbers, int B, int slots, SequenceBatch& batch) {
-  batch.sequences = B, batch.positions = usable_positions(shard.sizes, slots), batch.ahead = slots;
+inline void fill_batch(const Shard& shard, const int* numbers, int B, int ahead, SequenceBatch& batch) {
+  batch.sequences = B, batch.positions = usable_positions(shard.sizes, ahead), batch.ahead = ahead;
   batch.token.clear(), batch.features.clear();
   for (int b = 0; b < B; b++) {
     const int32_t* const tokens = shard.tokens(numbers[b]);
-    batch.token.insert(batch.token.end(), tokens, tokens + batch.positions + 1 + slots);
+    batch.token.insert(batch.token.end(), tokens, tokens + batch.positions + 1 + ahead);
     const float* const features = shard.state(numbers[b], 0);
     batch.features.insert(batch.features.end(), features,
                           features + size_t(batch.positions) * size_t(shard.sizes.channels));
@@ -418,7 +408,7 @@ inline void fill_batch(const Shard& shard, const int* numbers, int B, int slots,
 // How often each depth was right on the validation shards; the baselines count beside it, for the first.
 inline std::vector<RankRates> validate_parallel(ParallelTrainer<float>& trainer, const Recordings& recordings,
                                                 int shards, Baselines& baselines) {
-  const int K = trainer.sizes.slots, V = trainer.sizes.vocab_size;
+  const int K = trainer.sizes.ahead, V = trainer.sizes.vocab_size;
   std::vector<RankRates> depths(static_cast<size_t>(K));
   SequenceBatch batch;
   baselines.begin();
@@ -442,7 +432,7 @@ inline std::vector<RankRates> validate_parallel(ParallelTrainer<float>& trainer,
 // Flags
 
 struct ParallelOptions : DistillOptions {
-  int layers = 2, slots = 6, kv_heads = 0, segments = 1;
+  int layers = 2, ahead = 6, kv_heads = 0, segments = 1;
   bool sequential = false, raw = false;
   ParallelOptions() { tokens = 1 << 17, batch_size = 4, max_iters = 1000, weight_decay = 0.01f; }
 };
@@ -456,7 +446,7 @@ inline Command parallel_command(ParallelOptions& o) {
   const std::vector<Flag> own = {
       heading("Drafter"),
       {"--parallel_layers", "N", &o.layers, "layers", from(1, kMostParallelLayers)},
-      {"--parallel_slots", "N", &o.slots, "tokens that it says in one pass", from(1, kMostSlots)},
+      {"--parallel_ahead", "N", &o.ahead, "tokens that it says in one pass", from(1, kMostAhead)},
       {"--parallel_kv_heads", "N", &o.kv_heads,
        "key/value heads, a divisor of the model's heads; 0: two where those are even, else one", from(0, 1 << 16)},
       {"--parallel_segments", "N", &o.segments,
@@ -489,7 +479,7 @@ inline ParallelSizes sizes_of(const ParallelOptions& o, const Config& config) {
   ParallelSizes s;
   s.n_layer = o.layers, s.n_head = config.n_head, s.n_embd = config.n_embd, s.vocab_size = config.vocab_size;
   s.n_kv_head = o.kv_heads > 0 ? o.kv_heads : default_kv_heads(config.n_head);
-  s.slots = o.slots, s.sequential = o.sequential, s.raw = o.raw;
+  s.ahead = o.ahead, s.sequential = o.sequential, s.raw = o.raw;
   if (config.n_head % s.n_kv_head != 0)
     throw std::invalid_argument("the model's " + std::to_string(config.n_head) + " heads do not share " +
                                 std::to_string(s.n_kv_head) + ": --parallel_kv_heads: give a divisor");
@@ -504,10 +494,10 @@ inline int train_parallel(int argc, char** argv) {
   if (parse_flags(parallel_command(o), argc, argv).help) return 0;
   const DistillRun run = open_run(o, "parallel", Recorded::kFeatures);
   const ParallelSizes sizes = sizes_of(o, run.model.config);
-  const int n = usable_positions(run.sizes, o.slots);
+  const int n = usable_positions(run.sizes, o.ahead);
   if (n < 2)
-    throw std::invalid_argument(std::to_string(o.slots) + " slots look beyond the model's window of " +
-                                std::to_string(run.model.config.block_size) + " tokens: --parallel_slots: use fewer");
+    throw std::invalid_argument(std::to_string(o.ahead) + " tokens at once look beyond the model's window of " +
+                                std::to_string(run.model.config.block_size) + " tokens: --parallel_ahead: use fewer");
   create_folder(run.out);
   Recordings recordings = open_recordings(run);
   watch_interrupts();
@@ -522,7 +512,7 @@ inline int train_parallel(int argc, char** argv) {
   if (!o.quiet)
     fprintf(stderr, "%s parameters, %s, features of %s tokens (%s) in %s, %d threads, %s\n",
             thousands(double(trainer.weights.size())).c_str(),
-            sizes.sequential ? "one token after the other" : (std::to_string(sizes.slots) + " slots").c_str(),
+            sizes.sequential ? "one token after the other" : (std::to_string(sizes.ahead) + " tokens at once").c_str(),
             thousands(double(run.train_shards) * run.sizes.sequences * run.sizes.rows).c_str(),
             bytes_text(recordings.bytes()).c_str(), run.folder().c_str(), o.threads, kSimd);
 
@@ -540,7 +530,7 @@ inline int train_parallel(int argc, char** argv) {
   course.epoch = double(run.train_shards) * run.sizes.sequences * n;
   course.step = [&](int64_t iteration, const Update& update) {
     const ShardOrder::Some some = order.batch(iteration);
-    fill_batch(some.shard, some.pieces, some.n, sizes.slots, batch);
+    fill_batch(some.shard, some.pieces, some.n, sizes.ahead, batch);
     return double(trainer.step(batch, update));
   };
   course.save = [&] { save_parallel(run.out, sizes, trainer.weights.data()); };

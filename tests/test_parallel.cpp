@@ -28,7 +28,7 @@ std::vector<float> some_weights(const Config& config, uint64_t seed) {
 ParallelSizes tiny_sizes(const Config& config, bool sequential, int slots = 4) {
   ParallelSizes s;
   s.n_layer = 2, s.n_head = config.n_head, s.n_kv_head = 2, s.n_embd = config.n_embd;
-  s.vocab_size = config.vocab_size, s.slots = slots, s.sequential = sequential;
+  s.vocab_size = config.vocab_size, s.ahead = slots, s.sequential = sequential;
   return s;
 }
 SequenceBatch some_batch(const Config& config, int sequences, int positions, int slots) {
@@ -57,7 +57,7 @@ TEST_CASE("parallel: the gradient is that of finite differences, in double, what
   Pool pool(1);
   for (bool sequential : {false, true}) {
     const ParallelSizes s = tiny_sizes(config, sequential);
-    const SequenceBatch batch = some_batch(config, 2, 11, s.slots);
+    const SequenceBatch batch = some_batch(config, 2, 11, s.ahead);
     std::vector<double> start = start_of<double>(s);
     // The states of a sequential drafter are fed back without a gradient. Where they weigh nothing yet, what they are
     // does not matter, and what their weights' gradient is does.
@@ -126,30 +126,30 @@ TEST_CASE("parallel: a drafter says what it said in training, to the bit, howeve
   const ParallelSizes s = tiny_sizes(config, false);
   const std::vector<float> weights = start_of<float>(s);
   const int n = 20;
-  const SequenceBatch batch = some_batch(config, 1, n, s.slots);
+  const SequenceBatch batch = some_batch(config, 1, n, s.ahead);
   Pool pool(1);
   ParallelTrainer<float> trainer(s, config, model.data(), n, 3, pool);
   trainer.set_weights(weights.data());
-  std::vector<float> said(size_t(n * s.slots * config.vocab_size));
+  std::vector<float> said(size_t(n * s.ahead * config.vocab_size));
   trainer.loss(batch, [&](int, int t, int depth, const float* logits, float) {
-    std::copy_n(logits, config.vocab_size, said.begin() + (t * s.slots + depth) * config.vocab_size);
+    std::copy_n(logits, config.vocab_size, said.begin() + (t * s.ahead + depth) * config.vocab_size);
   });
 
   Target target(config, model.data(), Dtype::fp32, false, 1, 64);
   Chance chance(4);
   for (int round = 0; round < 5; round++) {
-    TextStream stream({s, weights}, target, kMostSlots);
+    TextStream stream({s, weights}, target, kMostAhead);
     for (int t = 0; t < n;) {
       const int m = round == 0 ? 1 : std::min(n - t, 1 + chance.below(5));
       std::vector<const float*> features;
       for (int i = t; i < t + m; i++) features.push_back(batch.features.data() + i * kFeatures * config.n_embd);
       stream.commit(batch.tokens(0) + t + 1, features.data(), m);
-      stream.run(s.slots);
+      stream.run(s.slots());
       t += m;
-      for (int d = 0; d < s.slots; d++) {
+      for (int d = 0; d < s.ahead; d++) {
         CAPTURE(t);
         CAPTURE(d);
-        CHECK(memcmp(stream.logits(d), said.data() + ((t - 1) * s.slots + d) * config.vocab_size,
+        CHECK(memcmp(stream.logits(d), said.data() + ((t - 1) * s.ahead + d) * config.vocab_size,
                      sizeof(float) * size_t(config.vocab_size)) == 0);
       }
     }
