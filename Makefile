@@ -169,7 +169,7 @@ once = if [ ! -s $(1).safetensors ] || [ -e $(2) ]; then mkdir -p $(dir $(1)) &&
 M := runs/medium
 DRAFTERS := bigram ngram:4 suffix+ngram:4 gpt:runs/small
 LEARNED := medusa parallel parallel:$(M)/sequential
-TRAIN_PARALLEL = $(BUILD)/train_gpt --parallel $(M) --data $(TEXT) --eval_interval 250
+TRAIN_PARALLEL = $(BUILD)/train_gpt --parallel $(M) --data $(TEXT) --eval_interval 200
 
 .PHONY: train-medium train-drafters train-and-experiment
 train-medium:
@@ -179,10 +179,10 @@ train-medium:
 
 train-drafters: train-medium
 	@$(call once,$(M)/medusa,$(M)/medusa.unfinished,$(BUILD)/train_gpt --medusa $(M) --data $(TEXT) --medusa_root \
-	  --eval_interval 250 --stats $(M)/medusa.json)
+	  --medusa_tokens 131072 --eval_interval 250 --stats $(M)/medusa.json)
 	@$(call once,$(M)/parallel,$(M)/parallel.unfinished,$(TRAIN_PARALLEL) --stats $(M)/parallel.json)
 	@$(call once,$(M)/sequential/parallel,$(M)/sequential/unfinished,$(TRAIN_PARALLEL) --parallel_sequential \
-	  --out $(M)/sequential --stats $(M)/sequential/parallel.json)
+	  --max_iters 800 --out $(M)/sequential --stats $(M)/sequential/parallel.json)
 
 train-and-experiment: train-small train-drafters
 	@calibrate() { $(BUILD)/nanospec calibrate --model $(M) --data $(TEXT) --drafter $$1 --temperature $$2 --quiet \

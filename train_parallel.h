@@ -434,7 +434,7 @@ inline std::vector<RankRates> validate_parallel(ParallelTrainer<float>& trainer,
 struct ParallelOptions : DistillOptions {
   int layers = 2, ahead = 6, kv_heads = 0, segments = 1;
   bool sequential = false, raw = false;
-  ParallelOptions() { tokens = 1 << 17, batch_size = 4, max_iters = 1000, weight_decay = 0.01f; }
+  ParallelOptions() { tokens = 1 << 17, batch_size = 2, max_iters = 1200, learning_rate = 2e-3f, weight_decay = 0.01f; }
 };
 
 inline Command parallel_command(ParallelOptions& o) {
