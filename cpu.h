@@ -127,6 +127,13 @@ inline void leave_home(int rank, int home) {
   (void)rank, (void)home;
 #endif
 }
+// From now on the calling thread, when it wakes, waits for a free core, and takes no other thread's.
+inline void give_way() {
+#if defined(__linux__)
+  const sched_param none{};
+  sched_setscheduler(0, SCHED_BATCH, &none);  // where that fails, it is only less polite
+#endif
+}
 inline int current_cpu() {
 #if defined(__linux__)
   return sched_getcpu();

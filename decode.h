@@ -1,8 +1,8 @@
 // decode.h: the generation loop: draft, grow, verify, keep.
 //
 // In order: the window; what is counted; one pass's verification; the loop, and what it learns for shape auto; the cost
-// of a forward. A template on the model, so that a mock with known logits can stand in. It computes no logits and reads
-// no command line.
+// of a forward. What the drafter does while the target verifies: ahead.h. A template on the model, so that a mock with
+// known logits can stand in. It computes no logits and reads no command line.
 //
 // A target M has exactly:
 //   int block_size(); int vocab_size();
@@ -39,6 +39,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "ahead.h"
 #include "draft.h"
 #include "grow.h"
 #include "sample.h"
@@ -96,6 +97,7 @@ struct Decoding {
   std::function<void(const PassReport&)> on_pass = nullptr;  // told of every pass, for study; its time does not count
   std::shared_ptr<Cost> cost;              // of the target's forwards, kept current; shape auto needs it
   std::shared_ptr<Experience> experience;  // with the drafter, kept from text to text; null: none yet
+  Ahead ahead = Ahead::kOff;               // whether to draft while the target verifies; under match
 };
 
 struct Stats {
@@ -106,14 +108,20 @@ struct Stats {
   std::vector<int64_t> accept_histogram = {0};  // [i]: passes that committed i tokens; [0] is 0
   ReliabilityCurve reliability;                 // of the chances of the nodes that the target verified
   std::map<std::string, int64_t> accepted_by;   // accepted nodes that were emitted, by the drafter whose they were
+  AheadStats ahead;                             // of drafting while the target verifies
   double prefill_seconds = 0;                   // the prompt
   double seconds = 0;                           // all after the prompt's prefill, but on_token: the sum of those below
-  double seconds_draft = 0;                     // drafter and shape
+  double seconds_draft = 0;                     // drafter and shape, and what is learned of them
   double seconds_forward = 0;                   // the target's passes; whole ones with their drafts, picks and gathers
   double seconds_verify = 0;                    // picks and the walk
   double seconds_keep = 0;                      // the cache's gather
   double seconds_slide = 0;                     // the prefills of moved windows
 };
+
+// All but the prefills.
+inline double work_seconds(const Stats& stats) {
+  return stats.seconds_draft + stats.seconds_forward + stats.seconds_verify + stats.seconds_keep;
+}
 
 // Seconds since it was last asked.
 class Stopwatch {
@@ -244,11 +252,14 @@ void tell(Target& target, Drafter& drafter, const Tree& tree, const Verdict& ver
                      features.empty() ? nullptr : features.data()});
 }
 
-// Learns from what drafting took: `expanded` nodes in so many seconds, for the growth that came of it. A pause of the
-// machine counts as no more than a doubling.
-inline void learn(Experience& experience, const Cost& cost, const Growth& growth, int expanded, double seconds) {
+// Learns from what drafting took, in seconds: the root's expansion, which may hold a pass of the drafter's own that
+// serves all others too, and that of `expanded` nodes more; of the growth that came of it. A pause of the machine
+// counts as no more than a doubling.
+inline void learn(Experience& experience, const Cost& cost, const Growth& growth, double root, int expanded,
+                  double others) {
   double& each = experience.expand_seconds;
-  if (expanded > 0) each = std::max(1e-9, each + (std::min(seconds / expanded, 2 * each) - each) / 4);
+  if (expanded > 0) each = std::max(1e-9, each + (std::min(others / expanded, 2 * each) - each) / 4);
+  const double seconds = root + others;
   double tokens = 0;  // expected
   for (float reach : growth.reach) tokens += double(reach);
   const double regret = growth.size() == 1 ? 0.01 : 0;  // a try without a node counts as one in vain
@@ -273,7 +284,7 @@ inline void learn(Trust& trust, ReliabilityCurve& curve, const Growth& growth, c
 // Appends max_new_tokens tokens to `text`, which begins as the prompt. on_token(int) is called for each as it is
 // emitted; if it returns false, generation ends with that token. drafter: null for plain decoding, whose tree is always
 // the root alone. watch: its lap() gives the seconds since the last one. Raises runtime_error for an empty prompt or a
-// token outside the vocabulary, invalid_argument for a rule that does not fit the shape.
+// token outside the vocabulary, invalid_argument for a rule that does not fit the shape, or drafting ahead.
 template <class Target, class OnToken, class Watch = Stopwatch>
 Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::vector<int>& text, OnToken on_token,
                Watch watch = {}) {
@@ -285,6 +296,7 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
       throw std::runtime_error("token " + std::to_string(token) + " is outside the vocabulary of " +
                                std::to_string(vocab) + ": the prompt: encode it with this model's tokenizer");
   if (drafter) check_rule(decoding.rule, decoding.shape);
+  check_ahead(decoding.ahead, decoding.rule);
 
   // Under `match` the drafter knows the noise that the target will pick with. The other rules' proofs forbid that:
   // `rejection` wants its candidate sampled from q by other noise, `independent` and `typical` the likeliest tokens of
@@ -297,7 +309,8 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
   const bool drawn = wanted_drafts != Drafts::kAny && decoding.rule != Rule::kRejection;
 
   Stats stats;
-  Growth growth;
+  PassDraft draft;
+  Growth& growth = draft.growth;
   Tree tree;
   Experience fresh, &experience = decoding.experience ? *decoding.experience : fresh;
   Trust& trust = experience.trust;
@@ -306,18 +319,31 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
   const bool table = drafts_itself(target, drafter, decoding);
   std::vector<Candidate> drafted;
 
+  // No node stands beyond the window's end, none is for a token that nobody wants any more.
+  const int64_t end = int64_t(text.size()) + decoding.max_new_tokens;
+  const auto limits_at = [&, cost = decoding.cost](int n) {
+    const int64_t room = block - n + window_start(n, block);
+    return Limits{int(std::min(room, end - n - 1)), cost.get(), experience.expand_seconds, experience.promise};
+  };
+
   if (drafter && drafter->wants_features()) target.tap();
   watch.lap();
   open_window(target, text);
   if (drafter) drafter->temperature = sampling.temperature, drafter->begin(text.data(), int(text.size()));
+  stats.ahead.wanted = drafter && decoding.ahead != Ahead::kOff;
+  stats.ahead.able = stats.ahead.wanted && drafter->suppose(nullptr, 0);
+  std::unique_ptr<DraftingAhead> ahead;  // null where there is none
+  if (stats.ahead.able) {
+    drafter->unsuppose();
+    ahead = std::make_unique<DraftingAhead>(*drafter, decoding.shape, sampling, decoding.knows_noise, limits_at);
+  }
   stats.prefill_seconds = watch.lap();
 
   for (bool wanted = true; wanted && stats.tokens < decoding.max_new_tokens;) {
     const int n = int(text.size());
-    const int64_t left = decoding.max_new_tokens - stats.tokens;
-
-    // No node stands beyond the window's end, none is for a token that nobody wants any more.
-    const int deepest = int(std::min<int64_t>(block - 1 - target.past(), left - 1));
+    Limits limits = limits_at(n);
+    const int deepest = limits.depth;
+    const double spent = work_seconds(stats);
 
     // A target that drafts runs the whole pass now; the tree grows afterwards, out of what it drafted.
     const bool by_target = table && deepest > 0;
@@ -330,46 +356,40 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
       stats.seconds_forward += forward_seconds;
     }
 
-    // Draft.
-    growth.start(text.back());
-    int expanded = 0;
-    Candidate guess = {-1, 0};  // the drafter's best, also where it is not worth a node
-    const bool drafts = drafter && (!automatic || experience.pace.due());
-    if (drafts) {
-      const bool probe = experience.pace.rare();
-      Limits limits = {deepest, decoding.cost.get(), probe ? 0 : experience.expand_seconds,
-                       probe ? 1 : experience.promise};
-      if (decoding.shape.by_entropy())
-        limits.entropy = [&](const int* nodes, int count, float* H) {
-          drafter->entropies(growth, nodes, count, draws, decoding.shape.of_confidence, H);
-        };
+    // Draft, where it was not done while the target verified the last pass.
+    const bool ready = ahead && ahead->take(draft, stats.ahead);
+    const bool drafts = ready || (drafter && (!automatic || experience.pace.due()));
+    if (!ready) draft.start(text.back());
+    double root_seconds = 0;
+    if (drafts && !ready) {
+      if (experience.pace.rare()) limits.expand_seconds = 0, limits.promise = 1;
       draws.index = n;
       size_t taken = 0;  // of `drafted`
-      grow(decoding.shape, limits, growth,
-           [&](const int* nodes, int count, int width, Candidate* candidates, int* found) {
-             if (by_target) {
-               std::copy_n(drafted.begin() + long(taken), size_t(count) * width, candidates);
-               std::fill_n(found, count, width), taken += size_t(count) * width;
-             } else {
-               drafter->expand(growth, nodes, count, width, draws, candidates, found);
-               if (drawn)
-                 draw_candidates(*drafter, growth, nodes, count, width, draws,
-                                 wanted_drafts == Drafts::kWithReplacement, candidates, found);
-             }
-             for (int k = 0; k < count; k++) {
-               Candidate* const best = candidates + size_t(k) * width;
-               trust.correct(best, found[k]);
-               if (found[k] > 0) experience.promise += (best->chance - experience.promise) / 64;
-               if (found[k] > 0 && nodes[k] == 0) guess = *best;
-             }
-             expanded += count;
-           });
+      draft_tree(*drafter, decoding.shape, limits, draws, trust, experience.promise, draft,
+                 [&](const int* nodes, int count, int width, Candidate* candidates, int* found) {
+                   if (by_target) {
+                     std::copy_n(drafted.begin() + long(taken), size_t(count) * width, candidates);
+                     std::fill_n(found, count, width), taken += size_t(count) * width;
+                     return;
+                   }
+                   drafter->expand(growth, nodes, count, width, draws, candidates, found);
+                   if (drawn)
+                     draw_candidates(*drafter, growth, nodes, count, width, draws,
+                                     wanted_drafts == Drafts::kWithReplacement, candidates, found);
+                   if (draft.expanded == 0) root_seconds = watch.lap();
+                 });
     }
     flatten(growth, tree);
-    const double draft_seconds = watch.lap();
-    if (drafts && automatic) learn(experience, *decoding.cost, growth, expanded, draft_seconds);
+    const double other_seconds = watch.lap(), draft_seconds = root_seconds + other_seconds;
+    if (drafts && automatic)
+      learn(experience, *decoding.cost, growth, root_seconds, ready ? 0 : draft.expanded - 1, other_seconds);
     stats.seconds_draft += draft_seconds;
     stats.drafted_nodes += tree.size() - 1;
+
+    // What may come of this pass is drafted for from here to the verdict.
+    const bool at_work = ahead && due(decoding.ahead, experience.duel, stats.target_forwards);
+    if (at_work) ahead->start(growth, tree, trust, experience.promise, n);
+    stats.seconds_draft += watch.lap();
 
     // One forward of the target over the root and all nodes; a whole pass includes what follows, up to the cache.
     stats.target_forwards++;
@@ -378,17 +398,22 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
       else target.forward(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size());
       forward_seconds = watch.lap();
       stats.seconds_forward += forward_seconds;
-      if (decoding.cost) decoding.cost->observe(tree.size() - 1, forward_seconds);
     }
 
     // Verify: the accepted path and the target's own token after it are emitted.
     if (!whole) verdict = verify(target, drafter, growth, tree, decoding, noise, n);
-    const bool right = verdict.tokens[0] == guess.token;
-    if (guess.token >= 0 && tree.size() == 1) trust.observe(guess, 0, right);
-    if (automatic && right) experience.pace.was_right();
-    if (drafts) learn(trust, stats.reliability, growth, tree, verdict);
     const double verify_seconds = watch.lap();
     stats.seconds_verify += verify_seconds;
+
+    // Learn from it; no longer does the worker read any of this.
+    if (at_work) ahead->finish(verdict.tokens, stats.ahead);
+    if (ahead) count_forward(stats.ahead, at_work, forward_seconds);
+    if (decoding.cost && !by_target) decoding.cost->observe(tree.size() - 1, forward_seconds);
+    const bool right = verdict.tokens[0] == draft.guess.token;
+    if (draft.guess.token >= 0 && tree.size() == 1) trust.observe(draft.guess, 0, right);
+    if (automatic && right) experience.pace.was_right();
+    if (drafts) learn(trust, stats.reliability, growth, tree, verdict);
+    stats.seconds_draft += watch.lap();
     int emitted = 0;
     while (wanted && emitted < int(verdict.tokens.size())) {
       text.push_back(verdict.tokens[emitted++]);
@@ -424,9 +449,11 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
       stats.slide_prefills++;
       stats.seconds_slide += watch.lap();
     }
+    if (decoding.ahead == Ahead::kAuto && ahead)
+      experience.duel.passed(at_work, work_seconds(stats) - spent, emitted);
   }
-  stats.seconds =
-      stats.seconds_draft + stats.seconds_forward + stats.seconds_verify + stats.seconds_keep + stats.seconds_slide;
+  if (ahead && decoding.ahead == Ahead::kAuto) stats.ahead.gain = experience.duel.gain();
+  stats.seconds = work_seconds(stats) + stats.seconds_slide;
   return stats;
 }
 

@@ -73,6 +73,14 @@ struct Drafter {
   // The target has committed tokens: called once after every pass.
   virtual void committed(const Commit&) {}
 
+  // From now on as if a pass had committed these n tokens, of which the target has said nothing yet: growths stand
+  // behind them, until the next supposition, unsuppose(), or what came of the pass, committed(). The target may be at
+  // work, so all runs on the calling thread. n = 0: nothing is supposed but that; the pass under way can be asked
+  // about. Returns false where the drafter cannot: for no tokens, where it never can, as one that needs what the target
+  // is about to say, or that is so quick that nothing is gained.
+  virtual bool suppose(const int* /*tokens*/, int /*n*/) { return false; }
+  virtual void unsuppose() {}
+
   // The whole of a drafter whose logits follow from the last token alone and never change, and that expands as the
   // default does: (V, V) finite logits of the token after a token. A target may then draft its trees itself. Null:
   // there is none.
@@ -222,6 +230,11 @@ inline void Drafter::entropies(const Growth& growth, const int* nodes, int n, co
 // A drafter whose distribution after a node follows from the node's depth alone: neighbours of one depth share their
 // candidates, since they share the noise too.
 struct DepthDrafter : Drafter {
+  // Of a supposition the later depths say what comes behind its tokens, from what is known of the target.
+  bool suppose(const int*, int n) override { return supposing = true, shift = n, n < depths(); }
+  void unsuppose() override { supposing = false, shift = 0; }
+  virtual int depths() const = 0;  // that it says anything of
+
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
               int* count) override {
     for (int k = 0; k < n; k++) {
@@ -231,6 +244,9 @@ struct DepthDrafter : Drafter {
       else Drafter::expand(growth, nodes + k, 1, width, draws, best, count + k);
     }
   }
+
+  bool supposing = false;  // then the target may be at work
+  int shift = 0;           // tokens supposed
 };
 
 // ---------------------------------------------------------------------------------------------------------------

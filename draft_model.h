@@ -72,16 +72,21 @@ class ModelDrafter : public Drafter {
     store(0, row);
   }
 
-  // Of the nodes that the target accepted, those at hand join the cached text. Ends the pass.
-  void keep_accepted(const Commit& commit) {
+  // Makes the trunk the path along these tokens from the root on, as far as it is at hand.
+  void follow_tokens(const int* tokens, int n) {
     std::vector<int> path;
-    for (int id = seen_.size() > 0 ? 0 : -1, i = 0; id >= 0 && i < commit.n; i++) {
+    for (int id = seen_.size() > 0 ? 0 : -1, i = 0; id >= 0 && i < n; i++) {
       path.push_back(id);
-      id = child(id, commit.tokens[i]);
+      id = child(id, tokens[i]);
     }
     follow(path);
-    base_ = model_.past();
+  }
+  // Ends the pass. Its trunk's tokens: they stand in the cache behind base_ positions.
+  std::vector<int> end_pass() {
+    std::vector<int> tokens;
+    for (int id : trunk_) tokens.push_back(seen_.token[id]);
     forget();
+    return tokens;
   }
   void forget() { seen_.shrink(0), trunk_.clear(), row_of_.clear(); }
 
@@ -175,33 +180,65 @@ class ModelDrafter : public Drafter {
 // A smaller GPT
 
 // `gpt:DIR`. Its cache follows the text as the target's does: the accepted rows stay, what was committed beside them
-// runs before the next root. The window is its own, moved by the same rule, when it next drafts.
+// runs before the next root. The window is its own, moved by the same rule, when it next drafts. Tokens that are
+// supposed stand at the text's end like others; what is cached of them stays for those that begin with the same.
 class SmallModel : public ModelDrafter<Target> {
  public:
   explicit SmallModel(std::unique_ptr<Target> model) : ModelDrafter(*model, 0), own_(std::move(model)) {}
 
   void begin(const int* text, int n) override {
-    text_.assign(text, text + n);
+    text_.assign(text, text + n), supposed_ = 0;
     forget(), open();
   }
   void committed(const Commit& commit) override {
-    keep_accepted(commit);
-    text_.insert(text_.end(), commit.tokens, commit.tokens + commit.n);
+    unsuppose();
+    go_on(commit.tokens, commit.n);
+  }
+  bool suppose(const int* tokens, int n) override {
+    if (model_.cuda()) return false;  // there the target's work and this would wait for each other
+    unsuppose();
+    model_.alone(true);
+    if (n == 0) return true;
+    if (window_start(int(text_.size()) + n, model_.block_size()) != start_) return false;  // it would have to come back
+    go_on(tokens, n), supposed_ = n;
+    return true;
+  }
+  void unsuppose() override {
+    if (supposed_ > 0) settle(), text_.resize(text_.size() - size_t(supposed_)), supposed_ = 0;
+    model_.alone(false);
   }
 
  private:
   void run_root(int) override {
     if (window_start(int(text_.size()), model_.block_size()) != start_) open();
-    run_text(text_.data() + start_ + base_, int(text_.size()) - start_ - base_);
+    const int *const window = text_.data() + start_, n = int(text_.size()) - start_;
+    base_ = 0;
+    while (base_ < n - 1 && base_ < int(cached_.size()) && cached_[size_t(base_)] == window[base_]) base_++;
+    model_.rewind(base_);
+    run_text(window + base_, n - base_);
+    cached_.assign(window, window + n - 1);
   }
   void open() {
     open_window(model_, text_);
     start_ = window_start(int(text_.size()), model_.block_size()), base_ = model_.past();
+    cached_.assign(text_.begin() + start_, text_.end() - 1);
+  }
+  void go_on(const int* tokens, int n) {
+    follow_tokens(tokens, n), settle();
+    text_.insert(text_.end(), tokens, tokens + n);
+  }
+  // Ends the pass: what it ran of its trunk stays cached.
+  void settle() {
+    const std::vector<int> trunk = end_pass();
+    cached_.insert(cached_.end(), trunk.begin(), trunk.end());
+    model_.rewind(int(cached_.size()));
   }
 
   std::unique_ptr<Target> own_;
-  std::vector<int> text_;  // the root at its end
-  int start_ = 0;          // of the window that is cached
+  std::vector<int> text_;    // the root at its end
+  std::vector<int> cached_;  // tokens of the cached positions: the window's but the root, or what was thought to come
+  int start_ = 0;            // of the window that is cached
+  int supposed_ = 0;         // tokens at the text's end
 };
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -251,8 +251,11 @@ class Medusa : public DepthDrafter {
   }
   bool wants_hidden() const override { return true; }
 
-  void begin(const int*, int) override { seen_ = false; }
+  int depths() const override { return sizes_.heads; }
+
+  void begin(const int*, int) override { seen_ = false, unsuppose(); }
   void committed(const Commit& commit) override {
+    unsuppose();
     const float* const last = commit.hidden ? commit.hidden[commit.n - 1] : nullptr;
     seen_ = last != nullptr;
     if (seen_) std::copy_n(last, sizes_.n_embd, input_.data());
@@ -262,7 +265,7 @@ class Medusa : public DepthDrafter {
   }
 
   const float* logits(const Growth& growth, int node) override {
-    const int k = growth.depth[node];
+    const int k = growth.depth[node] + shift;
     if (!seen_ || k >= sizes_.heads) return nullptr;
     if (!known_[size_t(k)]) {
       medusa_forward(kAlone, sizes_, weights_, k, 1, input_.data(), input_.data(), activations_, size_t(k));

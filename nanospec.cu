@@ -100,6 +100,7 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
   decoding.sampling = sampling;
   decoding.max_new_tokens = max_new_tokens;
   decoding.knows_noise = method.knows_noise;
+  decoding.ahead = parse_ahead(method.ahead);
   decoding.on_pass = observation.on_pass;
   decoding.cost = p.cost;
   std::unique_ptr<Drafter> other;
@@ -108,8 +109,8 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
   } else if (drafter) {
     std::shared_ptr<Experience>& experience =
         p.experiences[method.drafter + " " + method.verify + (method.knows_noise ? " " : " without noise ") +
-                      std::to_string(sampling.temperature) + " " + std::to_string(sampling.top_k) + " " +
-                      std::to_string(sampling.top_p)];
+                      method.ahead + " " + std::to_string(sampling.temperature) + " " + std::to_string(sampling.top_k) +
+                      " " + std::to_string(sampling.top_p)];
     if (!experience) experience = std::make_shared<Experience>();
     decoding.experience = experience;
   }

@@ -541,18 +541,20 @@ class Parallel : public DepthDrafter {
   }
   bool wants_features() const override { return true; }
 
-  void begin(const int*, int) override { stream_.begin(), known_ = false; }
+  int depths() const override { return stream_.sizes.ahead; }
+
+  void begin(const int*, int) override { stream_.begin(), known_ = false, unsuppose(); }
   void committed(const Commit& commit) override {
-    known_ = false;
+    known_ = false, unsuppose();
     if (commit.features) stream_.commit(commit.tokens, commit.features, commit.n);
   }
   void prepare(const Growth&, const int*, int) override {
-    if (known_ || !stream_.waiting()) return;
+    if (known_ || supposing || !stream_.waiting()) return;
     stream_.run(stream_.sizes.slots()), model_passes++;
     known_ = true;
   }
   const float* logits(const Growth& growth, int node) override {
-    const int depth = growth.depth[node];
+    const int depth = growth.depth[node] + shift;
     return known_ && depth < stream_.sizes.ahead ? stream_.logits(depth) : nullptr;
   }
 

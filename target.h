@@ -62,6 +62,8 @@ class Target {
   int block_size() const { return config_.block_size; }
   int vocab_size() const { return config_.vocab_size; }
   int past() const { return past_; }
+  // From now on all runs on the calling thread, so that another target may use the pool's meanwhile; or no longer.
+  void alone(bool alone) { alone_ = alone; }
   int layers() const { return config_.n_layer; }
   int most_rows() const { return most_rows_; }  // of one forward
   const std::shared_ptr<Pool>& pool() const { return pool_; }
@@ -175,7 +177,7 @@ class Target {
     std::visit(
         [&](auto& w, auto& a) {
           pool_->run([&](const Team& team) { nanospec::forward(team, config, w, pass, a, with_logits); },
-                     pass.forest.rows <= rows_alone_);
+                     alone_ || pass.forest.rows <= rows_alone_);
         },
         weights_, activations_);
   }
@@ -188,7 +190,8 @@ class Target {
     const KeepRows<S> op{
         a.k.data(), a.v.data(), a.k_layer,   a.v_layer, config_.n_kv_head, a.slots, config_.n_embd / config_.n_head,
         past_,      n,          kept_.data()};
-    pool_->run([&](const Team& team) { launch(team, config_.n_layer * config_.n_kv_head, op); }, n <= rows_alone_);
+    pool_->run([&](const Team& team) { launch(team, config_.n_layer * config_.n_kv_head, op); },
+               alone_ || n <= rows_alone_);
   }
 #ifdef WITH_CUDA
   template <class S>
@@ -255,6 +258,7 @@ class Target {
   const Config config_;
   const std::shared_ptr<Pool> pool_;
   const int most_rows_;
+  bool alone_ = false;
   int rows_alone_ = 0;  // passes of up to so many rows run on one thread
   Array<float> plain_;
   std::variant<Weights<float, float>, Weights<float, bf16>> weights_;

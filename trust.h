@@ -1,7 +1,7 @@
 // trust.h: how far a drafter's chances hold, learned from what was accepted, and whether drafting pays at all.
 //
-// In order: the reliability that is counted; the correction of chances; the pace of trying. Plain C++ over numbers:
-// it knows no models, no clocks and no trees, and it cannot change the text under rule `match`.
+// In order: the reliability that is counted; the correction of chances; the pace of trying; the duel of two ways.
+// Plain C++ over numbers: it knows no models, no clocks and no trees, and it cannot change the text under rule `match`.
 #pragma once
 
 #include <algorithm>
@@ -151,10 +151,54 @@ class Pace {
   int checked_ = 0;            // tries that gained little
 };
 
+// ---------------------------------------------------------------------------------------------------------------
+// The duel
+
+// Whether to draft while the target verifies (ahead.h): passes in blocks with it and without it by turns, then what
+// took less time a token. The other is looked at again from time to time, the rarer the longer it has lost.
+class Duel {
+ public:
+  bool with() const { return with_; }
+
+  // The speed with it over the speed without; 0: not both are known.
+  double gain() const { return each_[0] > 0 && each_[1] > 0 ? each_[0] / each_[1] : 0; }
+
+  // A pass that was made this way took so many seconds for so many tokens. The first of a block has what the last block
+  // left, and does not count; nor does one that was not what with() said.
+  void passed(bool with, double seconds, int tokens) {
+    if (with != with_) return;
+    if (passes_++ > 0) seconds_ += seconds, tokens_ += tokens;
+    if (passes_ < kBlock) return;
+    const double each = seconds_ / tokens_;
+    each_[with_] = each_[with_] > 0 ? (each_[with_] + each) / 2 : each;
+    passes_ = tokens_ = 0, seconds_ = 0, blocks_++;
+    if (blocks_ < kTrial) {
+      with_ = !with_;
+    } else if (blocks_ == kTrial || looks_) {
+      const bool better = each_[1] < each_[0];
+      rest_ = blocks_ == kTrial || better == with_ ? kRest : std::min(kLongestRest, 2 * rest_);
+      with_ = better, looks_ = false, rested_ = 0;
+    } else if (++rested_ == rest_) {
+      with_ = !with_, looks_ = true;
+    }
+  }
+
+ private:
+  static constexpr int kBlock = 9, kTrial = 4, kRest = 8, kLongestRest = 64;  // passes; blocks
+  double each_[2] = {};  // seconds a token without and with it, smoothed over blocks; 0: not known
+  bool with_ = false;
+  int passes_ = 0, tokens_ = 0;  // of this block
+  double seconds_ = 0;
+  int blocks_ = 0;                 // in all
+  bool looks_ = false;             // at the one that lost
+  int rest_ = kRest, rested_ = 0;  // blocks until it looks
+};
+
 // All that is learned of one drafter under one kind of sampling. It may be kept from text to text.
 struct Experience {
   Trust trust;
   Pace pace;
+  Duel duel;
   double expand_seconds = 1e-6;  // what the drafter takes to expand a node, smoothed
   float promise = 0.7f;          // the chance of a node's best child, smoothed
 };

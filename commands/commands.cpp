@@ -179,6 +179,7 @@ void check_method(const Method& method, int budget) {
     throw std::invalid_argument("no drafter knows the noise under rule " + printable(method.verify) +
                                 ": noise=unknown: leave it out, or choose verify=match");
   check_rule(parse_rule(method.verify), parse_shape(method.shape, budget_of(method, budget)));
+  check_ahead(parse_ahead(method.ahead), parse_rule(method.verify));
 }
 
 namespace {
@@ -210,6 +211,9 @@ std::vector<Flag> speculation_flags(Options& o, Method& method) {
       {"--shape", "SHAPE", &method.shape, shapes_help()},
       {"--budget", "N", &o.settings.budget, "most nodes in a tree, its root not counted", from(0, kMaxBudget)},
       {"--verify", "RULE", &method.verify, rules_help()},
+      {"--ahead", "WORD", &method.ahead,
+       "whether the drafter drafts on a thread of its own while the model verifies;\nauto: where that is faster",
+       one_of({"off", "on", "auto"})},
   };
 }
 
@@ -236,9 +240,11 @@ std::vector<Method> parse_methods(const std::string& text, int budget) {
       const size_t equals = words[i].find('=');
       if (equals < words[i].find(':')) {  // a shape's own settings stand behind its colon
         const std::string name = words[i].substr(0, equals), value = words[i].substr(equals + 1);
-        check_word("setting", name, where, {"verify", "budget", "noise"});
+        check_word("setting", name, where, {"verify", "budget", "noise", "ahead"});
         if (name == "noise") check_word("noise", value, where, {"known", "unknown"});
+        if (name == "ahead") check_word("way", value, where, {"off", "on", "auto"});
         if (name == "verify") method.verify = value;
+        else if (name == "ahead") method.ahead = value;
         else if (name == "noise") method.knows_noise = value == "known";
         else method.budget = parse_int(value, where + ", budget", from(1, kMaxBudget));
       } else if (shapes++ == 0) {
@@ -246,7 +252,7 @@ std::vector<Method> parse_methods(const std::string& text, int budget) {
       } else {
         throw std::invalid_argument(
             "surplus word '" + printable(words[i]) + "': " + where +
-            ": write DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown], and ';' between methods");
+            ": write DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown] [ahead=on|auto], and ';' between methods");
       }
     }
     try {
@@ -269,7 +275,7 @@ std::string method_text(const Method& method) {
   if (method.drafter == "none") return "none";
   return method.drafter + " " + method.shape + (method.verify == "match" ? "" : " verify=" + method.verify) +
          (method.budget == 0 ? "" : " budget=" + std::to_string(method.budget)) +
-         (method.knows_noise ? "" : " noise=unknown");
+         (method.knows_noise ? "" : " noise=unknown") + (method.ahead == "off" ? "" : " ahead=" + method.ahead);
 }
 
 int most_nodes(const Method& method, int budget) {
@@ -311,6 +317,7 @@ void add(Stats& sum, const Stats& part) {
     tenth.nodes += part.reliability[i].nodes, tenth.accepted += part.reliability[i].accepted;
     tenth.raw += part.reliability[i].raw, tenth.corrected += part.reliability[i].corrected;
   }
+  add(sum.ahead, part.ahead);
   sum.prefill_seconds += part.prefill_seconds, sum.seconds += part.seconds;
   sum.seconds_draft += part.seconds_draft, sum.seconds_forward += part.seconds_forward;
   sum.seconds_verify += part.seconds_verify, sum.seconds_keep += part.seconds_keep;
@@ -333,7 +340,38 @@ nlohmann::ordered_json reliability_json(const ReliabilityCurve& curve) {
   }
   return json;
 }
+// Seconds and what follows from them: null where they are not known.
+nlohmann::ordered_json ahead_json(const AheadStats& ahead) {
+  const auto known = [](double x) { return x > 0 ? nlohmann::ordered_json(x) : nlohmann::ordered_json(); };
+  return {{"wanted", ahead.wanted},
+          {"why", ahead_text(ahead)},
+          {"passes", ahead.passes},
+          {"passes_without", ahead.passes_without},
+          {"outcomes", ahead.outcomes},
+          {"fan_out", ahead.fan_out()},
+          {"cut", ahead.cut},
+          {"hits", ahead.hits},
+          {"misses", ahead.misses},
+          {"hit_rate", ahead.hit_rate()},
+          {"seconds_saved", ahead.seconds_saved},
+          {"seconds_waited", ahead.seconds_waited},
+          {"contention", known(ahead.contention())},
+          {"gain", known(ahead.gain)}};
+}
 }  // namespace
+
+std::string ahead_text(const AheadStats& ahead) {
+  if (!ahead.wanted) return "";
+  if (!ahead.able) return "not used: this drafter cannot draft while the model is at work, or needs no time to";
+  const std::string speed = ahead.gain > 0 ? decimals(ahead.gain, 2) + " of the speed without" : "";
+  std::string text =
+      ahead.gain > 0 ? (ahead.passes > ahead.passes_without ? "used: " : "not used: ") + speed + "; " : "";
+  text += count(double(ahead.outcomes), "tree") + " in " + count(double(ahead.passes), "forward") + ", " +
+          percent(double(ahead.hits), double(ahead.hits + ahead.misses)) + " hits, " + duration(ahead.seconds_saved) +
+          " saved, " + duration(ahead.seconds_waited) + " waited";
+  if (ahead.contention() > 0) text += ", forwards took " + decimals(ahead.contention(), 2) + " times as long";
+  return text;
+}
 
 nlohmann::ordered_json stats_json(const Engine& engine, const Stats& stats) {
   return {{"tokens", stats.tokens},
@@ -347,6 +385,7 @@ nlohmann::ordered_json stats_json(const Engine& engine, const Stats& stats) {
           {"drafted_nodes", stats.drafted_nodes},
           {"accepted_by", stats.accepted_by},
           {"reliability", reliability_json(stats.reliability)},
+          {"ahead", ahead_json(stats.ahead)},
           {"seconds_draft", stats.seconds_draft},
           {"seconds_forward", stats.seconds_forward},
           {"seconds_verify", stats.seconds_verify},
@@ -381,6 +420,7 @@ nlohmann::ordered_json method_json(const Method& method) {
   nlohmann::ordered_json json = {{"drafter", method.drafter}, {"shape", method.shape}, {"verify", method.verify}};
   if (method.budget > 0) json["budget"] = method.budget;
   if (!method.knows_noise) json["noise"] = "unknown";
+  if (method.ahead != "off") json["ahead_wanted"] = method.ahead;
   return json;
 }
 

@@ -77,18 +77,19 @@ void check_writable(const std::string& path);
 // ---------------------------------------------------------------------------------------------------------------
 // Methods
 
-// Throws std::invalid_argument for an unknown drafter, shape or rule, for a shape larger than the budget, and where
-// the rule cannot judge the shape.
+// Throws std::invalid_argument for an unknown drafter, shape, rule or way of drafting ahead, for a shape larger than
+// the budget, and where the rule cannot judge the shape or does not allow drafting ahead.
 void check_method(const Method& method, int budget);
 
-// The flags that make up one method: drafter, shape, budget, verify.
+// The flags that make up one method: drafter, shape, budget, verify, ahead.
 std::vector<Flag> speculation_flags(Options& options, Method& method);
 
 // Throws std::runtime_error where the method's shape needs a file that is missing or wrong.
 void check_shape_file(const Method& method, const Options& options);
 
 // Reads "none; bigram chain:4; bigram tree:3x2 verify=independent; bigram auto budget=8": a drafter, a shape (auto
-// where left out), a rule, a budget of its own; noise=unknown: the drafter is not told the target's noise. Throws
+// where left out), a rule, a budget of its own; noise=unknown: the drafter is not told the target's noise; ahead=on or
+// auto: it drafts while the target verifies. Throws
 // std::invalid_argument.
 std::vector<Method> parse_methods(const std::string& text, int budget);
 
@@ -117,6 +118,9 @@ double gigabytes_per_second(const Engine& engine, const Stats& stats);  // of we
 nlohmann::ordered_json stats_json(const Engine& engine, const Stats& stats);
 nlohmann::ordered_json settings_json(const Options& options, const Engine& engine);  // model, device, sampling ...
 nlohmann::ordered_json method_json(const Method& method);                            // drafter, shape, verify
+
+// What came of drafting while the target verifies, in one line; "" where nobody asked for it.
+std::string ahead_text(const AheadStats& ahead);
 
 std::string count(double n, const std::string& what);  // "1 token", "12,345 tokens"
 std::string percent(double part, double whole);        // "12%"

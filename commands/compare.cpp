@@ -33,7 +33,7 @@ Command describe(Comparison& c) {
   append(
       {heading("Methods"),
        {"--methods", "LIST", &c.methods_text,
-        "DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown], with ';' between"},
+        "DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown] [ahead=on|auto], with ';' between"},
        {"--budget", "N", &c.options.settings.budget, "most nodes in a tree, its root not counted", from(0, kMaxBudget)},
        {"--repeat", "N", &c.repeats, "how often every method runs", from(1, 10000)}});
   append(sampling_flags(c.options));

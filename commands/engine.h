@@ -18,8 +18,9 @@ namespace nanospec {
 // How text is speculated on, in the command line's words; check_method() has passed them.
 struct Method {
   std::string drafter = "bigram", shape = "auto", verify = "match";
-  int budget = 0;           // most nodes in a tree, the root not counted; 0: what Settings say
-  bool knows_noise = true;  // whether the drafter may know the noise that rule match picks with
+  int budget = 0;             // most nodes in a tree, the root not counted; 0: what Settings say
+  bool knows_noise = true;    // whether the drafter may know the noise that rule match picks with
+  std::string ahead = "off";  // off, on, auto: whether to draft while the target verifies
 };
 
 // What is loaded once and then serves every method.

@@ -64,6 +64,7 @@ std::string summary(const Generation& g, const Engine& engine, const Stats& stat
     for (const auto& [drafter, nodes] : stats.accepted_by) text += "  " + drafter + ": " + thousands(double(nodes));
     text += "\n";
   }
+  if (stats.ahead.wanted) text += "ahead: " + ahead_text(stats.ahead) + "\n";
   return text + "time: draft " + percent(stats.seconds_draft, stats.seconds) + ", forward " +
          percent(stats.seconds_forward, stats.seconds) + ", verify " + percent(stats.seconds_verify, stats.seconds) +
          ", keep " + percent(stats.seconds_keep, stats.seconds) + ", slides " +

@@ -193,6 +193,36 @@ TEST_CASE("methods: drafter, shape, rule") {
   CHECK(method_text(told[1]) == "bigram chain:4");
   CHECK(promise_of(told[0]) == Promise::kSameBytes);
   CHECK(method_json(told[0])["noise"] == "unknown");
+
+  const std::vector<Method> ahead = parse_methods("gpt:x chain:4 ahead=on; gpt:x ahead=auto; gpt:x ahead=off", 64);
+  CHECK(method_text(ahead[0]) == "gpt:x chain:4 ahead=on");
+  CHECK(method_text(ahead[1]) == "gpt:x auto ahead=auto");
+  CHECK(method_text(ahead[2]) == "gpt:x auto");
+  CHECK(method_json(ahead[1])["ahead_wanted"] == "auto");
+  CHECK(promise_of(ahead[0]) == Promise::kSameBytes);
+  CHECK(contains(BAD_COMMAND_LINE(parse_methods("gpt:x ahead=yes", 64)), "on"));
+  CHECK(contains(BAD_COMMAND_LINE(parse_methods("gpt:x tree:2x2 verify=traversal ahead=on", 64)), "--verify match"));
+}
+
+TEST_CASE("ahead: what came of it, in words and in the statistics") {
+  Stats sum, part;
+  CHECK(ahead_text(sum.ahead) == "");
+  part.ahead.wanted = true;
+  CHECK(contains(ahead_text(part.ahead), "not used: this drafter cannot"));
+  AheadStats& a = part.ahead;
+  a.able = true, a.passes = 10, a.passes_without = 50, a.outcomes = 30, a.hits = 6, a.misses = 3,
+  a.seconds_saved = 0.25;
+  a.forward_seconds = 12, a.forward_seconds_without = 50, a.gain = 0.82;
+  for (const char* said : {"not used: 0.82 of the speed without", "30 trees in 10 forwards", "67% hits", "1.20 times"})
+    CHECK(contains(ahead_text(a), said));
+  a.gain = 1.07, a.passes_without = 5, a.forward_seconds_without = 5;
+  CHECK(ahead_text(a).find("used: 1.07") == 0);
+  add(sum, part), add(sum, part);
+  CHECK(sum.ahead.passes == 20);
+  CHECK(sum.ahead.hits == 12);
+  CHECK(sum.ahead.fan_out() == 3);
+  CHECK(sum.ahead.contention() == doctest::Approx(1.2));
+  CHECK(sum.ahead.able);
 }
 
 TEST_CASE("methods: a shape's own settings stand behind its colon") {
