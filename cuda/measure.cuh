@@ -11,6 +11,7 @@
 
 #include "../commands/gpu.h"
 #include "../model.h"
+#include "decode.cuh"
 #include "limits.cuh"
 
 namespace nanospec {

@@ -71,6 +71,8 @@ struct Slow {
   }
   const float* logits(int row) { return inner.logits(row); }
   const float* hidden(int row) { return inner.hidden(row); }
+  const float* features(int row) { return inner.features(row); }
+  void tap() { inner.tap(); }
   void keep(const int* rows, int n) { inner.keep(rows, n); }
 };
 

@@ -222,7 +222,7 @@ TEST_CASE("along: the same places for every drafter, whatever it says, but for t
 
     Shallow shallow(own, 2);
     const AlongCounts half = along(shallow, temperature, 4, 100);
-    CHECK(half.places == std::vector<int64_t>{19, 19, 0, 0});
+    for (int d = 0; d < 4; d++) CHECK(half.places[size_t(d)] == (d < 2 ? 19 : 0));
     CHECK(half.right == half.places);
     CHECK(half.rounds == 19);
     CHECK(half.passes == 4 * 19);
