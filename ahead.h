@@ -73,7 +73,7 @@ struct AheadStats {
   bool wanted = false, able = false;   // whether it was asked for, and the drafter can
   double gain = 0;                     // auto: the speed with it over that without; 0: not known
   int64_t passes = 0;                  // of the target with the worker at work
-  int64_t outcomes = 0, cut = 0;       // trees drafted ahead, and those that the verdict cut short
+  int64_t outcomes = 0, cut = 0;       // trees drafted ahead; others, which the verdict cut short
   int64_t hits = 0, misses = 0;        // next passes whose tree was there, or was not
   double seconds_saved = 0;            // that the trees of hits took the worker
   double seconds_waited = 0;           // for the worker, after the verdict
@@ -105,6 +105,8 @@ inline void add(AheadStats& sum, const AheadStats& part) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
+// When, and under which rule
+
 // Whether this pass is to have the worker at work, the pass-th of a text.
 inline bool due(Ahead ahead, const Duel& duel, int64_t pass) {
   constexpr int64_t kRest = 32;  // one in so many goes without, so that the contention is known
@@ -185,7 +187,7 @@ class DraftingAhead {
   bool take(PassDraft& draft, AheadStats& stats) {
     if (!std::exchange(awaited_, false)) return false;
     Ready* const ready = std::exchange(found_, nullptr);
-    if (!ready) return stats.misses++, false;
+    if (!ready) return stats.misses++, false;  // also where there was no room for a tree
     std::swap(draft, ready->draft);
     stats.hits++, stats.seconds_saved += ready->seconds;
     return true;

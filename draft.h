@@ -58,7 +58,7 @@ struct Drafter {
   virtual void begin(const int* /*text*/, int /*n*/) {}
 
   // These nodes of the growing tree are about to be expanded: a drafter that runs a model runs it here, once for all of
-  // them. Called within drafting only, so the target is at rest.
+  // them. Called within drafting only, so the target is at rest, unless something is supposed.
   virtual void prepare(const Growth& /*growth*/, const int* /*nodes*/, int /*n*/) {}
 
   // (V) logits of the token after a node of the growing tree; null where the drafter has no distribution, as one that

@@ -1,7 +1,8 @@
 // draft_model.h: drafters that run a model: a smaller GPT, or the first layers of the target itself.
 //
-// In order: what both do: a pass of drafting, many small forwards over one cache; `gpt:DIR`; `self:K`; making them. It
-// is the one room of drafters that sees the model, so drafters.h does not include it: nanospec.cu hands it in.
+// In order: what they do, and one of parallel.h too: a pass of drafting, many small forwards over one cache; `gpt:DIR`;
+// `self:K`; making them. Rooms of drafters that see the model are not included by drafters.h: nanospec.cu hands them
+// in.
 #pragma once
 
 #include <map>
@@ -32,7 +33,7 @@ class ModelDrafter : public Drafter {
   // layers: how many of the model's run; 0: all.
   ModelDrafter(Model& model, int layers) : model_(model), layers_(layers) { vocab = model.vocab_size(); }
 
-  // Null where no forward has been: beyond the model's own window.
+  // Null where no forward has been: beyond the model's own window, or before it knows anything.
   const float* logits(const Growth& growth, int node) override {
     const int id = find(growth, node);
     return id < 0 ? nullptr : logits_.data() + size_t(id) * vocab;
@@ -55,7 +56,7 @@ class ModelDrafter : public Drafter {
   }
 
  protected:
-  // Calls run_text for the root, and for what the cache misses of the text before it.
+  // Calls run_text, or start, for the root and what the cache misses of the text before it.
   virtual void run_root(int root) = 0;
 
   // n tokens of the text that follow those cached; the last one is the root.

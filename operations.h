@@ -497,9 +497,11 @@ template <class T>
 std::vector<T> rope_table(int positions, int head_size, int first_position = 0) {
   std::vector<T> table;
   table.reserve(size_t(positions) * (head_size / 2) * 2);
+  std::vector<double> turn;  // radians a position
+  for (int d = 0; d < head_size / 2; d++) turn.push_back(std::pow(10000.0, -2.0 * d / head_size));
   for (int p = 0; p < positions; p++)
     for (int d = 0; d < head_size / 2; d++) {
-      const double angle = (first_position + p) * std::pow(10000.0, -2.0 * d / head_size);
+      const double angle = (first_position + p) * turn[size_t(d)];
       table.push_back(T(std::cos(angle))), table.push_back(T(std::sin(angle)));
     }
   return table;

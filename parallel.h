@@ -7,11 +7,10 @@
 //               middle and a late layer, each scaled to mean square 1 on its own, since a late layer's outliers are
 //               hundreds of times the rest. It says token t + 2. Its input is
 //                 in_proj [e; feat_proj [f_early; f_middle; f_late]],  e the target's embedding of token t + 1
-//   the slots   slot d = 1 .. K - 1 hangs from a row t of the stream at position t + d, and says token t + 2 + d. Of
-//   its
-//               place neither token nor features are known: its input is in_proj [m; s] with a learned mask m and a
-//               learned shared hidden state s, the same for all slots. What tells them apart is their position, and
-//               what they see: the stream up to t, and the shallower slots of t.
+//   the slots   slot d = 1 .. K - 1 hangs from a row t of the stream at position t + d, and says token t + 2 + d.
+//               Neither token nor features of its place are known: its input is in_proj [m; s] with a learned mask m
+//               and a learned shared hidden state s, the same for all slots. What tells them apart is their position,
+//               and what they see: the stream up to t, and the shallower slots of t.
 // Through both go n_layer layers of RMSNorm, attention with rotary positions and shared key/value heads, and SwiGLU, as
 // Llama's; then the target's own final norm and head, which are frozen, like its embedding, and not copied.
 //
@@ -20,6 +19,10 @@
 // costs a pass of its own.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,18 +57,18 @@ inline int default_kv_heads(int n_head) { return n_head % 2 == 0 ? 2 : 1; }
 inline std::vector<TensorSpec> parallel_table(const ParallelSizes& s) {
   std::vector<TensorSpec> table;
   const int C = s.n_embd;
-  const float std = 0.02f, residual_std = float(0.02 / std::sqrt(2.0 * s.n_layer));
-  add_tensor(table, "feat_proj.weight", {kFeatures * C, C}, std);
-  add_tensor(table, "in_proj.weight", {2 * C, C}, std);
+  const float init_std = 0.02f, residual_std = float(0.02 / std::sqrt(2.0 * s.n_layer));
+  add_tensor(table, "feat_proj.weight", {kFeatures * C, C}, init_std);
+  add_tensor(table, "in_proj.weight", {2 * C, C}, init_std);
   add_tensor(table, "mask", {C}, 1);
   add_tensor(table, "shared", {C}, 1);
   for (int l = 0; l < s.n_layer; l++) {
     const std::string h = "h." + std::to_string(l) + ".";
     add_tensor(table, h + "norm_1.weight", {C}, -1);
-    add_tensor(table, h + "attn.qkv.weight", {C, s.qkv()}, std);
+    add_tensor(table, h + "attn.qkv.weight", {C, s.qkv()}, init_std);
     add_tensor(table, h + "attn.proj.weight", {C, C}, residual_std);
     add_tensor(table, h + "norm_2.weight", {C}, -1);
-    add_tensor(table, h + "mlp.gate_up.weight", {C, 2 * s.inner()}, std);
+    add_tensor(table, h + "mlp.gate_up.weight", {C, 2 * s.inner()}, init_std);
     add_tensor(table, h + "mlp.down.weight", {s.inner(), C}, residual_std);
   }
   return table;
@@ -157,7 +160,7 @@ struct ParallelActivations {
   Array<T> features, hidden, input;  // (rows, 3 C), (rows, C), (rows, 2 C)
   Array<T> x, norm_1, rstd_1, qkv, att, log_sum, mid, norm_2, rstd_2, gate_up, act, k, v, scratch;
 
-  // Up to `stream` of the rows, and a slot, come from tokens and features; of a sequential one all.
+  // `stream`: most rows that come from features; they and a slot, and of a sequential one all, have an input.
   ParallelActivations(const ParallelSizes& s, int stream, int rows, int slot_count, bool keep_layers)
       : C(pad16(s.n_embd)),
         E(pad16(2 * s.n_embd)),
@@ -373,7 +376,7 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config) 
   s.n_layer = 0;
   while (found.count("h." + std::to_string(s.n_layer) + ".attn.qkv.weight")) s.n_layer++;
   if (s.n_layer < 1 || s.n_layer > kMostParallelLayers || s.ahead < 1 || s.ahead > kMostAhead || s.n_head < 1 ||
-      s.n_embd % s.n_head != 0)
+      s.n_embd % s.n_head != 0 || s.head_size() % 2 != 0)
     refuse("not a drafter for this model: " + std::to_string(s.n_layer) + " layers, " + std::to_string(s.ahead) +
                " tokens at once, " + std::to_string(s.n_head) + " heads",
            path, advice);
@@ -532,8 +535,11 @@ class TextStream {
 // ---------------------------------------------------------------------------------------------------------------
 // The drafter
 
-// `parallel[:DIR]`: a node's distribution follows from its depth alone: what row or slot `depth` says. One pass a
-// round, when it is first asked; in the first pass of a text nothing of the target is known, and it says nothing.
+// Whether a commit tells what the target's layers thought.
+inline bool knows(const Commit& commit) { return commit.features && commit.features[0]; }
+
+// `parallel[:DIR]`: a node's distribution follows from its depth alone: what row or slot `depth` says. One pass an
+// iteration, when it is first asked; in the first pass of a text nothing of the target is known, and it says nothing.
 class Parallel : public DepthDrafter {
  public:
   Parallel(const ParallelFile& file, Target& target) : stream_(file, target, kMostAhead) {
@@ -546,7 +552,8 @@ class Parallel : public DepthDrafter {
   void begin(const int*, int) override { stream_.begin(), known_ = false, unsuppose(); }
   void committed(const Commit& commit) override {
     known_ = false, unsuppose();
-    if (commit.features) stream_.commit(commit.tokens, commit.features, commit.n);
+    if (knows(commit)) stream_.commit(commit.tokens, commit.features, commit.n);
+    else stream_.begin();  // it has lost the thread
   }
   void prepare(const Growth&, const int*, int) override {
     if (known_ || supposing || !stream_.waiting()) return;
@@ -560,7 +567,7 @@ class Parallel : public DepthDrafter {
 
  private:
   TextStream stream_;
-  bool known_ = false;  // whether the slots have spoken since the last commit
+  bool known_ = false;  // whether it has spoken since the last commit
 };
 
 // `sequential`: the stream's last row speaks for the root, then a pass a level of the tree. What hangs from the stream
@@ -578,7 +585,8 @@ class Sequential : public ModelDrafter<TextStream> {
   }
   void committed(const Commit& commit) override {
     forget();
-    if (commit.features) stream_->commit(commit.tokens, commit.features, commit.n);
+    if (knows(commit)) return stream_->commit(commit.tokens, commit.features, commit.n);
+    stream_->begin(), base_ = -1;  // it has lost the thread
   }
   void prepare(const Growth& growth, const int* nodes, int n) override {
     if (stream_->waiting() || base_ >= 0) ModelDrafter::prepare(growth, nodes, n);

@@ -69,9 +69,9 @@ class Target {
   const std::shared_ptr<Pool>& pool() const { return pool_; }
   int threads() const { return pool_->size(); }
   bool cuda() const { return pool_->cuda(); }
-  // For drafters that share what is the target's, on a CPU: f(team) on its threads, for a pass of so many rows; its
-  // embedding, (V, C); its final norm and head on `rows` rows of a residual stream, with norm (rows, x_row) as scratch
-  // and logits (rows, pad16(V)). Every thread of the team calls the last one.
+  // For drafters that share what is the target's, on a CPU: f(team) on its threads, for a pass of so many rows, alone()
+  // or not; its embedding, (V, C); its final norm and head on `rows` rows of a residual stream, with norm (rows, x_row)
+  // as scratch and logits (rows, pad16(V)). Every thread of the team calls the last one.
   template <class F>
   void beside(int rows, F&& f) const {
     pool_->run(f, rows <= rows_alone_);

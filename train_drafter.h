@@ -57,7 +57,8 @@ inline std::vector<Flag> distill_flags(DistillOptions& o, const DistillWords& wo
   flags.insert(flags.end(), own.begin(), own.end());
   const std::vector<Flag> rest = {
       {flag + "_target", "WORD", &o.target, words.target_help, one_of(words.targets)},
-      {flag + "_tokens", "N", &o.tokens, "tokens of text to train on; a tenth more validates", from(1, 1 << 30)},
+      {flag + "_tokens", "N", &o.tokens,
+       "tokens of text to train on, in whole shards; a tenth of these, and at least one, validate", from(1, 1 << 30)},
       {"--temperature", "T", &o.temperature, "of the text that the model generates", from(0, 1e6)},
       heading("Training"),
       {"--batch_size", "N", &o.batch_size, words.batch_help, from(1, 1 << 20)},
@@ -236,7 +237,7 @@ class ShardOrder {
   // The nth shard since the start. The shards' order in an epoch is a shuffle of that in the one before.
   void open(int64_t nth) {
     const int64_t epoch = nth / shards_;
-    if (epoch < epochs_) epochs_ = 0;
+    if (epoch + 1 < epochs_) epochs_ = 0;
     if (epochs_ == 0) order_ = counted(shards_);
     for (; epochs_ <= epoch; epochs_++) shuffle(order_, uint32_t(epochs_), 0);
     const uint32_t which = uint32_t(nth % shards_);
@@ -368,7 +369,7 @@ struct Trained {
   double seconds = 0;               // in updates
   bool stopped = false;             // by an interrupt, which it has said
   std::vector<RankRates> guessers;  // at the end
-  Json curve = Json::array();       // validation, from the first update to the last
+  Json curve = Json::array();       // validation, from this run's first update to its last
 };
 
 inline std::string course_path(const DistillRun& run) { return run.out + "/" + run.name + ".safetensors"; }
@@ -456,8 +457,8 @@ inline Trained train_course(const DistillRun& run, const Course& course) {
               right_at_once(course.guesser, trained.guessers).c_str());
   }
   progress.clear();
-  if (trained.iterations > 0) save_course(run, course, done);
   trained.stopped = interrupted();
+  if (trained.iterations > 0 || trained.stopped) save_course(run, course, done);
   if (trained.stopped)
     fprintf(stderr, "train_gpt: stopped after iteration %lld: %s holds the %s as they are: go on with --resume\n",
             static_cast<long long>(done), course_path(run).c_str(), course.what.c_str());

@@ -5,8 +5,8 @@
 // are a tree whose one long branch is the stream, so the tree attention serves, forward and backward, and no mask is
 // stored. Nor are they there all at once: with S segments (P-EAGLE, section 3.2) the stream runs forward once, then
 // the slots of n / S positions at a time run forward and backward against its cached keys and values, whose gradients
-// add up, and the stream's backward comes last. The gradient is the same; memory falls from n + n K rows to n + n K /
-// S. It runs on the CPU. Nothing of the target's own files is written.
+// add up, and the stream's backward comes last. The gradient is the same; memory falls from n K rows to
+// n + n (K - 1) / S. It runs on the CPU. Nothing of the target's own files is written.
 #pragma once
 
 #include <functional>
@@ -227,6 +227,9 @@ class ParallelTrainer {
     return total_ * scale_;
   }
 
+  // Whether a row is there that all slots begin as.
+  bool with_slot() const { return !sizes.sequential && sizes.slots() > 0; }
+
   // The stream forward, its loss and the gradient of its top.
   void run_stream(const SequenceBatch& batch, int b, bool with_gradient, const Said& said) {
     const int X = kFeatures * sizes.n_embd;
@@ -244,7 +247,7 @@ class ParallelTrainer {
         zero(team, g_.slot.data(), g_.slot.size());
       }
       parallel_features(team, sizes, packed_, n_, a_);
-      parallel_enter(team, sizes, packed_, frozen_.plain.wte, stream_.token(), 0, n_, !sizes.sequential, a_);
+      parallel_enter(team, sizes, packed_, frozen_.plain.wte, stream_.token(), 0, n_, with_slot(), a_);
       parallel_layers(team, sizes, packed_, stream_.forest, 0, rope_.data(), a_);
       speak(team, 0, n_, with_gradient);
     });
@@ -352,17 +355,17 @@ class ParallelTrainer {
 
   // What the slots have left in g_.k and g_.v, and the gradient of the stream's own top; then where all begin.
   void stream_backward() {
-    const int C = sizes.n_embd, rows = n_ + !sizes.sequential;
+    const int C = sizes.n_embd, rows = n_ + with_slot();
     pool_.run([&](const Team& team) {
       parallel_backward(team, sizes, packed_, stream_.forest, 0, rope_.data(), a_, g_, by_name_);
       T* const dx = g_.stream.data();
-      if (!sizes.sequential) launch(team, 1, CopyRow<T>{g_.slot.data(), 0, dx + size_t(n_) * size_t(a_.C), 0, C});
+      if (with_slot()) launch(team, 1, CopyRow<T>{g_.slot.data(), 0, dx + size_t(n_) * size_t(a_.C), 0, C});
       linear_backward<T>(team, rows, 2 * C, C, a_.input.data(), a_.E, dx, a_.C, by_name_.input, nullptr);
       matmul(team, rows, Matmul<T, T>{dx, a_.C, packed_.input.transposed, g_.input.data(), a_.E});
       team.wait();
       linear_backward<T>(team, n_, kFeatures * C, C, a_.features.data(), a_.X, g_.input.data() + C, a_.E,
                          by_name_.features, nullptr);
-      if (sizes.sequential) return;
+      if (!with_slot()) return;
       const T* const slot = g_.input.data() + size_t(n_) * size_t(a_.E);
       column_sum(team, ColumnSum<T>{1, C, slot, a_.E, by_name_.mask});
       column_sum(team, ColumnSum<T>{1, C, slot + C, a_.E, by_name_.shared});
@@ -524,9 +527,10 @@ inline int train_parallel(int argc, char** argv) {
   course.weights = &trainer.weights, course.m = &trainer.m, course.v = &trainer.v;
   course.set_weights = [&](const float* flat) { trainer.set_weights(flat); };
   course.sizes = parallel_metadata(sizes);
-  course.sizes["layers"] = std::to_string(sizes.n_layer);
+  course.sizes.erase("format");
+  course.sizes["n_layer"] = std::to_string(sizes.n_layer);
   course.sizes["kv_heads"] = std::to_string(sizes.n_kv_head);
-  course.positions = double(o.batch_size) * n;
+  course.positions = double(std::min(o.batch_size, run.sizes.sequences)) * n;
   course.epoch = double(run.train_shards) * run.sizes.sequences * n;
   course.step = [&](int64_t iteration, const Update& update) {
     const ShardOrder::Some some = order.batch(iteration);

@@ -450,8 +450,8 @@ TrainingRun parse_training(const std::string& text, const std::string& where) {
   TrainingRun run;
   run.parameters = number(file, "parameters"), run.iterations = number(file, "iterations");
   run.seconds = number(file, "seconds"), run.peak_bytes = number(file, "peak_bytes");
-  run.state_bytes = number(file, "hidden_bytes") + number(file, "feature_bytes");
-  run.state_seconds = number(file, "hidden_seconds") + number(file, "feature_seconds");
+  run.state_bytes = number(file, "hidden_bytes");
+  run.state_seconds = number(file, "hidden_seconds");
   const Json &bigram = member(file, "accuracy_bigram"), &curve = member(file, "curve");
   if (bigram.is_array() && !bigram.empty() && bigram[0].is_number()) run.bigram = bigram[0].get<double>();
   for (const Json& one : curve.is_array() ? curve : Json::array()) {

@@ -301,7 +301,7 @@ TEST_CASE("drafters: what a trainer's file says") {
   REQUIRE(run.curve.size() == 2);
   CHECK(run.curve[1].epoch == 1);
   CHECK(run.curve[1].accuracy == std::vector<double>{0.4, 0.3});
-  CHECK(parse_training(R"({"feature_bytes": 9, "feature_seconds": 2})", "here").state_bytes == 9);
+  CHECK(parse_training(R"({"hidden_bytes": 9, "hidden_seconds": 2})", "here").state_bytes == 9);
   const TrainingRun other = parse_training(R"({"curve": 5, "accuracy_bigram": [], "seconds": "long"})", "here");
   CHECK(other.curve.empty());
   CHECK(other.seconds == 0);
