@@ -370,9 +370,13 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config) 
     const auto entry = file.metadata.find(key);
     return entry == file.metadata.end() ? std::string() : entry->second;
   };
+  const auto yes = [&](const char* key) {
+    if (word(key) != "yes" && word(key) != "no")
+      refuse("its metadata's " + std::string(key) + " is neither yes nor no", path, advice);
+    return word(key) == "yes";
+  };
   s.n_embd = config.n_embd, s.vocab_size = config.vocab_size;
   s.n_head = parse_count(word("n_head")), s.ahead = parse_count(word("ahead"));
-  s.sequential = word("sequential") == "yes", s.raw = word("raw") == "yes";
   s.n_layer = 0;
   while (found.count("h." + std::to_string(s.n_layer) + ".attn.qkv.weight")) s.n_layer++;
   if (s.n_layer < 1 || s.n_layer > kMostParallelLayers || s.ahead < 1 || s.ahead > kMostAhead || s.n_head < 1 ||
@@ -380,6 +384,7 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config) 
     refuse("not a drafter for this model: " + std::to_string(s.n_layer) + " layers, " + std::to_string(s.ahead) +
                " tokens at once, " + std::to_string(s.n_head) + " heads",
            path, advice);
+  s.sequential = yes("sequential"), s.raw = yes("raw");
   const Tensor& qkv = *found["h.0.attn.qkv.weight"];
   const int64_t columns = qkv.shape.size() == 2 ? qkv.shape[1] : 0;
   s.n_kv_head = int(std::min<int64_t>((columns / s.head_size() - s.n_head) / 2, s.n_head));

@@ -50,6 +50,8 @@ void add_caterpillar(Pass& pass, const int* tokens, int n, int begin, int end, i
     }
   pass.add_tree(token.data(), depth.data(), ends.data(), rows, 0, 0);
 }
+// The most that it has where the slots of n positions come in so many segments.
+inline int caterpillar_rows(int n, int slots, int segments) { return n + (n + segments - 1) / segments * slots; }
 // Where slot d of position t stands.
 inline int slot_row(int n, int end, int slots, int t, int d) { return n + (end - 1 - t) * slots + d - 1; }
 
@@ -158,10 +160,8 @@ class ParallelTrainer {
   // target: its parameters; positions: n of every sequence; segments: S.
   ParallelTrainer(const ParallelSizes& s, const Config& config, const float* target, int positions, int segments,
                   Pool& pool)
-      : ParallelTrainer(
-            s, config, target, positions, std::min(segments, positions),
-            positions + (positions + std::min(segments, positions) - 1) / std::min(segments, positions) * s.slots(),
-            pool, parallel_table(s)) {}
+      : ParallelTrainer(s, config, target, positions, std::min(segments, positions),
+                        caterpillar_rows(positions, s.slots(), segments), pool, parallel_table(s)) {}
 
   void set_weights(const T* flat) {
     weights.upload(flat, weights.size());

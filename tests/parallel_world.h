@@ -1,0 +1,74 @@
+// tests/parallel_world.h: what tests of the parallel drafter share: small drafters, by chance or trained by the
+// program.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "../train_parallel.h"
+#include "error_of.h"
+#include "world.h"
+
+namespace nanospec {
+namespace {
+
+inline Config tiny_config(int block_size = 32) {
+  Config config;
+  config.n_layer = 2, config.n_head = config.n_kv_head = 4, config.n_embd = 24;
+  config.block_size = block_size, config.vocab_size = 23;
+  return config;
+}
+inline std::vector<float> some_weights(const Config& config, uint64_t seed) {
+  std::vector<float> weights = initial_weights(config, seed);
+  Chance chance(seed);
+  for (float& w : weights) w += float(0.3 * (chance.number() - 0.5));
+  return weights;
+}
+inline ParallelSizes tiny_sizes(const Config& config, bool sequential, int layers = 2) {
+  ParallelSizes s;
+  s.n_layer = layers, s.n_head = config.n_head, s.n_kv_head = 2, s.n_embd = config.n_embd;
+  s.vocab_size = config.vocab_size, s.ahead = 4, s.sequential = sequential;
+  return s;
+}
+inline SequenceBatch some_batch(const Config& config, int sequences, int positions, int slots) {
+  SequenceBatch batch;
+  batch.sequences = sequences, batch.positions = positions, batch.ahead = slots;
+  Chance chance(5);
+  for (int i = 0; i < sequences * (positions + 1 + slots); i++) batch.token.push_back(chance.below(config.vocab_size));
+  batch.features.resize(size_t(sequences * positions * kFeatures * config.n_embd));
+  chance.fill(batch.features.data(), batch.features.size(), 3);
+  return batch;
+}
+template <class T>
+std::vector<T> start_of(const ParallelSizes& s) {
+  const std::vector<float> floats = initial_parallel(s, 3);
+  std::vector<T> weights(floats.begin(), floats.end());
+  Chance chance(8);
+  for (T& w : weights) w += T(0.2 * (chance.number() - 0.5));
+  return weights;
+}
+
+// By way of its file.
+inline std::unique_ptr<Drafter> drafter_of(const ParallelFile& file, Target& target, const Config& config) {
+  const Folder folder;
+  save_parallel(folder.path, file.sizes, file.weights.data());
+  return load_parallel(folder.path, target, config);
+}
+
+// Runs the program; returns its status.
+inline int train(Words words) {
+  words.insert(words.begin(), {"train_gpt", "--quiet", "--threads", "1"});
+  return train_parallel(int(words.size()), arguments(words).data());
+}
+inline Words usual(const std::string& dir, const Words& more) {
+  Words words = {"--parallel",       dir,    "--data",         world().data, "--parallel_tokens", "6000",
+                 "--parallel_ahead", "4",    "--batch_size",   "2",          "--max_iters",       "100",
+                 "--learning_rate",  "1e-2", "--warmup_iters", "5"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+}  // namespace
+}  // namespace nanospec
