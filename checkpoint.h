@@ -137,6 +137,11 @@ struct SafeTensors {
   std::vector<Tensor> tensors;  // in the order of their bytes
   std::string bytes;            // the whole file
 };
+inline std::map<std::string, const Tensor*> by_name(const SafeTensors& file) {
+  std::map<std::string, const Tensor*> found;
+  for (const Tensor& tensor : file.tensors) found[tensor.name] = &tensor;
+  return found;
+}
 
 inline size_t dtype_size(const std::string& dtype) {
   return dtype == "F32" || dtype == "I32" ? 4 : dtype == "F16" || dtype == "BF16" ? 2 : 0;
@@ -319,8 +324,7 @@ using Expected = std::map<std::string, std::vector<int64_t>>;
 // Raises runtime_error with name, expected and found where a tensor is missing, of another shape, or not expected.
 inline void check_tensors(const SafeTensors& file, const Expected& expected, const std::string& where) {
   const std::string advice = "use files of one and the same model";
-  std::map<std::string, const Tensor*> found;
-  for (const Tensor& tensor : file.tensors) found[tensor.name] = &tensor;
+  const std::map<std::string, const Tensor*> found = by_name(file);
   for (const auto& [name, shape] : expected) {
     const auto at = found.find(name);
     if (at == found.end())

@@ -204,8 +204,7 @@ inline MedusaHeads read_medusa(const std::string& dir, const Config& config) {
   if (!std::filesystem::exists(path))
     refuse("drafter medusa has no heads", path, "train them: train_gpt --medusa MODEL --data FILE");
   const SafeTensors file = read_safetensors(path);
-  std::map<std::string, const Tensor*> found;
-  for (const Tensor& tensor : file.tensors) found[tensor.name] = &tensor;
+  const std::map<std::string, const Tensor*> found = by_name(file);
 
   MedusaHeads heads;
   MedusaSizes& sizes = heads.sizes;
@@ -215,7 +214,7 @@ inline MedusaHeads read_medusa(const std::string& dir, const Config& config) {
     refuse("the file holds " + std::to_string(sizes.heads) + " heads, expected 1 to " + std::to_string(kMostHeads),
            path, "replace the file");
   const auto down = found.find("head.1.down.weight");
-  const Tensor& linear = *found["head.1.linear.weight"];
+  const Tensor& linear = *found.at("head.1.linear.weight");
   sizes.root = !linear.shape.empty() && linear.shape[0] == 2 * int64_t(config.n_embd);
   if (found.count("head.1.projection.weight")) sizes.rank = kOwnProjection;
   else if (down != found.end() && down->second->shape.size() == 2)
@@ -225,7 +224,7 @@ inline MedusaHeads read_medusa(const std::string& dir, const Config& config) {
   check_tensors(file, expected, path);
   heads.weights.resize(medusa_parameters(sizes));
   for (const TensorSpec& spec : medusa_table(sizes))
-    copy_floats(file, *found[spec.name], heads.weights.data() + spec.offset, path);
+    copy_floats(file, *found.at(spec.name), heads.weights.data() + spec.offset, path);
   return heads;
 }
 

@@ -361,8 +361,7 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config) 
   if (!std::filesystem::exists(path))
     refuse("drafter parallel is not trained", path, "train it: train_gpt --parallel MODEL --data FILE");
   const SafeTensors file = read_safetensors(path);
-  std::map<std::string, const Tensor*> found;
-  for (const Tensor& tensor : file.tensors) found[tensor.name] = &tensor;
+  const std::map<std::string, const Tensor*> found = by_name(file);
 
   ParallelFile result;
   ParallelSizes& s = result.sizes;
@@ -385,7 +384,7 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config) 
                " tokens at once, " + std::to_string(s.n_head) + " heads",
            path, advice);
   s.sequential = yes("sequential"), s.raw = yes("raw");
-  const Tensor& qkv = *found["h.0.attn.qkv.weight"];
+  const Tensor& qkv = *found.at("h.0.attn.qkv.weight");
   const int64_t columns = qkv.shape.size() == 2 ? qkv.shape[1] : 0;
   s.n_kv_head = int(std::min<int64_t>((columns / s.head_size() - s.n_head) / 2, s.n_head));
   if (s.n_kv_head < 1 || s.n_head % s.n_kv_head != 0)
@@ -395,7 +394,7 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config) 
   check_tensors(file, expected, path);
   for (const TensorSpec& spec : parallel_table(s)) {
     result.weights.resize(spec.offset + spec.size);
-    copy_floats(file, *found[spec.name], result.weights.data() + spec.offset, path);
+    copy_floats(file, *found.at(spec.name), result.weights.data() + spec.offset, path);
   }
   return result;
 }

@@ -1,4 +1,4 @@
-// tests/random.h: random numbers, trees and passes for tests: the same on every machine.
+// tests/random.h: random numbers, trees, passes and small models for tests: the same on every machine.
 #pragma once
 
 #include <vector>
@@ -54,6 +54,22 @@ inline Pass random_pass(Chance& chance, int roots, int rows, int past, int vocab
 inline int slots_of(const Pass& pass) {
   const int last = pass.roots() - 1;
   return pass.first_slot[last] + pad64(pass.past[last] + pass.first_row[last + 1] - pass.first_row[last]);
+}
+
+// A small model's sizes.
+constexpr int kSmallVocab = 29;
+inline Config small_config(int layers, int block, int channels = 32) {
+  Config config;
+  config.n_layer = layers, config.block_size = block, config.n_embd = channels, config.vocab_size = kSmallVocab;
+  return config;
+}
+
+// Weights that say something: ten times the usual ones.
+inline std::vector<float> loud_weights(const Config& config, uint64_t seed) {
+  std::vector<float> weights = initial_weights(config, seed);
+  for (const TensorSpec& spec : tensor_table(config))
+    for (size_t i = 0; i < spec.size && spec.decay; i++) weights[spec.offset + i] *= 10;
+  return weights;
 }
 
 }  // namespace nanospec

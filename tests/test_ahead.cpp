@@ -20,21 +20,7 @@ using namespace nanospec;
 
 namespace {
 
-constexpr int kVocab = 29, kRows = 65;
-
-Config config_of(int layers, int block, int channels = 32) {
-  Config config;
-  config.n_layer = layers, config.block_size = block, config.n_embd = channels, config.vocab_size = kVocab;
-  return config;
-}
-
-// Weights that say something: ten times the usual ones.
-std::vector<float> loud_weights(const Config& config, uint64_t seed) {
-  std::vector<float> weights = initial_weights(config, seed);
-  for (const TensorSpec& spec : tensor_table(config))
-    for (size_t i = 0; i < spec.size && spec.decay; i++) weights[spec.offset + i] *= 10;
-  return weights;
-}
+constexpr int kVocab = kSmallVocab, kRows = 65;
 
 int threads_alive() {
   int n = 0;
@@ -270,7 +256,7 @@ TEST_CASE("ahead: the same trees where the drafter is but half right, and an out
       for (float temperature : {0.0f, 1.0f}) {
         CAPTURE(shape);
         CAPTURE(temperature);
-        const Config config = config_of(2, 32), small = config_of(1, 64);
+        const Config config = small_config(2, 32), small = small_config(1, 64);
         const std::vector<float> weights = loud_weights(config, 4), other = loud_weights(small, 5);
         Target target(config, weights.data(), Dtype::fp32, false, 1, kRows);
         SmallModel gpt(std::make_unique<Target>(small, other.data(), Dtype::fp32, false, 1, kRows));
@@ -297,7 +283,7 @@ TEST_CASE("ahead: the same trees where the drafter is but half right, and an out
 }
 
 TEST_CASE("ahead: a small model that was its target's copy drafts every next tree before it is asked") {
-  const Config config = config_of(2, 128);
+  const Config config = small_config(2, 128);
   const std::vector<float> weights = loud_weights(config, 6);
   for (int threads : {1, 2})
     for (float temperature : {0.0f, 0.7f}) {
@@ -316,7 +302,7 @@ TEST_CASE("ahead: a small model that was its target's copy drafts every next tre
 }
 
 TEST_CASE("ahead: every shape and kind of drafter prints plain decoding's bytes, however the two threads meet") {
-  const Config config = config_of(2, 32), small = config_of(1, 16);
+  const Config config = small_config(2, 32), small = small_config(1, 16);
   const std::vector<float> weights = loud_weights(config, 4), other = loud_weights(small, 5);
   const std::vector<float> wte(weights.begin(), weights.begin() + kVocab * config.n_embd);
   int generations = 0;
@@ -418,7 +404,7 @@ TEST_CASE("ahead: a text may end anywhere, and no thread is left") {
 TEST_CASE("ahead: after supposing and going back, gpt: says what it says without, bit for bit") {
   for (int block : {32, 64})
     for (Dtype cache : {Dtype::fp32, Dtype::bf16}) {
-      const Config config = config_of(2, block);
+      const Config config = small_config(2, block);
       const std::vector<float> weights = loud_weights(config, 3);
       const auto make = [&] {
         return SmallModel(std::make_unique<Target>(config, weights.data(), Dtype::fp32, false, 1, kRows, cache));
@@ -478,7 +464,7 @@ TEST_CASE("ahead: after supposing and going back, gpt: says what it says without
 }
 
 TEST_CASE("ahead: what gpt: says of a supposed text is what it says once that is committed") {
-  const Config config = config_of(2, 64);
+  const Config config = small_config(2, 64);
   const std::vector<float> weights = loud_weights(config, 3);
   SmallModel first(std::make_unique<Target>(config, weights.data(), Dtype::fp32, false, 1, kRows));
   SmallModel second(std::make_unique<Target>(config, weights.data(), Dtype::fp32, false, 1, kRows));

@@ -15,21 +15,7 @@ using namespace nanospec;
 
 namespace {
 
-constexpr int kVocab = 29, kRows = 33;
-
-Config config_of(int layers, int block, int channels = 32) {
-  Config config;
-  config.n_layer = layers, config.block_size = block, config.n_embd = channels, config.vocab_size = kVocab;
-  return config;
-}
-
-// Weights that say something: ten times the usual ones.
-std::vector<float> loud_weights(const Config& config, uint64_t seed) {
-  std::vector<float> weights = initial_weights(config, seed);
-  for (const TensorSpec& spec : tensor_table(config))
-    for (size_t i = 0; i < spec.size && spec.decay; i++) weights[spec.offset + i] *= 10;
-  return weights;
-}
+constexpr int kVocab = kSmallVocab, kRows = 33;
 
 // The first layers of a model, its embeddings and its last norm, as a model of their own.
 std::vector<float> first_weights(const Config& whole, const std::vector<float>& weights, const Config& part) {
@@ -140,7 +126,7 @@ TEST_CASE("gpt: says of every node what the model says of its path, whatever was
   int64_t asked = 0, beyond = 0;
   for (int block : {16, 64})
     for (Dtype cache : {Dtype::fp32, Dtype::bf16}) {
-      const Config config = config_of(2, block);
+      const Config config = small_config(2, block);
       const std::vector<float> weights = loud_weights(config, 3);
       Plain plain(config, weights, cache);
       SmallModel drafter(std::make_unique<Target>(config, weights.data(), Dtype::fp32, false, 1, kRows, cache));
@@ -164,7 +150,7 @@ TEST_CASE("gpt: says of every node what the model says of its path, whatever was
 TEST_CASE("self: says what a model of the first layers says, and leaves the target as it was") {
   for (Dtype cache : {Dtype::fp32, Dtype::bf16})
     for (int layers : {1, 2}) {
-      const Config config = config_of(3, 64), part = config_of(layers, 64);
+      const Config config = small_config(3, 64), part = small_config(layers, 64);
       const std::vector<float> weights = loud_weights(config, 4);
       Plain plain(part, first_weights(config, weights, part), cache), whole(config, weights, cache);
       Target target(config, weights.data(), Dtype::fp32, false, 2, kRows, cache);
@@ -199,7 +185,7 @@ TEST_CASE("self: says what a model of the first layers says, and leaves the targ
 }
 
 TEST_CASE("gpt: the accepted path is not run twice; a chain costs one row a node") {
-  const Config config = config_of(2, 64);
+  const Config config = small_config(2, 64);
   const std::vector<float> weights = loud_weights(config, 3);
   auto own = std::make_unique<Target>(config, weights.data(), Dtype::fp32, false, 1, kRows);
   Target& model = *own;
@@ -230,7 +216,7 @@ TEST_CASE("gpt: the accepted path is not run twice; a chain costs one row a node
 }
 
 TEST_CASE("gpt and self: a drafter that never was prepared says nothing, and runs nothing") {
-  const Config config = config_of(2, 64);
+  const Config config = small_config(2, 64);
   const std::vector<float> weights = loud_weights(config, 3);
   Target target(config, weights.data(), Dtype::fp32, false, 1, kRows);
   FirstLayers self(target, 1);
@@ -253,7 +239,7 @@ TEST_CASE("gpt and self: a drafter that never was prepared says nothing, and run
 }
 
 TEST_CASE("gpt and self: every shape prints the bytes of plain decoding, alone and in unions") {
-  const Config config = config_of(3, 64), small = config_of(1, 32);
+  const Config config = small_config(3, 64), small = small_config(1, 32);
   const std::vector<float> weights = loud_weights(config, 4), small_weights = loud_weights(small, 5);
   int generations = 0, setting = 0;
   for (Dtype cache : {Dtype::fp32, Dtype::bf16})
@@ -299,7 +285,7 @@ TEST_CASE("gpt and self: every shape prints the bytes of plain decoding, alone a
 }
 
 TEST_CASE("gpt: a copy of the target is accepted in full, always") {
-  const Config config = config_of(2, 64);
+  const Config config = small_config(2, 64);
   const std::vector<float> weights = loud_weights(config, 6);
   for (float temperature : {0.0f, 0.7f, 1.5f})
     for (const char* shape : {"chain:5", "tree:3x2"}) {
@@ -318,7 +304,7 @@ TEST_CASE("gpt: a copy of the target is accepted in full, always") {
 }
 
 TEST_CASE("gpt and self: the rules that want a sample of q have one, also where the drafter's window ends") {
-  const Config config = config_of(2, 64), small = config_of(1, 16);
+  const Config config = small_config(2, 64), small = small_config(1, 16);
   const std::vector<float> weights = loud_weights(config, 4), small_weights = loud_weights(small, 5);
   Target target(config, weights.data(), Dtype::fp32, false, 2, 65);
   const auto make = [&](const DrafterName& name) -> std::unique_ptr<Drafter> {
@@ -345,7 +331,7 @@ TEST_CASE("gpt and self: the rules that want a sample of q have one, also where 
 TEST_CASE("gpt and self: by name; what is wrong is said in one line") {
   const std::string dir =
       (std::filesystem::temp_directory_path() / ("nanospec_model_" + std::to_string(getpid()))).string();
-  const Config config = config_of(2, 64);
+  const Config config = small_config(2, 64);
   const std::vector<float> weights = loud_weights(config, 4);
   Target target(config, weights.data(), Dtype::fp32, false, 1, kRows);
   std::string letters = "abcdefghijklmnopqrstuvwxyzABC", others = "abcdefghijklmnopqrstuvwxyzABD";
