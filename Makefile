@@ -134,10 +134,16 @@ train-and-compare: train-small
 # the same, and they compile three times as fast.
 EMULATED := $(patsubst %.cu,$(BUILD)/%.o,$(wildcard tests/cuda_*.cu))
 $(EMULATED): CXXFLAGS += $(if $(filter 1,$(SANITIZE)),-O0,-O1)
+# Tests that compute little are compiled in half the time with less optimization; under the sanitizers the commands too.
+LIGHT := $(patsubst %,$(BUILD)/tests/test_%.o,adapt bench budgets calibration cli commands diagnosis distill draft \
+  emulator experiments page text tree trust)
+$(LIGHT): CXXFLAGS += $(if $(filter 1,$(SANITIZE)),-O0,-O1)
+$(if $(filter 1,$(SANITIZE)),$(COMMANDS): CXXFLAGS += -O0)
 ON_GPU := $(if $(GPU),$(EMULATED:.o=.cuda.o))
 $(ON_GPU): NVCCFLAGS += -Dnanospec=nanospec_cuda
 
-$(BUILD)/tests/run: $(TESTS) $(EMULATED) $(ON_GPU) $(COMMANDS)
+# What several files have instantiated is linked from the first of them: from one that is optimized.
+$(BUILD)/tests/run: $(filter-out $(LIGHT),$(TESTS)) $(EMULATED) $(ON_GPU) $(filter $(LIGHT),$(TESTS)) $(COMMANDS)
 	$(if $(GPU),$(NVCC) -Wno-deprecated-gpu-targets,$(CXX) $(CXXFLAGS)) $^ -o $@ -lmd
 
 tests: $(BUILD)/tests/run
