@@ -449,8 +449,7 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
       stats.slide_prefills++;
       stats.seconds_slide += watch.lap();
     }
-    if (decoding.ahead == Ahead::kAuto && ahead)
-      experience.duel.passed(at_work, work_seconds(stats) - spent, emitted);
+    if (decoding.ahead == Ahead::kAuto && ahead) experience.duel.passed(at_work, work_seconds(stats) - spent, emitted);
   }
   if (ahead && decoding.ahead == Ahead::kAuto) stats.ahead.gain = experience.duel.gain();
   stats.seconds = work_seconds(stats) + stats.seconds_slide;

@@ -1,7 +1,8 @@
 // trust.h: how far a drafter's chances hold, learned from what was accepted, and whether drafting pays at all.
 //
 // In order: the reliability that is counted; the correction of chances; the pace of trying; the duel of two ways.
-// Plain C++ over numbers: it knows no models and no trees, reads no clock, and it cannot change the text under rule `match`.
+// Plain C++ over numbers: it knows no models and no trees, reads no clock, and it cannot change the text under rule
+// `match`.
 #pragma once
 
 #include <algorithm>
