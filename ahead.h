@@ -1,10 +1,10 @@
 // ahead.h: drafting while the target verifies (speculative speculative decoding, Kumar, Dao, May 2026).
 //
-// In order: one pass's draft; what is counted; the worker: what may come of a pass, a tree for each such outcome, and
-// the cache of these trees. A pass comes out as a node of its tree and the target's own token after it, and with the
-// noise known the drafter can often tell both. So a thread of its own drafts the trees of the next pass for the
-// likeliest outcomes while the target is busy with this one: where the guess was right, the next tree is there at once.
-// Under rule `match` any tree gives the same text, so nothing that happens here can change it.
+// In order: one pass's draft; what is counted; when, and under which rule; the worker: what may come of a pass, a tree
+// for each such outcome, and the cache of these trees. A pass comes out as a node of its tree and the target's own
+// token after it, and with the noise known the drafter can often tell both. So a thread of its own drafts the trees of
+// the next pass for the likeliest outcomes while the target is busy with this one: where the guess was right, the next
+// tree is there at once. Under rule `match` any tree gives the same text, so nothing that happens here can change it.
 #pragma once
 
 #include <atomic>

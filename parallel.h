@@ -4,8 +4,8 @@
 // In order: its sizes and tensors; weights; activations; forward; the file; the stream, cached; the drafters. It is
 // trained in train_parallel.h. Its rows are of two kinds:
 //   the stream  row t knows token t + 1, and the features of position t: the target's hidden states after an early, a
-//               middle and a late layer, each scaled to mean square 1 on its own, since a late layer's outliers are
-//               hundreds of times the rest. It says token t + 2. Its input is
+//               middle and a late layer, each scaled to mean square 1 on its own, since a late layer's outliers may
+//               be hundreds of times the rest. It says token t + 2. Its input is
 //                 in_proj [e; feat_proj [f_early; f_middle; f_late]],  e the target's embedding of token t + 1
 //   the slots   slot d = 1 .. K - 1 hangs from a row t of the stream at position t + d, and says token t + 2 + d.
 //               Neither token nor features of its place are known: its input is in_proj [m; s] with a learned mask m

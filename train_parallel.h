@@ -3,7 +3,7 @@
 // In order: a batch; the caterpillar, the layout of its rows; the gradients of a row range; the trainer; batches out of
 // shards; flags; the program. A sequence of n positions, each with K - 1 slots hanging from it, is n K rows. They
 // are a tree whose one long branch is the stream, so the tree attention serves, forward and backward, and no mask is
-// stored. Nor are they there all at once: with S segments (P-EAGLE, section 3.2) the stream runs forward once, then
+// stored. Nor are they there all at once: with S segments (P-EAGLE) the stream runs forward once, then
 // the slots of n / S positions at a time run forward and backward against its cached keys and values, whose gradients
 // add up, and the stream's backward comes last. The gradient is the same; memory falls from n K rows to
 // n + n (K - 1) / S. It runs on the CPU. Nothing of the target's own files is written.
