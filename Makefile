@@ -25,7 +25,8 @@ SANITIZE ?= 0
 # clang would warn of every loop that it could not vectorize, though it may have no reason to.
 WARN := -Wall -Wextra$(if $(findstring clang,$(CXX)), -Wno-pass-failed)
 # Contraction off: a fused multiply-add is written as one, or the bits would depend on the compiler's mood.
-EXACT := -ffp-contract=off -fno-math-errno -march=$(ARCH)
+# Includes are written from the top: "growth/shapes.h".
+EXACT := -I. -ffp-contract=off -fno-math-errno -march=$(ARCH)
 CXXFLAGS := -std=c++17 -O3 $(EXACT) $(WARN) -pthread
 LIBS := -pthread -lmd
 ifeq ($(SANITIZE),1)
@@ -39,11 +40,11 @@ endif
 NVCC := $(if $(filter 1,$(CUDA)),$(shell command -v nvcc))
 NVCCFLAGS := -std=c++17 -O3 --fmad=false -x cu -Wno-deprecated-gpu-targets \
   -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90] -Xptxas -v \
-  $(addprefix -Xcompiler ,$(EXACT) $(WARN) -Wno-unknown-pragmas -pthread)
+  -I. $(addprefix -Xcompiler ,$(filter-out -I.,$(EXACT)) $(WARN) -Wno-unknown-pragmas -pthread)
 GPU := $(if $(NVCC),$(shell nvidia-smi -L 2>/dev/null | head -1))
 
-COMMANDS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard commands/*.cpp))
-TESTS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard tests/*.cpp))
+COMMANDS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard commands/*.cpp study/*.cpp))
+TESTS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard tests/*.cpp tests/*/*.cpp))
 PROGRAMS := $(BUILD)/nanospec $(BUILD)/train_gpt
 PACKAGES := g++ nlohmann-json3-dev libcli11-dev doctest-dev libmd-dev curl
 
@@ -72,7 +73,7 @@ data:
 # Programs
 
 # Objects are made again when the flags change.
-$(shell mkdir -p $(BUILD)/commands $(BUILD)/tests; echo '$(CXX) $(CXXFLAGS) $(NVCCFLAGS)' | cmp -s - $(BUILD)/flags || echo '$(CXX) $(CXXFLAGS) $(NVCCFLAGS)' >$(BUILD)/flags)
+$(shell mkdir -p $(addprefix $(BUILD)/,commands study tests $(wildcard tests/*)); echo '$(CXX) $(CXXFLAGS) $(NVCCFLAGS)' | cmp -s - $(BUILD)/flags || echo '$(CXX) $(CXXFLAGS) $(NVCCFLAGS)' >$(BUILD)/flags)
 
 $(BUILD)/%.o: %.cpp $(BUILD)/flags
 	$(CXX) $(CXXFLAGS) -MMD -c $< -o $@
@@ -83,7 +84,7 @@ $(BUILD)/commands/page.inc: commands/page.html
 	{ printf 'R"page('; cat $<; printf ')page"\n'; } >$@
 $(BUILD)/commands/show.o: $(BUILD)/commands/page.inc
 $(BUILD)/commands/show.o: CXXFLAGS += -I$(BUILD)/commands
-# What ptxas says of each kernel goes into a file of its own, for tests/test_budgets.cpp; the rest is shown.
+# What ptxas says of each kernel goes into a file of its own, for tests/cuda/test_budgets.cpp; the rest is shown.
 $(BUILD)/%.cuda.o: %.cu $(BUILD)/flags
 	$(NVCC) $(NVCCFLAGS) -MMD -c $< -o $@ >$(@:.cuda.o=.ptxas) 2>&1; status=$$?; \
 	grep -vE '^ptxas info|bytes stack frame' $(@:.cuda.o=.ptxas); exit $$status
@@ -129,14 +130,14 @@ train-and-compare: train-small
 # ----------------------------------------------------------------------------------------------------------------
 # Tests
 
-# tests/cuda_*.cu are compiled for the emulator, and where a GPU is for that too, into the same program: under another
+# tests/cuda/cuda_*.cu are compiled for the emulator, and where a GPU is for that too, into the same program: under another
 # namespace, or the linker would take one for the other. For the emulator they are optimized less: what they compute is
 # the same, and they compile three times as fast.
-EMULATED := $(patsubst %.cu,$(BUILD)/%.o,$(wildcard tests/cuda_*.cu))
+EMULATED := $(patsubst %.cu,$(BUILD)/%.o,$(wildcard tests/cuda/cuda_*.cu))
 $(EMULATED): CXXFLAGS += $(if $(filter 1,$(SANITIZE)),-O0,-O1)
 # Tests that compute little are compiled in half the time with less optimization; under the sanitizers the commands too.
-LIGHT := $(patsubst %,$(BUILD)/tests/test_%.o,adapt bench budgets calibration cli commands diagnosis distill draft \
-  emulator experiments page text tree trust)
+LIGHT := $(foreach t,adapt bench budgets calibration cli commands diagnosis distill draft emulator experiments page \
+  text tree trust,$(patsubst %.cpp,$(BUILD)/%.o,$(wildcard tests/*/test_$t.cpp)))
 $(LIGHT): CXXFLAGS += $(if $(filter 1,$(SANITIZE)),-O0,-O1)
 $(if $(filter 1,$(SANITIZE)),$(COMMANDS): CXXFLAGS += -O0)
 ON_GPU := $(if $(GPU),$(EMULATED:.o=.cuda.o))
@@ -200,10 +201,10 @@ train-and-experiment: train-small train-drafters
 # ----------------------------------------------------------------------------------------------------------------
 
 clean:
-	rm -rf build/*.o build/*.d build/*.ptxas build/commands build/tests build/sanitize build/flags build/bench \
+	rm -rf build/*.o build/*.d build/*.ptxas build/commands build/study build/tests build/sanitize build/flags build/bench \
 	  build/experiments build/nanospec build/train_gpt build/nanospec-cuda build/train_gpt-cuda build/dump_logits
 
 format:
-	clang-format -i *.h *.cu *.cuh cuda/*.cuh commands/*.h commands/*.cpp tests/*.cpp tests/*.cu tests/*.h
+	clang-format -i $$(git ls-files '*.h' '*.cu' '*.cuh' '*.cpp')
 
--include $(wildcard $(BUILD)/*.d $(BUILD)/commands/*.d $(BUILD)/tests/*.d)
+-include $(wildcard $(BUILD)/*.d $(BUILD)/*/*.d $(BUILD)/tests/*/*.d)

@@ -39,13 +39,13 @@
 #include <type_traits>
 #include <vector>
 
-#include "ahead.h"
 #include "draft.h"
-#include "grow.h"
+#include "growth/ahead.h"
+#include "growth/grow.h"
+#include "growth/trust.h"
+#include "rules/verify.h"
 #include "sample.h"
 #include "tree.h"
-#include "trust.h"
-#include "verify.h"
 
 namespace nanospec {
 

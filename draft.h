@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint.h"
-#include "ngram.h"
+#include "drafters/ngram.h"
+#include "files/checkpoint.h"
 #include "sample.h"
 #include "tree.h"
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "config.h"
-#include "kernels.cuh"
+#include "machine/launch.h"
 
 namespace nanospec {
 

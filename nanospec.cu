@@ -8,13 +8,13 @@
 
 #include "commands/calibration.h"
 #include "commands/commands.h"
-#include "commands/gpu.h"
-#include "draft_model.h"
-#include "medusa.h"
-#include "parallel.h"
+#include "drafters/draft_model.h"
+#include "drafters/medusa.h"
+#include "drafters/parallel.h"
+#include "study/gpu.h"
 #include "target.h"
 #ifdef WITH_CUDA
-#include "cuda/measure.cuh"
+#include "study/measure.cuh"
 #endif
 
 namespace nanospec {

@@ -16,7 +16,7 @@
 #include <memory>
 #include <vector>
 
-#include "numbers.h"
+#include "machine/numbers.h"
 
 namespace nanospec {
 

@@ -8,12 +8,12 @@
 #include <cmath>
 #include <cstdio>
 
-#include "checkpoint.h"
 #include "commands/cli.h"
 #include "draft.h"
+#include "files/checkpoint.h"
 #include "model.h"
-#include "train_medusa.h"
-#include "train_parallel.h"
+#include "training/train_medusa.h"
+#include "training/train_parallel.h"
 
 namespace nanospec {
 namespace {

@@ -96,4 +96,26 @@ inline void flatten(const Growth& growth, Tree& tree) {
   }
 }
 
+// ---------------------------------------------------------------------------------------------------------------
+// The verdict
+
+// What one pass commits: the rows that stay in the cache (the root, then the accepted nodes: ascending), and the tokens
+// emitted: those of the accepted nodes, then one more, drawn by the rule. As many rows as tokens.
+struct Verdict {
+  std::vector<int> rows, tokens;
+};
+
+// The exact rule: at each node the target picks its token, pick(node); if a child carries it, go there, else stop and
+// emit it. Picks are made on the path alone. The tokens are those of plain decoding, whatever the tree.
+template <class Pick>
+Verdict match(const Tree& tree, Pick pick) {
+  Verdict verdict;
+  for (int node = 0; node >= 0;) {
+    verdict.rows.push_back(node);
+    verdict.tokens.push_back(pick(node));
+    node = tree.child(node, verdict.tokens.back());
+  }
+  return verdict;
+}
+
 }  // namespace nanospec

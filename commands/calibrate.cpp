@@ -7,8 +7,8 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "calibration.h"
-#include "commands.h"
+#include "commands/calibration.h"
+#include "commands/commands.h"
 
 namespace nanospec {
 namespace {

@@ -1,14 +1,14 @@
 // commands/calibration.cpp: see calibration.h.
-#include "calibration.h"
+#include "commands/calibration.h"
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <set>
 
-#include "../checkpoint.h"
-#include "../decode.h"
-#include "samples.h"
+#include "commands/samples.h"
+#include "decode.h"
+#include "files/checkpoint.h"
 
 namespace nanospec {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "../draft.h"
-#include "../grow.h"
+#include "draft.h"
+#include "growth/grow.h"
 
 namespace nanospec {
 

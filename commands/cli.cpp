@@ -1,6 +1,6 @@
 // commands/cli.cpp: see cli.h. The parser is CLI11, which splits the command line; every message is our own, since an
 // error must say what to type next.
-#include "cli.h"
+#include "commands/cli.h"
 
 #include <sched.h>
 #include <sys/ioctl.h>
@@ -20,7 +20,7 @@
 #include <new>
 #include <stdexcept>
 
-#include "../words.h"
+#include "commands/words.h"
 
 namespace nanospec {
 namespace {

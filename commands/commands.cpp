@@ -1,5 +1,5 @@
 // commands/commands.cpp: see commands.h.
-#include "commands.h"
+#include "commands/commands.h"
 
 #include <unistd.h>
 
@@ -11,7 +11,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "calibration.h"
+#include "commands/calibration.h"
 
 namespace nanospec {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "cli.h"
-#include "engine.h"
+#include "commands/cli.h"
+#include "commands/engine.h"
 
 namespace nanospec {
 

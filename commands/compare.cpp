@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "comparison.h"
-#include "samples.h"
-#include "svg.h"
+#include "commands/comparison.h"
+#include "commands/samples.h"
+#include "study/svg.h"
 
 namespace nanospec {
 namespace {

@@ -1,10 +1,10 @@
 // commands/comparison.cpp: see comparison.h.
-#include "comparison.h"
+#include "commands/comparison.h"
 
 #include <algorithm>
 #include <chrono>
 
-#include "samples.h"
+#include "commands/samples.h"
 
 namespace nanospec {
 

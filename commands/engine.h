@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "../decode.h"
-#include "../drafters.h"
+#include "decode.h"
+#include "drafters/drafters.h"
 
 namespace nanospec {
 

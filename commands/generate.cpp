@@ -4,7 +4,7 @@
 // error, what programs read into --stats.
 #include <unistd.h>
 
-#include "commands.h"
+#include "commands/commands.h"
 
 namespace nanospec {
 namespace {

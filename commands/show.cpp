@@ -2,7 +2,7 @@
 // kept, and a race against plain decoding. The page itself is commands/page.html; here it gets its data.
 #include <chrono>
 
-#include "commands.h"
+#include "commands/commands.h"
 
 namespace nanospec {
 namespace {

@@ -15,7 +15,7 @@
 // decoded one token at a time, whatever shares the launch, and whichever block does a chunk.
 #pragma once
 
-#include "attention_tile.cuh"
+#include "cuda/attention_tile.cuh"
 
 namespace nanospec {
 

@@ -6,7 +6,7 @@
 // runs in the order of the portable text, and has its bits. Words and tiles are those of attention.cuh.
 #pragma once
 
-#include "attention.cuh"
+#include "cuda/attention.cuh"
 
 namespace nanospec {
 

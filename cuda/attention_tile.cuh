@@ -10,8 +10,8 @@
 
 #include <climits>
 
-#include "../cpu.h"
-#include "machine.cuh"
+#include "cuda/machine.cuh"
+#include "machine/cpu.h"
 
 // A loop that stays one: unrolled, it would ask for more registers than its speed is worth.
 #ifdef __CUDACC__

@@ -13,7 +13,7 @@
 #include <dlfcn.h>
 #endif
 
-#include "machine.cuh"
+#include "cuda/machine.cuh"
 
 namespace nanospec {
 

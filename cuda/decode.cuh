@@ -9,9 +9,9 @@
 // Shapes: rows of the tree R, vocabulary V, nodes of a drafted tree N (its rows, the root included), layers L.
 #pragma once
 
-#include "../cpu.h"
-#include "../sample.h"
-#include "machine.cuh"
+#include "cuda/machine.cuh"
+#include "machine/cpu.h"
+#include "sample.h"
 
 namespace nanospec {
 

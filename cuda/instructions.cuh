@@ -8,7 +8,7 @@
 #include <vector>
 #endif
 
-#include "machine.cuh"
+#include "cuda/machine.cuh"
 
 namespace nanospec {
 

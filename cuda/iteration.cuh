@@ -12,9 +12,9 @@
 #include <tuple>
 #include <vector>
 
-#include "../kernels.cuh"
-#include "../verify.h"
-#include "decode.cuh"
+#include "cuda/decode.cuh"
+#include "machine/launch.h"
+#include "tree.h"
 
 namespace nanospec {
 

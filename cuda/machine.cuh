@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "../numbers.h"
+#include "machine/numbers.h"
 
 namespace nanospec {
 

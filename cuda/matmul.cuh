@@ -18,8 +18,8 @@
 // 16; what lies beside K in a row of x is never used: it may be NaN.
 #pragma once
 
-#include "../cpu.h"
-#include "instructions.cuh"
+#include "cuda/instructions.cuh"
+#include "machine/cpu.h"
 
 namespace nanospec {
 

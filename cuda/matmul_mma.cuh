@@ -11,7 +11,7 @@
 // Version 2, decode_bf16: slices are warps. Version 3, tiled_bf16: they follow each other in time.
 #pragma once
 
-#include "matmul.cuh"
+#include "cuda/matmul.cuh"
 
 namespace nanospec {
 

@@ -8,8 +8,8 @@
 // cross-entropy. Matrices have rows padded to a multiple of 16 numbers, so four columns are one load of 16 bytes.
 #pragma once
 
-#include "../cpu.h"
-#include "machine.cuh"
+#include "cuda/machine.cuh"
+#include "machine/cpu.h"
 
 namespace nanospec {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "../checkpoint.h"
+#include "files/checkpoint.h"
 
 namespace {
 

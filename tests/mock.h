@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "../decode.h"
-#include "tenth.h"
+#include "decode.h"
+#include "tests/tenth.h"
 
 namespace nanospec {
 

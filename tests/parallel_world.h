@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "../train_parallel.h"
-#include "error_of.h"
-#include "world.h"
+#include "tests/error_of.h"
+#include "tests/world.h"
+#include "training/train_parallel.h"
 
 namespace nanospec {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "../model.h"
+#include "model.h"
 
 namespace nanospec {
 

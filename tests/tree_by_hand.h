@@ -1,7 +1,7 @@
 // tests/tree_by_hand.h: the tree that the README draws.
 #pragma once
 
-#include "../tree.h"
+#include "tree.h"
 
 namespace nanospec {
 

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "../draft.h"
-#include "../model.h"
-#include "command_line.h"
-#include "random.h"
+#include "draft.h"
+#include "model.h"
+#include "tests/command_line.h"
+#include "tests/random.h"
 
 namespace nanospec {
 namespace {

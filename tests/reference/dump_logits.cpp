@@ -1,11 +1,11 @@
-// dump_logits.cpp: writes our logits of a text, for hf_check.py to compare with those of transformers.
+// tests/reference/dump_logits.cpp: writes our logits of a text, for hf_check.py to compare with those of transformers.
 //
 //   make build/dump_logits && build/dump_logits runs/small "First Citizen:" build/logits.bin
 //   build/venv/bin/python tests/reference/hf_check.py runs/small "First Citizen:" build/logits.bin
 #include <cstdio>
 
-#include "../../checkpoint.h"
-#include "../../target.h"
+#include "files/checkpoint.h"
+#include "target.h"
 
 using namespace nanospec;
 

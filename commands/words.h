@@ -1,0 +1,58 @@
+// commands/words.h: words that people type: which known one was meant, and how an unknown one is refused.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace nanospec {
+
+// Fewest edits (insert, drop or change a character, swap two neighbours) that turn one word into the other.
+inline int edit_distance(const std::string& a, const std::string& b) {
+  const int m = int(a.size()), n = int(b.size());
+  std::vector<std::vector<int>> edits(m + 1, std::vector<int>(n + 1));  // [i][j]: of the first i and j characters
+  for (int i = 0; i <= m; i++)
+    for (int j = 0; j <= n; j++) {
+      if (i == 0 || j == 0) {
+        edits[i][j] = i + j;
+        continue;
+      }
+      edits[i][j] = std::min({edits[i - 1][j - 1] + (a[i - 1] != b[j - 1]), edits[i - 1][j] + 1, edits[i][j - 1] + 1});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        edits[i][j] = std::min(edits[i][j], edits[i - 2][j - 2] + 1);
+    }
+  return edits[m][n];
+}
+
+// The nearest of `known` to a word that is not among them, the first of several.
+inline std::string closest_word(const std::string& word, const std::vector<std::string>& known) {
+  const std::string start = word.substr(0, 64);
+  std::string best;
+  int fewest = std::numeric_limits<int>::max();
+  for (const std::string& candidate : known) {
+    const int edits = edit_distance(start, candidate);
+    if (edits < fewest) fewest = edits, best = candidate;
+  }
+  return best;
+}
+
+// Raises invalid_argument: "unknown KIND 'WORD': --FLAG: did you mean NEAREST? known are A, B, C".
+[[noreturn]] inline void refuse_word(const std::string& kind, const std::string& word, const std::string& flag,
+                                     const std::string& nearest, const std::vector<std::string>& known) {
+  std::string shown = word.substr(0, 64), list;
+  for (char& c : shown)
+    if (static_cast<unsigned char>(c) < 32) c = '?';
+  for (const std::string& one : known) list += (list.empty() ? "" : ", ") + one;
+  throw std::invalid_argument("unknown " + kind + " '" + shown + "': " + flag + ": did you mean " + nearest +
+                              "? known are " + list);
+}
+
+// Reads a whole number from 1 to 999,999,999; 0 for anything else.
+inline int parse_count(const std::string& text) {
+  if (text.empty() || text.size() > 9 || text.find_first_not_of("0123456789") != std::string::npos) return 0;
+  return std::stoi(text);
+}
+
+}  // namespace nanospec

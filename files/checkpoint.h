@@ -1,0 +1,664 @@
+// files/checkpoint.h: models in and out of files that Hugging Face's own loaders read as they are.
+//
+// In order: whole files; the safetensors format; config.json; the model's tensors; the folder of a model; a training's
+// state. Every file is written beside its name and renamed, so that a kill leaves the last whole one.
+// Nothing in a file is believed: sizes are checked against the bytes that are there before memory is asked for. Every
+// reader raises runtime_error with one line. It refuses tensors of another shape or name, and any model but GPT-2 as
+// config.h describes it.
+#pragma once
+
+#include <fcntl.h>
+#include <sha256.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <climits>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config.h"
+#include "files/text.h"
+#include "machine/numbers.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Files
+
+// Raises runtime_error for a call of the system that failed: what failed, on which path, why.
+[[noreturn]] inline void refuse_path(const std::string& wrong, const std::string& path, int error) {
+  const char* advice = error == ENOSPC || error == EDQUOT ? "make room" : "check the path and its permissions";
+  refuse(wrong, printable(path, 300) + " (" + std::strerror(error) + ")", advice);
+}
+
+// An open file that is closed when it goes.
+struct OpenFile {
+  int handle;
+  ~OpenFile() {
+    if (handle >= 0) close(handle);
+  }
+};
+
+// The bytes of a file, or of a pipe up to 256 MiB.
+inline std::string read_file(const std::string& path) {
+  constexpr size_t kLongestPipe = size_t(256) << 20;
+  const OpenFile file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  struct stat status;
+  if (file.handle < 0 || fstat(file.handle, &status) != 0) refuse_path("cannot read the file", path, errno);
+  if (S_ISDIR(status.st_mode)) refuse_path("cannot read the file", path, EISDIR);
+  const bool regular = S_ISREG(status.st_mode);
+  std::string bytes;
+  size_t filled = 0;
+  for (;;) {
+    if (filled == bytes.size()) {
+      if (!regular && filled >= kLongestPipe) refuse_path("more than 256 MiB from a pipe", path, EFBIG);
+      const size_t more = regular && filled < size_t(status.st_size) ? size_t(status.st_size) - filled + 1 : 1 << 16;
+      bytes.resize(filled + std::max(more, regular ? 0 : filled));
+    }
+    const ssize_t got = read(file.handle, &bytes[filled], bytes.size() - filled);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) refuse_path("cannot read the file", path, errno);
+    if (got == 0) break;
+    filled += size_t(got);
+  }
+  bytes.resize(filled);
+  return bytes;
+}
+
+using Pieces = std::vector<std::string_view>;  // of a file, in turn: what is large need not be copied together
+
+// Writes all pieces to an open file and onto the disk. Returns errno, 0 when all went well.
+inline int write_all(int handle, const Pieces& pieces) {
+  for (std::string_view bytes : pieces)
+    while (!bytes.empty()) {
+      const ssize_t put = write(handle, bytes.data(), bytes.size());
+      if (put < 0 && errno != EINTR) return errno;
+      if (put > 0) bytes.remove_prefix(size_t(put));
+    }
+  return fsync(handle) == 0 || errno == EINVAL || errno == EROFS ? 0 : errno;  // a pipe has no disk to reach
+}
+
+// Makes `path` hold these bytes: written beside it, brought to the disk, renamed, so that whoever reads sees the old
+// file or the new one, whole. A link stays a link; a pipe or a device is written into. Raises runtime_error.
+inline void write_file(const std::string& path, const Pieces& pieces) {
+  struct stat status;
+  const bool exists = stat(path.c_str(), &status) == 0;
+  const bool beside = !exists || S_ISREG(status.st_mode);
+  std::string target = path;
+  if (exists && beside) {
+    char* resolved = realpath(path.c_str(), nullptr);
+    if (resolved) target = resolved;
+    free(resolved);
+  }
+  const std::string open_path = beside ? target + ".tmp" : target;
+  const OpenFile file{open(open_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
+  if (file.handle < 0) refuse_path("cannot write the file", path, errno);
+  int error = write_all(file.handle, pieces);
+  if (!error && beside && rename(open_path.c_str(), target.c_str()) != 0) error = errno;
+  if (error && beside) unlink(open_path.c_str());
+  if (error) refuse_path("cannot write the file", path, error);
+}
+
+inline void write_file(const std::string& path, const std::string& bytes) { write_file(path, Pieces{bytes}); }
+
+// 64 hexadecimal digits.
+inline std::string sha256(const std::string& bytes) {
+  char digits[SHA256_DIGEST_STRING_LENGTH];
+  return SHA256Data(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), digits);
+}
+
+// Makes sure that a folder is there and can be written to. Raises runtime_error.
+inline void create_folder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) refuse_path("cannot create the folder", path, error.value());
+  if (access(path.c_str(), W_OK | X_OK) != 0) refuse_path("cannot write into the folder", path, errno);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// safetensors: 8 bytes, the length of a JSON header, little-endian; the header; the tensors, end to end.
+
+struct Tensor {
+  std::string name, dtype;     // "F32", "F16", "BF16" or "I32"
+  std::vector<int64_t> shape;  // rows first
+  size_t begin, end;           // its bytes in SafeTensors::bytes
+};
+
+struct SafeTensors {
+  std::map<std::string, std::string> metadata;
+  std::vector<Tensor> tensors;  // in the order of their bytes
+  std::string bytes;            // the whole file
+};
+inline std::map<std::string, const Tensor*> by_name(const SafeTensors& file) {
+  std::map<std::string, const Tensor*> found;
+  for (const Tensor& tensor : file.tensors) found[tensor.name] = &tensor;
+  return found;
+}
+
+inline size_t dtype_size(const std::string& dtype) {
+  return dtype == "F32" || dtype == "I32" ? 4 : dtype == "F16" || dtype == "BF16" ? 2 : 0;
+}
+
+inline std::string shown_shape(const std::vector<int64_t>& shape) {
+  std::string text = "(";
+  for (size_t i = 0; i < shape.size(); i++) text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + ")";
+}
+
+// One tensor of the header: checked by itself, against `data` bytes that begin at `origin`.
+inline Tensor parse_tensor(const std::string& name, const Json& entry, size_t origin, size_t data,
+                           const std::string& where) {
+  constexpr size_t kMostDimensions = 8;
+  const auto bad = [&](const std::string& wrong) {
+    refuse("tensor " + printable(name) + " " + wrong, where, "replace the file");
+  };
+  const Json &dtype = member(entry, "dtype"), &shape = member(entry, "shape"), &span = member(entry, "data_offsets");
+  Tensor tensor;
+  tensor.name = name;
+  if (dtype.is_string()) tensor.dtype = dtype.get<std::string>();
+  const size_t width = dtype_size(tensor.dtype);
+  if (!width) bad("has dtype " + shown(dtype) + ", expected \"F32\", \"F16\", \"BF16\" or \"I32\"");
+
+  if (!shape.is_array() || shape.size() > kMostDimensions) bad("has no list of at most 8 sizes as its shape");
+  size_t count = 1;
+  for (const Json& size : shape) {
+    if (!size.is_number_unsigned()) bad("has a shape with " + shown(size) + ", expected whole numbers");
+    const uint64_t n = size.get<uint64_t>();
+    if (n && count > data / n) bad("has a shape larger than the file");
+    count *= n;
+    if (n > data) bad("has a shape larger than the file");
+    tensor.shape.push_back(int64_t(n));
+  }
+
+  if (!span.is_array() || span.size() != 2 || !span[0].is_number_unsigned() || !span[1].is_number_unsigned())
+    bad("has no data_offsets [begin, end]");
+  const uint64_t begin = span[0].get<uint64_t>(), end = span[1].get<uint64_t>();
+  if (begin > end || end > data)
+    bad("lies at " + std::to_string(begin) + " to " + std::to_string(end) + ", but the file holds " +
+        std::to_string(data) + " bytes of tensors");
+  if ((end - begin) / width != count || (end - begin) % width != 0)
+    bad("of shape " + shown_shape(tensor.shape) + " and dtype " + tensor.dtype + " has " + std::to_string(end - begin) +
+        " bytes");
+  if (begin % width != 0)
+    bad("begins at " + std::to_string(begin) + ", not a multiple of its " + std::to_string(width) + " bytes");
+  tensor.begin = origin + begin, tensor.end = origin + end;
+  return tensor;
+}
+
+// Reads the header and checks all of it: names distinct, shapes and offsets that agree, no gap, no overlap, no byte
+// left over. Raises runtime_error.
+inline SafeTensors parse_safetensors(std::string bytes, const std::string& where) {
+  constexpr uint64_t kLongestHeader = 100000000;  // the format's own limit
+  const std::string advice = "replace the file";
+  if (bytes.size() < 8)
+    refuse("not a safetensors file: only " + std::to_string(bytes.size()) + " bytes", where, advice);
+  uint64_t header_bytes = 0;
+  for (int i = 7; i >= 0; i--) header_bytes = header_bytes << 8 | uint8_t(bytes[size_t(i)]);
+  if (header_bytes > kLongestHeader || header_bytes > bytes.size() - 8)
+    refuse("not a whole safetensors file: a header of " + std::to_string(header_bytes) + " bytes in a file of " +
+               std::to_string(bytes.size()),
+           where, advice);
+  const size_t origin = 8 + size_t(header_bytes), data = bytes.size() - origin;
+  const Json header = parse_json(bytes.substr(8, size_t(header_bytes)), where);
+  if (!header.is_object()) refuse("the header is no JSON object", where, advice);
+
+  SafeTensors file;
+  for (const auto& [name, entry] : header.items()) {
+    if (name != "__metadata__") {
+      file.tensors.push_back(parse_tensor(name, entry, origin, data, where));
+      continue;
+    }
+    for (const auto& [key, value] : entry.items()) {
+      if (!entry.is_object() || !value.is_string()) refuse("__metadata__ is no map of texts", where, advice);
+      file.metadata[key] = value.get<std::string>();
+    }
+  }
+  std::sort(file.tensors.begin(), file.tensors.end(),
+            [](const Tensor& a, const Tensor& b) { return a.begin != b.begin ? a.begin < b.begin : a.end < b.end; });
+  size_t reached = origin;
+  for (const Tensor& tensor : file.tensors) {
+    if (tensor.begin != reached)
+      refuse("tensor " + printable(tensor.name) + " begins at " + std::to_string(tensor.begin - origin) +
+                 ", expected " + std::to_string(reached - origin) + " (a gap or an overlap)",
+             where, advice);
+    reached = tensor.end;
+  }
+  if (reached != bytes.size())
+    refuse("the tensors take " + std::to_string(reached - origin) + " bytes, the file holds " + std::to_string(data),
+           where, advice);
+  file.bytes = std::move(bytes);
+  return file;
+}
+
+inline SafeTensors read_safetensors(const std::string& path) { return parse_safetensors(read_file(path), path); }
+
+// A tensor to be written: of floats, or of whole numbers.
+struct TensorData {
+  std::string name;
+  std::vector<int64_t> shape;
+  const void* data;
+  std::string dtype = "F32";  // or "I32": four bytes each
+};
+
+inline size_t bytes_of(const TensorData& tensor) {
+  size_t count = 1;
+  for (int64_t size : tensor.shape) count *= size_t(size);
+  return count * dtype_size(tensor.dtype);
+}
+
+// What stands before the data of a safetensors file with these tensors, in this order; it ends at a multiple of 8
+// bytes.
+inline std::string safetensors_header(const std::vector<TensorData>& tensors,
+                                      const std::map<std::string, std::string>& metadata) {
+  Json header = Json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  size_t end = 0;
+  for (const TensorData& tensor : tensors) {
+    const size_t begin = end;
+    end += bytes_of(tensor);
+    header[tensor.name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
+  }
+  std::string text = header.dump(), bytes;
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  for (int i = 0; i < 8; i++) bytes += char(uint64_t(text.size()) >> (8 * i) & 0xFF);
+  return bytes + text;
+}
+inline Pieces pieces_of(const std::string& header, const std::vector<TensorData>& tensors) {
+  Pieces pieces = {header};
+  for (const TensorData& tensor : tensors) pieces.push_back({static_cast<const char*>(tensor.data), bytes_of(tensor)});
+  return pieces;
+}
+
+// The whole file in memory.
+inline std::string format_safetensors(const std::vector<TensorData>& tensors,
+                                      const std::map<std::string, std::string>& metadata) {
+  const std::string header = safetensors_header(tensors, metadata);
+  std::string bytes;
+  for (std::string_view piece : pieces_of(header, tensors)) bytes += piece;
+  return bytes;
+}
+// The same onto the disk, and no copy of the tensors. Raises runtime_error.
+inline void write_safetensors(const std::string& path, const std::vector<TensorData>& tensors,
+                              const std::map<std::string, std::string>& metadata) {
+  const std::string header = safetensors_header(tensors, metadata);
+  write_file(path, pieces_of(header, tensors));
+}
+
+// IEEE half precision to float, exactly.
+inline float half_to_float(uint16_t half) {
+  const float sign = half & 0x8000 ? -1.0f : 1.0f;
+  const int exponent = half >> 10 & 31, fraction = half & 1023;
+  if (exponent == 31) return fraction ? NAN : sign * INFINITY;
+  return sign * std::ldexp(float(exponent ? fraction + 1024 : fraction), (exponent ? exponent : 1) - 25);
+}
+
+// Writes a tensor's numbers as floats to out. Raises runtime_error where they are no floats, or one is not finite.
+inline void copy_floats(const SafeTensors& file, const Tensor& tensor, float* out, const std::string& where) {
+  if (tensor.dtype == "I32")
+    refuse("tensor " + printable(tensor.name) + " has dtype I32, expected floats", where, "replace the file");
+  const size_t width = dtype_size(tensor.dtype), count = (tensor.end - tensor.begin) / width;
+  const char* bytes = file.bytes.data() + tensor.begin;
+  bool finite = true;
+  for (size_t i = 0; i < count; i++) {
+    uint16_t half;
+    if (width == 4) memcpy(&out[i], bytes + 4 * i, 4);
+    else memcpy(&half, bytes + 2 * i, 2), out[i] = tensor.dtype == "BF16" ? to_float(bf16{half}) : half_to_float(half);
+    finite = finite && (bits_as<uint32_t>(out[i]) & 0x7F800000u) != 0x7F800000u;
+  }
+  if (!finite)
+    refuse("tensor " + printable(tensor.name) + " holds numbers that are not finite", where,
+           "train again, with a lower learning rate if it diverged");
+}
+
+// What a file of tensors must hold: exactly these names and shapes.
+using Expected = std::map<std::string, std::vector<int64_t>>;
+
+// Raises runtime_error with name, expected and found where a tensor is missing, of another shape, or not expected.
+inline void check_tensors(const SafeTensors& file, const Expected& expected, const std::string& where) {
+  const std::string advice = "use files of one and the same model";
+  const std::map<std::string, const Tensor*> found = by_name(file);
+  for (const auto& [name, shape] : expected) {
+    const auto at = found.find(name);
+    if (at == found.end())
+      refuse("tensor " + name + " is missing, expected with shape " + shown_shape(shape), where, advice);
+    if (at->second->shape != shape)
+      refuse("tensor " + name + " has shape " + shown_shape(at->second->shape) + ", expected " + shown_shape(shape),
+             where, advice);
+  }
+  for (const Tensor& tensor : file.tensors)
+    if (!expected.count(tensor.name))
+      refuse("tensor " + printable(tensor.name) + " of shape " + shown_shape(tensor.shape) +
+                 " does not belong to this model",
+             where, advice);
+}
+
+// The floats of the tensor of that name, which must have that shape. Raises runtime_error.
+inline std::vector<float> read_tensor(const SafeTensors& file, const std::string& name,
+                                      const std::vector<int64_t>& shape, const std::string& where) {
+  for (const Tensor& tensor : file.tensors) {
+    if (tensor.name != name || tensor.shape != shape) continue;
+    std::vector<float> out((tensor.end - tensor.begin) / dtype_size(tensor.dtype));
+    copy_floats(file, tensor, out.data(), where);
+    return out;
+  }
+  check_tensors(file, {{name, shape}}, where);
+  return {};
+}
+
+// The numbers of the tensor of that name, which must be a list of I32. Raises runtime_error.
+inline std::vector<int32_t> read_integers(const SafeTensors& file, const std::string& name, const std::string& where) {
+  for (const Tensor& tensor : file.tensors) {
+    if (tensor.name != name) continue;
+    if (tensor.dtype != "I32" || tensor.shape.size() != 1)
+      refuse("tensor " + name + " has dtype " + tensor.dtype + " and shape " + shown_shape(tensor.shape) +
+                 ", expected a list of I32",
+             where, "replace the file");
+    std::vector<int32_t> out(size_t(tensor.shape[0]));
+    if (!out.empty()) memcpy(out.data(), file.bytes.data() + tensor.begin, tensor.end - tensor.begin);
+    return out;
+  }
+  refuse("tensor " + name + " is missing", where, "replace the file");
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// config.json
+
+// Valid for transformers' GPT2LMHeadModel; "bias" is ours, as in nanoGPT.
+inline std::string format_config(const Config& config) {
+  const Json file = {{"architectures", {"GPT2LMHeadModel"}},
+                     {"model_type", "gpt2"},
+                     {"vocab_size", config.vocab_size},
+                     {"n_positions", config.block_size},
+                     {"n_embd", config.n_embd},
+                     {"n_layer", config.n_layer},
+                     {"n_head", config.n_head},
+                     {"n_inner", nullptr},
+                     {"activation_function", "gelu"},
+                     {"layer_norm_epsilon", 1e-5},
+                     {"resid_pdrop", 0.0},
+                     {"embd_pdrop", 0.0},
+                     {"attn_pdrop", 0.0},
+                     {"initializer_range", 0.02},
+                     {"tie_word_embeddings", true},
+                     {"bos_token_id", nullptr},
+                     {"eos_token_id", nullptr},
+                     {"bias", config.bias}};
+  return file.dump(2) + "\n";
+}
+
+// Raises runtime_error that names the key where a size is missing or impossible, and where the file describes a model
+// that config.h does not. Keys that change nothing here are passed over.
+inline Config parse_config(const std::string& text, const std::string& where) {
+  const std::string advice = "correct the file";
+  const Json file = parse_json(text, where);
+  if (!file.is_object()) refuse("not a JSON object", where, advice);
+  const auto number = [&](const char* key) {
+    const Json& value = member(file, key);
+    if (!value.is_number_integer() || value < 0 || value > INT_MAX)
+      refuse(std::string(key) + " is " + shown(value) + ", expected a whole number above 0", where, advice);
+    return value.get<int>();
+  };
+  const auto fixed = [&](const char* key, const Json& expected, bool required = false) {
+    if (!file.contains(key) && !required) return;
+    if (member(file, key) != expected)
+      refuse(std::string(key) + " is " + shown(member(file, key)) + ", expected " + shown(expected), where,
+             "use a model of that kind");
+  };
+  fixed("model_type", "gpt2", true);
+  fixed("activation_function", "gelu", true);
+  Config config;
+  config.vocab_size = number("vocab_size"), config.block_size = number("n_positions");
+  config.n_embd = number("n_embd"), config.n_layer = number("n_layer"), config.n_head = number("n_head");
+  config.n_kv_head = config.n_head;
+  if (member(file, "n_inner") != Json(4 * int64_t(config.n_embd))) fixed("n_inner", nullptr);
+  fixed("layer_norm_epsilon", 1e-5);
+  fixed("scale_attn_weights", true);
+  fixed("scale_attn_by_inverse_layer_idx", false);
+  fixed("tie_word_embeddings", true);
+  const Json bias = file.value("bias", Json(true));  // Hugging Face's GPT-2 has them and no such key
+  if (!bias.is_boolean()) refuse("bias is " + shown(bias) + ", expected true or false", where, advice);
+  config.bias = bias.get<bool>();
+  const std::string problem = config_problem(config);
+  if (!problem.empty()) refuse(problem, where, advice);
+  return config;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The model's tensors
+
+inline std::vector<int64_t> shape_of(const TensorSpec& spec) { return {spec.shape.begin(), spec.shape.end()}; }
+
+// Hugging Face's GPT-2 always has biases: the tensors of a model as its file holds them.
+inline std::vector<TensorSpec> file_table(Config config) {
+  config.bias = true;
+  return tensor_table(config);
+}
+
+// What model.safetensors holds: the weights, laid out by tensor_table(config), under Hugging Face's names; where the
+// model has no biases, `zeros`, which becomes large enough; no separate head.
+inline std::vector<TensorData> model_tensors(const Config& config, const float* weights, std::vector<float>& zeros) {
+  zeros.assign(size_t(4) * size_t(config.n_embd), 0);  // the longest bias, (4 C)
+  std::map<std::string, const float*> source;
+  for (const TensorSpec& spec : tensor_table(config)) source[spec.name] = weights + spec.offset;
+  std::vector<TensorData> tensors;
+  for (const TensorSpec& spec : file_table(config)) {
+    const auto found = source.find(spec.name);
+    tensors.push_back(
+        {"transformer." + spec.name, shape_of(spec), found == source.end() ? zeros.data() : found->second});
+  }
+  return tensors;
+}
+
+// Raises runtime_error unless the file holds exactly the tensors of this config; a separate head may be there too.
+// Costs no more memory than the file.
+inline void check_model(const SafeTensors& file, const Config& config, const std::string& where) {
+  Expected expected;
+  for (const TensorSpec& spec : file_table(config)) expected["transformer." + spec.name] = shape_of(spec);
+  for (const Tensor& tensor : file.tensors)
+    if (tensor.name == "lm_head.weight") expected[tensor.name] = {config.vocab_size, config.n_embd};
+  check_tensors(file, expected, where);
+}
+
+// Fills the flat array of tensor_table(config). Raises runtime_error as check_model, and where a tensor that this
+// config has no place for says something: a bias other than zero, a head other than the token embedding.
+inline void parse_model(const SafeTensors& file, const Config& config, float* weights, const std::string& where) {
+  check_model(file, config, where);
+  std::map<std::string, float*> target;
+  for (const TensorSpec& spec : tensor_table(config)) target["transformer." + spec.name] = weights + spec.offset;
+  std::vector<float> other;
+  for (const Tensor& tensor : file.tensors) {
+    const auto found = target.find(tensor.name);
+    if (found != target.end()) {
+      copy_floats(file, tensor, found->second, where);
+      continue;
+    }
+    if (tensor.name == "lm_head.weight") continue;
+    other.resize((tensor.end - tensor.begin) / dtype_size(tensor.dtype));
+    copy_floats(file, tensor, other.data(), where);
+    for (float x : other)
+      if (x != 0)
+        refuse("tensor " + tensor.name + " is not zero, but the config has \"bias\": false", where, "set it to true");
+  }
+  for (const Tensor& tensor : file.tensors) {
+    if (tensor.name != "lm_head.weight") continue;
+    other.resize((tensor.end - tensor.begin) / dtype_size(tensor.dtype));
+    copy_floats(file, tensor, other.data(), where);
+    if (!std::equal(other.begin(), other.end(), target["transformer.wte.weight"]))
+      refuse("tensor lm_head.weight differs from transformer.wte.weight, expected one for both", where,
+             "use a tied model");
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The folder of a model
+
+struct Loaded {
+  Config config;
+  std::vector<float> weights;  // laid out by tensor_table(config)
+  Tokenizer tokenizer;
+};
+
+// Reads config.json, tokenizer.json and model.safetensors. Raises runtime_error.
+inline Loaded load_model(const std::string& dir) {
+  const std::string config_path = dir + "/config.json", model_path = dir + "/model.safetensors";
+  Loaded loaded;
+  loaded.config = parse_config(read_file(config_path), config_path);
+  loaded.tokenizer = parse_tokenizer(read_file(dir + "/tokenizer.json"), dir + "/tokenizer.json");
+  if (loaded.tokenizer.vocab_size() != loaded.config.vocab_size)
+    refuse("the tokenizer has " + std::to_string(loaded.tokenizer.vocab_size()) +
+               " symbols, config.json says vocab_size " + std::to_string(loaded.config.vocab_size),
+           dir, "use files of one and the same model");
+  const SafeTensors file = read_safetensors(model_path);
+  check_model(file, loaded.config, model_path);
+  loaded.weights.resize(size_t(parameter_count(loaded.config)));
+  parse_model(file, loaded.config, loaded.weights.data(), model_path);
+  return loaded;
+}
+
+// Tells `transformers` that tokenizer.json is all there is to know.
+inline std::string format_tokenizer_config(const Config& config) {
+  const Json file = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                     {"clean_up_tokenization_spaces", false},
+                     {"model_max_length", config.block_size}};
+  return file.dump(2) + "\n";
+}
+
+// Writes the folder of a model, creating it; the weights last. Between two checkpoints of a run only the weights
+// differ, and they are renamed in one step. Over a model of another config or vocabulary, the old weights go first, so
+// that no kill leaves a folder that mixes two models. Raises runtime_error.
+inline void save_model(const std::string& dir, const Config& config, const Tokenizer& tokenizer, const float* weights) {
+  create_folder(dir);
+  const std::string model_path = dir + "/model.safetensors";
+  const std::vector<std::pair<std::string, std::string>> files = {
+      {dir + "/config.json", format_config(config)},
+      {dir + "/tokenizer.json", format_tokenizer(tokenizer)},
+      {dir + "/tokenizer_config.json", format_tokenizer_config(config)}};
+  for (const auto& [path, text] : files) {
+    if (access(path.c_str(), F_OK) == 0 && read_file(path) == text) continue;
+    if (unlink(model_path.c_str()) != 0 && errno != ENOENT) refuse_path("cannot replace the file", model_path, errno);
+    write_file(path, text);
+  }
+  std::vector<float> zeros;
+  write_safetensors(model_path, model_tensors(config, weights, zeros), {{"format", "pt"}});
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// A training's state: alone enough to go on, so that a kill between two renames cannot mix two states.
+
+struct TrainingState {
+  int64_t iteration = 0;                        // updates done
+  std::vector<float> weights, m, v;             // each laid out by one table of tensors; m, v: AdamW's moments
+  std::map<std::string, std::string> settings;  // what else a resumed run must share: seed, data, ...
+};
+
+// The three arrays, wherever they lie.
+struct OptimizerArrays {
+  const float *weights, *m, *v;
+};
+inline OptimizerArrays arrays_of(const TrainingState& state) {
+  return {state.weights.data(), state.m.data(), state.v.data()};
+}
+inline std::vector<TensorData> optimizer_tensors(const std::vector<TensorSpec>& table, const OptimizerArrays& arrays) {
+  std::vector<TensorData> tensors;
+  const std::vector<std::pair<std::string, const float*>> parts = {
+      {"weights.", arrays.weights}, {"m.", arrays.m}, {"v.", arrays.v}};
+  for (const auto& [prefix, data] : parts)
+    for (const TensorSpec& spec : table) tensors.push_back({prefix + spec.name, shape_of(spec), data + spec.offset});
+  return tensors;
+}
+inline std::map<std::string, std::string> training_metadata(int64_t iteration,
+                                                            const std::map<std::string, std::string>& settings) {
+  return {{"iteration", std::to_string(iteration)}, {"settings", Json(settings).dump()}};
+}
+
+// The state but for its arrays. Raises runtime_error.
+inline TrainingState parse_training_metadata(const SafeTensors& file, const std::string& where) {
+  const std::string advice = "start a new run, without --resume";
+  const auto entry = [&](const std::string& key) {
+    const auto found = file.metadata.find(key);
+    if (found == file.metadata.end()) refuse("the metadata lack \"" + key + "\"", where, advice);
+    return found->second;
+  };
+  TrainingState state;
+  const std::string iteration = entry("iteration");
+  const auto parsed = std::from_chars(iteration.data(), iteration.data() + iteration.size(), state.iteration);
+  if (parsed.ec != std::errc() || parsed.ptr != iteration.data() + iteration.size() || state.iteration < 0)
+    refuse("the metadata's iteration is \"" + printable(iteration) + "\", expected a whole number", where, advice);
+  const Json settings = parse_json(entry("settings"), where + ", metadata \"settings\"");
+  if (!settings.is_object()) refuse("the metadata's settings are no JSON object", where, advice);
+  for (const auto& [key, value] : settings.items()) {
+    if (!value.is_string()) refuse("the metadata's setting " + printable(key) + " is no text", where, advice);
+    state.settings[key] = value.get<std::string>();
+  }
+  return state;
+}
+// All of it. Raises runtime_error unless the tensors are those of the table.
+inline TrainingState parse_training(const SafeTensors& file, const std::vector<TensorSpec>& table,
+                                    const std::string& where) {
+  TrainingState state = parse_training_metadata(file, where);
+  const std::vector<std::pair<std::string, std::vector<float>*>> parts = {
+      {"weights.", &state.weights}, {"m.", &state.m}, {"v.", &state.v}};
+  Expected expected;
+  for (const auto& [prefix, array] : parts)
+    for (const TensorSpec& spec : table) expected[prefix + spec.name] = shape_of(spec);
+  check_tensors(file, expected, where);
+  std::map<std::string, float*> target;
+  for (const auto& [prefix, array] : parts) {
+    array->resize(table.back().offset + table.back().size);
+    for (const TensorSpec& spec : table) target[prefix + spec.name] = array->data() + spec.offset;
+  }
+  for (const Tensor& tensor : file.tensors) copy_floats(file, tensor, target[tensor.name], where);
+  return state;
+}
+
+// Raises runtime_error where the run that goes on is not of the settings of the one that stopped.
+inline void check_resumable(const std::map<std::string, std::string>& before,
+                            const std::map<std::string, std::string>& now, const std::string& where) {
+  for (const auto& [name, value] : now) {
+    const auto was = before.find(name);
+    if (was == before.end() || was->second != value)
+      refuse("the run to resume had " + name + " " + (was == before.end() ? "(none)" : printable(was->second)) +
+                 ", this one has " + value,
+             where, "give the same, or another --out");
+  }
+}
+
+// Of a model: DIR/optimizer.safetensors, which holds the config too.
+struct OptimizerState : TrainingState {
+  Config config;
+};
+inline std::map<std::string, std::string> optimizer_metadata(const Config& config, int64_t iteration,
+                                                             const std::map<std::string, std::string>& settings) {
+  auto metadata = training_metadata(iteration, settings);
+  metadata["config"] = format_config(config);
+  return metadata;
+}
+inline OptimizerState parse_optimizer(const SafeTensors& file, const std::string& where) {
+  const auto config = file.metadata.find("config");
+  if (config == file.metadata.end()) refuse("the metadata lack \"config\"", where, "start a new run, without --resume");
+  OptimizerState state;
+  state.config = parse_config(config->second, where + ", metadata \"config\"");
+  static_cast<TrainingState&>(state) = parse_training(file, tensor_table(state.config), where);
+  return state;
+}
+
+// The folder must be there. Both raise runtime_error.
+inline void save_optimizer(const std::string& dir, const Config& config, int64_t iteration,
+                           const std::map<std::string, std::string>& settings, const OptimizerArrays& arrays) {
+  write_safetensors(dir + "/optimizer.safetensors", optimizer_tensors(tensor_table(config), arrays),
+                    optimizer_metadata(config, iteration, settings));
+}
+inline OptimizerState load_optimizer(const std::string& dir) {
+  const std::string path = dir + "/optimizer.safetensors";
+  return parse_optimizer(read_safetensors(path), path);
+}
+
+}  // namespace nanospec

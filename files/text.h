@@ -1,0 +1,288 @@
+// files/text.h: from text to tokens and back.
+//
+// In order: how errors are worded; UTF-8; JSON with the guards that a hostile file calls for; the tokenizer and its
+// file, valid for Hugging Face's `tokenizers`; the split of the tokens; files of prompts.
+// A token here is one Unicode code point, as in nanoGPT's character-level data. A tokenizer of another kind brings its
+// own encode; ids, their bytes and the file's "model" type are already what such a one needs.
+// It never repairs: text that is not UTF-8, or holds a character outside the vocabulary, is refused with its place.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace nanospec {
+
+using Json = nlohmann::json;
+
+// ---------------------------------------------------------------------------------------------------------------
+// UTF-8
+
+// How many bytes the code point at text[at] takes: 1 to 4, or 0 where none is encoded there (RFC 3629: no overlong
+// forms, no surrogates, nothing above U+10FFFF).
+inline int code_point_bytes(const std::string& text, size_t at) {
+  const auto byte = [&](size_t i) { return i < text.size() ? uint8_t(text[i]) : uint8_t(0); };
+  const uint8_t first = byte(at), second = byte(at + 1);
+  if (first < 0x80) return at < text.size() ? 1 : 0;
+  const int bytes = first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : first < 0xF5 ? 4 : 0;
+  for (int i = 1; i < bytes; i++)
+    if ((byte(at + size_t(i)) & 0xC0) != 0x80) return 0;
+  if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second > 0x9F)) return 0;
+  if ((first == 0xF0 && second < 0x90) || (first == 0xF4 && second > 0x8F)) return 0;
+  return bytes;
+}
+
+// The code point of `bytes` bytes at text[at]. The bytes must be valid.
+inline uint32_t code_point(const std::string& text, size_t at, int bytes) {
+  if (bytes == 1) return uint8_t(text[at]);
+  uint32_t value = uint8_t(text[at]) & (0xFFu >> (bytes + 1));
+  for (int i = 1; i < bytes; i++) value = value << 6 | (uint8_t(text[at + size_t(i)]) & 0x3Fu);
+  return value;
+}
+
+// Text as it may stand in a one-line message: control characters and bytes that are not UTF-8 are written as escapes,
+// and what is longer than `limit` characters is cut.
+inline std::string printable(const std::string& text, size_t limit = 60) {
+  std::string out;
+  char escape[16];
+  for (size_t at = 0, n = 0; at < text.size(); n++) {
+    if (n == limit) return out + "...";
+    const int bytes = code_point_bytes(text, at);
+    const uint32_t c = bytes ? code_point(text, at, bytes) : uint8_t(text[at]);
+    const bool hidden =
+        c < 0x20 || (c >= 0x7F && c < 0xA0) || (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
+    if (c == '\n') out += "\\n";
+    else if (c == '\t') out += "\\t";
+    else if (!bytes || hidden) out += (snprintf(escape, sizeof escape, c < 0x100 ? "\\x%02X" : "\\u%04X", c), escape);
+    else out.append(text, at, size_t(bytes));
+    at += bytes ? size_t(bytes) : 1;
+  }
+  return out;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Errors
+
+// Raises runtime_error with the one line "what is wrong: where: what to do".
+[[noreturn]] inline void refuse(const std::string& wrong, const std::string& where, const std::string& advice) {
+  throw std::runtime_error(wrong + ": " + where + ": " + advice);
+}
+
+// "(line 2, column 7)" of text[at], counted in characters from 1; a byte that is not UTF-8 counts as one.
+inline std::string line_and_column(const std::string& text, size_t at) {
+  size_t line = 1, column = 1;
+  for (size_t i = 0; i < at && i < text.size();) {
+    column++;
+    if (text[i] == '\n') line++, column = 1;
+    i += size_t(std::max(1, code_point_bytes(text, i)));
+  }
+  return "(line " + std::to_string(line) + ", column " + std::to_string(column) + ")";
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// JSON
+
+// Parses JSON from a file that nobody vouches for. Raises runtime_error where it is not JSON, names a key twice in one
+// object, or nests deeper than any file of ours.
+inline Json parse_json(const std::string& text, const std::string& where) {
+  constexpr int kDeepest = 32;
+  std::vector<std::set<std::string>> keys(kDeepest + 2);  // of the objects that are open, by depth
+  const auto guard = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    const bool opens = event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
+    if (depth > kDeepest) refuse("JSON nested too deeply", where, "replace the file");
+    if (opens) keys[size_t(depth) + 1].clear();
+    if (event == Json::parse_event_t::key && !keys[size_t(depth)].insert(parsed.get_ref<std::string&>()).second)
+      refuse("\"" + printable(parsed.get_ref<std::string&>()) + "\" named twice", where, "replace the file");
+    return true;
+  };
+  try {
+    return Json::parse(text, guard);
+  } catch (const Json::parse_error& error) {
+    const size_t at = error.byte ? error.byte - 1 : 0;
+    const bool lines = text.find('\n') != std::string::npos;
+    refuse("not valid JSON " + (lines ? line_and_column(text, at) : "(byte " + std::to_string(at + 1) + ")"), where,
+           "replace the file");
+  } catch (const Json::exception&) {  // a number that no double holds
+    refuse("JSON with a number out of range", where, "replace the file");
+  }
+}
+
+// A JSON value as it may stand in a message.
+inline std::string shown(const Json& value) {
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return "a list";
+  return printable(value.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+// The member of that name, or null where there is none.
+inline const Json& member(const Json& object, const std::string& name) {
+  static const Json none;
+  if (!object.is_object()) return none;
+  const auto found = object.find(name);
+  return found == object.end() ? none : *found;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Tokenizer
+
+struct Tokenizer {
+  std::vector<std::string> symbols;  // (V) id -> its bytes: for characters, one code point in UTF-8
+
+  int vocab_size() const { return int(symbols.size()); }
+
+  // The ids of a text. Raises runtime_error, with the place in `what`, at a character outside the vocabulary and at a
+  // byte that is not UTF-8.
+  std::vector<int> encode(const std::string& text, const std::string& what = "the prompt") const;
+
+  // The bytes of one id, which must lie in [0, V).
+  const std::string& decode(int id) const { return symbols[size_t(id)]; }
+  std::string decode(const std::vector<int>& ids) const {
+    std::string text;
+    for (int id : ids) text += decode(id);
+    return text;
+  }
+};
+
+// Calls visit(code point, where it starts, its bytes) for each code point of a text. Raises runtime_error at a byte
+// that is not UTF-8.
+template <class F>
+void for_each_code_point(const std::string& text, const std::string& what, F visit) {
+  for (size_t at = 0; at < text.size();) {
+    const int bytes = code_point_bytes(text, at);
+    if (!bytes)
+      refuse("byte '" + printable(text.substr(at, 1)) + "' is not UTF-8",
+             "byte " + std::to_string(at + 1) + " of " + what + " " + line_and_column(text, at),
+             "give the text in UTF-8");
+    visit(code_point(text, at, bytes), at, bytes);
+    at += size_t(bytes);
+  }
+}
+
+inline std::vector<int> Tokenizer::encode(const std::string& text, const std::string& what) const {
+  std::unordered_map<uint32_t, int> id_of;
+  for (size_t id = 0; id < symbols.size(); id++)
+    id_of[code_point(symbols[id], 0, code_point_bytes(symbols[id], 0))] = int(id);
+  std::vector<int> ids;
+  ids.reserve(text.size());
+  for_each_code_point(text, what, [&](uint32_t c, size_t at, int bytes) {
+    const auto found = id_of.find(c);
+    if (found == id_of.end()) {
+      char number[16];
+      snprintf(number, sizeof number, "U+%04X", c);
+      refuse("character '" + printable(text.substr(at, size_t(bytes))) + "' (" + number + ") is not in the vocabulary",
+             "character " + std::to_string(ids.size() + 1) + " of " + what + " " + line_and_column(text, at),
+             "use only characters of the training text");
+    }
+    ids.push_back(found->second);
+  });
+  return ids;
+}
+
+// The distinct code points of a text in ascending order, as nanoGPT's. `what` names the text in errors: runtime_error
+// where it is empty or not UTF-8.
+inline Tokenizer character_tokenizer(const std::string& text, const std::string& what = "the training text") {
+  if (text.empty()) refuse("there is no text", what, "give a file with text in it");
+  std::unordered_map<uint32_t, std::string> seen;
+  for_each_code_point(text, what, [&](uint32_t c, size_t at, int bytes) {
+    if (!seen.count(c)) seen[c] = text.substr(at, size_t(bytes));
+  });
+  Tokenizer tokenizer;
+  for (const auto& [c, symbol] : seen) tokenizer.symbols.push_back(symbol);
+  std::sort(tokenizer.symbols.begin(), tokenizer.symbols.end());  // UTF-8 sorts as its code points do
+  return tokenizer;
+}
+
+// How Hugging Face's `tokenizers` is told to cut a text into its characters, and to put them together again.
+inline Json character_split() {
+  return {{"type", "Split"}, {"pattern", {{"Regex", "[\\s\\S]"}}}, {"behavior", "Isolated"}, {"invert", false}};
+}
+inline Json fused_decoder() { return {{"type", "Fuse"}}; }
+
+// tokenizer.json. Its unknown token is not in the vocabulary, so that `tokenizers` too refuses unknown characters.
+inline std::string format_tokenizer(const Tokenizer& tokenizer) {
+  Json vocabulary = Json::object();
+  for (size_t id = 0; id < tokenizer.symbols.size(); id++) vocabulary[tokenizer.symbols[id]] = id;
+  const Json file = {{"version", "1.0"},
+                     {"truncation", nullptr},
+                     {"padding", nullptr},
+                     {"added_tokens", Json::array()},
+                     {"normalizer", nullptr},
+                     {"pre_tokenizer", character_split()},
+                     {"post_processor", nullptr},
+                     {"decoder", fused_decoder()},
+                     {"model", {{"type", "WordLevel"}, {"vocab", vocabulary}, {"unk_token", "[UNK]"}}}};
+  return file.dump(2) + "\n";
+}
+
+// Reads tokenizer.json. Raises runtime_error unless it is a tokenizer of single characters with ids 0 .. V-1.
+inline Tokenizer parse_tokenizer(const std::string& text, const std::string& where) {
+  const std::string advice = "take the tokenizer.json that train_gpt wrote";
+  const Json file = parse_json(text, where);
+  const auto expect = [&](const char* name, const Json& found, const Json& expected) {
+    if (found != expected) refuse(std::string(name) + " is not that of a character tokenizer", where, advice);
+  };
+  expect("normalizer", member(file, "normalizer"), nullptr);
+  expect("pre_tokenizer", member(file, "pre_tokenizer"), character_split());
+  expect("post_processor", member(file, "post_processor"), nullptr);
+  expect("decoder", member(file, "decoder"), fused_decoder());
+  if (!member(file, "added_tokens").empty()) refuse("added_tokens must be empty", where, advice);
+  const Json& model = member(file, "model");
+  expect("the model's type", member(model, "type"), "WordLevel");
+  const Json& vocabulary = member(model, "vocab");
+  if (!vocabulary.is_object() || vocabulary.empty()) refuse("no vocabulary (model.vocab)", where, advice);
+
+  Tokenizer tokenizer;
+  tokenizer.symbols.resize(vocabulary.size());
+  for (const auto& [symbol, id] : vocabulary.items()) {
+    if (symbol.empty() || code_point_bytes(symbol, 0) != int(symbol.size()))
+      refuse("the symbol \"" + printable(symbol) + "\" is not one character", where, advice);
+    if (!id.is_number_unsigned() || id.get<uint64_t>() >= vocabulary.size() ||
+        !tokenizer.symbols[id.get<size_t>()].empty())
+      refuse("the id of \"" + printable(symbol) + "\" is " + shown(id) + ", expected each of 0 to " +
+                 std::to_string(vocabulary.size() - 1) + " once",
+             where, advice);
+    tokenizer.symbols[id.get<size_t>()] = symbol;
+  }
+  return tokenizer;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Training text and prompts
+
+// The first nine tenths of the tokens are for training, the rest for validation, cut where nanoGPT cuts.
+struct Split {
+  std::vector<int> train, validation;
+};
+inline Split split(const std::vector<int>& tokens) {
+  const auto cut = tokens.begin() + int64_t(double(tokens.size()) * 0.9);
+  return {{tokens.begin(), cut}, {cut, tokens.end()}};
+}
+
+// The prompts of a .jsonl file: one {"prompt": "..."} a line; other members and empty lines are passed over. Raises
+// runtime_error that names the line, also where a prompt is empty, and where there is none at all.
+inline std::vector<std::string> read_prompts_jsonl(const std::string& text, const std::string& where) {
+  const std::string advice = "write one {\"prompt\": \"...\"} a line";
+  std::vector<std::string> prompts;
+  for (size_t start = 0, line = 1; start < text.size(); line++) {
+    const size_t end = std::min(text.find('\n', start), text.size());
+    const std::string here = text.substr(start, end - start);
+    const std::string place = where + ", line " + std::to_string(line);
+    start = end + 1;
+    if (here.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const Json parsed = parse_json(here, place);
+    const Json& prompt = member(parsed, "prompt");
+    if (!prompt.is_string()) refuse("no \"prompt\" with a text", place, advice);
+    if (prompt.get_ref<const std::string&>().empty()) refuse("an empty prompt", place, advice);
+    prompts.push_back(prompt.get<std::string>());
+  }
+  if (prompts.empty()) refuse("there are no prompts", where, advice);
+  return prompts;
+}
+
+}  // namespace nanospec

@@ -1,0 +1,360 @@
+// machine/launch.h: which machine runs an operation, and how: memory, launches, and what is tuned in place of the
+// portable text.
+//
+// operations.h says what is computed. `launch` runs that text over all rows: on a CPU each thread of the team takes a
+// share, with a group of one; on a GPU a row is a warp's. Some operations have a twin for the CPU (cpu.h, the same
+// bits) or a kernel of their own for the GPU (cuda/); the functions below choose. It knows nothing of models, trees or
+// files.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "kernels.cuh"
+#ifdef WITH_CUDA
+#include "cuda/attention_backward.cuh"
+#include "cuda/blas.cuh"
+#include "cuda/machine.cuh"
+#include "cuda/matmul_mma.cuh"
+#include "cuda/train.cuh"
+#endif
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// The GPU as the rest of this file sees it. Where cuda_available() is false no team and no array is a GPU's, and the
+// empty functions of a program without CUDA, behind #else, are never called.
+
+#ifdef WITH_CUDA
+constexpr const char* kCudaAdvice = "see what nvidia-smi says";
+inline size_t most_device_bytes() { return device_bytes.most; }  // the most that this program has held
+
+// Zeroed. Throws std::runtime_error.
+inline void* allocate_on_gpu(size_t bytes) {
+  void* data = nullptr;
+  const cudaError_t error = cudaMalloc(&data, bytes);
+  if (error == cudaErrorMemoryAllocation) throw out_of_gpu_memory(bytes);
+  CUDA_CHECK(error);
+  device_bytes.add(bytes);
+  CUDA_CHECK(cudaMemset(data, 0, bytes));
+  return data;
+}
+inline void free_on_gpu(void* data, size_t bytes) {
+  if (data) device_bytes.now -= bytes;
+  cudaFree(data);
+}
+inline void copy_to_gpu(void* to, const void* from, size_t bytes) {
+  CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+}
+inline void copy_from_gpu(void* to, const void* from, size_t bytes) {
+  CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
+}
+inline void zero_on_gpu(void* data, size_t bytes) { CUDA_CHECK(cudaMemsetAsync(data, 0, bytes, stream())); }
+
+// A warp a row. The largest of the operations, the gradients of the portable attention, sets the budget.
+// Budget: 80 registers, 0 bytes shared.
+template <class Op>
+__global__ void row_kernel(Op op, int rows) {
+  const int row = (blockIdx.x * blockDim.x + threadIdx.x) / kLanes;
+  if (row < rows) op(Warp{}, row);
+}
+template <class Op>
+void launch_on_gpu(int rows, const Op& op) {
+  constexpr int warps = 4;
+  start(row_kernel<Op>, (rows + warps - 1) / warps, warps * kLanes, op, rows);
+}
+#else
+constexpr const char* kCudaAdvice = "run its -cuda twin, which make builds where it finds nvcc";
+inline std::string cuda_problem() { return "this program was built without CUDA"; }
+inline bool cuda_available() { return false; }
+inline size_t most_device_bytes() { return 0; }
+inline void* allocate_on_gpu(size_t) { return nullptr; }
+inline void free_on_gpu(void*, size_t) {}
+inline void copy_to_gpu(void*, const void*, size_t) {}
+inline void copy_from_gpu(void*, const void*, size_t) {}
+inline void zero_on_gpu(void*, size_t) {}
+template <class Op>
+void launch_on_gpu(int, const Op&) {}
+inline size_t attention_scratch(int, int, int, int) { return 0; }
+#endif
+
+// Whether "auto", "cpu" or "cuda" comes to the GPU. Throws std::runtime_error where it is asked for and cannot be had.
+inline bool choose_cuda(const std::string& device) {
+  if (device == "cuda" && !cuda_available())
+    throw std::runtime_error(cuda_problem() + ": --device cuda: use --device cpu, or " + kCudaAdvice);
+  return device != "cpu" && cuda_available();
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Memory
+
+// Owns n zeroed numbers in the memory of the CPU or the GPU. Throws std::bad_alloc (CPU), std::runtime_error (GPU).
+template <class T>
+class Array {
+ public:
+  Array() = default;
+  explicit Array(size_t n, bool cuda = false) : n_(n), cuda_(cuda) {
+    if (n > SIZE_MAX / sizeof(T)) throw std::bad_alloc();
+    data_ = static_cast<T*>(cuda ? allocate_on_gpu(bytes()) : allocate_zeroed(bytes()));
+  }
+  Array(Array&& other) noexcept { *this = std::move(other); }
+  Array& operator=(Array&& other) noexcept {
+    std::swap(data_, other.data_), std::swap(n_, other.n_), std::swap(cuda_, other.cuda_);
+    return *this;
+  }
+  ~Array() {
+    if (cuda_) free_on_gpu(data_, bytes());
+    else std::free(data_);
+  }
+  T* data() const { return data_; }
+  size_t size() const { return n_; }
+
+  void upload(const T* from, size_t n, size_t at = 0) {
+    if (n == 0) return;
+    if (cuda_) copy_to_gpu(data_ + at, from, n * sizeof(T));
+    else memcpy(data_ + at, from, n * sizeof(T));
+  }
+  void download(T* to, size_t n, size_t at = 0) const {
+    if (n == 0) return;
+    if (cuda_) copy_from_gpu(to, data_ + at, n * sizeof(T));
+    else memcpy(to, data_ + at, n * sizeof(T));
+  }
+
+ private:
+  size_t bytes() const { return larger(n_, size_t(1)) * sizeof(T); }
+  T* data_ = nullptr;
+  size_t n_ = 0;
+  bool cuda_ = false;
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Launch
+
+// op(group, row) for each row; when it returns to a thread, every row is done.
+// On a GPU a warp a row is good for rows of up to some thousand numbers, where there are thousands of them: norms,
+// embedding, the optimizer's pieces. Neighbouring lanes read neighbouring numbers, and what a row is read for again is
+// in L1. What is shaped otherwise has a kernel in cuda/.
+template <class Op>
+void launch(const Team& team, int rows, const Op& op) {
+  if (rows <= 0) return;
+  if (team.cuda) return launch_on_gpu(rows, op);
+  const Range mine = team.share(rows);
+  for (int row = mine.begin; row < mine.end; row++) op(Solo{}, row);
+  team.wait();
+}
+
+// A column operation over whole rows.
+template <class Op>
+void launch_columns(const Team& team, int rows, int columns, const Op& op) {
+  if (!team.cuda) {
+    launch(team, rows, WholeRow<Op>{op, columns});
+    return;
+  }
+  if (idle(op)) return;
+  const Strips<Op> strips{op, columns};
+  launch(team, rows * strips.each(), strips);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The GPU's own kernels, operation by operation: raw(...) starts what cuda/ has for one and returns true, or false
+// where the portable text is to run. Only float has kernels of its own.
+
+template <class... Any>
+bool raw(const Any&...) {
+  return false;
+}
+#ifdef WITH_CUDA
+template <class W, class After>
+bool raw(const Team& team, int rows, const Matmul<float, W>& s, const After& after) {
+  if constexpr (std::is_same<W, float>::value) {
+    if (s.w.stored) {  // training: by cuBLAS
+      gemm(rows, s.w.n, s.w.k, {s.x, size_t(s.x_row), 1}, {s.w.stored, s.w.k_stride, s.w.n_stride}, s.out, s.out_row,
+           false);
+      launch_columns(team, rows, s.w.n, after);
+      return true;
+    }
+  }
+  if (s.w.cuda) matmul_cuda(rows, s.x, s.x_row, s.w, s.out, s.out_row, after);
+  return s.w.cuda;
+}
+inline bool raw(const MatmulGradient<float>& s) {
+  gemm(s.inputs, s.outputs, s.rows, {s.x, 1, size_t(s.x_row)}, {s.dy, size_t(s.dy_row), 1}, s.dw, s.outputs, true);
+  return true;
+}
+template <class S>
+bool raw(const Attention<float, S>& s, float* scratch) {
+  attention_cuda(s, scratch);
+  return true;
+}
+inline bool raw(const AttentionBackward<float>& b, float* delta) {
+  attention_backward_cuda(b, delta);
+  return true;
+}
+inline bool raw(const LayerNormWeights<float>& s) {
+  sum_columns(NormTerm{s.dy, s.x, s.mean, s.rstd, s.y_row, s.x_row}, s.rows, s.channels, s.dweight, s.dbias);
+  return true;
+}
+inline bool raw(const ColumnSum<float>& s) {
+  sum_columns(GradientTerm{s.dy, s.y_row}, s.rows, s.columns, s.dbias);
+  return true;
+}
+inline bool raw(const EmbedBackward<float>& s, int* order) {
+  embed_gradient(LookedUp{s.token, s.forest}, s.rows, s.dx, s.x_row, s.channels, s.dwte, s.dwpe, s.dropout, order);
+  return true;
+}
+inline bool raw(int rows, const CrossEntropy<float>& s) {
+  if (s.vocab_size < kLongRow) return false;
+  start(s.gradient ? cross_entropy<true> : cross_entropy<false>, rows, kLossThreads, s.logits, s.row_stride,
+        s.vocab_size, s.target, s.loss, s.scale);
+  return true;
+}
+template <template <class> class Op>
+bool raw_sum(const Op<float>& op) {
+  start(long_sum<Op<float>>, 1, kSumThreads, op);
+  return true;
+}
+#endif
+template <class Op>
+bool raw_sum(const Op&) {
+  return false;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Matmul
+
+// Runs the matmul, then `after` on each row's columns; ends without waiting for the team where `after` needs only its
+// own columns: call team.wait() before another thread's are read.
+template <class T, class W, class After = Nothing>
+void matmul(const Team& team, int rows, const Matmul<T, W>& s, const After& after = {}) {
+  if constexpr (std::is_same<T, float>::value && !std::is_same<W, double>::value) {
+    if (!team.cuda) {
+      matmul_twin(team.share(pad16(s.w.n), kGroup), rows, s.x, s.x_row, s.w, s.out, s.out_row,
+                  [&](int row, int begin, int end) { after(Solo{}, row, begin, end); });
+      return;
+    }
+  }
+  if (team.cuda && raw(team, rows, s, after)) return;
+  launch(team, rows, s);
+  if constexpr (!std::is_same<After, Nothing>::value) launch(team, rows, WholeRow<After>{after, s.w.n});
+}
+
+template <class T>
+void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {
+  if constexpr (std::is_same<T, float>::value) {
+    if (!team.cuda) {
+      matmul_gradient_twin(team, s.rows, s.inputs, s.outputs, s.x, s.x_row, s.dy, s.dy_row, s.dw);
+      return;
+    }
+  }
+  if (!(team.cuda && raw(s))) launch(team, s.inputs, s);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Tree attention
+
+// Numbers of scratch that attention() asks for, for passes of up to `rows` rows: the portable text keeps its weights
+// there, a GPU that decodes the states of its chunks (cuda/attention.cuh); others need none. given: whether a pass may
+// have rows that were given; on a GPU the portable text runs those.
+template <class T>
+size_t attention_scratch_size(int rows, int n_head, int head_size, int slots, bool training, bool cuda,
+                              bool given = false) {
+  if (!std::is_same<T, float>::value || (cuda && given)) return size_t(rows) * n_head * slots;
+  return cuda && !training ? attention_scratch(rows, n_head, head_size, slots) : 0;
+}
+
+// scratch: attention_scratch_size() numbers, zero at first; for the portable text, weights (R, H, most keys).
+template <class T, class S>
+void attention(const Team& team, const Attention<T, S>& s, T* scratch, int most) {
+  if constexpr (std::is_same<T, float>::value) {
+    if (!team.cuda) {
+      attention_twin(team, s);
+      team.wait();
+      return;
+    }
+  }
+  launch(team, s.forest.rows, WriteCache<T, S>{s});
+  if (team.cuda && s.given == 0 && raw(s, scratch)) return;
+  launch(team, s.forest.rows * s.n_head, AttentionForward<T, S>{s, scratch, most});
+}
+
+// The matmul that makes what attention reads. Where one tree decodes, and every thread has as many heads, each makes
+// the queries, keys and values that it will attend with: it need not wait for the others, nor fetch what they wrote.
+template <class T, class W, class S>
+void matmul_qkv(const Team& team, const Matmul<T, W>& s, const AddBias<T>& bias, const Attention<T, S>& heads) {
+  if constexpr (std::is_same<T, float>::value) {
+    const int D = heads.head_size, H = heads.n_head, KV = heads.n_kv_head, rows = heads.forest.rows;
+    if (!team.cuda && heads.forest.roots == 1 && D % kGroup == 0 && KV % team.size == 0) {
+      const Range mine = team.share(KV);
+      const auto columns = [&](int first_head, int heads_each) {
+        matmul_twin({(first_head + mine.begin * heads_each) * D, (first_head + mine.end * heads_each) * D}, rows, s.x,
+                    s.x_row, s.w, s.out, s.out_row,
+                    [&](int row, int begin, int end) { bias(Solo{}, row, begin, end); });
+      };
+      columns(0, heads.queries()), columns(H, 1), columns(H + KV, 1);
+      return;
+    }
+  }
+  matmul(team, heads.forest.rows, s, bias);
+  team.wait();
+}
+
+// p, ds: scratch (R, H, most keys) each, where the portable text runs: in double, and on a GPU for a pass with rows
+// that were given; else on a GPU p is (R, H), and ds is not used.
+template <class T>
+void attention_backward(const Team& team, const AttentionBackward<T>& b, T* p, T* ds, int most) {
+  const Forest& f = b.forward.forest;
+  bool done = team.cuda && b.forward.given == 0 && raw(b, p);
+  if constexpr (std::is_same<T, float>::value) {
+    if (!team.cuda) {
+      attention_backward_twin(team, b);
+      team.wait();
+      done = true;
+    }
+  }
+  if (!done) {
+    launch(team, f.rows * b.forward.n_head, AttentionBackwardQueries<T>{b, p, ds, most});
+    launch(team, f.roots * b.forward.n_kv_head * most, AttentionBackwardKeys<T>{b, p, ds, most});
+  }
+  launch(team, f.rows, ReadCacheGradient<T>{b});
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Sums over rows, the loss, fills
+
+template <class Op>
+void launch_chunks(const Team& team, int columns, const Op& op) {
+  launch(team, (columns + kChunk - 1) / kChunk, op);
+}
+// LayerNormWeights or RmsNormWeights.
+template <class Op>
+void norm_weights(const Team& team, const Op& s) {
+  if (!(team.cuda && raw(s))) launch_chunks(team, s.channels, s);
+}
+template <class T>
+void column_sum(const Team& team, const ColumnSum<T>& s) {
+  if (!(team.cuda && raw(s))) launch_chunks(team, s.columns, s);
+}
+// order: scratch (2, rows), used on a GPU alone.
+template <class T>
+void embed_backward(const Team& team, const EmbedBackward<T>& s, int* order) {
+  if (!(team.cuda && raw(s, order))) launch_chunks(team, s.channels, s);
+}
+template <class T>
+void loss_of_rows(const Team& team, int rows, const CrossEntropy<T>& s) {
+  if (!(team.cuda && raw(rows, s))) launch(team, rows, s);
+}
+// Mean or ClipFactor: an operation of one row, which sums `values` and ends with finish(sum).
+template <class Op>
+void launch_sum(const Team& team, const Op& op) {
+  if (!(team.cuda && raw_sum(op))) launch(team, 1, op);
+}
+template <class T>
+void zero(const Team& team, T* data, size_t n) {
+  if (team.cuda) return zero_on_gpu(data, n * sizeof(T));
+  const Zero<T> clear{data, n};
+  launch(team, clear.rows(), clear);
+}
+
+}  // namespace nanospec

@@ -1,0 +1,388 @@
+// machine/numbers.h: the vocabulary in which every operation is written, on both machines.
+//
+// In order: the words that mark a function for host and device; number types and the fused multiply-add; exp, log
+// and erf; random bits that are a pure function of where they are used; and the groups of lanes that work on a row.
+// Everything here gives the same bits in a vector lane, in a loop's tail and on a GPU: only correctly rounded
+// operations in a fixed order, no libm. It knows nothing of arrays, devices or models, and includes no CUDA header.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#ifdef __CUDACC__
+#define HD __host__ __device__                         // callable on both machines
+#define CALLS_EITHER _Pragma("nv_exec_check_disable")  // ... with an argument that may be callable on one only
+#else
+#define HD
+#define CALLS_EITHER
+#endif
+// Where there is a GPU to compile for: nvcc's, or the one that tests/emulator.h plays.
+#if defined(__CUDACC__) || defined(EMULATED_CUDA)
+#define WITH_CUDA
+#endif
+#define HD_INLINE HD __attribute__((always_inline)) inline  // a call left in a loop would keep it from being vectorized
+
+// A loop whose iterations do not depend on each other: the compiler may vectorize it without proving that.
+#if defined(__clang__)
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__) && !defined(__CUDACC__)
+#define INDEPENDENT _Pragma("GCC ivdep")
+#else
+#define INDEPENDENT
+#endif
+
+// A loop of few, fixed turns that must become straight code, so that what it indexes lives in registers.
+#if defined(__clang__) || defined(__CUDACC__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Numbers
+
+// a * b + c, rounded once where the machine has the instruction (twice, and always twice, where it has not).
+// All code is compiled with contraction off, so this is the only place where a multiply and an add fuse.
+HD inline float fused(float a, float b, float c) {
+#if defined(__CUDA_ARCH__) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+HD inline double fused(double a, double b, double c) {
+#if defined(__CUDA_ARCH__) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  return __builtin_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+// The bits of one type read as another of the same size.
+template <class To, class From>
+HD inline To bits_as(From x) {
+  static_assert(sizeof(To) == sizeof(From), "bits_as needs types of one size");
+  To y;
+  memcpy(&y, &x, sizeof y);
+  return y;
+}
+
+// bfloat16: the upper half of a float. Weights may be stored so; arithmetic is always in float.
+struct bf16 {
+  uint16_t bits;
+};
+HD inline float to_float(bf16 x) { return bits_as<float>(uint32_t(x.bits) << 16); }
+HD inline float to_float(float x) { return x; }
+HD inline bf16 to_bf16(float x) {  // rounds to nearest, ties to even; a NaN stays a NaN
+  const uint32_t u = bits_as<uint32_t>(x);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return bf16{uint16_t((u >> 16) | 0x40u)};
+  return bf16{uint16_t((u + 0x7fffu + ((u >> 16) & 1u)) >> 16)};
+}
+
+HD inline double to_float(double x) { return x; }
+
+// A number as one of type W, rounded to nearest.
+template <class W>
+HD inline W rounded(double x) {
+  if constexpr (std::is_same<W, bf16>::value) return to_bf16(float(x));
+  else return W(x);
+}
+
+// How many steps of a sum over k lie side by side in memory: two numbers of 16 bits fill the lane that one float does.
+template <class W>
+constexpr int kTogether = sizeof(W) == 2 ? 2 : 1;
+
+// The square root, correctly rounded everywhere.
+HD inline float square_root(float x) { return __builtin_sqrtf(x); }
+HD inline double square_root(double x) { return __builtin_sqrt(x); }
+
+template <class T>
+HD constexpr T larger(T a, T b) {
+  return a > b ? a : b;
+}
+template <class T>
+HD constexpr T smaller(T a, T b) {
+  return a < b ? a : b;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// exp, log, erf
+// Each function is one formula for both types; only the coefficients, our own minimax fits, and their number differ.
+// No branch, no table, no libm: a loop around a call becomes vector instructions. Subnormal numbers count as zero. One
+// ulp is the spacing of the type's numbers at the exact result. The errors stated were measured on every seventh float
+// and 2 * 10^7 doubles, with and without fused multiply-add; tests/test_numbers.cpp holds bounds just above them.
+
+template <class T>
+struct Format;
+template <>
+struct Format<float> {
+  using Bits = uint32_t;
+  static constexpr int kMantissa = 23;             // bits below the exponent
+  static constexpr float kBias = 127;              // of the exponent
+  static constexpr float kRounder = 12582912;      // 1.5 * 2^23: the low bits of x + kRounder are the integer nearest x
+  static constexpr float kLn2High = 0x1.62e3p-1f;  // ln 2 in so few bits that an exponent times it is exact,
+  static constexpr float kLn2Low = 0x1.2fefa4p-17f;                     // and the rest of ln 2
+  static constexpr float kLogLeast = -87.33654f, kLogMost = 88.72283f;  // exp is a normal number between these
+  static constexpr float kLeast = 0x1p-126f, kMost = 0x1.fffffep127f;   // the positive normal numbers
+  static constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  static constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+};
+template <>
+struct Format<double> {
+  using Bits = uint64_t;
+  static constexpr int kMantissa = 52;
+  static constexpr double kBias = 1023;
+  static constexpr double kRounder = 6755399441055744;  // 1.5 * 2^52
+  static constexpr double kLn2High = 0x1.62e42feep-1;
+  static constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
+  static constexpr double kLogLeast = -708.396418532264, kLogMost = 709.782712893384;
+  static constexpr double kLeast = 0x1p-1022, kMost = 0x1.fffffffffffffp1023;
+  static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  static constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+};
+
+// first if condition, else second, as arithmetic on the bits: gcc makes `?:` a branch, and branches stop vectorization.
+template <class T>
+HD_INLINE T choose(bool condition, T first, T second) {
+  using Bits = typename Format<T>::Bits;
+  const Bits mask = Bits(0) - Bits(condition);
+  return bits_as<T>(Bits((bits_as<Bits>(first) & mask) | (bits_as<Bits>(second) & ~mask)));
+}
+
+// c0 + c1 x + c2 x^2 + ..., two terms at a time, xx = x^2: half the steps that wait for each other of Horner's rule.
+template <class T>
+HD_INLINE T terms(T, T, double c0) {
+  return T(c0);
+}
+template <class T>
+HD_INLINE T terms(T x, T, double c0, double c1) {
+  return fused(T(c1), x, T(c0));
+}
+template <class T, class... Rest>
+HD_INLINE T terms(T x, T xx, double c0, double c1, Rest... rest) {
+  return fused(terms(x, xx, rest...), xx, fused(T(c1), x, T(c0)));
+}
+template <class T, class... Coefficients>
+HD_INLINE T polynomial(T x, Coefficients... c) {
+  return terms(x, x * x, c...);
+}
+
+// exp(x) for x from kLogLeast to kLogMost: 2^n exp(r), n = round(x / ln 2), r = x - n ln 2, |r| <= ln(2) / 2 (Cody and
+// Waite 1980); exp(r) = 1 + r + r^2 q(r), and n is added to the exponent's bits. Any other x gives rubbish.
+template <class T>
+HD_INLINE T exp_normal(T x) {
+  using F = Format<T>;
+  using Bits = typename F::Bits;
+  const T rounded = fused(x, T(1.4426950408889634), F::kRounder);
+  const T n = rounded - F::kRounder;
+  const T r = fused(-n, F::kLn2Low, fused(-n, F::kLn2High, x));
+  T q;
+  if constexpr (sizeof(T) == 4) {
+    q = polynomial(r, 0.49999993448879553, 0.16666520630511532, 0.041668387782477211, 0.0083687170007495583,
+                   0.0013814613225496417);
+  } else {
+    q = polynomial(r, 0.50000000000000106079, 0.16666666666666411004, 0.041666666666530238603, 0.0083333333334950327205,
+                   0.0013888888943620572058, 0.00019841269505999959094, 0.000024801493100722239308,
+                   2.7557586440069696018e-6, 2.7630249872311162711e-7, 2.5000151842448451029e-8);
+  }
+  const T e = fused(r * r, q, r) + T(1);
+  return bits_as<T>(Bits(bits_as<Bits>(e) + (bits_as<Bits>(rounded) << F::kMantissa)));
+}
+
+// exp(x), any x: +inf above the largest number, 0 below the smallest normal one; exp(0) is 1.
+// Greatest error: float 1.02 ulp, double 1.06 ulp.
+template <class T>
+HD_INLINE T exp(T x) {
+  using F = Format<T>;
+  const T within = choose(x >= F::kLogLeast, exp_normal(x), T(0));
+  return choose(x <= F::kLogMost, within, x + F::kInfinity);  // +inf, or NaN for NaN
+}
+
+// A normal number x = 2^k (1 + f), sqrt(1/2) <= 1 + f < sqrt(2); f is exact.
+template <class T>
+struct Scaled {
+  T k, f;
+};
+template <class T>
+HD_INLINE Scaled<T> scaled(T x) {
+  using F = Format<T>;
+  using Bits = typename F::Bits;
+  const Bits root = bits_as<Bits>(T(0.70710678118654752)), one = bits_as<Bits>(T(1));
+  const Bits u = bits_as<Bits>(x) + (one - root);  // exponent field: k + bias; the bits below: 1 + f, from root up
+  const T k = bits_as<T>(Bits((u >> F::kMantissa) + bits_as<Bits>(F::kRounder))) - (F::kRounder + F::kBias);
+  const T f = bits_as<T>(Bits((u & ((Bits(1) << F::kMantissa) - 1)) + root)) - T(1);
+  return {k, f};
+}
+
+// log(2^k (1 + f)) = k ln 2 + log(1 + f): with s = f / (2 + f) and h = f^2 / 2, log(1 + f) = 2 artanh(s)
+// = f - (h - s (h + R)), R = s^2 W(s^2) (the grouping of Sun's fdlibm, so that log is relatively accurate near 1).
+template <class T>
+HD_INLINE T log_normal(Scaled<T> x) {
+  using F = Format<T>;
+  const T f = x.f, s = f / (T(2) + f), z = s * s, h = T(0.5) * f * f;
+  T w;
+  if constexpr (sizeof(T) == 4) {
+    w = polynomial(z, 0.66666775573294460, 0.39977606878509798, 0.29870549630900081);
+  } else {
+    w = polynomial(z, 0.66666666666667306769, 0.39999999999433412272, 0.28571428739027190163, 0.22222198860983358862,
+                   0.18183551591299933578, 0.15314331299331463179, 0.14793512511297661487);
+  }
+  const T bend = h - fused(s, fused(z, w, h), x.k * F::kLn2Low);
+  return fused(x.k, F::kLn2High, f - bend);
+}
+
+// log(x), any x: log(1) is 0; -inf for zero and the subnormals, NaN for x < 0.
+// Greatest error: float 0.83 ulp, double 0.86 ulp.
+template <class T>
+HD_INLINE T log(T x) {
+  using F = Format<T>;
+  const T below = choose(x < T(0), F::kNaN, -F::kInfinity);
+  const T within = choose(x >= F::kLeast, log_normal(scaled(x)), below);
+  return choose(x <= F::kMost, within, x);  // +inf and NaN are their own logarithm
+}
+
+// erf(x) = sign(x) (1 - exp(-|x| S(|x|))): since -log(1 - erf) is smooth, one polynomial serves the whole line, up to
+// the edge from which erf rounds to 1. Exactly odd. Its error is absolute: a tiny x loses digits, which 1 + erf does
+// not see. Greatest absolute error: float 1.05e-7, double 2.3e-16.
+template <class T>
+HD_INLINE T erf(T x) {
+  using Bits = typename Format<T>::Bits;
+  const Bits sign = bits_as<Bits>(x) & bits_as<Bits>(T(-0.0));
+  const T edge = sizeof(T) == 4 ? T(4) : T(6), size = bits_as<T>(Bits(bits_as<Bits>(x) ^ sign));
+  const T a = choose(size > edge, edge, size), one = fused(a, T(0), T(1));  // for a NaN, both are NaN
+  T s;
+  if constexpr (sizeof(T) == 4) {
+    s = polynomial(a, 1.128380251330520325, 0.63659773351297349, 0.10291962590257330, -0.019584009052029026,
+                   0.00053700683044448215, 0.0010323485440818606, -0.00030878381831075882, 0.000031437733924868147);
+  } else {
+    s = polynomial(a, 1.1283791670954973676, 0.63661977236883188143, 0.10277260326600931276, -0.01912844648547905391,
+                   -0.00020919920912209955771, 0.0016962321952917654202, -0.00059022881531672974978,
+                   0.000026180282819793273259, 0.000063828250450612401476, -0.000028599693670420451457,
+                   1.9149215411788501336e-6, 4.4064741423567234535e-6, -3.0659731103016703711e-6,
+                   1.2353799201599211609e-6, -3.5589956857593188442e-7, 7.6889242551764448111e-8,
+                   -1.2484342245968925985e-8, 1.4871380058573628424e-9, -1.2326844111892866518e-10,
+                   6.4031470345925259028e-12, -1.6234421209296795288e-13, 4.8570786879940688049e-16);
+  }
+  return bits_as<T>(Bits(bits_as<Bits>(one - exp_normal(-a * s)) | sign));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Random bits: a pure function of where they are used, so that no order of drawing can change them.
+
+// Streams: draws of different purpose never share their bits.
+enum Stream : uint32_t {
+  kStreamSample,    // the noise of the next token: shared, on purpose, by the target and its drafters
+  kStreamAccept,    // accept or reject, in the rules that need chance of their own
+  kStreamResidual,  // the token drawn after a rejection
+  kStreamDraft,     // a drafter that samples its candidates, in the rules whose proofs want them independent
+  kStreamDropout,
+  kStreamBatch,  // where the training sequences start
+  kStreamEvaluate,
+  kStreamInitialize,
+};
+
+// Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011): ten rounds over a 128-bit counter under a 64-bit key.
+// Returns 128 random bits for one (seed, sequence, stream, index, item).
+struct Bits128 {
+  uint32_t word[4];
+};
+HD_INLINE Bits128 philox(uint64_t seed, uint32_t sequence, uint32_t stream, uint64_t index, uint32_t item) {
+  constexpr uint64_t kLow = 0xffffffffu;  // 32-bit words in 64-bit lanes: packing them each round costs gcc more
+  uint64_t c0 = item, c1 = index & kLow, c2 = sequence, c3 = stream ^ ((index >> 32 << 8) & kLow);
+  uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
+  UNROLL
+  for (int round = 0; round < 10; round++) {
+    const uint64_t p0 = 0xD2511F53u * c0, p1 = 0xCD9E8D57u * c2;
+    c0 = (p1 >> 32) ^ c1 ^ k0, c2 = (p0 >> 32) ^ c3 ^ k1;
+    c1 = p1 & kLow, c3 = p0 & kLow;
+    k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+  }
+  return {{uint32_t(c0), uint32_t(c1), uint32_t(c2), uint32_t(c3)}};
+}
+
+// 64 of them.
+HD inline uint64_t random_bits(uint64_t seed, uint32_t sequence, uint32_t stream, uint64_t index, uint32_t item) {
+  const Bits128 bits = philox(seed, sequence, stream, index, item);
+  return uint64_t(bits.word[1]) << 32 | bits.word[0];
+}
+
+// 32 random bits as a number strictly between 0 and 1: the middles of 2^32 equal intervals.
+HD inline double uniform(uint64_t bits) { return (double(uint32_t(bits)) + 0.5) * (1.0 / 4294967296.0); }
+
+// ---------------------------------------------------------------------------------------------------------------
+// Groups of lanes: an operation says what one group does to one row.
+//   each(n, f)  f(i) for every i < n, in no particular order
+//   sum(n, f)   f(0) + ... + f(n-1): lane l of kLanes adds its i = l, l + kLanes, ... in turn, then the lanes' sums
+//               are halved together. That order is part of every result: a GPU's warp and a CPU's core agree in bits.
+//   largest(n, f)  max of f(i)
+// A value computed outside these is the same in every lane. A row's data may be read after the call that wrote it.
+
+constexpr int kLanes = 32;
+
+// A group of one: a CPU core. Its inner loops are vectorized by the compiler.
+struct Solo {
+  CALLS_EITHER
+  template <class F>
+  HD void each(int n, F f) const {
+    INDEPENDENT
+    for (int i = 0; i < n; i++) f(i);
+  }
+  CALLS_EITHER
+  template <class T, class F>
+  HD T sum(int n, F f) const {
+    T part[kLanes] = {};
+    int i = 0;
+    for (; i + kLanes <= n; i += kLanes)
+      for (int l = 0; l < kLanes; l++) part[l] += f(i + l);
+    for (int l = 0; i + l < n; l++) part[l] += f(i + l);
+    for (int half = kLanes / 2; half > 0; half /= 2)
+      for (int l = 0; l < half; l++) part[l] += part[l + half];
+    return part[0];
+  }
+  CALLS_EITHER
+  template <class T, class F>
+  HD T largest(int n, F f) const {
+    T best[kLanes];
+    for (int l = 0; l < kLanes; l++) best[l] = f(0);
+    int i = 0;
+    for (; i + kLanes <= n; i += kLanes)
+      for (int l = 0; l < kLanes; l++) best[l] = larger(best[l], f(i + l));
+    for (int l = 0; i + l < n; l++) best[l] = larger(best[l], f(i + l));
+    for (int half = kLanes / 2; half > 0; half /= 2)
+      for (int l = 0; l < half; l++) best[l] = larger(best[l], best[l + half]);
+    return best[0];
+  }
+};
+
+#ifdef WITH_CUDA
+constexpr unsigned kEveryLane = 0xffffffffu;  // the mask of a whole warp
+
+// A GPU's warp. Lanes meet after `each`, so that one lane may read what another wrote.
+struct Warp {
+  template <class F>
+  __device__ void each(int n, F f) const {
+    for (int i = threadIdx.x % kLanes; i < n; i += kLanes) f(i);
+    __syncwarp();
+  }
+  template <class T, class F>
+  __device__ T sum(int n, F f) const {
+    T part = T(0);
+    for (int i = threadIdx.x % kLanes; i < n; i += kLanes) part += f(i);
+    for (int half = kLanes / 2; half > 0; half /= 2) part += __shfl_xor_sync(kEveryLane, part, half);
+    return part;
+  }
+  template <class T, class F>
+  __device__ T largest(int n, F f) const {
+    T best = f(0);
+    for (int i = threadIdx.x % kLanes; i < n; i += kLanes) best = larger(best, f(i));
+    for (int half = kLanes / 2; half > 0; half /= 2) best = larger(best, __shfl_xor_sync(kEveryLane, best, half));
+    return best;
+  }
+};
+#endif
+
+}  // namespace nanospec

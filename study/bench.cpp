@@ -1,0 +1,318 @@
+// study/bench.cpp: measures this machine, and what nanospec makes of it: see bench.h.
+#include "study/bench.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+
+#include "commands/samples.h"
+#include "study/svg.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Bars
+
+std::string bars_table(const std::vector<Bar>& bars, bool judged) {
+  if (bars.empty()) return "";
+  std::vector<std::vector<std::string>> rows = {{"bar", "measured", "", "wanted", "met"}};
+  for (const Bar& bar : bars)
+    rows.push_back({bar.what, decimals(bar.value, 3), bar.at_least ? "at least" : "at most", decimals(bar.limit, 2),
+                    !judged    ? "not judged"
+                    : met(bar) ? "yes"
+                               : "NO"});
+  return format_table(rows, "lrlrl");
+}
+
+nlohmann::ordered_json bars_json(const std::vector<Bar>& bars) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const Bar& bar : bars)
+    json.push_back({{"bar", bar.what},
+                    {"measured", bar.value},
+                    {bar.at_least ? "at_least" : "at_most", bar.limit},
+                    {"met", met(bar)}});
+  return json;
+}
+
+std::string busy_line(const std::vector<Evenness>& repeats) {
+  const auto worst = std::max_element(repeats.begin(), repeats.end(),
+                                      [](const Evenness& a, const Evenness& b) { return a.uneven < b.uneven; });
+  if (worst == repeats.end() || worst->uneven <= kUneven) return "";
+  return "Something else was busy on this machine: repeats of the same work (" + worst->what + ") lay " +
+         percent(worst->uneven, 1) + " apart, more than " + percent(kUneven, 1) +
+         ": judge by lowest and highest, or run it again on a quiet machine.\n";
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The timetable
+
+void Timetable::begin(const std::string& section) {
+  section_ = section;
+  began_ = progress_.seconds();
+  guess_ = guesses_.empty() ? 0 : guesses_.front();
+  if (!guesses_.empty()) guesses_.erase(guesses_.begin());
+}
+
+void Timetable::show(const std::string& doing, double done) {
+  if (!progress_.due()) return;
+  const double spent = progress_.seconds() - began_;
+  double left = done > 0.1 ? spent / done * (1 - done) : std::max(guess_ - spent, 0.1 * guess_);
+  for (double guess : guesses_) left += guess;
+  progress_.show(section_ + ": " + doing + ", " + duration(left) + " left");
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The bench
+
+void Bench::print(const std::string& heading, const std::string& table) {
+  time->clear();
+  const std::string section = bars_table({bars.begin() + long(printed_), bars.end()}, !quick);
+  printed_ = bars.size();
+  print_out(heading + "\n\n" + table + "\n" + (section.empty() ? "" : section + "\n"), true);
+}
+
+namespace {
+
+nlohmann::ordered_json rates_json(const Rates& rates) {
+  return {{"one_thread", median(rates.one)},
+          {"all_threads", median(rates.all)},
+          {"one_thread_runs", rates.one},
+          {"all_threads_runs", rates.all}};
+}
+
+nlohmann::ordered_json roofline_json(const Roofline& r) {
+  nlohmann::ordered_json json = {{"threads", r.threads}};
+  for (Level level : kLevels) {
+    json["read_bytes_per_second"][level_name(level)] = rates_json(r.read[int(level)]);
+    json["read_bytes_per_second"][level_name(level)]["working_set_bytes"] = r.working_set[int(level)];
+  }
+  json["flops_per_second"]["fp32"] = rates_json(r.fp32);
+  json["flops_per_second"]["bf16"] = rates_json(r.bf16);
+  json["flops_per_second"]["bf16"]["by"] = r.bf16_by;
+  return json;
+}
+
+nlohmann::ordered_json machine_json(const Bench& bench) {
+  const Machine& m = bench.machine;
+  return {{"cpu", m.cpu},
+          {"cores", m.threads},
+          {"threads", bench.options.settings.threads},
+          {"l2_bytes", m.caches.l2},
+          {"l3_bytes", m.caches.l3},
+          {"caches_assumed", m.caches.assumed},
+          {"simd", m.simd},
+          {"compiler", m.compiler},
+          {"date", m.date}};
+}
+
+std::string file_text(const nlohmann::ordered_json& json) {
+  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+void Bench::write_json(const std::string& name, const nlohmann::ordered_json& json) const {
+  nlohmann::ordered_json file = {{"machine", machine_json(*this)}};
+  if (!roofline.fp32.one.empty()) file["roofline"] = roofline_json(roofline);  // where it was measured
+  file.update(json);
+  write_file(out + "/" + name + ".json", file_text(file));
+}
+void Bench::write_svg(const std::string& name, const std::string& svg) const {
+  write_file(out + "/" + name + ".svg", svg);
+}
+
+std::string machine_line(const Bench& bench) {
+  const Machine& m = bench.machine;
+  return m.cpu + ", " + count(bench.options.settings.threads, "thread") + ", " + m.simd + ", L2 " +
+         bytes_text(m.caches.l2) + " each, L3 " + bytes_text(m.caches.l3) +
+         (m.caches.assumed ? " (assumed: the system does not tell)" : "") + "; " + m.compiler + "; " + m.date;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Arithmetic
+
+double forward_flops(const Config& c, int rows, int past) {
+  const double channels = c.n_embd, weights = c.n_layer * 12.0 * channels * channels + c.vocab_size * channels;
+  const double keys = double(rows) * past + 2.0 * rows - 1;  // a child sees the past, its root and itself
+  return 2.0 * rows * weights + 4.0 * c.n_layer * channels * keys;
+}
+
+double prefill_flops(const Config& c, int tokens) {
+  const double channels = c.n_embd, layers = c.n_layer;
+  const double weights = (layers - 1) * 12 * channels * channels + 3 * channels * channels;  // the last layer's K, V, Q
+  return tokens * 2 * weights + (layers - 1) * 4 * channels * (double(tokens) * (tokens + 1) / 2);
+}
+
+double least_seconds(double bytes, double flops, double bandwidth, double peak) {
+  return std::max(ratio(bytes, bandwidth), ratio(flops, peak));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The command
+
+namespace {
+
+struct Section {
+  const char* name;
+  void (*run)(Bench&);
+  double seconds;  // about, at five repeats
+  const char* what;
+};
+constexpr Section kSections[] = {
+    {"forward", bench_forward, 35, "plain decoding's bytes per second, the cost of rows, prefill"},
+    {"decode", bench_decode, 170, "speculation: drafters, shapes and budgets against plain decoding"},
+    {"train", bench_train, 50, "training"},
+    {"peers", bench_peers, 250, "PyTorch on the same work, where build/venv has it"},
+    {"gpu", bench_gpu, 180, "where there is a GPU: its kernels, decoding and training on it"},
+};
+constexpr double kRooflineSeconds = 4;
+
+struct CommandLine {
+  Bench bench;
+  std::string only;
+  bool roofline = false;
+};
+
+Command describe(CommandLine& c) {
+  Bench& b = c.bench;
+  b.options.settings.threads = usable_cpus();
+  b.options.settings.device = "cpu";  // the roofline is the CPU's
+  std::string sections;
+  for (const Section& section : kSections)
+    sections += std::string(sections.empty() ? "" : "\n") + section.name + ": " + section.what;
+  return {"nanospec bench",
+          "Measures what this machine can do (the roofline), and how near nanospec comes to it: tables on standard\n"
+          "output, every sample and the pictures in a folder. Repeats are paired and their order rotates; a figure is\n"
+          "a median. Everything takes less than ten minutes.",
+          "nanospec bench --roofline\n"
+          "nanospec bench --model runs/medium\n"
+          "nanospec bench --only forward,decode --repeat 9 --out build/bench\n"
+          "nanospec bench --quick --out /tmp/bench\n",
+          {heading("What to measure"),
+           {"--roofline", "", &c.roofline, "the machine alone"},
+           {"--only", "LIST", &c.only, "the roofline and some of these, with ',' between:\n" + sections},
+           {"--quick", "", &b.quick, "a short version of all: seconds, and figures that prove nothing"},
+           {"--repeat", "N", &b.repeats, "how often everything runs, where time allows", from(1, 1000)},
+           heading("Text and model"),
+           {"--model", "DIR", &b.options.settings.model,
+            "the trained model of section decode (runs/medium, else runs/small)"},
+           {"--data", "FILE", &b.data,
+            "the text: training, and prompts from its last tenth\n(data/tinyshakespeare.txt, else "
+            "data/shakespeare.txt)"},
+           {"--seed", "N", &b.options.sampling.seed, "of the texts that are decoded"},
+           heading("Machine"),
+           {"--threads", "N", &b.options.settings.threads, "CPU threads", from(1, 1024)},
+           heading("Output"),
+           {"--out", "DIR", &b.out, "the folder for JSON and SVG files"},
+           {"--quiet", "", &b.options.quiet, "no progress"}}};
+}
+
+// The sections that are asked for, in their order. Throws std::invalid_argument.
+std::vector<Section> chosen(const CommandLine& c) {
+  std::vector<std::string> words, known;
+  for (const Section& section : kSections) known.push_back(section.name);
+  std::istringstream list(c.only);
+  for (std::string word; std::getline(list, word, ',');) {
+    check_word("section", word, "--only", known);
+    words.push_back(word);
+  }
+  if (c.roofline && !words.empty())
+    throw std::invalid_argument("--roofline is the machine alone: --only: give one of the two");
+  std::vector<Section> sections;
+  const auto asked = [&](const Section& section) {
+    if (words.empty()) return section.run != bench_gpu || gpu_missing().empty();
+    return std::find(words.begin(), words.end(), section.name) != words.end();
+  };
+  for (const Section& section : kSections)
+    if (!c.roofline && asked(section)) sections.push_back(section);
+  return sections;
+}
+
+// The first of these files or folders that is there, else "".
+std::string first_there(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths)
+    if (std::filesystem::exists(path)) return path;
+  return "";
+}
+
+void measure_machine(Bench& bench) {
+  bench.time->begin("roofline");
+  bench.roofline =
+      measure_roofline(bench.machine, bench.options.settings.threads, bench.quick ? 2 : 21, [&](double done) {
+        bench.time->show("reading and multiplying", done);
+        return !interrupted() || done == 0;  // one run at least: figures beat none
+      });
+  const Roofline& r = bench.roofline;
+  const std::string all = "all " + std::to_string(r.threads);
+  std::vector<std::vector<std::string>> rows = {
+      {"limit", "working set", "1 thread", "lowest", "highest", all + " threads", "lowest", "highest", ""}};
+  const auto row = [&](const std::string& what, const std::string& set, const Rates& rates, const char* unit) {
+    std::vector<std::string> cells = {what, set};
+    for (const std::vector<double>* runs : {&rates.one, &rates.all})
+      for (double value : {median(*runs), lowest(*runs), highest(*runs)}) cells.push_back(decimals(value / 1e9, 1));
+    cells.push_back(unit);
+    rows.push_back(cells);
+    bench.evenness.push_back({what, unevenness(rates.all)});
+  };
+  for (Level level : kLevels)
+    row(std::string("reading ") + level_name(level), bytes_text(r.working_set[int(level)]), r.read[int(level)], "GB/s");
+  row("multiply-add fp32", "", r.fp32, "GFLOP/s");
+  row("multiply-add bf16", "", r.bf16, "GFLOP/s");
+  bench.print("Roofline: " + machine_line(bench),
+              format_table(rows, "lrrrrrrrl") + "bf16 by " + r.bf16_by + "; a multiply-add counts two operations.\n");
+  bench.write_json("roofline", nlohmann::ordered_json::object());
+}
+
+// What all of it comes to.
+void conclude(Bench& bench) {
+  if (interrupted()) print_out("Stopped early: what is shown above is complete, the rest is missing.\n");
+  const auto failed = [](const Bar& bar) { return !met(bar); };
+  const std::vector<Bar>& bars = bench.bars;
+  if (bench.quick) print_out("A quick run proves nothing; all samples and pictures: " + bench.out + "\n");
+  else if (!bars.empty())
+    print_out(std::to_string(bars.size() - size_t(std::count_if(bars.begin(), bars.end(), failed))) + " of " +
+              count(double(bars.size()), "bar") + " met; all samples and pictures: " + bench.out + "\n");
+  print_out(busy_line(bench.evenness), true);
+  nlohmann::ordered_json evenness;
+  for (const Evenness& e : bench.evenness) evenness[e.what] = e.uneven;
+  bench.write_json("bars", {{"bars", bars_json(bars)}, {"unevenness", evenness}});
+}
+
+}  // namespace
+
+int bench_command(int argc, char** argv) {
+  CommandLine c;
+  const Command command = describe(c);
+  const Given given = parse_flags(command, argc, argv);
+  if (given.help) return 0;
+  Bench& bench = c.bench;
+  const std::vector<Section> sections = chosen(c);
+  if (!given.has("--model")) bench.options.settings.model = first_there({"runs/medium", "runs/small"});
+  if (!given.has("--data")) bench.data = first_there({"data/tinyshakespeare.txt", "data/shakespeare.txt"});
+  for (const char* flag : {"--model", "--data"}) {
+    const std::string& path = flag == std::string("--data") ? bench.data : bench.options.settings.model;
+    if (given.has(flag) && !std::filesystem::exists(path))
+      throw std::runtime_error("there is no such file or folder: " + printable(path, 300) + ": " + flag +
+                               ": check the path");
+  }
+  create_folder(bench.out);
+
+  std::vector<double> guesses = {kRooflineSeconds};
+  for (const Section& section : sections) guesses.push_back(section.seconds * (bench.quick ? 0.05 : 1));
+  Timetable time(bench.options.quiet, guesses);
+  bench.time = &time;
+  bench.machine = this_machine();
+  watch_interrupts();
+
+  measure_machine(bench);
+  for (const Section& section : sections) {
+    if (interrupted()) break;
+    time.begin(section.name);
+    section.run(bench);
+  }
+  if (!sections.empty()) conclude(bench);
+  else print_out(busy_line(bench.evenness));
+  return interrupted() ? kInterruptedStatus : 0;
+}
+
+}  // namespace nanospec

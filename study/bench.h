@@ -1,0 +1,125 @@
+// study/bench.h: what the sections of `bench` share, each in a file of its own: bench_forward.cpp, bench_decode.cpp,
+// bench_train.cpp (training, and the peers), bench_gpu.cpp. bench.cpp has the command line, the roofline's table and
+// the order.
+//
+// In order: bars and how even the repeats were; the timetable; the bench itself; the sections; figures of theirs that
+// are pure arithmetic, so that tests can hold them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "commands/commands.h"
+#include "study/gpu.h"
+#include "study/roofline.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Bars
+
+// A figure that should be at least, or at most, so much.
+struct Bar {
+  std::string what;
+  double value;
+  bool at_least;
+  double limit;
+};
+inline bool met(const Bar& bar) { return bar.at_least ? bar.value >= bar.limit : bar.value <= bar.limit; }
+
+// "" where there is none.
+std::string bars_table(const std::vector<Bar>& bars, bool judged = true);
+nlohmann::ordered_json bars_json(const std::vector<Bar>& bars);
+
+// How far repeats of the same thing lay apart.
+struct Evenness {
+  std::string what;
+  double uneven;  // see samples.h
+};
+
+// One line where something else was busy on the machine; "" where the repeats were even.
+std::string busy_line(const std::vector<Evenness>& repeats);
+
+// ---------------------------------------------------------------------------------------------------------------
+// The timetable
+
+// What is left to do, from guesses that the clock corrects.
+class Timetable {
+ public:
+  Timetable(bool quiet, std::vector<double> section_seconds) : progress_(quiet), guesses_(std::move(section_seconds)) {}
+  void begin(const std::string& section);            // the next section
+  void show(const std::string& doing, double done);  // done: 0 to 1, of this section; says so where it is time to
+  void clear() { progress_.clear(); }
+
+ private:
+  Progress progress_;
+  std::vector<double> guesses_;  // seconds of the sections that have not begun
+  std::string section_;
+  double began_ = 0, guess_ = 0;
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// The bench
+
+struct Bench {
+  Options options;  // threads, device, seed, quiet
+  std::string data, out = "build/bench";
+  int repeats = 5;
+  bool quick = false;
+
+  Machine machine;
+  Roofline roofline;
+  Timetable* time = nullptr;
+  std::vector<Bar> bars;
+  std::vector<Evenness> evenness;
+
+  // Prints a table under a heading, with the bars that were set since the last one.
+  void print(const std::string& heading, const std::string& table);
+  // OUT/NAME.json, with the machine and its limits beside the section's own figures, and OUT/NAME.svg.
+  void write_json(const std::string& name, const nlohmann::ordered_json& json) const;
+  void write_svg(const std::string& name, const std::string& svg) const;
+
+ private:
+  size_t printed_ = 0;  // bars
+};
+
+std::string machine_line(const Bench& bench);  // for people: below a picture's title
+
+// The sections. Each prints, and writes its files, when it is complete (decode: temperature by temperature); an
+// interrupted one leaves whole files or none.
+void bench_forward(Bench& bench);
+void bench_decode(Bench& bench);
+void bench_train(Bench& bench);
+void bench_peers(Bench& bench);
+void bench_gpu(Bench& bench);
+
+// A part of a section's work, as shares that are done where it begins, and of it.
+struct Stretch {
+  double begin = 0, share = 1;
+  double at(double done) const { return begin + share * done; }
+};
+
+// Training on a device (cpu, cuda), held against `peak` flop/s; and PyTorch on the same work. Each returns its tables,
+// and fills in `json`, or says why it is left out; "" when it was interrupted.
+std::string train_text(Bench& bench, const std::string& device, double peak, const Stretch& stretch,
+                       nlohmann::ordered_json& json);
+std::string peers_text(Bench& bench, const std::string& device, const Stretch& stretch, nlohmann::ordered_json& json);
+
+// ---------------------------------------------------------------------------------------------------------------
+// Arithmetic of a GPT; a multiply-add counts two
+
+double forward_flops(const Config& config, int rows, int past);  // of the rows of one tree: all but row operations
+double prefill_flops(const Config& config, int tokens);          // without the head and what only the head needs
+
+// The least seconds that a forward can take: it must read its bytes, and it must multiply.
+double least_seconds(double bytes, double flops, double bandwidth, double peak);
+
+// A kernel's bytes and operations a second over the GPU's limits. The larger share is that of the limit that binds.
+struct KernelShares {
+  double memory, compute;
+  bool memory_binds() const { return memory >= compute; }
+  double of_limit() const { return memory_binds() ? memory : compute; }
+};
+KernelShares shares_of(const KernelTime& kernel, const GpuLimits& limits);
+
+}  // namespace nanospec

@@ -1,0 +1,370 @@
+// study/bench_decode.cpp: what speculation gains with a trained model, on prompts that it was not trained on: every
+// drafter with a sweep of fixed shapes and with `auto` at several budgets, against plain decoding.
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "commands/comparison.h"
+#include "commands/samples.h"
+#include "study/bench.h"
+#include "study/svg.h"
+
+namespace nanospec {
+namespace {
+
+constexpr int64_t kFewNodes = 20;  // that say nothing of a chance
+constexpr const char* kSweep[] = {"chain:1",  "chain:2",  "chain:3",  "chain:4",  "chain:5",
+                                  "chain:6",  "chain:7",  "chain:8",  "tree:2x2", "tree:2x3",
+                                  "tree:3x2", "tree:2x4", "tree:4x2", "tree:3x3", "tree:5x2"};
+constexpr int kBudgets[] = {2, 4, 8, 16, 32, 64};
+constexpr int kLargest = 64;  // nodes
+constexpr int kPrompts = 4, kPromptBytes = 64, kNewTokens = 300, kFewestTokens = 60;
+constexpr double kSweepSeconds = 75, kGreedySeconds = 20, kFinalSeconds = 30;  // at most, for one temperature
+constexpr double kSweepShare = 0.7;                                            // of a temperature's time
+constexpr int kFinalRepeats = 11;
+
+constexpr double kNeverBelow = 0.98;                               // of plain decoding
+constexpr double kNearBest = 0.97;                                 // of the best fixed shape
+constexpr double kBesideForward = 0.05;                            // sampling and drafting, of an iteration
+const std::map<float, double> kGain = {{1.0f, 1.8}, {0.7f, 2.0}};  // of auto with the strong drafter
+constexpr const char *kStrong = "ngram:4", *kWeak = "bigram", *kBlind = "random";
+
+// What was decoded at one temperature.
+struct Part {
+  Trial trial;
+  std::vector<Outcome> outcomes;
+  std::string temperature() const { return "temperature " + short_number(trial.options.sampling.temperature); }
+  static std::string short_number(float x) { return decimals(x, x == float(int(x)) ? 0 : 1); }
+
+  // Where a method stands; methods.size() where it does not.
+  size_t at(const std::string& drafter, const std::string& shape, int budget = 0) const {
+    size_t m = 0;
+    for (; m < trial.methods.size(); m++) {
+      const Method& method = trial.methods[m];
+      if (method.drafter == drafter && method.shape == shape && method.budget == budget) break;
+    }
+    return m;
+  }
+  bool has(size_t m) const { return m < trial.methods.size(); }
+  size_t largest_auto(const std::string& drafter) const { return at(drafter, "auto", kLargest); }
+  // The drafter's fastest fixed shape.
+  size_t best_fixed(const std::string& drafter) const {
+    size_t best = trial.methods.size();
+    for (size_t m = 0; m < trial.methods.size(); m++)
+      if (trial.methods[m].drafter == drafter && trial.methods[m].shape != "auto" &&
+          (!has(best) || median(outcomes[m].speedups) > median(outcomes[best].speedups)))
+        best = m;
+    return best;
+  }
+  // Speeds of a over those of b in the same repeat.
+  std::vector<double> paired(size_t a, size_t b) const {
+    std::vector<double> ratios;
+    for (size_t r = 0; r < outcomes[a].runs.size(); r++)
+      ratios.push_back(ratio(outcomes[a].runs[r].tokens_per_second(), outcomes[b].runs[r].tokens_per_second()));
+    return ratios;
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// What to run
+
+// The drafters that this model has; the others are named in `missing`, with the reason.
+std::vector<std::string> usable_drafters(Engine& engine, const std::vector<int>& prompt, std::string& missing) {
+  std::vector<std::string> usable;
+  for (const char* drafter : {kWeak, kStrong, kBlind}) {
+    const Method method{drafter, "chain:1", "match", 0};
+    try {
+      check_method(method, kLargest);
+      engine.generate(method, {}, prompt, 1, [](int) { return true; });
+      usable.push_back(drafter);
+    } catch (const std::exception& error) {
+      missing += std::string("left out: ") + drafter + ": " + error.what() + "\n";
+    }
+  }
+  return usable;
+}
+
+// New tokens for each prompt: kNewTokens, or on a slow machine fewer, so that three repeats of the sweep find time.
+int affordable_tokens(Engine& engine, const std::vector<int>& prompt, int methods) {
+  const Method plain{"none", "auto", "match", 0};
+  const Stats stats = engine.generate(plain, {}, prompt, kFewestTokens, [](int) { return !interrupted(); }).stats;
+  const double one = ratio(stats.seconds, double(stats.tokens));
+  return int(
+      std::clamp(ratio(kSweepSeconds, 3.0 * methods * kPrompts * one), double(kFewestTokens), double(kNewTokens)));
+}
+
+std::vector<Method> methods_of(const std::vector<std::string>& drafters, bool sweep, bool quick) {
+  std::vector<Method> methods = {{"none", "auto", "match", 0}};
+  for (const std::string& drafter : drafters) {
+    const bool whole = sweep && !quick && drafter != kBlind;
+    if (whole)
+      for (const char* shape : kSweep) methods.push_back({drafter, shape, "match", 0});
+    else if (drafter != kBlind)
+      for (const char* shape : {"chain:4", "tree:3x2"}) methods.push_back({drafter, shape, "match", 0});
+    for (int budget : kBudgets)
+      if (whole || budget == kLargest) methods.push_back({drafter, "auto", "match", budget});
+  }
+  return methods;
+}
+
+// The best of many by a few repeats is the luckiest, too: what the bars compare runs again, oftener. Plain, each
+// drafter's best fixed shape, and auto.
+std::vector<Method> finalists(const Part& part) {
+  std::vector<Method> methods = {part.trial.methods[part.trial.plain]};
+  for (const char* drafter : {kWeak, kStrong, kBlind})
+    for (size_t m : {part.best_fixed(drafter), part.largest_auto(drafter)})
+      if (part.has(m)) methods.push_back(part.trial.methods[m]);
+  return methods;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Saying
+
+double share_beside_forward(const Stats& s) { return ratio(s.seconds_draft + s.seconds_verify, s.seconds); }
+
+std::string part_table(const Part& part) {
+  std::vector<std::vector<std::string>> rows = {{"method", "tok/s", "speedup", "lowest", "highest", "acceptance",
+                                                 "nodes/forward", "draft", "forward", "verify", "keep", "slides",
+                                                 "identical"}};
+  for (size_t m = 0; m < part.outcomes.size(); m++) {
+    const Outcome& outcome = part.outcomes[m];
+    const Stats sum = sum_of(outcome);
+    const double forwards = double(sum.target_forwards);
+    std::vector<std::string> row = {method_text(part.trial.methods[m]),
+                                    thousands(median(speeds(outcome))),
+                                    times(median(outcome.speedups)),
+                                    times(lowest(outcome.speedups)),
+                                    times(highest(outcome.speedups)),
+                                    decimals(ratio(double(sum.tokens), forwards), 2),
+                                    decimals(ratio(double(sum.drafted_nodes), forwards), 1)};
+    for (double seconds :
+         {sum.seconds_draft, sum.seconds_forward, sum.seconds_verify, sum.seconds_keep, sum.seconds_slide})
+      row.push_back(decimals(100 * ratio(seconds, sum.seconds), 1) + "%");
+    row.push_back(identical(part.trial.methods[m], outcome));
+    rows.push_back(row);
+  }
+  return format_table(rows, "lrrrrrrrrrrrl");
+}
+
+void set_bars(Bench& bench, const Part& part) {
+  const std::string where = part.temperature() + ", ";
+  for (const char* drafter : {kStrong, kWeak, kBlind}) {
+    const size_t automatic = part.largest_auto(drafter), fixed = part.best_fixed(drafter);
+    if (!part.has(automatic)) continue;
+    const std::string name = where + drafter + " auto: ";
+    const double speedup = median(part.outcomes[automatic].speedups);
+    const auto gain = kGain.find(part.trial.options.sampling.temperature);
+    if (drafter == kStrong && gain != kGain.end())
+      bench.bars.push_back({name + "times plain", speedup, true, gain->second});
+    bench.bars.push_back({name + "never slower than plain", speedup, true, kNeverBelow});
+    if (part.has(fixed))
+      bench.bars.push_back({name + "over the best fixed shape, " + part.trial.methods[fixed].shape,
+                            median(part.paired(automatic, fixed)), true, kNearBest});
+    if (drafter != kBlind)
+      bench.bars.push_back({name + "sampling and drafting, share of the time",
+                            share_beside_forward(sum_of(part.outcomes[automatic])), false, kBesideForward});
+  }
+}
+
+nlohmann::ordered_json part_json(const Engine& engine, const Part& part) {
+  nlohmann::ordered_json json = settings_json(part.trial.options, engine);
+  json["repeats"] = part.outcomes[part.trial.plain].runs.size();
+  json["prompts"] = part.trial.prompts;
+  for (size_t m = 0; m < part.outcomes.size(); m++)
+    json["methods"].push_back(outcome_json(engine, part.trial.methods[m], part.outcomes[m]));
+  return json;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Pictures
+
+std::string circumstances(const Part& part, const Engine& engine) {
+  const Options& o = part.trial.options;
+  return o.settings.model + "; " + engine.device() + ", " + numbers_text(o.settings) + ", " +
+         count(engine.threads(), "thread") + "; " + count(double(part.trial.prompts.size()), "held-out prompt") + ", " +
+         count(o.max_new_tokens, "new token") + " each; medians of " +
+         count(double(part.outcomes[part.trial.plain].runs.size()), "repeat") + ", lowest to highest";
+}
+
+const char* colour_of(const std::string& drafter) {
+  return drafter == "none"    ? kPlainColour
+         : drafter == kWeak   ? kColours[0]
+         : drafter == kStrong ? kColours[1]
+                              : kColours[2];
+}
+
+// Tokens a second against the nodes that a tree may have: fixed shapes are points, auto is a line.
+std::string speed_picture(const std::vector<Part>& parts, const Engine& engine) {
+  std::vector<Panel> panels;
+  for (const Part& part : parts) {
+    Panel panel{part.temperature(), "nodes of a tree, or auto's budget", "tokens per second", {}, {}, true, false};
+    const double plain = median(speeds(part.outcomes[part.trial.plain]));
+    panel.series.push_back({"plain decoding",
+                            kPlainColour,
+                            Series::Style::kDashes,
+                            {{1, plain, 0, 0, ""}, {double(kLargest), plain, 0, 0, ""}}});
+    std::map<std::string, Series> fixed, automatic;
+    for (size_t m = 0; m < part.outcomes.size(); m++) {
+      const Method& method = part.trial.methods[m];
+      if (method.drafter == "none") continue;
+      const std::vector<double> speed = speeds(part.outcomes[m]);
+      const bool is_auto = method.shape == "auto";
+      Series& series = (is_auto ? automatic : fixed)[method.drafter];
+      series.name = method.drafter + (is_auto ? " auto" : " fixed shapes");
+      series.colour = colour_of(method.drafter);
+      series.style = is_auto ? Series::Style::kLine : Series::Style::kDots;
+      const size_t colon = method.shape.find(':');  // trees are named; where there is a point at n = 1 .. 8, chains go
+      const std::string label = method.shape.compare(0, 4, "tree") == 0 ? method.shape.substr(colon + 1) : "";
+      series.points.push_back({double(most_nodes(method, kLargest)), median(speed), is_auto ? lowest(speed) : 0,
+                               is_auto ? highest(speed) : 0, label});
+    }
+    for (const auto& [drafter, series] : fixed) panel.series.push_back(series);
+    for (const auto& [drafter, series] : automatic) panel.series.push_back(series);
+    panels.push_back(panel);
+  }
+  return chart_picture("Tokens per second, by shape and budget", circumstances(parts[0], engine), panels, 3);
+}
+
+// How many tokens one forward commits.
+std::string acceptance_picture(const std::vector<Part>& parts, const Engine& engine) {
+  std::vector<Panel> panels;
+  for (const Part& part : parts) {
+    Panel panel{
+        part.temperature(), "tokens committed by one forward", "share of the forwards, %", {}, {}, false, false};
+    for (const char* drafter : {kWeak, kStrong, kBlind}) {
+      const size_t m = part.largest_auto(drafter);
+      if (!part.has(m)) continue;
+      const Stats sum = sum_of(part.outcomes[m]);
+      Series series{std::string(drafter) + " auto", colour_of(drafter), Series::Style::kBars, {}};
+      for (size_t i = 1; i < sum.accept_histogram.size(); i++)
+        series.points.push_back(
+            {double(i), 100 * ratio(double(sum.accept_histogram[i]), double(sum.target_forwards)), 0, 0, ""});
+      panel.series.push_back(series);
+    }
+    panels.push_back(panel);
+  }
+  return chart_picture("Acceptance: how many tokens a forward commits", circumstances(parts[0], engine), panels, 3);
+}
+
+// How far the chances could be trusted that `auto` goes by: the drafter's own, and as corrected by what was accepted.
+std::string reliability_of(const std::vector<Part>& parts, const Engine& engine) {
+  std::vector<Series> series;
+  for (const Part& part : parts)
+    for (const char* drafter : {kWeak, kStrong}) {
+      const size_t m = part.largest_auto(drafter);
+      if (!part.has(m) || part.trial.options.sampling.temperature != 1) continue;
+      Series raw{std::string(drafter) + ", its own chances", colour_of(drafter), Series::Style::kDashes, {}};
+      Series corrected{std::string(drafter) + ", corrected", colour_of(drafter), Series::Style::kLine, {}};
+      for (const Reliability& tenth : sum_of(part.outcomes[m]).reliability) {
+        if (tenth.nodes < kFewNodes) continue;
+        const double n = double(tenth.nodes), accepted = double(tenth.accepted) / n;
+        raw.points.push_back({tenth.raw / n, accepted, 0, 0, ""});
+        corrected.points.push_back({tenth.corrected / n, accepted, 0, 0, ""});
+      }
+      series.push_back(raw), series.push_back(corrected);
+    }
+  return reliability_picture(circumstances(parts[0], engine), series);
+}
+
+// Where the time goes: plain, each drafter's best fixed shape and auto.
+std::string shares_picture(const std::vector<Part>& parts, const Engine& engine) {
+  std::vector<StackedBar> bars;
+  for (const Part& part : parts) {
+    std::vector<size_t> shown = {part.trial.plain};
+    for (const char* drafter : {kWeak, kStrong, kBlind})
+      for (size_t m : {part.best_fixed(drafter), part.largest_auto(drafter)})
+        if (part.has(m)) shown.push_back(m);
+    for (size_t m : shown) {
+      const Stats s = sum_of(part.outcomes[m]);
+      bars.push_back({"T = " + Part::short_number(part.trial.options.sampling.temperature) + ", " +
+                          (m == part.trial.plain ? "plain" : method_text(part.trial.methods[m])),
+                      {s.seconds_forward, s.seconds_slide, s.seconds_draft, s.seconds_verify, s.seconds_keep},
+                      decimals(1e6 * ratio(s.seconds, double(s.tokens)), 0) + " us/token"});
+    }
+  }
+  return stacked_picture("Where the time goes", circumstances(parts[0], engine),
+                         {"forward", "window slides", "draft", "verify and sample", "keep"}, bars);
+}
+
+}  // namespace
+
+void bench_decode(Bench& bench) {
+  const Settings& settings = bench.options.settings;
+  const std::string data = bench.data, model = settings.model;
+  std::string missing;
+  if (model.empty() || !std::filesystem::exists(model + "/model.safetensors"))
+    missing = "there is no trained model: " + (model.empty() ? "runs/medium, runs/small" : printable(model, 300)) +
+              ": train one with train_gpt, or name another with --model";
+  else if (data.empty() || !std::filesystem::exists(data))
+    missing = "there is no text: " + (data.empty() ? "data" : printable(data, 300)) +
+              ": get it with make data, or name one with --data";
+  if (!missing.empty()) return bench.print("Speculation", "left out: " + missing + "\n");
+
+  Trial trial;
+  trial.options = bench.options;
+  trial.options.settings.budget = kLargest;
+  trial.options.settings.rows = kLargest + 1;
+  trial.prompts = held_out_prompts(data, bench.quick ? 1 : kPrompts, kPromptBytes);
+  trial.repeats = bench.quick ? 1 : bench.repeats;
+  Engine engine(trial.options.settings);
+  const std::vector<int> prompt = engine.encode(trial.prompts[0], "a prompt from " + data);
+  const std::vector<std::string> drafters = usable_drafters(engine, prompt, missing);
+  trial.options.max_new_tokens =
+      bench.quick ? 24 : affordable_tokens(engine, prompt, int(methods_of(drafters, true, false).size()));
+
+  struct Plan {
+    float temperature;
+    bool sweep;
+    double seconds, share;  // at most; of the section
+  };
+  std::vector<Part> parts, finals;
+  double done = 0;
+  for (const Plan& plan : {Plan{1, true, kSweepSeconds, 0.45}, Plan{0.7f, true, kSweepSeconds, 0.45},
+                           Plan{0, false, kGreedySeconds, 0.1}}) {
+    Part part{trial, {}};
+    part.trial.options.sampling.temperature = plan.temperature;
+    part.trial.methods = methods_of(drafters, plan.sweep, bench.quick);
+    part.trial.most_seconds = plan.seconds;
+    part.outcomes = run_all(part.trial, engine, [&](const std::string& doing, double share) {
+      bench.time->show(part.temperature() + ", " + doing, done + plan.share * share);
+    });
+    if (part.outcomes[0].runs.empty()) return;  // interrupted
+    done += plan.share * kSweepShare;
+    Part final{trial, {}};
+    final.trial.options.sampling.temperature = plan.temperature;
+    final.trial.methods = finalists(part);
+    final.trial.repeats = bench.quick ? 1 : kFinalRepeats;
+    final.trial.most_seconds = kFinalSeconds;
+    final.outcomes = run_all(final.trial, engine, [&](const std::string& doing, double share) {
+      bench.time->show(part.temperature() + ", " + doing, done + plan.share * (1 - kSweepShare) * share);
+    });
+    if (final.outcomes[0].runs.empty()) return;  // interrupted
+    done += plan.share * (1 - kSweepShare);
+    bench.evenness.push_back({"plain decoding, " + part.temperature(), unevenness(speeds(final.outcomes[0]))});
+    set_bars(bench, final);
+    bench.print("Speculation at " + part.temperature() +
+                    (plan.temperature == 0 ? " (apart: small models loop there, and any drafter guesses loops)" : "") +
+                    "; " + circumstances(part, engine),
+                part_table(part) + (plan.temperature == 1 ? missing : ""));
+    bench.print("The best of these at " + part.temperature() + " again; medians of " +
+                    count(double(final.outcomes[0].runs.size()), "repeat") + ": what the bars are held against",
+                part_table(final));
+    finals.push_back(final);
+    parts.push_back(part);
+    nlohmann::ordered_json json;
+    for (const Part& p : parts) json["temperatures"].push_back(part_json(engine, p));
+    for (const Part& p : finals) json["finals"].push_back(part_json(engine, p));
+    bench.write_json("decode", json);
+    bench.write_svg("speed", speed_picture(parts, engine));
+    bench.write_svg("acceptance", acceptance_picture(finals, engine));
+    bench.write_svg("shares", shares_picture(finals, engine));
+    bench.write_svg("reliability", reliability_of(finals, engine));
+    const std::vector<std::string> wrong = broken(part.trial, part.outcomes);
+    if (!wrong.empty())
+      throw std::runtime_error("the text is not plain decoding's: " + wrong[0] +
+                               ": this is a bug of nanospec: report the command line");
+    if (interrupted()) return;
+  }
+}
+
+}  // namespace nanospec

@@ -1,0 +1,181 @@
+// study/bench_forward.cpp: how near a forward comes to the machine's limits: bytes read per second, the cost of
+// rows, prefill; and how little sampling takes beside it. Models of random weights: nothing needs to be trained.
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "commands/samples.h"
+#include "study/forwards.h"
+#include "study/svg.h"
+
+namespace nanospec {
+namespace {
+
+std::vector<Size> sizes(bool quick) {
+  if (quick) return {small_size()};
+  return {small_size(), size_of("medium", 6, 6, 384, 256, 65, 192, 0.75), gpt2_size(0.85)};
+}
+
+const std::vector<int> kRows = {1, 2, 3, 4, 6, 8, 12, 16};
+const std::map<int, double> kCostBars = {{2, 1.05}, {4, 1.12}, {8, 1.3}, {12, 1.45}, {16, 1.9}};  // fp32, gpt2
+constexpr double kPrefillBar = 0.7, kSamplingBar = 0.05;
+
+// ---------------------------------------------------------------------------------------------------------------
+// Sampling
+
+// Seconds that an iteration takes beside the forward at a vocabulary of V: the noise of one place, the target's pick,
+// a drafter's four best candidates under the same noise. Logits as of Zipf's law, scattered over the tokens.
+std::vector<double> sampling_seconds(int vocab, const Sampling& sampling, int rounds) {
+  std::vector<float> logits(size_t(vocab), 0), scores(size_t(vocab), 0);
+  for (int x = 0; x < vocab; x++) logits[size_t(x)] = -std::log(1.0f + float(int64_t(x) * 7919 % vocab));
+  Noise noise(sampling, vocab);
+  Candidate candidates[4];
+  std::vector<double> seconds;
+  Stopwatch watch;
+  int picked = 0;
+  for (int round = 0; round <= rounds; round++) {
+    watch.lap();
+    const float* row = noise.row(round);
+    picked += pick(logits.data(), row, vocab, sampling);
+    picked += best_candidates(logits.data(), row, vocab, sampling, false, 4, candidates, scores.data());
+    if (round > 0) seconds.push_back(watch.lap());  // the first one asks for memory
+  }
+  if (picked < 0) throw std::logic_error("a token below 0");  // and so nothing above can be left out
+  return seconds;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Saying
+
+std::string reading_table(const Bench& bench, const std::vector<Result>& results) {
+  std::vector<std::vector<std::string>> rows = {
+      {"model", "past", "ms", "lowest", "highest", "read", "fits", "GB/s", "limit", "share", "plain read", "share"}};
+  for (const Result& result : results)
+    for (const Forwards& f : result.pasts) {
+      const std::vector<double>& one = f.seconds.at(1);
+      const double limit = bench.roofline.bandwidth(f.level);
+      rows.push_back({result.name(), std::to_string(f.past), decimals(1e3 * median(one), 3),
+                      decimals(1e3 * lowest(one), 3), decimals(1e3 * highest(one), 3), bytes_text(f.bytes),
+                      level_name(f.level), decimals(f.bytes_per_second() / 1e9, 1), decimals(limit / 1e9, 1),
+                      percent(f.bytes_per_second(), limit), decimals(median(f.plain_reads) / 1e9, 1),
+                      percent(median(f.shares()), 1)});
+    }
+  return format_table(rows, "lrrrrrlrrrrr") +
+         "read: bytes of weights and cache that one row needs. limit: the measured bandwidth of the level that they\n"
+         "fit. plain read: a bare sum over as many bytes, in the same rounds: what this machine gave just then, also\n"
+         "where the bytes lie half in one level, half in the next. The bars hold a row against that.\n";
+}
+
+std::string prefill_table(const Bench& bench, const std::vector<Result>& results) {
+  std::vector<std::vector<std::string>> rows = {
+      {"prefill", "tokens", "ms", "lowest", "highest", "tok/s", "GFLOP/s", "share of fp32 peak"}};
+  for (const Result& result : results) {
+    const std::vector<double>& s = result.prefill_seconds;
+    const double flops = prefill_flops(result.size.config, result.size.prefill) / median(s);
+    rows.push_back({result.name(), std::to_string(result.size.prefill), decimals(1e3 * median(s), 2),
+                    decimals(1e3 * lowest(s), 2), decimals(1e3 * highest(s), 2),
+                    thousands(result.size.prefill / median(s)), decimals(flops / 1e9, 1),
+                    percent(flops, bench.roofline.peak())});
+  }
+  return format_table(rows, "lrrrrrrr");
+}
+
+void set_bars(Bench& bench, const Result& result) {
+  for (const Forwards& f : result.pasts) {
+    const std::string where = result.name() + ", past " + std::to_string(f.past);
+    if (result.size.bandwidth_bar > 0)
+      bench.bars.push_back(
+          {where + ": share of a plain read's bandwidth", median(f.shares()), true, result.size.bandwidth_bar});
+    if (result.size.name == "gpt2" && result.dtype == "fp32")
+      for (const auto& [rows, bar] : kCostBars)
+        bench.bars.push_back(
+            {where + ": cost of " + std::to_string(rows) + " rows", median(f.costs(rows)), false, bar});
+  }
+  if (result.size.name == "gpt2")
+    bench.bars.push_back({result.name() + ", prefill of " + std::to_string(result.size.prefill) + ": share of peak",
+                          prefill_flops(result.size.config, result.size.prefill) / median(result.prefill_seconds) /
+                              bench.roofline.peak(),
+                          true, kPrefillBar});
+}
+
+nlohmann::ordered_json result_json(const Bench& bench, const Result& result) {
+  nlohmann::ordered_json json = configuration_json(result);
+  for (const Forwards& f : result.pasts) {
+    nlohmann::ordered_json past = forwards_json(f, bench.roofline.bandwidth(f.level));
+    past["fits"] = level_name(f.level);
+    past["plain_read_share"] = median(f.shares());
+    past["plain_read_bytes_per_second"] = f.plain_reads;
+    json["pasts"].push_back(past);
+  }
+  json["prefill"] = prefill_json(result, bench.roofline.peak());
+  return json;
+}
+
+// cost(N), and below it the least that the roofline allows (reading as the plain read beside it, computing at the
+// peak), both over the measured time of one row: at N = 1 their distance is what one row leaves of the machine.
+std::string cost_picture(const Bench& bench, const std::vector<Result>& results) {
+  std::vector<Panel> panels;
+  for (const std::string dtype : {"fp32", "bf16"})
+    for (const Result& result : results) {
+      if (result.dtype != dtype) continue;
+      Panel panel{result.name() + " (" + bytes_text(result.weight_bytes) + ")",
+                  "rows of one forward",
+                  "time, over that of one row",
+                  {},
+                  {1, 2, 4, 6, 8, 12, 16},
+                  false,
+                  false};
+      for (size_t p = 0; p < result.pasts.size(); p++) {
+        const Forwards& f = result.pasts[p];
+        const std::string past = p == 0 ? "empty past" : "long past";
+        Series measured{past + ", measured", kColours[p], Series::Style::kLine, {}},
+            bound{past + ", roofline's bound", kColours[p], Series::Style::kDashes, {}};
+        const auto least = [&](int rows) {
+          return least_seconds(f.bytes, forward_flops(result.size.config, rows, f.past), median(f.plain_reads),
+                               bench.roofline.peak());
+        };
+        for (int rows : kRows) {
+          const std::vector<double> costs = f.costs(rows);
+          measured.points.push_back({double(rows), median(costs), lowest(costs), highest(costs), ""});
+          bound.points.push_back({double(rows), least(rows) / f.one(), 0, 0, ""});
+        }
+        panel.series.push_back(measured);
+        panel.series.push_back(bound);
+      }
+      panels.push_back(panel);
+    }
+  return chart_picture("What N rows cost beside one", machine_line(bench), panels, std::max(1, int(panels.size()) / 2));
+}
+
+}  // namespace
+
+void bench_forward(Bench& bench) {
+  std::vector<Result> results;
+  const std::vector<Size> all = sizes(bench.quick);
+  const double pieces = 2.0 * double(all.size());
+  for (const Size& size : all)
+    for (const char* dtype : {"fp32", "bf16"}) {
+      results.push_back(measure_forwards(bench, size, dtype, bench.options.settings.device, kRows,
+                                         double(results.size()) / pieces, 1 / pieces));
+      if (interrupted()) return;
+    }
+  const Result& largest = results[results.size() - 2];  // in fp32
+  const int vocab = largest.size.config.vocab_size;
+  const std::vector<double> sampling = sampling_seconds(vocab, bench.options.sampling, bench.quick ? 5 : 101);
+  const double share = median(sampling) / (median(sampling) + largest.pasts[0].one());
+
+  for (const Result& result : results) set_bars(bench, result);
+  bench.bars.push_back({largest.name() + ": sampling and drafting, share of an iteration", share, false, kSamplingBar});
+  bench.print("Forwards of one row", reading_table(bench, results) + "\n" + cost_table(results, kRows) + "\n" +
+                                         prefill_table(bench, results) + "\nSampling at a vocabulary of " +
+                                         thousands(vocab) + ": noise, pick and four candidates take " +
+                                         duration(median(sampling)) + ", " + decimals(100 * share, 1) +
+                                         "% of an iteration of " + largest.name() + ".\n");
+  nlohmann::ordered_json json;
+  for (const Result& result : results) json["configurations"].push_back(result_json(bench, result));
+  json["sampling"] = {{"vocab_size", vocab}, {"share", share}, {"seconds", sampling}};
+  bench.write_json("forward", json);
+  bench.write_svg("cost", cost_picture(bench, results));
+}
+
+}  // namespace nanospec

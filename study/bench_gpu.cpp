@@ -1,0 +1,209 @@
+// study/bench_gpu.cpp: section gpu: what the GPU can do at most, how near each kernel comes to it, plain decoding
+// and the cost of rows, prefill, training. What runs on the GPU is asked for through gpu.h, engine.h and train_gpt.
+#include <algorithm>
+
+#include "commands/samples.h"
+#include "study/forwards.h"
+#include "study/gpu.h"
+#include "study/svg.h"
+
+namespace nanospec {
+
+KernelShares shares_of(const KernelTime& kernel, const GpuLimits& limits) {
+  const double seconds = median(kernel.seconds), peak = median(kernel.peak == Peak::kBf16 ? limits.bf16 : limits.fp32);
+  return {ratio(ratio(kernel.bytes, seconds), median(limits.read)), ratio(ratio(kernel.flops, seconds), peak)};
+}
+
+namespace {
+
+const std::vector<int> kRows = {1, 2, 4, 8, 16, 32, 64};
+constexpr double kBandwidthBar = 0.6, kNextBandwidthBar = 0.8;  // of memory's limit, one row of 124 M parameters
+constexpr int kCostRows = 16;
+constexpr double kCostBar = 1.15;
+
+struct Measured {
+  GpuFacts facts;
+  GpuLimits limits;
+  std::vector<KernelTime> kernels;
+  std::vector<Result> forwards;
+
+  const std::vector<double>& peak(const std::string& dtype) const {
+    return dtype == "bf16" ? limits.bf16 : limits.fp32;
+  }
+  std::string line(const Bench& bench) const {  // for people
+    return facts.name + ", " + std::to_string(facts.multiprocessors) + " multiprocessors, compute capability " +
+           facts.capability + ", " + bytes_text(facts.memory_bytes) + ", L2 " + bytes_text(facts.l2_bytes) + "; CUDA " +
+           facts.runtime + ", driver for " + facts.driver + "; " + bench.machine.date;
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Tables
+
+std::string limits_table(const GpuLimits& limits) {
+  std::vector<std::vector<std::string>> rows = {{"limit", "measured", "lowest", "highest", ""}};
+  const auto row = [&](const char* what, const std::vector<double>& rates, const char* unit) {
+    rows.push_back(
+        {what, thousands(median(rates) / 1e9), thousands(lowest(rates) / 1e9), thousands(highest(rates) / 1e9), unit});
+  };
+  row("reading memory", limits.read, "GB/s");
+  row("multiply-add fp32", limits.fp32, "GFLOP/s");
+  row("multiply-add bf16", limits.bf16, "GFLOP/s");
+  return format_table(rows, "lrrrl") + "bf16 by mma m16n8k16; a multiply-add counts two operations.\n";
+}
+
+std::string kernels_table(const Measured& m) {
+  std::vector<std::vector<std::string>> rows = {
+      {"kernel", "shape", "us", "lowest", "highest", "GB/s", "of memory", "GFLOP/s", "of compute", "limit"}};
+  for (const KernelTime& k : m.kernels) {
+    const double seconds = median(k.seconds);
+    const KernelShares shares = shares_of(k, m.limits);
+    rows.push_back({k.name, k.shape, decimals(1e6 * seconds, 1), decimals(1e6 * lowest(k.seconds), 1),
+                    decimals(1e6 * highest(k.seconds), 1), thousands(ratio(k.bytes, seconds) / 1e9),
+                    percent(shares.memory, 1), k.flops > 0 ? thousands(ratio(k.flops, seconds) / 1e9) : "",
+                    k.flops > 0 ? percent(shares.compute, 1) : "", shares.memory_binds() ? "memory" : "compute"});
+  }
+  return format_table(rows, "llrrrrrrrl") +
+         "GB/s: of the least bytes that the kernel must move. limit: the one that takes longer. Launches follow each\n"
+         "other in one CUDA graph, on operands that L2 does not hold (but the gather's: a forward has just written\n"
+         "them).\n";
+}
+
+std::string forwards_table(const Measured& m) {
+  std::vector<std::vector<std::string>> rows = {
+      {"one row", "past", "ms", "lowest", "highest", "read", "GB/s", "of memory"}};
+  for (const Result& result : m.forwards)
+    for (const Forwards& f : result.pasts) {
+      const std::vector<double>& one = f.seconds.at(1);
+      rows.push_back({result.name(), std::to_string(f.past), decimals(1e3 * median(one), 3),
+                      decimals(1e3 * lowest(one), 3), decimals(1e3 * highest(one), 3), bytes_text(f.bytes),
+                      thousands(f.bytes_per_second() / 1e9), percent(f.bytes_per_second(), median(m.limits.read))});
+    }
+  return format_table(rows, "lrrrrrrr");
+}
+
+std::string prefill_table(const Measured& m) {
+  std::vector<std::vector<std::string>> rows = {
+      {"prefill", "tokens", "ms", "lowest", "highest", "tok/s", "GFLOP/s", "of compute"}};
+  for (const Result& result : m.forwards) {
+    const std::vector<double>& s = result.prefill_seconds;
+    const double flops = ratio(prefill_flops(result.size.config, result.size.prefill), median(s));
+    rows.push_back({result.name(), std::to_string(result.size.prefill), decimals(1e3 * median(s), 2),
+                    decimals(1e3 * lowest(s), 2), decimals(1e3 * highest(s), 2),
+                    thousands(ratio(result.size.prefill, median(s))), thousands(flops / 1e9),
+                    percent(flops, median(m.peak(result.dtype)))});
+  }
+  return format_table(rows, "lrrrrrrr");
+}
+
+void set_bars(Bench& bench, const Measured& m) {
+  for (const Result& result : m.forwards)
+    for (const Forwards& f : result.pasts) {
+      const std::string where = m.facts.name + ", " + result.name() + ", past " + std::to_string(f.past);
+      bench.bars.push_back({where + ": one row, share of memory's limit",
+                            ratio(f.bytes_per_second(), median(m.limits.read)), true, kBandwidthBar});
+      bench.bars.push_back(
+          {where + ": cost of " + std::to_string(kCostRows) + " rows", median(f.costs(kCostRows)), false, kCostBar});
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Files
+
+nlohmann::ordered_json gpu_json(const Measured& m) {
+  nlohmann::ordered_json json;
+  const GpuFacts& f = m.facts;
+  json["gpu"] = {{"name", f.name},
+                 {"compute_capability", f.capability},
+                 {"multiprocessors", f.multiprocessors},
+                 {"memory_bytes", f.memory_bytes},
+                 {"l2_bytes", f.l2_bytes},
+                 {"cuda_driver", f.driver},
+                 {"cuda_runtime", f.runtime}};
+  const auto limit = [](const std::vector<double>& runs) {
+    return nlohmann::ordered_json{{"median", median(runs)}, {"runs", runs}};
+  };
+  json["limits"] = {{"read_bytes_per_second", limit(m.limits.read)},
+                    {"fp32_flops_per_second", limit(m.limits.fp32)},
+                    {"bf16_flops_per_second", limit(m.limits.bf16)}};
+  json["bars"] = {{"share_of_memory", {{"at_least", kBandwidthBar}, {"next", kNextBandwidthBar}}},
+                  {"cost_of_" + std::to_string(kCostRows) + "_rows", {{"at_most", kCostBar}}}};
+  for (const KernelTime& k : m.kernels) {
+    const KernelShares shares = shares_of(k, m.limits);
+    json["kernels"].push_back({{"kernel", k.name},
+                               {"shape", k.shape},
+                               {"bytes", k.bytes},
+                               {"flops", k.flops},
+                               {"peak", k.peak == Peak::kBf16 ? "bf16" : "fp32"},
+                               {"share_of_memory", shares.memory},
+                               {"share_of_compute", shares.compute},
+                               {"limit", shares.memory_binds() ? "memory" : "compute"},
+                               {"seconds", k.seconds}});
+  }
+  for (const Result& result : m.forwards) {
+    nlohmann::ordered_json configuration = configuration_json(result);
+    for (const Forwards& f : result.pasts) configuration["pasts"].push_back(forwards_json(f, median(m.limits.read)));
+    configuration["prefill"] = prefill_json(result, median(m.peak(result.dtype)));
+    json["configurations"].push_back(configuration);
+  }
+  return json;
+}
+
+std::string kernels_picture(const Bench& bench, const Measured& m) {
+  std::vector<StackedBar> bars;
+  for (const KernelTime& k : m.kernels) {
+    const KernelShares shares = shares_of(k, m.limits);
+    const double share = std::min(1.0, shares.of_limit()), seconds = median(k.seconds);
+    bars.push_back({k.name + ", " + k.shape,
+                    {share, 1 - share},
+                    shares.memory_binds() ? thousands(ratio(k.bytes, seconds) / 1e9) + " GB/s of memory"
+                                          : thousands(ratio(k.flops, seconds) / 1e9) + " GFLOP/s in " +
+                                                (k.peak == Peak::kBf16 ? "bf16" : "fp32")});
+  }
+  return stacked_picture("How near each kernel comes to the limit that binds it", m.line(bench),
+                         {"of its limit", "short of it"}, bars);
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------------------------
+// The section
+
+void bench_gpu(Bench& bench) {
+  if (const std::string missing = gpu_missing(); !missing.empty())
+    return bench.print("GPU", "left out: " + missing + "\n");
+  Measured m;
+  const int runs = bench.quick ? 2 : 3 * bench.repeats;
+  const auto working = [&](const Stretch& stretch) {
+    return [&bench, stretch](const std::string& doing, double done) {
+      bench.time->show(doing, stretch.at(done));
+      return !interrupted();
+    };
+  };
+  m.facts = gpu_facts();
+  m.limits = measure_gpu_limits(runs, working({0, 0.02}));
+  bench.print("GPU: " + m.line(bench), limits_table(m.limits));
+  m.kernels = measure_gpu_kernels(bench.quick, runs, working({0.02, 0.1}));
+  if (interrupted()) return;
+  bench.print("Kernels on " + m.facts.name, kernels_table(m));
+
+  for (const char* dtype : {"fp32", "bf16"}) {
+    m.forwards.push_back(measure_forwards(bench, bench.quick ? small_size() : gpt2_size(), dtype, "cuda", kRows,
+                                          0.12 + 0.14 * double(m.forwards.size()), 0.14));
+    if (interrupted()) return;
+  }
+  set_bars(bench, m);
+  bench.print("Decoding on " + m.facts.name,
+              forwards_table(m) + "\n" + cost_table(m.forwards, kRows) + "\n" + prefill_table(m));
+
+  nlohmann::ordered_json json = gpu_json(m), training, peers;
+  std::string text = train_text(bench, "cuda", median(m.limits.fp32), {0.4, 0.2}, training);
+  if (!interrupted()) text += "\n" + peers_text(bench, "cuda", {0.6, 0.4}, peers);
+  if (interrupted()) return;
+  bench.print("Training on " + m.facts.name, text);
+  json["training"] = training, json["peers"] = peers;
+  bench.write_json("gpu", json);
+  bench.write_svg("kernels", kernels_picture(bench, m));
+}
+
+}  // namespace nanospec

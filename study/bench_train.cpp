@@ -1,0 +1,353 @@
+// study/bench_train.cpp: training, by running train_gpt for a few iterations; and the peers, PyTorch on the same
+// work, by running the scripts of tests/reference. Each run is a process of its own. On the CPU both are sections; on a
+// GPU they are parts of section gpu.
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <thread>
+
+#include "commands/samples.h"
+#include "study/bench.h"
+
+extern char** environ;
+
+namespace nanospec {
+namespace {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Processes
+
+// A folder that goes when the work is done.
+struct Scratch {
+  std::string path;
+  Scratch() {
+    std::string name = (std::filesystem::temp_directory_path() / "nanospec_bench_XXXXXX").string();
+    if (!mkdtemp(&name[0])) refuse_path("cannot create the folder", name, errno);
+    path = name;
+  }
+  ~Scratch() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+};
+
+constexpr int kTooLong = 124;
+
+// Runs a program whose output goes to `log`; returns its exit status, 127 where it cannot be started, kTooLong where it
+// took more seconds than it was given. `waiting` is called meanwhile. Ctrl-C ends the program and all that it started.
+int run_process(std::vector<std::string> words, const std::string& log, double most_seconds,
+                const std::function<void()>& waiting) {
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(&word[0]);
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+  posix_spawn_file_actions_adddup2(&files, STDOUT_FILENO, STDERR_FILENO);
+  posix_spawnattr_t attributes;  // a process group of its own, so that a signal reaches its children too
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  pid_t child = 0;
+  const int error = posix_spawn(&child, words[0].c_str(), &files, &attributes, argv.data(), environ);
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&files);
+  if (error != 0) return 127;
+  int status = 0;
+  bool late = false, told = false;
+  Stopwatch watch;
+  for (double spent = 0; waitpid(child, &status, WNOHANG) == 0; spent += watch.lap()) {
+    late = late || spent > most_seconds;
+    if ((interrupted() || late) && !told) kill(-child, SIGTERM), told = true;
+    waiting();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  if (late) return kTooLong;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+std::string last_line(const std::string& path) {
+  if (!std::filesystem::exists(path)) return "";
+  std::string text = read_file(path);
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+  return printable(text.substr(text.find_last_of("\r\n") + 1), 300);
+}
+
+std::string program_folder() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
+}
+
+std::string median_and_ends(const std::vector<double>& values, int places) {
+  return decimals(median(values), places) + " (" + decimals(lowest(values), places) + " to " +
+         decimals(highest(values), places) + ")";
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Training
+
+struct Training {
+  std::string preset;
+  int iterations;
+  std::vector<double> ms, gflops, peak_bytes;  // one a run
+};
+
+constexpr double kRunSeconds = 60, kPeerSeconds = 130;  // at most, for one process
+
+constexpr double kHalf = 0.5;  // of PyTorch's memory
+constexpr struct {
+  const char* preset;
+  double time;  // at most, over PyTorch's
+} kPeerBars[] = {{"small", 0.7}, {"medium", 0.9}};
+
+const char* suffix(const std::string& device) { return device == "cuda" ? "-cuda" : ""; }  // of our programs
+
+std::string left_out(const std::string& why) { return "left out: " + why + "\n"; }
+
+}  // namespace
+
+std::string train_text(Bench& bench, const std::string& device, double peak, const Stretch& stretch,
+                       nlohmann::ordered_json& json) {
+  const std::string program = program_folder() + "/train_gpt" + suffix(device);
+  if (access(program.c_str(), X_OK) != 0) return left_out("there is no train_gpt: " + program + ": build it with make");
+  if (bench.data.empty() || !std::filesystem::exists(bench.data))
+    return left_out("there is no text: " + (bench.data.empty() ? "data" : printable(bench.data, 300)) +
+                    ": get it with make data, or name one with --data");
+
+  const Scratch scratch;
+  std::vector<Training> trainings = {{"small", bench.quick ? 5 : 150, {}, {}, {}}};
+  if (!bench.quick) trainings.push_back({"medium", device == "cuda" ? 100 : 10, {}, {}, {}});
+  const int rounds = bench.quick ? 1 : std::min(bench.repeats, 3);
+  for (int round = 0; round < rounds; round++)
+    for (size_t k = 0; k < trainings.size(); k++) {
+      Training& t = trainings[(k + size_t(round)) % trainings.size()];
+      const std::string stats = scratch.path + "/stats.json", log = scratch.path + "/log";
+      const double done = stretch.at((round + double(k) / double(trainings.size())) / rounds);
+      const int status = run_process({program,
+                                      "--preset",
+                                      t.preset,
+                                      "--data",
+                                      bench.data,
+                                      "--out",
+                                      scratch.path + "/" + t.preset,
+                                      "--stats",
+                                      stats,
+                                      "--max_iters",
+                                      std::to_string(t.iterations),
+                                      "--eval_interval",
+                                      std::to_string(t.iterations + 1),
+                                      "--eval_iters",
+                                      "1",
+                                      "--threads",
+                                      std::to_string(bench.options.settings.threads),
+                                      "--device",
+                                      device,
+                                      "--quiet"},
+                                     log, kRunSeconds, [&] { bench.time->show("training " + t.preset, done); });
+      if (interrupted()) return "";
+      if (status == kTooLong) return left_out(t.preset + " took more than " + duration(kRunSeconds));
+      if (status != 0) throw std::runtime_error("train_gpt failed: " + t.preset + ": " + last_line(log));
+      const Json result = parse_json(read_file(stats), stats);
+      t.ms.push_back(result.at("ms_per_iter"));
+      t.gflops.push_back(result.at("gflops"));
+      t.peak_bytes.push_back(result.at("peak_bytes"));
+    }
+
+  std::vector<std::vector<std::string>> rows = {
+      {"training, batch 12", "ms/iter", "GFLOP/s", "share of fp32 peak", "peak memory"}};
+  for (const Training& t : trainings) {
+    rows.push_back({t.preset, median_and_ends(t.ms, 2), decimals(median(t.gflops), 0),
+                    percent(median(t.gflops) * 1e9, peak), bytes_text(median(t.peak_bytes))});
+    json["presets"].push_back({{"preset", t.preset},
+                               {"iterations", t.iterations},
+                               {"ms_per_iter", t.ms},
+                               {"gflops", t.gflops},
+                               {"share", ratio(median(t.gflops) * 1e9, peak)},
+                               {"peak_bytes", t.peak_bytes}});
+    bench.evenness.push_back({(device == "cuda" ? "GPU: training " : "training ") + t.preset, unevenness(t.ms)});
+  }
+  return format_table(rows, "lrrrr");
+}
+
+void bench_train(Bench& bench) {
+  nlohmann::ordered_json json;
+  const std::string text = train_text(bench, "cpu", bench.roofline.peak(), {}, json);
+  if (interrupted()) return;
+  bench.print("Training", text);
+  if (!json.is_null()) bench.write_json("train", json);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Peers
+
+namespace {
+
+std::string training_table(const Json& json) {
+  std::vector<std::vector<std::string>> rows = {
+      {"training", "", "ms/iter", "ours over it", "lowest", "highest", "peak memory"}};
+  for (const Json& preset : json.at("presets")) {
+    const std::string name = preset.at("preset");
+    const Json& ours = preset.at("ways").back();  // nanospec comes last
+    for (const Json& way : preset.at("ways")) {
+      const std::vector<double> ms = way.at("ms");
+      std::vector<std::string> row = {name, way.at("name"), decimals(median(ms), 2), "", "", ""};
+      if (&way != &ours) {
+        const std::vector<double> ratios = way.at("ours_over_it");
+        row[3] = decimals(median(ratios), 2), row[4] = decimals(lowest(ratios), 2),
+        row[5] = decimals(highest(ratios), 2);
+      }
+      row.push_back(way.contains("peak_bytes") ? bytes_text(way.at("peak_bytes")) : "");
+      rows.push_back(row);
+    }
+  }
+  return format_table(rows, "llrrrrr");
+}
+
+// On the CPU: our time over the faster of PyTorch's, our memory over eager PyTorch's (the compiler would take more).
+void set_training_bars(Bench& bench, const Json& json) {
+  for (const Json& preset : json.at("presets")) {
+    const std::string name = preset.at("preset");
+    const Json& ours = preset.at("ways").back();
+    const Json* best = nullptr;
+    for (const Json& way : preset.at("ways")) {
+      if (&way == &ours) continue;
+      const auto ms = [](const Json& of) { return median(of.at("ms").get<std::vector<double>>()); };
+      if (!best || ms(way) < ms(*best)) best = &way;
+    }
+    for (const auto& bar : kPeerBars) {
+      if (name != bar.preset || !best) continue;
+      bench.bars.push_back({"training " + name + ": time over " + best->at("name").get<std::string>(),
+                            median(best->at("ours_over_it")), false, bar.time});
+      bench.bars.push_back({"training " + name + ": peak memory over PyTorch eager",
+                            ratio(ours.at("peak_bytes"), preset.at("ways").front().at("peak_bytes")), false, kHalf});
+    }
+  }
+}
+
+std::string decoding_table(const Json& json) {
+  std::vector<std::vector<std::string>> rows = {
+      {"plain decoding", "tokens", "", "how", "tok/s", "ours over it", "lowest", "highest"}};
+  for (const Json& run : json.at("runs"))
+    for (const Json& way : run.at("ways")) {
+      std::vector<std::string> row = {run.at("model"), std::to_string(run.at("tokens").get<int>()), way.at("name"),
+                                      way.at("how"), thousands(median(way.at("tokens_per_second")))};
+      if (way.contains("ours_over_it")) {
+        const std::vector<double> ratios = way.at("ours_over_it");
+        for (double x : {median(ratios), lowest(ratios), highest(ratios)}) row.push_back(decimals(x, 2));
+      }
+      rows.push_back(row);
+    }
+  return format_table(rows, "lrllrrrr");
+}
+
+std::string forward_table(const Json& json) {
+  std::vector<std::string> head = {"PyTorch, 124 M", "past", "ms, one row", "GB/s"};
+  for (const Json& rows : json.at("rows"))
+    if (rows.get<int>() > 1) head.push_back("cost of " + std::to_string(rows.get<int>()));
+  std::vector<std::vector<std::string>> rows = {head};
+  for (const Json& run : json.at("runs")) {
+    const std::vector<double> one = run.at("seconds").front();
+    std::vector<std::string> row = {run.at("dtype"), std::to_string(run.at("past").get<int>()),
+                                    median_and_ends({median(one) * 1e3, lowest(one) * 1e3, highest(one) * 1e3}, 2),
+                                    decimals(run.at("bytes").get<double>() / median(one) / 1e9, 1)};
+    for (const Json& seconds : run.at("seconds")) {
+      if (seconds == run.at("seconds").front()) continue;
+      std::vector<double> costs;
+      for (size_t r = 0; r < one.size(); r++) costs.push_back(seconds[r].get<double>() / one[r]);
+      row.push_back(decimals(median(costs), 2));
+    }
+    rows.push_back(row);
+  }
+  return format_table(rows, "lr" + std::string(head.size() - 2, 'r'));
+}
+
+struct Peer {
+  std::string name, script;
+  std::vector<std::string> flags;
+  std::string (*table)(const Json&);
+};
+
+std::vector<Peer> peers_of(const Bench& bench, const std::string& device) {
+  const std::string rounds = std::to_string(bench.quick ? 1 : 2), folder = program_folder(),
+                    threads = std::to_string(bench.options.settings.threads);
+  std::vector<Peer> peers;
+  if (device == "cpu")
+    peers.push_back(
+        {"forward", "forward_speed.py", {"--threads", threads, "--rounds", bench.quick ? "2" : "7"}, forward_table});
+  const auto train = [&](const char* preset, int iterations) {
+    peers.push_back(
+        {std::string("train ") + preset,
+         "train_speed.py",
+         {"--ours", folder + "/train_gpt" + suffix(device), "--device", device, "--data", bench.data, "--threads",
+          threads, "--rounds", rounds, "--presets", preset, "--iters", std::to_string(iterations)},
+         training_table});
+  };
+  if (bench.quick) {
+    train("small", 3);
+    peers.back().flags.push_back("--no-compile");
+    return peers;
+  }
+  train("small", device == "cpu" ? 60 : 200);
+  train("medium", device == "cpu" ? 4 : 100);
+  const std::string model = bench.options.settings.model;
+  if (device == "cpu" && !model.empty() && std::filesystem::exists(model + "/model.safetensors"))
+    peers.push_back({"decode",
+                     "decode_speed.py",
+                     {model, "--ours", folder + "/nanospec", "--threads", threads, "--rounds", rounds, "--repeats", "3",
+                      "--tokens", "0"},
+                     decoding_table});
+  return peers;
+}
+
+}  // namespace
+
+std::string peers_text(Bench& bench, const std::string& device, const Stretch& stretch, nlohmann::ordered_json& json) {
+  const std::string folder = program_folder(), python = folder + "/venv/bin/python";
+  const Scratch scratch;
+  const std::string log = scratch.path + "/log", result = scratch.path + "/result.json";
+  const bool cuda = device == "cuda";
+  if (run_process({python, "-c", cuda ? "import torch; torch.zeros(1).cuda()" : "import torch"}, log, kPeerSeconds,
+                  [&] { bench.time->show("looking for PyTorch", stretch.at(0)); }) != 0)
+    return left_out(std::string("there is no PyTorch") + (cuda ? " that finds the GPU: " : ": ") + python +
+                    ": python3 -m venv build/venv && build/venv/bin/pip install torch numpy transformers");
+  const std::vector<Peer> peers = peers_of(bench, device);
+  std::string tables;
+  for (size_t i = 0; i < peers.size(); i++) {
+    std::vector<std::string> words = {python, folder + "/../tests/reference/" + peers[i].script, "--json", result};
+    words.insert(words.end(), peers[i].flags.begin(), peers[i].flags.end());
+    const int status = run_process(words, log, kPeerSeconds, [&] {
+      bench.time->show("PyTorch, " + peers[i].name, stretch.at(double(i) / double(peers.size())));
+    });
+    if (interrupted()) return "";
+    if (status != 0) {
+      tables += left_out(peers[i].script + (status == kTooLong ? " took more than " + duration(kPeerSeconds)
+                                                               : " failed: " + last_line(log))) +
+                "\n";
+      continue;
+    }
+    const Json measured = parse_json(read_file(result), result);
+    tables += (tables.empty() ? "PyTorch " + measured.at("torch").get<std::string>() + "\n\n" : "") +
+              peers[i].table(measured) + "\n";
+    if (!cuda && peers[i].table == training_table) set_training_bars(bench, measured);
+    json[peers[i].name] = measured;
+  }
+  tables.pop_back();
+  return tables;
+}
+
+void bench_peers(Bench& bench) {
+  nlohmann::ordered_json json;
+  const std::string text = peers_text(bench, "cpu", {}, json);
+  if (interrupted()) return;
+  bench.print("Peers", text);
+  if (!json.is_null()) bench.write_json("peers", json);
+}
+
+}  // namespace nanospec

@@ -1,0 +1,162 @@
+// study/forwards.cpp: forwards of models with random weights, measured: see forwards.h.
+#include "study/forwards.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "commands/samples.h"
+
+namespace nanospec {
+
+Size size_of(const std::string& name, int layers, int heads, int channels, int block, int vocab, int long_past,
+             double bar) {
+  return {name, {layers, heads, heads, channels, block, vocab, false}, long_past, std::min(512, block - 1), bar};
+}
+Size small_size() { return size_of("small", 4, 4, 128, 64, 65, 48); }
+Size gpt2_size(double bar) { return size_of("gpt2", 12, 12, 768, 1024, 50257, 900, bar); }
+
+// ---------------------------------------------------------------------------------------------------------------
+// What was measured
+
+double Forwards::one() const { return median(seconds.at(1)); }
+double Forwards::bytes_per_second() const { return ratio(bytes, one()); }
+std::vector<double> Forwards::shares() const {
+  std::vector<double> ratios;
+  for (size_t r = 0; r < plain_reads.size(); r++) ratios.push_back(bytes / seconds.at(1)[r] / plain_reads[r]);
+  return ratios;
+}
+std::vector<double> Forwards::costs(int rows) const {
+  std::vector<double> ratios;
+  for (size_t r = 0; r < seconds.at(rows).size(); r++) ratios.push_back(seconds.at(rows)[r] / seconds.at(1)[r]);
+  return ratios;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Measuring
+
+namespace {
+
+constexpr double kMostSeconds = 6;  // of one table row, where three rounds are made
+
+// The median of as many calls as fill two milliseconds, so that the clock and a wakeup do not count.
+double forward_seconds(Probe& probe, int rows, int past, double once) {
+  std::vector<double> calls;
+  const int n = int(std::clamp(0.002 / std::max(once, 1e-6), 1.0, 64.0));
+  for (int i = 0; i < n; i++) calls.push_back(probe.forward_seconds(rows, past));
+  return median(calls);
+}
+
+// In each round all numbers of rows, in an order that rotates; and one plain read, where there is a reader.
+void measure_rows(Probe& probe, const std::vector<int>& all_rows, int rounds, Reader* reader, Forwards& f,
+                  const std::function<void(int)>& working) {
+  probe.forward_seconds(1, f.past);  // makes the past
+  std::map<int, double> once;
+  for (int rows : all_rows)
+    for (int i = 0; i < 3; i++) once[rows] = probe.forward_seconds(rows, f.past);  // a GPU records the second
+  Stopwatch watch;
+  double spent = 0;
+  for (int round = 0; round < rounds && (round < 3 || spent < kMostSeconds); round++, spent += watch.lap()) {
+    if (round > 0 && interrupted()) return;
+    working(round);
+    for (size_t k = 0; k < all_rows.size(); k++) {
+      const int rows = all_rows[(k + size_t(round)) % all_rows.size()];
+      f.seconds[rows].push_back(forward_seconds(probe, rows, f.past, once[rows]));
+    }
+    if (reader) f.plain_reads.push_back(reader->bytes_per_second(f.bytes));
+  }
+}
+
+}  // namespace
+
+Result measure_forwards(Bench& bench, const Size& size, const std::string& dtype, const std::string& device,
+                        const std::vector<int>& rows, double done, double share) {
+  Result result{size, dtype, 0, {}, {}};
+  const int rounds = bench.quick ? 2 : 3 * bench.repeats, threads = bench.options.settings.threads;
+  bench.time->show(result.name() + ": making weights", done);
+  Probe probe(size.config, dtype, device, threads, *std::max_element(rows.begin(), rows.end()));
+  result.weight_bytes = probe.weight_bytes();
+  for (int past : {0, size.long_past}) {
+    Forwards f;
+    f.past = past;
+    f.bytes = result.weight_bytes + probe.cache_bytes(past);
+    f.level = level_of(f.bytes, threads, bench.machine.caches);
+    std::unique_ptr<Reader> reader;
+    if (device == "cpu") reader.reset(new Reader(f.bytes, threads));
+    measure_rows(probe, rows, rounds, reader.get(), f, [&](int round) {
+      bench.time->show(result.name() + ", past " + std::to_string(past),
+                       done + share * 0.4 * ((past > 0) + double(round) / rounds));
+    });
+    result.pasts.push_back(f);
+    bench.evenness.push_back(
+        {(device == "cpu" ? "" : "GPU: ") + result.name() + ", one row, past " + std::to_string(past),
+         unevenness(f.seconds[1])});
+  }
+  probe.prefill_seconds(size.prefill);
+  for (int round = 0; round < (bench.quick ? 2 : bench.repeats) && (round == 0 || !interrupted()); round++) {
+    bench.time->show(result.name() + ", prefill", done + share * 0.9);
+    result.prefill_seconds.push_back(probe.prefill_seconds(size.prefill));
+  }
+  return result;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Saying
+
+std::string cost_table(const std::vector<Result>& results, const std::vector<int>& all_rows) {
+  std::vector<std::string> head = {"cost of N rows", "past"};
+  for (int rows : all_rows)
+    if (rows > 1) head.push_back(std::to_string(rows));
+  std::vector<std::vector<std::string>> table = {head};
+  for (const Result& result : results)
+    for (const Forwards& f : result.pasts) {
+      std::vector<std::string> median_row = {result.name(), std::to_string(f.past)}, ends = {"", ""};
+      for (int rows : all_rows) {
+        if (rows == 1) continue;
+        const std::vector<double> costs = f.costs(rows);
+        median_row.push_back(decimals(median(costs), 2));
+        ends.push_back(decimals(lowest(costs), 2) + "-" + decimals(highest(costs), 2));
+      }
+      table.push_back(median_row);
+      table.push_back(ends);
+    }
+  return format_table(table, "lr" + std::string(all_rows.size() - 1, 'r')) +
+         "A forward of N rows over one row of the same round: median, below it lowest and highest.\n";
+}
+
+nlohmann::ordered_json forwards_json(const Forwards& f, double limit) {
+  nlohmann::ordered_json json = {{"past", f.past},
+                                 {"bytes", f.bytes},
+                                 {"seconds", f.one()},
+                                 {"bytes_per_second", f.bytes_per_second()},
+                                 {"limit_bytes_per_second", limit},
+                                 {"share", ratio(f.bytes_per_second(), limit)}};
+  for (const auto& [rows, seconds] : f.seconds) {
+    const std::vector<double> costs = f.costs(rows);
+    json["rows"].push_back({{"rows", rows},
+                            {"cost", median(costs)},
+                            {"cost_lowest", lowest(costs)},
+                            {"cost_highest", highest(costs)},
+                            {"seconds", seconds}});
+  }
+  return json;
+}
+
+nlohmann::ordered_json configuration_json(const Result& result) {
+  const Config& c = result.size.config;
+  return {{"name", result.size.name},   {"dtype", result.dtype},
+          {"n_layer", c.n_layer},       {"n_head", c.n_head},
+          {"n_embd", c.n_embd},         {"block_size", c.block_size},
+          {"vocab_size", c.vocab_size}, {"weight_bytes", result.weight_bytes}};
+}
+
+nlohmann::ordered_json prefill_json(const Result& result, double peak) {
+  const double flops = prefill_flops(result.size.config, result.size.prefill);
+  const double rate = ratio(flops, median(result.prefill_seconds));
+  return {{"tokens", result.size.prefill},
+          {"flops", flops},
+          {"flops_per_second", rate},
+          {"share", ratio(rate, peak)},
+          {"seconds", result.prefill_seconds}};
+}
+
+}  // namespace nanospec

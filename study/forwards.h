@@ -1,0 +1,60 @@
+// study/forwards.h: forwards of models with random weights, measured: what one row takes, what N rows cost beside
+// it, prefill. bench_forward.cpp shows those of the CPU, bench_gpu.cpp those of a GPU.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "study/bench.h"
+
+namespace nanospec {
+
+struct Size {
+  std::string name;
+  Config config;
+  int long_past, prefill;
+  double bandwidth_bar = 0;  // the least share of the bandwidth; 0: none is set
+};
+Size size_of(const std::string& name, int layers, int heads, int channels, int block, int vocab, int long_past,
+             double bar = 0);
+Size small_size();
+Size gpt2_size(double bar = 0);  // 124 M parameters
+
+// Forwards over one past: seconds by number of rows, one entry a round.
+struct Forwards {
+  int past = 0;
+  double bytes = 0;                 // that one row reads
+  Level level = Level::kMemory;     // of the CPU's memory that holds them
+  std::vector<double> plain_reads;  // bytes a second of a bare sum over as many bytes, one entry a round; CPU alone
+  std::map<int, std::vector<double>> seconds;
+
+  double one() const;
+  double bytes_per_second() const;
+  std::vector<double> shares() const;         // bytes a second of one row over those of the same round's plain read
+  std::vector<double> costs(int rows) const;  // times of N rows over that of one row in the same round
+};
+
+struct Result {
+  Size size;
+  std::string dtype;
+  double weight_bytes = 0;
+  std::vector<Forwards> pasts;  // empty, and long
+  std::vector<double> prefill_seconds;
+  std::string name() const { return size.name + " " + dtype; }
+};
+
+// In each round all of `rows`, which begin with 1, in an order that rotates. The work is the section's from `done` to
+// `done + share`. An interrupted measurement has fewer rounds, or lacks the prefill.
+Result measure_forwards(Bench& bench, const Size& size, const std::string& dtype, const std::string& device,
+                        const std::vector<int>& rows, double done, double share);
+
+std::string cost_table(const std::vector<Result>& results, const std::vector<int>& rows);
+
+// One past of a configuration: `limit` is the bandwidth that one row is held against.
+nlohmann::ordered_json forwards_json(const Forwards& forwards, double limit);
+// A configuration without its pasts, and its prefill: `peak` is the flop/s that it is held against.
+nlohmann::ordered_json configuration_json(const Result& result);
+nlohmann::ordered_json prefill_json(const Result& result, double peak);
+
+}  // namespace nanospec

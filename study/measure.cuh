@@ -1,0 +1,390 @@
+// study/measure.cuh: a GPU's limits, and how long the engine's kernels take at GPT-2's shapes: what `bench` shows in
+// its section gpu. commands/gpu.h says what the figures mean.
+//
+// In order: how a kernel is timed; the limits; the kernels, each by the function that the model calls it by. Every
+// operand that a launch streams through lies there in many copies, which launches take by turns: otherwise the second
+// launch would find it in L2, where the model, which reads all its layers in between, never does.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "cuda/decode.cuh"
+#include "model.h"
+#include "study/gpu.h"
+#include "study/limits.cuh"
+
+namespace nanospec {
+
+const Team kGpuTeam{0, 1, nullptr, true};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Timing
+
+// Seconds of one launch of `launch(turn)`: each entry the mean of as many as fill two milliseconds, replayed as one
+// graph, so that the host is not in their way.
+template <class F>
+std::vector<double> repeated_seconds(int runs, F launch) {
+  constexpr int few = 3, most = 256;
+  constexpr double wanted = 0.002;
+  launch(0);  // what is made once is made now
+  const double once = gpu_seconds([&] {
+                        for (int turn = 0; turn < few; turn++) launch(turn);
+                      }) /
+                      few;
+  const int n = int(std::clamp(wanted / std::max(once, 1e-9), 1.0, double(most)));
+  Graph graph;
+  graph.capture([&] {
+    for (int turn = 0; turn < n; turn++) launch(turn);
+  });
+  graph.replay();
+  std::vector<double> seconds;
+  for (int run = 0; run < runs; run++) seconds.push_back(gpu_seconds([&] { graph.replay(); }) / n);
+  return seconds;
+}
+
+// Numbers from -1/2 to 1/2 in no order: zeros would cost the GPU less power. A row of this operation is 4,096 of them.
+template <class T>
+struct Fill {
+  T* data;
+  size_t n;
+  static constexpr int block = 4096;
+  HD int rows() const { return int((n + block - 1) / block); }
+  template <class G>
+  HD void operator()(const G& g, int row) const {
+    const size_t first = size_t(row) * block;
+    g.each(int(smaller(size_t(block), n - first)), [&](int i) {
+      uint32_t bits = uint32_t(first + i) * 0x9E3779B1u;
+      bits = (bits ^ bits >> 15) * 0x85EBCA77u;
+      data[first + i] = rounded<T>(float(bits >> 8) * 0x1p-24f - 0.5f);
+    });
+  }
+};
+template <class T>
+void fill(const Array<T>& array) {
+  const Fill<T> op{array.data(), array.size()};
+  launch(kGpuTeam, op.rows(), op);
+}
+template <class T>
+Array<T> filled(size_t n) {
+  Array<T> array(n, true);
+  fill(array);
+  return array;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The device, and its limits
+
+inline GpuFacts facts_of_gpu() {
+  int device = 0, driver = 0, runtime = 0;
+  cudaDeviceProp p;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaGetDeviceProperties(&p, device));
+  CUDA_CHECK(cudaDriverGetVersion(&driver));
+  CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
+  const auto version = [](int a, int b) { return std::to_string(a) + "." + std::to_string(b); };
+  return {p.name,
+          version(p.major, p.minor),
+          p.multiProcessorCount,
+          double(p.totalGlobalMem),
+          double(p.l2CacheSize),
+          version(driver / 1000, driver % 1000 / 10),
+          version(runtime / 1000, runtime % 1000 / 10)};
+}
+
+// What one launch of each does: about a millisecond on a large GPU.
+struct LimitWork {
+  double bytes = 2147483648.0;  // or half of what is free
+  int turns = 2048, tensor_turns = 512;
+};
+
+inline GpuLimits limits_of_gpu(LimitWork work, int runs, const GpuWorking& working) {
+  size_t free = 0, total = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  const int blocks = facts_of_gpu().multiprocessors * kLimitBlocks, repeats = 4;
+  const double chunk = kReadChunk * sizeof(float4);
+  const int chunks = std::max(1, int(std::min(work.bytes, double(free) / 2) / chunk));
+  const Array<float> data = filled<float>(size_t(chunks) * kReadChunk * 4), out(size_t(blocks) * kLimitThreads, true);
+  GpuLimits limits;
+  // Rates at which `repeats` launches do `amount` each; the first run only wakes the GPU.
+  const auto measure = [&](std::vector<double>& rates, bool counts, double amount, const auto& launch) {
+    const double seconds = gpu_seconds([&] {
+      for (int i = 0; i < repeats; i++) launch();
+    });
+    if (counts) rates.push_back(repeats * amount / seconds);
+  };
+  for (int run = -1; run < runs; run++) {
+    if (!working("limits", double(run + 1) / (runs + 1)) && run > 0) break;  // one run at least: figures beat none
+    measure(limits.read, run >= 0, chunks * chunk, [&] { read_memory(data.data(), chunks, blocks, out.data()); });
+    measure(limits.fp32, run >= 0, multiply_add_flops(work.turns, blocks),
+            [&] { multiply_add(work.turns, blocks, 0.9990234375f, 0.00341796875f, out.data()); });
+    measure(limits.bf16, run >= 0, multiply_tensors_flops(work.tensor_turns, blocks),
+            [&] { multiply_tensors(work.tensor_turns, blocks, 0x3f9abf2bu, 0x3f31bfc5u, out.data()); });
+  }
+  return limits;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Kernels
+
+struct KernelShapes {
+  int channels = 768, heads = 12, vocab = 50257;
+  std::vector<int> rows = {1, 8, 16, 64}, tree_rows = {1, 16, 64};
+  int past = 900, prefill = 512, sequence = 1024, sequences = 8;
+  size_t parameters = 124439808;  // GPT-2's
+  double copied = 268435456;      // bytes of all copies of an operand together, far more than L2 holds
+  int hidden() const { return 4 * channels; }
+  int training_rows() const { return sequence * sequences; }
+  int copies(double bytes) const { return int(std::clamp(std::ceil(copied / bytes), 1.0, 256.0)); }
+};
+inline KernelShapes quick_shapes() {
+  KernelShapes s;
+  s.channels = 128, s.heads = 4, s.vocab = 2003, s.past = 48, s.prefill = 63, s.sequence = 64, s.parameters = 1000000;
+  s.copied = 16777216;
+  return s;
+}
+
+// Collects the lines. A line's `launch(turn)` starts the kernel on the operands that are due at that turn.
+class KernelTimes {
+ public:
+  KernelTimes(int runs, const GpuWorking& working) : runs_(runs), working_(working) {}
+  template <class F>
+  void add(KernelTime line, F launch) {
+    constexpr double about = 44;  // lines
+    stopped_ = stopped_ || !working_(line.name + ", " + line.shape, std::min(1.0, double(lines.size()) / about));
+    if (stopped_) return;
+    line.seconds = repeated_seconds(runs_, launch);
+    lines.push_back(std::move(line));
+  }
+  std::vector<KernelTime> lines;
+
+ private:
+  const int runs_;
+  const GpuWorking& working_;
+  bool stopped_ = false;
+};
+
+template <class W>
+constexpr const char* kNumbers = sizeof(W) == 2 ? "bf16" : "fp32";
+
+template <class W>
+void time_matmuls(const KernelShapes& s, KernelTimes& times) {
+  const auto time = [&](int K, int N, const std::vector<int>& row_counts) {
+    Panels<W> panels;
+    panels.k = K, panels.n = N;
+    panels.cuda = true;
+    const size_t size = panels.size(), most = *std::max_element(row_counts.begin(), row_counts.end()), spare = 16;
+    const int copies = s.copies(double(size * sizeof(W)));
+    const Array<W> weights = filled<W>(copies * size);
+    const Array<float> x = filled<float>(most * pad16(K) + spare), out(most * pad16(N) + spare, true);
+    for (int rows : row_counts)
+      times.add({std::string("matmul ") + kNumbers<W>,
+                 std::to_string(rows) + " x " + std::to_string(K) + " x " + std::to_string(N),
+                 double(sizeof(W)) * K * N + 4.0 * rows * (K + N),
+                 2.0 * rows * K * N,
+                 sizeof(W) == 2 ? Peak::kBf16 : Peak::kFp32,
+                 {}},
+                [&](int turn) {
+                  Panels<W> w = panels;
+                  w.data = weights.data() + size_t(turn % copies) * size;
+                  matmul(kGpuTeam, rows, Matmul<float, W>{x.data(), pad16(K), w, out.data(), pad16(N)});
+                });
+  };
+  std::vector<int> with_prefill = s.rows;
+  with_prefill.push_back(s.prefill);
+  time(s.channels, s.hidden(), with_prefill);
+  time(s.hidden(), s.channels, with_prefill);
+  time(s.channels, s.vocab, s.rows);
+}
+
+// A model of so many layers, of which only the attention is run.
+inline Config attention_config(const KernelShapes& s, int layers) {
+  Config c;
+  c.n_layer = layers, c.n_head = c.n_kv_head = s.heads, c.n_embd = s.channels, c.block_size = s.sequence;
+  c.vocab_size = 16;
+  return c;
+}
+
+template <class T, class S>
+void run_attention(const Config& c, const DevicePass& pass, const Activations<T, S>& a, int layer) {
+  const Attention<T, S> heads = attention_of<T, S>(c, pass.forest, a.layer(layer), a.Q, a.C, {});
+  attention(kGpuTeam, heads, a.attention_scratch.data(), a.slots);
+}
+
+// A root and its children over a past. Launches take the layers by turns.
+template <class S>
+void time_tree_attention(const KernelShapes& s, KernelTimes& times) {
+  const int most = *std::max_element(s.tree_rows.begin(), s.tree_rows.end());
+  const Config c = attention_config(s, s.copies(2.0 * s.past * s.channels * sizeof(S)));
+  const Activations<float, S> a(c, most, pad64(s.past + most), false, 1, true);
+  fill(a.qkv), fill(a.k), fill(a.v);
+  for (int rows : s.tree_rows) {
+    std::vector<int> token(rows, 0), depth(rows, 1), end(rows, rows);
+    depth[0] = 0;
+    for (int i = 1; i < rows; i++) end[i] = i + 1;
+    Pass host;
+    host.add_tree(token.data(), depth.data(), end.data(), rows, 0, s.past);
+    DevicePass pass(rows, 1, true);
+    pass.upload(host);
+    const double keys = double(rows) * s.past + 2.0 * rows - 1;
+    times.add({std::string("tree attention ") + kNumbers<S>,
+               std::to_string(rows) + " rows, past " + std::to_string(s.past),
+               2.0 * sizeof(S) * s.past * s.channels + 4.0 * rows * 4 * s.channels,
+               4.0 * keys * s.channels,
+               Peak::kFp32,
+               {}},
+              [&](int turn) { run_attention(c, pass, a, turn % c.n_layer); });
+  }
+}
+
+// Of training: sequences without a past. The backward pass makes five products of the forward's two: scores and their
+// gradients, and those of queries, keys and values.
+inline void time_causal_attention(const KernelShapes& s, KernelTimes& times) {
+  const int R = s.training_rows(), slots = pad64(s.sequence);
+  const Config c = attention_config(s, 1);
+  const Activations<float> a(c, R, s.sequences * slots, true, 1, true);
+  const Gradients<float> g(c, a, R, false, true);
+  fill(a.qkv), fill(g.att);
+  Pass host;
+  const std::vector<int> tokens(s.sequence, 0);
+  for (int i = 0; i < s.sequences; i++) host.add_chain(tokens.data(), s.sequence, i * slots, 0);
+  DevicePass pass(R, s.sequences, true);
+  pass.upload(host);
+  const std::string shape = std::to_string(s.sequences) + " x " + std::to_string(s.sequence);
+  const double pairs = 0.5 * s.sequences * s.sequence * (s.sequence + 1.0), row = 4.0 * R * s.channels;
+  times.add({"causal attention", shape, 4 * row, 4 * pairs * s.channels, Peak::kFp32, {}},
+            [&](int) { run_attention(c, pass, a, 0); });
+  times.add({"causal attention, backward", shape, 8 * row, 10 * pairs * s.channels, Peak::kFp32, {}}, [&](int) {
+    attention_backward(kGpuTeam,
+                       AttentionBackward<float>{attention_of<float, float>(c, pass.forest, a.layer(0), a.Q, a.C, {}),
+                                                g.att.data(), g.k.data(), g.v.data(), g.qkv.data()},
+                       g.p.data(), g.ds.data(), a.slots);
+  });
+}
+
+inline void time_row_operations(const KernelShapes& s, KernelTimes& times) {
+  const int R = s.training_rows(), C = s.channels, stride = pad16(C);
+  const double row = 4.0 * R * C;  // bytes of a (R, C)
+  const int copies = s.copies(row);
+  const size_t size = size_t(R) * stride;
+  const auto at = [&](const Array<float>& array, int turn) { return array.data() + size_t(turn % copies) * size; };
+  const std::string shape = std::to_string(R) + " x " + std::to_string(C);
+  const Array<float> x = filled<float>(copies * size), y(copies * size, true), d(copies * size, true),
+                     wte = filled<float>(size_t(s.vocab) * C), wpe = filled<float>(size_t(s.sequence) * C),
+                     weight = filled<float>(size_t(C)), mean(size_t(R), true), rstd(size_t(R), true);
+  Pass host;
+  std::vector<int> tokens(s.sequence);
+  for (int i = 0; i < s.sequences; i++) {
+    for (int t = 0; t < s.sequence; t++) tokens[t] = int((int64_t(i) * s.sequence + t) * 7919 % s.vocab);
+    host.add_chain(tokens.data(), s.sequence, i * s.sequence, 0);
+  }
+  DevicePass pass(R, s.sequences, true);
+  pass.upload(host);
+  times.add({"embedding", shape, 2 * row + 4.0 * s.sequence * C, 0, Peak::kFp32, {}}, [&](int turn) {
+    launch(kGpuTeam, R, Embed<float>{pass.token(), pass.forest, wte.data(), wpe.data(), at(y, turn), stride, C, {}});
+  });
+  times.add({"LayerNorm", shape, 2 * row, 0, Peak::kFp32, {}}, [&](int turn) {
+    launch(kGpuTeam, R,
+           LayerNorm<float>{at(x, turn), stride, C, weight.data(), nullptr, at(y, turn), stride, mean.data(),
+                            rstd.data()});
+  });
+  times.add({"LayerNorm, backward", shape, 4 * row, 0, Peak::kFp32, {}}, [&](int turn) {
+    launch(kGpuTeam, R,
+           LayerNormBackward<float>{at(x, turn), stride, C, weight.data(), mean.data(), rstd.data(), at(y, turn),
+                                    stride, at(d, turn)});
+  });
+}
+
+inline void time_loss_and_optimizer(const KernelShapes& s, KernelTimes& times) {
+  {
+    const int R = s.sequence, V = s.vocab, stride = pad16(V);
+    const Array<float> logits = filled<float>(size_t(R) * stride), loss(size_t(R), true);
+    const Array<int> target(size_t(R), true);
+    times.add({"cross-entropy, with gradient",
+               std::to_string(R) + " x " + std::to_string(V),
+               8.0 * R * V,
+               0,
+               Peak::kFp32,
+               {}},
+              [&](int) {
+                const CrossEntropy<float> op{logits.data(), stride, V, target.data(), loss.data(), true, 1.0f / R};
+                loss_of_rows(kGpuTeam, R, op);
+              });
+  }
+  const size_t n = s.parameters;
+  std::vector<Piece> pieces;
+  constexpr size_t most = 8192;
+  for (size_t at = 0; at < n; at += most) pieces.push_back({at, int(std::min(most, n - at)), 1.0f});
+  Array<Piece> on_gpu(pieces.size(), true);
+  on_gpu.upload(pieces.data(), pieces.size());
+  const float one[] = {1, 1};
+  Array<float> norm(2, true);
+  norm.upload(one, 2);
+  const Array<float> weight = filled<float>(n), gradient = filled<float>(n), m(n, true), v(n, true);
+  times.add({"AdamW", std::to_string(n) + " numbers", 28.0 * double(n), 0, Peak::kFp32, {}}, [&](int) {
+    launch(kGpuTeam, int(pieces.size()),
+           AdamW<float>{on_gpu.data(), weight.data(), m.data(), v.data(), gradient.data(), norm.data(), 1e-3f, 0.1f,
+                        0.9f, 0.99f, 0.1f, 0.01f});
+  });
+}
+
+// What an iteration of decoding does beside the forward.
+inline void time_decoding(const KernelShapes& s, KernelTimes& times) {
+  const State state;
+  Array<State> on_gpu(1, true);
+  on_gpu.upload(&state, 1);
+  const int V = s.vocab, stride = pad16(V), parts = sample_parts(V);
+  for (int rows : {s.tree_rows.front(), s.tree_rows.back()}) {
+    const size_t size = size_t(rows) * stride;
+    const int copies = s.copies(4.0 * double(size));
+    const Array<float> logits = filled<float>(size_t(copies) * size);
+    const Array<int> depth(size_t(rows), true);
+    const Array<int64_t> best(size_t(rows) * parts, true);
+    times.add({"sampling", std::to_string(rows) + " x " + std::to_string(V), 4.0 * rows * V, 0, Peak::kFp32, {}},
+              [&](int turn) {
+                const float* const from = logits.data() + size_t(turn % copies) * size;
+                start(sample_kernel<kSampleThreads>, dim3(unsigned(parts), unsigned(rows)), kSampleThreads,
+                      Sample{from, stride, V, on_gpu.data(), depth.data(), nullptr, best.data()});
+              });
+  }
+}
+template <class S>
+void run_gather(const Config& c, const Activations<float, S>& a, const int* kept) {
+  gather(Gather<S>{a.k.data(), a.v.data(), a.k_layer, a.v_layer, c.n_kv_head, a.slots, c.n_embd / c.n_head, kept},
+         c.n_layer);
+}
+
+// Every second row of a tree stays, in twelve layers. L2 holds them, as it does when a forward has just written them.
+inline void time_gather(const KernelShapes& s, KernelTimes& times) {
+  const int rows = s.tree_rows.back(), stays = (rows + 1) / 2;
+  const Config c = attention_config(s, 12);
+  const Activations<float> a(c, rows, pad64(s.past + rows), false, 1, true);
+  fill(a.k), fill(a.v);
+  std::vector<int> kept = {s.past, stays};  // where the tree begins, how many stay, which
+  for (int i = 0; i < stays; i++) kept.push_back(2 * i);
+  Array<int> on_gpu(kept.size(), true);
+  on_gpu.upload(kept.data(), kept.size());
+  times.add({"KV gather fp32",
+             std::to_string(stays) + " rows, 12 layers",
+             4.0 * (stays - 1) * 2 * 2 * c.n_layer * s.channels,
+             0,
+             Peak::kFp32,
+             {}},
+            [&](int) { run_gather(c, a, on_gpu.data()); });
+}
+
+inline std::vector<KernelTime> kernels_of_gpu(const KernelShapes& s, int runs, const GpuWorking& working) {
+  KernelTimes times(runs, working);
+  time_matmuls<float>(s, times);
+  time_matmuls<bf16>(s, times);
+  time_tree_attention<float>(s, times);
+  time_tree_attention<bf16>(s, times);
+  time_decoding(s, times);
+  time_gather(s, times);
+  time_causal_attention(s, times);
+  time_row_operations(s, times);
+  time_loss_and_optimizer(s, times);
+  return times.lines;
+}
+
+}  // namespace nanospec

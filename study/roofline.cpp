@@ -1,0 +1,305 @@
+// study/roofline.cpp: see roofline.h.
+#include "study/roofline.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <fstream>
+#include <sstream>
+
+#include "commands/cli.h"
+#include "commands/samples.h"
+#include "machine/cpu.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// The machine
+
+namespace {
+
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// One cache of the first CPU, as the kernel describes it; all 0 where it does not.
+struct CacheFile {
+  double bytes = 0;
+  int cpus = 1;  // that share it
+};
+CacheFile cache_of_level(int level) {
+  for (int index = 0; index < 8; index++) {
+    const std::string folder = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/";
+    if (first_line(folder + "level") != std::to_string(level) || first_line(folder + "type") == "Instruction") continue;
+    const std::string size = first_line(folder + "size");  // "1024K"
+    const double unit = size.find('M') != std::string::npos ? 1 << 20 : size.find('K') != std::string::npos ? 1024 : 1;
+    return {atof(size.c_str()) * unit, std::max(1, listed_cpus(first_line(folder + "shared_cpu_list")))};
+  }
+  return {};
+}
+
+Caches caches_of(int threads) {
+  CacheFile l2 = cache_of_level(2), l3 = cache_of_level(3);
+  if (l2.bytes <= 0) l2 = {double(sysconf(_SC_LEVEL2_CACHE_SIZE)), 1};
+  if (l3.bytes <= 0) l3 = {double(sysconf(_SC_LEVEL3_CACHE_SIZE)), threads};
+  Caches caches;
+  caches.assumed = l2.bytes <= 0 || l3.bytes <= 0;
+  if (l2.bytes <= 0) l2.bytes = double(1 << 20);
+  if (l3.bytes <= 0) l3 = {double(32 << 20), threads};
+  caches.l2 = l2.bytes / l2.cpus;
+  caches.l3 = l3.bytes * std::max(1, (threads + l3.cpus - 1) / l3.cpus);
+  return caches;
+}
+
+std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.compare(0, 10, "model name") == 0 && line.find(": ") != std::string::npos)
+      return line.substr(line.find(": ") + 2);
+  return "unknown CPU";
+}
+
+std::string now() {
+  const std::time_t seconds = std::time(nullptr);
+  char text[32];
+  strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&seconds));
+  return text;
+}
+
+}  // namespace
+
+int listed_cpus(const std::string& list) {
+  int count = 0;
+  std::istringstream in(list);
+  for (std::string range; std::getline(in, range, ',');) {
+    int from = 0, to = 0;
+    const int read = sscanf(range.c_str(), "%d-%d", &from, &to);
+    if (read >= 1) count += read == 2 ? std::max(0, to - from + 1) : 1;
+  }
+  return count;
+}
+
+Machine this_machine() {
+  Machine machine;
+  machine.cpu = cpu_name();
+  machine.simd = kSimd;
+#if defined(__clang__)
+  machine.compiler = __VERSION__;
+#else
+  machine.compiler = std::string("g++ ") + __VERSION__;
+#endif
+  machine.date = now();
+  machine.threads = usable_cpus();
+  machine.caches = caches_of(machine.threads);
+  return machine;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Levels of memory
+
+const char* level_name(Level level) { return level == Level::kL2 ? "L2" : level == Level::kL3 ? "L3" : "memory"; }
+
+Level level_of(double bytes, int threads, const Caches& caches) {
+  if (bytes <= caches.l2 * threads) return Level::kL2;
+  return bytes <= caches.l3 ? Level::kL3 : Level::kMemory;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Reading
+
+namespace {
+
+constexpr double kRunSeconds = 0.012;  // long beside a barrier, short beside a second
+volatile float sink;                   // what is written here had to be computed
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// One number that depends on all of them.
+float total(const Vec* vectors, int n) {
+  float sum = 0, lanes[Vec::width];
+  for (int i = 0; i < n; i++) {
+    store(lanes, vectors[i]);
+    for (float lane : lanes) sum += lane;
+  }
+  return sum;
+}
+
+// Reads n floats: their sum, in as many chains as hide the latency of an addition. Far levels are read faster with a
+// prefetch, so many cache lines ahead; near ones without.
+constexpr int kChains = 8, kLine = 16, kAhead = 32;
+constexpr size_t kStride = size_t(kChains) * Vec::width;
+template <bool prefetched>
+float read_all(const float* data, size_t n) {
+  const Vec one = broadcast(1.0f);
+  Vec sum[kChains];
+  for (Vec& s : sum) s = broadcast(0.0f);
+  for (size_t i = 0; i + kStride <= n; i += kStride) {
+    UNROLL
+    for (int c = 0; c < kChains; c++) {
+      const float* p = data + i + size_t(c) * Vec::width;
+      if (prefetched && c * Vec::width % kLine == 0) __builtin_prefetch(p + kAhead * kLine);
+      sum[c] = fused(load(p), one, sum[c]);
+    }
+  }
+  return total(sum, kChains);
+}
+
+}  // namespace
+
+struct Reader::Parts {
+  Pool pool;
+  std::vector<float*> data;  // each thread's own
+  explicit Parts(int threads) : pool(threads), data(size_t(threads), nullptr) {}
+  ~Parts() {
+    for (float* p : data) std::free(p);
+  }
+};
+
+Reader::Reader(double most_bytes, int threads) : parts_(new Parts(threads)) {
+  const size_t each = size_t(most_bytes / threads) + kStride * sizeof(float);
+  parts_->pool.run([&](const Team& team) {  // its reader touches it first, so that it lies near
+    try {
+      parts_->data[size_t(team.rank)] = static_cast<float*>(allocate_zeroed(each));
+    } catch (const std::bad_alloc&) {  // noticed below: no thread of a pool may throw
+    }
+  });
+  if (std::count(parts_->data.begin(), parts_->data.end(), nullptr) > 0) throw std::bad_alloc();
+}
+Reader::~Reader() = default;
+
+double Reader::bytes_per_second(double bytes) {
+  const int threads = parts_->pool.size();
+  const size_t floats = std::max<size_t>(size_t(bytes / threads) / sizeof(float) / kStride, 1) * kStride;
+  const auto run = [&](float (*read)(const float*, size_t), long sweeps) {
+    const auto start = Clock::now();
+    parts_->pool.run([&](const Team& team) {
+      float sum = 0;
+      for (long i = 0; i < sweeps; i++) {
+        sum += read(parts_->data[size_t(team.rank)], floats);
+        asm volatile("" ::: "memory");  // for all that the compiler knows, the next sweep may find other numbers
+      }
+      sink = sum;
+    });
+    return seconds_since(start);
+  };
+  const double once = run(read_all<true>, 1);  // brings it near, too
+  const long sweeps = std::max(1L, long(kRunSeconds / std::max(once, 1e-7)));
+  const double fastest = std::min(run(read_all<true>, sweeps), run(read_all<false>, sweeps));
+  return double(floats * sizeof(float)) * threads * double(sweeps) / fastest;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Multiplying
+
+namespace {
+
+// Each does `steps` rounds of kSums multiply-adds that wait for nothing but their own last, and returns a number that
+// depends on all. Twelve hide the latency of two units, and every compiler keeps so many in registers.
+constexpr int kSums = 12;
+float multiply_fp32(long steps, const float* data) {
+  const Vec a = load(data), b = load(data + Vec::width);
+  Vec sum[kSums];
+  for (Vec& s : sum) s = a;
+  for (long i = 0; i < steps; i++) {
+    UNROLL
+    for (int c = 0; c < kSums; c++) sum[c] = fused(a, b, sum[c]);
+  }
+  return total(sum, kSums);
+}
+
+#if defined(__AVX512BF16__)
+constexpr const char* kBf16By = "AVX512-BF16 dot products";
+constexpr int kBf16Terms = 2;  // multiply-adds of a lane in one step
+float multiply_bf16(long steps, const float* data) {
+  const __m512bh a = (__m512bh)_mm512_loadu_si512(data), b = (__m512bh)_mm512_loadu_si512(data + 16);
+  Vec sum[kSums];
+  for (Vec& s : sum) s = load(data);
+  for (long i = 0; i < steps; i++) {
+    UNROLL
+    for (int c = 0; c < kSums; c++) sum[c].v = _mm512_dpbf16_ps(sum[c].v, a, b);
+  }
+  return total(sum, kSums);
+}
+#else
+constexpr const char* kBf16By = "widening to fp32";
+constexpr int kBf16Terms = 1;
+float multiply_bf16(long steps, const float* data) {  // one operand is widened as it is loaded, as cpu.h's matmul does
+  const bf16* weights = reinterpret_cast<const bf16*>(data);
+  const Vec a = load(data);
+  Vec sum[kSums];
+  for (Vec& s : sum) s = a;
+  constexpr int kShared = 4;  // sums that use one widened vector, as rows of a tile do
+  for (long i = 0; i < steps; i++) {
+    UNROLL
+    for (int c = 0; c < kSums; c += kShared) {
+      const Vec b = numbers_of<bf16, 0>(load_lanes(weights + (i * 3 + c / kShared) % 8 * 2 * Vec::width));
+      UNROLL
+      for (int s = 0; s < kShared; s++) sum[c + s] = fused(a, b, sum[c + s]);
+    }
+  }
+  return total(sum, kSums);
+}
+#endif
+
+// Operations a second, one run.
+template <class Multiply>
+double flops(Pool& pool, int terms, const Multiply& multiply) {
+  alignas(64) float data[16 * Vec::width];
+  for (float& x : data) x = 1e-3f;
+  const auto run = [&](long steps) {
+    const auto start = Clock::now();
+    pool.run([&](const Team&) { sink = multiply(steps, data); });
+    return seconds_since(start);
+  };
+  const double some = run(2000);
+  const long steps = std::max(2000L, long(2000 * kRunSeconds / std::max(some, 1e-6)));
+  return 2.0 * terms * kSums * Vec::width * pool.size() * double(steps) / run(steps);
+}
+
+}  // namespace
+
+double Roofline::bandwidth(Level level) const { return median(read[int(level)].all); }
+double Roofline::peak() const { return median(fp32.all); }
+
+Roofline measure_roofline(const Machine& machine, int threads, int runs, const std::function<bool(double)>& working) {
+  Roofline r;
+  r.threads = threads;
+  r.bf16_by = kBf16By;
+  const double spare = double(available_bytes()) / 8;
+  const auto set_of = [&](Level level, int readers) {  // half a cache leaves room for what else is in it
+    if (level == Level::kL2) return machine.caches.l2 / 2 * readers;
+    if (level == Level::kL3) return machine.caches.l3 / 2;
+    return std::min(spare, std::max(4 * machine.caches.l3, double(128 << 20)));
+  };
+  for (Level level : kLevels) r.working_set[int(level)] = set_of(level, threads);
+
+  const auto most = [&](int readers) {
+    double bytes = 0;
+    for (Level level : kLevels) bytes = std::max(bytes, set_of(level, readers));
+    return bytes;
+  };
+  Reader one(most(1), 1), all(most(threads), threads);
+  Pool single(1), team(threads);
+  const auto measure = [&](Rates& rates, const std::function<double(bool)>& rate) {
+    rates.one.push_back(rate(false));
+    if (threads > 1) rates.all.push_back(rate(true));
+    else rates.all.push_back(rates.one.back());
+  };
+  for (int run = 0; run < runs && working(double(run) / runs); run++) {
+    for (Level level : kLevels)
+      measure(r.read[int(level)], [&](bool every) {
+        return every ? all.bytes_per_second(set_of(level, threads)) : one.bytes_per_second(set_of(level, 1));
+      });
+    measure(r.fp32, [&](bool every) { return flops(every ? team : single, 1, multiply_fp32); });
+    measure(r.bf16, [&](bool every) { return flops(every ? team : single, kBf16Terms, multiply_bf16); });
+  }
+  return r;
+}
+
+}  // namespace nanospec

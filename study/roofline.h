@@ -1,0 +1,78 @@
+// study/roofline.h: what this machine can do at most: how fast it reads from each level of memory, how many
+// multiply-adds it makes a second (Williams, Waterman, Patterson 2009). Measured on the spot, cached nowhere.
+//
+// In order: the machine's facts; which level of memory holds so many bytes; the measurement.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// The machine
+
+struct Caches {
+  double l2 = 0, l3 = 0;  // bytes: L2 that one thread has to itself; L3 of all CPUs together
+  bool assumed = false;   // the system did not tell
+};
+
+struct Machine {
+  std::string cpu, simd, compiler, date;  // date: UTC, ISO 8601
+  int threads = 1;                        // that this process may use
+  Caches caches;
+};
+
+Machine this_machine();
+
+// How many numbers a list of the kernel names: "0-3,8" has 5. 0 where it is none.
+int listed_cpus(const std::string& list);
+
+// ---------------------------------------------------------------------------------------------------------------
+// Levels of memory
+
+enum class Level { kL2, kL3, kMemory };
+constexpr Level kLevels[] = {Level::kL2, Level::kL3, Level::kMemory};
+const char* level_name(Level level);  // "L2", "L3", "memory"
+
+// The nearest level that holds `bytes`, read again and again by `threads` threads, each its share.
+Level level_of(double bytes, int threads, const Caches& caches);
+
+// ---------------------------------------------------------------------------------------------------------------
+// The measurement
+
+// Bytes, or floating-point operations (a multiply-add is two), in a second: one entry a run.
+struct Rates {
+  std::vector<double> one, all;  // with one thread, with all
+};
+
+struct Roofline {
+  int threads = 1;  // what "all" means
+  Rates read[3];    // by Level
+  double working_set[3] = {0, 0, 0};
+  Rates fp32, bf16;
+  std::string bf16_by;  // the instruction that bf16's peak is of
+
+  double bandwidth(Level level) const;  // medians, with all threads
+  double peak() const;                  // fp32
+};
+
+// Takes about a second for seven runs. `working` is called before each run with the share that is done; when it returns
+// false, the measurement ends with the runs that it has. Throws std::bad_alloc.
+Roofline measure_roofline(const Machine& machine, int threads, int runs, const std::function<bool(double)>& working);
+
+// Reads memory of its own again and again: the yardstick of whoever reads as many bytes.
+class Reader {
+ public:
+  Reader(double most_bytes, int threads);  // throws std::bad_alloc
+  ~Reader();
+  double bytes_per_second(double bytes);  // one run of some ten milliseconds; every thread reads its share of `bytes`
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace nanospec

@@ -1,0 +1,500 @@
+// tests/core/test_model.cpp: the GPT of model.h.
+//
+// Its gradients against differences and against PyTorch's; training that repeats itself bit for bit; decoding whose
+// rows do not know of each other. Reference values: tests/reference/make_values.py.
+#include <doctest/doctest.h>
+
+#include "files/checkpoint.h"
+#include "target.h"
+#include "tests/random.h"
+
+using namespace nanospec;
+
+namespace {
+
+Config tiny(bool bias) {
+  Config c;
+  c.n_layer = 2, c.n_head = c.n_kv_head = 2, c.n_embd = 8, c.block_size = 16, c.vocab_size = 11, c.bias = bias;
+  return c;
+}
+
+// Weights of standard deviation 0.3: large enough that every path through the model carries gradient.
+template <class T>
+std::vector<T> rough_weights(const Config& config, uint64_t seed) {
+  std::vector<T> weights(parameter_count(config));
+  Chance chance(seed);
+  for (const TensorSpec& spec : tensor_table(config))
+    for (size_t i = 0; i < spec.size; i++)
+      weights[spec.offset + i] = T((spec.init_std < 0 ? 1 : 0) + 0.3 * std::sqrt(12.0) * (chance.number() - 0.5));
+  return weights;
+}
+
+// |a - b| / |b| over n numbers.
+template <class A, class B>
+double relative_error(const A* a, const B* b, size_t n) {
+  double wrong = 0, norm = 0;
+  for (size_t i = 0; i < n; i++) wrong += std::pow(double(a[i]) - b[i], 2), norm += std::pow(double(b[i]), 2);
+  return std::sqrt(wrong) / std::sqrt(norm);
+}
+
+// One batch of plain sequences; or a branching tree with a past beside a chain with one.
+Pass batch_of(Chance& chance, bool with_past) {
+  Pass pass;
+  std::vector<int> tokens(16);
+  for (int& token : tokens) token = chance.below(11);
+  if (!with_past) {
+    pass.add_chain(tokens.data(), 16, 0, 0);
+    pass.add_chain(tokens.data() + 3, 9, 64, 0);
+  } else {
+    const RandomTree tree = random_tree(chance, 9, 11, 0.9);
+    pass.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), 9, 0, 5);
+    pass.add_chain(tokens.data(), 4, 64, 3);
+  }
+  for (int i = 0; i < pass.rows(); i++) pass.target.push_back(chance.below(11));
+  return pass;
+}
+
+// f'(x) by a stencil of fourth order in h.
+template <class F>
+double difference(double h, F f) {
+  return (8 * (f(h) - f(-h)) - (f(2 * h) - f(-2 * h))) / (12 * h);
+}
+
+// Every parameter's gradient, and those of the past's keys and values, against differences of the loss.
+void check_gradients(bool bias, bool with_past, float dropout_rate) {
+  CAPTURE(bias);
+  CAPTURE(with_past);
+  CAPTURE(dropout_rate);
+  const Config config = tiny(bias);
+  Chance chance(with_past ? 21 : 22);
+  const Pass pass = batch_of(chance, with_past);
+  Pool pool(1);
+  Trainer<double> trainer(config, pass.rows(), pass.roots(), slots_of(pass), pool, true);
+  const auto& a = trainer.activations;
+  chance.fill(a.k.data(), a.k.size());
+  chance.fill(a.v.data(), a.v.size());
+  const Dropout dropout{dropout_rate, 3, 4, 0};
+  const std::vector<double> weights = rough_weights<double>(config, 23);
+  trainer.set_weights(weights.data());
+  trainer.loss_and_gradient(pass, dropout);
+  const std::vector<double> gradient(trainer.gradient.data(), trainer.gradient.data() + trainer.gradient.size());
+
+  std::vector<double> moved = weights;
+  for (const TensorSpec& spec : tensor_table(config)) {
+    CAPTURE(spec.name);
+    double wrong = 0, norm = 0, key_bias = 0;
+    // Without a past the key bias moves all scores of a row alike, which softmax does not see; a past's keys stay.
+    const bool has_key_bias = !with_past && spec.name.find("c_attn.bias") != std::string::npos;
+    for (size_t i = 0; i < spec.size; i++) {
+      const size_t at = spec.offset + i;
+      if (has_key_bias && i / size_t(config.n_embd) == 1) {
+        key_bias = std::max(key_bias, std::abs(gradient[at]));
+        continue;
+      }
+      const double slope = difference(1e-3, [&](double h) {
+        moved[at] = weights[at] + h;
+        trainer.set_weights(moved.data());
+        moved[at] = weights[at];
+        return trainer.loss(pass, dropout);
+      });
+      wrong += (slope - gradient[at]) * (slope - gradient[at]);
+      norm += slope * slope;
+    }
+    CHECK(std::sqrt(wrong) < 1e-7 * std::sqrt(norm));
+    CHECK(key_bias < 1e-12);
+  }
+  if (!with_past) return;
+
+  trainer.set_weights(weights.data());
+  const int D = config.n_embd / config.n_head;
+  for (int l = 0; l < config.n_layer; l++)
+    for (bool values : {false, true}) {
+      CAPTURE(l);
+      CAPTURE(values);
+      double wrong = 0, norm = 0;
+      for (int root = 0; root < pass.roots(); root++)
+        for (int head = 0; head < config.n_kv_head; head++)
+          for (int j = 0; j < pass.past[root]; j++)
+            for (int d = 0; d < D; d++) {
+              const KeyValues<double> cache = a.layer(l).cache;
+              const int slot = pass.first_slot[root] + j;
+              double* x = values ? cache.value(head, slot, d) : cache.key(head, slot, d);
+              const double before = *x;
+              const double slope = difference(1e-3, [&](double h) {
+                *x = before + h;
+                const double loss = trainer.loss(pass, dropout);
+                *x = before;
+                return loss;
+              });
+              const auto& sums = values ? trainer.gradients.v : trainer.gradients.k;
+              const double exact =
+                  sums.data()[l * trainer.gradients.kv_layer + (size_t(head) * cache.slots + slot) * pad16(D) + d];
+              wrong += (slope - exact) * (slope - exact);
+              norm += slope * slope;
+            }
+      CHECK(norm > 0);
+      CHECK(std::sqrt(wrong) < 1e-7 * std::sqrt(norm));
+    }
+}
+
+}  // namespace
+
+TEST_CASE("gradient check of every tensor: causal sequences, and a branching tree with a past") {
+  for (bool bias : {false, true})
+    for (bool with_past : {false, true}) check_gradients(bias, with_past, 0);
+}
+
+TEST_CASE("gradient check with dropout") { check_gradients(true, true, 0.2f); }
+
+TEST_CASE("the float gradient, by the tuned twins, is the double one") {
+  const Config config = tiny(true);
+  Chance chance(31);
+  const Pass pass = batch_of(chance, true);
+  Pool pool(2);
+  Trainer<double> exact(config, pass.rows(), pass.roots(), slots_of(pass), pool);
+  Trainer<float> fast(config, pass.rows(), pass.roots(), slots_of(pass), pool);
+  const std::vector<float> weights = rough_weights<float>(config, 32);
+  exact.set_weights(std::vector<double>(weights.begin(), weights.end()).data());
+  fast.set_weights(weights.data());
+  CHECK(fast.loss_and_gradient(pass) == doctest::Approx(exact.loss_and_gradient(pass)).epsilon(1e-5));
+  CHECK(relative_error(fast.gradient.data(), exact.gradient.data(), exact.gradient.size()) < 1e-5);
+}
+
+namespace {
+
+std::vector<float> reference(const SafeTensors& file, const std::string& name) {
+  for (const Tensor& tensor : file.tensors)
+    if (tensor.name == name) return read_tensor(file, name, tensor.shape, "the reference file");
+  FAIL("the reference file lacks " << name);
+  return {};
+}
+
+void check_reference(const std::string& path, bool bias) {
+  const SafeTensors file = read_safetensors(path);
+  Config config;
+  config.n_layer = 2, config.n_head = config.n_kv_head = 2, config.n_embd = 32, config.block_size = 16;
+  config.vocab_size = 23, config.bias = bias;
+  const std::vector<TensorSpec> table = tensor_table(config);
+  const auto flat = [&](const std::string& prefix) {
+    std::vector<float> all(parameter_count(config));
+    for (const TensorSpec& spec : table) {
+      const std::vector<float> tensor = reference(file, prefix + spec.name);
+      REQUIRE(tensor.size() == spec.size);
+      std::copy(tensor.begin(), tensor.end(), all.begin() + spec.offset);
+    }
+    return all;
+  };
+  const std::vector<float> tokens = reference(file, "tokens"), targets = reference(file, "targets");
+  const std::vector<int> ids(tokens.begin(), tokens.end());
+  Pass pass;
+  for (int b = 0; b < 3; b++) pass.add_chain(ids.data() + 16 * b, 16, 64 * b, 0);
+  pass.target.assign(targets.begin(), targets.end());
+  Pool pool(2);
+  Trainer<float> trainer(config, 48, 3, 192, pool);
+  trainer.set_weights(flat("weights.").data());
+  CHECK(trainer.loss_and_gradient(pass) == doctest::Approx(reference(file, "loss")[0]).epsilon(1e-5));
+  const std::vector<float> gradient = flat("grads."), after = flat("after.");
+  const auto compare = [&](const Array<float>& ours, const std::vector<float>& theirs) {
+    for (const TensorSpec& spec : table) {
+      CAPTURE(spec.name);
+      CHECK(relative_error(ours.data() + spec.offset, theirs.data() + spec.offset, spec.size) <= 1e-5);
+    }
+  };
+  compare(trainer.gradient, gradient);
+  // AdamW from the stored gradient: it divides by the gradient's size, so that a tiny one's rounding would show in full
+  trainer.gradient.upload(gradient.data(), gradient.size());
+  Update update;
+  update.learning_rate = 1e-3;
+  trainer.apply(update);
+  compare(trainer.weights, after);
+  // a second update, by -0.5 times that gradient: in the first one the moments' decay cancels out
+  std::vector<float> second(gradient.size());
+  for (size_t i = 0; i < second.size(); i++) second[i] = -0.5f * gradient[i];
+  trainer.gradient.upload(second.data(), second.size());
+  update.iteration = 1;
+  trainer.apply(update);
+  for (const TensorSpec& spec : table) {
+    if (std::none_of(file.tensors.begin(), file.tensors.end(),
+                     [&](const Tensor& t) { return t.name == "after2." + spec.name; }))
+      continue;
+    const std::vector<float> theirs = reference(file, "after2." + spec.name);
+    CAPTURE(spec.name);
+    CHECK(relative_error(trainer.weights.data() + spec.offset, theirs.data(), spec.size) <= 1e-5);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("loss, gradients and one AdamW update equal PyTorch's to 1e-5") {
+  check_reference("tests/reference/values_nobias.safetensors", false);
+  check_reference("tests/reference/values_bias.safetensors", true);
+}
+
+namespace {
+
+std::vector<float> trained(int threads, int from, int to, std::vector<std::vector<float>>* state) {
+  Config config = tiny(true);
+  config.n_embd = 40;
+  Pool pool(threads);
+  Trainer<float> trainer(config, 3 * 16, 3, 3 * 64, pool);
+  trainer.set_weights(initial_weights(config, 5).data());
+  if (from > 0) {
+    trainer.m.upload((*state)[1].data(), trainer.m.size());
+    trainer.v.upload((*state)[2].data(), trainer.v.size());
+    trainer.set_weights((*state)[0].data());
+  }
+  for (int i = from; i < to; i++) {
+    Pass pass;
+    Chance chance(1000 + i);
+    for (int b = 0; b < 3; b++) {
+      std::vector<int> tokens(17);
+      for (int& token : tokens) token = chance.below(11);
+      pass.add_chain(tokens.data(), 16, 64 * b, 0);
+      pass.target.insert(pass.target.end(), tokens.begin() + 1, tokens.end());
+    }
+    Update update;
+    update.iteration = i;
+    trainer.step(pass, update, Dropout{0.1f, 9, uint32_t(i), 0});
+  }
+  const auto host = [](const Array<float>& a) { return std::vector<float>(a.data(), a.data() + a.size()); };
+  if (state) *state = {host(trainer.weights), host(trainer.m), host(trainer.v)};
+  return host(trainer.weights);
+}
+
+}  // namespace
+
+TEST_CASE("training gives the same bits again, on any number of threads, and in two goes") {
+  const std::vector<float> once = trained(1, 0, 12, nullptr);
+  CHECK(once == trained(1, 0, 12, nullptr));
+  CHECK(once == trained(2, 0, 12, nullptr));
+  CHECK(once == trained(3, 0, 12, nullptr));
+  std::vector<std::vector<float>> state;
+  trained(2, 0, 5, &state);
+  CHECK(once == trained(2, 5, 12, &state));
+}
+
+TEST_CASE("a step is the loss, its gradient and an update") {
+  const Config config = tiny(true);
+  Chance chance(35);
+  const Pass pass = batch_of(chance, false);
+  Pool pool(2);
+  Trainer<float> whole(config, pass.rows(), pass.roots(), slots_of(pass), pool);
+  Trainer<float> parts(config, pass.rows(), pass.roots(), slots_of(pass), pool);
+  const std::vector<float> weights = rough_weights<float>(config, 36);
+  whole.set_weights(weights.data());
+  parts.set_weights(weights.data());
+  for (int i = 0; i < 10; i++) {
+    CAPTURE(i);
+    Update update;
+    update.iteration = i;
+    const float loss = parts.loss_and_gradient(pass);
+    parts.apply(update);
+    CHECK(whole.step(pass, update) == loss);
+    CHECK(memcmp(whole.weights.data(), parts.weights.data(), weights.size() * sizeof(float)) == 0);
+  }
+}
+
+TEST_CASE("training learns: a repeated sequence becomes certain") {
+  const Config config = tiny(false);
+  Pool pool(2);
+  Trainer<float> trainer(config, 16, 1, 64, pool);
+  trainer.initialize(6);
+  CHECK(std::vector<float>(trainer.weights.data(), trainer.weights.data() + trainer.weights.size()) ==
+        initial_weights(config, 6));
+  Pass pass;
+  const int tokens[] = {1, 4, 2, 8, 5, 7, 1, 4, 2, 8, 5, 7, 1, 4, 2, 8, 5};
+  pass.add_chain(tokens, 16, 0, 0);
+  pass.target.assign(tokens + 1, tokens + 17);
+  const float first = trainer.loss(pass);
+  CHECK(first == doctest::Approx(std::log(11.0)).epsilon(0.02));
+  Update update;
+  update.learning_rate = 1e-2;
+  for (int i = 0; i < 300; i++) update.iteration = i, trainer.step(pass, update);
+  CHECK(trainer.loss(pass) < 0.05f);
+}
+
+TEST_CASE("the start: nanoGPT's standard deviations, another seed another start") {
+  Config config;
+  const std::vector<float> weights = initial_weights(config, 1), other = initial_weights(config, 2);
+  CHECK(weights != other);
+  for (const TensorSpec& spec : tensor_table(config)) {
+    double sum = 0;
+    for (size_t i = 0; i < spec.size; i++) sum += weights[spec.offset + i] * weights[spec.offset + i];
+    const double std = std::sqrt(sum / spec.size);
+    CAPTURE(spec.name);
+    CHECK(std == doctest::Approx(spec.init_std < 0 ? 1.0 : spec.init_std).epsilon(0.05));
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Decoding
+
+namespace {
+
+struct Numbers {
+  Dtype weights, cache;
+};
+constexpr Numbers kNumbers[] = {
+    {Dtype::fp32, Dtype::fp32}, {Dtype::bf16, Dtype::fp32}, {Dtype::fp32, Dtype::bf16}, {Dtype::bf16, Dtype::bf16}};
+
+struct Decoder {
+  Config config;
+  std::vector<float> weights;
+  Target target;
+  Decoder(Numbers numbers, int threads, int n_embd = 48)
+      : config(sizes(n_embd)),
+        weights(rough_weights<float>(config, 41)),
+        target(config, weights.data(), numbers.weights, false, threads, 100, numbers.cache) {}
+  static Config sizes(int n_embd) {
+    Config c;
+    c.n_layer = 2, c.n_head = c.n_kv_head = 3, c.n_embd = n_embd, c.block_size = 64, c.vocab_size = 37;
+    return c;
+  }
+  std::vector<float> row(int i) const { return {target.logits(i), target.logits(i) + config.vocab_size}; }
+  // Decodes tokens one at a time from an empty cache; returns the last one's logits.
+  std::vector<float> one_by_one(const std::vector<int>& tokens) {
+    target.prefill(nullptr, 0);
+    const int zero = 0, one = 1;
+    for (int token : tokens) {
+      target.forward(&token, &zero, &one, 1);
+      target.keep(&zero, 1);
+    }
+    return row(0);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("every node of a tree gets the bits of its path decoded one token at a time") {
+  for (Numbers numbers : kNumbers)
+    for (int threads : {1, 2})
+      for (int round = 0; round < 4; round++) {
+        CAPTURE(int(numbers.weights));
+        CAPTURE(int(numbers.cache));
+        CAPTURE(threads);
+        CAPTURE(round);
+        Decoder tree_side(numbers, threads, round % 2 ? 48 : 33), path_side(numbers, 1, round % 2 ? 48 : 33);
+        Chance chance(50 + round);
+        std::vector<int> text(1 + chance.below(40));
+        for (int& token : text) token = chance.below(37);
+        const int sizes[] = {1, 8, 30, 77};
+        RandomTree tree = random_tree(chance, sizes[round], 37, 0.95);
+        int deepest = *std::max_element(tree.depth.begin(), tree.depth.end());
+        while (int(text.size()) + deepest >= 64) text.pop_back();
+        tree_side.target.prefill(text.data(), int(text.size()));
+        tree_side.target.forward(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size());
+        for (int i = 0; i < tree.size(); i += 1 + tree.size() / 12) {
+          CAPTURE(i);
+          std::vector<int> path;
+          for (int j = i; j >= 0; j = tree.parent[j]) path.insert(path.begin(), tree.token[j]);
+          path.insert(path.begin(), text.begin(), text.end());
+          const std::vector<float> expected = path_side.one_by_one(path), got = tree_side.row(i);
+          CHECK(memcmp(expected.data(), got.data(), got.size() * sizeof(float)) == 0);
+        }
+      }
+}
+
+TEST_CASE("features: the residual stream after the tapped layers, for every row of a tree that of its path") {
+  CHECK(feature_layers(1) == std::vector<int>{1, 1, 1});
+  CHECK(feature_layers(4) == std::vector<int>{1, 2, 4});
+  CHECK(feature_layers(6) == std::vector<int>{2, 3, 6});
+  CHECK(feature_layers(9) == std::vector<int>{3, 5, 9});
+  Config config = tiny(true);
+  config.n_layer = 5;
+  const int C = config.n_embd, W = kFeatures * C;
+  const std::vector<double> exact = rough_weights<double>(config, 23);
+  const std::vector<float> weights(exact.begin(), exact.end());
+  Chance chance(83);
+  for (int threads : {1, 3}) {
+    CAPTURE(threads);
+    Target target(config, weights.data(), Dtype::fp32, false, threads, 12),
+        chain(config, weights.data(), Dtype::fp32, false, 1, 12);
+    Pool pool(1);
+    Trainer<double> trainer(config, 16, 1, 64, pool);
+    trainer.set_weights(exact.data());
+    const RandomTree tree = random_tree(chance, 12, 11, 0.7);
+    const auto run = [&](Target& which, int layers) {
+      which.prefill(tree.token.data(), 2);
+      which.forward(tree.token.data(), tree.depth.data(), tree.end.data(), 12, layers);
+    };
+    run(target, 0);
+    CHECK(target.features(0) == nullptr);
+    const std::vector<float> untapped(target.logits(11), target.logits(11) + 11);
+    target.tap(), chain.tap();
+    CHECK(target.features(0) == nullptr);  // of no forward yet
+    run(target, 4);
+    CHECK(target.features(0) == nullptr);
+    run(target, 0);
+    CHECK(std::equal(untapped.begin(), untapped.end(), target.logits(11)));
+    REQUIRE(target.features(0));
+
+    for (int row = 0; row < 12; row++) {
+      CAPTURE(row);
+      std::vector<int> path;  // the prefilled tokens, then the way from the root
+      for (int j = row; j >= 0; j = tree.parent[j]) path.insert(path.begin(), tree.token[j]);
+      path.insert(path.begin(), tree.token.begin(), tree.token.begin() + 2);
+      const int n = int(path.size()), zero = 0, one = 1;
+      chain.prefill(path.data(), n - 1);
+      chain.forward(&path.back(), &zero, &one, 1);
+      CHECK(std::equal(chain.features(0), chain.features(0) + W, target.features(row)));
+      Pass pass;
+      pass.add_chain(path.data(), n, 0, 0);
+      pass.target.assign(size_t(n), 0);
+      trainer.loss(pass);
+      for (int tap = 0; tap < kFeatures; tap++) {
+        const int layers = feature_layers(5)[size_t(tap)];
+        const double* const stream = trainer.activations.layer(layers - 1).next + size_t(n - 1) * trainer.activations.C;
+        CHECK(relative_error(target.features(row) + tap * C, stream, size_t(C)) < 1e-5);
+      }
+    }
+    target.tap({5, 2});                                                         // other layers, in another order
+    const std::vector<float> before(chain.features(0), chain.features(0) + W);  // of row 11: layers 2, 3, 5
+    CHECK(target.features(0) == nullptr);
+    run(target, 0);
+    CHECK(std::equal(before.begin() + 2 * C, before.end(), target.features(11)));
+    CHECK(std::equal(before.begin(), before.begin() + C, target.features(11) + C));
+    target.prefill(tree.token.data(), 2);
+    CHECK(target.features(0) == nullptr);
+  }
+}
+
+TEST_CASE("the cache after keep is that of plain decoding, bit for bit, and so is that of a prefill") {
+  for (Numbers numbers : kNumbers) {
+    Decoder tree_side(numbers, 2), plain(numbers, 1);
+    Chance chance(61);
+    std::vector<int> text = {3, 1, 4, 1, 5};
+    tree_side.target.prefill(text.data(), 5);
+    for (int pass = 0; pass < 6; pass++) {
+      const RandomTree tree = random_tree(chance, 12, 37, 0.7);
+      tree_side.target.forward(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size());
+      std::vector<int> rows;  // the path to some node: gaps wherever it branches
+      for (int j = chance.below(12); j >= 0; j = tree.parent[j]) rows.insert(rows.begin(), j);
+      for (int row : rows) text.push_back(tree.token[row]);
+      tree_side.target.keep(rows.data(), int(rows.size()));
+      CHECK(tree_side.target.past() == int(text.size()));
+    }
+    plain.one_by_one(text);
+    Decoder prefilled(numbers, 2);
+    prefilled.target.prefill(text.data(), int(text.size()));
+    for (int position = 0; position < int(text.size()); position++)
+      for (bool values : {false, true}) {
+        CAPTURE(position);
+        CAPTURE(values);
+        CHECK(tree_side.target.cached(position, values) == plain.target.cached(position, values));
+        CHECK(prefilled.target.cached(position, values) == plain.target.cached(position, values));
+      }
+  }
+}
+
+TEST_CASE("bf16 weights, or a cache of bf16, are the rounded ones, not others") {
+  Decoder fp32(kNumbers[0], 1);
+  const std::vector<int> text = {1, 2, 3, 4, 5, 6};
+  const std::vector<float> exact = fp32.one_by_one(text);
+  for (Numbers numbers : {kNumbers[1], kNumbers[2], kNumbers[3]}) {
+    Decoder rounded(numbers, 1);
+    const std::vector<float> got = rounded.one_by_one(text);
+    CHECK(got != exact);
+    CHECK(relative_error(got.data(), exact.data(), exact.size()) < 0.05);
+  }
+  CHECK(2 * Decoder(kNumbers[2], 1).target.cache_bytes() == fp32.target.cache_bytes());
+}

@@ -1,0 +1,656 @@
+// tests/core/test_operations.cpp: the operations of operations.h and their CPU twins in cpu.h.
+//
+// The portable text and the tuned twins give the same bits, for any number of threads; so do a CPU core and a warp of
+// 32 lanes (cuda_rows.cu). What the operations of the target compute is the gradient check's business (test_model.cpp);
+// those that it does not use are checked here.
+#include <doctest/doctest.h>
+
+#include "tests/random.h"
+
+using namespace nanospec;
+
+namespace {
+
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+Forest forest_of(const Pass& pass) {
+  return {pass.rows(),      pass.roots(),          pass.end.data(),        pass.depth.data(),
+          pass.root.data(), pass.first_row.data(), pass.first_slot.data(), pass.past.data()};
+}
+
+template <class W>
+void check_matmul(int rows, int inputs, int outputs, int threads) {
+  CAPTURE(rows);
+  CAPTURE(inputs);
+  CAPTURE(outputs);
+  CAPTURE(threads);
+  Chance chance(3);
+  const int x_row = pad16(inputs) + 16, y_row = pad16(outputs) + 16;
+  Panels<W> w{nullptr, inputs, outputs};
+  std::vector<W> weight(w.size());
+  chance.fill(weight.data(), weight.size());
+  w.data = weight.data();
+  std::vector<float> x(size_t(rows) * x_row), portable(size_t(rows) * y_row), twin(size_t(rows) * y_row);
+  chance.fill(x.data(), x.size());
+  launch(Team{}, rows, Matmul<float, W>{x.data(), x_row, w, portable.data(), y_row});
+  Pool pool(threads);
+  pool.run([&](const Team& team) { matmul(team, rows, Matmul<float, W>{x.data(), x_row, w, twin.data(), y_row}); });
+  CHECK(same_bits(portable, twin));
+}
+
+}  // namespace
+
+TEST_CASE("matmul: the CPU twin has the portable text's bits, whatever the rows, threads and number type") {
+  for (int rows : {1, 2, 3, 5, 6, 7, 8, 11, 12, 13, 14, 18, 19, 31, 64})
+    for (int threads : {1, 2, 3}) {
+      check_matmul<float>(rows, 40, 65, threads);
+      check_matmul<bf16>(rows, 33, 100, threads);
+    }
+  check_matmul<float>(30, 1100, 130, 2);  // more than one block of k
+  check_matmul<float>(3, 1100, 16, 2);
+}
+
+TEST_CASE("matmul gradient: the CPU twin has the portable text's bits") {
+  for (int rows : {1, 7, 255, 256, 300})
+    for (int threads : {1, 2, 3})
+      for (int outputs : {16, 33, 65, 128}) {
+        CAPTURE(rows);
+        CAPTURE(threads);
+        CAPTURE(outputs);
+        const int inputs = 37, x_row = 48, y_row = pad16(outputs);
+        Chance chance(4);
+        std::vector<float> x(size_t(rows) * x_row + 16), dy(size_t(rows) * y_row + 16), portable(inputs * outputs);
+        chance.fill(x.data(), x.size()), chance.fill(dy.data(), dy.size());
+        chance.fill(portable.data(), portable.size());
+        std::vector<float> twin = portable;
+        launch(Team{}, inputs,
+               MatmulGradient<float>{rows, inputs, outputs, x.data(), x_row, dy.data(), y_row, portable.data()});
+        Pool pool(threads);
+        pool.run([&](const Team& team) {
+          matmul_gradient(team,
+                          MatmulGradient<float>{rows, inputs, outputs, x.data(), x_row, dy.data(), y_row, twin.data()});
+        });
+        CHECK(same_bits(portable, twin));
+      }
+}
+
+TEST_CASE("tree attention: the CPU twin has the portable text's bits, forward and backward") {
+  for (int D : {4, 16, 20, 32, 64})
+    for (int round = 0; round < 12; round++) {
+      const int given = round < 6 ? 0 : 5;
+      CAPTURE(D);
+      CAPTURE(round);
+      Chance chance(100 + round);
+      const int KV = 1 + round % 2, H = KV * (1 + round % 3);
+      const Pass pass = random_pass(chance, 1 + round % 6, round % 6 < 3 ? 20 : 120, round % 2 ? 90 : 0, 7);
+      const Forest forest = forest_of(pass);
+      const int slots = slots_of(pass), rows = pass.rows(), most = pad64(pass.most_keys());
+      const int qkv_row = pad16((H + 2 * KV) * D), out_row = pad16(H * D);
+      struct Side {
+        std::vector<float> k, v, out, log_sum, dk, dv, dqkv;
+      } sides[2];
+      std::vector<float> qkv(size_t(rows) * qkv_row + 16), dout(size_t(rows) * out_row + 16);
+      chance.fill(qkv.data(), qkv.size()), chance.fill(dout.data(), dout.size());
+      std::vector<float> k(size_t(KV) * slots * D), v(size_t(KV) * slots * pad16(D), 0),
+          scratch_1(size_t(rows) * H * most), scratch_2(scratch_1);
+      chance.fill(k.data(), k.size());
+      for (int s = 0; s < KV * slots; s++) chance.fill(v.data() + size_t(s) * pad16(D), D);
+      const Dropout drop{round % 6 == 5 ? 0.2f : 0.0f, 3, 4, 5};
+      for (int twin = 0; twin < 2; twin++) {
+        Side& side = sides[twin];
+        side.k = k, side.v = v, side.out.resize(size_t(rows) * out_row + 16), side.log_sum.resize(rows * H);
+        side.dk.resize(v.size()), side.dv.resize(v.size()), side.dqkv.resize(qkv.size());
+        const Attention<float> s{forest,
+                                 H,
+                                 KV,
+                                 D,
+                                 qkv.data(),
+                                 qkv_row,
+                                 {side.k.data(), side.v.data(), slots, D},
+                                 side.out.data(),
+                                 out_row,
+                                 side.log_sum.data(),
+                                 drop,
+                                 given};
+        const AttentionBackward<float> b{s, dout.data(), side.dk.data(), side.dv.data(), side.dqkv.data()};
+        if (twin) {
+          Pool pool(1 + round % 3);
+          pool.run([&](const Team& team) {
+            attention(team, s, scratch_1.data(), most);
+            attention_backward(team, b, scratch_1.data(), scratch_2.data(), most);
+          });
+        } else {
+          launch(Team{}, rows, WriteCache<float, float>{s});
+          launch(Team{}, rows * H, AttentionForward<float, float>{s, scratch_1.data(), most});
+          launch(Team{}, rows * H, AttentionBackwardQueries<float>{b, scratch_1.data(), scratch_2.data(), most});
+          launch(Team{}, pass.roots() * KV * most,
+                 AttentionBackwardKeys<float>{b, scratch_1.data(), scratch_2.data(), most});
+          launch(Team{}, rows, ReadCacheGradient<float>{b});
+        }
+        for (auto* sum : {&side.dk, &side.dv, &side.dqkv})
+          for (float& x : *sum) x += 0.0f;             // a sum of nothing has no sign
+        for (int slot = 0; slot < KV * slots; slot++)  // columns beyond D are nobody's
+          for (int d = D; d < pad16(D); d++) side.dk[slot * pad16(D) + d] = side.dv[slot * pad16(D) + d] = 0;
+      }
+      CHECK(same_bits(sides[0].k, sides[1].k));
+      CHECK(same_bits(sides[0].v, sides[1].v));
+      CHECK(same_bits(sides[0].out, sides[1].out));
+      CHECK(same_bits(sides[0].log_sum, sides[1].log_sum));
+      CHECK(same_bits(sides[0].dqkv, sides[1].dqkv));
+      CHECK(same_bits(sides[0].dk, sides[1].dk));
+      CHECK(same_bits(sides[0].dv, sides[1].dv));
+    }
+}
+
+TEST_CASE("a cache of bf16: the CPU twin has the portable text's bits, and attends to rounded keys and values") {
+  for (int D : {3, 16, 20, 64})
+    for (int round = 0; round < 6; round++) {
+      CAPTURE(D);
+      CAPTURE(round);
+      Chance chance(300 + round);
+      const int KV = 1 + round % 2, H = KV * (1 + round % 3), wide = pad16(D);
+      const Pass pass = random_pass(chance, 1, round < 3 ? 9 : 60, round % 2 ? 91 : 0, 7);
+      const Forest forest = forest_of(pass);
+      const int slots = slots_of(pass), rows = pass.rows(), most = pad64(pass.most_keys());
+      const int qkv_row = pad16((H + 2 * KV) * D), out_row = pad16(H * D);
+      std::vector<float> qkv(size_t(rows) * qkv_row + 16), scratch(size_t(rows) * H * most);
+      chance.fill(qkv.data(), qkv.size());
+      const size_t keys = KV * KeyValues<bf16>::key_numbers(slots, D), values = size_t(KV) * slots * wide;
+      std::vector<bf16> k(keys), v(values), twin_k, twin_v;
+      std::vector<float> plain_k(size_t(KV) * slots * D), plain_v(values), out[3];
+      const KeyValues<bf16> cache{k.data(), v.data(), slots, D};
+      const KeyValues<float> plain{plain_k.data(), plain_v.data(), slots, D};
+      for (int head = 0; head < KV; head++)
+        for (int slot = 0; slot < slots; slot++)
+          for (int d = 0; d < D; d++) {
+            *cache.key(head, slot, d) = rounded<bf16>(chance.number() - 0.5);
+            *cache.value(head, slot, d) = rounded<bf16>(chance.number() - 0.5);
+            *plain.key(head, slot, d) = to_float(*cache.key(head, slot, d));
+            *plain.value(head, slot, d) = to_float(*cache.value(head, slot, d));
+          }
+      twin_k = k, twin_v = v;
+      for (auto& o : out) o.resize(size_t(rows) * out_row + 16);
+      const auto with = [&](auto cached, std::vector<float>& o) {
+        return Attention<float, std::remove_reference_t<decltype(*cached.k)>>{
+            forest, H, KV, D, qkv.data(), qkv_row, cached, o.data(), out_row, nullptr, {}};
+      };
+      const auto portable = with(cache, out[0]);
+      launch(Team{}, rows, WriteCache<float, bf16>{portable});
+      launch(Team{}, rows * H, AttentionForward<float, bf16>{portable, scratch.data(), most});
+      Pool(1 + round % 3).run([&](const Team& team) {
+        attention(team, with(KeyValues<bf16>{twin_k.data(), twin_v.data(), slots, D}, out[1]), scratch.data(), most);
+      });
+      CHECK(std::memcmp(k.data(), twin_k.data(), keys * sizeof(bf16)) == 0);
+      CHECK(std::memcmp(v.data(), twin_v.data(), values * sizeof(bf16)) == 0);
+      CHECK(same_bits(out[0], out[1]));
+      // The same sums over floats that hold the rounded numbers.
+      for (int row = 0; row < rows; row++)
+        for (int c = H * D; c < (H + 2 * KV) * D; c++) {
+          float& x = qkv[size_t(row) * qkv_row + c];
+          x = to_float(to_bf16(x));
+        }
+      attention(Team{}, with(plain, out[2]), scratch.data(), most);
+      CHECK(same_bits(out[0], out[2]));
+    }
+}
+
+TEST_CASE("attention by hand: two keys, the first seen twice as much") {
+  // one head of size 1, q = 1: scores log 2 and 0, values 3 and 6 -> (2/3) 3 + (1/3) 6 = 4
+  Pass pass;
+  const int token[] = {0, 0}, depth[] = {0, 1}, end[] = {2, 2};
+  pass.add_tree(token, depth, end, 2, 0, 0);
+  std::vector<float> qkv(32, 0), k(64), v(64 * 16), out(32), log_sum(2);
+  qkv[0] = 1, qkv[1] = std::log(2.0f), qkv[2] = 3;
+  qkv[16] = 1, qkv[17] = 0, qkv[18] = 6;
+  attention<float>(
+      Team{},
+      Attention<float>{
+          forest_of(pass), 1, 1, 1, qkv.data(), 16, {k.data(), v.data(), 64, 1}, out.data(), 16, log_sum.data(), {}},
+      nullptr, 0);
+  CHECK(out[0] == 3.0f);
+  CHECK(out[16] == doctest::Approx(4.0f).epsilon(1e-6));
+  CHECK(log_sum[1] == doctest::Approx(std::log(3.0f)).epsilon(1e-6));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Attention whose first rows were given, and caterpillars
+
+namespace {
+
+// One pass through one layer's attention, and back.
+template <class T>
+struct Heads {
+  Pass pass;
+  int H, KV, D, slots, qkv_row, out_row;
+  Dropout drop;
+  std::vector<T> qkv, dout, k, v, out, log_sum, dk, dv, dqkv;
+
+  Heads(const Pass& rows, int n_head, int n_kv_head, int head_size, uint64_t seed)
+      : pass(rows),
+        H(n_head),
+        KV(n_kv_head),
+        D(head_size),
+        slots(slots_of(rows)),
+        qkv_row(pad16((H + 2 * KV) * D)),
+        out_row(pad16(H * D)),
+        qkv(size_t(pass.rows()) * qkv_row + 16),
+        dout(size_t(pass.rows()) * out_row + 16),
+        k(size_t(KV) * slots * D),
+        v(size_t(KV) * slots * pad16(D)),
+        out(dout.size()),
+        log_sum(size_t(pass.rows()) * H),
+        dk(v.size()),
+        dv(v.size()),
+        dqkv(qkv.size()) {
+    Chance chance(seed);
+    for (auto* numbers : {&qkv, &dout, &k, &v}) chance.fill(numbers->data(), numbers->size());
+  }
+  // Of `rows`, which may be the first of the pass's own.
+  Attention<T> attention_of(const Pass& rows, int given) {
+    const KeyValues<T> cache{k.data(), v.data(), slots, D};
+    return {forest_of(rows), H, KV, D, qkv.data(), qkv_row, cache, out.data(), out_row, log_sum.data(), drop, given};
+  }
+  std::vector<T> scratch() const { return std::vector<T>(size_t(pass.rows()) * H * slots, Format<T>::kNaN); }
+  void forward(const Pass& rows, int given, int threads = 1) {
+    std::vector<T> weights = scratch();
+    Pool(threads).run([&](const Team& t) { attention(t, attention_of(rows, given), weights.data(), slots); });
+  }
+  void backward(const Pass& rows, int given, int threads = 1) {
+    std::vector<T> p = scratch(), ds = scratch();
+    const AttentionBackward<T> b{attention_of(rows, given), dout.data(), dk.data(), dv.data(), dqkv.data()};
+    Pool(threads).run([&](const Team& t) { attention_backward(t, b, p.data(), ds.data(), slots); });
+  }
+  void portable(int given) {
+    const auto s = attention_of(pass, given);
+    const AttentionBackward<T> b{s, dout.data(), dk.data(), dv.data(), dqkv.data()};
+    std::vector<T> p = scratch(), ds = scratch();
+    launch(Team{}, pass.rows(), WriteCache<T, T>{s});
+    launch(Team{}, pass.rows() * H, AttentionForward<T, T>{s, p.data(), slots});
+    launch(Team{}, pass.rows() * H, AttentionBackwardQueries<T>{b, p.data(), ds.data(), slots});
+    launch(Team{}, pass.roots() * KV * slots, AttentionBackwardKeys<T>{b, p.data(), ds.data(), slots});
+    launch(Team{}, pass.rows(), ReadCacheGradient<T>{b});
+  }
+  // dk, dv, dqkv; columns beyond D are nobody's, and a sum of nothing has no sign.
+  std::vector<T> gradient() const {
+    std::vector<T> all;
+    for (const auto* sums : {&dk, &dv})
+      for (size_t i = 0; i < sums->size(); i++) all.push_back(int(i % pad16(D)) < D ? (*sums)[i] + T(0) : T(0));
+    for (T x : dqkv) all.push_back(x + T(0));
+    return all;
+  }
+};
+
+// A stream of n rows, then K slots hanging from each of them, the last one's first.
+Pass caterpillar(int n, int K, int past) {
+  std::vector<int> token(n + n * K, 0), depth, end;
+  for (int t = 0; t < n; t++) depth.push_back(t), end.push_back(n + (n - t) * K);
+  for (int p = n - 1; p >= 0; p--)
+    for (int d = 1; d <= K; d++) depth.push_back(p + d), end.push_back(n + (n - p) * K);
+  Pass pass;
+  pass.add_tree(token.data(), depth.data(), end.data(), int(token.size()), 0, past);
+  return pass;
+}
+
+// The first n rows of a pass of one root.
+Pass first_rows(const Pass& whole, int n) {
+  std::vector<int> end(whole.end.begin(), whole.end.begin() + n);
+  for (int& e : end) e = std::min(e, n);
+  const std::vector<int> token(n, 0);
+  Pass pass;
+  pass.add_tree(token.data(), whole.depth.data(), end.data(), n, 0, whole.past[0]);
+  return pass;
+}
+
+template <class T>
+double greatest_difference(const std::vector<T>& a, const std::vector<T>& b) {
+  REQUIRE(a.size() == b.size());
+  double most = 0;
+  for (size_t i = 0; i < a.size(); i++) most = std::max(most, std::abs(double(a[i]) - double(b[i])));
+  return most;
+}
+
+// Rows that were given are not asked: not their queries, keys or values, and nothing of theirs is written.
+template <class T>
+void check_given_forward(const Pass& pass, int given) {
+  CAPTURE(pass.rows());
+  CAPTURE(given);
+  Heads<T> whole(pass, 4, 2, 20, 61);
+  whole.forward(pass, 0);
+  Heads<T> part = whole;
+  const auto is_given = [&](int row) { return row - pass.first_row[pass.root[row]] < given; };
+  const T nan = Format<T>::kNaN;
+  for (int row = 0; row < pass.rows(); row++)
+    if (is_given(row)) std::fill_n(part.qkv.begin() + row * part.qkv_row, part.qkv_row, nan);
+  std::fill(part.out.begin(), part.out.end(), T(7)), std::fill(part.log_sum.begin(), part.log_sum.end(), T(7));
+  part.forward(pass, given, 2);
+  CHECK((same_bits(part.k, whole.k) && same_bits(part.v, whole.v)));
+  bool same = true;
+  for (int row = 0; row < pass.rows(); row++)
+    for (int c = 0; c < part.H * part.D; c++) {
+      const T expected = is_given(row) ? T(7) : whole.out[row * whole.out_row + c];
+      const T log_expected = is_given(row) ? T(7) : whole.log_sum[row * whole.H + c / part.D];
+      same = same && part.out[row * part.out_row + c] == expected;
+      same = same && part.log_sum[row * part.H + c / part.D] == log_expected;
+    }
+  CHECK(same);
+}
+
+// The gradients of a whole pass, and those of its two parts: the rows that come last first.
+template <class T>
+double parted_gradient_error(const Pass& pass, int given, float dropout) {
+  Heads<T> whole(pass, 4, 2, 20, 62);
+  whole.drop = {dropout, 5, 6, 7};
+  whole.forward(pass, 0);
+  Heads<T> parts = whole;
+  whole.backward(pass, 0);
+  parts.backward(pass, given);
+  for (int row = 0; row < given; row++)
+    for (int c = 0; c < parts.qkv_row; c++) CHECK(parts.dqkv[row * parts.qkv_row + c] == 0);
+  parts.backward(first_rows(pass, given), 0);
+  return greatest_difference(whole.gradient(), parts.gradient());
+}
+
+}  // namespace
+
+TEST_CASE("attention: rows that were given are left alone, and the others have the whole pass's bits") {
+  Chance chance(60);
+  for (int given : {1, 7, 40}) {
+    for (const Pass& pass : {caterpillar(40, 3, 0), caterpillar(40, 3, 21), random_pass(chance, 4, 90, 30, 7)}) {
+      check_given_forward<float>(pass, given);
+      check_given_forward<double>(pass, given);
+    }
+  }
+}
+
+TEST_CASE("attention: the gradient of a pass is that of its parts, later rows first") {
+  Chance chance(63);
+  const RandomTree tree = random_tree(chance, 90, 7, 0.4);
+  Pass branching;
+  branching.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), 90, 0, 19);
+  for (float dropout : {0.0f, 0.2f})
+    for (int given : {1, 30, 57})
+      for (const Pass& pass : {caterpillar(30, 4, 0), caterpillar(30, 4, 21), branching}) {
+        CAPTURE(given);
+        CHECK(parted_gradient_error<double>(pass, given, dropout) < 1e-12);
+        CHECK(parted_gradient_error<float>(pass, given, dropout) < 1e-5);
+      }
+}
+
+TEST_CASE("attention in a caterpillar: the CPU twin has the portable text's bits") {
+  for (int past : {0, 21})
+    for (int given : {0, 50, 60})
+      for (float dropout : {0.0f, 0.3f}) {
+        CAPTURE(past);
+        CAPTURE(given);
+        const Pass pass = caterpillar(50, 5, past);
+        Heads<float> portable(pass, 4, 2, 20, 64);
+        portable.drop = {dropout, 5, 6, 7};
+        Heads<float> twin = portable;
+        portable.portable(given), twin.forward(pass, given, 2), twin.backward(pass, given, 2);
+        CHECK(same_bits(portable.out, twin.out));
+        CHECK(same_bits(portable.log_sum, twin.log_sum));
+        CHECK(same_bits(portable.gradient(), twin.gradient()));
+      }
+}
+
+TEST_CASE("attention in a caterpillar: a slot has the bits that it would have in an ordinary sequence") {
+  const int n = 70, K = 6;
+  const Pass pass = caterpillar(n, K, 0);
+  for (int given : {0, n}) {
+    Heads<float> all(pass, 6, 2, 32, 65);
+    if (given) all.forward(first_rows(pass, n), 0);
+    all.forward(pass, given);
+    for (int p : {0, 1, 15, 16, 40, n - 1}) {
+      CAPTURE(p);
+      std::vector<int> rows, token(p + 1 + K, 0);
+      for (int t = 0; t <= p; t++) rows.push_back(t);
+      for (int d = 1; d <= K; d++) rows.push_back(n + (n - 1 - p) * K + d - 1);
+      Pass sequence;
+      sequence.add_chain(token.data(), int(rows.size()), 0, 0);
+      Heads<float> alone(sequence, 6, 2, 32, 66);
+      for (size_t i = 0; i < rows.size(); i++)
+        std::copy_n(&all.qkv[rows[i] * all.qkv_row], all.qkv_row, &alone.qkv[i * all.qkv_row]);
+      alone.forward(sequence, 0);
+      for (size_t i = 0; i < rows.size(); i++) {
+        CHECK(memcmp(&alone.out[i * all.out_row], &all.out[rows[i] * all.out_row], sizeof(float) * 6 * 32) == 0);
+        CHECK(memcmp(&alone.log_sum[i * 6], &all.log_sum[rows[i] * 6], sizeof(float) * 6) == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("attention passes over the blocks of keys that no row of a tile sees, and over no other") {
+  Chance chance(67);
+  const auto scored = [](const Pass& pass, int root, int tall, int given) {  // keys times rows
+    const Forest f = forest_of(pass);
+    const int first = f.first_row[root], last = f.first_row[root + 1], past = f.past[root];
+    std::vector<int> ends(slots_of(pass) / 16);
+    ends_of_blocks(f, root, ends.data());
+    int64_t total = 0;
+    for (int row = first + given; row < last; row += tall) {
+      const int end = std::min(row + tall, last), keys = past + end - first;
+      const auto seen_by = [&](int from, int to, int key) {  // how many of the rows see the key
+        int rows = 0;
+        for (int r = from; r < to; r++) rows += key < past || f.sees(r, first + key - past);
+        return rows;
+      };
+      std::vector<char> in(keys + 16), expected(keys + 16);
+      for (int key = 0; key < keys; key++)
+        if (seen_by(row, end, key) > 0) std::fill_n(expected.begin() + key / 16 * 16, 16, 1);
+      int after = -1;
+      each_stretch(ends.data(), 0, keys, row, [&](int begin, int stop) {
+        CHECK(begin > after);  // stretches are whole: what touches is one
+        after = stop;
+        for (int key = begin; key < stop; key++) in[key] = 1;
+        total += int64_t(stop - begin) * (end - row);
+      });
+      CHECK(in == expected);
+      int shared = 0;
+      while (shared < keys && seen_by(row, end, shared) == end - row) shared++;
+      CHECK(shared_keys(f, root, row, end) == shared);
+    }
+    return total;
+  };
+  for (int tall : {1, 6, 24, 48})
+    for (int round = 0; round < 4; round++) {
+      const Pass pass = random_pass(chance, 3, 150, round % 2 ? 90 : 0, 7);
+      for (int root = 0; root < 3; root++) scored(pass, root, tall, 0);
+      scored(caterpillar(40, 3, round * 9), 0, tall, round % 2 ? 40 : 0);
+    }
+  // A slot sees 125 stream keys on average, and up to 6 of its own; of blocks not passed over, there would be 1,000.
+  const int64_t slots = 250 * 6, most = scored(caterpillar(250, 6, 0), 0, 24, 250);
+  CHECK(most > slots * 128);
+  CHECK(most < slots * 180);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// RMS norm, rotary positions, SwiGLU
+
+namespace {
+
+// Central differences of loss() by each of x's numbers, against the gradient.
+template <class F>
+void check_slopes(std::vector<double>& x, const std::vector<double>& gradient, const F& loss) {
+  REQUIRE(x.size() == gradient.size());
+  for (size_t i = 0; i < x.size(); i++) {
+    CAPTURE(i);
+    const double kept = x[i], step = 1e-5;
+    x[i] = kept + step;
+    const double above = loss();
+    x[i] = kept - step;
+    const double below = loss();
+    x[i] = kept;
+    CHECK(std::abs((above - below) / (2 * step) - gradient[i]) < 1e-8);
+  }
+}
+double dot(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); i++) sum += a[i] * b[i];
+  return sum;
+}
+std::vector<double> random_numbers(Chance& chance, size_t n) {
+  std::vector<double> numbers(n);
+  chance.fill(numbers.data(), n);
+  return numbers;
+}
+
+}  // namespace
+
+TEST_CASE("RMS norm by hand, and its gradients") {
+  const double x[] = {3, -4}, weight[] = {2, 10};
+  double y[2], rstd;
+  RmsNorm<double>{x, 2, 2, nullptr, y, 2, &rstd}(Solo{}, 0);
+  CHECK(rstd == doctest::Approx(1 / std::sqrt(12.5)).epsilon(1e-6));
+  CHECK(y[0] == 3 * rstd);
+  CHECK(y[1] == -4 * rstd);
+  RmsNorm<double>{x, 2, 2, weight, y, 2, nullptr}(Solo{}, 0);
+  CHECK(y[0] == 6 * rstd);
+  CHECK(y[1] == -40 * rstd);
+  const double nothing[] = {0, 0};
+  RmsNorm<double>{nothing, 2, 2, nullptr, y, 2, &rstd}(Solo{}, 0);
+  CHECK((y[0] == 0 && y[1] == 0));
+  CHECK(rstd == doctest::Approx(1000));
+
+  constexpr int rows = 3, C = 37;
+  for (bool weighted : {false, true}) {
+    Chance chance(70);
+    std::vector<double> in = random_numbers(chance, rows * C), w = random_numbers(chance, C),
+                        dy = random_numbers(chance, rows * C), out(rows * C), r(rows), dx(rows * C), dw(C, 0.5);
+    const double* used = weighted ? w.data() : nullptr;
+    const auto loss = [&] {
+      launch(Team{}, rows, RmsNorm<double>{in.data(), C, C, used, out.data(), C, r.data()});
+      return dot(out, dy);
+    };
+    loss();
+    std::fill(dx.begin(), dx.end(), 0.25);  // what it is added to
+    launch(Team{}, rows, RmsNormBackward<double>{in.data(), C, C, used, r.data(), dy.data(), C, dx.data()});
+    for (double& d : dx) d -= 0.25;
+    norm_weights(Team{}, RmsNormWeights<double>{rows, in.data(), C, C, r.data(), dy.data(), C, dw.data()});
+    for (double& d : dw) d -= 0.5;
+    check_slopes(in, dx, loss);
+    if (weighted) check_slopes(w, dw, loss);
+  }
+}
+
+TEST_CASE("Rope by hand: each pair turns by its own angle, and values stay") {
+  Pass pass;
+  const int token[] = {0, 0};
+  pass.add_chain(token, 2, 0, 3);  // positions 3 and 4
+  const auto table = rope_table<double>(5, 4);
+  REQUIRE(table.size() == 5 * 2 * 2);
+  CHECK((table[0] == 1 && table[1] == 0 && table[2] == 1 && table[3] == 0));
+  CHECK(table[4 * 4 + 2] == doctest::Approx(std::cos(0.04)).epsilon(1e-14));  // position 4, pair 1: 4 / 10000^(2/4)
+  const auto later = rope_table<double>(2, 4, 3);
+  CHECK(same_bits(later, std::vector<double>(table.begin() + 3 * 4, table.end())));
+
+  std::vector<double> qkv(2 * 16);
+  for (int i = 0; i < 32; i++) qkv[i] = i + 1;
+  std::vector<double> turned = qkv;
+  launch(Team{}, 1, Rope<double>{forest_of(pass), 1, turned.data(), 16, 2, 4, table.data(), false});
+  std::vector<double> expected = qkv;
+  for (int head = 0; head < 2; head++)
+    for (int d = 0; d < 2; d++) {
+      const double angle = d == 0 ? 4 : 0.04, a = qkv[16 + head * 4 + d], b = qkv[16 + head * 4 + d + 2];
+      expected[16 + head * 4 + d] = a * std::cos(angle) - b * std::sin(angle);
+      expected[16 + head * 4 + d + 2] = a * std::sin(angle) + b * std::cos(angle);
+    }
+  CHECK(greatest_difference(turned, expected) < 1e-13);
+  for (int i = 0; i < 32; i++)
+    if (i < 16 || i >= 24) CHECK(turned[i] == qkv[i]);  // the row that was not asked, and what follows the keys
+}
+
+TEST_CASE("Rope: there and back, its gradient, and scores that know only the distance") {
+  Chance chance(71);
+  constexpr int heads = 3, D = 10, stride = 48;
+  const Pass pass = random_pass(chance, 2, 30, 40, 7);
+  const auto table = rope_table<double>(80, D);
+  const int rows = pass.rows();
+  const std::vector<double> x = random_numbers(chance, size_t(rows) * stride), dy = random_numbers(chance, x.size());
+  const auto turn = [&](std::vector<double> numbers, bool back) {
+    launch(Team{}, rows, Rope<double>{forest_of(pass), 0, numbers.data(), stride, heads, D, table.data(), back});
+    return numbers;
+  };
+  const std::vector<double> y = turn(x, false);
+  CHECK(greatest_difference(x, y) > 0.1);
+  CHECK(greatest_difference(turn(y, true), x) < 1e-14);
+  CHECK(dot(y, dy) == doctest::Approx(dot(x, turn(dy, true))).epsilon(1e-13));  // it is linear
+
+  const auto score = [&](int q_position, int k_position) {
+    Pass two;
+    const int token[] = {0};
+    two.add_chain(token, 1, 0, q_position), two.add_chain(token, 1, 64, k_position);
+    std::vector<double> qk(x.begin(), x.begin() + 2 * stride);
+    launch(Team{}, 2, Rope<double>{forest_of(two), 0, qk.data(), stride, 1, D, table.data(), false});
+    double sum = 0;
+    for (int d = 0; d < D; d++) sum += qk[d] * qk[stride + d];
+    return sum;
+  };
+  CHECK(score(9, 4) == doctest::Approx(score(65, 60)).epsilon(1e-12));
+  CHECK(std::abs(score(9, 4) - score(9, 5)) > 1e-3);
+}
+
+TEST_CASE("SwiGLU by hand, and its gradient, in place too") {
+  const double gate_up[] = {0, 2, 5, 3};
+  double act[2];
+  SwiGlu<double>{gate_up, 4, 2, act, 2}(Solo{}, 0);
+  CHECK(act[0] == 0);
+  CHECK(act[1] == doctest::Approx(2 / (1 + std::exp(-2.0)) * 3).epsilon(1e-14));
+
+  constexpr int rows = 3, F = 19, row = 48, act_row = 32;
+  Chance chance(72);
+  std::vector<double> x = random_numbers(chance, rows * row), dy(rows * act_row, 0.0), out(rows * act_row),
+                      dx(rows * row, 0.0);
+  for (int r = 0; r < rows; r++) chance.fill(&dy[r * act_row], F);
+  launch(Team{}, rows, SwiGluBackward<double>{x.data(), row, F, dy.data(), act_row, dx.data()});
+  check_slopes(x, dx, [&] {
+    launch(Team{}, rows, SwiGlu<double>{x.data(), row, F, out.data(), act_row});
+    return dot(out, dy);
+  });
+  std::vector<double> in_place = x;
+  launch(Team{}, rows, SwiGluBackward<double>{in_place.data(), row, F, dy.data(), act_row, in_place.data()});
+  for (int r = 0; r < rows; r++) CHECK(memcmp(&in_place[r * row], &dx[r * row], sizeof(double) * 2 * F) == 0);
+}
+
+TEST_CASE("dropout keeps what it should, and scales it") {
+  const Dropout drop{0.25f, 11, 3, 2};
+  int kept = 0;
+  for (int i = 0; i < 100000; i++) {
+    const float keep = drop.keep<float>(i);
+    CHECK((keep == 0.0f || keep == 1 / 0.75f));
+    kept += keep > 0;
+  }
+  CHECK(std::abs(kept - 75000) < 5 * std::sqrt(100000 * 0.25 * 0.75));
+  Dropout next = drop;
+  next.iteration++;
+  int same = 0;
+  for (int i = 0; i < 1000; i++) same += next.keep<float>(i) == drop.keep<float>(i);
+  CHECK(same < 750);
+}
+
+TEST_CASE("a team's shares cover the work once, and a pool runs every one of them") {
+  for (int n : {0, 1, 7, 64, 65, 1000})
+    for (int unit : {1, 16})
+      for (int size : {1, 2, 3, 5}) {
+        int at = 0;
+        for (int rank = 0; rank < size; rank++) {
+          const Range mine = Team{rank, size, nullptr, false}.share(n, unit);
+          CHECK(mine.begin == at);
+          CHECK((mine.begin % unit == 0 || mine.begin == n));
+          at = mine.end;
+        }
+        CHECK(at == n);
+      }
+  Pool pool(3);
+  std::vector<int> count(3, 0), seen(3, 0);
+  for (int round = 0; round < 200; round++)
+    pool.run([&](const Team& team) {
+      count[team.rank]++;
+      team.wait();
+      seen[team.rank] += count[0] + count[1] + count[2] == 3 * (round + 1);
+      team.wait();
+    });
+  for (int rank = 0; rank < 3; rank++) CHECK(seen[rank] == 200);
+}

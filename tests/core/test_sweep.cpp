@@ -1,0 +1,207 @@
+// tests/core/test_sweep.cpp: the promise, on a real model: whatever drafter and shape, the bytes of plain decoding.
+//
+// A model of the `article` size learns a made-up text here; then every drafter and shape generates under every setting,
+// and is held against plain decoding by memcmp. NANOSPEC_TENTH=1 (the sanitizer run) takes a fixed tenth.
+#include <doctest/doctest.h>
+
+#include "drafters/adapt.h"
+#include "target.h"
+#include "tests/mock.h"
+#include "tests/random.h"
+
+using namespace nanospec;
+
+namespace {
+
+// Sentences of made-up words: a text with a grammar that a small model learns in a second.
+std::string made_up_text(int sentences) {
+  const char* words[] = {"the", "king",  "queen", "fool",  "sings",  "laughs", "of",   "a",    "crown", "and",
+                         "his", "sword", "fair",  "night", "speaks", "to",     "your", "lord", "never", "weeps"};
+  Chance chance(71);
+  std::string text;
+  for (int i = 0; i < sentences; i++) {
+    for (int k = 3 + chance.below(6); k >= 0; k--) text += std::string(words[chance.below(20)]) + (k ? " " : ".\n");
+    if (chance.below(5) == 0) text += "\nFOOL:\n";
+  }
+  return text;
+}
+
+struct Article {
+  Config config;
+  std::vector<float> weights;
+  std::vector<int> tokens;
+  Tokenizer tokenizer;
+
+  Article() {
+    const std::string text = made_up_text(4000);
+    tokenizer = character_tokenizer(text);
+    tokens = tokenizer.encode(text);
+    config.n_embd = 32, config.vocab_size = tokenizer.vocab_size();
+    Pool pool(2);
+    const int T = config.block_size, B = 12;
+    Trainer<float> trainer(config, B * T, B, B * pad64(T), pool);
+    trainer.set_weights(initial_weights(config, 1).data());
+    for (int i = 0; i < 150; i++) {
+      Pass pass;
+      for (int b = 0; b < B; b++) {
+        const size_t start = random_bits(1, uint32_t(b), kStreamBatch, uint64_t(i), 0) % (tokens.size() - T);
+        pass.add_chain(tokens.data() + start, T, b * T, 0);
+        pass.target.insert(pass.target.end(), tokens.begin() + start + 1, tokens.begin() + start + 1 + T);
+      }
+      Update update;
+      update.iteration = i, update.learning_rate = 5e-3;
+      trainer.step(pass, update);
+    }
+    weights.assign(trainer.weights.data(), trainer.weights.data() + trainer.weights.size());
+  }
+};
+const Article& article() {
+  static const Article one;
+  return one;
+}
+
+Ngram ngram_of(const Article& a) {
+  return Ngram(interpolated(count_ngrams(a.tokens, a.config.vocab_size), 4, a.config.vocab_size));
+}
+Bigram bigram_of(const Article& a) { return Bigram(bigram_table(a.tokens, a.config.vocab_size), a.config.vocab_size); }
+
+std::vector<int> generated(Target& target, Drafter* drafter, const Decoding& decoding, const std::string& prompt,
+                           Stats* stats) {
+  std::vector<int> text = article().tokenizer.encode(prompt);
+  *stats = generate(target, drafter, decoding, text, [](int) { return true; });
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("the sweep: every drafter and shape prints the bytes of plain decoding") {
+  const Article& a = article();
+  const std::vector<std::string> prompts = {"the king", "FOOL:\n", made_up_text(6).substr(0, 130)};
+  struct Filter {
+    int top_k;
+    float top_p;
+  };
+  const std::vector<Filter> filters = {{0, 1.0f}, {5, 1.0f}, {0, 0.8f}, {12, 0.9f}};
+  Bigram bigram = bigram_of(a);
+  Ngram ngram = ngram_of(a);
+  RandomDrafter random(a.config.vocab_size);
+  Lookup lookup(a.config.vocab_size);
+  Suffix suffix(a.config.vocab_size);
+  Recycle recycle(a.config.vocab_size);
+  std::vector<std::unique_ptr<Drafter>> parts;
+  parts.push_back(std::make_unique<Suffix>(a.config.vocab_size)), parts.push_back(std::make_unique<Ngram>(ngram));
+  Union both(std::move(parts));
+
+  int generations = 0, different = 0;
+  struct Length {
+    double tokens = 0, forwards = 0;
+    void add(const Stats& s) { tokens += double(s.tokens), forwards += double(s.target_forwards); }
+    double mean() const { return tokens / forwards; }
+  };
+  std::map<Drafter*, Length> lengths;
+  const std::vector<Drafter*> drafters = {&bigram, &ngram, &random, &lookup, &suffix, &recycle, &both};
+  std::vector<std::vector<int>> by_one_thread;  // plain texts, which two threads must repeat
+  for (Dtype dtype : {Dtype::fp32, Dtype::bf16})
+    for (int threads : {1, 2}) {
+      Target target(a.config, a.weights.data(), dtype, false, threads, 65);
+      const std::vector<double> cost = measure_cost(target, 64);
+      size_t nth = 0, setting = 0;
+      if (threads == 1) by_one_thread.clear();
+      for (float temperature : {0.0f, 0.5f, 1.0f, 1.5f})
+        for (const Filter& filter : filters)
+          for (uint64_t seed : {1, 2})
+            for (const std::string& prompt : prompts) {
+              if (a_tenth() && setting++ % 10) continue;
+              Decoding decoding;
+              decoding.sampling.temperature = temperature;
+              decoding.sampling.top_k = filter.top_k, decoding.sampling.top_p = filter.top_p;
+              decoding.sampling.seed = seed;
+              decoding.max_new_tokens = 110;  // past the window, by one slide at least
+              Stats stats;
+              const std::vector<int> plain = generated(target, nullptr, decoding, prompt, &stats);
+              CHECK(stats.target_forwards == 110);
+              if (threads == 1) by_one_thread.push_back(plain);
+              else CHECK(by_one_thread[nth++] == plain);
+              for (const char* shape :
+                   kAllShapes) {  // every drafter meets every shape: 7 and 17 have no common divisor
+                Drafter* const drafter = drafters[size_t(generations) % drafters.size()];
+                decoding.shape = ready_shape(shape, 64);
+                if (decoding.shape.kind == Shape::kAuto) decoding.cost = std::make_shared<Cost>(cost);
+                const std::vector<int> text = generated(target, drafter, decoding, prompt, &stats);
+                generations++;
+                if (text != plain) {
+                  different++;
+                  CAPTURE(shape);
+                  CAPTURE(temperature);
+                  CAPTURE(prompt);
+                  CHECK(text == plain);
+                }
+                lengths[drafter].add(stats);
+              }
+            }
+    }
+  CHECK(different == 0);
+  CHECK(generations >= (a_tenth() ? 500 : 5000));
+  for (Drafter* drafter : drafters)  // a sweep that accepts nothing proves nothing
+    if (drafter != &random) CHECK(lengths[drafter].mean() > 1.1);
+  MESSAGE(generations << " generations, acceptance length: bigram " << lengths[&bigram].mean() << ", ngram:4 "
+                      << lengths[&ngram].mean() << ", suffix+ngram:4 " << lengths[&both].mean());
+}
+
+TEST_CASE("a target that drafts for itself is accepted in full, always") {
+  for (Dtype dtype : {Dtype::fp32, Dtype::bf16})
+    for (float temperature : {0.0f, 0.7f, 1.0f, 1.5f})
+      for (const char* shape : {"chain:5", "tree:3x2"}) {
+        CAPTURE(temperature);
+        CAPTURE(shape);
+        Target target(article().config, article().weights.data(), dtype, false, 2, 65);
+        Target own(article().config, article().weights.data(), dtype, false, 1, 65);
+        SelfDrafter<Target> self(own);
+        Decoding decoding;
+        decoding.shape = parse_shape(shape, 64);
+        decoding.sampling.temperature = temperature;
+        decoding.max_new_tokens = 48;  // within the window: 8 passes of 6, or 12 of 4
+        Stats stats;
+        generated(target, &self, decoding, "the king", &stats);
+        const int whole = decoding.shape.kind == Shape::kChain ? 6 : 4;
+        CHECK(stats.target_forwards == 48 / whole);
+        CHECK(stats.accept_histogram[whole] == 48 / whole);
+      }
+}
+
+TEST_CASE("a drafter that is always wrong changes nothing but speed") {
+  const Article& a = article();
+  Target target(a.config, a.weights.data(), Dtype::fp32, false, 2, 65),
+      own(a.config, a.weights.data(), Dtype::fp32, false, 1, 65);
+  WrongDrafter<Target> wrong(own);
+  for (float temperature : {0.0f, 1.0f})
+    for (const char* shape : {"chain:4", "tree:2x2"}) {
+      Decoding decoding;
+      decoding.shape = parse_shape(shape, 64);
+      decoding.sampling.temperature = temperature;
+      decoding.max_new_tokens = 90;
+      Stats stats;
+      const std::vector<int> plain = generated(target, nullptr, decoding, "the king", &stats);
+      CHECK(generated(target, &wrong, decoding, "the king", &stats) == plain);
+      CHECK(stats.target_forwards == 90);
+      CHECK(stats.drafted_nodes > 90);
+    }
+}
+
+TEST_CASE("a 300-character prompt continues as when it was itself generated") {
+  const Article& a = article();
+  Target target(a.config, a.weights.data(), Dtype::fp32, false, 2, 65);
+  Bigram bigram = bigram_of(a);
+  Decoding decoding;
+  decoding.shape = parse_shape("tree:3x2", 64);
+  decoding.max_new_tokens = 420;
+  Stats stats;
+  const std::vector<int> whole = generated(target, &bigram, decoding, "the fool", &stats);
+  for (int cut : {300, 301, 331, 64, 65, 97}) {
+    CAPTURE(cut);
+    std::vector<int> text(whole.begin(), whole.begin() + cut);
+    decoding.max_new_tokens = int(whole.size()) - cut;
+    generate(target, cut % 2 ? &bigram : nullptr, decoding, text, [](int) { return true; });
+    CHECK(text == whole);
+  }
+}

@@ -1,0 +1,388 @@
+// tests/cuda/cuda_attention.cu: the tree attention kernels: bit for bit what their formula says, key by key.
+#include "tests/cuda/cuda_test.h"  // first: it brings the emulator
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/random.h"
+#include "tests/tenth.h"
+
+using namespace nanospec;
+
+namespace {
+
+// One pass through one layer's attention, in host memory. What nobody may read is NaN: slots without a key, and the
+// values' columns beyond the head's.
+template <class T, class S = T>
+struct Problem {
+  Pass pass;
+  int H, KV, D, slots, qkv_row, out_row, given = 0;
+  Dropout drop;
+  std::vector<T> qkv, dout;
+  std::vector<S> k, v;
+
+  Problem(const Pass& rows, int n_head, int n_kv_head, int head_size, uint64_t seed, double spread = 1)
+      : pass(rows),
+        H(n_head),
+        KV(n_kv_head),
+        D(head_size),
+        slots(slots_of(rows)),
+        qkv_row(pad16((n_head + 2 * n_kv_head) * head_size)),
+        out_row(pad16(n_head * head_size)),
+        qkv(size_t(pass.rows()) * qkv_row),
+        dout(size_t(pass.rows()) * out_row),
+        k(n_kv_head * KeyValues<S>::key_numbers(slots, D), rounded<S>(NAN)),
+        v(n_kv_head * KeyValues<S>::value_numbers(slots, D), rounded<S>(NAN)) {
+    Chance chance(seed);
+    chance.fill(qkv.data(), qkv.size(), spread), chance.fill(dout.data(), dout.size());
+    for (int root = 0; root < pass.roots(); root++)
+      for (int head = 0; head < KV; head++)
+        for (int j = 0; j < pass.past[root]; j++) fill_slot(chance, head, pass.first_slot[root] + j, spread);
+  }
+  void fill_slot(Chance& chance, int head, int slot, double spread) {
+    const KeyValues<S> cache{k.data(), v.data(), slots, D};
+    for (int d = 0; d < D; d++) {
+      *cache.key(head, slot, d) = rounded<S>((chance.number() - 0.5) * 2 * spread);
+      *cache.value(head, slot, d) = rounded<S>((chance.number() - 0.5) * 2);
+    }
+  }
+  // The first n rows of each root are in the cache, and their own numbers nobody may read.
+  void give(int n) {
+    Chance chance(61);
+    given = n;
+    const Forest f = forest();
+    for (int row = 0; row < f.rows; row++) {
+      if (row - f.first_row[f.root[row]] >= n) continue;
+      for (int head = 0; head < KV; head++) fill_slot(chance, head, f.slot(row), 1);
+      std::fill_n(&qkv[size_t(row) * qkv_row], qkv_row, T(NAN));
+      std::fill_n(&dout[size_t(row) * out_row], out_row, T(NAN));
+    }
+  }
+  Forest forest() const {
+    return {pass.rows(),      pass.roots(),          pass.end.data(),        pass.depth.data(),
+            pass.root.data(), pass.first_row.data(), pass.first_slot.data(), pass.past.data()};
+  }
+  Attention<T, S> attention(const Forest& forest, const T* from, S* keys, S* values, T* out, T* log_sum) const {
+    return {forest, H, KV, D, from, qkv_row, {keys, values, slots, D}, out, out_row, log_sum, drop, given};
+  }
+};
+
+// out (rows, out_row), then log_sum (rows, H).
+template <class S>
+std::vector<float> on_gpu(const Problem<float, S>& p, bool split) {
+  DevicePass pass(p.pass.rows(), p.pass.roots(), true);
+  pass.upload(p.pass);
+  const Array<float> qkv = on_device(p.qkv);
+  const Array<S> k = on_device(p.k), v = on_device(p.v);
+  const size_t rows = size_t(p.pass.rows()), n = rows * p.out_row;
+  Array<float> out(n + rows * p.H, true);
+  const bool training = false, given = p.given > 0;
+  const Array<float> scratch(attention_scratch_size<float>(int(rows), p.H, p.D, p.slots, training, true, given), true);
+  for (int again = 0; again <= split; again++) {  // the second launch finds what the first left in the scratch
+    out.upload(std::vector<float>(out.size()).data(), out.size());
+    attention(kGpu, p.attention(pass.forest, qkv.data(), k.data(), v.data(), out.data(), out.data() + n),
+              split ? scratch.data() : nullptr, p.slots);
+  }
+  return to_host(out);
+}
+
+// The formula of cuda/attention.cuh in the plainest loops there are.
+struct State {
+  float m = kNoScore, l = 0;
+  std::vector<float> sum;
+  explicit State(int D) : sum(D, 0.0f) {}
+  void add(float score, float keep, const std::vector<float>& value) {
+    if (score > m + 8) {
+      const float c = exp(m - score);
+      m = score, l *= c;
+      for (float& x : sum) x *= c;
+    }
+    const float p = exp(score - m);
+    l += p;
+    for (size_t d = 0; d < sum.size(); d++) sum[d] = fused(p * keep, value[d], sum[d]);
+  }
+  void join(const State& next) {
+    const float top = larger(m, next.m), a = exp(m - top), b = exp(next.m - top);
+    m = top, l = fused(next.l, b, l * a);
+    for (size_t d = 0; d < sum.size(); d++) sum[d] = fused(next.sum[d], b, sum[d] * a);
+  }
+};
+template <class S>
+std::vector<float> plainly(const Problem<float, S>& p) {
+  const Forest f = p.forest();
+  std::vector<S> k = p.k, v = p.v;
+  const size_t n = size_t(f.rows) * p.out_row;
+  std::vector<float> out(n + f.rows * p.H), value(p.D);
+  const auto s = p.attention(f, p.qkv.data(), k.data(), v.data(), out.data(), out.data() + n);
+  launch(Team{}, f.rows, WriteCache<float, S>{s});
+  for (int row = 0; row < f.rows; row++)
+    for (int head = 0; head < p.H; head++) {
+      const int root = f.root[row], kv_head = head / s.queries(), past = f.past[root];
+      State total(p.D), part(p.D);
+      int position = 0;
+      for (int j = 0; j <= past + row - f.first_row[root]; j++) {
+        if (j >= past && !f.sees(row, f.first_row[root] + j - past)) continue;
+        float score = 0;
+        for (int d = 0; d < p.D; d++) {
+          const float q = p.qkv[size_t(row) * p.qkv_row + head * p.D + d];
+          score = fused(q, to_float(*s.cache.key(kv_head, f.first_slot[root] + j, d)), score);
+          value[d] = to_float(*s.cache.value(kv_head, f.first_slot[root] + j, d));
+        }
+        if (position > 0 && position % 64 == 0) total.join(part), part = State(p.D);
+        part.add(score * s.scale(), s.keep(row, head, position), value);
+        position++;
+      }
+      CHECK(position == f.position(row) + 1);
+      total.join(part);
+      for (int d = 0; d < p.D; d++) s.out[size_t(row) * p.out_row + head * p.D + d] = total.sum[d] / total.l + 0.0f;
+      s.log_sum[row * p.H + head] = total.m + log(total.l);
+    }
+  return out;
+}
+
+double greatest_difference(const std::vector<float>& a, const std::vector<float>& b, size_t n) {
+  double most = 0;
+  for (size_t i = 0; i < n; i++) most = std::max(most, std::abs(double(a[i]) - b[i]));
+  return most;
+}
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// Holds the kernel against the formula, whole and split, and against the portable text.
+template <class S>
+void check_forward(const Problem<float, S>& p) {
+  CAPTURE(p.pass.rows());
+  CAPTURE(p.pass.roots());
+  CAPTURE(p.pass.past[0]);
+  CAPTURE(p.D);
+  CAPTURE(p.H);
+  CAPTURE(p.KV);
+  const std::vector<float> formula = plainly(p);
+  CHECK(same_bits(in_every_order([&] { return on_gpu(p, false); }), formula));
+  CHECK(same_bits(in_every_order([&] { return on_gpu(p, true); }), formula));
+
+  std::vector<S> k = p.k, v = p.v;
+  const int rows = p.pass.rows();
+  const size_t n = size_t(rows) * p.out_row;
+  std::vector<float> portable(formula.size()), weights(size_t(rows) * p.H * p.slots);
+  const auto s = p.attention(p.forest(), p.qkv.data(), k.data(), v.data(), portable.data(), portable.data() + n);
+  launch(Team{}, rows, WriteCache<float, S>{s});
+  launch(Team{}, rows * p.H, AttentionForward<float, S>{s, weights.data(), p.slots});
+  CHECK(greatest_difference(formula, portable, formula.size()) < 4e-6);  // of numbers up to 1, and logarithms up to 30
+}
+
+Pass tree_pass(Chance& chance, int roots, int rows, int past, double bushy) {
+  Pass pass;
+  int slot = 0;
+  for (int r = 0; r < roots; r++) {
+    const RandomTree tree = random_tree(chance, rows, 7, bushy);
+    const int keys = r == 0 ? past : chance.below(past + 1);
+    pass.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), rows, slot, keys);
+    slot += pad64(keys + rows);
+  }
+  return pass;
+}
+
+struct Size {
+  int roots, rows, past, H, KV, D;
+  double bushy;
+};
+
+}  // namespace
+
+TEST_CASE(ON "attention by hand: two keys, the first seen twice as much") {
+  // one head of size 1, q = 1: scores log 2 and 0, values 3 and 6 -> (2/3) 3 + (1/3) 6 = 4
+  Pass pass;
+  const int token[] = {0, 0};
+  pass.add_chain(token, 2, 0, 0);
+  Problem<float> p(pass, 1, 1, 1, 1);
+  for (int row = 0; row < 2; row++) p.qkv[16 * row] = 1;
+  p.qkv[1] = std::log(2.0f), p.qkv[2] = 3, p.qkv[17] = 0, p.qkv[18] = 6;
+  const std::vector<float> out = on_gpu(p, false);
+  CHECK(out[0] == 3.0f);
+  CHECK(out[16] == doctest::Approx(4.0f).epsilon(1e-6));
+  CHECK(out[33] == doctest::Approx(std::log(3.0f)).epsilon(1e-6));
+}
+
+TEST_CASE(ON "attention has the bits of its formula, key by key, whole and split into chunks") {
+  Chance chance(11);
+  // roots, rows, past, heads, key/value heads, head size, bushiness; float and bf16 by turns
+  const Size shapes[] = {{1, 1, 0, 1, 1, 16, 0},     {1, 1, 1000, 2, 1, 64, 0},   {1, 16, 250, 2, 2, 24, 0.9},
+                         {1, 33, 63, 4, 1, 80, 0.5}, {3, 20, 130, 3, 1, 33, 1},   {1, 300, 0, 1, 1, 16, 0},
+                         {2, 70, 60, 1, 1, 128, 0},  {5, 1, 200, 2, 2, 100, 0},   {1, 150, 300, 1, 1, 20, 0.8},
+                         {1, 7, 64, 18, 1, 17, 0.9}, {2, 129, 1, 2, 2, 31, 0.2},  {1, 65, 31, 1, 1, 96, 0.6},
+                         {1, 2, 999, 2, 2, 48, 0},   {1, 9, 100, 1, 1, 128, 0.5}, {1, 5, 70, 1, 1, 64, 1},
+                         {18, 1, 70, 1, 1, 16, 0},   {1, 40, 20, 1, 1, 32, 2}};
+  int round = 0;
+  for (const Size& shape : shapes) {
+    const Pass pass = tree_pass(chance, shape.roots, shape.rows, shape.past, shape.bushy);
+    const int turn = round++;
+    if (a_tenth() && turn % 5 != 2) continue;
+    if (turn % 2) check_forward(Problem<float, bf16>(pass, shape.H, shape.KV, shape.D, 13));
+    else check_forward(Problem<float>(pass, shape.H, shape.KV, shape.D, 12));
+  }
+}
+
+TEST_CASE(ON "attention where scores rise and rise, and with dropout") {
+  Chance chance(21);
+  for (double spread : {3.0, 10.0, 30.0}) {
+    Problem<float> p(tree_pass(chance, 2, 15, 150, 0.5), 2, 1, 24, 22, spread);
+    if (a_tenth() && spread != 10) continue;
+    const std::vector<float> formula = plainly(p);
+    CHECK(same_bits(in_every_order([&] { return on_gpu(p, false); }), formula));
+    CHECK(same_bits(in_every_order([&] { return on_gpu(p, true); }), formula));
+  }
+  Problem<float> p(tree_pass(chance, 2, 15, 120, 0.5), 4, 2, 24, 23);
+  p.drop = Dropout{0.3f, 5, 6, 7};
+  check_forward(p);
+}
+
+TEST_CASE(ON "attention: a node of a tree has the bits of its path, one row at a time") {
+  Chance chance(31);
+  for (int past : {0, 50, 120})
+    for (int D : {16, 40}) {
+      if (a_tenth() && past != 50) continue;
+      const RandomTree tree = random_tree(chance, 60, 7, 0.15);
+      Pass pass;
+      pass.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size(), 0, past);
+      const Problem<float, bf16> p(pass, 2, 1, D, 32);
+      const std::vector<float> all = on_gpu(p, false);
+      for (int node = tree.size() - 1; node >= 0; node -= 13) {
+        std::vector<int> path;
+        for (int j = node; j >= 0; j = tree.parent[j]) path.insert(path.begin(), j);
+        const Array<bf16> k = on_device(p.k), v = on_device(p.v);
+        const Array<float> qkv = on_device(p.qkv), out(p.out_row, true),
+                           scratch(attention_scratch(1, 2, D, p.slots), true);
+        DevicePass one(1, 1, true);
+        for (int row : path) {
+          Pass step;
+          step.add_chain(&tree.token[row], 1, 0, past + tree.depth[row]);
+          one.upload(step);
+          attention(
+              kGpu,
+              p.attention(one.forest, qkv.data() + size_t(row) * p.qkv_row, k.data(), v.data(), out.data(), nullptr),
+              scratch.data(), 0);
+        }
+        CHECK(memcmp(to_host(out).data(), &all[size_t(node) * p.out_row], sizeof(float) * 2 * D) == 0);
+      }
+    }
+}
+
+namespace {
+
+// dqkv, dk, dv, one after the other; dk and dv start from numbers of their own, and what nobody owns becomes 0.
+template <class T>
+struct Gradient {
+  std::vector<T> dqkv, dk, dv;
+  explicit Gradient(const Problem<T>& p) : dqkv(p.qkv.size()), dk(size_t(p.KV) * p.slots * pad16(p.D)), dv(dk.size()) {
+    Chance chance(41);
+    chance.fill(dk.data(), dk.size()), chance.fill(dv.data(), dv.size());
+  }
+  std::vector<T> all(int D) {
+    for (auto* sums : {&dk, &dv})
+      for (size_t i = 0; i < sums->size(); i++) (*sums)[i] = int(i % pad16(D)) < D ? (*sums)[i] : 0;
+    std::vector<T> joined = dqkv;
+    joined.insert(joined.end(), dk.begin(), dk.end()), joined.insert(joined.end(), dv.begin(), dv.end());
+    for (T& x : joined) x += T(0);  // a zero has one sign
+    return joined;
+  }
+};
+
+// The portable text, forward and backward; `out` becomes its out, log_sum.
+template <class T>
+std::vector<T> portable_gradient(const Problem<T>& p, std::vector<T>* forward_result) {
+  const int rows = p.pass.rows();
+  std::vector<T> k = p.k, v = p.v, weights(size_t(rows) * p.H * p.slots), ds(weights);
+  const size_t n = size_t(rows) * p.out_row;
+  forward_result->resize(n + rows * p.H);
+  Gradient<T> g(p);
+  for (int root = 0; root < p.pass.roots(); root++)  // it reads what is not seen, and forgets it: there, no NaN
+    for (T* numbers : {k.data(), v.data()})
+      for (size_t i = 0; i < k.size() && i < v.size(); i++) numbers[i] = std::isnan(numbers[i]) ? T(0) : numbers[i];
+  const auto s =
+      p.attention(p.forest(), p.qkv.data(), k.data(), v.data(), forward_result->data(), forward_result->data() + n);
+  launch(Team{}, rows, WriteCache<T, T>{s});
+  launch(Team{}, rows * p.H, AttentionForward<T, T>{s, weights.data(), p.slots});
+  const AttentionBackward<T> b{s, p.dout.data(), g.dk.data(), g.dv.data(), g.dqkv.data()};
+  launch(Team{}, rows * p.H, AttentionBackwardQueries<T>{b, weights.data(), ds.data(), p.slots});
+  launch(Team{}, p.pass.roots() * p.KV * p.slots, AttentionBackwardKeys<T>{b, weights.data(), ds.data(), p.slots});
+  launch(Team{}, rows, ReadCacheGradient<T>{b});
+  return g.all(p.D);
+}
+
+// The kernels, from a given forward pass; its keys and values are made by attention() itself.
+std::vector<float> gradient_on_gpu(const Problem<float>& p, const std::vector<float>& forward_result) {
+  DevicePass pass(p.pass.rows(), p.pass.roots(), true);
+  pass.upload(p.pass);
+  const Array<float> qkv = on_device(p.qkv), k = on_device(p.k), v = on_device(p.v), dout = on_device(p.dout);
+  const size_t rows = size_t(p.pass.rows()), n = rows * p.out_row;
+  Array<float> out(n + rows * p.H, true);
+  Gradient<float> g(p);
+  const Array<float> dk = on_device(g.dk), dv = on_device(g.dv), dqkv = on_device(g.dqkv);
+  const size_t numbers = rows * p.H * (p.given ? p.slots : 1);
+  const Array<float> delta(numbers, true), ds(p.given ? numbers : 0, true);
+  const auto s = p.attention(pass.forest, qkv.data(), k.data(), v.data(), out.data(), out.data() + n);
+  attention(kGpu, s, p.given ? delta.data() : nullptr, p.slots);
+  if (!forward_result.empty()) out.upload(forward_result.data(), forward_result.size());
+  attention_backward(kGpu, AttentionBackward<float>{s, dout.data(), dk.data(), dv.data(), dqkv.data()}, delta.data(),
+                     ds.data(), p.slots);
+  g.dqkv = to_host(dqkv), g.dk = to_host(dk), g.dv = to_host(dv);
+  return g.all(p.D);
+}
+
+}  // namespace
+
+TEST_CASE(ON "attention backward has the portable text's bits, and is near its doubles") {
+  Chance chance(51);
+  const Size shapes[] = {
+      {1, 1, 0, 1, 1, 16, 0},      {4, 64, 0, 2, 2, 24, 0},   {1, 300, 0, 1, 1, 16, 0},
+      {2, 45, 70, 4, 2, 33, 0.7},  {1, 20, 200, 3, 1, 64, 1}, {1, 40, 33, 2, 1, 100, 0.4},
+      {3, 35, 10, 2, 1, 128, 0.3}, {1, 3, 500, 1, 1, 80, 0},  {1, 40, 20, 1, 1, 32, 2}};  // the last is a star
+  int round = 0;
+  for (const Size& shape : shapes) {
+    const Pass pass = tree_pass(chance, shape.roots, shape.rows, shape.past, shape.bushy);
+    const int turn = round++;
+    if (a_tenth() && turn % 4 != 3) continue;
+    Problem<float> p(pass, shape.H, shape.KV, shape.D, 52);
+    Problem<double> exact(pass, shape.H, shape.KV, shape.D, 52);
+    if (turn % 2) p.drop = exact.drop = Dropout{0.2f, 8, 9, 10};
+    CAPTURE(pass.rows());
+    CAPTURE(p.D);
+    std::vector<float> forward_result;
+    std::vector<double> forward_exact;
+    const std::vector<float> portable = portable_gradient(p, &forward_result);
+    CHECK(same_bits(in_every_order([&] { return gradient_on_gpu(p, forward_result); }), portable));
+
+    const std::vector<float> own = gradient_on_gpu(p, {});
+    const std::vector<double> doubles = portable_gradient(exact, &forward_exact);
+    double most = 0;
+    for (size_t i = 0; i < own.size(); i++) most = std::max(most, std::abs(own[i] - doubles[i]));
+    CHECK(most < 2e-5);
+  }
+}
+
+TEST_CASE(ON "attention whose first rows were given has the portable text's bits, forward and backward") {
+  Chance chance(71);
+  for (int given : {1, 9}) {
+    Problem<float> p(tree_pass(chance, 2, 20, 40, 0.5), 4, 2, 24, 72);
+    p.drop = Dropout{0.2f, 8, 9, 10};
+    p.give(given);
+    std::vector<float> forward_result;
+    const std::vector<float> gradient = portable_gradient(p, &forward_result);
+    CHECK(std::count(forward_result.begin(), forward_result.end(), 0.0f) >= 2 * given * p.out_row);
+    CHECK(same_bits(in_every_order([&] { return on_gpu(p, true); }), forward_result));
+    CHECK(same_bits(in_every_order([&] { return gradient_on_gpu(p, {}); }), gradient));
+    for (float x : gradient) REQUIRE(!std::isnan(x));
+  }
+}
+
+TEST_CASE(ON "a head too large for the kernels is refused in words") {
+  Pass pass;
+  const int token[] = {0};
+  pass.add_chain(token, 1, 0, 0);
+  const Problem<float> p(pass, 1, 1, 129, 1);
+  CHECK_THROWS_WITH_AS(on_gpu(p, false),
+                       "heads of 129 channels: the CUDA attention takes up to 128: use --device cpu, or more heads",
+                       std::runtime_error);
+}

@@ -1,0 +1,77 @@
+// tests/cuda/cuda_model.cu: the whole model on a GPU: a tree's bits are its paths' bits, and training follows the
+// CPU's.
+#include "tests/cuda/cuda_test.h"  // first: it brings the emulator
+
+#include "target.h"
+#include "tests/mock.h"
+#include "tests/random.h"
+
+#ifdef __CUDACC__
+bool device_for_tests() { return nanospec::cuda_available(); }
+constexpr bool kDevice = true;
+#else
+constexpr bool kDevice = false;
+#endif
+
+using namespace nanospec;
+
+namespace {
+
+Config small_config() {
+  Config c;
+  c.n_layer = 2, c.n_head = c.n_kv_head = 3, c.n_embd = 48, c.block_size = 64, c.vocab_size = 37;
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE(ON "every node of a tree gets the bits of its path decoded one token at a time") {
+  const Config config = small_config();
+  const std::vector<float> weights = initial_weights(config, 3);
+  for (Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
+    Target tree_side(config, weights.data(), dtype, true, 1, 100),
+        path_side(config, weights.data(), dtype, true, 1, 100);
+    Chance chance(81);
+    const RandomTree tree = random_tree(chance, kDevice ? 40 : a_tenth() ? 6 : 20, 37, 0.9);
+    const int text[] = {1, 2, 3, 4, 5, 6, 7};
+    tree_side.prefill(text, 7);
+    tree_side.forward(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size());
+    for (int i = 0; i < tree.size(); i += 3) {
+      std::vector<int> path;
+      for (int j = i; j >= 0; j = tree.parent[j]) path.insert(path.begin(), tree.token[j]);
+      path_side.prefill(text, 7);
+      const int zero = 0, one = 1;
+      for (int token : path) {
+        path_side.forward(&token, &zero, &one, 1);
+        path_side.keep(&zero, 1);
+      }
+      CHECK(memcmp(tree_side.logits(i), path_side.logits(0), sizeof(float) * 37) == 0);
+    }
+  }
+}
+
+TEST_CASE(ON "training steps give the CPU's losses to rounding") {
+  const Config config = small_config();
+  const std::vector<float> weights = initial_weights(config, 4);
+  const int rows = kDevice ? 64 : a_tenth() ? 9 : 40, steps = kDevice ? 5 : a_tenth() ? 2 : 3;
+  Chance chance(82);
+  std::vector<int> tokens(rows + 1);
+  for (int& token : tokens) token = chance.below(37);
+  Pass pass;
+  pass.add_chain(tokens.data(), rows, 0, 0);
+  pass.target.assign(tokens.begin() + 1, tokens.end());
+  const auto losses = [&](bool cuda) {
+    Pool pool(cuda ? 1 : 2, cuda);
+    Trainer<float> trainer(config, rows, 1, 64, pool);
+    trainer.set_weights(weights.data());
+    std::vector<double> all;
+    for (int i = 0; i < steps; i++) {
+      Update update;
+      update.iteration = i;
+      all.push_back(trainer.step(pass, update));
+    }
+    return all;
+  };
+  const auto on_cpu = losses(false), on_gpu = in_every_order([&] { return losses(true); });
+  for (int i = 0; i < steps; i++) CHECK(on_gpu[i] == doctest::Approx(on_cpu[i]).epsilon(1e-5));
+}

@@ -1,0 +1,225 @@
+// tests/cuda/cuda_rows.cu: every row operation, and the sampler, on a warp against the same text on a CPU core, bit for
+// bit.
+#include "tests/cuda/cuda_test.h"  // first: it brings the emulator
+
+#include "sample.h"
+#include "tests/random.h"
+
+using namespace nanospec;
+
+namespace {
+
+const Piece kPieces[] = {{0, 100, 1}, {100, 37, 0}, {137, 1000, 1}};
+const int kKept[] = {0, 2, 5};
+
+// Numbers, in the memory of either machine, that an operation may use as it likes.
+struct Desk {
+  std::vector<Array<float>> arrays;
+  float *f[8], *positive;
+  Array<int> ints, kept_rows;
+  Array<Piece> piece_array;
+  DevicePass pass;
+
+  Desk(bool cuda, const Pass& host_pass)
+      : ints(4096, cuda), kept_rows(3, cuda), piece_array(3, cuda), pass(host_pass.rows(), host_pass.roots(), cuda) {
+    Chance chance(5);
+    std::vector<float> numbers(1 << 15);
+    for (int k = 0; k < 9; k++) {
+      chance.fill(numbers.data(), numbers.size());
+      if (k == 8)
+        for (float& x : numbers) x = x * x;
+      arrays.emplace_back(numbers.size(), cuda);
+      arrays[k].upload(numbers.data(), numbers.size());
+      (k < 8 ? f[k] : positive) = arrays[k].data();
+    }
+    std::vector<int> small(4096);
+    for (int& x : small) x = chance.below(7);
+    ints.upload(small.data(), small.size());
+    kept_rows.upload(kKept, 3), piece_array.upload(kPieces, 3);
+    pass.upload(host_pass);
+  }
+  const int* below_7() const { return ints.data(); }
+  const int* kept() const { return kept_rows.data(); }
+  const Piece* pieces() const { return piece_array.data(); }
+};
+
+// Runs the operation that `make` builds over a desk's arrays on a core and on warps: all arrays must end alike.
+template <class Make>
+void check_groups(const char* name, const Pass& pass, int rows, Make make) {
+  CAPTURE(name);
+  const auto numbers_after = [&](bool cuda, int n) {
+    Desk desk(cuda, pass);
+    launch(Team{0, 1, nullptr, cuda}, n, make(desk));
+    std::vector<float> all;
+    for (const auto& array : desk.arrays) {
+      const auto numbers = to_host(array);
+      all.insert(all.end(), numbers.begin(), numbers.end());
+    }
+    return all;
+  };
+  const auto on_core = numbers_after(false, rows), untouched = numbers_after(false, 0);
+  const auto on_warps = in_every_order([&] { return numbers_after(true, rows); });
+  const size_t each = on_core.size() / 9;
+  for (size_t k = 0; k < 9; k++) {
+    CAPTURE(k);
+    CHECK(memcmp(&on_core[k * each], &on_warps[k * each], each * sizeof(float)) == 0);
+  }
+  CHECK(memcmp(on_core.data(), untouched.data(), on_core.size() * sizeof(float)) != 0);
+}
+
+}  // namespace
+
+TEST_CASE(ON "row operations: a warp gives a core's bits") {
+  constexpr int rows = 5, C = 45, stride = 48;  // sizes that no number of lanes divides
+  const Dropout drop{0.3f, 7, 2, 1};
+  Chance chance(1);
+  const Pass pass = random_pass(chance, 1, 6, 9, 7);
+  const auto check = [&](const char* name, int n, auto make) { check_groups(name, pass, n, make); };
+
+  check("LayerNorm", rows,
+        [&](Desk& d) { return LayerNorm<float>{d.f[0], stride, C, d.f[1], d.f[2], d.f[3], stride, d.f[4], d.f[5]}; });
+  check("LayerNorm without bias", rows, [&](Desk& d) {
+    return LayerNorm<float>{d.f[0], stride, C, d.f[1], nullptr, d.f[3], stride, nullptr, nullptr};
+  });
+  check("LayerNormBackward", rows, [&](Desk& d) {
+    return LayerNormBackward<float>{d.f[0], stride, C, d.f[1], d.f[2], d.f[3], d.f[4], stride, d.f[5]};
+  });
+  check("LayerNormWeights", 2, [&](Desk& d) {
+    return LayerNormWeights<float>{rows, d.f[0], stride, C, d.f[1], d.f[2], d.f[3], stride, d.f[4], d.f[5]};
+  });
+  check("RmsNorm", rows, [&](Desk& d) { return RmsNorm<float>{d.f[0], stride, C, d.f[1], d.f[3], stride, d.f[4]}; });
+  check("RmsNorm without weight", rows,
+        [&](Desk& d) { return RmsNorm<float>{d.f[0], stride, C, nullptr, d.f[3], stride, nullptr}; });
+  check("RmsNormBackward", rows,
+        [&](Desk& d) { return RmsNormBackward<float>{d.f[0], stride, C, d.f[1], d.f[2], d.f[3], stride, d.f[4]}; });
+  check("RmsNormBackward without weight", rows,
+        [&](Desk& d) { return RmsNormBackward<float>{d.f[0], stride, C, nullptr, d.f[2], d.f[3], stride, d.f[4]}; });
+  check("RmsNormWeights", 2,
+        [&](Desk& d) { return RmsNormWeights<float>{rows, d.f[0], stride, C, d.f[1], d.f[2], stride, d.f[3]}; });
+  check("Rope", pass.rows() - 1,
+        [&](Desk& d) { return Rope<float>{d.pass.forest, 1, d.f[0], 80, 2, 34, d.f[1], false}; });
+  check("Rope, back", pass.rows(),
+        [&](Desk& d) { return Rope<float>{d.pass.forest, 0, d.f[0], 80, 2, 34, d.f[1], true}; });
+  check("SwiGlu", rows, [&](Desk& d) { return SwiGlu<float>{d.f[0], 96, C, d.f[1], stride}; });
+  check("SwiGluBackward", rows, [&](Desk& d) { return SwiGluBackward<float>{d.f[0], 96, C, d.f[1], stride, d.f[2]}; });
+  check("SwiGluBackward in place", rows,
+        [&](Desk& d) { return SwiGluBackward<float>{d.f[0], 96, C, d.f[1], stride, d.f[0]}; });
+  check("ColumnSum", 2, [&](Desk& d) { return ColumnSum<float>{rows, C, d.f[0], stride, d.f[1]}; });
+  check("Embed", pass.rows(),
+        [&](Desk& d) { return Embed<float>{d.pass.token(), d.pass.forest, d.f[0], d.f[1], d.f[2], stride, C, drop}; });
+  check("EmbedBackward", 2, [&](Desk& d) {
+    return EmbedBackward<float>{pass.rows(), d.pass.token(), d.pass.forest, d.f[0], stride, C, d.f[1], d.f[2], drop};
+  });
+  check("BiasGelu", rows, [&](Desk& d) { return WholeRow<BiasGelu<float>>{{d.f[0], d.f[1], stride, d.f[2]}, C}; });
+  check("GeluBackward", rows, [&](Desk& d) { return WholeRow<GeluBackward<float>>{{d.f[0], d.f[1], stride}, C}; });
+  check("JoinResidual", rows, [&](Desk& d) {
+    return WholeRow<JoinResidual<float>>{{d.f[0], d.f[1], stride, C, d.f[2], drop}, C};
+  });
+  check("DropoutBackward", rows, [&](Desk& d) {
+    return WholeRow<DropoutBackward<float>>{{d.f[0], d.f[1], stride, C, drop}, C};
+  });
+  check("BiasSilu", rows, [&](Desk& d) {
+    return WholeRow<BiasSilu<float>>{{d.f[0], d.f[1], stride, d.f[2], d.f[3]}, C};
+  });
+  check("SiluBackward", rows, [&](Desk& d) { return WholeRow<SiluBackward<float>>{{d.f[0], d.f[1], stride}, C}; });
+  check("SoftCrossEntropy", rows,
+        [&](Desk& d) { return SoftCrossEntropy<float>{d.f[0], d.f[1], stride, C, d.f[2], true, 0.25f}; });
+  check("CrossEntropy", rows,
+        [&](Desk& d) { return CrossEntropy<float>{d.f[0], stride, C, d.below_7(), d.f[1], true, 0.25f}; });
+  check("Mean", 1, [&](Desk& d) { return Mean<float>{d.f[0], 1000, d.f[1]}; });
+  check("Zero", 3, [&](Desk& d) { return Zero<float>{d.f[0], 9000}; });
+  check("SumSquares", 3, [&](Desk& d) { return SumSquares<float>{d.pieces(), d.f[0], d.f[1]}; });
+  check("ClipFactor", 1, [&](Desk& d) { return ClipFactor<float>{d.positive, 40, 0.5f, d.f[1]}; });
+  check("AdamW", 3, [&](Desk& d) {
+    return AdamW<float>{d.pieces(), d.f[0], d.f[1], d.positive, d.f[3], d.f[4], 0.01f, 0.1f, 0.9f, 0.99f, 0.1f, 0.01f};
+  });
+  check("Pack", 3, [&](Desk& d) { return Pack<float, float>{d.f[0], 70, 1, Panels<float>{d.f[1], C, 70}}; });
+  check("Pack, turned", 3, [&](Desk& d) { return Pack<float, float>{d.f[0], 1, C, Panels<float>{d.f[1], C, 70}}; });
+  check("Pack, bf16", 3, [&](Desk& d) {
+    return Pack<float, bf16>{d.f[0], 70, 1, Panels<bf16>{reinterpret_cast<bf16*>(d.f[1]), C, 70}};
+  });
+  check("Matmul", rows, [&](Desk& d) {
+    return Matmul<float, float>{d.f[0], stride, Panels<float>{d.f[1], C, 70}, d.f[2], 80};
+  });
+  check("MatmulGradient", C,
+        [&](Desk& d) { return MatmulGradient<float>{rows, C, 70, d.f[0], stride, d.f[1], 80, d.f[2]}; });
+}
+
+TEST_CASE(ON "tree attention and the cache, row by row: a warp gives a core's bits") {
+  Chance chance(2);
+  const Pass pass = random_pass(chance, 3, 9, 20, 7);
+  const int slots = slots_of(pass), H = 4, KV = 2, D = 5, most = pad64(pass.most_keys());
+  const auto check = [&](const char* name, int n, auto make) { check_groups(name, pass, n, make); };
+  for (int given : {0, 2}) {
+    CAPTURE(given);
+    const auto attention_on = [&](Desk& d) {
+      const KeyValues<float> cache{d.f[1], d.f[2], slots, D};
+      return Attention<float>{d.pass.forest, H, KV, D, d.f[0], 48, cache, d.f[3], 32, d.f[4], {}, given};
+    };
+    check("WriteCache", pass.rows(), [&](Desk& d) { return WriteCache<float, float>{attention_on(d)}; });
+    check("AttentionForward", pass.rows() * H, [&](Desk& d) {
+      return AttentionForward<float, float>{attention_on(d), d.f[5], most};
+    });
+    const auto backward_on = [&](Desk& d) {
+      return AttentionBackward<float>{attention_on(d), d.f[6], d.f[7], d.f[7] + 8192, d.f[5] + 16384};
+    };
+    check("AttentionBackwardQueries", pass.rows() * H, [&](Desk& d) {
+      return AttentionBackwardQueries<float>{backward_on(d), d.f[3] + 8192, d.f[4] + 8192, most};
+    });
+    check("AttentionBackwardKeys", pass.roots() * KV * most, [&](Desk& d) {
+      return AttentionBackwardKeys<float>{backward_on(d), d.f[3] + 8192, d.f[4] + 8192, most};
+    });
+    check("ReadCacheGradient", pass.rows(), [&](Desk& d) { return ReadCacheGradient<float>{backward_on(d)}; });
+  }
+  check("KeepRows", 2 * KV, [&](Desk& d) {
+    const size_t k_layer = size_t(KV) * slots * D, v_layer = size_t(KV) * slots * 16;
+    return KeepRows<float>{d.f[1], d.f[2], k_layer, v_layer, KV, slots, D, 4, 3, d.kept()};
+  });
+}
+
+// A row: the noise of one place of the text, and the token picked, by every lane for itself.
+struct NoiseAndPick {
+  Sampling sampling;
+  int64_t index;
+  int vocab;
+  const float* logits;
+  float* noise;
+  int* picked;  // (kLanes)
+  template <class G>
+  HD void operator()(const G& g, int) const {
+    make_noise(g, sampling, kStreamSample, uint64_t(index), vocab, noise);
+    const int token = pick(g, logits, noise, vocab, sampling);
+    int* const out = picked;
+    g.each(kLanes, [=](int lane) { out[lane] = token; });
+  }
+};
+
+TEST_CASE(ON "sample: a warp makes a core's noise and picks its tokens, bit for bit") {
+  for (int vocab : {1, 31, 65, 129, 1000}) {
+    CAPTURE(vocab);
+    Chance chance(8);
+    std::vector<float> logits(vocab);
+    for (float& x : logits) x = float(int(chance.number() * 16 - 8)) / 2;  // with ties
+    if (vocab > 40) logits[7] = Format<float>::kNaN, logits[40] = -Format<float>::kInfinity;
+    for (const Sampling& sampling :
+         {Sampling{0}, Sampling{1}, Sampling{0.7f, 20}, Sampling{1, 0, 0.8f}, Sampling{1.5f, 9, 0.9f}})
+      for (int64_t index : {3, 1000000}) {
+        const auto noise_and_picks = [&](bool cuda) {
+          const int n = whole(vocab, kNoiseBlock);
+          Array<float> device_logits(logits.size(), cuda), noise(n, cuda);
+          Array<int> picked(kLanes, cuda);
+          device_logits.upload(logits.data(), logits.size());
+          launch(Team{0, 1, nullptr, cuda}, 1,
+                 NoiseAndPick{sampling, index, vocab, device_logits.data(), noise.data(), picked.data()});
+          std::vector<float> all = to_host(noise);
+          all.resize(vocab);
+          for (int token : to_host(picked)) all.push_back(float(token));
+          return all;
+        };
+        const auto on_core = noise_and_picks(false);
+        const auto on_warp = in_every_order([&] { return noise_and_picks(true); });
+        CHECK(memcmp(on_core.data(), on_warp.data(), on_core.size() * sizeof(float)) == 0);
+        CHECK(on_core.back() == float(pick(logits.data(), Noise(sampling, vocab).row(index), vocab, sampling)));
+      }
+  }
+}

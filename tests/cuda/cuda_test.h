@@ -1,0 +1,59 @@
+// tests/cuda/cuda_test.h: what the tests of the CUDA kernels share.
+//
+// Each such test is one text for two machines: g++ compiles it for the emulator, nvcc for a device, where there is one.
+// Its name begins with ON. Include this before anything else, as emulator.h asks.
+#pragma once
+
+#ifdef __CUDACC__
+#define ON "GPU: "
+#else
+#include "tests/cuda/emulator.h"
+#define ON "emulated: "
+#endif
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "machine/launch.h"
+
+namespace nanospec {
+
+constexpr Team kGpu{0, 1, nullptr, true};  // a team of one, whose work the GPU does
+
+// What `run` returns, a vector of plain numbers: under the emulator it must be the same bits whichever of a block's
+// threads, and whichever of the blocks, go first.
+template <class F>
+auto in_every_order(F run) {
+#ifdef __CUDACC__
+  return run();
+#else
+  emulator::order = emulator::Order::kAscending;
+  const auto first = run();
+  for (const auto order : {emulator::Order::kDescending, emulator::Order::kShuffled}) {
+    emulator::order = order;
+    const auto again = run();
+    REQUIRE(again.size() == first.size());
+    CHECK(memcmp(again.data(), first.data(), first.size() * sizeof(first[0])) == 0);
+  }
+  emulator::order = emulator::Order::kAscending;
+  return first;
+#endif
+}
+
+// Numbers in the device's memory, and back.
+template <class T>
+Array<T> on_device(const std::vector<T>& values) {
+  Array<T> array(values.size(), true);
+  array.upload(values.data(), values.size());
+  return array;
+}
+template <class T>
+std::vector<T> to_host(const Array<T>& array) {
+  std::vector<T> values(array.size());
+  array.download(values.data(), values.size());
+  return values;
+}
+
+}  // namespace nanospec

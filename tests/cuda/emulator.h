@@ -1,0 +1,527 @@
+// tests/cuda/emulator.h: a GPU for tests: enough of CUDA to run our own __global__ kernels under g++.
+//
+// A thread is a fiber. A block's fibers take turns on one CPU: each runs until it meets others, at a warp's shuffle or
+// vote or at the block's barrier, and then gives way to the next that can go on. `order` says which that is. A kernel
+// whose result depends on it has a race. Blocks run one after the other.
+//
+// Faults, each a std::runtime_error from the launch, which can be followed by others as if nothing had been:
+//   - threads of a warp or of a block that wait in different lines; some that wait for one that has ended;
+//   - a shuffle or vote whose mask is not exactly the lanes of its warp;
+//   - too many threads or blocks, or more shared memory than a block may have; an exception out of a kernel;
+//   - a wait, a copy or an allocation within a capture.
+// Shared and device memory begin as NaNs, and end to the byte where they should: under AddressSanitizer an access
+// outside ends the program. What it cannot see: two threads that both read a number before either writes it, and lanes
+// that stand in one line of text but came to it by different calls.
+//
+// Include it before anything else: it stands in for <cuda_runtime.h>, and renames namespace nanospec, so that the
+// linker cannot take this code, with a GPU, for that without.
+#pragma once
+
+#undef _FORTIFY_SOURCE  // whose longjmp refuses to change stacks
+
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define ADDRESS_SANITIZER
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ADDRESS_SANITIZER
+#endif
+#endif
+#ifdef ADDRESS_SANITIZER
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+#define EMULATED_CUDA
+#define nanospec nanospec_emulated
+
+// ---------------------------------------------------------------------------------------------------------------
+// Words of the language
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+struct dim3 {
+  unsigned x, y, z;
+  dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct uint2 {
+  uint32_t x, y;
+};
+struct alignas(16) uint4 {
+  uint32_t x, y, z, w;
+};
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+
+inline dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+// ---------------------------------------------------------------------------------------------------------------
+// Fibers
+
+namespace emulator {
+
+[[noreturn]] inline void fault(const std::string& what) { throw std::runtime_error("emulator: " + what); }
+
+// A flow of control with a stack of its own. It switches by longjmp, which does not call the kernel as swapcontext does
+// (25 ns, not 360); but AddressSanitizer takes a longjmp for a return, and must be told of each change of stacks.
+class Fiber {
+ public:
+  // Makes it begin with entry() when it is switched to.
+  void prepare(void (*entry)()) {
+    if (!stack_) stack_.reset(new char[kStack]);
+    entry_ = entry, begun_ = false;
+#ifdef ADDRESS_SANITIZER
+    ASAN_UNPOISON_MEMORY_REGION(stack_.get(), kStack);  // a flow that was given up has left its marks
+    bottom_ = stack_.get(), size_ = kStack, fake_ = nullptr;
+#endif
+  }
+  bool prepared() const { return stack_ != nullptr; }
+
+  // Goes on in `to`; returns when someone switches back to this, the fiber that is running.
+#ifdef ADDRESS_SANITIZER
+  __attribute__((noinline)) void switch_to(Fiber& to) {
+    came_from = this;
+    if (!to.begun_ && to.entry_) to.make_context();
+    __sanitizer_start_switch_fiber(&fake_, to.bottom_, to.size_);
+    swapcontext(&context_, &to.context_);
+    arrive();
+  }
+  void arrive() { __sanitizer_finish_switch_fiber(fake_, &came_from->bottom_, &came_from->size_); }
+#else
+  __attribute__((noinline)) void switch_to(Fiber& to) {
+    if (_setjmp(place_)) return;
+    if (to.begun_ || !to.entry_) _longjmp(to.place_, 1);
+    to.make_context();
+    setcontext(&to.context_);
+  }
+  void arrive() {}
+#endif
+
+ private:
+  static constexpr size_t kStack = 64 << 10;
+
+  void make_context() {
+    begun_ = true;
+    getcontext(&context_);
+    context_.uc_stack.ss_sp = stack_.get(), context_.uc_stack.ss_size = kStack, context_.uc_link = nullptr;
+    makecontext(&context_, entry_, 0);
+    context_.uc_stack.ss_size = 0;  // else AddressSanitizer's swapcontext would wipe its marks off the stack
+  }
+
+  ucontext_t context_;
+  std::unique_ptr<char[]> stack_;
+  void (*entry_)() = nullptr;
+  bool begun_ = false;
+#ifdef ADDRESS_SANITIZER
+  static inline Fiber* came_from = nullptr;
+  const void* bottom_ = nullptr;
+  size_t size_ = 0;
+  void* fake_ = nullptr;
+#else
+  jmp_buf place_;
+#endif
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Blocks of threads
+
+// Which of a block's threads goes on where several could: the lowest (a warp runs as far as it can before the next),
+// the highest, or any; and in which order the blocks run.
+enum class Order { kAscending, kDescending, kShuffled };
+inline Order order = Order::kAscending;
+inline std::minstd_rand chance;  // begins anew with each launch
+
+constexpr int kWarp = 32, kMostThreads = 1024;
+constexpr size_t kMostShared = 48 << 10;  // bytes that a block may have without asking
+
+// `bytes` bytes, not one more, all their bits set, which is a NaN in any type of floats; null if there are not so many.
+inline void* poisoned(size_t bytes) {
+  void* at = nullptr;
+  return posix_memalign(&at, 256, bytes) == 0 ? memset(at, 0xff, bytes) : nullptr;
+}
+
+class Block {
+ public:
+  // Runs body() once for each of `threads` threads.
+  void run(int threads, const std::function<void()>& body) {
+    body_ = &body, threads_ = left_ = threads;
+    at_barrier_ = Meeting{}, ready_warps_ = 0, failure_.clear(), shared_.clear(), shared_bytes_ = 0;
+    for (int w = 0; w * kWarp < threads; w++) {
+      warps_[w].all = lanes_below(std::min(kWarp, threads - w * kWarp));
+      warps_[w].meeting = Meeting{};
+      all_go_on(w);
+    }
+    for (int i = 0; i < threads; i++)
+      if (!fibers_[i].prepared()) fibers_[i].prepare(&Block::live);
+    current_ = choose();
+    home_.switch_to(fibers_[current_]);
+    shared_.clear();
+    if (failure_.empty()) return;
+    for (int i = 0; i < threads; i++) fibers_[i].prepare(&Block::live);  // some were given up where they stood
+    throw std::runtime_error(failure_);
+  }
+
+  // The calling thread waits for its block; returns how many of its threads voted for it.
+  int meet_block(bool vote, int line) {
+    arrive(at_barrier_, line, "the threads of a block");
+    at_barrier_.votes += vote;
+    if (++at_barrier_.arrived == threads_) {
+      outcome_ = at_barrier_.votes, at_barrier_ = Meeting{};
+      for (int w = 0; w * kWarp < threads_; w++) all_go_on(w);
+    }
+    give_way();
+    return outcome_;
+  }
+
+  // The calling thread waits for its warp; returns what its lanes showed there, valid until their next meeting but one.
+  const uint64_t* meet_warp(uint64_t shown, unsigned mask, int line) {
+    const int w = current_ / kWarp;
+    Warp& warp = warps_[w];
+    if (mask != warp.all) fault("a mask in line " + std::to_string(line) + " that is not the lanes of its warp");
+    arrive(warp.meeting, line, "the lanes of a warp");
+    uint64_t* const board = warp.boards[warp.turn];
+    board[current_ % kWarp] = shown;
+    if (++warp.meeting.arrived == lanes()) warp.meeting = Meeting{}, warp.turn ^= 1, all_go_on(w);
+    give_way();
+    return board;
+  }
+
+  // The block's own memory of this name.
+  void* shared(const void* name, size_t bytes) {
+    for (const auto& piece : shared_)
+      if (piece.first == name) return piece.second.get();
+    if ((shared_bytes_ += bytes) > kMostShared) fault("more shared memory than a block may have");
+    shared_.emplace_back(name, std::shared_ptr<void>(poisoned(bytes), free));
+    return shared_.back().second.get();
+  }
+  int lane() const { return current_ % kWarp; }
+  int lanes() const { return std::min(kWarp, threads_ - current_ / kWarp * kWarp); }
+
+ private:
+  struct Meeting {
+    int arrived = 0, votes = 0;
+    int line = 0;  // of those who arrived
+  };
+  struct Warp {
+    uint32_t all, ready;  // bit l: lane l is there; can go on
+    Meeting meeting;
+    int turn = 0;  // which board is written
+    uint64_t boards[2][kWarp];
+  };
+
+  static uint32_t lanes_below(int n) { return n == kWarp ? ~0u : (1u << n) - 1; }
+  static int lowest(uint32_t bits) { return __builtin_ctz(bits); }
+  static int highest(uint32_t bits) { return 31 - __builtin_clz(bits); }
+  static int any(uint32_t bits) {
+    for (unsigned n = chance() % unsigned(__builtin_popcount(bits)); n > 0; n--) bits &= bits - 1;
+    return lowest(bits);
+  }
+
+  void all_go_on(int warp) {
+    warps_[warp].ready = warps_[warp].all;
+    ready_warps_ |= 1u << warp;
+  }
+  void stop() {  // the calling thread waits or has ended
+    uint32_t& ready = warps_[current_ / kWarp].ready;
+    ready &= ~(1u << current_ % kWarp);
+    if (ready == 0) ready_warps_ &= ~(1u << current_ / kWarp);
+  }
+  void arrive(Meeting& meeting, int line, const char* who) {
+    if (meeting.arrived > 0 && meeting.line != line)
+      fault(std::string(who) + " wait in different lines, " + std::to_string(meeting.line) + " and " +
+            std::to_string(line));
+    meeting.line = line;
+    stop();
+  }
+
+  // The thread that goes on next; -1 if none can.
+  int choose() {
+    if (ready_warps_ == 0) return -1;
+    const auto one_of = [](uint32_t bits) {
+      return order == Order::kAscending ? lowest(bits) : order == Order::kDescending ? highest(bits) : any(bits);
+    };
+    const int warp = one_of(ready_warps_);
+    return warp * kWarp + one_of(warps_[warp].ready);
+  }
+  void give_way() {
+    const int me = current_, next = choose();
+    if (next < 0) fault_stuck();
+    if (next == me) return;
+    current_ = next;
+    fibers_[me].switch_to(fibers_[next]);
+    threadIdx.x = unsigned(current_);
+  }
+  [[noreturn]] void fault_stuck() const {
+    std::string where;
+    const auto add = [&](const Meeting& meeting, const char* what) {
+      if (meeting.arrived > 0)
+        where += ", " + std::to_string(meeting.arrived) + what + "line " + std::to_string(meeting.line);
+    };
+    add(at_barrier_, " at the barrier in ");
+    for (int w = 0; w * kWarp < threads_; w++) add(warps_[w].meeting, " of a warp in ");
+    fault("threads wait for some that will not come: " + std::to_string(threads_ - left_) + " have ended" + where);
+  }
+
+  // A fiber's life: the body of one block's thread after another's. After a fault it is given up, wherever it is.
+  static void live();
+  void live_as(Fiber& fiber) {
+    fiber.arrive();
+    for (;;) {
+      threadIdx = dim3(unsigned(current_));
+      Fiber* next = &home_;
+      try {
+        (*body_)();
+        stop();
+        if (--left_ > 0) {
+          if ((current_ = choose()) < 0) fault_stuck();
+          next = &fibers_[current_];
+        }
+      } catch (const std::exception& error) { failure_ = error.what(); } catch (...) {
+        failure_ = "emulator: something was thrown out of a kernel";
+      }
+      fiber.switch_to(*next);
+    }
+  }
+
+  const std::function<void()>* body_ = nullptr;
+  int threads_ = 0, left_ = 0, current_ = 0;  // left_: threads that have not ended
+  Warp warps_[kMostThreads / kWarp];
+  uint32_t ready_warps_ = 0;  // bit w: a lane of warp w can go on
+  Meeting at_barrier_;
+  int outcome_ = 0;  // votes of the last barrier
+  std::vector<std::pair<const void*, std::shared_ptr<void>>> shared_;
+  size_t shared_bytes_ = 0;
+  std::string failure_;
+  Fiber home_, fibers_[kMostThreads];
+};
+
+inline Block block;
+
+inline void Block::live() { block.live_as(block.fibers_[block.current_]); }
+
+inline void* shared(const void* name, size_t bytes) { return block.shared(name, bytes); }
+
+inline void run(dim3 grid, int threads, const std::function<void()>& body) {
+  const long blocks = long(grid.x) * grid.y * grid.z;
+  std::vector<long> turn(blocks);
+  for (long i = 0; i < blocks; i++) turn[i] = order == Order::kDescending ? blocks - 1 - i : i;
+  chance.seed(1);
+  if (order == Order::kShuffled) std::shuffle(turn.begin(), turn.end(), chance);
+  gridDim = grid, blockDim = dim3(unsigned(threads));
+  for (long i : turn) {
+    blockIdx = dim3(unsigned(i % grid.x), unsigned(i / grid.x % grid.y), unsigned(i / grid.x / grid.y));
+    block.run(threads, body);
+  }
+}
+
+// What a captured stream recorded.
+using Recording = std::vector<std::function<void()>>;
+inline std::unique_ptr<Recording> recording;  // while a capture is under way
+
+inline void submit(std::function<void()> work) {
+  if (recording) recording->push_back(std::move(work));
+  else work();
+}
+inline void not_within_a_capture(const char* what) {
+  if (recording) fault(std::string(what) + " within a capture");
+}
+inline void launch(dim3 grid, int threads, std::function<void()> body) {
+  if (threads < 1 || threads > kMostThreads || grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffff ||
+      grid.y > 65535 || grid.z > 65535)
+    fault("a launch of no threads, or of too many");
+  submit([=] { run(grid, threads, body); });
+}
+
+}  // namespace emulator
+
+// ---------------------------------------------------------------------------------------------------------------
+// Meetings and votes. `line` is the caller's: all who meet must stand in one line of the text.
+
+#define LINE int line = __builtin_LINE()
+
+inline void __syncthreads(LINE) { emulator::block.meet_block(false, line); }
+inline int __syncthreads_count(bool vote, LINE) { return emulator::block.meet_block(vote, line); }
+inline int __syncthreads_or(bool vote, LINE) { return emulator::block.meet_block(vote, line) > 0; }
+inline int __syncthreads_and(bool vote, LINE) { return emulator::block.meet_block(!vote, line) == 0; }
+inline void __syncwarp(unsigned mask = ~0u, LINE) { emulator::block.meet_warp(0, mask, line); }
+
+// A shuffle among groups of `width` lanes: who would read beyond them reads its own value (by xor: only beyond the
+// end).
+template <class T>
+T shown_by(int from, unsigned mask, T value, int line) {
+  static_assert(sizeof(T) <= 8, "a shuffle moves up to 8 bytes");
+  uint64_t bits = 0;
+  memcpy(&bits, &value, sizeof value);
+  bits = emulator::block.meet_warp(bits, mask, line)[from];
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+template <class T>
+T __shfl_sync(unsigned mask, T value, int from, int width = 32, LINE) {
+  return shown_by((emulator::block.lane() & -width) + (from & (width - 1)), mask, value, line);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int with, int width = 32, LINE) {
+  const int lane = emulator::block.lane(), from = lane ^ with;
+  return shown_by(from > (lane | (width - 1)) ? lane : from, mask, value, line);
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, int by, int width = 32, LINE) {
+  const int lane = emulator::block.lane(), from = lane - by;
+  return shown_by(from < (lane & -width) ? lane : from, mask, value, line);
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, int by, int width = 32, LINE) {
+  const int lane = emulator::block.lane(), from = lane + by;
+  return shown_by(from > (lane | (width - 1)) ? lane : from, mask, value, line);
+}
+inline unsigned __ballot_sync(unsigned mask, bool vote, LINE) {
+  const uint64_t* board = emulator::block.meet_warp(vote, mask, line);
+  unsigned votes = 0;
+  for (int lane = 0; lane < emulator::block.lanes(); lane++) votes |= unsigned(board[lane]) << lane;
+  return votes;
+}
+inline int __any_sync(unsigned mask, bool vote, LINE) { return __ballot_sync(mask, vote, line) != 0; }
+inline int __all_sync(unsigned mask, bool vote, LINE) { return __ballot_sync(mask, !vote, line) == 0; }
+#undef LINE
+
+// Threads take turns, so any read and write is atomic.
+template <class T>
+T atomicAdd(T* at, T value) {
+  const T old = *at;
+  *at = old + value;
+  return old;
+}
+template <class T>
+T atomicMax(T* at, T value) {
+  const T old = *at;
+  *at = std::max(old, value);
+  return old;
+}
+inline void __threadfence() {}
+inline int __ffs(int x) { return __builtin_ffs(x); }
+
+// ---------------------------------------------------------------------------------------------------------------
+// The runtime: memory, one stream, graphs
+
+using cudaError_t = int;
+using cudaStream_t = int;
+enum { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorInsufficientDriver = 35, cudaErrorNoDevice = 100 };
+#define CUDART_VERSION 12040
+namespace emulator {
+inline cudaError_t driver = cudaSuccess;     // what the driver says when it is asked for devices
+constexpr size_t kMemory = size_t(1) << 30;  // of the device
+}  // namespace emulator
+enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
+enum { cudaStreamCaptureModeThreadLocal };
+constexpr cudaStream_t cudaStreamPerThread = 2;
+struct EmulatedGraph {
+  emulator::Recording recording;
+};
+using cudaGraph_t = EmulatedGraph*;
+using cudaGraphExec_t = EmulatedGraph*;
+
+inline const char* cudaGetErrorString(cudaError_t) { return "an error of the emulator"; }
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+inline cudaError_t cudaGetDeviceCount(int* n) { return *n = 1, emulator::driver; }
+inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  return *free = *total = emulator::kMemory, cudaSuccess;
+}
+inline cudaError_t cudaMalloc(void** at, size_t bytes) {
+  emulator::not_within_a_capture("an allocation");
+  if (bytes > emulator::kMemory) return cudaErrorMemoryAllocation;
+  *at = emulator::poisoned(bytes);
+  return *at ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+inline cudaError_t cudaFree(void* at) { return free(at), cudaSuccess; }
+inline cudaError_t cudaMallocHost(void** at, size_t bytes) { return cudaMalloc(at, bytes); }
+inline cudaError_t cudaFreeHost(void* at) { return cudaFree(at); }
+inline cudaError_t cudaMemset(void* at, int byte, size_t n) {
+  emulator::not_within_a_capture("a memset that waits");
+  return memset(at, byte, n), cudaSuccess;
+}
+inline cudaError_t cudaMemsetAsync(void* at, int byte, size_t n, cudaStream_t) {
+  return emulator::submit([=] { memset(at, byte, n); }), cudaSuccess;
+}
+inline cudaError_t cudaMemcpy(void* to, const void* from, size_t n, cudaMemcpyKind) {
+  emulator::not_within_a_capture("a copy that waits");
+  if (n) memcpy(to, from, n);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind, cudaStream_t) {
+  return emulator::submit([=] {
+           if (n) memcpy(to, from, n);
+         }),
+         cudaSuccess;
+}
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  emulator::not_within_a_capture("a wait");
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t, int) {
+  emulator::not_within_a_capture("another capture");
+  return emulator::recording.reset(new emulator::Recording), cudaSuccess;
+}
+inline cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+  *graph = new EmulatedGraph{std::move(*emulator::recording)};
+  return emulator::recording.reset(), cudaSuccess;
+}
+inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* ready, cudaGraph_t graph, unsigned long long) {
+  return *ready = new EmulatedGraph(*graph), cudaSuccess;
+}
+inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t ready) { return delete ready, cudaSuccess; }
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t) {
+  for (const auto& work : ready->recording) work();
+  return cudaSuccess;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The runtime: what the device is, and its clock, which is the host's
+
+struct cudaDeviceProp {
+  char name[256];
+  size_t totalGlobalMem;
+  int major, minor, multiProcessorCount, l2CacheSize;
+};
+inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
+  return *p = {"an emulated GPU", size_t(1) << 30, 8, 0, 1, 1 << 16}, cudaSuccess;
+}
+inline cudaError_t cudaDriverGetVersion(int* version) { return *version = 12040, cudaSuccess; }
+inline cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 12040, cudaSuccess; }
+
+using cudaEvent_t = std::chrono::steady_clock::time_point*;
+inline cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  return *event = new std::chrono::steady_clock::time_point, cudaSuccess;
+}
+inline cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
+inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  return emulator::submit([=] { *event = std::chrono::steady_clock::now(); }), cudaSuccess;
+}
+inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
+  return *ms = std::chrono::duration<float, std::milli>(*to - *from).count(), cudaSuccess;
+}

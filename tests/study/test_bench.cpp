@@ -1,0 +1,221 @@
+// tests/study/test_bench.cpp: the parts of `bench` that are pure: levels of memory, samples, bars, operations, places
+// in a text, pictures. How the command runs is in test_commands.cpp.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "commands/samples.h"
+#include "study/bench.h"
+#include "study/svg.h"
+
+using namespace nanospec;
+
+TEST_CASE("bench: the level of memory that bytes fit") {
+  const Caches caches{1e6, 32e6, false};
+  CHECK(level_of(1e6, 1, caches) == Level::kL2);
+  CHECK(level_of(1.1e6, 1, caches) == Level::kL3);
+  CHECK(level_of(1.9e6, 2, caches) == Level::kL2);  // each thread's share fits
+  CHECK(level_of(32e6, 2, caches) == Level::kL3);
+  CHECK(level_of(33e6, 2, caches) == Level::kMemory);
+  CHECK(level_name(Level::kMemory) == std::string("memory"));
+}
+
+TEST_CASE("bench: lists of CPUs as the kernel writes them") {
+  CHECK(listed_cpus("0") == 1);
+  CHECK(listed_cpus("0-3") == 4);
+  CHECK(listed_cpus("0-3,8,10-11\n") == 7);
+  CHECK(listed_cpus("") == 0);
+}
+
+TEST_CASE("bench: medians, ends, unevenness") {
+  CHECK(median({}) == 0);
+  CHECK(median({3, 1, 2}) == 2);
+  CHECK(median({4, 1, 2, 3}) == 2.5);
+  CHECK(lowest({2, 1, 3}) == 1);
+  CHECK(highest({2, 3, 1}) == 3);
+  CHECK(unevenness({2, 2, 2}) == 0);
+  CHECK(unevenness({1, 2, 3}) == 1);
+  CHECK(unevenness(std::vector<double>(9, 2)) == 0);
+  CHECK(unevenness({9, 2, 2, 2, 2, 2, 2, 2, 2, 2}) == 0);    // one disturbed run in ten
+  CHECK(unevenness({9, 9, 9, 2, 2, 2, 2, 2, 2, 2}) == 3.5);  // three
+}
+
+TEST_CASE("bench: bars say whether they are met") {
+  const std::vector<Bar> bars = {{"fast", 1.9, true, 1.8}, {"slow", 1.7, true, 1.8}, {"small", 0.05, false, 0.05}};
+  CHECK(met(bars[0]));
+  CHECK(!met(bars[1]));
+  CHECK(met(bars[2]));
+  CHECK(bars_table(bars) ==
+        "bar    measured            wanted  met\n"
+        "-----  --------  --------  ------  ---\n"
+        "fast      1.900  at least    1.80  yes\n"
+        "slow      1.700  at least    1.80  NO\n"
+        "small     0.050  at most     0.05  yes\n");
+  CHECK(bars_table({}) == "");
+  const nlohmann::ordered_json json = bars_json(bars);
+  CHECK(json[1]["at_least"] == 1.8);
+  CHECK(json[1]["met"] == false);
+  CHECK(json[2]["at_most"] == 0.05);
+}
+
+TEST_CASE("bench: a busy machine is noticed") {
+  CHECK(busy_line({{"a", 0.01}, {"b", 0.15}}) == "");
+  CHECK(busy_line({}) == "");
+  const std::string line = busy_line({{"a", 0.01}, {"reading L2", 0.4}, {"c", 0.2}});
+  CHECK(line.find("reading L2") != std::string::npos);
+  CHECK(line.find("40%") != std::string::npos);
+  CHECK(line.find('\n') == line.size() - 1);
+}
+
+// Multiplies and adds of every product, one after the other.
+TEST_CASE("bench: operations of a forward and of a prefill") {
+  const Config config{3, 2, 2, 8, 32, 11, false};
+  const double C = 8, layer = C * 3 * C + C * C + C * 4 * C + 4 * C * C;
+  for (int rows : {1, 5})
+    for (int past : {0, 7}) {
+      double expected = 0;
+      for (int row = 0; row < rows; row++) {
+        const double keys = past + (row == 0 ? 1 : 2);
+        expected += 3 * (2 * layer + 2 * 2 * C * keys) + 2 * C * 11;
+      }
+      CHECK(forward_flops(config, rows, past) == doctest::Approx(expected));
+    }
+  double expected = 0;
+  for (int row = 0; row < 6; row++) expected += 2 * (2 * layer + 2 * 2 * C * (row + 1)) + 2 * C * 3 * C;
+  CHECK(prefill_flops(config, 6) == doctest::Approx(expected));
+}
+
+TEST_CASE("bench: the roofline's bound is the slower of reading and multiplying") {
+  CHECK(least_seconds(100, 10, 50, 1) == 10);
+  CHECK(least_seconds(100, 10, 5, 1) == 20);
+}
+
+TEST_CASE("bench: a kernel's shares of a GPU's limits, and which of them binds") {
+  const GpuLimits limits = {{90, 100, 300}, {1000, 1000}, {4000}};
+  KernelTime kernel{"matmul", "", 100, 1000, Peak::kFp32, {9, 2, 1}};
+  CHECK(shares_of(kernel, limits).memory == 0.5);
+  CHECK(shares_of(kernel, limits).compute == 0.5);
+  CHECK(shares_of(kernel, limits).memory_binds());
+  kernel.peak = Peak::kBf16;
+  CHECK(shares_of(kernel, limits).compute == 0.125);
+  kernel.bytes = 10;
+  CHECK(!shares_of(kernel, limits).memory_binds());
+  CHECK(shares_of(kernel, limits).of_limit() == 0.125);
+  kernel.seconds.clear();  // nothing was measured: no division by it
+  CHECK(shares_of(kernel, limits).of_limit() == 0);
+}
+
+TEST_CASE("bench: held-out prompts begin in the last tenth, at a line where one is near, at a character always") {
+  std::string text(1000, 'a');
+  CHECK(prompt_places(text, held_out_begin(text), 2, 20) == std::vector<size_t>{900, 950});
+  text[910] = '\n';
+  CHECK(prompt_places(text, held_out_begin(text), 2, 20) == std::vector<size_t>{911, 950});
+  CHECK(prompt_places(text, held_out_begin(text), 2, 90) == std::vector<size_t>{900, 910});  // no room after the line
+  std::string accents;
+  for (int i = 0; i < 500; i++) accents += i == 0 ? "a" : "\xc3\xa9";
+  for (size_t place : prompt_places(accents, held_out_begin(accents), 5, 20)) CHECK((accents[place] & 0xc0) != 0x80);
+  CHECK(prompt_places("", held_out_begin(""), 1, 20) == std::vector<size_t>{0});
+  CHECK(held_out_begin(std::string(50, 'x') + accents.substr(1, 100)) == 50 + 2 * 40);  // 90 of 100 characters
+}
+
+TEST_CASE("bench: the roofline is measured until it is told to stop") {
+  Machine machine = this_machine();
+  CHECK(machine.threads >= 1);
+  CHECK(machine.caches.l2 > 0);
+  CHECK(machine.caches.l3 > 0);
+  machine.caches = {1 << 16, 1 << 20, false};  // little to touch
+  std::vector<double> done;
+  const Roofline r = measure_roofline(machine, 2, 3, [&](double share) {
+    done.push_back(share);
+    return share < 0.5;
+  });
+  CHECK(done == std::vector<double>{0, 1.0 / 3, 2.0 / 3});
+  CHECK(r.threads == 2);
+  for (Level level : kLevels) {
+    CHECK(r.read[int(level)].one.size() == 2);
+    CHECK(r.read[int(level)].all.size() == 2);
+    CHECK(r.bandwidth(level) > 0);
+  }
+  CHECK(r.peak() > 0);
+  CHECK(r.bf16.all.size() == 2);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Pictures
+
+namespace {
+
+// What is wrong with an XML text: tags that do not nest, an attribute without quotes, a bare '&'. "" when nothing is.
+std::string xml_problem(const std::string& xml) {
+  std::vector<std::string> open;
+  for (size_t i = 0; i < xml.size(); i++) {
+    if (xml[i] == '&' && xml.compare(i, 4, "&lt;") && xml.compare(i, 4, "&gt;") && xml.compare(i, 5, "&amp;") &&
+        xml.compare(i, 6, "&quot;"))
+      return "a bare & at " + std::to_string(i);
+    if (xml[i] == '>') return "a bare > at " + std::to_string(i);
+    if (xml[i] != '<') continue;
+    const size_t end = xml.find('>', i);
+    if (end == std::string::npos) return "a tag without end";
+    const std::string tag = xml.substr(i + 1, end - i - 1), name = tag.substr(0, tag.find_first_of(" /", 1));
+    if (std::count(tag.begin(), tag.end(), '"') % 2 || tag.find("nan") != std::string::npos) return "in <" + tag;
+    if (tag[0] == '/') {
+      if (open.empty() || open.back() != tag.substr(1)) return "</" + tag;
+      open.pop_back();
+    } else if (tag.back() != '/') {
+      open.push_back(name);
+    }
+    i = end;
+  }
+  return open.empty() ? "" : "never closed: " + open.back();
+}
+
+size_t count_of(const std::string& text, const std::string& part) {
+  size_t n = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) n++;
+  return n;
+}
+
+}  // namespace
+
+TEST_CASE("pictures: ticks are round numbers that reach over the largest value") {
+  CHECK(axis_ticks(1) == std::vector<double>{0, 0.2, 0.4, 0.6000000000000001, 0.8, 1});
+  CHECK(axis_ticks(16).back() >= 16);
+  for (double most : {1e-9, 0.03, 0.99, 1.01, 7.0, 99.0, 12345.0, 3e11}) {
+    const std::vector<double> ticks = axis_ticks(most);
+    CHECK(ticks.front() == 0);
+    CHECK(ticks.back() >= 0.999 * most);
+    CHECK(ticks.size() >= 4);
+    CHECK(ticks.size() <= 9);
+  }
+  CHECK(axis_ticks(0) == std::vector<double>{0, 1});
+}
+
+TEST_CASE("pictures: every kind is a whole file, escapes its words and shows its points") {
+  using Style = Series::Style;
+  const Series line{"a<b&c", kColours[0], Style::kLine, {{1, 2, 1, 3, ""}, {16, 5, 0, 0, "\"16\""}}},
+      dashes{"bound", kColours[1], Style::kDashes, {{1, 1, 0, 0, ""}, {16, 4, 0, 0, ""}}},
+      dots{"dots", kColours[2], Style::kDots, {{3, 2, 0, 0, ""}}},
+      bars{"bars", kColours[3], Style::kBars, {{1, 2, 0, 0, ""}, {2, 3, 0, 0, ""}}},
+      none{"none", kInk, Style::kLine, {}};
+  const std::vector<Panel> panels = {{"one", "x", "y", {line, dashes, dots}, {}, false, false},
+                                     {"two", "x", "y", {line}, {}, true, false},
+                                     {"three", "x", "y", {bars, bars}, {}, false, false},
+                                     {"empty", "x", "y", {none}, {}, false, false}};
+  const std::string chart = chart_picture("title", "sub<title>", panels, 2);
+  CHECK(xml_problem(chart) == "");
+  CHECK(chart.find("a&lt;b&amp;c") != std::string::npos);
+  CHECK(chart.find("sub&lt;title&gt;") != std::string::npos);
+  CHECK(chart.find("&quot;16&quot;") != std::string::npos);
+  CHECK(count_of(chart, "<circle") == 2 + 1 + 2 + 3);  // points of lines and dots, and their marks in the legend
+  CHECK(count_of(chart, "<polyline") == 3);
+
+  const std::string stacked = stacked_picture("t", "s", {"a", "b"}, {{"first", {1, 3}, "x"}, {"nothing", {0, 0}, ""}});
+  CHECK(xml_problem(stacked) == "");
+  CHECK(stacked.find(">25%<") != std::string::npos);
+  CHECK(stacked.find(">75%<") != std::string::npos);
+
+  const std::string reliable =
+      reliability_picture("s", {{"auto", kColours[0], Style::kLine, {{0.1, 0.2, 0, 0, ""}, {0.9, 0.8, 0, 0, ""}}}});
+  CHECK(xml_problem(reliable) == "");
+  CHECK(count_of(reliable, "stroke-dasharray=\"4 4\"") == 1);  // the diagonal
+}

@@ -1,0 +1,298 @@
+// tests/training/test_train_parallel.cpp: training the parallel drafter: the caterpillar, gradients, segments, and the
+// program.
+#include <doctest/doctest.h>
+
+#include <climits>
+
+#include "tests/parallel_world.h"
+
+using namespace nanospec;
+
+TEST_CASE("parallel: the gradient is that of finite differences, in double, whatever the segments") {
+  const Config config = tiny_config();
+  const std::vector<float> target = some_weights(config, 2);
+  Pool pool(1);
+  for (const auto& [sequential, ahead] : {std::pair<bool, int>{false, 4}, {true, 4}, {false, 1}, {true, 1}}) {
+    ParallelSizes s = tiny_sizes(config, sequential);
+    s.ahead = ahead;  // 1: no slots at all
+    const SequenceBatch batch = some_batch(config, 2, 11, s.ahead);
+    std::vector<double> start = start_of<double>(s);
+    // The states of a sequential drafter are fed back without a gradient. Where they weigh nothing yet, what they are
+    // does not matter, and what their weights' gradient is does.
+    const size_t C = size_t(s.n_embd), states = parallel_table(s)[1].offset + C * C;
+    if (sequential) std::fill_n(start.begin() + long(states), C * C, 0.0);
+    std::vector<double> whole;
+    for (int segments : {1, 2, 3, 6, 11, 40}) {
+      ParallelTrainer<double> trainer(s, config, target.data(), batch.positions, segments, pool);
+      trainer.set_weights(start.data());
+      trainer.loss_and_gradient(batch);
+      const std::vector<double> gradient(trainer.gradient.data(), trainer.gradient.data() + trainer.gradient.size());
+      if (segments == 1) whole = gradient;
+      double worst = 0, largest = 0;
+      for (size_t i = 0; i < whole.size(); i++) {
+        worst = std::max(worst, std::abs(gradient[i] - whole[i]));
+        largest = std::max(largest, std::abs(whole[i]));
+      }
+      CAPTURE(s.sequential);
+      CAPTURE(s.ahead);
+      CAPTURE(segments);
+      CHECK(largest > 1e-3);
+      CHECK(worst < 1e-12 * largest);
+    }
+    ParallelTrainer<double> trainer(s, config, target.data(), batch.positions, 1, pool);
+    for (const TensorSpec& spec : parallel_table(s))
+      for (int probe = 0; probe < 3; probe++) {
+        const size_t i = spec.offset + random_bits(7, uint32_t(probe), 1, spec.offset, 0) % spec.size;
+        const double h = 1e-5;
+        std::vector<double> moved = start;
+        double loss[2];
+        for (int side : {0, 1}) {
+          moved[i] = start[i] + (side ? h : -h);
+          trainer.set_weights(moved.data());
+          loss[side] = trainer.loss(batch);
+        }
+        CAPTURE(spec.name);
+        CHECK((loss[1] - loss[0]) / (2 * h) == doctest::Approx(whole[i]).epsilon(1e-5).scale(1e-3));
+      }
+  }
+}
+
+TEST_CASE("parallel: a caterpillar is the tree that it is said to be") {
+  const int n = 7, K = 3;
+  for (const auto& [begin, end] : {std::pair<int, int>{0, 7}, {2, 5}, {6, 7}, {0, 1}}) {
+    Pass pass;
+    const std::vector<int> tokens(static_cast<size_t>(n), 1);
+    add_caterpillar(pass, tokens.data(), n, begin, end, K, [](int t, int d) { return 10 * t + d; });
+    REQUIRE(pass.rows() == n + (end - begin) * K);
+    const auto sees = [&](int row, int other) { return other <= row && row < pass.end[size_t(other)]; };
+    for (int t = begin; t < end; t++)
+      for (int d = 1; d <= K; d++) {
+        const int row = slot_row(n, end, K, t, d);
+        CHECK(pass.token[size_t(row)] == 10 * t + d);
+        CHECK(pass.depth[size_t(row)] == t + d);
+        for (int other = 0; other < n; other++) CHECK(sees(row, other) == (other <= t));
+        for (int u = begin; u < end; u++)
+          for (int e = 1; e <= K; e++) CHECK(sees(row, slot_row(n, end, K, u, e)) == (u == t && e <= d));
+      }
+    for (int t = 0; t < n; t++)
+      for (int other = 0; other < pass.rows(); other++) CHECK(sees(t, other) == (other <= t));
+  }
+}
+
+TEST_CASE("parallel: more segments are fewer rows and smaller arrays") {
+  const ParallelSizes s = [] {
+    ParallelSizes sizes = tiny_sizes(tiny_config(), false);
+    sizes.ahead = 6;
+    return sizes;
+  }();
+  for (int n : {32, 250, 1000}) {
+    size_t last = SIZE_MAX;
+    int last_rows = INT_MAX;
+    for (int segments : {1, 2, 3, 6, 16, n}) {
+      CAPTURE(n);
+      CAPTURE(segments);
+      const int rows = caterpillar_rows(n, s.slots(), segments);
+      const ParallelActivations<float> a(s, n, rows, pad64(rows), true);
+      const ParallelGradients<float> g(s, a, n, rows);
+      size_t numbers = 0;
+      for (const auto* array :
+           {&a.features, &a.hidden, &a.input,   &a.x,       &a.norm_1, &a.rstd_1, &a.qkv, &a.att,    &a.log_sum,
+            &a.mid,      &a.norm_2, &a.rstd_2,  &a.gate_up, &a.act,    &a.k,      &a.v,   &g.stream, &g.norm,
+            &g.att,      &g.qkv,    &g.gate_up, &g.act,     &g.input,  &g.k,      &g.v})
+        numbers += array->size();
+      int longest = 0;  // segment of the trainer
+      for (int i = 0; i < segments; i++) longest = std::max(longest, n * (i + 1) / segments - n * i / segments);
+      CHECK(rows == n + longest * 5);
+      CHECK(rows < last_rows);
+      CHECK(numbers < last);
+      if (segments == 1) CHECK(rows == n * 6);
+      if (segments == 6) CHECK(rows <= 2 * n);  // S = K: the slots at once are no more than the stream
+      if (segments == n) CHECK(rows == n + 5);
+      last = numbers, last_rows = rows;
+    }
+    CHECK(caterpillar_rows(n, s.slots(), 10 * n) == n + 5);  // more segments than positions
+  }
+}
+
+TEST_CASE("parallel: a batch has the tokens and the features of its sequences, position by position") {
+  const int L = 12, W = 6, ahead = 3;
+  Shard shard;
+  shard.sizes = {3, L, W, Recorded::kFeatures};
+  for (int i = 0; i < 3 * (L + 1); i++) shard.token.push_back(100 * (i / (L + 1)) + i % (L + 1));
+  for (int i = 0; i < 3 * L * W; i++) shard.states.push_back(float(i));
+  const int numbers[] = {2, 0};
+  SequenceBatch batch;
+  for (int again = 0; again < 2; again++) fill_batch(shard, numbers, 2, ahead, batch);
+  const int n = L - ahead;
+  CHECK(batch.sequences == 2);
+  CHECK(batch.positions == n);
+  CHECK(batch.ahead == ahead);
+  REQUIRE(batch.token.size() == size_t(2 * (L + 1)));
+  REQUIRE(batch.features.size() == size_t(2 * n * W));
+  for (int b = 0; b < 2; b++) {
+    for (int t = 0; t <= L; t++) CHECK(batch.tokens(b)[t] == 100 * numbers[b] + t);
+    for (int t = 0; t < n; t++)
+      CHECK(std::equal(shard.state(numbers[b], t), shard.state(numbers[b], t) + W,
+                       batch.features.begin() + (b * n + t) * W));
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The program
+
+TEST_CASE("parallel: train_gpt --parallel leaves the model as it is, learns, and says how well") {
+  const World& w = world();
+  for (bool sequential : {false, true}) {
+    CAPTURE(sequential);
+    const Folder folder;
+    const std::string dir = folder.file("model"), stats_file = folder.file("stats.json");
+    std::filesystem::copy(w.dir, dir);
+    const auto before = files_of(dir);
+    Words more = {"--stats", stats_file, "--eval_interval", "50"};
+    if (sequential) more.push_back("--parallel_sequential");
+    CHECK(train(usual(dir, more)) == 0);
+    auto after = files_of(dir);
+    CHECK(after.erase("parallel.safetensors") == 1);
+    CHECK(after.erase("parallel-optimizer.safetensors") == 1);
+    CHECK(after == before);
+    const ParallelSizes sizes = read_parallel(dir, w.config).sizes;
+    CHECK(sizes.ahead == 4);
+    CHECK(sizes.n_layer == 2);
+    CHECK(sizes.n_kv_head == 2);
+    CHECK(sizes.sequential == sequential);
+    CHECK(!sizes.raw);
+
+    const Json stats = parse_json(read_file(stats_file), "stats");
+    const Json &curve = stats["curve"], &begin = curve.front(), &end = curve.back();
+    CHECK(double(stats["hidden_seconds"]) > 0);
+    REQUIRE(stats["accuracy"].size() == 4);
+    REQUIRE(curve.size() == 3);
+    CHECK(int(begin["iteration"]) == 0);
+    CHECK(int(curve[1]["iteration"]) == 50);
+    CHECK(end["iteration"] == stats["iterations"]);
+    CHECK(double(end["loss"]) < 0.8 * double(begin["loss"]));
+    const double first = stats["accuracy"][0][0], unigram = stats["accuracy_unigram"][0],
+                 bigram = stats["accuracy_bigram"][0];
+    MESSAGE("right at once: " << first << ", bigram " << bigram << ", unigram " << unigram);
+    CHECK(bigram > unigram);
+    CHECK(first > bigram + 0.1);
+    for (size_t k = 0; k < 4; k++) {
+      CHECK(end["accuracy"][k] == stats["accuracy"][k][0]);
+      CHECK(double(stats["accuracy"][k][0]) > double(begin["accuracy"][k]));
+      if (k < 2) CHECK(double(stats["accuracy"][k][0]) > unigram + 0.05);
+    }
+    CHECK(double(stats["accuracy"][0][0]) > double(stats["accuracy"][3][0]));  // further ahead is harder
+  }
+}
+
+TEST_CASE("parallel: a run that was resumed, or has other threads, is the same to the byte; segments, nearly") {
+  const World& w = world();
+  for (bool sequential : {false, true}) {
+    CAPTURE(sequential);
+    const Folder folder;
+    const std::string dir = folder.file("model");
+    std::filesystem::copy(w.dir, dir);
+    const auto run = [&](const std::string& out, Words more) {
+      more.insert(more.begin(), {"--out", folder.file(out), "--min_lr", "1e-2", "--warmup_iters", "0"});
+      if (sequential) more.push_back("--parallel_sequential");
+      CHECK(train(usual(dir, more)) == 0);
+      return files_of(folder.file(out));
+    };
+    const auto whole = run("whole", {"--max_iters", "12"});
+    CHECK(whole.size() == 2);
+    run("parts", {"--max_iters", "5"});
+    CHECK(files_of(folder.file("parts")) != whole);
+    CHECK(run("parts", {"--max_iters", "12", "--resume", "--threads", "3"}) == whole);
+    const auto refused = [&](const Words& other, const std::string& why) {
+      Words words = {"--out", folder.file("parts"), "--max_iters", "20", "--resume"};
+      if (sequential) words.push_back("--parallel_sequential");
+      words.insert(words.end(), other.begin(), other.end());
+      const std::string line = error_of([&] { train(usual(dir, words)); });
+      CAPTURE(line);
+      CHECK(holds(line, why));
+    };
+    refused({"--parallel_layers", "1"}, "had n_layer 2, this one has 1");
+    refused({"--parallel_kv_heads", "1"}, "had kv_heads 2, this one has 1");
+    refused({"--parallel_ahead", "3"}, "had ahead 4, this one has 3");
+    refused({"--parallel_raw"}, "had raw no, this one has yes");
+    if (!sequential) refused({"--parallel_sequential"}, "had sequential no, this one has yes");
+    CHECK(files_of(folder.file("parts")) == whole);
+
+    // Segments add up the same gradient in another order, and Adam divides it by its own size: weights whose gradient
+    // is all rounding go elsewhere, the others do not.
+    run("segments", {"--max_iters", "12", "--parallel_segments", "7"});
+    const std::vector<float> one = read_parallel(folder.file("whole"), w.config).weights,
+                             seven = read_parallel(folder.file("segments"), w.config).weights;
+    const ParallelSizes sizes = read_parallel(folder.file("whole"), w.config).sizes;
+    const std::vector<float> start = initial_parallel(sizes, 1337);
+    REQUIRE(one.size() == seven.size());
+    double apart = 0, moved = 0;
+    for (size_t i = 0; i < one.size(); i++)
+      apart += std::pow(double(one[i] - seven[i]), 2), moved += std::pow(double(one[i] - start[i]), 2);
+    MESSAGE("segments apart " << std::sqrt(apart / moved) << " of the way");
+    CHECK(one != seven);
+    CHECK(std::sqrt(apart) < 1e-2 * std::sqrt(moved));
+  }
+}
+
+TEST_CASE("parallel: shards are read again, refused where they are broken, made again for other settings") {
+  const Folder folder;
+  const std::string dir = folder.file("model"), stats_file = folder.file("stats.json");
+  std::filesystem::copy(world().dir, dir);
+  const auto seconds = [&](const Words& more) {
+    Words words = {"--max_iters", "1", "--parallel_tokens", "600", "--stats", stats_file};
+    words.insert(words.end(), more.begin(), more.end());
+    const int status = train(usual(dir, words));  // what it raises is for the caller
+    CHECK(status == 0);
+    return double(parse_json(read_file(stats_file), "stats")["hidden_seconds"]);
+  };
+  CHECK(seconds({}) > 0);
+  CHECK(seconds({"--parallel_sequential", "--parallel_ahead", "2"}) == 0);  // the same features
+  const std::string path = dir + "/features/train-0.safetensors";
+  std::string bytes = read_file(path);
+  bytes.back() = char(bytes.back() ^ 1);
+  write_file(path, bytes);
+  CHECK(holds(error_of([&] { seconds({}); }), "not the bytes that were written: " + path));
+  unlink(path.c_str());
+  CHECK(seconds({}) > 0);
+  CHECK(seconds({}) == 0);
+  const std::string known = read_file(path);
+  CHECK(seconds({"--seed", "3"}) > 0);
+  CHECK(read_file(path) != known);
+  CHECK(seconds({"--parallel_target", "text"}) > 0);
+}
+
+TEST_CASE("parallel: train_gpt --parallel refuses what it cannot use, in a line") {
+  const World& w = world();
+  const Folder folder;
+  const auto line = [&](const std::string& dir, const Words& more) {
+    const std::string text = message_of([&] { train(usual(dir, more)); });
+    CHECK(!text.empty());
+    CHECK(text.find('\n') == std::string::npos);
+    return text;
+  };
+  CHECK(holds(error_of([&] { train({"--parallel", folder.path, "--data", w.data}); }), "config.json"));
+  CHECK(holds(line(w.dir, {"--parallel_kv_heads", "3"}), "2 heads do not share 3: --parallel_kv_heads"));
+  CHECK(holds(line(w.dir, {"--parallel_kv_heads", "4"}), "2 heads do not share 4: --parallel_kv_heads"));
+  CHECK(holds(line(w.dir, {"--parallel_layers", "5"}), "out of range"));
+  CHECK(holds(line(w.dir, {"--parallel_ahead", "17"}), "out of range"));
+  CHECK(holds(line(w.dir, {"--parallel_target", "distribution"}), "--parallel_target"));
+  const auto other_model = [&](const char* name, int block_size, int channels) {
+    Config config = w.config;
+    config.block_size = block_size, config.n_embd = channels;
+    save_model(folder.file(name), config, w.tokenizer, initial_weights(config, 1).data());
+    return folder.file(name);
+  };
+  const std::string small = other_model("small", 16, 24), odd = other_model("odd", 32, 6);
+  const Words text = {"--parallel_target", "text", "--max_iters", "1"};
+  const auto ahead = [&](const char* tokens) {
+    Words words = text;
+    words.insert(words.end(), {"--parallel_ahead", tokens});
+    return words;
+  };
+  CHECK(holds(line(small, ahead("15")), "15 tokens at once look beyond the model's window of 16 tokens"));
+  CHECK(holds(line(small, ahead("16")), "16 tokens at once look beyond the model's window of 16 tokens"));
+  CHECK(holds(line(odd, text), "odd number of channels, 3"));
+  for (const std::string& dir : {w.dir, small, odd}) CHECK(!std::filesystem::exists(dir + "/features"));
+  CHECK(train(usual(small, ahead("14"))) == 0);  // two positions
+}

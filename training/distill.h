@@ -1,0 +1,158 @@
+// training/distill.h: what the target computes of texts, on disk, for drafters that are trained on its states.
+//
+// In order: a shard, sequences of tokens with the target's state at each, and its file; recording a sequence, of a
+// given text or of one that the target generates itself; the folder of shards. The target runs once over each token.
+// Every shard is a pure function of the settings and its number, and the folder's index knows its SHA-256: a run that
+// was stopped goes on, one that is repeated reads what is there, and whoever reads a shard checks it first.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "decode.h"
+#include "files/checkpoint.h"
+#include "target.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// A shard
+
+// What a state is: the last hidden one, (C) after the final norm, as the target's own head sees it; or what an early, a
+// middle and the last layer left, (3C), unnormalized: Target::features().
+enum class Recorded { kHidden, kFeatures };
+inline const char* word_of(Recorded what) { return what == Recorded::kHidden ? "hidden" : "features"; }
+inline const char* name_of(Recorded what) { return what == Recorded::kHidden ? "hidden states" : "features"; }
+
+struct ShardSizes {
+  int sequences = 0, rows = 0, channels = 0;  // S, L, and C or 3C
+  Recorded what = Recorded::kHidden;
+};
+
+// Row l of a sequence is where the target saw token l and was to say token l + 1.
+struct Shard {
+  ShardSizes sizes;
+  std::vector<int32_t> token;  // (S, L + 1)
+  std::vector<float> states;   // (S, L, channels)
+
+  const float* state(int sequence, int row) const {
+    return states.data() + (size_t(sequence) * size_t(sizes.rows) + size_t(row)) * size_t(sizes.channels);
+  }
+  const int32_t* tokens(int sequence) const { return token.data() + size_t(sequence) * size_t(sizes.rows + 1); }
+};
+
+inline std::string format_shard(const Shard& shard) {
+  const ShardSizes& s = shard.sizes;
+  return format_safetensors({{"token", {int64_t(shard.token.size())}, shard.token.data(), "I32"},
+                             {word_of(s.what), {s.sequences, s.rows, s.channels}, shard.states.data()}},
+                            {{"format", "pt"}});
+}
+
+// Raises runtime_error unless it is a shard of these sizes over tokens in [0, vocab).
+inline Shard parse_shard(std::string bytes, const ShardSizes& sizes, int vocab, const std::string& where) {
+  const SafeTensors file = parse_safetensors(std::move(bytes), where);
+  Shard shard;
+  shard.sizes = sizes;
+  shard.token = read_integers(file, "token", where);
+  shard.states = read_tensor(file, word_of(sizes.what), {sizes.sequences, sizes.rows, sizes.channels}, where);
+  bool fits = shard.token.size() == size_t(sizes.sequences) * size_t(sizes.rows + 1);
+  for (int32_t token : shard.token) fits = fits && token >= 0 && token < vocab;
+  if (!fits)
+    refuse(std::string("not the ") + name_of(sizes.what) + " of this model", where,
+           "remove the file: it is made again");
+  return shard;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Recording a sequence
+
+// Appends the state of a row of the last forward. A target that gives features must be tapped.
+inline void record_row(const Target& target, int row, Shard& shard) {
+  const bool hidden = shard.sizes.what == Recorded::kHidden;
+  const float* const state = hidden ? target.hidden(row) : target.features(row);
+  shard.states.insert(shard.states.end(), state, state + shard.sizes.channels);
+}
+
+// Appends the L rows of a given text: tokens (L + 1), L at most the target's window.
+inline void record_text(Target& target, const int* tokens, Shard& shard) {
+  const int L = shard.sizes.rows;
+  std::vector<int> depth(static_cast<size_t>(L)), end(size_t(L), L);
+  for (int l = 0; l < L; l++) depth[size_t(l)] = l;
+  target.prefill(nullptr, 0);
+  target.forward(tokens, depth.data(), end.data(), L);
+  shard.token.insert(shard.token.end(), tokens, tokens + L + 1);
+  for (int l = 0; l < L; l++) record_row(target, l, shard);
+}
+
+// Appends L rows that the target generates after a prompt. The text is that of plain decoding, whatever drafter speeds
+// it up, and the states are those of the accepted rows: the target runs for nothing else.
+inline void record_generated(Target& target, Drafter* drafter, Decoding decoding, std::vector<int> prompt,
+                             Shard& shard) {
+  decoding.max_new_tokens = shard.sizes.rows;
+  decoding.on_pass = [&](const PassReport& pass) {
+    for (int i = 0; i < pass.emitted; i++) record_row(target, pass.verdict.rows[size_t(i)], shard);
+  };
+  shard.token.push_back(prompt.back());
+  generate(target, drafter, decoding, prompt, [&](int token) { return shard.token.push_back(token), true; });
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The folder
+
+// Shards by name and index.json, which holds what they are of and their checksums.
+class Recordings {
+ public:
+  // settings: what the shards follow from. Shards of other settings are removed. Raises runtime_error.
+  Recordings(const std::string& dir, const std::map<std::string, std::string>& settings, const ShardSizes& sizes,
+             int vocab)
+      : dir_(dir), sizes_(sizes), vocab_(vocab) {
+    create_folder(dir);
+    Json wanted = settings;
+    wanted["shard"] = Json({sizes.sequences, sizes.rows, sizes.channels}).dump();
+    const std::string path = dir + "/index.json";
+    if (std::filesystem::exists(path)) index_ = parse_json(read_file(path), path);
+    if (!index_.is_object() || !member(index_, "shards").is_object()) index_ = Json::object();
+    if (member(index_, "settings") != wanted) {
+      for (const auto& entry : member(index_, "shards").items()) unlink(file_of(entry.key()).c_str());
+      index_ = {{"settings", wanted}, {"shards", Json::object()}};
+    }
+  }
+  bool has(const std::string& name) const {
+    return member(index_, "shards").contains(name) && std::filesystem::exists(file_of(name));
+  }
+  void write(const std::string& name, const Shard& shard) {
+    const std::string bytes = format_shard(shard);
+    write_file(file_of(name), bytes);
+    index_["shards"][name] = sha256(bytes);
+    write_file(dir_ + "/index.json", index_.dump(2) + "\n");
+  }
+  // Raises runtime_error where the file is not the one that was written.
+  Shard read(const std::string& name) const {
+    const std::string path = file_of(name);
+    std::string bytes = read_file(path);
+    if (Json(sha256(bytes)) != member(member(index_, "shards"), name))
+      refuse("not the bytes that were written", path, "remove the file: it is made again");
+    return parse_shard(std::move(bytes), sizes_, vocab_, path);
+  }
+  double bytes() const {
+    double sum = 0;
+    for (const auto& entry : member(index_, "shards").items())
+      if (has(entry.key())) sum += double(std::filesystem::file_size(file_of(entry.key())));
+    return sum;
+  }
+  const ShardSizes& sizes() const { return sizes_; }
+
+ private:
+  // A name is a plain word, whatever an index says.
+  std::string file_of(const std::string& name) const {
+    if (name.find('/') != std::string::npos) refuse("a shard's name with a slash", dir_ + "/index.json", "remove it");
+    return dir_ + "/" + name + ".safetensors";
+  }
+  std::string dir_;
+  ShardSizes sizes_;
+  int vocab_;
+  Json index_;
+};
+
+}  // namespace nanospec

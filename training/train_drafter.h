@@ -1,0 +1,496 @@
+// training/train_drafter.h: what all programs share that train a drafter on a frozen target: train_gpt --medusa,
+// --parallel.
+//
+// In order: options and flags; a run: model, text, shards, and making those that are missing; the order of what is
+// learned; how often a guesser is right, by rank; the loop, its checkpoints and --resume. A program adds its trainer,
+// its batches and its validation. All of it runs on the CPU, whatever the target will run on. Nothing of the target's
+// own files is written. Everything random is a pure function of (seed, iteration): a run that was stopped and resumed
+// gives the weights of one that was not, bit for bit.
+#pragma once
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "commands/cli.h"
+#include "drafters/drafters.h"
+#include "training/distill.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Options and flags
+
+struct DistillOptions {
+  std::string dir, data, out, stats, target = "self";
+  int tokens = 1 << 18;
+  float temperature = 1;
+  int batch_size = 512, max_iters = 2000, warmup_iters = 100, eval_interval = 500;
+  float learning_rate = 1e-3f, min_lr = 1e-4f, beta2 = 0.99f, weight_decay = 0, grad_clip = 1;
+  uint64_t seed = 1337;
+  int threads = usable_cpus();
+  bool resume = false, quiet = false;
+};
+
+// What the shared flags call what is trained.
+struct DistillWords {
+  std::string name;                  // "medusa": --medusa, --medusa_target, medusa.safetensors
+  std::string dir_help, batch_help;  // of --NAME and --batch_size
+  std::vector<std::string> targets;  // what may be learned: "self", "text", ...
+  std::string target_help;
+};
+
+// Every flag of such a program. own: those of the trainer alone, with a heading.
+inline std::vector<Flag> distill_flags(DistillOptions& o, const DistillWords& words, const std::vector<Flag>& own) {
+  const std::string flag = "--" + words.name;
+  std::vector<Flag> flags = {
+      heading("Files"),
+      {flag, "DIR", &o.dir, words.dir_help, required()},
+      {"--data", "FILE", &o.data,
+       "text to learn from, or to begin the model's own from; its last tenth is for validation", required()},
+      {"--out", "DIR", &o.out, "where " + words.name + ".safetensors is written; beside the model if not given"},
+      {"--resume", "", &o.resume, "go on from " + words.name + "-optimizer.safetensors, which lies there too"},
+      {"--stats", "FILE.json", &o.stats, "what the run was, in figures, when it has ended"}};
+  flags.insert(flags.end(), own.begin(), own.end());
+  const std::vector<Flag> rest = {
+      {flag + "_target", "WORD", &o.target, words.target_help, one_of(words.targets)},
+      {flag + "_tokens", "N", &o.tokens,
+       "tokens of text to train on, in whole shards; a tenth of these, and at least one, validate", from(1, 1 << 30)},
+      {"--temperature", "T", &o.temperature, "of the text that the model generates", from(0, 1e6)},
+      heading("Training"),
+      {"--batch_size", "N", &o.batch_size, words.batch_help, from(1, 1 << 20)},
+      {"--max_iters", "N", &o.max_iters, "updates in all", from(1)},
+      {"--learning_rate", "X", &o.learning_rate, "the highest rate; it falls by a cosine", above(0, 1e3)},
+      {"--min_lr", "X", &o.min_lr, "the rate at the end", from(0, 1e3)},
+      {"--warmup_iters", "N", &o.warmup_iters, "updates until the highest rate", from(0)},
+      {"--beta2", "X", &o.beta2, "AdamW's second decay rate (the first is 0.9)", from(0, 0.999999)},
+      {"--weight_decay", "X", &o.weight_decay, "of matrices", from(0, 1e3)},
+      {"--grad_clip", "X", &o.grad_clip, "longest gradient; 0: no clipping", from(0)},
+      {"--eval_interval", "N", &o.eval_interval, "updates between two evaluations, each with a checkpoint", from(1)},
+      {"--seed", "N", &o.seed, "of the generated text and the batches"},
+      heading("Machine"),
+      {"--threads", "N", &o.threads, "CPU threads; the weights do not depend on it", from(1, 1024)},
+      {"--quiet", "", &o.quiet, "no progress"}};
+  flags.insert(flags.end(), rest.begin(), rest.end());
+  return flags;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// A run
+
+// What it reads, and the shards that it is of.
+struct DistillRun {
+  DistillOptions o;
+  std::string name;  // of what is trained
+  std::string out;   // the folder of NAME.safetensors
+  Loaded model;
+  Split parts;  // of the data
+  ShardSizes sizes;
+  int train_shards = 0, validation_shards = 0;
+  std::map<std::string, std::string> settings;  // what the shards follow from
+
+  bool generated() const { return o.target != "text"; }
+  std::string folder() const { return o.dir + "/" + word_of(sizes.what); }
+};
+
+// Reads the model and the data and says which shards the run is of. Raises runtime_error or invalid_argument.
+inline DistillRun open_run(const DistillOptions& o, const std::string& name, Recorded what) {
+  if (o.min_lr > o.learning_rate)
+    throw std::invalid_argument("--min_lr " + decimals(o.min_lr, 6) + " is above --learning_rate " +
+                                decimals(o.learning_rate, 6) + ": train_gpt --" + name + ": lower it");
+  DistillRun run;
+  run.o = o, run.name = name, run.out = o.out.empty() ? o.dir : o.out;
+  run.model = load_model(o.dir);
+  const Config& config = run.model.config;
+  const std::string text = read_file(o.data);
+  run.parts = split(run.model.tokenizer.encode(text, o.data));
+  const size_t shortest = size_t(config.block_size) + 1;
+  if (run.parts.validation.size() < shortest)
+    refuse("the text has only " + std::to_string(run.parts.train.size() + run.parts.validation.size()) + " characters",
+           o.data, "give at least " + std::to_string(10 * shortest));
+
+  constexpr int kGenerated = 256;
+  const bool hidden = what == Recorded::kHidden;
+  const int64_t most = (hidden ? 16 : 64) << 20;  // bytes of a shard; of features whole sequences are shuffled
+  ShardSizes& sizes = run.sizes;
+  sizes.what = what, sizes.rows = run.generated() ? kGenerated : config.block_size;
+  sizes.channels = hidden ? config.n_embd : kFeatures * config.n_embd;
+  const int wanted = (o.tokens + sizes.rows - 1) / sizes.rows;  // sequences
+  const int64_t fit = most / (int64_t(sizes.rows) * sizes.channels * int64_t(sizeof(float)));
+  sizes.sequences = int(std::min<int64_t>(wanted, std::max<int64_t>(1, fit)));
+  run.train_shards = (wanted + sizes.sequences - 1) / sizes.sequences;
+  run.validation_shards = (run.train_shards + 9) / 10;
+  run.settings = {{"text", run.generated() ? "generated" : "data"},
+                  {"temperature", run.generated() ? std::to_string(o.temperature) : ""},
+                  {"seed", std::to_string(o.seed)},
+                  {"model_sha256", sha256(read_file(o.dir + "/model.safetensors"))},
+                  {"data_sha256", sha256(text)}};
+  std::string layers;
+  for (int layer : feature_layers(config.n_layer)) layers += (layers.empty() ? "" : ",") + std::to_string(layer);
+  if (!hidden) run.settings["layers"] = layers;
+  return run;
+}
+inline Recordings open_recordings(const DistillRun& run) {
+  return Recordings(run.folder(), run.settings, run.sizes, run.model.config.vocab_size);
+}
+
+// A shard of the train or the validation part: its sequences are numbered through, validation from 2^30 on.
+inline Shard make_shard(const DistillRun& run, Target& target, Drafter* drafter, const Decoding& decoding,
+                        bool validation, int number, const std::function<bool()>& working) {
+  const std::vector<int>& tokens = validation ? run.parts.validation : run.parts.train;
+  const size_t length = run.generated() ? size_t(run.model.config.block_size / 2) : size_t(run.sizes.rows + 1);
+  Shard shard;
+  shard.sizes = run.sizes;
+  for (int s = 0; s < run.sizes.sequences && working(); s++) {
+    const uint32_t sequence = uint32_t(number * run.sizes.sequences + s) + (validation ? 1u << 30 : 0);
+    const size_t start = random_bits(run.o.seed, sequence, kStreamBatch, 0, 0) % (tokens.size() - length + 1);
+    if (run.generated()) {
+      Decoding own = decoding;
+      own.sampling.sequence = sequence;
+      record_generated(target, drafter, own, {tokens.begin() + long(start), tokens.begin() + long(start + length)},
+                       shard);
+    } else {
+      record_text(target, tokens.data() + start, shard);
+    }
+  }
+  return shard;
+}
+
+// Makes the shards that are missing. Returns how many seconds the target took; below 0 where it was interrupted, which
+// it has said then.
+inline double make_shards(const DistillRun& run, Recordings& states) {
+  const auto name = [&](int i) {
+    return i < run.train_shards ? "train-" + std::to_string(i) : "validation-" + std::to_string(i - run.train_shards);
+  };
+  std::vector<int> missing;
+  for (int i = 0; i < run.train_shards + run.validation_shards; i++)
+    if (!states.has(name(i))) missing.push_back(i);
+  if (missing.empty()) return 0;
+
+  constexpr int kBudget = 16;
+  const auto start = std::chrono::steady_clock::now();
+  const Config& config = run.model.config;
+  Target target(config, run.model.weights.data(), Dtype::fp32, false, run.o.threads, kBudget + 1);
+  if (run.sizes.what == Recorded::kFeatures) target.tap();
+  std::unique_ptr<Drafter> drafter;
+  Decoding decoding;
+  decoding.sampling.temperature = run.o.temperature, decoding.sampling.seed = run.o.seed;
+  if (run.generated()) {
+    const bool counted = std::filesystem::exists(ngram_path(run.o.dir));
+    drafter = load_drafter(counted ? "ngram:4" : "suffix", run.o.dir, config.vocab_size);
+    decoding.shape = parse_shape("auto", kBudget);
+    decoding.cost = std::make_shared<Cost>(measure_cost(target, kBudget));
+    decoding.experience = std::make_shared<Experience>();
+  }
+  Progress progress(run.o.quiet);
+  double done = 0;
+  const double all = double(missing.size()) * run.sizes.sequences;
+  for (int i : missing) {
+    const bool validation = i >= run.train_shards;
+    const Shard shard =
+        make_shard(run, target, drafter.get(), decoding, validation, validation ? i - run.train_shards : i, [&] {
+          if (progress.due())
+            progress.show(std::string(name_of(run.sizes.what)) + "  " + decimals(100 * done / all, 0) + "%  " +
+                          thousands(done * run.sizes.rows / progress.seconds()) + " tokens/s  " +
+                          time_left(done, all, progress.seconds()));
+          done++;
+          return !interrupted();
+        });
+    if (interrupted()) {
+      progress.clear();
+      fprintf(stderr, "train_gpt: stopped: %s: the same command goes on from there\n", run.folder().c_str());
+      return -1;
+    }
+    states.write(name(i), shard);
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The order of what is learned
+
+// Batches without end: every epoch goes through the shards, and through each one's pieces (its places, its sequences),
+// in an order of its own. Which pieces a batch has is a function of (seed, iteration) alone. One shard is in memory at
+// a time, and no batch crosses from one into the next: fewer pieces than a batch are left over, others in each epoch.
+class ShardOrder {
+ public:
+  // pieces: in each shard.
+  ShardOrder(const Recordings& states, int shards, int pieces, int batch_size, uint64_t seed)
+      : states_(states), shards_(shards), pieces_(pieces), batch_size_(std::min(batch_size, pieces)), seed_(seed) {}
+
+  struct Some {
+    const Shard& shard;
+    const int* pieces;  // (n) in [0, pieces)
+    int n;              // the batch size, or all that a shard has
+  };
+  // Valid until the next call.
+  Some batch(int64_t iteration) {
+    const int each = pieces_ / batch_size_;  // batches in a shard
+    if (iteration / each != open_) open(iteration / each);
+    return {shard_, list_.data() + size_t(iteration % each) * size_t(batch_size_), batch_size_};
+  }
+
+ private:
+  // The nth shard since the start. The shards' order in an epoch is a shuffle of that in the one before.
+  void open(int64_t nth) {
+    const int64_t epoch = nth / shards_;
+    if (epoch + 1 < epochs_) epochs_ = 0;
+    if (epochs_ == 0) order_ = counted(shards_);
+    for (; epochs_ <= epoch; epochs_++) shuffle(order_, uint32_t(epochs_), 0);
+    const uint32_t which = uint32_t(nth % shards_);
+    shard_ = states_.read("train-" + std::to_string(order_[which]));
+    list_ = counted(pieces_);
+    shuffle(list_, uint32_t(epoch), which + 1);
+    open_ = nth;
+  }
+  static std::vector<int> counted(int n) {
+    std::vector<int> list(static_cast<size_t>(n));
+    for (int i = 0; i < n; i++) list[size_t(i)] = i;
+    return list;
+  }
+  // Fisher and Yates 1938.
+  void shuffle(std::vector<int>& list, uint32_t epoch, uint32_t which) const {
+    for (size_t i = list.size(); i > 1; i--)
+      std::swap(list[i - 1], list[random_bits(seed_, epoch, kStreamBatch, i, which) % i]);
+  }
+
+  const Recordings& states_;
+  const int shards_, pieces_, batch_size_;
+  const uint64_t seed_;
+  std::vector<int> order_, list_;   // of the epoch's shards, of the open shard's pieces
+  int64_t open_ = -1, epochs_ = 0;  // the open shard; epochs whose order has been made
+  Shard shard_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// How often the token that came was a guesser's first, second, ... choice
+
+constexpr int kRanks = 8;
+
+struct RankRates {
+  double loss = 0, rows = 0;  // sums, until divided by rows
+  std::vector<double> rate = std::vector<double>(kRanks, 0);
+
+  template <class T>
+  void count(const T* logits, int vocab, int token, double cost) {
+    int rank = 0;  // how many tokens come before it; of equal ones the lowest is first
+    for (int x = 0; x < vocab; x++) rank += logits[x] > logits[token] || (logits[x] == logits[token] && x < token);
+    if (rank < kRanks) rate[size_t(rank)]++;
+    rows++, loss += cost;
+  }
+  void finish() {
+    for (double& share : rate) share /= std::max(1.0, rows);
+    loss /= std::max(1.0, rows);
+  }
+  double within(int ranks) const {
+    double sum = 0;
+    for (int r = 0; r < ranks; r++) sum += rate[size_t(r)];
+    return sum;
+  }
+};
+
+// What counting alone knows of a token: how frequent it is, and how frequent after the one before it.
+struct Baselines {
+  RankRates unigram, bigram;  // of no rows where the vocabulary is too large for a table
+
+  Baselines(const std::vector<int>& tokens, int vocab) : V_(size_t(vocab)), after_any_(V_, 1) {
+    for (int token : tokens) after_any_[size_t(token)]++;
+    for (float& count : after_any_) count = log(count / float(tokens.size() + V_));
+    if (vocab <= kBigramMostTokens) after_one_ = bigram_table(tokens, vocab);
+  }
+  void begin() { unigram = bigram = RankRates(); }
+  void count(int before, int token) {
+    unigram.count(after_any_.data(), int(V_), token, -double(after_any_[size_t(token)]));
+    if (after_one_.empty()) return;
+    const float* const row = after_one_.data() + size_t(before) * V_;
+    bigram.count(row, int(V_), token, -double(row[token]));
+  }
+  void finish() { unigram.finish(), bigram.finish(); }
+
+ private:
+  size_t V_;
+  std::vector<float> after_any_, after_one_;  // (V), (V, V) logits
+};
+
+struct RankRow {
+  std::string who, token;
+  const RankRates& rates;
+};
+inline std::string rank_table(const std::vector<RankRow>& guessers) {
+  std::vector<std::vector<std::string>> rows = {
+      {"", "token", "loss", "rank 1", "rank 2", "rank 3", "rank 4", "first 8"}};
+  for (const auto& [who, token, rates] : guessers) {
+    rows.push_back({who, token, decimals(rates.loss, 3)});
+    for (int rank = 0; rank < 4; rank++) rows.back().push_back(decimals(100 * rates.rate[size_t(rank)], 1) + "%");
+    rows.back().push_back(decimals(100 * rates.within(kRanks), 1) + "%");
+  }
+  return format_table(rows, "llrrrrrr");
+}
+
+// Of one guesser for each token from the next but one on: "head 1", "depth 1".
+inline std::string rank_table(const std::string& who, const std::vector<RankRates>& guessers,
+                              const Baselines& baselines) {
+  std::vector<RankRow> rows;
+  for (size_t k = 0; k < guessers.size(); k++)
+    rows.push_back({who + " " + std::to_string(k + 1), "t + " + std::to_string(k + 2), guessers[k]});
+  rows.push_back({"unigram", "t + 2", baselines.unigram});
+  if (baselines.bigram.rows > 0) rows.push_back({"bigram", "t + 2", baselines.bigram});
+  return rank_table(rows);
+}
+inline std::string right_at_once(const std::string& who, const std::vector<RankRates>& guessers) {
+  std::string line;
+  for (const RankRates& one : guessers) line += (line.empty() ? "" : ", ") + decimals(100 * one.rate[0], 1) + "%";
+  return "right at once, by " + who + ": " + line;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The loop
+
+// What the loop is told of a trainer.
+struct Course {
+  std::string what;               // is trained: "heads"
+  std::vector<TensorSpec> table;  // of the arrays
+  Array<float>*weights, *m, *v;   // in the CPU's memory
+  std::function<void(const float*)> set_weights;
+  std::map<std::string, std::string> sizes;            // beyond the run's settings, what a resumed run must share
+  double positions = 0, epoch = 0;                     // in one update, and in one pass over the shards
+  std::function<double(int64_t, const Update&)> step;  // fills that iteration's batch and updates; the loss before
+  std::function<void()> save;                          // writes NAME.safetensors
+  std::string guesser;                                 // "head": what validation counts, one for each token ahead
+  std::function<std::vector<RankRates>()> evaluate;
+};
+
+struct Trained {
+  int64_t iterations = 0;           // that this run made
+  double loss = 0;                  // mean of the last about 50
+  double seconds = 0;               // in updates
+  bool stopped = false;             // by an interrupt, which it has said
+  std::vector<RankRates> guessers;  // at the end
+  Json curve = Json::array();       // validation, from this run's first update to its last
+};
+
+inline std::string course_path(const DistillRun& run) { return run.out + "/" + run.name + ".safetensors"; }
+inline std::string course_state_path(const DistillRun& run) {
+  return run.out + "/" + run.name + "-optimizer.safetensors";
+}
+
+// What a resumed run must share with the one it goes on from.
+inline std::map<std::string, std::string> course_settings(const DistillRun& run, const Course& course) {
+  std::map<std::string, std::string> settings = run.settings;
+  settings.insert(course.sizes.begin(), course.sizes.end());
+  settings["target"] = run.o.target, settings["tokens"] = std::to_string(run.o.tokens);
+  settings["batch_size"] = std::to_string(run.o.batch_size);
+  return settings;
+}
+
+inline void save_course(const DistillRun& run, const Course& course, int64_t iteration) {
+  course.save();
+  write_safetensors(course_state_path(run),
+                    optimizer_tensors(course.table, {course.weights->data(), course.m->data(), course.v->data()}),
+                    training_metadata(iteration, course_settings(run, course)));
+}
+
+// Takes up the state of the run that was stopped; returns its iteration. Raises runtime_error.
+inline int64_t resume_course(const DistillRun& run, const Course& course) {
+  const std::string path = course_state_path(run);
+  const SafeTensors file = read_safetensors(path);
+  check_resumable(parse_training_metadata(file, path).settings, course_settings(run, course), path);
+  const TrainingState state = parse_training(file, course.table, path);
+  course.m->upload(state.m.data(), state.m.size());
+  course.v->upload(state.v.data(), state.v.size());
+  course.set_weights(state.weights.data());
+  return state.iteration;
+}
+
+inline std::string course_progress(const DistillRun& run, const Course& course, int64_t done, const Trained& so_far) {
+  const double each = so_far.seconds / double(so_far.iterations);
+  return "iteration " + std::to_string(done) + "/" + std::to_string(run.o.max_iters) + "  loss " +
+         decimals(so_far.loss, 4) + "  " + decimals(1e3 * each, 2) + " ms/iter  " + thousands(course.positions / each) +
+         " positions/s  " +
+         time_left(double(so_far.iterations), double(so_far.iterations + run.o.max_iters - done), so_far.seconds);
+}
+
+// A point of the training curve: after so many updates, which are so many epochs and took so many seconds, the mean
+// loss of validation, and how often each guesser's first choice was right.
+inline Json curve_point(int64_t iteration, double epoch, double seconds, const std::vector<RankRates>& guessers) {
+  Json accuracy = Json::array();
+  double loss = 0;
+  for (const RankRates& one : guessers) accuracy.push_back(one.rate[0]), loss += one.loss / double(guessers.size());
+  return {{"iteration", iteration}, {"epoch", epoch}, {"seconds", seconds}, {"loss", loss}, {"accuracy", accuracy}};
+}
+
+// Trains from the start, or from where the last run was stopped, to the last iteration. Raises runtime_error.
+inline Trained train_course(const DistillRun& run, const Course& course) {
+  const DistillOptions& o = run.o;
+  int64_t done = o.resume ? resume_course(run, course) : 0;
+  Trained trained;
+  Progress progress(o.quiet);
+  const auto evaluate = [&] {
+    trained.guessers = course.evaluate();
+    const double epoch = double(done) * course.positions / std::max(1.0, course.epoch);
+    trained.curve.push_back(curve_point(done, epoch, trained.seconds, trained.guessers));
+  };
+  if (!o.stats.empty()) evaluate();
+  while (done < o.max_iters && !interrupted()) {
+    const double before = progress.seconds();
+    Update update;
+    update.iteration = done;
+    update.learning_rate = cosine_rate(done, o.warmup_iters, o.max_iters, o.learning_rate, o.min_lr);
+    update.beta2 = o.beta2, update.weight_decay = o.weight_decay, update.grad_clip = o.grad_clip;
+    const double loss = course.step(done, update);
+    if (!std::isfinite(loss))
+      throw std::runtime_error("the loss is not finite any more: iteration " + std::to_string(done) +
+                               ": use a smaller --learning_rate; the last checkpoint is whole");
+    done++, trained.iterations++, trained.seconds += progress.seconds() - before;
+    trained.loss += (loss - trained.loss) / double(std::min<int64_t>(trained.iterations, 50));
+    if (progress.due()) progress.show(course_progress(run, course, done, trained));
+    if (done % o.eval_interval != 0 || done >= o.max_iters) continue;
+    save_course(run, course, done);
+    if (o.quiet && o.stats.empty()) continue;  // nobody would read it
+    evaluate();
+    progress.clear();
+    if (!o.quiet)
+      fprintf(stderr, "iteration %lld: loss %.4f, %s\n", static_cast<long long>(done), trained.loss,
+              right_at_once(course.guesser, trained.guessers).c_str());
+  }
+  progress.clear();
+  trained.stopped = interrupted();
+  if (trained.iterations > 0 || trained.stopped) save_course(run, course, done);
+  if (trained.stopped)
+    fprintf(stderr, "train_gpt: stopped after iteration %lld: %s holds the %s as they are: go on with --resume\n",
+            static_cast<long long>(done), course_path(run).c_str(), course.what.c_str());
+  else evaluate();
+  return trained;
+}
+
+// What --stats says of every such run. shard_seconds: 0 where all were there.
+inline Json course_stats(const DistillRun& run, const Recordings& states, const Course& course, const Trained& trained,
+                         const Baselines& baselines, double shard_seconds) {
+  const double each = trained.seconds / std::max(1.0, double(trained.iterations));
+  Json accuracy = Json::array(), loss = Json::array();
+  for (const RankRates& one : trained.guessers) accuracy.push_back(one.rate), loss.push_back(one.loss);
+  return {{"accuracy", accuracy},  // [head or depth][rank]
+          {"val_loss", loss},
+          {"iterations", run.o.max_iters},
+          {"train_loss", trained.loss},
+          {"curve", trained.curve},
+          {"accuracy_unigram", baselines.unigram.rate},
+          {"accuracy_bigram", baselines.bigram.rate},
+          {"parameters", course.weights->size()},
+          {run.name + "_target", run.o.target},
+          {run.name + "_tokens", run.o.tokens},
+          {"hidden_bytes", states.bytes()},
+          {"hidden_seconds", shard_seconds},
+          {"ms_per_iter", 1e3 * each},
+          {"positions_per_second", each > 0 ? course.positions / each : 0},
+          {"seconds", shard_seconds + trained.seconds},
+          {"peak_bytes", peak_bytes()},
+          {"threads", run.o.threads},
+          {"device", "cpu"}};
+}
+
+}  // namespace nanospec

@@ -1,0 +1,333 @@
+// training/train_medusa.h: training Medusa heads on a frozen target: train_gpt --medusa DIR.
+//
+// In order: a batch; the trainer, loss and gradient of all heads; batches out of shards, and validation; the program.
+// What it shares with the training of other drafters is in train_drafter.h.
+#pragma once
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "drafters/medusa.h"
+#include "training/train_drafter.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// A batch
+
+struct HeadBatch {
+  int rows = 0;               // R
+  std::vector<float> hidden;  // (R, C)
+  std::vector<int> root;      // (R) the token that the target's own head is to say
+  std::vector<int> target;    // (K, R) the token that head k + 1 is to say
+  std::vector<float> ahead;   // (K, R, C) the target's hidden state where it was to say that token; or empty
+
+  void clear() { rows = 0, hidden.clear(), root.clear(), target.clear(), ahead.clear(); }
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// The trainer
+
+// T is the number type: float; double for the gradient check.
+template <class T>
+class MedusaTrainer {
+ public:
+  const MedusaSizes sizes;
+  Array<T> weights, gradient, m, v;  // flat: medusa_table(sizes)
+
+  // wte: (V, C) the target's head; rows: most of a batch.
+  MedusaTrainer(const MedusaSizes& s, const T* wte, int rows, Pool& pool)
+      : sizes(s),
+        weights(medusa_parameters(s)),
+        gradient(medusa_parameters(s)),
+        m(medusa_parameters(s)),
+        v(medusa_parameters(s)),
+        pool_(pool),
+        wte_(wte, wte + size_t(s.vocab_size) * size_t(s.n_embd)),
+        roots_(root_table(s, wte)),
+        packed_(s, weights.data(), wte_.data(), true),
+        table_(medusa_table(s)),
+        optimizer_(table_, false),
+        a_(s, rows, s.heads),
+        hidden_(size_t(rows) * a_.C + 16),
+        input_(s.root ? size_t(rows) * a_.X + 16 : 0),
+        ahead_(size_t(rows) * a_.C + 16),
+        teacher_(size_t(rows) * a_.V + 16),
+        dg_(size_t(rows) * a_.C + 16),
+        through_(size_t(rows) * a_.C + 16),
+        ddown_(size_t(rows) * a_.r + 16),
+        losses_(size_t(rows) * s.heads),
+        loss_(1) {}
+
+  void set_weights(const T* flat) {
+    weights.upload(flat, weights.size());
+    pool_.run([&](const Team& team) { packed_.pack(team, true); });
+  }
+  // Mean cross-entropy over the heads and rows.
+  T loss(const HeadBatch& batch) {
+    load(batch);
+    pool_.run([&](const Team& team) { run(team, batch, false); });
+    return loss_.data()[0];
+  }
+  // The same, and `gradient` becomes its gradient.
+  T loss_and_gradient(const HeadBatch& batch) {
+    load(batch);
+    pool_.run([&](const Team& team) { run(team, batch, true); });
+    return loss_.data()[0];
+  }
+  // One AdamW update; returns the loss before it.
+  T step(const HeadBatch& batch, const Update& update) {
+    load(batch);
+    pool_.run([&](const Team& team) {
+      run(team, batch, true);
+      optimizer_.step(team, update, weights.data(), gradient.data(), m.data(), v.data());
+      packed_.pack(team, false);
+    });
+    return loss_.data()[0];
+  }
+  // After loss(): what a head said of a row, and what that cost.
+  const T* logits(int head, int row) const {
+    return a_.logits.data() + (size_t(head) * size_t(rows_) + size_t(row)) * size_t(a_.V);
+  }
+  T cost(int head, int row) const { return losses_.data()[size_t(head) * size_t(rows_) + size_t(row)]; }
+
+ private:
+  void load(const HeadBatch& batch) {
+    rows_ = batch.rows;
+    spread(batch.hidden.data(), hidden_.data());
+    target_.assign(batch.target.begin(), batch.target.end());
+    const int C = sizes.n_embd;
+    for (int row = 0; sizes.root && row < rows_; row++) {
+      T* const x = std::copy_n(hidden_.data() + size_t(row) * a_.C, C, input_.data() + size_t(row) * a_.X);
+      std::copy_n(roots_.data() + size_t(batch.root[size_t(row)]) * size_t(C), C, x);
+    }
+  }
+  const T* input() const { return sizes.root ? input_.data() : hidden_.data(); }
+  // (R, C) into rows of a_.C numbers.
+  void spread(const float* from, T* to) const {
+    for (int row = 0; row < rows_; row++)
+      for (int c = 0; c < sizes.n_embd; c++) to[size_t(row) * a_.C + c] = T(from[size_t(row) * sizes.n_embd + c]);
+  }
+
+  // All heads' losses, one head after the other.
+  void run(const Team& team, const HeadBatch& batch, bool with_gradient) {
+    const int R = rows_, V = sizes.vocab_size, K = sizes.heads;
+    const T scale = T(1) / (T(R) * T(K));
+    if (with_gradient) zero(team, gradient.data(), gradient.size());
+    for (int k = 0; k < K; k++) {
+      const size_t at = size_t(k) * R;
+      T* const logits = a_.logits.data() + at * a_.V;
+      medusa_forward(team, sizes, packed_, k, R, hidden_.data(), input(), a_, at);
+      if (batch.ahead.empty()) {
+        loss_of_rows(team, R,
+                     CrossEntropy<T>{logits, a_.V, V, target_.data() + at, losses_.data() + at, with_gradient, scale});
+      } else {
+        if (team.rank == 0) spread(batch.ahead.data() + at * sizes.n_embd, ahead_.data());
+        team.wait();
+        matmul(team, R, Matmul<T, T>{ahead_.data(), a_.C, packed_.target.forward, teacher_.data(), a_.V});
+        team.wait();
+        launch(team, R,
+               SoftCrossEntropy<T>{logits, teacher_.data(), a_.V, V, losses_.data() + at, with_gradient, scale});
+      }
+      if (with_gradient) backward(team, k, at);
+    }
+    launch_sum(team, Mean<T>{losses_.data(), R * K, loss_.data()});
+  }
+
+  // With dlogits where the logits were: the gradients of one head. h itself is the target's, and frozen.
+  void backward(const Team& team, int k, size_t at) {
+    const int R = rows_, C = sizes.n_embd, V = sizes.vocab_size, C_row = a_.C, V_row = a_.V;
+    const auto& head = packed_.heads[size_t(k)];
+    const T *dlogits = a_.logits.data() + at * V_row, *g = a_.g.data() + at * C_row, *pre = a_.pre.data() + at * C_row;
+    const size_t each = table_.size() / size_t(sizes.heads);
+    const auto d = [&](size_t i) { return gradient.data() + table_[size_t(k) * each + i].offset; };
+    T* const dg = dg_.data();
+    const SiluBackward<T> silu{pre, dg, C_row};
+    if (head.low_rank.empty()) {
+      if (packed_.own) matmul_gradient(team, MatmulGradient<T>{R, V, C, dlogits, V_row, g, C_row, d(2)});
+      matmul(team, R, Matmul<T, T>{dlogits, V_row, head.projection.transposed, dg, C_row}, silu);
+    } else {
+      const int r = sizes.rank, r_row = a_.r;
+      T *const ddown = ddown_.data(), *const through = through_.data();
+      matmul(team, R, Matmul<T, T>{dlogits, V_row, head.projection.transposed, through, C_row});
+      matmul_gradient(team, MatmulGradient<T>{R, r, V, a_.down.data() + at * r_row, r_row, dlogits, V_row, d(3)});
+      matmul(team, R, Matmul<T, T>{dlogits, V_row, head.low_rank[1].transposed, ddown, r_row});
+      team.wait();
+      matmul_gradient(team, MatmulGradient<T>{R, C, r, g, C_row, ddown, r_row, d(2)});
+      matmul(team, R, Matmul<T, T>{ddown, r_row, head.low_rank[0].transposed, dg, C_row},
+             JoinResidual<T>{through, dg, C_row, C, nullptr, {}});
+      team.wait();
+      launch_columns(team, R, C, silu);
+    }
+    team.wait();
+    linear_backward(team, R, sizes.inputs(), C, input(), a_.X, dg, C_row, d(0), d(1));
+    team.wait();
+  }
+
+  Pool& pool_;
+  const std::vector<T> wte_, roots_;  // (V, C)
+  MedusaWeights<T> packed_;
+  const std::vector<TensorSpec> table_;
+  Optimizer<T> optimizer_;
+  MedusaActivations<T> a_;         // of all heads: head k's row i at row k R + i
+  Array<T> hidden_, input_;        // (R, C), (R, X)
+  Array<T> ahead_, teacher_;       // of one head: (R, C), (R, V)
+  Array<T> dg_, through_, ddown_;  // of one head: (R, C), (R, C), (R, r)
+  Array<T> losses_, loss_;         // (K, R), (1)
+  std::vector<int> target_;        // (K, R)
+  int rows_ = 0;                   // R
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Batches out of shards, and validation
+
+// Of a sequence of L rows, those whose K heads all have a token to say.
+inline int usable_rows(const ShardSizes& sizes, int heads) { return sizes.rows - heads; }
+
+// places (n): each is sequence * usable_rows + row. Row l has seen token l: head k says token l + 1 + k.
+inline void fill_batch(const Shard& shard, const int* places, int n, int heads, bool distribution, HeadBatch& batch) {
+  const int usable = usable_rows(shard.sizes, heads), C = shard.sizes.channels;
+  batch.clear(), batch.rows = n;
+  const auto append = [&](std::vector<float>& to, int sequence, int row) {
+    const float* const state = shard.state(sequence, row);
+    to.insert(to.end(), state, state + C);
+  };
+  for (int i = 0; i < n; i++) {
+    append(batch.hidden, places[i] / usable, places[i] % usable);
+    batch.root.push_back(shard.tokens(places[i] / usable)[places[i] % usable + 1]);
+  }
+  for (int k = 1; k <= heads; k++)
+    for (int i = 0; i < n; i++) {
+      const int sequence = places[i] / usable, row = places[i] % usable;
+      batch.target.push_back(shard.tokens(sequence)[row + 1 + k]);
+      if (distribution) append(batch.ahead, sequence, row + k);
+    }
+}
+
+// Of each head, over all validation shards; and of the baselines for head 1's token: the bigram knows the root, the
+// token before, which head 1 may not.
+inline std::vector<RankRates> validate_heads(MedusaTrainer<float>& trainer, const Recordings& states, int shards,
+                                             int batch_size, Baselines& baselines) {
+  const int K = trainer.sizes.heads, V = trainer.sizes.vocab_size;
+  std::vector<RankRates> heads(static_cast<size_t>(K));
+  baselines.begin();
+  HeadBatch batch;
+  for (int i = 0; i < shards; i++) {
+    const Shard shard = states.read("validation-" + std::to_string(i));
+    const int usable = usable_rows(shard.sizes, K), n = shard.sizes.sequences * usable;
+    std::vector<int> places(static_cast<size_t>(n));
+    for (int p = 0; p < n; p++) places[size_t(p)] = p;
+    for (int at = 0; at < n; at += batch_size) {
+      fill_batch(shard, places.data() + at, std::min(batch_size, n - at), K, false, batch);
+      trainer.loss(batch);
+      for (int k = 0; k < K; k++)
+        for (int row = 0; row < batch.rows; row++)
+          heads[size_t(k)].count(trainer.logits(k, row), V, batch.target[size_t(k * batch.rows + row)],
+                                 double(trainer.cost(k, row)));
+      for (int row = 0; row < batch.rows; row++) {
+        const int32_t* const tokens = shard.tokens((at + row) / usable) + (at + row) % usable;
+        baselines.count(tokens[1], tokens[2]);
+      }
+    }
+  }
+  for (RankRates& head : heads) head.finish();
+  baselines.finish();
+  return heads;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The program
+
+struct MedusaOptions : DistillOptions {
+  int heads = 4, rank = kOwnProjection;
+  bool root = false;
+};
+
+inline Command medusa_command(MedusaOptions& o) {
+  const DistillWords words = {"medusa",
+                              "the model, as train_gpt wrote it; its hidden states are kept in DIR/hidden",
+                              "positions in one update",
+                              {"self", "text", "distribution"},
+                              "self: the tokens of text that the model generated; text: those of the data;\n"
+                              "distribution: what the model said of each token, in text that it generated"};
+  return {
+      "train_gpt --medusa",
+      "Trains Medusa heads on the model in DIR, which stays as it is, for nanospec --drafter medusa. Runs on the CPU.",
+      "train_gpt --medusa runs/small --data data/tinyshakespeare.txt\n"
+      "train_gpt --medusa runs/medium --data data/tinyshakespeare.txt --medusa_target distribution\n",
+      distill_flags(
+          o, words,
+          {heading("Heads"),
+           {"--medusa_heads", "N", &o.heads, "how many: head k says the k-th token after the next",
+            from(1, kMostHeads)},
+           {"--medusa_rank", "N", &o.rank,
+            "-1: each has a projection onto the vocabulary of its own; 0: the model's; above: the model's plus a "
+            "product\n"
+            "of this rank",
+            from(-1, 1 << 16)},
+           {"--medusa_root", "", &o.root, "the heads see the root, too: the next token, known when they draft"}})};
+}
+
+inline int train_medusa(int argc, char** argv) {
+  MedusaOptions o;
+  if (parse_flags(medusa_command(o), argc, argv).help) return 0;
+  const DistillRun run = open_run(o, "medusa", Recorded::kHidden);
+  const Config& config = run.model.config;
+  const int usable = usable_rows(run.sizes, o.heads);
+  if (usable < 1)
+    throw std::invalid_argument(std::to_string(o.heads) + " heads look beyond the model's window of " +
+                                std::to_string(config.block_size) + " tokens: --medusa_heads: use fewer");
+  create_folder(run.out);
+  Recordings states = open_recordings(run);
+  watch_interrupts();
+  const double hidden_seconds = make_shards(run, states);
+  if (hidden_seconds < 0) return kInterruptedStatus;
+
+  const MedusaSizes sizes{o.heads, o.rank, config.n_embd, config.vocab_size, o.root};
+  const float* const wte = run.model.weights.data();  // the embedding comes first
+  Pool pool(o.threads);
+  MedusaTrainer<float> trainer(sizes, wte, o.batch_size, pool);
+  trainer.set_weights(initial_medusa(sizes, wte, o.seed).data());
+  Baselines baselines(run.parts.train, config.vocab_size);
+  ShardOrder order(states, run.train_shards, run.sizes.sequences * usable, o.batch_size, o.seed);
+  HeadBatch batch;
+  const auto validated = [&] {
+    return validate_heads(trainer, states, run.validation_shards, o.batch_size, baselines);
+  };
+
+  Course course;
+  course.what = "heads", course.positions = o.batch_size,
+  course.epoch = double(run.train_shards) * run.sizes.sequences * usable, course.table = medusa_table(sizes);
+  course.weights = &trainer.weights, course.m = &trainer.m, course.v = &trainer.v;
+  course.sizes = {
+      {"heads", std::to_string(o.heads)}, {"rank", std::to_string(o.rank)}, {"root", std::to_string(o.root)}};
+  course.set_weights = [&](const float* flat) { trainer.set_weights(flat); };
+  course.step = [&](int64_t iteration, const Update& update) {
+    const ShardOrder::Some some = order.batch(iteration);
+    fill_batch(some.shard, some.pieces, some.n, o.heads, o.target == "distribution", batch);
+    return double(trainer.step(batch, update));
+  };
+  course.save = [&] { save_medusa(run.out, sizes, trainer.weights.data()); };
+  course.guesser = "head", course.evaluate = validated;
+  if (!o.quiet)
+    fprintf(stderr, "%s parameters in %d heads, hidden states of %s tokens (%s) in %s, %d threads, %s\n",
+            thousands(double(medusa_parameters(sizes))).c_str(), o.heads,
+            thousands(double(run.train_shards) * run.sizes.sequences * run.sizes.rows).c_str(),
+            bytes_text(states.bytes()).c_str(), run.folder().c_str(), o.threads, kSimd);
+  const Trained trained = train_course(run, course);
+  if (trained.stopped) return kInterruptedStatus;
+
+  if (!o.quiet)
+    fprintf(stderr, "%s%s positions to validate; hidden states %s, training %s; %s\n",
+            rank_table("head", trained.guessers, baselines).c_str(), thousands(baselines.unigram.rows).c_str(),
+            duration(hidden_seconds).c_str(), duration(trained.seconds).c_str(), medusa_path(run.out).c_str());
+  if (o.stats.empty()) return 0;
+  Json stats = course_stats(run, states, course, trained, baselines, hidden_seconds);
+  stats["medusa_heads"] = o.heads, stats["medusa_rank"] = o.rank, stats["medusa_root"] = o.root;
+  write_file(o.stats, stats.dump(2) + "\n");
+  return 0;
+}
+
+}  // namespace nanospec

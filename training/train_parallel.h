@@ -1,0 +1,557 @@
+// training/train_parallel.h: training the parallel drafter on a frozen target: train_gpt --parallel DIR.
+//
+// In order: a batch; the caterpillar, the layout of its rows; the gradients of a row range; the trainer; batches out of
+// shards; flags; the program. A sequence of n positions, each with K - 1 slots hanging from it, is n K rows. They
+// are a tree whose one long branch is the stream, so the tree attention serves, forward and backward, and no mask is
+// stored. Nor are they there all at once: with S segments (P-EAGLE) the stream runs forward once, then
+// the slots of n / S positions at a time run forward and backward against its cached keys and values, whose gradients
+// add up, and the stream's backward comes last. The gradient is the same; memory falls from n K rows to
+// n + n (K - 1) / S. It runs on the CPU. Nothing of the target's own files is written.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "drafters/parallel.h"
+#include "training/train_drafter.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// A batch
+
+// B sequences of n positions. Depth k = 0 .. K - 1 of position t is to say token t + 2 + k.
+struct SequenceBatch {
+  int sequences = 0, positions = 0, ahead = 0;  // B, n, K
+  std::vector<int> token;                       // (B, n + 1 + K) of each sequence the tokens 0 .. n + K
+  std::vector<float> features;                  // (B, n, 3 C)
+  const int* tokens(int sequence) const { return token.data() + size_t(sequence) * size_t(positions + 1 + ahead); }
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// The caterpillar
+
+// A tree in preorder: the stream of n rows, whose next position is always the first child, and behind it, the last
+// position first, the chains of `slots` rows that hang from positions begin .. end - 1. token_of(t, d): of slot d of t.
+template <class TokenOf>
+void add_caterpillar(Pass& pass, const int* tokens, int n, int begin, int end, int slots, TokenOf token_of) {
+  std::vector<int> token(tokens, tokens + n), depth, ends;
+  const int rows = n + (end - begin) * slots;
+  for (int t = 0; t < n; t++) {
+    depth.push_back(t);
+    ends.push_back(t < end ? n + (end - std::max(t, begin)) * slots : n);
+  }
+  for (int t = end - 1; t >= begin; t--)
+    for (int d = 1; d <= slots; d++) {
+      token.push_back(token_of(t, d));
+      depth.push_back(t + d);
+      ends.push_back(n + (end - t) * slots);
+    }
+  pass.add_tree(token.data(), depth.data(), ends.data(), rows, 0, 0);
+}
+// The most that it has where the slots of n positions come in so many segments.
+inline int caterpillar_rows(int n, int slots, int segments) { return n + (n + segments - 1) / segments * slots; }
+// Where slot d of position t stands.
+inline int slot_row(int n, int end, int slots, int t, int d) { return n + (end - 1 - t) * slots + d - 1; }
+
+// ---------------------------------------------------------------------------------------------------------------
+// Backward
+
+// The gradients on their way, of up to R rows.
+template <class T>
+struct ParallelGradients {
+  Array<T> stream, norm, att, qkv, gate_up, act, input;  // strides as the activations'
+  Array<T> k, v;                                         // (L, n_kv_head, slots, pad16(D)) of all cached rows
+  Array<T> p, ds;                                        // attention's scratch, where the portable text runs
+  Array<T> slot;                                         // (C) the sum over all slots, where they begin
+  size_t kv_layer;
+
+  ParallelGradients(const ParallelSizes& s, const ParallelActivations<T>& a, int stream_rows, int rows)
+      : kv_layer(size_t(s.n_kv_head) * size_t(a.slots) * size_t(pad16(s.head_size()))) {
+    const size_t R = size_t(rows);
+    const auto make = [](size_t n) { return Array<T>(n + 16); };
+    stream = make(R * a.C), norm = make(R * a.C), att = make(R * a.C), qkv = make(R * a.Q), gate_up = make(R * a.G);
+    act = make(R * a.F), input = make((size_t(stream_rows) + 1) * a.E), slot = make(size_t(a.C));
+    k = make(s.n_layer * kv_layer), v = make(s.n_layer * kv_layer);
+    if (!std::is_same<T, float>::value) p = make(R * s.n_head * a.slots), ds = make(R * s.n_head * a.slots);
+  }
+};
+
+// The gradient through one RMSNorm: into its weight, and, past it, added to the stream's. (R, C) each.
+template <class T>
+void rms_backward(const Team& team, int rows, int channels, const T* x, int x_row, const T* weight, const T* rstd,
+                  const T* dy, T* dx, T* dweight) {
+  norm_weights(team, RmsNormWeights<T>{rows, x, x_row, channels, rstd, dy, x_row, dweight});
+  launch(team, rows, RmsNormBackward<T>{x, x_row, channels, weight, rstd, dy, x_row, dx});
+}
+
+// With g.stream the gradient of the top: back through the layers for the rows from `first` on, as parallel_layers().
+// g.k and g.v hold what rows behind these have added to their keys' and values' gradients, and get what these add to
+// those of the rows before.
+template <class T>
+void parallel_backward(const Team& team, const ParallelSizes& s, const ParallelWeights<T>& w, const Forest& forest,
+                       int first, const T* rope, const ParallelActivations<T>& a, const ParallelGradients<T>& g,
+                       const ParallelTensors<T>& d) {
+  const int R = forest.rows - first, C = s.n_embd, F = s.inner();
+  const auto at = [&](const Array<T>& array, int row_stride) { return array.data() + size_t(first) * row_stride; };
+  T *const stream = at(g.stream, a.C), *const dnorm = at(g.norm, a.C), *const dqkv = at(g.qkv, a.Q);
+  T *const dgate_up = at(g.gate_up, a.G), *const dact = at(g.act, a.F), *const datt = at(g.att, a.C);
+  for (int l = s.n_layer - 1; l >= 0; l--) {
+    const auto y = a.layer(l, first);
+    const auto& plain = w.plain.layers[size_t(l)];
+    const auto& packed = w.layers[size_t(l)];
+    const auto& dl = d.layers[size_t(l)];
+    launch(team, R, RmsNorm<T>{y.x, a.C, C, plain.norm_1, y.norm_1, a.C, y.rstd_1});  // not kept by the forward pass
+    launch(team, R, RmsNorm<T>{y.mid, a.C, C, plain.norm_2, y.norm_2, a.C, y.rstd_2});
+    launch(team, R, SwiGlu<T>{y.gate_up, a.G, F, y.act, a.F});
+    linear_backward<T>(team, R, F, C, y.act, a.F, stream, a.C, dl.down, nullptr);
+    matmul(team, R, Matmul<T, T>{stream, a.C, packed.down.transposed, dact, a.F});
+    team.wait();
+    launch(team, R, SwiGluBackward<T>{y.gate_up, a.G, F, dact, a.F, dgate_up});
+    linear_backward<T>(team, R, C, 2 * F, y.norm_2, a.C, dgate_up, a.G, dl.gate_up, nullptr);
+    matmul(team, R, Matmul<T, T>{dgate_up, a.G, packed.gate_up.transposed, dnorm, a.C});
+    team.wait();
+    rms_backward(team, R, C, y.mid, a.C, plain.norm_2, y.rstd_2, dnorm, stream, dl.norm_2);
+
+    linear_backward<T>(team, R, C, C, y.att, a.C, stream, a.C, dl.proj, nullptr);
+    matmul(team, R, Matmul<T, T>{stream, a.C, packed.proj.transposed, datt, a.C});
+    team.wait();
+    const Attention<T> heads = parallel_attention(s, forest, first, a, l);
+    const AttentionBackward<T> backward{heads, g.att.data(), g.k.data() + size_t(l) * g.kv_layer,
+                                        g.v.data() + size_t(l) * g.kv_layer, g.qkv.data()};
+    attention_backward(team, backward, g.p.data(), g.ds.data(), a.slots);
+    launch(team, R, parallel_rope(s, forest, first, g.qkv.data(), a.Q, rope, true));
+    linear_backward<T>(team, R, C, s.qkv(), y.norm_1, a.C, dqkv, a.Q, dl.qkv, nullptr);
+    matmul(team, R, Matmul<T, T>{dqkv, a.Q, packed.qkv.transposed, dnorm, a.C});
+    team.wait();
+    rms_backward(team, R, C, y.x, a.C, plain.norm_1, y.rstd_1, dnorm, stream, dl.norm_1);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The trainer
+
+// The target's final norm and head, frozen.
+template <class T>
+struct FrozenHead {
+  std::vector<T> flat;  // the target's parameters
+  Tensors<const T> plain;
+  Weight<T, T> head;
+  Array<T> memory;
+
+  FrozenHead(const Config& config, const float* weights, const Team& team)
+      : flat(weights, weights + parameter_count(config)),
+        plain(config, flat.data()),
+        head(plain.wte, config.n_embd, config.vocab_size, true),
+        memory(head.forward.size() + head.transposed.size()) {
+    head.forward.data = memory.data(), head.transposed.data = memory.data() + head.forward.size();
+    head.pack(team);
+  }
+};
+
+// T is the number type: float; double for the gradient check.
+template <class T>
+class ParallelTrainer {
+ public:
+  const ParallelSizes sizes;
+  Array<T> weights, gradient, m, v;  // flat: parallel_table(sizes)
+
+  // target: its parameters; positions: n of every sequence; segments: S.
+  ParallelTrainer(const ParallelSizes& s, const Config& config, const float* target, int positions, int segments,
+                  Pool& pool)
+      : ParallelTrainer(s, config, target, positions, std::min(segments, positions),
+                        caterpillar_rows(positions, s.slots(), segments), pool, parallel_table(s)) {}
+
+  void set_weights(const T* flat) {
+    weights.upload(flat, weights.size());
+    pool_.run([&](const Team& team) { packed_.pack(team); });
+  }
+  // What depth k said of position t of a sequence, and what that cost.
+  using Said = std::function<void(int sequence, int position, int depth, const T* logits, T cost)>;
+
+  // Mean cross-entropy over the sequences, positions and depths.
+  T loss(const SequenceBatch& batch, const Said& said = nullptr) { return run(batch, false, said); }
+  // The same, and `gradient` becomes its gradient.
+  T loss_and_gradient(const SequenceBatch& batch) { return run(batch, true, nullptr); }
+  // One AdamW update; returns the loss before it.
+  T step(const SequenceBatch& batch, const Update& update) {
+    const T loss = run(batch, true, nullptr);
+    pool_.run([&](const Team& team) {
+      optimizer_.step(team, update, weights.data(), gradient.data(), m.data(), v.data());
+      packed_.pack(team);
+    });
+    return loss;
+  }
+
+ private:
+  static constexpr int kFeedbackPasses = 2;
+
+  ParallelTrainer(const ParallelSizes& s, const Config& config, const float* target, int positions, int segments,
+                  int rows, Pool& pool, const std::vector<TensorSpec>& table)
+      : sizes(s),
+        weights(table.back().offset + table.back().size),
+        gradient(weights.size()),
+        m(weights.size()),
+        v(weights.size()),
+        pool_(pool),
+        n_(positions),
+        segments_(segments),
+        frozen_(config, target, Team{0, 1, nullptr, false}),
+        packed_(s, weights.data(), true),
+        by_name_(table, gradient.data()),
+        optimizer_(table, false),
+        a_(s, n_, rows, pad64(rows), true),
+        g_(s, a_, n_, rows),
+        stream_(n_, 1, false),
+        segment_(rows, 1, false),
+        rope_(rope_table<T>(n_ + s.ahead, s.head_size(), 0)),
+        V_(pad16(s.vocab_size)),
+        norm_(size_t(rows) * size_t(a_.C) + 16),
+        mean_(size_t(rows)),
+        rstd_(size_t(rows)),
+        logits_(size_t(rows) * size_t(V_) + 16),
+        losses_(size_t(rows)),
+        targets_(size_t(rows)) {}
+
+  T run(const SequenceBatch& batch, bool with_gradient, const Said& said) {
+    if (batch.positions != n_ || batch.ahead != sizes.ahead) throw std::logic_error("a batch of other sizes");
+    scale_ = T(1) / (T(batch.sequences) * T(n_) * T(sizes.ahead));
+    if (with_gradient) pool_.run([&](const Team& team) { zero(team, gradient.data(), gradient.size()); });
+    total_ = 0;
+    for (int b = 0; b < batch.sequences; b++) {
+      run_stream(batch, b, with_gradient, said);
+      for (int s = 0; s < segments_; s++) run_segment(batch, b, s, with_gradient, said);
+      if (with_gradient) stream_backward();
+    }
+    return total_ * scale_;
+  }
+
+  // Whether a row is there that all slots begin as.
+  bool with_slot() const { return !sizes.sequential && sizes.slots() > 0; }
+
+  // The stream forward, its loss and the gradient of its top.
+  void run_stream(const SequenceBatch& batch, int b, bool with_gradient, const Said& said) {
+    const int X = kFeatures * sizes.n_embd;
+    const float* const features = batch.features.data() + size_t(b) * size_t(n_) * size_t(X);
+    for (int t = 0; t < n_; t++)
+      std::copy_n(features + size_t(t) * size_t(X), X, a_.features.data() + size_t(t) * size_t(a_.X));
+    const int* const tokens = batch.tokens(b);
+    rows_.clear();
+    rows_.add_chain(tokens + 1, n_, 0, 0);
+    stream_.upload(rows_);
+    for (int t = 0; t < n_; t++) targets_[size_t(t)] = tokens[t + 2];
+    pool_.run([&](const Team& team) {
+      if (with_gradient) {
+        zero(team, g_.k.data(), g_.k.size()), zero(team, g_.v.data(), g_.v.size());
+        zero(team, g_.slot.data(), g_.slot.size());
+      }
+      parallel_features(team, sizes, packed_, n_, a_);
+      parallel_enter(team, sizes, packed_, frozen_.plain.wte, stream_.token(), 0, n_, with_slot(), a_);
+      parallel_layers(team, sizes, packed_, stream_.forest, 0, rope_.data(), a_);
+      speak(team, 0, n_, with_gradient);
+    });
+    count(0, n_, [&](int row, T cost) {
+      if (said) said(b, row, 0, logits_.data() + size_t(row) * size_t(V_), cost);
+    });
+  }
+
+  // Some positions' slots, forward and, up to where they begin, backward.
+  void run_segment(const SequenceBatch& batch, int b, int s, bool with_gradient, const Said& said) {
+    const int K = sizes.slots(), begin = n_ * s / segments_, end = n_ * (s + 1) / segments_;
+    const int rows = (end - begin) * K;
+    if (rows == 0) return;
+    const int* const tokens = batch.tokens(b);
+    rows_.clear();
+    add_caterpillar(rows_, tokens + 1, n_, begin, end, K, [&](int t, int d) { return tokens[t + 1 + d]; });
+    segment_.upload(rows_);
+    for (int t = begin; t < end; t++)
+      for (int d = 1; d <= K; d++) targets_[size_t(slot_row(n_, end, K, t, d))] = tokens[t + 2 + d];
+    if (sizes.sequential) {
+      for (int pass = 0; pass < kFeedbackPasses; pass++) {
+        feed_back(begin, end, pass == 0);
+        pool_.run([&](const Team& team) { forward_slots(team, rows); });
+      }
+      feed_back(begin, end, false);
+    }
+    pool_.run([&](const Team& team) {
+      forward_slots(team, rows);
+      speak(team, n_, rows, with_gradient);
+      if (with_gradient) slots_backward(team, rows);
+    });
+    count(n_, rows, [&](int row, T cost) {
+      const int t = end - 1 - (row - n_) / K, d = (row - n_) % K + 1;
+      if (said) said(b, t, d, logits_.data() + size_t(row) * size_t(V_), cost);
+    });
+  }
+  void forward_slots(const Team& team, int rows) {
+    if (sizes.sequential)
+      parallel_enter(team, sizes, packed_, frozen_.plain.wte, segment_.token(), n_, rows, false, a_);
+    else spread_slot(team, sizes, n_, rows, a_);
+    parallel_layers(team, sizes, packed_, segment_.forest, n_, rope_.data(), a_);
+  }
+
+  // The rows of a path see the states of the rows above them, which are not known before those have run: each pass
+  // over all of them makes one depth more exact, and the first one takes the stream's states. No gradient flows through
+  // a state (as in EAGLE-3's training-time test, but for the number of passes).
+  void feed_back(int begin, int end, bool at_first) {
+    const int K = sizes.slots(), C = sizes.n_embd;
+    const T* const state = a_.layer(sizes.n_layer - 1, 0).next;
+    for (int t = begin; t < end; t++)
+      for (int d = 1; d <= K; d++) {
+        const int of_stream = std::min(t + d - 1, n_ - 1);
+        const int above = d == 1 || at_first ? of_stream : slot_row(n_, end, K, t, d - 1);
+        std::copy_n(state + size_t(above) * size_t(a_.C), C,
+                    a_.hidden.data() + size_t(slot_row(n_, end, K, t, d)) * size_t(a_.C));
+      }
+  }
+
+  // Final norm, head and loss of rows first .. first + rows - 1, and the gradient of the top.
+  void speak(const Team& team, int first, int rows, bool with_gradient) {
+    const int C = sizes.n_embd, V = sizes.vocab_size;
+    const size_t at = size_t(first) * size_t(a_.C);
+    T *const logits = logits_.data() + size_t(first) * size_t(V_), *const dtop = g_.stream.data() + at;
+    const T* const top = a_.layer(sizes.n_layer - 1, first).next;
+    launch(team, rows,
+           LayerNorm<T>{top, a_.C, C, frozen_.plain.ln_f, frozen_.plain.ln_f_bias, norm_.data() + at, a_.C,
+                        mean_.data() + first, rstd_.data() + first});
+    matmul(team, rows, Matmul<T, T>{norm_.data() + at, a_.C, frozen_.head.forward, logits, V_});
+    team.wait();
+    loss_of_rows(
+        team, rows,
+        CrossEntropy<T>{logits, V_, V, targets_.data() + first, losses_.data() + first, with_gradient, scale_});
+    if (!with_gradient) return;
+    matmul(team, rows, Matmul<T, T>{logits, V_, frozen_.head.transposed, norm_.data() + at, a_.C});
+    team.wait();
+    zero(team, dtop, size_t(rows) * a_.C);
+    launch(team, rows,
+           LayerNormBackward<T>{top, a_.C, C, frozen_.plain.ln_f, mean_.data() + first, rstd_.data() + first,
+                                norm_.data() + at, a_.C, dtop});
+  }
+  template <class Each>
+  void count(int first, int rows, Each each) {
+    for (int row = first; row < first + rows; row++) {
+      total_ += losses_.data()[row];
+      each(row, losses_.data()[row]);
+    }
+  }
+
+  void slots_backward(const Team& team, int rows) {
+    const size_t head = size_t(a_.slots) * size_t(pad16(sizes.head_size())),
+                 mine = head / size_t(a_.slots) * size_t(n_);
+    for (size_t i = 0; i < size_t(sizes.n_layer) * size_t(sizes.n_kv_head); i++) {  // an earlier segment's slots
+      zero(team, g_.k.data() + i * head + mine, head - mine);
+      zero(team, g_.v.data() + i * head + mine, head - mine);
+    }
+    parallel_backward(team, sizes, packed_, segment_.forest, n_, rope_.data(), a_, g_, by_name_);
+    const T* const dx = g_.stream.data() + size_t(n_) * size_t(a_.C);
+    const int C = sizes.n_embd;
+    if (sizes.sequential)
+      linear_backward<T>(team, rows, 2 * C, C, a_.input.data() + size_t(n_) * size_t(a_.E), a_.E, dx, a_.C,
+                         by_name_.input, nullptr);
+    else column_sum(team, ColumnSum<T>{rows, C, dx, a_.C, g_.slot.data()});
+    team.wait();
+  }
+
+  // What the slots have left in g_.k and g_.v, and the gradient of the stream's own top; then where all begin.
+  void stream_backward() {
+    const int C = sizes.n_embd, rows = n_ + with_slot();
+    pool_.run([&](const Team& team) {
+      parallel_backward(team, sizes, packed_, stream_.forest, 0, rope_.data(), a_, g_, by_name_);
+      T* const dx = g_.stream.data();
+      if (with_slot()) launch(team, 1, CopyRow<T>{g_.slot.data(), 0, dx + size_t(n_) * size_t(a_.C), 0, C});
+      linear_backward<T>(team, rows, 2 * C, C, a_.input.data(), a_.E, dx, a_.C, by_name_.input, nullptr);
+      matmul(team, rows, Matmul<T, T>{dx, a_.C, packed_.input.transposed, g_.input.data(), a_.E});
+      team.wait();
+      linear_backward<T>(team, n_, kFeatures * C, C, a_.features.data(), a_.X, g_.input.data() + C, a_.E,
+                         by_name_.features, nullptr);
+      if (!with_slot()) return;
+      const T* const slot = g_.input.data() + size_t(n_) * size_t(a_.E);
+      column_sum(team, ColumnSum<T>{1, C, slot, a_.E, by_name_.mask});
+      column_sum(team, ColumnSum<T>{1, C, slot + C, a_.E, by_name_.shared});
+    });
+  }
+
+  Pool& pool_;
+  const int n_, segments_;
+  FrozenHead<T> frozen_;
+  ParallelWeights<T> packed_;
+  ParallelTensors<T> by_name_;
+  Optimizer<T> optimizer_;
+  ParallelActivations<T> a_;
+  ParallelGradients<T> g_;
+  Pass rows_;                    // scratch
+  DevicePass stream_, segment_;  // the chain; the chain with some of its slots
+  std::vector<T> rope_;
+  const int V_;
+  Array<T> norm_, mean_, rstd_, logits_, losses_;  // of the rows that speak
+  std::vector<int> targets_;
+  T scale_ = 0, total_ = 0;
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Batches out of shards
+
+// Of a sequence of L rows, those whose K tokens ahead are all known: n.
+inline int usable_positions(const ShardSizes& sizes, int ahead) { return sizes.rows - ahead; }
+
+// numbers (B): of the shard's sequences.
+inline void fill_batch(const Shard& shard, const int* numbers, int B, int ahead, SequenceBatch& batch) {
+  batch.sequences = B, batch.positions = usable_positions(shard.sizes, ahead), batch.ahead = ahead;
+  batch.token.clear(), batch.features.clear();
+  for (int b = 0; b < B; b++) {
+    const int32_t* const tokens = shard.tokens(numbers[b]);
+    batch.token.insert(batch.token.end(), tokens, tokens + batch.positions + 1 + ahead);
+    const float* const features = shard.state(numbers[b], 0);
+    batch.features.insert(batch.features.end(), features,
+                          features + size_t(batch.positions) * size_t(shard.sizes.channels));
+  }
+}
+
+// How often each depth was right on the validation shards; the baselines count beside it, for the first.
+inline std::vector<RankRates> validate_parallel(ParallelTrainer<float>& trainer, const Recordings& recordings,
+                                                int shards, Baselines& baselines) {
+  const int K = trainer.sizes.ahead, V = trainer.sizes.vocab_size;
+  std::vector<RankRates> depths(static_cast<size_t>(K));
+  SequenceBatch batch;
+  baselines.begin();
+  for (int i = 0; i < shards; i++) {
+    const Shard shard = recordings.read("validation-" + std::to_string(i));
+    for (int s = 0; s < shard.sizes.sequences; s++) {
+      fill_batch(shard, &s, 1, K, batch);
+      const int* const tokens = batch.tokens(0);
+      trainer.loss(batch, [&](int, int t, int depth, const float* logits, float cost) {
+        depths[size_t(depth)].count(logits, V, tokens[t + 2 + depth], double(cost));
+        if (depth == 0) baselines.count(tokens[t + 1], tokens[t + 2]);
+      });
+    }
+  }
+  for (RankRates& depth : depths) depth.finish();
+  baselines.finish();
+  return depths;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Flags
+
+struct ParallelOptions : DistillOptions {
+  int layers = 2, ahead = 6, kv_heads = 0, segments = 1;
+  bool sequential = false, raw = false;
+  ParallelOptions() { tokens = 1 << 17, batch_size = 2, max_iters = 1200, learning_rate = 2e-3f, weight_decay = 0.01f; }
+};
+
+inline Command parallel_command(ParallelOptions& o) {
+  const DistillWords words = {"parallel",
+                              "the model, as train_gpt wrote it; its features are kept in DIR/features",
+                              "sequences in one update",
+                              {"self", "text"},
+                              "self: the tokens of text that the model generated; text: those of the data"};
+  const std::vector<Flag> own = {
+      heading("Drafter"),
+      {"--parallel_layers", "N", &o.layers, "layers", from(1, kMostParallelLayers)},
+      {"--parallel_ahead", "N", &o.ahead, "tokens that it says in one pass", from(1, kMostAhead)},
+      {"--parallel_kv_heads", "N", &o.kv_heads,
+       "key/value heads, a divisor of the model's heads; 0: two where those are even, else one", from(0, 1 << 16)},
+      {"--parallel_segments", "N", &o.segments,
+       "pieces in which the slots of a sequence are run: the same gradient in less memory", from(1, 1 << 16)},
+      {"--parallel_sequential", "", &o.sequential, "one token after the other, each from the state of the one before"},
+      {"--parallel_raw", "", &o.raw, "features without their RMS norm, for study: see what becomes of the drafter"}};
+  return {"train_gpt --parallel",
+          "Trains a drafter on hidden states of the model in DIR, which stays as it is, for nanospec --drafter "
+          "parallel.\nRuns on the CPU.",
+          "train_gpt --parallel runs/small --data data/tinyshakespeare.txt\n"
+          "train_gpt --parallel runs/medium --data data/tinyshakespeare.txt --parallel_layers 1 --out runs/one-layer\n",
+          distill_flags(o, words, own)};
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The program
+
+// The drafter before training: flat, as parallel_table() says.
+inline std::vector<float> initial_parallel(const ParallelSizes& sizes, uint64_t seed) {
+  std::vector<float> weights;
+  uint32_t number = 0;
+  for (const TensorSpec& spec : parallel_table(sizes)) {
+    std::vector<float> values = initial_tensor(spec, number++, seed);
+    weights.insert(weights.end(), values.begin(), values.end());
+  }
+  return weights;
+}
+
+inline ParallelSizes sizes_of(const ParallelOptions& o, const Config& config) {
+  ParallelSizes s;
+  s.n_layer = o.layers, s.n_head = config.n_head, s.n_embd = config.n_embd, s.vocab_size = config.vocab_size;
+  s.n_kv_head = o.kv_heads > 0 ? o.kv_heads : default_kv_heads(config.n_head);
+  s.ahead = o.ahead, s.sequential = o.sequential, s.raw = o.raw;
+  if (config.n_head % s.n_kv_head != 0)
+    throw std::invalid_argument("the model's " + std::to_string(config.n_head) + " heads do not share " +
+                                std::to_string(s.n_kv_head) + ": --parallel_kv_heads: give a divisor");
+  if (s.head_size() % 2 != 0)
+    throw std::invalid_argument("the model's heads have an odd number of channels, " + std::to_string(s.head_size()) +
+                                ": --parallel: rotary positions turn pairs of them; choose another model");
+  return s;
+}
+
+inline int train_parallel(int argc, char** argv) {
+  ParallelOptions o;
+  if (parse_flags(parallel_command(o), argc, argv).help) return 0;
+  const DistillRun run = open_run(o, "parallel", Recorded::kFeatures);
+  const ParallelSizes sizes = sizes_of(o, run.model.config);
+  const int n = usable_positions(run.sizes, o.ahead);
+  if (n < 2)
+    throw std::invalid_argument(std::to_string(o.ahead) + " tokens at once look beyond the model's window of " +
+                                std::to_string(run.model.config.block_size) + " tokens: --parallel_ahead: use fewer");
+  create_folder(run.out);
+  Recordings recordings = open_recordings(run);
+  watch_interrupts();
+  const double shard_seconds = make_shards(run, recordings);
+  if (shard_seconds < 0) return kInterruptedStatus;
+
+  Pool pool(o.threads);
+  ParallelTrainer<float> trainer(sizes, run.model.config, run.model.weights.data(), n, o.segments, pool);
+  trainer.set_weights(initial_parallel(sizes, o.seed).data());
+  Baselines baselines(run.parts.train, sizes.vocab_size);
+  const auto validated = [&] { return validate_parallel(trainer, recordings, run.validation_shards, baselines); };
+  if (!o.quiet)
+    fprintf(stderr, "%s parameters, %s, features of %s tokens (%s) in %s, %d threads, %s\n",
+            thousands(double(trainer.weights.size())).c_str(),
+            sizes.sequential ? "one token after the other" : (std::to_string(sizes.ahead) + " tokens at once").c_str(),
+            thousands(double(run.train_shards) * run.sizes.sequences * run.sizes.rows).c_str(),
+            bytes_text(recordings.bytes()).c_str(), run.folder().c_str(), o.threads, kSimd);
+
+  ShardOrder order(recordings, run.train_shards, run.sizes.sequences, o.batch_size, o.seed);
+  SequenceBatch batch;
+  Course course;
+  course.what = "drafter";
+  course.table = parallel_table(sizes);
+  course.weights = &trainer.weights, course.m = &trainer.m, course.v = &trainer.v;
+  course.set_weights = [&](const float* flat) { trainer.set_weights(flat); };
+  course.sizes = parallel_metadata(sizes);
+  course.sizes.erase("format");
+  course.sizes["n_layer"] = std::to_string(sizes.n_layer);
+  course.sizes["kv_heads"] = std::to_string(sizes.n_kv_head);
+  course.positions = double(std::min(o.batch_size, run.sizes.sequences)) * n;
+  course.epoch = double(run.train_shards) * run.sizes.sequences * n;
+  course.step = [&](int64_t iteration, const Update& update) {
+    const ShardOrder::Some some = order.batch(iteration);
+    fill_batch(some.shard, some.pieces, some.n, sizes.ahead, batch);
+    return double(trainer.step(batch, update));
+  };
+  course.save = [&] { save_parallel(run.out, sizes, trainer.weights.data()); };
+  course.guesser = "depth", course.evaluate = validated;
+  const Trained trained = train_course(run, course);
+  if (trained.stopped) return kInterruptedStatus;
+
+  if (!o.quiet)
+    fprintf(stderr, "%s%s positions to validate; features %s, training %s; %s\n",
+            rank_table("depth", trained.guessers, baselines).c_str(), thousands(trained.guessers[0].rows).c_str(),
+            duration(shard_seconds).c_str(), duration(trained.seconds).c_str(), parallel_path(run.out).c_str());
+  if (o.stats.empty()) return 0;
+  Json stats = course_stats(run, recordings, course, trained, baselines, shard_seconds);
+  for (const auto& [key, value] : course.sizes) stats["parallel_" + key] = value;
+  stats["parallel_segments"] = o.segments;
+  write_file(o.stats, stats.dump(2) + "\n");
+  return 0;
+}
+
+}  // namespace nanospec
