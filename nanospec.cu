@@ -8,9 +8,7 @@
 
 #include "commands/calibration.h"
 #include "commands/commands.h"
-#include "drafters/draft_model.h"
-#include "drafters/medusa.h"
-#include "drafters/parallel.h"
+#include "files/drafters.h"
 #include "study/gpu.h"
 #include "target.h"
 #ifdef WITH_CUDA
@@ -44,18 +42,9 @@ struct Engine::Parts {
   }
 
   std::unique_ptr<Drafter> make_drafter(const std::string& name) {
-    return load_drafter(name, settings.model, target.vocab_size(), [&](const DrafterName& part) {
-      if (part.kind == DrafterName::kSelf) return first_layers(target, part.layers, settings.model);
-      const bool medusa = part.kind == DrafterName::kMedusa, parallel = part.kind == DrafterName::kParallel;
-      if ((medusa || parallel) && target.cuda())
-        refuse("drafter " + part.text + " needs the model's hidden states, which stay on the GPU", "--device cuda",
-               "use --device cpu, or another drafter");
-      const std::string dir = part.dir.empty() ? settings.model : part.dir;
-      if (medusa) return load_medusa(dir, settings.model, loaded.config);
-      if (parallel) return load_parallel(dir, target, loaded.config);
-      return load_small_model(part.dir, loaded.tokenizer, dtype_of(settings.dtype), dtype_of(settings.cache_dtype),
-                              target);
-    });
+    return load_drafter(name, settings.model, target.vocab_size(),
+                        model_drafters(target, settings.model, loaded.config, loaded.tokenizer,
+                                       dtype_of(settings.dtype), dtype_of(settings.cache_dtype)));
   }
 
   // The method's shape, with its template; and the cost of a forward is measured where the shape goes by it.
@@ -103,9 +92,12 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
   decoding.ahead = parse_ahead(method.ahead);
   decoding.on_pass = observation.on_pass;
   decoding.cost = p.cost;
+  std::unique_ptr<LogitsDrafter> logits;
   std::unique_ptr<Drafter> other;
   if (drafter && observation.stand_in) {
-    other = observation.stand_in(*drafter), drafter = other.get();
+    std::unique_ptr<LogitsDrafter> made;
+    other = observation.stand_in(*with_logits(drafter, made)), drafter = other.get();
+    logits = std::move(made);
   } else if (drafter) {
     std::shared_ptr<Experience>& experience =
         p.experiences[method.drafter + " " + method.verify + (method.knows_noise ? " " : " without noise ") +

@@ -1,8 +1,7 @@
-// tree.h: trees of draft tokens: how they are put together, and what they look like flat.
+// tree.h: trees of draft tokens: how they grow, what they look like flat, and which path of one is accepted.
 //
-// In order: the Tree, flat in depth-first preorder; the Growth that becomes one. Plain C++: it includes nothing of the
-// project and knows nothing of models, drafters, noise or machines. Which nodes are worth a slot: shapes.h; which path
-// is accepted: verify.h.
+// In order: the Tree, flat in depth-first preorder, with the mask; the Growth that becomes one; the rule `match`. Plain
+// C++: it includes nothing of the project and knows nothing of models, drafters, noise or machines.
 #pragma once
 
 #include <vector>
@@ -41,7 +40,7 @@ struct Tree {
 struct Candidate {
   int token;
   float chance;
-  float raw = 0;  // the chance as the drafter gave it, where experience has corrected it (trust.h)
+  float raw = 0;  // the chance as the drafter gave it, where experience has corrected it
 };
 
 // A tree while it grows: nodes in the order of their addition, each after its parent. Node 0 is the root.
@@ -75,7 +74,20 @@ struct Growth {
   }
 };
 
-// Lays the growth out in preorder, in two passes; children keep the order of their addition.
+// Lays the growth out in preorder, children in the order of their addition, as a depth-first search meets them. This is
+// what flatten() computes, which needs no list of children: tests hold the two together.
+inline void flatten_by_search(const Growth& growth, Tree& tree, int node = 0, int parent = -1) {
+  if (node == 0) tree = Tree();
+  if (growth.dropped[node]) return;
+  const int at = tree.size();
+  tree.token.push_back(growth.token[node]), tree.parent.push_back(parent), tree.origin.push_back(node);
+  tree.depth.push_back(growth.depth[node]), tree.end.push_back(0);
+  for (int child = node + 1; child < growth.size(); child++)
+    if (growth.parent[child] == node) flatten_by_search(growth, tree, child, at);
+  tree.end[at] = tree.size();
+}
+
+// The same in two sweeps: sizes of subtrees from the leaves up, then places from the root down.
 inline void flatten(const Growth& growth, Tree& tree) {
   const int n = growth.size();
   std::vector<int> size(n), place(n), free_place(n);  // of the growth's nodes; where a next child's subtree begins
@@ -99,8 +111,8 @@ inline void flatten(const Growth& growth, Tree& tree) {
 // ---------------------------------------------------------------------------------------------------------------
 // The verdict
 
-// What one pass commits: the rows that stay in the cache (the root, then the accepted nodes: ascending), and the tokens
-// emitted: those of the accepted nodes, then one more, drawn by the rule. As many rows as tokens.
+// What one forward commits: the rows that stay in the cache (the root, then the accepted nodes: ascending), and the
+// tokens emitted: those of the accepted nodes, then one more, drawn by the rule. As many rows as tokens.
 struct Verdict {
   std::vector<int> rows, tokens;
 };

@@ -7,8 +7,8 @@
 #include <set>
 
 #include "commands/samples.h"
-#include "decode.h"
 #include "files/checkpoint.h"
+#include "growth/clock.h"
 
 namespace nanospec {
 
@@ -39,15 +39,8 @@ Accuracy RankCounts::accuracy() const {
   return a;
 }
 
-Forced::Forced(Drafter& drafter, const std::vector<int>& text, RankCounts& counts)
-    : drafter_(drafter), text_(text), counts_(counts), guesses_(size_t(counts.ranks)) {
-  vocab = drafter.vocab, name = drafter.name;
-}
-
-void Forced::begin(const int* text, int n) {
-  drafter_.temperature = temperature;
-  drafter_.begin(text, n);
-}
+Forced::Forced(LogitsDrafter& its, const std::vector<int>& text, RankCounts& counts)
+    : StandIn(its), text_(text), counts_(counts), guesses_(size_t(counts.ranks)) {}
 
 void Forced::expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
                     int* count) {
@@ -56,7 +49,7 @@ void Forced::expand(const Growth& growth, const int* nodes, int n, int width, co
     const size_t place = size_t(draws.index + depth);
     int found = 0;
     Stopwatch watch;
-    drafter_.expand(growth, nodes + k, 1, counts_.ranks, draws, guesses_.data(), &found);
+    drafter.expand(growth, nodes + k, 1, counts_.ranks, draws, guesses_.data(), &found);
     counts_.seconds.push_back(watch.lap());
     count[k] = 0;
     if (place >= text_.size() || note(depth, found, text_[place]) >= kFollowed) continue;

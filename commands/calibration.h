@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "draft.h"
+#include "drafters/logits.h"
 #include "growth/grow.h"
 
 namespace nanospec {
@@ -41,24 +41,17 @@ struct RankCounts {
 // every place is seen at one depth, and a root comes after a token that was guessed badly, as in decoding. On the way
 // down the drafter is asked, with the noise that it would have, what it would have said. For rule match.
 constexpr int kFollowed = 2;
-class Forced : public Drafter {
+class Forced : public StandIn {
  public:
   // text: the prompt and what the target makes of it. All three must outlive this.
-  Forced(Drafter& drafter, const std::vector<int>& text, RankCounts& counts);
+  Forced(LogitsDrafter& its, const std::vector<int>& text, RankCounts& counts);
 
-  void begin(const int* text, int n) override;
-  const float* logits(const Growth& growth, int node) override { return drafter_.logits(growth, node); }
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
               int* count) override;
-  void committed(const Commit& commit) override { drafter_.committed(commit); }
-  bool wants_hidden() const override { return drafter_.wants_hidden(); }
-  bool wants_features() const override { return drafter_.wants_features(); }
-  bool wants_logits() const override { return drafter_.wants_logits(); }
 
  private:
   int note(int depth, int n, int token);
 
-  Drafter& drafter_;
   const std::vector<int>& text_;
   RankCounts& counts_;
   std::vector<Candidate> guesses_;  // (ranks) scratch

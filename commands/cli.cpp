@@ -20,7 +20,7 @@
 #include <new>
 #include <stdexcept>
 
-#include "commands/words.h"
+#include "files/words.h"
 
 namespace nanospec {
 namespace {

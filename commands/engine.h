@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "decode.h"
-#include "drafters/drafters.h"
+#include "files/drafters.h"
+#include "watch/decoding.h"
 
 namespace nanospec {
 
@@ -41,8 +41,9 @@ struct Generated {
 
 // How a run may be studied, by who does so.
 struct Observation {
-  std::function<void(const PassReport&)> on_pass = nullptr;                      // told of every pass
-  std::function<std::unique_ptr<Drafter>(Drafter& its_own)> stand_in = nullptr;  // drafts in the place of the method's
+  std::function<void(const PassReport&)> on_pass = nullptr;  // told of every pass
+  std::function<std::unique_ptr<Drafter>(LogitsDrafter& its_own)> stand_in =
+      nullptr;  // drafts in the place of the method's
 };
 
 class Engine {

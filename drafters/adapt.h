@@ -9,7 +9,7 @@
 #include <array>
 #include <utility>
 
-#include "draft.h"
+#include "drafters/logits.h"
 #include "drafters/suffix.h"
 
 namespace nanospec {
@@ -21,7 +21,7 @@ namespace nanospec {
 // temperature T: so what it predicts, p, is the target's distribution at T, and its logits are max(T, kLeastSharpness)
 // log p. Where the context is new they are all equal.
 template <class Text>
-struct Matching : Drafter {
+struct Matching : LogitsDrafter {
   explicit Matching(int vocab_size) : text_(vocab_size), row_(size_t(vocab_size)) { vocab = vocab_size; }
 
   void begin(const int* text, int n) override {
@@ -71,23 +71,23 @@ using Suffix = Matching<SuffixAutomaton>;
 // Token recycling (Luo et al. 2024): after each token, the likeliest of what the target last said there, on the path or
 // off it; the other tokens share the rest. Where the target keeps its logits to itself its picks stand in: the newest
 // gets half of the chance. 68 bytes a word of the vocabulary.
-struct Recycle : Drafter {
+struct Recycle : LogitsDrafter {
   explicit Recycle(int vocab_size) : after_(size_t(vocab_size)), row_(size_t(vocab_size)), scores_(row_) {
     vocab = vocab_size;
   }
-  bool wants_logits() const override { return true; }
+  void attach(const TargetRows* rows) override { rows_ = rows; }
 
   void begin(const int*, int) override { after_.assign(after_.size(), {}); }
 
   // Of rows with the same token the last one stays: in preorder, but those on the path after all others.
   void committed(const Commit& commit) override {
     const auto token = [&](int i) { return commit.tree.token[commit.rows[i]]; };
-    if (!commit.logits) {
+    if (!rows_ || !rows_->logits(0)) {
       for (int i = 0; i < commit.n; i++) learn(after_[token(i)], commit.tokens[i]);
       return;
     }
-    for (int row = 0; row < commit.tree.size(); row++) learn(after_[commit.tree.token[row]], commit.logits[row]);
-    for (int i = 0; i < commit.n; i++) learn(after_[token(i)], commit.logits[commit.rows[i]]);
+    for (int row = 0; row < commit.tree.size(); row++) learn(after_[commit.tree.token[row]], rows_->logits(row));
+    for (int i = 0; i < commit.n; i++) learn(after_[token(i)], rows_->logits(commit.rows[i]));
   }
 
   const float* logits(const Growth& growth, int node) override {
@@ -124,6 +124,7 @@ struct Recycle : Drafter {
     for (int i = 0; i < s.n; i++) s.chance[i] /= 2;
   }
 
+  const TargetRows* rows_ = nullptr;
   std::vector<Successors> after_;    // (V)
   std::vector<float> row_, scores_;  // (V)
 };
@@ -137,11 +138,11 @@ struct Recycle : Drafter {
 // itself. a and b are moved by one Newton step a token, up the log-likelihood of the target's picks: by the gradient of
 // the new token, over the curvature of all before, the older the less. So one tree holds the candidates of all, each
 // token once, and the nodes go to those that were right; where all but one are useless, it drafts as that one alone.
-class Union : public Drafter {
+class Union : public LogitsDrafter {
  public:
   static constexpr int kMostParts = 4;
 
-  explicit Union(std::vector<std::unique_ptr<Drafter>> parts) : parts_(std::move(parts)) {
+  explicit Union(std::vector<std::unique_ptr<LogitsDrafter>> parts) : parts_(std::move(parts)) {
     vocab = parts_.front()->vocab;
     const int k = int(parts_.size());
     row_.resize(size_t(vocab)), said_.resize(size_t(k) * vocab);
@@ -149,9 +150,9 @@ class Union : public Drafter {
     for (int i = 0; i < 2 * k; i++) curvature_[i][i] = kPrior;
   }
 
-  bool wants_hidden() const override { return any(&Drafter::wants_hidden); }
-  bool wants_features() const override { return any(&Drafter::wants_features); }
-  bool wants_logits() const override { return any(&Drafter::wants_logits); }
+  void attach(const TargetRows* rows) override {
+    for (auto& part : parts_) part->attach(rows);
+  }
 
   void begin(const int* text, int n) override {
     for (auto& part : parts_) part->temperature = temperature, part->begin(text, n);
@@ -173,7 +174,7 @@ class Union : public Drafter {
     prepare(growth, nodes, n);
     for (int k = 0; k < n; k++) {
       Candidate* const best = candidates + size_t(k) * width;
-      Drafter::expand(growth, nodes + k, 1, width, draws, best, count + k);  // which asks for the logits
+      LogitsDrafter::expand(growth, nodes + k, 1, width, draws, best, count + k);  // which asks for the logits
       for (int rank = 0; rank < count[k]; rank++)
         authors_.push_back({nodes[k], best[rank].token, author_of(best[rank].token)});
     }
@@ -204,12 +205,6 @@ class Union : public Drafter {
   static constexpr double kPrior = 10, kForget = 1.0 / 500;  // of the curvature
   static constexpr double kFarthest = 4, kStep = 0.5;        // of a weight
   static constexpr int kMost = 2 * kMostParts;
-
-  bool any(bool (Drafter::*asks)() const) const {
-    for (const auto& part : parts_)
-      if ((part.get()->*asks)()) return true;
-    return false;
-  }
 
   double weight(int part) const { return weight_[part] + weight_[parts_.size() + size_t(part)] * double(sure_[part]); }
 
@@ -321,13 +316,13 @@ class Union : public Drafter {
   struct Author {
     int node, token, part;
   };
-  std::vector<std::unique_ptr<Drafter>> parts_;  // k
-  std::array<double, kMost> weight_{};           // a_0 .. a_{k-1}, b_0 .. b_{k-1}
-  double curvature_[kMost][kMost] = {};          // lower half
-  std::array<float, kMostParts> sure_{};         // m, at the node that was asked about last
-  std::vector<float> said_;                      // (k, V) at that node
-  std::vector<float> row_;                       // (V)
-  std::vector<Author> authors_;                  // of this pass's candidates
+  std::vector<std::unique_ptr<LogitsDrafter>> parts_;  // k
+  std::array<double, kMost> weight_{};                 // a_0 .. a_{k-1}, b_0 .. b_{k-1}
+  double curvature_[kMost][kMost] = {};                // lower half
+  std::array<float, kMostParts> sure_{};               // m, at the node that was asked about last
+  std::vector<float> said_;                            // (k, V) at that node
+  std::vector<float> row_;                             // (V)
+  std::vector<Author> authors_;                        // of this pass's candidates
 };
 
 }  // namespace nanospec

@@ -1,8 +1,7 @@
 // drafters/draft_model.h: drafters that run a model: a smaller GPT, or the first layers of the target itself.
 //
-// In order: what they do, and one of parallel.h too: a pass of drafting, many small forwards over one cache; `gpt:DIR`;
-// `self:K`; making them. Rooms of drafters that see the model are not included by drafters.h: nanospec.cu hands them
-// in.
+// In order: what they do, and one of parallel.h too: many small forwards over one cache for each tree; `gpt:DIR`;
+// `self:K`.
 #pragma once
 
 #include <map>
@@ -11,7 +10,7 @@
 #include <vector>
 
 #include "decode.h"
-#include "drafters/drafters.h"
+#include "drafters/logits.h"
 #include "target.h"
 
 namespace nanospec {
@@ -28,7 +27,7 @@ namespace nanospec {
 // trunk, and what is missing of their path runs again, with them.
 // Model: a Target, or what has of one what is called here.
 template <class Model>
-class ModelDrafter : public Drafter {
+class ModelDrafter : public LogitsDrafter {
  public:
   // layers: how many of the model's run; 0: all.
   ModelDrafter(Model& model, int layers) : model_(model), layers_(layers) { vocab = model.vocab_size(); }
@@ -183,7 +182,7 @@ class ModelDrafter : public Drafter {
 // `gpt:DIR`. Its cache follows the text as the target's does: the accepted rows stay, what was committed beside them
 // runs before the next root. The window is its own, moved by the same rule, when it next drafts. Tokens that are
 // supposed stand at the text's end like others; what is cached of them stays for those that begin with the same.
-class SmallModel : public ModelDrafter<Target> {
+class SmallModel : public ModelDrafter<Target>, public Supposes {
  public:
   explicit SmallModel(std::unique_ptr<Target> model) : ModelDrafter(*model, 0), own_(std::move(model)) {}
 
@@ -260,32 +259,5 @@ class FirstLayers : public ModelDrafter<Target> {
     run_text(&root, 1);
   }
 };
-
-// ---------------------------------------------------------------------------------------------------------------
-// Making them
-
-// It runs on the target's threads, since the two take turns: a second team on the same cores would only be in the way.
-// Raises runtime_error for a model that cannot be read, or is of other tokens than the target's.
-inline std::unique_ptr<Drafter> load_small_model(const std::string& dir, const Tokenizer& tokenizer, Dtype dtype,
-                                                 Dtype cache_dtype, const Target& target) {
-  Loaded loaded = load_model(dir);
-  if (loaded.tokenizer.symbols != tokenizer.symbols)
-    refuse("drafter gpt:" + printable(dir) + " has other tokens than the target", dir + "/tokenizer.json",
-           "draft with a model that was trained on the same text");
-  return std::make_unique<SmallModel>(std::make_unique<Target>(loaded.config, loaded.weights.data(), dtype,
-                                                               target.pool(), target.most_rows(), cache_dtype));
-}
-
-// All layers would draft what the target says, at the price of asking it. dir: the target's, for the message. Raises
-// runtime_error where it has not more than so many layers.
-inline std::unique_ptr<Drafter> first_layers(Target& target, int layers, const std::string& dir) {
-  if (layers >= target.layers())
-    refuse("drafter self:" + std::to_string(layers) + " wants " + std::to_string(layers) +
-               " of the first layers, the model has " + std::to_string(target.layers()) + " in all",
-           dir + "/config.json",
-           target.layers() == 1 ? "choose another drafter"
-                                : "choose self:" + std::to_string(target.layers() - 1) + " or less");
-  return std::make_unique<FirstLayers>(target, layers);
-}
 
 }  // namespace nanospec

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "draft.h"
+#include "drafters/logits.h"
 #include "files/checkpoint.h"
 #include "model.h"
 
@@ -249,14 +249,14 @@ class Medusa : public DepthDrafter {
     for (auto& head : weights_.heads) biases_.emplace_back(head.bias, head.bias + sizes_.n_embd);
     for (size_t k = 0; k < biases_.size(); k++) weights_.heads[k].bias = biases_[k].data();
   }
-  bool wants_hidden() const override { return true; }
+  void attach(const TargetRows* rows) override { rows_ = rows; }
 
   int depths() const override { return sizes_.heads; }
 
   void begin(const int*, int) override { seen_ = false, unsuppose(); }
   void committed(const Commit& commit) override {
     unsuppose();
-    const float* const last = commit.hidden ? commit.hidden[commit.n - 1] : nullptr;
+    const float* const last = rows_ ? rows_->hidden(commit.rows[commit.n - 1]) : nullptr;
     seen_ = last != nullptr;
     if (seen_) std::copy_n(last, sizes_.n_embd, input_.data());
     const int C = sizes_.n_embd, root = commit.tokens[commit.n - 1];
@@ -283,19 +283,8 @@ class Medusa : public DepthDrafter {
   std::vector<float> roots_;              // (V, C) or none
   std::vector<float> input_;              // (C) the hidden state where the root was picked, and (C) the root's row
   std::vector<char> known_;               // (K) whether the head has spoken in this pass
+  const TargetRows* rows_ = nullptr;
   bool seen_ = false;
 };
-
-// The heads in DIR for the target in `target_dir`, which has this config. Raises runtime_error.
-inline std::unique_ptr<Drafter> load_medusa(const std::string& dir, const std::string& target_dir,
-                                            const Config& config) {
-  const MedusaHeads heads = read_medusa(dir, config);
-  std::vector<float> wte;
-  if (heads.sizes.rank != kOwnProjection || heads.sizes.root) {  // the embedding comes first of the target's tensors
-    wte = load_model(target_dir).weights;
-    wte.resize(size_t(config.vocab_size) * size_t(config.n_embd));
-  }
-  return std::make_unique<Medusa>(heads, wte);
-}
 
 }  // namespace nanospec

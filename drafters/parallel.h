@@ -27,9 +27,9 @@
 #include <string>
 #include <vector>
 
-#include "commands/words.h"
 #include "drafters/draft_model.h"
 #include "files/checkpoint.h"
+#include "files/words.h"
 #include "target.h"
 
 namespace nanospec {
@@ -430,12 +430,16 @@ class TextStream {
     forget_all();
   }
 
-  // A pass committed n tokens; features: (n) pointers to (3 C), of the positions before them.
-  void commit(const int* tokens, const float* const* features, int n) {
-    for (int i = 0; i < n; i++) {
-      tokens_.push_back(tokens[i]);
-      features_.insert(features_.end(), features[i], features[i] + kFeatures * sizes.n_embd);
+  // A forward committed tokens, each with the features of the position before it. Returns false, and begins anew, where
+  // those cannot be read: it has lost the thread.
+  bool commit(const Commit& commit, const TargetRows* rows) {
+    if (!rows || !rows->features(commit.rows[0])) return begin(), false;
+    for (int i = 0; i < commit.n; i++) {
+      const float* const features = rows->features(commit.rows[i]);
+      tokens_.push_back(commit.tokens[i]);
+      features_.insert(features_.end(), features, features + kFeatures * sizes.n_embd);
     }
+    return true;
   }
   bool waiting() const { return !tokens_.empty(); }  // whether rows of the stream are to be run
 
@@ -539,9 +543,6 @@ class TextStream {
 // ---------------------------------------------------------------------------------------------------------------
 // The drafter
 
-// Whether a commit tells what the target's layers thought.
-inline bool knows(const Commit& commit) { return commit.features && commit.features[0]; }
-
 // `parallel[:DIR]`: a node's distribution follows from its depth alone: what row or slot `depth` says. One pass an
 // iteration, when it is first asked; in the first pass of a text nothing of the target is known, and it says nothing.
 class Parallel : public DepthDrafter {
@@ -549,15 +550,16 @@ class Parallel : public DepthDrafter {
   Parallel(const ParallelFile& file, Target& target) : stream_(file, target, kMostAhead) {
     vocab = target.vocab_size();
   }
-  bool wants_features() const override { return true; }
+  void attach(const TargetRows* rows) override {
+    if ((rows_ = rows)) rows->tap();
+  }
 
   int depths() const override { return stream_.sizes.ahead; }
 
   void begin(const int*, int) override { stream_.begin(), known_ = false, unsuppose(); }
   void committed(const Commit& commit) override {
     known_ = false, unsuppose();
-    if (knows(commit)) stream_.commit(commit.tokens, commit.features, commit.n);
-    else stream_.begin();  // it has lost the thread
+    stream_.commit(commit, rows_);
   }
   void prepare(const Growth&, const int*, int) override {
     if (known_ || supposing || !stream_.waiting()) return;
@@ -571,6 +573,7 @@ class Parallel : public DepthDrafter {
 
  private:
   TextStream stream_;
+  const TargetRows* rows_ = nullptr;
   bool known_ = false;  // whether it has spoken since the last commit
 };
 
@@ -581,7 +584,9 @@ class Sequential : public ModelDrafter<TextStream> {
   explicit Sequential(std::unique_ptr<TextStream> stream) : ModelDrafter(*stream, 0), stream_(std::move(stream)) {
     base_ = -1;
   }
-  bool wants_features() const override { return true; }
+  void attach(const TargetRows* rows) override {
+    if ((rows_ = rows)) rows->tap();
+  }
 
   void begin(const int*, int) override {
     stream_->begin(), forget();
@@ -589,8 +594,7 @@ class Sequential : public ModelDrafter<TextStream> {
   }
   void committed(const Commit& commit) override {
     forget();
-    if (knows(commit)) return stream_->commit(commit.tokens, commit.features, commit.n);
-    stream_->begin(), base_ = -1;  // it has lost the thread
+    if (!stream_->commit(commit, rows_)) base_ = -1;
   }
   void prepare(const Growth& growth, const int* nodes, int n) override {
     if (stream_->waiting() || base_ >= 0) ModelDrafter::prepare(growth, nodes, n);
@@ -617,14 +621,8 @@ class Sequential : public ModelDrafter<TextStream> {
   }
 
   std::unique_ptr<TextStream> stream_;
+  const TargetRows* rows_ = nullptr;
   std::vector<float> states_;  // (ids, C) last layer's output
 };
-
-// The drafter in DIR for this target of this config. Raises runtime_error.
-inline std::unique_ptr<Drafter> load_parallel(const std::string& dir, Target& target, const Config& config) {
-  const ParallelFile file = read_parallel(dir, config);
-  if (!file.sizes.sequential) return std::make_unique<Parallel>(file, target);
-  return std::make_unique<Sequential>(std::make_unique<TextStream>(file, target, target.most_rows()));
-}
 
 }  // namespace nanospec

@@ -1,7 +1,7 @@
 // growth/ahead.h: drafting while the target verifies (speculative speculative decoding, Kumar, Dao, May 2026).
 //
-// In order: one pass's draft; what is counted; when, and under which rule; the worker: what may come of a pass, a tree
-// for each such outcome, and the cache of these trees. A pass comes out as a node of its tree and the target's own
+// In order: what is counted; when; the worker: what may come of a forward, a tree for each such outcome, and the cache
+// of these trees; the planner that takes them. A forward comes out as a node of its tree and the target's own
 // token after it, and with the noise known the drafter can often tell both. So a thread of its own drafts the trees of
 // the next pass for the likeliest outcomes while the target is busy with this one: where the guess was right, the next
 // tree is there at once. Under rule `match` any tree gives the same text, so nothing that happens here can change it.
@@ -15,46 +15,11 @@
 #include <thread>
 #include <utility>
 
-#include "commands/words.h"
-#include "draft.h"
-#include "growth/grow.h"
-#include "growth/trust.h"
+#include "files/words.h"
+#include "growth/plan.h"
 #include "machine/cpu.h"
-#include "rules/verify.h"
 
 namespace nanospec {
-
-// ---------------------------------------------------------------------------------------------------------------
-// One pass's draft
-
-struct PassDraft {
-  Growth growth;
-  Candidate guess = {-1, 0};  // the drafter's best, also where it is not worth a node
-  int expanded = 0;           // nodes that the drafter was asked about
-
-  void start(int root) { growth.start(root), guess = {-1, 0}, expanded = 0; }
-};
-
-// Grows a started draft. ask: as grow() asks. promise: the smoothed chance of a node's best child, kept current.
-template <class Ask>
-void draft_tree(Drafter& drafter, const Shape& shape, Limits limits, const Draws& draws, const Trust& trust,
-                float& promise, PassDraft& draft, Ask&& ask) {
-  Growth& growth = draft.growth;
-  if (shape.by_entropy())
-    limits.entropy = [&](const int* nodes, int n, float* H) {
-      drafter.entropies(growth, nodes, n, draws, shape.of_confidence, H);
-    };
-  grow(shape, limits, growth, [&](const int* nodes, int n, int width, Candidate* candidates, int* count) {
-    ask(nodes, n, width, candidates, count);
-    for (int k = 0; k < n; k++) {
-      Candidate* const best = candidates + size_t(k) * width;
-      trust.correct(best, count[k]);
-      if (count[k] > 0) promise += (best->chance - promise) / 64;
-      if (count[k] > 0 && nodes[k] == 0) draft.guess = *best;
-    }
-    draft.expanded += n;
-  });
-}
 
 // ---------------------------------------------------------------------------------------------------------------
 // What is counted
@@ -105,19 +70,12 @@ inline void add(AheadStats& sum, const AheadStats& part) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// When, and under which rule
+// When
 
 // Whether this pass is to have the worker at work, the pass-th of a text.
 inline bool due(Ahead ahead, const Duel& duel, int64_t pass) {
   constexpr int64_t kRest = 32;  // one in so many goes without, so that the contention is known
   return ahead == Ahead::kAuto ? duel.with() : pass % kRest != kRest - 1;
-}
-
-// Throws invalid_argument where the rule does not allow it: under the others the text would depend on who was faster.
-inline void check_ahead(Ahead ahead, Rule rule) {
-  if (ahead != Ahead::kOff && rule != Rule::kMatch)
-    throw std::invalid_argument(std::string("only rule match drafts while the target verifies, not ") +
-                                about(rule).word + ": --ahead: leave it out, or choose --verify match");
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -127,10 +85,12 @@ inline void check_ahead(Ahead ahead, Rule rule) {
 // that `limits_at` reads are the worker's, and nobody may write to them; else they are the caller's, and it is idle.
 class DraftingAhead {
  public:
-  // limits_at(n): what a tree must heed under a text of n tokens; a depth below 1 where there is nothing to draft.
-  DraftingAhead(Drafter& drafter, const Shape& shape, const Sampling& sampling, bool knows_noise,
+  // drafter: one that supposes. limits_at(n): of a tree under a text of n tokens; a depth below 1 where there is
+  // nothing to draft.
+  DraftingAhead(LogitsDrafter& drafter, const Shape& shape, const Sampling& sampling, bool knows_noise,
                 std::function<Limits(int n)> limits_at)
       : drafter_(drafter),
+        supposes_(dynamic_cast<Supposes&>(drafter)),
         shape_(shape),
         sampling_(sampling),
         knows_noise_(knows_noise),
@@ -184,11 +144,11 @@ class DraftingAhead {
   }
 
   // The tree for the pass after the finished one, if it was drafted: once.
-  bool take(PassDraft& draft, AheadStats& stats) {
+  bool take(Growth& growth, Questions& asked, AheadStats& stats) {
     if (!std::exchange(awaited_, false)) return false;
     Ready* const ready = std::exchange(found_, nullptr);
     if (!ready) return stats.misses++, false;  // also where there was no room for a tree
-    std::swap(draft, ready->draft);
+    std::swap(growth, ready->growth), asked = ready->asked;
     stats.hits++, stats.seconds_saved += ready->seconds;
     return true;
   }
@@ -203,7 +163,8 @@ class DraftingAhead {
     float chance;
   };
   struct Ready {
-    PassDraft draft;
+    Growth growth;
+    Questions asked;
     double seconds;
   };
   using Key = std::vector<int>;  // the tokens that an outcome commits
@@ -224,10 +185,10 @@ class DraftingAhead {
 
   void work() {
     struct Back {
-      Drafter& drafter;
+      Supposes& drafter;
       ~Back() { drafter.unsuppose(); }
-    } back{drafter_};
-    drafter_.suppose(nullptr, 0);
+    } back{supposes_};
+    supposes_.suppose(nullptr, 0);
     for (const Outcome& outcome : outcomes()) {
       Key key;
       for (int node = outcome.node; node > 0; node = tree_->parent[node]) key.push_back(tree_->token[node]);
@@ -268,26 +229,37 @@ class DraftingAhead {
     return all;
   }
 
-  // The tree of the next pass, if this one commits these tokens.
+  // Any drafter until its tree is not wanted any more: then it has no candidates.
+  struct Haltable : Drafter {
+    DraftingAhead& of;
+    const Key& key;
+    bool cut = false;
+    Haltable(DraftingAhead& worker, const Key& tokens) : of(worker), key(tokens) {}
+    void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
+                int* count) override {
+      cut = cut || of.halted(key);
+      if (cut) std::fill_n(count, n, 0);
+      else of.drafter_.expand(growth, nodes, n, width, draws, candidates, count);
+    }
+  };
+
+  // The tree of the next forward, if this one commits these tokens.
   void draft(const Key& key, const Limits& limits) {
     const auto before = std::chrono::steady_clock::now();
-    if (!drafter_.suppose(key.data(), int(key.size()))) return;
-    const Draws draws = draws_at(n_ + int(key.size()));
+    if (!supposes_.suppose(key.data(), int(key.size()))) return;
     Ready ready;
-    ready.draft.start(key.back());
-    bool cut = false;
-    draft_tree(drafter_, shape_, limits, draws, trust_, promise_, ready.draft,
-               [&](const int* nodes, int n, int width, Candidate* candidates, int* count) {
-                 cut = cut || halted(key);
-                 if (cut) std::fill_n(count, n, 0);
-                 else drafter_.expand(ready.draft.growth, nodes, n, width, draws, candidates, count);
-               });
-    cut_ += cut;
+    ready.growth.start(key.back());
+    Haltable haltable(*this, key);
+    Corrected corrected(haltable, trust_, promise_);
+    grow_shape(shape_, limits, corrected, &drafter_, draws_at(n_ + int(key.size())), ready.growth);
+    ready.asked = corrected.asked;
+    cut_ += haltable.cut;
     ready.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
-    if (!cut) cache_.emplace(key, std::move(ready));
+    if (!haltable.cut) cache_.emplace(key, std::move(ready));
   }
 
-  Drafter& drafter_;
+  LogitsDrafter& drafter_;
+  Supposes& supposes_;
   const Shape shape_;
   const Sampling sampling_;
   const bool knows_noise_;
@@ -315,6 +287,74 @@ class DraftingAhead {
   bool at_work_ = false, awaited_ = false;
   Ready* found_ = nullptr;  // in the cache
   std::thread worker_;      // the last member: it begins when all others are there
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// The planner
+
+// Plans as another does, with the trees that were drafted ahead where there are any. worked(): seconds of decoding so
+// far, all but prefills.
+class AheadPlanner : public Planner, public Watcher {
+ public:
+  AheadStats stats;
+
+  // room(n): how deep a tree may be under a text of n tokens.
+  AheadPlanner(ShapePlanner& plan, LogitsDrafter& drafter, Ahead when, const Sampling& sampling, bool knows_noise,
+               Clock& clock, std::function<int(int n)> room, std::function<double()> worked)
+      : plan_(plan), drafter_(drafter), when_(when), clock_(clock), worked_(std::move(worked)) {
+    make_worker_ = [this, sampling, knows_noise, room] {
+      worker_ = std::make_unique<DraftingAhead>(drafter_, plan_.shape(), sampling, knows_noise,
+                                                [this, room](int n) { return plan_.limits(room(n)); });
+    };
+    stats.wanted = true;
+  }
+
+  void grow(Drafter& drafter, const Draws& draws, int room, Growth& growth) override {
+    Questions asked;
+    index_ = int(draws.index);
+    if (worker_ && worker_->take(growth, asked, stats)) plan_.take(asked);
+    else plan_.grow(drafter, draws, room, growth);
+  }
+  void ready() override {
+    Supposes* const supposes = dynamic_cast<Supposes*>(&drafter_);
+    if (!begun_ && supposes && supposes->suppose(nullptr, 0)) {  // a text begins
+      supposes->unsuppose();
+      stats.able = true, make_worker_();
+    } else if (begun_ && stats.able && when_ == Ahead::kAuto) {
+      plan_.experience().duel.passed(at_work_, worked_() - spent_, emitted_);
+    }
+    begun_ = true, spent_ = worked_();
+  }
+  // What may come of this forward is drafted for from here to the verdict.
+  void drafted(const Growth& growth, const Tree& tree) override {
+    plan_.drafted(growth, tree);
+    const Experience& experience = plan_.experience();
+    at_work_ = worker_ && due(when_, experience.duel, forwards_++);
+    if (at_work_) worker_->start(growth, tree, experience.trust, experience.promise, index_);
+    forward_began_ = clock_.now();
+  }
+  void forwarded(const Tree&) override { forward_seconds_ = clock_.now() - forward_began_; }
+  void verified(const Growth& growth, const Tree& tree, const Verdict& verdict, int emitted) override {
+    if (at_work_) worker_->finish(verdict.tokens, stats);
+    if (worker_) count_forward(stats, at_work_, forward_seconds_);
+    plan_.observe(tree, forward_seconds_);  // not earlier: the worker reads the costs
+    plan_.verified(growth, tree, verdict, emitted);
+    emitted_ = emitted;
+    if (worker_ && when_ == Ahead::kAuto) stats.gain = plan_.experience().duel.gain();
+  }
+
+ private:
+  ShapePlanner& plan_;
+  LogitsDrafter& drafter_;
+  const Ahead when_;
+  Clock& clock_;
+  const std::function<double()> worked_;
+  std::function<void()> make_worker_;
+  std::unique_ptr<DraftingAhead> worker_;  // null where there is none
+  bool begun_ = false, at_work_ = false;
+  int index_ = 0, emitted_ = 0;
+  int64_t forwards_ = 0;
+  double spent_ = 0, forward_began_ = 0, forward_seconds_ = 0;
 };
 
 }  // namespace nanospec

@@ -16,7 +16,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "commands/words.h"
+#include "files/words.h"
 
 namespace nanospec {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "decode.h"
+#include "watch/stats.h"
 
 namespace nanospec {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "decode.h"
+#include "watch/decoding.h"
 
 namespace nanospec {
 

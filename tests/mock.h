@@ -12,8 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "decode.h"
+#include "files/drafters.h"
 #include "tests/tenth.h"
+#include "watch/decoding.h"
 
 namespace nanospec {
 
@@ -170,7 +171,7 @@ class Mock {
 
 // Drafts with the target's own function: by a model and a cache of its own, fed only by what it is told.
 template <class Target>
-struct SelfDrafter : Drafter {
+struct SelfDrafter : LogitsDrafter {
   Target& model;  // not the one that verifies
   std::vector<int> text;
   Tree tree;          // the last forward's
@@ -194,7 +195,7 @@ struct SelfDrafter : Drafter {
               int* count) override {
     Draws kept = draws;
     kept.kept_only = true;  // the very target drops what top-k and top-p drop
-    Drafter::expand(growth, nodes, n, width, kept, candidates, count);
+    LogitsDrafter::expand(growth, nodes, n, width, kept, candidates, count);
   }
   void committed(const Commit& commit) override {
     const int n = commit.n;
@@ -229,7 +230,7 @@ struct WrongDrafter : SelfDrafter<Target> {
 };
 
 // Proposes tokens, and fewer of them than asked for, by chance alone; sure of all or of none.
-struct RandomDrafter : Drafter {
+struct RandomDrafter : LogitsDrafter {
   uint64_t calls = 0;
   std::vector<float> noise;
 
@@ -248,6 +249,30 @@ struct RandomDrafter : Drafter {
     }
   }
 };
+
+// A drafter by its name that has logits, as tests ask for them.
+inline std::unique_ptr<LogitsDrafter> load_logits(const std::string& name, const std::string& dir, int vocab) {
+  std::unique_ptr<Drafter> drafter = load_drafter(name, dir, vocab);
+  if (auto* const logits = dynamic_cast<LogitsDrafter*>(drafter.get()))
+    return drafter.release(), std::unique_ptr<LogitsDrafter>(logits);
+  return std::make_unique<BigramLogits>(std::shared_ptr<Bigram>(dynamic_cast<Bigram*>(drafter.release())));
+}
+
+// States of a target that a test makes up.
+struct MadeUpRows : TargetRows {
+  std::function<const float*(int row)> of_logits, of_hidden, of_features;
+  static const float* said(const std::function<const float*(int)>& of, int row) { return of ? of(row) : nullptr; }
+  const float* logits(int row) const override { return said(of_logits, row); }
+  const float* hidden(int row) const override { return said(of_hidden, row); }
+  const float* features(int row) const override { return said(of_features, row); }
+  void tap() const override {}
+};
+// Tells a drafter what came, with such states.
+inline void tell(LogitsDrafter& drafter, const Commit& commit, const MadeUpRows& rows) {
+  drafter.attach(&rows);
+  drafter.committed(commit);
+  drafter.attach(nullptr);
+}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Chi-square

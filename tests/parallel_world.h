@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "files/drafters.h"
 #include "tests/error_of.h"
 #include "tests/world.h"
 #include "training/train_parallel.h"
@@ -51,7 +52,7 @@ std::vector<T> start_of(const ParallelSizes& s) {
 }
 
 // By way of its file.
-inline std::unique_ptr<Drafter> drafter_of(const ParallelFile& file, Target& target, const Config& config) {
+inline std::unique_ptr<LogitsDrafter> drafter_of(const ParallelFile& file, Target& target, const Config& config) {
   const Folder folder;
   save_parallel(folder.path, file.sizes, file.weights.data());
   return load_parallel(folder.path, target, config);

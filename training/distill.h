@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "decode.h"
 #include "files/checkpoint.h"
 #include "target.h"
+#include "watch/decoding.h"
 
 namespace nanospec {
 

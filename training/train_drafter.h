@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "commands/cli.h"
-#include "drafters/drafters.h"
+#include "files/drafters.h"
 #include "training/distill.h"
 
 namespace nanospec {

@@ -78,7 +78,8 @@ Generated decoded(const Method& method, const Sampling& sampling, const std::vec
   decoding.shape = parse_shape(method.shape, 340), decoding.sampling = sampling, decoding.max_new_tokens = n;
   decoding.on_pass = observation.on_pass;
   std::unique_ptr<Drafter> other;
-  if (observation.stand_in) other = observation.stand_in(*drafter);
+  std::unique_ptr<LogitsDrafter> made;
+  if (observation.stand_in) other = observation.stand_in(*with_logits(drafter.get(), made));
   std::vector<int> text = prompt;
   Drafter* const used = method.drafter == "none" ? nullptr : other ? other.get() : drafter.get();
   Generated g;

@@ -1,6 +1,6 @@
 // Tests of decode.h, on a mock whose logits are known: the window, the loop's laws, the sweep (the same text whatever
 // drafts it), and the distributions of what is emitted.
-#include "decode.h"
+#include "watch/decoding.h"
 
 #include <doctest/doctest.h>
 
@@ -104,7 +104,7 @@ const Ngrams& mock_ngrams();
 
 // suffix+ngram:4+recycle
 std::unique_ptr<Drafter> mock_union() {
-  std::vector<std::unique_ptr<Drafter>> parts;
+  std::vector<std::unique_ptr<LogitsDrafter>> parts;
   parts.push_back(std::make_unique<Suffix>(kVocab)), parts.back()->name = "suffix";
   parts.push_back(std::make_unique<Ngram>(mock_ngrams())), parts.back()->name = "ngram:4";
   parts.push_back(std::make_unique<Recycle>(kVocab)), parts.back()->name = "recycle";
@@ -373,18 +373,18 @@ TEST_CASE("decode: the drafter is told each pass's tokens, rows, hidden states, 
     using SelfDrafter<Mock>::SelfDrafter;
     int heard = 0, wrong = 0;
     Mock* verifier = nullptr;
-    bool wants_hidden() const override { return true; }
-    bool wants_features() const override { return true; }
-    bool wants_logits() const override { return true; }
+    const TargetRows* its = nullptr;
+    void attach(const TargetRows* rows) override {
+      its = rows;
+      if (rows) rows->tap();
+    }
     void committed(const Commit& commit) override {
-      REQUIRE(commit.hidden);
-      REQUIRE(commit.features);
       wrong += commit.rows[0] != 0;
-      for (int row = 0; row < commit.tree.size(); row++) wrong += commit.logits[row] != verifier->logits(row);
+      for (int row = 0; row < commit.tree.size(); row++) wrong += its->logits(row) != verifier->logits(row);
       for (int i = 0; i < commit.n; i++) {  // the mock's hidden state is the row's own token
         const int here = i == 0 ? text.back() : commit.tokens[i - 1];
-        wrong += int(*commit.hidden[i]) != here || commit.tree.token[commit.rows[i]] != here;
-        for (int layer = 0; layer < 3; layer++) wrong += int(commit.features[i][layer]) != 3 * here + layer;
+        wrong += int(*its->hidden(commit.rows[i])) != here || commit.tree.token[commit.rows[i]] != here;
+        for (int layer = 0; layer < 3; layer++) wrong += int(its->features(commit.rows[i])[layer]) != 3 * here + layer;
       }
       heard += commit.n;
       SelfDrafter<Mock>::committed(commit);
@@ -697,7 +697,7 @@ TEST_CASE("distributions: exact rules emit the first three tokens as softmax(log
 
 TEST_CASE("distributions: independent emits what can be worked out by hand, not the target's distribution") {
   // a target and a drafter that say the same after any token, so that each pass is the case of the test by hand
-  struct Fixed : Drafter {
+  struct Fixed : LogitsDrafter {
     std::vector<float> row;
     const float* logits(const Growth&, int) override { return row.data(); }
   };

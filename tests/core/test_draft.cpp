@@ -1,6 +1,6 @@
 // Tests of draft.h, ngram.h and drafters.h: candidates out of logits and noise, and how sure a drafter is of them; the
 // bigram table and its file; n-grams against a count by maps; drafters by name.
-#include "drafters/drafters.h"
+#include "files/drafters.h"
 
 #include <doctest/doctest.h>
 
@@ -12,6 +12,7 @@
 #include <random>
 
 #include "tests/error_of.h"
+#include "tests/mock.h"
 
 using namespace nanospec;
 
@@ -186,7 +187,7 @@ TEST_CASE("bigram: expands each node by the row of its token and the noise of it
     const int token = growth.token[nodes[k]], depth = growth.depth[nodes[k]];
     const float* row = noise.row(100 + depth);
     const std::vector<Candidate> expected =
-        best_of({drafter.table()->begin() + token * vocab, drafter.table()->begin() + (token + 1) * vocab},
+        best_of({drafter.table->begin() + token * vocab, drafter.table->begin() + (token + 1) * vocab},
                 {row, row + vocab}, sampling, 3);
     REQUIRE(count[k] == 3);
     for (int i = 0; i < 3; i++) CHECK(candidates[k * 3 + i].token == expected[i].token);
@@ -213,9 +214,10 @@ TEST_CASE("bigram: saved and loaded; what is wrong is said in one line") {
   CHECK_THROWS_AS(load_drafter("bigram", dir, 3), std::runtime_error);
 
   save_bigram(dir, {0, 1, 0, 1, 1, 2}, 3);
-  std::unique_ptr<Drafter> loaded = load_drafter("bigram", dir, 3);
-  CHECK(loaded->vocab == 3);
-  CHECK(*loaded->table() == bigram_table({0, 1, 0, 1, 1, 2}, 3));
+  const std::unique_ptr<Drafter> loaded = load_drafter("bigram", dir, 3);
+  const Bigram& bigram = dynamic_cast<Bigram&>(*loaded);
+  CHECK(bigram.vocab == 3);
+  CHECK(*bigram.table == bigram_table({0, 1, 0, 1, 1, 2}, 3));
   CHECK(holds(message("bigram", 4), "expected (4, 4)"));
   CHECK_THROWS_AS(save_bigram(dir, {0}, kBigramMostTokens + 1), std::runtime_error);
 
@@ -360,7 +362,7 @@ TEST_CASE("ngram: a node's logits are those of its path read as text") {
           CHECK(memcmp(drafter->logits(growth, node), expected, size_t(vocab) * sizeof(float)) == 0);
         }
         const Ints news = random_text(uint32_t(pass), 1 + pass * 3, vocab), rows(news.size());
-        drafter->committed({news.data(), rows.data(), int(news.size()), Tree(), nullptr});
+        drafter->committed({news.data(), rows.data(), int(news.size()), Tree()});
         before.insert(before.end(), news.begin(), news.end());
       }
     }
@@ -432,11 +434,11 @@ TEST_CASE("drafters by name: orders and files that do not fit are refused in one
   CHECK_THROWS_AS(load_drafter("ngram:4", dir, 3), std::runtime_error);
   for (const char* part : {"ngram.safetensors", "train_gpt", "--resume"}) CHECK(holds(message("ngram:4"), part));
   save_ngrams(dir, {0, 1, 2}, 3);
-  CHECK(load_drafter("ngram:3", dir, 3)->vocab == 3);
+  CHECK(load_logits("ngram:3", dir, 3)->vocab == 3);
   CHECK_THROWS_AS(load_drafter("ngram:4", dir, 3), std::runtime_error);
   for (const char* part : {"order 4", "order 3"}) CHECK(holds(message("ngram:4"), part));
 
-  const std::unique_ptr<Drafter> random = load_drafter("random", dir, 3);
+  const std::unique_ptr<LogitsDrafter> random = load_logits("random", dir, 3);
   Growth growth;
   growth.start(1), growth.add(0, {2, 1}), growth.add(1, {1, 1});
   const auto row = [&](int node) {

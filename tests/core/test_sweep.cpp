@@ -88,7 +88,7 @@ TEST_CASE("the sweep: every drafter and shape prints the bytes of plain decoding
   Lookup lookup(a.config.vocab_size);
   Suffix suffix(a.config.vocab_size);
   Recycle recycle(a.config.vocab_size);
-  std::vector<std::unique_ptr<Drafter>> parts;
+  std::vector<std::unique_ptr<LogitsDrafter>> parts;
   parts.push_back(std::make_unique<Suffix>(a.config.vocab_size)), parts.push_back(std::make_unique<Ngram>(ngram));
   Union both(std::move(parts));
 

@@ -9,8 +9,7 @@
 #include <numeric>
 #include <random>
 
-#include "decode.h"
-#include "drafters/drafters.h"
+#include "tests/mock.h"
 
 using namespace nanospec;
 
@@ -88,7 +87,7 @@ void commit(Drafter& drafter, int& root, const Ints& tokens) {
     Tree tree;
     flatten(rooted(root), tree);
     const int row = 0;
-    drafter.committed({&token, &row, 1, tree, nullptr});
+    drafter.committed({&token, &row, 1, tree});
     root = token;
   }
 }
@@ -99,7 +98,7 @@ Ints repeated(const Ints& some, int times) {
   return text;
 }
 
-struct ByParity : Drafter {  // one row after even tokens, one after odd ones
+struct ByParity : LogitsDrafter {  // one row after even tokens, one after odd ones
   std::vector<float> rows[2];
   ByParity(std::vector<float> even, std::vector<float> odd) : rows{std::move(even), std::move(odd)} {
     vocab = int(rows[0].size());
@@ -107,7 +106,7 @@ struct ByParity : Drafter {  // one row after even tokens, one after odd ones
   const float* logits(const Growth& growth, int node) override { return rows[growth.token[node] % 2].data(); }
 };
 
-struct Fixed : Drafter {  // the same logits always
+struct Fixed : LogitsDrafter {  // the same logits always
   std::vector<float> row;
   bool silent = false;
   explicit Fixed(std::vector<float> logits) : row(std::move(logits)) { vocab = int(row.size()); }
@@ -228,7 +227,7 @@ TEST_CASE("lookup and suffix: propose what followed, surer the longer the match,
   const Ints passage = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
   for (const char* word : {"lookup", "suffix"}) {
     CAPTURE(word);
-    const std::unique_ptr<Drafter> drafter = load_drafter(word, "", 20);
+    const std::unique_ptr<LogitsDrafter> drafter = load_logits(word, "", 20);
     Ints text = passage;
     text.insert(text.end(), {0, 3, 15, 0});
     float last = 0;
@@ -265,15 +264,15 @@ TEST_CASE("recycle: the target's last word after a token, on the path or off it;
   CHECK(tree.token == Ints{3, 4, 5, 5});
   std::vector<std::vector<float>> said(4, std::vector<float>(12, 0));
   said[0][1] = 9, said[1][2] = 9, said[2][6] = 9, said[3][7] = 9;
-  std::vector<const float*> rows;
-  for (const auto& row : said) rows.push_back(row.data());
+  MadeUpRows rows;
+  rows.of_logits = [&](int row) { return said[size_t(row)].data(); };
   const auto after = [&](int token) { return best_of(recycle, rooted(token), 0).token; };
   const int path[] = {0, 1, 2}, tokens[] = {4, 5, 8};
-  recycle.committed({tokens, path, 3, tree, nullptr, rows.data()});
+  tell(recycle, {tokens, path, 3, tree}, rows);
   CHECK(after(3) == 1);
   CHECK(after(4) == 2);
   CHECK(after(5) == 6);  // row 3 said 7, but is not on the path
-  recycle.committed({tokens, path, 1, tree, nullptr, rows.data()});
+  tell(recycle, {tokens, path, 1, tree}, rows);
   CHECK(after(5) == 7);  // now neither is: the later one
   const float* row = recycle.logits(growth, 2);
   double sum = 0;
@@ -282,7 +281,7 @@ TEST_CASE("recycle: the target's last word after a token, on the path or off it;
 
   recycle.begin(nullptr, 0);
   const int one[] = {0};
-  for (int next : {1, 2, 9, 4, 5, 6, 7, 8, 10, 11, 2}) recycle.committed({&next, one, 1, tree, nullptr});
+  for (int next : {1, 2, 9, 4, 5, 6, 7, 8, 10, 11, 2}) recycle.committed({&next, one, 1, tree});
   CHECK(after(3) == 2);
   int best = 3, count = 0;
   std::vector<Candidate> list(12);
@@ -296,7 +295,7 @@ TEST_CASE("recycle: the target's last word after a token, on the path or off it;
 TEST_CASE("union: comes to believe the part that is right, and drafts as that one alone") {
   const Ints song = {1, 2, 3, 4, 5, 6, 7, 8};
   for (int place : {0, 1}) {
-    std::vector<std::unique_ptr<Drafter>> parts(2);
+    std::vector<std::unique_ptr<LogitsDrafter>> parts(2);
     parts[size_t(place)] = std::make_unique<Suffix>(12), parts[size_t(place)]->name = "suffix";
     parts[size_t(1 - place)] = std::make_unique<RandomLogits>(12), parts[size_t(1 - place)]->name = "random";
     Union both(std::move(parts));
@@ -316,7 +315,7 @@ TEST_CASE("union: comes to believe the part that is right, and drafts as that on
 
 TEST_CASE("union: two halves of the truth are better than each, and each token is a candidate once") {
   // one part knows tokens 0 to 3 apart, the other one the parity: together they know token 2
-  std::vector<std::unique_ptr<Drafter>> parts;
+  std::vector<std::unique_ptr<LogitsDrafter>> parts;
   parts.push_back(std::make_unique<Fixed>(std::vector<float>{0, 0, 2, 2}));
   parts.push_back(std::make_unique<Fixed>(std::vector<float>{2, 0, 2, 0}));
   Union both(std::move(parts));
@@ -344,12 +343,13 @@ TEST_CASE("union: two halves of the truth are better than each, and each token i
 }
 
 TEST_CASE("union: a part may count for much where it is sure of itself, and for little where it is not") {
-  std::vector<std::unique_ptr<Drafter>> parts;  // 0 and 1 take turns; the first part is sure, and right, after 0 only
+  std::vector<std::unique_ptr<LogitsDrafter>>
+      parts;  // 0 and 1 take turns; the first part is sure, and right, after 0 only
   parts.push_back(
       std::make_unique<ByParity>(std::vector<float>{0, 3, 0, 0, 0, 0}, std::vector<float>{0, 0, 3, 3, 0, 0}));
   parts.push_back(
       std::make_unique<ByParity>(std::vector<float>{0, 0, 0, 0, 2, 0}, std::vector<float>{2, 0, 0, 0, 0, 0}));
-  const Drafter& part = *parts[0];
+  const LogitsDrafter& part = *parts[0];
   Union both(std::move(parts));
   both.temperature = 0.9f;
   int root = 0;
@@ -369,7 +369,7 @@ TEST_CASE("union: a part that says nothing, or nonsense, does no harm") {
                                         {nan, nan, nan, nan, nan},
                                         {-inf, -inf, -inf, -inf, -inf},
                                         {1e30f, -1e30f, 0, nan, 1}}) {
-    std::vector<std::unique_ptr<Drafter>> parts;
+    std::vector<std::unique_ptr<LogitsDrafter>> parts;
     parts.push_back(std::make_unique<Fixed>(std::vector<float>{0, 1, 2, 3, 9}));
     parts.push_back(std::make_unique<Fixed>(odd));
     parts.push_back(std::make_unique<Fixed>(odd));
@@ -385,7 +385,7 @@ TEST_CASE("union: a part that says nothing, or nonsense, does no harm") {
 }
 
 TEST_CASE("union: keeps its head where text is certain for long and then is not") {
-  const std::unique_ptr<Drafter> both = load_drafter("suffix+lookup", "", 30);
+  const std::unique_ptr<LogitsDrafter> both = load_logits("suffix+lookup", "", 30);
   both->temperature = 0;
   int root = 0;
   both->begin(&root, 1);
@@ -403,7 +403,7 @@ TEST_CASE("union: keeps its head where text is certain for long and then is not"
 
 TEST_CASE("lookup and suffix: nothing is impossible, however long the text was certain") {
   for (const char* word : {"lookup", "suffix"}) {
-    const std::unique_ptr<Drafter> drafter = load_drafter(word, "", 30);
+    const std::unique_ptr<LogitsDrafter> drafter = load_logits(word, "", 30);
     const Ints text = repeated({1}, 5000);
     drafter->begin(text.data(), 5000);
     const float* row = drafter->logits(rooted(1), 0);
@@ -421,12 +421,10 @@ TEST_CASE("unions by name: parts in any number up to four, and what is wrong in 
   };
   const auto holds = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
   for (const char* name : {"lookup", "suffix", "recycle", "suffix+lookup", "random+suffix+recycle+lookup"}) {
-    const std::unique_ptr<Drafter> drafter = load_drafter(name, "", 5);
+    const std::unique_ptr<LogitsDrafter> drafter = load_logits(name, "", 5);
     CHECK(drafter->name == name);
     CHECK(drafter->vocab == 5);
   }
-  CHECK(load_drafter("suffix+recycle", "", 5)->wants_logits());
-  CHECK(!load_drafter("suffix+lookup", "", 5)->wants_logits());
   CHECK(holds(message("sufix"), "did you mean suffix?"));
   CHECK(holds(message("suffix+lokup"), "unknown drafter 'lokup'"));
   CHECK(holds(message("suffix+lokup"), "did you mean lookup?"));
@@ -437,4 +435,21 @@ TEST_CASE("unions by name: parts in any number up to four, and what is wrong in 
   CHECK(holds(message("suffix+ngram"), "write ngram:N"));
   CHECK(holds(message("lookup+lookup+lookup+lookup+lookup"), "at most 4"));
   CHECK(parse_drafter("suffix+ngram:4")[1].order == 4);
+}
+
+TEST_CASE("union: every part may read the target's rows, until the text is over") {
+  struct Reader : Fixed {
+    const TargetRows* its = nullptr;
+    Reader() : Fixed({0, 1, 2}) {}
+    void attach(const TargetRows* rows) override { its = rows; }
+  };
+  std::vector<std::unique_ptr<LogitsDrafter>> parts;
+  for (int i = 0; i < 3; i++) parts.push_back(std::make_unique<Reader>());
+  const auto* const last = static_cast<Reader*>(parts[2].get());
+  Union all(std::move(parts));
+  const MadeUpRows rows;
+  all.attach(&rows);
+  CHECK(last->its == &rows);
+  all.attach(nullptr);
+  CHECK(last->its == nullptr);
 }

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "tests/error_of.h"
+#include "tests/mock.h"
 #include "tests/random.h"
 #include "tests/tenth.h"
 
@@ -74,7 +75,7 @@ struct Game {
     }
   }
   // Held against `plain`, a model of window `block`; past that window there must be nothing.
-  void check(Drafter& drafter, Plain& plain, int block, const Growth& which, int node) {
+  void check(LogitsDrafter& drafter, Plain& plain, int block, const Growth& which, int node) {
     const std::vector<int> seen = window(block, node);
     const float* logits = drafter.logits(which, node);
     asked++;
@@ -88,7 +89,7 @@ struct Game {
     CHECK(std::memcmp(logits, expected.data(), sizeof(float) * kVocab) == 0);
   }
   // Asks as a shape would: parents before children; `batch` nodes at a time.
-  void ask(Drafter& drafter, Plain& plain, int block) {
+  void ask(LogitsDrafter& drafter, Plain& plain, int block) {
     std::vector<int> nodes = {0};
     drafter.prepare(growth, nodes.data(), 1);
     for (int first = 1; first < growth.size();) {
@@ -116,7 +117,7 @@ struct Game {
     return verdict;
   }
   Commit commit(const Verdict& verdict) const {
-    return {verdict.tokens.data(), verdict.rows.data(), int(verdict.rows.size()), tree, nullptr};
+    return {verdict.tokens.data(), verdict.rows.data(), int(verdict.rows.size()), tree};
   }
 };
 
@@ -210,7 +211,7 @@ TEST_CASE("gpt: the accepted path is not run twice; a chain costs one row a node
       drafter.prepare(growth, &i, 1);
       growth.add(i, {path[i], 1});
     }
-    drafter.committed({tokens, rows, n, tree, nullptr});
+    drafter.committed({tokens, rows, n, tree});
     CHECK(model.past() == 3 + std::min(n, 3));  // of 4 the last, a leaf, was never run
   }
 }
@@ -245,7 +246,7 @@ TEST_CASE("gpt and self: every shape prints the bytes of plain decoding, alone a
   for (Dtype cache : {Dtype::fp32, Dtype::bf16})
     for (int threads : {1, 2}) {
       Target target(config, weights.data(), Dtype::fp32, false, threads, 65, cache);
-      const auto make = [&](const DrafterName& name) -> std::unique_ptr<Drafter> {
+      const auto make = [&](const DrafterName& name) -> std::unique_ptr<LogitsDrafter> {
         if (name.kind == DrafterName::kSelf) return first_layers(target, name.layers, "");
         const bool copy = name.dir == "copy";
         return std::make_unique<SmallModel>(std::make_unique<Target>(
@@ -307,7 +308,7 @@ TEST_CASE("gpt and self: the rules that want a sample of q have one, also where 
   const Config config = small_config(2, 64), small = small_config(1, 16);
   const std::vector<float> weights = loud_weights(config, 4), small_weights = loud_weights(small, 5);
   Target target(config, weights.data(), Dtype::fp32, false, 2, 65);
-  const auto make = [&](const DrafterName& name) -> std::unique_ptr<Drafter> {
+  const auto make = [&](const DrafterName& name) -> std::unique_ptr<LogitsDrafter> {
     if (name.kind == DrafterName::kSelf) return first_layers(target, name.layers, "");
     return std::make_unique<SmallModel>(
         std::make_unique<Target>(small, small_weights.data(), Dtype::fp32, false, 1, 65));

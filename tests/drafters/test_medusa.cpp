@@ -101,9 +101,10 @@ TEST_CASE("medusa: untrained heads say what the target's head says, bit for bit"
     growth.add(0, {1, 1}), growth.add(1, {1, 1});
     const Tree root_only;
     for (int row = 0; row < 9; row++) {
-      const float* const hidden = target.hidden(row);
+      MadeUpRows hidden;
+      hidden.of_hidden = [&](int) { return target.hidden(row); };
       const int token = 0, kept = 0;
-      medusa.committed({&token, &kept, 1, root_only, &hidden});
+      tell(medusa, {&token, &kept, 1, root_only}, hidden);
       for (int depth = 0; depth < 3; depth++)
         CHECK(memcmp(medusa.logits(growth, depth), target.logits(row), size_t(sizes.vocab_size) * 4) == 0);
     }
@@ -431,7 +432,7 @@ const MedusaHeads& trained_heads(bool root = false) {
 
 // Knows what is to come, and drafts a chain that is right for `right` nodes and then wrong. After every pass the heads
 // must say what they say of the hidden state that a target of its own, from nothing, has for the token before the root.
-struct Scripted : Drafter {
+struct Scripted : LogitsDrafter {
   Medusa medusa;
   MedusaSizes sizes;
   Target fresh;
@@ -451,7 +452,7 @@ struct Scripted : Drafter {
     vocab = heads.sizes.vocab_size;
     weights.pack(Team{}, true);
   }
-  bool wants_hidden() const override { return true; }
+  void attach(const TargetRows* rows) override { medusa.attach(rows); }
   void begin(const int* tokens, int n) override {
     text.assign(tokens, tokens + n);
     medusa.begin(tokens, n);
@@ -519,9 +520,9 @@ TEST_CASE("medusa: whatever the heads say, the text is plain decoding's") {
   Medusa trained(trained_heads(), {}), wild(random_heads(sizes_of(3, kOwnProjection), 8, 3), {});
   const std::vector<float> wte = head_of_world();
   Medusa rooted(trained_heads(true), wte), low(random_heads(sizes_of(5, 2), 9, 1), wte);
-  std::vector<std::unique_ptr<Drafter>> parts;
+  std::vector<std::unique_ptr<LogitsDrafter>> parts;
   parts.push_back(std::make_unique<Medusa>(trained_heads(), std::vector<float>()));
-  parts.push_back(load_drafter("ngram:4", w.dir, w.config.vocab_size));
+  parts.push_back(load_logits("ngram:4", w.dir, w.config.vocab_size));
   Union both(std::move(parts));
   const std::vector<Drafter*> drafters = {&trained, &rooted, &wild, &low, &both};
   std::map<Drafter*, std::pair<double, double>> lengths;
@@ -601,7 +602,7 @@ TEST_CASE("medusa: on the mock, whose hidden states are its tokens, in every rul
 TEST_CASE("medusa: a target that keeps its hidden states to itself is drafted nothing for") {
   Medusa medusa(random_heads({2, kOwnProjection, 4, 7}, 4, 2), {});
   const int token = 1, row = 0;
-  const float* const none = nullptr;
+  MadeUpRows known, none;
   Growth growth;
   growth.start(1);
   Sampling sampling;
@@ -609,14 +610,14 @@ TEST_CASE("medusa: a target that keeps its hidden states to itself is drafted no
   Candidate candidate;
   int root = 0, count = 7;
   const float state[] = {1, 2, 3, 4};
-  const float* const known = state;
+  known.of_hidden = [&](int) { return state; };
   const Tree tree;
-  medusa.committed({&token, &row, 1, tree, &known});
+  tell(medusa, {&token, &row, 1, tree}, known);
   medusa.expand(growth, &root, 1, 1, draws, &candidate, &count);
   CHECK(count == 1);
-  medusa.committed({&token, &row, 1, tree, &none});
+  tell(medusa, {&token, &row, 1, tree}, none);
   medusa.expand(growth, &root, 1, 1, draws, &candidate, &count);
   CHECK(count == 0);
-  medusa.committed({&token, &row, 1, tree, nullptr});
+  medusa.committed({&token, &row, 1, tree});
   CHECK(medusa.logits(growth, 0) == nullptr);
 }

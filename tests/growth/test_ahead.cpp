@@ -63,8 +63,9 @@ struct Slow {
 };
 
 // Any drafter, watched: tells its progress, takes its time, and can refuse to be asked by two at once.
-struct Watched : Drafter {
-  Drafter& inner;
+struct Watched : LogitsDrafter, Supposes {
+  LogitsDrafter& inner;
+  Supposes* const supposes;
   Progress& progress;
   int delay = 0;  // microseconds at most of an expansion
   uint64_t calls = 0;
@@ -74,7 +75,10 @@ struct Watched : Drafter {
   int64_t foreseen = 0;                    // passes that came out as one of them
   const std::thread::id home = std::this_thread::get_id();
 
-  Watched(Drafter& its, Progress& shared) : inner(its), progress(shared) { vocab = its.vocab, name = its.name; }
+  Watched(LogitsDrafter& its, Progress& shared)
+      : inner(its), supposes(dynamic_cast<Supposes*>(&its)), progress(shared) {
+    vocab = its.vocab, name = its.name;
+  }
 
   struct Visit {
     Watched& of;
@@ -105,22 +109,22 @@ struct Watched : Drafter {
     Visit visit(*this);
     if (n == 0) progress.trees = -1, progress.over = false;
     progress.trees++;
-    const bool can = inner.suppose(tokens, n);
+    const bool can = supposes && supposes->suppose(tokens, n);
     supposing = supposing || can;
     if (can && n > 0) supposed.emplace_back(tokens, tokens + n);
     return can;
   }
   void unsuppose() override {
     Visit visit(*this);
-    inner.unsuppose();
+    if (supposes) supposes->unsuppose();
     supposing = false, progress.over = std::this_thread::get_id() != home;
   }
-  bool wants_hidden() const override { return inner.wants_hidden(); }
+  void attach(const TargetRows* rows) override { inner.attach(rows); }
 };
 
 // SelfDrafter that can suppose: its model goes to the supposed text and back.
 template <class Target>
-struct Supposing : SelfDrafter<Target> {
+struct Supposing : SelfDrafter<Target>, Supposes {
   using SelfDrafter<Target>::SelfDrafter;
   size_t supposed = 0;
 
@@ -194,7 +198,7 @@ struct Game {
     return all;
   }
   // Grows under `root` and asks for every node; the logits of all that there were.
-  std::vector<float> ask(Drafter& drafter, int root, int most) {
+  std::vector<float> ask(LogitsDrafter& drafter, int root, int most) {
     std::vector<float> said;
     growth.start(root);
     for (int i = 0; i < most; i++) {
@@ -316,7 +320,7 @@ TEST_CASE("ahead: every shape and kind of drafter prints plain decoding's bytes,
     Medusa rooted(random_heads({3, 0, config.n_embd, kVocab, true}, 9, 1), wte);
     Supposing<Target> self(own);
     WrongDrafter<Target> wrong(own);
-    const std::vector<std::pair<std::string, Drafter*>> drafters = {
+    const std::vector<std::pair<std::string, LogitsDrafter*>> drafters = {
         {"gpt", &gpt}, {"copy", &copy}, {"medusa", &medusa}, {"rooted", &rooted}, {"self", &self}, {"wrong", &wrong}};
     for (float temperature : {0.0f, 0.7f, 1.0f}) {
       // Two texts in turn: a new prompt must not meet what the last one left.
@@ -454,7 +458,7 @@ TEST_CASE("ahead: after supposing and going back, gpt: says what it says without
             tokens.push_back(node >= 0 ? own.tree.token[node] : game.chance.below(kVocab));
           }
           for (SmallModel* one : {&supposes, &never})
-            one->committed({tokens.data(), rows.data(), int(rows.size()), own.tree, nullptr});
+            one->committed({tokens.data(), rows.data(), int(rows.size()), own.tree});
           root = tokens.back();
         }
       }
@@ -477,10 +481,10 @@ TEST_CASE("ahead: what gpt: says of a supposed text is what it says once that is
   first.suppose(nullptr, 0);
   REQUIRE(first.suppose(tokens.data(), 2));
   const std::vector<float> ahead = Game(5).ask(first, 9, 5);
-  second.committed({tokens.data(), rows.data(), 2, tree, nullptr});
+  second.committed({tokens.data(), rows.data(), 2, tree});
   CHECK(same(ahead, Game(5).ask(second, 9, 5)));
   CHECK(ahead.size() == 5 * kVocab);
-  first.committed({tokens.data(), rows.data(), 2, tree, nullptr});
+  first.committed({tokens.data(), rows.data(), 2, tree});
   CHECK(same(ahead, Game(5).ask(first, 9, 5)));
   const std::vector<int> across(60, 1);  // the window would move: not ahead of time
   CHECK(!first.suppose(across.data(), 60));
@@ -490,12 +494,13 @@ TEST_CASE("ahead: medusa's later heads stand in for those of a state that is not
   const MedusaSizes sizes = {4, kOwnProjection, 8, kVocab, false};
   Medusa medusa(random_heads(sizes, 4, 2), {});
   const std::vector<float> state = {1, -2, 3, 4, -1, 0.5f, 2, 1};
-  const float* const hidden = state.data();
+  MadeUpRows rows;
+  rows.of_hidden = [&](int) { return state.data(); };
   const int tokens[] = {3, 4}, row = 0;
   Tree tree;
   Growth growth;
   growth.start(3);
-  medusa.committed({tokens, &row, 1, tree, &hidden});
+  tell(medusa, {tokens, &row, 1, tree}, rows);
   for (int depth = 0; depth < 3; depth++) growth.add(depth, {1, 1});
   std::vector<std::vector<float>> heads;
   for (int k = 0; k < 4; k++) heads.emplace_back(medusa.logits(growth, k), medusa.logits(growth, k) + kVocab);
@@ -508,7 +513,7 @@ TEST_CASE("ahead: medusa's later heads stand in for those of a state that is not
   medusa.unsuppose();
   CHECK(same(heads[2], std::vector<float>(medusa.logits(growth, 2), medusa.logits(growth, 2) + kVocab)));
   CHECK(!medusa.suppose(tokens, 4));
-  medusa.committed({tokens, &row, 1, tree, &hidden});
+  tell(medusa, {tokens, &row, 1, tree}, rows);
   CHECK(same(heads[0], std::vector<float>(medusa.logits(growth, 0), medusa.logits(growth, 0) + kVocab)));
 }
 

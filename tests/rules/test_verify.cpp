@@ -1,6 +1,6 @@
 // Tests of verify.h: the rules by name; each rule by hand; then every rule by exact enumeration and by sampling, as
 // `nanospec exact` does it; candidates that are a sample.
-#include "rules/verify.h"
+#include "rules/judge.h"
 
 #include <doctest/doctest.h>
 
@@ -439,7 +439,7 @@ TEST_CASE("exactness: sampled texts tell exact rules from others") {
 
 namespace {
 
-struct OneRow : Drafter {  // the same logits after every node
+struct OneRow : LogitsDrafter {  // the same logits after every node
   std::vector<float> row;
   explicit OneRow(const Chances& q) {
     vocab = int(q.size());
@@ -513,7 +513,7 @@ TEST_CASE("candidates: drawn among what top-k keeps; at temperature 0 there is b
     CHECK(count == (again ? 4 : 1));
     for (int i = 0; i < count; i++) CHECK(candidates[i].token == 0);
   }
-  struct Mute : Drafter {
+  struct Mute : LogitsDrafter {
     const float* logits(const Growth&, int) override { return nullptr; }
   } mute;
   Sampling sampling;

@@ -161,7 +161,7 @@ TEST_CASE("experiments: bars of made-up outcomes") {
 namespace {
 
 // What a drafter's first choices are worth along the mock's text, in chains of `depths`.
-AlongCounts along(Drafter& drafter, float temperature, int depths, int tokens) {
+AlongCounts along(LogitsDrafter& drafter, float temperature, int depths, int tokens) {
   Mock mock(20, 128, 1, 2);  // whose window does not move
   Decoding decoding;
   decoding.sampling.temperature = temperature, decoding.max_new_tokens = tokens;

@@ -14,17 +14,19 @@ using namespace nanospec;
 namespace {
 
 // Hands on each pass's features, and drafts with another.
-struct Hearing : Drafter {
-  Drafter& drafter;
+struct Hearing : StandIn {
   std::vector<float> heard;  // of the rows of all passes, in their order
 
-  explicit Hearing(Drafter& other) : drafter(other) { vocab = other.vocab; }
-  bool wants_features() const override { return true; }
-  void begin(const int* text, int n) override { heard.clear(), drafter.begin(text, n); }
-  const float* logits(const Growth& growth, int node) override { return drafter.logits(growth, node); }
+  explicit Hearing(LogitsDrafter& other) : StandIn(other) {}
+  const TargetRows* rows = nullptr;
+  void attach(const TargetRows* its) override {
+    if ((rows = its)) its->tap();
+  }
+  void begin(const int* text, int n) override { heard.clear(), StandIn::begin(text, n); }
   void committed(const Commit& commit) override {
     for (int i = 0; i < commit.n; i++)
-      heard.insert(heard.end(), commit.features[i], commit.features[i] + kFeatures * world().config.n_embd);
+      heard.insert(heard.end(), rows->features(commit.rows[i]),
+                   rows->features(commit.rows[i]) + kFeatures * world().config.n_embd);
     drafter.committed(commit);
   }
 };
@@ -47,7 +49,7 @@ TEST_CASE(
   decoding.shape = parse_shape("best-first", 8);
   decoding.sampling.temperature = 0.8f;
   const std::vector<int> prompt = w.tokenizer.encode("the king");
-  const std::unique_ptr<Drafter> ngram = load_drafter("ngram:4", w.dir, w.config.vocab_size);
+  const std::unique_ptr<LogitsDrafter> ngram = load_logits("ngram:4", w.dir, w.config.vocab_size);
   Hearing hearing(*ngram);
   Shard plain, fast;
   plain.sizes = fast.sizes = {1, L, W, Recorded::kFeatures};

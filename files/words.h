@@ -1,4 +1,4 @@
-// commands/words.h: words that people type: which known one was meant, and how an unknown one is refused.
+// files/words.h: words that people type: which known one was meant, and how an unknown one is refused.
 #pragma once
 
 #include <algorithm>

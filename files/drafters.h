@@ -1,14 +1,21 @@
-// drafters/drafters.h: drafters by name.
+// files/drafters.h: drafters by name.
 //
-// In order: the words that the command line knows; reading them; making the drafters. It drafts nothing itself, and
-// sees no model: those that run one (draft_model.h, medusa.h) are made by whoever calls.
+// In order: the words that the command line knows; reading them; making the drafters that live on counts; those that
+// run a model. It drafts nothing itself.
 #pragma once
 
 #include <functional>
+#include <memory>
 
-#include "commands/words.h"
-#include "draft.h"
 #include "drafters/adapt.h"
+#include "drafters/draft_model.h"
+#include "drafters/medusa.h"
+#include "drafters/ngram.h"
+#include "drafters/parallel.h"
+#include "files/checkpoint.h"
+#include "files/tables.h"
+#include "files/words.h"
+#include "target.h"
 
 namespace nanospec {
 
@@ -111,17 +118,24 @@ inline std::vector<DrafterName> parse_drafter(const std::string& text) {
   return names;
 }
 
+// The names as they are written on the command line.
+inline std::string text_of(const std::vector<DrafterName>& names) {
+  std::string text;
+  for (const DrafterName& name : names) text += (text.empty() ? "" : "+") + name.text;
+  return text;
+}
+
 // Makes a drafter that runs a model, or heads on one: kGpt, kSelf, kMedusa, kParallel. It raises runtime_error for
 // files that are missing or do not fit.
-using MakeModelDrafter = std::function<std::unique_ptr<Drafter>(const DrafterName&)>;
+using MakeModelDrafter = std::function<std::unique_ptr<LogitsDrafter>(const DrafterName&)>;
 
-inline std::unique_ptr<Drafter> load_part(const DrafterName& name, const std::string& dir, int vocab,
-                                          const MakeModelDrafter& make) {
+inline std::unique_ptr<LogitsDrafter> load_part(const DrafterName& name, const std::string& dir, int vocab,
+                                                const MakeModelDrafter& make) {
   switch (name.kind) {
     case DrafterName::kNone:
       break;
     case DrafterName::kBigram:
-      return load_bigram(dir, vocab);
+      return std::make_unique<BigramLogits>(std::shared_ptr<Bigram>(load_bigram(dir, vocab)));
     case DrafterName::kNgram:
       return load_ngram(dir, name.order, vocab);
     case DrafterName::kLookup:
@@ -142,19 +156,90 @@ inline std::unique_ptr<Drafter> load_part(const DrafterName& name, const std::st
   return nullptr;
 }
 
-// The drafter of this name for the model in `dir`, of `vocab` tokens; null for `none`, plain decoding. Raises
-// invalid_argument as parse_drafter, runtime_error for a file that is missing or does not fit.
+// The drafter of these names for the model in `dir`, of `vocab` tokens; null for `none`, plain decoding. Throws
+// runtime_error for a file that is missing or does not fit.
+inline std::unique_ptr<Drafter> load_drafter(const std::vector<DrafterName>& names, const std::string& dir, int vocab,
+                                             const MakeModelDrafter& make = nullptr) {
+  std::unique_ptr<Drafter> drafter;
+  if (names.size() == 1 && names[0].kind == DrafterName::kBigram) {
+    drafter = load_bigram(dir, vocab);
+  } else if (names.size() == 1) {
+    drafter = load_part(names[0], dir, vocab, make);
+  } else {
+    std::vector<std::unique_ptr<LogitsDrafter>> parts;
+    for (const DrafterName& name : names)
+      parts.push_back(load_part(name, dir, vocab, make)), parts.back()->name = name.text;
+    drafter = std::make_unique<Union>(std::move(parts));
+  }
+  if (drafter) drafter->name = text_of(names);
+  return drafter;
+}
 inline std::unique_ptr<Drafter> load_drafter(const std::string& text, const std::string& dir, int vocab,
                                              const MakeModelDrafter& make = nullptr) {
-  std::vector<std::unique_ptr<Drafter>> parts;
-  for (const DrafterName& name : parse_drafter(text)) {
-    parts.push_back(load_part(name, dir, vocab, make));
-    if (parts.back()) parts.back()->name = name.text;
+  return load_drafter(parse_drafter(text), dir, vocab, make);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Those that run a model, or heads on one
+
+// It runs on the target's threads, since the two take turns: a second team on the same cores would only be in the way.
+// Raises runtime_error for a model that cannot be read, or is of other tokens than the target's.
+inline std::unique_ptr<LogitsDrafter> load_small_model(const std::string& dir, const Tokenizer& tokenizer, Dtype dtype,
+                                                       Dtype cache_dtype, const Target& target) {
+  Loaded loaded = load_model(dir);
+  if (loaded.tokenizer.symbols != tokenizer.symbols)
+    refuse("drafter gpt:" + printable(dir) + " has other tokens than the target", dir + "/tokenizer.json",
+           "draft with a model that was trained on the same text");
+  return std::make_unique<SmallModel>(std::make_unique<Target>(loaded.config, loaded.weights.data(), dtype,
+                                                               target.pool(), target.most_rows(), cache_dtype));
+}
+
+// All layers would draft what the target says, at the price of asking it. dir: the target's, for the message. Raises
+// runtime_error where it has not more than so many layers.
+inline std::unique_ptr<LogitsDrafter> first_layers(Target& target, int layers, const std::string& dir) {
+  if (layers >= target.layers())
+    refuse("drafter self:" + std::to_string(layers) + " wants " + std::to_string(layers) +
+               " of the first layers, the model has " + std::to_string(target.layers()) + " in all",
+           dir + "/config.json",
+           target.layers() == 1 ? "choose another drafter"
+                                : "choose self:" + std::to_string(target.layers() - 1) + " or less");
+  return std::make_unique<FirstLayers>(target, layers);
+}
+
+// The heads in DIR for the target in `target_dir`, which has this config. Raises runtime_error.
+inline std::unique_ptr<LogitsDrafter> load_medusa(const std::string& dir, const std::string& target_dir,
+                                                  const Config& config) {
+  const MedusaHeads heads = read_medusa(dir, config);
+  std::vector<float> wte;
+  if (heads.sizes.rank != kOwnProjection || heads.sizes.root) {  // the embedding comes first of the target's tensors
+    wte = load_model(target_dir).weights;
+    wte.resize(size_t(config.vocab_size) * size_t(config.n_embd));
   }
-  if (parts.size() == 1) return std::move(parts[0]);
-  auto all = std::make_unique<Union>(std::move(parts));
-  all->name = text;
-  return all;
+  return std::make_unique<Medusa>(heads, wte);
+}
+
+// The drafter in DIR for this target of this config. Raises runtime_error.
+inline std::unique_ptr<LogitsDrafter> load_parallel(const std::string& dir, Target& target, const Config& config) {
+  const ParallelFile file = read_parallel(dir, config);
+  if (!file.sizes.sequential) return std::make_unique<Parallel>(file, target);
+  return std::make_unique<Sequential>(std::make_unique<TextStream>(file, target, target.most_rows()));
+}
+
+// Makes them for this target, of the model in `dir`. Throws runtime_error for files that are missing or do not fit, and
+// for heads on a target whose states stay on a GPU.
+inline MakeModelDrafter model_drafters(Target& target, const std::string& dir, const Config& config,
+                                       const Tokenizer& tokenizer, Dtype dtype, Dtype cache_dtype) {
+  return [&target, dir, config, &tokenizer, dtype,
+          cache_dtype](const DrafterName& part) -> std::unique_ptr<LogitsDrafter> {
+    if (part.kind == DrafterName::kSelf) return first_layers(target, part.layers, dir);
+    if (part.kind == DrafterName::kGpt) return load_small_model(part.dir, tokenizer, dtype, cache_dtype, target);
+    if (target.cuda())
+      refuse("drafter " + part.text + " needs the model's hidden states, which stay on the GPU", "--device cuda",
+             "use --device cpu, or another drafter");
+    const std::string heads = part.dir.empty() ? dir : part.dir;
+    if (part.kind == DrafterName::kMedusa) return load_medusa(heads, dir, config);
+    return load_parallel(heads, target, config);
+  };
 }
 
 }  // namespace nanospec

@@ -1,0 +1,69 @@
+// growth/measure.h: what forwards of a target cost, measured when it is loaded.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "cuda/whole.h"
+#include "growth/clock.h"
+
+namespace nanospec {
+
+// Seconds of a target forward of N + 1 rows, N = 0 .. budget, for Cost to start from (of a whole pass, where the target
+// runs those): medians at every N up to 16 and at growing steps after that, straight lines between them. Takes about
+// `seconds` where a forward takes but a few hundredths of that; of a slower model only the first sizes are measured,
+// and those that find no time, like those beyond the window, follow the lines of the others. On a short past, for a
+// long one would take its time too, and the forwards to come tell what it costs. Forgets the target's cache.
+template <class Target, class Watch = Stopwatch>
+std::vector<double> measure_cost(Target& target, int budget, double seconds = 0.15, Watch watch = {}) {
+  constexpr int kPast = 32, kRounds = 9;
+  const int block = target.block_size(), past = std::min({kPast, block * 3 / 4, block - 2});
+  const int most = std::min(budget, block - 1);
+  std::vector<int> sizes = {0, std::min(7, most), 15, 3, 1, 31, 5, 2, 11, 4, most, 6, 8, 9, 10, 12, 13, 14, 16};
+  for (int n = 20; n < most; n += n / 4) sizes.push_back(n);  // by their worth
+  std::vector<std::vector<double>> times(most + 1);
+  double spent = 0;
+  const std::vector<int> zeros(past, 0);
+  const auto measure = [&](int n) {  // n children of one root: each sees as much as a node anywhere in a tree
+    Tree tree;
+    tree.token.assign(n + 1, 0), tree.depth.assign(n + 1, 1);
+    for (int i = 0; i <= n; i++) tree.end.push_back(i + 1);
+    tree.depth[0] = 0, tree.end[0] = n + 1;
+    watch.lap();
+    if constexpr (Iterates<Target>::value)
+      if (target.iterates()) {  // the first two of a size may prepare what the others profit from
+        for (int pass = times[n].empty() ? 0 : 2; pass < 3; pass++) {
+          if (target.past() > std::min(past + kPast, block - 2)) target.prefill(zeros.data(), past);
+          spent += watch.lap();
+          target.iterate(tree, Sampling(), 0);
+        }
+      }
+    if (!iterates(target)) target.forward(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size());
+    times[n].push_back(watch.lap());
+    spent += times[n].back();
+  };
+  watch.lap();
+  target.prefill(zeros.data(), past);
+  spent += watch.lap();
+  measure(0), times[0].clear();  // warms up
+  for (int round = 0; round < kRounds; round++)
+    for (size_t k = 0; k < sizes.size(); k++)
+      if (sizes[k] <= most && (spent < seconds || (round == 0 && k < 2))) measure(sizes[k]);
+
+  std::vector<double> cost(budget + 1, 0);
+  int last = -1;  // the last size measured
+  double slope = 0;
+  for (int n = 0; n <= budget; n++) {
+    if (n > most || times[n].empty()) continue;
+    std::nth_element(times[n].begin(), times[n].begin() + times[n].size() / 2, times[n].end());
+    cost[n] = times[n][times[n].size() / 2];
+    if (last >= 0) slope = std::max(0.0, (cost[n] - cost[last]) / (n - last));
+    for (int between = last + 1; last >= 0 && between < n; between++)
+      cost[between] = cost[last] + (cost[n] - cost[last]) * (between - last) / (n - last);
+    last = n;
+  }
+  for (int n = last + 1; n <= budget; n++) cost[n] = cost[n - 1] + slope;
+  return cost;
+}
+
+}  // namespace nanospec

@@ -1,0 +1,147 @@
+// watch/decoding.h: all that decides how to decode, and decoding so: planner, runner and watcher, wired together.
+//
+// In order: the settings; what a drafter may read of a target; generate(), which every command and every trainer calls.
+#pragma once
+
+#include <memory>
+
+#include "cuda/whole.h"
+#include "growth/measure.h"
+#include "rules/judge.h"
+#include "watch/stats.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Settings
+
+// All that decides how to decode. Under rule match the text depends on `sampling` alone; under the others on the trees
+// too, and so, with shape auto, on the clock.
+struct Decoding {
+  Shape shape;
+  Rule rule = Rule::kMatch;
+  Sampling sampling;
+  int max_new_tokens = 500;
+  bool knows_noise = true;  // whether the drafter is told the target's noise, under match; false: for study
+  std::function<void(const PassReport&)> on_pass = nullptr;  // told of every forward, for study
+  std::shared_ptr<Cost> cost;              // of the target's forwards, kept current; shape auto needs it
+  std::shared_ptr<Experience> experience;  // with the drafter, kept from text to text; null: none yet
+  Ahead ahead = Ahead::kOff;               // whether to draft while the target verifies; under match
+};
+
+// Throws invalid_argument where the rule does not allow drafting ahead: under the others the text would depend on who
+// was faster.
+inline void check_ahead(Ahead ahead, Rule rule) {
+  if (ahead != Ahead::kOff && rule != Rule::kMatch)
+    throw std::invalid_argument(std::string("only rule match drafts while the target verifies, not ") +
+                                about(rule).word + ": --ahead: leave it out, or choose --verify match");
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The wires
+
+// The target's rows as drafters may read them. One that runs whole iterations leaves no logits here.
+template <class Target>
+struct RowsOf : TargetRows {
+  Target& target;
+  explicit RowsOf(Target& its) : target(its) {}
+  const float* logits(int row) const override { return iterates(target) ? nullptr : target.logits(row); }
+  const float* hidden(int row) const override { return target.hidden(row); }
+  const float* features(int row) const override { return target.features(row); }
+  void tap() const override { target.tap(); }
+};
+
+// What the drafter draws with. Under `match` it knows the noise that the target will pick with. The other rules' proofs
+// forbid that: `rejection` wants its candidate sampled from q by other noise, `independent` and `typical` the likeliest
+// tokens of q; the others want a sample too, and look beyond what they emit: theirs is drawn afresh in each forward.
+inline Draws draws_of(const Decoding& decoding, Noise& targets, Noise& others) {
+  Draws draws = {&decoding.sampling, nullptr, 0, decoding.rule != Rule::kMatch};
+  if (decoding.sampling.temperature > 0 && decoding.rule == Rule::kMatch && decoding.knows_noise)
+    draws.noise = &targets;
+  if (decoding.sampling.temperature > 0 && decoding.rule == Rule::kRejection) draws.noise = &others;
+  return draws;
+}
+
+// Whether the target can draft this drafter's trees itself: the same trees, with the same chances.
+template <class Target>
+bool drafts_on_device(Target& target, Drafter* drafter, const Decoding& decoding) {
+  const auto* const bigram = dynamic_cast<Bigram*>(drafter);
+  const Shape& shape = decoding.shape;
+  if (!iterates(target) || !bigram || decoding.rule != Rule::kMatch || !shape.full() || !decoding.knows_noise)
+    return false;
+  if constexpr (Iterates<Target>::value) return target.hold(bigram->table, shape.depth, shape.width);
+  else return false;
+}
+
+// Appends decoding.max_new_tokens tokens to `text`, which begins as the prompt. on_token(int) is called for each as it
+// is emitted; if it returns false, generation ends with that token. drafter: null for plain decoding. watch: its lap()
+// gives the seconds since the last one. Throws runtime_error for an empty prompt or a token outside the vocabulary,
+// invalid_argument for a rule that does not fit the shape, or drafting ahead.
+template <class Target, class OnToken, class Watch = Stopwatch>
+Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::vector<int>& text, OnToken on_token,
+               Watch watch = {}) {
+  if (drafter) check_rule(decoding.rule, decoding.shape);
+  check_ahead(decoding.ahead, decoding.rule);
+  const Sampling& sampling = decoding.sampling;
+  const int vocab = target.vocab_size(), block = target.block_size();
+  const int64_t end = int64_t(text.size()) + decoding.max_new_tokens;
+  Noise noise(sampling, vocab), other_noise(sampling, vocab, kStreamDraft);
+  Clock clock([&] { return watch.lap(); });
+
+  // Who drafts.
+  const RowsOf<Target> rows(target);
+  std::unique_ptr<LogitsDrafter> made;
+  LogitsDrafter* const logits = with_logits(drafter, made);
+  if (logits) logits->temperature = sampling.temperature, logits->attach(&rows);
+  std::unique_ptr<Drafter> drawn;
+  const Drafts drafts = about(decoding.rule).drafts;
+  if (logits && drafts != Drafts::kAny && decoding.rule != Rule::kRejection)
+    drawn = std::make_unique<SampledDrafter>(*logits, drafts == Drafts::kWithReplacement);
+
+  // Who runs and judges.
+  std::unique_ptr<Runner> runner;
+  std::function<int(const Tree&, int, int64_t)> pick;
+  bool on_device = false;
+  if constexpr (Iterates<Target>::value) {
+    if (target.iterates() && decoding.rule == Rule::kMatch) {
+      auto whole = std::make_unique<Whole<Target>>(target, sampling);
+      on_device = drafts_on_device(target, drafter, decoding);
+      if (on_device)
+        drawn = std::make_unique<DeviceDrafter<Target>>(*whole, decoding.shape.depth, decoding.shape.width, end);
+      runner = std::move(whole);
+    }
+  }
+  if (!runner) {
+    auto host = decoding.rule == Rule::kMatch || !logits
+                    ? std::make_unique<Host<Target>>(target, sampling, noise)
+                    : std::make_unique<Judge<Target>>(target, sampling, noise, *logits, decoding.rule);
+    pick = [&host = *host](const Tree& tree, int node, int64_t index) { return host.pick_after(tree, node, index); };
+    runner = std::move(host);
+  }
+
+  // Who plans, and who watches.
+  Experience fresh;
+  ShapePlanner plan(decoding.shape, on_device ? nullptr : decoding.cost.get(),
+                    decoding.experience ? *decoding.experience : fresh, logits, clock);
+  std::unique_ptr<AheadPlanner> ahead;
+  const Recorder* records = nullptr;
+  if (logits && decoding.ahead != Ahead::kOff)
+    ahead = std::make_unique<AheadPlanner>(
+        plan, *logits, decoding.ahead, sampling, decoding.knows_noise, clock,
+        [=](int n) { return room_at(n, end, block); }, [&] { return work_seconds(records->stats); });
+  Recorder recorder(clock, ahead ? static_cast<Watcher&>(*ahead) : plan,
+                    {int64_t(text.size()), end, block, draws_of(decoding, noise, other_noise), logits, plan, on_device,
+                     [&] { return target.past(); }, pick, decoding.on_pass});
+  records = &recorder;
+
+  generate(*runner, ahead ? static_cast<Planner&>(*ahead) : plan, drawn ? drawn.get() : drafter, recorder,
+           draws_of(decoding, noise, other_noise), text, decoding.max_new_tokens, recorder.timed(on_token));
+  if (logits) logits->attach(nullptr);
+  Stats& stats = recorder.stats;
+  stats.reliability = plan.reliability;
+  if (ahead) stats.ahead = ahead->stats;
+  stats.seconds = work_seconds(stats) + stats.seconds_slide;
+  return stats;
+}
+
+}  // namespace nanospec
