@@ -1,6 +1,6 @@
 // cuda/train.cuh: training's kernels where a warp a row is wrong.
 //
-// The portable text of operations.h gives a row to one warp. That suits what is wide in rows: norms, GELU, residual,
+// The portable text of kernels.cuh gives a row to one warp. That suits what is wide in rows: norms, GELU, residual,
 // AdamW's pieces. It does not suit sums over rows (few columns, many rows), a row as long as a vocabulary, and a single
 // long sum. Those are here, all deterministic: every sum has an order that depends on the shapes alone, so no atomics.
 //
@@ -8,8 +8,7 @@
 // cross-entropy. Matrices have rows padded to a multiple of 16 numbers, so four columns are one load of 16 bytes.
 #pragma once
 
-#include "cuda/machine.cuh"
-#include "machine/cpu.h"
+#include "kernels.cuh"
 
 namespace nanospec {
 
@@ -217,13 +216,12 @@ __global__ void __launch_bounds__(kRunThreads) add_runs(Key key, int rows, const
 }
 
 // order: scratch (2, rows).
-template <class Key>
-void embed_gradient(const Key& key, int rows, const float* dx, int x_row, int channels, float* dwte, float* dwpe,
-                    const Dropout& dropout, int* order) {
+inline void embed_gradient(const EmbedBackward<float>& s, int* order) {
   constexpr int rows_each = kSortThreads / kLanes;
-  start(sort_rows<Key>, dim3((rows + rows_each - 1) / rows_each, 2), kSortThreads, key, rows, order);
-  start(add_runs<Key>, dim3(rows, (channels + kRunColumns - 1) / kRunColumns, 2), kRunThreads, key, rows, order, dx,
-        x_row, channels, dwte, dwpe, dropout);
+  const LookedUp key{s.token, s.forest};
+  start(sort_rows<LookedUp>, dim3((s.rows + rows_each - 1) / rows_each, 2), kSortThreads, key, s.rows, order);
+  start(add_runs<LookedUp>, dim3(s.rows, (s.channels + kRunColumns - 1) / kRunColumns, 2), kRunThreads, key, s.rows,
+        order, s.dx, s.x_row, s.channels, s.dwte, s.dwpe, s.dropout);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@
 #include "draft.h"
 #include "growth/grow.h"
 #include "growth/trust.h"
-#include "machine/cpu.h"
+#include "machine/threads.h"
 #include "rules/verify.h"
 
 namespace nanospec {

@@ -350,8 +350,8 @@ inline void time_decoding(const KernelShapes& s, KernelTimes& times) {
 }
 template <class S>
 void run_gather(const Config& c, const Activations<float, S>& a, const int* kept) {
-  gather(Gather<S>{a.k.data(), a.v.data(), a.k_layer, a.v_layer, c.n_kv_head, a.slots, c.n_embd / c.n_head, kept},
-         c.n_layer);
+  const KeepRows<S> op{a.k.data(), a.v.data(), a.k_layer, a.v_layer, c.n_kv_head, a.slots, c.n_embd / c.n_head, kept};
+  keep_rows(kGpuTeam, op, c.n_layer);
 }
 
 // Every second row of a tree stays, in twelve layers. L2 holds them, as it does when a forward has just written them.

@@ -2,6 +2,7 @@
 // bit.
 #include "tests/cuda/cuda_test.h"  // first: it brings the emulator
 
+#include "drafters/operations.h"
 #include "sample.h"
 #include "tests/random.h"
 
@@ -10,7 +11,7 @@ using namespace nanospec;
 namespace {
 
 const Piece kPieces[] = {{0, 100, 1}, {100, 37, 0}, {137, 1000, 1}};
-const int kKept[] = {0, 2, 5};
+const int kKept[] = {4, 3, 0, 2, 5};  // to slot 4, three rows
 
 // Numbers, in the memory of either machine, that an operation may use as it likes.
 struct Desk {
@@ -21,7 +22,7 @@ struct Desk {
   DevicePass pass;
 
   Desk(bool cuda, const Pass& host_pass)
-      : ints(4096, cuda), kept_rows(3, cuda), piece_array(3, cuda), pass(host_pass.rows(), host_pass.roots(), cuda) {
+      : ints(4096, cuda), kept_rows(5, cuda), piece_array(3, cuda), pass(host_pass.rows(), host_pass.roots(), cuda) {
     Chance chance(5);
     std::vector<float> numbers(1 << 15);
     for (int k = 0; k < 9; k++) {
@@ -35,7 +36,7 @@ struct Desk {
     std::vector<int> small(4096);
     for (int& x : small) x = chance.below(7);
     ints.upload(small.data(), small.size());
-    kept_rows.upload(kKept, 3), piece_array.upload(kPieces, 3);
+    kept_rows.upload(kKept, 5), piece_array.upload(kPieces, 3);
     pass.upload(host_pass);
   }
   const int* below_7() const { return ints.data(); }
@@ -173,7 +174,7 @@ TEST_CASE(ON "tree attention and the cache, row by row: a warp gives a core's bi
   }
   check("KeepRows", 2 * KV, [&](Desk& d) {
     const size_t k_layer = size_t(KV) * slots * D, v_layer = size_t(KV) * slots * 16;
-    return KeepRows<float>{d.f[1], d.f[2], k_layer, v_layer, KV, slots, D, 4, 3, d.kept()};
+    return KeepRows<float>{d.f[1], d.f[2], k_layer, v_layer, KV, slots, D, d.kept()};
   });
 }
 
