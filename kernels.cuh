@@ -164,25 +164,14 @@ struct AttentionBackward {
 // Column operations: what follows a matmul, on finished columns of a row: op(group, row, begin, end). They themselves
 // stand with the row operations, from AddBias on.
 
-// A column operation as a row operation over all columns.
-template <class Op>
-struct WholeRow {
-  Op op;
-  int columns;
-  template <class G>
-  HD void operator()(const G& g, int row) const {
-    op(g, row, 0, columns);
-  }
-};
-
-// The same on a GPU: a row of this operation is 128 columns of one. A pass may have fewer rows than the GPU has room
-// for warps, and a warp goes through a long row serially.
+// A column operation as a row operation: on a CPU a row of it is a whole row. On a GPU it is a strip of one: a pass may
+// have fewer rows than the GPU has room for warps, and a warp goes through a long row serially.
+constexpr int kStrip = 4 * kLanes;
 template <class Op>
 struct Strips {
   Op op;
-  int columns;
-  static constexpr int width = 4 * kLanes;
-  HD int each() const { return (columns + width - 1) / width; }
+  int columns, width = columns;
+  HD int each() const { return (columns + width - 1) / width; }  // strips of a row
   template <class G>
   HD void operator()(const G& g, int item) const {
     const int begin = item % each() * width;
@@ -365,7 +354,7 @@ struct LayerNormWeights {
   int rows;
   const T* x;
   int x_row, channels;
-  const T *mean, *rstd, *dy;
+  const T *mean, *rstd, *dy;  // mean may be null: zeros
   int y_row;
   T *dweight, *dbias;  // dbias may be null
   template <class G>
@@ -374,7 +363,7 @@ struct LayerNormWeights {
     T *dw = dweight + first, *db = dbias ? dbias + first : nullptr;
     for (int row = 0; row < rows; row++) {
       const T *a = x + size_t(row) * x_row + first, *d = dy + size_t(row) * y_row + first;
-      const T m = mean[row], r = rstd[row];
+      const T m = mean ? mean[row] : T(0), r = rstd[row];
       g.each(count, [=](int c) { dw[c] += d[c] * ((a[c] - m) * r); });
       if (db) g.each(count, [=](int c) { db[c] += d[c]; });
     }
@@ -715,20 +704,6 @@ struct Mean {
   HD void operator()(const G& g, int) const {
     const T sum = g.template sum<T>(n, [=](int i) { return values[i]; });
     g.each(1, [&](int) { finish(sum); });
-  }
-};
-
-// A row of this operation is a block of 4,096 numbers.
-template <class T>
-struct Zero {
-  T* data;
-  size_t n;
-  static constexpr int block = 4096;
-  HD int rows() const { return int((n + block - 1) / block); }
-  template <class G>
-  HD void operator()(const G& g, int row) const {
-    T* a = data + size_t(row) * block;
-    g.each(int(smaller(size_t(block), n - size_t(row) * block)), [=](int i) { a[i] = T(0); });
   }
 };
 

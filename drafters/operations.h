@@ -37,7 +37,7 @@ struct RmsNorm {
   }
 };
 
-// With n = x rstd and dn = dy weight: dx += rstd (dn - n average(dn n)).
+// With n = x rstd and dn = dy weight: dx += rstd (dn - n average(dn n)). dweight: LayerNormWeights, without a mean.
 template <class T>
 struct RmsNormBackward {
   const T* x;
@@ -57,27 +57,6 @@ struct RmsNormBackward {
     };
     if (w) add([=](int c) { return d[c] * w[c]; });
     else add([=](int c) { return d[c]; });
-  }
-};
-
-// dweight += sum over rows of dy n, in order of rows. A row of this operation is 32 channels.
-template <class T>
-struct RmsNormWeights {
-  int rows;
-  const T* x;
-  int x_row, channels;
-  const T *rstd, *dy;
-  int y_row;
-  T* dweight;
-  template <class G>
-  HD void operator()(const G& g, int chunk) const {
-    const int first = chunk * kChunk, count = smaller(kChunk, channels - first);
-    T* dw = dweight + first;
-    for (int row = 0; row < rows; row++) {
-      const T *a = x + size_t(row) * x_row + first, *d = dy + size_t(row) * y_row + first;
-      const T r = rstd[row];
-      g.each(count, [=](int c) { dw[c] += d[c] * (a[c] * r); });
-    }
   }
 };
 

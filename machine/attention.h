@@ -71,13 +71,11 @@ inline void attention_twin(const Team& team, const Attention<float, S>& s) {
       for (int row = s.first_asked(root); row < last; row += tall) {
         const int rows = smaller(tall, last - row), keys = past + row + rows - first;
         each_stretch(ends, 0, keys, row, [&](int begin, int end) {
-          TileArguments<S> qk;
-          qk.k = D;
-          qk.a = s.qkv + size_t(row) * s.qkv_row + head * D, qk.a_row = s.qkv_row, qk.a_k = 1;
-          qk.b = s.cache.key(kv_head, slot0 + begin, 0), qk.b_k = 16 * kTogether<S>;
-          qk.b_group = s.cache.key_numbers(16, D);
-          qk.c = scores + begin, qk.c_row = most, qk.add = false;
-          product(rows, end - begin, qk);
+          const float* q = s.qkv + size_t(row) * s.qkv_row + head * D;
+          const S* k = s.cache.key(kv_head, slot0 + begin, 0);
+          const ptrdiff_t group = s.cache.key_numbers(16, D);
+          product(rows, end - begin,
+                  TileArguments<S>{D, q, s.qkv_row, 1, k, 16 * kTogether<S>, group, scores + begin, most, false});
         });
 
         bool causal = true;
@@ -106,12 +104,10 @@ inline void attention_twin(const Team& team, const Attention<float, S>& s) {
           if (s.dropout.rate > 0)
             for (int i = 0; i < seen; i++) p[i] *= s.keep(row + t, head, i);
         }
-        TileArguments<S> pv;
-        pv.k = shared;
-        pv.a = scores, pv.a_row = most, pv.a_k = 1;
-        pv.b = s.cache.value(kv_head, slot0, 0), pv.b_k = wide * kTogether<S>, pv.b_group = kGroup * kTogether<S>;
-        pv.c = sums, pv.c_row = wide, pv.add = false;
-        product(rows, wide, pv);
+        const S* v = s.cache.value(kv_head, slot0, 0);
+        product(rows, wide,
+                TileArguments<S>{shared, scores, most, 1, v, wide * kTogether<S>, kGroup * kTogether<S>, sums, wide,
+                                 false});
         for (int t = 0; t < rows; t++) {
           float *sum = sums + t * wide, *o = s.out + size_t(row + t) * s.out_row + head * D;
           const float* p = scores + t * most + shared;

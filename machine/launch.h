@@ -7,6 +7,7 @@
 // knows which. It knows nothing of models, trees or files.
 #pragma once
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -47,11 +48,8 @@ inline void free_on_gpu(void* data, size_t bytes) {
   if (data) device_bytes.now -= bytes;
   cudaFree(data);
 }
-inline void copy_to_gpu(void* to, const void* from, size_t bytes) {
-  CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
-}
-inline void copy_from_gpu(void* to, const void* from, size_t bytes) {
-  CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
+inline void copy_by_gpu(void* to, const void* from, size_t bytes) {  // either way
+  CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
 }
 inline void zero_on_gpu(void* data, size_t bytes) { CUDA_CHECK(cudaMemsetAsync(data, 0, bytes, stream())); }
 
@@ -74,8 +72,7 @@ inline bool cuda_available() { return false; }
 inline size_t most_device_bytes() { return 0; }
 inline void* allocate_on_gpu(size_t) { return nullptr; }
 inline void free_on_gpu(void*, size_t) {}
-inline void copy_to_gpu(void*, const void*, size_t) {}
-inline void copy_from_gpu(void*, const void*, size_t) {}
+inline void copy_by_gpu(void*, const void*, size_t) {}
 inline void zero_on_gpu(void*, size_t) {}
 template <class Op>
 void launch_on_gpu(int, const Op&) {}
@@ -113,18 +110,15 @@ class Array {
   T* data() const { return data_; }
   size_t size() const { return n_; }
 
-  void upload(const T* from, size_t n, size_t at = 0) {
-    if (n == 0) return;
-    if (cuda_) copy_to_gpu(data_ + at, from, n * sizeof(T));
-    else memcpy(data_ + at, from, n * sizeof(T));
-  }
-  void download(T* to, size_t n, size_t at = 0) const {
-    if (n == 0) return;
-    if (cuda_) copy_from_gpu(to, data_ + at, n * sizeof(T));
-    else memcpy(to, data_ + at, n * sizeof(T));
-  }
+  void upload(const T* from, size_t n, size_t at = 0) { copy(data_ + at, from, n); }
+  void download(T* to, size_t n, size_t at = 0) const { copy(to, data_ + at, n); }
 
  private:
+  void copy(T* to, const T* from, size_t n) const {
+    if (n == 0) return;
+    if (cuda_) copy_by_gpu(to, from, n * sizeof(T));
+    else memcpy(to, from, n * sizeof(T));
+  }
   size_t bytes() const { return larger(n_, size_t(1)) * sizeof(T); }
   T* data_ = nullptr;
   size_t n_ = 0;
@@ -150,12 +144,8 @@ void launch(const Team& team, int rows, const Op& op) {
 // A column operation over whole rows.
 template <class Op>
 void launch_columns(const Team& team, int rows, int columns, const Op& op) {
-  if (!team.cuda) {
-    launch(team, rows, WholeRow<Op>{op, columns});
-    return;
-  }
   if (idle(op)) return;
-  const Strips<Op> strips{op, columns};
+  const Strips<Op> strips{op, columns, team.cuda ? kStrip : columns};
   launch(team, rows * strips.each(), strips);
 }
 
@@ -233,9 +223,9 @@ bool tuned(const Team& team, const KeepRows<S>& s, int layers) {
   return team.cuda;
 }
 inline bool tuned(const Team& team, const LayerNormWeights<float>& s) {
-  if (team.cuda)
-    sum_columns(NormTerm{s.dy, s.x, s.mean, s.rstd, s.y_row, s.x_row}, s.rows, s.channels, s.dweight, s.dbias);
-  return team.cuda;
+  if (!team.cuda || !s.mean) return false;
+  sum_columns(NormTerm{s.dy, s.x, s.mean, s.rstd, s.y_row, s.x_row}, s.rows, s.channels, s.dweight, s.dbias);
+  return true;
 }
 inline bool tuned(const Team& team, const ColumnSum<float>& s) {
   if (team.cuda) sum_columns(GradientTerm{s.dy, s.y_row}, s.rows, s.columns, s.dbias);
@@ -269,7 +259,7 @@ template <class T, class W, class After = Nothing>
 void matmul(const Team& team, int rows, const Matmul<T, W>& s, const After& after = {}) {
   if (tuned(team, s, rows, after)) return;
   launch(team, rows, s);
-  if constexpr (!std::is_same<After, Nothing>::value) launch(team, rows, WholeRow<After>{after, s.w.n});
+  launch_columns(team, rows, s.w.n, after);
 }
 template <class T>
 void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {
@@ -341,9 +331,8 @@ template <class Op>
 void launch_chunks(const Team& team, int columns, const Op& op) {
   launch(team, (columns + kChunk - 1) / kChunk, op);
 }
-// LayerNormWeights, or a ring's own.
-template <class Op>
-void norm_weights(const Team& team, const Op& s) {
+template <class T>
+void norm_weights(const Team& team, const LayerNormWeights<T>& s) {
   if (!tuned(team, s)) launch_chunks(team, s.channels, s);
 }
 template <class T>
@@ -367,8 +356,8 @@ void launch_sum(const Team& team, const Op& op) {
 template <class T>
 void zero(const Team& team, T* data, size_t n) {
   if (team.cuda) return zero_on_gpu(data, n * sizeof(T));
-  const Zero<T> clear{data, n};
-  launch(team, clear.rows(), clear);
+  std::fill(data + n * team.rank / team.size, data + n * (team.rank + 1) / team.size, T(0));
+  team.wait();
 }
 
 }  // namespace nanospec

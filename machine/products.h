@@ -155,13 +155,10 @@ void matmul_twin(const Range& mine, int rows, const Matmul<float, W>& m, const A
   for (int begin = mine.begin; begin < mine.end;) {
     const int end = smaller(mine.end, begin / kPanel * kPanel + kPanel);
     for (int k = 0; k < w.k; k += block) {
-      TileArguments<W> s;
-      s.k = smaller(block, w.k - k);
-      s.a = m.x + k, s.a_row = m.x_row, s.a_k = 1;
-      s.b = w.at(k, begin), s.b_k = w.width(begin) * kTogether<W>, s.b_group = kGroup * kTogether<W>;
-      s.c = m.out + begin, s.c_row = m.out_row;
-      s.add = k > 0;
-      product(rows, end - begin, s);
+      const int its_k = smaller(block, w.k - k), step = w.width(begin) * kTogether<W>;
+      product(rows, end - begin,
+              TileArguments<W>{its_k, m.x + k, m.x_row, 1, w.at(k, begin), step, kGroup * kTogether<W>, m.out + begin,
+                               m.out_row, k > 0});
     }
     for (int row = 0; row < rows; row++) after(Solo{}, row, begin, smaller(end, w.n));
     begin = end;
@@ -190,13 +187,8 @@ inline void matmul_gradient_twin(const Team& team, const MatmulGradient<float>& 
       const int count = smaller(block, rows - row);
       for (int i = 0; i < count; i++)
         memcpy(panel + i * width, m.dy + size_t(row + i) * m.dy_row + begin, sizeof(float) * width);
-      TileArguments<float> s;
-      s.k = count;
-      s.a = m.x + size_t(row) * m.x_row, s.a_row = 1, s.a_k = m.x_row;
-      s.b = panel, s.b_k = width, s.b_group = kGroup;
-      s.c = sums, s.c_row = sums_row;
-      s.add = true;
-      product(inputs, width, s);
+      const float* x = m.x + size_t(row) * m.x_row;
+      product(inputs, width, TileArguments<float>{count, x, 1, m.x_row, panel, width, kGroup, sums, sums_row, true});
     }
     if (whole < width)
       for (int k = 0; k < inputs; k++)

@@ -201,7 +201,7 @@ void check_epilogue(const char* name, F make) {
         matmul(kGpu, rows, p.matmul_into(arrays[0].data()), after);
       } else {
         matmul(kGpu, rows, p.matmul_into(arrays[0].data()));
-        launch(kGpu, rows, WholeRow<std::decay_t<decltype(after)>>{after, p.n});
+        launch(kGpu, rows, Strips<std::decay_t<decltype(after)>>{after, p.n});
       }
       std::vector<float> all = to_host(arrays[0]);
       for (int i : {1, 2})

@@ -95,8 +95,9 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
         [&](Desk& d) { return RmsNormBackward<float>{d.f[0], stride, C, d.f[1], d.f[2], d.f[3], stride, d.f[4]}; });
   check("RmsNormBackward without weight", rows,
         [&](Desk& d) { return RmsNormBackward<float>{d.f[0], stride, C, nullptr, d.f[2], d.f[3], stride, d.f[4]}; });
-  check("RmsNormWeights", 2,
-        [&](Desk& d) { return RmsNormWeights<float>{rows, d.f[0], stride, C, d.f[1], d.f[2], stride, d.f[3]}; });
+  check("LayerNormWeights of RMSNorm", 2, [&](Desk& d) {
+    return LayerNormWeights<float>{rows, d.f[0], stride, C, nullptr, d.f[1], d.f[2], stride, d.f[3], nullptr};
+  });
   check("Rope", pass.rows() - 1,
         [&](Desk& d) { return Rope<float>{d.pass.forest, 1, d.f[0], 80, 2, 34, d.f[1], false}; });
   check("Rope, back", pass.rows(),
@@ -111,24 +112,23 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
   check("EmbedBackward", 2, [&](Desk& d) {
     return EmbedBackward<float>{pass.rows(), d.pass.token(), d.pass.forest, d.f[0], stride, C, d.f[1], d.f[2], drop};
   });
-  check("BiasGelu", rows, [&](Desk& d) { return WholeRow<BiasGelu<float>>{{d.f[0], d.f[1], stride, d.f[2]}, C}; });
-  check("GeluBackward", rows, [&](Desk& d) { return WholeRow<GeluBackward<float>>{{d.f[0], d.f[1], stride}, C}; });
+  check("BiasGelu", rows, [&](Desk& d) { return Strips<BiasGelu<float>>{{d.f[0], d.f[1], stride, d.f[2]}, C}; });
+  check("GeluBackward", rows, [&](Desk& d) { return Strips<GeluBackward<float>>{{d.f[0], d.f[1], stride}, C}; });
   check("JoinResidual", rows, [&](Desk& d) {
-    return WholeRow<JoinResidual<float>>{{d.f[0], d.f[1], stride, C, d.f[2], drop}, C};
+    return Strips<JoinResidual<float>>{{d.f[0], d.f[1], stride, C, d.f[2], drop}, C};
   });
   check("DropoutBackward", rows, [&](Desk& d) {
-    return WholeRow<DropoutBackward<float>>{{d.f[0], d.f[1], stride, C, drop}, C};
+    return Strips<DropoutBackward<float>>{{d.f[0], d.f[1], stride, C, drop}, C};
   });
   check("BiasSilu", rows, [&](Desk& d) {
-    return WholeRow<BiasSilu<float>>{{d.f[0], d.f[1], stride, d.f[2], d.f[3]}, C};
+    return Strips<BiasSilu<float>>{{d.f[0], d.f[1], stride, d.f[2], d.f[3]}, C};
   });
-  check("SiluBackward", rows, [&](Desk& d) { return WholeRow<SiluBackward<float>>{{d.f[0], d.f[1], stride}, C}; });
+  check("SiluBackward", rows, [&](Desk& d) { return Strips<SiluBackward<float>>{{d.f[0], d.f[1], stride}, C}; });
   check("SoftCrossEntropy", rows,
         [&](Desk& d) { return SoftCrossEntropy<float>{d.f[0], d.f[1], stride, C, d.f[2], true, 0.25f}; });
   check("CrossEntropy", rows,
         [&](Desk& d) { return CrossEntropy<float>{d.f[0], stride, C, d.below_7(), d.f[1], true, 0.25f}; });
   check("Mean", 1, [&](Desk& d) { return Mean<float>{d.f[0], 1000, d.f[1]}; });
-  check("Zero", 3, [&](Desk& d) { return Zero<float>{d.f[0], 9000}; });
   check("SumSquares", 3, [&](Desk& d) { return SumSquares<float>{d.pieces(), d.f[0], d.f[1]}; });
   check("ClipFactor", 1, [&](Desk& d) { return ClipFactor<float>{d.positive, 40, 0.5f, d.f[1]}; });
   check("AdamW", 3, [&](Desk& d) {

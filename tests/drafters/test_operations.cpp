@@ -79,7 +79,8 @@ TEST_CASE("RMS norm by hand, and its gradients") {
     std::fill(dx.begin(), dx.end(), 0.25);  // what it is added to
     launch(Team{}, rows, RmsNormBackward<double>{in.data(), C, C, used, r.data(), dy.data(), C, dx.data()});
     for (double& d : dx) d -= 0.25;
-    norm_weights(Team{}, RmsNormWeights<double>{rows, in.data(), C, C, r.data(), dy.data(), C, dw.data()});
+    norm_weights(Team{},
+                 LayerNormWeights<double>{rows, in.data(), C, C, nullptr, r.data(), dy.data(), C, dw.data(), nullptr});
     for (double& d : dw) d -= 0.5;
     check_slopes(in, dx, loss);
     if (weighted) check_slopes(w, dw, loss);
