@@ -1,52 +1,177 @@
-// kernels.cuh: every operation on arrays: the portable text, which runs on both machines.
+// kernels.cuh: what arrays are called, every operation on them, and the first CUDA kernels.
 //
 // An operation is a small struct: its fields say which arrays it touches, and its call operator says what one group of
-// lanes does to one row (numbers.h): a core, or a GPU's warp. One text serves both, in float and, for the gradient
-// check, in double. kernels.cuh runs them, or in their place what is tuned for one machine: the twins of cpu.h, the
-// kernels of cuda/. What both machines' texts are made of, Forest, Dropout, Panels, Attention, is in cpu.h. Here
-// nothing is known of threads, models or files.
+// lanes does to one row (machine/numbers.h): a core, or a GPU's warp. One text serves both, in float and, for the
+// gradient check, in double: it is the portable text. machine/launch.h runs it over all rows, or in its place what is
+// tuned for one machine: the twins in machine/, the kernels in cuda/. At the end three of the operations are also
+// written as a CUDA course writes its first kernels. Here nothing is known of threads, models or files.
 //
 // How to add an operation:
 //   1. write a struct here: its fields are the arrays, with their shapes, its call operator one group's work on a row;
-//   2. give it a row in tests/cuda_rows.cu, where a warp and a core must give the same bits;
+//   2. give it a row in tests/cuda/cuda_rows.cu, where a warp and a core must give the same bits;
 //   3. call launch(team, rows, operation) where it is needed;
-//   4. if a machine can do better, write it there, and give it a line in kernels.cuh.
+//   4. if a machine can do better, write it there, and give it a line in machine/launch.h.
 //
 // Shapes: rows R (all tokens of a pass), channels C, heads H, head size D, vocabulary V. Matrices that a matmul writes
 // have rows padded to a multiple of 16 numbers.
 #pragma once
 
-#include <cmath>
 #include <type_traits>
-#include <vector>
 
-#include "machine/cpu.h"
+#include "machine/simd.h"
+#ifdef WITH_CUDA
+#include "cuda/machine.cuh"
+#endif
 
 namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// What arrays are called
+
+HD inline int pad16(int n) { return (n + 15) / 16 * 16; }
+HD inline int pad64(int n) { return (n + 63) / 64 * 64; }
+
+// The rows of one pass, in preorder, root after root. Arrays lie where the operation runs.
+struct Forest {
+  int rows = 0, roots = 0;
+  const int* end = nullptr;         // (rows) one past the last row of the row's subtree
+  const int* depth = nullptr;       // (rows) 0 for a root
+  const int* root = nullptr;        // (rows) which root the row hangs from
+  const int* first_row = nullptr;   // (roots + 1) where each root's rows begin
+  const int* first_slot = nullptr;  // (roots) where its past begins in the cache: a multiple of 64
+  const int* past = nullptr;        // (roots) keys that it sees there; its rows' own keys follow them
+
+  // Ancestor or self, within one root: the whole tree mask.
+  HD bool sees(int row, int ancestor) const { return ancestor <= row && row < end[ancestor]; }
+  HD int position(int row) const { return past[root[row]] + depth[row]; }
+  HD int slot(int row) const { return first_slot[root[row]] + past[root[row]] + row - first_row[root[row]]; }
+};
+
+// Dropout of one site (a place in the network where it is applied): keep(i) is 1 / (1 - rate) where element i stays,
+// else 0, a pure function of seed, iteration, site and i.
+struct Dropout {
+  float rate = 0;
+  uint64_t seed = 0;
+  uint32_t iteration = 0, site = 0;
+  template <class T>
+  HD T keep(uint64_t i) const {
+    if (rate == 0) return T(1);
+    const uint32_t bits = uint32_t(random_bits(seed, iteration, kStreamDropout, i, site));
+    return bits < uint32_t(double(rate) * 4294967296.0) ? T(0) : T(1) / (T(1) - T(rate));
+  }
+};
+
+// Keys and values of all slots of one layer, head by head, as numbers of type S.
+//   k: (n_kv_head, slots / 16, D, 16): sixteen keys side by side, so that one vector holds their scores
+//   v: (n_kv_head, slots, pad16(D)): the value of a slot in one piece
+// Of bf16, two steps of the sum that reads them lie side by side: k: (n_kv_head, slots / 16, D / 2, 16, 2), D rounded
+// up, v: (n_kv_head, slots / 2, pad16(D), 2). It has the bytes of half as many floats, and is read by the same tile.
+template <class S>
+struct KeyValues {
+  S *k = nullptr, *v = nullptr;
+  int slots = 0, head_size = 0;
+  static constexpr int together = kTogether<S>;
+  HD static size_t key_numbers(int slots, int head_size) {  // of one head
+    return size_t(slots) * ((head_size + together - 1) / together * together);
+  }
+  HD static size_t value_numbers(int slots, int head_size) { return size_t(slots) * pad16(head_size); }
+  HD S* key(int head, int slot, int d) const {
+    return k + head * key_numbers(slots, head_size) + key_numbers(slot / 16 * 16, head_size) +
+           (d / together * 16 + slot % 16) * together + d % together;
+  }
+  HD S* value(int head, int slot, int d) const {
+    return v + head * value_numbers(slots, head_size) + value_numbers(slot / together * together, head_size) +
+           d * together + slot % together;
+  }
+};
+
+// A weight (K inputs, N outputs): for each panel of kPanel outputs (the last is narrower, a multiple of 16, filled with
+// zeros) all k in turn, so that a sweep over k reads one stream; bf16 by pairs of k, as the tile wants them. N is what
+// a row of the result holds, padded to 16.
+// For a GPU (`cuda`) the panels are narrower, so that each lane's 16 bytes lie beside its neighbour's
+// (cuda/matmul.cuh):
+//   fp32: (N / 16, K, 16)
+//   bf16: (N / 16, K / 16, 32 lanes, 8): what each lane of a warp holds of a 16 x 16 tile when tensor cores multiply it
+// K too is filled up with zeros there, to a multiple of 16: Pack leaves them, so the memory comes zeroed.
+template <class W>
+struct Panels {
+  W* data = nullptr;
+  int k = 0, n = 0;
+  bool cuda = false;
+  // Where a library multiplies, there are no panels: the weight as it is stored, (k, n) at k * k_stride + n * n_stride.
+  const W* stored = nullptr;
+  size_t k_stride = 0, n_stride = 0;
+  HD int lines() const { return (k + kTogether<W> - 1) / kTogether<W>; }  // steps of k, those side by side being one
+  HD size_t size() const {
+    if (cuda) return size_t(pad16(k)) * pad16(n);
+    return size_t(lines()) * kTogether<W> * pad16(n);
+  }
+  HD int width(int column) const { return smaller(kPanel, pad16(n) - column / kPanel * kPanel); }
+  HD W* at(int row, int column) const {
+    if (cuda) return data + at_device(row, column);
+    constexpr int together = kTogether<W>;
+    const size_t panel = size_t(column / kPanel) * kPanel * lines();
+    return data + (panel + size_t(row / together) * width(column) + column % kPanel) * together + row % together;
+  }
+  // The operand of mma (cuda/instructions.cuh) that is 16 outputs by 16 k. A sum may take its k in any order: the
+  // tile's k = 4q .. 4q + 3 stand where the instruction has 2q, 2q + 1, 2q + 8, 2q + 9, so that they are lane (., q)'s,
+  // and what it needs of a row of x is one float4.
+  HD size_t at_device(int row, int column) const {
+    if (sizeof(W) != 2) return (size_t(column / 16) * pad16(k) + row) * 16 + column % 16;
+    const int lane = column % 8 * 4 + row % 16 / 4, number = row % 4 / 2 * 4 + column % 16 / 8 * 2 + row % 2;
+    return (size_t(column / 16) * (pad16(k) / 16) + row / 16) * 256 + lane * 8 + number;
+  }
+};
+
+template <class T, class S = T>
+struct Attention {
+  Forest forest;
+  int n_head, n_kv_head, head_size;
+  const T* qkv;  // (rows, qkv_row): C queries, then n_kv_head * D keys, then as many values
+  int qkv_row;
+  KeyValues<S> cache;  // the pass's own keys and values are written into it
+  T* out;              // (rows, out_row)
+  int out_row;
+  T* log_sum;  // (rows, H) log of the sum of exp(scores), for the backward pass
+  Dropout dropout;
+  // So many first rows of each root were run by an earlier pass: their keys and values are in the cache, and nothing is
+  // asked for them: no output, no gradient of their queries. What other rows give to their keys and values is added to
+  // dk and dv, and left there, for that pass to read.
+  int given = 0;
+
+  HD int first_asked(int root) const { return forest.first_row[root] + given; }
+  HD bool asked(int row) const { return row >= first_asked(forest.root[row]); }
+  HD int queries() const { return n_head / n_kv_head; }  // query heads that share a key/value head
+  HD T scale() const { return T(1) / square_root(T(head_size)); }
+  HD T keep(int row, int head, int position) const {  // dropout of one attention weight
+    return dropout.keep<T>((uint64_t(row) * n_head + head) << 20 | uint64_t(position));
+  }
+};
+
+template <class T>
+struct AttentionBackward {
+  Attention<T> forward;
+  const T* dout;  // (rows, out_row)
+  T *dk, *dv;     // (n_kv_head, slots, pad16(D)) both, of every slot: rows and past; added into
+  T* dqkv;        // (rows, qkv_row): the queries' part is written here, the rows' keys and values by the caller
+
+  HD size_t at(int kv_head, int slot) const {
+    return (size_t(kv_head) * forward.cache.slots + slot) * pad16(forward.head_size);
+  }
+};
 
 // ---------------------------------------------------------------------------------------------------------------
 // Column operations: what follows a matmul, on finished columns of a row: op(group, row, begin, end). They themselves
 // stand with the row operations, from AddBias on.
 
-// A column operation as a row operation over all columns.
-template <class Op>
-struct WholeRow {
-  Op op;
-  int columns;
-  template <class G>
-  HD void operator()(const G& g, int row) const {
-    op(g, row, 0, columns);
-  }
-};
-
-// The same on a GPU: a row of this operation is 128 columns of one. A pass may have fewer rows than the GPU has room
-// for warps, and a warp goes through a long row serially.
+// A column operation as a row operation: on a CPU a row of it is a whole row. On a GPU it is a strip of one: a pass may
+// have fewer rows than the GPU has room for warps, and a warp goes through a long row serially.
+constexpr int kStrip = 4 * kLanes;
 template <class Op>
 struct Strips {
   Op op;
-  int columns;
-  static constexpr int width = 4 * kLanes;
-  HD int each() const { return (columns + width - 1) / width; }
+  int columns, width = columns;
+  HD int each() const { return (columns + width - 1) / width; }  // strips of a row
   template <class G>
   HD void operator()(const G& g, int item) const {
     const int begin = item % each() * width;
@@ -90,9 +215,8 @@ struct Pack {
   }
 };
 
-// out (R, N) = x (R, K) W: one serial sum over k for each output. This is what every matmul here computes; those of the
-// GPU cut the sum in slices. On a GPU it is also version 1, the naive one: a warp to a row, and every warp reads all of
-// W; versions 2 and 3 are in cuda/matmul.cuh and cuda/matmul_mma.cuh.
+// out (R, N) = x (R, K) W: one serial sum over k for each output. This is what every matmul here computes; the tuned
+// ones of the GPU (cuda/matmul.cuh, cuda/matmul_mma.cuh) cut the sum in slices.
 template <class T, class W>
 struct Matmul {
   const T* x;
@@ -230,7 +354,7 @@ struct LayerNormWeights {
   int rows;
   const T* x;
   int x_row, channels;
-  const T *mean, *rstd, *dy;
+  const T *mean, *rstd, *dy;  // mean may be null: zeros
   int y_row;
   T *dweight, *dbias;  // dbias may be null
   template <class G>
@@ -239,74 +363,9 @@ struct LayerNormWeights {
     T *dw = dweight + first, *db = dbias ? dbias + first : nullptr;
     for (int row = 0; row < rows; row++) {
       const T *a = x + size_t(row) * x_row + first, *d = dy + size_t(row) * y_row + first;
-      const T m = mean[row], r = rstd[row];
+      const T m = mean ? mean[row] : T(0), r = rstd[row];
       g.each(count, [=](int c) { dw[c] += d[c] * ((a[c] - m) * r); });
       if (db) g.each(count, [=](int c) { db[c] += d[c]; });
-    }
-  }
-};
-
-// y = x / sqrt(mean(x^2) + 1e-6) * weight, over the C channels of a row (Zhang, Sennrich 2019).
-template <class T>
-struct RmsNorm {
-  const T* x;
-  int x_row, channels;
-  const T* weight;  // (C), or null: none
-  T* y;
-  int y_row;
-  T* rstd;  // (R) kept for the backward pass; may be null
-  template <class G>
-  HD void operator()(const G& g, int row) const {
-    const T *a = x + size_t(row) * x_row, *w = weight;
-    T* out = y + size_t(row) * y_row;
-    const T r =
-        T(1) / square_root(g.template sum<T>(channels, [=](int c) { return a[c] * a[c]; }) / T(channels) + T(1e-6));
-    if (w) g.each(channels, [=](int c) { out[c] = a[c] * r * w[c]; });
-    else g.each(channels, [=](int c) { out[c] = a[c] * r; });
-    if (T* kept = rstd) g.each(1, [=](int) { kept[row] = r; });
-  }
-};
-
-// With n = x rstd and dn = dy weight: dx += rstd (dn - n average(dn n)).
-template <class T>
-struct RmsNormBackward {
-  const T* x;
-  int x_row, channels;
-  const T *weight, *rstd;  // weight may be null
-  const T* dy;
-  int y_row;
-  T* dx;  // (R, C), rows as x's; added into
-  template <class G>
-  HD void operator()(const G& g, int row) const {
-    const T *a = x + size_t(row) * x_row, *d = dy + size_t(row) * y_row, *w = weight;
-    T* out = dx + size_t(row) * x_row;
-    const T r = rstd[row];
-    const auto add = [&](auto dn) {
-      const T s = g.template sum<T>(channels, [=](int c) { return dn(c) * (a[c] * r); }) / T(channels);
-      g.each(channels, [=](int c) { out[c] += r * (dn(c) - a[c] * r * s); });
-    };
-    if (w) add([=](int c) { return d[c] * w[c]; });
-    else add([=](int c) { return d[c]; });
-  }
-};
-
-// dweight += sum over rows of dy n, in order of rows. A row of this operation is 32 channels.
-template <class T>
-struct RmsNormWeights {
-  int rows;
-  const T* x;
-  int x_row, channels;
-  const T *rstd, *dy;
-  int y_row;
-  T* dweight;
-  template <class G>
-  HD void operator()(const G& g, int chunk) const {
-    const int first = chunk * kChunk, count = smaller(kChunk, channels - first);
-    T* dw = dweight + first;
-    for (int row = 0; row < rows; row++) {
-      const T *a = x + size_t(row) * x_row + first, *d = dy + size_t(row) * y_row + first;
-      const T r = rstd[row];
-      g.each(count, [=](int c) { dw[c] += d[c] * (a[c] * r); });
     }
   }
 };
@@ -364,19 +423,6 @@ struct Gelu {
     return fused(x, exp(T(-0.5) * x * x) * T(0.39894228040143267794), phi);
   }
 };
-// SiLU(x) = x / (1 + exp(-x)) (Elfwing, Uchibe, Doya 2018); with s = 1 / (1 + exp(-x)), SiLU'(x) = s (1 + x (1 - s)).
-struct Silu {
-  template <class T>
-  HD_INLINE static T of(T x) {
-    return x / (T(1) + exp(-x));
-  }
-  template <class T>
-  HD_INLINE static T slope(T x) {
-    const T s = T(1) / (T(1) + exp(-x));
-    return s * fused(x, T(1) - s, T(1));
-  }
-};
-
 // pre += bias; out = Activation(pre), or residual + Activation(pre).
 template <class T, class Activation>
 struct BiasActivation {
@@ -396,9 +442,6 @@ struct BiasActivation {
 };
 template <class T>
 using BiasGelu = BiasActivation<T, Gelu>;
-template <class T>
-using BiasSilu = BiasActivation<T, Silu>;
-
 // d = d Activation'(pre).
 template <class T, class Activation>
 struct ActivationBackward {
@@ -414,44 +457,6 @@ struct ActivationBackward {
 };
 template <class T>
 using GeluBackward = ActivationBackward<T, Gelu>;
-template <class T>
-using SiluBackward = ActivationBackward<T, Silu>;
-
-// act = SiLU(gate) up (Shazeer 2020, GLU Variants Improve Transformer), of gate and up side by side in a row.
-template <class T>
-struct SwiGlu {
-  const T* gate_up;  // (R, gate_row): F gates, then F ups
-  int gate_row, inner;
-  T* act;  // (R, act_row): F
-  int act_row;
-  template <class G>
-  HD void operator()(const G& g, int row) const {
-    const T *gate = gate_up + size_t(row) * gate_row, *up = gate + inner;
-    T* out = act + size_t(row) * act_row;
-    g.each(inner, [=](int c) { out[c] = Silu::of(gate[c]) * up[c]; });
-  }
-};
-
-// dgate = dact up SiLU'(gate), dup = dact SiLU(gate).
-template <class T>
-struct SwiGluBackward {
-  const T* gate_up;
-  int gate_row, inner;
-  const T* dact;
-  int act_row;
-  T* dgate_up;  // rows as gate_up's; may be gate_up itself
-  template <class G>
-  HD void operator()(const G& g, int row) const {
-    const T *gate = gate_up + size_t(row) * gate_row, *up = gate + inner, *d = dact + size_t(row) * act_row;
-    T *dgate = dgate_up + size_t(row) * gate_row, *dup = dgate + inner;
-    g.each(inner, [=](int c) {
-      const T x = gate[c], u = up[c], dy = d[c];
-      dgate[c] = dy * u * Silu::slope(x);
-      dup[c] = dy * Silu::of(x);
-    });
-  }
-};
-
 // out = residual + dropout(out + bias): the branch that a matmul has just written joins the stream beside it.
 template <class T>
 struct JoinResidual {
@@ -488,51 +493,7 @@ struct DropoutBackward {
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// Tree attention: the portable text. Shapes and structs are in cpu.h, beside the twin; the GPU's kernels, of which this
-// text is version 1, are in cuda/attention.cuh and cuda/attention_backward.cuh.
-
-// The cosine and sine by which Rope turns pair d of a head at position first_position + p: (positions, D / 2, 2). The
-// angle is position / 10000^(2 d / D).
-template <class T>
-std::vector<T> rope_table(int positions, int head_size, int first_position = 0) {
-  std::vector<T> table;
-  table.reserve(size_t(positions) * (head_size / 2) * 2);
-  std::vector<double> turn;  // radians a position
-  for (int d = 0; d < head_size / 2; d++) turn.push_back(std::pow(10000.0, -2.0 * d / head_size));
-  for (int p = 0; p < positions; p++)
-    for (int d = 0; d < head_size / 2; d++) {
-      const double angle = (first_position + p) * turn[size_t(d)];
-      table.push_back(T(std::cos(angle))), table.push_back(T(std::sin(angle)));
-    }
-  return table;
-}
-
-// Rotary positions (Su et al. 2021, RoFormer), in place: in each query and key of a row, channels d and d + D / 2 are
-// turned as a point of the plane by their angle at the row's position; so a score depends on how far apart two rows
-// are, not on where. `back` turns the other way, which is how the gradient comes back. D is even. Row r of this
-// operation: pass row first + r.
-template <class T>
-struct Rope {
-  Forest forest;
-  int first;
-  T* qkv;  // (rows, qkv_row): `heads` heads of D, queries then keys, then what is left alone
-  int qkv_row, heads, head_size;
-  const T* table;  // (positions, D / 2, 2), a row for every position of the forest
-  bool back;
-  template <class G>
-  HD void operator()(const G& g, int item) const {
-    const int row = first + item, half = head_size / 2;
-    const T* turn = table + size_t(forest.position(row)) * half * 2;
-    T* x = qkv + size_t(row) * qkv_row;
-    const T sign = back ? T(-1) : T(1);
-    for (int head = 0; head < heads; head++, x += head_size)
-      g.each(half, [=](int d) {
-        const T a = x[d], b = x[d + half], c = turn[2 * d], s = sign * turn[2 * d + 1];
-        x[d] = a * c - b * s;
-        x[d + half] = a * s + b * c;
-      });
-  }
-};
+// Tree attention. On a GPU its tuned kernels are in cuda/attention.cuh and cuda/attention_backward.cuh.
 
 // Row r of this operation: the keys and values of pass row r into the cache.
 template <class T, class S>
@@ -593,7 +554,7 @@ struct AttentionForward {
 };
 
 // Row r of this operation: pass row r / H, head r % H. Writes dQ, and leaves P (dropped out) and dS for the keys' sums.
-// The formulas stand with the twin, attention_backward_twin.
+// The formulas stand with the twin, attention_backward_twin (machine/attention.h).
 template <class T>
 struct AttentionBackwardQueries {
   AttentionBackward<T> b;
@@ -683,23 +644,23 @@ struct ReadCacheGradient {
 
 // The rows of the last pass that stay: slot first + i takes what slot first + kept[i] holds, in place. kept ascends and
 // kept[i] >= i, so a row only moves left, and a lane that copies its own columns row after row never reads a slot that
-// it has already overwritten. In parallel over rows this would be a race. Row r: layer and head r. Its CUDA twin is
-// gather_kernel in cuda/decode.cuh.
+// it has already overwritten. In parallel over rows this would be a race. Row r: layer and head r.
 template <class S>
 struct KeepRows {
   S *k, *v;                 // of all layers
   size_t k_layer, v_layer;  // numbers of one layer
   int n_kv_head, slots, head_size;
-  int first, count;
-  const int* kept;  // (count)
+  const int* kept;  // (2 + count): first, count, then which rows
+  HD KeyValues<S> cache(int layer) const { return {k + layer * k_layer, v + layer * v_layer, slots, head_size}; }
   template <class G>
   HD void operator()(const G& g, int item) const {
-    const int layer = item / n_kv_head, head = item % n_kv_head;
-    const KeyValues<S> cache{k + layer * k_layer, v + layer * v_layer, slots, head_size};
+    const int head = item % n_kv_head, first = kept[0], count = kept[1];
+    const int* const rows = kept + 2;
+    const KeyValues<S> to = cache(item / n_kv_head);
     g.each(head_size, [&](int d) {
       for (int i = 0; i < count; i++) {
-        *cache.key(head, first + i, d) = *cache.key(head, first + kept[i], d);
-        *cache.value(head, first + i, d) = *cache.value(head, first + kept[i], d);
+        *to.key(head, first + i, d) = *to.key(head, first + rows[i], d);
+        *to.value(head, first + i, d) = *to.value(head, first + rows[i], d);
       }
     });
   }
@@ -732,30 +693,6 @@ struct CrossEntropy {
   }
 };
 
-// The same against a whole distribution: with p = softmax(teacher), which `teacher` becomes,
-//   loss[row] = -sum of p log softmax(logits);  with gradient, logits become (softmax(logits) - p) * scale.
-template <class T>
-struct SoftCrossEntropy {
-  T *logits, *teacher;  // (R, row_stride)
-  int row_stride, vocab_size;
-  T* loss;  // (R)
-  bool gradient;
-  T scale;
-  template <class G>
-  HD void operator()(const G& g, int row) const {
-    T *x = logits + size_t(row) * row_stride, *p = teacher + size_t(row) * row_stride;
-    const auto log_sum = [&](const T* a) {
-      const T top = g.template largest<T>(vocab_size, [=](int i) { return a[i]; });
-      return top + log(g.template sum<T>(vocab_size, [=](int i) { return exp(a[i] - top); }));
-    };
-    const T x_sum = log_sum(x), p_sum = log_sum(p), factor = scale;
-    g.each(vocab_size, [=](int i) { p[i] = exp(p[i] - p_sum); });
-    const T cost = g.template sum<T>(vocab_size, [=](int i) { return p[i] * (x_sum - x[i]); });
-    g.each(1, [&](int) { loss[row] = cost; });
-    if (gradient) g.each(vocab_size, [=](int i) { x[i] = (exp(x[i] - x_sum) - p[i]) * factor; });
-  }
-};
-
 // One row: mean (1) = average of values (n).
 template <class T>
 struct Mean {
@@ -767,20 +704,6 @@ struct Mean {
   HD void operator()(const G& g, int) const {
     const T sum = g.template sum<T>(n, [=](int i) { return values[i]; });
     g.each(1, [&](int) { finish(sum); });
-  }
-};
-
-// A row of this operation is a block of 4,096 numbers.
-template <class T>
-struct Zero {
-  T* data;
-  size_t n;
-  static constexpr int block = 4096;
-  HD int rows() const { return int((n + block - 1) / block); }
-  template <class G>
-  HD void operator()(const G& g, int row) const {
-    T* a = data + size_t(row) * block;
-    g.each(int(smaller(size_t(block), n - size_t(row) * block)), [=](int i) { a[i] = T(0); });
   }
 };
 
@@ -848,5 +771,105 @@ struct AdamW {
     });
   }
 };
+
+#ifdef WITH_CUDA
+// ---------------------------------------------------------------------------------------------------------------
+// The first CUDA kernels: tree attention, the gather, the matmul, as a course writes them before it makes them fast.
+// Each has the bits of the portable text above. `--kernels plain` decodes with them; the tuned ones are in cuda/.
+
+// AttentionForward, without what training adds. A warp for each (row, query head): grid (rows, heads). Two sweeps over
+// the keys, 32 at a time, a lane each: the largest score; then weights and values, in order of position. Nothing is
+// kept between the sweeps, so there may be any number of keys: a score is computed twice.
+// Budget: 64 registers, 128 bytes shared.
+template <class S>
+__global__ void plain_attention(Attention<float, S> s) {
+  struct Memory {
+    float weight[kLanes];  // of the 32 keys under way
+  };
+  Memory& memory = shared<Memory>();  // __shared__
+  const Forest& f = s.forest;
+  const int row = blockIdx.x, head = blockIdx.y, lane = threadIdx.x, kv_head = head / s.queries(), D = s.head_size;
+  const int root = f.root[row], first = f.first_row[root], past = f.past[root], slot = f.first_slot[root];
+  const int keys = past + row - first + 1;  // those of the past, then those of the root's rows up to this one
+  const float* q = s.qkv + size_t(row) * s.qkv_row + head * D;
+  float* out = s.out + size_t(row) * s.out_row + head * D;
+  const auto seen = [&](int j) { return j < past || (j < keys && f.sees(row, first + j - past)); };  // the tree mask
+  const auto score = [&](int j) {
+    float sum = 0;
+    for (int d = 0; d < D; d++) sum = fused(q[d], to_float(*s.cache.key(kv_head, slot + j, d)), sum);
+    return sum * s.scale();
+  };
+
+  float top = -Format<float>::kInfinity, total = 0;
+  for (int j = lane; j < keys; j += kLanes)
+    if (seen(j)) top = larger(top, score(j));
+  for (int half = kLanes / 2; half > 0; half /= 2) top = larger(top, __shfl_xor_sync(kEveryLane, top, half));
+
+  for (int d = lane; d < D; d += kLanes) out[d] = 0;
+  for (int begin = 0, position = 0; begin < keys; begin += kLanes) {
+    const int j = begin + lane;
+    if (seen(j)) memory.weight[lane] = exp(score(j) - top);
+    __syncwarp();
+    for (unsigned mask = __ballot_sync(kEveryLane, seen(j)); mask; mask &= mask - 1, position++) {
+      const int i = __ffs(int(mask)) - 1;  // the next of the 32 keys that the row sees
+      const float weight = memory.weight[i];
+      if (lane == position % kLanes) total += weight;
+      for (int d = lane; d < D; d += kLanes)
+        out[d] = fused(weight, to_float(*s.cache.value(kv_head, slot + begin + i, d)), out[d]);
+    }
+    __syncwarp();  // all have read the weights
+  }
+  for (int half = kLanes / 2; half > 0; half /= 2) total += __shfl_xor_sync(kEveryLane, total, half);
+  for (int d = lane; d < D; d += kLanes) out[d] = out[d] / total + 0.0f;  // + 0: a zero has one sign
+}
+template <class S>
+void attention_plain(const Attention<float, S>& s) {
+  start(plain_attention<S>, dim3(unsigned(s.forest.rows), unsigned(s.n_head)), kLanes, s);
+}
+
+// KeepRows: a block for each (layer, head), a thread for each column of keys or values: grid (layers, heads).
+// Budget: 40 registers, 0 bytes shared.
+template <class S>
+__global__ void plain_gather(KeepRows<S> s) {
+  const int head = blockIdx.y, first = s.kept[0], count = s.kept[1], D = s.head_size;
+  const int* const rows = s.kept + 2;
+  const KeyValues<S> cache = s.cache(blockIdx.x);
+  for (int column = threadIdx.x; column < 2 * D; column += blockDim.x)
+    for (int i = 0; i < count; i++) {
+      if (column < D) *cache.key(head, first + i, column) = *cache.key(head, first + rows[i], column);
+      else *cache.value(head, first + i, column - D) = *cache.value(head, first + rows[i], column - D);
+    }
+}
+template <class S>
+void gather_plain(const KeepRows<S>& s, int layers) {
+  start(plain_gather<S>, dim3(unsigned(layers), unsigned(s.n_kv_head)), 4 * kLanes, s);
+}
+
+// Matmul: a thread for each output, a block for 16 x 16 of them: grid (N / 16, rows / 16). Tiles of x and W pass
+// through shared memory, 16 k at a time, so that each number comes once a block out of memory, not 16 times. Budget: 48
+// registers, 2048 bytes shared.
+template <class W>
+__global__ void plain_matmul(Matmul<float, W> s, int rows) {
+  constexpr int size = 16;
+  struct Tiles {
+    float x[size][size], w[size][size];  // (row, k), (k, column)
+  };
+  Tiles& tile = shared<Tiles>();  // __shared__
+  const int i = threadIdx.x / size, j = threadIdx.x % size, row = blockIdx.y * size + i, n = blockIdx.x * size + j;
+  float sum = 0;
+  for (int first = 0; first < s.w.k; first += size) {
+    tile.x[i][j] = row < rows && first + j < s.w.k ? s.x[size_t(row) * s.x_row + first + j] : 0.0f;
+    tile.w[i][j] = first + i < s.w.k ? to_float(*s.w.at(first + i, n)) : 0.0f;
+    __syncthreads();
+    for (int k = 0; k < smaller(size, s.w.k - first); k++) sum = fused(tile.x[i][k], tile.w[k][j], sum);
+    __syncthreads();
+  }
+  if (row < rows) s.out[size_t(row) * s.out_row + n] = sum;
+}
+template <class W>
+void matmul_plain(int rows, const Matmul<float, W>& s) {
+  start(plain_matmul<W>, dim3(unsigned(pad16(s.w.n) / 16), unsigned((rows + 15) / 16)), 16 * 16, s, rows);
+}
+#endif
 
 }  // namespace nanospec

@@ -42,7 +42,7 @@ class Target {
         most_rows_(std::max(most_rows, config.block_size)),
         plain_(parameter_count(config), pool_->cuda()),
         pass_(most_rows_, 1, pool_->cuda()),
-        kept_(pool_->cuda() ? 0 : most_rows_) {
+        kept_(pool_->cuda() ? 0 : 2 + most_rows_) {
     const bool cuda = pool_->cuda();
     plain_.upload(weights, plain_.size());
     if (dtype == Dtype::fp32) weights_ = Weights<float, float>(config, plain_.data(), false, cuda);
@@ -141,7 +141,7 @@ class Target {
   void keep(const int* rows, int n) {
     bool moves = false;
     for (int i = 0; i < n; i++) moves = moves || rows[i] != i;
-    if (moves) std::visit([&](auto& a) { move_rows(a, rows, n); }, activations_);
+    if (moves) move_rows(kept(rows, n), n);
     past_ += n;
   }
 #ifdef WITH_CUDA
@@ -170,6 +170,15 @@ class Target {
   }
 
  private:
+  // Where the rows that stay are said: see KeepRows.
+  const int* kept(const int* rows, int n) {
+#ifdef WITH_CUDA
+    if (cuda()) return iterations_->keep(past_, rows, n);
+#endif
+    const int place[] = {past_, n};
+    kept_.upload(place, 2), kept_.upload(rows, size_t(n), 2);
+    return kept_.data();
+  }
   void run(const DevicePass& pass, bool with_logits, int layers = 0) {
     Config config = config_;
     if (layers > 0) config.n_layer = layers;
@@ -181,25 +190,17 @@ class Target {
         },
         weights_, activations_);
   }
-  template <class S>
-  void move_rows(const Activations<float, S>& a, const int* rows, int n) {
-#ifdef WITH_CUDA
-    if (cuda()) return gather_rows(a, iterations_->keep(past_, rows, n));
-#endif
-    kept_.upload(rows, n);
-    const KeepRows<S> op{
-        a.k.data(), a.v.data(), a.k_layer,   a.v_layer, config_.n_kv_head, a.slots, config_.n_embd / config_.n_head,
-        past_,      n,          kept_.data()};
-    pool_->run([&](const Team& team) { launch(team, config_.n_layer * config_.n_kv_head, op); },
-               alone_ || n <= rows_alone_);
+  // kept: KeepRows'.
+  void move_rows(const int* kept, int n) {
+    const auto move = [&](const auto& a) {
+      const KeepRows<std::remove_pointer_t<decltype(a.k.data())>> op{
+          a.k.data(), a.v.data(), a.k_layer, a.v_layer, config_.n_kv_head, a.slots, config_.n_embd / config_.n_head,
+          kept};
+      pool_->run([&](const Team& team) { keep_rows(team, op, config_.n_layer); }, alone_ || n <= rows_alone_);
+    };
+    std::visit(move, activations_);
   }
 #ifdef WITH_CUDA
-  template <class S>
-  void gather_rows(const Activations<float, S>& a, const int* kept) const {
-    gather(Gather<S>{a.k.data(), a.v.data(), a.k_layer, a.v_layer, config_.n_kv_head, a.slots,
-                     config_.n_embd / config_.n_head, kept},
-           config_.n_layer);
-  }
   // What an iteration launches of the model.
   struct Launches {
     Target* target;
@@ -207,9 +208,7 @@ class Target {
       const DevicePass pass(token, forest);
       target->run(pass, true);
     }
-    void gather(const int* kept) const {
-      std::visit([&](auto& a) { target->gather_rows(a, kept); }, target->activations_);
-    }
+    void gather(const int* kept) const { target->move_rows(kept, 1); }
   };
 #endif
   template <class S>

@@ -10,8 +10,7 @@
 
 #include <climits>
 
-#include "cuda/machine.cuh"
-#include "machine/cpu.h"
+#include "kernels.cuh"
 
 // A loop that stays one: unrolled, it would ask for more registers than its speed is worth.
 #ifdef __CUDACC__

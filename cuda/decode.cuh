@@ -10,7 +10,6 @@
 #pragma once
 
 #include "cuda/machine.cuh"
-#include "machine/cpu.h"
 #include "sample.h"
 
 namespace nanospec {
@@ -288,56 +287,6 @@ __global__ __launch_bounds__(kThreads) void walk_kernel(Walk w) {
   if (lane != 0) return;
   w.kept[0] = past, w.kept[1] = count, w.rows[0] = count;
   w.state->past = past + count, w.state->index += count, w.state->root = token;
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// Gather: the keys and values of the rows that stay move to the slots that follow the past, in place, in all layers.
-//
-// Rows only move left: row i of those that stay comes from row kept[i] >= i, and kept ascends. A thread owns columns of
-// keys or values and moves them row after row, in ascending order: what it overwrites, slot i, it has read before, for
-// all rows to come lie behind kept[i] >= i. No other thread reads or writes its columns. (In parallel over rows it
-// would be a race: row 5's thread may write slot 2 before row 2's has read it.) Four rows are read before the first of
-// them is written: reading early is as safe, and their latencies overlap.
-// Grid: a block for each layer and head, which leaves at once where nothing moves. Moves 2 L C numbers a row, no more.
-
-constexpr int kGatherThreads = 128;
-
-template <class S>
-struct Gather {
-  S *k, *v;                 // of all layers
-  size_t k_layer, v_layer;  // numbers of one layer
-  int n_kv_head, slots, head_size;
-  const int* kept;  // the slot of the root, how many rows stay, which
-};
-
-// Budget: 64 registers, 0 bytes shared.
-template <class S, int kThreads>
-__global__ __launch_bounds__(kThreads) void gather_kernel(Gather<S> g) {
-  constexpr int kTogetherRows = 4;
-  const int first = g.kept[0], count = g.kept[1], D = g.head_size;
-  const int* const rows = g.kept + 2;
-  if (count == 0 || rows[count - 1] == count - 1) return;
-  const int layer = blockIdx.x / g.n_kv_head, head = blockIdx.x % g.n_kv_head;
-  const KeyValues<S> cache{g.k + layer * g.k_layer, g.v + layer * g.v_layer, g.slots, D};
-  for (int column = threadIdx.x; column < 2 * D; column += kThreads) {
-    const auto at = [=](int row) {
-      return column < D ? cache.key(head, first + row, column) : cache.value(head, first + row, column - D);
-    };
-    for (int i = 0; i < count; i += kTogetherRows) {
-      S moved[kTogetherRows] = {};
-      UNROLL
-      for (int j = 0; j < kTogetherRows; j++)
-        if (i + j < count) moved[j] = *at(rows[i + j]);
-      UNROLL
-      for (int j = 0; j < kTogetherRows; j++)
-        if (i + j < count) *at(i + j) = moved[j];
-    }
-  }
-}
-
-template <class S>
-void gather(const Gather<S>& g, int layers) {
-  start(gather_kernel<S, kGatherThreads>, layers * g.n_kv_head, kGatherThreads, g);
 }
 
 }  // namespace nanospec

@@ -1,7 +1,7 @@
 // cuda/machine.cuh: the GPU as a machine: errors, launches, graphs, shared memory.
 //
-// What cpu.h is for the CPU. It is read by nvcc, and by g++ in the tests, where tests/emulator.h plays the GPU: the
-// kernels' text is the same. It knows nothing of operations.
+// What machine/threads.h is for the CPU. It is read by nvcc, and by g++ in the tests, where tests/cuda/emulator.h plays
+// the GPU: the kernels' text is the same. It knows nothing of operations.
 #pragma once
 
 #ifdef __CUDACC__

@@ -4,14 +4,14 @@
 // K is cut into 64 slices of one length, a multiple of 4 (the last ones may be shorter, or empty); each is summed
 // serially in k, by fused multiply-adds; the slices' sums are added to 0 in ascending order.
 //
-// Version 1 is the portable text in operations.h, a warp to a row (it has no slices). Here are
+// Version 1 is the portable text in kernels.cuh, a warp to a row (it has no slices). Here are
 //   version 2, decode_fp32, few rows (up to 64). Slices are threads that work at the same time: decoding is bound by
 //              the bytes of W, and what fetches them is many threads that each have several loads on their way.
 //   version 3, tiled_fp32, many rows (prefill). A block makes 64 outputs of 64 rows, and slices follow each other in
 //              time: the sum of one in registers, then added to the total. The same bits as version 2.
 // cuda/matmul_mma.cuh has both for bf16.
 //
-// The epilogue: `after` (a column operation of operations.h) is called for each finished number by the thread that has
+// The epilogue: `after` (a column operation of kernels.cuh) is called for each finished number by the thread that has
 // just written it: a launch, and a trip of all rows through memory, less. Columns from N to pad16(N) are finished too
 // (zeros, times x), but not shown to it.
 // W's panels are in device order (Panels::at_device). Rows of x and out begin on 16 bytes, and hold K or N padded to
@@ -19,7 +19,7 @@
 #pragma once
 
 #include "cuda/instructions.cuh"
-#include "machine/cpu.h"
+#include "kernels.cuh"
 
 namespace nanospec {
 
@@ -265,16 +265,15 @@ void start_decode(const float* x, int x_row, const Panels<float>& w, const Finis
 }
 
 template <class After>
-void matmul_cuda(int rows, const float* x, int x_row, const Panels<float>& w, float* out, int out_row,
-                 const After& after) {
+void matmul_cuda(int rows, const Matmul<float, float>& s, const After& after) {
   if (rows <= 0) return;
-  const Finish<After> finish{out, out_row, rows, w.n, after};
-  const dim3 tiles(unsigned((rows + kTile - 1) / kTile), unsigned((w.n + kTile - 1) / kTile));
-  if (rows > kDecodeRows) start(tiled_fp32<After>, tiles, 128, x, x_row, w, finish);
-  else if (rows > 8) start_decode<16>(x, x_row, w, finish);
-  else if (rows > 4) start_decode<8>(x, x_row, w, finish);
-  else if (rows > 1) start_decode<4>(x, x_row, w, finish);
-  else start_decode<1>(x, x_row, w, finish);
+  const Finish<After> finish{s.out, s.out_row, rows, s.w.n, after};
+  const dim3 tiles(unsigned((rows + kTile - 1) / kTile), unsigned((s.w.n + kTile - 1) / kTile));
+  if (rows > kDecodeRows) start(tiled_fp32<After>, tiles, 128, s.x, s.x_row, s.w, finish);
+  else if (rows > 8) start_decode<16>(s.x, s.x_row, s.w, finish);
+  else if (rows > 4) start_decode<8>(s.x, s.x_row, s.w, finish);
+  else if (rows > 1) start_decode<4>(s.x, s.x_row, s.w, finish);
+  else start_decode<1>(s.x, s.x_row, s.w, finish);
 }
 
 }  // namespace nanospec

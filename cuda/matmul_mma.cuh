@@ -222,15 +222,14 @@ void start_decode(const float* x, int x_row, const Panels<bf16>& w, const Finish
 }
 
 template <class After>
-void matmul_cuda(int rows, const float* x, int x_row, const Panels<bf16>& w, float* out, int out_row,
-                 const After& after) {
+void matmul_cuda(int rows, const Matmul<float, bf16>& s, const After& after) {
   if (rows <= 0) return;
-  const Finish<After> finish{out, out_row, rows, w.n, after};
-  const dim3 tiles(unsigned((rows + kTile - 1) / kTile), unsigned((w.n + kTile - 1) / kTile));
-  if (rows > kDecodeRows) start(tiled_bf16<After>, tiles, 128, x, x_row, w, finish);
-  else if (rows > 16) start_decode<2, 4>(x, x_row, w, finish);
-  else if (rows > 8) start_decode<2, 2>(x, x_row, w, finish);
-  else start_decode<1, 1>(x, x_row, w, finish);
+  const Finish<After> finish{s.out, s.out_row, rows, s.w.n, after};
+  const dim3 tiles(unsigned((rows + kTile - 1) / kTile), unsigned((s.w.n + kTile - 1) / kTile));
+  if (rows > kDecodeRows) start(tiled_bf16<After>, tiles, 128, s.x, s.x_row, s.w, finish);
+  else if (rows > 16) start_decode<2, 4>(s.x, s.x_row, s.w, finish);
+  else if (rows > 8) start_decode<2, 2>(s.x, s.x_row, s.w, finish);
+  else start_decode<1, 1>(s.x, s.x_row, s.w, finish);
 }
 
 }  // namespace nanospec

@@ -1,6 +1,6 @@
 // cuda/train.cuh: training's kernels where a warp a row is wrong.
 //
-// The portable text of operations.h gives a row to one warp. That suits what is wide in rows: norms, GELU, residual,
+// The portable text of kernels.cuh gives a row to one warp. That suits what is wide in rows: norms, GELU, residual,
 // AdamW's pieces. It does not suit sums over rows (few columns, many rows), a row as long as a vocabulary, and a single
 // long sum. Those are here, all deterministic: every sum has an order that depends on the shapes alone, so no atomics.
 //
@@ -8,8 +8,7 @@
 // cross-entropy. Matrices have rows padded to a multiple of 16 numbers, so four columns are one load of 16 bytes.
 #pragma once
 
-#include "cuda/machine.cuh"
-#include "machine/cpu.h"
+#include "kernels.cuh"
 
 namespace nanospec {
 
@@ -136,11 +135,10 @@ void sum_columns(const Term& term, int rows, int columns, float* to_0, float* to
 // ---------------------------------------------------------------------------------------------------------------
 // The embedding's backward: rows are sorted by what they looked up; a block then adds the rows of one token.
 
-struct LookedUp {  // which row of wte (table 0) or wpe (table 1) a row of the pass is made of
-  const int* token;
-  Forest forest;
-  __device__ int operator()(int table, int row) const { return table == 0 ? token[row] : forest.position(row); }
-};
+// The row of wte (table 0) or wpe (table 1) that a row of the pass is made of.
+__device__ inline int looked_up(const EmbedBackward<float>& s, int table, int row) {
+  return table == 0 ? s.token[row] : s.forest.position(row);
+}
 
 constexpr int kSortThreads = 256;
 
@@ -149,18 +147,18 @@ constexpr int kSortThreads = 256;
 // memory but the keys, R 4 bytes out of L1 for each warp. At R = 12,288 that is 2 * 150 M comparisons, tens of
 // microseconds by estimate, and needs no passes that wait for each other, as a radix sort does. grid (R / 8, 2).
 // Budget: 32 registers, 0 bytes shared.
-template <class Key>
-__global__ void __launch_bounds__(kSortThreads) sort_rows(Key key, int rows, int* order) {
-  const int row = (blockIdx.x * kSortThreads + threadIdx.x) / kLanes, lane = threadIdx.x % kLanes, table = blockIdx.y;
-  if (row >= rows) return;
-  const int mine = key(table, row);
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) sort_rows(EmbedBackward<float> s, int* order) {
+  const int row = (blockIdx.x * kThreads + threadIdx.x) / kLanes, lane = threadIdx.x % kLanes, table = blockIdx.y;
+  if (row >= s.rows) return;
+  const int mine = looked_up(s, table, row);
   int before = 0;
-  for (int other = lane; other < rows; other += kLanes) {
-    const int its = key(table, other);
+  for (int other = lane; other < s.rows; other += kLanes) {
+    const int its = looked_up(s, table, other);
     before += its < mine || (its == mine && other < row);
   }
   for (int half = kLanes / 2; half > 0; half /= 2) before += __shfl_xor_sync(kEveryLane, before, half);
-  if (lane == 0) order[size_t(table) * rows + before] = row;
+  if (lane == 0) order[size_t(table) * s.rows + before] = row;
 }
 
 constexpr int kRunThreads = 256;
@@ -173,18 +171,17 @@ constexpr int kRunAhead = 4;
 // text, does not hold up the launch. Reads R C 4 bytes of dx for each table, the least; reads and writes only the rows
 // of dwte that occur. The order of a sum depends on the rows of that token alone.
 // Budget: 64 registers, 4096 bytes shared.
-template <class Key>
-__global__ void __launch_bounds__(kRunThreads) add_runs(Key key, int rows, const int* order, const float* dx, int x_row,
-                                                        int channels, float* dwte, float* dwpe, Dropout dropout) {
-  constexpr int warps = kRunThreads / kLanes;
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) add_runs(EmbedBackward<float> s, const int* order) {
+  constexpr int warps = kThreads / kLanes;
   struct Partial {
     float of[warps][kRunColumns];
   };
   Partial& partial = shared<Partial>();
   const int table = blockIdx.z, begin = blockIdx.x, t = threadIdx.x;
-  order += size_t(table) * rows;
-  const int mine = key(table, order[begin]);
-  if (begin > 0 && key(table, order[begin - 1]) == mine) return;  // the whole block
+  order += size_t(table) * s.rows;
+  const int mine = looked_up(s, table, order[begin]);
+  if (begin > 0 && looked_up(s, table, order[begin - 1]) == mine) return;  // the whole block
 
   const int first = blockIdx.y * kRunColumns, column = first + t % kLanes * 4;
   float sum[4] = {};
@@ -194,36 +191,33 @@ __global__ void __launch_bounds__(kRunThreads) add_runs(Key key, int rows, const
     int row[kRunAhead];
     UNROLL
     for (int j = 0; j < kRunAhead; j++) {
-      row[j] = i + j * warps < rows ? order[i + j * warps] : -1;
-      if (row[j] >= 0 && key(table, row[j]) != mine) row[j] = -1;
+      row[j] = i + j * warps < s.rows ? order[i + j * warps] : -1;
+      if (row[j] >= 0 && looked_up(s, table, row[j]) != mine) row[j] = -1;
     }
     UNROLL
     for (int j = 0; j < kRunAhead; j++)
-      if (row[j] >= 0 && column < channels) read_four(dx + size_t(row[j]) * x_row + column, d[j]);
+      if (row[j] >= 0 && column < s.channels) read_four(s.dx + size_t(row[j]) * s.x_row + column, d[j]);
     UNROLL
     for (int j = 0; j < kRunAhead; j++) {
       more = more && row[j] >= 0;
       if (row[j] >= 0) UNROLL
-      for (int c = 0; c < 4; c++) sum[c] += d[j][c] * dropout.keep<float>(uint64_t(row[j]) * channels + column + c);
+      for (int c = 0; c < 4; c++) sum[c] += d[j][c] * s.dropout.keep<float>(uint64_t(row[j]) * s.channels + column + c);
     }
   }
   UNROLL
   for (int c = 0; c < 4; c++) partial.of[t / kLanes][t % kLanes * 4 + c] = sum[c];
   __syncthreads();
-  if (t >= kRunColumns || first + t >= channels) return;
+  if (t >= kRunColumns || first + t >= s.channels) return;
   float total = 0;
   for (int warp = 0; warp < warps; warp++) total += partial.of[warp][t];
-  (table == 0 ? dwte : dwpe)[size_t(mine) * channels + first + t] += total;
+  (table == 0 ? s.dwte : s.dwpe)[size_t(mine) * s.channels + first + t] += total;
 }
 
 // order: scratch (2, rows).
-template <class Key>
-void embed_gradient(const Key& key, int rows, const float* dx, int x_row, int channels, float* dwte, float* dwpe,
-                    const Dropout& dropout, int* order) {
+inline void embed_gradient(const EmbedBackward<float>& s, int* order) {
   constexpr int rows_each = kSortThreads / kLanes;
-  start(sort_rows<Key>, dim3((rows + rows_each - 1) / rows_each, 2), kSortThreads, key, rows, order);
-  start(add_runs<Key>, dim3(rows, (channels + kRunColumns - 1) / kRunColumns, 2), kRunThreads, key, rows, order, dx,
-        x_row, channels, dwte, dwpe, dropout);
+  start(sort_rows<kSortThreads>, dim3((s.rows + rows_each - 1) / rows_each, 2), kSortThreads, s, order);
+  start(add_runs<kRunThreads>, dim3(s.rows, (s.channels + kRunColumns - 1) / kRunColumns, 2), kRunThreads, s, order);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

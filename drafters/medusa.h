@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "drafters/logits.h"
+#include "drafters/operations.h"
 #include "files/checkpoint.h"
 #include "model.h"
 

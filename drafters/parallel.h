@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "drafters/draft_model.h"
+#include "drafters/operations.h"
 #include "files/checkpoint.h"
 #include "files/words.h"
 #include "target.h"
@@ -419,7 +420,7 @@ class TextStream {
         weights_(sizes, flat_.data(), false),
         a_(sizes, window_, window_ + behind_, pad64(window_ + 2 * behind_), false),
         pass_(window_ + behind_, 1, false),
-        kept_(size_t(window_ + behind_)),
+        kept_(2 + size_t(window_ + behind_)),
         norm_(size_t(behind_) * size_t(a_.C) + 16),
         logits_(size_t(behind_) * size_t(pad16(sizes.vocab_size)) + 16) {
     target_.beside(1, [&](const Team& team) { weights_.pack(team); });
@@ -519,9 +520,10 @@ class TextStream {
     rope_ = rope_table<float>(window_ + 2 * behind_, sizes.head_size(), first);
   }
   void move(int to, const int* rows, int n) {
-    kept_.upload(rows, size_t(n));
-    const KeepRows<float> op{a_.k.data(), a_.v.data(),       a_.kv_layer, a_.kv_layer, sizes.n_kv_head,
-                             a_.slots,    sizes.head_size(), to,          n,           kept_.data()};
+    const int place[] = {to, n};
+    kept_.upload(place, 2), kept_.upload(rows, size_t(n), 2);
+    const KeepRows<float> op{a_.k.data(),     a_.v.data(), a_.kv_layer,       a_.kv_layer,
+                             sizes.n_kv_head, a_.slots,    sizes.head_size(), kept_.data()};
     target_.beside(n, [&](const Team& team) { launch(team, sizes.n_layer * sizes.n_kv_head, op); });
   }
 

@@ -17,7 +17,7 @@
 
 #include "files/words.h"
 #include "growth/plan.h"
-#include "machine/cpu.h"
+#include "machine/threads.h"
 
 namespace nanospec {
 

@@ -1,21 +1,24 @@
 // machine/launch.h: which machine runs an operation, and how: memory, launches, and what is tuned in place of the
 // portable text.
 //
-// operations.h says what is computed. `launch` runs that text over all rows: on a CPU each thread of the team takes a
-// share, with a group of one; on a GPU a row is a warp's. Some operations have a twin for the CPU (cpu.h, the same
-// bits) or a kernel of their own for the GPU (cuda/); the functions below choose. It knows nothing of models, trees or
-// files.
+// kernels.cuh says what is computed. `launch` runs that text over all rows: on a CPU each thread of the team takes a
+// share, with a group of one; on a GPU a row is a warp's. Some operations have a twin for the CPU (products.h,
+// attention.h: the same bits) or a kernel of their own for the GPU (cuda/, or the plain ones of kernels.cuh): `tuned`
+// knows which. It knows nothing of models, trees or files.
 #pragma once
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
 
 #include "kernels.cuh"
+#include "machine/attention.h"
 #ifdef WITH_CUDA
 #include "cuda/attention_backward.cuh"
 #include "cuda/blas.cuh"
+#include "cuda/gather.cuh"
 #include "cuda/machine.cuh"
 #include "cuda/matmul_mma.cuh"
 #include "cuda/train.cuh"
@@ -45,11 +48,8 @@ inline void free_on_gpu(void* data, size_t bytes) {
   if (data) device_bytes.now -= bytes;
   cudaFree(data);
 }
-inline void copy_to_gpu(void* to, const void* from, size_t bytes) {
-  CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
-}
-inline void copy_from_gpu(void* to, const void* from, size_t bytes) {
-  CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
+inline void copy_by_gpu(void* to, const void* from, size_t bytes) {  // either way
+  CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
 }
 inline void zero_on_gpu(void* data, size_t bytes) { CUDA_CHECK(cudaMemsetAsync(data, 0, bytes, stream())); }
 
@@ -72,8 +72,7 @@ inline bool cuda_available() { return false; }
 inline size_t most_device_bytes() { return 0; }
 inline void* allocate_on_gpu(size_t) { return nullptr; }
 inline void free_on_gpu(void*, size_t) {}
-inline void copy_to_gpu(void*, const void*, size_t) {}
-inline void copy_from_gpu(void*, const void*, size_t) {}
+inline void copy_by_gpu(void*, const void*, size_t) {}
 inline void zero_on_gpu(void*, size_t) {}
 template <class Op>
 void launch_on_gpu(int, const Op&) {}
@@ -111,18 +110,15 @@ class Array {
   T* data() const { return data_; }
   size_t size() const { return n_; }
 
-  void upload(const T* from, size_t n, size_t at = 0) {
-    if (n == 0) return;
-    if (cuda_) copy_to_gpu(data_ + at, from, n * sizeof(T));
-    else memcpy(data_ + at, from, n * sizeof(T));
-  }
-  void download(T* to, size_t n, size_t at = 0) const {
-    if (n == 0) return;
-    if (cuda_) copy_from_gpu(to, data_ + at, n * sizeof(T));
-    else memcpy(to, data_ + at, n * sizeof(T));
-  }
+  void upload(const T* from, size_t n, size_t at = 0) { copy(data_ + at, from, n); }
+  void download(T* to, size_t n, size_t at = 0) const { copy(to, data_ + at, n); }
 
  private:
+  void copy(T* to, const T* from, size_t n) const {
+    if (n == 0) return;
+    if (cuda_) copy_by_gpu(to, from, n * sizeof(T));
+    else memcpy(to, from, n * sizeof(T));
+  }
   size_t bytes() const { return larger(n_, size_t(1)) * sizeof(T); }
   T* data_ = nullptr;
   size_t n_ = 0;
@@ -148,26 +144,26 @@ void launch(const Team& team, int rows, const Op& op) {
 // A column operation over whole rows.
 template <class Op>
 void launch_columns(const Team& team, int rows, int columns, const Op& op) {
-  if (!team.cuda) {
-    launch(team, rows, WholeRow<Op>{op, columns});
-    return;
-  }
   if (idle(op)) return;
-  const Strips<Op> strips{op, columns};
+  const Strips<Op> strips{op, columns, team.cuda ? kStrip : columns};
   launch(team, rows * strips.each(), strips);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// The GPU's own kernels, operation by operation: raw(...) starts what cuda/ has for one and returns true, or false
-// where the portable text is to run. Only float has kernels of its own.
+// What a machine has in place of the portable text: tuned(team, operation, ...) runs it and returns true; it returns
+// false where the portable text is to run. Only float has twins and kernels of its own.
 
 template <class... Any>
-bool raw(const Any&...) {
+bool tuned(const Team&, const Any&...) {
   return false;
 }
-#ifdef WITH_CUDA
 template <class W, class After>
-bool raw(const Team& team, int rows, const Matmul<float, W>& s, const After& after) {
+bool tuned(const Team& team, const Matmul<float, W>& s, int rows, const After& after) {
+  if (!team.cuda) {
+    matmul_twin(team.share(pad16(s.w.n), kGroup), rows, s, after);
+    return true;
+  }
+#ifdef WITH_CUDA
   if constexpr (std::is_same<W, float>::value) {
     if (s.w.stored) {  // training: by cuBLAS
       gemm(rows, s.w.n, s.w.k, {s.x, size_t(s.x_row), 1}, {s.w.stored, s.w.k_stride, s.w.n_stride}, s.out, s.out_row,
@@ -176,50 +172,83 @@ bool raw(const Team& team, int rows, const Matmul<float, W>& s, const After& aft
       return true;
     }
   }
-  if (s.w.cuda) matmul_cuda(rows, s.x, s.x_row, s.w, s.out, s.out_row, after);
+  if (s.w.cuda && team.plain) {
+    matmul_plain(rows, s);
+    launch_columns(team, rows, s.w.n, after);
+  } else if (s.w.cuda) {
+    matmul_cuda(rows, s, after);
+  }
+#endif
   return s.w.cuda;
 }
-inline bool raw(const MatmulGradient<float>& s) {
-  gemm(s.inputs, s.outputs, s.rows, {s.x, 1, size_t(s.x_row)}, {s.dy, size_t(s.dy_row), 1}, s.dw, s.outputs, true);
+inline bool tuned(const Team& team, const MatmulGradient<float>& s) {
+  if (!team.cuda) matmul_gradient_twin(team, s);
+#ifdef WITH_CUDA
+  else gemm(s.inputs, s.outputs, s.rows, {s.x, 1, size_t(s.x_row)}, {s.dy, size_t(s.dy_row), 1}, s.dw, s.outputs, true);
+#endif
   return true;
 }
 template <class S>
-bool raw(const Attention<float, S>& s, float* scratch) {
-  attention_cuda(s, scratch);
+bool tuned(const Team& team, const Attention<float, S>& s, [[maybe_unused]] float* scratch) {
+  if (!team.cuda) {
+    attention_twin(team, s);
+    team.wait();
+    return true;
+  }
+  if (s.given > 0) return false;
+  launch(team, s.forest.rows, WriteCache<float, S>{s});
+#ifdef WITH_CUDA
+  if (team.plain && !s.log_sum) attention_plain(s);
+  else attention_cuda(s, scratch);
+#endif
   return true;
 }
-inline bool raw(const AttentionBackward<float>& b, float* delta) {
+inline bool tuned(const Team& team, const AttentionBackward<float>& b, [[maybe_unused]] float* delta) {
+  if (!team.cuda) {
+    attention_backward_twin(team, b);
+    team.wait();
+    return true;
+  }
+  if (b.forward.given > 0) return false;
+#ifdef WITH_CUDA
   attention_backward_cuda(b, delta);
+#endif
   return true;
 }
-inline bool raw(const LayerNormWeights<float>& s) {
+#ifdef WITH_CUDA
+template <class S>
+bool tuned(const Team& team, const KeepRows<S>& s, int layers) {
+  if (team.cuda && team.plain) gather_plain(s, layers);
+  else if (team.cuda) gather_cuda(s, layers);
+  return team.cuda;
+}
+inline bool tuned(const Team& team, const LayerNormWeights<float>& s) {
+  if (!team.cuda || !s.mean) return false;
   sum_columns(NormTerm{s.dy, s.x, s.mean, s.rstd, s.y_row, s.x_row}, s.rows, s.channels, s.dweight, s.dbias);
   return true;
 }
-inline bool raw(const ColumnSum<float>& s) {
-  sum_columns(GradientTerm{s.dy, s.y_row}, s.rows, s.columns, s.dbias);
-  return true;
+inline bool tuned(const Team& team, const ColumnSum<float>& s) {
+  if (team.cuda) sum_columns(GradientTerm{s.dy, s.y_row}, s.rows, s.columns, s.dbias);
+  return team.cuda;
 }
-inline bool raw(const EmbedBackward<float>& s, int* order) {
-  embed_gradient(LookedUp{s.token, s.forest}, s.rows, s.dx, s.x_row, s.channels, s.dwte, s.dwpe, s.dropout, order);
-  return true;
+inline bool tuned(const Team& team, const EmbedBackward<float>& s, int* order) {
+  if (team.cuda) embed_gradient(s, order);
+  return team.cuda;
 }
-inline bool raw(int rows, const CrossEntropy<float>& s) {
-  if (s.vocab_size < kLongRow) return false;
+inline bool tuned(const Team& team, const CrossEntropy<float>& s, int rows) {
+  if (!team.cuda || s.vocab_size < kLongRow) return false;
   start(s.gradient ? cross_entropy<true> : cross_entropy<false>, rows, kLossThreads, s.logits, s.row_stride,
         s.vocab_size, s.target, s.loss, s.scale);
   return true;
 }
-template <template <class> class Op>
-bool raw_sum(const Op<float>& op) {
-  start(long_sum<Op<float>>, 1, kSumThreads, op);
-  return true;
-}
-#endif
 template <class Op>
-bool raw_sum(const Op&) {
-  return false;
+bool tuned_sum(const Team& team, const Op& op) {
+  if (team.cuda) start(long_sum<Op>, 1, kSumThreads, op);
+  return team.cuda;
 }
+inline bool tuned(const Team& team, const Mean<float>& s) { return tuned_sum(team, s); }
+inline bool tuned(const Team& team, const ClipFactor<float>& s) { return tuned_sum(team, s); }
+#endif
 
 // ---------------------------------------------------------------------------------------------------------------
 // Matmul
@@ -228,27 +257,13 @@ bool raw_sum(const Op&) {
 // own columns: call team.wait() before another thread's are read.
 template <class T, class W, class After = Nothing>
 void matmul(const Team& team, int rows, const Matmul<T, W>& s, const After& after = {}) {
-  if constexpr (std::is_same<T, float>::value && !std::is_same<W, double>::value) {
-    if (!team.cuda) {
-      matmul_twin(team.share(pad16(s.w.n), kGroup), rows, s.x, s.x_row, s.w, s.out, s.out_row,
-                  [&](int row, int begin, int end) { after(Solo{}, row, begin, end); });
-      return;
-    }
-  }
-  if (team.cuda && raw(team, rows, s, after)) return;
+  if (tuned(team, s, rows, after)) return;
   launch(team, rows, s);
-  if constexpr (!std::is_same<After, Nothing>::value) launch(team, rows, WholeRow<After>{after, s.w.n});
+  launch_columns(team, rows, s.w.n, after);
 }
-
 template <class T>
 void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {
-  if constexpr (std::is_same<T, float>::value) {
-    if (!team.cuda) {
-      matmul_gradient_twin(team, s.rows, s.inputs, s.outputs, s.x, s.x_row, s.dy, s.dy_row, s.dw);
-      return;
-    }
-  }
-  if (!(team.cuda && raw(s))) launch(team, s.inputs, s);
+  if (!tuned(team, s)) launch(team, s.inputs, s);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -267,15 +282,8 @@ size_t attention_scratch_size(int rows, int n_head, int head_size, int slots, bo
 // scratch: attention_scratch_size() numbers, zero at first; for the portable text, weights (R, H, most keys).
 template <class T, class S>
 void attention(const Team& team, const Attention<T, S>& s, T* scratch, int most) {
-  if constexpr (std::is_same<T, float>::value) {
-    if (!team.cuda) {
-      attention_twin(team, s);
-      team.wait();
-      return;
-    }
-  }
+  if (tuned(team, s, scratch)) return;
   launch(team, s.forest.rows, WriteCache<T, S>{s});
-  if (team.cuda && s.given == 0 && raw(s, scratch)) return;
   launch(team, s.forest.rows * s.n_head, AttentionForward<T, S>{s, scratch, most});
 }
 
@@ -283,20 +291,18 @@ void attention(const Team& team, const Attention<T, S>& s, T* scratch, int most)
 // the queries, keys and values that it will attend with: it need not wait for the others, nor fetch what they wrote.
 template <class T, class W, class S>
 void matmul_qkv(const Team& team, const Matmul<T, W>& s, const AddBias<T>& bias, const Attention<T, S>& heads) {
+  const int D = heads.head_size, H = heads.n_head, KV = heads.n_kv_head, rows = heads.forest.rows;
   if constexpr (std::is_same<T, float>::value) {
-    const int D = heads.head_size, H = heads.n_head, KV = heads.n_kv_head, rows = heads.forest.rows;
     if (!team.cuda && heads.forest.roots == 1 && D % kGroup == 0 && KV % team.size == 0) {
       const Range mine = team.share(KV);
-      const auto columns = [&](int first_head, int heads_each) {
-        matmul_twin({(first_head + mine.begin * heads_each) * D, (first_head + mine.end * heads_each) * D}, rows, s.x,
-                    s.x_row, s.w, s.out, s.out_row,
-                    [&](int row, int begin, int end) { bias(Solo{}, row, begin, end); });
+      const auto columns = [&](int first_head, int each) {
+        matmul_twin({(first_head + mine.begin * each) * D, (first_head + mine.end * each) * D}, rows, s, bias);
       };
       columns(0, heads.queries()), columns(H, 1), columns(H + KV, 1);
       return;
     }
   }
-  matmul(team, heads.forest.rows, s, bias);
+  matmul(team, rows, s, bias);
   team.wait();
 }
 
@@ -305,19 +311,17 @@ void matmul_qkv(const Team& team, const Matmul<T, W>& s, const AddBias<T>& bias,
 template <class T>
 void attention_backward(const Team& team, const AttentionBackward<T>& b, T* p, T* ds, int most) {
   const Forest& f = b.forward.forest;
-  bool done = team.cuda && b.forward.given == 0 && raw(b, p);
-  if constexpr (std::is_same<T, float>::value) {
-    if (!team.cuda) {
-      attention_backward_twin(team, b);
-      team.wait();
-      done = true;
-    }
-  }
-  if (!done) {
+  if (!tuned(team, b, p)) {
     launch(team, f.rows * b.forward.n_head, AttentionBackwardQueries<T>{b, p, ds, most});
     launch(team, f.roots * b.forward.n_kv_head * most, AttentionBackwardKeys<T>{b, p, ds, most});
   }
   launch(team, f.rows, ReadCacheGradient<T>{b});
+}
+
+// The rows that stay, in `layers` layers. Nothing waits for it but the next pass.
+template <class S>
+void keep_rows(const Team& team, const KeepRows<S>& s, int layers) {
+  if (!tuned(team, s, layers)) launch(team, layers * s.n_kv_head, s);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -327,34 +331,33 @@ template <class Op>
 void launch_chunks(const Team& team, int columns, const Op& op) {
   launch(team, (columns + kChunk - 1) / kChunk, op);
 }
-// LayerNormWeights or RmsNormWeights.
-template <class Op>
-void norm_weights(const Team& team, const Op& s) {
-  if (!(team.cuda && raw(s))) launch_chunks(team, s.channels, s);
+template <class T>
+void norm_weights(const Team& team, const LayerNormWeights<T>& s) {
+  if (!tuned(team, s)) launch_chunks(team, s.channels, s);
 }
 template <class T>
 void column_sum(const Team& team, const ColumnSum<T>& s) {
-  if (!(team.cuda && raw(s))) launch_chunks(team, s.columns, s);
+  if (!tuned(team, s)) launch_chunks(team, s.columns, s);
 }
 // order: scratch (2, rows), used on a GPU alone.
 template <class T>
 void embed_backward(const Team& team, const EmbedBackward<T>& s, int* order) {
-  if (!(team.cuda && raw(s, order))) launch_chunks(team, s.channels, s);
+  if (!tuned(team, s, order)) launch_chunks(team, s.channels, s);
 }
 template <class T>
 void loss_of_rows(const Team& team, int rows, const CrossEntropy<T>& s) {
-  if (!(team.cuda && raw(rows, s))) launch(team, rows, s);
+  if (!tuned(team, s, rows)) launch(team, rows, s);
 }
 // Mean or ClipFactor: an operation of one row, which sums `values` and ends with finish(sum).
 template <class Op>
 void launch_sum(const Team& team, const Op& op) {
-  if (!(team.cuda && raw_sum(op))) launch(team, 1, op);
+  if (!tuned(team, op)) launch(team, 1, op);
 }
 template <class T>
 void zero(const Team& team, T* data, size_t n) {
   if (team.cuda) return zero_on_gpu(data, n * sizeof(T));
-  const Zero<T> clear{data, n};
-  launch(team, clear.rows(), clear);
+  std::fill(data + n * team.rank / team.size, data + n * (team.rank + 1) / team.size, T(0));
+  team.wait();
 }
 
 }  // namespace nanospec

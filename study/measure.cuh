@@ -149,12 +149,11 @@ class KernelTimes {
  public:
   KernelTimes(int runs, const GpuWorking& working) : runs_(runs), working_(working) {}
   template <class F>
-  void add(KernelTime line, F launch) {
+  void add(const std::string& name, const std::string& shape, double bytes, double flops, const F& launch,
+           Peak peak = Peak::kFp32) {
     constexpr double about = 44;  // lines
-    stopped_ = stopped_ || !working_(line.name + ", " + line.shape, std::min(1.0, double(lines.size()) / about));
-    if (stopped_) return;
-    line.seconds = repeated_seconds(runs_, launch);
-    lines.push_back(std::move(line));
+    stopped_ = stopped_ || !working_(name + ", " + shape, std::min(1.0, double(lines.size()) / about));
+    if (!stopped_) lines.push_back({name, shape, bytes, flops, peak, repeated_seconds(runs_, launch)});
   }
   std::vector<KernelTime> lines;
 
@@ -164,6 +163,7 @@ class KernelTimes {
   bool stopped_ = false;
 };
 
+inline std::string by(int a, int b) { return std::to_string(a) + " x " + std::to_string(b); }
 template <class W>
 constexpr const char* kNumbers = sizeof(W) == 2 ? "bf16" : "fp32";
 
@@ -178,17 +178,15 @@ void time_matmuls(const KernelShapes& s, KernelTimes& times) {
     const Array<W> weights = filled<W>(copies * size);
     const Array<float> x = filled<float>(most * pad16(K) + spare), out(most * pad16(N) + spare, true);
     for (int rows : row_counts)
-      times.add({std::string("matmul ") + kNumbers<W>,
-                 std::to_string(rows) + " x " + std::to_string(K) + " x " + std::to_string(N),
-                 double(sizeof(W)) * K * N + 4.0 * rows * (K + N),
-                 2.0 * rows * K * N,
-                 sizeof(W) == 2 ? Peak::kBf16 : Peak::kFp32,
-                 {}},
-                [&](int turn) {
-                  Panels<W> w = panels;
-                  w.data = weights.data() + size_t(turn % copies) * size;
-                  matmul(kGpuTeam, rows, Matmul<float, W>{x.data(), pad16(K), w, out.data(), pad16(N)});
-                });
+      times.add(
+          std::string("matmul ") + kNumbers<W>, by(rows, K) + " x " + std::to_string(N),
+          double(sizeof(W)) * K * N + 4.0 * rows * (K + N), 2.0 * rows * K * N,
+          [&](int turn) {
+            Panels<W> w = panels;
+            w.data = weights.data() + size_t(turn % copies) * size;
+            matmul(kGpuTeam, rows, Matmul<float, W>{x.data(), pad16(K), w, out.data(), pad16(N)});
+          },
+          sizeof(W) == 2 ? Peak::kBf16 : Peak::kFp32);
   };
   std::vector<int> with_prefill = s.rows;
   with_prefill.push_back(s.prefill);
@@ -227,12 +225,9 @@ void time_tree_attention(const KernelShapes& s, KernelTimes& times) {
     DevicePass pass(rows, 1, true);
     pass.upload(host);
     const double keys = double(rows) * s.past + 2.0 * rows - 1;
-    times.add({std::string("tree attention ") + kNumbers<S>,
-               std::to_string(rows) + " rows, past " + std::to_string(s.past),
-               2.0 * sizeof(S) * s.past * s.channels + 4.0 * rows * 4 * s.channels,
-               4.0 * keys * s.channels,
-               Peak::kFp32,
-               {}},
+    times.add(std::string("tree attention ") + kNumbers<S>,
+              std::to_string(rows) + " rows, past " + std::to_string(s.past),
+              2.0 * sizeof(S) * s.past * s.channels + 4.0 * rows * 4 * s.channels, 4.0 * keys * s.channels,
               [&](int turn) { run_attention(c, pass, a, turn % c.n_layer); });
   }
 }
@@ -250,11 +245,10 @@ inline void time_causal_attention(const KernelShapes& s, KernelTimes& times) {
   for (int i = 0; i < s.sequences; i++) host.add_chain(tokens.data(), s.sequence, i * slots, 0);
   DevicePass pass(R, s.sequences, true);
   pass.upload(host);
-  const std::string shape = std::to_string(s.sequences) + " x " + std::to_string(s.sequence);
+  const std::string shape = by(s.sequences, s.sequence);
   const double pairs = 0.5 * s.sequences * s.sequence * (s.sequence + 1.0), row = 4.0 * R * s.channels;
-  times.add({"causal attention", shape, 4 * row, 4 * pairs * s.channels, Peak::kFp32, {}},
-            [&](int) { run_attention(c, pass, a, 0); });
-  times.add({"causal attention, backward", shape, 8 * row, 10 * pairs * s.channels, Peak::kFp32, {}}, [&](int) {
+  times.add("causal attention", shape, 4 * row, 4 * pairs * s.channels, [&](int) { run_attention(c, pass, a, 0); });
+  times.add("causal attention, backward", shape, 8 * row, 10 * pairs * s.channels, [&](int) {
     attention_backward(kGpuTeam,
                        AttentionBackward<float>{attention_of<float, float>(c, pass.forest, a.layer(0), a.Q, a.C, {}),
                                                 g.att.data(), g.k.data(), g.v.data(), g.qkv.data()},
@@ -268,7 +262,7 @@ inline void time_row_operations(const KernelShapes& s, KernelTimes& times) {
   const int copies = s.copies(row);
   const size_t size = size_t(R) * stride;
   const auto at = [&](const Array<float>& array, int turn) { return array.data() + size_t(turn % copies) * size; };
-  const std::string shape = std::to_string(R) + " x " + std::to_string(C);
+  const std::string shape = by(R, C);
   const Array<float> x = filled<float>(copies * size), y(copies * size, true), d(copies * size, true),
                      wte = filled<float>(size_t(s.vocab) * C), wpe = filled<float>(size_t(s.sequence) * C),
                      weight = filled<float>(size_t(C)), mean(size_t(R), true), rstd(size_t(R), true);
@@ -280,15 +274,15 @@ inline void time_row_operations(const KernelShapes& s, KernelTimes& times) {
   }
   DevicePass pass(R, s.sequences, true);
   pass.upload(host);
-  times.add({"embedding", shape, 2 * row + 4.0 * s.sequence * C, 0, Peak::kFp32, {}}, [&](int turn) {
+  times.add("embedding", shape, 2 * row + 4.0 * s.sequence * C, 0, [&](int turn) {
     launch(kGpuTeam, R, Embed<float>{pass.token(), pass.forest, wte.data(), wpe.data(), at(y, turn), stride, C, {}});
   });
-  times.add({"LayerNorm", shape, 2 * row, 0, Peak::kFp32, {}}, [&](int turn) {
+  times.add("LayerNorm", shape, 2 * row, 0, [&](int turn) {
     launch(kGpuTeam, R,
            LayerNorm<float>{at(x, turn), stride, C, weight.data(), nullptr, at(y, turn), stride, mean.data(),
                             rstd.data()});
   });
-  times.add({"LayerNorm, backward", shape, 4 * row, 0, Peak::kFp32, {}}, [&](int turn) {
+  times.add("LayerNorm, backward", shape, 4 * row, 0, [&](int turn) {
     launch(kGpuTeam, R,
            LayerNormBackward<float>{at(x, turn), stride, C, weight.data(), mean.data(), rstd.data(), at(y, turn),
                                     stride, at(d, turn)});
@@ -300,16 +294,8 @@ inline void time_loss_and_optimizer(const KernelShapes& s, KernelTimes& times) {
     const int R = s.sequence, V = s.vocab, stride = pad16(V);
     const Array<float> logits = filled<float>(size_t(R) * stride), loss(size_t(R), true);
     const Array<int> target(size_t(R), true);
-    times.add({"cross-entropy, with gradient",
-               std::to_string(R) + " x " + std::to_string(V),
-               8.0 * R * V,
-               0,
-               Peak::kFp32,
-               {}},
-              [&](int) {
-                const CrossEntropy<float> op{logits.data(), stride, V, target.data(), loss.data(), true, 1.0f / R};
-                loss_of_rows(kGpuTeam, R, op);
-              });
+    const CrossEntropy<float> op{logits.data(), stride, V, target.data(), loss.data(), true, 1.0f / R};
+    times.add("cross-entropy, with gradient", by(R, V), 8.0 * R * V, 0, [&](int) { loss_of_rows(kGpuTeam, R, op); });
   }
   const size_t n = s.parameters;
   std::vector<Piece> pieces;
@@ -321,7 +307,7 @@ inline void time_loss_and_optimizer(const KernelShapes& s, KernelTimes& times) {
   Array<float> norm(2, true);
   norm.upload(one, 2);
   const Array<float> weight = filled<float>(n), gradient = filled<float>(n), m(n, true), v(n, true);
-  times.add({"AdamW", std::to_string(n) + " numbers", 28.0 * double(n), 0, Peak::kFp32, {}}, [&](int) {
+  times.add("AdamW", std::to_string(n) + " numbers", 28.0 * double(n), 0, [&](int) {
     launch(kGpuTeam, int(pieces.size()),
            AdamW<float>{on_gpu.data(), weight.data(), m.data(), v.data(), gradient.data(), norm.data(), 1e-3f, 0.1f,
                         0.9f, 0.99f, 0.1f, 0.01f});
@@ -340,20 +326,13 @@ inline void time_decoding(const KernelShapes& s, KernelTimes& times) {
     const Array<float> logits = filled<float>(size_t(copies) * size);
     const Array<int> depth(size_t(rows), true);
     const Array<int64_t> best(size_t(rows) * parts, true);
-    times.add({"sampling", std::to_string(rows) + " x " + std::to_string(V), 4.0 * rows * V, 0, Peak::kFp32, {}},
-              [&](int turn) {
-                const float* const from = logits.data() + size_t(turn % copies) * size;
-                start(sample_kernel<kSampleThreads>, dim3(unsigned(parts), unsigned(rows)), kSampleThreads,
-                      Sample{from, stride, V, on_gpu.data(), depth.data(), nullptr, best.data()});
-              });
+    times.add("sampling", by(rows, V), 4.0 * rows * V, 0, [&](int turn) {
+      const float* const from = logits.data() + size_t(turn % copies) * size;
+      start(sample_kernel<kSampleThreads>, dim3(unsigned(parts), unsigned(rows)), kSampleThreads,
+            Sample{from, stride, V, on_gpu.data(), depth.data(), nullptr, best.data()});
+    });
   }
 }
-template <class S>
-void run_gather(const Config& c, const Activations<float, S>& a, const int* kept) {
-  gather(Gather<S>{a.k.data(), a.v.data(), a.k_layer, a.v_layer, c.n_kv_head, a.slots, c.n_embd / c.n_head, kept},
-         c.n_layer);
-}
-
 // Every second row of a tree stays, in twelve layers. L2 holds them, as it does when a forward has just written them.
 inline void time_gather(const KernelShapes& s, KernelTimes& times) {
   const int rows = s.tree_rows.back(), stays = (rows + 1) / 2;
@@ -364,13 +343,10 @@ inline void time_gather(const KernelShapes& s, KernelTimes& times) {
   for (int i = 0; i < stays; i++) kept.push_back(2 * i);
   Array<int> on_gpu(kept.size(), true);
   on_gpu.upload(kept.data(), kept.size());
-  times.add({"KV gather fp32",
-             std::to_string(stays) + " rows, 12 layers",
-             4.0 * (stays - 1) * 2 * 2 * c.n_layer * s.channels,
-             0,
-             Peak::kFp32,
-             {}},
-            [&](int) { run_gather(c, a, on_gpu.data()); });
+  const KeepRows<float> op{a.k.data(),  a.v.data(), a.k_layer,           a.v_layer,
+                           c.n_kv_head, a.slots,    c.n_embd / c.n_head, on_gpu.data()};
+  times.add("KV gather fp32", std::to_string(stays) + " rows, 12 layers",
+            4.0 * (stays - 1) * 2 * 2 * c.n_layer * s.channels, 0, [&](int) { keep_rows(kGpuTeam, op, c.n_layer); });
 }
 
 inline std::vector<KernelTime> kernels_of_gpu(const KernelShapes& s, int runs, const GpuWorking& working) {

@@ -11,7 +11,8 @@
 
 #include "commands/cli.h"
 #include "commands/samples.h"
-#include "machine/cpu.h"
+#include "machine/simd.h"
+#include "machine/threads.h"
 
 namespace nanospec {
 
@@ -229,7 +230,7 @@ float multiply_bf16(long steps, const float* data) {
 #else
 constexpr const char* kBf16By = "widening to fp32";
 constexpr int kBf16Terms = 1;
-float multiply_bf16(long steps, const float* data) {  // one operand is widened as it is loaded, as cpu.h's matmul does
+float multiply_bf16(long steps, const float* data) {  // one operand is widened as it is loaded, as products.h's matmul does
   const bf16* weights = reinterpret_cast<const bf16*>(data);
   const Vec a = load(data);
   Vec sum[kSums];

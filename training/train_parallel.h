@@ -82,7 +82,7 @@ struct ParallelGradients {
 template <class T>
 void rms_backward(const Team& team, int rows, int channels, const T* x, int x_row, const T* weight, const T* rstd,
                   const T* dy, T* dx, T* dweight) {
-  norm_weights(team, RmsNormWeights<T>{rows, x, x_row, channels, rstd, dy, x_row, dweight});
+  norm_weights(team, LayerNormWeights<T>{rows, x, x_row, channels, nullptr, rstd, dy, x_row, dweight, nullptr});
   launch(team, rows, RmsNormBackward<T>{x, x_row, channels, weight, rstd, dy, x_row, dx});
 }
 

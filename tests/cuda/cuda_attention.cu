@@ -86,6 +86,18 @@ std::vector<float> on_gpu(const Problem<float, S>& p, bool split) {
   return to_host(out);
 }
 
+// out (rows, out_row) of the plain kernel.
+template <class S>
+std::vector<float> plain_on_gpu(const Problem<float, S>& p) {
+  DevicePass pass(p.pass.rows(), p.pass.roots(), true);
+  pass.upload(p.pass);
+  const Array<float> qkv = on_device(p.qkv), out(size_t(p.pass.rows()) * p.out_row, true);
+  const Array<S> k = on_device(p.k), v = on_device(p.v);
+  float* const no_scratch = nullptr;
+  attention(kPlainGpu, p.attention(pass.forest, qkv.data(), k.data(), v.data(), out.data(), nullptr), no_scratch, 0);
+  return to_host(out);
+}
+
 // The formula of cuda/attention.cuh in the plainest loops there are.
 struct State {
   float m = kNoScore, l = 0;
@@ -149,7 +161,8 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// Holds the kernel against the formula, whole and split, and against the portable text.
+// Holds the tuned kernel against the formula, whole and split, and against the portable text, whose bits the plain
+// kernel has.
 template <class S>
 void check_forward(const Problem<float, S>& p) {
   CAPTURE(p.pass.rows());
@@ -170,6 +183,9 @@ void check_forward(const Problem<float, S>& p) {
   launch(Team{}, rows, WriteCache<float, S>{s});
   launch(Team{}, rows * p.H, AttentionForward<float, S>{s, weights.data(), p.slots});
   CHECK(greatest_difference(formula, portable, formula.size()) < 4e-6);  // of numbers up to 1, and logarithms up to 30
+  if (p.drop.rate > 0) return;
+  portable.resize(n);
+  CHECK(same_bits(in_every_order([&] { return plain_on_gpu(p); }), portable));
 }
 
 Pass tree_pass(Chance& chance, int roots, int rows, int past, double bushy) {

@@ -41,10 +41,10 @@ struct Problem {
   Matmul<float, W> matmul_into(float* out) const { return {x_on.data(), x_row, panels, out, out_row}; }
 
   // out's first `count` rows, written over a value that must stay beside the columns and below the rows.
-  std::vector<float> run(int count) const {
+  std::vector<float> run(int count, const Team& team = kGpu) const {
     std::vector<float> out(size_t(count + 1) * out_row, 7.5f);
     Array<float> out_on = on_device(out);
-    matmul(kGpu, count, matmul_into(out_on.data()));
+    matmul(team, count, matmul_into(out_on.data()));
     out = to_host(out_on);
     int touched = 0;
     for (int row = 0; row <= count; row++)
@@ -106,6 +106,28 @@ TEST_CASE(ON "fp32 matmul: the bits of the formula, for any number of rows") {
       CHECK(wrong == 0);
     }
   }
+}
+
+namespace {
+template <class W>
+void check_plain(const Size& shape) {
+  CAPTURE(shape.k);
+  const Problem<W> p(33, shape.k, shape.n, shape.spare, 11);
+  const std::vector<float> portable = p.portable(p.rows);
+  for (int rows : {1, 16, 33}) {
+    const std::vector<float> out = in_every_order([&] { return p.run(rows, kPlainGpu); });
+    int wrong = 0;
+    for (int row = 0; row < rows; row++) {
+      const size_t first = size_t(row) * p.out_row;
+      wrong += memcmp(&out[first], &portable[first], sizeof(float) * pad16(shape.n)) != 0;
+    }
+    CHECK(wrong == 0);
+  }
+}
+}  // namespace
+
+TEST_CASE(ON "plain matmul: the portable text's bits") {
+  for (const Size& shape : shapes()) check_plain<float>(shape), check_plain<bf16>(shape);
 }
 
 // |x w| summed is the measure: the parts of x have its sign, so that theirs sum to the same. An addition of the
@@ -179,7 +201,7 @@ void check_epilogue(const char* name, F make) {
         matmul(kGpu, rows, p.matmul_into(arrays[0].data()), after);
       } else {
         matmul(kGpu, rows, p.matmul_into(arrays[0].data()));
-        launch(kGpu, rows, WholeRow<std::decay_t<decltype(after)>>{after, p.n});
+        launch(kGpu, rows, Strips<std::decay_t<decltype(after)>>{after, p.n});
       }
       std::vector<float> all = to_host(arrays[0]);
       for (int i : {1, 2})

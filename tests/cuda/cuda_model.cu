@@ -50,6 +50,33 @@ TEST_CASE(ON "every node of a tree gets the bits of its path decoded one token a
   }
 }
 
+// Everything else that a forward runs is the portable text on both machines.
+TEST_CASE(ON "with the plain kernels a model has the CPU's bits, and the tuned ones are near") {
+  const Config config = small_config();
+  const std::vector<float> weights = initial_weights(config, 5);
+  for (Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
+    Chance chance(83);
+    const RandomTree tree = random_tree(chance, a_tenth() ? 6 : 20, 37, 0.9);
+    // The logits of a tree, and of a second one behind the rows that the first one keeps.
+    const auto logits = [&](const std::shared_ptr<Pool>& pool) {
+      Target target(config, weights.data(), dtype, pool, 30, dtype);
+      std::vector<float> all;
+      const int text[] = {1, 2, 3, 4, 5}, path[] = {0, tree.size() - 1};
+      target.prefill(text, 5);
+      for (int round = 0; round < 2; round++) {
+        target.forward(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size());
+        for (int row = 0; row < tree.size(); row++) all.insert(all.end(), target.logits(row), target.logits(row) + 37);
+        target.keep(path, 2);
+      }
+      return all;
+    };
+    const auto on_cpu = logits(std::make_shared<Pool>(1));
+    const auto plain = logits(std::make_shared<Pool>(1, true, true)), tuned = logits(std::make_shared<Pool>(1, true));
+    CHECK(memcmp(plain.data(), on_cpu.data(), sizeof(float) * on_cpu.size()) == 0);
+    for (size_t i = 0; i < plain.size(); i++) REQUIRE(std::abs(tuned[i] - plain[i]) < 1e-4);
+  }
+}
+
 TEST_CASE(ON "training steps give the CPU's losses to rounding") {
   const Config config = small_config();
   const std::vector<float> weights = initial_weights(config, 4);

@@ -2,6 +2,7 @@
 // bit.
 #include "tests/cuda/cuda_test.h"  // first: it brings the emulator
 
+#include "drafters/operations.h"
 #include "sample.h"
 #include "tests/random.h"
 
@@ -10,7 +11,7 @@ using namespace nanospec;
 namespace {
 
 const Piece kPieces[] = {{0, 100, 1}, {100, 37, 0}, {137, 1000, 1}};
-const int kKept[] = {0, 2, 5};
+const int kKept[] = {4, 3, 0, 2, 5};  // to slot 4, three rows
 
 // Numbers, in the memory of either machine, that an operation may use as it likes.
 struct Desk {
@@ -21,7 +22,7 @@ struct Desk {
   DevicePass pass;
 
   Desk(bool cuda, const Pass& host_pass)
-      : ints(4096, cuda), kept_rows(3, cuda), piece_array(3, cuda), pass(host_pass.rows(), host_pass.roots(), cuda) {
+      : ints(4096, cuda), kept_rows(5, cuda), piece_array(3, cuda), pass(host_pass.rows(), host_pass.roots(), cuda) {
     Chance chance(5);
     std::vector<float> numbers(1 << 15);
     for (int k = 0; k < 9; k++) {
@@ -35,7 +36,7 @@ struct Desk {
     std::vector<int> small(4096);
     for (int& x : small) x = chance.below(7);
     ints.upload(small.data(), small.size());
-    kept_rows.upload(kKept, 3), piece_array.upload(kPieces, 3);
+    kept_rows.upload(kKept, 5), piece_array.upload(kPieces, 3);
     pass.upload(host_pass);
   }
   const int* below_7() const { return ints.data(); }
@@ -94,8 +95,9 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
         [&](Desk& d) { return RmsNormBackward<float>{d.f[0], stride, C, d.f[1], d.f[2], d.f[3], stride, d.f[4]}; });
   check("RmsNormBackward without weight", rows,
         [&](Desk& d) { return RmsNormBackward<float>{d.f[0], stride, C, nullptr, d.f[2], d.f[3], stride, d.f[4]}; });
-  check("RmsNormWeights", 2,
-        [&](Desk& d) { return RmsNormWeights<float>{rows, d.f[0], stride, C, d.f[1], d.f[2], stride, d.f[3]}; });
+  check("LayerNormWeights of RMSNorm", 2, [&](Desk& d) {
+    return LayerNormWeights<float>{rows, d.f[0], stride, C, nullptr, d.f[1], d.f[2], stride, d.f[3], nullptr};
+  });
   check("Rope", pass.rows() - 1,
         [&](Desk& d) { return Rope<float>{d.pass.forest, 1, d.f[0], 80, 2, 34, d.f[1], false}; });
   check("Rope, back", pass.rows(),
@@ -110,24 +112,23 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
   check("EmbedBackward", 2, [&](Desk& d) {
     return EmbedBackward<float>{pass.rows(), d.pass.token(), d.pass.forest, d.f[0], stride, C, d.f[1], d.f[2], drop};
   });
-  check("BiasGelu", rows, [&](Desk& d) { return WholeRow<BiasGelu<float>>{{d.f[0], d.f[1], stride, d.f[2]}, C}; });
-  check("GeluBackward", rows, [&](Desk& d) { return WholeRow<GeluBackward<float>>{{d.f[0], d.f[1], stride}, C}; });
+  check("BiasGelu", rows, [&](Desk& d) { return Strips<BiasGelu<float>>{{d.f[0], d.f[1], stride, d.f[2]}, C}; });
+  check("GeluBackward", rows, [&](Desk& d) { return Strips<GeluBackward<float>>{{d.f[0], d.f[1], stride}, C}; });
   check("JoinResidual", rows, [&](Desk& d) {
-    return WholeRow<JoinResidual<float>>{{d.f[0], d.f[1], stride, C, d.f[2], drop}, C};
+    return Strips<JoinResidual<float>>{{d.f[0], d.f[1], stride, C, d.f[2], drop}, C};
   });
   check("DropoutBackward", rows, [&](Desk& d) {
-    return WholeRow<DropoutBackward<float>>{{d.f[0], d.f[1], stride, C, drop}, C};
+    return Strips<DropoutBackward<float>>{{d.f[0], d.f[1], stride, C, drop}, C};
   });
   check("BiasSilu", rows, [&](Desk& d) {
-    return WholeRow<BiasSilu<float>>{{d.f[0], d.f[1], stride, d.f[2], d.f[3]}, C};
+    return Strips<BiasSilu<float>>{{d.f[0], d.f[1], stride, d.f[2], d.f[3]}, C};
   });
-  check("SiluBackward", rows, [&](Desk& d) { return WholeRow<SiluBackward<float>>{{d.f[0], d.f[1], stride}, C}; });
+  check("SiluBackward", rows, [&](Desk& d) { return Strips<SiluBackward<float>>{{d.f[0], d.f[1], stride}, C}; });
   check("SoftCrossEntropy", rows,
         [&](Desk& d) { return SoftCrossEntropy<float>{d.f[0], d.f[1], stride, C, d.f[2], true, 0.25f}; });
   check("CrossEntropy", rows,
         [&](Desk& d) { return CrossEntropy<float>{d.f[0], stride, C, d.below_7(), d.f[1], true, 0.25f}; });
   check("Mean", 1, [&](Desk& d) { return Mean<float>{d.f[0], 1000, d.f[1]}; });
-  check("Zero", 3, [&](Desk& d) { return Zero<float>{d.f[0], 9000}; });
   check("SumSquares", 3, [&](Desk& d) { return SumSquares<float>{d.pieces(), d.f[0], d.f[1]}; });
   check("ClipFactor", 1, [&](Desk& d) { return ClipFactor<float>{d.positive, 40, 0.5f, d.f[1]}; });
   check("AdamW", 3, [&](Desk& d) {
@@ -173,7 +174,7 @@ TEST_CASE(ON "tree attention and the cache, row by row: a warp gives a core's bi
   }
   check("KeepRows", 2 * KV, [&](Desk& d) {
     const size_t k_layer = size_t(KV) * slots * D, v_layer = size_t(KV) * slots * 16;
-    return KeepRows<float>{d.f[1], d.f[2], k_layer, v_layer, KV, slots, D, 4, 3, d.kept()};
+    return KeepRows<float>{d.f[1], d.f[2], k_layer, v_layer, KV, slots, D, d.kept()};
   });
 }
 

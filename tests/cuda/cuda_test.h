@@ -20,7 +20,8 @@
 
 namespace nanospec {
 
-constexpr Team kGpu{0, 1, nullptr, true};  // a team of one, whose work the GPU does
+constexpr Team kGpu{0, 1, nullptr, true};             // a team of one, whose work the GPU does,
+constexpr Team kPlainGpu{0, 1, nullptr, true, true};  // ... by the plain kernels of kernels.cuh
 
 // What `run` returns, a vector of plain numbers: under the emulator it must be the same bits whichever of a block's
 // threads, and whichever of the blocks, go first.

@@ -90,7 +90,7 @@ TEST_CASE(ON "what follows a product runs on its columns alone, in the bits of t
     const auto both = [&](auto after) {
       matmul(kGpu, R, Matmul<float, float>{x.data(), 16, w.forward, y.data(), y_row}, after(y, act));
       matmul(kGpu, R, Matmul<float, float>{x.data(), 16, w.forward, z.data(), y_row});
-      launch(kGpu, R, WholeRow<decltype(after(z, act_2))>{after(z, act_2), N});
+      launch(kGpu, R, Strips<decltype(after(z, act_2))>{after(z, act_2), N});
     };
     const Dropout drop{0.3f, 5, 1, 2};
     const float* b = which == 3 ? nullptr : bias.data();

@@ -201,24 +201,26 @@ TEST_CASE("emulator: two blocks that write one number show") {
 }
 
 namespace {
-// KeepRows as it must not be: a thread for each row and column (operations.h says why).
+// KeepRows as it must not be: a thread for each row and column (kernels.cuh says why).
 __global__ void keep_rows_at_once(KeepRows<float> s) {
   const int i = int(threadIdx.x) / s.head_size, d = int(threadIdx.x) % s.head_size;
-  const KeyValues<float> cache{s.k, s.v, s.slots, s.head_size};
-  *cache.key(0, s.first + i, d) = *cache.key(0, s.first + s.kept[i], d);
+  const KeyValues<float> cache = s.cache(0);
+  const int first = s.kept[0];
+  *cache.key(0, first + i, d) = *cache.key(0, first + s.kept[2 + i], d);
 }
 }  // namespace
 
 TEST_CASE("emulator: the cache's rows cannot be moved all at once, only each column row after row") {
-  const std::vector<int> kept = {0, 2, 4, 5, 7};  // slot 4 is read by row 2 and written by row 4, and so on
-  constexpr int D = 16, slots = 64, first = 3;
+  const std::vector<int> kept = {
+      3, 5, 0, 2, 4, 5, 7};  // to slot 3, five rows; slot 4 is read by row 2 and written by row 4, and so on
+  constexpr int D = 16, slots = 64;
   const auto moved = [&](bool at_once) {
     std::vector<float> cache(slots * D);
     for (size_t i = 0; i < cache.size(); i++) cache[i] = float(i);
     const auto k = on_device(cache), v = on_device(cache);
     const auto rows = on_device(kept);
-    const KeepRows<float> keep{k.data(), v.data(), 0, 0, 1, slots, D, first, int(kept.size()), rows.data()};
-    if (at_once) start(keep_rows_at_once, 1, int(kept.size()) * D, keep);
+    const KeepRows<float> keep{k.data(), v.data(), 0, 0, 1, slots, D, rows.data()};
+    if (at_once) start(keep_rows_at_once, 1, kept[1] * D, keep);
     else launch(kGpu, 1, keep);
     return to_host(k);
   };

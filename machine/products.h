@@ -1,0 +1,200 @@
+// machine/products.h: matrix products on a CPU.
+//
+// In order: the register tile that every product here is made of; products of any size; the twins of Matmul and
+// MatmulGradient (kernels.cuh), which have the portable text's bits.
+#pragma once
+
+#include "kernels.cuh"
+#include "machine/simd.h"
+#include "machine/threads.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// The register tile: c (T, R vectors) = or += a (T, K) times b (K, R vectors), one serial sum over k for each output.
+// T rows and R vectors change how many outputs are computed at once, never the order within one: an output has the
+// same bits whatever tile it falls in, and whether its sum is run in one go or continued (`add`) over blocks of k.
+
+constexpr int kGroup = 16;  // b's columns lie together in groups of 16; groups may lie apart
+constexpr int kTileRows = Vec::registers == 32 ? 6 : 3;  // kVectors times as many sums stay in registers
+constexpr int kLine = 64;                                // bytes of a cache line
+
+template <class B>
+struct TileArguments {
+  int k;
+  const float* a;
+  ptrdiff_t a_row, a_k;  // a[t][k] = a[t * a_row + k * a_k]
+  const B* b;
+  ptrdiff_t b_k, b_group;  // b[k][n] = b[k * b_k + (n / 16) * b_group + n % 16]; of bf16, two k lie side by side:
+                           // b[k][n] = b[k / 2 * b_k + (n / 16) * b_group + n % 16 * 2 + k % 2]
+  float* c;
+  ptrdiff_t c_row;  // c[t][n] = c[t * c_row + n]
+  bool add;
+  const char* next = nullptr;  // what is fetched into L1 meanwhile, line after line
+};
+
+// acc (T, R vectors) += a[.][k] times what one step of k is in `lanes`.
+template <class B, int step, int T, int R>
+[[gnu::always_inline]] inline void multiply_add(Vec (&acc)[T][R], const Vec (&lanes)[R], const float* a,
+                                                ptrdiff_t a_row) {
+  Vec bv[R];
+  UNROLL
+  for (int r = 0; r < R; r++) bv[r] = numbers_of<B, step>(lanes[r]);
+  UNROLL
+  for (int t = 0; t < T; t++) {
+    const Vec av = broadcast(a[t * a_row]);
+    UNROLL
+    for (int r = 0; r < R; r++) acc[t][r] = fused(av, bv[r], acc[t][r]);
+  }
+}
+
+// S: the tiles that share the work of fetching; each asks for its part of as many bytes as it reads.
+template <int T, int R, int S, class B>
+inline void tile(const TileArguments<B>& s) {
+  constexpr int width = Vec::width, lines = larger(1, R * width * int(sizeof(float)) / kLine / S);
+  Vec acc[T][R];
+  UNROLL
+  for (int t = 0; t < T; t++) UNROLL
+  for (int r = 0; r < R; r++) acc[t][r] = s.add ? load(s.c + t * s.c_row + r * width) : broadcast(0.0f);
+  const B* b = s.b;
+  const float* a = s.a;
+  const char* next = s.next;
+  for (int k = 0; k < s.k; k += kTogether<B>, b += s.b_k) {
+    UNROLL
+    for (int line = 0; line < lines; line++, next += kLine) __builtin_prefetch(next);
+    Vec lanes[R];
+    UNROLL
+    for (int r = 0; r < R; r++)
+      lanes[r] = load_lanes(b + (r * width / kGroup) * s.b_group + (r * width) % kGroup * kTogether<B>);
+    multiply_add<B, 0>(acc, lanes, a, s.a_row);
+    a += s.a_k;
+    if constexpr (kTogether<B> == 2) {
+      if (k + 1 == s.k) break;
+      multiply_add<B, 1>(acc, lanes, a, s.a_row);
+      a += s.a_k;
+    }
+  }
+  UNROLL
+  for (int t = 0; t < T; t++) UNROLL
+  for (int r = 0; r < R; r++) store(s.c + t * s.c_row + r * width, acc[t][r]);
+}
+
+template <int R, int S, int T, class B>
+inline void tile_of_rows(int rows, const TileArguments<B>& s) {
+  if constexpr (T > 0) {
+    if (rows == T) tile<T, R, S>(s);
+    else tile_of_rows<R, S, T - 1>(rows, s);
+  }
+}
+template <int S, int R, class B>
+inline void tile_of_vectors(int rows, int vectors, const TileArguments<B>& s) {
+  if constexpr (R > 0) {
+    if (vectors == R) tile_of_rows<R, S, kTileRows>(rows, s);
+    else tile_of_vectors<S, R - 1>(rows, vectors, s);
+  }
+}
+
+// The tile for `rows` rows (at most kTileRows) and 1 to kVectors vectors, one of `sharers`.
+template <class B>
+inline void run_tile(int rows, int vectors, int sharers, const TileArguments<B>& s) {
+  if (sharers == 1) return tile_of_vectors<1, kVectors>(rows, vectors, s);
+  if (sharers < 4) return tile_of_vectors<2, kVectors>(rows, vectors, s);
+  return tile_of_vectors<4, kVectors>(rows, vectors, s);
+}
+
+constexpr int kMostTiles = 4;    // that use one block of b in turn
+constexpr int kBlockLines = 64;  // of kPanel lanes in such a block: 16 KB with AVX-512, 8 with AVX2
+constexpr int kAhead = 48;       // how many such lines a lone tile fetches ahead
+
+// c (rows, columns) = or += a times b for any number of rows and a multiple of 16 columns. Up to kTileRows rows are one
+// tile, that sweeps over all k. More rows are several tiles, evenly tall, that take turns at each block of b while it
+// is in L1 and fetch the next one together: b comes out of memory once, and while they compute.
+template <class B>
+inline void product(int rows, int columns, const TileArguments<B>& s) {
+  constexpr int together = kTogether<B>;
+  const bool apart = s.b_group != kGroup * together;
+  for (int row = 0, chunk; row < rows; row += chunk) {
+    chunk = smaller(rows - row, kMostTiles * kTileRows);
+    const int tiles = (chunk + kTileRows - 1) / kTileRows;
+    const int block = tiles == 1 || s.k <= 2 * kBlockLines * together ? s.k : kBlockLines * together;
+    for (int column = 0; column < columns; column += kPanel) {
+      const int vectors = smaller(kPanel, columns - column) / Vec::width;
+      int k = 0;
+      do {  // a sum of nothing is written too
+        TileArguments<B> part = s;
+        part.k = smaller(block, s.k - k);
+        part.b = s.b + (column / kGroup) * s.b_group + k / together * s.b_k;
+        part.add = s.add || k > 0;
+        // What follows this block: more k, or, where groups lie apart, the next columns.
+        const ptrdiff_t bytes = ptrdiff_t(sizeof(B)) * (apart ? kPanel / kGroup * s.b_group
+                                                              : (tiles == 1 ? kAhead : part.k / together) * s.b_k);
+        for (int i = 0; i < tiles; i++) {
+          const int first = row + chunk * i / tiles, last = row + chunk * (i + 1) / tiles;
+          part.a = s.a + first * s.a_row + k * s.a_k;
+          part.c = s.c + first * s.c_row + column;
+          part.next = reinterpret_cast<const char*>(part.b) + bytes + bytes * i / tiles;
+          run_tile(last - first, vectors, tiles, part);
+        }
+        k += block;
+      } while (k < s.k);
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The twins
+
+constexpr int kBlockK = 512;  // a block of k that keeps panel and rows in L2 when there are many rows
+
+// Matmul, columns `mine` (cut at multiples of kGroup) of all rows; `after`, a column operation, then sees each row's
+// finished columns while they are in cache.
+template <class W, class After>
+void matmul_twin(const Range& mine, int rows, const Matmul<float, W>& m, const After& after) {
+  const Panels<W>& w = m.w;
+  const int block = rows > kMostTiles * kTileRows ? kBlockK : w.k;
+  for (int begin = mine.begin; begin < mine.end;) {
+    const int end = smaller(mine.end, begin / kPanel * kPanel + kPanel);
+    for (int k = 0; k < w.k; k += block) {
+      const int its_k = smaller(block, w.k - k), step = w.width(begin) * kTogether<W>;
+      product(rows, end - begin,
+              TileArguments<W>{its_k, m.x + k, m.x_row, 1, w.at(k, begin), step, kGroup * kTogether<W>, m.out + begin,
+                               m.out_row, k > 0});
+    }
+    for (int row = 0; row < rows; row++) after(Solo{}, row, begin, smaller(end, w.n));
+    begin = end;
+  }
+}
+
+// MatmulGradient, this thread's columns of dw. Each panel of dy is copied together once a block of rows and serves all
+// K outputs; x is read down its columns as it lies.
+inline void matmul_gradient_twin(const Team& team, const MatmulGradient<float>& m) {
+  const int rows = m.rows, inputs = m.inputs, outputs = m.outputs;
+  const Range mine = team.share(pad16(outputs), kGroup);
+  constexpr int block = 256;
+  float* panel = scratch(size_t(block + inputs) * kPanel);
+  float* edge = panel + block * kPanel;  // (K, kPanel): the last panel's sums, where it hangs over N's edge
+  for (int begin = mine.begin; begin < mine.end;) {
+    const int end = smaller(mine.end, begin / kPanel * kPanel + kPanel), width = end - begin;
+    const int whole = smaller(end, outputs) - begin;  // columns that exist
+    float* sums = m.dw + begin;
+    int sums_row = outputs;
+    if (whole < width) {
+      sums = edge, sums_row = width;
+      for (int k = 0; k < inputs; k++)
+        for (int n = 0; n < width; n++) edge[k * width + n] = n < whole ? m.dw[size_t(k) * outputs + begin + n] : 0.0f;
+    }
+    for (int row = 0; row < rows; row += block) {
+      const int count = smaller(block, rows - row);
+      for (int i = 0; i < count; i++)
+        memcpy(panel + i * width, m.dy + size_t(row + i) * m.dy_row + begin, sizeof(float) * width);
+      const float* x = m.x + size_t(row) * m.x_row;
+      product(inputs, width, TileArguments<float>{count, x, 1, m.x_row, panel, width, kGroup, sums, sums_row, true});
+    }
+    if (whole < width)
+      for (int k = 0; k < inputs; k++)
+        memcpy(m.dw + size_t(k) * outputs + begin, edge + k * width, sizeof(float) * whole);
+    begin = end;
+  }
+}
+
+}  // namespace nanospec

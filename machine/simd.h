@@ -1,0 +1,81 @@
+// machine/simd.h: SIMD vectors of floats, as wide as the machine that this build is for.
+//
+// Three texts of one vocabulary: AVX-512, AVX2, and a portable one of four floats. What is summed in a lane has the
+// same bits in all of them, but where the machine has no fused multiply-add (numbers.h).
+#pragma once
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "machine/numbers.h"
+
+namespace nanospec {
+
+#if defined(__AVX512F__)
+struct Vec {
+  static constexpr int width = 16, registers = 32;
+  __m512 v;
+};
+inline Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline Vec broadcast(float x) { return {_mm512_set1_ps(x)}; }
+inline void store(float* p, Vec x) { _mm512_storeu_ps(p, x.v); }
+inline Vec fused(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+constexpr __mmask16 kAllLanes = 0xffff;  // the unmasked forms make g++ 12 warn of its own header
+inline Vec low_halves(Vec x) {
+  return {_mm512_castsi512_ps(_mm512_maskz_slli_epi32(kAllLanes, _mm512_castps_si512(x.v), 16))};
+}
+inline Vec high_halves(Vec x) {
+  return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x.v), _mm512_set1_epi32(int(0xffff0000))))};
+}
+constexpr const char* kSimd = "AVX-512";
+#elif defined(__AVX2__) && defined(__FMA__)
+struct Vec {
+  static constexpr int width = 8, registers = 16;
+  __m256 v;
+};
+inline Vec load(const float* p) { return {_mm256_loadu_ps(p)}; }
+inline Vec broadcast(float x) { return {_mm256_set1_ps(x)}; }
+inline void store(float* p, Vec x) { _mm256_storeu_ps(p, x.v); }
+inline Vec fused(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+inline Vec low_halves(Vec x) { return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x.v), 16))}; }
+inline Vec high_halves(Vec x) { return {_mm256_and_ps(x.v, _mm256_castsi256_ps(_mm256_set1_epi32(int(0xffff0000))))}; }
+constexpr const char* kSimd = "AVX2";
+#else
+struct Vec {  // portable text: four floats that a compiler puts in one register where it has such
+  static constexpr int width = 4, registers = 16;
+  float v[4];
+};
+inline Vec load(const float* p) { return {{p[0], p[1], p[2], p[3]}}; }
+inline Vec broadcast(float x) { return {{x, x, x, x}}; }
+inline void store(float* p, Vec x) { memcpy(p, x.v, sizeof x.v); }
+inline Vec fused(Vec a, Vec b, Vec c) {
+  Vec r;
+  for (int l = 0; l < 4; l++) r.v[l] = fused(a.v[l], b.v[l], c.v[l]);
+  return r;
+}
+inline Vec low_halves(Vec x) {
+  for (float& lane : x.v) lane = bits_as<float>(bits_as<uint32_t>(lane) << 16);
+  return x;
+}
+inline Vec high_halves(Vec x) {
+  for (float& lane : x.v) lane = bits_as<float>(bits_as<uint32_t>(lane) & 0xffff0000u);
+  return x;
+}
+constexpr const char* kSimd = "portable";
+#endif
+
+// One vector's worth of memory, and the numbers of one step of k in it: a float fills a lane; of two bf16 side by side
+// the first is the lower half (in memory, and so in the register), and either becomes a float by a shift or a mask.
+inline Vec load_lanes(const float* p) { return load(p); }
+inline Vec load_lanes(const bf16* p) { return load(reinterpret_cast<const float*>(p)); }
+template <class B, int step>
+inline Vec numbers_of(Vec lanes) {
+  if constexpr (kTogether<B> == 1) return lanes;
+  else return step == 0 ? low_halves(lanes) : high_halves(lanes);
+}
+
+constexpr int kVectors = 4;                    // side by side in the widest tile of a product (products.h),
+constexpr int kPanel = kVectors * Vec::width;  // and so in a panel of weights: 64 floats with AVX-512
+
+}  // namespace nanospec
