@@ -86,7 +86,7 @@ class Target {
       using W = std::remove_pointer_t<decltype(panels.data)>;
       matmul(team, rows, Matmul<float, W>{norm, x_row, panels, logits, V_});
     };
-    std::visit([&](const auto& w) { multiply(w.head[0].forward); }, weights_);
+    std::visit([&](const auto& w) { multiply(w.head.forward); }, weights_);
     team.wait();
   }
   size_t weight_bytes() const {
@@ -129,13 +129,12 @@ class Target {
   void tap(const std::vector<int>& layers) {
     if (cuda() || layers == taps_) return;
     taps_ = layers, tapped_ = false;
-    std::visit([&](auto& a) { a.tap(layers, config_.n_embd); }, activations_);
-    features_ = std::visit([](const auto& a) { return a.features.data(); }, activations_);
+    features_.resize(size_t(most_rows_) * layers.size() * size_t(config_.n_embd));
   }
   void tap() { tap(feature_layers(config_.n_layer)); }
   // (taps C) what was kept of a row of the last forward; null where it was not tapped, or ran too few layers for that.
   const float* features(int row) const {
-    return tapped_ ? features_ + size_t(row) * taps_.size() * size_t(config_.n_embd) : nullptr;
+    return tapped_ ? features_.data() + size_t(row) * taps_.size() * size_t(config_.n_embd) : nullptr;
   }
   // The rows of the last forward (ascending) that join the past; the others are forgotten.
   void keep(const int* rows, int n) {
@@ -174,12 +173,25 @@ class Target {
     Config config = config_;
     if (layers > 0) config.n_layer = layers;
     tapped_ = with_logits && !taps_.empty() && *std::max_element(taps_.begin(), taps_.end()) <= config.n_layer;
+    AfterLayer<float> keeps;
+    if (tapped_)
+      keeps = [this](const Team& team, int done, int rows, const float* x, int x_row) {
+        keep_features(team, done, rows, x, x_row);
+      };
     std::visit(
         [&](auto& w, auto& a) {
-          pool_->run([&](const Team& team) { nanospec::forward(team, config, w, pass, a, with_logits); },
+          pool_->run([&](const Team& team) { nanospec::forward(team, config, w, pass, a, with_logits, {}, keeps); },
                      alone_ || pass.forest.rows <= rows_alone_);
         },
         weights_, activations_);
+  }
+  // Keeps this thread's share of the stream after so many layers, wherever it is tapped.
+  void keep_features(const Team& team, int layers, int rows, const float* x, int x_row) {
+    const size_t taps = taps_.size(), C = size_t(config_.n_embd);
+    const Range mine = team.share(rows);
+    for (size_t tap = 0; tap < taps; tap++)
+      for (int row = mine.begin; taps_[tap] == layers && row < mine.end; row++)
+        std::copy_n(x + size_t(row) * x_row, C, features_.data() + (size_t(row) * taps + tap) * C);
   }
   template <class S>
   void move_rows(const Activations<float, S>& a, const int* rows, int n) {
@@ -264,11 +276,12 @@ class Target {
   std::variant<Weights<float, float>, Weights<float, bf16>> weights_;
   std::variant<Activations<float, float>, Activations<float, bf16>> activations_;
   const Array<float>* device_logits_ = nullptr;
-  const float *norm_ = nullptr, *features_ = nullptr;
+  const float* norm_ = nullptr;
   std::vector<int> taps_;
-  bool tapped_ = false;  // whether the last forward ran all layers that are tapped
-  int C_ = 0, V_ = 0;    // row strides of norm_ and the logits
-  Pass rows_;            // of the pass under way
+  std::vector<float> features_;  // (R, taps C)
+  bool tapped_ = false;          // whether the last forward ran all layers that are tapped
+  int C_ = 0, V_ = 0;            // row strides of norm_ and the logits
+  Pass rows_;                    // of the pass under way
   DevicePass pass_;
   Array<int> kept_;
   std::vector<float> logits_;

@@ -206,9 +206,8 @@ inline Config attention_config(const KernelShapes& s, int layers) {
 }
 
 template <class T, class S>
-void run_attention(const Config& c, const DevicePass& pass, const Activations<T, S>& a, int layer) {
-  const Attention<T, S> heads = attention_of<T, S>(c, pass.forest, a.layer(layer), a.Q, a.C, {});
-  attention(kGpuTeam, heads, a.attention_scratch.data(), a.slots);
+void run_attention(const DevicePass& pass, const Activations<T, S>& a, int layer) {
+  attention(kGpuTeam, attention_of(pass.forest, a, layer, {}), a.attention_scratch.data(), a.slots);
 }
 
 // A root and its children over a past. Launches take the layers by turns.
@@ -233,7 +232,7 @@ void time_tree_attention(const KernelShapes& s, KernelTimes& times) {
                4.0 * keys * s.channels,
                Peak::kFp32,
                {}},
-              [&](int turn) { run_attention(c, pass, a, turn % c.n_layer); });
+              [&](int turn) { run_attention(pass, a, turn % c.n_layer); });
   }
 }
 
@@ -243,7 +242,7 @@ inline void time_causal_attention(const KernelShapes& s, KernelTimes& times) {
   const int R = s.training_rows(), slots = pad64(s.sequence);
   const Config c = attention_config(s, 1);
   const Activations<float> a(c, R, s.sequences * slots, true, 1, true);
-  const Gradients<float> g(c, a, R, false, true);
+  const Gradients<float> g{a, false};
   fill(a.qkv), fill(g.att);
   Pass host;
   const std::vector<int> tokens(s.sequence, 0);
@@ -253,11 +252,11 @@ inline void time_causal_attention(const KernelShapes& s, KernelTimes& times) {
   const std::string shape = std::to_string(s.sequences) + " x " + std::to_string(s.sequence);
   const double pairs = 0.5 * s.sequences * s.sequence * (s.sequence + 1.0), row = 4.0 * R * s.channels;
   times.add({"causal attention", shape, 4 * row, 4 * pairs * s.channels, Peak::kFp32, {}},
-            [&](int) { run_attention(c, pass, a, 0); });
+            [&](int) { run_attention(pass, a, 0); });
   times.add({"causal attention, backward", shape, 8 * row, 10 * pairs * s.channels, Peak::kFp32, {}}, [&](int) {
     attention_backward(kGpuTeam,
-                       AttentionBackward<float>{attention_of<float, float>(c, pass.forest, a.layer(0), a.Q, a.C, {}),
-                                                g.att.data(), g.k.data(), g.v.data(), g.qkv.data()},
+                       AttentionBackward<float>{attention_of(pass.forest, a, 0, {}), g.att.data(), g.k.data(),
+                                                g.v.data(), g.qkv.data()},
                        g.p.data(), g.ds.data(), a.slots);
   });
 }
