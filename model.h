@@ -244,26 +244,29 @@ constexpr int kFewRows = 8;
 template <class T, class S = T>
 struct Activations {
   Config config;
-  int R = 0, slots = 0, threads = 0;  // rows of a pass, slots of the cache, threads of the team
+  int R = 0, N = 0, slots = 0;  // rows of a pass, of its norms (see normalize()), of the cache
   bool training = false, cuda = false;
 
   Activations() = default;
-  Activations(const Config& c, int rows, int slot_count, bool keep_layers, int team_size, bool on_gpu)
-      : config(c), R(rows), slots(slot_count), threads(team_size), training(keep_layers), cuda(on_gpu) {}
+  Activations(const Config& c, int rows, int slot_count, bool keep_layers, int threads, bool on_gpu)
+      : config(c),
+        R(rows),
+        N(keep_layers ? rows : std::max(rows, threads * kFewRows)),
+        slots(slot_count),
+        training(keep_layers),
+        cuda(on_gpu) {}
 
-  // Numbers for these rows: of layers whose rows stay; of one layer after the other; for the backward pass alone.
-  template <class N = T>
-  Rows<N> room(size_t layers, size_t rows, size_t stride) const {
+  template <class Number = T>
+  Rows<Number> room(size_t layers, size_t rows, size_t stride) const {
     return {layers, rows, stride, cuda};
   }
-  Rows<T> each(size_t stride) const { return room(training ? L : 1, R, stride); }
-  Rows<T> once(size_t rows, size_t stride) const { return room(1, rows, stride); }
-  Rows<T> saved(size_t stride) const { return room(training ? L : 0, R, stride); }
+  Rows<T> each(size_t stride) const { return room(training ? L : 1, R, stride); }   // of each layer, in training
+  Rows<T> once(size_t rows, size_t stride) const { return room(1, rows, stride); }  // of one layer after the other
+  Rows<T> saved(size_t stride) const { return room(training ? L : 0, R, stride); }  // for the backward pass alone
 
   int L = config.n_layer, H = config.n_head, KV = config.n_kv_head, D = config.n_embd / H;
   int C = pad16(config.n_embd), Q = pad16((H + 2 * KV) * D), F = pad16(4 * config.n_embd);  // strides
   int V = pad16(config.vocab_size);
-  int N = training ? R : std::max(R, threads* kFewRows);  // rows of a norm: see normalize()
   size_t k_layer = KV * KeyValues<S>::key_numbers(slots, D), v_layer = KV * KeyValues<S>::value_numbers(slots, D);
 
   Rows<T> x = room(training ? L + 1 : 1, R, C);  // (L + 1, R, C) the stream before each layer, and after the last
@@ -635,7 +638,7 @@ class Trainer {
 
  private:
   T read(const Array<T>& one) const {
-    T value;
+    T value = 0;
     one.download(&value, 1);
     return value;
   }
