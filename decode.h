@@ -1,10 +1,10 @@
 // decode.h: the loop of decoding: draft, grow, flatten, forward, verify, keep.
 //
-// In order: the window; the three things that the loop calls: what plans a tree, what runs a forward, what watches; a
-// plan and a runner of each kind that the core itself has; the loop. It knows no model and reads no clock and no
+// In order: the window; the target, a model with a cache; the three things that the loop calls: what plans a tree, what
+// runs a forward, what watches; a planner and a runner that the core itself has; the loop. It reads no clock and no
 // command line. What else plans: growth/; what else judges: rules/; what else watches: watch/.
 //
-// A target, which Host runs, has:
+// A target is anything that has these, so that a mock with known logits can stand in:
 //   int block_size(); int vocab_size();
 //   void prefill(const int* tokens, int n);
 //     forgets its cache, then caches n tokens at positions 0 .. n - 1; n may be 0
@@ -18,13 +18,20 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "draft.h"
+#include "machine/tuning.h"
+#include "model.h"
 #include "sample.h"
 #include "tree.h"
+#ifdef WITH_CUDA
+#include "cuda/iteration.cuh"
+#endif
 
 namespace nanospec {
 
@@ -50,6 +57,205 @@ void open_window(Target& target, const std::vector<int>& text) {
   const int n = int(text.size()), start = window_start(n, target.block_size());
   target.prefill(text.data() + start, n - 1 - start);
 }
+
+// ---------------------------------------------------------------------------------------------------------------
+// The target
+
+enum class Dtype { fp32, bf16 };
+
+// The model that decodes: packed weights, one sequence's cache, and forwards of one tree.
+class Target {
+ public:
+  // Called after each layer of a forward with logits, on every thread of the team; null: nobody listens. On a CPU.
+  AfterLayer<float> after_layer;
+
+  // weights: the flat array of tensor_table(config), in host memory. most_rows: the largest tree, its root counted.
+  // Throws std::bad_alloc, or std::runtime_error from the GPU.
+  Target(const Config& config, const float* weights, Dtype dtype, bool cuda, int threads, int most_rows,
+         Dtype cache_dtype = Dtype::fp32)
+      : Target(config, weights, dtype, std::make_shared<Pool>(threads, cuda), most_rows, cache_dtype) {}
+  // The same on another target's threads: the two run by turns.
+  Target(const Config& config, const float* weights, Dtype dtype, std::shared_ptr<Pool> pool, int most_rows,
+         Dtype cache_dtype = Dtype::fp32)
+      : config_(config),
+        pool_(std::move(pool)),
+        most_rows_(std::max(most_rows, config.block_size)),
+        plain_(parameter_count(config), pool_->cuda()),
+        pass_(most_rows_, 1, pool_->cuda()),
+        kept_(pool_->cuda() ? 0 : 2 + most_rows_) {
+    const bool cuda = pool_->cuda();
+    plain_.upload(weights, plain_.size());
+    if (dtype == Dtype::fp32) weights_ = Weights<float, float>(config, plain_.data(), false, cuda);
+    else weights_ = Weights<float, bf16>(config, plain_.data(), false, cuda);
+    std::visit([&](auto& w) { pool_->run([&](const Team& team) { w.pack(team); }); }, weights_);
+    const int slots = pad64(config.block_size + most_rows_);
+    if (cache_dtype == Dtype::fp32)
+      activations_ = Activations<float, float>(config, most_rows_, slots, false, pool_->size(), cuda);
+    else activations_ = Activations<float, bf16>(config, most_rows_, slots, false, pool_->size(), cuda);
+    std::visit([&](auto& a) { device_logits_ = &a.logits, norm_ = a.norm_f.data(), C_ = a.C, V_ = a.V; }, activations_);
+#ifdef WITH_CUDA
+    if (cuda) iterations_.reset(new Iterations(most_rows_, config.vocab_size, device_logits_->data(), V_));
+#endif
+    const std::vector<int> token(size_t(config.block_size), 0);
+    const auto try_chain = [&](int rows, bool on_one) {
+      rows_on_one_ = on_one ? rows : 0;
+      rows_.clear(), rows_.add_chain(token.data(), rows, 0, 0);
+      pass_.upload(rows_), run(pass_, true);
+    };
+    if (!cuda) rows_on_one_ = rows_for_one_thread(pool_->size(), config.block_size, try_chain);
+  }
+
+  int block_size() const { return config_.block_size; }
+  int vocab_size() const { return config_.vocab_size; }
+  int layers() const { return config_.n_layer; }
+  int channels() const { return config_.n_embd; }
+  int most_rows() const { return most_rows_; }  // of one forward
+  int threads() const { return pool_->size(); }
+  bool cuda() const { return pool_->cuda(); }
+  const std::shared_ptr<Pool>& pool() const { return pool_; }
+  const float* embedding() const { return plain_.data(); }  // (V, C)
+  const auto& activations() const { return activations_; }
+  size_t weight_bytes() const {
+    return std::visit([](const auto& w) { return w.bytes(); }, weights_);
+  }
+  // Bytes of keys and values that a row reads of each position before it.
+  size_t cache_bytes() const {
+    const auto bytes = [](const auto& a) { return (a.k_layer + a.v_layer) / a.slots * sizeof(*a.k.data()); };
+    return std::visit(bytes, activations_) * config_.n_layer;
+  }
+
+  // Forgets the cache, then caches n tokens at positions 0 .. n - 1.
+  void prefill(const int* tokens, int n) {
+    past_ = 0;
+    if (n == 0) return;
+    rows_.clear();
+    rows_.add_chain(tokens, n, 0, 0);
+    pass_.upload(rows_);
+    run(pass_, false);
+    if (float one; cuda()) device_logits_->download(&one, 1);  // waits: who times a prefill means all of it
+    past_ = n;
+  }
+  // The rows of one tree in preorder, row i at position past() + depth[i]; their logits are kept for logits().
+  // layers: how many of the first ones are run before the final norm and the head; 0: all.
+  void forward(const int* token, const int* depth, const int* end, int n, int layers = 0) {
+    rows_.clear();
+    rows_.add_tree(token, depth, end, n, 0, past_);
+    pass_.upload(rows_);
+    run(pass_, true, layers);
+    if (!cuda()) return;
+    logits_.resize(std::max(logits_.size(), size_t(n) * V_));
+    device_logits_->download(logits_.data(), size_t(n) * V_);
+  }
+  const float* logits(int row) const { return (cuda() ? logits_.data() : device_logits_->data()) + size_t(row) * V_; }
+  // (C) the final norm's output for a row of the last forward; null where it lies on a GPU.
+  const float* hidden(int row) const { return cuda() ? nullptr : norm_ + size_t(row) * C_; }
+
+  // The rows of the last forward (ascending) that join the past; the others are forgotten.
+  void keep(const int* rows, int n) {
+    bool moves = false;
+    for (int i = 0; i < n; i++) moves = moves || rows[i] != i;
+    if (moves) gather(kept(rows, n), n);
+    past_ += n;
+  }
+  int past() const { return past_; }
+  // So many positions are cached from now on. What lies behind stays as it is until a forward writes over it: a larger
+  // `past` takes it back.
+  void rewind(int past) { past_ = past; }
+
+  // f(team) on this target's threads, as a forward of so many rows would run; on the calling thread alone after
+  // use_pool(false), so that another target may use them meanwhile.
+  template <class F>
+  void on_threads(int rows, F&& f) const {
+    pool_->run(f, !uses_pool_ || rows <= rows_on_one_);
+  }
+  void use_pool(bool uses) { uses_pool_ = uses; }
+  // The final norm and the head on `rows` rows of a residual stream, with norm (rows, x_row) as scratch, to logits
+  // (rows, pad16(V)). On a CPU; every thread of the team calls it.
+  void head(const Team& team, int rows, const float* x, int x_row, float* norm, float* logits) const {
+    const auto apply = [&](const auto& w) {
+      launch(
+          team, rows,
+          LayerNorm<float>{x, x_row, config_.n_embd, w.plain.ln_f, w.plain.ln_f_bias, norm, x_row, nullptr, nullptr});
+      using W = std::remove_pointer_t<decltype(w.head.forward.data)>;
+      matmul(team, rows, Matmul<float, W>{norm, x_row, w.head.forward, logits, V_});
+    };
+    std::visit(apply, weights_);
+    team.wait();
+  }
+
+#ifdef WITH_CUDA
+  // Whole iterations on the GPU: cuda/whole.h says what these are.
+  bool iterates() const { return cuda(); }
+  Verdict iterate(const Tree& tree, const Sampling& sampling, int64_t index) {
+    const Verdict verdict = iterations_->run(tree, sampling, index, past_, Launches{this});
+    return past_ += int(verdict.rows.size()), verdict;
+  }
+  bool hold(const Iterations::Table& table, int depth, int width) { return iterations_->hold(table, depth, width); }
+  Verdict iterate_drafting(int root, int depth, int width, float scale, const Sampling& sampling, int64_t index,
+                           std::vector<Candidate>& drafted) {
+    const Verdict verdict =
+        iterations_->run_drafting(root, depth, width, scale, sampling, index, past_, drafted, Launches{this});
+    return past_ += int(verdict.rows.size()), verdict;
+  }
+  int recordings() const { return iterations_->recordings(); }  // CUDA graphs made so far
+#endif
+
+ private:
+  void run(const DevicePass& pass, bool with_logits, int layers = 0) {
+    Config config = config_;
+    if (layers > 0) config.n_layer = layers;
+    const auto forward = [&](const auto& w, const auto& a) {
+      on_threads(pass.forest.rows,
+                 [&](const Team& team) { nanospec::forward(team, config, w, pass, a, with_logits, {}, after_layer); });
+    };
+    std::visit(forward, weights_, activations_);
+  }
+  // The place behind the past, and the rows that stay, as the gather reads them (KeepRows).
+  const int* kept(const int* rows, int n) {
+#ifdef WITH_CUDA
+    if (cuda()) return iterations_->keep(past_, rows, n);
+#endif
+    const int place[] = {past_, n};
+    kept_.upload(place, 2), kept_.upload(rows, size_t(n), 2);
+    return kept_.data();
+  }
+  void gather(const int* kept, int n) const {
+    const auto move = [&](const auto& a) {
+      const KeepRows<std::remove_pointer_t<decltype(a.k.data())>> op{
+          a.k.data(), a.v.data(), a.k_layer, a.v_layer, config_.n_kv_head, a.slots, a.D, kept};
+      on_threads(n, [&](const Team& team) { keep_rows(team, op, config_.n_layer); });
+    };
+    std::visit(move, activations_);
+  }
+#ifdef WITH_CUDA
+  // What an iteration launches of the model.
+  struct Launches {
+    Target* target;
+    void forward(const int* token, const Forest& forest) const { target->run(DevicePass(token, forest), true); }
+    void gather(const int* kept) const { target->gather(kept, 1); }
+  };
+#endif
+
+  const Config config_;
+  const std::shared_ptr<Pool> pool_;
+  const int most_rows_;
+  bool uses_pool_ = true;
+  int rows_on_one_ = 0;  // forwards of up to so many rows run on one thread
+  Array<float> plain_;   // the parameters as they are stored
+  std::variant<Weights<float, float>, Weights<float, bf16>> weights_;
+  std::variant<Activations<float, float>, Activations<float, bf16>> activations_;
+  const Array<float>* device_logits_ = nullptr;
+  const float* norm_ = nullptr;
+  int C_ = 0, V_ = 0;  // row strides of norm_ and the logits
+  Pass rows_;          // of the forward under way
+  DevicePass pass_;
+  Array<int> kept_;
+  std::vector<float> logits_;
+  int past_ = 0;
+#ifdef WITH_CUDA
+  std::unique_ptr<Iterations> iterations_;
+#endif
+};
 
 // ---------------------------------------------------------------------------------------------------------------
 // What the loop calls

@@ -1,106 +1,52 @@
 // model.h: GPT, as nanoGPT draws it: learned positions, pre-LayerNorm, causal attention, GELU, a tied head.
 //
-// In order: a pass (which tokens, hanging from which roots); parameters by name; weights as the forward reads them; the
-// activations of a pass; forward; backward; `Trainer`, which owns what training needs. What decoding needs is in
-// target.h. There is one forward: a training batch is a forest of chains without a past, a decoding step is one tree
-// with a past. It knows no drafters, files or command lines.
+// In order: the configuration; the one table of tensors; weights as the forward reads them; the activations with their
+// shapes; forward; backward; the update, and `Trainer`, which owns what training needs. There is one forward: a
+// training batch is a forest of chains without a past, a decoding step is one tree with a past. The rows of a forward
+// are a Pass (machine/pass.h). It knows no drafters, files or command lines.
 //
 // T is the number type (float; double for the gradient check), W that of the packed weights, S that of the keys and
-// values (both T, or bf16 to decode).
+// values (both T, or bf16 to decode). Shapes: L layers, R rows, C channels, H heads, D head size, V vocabulary.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "config.h"
-#include "machine/launch.h"
+#include "machine/packing.h"
+#include "machine/pass.h"
 
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
-// A pass: the rows that go through the model together
+// Configuration
 
-// Rows in preorder, root after root; see Forest. `target` is for training.
-struct Pass {
-  std::vector<int> token, target, end, depth, root, first_row{0}, first_slot, past;
-  int rows() const { return int(token.size()); }
-  int roots() const { return int(past.size()); }
-  void clear() {  // keeps the memory
-    for (auto* list : {&token, &target, &end, &depth, &root, &first_slot, &past}) list->clear();
-    first_row.resize(1);
-  }
-
-  // Adds a root whose rows form a tree: depths and subtree ends count from the tree's own first row.
-  void add_tree(const int* tokens, const int* depths, const int* ends, int n, int slot, int keys_before) {
-    const int at = rows();
-    for (int i = 0; i < n; i++) {
-      token.push_back(tokens[i]);
-      depth.push_back(depths[i]);
-      end.push_back(at + ends[i]);
-      root.push_back(roots());
-    }
-    first_row.push_back(at + n);
-    first_slot.push_back(slot);
-    past.push_back(keys_before);
-  }
-  // Adds a root whose rows form a sequence: the tree with one branch.
-  void add_chain(const int* tokens, int n, int slot, int keys_before) {
-    std::vector<int> depths(n), ends(n, n);
-    for (int i = 0; i < n; i++) depths[i] = i;
-    add_tree(tokens, depths.data(), ends.data(), n, slot, keys_before);
-  }
-  int most_keys() const {
-    int most = 0;
-    for (int r = 0; r < roots(); r++) most = std::max(most, past[r] + first_row[r + 1] - first_row[r]);
-    return most;
-  }
+// The sizes of a GPT, under nanoGPT's names.
+struct Config {
+  int n_layer = 4;      // L
+  int n_head = 4;       // H, query heads
+  int n_kv_head = 4;    // key/value heads; GPT has as many as query heads
+  int n_embd = 128;     // C
+  int block_size = 64;  // the window in tokens: even, because it slides by half of itself
+  int vocab_size = 65;  // V
+  bool bias = false;    // biases in the linear layers and the norms
 };
 
-// A pass in the memory of the device, in arrays of fixed capacity.
-class DevicePass {
- public:
-  DevicePass() = default;
-  DevicePass(int rows, int roots, bool cuda)
-      : rows_(rows),
-        roots_(roots),
-        ints_(size_t(5) * rows + 3 * roots + 1, cuda),
-        host_(cuda ? ints_.size() : 0),
-        token_(ints_.data()) {}
-  // Rows that lie elsewhere in the device's memory.
-  DevicePass(const int* tokens, const Forest& where) : forest(where), token_(tokens) {}
-
-  void upload(const Pass& pass) {
-    int* at[] = {ints_.data(), target(), end(), depth(), root(), first_row(), first_slot(), past()};
-    const std::vector<int>* from[] = {&pass.token, &pass.target,    &pass.end,        &pass.depth,
-                                      &pass.root,  &pass.first_row, &pass.first_slot, &pass.past};
-    int* const to = host_.empty() ? ints_.data() : host_.data();
-    for (int i = 0; i < 8; i++) std::copy(from[i]->begin(), from[i]->end(), to + (at[i] - ints_.data()));
-    ints_.upload(host_.data(), host_.size());  // one copy for all: each costs microseconds
-    forest = Forest{pass.rows(), pass.roots(), end(), depth(), root(), first_row(), first_slot(), past()};
-  }
-  const int* token() const { return token_; }
-  int* target() const { return ints_.data() + rows_; }
-
-  Forest forest;
-
- private:
-  int* end() const { return ints_.data() + 2 * size_t(rows_); }
-  int* depth() const { return ints_.data() + 3 * size_t(rows_); }
-  int* root() const { return ints_.data() + 4 * size_t(rows_); }
-  int* first_row() const { return ints_.data() + 5 * size_t(rows_); }
-  int* first_slot() const { return first_row() + roots_ + 1; }
-  int* past() const { return first_slot() + roots_; }
-
-  int rows_ = 0, roots_ = 0;
-  Array<int> ints_;
-  std::vector<int> host_;  // what a GPU's are copied from; none on a CPU
-  const int* token_ = nullptr;
-};
+// The largest model that is taken for one: 2^32 parameters are 16 GiB of floats.
+constexpr int kMaxLayers = 1024;
+constexpr int kMaxChannels = 1 << 16;
+constexpr int kMaxBlock = 1 << 20;
+constexpr int kMaxVocabulary = 1 << 20;
+constexpr uint64_t kMaxParameters = uint64_t(1) << 32;
 
 // ---------------------------------------------------------------------------------------------------------------
-// Parameters, and weights as the forward reads them
+// The table of tensors. A tensor is named once: memory, initialization, weight decay, checkpoints and the gradient
+// check all walk this table.
 
 // The tensors of one flat array (weights, or gradients), by name; null where the model has none.
 template <class T>
@@ -108,59 +54,126 @@ struct Tensors {
   struct Layer {
     T *ln_1, *ln_1_bias, *qkv, *qkv_bias, *proj, *proj_bias, *ln_2, *ln_2_bias, *fc, *fc_bias, *fc_proj, *fc_proj_bias;
   };
-  T *wte, *wpe, *ln_f, *ln_f_bias;
+  T *wte = nullptr, *wpe = nullptr, *ln_f = nullptr, *ln_f_bias = nullptr;
   std::vector<Layer> layers;
 
   Tensors() = default;
-  Tensors(const Config& config, T* flat) {
-    const std::vector<TensorSpec> table = tensor_table(config);
-    const auto at = [&](const std::string& name) -> T* {
-      for (const TensorSpec& spec : table)
-        if (spec.name == name) return flat + spec.offset;
-      return nullptr;
+  Tensors(const Config& config, T* flat) { point_into(flat, *this, config); }
+
+  // Calls f(name, shape, init_std, pointer) for every tensor, in the order of the flat array.
+  // name: Hugging Face's GPT-2 name without "transformer.". shape: a matrix is (in, out), as Hugging Face's Conv1D;
+  // embeddings are (rows, C). init_std: the standard deviation at the start; 0: all zeros; below 0: all ones. It is
+  // nanoGPT's: 0.02, and 0.02 / sqrt(2 L) for the two projections that end in the residual stream.
+  template <class F>
+  void each(const Config& config, F f) {
+    const int C = config.n_embd;
+    const float std = 0.02f, residual_std = float(0.02 / std::sqrt(2.0 * config.n_layer));
+    const auto norm = [&](const std::string& name, T*& weight, T*& bias) {
+      f(name + ".weight", {C}, -1.0f, weight);
+      if (config.bias) f(name + ".bias", {C}, 0.0f, bias);
     };
-    wte = at("wte.weight"), wpe = at("wpe.weight"), ln_f = at("ln_f.weight"), ln_f_bias = at("ln_f.bias");
+    const auto linear = [&](const std::string& name, int in, int out, float init_std, T*& weight, T*& bias) {
+      f(name + ".weight", {in, out}, init_std, weight);
+      if (config.bias) f(name + ".bias", {out}, 0.0f, bias);
+    };
+    f("wte.weight", {config.vocab_size, C}, std, wte);
+    f("wpe.weight", {config.block_size, C}, std, wpe);
+    layers.resize(size_t(config.n_layer));
     for (int l = 0; l < config.n_layer; l++) {
-      const std::string h = "h." + std::to_string(l) + ".";
-      layers.push_back({at(h + "ln_1.weight"), at(h + "ln_1.bias"), at(h + "attn.c_attn.weight"),
-                        at(h + "attn.c_attn.bias"), at(h + "attn.c_proj.weight"), at(h + "attn.c_proj.bias"),
-                        at(h + "ln_2.weight"), at(h + "ln_2.bias"), at(h + "mlp.c_fc.weight"), at(h + "mlp.c_fc.bias"),
-                        at(h + "mlp.c_proj.weight"), at(h + "mlp.c_proj.bias")});
+      Layer& layer = layers[l];
+      const std::string block = "h." + std::to_string(l) + ".";
+      norm(block + "ln_1", layer.ln_1, layer.ln_1_bias);
+      linear(block + "attn.c_attn", C, 3 * C, std, layer.qkv, layer.qkv_bias);
+      linear(block + "attn.c_proj", C, C, residual_std, layer.proj, layer.proj_bias);
+      norm(block + "ln_2", layer.ln_2, layer.ln_2_bias);
+      linear(block + "mlp.c_fc", C, 4 * C, std, layer.fc, layer.fc_bias);
+      linear(block + "mlp.c_proj", 4 * C, C, residual_std, layer.fc_proj, layer.fc_proj_bias);
     }
+    norm("ln_f", ln_f, ln_f_bias);
   }
 };
 
-// A weight for the matmul: packed for the forward product, and, for training, its transpose for the backward one.
-template <class T, class W>
-struct Weight {
-  Panels<W> forward, transposed;
-  const T* from = nullptr;
-  size_t k_stride = 0, n_stride = 0;
-
-  // stored (in, out); `tied`: stored (out, in), as the embedding that is also the head.
-  Weight(const T* stored, int in, int out, bool tied)
-      : forward{nullptr, in, out},
-        transposed{nullptr, out, in},
-        from(stored),
-        k_stride(tied ? 1 : size_t(out)),
-        n_stride(tied ? size_t(in) : 1) {}
-  // Instead of panels: both products read the parameters where they lie.
-  void use_stored() {
-    if constexpr (std::is_same<T, W>::value) {
-      forward.stored = transposed.stored = from;
-      forward.k_stride = transposed.n_stride = k_stride, forward.n_stride = transposed.k_stride = n_stride;
-    }
-  }
-  void pack(const Team& team) const {
-    if (!forward.data) return;
-    const Pack<T, W> straight{from, k_stride, n_stride, forward};
-    launch(team, straight.rows(), straight);
-    if (!transposed.data) return;
-    const Pack<T, W> turned{from, n_stride, k_stride, transposed};
-    launch(team, turned.rows(), turned);
-  }
-  size_t bytes() const { return forward.size() * sizeof(W); }
+// One tensor and its place in the flat array that holds them all.
+struct TensorSpec {
+  std::string name;
+  std::vector<int> shape;
+  size_t offset, size;  // in numbers
+  bool decay;           // weight decay: matrices only
+  float init_std;
 };
+
+inline size_t numbers_of(const std::vector<int>& shape) {
+  size_t size = 1;
+  for (int dimension : shape) size *= size_t(dimension);
+  return size;
+}
+
+// Any table of tensors is a struct of pointers with an each(sizes, f), as Tensors. This points them into a flat array.
+template <class T, class Table, class Sizes>
+void point_into(T* flat, Table& table, const Sizes& sizes) {
+  table.each(sizes, [&](const std::string&, const std::vector<int>& shape, float, T*& tensor) {
+    tensor = flat, flat += numbers_of(shape);
+  });
+}
+// And this lists them.
+template <template <class> class Table, class Sizes>
+std::vector<TensorSpec> table_of(const Sizes& sizes) {
+  std::vector<TensorSpec> list;
+  size_t offset = 0;
+  Table<float>().each(sizes, [&](const std::string& name, const std::vector<int>& shape, float init_std, float*&) {
+    list.push_back({name, shape, offset, numbers_of(shape), shape.size() >= 2, init_std});
+    offset += list.back().size;
+  });
+  return list;
+}
+
+// The table of a model's tensors. The config must have passed validate().
+inline std::vector<TensorSpec> tensor_table(const Config& config) { return table_of<Tensors>(config); }
+
+// How many numbers the flat array holds. It cannot overflow for a config within the limits above.
+inline uint64_t parameter_count(const Config& config) {
+  uint64_t count = 0;
+  Tensors<float>().each(
+      config, [&](const std::string&, const std::vector<int>& shape, float, float*&) { count += numbers_of(shape); });
+  return count;
+}
+
+// What is wrong with these sizes, in words: "" when nothing is.
+inline std::string config_problem(const Config& config) {
+  const auto range = [](const char* name, int value, int low, int high) {
+    if (value >= low && value <= high) return std::string();
+    return std::string(name) + " is " + std::to_string(value) + ", expected " + std::to_string(low) + " to " +
+           std::to_string(high);
+  };
+  std::string problem = range("n_layer", config.n_layer, 1, kMaxLayers);
+  if (problem.empty()) problem = range("n_embd", config.n_embd, 1, kMaxChannels);
+  if (problem.empty()) problem = range("n_head", config.n_head, 1, kMaxChannels);
+  if (problem.empty()) problem = range("block_size", config.block_size, 2, kMaxBlock);
+  if (problem.empty()) problem = range("vocab_size", config.vocab_size, 1, kMaxVocabulary);
+  if (!problem.empty()) return problem;
+  if (config.n_embd % config.n_head != 0)
+    return "n_embd is " + std::to_string(config.n_embd) + ", not a multiple of n_head, " +
+           std::to_string(config.n_head);
+  if (config.n_kv_head != config.n_head)
+    return "n_kv_head is " + std::to_string(config.n_kv_head) + ", expected as many as n_head, " +
+           std::to_string(config.n_head);
+  if (config.block_size % 2 != 0)
+    return "block_size is " + std::to_string(config.block_size) + ", expected an even number";
+  const uint64_t parameters = parameter_count(config);
+  if (parameters > kMaxParameters)
+    return "the model would have " + std::to_string(parameters) + " parameters, at most " +
+           std::to_string(kMaxParameters) + " are possible";
+  return "";
+}
+
+// Throws invalid_argument (the command line is wrong) when no model can have these sizes.
+inline void validate(const Config& config) {
+  const std::string problem = config_problem(config);
+  if (!problem.empty()) throw std::invalid_argument(problem + ": the model's size: choose other sizes");
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Weights as the forward reads them
 
 template <class T, class W>
 struct Weights {
@@ -169,146 +182,142 @@ struct Weights {
   };
   Tensors<const T> plain;  // embeddings, norms and biases are read as they are stored
   std::vector<Layer> layers;
-  std::vector<Weight<T, W>> head;  // one: the embedding, tied
-  Array<W> memory;                 // all panels, in the order of their use, in one piece: huge pages pay; none where
-                                   // a GPU trains: cuBLAS wants no panels
+  Weight<T, W> head;  // the embedding, tied
+  Array<W> memory;    // all panels; none where a GPU trains: cuBLAS wants no panels
 
   Weights() = default;
   // flat: the parameters, in the device's memory; read again at each pack().
-  Weights(const Config& config, const T* flat, bool training, bool cuda) : plain(config, flat) {
-    const int C = config.n_embd, qkv = (config.n_head + 2 * config.n_kv_head) * (C / config.n_head);
+  Weights(const Config& c, const T* flat, bool training, bool cuda) : plain(c, flat) {
+    const int C = c.n_embd, Q = (c.n_head + 2 * c.n_kv_head) * (C / c.n_head);
     for (const auto& layer : plain.layers)
-      layers.push_back({Weight<T, W>(layer.qkv, C, qkv, false), Weight<T, W>(layer.proj, C, C, false),
-                        Weight<T, W>(layer.fc, C, 4 * C, false), Weight<T, W>(layer.fc_proj, 4 * C, C, false)});
-    head.emplace_back(plain.wte, C, config.vocab_size, true);
-    if (training && cuda && std::is_same<T, float>::value && std::is_same<W, float>::value) {
-      for_each(*this, [](Weight<T, W>& weight) { weight.use_stored(); });
-      return;
-    }
-    size_t size = 0;
-    const auto place = [&](Panels<W>& panels) {  // called twice: to count, and to hand out
-      panels.cuda = cuda;
-      if (memory.size()) panels.data = memory.data() + size;
-      size += panels.size();
-    };
-    const auto place_all = [&] {
-      size = 0;
-      for_each(*this, [&](Weight<T, W>& weight) { place(weight.forward); });
-      if (training) for_each(*this, [&](Weight<T, W>& weight) { place(weight.transposed); });
-    };
-    place_all();
-    memory = Array<W>(size, cuda);
-    place_all();
+      layers.push_back({{layer.qkv, C, Q}, {layer.proj, C, C}, {layer.fc, C, 4 * C}, {layer.fc_proj, 4 * C, C}});
+    head = {plain.wte, C, c.vocab_size, true};
+    std::vector<Weight<T, W>*> all;  // in the order of their use
+    each(*this, [&](Weight<T, W>& weight) { all.push_back(&weight); });
+    if (training && cuda && std::is_same<T, float>::value && std::is_same<W, float>::value)
+      for (Weight<T, W>* weight : all) weight->use_stored();
+    else memory = place_weights(all, training, cuda);
   }
   void pack(const Team& team) const {
-    for_each(*this, [&](const Weight<T, W>& weight) { weight.pack(team); });
+    each(*this, [&](const Weight<T, W>& weight) { weight.pack(team); });
   }
   size_t bytes() const {  // what a forward of one row reads of them
     size_t sum = 0;
-    for_each(*this, [&](const Weight<T, W>& weight) { sum += weight.bytes(); });
+    each(*this, [&](const Weight<T, W>& weight) { sum += weight.bytes(); });
     return sum;
   }
 
  private:
   template <class Self, class F>
-  static void for_each(Self& self, F f) {
+  static void each(Self& self, F f) {
     for (auto& layer : self.layers)
       for (auto* weight : {&layer.qkv, &layer.proj, &layer.fc, &layer.fc_proj}) f(*weight);
-    for (auto& weight : self.head) f(weight);
+    f(self.head);
   }
 };
 
 // ---------------------------------------------------------------------------------------------------------------
 // Activations
 
+// The numbers of one activation: (layers, rows, stride), where one layer may serve for all. None where any of the three
+// is zero.
+template <class T>
+struct Rows : Array<T> {
+  size_t layer = 0, stride = 0;  // numbers from one layer to the next, and from one row to the next
+
+  Rows() = default;
+  Rows(size_t layers, size_t rows, size_t row_stride, bool cuda = false)
+      : layer(layers > 1 ? rows * row_stride : 0), stride(row_stride) {
+    constexpr size_t spare = 16;  // a tile may read up to 15 numbers past a row
+    if (layers * rows * row_stride > 0) Array<T>::operator=(Array<T>(layers * rows * row_stride + spare, cuda));
+  }
+  T* operator[](int l) const { return at(l, 0); }
+  T* at(int l, int row) const { return this->data() ? this->data() + l * layer + row * stride : nullptr; }
+};
+
 // Up to this many rows, each thread normalizes them all for itself: cheaper than meeting at a barrier.
 constexpr int kFewRows = 8;
 
-// What a pass of up to R rows computes on its way. Decoding keeps one layer's, over and over, but all layers' keys and
-// values; training keeps every layer's for the backward pass, but the norms' and the GELU's results, which are made
-// again there: they are cheap, and a quarter of it all. S: the cache's numbers.
+// What a pass of up to R rows computes on its way, each named once. Decoding keeps one layer's, over and over, but all
+// layers' keys and values; training keeps every layer's for the backward pass, but the norms' and the GELU's results,
+// which are made again there: they are cheap, and a quarter of it all.
 template <class T, class S = T>
 struct Activations {
-  struct Layer {
-    T *x, *norm_1, *mean_1, *rstd_1, *qkv, *att, *log_sum, *mid, *norm_2, *mean_2, *rstd_2, *pre, *act, *next;
-    KeyValues<S> cache;
-  };
-  int C, Q, F, V, slots;  // row strides: channels, qkv, 4C, vocabulary, each padded to 16
-  bool training = false;
-  size_t k_layer, v_layer;  // numbers in one layer's keys, values
-  Array<T> x, norm_1, mean_1, rstd_1, qkv, att, log_sum, mid, norm_2, mean_2, rstd_2, pre, act;
-  Array<S> k, v;
-  Array<T> norm_f, mean_f, rstd_f, logits;
-  Array<T> attention_scratch;
-  std::vector<int> taps;  // after so many layers the stream of a pass with logits is kept; none unless tap() is called
-  Array<T> features;      // (R, taps C), unpadded
+  Config config;
+  int R = 0, N = 0, slots = 0;  // rows of a pass, of its norms (see normalize()), of the cache
+  bool training = false, cuda = false;
 
   Activations() = default;
-  Activations(const Config& c, int rows, int slot_count, bool keep_layers, int threads, bool cuda)
-      : C(pad16(c.n_embd)), F(pad16(4 * c.n_embd)), V(pad16(c.vocab_size)), slots(slot_count), training(keep_layers) {
-    const int D = c.n_embd / c.n_head;
-    const size_t L = keep_layers ? c.n_layer : 1, R = rows, spare = 16;  // a tile may read up to 15 numbers past a row
-    const size_t norm_rows = keep_layers ? R : std::max(R, size_t(threads) * kFewRows);
-    Q = pad16((c.n_head + 2 * c.n_kv_head) * D);
-    k_layer = c.n_kv_head * KeyValues<S>::key_numbers(slots, D);
-    v_layer = c.n_kv_head * KeyValues<S>::value_numbers(slots, D);
-    const auto make = [&](size_t n) { return Array<T>(n + spare, cuda); };
-    x = make((keep_layers ? L + 1 : 1) * R * C), mid = make(L * R * C);
-    norm_1 = make(norm_rows * C), norm_2 = make(norm_rows * C), norm_f = make(norm_rows * C);
-    qkv = make(L * R * Q), att = make(L * R * C), pre = make(L * R * F), act = make(R * F);
-    logits = make(R * V);
-    k = Array<S>(c.n_layer * k_layer + spare, cuda), v = Array<S>(c.n_layer * v_layer + spare, cuda);
-    if (keep_layers) {
-      mean_1 = make(L * R), rstd_1 = make(L * R), mean_2 = make(L * R), rstd_2 = make(L * R);
-      mean_f = make(R), rstd_f = make(R), log_sum = make(L * R * c.n_head);
-    }
-    if (const size_t n = attention_scratch_size<T>(rows, c.n_head, D, slots, keep_layers, cuda))
-      attention_scratch = make(n);
-    rows_ = R, head_size_ = D, n_head_ = c.n_head;
-  }
-  void tap(const std::vector<int>& layers, int channels) {
-    taps = layers, features = Array<T>(rows_ * layers.size() * size_t(channels));
-  }
-  Layer layer(int l) const {
-    const size_t i = training ? l : 0, r = i * rows_;
-    const auto of = [](const Array<T>& array, size_t at) { return array.size() ? array.data() + at : nullptr; };
-    return {x.data() + r * C,
-            norm_1.data(),
-            of(mean_1, r),
-            of(rstd_1, r),
-            qkv.data() + r * Q,
-            att.data() + r * C,
-            of(log_sum, r * n_head_),
-            mid.data() + r * C,
-            norm_2.data(),
-            of(mean_2, r),
-            of(rstd_2, r),
-            pre.data() + r * F,
-            act.data(),
-            x.data() + (training ? r + rows_ : 0) * C,
-            KeyValues<S>{k.data() + l * k_layer, v.data() + l * v_layer, slots, head_size_}};
-  }
+  Activations(const Config& c, int rows, int slot_count, bool keep_layers, int threads, bool on_gpu)
+      : config(c),
+        R(rows),
+        N(keep_layers ? rows : std::max(rows, threads * kFewRows)),
+        slots(slot_count),
+        training(keep_layers),
+        cuda(on_gpu) {}
 
- private:
-  size_t rows_ = 0;
-  int head_size_ = 0, n_head_ = 0;
+  template <class Number = T>
+  Rows<Number> room(size_t layers, size_t rows, size_t stride) const {
+    return {layers, rows, stride, cuda};
+  }
+  Rows<T> each(size_t stride) const { return room(training ? L : 1, R, stride); }   // of each layer, in training
+  Rows<T> once(size_t rows, size_t stride) const { return room(1, rows, stride); }  // of one layer after the other
+  Rows<T> saved(size_t stride) const { return room(training ? L : 0, R, stride); }  // for the backward pass alone
+
+  int L = config.n_layer, H = config.n_head, KV = config.n_kv_head, D = config.n_embd / H;
+  int C = pad16(config.n_embd), Q = pad16((H + 2 * KV) * D), F = pad16(4 * config.n_embd);  // strides
+  int V = pad16(config.vocab_size);
+  size_t k_layer = KV * KeyValues<S>::key_numbers(slots, D), v_layer = KV * KeyValues<S>::value_numbers(slots, D);
+
+  Rows<T> x = room(training ? L + 1 : 1, R, C);  // (L + 1, R, C) the stream before each layer, and after the last
+  Rows<T> norm_1 = once(N, C);                   // (R, C) LayerNorm of x
+  Rows<T> mean_1 = saved(1), rstd_1 = saved(1);  // (L, R) each: of a row of x, and 1 / its standard deviation
+  Rows<T> qkv = each(Q);                         // (L, R, H D + 2 KV D) queries of all heads, then keys, then values
+  Rows<S> k = room<S>(L, 1, k_layer);            // (L, KV, slots, D) the cache: KeyValues says how it lies
+  Rows<S> v = room<S>(L, 1, v_layer);            // (L, KV, slots, D)
+  Rows<T> log_sum = saved(H);                    // (L, R, H) of the softmax
+  Rows<T> att = each(C);                         // (L, R, C) what the heads read, side by side
+  Rows<T> mid = each(C);                         // (L, R, C) the stream between attention and MLP
+  Rows<T> norm_2 = once(N, C);                   // (R, C) LayerNorm of mid
+  Rows<T> mean_2 = saved(1), rstd_2 = saved(1);  // (L, R) each
+  Rows<T> pre = each(F);                         // (L, R, 4 C) before the GELU
+  Rows<T> act = once(R, F);                      // (R, 4 C) after it
+  Rows<T> norm_f = once(N, C);                   // (R, C) LayerNorm of the last x
+  Rows<T> mean_f = once(training ? R : 0, 1), rstd_f = once(training ? R : 0, 1);  // (R) each
+  Rows<T> logits = once(R, V);                                                     // (R, V)
+  Rows<T> attention_scratch = once(1, attention_scratch_size<T>(R, H, D, slots, training, cuda));
+
+  KeyValues<S> cache(int l) const { return {k[l], v[l], slots, D}; }
 };
 
 // ---------------------------------------------------------------------------------------------------------------
 // Forward
 
 // The places where dropout is applied, numbered so that no two share their bits.
+enum { kDropEmbedding, kDropAttention, kDropProjection, kDropMlp };
 inline Dropout dropout_at(Dropout dropout, int layer, int place) {
   dropout.site = uint32_t(layer * 4 + place);
   return dropout;
 }
-enum { kDropEmbedding, kDropAttention, kDropProjection, kDropMlp };
 
+// A layer's two norms, its attention, and the norm after the last layer.
 template <class T, class S>
-Attention<T, S> attention_of(const Config& c, const Forest& forest, const typename Activations<T, S>::Layer& s,
-                             int qkv_row, int out_row, const Dropout& dropout) {
-  return {forest,  c.n_head, c.n_kv_head, c.n_embd / c.n_head, s.qkv,  qkv_row,
-          s.cache, s.att,    out_row,     s.log_sum,           dropout};
+LayerNorm<T> norm_1(const Activations<T, S>& a, const Tensors<const T>& w, int l) {
+  return {a.x[l],      a.C, a.config.n_embd, w.layers[l].ln_1, w.layers[l].ln_1_bias,
+          a.norm_1[l], a.C, a.mean_1[l],     a.rstd_1[l]};
+}
+template <class T, class S>
+LayerNorm<T> norm_2(const Activations<T, S>& a, const Tensors<const T>& w, int l) {
+  return {a.mid[l],    a.C, a.config.n_embd, w.layers[l].ln_2, w.layers[l].ln_2_bias,
+          a.norm_2[l], a.C, a.mean_2[l],     a.rstd_2[l]};
+}
+template <class T, class S>
+Attention<T, S> attention_of(const Forest& forest, const Activations<T, S>& a, int l, const Dropout& dropout) {
+  return {forest, a.H, a.KV, a.D, a.qkv[l], a.Q, a.cache(l), a.att[l], a.C, a.log_sum[l], dropout};
+}
+template <class T, class S>
+LayerNorm<T> norm_f(const Activations<T, S>& a, const Tensors<const T>& w, int layers) {
+  return {a.x[layers], a.C, a.config.n_embd, w.ln_f, w.ln_f_bias, a.norm_f[0], a.C, a.mean_f[0], a.rstd_f[0]};
 }
 
 // LayerNorm of all rows; returns where this thread finds them.
@@ -323,72 +332,59 @@ T* normalize(const Team& team, int rows, LayerNorm<T> norm, bool training) {
   return norm.y;
 }
 
-// A layer's two norms.
-template <class T, class A>
-LayerNorm<T> norm_1(const Config& c, const A& a, const typename Tensors<const T>::Layer& w,
-                    const typename A::Layer& s) {
-  return {s.x, a.C, c.n_embd, w.ln_1, w.ln_1_bias, s.norm_1, a.C, s.mean_1, s.rstd_1};
-}
-template <class T, class A>
-LayerNorm<T> norm_2(const Config& c, const A& a, const typename Tensors<const T>::Layer& w,
-                    const typename A::Layer& s) {
-  return {s.mid, a.C, c.n_embd, w.ln_2, w.ln_2_bias, s.norm_2, a.C, s.mean_2, s.rstd_2};
-}
-
-// Keeps this thread's share of the stream after so many layers, wherever it is tapped. In the memory of the CPU only.
-template <class T, class S>
-void keep_features(const Team& team, Activations<T, S>& a, int layers, int rows, int channels, const T* stream) {
-  const size_t taps = a.taps.size();
-  const Range mine = team.share(rows);
-  for (size_t tap = 0; tap < taps; tap++)
-    for (int row = mine.begin; a.taps[tap] == layers && row < mine.end; row++)
-      std::copy_n(stream + size_t(row) * a.C, channels, a.features.data() + (size_t(row) * taps + tap) * channels);
-}
+// What forward() calls after each layer, on every thread of the team, where it is given one: so many layers are done,
+// and this is the residual stream, `rows` rows of x_row numbers. The next layer may write over it.
+template <class T>
+using AfterLayer = std::function<void(const Team& team, int layers, int rows, const T* x, int x_row)>;
 
 // One pass: embeddings, layers, and, where asked for, the logits of all rows in a.logits. Every thread of the team
-// calls it. The rows' keys and values are left in the cache behind each root's past.
+// calls it. The rows' keys and values are left in the cache behind each root's past. c may have fewer layers than the
+// model: the others are left out.
 template <class T, class W, class S>
-void forward(const Team& team, const Config& c, const Weights<T, W>& w, const DevicePass& pass, Activations<T, S>& a,
-             bool with_logits, const Dropout& dropout = {}) {
+void forward(const Team& team, const Config& c, const Weights<T, W>& w, const DevicePass& pass,
+             const Activations<T, S>& a, bool with_logits, const Dropout& dropout = {},
+             const AfterLayer<T>& after_layer = {}) {
   const Forest& forest = pass.forest;
   const int R = forest.rows, C = c.n_embd;
+  // x (R, C) = the token's embedding + the position's
   launch(team, R,
-         Embed<T>{pass.token(), forest, w.plain.wte, w.plain.wpe, a.layer(0).x, a.C, C,
+         Embed<T>{pass.token(), forest, w.plain.wte, w.plain.wpe, a.x[0], a.C, C,
                   dropout_at(dropout, c.n_layer, kDropEmbedding)});
   for (int l = 0; l < c.n_layer; l++) {
-    const auto s = a.layer(l);
     const auto& plain = w.plain.layers[l];
     const auto& packed = w.layers[l];
 
-    const T* norm = normalize(team, R, norm_1<T>(c, a, plain, s), a.training);
-    const Attention<T, S> heads = attention_of<T, S>(c, forest, s, a.Q, a.C, dropout_at(dropout, l, kDropAttention));
-    matmul_qkv(team, Matmul<T, W>{norm, a.C, packed.qkv.forward, s.qkv, a.Q}, AddBias<T>{s.qkv, a.Q, plain.qkv_bias},
-               heads);
+    // qkv (R, Q) = norm_1(x) W + b
+    const T* norm = normalize(team, R, norm_1(a, w.plain, l), a.training);
+    const Attention<T, S> heads = attention_of(forest, a, l, dropout_at(dropout, l, kDropAttention));
+    matmul_qkv(team, Matmul<T, W>{norm, a.C, packed.qkv.forward, a.qkv[l], a.Q},
+               AddBias<T>{a.qkv[l], a.Q, plain.qkv_bias}, heads);
     if (!with_logits && l == c.n_layer - 1) {  // a prefill wants nothing more than the last layer's keys and values
       team.wait();
       launch(team, R, WriteCache<T, S>{heads});
       return;
     }
+    // att (R, C) = attention(qkv, cache);  mid (R, C) = x + att W + b
     attention(team, heads, a.attention_scratch.data(), a.slots);
-    matmul(team, R, Matmul<T, W>{s.att, a.C, packed.proj.forward, s.mid, a.C},
-           JoinResidual<T>{s.x, s.mid, a.C, C, plain.proj_bias, dropout_at(dropout, l, kDropProjection)});
+    matmul(team, R, Matmul<T, W>{a.att[l], a.C, packed.proj.forward, a.mid[l], a.C},
+           JoinResidual<T>{a.x[l], a.mid[l], a.C, C, plain.proj_bias, dropout_at(dropout, l, kDropProjection)});
     team.wait();
 
-    norm = normalize(team, R, norm_2<T>(c, a, plain, s), a.training);
-    matmul(team, R, Matmul<T, W>{norm, a.C, packed.fc.forward, s.pre, a.F},
-           BiasGelu<T>{s.pre, s.act, a.F, plain.fc_bias});
+    // pre (R, 4 C) = norm_2(mid) W + b;  act (R, 4 C) = GELU(pre)
+    norm = normalize(team, R, norm_2(a, w.plain, l), a.training);
+    matmul(team, R, Matmul<T, W>{norm, a.C, packed.fc.forward, a.pre[l], a.F},
+           BiasGelu<T>{a.pre[l], a.act[l], a.F, plain.fc_bias});
     team.wait();
-    matmul(team, R, Matmul<T, W>{s.act, a.F, packed.fc_proj.forward, s.next, a.C},
-           JoinResidual<T>{s.mid, s.next, a.C, C, plain.fc_proj_bias, dropout_at(dropout, l, kDropMlp)});
+    // x (R, C) = mid + act W + b
+    matmul(team, R, Matmul<T, W>{a.act[l], a.F, packed.fc_proj.forward, a.x[l + 1], a.C},
+           JoinResidual<T>{a.mid[l], a.x[l + 1], a.C, C, plain.fc_proj_bias, dropout_at(dropout, l, kDropMlp)});
     team.wait();
-    if (with_logits && !a.taps.empty()) keep_features(team, a, l + 1, R, C, s.next);
+    if (after_layer) after_layer(team, l + 1, R, a.x[l + 1], a.C);
   }
   if (!with_logits) return;
-  const T* norm = normalize(team, R,
-                            LayerNorm<T>{a.layer(c.n_layer - 1).next, a.C, C, w.plain.ln_f, w.plain.ln_f_bias,
-                                         a.norm_f.data(), a.C, a.mean_f.data(), a.rstd_f.data()},
-                            a.training);
-  matmul(team, R, Matmul<T, W>{norm, a.C, w.head[0].forward, a.logits.data(), a.V});
+  // logits (R, V) = norm_f(x) wte^T
+  const T* norm = normalize(team, R, norm_f(a, w.plain, c.n_layer), a.training);
+  matmul(team, R, Matmul<T, W>{norm, a.C, w.head.forward, a.logits.data(), a.V});
   team.wait();
 }
 
@@ -398,33 +394,28 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
 // The gradients that flow through one layer at a time.
 template <class T>
 struct Gradients {
-  Array<T> stream, norm, branch, qkv, att;  // (R, C), (R, C), (R, C), (R, Q), (R, C)
-  Array<T> k, v;                            // (n_kv_head, slots, pad16(D)): of one layer, or of all
-  Array<T> p, ds;                           // attention's scratch: attention_backward() says what it needs
-  Array<int> order;                         // the embedding's: rows by what they looked up, on a GPU
-  size_t kv_layer = 0;
-  bool past_gradients = false;
+  const Activations<T>& a;
+  bool past_gradients = false;  // whether those of a past's keys and values are kept, of all layers
 
-  Gradients() = default;
-  Gradients(const Config& c, const Activations<T>& a, int rows, bool keep_past, bool cuda) : past_gradients(keep_past) {
-    const size_t R = rows, spare = 16;
-    const auto make = [&](size_t n) { return Array<T>(n + spare, cuda); };
-    stream = make(R * a.C), norm = make(R * a.C), branch = make(R * a.C);
-    qkv = make(R * a.Q), att = make(R * a.C);
-    kv_layer = a.v_layer;
-    k = make((keep_past ? c.n_layer : 1) * kv_layer), v = make((keep_past ? c.n_layer : 1) * kv_layer);
-    if (cuda) order = Array<int>(2 * R, cuda);
-    if (!std::is_same<T, float>::value) p = make(R * c.n_head * a.slots), ds = make(R * c.n_head * a.slots);
-    else if (cuda) p = make(R * c.n_head);
-  }
+  static constexpr bool portable = !std::is_same<T, float>::value;  // whose attention is the portable text
+  Rows<T> stream = a.once(a.R, a.C);                                // (R, C) the residual stream's
+  Rows<T> norm = a.once(a.R, a.C);                                  // (R, C) a norm's
+  Rows<T> branch = a.once(a.R, a.C);  // (R, C) what of the stream's flows into a branch with dropout
+  Rows<T> qkv = a.once(a.R, a.Q);     // (R, H D + 2 KV D)
+  Rows<T> att = a.once(a.R, a.C);     // (R, C)
+  Rows<T> k = a.room(past_gradients ? a.L : 1, 1, a.v_layer);  // (1, KV, slots, pad16(D)), or (L, ...)
+  Rows<T> v = a.room(past_gradients ? a.L : 1, 1, a.v_layer);
+  // Attention's scratch: attention_backward() says what it needs.
+  Rows<T> p = a.once(portable || a.cuda ? a.R : 0, size_t(a.H) * (portable ? a.slots : 1));
+  Rows<T> ds = a.once(portable ? a.R : 0, size_t(a.H) * a.slots);
+  Rows<int> order = a.template room<int>(1, a.cuda ? 2 : 0, a.R);  // the embedding's: rows by token, on a GPU
 };
 
 // The gradient through one LayerNorm: into its weights, and, past it, added to the stream's. (R, C) each.
 template <class T>
-void normalize_backward(const Team& team, int rows, const T* x, int x_row, int channels, const T* weight, const T* mean,
-                        const T* rstd, const T* dy, T* dx, T* dweight, T* dbias) {
-  norm_weights(team, LayerNormWeights<T>{rows, x, x_row, channels, mean, rstd, dy, x_row, dweight, dbias});
-  launch(team, rows, LayerNormBackward<T>{x, x_row, channels, weight, mean, rstd, dy, x_row, dx});
+void normalize_backward(const Team& team, int rows, const LayerNorm<T>& s, const T* dy, T* dx, T* dweight, T* dbias) {
+  norm_weights(team, LayerNormWeights<T>{rows, s.x, s.x_row, s.channels, s.mean, s.rstd, dy, s.x_row, dweight, dbias});
+  launch(team, rows, LayerNormBackward<T>{s.x, s.x_row, s.channels, s.weight, s.mean, s.rstd, dy, s.x_row, dx});
 }
 
 // The gradient of one linear layer y = x W + b with respect to W and b, added to theirs.
@@ -438,18 +429,18 @@ void linear_backward(const Team& team, int rows, int in, int out, const T* x, in
 // After a forward with a.logits turned into dlogits: adds every parameter's gradient to d. Every thread of the team
 // calls it.
 template <class T, class W>
-void backward(const Team& team, const Config& c, const Weights<T, W>& w, const DevicePass& pass, Activations<T>& a,
-              Gradients<T>& g, const Tensors<T>& d, const Dropout& dropout = {}) {
+void backward(const Team& team, const Config& c, const Weights<T, W>& w, const DevicePass& pass,
+              const Activations<T>& a, const Gradients<T>& g, const Tensors<T>& d, const Dropout& dropout = {}) {
   const Forest& forest = pass.forest;
   const int R = forest.rows, C = c.n_embd, F = 4 * C, Q = w.layers[0].qkv.forward.n;
-  T *stream = g.stream.data(), *dnorm = g.norm.data();
+  T *const stream = g.stream.data(), *const dnorm = g.norm.data();  // (R, C)
   zero(team, stream, size_t(R) * a.C);
 
+  // logits = norm_f(x) wte^T
   matmul_gradient(team, MatmulGradient<T>{R, c.vocab_size, C, a.logits.data(), a.V, a.norm_f.data(), a.C, d.wte});
-  matmul(team, R, Matmul<T, W>{a.logits.data(), a.V, w.head[0].transposed, dnorm, a.C});
+  matmul(team, R, Matmul<T, W>{a.logits.data(), a.V, w.head.transposed, dnorm, a.C});
   team.wait();
-  normalize_backward(team, R, a.layer(c.n_layer - 1).next, a.C, C, w.plain.ln_f, a.mean_f.data(), a.rstd_f.data(),
-                     dnorm, stream, d.ln_f, d.ln_f_bias);
+  normalize_backward(team, R, norm_f(a, w.plain, c.n_layer), dnorm, stream, d.ln_f, d.ln_f_bias);
 
   // What flows into a branch that was dropped out on its way to the stream.
   const auto into_branch = [&](int l, int place) -> const T* {
@@ -458,44 +449,44 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     return g.branch.data();
   };
   for (int l = c.n_layer - 1; l >= 0; l--) {
-    const auto s = a.layer(l);
-    const auto& plain = w.plain.layers[l];
     const auto& packed = w.layers[l];
     const auto& dl = d.layers[l];
+    const LayerNorm<T> before_attention = norm_1(a, w.plain, l), before_mlp = norm_2(a, w.plain, l);
 
     // What the forward pass did not keep.
-    launch(team, R, norm_1<T>(c, a, plain, s));
-    launch(team, R, norm_2<T>(c, a, plain, s));
-    launch_columns(team, R, F, BiasGelu<T>{s.pre, s.act, a.F, nullptr});
+    launch(team, R, before_attention);
+    launch(team, R, before_mlp);
+    launch_columns(team, R, F, BiasGelu<T>{a.pre[l], a.act[l], a.F, nullptr});
 
+    // x' = mid + act W + b
     const T* dout = into_branch(l, kDropMlp);
-    linear_backward(team, R, F, C, s.act, a.F, dout, a.C, dl.fc_proj, dl.fc_proj_bias);
+    linear_backward(team, R, F, C, a.act[l], a.F, dout, a.C, dl.fc_proj, dl.fc_proj_bias);
     team.wait();  // the gradient takes the GELU's place
-    T* const hidden = s.act;
+    T* const hidden = a.act[l];
     matmul(team, R, Matmul<T, W>{dout, a.C, packed.fc_proj.transposed, hidden, a.F},
-           GeluBackward<T>{s.pre, hidden, a.F});
+           GeluBackward<T>{a.pre[l], hidden, a.F});
     team.wait();
-    linear_backward(team, R, C, F, s.norm_2, a.C, hidden, a.F, dl.fc, dl.fc_bias);
+    // pre = norm_2(mid) W + b
+    linear_backward(team, R, C, F, a.norm_2[l], a.C, hidden, a.F, dl.fc, dl.fc_bias);
     matmul(team, R, Matmul<T, W>{hidden, a.F, packed.fc.transposed, dnorm, a.C});
     team.wait();
-    normalize_backward(team, R, s.mid, a.C, C, plain.ln_2, s.mean_2, s.rstd_2, dnorm, stream, dl.ln_2, dl.ln_2_bias);
+    normalize_backward(team, R, before_mlp, dnorm, stream, dl.ln_2, dl.ln_2_bias);
 
+    // mid = x + att W + b
     dout = into_branch(l, kDropProjection);
-    linear_backward(team, R, C, C, s.att, a.C, dout, a.C, dl.proj, dl.proj_bias);
+    linear_backward(team, R, C, C, a.att[l], a.C, dout, a.C, dl.proj, dl.proj_bias);
     matmul(team, R, Matmul<T, W>{dout, a.C, packed.proj.transposed, g.att.data(), a.C});
-    T *dk = g.k.data() + (g.past_gradients ? l * g.kv_layer : 0),
-      *dv = g.v.data() + (g.past_gradients ? l * g.kv_layer : 0);
-    zero(team, dk, g.kv_layer);
-    zero(team, dv, g.kv_layer);
-    attention_backward(
-        team,
-        AttentionBackward<T>{attention_of<T, T>(c, forest, s, a.Q, a.C, dropout_at(dropout, l, kDropAttention)),
-                             g.att.data(), dk, dv, g.qkv.data()},
-        g.p.data(), g.ds.data(), a.slots);
-    linear_backward(team, R, C, Q, s.norm_1, a.C, g.qkv.data(), a.Q, dl.qkv, dl.qkv_bias);
+    // att = attention(qkv, cache)
+    zero(team, g.k[l], a.v_layer);
+    zero(team, g.v[l], a.v_layer);
+    const Attention<T> heads = attention_of(forest, a, l, dropout_at(dropout, l, kDropAttention));
+    attention_backward(team, AttentionBackward<T>{heads, g.att.data(), g.k[l], g.v[l], g.qkv.data()}, g.p.data(),
+                       g.ds.data(), a.slots);
+    // qkv = norm_1(x) W + b
+    linear_backward(team, R, C, Q, a.norm_1[l], a.C, g.qkv.data(), a.Q, dl.qkv, dl.qkv_bias);
     matmul(team, R, Matmul<T, W>{g.qkv.data(), a.Q, packed.qkv.transposed, dnorm, a.C});
     team.wait();
-    normalize_backward(team, R, s.x, a.C, C, plain.ln_1, s.mean_1, s.rstd_1, dnorm, stream, dl.ln_1, dl.ln_1_bias);
+    normalize_backward(team, R, before_attention, dnorm, stream, dl.ln_1, dl.ln_1_bias);
   }
   embed_backward(team,
                  EmbedBackward<T>{R, pass.token(), forest, stream, a.C, C, d.wte, d.wpe,
@@ -588,7 +579,7 @@ class Trainer {
         m(parameter_count(sizes), pool.cuda()),
         v(parameter_count(sizes), pool.cuda()),
         activations(sizes, rows, slots, true, pool.size(), pool.cuda()),
-        gradients(sizes, activations, rows, past_gradients, pool.cuda()),
+        gradients{activations, past_gradients},
         pool_(pool),
         packed_(sizes, weights.data(), true, pool.cuda()),
         by_name_(sizes, gradient.data()),
@@ -647,7 +638,7 @@ class Trainer {
 
  private:
   T read(const Array<T>& one) const {
-    T value;
+    T value = 0;
     one.download(&value, 1);
     return value;
   }

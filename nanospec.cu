@@ -10,7 +10,7 @@
 #include "commands/commands.h"
 #include "files/drafters.h"
 #include "study/gpu.h"
-#include "target.h"
+#include "decode.h"
 #ifdef WITH_CUDA
 #include "study/measure.cuh"
 #endif

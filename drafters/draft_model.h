@@ -11,7 +11,6 @@
 
 #include "decode.h"
 #include "drafters/logits.h"
-#include "target.h"
 
 namespace nanospec {
 
@@ -197,7 +196,7 @@ class SmallModel : public ModelDrafter<Target>, public Supposes {
   bool suppose(const int* tokens, int n) override {
     if (model_.cuda()) return false;  // there the target's work and this would wait for each other
     unsuppose();
-    model_.alone(true);
+    model_.use_pool(false);
     if (n == 0) return true;
     if (window_start(int(text_.size()) + n, model_.block_size()) != start_) return false;  // it would have to come back
     go_on(tokens, n), supposed_ = n;
@@ -205,7 +204,7 @@ class SmallModel : public ModelDrafter<Target>, public Supposes {
   }
   void unsuppose() override {
     if (supposed_ > 0) settle(), text_.resize(text_.size() - size_t(supposed_)), supposed_ = 0;
-    model_.alone(false);
+    model_.use_pool(true);
   }
 
  private:

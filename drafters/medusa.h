@@ -36,23 +36,35 @@ struct MedusaSizes {
   int inputs() const { return root ? 2 * n_embd : n_embd; }
 };
 
-// Matrices are (in, out), the projection (V, C) as the embedding it starts from. init_std: see config.h; the
-// projection's start is the target's head.
-inline std::vector<TensorSpec> medusa_table(const MedusaSizes& sizes) {
-  std::vector<TensorSpec> table;
-  const auto add = [&](const std::string& name, const std::vector<int>& shape, float init_std) {
-    add_tensor(table, name, shape, init_std);
+// The heads' tensors in one flat array (weights, or gradients); null where the heads have none.
+template <class T>
+struct MedusaTensors {
+  struct Head {
+    T *linear, *bias, *projection, *down, *up;
   };
-  const int C = sizes.n_embd, V = sizes.vocab_size;
-  for (int k = 1; k <= sizes.heads; k++) {
-    const std::string head = "head." + std::to_string(k) + ".";
-    add(head + "linear.weight", {sizes.inputs(), C}, 0);
-    add(head + "linear.bias", {C}, 0);
-    if (sizes.rank == kOwnProjection) add(head + "projection.weight", {V, C}, 0);
-    if (sizes.rank > 0) add(head + "down.weight", {C, sizes.rank}, 0.02f), add(head + "up.weight", {sizes.rank, V}, 0);
+  std::vector<Head> heads;
+
+  MedusaTensors() = default;
+  MedusaTensors(const MedusaSizes& sizes, T* flat) { point_into(flat, *this, sizes); }
+
+  // See Tensors::each(). Matrices are (in, out), the projection (V, C) as the embedding it starts from: its start is
+  // the target's head.
+  template <class F>
+  void each(const MedusaSizes& sizes, F f) {
+    const int C = sizes.n_embd, V = sizes.vocab_size;
+    heads.resize(size_t(sizes.heads));
+    for (int k = 1; k <= sizes.heads; k++) {
+      Head& head = heads[size_t(k - 1)];
+      const std::string name = "head." + std::to_string(k) + ".";
+      f(name + "linear.weight", {sizes.inputs(), C}, 0, head.linear);
+      f(name + "linear.bias", {C}, 0, head.bias);
+      if (sizes.rank == kOwnProjection) f(name + "projection.weight", {V, C}, 0, head.projection);
+      if (sizes.rank > 0) f(name + "down.weight", {C, sizes.rank}, 0.02f, head.down);
+      if (sizes.rank > 0) f(name + "up.weight", {sizes.rank, V}, 0, head.up);
+    }
   }
-  return table;
-}
+};
+inline std::vector<TensorSpec> medusa_table(const MedusaSizes& sizes) { return table_of<MedusaTensors>(sizes); }
 inline size_t medusa_parameters(const MedusaSizes& sizes) {
   const TensorSpec last = medusa_table(sizes).back();
   return last.offset + last.size;
@@ -103,36 +115,27 @@ struct MedusaWeights {
   // flat: medusa_table(sizes); wte: the target's head (V, C). Both are read again at each pack().
   MedusaWeights(const MedusaSizes& s, const T* flat, const T* wte, bool training)
       : target(wte, s.n_embd, s.vocab_size, true), own(s.rank == kOwnProjection) {
-    const std::vector<TensorSpec> table = medusa_table(s);
-    const size_t each = table.size() / size_t(s.heads);
-    for (size_t k = 0; k < size_t(s.heads); k++) {
-      const auto at = [&](size_t i) { return flat + table[k * each + i].offset; };
-      Head head = {Weight<T, T>(at(0), s.inputs(), s.n_embd, false), target, {}, at(1)};
-      if (own) head.projection = Weight<T, T>(at(2), s.n_embd, s.vocab_size, true);
-      if (s.rank > 0)
-        head.low_rank = {Weight<T, T>(at(2), s.n_embd, s.rank, false),
-                         Weight<T, T>(at(3), s.rank, s.vocab_size, false)};
-      heads.push_back(head);
+    const int C = s.n_embd, V = s.vocab_size;
+    for (const auto& head : MedusaTensors<const T>(s, flat).heads) {
+      heads.push_back({{head.linear, s.inputs(), C}, {}, {}, head.bias});
+      if (own) heads.back().projection = {head.projection, C, V, true};
+      if (s.rank > 0) heads.back().low_rank = {{head.down, C, s.rank}, {head.up, s.rank, V}};
     }
-    for (int round = 0; round < 2; round++) {  // to count, then to hand out
-      size_t size = 0;
-      const auto place = [&](Panels<T>& panels) {
-        if (memory.size()) panels.data = memory.data() + size;
-        size += panels.size();
-      };
-      if (training || !own) place(target.forward);
-      if (training && !own) place(target.transposed);
-      for (Head& head : heads) {
-        place(head.linear.forward);
-        if (!own) head.projection = target;
-        else place(head.projection.forward);
-        if (training && own) place(head.projection.transposed);
-        for (Weight<T, T>& w : head.low_rank) place(w.forward);
-        if (training)
-          for (Weight<T, T>& w : head.low_rank) place(w.transposed);
-      }
-      if (round == 0) memory = Array<T>(size);
+    std::vector<Panels<T>*> all;  // h is not trained: no gradient goes through `linear`
+    const auto both = [&](Weight<T, T>& weight) {
+      all.push_back(&weight.forward);
+      if (training) all.push_back(&weight.transposed);
+    };
+    if (!own) both(target);
+    else if (training) all.push_back(&target.forward);
+    for (Head& head : heads) {
+      all.push_back(&head.linear.forward);
+      if (own) both(head.projection);
+      for (Weight<T, T>& weight : head.low_rank) both(weight);
     }
+    memory = place_panels(all);
+    for (Head& head : heads)
+      if (!own) head.projection = target;
   }
   // The trained ones; at first with what never changes.
   void pack(const Team& team, bool frozen) const {
@@ -145,18 +148,26 @@ struct MedusaWeights {
   }
 };
 
-// What the heads compute on their way, of up to R rows: of one head, or for training of each.
+// What the heads compute on their way, of up to R rows: of one head, or for training of each. Row r of head k is row
+// k R + r.
 template <class T>
 struct MedusaActivations {
   int C, X, V, r;  // row strides, padded to 16: channels, a head's inputs, vocabulary, rank
-  Array<T> pre, g, down, base, logits;
+  Rows<T> pre, g;  // (heads, R, C) before SiLU; h + SiLU of it
+  Rows<T> down;    // (heads, R, rank) g through the product of low rank's first matrix
+  Rows<T> base;    // (R, V) what the target's head says of g
+  Rows<T> logits;  // (heads, R, V)
 
   MedusaActivations(const MedusaSizes& s, int rows, int heads_kept)
-      : C(pad16(s.n_embd)), X(pad16(s.inputs())), V(pad16(s.vocab_size)), r(pad16(std::max(0, s.rank))) {
-    const size_t R = rows, H = heads_kept, spare = 16;
-    pre = Array<T>(H * R * C + spare), g = Array<T>(H * R * C + spare), logits = Array<T>(H * R * V + spare);
-    if (r > 0) down = Array<T>(H * R * r + spare), base = Array<T>(R * V + spare);
-  }
+      : C(pad16(s.n_embd)),
+        X(pad16(s.inputs())),
+        V(pad16(s.vocab_size)),
+        r(pad16(std::max(0, s.rank))),
+        pre(heads_kept, rows, C),
+        g(heads_kept, rows, C),
+        down(heads_kept, rows, r),
+        base(r > 0, rows, V),
+        logits(heads_kept, rows, V) {}
 };
 
 // Head k (from 0) on R rows of hidden states h (R, a.C), which with the roots are x (R, a.X), or are x themselves: its
@@ -186,7 +197,7 @@ void medusa_forward(const Team& team, const MedusaSizes& sizes, const MedusaWeig
 
 inline std::string medusa_path(const std::string& dir) { return dir + "/medusa.safetensors"; }
 
-// Writes DIR/medusa.safetensors. Raises runtime_error.
+// Writes DIR/medusa.safetensors. Throws runtime_error.
 inline void save_medusa(const std::string& dir, const MedusaSizes& sizes, const float* weights) {
   std::vector<TensorData> tensors;
   for (const TensorSpec& spec : medusa_table(sizes))
@@ -199,7 +210,7 @@ struct MedusaHeads {
   std::vector<float> weights;
 };
 
-// Reads DIR/medusa.safetensors for a target of this config. Raises runtime_error when it is missing, broken, or does
+// Reads DIR/medusa.safetensors for a target of this config. Throws runtime_error when it is missing, broken, or does
 // not hold exactly the heads of such a target.
 inline MedusaHeads read_medusa(const std::string& dir, const Config& config) {
   const std::string path = medusa_path(dir);

@@ -31,7 +31,7 @@
 #include "drafters/operations.h"
 #include "files/checkpoint.h"
 #include "files/words.h"
-#include "target.h"
+#include "drafters/features.h"
 
 namespace nanospec {
 
@@ -53,48 +53,42 @@ struct ParallelSizes {
 };
 inline int default_kv_heads(int n_head) { return n_head % 2 == 0 ? 2 : 1; }
 
-// Matrices are (in, out). gate_up: SwiGLU's two in one product, the gate first. in_proj's rows: the embedding's, then
-// the hidden state's.
-inline std::vector<TensorSpec> parallel_table(const ParallelSizes& s) {
-  std::vector<TensorSpec> table;
-  const int C = s.n_embd;
-  const float init_std = 0.02f, residual_std = float(0.02 / std::sqrt(2.0 * s.n_layer));
-  add_tensor(table, "feat_proj.weight", {kFeatures * C, C}, init_std);
-  add_tensor(table, "in_proj.weight", {2 * C, C}, init_std);
-  add_tensor(table, "mask", {C}, 1);
-  add_tensor(table, "shared", {C}, 1);
-  for (int l = 0; l < s.n_layer; l++) {
-    const std::string h = "h." + std::to_string(l) + ".";
-    add_tensor(table, h + "norm_1.weight", {C}, -1);
-    add_tensor(table, h + "attn.qkv.weight", {C, s.qkv()}, init_std);
-    add_tensor(table, h + "attn.proj.weight", {C, C}, residual_std);
-    add_tensor(table, h + "norm_2.weight", {C}, -1);
-    add_tensor(table, h + "mlp.gate_up.weight", {C, 2 * s.inner()}, init_std);
-    add_tensor(table, h + "mlp.down.weight", {s.inner(), C}, residual_std);
-  }
-  return table;
-}
-
 // The tensors of one flat array (weights, or gradients), by name.
 template <class T>
 struct ParallelTensors {
   struct Layer {
     T *norm_1, *qkv, *proj, *norm_2, *gate_up, *down;
   };
-  T *features, *input, *mask, *shared;
+  T *features = nullptr, *input = nullptr, *mask = nullptr, *shared = nullptr;
   std::vector<Layer> layers;
 
-  ParallelTensors(const std::vector<TensorSpec>& table, T* flat) {
-    size_t next = 0;
-    const auto take = [&] { return flat + table[next++].offset; };
-    features = take(), input = take(), mask = take(), shared = take();
-    while (next < table.size()) {
-      T* tensor[6];
-      for (T*& one : tensor) one = take();
-      layers.push_back({tensor[0], tensor[1], tensor[2], tensor[3], tensor[4], tensor[5]});
+  ParallelTensors() = default;
+  ParallelTensors(const ParallelSizes& sizes, T* flat) { point_into(flat, *this, sizes); }
+
+  // See Tensors::each(). Matrices are (in, out). gate_up: SwiGLU's two in one product, the gate first. in_proj's rows:
+  // the embedding's, then the hidden state's.
+  template <class F>
+  void each(const ParallelSizes& s, F f) {
+    const int C = s.n_embd;
+    const float init_std = 0.02f, residual_std = float(0.02 / std::sqrt(2.0 * s.n_layer));
+    f("feat_proj.weight", {kFeatures * C, C}, init_std, features);
+    f("in_proj.weight", {2 * C, C}, init_std, input);
+    f("mask", {C}, 1, mask);
+    f("shared", {C}, 1, shared);
+    layers.resize(size_t(s.n_layer));
+    for (int l = 0; l < s.n_layer; l++) {
+      Layer& layer = layers[size_t(l)];
+      const std::string h = "h." + std::to_string(l) + ".";
+      f(h + "norm_1.weight", {C}, -1, layer.norm_1);
+      f(h + "attn.qkv.weight", {C, s.qkv()}, init_std, layer.qkv);
+      f(h + "attn.proj.weight", {C, C}, residual_std, layer.proj);
+      f(h + "norm_2.weight", {C}, -1, layer.norm_2);
+      f(h + "mlp.gate_up.weight", {C, 2 * s.inner()}, init_std, layer.gate_up);
+      f(h + "mlp.down.weight", {s.inner(), C}, residual_std, layer.down);
     }
   }
 };
+inline std::vector<TensorSpec> parallel_table(const ParallelSizes& s) { return table_of<ParallelTensors>(s); }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Weights
@@ -111,33 +105,23 @@ struct ParallelWeights {
 
   // flat: parallel_table(s); read again at each pack().
   ParallelWeights(const ParallelSizes& s, const T* flat, bool training)
-      : plain(parallel_table(s), flat),
-        features(plain.features, kFeatures * s.n_embd, s.n_embd, false),
-        input(plain.input, 2 * s.n_embd, s.n_embd, false) {
+      : plain(s, flat),
+        features(plain.features, kFeatures * s.n_embd, s.n_embd),
+        input(plain.input, 2 * s.n_embd, s.n_embd) {
     const int C = s.n_embd, F = s.inner();
     for (const auto& layer : plain.layers)
-      layers.push_back({Weight<T, T>(layer.qkv, C, s.qkv(), false), Weight<T, T>(layer.proj, C, C, false),
-                        Weight<T, T>(layer.gate_up, C, 2 * F, false), Weight<T, T>(layer.down, F, C, false)});
-    for (int round = 0; round < 2; round++) {  // to count, then to hand out
-      size_t size = 0;
-      const auto place = [&](Panels<T>& panels) {
-        if (memory.size()) panels.data = memory.data() + size;
-        size += panels.size();
-      };
-      for_each(*this, [&](Weight<T, T>& weight) {
-        place(weight.forward);
-        if (training) place(weight.transposed);
-      });
-      if (round == 0) memory = Array<T>(size);
-    }
+      layers.push_back({{layer.qkv, C, s.qkv()}, {layer.proj, C, C}, {layer.gate_up, C, 2 * F}, {layer.down, F, C}});
+    std::vector<Weight<T, T>*> all;
+    each(*this, [&](Weight<T, T>& weight) { all.push_back(&weight); });
+    memory = place_weights(all, training);
   }
   void pack(const Team& team) const {
-    for_each(*this, [&](const Weight<T, T>& weight) { weight.pack(team); });
+    each(*this, [&](const Weight<T, T>& weight) { weight.pack(team); });
   }
 
  private:
   template <class Self, class F>
-  static void for_each(Self& self, F f) {
+  static void each(Self& self, F f) {
     for (auto* weight : {&self.features, &self.input}) f(*weight);
     for (auto& layer : self.layers)
       for (auto* weight : {&layer.qkv, &layer.proj, &layer.gate_up, &layer.down}) f(*weight);
@@ -151,64 +135,43 @@ struct ParallelWeights {
 // training keeps every layer's for the backward pass, but what it makes again there.
 template <class T>
 struct ParallelActivations {
-  struct Layer {
-    T *x, *norm_1, *rstd_1, *qkv, *att, *log_sum, *mid, *norm_2, *rstd_2, *gate_up, *act, *next;
-    KeyValues<T> cache;
-  };
-  int C, E, X, Q, G, F, slots;  // row strides, padded to 16: C, 2 C, 3 C, qkv, 2 inner, inner; slots of the cache
+  ParallelSizes sizes;
+  int stream, R, slots;  // rows that come from features, at most; all rows; of the cache
   bool training;
-  size_t kv_layer;                   // numbers in one layer's keys, or values
-  Array<T> features, hidden, input;  // (rows, 3 C), (rows, C), (rows, 2 C)
-  Array<T> x, norm_1, rstd_1, qkv, att, log_sum, mid, norm_2, rstd_2, gate_up, act, k, v, scratch;
 
-  // `stream`: most rows that come from features; they and a slot, and of a sequential one all, have an input.
-  ParallelActivations(const ParallelSizes& s, int stream, int rows, int slot_count, bool keep_layers)
-      : C(pad16(s.n_embd)),
-        E(pad16(2 * s.n_embd)),
-        X(pad16(kFeatures * s.n_embd)),
-        Q(pad16(s.qkv())),
-        G(pad16(2 * s.inner())),
-        F(pad16(s.inner())),
-        slots(slot_count),
-        training(keep_layers),
-        rows_(size_t(rows)),
-        n_head_(size_t(s.n_head)),
-        head_size_(s.head_size()) {
-    const size_t R = rows_, L = keep_layers ? s.n_layer : 1, n = s.n_layer;
-    const auto make = [](size_t size) { return Array<T>(size + 16); };  // a tile may read up to 15 numbers past a row
-    kv_layer = size_t(s.n_kv_head) *
-               std::max(KeyValues<T>::key_numbers(slots, head_size_), KeyValues<T>::value_numbers(slots, head_size_));
-    const size_t entering = s.sequential ? R : size_t(stream) + 1;
-    features = make(size_t(stream) * X), hidden = make(entering * C), input = make(entering * E);
-    x = make((keep_layers ? L + 1 : 1) * R * C), mid = make(L * R * C);
-    norm_1 = make(R * C), norm_2 = make(R * C), rstd_1 = make(L * R), rstd_2 = make(L * R);
-    qkv = make(L * R * Q), att = make(L * R * C), log_sum = make(L * R * n_head_);
-    gate_up = make(L * R * G), act = make(R * F);
-    k = make(n * kv_layer), v = make(n * kv_layer);
-    if (const size_t size = attention_scratch_size<T>(rows, s.n_head, head_size_, slots, keep_layers, false))
-      scratch = make(size);
-  }
-  // Of the rows from `first` on.
-  Layer layer(int l, int first) const {
-    const size_t i = training ? l : 0, f = first, r = i * rows_ + f;
-    return {x.data() + r * C,
-            norm_1.data() + f * C,
-            rstd_1.data() + r,
-            qkv.data() + r * Q,
-            att.data() + r * C,
-            log_sum.data() + r * n_head_,
-            mid.data() + r * C,
-            norm_2.data() + f * C,
-            rstd_2.data() + r,
-            gate_up.data() + r * G,
-            act.data() + f * F,
-            x.data() + (training ? r + rows_ : f) * C,
-            KeyValues<T>{k.data() + size_t(l) * kv_layer, v.data() + size_t(l) * kv_layer, slots, head_size_}};
-  }
+  // They and a slot, and of a sequential one all, have an input.
+  ParallelActivations(const ParallelSizes& s, int stream_rows, int rows, int slot_count, bool keep_layers)
+      : sizes(s), stream(stream_rows), R(rows), slots(slot_count), training(keep_layers) {}
 
- private:
-  size_t rows_, n_head_;
-  int head_size_;
+  Rows<T> room(size_t layers, size_t rows, size_t stride) const { return {layers, rows, stride}; }
+  Rows<T> each(size_t stride) const { return room(training ? L : 1, R, stride); }
+  Rows<T> once(size_t rows, size_t stride) const { return room(1, rows, stride); }
+
+  int L = sizes.n_layer, H = sizes.n_head, KV = sizes.n_kv_head, D = sizes.head_size();
+  int C = pad16(sizes.n_embd), E = pad16(2 * sizes.n_embd), X = pad16(kFeatures * sizes.n_embd);  // row strides
+  int Q = pad16(sizes.qkv()), G = pad16(2 * sizes.inner()), F = pad16(sizes.inner());
+  size_t kv_layer = KV * std::max(KeyValues<T>::key_numbers(slots, D), KeyValues<T>::value_numbers(slots, D));
+  int entering = sizes.sequential ? R : stream + 1;
+
+  Rows<T> features = once(stream, X);            // (stream, 3 C) as the target left them
+  Rows<T> hidden = once(entering, C);            // (entering, C) feat_proj of them, or the state of the row before
+  Rows<T> input = once(entering, E);             // (entering, 2 C) the embedding, and hidden
+  Rows<T> x = room(training ? L + 1 : 1, R, C);  // (L + 1, R, C) before each layer, and after the last
+  Rows<T> norm_1 = once(R, C);                   // (R, C) RMSNorm of x
+  Rows<T> rstd_1 = each(1);                      // (L, R)
+  Rows<T> qkv = each(Q);                         // (L, R, H D + 2 KV D)
+  Rows<T> k = room(L, 1, kv_layer);              // (L, KV, slots, D) cached
+  Rows<T> v = room(L, 1, kv_layer);              // (L, KV, slots, D)
+  Rows<T> log_sum = each(H);                     // (L, R, H) of the softmax
+  Rows<T> att = each(C);                         // (L, R, C)
+  Rows<T> mid = each(C);                         // (L, R, C) between attention and MLP
+  Rows<T> norm_2 = once(R, C);                   // (R, C) RMSNorm of mid
+  Rows<T> rstd_2 = each(1);                      // (L, R)
+  Rows<T> gate_up = each(G);                     // (L, R, 2 inner)
+  Rows<T> act = once(R, F);                      // (R, inner) SwiGLU of it
+  Rows<T> scratch = once(1, attention_scratch_size<T>(R, H, D, slots, training, false));  // attention's
+
+  KeyValues<T> cache(int l) const { return {k[l], v[l], slots, D}; }
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -268,35 +231,48 @@ template <class T>
 void parallel_enter(const Team& team, const ParallelSizes& s, const ParallelWeights<T>& w, const T* wte,
                     const int* token, int first, int n, bool slot, const ParallelActivations<T>& a) {
   const int C = s.n_embd;
-  T* const input = a.input.data() + size_t(first) * size_t(a.E);
-  launch(team, n, JoinInput<T>{token + first, wte, a.hidden.data() + size_t(first) * a.C, a.C, input, a.E, C});
+  T* const input = a.input.at(0, first);
+  launch(team, n, JoinInput<T>{token + first, wte, a.hidden.at(0, first), a.C, input, a.E, C});
   if (slot) {
     T* const last = input + size_t(n) * size_t(a.E);
     launch(team, 1, CopyRow<T>{w.plain.mask, 0, last, 0, C});
     launch(team, 1, CopyRow<T>{w.plain.shared, 0, last + C, 0, C});
   }
-  matmul(team, n + slot, Matmul<T, T>{input, a.E, w.input.forward, a.layer(0, first).x, a.C});
+  matmul(team, n + slot, Matmul<T, T>{input, a.E, w.input.forward, a.x.at(0, first), a.C});
   team.wait();
 }
 
 // All slots begin alike: row `first` of x to the n - 1 rows after it.
 template <class T>
 void spread_slot(const Team& team, const ParallelSizes& s, int first, int n, const ParallelActivations<T>& a) {
-  T* const slot = a.layer(0, first).x;
+  T* const slot = a.x.at(0, first);
   launch(team, n - 1, CopyRow<T>{slot, 0, slot + a.C, a.C, s.n_embd});
 }
 
 template <class T>
-Attention<T> parallel_attention(const ParallelSizes& s, const Forest& forest, int first,
-                                const ParallelActivations<T>& a, int l) {
-  const auto whole = a.layer(l, 0);
-  return {forest,      s.n_head,  s.n_kv_head, s.head_size(), whole.qkv, a.Q,
-          whole.cache, whole.att, a.C,         whole.log_sum, {},        first};
+Attention<T> parallel_attention(const Forest& forest, int first, const ParallelActivations<T>& a, int l) {
+  return {forest, a.H, a.KV, a.D, a.qkv[l], a.Q, a.cache(l), a.att[l], a.C, a.log_sum[l], {}, first};
+}
+// Turns queries and keys, or their gradients back: qkv (R, a.Q).
+template <class T>
+Rope<T> parallel_rope(const Forest& forest, int first, const ParallelActivations<T>& a, T* qkv, const T* table,
+                      bool back) {
+  return {forest, first, qkv, a.Q, a.H + a.KV, a.D, table, back};
+}
+// A layer's two norms, of the rows from `first` on, and what SwiGLU makes of them.
+template <class T>
+RmsNorm<T> norm_1(const ParallelActivations<T>& a, const ParallelTensors<const T>& w, int l, int first) {
+  return {a.x.at(l, first),      a.C, a.sizes.n_embd,       w.layers[size_t(l)].norm_1,
+          a.norm_1.at(l, first), a.C, a.rstd_1.at(l, first)};
 }
 template <class T>
-Rope<T> parallel_rope(const ParallelSizes& s, const Forest& forest, int first, T* qkv, int qkv_row, const T* table,
-                      bool back) {
-  return {forest, first, qkv, qkv_row, s.n_head + s.n_kv_head, s.head_size(), table, back};
+RmsNorm<T> norm_2(const ParallelActivations<T>& a, const ParallelTensors<const T>& w, int l, int first) {
+  return {a.mid.at(l, first),    a.C, a.sizes.n_embd,       w.layers[size_t(l)].norm_2,
+          a.norm_2.at(l, first), a.C, a.rstd_2.at(l, first)};
+}
+template <class T>
+SwiGlu<T> swiglu(const ParallelActivations<T>& a, int l, int first) {
+  return {a.gate_up.at(l, first), a.G, a.sizes.inner(), a.act.at(l, first), a.F};
 }
 
 // The layers, for the rows of one root from `first` on: those before them were run earlier, with the same past, and
@@ -306,24 +282,26 @@ void parallel_layers(const Team& team, const ParallelSizes& s, const ParallelWei
                      int first, const T* rope, const ParallelActivations<T>& a) {
   const int R = forest.rows - first, C = s.n_embd;
   for (int l = 0; l < s.n_layer; l++) {
-    const auto y = a.layer(l, first);
-    const auto& plain = w.plain.layers[size_t(l)];
     const auto& packed = w.layers[size_t(l)];
-    launch(team, R, RmsNorm<T>{y.x, a.C, C, plain.norm_1, y.norm_1, a.C, y.rstd_1});
-    matmul(team, R, Matmul<T, T>{y.norm_1, a.C, packed.qkv.forward, y.qkv, a.Q});
+    T *const mid = a.mid.at(l, first), *const next = a.x.at(l + 1, first);
+    // qkv (R, Q) = rope(norm_1(x) W)
+    launch(team, R, norm_1(a, w.plain, l, first));
+    matmul(team, R, Matmul<T, T>{a.norm_1.at(l, first), a.C, packed.qkv.forward, a.qkv.at(l, first), a.Q});
     team.wait();
-    launch(team, R, parallel_rope(s, forest, first, a.layer(l, 0).qkv, a.Q, rope, false));
-    const Attention<T> heads = parallel_attention(s, forest, first, a, l);
-    attention(team, heads, a.scratch.data(), a.slots);
-    matmul(team, R, Matmul<T, T>{y.att, a.C, packed.proj.forward, y.mid, a.C},
-           JoinResidual<T>{y.x, y.mid, a.C, C, nullptr, {}});
+    launch(team, R, parallel_rope(forest, first, a, a.qkv[l], rope, false));
+    // att (R, C) = attention(qkv, cache);  mid (R, C) = x + att W
+    attention(team, parallel_attention(forest, first, a, l), a.scratch.data(), a.slots);
+    matmul(team, R, Matmul<T, T>{a.att.at(l, first), a.C, packed.proj.forward, mid, a.C},
+           JoinResidual<T>{a.x.at(l, first), mid, a.C, C, nullptr, {}});
     team.wait();
-    launch(team, R, RmsNorm<T>{y.mid, a.C, C, plain.norm_2, y.norm_2, a.C, y.rstd_2});
-    matmul(team, R, Matmul<T, T>{y.norm_2, a.C, packed.gate_up.forward, y.gate_up, a.G});
+    // gate_up (R, 2 inner) = norm_2(mid) W
+    launch(team, R, norm_2(a, w.plain, l, first));
+    matmul(team, R, Matmul<T, T>{a.norm_2.at(l, first), a.C, packed.gate_up.forward, a.gate_up.at(l, first), a.G});
     team.wait();
-    launch(team, R, SwiGlu<T>{y.gate_up, a.G, s.inner(), y.act, a.F});
-    matmul(team, R, Matmul<T, T>{y.act, a.F, packed.down.forward, y.next, a.C},
-           JoinResidual<T>{y.mid, y.next, a.C, C, nullptr, {}});
+    // act (R, inner) = SwiGLU(gate_up);  x (R, C) = mid + act W
+    launch(team, R, swiglu(a, l, first));
+    matmul(team, R, Matmul<T, T>{a.act.at(l, first), a.F, packed.down.forward, next, a.C},
+           JoinResidual<T>{mid, next, a.C, C, nullptr, {}});
     team.wait();
   }
 }
@@ -342,7 +320,7 @@ inline std::map<std::string, std::string> parallel_metadata(const ParallelSizes&
           {"raw", s.raw ? "yes" : "no"}};
 }
 
-// Writes DIR/parallel.safetensors. Raises runtime_error.
+// Writes DIR/parallel.safetensors. Throws runtime_error.
 inline void save_parallel(const std::string& dir, const ParallelSizes& sizes, const float* weights) {
   std::vector<TensorData> tensors;
   for (const TensorSpec& spec : parallel_table(sizes))
@@ -355,7 +333,7 @@ struct ParallelFile {
   std::vector<float> weights;  // flat: parallel_table(sizes)
 };
 
-// Reads DIR/parallel.safetensors for a target of this config. Raises runtime_error when it is missing, broken, or does
+// Reads DIR/parallel.safetensors for a target of this config. Throws runtime_error when it is missing, broken, or does
 // not hold exactly a drafter for such a target.
 inline ParallelFile read_parallel(const std::string& dir, const Config& config) {
   const std::string path = parallel_path(dir), advice = "train it again: train_gpt --parallel MODEL --data FILE";
@@ -423,7 +401,7 @@ class TextStream {
         kept_(2 + size_t(window_ + behind_)),
         norm_(size_t(behind_) * size_t(a_.C) + 16),
         logits_(size_t(behind_) * size_t(pad16(sizes.vocab_size)) + 16) {
-    target_.beside(1, [&](const Team& team) { weights_.pack(team); });
+    target_.on_threads(1, [&](const Team& team) { weights_.pack(team); });
     begin();
   }
   void begin() {
@@ -492,7 +470,7 @@ class TextStream {
     pass_.upload(rows_);
     said_ = said;
     const int R = rows_.rows();
-    target_.beside(R, [&](const Team& team) {
+    target_.on_threads(R, [&](const Team& team) {
       input(team);
       parallel_layers(team, sizes, weights_, pass_.forest, 0, rope_.data(), a_);
       target_.head(team, R - said, a_.x.data() + size_t(said) * size_t(a_.C), a_.C, norm_.data(), logits_.data());
@@ -524,7 +502,7 @@ class TextStream {
     kept_.upload(place, 2), kept_.upload(rows, size_t(n), 2);
     const KeepRows<float> op{a_.k.data(),     a_.v.data(), a_.kv_layer,       a_.kv_layer,
                              sizes.n_kv_head, a_.slots,    sizes.head_size(), kept_.data()};
-    target_.beside(n, [&](const Team& team) { launch(team, sizes.n_layer * sizes.n_kv_head, op); });
+    target_.on_threads(n, [&](const Team& team) { launch(team, sizes.n_layer * sizes.n_kv_head, op); });
   }
 
   Target& target_;

@@ -4,7 +4,7 @@
 // state. Every file is written beside its name and renamed, so that a kill leaves the last whole one.
 // Nothing in a file is believed: sizes are checked against the bytes that are there before memory is asked for. Every
 // reader raises runtime_error with one line. It refuses tensors of another shape or name, and any model but GPT-2 as
-// config.h describes it.
+// model.h describes it.
 #pragma once
 
 #include <fcntl.h>
@@ -24,7 +24,7 @@
 #include <string_view>
 #include <vector>
 
-#include "config.h"
+#include "model.h"
 #include "files/text.h"
 #include "machine/numbers.h"
 
@@ -395,7 +395,7 @@ inline std::string format_config(const Config& config) {
 }
 
 // Raises runtime_error that names the key where a size is missing or impossible, and where the file describes a model
-// that config.h does not. Keys that change nothing here are passed over.
+// that model.h does not. Keys that change nothing here are passed over.
 inline Config parse_config(const std::string& text, const std::string& where) {
   const std::string advice = "correct the file";
   const Json file = parse_json(text, where);

@@ -15,7 +15,7 @@
 #include "files/checkpoint.h"
 #include "files/tables.h"
 #include "files/words.h"
-#include "target.h"
+#include "decode.h"
 
 namespace nanospec {
 

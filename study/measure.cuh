@@ -204,9 +204,8 @@ inline Config attention_config(const KernelShapes& s, int layers) {
 }
 
 template <class T, class S>
-void run_attention(const Config& c, const DevicePass& pass, const Activations<T, S>& a, int layer) {
-  const Attention<T, S> heads = attention_of<T, S>(c, pass.forest, a.layer(layer), a.Q, a.C, {});
-  attention(kGpuTeam, heads, a.attention_scratch.data(), a.slots);
+void run_attention(const DevicePass& pass, const Activations<T, S>& a, int layer) {
+  attention(kGpuTeam, attention_of(pass.forest, a, layer, {}), a.attention_scratch.data(), a.slots);
 }
 
 // A root and its children over a past. Launches take the layers by turns.
@@ -228,7 +227,7 @@ void time_tree_attention(const KernelShapes& s, KernelTimes& times) {
     times.add(std::string("tree attention ") + kNumbers<S>,
               std::to_string(rows) + " rows, past " + std::to_string(s.past),
               2.0 * sizeof(S) * s.past * s.channels + 4.0 * rows * 4 * s.channels, 4.0 * keys * s.channels,
-              [&](int turn) { run_attention(c, pass, a, turn % c.n_layer); });
+              [&](int turn) { run_attention(pass, a, turn % c.n_layer); });
   }
 }
 
@@ -238,7 +237,7 @@ inline void time_causal_attention(const KernelShapes& s, KernelTimes& times) {
   const int R = s.training_rows(), slots = pad64(s.sequence);
   const Config c = attention_config(s, 1);
   const Activations<float> a(c, R, s.sequences * slots, true, 1, true);
-  const Gradients<float> g(c, a, R, false, true);
+  const Gradients<float> g{a, false};
   fill(a.qkv), fill(g.att);
   Pass host;
   const std::vector<int> tokens(s.sequence, 0);
@@ -247,11 +246,11 @@ inline void time_causal_attention(const KernelShapes& s, KernelTimes& times) {
   pass.upload(host);
   const std::string shape = by(s.sequences, s.sequence);
   const double pairs = 0.5 * s.sequences * s.sequence * (s.sequence + 1.0), row = 4.0 * R * s.channels;
-  times.add("causal attention", shape, 4 * row, 4 * pairs * s.channels, [&](int) { run_attention(c, pass, a, 0); });
+  times.add("causal attention", shape, 4 * row, 4 * pairs * s.channels, [&](int) { run_attention(pass, a, 0); });
   times.add("causal attention, backward", shape, 8 * row, 10 * pairs * s.channels, [&](int) {
     attention_backward(kGpuTeam,
-                       AttentionBackward<float>{attention_of<float, float>(c, pass.forest, a.layer(0), a.Q, a.C, {}),
-                                                g.att.data(), g.k.data(), g.v.data(), g.qkv.data()},
+                       AttentionBackward<float>{attention_of(pass.forest, a, 0, {}), g.att.data(), g.k.data(),
+                                                g.v.data(), g.qkv.data()},
                        g.p.data(), g.ds.data(), a.slots);
   });
 }

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "files/checkpoint.h"
-#include "target.h"
+#include "decode.h"
 #include "watch/decoding.h"
 
 namespace nanospec {

@@ -80,10 +80,9 @@ struct ParallelGradients {
 
 // The gradient through one RMSNorm: into its weight, and, past it, added to the stream's. (R, C) each.
 template <class T>
-void rms_backward(const Team& team, int rows, int channels, const T* x, int x_row, const T* weight, const T* rstd,
-                  const T* dy, T* dx, T* dweight) {
-  norm_weights(team, LayerNormWeights<T>{rows, x, x_row, channels, nullptr, rstd, dy, x_row, dweight, nullptr});
-  launch(team, rows, RmsNormBackward<T>{x, x_row, channels, weight, rstd, dy, x_row, dx});
+void rms_backward(const Team& team, int rows, const RmsNorm<T>& s, const T* dy, T* dx, T* dweight) {
+  norm_weights(team, LayerNormWeights<T>{rows, s.x, s.x_row, s.channels, nullptr, s.rstd, dy, s.x_row, dweight, nullptr});
+  launch(team, rows, RmsNormBackward<T>{s.x, s.x_row, s.channels, s.weight, s.rstd, dy, s.x_row, dx});
 }
 
 // With g.stream the gradient of the top: back through the layers for the rows from `first` on, as parallel_layers().
@@ -98,34 +97,34 @@ void parallel_backward(const Team& team, const ParallelSizes& s, const ParallelW
   T *const stream = at(g.stream, a.C), *const dnorm = at(g.norm, a.C), *const dqkv = at(g.qkv, a.Q);
   T *const dgate_up = at(g.gate_up, a.G), *const dact = at(g.act, a.F), *const datt = at(g.att, a.C);
   for (int l = s.n_layer - 1; l >= 0; l--) {
-    const auto y = a.layer(l, first);
-    const auto& plain = w.plain.layers[size_t(l)];
     const auto& packed = w.layers[size_t(l)];
     const auto& dl = d.layers[size_t(l)];
-    launch(team, R, RmsNorm<T>{y.x, a.C, C, plain.norm_1, y.norm_1, a.C, y.rstd_1});  // not kept by the forward pass
-    launch(team, R, RmsNorm<T>{y.mid, a.C, C, plain.norm_2, y.norm_2, a.C, y.rstd_2});
-    launch(team, R, SwiGlu<T>{y.gate_up, a.G, F, y.act, a.F});
-    linear_backward<T>(team, R, F, C, y.act, a.F, stream, a.C, dl.down, nullptr);
+    const RmsNorm<T> before_attention = norm_1(a, w.plain, l, first), before_mlp = norm_2(a, w.plain, l, first);
+    const T *const act = a.act.at(l, first), *const att = a.att.at(l, first), *const gate_up = a.gate_up.at(l, first);
+    launch(team, R, before_attention);  // not kept by the forward pass
+    launch(team, R, before_mlp);
+    launch(team, R, swiglu(a, l, first));
+    linear_backward<T>(team, R, F, C, act, a.F, stream, a.C, dl.down, nullptr);
     matmul(team, R, Matmul<T, T>{stream, a.C, packed.down.transposed, dact, a.F});
     team.wait();
-    launch(team, R, SwiGluBackward<T>{y.gate_up, a.G, F, dact, a.F, dgate_up});
-    linear_backward<T>(team, R, C, 2 * F, y.norm_2, a.C, dgate_up, a.G, dl.gate_up, nullptr);
+    launch(team, R, SwiGluBackward<T>{gate_up, a.G, F, dact, a.F, dgate_up});
+    linear_backward<T>(team, R, C, 2 * F, before_mlp.y, a.C, dgate_up, a.G, dl.gate_up, nullptr);
     matmul(team, R, Matmul<T, T>{dgate_up, a.G, packed.gate_up.transposed, dnorm, a.C});
     team.wait();
-    rms_backward(team, R, C, y.mid, a.C, plain.norm_2, y.rstd_2, dnorm, stream, dl.norm_2);
+    rms_backward(team, R, before_mlp, dnorm, stream, dl.norm_2);
 
-    linear_backward<T>(team, R, C, C, y.att, a.C, stream, a.C, dl.proj, nullptr);
+    linear_backward<T>(team, R, C, C, att, a.C, stream, a.C, dl.proj, nullptr);
     matmul(team, R, Matmul<T, T>{stream, a.C, packed.proj.transposed, datt, a.C});
     team.wait();
-    const Attention<T> heads = parallel_attention(s, forest, first, a, l);
+    const Attention<T> heads = parallel_attention(forest, first, a, l);
     const AttentionBackward<T> backward{heads, g.att.data(), g.k.data() + size_t(l) * g.kv_layer,
                                         g.v.data() + size_t(l) * g.kv_layer, g.qkv.data()};
     attention_backward(team, backward, g.p.data(), g.ds.data(), a.slots);
-    launch(team, R, parallel_rope(s, forest, first, g.qkv.data(), a.Q, rope, true));
-    linear_backward<T>(team, R, C, s.qkv(), y.norm_1, a.C, dqkv, a.Q, dl.qkv, nullptr);
+    launch(team, R, parallel_rope(forest, first, a, g.qkv.data(), rope, true));
+    linear_backward<T>(team, R, C, s.qkv(), before_attention.y, a.C, dqkv, a.Q, dl.qkv, nullptr);
     matmul(team, R, Matmul<T, T>{dqkv, a.Q, packed.qkv.transposed, dnorm, a.C});
     team.wait();
-    rms_backward(team, R, C, y.x, a.C, plain.norm_1, y.rstd_1, dnorm, stream, dl.norm_1);
+    rms_backward(team, R, before_attention, dnorm, stream, dl.norm_1);
   }
 }
 
@@ -144,8 +143,7 @@ struct FrozenHead {
       : flat(weights, weights + parameter_count(config)),
         plain(config, flat.data()),
         head(plain.wte, config.n_embd, config.vocab_size, true),
-        memory(head.forward.size() + head.transposed.size()) {
-    head.forward.data = memory.data(), head.transposed.data = memory.data() + head.forward.size();
+        memory(place_weights<T, T>({&head}, true)) {
     head.pack(team);
   }
 };
@@ -199,7 +197,7 @@ class ParallelTrainer {
         segments_(segments),
         frozen_(config, target, Team{0, 1, nullptr, false}),
         packed_(s, weights.data(), true),
-        by_name_(table, gradient.data()),
+        by_name_(s, gradient.data()),
         optimizer_(table, false),
         a_(s, n_, rows, pad64(rows), true),
         g_(s, a_, n_, rows),
@@ -296,7 +294,7 @@ class ParallelTrainer {
   // a state (as in EAGLE-3's training-time test, but for the number of passes).
   void feed_back(int begin, int end, bool at_first) {
     const int K = sizes.slots(), C = sizes.n_embd;
-    const T* const state = a_.layer(sizes.n_layer - 1, 0).next;
+    const T* const state = a_.x[sizes.n_layer];
     for (int t = begin; t < end; t++)
       for (int d = 1; d <= K; d++) {
         const int of_stream = std::min(t + d - 1, n_ - 1);
@@ -311,7 +309,7 @@ class ParallelTrainer {
     const int C = sizes.n_embd, V = sizes.vocab_size;
     const size_t at = size_t(first) * size_t(a_.C);
     T *const logits = logits_.data() + size_t(first) * size_t(V_), *const dtop = g_.stream.data() + at;
-    const T* const top = a_.layer(sizes.n_layer - 1, first).next;
+    const T* const top = a_.x.at(sizes.n_layer, first);
     launch(team, rows,
            LayerNorm<T>{top, a_.C, C, frozen_.plain.ln_f, frozen_.plain.ln_f_bias, norm_.data() + at, a_.C,
                         mean_.data() + first, rstd_.data() + first});

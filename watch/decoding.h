@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cuda/whole.h"
+#include "drafters/features.h"
 #include "growth/measure.h"
 #include "rules/judge.h"
 #include "watch/stats.h"
@@ -47,8 +48,17 @@ struct RowsOf : TargetRows {
   explicit RowsOf(Target& its) : target(its) {}
   const float* logits(int row) const override { return iterates(target) ? nullptr : target.logits(row); }
   const float* hidden(int row) const override { return target.hidden(row); }
-  const float* features(int row) const override { return target.features(row); }
-  void tap() const override { target.tap(); }
+  const float* features(int row) const override {
+    if constexpr (std::is_same<Target, nanospec::Target>::value) return features_ ? features_->row(row) : nullptr;
+    else return target.features(row);
+  }
+  void tap() const override {
+    if constexpr (!std::is_same<Target, nanospec::Target>::value) target.tap();
+    else if (!features_) features_ = std::make_unique<Features>(target);
+  }
+
+ private:
+  mutable std::unique_ptr<Features> features_;  // from tap() on
 };
 
 // What the drafter draws with. Under `match` it knows the noise that the target will pick with. The other rules' proofs

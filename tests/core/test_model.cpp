@@ -5,7 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "files/checkpoint.h"
-#include "target.h"
+#include "decode.h"
 #include "tests/random.h"
 
 using namespace nanospec;
@@ -116,7 +116,7 @@ void check_gradients(bool bias, bool with_past, float dropout_rate) {
         for (int head = 0; head < config.n_kv_head; head++)
           for (int j = 0; j < pass.past[root]; j++)
             for (int d = 0; d < D; d++) {
-              const KeyValues<double> cache = a.layer(l).cache;
+              const KeyValues<double> cache = a.cache(l);
               const int slot = pass.first_slot[root] + j;
               double* x = values ? cache.value(head, slot, d) : cache.key(head, slot, d);
               const double before = *x;
@@ -127,8 +127,7 @@ void check_gradients(bool bias, bool with_past, float dropout_rate) {
                 return loss;
               });
               const auto& sums = values ? trainer.gradients.v : trainer.gradients.k;
-              const double exact =
-                  sums.data()[l * trainer.gradients.kv_layer + (size_t(head) * cache.slots + slot) * pad16(D) + d];
+              const double exact = sums[l][(size_t(head) * cache.slots + slot) * pad16(D) + d];
               wrong += (slope - exact) * (slope - exact);
               norm += slope * slope;
             }
@@ -443,7 +442,7 @@ TEST_CASE("features: the residual stream after the tapped layers, for every row 
       trainer.loss(pass);
       for (int tap = 0; tap < kFeatures; tap++) {
         const int layers = feature_layers(5)[size_t(tap)];
-        const double* const stream = trainer.activations.layer(layers - 1).next + size_t(n - 1) * trainer.activations.C;
+        const double* const stream = trainer.activations.x.at(layers, n - 1);
         CHECK(relative_error(target.features(row) + tap * C, stream, size_t(C)) < 1e-5);
       }
     }

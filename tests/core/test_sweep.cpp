@@ -5,7 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "drafters/adapt.h"
-#include "target.h"
+#include "decode.h"
 #include "tests/mock.h"
 #include "tests/random.h"
 

@@ -3,7 +3,7 @@
 #include "tests/cuda/cuda_test.h"  // first: it brings the emulator
 
 #include "drafters/draft_model.h"
-#include "target.h"
+#include "decode.h"
 #include "tests/error_of.h"
 #include "tests/mock.h"
 #include "tests/random.h"

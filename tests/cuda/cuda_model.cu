@@ -2,7 +2,7 @@
 // CPU's.
 #include "tests/cuda/cuda_test.h"  // first: it brings the emulator
 
-#include "target.h"
+#include "decode.h"
 #include "tests/mock.h"
 #include "tests/random.h"
 

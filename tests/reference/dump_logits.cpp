@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "files/checkpoint.h"
-#include "target.h"
+#include "decode.h"
 
 using namespace nanospec;
 

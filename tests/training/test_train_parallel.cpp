@@ -95,10 +95,10 @@ TEST_CASE("parallel: more segments are fewer rows and smaller arrays") {
       const ParallelActivations<float> a(s, n, rows, pad64(rows), true);
       const ParallelGradients<float> g(s, a, n, rows);
       size_t numbers = 0;
-      for (const auto* array :
-           {&a.features, &a.hidden, &a.input,   &a.x,       &a.norm_1, &a.rstd_1, &a.qkv, &a.att,    &a.log_sum,
-            &a.mid,      &a.norm_2, &a.rstd_2,  &a.gate_up, &a.act,    &a.k,      &a.v,   &g.stream, &g.norm,
-            &g.att,      &g.qkv,    &g.gate_up, &g.act,     &g.input,  &g.k,      &g.v})
+      for (const Array<float>* array : std::initializer_list<const Array<float>*>{
+               &a.features, &a.hidden, &a.input,   &a.x,       &a.norm_1, &a.rstd_1, &a.qkv, &a.att,    &a.log_sum,
+               &a.mid,      &a.norm_2, &a.rstd_2,  &a.gate_up, &a.act,    &a.k,      &a.v,   &g.stream, &g.norm,
+               &g.att,      &g.qkv,    &g.gate_up, &g.act,     &g.input,  &g.k,      &g.v})
         numbers += array->size();
       int longest = 0;  // segment of the trainer
       for (int i = 0; i < segments; i++) longest = std::max(longest, n * (i + 1) / segments - n * i / segments);

@@ -1,0 +1,65 @@
+// machine/packing.h: weights as a matmul reads them: packed in panels.
+//
+// In order: the memory of several panels, in one piece; `Weight`, one matrix of a model packed for its products.
+#pragma once
+
+#include <type_traits>
+#include <vector>
+
+#include "machine/launch.h"
+
+namespace nanospec {
+
+// Memory for all these panels, side by side in this order: huge pages pay. Each is told where its part lies.
+template <class W>
+Array<W> place_panels(const std::vector<Panels<W>*>& all, bool cuda = false) {
+  size_t size = 0;
+  for (Panels<W>* panels : all) panels->cuda = cuda, size += panels->size();
+  Array<W> memory(size, cuda);
+  size = 0;
+  for (Panels<W>* panels : all) panels->data = memory.data() + size, size += panels->size();
+  return memory;
+}
+
+// A weight for the matmul: packed for the forward product, and, for training, its transpose for the backward one.
+// Panels that were given no place stay unpacked.
+template <class T, class W>
+struct Weight {
+  Panels<W> forward, transposed;
+  const T* from = nullptr;
+  size_t k_stride = 0, n_stride = 0;
+
+  Weight() = default;
+  // stored (in, out); `tied`: stored (out, in), as the embedding that is also the head.
+  Weight(const T* stored, int in, int out, bool tied = false) : from(stored) {
+    forward.k = transposed.n = in, forward.n = transposed.k = out;
+    k_stride = tied ? 1 : size_t(out), n_stride = tied ? size_t(in) : 1;
+  }
+  // Instead of panels: both products read the parameters where they lie.
+  void use_stored() {
+    if constexpr (std::is_same<T, W>::value) {
+      forward.stored = transposed.stored = from;
+      forward.k_stride = transposed.n_stride = k_stride, forward.n_stride = transposed.k_stride = n_stride;
+    }
+  }
+  void pack(const Team& team) const {
+    if (forward.data) pack(team, {from, k_stride, n_stride, forward});
+    if (transposed.data) pack(team, {from, n_stride, k_stride, transposed});
+  }
+  size_t bytes() const { return forward.size() * sizeof(W); }
+
+ private:
+  static void pack(const Team& team, const Pack<T, W>& op) { launch(team, op.rows(), op); }
+};
+
+// Memory for the panels of all these weights: what the forward products read first, in this order.
+template <class T, class W>
+Array<W> place_weights(const std::vector<Weight<T, W>*>& all, bool training, bool cuda = false) {
+  std::vector<Panels<W>*> panels;
+  for (Weight<T, W>* weight : all) panels.push_back(&weight->forward);
+  for (Weight<T, W>* weight : all)
+    if (training) panels.push_back(&weight->transposed);
+  return place_panels(panels, cuda);
+}
+
+}  // namespace nanospec
