@@ -4,6 +4,8 @@
 // C++: it includes nothing of the project and knows nothing of models, drafters, noise or machines.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace nanospec {
@@ -106,6 +108,23 @@ inline void flatten(const Growth& growth, Tree& tree) {
     tree.token[at] = growth.token[i], tree.depth[at] = growth.depth[i], tree.origin[at] = i;
     tree.parent[at] = above < 0 ? -1 : place[above], tree.end[at] = at + size[i];
   }
+}
+
+// Nodes of a tree whose nodes of depth d all have width_at(d) children, its root not counted, w0 + w0 w1 + ...; the
+// largest int64_t where it is more than that.
+template <class Width>
+int64_t tree_nodes(int64_t levels, Width width_at) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  int64_t level = 1, nodes = 0;
+  for (int64_t d = 0; d < levels; d++) {
+    const int64_t width = width_at(d);
+    if (level > (kMost - nodes) / width) return kMost;
+    level *= width, nodes += level;
+  }
+  return nodes;
+}
+inline int64_t full_tree_nodes(int64_t depth, int64_t width) {
+  return width == 1 ? depth : tree_nodes(depth, [=](int64_t) { return width; });
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@
 #include <memory>
 
 #include "files/words.h"
+#include "tree.h"
 
 namespace nanospec {
 
@@ -66,21 +67,9 @@ inline Template cartesian_template(const std::vector<int>& widths) {
   return t;
 }
 
-// Nodes of such a template of so many levels without its root, w0 + w0 w1 + ...; the largest int64_t where it is more
-// than that. width_at(d): of depth d.
-template <class Width>
-int64_t cartesian_nodes(int64_t levels, Width width_at) {
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  int64_t level = 1, nodes = 0;
-  for (int64_t d = 0; d < levels; d++) {
-    const int64_t width = width_at(d);
-    if (level > (kMost - nodes) / width) return kMost;
-    level *= width, nodes += level;
-  }
-  return nodes;
-}
-inline int64_t full_tree_nodes(int64_t depth, int64_t width) {
-  return width == 1 ? depth : cartesian_nodes(depth, [=](int64_t) { return width; });
+// Nodes of such a template without its root, w0 + w0 w1 + ...; the largest int64_t where it is more than that.
+inline int64_t cartesian_nodes(const std::vector<int>& widths) {
+  return tree_nodes(int64_t(widths.size()), [&](int64_t d) { return widths[size_t(d)]; });
 }
 
 // Only the first so many nodes of a template: whole levels, then a part of the next.
@@ -380,8 +369,7 @@ inline Shape parse_shape(const std::string& text, int budget) {
       read_settings(shape, rest);
   }
   if (shape.depth < 1) refuse_shape(text, shape.kind);
-  const int64_t nodes = shape.full() ? full_tree_nodes(shape.depth, shape.width)
-                                     : cartesian_nodes(int64_t(widths.size()), [&](int64_t d) { return widths[d]; });
+  const int64_t nodes = shape.full() ? full_tree_nodes(shape.depth, shape.width) : cartesian_nodes(widths);
   if (nodes > budget) {
     const std::string more = nodes == std::numeric_limits<int64_t>::max() ? "more than " : "";
     throw std::invalid_argument("shape " + text.substr(0, 64) + " has " + more + std::to_string(nodes) +

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "model.h"
+#include "decode.h"
 
 namespace nanospec {
 
@@ -70,6 +70,24 @@ inline std::vector<float> loud_weights(const Config& config, uint64_t seed) {
   for (const TensorSpec& spec : tensor_table(config))
     for (size_t i = 0; i < spec.size && spec.decay; i++) weights[spec.offset + i] *= 10;
   return weights;
+}
+
+// The keys, or the values, of one cached position of a target: all layers and heads in turn.
+template <class S>
+std::vector<float> cached(const Activations<float, S>& a, int position, bool values) {
+  std::vector<S> all(values ? a.v.size() : a.k.size());
+  std::vector<float> out;
+  (values ? a.v : a.k).download(all.data(), all.size());
+  for (int l = 0; l < a.L; l++) {
+    const KeyValues<S> cache{all.data() + size_t(l) * a.k_layer, all.data() + size_t(l) * a.v_layer, a.slots, a.D};
+    for (int head = 0; head < a.KV; head++)
+      for (int d = 0; d < a.D; d++)
+        out.push_back(to_float(values ? *cache.value(head, position, d) : *cache.key(head, position, d)));
+  }
+  return out;
+}
+inline std::vector<float> cached(const Target& target, int position, bool values) {
+  return std::visit([&](const auto& a) { return cached(a, position, values); }, target.activations());
 }
 
 }  // namespace nanospec

@@ -4,8 +4,8 @@
 // rows do not know of each other. Reference values: tests/reference/make_values.py.
 #include <doctest/doctest.h>
 
+#include "drafters/features.h"
 #include "files/checkpoint.h"
-#include "decode.h"
 #include "tests/random.h"
 
 using namespace nanospec;
@@ -417,15 +417,14 @@ TEST_CASE("features: the residual stream after the tapped layers, for every row 
       which.forward(tree.token.data(), tree.depth.data(), tree.end.data(), 12, layers);
     };
     run(target, 0);
-    CHECK(target.features(0) == nullptr);
     const std::vector<float> untapped(target.logits(11), target.logits(11) + 11);
-    target.tap(), chain.tap();
-    CHECK(target.features(0) == nullptr);  // of no forward yet
+    const Features features(target), chains(chain);
+    CHECK(features.row(0) == nullptr);  // of no forward yet
     run(target, 4);
-    CHECK(target.features(0) == nullptr);
+    CHECK(features.row(0) == nullptr);
     run(target, 0);
     CHECK(std::equal(untapped.begin(), untapped.end(), target.logits(11)));
-    REQUIRE(target.features(0));
+    REQUIRE(features.row(0));
 
     for (int row = 0; row < 12; row++) {
       CAPTURE(row);
@@ -435,7 +434,7 @@ TEST_CASE("features: the residual stream after the tapped layers, for every row 
       const int n = int(path.size()), zero = 0, one = 1;
       chain.prefill(path.data(), n - 1);
       chain.forward(&path.back(), &zero, &one, 1);
-      CHECK(std::equal(chain.features(0), chain.features(0) + W, target.features(row)));
+      CHECK(std::equal(chains.row(0), chains.row(0) + W, features.row(row)));
       Pass pass;
       pass.add_chain(path.data(), n, 0, 0);
       pass.target.assign(size_t(n), 0);
@@ -443,17 +442,18 @@ TEST_CASE("features: the residual stream after the tapped layers, for every row 
       for (int tap = 0; tap < kFeatures; tap++) {
         const int layers = feature_layers(5)[size_t(tap)];
         const double* const stream = trainer.activations.x.at(layers, n - 1);
-        CHECK(relative_error(target.features(row) + tap * C, stream, size_t(C)) < 1e-5);
+        CHECK(relative_error(features.row(row) + tap * C, stream, size_t(C)) < 1e-5);
       }
     }
-    target.tap({5, 2});                                                         // other layers, in another order
-    const std::vector<float> before(chain.features(0), chain.features(0) + W);  // of row 11: layers 2, 3, 5
-    CHECK(target.features(0) == nullptr);
+    const Features others(target, {5, 2});                              // other layers, in another order
+    const std::vector<float> before(chains.row(0), chains.row(0) + W);  // of row 11: layers 2, 3, 5
+    CHECK(others.row(0) == nullptr);
     run(target, 0);
-    CHECK(std::equal(before.begin() + 2 * C, before.end(), target.features(11)));
-    CHECK(std::equal(before.begin(), before.begin() + C, target.features(11) + C));
+    CHECK(std::equal(before.begin() + 2 * C, before.end(), others.row(11)));
+    CHECK(std::equal(before.begin(), before.begin() + C, others.row(11) + C));
+    CHECK(std::equal(chains.row(0), chains.row(0) + W, features.row(11)));  // both listen
     target.prefill(tree.token.data(), 2);
-    CHECK(target.features(0) == nullptr);
+    CHECK(others.row(0) == nullptr);
   }
 }
 
@@ -479,8 +479,8 @@ TEST_CASE("the cache after keep is that of plain decoding, bit for bit, and so i
       for (bool values : {false, true}) {
         CAPTURE(position);
         CAPTURE(values);
-        CHECK(tree_side.target.cached(position, values) == plain.target.cached(position, values));
-        CHECK(prefilled.target.cached(position, values) == plain.target.cached(position, values));
+        CHECK(cached(tree_side.target, position, values) == cached(plain.target, position, values));
+        CHECK(cached(prefilled.target, position, values) == cached(plain.target, position, values));
       }
   }
 }
