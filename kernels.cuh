@@ -846,8 +846,8 @@ void gather_plain(const KeepRows<S>& s, int layers) {
 }
 
 // Matmul: a thread for each output, a block for 16 x 16 of them: grid (N / 16, rows / 16). Tiles of x and W pass
-// through shared memory, 16 k at a time, so that each number comes once a block out of memory, not 16 times. Budget: 48
-// registers, 2048 bytes shared.
+// through shared memory, 16 k at a time: a block reads each number of them once, where threads alone would 16 times.
+// Budget: 48 registers, 2048 bytes shared.
 template <class W>
 __global__ void plain_matmul(Matmul<float, W> s, int rows) {
   constexpr int size = 16;

@@ -1,7 +1,6 @@
 // cuda/attention.cuh: tree attention on a GPU; its gradient is in attention_backward.cuh.
 //
-// Version 1 is the portable text in operations.h: a warp a row, every score through memory, keys read again by each
-// row.
+// Version 1 is plain_attention in kernels.cuh: a warp for each row and head, keys read again by each of them.
 // Version 2, here, is flash style (Dao et al. 2022): tiles of keys and values go through shared memory, once for all
 // rows of a block, and a score lives in a register. Words and tiles are those of attention_tile.cuh.
 //

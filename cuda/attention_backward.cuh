@@ -1,7 +1,7 @@
 // cuda/attention_backward.cuh: the gradient of tree attention on a GPU.
 //
 // The formulas stand in machine/attention.h, at attention_backward_twin; P is made again from the scores and log_sum,
-// and nothing as large as a row's keys goes to memory (version 1, the portable text in operations.h, keeps P and dS
+// and nothing as large as a row's keys goes to memory (version 1, the portable text in kernels.cuh, keeps P and dS
 // there). Two kernels: for dQ a block has queries, and keys come by; for dK and dV a block has keys, and queries come
 // by. Every sum runs in the order of the portable text, and has its bits. Words and tiles are those of attention.cuh.
 #pragma once

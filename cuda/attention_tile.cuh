@@ -226,21 +226,13 @@ __device__ __forceinline__ bool all_whole(const unsigned (&run)[P], const int (&
 }
 
 // Calls f with the head size rounded up to 32, 64, 96 or 128 columns, as a constant. Throws std::runtime_error.
-template <class F>
+template <int W = kLanes, class F>
 void with_columns(int head_size, F&& f) {
-  switch ((head_size + kLanes - 1) / kLanes) {
-    case 1:
-      return f(std::integral_constant<int, 32>());
-    case 2:
-      return f(std::integral_constant<int, 64>());
-    case 3:
-      return f(std::integral_constant<int, 96>());
-    case 4:
-      return f(std::integral_constant<int, 128>());
-    default:
-      throw std::runtime_error("heads of " + std::to_string(head_size) +
-                               " channels: the CUDA attention takes up to 128: use --device cpu, or more heads");
-  }
+  if constexpr (W > 4 * kLanes)
+    throw std::runtime_error("heads of " + std::to_string(head_size) +
+                             " channels: the CUDA attention takes up to 128: use --device cpu, or more heads");
+  else if (head_size <= W) f(std::integral_constant<int, W>());
+  else with_columns<W + kLanes>(head_size, f);
 }
 
 }  // namespace nanospec

@@ -1,12 +1,12 @@
-// cuda/decode.cuh: what an iteration of decoding does beside the forward: draft, pick, walk, gather.
+// cuda/decode.cuh: what an iteration of decoding does beside the forward: draft, pick, walk.
 //
 // In order: where an iteration stands; a block as a group of threads; the drafting of a full tree from a table; the
-// threshold of top-k and top-p; the picks; the walk; the gather of kept keys and values. cuda/iteration.cuh puts them
-// together with a forward. The formulas are those of sample.h, draft.h and verify.h, in the same order of operations,
-// so that equal logits give the CPU's very tokens and chances. No launch depends on where the text is: that lies in
-// State, in the device's memory, and so one recording serves every iteration of its kind.
+// threshold of top-k and top-p; the picks; the walk. cuda/iteration.cuh puts them together with a forward and the
+// gather (gather.cuh). The formulas are those of sample.h, draft.h and tree.h, in the same order of operations, so that
+// equal logits give the CPU's very tokens and chances. No launch depends on where the text is: that lies in State, in
+// the device's memory, and so one recording serves every iteration of its kind.
 //
-// Shapes: rows of the tree R, vocabulary V, nodes of a drafted tree N (its rows, the root included), layers L.
+// Shapes: rows of the tree R, vocabulary V, nodes of a drafted tree N (its rows, the root included).
 #pragma once
 
 #include "cuda/machine.cuh"
@@ -250,7 +250,7 @@ __global__ __launch_bounds__(kThreads) void sample_kernel(Sample s) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Walk: rule `match` (verify.h): from the root on, to the child that carries the target's pick, until none does.
+// Walk: rule `match` (tree.h): from the root on, to the child that carries the target's pick, until none does.
 //
 // One warp. A child is a row of the node's interval one level deeper; 32 rows are looked at together, from the lowest
 // on. It leaves the rows that stay for the gather, the verdict for the host, and the state for the next iteration.

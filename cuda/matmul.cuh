@@ -4,7 +4,7 @@
 // K is cut into 64 slices of one length, a multiple of 4 (the last ones may be shorter, or empty); each is summed
 // serially in k, by fused multiply-adds; the slices' sums are added to 0 in ascending order.
 //
-// Version 1 is the portable text in kernels.cuh, a warp to a row (it has no slices). Here are
+// Version 1 is plain_matmul in kernels.cuh (it has no slices). Here are
 //   version 2, decode_fp32, few rows (up to 64). Slices are threads that work at the same time: decoding is bound by
 //              the bytes of W, and what fetches them is many threads that each have several loads on their way.
 //   version 3, tiled_fp32, many rows (prefill). A block makes 64 outputs of 64 rows, and slices follow each other in
