@@ -82,7 +82,7 @@ class Target {
         most_rows_(std::max(most_rows, config.block_size)),
         plain_(parameter_count(config), pool_->cuda()),
         pass_(most_rows_, 1, pool_->cuda()),
-        kept_(pool_->cuda() ? 0 : 2 + most_rows_) {
+        kept_(2 + most_rows_, pool_->cuda()) {
     const bool cuda = pool_->cuda();
     plain_.upload(weights, plain_.size());
     if (dtype == Dtype::fp32) weights_ = Weights<float, float>(config, plain_.data(), false, cuda);
@@ -212,11 +212,9 @@ class Target {
   }
   // The place behind the past, and the rows that stay, as the gather reads them (KeepRows).
   const int* kept(const int* rows, int n) {
-#ifdef WITH_CUDA
-    if (cuda()) return iterations_->keep(past_, rows, n);
-#endif
-    const int place[] = {past_, n};
-    kept_.upload(place, 2), kept_.upload(rows, size_t(n), 2);
+    std::vector<int> kept = {past_, n};
+    kept.insert(kept.end(), rows, rows + n);
+    kept_.upload(kept.data(), kept.size());
     return kept_.data();
   }
   void gather(const int* kept, int n) const {

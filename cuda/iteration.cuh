@@ -52,14 +52,6 @@ class Iterations {
         tokens_(most_rows),
         found_(most_rows) {}
 
-  // The first_slot + i-th slot takes what slot first_slot + rows[i] holds: for a gather that the host asks for.
-  const int* keep(int first_slot, const int* rows, int n) {
-    std::vector<int> kept = {first_slot, n};
-    kept.insert(kept.end(), rows, rows + n);
-    kept_.upload(kept.data(), kept.size());
-    return kept_.data();
-  }
-
   // A tree drafted on the host: forward, picks, walk, gather. The caller's past grows by the verdict's rows.
   //   model.forward(token, forest)  launches the model over the rows, with logits
   //   model.gather(kept)            launches the gather of the rows that stay

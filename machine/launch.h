@@ -2,9 +2,8 @@
 // portable text.
 //
 // kernels.cuh says what is computed. `launch` runs that text over all rows: on a CPU each thread of the team takes a
-// share, with a group of one; on a GPU a row is a warp's. Some operations have a twin for the CPU (products.h,
-// attention.h: the same bits) or a kernel of their own for the GPU (cuda/, or the plain ones of kernels.cuh): `tuned`
-// knows which. It knows nothing of models, trees or files.
+// share, with a group of one; on a GPU a row is a warp's. Some operations have a twin for the CPU or a kernel of their
+// own for the GPU: tuned.h knows which. It knows nothing of models, trees or files.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +13,9 @@
 #include <utility>
 
 #include "kernels.cuh"
-#include "machine/attention.h"
+#include "machine/threads.h"
 #ifdef WITH_CUDA
-#include "cuda/attention_backward.cuh"
-#include "cuda/blas.cuh"
-#include "cuda/gather.cuh"
 #include "cuda/machine.cuh"
-#include "cuda/matmul_mma.cuh"
-#include "cuda/train.cuh"
 #endif
 
 namespace nanospec {
@@ -76,7 +70,14 @@ inline void copy_by_gpu(void*, const void*, size_t) {}
 inline void zero_on_gpu(void*, size_t) {}
 template <class Op>
 void launch_on_gpu(int, const Op&) {}
+#endif
+
+#ifdef PORTABLE
+constexpr bool kTuned = false;
 inline size_t attention_scratch(int, int, int, int) { return 0; }
+#else
+constexpr bool kTuned = true;
+size_t attention_scratch(int rows, int n_head, int head_size, int slots);  // tuned.h, or cuda/attention.cuh
 #endif
 
 // Whether "auto", "cpu" or "cuda" comes to the GPU. Throws std::runtime_error where it is asked for and cannot be had.
@@ -150,104 +151,38 @@ void launch_columns(const Team& team, int rows, int columns, const Op& op) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// What a machine has in place of the portable text: tuned(team, operation, ...) runs it and returns true; it returns
-// false where the portable text is to run. Only float has twins and kernels of its own.
+// What runs in place of the portable text: the first CUDA kernels (kernels.cuh) where the team asks for them, or what
+// is tuned for a machine (tuned.h). Each runs the operation and returns true; false: the portable text is to run. A
+// program compiled with -DPORTABLE has nothing tuned.
 
+template <class... Any>
+bool plain(const Team&, const Any&...) {
+  return false;
+}
 template <class... Any>
 bool tuned(const Team&, const Any&...) {
   return false;
 }
+#ifdef WITH_CUDA
 template <class W, class After>
-bool tuned(const Team& team, const Matmul<float, W>& s, int rows, const After& after) {
-  if (!team.cuda) {
-    matmul_twin(team.share(pad16(s.w.n), kGroup), rows, s, after);
-    return true;
-  }
-#ifdef WITH_CUDA
-  if constexpr (std::is_same<W, float>::value) {
-    if (s.w.stored) {  // training: by cuBLAS
-      gemm(rows, s.w.n, s.w.k, {s.x, size_t(s.x_row), 1}, {s.w.stored, s.w.k_stride, s.w.n_stride}, s.out, s.out_row,
-           false);
-      launch_columns(team, rows, s.w.n, after);
-      return true;
-    }
-  }
-  if (s.w.cuda && team.plain) {
-    matmul_plain(rows, s);
-    launch_columns(team, rows, s.w.n, after);
-  } else if (s.w.cuda) {
-    matmul_cuda(rows, s, after);
-  }
-#endif
-  return s.w.cuda;
-}
-inline bool tuned(const Team& team, const MatmulGradient<float>& s) {
-  if (!team.cuda) matmul_gradient_twin(team, s);
-#ifdef WITH_CUDA
-  else gemm(s.inputs, s.outputs, s.rows, {s.x, 1, size_t(s.x_row)}, {s.dy, size_t(s.dy_row), 1}, s.dw, s.outputs, true);
-#endif
+bool plain(const Team& team, const Matmul<float, W>& s, int rows, const After& after) {
+  if (!team.plain || !s.w.cuda) return false;
+  matmul_plain(rows, s);
+  launch_columns(team, rows, s.w.n, after);
   return true;
 }
 template <class S>
-bool tuned(const Team& team, const Attention<float, S>& s, [[maybe_unused]] float* scratch) {
-  if (!team.cuda) {
-    attention_twin(team, s);
-    team.wait();
-    return true;
-  }
-  if (s.given > 0) return false;
+bool plain(const Team& team, const Attention<float, S>& s) {
+  if (!team.plain || !team.cuda || s.log_sum || s.given > 0) return false;
   launch(team, s.forest.rows, WriteCache<float, S>{s});
-#ifdef WITH_CUDA
-  if (team.plain && !s.log_sum) attention_plain(s);
-  else attention_cuda(s, scratch);
-#endif
+  attention_plain(s);
   return true;
 }
-inline bool tuned(const Team& team, const AttentionBackward<float>& b, [[maybe_unused]] float* delta) {
-  if (!team.cuda) {
-    attention_backward_twin(team, b);
-    team.wait();
-    return true;
-  }
-  if (b.forward.given > 0) return false;
-#ifdef WITH_CUDA
-  attention_backward_cuda(b, delta);
-#endif
-  return true;
-}
-#ifdef WITH_CUDA
 template <class S>
-bool tuned(const Team& team, const KeepRows<S>& s, int layers) {
-  if (team.cuda && team.plain) gather_plain(s, layers);
-  else if (team.cuda) gather_cuda(s, layers);
-  return team.cuda;
+bool plain(const Team& team, const KeepRows<S>& s, int layers) {
+  if (team.plain && team.cuda) gather_plain(s, layers);
+  return team.plain && team.cuda;
 }
-inline bool tuned(const Team& team, const LayerNormWeights<float>& s) {
-  if (!team.cuda || !s.mean) return false;
-  sum_columns(NormTerm{s.dy, s.x, s.mean, s.rstd, s.y_row, s.x_row}, s.rows, s.channels, s.dweight, s.dbias);
-  return true;
-}
-inline bool tuned(const Team& team, const ColumnSum<float>& s) {
-  if (team.cuda) sum_columns(GradientTerm{s.dy, s.y_row}, s.rows, s.columns, s.dbias);
-  return team.cuda;
-}
-inline bool tuned(const Team& team, const EmbedBackward<float>& s, int* order) {
-  if (team.cuda) embed_gradient(s, order);
-  return team.cuda;
-}
-inline bool tuned(const Team& team, const CrossEntropy<float>& s, int rows) {
-  if (!team.cuda || s.vocab_size < kLongRow) return false;
-  start(s.gradient ? cross_entropy<true> : cross_entropy<false>, rows, kLossThreads, s.logits, s.row_stride,
-        s.vocab_size, s.target, s.loss, s.scale);
-  return true;
-}
-template <class Op>
-bool tuned_sum(const Team& team, const Op& op) {
-  if (team.cuda) start(long_sum<Op>, 1, kSumThreads, op);
-  return team.cuda;
-}
-inline bool tuned(const Team& team, const Mean<float>& s) { return tuned_sum(team, s); }
-inline bool tuned(const Team& team, const ClipFactor<float>& s) { return tuned_sum(team, s); }
 #endif
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -257,7 +192,7 @@ inline bool tuned(const Team& team, const ClipFactor<float>& s) { return tuned_s
 // own columns: call team.wait() before another thread's are read.
 template <class T, class W, class After = Nothing>
 void matmul(const Team& team, int rows, const Matmul<T, W>& s, const After& after = {}) {
-  if (tuned(team, s, rows, after)) return;
+  if (plain(team, s, rows, after) || tuned(team, s, rows, after)) return;
   launch(team, rows, s);
   launch_columns(team, rows, s.w.n, after);
 }
@@ -270,39 +205,28 @@ void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {
 // Tree attention
 
 // Numbers of scratch that attention() asks for, for passes of up to `rows` rows: the portable text keeps its weights
-// there, a GPU that decodes the states of its chunks (cuda/attention.cuh); others need none. given: whether a pass may
-// have rows that were given; on a GPU the portable text runs those.
+// there; what is tuned says what it needs. given: whether a pass may have rows that were given.
 template <class T>
 size_t attention_scratch_size(int rows, int n_head, int head_size, int slots, bool training, bool cuda,
                               bool given = false) {
-  if (!std::is_same<T, float>::value || (cuda && given)) return size_t(rows) * n_head * slots;
-  return cuda && !training ? attention_scratch(rows, n_head, head_size, slots) : 0;
+  if constexpr (kTuned && std::is_same<T, float>::value)
+    if (!(cuda && given)) return cuda && !training ? attention_scratch(rows, n_head, head_size, slots) : 0;
+  return size_t(rows) * n_head * slots;
 }
 
 // scratch: attention_scratch_size() numbers, zero at first; for the portable text, weights (R, H, most keys).
 template <class T, class S>
 void attention(const Team& team, const Attention<T, S>& s, T* scratch, int most) {
-  if (tuned(team, s, scratch)) return;
+  if (plain(team, s) || tuned(team, s, scratch)) return;
   launch(team, s.forest.rows, WriteCache<T, S>{s});
   launch(team, s.forest.rows * s.n_head, AttentionForward<T, S>{s, scratch, most});
 }
 
-// The matmul that makes what attention reads. Where one tree decodes, and every thread has as many heads, each makes
-// the queries, keys and values that it will attend with: it need not wait for the others, nor fetch what they wrote.
+// The matmul that makes what attention reads.
 template <class T, class W, class S>
 void matmul_qkv(const Team& team, const Matmul<T, W>& s, const AddBias<T>& bias, const Attention<T, S>& heads) {
-  const int D = heads.head_size, H = heads.n_head, KV = heads.n_kv_head, rows = heads.forest.rows;
-  if constexpr (std::is_same<T, float>::value) {
-    if (!team.cuda && heads.forest.roots == 1 && D % kGroup == 0 && KV % team.size == 0) {
-      const Range mine = team.share(KV);
-      const auto columns = [&](int first_head, int each) {
-        matmul_twin({(first_head + mine.begin * each) * D, (first_head + mine.end * each) * D}, rows, s, bias);
-      };
-      columns(0, heads.queries()), columns(H, 1), columns(H + KV, 1);
-      return;
-    }
-  }
-  matmul(team, rows, s, bias);
+  if (tuned(team, s, bias, heads)) return;
+  matmul(team, heads.forest.rows, s, bias);
   team.wait();
 }
 
@@ -321,7 +245,7 @@ void attention_backward(const Team& team, const AttentionBackward<T>& b, T* p, T
 // The rows that stay, in `layers` layers. Nothing waits for it but the next pass.
 template <class S>
 void keep_rows(const Team& team, const KeepRows<S>& s, int layers) {
-  if (!tuned(team, s, layers)) launch(team, layers * s.n_kv_head, s);
+  if (!plain(team, s, layers) && !tuned(team, s, layers)) launch(team, layers * s.n_kv_head, s);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -361,3 +285,7 @@ void zero(const Team& team, T* data, size_t n) {
 }
 
 }  // namespace nanospec
+
+#ifndef PORTABLE
+#include "machine/tuned.h"
+#endif

@@ -1,0 +1,122 @@
+// machine/tuned.h: what a machine has in place of the portable text: twins on a CPU, kernels of cuda/ on a GPU.
+//
+// tuned(team, operation, ...) runs it and returns true; it returns false where the portable text is to run. Only float
+// has twins, which have the portable text's bits, and kernels of its own.
+#pragma once
+
+#include "machine/attention.h"
+#include "machine/launch.h"
+#ifdef WITH_CUDA
+#include "cuda/attention_backward.cuh"
+#include "cuda/blas.cuh"
+#include "cuda/gather.cuh"
+#include "cuda/matmul_mma.cuh"
+#include "cuda/train.cuh"
+#endif
+
+namespace nanospec {
+
+#ifndef WITH_CUDA
+inline size_t attention_scratch(int, int, int, int) { return 0; }  // the twin needs none
+#endif
+
+template <class W, class After>
+bool tuned(const Team& team, const Matmul<float, W>& s, int rows, const After& after) {
+  if (!team.cuda) {
+    matmul_twin(team.share(pad16(s.w.n), kGroup), rows, s, after);
+    return true;
+  }
+#ifdef WITH_CUDA
+  if constexpr (std::is_same<W, float>::value) {
+    if (s.w.stored) {  // training: by cuBLAS
+      gemm(rows, s.w.n, s.w.k, {s.x, size_t(s.x_row), 1}, {s.w.stored, s.w.k_stride, s.w.n_stride}, s.out, s.out_row,
+           false);
+      launch_columns(team, rows, s.w.n, after);
+      return true;
+    }
+  }
+  if (s.w.cuda) matmul_cuda(rows, s, after);
+#endif
+  return s.w.cuda;
+}
+// Of the queries, keys and values. Where one tree decodes, and every thread has as many heads, each makes those that it
+// will attend with: it need not wait for the others, nor fetch what they wrote.
+template <class W, class S>
+bool tuned(const Team& team, const Matmul<float, W>& s, const AddBias<float>& bias, const Attention<float, S>& heads) {
+  const int D = heads.head_size, H = heads.n_head, KV = heads.n_kv_head, rows = heads.forest.rows;
+  if (team.cuda || heads.forest.roots != 1 || D % kGroup != 0 || KV % team.size != 0) return false;
+  const Range mine = team.share(KV);
+  const auto columns = [&](int first_head, int each) {
+    matmul_twin({(first_head + mine.begin * each) * D, (first_head + mine.end * each) * D}, rows, s, bias);
+  };
+  columns(0, heads.queries()), columns(H, 1), columns(H + KV, 1);
+  return true;
+}
+inline bool tuned(const Team& team, const MatmulGradient<float>& s) {
+  if (!team.cuda) matmul_gradient_twin(team, s);
+#ifdef WITH_CUDA
+  else gemm(s.inputs, s.outputs, s.rows, {s.x, 1, size_t(s.x_row)}, {s.dy, size_t(s.dy_row), 1}, s.dw, s.outputs, true);
+#endif
+  return true;
+}
+template <class S>
+bool tuned(const Team& team, const Attention<float, S>& s, [[maybe_unused]] float* scratch) {
+  if (!team.cuda) {
+    attention_twin(team, s);
+    team.wait();
+    return true;
+  }
+  if (s.given > 0) return false;
+  launch(team, s.forest.rows, WriteCache<float, S>{s});
+#ifdef WITH_CUDA
+  attention_cuda(s, scratch);
+#endif
+  return true;
+}
+inline bool tuned(const Team& team, const AttentionBackward<float>& b, [[maybe_unused]] float* delta) {
+  if (!team.cuda) {
+    attention_backward_twin(team, b);
+    team.wait();
+    return true;
+  }
+  if (b.forward.given > 0) return false;
+#ifdef WITH_CUDA
+  attention_backward_cuda(b, delta);
+#endif
+  return true;
+}
+#ifdef WITH_CUDA
+template <class S>
+bool tuned(const Team& team, const KeepRows<S>& s, int layers) {
+  if (team.cuda) gather_cuda(s, layers);
+  return team.cuda;
+}
+inline bool tuned(const Team& team, const LayerNormWeights<float>& s) {
+  if (!team.cuda || !s.mean) return false;
+  sum_columns(NormTerm{s.dy, s.x, s.mean, s.rstd, s.y_row, s.x_row}, s.rows, s.channels, s.dweight, s.dbias);
+  return true;
+}
+inline bool tuned(const Team& team, const ColumnSum<float>& s) {
+  if (team.cuda) sum_columns(GradientTerm{s.dy, s.y_row}, s.rows, s.columns, s.dbias);
+  return team.cuda;
+}
+inline bool tuned(const Team& team, const EmbedBackward<float>& s, int* order) {
+  if (team.cuda) embed_gradient(s, order);
+  return team.cuda;
+}
+inline bool tuned(const Team& team, const CrossEntropy<float>& s, int rows) {
+  if (!team.cuda || s.vocab_size < kLongRow) return false;
+  start(s.gradient ? cross_entropy<true> : cross_entropy<false>, rows, kLossThreads, s.logits, s.row_stride,
+        s.vocab_size, s.target, s.loss, s.scale);
+  return true;
+}
+template <class Op>
+bool tuned_sum(const Team& team, const Op& op) {
+  if (team.cuda) start(long_sum<Op>, 1, kSumThreads, op);
+  return team.cuda;
+}
+inline bool tuned(const Team& team, const Mean<float>& s) { return tuned_sum(team, s); }
+inline bool tuned(const Team& team, const ClipFactor<float>& s) { return tuned_sum(team, s); }
+#endif
+
+}  // namespace nanospec
