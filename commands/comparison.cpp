@@ -2,7 +2,6 @@
 #include "commands/comparison.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "commands/samples.h"
 
@@ -20,14 +19,19 @@ size_t first_difference(const std::string& a, const std::string& b) {
 }
 }  // namespace
 
-std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& report) {
-  std::vector<std::vector<int>> prompts;
-  for (size_t i = 0; i < c.prompts.size(); i++)
-    prompts.push_back(
-        engine.encode(c.prompts[i], c.prompts.size() == 1 ? "the prompt" : "prompt " + std::to_string(i + 1)));
+std::vector<std::vector<int>> encoded(const Engine& engine, const std::vector<std::string>& prompts) {
+  std::vector<std::vector<int>> tokens;
+  for (const std::string& prompt : prompts)
+    tokens.push_back(
+        engine.encode(prompt, prompts.size() == 1 ? "the prompt" : "prompt " + std::to_string(tokens.size() + 1)));
+  return tokens;
+}
 
-  const auto start = std::chrono::steady_clock::now();
-  const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& report) {
+  const std::vector<std::vector<int>> prompts = encoded(engine, c.prompts);
+  Stopwatch watch;
+  double spent = 0;
+  const auto seconds = [&] { return spent += watch.lap(); };
   const double total = double(prompts.size()) * double(1 + c.methods.size() * size_t(c.repeats));
   double done = 0;
   std::string doing;
@@ -105,12 +109,16 @@ std::string identical(const Method& method, const Outcome& outcome) {
   return where.empty() ? "yes (by chance)" : "other draws, from " + where;
 }
 
-std::vector<std::string> broken(const Trial& c, const std::vector<Outcome>& outcomes) {
-  std::vector<std::string> names;
+std::string broken(const Trial& c, const std::vector<Outcome>& outcomes) {
   for (size_t m = 0; m < outcomes.size(); m++)
     if (promise_of(c.methods[m]) == Promise::kSameBytes && !outcomes[m].difference.empty())
-      names.push_back(method_text(c.methods[m]) + " (" + outcomes[m].difference + ")");
-  return names;
+      return method_text(c.methods[m]) + " (" + outcomes[m].difference + ")";
+  return "";
+}
+void refuse_broken(const std::string& method) {
+  if (method.empty()) return;
+  throw std::runtime_error("the text is not plain decoding's: " + method +
+                           ": this is a bug of nanospec: report the command line");
 }
 
 nlohmann::ordered_json outcome_json(const Engine& engine, const Method& method, const Outcome& outcome) {

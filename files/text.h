@@ -113,6 +113,12 @@ inline Json parse_json(const std::string& text, const std::string& where) {
   }
 }
 
+// JSON as a file holds it: with so many spaces for each level, bytes that are not UTF-8 replaced.
+template <class AnyJson>
+std::string json_text(const AnyJson& json, int spaces) {
+  return json.dump(spaces, ' ', false, AnyJson::error_handler_t::replace) + "\n";
+}
+
 // A JSON value as it may stand in a message.
 inline std::string shown(const Json& value) {
   if (value.is_object()) return "an object";

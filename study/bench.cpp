@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "commands/samples.h"
-#include "study/svg.h"
+#include "commands/svg.h"
 
 namespace nanospec {
 

@@ -7,7 +7,7 @@
 #include "commands/comparison.h"
 #include "commands/samples.h"
 #include "study/bench.h"
-#include "study/svg.h"
+#include "commands/svg.h"
 
 namespace nanospec {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "commands/samples.h"
 #include "study/forwards.h"
-#include "study/svg.h"
+#include "commands/svg.h"
 
 namespace nanospec {
 namespace {

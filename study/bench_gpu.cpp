@@ -5,7 +5,7 @@
 #include "commands/samples.h"
 #include "study/forwards.h"
 #include "study/gpu.h"
-#include "study/svg.h"
+#include "commands/svg.h"
 
 namespace nanospec {
 

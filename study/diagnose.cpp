@@ -7,7 +7,7 @@
 #include "commands/commands.h"
 #include "drafters/ngram.h"
 #include "study/diagnosis.h"
-#include "study/svg.h"
+#include "commands/svg.h"
 
 namespace nanospec {
 namespace {

@@ -13,8 +13,8 @@
 #include "commands/comparison.h"
 #include "study/along.h"
 #include "study/bench.h"
-#include "study/interval.h"
-#include "study/svg.h"
+#include "commands/samples.h"
+#include "commands/svg.h"
 
 namespace nanospec {
 

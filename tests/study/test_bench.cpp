@@ -6,7 +6,7 @@
 
 #include "commands/samples.h"
 #include "study/bench.h"
-#include "study/svg.h"
+#include "commands/svg.h"
 
 using namespace nanospec;
 

@@ -1,5 +1,5 @@
-// study/svg.cpp: see svg.h.
-#include "study/svg.h"
+// commands/svg.cpp: see svg.h.
+#include "commands/svg.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-// study/svg.h: pictures.
+// commands/svg.h: pictures.
 //
 // In order: the pieces that every picture is drawn with; charts, points on two axes; stacked bars; bars with
 // intervals. A picture is one
