@@ -84,7 +84,7 @@ std::string verdict(const Comparison& c, const std::vector<Outcome>& outcomes) {
 }
 
 std::string report_json(const Comparison& c, const Engine& engine, const std::vector<Outcome>& outcomes) {
-  nlohmann::ordered_json json = settings_json(c.options, engine);
+  OrderedJson json = settings_json(c.options, engine);
   json["repeats"] = outcomes[c.plain].runs.size();
   json["prompts"] = c.prompts;
   json["plain_spread"] = plain_spread(c, outcomes);

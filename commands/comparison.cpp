@@ -78,11 +78,17 @@ std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& repor
     for (size_t m = 0; m < c.methods.size(); m++) outcomes[m].runs.push_back(runs[m]);
   }
 
-  for (Outcome& outcome : outcomes)
+  set_speedups(outcomes, c.plain);
+  return outcomes;
+}
+
+void set_speedups(std::vector<Outcome>& outcomes, size_t plain) {
+  for (Outcome& outcome : outcomes) {
+    outcome.speedups.clear();
     for (size_t r = 0; r < outcome.runs.size(); r++)
       outcome.speedups.push_back(
-          ratio(outcome.runs[r].tokens_per_second(), outcomes[c.plain].runs[r].tokens_per_second()));
-  return outcomes;
+          ratio(outcome.runs[r].tokens_per_second(), outcomes[plain].runs[r].tokens_per_second()));
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -121,8 +127,8 @@ void refuse_broken(const std::string& method) {
                            ": this is a bug of nanospec: report the command line");
 }
 
-nlohmann::ordered_json outcome_json(const Engine& engine, const Method& method, const Outcome& outcome) {
-  nlohmann::ordered_json json = method_json(method);
+OrderedJson outcome_json(const Engine& engine, const Method& method, const Outcome& outcome) {
+  OrderedJson json = method_json(method);
   json["method"] = method_text(method);
   json["exact"] = promise_of(method) == Promise::kSameBytes;
   json["biased"] = promise_of(method) == Promise::kBiased;
@@ -134,7 +140,7 @@ nlohmann::ordered_json outcome_json(const Engine& engine, const Method& method, 
   json["speedup_lowest"] = lowest(outcome.speedups);
   json["speedup_highest"] = highest(outcome.speedups);
   for (size_t r = 0; r < outcome.runs.size(); r++) {
-    nlohmann::ordered_json run = stats_json(engine, outcome.runs[r].stats);
+    OrderedJson run = stats_json(engine, outcome.runs[r].stats);
     run["speedup"] = outcome.speedups[r];
     json["runs"].push_back(run);
   }

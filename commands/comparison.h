@@ -48,6 +48,8 @@ using Report = std::function<void(const std::string& doing, double done)>;
 // Runs everything; after an interrupt only whole repeats are kept, perhaps none.
 std::vector<Outcome> run_all(const Trial& trial, Engine& engine, const Report& report);
 
+void set_speedups(std::vector<Outcome>& outcomes, size_t plain);
+
 std::vector<double> speeds(const Outcome& outcome);  // tokens per second of each run
 Stats sum_of(const Outcome& outcome);
 
@@ -62,6 +64,6 @@ void refuse_broken(const std::string& method);
 std::string times(double x);  // "1.25x"
 
 // A method's words and, for each run, all that was counted.
-nlohmann::ordered_json outcome_json(const Engine& engine, const Method& method, const Outcome& outcome);
+OrderedJson outcome_json(const Engine& engine, const Method& method, const Outcome& outcome);
 
 }  // namespace nanospec

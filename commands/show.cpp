@@ -5,8 +5,6 @@
 namespace nanospec {
 namespace {
 
-using OrderedJson = nlohmann::ordered_json;
-
 // commands/page.html, which the Makefile has made a string of.
 constexpr const char* kPage =
 #include "page.inc"

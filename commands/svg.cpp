@@ -275,7 +275,7 @@ std::string stacked_picture(const std::string& title, const std::string& subtitl
   }
   std::vector<Series> legend;
   for (size_t p = 0; p < part_names.size(); p++)
-    legend.push_back({part_names[p], kColours[p % std::size(kColours)], Series::Style::kBars, {}});
+    legend.push_back({part_names[p], kColours[p % std::size(kColours)], Series::Style::kBars});
   const double bottom = draw_legend(legend, width, kSvgHead + kRow * double(bars.size()) + 14, svg);
   return svg_page(width, bottom, title, subtitle, svg);
 }
@@ -315,8 +315,8 @@ std::string interval_picture(const std::string& title, const std::string& subtit
   for (const IntervalBar& bar : bars) {
     left = std::max(left, 34 + svg_text_width(bar.name, 13));
     after = std::max(after, 30 + svg_text_width(bar.label, 12));
-    least = std::min({least, bar.value, bar.low, bar.marked ? bar.mark : zero});
-    most = std::max({most, bar.value, bar.high, bar.marked ? bar.mark : zero});
+    least = std::min({least, bar.value.middle, bar.value.low, bar.mark.value_or(zero)});
+    most = std::max({most, bar.value.middle, bar.value.high, bar.mark.value_or(zero)});
   }
   const std::string below = axis + "; whisker: 95% interval of the mean over prompts";
   const double width = std::max({left + kBars + after, 32 + svg_text_width(subtitle, 11),
@@ -326,14 +326,15 @@ std::string interval_picture(const std::string& title, const std::string& subtit
   std::string svg;
   for (size_t i = 0; i < bars.size(); i++) {
     const IntervalBar& bar = bars[i];
-    const double y = kSvgHead + kRow * double(i), middle = y + kThick / 2, end = at(bar.value), from = at(zero);
+    const double y = kSvgHead + kRow * double(i), middle = y + kThick / 2, end = at(bar.value.middle), from = at(zero);
     svg += svg_text(left - 10, y + 12, "text-anchor=\"end\"", bar.name);
     svg += svg_bar(std::min(from, end), y, std::max(std::fabs(end - from), 0.5), kThick, bar.colour);
-    if (bar.high > bar.low) {
-      svg += svg_line(at(bar.low), middle, at(bar.high), middle, stroke(kInk, 1.4));
-      for (double x : {at(bar.low), at(bar.high)}) svg += svg_line(x, middle - 4, x, middle + 4, stroke(kInk, 1.4));
+    if (bar.value.high > bar.value.low) {
+      const double low = at(bar.value.low), high = at(bar.value.high);
+      svg += svg_line(low, middle, high, middle, stroke(kInk, 1.4));
+      for (double x : {low, high}) svg += svg_line(x, middle - 4, x, middle + 4, stroke(kInk, 1.4));
     }
-    if (bar.marked) svg += diamond(at(bar.mark), middle);
+    if (bar.mark) svg += diamond(at(*bar.mark), middle);
     svg += svg_text(left + kBars + 14, y + 12, "font-size=\"12\"", bar.label);
   }
   const double bottom = kSvgHead + kRow * double(bars.size()) + 8;

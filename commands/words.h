@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -54,6 +55,14 @@ inline std::string joined(const std::vector<std::string>& words, const std::stri
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
   return text;
+}
+
+// "a,b" at ',' is "a" and "b".
+inline std::vector<std::string> split_at(const std::string& text, char between) {
+  std::vector<std::string> parts;
+  std::istringstream list(text);
+  for (std::string part; std::getline(list, part, between);) parts.push_back(part);
+  return parts;
 }
 
 // Throws invalid_argument: "unknown KIND 'WORD': WHERE: did you mean NEAREST? ADVICE".

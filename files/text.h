@@ -20,6 +20,7 @@
 namespace nanospec {
 
 using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;  // members stay in the order of their writing
 
 // ---------------------------------------------------------------------------------------------------------------
 // UTF-8

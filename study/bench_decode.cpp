@@ -6,8 +6,8 @@
 
 #include "commands/comparison.h"
 #include "commands/samples.h"
-#include "study/bench.h"
 #include "commands/svg.h"
+#include "study/bench.h"
 
 namespace nanospec {
 namespace {
@@ -123,9 +123,8 @@ std::vector<Method> finalists(const Part& part) {
 double share_beside_forward(const Stats& s) { return ratio(s.seconds_draft + s.seconds_verify, s.seconds); }
 
 std::string part_table(const Part& part) {
-  std::vector<std::vector<std::string>> rows = {{"method", "tok/s", "speedup", "lowest", "highest", "acceptance",
-                                                 "nodes/forward", "draft", "forward", "verify", "keep", "slides",
-                                                 "identical"}};
+  Rows rows = {{"method", "tok/s", "speedup", "lowest", "highest", "acceptance", "nodes/forward", "draft", "forward",
+                "verify", "keep", "slides", "identical"}};
   for (size_t m = 0; m < part.outcomes.size(); m++) {
     const Outcome& outcome = part.outcomes[m];
     const Stats sum = sum_of(outcome);
@@ -166,8 +165,8 @@ void set_bars(Bench& bench, const Part& part) {
   }
 }
 
-nlohmann::ordered_json part_json(const Engine& engine, const Part& part) {
-  nlohmann::ordered_json json = settings_json(part.trial.options, engine);
+OrderedJson part_json(const Engine& engine, const Part& part) {
+  OrderedJson json = settings_json(part.trial.options, engine);
   json["repeats"] = part.outcomes[part.trial.plain].runs.size();
   json["prompts"] = part.trial.prompts;
   for (size_t m = 0; m < part.outcomes.size(); m++)
@@ -197,12 +196,10 @@ const char* colour_of(const std::string& drafter) {
 std::string speed_picture(const std::vector<Part>& parts, const Engine& engine) {
   std::vector<Panel> panels;
   for (const Part& part : parts) {
-    Panel panel{part.temperature(), "nodes of a tree, or auto's budget", "tokens per second", {}, {}, true, false};
+    Panel panel{part.temperature(), "nodes of a tree, or auto's budget", "tokens per second", {}, {}, true};
     const double plain = median(speeds(part.outcomes[part.trial.plain]));
-    panel.series.push_back({"plain decoding",
-                            kPlainColour,
-                            Series::Style::kDashes,
-                            {{1, plain, 0, 0, ""}, {double(kLargest), plain, 0, 0, ""}}});
+    panel.series.push_back(
+        {"plain decoding", kPlainColour, Series::Style::kDashes, {{1, plain}, {double(kLargest), plain}}});
     std::map<std::string, Series> fixed, automatic;
     for (size_t m = 0; m < part.outcomes.size(); m++) {
       const Method& method = part.trial.methods[m];
@@ -229,16 +226,14 @@ std::string speed_picture(const std::vector<Part>& parts, const Engine& engine) 
 std::string acceptance_picture(const std::vector<Part>& parts, const Engine& engine) {
   std::vector<Panel> panels;
   for (const Part& part : parts) {
-    Panel panel{
-        part.temperature(), "tokens committed by one forward", "share of the forwards, %", {}, {}, false, false};
+    Panel panel{part.temperature(), "tokens committed by one forward", "share of the forwards, %"};
     for (const char* drafter : {kWeak, kStrong, kBlind}) {
       const size_t m = part.largest_auto(drafter);
       if (!part.has(m)) continue;
       const Stats sum = sum_of(part.outcomes[m]);
-      Series series{std::string(drafter) + " auto", colour_of(drafter), Series::Style::kBars, {}};
+      Series series{std::string(drafter) + " auto", colour_of(drafter), Series::Style::kBars};
       for (size_t i = 1; i < sum.accept_histogram.size(); i++)
-        series.points.push_back(
-            {double(i), 100 * ratio(double(sum.accept_histogram[i]), double(sum.target_forwards)), 0, 0, ""});
+        series.points.push_back({double(i), 100 * ratio(double(sum.accept_histogram[i]), double(sum.target_forwards))});
       panel.series.push_back(series);
     }
     panels.push_back(panel);
@@ -253,13 +248,13 @@ std::string reliability_of(const std::vector<Part>& parts, const Engine& engine)
     for (const char* drafter : {kWeak, kStrong}) {
       const size_t m = part.largest_auto(drafter);
       if (!part.has(m) || part.trial.options.sampling.temperature != 1) continue;
-      Series raw{std::string(drafter) + ", its own chances", colour_of(drafter), Series::Style::kDashes, {}};
-      Series corrected{std::string(drafter) + ", corrected", colour_of(drafter), Series::Style::kLine, {}};
+      Series raw{std::string(drafter) + ", its own chances", colour_of(drafter), Series::Style::kDashes};
+      Series corrected{std::string(drafter) + ", corrected", colour_of(drafter), Series::Style::kLine};
       for (const Reliability& tenth : sum_of(part.outcomes[m]).reliability) {
         if (tenth.nodes < kFewNodes) continue;
         const double n = double(tenth.nodes), accepted = double(tenth.accepted) / n;
-        raw.points.push_back({tenth.raw / n, accepted, 0, 0, ""});
-        corrected.points.push_back({tenth.corrected / n, accepted, 0, 0, ""});
+        raw.points.push_back({tenth.raw / n, accepted});
+        corrected.points.push_back({tenth.corrected / n, accepted});
       }
       series.push_back(raw), series.push_back(corrected);
     }
@@ -351,7 +346,7 @@ void bench_decode(Bench& bench) {
                 part_table(final));
     finals.push_back(final);
     parts.push_back(part);
-    nlohmann::ordered_json json;
+    OrderedJson json;
     for (const Part& p : parts) json["temperatures"].push_back(part_json(engine, p));
     for (const Part& p : finals) json["finals"].push_back(part_json(engine, p));
     bench.write_json("decode", json);

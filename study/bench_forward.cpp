@@ -5,8 +5,8 @@
 #include <map>
 
 #include "commands/samples.h"
-#include "study/forwards.h"
 #include "commands/svg.h"
+#include "study/forwards.h"
 
 namespace nanospec {
 namespace {
@@ -48,7 +48,7 @@ std::vector<double> sampling_seconds(int vocab, const Sampling& sampling, int ro
 // Saying
 
 std::string reading_table(const Bench& bench, const std::vector<Result>& results) {
-  std::vector<std::vector<std::string>> rows = {
+  Rows rows = {
       {"model", "past", "ms", "lowest", "highest", "read", "fits", "GB/s", "limit", "share", "plain read", "share"}};
   for (const Result& result : results)
     for (const Forwards& f : result.pasts) {
@@ -67,8 +67,7 @@ std::string reading_table(const Bench& bench, const std::vector<Result>& results
 }
 
 std::string prefill_table(const Bench& bench, const std::vector<Result>& results) {
-  std::vector<std::vector<std::string>> rows = {
-      {"prefill", "tokens", "ms", "lowest", "highest", "tok/s", "GFLOP/s", "share of fp32 peak"}};
+  Rows rows = {{"prefill", "tokens", "ms", "lowest", "highest", "tok/s", "GFLOP/s", "share of fp32 peak"}};
   for (const Result& result : results) {
     const std::vector<double>& s = result.prefill_seconds;
     const double flops = prefill_flops(result.size.config, result.size.prefill) / median(s);
@@ -98,10 +97,10 @@ void set_bars(Bench& bench, const Result& result) {
                           true, kPrefillBar});
 }
 
-nlohmann::ordered_json result_json(const Bench& bench, const Result& result) {
-  nlohmann::ordered_json json = configuration_json(result);
+OrderedJson result_json(const Bench& bench, const Result& result) {
+  OrderedJson json = configuration_json(result);
   for (const Forwards& f : result.pasts) {
-    nlohmann::ordered_json past = forwards_json(f, bench.roofline.bandwidth(f.level));
+    OrderedJson past = forwards_json(f, bench.roofline.bandwidth(f.level));
     past["fits"] = level_name(f.level);
     past["plain_read_share"] = median(f.shares());
     past["plain_read_bytes_per_second"] = f.plain_reads;
@@ -128,8 +127,8 @@ std::string cost_picture(const Bench& bench, const std::vector<Result>& results)
       for (size_t p = 0; p < result.pasts.size(); p++) {
         const Forwards& f = result.pasts[p];
         const std::string past = p == 0 ? "empty past" : "long past";
-        Series measured{past + ", measured", kColours[p], Series::Style::kLine, {}},
-            bound{past + ", roofline's bound", kColours[p], Series::Style::kDashes, {}};
+        Series measured{past + ", measured", kColours[p], Series::Style::kLine},
+            bound{past + ", roofline's bound", kColours[p], Series::Style::kDashes};
         const auto least = [&](int rows) {
           return least_seconds(f.bytes, forward_flops(result.size.config, rows, f.past), median(f.plain_reads),
                                bench.roofline.peak());
@@ -137,7 +136,7 @@ std::string cost_picture(const Bench& bench, const std::vector<Result>& results)
         for (int rows : kRows) {
           const std::vector<double> costs = f.costs(rows);
           measured.points.push_back({double(rows), median(costs), lowest(costs), highest(costs), ""});
-          bound.points.push_back({double(rows), least(rows) / f.one(), 0, 0, ""});
+          bound.points.push_back({double(rows), least(rows) / f.one()});
         }
         panel.series.push_back(measured);
         panel.series.push_back(bound);
@@ -171,7 +170,7 @@ void bench_forward(Bench& bench) {
                                          thousands(vocab) + ": noise, pick and four candidates take " +
                                          duration(median(sampling)) + ", " + decimals(100 * share, 1) +
                                          "% of an iteration of " + largest.name() + ".\n");
-  nlohmann::ordered_json json;
+  OrderedJson json;
   for (const Result& result : results) json["configurations"].push_back(result_json(bench, result));
   json["sampling"] = {{"vocab_size", vocab}, {"share", share}, {"seconds", sampling}};
   bench.write_json("forward", json);

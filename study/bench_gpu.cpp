@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "commands/samples.h"
+#include "commands/svg.h"
 #include "study/forwards.h"
 #include "study/gpu.h"
-#include "commands/svg.h"
 
 namespace nanospec {
 
@@ -41,7 +41,7 @@ struct Measured {
 // Tables
 
 std::string limits_table(const GpuLimits& limits) {
-  std::vector<std::vector<std::string>> rows = {{"limit", "measured", "lowest", "highest", ""}};
+  Rows rows = {{"limit", "measured", "lowest", "highest", ""}};
   const auto row = [&](const char* what, const std::vector<double>& rates, const char* unit) {
     rows.push_back(
         {what, thousands(median(rates) / 1e9), thousands(lowest(rates) / 1e9), thousands(highest(rates) / 1e9), unit});
@@ -53,8 +53,7 @@ std::string limits_table(const GpuLimits& limits) {
 }
 
 std::string kernels_table(const Measured& m) {
-  std::vector<std::vector<std::string>> rows = {
-      {"kernel", "shape", "us", "lowest", "highest", "GB/s", "of memory", "GFLOP/s", "of compute", "limit"}};
+  Rows rows = {{"kernel", "shape", "us", "lowest", "highest", "GB/s", "of memory", "GFLOP/s", "of compute", "limit"}};
   for (const KernelTime& k : m.kernels) {
     const double seconds = median(k.seconds);
     const KernelShares shares = shares_of(k, m.limits);
@@ -70,8 +69,7 @@ std::string kernels_table(const Measured& m) {
 }
 
 std::string forwards_table(const Measured& m) {
-  std::vector<std::vector<std::string>> rows = {
-      {"one row", "past", "ms", "lowest", "highest", "read", "GB/s", "of memory"}};
+  Rows rows = {{"one row", "past", "ms", "lowest", "highest", "read", "GB/s", "of memory"}};
   for (const Result& result : m.forwards)
     for (const Forwards& f : result.pasts) {
       const std::vector<double>& one = f.seconds.at(1);
@@ -83,8 +81,7 @@ std::string forwards_table(const Measured& m) {
 }
 
 std::string prefill_table(const Measured& m) {
-  std::vector<std::vector<std::string>> rows = {
-      {"prefill", "tokens", "ms", "lowest", "highest", "tok/s", "GFLOP/s", "of compute"}};
+  Rows rows = {{"prefill", "tokens", "ms", "lowest", "highest", "tok/s", "GFLOP/s", "of compute"}};
   for (const Result& result : m.forwards) {
     const std::vector<double>& s = result.prefill_seconds;
     const double flops = ratio(prefill_flops(result.size.config, result.size.prefill), median(s));
@@ -110,8 +107,8 @@ void set_bars(Bench& bench, const Measured& m) {
 // ---------------------------------------------------------------------------------------------------------------
 // Files
 
-nlohmann::ordered_json gpu_json(const Measured& m) {
-  nlohmann::ordered_json json;
+OrderedJson gpu_json(const Measured& m) {
+  OrderedJson json;
   const GpuFacts& f = m.facts;
   json["gpu"] = {{"name", f.name},
                  {"compute_capability", f.capability},
@@ -121,7 +118,7 @@ nlohmann::ordered_json gpu_json(const Measured& m) {
                  {"cuda_driver", f.driver},
                  {"cuda_runtime", f.runtime}};
   const auto limit = [](const std::vector<double>& runs) {
-    return nlohmann::ordered_json{{"median", median(runs)}, {"runs", runs}};
+    return OrderedJson{{"median", median(runs)}, {"runs", runs}};
   };
   json["limits"] = {{"read_bytes_per_second", limit(m.limits.read)},
                     {"fp32_flops_per_second", limit(m.limits.fp32)},
@@ -141,7 +138,7 @@ nlohmann::ordered_json gpu_json(const Measured& m) {
                                {"seconds", k.seconds}});
   }
   for (const Result& result : m.forwards) {
-    nlohmann::ordered_json configuration = configuration_json(result);
+    OrderedJson configuration = configuration_json(result);
     for (const Forwards& f : result.pasts) configuration["pasts"].push_back(forwards_json(f, median(m.limits.read)));
     configuration["prefill"] = prefill_json(result, median(m.peak(result.dtype)));
     json["configurations"].push_back(configuration);
@@ -196,7 +193,7 @@ void bench_gpu(Bench& bench) {
   bench.print("Decoding on " + m.facts.name,
               forwards_table(m) + "\n" + cost_table(m.forwards, kRows) + "\n" + prefill_table(m));
 
-  nlohmann::ordered_json json = gpu_json(m), training, peers;
+  OrderedJson json = gpu_json(m), training, peers;
   std::string text = train_text(bench, "cuda", median(m.limits.fp32), {0.4, 0.2}, training);
   if (!interrupted()) text += "\n" + peers_text(bench, "cuda", {0.6, 0.4}, peers);
   if (interrupted()) return;

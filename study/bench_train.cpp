@@ -114,7 +114,7 @@ std::string left_out(const std::string& why) { return "left out: " + why + "\n";
 }  // namespace
 
 std::string train_text(Bench& bench, const std::string& device, double peak, const Stretch& stretch,
-                       nlohmann::ordered_json& json) {
+                       OrderedJson& json) {
   const std::string program = program_folder() + "/train_gpt" + suffix(device);
   if (access(program.c_str(), X_OK) != 0) return left_out("there is no train_gpt: " + program + ": build it with make");
   if (bench.data.empty() || !std::filesystem::exists(bench.data))
@@ -160,8 +160,7 @@ std::string train_text(Bench& bench, const std::string& device, double peak, con
       t.peak_bytes.push_back(result.at("peak_bytes"));
     }
 
-  std::vector<std::vector<std::string>> rows = {
-      {"training, batch 12", "ms/iter", "GFLOP/s", "share of fp32 peak", "peak memory"}};
+  Rows rows = {{"training, batch 12", "ms/iter", "GFLOP/s", "share of fp32 peak", "peak memory"}};
   for (const Training& t : trainings) {
     rows.push_back({t.preset, median_and_ends(t.ms, 2), decimals(median(t.gflops), 0),
                     percent(median(t.gflops) * 1e9, peak), bytes_text(median(t.peak_bytes))});
@@ -177,7 +176,7 @@ std::string train_text(Bench& bench, const std::string& device, double peak, con
 }
 
 void bench_train(Bench& bench) {
-  nlohmann::ordered_json json;
+  OrderedJson json;
   const std::string text = train_text(bench, "cpu", bench.roofline.peak(), {}, json);
   if (interrupted()) return;
   bench.print("Training", text);
@@ -190,8 +189,7 @@ void bench_train(Bench& bench) {
 namespace {
 
 std::string training_table(const Json& json) {
-  std::vector<std::vector<std::string>> rows = {
-      {"training", "", "ms/iter", "ours over it", "lowest", "highest", "peak memory"}};
+  Rows rows = {{"training", "", "ms/iter", "ours over it", "lowest", "highest", "peak memory"}};
   for (const Json& preset : json.at("presets")) {
     const std::string name = preset.at("preset");
     const Json& ours = preset.at("ways").back();  // nanospec comes last
@@ -232,8 +230,7 @@ void set_training_bars(Bench& bench, const Json& json) {
 }
 
 std::string decoding_table(const Json& json) {
-  std::vector<std::vector<std::string>> rows = {
-      {"plain decoding", "tokens", "", "how", "tok/s", "ours over it", "lowest", "highest"}};
+  Rows rows = {{"plain decoding", "tokens", "", "how", "tok/s", "ours over it", "lowest", "highest"}};
   for (const Json& run : json.at("runs"))
     for (const Json& way : run.at("ways")) {
       std::vector<std::string> row = {run.at("model"), std::to_string(run.at("tokens").get<int>()), way.at("name"),
@@ -251,7 +248,7 @@ std::string forward_table(const Json& json) {
   std::vector<std::string> head = {"PyTorch, 124 M", "past", "ms, one row", "GB/s"};
   for (const Json& rows : json.at("rows"))
     if (rows.get<int>() > 1) head.push_back("cost of " + std::to_string(rows.get<int>()));
-  std::vector<std::vector<std::string>> rows = {head};
+  Rows rows = {head};
   for (const Json& run : json.at("runs")) {
     const std::vector<double> one = run.at("seconds").front();
     std::vector<std::string> row = {run.at("dtype"), std::to_string(run.at("past").get<int>()),
@@ -308,7 +305,7 @@ std::vector<Peer> peers_of(const Bench& bench, const std::string& device) {
 
 }  // namespace
 
-std::string peers_text(Bench& bench, const std::string& device, const Stretch& stretch, nlohmann::ordered_json& json) {
+std::string peers_text(Bench& bench, const std::string& device, const Stretch& stretch, OrderedJson& json) {
   const std::string folder = program_folder(), python = folder + "/venv/bin/python";
   const Scratch scratch;
   const std::string log = scratch.path + "/log", result = scratch.path + "/result.json";
@@ -343,7 +340,7 @@ std::string peers_text(Bench& bench, const std::string& device, const Stretch& s
 }
 
 void bench_peers(Bench& bench) {
-  nlohmann::ordered_json json;
+  OrderedJson json;
   const std::string text = peers_text(bench, "cpu", {}, json);
   if (interrupted()) return;
   bench.print("Peers", text);

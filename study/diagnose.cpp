@@ -5,15 +5,15 @@
 #include <filesystem>
 
 #include "commands/commands.h"
+#include "commands/svg.h"
 #include "drafters/ngram.h"
 #include "study/diagnosis.h"
-#include "commands/svg.h"
 
 namespace nanospec {
 namespace {
 
 using Rows = std::vector<std::vector<std::string>>;
-using Report = nlohmann::ordered_json;
+using Report = OrderedJson;
 
 struct Examination {
   Options options;
@@ -309,11 +309,11 @@ constexpr const char *kRight = kColours[2], *kWrong = kColours[1];
 
 Panel entropy_panel(const Diagnosis& d, bool of_confidence) {
   using Style = Series::Style;
-  Series right = {"a child was right", kRight, Style::kBars, {}}, wrong = {"none was", kWrong, Style::kBars, {}};
+  Series right = {"a child was right", kRight, Style::kBars}, wrong = {"none was", kWrong, Style::kBars};
   double at = 0;
   for (const EntropyBin& bin : by_entropy(d.unsure, of_confidence)) {
-    right.points.push_back({at, double(bin.matched), 0, 0, ""});
-    wrong.points.push_back({at, double(bin.mismatched), 0, 0, ""});
+    right.points.push_back({at, double(bin.matched)});
+    wrong.points.push_back({at, double(bin.mismatched)});
     at += kEntropyBin;
   }
   Panel panel = {of_confidence ? "Entropy of the confidence" : "Entropy of q",
@@ -328,14 +328,13 @@ Panel accuracy_panel(const Diagnosis& d) {
   Panel panel = {"Accuracy by depth", "depth of the guess", "share that was right", {}};
   int colour = 0;
   for (int ranks : {1, 2, 4, kAskedRanks}) {
-    Series series = {
-        ranks == 1 ? "best guess" : "one of " + std::to_string(ranks), kColours[colour++], Series::Style::kLine, {}};
+    Series series = {ranks == 1 ? "best guess" : "one of " + std::to_string(ranks), kColours[colour++],
+                     Series::Style::kLine};
     for (size_t depth = 0; depth < d.asked.size(); depth++) {
       double right = 0;
       for (int rank = 0; rank < ranks; rank++) right += double(d.right[depth][size_t(rank)]);
       constexpr int64_t kFew = 20;  // that say nothing of a share
-      if (d.asked[depth] >= kFew)
-        series.points.push_back({double(depth + 1), right / double(d.asked[depth]), 0, 0, ""});
+      if (d.asked[depth] >= kFew) series.points.push_back({double(depth + 1), right / double(d.asked[depth])});
     }
     panel.series.push_back(series);
   }
@@ -343,12 +342,12 @@ Panel accuracy_panel(const Diagnosis& d) {
 }
 
 Panel ranks_panel(const Diagnosis& d) {
-  Series series = {"all depths", kColours[4], Series::Style::kBars, {}};
+  Series series = {"all depths", kColours[4], Series::Style::kBars};
   for (int rank = 0; rank < kAskedRanks; rank++) {
     double asked = 0, right = 0;
     for (size_t depth = 0; depth < d.asked.size(); depth++)
       asked += double(d.asked[depth]), right += double(d.right[depth][size_t(rank)]);
-    series.points.push_back({double(rank), ratio(right, asked), 0, 0, ""});
+    series.points.push_back({double(rank), ratio(right, asked)});
   }
   return {"Accuracy by rank", "rank of the guess, 0: the best", "share that was right", {series}};
 }
@@ -363,7 +362,7 @@ Panel reliability_panel(const Diagnosis& d) {
                      {}};
     for (const Reliability& tenth : forecast->tenths) {
       const double n = double(tenth.nodes);
-      if (n >= 20) series.points.push_back({forecast->promised(tenth) / n, double(tenth.accepted) / n, 0, 0, ""});
+      if (n >= 20) series.points.push_back({forecast->promised(tenth) / n, double(tenth.accepted) / n});
     }
     panel.series.push_back(series);
   }
@@ -372,10 +371,10 @@ Panel reliability_panel(const Diagnosis& d) {
 
 Panel nodes_panel(const Diagnosis& d) {
   using Style = Series::Style;
-  Series drafted = {"drafted", kPlainColour, Style::kBars, {}}, accepted = {"accepted", kColours[0], Style::kBars, {}};
+  Series drafted = {"drafted", kPlainColour, Style::kBars}, accepted = {"accepted", kColours[0], Style::kBars};
   for (size_t depth = 1; depth < d.drafted.size(); depth++) {
-    drafted.points.push_back({double(depth), double(d.drafted[depth]), 0, 0, ""});
-    accepted.points.push_back({double(depth), double(d.accepted[depth]), 0, 0, ""});
+    drafted.points.push_back({double(depth), double(d.drafted[depth])});
+    accepted.points.push_back({double(depth), double(d.accepted[depth])});
   }
   return {"Nodes", "depth", "nodes", {drafted, accepted}};
 }

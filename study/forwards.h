@@ -52,9 +52,9 @@ Result measure_forwards(Bench& bench, const Size& size, const std::string& dtype
 std::string cost_table(const std::vector<Result>& results, const std::vector<int>& rows);
 
 // One past of a configuration: `limit` is the bandwidth that one row is held against.
-nlohmann::ordered_json forwards_json(const Forwards& forwards, double limit);
+OrderedJson forwards_json(const Forwards& forwards, double limit);
 // A configuration without its pasts, and its prefill: `peak` is the flop/s that it is held against.
-nlohmann::ordered_json configuration_json(const Result& result);
-nlohmann::ordered_json prefill_json(const Result& result, double peak);
+OrderedJson configuration_json(const Result& result);
+OrderedJson prefill_json(const Result& result, double peak);
 
 }  // namespace nanospec
