@@ -83,16 +83,6 @@ std::string verdict(const Comparison& c, const std::vector<Outcome>& outcomes) {
          ").\n";
 }
 
-std::string report_json(const Comparison& c, const Engine& engine, const std::vector<Outcome>& outcomes) {
-  OrderedJson json = settings_json(c.options, engine);
-  json["repeats"] = outcomes[c.plain].runs.size();
-  json["prompts"] = c.prompts;
-  json["plain_spread"] = plain_spread(c, outcomes);
-  for (size_t m = 0; m < outcomes.size(); m++)
-    json["methods"].push_back(outcome_json(engine, c.methods[m], outcomes[m]));
-  return json_text(json, 2);
-}
-
 // ---------------------------------------------------------------------------------------------------------------
 // The picture
 
@@ -181,7 +171,8 @@ int compare_command(int argc, char** argv) {
               " tok/s: something else was busy on this machine, so judge by lowest and highest.\n");
   }
   print_out("", true);
-  if (given.has("--json")) write_file(c.json_file, report_json(c, engine, outcomes));
+  const OrderedJson spread = {{"plain_spread", plain_spread(c, outcomes)}};
+  if (given.has("--json")) write_file(c.json_file, json_text(comparison_json(c, engine, outcomes, spread), 2));
   if (given.has("--svg")) write_file(c.svg_file, picture(c, engine, outcomes));
   refuse_broken(wrong);
   return interrupted() ? kInterruptedStatus : 0;

@@ -147,4 +147,15 @@ OrderedJson outcome_json(const Engine& engine, const Method& method, const Outco
   return json;
 }
 
+OrderedJson comparison_json(const Trial& trial, const Engine& engine, const std::vector<Outcome>& outcomes,
+                            const OrderedJson& more) {
+  OrderedJson json = settings_json(trial.options, engine);
+  json["repeats"] = outcomes[trial.plain].runs.size();
+  json["prompts"] = trial.prompts;
+  json.update(more);
+  for (size_t m = 0; m < outcomes.size(); m++)
+    json["methods"].push_back(outcome_json(engine, trial.methods[m], outcomes[m]));
+  return json;
+}
+
 }  // namespace nanospec

@@ -65,5 +65,8 @@ std::string times(double x);  // "1.25x"
 
 // A method's words and, for each run, all that was counted.
 OrderedJson outcome_json(const Engine& engine, const Method& method, const Outcome& outcome);
+// The settings, the prompts, `more`, and outcome_json of every method.
+OrderedJson comparison_json(const Trial& trial, const Engine& engine, const std::vector<Outcome>& outcomes,
+                            const OrderedJson& more = OrderedJson::object());
 
 }  // namespace nanospec
