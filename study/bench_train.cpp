@@ -130,27 +130,27 @@ std::string train_text(Bench& bench, const std::string& device, double peak, con
       Training& t = trainings[(k + size_t(round)) % trainings.size()];
       const std::string stats = scratch.path + "/stats.json", log = scratch.path + "/log";
       const double done = stretch.at((round + double(k) / double(trainings.size())) / rounds);
-      const int status = run_process({program,
-                                      "--preset",
-                                      t.preset,
-                                      "--data",
-                                      bench.data,
-                                      "--out",
-                                      scratch.path + "/" + t.preset,
-                                      "--stats",
-                                      stats,
-                                      "--max_iters",
-                                      std::to_string(t.iterations),
-                                      "--eval_interval",
-                                      std::to_string(t.iterations + 1),
-                                      "--eval_iters",
-                                      "1",
-                                      "--threads",
-                                      std::to_string(bench.options.settings.threads),
-                                      "--device",
-                                      device,
-                                      "--quiet"},
-                                     log, kRunSeconds, [&] { bench.time->show("training " + t.preset, done); });
+      const std::vector<std::string> words = {program,
+                                              "--preset",
+                                              t.preset,
+                                              "--data",
+                                              bench.data,
+                                              "--out",
+                                              scratch.path + "/" + t.preset,
+                                              "--stats",
+                                              stats,
+                                              "--max_iters",
+                                              std::to_string(t.iterations),
+                                              "--eval_interval",
+                                              std::to_string(t.iterations + 1),
+                                              "--eval_iters",
+                                              "1",
+                                              "--threads",
+                                              std::to_string(bench.options.settings.threads),
+                                              "--device",
+                                              device,
+                                              "--quiet"};
+      const int status = run_process(words, log, kRunSeconds, [&] { bench.time->show("training " + t.preset, done); });
       if (interrupted()) return "";
       if (status == kTooLong) return left_out(t.preset + " took more than " + duration(kRunSeconds));
       if (status != 0) throw std::runtime_error("train_gpt failed: " + t.preset + ": " + last_line(log));
