@@ -164,6 +164,17 @@ void Bench::write_svg(const std::string& name, const std::string& svg) const {
   write_file(out + "/" + name + ".svg", svg);
 }
 
+Row middle_and_ends(const std::vector<double>& runs, double scale, int places) {
+  Row cells;
+  for (double value : {median(runs), lowest(runs), highest(runs)})
+    cells.push_back(places < 0 ? thousands(value * scale) : decimals(value * scale, places));
+  return cells;
+}
+Row together(Row cells, const std::vector<Row>& more) {
+  for (const Row& part : more) cells.insert(cells.end(), part.begin(), part.end());
+  return cells;
+}
+
 std::string machine_line(const Bench& bench) {
   const Machine& m = bench.machine;
   return m.cpu + ", " + count(bench.options.settings.threads, "thread") + ", " + m.simd + ", L2 " +
@@ -259,11 +270,8 @@ void measure_machine(Bench& bench) {
   const std::string all = "all " + std::to_string(r.threads);
   Rows rows = {{"limit", "working set", "1 thread", "lowest", "highest", all + " threads", "lowest", "highest", ""}};
   const auto row = [&](const std::string& what, const std::string& set, const Rates& rates, const char* unit) {
-    std::vector<std::string> cells = {what, set};
-    for (const std::vector<double>* runs : {&rates.one, &rates.all})
-      for (double value : {median(*runs), lowest(*runs), highest(*runs)}) cells.push_back(decimals(value / 1e9, 1));
-    cells.push_back(unit);
-    rows.push_back(cells);
+    rows.push_back(
+        together({what, set}, {middle_and_ends(rates.one, 1e-9, 1), middle_and_ends(rates.all, 1e-9, 1), {unit}}));
     bench.evenness.push_back({what, unevenness(rates.all)});
   };
   for (Level level : kLevels)

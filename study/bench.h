@@ -115,6 +115,10 @@ struct Bench {
   size_t printed_ = 0;  // bars
 };
 
+// Cells of a table: median, lowest and highest, times `scale`; with so many decimals, or as thousands() below 0.
+Row middle_and_ends(const std::vector<double>& runs, double scale, int places);
+Row together(Row cells, const std::vector<Row>& more);  // one row of all
+
 std::string machine_line(const Bench& bench);  // for people: below a picture's title
 
 // ---------------------------------------------------------------------------------------------------------------

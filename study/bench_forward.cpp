@@ -52,31 +52,16 @@ std::string reading_table(const Bench& bench, const std::vector<Result>& results
       {"model", "past", "ms", "lowest", "highest", "read", "fits", "GB/s", "limit", "share", "plain read", "share"}};
   for (const Result& result : results)
     for (const Forwards& f : result.pasts) {
-      const std::vector<double>& one = f.seconds.at(1);
       const double limit = bench.roofline.bandwidth(f.level);
-      rows.push_back({result.name(), std::to_string(f.past), decimals(1e3 * median(one), 3),
-                      decimals(1e3 * lowest(one), 3), decimals(1e3 * highest(one), 3), bytes_text(f.bytes),
-                      level_name(f.level), decimals(f.bytes_per_second() / 1e9, 1), decimals(limit / 1e9, 1),
-                      percent(f.bytes_per_second(), limit), decimals(median(f.plain_reads) / 1e9, 1),
-                      percent(median(f.shares()), 1)});
+      rows.push_back(together(timed_cells(result.name(), f.past, f.seconds.at(1), 3),
+                              {{bytes_text(f.bytes), level_name(f.level), decimals(f.bytes_per_second() / 1e9, 1),
+                                decimals(limit / 1e9, 1), percent(f.bytes_per_second(), limit),
+                                decimals(median(f.plain_reads) / 1e9, 1), percent(median(f.shares()), 1)}}));
     }
   return format_table(rows, "lrrrrrlrrrrr") +
          "read: bytes of weights and cache that one row needs. limit: the measured bandwidth of the level that they\n"
          "fit. plain read: a bare sum over as many bytes, in the same rounds: what this machine gave just then, also\n"
          "where the bytes lie half in one level, half in the next. The bars hold a row against that.\n";
-}
-
-std::string prefill_table(const Bench& bench, const std::vector<Result>& results) {
-  Rows rows = {{"prefill", "tokens", "ms", "lowest", "highest", "tok/s", "GFLOP/s", "share of fp32 peak"}};
-  for (const Result& result : results) {
-    const std::vector<double>& s = result.prefill_seconds;
-    const double flops = prefill_flops(result.size.config, result.size.prefill) / median(s);
-    rows.push_back({result.name(), std::to_string(result.size.prefill), decimals(1e3 * median(s), 2),
-                    decimals(1e3 * lowest(s), 2), decimals(1e3 * highest(s), 2),
-                    thousands(result.size.prefill / median(s)), decimals(flops / 1e9, 1),
-                    percent(flops, bench.roofline.peak())});
-  }
-  return format_table(rows, "lrrrrrrr");
 }
 
 void set_bars(Bench& bench, const Result& result) {
@@ -165,11 +150,13 @@ void bench_forward(Bench& bench) {
 
   for (const Result& result : results) set_bars(bench, result);
   bench.bars.push_back({largest.name() + ": sampling and drafting, share of an iteration", share, false, kSamplingBar});
-  bench.print("Forwards of one row", reading_table(bench, results) + "\n" + cost_table(results, kRows) + "\n" +
-                                         prefill_table(bench, results) + "\nSampling at a vocabulary of " +
-                                         thousands(vocab) + ": noise, pick and four candidates take " +
-                                         duration(median(sampling)) + ", " + decimals(100 * share, 1) +
-                                         "% of an iteration of " + largest.name() + ".\n");
+  bench.print("Forwards of one row",
+              reading_table(bench, results) + "\n" + cost_table(results, kRows) + "\n" +
+                  prefill_table(
+                      results, "share of fp32 peak", [&](const Result&) { return bench.roofline.peak(); }, 1) +
+                  "\nSampling at a vocabulary of " + thousands(vocab) + ": noise, pick and four candidates take " +
+                  duration(median(sampling)) + ", " + decimals(100 * share, 1) + "% of an iteration of " +
+                  largest.name() + ".\n");
   OrderedJson json;
   for (const Result& result : results) json["configurations"].push_back(result_json(bench, result));
   json["sampling"] = {{"vocab_size", vocab}, {"share", share}, {"seconds", sampling}};

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "commands/samples.h"
+#include "commands/words.h"
 #include "study/bench.h"
 
 extern char** environ;
@@ -130,26 +131,13 @@ std::string train_text(Bench& bench, const std::string& device, double peak, con
       Training& t = trainings[(k + size_t(round)) % trainings.size()];
       const std::string stats = scratch.path + "/stats.json", log = scratch.path + "/log";
       const double done = stretch.at((round + double(k) / double(trainings.size())) / rounds);
-      const std::vector<std::string> words = {program,
-                                              "--preset",
-                                              t.preset,
-                                              "--data",
-                                              bench.data,
-                                              "--out",
-                                              scratch.path + "/" + t.preset,
-                                              "--stats",
-                                              stats,
-                                              "--max_iters",
-                                              std::to_string(t.iterations),
-                                              "--eval_interval",
-                                              std::to_string(t.iterations + 1),
-                                              "--eval_iters",
-                                              "1",
-                                              "--threads",
-                                              std::to_string(bench.options.settings.threads),
-                                              "--device",
-                                              device,
-                                              "--quiet"};
+      std::vector<std::string> words =
+          split_at("--preset " + t.preset + " --max_iters " + std::to_string(t.iterations) + " --eval_interval " +
+                       std::to_string(t.iterations + 1) + " --eval_iters 1 --threads " +
+                       std::to_string(bench.options.settings.threads) + " --device " + device + " --quiet",
+                   ' ');
+      words.insert(words.begin(),
+                   {program, "--data", bench.data, "--out", scratch.path + "/" + t.preset, "--stats", stats});
       const int status = run_process(words, log, kRunSeconds, [&] { bench.time->show("training " + t.preset, done); });
       if (interrupted()) return "";
       if (status == kTooLong) return left_out(t.preset + " took more than " + duration(kRunSeconds));
@@ -195,14 +183,9 @@ std::string training_table(const Json& json) {
     const Json& ours = preset.at("ways").back();  // nanospec comes last
     for (const Json& way : preset.at("ways")) {
       const std::vector<double> ms = way.at("ms");
-      std::vector<std::string> row = {name, way.at("name"), decimals(median(ms), 2), "", "", ""};
-      if (&way != &ours) {
-        const std::vector<double> ratios = way.at("ours_over_it");
-        row[3] = decimals(median(ratios), 2), row[4] = decimals(lowest(ratios), 2),
-        row[5] = decimals(highest(ratios), 2);
-      }
-      row.push_back(way.contains("peak_bytes") ? bytes_text(way.at("peak_bytes")) : "");
-      rows.push_back(row);
+      rows.push_back(together({name, way.at("name"), decimals(median(ms), 2)},
+                              {&way == &ours ? Row(3) : middle_and_ends(way.at("ours_over_it"), 1, 2),
+                               {way.contains("peak_bytes") ? bytes_text(way.at("peak_bytes")) : ""}}));
     }
   }
   return format_table(rows, "llrrrrr");
@@ -233,12 +216,10 @@ std::string decoding_table(const Json& json) {
   Rows rows = {{"plain decoding", "tokens", "", "how", "tok/s", "ours over it", "lowest", "highest"}};
   for (const Json& run : json.at("runs"))
     for (const Json& way : run.at("ways")) {
-      std::vector<std::string> row = {run.at("model"), std::to_string(run.at("tokens").get<int>()), way.at("name"),
-                                      way.at("how"), thousands(median(way.at("tokens_per_second")))};
-      if (way.contains("ours_over_it")) {
-        const std::vector<double> ratios = way.at("ours_over_it");
-        for (double x : {median(ratios), lowest(ratios), highest(ratios)}) row.push_back(decimals(x, 2));
-      }
+      Row row = {run.at("model"), std::to_string(run.at("tokens").get<int>()), way.at("name"), way.at("how"),
+                 thousands(median(way.at("tokens_per_second")))};
+      if (way.contains("ours_over_it"))
+        for (const std::string& cell : middle_and_ends(way.at("ours_over_it"), 1, 2)) row.push_back(cell);
       rows.push_back(row);
     }
   return format_table(rows, "lrllrrrr");
@@ -251,9 +232,9 @@ std::string forward_table(const Json& json) {
   Rows rows = {head};
   for (const Json& run : json.at("runs")) {
     const std::vector<double> one = run.at("seconds").front();
-    std::vector<std::string> row = {run.at("dtype"), std::to_string(run.at("past").get<int>()),
-                                    median_and_ends({median(one) * 1e3, lowest(one) * 1e3, highest(one) * 1e3}, 2),
-                                    decimals(run.at("bytes").get<double>() / median(one) / 1e9, 1)};
+    Row row = {run.at("dtype"), std::to_string(run.at("past").get<int>()),
+               median_and_ends({median(one) * 1e3, lowest(one) * 1e3, highest(one) * 1e3}, 2),
+               decimals(run.at("bytes").get<double>() / median(one) / 1e9, 1)};
     for (const Json& seconds : run.at("seconds")) {
       if (seconds == run.at("seconds").front()) continue;
       std::vector<double> costs;

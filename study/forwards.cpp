@@ -123,6 +123,24 @@ std::string cost_table(const std::vector<Result>& results, const std::vector<int
          "A forward of N rows over one row of the same round: median, below it lowest and highest.\n";
 }
 
+Row timed_cells(const std::string& what, int tokens, const std::vector<double>& seconds, int places) {
+  return together({what, std::to_string(tokens)}, {middle_and_ends(seconds, 1e3, places)});
+}
+
+std::string prefill_table(const std::vector<Result>& results, const std::string& peak_name,
+                          const std::function<double(const Result&)>& peak, int places) {
+  Rows rows = {{"prefill", "tokens", "ms", "lowest", "highest", "tok/s", "GFLOP/s", peak_name}};
+  for (const Result& result : results) {
+    const int tokens = result.size.prefill;
+    const double seconds = median(result.prefill_seconds),
+                 flops = ratio(prefill_flops(result.size.config, tokens), seconds);
+    rows.push_back(together(timed_cells(result.name(), tokens, result.prefill_seconds, 2),
+                            {{thousands(ratio(tokens, seconds)), middle_and_ends({flops}, 1e-9, places)[0],
+                              percent(flops, peak(result))}}));
+  }
+  return format_table(rows, "lrrrrrrr");
+}
+
 OrderedJson forwards_json(const Forwards& f, double limit) {
   OrderedJson json = {{"past", f.past},
                       {"bytes", f.bytes},
