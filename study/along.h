@@ -27,7 +27,7 @@ struct AlongCounts {
 
   explicit AlongCounts(int depths)
       : places(size_t(depths)), right(size_t(depths)), judged(size_t(depths)), nats(size_t(depths)) {}
-  int depths() const { return int(places.size()); }
+  double rate(int depth) const { return double(right[size_t(depth)]) / double(places[size_t(depth)]); }  // of places
   int64_t drafted() const {
     int64_t sum = 0;
     for (int64_t n : places) sum += n;

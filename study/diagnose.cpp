@@ -4,16 +4,13 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "commands/commands.h"
+#include "commands/comparison.h"
 #include "commands/svg.h"
 #include "drafters/ngram.h"
 #include "study/diagnosis.h"
 
 namespace nanospec {
 namespace {
-
-using Rows = std::vector<std::vector<std::string>>;
-using Report = OrderedJson;
 
 struct Examination {
   Options options;
@@ -31,29 +28,22 @@ struct Findings {
 };
 
 Command describe(Examination& e) {
-  Command command;
-  command.name = "nanospec diagnose";
-  command.what =
-      "Decodes by one method and says why: how sure the drafter was where it was right or wrong, which of its\n"
-      "guesses were right, whether its chances can be believed, which nodes were wasted, where the time went,\n"
-      "and why each forward committed no more tokens.";
-  command.examples =
-      "nanospec diagnose --model runs/small --drafter ngram:4 --data data/tinyshakespeare.txt\n"
-      "nanospec diagnose --model runs/small --drafter ngram:4 --shape tree:3x2 --prompt \"ROMEO:\"\n"
-      "nanospec diagnose --model runs/small --data data/tinyshakespeare.txt --json why.json --svg why.svg\n";
-  const auto append = [&](std::vector<Flag> flags) {
-    command.flags.insert(command.flags.end(), flags.begin(), flags.end());
-  };
-  append(text_flags(e.options));
-  append(prompts_flags(e.options));
-  append(speculation_flags(e.options, e.method));
-  append(sampling_flags(e.options));
-  append(machine_flags(e.options));
-  append({heading("Output"),
-          {"--json", "FILE", &e.json_file, "write every figure"},
-          {"--svg", "FILE", &e.svg_file, "write pictures of them"},
-          {"--quiet", "", &e.options.quiet, "no progress"}});
-  return command;
+  return {"nanospec diagnose",
+          "Decodes by one method and says why: how sure the drafter was where it was right or wrong, which of its\n"
+          "guesses were right, whether its chances can be believed, which nodes were wasted, where the time went,\n"
+          "and why each forward committed no more tokens.",
+          "nanospec diagnose --model runs/small --drafter ngram:4 --data data/tinyshakespeare.txt\n"
+          "nanospec diagnose --model runs/small --drafter ngram:4 --shape tree:3x2 --prompt \"ROMEO:\"\n"
+          "nanospec diagnose --model runs/small --data data/tinyshakespeare.txt --json why.json --svg why.svg\n",
+          together({text_flags(e.options),
+                    prompts_flags(e.options),
+                    speculation_flags(e.options, e.method),
+                    sampling_flags(e.options),
+                    machine_flags(e.options),
+                    {heading("Output"),
+                     {"--json", "FILE", &e.json_file, "write every figure"},
+                     {"--svg", "FILE", &e.svg_file, "write pictures of them"},
+                     {"--quiet", "", &e.options.quiet, "no progress"}}})};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -93,9 +83,8 @@ Findings examine(const Examination& e, Engine& engine) {
   double done = 0;
   const double all = double(o.max_new_tokens) * double(e.prompts.size());
   Progress progress(o.quiet);
-  for (size_t p = 0; p < e.prompts.size() && !interrupted(); p++) {
-    const std::vector<int> prompt =
-        engine.encode(e.prompts[p], e.prompts.size() == 1 ? "the prompt" : "prompt " + std::to_string(p + 1));
+  const std::vector<std::vector<int>> prompts = encoded(engine, e.prompts);
+  for (size_t p = 0; p < prompts.size() && !interrupted(); p++) {
     Sampling sampling = o.sampling;
     sampling.sequence = uint32_t(p);  // noise of its own, or all prompts would meet the same at the same place
     const auto on_token = [&](int) {
@@ -103,7 +92,7 @@ Findings examine(const Examination& e, Engine& engine) {
         progress.show(thousands(done) + " of " + count(all, "token") + ", " + time_left(done, all, progress.seconds()));
       return !interrupted();
     };
-    add(f.stats, engine.generate(e.method, sampling, prompt, o.max_new_tokens, on_token, observation).stats);
+    add(f.stats, engine.generate(e.method, sampling, prompts[p], o.max_new_tokens, on_token, observation).stats);
   }
   return f;
 }
@@ -263,8 +252,8 @@ std::string report_text(const Examination& e, const Engine& engine, const Findin
 // ---------------------------------------------------------------------------------------------------------------
 // JSON
 
-Report entropy_json(const Diagnosis& d, bool of_confidence) {
-  Report json = {{"separation", separation(d.unsure, of_confidence)}};
+OrderedJson entropy_json(const Diagnosis& d, bool of_confidence) {
+  OrderedJson json = {{"separation", separation(d.unsure, of_confidence)}};
   double from = 0;
   for (const EntropyBin& bin : by_entropy(d.unsure, of_confidence)) {
     json["bins"].push_back({{"from", from}, {"matched", bin.matched}, {"mismatched", bin.mismatched}});
@@ -273,8 +262,8 @@ Report entropy_json(const Diagnosis& d, bool of_confidence) {
   return json;
 }
 
-Report forecast_json(const Forecast& forecast) {
-  Report json = {{"brier", forecast.brier()}, {"calibration_error", forecast.calibration_error()}};
+OrderedJson forecast_json(const Forecast& forecast) {
+  OrderedJson json = {{"brier", forecast.brier()}, {"calibration_error", forecast.calibration_error()}};
   for (const Reliability& tenth : forecast.tenths)
     json["tenths"].push_back({{"nodes", tenth.nodes},
                               {"accepted", tenth.accepted},
@@ -284,14 +273,14 @@ Report forecast_json(const Forecast& forecast) {
 
 std::string report_json(const Examination& e, const Engine& engine, const Findings& f) {
   const Diagnosis& d = f.diagnosis;
-  Report json = stats_json(engine, f.stats);
+  OrderedJson json = stats_json(engine, f.stats);
   json.update(method_json(e.method));
   json.update(settings_json(e.options, engine));
   json["prompts"] = e.prompts;
   for (int stop = 0; stop < kStopKinds; stop++) json["stops"][kStops[stop]] = d.stops[size_t(stop)];
   json["guessed_without_node_by_rank"] = d.missing_rank;
   json["entropy"] = {{"of_q", entropy_json(d, false)}, {"of_confidence", entropy_json(d, true)}};
-  json["accuracy"] = Report::array(), json["nodes"] = Report::array();
+  json["accuracy"] = OrderedJson::array(), json["nodes"] = OrderedJson::array();
   for (size_t depth = 0; depth < d.asked.size(); depth++)
     json["accuracy"].push_back({{"depth", depth + 1}, {"nodes", d.asked[depth]}, {"right_by_rank", d.right[depth]}});
   json["forecasts"] = {{"raw", forecast_json(d.raw)}, {"corrected", forecast_json(d.corrected)}};
@@ -299,7 +288,7 @@ std::string report_json(const Examination& e, const Engine& engine, const Findin
     json["nodes"].push_back({{"depth", depth}, {"drafted", d.drafted[depth]}, {"accepted", d.accepted[depth]}});
   json["held_out_cross_entropy"] = f.cross_entropy;
   if (f.target_loss > 0) json["target_loss"] = f.target_loss;
-  return json.dump(2, ' ', false, Report::error_handler_t::replace) + "\n";
+  return json_text(json, 2);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -16,26 +16,23 @@ struct Proof {
 };
 
 Command describe(Proof& p) {
-  Command command;
-  command.name = "nanospec exact";
-  command.what =
+  return {
+      "nanospec exact",
       "Holds every verification rule against what it promises, without a model. With a vocabulary of 3 or 4 tokens\n"
       "every draft and every outcome of chance is gone through, by the code that generates, and the distribution\n"
-      "of the emitted tokens is compared with the target's; with a larger one texts are sampled.";
-  command.examples =
+      "of the emitted tokens is compared with the target's; with a larger one texts are sampled.",
       "nanospec exact\n"
       "nanospec exact --distributions 100 --samples 0\n"
-      "nanospec exact --vocab 50 --samples 200000 --json exact.json\n";
-  command.flags = {heading("Enumeration"),
-                   {"--distributions", "N", &p.distributions, "target and drafter of each of 8 kinds", from(1, 100000)},
-                   heading("Sampling"),
-                   {"--samples", "N", &p.samples, "texts for each row; 0: none", from(0, 1e8)},
-                   {"--vocab", "N", &p.vocab, "tokens in the vocabulary", from(2, 256)},
-                   heading("Both"),
-                   {"--seed", "N", &p.seed, "another seed, other distributions"},
-                   {"--json", "FILE", &p.json_file, "write every figure"},
-                   {"--quiet", "", &p.quiet, "no progress"}};
-  return command;
+      "nanospec exact --vocab 50 --samples 200000 --json exact.json\n",
+      {heading("Enumeration"),
+       {"--distributions", "N", &p.distributions, "target and drafter of each of 8 kinds", from(1, 100000)},
+       heading("Sampling"),
+       {"--samples", "N", &p.samples, "texts for each row; 0: none", from(0, 1e8)},
+       {"--vocab", "N", &p.vocab, "tokens in the vocabulary", from(2, 256)},
+       heading("Both"),
+       {"--seed", "N", &p.seed, "another seed, other distributions"},
+       {"--json", "FILE", &p.json_file, "write every figure"},
+       {"--quiet", "", &p.quiet, "no progress"}}};
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -94,6 +94,8 @@ struct Experiment {
   double nodes_per_forward(size_t m) const;
   double tokens_per_second(size_t m) const;
   std::vector<Stats> by_prompt(size_t m) const;  // sums over the repeats
+  // The places of the methods that `which` takes, the fastest first.
+  std::vector<size_t> by_speed(const std::function<bool(const Method&)>& which) const;
 
   std::string circumstances(bool with_temperature = true) const;
   OrderedJson json() const;

@@ -48,13 +48,9 @@ std::vector<Method> all_shapes(const std::string& drafter, bool quick) {
 
 // The fastest shapes but auto, best first.
 std::vector<Method> fastest(const Experiment& study, size_t n) {
-  std::vector<std::pair<double, size_t>> order;
-  for (size_t m = 0; m < study.trial.methods.size(); m++)
-    if (study.trial.methods[m].shape != "auto" && study.trial.methods[m].drafter != "none")
-      order.push_back({-study.speedup(m, study.trial.plain).middle, m});
-  std::sort(order.begin(), order.end());
   std::vector<Method> methods;
-  for (size_t i = 0; i < std::min(n, order.size()); i++) methods.push_back(study.trial.methods[order[i].second]);
+  for (size_t m : study.by_speed([](const Method& one) { return one.shape != "auto" && one.drafter != "none"; }))
+    if (methods.size() < n) methods.push_back(study.trial.methods[m]);
   return methods;
 }
 

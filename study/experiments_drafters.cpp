@@ -214,12 +214,8 @@ std::string speed_table(const Speeds& s, const std::vector<Kind>& kinds) {
 
 // The fastest method of a drafter; methods.size() where it has none.
 size_t fastest_of(const Experiment& study, const std::string& drafter) {
-  size_t best = study.trial.methods.size();
-  const auto speed = [&](size_t m) { return study.speedup(m, study.trial.plain).middle; };
-  for (size_t m = 0; m < study.trial.methods.size(); m++)
-    if (study.trial.methods[m].drafter == drafter && (best == study.trial.methods.size() || speed(m) > speed(best)))
-      best = m;
-  return best;
+  const std::vector<size_t> order = study.by_speed([&](const Method& one) { return one.drafter == drafter; });
+  return order.empty() ? study.trial.methods.size() : order[0];
 }
 
 // judged: along text of temperature 1, for the cross-entropy.
@@ -265,21 +261,19 @@ Speeds run_speeds(Lab& lab, const std::vector<Method>& methods, const std::vecto
 // The bars of the temperature 0.7.
 void set_bars(Bench& bench, const Experiment& study, const std::vector<std::string>& drafters,
               const std::map<std::string, Accuracies>& along) {
-  size_t best = study.trial.methods.size();
   for (const std::string& drafter : drafters) {
     if (!learned(drafter)) continue;
     for (const char* other : {kUnigram, kWeak})
       if (along.count(other))
         bench.bars.push_back(
             depth_bar(drafter, other, right_above(joined(along.at(drafter)), joined(along.at(other)), 0)));
-    const size_t m = fastest_of(study, drafter);
-    const auto speed = [&](size_t one) { return study.speedup(one, study.trial.plain).middle; };
-    if (m < study.trial.methods.size() && (best == study.trial.methods.size() || speed(m) > speed(best))) best = m;
   }
   const Method parallel = matched("parallel", "best-first", 16);
   if (study.has(parallel)) bench.bars.push_back(parallel_bar(study.tokens_per_forward(study.at(parallel))));
-  if (best < study.trial.methods.size())
-    bench.bars.push_back(learned_bar(method_text(study.trial.methods[best]), study.speedup(best, study.trial.plain)));
+  const std::vector<size_t> best = study.by_speed([](const Method& one) { return learned(one.drafter); });
+  if (!best.empty())
+    bench.bars.push_back(
+        learned_bar(method_text(study.trial.methods[best[0]]), study.speedup(best[0], study.trial.plain)));
 }
 
 // Medusa's own widest tree, for its tokens per forward; "" where there are no heads, or it was interrupted.
@@ -398,8 +392,7 @@ Passages passages_of(const std::string& text, size_t from, int n, size_t bytes) 
 Interval right_at(const std::vector<AlongCounts>& prompts, int depth) {
   std::vector<double> rates;
   for (const AlongCounts& c : prompts)
-    if (c.places[size_t(depth)] > 0)
-      rates.push_back(ratio(double(c.right[size_t(depth)]), double(c.places[size_t(depth)])));
+    if (c.places[size_t(depth)] > 0) rates.push_back(c.rate(depth));
   return mean_interval(rates);
 }
 
@@ -408,8 +401,7 @@ Interval right_above(const std::vector<AlongCounts>& own, const std::vector<Alon
   const size_t d = size_t(depth);
   for (size_t p = 0; p < std::min(own.size(), other.size()); p++)
     if (own[p].places[d] > 0 && other[p].places[d] > 0)
-      differences.push_back(ratio(double(own[p].right[d]), double(own[p].places[d])) -
-                            ratio(double(other[p].right[d]), double(other[p].places[d])));
+      differences.push_back(own[p].rate(depth) - other[p].rate(depth));
   return mean_interval(differences);
 }
 

@@ -100,6 +100,16 @@ Interval Experiment::forwards_saved(size_t m, size_t base) const {
   return ratio_interval(logarithms);
 }
 
+std::vector<size_t> Experiment::by_speed(const std::function<bool(const Method&)>& which) const {
+  std::vector<std::pair<double, size_t>> order;
+  for (size_t m = 0; m < trial.methods.size(); m++)
+    if (which(trial.methods[m])) order.push_back({-speedup(m, trial.plain).middle, m});
+  std::sort(order.begin(), order.end());
+  std::vector<size_t> places;
+  for (const auto& [speed, m] : order) places.push_back(m);
+  return places;
+}
+
 double Experiment::nodes_per_forward(size_t m) const {
   const Stats sum = sum_of(outcomes[m]);
   return ratio(double(sum.drafted_nodes), double(sum.target_forwards));
