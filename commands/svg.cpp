@@ -34,6 +34,12 @@ std::string small(const std::string& more = "") {
 std::string stroke(const std::string& colour, double width) {
   return "stroke=\"" + colour + "\" stroke-width=\"" + decimals(width, 1) + "\"";
 }
+// A white page with this on it. style: of all that it holds.
+std::string whole_file(double width, double height, const std::string& style, const std::string& body) {
+  const std::string wide = decimals(width, 0), high = decimals(height, 0);
+  return "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + wide + " " + high + "\" width=\"" + wide +
+         "\" height=\"" + high + "\"" + style + ">\n" + svg_bar(0, 0, width, height, "#ffffff") + body + "</svg>\n";
+}
 }  // namespace
 
 std::string svg_text(double x, double y, const std::string& style, const std::string& text) {
@@ -52,11 +58,9 @@ double svg_text_width(const std::string& text, double font_size) { return 0.58 *
 
 std::string svg_page(double width, double height, const std::string& title, const std::string& subtitle,
                      const std::string& body) {
-  const std::string size = decimals(width, 0) + "\" height=\"" + decimals(height, 0);
-  return "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + decimals(width, 0) + " " + decimals(height, 0) +
-         "\" width=\"" + size + "\" font-family=\"sans-serif\" font-size=\"13\" fill=\"" + kInk + "\">\n" +
-         svg_bar(0, 0, width, height, "#ffffff") + svg_text(16, 24, "font-size=\"16\" font-weight=\"bold\"", title) +
-         svg_text(16, 44, small(), subtitle) + body + "</svg>\n";
+  return whole_file(
+      width, height, std::string(" font-family=\"sans-serif\" font-size=\"13\" fill=\"") + kInk + "\"",
+      svg_text(16, 24, "font-size=\"16\" font-weight=\"bold\"", title) + svg_text(16, 44, small(), subtitle) + body);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -292,9 +296,7 @@ std::string svg_below_each_other(const std::vector<std::string>& pictures) {
     svg += "<svg" + attribute("x", 0) + attribute("y", height) + picture.substr(4);
     width = std::max(width, wide), height += high;
   }
-  const std::string size = decimals(width, 0) + "\" height=\"" + decimals(height, 0);
-  return "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + decimals(width, 0) + " " + decimals(height, 0) +
-         "\" width=\"" + size + "\">\n" + svg_bar(0, 0, width, height, "#ffffff") + svg + "</svg>\n";
+  return whole_file(width, height, "", svg);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -104,7 +104,7 @@ void Bench::conclude(bool all_bars, const OrderedJson& more) const {
   else if (!bars.empty())
     print_out(std::to_string(std::count_if(bars.begin(), bars.end(), met)) + " of " +
               count(double(bars.size()), "bar") + " met; " + files);
-  else print_out(files);
+  else if (more.empty()) print_out(files);  // `bench` says so with its bars alone
   print_out(busy_line(evenness), true);
   OrderedJson json = {{"bars", bars_json(bars)}};
   json.update(more);
