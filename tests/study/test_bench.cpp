@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "commands/samples.h"
-#include "study/bench.h"
 #include "commands/svg.h"
+#include "study/bench.h"
 
 using namespace nanospec;
 

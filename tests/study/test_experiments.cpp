@@ -126,7 +126,9 @@ TEST_CASE("experiments: studies of several seeds are joined prompt by prompt") {
   CHECK(study.outcomes[1].runs[0].stats.tokens == 40);
   CHECK(study.outcomes[0].speedups == std::vector<double>{1, 1});
   CHECK(study.tokens_per_forward(1).middle == doctest::Approx(80 / (5 + 4 + 10 + 4 + 5 + 4 + 5 + 4.0)));
-  CHECK(error_of([&] { refuse_broken(broken(study.trial, study.outcomes)); }).find("bigram best-first budget=8 (byte 3)") != std::string::npos);
+  CHECK(error_of([&] {
+          refuse_broken(broken(study.trial, study.outcomes));
+        }).find("bigram best-first budget=8 (byte 3)") != std::string::npos);
   CHECK(broken(made_up_study().trial, made_up_study().outcomes) == "");
 }
 
