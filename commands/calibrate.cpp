@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "commands/calibration.h"
-#include "commands/commands.h"
+#include "commands/comparison.h"
 
 namespace nanospec {
 namespace {
@@ -22,34 +22,28 @@ struct Measurement {
 };
 
 Command describe(Measurement& m) {
-  Command command;
-  command.name = "nanospec calibrate";
-  command.what =
-      "Measures how often a drafter's best, second best, ... guess is right at each depth of a tree, given that\n"
-      "the path to it was right. The shapes calibrated and sequoia are made from that; they look for it in\n"
-      "DIR/calibration.json, by drafter and temperature.";
-  command.examples =
-      "nanospec calibrate --model runs/small --drafter ngram:4 --data data/tinyshakespeare.txt\n"
-      "nanospec calibrate --model runs/small --drafter ngram:4 --temperature 0.7 --data data/tinyshakespeare.txt\n"
-      "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter ngram:4 --shape calibrated --budget 16\n";
-  const auto append = [&](std::vector<Flag> flags) {
-    command.flags.insert(command.flags.end(), flags.begin(), flags.end());
-  };
-  for (const Flag& flag : text_flags(m.options))
-    if (flag.name != "--max_new_tokens") append({flag});
-  append(prompts_flags(m.options));
-  command.flags.back().help += "; as many as\nthe places take, unless given";
-  append({heading("Measurement"),
-          {"--drafter", "WORD", &m.drafter, "whose guesses are counted"},
-          {"--places", "N", &m.places, "places in texts at which to look, about", from(10, 1e8)},
-          {"--depths", "N", &m.depths, "depths to tell apart", from(1, kMostDepth)},
-          {"--ranks", "N", &m.ranks, "guesses to ask for at a place", from(1, 64)}});
-  append(sampling_flags(m.options));
-  append(machine_flags(m.options));
-  append({heading("Output"),
-          {"--out", "FILE", &m.out_file, "the file to write; DIR/calibration.json unless given"},
-          {"--quiet", "", &m.options.quiet, "no progress"}});
-  return command;
+  std::vector<Flag> text = text_flags(m.options), prompts = prompts_flags(m.options);
+  text.pop_back();  // max_new_tokens
+  prompts.back().help += "; as many as\nthe places take, unless given";
+  return {"nanospec calibrate",
+          "Measures how often a drafter's best, second best, ... guess is right at each depth of a tree, given that\n"
+          "the path to it was right. The shapes calibrated and sequoia are made from that; they look for it in\n"
+          "DIR/calibration.json, by drafter and temperature.",
+          "nanospec calibrate --model runs/small --drafter ngram:4 --data data/tinyshakespeare.txt\n"
+          "nanospec calibrate --model runs/small --drafter ngram:4 --temperature 0.7 --data data/tinyshakespeare.txt\n"
+          "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter ngram:4 --shape calibrated --budget 16\n",
+          together({text,
+                    prompts,
+                    {heading("Measurement"),
+                     {"--drafter", "WORD", &m.drafter, "whose guesses are counted"},
+                     {"--places", "N", &m.places, "places in texts at which to look, about", from(10, 1e8)},
+                     {"--depths", "N", &m.depths, "depths to tell apart", from(1, kMostDepth)},
+                     {"--ranks", "N", &m.ranks, "guesses to ask for at a place", from(1, 64)}},
+                    sampling_flags(m.options),
+                    machine_flags(m.options),
+                    {heading("Output"),
+                     {"--out", "FILE", &m.out_file, "the file to write; DIR/calibration.json unless given"},
+                     {"--quiet", "", &m.options.quiet, "no progress"}}})};
 }
 
 void read_command_line(Measurement& m, const Given& given, const std::string& name) {
@@ -71,7 +65,7 @@ void read_command_line(Measurement& m, const Given& given, const std::string& na
 RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::string>& prompts) {
   RankCounts counts(m.depths, m.ranks);
   const Options& o = m.options;
-  const Method plain = {"none", "auto", "match", 0}, chain = {m.drafter, "chain:" + std::to_string(m.depths), "match"};
+  const Method chain = {m.drafter, "chain:" + std::to_string(m.depths), "match"};
   const int each = int((int64_t(o.max_new_tokens) + int64_t(prompts.size()) - 1) / int64_t(prompts.size()));
   const double all = 2.0 * each * double(prompts.size());
   double done = 0;
@@ -87,7 +81,7 @@ RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::
     const std::vector<int> prompt = text;
     Sampling sampling = o.sampling;
     sampling.sequence = uint32_t(p);  // noise of its own, or all prompts would meet the same at the same place
-    const std::vector<int> known = engine.generate(plain, sampling, prompt, each, on_token).tokens;
+    const std::vector<int> known = engine.generate(kPlain, sampling, prompt, each, on_token).tokens;
     text.insert(text.end(), known.begin(), known.end());
     if (interrupted()) break;
     Observation observation;
@@ -102,7 +96,7 @@ RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::
 // Saying
 
 std::string table(const Accuracy& a) {
-  std::vector<std::vector<std::string>> rows = {{"depth"}};
+  TableRows rows = {{"depth"}};
   for (int r = 0; r < a.ranks; r++) rows[0].push_back("rank " + std::to_string(r));
   rows[0].push_back("none of them"), rows[0].push_back("places");
   for (int d = 0; d < a.depths; d++) {

@@ -39,32 +39,30 @@ Accuracy RankCounts::accuracy() const {
   return a;
 }
 
-Forced::Forced(LogitsDrafter& its, const std::vector<int>& text, RankCounts& counts)
-    : StandIn(its), text_(text), counts_(counts), guesses_(size_t(counts.ranks)) {}
-
-void Forced::expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
-                    int* count) {
+void Knowing::expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws,
+                     Candidate* candidates, int* count) {
   for (int k = 0; k < n; k++) {
-    const int depth = growth.depth[nodes[k]];  // below that of the counts
-    const size_t place = size_t(draws.index + depth);
-    int found = 0;
-    Stopwatch watch;
-    drafter.expand(growth, nodes + k, 1, counts_.ranks, draws, guesses_.data(), &found);
-    counts_.seconds.push_back(watch.lap());
-    count[k] = 0;
-    if (place >= text_.size() || note(depth, found, text_[place]) >= kFollowed) continue;
-    candidates[size_t(k) * width] = {text_[place], 1};
-    count[k] = 1;
+    const size_t place = size_t(draws.index + growth.depth[nodes[k]]);
+    const int token = place < text_.size() ? text_[place] : -1;
+    count[k] = goes_on(growth, nodes[k], draws, token) && token >= 0;
+    if (count[k]) candidates[size_t(k) * size_t(width)] = {token, 1};
   }
 }
 
-// Counts one place; returns the rank that the drafter gave to the token.
-int Forced::note(int depth, int n, int token) {
-  int rank = 0;
-  while (rank < n && guesses_[size_t(rank)].token != token) rank++;
-  counts_.seen[size_t(depth)]++, counts_.silent[size_t(depth)] += n == 0;
-  if (rank < n) counts_.right[size_t(depth) * counts_.ranks + rank]++;
-  return rank < n ? rank : counts_.ranks;
+Forced::Forced(LogitsDrafter& its, const std::vector<int>& text, RankCounts& counts)
+    : Knowing(its, text), counts_(counts), guesses_(size_t(counts.ranks)) {}
+
+bool Forced::goes_on(const Growth& growth, int node, const Draws& draws, int token) {
+  int found = 0, rank = 0;
+  Stopwatch watch;
+  drafter.expand(growth, &node, 1, counts_.ranks, draws, guesses_.data(), &found);
+  counts_.seconds.push_back(watch.lap());
+  if (token < 0) return false;
+  while (rank < found && guesses_[size_t(rank)].token != token) rank++;
+  const size_t depth = size_t(growth.depth[node]);  // below that of the counts
+  counts_.seen[depth]++, counts_.silent[depth] += found == 0;
+  if (rank < found) counts_.right[depth * size_t(counts_.ranks) + size_t(rank)]++;
+  return (rank < found ? rank : counts_.ranks) < kFollowed;
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -36,23 +36,37 @@ struct RankCounts {
   Accuracy accuracy() const;
 };
 
-// Stands in for a drafter where the text to come is known, and guesses only what is right: the next token, as long as
-// it is one of the drafter's kFollowed best guesses. So chains are accepted whole and end where a tree's path would:
-// every place is seen at one depth, and a root comes after a token that was guessed badly, as in decoding. On the way
-// down the drafter is asked, with the noise that it would have, what it would have said. For rule match.
-constexpr int kFollowed = 2;
-class Forced : public StandIn {
+// Stands in for a drafter where the text to come is known, and guesses only what is right: the next token, where
+// goes_on() says so. On the way down the drafter is asked, with the noise that it would have, what it would have said.
+// For rule match, and for chains, which are accepted whole and end where a tree's path would.
+class Knowing : public StandIn {
  public:
-  // text: the prompt and what the target makes of it. All three must outlive this.
-  Forced(LogitsDrafter& its, const std::vector<int>& text, RankCounts& counts);
+  // text: the prompt and what the target makes of it. Both must outlive this.
+  Knowing(LogitsDrafter& its, const std::vector<int>& text) : StandIn(its), text_(text) {}
 
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
               int* count) override;
 
- private:
-  int note(int depth, int n, int token);
+ protected:
+  // A node that is to be expanded, and the token that comes after it; -1: the text ends. Asks the drafter, counts, and
+  // says whether to guess the token.
+  virtual bool goes_on(const Growth& growth, int node, const Draws& draws, int token) = 0;
 
+ private:
   const std::vector<int>& text_;
+};
+
+// Goes on as long as the token is one of the drafter's kFollowed best guesses: so every place is seen at one depth, and
+// a root comes after a token that was guessed badly, as in decoding.
+constexpr int kFollowed = 2;
+class Forced : public Knowing {
+ public:
+  // counts must outlive this.
+  Forced(LogitsDrafter& its, const std::vector<int>& text, RankCounts& counts);
+
+ private:
+  bool goes_on(const Growth& growth, int node, const Draws& draws, int token) override;
+
   RankCounts& counts_;
   std::vector<Candidate> guesses_;  // (ranks) scratch
 };

@@ -25,24 +25,6 @@
 namespace nanospec {
 namespace {
 
-std::string joined(const std::vector<std::string>& words, const char* between = ", ") {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
-  return text;
-}
-
-// A word as an error line shows it: shortened, and with no byte that could break the line or upset a terminal.
-std::string quoted(const std::string& word) {
-  std::string shown = "'";
-  for (size_t i = 0; i < word.size() && i < 60; i++) {
-    const unsigned char c = word[i];
-    char escaped[5];
-    if (c < 0x20 || c == 0x7f) snprintf(escaped, sizeof escaped, "\\x%02x", c), shown += escaped;
-    else shown += char(c);
-  }
-  return shown + (word.size() > 60 ? "...'" : "'");
-}
-
 std::string short_number(double x) {
   char text[32];
   snprintf(text, sizeof text, "%.6g", x);
@@ -63,21 +45,15 @@ std::string wanted(const Accepts& accepts, const char* kind) {
   return text;
 }
 
-[[noreturn]] void out_of_range(const std::string& text, const std::string& where, const Accepts& accepts,
-                               const char* kind) {
-  throw std::invalid_argument(quoted(text) + " is out of range: " + where + ": give " + wanted(accepts, kind));
+[[noreturn]] void refuse_number(const std::string& text, const std::string& wrong, const std::string& where,
+                                const Accepts& accepts, const char* kind) {
+  throw std::invalid_argument(quoted(text) + " is " + wrong + ": " + where + ": give " + wanted(accepts, kind));
 }
-[[noreturn]] void no_number(const std::string& text, const std::string& where, const Accepts& accepts,
-                            const char* kind) {
-  throw std::invalid_argument(quoted(text) + " is not " + kind + ": " + where + ": give " + wanted(accepts, kind));
-}
+constexpr const char *kOutOfRange = "out of range", *kNumber = "a number", *kWhole = "a whole number";
 
 bool within(double x, const Accepts& accepts) {
   return x <= accepts.high && (accepts.without_low ? x > accepts.low : x >= accepts.low);
 }
-
-constexpr const char* kNumber = "a number";
-constexpr const char* kWhole = "a whole number";
 
 // Is the text an optional minus sign and digits?
 bool is_whole(const std::string& text) {
@@ -90,11 +66,11 @@ Integer parse_integer(const std::string& text, const std::string& where, Accepts
   accepts.low = std::max(accepts.low, double(std::numeric_limits<Integer>::min()));
   if (accepts.high < 1e300 || sizeof(Integer) < 8)
     accepts.high = std::min(accepts.high, double(std::numeric_limits<Integer>::max()));
-  if (!is_whole(text)) no_number(text, where, accepts, kWhole);
+  if (!is_whole(text)) refuse_number(text, std::string("not ") + kWhole, where, accepts, kWhole);
   Integer value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || !within(double(value), accepts))
-    out_of_range(text, where, accepts, kWhole);
+    refuse_number(text, kOutOfRange, where, accepts, kWhole);
   return value;
 }
 
@@ -128,8 +104,13 @@ struct Collected {
   std::string text;
 };
 
-void describe(CLI::App& app, const Command& command, std::vector<Collected>& collected) {
-  collected.resize(command.flags.size());
+struct Parser {
+  CLI::App app;
+  std::vector<Collected> collected;  // one a flag
+  explicit Parser(const Command& command);
+};
+
+Parser::Parser(const Command& command) : app(command.what, command.name), collected(command.flags.size()) {
   std::string group = "Flags";
   for (size_t i = 0; i < command.flags.size(); i++) {
     const Flag& flag = command.flags[i];
@@ -139,7 +120,7 @@ void describe(CLI::App& app, const Command& command, std::vector<Collected>& col
     }
     std::string text = flag.help;
     if (!flag.accepts.words.empty()) text += (text.empty() ? "" : ": ") + joined(flag.accepts.words);
-    const std::string standard = is_switch(flag) ? "" : default_text(flag);
+    const std::string standard = default_text(flag);
     if (flag.accepts.required) text += " (required)";
     else if (!standard.empty()) text += " (" + standard + ")";
     const std::string& help = text;  // constant, or the library would take it for the flag's value
@@ -148,17 +129,13 @@ void describe(CLI::App& app, const Command& command, std::vector<Collected>& col
     else option = app.add_option(flag.name, collected[i].text, help)->option_text(flag.takes);
     option->group(group)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
-}
-
-void set_up(CLI::App& app, const Command& command) {
   app.set_help_flag("--help,-h", "show this and end")->group("Help");
   app.allow_extras();
   app.get_formatter()->column_width(26);
-  if (!command.examples.empty()) {
-    std::string text = "Examples:\n  ";
-    for (char c : command.examples) text += c == '\n' ? std::string("\n  ") : std::string(1, c);
-    app.footer(text.substr(0, text.find_last_not_of(" \n") + 1) + "\n");
-  }
+  if (command.examples.empty()) return;
+  std::string text = "Examples:\n  ";
+  for (char c : command.examples) text += c == '\n' ? std::string("\n  ") : std::string(1, c);
+  app.footer(text.substr(0, text.find_last_not_of(" \n") + 1) + "\n");
 }
 
 [[noreturn]] void surplus(const Command& command, const std::string& word) {
@@ -169,9 +146,7 @@ void set_up(CLI::App& app, const Command& command) {
   std::vector<std::string> known = {"--help"};
   for (const Flag& flag : command.flags)
     if (!flag.name.empty()) known.push_back(flag.name);
-  const std::string near = closest_word(word.substr(0, std::min<size_t>(word.find('='), 100)), known);
-  throw std::invalid_argument("unknown flag " + quoted(word) + ": " + command.name + ": " + "did you mean " + near +
-                              "? " + list);
+  refuse_word("flag", word, command.name, closest_word(word.substr(0, word.find('=')), known), list);
 }
 
 }  // namespace
@@ -183,9 +158,10 @@ double parse_number(const std::string& text, const std::string& where, const Acc
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole_text = end == text.data() + text.size() && !text.empty();
-  if (whole_text && error == std::errc::result_out_of_range) out_of_range(text, where, accepts, kNumber);
-  if (!whole_text || error != std::errc() || !std::isfinite(value)) no_number(text, where, accepts, kNumber);
-  if (!within(value, accepts)) out_of_range(text, where, accepts, kNumber);
+  const bool too_far = whole_text && error == std::errc::result_out_of_range;
+  if (!too_far && (!whole_text || error != std::errc() || !std::isfinite(value)))
+    refuse_number(text, std::string("not ") + kNumber, where, accepts, kNumber);
+  if (too_far || !within(value, accepts)) refuse_number(text, kOutOfRange, where, accepts, kNumber);
   return value;
 }
 int parse_int(const std::string& text, const std::string& where, const Accepts& accepts) {
@@ -198,27 +174,23 @@ uint64_t parse_uint64(const std::string& text, const std::string& where, const A
 void check_word(const std::string& kind, const std::string& word, const std::string& where,
                 const std::vector<std::string>& known) {
   if (std::find(known.begin(), known.end(), word) != known.end()) return;
-  const std::string near = closest_word(word.substr(0, 100), known);
-  throw std::invalid_argument("unknown " + kind + " " + quoted(word) + ": " + where + ": " + "did you mean " + near +
-                              "? known: " + joined(known));
+  refuse_word(kind, word, where, closest_word(word, known), "known: " + joined(known));
+}
+
+std::vector<Flag> together(const std::vector<std::vector<Flag>>& parts) {
+  std::vector<Flag> flags;
+  for (const std::vector<Flag>& part : parts) flags.insert(flags.end(), part.begin(), part.end());
+  return flags;
 }
 
 std::string help_text(const Command& command) {
-  CLI::App app(command.what, command.name);
-  std::vector<Collected> collected;
-  describe(app, command, collected);
-  set_up(app, command);
-  std::string text = app.help();
+  std::string text = Parser(command).app.help();
   for (size_t i; (i = text.find("\n\n\n")) != std::string::npos;) text.erase(i, 1);
   return text;
 }
 
 Given parse_flags(const Command& command, int argc, const char* const* argv) {
-  CLI::App app(command.what, command.name);
-  std::vector<Collected> collected;
-  describe(app, command, collected);
-  set_up(app, command);
-
+  Parser parser(command);
   // --flag=value becomes two words here: the library would take the word after "--flag=" for its value.
   std::vector<std::string> words;
   for (int i = argc - 1; i > 0; i--) {  // the library wants them last to first
@@ -234,7 +206,7 @@ Given parse_flags(const Command& command, int argc, const char* const* argv) {
   const std::string last = words.empty() ? "" : words.front();
   Given given;
   try {
-    app.parse(words);
+    parser.app.parse(words);
   } catch (const CLI::CallForHelp&) {
     print_out(help_text(command));
     given.help = true;
@@ -242,11 +214,11 @@ Given parse_flags(const Command& command, int argc, const char* const* argv) {
   } catch (const CLI::ArgumentMismatch&) {  // only the last word can lack its value
     throw std::invalid_argument("a value is missing: " + last + ": it takes one; " + command.name + " --help shows it");
   }
-  if (!app.remaining().empty()) surplus(command, app.remaining().front());
+  if (!parser.app.remaining().empty()) surplus(command, parser.app.remaining().front());
   for (size_t i = 0; i < command.flags.size(); i++) {
     const Flag& flag = command.flags[i];
     if (flag.name.empty()) continue;
-    if (collected[i].option->count() > 0) given.flags.insert(flag.name);
+    if (parser.collected[i].option->count() > 0) given.flags.insert(flag.name);
     else if (flag.accepts.required)
       throw std::invalid_argument("a flag is missing: " + command.name + ": add " + flag.name + " " + flag.takes);
     else continue;
@@ -254,7 +226,7 @@ Given parse_flags(const Command& command, int argc, const char* const* argv) {
       *std::get<bool*>(flag.value) = true;
       continue;
     }
-    const std::string& text = collected[i].text;
+    const std::string& text = parser.collected[i].text;
     for (const Flag& other : command.flags)
       if (!other.name.empty() && text == other.name)
         throw std::invalid_argument("a value is missing: " + flag.name + ": it takes one, and " + text +
@@ -270,28 +242,25 @@ Given parse_flags(const Command& command, int argc, const char* const* argv) {
 namespace {
 volatile std::sig_atomic_t interrupt_mark = 0;
 
-int fail(const char* name, int status, std::string line) {
+constexpr const char* kSmaller = ": make the model, the batch or the budget smaller";
+}  // namespace
+
+int run_program(const char* name, int (*program)(int, char**), int argc, char** argv) {
+  int status = 1;
+  std::string line;
+  try {
+    status = program(argc, argv);
+    print_out("", true);
+    return status;
+  } catch (const std::invalid_argument& error) { status = 2, line = error.what(); } catch (const std::bad_alloc&) {
+    status = 1, line = std::string("out of memory: the sizes asked for do not fit this machine") + kSmaller;
+  } catch (const std::length_error&) {
+    status = 1, line = std::string("out of memory: a size asked for is larger than any machine holds") + kSmaller;
+  } catch (const std::exception& error) { status = 1, line = error.what(); }
   for (char& c : line)
     if ((unsigned char)c < 0x20 || c == 0x7f) c = ' ';
   fprintf(stderr, "%s: %s\n", name, line.c_str());
   return status;
-}
-}  // namespace
-
-int run_program(const char* name, int (*program)(int, char**), int argc, char** argv) {
-  try {
-    const int status = program(argc, argv);
-    print_out("", true);
-    return status;
-  } catch (const std::invalid_argument& error) { return fail(name, 2, error.what()); } catch (const std::bad_alloc&) {
-    return fail(name, 1,
-                "out of memory: the sizes asked for do not fit this machine: make the model, the batch or the "
-                "budget smaller");
-  } catch (const std::length_error&) {
-    return fail(name, 1,
-                "out of memory: a size asked for is larger than any machine holds: make the model, the batch "
-                "or the budget smaller");
-  } catch (const std::exception& error) { return fail(name, 1, error.what()); }
 }
 
 void print_out(const std::string& bytes, bool flush) {
@@ -386,9 +355,9 @@ size_t columns(const std::string& text) {
 }
 }  // namespace
 
-std::string format_table(const std::vector<std::vector<std::string>>& rows, const std::string& align) {
+std::string format_table(const TableRows& rows, const std::string& align) {
   std::vector<size_t> width(align.size(), 0);
-  for (const auto& row : rows)
+  for (const Row& row : rows)
     for (size_t c = 0; c < row.size() && c < width.size(); c++) width[c] = std::max(width[c], columns(row[c]));
   std::string text;
   for (size_t r = 0; r < rows.size(); r++) {

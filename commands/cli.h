@@ -55,6 +55,9 @@ struct Flag {
 };
 inline Flag heading(std::string title) { return {"", "", {}, std::move(title), {}}; }
 
+// Several parts of a table as one.
+std::vector<Flag> together(const std::vector<std::vector<Flag>>& parts);
+
 struct Command {
   std::string name;      // as typed: "nanospec generate"
   std::string what;      // what it does
@@ -127,8 +130,11 @@ std::string duration(double seconds);                              // "12.3 ms",
 std::string bytes_text(double bytes);                              // "42.6 MB"
 std::string time_left(double done, double total, double seconds);  // "4.2 s left"; "" when nothing is done yet
 
-// Rows of cells as aligned columns, the first row a head with a rule below. `align`: 'l' or 'r' for each column.
-std::string format_table(const std::vector<std::vector<std::string>>& rows, const std::string& align);
+using Row = std::vector<std::string>;  // cells
+using TableRows = std::vector<Row>;
+
+// TableRows as aligned columns, the first row a head with a rule below. `align`: 'l' or 'r' for each column.
+std::string format_table(const TableRows& rows, const std::string& align);
 
 // ---------------------------------------------------------------------------------------------------------------
 // The process

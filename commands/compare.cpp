@@ -4,7 +4,7 @@
 
 #include "commands/comparison.h"
 #include "commands/samples.h"
-#include "study/svg.h"
+#include "commands/svg.h"
 
 namespace nanospec {
 namespace {
@@ -15,46 +15,36 @@ struct Comparison : Trial {
 };
 
 Command describe(Comparison& c) {
-  Command command;
-  command.name = "nanospec compare";
-  command.what =
+  return {
+      "nanospec compare",
       "Decodes the same prompts by several methods, again and again in an order that rotates, and prints what\n"
-      "each gains over plain decoding and whether its text is the same, byte for byte.";
-  command.examples =
+      "each gains over plain decoding and whether its text is the same, byte for byte.",
       "nanospec compare --model runs/small --prompt \"ROMEO:\"\n"
       "nanospec compare --model runs/small --prompts prompts.jsonl --methods \"none; bigram chain:2; bigram auto\"\n"
       "nanospec compare --model runs/small --data data/tinyshakespeare.txt --held_out 4\n"
-      "nanospec compare --model runs/small --prompt A --repeat 9 --json runs/a.json --svg runs/a.svg\n";
-  const auto append = [&](std::vector<Flag> flags) {
-    command.flags.insert(command.flags.end(), flags.begin(), flags.end());
-  };
-  append(text_flags(c.options));
-  append(prompts_flags(c.options));
-  append(
-      {heading("Methods"),
-       {"--methods", "LIST", &c.methods_text,
-        "DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown] [ahead=on|auto], with ';' between"},
-       {"--budget", "N", &c.options.settings.budget, "most nodes in a tree, its root not counted", from(0, kMaxBudget)},
-       {"--repeat", "N", &c.repeats, "how often every method runs", from(1, 10000)}});
-  append(sampling_flags(c.options));
-  append(machine_flags(c.options));
-  append({heading("Output"),
-          {"--json", "FILE", &c.json_file, "write every run's figures"},
-          {"--svg", "FILE", &c.svg_file, "write a picture"},
-          {"--quiet", "", &c.options.quiet, "no progress"}});
-  return command;
+      "nanospec compare --model runs/small --prompt A --repeat 9 --json runs/a.json --svg runs/a.svg\n",
+      together({text_flags(c.options),
+                prompts_flags(c.options),
+                {heading("Methods"),
+                 {"--methods", "LIST", &c.methods_text,
+                  "DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown] [ahead=on|auto], with ';' between"},
+                 {"--budget", "N", &c.options.settings.budget, "most nodes in a tree, its root not counted",
+                  from(0, kMaxBudget)},
+                 {"--repeat", "N", &c.repeats, "how often every method runs", from(1, 10000)}},
+                sampling_flags(c.options),
+                machine_flags(c.options),
+                {heading("Output"),
+                 {"--json", "FILE", &c.json_file, "write every run's figures"},
+                 {"--svg", "FILE", &c.svg_file, "write a picture"},
+                 {"--quiet", "", &c.options.quiet, "no progress"}}})};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Saying
 
-std::string circumstances(const Comparison& c, const Engine& engine) {
-  return circumstances(c.options, engine, c.prompts.size());
-}
-
 std::string table(const Comparison& c, const std::vector<Outcome>& outcomes) {
-  std::vector<std::vector<std::string>> rows = {{"method", "tok/s", "speedup", "lowest", "highest", "acceptance",
-                                                 "nodes/forward", "ms/forward", "draft", "identical to plain"}};
+  TableRows rows = {{"method", "tok/s", "speedup", "lowest", "highest", "acceptance", "nodes/forward", "ms/forward", "draft",
+                "identical to plain"}};
   for (size_t m = 0; m < outcomes.size(); m++) {
     const Outcome& outcome = outcomes[m];
     const Stats sum = sum_of(outcome);
@@ -93,16 +83,6 @@ std::string verdict(const Comparison& c, const std::vector<Outcome>& outcomes) {
          ").\n";
 }
 
-std::string report_json(const Comparison& c, const Engine& engine, const std::vector<Outcome>& outcomes) {
-  nlohmann::ordered_json json = settings_json(c.options, engine);
-  json["repeats"] = outcomes[c.plain].runs.size();
-  json["prompts"] = c.prompts;
-  json["plain_spread"] = plain_spread(c, outcomes);
-  for (size_t m = 0; m < outcomes.size(); m++)
-    json["methods"].push_back(outcome_json(engine, c.methods[m], outcomes[m]));
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-}
-
 // ---------------------------------------------------------------------------------------------------------------
 // The picture
 
@@ -112,7 +92,8 @@ std::string picture(const Comparison& c, const Engine& engine, const std::vector
   size_t longest = 0;
   for (const Method& method : c.methods) longest = std::max(longest, method_text(method).size());
   const double left = 26 + kLetter * double(longest);
-  const double width = std::max(left + kBars + kRight, 26 + 6.4 * double(circumstances(c, engine).size())),
+  const double width = std::max(left + kBars + kRight,
+                                26 + 6.4 * double(circumstances(c.options, engine, c.prompts.size()).size())),
                height = kTop + kRow * double(outcomes.size()) + kBottom;
   double most = 0;
   for (const Outcome& outcome : outcomes) most = std::max(most, highest(speeds(outcome)));
@@ -138,7 +119,8 @@ std::string picture(const Comparison& c, const Engine& engine, const std::vector
   svg += svg_text(left, height - 10, "font-size=\"11\" fill=\"#666\"",
                   "bar: median of " + count(double(outcomes[0].runs.size()), "repeat") +
                       "; whisker: slowest to fastest; speedups are paired, lowest to highest");
-  return svg_page(width, height, "Tokens per second, and times plain decoding", circumstances(c, engine), svg);
+  return svg_page(width, height, "Tokens per second, and times plain decoding",
+                  circumstances(c.options, engine, c.prompts.size()), svg);
 }
 
 void read_command_line(Comparison& c, const Given& given, const std::string& name) {
@@ -147,8 +129,7 @@ void read_command_line(Comparison& c, const Given& given, const std::string& nam
   check_prompts_given(given, name);
   for (const Method& method : c.methods) check_shape_file(method, c.options);
   const auto is_plain = [](const Method& method) { return method.drafter == "none"; };
-  if (std::none_of(c.methods.begin(), c.methods.end(), is_plain))
-    c.methods.insert(c.methods.begin(), Method{"none", "auto", "match"});
+  if (std::none_of(c.methods.begin(), c.methods.end(), is_plain)) c.methods.insert(c.methods.begin(), kPlain);
   c.plain = size_t(std::find_if(c.methods.begin(), c.methods.end(), is_plain) - c.methods.begin());
   c.options.settings.rows = 1;
   for (const Method& method : c.methods)
@@ -180,8 +161,9 @@ int compare_command(int argc, char** argv) {
   if (repeats == 0)
     throw std::runtime_error("stopped: compare: not one repeat was complete, so there is nothing to show");
 
-  print_out(circumstances(c, engine) + ", " + count(double(repeats), "repeat") + "\n\n" + table(c, outcomes) + "\n");
-  const std::vector<std::string> wrong = broken(c, outcomes);
+  print_out(circumstances(c.options, engine, c.prompts.size()) + ", " + count(double(repeats), "repeat") + "\n\n" +
+            table(c, outcomes) + "\n");
+  const std::string wrong = broken(c, outcomes);
   if (wrong.empty()) print_out(verdict(c, outcomes));
   if (plain_spread(c, outcomes) > 0.15) {
     const std::vector<double> plain = speeds(outcomes[c.plain]);
@@ -189,11 +171,10 @@ int compare_command(int argc, char** argv) {
               " tok/s: something else was busy on this machine, so judge by lowest and highest.\n");
   }
   print_out("", true);
-  if (given.has("--json")) write_file(c.json_file, report_json(c, engine, outcomes));
+  const OrderedJson spread = {{"plain_spread", plain_spread(c, outcomes)}};
+  if (given.has("--json")) write_file(c.json_file, json_text(comparison_json(c, engine, outcomes, spread), 2));
   if (given.has("--svg")) write_file(c.svg_file, picture(c, engine, outcomes));
-  if (!wrong.empty())
-    throw std::runtime_error("the text is not plain decoding's: " + wrong[0] +
-                             ": this is a bug of nanospec: report the command line");
+  refuse_broken(wrong);
   return interrupted() ? kInterruptedStatus : 0;
 }
 

@@ -2,7 +2,6 @@
 #include "commands/comparison.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "commands/samples.h"
 
@@ -20,14 +19,19 @@ size_t first_difference(const std::string& a, const std::string& b) {
 }
 }  // namespace
 
-std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& report) {
-  std::vector<std::vector<int>> prompts;
-  for (size_t i = 0; i < c.prompts.size(); i++)
-    prompts.push_back(
-        engine.encode(c.prompts[i], c.prompts.size() == 1 ? "the prompt" : "prompt " + std::to_string(i + 1)));
+std::vector<std::vector<int>> encoded(const Engine& engine, const std::vector<std::string>& prompts) {
+  std::vector<std::vector<int>> tokens;
+  for (const std::string& prompt : prompts)
+    tokens.push_back(
+        engine.encode(prompt, prompts.size() == 1 ? "the prompt" : "prompt " + std::to_string(tokens.size() + 1)));
+  return tokens;
+}
 
-  const auto start = std::chrono::steady_clock::now();
-  const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& report) {
+  const std::vector<std::vector<int>> prompts = encoded(engine, c.prompts);
+  Stopwatch watch;
+  double spent = 0;
+  const auto seconds = [&] { return spent += watch.lap(); };
   const double total = double(prompts.size()) * double(1 + c.methods.size() * size_t(c.repeats));
   double done = 0;
   std::string doing;
@@ -74,11 +78,17 @@ std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& repor
     for (size_t m = 0; m < c.methods.size(); m++) outcomes[m].runs.push_back(runs[m]);
   }
 
-  for (Outcome& outcome : outcomes)
+  set_speedups(outcomes, c.plain);
+  return outcomes;
+}
+
+void set_speedups(std::vector<Outcome>& outcomes, size_t plain) {
+  for (Outcome& outcome : outcomes) {
+    outcome.speedups.clear();
     for (size_t r = 0; r < outcome.runs.size(); r++)
       outcome.speedups.push_back(
-          ratio(outcome.runs[r].tokens_per_second(), outcomes[c.plain].runs[r].tokens_per_second()));
-  return outcomes;
+          ratio(outcome.runs[r].tokens_per_second(), outcomes[plain].runs[r].tokens_per_second()));
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -105,16 +115,20 @@ std::string identical(const Method& method, const Outcome& outcome) {
   return where.empty() ? "yes (by chance)" : "other draws, from " + where;
 }
 
-std::vector<std::string> broken(const Trial& c, const std::vector<Outcome>& outcomes) {
-  std::vector<std::string> names;
+std::string broken(const Trial& c, const std::vector<Outcome>& outcomes) {
   for (size_t m = 0; m < outcomes.size(); m++)
     if (promise_of(c.methods[m]) == Promise::kSameBytes && !outcomes[m].difference.empty())
-      names.push_back(method_text(c.methods[m]) + " (" + outcomes[m].difference + ")");
-  return names;
+      return method_text(c.methods[m]) + " (" + outcomes[m].difference + ")";
+  return "";
+}
+void refuse_broken(const std::string& method) {
+  if (method.empty()) return;
+  throw std::runtime_error("the text is not plain decoding's: " + method +
+                           ": this is a bug of nanospec: report the command line");
 }
 
-nlohmann::ordered_json outcome_json(const Engine& engine, const Method& method, const Outcome& outcome) {
-  nlohmann::ordered_json json = method_json(method);
+OrderedJson outcome_json(const Engine& engine, const Method& method, const Outcome& outcome) {
+  OrderedJson json = method_json(method);
   json["method"] = method_text(method);
   json["exact"] = promise_of(method) == Promise::kSameBytes;
   json["biased"] = promise_of(method) == Promise::kBiased;
@@ -126,10 +140,21 @@ nlohmann::ordered_json outcome_json(const Engine& engine, const Method& method, 
   json["speedup_lowest"] = lowest(outcome.speedups);
   json["speedup_highest"] = highest(outcome.speedups);
   for (size_t r = 0; r < outcome.runs.size(); r++) {
-    nlohmann::ordered_json run = stats_json(engine, outcome.runs[r].stats);
+    OrderedJson run = stats_json(engine, outcome.runs[r].stats);
     run["speedup"] = outcome.speedups[r];
     json["runs"].push_back(run);
   }
+  return json;
+}
+
+OrderedJson comparison_json(const Trial& trial, const Engine& engine, const std::vector<Outcome>& outcomes,
+                            const OrderedJson& more) {
+  OrderedJson json = settings_json(trial.options, engine);
+  json["repeats"] = outcomes[trial.plain].runs.size();
+  json["prompts"] = trial.prompts;
+  json.update(more);
+  for (size_t m = 0; m < outcomes.size(); m++)
+    json["methods"].push_back(outcome_json(engine, trial.methods[m], outcomes[m]));
   return json;
 }
 

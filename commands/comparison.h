@@ -13,6 +13,8 @@
 
 namespace nanospec {
 
+inline const Method kPlain = {"none", "auto", "match"};
+
 struct Trial {
   Options options;
   std::vector<Method> methods;
@@ -23,6 +25,9 @@ struct Trial {
   bool own_noise = false;  // each prompt has noise of its own; else equal places of all prompts meet the same
   double most_seconds = std::numeric_limits<double>::infinity();  // no repeat begins that would end later
 };
+
+// The prompts' tokens. Throws std::runtime_error, with the prompt's number, as Tokenizer::encode.
+std::vector<std::vector<int>> encoded(const Engine& engine, const std::vector<std::string>& prompts);
 
 // One method's part of one repeat.
 struct Run {
@@ -43,18 +48,25 @@ using Report = std::function<void(const std::string& doing, double done)>;
 // Runs everything; after an interrupt only whole repeats are kept, perhaps none.
 std::vector<Outcome> run_all(const Trial& trial, Engine& engine, const Report& report);
 
+void set_speedups(std::vector<Outcome>& outcomes, size_t plain);
+
 std::vector<double> speeds(const Outcome& outcome);  // tokens per second of each run
 Stats sum_of(const Outcome& outcome);
 
 // Whether the text was plain decoding's, for people.
 std::string identical(const Method& method, const Outcome& outcome);
 
-// The exact methods whose text was not plain's: a bug of ours, always.
-std::vector<std::string> broken(const Trial& trial, const std::vector<Outcome>& outcomes);
+// An exact method whose text was not plain's, "" where there is none: a bug of ours, always. The other one throws
+// std::runtime_error where there is one.
+std::string broken(const Trial& trial, const std::vector<Outcome>& outcomes);
+void refuse_broken(const std::string& method);
 
 std::string times(double x);  // "1.25x"
 
 // A method's words and, for each run, all that was counted.
-nlohmann::ordered_json outcome_json(const Engine& engine, const Method& method, const Outcome& outcome);
+OrderedJson outcome_json(const Engine& engine, const Method& method, const Outcome& outcome);
+// The settings, the prompts, `more`, and outcome_json of every method.
+OrderedJson comparison_json(const Trial& trial, const Engine& engine, const std::vector<Outcome>& outcomes,
+                            const OrderedJson& more = OrderedJson::object());
 
 }  // namespace nanospec

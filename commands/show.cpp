@@ -1,13 +1,9 @@
 // commands/show.cpp: one generation as a page that is stepped through: every tree, what the target chose, what was
 // kept, and a race against plain decoding. The page itself is commands/page.html; here it gets its data.
-#include <chrono>
-
-#include "commands/commands.h"
+#include "commands/comparison.h"
 
 namespace nanospec {
 namespace {
-
-using OrderedJson = nlohmann::ordered_json;
 
 // commands/page.html, which the Makefile has made a string of.
 constexpr const char* kPage =
@@ -23,26 +19,19 @@ struct Show {
 
 Command describe(Show& s) {
   s.options.max_new_tokens = 200;
-  Command command;
-  command.name = "nanospec show";
-  command.what =
-      "Writes one self-contained page that steps through a generation: the tree of each pass, what the target\n"
-      "chose, the flat rows and their mask, what was kept; and a race against plain decoding.";
-  command.examples =
-      "nanospec show --model runs/small --prompt \"ROMEO:\" --html show.html\n"
-      "nanospec show --model runs/small --prompt \"ROMEO:\" --drafter ngram:4 --shape tree:3x2 --html show.html\n"
-      "nanospec show --model runs/small --prompt \"ROMEO:\" --drafter suffix+ngram:4 --html show.html\n";
-  const auto append = [&](std::vector<Flag> flags) {
-    command.flags.insert(command.flags.end(), flags.begin(), flags.end());
-  };
-  append(text_flags(s.options));
-  append(sampling_flags(s.options));
-  append(speculation_flags(s.options, s.method));
-  append(machine_flags(s.options));
-  append({heading("Output"),
-          {"--html", "FILE", &s.html_file, "the page to write; open it in a browser", required()},
-          {"--quiet", "", &s.options.quiet, "say nothing"}});
-  return command;
+  return {"nanospec show",
+          "Writes one self-contained page that steps through a generation: the tree of each pass, what the target\n"
+          "chose, the flat rows and their mask, what was kept; and a race against plain decoding.",
+          "nanospec show --model runs/small --prompt \"ROMEO:\" --html show.html\n"
+          "nanospec show --model runs/small --prompt \"ROMEO:\" --drafter ngram:4 --shape tree:3x2 --html show.html\n"
+          "nanospec show --model runs/small --prompt \"ROMEO:\" --drafter suffix+ngram:4 --html show.html\n",
+          together({text_flags(s.options),
+                    sampling_flags(s.options),
+                    speculation_flags(s.options, s.method),
+                    machine_flags(s.options),
+                    {heading("Output"),
+                     {"--html", "FILE", &s.html_file, "the page to write; open it in a browser", required()},
+                     {"--quiet", "", &s.options.quiet, "say nothing"}}})};
 }
 
 // Generates, and notes when each token came, in seconds since the prompt's prefill.
@@ -54,14 +43,12 @@ Timed timed(Engine& engine, const Show& s, const Method& method, const std::vect
             const Observation& observation = {}) {
   Timed run;
   run.times.reserve(size_t(wanted));
-  const auto start = std::chrono::steady_clock::now();
-  const auto since_start = [&] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  };
+  Stopwatch watch;
+  double now = 0;
   run.generated = engine.generate(
       method, s.options.sampling, prompt, wanted,
       [&](int) {
-        run.times.push_back(since_start());
+        run.times.push_back(now += watch.lap());
         return !interrupted();
       },
       observation);
@@ -93,6 +80,13 @@ std::string stop_text(const PassReport& pass, const Engine& engine) {
   return "the tree ended there: every guess on the path was right";
 }
 
+// The texts of the first n tokens.
+OrderedJson texts_of(const Engine& engine, const std::vector<int>& tokens, size_t n) {
+  OrderedJson texts = OrderedJson::array();
+  for (size_t i = 0; i < n; i++) texts.push_back(engine.decode(tokens[i]));
+  return texts;
+}
+
 OrderedJson pass_json(const PassReport& pass, const Engine& engine, const Sampling& sampling) {
   const Tree& tree = pass.tree;
   std::vector<OrderedJson> picks(size_t(tree.size()), nullptr);
@@ -100,7 +94,7 @@ OrderedJson pass_json(const PassReport& pass, const Engine& engine, const Sampli
   for (size_t i = 0; i < pass.verdict.rows.size(); i++)
     picks[size_t(pass.verdict.rows[i])] = engine.decode(pass.verdict.tokens[i]);
 
-  OrderedJson nodes = OrderedJson::array(), emitted = OrderedJson::array();
+  OrderedJson nodes = OrderedJson::array();
   std::vector<float> q;
   for (int row = 0; row < tree.size(); row++) {
     const size_t origin = size_t(tree.origin[row]);
@@ -117,7 +111,6 @@ OrderedJson pass_json(const PassReport& pass, const Engine& engine, const Sampli
     node["pick"] = picks[size_t(row)];
     nodes.push_back(std::move(node));
   }
-  for (int i = 0; i < pass.emitted; i++) emitted.push_back(engine.decode(pass.verdict.tokens[size_t(i)]));
   const int n = int(pass.index), block = engine.config().block_size;
   return {
       {"index", n},
@@ -125,19 +118,15 @@ OrderedJson pass_json(const PassReport& pass, const Engine& engine, const Sampli
       {"slide", window_start(n + pass.emitted, block) != window_start(n, block)},
       {"nodes", std::move(nodes)},
       {"rows", pass.verdict.rows},
-      {"emitted", std::move(emitted)},
+      {"emitted", texts_of(engine, pass.verdict.tokens, size_t(pass.emitted))},
       {"seconds", {{"draft", pass.draft_seconds}, {"forward", pass.forward_seconds}, {"verify", pass.verify_seconds}}},
       {"stop", stop_text(pass, engine)}};
 }
 
 // JSON that may stand inside <script>: no '<' is left, so nothing can end it.
 std::string script_json(const OrderedJson& json) {
-  const std::string text = json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-  std::string safe;
-  for (char c : text) {
-    if (c == '<') safe += "\\u003c";
-    else safe += c;
-  }
+  std::string safe = json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  for (size_t at = 0; (at = safe.find('<', at)) != std::string::npos;) safe.replace(at, 1, "\\u003c");
   return safe;
 }
 
@@ -160,13 +149,12 @@ int show_command(int argc, char** argv) {
   Engine engine(s.options.settings);
   const std::vector<int> tokens = engine.encode(prompt, "the prompt");
   const int wanted = s.options.max_new_tokens;
-  const Method plain_method = {"none", "auto", "match"};
 
   // Everything runs once unseen, which brings it near and measures what `auto` goes by; then each side is timed; then
   // the trees are looked at, which takes its time and so must not be timed.
   watch_interrupts();
-  timed(engine, s, plain_method, tokens, wanted), timed(engine, s, s.method, tokens, wanted);
-  const Timed plain = timed(engine, s, plain_method, tokens, wanted);
+  timed(engine, s, kPlain, tokens, wanted), timed(engine, s, s.method, tokens, wanted);
+  const Timed plain = timed(engine, s, kPlain, tokens, wanted);
   const Timed fast = timed(engine, s, s.method, tokens, wanted);
   OrderedJson passes = OrderedJson::array();
   Observation observation;
@@ -175,12 +163,10 @@ int show_command(int argc, char** argv) {
   if (interrupted())
     throw std::runtime_error("stopped: show: the generation was not complete, so no page was written: start it again");
 
-  OrderedJson text = OrderedJson::array();
-  for (int token : watched.generated.tokens) text.push_back(engine.decode(token));
   const auto side = [&](const Timed& run) {  // its own tokens too: rules other than match may write another text
-    OrderedJson its_tokens = OrderedJson::array();
-    for (int token : run.generated.tokens) its_tokens.push_back(engine.decode(token));
-    return OrderedJson{{"seconds", run.generated.stats.seconds}, {"times", run.times}, {"tokens", its_tokens}};
+    return OrderedJson{{"seconds", run.generated.stats.seconds},
+                       {"times", run.times},
+                       {"tokens", texts_of(engine, run.generated.tokens, run.generated.tokens.size())}};
   };
   OrderedJson data = {{"model", s.options.settings.model},
                       {"method", method_json(s.method)},
@@ -194,7 +180,7 @@ int show_command(int argc, char** argv) {
                       {"prompt", prompt},
                       {"plain", side(plain)},
                       {"speculative", side(fast)},
-                      {"tokens", std::move(text)},
+                      {"tokens", texts_of(engine, watched.generated.tokens, watched.generated.tokens.size())},
                       {"passes", std::move(passes)}};
   std::string page = kPage;
   const size_t place = page.find(kPlaceOfData);

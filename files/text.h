@@ -20,6 +20,7 @@
 namespace nanospec {
 
 using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;  // members stay in the order of their writing
 
 // ---------------------------------------------------------------------------------------------------------------
 // UTF-8
@@ -69,7 +70,7 @@ inline std::string printable(const std::string& text, size_t limit = 60) {
 // ---------------------------------------------------------------------------------------------------------------
 // Errors
 
-// Raises runtime_error with the one line "what is wrong: where: what to do".
+// Throws runtime_error with the one line "what is wrong: where: what to do".
 [[noreturn]] inline void refuse(const std::string& wrong, const std::string& where, const std::string& advice) {
   throw std::runtime_error(wrong + ": " + where + ": " + advice);
 }
@@ -88,7 +89,7 @@ inline std::string line_and_column(const std::string& text, size_t at) {
 // ---------------------------------------------------------------------------------------------------------------
 // JSON
 
-// Parses JSON from a file that nobody vouches for. Raises runtime_error where it is not JSON, names a key twice in one
+// Parses JSON from a file that nobody vouches for. Throws runtime_error where it is not JSON, names a key twice in one
 // object, or nests deeper than any file of ours.
 inline Json parse_json(const std::string& text, const std::string& where) {
   constexpr int kDeepest = 32;
@@ -111,6 +112,12 @@ inline Json parse_json(const std::string& text, const std::string& where) {
   } catch (const Json::exception&) {  // a number that no double holds
     refuse("JSON with a number out of range", where, "replace the file");
   }
+}
+
+// JSON as a file holds it: with so many spaces for each level, bytes that are not UTF-8 replaced.
+template <class AnyJson>
+std::string json_text(const AnyJson& json, int spaces) {
+  return json.dump(spaces, ' ', false, AnyJson::error_handler_t::replace) + "\n";
 }
 
 // A JSON value as it may stand in a message.
@@ -136,7 +143,7 @@ struct Tokenizer {
 
   int vocab_size() const { return int(symbols.size()); }
 
-  // The ids of a text. Raises runtime_error, with the place in `what`, at a character outside the vocabulary and at a
+  // The ids of a text. Throws runtime_error, with the place in `what`, at a character outside the vocabulary and at a
   // byte that is not UTF-8.
   std::vector<int> encode(const std::string& text, const std::string& what = "the prompt") const;
 
@@ -149,7 +156,7 @@ struct Tokenizer {
   }
 };
 
-// Calls visit(code point, where it starts, its bytes) for each code point of a text. Raises runtime_error at a byte
+// Calls visit(code point, where it starts, its bytes) for each code point of a text. Throws runtime_error at a byte
 // that is not UTF-8.
 template <class F>
 void for_each_code_point(const std::string& text, const std::string& what, F visit) {
@@ -220,7 +227,7 @@ inline std::string format_tokenizer(const Tokenizer& tokenizer) {
   return file.dump(2) + "\n";
 }
 
-// Reads tokenizer.json. Raises runtime_error unless it is a tokenizer of single characters with ids 0 .. V-1.
+// Reads tokenizer.json. Throws runtime_error unless it is a tokenizer of single characters with ids 0 .. V-1.
 inline Tokenizer parse_tokenizer(const std::string& text, const std::string& where) {
   const std::string advice = "take the tokenizer.json that train_gpt wrote";
   const Json file = parse_json(text, where);
@@ -264,7 +271,7 @@ inline Split split(const std::vector<int>& tokens) {
   return {{tokens.begin(), cut}, {cut, tokens.end()}};
 }
 
-// The prompts of a .jsonl file: one {"prompt": "..."} a line; other members and empty lines are passed over. Raises
+// The prompts of a .jsonl file: one {"prompt": "..."} a line; other members and empty lines are passed over. Throws
 // runtime_error that names the line, also where a prompt is empty, and where there is none at all.
 inline std::vector<std::string> read_prompts_jsonl(const std::string& text, const std::string& where) {
   const std::string advice = "write one {\"prompt\": \"...\"} a line";

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdio>
 #include <limits>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -38,15 +40,40 @@ inline std::string closest_word(const std::string& word, const std::vector<std::
   return best;
 }
 
-// Raises invalid_argument: "unknown KIND 'WORD': --FLAG: did you mean NEAREST? known are A, B, C".
-[[noreturn]] inline void refuse_word(const std::string& kind, const std::string& word, const std::string& flag,
+// A word as an error line shows it: shortened, and with no byte that could break the line or upset a terminal.
+inline std::string quoted(const std::string& word) {
+  std::string shown = "'";
+  for (const char c : word.substr(0, 60)) {
+    char escaped[5];
+    if ((unsigned char)c < 0x20 || c == 0x7f) snprintf(escaped, sizeof escaped, "\\x%02x", c), shown += escaped;
+    else shown += c;
+  }
+  return shown + (word.size() > 60 ? "...'" : "'");
+}
+
+inline std::string joined(const std::vector<std::string>& words, const std::string& between = ", ") {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
+  return text;
+}
+
+// "a,b" at ',' is "a" and "b".
+inline std::vector<std::string> split_at(const std::string& text, char between) {
+  std::vector<std::string> parts;
+  std::istringstream list(text);
+  for (std::string part; std::getline(list, part, between);) parts.push_back(part);
+  return parts;
+}
+
+// Throws invalid_argument: "unknown KIND 'WORD': WHERE: did you mean NEAREST? ADVICE".
+[[noreturn]] inline void refuse_word(const std::string& kind, const std::string& word, const std::string& where,
+                                     const std::string& nearest, const std::string& advice) {
+  throw std::invalid_argument("unknown " + kind + " " + quoted(word) + ": " + where + ": did you mean " + nearest +
+                              "? " + advice);
+}
+[[noreturn]] inline void refuse_word(const std::string& kind, const std::string& word, const std::string& where,
                                      const std::string& nearest, const std::vector<std::string>& known) {
-  std::string shown = word.substr(0, 64), list;
-  for (char& c : shown)
-    if (static_cast<unsigned char>(c) < 32) c = '?';
-  for (const std::string& one : known) list += (list.empty() ? "" : ", ") + one;
-  throw std::invalid_argument("unknown " + kind + " '" + shown + "': " + flag + ": did you mean " + nearest +
-                              "? known are " + list);
+  refuse_word(kind, word, where, nearest, "known are " + joined(known));
 }
 
 // Reads a whole number from 1 to 999,999,999; 0 for anything else.

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <vector>
 
-#include "drafters/logits.h"
+#include "commands/calibration.h"
 #include "growth/clock.h"
 
 namespace nanospec {
@@ -27,7 +27,7 @@ struct AlongCounts {
 
   explicit AlongCounts(int depths)
       : places(size_t(depths)), right(size_t(depths)), judged(size_t(depths)), nats(size_t(depths)) {}
-  int depths() const { return int(places.size()); }
+  double rate(int depth) const { return double(right[size_t(depth)]) / double(places[size_t(depth)]); }  // of places
   int64_t drafted() const {
     int64_t sum = 0;
     for (int64_t n : places) sum += n;
@@ -46,51 +46,45 @@ inline double nats_of(const float* logits, int vocab, int token) {
 // ---------------------------------------------------------------------------------------------------------------
 // The stand-in
 
-// Knows the text to come and drafts it, in whole chains, whatever the drafter would have said: so every drafter is
-// asked at the same places, and none at more than one depth. A text's first pass is not counted, since a drafter that
-// lives on what the target thought has nothing to go by there.
-class Along : public StandIn {
+// Drafts the text to come in whole chains, whatever the drafter would have said: so every drafter is asked at the same
+// places, and none at more than one depth. A text's first pass is not counted, since a drafter that lives on what the
+// target thought has nothing to go by there.
+class Along : public Knowing {
  public:
-  // text: the prompt and what the target makes of it. All three must outlive this.
-  Along(LogitsDrafter& its, const std::vector<int>& text, AlongCounts& counts)
-      : StandIn(its), text_(text), counts_(counts) {}
+  // counts must outlive this.
+  Along(LogitsDrafter& its, const std::vector<int>& text, AlongCounts& counts) : Knowing(its, text), counts_(counts) {}
 
-  void begin(const int* text, int n) override { StandIn::begin(text, n), first_ = true; }
-  void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
-              int* count) override {
-    for (int k = 0; k < n; k++) {
-      const int depth = growth.depth[nodes[k]];  // below that of the counts
-      const size_t place = size_t(draws.index + depth);
-      Candidate guess = {-1, 0};
-      int found = 0;
-      const int64_t before = drafter.model_passes;
-      Stopwatch watch;
-      drafter.expand(growth, nodes + k, 1, 1, draws, &guess, &found);
-      const double seconds = watch.lap();
-      count[k] = place < text_.size();
-      if (count[k]) candidates[size_t(k) * size_t(width)] = {text_[place], 1};
-      if (first_ || !count[k]) continue;
-      counts_.seconds += seconds, counts_.passes += drafter.model_passes - before, counts_.rounds += depth == 0;
-      if (found > 0) note(growth, nodes[k], depth, guess.token, text_[place]);
-    }
-  }
+  void begin(const int* text, int n) override { Knowing::begin(text, n), first_ = true; }
   void committed(const Commit& commit) override {
-    const int64_t before = drafter.model_passes;
-    Stopwatch watch;
-    drafter.committed(commit);
-    if (!first_) counts_.seconds += watch.lap(), counts_.passes += drafter.model_passes - before;
+    timed([&] { Knowing::committed(commit); });
     first_ = false;
   }
 
  private:
-  void note(const Growth& growth, int node, int depth, int guess, int token) {
-    const size_t d = size_t(depth);
-    counts_.places[d]++, counts_.right[d] += guess == token;
+  bool goes_on(const Growth& growth, int node, const Draws& draws, int token) override {
+    const size_t depth = size_t(growth.depth[node]);  // below that of the counts
+    Candidate guess = {-1, 0};
+    int found = 0;
+    timed([&] { drafter.expand(growth, &node, 1, 1, draws, &guess, &found); }, token >= 0);
+    if (first_ || token < 0) return true;
+    counts_.rounds += depth == 0;
+    if (found == 0) return true;
+    counts_.places[depth]++, counts_.right[depth] += guess.token == token;
     const float* const row = drafter.logits(growth, node);
-    if (row) counts_.judged[d]++, counts_.nats[d] += nats_of(row, vocab, token);
+    if (row) counts_.judged[depth]++, counts_.nats[depth] += nats_of(row, vocab, token);
+    return true;
   }
 
-  const std::vector<int>& text_;
+  // Does some of the drafter's work, and counts what it took but in a first pass.
+  template <class Work>
+  void timed(Work work, bool counted = true) {
+    const int64_t before = drafter.model_passes;
+    Stopwatch watch;
+    work();
+    if (first_ || !counted) return;
+    counts_.seconds += watch.lap(), counts_.passes += drafter.model_passes - before;
+  }
+
   AlongCounts& counts_;
   bool first_ = true;
 };

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <sstream>
 
 #include "commands/samples.h"
-#include "study/svg.h"
+#include "commands/svg.h"
+#include "files/words.h"
 
 namespace nanospec {
 
@@ -15,7 +15,7 @@ namespace nanospec {
 
 std::string bars_table(const std::vector<Bar>& bars, bool judged) {
   if (bars.empty()) return "";
-  std::vector<std::vector<std::string>> rows = {{"bar", "measured", "", "wanted", "met"}};
+  TableRows rows = {{"bar", "measured", "", "wanted", "met"}};
   for (const Bar& bar : bars)
     rows.push_back({bar.what, decimals(bar.value, 3), bar.at_least ? "at least" : "at most", decimals(bar.limit, 2),
                     !judged    ? "not judged"
@@ -24,8 +24,8 @@ std::string bars_table(const std::vector<Bar>& bars, bool judged) {
   return format_table(rows, "lrlrl");
 }
 
-nlohmann::ordered_json bars_json(const std::vector<Bar>& bars) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+OrderedJson bars_json(const std::vector<Bar>& bars) {
+  OrderedJson json = OrderedJson::array();
   for (const Bar& bar : bars)
     json.push_back({{"bar", bar.what},
                     {"measured", bar.value},
@@ -64,24 +64,71 @@ void Timetable::show(const std::string& doing, double done) {
 // ---------------------------------------------------------------------------------------------------------------
 // The bench
 
+std::string sections_help(const Sections& sections) {
+  std::vector<std::string> lines;
+  for (const Section& section : sections) lines.push_back(section.name + (": " + std::string(section.what)));
+  return joined(lines, "\n");
+}
+
+Sections chosen(const Sections& all, const std::string& only) {
+  const std::vector<std::string> words = split_at(only, ',');
+  std::vector<std::string> known;
+  for (const Section& section : all) known.push_back(section.name);
+  for (const std::string& word : words) check_word("section", word, "--only", known);
+  Sections found;
+  for (const Section& section : all)
+    if (words.empty() || std::count(words.begin(), words.end(), section.name)) found.push_back(section);
+  return found;
+}
+
+void Bench::run(const Sections& sections, double scale) {
+  create_folder(out);
+  std::vector<double> guesses;
+  for (const Section& one : sections) guesses.push_back(one.seconds * (quick ? 0.05 : scale));
+  time = std::make_unique<Timetable>(options.quiet, guesses);
+  machine = this_machine();
+  watch_interrupts();
+  for (const Section& one : sections) {
+    if (interrupted()) break;
+    section = one.name, seconds = one.seconds * scale;
+    time->begin(section);
+    one.run();
+  }
+}
+
+void Bench::conclude(bool all_bars, const OrderedJson& more) const {
+  const std::string files = "all samples and pictures: " + out + "\n";
+  if (interrupted()) print_out("Stopped early: what is shown above is complete, the rest is missing.\n");
+  if (all_bars && !quick && !bars.empty()) print_out("All bars\n\n" + bars_table(bars) + "\n");
+  if (quick) print_out("A quick run proves nothing; " + files);
+  else if (!bars.empty())
+    print_out(std::to_string(std::count_if(bars.begin(), bars.end(), met)) + " of " +
+              count(double(bars.size()), "bar") + " met; " + files);
+  else if (more.empty()) print_out(files);  // `bench` says so with its bars alone
+  print_out(busy_line(evenness), true);
+  OrderedJson json = {{"bars", bars_json(bars)}};
+  json.update(more);
+  write_json("bars", json);
+}
+
 void Bench::print(const std::string& heading, const std::string& table) {
   time->clear();
-  const std::string section = bars_table({bars.begin() + long(printed_), bars.end()}, !quick);
+  const std::string set = bars_table({bars.begin() + long(printed_), bars.end()}, !quick);
   printed_ = bars.size();
-  print_out(heading + "\n\n" + table + "\n" + (section.empty() ? "" : section + "\n"), true);
+  print_out(heading + "\n\n" + table + "\n" + (set.empty() ? "" : set + "\n"), true);
 }
 
 namespace {
 
-nlohmann::ordered_json rates_json(const Rates& rates) {
+OrderedJson rates_json(const Rates& rates) {
   return {{"one_thread", median(rates.one)},
           {"all_threads", median(rates.all)},
           {"one_thread_runs", rates.one},
           {"all_threads_runs", rates.all}};
 }
 
-nlohmann::ordered_json roofline_json(const Roofline& r) {
-  nlohmann::ordered_json json = {{"threads", r.threads}};
+OrderedJson roofline_json(const Roofline& r) {
+  OrderedJson json = {{"threads", r.threads}};
   for (Level level : kLevels) {
     json["read_bytes_per_second"][level_name(level)] = rates_json(r.read[int(level)]);
     json["read_bytes_per_second"][level_name(level)]["working_set_bytes"] = r.working_set[int(level)];
@@ -92,7 +139,7 @@ nlohmann::ordered_json roofline_json(const Roofline& r) {
   return json;
 }
 
-nlohmann::ordered_json machine_json(const Bench& bench) {
+OrderedJson machine_json(const Bench& bench) {
   const Machine& m = bench.machine;
   return {{"cpu", m.cpu},
           {"cores", m.threads},
@@ -105,20 +152,27 @@ nlohmann::ordered_json machine_json(const Bench& bench) {
           {"date", m.date}};
 }
 
-std::string file_text(const nlohmann::ordered_json& json) {
-  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-}
-
 }  // namespace
 
-void Bench::write_json(const std::string& name, const nlohmann::ordered_json& json) const {
-  nlohmann::ordered_json file = {{"machine", machine_json(*this)}};
+void Bench::write_json(const std::string& name, const OrderedJson& json) const {
+  OrderedJson file = {{"machine", machine_json(*this)}};
   if (!roofline.fp32.one.empty()) file["roofline"] = roofline_json(roofline);  // where it was measured
   file.update(json);
-  write_file(out + "/" + name + ".json", file_text(file));
+  write_file(out + "/" + name + ".json", json_text(file, 1));
 }
 void Bench::write_svg(const std::string& name, const std::string& svg) const {
   write_file(out + "/" + name + ".svg", svg);
+}
+
+Row middle_and_ends(const std::vector<double>& runs, double scale, int places) {
+  Row cells;
+  for (double value : {median(runs), lowest(runs), highest(runs)})
+    cells.push_back(places < 0 ? thousands(value * scale) : decimals(value * scale, places));
+  return cells;
+}
+Row together(Row cells, const std::vector<Row>& more) {
+  for (const Row& part : more) cells.insert(cells.end(), part.begin(), part.end());
+  return cells;
 }
 
 std::string machine_line(const Bench& bench) {
@@ -152,20 +206,14 @@ double least_seconds(double bytes, double flops, double bandwidth, double peak) 
 
 namespace {
 
-struct Section {
-  const char* name;
-  void (*run)(Bench&);
-  double seconds;  // about, at five repeats
-  const char* what;
-};
-constexpr Section kSections[] = {
-    {"forward", bench_forward, 35, "plain decoding's bytes per second, the cost of rows, prefill"},
-    {"decode", bench_decode, 170, "speculation: drafters, shapes and budgets against plain decoding"},
-    {"train", bench_train, 50, "training"},
-    {"peers", bench_peers, 250, "PyTorch on the same work, where build/venv has it"},
-    {"gpu", bench_gpu, 180, "where there is a GPU: its kernels, decoding and training on it"},
-};
-constexpr double kRooflineSeconds = 4;
+Sections sections_of(Bench& bench) {
+  return {
+      {"forward", [&] { bench_forward(bench); }, 35, "plain decoding's bytes per second, the cost of rows, prefill"},
+      {"decode", [&] { bench_decode(bench); }, 170, "speculation: drafters, shapes and budgets against plain decoding"},
+      {"train", [&] { bench_train(bench); }, 50, "training"},
+      {"peers", [&] { bench_peers(bench); }, 250, "PyTorch on the same work, where build/venv has it"},
+      {"gpu", [&] { bench_gpu(bench); }, 180, "where there is a GPU: its kernels, decoding and training on it"}};
+}
 
 struct CommandLine {
   Bench bench;
@@ -177,9 +225,6 @@ Command describe(CommandLine& c) {
   Bench& b = c.bench;
   b.options.settings.threads = usable_cpus();
   b.options.settings.device = "cpu";  // the roofline is the CPU's
-  std::string sections;
-  for (const Section& section : kSections)
-    sections += std::string(sections.empty() ? "" : "\n") + section.name + ": " + section.what;
   return {"nanospec bench",
           "Measures what this machine can do (the roofline), and how near nanospec comes to it: tables on standard\n"
           "output, every sample and the pictures in a folder. Repeats are paired and their order rotates; a figure is\n"
@@ -190,7 +235,8 @@ Command describe(CommandLine& c) {
           "nanospec bench --quick --out /tmp/bench\n",
           {heading("What to measure"),
            {"--roofline", "", &c.roofline, "the machine alone"},
-           {"--only", "LIST", &c.only, "the roofline and some of these, with ',' between:\n" + sections},
+           {"--only", "LIST", &c.only,
+            "the roofline and some of these, with ',' between:\n" + sections_help(sections_of(b))},
            {"--quick", "", &b.quick, "a short version of all: seconds, and figures that prove nothing"},
            {"--repeat", "N", &b.repeats, "how often everything runs, where time allows", from(1, 1000)},
            heading("Text and model"),
@@ -207,27 +253,6 @@ Command describe(CommandLine& c) {
            {"--quiet", "", &b.options.quiet, "no progress"}}};
 }
 
-// The sections that are asked for, in their order. Throws std::invalid_argument.
-std::vector<Section> chosen(const CommandLine& c) {
-  std::vector<std::string> words, known;
-  for (const Section& section : kSections) known.push_back(section.name);
-  std::istringstream list(c.only);
-  for (std::string word; std::getline(list, word, ',');) {
-    check_word("section", word, "--only", known);
-    words.push_back(word);
-  }
-  if (c.roofline && !words.empty())
-    throw std::invalid_argument("--roofline is the machine alone: --only: give one of the two");
-  std::vector<Section> sections;
-  const auto asked = [&](const Section& section) {
-    if (words.empty()) return section.run != bench_gpu || gpu_missing().empty();
-    return std::find(words.begin(), words.end(), section.name) != words.end();
-  };
-  for (const Section& section : kSections)
-    if (!c.roofline && asked(section)) sections.push_back(section);
-  return sections;
-}
-
 // The first of these files or folders that is there, else "".
 std::string first_there(const std::vector<std::string>& paths) {
   for (const std::string& path : paths)
@@ -236,7 +261,6 @@ std::string first_there(const std::vector<std::string>& paths) {
 }
 
 void measure_machine(Bench& bench) {
-  bench.time->begin("roofline");
   bench.roofline =
       measure_roofline(bench.machine, bench.options.settings.threads, bench.quick ? 2 : 21, [&](double done) {
         bench.time->show("reading and multiplying", done);
@@ -244,14 +268,10 @@ void measure_machine(Bench& bench) {
       });
   const Roofline& r = bench.roofline;
   const std::string all = "all " + std::to_string(r.threads);
-  std::vector<std::vector<std::string>> rows = {
-      {"limit", "working set", "1 thread", "lowest", "highest", all + " threads", "lowest", "highest", ""}};
+  TableRows rows = {{"limit", "working set", "1 thread", "lowest", "highest", all + " threads", "lowest", "highest", ""}};
   const auto row = [&](const std::string& what, const std::string& set, const Rates& rates, const char* unit) {
-    std::vector<std::string> cells = {what, set};
-    for (const std::vector<double>* runs : {&rates.one, &rates.all})
-      for (double value : {median(*runs), lowest(*runs), highest(*runs)}) cells.push_back(decimals(value / 1e9, 1));
-    cells.push_back(unit);
-    rows.push_back(cells);
+    rows.push_back(
+        together({what, set}, {middle_and_ends(rates.one, 1e-9, 1), middle_and_ends(rates.all, 1e-9, 1), {unit}}));
     bench.evenness.push_back({what, unevenness(rates.all)});
   };
   for (Level level : kLevels)
@@ -260,22 +280,7 @@ void measure_machine(Bench& bench) {
   row("multiply-add bf16", "", r.bf16, "GFLOP/s");
   bench.print("Roofline: " + machine_line(bench),
               format_table(rows, "lrrrrrrrl") + "bf16 by " + r.bf16_by + "; a multiply-add counts two operations.\n");
-  bench.write_json("roofline", nlohmann::ordered_json::object());
-}
-
-// What all of it comes to.
-void conclude(Bench& bench) {
-  if (interrupted()) print_out("Stopped early: what is shown above is complete, the rest is missing.\n");
-  const auto failed = [](const Bar& bar) { return !met(bar); };
-  const std::vector<Bar>& bars = bench.bars;
-  if (bench.quick) print_out("A quick run proves nothing; all samples and pictures: " + bench.out + "\n");
-  else if (!bars.empty())
-    print_out(std::to_string(bars.size() - size_t(std::count_if(bars.begin(), bars.end(), failed))) + " of " +
-              count(double(bars.size()), "bar") + " met; all samples and pictures: " + bench.out + "\n");
-  print_out(busy_line(bench.evenness), true);
-  nlohmann::ordered_json evenness;
-  for (const Evenness& e : bench.evenness) evenness[e.what] = e.uneven;
-  bench.write_json("bars", {{"bars", bars_json(bars)}, {"unevenness", evenness}});
+  bench.write_json("roofline", OrderedJson::object());
 }
 
 }  // namespace
@@ -286,7 +291,11 @@ int bench_command(int argc, char** argv) {
   const Given given = parse_flags(command, argc, argv);
   if (given.help) return 0;
   Bench& bench = c.bench;
-  const std::vector<Section> sections = chosen(c);
+  Sections sections = chosen(sections_of(bench), c.only);
+  if (c.roofline && !c.only.empty())
+    throw std::invalid_argument("--roofline is the machine alone: --only: give one of the two");
+  if (c.only.empty() && !gpu_missing().empty()) sections.pop_back();
+  if (c.roofline) sections.clear();
   if (!given.has("--model")) bench.options.settings.model = first_there({"runs/medium", "runs/small"});
   if (!given.has("--data")) bench.data = first_there({"data/tinyshakespeare.txt", "data/shakespeare.txt"});
   for (const char* flag : {"--model", "--data"}) {
@@ -295,23 +304,13 @@ int bench_command(int argc, char** argv) {
       throw std::runtime_error("there is no such file or folder: " + printable(path, 300) + ": " + flag +
                                ": check the path");
   }
-  create_folder(bench.out);
-
-  std::vector<double> guesses = {kRooflineSeconds};
-  for (const Section& section : sections) guesses.push_back(section.seconds * (bench.quick ? 0.05 : 1));
-  Timetable time(bench.options.quiet, guesses);
-  bench.time = &time;
-  bench.machine = this_machine();
-  watch_interrupts();
-
-  measure_machine(bench);
-  for (const Section& section : sections) {
-    if (interrupted()) break;
-    time.begin(section.name);
-    section.run(bench);
-  }
-  if (!sections.empty()) conclude(bench);
-  else print_out(busy_line(bench.evenness));
+  const bool alone = sections.empty();
+  sections.insert(sections.begin(), {"roofline", [&] { measure_machine(bench); }, 4, "the machine"});
+  bench.run(sections);
+  OrderedJson evenness;
+  for (const Evenness& e : bench.evenness) evenness[e.what] = e.uneven;
+  if (alone) print_out(busy_line(bench.evenness));
+  else bench.conclude(false, {{"unevenness", evenness}});
   return interrupted() ? kInterruptedStatus : 0;
 }
 

@@ -1,11 +1,24 @@
-// study/bench.h: what the sections of `bench` share, each in a file of its own: bench_forward.cpp, bench_decode.cpp,
-// bench_train.cpp (training, and the peers), bench_gpu.cpp. bench.cpp has the command line, the roofline's table and
-// the order.
+// study/bench.h: what `bench` and `experiments` are made of, and what the sections of `bench` share, each in a file of
+// its own: bench_forward.cpp, bench_decode.cpp, bench_train.cpp (training, and the peers), bench_gpu.cpp. bench.cpp has
+// the command line, the roofline's table and the order.
 //
-// In order: bars and how even the repeats were; the timetable; the bench itself; the sections; figures of theirs that
-// are pure arithmetic, so that tests can hold them.
+// In order: bars and how even the repeats were; the timetable; the bench itself; its sections; figures of
+// theirs that are pure arithmetic, so that tests can hold them.
+//
+// The ring study/. It measures and explains what the rest does, and changes nothing: no file of another ring includes
+// it. Its four commands are `bench` (speed, against the machine's limits), `experiments` (the literature's, on trained
+// models), `exact` (rules against what they promise, without a model) and `diagnose` (why drafts are right or wrong).
+// It hooks into Engine::generate (commands/engine.h): into on_pass, which sees every pass, and stand_in, which drafts
+// in a drafter's place; into run_all (commands/comparison.h), which runs methods in turn; and into Probe, whose weights
+// are random. Where nobody looks on, these cost nothing. roofline.h and gpu.h ask the machine itself.
+//
+// How to add a section of `bench`: write `void bench_NAME(Bench&)`, declare it below, and give it a line in kSections
+// of bench.cpp, with its seconds. It says by bench.time how far it is, prints when it is complete, and adds to bars and
+// evenness. A section of `experiments`: see experiments.h.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -29,7 +42,7 @@ inline bool met(const Bar& bar) { return bar.at_least ? bar.value >= bar.limit :
 
 // "" where there is none.
 std::string bars_table(const std::vector<Bar>& bars, bool judged = true);
-nlohmann::ordered_json bars_json(const std::vector<Bar>& bars);
+OrderedJson bars_json(const std::vector<Bar>& bars);
 
 // How far repeats of the same thing lay apart.
 struct Evenness {
@@ -61,6 +74,18 @@ class Timetable {
 // ---------------------------------------------------------------------------------------------------------------
 // The bench
 
+// A part of the work, by the name that --only knows.
+struct Section {
+  const char* name;
+  std::function<void()> run;
+  double seconds;  // about, or at most
+  const char* what;
+};
+using Sections = std::vector<Section>;
+std::string sections_help(const Sections& sections);
+// Those that --only names, in their order; all where it is empty. Throws std::invalid_argument.
+Sections chosen(const Sections& all, const std::string& only);
+
 struct Bench {
   Options options;  // threads, device, seed, quiet
   std::string data, out = "build/bench";
@@ -69,24 +94,37 @@ struct Bench {
 
   Machine machine;
   Roofline roofline;
-  Timetable* time = nullptr;
+  std::unique_ptr<Timetable> time;
+  std::string section;  // that runs
+  double seconds = 60;  // that it may take
   std::vector<Bar> bars;
   std::vector<Evenness> evenness;
+
+  // Makes the folder, looks at the machine, and runs these, until Ctrl-C. scale: of their seconds.
+  void run(const Sections& sections, double scale = 1);
+  // Says what all of it comes to, and writes OUT/bars.json with `more`. all_bars: shows them once more.
+  void conclude(bool all_bars, const OrderedJson& more = OrderedJson::object()) const;
 
   // Prints a table under a heading, with the bars that were set since the last one.
   void print(const std::string& heading, const std::string& table);
   // OUT/NAME.json, with the machine and its limits beside the section's own figures, and OUT/NAME.svg.
-  void write_json(const std::string& name, const nlohmann::ordered_json& json) const;
+  void write_json(const std::string& name, const OrderedJson& json) const;
   void write_svg(const std::string& name, const std::string& svg) const;
 
  private:
   size_t printed_ = 0;  // bars
 };
 
+// Cells of a table: median, lowest and highest, times `scale`; with so many decimals, or as thousands() below 0.
+Row middle_and_ends(const std::vector<double>& runs, double scale, int places);
+Row together(Row cells, const std::vector<Row>& more);  // one row of all
+
 std::string machine_line(const Bench& bench);  // for people: below a picture's title
 
+// ---------------------------------------------------------------------------------------------------------------
 // The sections. Each prints, and writes its files, when it is complete (decode: temperature by temperature); an
 // interrupted one leaves whole files or none.
+
 void bench_forward(Bench& bench);
 void bench_decode(Bench& bench);
 void bench_train(Bench& bench);
@@ -101,9 +139,8 @@ struct Stretch {
 
 // Training on a device (cpu, cuda), held against `peak` flop/s; and PyTorch on the same work. Each returns its tables,
 // and fills in `json`, or says why it is left out; "" when it was interrupted.
-std::string train_text(Bench& bench, const std::string& device, double peak, const Stretch& stretch,
-                       nlohmann::ordered_json& json);
-std::string peers_text(Bench& bench, const std::string& device, const Stretch& stretch, nlohmann::ordered_json& json);
+std::string train_text(Bench& bench, const std::string& device, double peak, const Stretch& stretch, OrderedJson& json);
+std::string peers_text(Bench& bench, const std::string& device, const Stretch& stretch, OrderedJson& json);
 
 // ---------------------------------------------------------------------------------------------------------------
 // Arithmetic of a GPT; a multiply-add counts two

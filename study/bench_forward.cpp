@@ -5,8 +5,8 @@
 #include <map>
 
 #include "commands/samples.h"
+#include "commands/svg.h"
 #include "study/forwards.h"
-#include "study/svg.h"
 
 namespace nanospec {
 namespace {
@@ -48,36 +48,20 @@ std::vector<double> sampling_seconds(int vocab, const Sampling& sampling, int ro
 // Saying
 
 std::string reading_table(const Bench& bench, const std::vector<Result>& results) {
-  std::vector<std::vector<std::string>> rows = {
+  TableRows rows = {
       {"model", "past", "ms", "lowest", "highest", "read", "fits", "GB/s", "limit", "share", "plain read", "share"}};
   for (const Result& result : results)
     for (const Forwards& f : result.pasts) {
-      const std::vector<double>& one = f.seconds.at(1);
       const double limit = bench.roofline.bandwidth(f.level);
-      rows.push_back({result.name(), std::to_string(f.past), decimals(1e3 * median(one), 3),
-                      decimals(1e3 * lowest(one), 3), decimals(1e3 * highest(one), 3), bytes_text(f.bytes),
-                      level_name(f.level), decimals(f.bytes_per_second() / 1e9, 1), decimals(limit / 1e9, 1),
-                      percent(f.bytes_per_second(), limit), decimals(median(f.plain_reads) / 1e9, 1),
-                      percent(median(f.shares()), 1)});
+      rows.push_back(together(timed_cells(result.name(), f.past, f.seconds.at(1), 3),
+                              {{bytes_text(f.bytes), level_name(f.level), decimals(f.bytes_per_second() / 1e9, 1),
+                                decimals(limit / 1e9, 1), percent(f.bytes_per_second(), limit),
+                                decimals(median(f.plain_reads) / 1e9, 1), percent(median(f.shares()), 1)}}));
     }
   return format_table(rows, "lrrrrrlrrrrr") +
          "read: bytes of weights and cache that one row needs. limit: the measured bandwidth of the level that they\n"
          "fit. plain read: a bare sum over as many bytes, in the same rounds: what this machine gave just then, also\n"
          "where the bytes lie half in one level, half in the next. The bars hold a row against that.\n";
-}
-
-std::string prefill_table(const Bench& bench, const std::vector<Result>& results) {
-  std::vector<std::vector<std::string>> rows = {
-      {"prefill", "tokens", "ms", "lowest", "highest", "tok/s", "GFLOP/s", "share of fp32 peak"}};
-  for (const Result& result : results) {
-    const std::vector<double>& s = result.prefill_seconds;
-    const double flops = prefill_flops(result.size.config, result.size.prefill) / median(s);
-    rows.push_back({result.name(), std::to_string(result.size.prefill), decimals(1e3 * median(s), 2),
-                    decimals(1e3 * lowest(s), 2), decimals(1e3 * highest(s), 2),
-                    thousands(result.size.prefill / median(s)), decimals(flops / 1e9, 1),
-                    percent(flops, bench.roofline.peak())});
-  }
-  return format_table(rows, "lrrrrrrr");
 }
 
 void set_bars(Bench& bench, const Result& result) {
@@ -98,10 +82,10 @@ void set_bars(Bench& bench, const Result& result) {
                           true, kPrefillBar});
 }
 
-nlohmann::ordered_json result_json(const Bench& bench, const Result& result) {
-  nlohmann::ordered_json json = configuration_json(result);
+OrderedJson result_json(const Bench& bench, const Result& result) {
+  OrderedJson json = configuration_json(result);
   for (const Forwards& f : result.pasts) {
-    nlohmann::ordered_json past = forwards_json(f, bench.roofline.bandwidth(f.level));
+    OrderedJson past = forwards_json(f, bench.roofline.bandwidth(f.level));
     past["fits"] = level_name(f.level);
     past["plain_read_share"] = median(f.shares());
     past["plain_read_bytes_per_second"] = f.plain_reads;
@@ -128,8 +112,8 @@ std::string cost_picture(const Bench& bench, const std::vector<Result>& results)
       for (size_t p = 0; p < result.pasts.size(); p++) {
         const Forwards& f = result.pasts[p];
         const std::string past = p == 0 ? "empty past" : "long past";
-        Series measured{past + ", measured", kColours[p], Series::Style::kLine, {}},
-            bound{past + ", roofline's bound", kColours[p], Series::Style::kDashes, {}};
+        Series measured{past + ", measured", kColours[p], Series::Style::kLine},
+            bound{past + ", roofline's bound", kColours[p], Series::Style::kDashes};
         const auto least = [&](int rows) {
           return least_seconds(f.bytes, forward_flops(result.size.config, rows, f.past), median(f.plain_reads),
                                bench.roofline.peak());
@@ -137,7 +121,7 @@ std::string cost_picture(const Bench& bench, const std::vector<Result>& results)
         for (int rows : kRows) {
           const std::vector<double> costs = f.costs(rows);
           measured.points.push_back({double(rows), median(costs), lowest(costs), highest(costs), ""});
-          bound.points.push_back({double(rows), least(rows) / f.one(), 0, 0, ""});
+          bound.points.push_back({double(rows), least(rows) / f.one()});
         }
         panel.series.push_back(measured);
         panel.series.push_back(bound);
@@ -166,12 +150,14 @@ void bench_forward(Bench& bench) {
 
   for (const Result& result : results) set_bars(bench, result);
   bench.bars.push_back({largest.name() + ": sampling and drafting, share of an iteration", share, false, kSamplingBar});
-  bench.print("Forwards of one row", reading_table(bench, results) + "\n" + cost_table(results, kRows) + "\n" +
-                                         prefill_table(bench, results) + "\nSampling at a vocabulary of " +
-                                         thousands(vocab) + ": noise, pick and four candidates take " +
-                                         duration(median(sampling)) + ", " + decimals(100 * share, 1) +
-                                         "% of an iteration of " + largest.name() + ".\n");
-  nlohmann::ordered_json json;
+  bench.print("Forwards of one row",
+              reading_table(bench, results) + "\n" + cost_table(results, kRows) + "\n" +
+                  prefill_table(
+                      results, "share of fp32 peak", [&](const Result&) { return bench.roofline.peak(); }, 1) +
+                  "\nSampling at a vocabulary of " + thousands(vocab) + ": noise, pick and four candidates take " +
+                  duration(median(sampling)) + ", " + decimals(100 * share, 1) + "% of an iteration of " +
+                  largest.name() + ".\n");
+  OrderedJson json;
   for (const Result& result : results) json["configurations"].push_back(result_json(bench, result));
   json["sampling"] = {{"vocab_size", vocab}, {"share", share}, {"seconds", sampling}};
   bench.write_json("forward", json);

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "commands/samples.h"
+#include "commands/svg.h"
 #include "study/forwards.h"
 #include "study/gpu.h"
-#include "study/svg.h"
 
 namespace nanospec {
 
@@ -41,10 +41,9 @@ struct Measured {
 // Tables
 
 std::string limits_table(const GpuLimits& limits) {
-  std::vector<std::vector<std::string>> rows = {{"limit", "measured", "lowest", "highest", ""}};
+  TableRows rows = {{"limit", "measured", "lowest", "highest", ""}};
   const auto row = [&](const char* what, const std::vector<double>& rates, const char* unit) {
-    rows.push_back(
-        {what, thousands(median(rates) / 1e9), thousands(lowest(rates) / 1e9), thousands(highest(rates) / 1e9), unit});
+    rows.push_back(together({what}, {middle_and_ends(rates, 1e-9, -1), {unit}}));
   };
   row("reading memory", limits.read, "GB/s");
   row("multiply-add fp32", limits.fp32, "GFLOP/s");
@@ -53,15 +52,15 @@ std::string limits_table(const GpuLimits& limits) {
 }
 
 std::string kernels_table(const Measured& m) {
-  std::vector<std::vector<std::string>> rows = {
-      {"kernel", "shape", "us", "lowest", "highest", "GB/s", "of memory", "GFLOP/s", "of compute", "limit"}};
+  TableRows rows = {{"kernel", "shape", "us", "lowest", "highest", "GB/s", "of memory", "GFLOP/s", "of compute", "limit"}};
   for (const KernelTime& k : m.kernels) {
     const double seconds = median(k.seconds);
     const KernelShares shares = shares_of(k, m.limits);
-    rows.push_back({k.name, k.shape, decimals(1e6 * seconds, 1), decimals(1e6 * lowest(k.seconds), 1),
-                    decimals(1e6 * highest(k.seconds), 1), thousands(ratio(k.bytes, seconds) / 1e9),
-                    percent(shares.memory, 1), k.flops > 0 ? thousands(ratio(k.flops, seconds) / 1e9) : "",
-                    k.flops > 0 ? percent(shares.compute, 1) : "", shares.memory_binds() ? "memory" : "compute"});
+    rows.push_back(together({k.name, k.shape}, {middle_and_ends(k.seconds, 1e6, 1),
+                                                {thousands(ratio(k.bytes, seconds) / 1e9), percent(shares.memory, 1),
+                                                 k.flops > 0 ? thousands(ratio(k.flops, seconds) / 1e9) : "",
+                                                 k.flops > 0 ? percent(shares.compute, 1) : "",
+                                                 shares.memory_binds() ? "memory" : "compute"}}));
   }
   return format_table(rows, "llrrrrrrrl") +
          "GB/s: of the least bytes that the kernel must move. limit: the one that takes longer. Launches follow each\n"
@@ -70,29 +69,13 @@ std::string kernels_table(const Measured& m) {
 }
 
 std::string forwards_table(const Measured& m) {
-  std::vector<std::vector<std::string>> rows = {
-      {"one row", "past", "ms", "lowest", "highest", "read", "GB/s", "of memory"}};
+  TableRows rows = {{"one row", "past", "ms", "lowest", "highest", "read", "GB/s", "of memory"}};
   for (const Result& result : m.forwards)
     for (const Forwards& f : result.pasts) {
-      const std::vector<double>& one = f.seconds.at(1);
-      rows.push_back({result.name(), std::to_string(f.past), decimals(1e3 * median(one), 3),
-                      decimals(1e3 * lowest(one), 3), decimals(1e3 * highest(one), 3), bytes_text(f.bytes),
-                      thousands(f.bytes_per_second() / 1e9), percent(f.bytes_per_second(), median(m.limits.read))});
+      rows.push_back(together(timed_cells(result.name(), f.past, f.seconds.at(1), 3),
+                              {{bytes_text(f.bytes), thousands(f.bytes_per_second() / 1e9),
+                                percent(f.bytes_per_second(), median(m.limits.read))}}));
     }
-  return format_table(rows, "lrrrrrrr");
-}
-
-std::string prefill_table(const Measured& m) {
-  std::vector<std::vector<std::string>> rows = {
-      {"prefill", "tokens", "ms", "lowest", "highest", "tok/s", "GFLOP/s", "of compute"}};
-  for (const Result& result : m.forwards) {
-    const std::vector<double>& s = result.prefill_seconds;
-    const double flops = ratio(prefill_flops(result.size.config, result.size.prefill), median(s));
-    rows.push_back({result.name(), std::to_string(result.size.prefill), decimals(1e3 * median(s), 2),
-                    decimals(1e3 * lowest(s), 2), decimals(1e3 * highest(s), 2),
-                    thousands(ratio(result.size.prefill, median(s))), thousands(flops / 1e9),
-                    percent(flops, median(m.peak(result.dtype)))});
-  }
   return format_table(rows, "lrrrrrrr");
 }
 
@@ -110,8 +93,8 @@ void set_bars(Bench& bench, const Measured& m) {
 // ---------------------------------------------------------------------------------------------------------------
 // Files
 
-nlohmann::ordered_json gpu_json(const Measured& m) {
-  nlohmann::ordered_json json;
+OrderedJson gpu_json(const Measured& m) {
+  OrderedJson json;
   const GpuFacts& f = m.facts;
   json["gpu"] = {{"name", f.name},
                  {"compute_capability", f.capability},
@@ -121,7 +104,7 @@ nlohmann::ordered_json gpu_json(const Measured& m) {
                  {"cuda_driver", f.driver},
                  {"cuda_runtime", f.runtime}};
   const auto limit = [](const std::vector<double>& runs) {
-    return nlohmann::ordered_json{{"median", median(runs)}, {"runs", runs}};
+    return OrderedJson{{"median", median(runs)}, {"runs", runs}};
   };
   json["limits"] = {{"read_bytes_per_second", limit(m.limits.read)},
                     {"fp32_flops_per_second", limit(m.limits.fp32)},
@@ -141,7 +124,7 @@ nlohmann::ordered_json gpu_json(const Measured& m) {
                                {"seconds", k.seconds}});
   }
   for (const Result& result : m.forwards) {
-    nlohmann::ordered_json configuration = configuration_json(result);
+    OrderedJson configuration = configuration_json(result);
     for (const Forwards& f : result.pasts) configuration["pasts"].push_back(forwards_json(f, median(m.limits.read)));
     configuration["prefill"] = prefill_json(result, median(m.peak(result.dtype)));
     json["configurations"].push_back(configuration);
@@ -194,9 +177,11 @@ void bench_gpu(Bench& bench) {
   }
   set_bars(bench, m);
   bench.print("Decoding on " + m.facts.name,
-              forwards_table(m) + "\n" + cost_table(m.forwards, kRows) + "\n" + prefill_table(m));
+              forwards_table(m) + "\n" + cost_table(m.forwards, kRows) + "\n" +
+                  prefill_table(
+                      m.forwards, "of compute", [&](const Result& r) { return median(m.peak(r.dtype)); }, -1));
 
-  nlohmann::ordered_json json = gpu_json(m), training, peers;
+  OrderedJson json = gpu_json(m), training, peers;
   std::string text = train_text(bench, "cuda", median(m.limits.fp32), {0.4, 0.2}, training);
   if (!interrupted()) text += "\n" + peers_text(bench, "cuda", {0.6, 0.4}, peers);
   if (interrupted()) return;

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "commands/samples.h"
+#include "files/words.h"
 #include "study/bench.h"
 
 extern char** environ;
@@ -114,7 +115,7 @@ std::string left_out(const std::string& why) { return "left out: " + why + "\n";
 }  // namespace
 
 std::string train_text(Bench& bench, const std::string& device, double peak, const Stretch& stretch,
-                       nlohmann::ordered_json& json) {
+                       OrderedJson& json) {
   const std::string program = program_folder() + "/train_gpt" + suffix(device);
   if (access(program.c_str(), X_OK) != 0) return left_out("there is no train_gpt: " + program + ": build it with make");
   if (bench.data.empty() || !std::filesystem::exists(bench.data))
@@ -130,27 +131,14 @@ std::string train_text(Bench& bench, const std::string& device, double peak, con
       Training& t = trainings[(k + size_t(round)) % trainings.size()];
       const std::string stats = scratch.path + "/stats.json", log = scratch.path + "/log";
       const double done = stretch.at((round + double(k) / double(trainings.size())) / rounds);
-      const int status = run_process({program,
-                                      "--preset",
-                                      t.preset,
-                                      "--data",
-                                      bench.data,
-                                      "--out",
-                                      scratch.path + "/" + t.preset,
-                                      "--stats",
-                                      stats,
-                                      "--max_iters",
-                                      std::to_string(t.iterations),
-                                      "--eval_interval",
-                                      std::to_string(t.iterations + 1),
-                                      "--eval_iters",
-                                      "1",
-                                      "--threads",
-                                      std::to_string(bench.options.settings.threads),
-                                      "--device",
-                                      device,
-                                      "--quiet"},
-                                     log, kRunSeconds, [&] { bench.time->show("training " + t.preset, done); });
+      std::vector<std::string> words =
+          split_at("--preset " + t.preset + " --max_iters " + std::to_string(t.iterations) + " --eval_interval " +
+                       std::to_string(t.iterations + 1) + " --eval_iters 1 --threads " +
+                       std::to_string(bench.options.settings.threads) + " --device " + device + " --quiet",
+                   ' ');
+      words.insert(words.begin(),
+                   {program, "--data", bench.data, "--out", scratch.path + "/" + t.preset, "--stats", stats});
+      const int status = run_process(words, log, kRunSeconds, [&] { bench.time->show("training " + t.preset, done); });
       if (interrupted()) return "";
       if (status == kTooLong) return left_out(t.preset + " took more than " + duration(kRunSeconds));
       if (status != 0) throw std::runtime_error("train_gpt failed: " + t.preset + ": " + last_line(log));
@@ -160,8 +148,7 @@ std::string train_text(Bench& bench, const std::string& device, double peak, con
       t.peak_bytes.push_back(result.at("peak_bytes"));
     }
 
-  std::vector<std::vector<std::string>> rows = {
-      {"training, batch 12", "ms/iter", "GFLOP/s", "share of fp32 peak", "peak memory"}};
+  TableRows rows = {{"training, batch 12", "ms/iter", "GFLOP/s", "share of fp32 peak", "peak memory"}};
   for (const Training& t : trainings) {
     rows.push_back({t.preset, median_and_ends(t.ms, 2), decimals(median(t.gflops), 0),
                     percent(median(t.gflops) * 1e9, peak), bytes_text(median(t.peak_bytes))});
@@ -177,7 +164,7 @@ std::string train_text(Bench& bench, const std::string& device, double peak, con
 }
 
 void bench_train(Bench& bench) {
-  nlohmann::ordered_json json;
+  OrderedJson json;
   const std::string text = train_text(bench, "cpu", bench.roofline.peak(), {}, json);
   if (interrupted()) return;
   bench.print("Training", text);
@@ -190,21 +177,15 @@ void bench_train(Bench& bench) {
 namespace {
 
 std::string training_table(const Json& json) {
-  std::vector<std::vector<std::string>> rows = {
-      {"training", "", "ms/iter", "ours over it", "lowest", "highest", "peak memory"}};
+  TableRows rows = {{"training", "", "ms/iter", "ours over it", "lowest", "highest", "peak memory"}};
   for (const Json& preset : json.at("presets")) {
     const std::string name = preset.at("preset");
     const Json& ours = preset.at("ways").back();  // nanospec comes last
     for (const Json& way : preset.at("ways")) {
       const std::vector<double> ms = way.at("ms");
-      std::vector<std::string> row = {name, way.at("name"), decimals(median(ms), 2), "", "", ""};
-      if (&way != &ours) {
-        const std::vector<double> ratios = way.at("ours_over_it");
-        row[3] = decimals(median(ratios), 2), row[4] = decimals(lowest(ratios), 2),
-        row[5] = decimals(highest(ratios), 2);
-      }
-      row.push_back(way.contains("peak_bytes") ? bytes_text(way.at("peak_bytes")) : "");
-      rows.push_back(row);
+      rows.push_back(together({name, way.at("name"), decimals(median(ms), 2)},
+                              {&way == &ours ? Row(3) : middle_and_ends(way.at("ours_over_it"), 1, 2),
+                               {way.contains("peak_bytes") ? bytes_text(way.at("peak_bytes")) : ""}}));
     }
   }
   return format_table(rows, "llrrrrr");
@@ -232,16 +213,13 @@ void set_training_bars(Bench& bench, const Json& json) {
 }
 
 std::string decoding_table(const Json& json) {
-  std::vector<std::vector<std::string>> rows = {
-      {"plain decoding", "tokens", "", "how", "tok/s", "ours over it", "lowest", "highest"}};
+  TableRows rows = {{"plain decoding", "tokens", "", "how", "tok/s", "ours over it", "lowest", "highest"}};
   for (const Json& run : json.at("runs"))
     for (const Json& way : run.at("ways")) {
-      std::vector<std::string> row = {run.at("model"), std::to_string(run.at("tokens").get<int>()), way.at("name"),
-                                      way.at("how"), thousands(median(way.at("tokens_per_second")))};
-      if (way.contains("ours_over_it")) {
-        const std::vector<double> ratios = way.at("ours_over_it");
-        for (double x : {median(ratios), lowest(ratios), highest(ratios)}) row.push_back(decimals(x, 2));
-      }
+      Row row = {run.at("model"), std::to_string(run.at("tokens").get<int>()), way.at("name"), way.at("how"),
+                 thousands(median(way.at("tokens_per_second")))};
+      if (way.contains("ours_over_it"))
+        for (const std::string& cell : middle_and_ends(way.at("ours_over_it"), 1, 2)) row.push_back(cell);
       rows.push_back(row);
     }
   return format_table(rows, "lrllrrrr");
@@ -251,12 +229,12 @@ std::string forward_table(const Json& json) {
   std::vector<std::string> head = {"PyTorch, 124 M", "past", "ms, one row", "GB/s"};
   for (const Json& rows : json.at("rows"))
     if (rows.get<int>() > 1) head.push_back("cost of " + std::to_string(rows.get<int>()));
-  std::vector<std::vector<std::string>> rows = {head};
+  TableRows rows = {head};
   for (const Json& run : json.at("runs")) {
     const std::vector<double> one = run.at("seconds").front();
-    std::vector<std::string> row = {run.at("dtype"), std::to_string(run.at("past").get<int>()),
-                                    median_and_ends({median(one) * 1e3, lowest(one) * 1e3, highest(one) * 1e3}, 2),
-                                    decimals(run.at("bytes").get<double>() / median(one) / 1e9, 1)};
+    Row row = {run.at("dtype"), std::to_string(run.at("past").get<int>()),
+               median_and_ends({median(one) * 1e3, lowest(one) * 1e3, highest(one) * 1e3}, 2),
+               decimals(run.at("bytes").get<double>() / median(one) / 1e9, 1)};
     for (const Json& seconds : run.at("seconds")) {
       if (seconds == run.at("seconds").front()) continue;
       std::vector<double> costs;
@@ -308,7 +286,7 @@ std::vector<Peer> peers_of(const Bench& bench, const std::string& device) {
 
 }  // namespace
 
-std::string peers_text(Bench& bench, const std::string& device, const Stretch& stretch, nlohmann::ordered_json& json) {
+std::string peers_text(Bench& bench, const std::string& device, const Stretch& stretch, OrderedJson& json) {
   const std::string folder = program_folder(), python = folder + "/venv/bin/python";
   const Scratch scratch;
   const std::string log = scratch.path + "/log", result = scratch.path + "/result.json";
@@ -343,7 +321,7 @@ std::string peers_text(Bench& bench, const std::string& device, const Stretch& s
 }
 
 void bench_peers(Bench& bench) {
-  nlohmann::ordered_json json;
+  OrderedJson json;
   const std::string text = peers_text(bench, "cpu", {}, json);
   if (interrupted()) return;
   bench.print("Peers", text);

@@ -4,16 +4,13 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "commands/commands.h"
+#include "commands/comparison.h"
+#include "commands/svg.h"
 #include "drafters/ngram.h"
 #include "study/diagnosis.h"
-#include "study/svg.h"
 
 namespace nanospec {
 namespace {
-
-using Rows = std::vector<std::vector<std::string>>;
-using Report = nlohmann::ordered_json;
 
 struct Examination {
   Options options;
@@ -31,29 +28,22 @@ struct Findings {
 };
 
 Command describe(Examination& e) {
-  Command command;
-  command.name = "nanospec diagnose";
-  command.what =
-      "Decodes by one method and says why: how sure the drafter was where it was right or wrong, which of its\n"
-      "guesses were right, whether its chances can be believed, which nodes were wasted, where the time went,\n"
-      "and why each forward committed no more tokens.";
-  command.examples =
-      "nanospec diagnose --model runs/small --drafter ngram:4 --data data/tinyshakespeare.txt\n"
-      "nanospec diagnose --model runs/small --drafter ngram:4 --shape tree:3x2 --prompt \"ROMEO:\"\n"
-      "nanospec diagnose --model runs/small --data data/tinyshakespeare.txt --json why.json --svg why.svg\n";
-  const auto append = [&](std::vector<Flag> flags) {
-    command.flags.insert(command.flags.end(), flags.begin(), flags.end());
-  };
-  append(text_flags(e.options));
-  append(prompts_flags(e.options));
-  append(speculation_flags(e.options, e.method));
-  append(sampling_flags(e.options));
-  append(machine_flags(e.options));
-  append({heading("Output"),
-          {"--json", "FILE", &e.json_file, "write every figure"},
-          {"--svg", "FILE", &e.svg_file, "write pictures of them"},
-          {"--quiet", "", &e.options.quiet, "no progress"}});
-  return command;
+  return {"nanospec diagnose",
+          "Decodes by one method and says why: how sure the drafter was where it was right or wrong, which of its\n"
+          "guesses were right, whether its chances can be believed, which nodes were wasted, where the time went,\n"
+          "and why each forward committed no more tokens.",
+          "nanospec diagnose --model runs/small --drafter ngram:4 --data data/tinyshakespeare.txt\n"
+          "nanospec diagnose --model runs/small --drafter ngram:4 --shape tree:3x2 --prompt \"ROMEO:\"\n"
+          "nanospec diagnose --model runs/small --data data/tinyshakespeare.txt --json why.json --svg why.svg\n",
+          together({text_flags(e.options),
+                    prompts_flags(e.options),
+                    speculation_flags(e.options, e.method),
+                    sampling_flags(e.options),
+                    machine_flags(e.options),
+                    {heading("Output"),
+                     {"--json", "FILE", &e.json_file, "write every figure"},
+                     {"--svg", "FILE", &e.svg_file, "write pictures of them"},
+                     {"--quiet", "", &e.options.quiet, "no progress"}}})};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -93,9 +83,8 @@ Findings examine(const Examination& e, Engine& engine) {
   double done = 0;
   const double all = double(o.max_new_tokens) * double(e.prompts.size());
   Progress progress(o.quiet);
-  for (size_t p = 0; p < e.prompts.size() && !interrupted(); p++) {
-    const std::vector<int> prompt =
-        engine.encode(e.prompts[p], e.prompts.size() == 1 ? "the prompt" : "prompt " + std::to_string(p + 1));
+  const std::vector<std::vector<int>> prompts = encoded(engine, e.prompts);
+  for (size_t p = 0; p < prompts.size() && !interrupted(); p++) {
     Sampling sampling = o.sampling;
     sampling.sequence = uint32_t(p);  // noise of its own, or all prompts would meet the same at the same place
     const auto on_token = [&](int) {
@@ -103,7 +92,7 @@ Findings examine(const Examination& e, Engine& engine) {
         progress.show(thousands(done) + " of " + count(all, "token") + ", " + time_left(done, all, progress.seconds()));
       return !interrupted();
     };
-    add(f.stats, engine.generate(e.method, sampling, prompt, o.max_new_tokens, on_token, observation).stats);
+    add(f.stats, engine.generate(e.method, sampling, prompts[p], o.max_new_tokens, on_token, observation).stats);
   }
   return f;
 }
@@ -114,7 +103,7 @@ Findings examine(const Examination& e, Engine& engine) {
 std::string share(double part, double whole) { return decimals(100 * ratio(part, whole), 1) + "%"; }
 
 std::string stops_table(const Diagnosis& d) {
-  Rows rows = {{"why", "forwards", "share"}};
+  TableRows rows = {{"why", "forwards", "share"}};
   for (int stop = 0; stop < kStopKinds; stop++) {
     const double n = double(d.stops[size_t(stop)]);
     if (n > 0) rows.push_back({kStops[stop], thousands(n), share(n, double(d.passes))});
@@ -134,7 +123,7 @@ std::string stops_table(const Diagnosis& d) {
 
 std::string entropy_table(const Diagnosis& d) {
   const auto of_q = by_entropy(d.unsure, false), of_confidence = by_entropy(d.unsure, true);
-  Rows rows = {{"H, nats", "right", "wrong", "right, H of q", "right", "wrong", "right, H of confidence"}};
+  TableRows rows = {{"H, nats", "right", "wrong", "right, H of q", "right", "wrong", "right, H of confidence"}};
   const auto cells = [&](const EntropyBin& bin) {
     const double all = double(bin.matched + bin.mismatched);
     rows.back().push_back(thousands(double(bin.matched))), rows.back().push_back(thousands(double(bin.mismatched)));
@@ -154,7 +143,7 @@ std::string entropy_table(const Diagnosis& d) {
 }
 
 std::string accuracy_table(const Diagnosis& d) {
-  Rows rows = {{"depth", "nodes"}};
+  TableRows rows = {{"depth", "nodes"}};
   for (int rank = 0; rank < kAskedRanks; rank++) rows[0].push_back("rank " + std::to_string(rank));
   rows[0].push_back("none of them");
   const auto row = [&](const std::string& name, double asked, const auto& right) {
@@ -178,7 +167,7 @@ std::string accuracy_table(const Diagnosis& d) {
 }
 
 std::string reliability_table(const Diagnosis& d) {
-  Rows rows = {{"chance", "nodes", "foretold", "accepted", "nodes", "foretold", "accepted"}};
+  TableRows rows = {{"chance", "nodes", "foretold", "accepted", "nodes", "foretold", "accepted"}};
   for (size_t i = 0; i < 10; i++) {
     if (d.raw.tenths[i].nodes + d.corrected.tenths[i].nodes == 0) continue;
     rows.push_back({decimals(double(i) / 10, 1) + " to " + decimals(double(i + 1) / 10, 1)});
@@ -200,7 +189,7 @@ std::string reliability_table(const Diagnosis& d) {
 }
 
 std::string nodes_table(const Diagnosis& d) {
-  Rows rows = {{"depth", "drafted", "accepted", "wasted", "wasted share"}};
+  TableRows rows = {{"depth", "drafted", "accepted", "wasted", "wasted share"}};
   double drafted = 0, accepted = 0;
   const auto row = [&](const std::string& name, double its_drafted, double its_accepted) {
     rows.push_back({name, thousands(its_drafted), thousands(its_accepted), thousands(its_drafted - its_accepted),
@@ -223,7 +212,7 @@ std::vector<std::pair<std::string, double>> time_parts(const Stats& s) {
 }
 
 std::string time_table(const Stats& stats) {
-  Rows rows = {{"part", "share", "microseconds a forward", "microseconds a token"}};
+  TableRows rows = {{"part", "share", "microseconds a forward", "microseconds a token"}};
   const auto row = [&](const std::string& name, double seconds) {
     rows.push_back({name, share(seconds, stats.seconds),
                     decimals(1e6 * ratio(seconds, double(stats.target_forwards)), 2),
@@ -237,7 +226,7 @@ std::string time_table(const Stats& stats) {
 }
 
 std::string cross_entropy_table(const Findings& f) {
-  Rows rows = {{"order", "nats a token", "perplexity"}};
+  TableRows rows = {{"order", "nats a token", "perplexity"}};
   for (size_t k = 0; k < f.cross_entropy.size(); k++)
     rows.push_back({std::to_string(k + 1), decimals(f.cross_entropy[k], 4), decimals(std::exp(f.cross_entropy[k]), 2)});
   if (f.target_loss > 0)
@@ -263,8 +252,8 @@ std::string report_text(const Examination& e, const Engine& engine, const Findin
 // ---------------------------------------------------------------------------------------------------------------
 // JSON
 
-Report entropy_json(const Diagnosis& d, bool of_confidence) {
-  Report json = {{"separation", separation(d.unsure, of_confidence)}};
+OrderedJson entropy_json(const Diagnosis& d, bool of_confidence) {
+  OrderedJson json = {{"separation", separation(d.unsure, of_confidence)}};
   double from = 0;
   for (const EntropyBin& bin : by_entropy(d.unsure, of_confidence)) {
     json["bins"].push_back({{"from", from}, {"matched", bin.matched}, {"mismatched", bin.mismatched}});
@@ -273,8 +262,8 @@ Report entropy_json(const Diagnosis& d, bool of_confidence) {
   return json;
 }
 
-Report forecast_json(const Forecast& forecast) {
-  Report json = {{"brier", forecast.brier()}, {"calibration_error", forecast.calibration_error()}};
+OrderedJson forecast_json(const Forecast& forecast) {
+  OrderedJson json = {{"brier", forecast.brier()}, {"calibration_error", forecast.calibration_error()}};
   for (const Reliability& tenth : forecast.tenths)
     json["tenths"].push_back({{"nodes", tenth.nodes},
                               {"accepted", tenth.accepted},
@@ -284,14 +273,14 @@ Report forecast_json(const Forecast& forecast) {
 
 std::string report_json(const Examination& e, const Engine& engine, const Findings& f) {
   const Diagnosis& d = f.diagnosis;
-  Report json = stats_json(engine, f.stats);
+  OrderedJson json = stats_json(engine, f.stats);
   json.update(method_json(e.method));
   json.update(settings_json(e.options, engine));
   json["prompts"] = e.prompts;
   for (int stop = 0; stop < kStopKinds; stop++) json["stops"][kStops[stop]] = d.stops[size_t(stop)];
   json["guessed_without_node_by_rank"] = d.missing_rank;
   json["entropy"] = {{"of_q", entropy_json(d, false)}, {"of_confidence", entropy_json(d, true)}};
-  json["accuracy"] = Report::array(), json["nodes"] = Report::array();
+  json["accuracy"] = OrderedJson::array(), json["nodes"] = OrderedJson::array();
   for (size_t depth = 0; depth < d.asked.size(); depth++)
     json["accuracy"].push_back({{"depth", depth + 1}, {"nodes", d.asked[depth]}, {"right_by_rank", d.right[depth]}});
   json["forecasts"] = {{"raw", forecast_json(d.raw)}, {"corrected", forecast_json(d.corrected)}};
@@ -299,7 +288,7 @@ std::string report_json(const Examination& e, const Engine& engine, const Findin
     json["nodes"].push_back({{"depth", depth}, {"drafted", d.drafted[depth]}, {"accepted", d.accepted[depth]}});
   json["held_out_cross_entropy"] = f.cross_entropy;
   if (f.target_loss > 0) json["target_loss"] = f.target_loss;
-  return json.dump(2, ' ', false, Report::error_handler_t::replace) + "\n";
+  return json_text(json, 2);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -309,11 +298,11 @@ constexpr const char *kRight = kColours[2], *kWrong = kColours[1];
 
 Panel entropy_panel(const Diagnosis& d, bool of_confidence) {
   using Style = Series::Style;
-  Series right = {"a child was right", kRight, Style::kBars, {}}, wrong = {"none was", kWrong, Style::kBars, {}};
+  Series right = {"a child was right", kRight, Style::kBars}, wrong = {"none was", kWrong, Style::kBars};
   double at = 0;
   for (const EntropyBin& bin : by_entropy(d.unsure, of_confidence)) {
-    right.points.push_back({at, double(bin.matched), 0, 0, ""});
-    wrong.points.push_back({at, double(bin.mismatched), 0, 0, ""});
+    right.points.push_back({at, double(bin.matched)});
+    wrong.points.push_back({at, double(bin.mismatched)});
     at += kEntropyBin;
   }
   Panel panel = {of_confidence ? "Entropy of the confidence" : "Entropy of q",
@@ -328,14 +317,13 @@ Panel accuracy_panel(const Diagnosis& d) {
   Panel panel = {"Accuracy by depth", "depth of the guess", "share that was right", {}};
   int colour = 0;
   for (int ranks : {1, 2, 4, kAskedRanks}) {
-    Series series = {
-        ranks == 1 ? "best guess" : "one of " + std::to_string(ranks), kColours[colour++], Series::Style::kLine, {}};
+    Series series = {ranks == 1 ? "best guess" : "one of " + std::to_string(ranks), kColours[colour++],
+                     Series::Style::kLine};
     for (size_t depth = 0; depth < d.asked.size(); depth++) {
       double right = 0;
       for (int rank = 0; rank < ranks; rank++) right += double(d.right[depth][size_t(rank)]);
       constexpr int64_t kFew = 20;  // that say nothing of a share
-      if (d.asked[depth] >= kFew)
-        series.points.push_back({double(depth + 1), right / double(d.asked[depth]), 0, 0, ""});
+      if (d.asked[depth] >= kFew) series.points.push_back({double(depth + 1), right / double(d.asked[depth])});
     }
     panel.series.push_back(series);
   }
@@ -343,12 +331,12 @@ Panel accuracy_panel(const Diagnosis& d) {
 }
 
 Panel ranks_panel(const Diagnosis& d) {
-  Series series = {"all depths", kColours[4], Series::Style::kBars, {}};
+  Series series = {"all depths", kColours[4], Series::Style::kBars};
   for (int rank = 0; rank < kAskedRanks; rank++) {
     double asked = 0, right = 0;
     for (size_t depth = 0; depth < d.asked.size(); depth++)
       asked += double(d.asked[depth]), right += double(d.right[depth][size_t(rank)]);
-    series.points.push_back({double(rank), ratio(right, asked), 0, 0, ""});
+    series.points.push_back({double(rank), ratio(right, asked)});
   }
   return {"Accuracy by rank", "rank of the guess, 0: the best", "share that was right", {series}};
 }
@@ -363,7 +351,7 @@ Panel reliability_panel(const Diagnosis& d) {
                      {}};
     for (const Reliability& tenth : forecast->tenths) {
       const double n = double(tenth.nodes);
-      if (n >= 20) series.points.push_back({forecast->promised(tenth) / n, double(tenth.accepted) / n, 0, 0, ""});
+      if (n >= 20) series.points.push_back({forecast->promised(tenth) / n, double(tenth.accepted) / n});
     }
     panel.series.push_back(series);
   }
@@ -372,10 +360,10 @@ Panel reliability_panel(const Diagnosis& d) {
 
 Panel nodes_panel(const Diagnosis& d) {
   using Style = Series::Style;
-  Series drafted = {"drafted", kPlainColour, Style::kBars, {}}, accepted = {"accepted", kColours[0], Style::kBars, {}};
+  Series drafted = {"drafted", kPlainColour, Style::kBars}, accepted = {"accepted", kColours[0], Style::kBars};
   for (size_t depth = 1; depth < d.drafted.size(); depth++) {
-    drafted.points.push_back({double(depth), double(d.drafted[depth]), 0, 0, ""});
-    accepted.points.push_back({double(depth), double(d.accepted[depth]), 0, 0, ""});
+    drafted.points.push_back({double(depth), double(d.drafted[depth])});
+    accepted.points.push_back({double(depth), double(d.accepted[depth])});
   }
   return {"Nodes", "depth", "nodes", {drafted, accepted}};
 }

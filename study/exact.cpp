@@ -16,26 +16,23 @@ struct Proof {
 };
 
 Command describe(Proof& p) {
-  Command command;
-  command.name = "nanospec exact";
-  command.what =
+  return {
+      "nanospec exact",
       "Holds every verification rule against what it promises, without a model. With a vocabulary of 3 or 4 tokens\n"
       "every draft and every outcome of chance is gone through, by the code that generates, and the distribution\n"
-      "of the emitted tokens is compared with the target's; with a larger one texts are sampled.";
-  command.examples =
+      "of the emitted tokens is compared with the target's; with a larger one texts are sampled.",
       "nanospec exact\n"
       "nanospec exact --distributions 100 --samples 0\n"
-      "nanospec exact --vocab 50 --samples 200000 --json exact.json\n";
-  command.flags = {heading("Enumeration"),
-                   {"--distributions", "N", &p.distributions, "target and drafter of each of 8 kinds", from(1, 100000)},
-                   heading("Sampling"),
-                   {"--samples", "N", &p.samples, "texts for each row; 0: none", from(0, 1e8)},
-                   {"--vocab", "N", &p.vocab, "tokens in the vocabulary", from(2, 256)},
-                   heading("Both"),
-                   {"--seed", "N", &p.seed, "another seed, other distributions"},
-                   {"--json", "FILE", &p.json_file, "write every figure"},
-                   {"--quiet", "", &p.quiet, "no progress"}};
-  return command;
+      "nanospec exact --vocab 50 --samples 200000 --json exact.json\n",
+      {heading("Enumeration"),
+       {"--distributions", "N", &p.distributions, "target and drafter of each of 8 kinds", from(1, 100000)},
+       heading("Sampling"),
+       {"--samples", "N", &p.samples, "texts for each row; 0: none", from(0, 1e8)},
+       {"--vocab", "N", &p.vocab, "tokens in the vocabulary", from(2, 256)},
+       heading("Both"),
+       {"--seed", "N", &p.seed, "another seed, other distributions"},
+       {"--json", "FILE", &p.json_file, "write every figure"},
+       {"--quiet", "", &p.quiet, "no progress"}}};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -105,8 +102,8 @@ std::string verdict(bool promises, bool held, const std::string& known_flaw) {
 }
 
 std::string enumerated_table(const std::vector<Enumerated>& all) {
-  std::vector<std::vector<std::string>> rows = {{"rule", "candidates", "shape", "vocab", "distributions", "largest TV",
-                                                 "TV > 0.001", "tokens/pass", "bound", "exact?"}};
+  TableRows rows = {{"rule", "candidates", "shape", "vocab", "distributions", "largest TV", "TV > 0.001", "tokens/pass",
+                "bound", "exact?"}};
   for (const Enumerated& one : all) {
     const std::string known =
         is_control(one.study) ? "biased: the control, judged as with" : flaw(promise_of(one.study));
@@ -119,8 +116,7 @@ std::string enumerated_table(const std::vector<Enumerated>& all) {
 }
 
 std::string sampled_table(const std::vector<Drawn>& all) {
-  std::vector<std::vector<std::string>> rows = {
-      {"rule", "shape", "temperature", "top_k", "TV", "TV by chance", "z", "tokens/pass", "exact?"}};
+  TableRows rows = {{"rule", "shape", "temperature", "top_k", "TV", "TV by chance", "z", "tokens/pass", "exact?"}};
   for (const Drawn& one : all)
     rows.push_back({about(one.study.rule).word, one.study.shape, decimals(double(one.study.temperature), 1),
                     std::to_string(one.study.top_k), small(one.result.distance), small(one.result.by_chance),
@@ -150,19 +146,19 @@ std::string last_line(const std::vector<Enumerated>& enumerated, const std::vect
 }
 
 std::string report_json(const Proof& p, const std::vector<Enumerated>& enumerated, const std::vector<Drawn>& sampled) {
-  nlohmann::ordered_json json = {{"seed", p.seed}, {"vocab", p.vocab}, {"samples", p.samples}};
+  OrderedJson json = {{"seed", p.seed}, {"vocab", p.vocab}, {"samples", p.samples}};
   bool held = true;
   for (const Enumerated& one : enumerated) {
     held = held && (!one.promises() || one.held());
-    nlohmann::ordered_json row = {{"rule", about(one.study.rule).word},
-                                  {"candidates", candidates_text(one.study)},
-                                  {"shape", one.study.shape},
-                                  {"vocab", one.study.vocab},
-                                  {"promises_exactness", one.promises()},
-                                  {"control", is_control(one.study)},
-                                  {"largest_distance", one.farthest()},
-                                  {"tokens_per_pass", one.tokens()},
-                                  {"bound", one.bound()}};
+    OrderedJson row = {{"rule", about(one.study.rule).word},
+                       {"candidates", candidates_text(one.study)},
+                       {"shape", one.study.shape},
+                       {"vocab", one.study.vocab},
+                       {"promises_exactness", one.promises()},
+                       {"control", is_control(one.study)},
+                       {"largest_distance", one.farthest()},
+                       {"tokens_per_pass", one.tokens()},
+                       {"bound", one.bound()}};
     for (size_t i = 0; i < one.results.size(); i++)
       row["distributions"].push_back({{"name", one.worlds[i].name},
                                       {"distance", one.results[i].distance},

@@ -1,59 +1,67 @@
-// study/experiments.h: what the sections of `experiments` share, each in a file of its own: experiments_entropy.cpp,
-// experiments_budgets.cpp (and temperatures), experiments_rules.cpp (and coupling), experiments_auto.cpp (and unions),
-// experiments_text.cpp (noise-aware, held-out), experiments_drafters.cpp. experiments.cpp has the command line and the
-// order.
+// study/experiments.h: what the sections of `experiments` share, each in a file of its own: experiments_shapes.cpp
+// (entropy, budgets, temperatures), experiments_auto.cpp (and unions), experiments_rules.cpp (and coupling,
+// noise-aware, held-out), experiments_drafters.cpp. experiments.cpp has the command line and the order.
 //
 // In order: the laboratory; an experiment, several methods over the same prompts; what is said and drawn of it; the
 // sections.
+//
+// How to add a section: write `void NAME_experiment(Lab&)`: it runs studies with run_study() and hands what it found
+// to publish(). Declare it below, and give it a line in kSections of experiments.cpp, with the seconds that it may
+// take.
 #pragma once
 
 #include <map>
 #include <memory>
 
 #include "commands/comparison.h"
+#include "commands/samples.h"
+#include "commands/svg.h"
 #include "study/along.h"
 #include "study/bench.h"
-#include "study/interval.h"
-#include "study/svg.h"
 
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
 // The laboratory
 
-struct Lab {
-  Bench bench;  // options (the target's), data, out, quick; bars, progress, files
+// A model that is studied as the target.
+struct Subject {
+  Options options;
+  Engine engine;
+  explicit Subject(const Options& its_options) : options(its_options), engine(options.settings) {}
+};
+
+struct Lab : Bench {  // options: the target's
   std::string drafter_model = "runs/small", drafter;
-  std::string text;     // of --data
-  std::string readme;   // text that is no part of it, in its alphabet
-  double seconds = 60;  // what the section that runs may take
-  std::string section;  // its name
+  std::string text;    // of --data
+  std::string readme;  // text that is no part of it, in its alphabet
 
   // The target, loaded when first asked for, and the small model as a target of its own: where no clock is read, it
   // gives fifty times the text.
-  Engine& target();
-  Engine& small();
-  Options small_options() const;
+  Subject& target();
+  Subject& small();
 
   // Prompts of so many bytes: from the data's last tenth, which no model and no drafter was trained on, evenly.
   std::vector<std::string> held_out(int count, size_t bytes = 64) const;
 
-  // Of these methods those that the engine can run; of the others a line each that says why not.
-  std::vector<Method> usable(Engine& engine, const std::vector<Method>& methods, std::string& missing);
+  // Of these methods those that the target can run; of the others a line each that says why not.
+  std::vector<Method> usable(const std::vector<Method>& methods, std::string& missing);
 
  private:
-  std::unique_ptr<Engine> target_, small_;
+  std::unique_ptr<Subject> target_, small_;
   std::map<std::string, std::string> known_;  // of drafters and shapes that were tried: "", or why not
 };
 
-// The line to type for a section's repetition.
-std::string command_line(const Lab& lab);
+// Prompts of one kind.
+struct Kind {
+  std::string name;
+  std::vector<std::string> prompts;
+};
 
 // ---------------------------------------------------------------------------------------------------------------
 // A study
 
 constexpr const char *kStrong = "ngram:4", *kWeak = "bigram";
-inline const Method kPlain = {"none", "auto", "match", 0, true};
 inline Method matched(const std::string& drafter, const std::string& shape, int budget = 0) {
   return {drafter, shape, "match", budget, true};
 }
@@ -69,6 +77,7 @@ struct Plan {
 };
 
 struct Experiment {
+  const Engine* engine = nullptr;
   Trial trial;
   std::vector<Outcome> outcomes;
 
@@ -84,35 +93,44 @@ struct Experiment {
   Interval forwards_saved(size_t m, size_t base) const;
   double nodes_per_forward(size_t m) const;
   double tokens_per_second(size_t m) const;
+  std::vector<Stats> by_prompt(size_t m) const;  // sums over the repeats
+  // The places of the methods that `which` takes, the fastest first.
+  std::vector<size_t> by_speed(const std::function<bool(const Method&)>& which) const;
+
+  std::string circumstances(bool with_temperature = true) const;
+  OrderedJson json() const;
 };
 
 // Runs it; empty where it was interrupted before all was run once. stretch: of the section, for the progress line.
-Experiment run_study(Lab& lab, Engine& engine, const Options& options, const std::vector<Method>& methods,
-                     const std::vector<std::string>& prompts, const Plan& plan, const Stretch& stretch);
+Experiment run_study(Lab& lab, Subject& subject, const std::vector<Method>& methods,
+                     const std::vector<std::string>& prompts, const Plan& plan, const Stretch& stretch = {});
 
 // Appends the other's prompts: the same methods, other prompts; repeats that both have.
 void join(Experiment& study, const Experiment& other);
-
-// Throws where an exact method's text was not plain decoding's.
-void check_exact(const Experiment& study);
 
 // ---------------------------------------------------------------------------------------------------------------
 // Saying
 
 std::string with_interval(const Interval& interval, int places);  // "2.31 (2.25 to 2.38)"
+OrderedJson interval_json(const Interval& interval);              // middle, low, high
 std::string temperature_text(float temperature);                  // "0.7"
-std::string study_circumstances(const Experiment& study, const Engine& engine, bool with_temperature = true);
-std::string loop_warning(float temperature);  // "" but for greedy decoding
+std::string shape_text(const Method& method);                     // "beam:4 budget=8"
+std::string loop_warning(float temperature);                      // "" but for greedy decoding
+const char* colour_at(size_t i);                                  // of a series
 
 // The usual table: speedup over plain decoding, tokens per forward, both with intervals; nodes, the text.
 std::string study_table(const Experiment& study);
 
-nlohmann::ordered_json study_json(const Engine& engine, const Experiment& study);
+OrderedJson studies_json(const std::vector<Experiment>& studies);  // {"studies": [...]}
 
-// Prints a section's question, the command that repeats it, and its table.
-void print_section(Lab& lab, const std::string& question, const std::string& circumstances, const std::string& table);
-
-const char* colour_at(size_t i);  // of a series
+// What a section found: printed below the command that repeats it, with the bars that were set; written to
+// OUT/SECTION.json and OUT/SECTION.svg, where there are figures.
+struct Findings {
+  std::string question, circumstances, tables;
+  OrderedJson json;
+  std::string svg;
+};
+void publish(Lab& lab, const Findings& findings);
 
 // ---------------------------------------------------------------------------------------------------------------
 // The sections

@@ -5,33 +5,19 @@
 // both runs once more beside auto, oftener: only that final is held against the bar.
 #include <algorithm>
 
-#include "commands/samples.h"
 #include "study/experiments.h"
 
 namespace nanospec {
 namespace {
 
 constexpr double kNearBest = 0.97;  // auto, of the best of all shapes
-constexpr const char* kShapesToBeat[] = {"chain:1",
-                                         "chain:2",
-                                         "chain:3",
-                                         "chain:4",
-                                         "chain:6",
-                                         "chain:8",
-                                         "tree:2x2",
-                                         "tree:2x3",
-                                         "tree:3x2",
-                                         "tree:4x2",
-                                         "cartesian:4,2,1,1",
-                                         "entropy-stop",
-                                         "entropy-stop:of=confidence",
-                                         "entropy-naive:of=confidence"};
-constexpr const char* kBudgetedToBeat[] = {"best-first",
-                                           "beam:4",
-                                           "calibrated",
-                                           "sequoia",
-                                           "entropy-width:of=confidence",
-                                           "entropy-depth-width:of=confidence"};
+constexpr const char *kShapesToBeat =
+                         "chain:1 chain:2 chain:3 chain:4 chain:6 chain:8 tree:2x2 tree:2x3 tree:3x2 "
+                         "tree:4x2 cartesian:4,2,1,1 entropy-stop entropy-stop:of=confidence "
+                         "entropy-naive:of=confidence",
+                     *kBudgetedToBeat =
+                         "best-first beam:4 calibrated sequoia entropy-width:of=confidence "
+                         "entropy-depth-width:of=confidence";
 constexpr int kPrompts = 16, kFewPrompts = 8;
 
 struct Workload {
@@ -52,24 +38,19 @@ std::vector<std::string> copying_prompts(const Lab& lab, int count) {
 
 std::vector<Method> all_shapes(const std::string& drafter, bool quick) {
   std::vector<Method> methods = {kPlain, matched(drafter, "auto")};
-  for (const char* shape : kShapesToBeat) methods.push_back(matched(drafter, shape));
-  for (const char* shape : kBudgetedToBeat)
+  for (const std::string& shape : split_at(kShapesToBeat, ' ')) methods.push_back(matched(drafter, shape));
+  for (const std::string& shape : split_at(kBudgetedToBeat, ' '))
     for (int budget : {4, 8, 16, 32})
-      if (shape == std::string("best-first") || budget == 8 || budget == 16)
-        methods.push_back(matched(drafter, shape, budget));
+      if (shape == "best-first" || budget == 8 || budget == 16) methods.push_back(matched(drafter, shape, budget));
   if (quick) methods.resize(4);
   return methods;
 }
 
 // The fastest shapes but auto, best first.
 std::vector<Method> fastest(const Experiment& study, size_t n) {
-  std::vector<std::pair<double, size_t>> order;
-  for (size_t m = 0; m < study.trial.methods.size(); m++)
-    if (study.trial.methods[m].shape != "auto" && study.trial.methods[m].drafter != "none")
-      order.push_back({-study.speedup(m, study.trial.plain).middle, m});
-  std::sort(order.begin(), order.end());
   std::vector<Method> methods;
-  for (size_t i = 0; i < std::min(n, order.size()); i++) methods.push_back(study.trial.methods[order[i].second]);
+  for (size_t m : study.by_speed([](const Method& one) { return one.shape != "auto" && one.drafter != "none"; }))
+    if (methods.size() < n) methods.push_back(study.trial.methods[m]);
   return methods;
 }
 
@@ -81,16 +62,15 @@ struct Contest {  // of one workload
 };
 
 // False where it was interrupted.
-bool run_contest(Lab& lab, Engine& engine, Contest& v, std::string& missing, double seconds, const Stretch& stretch) {
+bool run_contest(Lab& lab, Contest& v, std::string& missing, double seconds, const Stretch& stretch) {
   const auto run = [&](const std::vector<Method>& methods, double share, int repeats, double begin, bool all) {
     std::vector<std::string> prompts = v.workload.prompts;
-    if (!all && prompts.size() > kFewPrompts) prompts.resize(kFewPrompts);
-    return run_study(lab, engine, lab.bench.options, methods, prompts,
-                     {v.workload.temperature, seconds * share, repeats, 12, 200, 0},
+    if (!all) prompts.resize(std::min<size_t>(kFewPrompts, prompts.size()));
+    return run_study(lab, lab.target(), methods, prompts, {v.workload.temperature, seconds * share, repeats, 12, 200},
                      {stretch.at(begin), stretch.share * share});
   };
   const Method automatic = matched(v.workload.drafter, "auto");
-  v.sweep = run(lab.usable(engine, all_shapes(v.workload.drafter, lab.bench.quick), missing), 0.35, 1, 0, false);
+  v.sweep = run(lab.usable(all_shapes(v.workload.drafter, lab.quick), missing), 0.35, 1, 0, false);
   if (v.sweep.empty()) return false;
   std::vector<Method> again = {kPlain, automatic};
   for (const Method& method : fastest(v.sweep, 5)) again.push_back(method);
@@ -110,7 +90,6 @@ Bar auto_bar(const std::string& workload, const std::string& best, const Interva
 }
 
 void auto_experiment(Lab& lab) {
-  Engine& engine = lab.target();
   const std::vector<std::string> prose = lab.held_out(kPrompts), copies = copying_prompts(lab, kPrompts);
   std::vector<Workload> workloads;
   for (float t : {1.0f, 0.7f, 0.0f}) workloads.push_back({"prose", kStrong, t, prose});
@@ -118,49 +97,48 @@ void auto_experiment(Lab& lab) {
   if (lab.drafter != kStrong) workloads.push_back({"prose", lab.drafter, 1, prose});
   workloads.push_back({"prose", "suffix+ngram:4", 1, prose});
   workloads.push_back({"copying", "suffix+ngram:4", 0, copies});
-  if (lab.bench.quick) workloads.resize(1);
+  if (lab.quick) workloads.resize(1);
 
-  std::vector<std::vector<std::string>> rows = {{"workload", "drafter", "T", "auto, times plain", "best of all shapes",
-                                                 "times plain", "auto over it", "tokens/forward", "nodes/forward"}};
+  TableRows rows = {{"workload", "drafter", "T", "auto, times plain", "best of all shapes", "times plain", "auto over it",
+                "tokens/forward", "nodes/forward"}};
   std::vector<IntervalBar> bars;
-  nlohmann::ordered_json json;
+  OrderedJson json;
   std::string missing, subtitle;  // of the finals
   for (size_t w = 0; w < workloads.size(); w++) {
     const double share = 1.0 / double(workloads.size());
     Contest v{workloads[w], {}, {}, {}, {}};
     std::string left_out;
-    if (lab.usable(engine, {matched(v.workload.drafter, "chain:4")}, missing).empty()) continue;
-    if (!run_contest(lab, engine, v, left_out, lab.seconds * share, {double(w) * share, share})) return;
+    if (lab.usable({matched(v.workload.drafter, "chain:4")}, missing).empty()) continue;
+    if (!run_contest(lab, v, left_out, lab.seconds * share, {double(w) * share, share})) return;
     if (missing.find(left_out) == std::string::npos) missing += left_out;
     const Method automatic = matched(v.workload.drafter, "auto");
     const size_t a = v.final.at(automatic), b = v.final.at(v.best);
     const std::string temperature = temperature_text(v.workload.temperature),
                       name = v.workload.name + ", " + v.workload.drafter + ", T = " + temperature;
-    const std::string best = v.best.shape + (v.best.budget > 0 ? " budget=" + std::to_string(v.best.budget) : "");
+    const std::string best = shape_text(v.best);
     rows.push_back(
         {v.workload.name, v.workload.drafter, temperature, with_interval(v.final.speedup(a, 0), 2), best,
          with_interval(v.final.speedup(b, 0), 2), with_interval(v.ratio, 3),
          decimals(v.final.tokens_per_forward(a).middle, 2) + " / " + decimals(v.final.tokens_per_forward(b).middle, 2),
          decimals(v.final.nodes_per_forward(a), 1) + " / " + decimals(v.final.nodes_per_forward(b), 1)});
-    bars.push_back({name + " / " + best, v.ratio.middle, v.ratio.low, v.ratio.high, decimals(v.ratio.middle, 3),
-                    v.ratio.middle >= kNearBest ? kColours[2] : kColours[1], true, kNearBest});
-    lab.bench.bars.push_back(auto_bar(name, best, v.ratio));
-    lab.bench.evenness.push_back({"plain decoding, " + name, unevenness(speeds(v.final.outcomes[0]))});
-    subtitle = study_circumstances(v.final, engine, false);
+    bars.push_back({name + " / " + best, v.ratio, decimals(v.ratio.middle, 3),
+                    v.ratio.middle >= kNearBest ? kColours[2] : kColours[1], kNearBest});
+    lab.bars.push_back(auto_bar(name, best, v.ratio));
+    lab.evenness.push_back({"plain decoding, " + name, unevenness(speeds(v.final.outcomes[0]))});
+    subtitle = v.final.circumstances(false);
     json["workloads"].push_back({{"workload", v.workload.name},
                                  {"drafter", v.workload.drafter},
                                  {"temperature", v.workload.temperature},
                                  {"best", method_text(v.best)},
-                                 {"auto_over_best", {v.ratio.middle, v.ratio.low, v.ratio.high}},
-                                 {"sweep", study_json(engine, v.sweep)},
-                                 {"final", study_json(engine, v.final)}});
+                                 {"auto_over_best", interval_json(v.ratio)},
+                                 {"sweep", v.sweep.json()},
+                                 {"final", v.final.json()}});
   }
-  if (bars.empty()) return lab.bench.print("Auto", "left out: " + missing);
-  print_section(lab, "Auto: is it within 3% of the best of all shapes, whatever the workload?", subtitle + " (finals)",
-                format_table(rows, "llrrlrrrr") + loop_warning(0) + missing);
-  lab.bench.write_json("auto", json);
-  lab.bench.write_svg("auto", interval_picture("Auto's speed over that of the best of all shapes", subtitle,
-                                               "speed of auto / speed of the best shape", 1, bars, "the bar: 0.97"));
+  if (bars.empty()) return lab.print("Auto", "left out: " + missing);
+  publish(lab, {"Auto: is it within 3% of the best of all shapes, whatever the workload?", subtitle + " (finals)",
+                format_table(rows, "llrrlrrrr") + loop_warning(0) + missing, json,
+                interval_picture("Auto's speed over that of the best of all shapes", subtitle,
+                                 "speed of auto / speed of the best shape", 1, bars, "the bar: 0.97")});
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -172,16 +150,15 @@ Bar union_bar(const std::string& better, const Interval& ratio) {
 }
 
 void unions_experiment(Lab& lab) {
-  Engine& engine = lab.target();
   constexpr const char* kDrafters[] = {"suffix", "ngram:4", "suffix+ngram:4"};
   std::vector<Method> methods = {kPlain};
   for (const char* drafter : kDrafters) methods.push_back(matched(drafter, "auto"));
-  const Experiment prose = run_study(lab, engine, lab.bench.options, methods, lab.held_out(12),
-                                     {1, lab.seconds * 0.5, 3, 24, 120, 0}, {0, 0.5});
+  const Experiment prose =
+      run_study(lab, lab.target(), methods, lab.held_out(12), {1, lab.seconds * 0.5, 3, 24, 120}, {0, 0.5});
   if (prose.empty()) return;
   const int tokens = prose.trial.options.max_new_tokens;
-  const Experiment copying = run_study(lab, engine, lab.bench.options, methods, copying_prompts(lab, 12),
-                                       {0, lab.seconds * 0.5, 3, tokens, tokens, 0}, {0.5, 0.5});
+  const Experiment copying = run_study(lab, lab.target(), methods, copying_prompts(lab, 12),
+                                       {0, lab.seconds * 0.5, 3, tokens, tokens}, {0.5, 0.5});
   if (copying.empty()) return;
   Experiment mixed = prose;
   join(mixed, copying);
@@ -190,9 +167,9 @@ void unions_experiment(Lab& lab) {
   size_t better = 1;
   for (size_t m = 1; m < all; m++)
     if (mixed.speedup(m, 0).middle > mixed.speedup(better, 0).middle) better = m;
-  lab.bench.bars.push_back(union_bar(methods[better].drafter, mixed.speedup(all, better)));
-  std::vector<std::vector<std::string>> rows = {{"drafter", "mixed, times plain", "union over it", "prose",
-                                                 "tokens/forward", "copying", "tokens/forward", "identical"}};
+  lab.bars.push_back(union_bar(methods[better].drafter, mixed.speedup(all, better)));
+  TableRows rows = {{"drafter", "mixed, times plain", "union over it", "prose", "tokens/forward", "copying",
+                "tokens/forward", "identical"}};
   std::vector<IntervalBar> bars;
   for (size_t m = 1; m < methods.size(); m++) {
     const Interval speedup = mixed.speedup(m, 0);
@@ -204,19 +181,17 @@ void unions_experiment(Lab& lab) {
         {&prose, "prose, T = 1"}, {&copying, "copying, T = 0"}, {&mixed, "both"}};
     for (size_t i = 0; i < std::size(parts); i++) {
       const Interval part = parts[i].first->speedup(m, 0);
-      bars.push_back({i == 0 ? methods[m].drafter : "", part.middle, part.low, part.high,
-                      times(part.middle) + " " + parts[i].second, colour_at(i), false, 0});
+      bars.push_back(
+          {i == 0 ? methods[m].drafter : "", part, times(part.middle) + " " + parts[i].second, colour_at(i)});
     }
   }
-  const std::string subtitle = study_circumstances(mixed, engine, false);
-  print_section(lab, "Unions: are two drafters in one tree at least as fast as the better of them?",
-                subtitle +
-                    "; half prose at temperature 1, half copying: greedy decoding of prompts that say everything "
-                    "three times",
-                format_table(rows, "lrrrrrrl"));
-  lab.bench.write_json("unions", {{"studies", {study_json(engine, prose), study_json(engine, copying)}}});
-  lab.bench.write_svg("unions", interval_picture("Unions of drafters, prose and copying mixed", subtitle,
-                                                 "times plain decoding", 1, bars));
+  const std::string subtitle = mixed.circumstances(false);
+  publish(lab,
+          {"Unions: are two drafters in one tree at least as fast as the better of them?",
+           subtitle + "; half prose at temperature 1, half copying: greedy decoding of prompts that say everything "
+                      "three times",
+           format_table(rows, "lrrrrrrl"), studies_json({prose, copying}),
+           interval_picture("Unions of drafters, prose and copying mixed", subtitle, "times plain decoding", 1, bars)});
 }
 
 }  // namespace nanospec

@@ -23,7 +23,7 @@ constexpr int kWideNodes = 340;  // of cartesian:4,4,4,4
 bool learned(const std::string& drafter) { return drafter.find("medusa") == 0 || drafter.find("parallel") == 0; }
 
 std::vector<std::string> all_drafters(const Lab& lab) {
-  const std::string& model = lab.bench.options.settings.model;
+  const std::string& model = lab.options.settings.model;
   std::vector<std::string> drafters = {"medusa"};
   if (std::filesystem::exists(model + "/rootless")) drafters.push_back("medusa:" + model + "/rootless");
   drafters.insert(drafters.end(), {"parallel", "parallel:" + model + "/sequential"});
@@ -43,18 +43,13 @@ std::vector<Method> methods_of(const std::string& drafter) {
 std::string stats_path(const Lab& lab, const std::string& drafter) {
   const size_t colon = std::min(drafter.find(':'), drafter.size());
   const std::string word = drafter.substr(0, colon), dir = drafter.substr(std::min(colon + 1, drafter.size()));
-  return (dir.empty() ? lab.bench.options.settings.model : dir) + "/" + (word == "gpt" ? "train" : word) + ".json";
+  return (dir.empty() ? lab.options.settings.model : dir) + "/" + (word == "gpt" ? "train" : word) + ".json";
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Accuracy by depth
 
 constexpr int kDepths = 6, kAlongTokens = 112;  // new tokens of each prompt: 15 whole chains, and the first pass
-
-struct Kind {  // of prompts
-  std::string name;
-  std::vector<std::string> prompts;
-};
 
 // One drafter's, at one temperature: by kind and prompt.
 using Accuracies = std::vector<std::vector<AlongCounts>>;
@@ -66,25 +61,26 @@ std::vector<AlongCounts> joined(const Accuracies& kinds) {
 }
 
 // By drafter; empty where it was interrupted. Every drafter goes along the same texts.
-std::map<std::string, Accuracies> measure_along(Lab& lab, Engine& engine, const std::vector<std::string>& drafters,
+std::map<std::string, Accuracies> measure_along(Lab& lab, const std::vector<std::string>& drafters,
                                                 const std::vector<Kind>& kinds, float temperature,
                                                 const Stretch& stretch) {
+  Engine& engine = lab.target().engine;
   std::map<std::string, Accuracies> all;
   double done = 0, prompts = 0;
   for (const Kind& kind : kinds) prompts += double(kind.prompts.size());
   const auto on_token = [](int) { return !interrupted(); };
   for (size_t k = 0; k < kinds.size(); k++)
     for (size_t p = 0; p < kinds[k].prompts.size(); p++) {
-      Sampling sampling = lab.bench.options.sampling;
+      Sampling sampling = lab.options.sampling;
       sampling.temperature = temperature, sampling.sequence = uint32_t(p);
-      const std::vector<int> prompt = engine.encode(kinds[k].prompts[p], "a prompt of " + lab.bench.data);
-      const int tokens = lab.bench.quick ? 24 : kAlongTokens;
+      const std::vector<int> prompt = engine.encode(kinds[k].prompts[p], "a prompt of " + lab.data);
+      const int tokens = lab.quick ? 24 : kAlongTokens;
       const std::vector<int> known = engine.generate(kPlain, sampling, prompt, tokens, on_token).tokens;
       std::vector<int> text = prompt;
       text.insert(text.end(), known.begin(), known.end());
       for (const std::string& drafter : drafters) {
-        lab.bench.time->show("temperature " + temperature_text(temperature) + ", guesses of " + drafter,
-                             stretch.at(done / prompts));
+        lab.time->show("temperature " + temperature_text(temperature) + ", guesses of " + drafter,
+                       stretch.at(done / prompts));
         AlongCounts counts(kDepths);
         Observation observation;
         observation.stand_in = [&](LogitsDrafter& own) { return std::make_unique<Along>(own, text, counts); };
@@ -121,7 +117,7 @@ double seconds_a_token(const std::vector<AlongCounts>& prompts) {
 
 std::string accuracy_table(const std::map<std::string, Accuracies>& all, const std::vector<std::string>& drafters,
                            float temperature) {
-  std::vector<std::vector<std::string>> rows = {{"drafter"}};
+  TableRows rows = {{"drafter"}};
   for (int d = 1; d <= kDepths; d++) rows[0].push_back((d == 1 ? "depth " : "") + std::to_string(d));
   for (const char* column : {"nats", "over the unigram", "over the bigram", "passes/round", "us/token"})
     rows[0].push_back(column);
@@ -145,18 +141,17 @@ std::string accuracy_table(const std::map<std::string, Accuracies>& all, const s
   return format_table(rows, "l" + std::string(rows[0].size() - 1, 'r'));
 }
 
-nlohmann::ordered_json accuracy_json(const std::map<std::string, Accuracies>& all, const std::vector<Kind>& kinds,
-                                     float temperature) {
-  nlohmann::ordered_json json = {{"temperature", as_typed(temperature)}};
+OrderedJson accuracy_json(const std::map<std::string, Accuracies>& all, const std::vector<Kind>& kinds,
+                          float temperature) {
+  OrderedJson json = {{"temperature", as_typed(temperature)}};
   for (const auto& [drafter, accuracies] : all)
     for (size_t k = 0; k < kinds.size(); k++) {
-      nlohmann::ordered_json one = {{"drafter", drafter},
-                                    {"prompts", kinds[k].name},
-                                    {"passes_per_round", passes_a_round(accuracies[k])},
-                                    {"seconds_per_token", seconds_a_token(accuracies[k])}};
+      OrderedJson one = {{"drafter", drafter},
+                         {"prompts", kinds[k].name},
+                         {"passes_per_round", passes_a_round(accuracies[k])},
+                         {"seconds_per_token", seconds_a_token(accuracies[k])}};
       for (int d = 0; d < kDepths; d++) {
-        const Interval i = right_at(accuracies[k], d);
-        one["accuracy"].push_back({i.middle, i.low, i.high});
+        one["accuracy"].push_back(interval_json(right_at(accuracies[k], d)));
         one["nats"].push_back(nats_at(accuracies[k], d));
       }
       for (const AlongCounts& c : accuracies[k]) one["samples"].push_back({{"right", c.right}, {"places", c.places}});
@@ -202,7 +197,7 @@ double draft_share(const Experiment& study, size_t m) {
 }
 
 std::string speed_table(const Speeds& s, const std::vector<Kind>& kinds) {
-  std::vector<std::vector<std::string>> rows = {{"method", "tok/s"}};
+  TableRows rows = {{"method", "tok/s"}};
   for (const char* what : {"times plain", "tokens/forward"})
     for (const Kind& kind : kinds) rows[0].push_back(std::string(what) + ", " + kind.name);
   for (const char* column : {"nodes/forward", "drafting", "identical"}) rows[0].push_back(column);
@@ -219,12 +214,8 @@ std::string speed_table(const Speeds& s, const std::vector<Kind>& kinds) {
 
 // The fastest method of a drafter; methods.size() where it has none.
 size_t fastest_of(const Experiment& study, const std::string& drafter) {
-  size_t best = study.trial.methods.size();
-  const auto speed = [&](size_t m) { return study.speedup(m, study.trial.plain).middle; };
-  for (size_t m = 0; m < study.trial.methods.size(); m++)
-    if (study.trial.methods[m].drafter == drafter && (best == study.trial.methods.size() || speed(m) > speed(best)))
-      best = m;
-  return best;
+  const std::vector<size_t> order = study.by_speed([&](const Method& one) { return one.drafter == drafter; });
+  return order.empty() ? study.trial.methods.size() : order[0];
 }
 
 // judged: along text of temperature 1, for the cross-entropy.
@@ -250,13 +241,13 @@ std::string losses(const Experiment& study, const std::vector<std::string>& draf
 
 // Empty where it was interrupted. As many tokens for the later kinds as for the first. A longer text is worth more than
 // a repeated one: of a short one the first pass, where heads have nothing to go by, is too large a part.
-Speeds run_speeds(Lab& lab, Engine& engine, const std::vector<Method>& methods, const std::vector<Kind>& kinds,
-                  float temperature, double seconds, const Stretch& stretch) {
+Speeds run_speeds(Lab& lab, const std::vector<Method>& methods, const std::vector<Kind>& kinds, float temperature,
+                  double seconds, const Stretch& stretch) {
   Speeds s;
   int fewest = 40, most = 160;
   for (size_t k = 0; k < kinds.size(); k++) {
     const double share = 1.0 / double(kinds.size());
-    s.kinds.push_back(run_study(lab, engine, lab.bench.options, methods, kinds[k].prompts,
+    s.kinds.push_back(run_study(lab, lab.target(), methods, kinds[k].prompts,
                                 {temperature, seconds * share, 1, fewest, most, 0, 0.9},
                                 {stretch.at(double(k) * share), stretch.share * share}));
     if (s.kinds.back().empty()) return {};
@@ -270,47 +261,44 @@ Speeds run_speeds(Lab& lab, Engine& engine, const std::vector<Method>& methods, 
 // The bars of the temperature 0.7.
 void set_bars(Bench& bench, const Experiment& study, const std::vector<std::string>& drafters,
               const std::map<std::string, Accuracies>& along) {
-  size_t best = study.trial.methods.size();
   for (const std::string& drafter : drafters) {
     if (!learned(drafter)) continue;
     for (const char* other : {kUnigram, kWeak})
       if (along.count(other))
         bench.bars.push_back(
             depth_bar(drafter, other, right_above(joined(along.at(drafter)), joined(along.at(other)), 0)));
-    const size_t m = fastest_of(study, drafter);
-    const auto speed = [&](size_t one) { return study.speedup(one, study.trial.plain).middle; };
-    if (m < study.trial.methods.size() && (best == study.trial.methods.size() || speed(m) > speed(best))) best = m;
   }
   const Method parallel = matched("parallel", "best-first", 16);
   if (study.has(parallel)) bench.bars.push_back(parallel_bar(study.tokens_per_forward(study.at(parallel))));
-  if (best < study.trial.methods.size())
-    bench.bars.push_back(learned_bar(method_text(study.trial.methods[best]), study.speedup(best, study.trial.plain)));
+  const std::vector<size_t> best = study.by_speed([](const Method& one) { return learned(one.drafter); });
+  if (!best.empty())
+    bench.bars.push_back(
+        learned_bar(method_text(study.trial.methods[best[0]]), study.speedup(best[0], study.trial.plain)));
 }
 
 // Medusa's own widest tree, for its tokens per forward; "" where there are no heads, or it was interrupted.
 std::string wide_text(Lab& lab, const std::vector<Kind>& kinds, double seconds, const Stretch& stretch,
-                      nlohmann::ordered_json& json) {
-  Options options = lab.bench.options;
+                      OrderedJson& json) {
+  Options options = lab.options;
   options.settings.budget = kWideNodes, options.settings.rows = kWideNodes + 1;
-  Engine engine(options.settings);
+  Subject subject(options);
   std::vector<std::string> prompts;
   for (const Kind& kind : kinds)
     prompts.insert(prompts.end(), kind.prompts.begin(),
                    kind.prompts.begin() + long(std::min<size_t>(4, kind.prompts.size())));
   const Method wide = matched("medusa", "cartesian:4,4,4,4");
-  const Experiment study =
-      run_study(lab, engine, options, {kPlain, wide}, prompts, {0.7f, seconds, 1, 24, 64, 0, 6}, stretch);
+  const Experiment study = run_study(lab, subject, {kPlain, wide}, prompts, {0.7f, seconds, 1, 24, 64, 0, 6}, stretch);
   if (study.empty()) return "";
-  json = study_json(engine, study);
-  return study_circumstances(study, engine) + "; both kinds of prompts\n" + study_table(study) + "\n";
+  json = study.json();
+  return study.circumstances() + "; both kinds of prompts\n" + study_table(study) + "\n";
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // What training took
 
 std::string training_table(const std::vector<std::pair<std::string, TrainingRun>>& runs) {
-  std::vector<std::vector<std::string>> rows = {{"drafter", "parameters", "iterations", "epochs", "target's states",
-                                                 "made in", "trained in", "memory", "validation, depth 1, 2, ..."}};
+  TableRows rows = {{"drafter", "parameters", "iterations", "epochs", "target's states", "made in", "trained in", "memory",
+                "validation, depth 1, 2, ..."}};
   for (const auto& [drafter, run] : runs) {
     std::string accuracy;
     if (!run.curve.empty())
@@ -331,17 +319,17 @@ std::vector<Panel> curve_panels(const std::vector<std::pair<std::string, Trainin
     if (run.curve.empty()) continue;
     Panel panel{drafter, "epochs", "first choice right in validation, %", {}};
     for (size_t d = 0; d < run.curve[0].accuracy.size(); d++) {
-      Series line{"depth " + std::to_string(d + 1), colour_at(d), Series::Style::kLine, {}};
+      Series line{"depth " + std::to_string(d + 1), colour_at(d), Series::Style::kLine};
       for (const CurvePoint& point : run.curve)
-        if (d < point.accuracy.size()) line.points.push_back({point.epoch, 100 * point.accuracy[d], 0, 0, ""});
+        if (d < point.accuracy.size()) line.points.push_back({point.epoch, 100 * point.accuracy[d]});
       panel.series.push_back(line);
     }
     if (run.bigram > 0)
-      panel.series.push_back({"bigram, depth 1",
-                              kPlainColour,
-                              Series::Style::kDashes,
-                              {{run.curve.front().epoch, 100 * run.bigram, 0, 0, ""},
-                               {run.curve.back().epoch, 100 * run.bigram, 0, 0, ""}}});
+      panel.series.push_back(
+          {"bigram, depth 1",
+           kPlainColour,
+           Series::Style::kDashes,
+           {{run.curve.front().epoch, 100 * run.bigram}, {run.curve.back().epoch, 100 * run.bigram}}});
     panels.push_back(panel);
   }
   return panels;
@@ -404,8 +392,7 @@ Passages passages_of(const std::string& text, size_t from, int n, size_t bytes) 
 Interval right_at(const std::vector<AlongCounts>& prompts, int depth) {
   std::vector<double> rates;
   for (const AlongCounts& c : prompts)
-    if (c.places[size_t(depth)] > 0)
-      rates.push_back(ratio(double(c.right[size_t(depth)]), double(c.places[size_t(depth)])));
+    if (c.places[size_t(depth)] > 0) rates.push_back(c.rate(depth));
   return mean_interval(rates);
 }
 
@@ -414,8 +401,7 @@ Interval right_above(const std::vector<AlongCounts>& own, const std::vector<Alon
   const size_t d = size_t(depth);
   for (size_t p = 0; p < std::min(own.size(), other.size()); p++)
     if (own[p].places[d] > 0 && other[p].places[d] > 0)
-      differences.push_back(ratio(double(own[p].right[d]), double(own[p].places[d])) -
-                            ratio(double(other[p].right[d]), double(other[p].places[d])));
+      differences.push_back(own[p].rate(depth) - other[p].rate(depth));
   return mean_interval(differences);
 }
 
@@ -485,10 +471,8 @@ void drafters_experiment(Lab& lab) {
     double speed_share, along_share;  // of the section's time, about
   } kParts[] = {{1, 0.21, 0.06}, {0.7f, 0.36, 0.06}, {0, 0.21, 0.06}};
   constexpr double kWideShare = 0.04;
-  Engine& engine = lab.target();
-  Bench& bench = lab.bench;
   const size_t begin = held_out_begin(lab.text), bytes = std::min<size_t>(160, (lab.text.size() - begin) / 2);
-  const Passages passages = passages_of(lab.text, begin, bench.quick ? 2 : 8, bytes);
+  const Passages passages = passages_of(lab.text, begin, lab.quick ? 2 : 8, bytes);
   std::vector<Kind> kinds;
   if (!passages.prose.empty()) kinds.push_back({"prose", passages.prose});
   if (!passages.structured.empty()) kinds.push_back({"structured", passages.structured});
@@ -499,43 +483,43 @@ void drafters_experiment(Lab& lab) {
   std::vector<Method> methods = {kPlain};
   std::vector<std::string> drafters;
   for (const std::string& drafter : all_drafters(lab)) {
-    const std::vector<Method> found = lab.usable(engine, methods_of(drafter), missing);
+    const std::vector<Method> found = lab.usable(methods_of(drafter), missing);
     if (!found.empty()) drafters.push_back(drafter);
     methods.insert(methods.end(), found.begin(), found.end());
   }
   std::vector<std::string> asked = drafters;
-  if (!lab.usable(engine, {matched(kUnigram, "chain:4")}, missing).empty()) asked.push_back(kUnigram);
+  if (!lab.usable({matched(kUnigram, "chain:4")}, missing).empty()) asked.push_back(kUnigram);
 
   std::string text, subtitle;
-  nlohmann::ordered_json json;
+  OrderedJson json;
   std::map<std::string, Accuracies> judged;  // at temperature 1
   std::vector<std::string> pictures;
   double done = 0;
   for (const auto& part : kParts) {
-    const auto along = measure_along(lab, engine, asked, kinds, part.temperature, {done, part.along_share});
+    const auto along = measure_along(lab, asked, kinds, part.temperature, {done, part.along_share});
     done += part.along_share;
-    const Speeds speeds = run_speeds(lab, engine, methods, kinds, part.temperature, lab.seconds * part.speed_share,
-                                     {done, part.speed_share});
+    const Speeds speeds =
+        run_speeds(lab, methods, kinds, part.temperature, lab.seconds * part.speed_share, {done, part.speed_share});
     done += part.speed_share;
     if (along.empty() || speeds.kinds.empty()) return;
     if (part.temperature == 1) judged = along;
-    subtitle = study_circumstances(speeds.all, engine);
+    subtitle = speeds.all.circumstances();
     text += subtitle + "\n" + loop_warning(part.temperature) + "\n" + accuracy_table(along, asked, part.temperature) +
             "\n" + speed_table(speeds, kinds) + losses(speeds.all, drafters, along, judged) + "\n";
     json["accuracy"].push_back(accuracy_json(along, kinds, part.temperature));
     for (size_t k = 0; k < kinds.size(); k++) {
-      json["studies"].push_back(study_json(engine, speeds.kinds[k]));
+      json["studies"].push_back(speeds.kinds[k].json());
       json["studies"].back()["text"] = kinds[k].name;
     }
     if (part.temperature != 0.7f) continue;
-    set_bars(bench, speeds.all, drafters, along);
+    set_bars(lab, speeds.all, drafters, along);
     std::vector<IntervalBar> bars;
     for (size_t m = 0; m < methods.size(); m++)
       if (m != speeds.all.trial.plain)
         for (size_t k = 0; k < kinds.size(); k++) {
           const Interval i = speeds.kinds[k].speedup(m, speeds.all.trial.plain);
-          bars.push_back({k == 0 ? method_text(methods[m]) : "", i.middle, i.low, i.high,
-                          times(i.middle) + " " + kinds[k].name, colour_at(k), learned(methods[m].drafter), 1.5});
+          bars.push_back({k == 0 ? method_text(methods[m]) : "", i, times(i.middle) + " " + kinds[k].name, colour_at(k),
+                          learned(methods[m].drafter) ? std::optional<double>(1.5) : std::nullopt});
         }
     pictures = {chart_picture("First choices along what the target emits", subtitle,
                               accuracy_panels(along, asked, kinds, part.temperature), 2),
@@ -543,7 +527,7 @@ void drafters_experiment(Lab& lab) {
                                  "the bar for the best trained drafter: 1.5")};
   }
   if (std::find(drafters.begin(), drafters.end(), "medusa") != drafters.end()) {
-    nlohmann::ordered_json wide;
+    OrderedJson wide;
     text += wide_text(lab, kinds, lab.seconds * kWideShare, {done, kWideShare}, wide);
     json["wide"] = wide;
   }
@@ -562,7 +546,7 @@ void drafters_experiment(Lab& lab) {
     pictures.push_back(
         chart_picture("Training curves", "right in validation, by depth: the trainer's own figures", curves, 2));
   for (const auto& [drafter, run] : runs) {
-    nlohmann::ordered_json points;
+    OrderedJson points;
     for (const CurvePoint& p : run.curve)
       points.push_back({{"iteration", p.iteration}, {"epoch", p.epoch}, {"loss", p.loss}, {"accuracy", p.accuracy}});
     json["training"].push_back({{"drafter", drafter},
@@ -571,10 +555,9 @@ void drafters_experiment(Lab& lab) {
                                 {"state_bytes", run.state_bytes},
                                 {"curve", points}});
   }
-  print_section(lab, "Drafters that learn: what do they guess, gain and cost, against tables?",
-                about_prompts(passages, bytes) + "\n" + about_accuracy(kinds), text + missing);
-  bench.write_json("drafters", json);
-  bench.write_svg("drafters", svg_below_each_other(pictures));
+  publish(lab, {"Drafters that learn: what do they guess, gain and cost, against tables?",
+                about_prompts(passages, bytes) + "\n" + about_accuracy(kinds), text + missing, json,
+                svg_below_each_other(pictures)});
 }
 
 }  // namespace nanospec

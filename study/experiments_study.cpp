@@ -14,27 +14,25 @@ namespace {
 constexpr int kLargest = 64;  // nodes of a tree
 }
 
-Engine& Lab::target() {
-  if (!target_) target_ = std::make_unique<Engine>(bench.options.settings);
+Subject& Lab::target() {
+  if (!target_) target_ = std::make_unique<Subject>(options);
   return *target_;
 }
-Engine& Lab::small() {
-  if (drafter_model == bench.options.settings.model) return target();
-  if (!small_) small_ = std::make_unique<Engine>(small_options().settings);
+Subject& Lab::small() {
+  if (drafter_model == options.settings.model) return target();
+  Options its = options;
+  its.settings.model = drafter_model;
+  if (!small_) small_ = std::make_unique<Subject>(its);
   return *small_;
-}
-Options Lab::small_options() const {
-  Options options = bench.options;
-  options.settings.model = drafter_model;
-  return options;
 }
 
 std::vector<std::string> Lab::held_out(int count, size_t bytes) const {
-  return prompts_of(text, held_out_begin(text), bench.quick ? std::min(count, 2) : count, bytes);
+  return prompts_of(text, held_out_begin(text), quick ? std::min(count, 2) : count, bytes);
 }
 
-std::vector<Method> Lab::usable(Engine& engine, const std::vector<Method>& methods, std::string& missing) {
-  const std::vector<int> prompt = engine.encode(held_out(1).at(0), "a prompt of " + bench.data);
+std::vector<Method> Lab::usable(const std::vector<Method>& methods, std::string& missing) {
+  Engine& engine = target().engine;
+  const std::vector<int> prompt = engine.encode(held_out(1).at(0), "a prompt of " + data);
   std::vector<Method> found;
   std::vector<std::string> said;
   for (const Method& method : methods) {
@@ -52,12 +50,6 @@ std::vector<Method> Lab::usable(Engine& engine, const std::vector<Method>& metho
       said.push_back(why), missing += "left out: " + method.drafter + " " + method.shape + ": " + why + "\n";
   }
   return found;
-}
-
-std::string command_line(const Lab& lab) {
-  const Options& o = lab.bench.options;
-  return "build/nanospec experiments --only " + lab.section + " --model " + o.settings.model + " --drafter_model " +
-         lab.drafter_model + " --data " + lab.bench.data + " --threads " + std::to_string(o.settings.threads);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -82,28 +74,40 @@ std::vector<double> Experiment::gains(size_t m, size_t base) const {
   return gains;
 }
 
+std::vector<Stats> Experiment::by_prompt(size_t m) const {
+  std::vector<Stats> sums(outcomes[m].runs[0].prompts.size());
+  for (const Run& run : outcomes[m].runs)
+    for (size_t p = 0; p < sums.size(); p++) add(sums[p], run.prompts[p]);
+  return sums;
+}
+
 // Every prompt gets the same number of tokens, so the mean of its forwards per token is that of all.
 Interval Experiment::tokens_per_forward(size_t m) const {
   std::vector<double> forwards;
-  for (size_t p = 0; p < outcomes[m].runs[0].prompts.size(); p++) {
-    Stats sum;
-    for (const Run& run : outcomes[m].runs) add(sum, run.prompts[p]);
+  for (const Stats& sum : by_prompt(m))
     if (sum.tokens > 0) forwards.push_back(ratio(double(sum.target_forwards), double(sum.tokens)));
-  }
   return inverse_interval(forwards);
 }
 
 Interval Experiment::forwards_saved(size_t m, size_t base) const {
+  const std::vector<Stats> own = by_prompt(m), other = by_prompt(base);
   std::vector<double> logarithms;
-  for (size_t p = 0; p < outcomes[m].runs[0].prompts.size(); p++) {
-    Stats own, other;
-    for (size_t r = 0; r < outcomes[m].runs.size(); r++)
-      add(own, outcomes[m].runs[r].prompts[p]), add(other, outcomes[base].runs[r].prompts[p]);
-    const double pair =
-        ratio(double(own.tokens) * double(other.target_forwards), double(other.tokens) * double(own.target_forwards));
+  for (size_t p = 0; p < own.size(); p++) {
+    const double pair = ratio(double(own[p].tokens) * double(other[p].target_forwards),
+                              double(other[p].tokens) * double(own[p].target_forwards));
     if (pair > 0) logarithms.push_back(std::log(pair));
   }
   return ratio_interval(logarithms);
+}
+
+std::vector<size_t> Experiment::by_speed(const std::function<bool(const Method&)>& which) const {
+  std::vector<std::pair<double, size_t>> order;
+  for (size_t m = 0; m < trial.methods.size(); m++)
+    if (which(trial.methods[m])) order.push_back({-speedup(m, trial.plain).middle, m});
+  std::sort(order.begin(), order.end());
+  std::vector<size_t> places;
+  for (const auto& [speed, m] : order) places.push_back(m);
+  return places;
 }
 
 double Experiment::nodes_per_forward(size_t m) const {
@@ -133,11 +137,12 @@ int affordable_tokens(Engine& engine, const Sampling& sampling, const std::vecto
 
 }  // namespace
 
-Experiment run_study(Lab& lab, Engine& engine, const Options& options, const std::vector<Method>& methods,
+Experiment run_study(Lab& lab, Subject& subject, const std::vector<Method>& methods,
                      const std::vector<std::string>& prompts, const Plan& plan, const Stretch& stretch) {
   Experiment study;
+  study.engine = &subject.engine;
   Trial& trial = study.trial;
-  trial.options = options;
+  trial.options = subject.options;
   trial.options.sampling.temperature = plan.temperature;
   if (plan.seed > 0) trial.options.sampling.seed = plan.seed;
   trial.methods = methods;
@@ -145,17 +150,16 @@ Experiment run_study(Lab& lab, Engine& engine, const Options& options, const std
   trial.plain = study.at(kPlain);
   trial.prompts = prompts;
   trial.by_prompt = trial.own_noise = true;
-  trial.repeats = lab.bench.quick ? 1 : plan.repeats;
+  trial.repeats = lab.quick ? 1 : plan.repeats;
   trial.most_seconds = plan.seconds * 1.2;
   const auto show = [&](const std::string& doing, double done) {
-    lab.bench.time->show("temperature " + temperature_text(plan.temperature) + ", " + doing,
-                         stretch.at(std::min(done, 1.0)));
+    lab.time->show("temperature " + temperature_text(plan.temperature) + ", " + doing, stretch.at(std::min(done, 1.0)));
   };
-  trial.options.max_new_tokens = lab.bench.quick
-                                     ? std::min(plan.most, 12)
-                                     : affordable_tokens(engine, trial.options.sampling, trial.methods, prompts, plan);
-  study.outcomes = run_all(trial, engine, show);
-  if (!study.empty()) check_exact(study);
+  trial.options.max_new_tokens =
+      lab.quick ? std::min(plan.most, 12)
+                : affordable_tokens(subject.engine, trial.options.sampling, trial.methods, prompts, plan);
+  study.outcomes = run_all(trial, subject.engine, show);
+  if (!study.empty()) refuse_broken(broken(trial, study.outcomes));
   return study;
 }
 
@@ -171,19 +175,7 @@ void join(Experiment& study, const Experiment& other) {
     if (study.outcomes[m].difference.empty()) study.outcomes[m].difference = other.outcomes[m].difference;
   }
   study.trial.prompts.insert(study.trial.prompts.end(), other.trial.prompts.begin(), other.trial.prompts.end());
-  for (Outcome& outcome : study.outcomes) {
-    outcome.speedups.clear();
-    for (size_t r = 0; r < outcome.runs.size(); r++)
-      outcome.speedups.push_back(
-          ratio(outcome.runs[r].tokens_per_second(), study.outcomes[study.trial.plain].runs[r].tokens_per_second()));
-  }
-}
-
-void check_exact(const Experiment& study) {
-  const std::vector<std::string> wrong = broken(study.trial, study.outcomes);
-  if (!wrong.empty())
-    throw std::runtime_error("the text is not plain decoding's: " + wrong[0] +
-                             ": this is a bug of nanospec: report the command line");
+  set_speedups(study.outcomes, study.trial.plain);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -192,6 +184,11 @@ void check_exact(const Experiment& study) {
 std::string with_interval(const Interval& i, int places) {
   return decimals(i.middle, places) + " (" + decimals(i.low, places) + " to " + decimals(i.high, places) + ")";
 }
+OrderedJson interval_json(const Interval& i) { return {i.middle, i.low, i.high}; }
+std::string shape_text(const Method& method) {
+  return method.shape + (method.budget > 0 ? " budget=" + std::to_string(method.budget) : "");
+}
+const char* colour_at(size_t i) { return kColours[i % std::size(kColours)]; }
 std::string temperature_text(float t) { return decimals(double(t), t == float(int(t)) ? 0 : 1); }
 std::string loop_warning(float temperature) {
   return temperature > 0 ? ""
@@ -199,18 +196,17 @@ std::string loop_warning(float temperature) {
                            "loops. It says nothing of speculation elsewhere.\n";
 }
 
-std::string study_circumstances(const Experiment& study, const Engine& engine, bool with_temperature) {
-  const Options& o = study.trial.options;
-  return o.settings.model + "; " + engine.device() + ", " + numbers_text(o.settings) + ", " +
-         count(engine.threads(), "thread") +
+std::string Experiment::circumstances(bool with_temperature) const {
+  const Options& o = trial.options;
+  return o.settings.model + "; " + engine->device() + ", " + numbers_text(o.settings) + ", " +
+         count(engine->threads(), "thread") +
          (with_temperature ? "; temperature " + temperature_text(o.sampling.temperature) : "") + "; " +
-         count(double(study.trial.prompts.size()), "prompt") + ", " + count(o.max_new_tokens, "new token") + " each; " +
-         count(double(study.outcomes[0].runs.size()), "repeat");
+         count(double(trial.prompts.size()), "prompt") + ", " + count(o.max_new_tokens, "new token") + " each; " +
+         count(double(outcomes[0].runs.size()), "repeat");
 }
 
 std::string study_table(const Experiment& study) {
-  std::vector<std::vector<std::string>> rows = {
-      {"method", "tok/s", "times plain", "tokens/forward", "nodes/forward", "identical"}};
+  TableRows rows = {{"method", "tok/s", "times plain", "tokens/forward", "nodes/forward", "identical"}};
   for (size_t m = 0; m < study.trial.methods.size(); m++)
     rows.push_back({method_text(study.trial.methods[m]), thousands(study.tokens_per_second(m)),
                     with_interval(study.speedup(m, study.trial.plain), 2),
@@ -219,42 +215,42 @@ std::string study_table(const Experiment& study) {
   return format_table(rows, "lrrrrl");
 }
 
-namespace {
-nlohmann::ordered_json interval_json(const Interval& i) { return {i.middle, i.low, i.high}; }
-
-// One entry a repeat, in it one a prompt.
-nlohmann::ordered_json samples_json(const Outcome& outcome) {
-  nlohmann::ordered_json json;
-  for (const Run& run : outcome.runs) {
-    nlohmann::ordered_json repeat = nlohmann::ordered_json::array();
-    for (const Stats& s : run.prompts) repeat.push_back({s.tokens, s.target_forwards, s.drafted_nodes, s.seconds});
-    json.push_back(repeat);
-  }
-  return json;
-}
-}  // namespace
-
-nlohmann::ordered_json study_json(const Engine& engine, const Experiment& study) {
-  nlohmann::ordered_json json = settings_json(study.trial.options, engine);
-  json["prompts"] = study.trial.prompts;
-  json["repeats"] = study.outcomes[0].runs.size();
+OrderedJson Experiment::json() const {
+  OrderedJson json = settings_json(trial.options, *engine);
+  json["prompts"] = trial.prompts;
+  json["repeats"] = outcomes[0].runs.size();
   json["intervals"] = "middle, low, high: 95% by Student's t, over prompts";
   json["samples_are"] = {"tokens", "target_forwards", "drafted_nodes", "seconds"};
-  for (size_t m = 0; m < study.outcomes.size(); m++) {
-    nlohmann::ordered_json method = outcome_json(engine, study.trial.methods[m], study.outcomes[m]);
-    method["times_plain"] = interval_json(study.speedup(m, study.trial.plain));
-    method["tokens_per_forward"] = interval_json(study.tokens_per_forward(m));
-    method["nodes_per_forward"] = study.nodes_per_forward(m);
-    method["samples"] = samples_json(study.outcomes[m]);
+  for (size_t m = 0; m < outcomes.size(); m++) {
+    OrderedJson method = outcome_json(*engine, trial.methods[m], outcomes[m]);
+    method["times_plain"] = interval_json(speedup(m, trial.plain));
+    method["tokens_per_forward"] = interval_json(tokens_per_forward(m));
+    method["nodes_per_forward"] = nodes_per_forward(m);
+    for (const Run& run : outcomes[m].runs) {  // one entry a repeat, in it one a prompt
+      OrderedJson repeat = OrderedJson::array();
+      for (const Stats& s : run.prompts) repeat.push_back({s.tokens, s.target_forwards, s.drafted_nodes, s.seconds});
+      method["samples"].push_back(repeat);
+    }
     json["methods"].push_back(method);
   }
   return json;
 }
 
-void print_section(Lab& lab, const std::string& question, const std::string& circumstances, const std::string& table) {
-  lab.bench.print(question + "\n" + command_line(lab) + "\n" + circumstances, table);
+OrderedJson studies_json(const std::vector<Experiment>& studies) {
+  OrderedJson json;
+  for (const Experiment& study : studies) json["studies"].push_back(study.json());
+  return json;
 }
 
-const char* colour_at(size_t i) { return kColours[i % std::size(kColours)]; }
+void publish(Lab& lab, const Findings& f) {
+  const Settings& settings = lab.options.settings;
+  const std::string command = "build/nanospec experiments --only " + lab.section + " --model " + settings.model +
+                              " --drafter_model " + lab.drafter_model + " --data " + lab.data + " --threads " +
+                              std::to_string(settings.threads);
+  lab.print(f.question + "\n" + command + "\n" + f.circumstances, f.tables);
+  if (f.json.is_null()) return;
+  lab.write_json(lab.section, f.json);
+  lab.write_svg(lab.section, f.svg);
+}
 
 }  // namespace nanospec

@@ -106,7 +106,7 @@ std::string cost_table(const std::vector<Result>& results, const std::vector<int
   std::vector<std::string> head = {"cost of N rows", "past"};
   for (int rows : all_rows)
     if (rows > 1) head.push_back(std::to_string(rows));
-  std::vector<std::vector<std::string>> table = {head};
+  TableRows table = {head};
   for (const Result& result : results)
     for (const Forwards& f : result.pasts) {
       std::vector<std::string> median_row = {result.name(), std::to_string(f.past)}, ends = {"", ""};
@@ -123,13 +123,31 @@ std::string cost_table(const std::vector<Result>& results, const std::vector<int
          "A forward of N rows over one row of the same round: median, below it lowest and highest.\n";
 }
 
-nlohmann::ordered_json forwards_json(const Forwards& f, double limit) {
-  nlohmann::ordered_json json = {{"past", f.past},
-                                 {"bytes", f.bytes},
-                                 {"seconds", f.one()},
-                                 {"bytes_per_second", f.bytes_per_second()},
-                                 {"limit_bytes_per_second", limit},
-                                 {"share", ratio(f.bytes_per_second(), limit)}};
+Row timed_cells(const std::string& what, int tokens, const std::vector<double>& seconds, int places) {
+  return together({what, std::to_string(tokens)}, {middle_and_ends(seconds, 1e3, places)});
+}
+
+std::string prefill_table(const std::vector<Result>& results, const std::string& peak_name,
+                          const std::function<double(const Result&)>& peak, int places) {
+  TableRows rows = {{"prefill", "tokens", "ms", "lowest", "highest", "tok/s", "GFLOP/s", peak_name}};
+  for (const Result& result : results) {
+    const int tokens = result.size.prefill;
+    const double seconds = median(result.prefill_seconds),
+                 flops = ratio(prefill_flops(result.size.config, tokens), seconds);
+    rows.push_back(together(timed_cells(result.name(), tokens, result.prefill_seconds, 2),
+                            {{thousands(ratio(tokens, seconds)), middle_and_ends({flops}, 1e-9, places)[0],
+                              percent(flops, peak(result))}}));
+  }
+  return format_table(rows, "lrrrrrrr");
+}
+
+OrderedJson forwards_json(const Forwards& f, double limit) {
+  OrderedJson json = {{"past", f.past},
+                      {"bytes", f.bytes},
+                      {"seconds", f.one()},
+                      {"bytes_per_second", f.bytes_per_second()},
+                      {"limit_bytes_per_second", limit},
+                      {"share", ratio(f.bytes_per_second(), limit)}};
   for (const auto& [rows, seconds] : f.seconds) {
     const std::vector<double> costs = f.costs(rows);
     json["rows"].push_back({{"rows", rows},
@@ -141,7 +159,7 @@ nlohmann::ordered_json forwards_json(const Forwards& f, double limit) {
   return json;
 }
 
-nlohmann::ordered_json configuration_json(const Result& result) {
+OrderedJson configuration_json(const Result& result) {
   const Config& c = result.size.config;
   return {{"name", result.size.name},   {"dtype", result.dtype},
           {"n_layer", c.n_layer},       {"n_head", c.n_head},
@@ -149,7 +167,7 @@ nlohmann::ordered_json configuration_json(const Result& result) {
           {"vocab_size", c.vocab_size}, {"weight_bytes", result.weight_bytes}};
 }
 
-nlohmann::ordered_json prefill_json(const Result& result, double peak) {
+OrderedJson prefill_json(const Result& result, double peak) {
   const double flops = prefill_flops(result.size.config, result.size.prefill);
   const double rate = ratio(flops, median(result.prefill_seconds));
   return {{"tokens", result.size.prefill},

@@ -2,6 +2,7 @@
 // it, prefill. bench_forward.cpp shows those of the CPU, bench_gpu.cpp those of a GPU.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -51,10 +52,17 @@ Result measure_forwards(Bench& bench, const Size& size, const std::string& dtype
 
 std::string cost_table(const std::vector<Result>& results, const std::vector<int>& rows);
 
+// Cells that begin a row: what and over how many tokens; milliseconds, lowest and highest.
+Row timed_cells(const std::string& what, int tokens, const std::vector<double>& seconds, int places);
+
+// peak: the flop/s that a result is held against, and its name; places: of its GFLOP/s, as in middle_and_ends.
+std::string prefill_table(const std::vector<Result>& results, const std::string& peak_name,
+                          const std::function<double(const Result&)>& peak, int places);
+
 // One past of a configuration: `limit` is the bandwidth that one row is held against.
-nlohmann::ordered_json forwards_json(const Forwards& forwards, double limit);
+OrderedJson forwards_json(const Forwards& forwards, double limit);
 // A configuration without its pasts, and its prefill: `peak` is the flop/s that it is held against.
-nlohmann::ordered_json configuration_json(const Result& result);
-nlohmann::ordered_json prefill_json(const Result& result, double peak);
+OrderedJson configuration_json(const Result& result);
+OrderedJson prefill_json(const Result& result, double peak);
 
 }  // namespace nanospec

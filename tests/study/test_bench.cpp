@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "commands/samples.h"
+#include "commands/svg.h"
 #include "study/bench.h"
-#include "study/svg.h"
 
 using namespace nanospec;
 

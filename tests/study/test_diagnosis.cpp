@@ -1,4 +1,4 @@
-// Tests of commands/diagnosis.h: what is counted pass by pass agrees with what the loop counts, and with what is known.
+// Tests of study/diagnosis.h: what is counted pass by pass agrees with what the loop counts, and with what is known.
 #include "study/diagnosis.h"
 
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
-// study/svg.cpp: see svg.h.
-#include "study/svg.h"
+// commands/svg.cpp: see svg.h.
+#include "commands/svg.h"
 
 #include <algorithm>
 #include <cmath>
@@ -34,6 +34,12 @@ std::string small(const std::string& more = "") {
 std::string stroke(const std::string& colour, double width) {
   return "stroke=\"" + colour + "\" stroke-width=\"" + decimals(width, 1) + "\"";
 }
+// A white page with this on it. style: of all that it holds.
+std::string whole_file(double width, double height, const std::string& style, const std::string& body) {
+  const std::string wide = decimals(width, 0), high = decimals(height, 0);
+  return "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + wide + " " + high + "\" width=\"" + wide +
+         "\" height=\"" + high + "\"" + style + ">\n" + svg_bar(0, 0, width, height, "#ffffff") + body + "</svg>\n";
+}
 }  // namespace
 
 std::string svg_text(double x, double y, const std::string& style, const std::string& text) {
@@ -52,11 +58,9 @@ double svg_text_width(const std::string& text, double font_size) { return 0.58 *
 
 std::string svg_page(double width, double height, const std::string& title, const std::string& subtitle,
                      const std::string& body) {
-  const std::string size = decimals(width, 0) + "\" height=\"" + decimals(height, 0);
-  return "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + decimals(width, 0) + " " + decimals(height, 0) +
-         "\" width=\"" + size + "\" font-family=\"sans-serif\" font-size=\"13\" fill=\"" + kInk + "\">\n" +
-         svg_bar(0, 0, width, height, "#ffffff") + svg_text(16, 24, "font-size=\"16\" font-weight=\"bold\"", title) +
-         svg_text(16, 44, small(), subtitle) + body + "</svg>\n";
+  return whole_file(
+      width, height, std::string(" font-family=\"sans-serif\" font-size=\"13\" fill=\"") + kInk + "\"",
+      svg_text(16, 24, "font-size=\"16\" font-weight=\"bold\"", title) + svg_text(16, 44, small(), subtitle) + body);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -275,7 +279,7 @@ std::string stacked_picture(const std::string& title, const std::string& subtitl
   }
   std::vector<Series> legend;
   for (size_t p = 0; p < part_names.size(); p++)
-    legend.push_back({part_names[p], kColours[p % std::size(kColours)], Series::Style::kBars, {}});
+    legend.push_back({part_names[p], kColours[p % std::size(kColours)], Series::Style::kBars});
   const double bottom = draw_legend(legend, width, kSvgHead + kRow * double(bars.size()) + 14, svg);
   return svg_page(width, bottom, title, subtitle, svg);
 }
@@ -292,9 +296,7 @@ std::string svg_below_each_other(const std::vector<std::string>& pictures) {
     svg += "<svg" + attribute("x", 0) + attribute("y", height) + picture.substr(4);
     width = std::max(width, wide), height += high;
   }
-  const std::string size = decimals(width, 0) + "\" height=\"" + decimals(height, 0);
-  return "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + decimals(width, 0) + " " + decimals(height, 0) +
-         "\" width=\"" + size + "\">\n" + svg_bar(0, 0, width, height, "#ffffff") + svg + "</svg>\n";
+  return whole_file(width, height, "", svg);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -315,8 +317,8 @@ std::string interval_picture(const std::string& title, const std::string& subtit
   for (const IntervalBar& bar : bars) {
     left = std::max(left, 34 + svg_text_width(bar.name, 13));
     after = std::max(after, 30 + svg_text_width(bar.label, 12));
-    least = std::min({least, bar.value, bar.low, bar.marked ? bar.mark : zero});
-    most = std::max({most, bar.value, bar.high, bar.marked ? bar.mark : zero});
+    least = std::min({least, bar.value.middle, bar.value.low, bar.mark.value_or(zero)});
+    most = std::max({most, bar.value.middle, bar.value.high, bar.mark.value_or(zero)});
   }
   const std::string below = axis + "; whisker: 95% interval of the mean over prompts";
   const double width = std::max({left + kBars + after, 32 + svg_text_width(subtitle, 11),
@@ -326,14 +328,15 @@ std::string interval_picture(const std::string& title, const std::string& subtit
   std::string svg;
   for (size_t i = 0; i < bars.size(); i++) {
     const IntervalBar& bar = bars[i];
-    const double y = kSvgHead + kRow * double(i), middle = y + kThick / 2, end = at(bar.value), from = at(zero);
+    const double y = kSvgHead + kRow * double(i), middle = y + kThick / 2, end = at(bar.value.middle), from = at(zero);
     svg += svg_text(left - 10, y + 12, "text-anchor=\"end\"", bar.name);
     svg += svg_bar(std::min(from, end), y, std::max(std::fabs(end - from), 0.5), kThick, bar.colour);
-    if (bar.high > bar.low) {
-      svg += svg_line(at(bar.low), middle, at(bar.high), middle, stroke(kInk, 1.4));
-      for (double x : {at(bar.low), at(bar.high)}) svg += svg_line(x, middle - 4, x, middle + 4, stroke(kInk, 1.4));
+    if (bar.value.high > bar.value.low) {
+      const double low = at(bar.value.low), high = at(bar.value.high);
+      svg += svg_line(low, middle, high, middle, stroke(kInk, 1.4));
+      for (double x : {low, high}) svg += svg_line(x, middle - 4, x, middle + 4, stroke(kInk, 1.4));
     }
-    if (bar.marked) svg += diamond(at(bar.mark), middle);
+    if (bar.mark) svg += diamond(at(*bar.mark), middle);
     svg += svg_text(left + kBars + 14, y + 12, "font-size=\"12\"", bar.label);
   }
   const double bottom = kSvgHead + kRow * double(bars.size()) + 8;

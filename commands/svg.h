@@ -1,12 +1,14 @@
-// study/svg.h: pictures.
+// commands/svg.h: pictures.
 //
 // In order: the pieces that every picture is drawn with; charts, points on two axes; stacked bars; bars with
-// intervals. A picture is one
-// string, a whole SVG file. Colours and letters are chosen here, once, for all of them.
+// intervals. A picture is one string, a whole SVG file. Colours and letters are chosen here, once, for all of them.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "commands/samples.h"
 
 namespace nanospec {
 
@@ -34,7 +36,7 @@ std::string svg_page(double width, double height, const std::string& title, cons
 struct Point {
   double x, y;
   double low = 0, high = 0;  // a whisker, where high > low
-  std::string label;         // written beside it
+  std::string label = {};    // written beside it
 };
 
 // Points of one kind: joined by a line, on their own, or as bars side by side with other series' bars.
@@ -42,12 +44,12 @@ struct Series {
   enum class Style { kLine, kDashes, kDots, kBars };
   std::string name, colour;
   Style style;
-  std::vector<Point> points;
+  std::vector<Point> points = {};
 };
 
 struct Panel {
   std::string title, x_name, y_name;  // names of the axes, with their units
-  std::vector<Series> series;
+  std::vector<Series> series = {};
   std::vector<double> x_ticks = {};  // empty: chosen
   bool log_x = false;                // by powers of two
   bool square = false;               // both axes from 0 to 1, and the diagonal
@@ -83,11 +85,10 @@ std::string svg_below_each_other(const std::vector<std::string>& pictures);
 
 struct IntervalBar {
   std::string name;
-  double value, low, high;  // a whisker, where high > low
-  std::string label;        // after the bar
+  Interval value;     // a whisker, where high > low
+  std::string label;  // after the bar
   std::string colour;
-  bool marked = false;  // with a diamond at `mark`: what others reported, or a bar to reach
-  double mark = 0;
+  std::optional<double> mark = {};  // a diamond: what others reported, or a bar to reach
 };
 
 // Bars lie one below the other and begin at `zero`, to its left or right. mark_name: what a diamond says; "": nothing.
