@@ -1,7 +1,7 @@
 // draft.h: drafters: who says which tokens may come next.
 //
 // In order: the interface; from a drafter's logits to its candidates; candidates for rules that want a sample; the
-// bigram drafter and its file; the n-gram drafter; a drafter that knows nothing. Those that learn from the text itself
+// bigram drafter; the n-gram drafter; a drafter that knows nothing. Those that learn from the text itself
 // are in adapt.h, those that run a model in draft_model.h, all names in drafters.h. A drafter never verifies, knows no
 // shape, and cannot change the text under rule `match`: a bad one costs speed.
 //
@@ -15,11 +15,11 @@
 
 #include <cmath>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "drafters/ngram.h"
-#include "files/checkpoint.h"
 #include "sample.h"
 #include "tree.h"
 
@@ -323,27 +323,6 @@ struct Bigram : Drafter {
   Table table_;
 };
 
-inline std::string bigram_path(const std::string& dir) { return dir + "/bigram.safetensors"; }
-
-// Counts the training tokens and writes DIR/bigram.safetensors. Raises runtime_error when it cannot be written or the
-// vocabulary is larger than kBigramMostTokens.
-inline void save_bigram(const std::string& dir, const std::vector<int>& tokens, int vocab) {
-  if (vocab > kBigramMostTokens)
-    refuse("a bigram table of " + std::to_string(vocab) + " tokens would be too large", bigram_path(dir),
-           "use a vocabulary of at most " + std::to_string(kBigramMostTokens));
-  const std::vector<float> table = bigram_table(tokens, vocab);
-  write_safetensors(bigram_path(dir), {{"log_probabilities", {vocab, vocab}, table.data()}}, {{"format", "pt"}});
-}
-
-// Reads DIR/bigram.safetensors. Raises runtime_error when it is missing, or not a (V, V) table of finite numbers.
-inline std::unique_ptr<Drafter> load_bigram(const std::string& dir, int vocab) {
-  const std::string path = bigram_path(dir);
-  if (!std::filesystem::exists(path))
-    refuse("drafter bigram has no table", path, "train with train_gpt, which writes it, or use --drafter none");
-  std::vector<float> table = read_tensor(read_safetensors(path), "log_probabilities", {vocab, vocab}, path);
-  return std::make_unique<Bigram>(std::move(table), vocab);
-}
-
 // ---------------------------------------------------------------------------------------------------------------
 // N-gram: the next token from the last N - 1
 
@@ -375,28 +354,6 @@ struct Ngram : Drafter {
   int root_ = 0;            // the context after the text, the growth's root included
   std::vector<float> row_;  // (V)
 };
-
-inline std::string ngram_path(const std::string& dir) { return dir + "/ngram.safetensors"; }
-
-// Counts the training tokens and writes DIR/ngram.safetensors. Raises runtime_error when it cannot be written.
-inline void save_ngrams(const std::string& dir, const std::vector<int>& tokens, int vocab) {
-  write_file(ngram_path(dir), format_ngrams(count_ngrams(tokens, vocab)));
-}
-
-// Reads DIR/ngram.safetensors. Raises runtime_error when it is missing, broken, of another vocabulary, or holds no
-// n-grams of `order` tokens.
-inline std::unique_ptr<Drafter> load_ngram(const std::string& dir, int order, int vocab) {
-  const std::string path = ngram_path(dir);
-  if (!std::filesystem::exists(path))
-    refuse("drafter ngram has no counts", path,
-           "repeat the train_gpt command that made the model, with --resume: it writes them at once");
-  NgramTrie trie = parse_ngrams(read_safetensors(path), vocab, path);
-  if (order > trie.orders())
-    refuse("drafter ngram:" + std::to_string(order) + " wants order " + std::to_string(order) +
-               ", the counts end at order " + std::to_string(trie.orders()),
-           path, "choose ngram:" + std::to_string(trie.orders()) + " or less");
-  return std::make_unique<Ngram>(interpolated(std::move(trie), order, vocab));
-}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Random: what speculation costs when it gains nothing

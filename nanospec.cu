@@ -9,8 +9,7 @@
 #include "commands/calibration.h"
 #include "commands/commands.h"
 #include "drafters/draft_model.h"
-#include "drafters/medusa.h"
-#include "drafters/parallel.h"
+#include "files/heads.h"
 #include "study/gpu.h"
 #include "target.h"
 #ifdef WITH_CUDA

@@ -9,7 +9,7 @@
 #include <cstdio>
 
 #include "commands/cli.h"
-#include "draft.h"
+#include "files/tables.h"
 #include "files/checkpoint.h"
 #include "model.h"
 #include "training/train_medusa.h"

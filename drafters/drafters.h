@@ -9,6 +9,7 @@
 #include "commands/words.h"
 #include "draft.h"
 #include "drafters/adapt.h"
+#include "files/tables.h"
 
 namespace nanospec {
 

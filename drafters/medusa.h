@@ -1,9 +1,9 @@
 // drafters/medusa.h: heads on the target's last hidden state that say the tokens after the next (Medusa, Cai et al.
 // 2024).
 //
-// In order: the table of their tensors; their weights and forward; the file; the drafter. They are trained in
-// train_medusa.h. With h the target's hidden state after the final norm at position t, head k = 1 .. K says token
-// t + k + 1 (the target's own head says t + 1):
+// In order: the table of their tensors; their weights and forward; the drafter. Their file is in files/heads.h, their
+// training in train_medusa.h. With h the target's hidden state after the final norm at position t, head k = 1 .. K says
+// token t + k + 1 (the target's own head says t + 1):
 //   g = h + SiLU(W h + b),  logits = P g
 // W and b are zero at the start and P is the target's head, so an untrained head says what that says. P may be the
 // head's own (V, C) matrix; or the target's, tied, which costs nothing; or the target's plus a product of low rank,
@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "draft.h"
-#include "files/checkpoint.h"
 #include "model.h"
 
 namespace nanospec {
@@ -180,54 +179,10 @@ void medusa_forward(const Team& team, const MedusaSizes& sizes, const MedusaWeig
   team.wait();
 }
 
-// ---------------------------------------------------------------------------------------------------------------
-// The file
-
-inline std::string medusa_path(const std::string& dir) { return dir + "/medusa.safetensors"; }
-
-// Writes DIR/medusa.safetensors. Raises runtime_error.
-inline void save_medusa(const std::string& dir, const MedusaSizes& sizes, const float* weights) {
-  std::vector<TensorData> tensors;
-  for (const TensorSpec& spec : medusa_table(sizes))
-    tensors.push_back({spec.name, shape_of(spec), weights + spec.offset});
-  write_safetensors(medusa_path(dir), tensors, {{"format", "pt"}});
-}
-
 struct MedusaHeads {
   MedusaSizes sizes;
   std::vector<float> weights;
 };
-
-// Reads DIR/medusa.safetensors for a target of this config. Raises runtime_error when it is missing, broken, or does
-// not hold exactly the heads of such a target.
-inline MedusaHeads read_medusa(const std::string& dir, const Config& config) {
-  const std::string path = medusa_path(dir);
-  if (!std::filesystem::exists(path))
-    refuse("drafter medusa has no heads", path, "train them: train_gpt --medusa MODEL --data FILE");
-  const SafeTensors file = read_safetensors(path);
-  const std::map<std::string, const Tensor*> found = by_name(file);
-
-  MedusaHeads heads;
-  MedusaSizes& sizes = heads.sizes;
-  sizes.n_embd = config.n_embd, sizes.vocab_size = config.vocab_size, sizes.rank = 0, sizes.heads = 0;
-  while (found.count("head." + std::to_string(sizes.heads + 1) + ".linear.weight")) sizes.heads++;
-  if (sizes.heads < 1 || sizes.heads > kMostHeads)
-    refuse("the file holds " + std::to_string(sizes.heads) + " heads, expected 1 to " + std::to_string(kMostHeads),
-           path, "replace the file");
-  const auto down = found.find("head.1.down.weight");
-  const Tensor& linear = *found.at("head.1.linear.weight");
-  sizes.root = !linear.shape.empty() && linear.shape[0] == 2 * int64_t(config.n_embd);
-  if (found.count("head.1.projection.weight")) sizes.rank = kOwnProjection;
-  else if (down != found.end() && down->second->shape.size() == 2)
-    sizes.rank = int(std::min<int64_t>(down->second->shape[1], kMaxVocabulary));
-  Expected expected;
-  for (const TensorSpec& spec : medusa_table(sizes)) expected[spec.name] = shape_of(spec);
-  check_tensors(file, expected, path);
-  heads.weights.resize(medusa_parameters(sizes));
-  for (const TensorSpec& spec : medusa_table(sizes))
-    copy_floats(file, *found.at(spec.name), heads.weights.data() + spec.offset, path);
-  return heads;
-}
 
 // ---------------------------------------------------------------------------------------------------------------
 // The drafter
@@ -285,17 +240,5 @@ class Medusa : public DepthDrafter {
   std::vector<char> known_;               // (K) whether the head has spoken in this pass
   bool seen_ = false;
 };
-
-// The heads in DIR for the target in `target_dir`, which has this config. Raises runtime_error.
-inline std::unique_ptr<Drafter> load_medusa(const std::string& dir, const std::string& target_dir,
-                                            const Config& config) {
-  const MedusaHeads heads = read_medusa(dir, config);
-  std::vector<float> wte;
-  if (heads.sizes.rank != kOwnProjection || heads.sizes.root) {  // the embedding comes first of the target's tensors
-    wte = load_model(target_dir).weights;
-    wte.resize(size_t(config.vocab_size) * size_t(config.n_embd));
-  }
-  return std::make_unique<Medusa>(heads, wte);
-}
 
 }  // namespace nanospec

@@ -1,7 +1,7 @@
 // drafters/ngram.h: how often the n-grams of a text occur, and what their interpolation says of the next token.
 //
-// In order: the trie of counts; its file; the probabilities of one order, and what a text costs under them. It knows
-// nothing of models and drafts.
+// In order: the trie of counts; the probabilities of one order, and what a text costs under them. Its file is in
+// files/tables.h. It knows nothing of models and drafts.
 //
 // Each node of the trie is an n-gram of the text, its children are the n-grams one token longer. All nodes lie level by
 // level, within a level by parent, under a parent by token. So the children of node i are one run,
@@ -11,9 +11,12 @@
 // a binary search, seldom a second, and the shorter contexts are found without any.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
+#include <vector>
 
-#include "files/checkpoint.h"
+#include "machine/numbers.h"
 
 namespace nanospec {
 
@@ -75,53 +78,6 @@ inline NgramTrie count_ngrams(const std::vector<int>& tokens, int vocab, int ord
   int at = 1;
   for (int32_t& first : trie.first) at += std::exchange(first, at);
   trie.first.push_back(at);
-  return trie;
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// The file: the four arrays as they are
-
-inline std::string format_ngrams(const NgramTrie& trie) {
-  const auto list = [](const char* name, const std::vector<int32_t>& numbers) {
-    return TensorData{name, {int64_t(numbers.size())}, numbers.data(), "I32"};
-  };
-  return format_safetensors(
-      {list("token", trie.token), list("count", trie.count), list("first", trie.first), list("suffix", trie.suffix)},
-      {{"format", "pt"}});
-}
-
-// Raises runtime_error unless the arrays are a trie over tokens in [0, vocab): what it returns is safe to walk. Whether
-// the counts are those of any text is not asked.
-inline NgramTrie parse_ngrams(const SafeTensors& file, int vocab, const std::string& where) {
-  const auto require = [&](bool holds, const char* wrong) {
-    if (!holds)
-      refuse(std::string("not the n-grams of this model's text: ") + wrong, where,
-             "repeat the train_gpt command that made the model, with --resume: it writes them anew");
-  };
-  NgramTrie trie;
-  trie.token = read_integers(file, "token", where), trie.count = read_integers(file, "count", where);
-  trie.first = read_integers(file, "first", where), trie.suffix = read_integers(file, "suffix", where);
-  const auto& [token, count, first, suffix, level] = trie;
-  require(token.size() < size_t(INT_MAX) && count.size() == token.size() && !suffix.empty() &&
-              suffix.size() <= token.size() && first.size() == suffix.size() + 1,
-          "arrays of lengths that do not fit each other");
-  const int n = int(token.size()), inner = int(suffix.size());
-  require(first[0] == 1 && first[inner] == n, "nodes without a parent");
-  for (int i = 0; i < inner; i++) require(first[i] > i && first[i] <= first[i + 1], "children out of order");
-  for (int i = 1; i < n; i++)
-    require(token[i] >= 0 && token[i] < vocab && count[i] >= 1, "a token or count out of range");
-  for (int i = 0; i < inner; i++)
-    for (int c = first[i] + 1; c < first[i + 1]; c++) require(token[c - 1] < token[c], "tokens out of order");
-
-  trie.level = {0, 1};
-  while (level.back() < inner) trie.level.push_back(first[level.back()]);
-  require(level.back() == inner, "a last level that begins too early");
-  trie.level.push_back(n);
-  require(suffix[0] == 0, "a root with a suffix");
-  for (int k = 1; k < trie.orders(); k++)  // each in the level above: so a walk along suffixes ends at the root
-    for (int i = level[k]; i < level[k + 1]; i++)
-      require(suffix[i] >= level[k - 1] && suffix[i] < level[k] && (k == 1 || token[suffix[i]] == token[i]),
-              "a suffix that is none");
   return trie;
 }
 

@@ -6,6 +6,7 @@
 
 #include "commands/commands.h"
 #include "drafters/ngram.h"
+#include "files/tables.h"
 #include "study/diagnosis.h"
 #include "study/svg.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "draft.h"
+#include "files/tables.h"
 #include "model.h"
 #include "tests/command_line.h"
 #include "tests/random.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "drafters/medusa.h"
+#include "files/heads.h"
 #include "training/train_drafter.h"
 
 namespace nanospec {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "drafters/parallel.h"
+#include "files/heads.h"
 #include "training/train_drafter.h"
 
 namespace nanospec {

@@ -1,6 +1,7 @@
 // Tests of draft.h, ngram.h and drafters.h: candidates out of logits and noise, and how sure a drafter is of them; the
 // bigram table and its file; n-grams against a count by maps; drafters by name.
 #include "drafters/drafters.h"
+#include "files/tables.h"
 
 #include <doctest/doctest.h>
 

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "drafters/adapt.h"
+#include "files/checkpoint.h"
 #include "target.h"
 #include "tests/mock.h"
 #include "tests/random.h"

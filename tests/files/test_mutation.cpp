@@ -10,8 +10,8 @@
 #include <typeinfo>
 
 #include "commands/calibration.h"
-#include "drafters/ngram.h"
 #include "files/checkpoint.h"
+#include "files/tables.h"
 #include "tests/tenth.h"
 
 using namespace nanospec;

@@ -1,0 +1,111 @@
+// files/tables.h: the counts of the training text, in and out of files: the bigram's table and the n-grams.
+//
+// Both lie beside the model, and train_gpt writes them. Nothing in a file is believed: a reader raises runtime_error
+// with one line where it is missing, broken, or of another vocabulary.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "draft.h"
+#include "drafters/ngram.h"
+#include "files/checkpoint.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// The bigram's table
+
+inline std::string bigram_path(const std::string& dir) { return dir + "/bigram.safetensors"; }
+
+// Counts the training tokens and writes DIR/bigram.safetensors. Raises runtime_error when it cannot be written or the
+// vocabulary is larger than kBigramMostTokens.
+inline void save_bigram(const std::string& dir, const std::vector<int>& tokens, int vocab) {
+  if (vocab > kBigramMostTokens)
+    refuse("a bigram table of " + std::to_string(vocab) + " tokens would be too large", bigram_path(dir),
+           "use a vocabulary of at most " + std::to_string(kBigramMostTokens));
+  const std::vector<float> table = bigram_table(tokens, vocab);
+  write_safetensors(bigram_path(dir), {{"log_probabilities", {vocab, vocab}, table.data()}}, {{"format", "pt"}});
+}
+
+// Reads DIR/bigram.safetensors. Raises runtime_error when it is missing, or not a (V, V) table of finite numbers.
+inline std::unique_ptr<Drafter> load_bigram(const std::string& dir, int vocab) {
+  const std::string path = bigram_path(dir);
+  if (!std::filesystem::exists(path))
+    refuse("drafter bigram has no table", path, "train with train_gpt, which writes it, or use --drafter none");
+  std::vector<float> table = read_tensor(read_safetensors(path), "log_probabilities", {vocab, vocab}, path);
+  return std::make_unique<Bigram>(std::move(table), vocab);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The n-grams: the four arrays of the trie as they are
+
+inline std::string format_ngrams(const NgramTrie& trie) {
+  const auto list = [](const char* name, const std::vector<int32_t>& numbers) {
+    return TensorData{name, {int64_t(numbers.size())}, numbers.data(), "I32"};
+  };
+  return format_safetensors(
+      {list("token", trie.token), list("count", trie.count), list("first", trie.first), list("suffix", trie.suffix)},
+      {{"format", "pt"}});
+}
+
+// Raises runtime_error unless the arrays are a trie over tokens in [0, vocab): what it returns is safe to walk. Whether
+// the counts are those of any text is not asked.
+inline NgramTrie parse_ngrams(const SafeTensors& file, int vocab, const std::string& where) {
+  const auto require = [&](bool holds, const char* wrong) {
+    if (!holds)
+      refuse(std::string("not the n-grams of this model's text: ") + wrong, where,
+             "repeat the train_gpt command that made the model, with --resume: it writes them anew");
+  };
+  NgramTrie trie;
+  trie.token = read_integers(file, "token", where), trie.count = read_integers(file, "count", where);
+  trie.first = read_integers(file, "first", where), trie.suffix = read_integers(file, "suffix", where);
+  const auto& [token, count, first, suffix, level] = trie;
+  require(token.size() < size_t(INT_MAX) && count.size() == token.size() && !suffix.empty() &&
+              suffix.size() <= token.size() && first.size() == suffix.size() + 1,
+          "arrays of lengths that do not fit each other");
+  const int n = int(token.size()), inner = int(suffix.size());
+  require(first[0] == 1 && first[inner] == n, "nodes without a parent");
+  for (int i = 0; i < inner; i++) require(first[i] > i && first[i] <= first[i + 1], "children out of order");
+  for (int i = 1; i < n; i++)
+    require(token[i] >= 0 && token[i] < vocab && count[i] >= 1, "a token or count out of range");
+  for (int i = 0; i < inner; i++)
+    for (int c = first[i] + 1; c < first[i + 1]; c++) require(token[c - 1] < token[c], "tokens out of order");
+
+  trie.level = {0, 1};
+  while (level.back() < inner) trie.level.push_back(first[level.back()]);
+  require(level.back() == inner, "a last level that begins too early");
+  trie.level.push_back(n);
+  require(suffix[0] == 0, "a root with a suffix");
+  for (int k = 1; k < trie.orders(); k++)  // each in the level above: so a walk along suffixes ends at the root
+    for (int i = level[k]; i < level[k + 1]; i++)
+      require(suffix[i] >= level[k - 1] && suffix[i] < level[k] && (k == 1 || token[suffix[i]] == token[i]),
+              "a suffix that is none");
+  return trie;
+}
+
+inline std::string ngram_path(const std::string& dir) { return dir + "/ngram.safetensors"; }
+
+// Counts the training tokens and writes DIR/ngram.safetensors. Raises runtime_error when it cannot be written.
+inline void save_ngrams(const std::string& dir, const std::vector<int>& tokens, int vocab) {
+  write_file(ngram_path(dir), format_ngrams(count_ngrams(tokens, vocab)));
+}
+
+// Reads DIR/ngram.safetensors. Raises runtime_error when it is missing, broken, of another vocabulary, or holds no
+// n-grams of `order` tokens.
+inline std::unique_ptr<Drafter> load_ngram(const std::string& dir, int order, int vocab) {
+  const std::string path = ngram_path(dir);
+  if (!std::filesystem::exists(path))
+    refuse("drafter ngram has no counts", path,
+           "repeat the train_gpt command that made the model, with --resume: it writes them at once");
+  NgramTrie trie = parse_ngrams(read_safetensors(path), vocab, path);
+  if (order > trie.orders())
+    refuse("drafter ngram:" + std::to_string(order) + " wants order " + std::to_string(order) +
+               ", the counts end at order " + std::to_string(trie.orders()),
+           path, "choose ngram:" + std::to_string(trie.orders()) + " or less");
+  return std::make_unique<Ngram>(interpolated(std::move(trie), order, vocab));
+}
+
+}  // namespace nanospec
