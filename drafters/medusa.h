@@ -56,19 +56,6 @@ inline size_t medusa_parameters(const MedusaSizes& sizes) {
   return last.offset + last.size;
 }
 
-// The heads before training: flat, as medusa_table() says. wte: (V, C) the target's head.
-inline std::vector<float> initial_medusa(const MedusaSizes& sizes, const float* wte, uint64_t seed) {
-  std::vector<float> weights;
-  uint32_t number = 0;
-  for (const TensorSpec& spec : medusa_table(sizes)) {
-    const std::vector<float> values = initial_tensor(spec, number++, seed);
-    const bool projection = spec.name.find("projection") != std::string::npos;
-    if (projection) weights.insert(weights.end(), wte, wte + spec.size);
-    else weights.insert(weights.end(), values.begin(), values.end());
-  }
-  return weights;
-}
-
 // (V, C) the rows of wte, each scaled to mean square 1: what a head sees of the root.
 template <class T>
 std::vector<T> root_table(const MedusaSizes& sizes, const T* wte) {

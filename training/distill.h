@@ -77,10 +77,10 @@ inline void record_row(const Target& target, int row, Shard& shard) {
 // Appends the L rows of a given text: tokens (L + 1), L at most the target's window.
 inline void record_text(Target& target, const int* tokens, Shard& shard) {
   const int L = shard.sizes.rows;
-  std::vector<int> depth(static_cast<size_t>(L)), end(size_t(L), L);
-  for (int l = 0; l < L; l++) depth[size_t(l)] = l;
+  Pass chain;
+  chain.add_chain(tokens, L, 0, 0);
   target.prefill(nullptr, 0);
-  target.forward(tokens, depth.data(), end.data(), L);
+  target.forward(tokens, chain.depth.data(), chain.end.data(), L);
   shard.token.insert(shard.token.end(), tokens, tokens + L + 1);
   for (int l = 0; l < L; l++) record_row(target, l, shard);
 }

@@ -1,39 +1,50 @@
-// training/train_drafter.h: what all programs share that train a drafter on a frozen target: train_gpt --medusa,
+// training/train_drafter.h: what all trainings share of a drafter on a frozen target: train_drafter --medusa,
 // --parallel.
 //
 // In order: options and flags; a run: model, text, shards, and making those that are missing; the order of what is
-// learned; how often a guesser is right, by rank; the loop, its checkpoints and --resume. A program adds its trainer,
-// its batches and its validation. All of it runs on the CPU, whatever the target will run on. Nothing of the target's
-// own files is written. Everything random is a pure function of (seed, iteration): a run that was stopped and resumed
-// gives the weights of one that was not, bit for bit.
+// learned; how often a guesser is right, by rank; the loop, its checkpoints and --resume; the program. All of it runs
+// on the CPU, whatever the target will run on. Nothing of the target's own files is written. Everything random is a
+// pure function of (seed, iteration): a run that was stopped and resumed gives the weights of one that was not, bit for
+// bit.
+//
+// How to add a drafter: a struct as MedusaTraining (train_medusa.h) and ParallelTraining (train_parallel.h) are, with
+//   Options, Sizes          its options (a DistillOptions and more), and what its tensors' shapes follow from
+//   kName, kWhat, kGuesser  "medusa": of its flags and files; "heads": what is trained; "head": what says one token
+//   kAheadFlag              "--medusa_heads": says how many tokens ahead
+//   kRecorded, kLeast       what it learns from; how many rows of a sequence it needs beyond those that look ahead
+//   command(options)        its flags
+//   sizes_of(options, config), ahead_of(sizes), too_far(sizes)   the last: "17 heads"
+//   pieces(shard, usable)   how many pieces a shard is learned in; table(sizes)
+// of which one is made with (options, sizes, run, usable rows of a sequence, pool) and then has
+//   trainer                 with weights, m, v, set_weights
+//   positions(pieces), step(some, update), validate(shard, rates, baselines), save(dir)
+//   settings(), described(), stats(json)
+// and a line in train_drafter.cpp.
 #pragma once
 
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
-#include "commands/cli.h"
 #include "drafters/drafters.h"
+#include "files/tables.h"
 #include "training/distill.h"
+#include "training/run.h"
 
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
 // Options and flags
 
-struct DistillOptions {
-  std::string dir, data, out, stats, target = "self";
+struct DistillOptions : RunOptions {
+  std::string dir, target = "self";
   int tokens = 1 << 18;
   float temperature = 1;
-  int batch_size = 512, max_iters = 2000, warmup_iters = 100, eval_interval = 500;
-  float learning_rate = 1e-3f, min_lr = 1e-4f, beta2 = 0.99f, weight_decay = 0, grad_clip = 1;
-  uint64_t seed = 1337;
-  int threads = usable_cpus();
-  bool resume = false, quiet = false;
+  DistillOptions() { batch_size = 512, eval_interval = 500, weight_decay = 0; }
 };
 
 // What the shared flags call what is trained.
@@ -60,22 +71,11 @@ inline std::vector<Flag> distill_flags(DistillOptions& o, const DistillWords& wo
       {flag + "_target", "WORD", &o.target, words.target_help, one_of(words.targets)},
       {flag + "_tokens", "N", &o.tokens,
        "tokens of text to train on, in whole shards; a tenth of these, and at least one, validate", from(1, 1 << 30)},
-      {"--temperature", "T", &o.temperature, "of the text that the model generates", from(0, 1e6)},
-      heading("Training"),
-      {"--batch_size", "N", &o.batch_size, words.batch_help, from(1, 1 << 20)},
-      {"--max_iters", "N", &o.max_iters, "updates in all", from(1)},
-      {"--learning_rate", "X", &o.learning_rate, "the highest rate; it falls by a cosine", above(0, 1e3)},
-      {"--min_lr", "X", &o.min_lr, "the rate at the end", from(0, 1e3)},
-      {"--warmup_iters", "N", &o.warmup_iters, "updates until the highest rate", from(0)},
-      {"--beta2", "X", &o.beta2, "AdamW's second decay rate (the first is 0.9)", from(0, 0.999999)},
-      {"--weight_decay", "X", &o.weight_decay, "of matrices", from(0, 1e3)},
-      {"--grad_clip", "X", &o.grad_clip, "longest gradient; 0: no clipping", from(0)},
-      {"--eval_interval", "N", &o.eval_interval, "updates between two evaluations, each with a checkpoint", from(1)},
-      {"--seed", "N", &o.seed, "of the generated text and the batches"},
-      heading("Machine"),
-      {"--threads", "N", &o.threads, "CPU threads; the weights do not depend on it", from(1, 1024)},
-      {"--quiet", "", &o.quiet, "no progress"}};
+      {"--temperature", "T", &o.temperature, "of the text that the model generates", from(0, 1e6)}};
   flags.insert(flags.end(), rest.begin(), rest.end());
+  const std::vector<Flag> updates = run_flags(o, {words.batch_help, "the highest rate; it falls by a cosine",
+                                                  "the rate at the end", "of the generated text and the batches"});
+  flags.insert(flags.end(), updates.begin(), updates.end());
   return flags;
 }
 
@@ -99,9 +99,7 @@ struct DistillRun {
 
 // Reads the model and the data and says which shards the run is of. Raises runtime_error or invalid_argument.
 inline DistillRun open_run(const DistillOptions& o, const std::string& name, Recorded what) {
-  if (o.min_lr > o.learning_rate)
-    throw std::invalid_argument("--min_lr " + decimals(o.min_lr, 6) + " is above --learning_rate " +
-                                decimals(o.learning_rate, 6) + ": train_gpt --" + name + ": lower it");
+  check_rates(o, "train_drafter --" + name);
   DistillRun run;
   run.o = o, run.name = name, run.out = o.out.empty() ? o.dir : o.out;
   run.model = load_model(o.dir);
@@ -202,7 +200,7 @@ inline double make_shards(const DistillRun& run, Recordings& states) {
         });
     if (interrupted()) {
       progress.clear();
-      fprintf(stderr, "train_gpt: stopped: %s: the same command goes on from there\n", run.folder().c_str());
+      fprintf(stderr, "train_drafter: stopped: %s: the same command goes on from there\n", run.folder().c_str());
       return -1;
     }
     states.write(name(i), shard);
@@ -249,7 +247,7 @@ class ShardOrder {
   }
   static std::vector<int> counted(int n) {
     std::vector<int> list(static_cast<size_t>(n));
-    for (int i = 0; i < n; i++) list[size_t(i)] = i;
+    std::iota(list.begin(), list.end(), 0);
     return list;
   }
   // Fisher and Yates 1938.
@@ -350,22 +348,8 @@ inline std::string right_at_once(const std::string& who, const std::vector<RankR
 // ---------------------------------------------------------------------------------------------------------------
 // The loop
 
-// What the loop is told of a trainer.
-struct Course {
-  std::string what;               // is trained: "heads"
-  std::vector<TensorSpec> table;  // of the arrays
-  Array<float>*weights, *m, *v;   // in the CPU's memory
-  std::function<void(const float*)> set_weights;
-  std::map<std::string, std::string> sizes;            // beyond the run's settings, what a resumed run must share
-  double positions = 0, epoch = 0;                     // in one update, and in one pass over the shards
-  std::function<double(int64_t, const Update&)> step;  // fills that iteration's batch and updates; the loss before
-  std::function<void()> save;                          // writes NAME.safetensors
-  std::string guesser;                                 // "head": what validation counts, one for each token ahead
-  std::function<std::vector<RankRates>()> evaluate;
-};
-
 struct Trained {
-  int64_t iterations = 0;           // that this run made
+  double iterations = 0;            // that this run made
   double loss = 0;                  // mean of the last about 50
   double seconds = 0;               // in updates
   bool stopped = false;             // by an interrupt, which it has said
@@ -373,45 +357,50 @@ struct Trained {
   Json curve = Json::array();       // validation, from this run's first update to its last
 };
 
-inline std::string course_path(const DistillRun& run) { return run.out + "/" + run.name + ".safetensors"; }
-inline std::string course_state_path(const DistillRun& run) {
-  return run.out + "/" + run.name + "-optimizer.safetensors";
+inline std::string course_path(const DistillRun& run, const char* more = "") {
+  return run.out + "/" + run.name + more + ".safetensors";
 }
 
 // What a resumed run must share with the one it goes on from.
-inline std::map<std::string, std::string> course_settings(const DistillRun& run, const Course& course) {
+template <class Training>
+std::map<std::string, std::string> course_settings(const DistillRun& run, const Training& training) {
   std::map<std::string, std::string> settings = run.settings;
-  settings.insert(course.sizes.begin(), course.sizes.end());
+  settings.merge(training.settings());
   settings["target"] = run.o.target, settings["tokens"] = std::to_string(run.o.tokens);
   settings["batch_size"] = std::to_string(run.o.batch_size);
   return settings;
 }
 
-inline void save_course(const DistillRun& run, const Course& course, int64_t iteration) {
-  course.save();
-  write_safetensors(course_state_path(run),
-                    optimizer_tensors(course.table, {course.weights->data(), course.m->data(), course.v->data()}),
-                    training_metadata(iteration, course_settings(run, course)));
+template <class Training>
+void save_course(const DistillRun& run, const Training& training, int64_t iteration) {
+  training.save(run.out);
+  const auto& trainer = training.trainer;
+  write_safetensors(
+      course_path(run, "-optimizer"),
+      optimizer_tensors(Training::table(trainer.sizes), {trainer.weights.data(), trainer.m.data(), trainer.v.data()}),
+      training_metadata(iteration, course_settings(run, training)));
 }
 
-// Takes up the state of the run that was stopped; returns its iteration. Raises runtime_error.
-inline int64_t resume_course(const DistillRun& run, const Course& course) {
-  const std::string path = course_state_path(run);
+// Takes up the state of the run that was stopped; returns its iteration. Throws runtime_error.
+template <class Training>
+int64_t resume_course(const DistillRun& run, Training& training) {
+  const std::string path = course_path(run, "-optimizer");
   const SafeTensors file = read_safetensors(path);
-  check_resumable(parse_training_metadata(file, path).settings, course_settings(run, course), path);
-  const TrainingState state = parse_training(file, course.table, path);
-  course.m->upload(state.m.data(), state.m.size());
-  course.v->upload(state.v.data(), state.v.size());
-  course.set_weights(state.weights.data());
-  return state.iteration;
+  check_resumable(parse_training_metadata(file, path).settings, course_settings(run, training), path);
+  return go_on(training.trainer, parse_training(file, Training::table(training.trainer.sizes), path));
 }
 
-inline std::string course_progress(const DistillRun& run, const Course& course, int64_t done, const Trained& so_far) {
-  const double each = so_far.seconds / double(so_far.iterations);
-  return "iteration " + std::to_string(done) + "/" + std::to_string(run.o.max_iters) + "  loss " +
-         decimals(so_far.loss, 4) + "  " + decimals(1e3 * each, 2) + " ms/iter  " + thousands(course.positions / each) +
-         " positions/s  " +
-         time_left(double(so_far.iterations), double(so_far.iterations + run.o.max_iters - done), so_far.seconds);
+// How often each guesser is right, over all validation shards; the baselines count beside the first.
+template <class Training>
+std::vector<RankRates> validated(Training& training, const DistillRun& run, const Recordings& states,
+                                 Baselines& baselines) {
+  std::vector<RankRates> guessers(size_t(Training::ahead_of(training.trainer.sizes)));
+  baselines.begin();
+  for (int i = 0; i < run.validation_shards; i++)
+    training.validate(states.read("validation-" + std::to_string(i)), guessers, baselines);
+  for (RankRates& guesser : guessers) guesser.finish();
+  baselines.finish();
+  return guessers;
 }
 
 // A point of the training curve: after so many updates, which are so many epochs and took so many seconds, the mean
@@ -423,74 +412,128 @@ inline Json curve_point(int64_t iteration, double epoch, double seconds, const s
   return {{"iteration", iteration}, {"epoch", epoch}, {"seconds", seconds}, {"loss", loss}, {"accuracy", accuracy}};
 }
 
-// Trains from the start, or from where the last run was stopped, to the last iteration. Raises runtime_error.
-inline Trained train_course(const DistillRun& run, const Course& course) {
+// Trains from the start, or from where the last run was stopped, to the last iteration. pieces: in a shard. Throws
+// runtime_error.
+template <class Training>
+Trained train_course(const DistillRun& run, const Recordings& states, int pieces, Training& training,
+                     Baselines& baselines) {
   const DistillOptions& o = run.o;
-  int64_t done = o.resume ? resume_course(run, course) : 0;
+  ShardOrder order(states, run.train_shards, pieces, o.batch_size, o.seed);
+  const double an_epoch = double(run.train_shards) * training.positions(pieces);
   Trained trained;
-  Progress progress(o.quiet);
+  Run updates(o, o.resume ? resume_course(run, training) : 0);
   const auto evaluate = [&] {
-    trained.guessers = course.evaluate();
-    const double epoch = double(done) * course.positions / std::max(1.0, course.epoch);
-    trained.curve.push_back(curve_point(done, epoch, trained.seconds, trained.guessers));
+    trained.guessers = validated(training, run, states, baselines);
+    const double epoch = double(updates.iteration) * training.positions(o.batch_size) / an_epoch;
+    trained.curve.push_back(curve_point(updates.iteration, epoch, updates.seconds(), trained.guessers));
   };
   if (!o.stats.empty()) evaluate();
-  while (done < o.max_iters && !interrupted()) {
-    const double before = progress.seconds();
-    Update update;
-    update.iteration = done;
-    update.learning_rate = cosine_rate(done, o.warmup_iters, o.max_iters, o.learning_rate, o.min_lr);
-    update.beta2 = o.beta2, update.weight_decay = o.weight_decay, update.grad_clip = o.grad_clip;
-    const double loss = course.step(done, update);
-    if (!std::isfinite(loss))
-      throw std::runtime_error("the loss is not finite any more: iteration " + std::to_string(done) +
-                               ": use a smaller --learning_rate; the last checkpoint is whole");
-    done++, trained.iterations++, trained.seconds += progress.seconds() - before;
-    trained.loss += (loss - trained.loss) / double(std::min<int64_t>(trained.iterations, 50));
-    if (progress.due()) progress.show(course_progress(run, course, done, trained));
-    if (done % o.eval_interval != 0 || done >= o.max_iters) continue;
-    save_course(run, course, done);
+  while (updates.next()) {
+    updates.updated(training.step(order.batch(updates.iteration), updates.update()));
+    if (updates.due()) {
+      const double each = updates.recent_seconds();
+      updates.show(updates.mean_loss, decimals(1e3 * each, 2) + " ms/iter  " +
+                                          thousands(training.positions(o.batch_size) / each) + " positions/s");
+    }
+    if (!updates.checkpoint_due()) continue;
+    save_course(run, training, updates.iteration);
     if (o.quiet && o.stats.empty()) continue;  // nobody would read it
     evaluate();
-    progress.clear();
-    if (!o.quiet)
-      fprintf(stderr, "iteration %lld: loss %.4f, %s\n", static_cast<long long>(done), trained.loss,
-              right_at_once(course.guesser, trained.guessers).c_str());
+    updates.say("loss " + decimals(updates.mean_loss, 4) + ", " + right_at_once(Training::kGuesser, trained.guessers));
   }
-  progress.clear();
+  trained.iterations = updates.updates(), trained.loss = updates.mean_loss, trained.seconds = updates.seconds();
   trained.stopped = interrupted();
-  if (trained.iterations > 0 || trained.stopped) save_course(run, course, done);
-  if (trained.stopped)
-    fprintf(stderr, "train_gpt: stopped after iteration %lld: %s holds the %s as they are: go on with --resume\n",
-            static_cast<long long>(done), course_path(run).c_str(), course.what.c_str());
-  else evaluate();
+  if (trained.iterations > 0 || trained.stopped) save_course(run, training, updates.iteration);
+  if (!trained.stopped) evaluate();
+  else updates.stopped("train_drafter", course_path(run) + " holds the " + Training::kWhat + " as they are");
   return trained;
 }
 
+// ---------------------------------------------------------------------------------------------------------------
+// The program
+
+// A drafter before training: the flat array of this table.
+inline std::vector<float> initial_flat(const std::vector<TensorSpec>& table, uint64_t seed) {
+  std::vector<float> weights;
+  uint32_t number = 0;
+  for (const TensorSpec& spec : table) {
+    const std::vector<float> values = initial_tensor(spec, number++, seed);
+    weights.insert(weights.end(), values.begin(), values.end());
+  }
+  return weights;
+}
+
 // What --stats says of every such run. shard_seconds: 0 where all were there.
-inline Json course_stats(const DistillRun& run, const Recordings& states, const Course& course, const Trained& trained,
-                         const Baselines& baselines, double shard_seconds) {
-  const double each = trained.seconds / std::max(1.0, double(trained.iterations));
+template <class Training>
+Json course_stats(const DistillRun& run, const Recordings& states, const Training& training, const Trained& trained,
+                  const Baselines& baselines, double shard_seconds) {
+  const double each = trained.seconds / std::max(1.0, trained.iterations);
   Json accuracy = Json::array(), loss = Json::array();
   for (const RankRates& one : trained.guessers) accuracy.push_back(one.rate), loss.push_back(one.loss);
-  return {{"accuracy", accuracy},  // [head or depth][rank]
-          {"val_loss", loss},
-          {"iterations", run.o.max_iters},
-          {"train_loss", trained.loss},
-          {"curve", trained.curve},
-          {"accuracy_unigram", baselines.unigram.rate},
-          {"accuracy_bigram", baselines.bigram.rate},
-          {"parameters", course.weights->size()},
-          {run.name + "_target", run.o.target},
-          {run.name + "_tokens", run.o.tokens},
-          {"hidden_bytes", states.bytes()},
-          {"hidden_seconds", shard_seconds},
-          {"ms_per_iter", 1e3 * each},
-          {"positions_per_second", each > 0 ? course.positions / each : 0},
-          {"seconds", shard_seconds + trained.seconds},
-          {"peak_bytes", peak_bytes()},
-          {"threads", run.o.threads},
-          {"device", "cpu"}};
+  Json stats = {{"accuracy", accuracy},  // [head or depth][rank]
+                {"val_loss", loss},
+                {"iterations", run.o.max_iters},
+                {"train_loss", trained.loss},
+                {"curve", trained.curve},
+                {"accuracy_unigram", baselines.unigram.rate},
+                {"accuracy_bigram", baselines.bigram.rate},
+                {"parameters", training.trainer.weights.size()},
+                {run.name + "_target", run.o.target},
+                {run.name + "_tokens", run.o.tokens},
+                {"hidden_bytes", states.bytes()},
+                {"hidden_seconds", shard_seconds},
+                {"ms_per_iter", 1e3 * each},
+                {"positions_per_second", each > 0 ? training.positions(run.o.batch_size) / each : 0},
+                {"seconds", shard_seconds + trained.seconds},
+                {"peak_bytes", peak_bytes()},
+                {"threads", run.o.threads},
+                {"device", "cpu"}};
+  training.stats(stats);
+  return stats;
+}
+
+// Of a sequence of L rows, those whose tokens ahead are all known.
+inline int usable_rows(const ShardSizes& sizes, int ahead) { return sizes.rows - ahead; }
+
+// Runs the program: shards, training, what came of it. Returns the exit status.
+template <class Training>
+int train_drafter(int argc, char** argv) {
+  typename Training::Options o;
+  if (parse_flags(Training::command(o), argc, argv).help) return 0;
+  o.lr_decay_iters = o.max_iters;
+  const DistillRun run = open_run(o, Training::kName, Training::kRecorded);
+  const auto sizes = Training::sizes_of(o, run.model.config);
+  const int usable = usable_rows(run.sizes, Training::ahead_of(sizes)), pieces = Training::pieces(run.sizes, usable);
+  if (usable < Training::kLeast)
+    throw std::invalid_argument(Training::too_far(sizes) + " look beyond the model's window of " +
+                                std::to_string(run.model.config.block_size) + " tokens: " + Training::kAheadFlag +
+                                ": use fewer");
+  create_folder(run.out);
+  Recordings states = open_recordings(run);
+  watch_interrupts();
+  const double shard_seconds = make_shards(run, states);
+  if (shard_seconds < 0) return kInterruptedStatus;
+
+  Pool pool(o.threads);
+  Training training(o, sizes, run, usable, pool);
+  Baselines baselines(run.parts.train, run.model.config.vocab_size);
+  const char* const recorded = name_of(run.sizes.what);
+  if (!o.quiet)
+    fprintf(stderr, "%s parameters%s, %s of %s tokens (%s) in %s, %d threads, %s\n",
+            thousands(double(training.trainer.weights.size())).c_str(), training.described().c_str(), recorded,
+            thousands(double(run.train_shards) * run.sizes.sequences * run.sizes.rows).c_str(),
+            bytes_text(states.bytes()).c_str(), run.folder().c_str(), o.threads, kSimd);
+  const Trained trained = train_course(run, states, pieces, training, baselines);
+  if (trained.stopped) return kInterruptedStatus;
+
+  if (!o.quiet)
+    fprintf(stderr, "%s%s positions to validate; %s %s, training %s; %s\n",
+            rank_table(Training::kGuesser, trained.guessers, baselines).c_str(),
+            thousands(baselines.unigram.rows).c_str(), recorded, duration(shard_seconds).c_str(),
+            duration(trained.seconds).c_str(), course_path(run).c_str());
+  if (!o.stats.empty())
+    write_file(o.stats, course_stats(run, states, training, trained, baselines, shard_seconds).dump(2) + "\n");
+  return 0;
 }
 
 }  // namespace nanospec

@@ -1,12 +1,12 @@
-// training/train_parallel.h: training the parallel drafter on a frozen target: train_gpt --parallel DIR.
+// training/train_parallel.h: training the parallel drafter on a frozen target: train_drafter --parallel DIR.
 //
 // In order: a batch; the caterpillar, the layout of its rows; the gradients of a row range; the trainer; batches out of
-// shards; flags; the program. A sequence of n positions, each with K - 1 slots hanging from it, is n K rows. They
-// are a tree whose one long branch is the stream, so the tree attention serves, forward and backward, and no mask is
-// stored. Nor are they there all at once: with S segments (P-EAGLE) the stream runs forward once, then
-// the slots of n / S positions at a time run forward and backward against its cached keys and values, whose gradients
-// add up, and the stream's backward comes last. The gradient is the same; memory falls from n K rows to
-// n + n (K - 1) / S. It runs on the CPU. Nothing of the target's own files is written.
+// shards; flags; what train_drafter.h asks of a drafter. A sequence of n positions, each with K - 1 slots hanging from
+// it, is n K rows. They are a tree whose one long branch is the stream, so the tree attention serves, forward and
+// backward, and no mask is stored. Nor are they there all at once: with S segments (P-EAGLE) the stream runs forward
+// once, then the slots of n / S positions at a time run forward and backward against its cached keys and values, whose
+// gradients add up, and the stream's backward comes last. The gradient is the same; memory falls from n K rows to n + n
+// (K - 1) / S. It runs on the CPU. Nothing of the target's own files is written.
 #pragma once
 
 #include <functional>
@@ -392,12 +392,9 @@ class ParallelTrainer {
 // ---------------------------------------------------------------------------------------------------------------
 // Batches out of shards
 
-// Of a sequence of L rows, those whose K tokens ahead are all known: n.
-inline int usable_positions(const ShardSizes& sizes, int ahead) { return sizes.rows - ahead; }
-
 // numbers (B): of the shard's sequences.
 inline void fill_batch(const Shard& shard, const int* numbers, int B, int ahead, SequenceBatch& batch) {
-  batch.sequences = B, batch.positions = usable_positions(shard.sizes, ahead), batch.ahead = ahead;
+  batch.sequences = B, batch.positions = usable_rows(shard.sizes, ahead), batch.ahead = ahead;
   batch.token.clear(), batch.features.clear();
   for (int b = 0; b < B; b++) {
     const int32_t* const tokens = shard.tokens(numbers[b]);
@@ -406,29 +403,6 @@ inline void fill_batch(const Shard& shard, const int* numbers, int B, int ahead,
     batch.features.insert(batch.features.end(), features,
                           features + size_t(batch.positions) * size_t(shard.sizes.channels));
   }
-}
-
-// How often each depth was right on the validation shards; the baselines count beside it, for the first.
-inline std::vector<RankRates> validate_parallel(ParallelTrainer<float>& trainer, const Recordings& recordings,
-                                                int shards, Baselines& baselines) {
-  const int K = trainer.sizes.ahead, V = trainer.sizes.vocab_size;
-  std::vector<RankRates> depths(static_cast<size_t>(K));
-  SequenceBatch batch;
-  baselines.begin();
-  for (int i = 0; i < shards; i++) {
-    const Shard shard = recordings.read("validation-" + std::to_string(i));
-    for (int s = 0; s < shard.sizes.sequences; s++) {
-      fill_batch(shard, &s, 1, K, batch);
-      const int* const tokens = batch.tokens(0);
-      trainer.loss(batch, [&](int, int t, int depth, const float* logits, float cost) {
-        depths[size_t(depth)].count(logits, V, tokens[t + 2 + depth], double(cost));
-        if (depth == 0) baselines.count(tokens[t + 1], tokens[t + 2]);
-      });
-    }
-  }
-  for (RankRates& depth : depths) depth.finish();
-  baselines.finish();
-  return depths;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -456,102 +430,91 @@ inline Command parallel_command(ParallelOptions& o) {
        "pieces in which the slots of a sequence are run: the same gradient in less memory", from(1, 1 << 16)},
       {"--parallel_sequential", "", &o.sequential, "one token after the other, each from the state of the one before"},
       {"--parallel_raw", "", &o.raw, "features without their RMS norm, for study: see what becomes of the drafter"}};
-  return {"train_gpt --parallel",
-          "Trains a drafter on hidden states of the model in DIR, which stays as it is, for nanospec --drafter "
-          "parallel.\nRuns on the CPU.",
-          "train_gpt --parallel runs/small --data data/tinyshakespeare.txt\n"
-          "train_gpt --parallel runs/medium --data data/tinyshakespeare.txt --parallel_layers 1 --out runs/one-layer\n",
-          distill_flags(o, words, own)};
+  return {
+      "train_drafter --parallel",
+      "Trains a drafter on hidden states of the model in DIR, which stays as it is, for nanospec --drafter "
+      "parallel.\nRuns on the CPU.",
+      "train_drafter --parallel runs/small --data data/tinyshakespeare.txt\n"
+      "train_drafter --parallel runs/medium --data data/tinyshakespeare.txt --parallel_layers 1 --out runs/one-layer\n",
+      distill_flags(o, words, own)};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// The program
+// What train_drafter.h asks of a drafter
 
-// The drafter before training: flat, as parallel_table() says.
 inline std::vector<float> initial_parallel(const ParallelSizes& sizes, uint64_t seed) {
-  std::vector<float> weights;
-  uint32_t number = 0;
-  for (const TensorSpec& spec : parallel_table(sizes)) {
-    std::vector<float> values = initial_tensor(spec, number++, seed);
-    weights.insert(weights.end(), values.begin(), values.end());
+  return initial_flat(parallel_table(sizes), seed);
+}
+
+struct ParallelTraining {
+  using Options = ParallelOptions;
+  static constexpr const char *kName = "parallel", *kWhat = "drafter", *kGuesser = "depth",
+                              *kAheadFlag = "--parallel_ahead";
+  static constexpr Recorded kRecorded = Recorded::kFeatures;
+  static constexpr int kLeast = 2;
+  static Command command(Options& o) { return parallel_command(o); }
+  static int ahead_of(const ParallelSizes& sizes) { return sizes.ahead; }
+  static std::string too_far(const ParallelSizes& sizes) { return std::to_string(sizes.ahead) + " tokens at once"; }
+  static std::vector<TensorSpec> table(const ParallelSizes& sizes) { return parallel_table(sizes); }
+  static int pieces(const ShardSizes& shard, int) { return shard.sequences; }
+  static ParallelSizes sizes_of(const Options& o, const Config& config) {
+    ParallelSizes s;
+    s.n_layer = o.layers, s.n_head = config.n_head, s.n_embd = config.n_embd, s.vocab_size = config.vocab_size;
+    s.n_kv_head = o.kv_heads > 0 ? o.kv_heads : default_kv_heads(config.n_head);
+    s.ahead = o.ahead, s.sequential = o.sequential, s.raw = o.raw;
+    if (config.n_head % s.n_kv_head != 0)
+      throw std::invalid_argument("the model's " + std::to_string(config.n_head) + " heads do not share " +
+                                  std::to_string(s.n_kv_head) + ": --parallel_kv_heads: give a divisor");
+    if (s.head_size() % 2 != 0)
+      throw std::invalid_argument("the model's heads have an odd number of channels, " + std::to_string(s.head_size()) +
+                                  ": --parallel: rotary positions turn pairs of them; choose another model");
+    return s;
   }
-  return weights;
-}
 
-inline ParallelSizes sizes_of(const ParallelOptions& o, const Config& config) {
-  ParallelSizes s;
-  s.n_layer = o.layers, s.n_head = config.n_head, s.n_embd = config.n_embd, s.vocab_size = config.vocab_size;
-  s.n_kv_head = o.kv_heads > 0 ? o.kv_heads : default_kv_heads(config.n_head);
-  s.ahead = o.ahead, s.sequential = o.sequential, s.raw = o.raw;
-  if (config.n_head % s.n_kv_head != 0)
-    throw std::invalid_argument("the model's " + std::to_string(config.n_head) + " heads do not share " +
-                                std::to_string(s.n_kv_head) + ": --parallel_kv_heads: give a divisor");
-  if (s.head_size() % 2 != 0)
-    throw std::invalid_argument("the model's heads have an odd number of channels, " + std::to_string(s.head_size()) +
-                                ": --parallel: rotary positions turn pairs of them; choose another model");
-  return s;
-}
-
-inline int train_parallel(int argc, char** argv) {
-  ParallelOptions o;
-  if (parse_flags(parallel_command(o), argc, argv).help) return 0;
-  const DistillRun run = open_run(o, "parallel", Recorded::kFeatures);
-  const ParallelSizes sizes = sizes_of(o, run.model.config);
-  const int n = usable_positions(run.sizes, o.ahead);
-  if (n < 2)
-    throw std::invalid_argument(std::to_string(o.ahead) + " tokens at once look beyond the model's window of " +
-                                std::to_string(run.model.config.block_size) + " tokens: --parallel_ahead: use fewer");
-  create_folder(run.out);
-  Recordings recordings = open_recordings(run);
-  watch_interrupts();
-  const double shard_seconds = make_shards(run, recordings);
-  if (shard_seconds < 0) return kInterruptedStatus;
-
-  Pool pool(o.threads);
-  ParallelTrainer<float> trainer(sizes, run.model.config, run.model.weights.data(), n, o.segments, pool);
-  trainer.set_weights(initial_parallel(sizes, o.seed).data());
-  Baselines baselines(run.parts.train, sizes.vocab_size);
-  const auto validated = [&] { return validate_parallel(trainer, recordings, run.validation_shards, baselines); };
-  if (!o.quiet)
-    fprintf(stderr, "%s parameters, %s, features of %s tokens (%s) in %s, %d threads, %s\n",
-            thousands(double(trainer.weights.size())).c_str(),
-            sizes.sequential ? "one token after the other" : (std::to_string(sizes.ahead) + " tokens at once").c_str(),
-            thousands(double(run.train_shards) * run.sizes.sequences * run.sizes.rows).c_str(),
-            bytes_text(recordings.bytes()).c_str(), run.folder().c_str(), o.threads, kSimd);
-
-  ShardOrder order(recordings, run.train_shards, run.sizes.sequences, o.batch_size, o.seed);
+  const Options& o;
+  ParallelTrainer<float> trainer;
   SequenceBatch batch;
-  Course course;
-  course.what = "drafter";
-  course.table = parallel_table(sizes);
-  course.weights = &trainer.weights, course.m = &trainer.m, course.v = &trainer.v;
-  course.set_weights = [&](const float* flat) { trainer.set_weights(flat); };
-  course.sizes = parallel_metadata(sizes);
-  course.sizes.erase("format");
-  course.sizes["n_layer"] = std::to_string(sizes.n_layer);
-  course.sizes["kv_heads"] = std::to_string(sizes.n_kv_head);
-  course.positions = double(std::min(o.batch_size, run.sizes.sequences)) * n;
-  course.epoch = double(run.train_shards) * run.sizes.sequences * n;
-  course.step = [&](int64_t iteration, const Update& update) {
-    const ShardOrder::Some some = order.batch(iteration);
-    fill_batch(some.shard, some.pieces, some.n, sizes.ahead, batch);
-    return double(trainer.step(batch, update));
-  };
-  course.save = [&] { save_parallel(run.out, sizes, trainer.weights.data()); };
-  course.guesser = "depth", course.evaluate = validated;
-  const Trained trained = train_course(run, course);
-  if (trained.stopped) return kInterruptedStatus;
+  int usable, sequences;  // n, and in a shard
 
-  if (!o.quiet)
-    fprintf(stderr, "%s%s positions to validate; features %s, training %s; %s\n",
-            rank_table("depth", trained.guessers, baselines).c_str(), thousands(trained.guessers[0].rows).c_str(),
-            duration(shard_seconds).c_str(), duration(trained.seconds).c_str(), parallel_path(run.out).c_str());
-  if (o.stats.empty()) return 0;
-  Json stats = course_stats(run, recordings, course, trained, baselines, shard_seconds);
-  for (const auto& [key, value] : course.sizes) stats["parallel_" + key] = value;
-  stats["parallel_segments"] = o.segments;
-  write_file(o.stats, stats.dump(2) + "\n");
-  return 0;
-}
+  ParallelTraining(const Options& options, const ParallelSizes& sizes, const DistillRun& run, int n, Pool& pool)
+      : o(options),
+        trainer(sizes, run.model.config, run.model.weights.data(), n, o.segments, pool),
+        usable(n),
+        sequences(run.sizes.sequences) {
+    trainer.set_weights(initial_parallel(sizes, o.seed).data());
+  }
+  double positions(int pieces) const { return double(std::min(pieces, sequences)) * usable; }
+  double step(const ShardOrder::Some& some, const Update& update) {
+    fill_batch(some.shard, some.pieces, some.n, o.ahead, batch);
+    return double(trainer.step(batch, update));
+  }
+  void validate(const Shard& shard, std::vector<RankRates>& depths, Baselines& baselines) {
+    for (int s = 0; s < shard.sizes.sequences; s++) {
+      fill_batch(shard, &s, 1, o.ahead, batch);
+      const int* const tokens = batch.tokens(0);
+      trainer.loss(batch, [&](int, int t, int depth, const float* logits, float cost) {
+        depths[size_t(depth)].count(logits, trainer.sizes.vocab_size, tokens[t + 2 + depth], double(cost));
+        if (depth == 0) baselines.count(tokens[t + 1], tokens[t + 2]);
+      });
+    }
+  }
+  void save(const std::string& dir) const { save_parallel(dir, trainer.sizes, trainer.weights.data()); }
+  std::map<std::string, std::string> settings() const {
+    std::map<std::string, std::string> settings = parallel_metadata(trainer.sizes);
+    settings.erase("format");
+    settings["n_layer"] = std::to_string(trainer.sizes.n_layer);
+    settings["kv_heads"] = std::to_string(trainer.sizes.n_kv_head);
+    return settings;
+  }
+  std::string described() const {
+    return o.sequential ? ", one token after the other" : ", " + std::to_string(o.ahead) + " tokens at once";
+  }
+  void stats(Json& stats) const {
+    for (const auto& [key, value] : settings()) stats["parallel_" + key] = value;
+    stats["parallel_segments"] = o.segments;
+  }
+};
+
+inline int train_parallel(int argc, char** argv) { return train_drafter<ParallelTraining>(argc, argv); }
 
 }  // namespace nanospec
