@@ -2,24 +2,19 @@
 // --parallel.
 //
 // In order: options and flags; a run: model, text, shards, and making those that are missing; the order of what is
-// learned; how often a guesser is right, by rank; the loop, its checkpoints and --resume; the program. All of it runs
-// on the CPU, whatever the target will run on. Nothing of the target's own files is written. Everything random is a
-// pure function of (seed, iteration): a run that was stopped and resumed gives the weights of one that was not, bit for
-// bit.
+// learned; how often a guesser is right, by rank; a training: its loop, checkpoints and --resume; the program. All of
+// it runs on the CPU, whatever the target will run on. Nothing of the target's own files is written. Everything random
+// is a pure function of (seed, iteration): a run that was stopped and resumed gives the weights of one that was not,
+// bit for bit.
 //
-// How to add a drafter: a struct as MedusaTraining (train_medusa.h) and ParallelTraining (train_parallel.h) are, with
-//   Options, Sizes          its options (a DistillOptions and more), and what its tensors' shapes follow from
-//   kName, kWhat, kGuesser  "medusa": of its flags and files; "heads": what is trained; "head": what says one token
-//   kAheadFlag              "--medusa_heads": says how many tokens ahead
-//   kRecorded, kLeast       what it learns from; how many rows of a sequence it needs beyond those that look ahead
-//   command(options)        its flags
-//   sizes_of(options, config), ahead_of(sizes), too_far(sizes)   the last: "17 heads"
-//   pieces(shard, usable)   how many pieces a shard is learned in; table(sizes)
-// of which one is made with (options, sizes, run, usable rows of a sequence, pool) and then has
-//   trainer                 with weights, m, v, set_weights
-//   positions(pieces), step(some, update), validate(shard, rates, baselines), save(dir)
-//   settings(), described(), stats(json)
-// and a line in train_drafter.cpp.
+// How to add a drafter: write a struct like MedusaTraining (train_medusa.h) or ParallelTraining (train_parallel.h), and
+// name it in train_drafter.cpp. What the program asks of it:
+//   Options, command(options), sizes_of(options, run)   its flags; what its tensors' shapes follow from, or a refusal
+//   kName, kWhat, kGuesser, kRecorded                   "medusa", "heads", "head", what it learns from
+//   trainer, table(), settings(), save(dir)             its arrays; what a resumed run must share; its file
+//   ahead(), pieces, positions(pieces)                  tokens that it says; parts of a shard, of that many positions
+//   step(some, update), validate(shard, ...)            an update on some pieces; counting how often it is right
+//   described(), stats(json)                            what is printed of it
 #pragma once
 
 #include <chrono>
@@ -314,30 +309,20 @@ struct Baselines {
   std::vector<float> after_any_, after_one_;  // (V), (V, V) logits
 };
 
-struct RankRow {
-  std::string who, token;
-  const RankRates& rates;
-};
-inline std::string rank_table(const std::vector<RankRow>& guessers) {
-  std::vector<std::vector<std::string>> rows = {
-      {"", "token", "loss", "rank 1", "rank 2", "rank 3", "rank 4", "first 8"}};
-  for (const auto& [who, token, rates] : guessers) {
-    rows.push_back({who, token, decimals(rates.loss, 3)});
-    for (int rank = 0; rank < 4; rank++) rows.back().push_back(decimals(100 * rates.rate[size_t(rank)], 1) + "%");
-    rows.back().push_back(decimals(100 * rates.within(kRanks), 1) + "%");
-  }
-  return format_table(rows, "llrrrrrr");
-}
-
-// Of one guesser for each token from the next but one on: "head 1", "depth 1".
+// Of each token from the next but one on: "head 1", "depth 1".
 inline std::string rank_table(const std::string& who, const std::vector<RankRates>& guessers,
                               const Baselines& baselines) {
-  std::vector<RankRow> rows;
-  for (size_t k = 0; k < guessers.size(); k++)
-    rows.push_back({who + " " + std::to_string(k + 1), "t + " + std::to_string(k + 2), guessers[k]});
-  rows.push_back({"unigram", "t + 2", baselines.unigram});
-  if (baselines.bigram.rows > 0) rows.push_back({"bigram", "t + 2", baselines.bigram});
-  return rank_table(rows);
+  std::vector<std::vector<std::string>> rows = {
+      {"", "token", "loss", "rank 1", "rank 2", "rank 3", "rank 4", "first 8"}};
+  const auto add = [&](const std::string& name, size_t ahead, const RankRates& rates) {
+    rows.push_back({name, "t + " + std::to_string(ahead), decimals(rates.loss, 3)});
+    for (int rank = 0; rank < 4; rank++) rows.back().push_back(decimals(100 * rates.rate[size_t(rank)], 1) + "%");
+    rows.back().push_back(decimals(100 * rates.within(kRanks), 1) + "%");
+  };
+  for (size_t k = 0; k < guessers.size(); k++) add(who + " " + std::to_string(k + 1), k + 2, guessers[k]);
+  add("unigram", 2, baselines.unigram);
+  if (baselines.bigram.rows > 0) add("bigram", 2, baselines.bigram);
+  return format_table(rows, "llrrrrrr");
 }
 inline std::string right_at_once(const std::string& who, const std::vector<RankRates>& guessers) {
   std::string line;
@@ -346,108 +331,129 @@ inline std::string right_at_once(const std::string& who, const std::vector<RankR
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// The loop
-
-struct Trained {
-  double iterations = 0;            // that this run made
-  double loss = 0;                  // mean of the last about 50
-  double seconds = 0;               // in updates
-  bool stopped = false;             // by an interrupt, which it has said
-  std::vector<RankRates> guessers;  // at the end
-  Json curve = Json::array();       // validation, from this run's first update to its last
-};
-
-inline std::string course_path(const DistillRun& run, const char* more = "") {
-  return run.out + "/" + run.name + more + ".safetensors";
-}
-
-// What a resumed run must share with the one it goes on from.
-template <class Training>
-std::map<std::string, std::string> course_settings(const DistillRun& run, const Training& training) {
-  std::map<std::string, std::string> settings = run.settings;
-  settings.merge(training.settings());
-  settings["target"] = run.o.target, settings["tokens"] = std::to_string(run.o.tokens);
-  settings["batch_size"] = std::to_string(run.o.batch_size);
-  return settings;
-}
+// A training, from the first update or from where the last run was stopped
 
 template <class Training>
-void save_course(const DistillRun& run, const Training& training, int64_t iteration) {
-  training.save(run.out);
-  const auto& trainer = training.trainer;
-  write_safetensors(
-      course_path(run, "-optimizer"),
-      optimizer_tensors(Training::table(trainer.sizes), {trainer.weights.data(), trainer.m.data(), trainer.v.data()}),
-      training_metadata(iteration, course_settings(run, training)));
-}
+class Course {
+ public:
+  Course(const DistillRun& run, const Recordings& states, Training& training)
+      : run_(run),
+        states_(states),
+        training_(training),
+        trainer_(training.trainer),
+        baselines_(run.parts.train, run.model.config.vocab_size),
+        updates_(run.o, run.o.resume ? resume() : 0) {}
 
-// Takes up the state of the run that was stopped; returns its iteration. Throws runtime_error.
-template <class Training>
-int64_t resume_course(const DistillRun& run, Training& training) {
-  const std::string path = course_path(run, "-optimizer");
-  const SafeTensors file = read_safetensors(path);
-  check_resumable(parse_training_metadata(file, path).settings, course_settings(run, training), path);
-  return go_on(training.trainer, parse_training(file, Training::table(training.trainer.sizes), path));
-}
-
-// How often each guesser is right, over all validation shards; the baselines count beside the first.
-template <class Training>
-std::vector<RankRates> validated(Training& training, const DistillRun& run, const Recordings& states,
-                                 Baselines& baselines) {
-  std::vector<RankRates> guessers(size_t(Training::ahead_of(training.trainer.sizes)));
-  baselines.begin();
-  for (int i = 0; i < run.validation_shards; i++)
-    training.validate(states.read("validation-" + std::to_string(i)), guessers, baselines);
-  for (RankRates& guesser : guessers) guesser.finish();
-  baselines.finish();
-  return guessers;
-}
-
-// A point of the training curve: after so many updates, which are so many epochs and took so many seconds, the mean
-// loss of validation, and how often each guesser's first choice was right.
-inline Json curve_point(int64_t iteration, double epoch, double seconds, const std::vector<RankRates>& guessers) {
-  Json accuracy = Json::array();
-  double loss = 0;
-  for (const RankRates& one : guessers) accuracy.push_back(one.rate[0]), loss += one.loss / double(guessers.size());
-  return {{"iteration", iteration}, {"epoch", epoch}, {"seconds", seconds}, {"loss", loss}, {"accuracy", accuracy}};
-}
-
-// Trains from the start, or from where the last run was stopped, to the last iteration. pieces: in a shard. Throws
-// runtime_error.
-template <class Training>
-Trained train_course(const DistillRun& run, const Recordings& states, int pieces, Training& training,
-                     Baselines& baselines) {
-  const DistillOptions& o = run.o;
-  ShardOrder order(states, run.train_shards, pieces, o.batch_size, o.seed);
-  const double an_epoch = double(run.train_shards) * training.positions(pieces);
-  Trained trained;
-  Run updates(o, o.resume ? resume_course(run, training) : 0);
-  const auto evaluate = [&] {
-    trained.guessers = validated(training, run, states, baselines);
-    const double epoch = double(updates.iteration) * training.positions(o.batch_size) / an_epoch;
-    trained.curve.push_back(curve_point(updates.iteration, epoch, updates.seconds(), trained.guessers));
-  };
-  if (!o.stats.empty()) evaluate();
-  while (updates.next()) {
-    updates.updated(training.step(order.batch(updates.iteration), updates.update()));
-    if (updates.due()) {
-      const double each = updates.recent_seconds();
-      updates.show(updates.mean_loss, decimals(1e3 * each, 2) + " ms/iter  " +
-                                          thousands(training.positions(o.batch_size) / each) + " positions/s");
+  // Trains to the last iteration. Returns false after an interrupt, which it has said then. Throws runtime_error.
+  bool train() {
+    const DistillOptions& o = run_.o;
+    ShardOrder order(states_, run_.train_shards, training_.pieces, o.batch_size, o.seed);
+    if (!o.stats.empty()) evaluate();
+    while (updates_.next()) {
+      updates_.updated(training_.step(order.batch(updates_.iteration), updates_.update()));
+      if (updates_.due()) show();
+      if (!updates_.checkpoint_due()) continue;
+      save();
+      if (o.quiet && o.stats.empty()) continue;  // nobody would read it
+      evaluate();
+      updates_.say("loss " + decimals(updates_.mean_loss, 4) + ", " + right_at_once(Training::kGuesser, guessers_));
     }
-    if (!updates.checkpoint_due()) continue;
-    save_course(run, training, updates.iteration);
-    if (o.quiet && o.stats.empty()) continue;  // nobody would read it
-    evaluate();
-    updates.say("loss " + decimals(updates.mean_loss, 4) + ", " + right_at_once(Training::kGuesser, trained.guessers));
+    save();
+    if (!interrupted()) return evaluate(), true;
+    updates_.stopped("train_drafter", path() + " holds the " + Training::kWhat + " as they are");
+    return false;
   }
-  trained.iterations = updates.updates(), trained.loss = updates.mean_loss, trained.seconds = updates.seconds();
-  trained.stopped = interrupted();
-  if (trained.iterations > 0 || trained.stopped) save_course(run, training, updates.iteration);
-  if (!trained.stopped) evaluate();
-  else updates.stopped("train_drafter", course_path(run) + " holds the " + Training::kWhat + " as they are");
-  return trained;
-}
+
+  // What came of it. shard_seconds: what the shards took, 0 where all were there.
+  std::string report(double shard_seconds) const {
+    return rank_table(Training::kGuesser, guessers_, baselines_) + thousands(baselines_.unigram.rows) +
+           " positions to validate; " + name_of(run_.sizes.what) + " " + duration(shard_seconds) + ", training " +
+           duration(updates_.seconds()) + "; " + path() + "\n";
+  }
+  Json stats(double shard_seconds) const {
+    const double seconds = updates_.seconds(), each = seconds / std::max(1.0, updates_.updates());
+    Json accuracy = Json::array(), loss = Json::array();
+    for (const RankRates& one : guessers_) accuracy.push_back(one.rate), loss.push_back(one.loss);
+    Json stats = {{"accuracy", accuracy},  // [head or depth][rank]
+                  {"val_loss", loss},
+                  {"iterations", run_.o.max_iters},
+                  {"train_loss", updates_.mean_loss},
+                  {"curve", curve_},
+                  {"accuracy_unigram", baselines_.unigram.rate},
+                  {"accuracy_bigram", baselines_.bigram.rate},
+                  {"parameters", trainer_.weights.size()},
+                  {run_.name + "_target", run_.o.target},
+                  {run_.name + "_tokens", run_.o.tokens},
+                  {"hidden_bytes", states_.bytes()},
+                  {"hidden_seconds", shard_seconds},
+                  {"ms_per_iter", 1e3 * each},
+                  {"positions_per_second", each > 0 ? in_update() / each : 0},
+                  {"seconds", shard_seconds + seconds},
+                  {"peak_bytes", peak_bytes()},
+                  {"threads", run_.o.threads},
+                  {"device", "cpu"}};
+    training_.stats(stats);
+    return stats;
+  }
+
+ private:
+  double in_update() const { return training_.positions(run_.o.batch_size); }
+  std::string path(const char* more = "") const { return run_.out + "/" + run_.name + more + ".safetensors"; }
+
+  // What a resumed run must share with the one it goes on from.
+  std::map<std::string, std::string> settings() const {
+    std::map<std::string, std::string> settings = run_.settings;
+    settings.merge(training_.settings());
+    settings["target"] = run_.o.target, settings["tokens"] = std::to_string(run_.o.tokens);
+    settings["batch_size"] = std::to_string(run_.o.batch_size);
+    return settings;
+  }
+  int64_t resume() {
+    const SafeTensors file = read_safetensors(path("-optimizer"));
+    check_resumable(parse_training_metadata(file, path("-optimizer")).settings, settings(), path("-optimizer"));
+    return go_on(trainer_, parse_training(file, training_.table(), path("-optimizer")));
+  }
+  void save() const {
+    training_.save(run_.out);
+    const OptimizerArrays arrays = {trainer_.weights.data(), trainer_.m.data(), trainer_.v.data()};
+    write_safetensors(path("-optimizer"), optimizer_tensors(training_.table(), arrays),
+                      training_metadata(updates_.iteration, settings()));
+  }
+
+  // How often each guesser is right, over all validation shards; the baselines count beside the first. And a point of
+  // the training curve: the mean loss, and how often each guesser's first choice was right.
+  void evaluate() {
+    guessers_.assign(size_t(training_.ahead()), RankRates());
+    baselines_.begin();
+    for (int i = 0; i < run_.validation_shards; i++)
+      training_.validate(states_.read("validation-" + std::to_string(i)), guessers_, baselines_);
+    for (RankRates& guesser : guessers_) guesser.finish();
+    baselines_.finish();
+    const double in_epoch = double(run_.train_shards) * training_.positions(training_.pieces);
+    Json accuracy = Json::array();
+    double loss = 0;
+    for (const RankRates& one : guessers_) accuracy.push_back(one.rate[0]), loss += one.loss / double(guessers_.size());
+    curve_.push_back({{"iteration", updates_.iteration},
+                      {"epoch", double(updates_.iteration) * in_update() / in_epoch},
+                      {"seconds", updates_.seconds()},
+                      {"loss", loss},
+                      {"accuracy", accuracy}});
+  }
+  void show() {
+    const double each = updates_.recent_seconds();
+    updates_.show(updates_.mean_loss,
+                  decimals(1e3 * each, 2) + " ms/iter  " + thousands(in_update() / each) + " positions/s");
+  }
+
+  const DistillRun& run_;
+  const Recordings& states_;
+  Training& training_;
+  decltype(Training::trainer)& trainer_;
+  Baselines baselines_;
+  Run updates_;
+  std::vector<RankRates> guessers_;  // at the last evaluation
+  Json curve_ = Json::array();       // from this run's first update to its last
+};
 
 // ---------------------------------------------------------------------------------------------------------------
 // The program
@@ -463,37 +469,14 @@ inline std::vector<float> initial_flat(const std::vector<TensorSpec>& table, uin
   return weights;
 }
 
-// What --stats says of every such run. shard_seconds: 0 where all were there.
-template <class Training>
-Json course_stats(const DistillRun& run, const Recordings& states, const Training& training, const Trained& trained,
-                  const Baselines& baselines, double shard_seconds) {
-  const double each = trained.seconds / std::max(1.0, trained.iterations);
-  Json accuracy = Json::array(), loss = Json::array();
-  for (const RankRates& one : trained.guessers) accuracy.push_back(one.rate), loss.push_back(one.loss);
-  Json stats = {{"accuracy", accuracy},  // [head or depth][rank]
-                {"val_loss", loss},
-                {"iterations", run.o.max_iters},
-                {"train_loss", trained.loss},
-                {"curve", trained.curve},
-                {"accuracy_unigram", baselines.unigram.rate},
-                {"accuracy_bigram", baselines.bigram.rate},
-                {"parameters", training.trainer.weights.size()},
-                {run.name + "_target", run.o.target},
-                {run.name + "_tokens", run.o.tokens},
-                {"hidden_bytes", states.bytes()},
-                {"hidden_seconds", shard_seconds},
-                {"ms_per_iter", 1e3 * each},
-                {"positions_per_second", each > 0 ? training.positions(run.o.batch_size) / each : 0},
-                {"seconds", shard_seconds + trained.seconds},
-                {"peak_bytes", peak_bytes()},
-                {"threads", run.o.threads},
-                {"device", "cpu"}};
-  training.stats(stats);
-  return stats;
-}
-
 // Of a sequence of L rows, those whose tokens ahead are all known.
 inline int usable_rows(const ShardSizes& sizes, int ahead) { return sizes.rows - ahead; }
+// Throws invalid_argument unless so many are left. what: "4 heads"; flag: that says how many.
+inline void check_window(const DistillRun& run, int ahead, int least, const std::string& what, const char* flag) {
+  if (usable_rows(run.sizes, ahead) < least)
+    throw std::invalid_argument(what + " look beyond the model's window of " +
+                                std::to_string(run.model.config.block_size) + " tokens: " + flag + ": use fewer");
+}
 
 // Runs the program: shards, training, what came of it. Returns the exit status.
 template <class Training>
@@ -502,12 +485,7 @@ int train_drafter(int argc, char** argv) {
   if (parse_flags(Training::command(o), argc, argv).help) return 0;
   o.lr_decay_iters = o.max_iters;
   const DistillRun run = open_run(o, Training::kName, Training::kRecorded);
-  const auto sizes = Training::sizes_of(o, run.model.config);
-  const int usable = usable_rows(run.sizes, Training::ahead_of(sizes)), pieces = Training::pieces(run.sizes, usable);
-  if (usable < Training::kLeast)
-    throw std::invalid_argument(Training::too_far(sizes) + " look beyond the model's window of " +
-                                std::to_string(run.model.config.block_size) + " tokens: " + Training::kAheadFlag +
-                                ": use fewer");
+  const auto sizes = Training::sizes_of(o, run);
   create_folder(run.out);
   Recordings states = open_recordings(run);
   watch_interrupts();
@@ -515,24 +493,16 @@ int train_drafter(int argc, char** argv) {
   if (shard_seconds < 0) return kInterruptedStatus;
 
   Pool pool(o.threads);
-  Training training(o, sizes, run, usable, pool);
-  Baselines baselines(run.parts.train, run.model.config.vocab_size);
-  const char* const recorded = name_of(run.sizes.what);
+  Training training(o, sizes, run, pool);
   if (!o.quiet)
     fprintf(stderr, "%s parameters%s, %s of %s tokens (%s) in %s, %d threads, %s\n",
-            thousands(double(training.trainer.weights.size())).c_str(), training.described().c_str(), recorded,
-            thousands(double(run.train_shards) * run.sizes.sequences * run.sizes.rows).c_str(),
+            thousands(double(training.trainer.weights.size())).c_str(), training.described().c_str(),
+            name_of(run.sizes.what), thousands(double(run.train_shards) * run.sizes.sequences * run.sizes.rows).c_str(),
             bytes_text(states.bytes()).c_str(), run.folder().c_str(), o.threads, kSimd);
-  const Trained trained = train_course(run, states, pieces, training, baselines);
-  if (trained.stopped) return kInterruptedStatus;
-
-  if (!o.quiet)
-    fprintf(stderr, "%s%s positions to validate; %s %s, training %s; %s\n",
-            rank_table(Training::kGuesser, trained.guessers, baselines).c_str(),
-            thousands(baselines.unigram.rows).c_str(), recorded, duration(shard_seconds).c_str(),
-            duration(trained.seconds).c_str(), course_path(run).c_str());
-  if (!o.stats.empty())
-    write_file(o.stats, course_stats(run, states, training, trained, baselines, shard_seconds).dump(2) + "\n");
+  Course<Training> course(run, states, training);
+  if (!course.train()) return kInterruptedStatus;
+  if (!o.quiet) fprintf(stderr, "%s", course.report(shard_seconds).c_str());
+  if (!o.stats.empty()) write_file(o.stats, course.stats(shard_seconds).dump(2) + "\n");
   return 0;
 }
 

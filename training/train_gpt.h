@@ -128,8 +128,8 @@ inline TrainingText read_text(GptOptions& o) {
   const size_t shortest = size_t(o.config.block_size) + 2, train = text.parts.train.size(),
                validation = text.parts.validation.size();
   if (validation < shortest || train < shortest)
-    throw std::runtime_error("the text has only " + std::to_string(train + validation) + " characters: " + o.data +
-                             ": give at least " + std::to_string(10 * shortest) + ", or a smaller --block_size");
+    refuse("the text has only " + std::to_string(train + validation) + " characters", o.data,
+           "give at least " + std::to_string(10 * shortest) + ", or a smaller --block_size");
   o.config.vocab_size = text.tokenizer.vocab_size();
   validate(o.config);
   text.settings = {{"seed", std::to_string(o.seed)},
@@ -145,23 +145,20 @@ inline void save_tables(const GptOptions& o, const TrainingText& text) {
   save_ngrams(o.out, text.parts.train, o.config.vocab_size);
 }
 
-// Numbers in host memory: where they lie, or a copy.
-struct OnHost {
-  std::vector<float> copy;
-  const float* data;
-  OnHost(const Array<float>& array, bool cuda) : copy(cuda ? array.size() : 0), data(array.data()) {
-    if (!cuda) return;
-    array.download(copy.data(), copy.size());
-    data = copy.data();
-  }
-};
-
 // A checkpoint: the model, and the state to go on from.
 inline void save(const GptOptions& o, const TrainingText& text, const Trainer<float>& trainer, bool cuda,
                  int64_t iteration) {
-  const OnHost weights(trainer.weights, cuda), m(trainer.m, cuda), v(trainer.v, cuda);
-  save_model(o.out, o.config, text.tokenizer, weights.data);
-  save_optimizer(o.out, o.config, iteration, text.settings, {weights.data, m.data, v.data});
+  std::vector<float> copies[3];
+  const auto on_host = [&](const Array<float>& array, std::vector<float>& copy) -> const float* {
+    if (!cuda) return array.data();
+    copy.resize(array.size());
+    array.download(copy.data(), copy.size());
+    return copy.data();
+  };
+  const OptimizerArrays arrays = {on_host(trainer.weights, copies[0]), on_host(trainer.m, copies[1]),
+                                  on_host(trainer.v, copies[2])};
+  save_model(o.out, o.config, text.tokenizer, arrays.weights);
+  save_optimizer(o.out, o.config, iteration, text.settings, arrays);
 }
 
 // Returns the iteration that the run to resume had reached. Throws runtime_error.
@@ -169,8 +166,8 @@ inline int64_t resume(const GptOptions& o, const TrainingText& text, Trainer<flo
   const OptimizerState state = load_optimizer(o.out);
   const std::string where = o.out + "/optimizer.safetensors";
   if (format_config(state.config) != format_config(o.config))
-    throw std::runtime_error("the run to resume has a model of another size: " + where +
-                             ": give its sizes (config.json has them), or another --out");
+    refuse("the run to resume has a model of another size", where,
+           "give its sizes (config.json has them), or another --out");
   check_resumable(state.settings, text.settings, where);
   return go_on(trainer, state);
 }

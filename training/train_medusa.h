@@ -66,27 +66,11 @@ class MedusaTrainer {
     pool_.run([&](const Team& team) { packed_.pack(team, true); });
   }
   // Mean cross-entropy over the heads and rows.
-  T loss(const HeadBatch& batch) {
-    load(batch);
-    pool_.run([&](const Team& team) { run(team, batch, false); });
-    return loss_.data()[0];
-  }
+  T loss(const HeadBatch& batch) { return pass(batch, false, nullptr); }
   // The same, and `gradient` becomes its gradient.
-  T loss_and_gradient(const HeadBatch& batch) {
-    load(batch);
-    pool_.run([&](const Team& team) { run(team, batch, true); });
-    return loss_.data()[0];
-  }
+  T loss_and_gradient(const HeadBatch& batch) { return pass(batch, true, nullptr); }
   // One AdamW update; returns the loss before it.
-  T step(const HeadBatch& batch, const Update& update) {
-    load(batch);
-    pool_.run([&](const Team& team) {
-      run(team, batch, true);
-      optimizer_.step(team, update, weights.data(), gradient.data(), m.data(), v.data());
-      packed_.pack(team, false);
-    });
-    return loss_.data()[0];
-  }
+  T step(const HeadBatch& batch, const Update& update) { return pass(batch, true, &update); }
   // After loss(): what a head said of a row, and what that cost.
   const T* logits(int head, int row) const {
     return a_.logits.data() + (size_t(head) * size_t(rows_) + size_t(row)) * size_t(a_.V);
@@ -94,6 +78,16 @@ class MedusaTrainer {
   T cost(int head, int row) const { return losses_.data()[size_t(head) * size_t(rows_) + size_t(row)]; }
 
  private:
+  T pass(const HeadBatch& batch, bool with_gradient, const Update* update) {
+    load(batch);
+    pool_.run([&](const Team& team) {
+      run(team, batch, with_gradient);
+      if (!update) return;
+      optimizer_.step(team, *update, weights.data(), gradient.data(), m.data(), v.data());
+      packed_.pack(team, false);
+    });
+    return loss_.data()[0];
+  }
   void load(const HeadBatch& batch) {
     rows_ = batch.rows;
     spread(batch.hidden.data(), hidden_.data());
@@ -250,26 +244,27 @@ inline std::vector<float> initial_medusa(const MedusaSizes& sizes, const float* 
 
 struct MedusaTraining {
   using Options = MedusaOptions;
-  static constexpr const char *kName = "medusa", *kWhat = "heads", *kGuesser = "head", *kAheadFlag = "--medusa_heads";
+  static constexpr const char *kName = "medusa", *kWhat = "heads", *kGuesser = "head";
   static constexpr Recorded kRecorded = Recorded::kHidden;
-  static constexpr int kLeast = 1;
   static Command command(Options& o) { return medusa_command(o); }
-  static MedusaSizes sizes_of(const Options& o, const Config& config) {
-    return {o.heads, o.rank, config.n_embd, config.vocab_size, o.root};
+  static MedusaSizes sizes_of(const Options& o, const DistillRun& run) {
+    check_window(run, o.heads, 1, std::to_string(o.heads) + " heads", "--medusa_heads");
+    return {o.heads, o.rank, run.model.config.n_embd, run.model.config.vocab_size, o.root};
   }
-  static int ahead_of(const MedusaSizes& sizes) { return sizes.heads; }
-  static std::string too_far(const MedusaSizes& sizes) { return std::to_string(sizes.heads) + " heads"; }
-  static std::vector<TensorSpec> table(const MedusaSizes& sizes) { return medusa_table(sizes); }
-  static int pieces(const ShardSizes& shard, int usable) { return shard.sequences * usable; }  // rows
 
   const Options& o;
   MedusaTrainer<float> trainer;
+  const int pieces;  // rows of a shard
   HeadBatch batch;
 
-  MedusaTraining(const Options& options, const MedusaSizes& sizes, const DistillRun& run, int, Pool& pool)
-      : o(options), trainer(sizes, run.model.weights.data(), o.batch_size, pool) {  // the embedding comes first
+  MedusaTraining(const Options& options, const MedusaSizes& sizes, const DistillRun& run, Pool& pool)
+      : o(options),
+        trainer(sizes, run.model.weights.data(), o.batch_size, pool),  // the embedding comes first
+        pieces(run.sizes.sequences * usable_rows(run.sizes, o.heads)) {
     trainer.set_weights(initial_medusa(sizes, run.model.weights.data(), o.seed).data());
   }
+  std::vector<TensorSpec> table() const { return medusa_table(trainer.sizes); }
+  int ahead() const { return o.heads; }
   double positions(int rows) const { return rows; }
   double step(const ShardOrder::Some& some, const Update& update) {
     fill_batch(some.shard, some.pieces, some.n, o.heads, o.target == "distribution", batch);

@@ -448,16 +448,11 @@ inline std::vector<float> initial_parallel(const ParallelSizes& sizes, uint64_t 
 
 struct ParallelTraining {
   using Options = ParallelOptions;
-  static constexpr const char *kName = "parallel", *kWhat = "drafter", *kGuesser = "depth",
-                              *kAheadFlag = "--parallel_ahead";
+  static constexpr const char *kName = "parallel", *kWhat = "drafter", *kGuesser = "depth";
   static constexpr Recorded kRecorded = Recorded::kFeatures;
-  static constexpr int kLeast = 2;
   static Command command(Options& o) { return parallel_command(o); }
-  static int ahead_of(const ParallelSizes& sizes) { return sizes.ahead; }
-  static std::string too_far(const ParallelSizes& sizes) { return std::to_string(sizes.ahead) + " tokens at once"; }
-  static std::vector<TensorSpec> table(const ParallelSizes& sizes) { return parallel_table(sizes); }
-  static int pieces(const ShardSizes& shard, int) { return shard.sequences; }
-  static ParallelSizes sizes_of(const Options& o, const Config& config) {
+  static ParallelSizes sizes_of(const Options& o, const DistillRun& run) {
+    const Config& config = run.model.config;
     ParallelSizes s;
     s.n_layer = o.layers, s.n_head = config.n_head, s.n_embd = config.n_embd, s.vocab_size = config.vocab_size;
     s.n_kv_head = o.kv_heads > 0 ? o.kv_heads : default_kv_heads(config.n_head);
@@ -468,22 +463,25 @@ struct ParallelTraining {
     if (s.head_size() % 2 != 0)
       throw std::invalid_argument("the model's heads have an odd number of channels, " + std::to_string(s.head_size()) +
                                   ": --parallel: rotary positions turn pairs of them; choose another model");
+    check_window(run, o.ahead, 2, std::to_string(o.ahead) + " tokens at once", "--parallel_ahead");
     return s;
   }
 
   const Options& o;
   ParallelTrainer<float> trainer;
   SequenceBatch batch;
-  int usable, sequences;  // n, and in a shard
+  const int usable, pieces;  // n; sequences of a shard
 
-  ParallelTraining(const Options& options, const ParallelSizes& sizes, const DistillRun& run, int n, Pool& pool)
+  ParallelTraining(const Options& options, const ParallelSizes& sizes, const DistillRun& run, Pool& pool)
       : o(options),
-        trainer(sizes, run.model.config, run.model.weights.data(), n, o.segments, pool),
-        usable(n),
-        sequences(run.sizes.sequences) {
+        trainer(sizes, run.model.config, run.model.weights.data(), usable_rows(run.sizes, o.ahead), o.segments, pool),
+        usable(usable_rows(run.sizes, o.ahead)),
+        pieces(run.sizes.sequences) {
     trainer.set_weights(initial_parallel(sizes, o.seed).data());
   }
-  double positions(int pieces) const { return double(std::min(pieces, sequences)) * usable; }
+  std::vector<TensorSpec> table() const { return parallel_table(trainer.sizes); }
+  int ahead() const { return o.ahead; }
+  double positions(int sequences) const { return double(std::min(sequences, pieces)) * usable; }
   double step(const ShardOrder::Some& some, const Update& update) {
     fill_batch(some.shard, some.pieces, some.n, o.ahead, batch);
     return double(trainer.step(batch, update));
