@@ -11,7 +11,7 @@
 // name it in train_drafter.cpp. What the program asks of it:
 //   Options, command(options), sizes_of(options, run)   its flags; what its tensors' shapes follow from, or a refusal
 //   kName, kWhat, kGuesser, kRecorded                   "medusa", "heads", "head", what it learns from
-//   trainer, table(), settings(), save(dir)             its arrays; what a resumed run must share; its file
+//   trainer, settings(), save(dir)                      its table and arrays; what a resumed run must share; its file
 //   ahead(), pieces, positions(pieces)                  tokens that it says; parts of a shard, of that many positions
 //   step(some, update), validate(shard, ...)            an update on some pieces; counting how often it is right
 //   described(), stats(json)                            what is printed of it
@@ -411,12 +411,12 @@ class Course {
   int64_t resume() {
     const SafeTensors file = read_safetensors(path("-optimizer"));
     check_resumable(parse_training_metadata(file, path("-optimizer")).settings, settings(), path("-optimizer"));
-    return go_on(trainer_, parse_training(file, training_.table(), path("-optimizer")));
+    return go_on(trainer_, parse_training(file, trainer_.table, path("-optimizer")));
   }
   void save() const {
     training_.save(run_.out);
     const OptimizerArrays arrays = {trainer_.weights.data(), trainer_.m.data(), trainer_.v.data()};
-    write_safetensors(path("-optimizer"), optimizer_tensors(training_.table(), arrays),
+    write_safetensors(path("-optimizer"), optimizer_tensors(trainer_.table, arrays),
                       training_metadata(updates_.iteration, settings()));
   }
 

@@ -44,13 +44,9 @@ inline Command command_line(GptOptions& o) {
       {"--data", "FILE", &o.data, "the text to learn, UTF-8; its last tenth is for validation", required()},
       {"--out", "DIR", &o.out, "where the model is written, at every evaluation and at the end", required()},
       {"--resume", "", &o.resume, "go on from DIR/optimizer.safetensors"},
-      {"--medusa",
-       "DIR",
-       {},
+      {"--medusa", "DIR", FlagValue(),
        "instead: heads on the model in DIR, for --drafter medusa; --medusa DIR --help says more"},
-      {"--parallel",
-       "DIR",
-       {},
+      {"--parallel", "DIR", FlagValue(),
        "instead: a drafter on the model in DIR, for --drafter parallel; --parallel DIR --help says more"},
       {"--stats", "FILE.json", &o.stats, "what the run was, in figures, when it has ended"},
       heading("Model"),
@@ -175,27 +171,20 @@ inline int64_t resume(const GptOptions& o, const TrainingText& text, Trainer<flo
 // ---------------------------------------------------------------------------------------------------------------
 // Figures
 
+inline double tokens_per_iteration(const GptOptions& o) { return double(o.batch_size) * o.config.block_size; }
+
 // Multiply-adds count two: 6 for each parameter and token (forward 2, backward 4; positions are only looked up), and
 // the two products of causal attention.
-inline double flops_per_iteration(const Config& c, int batch_size) {
-  const double tokens = double(batch_size) * c.block_size;
+inline double flops_per_iteration(const GptOptions& o) {
+  const Config& c = o.config;
   const double matrices = double(parameter_count(c)) - double(c.block_size) * c.n_embd;
-  return tokens * (6 * matrices + 6.0 * c.n_layer * c.n_embd * c.block_size);
+  return tokens_per_iteration(o) * (6 * matrices + 6.0 * c.n_layer * c.n_embd * c.block_size);
 }
 
-// What updates of so many seconds come to.
-struct Speed {
-  double ms = 0, tokens = 0, gflops = 0;  // of an update; in a second
-};
-inline Speed speed_of(const GptOptions& o, double seconds) {
-  if (seconds <= 0) return {};
-  return {seconds * 1e3, double(o.batch_size) * o.config.block_size / seconds,
-          flops_per_iteration(o.config, o.batch_size) / seconds * 1e-9};
-}
+// Of updates that take so many seconds each.
 inline std::string speed_text(const GptOptions& o, double seconds) {
-  const Speed speed = speed_of(o, seconds);
-  return decimals(speed.ms, 1) + " ms/iter  " + thousands(speed.tokens) + " tokens/s  " + decimals(speed.gflops, 0) +
-         " GFLOP/s";
+  return decimals(seconds * 1e3, 1) + " ms/iter  " + thousands(tokens_per_iteration(o) / seconds) + " tokens/s  " +
+         decimals(flops_per_iteration(o) / seconds * 1e-9, 0) + " GFLOP/s";
 }
 
 inline void announce(const GptOptions& o, const TrainingText& text, bool cuda) {
@@ -206,13 +195,13 @@ inline void announce(const GptOptions& o, const TrainingText& text, bool cuda) {
 
 inline void write_stats(const GptOptions& o, const Run& run, double train_loss, double val_loss, double seconds,
                         bool cuda) {
-  const Speed speed = speed_of(o, run.median_seconds());
+  const double each = run.median_seconds(), in_a_second = each > 0 ? 1 / each : 0;
   const Json stats = {{"iterations", run.iteration},
                       {"train_loss", train_loss},
                       {"val_loss", val_loss},
-                      {"ms_per_iter", speed.ms},
-                      {"tokens_per_second", speed.tokens},
-                      {"gflops", speed.gflops},
+                      {"ms_per_iter", each * 1e3},
+                      {"tokens_per_second", tokens_per_iteration(o) * in_a_second},
+                      {"gflops", flops_per_iteration(o) * in_a_second * 1e-9},
                       {"parameters", parameter_count(o.config)},
                       {"seconds", seconds},
                       {"peak_bytes", cuda ? double(most_device_bytes()) : peak_bytes()},  // of the memory it trains in

@@ -35,21 +35,22 @@ template <class T>
 class MedusaTrainer {
  public:
   const MedusaSizes sizes;
-  Array<T> weights, gradient, m, v;  // flat: medusa_table(sizes)
+  const std::vector<TensorSpec> table;
+  Array<T> weights, gradient, m, v;  // flat: `table`
 
   // wte: (V, C) the target's head; rows: most of a batch.
   MedusaTrainer(const MedusaSizes& s, const T* wte, int rows, Pool& pool)
       : sizes(s),
+        table(medusa_table(s)),
         weights(medusa_parameters(s)),
-        gradient(medusa_parameters(s)),
-        m(medusa_parameters(s)),
-        v(medusa_parameters(s)),
+        gradient(weights.size()),
+        m(weights.size()),
+        v(weights.size()),
         pool_(pool),
         wte_(wte, wte + size_t(s.vocab_size) * size_t(s.n_embd)),
         roots_(root_table(s, wte)),
         packed_(s, weights.data(), wte_.data(), true),
-        table_(medusa_table(s)),
-        optimizer_(table_, false),
+        optimizer_(table, false),
         a_(s, rows, s.heads),
         hidden_(size_t(rows) * a_.C + 16),
         input_(s.root ? size_t(rows) * a_.X + 16 : 0),
@@ -135,8 +136,8 @@ class MedusaTrainer {
     const int R = rows_, C = sizes.n_embd, V = sizes.vocab_size, C_row = a_.C, V_row = a_.V;
     const auto& head = packed_.heads[size_t(k)];
     const T *dlogits = a_.logits.data() + at * V_row, *g = a_.g.data() + at * C_row, *pre = a_.pre.data() + at * C_row;
-    const size_t each = table_.size() / size_t(sizes.heads);
-    const auto d = [&](size_t i) { return gradient.data() + table_[size_t(k) * each + i].offset; };
+    const size_t each = table.size() / size_t(sizes.heads);
+    const auto d = [&](size_t i) { return gradient.data() + table[size_t(k) * each + i].offset; };
     T* const dg = dg_.data();
     const SiluBackward<T> silu{pre, dg, C_row};
     if (head.low_rank.empty()) {
@@ -163,7 +164,6 @@ class MedusaTrainer {
   Pool& pool_;
   const std::vector<T> wte_, roots_;  // (V, C)
   MedusaWeights<T> packed_;
-  const std::vector<TensorSpec> table_;
   Optimizer<T> optimizer_;
   MedusaActivations<T> a_;         // of all heads: head k's row i at row k R + i
   Array<T> hidden_, input_;        // (R, C), (R, X)
@@ -263,7 +263,6 @@ struct MedusaTraining {
         pieces(run.sizes.sequences * usable_rows(run.sizes, o.heads)) {
     trainer.set_weights(initial_medusa(sizes, run.model.weights.data(), o.seed).data());
   }
-  std::vector<TensorSpec> table() const { return medusa_table(trainer.sizes); }
   int ahead() const { return o.heads; }
   double positions(int rows) const { return rows; }
   double step(const ShardOrder::Some& some, const Update& update) {

@@ -155,13 +155,38 @@ template <class T>
 class ParallelTrainer {
  public:
   const ParallelSizes sizes;
-  Array<T> weights, gradient, m, v;  // flat: parallel_table(sizes)
+  const std::vector<TensorSpec> table;
+  Array<T> weights, gradient, m, v;  // flat: `table`
 
   // target: its parameters; positions: n of every sequence; segments: S.
   ParallelTrainer(const ParallelSizes& s, const Config& config, const float* target, int positions, int segments,
                   Pool& pool)
-      : ParallelTrainer(s, config, target, positions, std::min(segments, positions),
-                        caterpillar_rows(positions, s.slots(), segments), pool, parallel_table(s)) {}
+      : sizes(s),
+        table(parallel_table(s)),
+        weights(table.back().offset + table.back().size),
+        gradient(weights.size()),
+        m(weights.size()),
+        v(weights.size()),
+        pool_(pool),
+        n_(positions),
+        segments_(std::min(segments, positions)),
+        rows_at_once_(size_t(caterpillar_rows(positions, s.slots(), segments))),
+        frozen_(config, target, Team{0, 1, nullptr, false}),
+        packed_(s, weights.data(), true),
+        by_name_(table, gradient.data()),
+        optimizer_(table, false),
+        a_(s, n_, int(rows_at_once_), pad64(int(rows_at_once_)), true),
+        g_(s, a_, n_, int(rows_at_once_)),
+        stream_(n_, 1, false),
+        segment_(int(rows_at_once_), 1, false),
+        rope_(rope_table<T>(n_ + s.ahead, s.head_size(), 0)),
+        V_(pad16(s.vocab_size)),
+        norm_(rows_at_once_ * size_t(a_.C) + 16),
+        mean_(rows_at_once_),
+        rstd_(rows_at_once_),
+        logits_(rows_at_once_ * size_t(V_) + 16),
+        losses_(rows_at_once_),
+        targets_(rows_at_once_) {}
 
   void set_weights(const T* flat) {
     weights.upload(flat, weights.size());
@@ -186,33 +211,6 @@ class ParallelTrainer {
 
  private:
   static constexpr int kFeedbackPasses = 2;
-
-  ParallelTrainer(const ParallelSizes& s, const Config& config, const float* target, int positions, int segments,
-                  int rows, Pool& pool, const std::vector<TensorSpec>& table)
-      : sizes(s),
-        weights(table.back().offset + table.back().size),
-        gradient(weights.size()),
-        m(weights.size()),
-        v(weights.size()),
-        pool_(pool),
-        n_(positions),
-        segments_(segments),
-        frozen_(config, target, Team{0, 1, nullptr, false}),
-        packed_(s, weights.data(), true),
-        by_name_(table, gradient.data()),
-        optimizer_(table, false),
-        a_(s, n_, rows, pad64(rows), true),
-        g_(s, a_, n_, rows),
-        stream_(n_, 1, false),
-        segment_(rows, 1, false),
-        rope_(rope_table<T>(n_ + s.ahead, s.head_size(), 0)),
-        V_(pad16(s.vocab_size)),
-        norm_(size_t(rows) * size_t(a_.C) + 16),
-        mean_(size_t(rows)),
-        rstd_(size_t(rows)),
-        logits_(size_t(rows) * size_t(V_) + 16),
-        losses_(size_t(rows)),
-        targets_(size_t(rows)) {}
 
   T run(const SequenceBatch& batch, bool with_gradient, const Said& said) {
     if (batch.positions != n_ || batch.ahead != sizes.ahead) throw std::logic_error("a batch of other sizes");
@@ -251,9 +249,7 @@ class ParallelTrainer {
       parallel_layers(team, sizes, packed_, stream_.forest, 0, rope_.data(), a_);
       speak(team, 0, n_, with_gradient);
     });
-    count(0, n_, [&](int row, T cost) {
-      if (said) said(b, row, 0, logits_.data() + size_t(row) * size_t(V_), cost);
-    });
+    count(b, 0, n_, 0, said);
   }
 
   // Some positions' slots, forward and, up to where they begin, backward.
@@ -279,10 +275,7 @@ class ParallelTrainer {
       speak(team, n_, rows, with_gradient);
       if (with_gradient) slots_backward(team, rows);
     });
-    count(n_, rows, [&](int row, T cost) {
-      const int t = end - 1 - (row - n_) / K, d = (row - n_) % K + 1;
-      if (said) said(b, t, d, logits_.data() + size_t(row) * size_t(V_), cost);
-    });
+    count(b, n_, rows, end, said);
   }
   void forward_slots(const Team& team, int rows) {
     if (sizes.sequential)
@@ -328,11 +321,15 @@ class ParallelTrainer {
            LayerNormBackward<T>{top, a_.C, C, frozen_.plain.ln_f, mean_.data() + first, rstd_.data() + first,
                                 norm_.data() + at, a_.C, dtop});
   }
-  template <class Each>
-  void count(int first, int rows, Each each) {
+  // Rows of the stream, or slots of positions before `end`.
+  void count(int b, int first, int rows, int end, const Said& said) {
     for (int row = first; row < first + rows; row++) {
-      total_ += losses_.data()[row];
-      each(row, losses_.data()[row]);
+      const T cost = losses_.data()[row], *const logits = logits_.data() + size_t(row) * size_t(V_);
+      total_ += cost;
+      if (!said) continue;
+      const int K = sizes.slots(), slot = row - n_;
+      if (slot < 0) said(b, row, 0, logits, cost);
+      else said(b, end - 1 - slot / K, slot % K + 1, logits, cost);
     }
   }
 
@@ -374,6 +371,7 @@ class ParallelTrainer {
 
   Pool& pool_;
   const int n_, segments_;
+  const size_t rows_at_once_;  // of the longest caterpillar
   FrozenHead<T> frozen_;
   ParallelWeights<T> packed_;
   ParallelTensors<T> by_name_;
@@ -479,7 +477,6 @@ struct ParallelTraining {
         pieces(run.sizes.sequences) {
     trainer.set_weights(initial_parallel(sizes, o.seed).data());
   }
-  std::vector<TensorSpec> table() const { return parallel_table(trainer.sizes); }
   int ahead() const { return o.ahead; }
   double positions(int sequences) const { return double(std::min(sequences, pieces)) * usable; }
   double step(const ShardOrder::Some& some, const Update& update) {
