@@ -1,7 +1,7 @@
 // files/heads.h: what was trained to draft, in and out of files: Medusa heads and the parallel drafter.
 //
 // Both lie beside the model, as train_drafter writes them: the tensors of one table, and nothing else. A reader tells
-// the sizes from the tensors' names and shapes and from the metadata, then checks all of it. It raises runtime_error
+// the sizes from the tensors' names and shapes and from the metadata, then checks all of it. It throws runtime_error
 // with one line where the file is missing, broken, or not for this target.
 #pragma once
 
@@ -56,7 +56,7 @@ inline void write_flat(const std::string& path, const std::vector<TensorSpec>& t
 
 inline std::string medusa_path(const std::string& dir) { return dir + "/medusa.safetensors"; }
 
-// weights: medusa_table(sizes). Raises runtime_error.
+// weights: medusa_table(sizes). Throws runtime_error.
 inline void save_medusa(const std::string& dir, const MedusaSizes& sizes, const float* weights) {
   write_flat(medusa_path(dir), medusa_table(sizes), weights, {{"format", "pt"}});
 }
@@ -108,7 +108,7 @@ inline std::map<std::string, std::string> parallel_metadata(const ParallelSizes&
           {"raw", s.raw ? "yes" : "no"}};
 }
 
-// weights: parallel_table(sizes). Raises runtime_error.
+// weights: parallel_table(sizes). Throws runtime_error.
 inline void save_parallel(const std::string& dir, const ParallelSizes& sizes, const float* weights) {
   write_flat(parallel_path(dir), parallel_table(sizes), weights, parallel_metadata(sizes));
 }

@@ -49,7 +49,7 @@ inline std::string format_shard(const Shard& shard) {
                             {{"format", "pt"}});
 }
 
-// Raises runtime_error unless it is a shard of these sizes over tokens in [0, vocab).
+// Throws runtime_error unless it is a shard of these sizes over tokens in [0, vocab).
 inline Shard parse_shard(std::string bytes, const ShardSizes& sizes, int vocab, const std::string& where) {
   const SafeTensors file = parse_safetensors(std::move(bytes), where);
   Shard shard;
@@ -103,7 +103,7 @@ inline void record_generated(Target& target, Drafter* drafter, Decoding decoding
 // Shards by name and index.json, which holds what they are of and their checksums.
 class Recordings {
  public:
-  // settings: what the shards follow from. Shards of other settings are removed. Raises runtime_error.
+  // settings: what the shards follow from. Shards of other settings are removed. Throws runtime_error.
   Recordings(const std::string& dir, const std::map<std::string, std::string>& settings, const ShardSizes& sizes,
              int vocab)
       : dir_(dir), sizes_(sizes), vocab_(vocab) {
@@ -127,7 +127,7 @@ class Recordings {
     index_["shards"][name] = sha256(bytes);
     write_file(dir_ + "/index.json", index_.dump(2) + "\n");
   }
-  // Raises runtime_error where the file is not the one that was written.
+  // Throws runtime_error where the file is not the one that was written.
   Shard read(const std::string& name) const {
     const std::string path = file_of(name);
     std::string bytes = read_file(path);

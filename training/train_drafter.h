@@ -92,7 +92,7 @@ struct DistillRun {
   std::string folder() const { return o.dir + "/" + word_of(sizes.what); }
 };
 
-// Reads the model and the data and says which shards the run is of. Raises runtime_error or invalid_argument.
+// Reads the model and the data and says which shards the run is of. Throws runtime_error or invalid_argument.
 inline DistillRun open_run(const DistillOptions& o, const std::string& name, Recorded what) {
   check_rates(o, "train_drafter --" + name);
   DistillRun run;

@@ -1,5 +1,6 @@
 // tests/training/test_distill.cpp: what trainings of drafters share: features on disk, the order of what is learned,
-// --resume. Shards of hidden states, and whole trainings on them, are in tests/test_medusa.cpp.
+// --resume; and how train_gpt hands over. Shards of hidden states, and whole trainings on them, are in
+// tests/drafters/test_medusa.cpp.
 #include <doctest/doctest.h>
 
 #include <set>
@@ -7,6 +8,7 @@
 #include "tests/error_of.h"
 #include "tests/mock.h"
 #include "tests/world.h"
+#include "training/train_gpt.h"
 #include "training/train_medusa.h"
 
 using namespace nanospec;
@@ -31,7 +33,7 @@ struct Hearing : Drafter {
 
 int train(std::vector<std::string> words) {
   words.insert(words.begin(),
-               {"train_gpt", "--data", world().data, "--quiet", "--medusa_tokens", "3000", "--batch_size", "100",
+               {"train_drafter", "--data", world().data, "--quiet", "--medusa_tokens", "3000", "--batch_size", "100",
                 "--learning_rate", "1e-2", "--min_lr", "1e-2", "--medusa_heads", "2", "--warmup_iters", "0"});
   return train_medusa(int(words.size()), arguments(words).data());
 }
@@ -197,4 +199,22 @@ TEST_CASE("distill: a training that goes on gives the bytes of one that was neve
                 train({"--medusa", dir, "--out", parts, "--resume"});
               }),
               "cannot read the file: " + parts));
+}
+
+TEST_CASE("distill: train_gpt hands drafters over to train_drafter, and says in a line where that is missing") {
+  const auto handed = [](std::vector<std::string> words) {
+    words.insert(words.begin(), "train_gpt");
+    std::vector<char*> argv = arguments(words);
+    argv.push_back(nullptr);
+    const std::string line = error_of([&] { hand_over(int(words.size()), argv.data()); });
+    CHECK(line.find('\n') == std::string::npos);
+    return line;
+  };
+  CHECK(handed({"--data", "medusa", "--out", "parallel"}).empty());
+  const std::vector<std::vector<std::string>> drafters = {
+      {"--medusa", "x"}, {"--medusa=x"}, {"--quiet", "--parallel", "--help"}};
+  for (const auto& words : drafters) {  // nothing of that name lies beside the tests
+    CHECK(holds(handed(words), "cannot start train_drafter: "));
+    CHECK(holds(handed(words), "/train_drafter (No such file or directory): build it with make"));
+  }
 }
