@@ -18,11 +18,6 @@
 
 namespace nanospec {
 
-// The file at `path`. `missing`: what to say of one that is not there; `advice`: how to get it.
-inline SafeTensors open_trained(const std::string& path, const std::string& missing, const std::string& advice) {
-  if (!std::filesystem::exists(path)) refuse(missing, path, advice);
-  return read_safetensors(path);
-}
 // How many there are of PREFIX + number + SUFFIX, numbered through from `first`.
 inline int count_tensors(const SafeTensors& file, const std::string& prefix, int first, const std::string& suffix) {
   const auto found = by_name(file);
@@ -64,8 +59,9 @@ inline void save_medusa(const std::string& dir, const MedusaSizes& sizes, const 
 // The heads in DIR for a target of this config.
 inline MedusaHeads read_medusa(const std::string& dir, const Config& config) {
   const std::string path = medusa_path(dir);
-  const SafeTensors file =
-      open_trained(path, "drafter medusa has no heads", "train them: train_gpt --medusa MODEL --data FILE");
+  if (!std::filesystem::exists(path))
+    refuse("drafter medusa has no heads", path, "train them: train_gpt --medusa MODEL --data FILE");
+  const SafeTensors file = read_safetensors(path);
   MedusaHeads heads;
   MedusaSizes& sizes = heads.sizes;
   sizes.n_embd = config.n_embd, sizes.vocab_size = config.vocab_size, sizes.rank = 0;
@@ -116,8 +112,9 @@ inline void save_parallel(const std::string& dir, const ParallelSizes& sizes, co
 // The drafter in DIR for a target of this config, as it was trained.
 inline ParallelFile read_parallel(const std::string& dir, const Config& config) {
   const std::string path = parallel_path(dir), advice = "train it again: train_gpt --parallel MODEL --data FILE";
-  const SafeTensors file =
-      open_trained(path, "drafter parallel is not trained", "train it: train_gpt --parallel MODEL --data FILE");
+  if (!std::filesystem::exists(path))
+    refuse("drafter parallel is not trained", path, "train it: train_gpt --parallel MODEL --data FILE");
+  const SafeTensors file = read_safetensors(path);
   ParallelFile result;
   ParallelSizes& s = result.sizes;
   const auto word = [&](const char* key) {

@@ -269,7 +269,7 @@ struct MedusaTraining {
     fill_batch(some.shard, some.pieces, some.n, o.heads, o.target == "distribution", batch);
     return double(trainer.step(batch, update));
   }
-  // Beside head 1, which may not know the root, the token before: the bigram does.
+  // The bigram beside head 1 knows the root, the token before; the head may not.
   void validate(const Shard& shard, std::vector<RankRates>& heads, Baselines& baselines) {
     const int usable = usable_rows(shard.sizes, o.heads), n = shard.sizes.sequences * usable;
     std::vector<int> places(static_cast<size_t>(n));
