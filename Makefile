@@ -1,6 +1,7 @@
 # nanospec: `make run` sets everything up, trains, and compares; `make test` proves it.
 #
-#   make            build/nanospec and build/train_gpt; with nvcc also the -cuda binaries; installs nothing
+#   make            build/nanospec, build/train_gpt and build/train_drafter; with nvcc also the -cuda binaries of the
+#                   first two; installs nothing
 #   make deps       installs the Debian packages that are missing
 #   make data       gets the training text
 #   make run        deps, data, build, train the small model, compare plain and speculative decoding
@@ -45,11 +46,12 @@ GPU := $(if $(NVCC),$(shell nvidia-smi -L 2>/dev/null | head -1))
 
 COMMANDS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard commands/*.cpp study/*.cpp))
 TESTS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard tests/*.cpp tests/*/*.cpp))
-PROGRAMS := $(BUILD)/nanospec $(BUILD)/train_gpt
+PROGRAMS := $(BUILD)/nanospec $(BUILD)/train_gpt $(BUILD)/train_drafter
+ON_CUDA := $(BUILD)/nanospec-cuda $(BUILD)/train_gpt-cuda
 PACKAGES := g++ nlohmann-json3-dev libcli11-dev doctest-dev libmd-dev curl
 
 .PHONY: all say deps data run test tests bench experiments clean format
-all: say $(PROGRAMS) $(if $(NVCC),$(PROGRAMS:=-cuda))
+all: say $(PROGRAMS) $(if $(NVCC),$(ON_CUDA))
 
 say:
 	@echo "compiler  $(shell $(CXX) --version 2>/dev/null | head -1 || echo 'none: make deps')"
@@ -73,7 +75,7 @@ data:
 # Programs
 
 # Objects are made again when the flags change.
-$(shell mkdir -p $(addprefix $(BUILD)/,commands study tests $(wildcard tests/*)); echo '$(CXX) $(CXXFLAGS) $(NVCCFLAGS)' | cmp -s - $(BUILD)/flags || echo '$(CXX) $(CXXFLAGS) $(NVCCFLAGS)' >$(BUILD)/flags)
+$(shell mkdir -p $(addprefix $(BUILD)/,commands study training tests $(wildcard tests/*)); echo '$(CXX) $(CXXFLAGS) $(NVCCFLAGS)' | cmp -s - $(BUILD)/flags || echo '$(CXX) $(CXXFLAGS) $(NVCCFLAGS)' >$(BUILD)/flags)
 
 $(BUILD)/%.o: %.cpp $(BUILD)/flags
 	$(CXX) $(CXXFLAGS) -MMD -c $< -o $@
@@ -92,6 +94,9 @@ $(BUILD)/%.cuda.o: %.cu $(BUILD)/flags
 $(BUILD)/nanospec: $(BUILD)/nanospec.o $(COMMANDS)
 	$(CXX) $(CXXFLAGS) $^ -o $@ $(LIBS)
 $(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(BUILD)/commands/cli.o
+	$(CXX) $(CXXFLAGS) $^ -o $@ $(LIBS)
+# It runs on the CPU: train_gpt and train_gpt-cuda hand over to it.
+$(BUILD)/train_drafter: $(BUILD)/training/train_drafter.o $(BUILD)/commands/cli.o
 	$(CXX) $(CXXFLAGS) $^ -o $@ $(LIBS)
 $(BUILD)/nanospec-cuda: $(BUILD)/nanospec.cuda.o $(COMMANDS)
 	$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ -lmd
@@ -158,7 +163,7 @@ test:
 # Measuring
 
 bench:
-	@$(MAKE) --no-print-directory -j2 $(PROGRAMS) $(if $(GPU),$(PROGRAMS:=-cuda))
+	@$(MAKE) --no-print-directory -j2 $(PROGRAMS) $(if $(GPU),$(ON_CUDA))
 	@$(BUILD)/nanospec bench --out $(BUILD)/bench
 	@$(if $(GPU),$(BUILD)/nanospec-cuda bench --only gpu --out $(BUILD)/bench/gpu,echo; \
 	  echo "The GPU's rows are left out, unmeasured: $(if $(NVCC),nvidia-smi -L names no device,there is no nvcc)")
@@ -176,7 +181,7 @@ once = if [ ! -s $(1).safetensors ] || [ -e $(2) ]; then mkdir -p $(dir $(1)) &&
 M := runs/medium
 DRAFTERS := bigram ngram:4 suffix+ngram:4 gpt:runs/small
 LEARNED := medusa parallel parallel:$(M)/sequential
-TRAIN_PARALLEL = $(BUILD)/train_gpt --parallel $(M) --data $(TEXT) --eval_interval 200
+TRAIN_PARALLEL = $(BUILD)/train_drafter --parallel $(M) --data $(TEXT) --eval_interval 200
 
 .PHONY: train-medium train-drafters train-and-experiment
 train-medium:
@@ -185,7 +190,7 @@ train-medium:
 	  $$([ -s $(M)/optimizer.safetensors ] && echo --resume))
 
 train-drafters: train-medium
-	@$(call once,$(M)/medusa,$(M)/medusa.unfinished,$(BUILD)/train_gpt --medusa $(M) --data $(TEXT) --medusa_root \
+	@$(call once,$(M)/medusa,$(M)/medusa.unfinished,$(BUILD)/train_drafter --medusa $(M) --data $(TEXT) --medusa_root \
 	  --medusa_tokens 131072 --eval_interval 250 --stats $(M)/medusa.json)
 	@$(call once,$(M)/parallel,$(M)/parallel.unfinished,$(TRAIN_PARALLEL) --stats $(M)/parallel.json)
 	@$(call once,$(M)/sequential/parallel,$(M)/sequential/unfinished,$(TRAIN_PARALLEL) --parallel_sequential \
@@ -201,8 +206,9 @@ train-and-experiment: train-small train-drafters
 # ----------------------------------------------------------------------------------------------------------------
 
 clean:
-	rm -rf build/*.o build/*.d build/*.ptxas build/commands build/study build/tests build/sanitize build/flags build/bench \
-	  build/experiments build/nanospec build/train_gpt build/nanospec-cuda build/train_gpt-cuda build/dump_logits
+	rm -rf build/*.o build/*.d build/*.ptxas build/commands build/study build/training build/tests build/sanitize build/flags \
+	  build/bench build/experiments build/nanospec build/train_gpt build/train_drafter build/nanospec-cuda build/train_gpt-cuda \
+	  build/dump_logits
 
 format:
 	clang-format -i $$(git ls-files '*.h' '*.cu' '*.cuh' '*.cpp')

@@ -1,9 +1,9 @@
 // drafters/medusa.h: heads on the target's last hidden state that say the tokens after the next (Medusa, Cai et al.
 // 2024).
 //
-// In order: the table of their tensors; their weights and forward; the file; the drafter. They are trained in
-// train_medusa.h. With h the target's hidden state after the final norm at position t, head k = 1 .. K says token
-// t + k + 1 (the target's own head says t + 1):
+// In order: the table of their tensors; their weights and forward; the drafter. Their file is in files/heads.h, their
+// training in train_medusa.h. With h the target's hidden state after the final norm at position t, head k = 1 .. K says
+// token t + k + 1 (the target's own head says t + 1):
 //   g = h + SiLU(W h + b),  logits = P g
 // W and b are zero at the start and P is the target's head, so an untrained head says what that says. P may be the
 // head's own (V, C) matrix; or the target's, tied, which costs nothing; or the target's plus a product of low rank,
@@ -18,7 +18,6 @@
 
 #include "drafters/logits.h"
 #include "drafters/operations.h"
-#include "files/checkpoint.h"
 #include "model.h"
 
 namespace nanospec {
@@ -68,19 +67,6 @@ inline std::vector<TensorSpec> medusa_table(const MedusaSizes& sizes) { return t
 inline size_t medusa_parameters(const MedusaSizes& sizes) {
   const TensorSpec last = medusa_table(sizes).back();
   return last.offset + last.size;
-}
-
-// The heads before training: flat, as medusa_table() says. wte: (V, C) the target's head.
-inline std::vector<float> initial_medusa(const MedusaSizes& sizes, const float* wte, uint64_t seed) {
-  std::vector<float> weights;
-  uint32_t number = 0;
-  for (const TensorSpec& spec : medusa_table(sizes)) {
-    const std::vector<float> values = initial_tensor(spec, number++, seed);
-    const bool projection = spec.name.find("projection") != std::string::npos;
-    if (projection) weights.insert(weights.end(), wte, wte + spec.size);
-    else weights.insert(weights.end(), values.begin(), values.end());
-  }
-  return weights;
 }
 
 // (V, C) the rows of wte, each scaled to mean square 1: what a head sees of the root.
@@ -192,54 +178,10 @@ void medusa_forward(const Team& team, const MedusaSizes& sizes, const MedusaWeig
   team.wait();
 }
 
-// ---------------------------------------------------------------------------------------------------------------
-// The file
-
-inline std::string medusa_path(const std::string& dir) { return dir + "/medusa.safetensors"; }
-
-// Writes DIR/medusa.safetensors. Throws runtime_error.
-inline void save_medusa(const std::string& dir, const MedusaSizes& sizes, const float* weights) {
-  std::vector<TensorData> tensors;
-  for (const TensorSpec& spec : medusa_table(sizes))
-    tensors.push_back({spec.name, shape_of(spec), weights + spec.offset});
-  write_safetensors(medusa_path(dir), tensors, {{"format", "pt"}});
-}
-
 struct MedusaHeads {
   MedusaSizes sizes;
   std::vector<float> weights;
 };
-
-// Reads DIR/medusa.safetensors for a target of this config. Throws runtime_error when it is missing, broken, or does
-// not hold exactly the heads of such a target.
-inline MedusaHeads read_medusa(const std::string& dir, const Config& config) {
-  const std::string path = medusa_path(dir);
-  if (!std::filesystem::exists(path))
-    refuse("drafter medusa has no heads", path, "train them: train_gpt --medusa MODEL --data FILE");
-  const SafeTensors file = read_safetensors(path);
-  const std::map<std::string, const Tensor*> found = by_name(file);
-
-  MedusaHeads heads;
-  MedusaSizes& sizes = heads.sizes;
-  sizes.n_embd = config.n_embd, sizes.vocab_size = config.vocab_size, sizes.rank = 0, sizes.heads = 0;
-  while (found.count("head." + std::to_string(sizes.heads + 1) + ".linear.weight")) sizes.heads++;
-  if (sizes.heads < 1 || sizes.heads > kMostHeads)
-    refuse("the file holds " + std::to_string(sizes.heads) + " heads, expected 1 to " + std::to_string(kMostHeads),
-           path, "replace the file");
-  const auto down = found.find("head.1.down.weight");
-  const Tensor& linear = *found.at("head.1.linear.weight");
-  sizes.root = !linear.shape.empty() && linear.shape[0] == 2 * int64_t(config.n_embd);
-  if (found.count("head.1.projection.weight")) sizes.rank = kOwnProjection;
-  else if (down != found.end() && down->second->shape.size() == 2)
-    sizes.rank = int(std::min<int64_t>(down->second->shape[1], kMaxVocabulary));
-  Expected expected;
-  for (const TensorSpec& spec : medusa_table(sizes)) expected[spec.name] = shape_of(spec);
-  check_tensors(file, expected, path);
-  heads.weights.resize(medusa_parameters(sizes));
-  for (const TensorSpec& spec : medusa_table(sizes))
-    copy_floats(file, *found.at(spec.name), heads.weights.data() + spec.offset, path);
-  return heads;
-}
 
 // ---------------------------------------------------------------------------------------------------------------
 // The drafter

@@ -1,8 +1,8 @@
 // drafters/parallel.h: a drafter that says the next K tokens in one pass, from what the target's layers thought of the
 // text (P-EAGLE, Hui et al. 2026, after EAGLE-3, Li et al. 2025).
 //
-// In order: its sizes and tensors; weights; activations; forward; the file; the stream, cached; the drafters. It is
-// trained in train_parallel.h. Its rows are of two kinds:
+// In order: its sizes and tensors; weights; activations; forward; the stream, cached; the drafters. Its file is in
+// files/heads.h, its training in train_parallel.h. Its rows are of two kinds:
 //   the stream  row t knows token t + 1, and the features of position t: the target's hidden states after an early, a
 //               middle and a late layer, each scaled to mean square 1 on its own, since a late layer's outliers may
 //               be hundreds of times the rest. It says token t + 2. Its input is
@@ -21,17 +21,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "drafters/draft_model.h"
-#include "drafters/operations.h"
-#include "files/checkpoint.h"
-#include "files/words.h"
 #include "drafters/features.h"
+#include "drafters/operations.h"
 
 namespace nanospec {
 
@@ -306,77 +302,10 @@ void parallel_layers(const Team& team, const ParallelSizes& s, const ParallelWei
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------------
-// The file
-
-inline std::string parallel_path(const std::string& dir) { return dir + "/parallel.safetensors"; }
-
-// What the tensors' shapes do not say.
-inline std::map<std::string, std::string> parallel_metadata(const ParallelSizes& s) {
-  return {{"format", "pt"},
-          {"n_head", std::to_string(s.n_head)},
-          {"ahead", std::to_string(s.ahead)},
-          {"sequential", s.sequential ? "yes" : "no"},
-          {"raw", s.raw ? "yes" : "no"}};
-}
-
-// Writes DIR/parallel.safetensors. Throws runtime_error.
-inline void save_parallel(const std::string& dir, const ParallelSizes& sizes, const float* weights) {
-  std::vector<TensorData> tensors;
-  for (const TensorSpec& spec : parallel_table(sizes))
-    tensors.push_back({spec.name, shape_of(spec), weights + spec.offset});
-  write_safetensors(parallel_path(dir), tensors, parallel_metadata(sizes));
-}
-
 struct ParallelFile {
   ParallelSizes sizes;
   std::vector<float> weights;  // flat: parallel_table(sizes)
 };
-
-// Reads DIR/parallel.safetensors for a target of this config. Throws runtime_error when it is missing, broken, or does
-// not hold exactly a drafter for such a target.
-inline ParallelFile read_parallel(const std::string& dir, const Config& config) {
-  const std::string path = parallel_path(dir), advice = "train it again: train_gpt --parallel MODEL --data FILE";
-  if (!std::filesystem::exists(path))
-    refuse("drafter parallel is not trained", path, "train it: train_gpt --parallel MODEL --data FILE");
-  const SafeTensors file = read_safetensors(path);
-  const std::map<std::string, const Tensor*> found = by_name(file);
-
-  ParallelFile result;
-  ParallelSizes& s = result.sizes;
-  const auto word = [&](const char* key) {
-    const auto entry = file.metadata.find(key);
-    return entry == file.metadata.end() ? std::string() : entry->second;
-  };
-  const auto yes = [&](const char* key) {
-    if (word(key) != "yes" && word(key) != "no")
-      refuse("its metadata's " + std::string(key) + " is neither yes nor no", path, advice);
-    return word(key) == "yes";
-  };
-  s.n_embd = config.n_embd, s.vocab_size = config.vocab_size;
-  s.n_head = parse_count(word("n_head")), s.ahead = parse_count(word("ahead"));
-  s.n_layer = 0;
-  while (found.count("h." + std::to_string(s.n_layer) + ".attn.qkv.weight")) s.n_layer++;
-  if (s.n_layer < 1 || s.n_layer > kMostParallelLayers || s.ahead < 1 || s.ahead > kMostAhead || s.n_head < 1 ||
-      s.n_embd % s.n_head != 0 || s.head_size() % 2 != 0)
-    refuse("not a drafter for this model: " + std::to_string(s.n_layer) + " layers, " + std::to_string(s.ahead) +
-               " tokens at once, " + std::to_string(s.n_head) + " heads",
-           path, advice);
-  s.sequential = yes("sequential"), s.raw = yes("raw");
-  const Tensor& qkv = *found.at("h.0.attn.qkv.weight");
-  const int64_t columns = qkv.shape.size() == 2 ? qkv.shape[1] : 0;
-  s.n_kv_head = int(std::min<int64_t>((columns / s.head_size() - s.n_head) / 2, s.n_head));
-  if (s.n_kv_head < 1 || s.n_head % s.n_kv_head != 0)
-    refuse("heads do not fit: h.0.attn.qkv.weight is " + shown_shape(qkv.shape), path, advice);
-  Expected expected;
-  for (const TensorSpec& spec : parallel_table(s)) expected[spec.name] = shape_of(spec);
-  check_tensors(file, expected, path);
-  for (const TensorSpec& spec : parallel_table(s)) {
-    result.weights.resize(spec.offset + spec.size);
-    copy_floats(file, *found.at(spec.name), result.weights.data() + spec.offset, path);
-  }
-  return result;
-}
 
 // ---------------------------------------------------------------------------------------------------------------
 // The stream, cached

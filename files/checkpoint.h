@@ -24,9 +24,9 @@
 #include <string_view>
 #include <vector>
 
-#include "model.h"
 #include "files/text.h"
 #include "machine/numbers.h"
+#include "model.h"
 
 namespace nanospec {
 
@@ -436,6 +436,24 @@ inline Config parse_config(const std::string& text, const std::string& where) {
 
 inline std::vector<int64_t> shape_of(const TensorSpec& spec) { return {spec.shape.begin(), spec.shape.end()}; }
 
+// The tensors of a table in a file, each under prefix + name: to be written, to be expected, and read back into a flat
+// array once the file has been checked for them.
+inline void add_tensors(std::vector<TensorData>& tensors, const std::vector<TensorSpec>& table, const float* flat,
+                        const std::string& prefix = "") {
+  for (const TensorSpec& spec : table) tensors.push_back({prefix + spec.name, shape_of(spec), flat + spec.offset});
+}
+inline void expect_tensors(Expected& expected, const std::vector<TensorSpec>& table, const std::string& prefix = "") {
+  for (const TensorSpec& spec : table) expected[prefix + spec.name] = shape_of(spec);
+}
+inline std::vector<float> read_flat(const SafeTensors& file, const std::vector<TensorSpec>& table,
+                                    const std::string& where, const std::string& prefix = "") {
+  const std::map<std::string, const Tensor*> found = by_name(file);
+  std::vector<float> flat(table.back().offset + table.back().size);
+  for (const TensorSpec& spec : table)
+    copy_floats(file, *found.at(prefix + spec.name), flat.data() + spec.offset, where);
+  return flat;
+}
+
 // Hugging Face's GPT-2 always has biases: the tensors of a model as its file holds them.
 inline std::vector<TensorSpec> file_table(Config config) {
   config.bias = true;
@@ -461,7 +479,7 @@ inline std::vector<TensorData> model_tensors(const Config& config, const float* 
 // Costs no more memory than the file.
 inline void check_model(const SafeTensors& file, const Config& config, const std::string& where) {
   Expected expected;
-  for (const TensorSpec& spec : file_table(config)) expected["transformer." + spec.name] = shape_of(spec);
+  expect_tensors(expected, file_table(config), "transformer.");
   for (const Tensor& tensor : file.tensors)
     if (tensor.name == "lm_head.weight") expected[tensor.name] = {config.vocab_size, config.n_embd};
   check_tensors(file, expected, where);
@@ -568,10 +586,9 @@ inline OptimizerArrays arrays_of(const TrainingState& state) {
 }
 inline std::vector<TensorData> optimizer_tensors(const std::vector<TensorSpec>& table, const OptimizerArrays& arrays) {
   std::vector<TensorData> tensors;
-  const std::vector<std::pair<std::string, const float*>> parts = {
-      {"weights.", arrays.weights}, {"m.", arrays.m}, {"v.", arrays.v}};
-  for (const auto& [prefix, data] : parts)
-    for (const TensorSpec& spec : table) tensors.push_back({prefix + spec.name, shape_of(spec), data + spec.offset});
+  add_tensors(tensors, table, arrays.weights, "weights.");
+  add_tensors(tensors, table, arrays.m, "m.");
+  add_tensors(tensors, table, arrays.v, "v.");
   return tensors;
 }
 inline std::map<std::string, std::string> training_metadata(int64_t iteration,
@@ -607,15 +624,9 @@ inline TrainingState parse_training(const SafeTensors& file, const std::vector<T
   const std::vector<std::pair<std::string, std::vector<float>*>> parts = {
       {"weights.", &state.weights}, {"m.", &state.m}, {"v.", &state.v}};
   Expected expected;
-  for (const auto& [prefix, array] : parts)
-    for (const TensorSpec& spec : table) expected[prefix + spec.name] = shape_of(spec);
+  for (const auto& [prefix, array] : parts) expect_tensors(expected, table, prefix);
   check_tensors(file, expected, where);
-  std::map<std::string, float*> target;
-  for (const auto& [prefix, array] : parts) {
-    array->resize(table.back().offset + table.back().size);
-    for (const TensorSpec& spec : table) target[prefix + spec.name] = array->data() + spec.offset;
-  }
-  for (const Tensor& tensor : file.tensors) copy_floats(file, tensor, target[tensor.name], where);
+  for (const auto& [prefix, array] : parts) *array = read_flat(file, table, where, prefix);
   return state;
 }
 

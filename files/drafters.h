@@ -7,15 +7,14 @@
 #include <functional>
 #include <memory>
 
+#include "decode.h"
 #include "drafters/adapt.h"
 #include "drafters/draft_model.h"
-#include "drafters/medusa.h"
 #include "drafters/ngram.h"
-#include "drafters/parallel.h"
 #include "files/checkpoint.h"
+#include "files/heads.h"
 #include "files/tables.h"
 #include "files/words.h"
-#include "decode.h"
 
 namespace nanospec {
 
@@ -204,25 +203,6 @@ inline std::unique_ptr<LogitsDrafter> first_layers(Target& target, int layers, c
            target.layers() == 1 ? "choose another drafter"
                                 : "choose self:" + std::to_string(target.layers() - 1) + " or less");
   return std::make_unique<FirstLayers>(target, layers);
-}
-
-// The heads in DIR for the target in `target_dir`, which has this config. Raises runtime_error.
-inline std::unique_ptr<LogitsDrafter> load_medusa(const std::string& dir, const std::string& target_dir,
-                                                  const Config& config) {
-  const MedusaHeads heads = read_medusa(dir, config);
-  std::vector<float> wte;
-  if (heads.sizes.rank != kOwnProjection || heads.sizes.root) {  // the embedding comes first of the target's tensors
-    wte = load_model(target_dir).weights;
-    wte.resize(size_t(config.vocab_size) * size_t(config.n_embd));
-  }
-  return std::make_unique<Medusa>(heads, wte);
-}
-
-// The drafter in DIR for this target of this config. Raises runtime_error.
-inline std::unique_ptr<LogitsDrafter> load_parallel(const std::string& dir, Target& target, const Config& config) {
-  const ParallelFile file = read_parallel(dir, config);
-  if (!file.sizes.sequential) return std::make_unique<Parallel>(file, target);
-  return std::make_unique<Sequential>(std::make_unique<TextStream>(file, target, target.most_rows()));
 }
 
 // Makes them for this target, of the model in `dir`. Throws runtime_error for files that are missing or do not fit, and

@@ -1,7 +1,13 @@
-// files/tables.h: what counting the training text has made, in files: the bigram's table, the n-grams' counts.
+// files/tables.h: the counts of the training text, in and out of files: the bigram's table and the n-grams.
+//
+// Both lie beside the model, and train_gpt writes them. Nothing in a file is believed: a reader throws runtime_error
+// with one line where it is missing, broken, or of another vocabulary.
 #pragma once
 
 #include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "draft.h"
 #include "drafters/ngram.h"
@@ -16,7 +22,7 @@ constexpr int kBigramMostTokens = 8192;  // the table is (V, V) floats
 
 inline std::string bigram_path(const std::string& dir) { return dir + "/bigram.safetensors"; }
 
-// Counts the training tokens and writes DIR/bigram.safetensors. Raises runtime_error when it cannot be written or the
+// Counts the training tokens and writes DIR/bigram.safetensors. Throws runtime_error when it cannot be written or the
 // vocabulary is larger than kBigramMostTokens.
 inline void save_bigram(const std::string& dir, const std::vector<int>& tokens, int vocab) {
   if (vocab > kBigramMostTokens)
@@ -26,7 +32,7 @@ inline void save_bigram(const std::string& dir, const std::vector<int>& tokens, 
   write_safetensors(bigram_path(dir), {{"log_probabilities", {vocab, vocab}, table.data()}}, {{"format", "pt"}});
 }
 
-// Reads DIR/bigram.safetensors. Raises runtime_error when it is missing, or not a (V, V) table of finite numbers.
+// Reads DIR/bigram.safetensors. Throws runtime_error when it is missing, or not a (V, V) table of finite numbers.
 inline std::unique_ptr<Bigram> load_bigram(const std::string& dir, int vocab) {
   const std::string path = bigram_path(dir);
   if (!std::filesystem::exists(path))
@@ -36,7 +42,7 @@ inline std::unique_ptr<Bigram> load_bigram(const std::string& dir, int vocab) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// N-grams: the four arrays as they are
+// The n-grams: the four arrays of the trie as they are
 
 inline std::string format_ngrams(const NgramTrie& trie) {
   const auto list = [](const char* name, const std::vector<int32_t>& numbers) {
@@ -47,7 +53,7 @@ inline std::string format_ngrams(const NgramTrie& trie) {
       {{"format", "pt"}});
 }
 
-// Raises runtime_error unless the arrays are a trie over tokens in [0, vocab): what it returns is safe to walk. Whether
+// Throws runtime_error unless the arrays are a trie over tokens in [0, vocab): what it returns is safe to walk. Whether
 // the counts are those of any text is not asked.
 inline NgramTrie parse_ngrams(const SafeTensors& file, int vocab, const std::string& where) {
   const auto require = [&](bool holds, const char* wrong) {
@@ -84,12 +90,12 @@ inline NgramTrie parse_ngrams(const SafeTensors& file, int vocab, const std::str
 
 inline std::string ngram_path(const std::string& dir) { return dir + "/ngram.safetensors"; }
 
-// Counts the training tokens and writes DIR/ngram.safetensors. Raises runtime_error when it cannot be written.
+// Counts the training tokens and writes DIR/ngram.safetensors. Throws runtime_error when it cannot be written.
 inline void save_ngrams(const std::string& dir, const std::vector<int>& tokens, int vocab) {
   write_file(ngram_path(dir), format_ngrams(count_ngrams(tokens, vocab)));
 }
 
-// Reads DIR/ngram.safetensors. Raises runtime_error when it is missing, broken, of another vocabulary, or holds no
+// Reads DIR/ngram.safetensors. Throws runtime_error when it is missing, broken, of another vocabulary, or holds no
 // n-grams of `order` tokens.
 inline std::unique_ptr<LogitsDrafter> load_ngram(const std::string& dir, int order, int vocab) {
   const std::string path = ngram_path(dir);

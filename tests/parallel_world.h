@@ -60,7 +60,7 @@ inline std::unique_ptr<LogitsDrafter> drafter_of(const ParallelFile& file, Targe
 
 // Runs the program; returns its status.
 inline int train(Words words) {
-  words.insert(words.begin(), {"train_gpt", "--quiet", "--threads", "1"});
+  words.insert(words.begin(), {"train_drafter", "--quiet", "--threads", "1"});
   return train_parallel(int(words.size()), arguments(words).data());
 }
 inline Words usual(const std::string& dir, const Words& more) {

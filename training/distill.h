@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "files/checkpoint.h"
-#include "decode.h"
 #include "watch/decoding.h"
 
 namespace nanospec {
@@ -20,7 +19,7 @@ namespace nanospec {
 // A shard
 
 // What a state is: the last hidden one, (C) after the final norm, as the target's own head sees it; or what an early, a
-// middle and the last layer left, (3C), unnormalized: Target::features().
+// middle and the last layer left, (3C), unnormalized: drafters/features.h.
 enum class Recorded { kHidden, kFeatures };
 inline const char* word_of(Recorded what) { return what == Recorded::kHidden ? "hidden" : "features"; }
 inline const char* name_of(Recorded what) { return what == Recorded::kHidden ? "hidden states" : "features"; }
@@ -49,7 +48,7 @@ inline std::string format_shard(const Shard& shard) {
                             {{"format", "pt"}});
 }
 
-// Raises runtime_error unless it is a shard of these sizes over tokens in [0, vocab).
+// Throws runtime_error unless it is a shard of these sizes over tokens in [0, vocab).
 inline Shard parse_shard(std::string bytes, const ShardSizes& sizes, int vocab, const std::string& where) {
   const SafeTensors file = parse_safetensors(std::move(bytes), where);
   Shard shard;
@@ -67,34 +66,42 @@ inline Shard parse_shard(std::string bytes, const ShardSizes& sizes, int vocab, 
 // ---------------------------------------------------------------------------------------------------------------
 // Recording a sequence
 
-// Appends the state of a row of the last forward. A target that gives features must be tapped.
-inline void record_row(const Target& target, int row, Shard& shard) {
-  const bool hidden = shard.sizes.what == Recorded::kHidden;
-  const float* const state = hidden ? target.hidden(row) : target.features(row);
-  shard.states.insert(shard.states.end(), state, state + shard.sizes.channels);
-}
+// The states of a target's last forward, as long as this lives.
+struct States {
+  Target& target;
+  const std::unique_ptr<Features> features;  // null where hidden states are recorded
+  States(Target& its, Recorded what)
+      : target(its), features(what == Recorded::kFeatures ? std::make_unique<Features>(its) : nullptr) {}
+
+  // Appends the state of a row.
+  void record(int row, Shard& shard) const {
+    const float* const state = features ? features->row(row) : target.hidden(row);
+    shard.states.insert(shard.states.end(), state, state + shard.sizes.channels);
+  }
+};
 
 // Appends the L rows of a given text: tokens (L + 1), L at most the target's window.
-inline void record_text(Target& target, const int* tokens, Shard& shard) {
+inline void record_text(const States& states, const int* tokens, Shard& shard) {
+  Target& target = states.target;
   const int L = shard.sizes.rows;
-  std::vector<int> depth(static_cast<size_t>(L)), end(size_t(L), L);
-  for (int l = 0; l < L; l++) depth[size_t(l)] = l;
+  Pass chain;
+  chain.add_chain(tokens, L, 0, 0);
   target.prefill(nullptr, 0);
-  target.forward(tokens, depth.data(), end.data(), L);
+  target.forward(tokens, chain.depth.data(), chain.end.data(), L);
   shard.token.insert(shard.token.end(), tokens, tokens + L + 1);
-  for (int l = 0; l < L; l++) record_row(target, l, shard);
+  for (int l = 0; l < L; l++) states.record(l, shard);
 }
 
 // Appends L rows that the target generates after a prompt. The text is that of plain decoding, whatever drafter speeds
 // it up, and the states are those of the accepted rows: the target runs for nothing else.
-inline void record_generated(Target& target, Drafter* drafter, Decoding decoding, std::vector<int> prompt,
+inline void record_generated(const States& states, Drafter* drafter, Decoding decoding, std::vector<int> prompt,
                              Shard& shard) {
   decoding.max_new_tokens = shard.sizes.rows;
   decoding.on_pass = [&](const PassReport& pass) {
-    for (int i = 0; i < pass.emitted; i++) record_row(target, pass.verdict.rows[size_t(i)], shard);
+    for (int i = 0; i < pass.emitted; i++) states.record(pass.verdict.rows[size_t(i)], shard);
   };
   shard.token.push_back(prompt.back());
-  generate(target, drafter, decoding, prompt, [&](int token) { return shard.token.push_back(token), true; });
+  generate(states.target, drafter, decoding, prompt, [&](int token) { return shard.token.push_back(token), true; });
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -103,7 +110,7 @@ inline void record_generated(Target& target, Drafter* drafter, Decoding decoding
 // Shards by name and index.json, which holds what they are of and their checksums.
 class Recordings {
  public:
-  // settings: what the shards follow from. Shards of other settings are removed. Raises runtime_error.
+  // settings: what the shards follow from. Shards of other settings are removed. Throws runtime_error.
   Recordings(const std::string& dir, const std::map<std::string, std::string>& settings, const ShardSizes& sizes,
              int vocab)
       : dir_(dir), sizes_(sizes), vocab_(vocab) {
@@ -127,7 +134,7 @@ class Recordings {
     index_["shards"][name] = sha256(bytes);
     write_file(dir_ + "/index.json", index_.dump(2) + "\n");
   }
-  // Raises runtime_error where the file is not the one that was written.
+  // Throws runtime_error where the file is not the one that was written.
   Shard read(const std::string& name) const {
     const std::string path = file_of(name);
     std::string bytes = read_file(path);

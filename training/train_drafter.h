@@ -1,39 +1,45 @@
-// training/train_drafter.h: what all programs share that train a drafter on a frozen target: train_gpt --medusa,
+// training/train_drafter.h: what all trainings share of a drafter on a frozen target: train_drafter --medusa,
 // --parallel.
 //
 // In order: options and flags; a run: model, text, shards, and making those that are missing; the order of what is
-// learned; how often a guesser is right, by rank; the loop, its checkpoints and --resume. A program adds its trainer,
-// its batches and its validation. All of it runs on the CPU, whatever the target will run on. Nothing of the target's
-// own files is written. Everything random is a pure function of (seed, iteration): a run that was stopped and resumed
-// gives the weights of one that was not, bit for bit.
+// learned; how often a guesser is right, by rank; a training: its loop, checkpoints and --resume; the program. All of
+// it runs on the CPU, whatever the target will run on. Nothing of the target's own files is written. Everything random
+// is a pure function of (seed, iteration): a run that was stopped and resumed gives the weights of one that was not,
+// bit for bit.
+//
+// How to add a drafter: write a struct like MedusaTraining (train_medusa.h) or ParallelTraining (train_parallel.h), and
+// name it in train_drafter.cpp. What the program asks of it:
+//   Options, command(options), sizes_of(options, run)   its flags; what its tensors' shapes follow from, or a refusal
+//   kName, kWhat, kGuesser, kRecorded                   "medusa", "heads", "head", what it learns from
+//   trainer, settings(), save(dir)                      its table and arrays; what a resumed run must share; its file
+//   ahead(), pieces, positions(pieces)                  tokens that it says; parts of a shard, of that many positions
+//   step(some, update), validate(shard, ...)            an update on some pieces; counting how often it is right
+//   described(), stats(json)                            what is printed of it
 #pragma once
 
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
-#include "commands/cli.h"
 #include "files/drafters.h"
+#include "files/tables.h"
 #include "training/distill.h"
+#include "training/run.h"
 
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
 // Options and flags
 
-struct DistillOptions {
-  std::string dir, data, out, stats, target = "self";
+struct DistillOptions : RunOptions {
+  std::string dir, target = "self";
   int tokens = 1 << 18;
   float temperature = 1;
-  int batch_size = 512, max_iters = 2000, warmup_iters = 100, eval_interval = 500;
-  float learning_rate = 1e-3f, min_lr = 1e-4f, beta2 = 0.99f, weight_decay = 0, grad_clip = 1;
-  uint64_t seed = 1337;
-  int threads = usable_cpus();
-  bool resume = false, quiet = false;
+  DistillOptions() { batch_size = 512, eval_interval = 500, weight_decay = 0; }
 };
 
 // What the shared flags call what is trained.
@@ -60,22 +66,11 @@ inline std::vector<Flag> distill_flags(DistillOptions& o, const DistillWords& wo
       {flag + "_target", "WORD", &o.target, words.target_help, one_of(words.targets)},
       {flag + "_tokens", "N", &o.tokens,
        "tokens of text to train on, in whole shards; a tenth of these, and at least one, validate", from(1, 1 << 30)},
-      {"--temperature", "T", &o.temperature, "of the text that the model generates", from(0, 1e6)},
-      heading("Training"),
-      {"--batch_size", "N", &o.batch_size, words.batch_help, from(1, 1 << 20)},
-      {"--max_iters", "N", &o.max_iters, "updates in all", from(1)},
-      {"--learning_rate", "X", &o.learning_rate, "the highest rate; it falls by a cosine", above(0, 1e3)},
-      {"--min_lr", "X", &o.min_lr, "the rate at the end", from(0, 1e3)},
-      {"--warmup_iters", "N", &o.warmup_iters, "updates until the highest rate", from(0)},
-      {"--beta2", "X", &o.beta2, "AdamW's second decay rate (the first is 0.9)", from(0, 0.999999)},
-      {"--weight_decay", "X", &o.weight_decay, "of matrices", from(0, 1e3)},
-      {"--grad_clip", "X", &o.grad_clip, "longest gradient; 0: no clipping", from(0)},
-      {"--eval_interval", "N", &o.eval_interval, "updates between two evaluations, each with a checkpoint", from(1)},
-      {"--seed", "N", &o.seed, "of the generated text and the batches"},
-      heading("Machine"),
-      {"--threads", "N", &o.threads, "CPU threads; the weights do not depend on it", from(1, 1024)},
-      {"--quiet", "", &o.quiet, "no progress"}};
+      {"--temperature", "T", &o.temperature, "of the text that the model generates", from(0, 1e6)}};
   flags.insert(flags.end(), rest.begin(), rest.end());
+  const std::vector<Flag> updates = run_flags(o, {words.batch_help, "the highest rate; it falls by a cosine",
+                                                  "the rate at the end", "of the generated text and the batches"});
+  flags.insert(flags.end(), updates.begin(), updates.end());
   return flags;
 }
 
@@ -97,11 +92,9 @@ struct DistillRun {
   std::string folder() const { return o.dir + "/" + word_of(sizes.what); }
 };
 
-// Reads the model and the data and says which shards the run is of. Raises runtime_error or invalid_argument.
+// Reads the model and the data and says which shards the run is of. Throws runtime_error or invalid_argument.
 inline DistillRun open_run(const DistillOptions& o, const std::string& name, Recorded what) {
-  if (o.min_lr > o.learning_rate)
-    throw std::invalid_argument("--min_lr " + decimals(o.min_lr, 6) + " is above --learning_rate " +
-                                decimals(o.learning_rate, 6) + ": train_gpt --" + name + ": lower it");
+  check_rates(o, "train_drafter --" + name);
   DistillRun run;
   run.o = o, run.name = name, run.out = o.out.empty() ? o.dir : o.out;
   run.model = load_model(o.dir);
@@ -139,7 +132,7 @@ inline Recordings open_recordings(const DistillRun& run) {
 }
 
 // A shard of the train or the validation part: its sequences are numbered through, validation from 2^30 on.
-inline Shard make_shard(const DistillRun& run, Target& target, Drafter* drafter, const Decoding& decoding,
+inline Shard make_shard(const DistillRun& run, const States& states, Drafter* drafter, const Decoding& decoding,
                         bool validation, int number, const std::function<bool()>& working) {
   const std::vector<int>& tokens = validation ? run.parts.validation : run.parts.train;
   const size_t length = run.generated() ? size_t(run.model.config.block_size / 2) : size_t(run.sizes.rows + 1);
@@ -151,10 +144,10 @@ inline Shard make_shard(const DistillRun& run, Target& target, Drafter* drafter,
     if (run.generated()) {
       Decoding own = decoding;
       own.sampling.sequence = sequence;
-      record_generated(target, drafter, own, {tokens.begin() + long(start), tokens.begin() + long(start + length)},
+      record_generated(states, drafter, own, {tokens.begin() + long(start), tokens.begin() + long(start + length)},
                        shard);
     } else {
-      record_text(target, tokens.data() + start, shard);
+      record_text(states, tokens.data() + start, shard);
     }
   }
   return shard;
@@ -175,7 +168,7 @@ inline double make_shards(const DistillRun& run, Recordings& states) {
   const auto start = std::chrono::steady_clock::now();
   const Config& config = run.model.config;
   Target target(config, run.model.weights.data(), Dtype::fp32, false, run.o.threads, kBudget + 1);
-  if (run.sizes.what == Recorded::kFeatures) target.tap();
+  const States recorded(target, run.sizes.what);
   std::unique_ptr<Drafter> drafter;
   Decoding decoding;
   decoding.sampling.temperature = run.o.temperature, decoding.sampling.seed = run.o.seed;
@@ -192,7 +185,7 @@ inline double make_shards(const DistillRun& run, Recordings& states) {
   for (int i : missing) {
     const bool validation = i >= run.train_shards;
     const Shard shard =
-        make_shard(run, target, drafter.get(), decoding, validation, validation ? i - run.train_shards : i, [&] {
+        make_shard(run, recorded, drafter.get(), decoding, validation, validation ? i - run.train_shards : i, [&] {
           if (progress.due())
             progress.show(std::string(name_of(run.sizes.what)) + "  " + decimals(100 * done / all, 0) + "%  " +
                           thousands(done * run.sizes.rows / progress.seconds()) + " tokens/s  " +
@@ -202,7 +195,7 @@ inline double make_shards(const DistillRun& run, Recordings& states) {
         });
     if (interrupted()) {
       progress.clear();
-      fprintf(stderr, "train_gpt: stopped: %s: the same command goes on from there\n", run.folder().c_str());
+      fprintf(stderr, "train_drafter: stopped: %s: the same command goes on from there\n", run.folder().c_str());
       return -1;
     }
     states.write(name(i), shard);
@@ -249,7 +242,7 @@ class ShardOrder {
   }
   static std::vector<int> counted(int n) {
     std::vector<int> list(static_cast<size_t>(n));
-    for (int i = 0; i < n; i++) list[size_t(i)] = i;
+    std::iota(list.begin(), list.end(), 0);
     return list;
   }
   // Fisher and Yates 1938.
@@ -316,30 +309,20 @@ struct Baselines {
   std::vector<float> after_any_, after_one_;  // (V), (V, V) logits
 };
 
-struct RankRow {
-  std::string who, token;
-  const RankRates& rates;
-};
-inline std::string rank_table(const std::vector<RankRow>& guessers) {
-  std::vector<std::vector<std::string>> rows = {
-      {"", "token", "loss", "rank 1", "rank 2", "rank 3", "rank 4", "first 8"}};
-  for (const auto& [who, token, rates] : guessers) {
-    rows.push_back({who, token, decimals(rates.loss, 3)});
-    for (int rank = 0; rank < 4; rank++) rows.back().push_back(decimals(100 * rates.rate[size_t(rank)], 1) + "%");
-    rows.back().push_back(decimals(100 * rates.within(kRanks), 1) + "%");
-  }
-  return format_table(rows, "llrrrrrr");
-}
-
-// Of one guesser for each token from the next but one on: "head 1", "depth 1".
+// Of each token from the next but one on: "head 1", "depth 1".
 inline std::string rank_table(const std::string& who, const std::vector<RankRates>& guessers,
                               const Baselines& baselines) {
-  std::vector<RankRow> rows;
-  for (size_t k = 0; k < guessers.size(); k++)
-    rows.push_back({who + " " + std::to_string(k + 1), "t + " + std::to_string(k + 2), guessers[k]});
-  rows.push_back({"unigram", "t + 2", baselines.unigram});
-  if (baselines.bigram.rows > 0) rows.push_back({"bigram", "t + 2", baselines.bigram});
-  return rank_table(rows);
+  std::vector<std::vector<std::string>> rows = {
+      {"", "token", "loss", "rank 1", "rank 2", "rank 3", "rank 4", "first 8"}};
+  const auto add = [&](const std::string& name, size_t ahead, const RankRates& rates) {
+    rows.push_back({name, "t + " + std::to_string(ahead), decimals(rates.loss, 3)});
+    for (int rank = 0; rank < 4; rank++) rows.back().push_back(decimals(100 * rates.rate[size_t(rank)], 1) + "%");
+    rows.back().push_back(decimals(100 * rates.within(kRanks), 1) + "%");
+  };
+  for (size_t k = 0; k < guessers.size(); k++) add(who + " " + std::to_string(k + 1), k + 2, guessers[k]);
+  add("unigram", 2, baselines.unigram);
+  if (baselines.bigram.rows > 0) add("bigram", 2, baselines.bigram);
+  return format_table(rows, "llrrrrrr");
 }
 inline std::string right_at_once(const std::string& who, const std::vector<RankRates>& guessers) {
   std::string line;
@@ -348,149 +331,179 @@ inline std::string right_at_once(const std::string& who, const std::vector<RankR
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// The loop
+// A training, from the first update or from where the last run was stopped
 
-// What the loop is told of a trainer.
-struct Course {
-  std::string what;               // is trained: "heads"
-  std::vector<TensorSpec> table;  // of the arrays
-  Array<float>*weights, *m, *v;   // in the CPU's memory
-  std::function<void(const float*)> set_weights;
-  std::map<std::string, std::string> sizes;            // beyond the run's settings, what a resumed run must share
-  double positions = 0, epoch = 0;                     // in one update, and in one pass over the shards
-  std::function<double(int64_t, const Update&)> step;  // fills that iteration's batch and updates; the loss before
-  std::function<void()> save;                          // writes NAME.safetensors
-  std::string guesser;                                 // "head": what validation counts, one for each token ahead
-  std::function<std::vector<RankRates>()> evaluate;
-};
+template <class Training>
+class Course {
+ public:
+  Course(const DistillRun& run, const Recordings& states, Training& training)
+      : run_(run),
+        states_(states),
+        training_(training),
+        trainer_(training.trainer),
+        baselines_(run.parts.train, run.model.config.vocab_size),
+        updates_(run.o, run.o.resume ? resume() : 0) {}
 
-struct Trained {
-  int64_t iterations = 0;           // that this run made
-  double loss = 0;                  // mean of the last about 50
-  double seconds = 0;               // in updates
-  bool stopped = false;             // by an interrupt, which it has said
-  std::vector<RankRates> guessers;  // at the end
-  Json curve = Json::array();       // validation, from this run's first update to its last
-};
-
-inline std::string course_path(const DistillRun& run) { return run.out + "/" + run.name + ".safetensors"; }
-inline std::string course_state_path(const DistillRun& run) {
-  return run.out + "/" + run.name + "-optimizer.safetensors";
-}
-
-// What a resumed run must share with the one it goes on from.
-inline std::map<std::string, std::string> course_settings(const DistillRun& run, const Course& course) {
-  std::map<std::string, std::string> settings = run.settings;
-  settings.insert(course.sizes.begin(), course.sizes.end());
-  settings["target"] = run.o.target, settings["tokens"] = std::to_string(run.o.tokens);
-  settings["batch_size"] = std::to_string(run.o.batch_size);
-  return settings;
-}
-
-inline void save_course(const DistillRun& run, const Course& course, int64_t iteration) {
-  course.save();
-  write_safetensors(course_state_path(run),
-                    optimizer_tensors(course.table, {course.weights->data(), course.m->data(), course.v->data()}),
-                    training_metadata(iteration, course_settings(run, course)));
-}
-
-// Takes up the state of the run that was stopped; returns its iteration. Raises runtime_error.
-inline int64_t resume_course(const DistillRun& run, const Course& course) {
-  const std::string path = course_state_path(run);
-  const SafeTensors file = read_safetensors(path);
-  check_resumable(parse_training_metadata(file, path).settings, course_settings(run, course), path);
-  const TrainingState state = parse_training(file, course.table, path);
-  course.m->upload(state.m.data(), state.m.size());
-  course.v->upload(state.v.data(), state.v.size());
-  course.set_weights(state.weights.data());
-  return state.iteration;
-}
-
-inline std::string course_progress(const DistillRun& run, const Course& course, int64_t done, const Trained& so_far) {
-  const double each = so_far.seconds / double(so_far.iterations);
-  return "iteration " + std::to_string(done) + "/" + std::to_string(run.o.max_iters) + "  loss " +
-         decimals(so_far.loss, 4) + "  " + decimals(1e3 * each, 2) + " ms/iter  " + thousands(course.positions / each) +
-         " positions/s  " +
-         time_left(double(so_far.iterations), double(so_far.iterations + run.o.max_iters - done), so_far.seconds);
-}
-
-// A point of the training curve: after so many updates, which are so many epochs and took so many seconds, the mean
-// loss of validation, and how often each guesser's first choice was right.
-inline Json curve_point(int64_t iteration, double epoch, double seconds, const std::vector<RankRates>& guessers) {
-  Json accuracy = Json::array();
-  double loss = 0;
-  for (const RankRates& one : guessers) accuracy.push_back(one.rate[0]), loss += one.loss / double(guessers.size());
-  return {{"iteration", iteration}, {"epoch", epoch}, {"seconds", seconds}, {"loss", loss}, {"accuracy", accuracy}};
-}
-
-// Trains from the start, or from where the last run was stopped, to the last iteration. Raises runtime_error.
-inline Trained train_course(const DistillRun& run, const Course& course) {
-  const DistillOptions& o = run.o;
-  int64_t done = o.resume ? resume_course(run, course) : 0;
-  Trained trained;
-  Progress progress(o.quiet);
-  const auto evaluate = [&] {
-    trained.guessers = course.evaluate();
-    const double epoch = double(done) * course.positions / std::max(1.0, course.epoch);
-    trained.curve.push_back(curve_point(done, epoch, trained.seconds, trained.guessers));
-  };
-  if (!o.stats.empty()) evaluate();
-  while (done < o.max_iters && !interrupted()) {
-    const double before = progress.seconds();
-    Update update;
-    update.iteration = done;
-    update.learning_rate = cosine_rate(done, o.warmup_iters, o.max_iters, o.learning_rate, o.min_lr);
-    update.beta2 = o.beta2, update.weight_decay = o.weight_decay, update.grad_clip = o.grad_clip;
-    const double loss = course.step(done, update);
-    if (!std::isfinite(loss))
-      throw std::runtime_error("the loss is not finite any more: iteration " + std::to_string(done) +
-                               ": use a smaller --learning_rate; the last checkpoint is whole");
-    done++, trained.iterations++, trained.seconds += progress.seconds() - before;
-    trained.loss += (loss - trained.loss) / double(std::min<int64_t>(trained.iterations, 50));
-    if (progress.due()) progress.show(course_progress(run, course, done, trained));
-    if (done % o.eval_interval != 0 || done >= o.max_iters) continue;
-    save_course(run, course, done);
-    if (o.quiet && o.stats.empty()) continue;  // nobody would read it
-    evaluate();
-    progress.clear();
-    if (!o.quiet)
-      fprintf(stderr, "iteration %lld: loss %.4f, %s\n", static_cast<long long>(done), trained.loss,
-              right_at_once(course.guesser, trained.guessers).c_str());
+  // Trains to the last iteration. Returns false after an interrupt, which it has said then. Throws runtime_error.
+  bool train() {
+    const DistillOptions& o = run_.o;
+    ShardOrder order(states_, run_.train_shards, training_.pieces, o.batch_size, o.seed);
+    if (!o.stats.empty()) evaluate();
+    while (updates_.next()) {
+      updates_.updated(training_.step(order.batch(updates_.iteration), updates_.update()));
+      if (updates_.due()) show();
+      if (!updates_.checkpoint_due()) continue;
+      save();
+      if (o.quiet && o.stats.empty()) continue;  // nobody would read it
+      evaluate();
+      updates_.say("loss " + decimals(updates_.mean_loss, 4) + ", " + right_at_once(Training::kGuesser, guessers_));
+    }
+    save();
+    if (!interrupted()) return evaluate(), true;
+    updates_.stopped("train_drafter", path() + " holds the " + Training::kWhat + " as they are");
+    return false;
   }
-  progress.clear();
-  trained.stopped = interrupted();
-  if (trained.iterations > 0 || trained.stopped) save_course(run, course, done);
-  if (trained.stopped)
-    fprintf(stderr, "train_gpt: stopped after iteration %lld: %s holds the %s as they are: go on with --resume\n",
-            static_cast<long long>(done), course_path(run).c_str(), course.what.c_str());
-  else evaluate();
-  return trained;
+
+  // What came of it. shard_seconds: what the shards took, 0 where all were there.
+  std::string report(double shard_seconds) const {
+    return rank_table(Training::kGuesser, guessers_, baselines_) + thousands(baselines_.unigram.rows) +
+           " positions to validate; " + name_of(run_.sizes.what) + " " + duration(shard_seconds) + ", training " +
+           duration(updates_.seconds()) + "; " + path() + "\n";
+  }
+  Json stats(double shard_seconds) const {
+    const double seconds = updates_.seconds(), each = seconds / std::max(1.0, updates_.updates());
+    Json accuracy = Json::array(), loss = Json::array();
+    for (const RankRates& one : guessers_) accuracy.push_back(one.rate), loss.push_back(one.loss);
+    Json stats = {{"accuracy", accuracy},  // [head or depth][rank]
+                  {"val_loss", loss},
+                  {"iterations", run_.o.max_iters},
+                  {"train_loss", updates_.mean_loss},
+                  {"curve", curve_},
+                  {"accuracy_unigram", baselines_.unigram.rate},
+                  {"accuracy_bigram", baselines_.bigram.rate},
+                  {"parameters", trainer_.weights.size()},
+                  {run_.name + "_target", run_.o.target},
+                  {run_.name + "_tokens", run_.o.tokens},
+                  {"hidden_bytes", states_.bytes()},
+                  {"hidden_seconds", shard_seconds},
+                  {"ms_per_iter", 1e3 * each},
+                  {"positions_per_second", each > 0 ? in_update() / each : 0},
+                  {"seconds", shard_seconds + seconds},
+                  {"peak_bytes", peak_bytes()},
+                  {"threads", run_.o.threads},
+                  {"device", "cpu"}};
+    training_.stats(stats);
+    return stats;
+  }
+
+ private:
+  double in_update() const { return training_.positions(run_.o.batch_size); }
+  std::string path(const char* more = "") const { return run_.out + "/" + run_.name + more + ".safetensors"; }
+
+  // What a resumed run must share with the one it goes on from.
+  std::map<std::string, std::string> settings() const {
+    std::map<std::string, std::string> settings = run_.settings;
+    settings.merge(training_.settings());
+    settings["target"] = run_.o.target, settings["tokens"] = std::to_string(run_.o.tokens);
+    settings["batch_size"] = std::to_string(run_.o.batch_size);
+    return settings;
+  }
+  int64_t resume() {
+    const SafeTensors file = read_safetensors(path("-optimizer"));
+    check_resumable(parse_training_metadata(file, path("-optimizer")).settings, settings(), path("-optimizer"));
+    return go_on(trainer_, parse_training(file, trainer_.table, path("-optimizer")));
+  }
+  void save() const {
+    training_.save(run_.out);
+    const OptimizerArrays arrays = {trainer_.weights.data(), trainer_.m.data(), trainer_.v.data()};
+    write_safetensors(path("-optimizer"), optimizer_tensors(trainer_.table, arrays),
+                      training_metadata(updates_.iteration, settings()));
+  }
+
+  // How often each guesser is right, over all validation shards; the baselines count beside the first. And a point of
+  // the training curve: the mean loss, and how often each guesser's first choice was right.
+  void evaluate() {
+    guessers_.assign(size_t(training_.ahead()), RankRates());
+    baselines_.begin();
+    for (int i = 0; i < run_.validation_shards; i++)
+      training_.validate(states_.read("validation-" + std::to_string(i)), guessers_, baselines_);
+    for (RankRates& guesser : guessers_) guesser.finish();
+    baselines_.finish();
+    const double in_epoch = double(run_.train_shards) * training_.positions(training_.pieces);
+    Json accuracy = Json::array();
+    double loss = 0;
+    for (const RankRates& one : guessers_) accuracy.push_back(one.rate[0]), loss += one.loss / double(guessers_.size());
+    curve_.push_back({{"iteration", updates_.iteration},
+                      {"epoch", double(updates_.iteration) * in_update() / in_epoch},
+                      {"seconds", updates_.seconds()},
+                      {"loss", loss},
+                      {"accuracy", accuracy}});
+  }
+  void show() {
+    const double each = updates_.recent_seconds();
+    updates_.show(updates_.mean_loss,
+                  decimals(1e3 * each, 2) + " ms/iter  " + thousands(in_update() / each) + " positions/s");
+  }
+
+  const DistillRun& run_;
+  const Recordings& states_;
+  Training& training_;
+  decltype(Training::trainer)& trainer_;
+  Baselines baselines_;
+  Run updates_;
+  std::vector<RankRates> guessers_;  // at the last evaluation
+  Json curve_ = Json::array();       // from this run's first update to its last
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// The program
+
+// A drafter before training: the flat array of this table.
+inline std::vector<float> initial_flat(const std::vector<TensorSpec>& table, uint64_t seed) {
+  std::vector<float> weights;
+  uint32_t number = 0;
+  for (const TensorSpec& spec : table) {
+    const std::vector<float> values = initial_tensor(spec, number++, seed);
+    weights.insert(weights.end(), values.begin(), values.end());
+  }
+  return weights;
 }
 
-// What --stats says of every such run. shard_seconds: 0 where all were there.
-inline Json course_stats(const DistillRun& run, const Recordings& states, const Course& course, const Trained& trained,
-                         const Baselines& baselines, double shard_seconds) {
-  const double each = trained.seconds / std::max(1.0, double(trained.iterations));
-  Json accuracy = Json::array(), loss = Json::array();
-  for (const RankRates& one : trained.guessers) accuracy.push_back(one.rate), loss.push_back(one.loss);
-  return {{"accuracy", accuracy},  // [head or depth][rank]
-          {"val_loss", loss},
-          {"iterations", run.o.max_iters},
-          {"train_loss", trained.loss},
-          {"curve", trained.curve},
-          {"accuracy_unigram", baselines.unigram.rate},
-          {"accuracy_bigram", baselines.bigram.rate},
-          {"parameters", course.weights->size()},
-          {run.name + "_target", run.o.target},
-          {run.name + "_tokens", run.o.tokens},
-          {"hidden_bytes", states.bytes()},
-          {"hidden_seconds", shard_seconds},
-          {"ms_per_iter", 1e3 * each},
-          {"positions_per_second", each > 0 ? course.positions / each : 0},
-          {"seconds", shard_seconds + trained.seconds},
-          {"peak_bytes", peak_bytes()},
-          {"threads", run.o.threads},
-          {"device", "cpu"}};
+// Of a sequence of L rows, those whose tokens ahead are all known.
+inline int usable_rows(const ShardSizes& sizes, int ahead) { return sizes.rows - ahead; }
+// Throws invalid_argument unless so many are left. what: "4 heads"; flag: that says how many.
+inline void check_window(const DistillRun& run, int ahead, int least, const std::string& what, const char* flag) {
+  if (usable_rows(run.sizes, ahead) < least)
+    throw std::invalid_argument(what + " look beyond the model's window of " +
+                                std::to_string(run.model.config.block_size) + " tokens: " + flag + ": use fewer");
+}
+
+// Runs the program: shards, training, what came of it. Returns the exit status.
+template <class Training>
+int train_drafter(int argc, char** argv) {
+  typename Training::Options o;
+  if (parse_flags(Training::command(o), argc, argv).help) return 0;
+  o.lr_decay_iters = o.max_iters;
+  const DistillRun run = open_run(o, Training::kName, Training::kRecorded);
+  const auto sizes = Training::sizes_of(o, run);
+  create_folder(run.out);
+  Recordings states = open_recordings(run);
+  watch_interrupts();
+  const double shard_seconds = make_shards(run, states);
+  if (shard_seconds < 0) return kInterruptedStatus;
+
+  Pool pool(o.threads);
+  Training training(o, sizes, run, pool);
+  if (!o.quiet)
+    fprintf(stderr, "%s parameters%s, %s of %s tokens (%s) in %s, %d threads, %s\n",
+            thousands(double(training.trainer.weights.size())).c_str(), training.described().c_str(),
+            name_of(run.sizes.what), thousands(double(run.train_shards) * run.sizes.sequences * run.sizes.rows).c_str(),
+            bytes_text(states.bytes()).c_str(), run.folder().c_str(), o.threads, kSimd);
+  Course<Training> course(run, states, training);
+  if (!course.train()) return kInterruptedStatus;
+  if (!o.quiet) fprintf(stderr, "%s", course.report(shard_seconds).c_str());
+  if (!o.stats.empty()) write_file(o.stats, course.stats(shard_seconds).dump(2) + "\n");
+  return 0;
 }
 
 }  // namespace nanospec

@@ -1,7 +1,7 @@
-// training/train_medusa.h: training Medusa heads on a frozen target: train_gpt --medusa DIR.
+// training/train_medusa.h: training Medusa heads on a frozen target: train_drafter --medusa DIR.
 //
-// In order: a batch; the trainer, loss and gradient of all heads; batches out of shards, and validation; the program.
-// What it shares with the training of other drafters is in train_drafter.h.
+// In order: a batch; the trainer, loss and gradient of all heads; batches out of shards; flags; what train_drafter.h
+// asks of a drafter. The loop and the program are there.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "drafters/medusa.h"
+#include "files/heads.h"
 #include "training/train_drafter.h"
 
 namespace nanospec {
@@ -35,21 +35,22 @@ template <class T>
 class MedusaTrainer {
  public:
   const MedusaSizes sizes;
-  Array<T> weights, gradient, m, v;  // flat: medusa_table(sizes)
+  const std::vector<TensorSpec> table;
+  Array<T> weights, gradient, m, v;  // flat: `table`
 
   // wte: (V, C) the target's head; rows: most of a batch.
   MedusaTrainer(const MedusaSizes& s, const T* wte, int rows, Pool& pool)
       : sizes(s),
+        table(medusa_table(s)),
         weights(medusa_parameters(s)),
-        gradient(medusa_parameters(s)),
-        m(medusa_parameters(s)),
-        v(medusa_parameters(s)),
+        gradient(weights.size()),
+        m(weights.size()),
+        v(weights.size()),
         pool_(pool),
         wte_(wte, wte + size_t(s.vocab_size) * size_t(s.n_embd)),
         roots_(root_table(s, wte)),
         packed_(s, weights.data(), wte_.data(), true),
-        table_(medusa_table(s)),
-        optimizer_(table_, false),
+        optimizer_(table, false),
         a_(s, rows, s.heads),
         hidden_(size_t(rows) * a_.C + 16),
         input_(s.root ? size_t(rows) * a_.X + 16 : 0),
@@ -66,27 +67,11 @@ class MedusaTrainer {
     pool_.run([&](const Team& team) { packed_.pack(team, true); });
   }
   // Mean cross-entropy over the heads and rows.
-  T loss(const HeadBatch& batch) {
-    load(batch);
-    pool_.run([&](const Team& team) { run(team, batch, false); });
-    return loss_.data()[0];
-  }
+  T loss(const HeadBatch& batch) { return pass(batch, false, nullptr); }
   // The same, and `gradient` becomes its gradient.
-  T loss_and_gradient(const HeadBatch& batch) {
-    load(batch);
-    pool_.run([&](const Team& team) { run(team, batch, true); });
-    return loss_.data()[0];
-  }
+  T loss_and_gradient(const HeadBatch& batch) { return pass(batch, true, nullptr); }
   // One AdamW update; returns the loss before it.
-  T step(const HeadBatch& batch, const Update& update) {
-    load(batch);
-    pool_.run([&](const Team& team) {
-      run(team, batch, true);
-      optimizer_.step(team, update, weights.data(), gradient.data(), m.data(), v.data());
-      packed_.pack(team, false);
-    });
-    return loss_.data()[0];
-  }
+  T step(const HeadBatch& batch, const Update& update) { return pass(batch, true, &update); }
   // After loss(): what a head said of a row, and what that cost.
   const T* logits(int head, int row) const {
     return a_.logits.data() + (size_t(head) * size_t(rows_) + size_t(row)) * size_t(a_.V);
@@ -94,6 +79,16 @@ class MedusaTrainer {
   T cost(int head, int row) const { return losses_.data()[size_t(head) * size_t(rows_) + size_t(row)]; }
 
  private:
+  T pass(const HeadBatch& batch, bool with_gradient, const Update* update) {
+    load(batch);
+    pool_.run([&](const Team& team) {
+      run(team, batch, with_gradient);
+      if (!update) return;
+      optimizer_.step(team, *update, weights.data(), gradient.data(), m.data(), v.data());
+      packed_.pack(team, false);
+    });
+    return loss_.data()[0];
+  }
   void load(const HeadBatch& batch) {
     rows_ = batch.rows;
     spread(batch.hidden.data(), hidden_.data());
@@ -141,8 +136,8 @@ class MedusaTrainer {
     const int R = rows_, C = sizes.n_embd, V = sizes.vocab_size, C_row = a_.C, V_row = a_.V;
     const auto& head = packed_.heads[size_t(k)];
     const T *dlogits = a_.logits.data() + at * V_row, *g = a_.g.data() + at * C_row, *pre = a_.pre.data() + at * C_row;
-    const size_t each = table_.size() / size_t(sizes.heads);
-    const auto d = [&](size_t i) { return gradient.data() + table_[size_t(k) * each + i].offset; };
+    const size_t each = table.size() / size_t(sizes.heads);
+    const auto d = [&](size_t i) { return gradient.data() + table[size_t(k) * each + i].offset; };
     T* const dg = dg_.data();
     const SiluBackward<T> silu{pre, dg, C_row};
     if (head.low_rank.empty()) {
@@ -169,7 +164,6 @@ class MedusaTrainer {
   Pool& pool_;
   const std::vector<T> wte_, roots_;  // (V, C)
   MedusaWeights<T> packed_;
-  const std::vector<TensorSpec> table_;
   Optimizer<T> optimizer_;
   MedusaActivations<T> a_;         // of all heads: head k's row i at row k R + i
   Array<T> hidden_, input_;        // (R, C), (R, X)
@@ -181,10 +175,7 @@ class MedusaTrainer {
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// Batches out of shards, and validation
-
-// Of a sequence of L rows, those whose K heads all have a token to say.
-inline int usable_rows(const ShardSizes& sizes, int heads) { return sizes.rows - heads; }
+// Batches out of shards
 
 // places (n): each is sequence * usable_rows + row. Row l has seen token l: head k says token l + 1 + k.
 inline void fill_batch(const Shard& shard, const int* places, int n, int heads, bool distribution, HeadBatch& batch) {
@@ -206,39 +197,8 @@ inline void fill_batch(const Shard& shard, const int* places, int n, int heads, 
     }
 }
 
-// Of each head, over all validation shards; and of the baselines for head 1's token: the bigram knows the root, the
-// token before, which head 1 may not.
-inline std::vector<RankRates> validate_heads(MedusaTrainer<float>& trainer, const Recordings& states, int shards,
-                                             int batch_size, Baselines& baselines) {
-  const int K = trainer.sizes.heads, V = trainer.sizes.vocab_size;
-  std::vector<RankRates> heads(static_cast<size_t>(K));
-  baselines.begin();
-  HeadBatch batch;
-  for (int i = 0; i < shards; i++) {
-    const Shard shard = states.read("validation-" + std::to_string(i));
-    const int usable = usable_rows(shard.sizes, K), n = shard.sizes.sequences * usable;
-    std::vector<int> places(static_cast<size_t>(n));
-    for (int p = 0; p < n; p++) places[size_t(p)] = p;
-    for (int at = 0; at < n; at += batch_size) {
-      fill_batch(shard, places.data() + at, std::min(batch_size, n - at), K, false, batch);
-      trainer.loss(batch);
-      for (int k = 0; k < K; k++)
-        for (int row = 0; row < batch.rows; row++)
-          heads[size_t(k)].count(trainer.logits(k, row), V, batch.target[size_t(k * batch.rows + row)],
-                                 double(trainer.cost(k, row)));
-      for (int row = 0; row < batch.rows; row++) {
-        const int32_t* const tokens = shard.tokens((at + row) / usable) + (at + row) % usable;
-        baselines.count(tokens[1], tokens[2]);
-      }
-    }
-  }
-  for (RankRates& head : heads) head.finish();
-  baselines.finish();
-  return heads;
-}
-
 // ---------------------------------------------------------------------------------------------------------------
-// The program
+// Flags
 
 struct MedusaOptions : DistillOptions {
   int heads = 4, rank = kOwnProjection;
@@ -253,10 +213,10 @@ inline Command medusa_command(MedusaOptions& o) {
                               "self: the tokens of text that the model generated; text: those of the data;\n"
                               "distribution: what the model said of each token, in text that it generated"};
   return {
-      "train_gpt --medusa",
+      "train_drafter --medusa",
       "Trains Medusa heads on the model in DIR, which stays as it is, for nanospec --drafter medusa. Runs on the CPU.",
-      "train_gpt --medusa runs/small --data data/tinyshakespeare.txt\n"
-      "train_gpt --medusa runs/medium --data data/tinyshakespeare.txt --medusa_target distribution\n",
+      "train_drafter --medusa runs/small --data data/tinyshakespeare.txt\n"
+      "train_drafter --medusa runs/medium --data data/tinyshakespeare.txt --medusa_target distribution\n",
       distill_flags(
           o, words,
           {heading("Heads"),
@@ -270,64 +230,70 @@ inline Command medusa_command(MedusaOptions& o) {
            {"--medusa_root", "", &o.root, "the heads see the root, too: the next token, known when they draft"}})};
 }
 
-inline int train_medusa(int argc, char** argv) {
-  MedusaOptions o;
-  if (parse_flags(medusa_command(o), argc, argv).help) return 0;
-  const DistillRun run = open_run(o, "medusa", Recorded::kHidden);
-  const Config& config = run.model.config;
-  const int usable = usable_rows(run.sizes, o.heads);
-  if (usable < 1)
-    throw std::invalid_argument(std::to_string(o.heads) + " heads look beyond the model's window of " +
-                                std::to_string(config.block_size) + " tokens: --medusa_heads: use fewer");
-  create_folder(run.out);
-  Recordings states = open_recordings(run);
-  watch_interrupts();
-  const double hidden_seconds = make_shards(run, states);
-  if (hidden_seconds < 0) return kInterruptedStatus;
+// ---------------------------------------------------------------------------------------------------------------
+// What train_drafter.h asks of a drafter
 
-  const MedusaSizes sizes{o.heads, o.rank, config.n_embd, config.vocab_size, o.root};
-  const float* const wte = run.model.weights.data();  // the embedding comes first
-  Pool pool(o.threads);
-  MedusaTrainer<float> trainer(sizes, wte, o.batch_size, pool);
-  trainer.set_weights(initial_medusa(sizes, wte, o.seed).data());
-  Baselines baselines(run.parts.train, config.vocab_size);
-  ShardOrder order(states, run.train_shards, run.sizes.sequences * usable, o.batch_size, o.seed);
+// The heads before training: flat, as medusa_table() says. wte: (V, C) the target's head, where projections start.
+inline std::vector<float> initial_medusa(const MedusaSizes& sizes, const float* wte, uint64_t seed) {
+  std::vector<float> weights = initial_flat(medusa_table(sizes), seed);
+  for (const TensorSpec& spec : medusa_table(sizes))
+    if (spec.name.find("projection") != std::string::npos)
+      std::copy_n(wte, spec.size, weights.begin() + long(spec.offset));
+  return weights;
+}
+
+struct MedusaTraining {
+  using Options = MedusaOptions;
+  static constexpr const char *kName = "medusa", *kWhat = "heads", *kGuesser = "head";
+  static constexpr Recorded kRecorded = Recorded::kHidden;
+  static Command command(Options& o) { return medusa_command(o); }
+  static MedusaSizes sizes_of(const Options& o, const DistillRun& run) {
+    check_window(run, o.heads, 1, std::to_string(o.heads) + " heads", "--medusa_heads");
+    return {o.heads, o.rank, run.model.config.n_embd, run.model.config.vocab_size, o.root};
+  }
+
+  const Options& o;
+  MedusaTrainer<float> trainer;
+  const int pieces;  // rows of a shard
   HeadBatch batch;
-  const auto validated = [&] {
-    return validate_heads(trainer, states, run.validation_shards, o.batch_size, baselines);
-  };
 
-  Course course;
-  course.what = "heads", course.positions = o.batch_size,
-  course.epoch = double(run.train_shards) * run.sizes.sequences * usable, course.table = medusa_table(sizes);
-  course.weights = &trainer.weights, course.m = &trainer.m, course.v = &trainer.v;
-  course.sizes = {
-      {"heads", std::to_string(o.heads)}, {"rank", std::to_string(o.rank)}, {"root", std::to_string(o.root)}};
-  course.set_weights = [&](const float* flat) { trainer.set_weights(flat); };
-  course.step = [&](int64_t iteration, const Update& update) {
-    const ShardOrder::Some some = order.batch(iteration);
+  MedusaTraining(const Options& options, const MedusaSizes& sizes, const DistillRun& run, Pool& pool)
+      : o(options),
+        trainer(sizes, run.model.weights.data(), o.batch_size, pool),  // the embedding comes first
+        pieces(run.sizes.sequences * usable_rows(run.sizes, o.heads)) {
+    trainer.set_weights(initial_medusa(sizes, run.model.weights.data(), o.seed).data());
+  }
+  int ahead() const { return o.heads; }
+  double positions(int rows) const { return rows; }
+  double step(const ShardOrder::Some& some, const Update& update) {
     fill_batch(some.shard, some.pieces, some.n, o.heads, o.target == "distribution", batch);
     return double(trainer.step(batch, update));
-  };
-  course.save = [&] { save_medusa(run.out, sizes, trainer.weights.data()); };
-  course.guesser = "head", course.evaluate = validated;
-  if (!o.quiet)
-    fprintf(stderr, "%s parameters in %d heads, hidden states of %s tokens (%s) in %s, %d threads, %s\n",
-            thousands(double(medusa_parameters(sizes))).c_str(), o.heads,
-            thousands(double(run.train_shards) * run.sizes.sequences * run.sizes.rows).c_str(),
-            bytes_text(states.bytes()).c_str(), run.folder().c_str(), o.threads, kSimd);
-  const Trained trained = train_course(run, course);
-  if (trained.stopped) return kInterruptedStatus;
+  }
+  // The bigram beside head 1 knows the root, the token before; the head may not.
+  void validate(const Shard& shard, std::vector<RankRates>& heads, Baselines& baselines) {
+    const int usable = usable_rows(shard.sizes, o.heads), n = shard.sizes.sequences * usable;
+    std::vector<int> places(static_cast<size_t>(n));
+    std::iota(places.begin(), places.end(), 0);
+    for (int at = 0; at < n; at += o.batch_size) {
+      fill_batch(shard, places.data() + at, std::min(o.batch_size, n - at), o.heads, false, batch);
+      trainer.loss(batch);
+      for (int k = 0; k < o.heads; k++)
+        for (int row = 0; row < batch.rows; row++)
+          heads[size_t(k)].count(trainer.logits(k, row), trainer.sizes.vocab_size,
+                                 batch.target[size_t(k * batch.rows + row)], double(trainer.cost(k, row)));
+      for (int row = 0; row < batch.rows; row++) baselines.count(batch.root[size_t(row)], batch.target[size_t(row)]);
+    }
+  }
+  void save(const std::string& dir) const { save_medusa(dir, trainer.sizes, trainer.weights.data()); }
+  std::map<std::string, std::string> settings() const {
+    return {{"heads", std::to_string(o.heads)}, {"rank", std::to_string(o.rank)}, {"root", std::to_string(o.root)}};
+  }
+  std::string described() const { return " in " + std::to_string(o.heads) + " heads"; }
+  void stats(Json& stats) const {
+    stats["medusa_heads"] = o.heads, stats["medusa_rank"] = o.rank, stats["medusa_root"] = o.root;
+  }
+};
 
-  if (!o.quiet)
-    fprintf(stderr, "%s%s positions to validate; hidden states %s, training %s; %s\n",
-            rank_table("head", trained.guessers, baselines).c_str(), thousands(baselines.unigram.rows).c_str(),
-            duration(hidden_seconds).c_str(), duration(trained.seconds).c_str(), medusa_path(run.out).c_str());
-  if (o.stats.empty()) return 0;
-  Json stats = course_stats(run, states, course, trained, baselines, hidden_seconds);
-  stats["medusa_heads"] = o.heads, stats["medusa_rank"] = o.rank, stats["medusa_root"] = o.root;
-  write_file(o.stats, stats.dump(2) + "\n");
-  return 0;
-}
+inline int train_medusa(int argc, char** argv) { return train_drafter<MedusaTraining>(argc, argv); }
 
 }  // namespace nanospec

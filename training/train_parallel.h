@@ -1,19 +1,19 @@
-// training/train_parallel.h: training the parallel drafter on a frozen target: train_gpt --parallel DIR.
+// training/train_parallel.h: training the parallel drafter on a frozen target: train_drafter --parallel DIR.
 //
 // In order: a batch; the caterpillar, the layout of its rows; the gradients of a row range; the trainer; batches out of
-// shards; flags; the program. A sequence of n positions, each with K - 1 slots hanging from it, is n K rows. They
-// are a tree whose one long branch is the stream, so the tree attention serves, forward and backward, and no mask is
-// stored. Nor are they there all at once: with S segments (P-EAGLE) the stream runs forward once, then
-// the slots of n / S positions at a time run forward and backward against its cached keys and values, whose gradients
-// add up, and the stream's backward comes last. The gradient is the same; memory falls from n K rows to
-// n + n (K - 1) / S. It runs on the CPU. Nothing of the target's own files is written.
+// shards; flags; what train_drafter.h asks of a drafter. A sequence of n positions, each with K - 1 slots hanging from
+// it, is n K rows. They are a tree whose one long branch is the stream, so the tree attention serves, forward and
+// backward, and no mask is stored. Nor are they there all at once: with S segments (P-EAGLE) the stream runs forward
+// once, then the slots of n / S positions at a time run forward and backward against its cached keys and values, whose
+// gradients add up, and the stream's backward comes last. The gradient is the same; memory falls from n K rows to n + n
+// (K - 1) / S. It runs on the CPU. Nothing of the target's own files is written.
 #pragma once
 
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "drafters/parallel.h"
+#include "files/heads.h"
 #include "training/train_drafter.h"
 
 namespace nanospec {
@@ -81,7 +81,8 @@ struct ParallelGradients {
 // The gradient through one RMSNorm: into its weight, and, past it, added to the stream's. (R, C) each.
 template <class T>
 void rms_backward(const Team& team, int rows, const RmsNorm<T>& s, const T* dy, T* dx, T* dweight) {
-  norm_weights(team, LayerNormWeights<T>{rows, s.x, s.x_row, s.channels, nullptr, s.rstd, dy, s.x_row, dweight, nullptr});
+  norm_weights(team,
+               LayerNormWeights<T>{rows, s.x, s.x_row, s.channels, nullptr, s.rstd, dy, s.x_row, dweight, nullptr});
   launch(team, rows, RmsNormBackward<T>{s.x, s.x_row, s.channels, s.weight, s.rstd, dy, s.x_row, dx});
 }
 
@@ -153,13 +154,38 @@ template <class T>
 class ParallelTrainer {
  public:
   const ParallelSizes sizes;
-  Array<T> weights, gradient, m, v;  // flat: parallel_table(sizes)
+  const std::vector<TensorSpec> table;
+  Array<T> weights, gradient, m, v;  // flat: `table`
 
   // target: its parameters; positions: n of every sequence; segments: S.
   ParallelTrainer(const ParallelSizes& s, const Config& config, const float* target, int positions, int segments,
                   Pool& pool)
-      : ParallelTrainer(s, config, target, positions, std::min(segments, positions),
-                        caterpillar_rows(positions, s.slots(), segments), pool, parallel_table(s)) {}
+      : sizes(s),
+        table(parallel_table(s)),
+        weights(table.back().offset + table.back().size),
+        gradient(weights.size()),
+        m(weights.size()),
+        v(weights.size()),
+        pool_(pool),
+        n_(positions),
+        segments_(std::min(segments, positions)),
+        rows_at_once_(size_t(caterpillar_rows(positions, s.slots(), segments))),
+        frozen_(config, target, Team{0, 1, nullptr, false}),
+        packed_(s, weights.data(), true),
+        by_name_(s, gradient.data()),
+        optimizer_(table, false),
+        a_(s, n_, int(rows_at_once_), pad64(int(rows_at_once_)), true),
+        g_(s, a_, n_, int(rows_at_once_)),
+        stream_(n_, 1, false),
+        segment_(int(rows_at_once_), 1, false),
+        rope_(rope_table<T>(n_ + s.ahead, s.head_size(), 0)),
+        V_(pad16(s.vocab_size)),
+        norm_(rows_at_once_ * size_t(a_.C) + 16),
+        mean_(rows_at_once_),
+        rstd_(rows_at_once_),
+        logits_(rows_at_once_ * size_t(V_) + 16),
+        losses_(rows_at_once_),
+        targets_(rows_at_once_) {}
 
   void set_weights(const T* flat) {
     weights.upload(flat, weights.size());
@@ -184,33 +210,6 @@ class ParallelTrainer {
 
  private:
   static constexpr int kFeedbackPasses = 2;
-
-  ParallelTrainer(const ParallelSizes& s, const Config& config, const float* target, int positions, int segments,
-                  int rows, Pool& pool, const std::vector<TensorSpec>& table)
-      : sizes(s),
-        weights(table.back().offset + table.back().size),
-        gradient(weights.size()),
-        m(weights.size()),
-        v(weights.size()),
-        pool_(pool),
-        n_(positions),
-        segments_(segments),
-        frozen_(config, target, Team{0, 1, nullptr, false}),
-        packed_(s, weights.data(), true),
-        by_name_(s, gradient.data()),
-        optimizer_(table, false),
-        a_(s, n_, rows, pad64(rows), true),
-        g_(s, a_, n_, rows),
-        stream_(n_, 1, false),
-        segment_(rows, 1, false),
-        rope_(rope_table<T>(n_ + s.ahead, s.head_size(), 0)),
-        V_(pad16(s.vocab_size)),
-        norm_(size_t(rows) * size_t(a_.C) + 16),
-        mean_(size_t(rows)),
-        rstd_(size_t(rows)),
-        logits_(size_t(rows) * size_t(V_) + 16),
-        losses_(size_t(rows)),
-        targets_(size_t(rows)) {}
 
   T run(const SequenceBatch& batch, bool with_gradient, const Said& said) {
     if (batch.positions != n_ || batch.ahead != sizes.ahead) throw std::logic_error("a batch of other sizes");
@@ -249,9 +248,7 @@ class ParallelTrainer {
       parallel_layers(team, sizes, packed_, stream_.forest, 0, rope_.data(), a_);
       speak(team, 0, n_, with_gradient);
     });
-    count(0, n_, [&](int row, T cost) {
-      if (said) said(b, row, 0, logits_.data() + size_t(row) * size_t(V_), cost);
-    });
+    count(b, 0, n_, 0, said);
   }
 
   // Some positions' slots, forward and, up to where they begin, backward.
@@ -277,10 +274,7 @@ class ParallelTrainer {
       speak(team, n_, rows, with_gradient);
       if (with_gradient) slots_backward(team, rows);
     });
-    count(n_, rows, [&](int row, T cost) {
-      const int t = end - 1 - (row - n_) / K, d = (row - n_) % K + 1;
-      if (said) said(b, t, d, logits_.data() + size_t(row) * size_t(V_), cost);
-    });
+    count(b, n_, rows, end, said);
   }
   void forward_slots(const Team& team, int rows) {
     if (sizes.sequential)
@@ -326,11 +320,15 @@ class ParallelTrainer {
            LayerNormBackward<T>{top, a_.C, C, frozen_.plain.ln_f, mean_.data() + first, rstd_.data() + first,
                                 norm_.data() + at, a_.C, dtop});
   }
-  template <class Each>
-  void count(int first, int rows, Each each) {
+  // Rows of the stream, or slots of positions before `end`.
+  void count(int b, int first, int rows, int end, const Said& said) {
     for (int row = first; row < first + rows; row++) {
-      total_ += losses_.data()[row];
-      each(row, losses_.data()[row]);
+      const T cost = losses_.data()[row], *const logits = logits_.data() + size_t(row) * size_t(V_);
+      total_ += cost;
+      if (!said) continue;
+      const int K = sizes.slots(), slot = row - n_;
+      if (slot < 0) said(b, row, 0, logits, cost);
+      else said(b, end - 1 - slot / K, slot % K + 1, logits, cost);
     }
   }
 
@@ -372,6 +370,7 @@ class ParallelTrainer {
 
   Pool& pool_;
   const int n_, segments_;
+  const size_t rows_at_once_;  // of the longest caterpillar
   FrozenHead<T> frozen_;
   ParallelWeights<T> packed_;
   ParallelTensors<T> by_name_;
@@ -390,12 +389,9 @@ class ParallelTrainer {
 // ---------------------------------------------------------------------------------------------------------------
 // Batches out of shards
 
-// Of a sequence of L rows, those whose K tokens ahead are all known: n.
-inline int usable_positions(const ShardSizes& sizes, int ahead) { return sizes.rows - ahead; }
-
 // numbers (B): of the shard's sequences.
 inline void fill_batch(const Shard& shard, const int* numbers, int B, int ahead, SequenceBatch& batch) {
-  batch.sequences = B, batch.positions = usable_positions(shard.sizes, ahead), batch.ahead = ahead;
+  batch.sequences = B, batch.positions = usable_rows(shard.sizes, ahead), batch.ahead = ahead;
   batch.token.clear(), batch.features.clear();
   for (int b = 0; b < B; b++) {
     const int32_t* const tokens = shard.tokens(numbers[b]);
@@ -404,29 +400,6 @@ inline void fill_batch(const Shard& shard, const int* numbers, int B, int ahead,
     batch.features.insert(batch.features.end(), features,
                           features + size_t(batch.positions) * size_t(shard.sizes.channels));
   }
-}
-
-// How often each depth was right on the validation shards; the baselines count beside it, for the first.
-inline std::vector<RankRates> validate_parallel(ParallelTrainer<float>& trainer, const Recordings& recordings,
-                                                int shards, Baselines& baselines) {
-  const int K = trainer.sizes.ahead, V = trainer.sizes.vocab_size;
-  std::vector<RankRates> depths(static_cast<size_t>(K));
-  SequenceBatch batch;
-  baselines.begin();
-  for (int i = 0; i < shards; i++) {
-    const Shard shard = recordings.read("validation-" + std::to_string(i));
-    for (int s = 0; s < shard.sizes.sequences; s++) {
-      fill_batch(shard, &s, 1, K, batch);
-      const int* const tokens = batch.tokens(0);
-      trainer.loss(batch, [&](int, int t, int depth, const float* logits, float cost) {
-        depths[size_t(depth)].count(logits, V, tokens[t + 2 + depth], double(cost));
-        if (depth == 0) baselines.count(tokens[t + 1], tokens[t + 2]);
-      });
-    }
-  }
-  for (RankRates& depth : depths) depth.finish();
-  baselines.finish();
-  return depths;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -454,102 +427,88 @@ inline Command parallel_command(ParallelOptions& o) {
        "pieces in which the slots of a sequence are run: the same gradient in less memory", from(1, 1 << 16)},
       {"--parallel_sequential", "", &o.sequential, "one token after the other, each from the state of the one before"},
       {"--parallel_raw", "", &o.raw, "features without their RMS norm, for study: see what becomes of the drafter"}};
-  return {"train_gpt --parallel",
-          "Trains a drafter on hidden states of the model in DIR, which stays as it is, for nanospec --drafter "
-          "parallel.\nRuns on the CPU.",
-          "train_gpt --parallel runs/small --data data/tinyshakespeare.txt\n"
-          "train_gpt --parallel runs/medium --data data/tinyshakespeare.txt --parallel_layers 1 --out runs/one-layer\n",
-          distill_flags(o, words, own)};
+  return {
+      "train_drafter --parallel",
+      "Trains a drafter on hidden states of the model in DIR, which stays as it is, for nanospec --drafter "
+      "parallel.\nRuns on the CPU.",
+      "train_drafter --parallel runs/small --data data/tinyshakespeare.txt\n"
+      "train_drafter --parallel runs/medium --data data/tinyshakespeare.txt --parallel_layers 1 --out runs/one-layer\n",
+      distill_flags(o, words, own)};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// The program
+// What train_drafter.h asks of a drafter
 
-// The drafter before training: flat, as parallel_table() says.
 inline std::vector<float> initial_parallel(const ParallelSizes& sizes, uint64_t seed) {
-  std::vector<float> weights;
-  uint32_t number = 0;
-  for (const TensorSpec& spec : parallel_table(sizes)) {
-    std::vector<float> values = initial_tensor(spec, number++, seed);
-    weights.insert(weights.end(), values.begin(), values.end());
+  return initial_flat(parallel_table(sizes), seed);
+}
+
+struct ParallelTraining {
+  using Options = ParallelOptions;
+  static constexpr const char *kName = "parallel", *kWhat = "drafter", *kGuesser = "depth";
+  static constexpr Recorded kRecorded = Recorded::kFeatures;
+  static Command command(Options& o) { return parallel_command(o); }
+  static ParallelSizes sizes_of(const Options& o, const DistillRun& run) {
+    const Config& config = run.model.config;
+    ParallelSizes s;
+    s.n_layer = o.layers, s.n_head = config.n_head, s.n_embd = config.n_embd, s.vocab_size = config.vocab_size;
+    s.n_kv_head = o.kv_heads > 0 ? o.kv_heads : default_kv_heads(config.n_head);
+    s.ahead = o.ahead, s.sequential = o.sequential, s.raw = o.raw;
+    if (config.n_head % s.n_kv_head != 0)
+      throw std::invalid_argument("the model's " + std::to_string(config.n_head) + " heads do not share " +
+                                  std::to_string(s.n_kv_head) + ": --parallel_kv_heads: give a divisor");
+    if (s.head_size() % 2 != 0)
+      throw std::invalid_argument("the model's heads have an odd number of channels, " + std::to_string(s.head_size()) +
+                                  ": --parallel: rotary positions turn pairs of them; choose another model");
+    check_window(run, o.ahead, 2, std::to_string(o.ahead) + " tokens at once", "--parallel_ahead");
+    return s;
   }
-  return weights;
-}
 
-inline ParallelSizes sizes_of(const ParallelOptions& o, const Config& config) {
-  ParallelSizes s;
-  s.n_layer = o.layers, s.n_head = config.n_head, s.n_embd = config.n_embd, s.vocab_size = config.vocab_size;
-  s.n_kv_head = o.kv_heads > 0 ? o.kv_heads : default_kv_heads(config.n_head);
-  s.ahead = o.ahead, s.sequential = o.sequential, s.raw = o.raw;
-  if (config.n_head % s.n_kv_head != 0)
-    throw std::invalid_argument("the model's " + std::to_string(config.n_head) + " heads do not share " +
-                                std::to_string(s.n_kv_head) + ": --parallel_kv_heads: give a divisor");
-  if (s.head_size() % 2 != 0)
-    throw std::invalid_argument("the model's heads have an odd number of channels, " + std::to_string(s.head_size()) +
-                                ": --parallel: rotary positions turn pairs of them; choose another model");
-  return s;
-}
-
-inline int train_parallel(int argc, char** argv) {
-  ParallelOptions o;
-  if (parse_flags(parallel_command(o), argc, argv).help) return 0;
-  const DistillRun run = open_run(o, "parallel", Recorded::kFeatures);
-  const ParallelSizes sizes = sizes_of(o, run.model.config);
-  const int n = usable_positions(run.sizes, o.ahead);
-  if (n < 2)
-    throw std::invalid_argument(std::to_string(o.ahead) + " tokens at once look beyond the model's window of " +
-                                std::to_string(run.model.config.block_size) + " tokens: --parallel_ahead: use fewer");
-  create_folder(run.out);
-  Recordings recordings = open_recordings(run);
-  watch_interrupts();
-  const double shard_seconds = make_shards(run, recordings);
-  if (shard_seconds < 0) return kInterruptedStatus;
-
-  Pool pool(o.threads);
-  ParallelTrainer<float> trainer(sizes, run.model.config, run.model.weights.data(), n, o.segments, pool);
-  trainer.set_weights(initial_parallel(sizes, o.seed).data());
-  Baselines baselines(run.parts.train, sizes.vocab_size);
-  const auto validated = [&] { return validate_parallel(trainer, recordings, run.validation_shards, baselines); };
-  if (!o.quiet)
-    fprintf(stderr, "%s parameters, %s, features of %s tokens (%s) in %s, %d threads, %s\n",
-            thousands(double(trainer.weights.size())).c_str(),
-            sizes.sequential ? "one token after the other" : (std::to_string(sizes.ahead) + " tokens at once").c_str(),
-            thousands(double(run.train_shards) * run.sizes.sequences * run.sizes.rows).c_str(),
-            bytes_text(recordings.bytes()).c_str(), run.folder().c_str(), o.threads, kSimd);
-
-  ShardOrder order(recordings, run.train_shards, run.sizes.sequences, o.batch_size, o.seed);
+  const Options& o;
+  ParallelTrainer<float> trainer;
   SequenceBatch batch;
-  Course course;
-  course.what = "drafter";
-  course.table = parallel_table(sizes);
-  course.weights = &trainer.weights, course.m = &trainer.m, course.v = &trainer.v;
-  course.set_weights = [&](const float* flat) { trainer.set_weights(flat); };
-  course.sizes = parallel_metadata(sizes);
-  course.sizes.erase("format");
-  course.sizes["n_layer"] = std::to_string(sizes.n_layer);
-  course.sizes["kv_heads"] = std::to_string(sizes.n_kv_head);
-  course.positions = double(std::min(o.batch_size, run.sizes.sequences)) * n;
-  course.epoch = double(run.train_shards) * run.sizes.sequences * n;
-  course.step = [&](int64_t iteration, const Update& update) {
-    const ShardOrder::Some some = order.batch(iteration);
-    fill_batch(some.shard, some.pieces, some.n, sizes.ahead, batch);
-    return double(trainer.step(batch, update));
-  };
-  course.save = [&] { save_parallel(run.out, sizes, trainer.weights.data()); };
-  course.guesser = "depth", course.evaluate = validated;
-  const Trained trained = train_course(run, course);
-  if (trained.stopped) return kInterruptedStatus;
+  const int usable, pieces;  // n; sequences of a shard
 
-  if (!o.quiet)
-    fprintf(stderr, "%s%s positions to validate; features %s, training %s; %s\n",
-            rank_table("depth", trained.guessers, baselines).c_str(), thousands(trained.guessers[0].rows).c_str(),
-            duration(shard_seconds).c_str(), duration(trained.seconds).c_str(), parallel_path(run.out).c_str());
-  if (o.stats.empty()) return 0;
-  Json stats = course_stats(run, recordings, course, trained, baselines, shard_seconds);
-  for (const auto& [key, value] : course.sizes) stats["parallel_" + key] = value;
-  stats["parallel_segments"] = o.segments;
-  write_file(o.stats, stats.dump(2) + "\n");
-  return 0;
-}
+  ParallelTraining(const Options& options, const ParallelSizes& sizes, const DistillRun& run, Pool& pool)
+      : o(options),
+        trainer(sizes, run.model.config, run.model.weights.data(), usable_rows(run.sizes, o.ahead), o.segments, pool),
+        usable(usable_rows(run.sizes, o.ahead)),
+        pieces(run.sizes.sequences) {
+    trainer.set_weights(initial_parallel(sizes, o.seed).data());
+  }
+  int ahead() const { return o.ahead; }
+  double positions(int sequences) const { return double(std::min(sequences, pieces)) * usable; }
+  double step(const ShardOrder::Some& some, const Update& update) {
+    fill_batch(some.shard, some.pieces, some.n, o.ahead, batch);
+    return double(trainer.step(batch, update));
+  }
+  void validate(const Shard& shard, std::vector<RankRates>& depths, Baselines& baselines) {
+    for (int s = 0; s < shard.sizes.sequences; s++) {
+      fill_batch(shard, &s, 1, o.ahead, batch);
+      const int* const tokens = batch.tokens(0);
+      trainer.loss(batch, [&](int, int t, int depth, const float* logits, float cost) {
+        depths[size_t(depth)].count(logits, trainer.sizes.vocab_size, tokens[t + 2 + depth], double(cost));
+        if (depth == 0) baselines.count(tokens[t + 1], tokens[t + 2]);
+      });
+    }
+  }
+  void save(const std::string& dir) const { save_parallel(dir, trainer.sizes, trainer.weights.data()); }
+  std::map<std::string, std::string> settings() const {
+    std::map<std::string, std::string> settings = parallel_metadata(trainer.sizes);
+    settings.erase("format");
+    settings["n_layer"] = std::to_string(trainer.sizes.n_layer);
+    settings["kv_heads"] = std::to_string(trainer.sizes.n_kv_head);
+    return settings;
+  }
+  std::string described() const {
+    return o.sequential ? ", one token after the other" : ", " + std::to_string(o.ahead) + " tokens at once";
+  }
+  void stats(Json& stats) const {
+    for (const auto& [key, value] : settings()) stats["parallel_" + key] = value;
+    stats["parallel_segments"] = o.segments;
+  }
+};
+
+inline int train_parallel(int argc, char** argv) { return train_drafter<ParallelTraining>(argc, argv); }
 
 }  // namespace nanospec

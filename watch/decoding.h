@@ -42,23 +42,29 @@ inline void check_ahead(Ahead ahead, Rule rule) {
 // The wires
 
 // The target's rows as drafters may read them. One that runs whole iterations leaves no logits here.
-template <class Target>
+template <class T>
 struct RowsOf : TargetRows {
+  T& target;
+  explicit RowsOf(T& its) : target(its) {}
+  const float* logits(int row) const override { return iterates(target) ? nullptr : target.logits(row); }
+  const float* hidden(int row) const override { return target.hidden(row); }
+  const float* features(int row) const override { return target.features(row); }
+  void tap() const override { target.tap(); }
+};
+// The model's features cost something: they are kept from tap() on, as long as a text lasts.
+template <>
+struct RowsOf<Target> : TargetRows {
   Target& target;
   explicit RowsOf(Target& its) : target(its) {}
   const float* logits(int row) const override { return iterates(target) ? nullptr : target.logits(row); }
   const float* hidden(int row) const override { return target.hidden(row); }
-  const float* features(int row) const override {
-    if constexpr (std::is_same<Target, nanospec::Target>::value) return features_ ? features_->row(row) : nullptr;
-    else return target.features(row);
-  }
+  const float* features(int row) const override { return features_ ? features_->row(row) : nullptr; }
   void tap() const override {
-    if constexpr (!std::is_same<Target, nanospec::Target>::value) target.tap();
-    else if (!features_) features_ = std::make_unique<Features>(target);
+    if (!features_) features_ = std::make_unique<Features>(target);
   }
 
  private:
-  mutable std::unique_ptr<Features> features_;  // from tap() on
+  mutable std::unique_ptr<Features> features_;
 };
 
 // What the drafter draws with. Under `match` it knows the noise that the target will pick with. The other rules' proofs

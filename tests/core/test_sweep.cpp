@@ -6,6 +6,7 @@
 
 #include "drafters/adapt.h"
 #include "decode.h"
+#include "files/checkpoint.h"
 #include "tests/mock.h"
 #include "tests/random.h"
 

@@ -38,7 +38,7 @@ std::vector<int> generated(Target& target, Drafter* drafter, const Decoding& dec
 
 // Runs the program; returns its status.
 int train(std::vector<std::string> words) {
-  words.insert(words.begin(), {"train_gpt", "--quiet", "--threads", "1"});
+  words.insert(words.begin(), {"train_drafter", "--quiet", "--threads", "1"});
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(&word[0]);
   return train_medusa(int(argv.size()), argv.data());

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "drafters/medusa.h"
+#include "files/heads.h"
 #include "tests/mock.h"
 #include "tests/parallel_world.h"
 

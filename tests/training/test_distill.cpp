@@ -1,5 +1,6 @@
 // tests/training/test_distill.cpp: what trainings of drafters share: features on disk, the order of what is learned,
-// --resume. Shards of hidden states, and whole trainings on them, are in tests/test_medusa.cpp.
+// --resume; and how train_gpt hands over. Shards of hidden states, and whole trainings on them, are in
+// tests/drafters/test_medusa.cpp.
 #include <doctest/doctest.h>
 
 #include <set>
@@ -7,6 +8,7 @@
 #include "tests/error_of.h"
 #include "tests/mock.h"
 #include "tests/world.h"
+#include "training/train_gpt.h"
 #include "training/train_medusa.h"
 
 using namespace nanospec;
@@ -33,7 +35,7 @@ struct Hearing : StandIn {
 
 int train(std::vector<std::string> words) {
   words.insert(words.begin(),
-               {"train_gpt", "--data", world().data, "--quiet", "--medusa_tokens", "3000", "--batch_size", "100",
+               {"train_drafter", "--data", world().data, "--quiet", "--medusa_tokens", "3000", "--batch_size", "100",
                 "--learning_rate", "1e-2", "--min_lr", "1e-2", "--medusa_heads", "2", "--warmup_iters", "0"});
   return train_medusa(int(words.size()), arguments(words).data());
 }
@@ -53,9 +55,9 @@ TEST_CASE(
   Hearing hearing(*ngram);
   Shard plain, fast;
   plain.sizes = fast.sizes = {1, L, W, Recorded::kFeatures};
-  target.tap();
-  record_generated(target, nullptr, decoding, prompt, plain);
-  record_generated(target, &hearing, decoding, prompt, fast);
+  const States states(target, Recorded::kFeatures);
+  record_generated(states, nullptr, decoding, prompt, plain);
+  record_generated(states, &hearing, decoding, prompt, fast);
   CHECK(plain.states.size() == size_t(L * W));
   CHECK(plain.token == fast.token);
   CHECK(plain.states == fast.states);
@@ -65,11 +67,11 @@ TEST_CASE(
 
   Shard given;
   given.sizes = {1, 20, W, Recorded::kFeatures};
-  record_text(target, plain.token.data(), given);
+  record_text(states, plain.token.data(), given);
   target.prefill(plain.token.data(), 11);
   const int depth = 0, end = 1;
   target.forward(plain.token.data() + 11, &depth, &end, 1);
-  CHECK(memcmp(target.features(0), given.state(0, 11), size_t(W) * 4) == 0);
+  CHECK(memcmp(states.features->row(0), given.state(0, 11), size_t(W) * 4) == 0);
 }
 
 TEST_CASE("distill: a folder of features is no folder of hidden states, and knows the layers") {
@@ -97,10 +99,10 @@ TEST_CASE("distill: a folder of features is no folder of hidden states, and know
   CHECK(std::filesystem::exists(o.dir + "/features/validation-0.safetensors"));
   const Shard first = states.read("train-0");
   Target target(w.config, w.weights.data(), Dtype::fp32, false, 1, 9);
-  target.tap();
+  const States recorded(target, Recorded::kFeatures);
   Shard again;
   again.sizes = {1, run.sizes.rows, run.sizes.channels, Recorded::kFeatures};
-  record_text(target, first.tokens(3), again);
+  record_text(recorded, first.tokens(3), again);
   CHECK(std::equal(again.states.begin(), again.states.end(), first.state(3, 0)));
 }
 
@@ -199,4 +201,22 @@ TEST_CASE("distill: a training that goes on gives the bytes of one that was neve
                 train({"--medusa", dir, "--out", parts, "--resume"});
               }),
               "cannot read the file: " + parts));
+}
+
+TEST_CASE("distill: train_gpt hands drafters over to train_drafter, and says in a line where that is missing") {
+  const auto handed = [](std::vector<std::string> words) {
+    words.insert(words.begin(), "train_gpt");
+    std::vector<char*> argv = arguments(words);
+    argv.push_back(nullptr);
+    const std::string line = error_of([&] { hand_over(int(words.size()), argv.data()); });
+    CHECK(line.find('\n') == std::string::npos);
+    return line;
+  };
+  CHECK(handed({"--data", "medusa", "--out", "parallel"}).empty());
+  const std::vector<std::vector<std::string>> drafters = {
+      {"--medusa", "x"}, {"--medusa=x"}, {"--quiet", "--parallel", "--help"}};
+  for (const auto& words : drafters) {  // nothing of that name lies beside the tests
+    CHECK(holds(handed(words), "cannot start train_drafter: "));
+    CHECK(holds(handed(words), "/train_drafter (No such file or directory): build it with make"));
+  }
 }

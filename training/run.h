@@ -1,0 +1,158 @@
+// training/run.h: what every training shares, of a model or of a drafter: options and flags, the course of its updates,
+// and going on from a state.
+//
+// A loop reads, in train_gpt.cu as in train_drafter.h:
+//   Run run(options, done);                                       // done: the iterations of the run that was stopped
+//   while (run.next()) {                                          // until the last, or Ctrl-C
+//     run.updated(trainer.step(batch of run.iteration, run.update()));
+//     if (run.due()) run.show(...);                               // the progress line
+//     if (run.checkpoint_due()) ...                               // save, evaluate, say
+//   }
+// What an update computes is the trainer's alone; this knows of losses, rates and clocks.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "commands/cli.h"
+#include "commands/samples.h"
+#include "files/checkpoint.h"
+#include "model.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Options and flags
+
+struct RunOptions {
+  std::string data, out, stats;
+  int batch_size = 12, max_iters = 2000, warmup_iters = 100, lr_decay_iters = 2000, eval_interval = 250;
+  float learning_rate = 1e-3f, min_lr = 1e-4f, beta2 = 0.99f, weight_decay = 0.1f, grad_clip = 1.0f;
+  uint64_t seed = 1337;
+  int threads = usable_cpus();
+  bool resume = false, quiet = false;
+};
+
+// What a program says of its own batches, rates and seed.
+struct RunWords {
+  std::string batch, rate, min_rate, seed;
+};
+inline std::vector<Flag> run_flags(RunOptions& o, const RunWords& words) {
+  return {
+      heading("Training"),
+      {"--batch_size", "N", &o.batch_size, words.batch, from(1, 1 << 20)},
+      {"--max_iters", "N", &o.max_iters, "updates in all", from(1)},
+      {"--learning_rate", "X", &o.learning_rate, words.rate, above(0, 1e3)},
+      {"--min_lr", "X", &o.min_lr, words.min_rate, from(0, 1e3)},
+      {"--warmup_iters", "N", &o.warmup_iters, "updates until the highest rate", from(0)},
+      {"--beta2", "X", &o.beta2, "AdamW's second decay rate (the first is 0.9)", from(0, 0.999999)},
+      {"--weight_decay", "X", &o.weight_decay, "of matrices", from(0, 1e3)},
+      {"--grad_clip", "X", &o.grad_clip, "longest gradient; 0: no clipping", from(0)},
+      {"--eval_interval", "N", &o.eval_interval, "updates between two evaluations, each with a checkpoint", from(1)},
+      {"--seed", "N", &o.seed, words.seed},
+      heading("Machine"),
+      {"--threads", "N", &o.threads, "CPU threads; the weights do not depend on it", from(1, 1024)},
+      {"--quiet", "", &o.quiet, "no progress"}};
+}
+inline void add_before(std::vector<Flag>& flags, const std::string& name, const Flag& flag) {
+  flags.insert(std::find_if(flags.begin(), flags.end(), [&](const Flag& f) { return f.name == name; }), flag);
+}
+
+// Throws invalid_argument where the rate would rise.
+inline void check_rates(const RunOptions& o, const std::string& program) {
+  if (o.min_lr > o.learning_rate)
+    throw std::invalid_argument("--min_lr " + decimals(o.min_lr, 6) + " is above --learning_rate " +
+                                decimals(o.learning_rate, 6) + ": " + program + ": lower it");
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The course of the updates
+
+class Run {
+ public:
+  int64_t iteration;     // updates made, those before a --resume among them
+  double loss = 0;       // before the last update
+  double mean_loss = 0;  // of the last about 50
+
+  Run(const RunOptions& o, int64_t done) : iteration(done), o_(o), progress_(o.quiet) {}
+
+  // Whether there is another update to make. Its time begins.
+  bool next() {
+    begun_ = progress_.seconds();
+    if (iteration < o_.max_iters && !interrupted()) return true;
+    progress_.clear();
+    return false;
+  }
+  Update update() const {
+    Update update;
+    update.iteration = iteration;
+    update.learning_rate = cosine_rate(iteration, o_.warmup_iters, o_.lr_decay_iters, o_.learning_rate, o_.min_lr);
+    update.beta2 = o_.beta2, update.weight_decay = o_.weight_decay, update.grad_clip = o_.grad_clip;
+    return update;
+  }
+  // It has been made. Throws runtime_error where the loss before it was not finite.
+  void updated(double loss_before) {
+    times_.push_back(progress_.seconds() - begun_);
+    loss = loss_before;
+    if (!std::isfinite(loss))
+      throw std::runtime_error("the loss is not finite any more: iteration " + std::to_string(iteration) +
+                               ": use a smaller --learning_rate; the last checkpoint is whole");
+    mean_loss += (loss - mean_loss) / double(std::min<size_t>(times_.size(), 50));
+    iteration++;
+  }
+  bool checkpoint_due() const { return iteration % o_.eval_interval == 0 && iteration < o_.max_iters; }
+
+  bool due() const { return progress_.due(); }
+  // The progress line. speed: of an update that takes recent_seconds().
+  void show(double shown_loss, const std::string& speed) {
+    progress_.show("iteration " + std::to_string(iteration) + "/" + std::to_string(o_.max_iters) + "  loss " +
+                   decimals(shown_loss, 4) + "  " + speed + "  " +
+                   duration(recent_seconds() * double(o_.max_iters - iteration)) + " left");
+  }
+  // A line that stays.
+  void say(const std::string& line) {
+    progress_.clear();
+    if (!o_.quiet) fprintf(stderr, "iteration %lld: %s\n", static_cast<long long>(iteration), line.c_str());
+  }
+  // After Ctrl-C; returns the exit status.
+  int stopped(const char* program, const std::string& where) const {
+    fprintf(stderr, "%s: stopped after iteration %lld: %s: go on with --resume\n", program,
+            static_cast<long long>(iteration), where.c_str());
+    return kInterruptedStatus;
+  }
+
+  // Seconds of an update: the median of the last 50, or of all; and of all updates together.
+  double recent_seconds() const {
+    return median({times_.end() - long(std::min<size_t>(times_.size(), 50)), times_.end()});
+  }
+  double median_seconds() const { return median(times_); }
+  double seconds() const {
+    double sum = 0;
+    for (double time : times_) sum += time;
+    return sum;
+  }
+  double updates() const { return double(times_.size()); }  // that this run made
+
+ private:
+  const RunOptions& o_;
+  Progress progress_;
+  std::vector<double> times_;  // seconds of each update
+  double begun_ = 0;
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Going on
+
+// The trainer becomes what it was at this state. Returns the iteration.
+template <class Trainer>
+int64_t go_on(Trainer& trainer, const TrainingState& state) {
+  trainer.m.upload(state.m.data(), state.m.size());
+  trainer.v.upload(state.v.data(), state.v.size());
+  trainer.set_weights(state.weights.data());
+  return state.iteration;
+}
+
+}  // namespace nanospec

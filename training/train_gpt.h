@@ -1,0 +1,213 @@
+// training/train_gpt.h: what train_gpt does beside training: its command line, handing over to train_drafter, its files
+// and its figures. The training itself is in train_gpt.cu.
+#pragma once
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "files/tables.h"
+#include "training/run.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// The command line
+
+struct GptOptions : RunOptions {
+  std::string preset = "small", device = "auto";
+  Config config;
+  int eval_iters = 20;
+  float dropout = 0.0f;
+};
+
+inline void apply_preset(GptOptions& o) {
+  if (o.preset == "medium") {
+    o.config.n_layer = o.config.n_head = 6;
+    o.config.n_embd = 384;
+    o.config.block_size = 256;
+  } else if (o.preset == "article") {  // the size of the teaching article that this engine grew from
+    o.config.n_embd = 32;
+    o.max_iters = o.lr_decay_iters = 120;
+    o.warmup_iters = 10;
+    o.eval_interval = 60;
+  }
+}
+
+inline Command command_line(GptOptions& o) {
+  std::vector<Flag> flags = {
+      heading("Files"),
+      {"--data", "FILE", &o.data, "the text to learn, UTF-8; its last tenth is for validation", required()},
+      {"--out", "DIR", &o.out, "where the model is written, at every evaluation and at the end", required()},
+      {"--resume", "", &o.resume, "go on from DIR/optimizer.safetensors"},
+      {"--medusa", "DIR", FlagValue(),
+       "instead: heads on the model in DIR, for --drafter medusa; --medusa DIR --help says more"},
+      {"--parallel", "DIR", FlagValue(),
+       "instead: a drafter on the model in DIR, for --drafter parallel; --parallel DIR --help says more"},
+      {"--stats", "FILE.json", &o.stats, "what the run was, in figures, when it has ended"},
+      heading("Model"),
+      {"--preset", "NAME", &o.preset,
+       "small (4 layers, 4 heads, 128 channels, block 64), medium (6, 6, 384, 256)\n"
+       "or article (4, 4, 32, 64; 120 iterations); other flags win over it",
+       one_of({"small", "medium", "article"})},
+      {"--n_layer", "N", &o.config.n_layer, "layers", from(1)},
+      {"--n_head", "N", &o.config.n_head, "attention heads", from(1)},
+      {"--n_embd", "N", &o.config.n_embd, "channels, a multiple of the heads", from(1)},
+      {"--block_size", "N", &o.config.block_size, "the window in tokens, even", from(2)},
+      {"--bias", "", &o.config.bias, "biases in the linear layers and the norms"},
+      {"--dropout", "P", &o.dropout, "chance to drop a number while training", from(0, 0.99)}};
+  std::vector<Flag> updates = run_flags(o, {"sequences in one update", "the highest rate",
+                                            "the rate at the end of the decay", "of the weights, batches and dropout"});
+  add_before(updates, "--beta2",
+             {"--lr_decay_iters", "N", &o.lr_decay_iters, "updates until the lowest rate", from(1)});
+  add_before(updates, "--seed", {"--eval_iters", "N", &o.eval_iters, "batches that estimate a loss", from(1)});
+  add_before(updates, "--threads", {"--device", "NAME", &o.device, "where to train", one_of({"auto", "cpu", "cuda"})});
+  flags.insert(flags.end(), updates.begin(), updates.end());
+  return {"train_gpt",
+          "Trains a GPT on the characters of a text and writes a folder that nanospec, and transformers, can load.",
+          "train_gpt --data data/tinyshakespeare.txt --out runs/small\n"
+          "train_gpt --data data/tinyshakespeare.txt --out runs/medium --preset medium --dropout 0.1\n"
+          "train_gpt --data data/tinyshakespeare.txt --out runs/small --max_iters 4000 --resume\n",
+          flags};
+}
+
+// Becomes train_drafter, which lies beside this program, if a drafter is to be trained. Throws runtime_error.
+inline void hand_over(int argc, char** argv) {
+  for (int i = 1; i < argc; i++) {
+    const std::string word = argv[i], flag = word.substr(0, word.find('='));
+    if (flag != "--medusa" && flag != "--parallel") continue;
+    std::error_code error;
+    std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+    if (error) program = argv[0];
+    program.replace_filename("train_drafter");
+    execv(program.c_str(), argv);
+    throw std::runtime_error("cannot start train_drafter: " + program.string() + " (" + std::strerror(errno) +
+                             "): build it with make, beside train_gpt");
+  }
+}
+
+// Reads the flags; a preset's values stand where no flag names another. Returns false when only help was asked for.
+inline bool read_flags(int argc, char** argv, GptOptions& o) {
+  hand_over(argc, argv);
+  if (parse_flags(command_line(o), argc, argv).help) return false;
+  GptOptions preset;
+  preset.preset = o.preset;
+  apply_preset(preset);
+  o = preset;
+  parse_flags(command_line(o), argc, argv);
+  o.config.n_kv_head = o.config.n_head;
+  o.config.vocab_size = 1;  // known when the text is read
+  validate(o.config);
+  check_rates(o, "train_gpt");
+  return true;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Files
+
+struct TrainingText {
+  Tokenizer tokenizer;
+  Split parts;
+  std::map<std::string, std::string> settings;  // what a resumed run must share with the one it goes on from
+};
+
+// Reads the data, which says the vocabulary's size. Throws runtime_error.
+inline TrainingText read_text(GptOptions& o) {
+  const std::string bytes = read_file(o.data);
+  TrainingText text;
+  text.tokenizer = character_tokenizer(bytes, o.data);
+  text.parts = split(text.tokenizer.encode(bytes, o.data));
+  const size_t shortest = size_t(o.config.block_size) + 2, train = text.parts.train.size(),
+               validation = text.parts.validation.size();
+  if (validation < shortest || train < shortest)
+    refuse("the text has only " + std::to_string(train + validation) + " characters", o.data,
+           "give at least " + std::to_string(10 * shortest) + ", or a smaller --block_size");
+  o.config.vocab_size = text.tokenizer.vocab_size();
+  validate(o.config);
+  text.settings = {{"seed", std::to_string(o.seed)},
+                   {"batch_size", std::to_string(o.batch_size)},
+                   {"dropout", std::to_string(o.dropout)},
+                   {"data_sha256", sha256(bytes)}};
+  return text;
+}
+
+// What drafters count of the text.
+inline void save_tables(const GptOptions& o, const TrainingText& text) {
+  save_bigram(o.out, text.parts.train, o.config.vocab_size);
+  save_ngrams(o.out, text.parts.train, o.config.vocab_size);
+}
+
+// A checkpoint: the model, and the state to go on from.
+inline void save(const GptOptions& o, const TrainingText& text, const Trainer<float>& trainer, bool cuda,
+                 int64_t iteration) {
+  std::vector<float> copies[3];
+  const auto on_host = [&](const Array<float>& array, std::vector<float>& copy) -> const float* {
+    if (!cuda) return array.data();
+    copy.resize(array.size());
+    array.download(copy.data(), copy.size());
+    return copy.data();
+  };
+  const OptimizerArrays arrays = {on_host(trainer.weights, copies[0]), on_host(trainer.m, copies[1]),
+                                  on_host(trainer.v, copies[2])};
+  save_model(o.out, o.config, text.tokenizer, arrays.weights);
+  save_optimizer(o.out, o.config, iteration, text.settings, arrays);
+}
+
+// Returns the iteration that the run to resume had reached. Throws runtime_error.
+inline int64_t resume(const GptOptions& o, const TrainingText& text, Trainer<float>& trainer) {
+  const OptimizerState state = load_optimizer(o.out);
+  const std::string where = o.out + "/optimizer.safetensors";
+  if (format_config(state.config) != format_config(o.config))
+    refuse("the run to resume has a model of another size", where,
+           "give its sizes (config.json has them), or another --out");
+  check_resumable(state.settings, text.settings, where);
+  return go_on(trainer, state);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Figures
+
+inline double tokens_per_iteration(const GptOptions& o) { return double(o.batch_size) * o.config.block_size; }
+
+// Multiply-adds count two: 6 for each parameter and token (forward 2, backward 4; positions are only looked up), and
+// the two products of causal attention.
+inline double flops_per_iteration(const GptOptions& o) {
+  const Config& c = o.config;
+  const double matrices = double(parameter_count(c)) - double(c.block_size) * c.n_embd;
+  return tokens_per_iteration(o) * (6 * matrices + 6.0 * c.n_layer * c.n_embd * c.block_size);
+}
+
+// Of updates that take so many seconds each.
+inline std::string speed_text(const GptOptions& o, double seconds) {
+  return decimals(seconds * 1e3, 1) + " ms/iter  " + thousands(tokens_per_iteration(o) / seconds) + " tokens/s  " +
+         decimals(flops_per_iteration(o) / seconds * 1e-9, 0) + " GFLOP/s";
+}
+
+inline void announce(const GptOptions& o, const TrainingText& text, bool cuda) {
+  fprintf(stderr, "%s parameters, %s training tokens, vocabulary %d, %s, %s\n",
+          thousands(double(parameter_count(o.config))).c_str(), thousands(double(text.parts.train.size())).c_str(),
+          o.config.vocab_size, cuda ? "GPU" : (std::to_string(o.threads) + " threads").c_str(), cuda ? "CUDA" : kSimd);
+}
+
+inline void write_stats(const GptOptions& o, const Run& run, double train_loss, double val_loss, double seconds,
+                        bool cuda) {
+  const double each = run.median_seconds(), in_a_second = each > 0 ? 1 / each : 0;
+  const Json stats = {{"iterations", run.iteration},
+                      {"train_loss", train_loss},
+                      {"val_loss", val_loss},
+                      {"ms_per_iter", each * 1e3},
+                      {"tokens_per_second", tokens_per_iteration(o) * in_a_second},
+                      {"gflops", flops_per_iteration(o) * in_a_second * 1e-9},
+                      {"parameters", parameter_count(o.config)},
+                      {"seconds", seconds},
+                      {"peak_bytes", cuda ? double(most_device_bytes()) : peak_bytes()},  // of the memory it trains in
+                      {"threads", cuda ? 1 : o.threads},
+                      {"device", cuda ? "cuda" : "cpu"}};
+  write_file(o.stats, stats.dump(2) + "\n");
+}
+
+}  // namespace nanospec
