@@ -1,7 +1,16 @@
 // commands/commands.h: the commands of nanospec, and what they share: flags, the words of a method, statistics.
 //
-// How to add a command: write commands/NAME.cpp with `int NAME_command(int argc, char** argv)` (argv[0] is the
-// command's name), declare it here, and give it a line in kCommands of nanospec.cu.
+// The ring commands/ adds what a user runs. `generate` continues a prompt; `compare` sets methods side by side;
+// `calibrate` measures guesses, for shapes that are made from them; `show` writes a page to step through. It turns
+// words into a Method and Settings and hands them to the Engine (engine.h); it touches neither arrays nor the model. It
+// includes the core, drafters/, files/, growth/, rules/ and watch/. It hooks into the loop through Observation: on_pass
+// and stand_in. A run that is not observed pays nothing.
+//
+// How to add a command: write commands/NAME.cpp with `int NAME_command(int argc, char** argv)`; argv[0] is its name.
+// describe() gives its flags, put together() from the parts below. Parse; check everything before the Engine is made;
+// run; print; write files. Declare it here, and give it a line in kCommands of nanospec.cu.
+//
+// Here, in order: the commands; flags; methods; statistics.
 #pragma once
 
 #include <string>

@@ -1,8 +1,8 @@
-// commands/engine.h: what the commands ask of the machine room: load a model, generate by a method, say what it took.
+// commands/engine.h: what the commands ask of the engine: load a model, generate by a method, say what it took.
 //
 // In order: an engine with a trained model; a probe, whose weights are random, for measuring forwards. The answer is in
-// nanospec.cu, the one place where target, drafter, shape and rule meet: it alone is compiled for each machine. The
-// commands are plain C++ and see neither arrays nor the model.
+// nanospec.cu, which alone is compiled for each machine. The commands are plain C++ and touch neither arrays nor the
+// model.
 #pragma once
 
 #include <functional>
@@ -41,7 +41,7 @@ struct Generated {
 
 // How a run may be studied, by who does so.
 struct Observation {
-  std::function<void(const PassReport&)> on_pass = nullptr;  // told of every pass
+  std::function<void(const PassReport&)> on_pass = nullptr;  // told of every forward
   std::function<std::unique_ptr<Drafter>(LogitsDrafter& its_own)> stand_in =
       nullptr;  // drafts in the place of the method's
 };

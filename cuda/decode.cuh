@@ -30,8 +30,9 @@ struct DraftedNode {
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// A block as a group of threads (numbers.h). Sums are those of a warp and of a core, bit for bit: thread i of a turn
-// evaluates f, and the first warp's lanes add the results in their order, while the others evaluate the next turn's.
+// A block as a group of threads (machine/numbers.h). Sums are those of a warp and of a core, bit for bit: thread i of a
+// turn evaluates f, and the first warp's lanes add the results in their order, while the others evaluate the next
+// turn's.
 
 template <int kThreads>
 struct Block {

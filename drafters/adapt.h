@@ -3,7 +3,7 @@
 // In order: two that go by what followed the same context before, `lookup` and `suffix`; one that goes by what the
 // target said after the same token before, `recycle`; the union of several, which learns whom to believe. A new text
 // makes them forget the last one; what they have learned of whom and what to believe stays, as experience does
-// (trust.h).
+// (growth/trust.h).
 #pragma once
 
 #include <array>

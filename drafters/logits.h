@@ -1,16 +1,21 @@
 // drafters/logits.h: drafters that have a distribution, and what other rings ask of them.
 //
 // The ring drafters/ adds who else may draft: n-grams of the training text (ngram.h), the text so far (adapt.h,
-// suffix.h), small models and the target's first layers (draft_model.h), heads (medusa.h), a drafter of many tokens at
-// once (parallel.h). It hooks into the core's Drafter (draft.h). What it costs is its own time, which `auto` weighs. It
-// reads no files: who makes a drafter by its name is files/drafters.h.
+// suffix.h), small models and the target's first layers (draft_model.h), heads (medusa.h), a network that says several
+// tokens at once (parallel.h). It includes the core alone, and reads no files: files/drafters.h makes a drafter by its
+// name. It hooks into the core's Drafter (draft.h); features.h hooks into the target's after_layer too, where a drafter
+// reads what the layers leave. It costs the drafter's own time, which `auto` weighs; plain decoding pays nothing.
 //
-// Here, in order: what a drafter may read of the target; a drafter that can suppose; one with logits, from which its
-// candidates follow; one by depth; the bigram with logits; one that knows nothing.
+// Here, in order: what a drafter may read of the target; a drafter that can suppose; the best candidates, and the
+// entropy, of logits; a drafter with logits; one by depth; one that stands in for another; the bigram with logits; one
+// that knows nothing.
 //
-// How to add a drafter: derive from LogitsDrafter and write `logits`; one that keeps state takes it from `begin` and
-// `committed`, one that runs a model runs it in `prepare`, one that reads states of the target keeps what `attach`
-// gives it. Then give its word a line in files/drafters.h, and add it to the sweeps.
+// How to add a drafter:
+//   1. derive from LogitsDrafter and write `logits`. One that keeps state takes it from `begin` and `committed`; one
+//      that runs a model runs it in `prepare`; one that reads states of the target keeps what `attach` gives it;
+//   2. give its word a line in DrafterName::Kind and in kDrafters of files/drafters.h, and make it in load_part there,
+//      or in model_drafters where it runs a model;
+//   3. add it to the sweeps in tests/core/test_decode.cpp (mock) and tests/core/test_sweep.cpp (model).
 #pragma once
 
 #include <algorithm>

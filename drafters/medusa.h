@@ -2,8 +2,8 @@
 // 2024).
 //
 // In order: the table of their tensors; their weights and forward; the drafter. Their file is in files/heads.h, their
-// training in train_medusa.h. With h the target's hidden state after the final norm at position t, head k = 1 .. K says
-// token t + k + 1 (the target's own head says t + 1):
+// training in training/train_medusa.h. With h the target's hidden state after the final norm at position t, head k = 1
+// .. K says token t + k + 1 (the target's own head says t + 1):
 //   g = h + SiLU(W h + b),  logits = P g
 // W and b are zero at the start and P is the target's head, so an untrained head says what that says. P may be the
 // head's own (V, C) matrix; or the target's, tied, which costs nothing; or the target's plus a product of low rank,

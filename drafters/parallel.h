@@ -2,7 +2,7 @@
 // text (P-EAGLE, Hui et al. 2026, after EAGLE-3, Li et al. 2025).
 //
 // In order: its sizes and tensors; weights; activations; forward; the stream, cached; the drafters. Its file is in
-// files/heads.h, its training in train_parallel.h. Its rows are of two kinds:
+// files/heads.h, its training in training/train_parallel.h. Its rows are of two kinds:
 //   the stream  row t knows token t + 1, and the features of position t: the target's hidden states after an early, a
 //               middle and a late layer, each scaled to mean square 1 on its own, since a late layer's outliers may
 //               be hundreds of times the rest. It says token t + 2. Its input is

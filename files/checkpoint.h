@@ -3,7 +3,7 @@
 // In order: whole files; the safetensors format; config.json; the model's tensors; the folder of a model; a training's
 // state. Every file is written beside its name and renamed, so that a kill leaves the last whole one.
 // Nothing in a file is believed: sizes are checked against the bytes that are there before memory is asked for. Every
-// reader raises runtime_error with one line. It refuses tensors of another shape or name, and any model but GPT-2 as
+// reader throws runtime_error with one line. It refuses tensors of another shape or name, and any model but GPT-2 as
 // model.h describes it.
 #pragma once
 
@@ -33,7 +33,7 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Files
 
-// Raises runtime_error for a call of the system that failed: what failed, on which path, why.
+// Throws runtime_error for a call of the system that failed: what failed, on which path, why.
 [[noreturn]] inline void refuse_path(const std::string& wrong, const std::string& path, int error) {
   const char* advice = error == ENOSPC || error == EDQUOT ? "make room" : "check the path and its permissions";
   refuse(wrong, printable(path, 300) + " (" + std::strerror(error) + ")", advice);
@@ -87,7 +87,7 @@ inline int write_all(int handle, const Pieces& pieces) {
 }
 
 // Makes `path` hold these bytes: written beside it, brought to the disk, renamed, so that whoever reads sees the old
-// file or the new one, whole. A link stays a link; a pipe or a device is written into. Raises runtime_error.
+// file or the new one, whole. A link stays a link; a pipe or a device is written into. Throws runtime_error.
 inline void write_file(const std::string& path, const Pieces& pieces) {
   struct stat status;
   const bool exists = stat(path.c_str(), &status) == 0;
@@ -115,7 +115,7 @@ inline std::string sha256(const std::string& bytes) {
   return SHA256Data(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), digits);
 }
 
-// Makes sure that a folder is there and can be written to. Raises runtime_error.
+// Makes sure that a folder is there and can be written to. Throws runtime_error.
 inline void create_folder(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
@@ -194,7 +194,7 @@ inline Tensor parse_tensor(const std::string& name, const Json& entry, size_t or
 }
 
 // Reads the header and checks all of it: names distinct, shapes and offsets that agree, no gap, no overlap, no byte
-// left over. Raises runtime_error.
+// left over. Throws runtime_error.
 inline SafeTensors parse_safetensors(std::string bytes, const std::string& where) {
   constexpr uint64_t kLongestHeader = 100000000;  // the format's own limit
   const std::string advice = "replace the file";
@@ -285,7 +285,7 @@ inline std::string format_safetensors(const std::vector<TensorData>& tensors,
   for (std::string_view piece : pieces_of(header, tensors)) bytes += piece;
   return bytes;
 }
-// The same onto the disk, and no copy of the tensors. Raises runtime_error.
+// The same onto the disk, and no copy of the tensors. Throws runtime_error.
 inline void write_safetensors(const std::string& path, const std::vector<TensorData>& tensors,
                               const std::map<std::string, std::string>& metadata) {
   const std::string header = safetensors_header(tensors, metadata);
@@ -300,7 +300,7 @@ inline float half_to_float(uint16_t half) {
   return sign * std::ldexp(float(exponent ? fraction + 1024 : fraction), (exponent ? exponent : 1) - 25);
 }
 
-// Writes a tensor's numbers as floats to out. Raises runtime_error where they are no floats, or one is not finite.
+// Writes a tensor's numbers as floats to out. Throws runtime_error where they are no floats, or one is not finite.
 inline void copy_floats(const SafeTensors& file, const Tensor& tensor, float* out, const std::string& where) {
   if (tensor.dtype == "I32")
     refuse("tensor " + printable(tensor.name) + " has dtype I32, expected floats", where, "replace the file");
@@ -321,7 +321,7 @@ inline void copy_floats(const SafeTensors& file, const Tensor& tensor, float* ou
 // What a file of tensors must hold: exactly these names and shapes.
 using Expected = std::map<std::string, std::vector<int64_t>>;
 
-// Raises runtime_error with name, expected and found where a tensor is missing, of another shape, or not expected.
+// Throws runtime_error with name, expected and found where a tensor is missing, of another shape, or not expected.
 inline void check_tensors(const SafeTensors& file, const Expected& expected, const std::string& where) {
   const std::string advice = "use files of one and the same model";
   const std::map<std::string, const Tensor*> found = by_name(file);
@@ -340,7 +340,7 @@ inline void check_tensors(const SafeTensors& file, const Expected& expected, con
              where, advice);
 }
 
-// The floats of the tensor of that name, which must have that shape. Raises runtime_error.
+// The floats of the tensor of that name, which must have that shape. Throws runtime_error.
 inline std::vector<float> read_tensor(const SafeTensors& file, const std::string& name,
                                       const std::vector<int64_t>& shape, const std::string& where) {
   for (const Tensor& tensor : file.tensors) {
@@ -353,7 +353,7 @@ inline std::vector<float> read_tensor(const SafeTensors& file, const std::string
   return {};
 }
 
-// The numbers of the tensor of that name, which must be a list of I32. Raises runtime_error.
+// The numbers of the tensor of that name, which must be a list of I32. Throws runtime_error.
 inline std::vector<int32_t> read_integers(const SafeTensors& file, const std::string& name, const std::string& where) {
   for (const Tensor& tensor : file.tensors) {
     if (tensor.name != name) continue;
@@ -394,7 +394,7 @@ inline std::string format_config(const Config& config) {
   return file.dump(2) + "\n";
 }
 
-// Raises runtime_error that names the key where a size is missing or impossible, and where the file describes a model
+// Throws runtime_error that names the key where a size is missing or impossible, and where the file describes a model
 // that model.h does not. Keys that change nothing here are passed over.
 inline Config parse_config(const std::string& text, const std::string& where) {
   const std::string advice = "correct the file";
@@ -475,7 +475,7 @@ inline std::vector<TensorData> model_tensors(const Config& config, const float* 
   return tensors;
 }
 
-// Raises runtime_error unless the file holds exactly the tensors of this config; a separate head may be there too.
+// Throws runtime_error unless the file holds exactly the tensors of this config; a separate head may be there too.
 // Costs no more memory than the file.
 inline void check_model(const SafeTensors& file, const Config& config, const std::string& where) {
   Expected expected;
@@ -485,7 +485,7 @@ inline void check_model(const SafeTensors& file, const Config& config, const std
   check_tensors(file, expected, where);
 }
 
-// Fills the flat array of tensor_table(config). Raises runtime_error as check_model, and where a tensor that this
+// Fills the flat array of tensor_table(config). Throws runtime_error as check_model, and where a tensor that this
 // config has no place for says something: a bias other than zero, a head other than the token embedding.
 inline void parse_model(const SafeTensors& file, const Config& config, float* weights, const std::string& where) {
   check_model(file, config, where);
@@ -524,7 +524,7 @@ struct Loaded {
   Tokenizer tokenizer;
 };
 
-// Reads config.json, tokenizer.json and model.safetensors. Raises runtime_error.
+// Reads config.json, tokenizer.json and model.safetensors. Throws runtime_error.
 inline Loaded load_model(const std::string& dir) {
   const std::string config_path = dir + "/config.json", model_path = dir + "/model.safetensors";
   Loaded loaded;
@@ -551,7 +551,7 @@ inline std::string format_tokenizer_config(const Config& config) {
 
 // Writes the folder of a model, creating it; the weights last. Between two checkpoints of a run only the weights
 // differ, and they are renamed in one step. Over a model of another config or vocabulary, the old weights go first, so
-// that no kill leaves a folder that mixes two models. Raises runtime_error.
+// that no kill leaves a folder that mixes two models. Throws runtime_error.
 inline void save_model(const std::string& dir, const Config& config, const Tokenizer& tokenizer, const float* weights) {
   create_folder(dir);
   const std::string model_path = dir + "/model.safetensors";
@@ -596,7 +596,7 @@ inline std::map<std::string, std::string> training_metadata(int64_t iteration,
   return {{"iteration", std::to_string(iteration)}, {"settings", Json(settings).dump()}};
 }
 
-// The state but for its arrays. Raises runtime_error.
+// The state but for its arrays. Throws runtime_error.
 inline TrainingState parse_training_metadata(const SafeTensors& file, const std::string& where) {
   const std::string advice = "start a new run, without --resume";
   const auto entry = [&](const std::string& key) {
@@ -617,7 +617,7 @@ inline TrainingState parse_training_metadata(const SafeTensors& file, const std:
   }
   return state;
 }
-// All of it. Raises runtime_error unless the tensors are those of the table.
+// All of it. Throws runtime_error unless the tensors are those of the table.
 inline TrainingState parse_training(const SafeTensors& file, const std::vector<TensorSpec>& table,
                                     const std::string& where) {
   TrainingState state = parse_training_metadata(file, where);
@@ -630,7 +630,7 @@ inline TrainingState parse_training(const SafeTensors& file, const std::vector<T
   return state;
 }
 
-// Raises runtime_error where the run that goes on is not of the settings of the one that stopped.
+// Throws runtime_error where the run that goes on is not of the settings of the one that stopped.
 inline void check_resumable(const std::map<std::string, std::string>& before,
                             const std::map<std::string, std::string>& now, const std::string& where) {
   for (const auto& [name, value] : now) {
@@ -661,7 +661,7 @@ inline OptimizerState parse_optimizer(const SafeTensors& file, const std::string
   return state;
 }
 
-// The folder must be there. Both raise runtime_error.
+// The folder must be there. Both throw runtime_error.
 inline void save_optimizer(const std::string& dir, const Config& config, int64_t iteration,
                            const std::map<std::string, std::string>& settings, const OptimizerArrays& arrays) {
   write_safetensors(dir + "/optimizer.safetensors", optimizer_tensors(tensor_table(config), arrays),

@@ -94,7 +94,7 @@ inline DrafterName parse_part(const std::string& text) {
   return name;
 }
 
-// Reads a drafter's name: one, or the parts of a union. Raises invalid_argument for an unknown word (naming the
+// Reads a drafter's name: one, or the parts of a union. Throws invalid_argument for an unknown word (naming the
 // nearest), for an order that is no number from 1 to kNgramOrders, and for a union of too many, with nobody, or with
 // self twice: they would write over each other's rows.
 inline std::vector<DrafterName> parse_drafter(const std::string& text) {
@@ -124,7 +124,7 @@ inline std::string text_of(const std::vector<DrafterName>& names) {
   return text;
 }
 
-// Makes a drafter that runs a model, or heads on one: kGpt, kSelf, kMedusa, kParallel. It raises runtime_error for
+// Makes a drafter that runs a model, or heads on one: kGpt, kSelf, kMedusa, kParallel. It throws runtime_error for
 // files that are missing or do not fit.
 using MakeModelDrafter = std::function<std::unique_ptr<LogitsDrafter>(const DrafterName&)>;
 
@@ -182,7 +182,7 @@ inline std::unique_ptr<Drafter> load_drafter(const std::string& text, const std:
 // Those that run a model, or heads on one
 
 // It runs on the target's threads, since the two take turns: a second team on the same cores would only be in the way.
-// Raises runtime_error for a model that cannot be read, or is of other tokens than the target's.
+// Throws runtime_error for a model that cannot be read, or is of other tokens than the target's.
 inline std::unique_ptr<LogitsDrafter> load_small_model(const std::string& dir, const Tokenizer& tokenizer, Dtype dtype,
                                                        Dtype cache_dtype, const Target& target) {
   Loaded loaded = load_model(dir);
@@ -193,7 +193,7 @@ inline std::unique_ptr<LogitsDrafter> load_small_model(const std::string& dir, c
                                                                target.pool(), target.most_rows(), cache_dtype));
 }
 
-// All layers would draft what the target says, at the price of asking it. dir: the target's, for the message. Raises
+// All layers would draft what the target says, at the price of asking it. dir: the target's, for the message. Throws
 // runtime_error where it has not more than so many layers.
 inline std::unique_ptr<LogitsDrafter> first_layers(Target& target, int layers, const std::string& dir) {
   if (layers >= target.layers())

@@ -26,7 +26,7 @@ namespace nanospec {
 
 enum class Ahead { kOff, kOn, kAuto };  // auto: where it pays, by Duel (trust.h)
 
-// Reads off, on or auto. Raises invalid_argument.
+// Reads off, on or auto. Throws invalid_argument.
 inline Ahead parse_ahead(const std::string& word) {
   const std::vector<std::string> known = {"off", "on", "auto"};
   const auto at = std::find(known.begin(), known.end(), word);

@@ -1,11 +1,15 @@
 // growth/plan.h: the planner that shapes of every kind share: it asks the drafter, corrects its chances, and learns.
 //
-// The ring growth/ adds which nodes are worth a row: shapes.h (names and templates), grow.h (growth), cost.h (what a
-// forward takes), trust.h (what is learned), ahead.h (drafting while the target verifies). It hooks into the core's
-// Planner and Watcher (decode.h). Under rule `match` nothing here can change the text. What it costs is counted as
-// drafting. How to add a shape: the head of shapes.h.
+// The ring growth/ adds which nodes are worth a row: shapes.h (names and templates), grow.h (growth), cost.h and
+// measure.h (what a forward takes), trust.h (what is learned), clock.h (time), ahead.h (drafting while the target
+// verifies). It includes the core, drafters/, and files/ for words.h alone. It hooks into the core's Planner and
+// Watcher (decode.h), and under rule `match` it cannot change the text. What it costs is counted as drafting; `auto`
+// also measures forwards once, at load.
 //
-// In order: one tree's draft; growth by a shape; the planner.
+// How to add a shape: the head of shapes.h. How to add another planner: derive from Planner, as AheadPlanner of ahead.h
+// does, and let generate() of watch/decoding.h choose it.
+//
+// Here, in order: one tree's draft; growth by a shape; the planner.
 #pragma once
 
 #include <memory>

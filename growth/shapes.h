@@ -5,9 +5,9 @@
 //
 // How to add a shape:
 //   1. give it a line in Shape::Kind and, in the same order, in kShapes; read its numbers, if it has any, in
-//      parse_shape; a fixed one makes its template there (or in commands/calibration.cpp, from a file);
+//      parse_shape; a fixed one makes its template there, or in commands/calibration.cpp where a file says it;
 //   2. one that looks at what is drafted: write grow_NAME(shape, limits, growth, expand) in grow.h, and its case in
-//   grow;
+//      `grow` there;
 //   3. add its word to kAllShapes in tests/mock.h, which the sweeps go through: under `match` no shape can change the
 //      text.
 #pragma once
@@ -311,7 +311,7 @@ inline void read_settings(Shape& shape, const std::string& settings) {
 
 }  // namespace parsing
 
-// Reads a shape. The templates of `static`, `calibrated` and `sequoia` lie in files: theirs are not made yet. Raises
+// Reads a shape. The templates of `static`, `calibrated` and `sequoia` lie in files: theirs are not made yet. Throws
 // invalid_argument for an unknown word (naming the nearest), for numbers that are none or out of range, and for a
 // chain, tree or cartesian of more nodes than the budget (naming both numbers).
 inline Shape parse_shape(const std::string& text, int budget) {

@@ -1,9 +1,14 @@
 // rules/verify.h: verification rules: which path through a tree of drafts is accepted, and what token ends it.
 //
-// In order: the rules by name, what each promises and what drafts it needs; what a rule may ask; the rules. Plain C++,
-// like tree.h: a rule asks an oracle for probabilities and for chance. When text is generated, decode.h answers from
-// the target, the drafter and random bits; when a rule is proven, commands/exactness.cpp answers with every outcome in
-// turn. It is the same code that is run and that is proven.
+// The ring rules/ adds every rule but the exact one, which is `match` of tree.h. It includes the core, drafters/ (what
+// candidates are drawn from) and growth/ (which shapes a rule can judge). It hooks into the core's Runner (decode.h):
+// judge.h derives one whose verdicts are a rule's. It costs a distribution of the target, and mostly one of the
+// drafter, at every node that is judged; `match` pays nothing.
+//
+// Here, in order: the rules by name, what each promises and what drafts it needs; what a rule may ask; the rules. A
+// rule asks an oracle for probabilities and for chance. When text is generated, judge.h answers from the target, the
+// drafter and random bits; when a rule is proven, study/exactness.cpp answers with every outcome in turn. It is the
+// same code that is run and that is proven.
 //
 // In formulas p is the target's distribution after a node, given the path to it, and q the one that the node's children
 // were drawn from: the drafter's, after temperature, top-k and top-p. [v]+ is max(v, 0), norm(v) is v / sum(v).
@@ -11,7 +16,7 @@
 // How to add a rule:
 //   1. write `Verdict NAME(const Tree&, Oracle&)` beside the others, and say whose it is;
 //   2. give it a line in Rule and, in the same order, in kRules, then in judge;
-//   3. add it to kStudies of commands/exactness.cpp, which is what `nanospec exact` and the tests go through.
+//   3. add it to kStudies of study/exactness.cpp, which is what `nanospec exact` and the tests go through.
 #pragma once
 
 #include <algorithm>
@@ -69,7 +74,7 @@ constexpr RuleWord kRules[] = {
 };
 constexpr const RuleWord& about(Rule rule) { return kRules[int(rule)]; }
 
-// Reads a rule's word; raises invalid_argument for another word, naming the nearest.
+// Reads a rule's word; throws invalid_argument for another word, naming the nearest.
 inline Rule parse_rule(const std::string& text) {
   std::vector<std::string> words;
   for (const RuleWord& known : kRules) words.push_back(known.word);
@@ -82,7 +87,7 @@ inline Rule parse_rule(const std::string& text) {
 // what it keeps is no longer a sample of q.
 inline bool keeps_all_drawn(const Shape& shape) { return shape.fixed(); }
 
-// Raises invalid_argument where the rule's proof does not cover trees of this shape.
+// Throws invalid_argument where the rule's proof does not cover trees of this shape.
 inline void check_rule(Rule rule, const Shape& shape) {
   const std::string word = about(rule).word;
   if (about(rule).chains_only && shape.kind != Shape::kChain)

@@ -5,12 +5,13 @@
 // In order: bars and how even the repeats were; the timetable; the bench itself; its sections; figures of
 // theirs that are pure arithmetic, so that tests can hold them.
 //
-// The ring study/. It measures and explains what the rest does, and changes nothing: no file of another ring includes
-// it. Its four commands are `bench` (speed, against the machine's limits), `experiments` (the literature's, on trained
-// models), `exact` (rules against what they promise, without a model) and `diagnose` (why drafts are right or wrong).
-// It hooks into Engine::generate (commands/engine.h): into on_pass, which sees every pass, and stand_in, which drafts
-// in a drafter's place; into run_all (commands/comparison.h), which runs methods in turn; and into Probe, whose weights
-// are random. Where nobody looks on, these cost nothing. roofline.h and gpu.h ask the machine itself.
+// The ring study/ measures and explains what the rest does, and changes nothing. It includes every ring but training/,
+// and no ring includes it; nanospec.cu does, and answers for the GPU. Its four commands are `bench` (speed, against the
+// machine's limits), `experiments` (the literature's, on trained models), `exact` (rules against what they promise,
+// without a model) and `diagnose` (why drafts are right or wrong). It hooks into Engine::generate (commands/engine.h):
+// into on_pass, which sees every forward, and stand_in, which drafts in a drafter's place; into run_all
+// (commands/comparison.h), which runs methods in turn; and into Probe, whose weights are random. A run that is not
+// studied pays nothing. roofline.h and gpu.h ask the machine itself.
 //
 // How to add a section of `bench`: write `void bench_NAME(Bench&)`, declare it below, and give it a line in kSections
 // of bench.cpp, with its seconds. It says by bench.time how far it is, prints when it is complete, and adds to bars and
@@ -47,7 +48,7 @@ OrderedJson bars_json(const std::vector<Bar>& bars);
 // How far repeats of the same thing lay apart.
 struct Evenness {
   std::string what;
-  double uneven;  // see samples.h
+  double uneven;  // see commands/samples.h
 };
 
 // One line where something else was busy on the machine; "" where the repeats were even.

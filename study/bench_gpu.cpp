@@ -1,5 +1,6 @@
 // study/bench_gpu.cpp: section gpu: what the GPU can do at most, how near each kernel comes to it, plain decoding
-// and the cost of rows, prefill, training. What runs on the GPU is asked for through gpu.h, engine.h and train_gpt.
+// and the cost of rows, prefill, training. What runs on the GPU is asked for through gpu.h, commands/engine.h and
+// train_gpt.
 #include <algorithm>
 
 #include "commands/samples.h"
@@ -52,7 +53,8 @@ std::string limits_table(const GpuLimits& limits) {
 }
 
 std::string kernels_table(const Measured& m) {
-  TableRows rows = {{"kernel", "shape", "us", "lowest", "highest", "GB/s", "of memory", "GFLOP/s", "of compute", "limit"}};
+  TableRows rows = {
+      {"kernel", "shape", "us", "lowest", "highest", "GB/s", "of memory", "GFLOP/s", "of compute", "limit"}};
   for (const KernelTime& k : m.kernels) {
     const double seconds = median(k.seconds);
     const KernelShares shares = shares_of(k, m.limits);

@@ -41,7 +41,7 @@ struct Unsure {
 
 // What was promised of nodes whose parent was on the path, by tenths, and how far off that was.
 struct Forecast {
-  std::array<Reliability, 10> tenths;  // [i]: chances from i / 10 on; `raw` and `corrected` as in trust.h
+  std::array<Reliability, 10> tenths;  // [i]: chances from i / 10 on; `raw` and `corrected` as in growth/trust.h
   double squares = 0;                  // sum of (chance - 0 or 1)^2
 
   int64_t nodes() const;

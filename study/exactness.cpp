@@ -165,7 +165,7 @@ int choose_candidates(Chances q, Choosing choosing, int width, Outcomes& outcome
   return width;
 }
 
-// Answers a rule's questions (verify.h) out of a world, chance's by one outcome after the other.
+// Answers a rule's questions (rules/verify.h) out of a world, chance's by one outcome after the other.
 struct EnumeratedOracle {
   const World& world;
   const Growth& growth;

@@ -230,7 +230,8 @@ float multiply_bf16(long steps, const float* data) {
 #else
 constexpr const char* kBf16By = "widening to fp32";
 constexpr int kBf16Terms = 1;
-float multiply_bf16(long steps, const float* data) {  // one operand is widened as it is loaded, as products.h's matmul does
+// One operand is widened as it is loaded, as machine/products.h does.
+float multiply_bf16(long steps, const float* data) {
   const bf16* weights = reinterpret_cast<const bf16*>(data);
   const Vec a = load(data);
   Vec sum[kSums];

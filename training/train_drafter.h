@@ -1,11 +1,16 @@
 // training/train_drafter.h: what all trainings share of a drafter on a frozen target: train_drafter --medusa,
 // --parallel.
 //
-// In order: options and flags; a run: model, text, shards, and making those that are missing; the order of what is
-// learned; how often a guesser is right, by rank; a training: its loop, checkpoints and --resume; the program. All of
-// it runs on the CPU, whatever the target will run on. Nothing of the target's own files is written. Everything random
-// is a pure function of (seed, iteration): a run that was stopped and resumed gives the weights of one that was not,
-// bit for bit.
+// The ring training/ adds what train_gpt does beside training (train_gpt.h), and the program that trains drafters
+// (train_drafter.cpp). It includes the core, drafters/, files/, watch/ and, of commands/, cli.h and samples.h. It hooks
+// into the core's update (model.h) by a table of tensors of its own, and into the target as a drafter does: distill.h
+// writes down what the target computes. It costs decoding nothing; what a training costs is in its --stats.
+//
+// Here, in order: options and flags; a run: model, text, shards, and making those that are missing; the order of what
+// is learned; how often a guesser is right, by rank; a training: its loop, checkpoints and --resume; the program. All
+// of it runs on the CPU, whatever the target will run on. Nothing of the target's own files is written. Everything
+// random is a pure function of (seed, iteration): a run that was stopped and resumed gives the weights of one that was
+// not, bit for bit.
 //
 // How to add a drafter: write a struct like MedusaTraining (train_medusa.h) or ParallelTraining (train_parallel.h), and
 // name it in train_drafter.cpp. What the program asks of it:

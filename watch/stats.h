@@ -1,11 +1,15 @@
 // watch/stats.h: what is counted of a text's decoding, and who counts it.
 //
-// The ring watch/ adds what a run is known by: counts and times (here), and all that decides how to decode, wired
-// together (decoding.h). It hooks into the core's Watcher (decode.h): nothing that watches can change a text. It costs
-// a look at the clock between the steps. How to add one more: derive from Watcher, and hand it to decode.h's
-// generate().
+// The ring watch/ adds what a run is known by: counts and times (here); and it wires planner, runner and watcher
+// together, by the settings of one run (decoding.h). It includes the core, drafters/, growth/ and rules/. It hooks into
+// the core's Watcher (decode.h): nothing that watches can change a text. It costs a look at the clock between the
+// steps.
 //
-// In order: the counts; one forward, as those see it who study it; the recorder.
+// How to add a count: a field of Stats, counted in the Recorder, added up and written in commands/commands.cpp. How to
+// study forwards one by one: Decoding::on_pass, which gets a PassReport. How to add another watcher: derive from
+// Watcher and let generate() of decoding.h call it; the Recorder tells one more, its `inner`.
+//
+// Here, in order: the counts; one forward, as those see it who study it; the recorder.
 #pragma once
 
 #include <functional>

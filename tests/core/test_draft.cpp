@@ -1,5 +1,5 @@
-// Tests of draft.h, ngram.h and drafters.h: candidates out of logits and noise, and how sure a drafter is of them; the
-// bigram table and its file; n-grams against a count by maps; drafters by name.
+// Tests of draft.h, drafters/ngram.h and files/drafters.h: candidates out of logits and noise, and how sure a drafter
+// is of them; the bigram table and its file; n-grams against a count by maps; drafters by name.
 #include "files/drafters.h"
 
 #include <doctest/doctest.h>

@@ -1,7 +1,7 @@
 // tests/core/test_operations.cpp: the operations of kernels.cuh and their CPU twins in machine/.
 //
 // The portable text and the tuned twins give the same bits, for any number of threads; so do a CPU core and a warp of
-// 32 lanes (cuda_rows.cu). What the operations compute is the gradient check's business (test_model.cpp).
+// 32 lanes (tests/cuda/cuda_rows.cu). What the operations compute is the gradient check's business (test_model.cpp).
 #include <doctest/doctest.h>
 
 #include "tests/random.h"

@@ -1,5 +1,5 @@
-// Tests of suffix.h and adapt.h: matches against a naive count, what is believed of them, what long texts cost; lookup,
-// suffix and recycle on texts made by hand; unions, and whom they come to believe.
+// Tests of drafters/suffix.h and drafters/adapt.h: matches against a naive count, what is believed of them, what long
+// texts cost; lookup, suffix and recycle on texts made by hand; unions, and whom they come to believe.
 #include "drafters/adapt.h"
 
 #include <doctest/doctest.h>

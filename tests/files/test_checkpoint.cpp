@@ -1,5 +1,5 @@
-// Tests of checkpoint.h and of the table of tensors: safetensors by hand and by mutilation, config.json, models and
-// optimizer states through files, and what a kill or a full disk leaves behind.
+// Tests of files/checkpoint.h and of the table of tensors: safetensors by hand and by mutilation, config.json, models
+// and optimizer states through files, and what a kill or a full disk leaves behind.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-// Tests of text.h: UTF-8, JSON and its guards, the character tokenizer and its file, the split, files of prompts.
+// Tests of files/text.h: UTF-8, JSON and its guards, the character tokenizer and its file, the split, files of prompts.
 #include <doctest/doctest.h>
 
 #include <numeric>

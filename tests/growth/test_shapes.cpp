@@ -1,4 +1,5 @@
-// Tests of shapes.h and grow.h: names; templates, and which one is the best; growth, and what it costs; the words.
+// Tests of growth/shapes.h and growth/grow.h: names; templates, and which one is the best; growth, and what it costs;
+// the words.
 #include "growth/shapes.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Tests of trust.h: chances that are corrected by what came true, and the pace of trying.
+// Tests of growth/trust.h: chances that are corrected by what came true, and the pace of trying.
 #include "growth/trust.h"
 
 #include <doctest/doctest.h>

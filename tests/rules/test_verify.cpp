@@ -1,5 +1,5 @@
-// Tests of verify.h: the rules by name; each rule by hand; then every rule by exact enumeration and by sampling, as
-// `nanospec exact` does it; candidates that are a sample.
+// Tests of rules/verify.h and rules/judge.h: the rules by name; each rule by hand; then every rule by exact enumeration
+// and by sampling, as `nanospec exact` does it; candidates that are a sample.
 #include "rules/judge.h"
 
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
 // tests/study/test_experiments.cpp: the parts of `experiments` that are pure: intervals, what is said of made-up
-// outcomes, bars, prompts, pictures. How the command runs is in test_commands.cpp.
+// outcomes, bars, prompts, pictures. How the command runs is in tests/commands/test_commands.cpp.
 #include <doctest/doctest.h>
 
 #include "study/experiments.h"
