@@ -8,9 +8,9 @@
 
 #include "commands/calibration.h"
 #include "commands/commands.h"
+#include "decode.h"
 #include "files/drafters.h"
 #include "study/gpu.h"
-#include "decode.h"
 #ifdef WITH_CUDA
 #include "study/measure.cuh"
 #endif
@@ -36,7 +36,8 @@ struct Engine::Parts {
   Parts(const Settings& s, Loaded l)
       : settings(s),
         loaded(std::move(l)),
-        target(loaded.config, loaded.weights.data(), dtype_of(s.dtype), choose_cuda(s.device), s.threads, s.rows,
+        target(loaded.config, loaded.weights.data(), dtype_of(s.dtype),
+               std::make_shared<Pool>(s.threads, choose_cuda(s.device), s.kernels == "plain"), s.rows,
                dtype_of(s.cache_dtype)) {
     loaded.weights = {};  // the target has its own
   }

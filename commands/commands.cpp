@@ -54,6 +54,8 @@ std::vector<Flag> machine_flags(Options& o) {
       {"--device", "WORD", &o.settings.device, "where the target runs", one_of({"auto", "cpu", "cuda"})},
       {"--dtype", "WORD", &o.settings.dtype, "how weights are stored", one_of({"fp32", "bf16"})},
       {"--cache_dtype", "WORD", &o.settings.cache_dtype, "how keys and values are stored", one_of({"fp32", "bf16"})},
+      {"--kernels", "WORD", &o.settings.kernels, "on a GPU: the first kernels (kernels.cuh), or the tuned ones",
+       one_of({"plain", "tuned"})},
       {"--threads", "N", &o.settings.threads, "CPU threads; the text does not depend on them", from(1, 1024)},
   };
 }
