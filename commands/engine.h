@@ -10,18 +10,31 @@
 #include <string>
 #include <vector>
 
-#include "files/drafters.h"
-#include "watch/decoding.h"
+#include "files/drafter_names.h"
+#include "watch/settings.h"
 
 namespace nanospec {
 
-// How text is speculated on, in the command line's words; check_method() has passed them.
+// How text is speculated on, in the command line's words.
 struct Method {
   std::string drafter = "bigram", shape = "auto", verify = "match";
   int budget = 0;             // most nodes in a tree, the root not counted; 0: what Settings say
   bool knows_noise = true;    // whether the drafter may know the noise that rule match picks with
   std::string ahead = "off";  // off, on, auto: whether to draft while the target verifies
 };
+
+// What the words of a method mean: they are read once, and what decodes gets these.
+struct Meaning {
+  std::vector<DrafterName> drafter;  // the parts of a union, or one; kNone: plain decoding
+  Shape shape;
+  Rule rule;
+  Ahead ahead;
+  bool plain() const { return drafter.front().kind == DrafterName::kNone; }
+};
+// budget: where the method has none of its own. Throws std::invalid_argument for an unknown drafter, shape, rule or way
+// of drafting ahead, for a shape larger than the budget, and where the rule cannot judge the shape or does not allow
+// drafting ahead.
+Meaning read_method(const Method& method, int budget);
 
 // What is loaded once and then serves every method.
 struct Settings {
