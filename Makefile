@@ -6,6 +6,7 @@
 #   make data       gets the training text
 #   make run        deps, data, build, train the small model, compare plain and speculative decoding
 #   make test       deps, build, all tests
+#   make single     the core as one file, build/nanospec_single.cu
 #   make bench      build; tables and pictures of speed, into build/bench: under ten minutes; a GPU takes some more
 #   make experiments  build, train the medium target and the drafters on it if they are missing; the literature's
 #                   experiments, into build/experiments: 12 minutes, and the training
@@ -50,7 +51,7 @@ PROGRAMS := $(BUILD)/nanospec $(BUILD)/train_gpt $(BUILD)/train_drafter
 ON_CUDA := $(BUILD)/nanospec-cuda $(BUILD)/train_gpt-cuda
 PACKAGES := g++ nlohmann-json3-dev libcli11-dev doctest-dev libmd-dev curl
 
-.PHONY: all say deps data run test tests bench experiments clean format
+.PHONY: all say deps data run test tests single bench experiments clean format
 all: say $(PROGRAMS) $(if $(NVCC),$(ON_CUDA))
 
 say:
@@ -102,6 +103,12 @@ $(BUILD)/nanospec-cuda: $(BUILD)/nanospec.cuda.o $(COMMANDS)
 	$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ -lmd
 $(BUILD)/train_gpt-cuda: $(BUILD)/train_gpt.cuda.o $(BUILD)/commands/cli.o
 	$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ -lmd
+
+# The core as one file: its first line says how to compile it.
+single: $(BUILD)/nanospec_single.cu
+$(BUILD)/nanospec_single.cu: machine/single.sh machine/single.cpp $(wildcard *.h *.cuh machine/*.h cuda/machine.cuh)
+	sh machine/single.sh >$@.tmp && mv $@.tmp $@
+	@head -3 $@
 
 # For tests/reference/hf_check.py.
 $(BUILD)/dump_logits: tests/reference/dump_logits.cpp $(BUILD)/flags
@@ -207,7 +214,7 @@ train-and-experiment: train-small train-drafters
 
 clean:
 	rm -rf build/*.o build/*.d build/*.ptxas build/commands build/study build/training build/tests build/sanitize build/flags \
-	  build/bench build/experiments build/nanospec build/train_gpt build/train_drafter build/nanospec-cuda build/train_gpt-cuda \
+	  build/bench build/experiments build/nanospec_single.cu build/nanospec build/train_gpt build/train_drafter build/nanospec-cuda build/train_gpt-cuda \
 	  build/dump_logits
 
 format:

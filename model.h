@@ -397,9 +397,9 @@ struct Gradients {
   const Activations<T>& a;
   bool past_gradients = false;  // whether those of a past's keys and values are kept, of all layers
 
-  static constexpr bool portable = !std::is_same<T, float>::value;  // whose attention is the portable text
-  Rows<T> stream = a.once(a.R, a.C);                                // (R, C) the residual stream's
-  Rows<T> norm = a.once(a.R, a.C);                                  // (R, C) a norm's
+  static constexpr bool portable = !kTuned || !std::is_same<T, float>::value;  // whose attention is the portable text
+  Rows<T> stream = a.once(a.R, a.C);                                           // (R, C) the residual stream's
+  Rows<T> norm = a.once(a.R, a.C);                                             // (R, C) a norm's
   Rows<T> branch = a.once(a.R, a.C);  // (R, C) what of the stream's flows into a branch with dropout
   Rows<T> qkv = a.once(a.R, a.Q);     // (R, H D + 2 KV D)
   Rows<T> att = a.once(a.R, a.C);     // (R, C)

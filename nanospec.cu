@@ -8,9 +8,10 @@
 
 #include "commands/calibration.h"
 #include "commands/commands.h"
+#include "decode.h"
 #include "files/drafters.h"
 #include "study/gpu.h"
-#include "decode.h"
+#include "watch/decoding.h"
 #ifdef WITH_CUDA
 #include "study/measure.cuh"
 #endif
@@ -36,29 +37,33 @@ struct Engine::Parts {
   Parts(const Settings& s, Loaded l)
       : settings(s),
         loaded(std::move(l)),
-        target(loaded.config, loaded.weights.data(), dtype_of(s.dtype), choose_cuda(s.device), s.threads, s.rows,
+        target(loaded.config, loaded.weights.data(), dtype_of(s.dtype),
+               std::make_shared<Pool>(s.threads, choose_cuda(s.device), s.kernels == "plain"), s.rows,
                dtype_of(s.cache_dtype)) {
     loaded.weights = {};  // the target has its own
   }
 
-  std::unique_ptr<Drafter> make_drafter(const std::string& name) {
-    return load_drafter(name, settings.model, target.vocab_size(),
-                        model_drafters(target, settings.model, loaded.config, loaded.tokenizer,
-                                       dtype_of(settings.dtype), dtype_of(settings.cache_dtype)));
+  // The drafter of these names, made when it is first asked for; null: plain decoding.
+  Drafter* drafter(const std::vector<DrafterName>& names) {
+    const std::string word = text_of(names);
+    if (!drafters.count(word))
+      drafters[word] = load_drafter(names, settings.model, target.vocab_size(),
+                                    model_drafters(target, settings.model, loaded.config, loaded.tokenizer,
+                                                   dtype_of(settings.dtype), dtype_of(settings.cache_dtype)));
+    return drafters[word].get();
   }
 
-  // The method's shape, with its template; and the cost of a forward is measured where the shape goes by it.
-  Shape shape_of(const Method& method, float temperature) {
-    const int budget = method.budget > 0 ? method.budget : settings.budget;
-    Shape shape = parse_shape(method.shape, budget);
-    if ((shape.kind == Shape::kAuto || shape.kind == Shape::kSequoia) && (!cost || cost->most() < budget))
-      cost = std::make_shared<Cost>(measure_cost(target, std::max(budget, settings.budget)));
+  // The shape with its template; and the cost of a forward is measured where the shape goes by it.
+  Shape ready(const Shape& shape, const std::string& drafter, float temperature) {
+    if ((shape.kind == Shape::kAuto || shape.kind == Shape::kSequoia) && (!cost || cost->most() < shape.budget))
+      cost = std::make_shared<Cost>(measure_cost(target, std::max(shape.budget, settings.budget)));
     if (!from_file(shape)) return shape;
     const std::string key =
-        method.drafter + " " + method.shape + " " + std::to_string(budget) + " " + std::to_string(temperature);
+        drafter + " " + shape.name + " " + std::to_string(shape.budget) + " " + std::to_string(temperature);
     if (!shapes.count(key)) {
-      prepare_shape(shape, method.drafter, settings.model, temperature, cost.get());
-      shapes[key] = shape;
+      Shape made = shape;
+      prepare_shape(made, drafter, settings.model, temperature, cost.get());
+      shapes[key] = made;
     }
     return shapes[key];
   }
@@ -80,24 +85,21 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
                            int max_new_tokens, const std::function<bool(int)>& on_token,
                            const Observation& observation) {
   Parts& p = *parts_;
-  if (!p.drafters.count(method.drafter)) p.drafters[method.drafter] = p.make_drafter(method.drafter);
-  Drafter* drafter = p.drafters[method.drafter].get();  // null: plain decoding
+  const Meaning meaning = read_method(method, p.settings.budget);
+  Drafter* drafter = p.drafter(meaning.drafter);
 
   Decoding decoding;
-  if (drafter) decoding.shape = p.shape_of(method, sampling.temperature);
-  decoding.rule = parse_rule(method.verify);
+  if (drafter) decoding.shape = p.ready(meaning.shape, method.drafter, sampling.temperature);
+  decoding.rule = meaning.rule, decoding.ahead = meaning.ahead;
   decoding.sampling = sampling;
   decoding.max_new_tokens = max_new_tokens;
   decoding.knows_noise = method.knows_noise;
-  decoding.ahead = parse_ahead(method.ahead);
   decoding.on_pass = observation.on_pass;
   decoding.cost = p.cost;
-  std::unique_ptr<LogitsDrafter> logits;
-  std::unique_ptr<Drafter> other;
+  std::unique_ptr<LogitsDrafter> made;
+  std::unique_ptr<Drafter> stand_in;
   if (drafter && observation.stand_in) {
-    std::unique_ptr<LogitsDrafter> made;
-    other = observation.stand_in(*with_logits(drafter, made)), drafter = other.get();
-    logits = std::move(made);
+    stand_in = observation.stand_in(*with_logits(drafter, made)), drafter = stand_in.get();
   } else if (drafter) {
     std::shared_ptr<Experience>& experience =
         p.experiences[method.drafter + " " + method.verify + (method.knows_noise ? " " : " without noise ") +

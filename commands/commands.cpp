@@ -54,6 +54,8 @@ std::vector<Flag> machine_flags(Options& o) {
       {"--device", "WORD", &o.settings.device, "where the target runs", one_of({"auto", "cpu", "cuda"})},
       {"--dtype", "WORD", &o.settings.dtype, "how weights are stored", one_of({"fp32", "bf16"})},
       {"--cache_dtype", "WORD", &o.settings.cache_dtype, "how keys and values are stored", one_of({"fp32", "bf16"})},
+      {"--kernels", "WORD", &o.settings.kernels, "on a GPU: the first kernels (kernels.cuh), or the tuned ones",
+       one_of({"plain", "tuned"})},
       {"--threads", "N", &o.settings.threads, "CPU threads; the text does not depend on them", from(1, 1024)},
   };
 }
@@ -169,17 +171,18 @@ void check_writable(const std::string& path) {
 // ---------------------------------------------------------------------------------------------------------------
 // Methods
 
-namespace {
-int budget_of(const Method& method, int budget) { return method.budget > 0 ? method.budget : budget; }
-}  // namespace
-
-void check_method(const Method& method, int budget) {
-  parse_drafter(method.drafter);
+Meaning read_method(const Method& method, int budget) {
+  Meaning meaning;
+  meaning.drafter = parse_drafter(method.drafter);
   if (!method.knows_noise && method.verify != "match")
     throw std::invalid_argument("no drafter knows the noise under rule " + printable(method.verify) +
                                 ": noise=unknown: leave it out, or choose verify=match");
-  check_rule(parse_rule(method.verify), parse_shape(method.shape, budget_of(method, budget)));
-  check_ahead(parse_ahead(method.ahead), parse_rule(method.verify));
+  meaning.rule = parse_rule(method.verify);
+  meaning.shape = parse_shape(method.shape, method.budget > 0 ? method.budget : budget);
+  check_rule(meaning.rule, meaning.shape);
+  meaning.ahead = parse_ahead(method.ahead);
+  check_ahead(meaning.ahead, meaning.rule);
+  return meaning;
 }
 
 namespace {
@@ -218,8 +221,9 @@ std::vector<Flag> speculation_flags(Options& o, Method& method) {
 }
 
 void check_shape_file(const Method& method, const Options& options) {
-  const Shape shape = parse_shape(method.shape, budget_of(method, options.settings.budget));
-  if (method.drafter == "none") return;
+  const Meaning meaning = read_method(method, options.settings.budget);
+  const Shape& shape = meaning.shape;
+  if (meaning.plain()) return;
   if (shape.kind == Shape::kStatic) read_static(shape.file);
   else if (from_file(shape))
     find_calibration(shape.file, method.drafter, options.settings.model, options.sampling.temperature);
@@ -279,14 +283,14 @@ std::string method_text(const Method& method) {
 }
 
 int most_nodes(const Method& method, int budget) {
-  const Shape shape = parse_shape(method.shape, budget_of(method, budget));
-  if (method.drafter == "none") return 0;
-  if (shape.plan) return shape.plan->nodes();
-  return shape.budget;
+  const Meaning meaning = read_method(method, budget);
+  if (meaning.plain()) return 0;
+  return meaning.shape.plan ? meaning.shape.plan->nodes() : meaning.shape.budget;
 }
 
 Promise promise_of(const Method& method) {
-  return method.drafter == "none" ? Promise::kSameBytes : about(parse_rule(method.verify)).promise;
+  const Meaning meaning = read_method(method, kMaxBudget);
+  return meaning.plain() ? Promise::kSameBytes : about(meaning.rule).promise;
 }
 
 std::string flaw(Promise promise) {

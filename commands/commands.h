@@ -18,6 +18,7 @@
 
 #include "commands/cli.h"
 #include "commands/engine.h"
+#include "files/checkpoint.h"
 
 namespace nanospec {
 
@@ -86,9 +87,8 @@ void check_writable(const std::string& path);
 // ---------------------------------------------------------------------------------------------------------------
 // Methods
 
-// Throws std::invalid_argument for an unknown drafter, shape, rule or way of drafting ahead, for a shape larger than
-// the budget, and where the rule cannot judge the shape or does not allow drafting ahead.
-void check_method(const Method& method, int budget);
+// Throws what read_method throws.
+inline void check_method(const Method& method, int budget) { read_method(method, budget); }
 
 // The flags that make up one method: drafter, shape, budget, verify, ahead.
 std::vector<Flag> speculation_flags(Options& options, Method& method);

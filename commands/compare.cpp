@@ -43,8 +43,8 @@ Command describe(Comparison& c) {
 // Saying
 
 std::string table(const Comparison& c, const std::vector<Outcome>& outcomes) {
-  TableRows rows = {{"method", "tok/s", "speedup", "lowest", "highest", "acceptance", "nodes/forward", "ms/forward", "draft",
-                "identical to plain"}};
+  TableRows rows = {{"method", "tok/s", "speedup", "lowest", "highest", "acceptance", "nodes/forward", "ms/forward",
+                     "draft", "identical to plain"}};
   for (size_t m = 0; m < outcomes.size(); m++) {
     const Outcome& outcome = outcomes[m];
     const Stats sum = sum_of(outcome);

@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "files/drafters.h"
-#include "watch/decoding.h"
+#include "files/drafter_names.h"
+#include "watch/settings.h"
 
 namespace nanospec {
 
-// How text is speculated on, in the command line's words; check_method() has passed them.
+// How text is speculated on, in the command line's words.
 struct Method {
   std::string drafter = "bigram", shape = "auto", verify = "match";
   int budget = 0;             // most nodes in a tree, the root not counted; 0: what Settings say
@@ -23,12 +23,26 @@ struct Method {
   std::string ahead = "off";  // off, on, auto: whether to draft while the target verifies
 };
 
+// What the words of a method mean: they are read once, and what decodes gets these.
+struct Meaning {
+  std::vector<DrafterName> drafter;  // the parts of a union, or one; kNone: plain decoding
+  Shape shape;
+  Rule rule;
+  Ahead ahead;
+  bool plain() const { return drafter.front().kind == DrafterName::kNone; }
+};
+// budget: where the method has none of its own. Throws std::invalid_argument for an unknown drafter, shape, rule or way
+// of drafting ahead, for a shape larger than the budget, and where the rule cannot judge the shape or does not allow
+// drafting ahead.
+Meaning read_method(const Method& method, int budget);
+
 // What is loaded once and then serves every method.
 struct Settings {
   std::string model;                 // the folder that train_gpt wrote
   std::string device = "auto";       // auto, cpu, cuda
   std::string dtype = "fp32";        // fp32, bf16: how weights are stored
   std::string cache_dtype = "fp32";  // and how keys and values are
+  std::string kernels = "tuned";     // plain, tuned: which CUDA kernels decode
   int threads = 1;
   int budget = 64;  // most nodes in a tree, the root not counted
   int rows = 65;    // most rows of one target forward: the nodes of the largest tree, and its root

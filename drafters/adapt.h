@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "drafters/logits.h"
+#include "drafters/newton.h"
 #include "drafters/suffix.h"
 
 namespace nanospec {
@@ -142,12 +143,12 @@ class Union : public LogitsDrafter {
  public:
   static constexpr int kMostParts = 4;
 
-  explicit Union(std::vector<std::unique_ptr<LogitsDrafter>> parts) : parts_(std::move(parts)) {
+  explicit Union(std::vector<std::unique_ptr<LogitsDrafter>> parts)
+      : parts_(std::move(parts)), newton_(2 * int(parts_.size()), kPrior) {
     vocab = parts_.front()->vocab;
     const int k = int(parts_.size());
     row_.resize(size_t(vocab)), said_.resize(size_t(k) * vocab);
     for (int i = 0; i < k; i++) weight_[i] = 1.0 / k;
-    for (int i = 0; i < 2 * k; i++) curvature_[i][i] = kPrior;
   }
 
   void attach(const TargetRows* rows) override {
@@ -273,44 +274,25 @@ class Union : public LogitsDrafter {
         const double covariance =
             double(solo.sum<float>(vocab, [=](int x) { return p[x] * (f[x] - from_f) * (g[x] - from_g); }) / total);
         const double m_i = double(sure_[i]), m_j = double(sure_[j]);
-        curvature_[i][j] += covariance;
-        curvature_[k + i][j] += m_i * covariance;
-        if (i != j) curvature_[k + j][i] += m_j * covariance;
-        curvature_[k + i][k + j] += m_i * m_j * covariance;
+        newton_.curvature(i, j) += covariance;
+        newton_.curvature(k + i, j) += m_i * covariance;
+        if (i != j) newton_.curvature(k + j, i) += m_j * covariance;
+        newton_.curvature(k + i, k + j) += m_i * m_j * covariance;
       }
     move(2 * k, gradient);
   }
 
-  // weight_ += curvature_^-1 gradient. What is forgotten of the curvature becomes the prior again, and so do the
-  // weights: that is its part of the gradient.
+  // The step. What is forgotten of the curvature becomes the prior again, and so do the weights: that is its part of
+  // the gradient.
   void move(int n, double* gradient) {
     for (int i = 0; i < n; i++) gradient[i] += kForget * kPrior * ((i < n / 2 ? 2.0 / n : 0) - weight_[i]);
     double step[kMost];
-    solve(n, gradient, step);
+    newton_.solve(gradient, step);
     for (int i = 0; i < n; i++) {
       const double moved = weight_[i] + larger(-kStep, smaller(kStep, step[i]));
       weight_[i] = larger(-kFarthest, smaller(kFarthest, moved));
-      for (int j = 0; j <= i; j++) curvature_[i][j] += kForget * ((i == j ? kPrior : 0) - curvature_[i][j]);
     }
-  }
-
-  // curvature_ x = b, by Cholesky.
-  void solve(int n, const double* b, double* x) const {
-    double l[kMost][kMost];
-    for (int i = 0; i < n; i++) {
-      for (int j = 0; j <= i; j++) {
-        double sum = curvature_[i][j];
-        for (int c = 0; c < j; c++) sum -= l[i][c] * l[j][c];
-        l[i][j] = i == j ? square_root(larger(sum, 1e-9)) : sum / l[j][j];
-      }
-      x[i] = b[i];
-      for (int c = 0; c < i; c++) x[i] -= l[i][c] * x[c];
-      x[i] /= l[i][i];
-    }
-    for (int i = n - 1; i >= 0; i--) {
-      for (int c = i + 1; c < n; c++) x[i] -= l[c][i] * x[c];
-      x[i] /= l[i][i];
-    }
+    newton_.forget(kForget);
   }
 
   struct Author {
@@ -318,11 +300,11 @@ class Union : public LogitsDrafter {
   };
   std::vector<std::unique_ptr<LogitsDrafter>> parts_;  // k
   std::array<double, kMost> weight_{};                 // a_0 .. a_{k-1}, b_0 .. b_{k-1}
-  double curvature_[kMost][kMost] = {};                // lower half
-  std::array<float, kMostParts> sure_{};               // m, at the node that was asked about last
-  std::vector<float> said_;                            // (k, V) at that node
-  std::vector<float> row_;                             // (V)
-  std::vector<Author> authors_;                        // of this pass's candidates
+  Newton<kMost> newton_;
+  std::array<float, kMostParts> sure_{};  // m, at the node that was asked about last
+  std::vector<float> said_;               // (k, V) at that node
+  std::vector<float> row_;                // (V)
+  std::vector<Author> authors_;           // of this pass's candidates
 };
 
 }  // namespace nanospec

@@ -13,8 +13,8 @@
 // How to add a drafter:
 //   1. derive from LogitsDrafter and write `logits`. One that keeps state takes it from `begin` and `committed`; one
 //      that runs a model runs it in `prepare`; one that reads states of the target keeps what `attach` gives it;
-//   2. give its word a line in DrafterName::Kind and in kDrafters of files/drafters.h, and make it in load_part there,
-//      or in model_drafters where it runs a model;
+//   2. give its word a line in DrafterName::Kind and, in the same order, in kDrafters (files/drafter_names.h); make it
+//      in load_part of files/drafters.h, or in model_drafters there where it runs a model;
 //   3. add it to the sweeps in tests/core/test_decode.cpp (mock) and tests/core/test_sweep.cpp (model).
 #pragma once
 

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 
+#include "drafters/newton.h"
 #include "machine/numbers.h"
 #include "tree.h"
 
@@ -63,38 +64,22 @@ class Trust {
     const double weight = larger(chance * (1 - chance), kLeastWeight);
     for (int i = 0; i < 3; i++) {
       gradient_[i] += error * x[i];
-      for (int j = 0; j <= i; j++) curvature_[i][j] += weight * x[i] * x[j];
+      for (int j = 0; j <= i; j++) newton_.curvature(i, j) += weight * x[i] * x[j];
     }
     observed_++;
   }
 
-  // Learns from what was observed since the last call: weights += curvature^-1 gradient, by Cholesky.
+  // Learns from what was observed since the last call.
   void learn() {
     if (observed_ == 0) return;
     constexpr double kForget = 1.0 / 1000, kFarthest = 0.5;
-    const double forget = smaller(kForget * observed_, 0.5);
-    double l[3][3], y[3];
-    for (int i = 0; i < 3; i++)
-      for (int j = 0; j <= i; j++) {
-        double sum = curvature_[i][j];
-        for (int k = 0; k < j; k++) sum -= l[i][k] * l[j][k];
-        l[i][j] = i == j ? square_root(sum) : sum / l[j][j];
-      }
+    double step[3];
+    newton_.solve(gradient_, step);
     for (int i = 0; i < 3; i++) {
-      y[i] = gradient_[i];
-      for (int k = 0; k < i; k++) y[i] -= l[i][k] * y[k];
-      y[i] /= l[i][i];
-    }
-    for (int i = 2; i >= 0; i--) {
-      for (int k = i + 1; k < 3; k++) y[i] -= l[k][i] * y[k];
-      y[i] /= l[i][i];
-    }
-    for (int i = 0; i < 3; i++) {
-      weights_[i] += larger(-kFarthest, smaller(kFarthest, y[i]));
+      weights_[i] += larger(-kFarthest, smaller(kFarthest, step[i]));
       gradient_[i] = 0;
-      for (int j = 0; j <= i; j++)  // what is forgotten is not certainty: the prior takes its place
-        curvature_[i][j] += forget * ((i == j ? kPrior : 0) - curvature_[i][j]);
     }
+    newton_.forget(smaller(kForget * observed_, 0.5));
     observed_ = 0;
   }
 
@@ -109,11 +94,10 @@ class Trust {
     return kLog[std::min(rank, 7)];
   }
 
-  static constexpr double kPrior = 2;
   double weights_[3] = {0.5, 0, -1};  // a, b, c; what a 4-gram's chances came to at temperature 1
   double gradient_[3] = {};           // of the log-likelihood, since learn()
-  double curvature_[3][3] = {{kPrior, 0, 0}, {0, kPrior, 0}, {0, 0, kPrior}};  // lower half; the older the less
-  int observed_ = 0;                                                           // since learn()
+  Newton<3> newton_{3, 2};
+  int observed_ = 0;  // since learn()
 };
 
 // ---------------------------------------------------------------------------------------------------------------

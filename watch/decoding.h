@@ -1,6 +1,7 @@
-// watch/decoding.h: all that decides how to decode, and decoding so: planner, runner and watcher, wired together.
+// watch/decoding.h: a text decoded by its settings: planner, runner and watcher, wired together.
 //
-// In order: the settings; what a drafter may read of a target; generate(), which every command and every trainer calls.
+// In order: what a drafter may read of a target; what it draws with; generate(), which every command and every trainer
+// calls. The settings: settings.h.
 #pragma once
 
 #include <memory>
@@ -9,34 +10,9 @@
 #include "drafters/features.h"
 #include "growth/measure.h"
 #include "rules/judge.h"
-#include "watch/stats.h"
+#include "watch/settings.h"
 
 namespace nanospec {
-
-// ---------------------------------------------------------------------------------------------------------------
-// Settings
-
-// All that decides how to decode. Under rule match the text depends on `sampling` alone; under the others on the trees
-// too, and so, with shape auto, on the clock.
-struct Decoding {
-  Shape shape;
-  Rule rule = Rule::kMatch;
-  Sampling sampling;
-  int max_new_tokens = 500;
-  bool knows_noise = true;  // whether the drafter is told the target's noise, under match; false: for study
-  std::function<void(const PassReport&)> on_pass = nullptr;  // told of every forward, for study
-  std::shared_ptr<Cost> cost;              // of the target's forwards, kept current; shape auto needs it
-  std::shared_ptr<Experience> experience;  // with the drafter, kept from text to text; null: none yet
-  Ahead ahead = Ahead::kOff;               // whether to draft while the target verifies; under match
-};
-
-// Throws invalid_argument where the rule does not allow drafting ahead: under the others the text would depend on who
-// was faster.
-inline void check_ahead(Ahead ahead, Rule rule) {
-  if (ahead != Ahead::kOff && rule != Rule::kMatch)
-    throw std::invalid_argument(std::string("only rule match drafts while the target verifies, not ") +
-                                about(rule).word + ": --ahead: leave it out, or choose --verify match");
-}
 
 // ---------------------------------------------------------------------------------------------------------------
 // The wires

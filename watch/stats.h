@@ -1,9 +1,9 @@
 // watch/stats.h: what is counted of a text's decoding, and who counts it.
 //
 // The ring watch/ adds what a run is known by: counts and times (here); and it wires planner, runner and watcher
-// together, by the settings of one run (decoding.h). It includes the core, drafters/, growth/ and rules/. It hooks into
-// the core's Watcher (decode.h): nothing that watches can change a text. It costs a look at the clock between the
-// steps.
+// together (decoding.h), by the settings of one run (settings.h). It includes the core, drafters/, growth/ and rules/.
+// It hooks into the core's Watcher (decode.h): nothing that watches can change a text. It costs a look at the clock
+// between the steps.
 //
 // How to add a count: a field of Stats, counted in the Recorder, added up and written in commands/commands.cpp. How to
 // study forwards one by one: Decoding::on_pass, which gets a PassReport. How to add another watcher: derive from

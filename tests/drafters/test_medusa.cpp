@@ -265,8 +265,9 @@ TEST_CASE("medusa: shards are the text and the hidden states of plain decoding")
   const std::unique_ptr<Drafter> ngram = load_drafter("ngram:4", w.dir, w.config.vocab_size);
   Shard plain, fast;
   plain.sizes = fast.sizes = {1, L, C};
-  record_generated(target, nullptr, decoding, prompt, plain);
-  record_generated(target, ngram.get(), decoding, prompt, fast);
+  const States states(target, Recorded::kHidden);
+  record_generated(states, nullptr, decoding, prompt, plain);
+  record_generated(states, ngram.get(), decoding, prompt, fast);
   CHECK(plain.token.size() == L + 1);
   CHECK(plain.token == fast.token);
   CHECK(plain.states == fast.states);
@@ -281,7 +282,7 @@ TEST_CASE("medusa: shards are the text and the hidden states of plain decoding")
   }
   Shard given;
   given.sizes = {1, 20, C};
-  record_text(target, plain.token.data(), given);
+  record_text(states, plain.token.data(), given);
   target.prefill(plain.token.data(), 11);
   const int depth = 0, end = 1;
   target.forward(plain.token.data() + 11, &depth, &end, 1);

@@ -1,0 +1,52 @@
+// drafters/newton.h: learning a few weights online, by one Newton step for each new observation.
+//
+// Whoever learns adds to the gradient what is new, and to the curvature all that was seen, the older the less:
+//   weights += curvature^-1 gradient
+// It serves the weights of a union (adapt.h) and the correction of chances (growth/trust.h).
+#pragma once
+
+#include "machine/numbers.h"
+
+namespace nanospec {
+
+template <int kMost>
+class Newton {
+ public:
+  // prior: the curvature of each weight before anything is seen.
+  Newton(int n, double prior) : n_(n), prior_(prior) {
+    for (int i = 0; i < n; i++) curvature_[i][i] = prior;
+  }
+  // The curvature of weights i and j, j <= i.
+  double& curvature(int i, int j) { return curvature_[i][j]; }
+
+  // step: (n) curvature^-1 gradient, by Cholesky.
+  void solve(const double* gradient, double* step) const {
+    double l[kMost][kMost];
+    for (int i = 0; i < n_; i++) {
+      for (int j = 0; j <= i; j++) {
+        double sum = curvature_[i][j];
+        for (int c = 0; c < j; c++) sum -= l[i][c] * l[j][c];
+        l[i][j] = i == j ? square_root(larger(sum, 1e-9)) : sum / l[j][j];
+      }
+      step[i] = gradient[i];
+      for (int c = 0; c < i; c++) step[i] -= l[i][c] * step[c];
+      step[i] /= l[i][i];
+    }
+    for (int i = n_ - 1; i >= 0; i--) {
+      for (int c = i + 1; c < n_; c++) step[i] -= l[c][i] * step[c];
+      step[i] /= l[i][i];
+    }
+  }
+  // This share of what was seen is forgotten. It leaves no certainty: the prior takes its place.
+  void forget(double share) {
+    for (int i = 0; i < n_; i++)
+      for (int j = 0; j <= i; j++) curvature_[i][j] += share * ((i == j ? prior_ : 0) - curvature_[i][j]);
+  }
+
+ private:
+  int n_;
+  double prior_;
+  double curvature_[kMost][kMost] = {};  // lower half
+};
+
+}  // namespace nanospec
