@@ -10,7 +10,7 @@
 //   1. write a struct here: its fields are the arrays, with their shapes, its call operator one group's work on a row;
 //   2. give it a row in tests/cuda/cuda_rows.cu, where a warp and a core must give the same bits;
 //   3. call launch(team, rows, operation) where it is needed;
-//   4. if a machine can do better, write it there, and give it a line in machine/launch.h.
+//   4. if a machine can do better, write it there, and give it a `tuned` in machine/tuned.h.
 //
 // Shapes: rows R (all tokens of a pass), channels C, heads H, head size D, vocabulary V. Matrices that a matmul writes
 // have rows padded to a multiple of 16 numbers.

@@ -13,7 +13,7 @@
 // (commands/comparison.h), which runs methods in turn; and into Probe, whose weights are random. A run that is not
 // studied pays nothing. roofline.h and gpu.h ask the machine itself.
 //
-// How to add a section of `bench`: write `void bench_NAME(Bench&)`, declare it below, and give it a line in kSections
+// How to add a section of `bench`: write `void bench_NAME(Bench&)`, declare it below, and give it a line in sections_of
 // of bench.cpp, with its seconds. It says by bench.time how far it is, prints when it is complete, and adds to bars and
 // evenness. A section of `experiments`: see experiments.h.
 #pragma once

@@ -6,7 +6,7 @@
 // sections.
 //
 // How to add a section: write `void NAME_experiment(Lab&)`: it runs studies with run_study() and hands what it found
-// to publish(). Declare it below, and give it a line in kSections of experiments.cpp, with the seconds that it may
+// to publish(). Declare it below, and give it a line in sections_of of experiments.cpp, with the seconds that it may
 // take.
 #pragma once
 
