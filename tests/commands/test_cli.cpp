@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "tests/command_line.h"
-#include "tests/error_of.h"
 
 using namespace nanospec;
 

@@ -8,7 +8,6 @@
 #include <random>
 #include <set>
 
-#include "tests/error_of.h"
 #include "tests/tree_by_hand.h"
 
 using namespace nanospec;
