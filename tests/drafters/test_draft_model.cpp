@@ -7,10 +7,11 @@
 #include <cstring>
 #include <filesystem>
 
+#include "files/drafters.h"
 #include "tests/error_of.h"
-#include "tests/mock.h"
 #include "tests/random.h"
 #include "tests/tenth.h"
+#include "watch/decoding.h"
 
 using namespace nanospec;
 
