@@ -7,7 +7,7 @@
 //
 // How to add a drafter:
 //   1. write a struct with `expand`; one that keeps state takes it from `begin` and `committed`;
-//   2. give its word a line where drafters are made by name (drafters/drafters.h);
+//   2. give its word a line where drafters are made by name (files/drafters.h);
 //   3. add it to the sweeps in tests/core/test_decode.cpp (mock) and tests/core/test_sweep.cpp (model).
 #pragma once
 

@@ -18,7 +18,7 @@
 #define HD
 #define CALLS_EITHER
 #endif
-// Where there is a GPU to compile for: nvcc's, or the one that tests/emulator.h plays.
+// Where there is a GPU to compile for: nvcc's, or the one that tests/cuda/emulator.h plays.
 #if defined(__CUDACC__) || defined(EMULATED_CUDA)
 #define WITH_CUDA
 #endif
@@ -114,7 +114,8 @@ HD constexpr T smaller(T a, T b) {
 // Each function is one formula for both types; only the coefficients, our own minimax fits, and their number differ.
 // No branch, no table, no libm: a loop around a call becomes vector instructions. Subnormal numbers count as zero. One
 // ulp is the spacing of the type's numbers at the exact result. The errors stated were measured on every seventh float
-// and 2 * 10^7 doubles, with and without fused multiply-add; tests/test_numbers.cpp holds bounds just above them.
+// and 2 * 10^7 doubles, with and without fused multiply-add; tests/machine/test_numbers.cpp holds bounds just above
+// them.
 
 template <class T>
 struct Format;

@@ -2,7 +2,7 @@
 //
 // In order: the rules by name, what each promises and what drafts it needs; what a rule may ask; the rules. Plain C++,
 // like tree.h: a rule asks an oracle for probabilities and for chance. When text is generated, decode.h answers from
-// the target, the drafter and random bits; when a rule is proven, commands/exactness.cpp answers with every outcome in
+// the target, the drafter and random bits; when a rule is proven, study/exactness.cpp answers with every outcome in
 // turn. It is the same code that is run and that is proven.
 //
 // In formulas p is the target's distribution after a node, given the path to it, and q the one that the node's children
@@ -11,7 +11,7 @@
 // How to add a rule:
 //   1. write `Verdict NAME(const Tree&, Oracle&)` beside the others, and say whose it is;
 //   2. give it a line in Rule and, in the same order, in kRules, then in judge;
-//   3. add it to kStudies of commands/exactness.cpp, which is what `nanospec exact` and the tests go through.
+//   3. add it to kStudies of study/exactness.cpp, which is what `nanospec exact` and the tests go through.
 #pragma once
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 //
 // In order: small worlds, in which the target and the drafter are tables; a rule's exact result in one, by enumeration;
 // what is studied; a rule's result in a larger world, by sampling. What is enumerated is the code of verify.h and
-// tree.h, what is sampled is generate() itself. `nanospec exact` prints it all, tests/test_verify.cpp holds it.
+// tree.h, what is sampled is generate() itself. `nanospec exact` prints it all, tests/rules/test_verify.cpp holds it.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // study/measure.cuh: a GPU's limits, and how long the engine's kernels take at GPT-2's shapes: what `bench` shows in
-// its section gpu. commands/gpu.h says what the figures mean.
+// its section gpu. study/gpu.h says what the figures mean.
 //
 // In order: how a kernel is timed; the limits; the kernels, each by the function that the model calls it by. Every
 // operand that a launch streams through lies there in many copies, which launches take by turns: otherwise the second

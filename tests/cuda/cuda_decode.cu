@@ -1,9 +1,9 @@
-// tests/cuda/cuda_decode.cu: decoding on the GPU: its kernels against sample.h, draft.h and verify.h, bit for bit; then
-// whole iterations against the host's loop on the same device; then the promise: the text of plain decoding.
+// tests/cuda/cuda_decode.cu: decoding on the GPU: its kernels against sample.h, draft.h and rules/verify.h, bit for
+// bit; then whole iterations against the host's loop on the same device; then the promise: the text of plain decoding.
 #include "tests/cuda/cuda_test.h"  // first: it brings the emulator
 
-#include "drafters/draft_model.h"
 #include "decode.h"
+#include "drafters/draft_model.h"
 #include "tests/error_of.h"
 #include "tests/mock.h"
 #include "tests/random.h"

@@ -1,10 +1,11 @@
 // tests/drafters/test_parallel.cpp: the parallel drafter: its file, its cache, and drafting: whatever it says, the text
-// is plain decoding's. Training it is in tests/test_train_parallel.cpp.
+// is plain decoding's. Training it is in tests/training/test_train_parallel.cpp.
 #include <doctest/doctest.h>
 
 #include <cstring>
 
 #include "files/heads.h"
+#include "tests/error_of.h"
 #include "tests/mock.h"
 #include "tests/parallel_world.h"
 
