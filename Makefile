@@ -148,7 +148,7 @@ train-and-compare: train-small
 EMULATED := $(patsubst %.cu,$(BUILD)/%.o,$(wildcard tests/cuda/cuda_*.cu))
 $(EMULATED): CXXFLAGS += $(if $(filter 1,$(SANITIZE)),-O0,-O1)
 # Tests that compute little are compiled in half the time with less optimization; under the sanitizers the commands too.
-LIGHT := $(foreach t,adapt bench budgets calibration cli commands diagnosis distill draft emulator experiments page \
+LIGHT := $(foreach t,adapt bench budgets calibration cli commands diagnosis distill draft emulator experiments page rings \
   text tree trust,$(patsubst %.cpp,$(BUILD)/%.o,$(wildcard tests/*/test_$t.cpp)))
 $(LIGHT): CXXFLAGS += $(if $(filter 1,$(SANITIZE)),-O0,-O1)
 $(if $(filter 1,$(SANITIZE)),$(COMMANDS): CXXFLAGS += -O0)

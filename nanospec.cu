@@ -132,11 +132,7 @@ Probe::~Probe() = default;
 double Probe::forward_seconds(int rows, int past) {
   Target& target = parts_->target;
   if (target.past() != past) target.prefill(std::vector<int>(size_t(past), 0).data(), past);
-  Tree tree;
-  for (int i = 0; i < rows; i++) {
-    tree.token.push_back(0), tree.parent.push_back(i == 0 ? -1 : 0), tree.depth.push_back(i > 0);
-    tree.end.push_back(i == 0 ? rows : i + 1);
-  }
+  const Tree tree = star(rows - 1);
   Stopwatch watch;
 #ifdef WITH_CUDA
   if (target.cuda()) {  // as decoding runs it: one graph, and no logits for the host

@@ -42,7 +42,7 @@ struct Tree {
 struct Candidate {
   int token;
   float chance;
-  float raw = 0;  // the chance as the drafter gave it, where experience has corrected it
+  float raw = 0;  // the chance as the drafter gave it, where a planner corrected it
 };
 
 // A tree while it grows: nodes in the order of their addition, each after its parent. Node 0 is the root.

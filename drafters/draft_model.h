@@ -59,9 +59,9 @@ class ModelDrafter : public LogitsDrafter {
 
   // n tokens of the text that follow those cached; the last one is the root.
   void run_text(const int* tokens, int n) {
-    std::vector<int> depth, end(size_t(n), n);
-    for (int i = 0; i < n; i++) depth.push_back(i);
-    model_.forward(tokens, depth.data(), end.data(), n, layers_), model_passes++;
+    Pass chain;
+    chain.add_chain(tokens, n, 0, 0);
+    model_.forward(tokens, chain.depth.data(), chain.end.data(), n, layers_), model_passes++;
     base_ += n - 1;
     start(tokens[n - 1], n - 1);
   }

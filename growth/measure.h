@@ -9,6 +9,16 @@
 
 namespace nanospec {
 
+// A root and n children: each sees as much as a node anywhere in a tree.
+inline Tree star(int n) {
+  Growth growth;
+  Tree tree;
+  growth.start(0);
+  for (int i = 0; i < n; i++) growth.add(0, {0, 1});
+  flatten(growth, tree);
+  return tree;
+}
+
 // Seconds of a target forward of N + 1 rows, N = 0 .. budget, for Cost to start from (of a whole pass, where the target
 // runs those): medians at every N up to 16 and at growing steps after that, straight lines between them. Takes about
 // `seconds` where a forward takes but a few hundredths of that; of a slower model only the first sizes are measured,
@@ -24,11 +34,8 @@ std::vector<double> measure_cost(Target& target, int budget, double seconds = 0.
   std::vector<std::vector<double>> times(most + 1);
   double spent = 0;
   const std::vector<int> zeros(past, 0);
-  const auto measure = [&](int n) {  // n children of one root: each sees as much as a node anywhere in a tree
-    Tree tree;
-    tree.token.assign(n + 1, 0), tree.depth.assign(n + 1, 1);
-    for (int i = 0; i <= n; i++) tree.end.push_back(i + 1);
-    tree.depth[0] = 0, tree.end[0] = n + 1;
+  const auto measure = [&](int n) {
+    const Tree tree = star(n);
     watch.lap();
     if constexpr (Iterates<Target>::value)
       if (target.iterates()) {  // the first two of a size may prepare what the others profit from

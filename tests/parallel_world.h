@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "files/drafters.h"
-#include "tests/error_of.h"
 #include "tests/world.h"
 #include "training/train_parallel.h"
 

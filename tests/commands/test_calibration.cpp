@@ -1,4 +1,5 @@
-// Tests of commands/calibration.h: rates counted where they are known, the file, and the templates made from it.
+// tests/commands/test_calibration.cpp: commands/calibration.h: rates counted where they are known, the file, and the
+// templates made from it.
 #include "commands/calibration.h"
 
 #include <doctest/doctest.h>
@@ -182,7 +183,7 @@ TEST_CASE("calibration: a broken file is refused with one line") {
   }
 }
 
-TEST_CASE("static: paths of ranks in any order; a missing parent or sibling is named") {
+TEST_CASE("shapes: static: paths of ranks in any order; a missing parent or sibling is named") {
   const Folder folder;
   const auto read = [&](const std::string& text) { return read_static(folder.file("t.json", text)); };
   const Template t = read("[[1], [0, 1, 0], [0], [0, 0], [2], [0, 1]]");
@@ -202,7 +203,7 @@ TEST_CASE("static: paths of ranks in any order; a missing parent or sibling is n
   CHECK(holds(error_of([] { read_static("/nowhere/t.json"); }), "/nowhere/t.json"));
 }
 
-TEST_CASE("shapes from files: what is made, and that no text depends on it") {
+TEST_CASE("shapes: from files: what is made, and that no text depends on it") {
   const Folder folder;
   folder.file("t.json", "[[0], [1], [0, 0], [0, 1], [0, 0, 0], [1, 0]]");
   const Calibration calibration = example("bigram", 1, 0.7);

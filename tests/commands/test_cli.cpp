@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "tests/command_line.h"
-#include "tests/error_of.h"
 
 using namespace nanospec;
 
@@ -42,7 +41,7 @@ Given parse(Values& v, Words words) {
 
 }  // namespace
 
-TEST_CASE("flags: values go where the table says, and only those given") {
+TEST_CASE("cli: flags: values go where the table says, and only those given") {
   Values v;
   const Given given = parse(v, {"--data", "a b.txt", "--n_layer=7", "--temperature", "0.25", "--quiet"});
   CHECK(v.data == "a b.txt");
@@ -56,7 +55,7 @@ TEST_CASE("flags: values go where the table says, and only those given") {
   CHECK(!given.help);
 }
 
-TEST_CASE("flags: the last of two counts; texts may be empty, or look like anything") {
+TEST_CASE("cli: flags: the last of two counts; texts may be empty, or look like anything") {
   Values v;
   parse(v, {"--data", "x", "--data", "y", "--prompt", "", "--seed", "18446744073709551615"});
   CHECK(v.data == "y");
@@ -76,7 +75,7 @@ TEST_CASE("flags: the last of two counts; texts may be empty, or look like anyth
   CHECK(v.quiet);
 }
 
-TEST_CASE("flags: each mistake has its line, with what to type") {
+TEST_CASE("cli: flags: each mistake has its line, with what to type") {
   Values v;
   CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--temprature", "1"})), "did you mean --temperature?"));
   CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--n-layer=1"})), "did you mean --n_layer?"));
@@ -92,7 +91,7 @@ TEST_CASE("flags: each mistake has its line, with what to type") {
   CHECK(escaped.find('\n') == std::string::npos);
 }
 
-TEST_CASE("flags: numbers are whole texts, finite and in range") {
+TEST_CASE("cli: flags: numbers are whole texts, finite and in range") {
   Values v;
   for (const char* text : {"x", "", " 1", "1 ", "1x", "nan", "-nan", "inf", "-inf", "infinity", "0x10", "+1", "1,5"})
     CHECK(
@@ -113,7 +112,7 @@ TEST_CASE("flags: numbers are whole texts, finite and in range") {
   CHECK(parse_int("-2147483648", "here") == std::numeric_limits<int>::min());
 }
 
-TEST_CASE("flags: --help shows every flag, its default and the examples, and asks for nothing else") {
+TEST_CASE("cli: flags: --help shows every flag, its default and the examples, and asks for nothing else") {
   Values v;
   Given given;
   const std::string help = captured(1, [&] { given = parse(v, {"--n_layer", "2", "--help"}); });
@@ -138,7 +137,7 @@ int status_of(const std::function<int()>& f, std::string& line) {
 }
 }  // namespace
 
-TEST_CASE("a program ends with one line and the right status") {
+TEST_CASE("cli: a program ends with one line and the right status") {
   std::string line;
   CHECK(status_of([] { return 0; }, line) == 0);
   CHECK(line == "");
@@ -156,7 +155,7 @@ TEST_CASE("a program ends with one line and the right status") {
 // ---------------------------------------------------------------------------------------------------------------
 // Numbers and tables
 
-TEST_CASE("numbers for people") {
+TEST_CASE("cli: numbers for people") {
   CHECK(thousands(0) == "0");
   CHECK(thousands(999.4) == "999");
   CHECK(thousands(1234567) == "1,234,567");
@@ -173,7 +172,7 @@ TEST_CASE("numbers for people") {
   CHECK(time_left(0, 4, 2) == "");
 }
 
-TEST_CASE("a table's columns line up, also with letters of several bytes") {
+TEST_CASE("cli: a table's columns line up, also with letters of several bytes") {
   CHECK(format_table({{"name", "n"}, {"na\xc3\xafve", "7"}, {"x", "1,234"}}, "lr") ==
         "name       n\n-----  -----\nna\xc3\xafve      7\nx      1,234\n");
 }

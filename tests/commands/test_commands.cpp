@@ -160,12 +160,12 @@ std::vector<KernelTime> measure_gpu_kernels(bool, int, const GpuWorking& working
 // ---------------------------------------------------------------------------------------------------------------
 // Methods
 
-TEST_CASE("counts for people") {
+TEST_CASE("commands: counts for people") {
   CHECK(count(1, "token") == "1 token");
   CHECK(count(1200, "token") == "1,200 tokens");
 }
 
-TEST_CASE("methods: drafter, shape, rule") {
+TEST_CASE("commands: methods: drafter, shape, rule") {
   const std::vector<Method> methods =
       parse_methods(" none;bigram chain:4 ; bigram  tree:3x2 verify=independent;bigram;bigram auto budget=8", 64);
   REQUIRE(methods.size() == 5);
@@ -205,7 +205,7 @@ TEST_CASE("methods: drafter, shape, rule") {
   CHECK(contains(BAD_COMMAND_LINE(parse_methods("gpt:x tree:2x2 verify=traversal ahead=on", 64)), "--verify match"));
 }
 
-TEST_CASE("ahead: what came of it, in words and in the statistics") {
+TEST_CASE("commands: drafting ahead: what came of it, in words and in the statistics") {
   Stats sum, part;
   CHECK(ahead_text(sum.ahead) == "");
   part.ahead.wanted = true;
@@ -226,7 +226,7 @@ TEST_CASE("ahead: what came of it, in words and in the statistics") {
   CHECK(sum.ahead.able);
 }
 
-TEST_CASE("methods: a shape's own settings stand behind its colon") {
+TEST_CASE("commands: methods: a shape's own settings stand behind its colon") {
   const std::vector<Method> methods =
       parse_methods("bigram entropy-stop:threshold=0.5,of=confidence budget=8; bigram static:a=b.json", 64);
   REQUIRE(methods.size() == 2);
@@ -236,7 +236,7 @@ TEST_CASE("methods: a shape's own settings stand behind its colon") {
   CHECK(method_text(methods[0]) == "bigram entropy-stop:threshold=0.5,of=confidence budget=8");
 }
 
-TEST_CASE("methods: mistakes name the method and the nearest word") {
+TEST_CASE("commands: methods: mistakes name the method and the nearest word") {
   CHECK(contains(BAD_COMMAND_LINE(parse_methods("none; bigrams chain:4", 64)), "did you mean bigram?"));
   CHECK(contains(BAD_COMMAND_LINE(parse_methods("none; bigrams chain:4", 64)), "method 2"));
   CHECK(contains(BAD_COMMAND_LINE(parse_methods("bigram chian:4", 64)), "chain"));
@@ -540,7 +540,8 @@ TEST_CASE("diagnose: every table, the JSON, and a whole picture") {
 // ---------------------------------------------------------------------------------------------------------------
 // experiments
 
-TEST_CASE("run_all: prompt by prompt, the order rotates with the prompts too, and each prompt has its figures") {
+TEST_CASE(
+    "compare: run_all: prompt by prompt, the order rotates with the prompts too, and each prompt has its figures") {
   script = [](const Method& method, int n) {
     Generated g = steady(method, n);
     g.stats.seconds = double(calls.size());

@@ -1,5 +1,5 @@
-// Tests of decode.h, on a mock whose logits are known: the window, the loop's laws, the sweep (the same text whatever
-// drafts it), and the distributions of what is emitted.
+// tests/core/test_decode.cpp: decode.h, on a mock whose logits are known: the window, the loop's laws, the sweep (the
+// same text whatever drafts it), and the distributions of what is emitted.
 #include "watch/decoding.h"
 
 #include <doctest/doctest.h>
@@ -156,7 +156,7 @@ struct WholeMock : Mock {
 
 }  // namespace
 
-TEST_CASE("window: where it begins is a function of the length, and it is never too long") {
+TEST_CASE("decode: the window: where it begins is a function of the length, and it is never too long") {
   // block 16 moves by 8: up to 16 tokens are seen whole, the 17th is seen with the 8 to 15 before it
   CHECK(window_start(1, 16) == 0);
   CHECK(window_start(16, 16) == 0);
@@ -652,7 +652,7 @@ std::vector<int64_t> joint_counts(const Ints& prompt, const Decoding& decoding, 
 
 }  // namespace
 
-TEST_CASE("distributions: exact rules emit the first three tokens as softmax(logits / temperature) says") {
+TEST_CASE("rules: distributions: exact rules emit the first three tokens as softmax(logits / temperature) says") {
   struct Case {
     Rule rule;
     const char* shape;
@@ -695,7 +695,7 @@ TEST_CASE("distributions: exact rules emit the first three tokens as softmax(log
   }
 }
 
-TEST_CASE("distributions: independent emits what can be worked out by hand, not the target's distribution") {
+TEST_CASE("rules: distributions: independent emits what can be worked out by hand, not the target's distribution") {
   // a target and a drafter that say the same after any token, so that each pass is the case of the test by hand
   struct Fixed : LogitsDrafter {
     std::vector<float> row;
@@ -772,7 +772,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("a target that runs whole passes: the same trees, text and counts as the loop's own") {
+TEST_CASE("decode: a target that runs whole passes: the same trees, text and counts as the loop's own") {
   for (float temperature : {0.0f, 1.0f})
     for (const std::string shape : {"chain:4", "tree:3x2", "tree:2x6", "auto"}) {
       CAPTURE(temperature);

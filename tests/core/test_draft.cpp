@@ -1,5 +1,5 @@
-// Tests of draft.h, drafters/ngram.h and files/drafters.h: candidates out of logits and noise, and how sure a drafter
-// is of them; the bigram table and its file; n-grams against a count by maps; drafters by name.
+// tests/core/test_draft.cpp: draft.h, drafters/ngram.h and files/drafters.h: candidates out of logits and noise, and
+// how sure a drafter is of them; the bigram table and its file; n-grams against a count by maps; drafters by name.
 #include "files/drafters.h"
 
 #include <doctest/doctest.h>
@@ -156,7 +156,7 @@ TEST_CASE("draft: coupled draws of p and q agree more often than (1 - TV) / (1 +
   }
 }
 
-TEST_CASE("bigram: the table by hand") {
+TEST_CASE("draft: the bigram's table by hand") {
   const std::vector<float> table = bigram_table({0, 1, 0, 1, 1, 2}, 4);
   // unigram (2+1, 3+1, 1+1, 0+1) / 10; after 1 came 0, 1 and 2, once each
   CHECK(table[1 * 4 + 0] == doctest::Approx(std::log((1 + 4 * 0.3) / 7)));
@@ -171,7 +171,7 @@ TEST_CASE("bigram: the table by hand") {
   for (float x : bigram_table({}, 3)) CHECK(std::exp(x) == doctest::Approx(1.0 / 3));  // nothing seen: nothing known
 }
 
-TEST_CASE("bigram: expands each node by the row of its token and the noise of its place") {
+TEST_CASE("draft: the bigram expands each node by the row of its token and the noise of its place") {
   Sampling sampling;
   const int vocab = 7;
   Noise noise(sampling, vocab);
@@ -195,7 +195,7 @@ TEST_CASE("bigram: expands each node by the row of its token and the noise of it
   }
 }
 
-TEST_CASE("bigram: saved and loaded; what is wrong is said in one line") {
+TEST_CASE("tables: the bigram saved and loaded; what is wrong is said in one line") {
   const std::string dir = folder();
   const auto message = [&](const std::string& name, int vocab) -> std::string {
     try {
@@ -408,7 +408,7 @@ TEST_CASE("ngram: the file gives back what was counted, and refuses what is no t
               "expected a list of I32"));
 }
 
-TEST_CASE("drafters by name: orders and files that do not fit are refused in one line") {
+TEST_CASE("drafters: by name: orders and files that do not fit are refused in one line") {
   const std::string dir = folder();
   const auto message = [&](const std::string& name) -> std::string {
     try {

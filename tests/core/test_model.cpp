@@ -138,14 +138,14 @@ void check_gradients(bool bias, bool with_past, float dropout_rate) {
 
 }  // namespace
 
-TEST_CASE("gradient check of every tensor: causal sequences, and a branching tree with a past") {
+TEST_CASE("model: gradient check of every tensor: causal sequences, and a branching tree with a past") {
   for (bool bias : {false, true})
     for (bool with_past : {false, true}) check_gradients(bias, with_past, 0);
 }
 
-TEST_CASE("gradient check with dropout") { check_gradients(true, true, 0.2f); }
+TEST_CASE("model: gradient check with dropout") { check_gradients(true, true, 0.2f); }
 
-TEST_CASE("the float gradient, by the tuned twins, is the double one") {
+TEST_CASE("model: the float gradient, by the tuned twins, is the double one") {
   const Config config = tiny(true);
   Chance chance(31);
   const Pass pass = batch_of(chance, true);
@@ -224,7 +224,7 @@ void check_reference(const std::string& path, bool bias) {
 
 }  // namespace
 
-TEST_CASE("loss, gradients and one AdamW update equal PyTorch's to 1e-5") {
+TEST_CASE("model: loss, gradients and one AdamW update equal PyTorch's to 1e-5") {
   check_reference("tests/reference/values_nobias.safetensors", false);
   check_reference("tests/reference/values_bias.safetensors", true);
 }
@@ -262,7 +262,7 @@ std::vector<float> trained(int threads, int from, int to, std::vector<std::vecto
 
 }  // namespace
 
-TEST_CASE("training gives the same bits again, on any number of threads, and in two goes") {
+TEST_CASE("model: training gives the same bits again, on any number of threads, and in two goes") {
   const std::vector<float> once = trained(1, 0, 12, nullptr);
   CHECK(once == trained(1, 0, 12, nullptr));
   CHECK(once == trained(2, 0, 12, nullptr));
@@ -272,7 +272,7 @@ TEST_CASE("training gives the same bits again, on any number of threads, and in 
   CHECK(once == trained(2, 5, 12, &state));
 }
 
-TEST_CASE("a step is the loss, its gradient and an update") {
+TEST_CASE("model: a step is the loss, its gradient and an update") {
   const Config config = tiny(true);
   Chance chance(35);
   const Pass pass = batch_of(chance, false);
@@ -293,7 +293,7 @@ TEST_CASE("a step is the loss, its gradient and an update") {
   }
 }
 
-TEST_CASE("training learns: a repeated sequence becomes certain") {
+TEST_CASE("model: training learns: a repeated sequence becomes certain") {
   const Config config = tiny(false);
   Pool pool(2);
   Trainer<float> trainer(config, 16, 1, 64, pool);
@@ -312,7 +312,7 @@ TEST_CASE("training learns: a repeated sequence becomes certain") {
   CHECK(trainer.loss(pass) < 0.05f);
 }
 
-TEST_CASE("the start: nanoGPT's standard deviations, another seed another start") {
+TEST_CASE("model: the start: nanoGPT's standard deviations, another seed another start") {
   Config config;
   const std::vector<float> weights = initial_weights(config, 1), other = initial_weights(config, 2);
   CHECK(weights != other);
@@ -364,7 +364,7 @@ struct Decoder {
 
 }  // namespace
 
-TEST_CASE("every node of a tree gets the bits of its path decoded one token at a time") {
+TEST_CASE("model: every node of a tree gets the bits of its path decoded one token at a time") {
   for (Numbers numbers : kNumbers)
     for (int threads : {1, 2})
       for (int round = 0; round < 4; round++) {
@@ -457,7 +457,7 @@ TEST_CASE("features: the residual stream after the tapped layers, for every row 
   }
 }
 
-TEST_CASE("the cache after keep is that of plain decoding, bit for bit, and so is that of a prefill") {
+TEST_CASE("model: the cache after keep is that of plain decoding, bit for bit, and so is that of a prefill") {
   for (Numbers numbers : kNumbers) {
     Decoder tree_side(numbers, 2), plain(numbers, 1);
     Chance chance(61);
@@ -485,7 +485,7 @@ TEST_CASE("the cache after keep is that of plain decoding, bit for bit, and so i
   }
 }
 
-TEST_CASE("bf16 weights, or a cache of bf16, are the rounded ones, not others") {
+TEST_CASE("model: bf16 weights, or a cache of bf16, are the rounded ones, not others") {
   Decoder fp32(kNumbers[0], 1);
   const std::vector<int> text = {1, 2, 3, 4, 5, 6};
   const std::vector<float> exact = fp32.one_by_one(text);

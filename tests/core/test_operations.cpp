@@ -42,7 +42,7 @@ void check_matmul(int rows, int inputs, int outputs, int threads) {
 
 }  // namespace
 
-TEST_CASE("matmul: the CPU twin has the portable text's bits, whatever the rows, threads and number type") {
+TEST_CASE("kernels: matmul: the CPU twin has the portable text's bits, whatever the rows, threads and number type") {
   for (int rows : {1, 2, 3, 5, 6, 7, 8, 11, 12, 13, 14, 18, 19, 31, 64})
     for (int threads : {1, 2, 3}) {
       check_matmul<float>(rows, 40, 65, threads);
@@ -52,7 +52,7 @@ TEST_CASE("matmul: the CPU twin has the portable text's bits, whatever the rows,
   check_matmul<float>(3, 1100, 16, 2);
 }
 
-TEST_CASE("matmul gradient: the CPU twin has the portable text's bits") {
+TEST_CASE("kernels: matmul gradient: the CPU twin has the portable text's bits") {
   for (int rows : {1, 7, 255, 256, 300})
     for (int threads : {1, 2, 3})
       for (int outputs : {16, 33, 65, 128}) {
@@ -76,7 +76,7 @@ TEST_CASE("matmul gradient: the CPU twin has the portable text's bits") {
       }
 }
 
-TEST_CASE("tree attention: the CPU twin has the portable text's bits, forward and backward") {
+TEST_CASE("kernels: tree attention: the CPU twin has the portable text's bits, forward and backward") {
   for (int D : {4, 16, 20, 32, 64})
     for (int round = 0; round < 12; round++) {
       const int given = round < 6 ? 0 : 5;
@@ -144,7 +144,8 @@ TEST_CASE("tree attention: the CPU twin has the portable text's bits, forward an
     }
 }
 
-TEST_CASE("a cache of bf16: the CPU twin has the portable text's bits, and attends to rounded keys and values") {
+TEST_CASE(
+    "kernels: a cache of bf16: the CPU twin has the portable text's bits, and attends to rounded keys and values") {
   for (int D : {3, 16, 20, 64})
     for (int round = 0; round < 6; round++) {
       CAPTURE(D);
@@ -196,7 +197,7 @@ TEST_CASE("a cache of bf16: the CPU twin has the portable text's bits, and atten
     }
 }
 
-TEST_CASE("attention by hand: two keys, the first seen twice as much") {
+TEST_CASE("kernels: attention by hand: two keys, the first seen twice as much") {
   // one head of size 1, q = 1: scores log 2 and 0, values 3 and 6 -> (2/3) 3 + (1/3) 6 = 4
   Pass pass;
   const int token[] = {0, 0}, depth[] = {0, 1}, end[] = {2, 2};
@@ -354,7 +355,7 @@ double parted_gradient_error(const Pass& pass, int given, float dropout) {
 
 }  // namespace
 
-TEST_CASE("attention: rows that were given are left alone, and the others have the whole pass's bits") {
+TEST_CASE("kernels: attention: rows that were given are left alone, and the others have the whole pass's bits") {
   Chance chance(60);
   for (int given : {1, 7, 40}) {
     for (const Pass& pass : {caterpillar(40, 3, 0), caterpillar(40, 3, 21), random_pass(chance, 4, 90, 30, 7)}) {
@@ -364,7 +365,7 @@ TEST_CASE("attention: rows that were given are left alone, and the others have t
   }
 }
 
-TEST_CASE("attention: the gradient of a pass is that of its parts, later rows first") {
+TEST_CASE("kernels: attention: the gradient of a pass is that of its parts, later rows first") {
   Chance chance(63);
   const RandomTree tree = random_tree(chance, 90, 7, 0.4);
   Pass branching;
@@ -378,7 +379,7 @@ TEST_CASE("attention: the gradient of a pass is that of its parts, later rows fi
       }
 }
 
-TEST_CASE("attention in a caterpillar: the CPU twin has the portable text's bits") {
+TEST_CASE("kernels: attention in a caterpillar: the CPU twin has the portable text's bits") {
   for (int past : {0, 21})
     for (int given : {0, 50, 60})
       for (float dropout : {0.0f, 0.3f}) {
@@ -395,7 +396,7 @@ TEST_CASE("attention in a caterpillar: the CPU twin has the portable text's bits
       }
 }
 
-TEST_CASE("attention in a caterpillar: a slot has the bits that it would have in an ordinary sequence") {
+TEST_CASE("kernels: attention in a caterpillar: a slot has the bits that it would have in an ordinary sequence") {
   const int n = 70, K = 6;
   const Pass pass = caterpillar(n, K, 0);
   for (int given : {0, n}) {
@@ -421,7 +422,7 @@ TEST_CASE("attention in a caterpillar: a slot has the bits that it would have in
   }
 }
 
-TEST_CASE("attention passes over the blocks of keys that no row of a tile sees, and over no other") {
+TEST_CASE("kernels: attention passes over the blocks of keys that no row of a tile sees, and over no other") {
   Chance chance(67);
   const auto scored = [](const Pass& pass, int root, int tall, int given) {  // keys times rows
     const Forest f = forest_of(pass);
@@ -465,7 +466,7 @@ TEST_CASE("attention passes over the blocks of keys that no row of a tile sees, 
   CHECK(most < slots * 180);
 }
 
-TEST_CASE("dropout keeps what it should, and scales it") {
+TEST_CASE("kernels: dropout keeps what it should, and scales it") {
   const Dropout drop{0.25f, 11, 3, 2};
   int kept = 0;
   for (int i = 0; i < 100000; i++) {
@@ -481,7 +482,7 @@ TEST_CASE("dropout keeps what it should, and scales it") {
   CHECK(same < 750);
 }
 
-TEST_CASE("a team's shares cover the work once, and a pool runs every one of them") {
+TEST_CASE("threads: a team's shares cover the work once, and a pool runs every one of them") {
   for (int n : {0, 1, 7, 64, 65, 1000})
     for (int unit : {1, 16})
       for (int size : {1, 2, 3, 5}) {

@@ -1,4 +1,5 @@
-// Tests of sample.h: floats in order, what top-k and top-p keep, the noise, the pick and its distribution.
+// tests/core/test_sample.cpp: sample.h: floats in order, what top-k and top-p keep, the noise, the pick and its
+// distribution.
 #include "sample.h"
 
 #include <doctest/doctest.h>

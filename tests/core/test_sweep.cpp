@@ -4,8 +4,8 @@
 // and is held against plain decoding by memcmp. NANOSPEC_TENTH=1 (the sanitizer run) takes a fixed tenth.
 #include <doctest/doctest.h>
 
-#include "drafters/adapt.h"
 #include "decode.h"
+#include "drafters/adapt.h"
 #include "files/checkpoint.h"
 #include "tests/mock.h"
 #include "tests/random.h"
@@ -75,7 +75,7 @@ std::vector<int> generated(Target& target, Drafter* drafter, const Decoding& dec
 
 }  // namespace
 
-TEST_CASE("the sweep: every drafter and shape prints the bytes of plain decoding") {
+TEST_CASE("sweep: every drafter and shape prints the bytes of plain decoding") {
   const Article& a = article();
   const std::vector<std::string> prompts = {"the king", "FOOL:\n", made_up_text(6).substr(0, 130)};
   struct Filter {
@@ -149,7 +149,7 @@ TEST_CASE("the sweep: every drafter and shape prints the bytes of plain decoding
                       << lengths[&ngram].mean() << ", suffix+ngram:4 " << lengths[&both].mean());
 }
 
-TEST_CASE("a target that drafts for itself is accepted in full, always") {
+TEST_CASE("sweep: a target that drafts for itself is accepted in full, always") {
   for (Dtype dtype : {Dtype::fp32, Dtype::bf16})
     for (float temperature : {0.0f, 0.7f, 1.0f, 1.5f})
       for (const char* shape : {"chain:5", "tree:3x2"}) {
@@ -170,7 +170,7 @@ TEST_CASE("a target that drafts for itself is accepted in full, always") {
       }
 }
 
-TEST_CASE("a drafter that is always wrong changes nothing but speed") {
+TEST_CASE("sweep: a drafter that is always wrong changes nothing but speed") {
   const Article& a = article();
   Target target(a.config, a.weights.data(), Dtype::fp32, false, 2, 65),
       own(a.config, a.weights.data(), Dtype::fp32, false, 1, 65);
@@ -189,7 +189,7 @@ TEST_CASE("a drafter that is always wrong changes nothing but speed") {
     }
 }
 
-TEST_CASE("a 300-character prompt continues as when it was itself generated") {
+TEST_CASE("sweep: a 300-character prompt continues as when it was itself generated") {
   const Article& a = article();
   Target target(a.config, a.weights.data(), Dtype::fp32, false, 2, 65);
   Bigram bigram = bigram_of(a);

@@ -1,4 +1,4 @@
-// Tests of tree.h: a tree by hand, then random ones against a mask built the slow way.
+// tests/core/test_tree.cpp: tree.h: a tree by hand, then random ones against a mask built the slow way.
 #include "tree.h"
 
 #include <doctest/doctest.h>
@@ -8,7 +8,6 @@
 #include <random>
 #include <set>
 
-#include "tests/error_of.h"
 #include "tests/tree_by_hand.h"
 
 using namespace nanospec;

@@ -1,5 +1,5 @@
-// tests/cuda/cuda_decode.cu: decoding on the GPU: its kernels against sample.h, draft.h and tree.h, bit for bit; then
-// whole iterations against the host's loop on the same device; then the promise: the text of plain decoding.
+// tests/cuda/cuda_decode.cu: decoding on the GPU: its kernels against sample.h, draft.h and tree.h, bit for bit;
+// then whole iterations against the host's loop on the same device; then the promise: the text of plain decoding.
 #include "tests/cuda/cuda_test.h"  // first: it brings the emulator
 
 #include "decode.h"

@@ -7,8 +7,6 @@
 
 #include <cmath>
 
-#include "tests/random.h"
-
 using namespace nanospec;
 
 namespace {

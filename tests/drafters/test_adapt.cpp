@@ -1,5 +1,6 @@
-// Tests of drafters/suffix.h and drafters/adapt.h: matches against a naive count, what is believed of them, what long
-// texts cost; lookup, suffix and recycle on texts made by hand; unions, and whom they come to believe.
+// tests/drafters/test_adapt.cpp: drafters/suffix.h and drafters/adapt.h: matches against a naive count, what is
+// believed of them, what long texts cost; lookup, suffix and recycle on texts made by hand; unions, and whom they come
+// to believe.
 #include "drafters/adapt.h"
 
 #include <doctest/doctest.h>
@@ -188,7 +189,7 @@ TEST_CASE("suffix: long texts, the most repetitive too, take bounded memory and 
   }
 }
 
-TEST_CASE("belief: a chance for everything, the formula by hand, and it learns") {
+TEST_CASE("adapt: belief: a chance for everything, the formula by hand, and it learns") {
   Matches matches;
   matches.follower = {{2, 1}};
   matches.close(5);
@@ -223,7 +224,7 @@ TEST_CASE("belief: a chance for everything, the formula by hand, and it learns")
   CHECK(blended(1) == doctest::Approx(1.0 / 8));  // nothing known
 }
 
-TEST_CASE("lookup and suffix: propose what followed, surer the longer the match, and draft on along it") {
+TEST_CASE("adapt: lookup and suffix: propose what followed, surer the longer the match, and draft on along it") {
   const Ints passage = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
   for (const char* word : {"lookup", "suffix"}) {
     CAPTURE(word);
@@ -254,7 +255,7 @@ TEST_CASE("lookup and suffix: propose what followed, surer the longer the match,
   }
 }
 
-TEST_CASE("recycle: the target's last word after a token, on the path or off it; its picks where that is all") {
+TEST_CASE("adapt: recycle: the target's last word after a token, on the path or off it; its picks where that is all") {
   Recycle recycle(12);
   recycle.begin(nullptr, 0);
   Growth growth = rooted(3);
@@ -292,7 +293,7 @@ TEST_CASE("recycle: the target's last word after a token, on the path or off it;
   CHECK(list[2].token == 10);
 }
 
-TEST_CASE("union: comes to believe the part that is right, and drafts as that one alone") {
+TEST_CASE("adapt: union: comes to believe the part that is right, and drafts as that one alone") {
   const Ints song = {1, 2, 3, 4, 5, 6, 7, 8};
   for (int place : {0, 1}) {
     std::vector<std::unique_ptr<LogitsDrafter>> parts(2);
@@ -313,7 +314,7 @@ TEST_CASE("union: comes to believe the part that is right, and drafts as that on
   }
 }
 
-TEST_CASE("union: two halves of the truth are better than each, and each token is a candidate once") {
+TEST_CASE("adapt: union: two halves of the truth are better than each, and each token is a candidate once") {
   // one part knows tokens 0 to 3 apart, the other one the parity: together they know token 2
   std::vector<std::unique_ptr<LogitsDrafter>> parts;
   parts.push_back(std::make_unique<Fixed>(std::vector<float>{0, 0, 2, 2}));
@@ -342,7 +343,7 @@ TEST_CASE("union: two halves of the truth are better than each, and each token i
   CHECK(tokens == Ints{0, 1, 2, 3});
 }
 
-TEST_CASE("union: a part may count for much where it is sure of itself, and for little where it is not") {
+TEST_CASE("adapt: union: a part may count for much where it is sure of itself, and for little where it is not") {
   std::vector<std::unique_ptr<LogitsDrafter>>
       parts;  // 0 and 1 take turns; the first part is sure, and right, after 0 only
   parts.push_back(
@@ -363,7 +364,7 @@ TEST_CASE("union: a part may count for much where it is sure of itself, and for 
   }
 }
 
-TEST_CASE("union: a part that says nothing, or nonsense, does no harm") {
+TEST_CASE("adapt: union: a part that says nothing, or nonsense, does no harm") {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   for (const std::vector<float>& odd : {std::vector<float>{0, -inf, -inf, 0, -inf},
                                         {nan, nan, nan, nan, nan},
@@ -384,7 +385,7 @@ TEST_CASE("union: a part that says nothing, or nonsense, does no harm") {
   }
 }
 
-TEST_CASE("union: keeps its head where text is certain for long and then is not") {
+TEST_CASE("adapt: union: keeps its head where text is certain for long and then is not") {
   const std::unique_ptr<LogitsDrafter> both = load_logits("suffix+lookup", "", 30);
   both->temperature = 0;
   int root = 0;
@@ -401,7 +402,7 @@ TEST_CASE("union: keeps its head where text is certain for long and then is not"
   CHECK(best_of(*both, rooted(root), 0).token == 1);
 }
 
-TEST_CASE("lookup and suffix: nothing is impossible, however long the text was certain") {
+TEST_CASE("adapt: lookup and suffix: nothing is impossible, however long the text was certain") {
   for (const char* word : {"lookup", "suffix"}) {
     const std::unique_ptr<LogitsDrafter> drafter = load_logits(word, "", 30);
     const Ints text = repeated({1}, 5000);
@@ -412,7 +413,7 @@ TEST_CASE("lookup and suffix: nothing is impossible, however long the text was c
   }
 }
 
-TEST_CASE("unions by name: parts in any number up to four, and what is wrong in one line") {
+TEST_CASE("adapt: unions by name: parts in any number up to four, and what is wrong in one line") {
   const auto message = [](const std::string& name) -> std::string {
     try {
       load_drafter(name, "", 5);
@@ -437,7 +438,7 @@ TEST_CASE("unions by name: parts in any number up to four, and what is wrong in 
   CHECK(parse_drafter("suffix+ngram:4")[1].order == 4);
 }
 
-TEST_CASE("union: every part may read the target's rows, until the text is over") {
+TEST_CASE("adapt: union: every part may read the target's rows, until the text is over") {
   struct Reader : Fixed {
     const TargetRows* its = nullptr;
     Reader() : Fixed({0, 1, 2}) {}

@@ -7,10 +7,11 @@
 #include <cstring>
 #include <filesystem>
 
+#include "files/drafters.h"
 #include "tests/error_of.h"
-#include "tests/mock.h"
 #include "tests/random.h"
 #include "tests/tenth.h"
+#include "watch/decoding.h"
 
 using namespace nanospec;
 
@@ -148,7 +149,7 @@ TEST_CASE("gpt: says of every node what the model says of its path, whatever was
   CHECK(beyond > 10);
 }
 
-TEST_CASE("self: says what a model of the first layers says, and leaves the target as it was") {
+TEST_CASE("gpt: self says what a model of the first layers says, and leaves the target as it was") {
   for (Dtype cache : {Dtype::fp32, Dtype::bf16})
     for (int layers : {1, 2}) {
       const Config config = small_config(3, 64), part = small_config(layers, 64);
@@ -216,7 +217,7 @@ TEST_CASE("gpt: the accepted path is not run twice; a chain costs one row a node
   }
 }
 
-TEST_CASE("gpt and self: a drafter that never was prepared says nothing, and runs nothing") {
+TEST_CASE("gpt: self too: a drafter that never was prepared says nothing, and runs nothing") {
   const Config config = small_config(2, 64);
   const std::vector<float> weights = loud_weights(config, 3);
   Target target(config, weights.data(), Dtype::fp32, false, 1, kRows);
@@ -239,7 +240,7 @@ TEST_CASE("gpt and self: a drafter that never was prepared says nothing, and run
   CHECK(std::memcmp(row.data(), self.logits(other, 1), sizeof(float) * kVocab) == 0);
 }
 
-TEST_CASE("gpt and self: every shape prints the bytes of plain decoding, alone and in unions") {
+TEST_CASE("gpt: self too: every shape prints the bytes of plain decoding, alone and in unions") {
   const Config config = small_config(3, 64), small = small_config(1, 32);
   const std::vector<float> weights = loud_weights(config, 4), small_weights = loud_weights(small, 5);
   int generations = 0, setting = 0;
@@ -304,7 +305,7 @@ TEST_CASE("gpt: a copy of the target is accepted in full, always") {
     }
 }
 
-TEST_CASE("gpt and self: the rules that want a sample of q have one, also where the drafter's window ends") {
+TEST_CASE("gpt: self too: the rules that want a sample of q have one, also where the drafter's window ends") {
   const Config config = small_config(2, 64), small = small_config(1, 16);
   const std::vector<float> weights = loud_weights(config, 4), small_weights = loud_weights(small, 5);
   Target target(config, weights.data(), Dtype::fp32, false, 2, 65);
@@ -329,7 +330,7 @@ TEST_CASE("gpt and self: the rules that want a sample of q have one, also where 
   }
 }
 
-TEST_CASE("gpt and self: by name; what is wrong is said in one line") {
+TEST_CASE("gpt: self too: by name; what is wrong is said in one line") {
   const std::string dir =
       (std::filesystem::temp_directory_path() / ("nanospec_model_" + std::to_string(getpid()))).string();
   const Config config = small_config(2, 64);

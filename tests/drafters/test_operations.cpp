@@ -50,7 +50,7 @@ std::vector<double> random_numbers(Chance& chance, size_t n) {
 
 }  // namespace
 
-TEST_CASE("RMS norm by hand, and its gradients") {
+TEST_CASE("operations: RMS norm by hand, and its gradients") {
   const double x[] = {3, -4}, weight[] = {2, 10};
   double y[2], rstd;
   RmsNorm<double>{x, 2, 2, nullptr, y, 2, &rstd}(Solo{}, 0);
@@ -87,7 +87,7 @@ TEST_CASE("RMS norm by hand, and its gradients") {
   }
 }
 
-TEST_CASE("Rope by hand: each pair turns by its own angle, and values stay") {
+TEST_CASE("operations: Rope by hand: each pair turns by its own angle, and values stay") {
   Pass pass;
   const int token[] = {0, 0};
   pass.add_chain(token, 2, 0, 3);  // positions 3 and 4
@@ -114,7 +114,7 @@ TEST_CASE("Rope by hand: each pair turns by its own angle, and values stay") {
     if (i < 16 || i >= 24) CHECK(turned[i] == qkv[i]);  // the row that was not asked, and what follows the keys
 }
 
-TEST_CASE("Rope: there and back, its gradient, and scores that know only the distance") {
+TEST_CASE("operations: Rope: there and back, its gradient, and scores that know only the distance") {
   Chance chance(71);
   constexpr int heads = 3, D = 10, stride = 48;
   const Pass pass = random_pass(chance, 2, 30, 40, 7);
@@ -144,7 +144,7 @@ TEST_CASE("Rope: there and back, its gradient, and scores that know only the dis
   CHECK(std::abs(score(9, 4) - score(9, 5)) > 1e-3);
 }
 
-TEST_CASE("SwiGLU by hand, and its gradient, in place too") {
+TEST_CASE("operations: SwiGLU by hand, and its gradient, in place too") {
   const double gate_up[] = {0, 2, 5, 3};
   double act[2];
   SwiGlu<double>{gate_up, 4, 2, act, 2}(Solo{}, 0);

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "files/heads.h"
+#include "tests/error_of.h"
 #include "tests/mock.h"
 #include "tests/parallel_world.h"
 

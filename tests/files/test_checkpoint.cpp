@@ -1,5 +1,5 @@
-// Tests of files/checkpoint.h and of the table of tensors: safetensors by hand and by mutilation, config.json, models
-// and optimizer states through files, and what a kill or a full disk leaves behind.
+// tests/files/test_checkpoint.cpp: files/checkpoint.h and the table of tensors (model.h): safetensors by hand and by
+// mutilation, config.json, models and optimizer states through files, and what a kill or a full disk leaves behind.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -60,13 +60,13 @@ std::string raw_file(const std::string& header, size_t data) {
 
 }  // namespace
 
-TEST_CASE("sha256: the known answers of FIPS 180-4") {
+TEST_CASE("checkpoint: sha256: the known answers of FIPS 180-4") {
   CHECK(sha256("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   CHECK(sha256("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   CHECK(sha256(std::string(1000000, 'a')) == "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-TEST_CASE("config: the table of a tiny model, by hand") {
+TEST_CASE("model: the table of a tiny model, by hand") {
   const auto table = tensor_table(tiny_config());
   std::vector<std::string> names;
   for (const TensorSpec& spec : table) names.push_back(spec.name);
@@ -97,7 +97,7 @@ TEST_CASE("config: the table of a tiny model, by hand") {
   CHECK(!with_bias[5].decay);
 }
 
-TEST_CASE("config: parameters are counted as the table adds up, without gaps") {
+TEST_CASE("model: parameters are counted as the table adds up, without gaps") {
   std::mt19937 random(2);
   for (int i = 0; i < 50; i++) {
     Config config;
@@ -117,7 +117,7 @@ TEST_CASE("config: parameters are counted as the table adds up, without gaps") {
   CHECK(parameter_count(article) == 53568);
 }
 
-TEST_CASE("config: impossible sizes are usage errors that name the flag") {
+TEST_CASE("model: impossible sizes are usage errors that name the flag") {
   const auto message = [](auto change) {
     Config config;
     change(config);

@@ -1,4 +1,5 @@
-// Tests of files/text.h: UTF-8, JSON and its guards, the character tokenizer and its file, the split, files of prompts.
+// tests/files/test_text.cpp: files/text.h: UTF-8, JSON and its guards, the character tokenizer and its file, the split,
+// files of prompts.
 #include <doctest/doctest.h>
 
 #include <numeric>

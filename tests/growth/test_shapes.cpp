@@ -1,5 +1,5 @@
-// Tests of growth/shapes.h and growth/grow.h: names; templates, and which one is the best; growth, and what it costs;
-// the words.
+// tests/growth/test_shapes.cpp: growth/shapes.h and growth/grow.h: names; templates, and which one is the best; growth,
+// and what it costs; the words.
 #include "growth/shapes.h"
 
 #include <doctest/doctest.h>
@@ -444,7 +444,7 @@ Accuracy random_accuracy(uint32_t seed, int depths, int ranks) {
 
 }  // namespace
 
-TEST_CASE("templates: products, by hand and cut short") {
+TEST_CASE("shapes: templates: products, by hand and cut short") {
   const Template t = cartesian_template({2, 1, 2});
   CHECK(t.parent == Ints{-1, 0, 0, 1, 2, 3, 3, 4, 4});
   CHECK(t.rank == Ints{0, 0, 1, 0, 0, 0, 1, 0, 1});
@@ -466,7 +466,7 @@ TEST_CASE("templates: products, by hand and cut short") {
   CHECK(sorted.level == Ints{0, 1, 3, 6});
 }
 
-TEST_CASE("calibrated: no tree of as many nodes can expect more") {
+TEST_CASE("shapes: calibrated: no tree of as many nodes can expect more") {
   for (uint32_t seed = 0; seed < 6; seed++)
     for (int n : {1, 3, 6}) {
       const Accuracy a = random_accuracy(seed, 3, 3);
@@ -478,7 +478,7 @@ TEST_CASE("calibrated: no tree of as many nodes can expect more") {
     }
 }
 
-TEST_CASE("sequoia: the program finds what the heap finds, and what trying all trees finds") {
+TEST_CASE("shapes: sequoia: the program finds what the heap finds, and what trying all trees finds") {
   for (uint32_t seed = 0; seed < 8; seed++) {
     Accuracy a = random_accuracy(seed, 1, 6);
     const std::vector<double> ranks = a.by_rank();
@@ -502,7 +502,7 @@ TEST_CASE("sequoia: the program finds what the heap finds, and what trying all t
   }
 }
 
-TEST_CASE("sequoia: the size that pays") {
+TEST_CASE("shapes: sequoia: the size that pays") {
   Accuracy a = random_accuracy(3, 4, 4);
   a.expand_seconds = 0;
   CHECK(sequoia_template(a, 20, [](int) { return 1.0; }).nodes() == 20);                 // nodes are free
@@ -512,7 +512,7 @@ TEST_CASE("sequoia: the size that pays") {
   CHECK(sequoia_template(a, 20, [](int) { return 1.0; }).nodes() == 0);
 }
 
-TEST_CASE("fixed shapes: what the drafter lacks is left out, and what hangs from it") {
+TEST_CASE("grow: fixed shapes: what the drafter lacks is left out, and what hangs from it") {
   const Shape shape = parse_shape("cartesian:3,2", 64);
   Growth growth;
   growth.start(0);
@@ -527,7 +527,7 @@ TEST_CASE("fixed shapes: what the drafter lacks is left out, and what hangs from
   CHECK_THROWS_AS(grow(parse_shape("static:x", 64), {9}, growth, PathDrafter{growth, 1}), std::logic_error);
 }
 
-TEST_CASE("best-first: the N likeliest nodes of all that there are") {
+TEST_CASE("grow: best-first: the N likeliest nodes of all that there are") {
   for (uint32_t seed = 0; seed < 30; seed++) {
     const int deepest = 1 + int(seed % 5);
     Growth all;  // every candidate of every node, as deep as allowed
@@ -552,7 +552,7 @@ TEST_CASE("best-first: the N likeliest nodes of all that there are") {
   }
 }
 
-TEST_CASE("beam: the likeliest W of a depth are expanded, the likeliest of all stay") {
+TEST_CASE("grow: beam: the likeliest W of a depth are expanded, the likeliest of all stay") {
   for (uint32_t seed = 0; seed < 20; seed++)
     for (const char* text : {"beam:1", "beam:3", "beam:8"}) {
       Shape shape = parse_shape(text, 10);
@@ -584,7 +584,7 @@ TEST_CASE("beam: the likeliest W of a depth are expanded, the likeliest of all s
     }
 }
 
-TEST_CASE("the entropy family: children by entropy, depth and budget") {
+TEST_CASE("grow: the entropy family: children by entropy, depth and budget") {
   // A drafter after whose node i the entropy is H[i]; its tokens are 0, 1, 2, ...
   const auto grown = [](const std::string& text, std::vector<float> H, int budget = 64, int deepest = 9) {
     Growth growth;

@@ -1,4 +1,4 @@
-// Tests of growth/trust.h: chances that are corrected by what came true, and the pace of trying.
+// tests/growth/test_trust.cpp: growth/trust.h: chances that are corrected by what came true, and the pace of trying.
 #include "growth/trust.h"
 
 #include <doctest/doctest.h>
@@ -130,7 +130,7 @@ TEST_CASE("trust: the reliability curve counts what it says") {
   CHECK(curve[0].nodes == 1);
 }
 
-TEST_CASE("pace: tries get rare while they gain nothing, and frequent as soon as one gains") {
+TEST_CASE("trust: pace: tries get rare while they gain nothing, and frequent as soon as one gains") {
   Pace pace;
   const auto tries = [&](int passes, double gain) {
     int tries = 0;

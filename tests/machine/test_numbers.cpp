@@ -1,5 +1,5 @@
-// Tests of machine/numbers.h: exp, log and erf against libm's long double; the same bits in a vector lane and alone;
-// bf16; Philox's published vectors; the order in which a group adds.
+// tests/machine/test_numbers.cpp: machine/numbers.h: exp, log and erf against libm's long double; the same bits in a
+// vector lane and alone; bf16; Philox's published vectors; the order in which a group adds.
 #include "machine/numbers.h"
 
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
-// Tests of rules/verify.h and rules/judge.h: the rules by name; each rule by hand; then every rule by exact enumeration
-// and by sampling, as `nanospec exact` does it; candidates that are a sample.
+// tests/rules/test_verify.cpp: rules/verify.h: the rules by name; each rule by hand; then every rule by exact
+// enumeration and by sampling, as `nanospec exact` does it; candidates that are a sample.
 #include "rules/judge.h"
 
 #include <doctest/doctest.h>
@@ -94,7 +94,7 @@ TEST_CASE("rules: read from words, and only for shapes that they can judge") {
 // ---------------------------------------------------------------------------------------------------------------
 // By hand
 
-TEST_CASE("match by hand: the rows kept, a gap, all rejected, all accepted, the root alone") {
+TEST_CASE("rules: match by hand: the rows kept, a gap, all rejected, all accepted, the root alone") {
   const Tree tree = tree_by_hand();
   Ints asked;
   const auto verdict_of = [&](const Tree& judged, const Ints& picks) {  // picks: the target's token at depth 0, 1, ...
@@ -132,7 +132,7 @@ TEST_CASE("match by hand: the rows kept, a gap, all rejected, all accepted, the 
   CHECK(verdict.tokens == Ints{0, 1, 2, 3, 8});
 }
 
-TEST_CASE("independent: the two biases that can be worked out by hand") {
+TEST_CASE("rules: independent: the two biases that can be worked out by hand") {
   // two children, the two likeliest tokens of q; all pairs of uniforms on a fine grid
   const Tree tree = tree_of({{0, 0}, {0, 1}});
   const auto first_token = [&](const Chances& p, const Chances& q) {
@@ -161,7 +161,7 @@ TEST_CASE("independent: the two biases that can be worked out by hand") {
   CHECK(distance(two, p2) == doctest::Approx(0.267).epsilon(0.002));
 }
 
-TEST_CASE("independent: the longest accepted path, of equal ones the first in preorder") {
+TEST_CASE("rules: independent: the longest accepted path, of equal ones the first in preorder") {
   const Tree tree = tree_by_hand();
   const Chances even(10, 0.1);
   const auto path = [&](const std::set<int>& accepted) {  // nodes of the flat tree
@@ -177,7 +177,7 @@ TEST_CASE("independent: the longest accepted path, of equal ones the first in pr
   CHECK(path({2, 3, 5, 6}).rows == Ints{0});  // under a node that was not accepted nothing counts
 }
 
-TEST_CASE("rejection: accepts below p/q, draws the rest from max(0, p - q), and so gives p") {
+TEST_CASE("rules: rejection: accepts below p/q, draws the rest from max(0, p - q), and so gives p") {
   std::mt19937 random(12);
   for (int round = 0; round < 20; round++) {
     const int vocab = 4;
@@ -204,7 +204,7 @@ TEST_CASE("rejection: accepts below p/q, draws the rest from max(0, p - q), and 
   }
 }
 
-TEST_CASE("rejection: a chain stops at the first rejection") {
+TEST_CASE("rules: rejection: a chain stops at the first rejection") {
   const Tree tree = tree_of({{0, 0}, {1, 1}, {2, 2}});
   const Chances even(4, 0.25);
   const auto judged = [&](const std::set<int>& accepted) {
@@ -220,7 +220,7 @@ TEST_CASE("rejection: a chain stops at the first rejection") {
   CHECK(judged({2, 3}).tokens == Ints{80});
 }
 
-TEST_CASE("siblings by hand: each leaves its residual to the next; without replacement q changes too") {
+TEST_CASE("rules: siblings by hand: each leaves its residual to the next; without replacement q changes too") {
   const Chances p = {.5, .3, .2}, q = {.2, .2, .6};
   const Tree tree = tree_of({{0, 2}, {0, 1}});
   Asked with(p, q, {}), without(p, q, {}), second(p, q, {2});
@@ -242,7 +242,7 @@ TEST_CASE("siblings by hand: each leaves its residual to the next; without repla
   check_near(greedy.weights, {.625, .375, 0});
 }
 
-TEST_CASE("block by hand: asked from the last node back, and traversal asks the same of a chain") {
+TEST_CASE("rules: block by hand: asked from the last node back, and traversal asks the same of a chain") {
   const Chances p = {.6, .4}, q = {.3, .7};
   const Tree chain = tree_of({{0, 1}, {1, 1}});
   for (const bool whole : {false, true}) {
@@ -267,7 +267,7 @@ TEST_CASE("block by hand: asked from the last node back, and traversal asks the 
   CHECK(saved.questions[0].second == 1);
 }
 
-TEST_CASE("traversal by hand: leaf after leaf in preorder, and a node whose children are gone is a leaf") {
+TEST_CASE("rules: traversal by hand: leaf after leaf in preorder, and a node whose children are gone is a leaf") {
   const Tree tree = tree_by_hand();
   const Chances even(10, 0.1), steep = {.01, .01, .01, .01, .01, .01, .01, .01, .01, .91};
   Asked oracle(even, steep, {});
@@ -281,7 +281,7 @@ TEST_CASE("traversal by hand: leaf after leaf in preorder, and a node whose chil
   CHECK(verdict.tokens == Ints{1, 88});
 }
 
-TEST_CASE("typical by hand: likely enough is enough, the longest path, then the likelier") {
+TEST_CASE("rules: typical by hand: likely enough is enough, the longest path, then the likelier") {
   const auto path = [](const Tree& tree, const Chances& p) {
     Asked oracle(p, p, {});
     const Verdict verdict = typical(tree, oracle);
@@ -450,7 +450,7 @@ struct OneRow : LogitsDrafter {  // the same logits after every node
 
 }  // namespace
 
-TEST_CASE("candidates: drawn from q again and again, or in the order of a race, new for each node and pass") {
+TEST_CASE("rules: candidates: drawn from q again and again, or in the order of a race, new for each node and pass") {
   const int vocab = 5, width = 3, passes = a_tenth() ? 3000 : 30000;
   const Chances q = {.4, .3, .15, .1, .05};
   OneRow drafter(q);
@@ -493,7 +493,7 @@ TEST_CASE("candidates: drawn from q again and again, or in the order of a race, 
   }
 }
 
-TEST_CASE("candidates: drawn among what top-k keeps; at temperature 0 there is but one; without a q none") {
+TEST_CASE("rules: candidates: drawn among what top-k keeps; at temperature 0 there is but one; without a q none") {
   OneRow drafter({.4, .3, .15, .1, .05});
   Growth growth;
   growth.start(0);

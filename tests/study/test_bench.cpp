@@ -27,7 +27,7 @@ TEST_CASE("bench: lists of CPUs as the kernel writes them") {
   CHECK(listed_cpus("") == 0);
 }
 
-TEST_CASE("bench: medians, ends, unevenness") {
+TEST_CASE("samples: medians, ends, unevenness") {
   CHECK(median({}) == 0);
   CHECK(median({3, 1, 2}) == 2);
   CHECK(median({4, 1, 2, 3}) == 2.5);
@@ -177,7 +177,7 @@ size_t count_of(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("pictures: ticks are round numbers that reach over the largest value") {
+TEST_CASE("svg: ticks are round numbers that reach over the largest value") {
   CHECK(axis_ticks(1) == std::vector<double>{0, 0.2, 0.4, 0.6000000000000001, 0.8, 1});
   CHECK(axis_ticks(16).back() >= 16);
   for (double most : {1e-9, 0.03, 0.99, 1.01, 7.0, 99.0, 12345.0, 3e11}) {
@@ -190,7 +190,7 @@ TEST_CASE("pictures: ticks are round numbers that reach over the largest value")
   CHECK(axis_ticks(0) == std::vector<double>{0, 1});
 }
 
-TEST_CASE("pictures: every kind is a whole file, escapes its words and shows its points") {
+TEST_CASE("svg: every kind is a whole file, escapes its words and shows its points") {
   using Style = Series::Style;
   const Series line{"a<b&c", kColours[0], Style::kLine, {{1, 2, 1, 3, ""}, {16, 5, 0, 0, "\"16\""}}},
       dashes{"bound", kColours[1], Style::kDashes, {{1, 1, 0, 0, ""}, {16, 4, 0, 0, ""}}},

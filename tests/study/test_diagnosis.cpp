@@ -1,4 +1,5 @@
-// Tests of study/diagnosis.h: what is counted pass by pass agrees with what the loop counts, and with what is known.
+// tests/study/test_diagnosis.cpp: study/diagnosis.h: what is counted pass by pass agrees with what the loop counts, and
+// with what is known.
 #include "study/diagnosis.h"
 
 #include <doctest/doctest.h>

@@ -11,7 +11,7 @@ using namespace nanospec;
 // ---------------------------------------------------------------------------------------------------------------
 // Intervals
 
-TEST_CASE("intervals: Student's t, from its table and beyond") {
+TEST_CASE("samples: intervals: Student's t, from its table and beyond") {
   CHECK(student_t(0) == 0);
   CHECK(student_t(1) == doctest::Approx(12.706));
   CHECK(student_t(9) == doctest::Approx(2.262));
@@ -22,7 +22,7 @@ TEST_CASE("intervals: Student's t, from its table and beyond") {
   for (size_t n = 1; n < 200; n++) CHECK(student_t(n) > student_t(n + 1));
 }
 
-TEST_CASE("intervals: known numbers") {
+TEST_CASE("samples: intervals: known numbers") {
   const Interval i = mean_interval({1, 2, 3, 4, 5});  // s = sqrt(2.5), t = 2.776
   CHECK(i.middle == doctest::Approx(3));
   CHECK(i.high - 3 == doctest::Approx(2.776 * std::sqrt(2.5 / 5)));
@@ -234,7 +234,7 @@ TEST_CASE("along: the same places for every drafter, whatever it says, but for t
   CHECK(nats_of(logits, 3, 0) == doctest::Approx(2 + std::log(1 + std::exp(-1.0) + std::exp(-2.0))));
 }
 
-TEST_CASE("drafters: accuracy over prompts, and over another drafter's on the same prompts") {
+TEST_CASE("experiments: drafters: accuracy over prompts, and over another drafter's on the same prompts") {
   const std::vector<AlongCounts> own = {made_up_counts(8, 10, 20), made_up_counts(6, 10, 10), AlongCounts(2)},
                                  other = {made_up_counts(6, 10, 30), made_up_counts(3, 10, 30), AlongCounts(2)};
   CHECK(right_at(own, 0).middle == doctest::Approx(0.7));
@@ -246,7 +246,9 @@ TEST_CASE("drafters: accuracy over prompts, and over another drafter's on the sa
   CHECK(nats_at(own, 1) == 0);
 }
 
-TEST_CASE("drafters: prose has one speaker, structured prompts have the most changes of speaker that there are") {
+TEST_CASE(
+    "experiments: drafters: prose has one speaker, structured prompts have the most changes of speaker that there "
+    "are") {
   std::string text(100, 'x');
   text += "\n";
   for (int i = 0; i < 6; i++) text += "a long speech of one who says much, and more of it yet\n";
@@ -277,7 +279,7 @@ TEST_CASE("drafters: prose has one speaker, structured prompts have the most cha
   CHECK(flat.structured.empty());
 }
 
-TEST_CASE("drafters: a loss against a table is said, with what explains it") {
+TEST_CASE("experiments: drafters: a loss against a table is said, with what explains it") {
   const Rated table = {"ngram:4 auto", 2, 0.7, 0.65, 1.5, 0.04};
   CHECK(why_slower({"medusa auto", 2, 0.5, 0.5, 2, 0.3}, table) == "");
   const std::string worse = why_slower({"medusa auto", 1.5, 0.6, 0.3, 1.75, 0.125}, table);
@@ -290,7 +292,7 @@ TEST_CASE("drafters: a loss against a table is said, with what explains it") {
   CHECK(why_slower({"medusa auto", 1.9, 0.8, 0.7, 1, 0}, table).find("within what the clock") != std::string::npos);
 }
 
-TEST_CASE("drafters: what a trainer's file says") {
+TEST_CASE("experiments: drafters: what a trainer's file says") {
   const TrainingRun run = parse_training(
       R"({"parameters": 7, "seconds": 90, "peak_bytes": 1e6, "hidden_bytes": 500, "hidden_seconds": 60,
           "accuracy_bigram": [0.25, 0.1], "curve": [{"iteration": 10, "epoch": 0.5, "loss": 3, "accuracy": [0.2, 0.1]},

@@ -4,6 +4,7 @@
 
 #include <climits>
 
+#include "tests/error_of.h"
 #include "tests/parallel_world.h"
 
 using namespace nanospec;
