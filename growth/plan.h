@@ -85,27 +85,30 @@ class ShapePlanner : public Planner, public Watcher {
   Limits limits(int room) const { return {room, cost_, experience_.expand_seconds, experience_.promise}; }
 
   void grow(Drafter& drafter, const Draws& draws, int room, Growth& growth) override {
-    asked_ = {}, root_at_ = clock_.now(), began_ = root_at_;
+    asked_ = {}, began();
     drafts = shape_.kind != Shape::kAuto || experience_.pace.due();
     if (!drafts) return;
     Limits limits = this->limits(room);
     if (experience_.pace.rare()) limits.expand_seconds = 0, limits.promise = 1;
     Corrected corrected(drafter, experience_.trust, experience_.promise);
-    corrected.after_root = [&] { root_at_ = clock_.now(); };
+    if (by_costs()) corrected.after_root = [&] { root_at_ = clock_.now(); };
     grow_shape(shape_, limits, corrected, entropies_, draws, growth);
     asked_ = corrected.asked;
   }
   // Instead of grow(): the tree was drafted ahead.
   void take(const Questions& asked) {
     asked_ = asked, asked_.expanded = 0, drafts = true;
-    root_at_ = began_ = clock_.now();
+    began();
   }
 
   void drafted(const Growth& growth, const Tree&) override {
+    if (!by_costs()) return;
     if (drafts && shape_.kind == Shape::kAuto) learn_pace(growth, root_at_ - began_, clock_.now() - root_at_);
-    began_ = clock_.now();
+    began();
   }
-  void forwarded(const Tree& tree) override { observe(tree, clock_.now() - began_); }
+  void forwarded(const Tree& tree) override {
+    if (by_costs()) observe(tree, clock_.now() - began_);
+  }
   void observe(const Tree& tree, double forward_seconds) {
     if (cost_) cost_->observe(tree.size() - 1, forward_seconds);
   }
@@ -117,6 +120,10 @@ class ShapePlanner : public Planner, public Watcher {
   }
 
  private:
+  bool by_costs() const { return cost_ != nullptr; }  // else no time need be taken
+  void began() {
+    if (by_costs()) began_ = root_at_ = clock_.now();
+  }
   // Learns from what drafting took, in seconds: the root's expansion, which may hold a forward of the drafter's own
   // that serves all others too, and that of the other nodes; of the growth that came of it. A pause of the machine
   // counts as no more than a doubling.

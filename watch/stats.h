@@ -96,9 +96,8 @@ class Recorder : public Watcher {
   // Wraps the callback of generate(): its own time does not count.
   std::function<bool(int)> timed(std::function<bool(int)> on_token) {
     return [this, on_token = std::move(on_token)](int token) {
-      verify_ += lap();
-      const bool wanted = on_token(token);
-      return lap(), wanted;
+      if (!emitting_) verify_ += lap(), emitting_ = true;
+      return on_token(token);
     };
   }
 
@@ -109,11 +108,9 @@ class Recorder : public Watcher {
     stats.slide_prefills += stats.target_forwards > 0 && slid;
     inner_.ready();
     draft_ = forward_ = verify_ = 0;
-    stats.seconds_draft += lap();
   }
   void drafted(const Growth& growth, const Tree& tree) override {
-    // A target that drafts has run all of the forward by now.
-    (sources_.drafts_on_device && tree.size() > 1 ? forward_ : draft_) += lap();
+    if (sources_.drafts_on_device && tree.size() > 1) forward_ += lap();  // the device has run all of it by now
     stats.drafted_nodes += tree.size() - 1;
     inner_.drafted(growth, tree);
     draft_ += lap();
@@ -122,21 +119,19 @@ class Recorder : public Watcher {
     forward_ += lap();
     stats.target_forwards++;
     inner_.forwarded(tree);
-    learned_ = lap();
   }
   void verified(const Growth& growth, const Tree& tree, const Verdict& verdict, int emitted) override {
-    verify_ += lap();
+    lap(), emitting_ = false;  // what the callback took
     inner_.verified(growth, tree, verdict, emitted);
-    stats.seconds_draft += draft_ + learned_ + lap();
+    stats.seconds_draft += draft_ + lap();
     stats.seconds_forward += forward_, stats.seconds_verify += verify_;
     stats.tokens += emitted;
     for (int i = 0; i < emitted && i + 1 < int(verdict.rows.size()); i++)
       stats.accepted_by[sources_.drafter->author(tree.origin[verdict.rows[i]], verdict.tokens[i])]++;
     if (size_t(emitted) >= stats.accept_histogram.size()) stats.accept_histogram.resize(size_t(emitted) + 1, 0);
     stats.accept_histogram[size_t(emitted)]++;
-    if (sources_.on_pass) report(growth, tree, verdict, emitted);
+    if (sources_.on_pass) report(growth, tree, verdict, emitted), lap();
     n_ += emitted, emitted_ = emitted;
-    lap();
   }
   void committed() override { stats.seconds_draft += lap(); }
 
@@ -170,9 +165,10 @@ class Recorder : public Watcher {
   Clock& clock_;
   Watcher& inner_;
   const Sources sources_;
-  int64_t n_;                                                             // tokens of the text
-  int emitted_ = 0;                                                       // by the last forward
-  double last_ = 0, draft_ = 0, forward_ = 0, verify_ = 0, learned_ = 0;  // seconds, of this forward
+  int64_t n_;                                               // tokens of the text
+  int emitted_ = 0;                                         // by the last forward
+  bool emitting_ = false;                                   // whether the callback has been called for this forward
+  double last_ = 0, draft_ = 0, forward_ = 0, verify_ = 0;  // seconds, of this forward
 };
 
 }  // namespace nanospec
