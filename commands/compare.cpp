@@ -88,39 +88,25 @@ std::string verdict(const Comparison& c, const std::vector<Outcome>& outcomes) {
 
 // A bar for each method: its median tokens per second, a whisker from the slowest to the fastest repeat, the speedup.
 std::string picture(const Comparison& c, const Engine& engine, const std::vector<Outcome>& outcomes) {
-  constexpr double kBars = 430, kRight = 240, kTop = kSvgHead, kRow = 34, kThick = 20, kBottom = 30, kLetter = 7.6;
-  size_t longest = 0;
-  for (const Method& method : c.methods) longest = std::max(longest, method_text(method).size());
-  const double left = 26 + kLetter * double(longest);
-  const double width = std::max(left + kBars + kRight,
-                                26 + 6.4 * double(circumstances(c.options, engine, c.prompts.size()).size())),
-               height = kTop + kRow * double(outcomes.size()) + kBottom;
-  double most = 0;
-  for (const Outcome& outcome : outcomes) most = std::max(most, highest(speeds(outcome)));
-  const auto at = [&](double speed) { return left + kBars * ratio(speed, most); };
-  std::string svg;
+  std::vector<IntervalBar> bars;
   for (size_t m = 0; m < outcomes.size(); m++) {
-    const std::vector<double> speed = speeds(outcomes[m]);
-    const double y = kTop + kRow * double(m), middle = y + kThick / 2, slow = at(lowest(speed)),
-                 fast = at(highest(speed));
+    const std::vector<double> speed = speeds(outcomes[m]), &times_plain = outcomes[m].speedups;
     const std::string wrong = flaw(promise_of(c.methods[m]));
-    const char* colour = c.methods[m].drafter == "none" ? kPlainColour : wrong.empty() ? "#4c8eda" : "#e0a458";
-    svg += svg_text(left - 10, middle + 4.5, "text-anchor=\"end\"", method_text(c.methods[m]));
-    svg += svg_bar(left, y, at(median(speed)) - left, kThick, colour);
-    svg += svg_bar(slow, middle - 0.75, std::max(fast - slow, 1.0), 1.5, kInk);
-    for (double end : {slow, fast}) svg += svg_bar(end - 0.75, middle - 5, 1.5, 10, kInk);
     std::string label = thousands(median(speed)) + " tok/s";
     if (m != c.plain)
-      label += ", " + times(median(outcomes[m].speedups)) + " (" + decimals(lowest(outcomes[m].speedups), 2) + " to " +
-               decimals(highest(outcomes[m].speedups), 2) + ")";
-    if (!wrong.empty()) label += ", " + wrong;
-    svg += svg_text(std::max(fast, at(median(speed))) + 8, middle + 4.5, "", label);
+      label += ", " + times(median(times_plain)) + " (" + decimals(lowest(times_plain), 2) + " to " +
+               decimals(highest(times_plain), 2) + ")";
+    bars.push_back({method_text(c.methods[m]),
+                    {median(speed), lowest(speed), highest(speed)},
+                    label + (wrong.empty() ? "" : ", " + wrong),
+                    c.methods[m].drafter == "none" ? kPlainColour
+                    : wrong.empty()                ? kColours[0]
+                                                   : kColours[4]});
   }
-  svg += svg_text(left, height - 10, "font-size=\"11\" fill=\"#666\"",
-                  "bar: median of " + count(double(outcomes[0].runs.size()), "repeat") +
-                      "; whisker: slowest to fastest; speedups are paired, lowest to highest");
-  return svg_page(width, height, "Tokens per second, and times plain decoding",
-                  circumstances(c.options, engine, c.prompts.size()), svg);
+  return interval_picture("Tokens per second, and times plain decoding",
+                          circumstances(c.options, engine, c.prompts.size()),
+                          "median of " + count(double(outcomes[0].runs.size()), "repeat"), 0, bars, "",
+                          "slowest to fastest; speedups are paired, lowest to highest");
 }
 
 void read_command_line(Comparison& c, const Given& given, const std::string& name) {

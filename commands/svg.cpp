@@ -12,7 +12,9 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Pieces
 
-std::string svg_escaped(const std::string& text) {
+namespace {
+
+std::string escaped(const std::string& text) {
   std::string out;
   for (char c : text) {
     if (c == '&') out += "&amp;";
@@ -23,8 +25,6 @@ std::string svg_escaped(const std::string& text) {
   }
   return out;
 }
-
-namespace {
 std::string attribute(const char* name, double value) {
   return std::string(" ") + name + "=\"" + decimals(value, 1) + "\"";
 }
@@ -34,17 +34,8 @@ std::string small(const std::string& more = "") {
 std::string stroke(const std::string& colour, double width) {
   return "stroke=\"" + colour + "\" stroke-width=\"" + decimals(width, 1) + "\"";
 }
-// A white page with this on it. style: of all that it holds.
-std::string whole_file(double width, double height, const std::string& style, const std::string& body) {
-  const std::string wide = decimals(width, 0), high = decimals(height, 0);
-  return "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + wide + " " + high + "\" width=\"" + wide +
-         "\" height=\"" + high + "\"" + style + ">\n" + svg_bar(0, 0, width, height, "#ffffff") + body + "</svg>\n";
-}
-}  // namespace
-
 std::string svg_text(double x, double y, const std::string& style, const std::string& text) {
-  return "<text" + attribute("x", x) + attribute("y", y) + (style.empty() ? "" : " " + style) + ">" +
-         svg_escaped(text) + "</text>\n";
+  return "<text" + attribute("x", x) + attribute("y", y) + " " + style + ">" + escaped(text) + "</text>\n";
 }
 std::string svg_bar(double x, double y, double width, double height, const std::string& colour) {
   return "<rect" + attribute("x", x) + attribute("y", y) + attribute("width", width) + attribute("height", height) +
@@ -54,14 +45,27 @@ std::string svg_line(double x1, double y1, double x2, double y2, const std::stri
   return "<line" + attribute("x1", x1) + attribute("y1", y1) + attribute("x2", x2) + attribute("y2", y2) + " " + style +
          "/>\n";
 }
-double svg_text_width(const std::string& text, double font_size) { return 0.58 * font_size * double(text.size()); }
+double svg_text_width(const std::string& text, double font_size) {  // about: letters differ
+  return 0.58 * font_size * double(text.size());
+}
 
+// A white page with this on it.
+std::string svg_file(double width, double height, const std::string& body) {
+  const std::string wide = decimals(width, 0), high = decimals(height, 0);
+  return "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + wide + " " + high + "\" width=\"" + wide +
+         "\" height=\"" + high + "\" font-family=\"sans-serif\" font-size=\"13\" fill=\"" + kInk + "\">\n" +
+         svg_bar(0, 0, width, height, "#ffffff") + body + "</svg>\n";
+}
+
+constexpr double kSvgHead = 62;  // what title and subtitle take
 std::string svg_page(double width, double height, const std::string& title, const std::string& subtitle,
                      const std::string& body) {
-  return whole_file(
-      width, height, std::string(" font-family=\"sans-serif\" font-size=\"13\" fill=\"") + kInk + "\"",
+  return svg_file(
+      width, height,
       svg_text(16, 24, "font-size=\"16\" font-weight=\"bold\"", title) + svg_text(16, 44, small(), subtitle) + body);
 }
+
+}  // namespace
 
 // ---------------------------------------------------------------------------------------------------------------
 // Charts
@@ -85,6 +89,7 @@ namespace {
 constexpr double kPanelWidth = 330, kPanelHeight = 250;              // the plot itself
 constexpr double kLeft = 62, kRight = 24, kAbove = 30, kBelow = 50;  // around it, for names and numbers
 constexpr double kLegendRow = 20;
+constexpr double kBarWidth = 430, kBarRow = 27, kBarThick = 17;  // of bars below each other
 
 // As short as it can be said: 0.5, 2, 40,000.
 std::string tick_text(double x) {
@@ -250,38 +255,89 @@ std::string chart_picture(const std::string& title, const std::string& subtitle,
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Stacked bars
+// Bars below each other
+
+namespace {
+
+// A name before each bar, its label after it; `drawn` gives what a bar at (left, y) is, `foot` what stands from (left,
+// y) on below all; feet: its height, wide: how wide it is at least.
+template <class Bar, class Drawn, class Foot>
+std::string rows_picture(const std::string& title, const std::string& subtitle, const std::vector<Bar>& bars,
+                         double wide, double feet, const Drawn& drawn, const Foot& foot) {
+  double left = 0, after = 0, y = kSvgHead;
+  for (const Bar& bar : bars) {
+    left = std::max(left, 34 + svg_text_width(bar.name, 13));
+    after = std::max(after, 30 + svg_text_width(bar.label, 12));
+  }
+  std::string svg;
+  for (const Bar& bar : bars) {
+    svg += svg_text(left - 10, y + 13, "text-anchor=\"end\"", bar.name) + drawn(bar, left, y) +
+           svg_text(left + kBarWidth + 14, y + 13, "font-size=\"12\"", bar.label);
+    y += kBarRow;
+  }
+  const double width = std::max(
+      {left + kBarWidth + after, 32 + svg_text_width(subtitle, 11), 32 + svg_text_width(title, 16), left + 16 + wide});
+  return svg_page(width, y + feet, title, subtitle, svg + foot(left, y, width));
+}
+
+std::string diamond(double x, double y) {
+  const auto corner = [&](double right, double down) { return decimals(x + right, 1) + "," + decimals(y + down, 1); };
+  return "<polygon points=\"" + corner(0, -6) + " " + corner(5, 0) + " " + corner(0, 6) + " " + corner(-5, 0) +
+         "\" fill=\"#ffffff\" " + stroke(kInk, 1.4) + "/>\n";
+}
+
+}  // namespace
 
 std::string stacked_picture(const std::string& title, const std::string& subtitle,
                             const std::vector<std::string>& part_names, const std::vector<StackedBar>& bars) {
-  constexpr double kBars = 520, kRow = 30, kThick = 19;
-  double left = 0, after = 0;
-  for (const StackedBar& bar : bars) {
-    left = std::max(left, 30 + svg_text_width(bar.name, 13));
-    after = std::max(after, 24 + svg_text_width(bar.label, 12));
-  }
-  const double width = std::max(left + kBars + after, 32 + svg_text_width(subtitle, 11));
-  std::string svg;
-  for (size_t i = 0; i < bars.size(); i++) {
-    const double y = kSvgHead + kRow * double(i);
-    double sum = 0, x = left;
-    for (double part : bars[i].parts) sum += part;
-    svg += svg_text(left - 10, y + 14, "text-anchor=\"end\"", bars[i].name);
-    for (size_t p = 0; p < bars[i].parts.size() && sum > 0; p++) {
-      const double share = bars[i].parts[p] / sum, wide = kBars * share;
-      svg += svg_bar(x, y, wide, kThick, kColours[p % std::size(kColours)]);
+  const auto drawn = [](const StackedBar& bar, double x, double y) {
+    std::string svg;
+    double sum = 0;
+    for (double part : bar.parts) sum += part;
+    for (size_t p = 0; p < bar.parts.size() && sum > 0; p++) {
+      const double share = bar.parts[p] / sum, wide = kBarWidth * share;
+      svg += svg_bar(x, y, wide, kBarThick, colour_at(p));
       if (share >= 0.05)
-        svg += svg_text(x + wide / 2, y + 14, "font-size=\"11\" fill=\"#ffffff\" text-anchor=\"middle\"",
+        svg += svg_text(x + wide / 2, y + 13, "font-size=\"11\" fill=\"#ffffff\" text-anchor=\"middle\"",
                         decimals(100 * share, 0) + "%");
       x += wide;
     }
-    svg += svg_text(left + kBars + 10, y + 14, "font-size=\"12\"", bars[i].label);
-  }
+    return svg;
+  };
   std::vector<Series> legend;
-  for (size_t p = 0; p < part_names.size(); p++)
-    legend.push_back({part_names[p], kColours[p % std::size(kColours)], Series::Style::kBars});
-  const double bottom = draw_legend(legend, width, kSvgHead + kRow * double(bars.size()) + 14, svg);
-  return svg_page(width, bottom, title, subtitle, svg);
+  for (const std::string& name : part_names) legend.push_back({name, colour_at(legend.size()), Series::Style::kBars});
+  return rows_picture(title, subtitle, bars, 0, 34 + kLegendRow, drawn, [&](double, double y, double width) {
+    std::string svg;
+    draw_legend(legend, width, y + 14, svg);
+    return svg;
+  });
+}
+
+std::string interval_picture(const std::string& title, const std::string& subtitle, const std::string& axis,
+                             double zero, const std::vector<IntervalBar>& bars, const std::string& mark_name,
+                             const std::string& whisker) {
+  const std::string below = axis + "; whisker: " + whisker;
+  double least = zero, most = zero;
+  for (const IntervalBar& bar : bars) {
+    least = std::min({least, bar.value.middle, bar.value.low, bar.mark.value_or(zero)});
+    most = std::max({most, bar.value.middle, bar.value.high, bar.mark.value_or(zero)});
+  }
+  const auto at = [&](double value) { return most > least ? kBarWidth * (value - least) / (most - least) : 0; };
+  const auto drawn = [&](const IntervalBar& bar, double left, double y) {
+    const double middle = y + kBarThick / 2, from = left + at(zero), end = left + at(bar.value.middle);
+    std::string svg = svg_bar(std::min(from, end), y, std::max(std::fabs(end - from), 0.5), kBarThick, bar.colour);
+    if (bar.value.high > bar.value.low) {
+      const double low = left + at(bar.value.low), high = left + at(bar.value.high);
+      svg += svg_line(low, middle, high, middle, stroke(kInk, 1.4));
+      for (double x : {low, high}) svg += svg_line(x, middle - 4, x, middle + 4, stroke(kInk, 1.4));
+    }
+    return bar.mark ? svg + diamond(left + at(*bar.mark), middle) : svg;
+  };
+  return rows_picture(title, subtitle, bars, svg_text_width(below, 11), 50, drawn, [&](double left, double y, double) {
+    const double x = left + at(zero);
+    std::string svg = svg_line(x, kSvgHead - 6, x, y + 2, stroke(kInk, 1)) + svg_text(left, y + 18, small(), below);
+    return mark_name.empty() ? svg : svg + diamond(left + 6, y + 34) + svg_text(left + 18, y + 38, small(), mark_name);
+  });
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -296,62 +352,7 @@ std::string svg_below_each_other(const std::vector<std::string>& pictures) {
     svg += "<svg" + attribute("x", 0) + attribute("y", height) + picture.substr(4);
     width = std::max(width, wide), height += high;
   }
-  return whole_file(width, height, "", svg);
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// Bars with intervals
-
-namespace {
-std::string diamond(double x, double y) {
-  const auto corner = [&](double right, double down) { return decimals(x + right, 1) + "," + decimals(y + down, 1); };
-  return "<polygon points=\"" + corner(0, -6) + " " + corner(5, 0) + " " + corner(0, 6) + " " + corner(-5, 0) +
-         "\" fill=\"#ffffff\" " + stroke(kInk, 1.4) + "/>\n";
-}
-}  // namespace
-
-std::string interval_picture(const std::string& title, const std::string& subtitle, const std::string& axis,
-                             double zero, const std::vector<IntervalBar>& bars, const std::string& mark_name) {
-  constexpr double kBars = 430, kRow = 25, kThick = 15;
-  double left = 0, after = 0, least = zero, most = zero;
-  for (const IntervalBar& bar : bars) {
-    left = std::max(left, 34 + svg_text_width(bar.name, 13));
-    after = std::max(after, 30 + svg_text_width(bar.label, 12));
-    least = std::min({least, bar.value.middle, bar.value.low, bar.mark.value_or(zero)});
-    most = std::max({most, bar.value.middle, bar.value.high, bar.mark.value_or(zero)});
-  }
-  const std::string below = axis + "; whisker: 95% interval of the mean over prompts";
-  const double width = std::max({left + kBars + after, 32 + svg_text_width(subtitle, 11),
-                                 32 + svg_text_width(title, 16), left + 16 + svg_text_width(below, 11)});
-  const double span = most - least;
-  const auto at = [&](double value) { return left + kBars * (span > 0 ? (value - least) / span : 0); };
-  std::string svg;
-  for (size_t i = 0; i < bars.size(); i++) {
-    const IntervalBar& bar = bars[i];
-    const double y = kSvgHead + kRow * double(i), middle = y + kThick / 2, end = at(bar.value.middle), from = at(zero);
-    svg += svg_text(left - 10, y + 12, "text-anchor=\"end\"", bar.name);
-    svg += svg_bar(std::min(from, end), y, std::max(std::fabs(end - from), 0.5), kThick, bar.colour);
-    if (bar.value.high > bar.value.low) {
-      const double low = at(bar.value.low), high = at(bar.value.high);
-      svg += svg_line(low, middle, high, middle, stroke(kInk, 1.4));
-      for (double x : {low, high}) svg += svg_line(x, middle - 4, x, middle + 4, stroke(kInk, 1.4));
-    }
-    if (bar.mark) svg += diamond(at(*bar.mark), middle);
-    svg += svg_text(left + kBars + 14, y + 12, "font-size=\"12\"", bar.label);
-  }
-  const double bottom = kSvgHead + kRow * double(bars.size()) + 8;
-  svg += svg_line(at(zero), kSvgHead - 6, at(zero), bottom - 6, stroke(kInk, 1));
-  svg += svg_text(left, bottom + 10, small(), below);
-  if (!mark_name.empty()) svg += diamond(left + 6, bottom + 26) + svg_text(left + 18, bottom + 30, small(), mark_name);
-  return svg_page(width, bottom + 42, title, subtitle, svg);
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// Reliability
-
-std::string reliability_picture(const std::string& subtitle, const std::vector<Series>& series) {
-  Panel panel{"", "chance foretold", "share accepted", series, {}, false, true};
-  return chart_picture("Is auto's confidence honest?", subtitle, {panel}, 1);
+  return svg_file(width, height, svg);
 }
 
 }  // namespace nanospec

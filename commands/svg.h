@@ -1,9 +1,10 @@
 // commands/svg.h: pictures.
 //
-// In order: the pieces that every picture is drawn with; charts, points on two axes; stacked bars; bars with
-// intervals. A picture is one string, a whole SVG file. Colours and letters are chosen here, once, for all of them.
+// In order: colours; charts, points on two axes; bars below each other, stacked or with intervals. A picture is one
+// string, a whole SVG file. Colours and letters are chosen here, once, for all of them.
 #pragma once
 
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,22 +14,13 @@
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
-// Pieces
+// Colours
 
 constexpr const char *kInk = "#222222", *kGrey = "#666666", *kFaint = "#dddddd", *kPlainColour = "#9aa3ad";
 // Told apart also by who sees few colours (Okabe, Ito 2008).
 constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
 
-std::string svg_escaped(const std::string& text);
-std::string svg_text(double x, double y, const std::string& style, const std::string& text);
-std::string svg_bar(double x, double y, double width, double height, const std::string& colour);
-std::string svg_line(double x1, double y1, double x2, double y2, const std::string& style);
-double svg_text_width(const std::string& text, double font_size);  // about: letters differ
-
-// The whole file around what was drawn: a white page with title and subtitle in its first kSvgHead units.
-constexpr double kSvgHead = 62;
-std::string svg_page(double width, double height, const std::string& title, const std::string& subtitle,
-                     const std::string& body);
+inline const char* colour_at(size_t i) { return kColours[i % std::size(kColours)]; }  // of a series
 
 // ---------------------------------------------------------------------------------------------------------------
 // Charts
@@ -64,7 +56,7 @@ std::string chart_picture(const std::string& title, const std::string& subtitle,
 std::vector<double> axis_ticks(double most);
 
 // ---------------------------------------------------------------------------------------------------------------
-// Stacked bars
+// Bars below each other
 
 struct StackedBar {
   std::string name;
@@ -74,15 +66,6 @@ struct StackedBar {
 std::string stacked_picture(const std::string& title, const std::string& subtitle,
                             const std::vector<std::string>& part_names, const std::vector<StackedBar>& bars);
 
-// ---------------------------------------------------------------------------------------------------------------
-// Several pictures
-
-// Whole pictures as one, each below the one before.
-std::string svg_below_each_other(const std::vector<std::string>& pictures);
-
-// ---------------------------------------------------------------------------------------------------------------
-// Bars with intervals
-
 struct IntervalBar {
   std::string name;
   Interval value;     // a whisker, where high > low
@@ -91,15 +74,12 @@ struct IntervalBar {
   std::optional<double> mark = {};  // a diamond: what others reported, or a bar to reach
 };
 
-// Bars lie one below the other and begin at `zero`, to its left or right. mark_name: what a diamond says; "": nothing.
+// They begin at `zero`, to its left or right. axis: what they are of; mark_name: what a diamond says; "": nothing.
 std::string interval_picture(const std::string& title, const std::string& subtitle, const std::string& axis,
-                             double zero, const std::vector<IntervalBar>& bars, const std::string& mark_name = "");
+                             double zero, const std::vector<IntervalBar>& bars, const std::string& mark_name = "",
+                             const std::string& whisker = "95% interval of the mean over prompts");
 
-// ---------------------------------------------------------------------------------------------------------------
-// Reliability
-
-// How often nodes were accepted against the chance that was foretold of them: points (foretold, measured), one series
-// for each way to foretell. On the diagonal a forecast is honest.
-std::string reliability_picture(const std::string& subtitle, const std::vector<Series>& series);
+// Whole pictures as one, each below the one before.
+std::string svg_below_each_other(const std::vector<std::string>& pictures);
 
 }  // namespace nanospec

@@ -113,8 +113,8 @@ std::vector<Method> finalists(const Part& part) {
 double share_beside_forward(const Stats& s) { return ratio(s.seconds_draft + s.seconds_verify, s.seconds); }
 
 std::string part_table(const Part& part) {
-  TableRows rows = {{"method", "tok/s", "speedup", "lowest", "highest", "acceptance", "nodes/forward", "draft", "forward",
-                "verify", "keep", "slides", "identical"}};
+  TableRows rows = {{"method", "tok/s", "speedup", "lowest", "highest", "acceptance", "nodes/forward", "draft",
+                     "forward", "verify", "keep", "slides", "identical"}};
   for (size_t m = 0; m < part.outcomes.size(); m++) {
     const Outcome& outcome = part.outcomes[m];
     const Stats sum = sum_of(outcome);
@@ -239,7 +239,8 @@ std::string reliability_of(const std::vector<Part>& parts) {
       }
       series.push_back(raw), series.push_back(corrected);
     }
-  return reliability_picture(circumstances(parts[0]), series);
+  return chart_picture("Is auto's confidence honest?", circumstances(parts[0]),
+                       {{"", "chance foretold", "share accepted", series, {}, false, true}}, 1);
 }
 
 // Where the time goes: plain, each drafter's best fixed shape and auto.

@@ -116,7 +116,6 @@ OrderedJson interval_json(const Interval& interval);              // middle, low
 std::string temperature_text(float temperature);                  // "0.7"
 std::string shape_text(const Method& method);                     // "beam:4 budget=8"
 std::string loop_warning(float temperature);                      // "" but for greedy decoding
-const char* colour_at(size_t i);                                  // of a series
 
 // The usual table: speedup over plain decoding, tokens per forward, both with intervals; nodes, the text.
 std::string study_table(const Experiment& study);

@@ -188,7 +188,6 @@ OrderedJson interval_json(const Interval& i) { return {i.middle, i.low, i.high};
 std::string shape_text(const Method& method) {
   return method.shape + (method.budget > 0 ? " budget=" + std::to_string(method.budget) : "");
 }
-const char* colour_at(size_t i) { return kColours[i % std::size(kColours)]; }
 std::string temperature_text(float t) { return decimals(double(t), t == float(int(t)) ? 0 : 1); }
 std::string loop_warning(float temperature) {
   return temperature > 0 ? ""

@@ -214,8 +214,8 @@ TEST_CASE("svg: every kind is a whole file, escapes its words and shows its poin
   CHECK(stacked.find(">25%<") != std::string::npos);
   CHECK(stacked.find(">75%<") != std::string::npos);
 
-  const std::string reliable =
-      reliability_picture("s", {{"auto", kColours[0], Style::kLine, {{0.1, 0.2, 0, 0, ""}, {0.9, 0.8, 0, 0, ""}}}});
+  const std::string reliable = chart_picture(
+      "t", "s", {{"", "x", "y", {{"auto", kColours[0], Style::kLine, {{0.1, 0.2}, {0.9, 0.8}}}}, {}, false, true}}, 1);
   CHECK(xml_problem(reliable) == "");
   CHECK(count_of(reliable, "stroke-dasharray=\"4 4\"") == 1);  // the diagonal
 }
