@@ -259,11 +259,11 @@ std::string chart_picture(const std::string& title, const std::string& subtitle,
 
 namespace {
 
-// A name before each bar, its label after it; `drawn` gives what a bar at (left, y) is, `foot` what stands from (left,
-// y) on below all; feet: its height, wide: how wide it is at least.
+// A name before each bar, its label after it; `drawn` gives what a bar at (left, y) is; `foot` adds what stands from
+// (left, y) on below all, and returns where that ends; wide: how wide it is at least.
 template <class Bar, class Drawn, class Foot>
 std::string rows_picture(const std::string& title, const std::string& subtitle, const std::vector<Bar>& bars,
-                         double wide, double feet, const Drawn& drawn, const Foot& foot) {
+                         double wide, const Drawn& drawn, const Foot& foot) {
   double left = 0, after = 0, y = kSvgHead;
   for (const Bar& bar : bars) {
     left = std::max(left, 34 + svg_text_width(bar.name, 13));
@@ -277,7 +277,8 @@ std::string rows_picture(const std::string& title, const std::string& subtitle, 
   }
   const double width = std::max(
       {left + kBarWidth + after, 32 + svg_text_width(subtitle, 11), 32 + svg_text_width(title, 16), left + 16 + wide});
-  return svg_page(width, y + feet, title, subtitle, svg + foot(left, y, width));
+  const double bottom = foot(svg, left, y, width);
+  return svg_page(width, bottom, title, subtitle, svg);
 }
 
 std::string diamond(double x, double y) {
@@ -306,10 +307,8 @@ std::string stacked_picture(const std::string& title, const std::string& subtitl
   };
   std::vector<Series> legend;
   for (const std::string& name : part_names) legend.push_back({name, colour_at(legend.size()), Series::Style::kBars});
-  return rows_picture(title, subtitle, bars, 0, 34 + kLegendRow, drawn, [&](double, double y, double width) {
-    std::string svg;
-    draw_legend(legend, width, y + 14, svg);
-    return svg;
+  return rows_picture(title, subtitle, bars, 0, drawn, [&](std::string& svg, double, double y, double width) {
+    return draw_legend(legend, width, y + 14, svg);
   });
 }
 
@@ -333,11 +332,13 @@ std::string interval_picture(const std::string& title, const std::string& subtit
     }
     return bar.mark ? svg + diamond(left + at(*bar.mark), middle) : svg;
   };
-  return rows_picture(title, subtitle, bars, svg_text_width(below, 11), 50, drawn, [&](double left, double y, double) {
-    const double x = left + at(zero);
-    std::string svg = svg_line(x, kSvgHead - 6, x, y + 2, stroke(kInk, 1)) + svg_text(left, y + 18, small(), below);
-    return mark_name.empty() ? svg : svg + diamond(left + 6, y + 34) + svg_text(left + 18, y + 38, small(), mark_name);
-  });
+  const auto foot = [&](std::string& svg, double left, double y, double) {
+    svg += svg_line(left + at(zero), kSvgHead - 6, left + at(zero), y + 2, stroke(kInk, 1)) +
+           svg_text(left, y + 18, small(), below);
+    if (!mark_name.empty()) svg += diamond(left + 6, y + 34) + svg_text(left + 18, y + 38, small(), mark_name);
+    return y + 50;
+  };
+  return rows_picture(title, subtitle, bars, svg_text_width(below, 11), drawn, foot);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
