@@ -20,6 +20,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -343,29 +344,26 @@ inline void check_tensors(const SafeTensors& file, const Expected& expected, con
 // The floats of the tensor of that name, which must have that shape. Throws runtime_error.
 inline std::vector<float> read_tensor(const SafeTensors& file, const std::string& name,
                                       const std::vector<int64_t>& shape, const std::string& where) {
-  for (const Tensor& tensor : file.tensors) {
-    if (tensor.name != name || tensor.shape != shape) continue;
-    std::vector<float> out((tensor.end - tensor.begin) / dtype_size(tensor.dtype));
-    copy_floats(file, tensor, out.data(), where);
-    return out;
-  }
-  check_tensors(file, {{name, shape}}, where);
-  return {};
+  const std::map<std::string, const Tensor*> found = by_name(file);
+  if (!found.count(name) || found.at(name)->shape != shape) check_tensors(file, {{name, shape}}, where);
+  const Tensor& tensor = *found.at(name);
+  std::vector<float> out((tensor.end - tensor.begin) / dtype_size(tensor.dtype));
+  copy_floats(file, tensor, out.data(), where);
+  return out;
 }
 
 // The numbers of the tensor of that name, which must be a list of I32. Throws runtime_error.
 inline std::vector<int32_t> read_integers(const SafeTensors& file, const std::string& name, const std::string& where) {
-  for (const Tensor& tensor : file.tensors) {
-    if (tensor.name != name) continue;
-    if (tensor.dtype != "I32" || tensor.shape.size() != 1)
-      refuse("tensor " + name + " has dtype " + tensor.dtype + " and shape " + shown_shape(tensor.shape) +
-                 ", expected a list of I32",
-             where, "replace the file");
-    std::vector<int32_t> out(size_t(tensor.shape[0]));
-    if (!out.empty()) memcpy(out.data(), file.bytes.data() + tensor.begin, tensor.end - tensor.begin);
-    return out;
-  }
-  refuse("tensor " + name + " is missing", where, "replace the file");
+  const std::map<std::string, const Tensor*> found = by_name(file);
+  if (!found.count(name)) refuse("tensor " + name + " is missing", where, "replace the file");
+  const Tensor& tensor = *found.at(name);
+  if (tensor.dtype != "I32" || tensor.shape.size() != 1)
+    refuse("tensor " + name + " has dtype " + tensor.dtype + " and shape " + shown_shape(tensor.shape) +
+               ", expected a list of I32",
+           where, "replace the file");
+  std::vector<int32_t> out(size_t(tensor.shape[0]));
+  if (!out.empty()) memcpy(out.data(), file.bytes.data() + tensor.begin, tensor.end - tensor.begin);
+  return out;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -485,34 +483,24 @@ inline void check_model(const SafeTensors& file, const Config& config, const std
   check_tensors(file, expected, where);
 }
 
-// Fills the flat array of tensor_table(config). Throws runtime_error as check_model, and where a tensor that this
-// config has no place for says something: a bias other than zero, a head other than the token embedding.
-inline void parse_model(const SafeTensors& file, const Config& config, float* weights, const std::string& where) {
+// The flat array of tensor_table(config). Throws runtime_error as check_model, and where a tensor that this config has
+// no place for says something: a bias other than zero, a head other than the token embedding, which comes first.
+inline std::vector<float> parse_model(const SafeTensors& file, const Config& config, const std::string& where) {
   check_model(file, config, where);
-  std::map<std::string, float*> target;
-  for (const TensorSpec& spec : tensor_table(config)) target["transformer." + spec.name] = weights + spec.offset;
-  std::vector<float> other;
+  std::vector<float> weights = read_flat(file, tensor_table(config), where, "transformer."), other;
+  std::set<std::string> placed;
+  for (const TensorSpec& spec : tensor_table(config)) placed.insert("transformer." + spec.name);
   for (const Tensor& tensor : file.tensors) {
-    const auto found = target.find(tensor.name);
-    if (found != target.end()) {
-      copy_floats(file, tensor, found->second, where);
-      continue;
-    }
-    if (tensor.name == "lm_head.weight") continue;
+    if (placed.count(tensor.name)) continue;
     other.resize((tensor.end - tensor.begin) / dtype_size(tensor.dtype));
     copy_floats(file, tensor, other.data(), where);
-    for (float x : other)
-      if (x != 0)
-        refuse("tensor " + tensor.name + " is not zero, but the config has \"bias\": false", where, "set it to true");
-  }
-  for (const Tensor& tensor : file.tensors) {
-    if (tensor.name != "lm_head.weight") continue;
-    other.resize((tensor.end - tensor.begin) / dtype_size(tensor.dtype));
-    copy_floats(file, tensor, other.data(), where);
-    if (!std::equal(other.begin(), other.end(), target["transformer.wte.weight"]))
+    if (tensor.name != "lm_head.weight" && size_t(std::count(other.begin(), other.end(), 0.0f)) != other.size())
+      refuse("tensor " + tensor.name + " is not zero, but the config has \"bias\": false", where, "set it to true");
+    if (tensor.name == "lm_head.weight" && !std::equal(other.begin(), other.end(), weights.begin()))
       refuse("tensor lm_head.weight differs from transformer.wte.weight, expected one for both", where,
              "use a tied model");
   }
+  return weights;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -534,10 +522,7 @@ inline Loaded load_model(const std::string& dir) {
     refuse("the tokenizer has " + std::to_string(loaded.tokenizer.vocab_size()) +
                " symbols, config.json says vocab_size " + std::to_string(loaded.config.vocab_size),
            dir, "use files of one and the same model");
-  const SafeTensors file = read_safetensors(model_path);
-  check_model(file, loaded.config, model_path);
-  loaded.weights.resize(size_t(parameter_count(loaded.config)));
-  parse_model(file, loaded.config, loaded.weights.data(), model_path);
+  loaded.weights = parse_model(read_safetensors(model_path), loaded.config, model_path);
   return loaded;
 }
 
@@ -581,9 +566,6 @@ struct TrainingState {
 struct OptimizerArrays {
   const float *weights, *m, *v;
 };
-inline OptimizerArrays arrays_of(const TrainingState& state) {
-  return {state.weights.data(), state.m.data(), state.v.data()};
-}
 inline std::vector<TensorData> optimizer_tensors(const std::vector<TensorSpec>& table, const OptimizerArrays& arrays) {
   std::vector<TensorData> tensors;
   add_tensors(tensors, table, arrays.weights, "weights.");

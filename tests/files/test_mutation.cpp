@@ -232,8 +232,7 @@ std::vector<float> counted(size_t n) {
 // A model's tensors into memory, as load_model takes them.
 void load_weights(const SafeTensors& file, const Config& config) {
   check_model(file, config, "m");
-  std::vector<float> weights(parameter_count(config));
-  parse_model(file, config, weights.data(), "m");
+  parse_model(file, config, "m");
 }
 
 }  // namespace
@@ -278,8 +277,9 @@ TEST_CASE("mutation: optimizer.safetensors") {
   state.iteration = 100;
   state.weights = state.m = state.v = counted(parameter_count(state.config));
   state.settings = {{"seed", "1337"}};
-  survive(format_safetensors(optimizer_tensors(tensor_table(state.config), arrays_of(state)),
-                             optimizer_metadata(state.config, state.iteration, state.settings)),
+  survive(format_safetensors(
+              optimizer_tensors(tensor_table(state.config), {state.weights.data(), state.m.data(), state.v.data()}),
+              optimizer_metadata(state.config, state.iteration, state.settings)),
           mutate_tensors, [](const std::string& bytes) { parse_optimizer(parse_safetensors(bytes, "o"), "o"); });
 }
 
