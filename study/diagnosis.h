@@ -4,7 +4,9 @@
 // them: of the others nobody knows what the target would have chosen there.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -44,17 +46,49 @@ struct Forecast {
   std::array<Reliability, 10> tenths;  // [i]: chances from i / 10 on; `raw` and `corrected` as in growth/trust.h
   double squares = 0;                  // sum of (chance - 0 or 1)^2
 
-  int64_t nodes() const;
-  double brier() const;              // mean square; a coin scores 0.25
-  double calibration_error() const;  // expected: |promised - measured|, over the tenths by their nodes
-  double promised(const Reliability& tenth) const { return by_raw ? tenth.raw : tenth.corrected; }  // sum of chances
   bool by_raw = false;  // whether it goes by the raw chances or the corrected ones
+
+  double promised(const Reliability& tenth) const { return by_raw ? tenth.raw : tenth.corrected; }  // sum of chances
+  void note(float raw, float corrected, bool accepted) {
+    const float chance = by_raw ? raw : corrected;
+    Reliability& tenth = tenths[size_t(std::max(0, std::min(9, int(chance * 10))))];
+    tenth.nodes++, tenth.accepted += accepted, tenth.raw += double(raw), tenth.corrected += double(corrected);
+    squares += (double(chance) - accepted) * (double(chance) - accepted);
+  }
+  double nodes() const {
+    double sum = 0;
+    for (const Reliability& tenth : tenths) sum += double(tenth.nodes);
+    return sum;
+  }
+  double brier() const { return nodes() > 0 ? squares / nodes() : 0; }  // mean square; a coin scores 0.25
+  double calibration_error() const {  // expected: |promised - measured|, over the tenths by their nodes
+    double sum = 0;
+    for (const Reliability& tenth : tenths) sum += std::fabs(promised(tenth) - double(tenth.accepted));
+    return nodes() > 0 ? sum / nodes() : 0;
+  }
 };
 
 struct Diagnosis {
   explicit Diagnosis(const Shape& its_shape) : shape(its_shape) { raw.by_raw = true; }
 
-  void add(const PassReport& pass);
+  void add(const PassReport& pass) {
+    const Tree& tree = pass.tree;
+    const std::vector<int>& rows = pass.verdict.rows;
+    passes++;
+    for (int node = 1; node < tree.size(); node++) {
+      const size_t depth = size_t(tree.depth[node]);
+      if (depth >= drafted.size()) drafted.resize(depth + 1), accepted.resize(depth + 1);
+      drafted[depth]++;
+    }
+    for (size_t i = 0; i < rows.size(); i++) {
+      if (i > 0) accepted[i]++;
+      if (tree.first_child(rows[i]) >= 0)
+        look_at(pass, rows[i], pass.verdict.tokens[i], i + 1 < rows.size() ? rows[i + 1] : -1);
+    }
+    const Stop stop = stop_of(pass);
+    stops[size_t(stop)]++;
+    if (stop == Stop::kNoNode) missing_rank[size_t(rank_of(pass, rows.back(), pass.verdict.tokens.back()))]++;
+  }
 
   Shape shape;
   int64_t passes = 0;
@@ -67,14 +101,62 @@ struct Diagnosis {
   std::array<int64_t, kAskedRanks> missing_rank = {};  // kNoNode: the guess's rank
 
  private:
-  void look_at(const PassReport& pass, int node, int token, int accepted_child);
-  int rank_of(const PassReport& pass, int node, int token);
-  Stop stop_of(const PassReport& pass);
+  // A node on the path that had children. token: what the target chose there; accepted_child: -1: none.
+  void look_at(const PassReport& pass, int node, int token, int accepted_child) {
+    const Tree& tree = pass.tree;
+    const int origin = tree.origin[node];
+    const size_t depth = size_t(tree.depth[node]);
+    Unsure unsure_here = {0, 0, accepted_child >= 0};
+    pass.drafter->entropies(pass.growth, &origin, 1, pass.draws, false, &unsure_here.of_q);
+    pass.drafter->entropies(pass.growth, &origin, 1, pass.draws, true, &unsure_here.of_confidence);
+    unsure.push_back(unsure_here);
+    if (depth >= asked.size()) asked.resize(depth + 1), right.resize(depth + 1);
+    asked[depth]++;
+    const int rank = rank_of(pass, node, token);
+    if (rank >= 0) right[depth][size_t(rank)]++;
+    for (int child = tree.first_child(node); child >= 0; child = tree.next_sibling(child)) {
+      const float raw_chance = pass.growth.raw[tree.origin[child]], chance = pass.growth.chance[tree.origin[child]];
+      raw.note(raw_chance, chance, child == accepted_child);
+      corrected.note(raw_chance, chance, child == accepted_child);
+    }
+  }
+
+  // Which of the drafter's guesses after an expanded node the token is; -1: none of the best.
+  int rank_of(const PassReport& pass, int node, int token) {
+    Candidate guesses[kAskedRanks];
+    int found = 0;
+    const int origin = pass.tree.origin[node];
+    pass.drafter->expand(pass.growth, &origin, 1, kAskedRanks, pass.draws, guesses, &found);
+    for (int rank = 0; rank < found; rank++)
+      if (guesses[rank].token == token) return rank;
+    return -1;
+  }
+
+  Stop stop_of(const PassReport& pass) {
+    const int last = pass.verdict.rows.back();
+    if (pass.tree.first_child(last) >= 0)
+      return rank_of(pass, last, pass.verdict.tokens.back()) >= 0 ? Stop::kNoNode : Stop::kNotGuessed;
+    if (!pass.drafted) return Stop::kNotTried;
+    if (pass.tree.depth[last] >= pass.deepest) return Stop::kEnd;
+    return shape.kind > Shape::kCartesian && pass.tree.size() - 1 >= shape.budget ? Stop::kBudget : Stop::kShape;
+  }
 };
 
 // The chance that a mismatched node was less sure than a matched one: 0.5 says nothing, 1 everything (the area under
 // the ROC curve; of equal ones each counts half). 0.5 where there are none of one kind.
-double separation(const std::vector<Unsure>& unsure, bool of_confidence);
+inline double separation(const std::vector<Unsure>& unsure, bool of_confidence) {
+  std::vector<std::pair<float, bool>> sorted;
+  for (const Unsure& one : unsure) sorted.push_back({of_confidence ? one.of_confidence : one.of_q, one.matched});
+  std::sort(sorted.begin(), sorted.end());
+  double below = 0, pairs = 0, mismatched = 0;  // matched nodes below; pairs in the right order
+  for (size_t i = 0; i < sorted.size();) {
+    double same[2] = {0, 0};
+    for (const float entropy = sorted[i].first; i < sorted.size() && sorted[i].first == entropy; i++)
+      same[sorted[i].second]++;
+    pairs += same[0] * (below + same[1] / 2), mismatched += same[0], below += same[1];
+  }
+  return below > 0 && mismatched > 0 ? pairs / (below * mismatched) : 0.5;
+}
 
 // Matched and mismatched nodes by entropy, in bins of kEntropyBin nats; the last holds all from there on.
 constexpr double kEntropyBin = 0.5;
@@ -82,6 +164,14 @@ constexpr int kEntropyBins = 10;
 struct EntropyBin {
   int64_t matched = 0, mismatched = 0;
 };
-std::array<EntropyBin, kEntropyBins> by_entropy(const std::vector<Unsure>& unsure, bool of_confidence);
+inline std::array<EntropyBin, kEntropyBins> by_entropy(const std::vector<Unsure>& unsure, bool of_confidence) {
+  std::array<EntropyBin, kEntropyBins> bins;
+  for (const Unsure& one : unsure) {
+    const double entropy = double(of_confidence ? one.of_confidence : one.of_q);
+    EntropyBin& bin = bins[size_t(std::max(0, std::min(kEntropyBins - 1, int(entropy / kEntropyBin))))];
+    (one.matched ? bin.matched : bin.mismatched)++;
+  }
+  return bins;
+}
 
 }  // namespace nanospec

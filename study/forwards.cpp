@@ -2,34 +2,8 @@
 #include "study/forwards.h"
 
 #include <algorithm>
-#include <functional>
-
-#include "commands/samples.h"
 
 namespace nanospec {
-
-Size size_of(const std::string& name, int layers, int heads, int channels, int block, int vocab, int long_past,
-             double bar) {
-  return {name, {layers, heads, heads, channels, block, vocab, false}, long_past, std::min(512, block - 1), bar};
-}
-Size small_size() { return size_of("small", 4, 4, 128, 64, 65, 48); }
-Size gpt2_size(double bar) { return size_of("gpt2", 12, 12, 768, 1024, 50257, 900, bar); }
-
-// ---------------------------------------------------------------------------------------------------------------
-// What was measured
-
-double Forwards::one() const { return median(seconds.at(1)); }
-double Forwards::bytes_per_second() const { return ratio(bytes, one()); }
-std::vector<double> Forwards::shares() const {
-  std::vector<double> ratios;
-  for (size_t r = 0; r < plain_reads.size(); r++) ratios.push_back(bytes / seconds.at(1)[r] / plain_reads[r]);
-  return ratios;
-}
-std::vector<double> Forwards::costs(int rows) const {
-  std::vector<double> ratios;
-  for (size_t r = 0; r < seconds.at(rows).size(); r++) ratios.push_back(seconds.at(rows)[r] / seconds.at(1)[r]);
-  return ratios;
-}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Measuring

@@ -2,11 +2,13 @@
 // it, prefill. bench_forward.cpp shows those of the CPU, bench_gpu.cpp those of a GPU.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "commands/samples.h"
 #include "study/bench.h"
 
 namespace nanospec {
@@ -17,10 +19,14 @@ struct Size {
   int long_past, prefill;
   double bandwidth_bar = 0;  // the least share of the bandwidth; 0: none is set
 };
-Size size_of(const std::string& name, int layers, int heads, int channels, int block, int vocab, int long_past,
-             double bar = 0);
-Size small_size();
-Size gpt2_size(double bar = 0);  // 124 M parameters
+inline Size size_of(const std::string& name, int layers, int heads, int channels, int block, int vocab, int long_past,
+                    double bar = 0) {
+  return {name, {layers, heads, heads, channels, block, vocab, false}, long_past, std::min(512, block - 1), bar};
+}
+inline Size small_size() { return size_of("small", 4, 4, 128, 64, 65, 48); }
+inline Size gpt2_size(double bar = 0) {  // 124 M parameters
+  return size_of("gpt2", 12, 12, 768, 1024, 50257, 900, bar);
+}
 
 // Forwards over one past: seconds by number of rows, one entry a round.
 struct Forwards {
@@ -30,10 +36,18 @@ struct Forwards {
   std::vector<double> plain_reads;  // bytes a second of a bare sum over as many bytes, one entry a round; CPU alone
   std::map<int, std::vector<double>> seconds;
 
-  double one() const;
-  double bytes_per_second() const;
-  std::vector<double> shares() const;         // bytes a second of one row over those of the same round's plain read
-  std::vector<double> costs(int rows) const;  // times of N rows over that of one row in the same round
+  double one() const { return median(seconds.at(1)); }
+  double bytes_per_second() const { return ratio(bytes, one()); }
+  std::vector<double> shares() const {  // bytes a second of one row over those of the same round's plain read
+    std::vector<double> ratios;
+    for (size_t r = 0; r < plain_reads.size(); r++) ratios.push_back(bytes / seconds.at(1)[r] / plain_reads[r]);
+    return ratios;
+  }
+  std::vector<double> costs(int rows) const {  // times of N rows over that of one row in the same round
+    std::vector<double> ratios;
+    for (size_t r = 0; r < seconds.at(rows).size(); r++) ratios.push_back(seconds.at(rows)[r] / seconds.at(1)[r]);
+    return ratios;
+  }
 };
 
 struct Result {
