@@ -25,7 +25,6 @@
 #include <vector>
 
 #include "draft.h"
-#include "machine/tuning.h"
 #include "model.h"
 #include "sample.h"
 #include "tree.h"

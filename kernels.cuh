@@ -18,7 +18,7 @@
 
 #include <type_traits>
 
-#include "machine/simd.h"
+#include "machine/numbers.h"
 #ifdef WITH_CUDA
 #include "cuda/machine.cuh"
 #endif

@@ -3,7 +3,7 @@
 // In order: the configuration; the one table of tensors; weights as the forward reads them; the activations with their
 // shapes; forward; backward; the update, and `Trainer`, which owns what training needs. There is one forward: a
 // training batch is a forest of chains without a past, a decoding step is one tree with a past. The rows of a forward
-// are a Pass (machine/pass.h). It knows no drafters, files or command lines.
+// are a Pass (machine/launch.h). It knows no drafters, files or command lines.
 //
 // T is the number type (float; double for the gradient check), W that of the packed weights, S that of the keys and
 // values (both T, or bf16 to decode). Shapes: L layers, R rows, C channels, H heads, D head size, V vocabulary.
@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "machine/packing.h"
-#include "machine/pass.h"
 
 namespace nanospec {
 

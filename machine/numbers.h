@@ -92,6 +92,16 @@ HD inline W rounded(double x) {
   else return W(x);
 }
 
+// Outputs side by side in a panel of weights: four of the vectors that this build has (simd.h), 64 floats with AVX-512.
+constexpr int kVectors = 4;
+#if defined(__AVX512F__) && !defined(PORTABLE)
+constexpr int kPanel = kVectors * 16;
+#elif defined(__AVX2__) && defined(__FMA__) && !defined(PORTABLE)
+constexpr int kPanel = kVectors * 8;
+#else
+constexpr int kPanel = kVectors * 4;
+#endif
+
 // How many steps of a sum over k lie side by side in memory: two numbers of 16 bits fill the lane that one float does.
 template <class W>
 constexpr int kTogether = sizeof(W) == 2 ? 2 : 1;

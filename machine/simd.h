@@ -75,7 +75,6 @@ inline Vec numbers_of(Vec lanes) {
   else return step == 0 ? low_halves(lanes) : high_halves(lanes);
 }
 
-constexpr int kVectors = 4;                    // side by side in the widest tile of a product (products.h),
-constexpr int kPanel = kVectors * Vec::width;  // and so in a panel of weights: 64 floats with AVX-512
+static_assert(kPanel == kVectors * Vec::width, "a panel of weights is as wide as the widest tile");
 
 }  // namespace nanospec

@@ -3,8 +3,8 @@
 # floor's portable text where it is first needed, and a main. What is tuned (machine/tuned.h, cuda/ but its machine)
 # stays out: the file is the project compiled with -DPORTABLE. Run from the project's root.
 set -eu
-files="machine/numbers.h machine/simd.h tree.h cuda/machine.cuh kernels.cuh machine/threads.h machine/launch.h
-machine/pass.h machine/packing.h model.h sample.h draft.h machine/tuning.h decode.h machine/single.cpp"
+files="machine/numbers.h tree.h cuda/machine.cuh kernels.cuh machine/threads.h machine/launch.h
+machine/packing.h model.h sample.h draft.h decode.h machine/single.cpp"
 
 cat <<'HEAD'
 // nanospec, the core in one file: g++ -x c++ -std=c++17 -O3 -march=native -ffp-contract=off -fno-math-errno -pthread nanospec_single.cu -o single && ./single data/tinyshakespeare.txt
@@ -38,7 +38,7 @@ for file in $files; do
     skip > 0 { next }
     other && /^#if/ { inner++ }
     other && /^#endif/ { if (inner-- == 0) { other = 0; inner = 0; next } }
-    /^#ifndef PORTABLE/ || /^#if defined\(__AVX512F__\)/ || (file == "decode.h" && /^#ifdef WITH_CUDA/) { skip = 1; depth = 1; next }
+    /^#ifndef PORTABLE/ || (file == "decode.h" && /^#ifdef WITH_CUDA/) { skip = 1; depth = 1; next }
     /^#ifdef PORTABLE/ { other = 1; inner = 0; kept = 1; next }
     other && kept && inner == 0 && /^#else/ { other = 0; kept = 0; skip = 2; depth = 1; next }
     { print }' "$file"
