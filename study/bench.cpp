@@ -268,7 +268,8 @@ void measure_machine(Bench& bench) {
       });
   const Roofline& r = bench.roofline;
   const std::string all = "all " + std::to_string(r.threads);
-  TableRows rows = {{"limit", "working set", "1 thread", "lowest", "highest", all + " threads", "lowest", "highest", ""}};
+  TableRows rows = {
+      {"limit", "working set", "1 thread", "lowest", "highest", all + " threads", "lowest", "highest", ""}};
   const auto row = [&](const std::string& what, const std::string& set, const Rates& rates, const char* unit) {
     rows.push_back(
         together({what, set}, {middle_and_ends(rates.one, 1e-9, 1), middle_and_ends(rates.all, 1e-9, 1), {unit}}));

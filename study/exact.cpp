@@ -103,7 +103,7 @@ std::string verdict(bool promises, bool held, const std::string& known_flaw) {
 
 std::string enumerated_table(const std::vector<Enumerated>& all) {
   TableRows rows = {{"rule", "candidates", "shape", "vocab", "distributions", "largest TV", "TV > 0.001", "tokens/pass",
-                "bound", "exact?"}};
+                     "bound", "exact?"}};
   for (const Enumerated& one : all) {
     const std::string known =
         is_control(one.study) ? "biased: the control, judged as with" : flaw(promise_of(one.study));
