@@ -99,8 +99,8 @@ void auto_experiment(Lab& lab) {
   workloads.push_back({"copying", "suffix+ngram:4", 0, copies});
   if (lab.quick) workloads.resize(1);
 
-  TableRows rows = {{"workload", "drafter", "T", "auto, times plain", "best of all shapes", "times plain", "auto over it",
-                "tokens/forward", "nodes/forward"}};
+  TableRows rows = {{"workload", "drafter", "T", "auto, times plain", "best of all shapes", "times plain",
+                     "auto over it", "tokens/forward", "nodes/forward"}};
   std::vector<IntervalBar> bars;
   OrderedJson json;
   std::string missing, subtitle;  // of the finals
@@ -169,7 +169,7 @@ void unions_experiment(Lab& lab) {
     if (mixed.speedup(m, 0).middle > mixed.speedup(better, 0).middle) better = m;
   lab.bars.push_back(union_bar(methods[better].drafter, mixed.speedup(all, better)));
   TableRows rows = {{"drafter", "mixed, times plain", "union over it", "prose", "tokens/forward", "copying",
-                "tokens/forward", "identical"}};
+                     "tokens/forward", "identical"}};
   std::vector<IntervalBar> bars;
   for (size_t m = 1; m < methods.size(); m++) {
     const Interval speedup = mixed.speedup(m, 0);

@@ -297,8 +297,8 @@ std::string wide_text(Lab& lab, const std::vector<Kind>& kinds, double seconds, 
 // What training took
 
 std::string training_table(const std::vector<std::pair<std::string, TrainingRun>>& runs) {
-  TableRows rows = {{"drafter", "parameters", "iterations", "epochs", "target's states", "made in", "trained in", "memory",
-                "validation, depth 1, 2, ..."}};
+  TableRows rows = {{"drafter", "parameters", "iterations", "epochs", "target's states", "made in", "trained in",
+                     "memory", "validation, depth 1, 2, ..."}};
   for (const auto& [drafter, run] : runs) {
     std::string accuracy;
     if (!run.curve.empty())

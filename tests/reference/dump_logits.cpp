@@ -4,8 +4,8 @@
 //   build/venv/bin/python tests/reference/hf_check.py runs/small "First Citizen:" build/logits.bin
 #include <cstdio>
 
-#include "files/checkpoint.h"
 #include "decode.h"
+#include "files/checkpoint.h"
 
 using namespace nanospec;
 
