@@ -79,9 +79,9 @@ data:
 $(shell mkdir -p $(addprefix $(BUILD)/,commands study training tests $(wildcard tests/*)); echo '$(CXX) $(CXXFLAGS) $(NVCCFLAGS)' | cmp -s - $(BUILD)/flags || echo '$(CXX) $(CXXFLAGS) $(NVCCFLAGS)' >$(BUILD)/flags)
 
 $(BUILD)/%.o: %.cpp $(BUILD)/flags
-	$(CXX) $(CXXFLAGS) -MMD -c $< -o $@
+	$(CXX) $(CXXFLAGS) -MMD -MP -MF $(@:.o=.dep) -c $< -o $@
 $(BUILD)/%.o: %.cu $(BUILD)/flags
-	$(CXX) $(CXXFLAGS) -MMD -c -x c++ $< -o $@
+	$(CXX) $(CXXFLAGS) -MMD -MP -MF $(@:.o=.dep) -c -x c++ $< -o $@
 # The page of `nanospec show`, as a string of C++.
 $(BUILD)/commands/page.inc: commands/page.html
 	{ printf 'R"page('; cat $<; printf ')page"\n'; } >$@
@@ -89,7 +89,7 @@ $(BUILD)/commands/show.o: $(BUILD)/commands/page.inc
 $(BUILD)/commands/show.o: CXXFLAGS += -I$(BUILD)/commands
 # What ptxas says of each kernel goes into a file of its own, for tests/cuda/test_budgets.cpp; the rest is shown.
 $(BUILD)/%.cuda.o: %.cu $(BUILD)/flags
-	$(NVCC) $(NVCCFLAGS) -MMD -c $< -o $@ >$(@:.cuda.o=.ptxas) 2>&1; status=$$?; \
+	$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.dep) -c $< -o $@ >$(@:.cuda.o=.ptxas) 2>&1; status=$$?; \
 	grep -vE '^ptxas info|bytes stack frame' $(@:.cuda.o=.ptxas); exit $$status
 
 $(BUILD)/nanospec: $(BUILD)/nanospec.o $(COMMANDS)
@@ -112,7 +112,7 @@ $(BUILD)/nanospec_single.cu: machine/single.sh machine/single.cpp $(wildcard *.h
 
 # For tests/reference/hf_check.py.
 $(BUILD)/dump_logits: tests/reference/dump_logits.cpp $(BUILD)/flags
-	$(CXX) $(CXXFLAGS) -MMD $< -o $@ $(LIBS)
+	$(CXX) $(CXXFLAGS) -MMD -MP -MF $@.dep $< -o $@ $(LIBS)
 
 # ----------------------------------------------------------------------------------------------------------------
 # Run
@@ -213,11 +213,11 @@ train-and-experiment: train-small train-drafters
 # ----------------------------------------------------------------------------------------------------------------
 
 clean:
-	rm -rf build/*.o build/*.d build/*.ptxas build/commands build/study build/training build/tests build/sanitize build/flags \
+	rm -rf build/*.o build/*.dep build/*.ptxas build/commands build/study build/training build/tests build/sanitize build/flags \
 	  build/bench build/experiments build/nanospec_single.cu build/nanospec build/train_gpt build/train_drafter build/nanospec-cuda build/train_gpt-cuda \
 	  build/dump_logits
 
 format:
 	clang-format -i $$(git ls-files '*.h' '*.cu' '*.cuh' '*.cpp')
 
--include $(wildcard $(BUILD)/*.d $(BUILD)/*/*.d $(BUILD)/tests/*/*.d)
+-include $(wildcard $(BUILD)/*.dep $(BUILD)/*/*.dep $(BUILD)/tests/*/*.dep)

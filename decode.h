@@ -1,6 +1,6 @@
 // decode.h: the loop of decoding: draft, grow, flatten, forward, verify, keep.
 //
-// In order: the window; the target, a model with a cache; the three things that the loop calls: what plans a tree, what
+// In order: the window; the target, a model with a cache; what the loop calls beside a drafter: what plans a tree, what
 // runs a forward, what watches; a planner and a runner that the core itself has; the loop. It reads no clock and no
 // command line. What else plans: growth/; what else judges: rules/; what else watches: watch/.
 //
@@ -73,6 +73,8 @@ class Target {
   Target(const Config& config, const float* weights, Dtype dtype, bool cuda, int threads, int most_rows,
          Dtype cache_dtype = Dtype::fp32)
       : Target(config, weights, dtype, std::make_shared<Pool>(threads, cuda), most_rows, cache_dtype) {}
+  Target(const Target&) = delete;
+  Target& operator=(const Target&) = delete;
   // The same on another target's threads: the two run by turns.
   Target(const Config& config, const float* weights, Dtype dtype, std::shared_ptr<Pool> pool, int most_rows,
          Dtype cache_dtype = Dtype::fp32)

@@ -30,7 +30,7 @@ struct Tree {
   int first_child(int node) const { return node + 1 < end[node] ? node + 1 : -1; }
   int next_sibling(int node) const { return node > 0 && end[node] < end[parent[node]] ? end[node] : -1; }
 
-  // The child of `node` that carries `token`, the first of several; -1 when none does.
+  // The child of `node` that carries the wanted token, the first of several; -1 when none does.
   int child(int node, int wanted) const {
     for (int c = first_child(node); c >= 0; c = next_sibling(c))
       if (token[c] == wanted) return c;
@@ -77,7 +77,7 @@ struct Growth {
 };
 
 // Lays the growth out in preorder, children in the order of their addition, as a depth-first search meets them. This is
-// what flatten() computes, which needs no list of children: tests hold the two together.
+// what flatten() computes, without looking at every pair of nodes: tests hold the two together.
 inline void flatten_by_search(const Growth& growth, Tree& tree, int node = 0, int parent = -1) {
   if (node == 0) tree = Tree();
   if (growth.dropped[node]) return;

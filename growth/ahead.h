@@ -121,7 +121,7 @@ class DraftingAhead {
 
   // The target begins to verify `tree`, which came of `growth` and stands at the end of a text of n tokens.
   void start(const Growth& growth, const Tree& tree, const Trust& trust, float promise, int n) {
-    growth_ = &growth, tree_ = &tree, trust_ = trust, promise_ = promise, n_ = n;
+    growth_ = growth, tree_ = tree, trust_ = trust, promise_ = promise, n_ = n;
     cache_.clear(), cut_ = 0;
     stop_.store(false, std::memory_order_relaxed);
     at_work_ = true;
@@ -191,7 +191,7 @@ class DraftingAhead {
     supposes_.suppose(nullptr, 0);
     for (const Outcome& outcome : outcomes()) {
       Key key;
-      for (int node = outcome.node; node > 0; node = tree_->parent[node]) key.push_back(tree_->token[node]);
+      for (int node = outcome.node; node > 0; node = tree_.parent[node]) key.push_back(tree_.token[node]);
       std::reverse(key.begin(), key.end());
       key.push_back(outcome.token);
       if (stop_.load(std::memory_order_acquire)) return;
@@ -204,7 +204,7 @@ class DraftingAhead {
   // chance is that the target chooses it there, whatever the children are. So for one that is no child their product is
   // the chance that the walk ends there, with this token.
   std::vector<Outcome> outcomes() {
-    const Tree& tree = *tree_;
+    const Tree& tree = tree_;
     std::vector<int> order(size_t(tree.size())), children(order.size(), 0), nodes, count(order.size());
     for (int i = 0; i < tree.size(); i++) order[i] = i;
     for (int i = 1; i < tree.size(); i++) children[tree.parent[i]]++;
@@ -212,14 +212,14 @@ class DraftingAhead {
     for (int i : order) nodes.push_back(tree.origin[i]);
     const int width = std::min(drafter_.vocab, *std::max_element(children.begin(), children.end()) + kFan);
     std::vector<Candidate> candidates(nodes.size() * size_t(width));
-    drafter_.expand(*growth_, nodes.data(), int(nodes.size()), width, draws_at(n_), candidates.data(), count.data());
+    drafter_.expand(growth_, nodes.data(), int(nodes.size()), width, draws_at(n_), candidates.data(), count.data());
 
     std::vector<Outcome> all;
     for (size_t k = 0; k < order.size(); k++) {
       Candidate* const best = &candidates[k * size_t(width)];
       trust_.correct(best, count[k]);
       for (int rank = 0; rank < count[k]; rank++) {
-        const float chance = growth_->reach[nodes[k]] * best[rank].chance;
+        const float chance = growth_.reach[nodes[k]] * best[rank].chance;
         if (chance >= kLeastChance && tree.child(order[k], best[rank].token) < 0)
           all.push_back({order[k], best[rank].token, chance});
       }
@@ -267,8 +267,8 @@ class DraftingAhead {
   Noise noise_;  // its own rows
 
   // The pass at hand.
-  const Growth* growth_ = nullptr;
-  const Tree* tree_ = nullptr;
+  Growth growth_;  // its own copies: whoever decodes may end by an exception
+  Tree tree_;
   Trust trust_;
   float promise_ = 0;
   int n_ = 0;

@@ -21,8 +21,9 @@ namespace nanospec {
 template <class T>
 struct RowsOf : TargetRows {
   T& target;
-  explicit RowsOf(T& its) : target(its) {}
-  const float* logits(int row) const override { return iterates(target) ? nullptr : target.logits(row); }
+  const bool whole;  // whether whole iterations are run
+  RowsOf(T& its, bool runs_whole) : target(its), whole(runs_whole) {}
+  const float* logits(int row) const override { return whole ? nullptr : target.logits(row); }
   const float* hidden(int row) const override { return target.hidden(row); }
   const float* features(int row) const override { return target.features(row); }
   void tap() const override { target.tap(); }
@@ -31,8 +32,9 @@ struct RowsOf : TargetRows {
 template <>
 struct RowsOf<Target> : TargetRows {
   Target& target;
-  explicit RowsOf(Target& its) : target(its) {}
-  const float* logits(int row) const override { return iterates(target) ? nullptr : target.logits(row); }
+  const bool whole;
+  RowsOf(Target& its, bool runs_whole) : target(its), whole(runs_whole) {}
+  const float* logits(int row) const override { return whole ? nullptr : target.logits(row); }
   const float* hidden(int row) const override { return target.hidden(row); }
   const float* features(int row) const override { return features_ ? features_->row(row) : nullptr; }
   void tap() const override {
@@ -81,10 +83,19 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
   Clock clock([&] { return watch.lap(); });
 
   // Who drafts.
-  const RowsOf<Target> rows(target);
+  const RowsOf<Target> rows(target, iterates(target) && decoding.rule == Rule::kMatch);
   std::unique_ptr<LogitsDrafter> made;
   LogitsDrafter* const logits = with_logits(drafter, made);
+  if (drafter && !logits && decoding.rule != Rule::kMatch)
+    throw std::invalid_argument("drafter " + drafter->name +
+                                " has no distribution to judge by: --verify: choose --verify match");
   if (logits) logits->temperature = sampling.temperature, logits->attach(&rows);
+  const struct Detach {  // however it ends
+    LogitsDrafter* drafter;
+    ~Detach() {
+      if (drafter) drafter->attach(nullptr);
+    }
+  } detach{logits};
   std::unique_ptr<Drafter> drawn;
   const Drafts drafts = about(decoding.rule).drafts;
   if (logits && drafts != Drafts::kAny && decoding.rule != Rule::kRejection)
@@ -121,17 +132,18 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
     ahead = std::make_unique<AheadPlanner>(
         plan, *logits, decoding.ahead, sampling, decoding.knows_noise, clock,
         [=](int n) { return room_at(n, end, block); }, [&] { return work_seconds(records->stats); });
-  Recorder recorder(clock, ahead ? static_cast<Watcher&>(*ahead) : plan,
-                    {int64_t(text.size()), end, block, draws_of(decoding, noise, other_noise), logits, plan, on_device,
-                     [&] { return target.past(); }, pick, decoding.on_pass});
+  Recorder recorder(
+      clock, ahead ? static_cast<Watcher&>(*ahead) : plan,
+      {int64_t(text.size()), end, block, draws_of(decoding, noise, other_noise), logits, drafter ? drafter->name : "",
+       plan, on_device, [&] { return target.past(); }, pick, decoding.on_pass});
   records = &recorder;
 
   generate(*runner, ahead ? static_cast<Planner&>(*ahead) : plan, drawn ? drawn.get() : drafter, recorder,
            draws_of(decoding, noise, other_noise), text, decoding.max_new_tokens, recorder.timed(on_token));
-  if (logits) logits->attach(nullptr);
   Stats& stats = recorder.stats;
   stats.reliability = plan.reliability;
   if (ahead) stats.ahead = ahead->stats;
+  else stats.ahead.wanted = drafter && decoding.ahead != Ahead::kOff;
   stats.seconds = work_seconds(stats) + stats.seconds_slide;
   return stats;
 }

@@ -70,8 +70,7 @@ struct PassReport {
 // ---------------------------------------------------------------------------------------------------------------
 // The recorder
 
-// Counts, takes the time of each step, and tells the others who watch; their time counts as drafting, since they learn
-// of it.
+// Counts, takes the time of each step, and tells the others who watch; their time counts with the step that follows.
 class Recorder : public Watcher {
  public:
   Stats stats;
@@ -81,7 +80,8 @@ class Recorder : public Watcher {
     int64_t begin, end;  // tokens of the prompt, and of the text at its end
     int block_size;
     Draws draws;
-    LogitsDrafter* drafter;
+    LogitsDrafter* drafter;  // null where it has no distribution, or there is none
+    std::string name;        // the drafter's
     const ShapePlanner& plan;
     bool drafts_on_device;
     std::function<int()> past;
@@ -127,7 +127,7 @@ class Recorder : public Watcher {
     stats.seconds_forward += forward_, stats.seconds_verify += verify_;
     stats.tokens += emitted;
     for (int i = 0; i < emitted && i + 1 < int(verdict.rows.size()); i++)
-      stats.accepted_by[sources_.drafter->author(tree.origin[verdict.rows[i]], verdict.tokens[i])]++;
+      stats.accepted_by[author(tree.origin[verdict.rows[i]], verdict.tokens[i])]++;
     if (size_t(emitted) >= stats.accept_histogram.size()) stats.accept_histogram.resize(size_t(emitted) + 1, 0);
     stats.accept_histogram[size_t(emitted)]++;
     if (sources_.on_pass) report(growth, tree, verdict, emitted), lap();
@@ -136,6 +136,9 @@ class Recorder : public Watcher {
   void committed() override { stats.seconds_draft += lap(); }
 
  private:
+  const std::string& author(int node, int token) const {
+    return sources_.drafter ? sources_.drafter->author(node, token) : sources_.name;
+  }
   void report(const Growth& growth, const Tree& tree, const Verdict& verdict, int emitted) {
     Draws draws = sources_.draws;
     draws.index = n_;

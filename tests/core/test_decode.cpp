@@ -248,6 +248,34 @@ TEST_CASE("decode: a drafter that is always wrong changes nothing but speed") {
     }
 }
 
+TEST_CASE("decode: a drafter of the core's three functions alone is enough") {
+  struct Constant : Drafter {  // always the same token
+    int token = 0, told = 0;
+    void expand(const Growth&, const int*, int n, int width, const Draws&, Candidate* candidates, int* count) override {
+      for (int k = 0; k < n; k++) candidates[k * width] = {token, 0.5f}, count[k] = 1;
+    }
+    void committed(const Commit& commit) override { told += commit.n; }
+  };
+  for (const char* shape : {"chain:3", "tree:2x3", "best-first", "auto"})
+    for (Ahead ahead : {Ahead::kOff, Ahead::kOn}) {
+      Decoding decoding = decoding_of(shape, 1, 200);
+      decoding.ahead = ahead;
+      Mock target = make_mock();
+      Constant drafter;
+      drafter.token = plain_text(decoding, prompt_of(3))[3], drafter.name = "constant";
+      Ints text = prompt_of(3);
+      const Stats stats = counted(target, &drafter, decoding, text);
+      CHECK(same(text, plain_text(decoding, prompt_of(3))));
+      CHECK(drafter.told > 150);
+      CHECK((stats.accepted_by.empty() || stats.accepted_by.begin()->first == "constant"));
+      CHECK(stats.ahead.wanted == (ahead == Ahead::kOn));
+      CHECK(!stats.ahead.able);
+      if (!strcmp(shape, "chain:3")) CHECK(stats.accepted_by.count("constant") == 1);
+      decoding.rule = Rule::kIndependent, decoding.ahead = Ahead::kOff;
+      CHECK_THROWS_AS(counted(target, &drafter, decoding, text), std::invalid_argument);
+    }
+}
+
 TEST_CASE("decode: the sweep: the same text, whoever drafts it in whatever shape") {
   mock_bigrams(), mock_ngrams();
   struct Cut {
