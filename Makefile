@@ -46,7 +46,7 @@ NVCCFLAGS := -std=c++17 -O3 --fmad=false -x cu -Wno-deprecated-gpu-targets \
 GPU := $(if $(NVCC),$(shell nvidia-smi -L 2>/dev/null | head -1))
 
 COMMANDS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard commands/*.cpp study/*.cpp))
-TESTS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard tests/*.cpp tests/*/*.cpp))
+TESTS := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out tests/reference/%,$(wildcard tests/*.cpp tests/*/*.cpp)))
 PROGRAMS := $(BUILD)/nanospec $(BUILD)/train_gpt $(BUILD)/train_drafter
 ON_CUDA := $(BUILD)/nanospec-cuda $(BUILD)/train_gpt-cuda
 PACKAGES := g++ nlohmann-json3-dev libcli11-dev doctest-dev libmd-dev curl
