@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <random>
 
@@ -448,4 +449,64 @@ TEST_CASE("drafters: by name: orders and files that do not fit are refused in on
   CHECK(row(0) == row(2));
   CHECK(row(0) != row(1));
   std::filesystem::remove_all(dir);
+}
+
+TEST_CASE("draft: the plain choice of candidates and the tuned one agree bit for bit") {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  int64_t compared = 0;
+  for (int vocab : {1, 2, 7, 31, 32, 33, 65, 300})
+    for (int width : {1, 2, 4, 8, 9, 20})
+      for (uint64_t seed = 0; seed < 24; seed++) {
+        std::vector<float> logits(vocab, 0), noise(vocab, 0), scores(vocab, 0);
+        for (int x = 0; x < vocab; x++) {
+          const uint64_t bits = random_bits(seed, 3, 1000, uint64_t(x), uint32_t(vocab));
+          logits[size_t(x)] = seed % 3 == 0 ? float(bits % 5) : float(bits % 1000) / 100;  // with equal ones
+          noise[size_t(x)] = float(bits >> 40) / float(1 << 24);
+          if (seed % 4 == 1 && bits % 11 == 0) logits[size_t(x)] = bits % 2 ? -inf : nan;
+        }
+        Sampling sampling;
+        sampling.temperature = float(seed % 4) / 2, sampling.top_k = int(seed % 5),
+        sampling.top_p = seed % 2 ? 0.8f : 1;
+        for (const float* g : {static_cast<const float*>(nullptr), static_cast<const float*>(noise.data())})
+          for (bool kept_only : {false, true}) {
+            std::vector<Candidate> plain(width, Candidate{-1, 0}), tuned = plain;
+            const int n = top_candidates(logits.data(), g, vocab, {&sampling, nullptr, 0, kept_only}, width,
+                                         plain.data(), scores.data());
+            const int m =
+                best_candidates(logits.data(), g, vocab, sampling, kept_only, width, tuned.data(), scores.data());
+            REQUIRE(n == m);
+            for (int i = 0; i < n; i++) {
+              CHECK(plain[size_t(i)].token == tuned[size_t(i)].token);
+              CHECK(bits_as<uint32_t>(plain[size_t(i)].chance) == bits_as<uint32_t>(tuned[size_t(i)].chance));
+            }
+            compared += n;
+          }
+      }
+  CHECK(compared > 20000);
+}
+
+TEST_CASE("draft: the core's full tree is the template of the same width at every depth") {
+  const std::vector<float> table = bigram_table({0, 1, 2, 3, 1, 2, 0, 4, 4, 1, 3, 2, 0, 1}, 5);
+  Bigram drafter(table, 5);
+  Sampling sampling;
+  Noise noise(sampling, 5);
+  const Draws draws = {&sampling, &noise, 7, false};
+  for (int depth : {1, 2, 3, 4})
+    for (int width : {1, 2, 3, 7})  // 7: more children than tokens
+      for (int room : {0, 1, 2, 9}) {
+        Growth plain, planned;
+        plain.start(2), planned.start(2);
+        FullTree(depth, width).grow(drafter, draws, room, plain);
+        Limits limits{room};
+        Shape shape;
+        shape.kind = Shape::kCartesian;
+        shape.plan = std::make_shared<Template>(cartesian_template(std::vector<int>(size_t(depth), width)));
+        grow(shape, limits, planned, [&](const int* nodes, int n, int w, Candidate* candidates, int* count) {
+          drafter.expand(planned, nodes, n, w, draws, candidates, count);
+        });
+        CHECK(plain.token == planned.token);
+        CHECK(plain.parent == planned.parent);
+        CHECK(plain.chance == planned.chance);
+        CHECK(plain.size() == 1 + full_tree_nodes(std::min(depth, room), std::min(width, 5)));
+      }
 }

@@ -85,3 +85,23 @@ TEST_CASE("tree: a growth cut short is the tree of its first nodes") {
   CHECK(tree.token == Ints{9, 1});
   CHECK(tree.end == Ints{2, 2});
 }
+
+TEST_CASE("tree: flattening in two sweeps is a depth-first search, whatever subtrees were dropped") {
+  std::mt19937 random(9);
+  for (int round = 0; round < 300; round++) {
+    const int n = 1 + int(random() % 80), reach = 1 + int(random() % n);
+    Growth growth;
+    growth.start(int(random() % 9));
+    for (int i = 1; i < n; i++) {
+      growth.add(i - 1 - int(random() % std::min(i, reach)), {int(random() % 9), 0.5f});
+      if (growth.dropped[growth.parent[i]] || random() % 6 == 0) growth.drop(i);  // a whole subtree goes
+    }
+    Tree sweeps, search;
+    flatten(growth, sweeps), flatten_by_search(growth, search);
+    CHECK(sweeps.token == search.token);
+    CHECK(sweeps.parent == search.parent);
+    CHECK(sweeps.depth == search.depth);
+    CHECK(sweeps.end == search.end);
+    CHECK(sweeps.origin == search.origin);
+  }
+}
