@@ -561,3 +561,25 @@ TEST_CASE("ahead: what cannot be is said") {
   CHECK(!stats.ahead.able);
   CHECK(stats.ahead.passes + stats.ahead.passes_without + stats.ahead.outcomes == 0);
 }
+
+TEST_CASE("ahead: a text that ends by an exception leaves nothing behind that anyone reads") {
+  Mock verifies(kVocab, 16, 1.8f, 0.9f), drafts(kVocab, 16, 1.8f, 0.9f);
+  Progress progress;
+  Supposing<Mock> self(drafts);
+  Watched watched(self, progress);
+  watched.delay = 500;  // so that the worker is in the midst of a tree
+  const Decoding on = decoding_of("tree:2x3", 1, 60, Ahead::kOn);
+  const std::vector<int> plain = text_of(verifies, nullptr, decoding_of("chain:1", 1, 60, Ahead::kOff), {1});
+  for (int last : {1, 2, 5, 9, 20}) {
+    std::vector<int> text = {1};
+    int left = last;
+    const auto breaks = [&](int) -> bool {
+      if (--left == 0) throw std::runtime_error("full");
+      return true;
+    };
+    CHECK_THROWS_AS(generate(verifies, &watched, on, text, breaks), std::runtime_error);
+    CHECK(text == std::vector<int>(plain.begin(), plain.begin() + 1 + last));
+    CHECK(text_of(verifies, &watched, on, {1}) == plain);
+  }
+  CHECK(!watched.clashed);
+}
