@@ -562,7 +562,7 @@ TEST_CASE("ahead: what cannot be is said") {
   CHECK(stats.ahead.passes + stats.ahead.passes_without + stats.ahead.outcomes == 0);
 }
 
-TEST_CASE("ahead: a text that ends by an exception leaves nothing behind that anyone reads") {
+TEST_CASE("ahead: after a text that ended by an exception the next one is plain decoding's") {
   Mock verifies(kVocab, 16, 1.8f, 0.9f), drafts(kVocab, 16, 1.8f, 0.9f);
   Progress progress;
   Supposing<Mock> self(drafts);
