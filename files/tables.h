@@ -44,13 +44,14 @@ inline std::unique_ptr<Bigram> load_bigram(const std::string& dir, int vocab) {
 // ---------------------------------------------------------------------------------------------------------------
 // The n-grams: the four arrays of the trie as they are
 
-inline std::string format_ngrams(const NgramTrie& trie) {
+inline std::vector<TensorData> ngram_tensors(const NgramTrie& trie) {
   const auto list = [](const char* name, const std::vector<int32_t>& numbers) {
     return TensorData{name, {int64_t(numbers.size())}, numbers.data(), "I32"};
   };
-  return format_safetensors(
-      {list("token", trie.token), list("count", trie.count), list("first", trie.first), list("suffix", trie.suffix)},
-      {{"format", "pt"}});
+  return {list("token", trie.token), list("count", trie.count), list("first", trie.first), list("suffix", trie.suffix)};
+}
+inline std::string format_ngrams(const NgramTrie& trie) {
+  return format_safetensors(ngram_tensors(trie), {{"format", "pt"}});
 }
 
 // Throws runtime_error unless the arrays are a trie over tokens in [0, vocab): what it returns is safe to walk. Whether
@@ -90,9 +91,17 @@ inline NgramTrie parse_ngrams(const SafeTensors& file, int vocab, const std::str
 
 inline std::string ngram_path(const std::string& dir) { return dir + "/ngram.safetensors"; }
 
-// Counts the training tokens and writes DIR/ngram.safetensors. Throws runtime_error when it cannot be written.
-inline void save_ngrams(const std::string& dir, const std::vector<int>& tokens, int vocab) {
-  write_file(ngram_path(dir), format_ngrams(count_ngrams(tokens, vocab)));
+// Counts the first kNgramText training tokens and writes DIR/ngram.safetensors. Throws runtime_error when it cannot be
+// written.
+inline void save_ngrams(const std::string& dir, const std::vector<int>& tokens, int vocab, const Told& told = {}) {
+  const NgramTrie trie = count_ngrams(tokens, vocab, kNgramOrders, kNgramText, told);
+  write_safetensors(ngram_path(dir), ngram_tensors(trie), {{"format", "pt"}});
+}
+
+// What a text takes whose tokens are counted so: two numbers a token while they are sorted (takes_tokens: beside it).
+inline double takes_counts(double text_bytes) {
+  const double counted = std::min(0.9 * text_bytes, double(kNgramText));
+  return std::max(takes_tokens(text_bytes), sizeof(int) * (text_bytes + 2 * counted));
 }
 
 // Reads DIR/ngram.safetensors. Throws runtime_error when it is missing, broken, of another vocabulary, or holds no
