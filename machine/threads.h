@@ -33,7 +33,12 @@
 
 namespace nanospec {
 
-// How often, and for how many nanoseconds, the calling thread has slept in a Signal.
+inline int64_t nanoseconds_now() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+// How often, and for how many nanoseconds, the calling thread has slept in a Signal. Once it is woken, it sleeps no
+// more, though it may wait for a core.
 struct Slept {
   std::atomic<int64_t> times{0}, nanoseconds{0};
 };
@@ -60,23 +65,27 @@ class Signal {
 #endif
     }
     if (const unsigned now = value(); now != old) return now;
-    const auto begun = std::chrono::steady_clock::now();
+    const int64_t begun = nanoseconds_now();
     std::unique_lock<std::mutex> lock(mutex_);
     sleepers_++;
     changed_.wait(lock, [&] { return value_.load() != old; });
     sleepers_--;
-    slept().times++, slept().nanoseconds += (std::chrono::steady_clock::now() - begun) / std::chrono::nanoseconds(1);
+    slept().times++, slept().nanoseconds += larger(woken_.load() - begun, int64_t(0));
     return value();
   }
 
  private:
   void wake() {
     if (sleepers_.load() == 0) return;
-    { std::lock_guard<std::mutex> lock(mutex_); }
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      woken_ = nanoseconds_now();
+    }
     changed_.notify_all();
   }
   alignas(64) std::atomic<unsigned> value_{0};
   std::atomic<int> sleepers_{0};
+  std::atomic<int64_t> woken_{0};  // when the sleepers were
   std::mutex mutex_;
   std::condition_variable changed_;
 };
@@ -211,7 +220,7 @@ class Attendance {
   }
 
  private:
-  static constexpr double kTooMuch = 0.25;                      // cores
+  static constexpr double kTooMuch = 0.3;                       // cores
   static constexpr double kFirstRest = 8, kLongestRest = 32.0;  // stretches
   const int all_;
   int size_, strikes_ = 0;
@@ -254,7 +263,7 @@ class Pool {
   // thread.
   template <class F>
   void run(F&& f, bool alone = false) {
-    const int threads = size_ == 1 || alone ? 1 : crowded_ ? size_ : attendance_.at(now());
+    const int threads = size_ == 1 || alone ? 1 : crowded_ ? size_ : attendance_.at(1e-9 * double(nanoseconds_now()));
     run_on(threads, f);
     if (threads > 1 && !crowded_) judge(threads);
     else if (!alone) judged_ = 0;
@@ -296,10 +305,6 @@ class Pool {
     }
   };
 
-  static double now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  }
-
   // A round of so many threads begins. The signal's value is its number, and `threads` in its low bits: a thread that
   // is not of the round may be slow to look.
   void call(int threads) {
@@ -326,7 +331,7 @@ class Pool {
   // After a run of the team: at the end of a stretch, for how long its threads neither ran nor slept.
   void judge(int threads) {
 #if defined(__linux__)
-    const double time = now(), seconds = time - begun_;
+    const double time = 1e-9 * double(nanoseconds_now()), seconds = time - begun_;
     const bool same = threads == judged_ && clocks_[0].thread == std::this_thread::get_id();
     if (same && seconds < Attendance::kStretch) return;
     clocks_[0].start();

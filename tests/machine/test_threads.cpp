@@ -102,7 +102,7 @@ TEST_CASE("threads: a team yields where it was kept waiting twice in a row, and 
 
 TEST_CASE("threads: a team yields as many threads as cores are lost, and one is left") {
   for (const auto& [lost, left] :
-       {std::pair<double, int>{0.2, 8}, {0.3, 7}, {0.5, 7}, {1.0, 6}, {1.6, 5}, {3.9, 1}, {7.5, 1}}) {
+       {std::pair<double, int>{0.2, 8}, {0.35, 7}, {0.5, 7}, {1.0, 6}, {1.6, 5}, {3.9, 1}, {7.5, 1}}) {
     Attendance team(8);
     team.judge(1, 1, lost), team.judge(2, 1, lost);
     CAPTURE(lost);
