@@ -112,6 +112,31 @@ TEST_CASE("cli: flags: numbers are whole texts, finite and in range") {
   CHECK(parse_int("-2147483648", "here") == std::numeric_limits<int>::min());
 }
 
+TEST_CASE("cli: flags: of more threads than cores as many as cores are used, and a line says so") {
+  const int cores = usable_cpus();
+  int count = 1;
+  const auto said = [&](const std::string& asked) {
+    Words words = {"program", "--threads", asked};
+    const std::vector<char*> argv = arguments(words);
+    return captured(2, [&] {
+      for (int i = 0; i < 2; i++)  // as train_gpt reads them
+        parse_flags({"program", "", "", {{"--threads", "N", &count, "", threads()}}}, 3, argv.data());
+    });
+  };
+  CHECK(said("1").empty());
+  CHECK(count == 1);
+  CHECK(said(std::to_string(cores)).empty());
+  CHECK(count == cores);
+  for (int asked : {1024, 999}) {
+    if (cores >= asked) continue;
+    const std::string number = std::to_string(cores);
+    CHECK(said(std::to_string(asked)) == "--threads " + std::to_string(asked) + ": this machine has " + number +
+                                             (cores > 1 ? " cores: " : " core: ") + number + " used\n");
+    CHECK(count == cores);
+  }
+  CHECK(contains(BAD_COMMAND_LINE(said("1025")), "out of range"));
+}
+
 TEST_CASE("cli: flags: --help shows every flag, its default and the examples, and asks for nothing else") {
   Values v;
   Given given;
