@@ -168,7 +168,7 @@ $(TESTS) $(EMULATED): MORE += $(if $(filter 1,$(SANITIZE)),$(LESS),-O1)
 $(if $(filter 1,$(SANITIZE)),$(COMMANDS) $(EMULATED): MORE += -O0)
 
 # T=tree: the files with tests whose names begin so, with commands and programs only where they use them.
-CHOSEN := $(if $(T),$(if $(filter emulated%,$(T)),$(wildcard tests/cuda/cuda_*.cu),$(shell grep -lE 'TEST_CASE\("$(T)' tests/*/*.cpp)))
+CHOSEN := $(if $(T),$(if $(filter emulated%,$(T)),$(wildcard tests/cuda/cuda_*.cu),$(shell grep -lE 'TEST_CASE."$(T)' tests/*/*.cpp)))
 WIDE := $(if $(CHOSEN),$(shell grep -lE '"(commands|study|training|tests/command_line|tests/world)' $(CHOSEN)))
 CHOSEN_OBJECTS := $(patsubst %.cu,$(BUILD)/%.o,$(patsubst %.cpp,$(BUILD)/%.o,$(CHOSEN)))
 $(BUILD)/tests/run: $(TESTS) $(EMULATED) $(ON_GPU) $(COMMANDS) $(LIBRARY)
