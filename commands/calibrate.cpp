@@ -9,6 +9,7 @@
 
 #include "commands/calibration.h"
 #include "commands/comparison.h"
+#include "files/drafter_names.h"
 
 namespace nanospec {
 namespace {

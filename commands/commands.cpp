@@ -12,6 +12,7 @@
 #include <stdexcept>
 
 #include "commands/calibration.h"
+#include "commands/method.h"
 
 namespace nanospec {
 
@@ -170,6 +171,8 @@ void check_writable(const std::string& path) {
 
 // ---------------------------------------------------------------------------------------------------------------
 // Methods
+
+void check_method(const Method& method, int budget) { read_method(method, budget); }
 
 Meaning read_method(const Method& method, int budget) {
   Meaning meaning;

@@ -19,6 +19,7 @@
 #include "commands/cli.h"
 #include "commands/engine.h"
 #include "files/checkpoint.h"
+#include "rules/verify.h"
 
 namespace nanospec {
 
@@ -87,8 +88,8 @@ void check_writable(const std::string& path);
 // ---------------------------------------------------------------------------------------------------------------
 // Methods
 
-// Throws what read_method throws.
-inline void check_method(const Method& method, int budget) { read_method(method, budget); }
+// Throws what read_method (method.h) throws.
+void check_method(const Method& method, int budget);
 
 // The flags that make up one method: drafter, shape, budget, verify, ahead.
 std::vector<Flag> speculation_flags(Options& options, Method& method);

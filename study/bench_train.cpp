@@ -14,6 +14,7 @@
 
 #include "commands/samples.h"
 #include "files/words.h"
+#include "growth/clock.h"
 #include "study/bench.h"
 
 extern char** environ;

@@ -7,6 +7,7 @@
 #include "commands/comparison.h"
 #include "commands/svg.h"
 #include "drafters/ngram.h"
+#include "files/drafter_names.h"
 #include "files/tables.h"
 #include "study/diagnosis.h"
 
