@@ -13,17 +13,21 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "files/text.h"
+#include "files/unfinished.h"
 
 namespace nanospec {
 
 // Throws runtime_error for a call of the system that failed: what failed, on which path, why.
 [[noreturn]] inline void refuse_path(const std::string& wrong, const std::string& path, int error) {
-  const char* advice = error == ENOSPC || error == EDQUOT ? "make room" : "check the path and its permissions";
+  const char* advice = error == ENOSPC || error == EDQUOT ? "make room"
+                       : error == EFBIG                   ? "make room for files of this size (ulimit -f)"
+                                                          : "check the path and its permissions";
   refuse(wrong, printable(path, 300) + " (" + std::strerror(error) + ")", advice);
 }
 
@@ -47,7 +51,8 @@ inline std::string read_file(const std::string& path) {
   size_t filled = 0;
   for (;;) {
     if (filled == bytes.size()) {
-      if (!regular && filled >= kLongestPipe) refuse_path("more than 256 MiB from a pipe", path, EFBIG);
+      if (!regular && filled >= kLongestPipe)
+        refuse("more than 256 MiB from a pipe", printable(path, 300), "give a file");
       const size_t more = regular && filled < size_t(status.st_size) ? size_t(status.st_size) - filled + 1 : 1 << 16;
       bytes.resize(filled + std::max(more, regular ? 0 : filled));
     }
@@ -74,6 +79,10 @@ inline int write_all(int handle, const Pieces& pieces) {
   return fsync(handle) == 0 || errno == EINVAL || errno == EROFS ? 0 : errno;  // a pipe has no disk to reach
 }
 
+// What a file is called while it is written: no other process writes under this name.
+constexpr const char* kTemporary = ".unfinished.";  // and the process's number
+inline std::string temporary_name(const std::string& path) { return path + kTemporary + std::to_string(getpid()); }
+
 // Makes `path` hold these bytes: written beside it, brought to the disk, renamed, so that whoever reads sees the old
 // file or the new one, whole. A link stays a link; a pipe or a device is written into. Throws runtime_error.
 inline void write_file(const std::string& path, const Pieces& pieces) {
@@ -86,12 +95,13 @@ inline void write_file(const std::string& path, const Pieces& pieces) {
     if (resolved) target = resolved;
     free(resolved);
   }
-  const std::string open_path = beside ? target + ".tmp" : target;
+  const std::string open_path = beside ? temporary_name(target) : target;
+  std::optional<Unfinished> unfinished;
+  if (beside) unfinished.emplace(open_path);
   const OpenFile file{open(open_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
   if (file.handle < 0) refuse_path("cannot write the file", path, errno);
   int error = write_all(file.handle, pieces);
   if (!error && beside && rename(open_path.c_str(), target.c_str()) != 0) error = errno;
-  if (error && beside) unlink(open_path.c_str());
   if (error) refuse_path("cannot write the file", path, error);
 }
 
