@@ -20,6 +20,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "files/unfinished.h"
 #include "files/words.h"
 
 namespace nanospec {
@@ -246,6 +247,7 @@ constexpr const char* kSmaller = ": make the model, the batch or the budget smal
 }  // namespace
 
 int run_program(const char* name, int (*program)(int, char**), int argc, char** argv) {
+  signal(SIGXFSZ, SIG_IGN);  // a file that grows too large is an error of write(), as on a full disk
   int status = 1;
   std::string line;
   try {
@@ -271,12 +273,37 @@ void print_out(const std::string& bytes, bool flush) {
                              "; make room or give another place");
 }
 
-void watch_interrupts() {
+namespace {
+const char* volatile last_words = nullptr;
+
+void handle(int signal, void (*handler)(int)) {
   struct sigaction action = {};
-  action.sa_handler = [](int) { interrupt_mark = 1; };
-  action.sa_flags = SA_RESETHAND | SA_RESTART;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  sigaction(signal, &action, nullptr);
+}
+void end_at_once(int signal) {
+  remove_unfinished();
+  const char* const words = last_words;
+  if (words && write(STDERR_FILENO, words, strlen(words)) < 0) {}  // there is nobody to tell
+  handle(signal, SIG_DFL);
+  raise(signal);  // it comes when this returns
+}
+void mark_interrupt(int signal) {
+  interrupt_mark = 1;
+  if (signal != SIGHUP) handle(signal, end_at_once);  // a terminal that closes sends more than one HUP
+}
+}  // namespace
+
+void watch_interrupts(const std::string& last_line) {
+  static std::string words;
+  last_words = nullptr;
+  words = last_line.empty() ? "" : (isatty(STDERR_FILENO) ? "\r\x1b[K" : "") + last_line + "\n";
+  last_words = words.c_str();
+  handle(SIGINT, mark_interrupt);
+  handle(SIGTERM, mark_interrupt);
+  struct sigaction hup = {};
+  if (sigaction(SIGHUP, nullptr, &hup) == 0 && hup.sa_handler != SIG_IGN) handle(SIGHUP, mark_interrupt);
 }
 bool interrupted() { return interrupt_mark != 0; }
 

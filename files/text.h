@@ -1,15 +1,15 @@
 // files/text.h: from text to tokens and back.
 //
-// The ring files/ adds what is read and written: text and tokenizers (here), models and the states of trainings
-// (checkpoint.h), counts of the training text (tables.h), heads and the parallel drafter (heads.h); and the words that
-// people type: how an unknown one is refused (words.h), drafters by name (drafter_names.h, drafters.h). It includes the
-// core and drafters/; text.h and words.h include nothing of the project. It hooks into no loop: it runs before a text
-// and after a training, and costs that time alone. What it writes is laid out by the core's one table of tensors
-// (model.h).
+// The ring files/ adds what is read and written: text and tokenizers (here), whole files (io.h), models and the states
+// of trainings (checkpoint.h), counts of the training text (tables.h), heads and the parallel drafter (heads.h); and
+// the words that people type: how an unknown one is refused (words.h), drafters by name (drafter_names.h, drafters.h).
+// It includes the core and drafters/; text.h and words.h include nothing of the project. It hooks into no loop: it runs
+// before a text and after a training, and costs that time alone. What it writes is laid out by the core's one table of
+// tensors (model.h).
 //
 // How to add a file: write NAME_path, save_NAME and load_NAME as in tables.h. Read with parse_safetensors or
-// parse_json, write with write_file (checkpoint.h). Believe nothing: every reader throws runtime_error with one line,
-// what is wrong, where, what to do. Then let tests/files/test_mutation.cpp mutate it.
+// parse_json, write with write_file (io.h). Believe nothing: every reader throws runtime_error with one line, what is
+// wrong, where, what to do. Then let tests/files/test_mutation.cpp mutate it.
 //
 // Here, in order: how errors are worded; UTF-8; JSON with the guards that a hostile file calls for; the tokenizer and
 // its file, valid for Hugging Face's `tokenizers`; the split of the tokens; files of prompts. A token here is one

@@ -82,7 +82,8 @@ Sections chosen(const Sections& all, const std::string& only) {
 }
 
 void Bench::run(const Sections& sections, double scale) {
-  create_folder(out);
+  folder = std::make_unique<LockedFolder>(out, "wait for its end, or give another --out");
+  folder->make();
   std::vector<double> guesses;
   for (const Section& one : sections) guesses.push_back(one.seconds * (quick ? 0.05 : scale));
   time = std::make_unique<Timetable>(options.quiet, guesses);

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "commands/commands.h"
+#include "files/folder.h"
 #include "study/gpu.h"
 #include "study/roofline.h"
 
@@ -95,6 +96,7 @@ struct Bench {
 
   Machine machine;
   Roofline roofline;
+  std::unique_ptr<LockedFolder> folder;  // OUT, from run() on
   std::unique_ptr<Timetable> time;
   std::string section;  // that runs
   double seconds = 60;  // that it may take

@@ -285,7 +285,7 @@ struct MedusaTraining {
     }
   }
   void save(const std::string& dir) const { save_medusa(dir, trainer.sizes, trainer.weights.data()); }
-  std::map<std::string, std::string> settings() const {
+  static std::map<std::string, std::string> settings(const Options& o, const MedusaSizes&) {
     return {{"heads", std::to_string(o.heads)}, {"rank", std::to_string(o.rank)}, {"root", std::to_string(o.root)}};
   }
   std::string described() const { return " in " + std::to_string(o.heads) + " heads"; }

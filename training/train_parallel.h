@@ -493,18 +493,18 @@ struct ParallelTraining {
     }
   }
   void save(const std::string& dir) const { save_parallel(dir, trainer.sizes, trainer.weights.data()); }
-  std::map<std::string, std::string> settings() const {
-    std::map<std::string, std::string> settings = parallel_metadata(trainer.sizes);
+  static std::map<std::string, std::string> settings(const Options&, const ParallelSizes& sizes) {
+    std::map<std::string, std::string> settings = parallel_metadata(sizes);
     settings.erase("format");
-    settings["n_layer"] = std::to_string(trainer.sizes.n_layer);
-    settings["kv_heads"] = std::to_string(trainer.sizes.n_kv_head);
+    settings["n_layer"] = std::to_string(sizes.n_layer);
+    settings["kv_heads"] = std::to_string(sizes.n_kv_head);
     return settings;
   }
   std::string described() const {
     return o.sequential ? ", one token after the other" : ", " + std::to_string(o.ahead) + " tokens at once";
   }
   void stats(Json& stats) const {
-    for (const auto& [key, value] : settings()) stats["parallel_" + key] = value;
+    for (const auto& [key, value] : settings(o, trainer.sizes)) stats["parallel_" + key] = value;
     stats["parallel_segments"] = o.segments;
   }
 };
