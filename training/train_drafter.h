@@ -16,7 +16,7 @@
 // name it in train_drafter.cpp. What the program asks of it:
 //   Options, command(options), sizes_of(options, run)   its flags; what its tensors' shapes follow from, or a refusal
 //   kName, kWhat, kGuesser, kRecorded                   "medusa", "heads", "head", what it learns from
-//   trainer, settings(), save(dir)                      its table and arrays; what a resumed run must share; its file
+//   trainer, settings(), save(dir, origin)              its table and arrays; what a resumed run must share; its file
 //   ahead(), pieces, positions(pieces)                  tokens that it says; parts of a shard, of that many positions
 //   step(some, update), validate(shard, ...)            an update on some pieces; counting how often it is right
 //   described(), stats(json)                            what is printed of it
@@ -92,6 +92,7 @@ struct DistillRun {
   ShardSizes sizes;
   int train_shards = 0, validation_shards = 0;
   std::map<std::string, std::string> settings;  // what the shards follow from
+  Metadata origin;                              // the model and the text, for the files that are made
 
   bool generated() const { return o.target != "text"; }
   std::string folder() const { return o.dir + "/" + word_of(sizes.what); }
@@ -127,6 +128,8 @@ inline DistillRun open_run(const DistillOptions& o, const std::string& name, Rec
                   {"seed", std::to_string(o.seed)},
                   {"model_sha256", sha256(read_file(o.dir + "/model.safetensors"))},
                   {"data_sha256", sha256(text)}};
+  run.origin = text_origin(o.data, run.settings.at("data_sha256"));
+  run.origin["model"] = model_hash(o.dir);
   std::string layers;
   for (int layer : feature_layers(config.n_layer)) layers += (layers.empty() ? "" : ",") + std::to_string(layer);
   if (!hidden) run.settings["layers"] = layers;
@@ -419,10 +422,11 @@ class Course {
     return go_on(trainer_, parse_training(file, trainer_.table, path("-optimizer")));
   }
   void save() const {
-    training_.save(run_.out);
+    training_.save(run_.out, run_.origin);
     const OptimizerArrays arrays = {trainer_.weights.data(), trainer_.m.data(), trainer_.v.data()};
-    write_safetensors(path("-optimizer"), optimizer_tensors(trainer_.table, arrays),
-                      training_metadata(updates_.iteration, settings()));
+    Metadata metadata = training_metadata(updates_.iteration, settings());
+    metadata.insert(run_.origin.begin(), run_.origin.end());
+    write_safetensors(path("-optimizer"), optimizer_tensors(trainer_.table, arrays), metadata);
   }
 
   // How often each guesser is right, over all validation shards; the baselines count beside the first. And a point of
