@@ -20,6 +20,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "files/text.h"
 #include "files/unfinished.h"
 #include "files/words.h"
 
@@ -234,6 +235,7 @@ Given parse_flags(const Command& command, int argc, const char* const* argv) {
                                     " is itself a flag");
     store(flag, text);
   }
+  notes().quiet = given.has("--quiet");
   return given;
 }
 

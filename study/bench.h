@@ -129,6 +129,7 @@ std::string machine_line(const Bench& bench);  // for people: below a picture's 
 // interrupted one leaves whole files or none.
 
 void bench_forward(Bench& bench);
+std::string decode_missing(const Bench& bench);  // what section decode cannot run without; "" where it can
 void bench_decode(Bench& bench);
 void bench_train(Bench& bench);
 void bench_peers(Bench& bench);

@@ -17,7 +17,7 @@
 //   Options, command(options), sizes_of(options, run)   its flags; what its tensors' shapes follow from, or a refusal
 //   kName, kWhat, kGuesser, kRecorded                   "medusa", "heads", "head", what it learns from
 //   settings(options, sizes)                            what a resumed run must share
-//   trainer, save(dir)                                  its table and arrays; its file
+//   trainer, save(dir, origin)                          its table and arrays; its file
 //   ahead(), pieces, positions(pieces)                  tokens that it says; parts of a shard, of that many positions
 //   step(some, update), validate(shard, ...)            an update on some pieces; counting how often it is right
 //   described(), stats(json)                            what is printed of it
@@ -95,6 +95,7 @@ struct DistillRun {
   int train_shards = 0, validation_shards = 0;
   std::map<std::string, std::string> settings;  // what the shards follow from
   std::map<std::string, std::string> shared;    // what a resumed run must share with the one it goes on from
+  Metadata origin;                              // the model and the text, for the files that are made
 
   bool generated() const { return o.target != "text"; }
   std::string folder() const { return o.dir + "/" + word_of(sizes.what); }
@@ -131,6 +132,8 @@ inline DistillRun open_run(const DistillOptions& o, const std::string& name, Rec
                   {"seed", std::to_string(o.seed)},
                   {"model_sha256", sha256(read_file(o.dir + "/model.safetensors"))},
                   {"data_sha256", sha256(text)}};
+  run.origin = text_origin(o.data, run.settings.at("data_sha256"));
+  run.origin["model"] = model_hash(o.dir);
   std::string layers;
   for (int layer : feature_layers(config.n_layer)) layers += (layers.empty() ? "" : ",") + std::to_string(layer);
   if (!hidden) run.settings["layers"] = layers;
@@ -414,9 +417,10 @@ class Course {
   }
   void save() const {
     const OptimizerArrays arrays = {trainer_.weights.data(), trainer_.m.data(), trainer_.v.data()};
-    write_safetensors(run_.path("-optimizer"), optimizer_tensors(trainer_.table, arrays),
-                      training_metadata(updates_.iteration, run_.shared));
-    training_.save(run_.out);
+    Metadata metadata = training_metadata(updates_.iteration, run_.shared);
+    metadata.insert(run_.origin.begin(), run_.origin.end());
+    write_safetensors(run_.path("-optimizer"), optimizer_tensors(trainer_.table, arrays), metadata);
+    training_.save(run_.out, run_.origin);
   }
 
   // How often each guesser is right, over all validation shards; the baselines count beside the first. And a point of

@@ -70,9 +70,9 @@ inline Command command_line(GptOptions& o) {
   flags.insert(flags.end(), updates.begin(), updates.end());
   return {"train_gpt",
           "Trains a GPT on the characters of a text and writes a folder that nanospec, and transformers, can load.",
-          "train_gpt --data data/tinyshakespeare.txt --out runs/small\n"
-          "train_gpt --data data/tinyshakespeare.txt --out runs/medium --preset medium --dropout 0.1\n"
-          "train_gpt --data data/tinyshakespeare.txt --out runs/small --max_iters 4000 --resume\n",
+          "train_gpt --data data/text.txt --out runs/small\n"
+          "train_gpt --data data/text.txt --out runs/medium --preset medium --dropout 0.1\n"
+          "train_gpt --data data/text.txt --out runs/small --max_iters 4000 --resume\n",
           flags};
 }
 
@@ -114,6 +114,7 @@ struct TrainingText {
   Tokenizer tokenizer;
   Split parts;
   std::map<std::string, std::string> settings;  // what a resumed run must share with the one it goes on from
+  Metadata origin;                              // its name and its hash, for the files that are made of it
 };
 
 // Reads the data, which says the vocabulary's size. Throws runtime_error.
@@ -133,13 +134,14 @@ inline TrainingText read_text(GptOptions& o) {
                    {"batch_size", std::to_string(o.batch_size)},
                    {"dropout", std::to_string(o.dropout)},
                    {"data_sha256", sha256(bytes)}};
+  text.origin = text_origin(o.data, text.settings.at("data_sha256"));
   return text;
 }
 
 // What drafters count of the text; it comes into the folder with the first checkpoint.
 inline void save_tables(const Staged& tables, const GptOptions& o, const TrainingText& text) {
-  save_bigram(tables.path, text.parts.train, o.config.vocab_size);
-  save_ngrams(tables.path, text.parts.train, o.config.vocab_size);
+  save_bigram(tables.path, text.parts.train, o.config.vocab_size, text.origin);
+  save_ngrams(tables.path, text.parts.train, o.config.vocab_size, text.origin);
 }
 
 // A checkpoint: the state to go on from, the tables, the model. No kill leaves weights that lack one of the others.
@@ -154,9 +156,11 @@ inline void save(const GptOptions& o, const TrainingText& text, Staged& tables, 
   };
   const OptimizerArrays arrays = {on_host(trainer.weights, copies[0]), on_host(trainer.m, copies[1]),
                                   on_host(trainer.v, copies[2])};
-  save_optimizer(o.out, o.config, iteration, text.settings, arrays);
+  Metadata origin = text.origin;
+  origin["model"] = hash_model(o.config, arrays.weights, text.origin);
+  save_optimizer(o.out, o.config, iteration, text.settings, arrays, origin);
   tables.publish();
-  save_model(o.out, o.config, text.tokenizer, arrays.weights);
+  save_model(o.out, o.config, text.tokenizer, arrays.weights, text.origin);
 }
 
 // Returns the iteration that the run to resume had reached. The tables are there at once. Throws runtime_error.
@@ -167,6 +171,8 @@ inline int64_t resume(const GptOptions& o, const TrainingText& text, Staged& tab
     refuse("the run to resume has a model of another size", where,
            "give its sizes (config.json has them), or another --out");
   check_resumable(state.settings, text.settings, where);
+  check_origin(read_header(where).metadata, "the state was saved", where, o.out,
+               "going on from the state, at iteration " + std::to_string(state.iteration));
   tables.publish();
   return go_on(trainer, state);
 }
