@@ -60,7 +60,7 @@ std::vector<Flag> machine_flags(Options& o) {
       {"--cache_dtype", "WORD", &o.settings.cache_dtype, "how keys and values are stored", one_of({"fp32", "bf16"})},
       {"--kernels", "WORD", &o.settings.kernels, "on a GPU: the first kernels (kernels.cuh), or the tuned ones",
        one_of({"plain", "tuned"})},
-      {"--threads", "N", &o.settings.threads, "CPU threads; the text does not depend on them", from(1, 1024)},
+      {"--threads", "N", &o.settings.threads, "CPU threads; the text does not depend on them", threads()},
   };
 }
 
@@ -130,8 +130,7 @@ std::vector<std::string> read_prompts(const Options& options, const Given& given
 
 size_t held_out_begin(const std::string& text) {
   const auto begins = [](char c) { return (c & 0xc0) != 0x80; };  // a character of UTF-8
-  const auto characters = size_t(std::count_if(text.begin(), text.end(), begins));
-  size_t left = size_t(double(characters) * 0.9), at = 0;  // as train_gpt counts
+  size_t left = training_part(characters(text)), at = 0;
   while (at < text.size() && (left > 0 || !begins(text[at]))) left -= begins(text[at++]);
   return at;
 }

@@ -20,6 +20,7 @@
 
 #include "files/text.h"
 #include "files/unfinished.h"
+#include "machine/threads.h"
 
 namespace nanospec {
 
@@ -39,7 +40,29 @@ struct OpenFile {
   }
 };
 
-// The bytes of a file, or of a pipe up to 256 MiB.
+// Throws runtime_error where a file, and what is to be made of it, take more memory than there is.
+inline void check_memory(const std::string& path, double bytes, double takes) {
+  constexpr double kLarge = 64e6;  // less is not worth the question
+  const double free = takes > kLarge ? double(available_bytes()) : takes;
+  if (takes <= free) return;
+  char numbers[3][32];
+  int i = 0;
+  for (double number : {bytes, takes, free}) snprintf(numbers[i++], sizeof numbers[0], "%.1f GB", number * 1e-9);
+  refuse("the file does not fit in memory", printable(path, 300) + " (" + numbers[0] + ")",
+         std::string("it takes ") + numbers[1] + ", " + numbers[2] + " are free; give a smaller file");
+}
+
+// A file's size; 0 where it cannot be known: of a pipe, or of no file.
+inline double file_bytes(const std::string& path) {
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(path, error);
+  return error ? 0 : double(bytes);
+}
+
+// What a text takes while its tokens are made of it: each of its bytes may be a character.
+inline double takes_tokens(double text_bytes) { return (1 + sizeof(int)) * text_bytes; }
+
+// The bytes of a file, or of a pipe up to 256 MiB. Throws runtime_error.
 inline std::string read_file(const std::string& path) {
   constexpr size_t kLongestPipe = size_t(256) << 20;
   const OpenFile file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
@@ -47,6 +70,7 @@ inline std::string read_file(const std::string& path) {
   if (file.handle < 0 || fstat(file.handle, &status) != 0) refuse_path("cannot read the file", path, errno);
   if (S_ISDIR(status.st_mode)) refuse_path("cannot read the file", path, EISDIR);
   const bool regular = S_ISREG(status.st_mode);
+  if (regular) check_memory(path, double(status.st_size), double(status.st_size));
   std::string bytes;
   size_t filled = 0;
   for (;;) {

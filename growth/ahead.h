@@ -51,6 +51,7 @@ class DraftingAhead {
         worker_([this, home = current_cpu()] {
           leave_home(1, home);
           give_way();
+          threads_beside++;
           for (unsigned round = 0; !ends_;) {
             asked_.wait_beyond(round);
             round = asked_.value();
@@ -61,6 +62,7 @@ class DraftingAhead {
             } catch (...) { error_ = std::current_exception(); }
             done_.raise();
           }
+          threads_beside--;
         }) {}
   DraftingAhead(const DraftingAhead&) = delete;
   DraftingAhead& operator=(const DraftingAhead&) = delete;

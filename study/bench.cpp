@@ -248,7 +248,7 @@ Command describe(CommandLine& c) {
             "where it is in data/)"},
            {"--seed", "N", &b.options.sampling.seed, "of the texts that are decoded"},
            heading("Machine"),
-           {"--threads", "N", &b.options.settings.threads, "CPU threads", from(1, 1024)},
+           {"--threads", "N", &b.options.settings.threads, "CPU threads", threads()},
            heading("Output"),
            {"--out", "DIR", &b.out, "the folder for JSON and SVG files"},
            {"--quiet", "", &b.options.quiet, "no progress"}}};

@@ -64,6 +64,8 @@ void measure_cross_entropy(const Examination& e, const Engine& engine, Findings&
   const std::string& model = e.options.settings.model;
   const int orders = e.options.data_file.empty() ? 0 : ngram_order(e.method.drafter);
   if (orders == 0) return;
+  const double bytes = file_bytes(e.options.data_file);
+  check_memory(e.options.data_file, bytes, takes_tokens(bytes));
   const std::vector<int> held_out =
       split(engine.encode(read_file(e.options.data_file), e.options.data_file)).validation;
   for (int order = 1; order <= orders; order++) {

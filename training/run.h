@@ -55,7 +55,7 @@ inline std::vector<Flag> run_flags(RunOptions& o, const RunWords& words) {
       {"--eval_interval", "N", &o.eval_interval, "updates between two evaluations, each with a checkpoint", from(1)},
       {"--seed", "N", &o.seed, words.seed},
       heading("Machine"),
-      {"--threads", "N", &o.threads, "CPU threads; the weights do not depend on it", from(1, 1024)},
+      {"--threads", "N", &o.threads, "CPU threads; the weights do not depend on it", threads()},
       {"--quiet", "", &o.quiet, "no progress"}};
 }
 inline void add_before(std::vector<Flag>& flags, const std::string& name, const Flag& flag) {

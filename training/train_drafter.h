@@ -34,6 +34,7 @@
 #include "files/drafters.h"
 #include "files/tables.h"
 #include "training/distill.h"
+#include "training/preparing.h"
 #include "training/run.h"
 
 namespace nanospec {
@@ -109,8 +110,13 @@ inline DistillRun open_run(const DistillOptions& o, const std::string& name, Rec
   run.o = o, run.name = name, run.out = o.out.empty() ? o.dir : o.out;
   run.model = load_model(o.dir);
   const Config& config = run.model.config;
+  const double size = file_bytes(o.data);
+  check_memory(o.data, size, takes_tokens(size));
+  Preparing preparing(size, o.quiet);
+  preparing.step("reading");
   const std::string text = read_file(o.data);
-  run.parts = split(run.model.tokenizer.encode(text, o.data));
+  preparing.step("encoding");
+  run.parts = encode_split(run.model.tokenizer, text, o.data, preparing.told());
   const size_t shortest = size_t(config.block_size) + 1;
   if (run.parts.validation.size() < shortest)
     refuse("the text has only " + std::to_string(run.parts.train.size() + run.parts.validation.size()) + " characters",

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "files/tables.h"
+#include "training/preparing.h"
 #include "training/run.h"
 
 namespace nanospec {
@@ -119,10 +120,15 @@ struct TrainingText {
 
 // Reads the data, which says the vocabulary's size. Throws runtime_error.
 inline TrainingText read_text(GptOptions& o) {
+  const double size = file_bytes(o.data);
+  check_memory(o.data, size, takes_counts(size));
+  Preparing preparing(size, o.quiet);
+  preparing.step("reading");
   const std::string bytes = read_file(o.data);
+  preparing.step("encoding");
   TrainingText text;
   text.tokenizer = character_tokenizer(bytes, o.data);
-  text.parts = split(text.tokenizer.encode(bytes, o.data));
+  text.parts = encode_split(text.tokenizer, bytes, o.data, preparing.told());
   const size_t shortest = size_t(o.config.block_size) + 2, train = text.parts.train.size(),
                validation = text.parts.validation.size();
   if (validation < shortest || train < shortest)
@@ -130,6 +136,7 @@ inline TrainingText read_text(GptOptions& o) {
            "give at least " + std::to_string(10 * shortest) + ", or a smaller --block_size");
   o.config.vocab_size = text.tokenizer.vocab_size();
   validate(o.config);
+  preparing.step("hashing");
   text.settings = {{"seed", std::to_string(o.seed)},
                    {"batch_size", std::to_string(o.batch_size)},
                    {"dropout", std::to_string(o.dropout)},
@@ -138,10 +145,20 @@ inline TrainingText read_text(GptOptions& o) {
   return text;
 }
 
+// A line where the n-grams of so many training tokens are not all counted; else nothing.
+inline std::string counted_text(size_t tokens, size_t most = kNgramText) {
+  if (tokens <= most) return "";
+  return "n-grams are counted in the first " + thousands(double(most)) + " of " + thousands(double(tokens)) +
+         " training characters\n";
+}
+
 // What drafters count of the text; it comes into the folder with the first checkpoint.
 inline void save_tables(const Staged& tables, const GptOptions& o, const TrainingText& text) {
+  if (!o.quiet) fputs(counted_text(text.parts.train.size()).c_str(), stderr);
+  Preparing preparing(file_bytes(o.data), o.quiet);
+  preparing.step("counting n-grams");
   save_bigram(tables.path, text.parts.train, o.config.vocab_size, text.origin);
-  save_ngrams(tables.path, text.parts.train, o.config.vocab_size, text.origin);
+  save_ngrams(tables.path, text.parts.train, o.config.vocab_size, text.origin, preparing.told());
 }
 
 // A checkpoint: the state to go on from, the tables, the model. No kill leaves weights that lack one of the others.
