@@ -218,7 +218,7 @@ once = if [ ! -s $(1).safetensors ] || [ -e $(2) ]; then mkdir -p $(dir $(1)) &&
 M := runs/medium
 DRAFTERS := bigram ngram:4 suffix+ngram:4 gpt:runs/small
 LEARNED := medusa parallel parallel:$(M)/sequential
-TRAIN_PARALLEL = $(BUILD)/train_drafter --parallel $(M) --data $(TEXT) --eval_interval 200
+TRAIN_PARALLEL = $(BUILD)/train_drafter --parallel $(M) --data $(TEXT) --eval_interval 200 --overwrite
 
 .PHONY: train-medium train-drafters train-and-experiment
 train-medium:
@@ -228,7 +228,7 @@ train-medium:
 
 train-drafters: train-medium
 	@$(call once,$(M)/medusa,$(M)/medusa.unfinished,$(BUILD)/train_drafter --medusa $(M) --data $(TEXT) --medusa_root \
-	  --medusa_tokens 131072 --eval_interval 250 --stats $(M)/medusa.json)
+	  --medusa_tokens 131072 --eval_interval 250 --overwrite --stats $(M)/medusa.json)
 	@$(call once,$(M)/parallel,$(M)/parallel.unfinished,$(TRAIN_PARALLEL) --stats $(M)/parallel.json)
 	@$(call once,$(M)/sequential/parallel,$(M)/sequential/unfinished,$(TRAIN_PARALLEL) --parallel_sequential \
 	  --max_iters 800 --out $(M)/sequential --stats $(M)/sequential/parallel.json)
