@@ -13,6 +13,8 @@
 #include <cstdlib>
 #include <mutex>
 #include <new>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 #if defined(__x86_64__)
@@ -62,6 +64,7 @@ class Signal {
 class Barrier {
  public:
   explicit Barrier(int threads) : threads_(threads) {}
+  void miss(int threads) { arrived_.fetch_add(threads); }  // so many will not come; called by one that will
   void wait() {
     const unsigned round = round_.value();
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) == threads_ - 1) {
@@ -146,19 +149,24 @@ class Pool {
   explicit Pool(int threads, bool cuda = false, bool plain = false)
       : size_(cuda ? 1 : larger(1, threads)), cuda_(cuda), plain_(plain), start_(size_), end_(size_) {
     const int home = current_cpu();
-    for (int rank = 1; rank < size_; rank++)
-      workers_.emplace_back([this, rank, home] {
-        leave_home(rank, home);
-        work(rank);
-      });
+    try {
+      for (int rank = 1; rank < size_; rank++)
+        workers_.emplace_back([this, rank, home] {
+          leave_home(rank, home);
+          work(rank);
+        });
+    } catch (const std::exception&) {  // no thread, or no memory for one
+      const int running = int(workers_.size()) + 1;
+      start_.miss(size_ - running);
+      end();
+      throw std::runtime_error("cannot start thread " + std::to_string(running + 1) + " of " + std::to_string(size_) +
+                               ": --threads: the system allows no more, or has no memory for them (ulimit -u, "
+                               "ulimit -v): use fewer, for instance --threads 1");
+    }
   }
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
-  ~Pool() {
-    call_ = nullptr;
-    if (size_ > 1) start_.wait();
-    for (auto& worker : workers_) worker.join();
-  }
+  ~Pool() { end(); }
   int size() const { return size_; }
   bool cuda() const { return cuda_; }
 
@@ -178,6 +186,11 @@ class Pool {
   }
 
  private:
+  void end() {
+    call_ = nullptr;
+    if (size_ > 1) start_.wait();
+    for (auto& worker : workers_) worker.join();
+  }
   void work(int rank) {
     for (;;) {
       start_.wait();

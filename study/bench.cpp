@@ -226,8 +226,8 @@ Command describe(CommandLine& c) {
   b.options.settings.threads = usable_cpus();
   b.options.settings.device = "cpu";  // the roofline is the CPU's
   return {"nanospec bench",
-          "Measures what this machine can do (the roofline), and how near nanospec comes to it: tables on standard\n"
-          "output, every sample and the pictures in a folder. Repeats are paired and their order rotates; a figure is\n"
+          "Measures what this machine can do (the roofline), and how near nanospec comes to it: tables on standard "
+          "output, every sample and the pictures in a folder. Repeats are paired and their order rotates; a figure is "
           "a median. Everything takes less than ten minutes.",
           "nanospec bench --roofline\n"
           "nanospec bench --model runs/medium\n"
@@ -243,7 +243,7 @@ Command describe(CommandLine& c) {
            {"--model", "DIR", &b.options.settings.model,
             "the trained model of section decode (runs/medium, else runs/small)"},
            {"--data", "FILE", &b.data,
-            "the text: training, and prompts from its last tenth\n(data/tinyshakespeare.txt, else "
+            "the text: training, and prompts from its last tenth (data/tinyshakespeare.txt, else "
             "data/shakespeare.txt)"},
            {"--seed", "N", &b.options.sampling.seed, "of the texts that are decoded"},
            heading("Machine"),

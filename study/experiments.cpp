@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <set>
 
+#include "commands/outputs.h"
 #include "study/experiments.h"
 
 namespace nanospec {
@@ -34,40 +35,50 @@ Command describe(CommandLine& c) {
   Lab& b = c.lab;
   b.out = "build/experiments";
   b.options.settings.model = "runs/medium";
-  return {
-      "nanospec experiments",
-      "Repeats the literature's experiments, and those of this project, on the models that are there: tables on\n"
-      "standard output, every sample and the pictures in a folder. Methods run in turn, prompt by prompt, and a\n"
-      "figure comes with its 95% interval over the prompts. Everything takes eleven to fifteen minutes.",
-      "nanospec experiments --model runs/medium --drafter_model runs/small --data data/tinyshakespeare.txt\n"
-      "nanospec experiments --only entropy,auto --model runs/medium\n"
-      "nanospec experiments --quick --out /tmp/experiments\n",
-      together(
-          {{heading("What to repeat"),
-            {"--only", "LIST", &c.only, "some of these, with ',' between:\n" + sections_help(sections_of(b))},
-            {"--quick", "", &b.quick, "a short version of all: seconds, and figures that prove nothing"},
-            {"--minutes", "M", &c.minutes, "about as long as all sections may take together; 0: their own",
-             from(0, 100000)},
-            heading("Text and models"),
-            {"--model", "DIR", &b.options.settings.model, "the target"},
-            {"--drafter_model", "DIR", &b.drafter_model,
-             "a small model: it drafts, and is the target where no clock runs"},
-            {"--drafter", "WORD", &b.drafter,
-             "the trained drafter (gpt:DRAFTER_MODEL; where that cannot run, ngram:4)"},
-            {"--data", "FILE", &b.data,
-             "the text that they were trained on: prompts come from its last\ntenth (data/tinyshakespeare.txt, else "
-             "data/shakespeare.txt)"},
-            {"--seed", "N", &b.options.sampling.seed, "of the texts that are decoded"}},
-           machine_flags(b.options),
-           {heading("Output"),
-            {"--out", "DIR", &b.out, "the folder for JSON and SVG files"},
-            {"--quiet", "", &b.options.quiet, "no progress"}}})};
+  return {"nanospec experiments",
+          "Repeats the literature's experiments, and those of this project, on the models that are there: tables on "
+          "standard output, every sample and the pictures in a folder. Methods run in turn, prompt by prompt, and a "
+          "figure comes with its 95% interval over the prompts. Everything takes eleven to fifteen minutes.",
+          "nanospec experiments --model runs/medium --drafter_model runs/small --data data/tinyshakespeare.txt\n"
+          "nanospec experiments --only entropy,auto --model runs/medium\n"
+          "nanospec experiments --quick --out /tmp/experiments\n",
+          together(
+              {{heading("What to repeat"),
+                {"--only", "LIST", &c.only, "some of these, with ',' between:\n" + sections_help(sections_of(b))},
+                {"--quick", "", &b.quick, "a short version of all: seconds, and figures that prove nothing"},
+                {"--minutes", "M", &c.minutes, "about as long as all sections may take together; 0: their own",
+                 from(0, 100000)},
+                heading("Text and models"),
+                {"--model", "DIR", &b.options.settings.model, "the target"},
+                {"--drafter_model", "DIR", &b.drafter_model,
+                 "a small model: it drafts, and is the target where no clock runs"},
+                {"--drafter", "WORD", &b.drafter,
+                 "the trained drafter (gpt:DRAFTER_MODEL; where that cannot run, ngram:4)"},
+                {"--data", "FILE", &b.data,
+                 "the text that they were trained on: prompts come from its last tenth (data/tinyshakespeare.txt, else "
+                 "data/shakespeare.txt)"},
+                {"--seed", "N", &b.options.sampling.seed, "of the texts that are decoded"}},
+               machine_flags(b.options),
+               {heading("Output"),
+                {"--out", "DIR", &b.out, "the folder for JSON and SVG files"},
+                {"--quiet", "", &b.options.quiet, "no progress"}}})};
 }
 
 void need(const std::string& path, const std::string& what, const std::string& flag, const std::string& advice) {
   if (path.empty() || !std::filesystem::exists(path))
     throw std::runtime_error("there is no " + what + ": " + (path.empty() ? flag : printable(path, 300)) + ": " +
                              advice);
+}
+
+// Throws std::invalid_argument where the small model is the target itself: every guess would be right.
+void refuse_itself(const Lab& lab, const std::string& small, const std::string& flag) {
+  const std::string path = lab.options.settings.model + "/model.safetensors", other = small + "/model.safetensors";
+  std::error_code error;
+  const uintmax_t bytes = std::filesystem::file_size(path, error), others = std::filesystem::file_size(other, error);
+  if (error) return;  // it is missing, which is said elsewhere
+  if (same_file(path, other) || (bytes == others && sha256(read_file(path)) == sha256(read_file(other))))
+    throw std::invalid_argument("the target would draft for itself: " + flag + ": " + printable(small, 300) +
+                                " holds the model of --model: name a smaller one, trained on the same text");
 }
 
 // What is left of a text when only the characters of another one may stay: lines stay lines.
@@ -107,6 +118,9 @@ int experiments_command(int argc, char** argv) {
        "train one with train_gpt --preset medium --max_iters 1000, or name another with --model");
   need(lab.drafter_model + "/model.safetensors", "drafter model", "--drafter_model",
        "train it with train_gpt, or name another with --drafter_model");
+  refuse_itself(lab, lab.drafter_model, "--drafter_model");
+  for (const DrafterName& part : parse_drafter(lab.drafter.empty() ? kStrong : lab.drafter))
+    if (part.kind == DrafterName::kGpt) refuse_itself(lab, part.dir, "--drafter");
   need(lab.data, "text", "--data", "get it with make data, or name one with --data");
   lab.text = read_file(lab.data);
   if (lab.text.size() < 2000)
