@@ -51,7 +51,7 @@ inline int shared_keys(const Forest& f, int root, int row, int end) {
 // the values, again in order of position: the keys that all of them see for the tile together, and the others row by
 // row where they are not simply the rows before (a causal row: its depth equals its place).
 template <class S>
-inline void attention_twin(const Team& team, const Attention<float, S>& s) {
+void attention_twin(const Team& team, const Attention<float, S>& s) {
   const Forest& f = s.forest;
   const int D = s.head_size, wide = pad16(D);
   const Range mine = team.share(f.roots * s.n_kv_head);
@@ -122,6 +122,10 @@ inline void attention_twin(const Team& team, const Attention<float, S>& s) {
       }
   }
 }
+#ifdef INSTANTIATE  // machine/library.cpp
+INSTANTIATE void attention_twin(const Team&, const Attention<float, float>&);
+INSTANTIATE void attention_twin(const Team&, const Attention<float, bf16>&);
+#endif
 
 // One team member's share of the gradients: whole (root, key/value head) pairs, so that no two threads add into the
 // same sums. With P = softmax(S), S = scale Q K^T, dP = dO V^T and delta = rowsum(dO o O)

@@ -110,7 +110,7 @@ constexpr int kAhead = 48;       // how many such lines a lone tile fetches ahea
 // tile, that sweeps over all k. More rows are several tiles, evenly tall, that take turns at each block of b while it
 // is in L1 and fetch the next one together: b comes out of memory once, and while they compute.
 template <class B>
-inline void product(int rows, int columns, const TileArguments<B>& s) {
+void product(int rows, int columns, const TileArguments<B>& s) {
   constexpr int together = kTogether<B>;
   const bool apart = s.b_group != kGroup * together;
   for (int row = 0, chunk; row < rows; row += chunk) {
@@ -140,6 +140,11 @@ inline void product(int rows, int columns, const TileArguments<B>& s) {
     }
   }
 }
+
+#ifdef INSTANTIATE  // machine/library.cpp
+INSTANTIATE void product(int, int, const TileArguments<float>&);
+INSTANTIATE void product(int, int, const TileArguments<bf16>&);
+#endif
 
 // ---------------------------------------------------------------------------------------------------------------
 // The twins
