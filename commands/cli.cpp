@@ -20,6 +20,8 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "files/text.h"
+#include "files/unfinished.h"
 #include "files/words.h"
 
 namespace nanospec {
@@ -179,6 +181,7 @@ Given parse_flags(const Command& command, int argc, const char* const* argv) {
   for (const Flag& flag : command.flags)
     if (flag.accepts.required && !given.has(flag.name))
       throw std::invalid_argument("a flag is missing: " + command.name + ": add " + flag.name + " " + flag.takes);
+  notes().quiet = given.has("--quiet");
   return given;
 }
 
@@ -287,8 +290,10 @@ const char* program_name = "";
 }  // namespace
 
 int run_program(const char* name, int (*program)(int, char**), int argc, char** argv) {
+  signal(SIGXFSZ, SIG_IGN);  // a file that grows too large is an error of write(), as on a full disk
   program_name = name;
   std::set_terminate([] {  // what a thread of its own throws: memory, mostly
+    remove_unfinished();
     _exit(std::current_exception() ? say_end(program_name, std::current_exception()) : 1);
   });
   try {
@@ -306,12 +311,37 @@ void print_out(const std::string& bytes, bool flush) {
                              "; make room or give another place");
 }
 
-void watch_interrupts() {
+namespace {
+const char* volatile last_words = nullptr;
+
+void handle(int signal, void (*handler)(int)) {
   struct sigaction action = {};
-  action.sa_handler = [](int) { interrupt_mark = 1; };
-  action.sa_flags = SA_RESETHAND | SA_RESTART;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  sigaction(signal, &action, nullptr);
+}
+void end_at_once(int signal) {
+  remove_unfinished();
+  const char* const words = last_words;
+  if (words && write(STDERR_FILENO, words, strlen(words)) < 0) {}  // there is nobody to tell
+  handle(signal, SIG_DFL);
+  raise(signal);  // it comes when this returns
+}
+void mark_interrupt(int signal) {
+  interrupt_mark = 1;
+  if (signal != SIGHUP) handle(signal, end_at_once);  // a terminal that closes sends more than one HUP
+}
+}  // namespace
+
+void watch_interrupts(const std::string& last_line) {
+  static std::string words;
+  last_words = nullptr;
+  words = last_line.empty() ? "" : (isatty(STDERR_FILENO) ? "\r\x1b[K" : "") + last_line + "\n";
+  last_words = words.c_str();
+  handle(SIGINT, mark_interrupt);
+  handle(SIGTERM, mark_interrupt);
+  struct sigaction hup = {};
+  if (sigaction(SIGHUP, nullptr, &hup) == 0 && hup.sa_handler != SIG_IGN) handle(SIGHUP, mark_interrupt);
 }
 bool interrupted() { return interrupt_mark != 0; }
 

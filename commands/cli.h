@@ -105,8 +105,9 @@ int run_program(const char* name, int (*program)(int, char**), int argc, char** 
 // Writes bytes to standard output; throws std::runtime_error when they cannot be written.
 void print_out(const std::string& bytes, bool flush = false);
 
-// From here on the first Ctrl-C (or TERM) only sets a mark that interrupted() shows; the second ends the process.
-void watch_interrupts();
+// From here on the first Ctrl-C, TERM or HUP (a terminal that closes; not under nohup) only sets a mark that
+// interrupted() shows. A second Ctrl-C or TERM ends the process at once: it leaves no unfinished file, and this line.
+void watch_interrupts(const std::string& last_line = "");
 bool interrupted();
 constexpr int kInterruptedStatus = 130;
 

@@ -11,7 +11,9 @@
 #include <stdexcept>
 
 #include "commands/calibration.h"
+#include "commands/method.h"
 #include "commands/outputs.h"
+#include "files/origin.h"
 
 namespace nanospec {
 
@@ -31,7 +33,9 @@ std::vector<Flag> text_flags(Options& o) {
 std::vector<Flag> prompts_flags(Options& o) {
   return {
       {"--prompts", "FILE", &o.prompts_file, "several: one {\"prompt\": \"...\"} a line"},
-      {"--data", "FILE", &o.data_file, "the training text: prompts from its last tenth, which train_gpt held out"},
+      {"--data", "FILE", &o.data_file,
+       "the training text: prompts from its last tenth, which train_gpt held out (where no prompt is given, that in "
+       "data/)"},
       {"--held_out", "N", &o.held_out, "how many prompts --data gives", from(1, 100000)},
   };
 }
@@ -67,20 +71,40 @@ void check_options(const Options& o) {
     throw std::invalid_argument("an empty name: --model: give the folder that train_gpt wrote");
 }
 
-void check_prompts_given(const Given& given, const Command& command) {
+void choose_prompts(Options& o, const Given& given, const Command& command) {
   std::vector<std::string> known, found;
   for (const char* name : {"--prompt", "--prompt_file", "--prompts", "--data"})
     for (const Flag& flag : command.flags)
       if (flag.name == name) known.push_back(name);
   std::copy_if(known.begin(), known.end(), std::back_inserter(found),
-               [&](const auto& name) { return given.has(name); });
-  if (found.empty())
+               [&](const std::string& name) { return given.has(name); });
+  if (found.empty() && known.back() == "--data") o.data_file = find_text(o.settings.model, false);
+  if (found.empty() && o.data_file.empty())
     throw std::invalid_argument("there is no prompt: " + command.name + ": add " + joined(known, " or "));
   if (found.size() > 1)
     throw std::invalid_argument("more than one prompt: " + command.name + ": give only one of " +
                                 joined(known, " or "));
-  if (given.has("--held_out") && !given.has("--data"))
+  if (given.has("--held_out") && o.data_file.empty())
     throw std::invalid_argument("--held_out says how many prompts --data gives: " + command.name + ": add --data FILE");
+}
+
+std::string find_text(const std::string& model, bool any) {
+  const Metadata said = model_metadata(model);
+  const std::string wanted = said_by(said, "text_sha256"), own = "data/" + said_by(said, "text");
+  const std::vector<std::string> usual = {"data/tinyshakespeare.txt", "data/shakespeare.txt"};
+  const auto there = [](const std::string& path) { return std::filesystem::is_regular_file(path); };
+  for (const std::string& path : {own, usual[0], usual[1]})
+    if (!wanted.empty() && there(path) && sha256(read_file(path)) == wanted) return path;
+  for (const std::string& path : usual)
+    if ((wanted.empty() || any) && there(path)) return path;
+  return "";
+}
+
+void check_held_out(const std::string& model, const std::string& text, const std::string& path) {
+  const Metadata said = model_metadata(model);
+  if (said.count("text_sha256") && said.at("text_sha256") != sha256(text))
+    note("the model " + printable(model, 300) + " learned" + named_text(said, " another text"), printable(path, 300),
+         "prompts from here are not held out from that; give --data that text");
 }
 
 std::string read_prompt(const Options& options, const Given& given) {
@@ -95,7 +119,8 @@ std::string read_prompt(const Options& options, const Given& given) {
 std::vector<std::string> read_prompts(const Options& options, const Given& given) {
   if (given.has("--prompts"))
     return read_prompts_jsonl(read_file(options.prompts_file), printable(options.prompts_file, 300));
-  if (given.has("--data")) return held_out_prompts(options.data_file, options.held_out, kHeldOutBytes);
+  if (given.has("--data") || !options.data_file.empty())
+    return held_out_prompts(options.data_file, options.held_out, kHeldOutBytes, options.settings.model);
   return {read_prompt(options, given)};
 }
 
@@ -130,9 +155,10 @@ std::vector<std::string> prompts_of(const std::string& text, size_t from, int n,
   return prompts;
 }
 
-std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t bytes) {
+std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t bytes, const std::string& model) {
   const std::string text = read_file(path);
   if (text.empty()) refuse("the text is empty", printable(path, 300), "give the text that the model was trained on");
+  check_held_out(model, text, path);
   return prompts_of(text, held_out_begin(text), n, bytes);
 }
 
@@ -159,6 +185,8 @@ std::string circumstances(const Options& o, const Engine& engine, size_t prompts
 
 // ---------------------------------------------------------------------------------------------------------------
 // Methods
+
+void check_method(const Method& method, int budget) { read_method(method, budget); }
 
 Meaning read_method(const Method& method, int budget) {
   Meaning meaning;
@@ -189,8 +217,10 @@ bool read_command_line(const Command& command, int argc, char** argv, Options& o
   if (given.help) return false;
   check_options(options);
   check_method(method, options.settings.budget);
-  check_prompts_given(given, command);
-  check_outputs(command, given, paths_of(method));
+  choose_prompts(options, given, command);
+  std::vector<std::string> paths = paths_of(method);
+  paths.push_back(options.data_file);
+  check_outputs(command, given, paths);
   check_shape_file(method, options);
   options.settings.rows = most_nodes(method, options.settings.budget) + 1;
   return true;

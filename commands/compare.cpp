@@ -22,7 +22,7 @@ Command describe(Comparison& c) {
       "gains over plain decoding and whether its text is the same, byte for byte.",
       "nanospec compare --model runs/small --prompt \"ROMEO:\"\n"
       "nanospec compare --model runs/small --prompts prompts.jsonl --methods \"none; bigram chain:2; bigram auto\"\n"
-      "nanospec compare --model runs/small --data data/tinyshakespeare.txt --held_out 4\n"
+      "nanospec compare --model runs/small --held_out 4\n"
       "nanospec compare --model runs/small --prompt A --repeat 9 --json runs/a.json --svg runs/a.svg\n",
       together(
           {text_flags(c.options),
@@ -115,8 +115,8 @@ std::string picture(const Comparison& c, const Engine& engine, const std::vector
 void check_command_line(Comparison& c, const Command& command, const Given& given) {
   check_options(c.options);
   c.methods = parse_methods(c.methods_text, c.options.settings.budget);
-  check_prompts_given(given, command);
-  std::vector<std::string> paths;
+  choose_prompts(c.options, given, command);
+  std::vector<std::string> paths = {c.options.data_file};
   for (const Method& method : c.methods)
     for (const std::string& path : paths_of(method)) paths.push_back(path);
   check_outputs(command, given, paths);

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "commands/cli.h"
-#include "files/checkpoint.h"
+#include "files/io.h"
 
 namespace nanospec {
 
@@ -53,10 +53,9 @@ inline void check_writable(const std::string& path) {
   if (exists && access(path.c_str(), W_OK) != 0) refuse_path("cannot write the file", path, errno);
   if (exists && !S_ISREG(status.st_mode)) return;
   // What stands beside it for a moment says more than permissions do.
-  const std::string beside = (exists ? resolved(path).string() : path) + "." + std::to_string(getpid());
-  const OpenFile file{open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)};
+  const Unfinished beside(temporary_name(exists ? resolved(path).string() : path));
+  const OpenFile file{open(beside.path().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600)};
   if (file.handle < 0) refuse_path("cannot write the file", path, errno);
-  unlink(beside.c_str());
 }
 
 // Whether it is a file of a model's folder, or would be; folders: where models lie.
@@ -103,7 +102,8 @@ inline void check_outputs(const Command& command, const Given& given, const std:
                           const std::string& own = "") {
   std::vector<NamedPath> files, folders, reads;  // that are written; that are read
   std::vector<std::string> places = also_reads;
-  for (const std::string& path : also_reads) reads.push_back({"a method", path});
+  for (const std::string& path : also_reads)
+    if (!path.empty()) reads.push_back({"this run", path});
   for (const Flag& flag : command.flags) {
     auto* const* const path = std::get_if<std::string*>(&flag.value);
     if (!path || !given.has(flag.name)) continue;

@@ -3,6 +3,9 @@
 #include <cstring>
 
 #include "commands/commands.h"
+#include "files/drafter_names.h"
+#include "files/words.h"
+#include "watch/settings.h"
 
 namespace nanospec {
 namespace {

@@ -126,7 +126,7 @@ inline MakeModelDrafter model_drafters(Target& target, const std::string& dir, c
              "use --device cpu, or another drafter");
     const std::string heads = part.dir.empty() ? dir : part.dir;
     if (part.kind == DrafterName::kMedusa) return load_medusa(heads, dir, config);
-    return load_parallel(heads, target, config);
+    return load_parallel(heads, dir, target, config);
   };
 }
 

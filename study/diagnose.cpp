@@ -7,6 +7,7 @@
 #include "commands/comparison.h"
 #include "commands/svg.h"
 #include "drafters/ngram.h"
+#include "files/drafter_names.h"
 #include "files/tables.h"
 #include "study/diagnosis.h"
 
@@ -33,9 +34,9 @@ Command describe(Examination& e) {
           "Decodes by one method and says why: how sure the drafter was where it was right or wrong, which of its "
           "guesses were right, whether its chances can be believed, which nodes were wasted, where the time went, "
           "and why each forward committed no more tokens.",
-          "nanospec diagnose --model runs/small --drafter ngram:4 --data data/tinyshakespeare.txt\n"
+          "nanospec diagnose --model runs/small --drafter ngram:4\n"
           "nanospec diagnose --model runs/small --drafter ngram:4 --shape tree:3x2 --prompt \"ROMEO:\"\n"
-          "nanospec diagnose --model runs/small --data data/tinyshakespeare.txt --json why.json --svg why.svg\n",
+          "nanospec diagnose --model runs/small --json why.json --svg why.svg\n",
           together({text_flags(e.options),
                     prompts_flags(e.options),
                     speculation_flags(e.options, e.method),

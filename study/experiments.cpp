@@ -3,7 +3,8 @@
 #include <filesystem>
 #include <set>
 
-#include "commands/outputs.h"
+#include "files/drafter_names.h"
+#include "files/origin.h"
 #include "study/experiments.h"
 
 namespace nanospec {
@@ -35,33 +36,34 @@ Command describe(CommandLine& c) {
   Lab& b = c.lab;
   b.out = "build/experiments";
   b.options.settings.model = "runs/medium";
-  return {"nanospec experiments",
-          "Repeats the literature's experiments, and those of this project, on the models that are there: tables on "
-          "standard output, every sample and the pictures in a folder. Methods run in turn, prompt by prompt, and a "
-          "figure comes with its 95% interval over the prompts. Everything takes eleven to fifteen minutes.",
-          "nanospec experiments --model runs/medium --drafter_model runs/small --data data/tinyshakespeare.txt\n"
-          "nanospec experiments --only entropy,auto --model runs/medium\n"
-          "nanospec experiments --quick --out /tmp/experiments\n",
-          together(
-              {{heading("What to repeat"),
-                {"--only", "LIST", &c.only, "some of these, with ',' between:\n" + sections_help(sections_of(b))},
-                {"--quick", "", &b.quick, "a short version of all: seconds, and figures that prove nothing"},
-                {"--minutes", "M", &c.minutes, "about as long as all sections may take together; 0: their own",
-                 from(0, 100000)},
-                heading("Text and models"),
-                {"--model", "DIR", &b.options.settings.model, "the target"},
-                {"--drafter_model", "DIR", &b.drafter_model,
-                 "a small model: it drafts, and is the target where no clock runs"},
-                {"--drafter", "WORD", &b.drafter,
-                 "the trained drafter (gpt:DRAFTER_MODEL; where that cannot run, ngram:4)"},
-                {"--data", "FILE", &b.data,
-                 "the text that they were trained on: prompts come from its last tenth (data/tinyshakespeare.txt, else "
-                 "data/shakespeare.txt)"},
-                {"--seed", "N", &b.options.sampling.seed, "of the texts that are decoded"}},
-               machine_flags(b.options),
-               {heading("Output"),
-                {"--out", "DIR", &b.out, "the folder for JSON and SVG files"},
-                {"--quiet", "", &b.options.quiet, "no progress"}}})};
+  return {
+      "nanospec experiments",
+      "Repeats the literature's experiments, and those of this project, on the models that are there: tables on "
+      "standard output, every sample and the pictures in a folder. Methods run in turn, prompt by prompt, and a "
+      "figure comes with its 95% interval over the prompts. Everything takes eleven to fifteen minutes.",
+      "nanospec experiments --model runs/medium --drafter_model runs/small\n"
+      "nanospec experiments --only entropy,auto --model runs/medium\n"
+      "nanospec experiments --quick --out /tmp/experiments\n",
+      together(
+          {{heading("What to repeat"),
+            {"--only", "LIST", &c.only, "some of these, with ',' between:\n" + sections_help(sections_of(b))},
+            {"--quick", "", &b.quick, "a short version of all: seconds, and figures that prove nothing"},
+            {"--minutes", "M", &c.minutes, "about as long as all sections may take together; 0: their own",
+             from(0, 100000)},
+            heading("Text and models"),
+            {"--model", "DIR", &b.options.settings.model, "the target"},
+            {"--drafter_model", "DIR", &b.drafter_model,
+             "a small model: it drafts, and is the target where no clock runs"},
+            {"--drafter", "WORD", &b.drafter,
+             "the trained drafter (gpt:DRAFTER_MODEL; where that cannot run, ngram:4)"},
+            {"--data", "FILE", &b.data,
+             "the text that they were trained on: prompts come from its last tenth (the one that the target learned, "
+             "where it is in data/)"},
+            {"--seed", "N", &b.options.sampling.seed, "of the texts that are decoded"}},
+           machine_flags(b.options),
+           {heading("Output"),
+            {"--out", "DIR", &b.out, "the folder for JSON and SVG files"},
+            {"--quiet", "", &b.options.quiet, "no progress"}}})};
 }
 
 void need(const std::string& path, const std::string& what, const std::string& flag, const std::string& advice) {
@@ -72,11 +74,8 @@ void need(const std::string& path, const std::string& what, const std::string& f
 
 // Throws std::invalid_argument where the small model is the target itself: every guess would be right.
 void refuse_itself(const Lab& lab, const std::string& small, const std::string& flag) {
-  const std::string path = lab.options.settings.model + "/model.safetensors", other = small + "/model.safetensors";
-  std::error_code error;
-  const uintmax_t bytes = std::filesystem::file_size(path, error), others = std::filesystem::file_size(other, error);
-  if (error) return;  // it is missing, which is said elsewhere
-  if (same_file(path, other) || (bytes == others && sha256(read_file(path)) == sha256(read_file(other))))
+  const std::string hash = model_hash(small);
+  if (!hash.empty() && hash == model_hash(lab.options.settings.model))
     throw std::invalid_argument("the target would draft for itself: " + flag + ": " + printable(small, 300) +
                                 " holds the model of --model: name a smaller one, trained on the same text");
 }
@@ -111,9 +110,7 @@ int experiments_command(int argc, char** argv) {
   Sections sections = chosen(all, c.only);
   check_options(lab.options);
   if (!lab.drafter.empty()) check_method(matched(lab.drafter, "chain:4"), 64);
-  if (!given.has("--data"))
-    lab.data =
-        std::filesystem::exists("data/tinyshakespeare.txt") ? "data/tinyshakespeare.txt" : "data/shakespeare.txt";
+  if (!given.has("--data")) lab.data = find_text(lab.options.settings.model, true);
   need(lab.options.settings.model + "/model.safetensors", "target", "--model",
        "train one with train_gpt --preset medium --max_iters 1000, or name another with --model");
   need(lab.drafter_model + "/model.safetensors", "drafter model", "--drafter_model",
@@ -126,7 +123,11 @@ int experiments_command(int argc, char** argv) {
   if (lab.text.size() < 2000)
     throw std::runtime_error("the text is too short: " + printable(lab.data, 300) +
                              ": give one of at least 2,000 bytes, so that its last tenth holds prompts");
+  for (const std::string& model : {lab.options.settings.model, lab.drafter_model})
+    check_held_out(model, lab.text, lab.data);
   if (std::filesystem::exists("README.md")) lab.readme = in_alphabet(read_file("README.md"), lab.text);
+
+  lab.target().engine.encode(lab.text, lab.data);  // what does not fit is refused before a folder is made
 
   double seconds = 0;
   for (const Section& section : all) seconds += section.seconds;

@@ -11,6 +11,9 @@
 
 namespace nanospec {
 
+class Cost;         // growth/cost.h
+struct Experience;  // growth/trust.h
+
 // All that decides how to decode. Under rule match the text depends on `sampling` alone; under the others on the trees
 // too, and so, with shape auto, on the clock.
 struct Decoding {

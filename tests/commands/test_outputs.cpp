@@ -60,7 +60,7 @@ TEST_CASE("outputs: what the run reads stays, and so does every file of a model"
   CHECK(contains(refusal({"--prompt_file", text, "--stats", text}), "2: --stats would write over what --prompt_file"));
   CHECK(contains(refusal({"--prompt_file", text, "--stats", link}), "reads"));
   CHECK(contains(refusal({"--prompt_file", link, "--stats", text}), "reads"));
-  CHECK(contains(refusal({"--svg", text}, {text}), "2: --svg would write over what a method reads"));
+  CHECK(contains(refusal({"--svg", text}, {text}), "2: --svg would write over what this run reads"));
   CHECK(refusal({"--prompt_file", text, "--stats", f.file("s.json")}) == "");
 
   // By name, there or not, in any folder; and by what the model's own names lead to.

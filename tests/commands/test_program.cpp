@@ -1,6 +1,9 @@
 // tests/commands/test_program.cpp: nanospec as one program: which command, and its help.
 #include "commands/commands.h"
+#include "files/drafter_names.h"
+#include "files/words.h"
 #include "tests/command_line.h"
+#include "watch/settings.h"
 
 using namespace nanospec;
 
