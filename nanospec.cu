@@ -2,7 +2,7 @@
 //
 // This is the one file of the program that sees the model, and so the one that is compiled for each machine: by the
 // C++ compiler for build/nanospec, by nvcc for build/nanospec-cuda. In order: the Engine, the Probe and the GPU that
-// the commands ask; the table of commands; main. It holds no loop of decoding (decode.h) and no arithmetic.
+// the commands ask; main. It holds no loop of decoding (decode.h) and no arithmetic.
 #include <map>
 #include <stdexcept>
 
@@ -171,66 +171,6 @@ GpuLimits measure_gpu_limits(int, const GpuWorking&) { throw std::runtime_error(
 std::vector<KernelTime> measure_gpu_kernels(bool, int, const GpuWorking&) { throw std::runtime_error(gpu_missing()); }
 #endif
 
-// ---------------------------------------------------------------------------------------------------------------
-// Commands
-
-namespace {
-
-constexpr const char* kVersion = "nanospec 0.1";
-
-struct CommandLine {
-  const char* name;
-  int (*run)(int argc, char** argv);
-  const char* what;
-};
-constexpr CommandLine kCommands[] = {
-    {"generate", generate_command, "continue a prompt: plain, or speculating"},
-    {"compare", compare_command, "decode by several methods and say what each gains"},
-    {"calibrate", calibrate_command, "measure how often a drafter's guesses are right, for some shapes"},
-    {"diagnose", diagnose_command, "say why drafts are accepted or not, and where the time goes"},
-    {"show", show_command, "write a page that steps through a generation, and a race"},
-    {"bench", bench_command, "measure this machine, and what nanospec makes of it"},
-    {"experiments", experiments_command, "repeat the literature's experiments, and hold them against bars"},
-    {"exact", exact_command, "prove the verification rules, by enumeration and by sampling"},
-};
-
-std::string help() {
-  std::string text =
-      "Generates text with a small GPT, by tree-based speculative decoding: faster than one token at a time,\n"
-      "and the same text, byte for byte.\n"
-      "Usage: nanospec COMMAND [FLAGS]\n\nCommands:\n";
-  for (const CommandLine& command : kCommands)
-    text += "  " + std::string(command.name) + std::string(24 - std::string(command.name).size(), ' ') + command.what +
-            "\n";
-  return text +
-         "\nFlags:\n"
-         "  --help, -h              show this and end; nanospec COMMAND --help shows a command's flags\n"
-         "  --version               show the version and end\n"
-         "\nExamples:\n"
-         "  nanospec generate --model runs/small --prompt \"ROMEO:\"\n"
-         "  nanospec compare --model runs/small --prompt \"ROMEO:\"\n"
-         "  nanospec bench --roofline\n";
-}
-
-int nanospec_program(int argc, char** argv) {
-  const std::string word = argc > 1 ? argv[1] : "";
-  std::vector<std::string> names;
-  for (const CommandLine& command : kCommands) {
-    if (word == command.name) return command.run(argc - 1, argv + 1);
-    names.push_back(command.name);
-  }
-  if (argc < 2)
-    throw std::invalid_argument(
-        "a command is missing: nanospec: nanospec --help lists the commands, for instance "
-        "nanospec generate --model runs/small --prompt \"ROMEO:\"");
-  if (word == "--help" || word == "-h") return print_out(help()), 0;
-  if (word == "--version") return print_out(std::string(kVersion) + "\n"), 0;
-  if (word[0] == '-') check_word("flag", word, "nanospec, where a command is due", {"--help", "--version"});
-  check_word("command", word, "nanospec", names);
-  return 2;
-}
-
-}  // namespace
 }  // namespace nanospec
 
 int main(int argc, char** argv) { return nanospec::run_program("nanospec", nanospec::nanospec_program, argc, argv); }

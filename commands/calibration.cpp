@@ -150,7 +150,9 @@ std::string command_for(const std::string& file, const std::string& drafter, con
 }  // namespace
 
 std::vector<Calibration> read_calibrations(const std::string& path) {
-  return parse_calibrations(read_file(path), printable(path, 300));
+  const std::string text = read_file(path);
+  return made_by("remove the file and measure again with nanospec calibrate",
+                 [&] { return parse_calibrations(text, printable(path, 300)); });
 }
 
 std::vector<Calibration> parse_calibrations(const std::string& text, const std::string& where) {

@@ -8,7 +8,7 @@
 //
 // How to add a command: write commands/NAME.cpp with `int NAME_command(int argc, char** argv)`; argv[0] is its name.
 // describe() gives its flags, put together() from the parts below. Parse; check everything before the Engine is made;
-// run; print; write files. Declare it here, and give it a line in kCommands of nanospec.cu.
+// run; print; write files. Declare it here, and give it a line in kCommands of program.cpp.
 //
 // Here, in order: the commands; flags; methods; statistics.
 #pragma once
@@ -33,6 +33,9 @@ int bench_command(int argc, char** argv);
 int exact_command(int argc, char** argv);
 int experiments_command(int argc, char** argv);
 
+// The program: any of these by its name, help and the version.
+int nanospec_program(int argc, char** argv);
+
 // ---------------------------------------------------------------------------------------------------------------
 // Flags
 
@@ -56,12 +59,13 @@ std::vector<Flag> machine_flags(Options& options);   // device, dtype, cache_dty
 // What no single flag can tell. Throws std::invalid_argument.
 void check_options(const Options& options);
 
-// Throws std::invalid_argument unless exactly one of these flags was given.
-void check_one_given(const Given& given, const std::vector<std::string>& names, const std::string& command);
+// Throws std::invalid_argument unless one source of prompts was given, of those that the command has flags for.
+void check_prompts_given(const Given& given, const Command& command);
 
-// Where no source of prompts was given that text_flags and prompts_flags describe, data_file becomes the text that the
-// model learned. Throws std::invalid_argument where that is not there, and where several sources were given.
-void choose_prompts(Options& options, const Given& given, const std::string& command);
+// Where no source of prompts was given, of those that the command has flags for, data_file becomes the text that the
+// model learned, if the command takes one. Throws std::invalid_argument where there is none, and where several sources
+// were given.
+void choose_prompts(Options& options, const Given& given, const Command& command);
 
 // The text in data/ that the model in this folder learned, by its hash; one that `make data` gets, where the model
 // names none or any will do; "" where there is none.
@@ -70,7 +74,8 @@ std::string find_text(const std::string& model, bool any);
 // Says where the model learned another text than this one, of which no prompt is then held out.
 void check_held_out(const std::string& model, const std::string& text, const std::string& path);
 
-// The text of --prompt, or of --prompt_file byte for byte. Throws std::runtime_error where it is empty or unreadable.
+// The text of --prompt, or of --prompt_file byte for byte ("-": standard input). Throws std::runtime_error where it is
+// empty or unreadable.
 std::string read_prompt(const Options& options, const Given& given);
 
 // The prompts of whichever source was given, one at least. Throws std::runtime_error as read_prompt.
@@ -90,14 +95,20 @@ constexpr size_t kHeldOutBytes = 64;  // of a prompt
 // What the figures of a run depend on, in one line.
 std::string circumstances(const Options& options, const Engine& engine, size_t prompts);
 
-// Throws std::runtime_error where no file can be written: better said before the work than after it.
-void check_writable(const std::string& path);
-
 // ---------------------------------------------------------------------------------------------------------------
 // Methods
 
 // Throws what read_method (method.h) throws.
 void check_method(const Method& method, int budget);
+
+// The files and folders that a method's words name.
+std::vector<std::string> paths_of(const Method& method);
+
+// What a command with one method begins with: reads its flags, then checks all that can be told before the model is
+// loaded, and makes room for the method's trees. Returns false where only help was asked for. Throws
+// std::invalid_argument and std::runtime_error.
+bool read_command_line(const Command& command, int argc, char** argv, Options& options, const Method& method,
+                       Given& given);
 
 // The flags that make up one method: drafter, shape, budget, verify, ahead.
 std::vector<Flag> speculation_flags(Options& options, Method& method);
@@ -105,9 +116,9 @@ std::vector<Flag> speculation_flags(Options& options, Method& method);
 // Throws std::runtime_error where the method's shape needs a file that is missing or wrong.
 void check_shape_file(const Method& method, const Options& options);
 
-// Reads "none; bigram chain:4; bigram tree:3x2 verify=independent; bigram auto budget=8": a drafter, a shape (auto
-// where left out), a rule, a budget of its own; noise=unknown: the drafter is not told the target's noise; ahead=on or
-// auto: it drafts while the target verifies. Throws
+// Reads "none; bigram chain:4; bigram tree:3x2 verify=independent; 'gpt:my model' auto budget=8": a drafter, a shape
+// (auto where left out), a rule, a budget of its own; noise=unknown: the drafter is not told the target's noise;
+// ahead=on or auto: it drafts while the target verifies. Quotes, of either kind, hold blanks and ';' together. Throws
 // std::invalid_argument.
 std::vector<Method> parse_methods(const std::string& text, int budget);
 
@@ -121,9 +132,6 @@ int most_nodes(const Method& method, int budget);
 Promise promise_of(const Method& method);  // what its text is to plain decoding's
 std::string flaw(Promise promise);         // "biased", "lossy"; "" where the distribution is the target's
 
-// Known words as a flag's help lists them, one a line: `head`, then for each its form and what it is.
-std::string listed(const std::string& head, const std::vector<std::pair<std::string, std::string>>& words);
-
 // ---------------------------------------------------------------------------------------------------------------
 // Statistics
 
@@ -135,7 +143,7 @@ double gigabytes_per_second(const Engine& engine, const Stats& stats);  // of we
 // Every field of Stats and those that follow from it, under the names that scripts read.
 nlohmann::ordered_json stats_json(const Engine& engine, const Stats& stats);
 nlohmann::ordered_json settings_json(const Options& options, const Engine& engine);  // model, device, sampling ...
-nlohmann::ordered_json method_json(const Method& method);                            // drafter, shape, verify
+nlohmann::ordered_json method_json(const Method& method);  // drafter, shape, verify, and what the rule promises
 
 // What came of drafting while the target verifies, in one line; "" where nobody asked for it.
 std::string ahead_text(const AheadStats& ahead);

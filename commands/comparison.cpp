@@ -131,9 +131,6 @@ void refuse_broken(const std::string& method) {
 OrderedJson outcome_json(const Engine& engine, const Method& method, const Outcome& outcome) {
   OrderedJson json = method_json(method);
   json["method"] = method_text(method);
-  json["exact"] = promise_of(method) == Promise::kSameBytes;
-  json["biased"] = promise_of(method) == Promise::kBiased;
-  json["lossy"] = promise_of(method) == Promise::kLossy;
   json["identical"] = outcome.difference.empty();
   json["first_difference"] = outcome.difference;
   json["tokens_per_second"] = median(speeds(outcome));

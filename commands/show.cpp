@@ -14,6 +14,11 @@ constexpr const char* kPage =
     ;
 constexpr const char* kPlaceOfData = "/*DATA*/";
 
+// The page stays one that a browser can open: its forwards take no more than this.
+constexpr size_t kMostForwards = 4000, kMostBytes = 8 << 20;
+constexpr size_t kMostPrompt = 16 << 10;  // bytes of the prompt's end
+constexpr int kUnseen = 500;              // tokens that are decoded first, and not shown
+
 struct Show {
   Options options;
   Method method;
@@ -23,7 +28,7 @@ struct Show {
 Command describe(Show& s) {
   s.options.max_new_tokens = 200;
   return {"nanospec show",
-          "Writes one self-contained page that steps through a generation: the tree of each pass, what the target\n"
+          "Writes one self-contained page that steps through a generation: the tree of each forward, what the target "
           "chose, the flat rows and their mask, what was kept; and a race against plain decoding.",
           "nanospec show --model runs/small --prompt \"ROMEO:\" --html show.html\n"
           "nanospec show --model runs/small --prompt \"ROMEO:\" --drafter ngram:4 --shape tree:3x2 --html show.html\n"
@@ -33,8 +38,8 @@ Command describe(Show& s) {
                     speculation_flags(s.options, s.method),
                     machine_flags(s.options),
                     {heading("Output"),
-                     {"--html", "FILE", &s.html_file, "the page to write; open it in a browser", required()},
-                     {"--quiet", "", &s.options.quiet, "say nothing"}}})};
+                     {"--html", "FILE", &s.html_file, "the page to write; open it in a browser", written(true)},
+                     {"--quiet", "", &s.options.quiet, "say nothing, and no progress"}}})};
 }
 
 // Generates, and notes when each token came, in seconds since the prompt's prefill.
@@ -42,17 +47,23 @@ struct Timed {
   Generated generated;
   std::vector<double> times;
 };
-Timed timed(Engine& engine, const Show& s, const Method& method, const std::vector<int>& prompt, int wanted,
-            const Observation& observation = {}) {
+// doing: for the progress line. goes_on: ends it early.
+Timed timed(
+    Engine& engine, const Show& s, const Method& method, const std::vector<int>& prompt, int wanted,
+    const std::string& doing, const Observation& observation = {},
+    const std::function<bool()>& goes_on = [] { return true; }) {
   Timed run;
-  run.times.reserve(size_t(wanted));
   Stopwatch watch;
+  Progress progress(s.options.quiet);
   double now = 0;
   run.generated = engine.generate(
       method, s.options.sampling, prompt, wanted,
       [&](int) {
         run.times.push_back(now += watch.lap());
-        return !interrupted();
+        if (progress.due())
+          progress.show(doing + ": " + thousands(double(run.times.size())) + " of " + count(wanted, "token") + ", " +
+                        time_left(double(run.times.size()), wanted, progress.seconds()));
+        return !interrupted() && goes_on();
       },
       observation);
   for (double& time : run.times) time -= run.generated.stats.prefill_seconds;
@@ -126,6 +137,14 @@ OrderedJson pass_json(const PassReport& pass, const Engine& engine, const Sampli
       {"stop", stop_text(pass, engine)}};
 }
 
+// What a page shows of the prompt.
+std::string end_of(const std::string& prompt) {
+  if (prompt.size() <= kMostPrompt) return prompt;
+  size_t at = prompt.size() - kMostPrompt;
+  while (at < prompt.size() && (prompt[at] & 0xc0) == 0x80) at++;  // at a character
+  return "..." + prompt.substr(at);
+}
+
 // JSON that may stand inside <script>: no '<' is left, so nothing can end it.
 std::string script_json(const OrderedJson& json) {
   std::string safe = json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
@@ -138,31 +157,31 @@ std::string script_json(const OrderedJson& json) {
 int show_command(int argc, char** argv) {
   Show s;
   const Command command = describe(s);
-  const Given given = parse_flags(command, argc, argv);
-  if (given.help) return 0;
-  check_options(s.options);
-  check_method(s.method, s.options.settings.budget);
-  check_one_given(given, {"--prompt", "--prompt_file"}, command.name);
-  check_writable(s.html_file);
-  check_shape_file(s.method, s.options);
-
+  Given given;
+  if (!read_command_line(command, argc, argv, s.options, s.method, given)) return 0;
   const std::string prompt = read_prompt(s.options, given);
   const Sampling& sampling = s.options.sampling;
-  s.options.settings.rows = most_nodes(s.method, s.options.settings.budget) + 1;
   Engine engine(s.options.settings);
   const std::vector<int> tokens = engine.encode(prompt, "the prompt");
-  const int wanted = s.options.max_new_tokens;
 
-  // Everything runs once unseen, which brings it near and measures what `auto` goes by; then each side is timed; then
-  // the trees are looked at, which takes its time and so must not be timed.
+  // A part runs unseen, which brings it near and measures what `auto` goes by; then the trees are looked at, up to what
+  // a page holds; then each side is timed, as far as the page shows it.
   watch_interrupts();
-  timed(engine, s, kPlain, tokens, wanted), timed(engine, s, s.method, tokens, wanted);
-  const Timed plain = timed(engine, s, kPlain, tokens, wanted);
-  const Timed fast = timed(engine, s, s.method, tokens, wanted);
+  const int asked = s.options.max_new_tokens, unseen = std::min(asked, kUnseen);
+  timed(engine, s, kPlain, tokens, unseen, "warming up");
+  timed(engine, s, s.method, tokens, unseen, "warming up");
   OrderedJson passes = OrderedJson::array();
+  size_t bytes = 0;
   Observation observation;
-  observation.on_pass = [&](const PassReport& pass) { passes.push_back(pass_json(pass, engine, sampling)); };
-  const Timed watched = timed(engine, s, s.method, tokens, wanted, observation);
+  observation.on_pass = [&](const PassReport& pass) {
+    passes.push_back(pass_json(pass, engine, sampling));
+    bytes += script_json(passes.back()).size();
+  };
+  const Timed watched = timed(engine, s, s.method, tokens, asked, "looking at each tree", observation,
+                              [&] { return passes.size() < kMostForwards && bytes < kMostBytes; });
+  const int wanted = int(watched.times.size());
+  const Timed plain = timed(engine, s, kPlain, tokens, wanted, "timing plain decoding");
+  const Timed fast = timed(engine, s, s.method, tokens, wanted, "timing " + method_text(s.method));
   if (interrupted())
     throw std::runtime_error("stopped: show: the generation was not complete, so no page was written: start it again");
 
@@ -180,7 +199,7 @@ int show_command(int argc, char** argv) {
                         {"top_p", as_typed(sampling.top_p)},
                         {"seed", sampling.seed}}},
                       {"block_size", engine.config().block_size},
-                      {"prompt", prompt},
+                      {"prompt", end_of(prompt)},
                       {"plain", side(plain)},
                       {"speculative", side(fast)},
                       {"tokens", texts_of(engine, watched.generated.tokens, watched.generated.tokens.size())},
@@ -191,7 +210,9 @@ int show_command(int argc, char** argv) {
   write_file(s.html_file, page);
   if (!s.options.quiet)
     print_out("wrote " + s.html_file + ": " + count(double(data["passes"].size()), "target forward") + " of " +
-              method_text(s.method) + ", " + count(double(fast.times.size()), "token") + "; open it in a browser\n");
+              method_text(s.method) + ", " + count(wanted, "token") +
+              (wanted < asked ? " of " + thousands(asked) + ", as many as a page holds" : "") +
+              "; open it in a browser\n");
   return 0;
 }
 

@@ -59,11 +59,10 @@ inline DrafterName parse_part(const std::string& text) {
   const std::string word = text.substr(0, colon), rest = text.substr(std::min(colon + 1, text.size()));
   std::vector<std::string> words, forms;
   for (const DrafterWord& known : kDrafters) words.push_back(known.word), forms.push_back(known.form);
-  const auto place = [&](const std::string& one) { return std::find(words.begin(), words.end(), one) - words.begin(); };
-  const size_t kind = place(word), nearest = place(closest_word(word, words));
+  const size_t kind = std::find(words.begin(), words.end(), word) - words.begin();
   std::vector<std::string> all = forms;
   all.push_back(kUnionForm);
-  if (kind == words.size()) refuse_word("drafter", text, "--drafter", forms[nearest], all);
+  if (kind == words.size()) refuse_word("drafter", text, "--drafter", closest_word(word, words, forms), all);
   DrafterName name;
   name.kind = DrafterName::Kind(kind), name.text = text;
   if (name.kind == DrafterName::kNgram) name.order = parse_count(rest);

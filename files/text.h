@@ -82,9 +82,26 @@ inline std::string printable(const std::string& text, size_t limit = 60) {
 // ---------------------------------------------------------------------------------------------------------------
 // Errors
 
-// Throws runtime_error with the one line "what is wrong: where: what to do".
+// A runtime_error with the one line "what is wrong: where: what to do".
+struct Refusal : std::runtime_error {
+  std::string wrong, where, advice;
+  Refusal(const std::string& w, const std::string& at, const std::string& todo)
+      : std::runtime_error(w + ": " + at + ": " + todo), wrong(w), where(at), advice(todo) {}
+};
 [[noreturn]] inline void refuse(const std::string& wrong, const std::string& where, const std::string& advice) {
-  throw std::runtime_error(wrong + ": " + where + ": " + advice);
+  throw Refusal(wrong, where, advice);
+}
+
+// Reads a file that this command makes: where it is damaged, and what reads it knows no better than "replace the file",
+// the advice is the command.
+template <class F>
+auto made_by(const std::string& command, F read) {
+  try {
+    return read();
+  } catch (const Refusal& refusal) {
+    if (refusal.advice != "replace the file") throw;
+    refuse(refusal.wrong, refusal.where, command);
+  }
 }
 
 // What is no error but should be known: such a line on standard error, each once, "note: " before it.

@@ -22,6 +22,7 @@ class Unfinished {
     remove();
     newest_ = before_;
   }
+  const std::string& path() const { return path_; }
 
  private:
   friend void remove_unfinished();

@@ -267,10 +267,17 @@ constexpr int kBeamDepth = 8, kMostBeam = 1024;  // of beam:W
 
 namespace parsing {
 
-[[noreturn]] inline void refuse_shape(const std::string& text, Shape::Kind nearest) {
-  std::vector<std::string> forms;
-  for (const ShapeWord& known : kShapes) forms.push_back(known.form);
-  refuse_word("shape", text, "--shape", forms[nearest], forms);
+// Throws invalid_argument for a known word with settings that it does not take: whole numbers out of range, or others.
+[[noreturn]] inline void refuse_settings(const Shape& shape, const std::string& settings) {
+  const ShapeWord& known = kShapes[shape.kind];
+  const bool full = shape.kind == Shape::kFull, list = shape.kind == Shape::kCartesian;
+  const bool counted = shape.kind <= Shape::kCartesian || shape.kind == Shape::kBeam;
+  const std::vector<std::string> numbers = split_at(settings, full ? 'x' : ',');
+  const bool as_many = list ? !numbers.empty() : numbers.size() == (full ? 2 : 1);
+  const bool whole = counted && as_many && std::all_of(numbers.begin(), numbers.end(), is_whole);
+  throw std::invalid_argument("shape " + quoted(shape.name) + (whole ? " is out of range" : " is not written so") +
+                              ": --shape: write " + known.form + " (" + known.what + ")" +
+                              (whole ? ", each from 1 on" : ""));
 }
 
 // "4,4,2" as {4, 4, 2}; empty where anything is no count.
@@ -318,15 +325,13 @@ inline Shape parse_shape(const std::string& text, int budget) {
   using namespace parsing;
   const size_t colon = std::min(text.find(':'), text.size());
   const std::string word = text.substr(0, colon), rest = text.substr(std::min(colon + 1, text.size()));
-  std::vector<std::string> words;
-  for (const ShapeWord& known : kShapes) words.push_back(known.word);
-  const auto kind_of = [&](const std::string& one) {
-    return Shape::Kind(std::find(words.begin(), words.end(), one) - words.begin());
-  };
-  if (size_t(kind_of(word)) == words.size()) refuse_shape(text, kind_of(closest_word(word, words)));
+  std::vector<std::string> words, forms;
+  for (const ShapeWord& known : kShapes) words.push_back(known.word), forms.push_back(known.form);
+  const size_t kind = std::find(words.begin(), words.end(), word) - words.begin();
+  if (kind == words.size()) refuse_word("shape", text, "--shape", closest_word(word, words, forms), forms);
 
   Shape shape;
-  shape.kind = kind_of(word), shape.budget = budget, shape.name = text;
+  shape.kind = Shape::Kind(kind), shape.budget = budget, shape.name = text;
   const size_t cross = std::min(rest.find('x'), rest.size());
   std::vector<int> widths;  // of cartesian templates
   switch (shape.kind) {
@@ -365,10 +370,10 @@ inline Shape parse_shape(const std::string& text, int budget) {
     case Shape::kEntropyDepthWidth:
       shape.depth = shape.kind >= Shape::kEntropyWidth ? 4 : kMostDepth, shape.width = 4;
       shape.threshold = shape.kind == Shape::kEntropyDepthWidth ? 2 : 1;
-      if (text != word && rest.empty()) refuse_shape(text, shape.kind);
+      if (text != word && rest.empty()) refuse_settings(shape, rest);
       read_settings(shape, rest);
   }
-  if (shape.depth < 1) refuse_shape(text, shape.kind);
+  if (shape.depth < 1) refuse_settings(shape, rest);
   const int64_t nodes = shape.full() ? full_tree_nodes(shape.depth, shape.width) : cartesian_nodes(widths);
   if (nodes > budget) {
     const std::string more = nodes == std::numeric_limits<int64_t>::max() ? "more than " : "";

@@ -227,8 +227,8 @@ Command describe(CommandLine& c) {
   b.options.settings.threads = usable_cpus();
   b.options.settings.device = "cpu";  // the roofline is the CPU's
   return {"nanospec bench",
-          "Measures what this machine can do (the roofline), and how near nanospec comes to it: tables on standard\n"
-          "output, every sample and the pictures in a folder. Repeats are paired and their order rotates; a figure is\n"
+          "Measures what this machine can do (the roofline), and how near nanospec comes to it: tables on standard "
+          "output, every sample and the pictures in a folder. Repeats are paired and their order rotates; a figure is "
           "a median. Everything takes less than ten minutes.",
           "nanospec bench --roofline\n"
           "nanospec bench --model runs/medium\n"
@@ -244,7 +244,7 @@ Command describe(CommandLine& c) {
            {"--model", "DIR", &b.options.settings.model,
             "the trained model of section decode (runs/medium, else runs/small)"},
            {"--data", "FILE", &b.data,
-            "the text: training, and prompts from its last tenth\n(the one that the model learned, "
+            "the text: training, and prompts from its last tenth (the one that the model learned, "
             "where it is in data/)"},
            {"--seed", "N", &b.options.sampling.seed, "of the texts that are decoded"},
            heading("Machine"),

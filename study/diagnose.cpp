@@ -31,8 +31,8 @@ struct Findings {
 
 Command describe(Examination& e) {
   return {"nanospec diagnose",
-          "Decodes by one method and says why: how sure the drafter was where it was right or wrong, which of its\n"
-          "guesses were right, whether its chances can be believed, which nodes were wasted, where the time went,\n"
+          "Decodes by one method and says why: how sure the drafter was where it was right or wrong, which of its "
+          "guesses were right, whether its chances can be believed, which nodes were wasted, where the time went, "
           "and why each forward committed no more tokens.",
           "nanospec diagnose --model runs/small --drafter ngram:4\n"
           "nanospec diagnose --model runs/small --drafter ngram:4 --shape tree:3x2 --prompt \"ROMEO:\"\n"
@@ -43,8 +43,8 @@ Command describe(Examination& e) {
                     sampling_flags(e.options),
                     machine_flags(e.options),
                     {heading("Output"),
-                     {"--json", "FILE", &e.json_file, "write every figure"},
-                     {"--svg", "FILE", &e.svg_file, "write pictures of them"},
+                     {"--json", "FILE", &e.json_file, "write every figure", written()},
+                     {"--svg", "FILE", &e.svg_file, "write pictures of them", written()},
                      {"--quiet", "", &e.options.quiet, "no progress"}}})};
 }
 
@@ -393,18 +393,11 @@ std::string picture(const Examination& e, const Engine& engine, const Findings& 
 int diagnose_command(int argc, char** argv) {
   Examination e;
   const Command command = describe(e);
-  const Given given = parse_flags(command, argc, argv);
-  if (given.help) return 0;
-  check_options(e.options);
-  check_method(e.method, e.options.settings.budget);
+  Given given;
+  if (!read_command_line(command, argc, argv, e.options, e.method, given)) return 0;
   if (e.method.drafter == "none")
     throw std::invalid_argument("drafter none guesses nothing: --drafter: name another, for instance ngram:4");
-  choose_prompts(e.options, given, command.name);
-  check_shape_file(e.method, e.options);
-  if (given.has("--json")) check_writable(e.json_file);
-  if (given.has("--svg")) check_writable(e.svg_file);
   e.prompts = read_prompts(e.options, given);
-  e.options.settings.rows = most_nodes(e.method, e.options.settings.budget) + 1;
 
   Engine engine(e.options.settings);
   watch_interrupts();

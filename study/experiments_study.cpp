@@ -19,7 +19,6 @@ Subject& Lab::target() {
   return *target_;
 }
 Subject& Lab::small() {
-  if (drafter_model == options.settings.model) return target();
   Options its = options;
   its.settings.model = drafter_model;
   if (!small_) small_ = std::make_unique<Subject>(its);

@@ -122,7 +122,11 @@ class Run {
   double loss = 0;       // before the last update
   double mean_loss = 0;  // of the last about 50
 
-  Run(const RunOptions& o, int64_t done) : iteration(done), o_(o), progress_(o.quiet) {}
+  Run(const RunOptions& o, int64_t done) : iteration(done), o_(o), progress_(o.quiet) {
+    if (done >= o.max_iters)
+      fprintf(stderr, "nothing to do: %lld of %d updates are made: raise --max_iters to go on\n",
+              static_cast<long long>(done), o.max_iters);
+  }
 
   // Whether there is another update to make. Its time begins.
   bool next() {

@@ -31,6 +31,7 @@
 #include <string>
 #include <vector>
 
+#include "commands/outputs.h"
 #include "files/drafters.h"
 #include "files/tables.h"
 #include "training/distill.h"
@@ -65,10 +66,11 @@ inline std::vector<Flag> distill_flags(DistillOptions& o, const DistillWords& wo
       {flag, "DIR", &o.dir, words.dir_help, required()},
       {"--data", "FILE", &o.data,
        "text to learn from, or to begin the model's own from; its last tenth is for validation", required()},
-      {"--out", "DIR", &o.out, "where " + words.name + ".safetensors is written; beside the model if not given"},
+      {"--out", "DIR", &o.out, "where " + words.name + ".safetensors is written; beside the model if not given",
+       written()},
       {"--resume", "", &o.resume, "go on from " + words.name + "-optimizer.safetensors, which lies there too"},
       {"--overwrite", "", &o.overwrite, "start anew, where one was trained already"},
-      {"--stats", "FILE.json", &o.stats, "what the run was, in figures, when it has ended"}};
+      {"--stats", "FILE.json", &o.stats, "what the run was, in figures, when it has ended", written()}};
   flags.insert(flags.end(), own.begin(), own.end());
   const std::vector<Flag> rest = {
       {flag + "_target", "WORD", &o.target, words.target_help, one_of(words.targets)},
@@ -501,7 +503,10 @@ inline void share(DistillRun& run, const std::map<std::string, std::string>& own
 template <class Training>
 int train_drafter(int argc, char** argv) {
   typename Training::Options o;
-  if (parse_flags(Training::command(o), argc, argv).help) return 0;
+  const Command command = Training::command(o);
+  const Given given = parse_flags(command, argc, argv);
+  if (given.help) return 0;
+  check_outputs(command, given);
   o.lr_decay_iters = o.max_iters;
   const std::string name = Training::kName;
   TrainingFolder folder(o, "train_drafter", o.out.empty() ? o.dir : o.out, name + ".safetensors",

@@ -10,6 +10,7 @@
 #include <map>
 #include <string>
 
+#include "commands/outputs.h"
 #include "files/tables.h"
 #include "training/preparing.h"
 #include "training/run.h"
@@ -43,18 +44,18 @@ inline Command command_line(GptOptions& o) {
   std::vector<Flag> flags = {
       heading("Files"),
       {"--data", "FILE", &o.data, "the text to learn, UTF-8; its last tenth is for validation", required()},
-      {"--out", "DIR", &o.out, "where the model is written, at every evaluation and at the end", required()},
+      {"--out", "DIR", &o.out, "where the model is written, at every evaluation and at the end", written(true)},
       {"--resume", "", &o.resume, "go on from DIR/optimizer.safetensors"},
       {"--overwrite", "", &o.overwrite, "start anew, where DIR holds a model already"},
       {"--medusa", "DIR", FlagValue(),
        "instead: heads on the model in DIR, for --drafter medusa; --medusa DIR --help says more"},
       {"--parallel", "DIR", FlagValue(),
        "instead: a drafter on the model in DIR, for --drafter parallel; --parallel DIR --help says more"},
-      {"--stats", "FILE.json", &o.stats, "what the run was, in figures, when it has ended"},
+      {"--stats", "FILE.json", &o.stats, "what the run was, in figures, when it has ended", written()},
       heading("Model"),
       {"--preset", "NAME", &o.preset,
-       "small (4 layers, 4 heads, 128 channels, block 64), medium (6, 6, 384, 256)\n"
-       "or article (4, 4, 32, 64; 120 iterations); other flags win over it",
+       "small (4 layers, 4 heads, 128 channels, block 64), medium (6, 6, 384, 256) or article (4, 4, 32, 64; 120 "
+       "iterations); other flags win over it; --preset medium --help shows its values",
        one_of({"small", "medium", "article"})},
       {"--n_layer", "N", &o.config.n_layer, "layers", from(1)},
       {"--n_head", "N", &o.config.n_head, "attention heads", from(1)},
@@ -95,16 +96,20 @@ inline void hand_over(int argc, char** argv) {
 // Reads the flags; a preset's values stand where no flag names another. Returns false when only help was asked for.
 inline bool read_flags(int argc, char** argv, GptOptions& o) {
   hand_over(argc, argv);
-  if (parse_flags(command_line(o), argc, argv).help) return false;
-  GptOptions preset;
-  preset.preset = o.preset;
-  apply_preset(preset);
-  o = preset;
-  parse_flags(command_line(o), argc, argv);
+  for (int i = 1; i < argc; i++) {  // the last one counts
+    const std::string word = argv[i], flag = "--preset";
+    if (word == flag && i + 1 < argc) o.preset = argv[i + 1];
+    if (word.compare(0, flag.size() + 1, flag + "=") == 0) o.preset = word.substr(flag.size() + 1);
+  }
+  apply_preset(o);
+  const Command command = command_line(o);
+  const Given given = parse_flags(command, argc, argv);
+  if (given.help) return false;
   o.config.n_kv_head = o.config.n_head;
   o.config.vocab_size = 1;  // known when the text is read
   validate(o.config);
   check_rates(o, "train_gpt");
+  check_outputs(command, given);
   return true;
 }
 
