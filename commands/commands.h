@@ -3,7 +3,7 @@
 // The ring commands/ adds what a user runs. `generate` continues a prompt; `compare` sets methods side by side;
 // `calibrate` measures guesses, for shapes that are made from them; `show` writes a page to step through. It turns
 // words into a Method and Settings and hands them to the Engine (engine.h); it touches neither arrays nor the model. It
-// includes the core, drafters/, files/, growth/, rules/ and watch/. It hooks into the loop through Observation: on_pass
+// includes the core, drafters/, files/, growth/, rules/ and watch/. It hooks into the loop through Observation: on_iteration
 // and stand_in. A run that is not observed pays nothing.
 //
 // How to add a command: write commands/NAME.cpp with `int NAME_command(int argc, char** argv)`; argv[0] is its name.

@@ -55,7 +55,7 @@ struct Generated {
 
 // How a run may be studied, by who does so.
 struct Observation {
-  std::function<void(const PassReport&)> on_pass = nullptr;  // told of every forward
+  std::function<void(const IterationReport&)> on_iteration = nullptr;  // told of every forward
   std::function<std::unique_ptr<Drafter>(LogitsDrafter& its_own)> stand_in =
       nullptr;  // drafts in the place of the method's
 };

@@ -57,7 +57,7 @@ Timed timed(Engine& engine, const Show& s, const Method& method, const std::vect
 }
 
 // The drafter's own chance of a node's token after its parent, at the sampling's temperature (at 0 as at 1).
-OrderedJson chance_of(const PassReport& pass, int node, Sampling sampling, std::vector<float>& q) {
+OrderedJson chance_of(const IterationReport& pass, int node, Sampling sampling, std::vector<float>& q) {
   const int above = pass.tree.origin[pass.tree.parent[node]], vocab = pass.drafter->vocab;
   const float* const logits = pass.drafter->logits(pass.growth, above);
   if (!logits) return nullptr;
@@ -68,7 +68,7 @@ OrderedJson chance_of(const PassReport& pass, int node, Sampling sampling, std::
 }
 
 // Why the path went no further.
-std::string stop_text(const PassReport& pass, const Engine& engine) {
+std::string stop_text(const IterationReport& pass, const Engine& engine) {
   const int last = pass.verdict.rows.back();
   if (!pass.drafter) return "plain decoding drafts nothing";
   if (!pass.drafted) return "nothing was drafted, since it has not paid of late";
@@ -87,7 +87,7 @@ OrderedJson texts_of(const Engine& engine, const std::vector<int>& tokens, size_
   return texts;
 }
 
-OrderedJson pass_json(const PassReport& pass, const Engine& engine, const Sampling& sampling) {
+OrderedJson pass_json(const IterationReport& pass, const Engine& engine, const Sampling& sampling) {
   const Tree& tree = pass.tree;
   std::vector<OrderedJson> picks(size_t(tree.size()), nullptr);
   for (int row = 0; row < tree.size() && pass.pick; row++) picks[size_t(row)] = engine.decode(pass.pick(row));
@@ -158,7 +158,7 @@ int show_command(int argc, char** argv) {
   const Timed fast = timed(engine, s, s.method, tokens, wanted);
   OrderedJson passes = OrderedJson::array();
   Observation observation;
-  observation.on_pass = [&](const PassReport& pass) { passes.push_back(pass_json(pass, engine, sampling)); };
+  observation.on_iteration = [&](const IterationReport& pass) { passes.push_back(pass_json(pass, engine, sampling)); };
   const Timed watched = timed(engine, s, s.method, tokens, wanted, observation);
   if (interrupted())
     throw std::runtime_error("stopped: show: the generation was not complete, so no page was written: start it again");

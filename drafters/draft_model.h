@@ -59,7 +59,7 @@ class ModelDrafter : public LogitsDrafter {
 
   // n tokens of the text that follow those cached; the last one is the root.
   void run_text(const int* tokens, int n) {
-    Pass chain;
+    Batch chain;
     chain.add_chain(tokens, n, 0, 0);
     model_.forward(tokens, chain.depth.data(), chain.end.data(), n, layers_), model_passes++;
     base_ += n - 1;

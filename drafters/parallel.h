@@ -439,8 +439,8 @@ class TextStream {
   const std::vector<float> flat_;
   ParallelWeights<float> weights_;
   ParallelActivations<float> a_;
-  Pass rows_;  // of the pass under way
-  DevicePass pass_;
+  Batch rows_;  // of the pass under way
+  DeviceBatch pass_;
   Array<int> kept_;
   Array<float> norm_, logits_;  // of the rows that speak
   std::vector<float> rope_;

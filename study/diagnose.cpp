@@ -80,7 +80,7 @@ Findings examine(const Examination& e, Engine& engine) {
   Findings f = {Diagnosis(parse_shape(e.method.shape, o.settings.budget)), {}, {}, 0};
   measure_cross_entropy(e, engine, f);  // first: what is wrong with a file is better said before the work
   Observation observation;
-  observation.on_pass = [&](const PassReport& pass) { f.diagnosis.add(pass); };
+  observation.on_iteration = [&](const IterationReport& report) { f.diagnosis.add(report); };
   double done = 0;
   const double all = double(o.max_new_tokens) * double(e.prompts.size());
   Progress progress(o.quiet);

@@ -204,8 +204,8 @@ inline Config attention_config(const KernelShapes& s, int layers) {
 }
 
 template <class T, class S>
-void run_attention(const DevicePass& pass, const Activations<T, S>& a, int layer) {
-  attention(kGpuTeam, attention_of(pass.forest, a, layer, {}), a.attention_scratch.data(), a.slots);
+void run_attention(const DeviceBatch& batch, const Activations<T, S>& a, int layer) {
+  attention(kGpuTeam, attention_of(batch.forest, a, layer, {}), a.attention_scratch.data(), a.slots);
 }
 
 // A root and its children over a past. Launches take the layers by turns.
@@ -219,15 +219,15 @@ void time_tree_attention(const KernelShapes& s, KernelTimes& times) {
     std::vector<int> token(rows, 0), depth(rows, 1), end(rows, rows);
     depth[0] = 0;
     for (int i = 1; i < rows; i++) end[i] = i + 1;
-    Pass host;
+    Batch host;
     host.add_tree(token.data(), depth.data(), end.data(), rows, 0, s.past);
-    DevicePass pass(rows, 1, true);
-    pass.upload(host);
+    DeviceBatch batch(rows, 1, true);
+    batch.upload(host);
     const double keys = double(rows) * s.past + 2.0 * rows - 1;
     times.add(std::string("tree attention ") + kNumbers<S>,
               std::to_string(rows) + " rows, past " + std::to_string(s.past),
               2.0 * sizeof(S) * s.past * s.channels + 4.0 * rows * 4 * s.channels, 4.0 * keys * s.channels,
-              [&](int turn) { run_attention(pass, a, turn % c.n_layer); });
+              [&](int turn) { run_attention(batch, a, turn % c.n_layer); });
   }
 }
 
@@ -239,17 +239,17 @@ inline void time_causal_attention(const KernelShapes& s, KernelTimes& times) {
   const Activations<float> a(c, R, s.sequences * slots, true, 1, true);
   const Gradients<float> g{a, false};
   fill(a.qkv), fill(g.att);
-  Pass host;
+  Batch host;
   const std::vector<int> tokens(s.sequence, 0);
   for (int i = 0; i < s.sequences; i++) host.add_chain(tokens.data(), s.sequence, i * slots, 0);
-  DevicePass pass(R, s.sequences, true);
-  pass.upload(host);
+  DeviceBatch batch(R, s.sequences, true);
+  batch.upload(host);
   const std::string shape = by(s.sequences, s.sequence);
   const double pairs = 0.5 * s.sequences * s.sequence * (s.sequence + 1.0), row = 4.0 * R * s.channels;
-  times.add("causal attention", shape, 4 * row, 4 * pairs * s.channels, [&](int) { run_attention(pass, a, 0); });
+  times.add("causal attention", shape, 4 * row, 4 * pairs * s.channels, [&](int) { run_attention(batch, a, 0); });
   times.add("causal attention, backward", shape, 8 * row, 10 * pairs * s.channels, [&](int) {
     attention_backward(kGpuTeam,
-                       AttentionBackward<float>{attention_of(pass.forest, a, 0, {}), g.att.data(), g.k.data(),
+                       AttentionBackward<float>{attention_of(batch.forest, a, 0, {}), g.att.data(), g.k.data(),
                                                 g.v.data(), g.qkv.data()},
                        g.p.data(), g.ds.data(), a.slots);
   });
@@ -265,16 +265,16 @@ inline void time_row_operations(const KernelShapes& s, KernelTimes& times) {
   const Array<float> x = filled<float>(copies * size), y(copies * size, true), d(copies * size, true),
                      wte = filled<float>(size_t(s.vocab) * C), wpe = filled<float>(size_t(s.sequence) * C),
                      weight = filled<float>(size_t(C)), mean(size_t(R), true), rstd(size_t(R), true);
-  Pass host;
+  Batch host;
   std::vector<int> tokens(s.sequence);
   for (int i = 0; i < s.sequences; i++) {
     for (int t = 0; t < s.sequence; t++) tokens[t] = int((int64_t(i) * s.sequence + t) * 7919 % s.vocab);
     host.add_chain(tokens.data(), s.sequence, i * s.sequence, 0);
   }
-  DevicePass pass(R, s.sequences, true);
-  pass.upload(host);
+  DeviceBatch batch(R, s.sequences, true);
+  batch.upload(host);
   times.add("embedding", shape, 2 * row + 4.0 * s.sequence * C, 0, [&](int turn) {
-    launch(kGpuTeam, R, Embed<float>{pass.token(), pass.forest, wte.data(), wpe.data(), at(y, turn), stride, C, {}});
+    launch(kGpuTeam, R, Embed<float>{batch.token(), batch.forest, wte.data(), wpe.data(), at(y, turn), stride, C, {}});
   });
   times.add("LayerNorm", shape, 2 * row, 0, [&](int turn) {
     launch(kGpuTeam, R,

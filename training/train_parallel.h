@@ -35,7 +35,7 @@ struct SequenceBatch {
 // A tree in preorder: the stream of n rows, whose next position is always the first child, and behind it, the last
 // position first, the chains of `slots` rows that hang from positions begin .. end - 1. token_of(t, d): of slot d of t.
 template <class TokenOf>
-void add_caterpillar(Pass& pass, const int* tokens, int n, int begin, int end, int slots, TokenOf token_of) {
+void add_caterpillar(Batch& batch, const int* tokens, int n, int begin, int end, int slots, TokenOf token_of) {
   std::vector<int> token(tokens, tokens + n), depth, ends;
   const int rows = n + (end - begin) * slots;
   for (int t = 0; t < n; t++) {
@@ -48,7 +48,7 @@ void add_caterpillar(Pass& pass, const int* tokens, int n, int begin, int end, i
       depth.push_back(t + d);
       ends.push_back(n + (end - t) * slots);
     }
-  pass.add_tree(token.data(), depth.data(), ends.data(), rows, 0, 0);
+  batch.add_tree(token.data(), depth.data(), ends.data(), rows, 0, 0);
 }
 // The most that it has where the slots of n positions come in so many segments.
 inline int caterpillar_rows(int n, int slots, int segments) { return n + (n + segments - 1) / segments * slots; }
@@ -377,8 +377,8 @@ class ParallelTrainer {
   Optimizer<T> optimizer_;
   ParallelActivations<T> a_;
   ParallelGradients<T> g_;
-  Pass rows_;                    // scratch
-  DevicePass stream_, segment_;  // the chain; the chain with some of its slots
+  Batch rows_;                    // scratch
+  DeviceBatch stream_, segment_;  // the chain; the chain with some of its slots
   std::vector<T> rope_;
   const int V_;
   Array<T> norm_, mean_, rstd_, logits_, losses_;  // of the rows that speak

@@ -135,7 +135,7 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
   Recorder recorder(
       clock, ahead ? static_cast<Watcher&>(*ahead) : plan,
       {int64_t(text.size()), end, block, draws_of(decoding, noise, other_noise), logits, drafter ? drafter->name : "",
-       plan, on_device, [&] { return target.past(); }, pick, decoding.on_pass});
+       plan, on_device, [&] { return target.past(); }, pick, decoding.on_iteration});
   records = &recorder;
 
   generate(*runner, ahead ? static_cast<Planner&>(*ahead) : plan, drawn ? drawn.get() : drafter, recorder,

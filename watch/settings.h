@@ -19,7 +19,7 @@ struct Decoding {
   Sampling sampling;
   int max_new_tokens = 500;
   bool knows_noise = true;  // whether the drafter is told the target's noise, under match; false: for study
-  std::function<void(const PassReport&)> on_pass = nullptr;  // told of every forward, for study
+  std::function<void(const IterationReport&)> on_iteration = nullptr;  // told of every forward, for study
   std::shared_ptr<Cost> cost;              // of the target's forwards, kept current; shape auto needs it
   std::shared_ptr<Experience> experience;  // with the drafter, kept from text to text; null: none yet
   Ahead ahead = Ahead::kOff;               // whether to draft while the target verifies; under match

@@ -6,7 +6,7 @@
 // between the steps.
 //
 // How to add a count: a field of Stats, counted in the Recorder, added up and written in commands/commands.cpp. How to
-// study forwards one by one: Decoding::on_pass, which gets a PassReport. How to add another watcher: derive from
+// study forwards one by one: Decoding::on_iteration, which gets a IterationReport. How to add another watcher: derive from
 // Watcher and let generate() of decoding.h call it; the Recorder tells one more, its `inner`.
 //
 // Here, in order: the counts; one forward, as those see it who study it; the recorder.
@@ -52,7 +52,7 @@ inline double work_seconds(const Stats& stats) {
 
 // As those see it who study it; all of it is valid until the call ends. The drafter may still be asked about nodes that
 // it has expanded.
-struct PassReport {
+struct IterationReport {
   int64_t index;           // place in the text of the root's children
   int past;                // cached positions: node i stands at past + depth[i]
   int deepest;             // no node could be deeper: the window's end, or that of the text that is wanted
@@ -86,7 +86,7 @@ class Recorder : public Watcher {
     bool drafts_on_device;
     std::function<int()> past;
     std::function<int(const Tree& tree, int node, int64_t index)> pick;  // or null
-    std::function<void(const PassReport&)> on_pass;                      // or null; its time does not count
+    std::function<void(const IterationReport&)> on_iteration;                      // or null; its time does not count
   };
 
   Recorder(Clock& clock, Watcher& inner, Sources sources)
@@ -130,7 +130,7 @@ class Recorder : public Watcher {
       stats.accepted_by[author(tree.origin[verdict.rows[i]], verdict.tokens[i])]++;
     if (size_t(emitted) >= stats.accept_histogram.size()) stats.accept_histogram.resize(size_t(emitted) + 1, 0);
     stats.accept_histogram[size_t(emitted)]++;
-    if (sources_.on_pass) report(growth, tree, verdict, emitted), lap();
+    if (sources_.on_iteration) report(growth, tree, verdict, emitted), lap();
     n_ += emitted, emitted_ = emitted;
   }
   void committed() override { stats.seconds_draft += lap(); }
@@ -142,7 +142,7 @@ class Recorder : public Watcher {
   void report(const Growth& growth, const Tree& tree, const Verdict& verdict, int emitted) {
     Draws draws = sources_.draws;
     draws.index = n_;
-    PassReport report = {n_,
+    IterationReport report = {n_,
                          sources_.past(),
                          room_at(n_, sources_.end, sources_.block_size),
                          sources_.drafter && sources_.plan.drafts,
@@ -158,7 +158,7 @@ class Recorder : public Watcher {
                          verify_};
     if (sources_.pick) report.pick = [&](int node) { return sources_.pick(tree, node, n_); };
     else report.past -= int(verdict.rows.size());  // which the target has kept already
-    sources_.on_pass(report);
+    sources_.on_iteration(report);
   }
   double lap() {
     const double now = clock_.now();

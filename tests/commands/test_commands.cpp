@@ -76,7 +76,7 @@ Generated decoded(const Method& method, const Sampling& sampling, const std::vec
   static const std::unique_ptr<Drafter> drafter = mock_drafter();
   Decoding decoding;
   decoding.shape = parse_shape(method.shape, 340), decoding.sampling = sampling, decoding.max_new_tokens = n;
-  decoding.on_pass = observation.on_pass;
+  decoding.on_iteration = observation.on_iteration;
   std::unique_ptr<Drafter> other;
   std::unique_ptr<LogitsDrafter> made;
   if (observation.stand_in) other = observation.stand_in(*with_logits(drafter.get(), made));

@@ -182,7 +182,7 @@ void check_counts(const Stats& stats) {
 // The trees of a run, pass by pass.
 using Trees = std::vector<std::pair<std::vector<int>, std::vector<int>>>;  // tokens, parents
 void record(Decoding& decoding, Trees& trees) {
-  decoding.on_pass = [&trees](const PassReport& pass) { trees.push_back({pass.tree.token, pass.tree.parent}); };
+  decoding.on_iteration = [&trees](const IterationReport& report) { trees.push_back({report.tree.token, report.tree.parent}); };
 }
 
 // A random pass for a drafter: a tree, of which some nodes are asked about; a verdict on it.
@@ -420,8 +420,8 @@ TEST_CASE("ahead: after supposing and going back, gpt: says what it says without
         const std::vector<int> prompt = game.tokens(1 + int(seed) * 4);
         int root = prompt.back();
         for (SmallModel* one : {&supposes, &never}) one->begin(prompt.data(), int(prompt.size()));
-        for (int pass = 0; pass < 30; pass++) {
-          const uint32_t move = seed * 1000 + uint32_t(pass);
+        for (int turn = 0; turn < 30; turn++) {
+          const uint32_t move = seed * 1000 + uint32_t(turn);
           const int nodes = 1 + game.chance.below(6);
           Game own(move), other(move);     // the same questions to both
           if (game.chance.below(5) > 0) {  // else a pass whose tree was drafted ahead

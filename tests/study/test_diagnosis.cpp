@@ -25,7 +25,7 @@ Examined examined(Mock& mock, Drafter& drafter, const std::string& shape, int bu
   for (int n = 0; n <= budget; n++) seconds.push_back(1e-4 * (1 + node_cost * n));
   decoding.cost = std::make_shared<Cost>(seconds);
   Examined e = {Diagnosis(decoding.shape), {}};
-  decoding.on_pass = [&](const PassReport& pass) { e.diagnosis.add(pass); };
+  decoding.on_iteration = [&](const IterationReport& report) { e.diagnosis.add(report); };
   std::vector<int> text = {1, 2};
   e.stats = generate(mock, &drafter, decoding, text, [](int) { return true; });
   return e;
