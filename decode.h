@@ -200,7 +200,7 @@ class Target {
     past_ += int(verdict.rows.size());
     return verdict;
   }
-  bool hold(const Iterations::Table& table, int depth, int width) { return iterations_->hold(table, depth, width); }
+  bool load_table(const Iterations::Table& table, int depth, int width) { return iterations_->load_table(table, depth, width); }
   Verdict iterate_drafting(int root, int depth, int width, float scale, const Sampling& sampling, int64_t index,
                            std::vector<Candidate>& drafted) {
     const Verdict verdict =

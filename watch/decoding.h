@@ -63,7 +63,7 @@ bool drafts_on_device(Target& target, Drafter* drafter, const Decoding& decoding
   const Shape& shape = decoding.shape;
   if (!iterates(target) || !bigram || decoding.rule != Rule::kMatch || !shape.full() || !decoding.knows_noise)
     return false;
-  if constexpr (Iterates<Target>::value) return target.hold(bigram->table, shape.depth, shape.width);
+  if constexpr (Iterates<Target>::value) return target.load_table(bigram->table, shape.depth, shape.width);
   else return false;
 }
 
