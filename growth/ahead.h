@@ -90,7 +90,7 @@ class DraftingAhead {
   DraftingAhead(LogitsDrafter& drafter, const Shape& shape, const Sampling& sampling, bool knows_noise,
                 std::function<Limits(int n)> limits_at)
       : drafter_(drafter),
-        supposes_(dynamic_cast<Supposes&>(drafter)),
+        assumes_(dynamic_cast<DraftsAhead&>(drafter)),
         shape_(shape),
         sampling_(sampling),
         knows_noise_(knows_noise),
@@ -185,10 +185,10 @@ class DraftingAhead {
 
   void work() {
     struct Back {
-      Supposes& drafter;
-      ~Back() { drafter.unsuppose(); }
-    } back{supposes_};
-    supposes_.suppose(nullptr, 0);
+      DraftsAhead& drafter;
+      ~Back() { drafter.rollback(); }
+    } back{assumes_};
+    assumes_.assume(nullptr, 0);
     for (const Outcome& outcome : outcomes()) {
       Key key;
       for (int node = outcome.node; node > 0; node = tree_.parent[node]) key.push_back(tree_.token[node]);
@@ -246,7 +246,7 @@ class DraftingAhead {
   // The tree of the next forward, if this one commits these tokens.
   void draft(const Key& key, const Limits& limits) {
     const auto before = std::chrono::steady_clock::now();
-    if (!supposes_.suppose(key.data(), int(key.size()))) return;
+    if (!assumes_.assume(key.data(), int(key.size()))) return;
     Ready ready;
     ready.growth.start(key.back());
     Haltable haltable(*this, key);
@@ -259,7 +259,7 @@ class DraftingAhead {
   }
 
   LogitsDrafter& drafter_;
-  Supposes& supposes_;
+  DraftsAhead& assumes_;
   const Shape shape_;
   const Sampling sampling_;
   const bool knows_noise_;
@@ -316,9 +316,9 @@ class AheadPlanner : public Planner, public Watcher {
     else plan_.grow(drafter, draws, room, growth);
   }
   void ready() override {
-    Supposes* const supposes = dynamic_cast<Supposes*>(&drafter_);
-    if (!begun_ && supposes && supposes->suppose(nullptr, 0)) {  // a text begins
-      supposes->unsuppose();
+    DraftsAhead* const can_assume = dynamic_cast<DraftsAhead*>(&drafter_);
+    if (!begun_ && can_assume && can_assume->assume(nullptr, 0)) {  // a text begins
+      can_assume->rollback();
       stats.able = true, make_worker_();
     } else if (begun_ && stats.able && when_ == Ahead::kAuto) {
       plan_.experience().duel.passed(at_work_, worked_() - spent_, emitted_);

@@ -78,11 +78,11 @@ class Along : public Knowing {
   // Does some of the drafter's work, and counts what it took but in a first pass.
   template <class Work>
   void timed(Work work, bool counted = true) {
-    const int64_t before = drafter.model_passes;
+    const int64_t before = drafter.model_forwards;
     Stopwatch watch;
     work();
     if (first_ || !counted) return;
-    counts_.seconds += watch.lap(), counts_.passes += drafter.model_passes - before;
+    counts_.seconds += watch.lap(), counts_.passes += drafter.model_forwards - before;
   }
 
   AlongCounts& counts_;

@@ -188,7 +188,7 @@ struct Shallow : SelfDrafter<Mock> {
   }
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
               int* count) override {
-    model_passes += n;
+    model_forwards += n;
     SelfDrafter::expand(growth, nodes, n, width, draws, candidates, count);
   }
 };
