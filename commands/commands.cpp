@@ -349,8 +349,8 @@ nlohmann::ordered_json ahead_json(const AheadStats& ahead) {
   const auto known = [](double x) { return x > 0 ? nlohmann::ordered_json(x) : nlohmann::ordered_json(); };
   return {{"wanted", ahead.wanted},
           {"why", ahead_text(ahead)},
-          {"passes", ahead.passes},
-          {"passes_without", ahead.passes_without},
+          {"passes", ahead.forwards},
+          {"passes_without", ahead.forwards_without},
           {"outcomes", ahead.outcomes},
           {"fan_out", ahead.fan_out()},
           {"cut", ahead.cut},
@@ -369,8 +369,8 @@ std::string ahead_text(const AheadStats& ahead) {
   if (!ahead.able) return "not used: this drafter cannot draft while the model is at work, or needs no time to";
   const std::string speed = ahead.gain > 0 ? decimals(ahead.gain, 2) + " of the speed without" : "";
   std::string text =
-      ahead.gain > 0 ? (ahead.passes > ahead.passes_without ? "used: " : "not used: ") + speed + "; " : "";
-  text += count(double(ahead.outcomes), "tree") + " in " + count(double(ahead.passes), "forward") + ", " +
+      ahead.gain > 0 ? (ahead.forwards > ahead.forwards_without ? "used: " : "not used: ") + speed + "; " : "";
+  text += count(double(ahead.outcomes), "tree") + " in " + count(double(ahead.forwards), "forward") + ", " +
           percent(double(ahead.hits), double(ahead.hits + ahead.misses)) + " hits, " + duration(ahead.seconds_saved) +
           " saved, " + duration(ahead.seconds_waited) + " waited";
   if (ahead.contention() > 0) text += ", forwards took " + decimals(ahead.contention(), 2) + " times as long";

@@ -160,7 +160,7 @@ int choose_candidates(Chances q, Choosing choosing, int width, Outcomes& outcome
     const int token =
         choosing == Choosing::kTop ? int(std::max_element(q.begin(), q.end()) - q.begin()) : outcomes.choose(q);
     candidates[i] = {token, float(q[size_t(token)])};
-    if (choosing != Choosing::kWithReplacement && !take_out(q, token)) return i + 1;
+    if (choosing != Choosing::kWithReplacement && !exclude(q, token)) return i + 1;
   }
   return width;
 }

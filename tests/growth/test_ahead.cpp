@@ -169,11 +169,11 @@ std::vector<int> text_of(Target& target, Drafter* drafter, const Decoding& decod
 void check_counts(const Stats& stats) {
   const AheadStats& a = stats.ahead;
   CHECK(a.wanted);
-  CHECK(a.passes + a.passes_without == (a.able ? stats.target_forwards : 0));
+  CHECK(a.forwards + a.forwards_without == (a.able ? stats.target_forwards : 0));
   // What comes of the last pass is nobody's next one.
-  CHECK(a.hits + a.misses <= a.passes);
-  CHECK(a.hits + a.misses + 1 >= a.passes);
-  CHECK(a.cut <= a.passes);  // one tree can be under way
+  CHECK(a.hits + a.misses <= a.forwards);
+  CHECK(a.hits + a.misses + 1 >= a.forwards);
+  CHECK(a.cut <= a.forwards);  // one tree can be under way
   CHECK(a.hits <= a.outcomes);
   CHECK((a.hits > 0) == (a.seconds_saved > 0));
   CHECK(a.hit_rate() <= 1);
@@ -248,7 +248,7 @@ TEST_CASE("ahead: a drafter that was right about the pass has the next tree at o
       // It knows the target's every pick, so only before it has learned to trust itself an outcome seems too unlikely.
       CHECK(stats.ahead.hits == watched.foreseen);
       CHECK(stats.ahead.hits > 10);
-      CHECK(stats.ahead.misses <= 1 + stats.ahead.passes_without);
+      CHECK(stats.ahead.misses <= 1 + stats.ahead.forwards_without);
       CHECK(stats.ahead.cut == 0);
     }
 }
@@ -519,24 +519,24 @@ TEST_CASE("ahead: medusa's later heads stand in for those of a state that is not
 
 TEST_CASE("ahead: the duel keeps what is faster, says by how much, and looks again") {
   for (bool faster : {true, false}) {
-    Duel duel;
-    CHECK(duel.gain() == 0);
+    ABTest ahead_test;
+    CHECK(ahead_test.gain() == 0);
     int with = 0;
-    const int passes = 3000;
-    for (int i = 0; i < passes; i++) {
-      with += duel.with();
-      duel.passed(duel.with(), duel.with() == faster ? 1e-3 : 2e-3, 2);
+    const int forwards = 3000;
+    for (int i = 0; i < forwards; i++) {
+      with += ahead_test.on();
+      ahead_test.observe(ahead_test.on(), ahead_test.on() == faster ? 1e-3 : 2e-3, 2);
     }
-    CHECK(duel.gain() == doctest::Approx(faster ? 2 : 0.5));
-    CHECK(duel.with() == faster);
-    CHECK((faster ? passes - with : with) < passes / 10);
-    CHECK((faster ? passes - with : with) > 3 * 9);  // the trial, and looks later on
-    for (int i = 0; i < passes; i++) duel.passed(duel.with(), duel.with() == faster ? 2e-3 : 1e-3, 2);
-    CHECK(duel.with() == !faster);
+    CHECK(ahead_test.gain() == doctest::Approx(faster ? 2 : 0.5));
+    CHECK(ahead_test.on() == faster);
+    CHECK((faster ? forwards - with : with) < forwards / 10);
+    CHECK((faster ? forwards - with : with) > 3 * 9);  // the trial, and looks later on
+    for (int i = 0; i < forwards; i++) ahead_test.observe(ahead_test.on(), ahead_test.on() == faster ? 2e-3 : 1e-3, 2);
+    CHECK(ahead_test.on() == !faster);
   }
-  Duel duel;  // a pass that is not what it said is none
-  for (int i = 0; i < 100; i++) duel.passed(true, 1, 1);
-  CHECK(!duel.with());
+  ABTest ahead_test;  // a pass that is not what it said is none
+  for (int i = 0; i < 100; i++) ahead_test.observe(true, 1, 1);
+  CHECK(!ahead_test.on());
 }
 
 TEST_CASE("ahead: what cannot be is said") {
@@ -559,7 +559,7 @@ TEST_CASE("ahead: what cannot be is said") {
   text_of(target, &cannot, decoding_of("chain:3", 1, 10, Ahead::kOn), {1}, &stats);
   CHECK(stats.ahead.wanted);
   CHECK(!stats.ahead.able);
-  CHECK(stats.ahead.passes + stats.ahead.passes_without + stats.ahead.outcomes == 0);
+  CHECK(stats.ahead.forwards + stats.ahead.forwards_without + stats.ahead.outcomes == 0);
 }
 
 TEST_CASE("ahead: after a text that ended by an exception the next one is plain decoding's") {
