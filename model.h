@@ -670,4 +670,19 @@ class Trainer {
   Optimizer<T> optimizer_;
 };
 
+// ---------------------------------------------------------------------------------------------------------------
+// Compiled once: machine/library.cpp
+
+#ifdef INSTANTIATE
+#define FORWARD(W, S)                                                                               \
+  INSTANTIATE void forward(const Team&, const Config&, const Weights<float, W>&, const DevicePass&, \
+                           const Activations<float, S>&, bool, const Dropout&, const AfterLayer<float>&);
+FORWARD(float, float)
+FORWARD(float, bf16)
+FORWARD(bf16, float)
+FORWARD(bf16, bf16)
+#undef FORWARD
+INSTANTIATE class Trainer<float>;
+#endif
+
 }  // namespace nanospec

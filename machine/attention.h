@@ -55,7 +55,7 @@ inline int shared_keys(const Forest& f, int root, int row, int end) {
 // A tile is causal if each of its rows sees all rows before it (its depth equals its index in the tree): then the whole
 // tile handles all keys together, and the weights of what a row does not see are 0.
 template <class S>
-inline void attention_twin(const Team& team, const Attention<float, S>& s) {
+void attention_twin(const Team& team, const Attention<float, S>& s) {
   const Forest& f = s.forest;
   const int D = s.head_size, wide = pad16(D);
   const Range mine = team.share(f.roots * s.n_kv_head);
@@ -126,6 +126,10 @@ inline void attention_twin(const Team& team, const Attention<float, S>& s) {
       }
   }
 }
+#ifdef INSTANTIATE  // machine/library.cpp
+INSTANTIATE void attention_twin(const Team&, const Attention<float, float>&);
+INSTANTIATE void attention_twin(const Team&, const Attention<float, bf16>&);
+#endif
 
 // One thread's share of the gradients: whole (root, key/value head) pairs, so that no two threads add into one sum.
 // With P = softmax(S), S = scale Q K^T, dP = dO V^T, delta = rowsum(dO o O), and o the product by elements (Dao et al.

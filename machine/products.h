@@ -110,7 +110,7 @@ constexpr int kAhead = 48;       // how many such lines a single tile prefetches
 // one tile, which runs over all k. More rows are several tiles of nearly equal height. They use each block of b in
 // turn, while it is in L1, and share prefetching the next one. So b is read from memory once, during the computation.
 template <class B>
-inline void product(int rows, int columns, const TileArguments<B>& s) {
+void product(int rows, int columns, const TileArguments<B>& s) {
   constexpr int together = kTogether<B>;
   const bool separate = s.b_group != kGroup * together;  // the groups of columns do not lie side by side
   for (int row = 0, chunk; row < rows; row += chunk) {
@@ -140,6 +140,11 @@ inline void product(int rows, int columns, const TileArguments<B>& s) {
     }
   }
 }
+
+#ifdef INSTANTIATE  // machine/library.cpp
+INSTANTIATE void product(int, int, const TileArguments<float>&);
+INSTANTIATE void product(int, int, const TileArguments<bf16>&);
+#endif
 
 // ---------------------------------------------------------------------------------------------------------------
 // The twins

@@ -1,7 +1,7 @@
 // tests/core/test_sweep.cpp: the promise, on a real model: whatever drafter and shape, the bytes of plain decoding.
 //
 // A model of the `article` size learns a made-up text here; then every drafter and shape generates under every setting,
-// and is held against plain decoding by memcmp. NANOSPEC_TENTH=1 (the sanitizer run) takes a fixed tenth.
+// and is held against plain decoding by memcmp. `make test` takes a fixed tenth, `make prove` all.
 #include <doctest/doctest.h>
 
 #include "decode.h"
