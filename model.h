@@ -674,8 +674,8 @@ class Trainer {
 // Compiled once: machine/library.cpp
 
 #ifdef INSTANTIATE
-#define FORWARD(W, S)                                                                               \
-  INSTANTIATE void forward(const Team&, const Config&, const Weights<float, W>&, const DevicePass&, \
+#define FORWARD(W, S)                                                                                \
+  INSTANTIATE void forward(const Team&, const Config&, const Weights<float, W>&, const DeviceBatch&, \
                            const Activations<float, S>&, bool, const Dropout&, const AfterLayer<float>&);
 FORWARD(float, float)
 FORWARD(float, bf16)
