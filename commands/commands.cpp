@@ -311,20 +311,27 @@ std::string listed(const std::string& head, const std::vector<std::pair<std::str
 double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 
 void add(Stats& sum, const Stats& part) {
-  sum.tokens += part.tokens, sum.target_forwards += part.target_forwards;
-  sum.slide_prefills += part.slide_prefills, sum.drafted_nodes += part.drafted_nodes;
+  sum.tokens += part.tokens;
+  sum.target_forwards += part.target_forwards;
+  sum.slide_prefills += part.slide_prefills;
+  sum.drafted_nodes += part.drafted_nodes;
   sum.accept_histogram.resize(std::max(sum.accept_histogram.size(), part.accept_histogram.size()));
   for (size_t i = 0; i < part.accept_histogram.size(); i++) sum.accept_histogram[i] += part.accept_histogram[i];
   for (const auto& [drafter, nodes] : part.accepted_by) sum.accepted_by[drafter] += nodes;
   for (size_t i = 0; i < part.reliability.size(); i++) {
     Reliability& tenth = sum.reliability[i];
-    tenth.nodes += part.reliability[i].nodes, tenth.accepted += part.reliability[i].accepted;
-    tenth.raw += part.reliability[i].raw, tenth.corrected += part.reliability[i].corrected;
+    tenth.nodes += part.reliability[i].nodes;
+    tenth.accepted += part.reliability[i].accepted;
+    tenth.raw += part.reliability[i].raw;
+    tenth.corrected += part.reliability[i].corrected;
   }
   add(sum.ahead, part.ahead);
-  sum.prefill_seconds += part.prefill_seconds, sum.seconds += part.seconds;
-  sum.seconds_draft += part.seconds_draft, sum.seconds_forward += part.seconds_forward;
-  sum.seconds_verify += part.seconds_verify, sum.seconds_keep += part.seconds_keep;
+  sum.prefill_seconds += part.prefill_seconds;
+  sum.seconds += part.seconds;
+  sum.seconds_draft += part.seconds_draft;
+  sum.seconds_forward += part.seconds_forward;
+  sum.seconds_verify += part.seconds_verify;
+  sum.seconds_keep += part.seconds_keep;
   sum.seconds_slide += part.seconds_slide;
 }
 

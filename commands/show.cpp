@@ -153,7 +153,8 @@ int show_command(int argc, char** argv) {
   // Everything runs once unseen, which brings it near and measures what `auto` goes by; then each side is timed; then
   // the trees are looked at, which takes its time and so must not be timed.
   watch_interrupts();
-  timed(engine, s, kPlain, tokens, wanted), timed(engine, s, s.method, tokens, wanted);
+  timed(engine, s, kPlain, tokens, wanted);
+  timed(engine, s, s.method, tokens, wanted);
   const Timed plain = timed(engine, s, kPlain, tokens, wanted);
   const Timed fast = timed(engine, s, s.method, tokens, wanted);
   OrderedJson passes = OrderedJson::array();

@@ -35,7 +35,10 @@ inline std::string closest_word(const std::string& word, const std::vector<std::
   int fewest = std::numeric_limits<int>::max();
   for (const std::string& candidate : known) {
     const int edits = edit_distance(start, candidate);
-    if (edits < fewest) fewest = edits, best = candidate;
+    if (edits < fewest) {
+      fewest = edits;
+      best = candidate;
+    }
   }
   return best;
 }
@@ -45,8 +48,10 @@ inline std::string quoted(const std::string& word) {
   std::string shown = "'";
   for (const char c : word.substr(0, 60)) {
     char escaped[5];
-    if ((unsigned char)c < 0x20 || c == 0x7f) snprintf(escaped, sizeof escaped, "\\x%02x", c), shown += escaped;
-    else shown += c;
+    if ((unsigned char)c < 0x20 || c == 0x7f) {
+      snprintf(escaped, sizeof escaped, "\\x%02x", c);
+      shown += escaped;
+    } else shown += c;
   }
   return shown + (word.size() > 60 ? "...'" : "'");
 }

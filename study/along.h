@@ -54,7 +54,10 @@ class Along : public Knowing {
   // counts must outlive this.
   Along(LogitsDrafter& its, const std::vector<int>& text, AlongCounts& counts) : Knowing(its, text), counts_(counts) {}
 
-  void begin(const int* text, int n) override { Knowing::begin(text, n), first_ = true; }
+  void begin(const int* text, int n) override {
+    Knowing::begin(text, n);
+    first_ = true;
+  }
   void committed(const Commit& commit) override {
     timed([&] { Knowing::committed(commit); });
     first_ = false;
@@ -69,9 +72,13 @@ class Along : public Knowing {
     if (first_ || token < 0) return true;
     counts_.rounds += depth == 0;
     if (found == 0) return true;
-    counts_.places[depth]++, counts_.right[depth] += guess.token == token;
+    counts_.places[depth]++;
+    counts_.right[depth] += guess.token == token;
     const float* const row = drafter.logits(growth, node);
-    if (row) counts_.judged[depth]++, counts_.nats[depth] += nats_of(row, vocab, token);
+    if (row) {
+      counts_.judged[depth]++;
+      counts_.nats[depth] += nats_of(row, vocab, token);
+    }
     return true;
   }
 
@@ -82,7 +89,8 @@ class Along : public Knowing {
     Stopwatch watch;
     work();
     if (first_ || !counted) return;
-    counts_.seconds += watch.lap(), counts_.passes += drafter.model_forwards - before;
+    counts_.seconds += watch.lap();
+    counts_.passes += drafter.model_forwards - before;
   }
 
   AlongCounts& counts_;

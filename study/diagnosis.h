@@ -52,7 +52,10 @@ struct Forecast {
   void note(float raw, float corrected, bool accepted) {
     const float chance = by_raw ? raw : corrected;
     Reliability& tenth = tenths[size_t(std::max(0, std::min(9, int(chance * 10))))];
-    tenth.nodes++, tenth.accepted += accepted, tenth.raw += double(raw), tenth.corrected += double(corrected);
+    tenth.nodes++;
+    tenth.accepted += accepted;
+    tenth.raw += double(raw);
+    tenth.corrected += double(corrected);
     squares += (double(chance) - accepted) * (double(chance) - accepted);
   }
   double nodes() const {
@@ -77,7 +80,10 @@ struct Diagnosis {
     passes++;
     for (int node = 1; node < tree.size(); node++) {
       const size_t depth = size_t(tree.depth[node]);
-      if (depth >= drafted.size()) drafted.resize(depth + 1), accepted.resize(depth + 1);
+      if (depth >= drafted.size()) {
+        drafted.resize(depth + 1);
+        accepted.resize(depth + 1);
+      }
       drafted[depth]++;
     }
     for (size_t i = 0; i < rows.size(); i++) {
@@ -110,7 +116,10 @@ struct Diagnosis {
     report.drafter->entropies(report.growth, &origin, 1, report.draws, false, &unsure_here.of_q);
     report.drafter->entropies(report.growth, &origin, 1, report.draws, true, &unsure_here.of_confidence);
     unsure.push_back(unsure_here);
-    if (depth >= asked.size()) asked.resize(depth + 1), right.resize(depth + 1);
+    if (depth >= asked.size()) {
+      asked.resize(depth + 1);
+      right.resize(depth + 1);
+    }
     asked[depth]++;
     const int rank = rank_of(report, node, token);
     if (rank >= 0) right[depth][size_t(rank)]++;
@@ -153,7 +162,9 @@ inline double separation(const std::vector<Unsure>& unsure, bool of_confidence) 
     double same[2] = {0, 0};
     for (const float entropy = sorted[i].first; i < sorted.size() && sorted[i].first == entropy; i++)
       same[sorted[i].second]++;
-    pairs += same[0] * (below + same[1] / 2), mismatched += same[0], below += same[1];
+    pairs += same[0] * (below + same[1] / 2);
+    mismatched += same[0];
+    below += same[1];
   }
   return below > 0 && mismatched > 0 ? pairs / (below * mismatched) : 0.5;
 }

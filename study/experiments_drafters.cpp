@@ -72,7 +72,8 @@ std::map<std::string, Accuracies> measure_along(Lab& lab, const std::vector<std:
   for (size_t k = 0; k < kinds.size(); k++)
     for (size_t p = 0; p < kinds[k].prompts.size(); p++) {
       Sampling sampling = lab.options.sampling;
-      sampling.temperature = temperature, sampling.sequence = uint32_t(p);
+      sampling.temperature = temperature;
+      sampling.sequence = uint32_t(p);
       const std::vector<int> prompt = engine.encode(kinds[k].prompts[p], "a prompt of " + lab.data);
       const int tokens = lab.quick ? 24 : kAlongTokens;
       const std::vector<int> known = engine.generate(kPlain, sampling, prompt, tokens, on_token).tokens;
@@ -106,12 +107,18 @@ bool speaks_at(const std::vector<AlongCounts>& prompts, int depth) {
 }
 double passes_a_round(const std::vector<AlongCounts>& prompts) {
   double passes = 0, rounds = 0;
-  for (const AlongCounts& c : prompts) passes += double(c.passes), rounds += double(c.rounds);
+  for (const AlongCounts& c : prompts) {
+    passes += double(c.passes);
+    rounds += double(c.rounds);
+  }
   return ratio(passes, rounds);
 }
 double seconds_a_token(const std::vector<AlongCounts>& prompts) {
   double seconds = 0, drafted = 0;
-  for (const AlongCounts& c : prompts) seconds += c.seconds, drafted += double(c.drafted());
+  for (const AlongCounts& c : prompts) {
+    seconds += c.seconds;
+    drafted += double(c.drafted());
+  }
   return ratio(seconds, drafted);
 }
 
@@ -280,7 +287,8 @@ void set_bars(Bench& bench, const Experiment& study, const std::vector<std::stri
 std::string wide_text(Lab& lab, const std::vector<Kind>& kinds, double seconds, const Stretch& stretch,
                       OrderedJson& json) {
   Options options = lab.options;
-  options.settings.budget = kWideNodes, options.settings.rows = kWideNodes + 1;
+  options.settings.budget = kWideNodes;
+  options.settings.rows = kWideNodes + 1;
   Subject subject(options);
   std::vector<std::string> prompts;
   for (const Kind& kind : kinds)
@@ -384,8 +392,10 @@ Passages passages_of(const std::string& text, size_t from, int n, size_t bytes) 
   Passages found;
   found.turns = std::min(kTurns, int(places.size()) - 1);
   while (found.turns > 1 && places[size_t(found.turns)].size() < size_t(n)) found.turns--;
-  found.prose = evenly(places[0]), found.structured = evenly(places[size_t(found.turns)]);
-  found.prose_places = places[0].size(), found.structured_places = places[size_t(found.turns)].size();
+  found.prose = evenly(places[0]);
+  found.structured = evenly(places[size_t(found.turns)]);
+  found.prose_places = places[0].size();
+  found.structured_places = places[size_t(found.turns)].size();
   return found;
 }
 
@@ -407,7 +417,10 @@ Interval right_above(const std::vector<AlongCounts>& own, const std::vector<Alon
 
 double nats_at(const std::vector<AlongCounts>& prompts, int depth) {
   double nats = 0, judged = 0;
-  for (const AlongCounts& c : prompts) nats += c.nats[size_t(depth)], judged += double(c.judged[size_t(depth)]);
+  for (const AlongCounts& c : prompts) {
+    nats += c.nats[size_t(depth)];
+    judged += double(c.judged[size_t(depth)]);
+  }
   return ratio(nats, judged);
 }
 
@@ -434,8 +447,10 @@ TrainingRun parse_training(const std::string& text, const std::string& where) {
     return value.is_number() ? value.get<double>() : 0.0;
   };
   TrainingRun run;
-  run.parameters = number(file, "parameters"), run.iterations = number(file, "iterations");
-  run.seconds = number(file, "seconds"), run.peak_bytes = number(file, "peak_bytes");
+  run.parameters = number(file, "parameters");
+  run.iterations = number(file, "iterations");
+  run.seconds = number(file, "seconds");
+  run.peak_bytes = number(file, "peak_bytes");
   run.state_bytes = number(file, "hidden_bytes");
   run.state_seconds = number(file, "hidden_seconds");
   const Json &bigram = member(file, "accuracy_bigram"), &curve = member(file, "curve");

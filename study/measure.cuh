@@ -139,7 +139,13 @@ struct KernelShapes {
 };
 inline KernelShapes quick_shapes() {
   KernelShapes s;
-  s.channels = 128, s.heads = 4, s.vocab = 2003, s.past = 48, s.prefill = 63, s.sequence = 64, s.parameters = 1000000;
+  s.channels = 128;
+  s.heads = 4;
+  s.vocab = 2003;
+  s.past = 48;
+  s.prefill = 63;
+  s.sequence = 64;
+  s.parameters = 1000000;
   s.copied = 16777216;
   return s;
 }
@@ -171,7 +177,8 @@ template <class W>
 void time_matmuls(const KernelShapes& s, KernelTimes& times) {
   const auto time = [&](int K, int N, const std::vector<int>& row_counts) {
     Panels<W> panels;
-    panels.k = K, panels.n = N;
+    panels.k = K;
+    panels.n = N;
     panels.cuda = true;
     const size_t size = panels.size(), most = *std::max_element(row_counts.begin(), row_counts.end()), spare = 16;
     const int copies = s.copies(double(size * sizeof(W)));
@@ -198,7 +205,10 @@ void time_matmuls(const KernelShapes& s, KernelTimes& times) {
 // A model of so many layers, of which only the attention is run.
 inline Config attention_config(const KernelShapes& s, int layers) {
   Config c;
-  c.n_layer = layers, c.n_head = c.n_kv_head = s.heads, c.n_embd = s.channels, c.block_size = s.sequence;
+  c.n_layer = layers;
+  c.n_head = c.n_kv_head = s.heads;
+  c.n_embd = s.channels;
+  c.block_size = s.sequence;
   c.vocab_size = 16;
   return c;
 }
@@ -214,7 +224,9 @@ void time_tree_attention(const KernelShapes& s, KernelTimes& times) {
   const int most = *std::max_element(s.tree_rows.begin(), s.tree_rows.end());
   const Config c = attention_config(s, s.copies(2.0 * s.past * s.channels * sizeof(S)));
   const Activations<float, S> a(c, most, pad64(s.past + most), false, 1, true);
-  fill(a.qkv), fill(a.k), fill(a.v);
+  fill(a.qkv);
+  fill(a.k);
+  fill(a.v);
   for (int rows : s.tree_rows) {
     std::vector<int> token(rows, 0), depth(rows, 1), end(rows, rows);
     depth[0] = 0;
@@ -238,7 +250,8 @@ inline void time_causal_attention(const KernelShapes& s, KernelTimes& times) {
   const Config c = attention_config(s, 1);
   const Activations<float> a(c, R, s.sequences * slots, true, 1, true);
   const Gradients<float> g{a, false};
-  fill(a.qkv), fill(g.att);
+  fill(a.qkv);
+  fill(g.att);
   Batch host;
   const std::vector<int> tokens(s.sequence, 0);
   for (int i = 0; i < s.sequences; i++) host.add_chain(tokens.data(), s.sequence, i * slots, 0);
@@ -337,7 +350,8 @@ inline void time_gather(const KernelShapes& s, KernelTimes& times) {
   const int rows = s.tree_rows.back(), stays = (rows + 1) / 2;
   const Config c = attention_config(s, 12);
   const Activations<float> a(c, rows, pad64(s.past + rows), false, 1, true);
-  fill(a.k), fill(a.v);
+  fill(a.k);
+  fill(a.v);
   std::vector<int> kept = {s.past, stays};  // where the tree begins, how many stay, which
   for (int i = 0; i < stays; i++) kept.push_back(2 * i);
   Array<int> on_gpu(kept.size(), true);

@@ -101,7 +101,10 @@ inline void record_generated(const States& states, Drafter* drafter, Decoding de
     for (int i = 0; i < report.emitted; i++) states.record(report.verdict.rows[size_t(i)], shard);
   };
   shard.token.push_back(prompt.back());
-  generate(states.target, drafter, decoding, prompt, [&](int token) { return shard.token.push_back(token), true; });
+  generate(states.target, drafter, decoding, prompt, [&](int token) {
+    shard.token.push_back(token);
+    return true;
+  });
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,13 @@ struct HeadBatch {
   std::vector<int> target;    // (K, R) the token that head k + 1 is to say
   std::vector<float> ahead;   // (K, R, C) the target's hidden state where it was to say that token; or empty
 
-  void clear() { rows = 0, hidden.clear(), root.clear(), target.clear(), ahead.clear(); }
+  void clear() {
+    rows = 0;
+    hidden.clear();
+    root.clear();
+    target.clear();
+    ahead.clear();
+  }
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -180,7 +186,8 @@ class MedusaTrainer {
 // places (n): each is sequence * usable_rows + row. Row l has seen token l: head k says token l + 1 + k.
 inline void fill_batch(const Shard& shard, const int* places, int n, int heads, bool distribution, HeadBatch& batch) {
   const int usable = usable_rows(shard.sizes, heads), C = shard.sizes.channels;
-  batch.clear(), batch.rows = n;
+  batch.clear();
+  batch.rows = n;
   const auto append = [&](std::vector<float>& to, int sequence, int row) {
     const float* const state = shard.state(sequence, row);
     to.insert(to.end(), state, state + C);
@@ -290,7 +297,9 @@ struct MedusaTraining {
   }
   std::string described() const { return " in " + std::to_string(o.heads) + " heads"; }
   void stats(Json& stats) const {
-    stats["medusa_heads"] = o.heads, stats["medusa_rank"] = o.rank, stats["medusa_root"] = o.root;
+    stats["medusa_heads"] = o.heads;
+    stats["medusa_rank"] = o.rank;
+    stats["medusa_root"] = o.root;
   }
 };
 

@@ -71,10 +71,20 @@ struct ParallelGradients {
       : kv_layer(size_t(s.n_kv_head) * size_t(a.slots) * size_t(pad16(s.head_size()))) {
     const size_t R = size_t(rows);
     const auto make = [](size_t n) { return Array<T>(n + 16); };
-    stream = make(R * a.C), norm = make(R * a.C), att = make(R * a.C), qkv = make(R * a.Q), gate_up = make(R * a.G);
-    act = make(R * a.F), input = make((size_t(stream_rows) + 1) * a.E), slot = make(size_t(a.C));
-    k = make(s.n_layer * kv_layer), v = make(s.n_layer * kv_layer);
-    if (!std::is_same<T, float>::value) p = make(R * s.n_head * a.slots), ds = make(R * s.n_head * a.slots);
+    stream = make(R * a.C);
+    norm = make(R * a.C);
+    att = make(R * a.C);
+    qkv = make(R * a.Q);
+    gate_up = make(R * a.G);
+    act = make(R * a.F);
+    input = make((size_t(stream_rows) + 1) * a.E);
+    slot = make(size_t(a.C));
+    k = make(s.n_layer * kv_layer);
+    v = make(s.n_layer * kv_layer);
+    if (!std::is_same<T, float>::value) {
+      p = make(R * s.n_head * a.slots);
+      ds = make(R * s.n_head * a.slots);
+    }
   }
 };
 
@@ -240,7 +250,8 @@ class ParallelTrainer {
     for (int t = 0; t < n_; t++) targets_[size_t(t)] = tokens[t + 2];
     pool_.run([&](const Team& team) {
       if (with_gradient) {
-        zero(team, g_.k.data(), g_.k.size()), zero(team, g_.v.data(), g_.v.size());
+        zero(team, g_.k.data(), g_.k.size());
+        zero(team, g_.v.data(), g_.v.size());
         zero(team, g_.slot.data(), g_.slot.size());
       }
       parallel_features(team, sizes, packed_, n_, a_);
@@ -391,8 +402,11 @@ class ParallelTrainer {
 
 // numbers (B): of the shard's sequences.
 inline void fill_batch(const Shard& shard, const int* numbers, int B, int ahead, SequenceBatch& batch) {
-  batch.sequences = B, batch.positions = usable_rows(shard.sizes, ahead), batch.ahead = ahead;
-  batch.token.clear(), batch.features.clear();
+  batch.sequences = B;
+  batch.positions = usable_rows(shard.sizes, ahead);
+  batch.ahead = ahead;
+  batch.token.clear();
+  batch.features.clear();
   for (int b = 0; b < B; b++) {
     const int32_t* const tokens = shard.tokens(numbers[b]);
     batch.token.insert(batch.token.end(), tokens, tokens + batch.positions + 1 + ahead);
@@ -408,7 +422,13 @@ inline void fill_batch(const Shard& shard, const int* numbers, int B, int ahead,
 struct ParallelOptions : DistillOptions {
   int layers = 2, ahead = 6, kv_heads = 0, segments = 1;
   bool sequential = false, raw = false;
-  ParallelOptions() { tokens = 1 << 17, batch_size = 2, max_iters = 1200, learning_rate = 2e-3f, weight_decay = 0.01f; }
+  ParallelOptions() {
+    tokens = 1 << 17;
+    batch_size = 2;
+    max_iters = 1200;
+    learning_rate = 2e-3f;
+    weight_decay = 0.01f;
+  }
 };
 
 inline Command parallel_command(ParallelOptions& o) {
@@ -451,9 +471,14 @@ struct ParallelTraining {
   static ParallelSizes sizes_of(const Options& o, const DistillRun& run) {
     const Config& config = run.model.config;
     ParallelSizes s;
-    s.n_layer = o.layers, s.n_head = config.n_head, s.n_embd = config.n_embd, s.vocab_size = config.vocab_size;
+    s.n_layer = o.layers;
+    s.n_head = config.n_head;
+    s.n_embd = config.n_embd;
+    s.vocab_size = config.vocab_size;
     s.n_kv_head = o.kv_heads > 0 ? o.kv_heads : default_kv_heads(config.n_head);
-    s.ahead = o.ahead, s.sequential = o.sequential, s.raw = o.raw;
+    s.ahead = o.ahead;
+    s.sequential = o.sequential;
+    s.raw = o.raw;
     if (config.n_head % s.n_kv_head != 0)
       throw std::invalid_argument("the model's " + std::to_string(config.n_head) + " heads do not share " +
                                   std::to_string(s.n_kv_head) + ": --parallel_kv_heads: give a divisor");
