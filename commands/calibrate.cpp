@@ -1,8 +1,8 @@
 // commands/calibrate.cpp: measures how often a drafter's rank-r guess at depth d is right, for the shapes that are made
 // from that (calibration.h).
 //
-// A text is decoded plainly first. Then it is decoded again by chains of a stand-in that knows it, which asks the
-// drafter at every place what it would have guessed there.
+// It first decodes a text plainly. Then it decodes the text again by chains of a stand-in, which knows the text and
+// asks the drafter for its candidates at every place.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>

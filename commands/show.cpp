@@ -57,26 +57,26 @@ Timed timed(Engine& engine, const Show& s, const Method& method, const std::vect
 }
 
 // The drafter's own chance of a node's token after its parent, at the sampling's temperature (at 0 as at 1).
-OrderedJson chance_of(const IterationReport& pass, int node, Sampling sampling, std::vector<float>& q) {
-  const int above = pass.tree.origin[pass.tree.parent[node]], vocab = pass.drafter->vocab;
-  const float* const logits = pass.drafter->logits(pass.growth, above);
+OrderedJson chance_of(const IterationReport& report, int node, Sampling sampling, std::vector<float>& q) {
+  const int above = report.tree.origin[report.tree.parent[node]], vocab = report.drafter->vocab;
+  const float* const logits = report.drafter->logits(report.growth, above);
   if (!logits) return nullptr;
   if (sampling.temperature == 0) sampling.temperature = 1;
   q.resize(size_t(vocab));
   distribution(logits, vocab, sampling, q.data());
-  return q[size_t(pass.tree.token[node])];
+  return q[size_t(report.tree.token[node])];
 }
 
 // Why the path went no further.
-std::string stop_text(const IterationReport& pass, const Engine& engine) {
-  const int last = pass.verdict.rows.back();
-  if (!pass.drafter) return "plain decoding drafts nothing";
-  if (!pass.drafted) return "nothing was drafted, since it has not paid of late";
-  if (pass.emitted < int(pass.verdict.tokens.size())) return "the text was long enough";
-  if (pass.tree.first_child(last) >= 0)
-    return "the target chose '" + engine.decode(pass.verdict.tokens.back()) + "', which no child carried";
-  if (pass.tree.depth[last] >= pass.deepest) return "no node may stand deeper: the window or the text ends there";
-  if (pass.tree.size() == 1) return "no guess was thought worth a node";
+std::string stop_text(const IterationReport& report, const Engine& engine) {
+  const int last = report.verdict.rows.back();
+  if (!report.drafter) return "plain decoding drafts nothing";
+  if (!report.drafted) return "nothing was drafted, since it has not paid of late";
+  if (report.emitted < int(report.verdict.tokens.size())) return "the text was long enough";
+  if (report.tree.first_child(last) >= 0)
+    return "the target chose '" + engine.decode(report.verdict.tokens.back()) + "', which no child carried";
+  if (report.tree.depth[last] >= report.deepest) return "no node may stand deeper: the window or the text ends there";
+  if (report.tree.size() == 1) return "no guess was thought worth a node";
   return "the tree ended there: every guess on the path was right";
 }
 
@@ -87,12 +87,12 @@ OrderedJson texts_of(const Engine& engine, const std::vector<int>& tokens, size_
   return texts;
 }
 
-OrderedJson pass_json(const IterationReport& pass, const Engine& engine, const Sampling& sampling) {
-  const Tree& tree = pass.tree;
+OrderedJson report_json(const IterationReport& report, const Engine& engine, const Sampling& sampling) {
+  const Tree& tree = report.tree;
   std::vector<OrderedJson> picks(size_t(tree.size()), nullptr);
-  for (int row = 0; row < tree.size() && pass.pick; row++) picks[size_t(row)] = engine.decode(pass.pick(row));
-  for (size_t i = 0; i < pass.verdict.rows.size(); i++)
-    picks[size_t(pass.verdict.rows[i])] = engine.decode(pass.verdict.tokens[i]);
+  for (int row = 0; row < tree.size() && report.pick; row++) picks[size_t(row)] = engine.decode(report.pick(row));
+  for (size_t i = 0; i < report.verdict.rows.size(); i++)
+    picks[size_t(report.verdict.rows[i])] = engine.decode(report.verdict.tokens[i]);
 
   OrderedJson nodes = OrderedJson::array();
   std::vector<float> q;
@@ -103,24 +103,24 @@ OrderedJson pass_json(const IterationReport& pass, const Engine& engine, const S
                         {"depth", tree.depth[row]},
                         {"end", tree.end[row]}};
     if (row > 0) {
-      node["q"] = chance_of(pass, row, sampling, q);
-      node["confidence"] = pass.growth.chance[origin];
-      node["reach"] = pass.growth.reach[origin];
-      node["author"] = pass.drafter->author(tree.origin[tree.parent[row]], tree.token[row]);
+      node["q"] = chance_of(report, row, sampling, q);
+      node["confidence"] = report.growth.chance[origin];
+      node["reach"] = report.growth.reach[origin];
+      node["author"] = report.drafter->author(tree.origin[tree.parent[row]], tree.token[row]);
     }
     node["pick"] = picks[size_t(row)];
     nodes.push_back(std::move(node));
   }
-  const int n = int(pass.index), block = engine.config().block_size;
-  return {
-      {"index", n},
-      {"past", pass.past},
-      {"slide", window_start(n + pass.emitted, block) != window_start(n, block)},
-      {"nodes", std::move(nodes)},
-      {"rows", pass.verdict.rows},
-      {"emitted", texts_of(engine, pass.verdict.tokens, size_t(pass.emitted))},
-      {"seconds", {{"draft", pass.draft_seconds}, {"forward", pass.forward_seconds}, {"verify", pass.verify_seconds}}},
-      {"stop", stop_text(pass, engine)}};
+  const int n = int(report.index), block = engine.config().block_size;
+  return {{"index", n},
+          {"past", report.past},
+          {"slide", window_start(n + report.emitted, block) != window_start(n, block)},
+          {"nodes", std::move(nodes)},
+          {"rows", report.verdict.rows},
+          {"emitted", texts_of(engine, report.verdict.tokens, size_t(report.emitted))},
+          {"seconds",
+           {{"draft", report.draft_seconds}, {"forward", report.forward_seconds}, {"verify", report.verify_seconds}}},
+          {"stop", stop_text(report, engine)}};
 }
 
 // JSON that may stand inside <script>: no '<' is left, so nothing can end it.
@@ -150,16 +150,18 @@ int show_command(int argc, char** argv) {
   const std::vector<int> tokens = engine.encode(prompt, "the prompt");
   const int wanted = s.options.max_new_tokens;
 
-  // Everything runs once unseen, which brings it near and measures what `auto` goes by; then each side is timed; then
-  // the trees are looked at, which takes its time and so must not be timed.
+  // The first runs warm up the caches and measure what `auto` needs. Then each side is timed. Then the trees are
+  // reported, which takes time and must not be timed.
   watch_interrupts();
   timed(engine, s, kPlain, tokens, wanted);
   timed(engine, s, s.method, tokens, wanted);
   const Timed plain = timed(engine, s, kPlain, tokens, wanted);
   const Timed fast = timed(engine, s, s.method, tokens, wanted);
-  OrderedJson passes = OrderedJson::array();
+  OrderedJson iterations = OrderedJson::array();
   Observation observation;
-  observation.on_iteration = [&](const IterationReport& pass) { passes.push_back(pass_json(pass, engine, sampling)); };
+  observation.on_iteration = [&](const IterationReport& report) {
+    iterations.push_back(report_json(report, engine, sampling));
+  };
   const Timed watched = timed(engine, s, s.method, tokens, wanted, observation);
   if (interrupted())
     throw std::runtime_error("stopped: show: the generation was not complete, so no page was written: start it again");
@@ -182,7 +184,7 @@ int show_command(int argc, char** argv) {
                       {"plain", side(plain)},
                       {"speculative", side(fast)},
                       {"tokens", texts_of(engine, watched.generated.tokens, watched.generated.tokens.size())},
-                      {"passes", std::move(passes)}};
+                      {"passes", std::move(iterations)}};
   std::string page = kPage;
   const size_t place = page.find(kPlaceOfData);
   page.replace(place, std::string(kPlaceOfData).size(), script_json(data));

@@ -61,7 +61,8 @@ inline NgramTrie count_ngrams(const std::vector<int>& tokens, int vocab, int ord
     for (int place : by_token)
       if (place >= k) sorted[start[node[place - k] - begin]++] = place - k;
 
-    trie.suffix.resize(end), trie.first.resize(end, 0);  // first: the number of children, for now
+    trie.suffix.resize(end);
+    trie.first.resize(end, 0);  // the number of children, for now
     for (int i = 0; i + k <= n; i++) trie.suffix[node[i]] = shorter[i + 1];
     for (int i = 0; i + k < n; i++) {
       const int at = sorted[i], before = i ? sorted[i - 1] : -1;

@@ -47,7 +47,7 @@ constexpr DrafterWord kDrafters[] = {
     {"self", "self:K", "the model's own first K layers, and its head"},
     {"medusa", "medusa[:DIR]", "heads on the model's last hidden state, trained by train_gpt --medusa"},
     {"parallel", "parallel[:DIR]",
-     "the next tokens in one pass, from the model's layers, trained by train_gpt --parallel"},
+     "the next tokens in one forward, from the model's layers, trained by train_gpt --parallel"},
     {"random", "random", "chance alone, for study"},
 };
 constexpr const char* kUnionForm = "a+b";

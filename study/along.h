@@ -1,7 +1,6 @@
-// study/along.h: how good a drafter's first choice is along what the target emits, depth by depth, and what it
-// costs.
+// study/along.h: how good a drafter's first candidate is along the target's text, depth by depth, and what it costs.
 //
-// In order: what is counted; the stand-in that counts. It is for rule match, and for chains.
+// In order: the counts; the stand-in that counts. It is for rule match and for chains.
 #pragma once
 
 #include <algorithm>
@@ -14,15 +13,15 @@
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
-// What is counted
+// The counts
 
-// By depth: [0] is that of the root's child. A place is one where the drafter had something to say.
+// By depth: [0] is that of the root's child. A place counts if the drafter had a candidate there.
 struct AlongCounts {
-  std::vector<int64_t> places, right;  // (depths) whether its first choice, noise and all, was the target's token
-  std::vector<int64_t> judged;         // (depths) places where it had a distribution too
-  std::vector<double> nats;            // (depths) sum of -log of what that gave the token, at temperature 1
+  std::vector<int64_t> places, right;  // (depths) right: its first candidate (by noise too) was the target's token
+  std::vector<int64_t> judged;         // (depths) places where it also had a distribution
+  std::vector<double> nats;            // (depths) sum of -log of the token's chance in it, at temperature 1
   int64_t rounds = 0;                  // chains that were drafted
-  int64_t passes = 0;                  // of the drafter's own model in them
+  int64_t model_forwards = 0;          // of the drafter's own model, in these chains
   double seconds = 0;                  // that the drafter took for them
 
   explicit AlongCounts(int depths)
@@ -46,9 +45,9 @@ inline double nats_of(const float* logits, int vocab, int token) {
 // ---------------------------------------------------------------------------------------------------------------
 // The stand-in
 
-// Drafts the text to come in whole chains, whatever the drafter would have said: so every drafter is asked at the same
-// places, and none at more than one depth. A text's first pass is not counted, since a drafter that lives on what the
-// target thought has nothing to go by there.
+// Drafts the text to come in whole chains, whatever the drafter's candidates are. So every drafter is asked at the same
+// places, and at each place at one depth. The first iteration of a text is not counted: a drafter that reads the
+// target's states has none there.
 class Along : public Knowing {
  public:
   // counts must outlive this.
@@ -82,7 +81,7 @@ class Along : public Knowing {
     return true;
   }
 
-  // Does some of the drafter's work, and counts what it took but in a first pass.
+  // Does some of the drafter's work, and counts its time and forwards, except in the first iteration.
   template <class Work>
   void timed(Work work, bool counted = true) {
     const int64_t before = drafter.model_forwards;
@@ -90,7 +89,7 @@ class Along : public Knowing {
     work();
     if (first_ || !counted) return;
     counts_.seconds += watch.lap();
-    counts_.passes += drafter.model_forwards - before;
+    counts_.model_forwards += drafter.model_forwards - before;
   }
 
   AlongCounts& counts_;

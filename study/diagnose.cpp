@@ -108,7 +108,7 @@ std::string stops_table(const Diagnosis& d) {
   TableRows rows = {{"why", "forwards", "share"}};
   for (int stop = 0; stop < kStopKinds; stop++) {
     const double n = double(d.stops[size_t(stop)]);
-    if (n > 0) rows.push_back({kStops[stop], thousands(n), share(n, double(d.passes))});
+    if (n > 0) rows.push_back({kStops[stop], thousands(n), share(n, double(d.forwards))});
   }
   std::string text =
       "Why each forward committed no more tokens: the target chose a token that no node carried, or the "
@@ -385,7 +385,7 @@ std::string picture(const Examination& e, const Engine& engine, const Findings& 
                                            {entropy_panel(d, false), entropy_panel(d, true), accuracy_panel(d),
                                             ranks_panel(d), reliability_panel(d), nodes_panel(d)},
                                            3);
-  StackedBar time = {"time", {}, duration(f.stats.seconds)}, stops = {"forwards", {}, thousands(double(d.passes))};
+  StackedBar time = {"time", {}, duration(f.stats.seconds)}, stops = {"forwards", {}, thousands(double(d.forwards))};
   std::vector<std::string> parts;
   for (const auto& [name, seconds] : time_parts(f.stats)) {
     parts.push_back(name);
@@ -418,7 +418,7 @@ int diagnose_command(int argc, char** argv) {
   Engine engine(e.options.settings);
   watch_interrupts();
   const Findings f = examine(e, engine);
-  if (f.diagnosis.passes == 0)
+  if (f.diagnosis.forwards == 0)
     throw std::runtime_error(
         "there is nothing to tell: nanospec diagnose: let it run, and give --max_new_tokens of at least 1");
   print_out(report_text(e, engine, f), true);

@@ -1,7 +1,7 @@
-// study/diagnosis.h: why drafts are accepted or not, counted pass by pass.
+// study/diagnosis.h: counts, iteration by iteration, why drafts are accepted or not.
 //
-// Nodes "on the path" are those that the target came to, the root included. Whatever is said of guesses is said of
-// them: of the others nobody knows what the target would have chosen there.
+// Nodes "on the path" are the root and the accepted nodes. All counts of guesses are about them: at other nodes the
+// target's pick is not known.
 #pragma once
 
 #include <algorithm>
@@ -14,9 +14,9 @@
 
 namespace nanospec {
 
-constexpr int kAskedRanks = 8;  // guesses of the drafter that are looked through for the target's token
+constexpr int kAskedRanks = 8;  // how many candidates of the drafter are searched for the target's token
 
-// Why a pass committed no more tokens.
+// Why a forward committed no more tokens.
 enum class Stop {
   kNoNode,      // the target's token was among the drafter's best guesses, but it got no node
   kNotGuessed,  // it was not among them
@@ -77,7 +77,7 @@ struct Diagnosis {
   void add(const IterationReport& report) {
     const Tree& tree = report.tree;
     const std::vector<int>& rows = report.verdict.rows;
-    passes++;
+    forwards++;
     for (int node = 1; node < tree.size(); node++) {
       const size_t depth = size_t(tree.depth[node]);
       if (depth >= drafted.size()) {
@@ -97,13 +97,13 @@ struct Diagnosis {
   }
 
   Shape shape;
-  int64_t passes = 0;
+  int64_t forwards = 0;
   std::vector<Unsure> unsure;
   std::vector<int64_t> asked;                           // [d]: nodes of depth d on the path that had children
   std::vector<std::array<int64_t, kAskedRanks>> right;  // [d][r]: whose rank-r guess was the target's token
   Forecast raw, corrected;
   std::vector<int64_t> drafted, accepted;              // [d]: nodes of depth d; [0]: nothing, the roots do not count
-  std::array<int64_t, kStopKinds> stops = {};          // passes
+  std::array<int64_t, kStopKinds> stops = {};          // forwards
   std::array<int64_t, kAskedRanks> missing_rank = {};  // kNoNode: the guess's rank
 
  private:

@@ -193,8 +193,8 @@ Verdict judge(const Study& study, const Tree& tree, EnumeratedOracle& oracle) {
   return judge(study.rule, tree, oracle);
 }
 
-// The chance that a text emitted so far, and then continued by p, is each of the V^(depth + 1) texts of that length.
-// emitted: [context] the chance that a pass emits just these tokens.
+// The chance of each of the V^(depth + 1) texts of that length, for a text that a forward emits and p continues.
+// emitted: [context] the chance that a forward emits just these tokens.
 Chances completed(const World& world, Chances emitted) {
   const int vocab = world.vocab, contexts = int(world.p.size());
   for (int c = 0; c < contexts; c++)

@@ -1,8 +1,8 @@
 // study/experiments_drafters.cpp: drafters that were trained on the target (Medusa's heads, the parallel drafter and
-// its sequential twin) against tables, a smaller model and plain decoding.
+// its sequential form) against tables, a smaller model and plain decoding.
 //
-// In order: who drafts; accuracy by depth; speed; what training took; what is said above the tables; what tests hold,
-// prose and structured prompts among it; the section.
+// In order: the drafters; accuracy by depth; speed; the cost of training; the notes above the tables; functions for
+// tests too, such as prose and structured prompts; the section.
 #include <algorithm>
 #include <filesystem>
 
@@ -49,7 +49,7 @@ std::string stats_path(const Lab& lab, const std::string& drafter) {
 // ---------------------------------------------------------------------------------------------------------------
 // Accuracy by depth
 
-constexpr int kDepths = 6, kAlongTokens = 112;  // new tokens of each prompt: 15 whole chains, and the first pass
+constexpr int kDepths = 6, kAlongTokens = 112;  // new tokens of each prompt: 15 whole chains, and the first iteration
 
 // One drafter's, at one temperature: by kind and prompt.
 using Accuracies = std::vector<std::vector<AlongCounts>>;
@@ -105,13 +105,13 @@ std::string points_text(const Interval& i) { return with_interval({100 * i.middl
 bool speaks_at(const std::vector<AlongCounts>& prompts, int depth) {
   return std::any_of(prompts.begin(), prompts.end(), [&](const AlongCounts& c) { return c.places[size_t(depth)] > 0; });
 }
-double passes_a_round(const std::vector<AlongCounts>& prompts) {
-  double passes = 0, rounds = 0;
+double forwards_a_round(const std::vector<AlongCounts>& prompts) {
+  double model_forwards = 0, rounds = 0;
   for (const AlongCounts& c : prompts) {
-    passes += double(c.passes);
+    model_forwards += double(c.model_forwards);
     rounds += double(c.rounds);
   }
-  return ratio(passes, rounds);
+  return ratio(model_forwards, rounds);
 }
 double seconds_a_token(const std::vector<AlongCounts>& prompts) {
   double seconds = 0, drafted = 0;
@@ -142,7 +142,7 @@ std::string accuracy_table(const std::map<std::string, Accuracies>& all, const s
     for (const char* other : {kUnigram, kWeak})
       rows.back().push_back(
           drafter == other || !all.count(other) ? "" : points_text(right_above(prompts, joined(all.at(other)), 0)));
-    rows.back().push_back(decimals(passes_a_round(prompts), 2));
+    rows.back().push_back(decimals(forwards_a_round(prompts), 2));
     rows.back().push_back(decimals(1e6 * seconds_a_token(prompts), 1));
   }
   return format_table(rows, "l" + std::string(rows[0].size() - 1, 'r'));
@@ -155,7 +155,7 @@ OrderedJson accuracy_json(const std::map<std::string, Accuracies>& all, const st
     for (size_t k = 0; k < kinds.size(); k++) {
       OrderedJson one = {{"drafter", drafter},
                          {"prompts", kinds[k].name},
-                         {"passes_per_round", passes_a_round(accuracies[k])},
+                         {"passes_per_round", forwards_a_round(accuracies[k])},
                          {"seconds_per_token", seconds_a_token(accuracies[k])}};
       for (int d = 0; d < kDepths; d++) {
         one["accuracy"].push_back(interval_json(right_at(accuracies[k], d)));
@@ -246,8 +246,8 @@ std::string losses(const Experiment& study, const std::vector<std::string>& draf
   return text;
 }
 
-// Empty where it was interrupted. As many tokens for the later kinds as for the first. A longer text is worth more than
-// a repeated one: of a short one the first pass, where heads have nothing to go by, is too large a part.
+// Empty if it was interrupted. All kinds get as many tokens as the first. A longer text is worth more than a repeated
+// one: of a short text the first iteration, where heads have no state to read, is too large a part.
 Speeds run_speeds(Lab& lab, const std::vector<Method>& methods, const std::vector<Kind>& kinds, float temperature,
                   double seconds, const Stretch& stretch) {
   Speeds s;

@@ -243,8 +243,8 @@ void time_tree_attention(const KernelShapes& s, KernelTimes& times) {
   }
 }
 
-// Of training: sequences without a past. The backward pass makes five products of the forward's two: scores and their
-// gradients, and those of queries, keys and values.
+// For training: sequences without a past. The backward computes five products, the forward two. The five are the scores
+// and their gradients, and the gradients of queries, keys and values.
 inline void time_causal_attention(const KernelShapes& s, KernelTimes& times) {
   const int R = s.training_rows(), slots = pad64(s.sequence);
   const Config c = attention_config(s, 1);

@@ -73,11 +73,11 @@ class MedusaTrainer {
     pool_.run([&](const Team& team) { packed_.pack(team, true); });
   }
   // Mean cross-entropy over the heads and rows.
-  T loss(const HeadBatch& batch) { return pass(batch, false, nullptr); }
+  T loss(const HeadBatch& batch) { return run_batch(batch, false, nullptr); }
   // The same, and `gradient` becomes its gradient.
-  T loss_and_gradient(const HeadBatch& batch) { return pass(batch, true, nullptr); }
+  T loss_and_gradient(const HeadBatch& batch) { return run_batch(batch, true, nullptr); }
   // One AdamW update; returns the loss before it.
-  T step(const HeadBatch& batch, const Update& update) { return pass(batch, true, &update); }
+  T step(const HeadBatch& batch, const Update& update) { return run_batch(batch, true, &update); }
   // After loss(): what a head said of a row, and what that cost.
   const T* logits(int head, int row) const {
     return a_.logits.data() + (size_t(head) * size_t(rows_) + size_t(row)) * size_t(a_.V);
@@ -85,7 +85,7 @@ class MedusaTrainer {
   T cost(int head, int row) const { return losses_.data()[size_t(head) * size_t(rows_) + size_t(row)]; }
 
  private:
-  T pass(const HeadBatch& batch, bool with_gradient, const Update* update) {
+  T run_batch(const HeadBatch& batch, bool with_gradient, const Update* update) {
     load(batch);
     pool_.run([&](const Team& team) {
       run(team, batch, with_gradient);

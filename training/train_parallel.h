@@ -63,7 +63,7 @@ template <class T>
 struct ParallelGradients {
   Array<T> stream, norm, att, qkv, gate_up, act, input;  // strides as the activations'
   Array<T> k, v;                                         // (L, n_kv_head, slots, pad16(D)) of all cached rows
-  Array<T> p, ds;                                        // attention's scratch, where the portable text runs
+  Array<T> p, ds;                                        // scratch of attention, where the portable version runs
   Array<T> slot;                                         // (C) the sum over all slots, where they begin
   size_t kv_layer;
 
@@ -112,7 +112,7 @@ void parallel_backward(const Team& team, const ParallelSizes& s, const ParallelW
     const auto& dl = d.layers[size_t(l)];
     const RmsNorm<T> before_attention = norm_1(a, w.plain, l, first), before_mlp = norm_2(a, w.plain, l, first);
     const T *const act = a.act.at(l, first), *const att = a.att.at(l, first), *const gate_up = a.gate_up.at(l, first);
-    launch(team, R, before_attention);  // not kept by the forward pass
+    launch(team, R, before_attention);  // the forward has not stored it
     launch(team, R, before_mlp);
     launch(team, R, swiglu(a, l, first));
     linear_backward<T>(team, R, F, C, act, a.F, stream, a.C, dl.down, nullptr);
@@ -219,7 +219,7 @@ class ParallelTrainer {
   }
 
  private:
-  static constexpr int kFeedbackPasses = 2;
+  static constexpr int kFeedbackRounds = 2;
 
   T run(const SequenceBatch& batch, bool with_gradient, const Said& said) {
     if (batch.positions != n_ || batch.ahead != sizes.ahead) throw std::logic_error("a batch of other sizes");
@@ -257,7 +257,7 @@ class ParallelTrainer {
       parallel_features(team, sizes, packed_, n_, a_);
       parallel_enter(team, sizes, packed_, frozen_.plain.wte, stream_.token(), 0, n_, with_slot(), a_);
       parallel_layers(team, sizes, packed_, stream_.forest, 0, rope_.data(), a_);
-      speak(team, 0, n_, with_gradient);
+      output_loss(team, 0, n_, with_gradient);
     });
     count(b, 0, n_, 0, said);
   }
@@ -274,15 +274,15 @@ class ParallelTrainer {
     for (int t = begin; t < end; t++)
       for (int d = 1; d <= K; d++) targets_[size_t(slot_row(n_, end, K, t, d))] = tokens[t + 2 + d];
     if (sizes.sequential) {
-      for (int pass = 0; pass < kFeedbackPasses; pass++) {
-        feed_back(begin, end, pass == 0);
+      for (int round = 0; round < kFeedbackRounds; round++) {
+        feed_back(begin, end, round == 0);
         pool_.run([&](const Team& team) { forward_slots(team, rows); });
       }
       feed_back(begin, end, false);
     }
     pool_.run([&](const Team& team) {
       forward_slots(team, rows);
-      speak(team, n_, rows, with_gradient);
+      output_loss(team, n_, rows, with_gradient);
       if (with_gradient) slots_backward(team, rows);
     });
     count(b, n_, rows, end, said);
@@ -294,9 +294,9 @@ class ParallelTrainer {
     parallel_layers(team, sizes, packed_, segment_.forest, n_, rope_.data(), a_);
   }
 
-  // The rows of a path see the states of the rows above them, which are not known before those have run: each pass
-  // over all of them makes one depth more exact, and the first one takes the stream's states. No gradient flows through
-  // a state (as in EAGLE-3's training-time test, but for the number of passes).
+  // A row of a path reads the state of the row above it, which is known only after that row has run. So all rows run
+  // several times: the first round reads the stream's states, and each further round makes one depth more exact. No
+  // gradient flows through a state (as in EAGLE-3's training-time test, which has another number of rounds).
   void feed_back(int begin, int end, bool at_first) {
     const int K = sizes.slots(), C = sizes.n_embd;
     const T* const state = a_.x[sizes.n_layer];
@@ -310,7 +310,7 @@ class ParallelTrainer {
   }
 
   // Final norm, head and loss of rows first .. first + rows - 1, and the gradient of the top.
-  void speak(const Team& team, int first, int rows, bool with_gradient) {
+  void output_loss(const Team& team, int first, int rows, bool with_gradient) {
     const int C = sizes.n_embd, V = sizes.vocab_size;
     const size_t at = size_t(first) * size_t(a_.C);
     T *const logits = logits_.data() + size_t(first) * size_t(V_), *const dtop = g_.stream.data() + at;
@@ -440,7 +440,7 @@ inline Command parallel_command(ParallelOptions& o) {
   const std::vector<Flag> own = {
       heading("Drafter"),
       {"--parallel_layers", "N", &o.layers, "layers", from(1, kMostParallelLayers)},
-      {"--parallel_ahead", "N", &o.ahead, "tokens that it says in one pass", from(1, kMostAhead)},
+      {"--parallel_ahead", "N", &o.ahead, "tokens that it says in one forward", from(1, kMostAhead)},
       {"--parallel_kv_heads", "N", &o.kv_heads,
        "key/value heads, a divisor of the model's heads; 0: two where those are even, else one", from(0, 1 << 16)},
       {"--parallel_segments", "N", &o.segments,
