@@ -1,8 +1,8 @@
-// nanospec.cu: the program. Here target, drafter, shape and rule meet; the commands themselves lie in commands/.
+// nanospec.cu: the program. It puts target, drafter, shape and rule together; the commands are in commands/.
 //
-// This is the one file of the program that sees the model, and so the one that is compiled for each machine: by the
-// C++ compiler for build/nanospec, by nvcc for build/nanospec-cuda. In order: the Engine, the Probe and the GPU that
-// the commands ask; main. It holds no loop of decoding (decode.h) and no arithmetic.
+// This is the program's only file that includes the model, so it is compiled once for each machine: by the C++ compiler
+// for build/nanospec, by nvcc for build/nanospec-cuda. In order: the Engine, the Probe and the GPU's measurements,
+// which the commands call; main. The loop of decoding is in decode.h.
 #include <map>
 #include <stdexcept>
 
@@ -33,7 +33,7 @@ struct Engine::Parts {
   std::map<std::string, std::unique_ptr<Drafter>> drafters;  // by name
   std::shared_ptr<Cost> cost;                                // of a forward, for `auto`; measured when first needed
   std::map<std::string, std::shared_ptr<Experience>> experiences;  // by drafter, rule, noise and sampling
-  std::map<std::string, Shape> shapes;                             // that files were read for, by all they depend on
+  std::map<std::string, Shape> shapes;                             // those read from files, by all they depend on
 
   Parts(const Settings& s, Loaded l)
       : settings(s),
@@ -44,7 +44,7 @@ struct Engine::Parts {
     loaded.weights = {};  // the target has its own
   }
 
-  // The drafter of these names, made when it is first asked for; null: plain decoding.
+  // The drafter of these names, loaded when it is first needed; null: plain decoding.
   Drafter* drafter(const std::vector<DrafterName>& names) {
     const std::string word = text_of(names);
     if (!drafters.count(word))
@@ -54,7 +54,7 @@ struct Engine::Parts {
     return drafters[word].get();
   }
 
-  // The shape with its template; and the cost of a forward is measured where the shape goes by it.
+  // The shape with its template. Also measures the cost of a forward, where the shape needs it.
   Shape ready(const Shape& shape, const std::string& drafter, float temperature) {
     if ((shape.kind == Shape::kAuto || shape.kind == Shape::kSequoia) && (!cost || cost->most() < shape.budget))
       cost = std::make_shared<Cost>(measure_cost(target, std::max(shape.budget, settings.budget)));
@@ -91,16 +91,18 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
 
   Decoding decoding;
   if (drafter) decoding.shape = p.ready(meaning.shape, method.drafter, sampling.temperature);
-  decoding.rule = meaning.rule, decoding.ahead = meaning.ahead;
+  decoding.rule = meaning.rule;
+  decoding.ahead = meaning.ahead;
   decoding.sampling = sampling;
   decoding.max_new_tokens = max_new_tokens;
   decoding.knows_noise = method.knows_noise;
-  decoding.on_pass = observation.on_pass;
+  decoding.on_iteration = observation.on_iteration;
   decoding.cost = p.cost;
   std::unique_ptr<LogitsDrafter> made;
   std::unique_ptr<Drafter> stand_in;
   if (drafter && observation.stand_in) {
-    stand_in = observation.stand_in(*with_logits(drafter, made)), drafter = stand_in.get();
+    stand_in = observation.stand_in(*with_logits(drafter, made));
+    drafter = stand_in.get();
   } else if (drafter) {
     std::shared_ptr<Experience>& experience =
         p.experiences[method.drafter + " " + method.verify + (method.knows_noise ? " " : " without noise ") +
@@ -136,7 +138,7 @@ double Probe::forward_seconds(int rows, int past) {
   const Tree tree = star(rows - 1);
   Stopwatch watch;
 #ifdef WITH_CUDA
-  if (target.cuda()) {  // as decoding runs it: one graph, and no logits for the host
+  if (target.cuda()) {  // as in decoding: one graph, and no logits copied to the host
     target.iterate(tree, Sampling(), past + 1);
     const double seconds = watch.lap();
     target.rewind(past);

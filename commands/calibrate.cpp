@@ -1,8 +1,8 @@
 // commands/calibrate.cpp: measures how often a drafter's rank-r guess at depth d is right, for the shapes that are made
 // from that (calibration.h).
 //
-// A text is decoded plainly first. Then it is decoded again by chains of a stand-in that knows it, which asks the
-// drafter at every place what it would have guessed there.
+// It first decodes a text plainly. Then it decodes the text again by chains of a stand-in, which knows the text and
+// asks the drafter for its candidates at every place.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -56,7 +56,8 @@ void check_command_line(Measurement& m, const Command& command, const Given& giv
   choose_prompts(o, given, command);
   check_outputs(command, given, {o.data_file}, "calibration.json");
   if (m.out_file.empty()) m.out_file = calibration_path(o.settings.model);
-  o.settings.budget = m.depths, o.settings.rows = m.depths + 1;
+  o.settings.budget = m.depths;
+  o.settings.rows = m.depths + 1;
   o.max_new_tokens = m.places;  // nearly every token is looked at: all but those that end a whole chain
   if (!o.data_file.empty() && !given.has("--held_out")) o.held_out = (o.max_new_tokens + kTokensEach - 1) / kTokensEach;
 }
@@ -101,12 +102,17 @@ RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::
 std::string table(const Accuracy& a) {
   TableRows rows = {{"depth"}};
   for (int r = 0; r < a.ranks; r++) rows[0].push_back("rank " + std::to_string(r));
-  rows[0].push_back("none of them"), rows[0].push_back("places");
+  rows[0].push_back("none of them");
+  rows[0].push_back("places");
   for (int d = 0; d < a.depths; d++) {
     rows.push_back({std::to_string(d + 1)});
     double any = 0;
-    for (int r = 0; r < a.ranks; r++) any += a.at(d, r), rows.back().push_back(decimals(a.at(d, r), 3));
-    rows.back().push_back(decimals(1 - any, 3)), rows.back().push_back(thousands(a.seen[size_t(d)]));
+    for (int r = 0; r < a.ranks; r++) {
+      any += a.at(d, r);
+      rows.back().push_back(decimals(a.at(d, r), 3));
+    }
+    rows.back().push_back(decimals(1 - any, 3));
+    rows.back().push_back(thousands(a.seen[size_t(d)]));
   }
   return format_table(rows, std::string(rows[0].size(), 'r'));
 }
@@ -136,8 +142,10 @@ std::string summary(const Measurement& m, const Accuracy& a) {
   std::string text = "One guess takes the drafter " + decimals(1e6 * a.expand_seconds, 2) +
                      " microseconds. If these rates hold, calibrated trees commit\nin a forward, window ends apart,";
   const char* between = " ";
-  for (int nodes : {4, 16, 64})
-    text += between + decimals(expected_tokens(a, nodes), 2) + " (" + std::to_string(nodes) + " nodes)", between = ", ";
+  for (int nodes : {4, 16, 64}) {
+    text += between + decimals(expected_tokens(a, nodes), 2) + " (" + std::to_string(nodes) + " nodes)";
+    between = ", ";
+  }
   return text + " tokens.\nWritten to " + m.out_file + ": " + m.drafter + " at temperature " +
          decimals(double(m.options.sampling.temperature), 2) + ".\n";
 }

@@ -368,20 +368,27 @@ std::string flaw(Promise promise) {
 double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 
 void add(Stats& sum, const Stats& part) {
-  sum.tokens += part.tokens, sum.target_forwards += part.target_forwards;
-  sum.slide_prefills += part.slide_prefills, sum.drafted_nodes += part.drafted_nodes;
+  sum.tokens += part.tokens;
+  sum.target_forwards += part.target_forwards;
+  sum.slide_prefills += part.slide_prefills;
+  sum.drafted_nodes += part.drafted_nodes;
   sum.accept_histogram.resize(std::max(sum.accept_histogram.size(), part.accept_histogram.size()));
   for (size_t i = 0; i < part.accept_histogram.size(); i++) sum.accept_histogram[i] += part.accept_histogram[i];
   for (const auto& [drafter, nodes] : part.accepted_by) sum.accepted_by[drafter] += nodes;
   for (size_t i = 0; i < part.reliability.size(); i++) {
     Reliability& tenth = sum.reliability[i];
-    tenth.nodes += part.reliability[i].nodes, tenth.accepted += part.reliability[i].accepted;
-    tenth.raw += part.reliability[i].raw, tenth.corrected += part.reliability[i].corrected;
+    tenth.nodes += part.reliability[i].nodes;
+    tenth.accepted += part.reliability[i].accepted;
+    tenth.raw += part.reliability[i].raw;
+    tenth.corrected += part.reliability[i].corrected;
   }
   add(sum.ahead, part.ahead);
-  sum.prefill_seconds += part.prefill_seconds, sum.seconds += part.seconds;
-  sum.seconds_draft += part.seconds_draft, sum.seconds_forward += part.seconds_forward;
-  sum.seconds_verify += part.seconds_verify, sum.seconds_keep += part.seconds_keep;
+  sum.prefill_seconds += part.prefill_seconds;
+  sum.seconds += part.seconds;
+  sum.seconds_draft += part.seconds_draft;
+  sum.seconds_forward += part.seconds_forward;
+  sum.seconds_verify += part.seconds_verify;
+  sum.seconds_keep += part.seconds_keep;
   sum.seconds_slide += part.seconds_slide;
 }
 
@@ -406,8 +413,8 @@ nlohmann::ordered_json ahead_json(const AheadStats& ahead) {
   const auto known = [](double x) { return x > 0 ? nlohmann::ordered_json(x) : nlohmann::ordered_json(); };
   return {{"wanted", ahead.wanted},
           {"why", ahead_text(ahead)},
-          {"passes", ahead.passes},
-          {"passes_without", ahead.passes_without},
+          {"passes", ahead.forwards},
+          {"passes_without", ahead.forwards_without},
           {"outcomes", ahead.outcomes},
           {"fan_out", ahead.fan_out()},
           {"cut", ahead.cut},
@@ -426,8 +433,8 @@ std::string ahead_text(const AheadStats& ahead) {
   if (!ahead.able) return "not used: this drafter cannot draft while the model is at work, or needs no time to";
   const std::string speed = ahead.gain > 0 ? decimals(ahead.gain, 2) + " of the speed without" : "";
   std::string text =
-      ahead.gain > 0 ? (ahead.passes > ahead.passes_without ? "used: " : "not used: ") + speed + "; " : "";
-  text += count(double(ahead.outcomes), "tree") + " in " + count(double(ahead.passes), "forward") + ", " +
+      ahead.gain > 0 ? (ahead.forwards > ahead.forwards_without ? "used: " : "not used: ") + speed + "; " : "";
+  text += count(double(ahead.outcomes), "tree") + " in " + count(double(ahead.forwards), "forward") + ", " +
           percent(double(ahead.hits), double(ahead.hits + ahead.misses)) + " hits, " + duration(ahead.seconds_saved) +
           " saved, " + duration(ahead.seconds_waited) + " waited";
   if (ahead.contention() > 0) text += ", forwards took " + decimals(ahead.contention(), 2) + " times as long";

@@ -1,10 +1,10 @@
 // commands/commands.h: the commands of nanospec, and what they share: flags, the words of a method, statistics.
 //
-// The ring commands/ adds what a user runs. `generate` continues a prompt; `compare` sets methods side by side;
-// `calibrate` measures guesses, for shapes that are made from them; `show` writes a page to step through. It turns
-// words into a Method and Settings and hands them to the Engine (engine.h); it touches neither arrays nor the model. It
-// includes the core, drafters/, files/, growth/, rules/ and watch/. It hooks into the loop through Observation: on_pass
-// and stand_in. A run that is not observed pays nothing.
+// The ring commands/ adds what a user runs. `generate` continues a prompt; `compare` compares methods; `calibrate`
+// measures a drafter's guesses, for shapes that need them; `show` writes a page that steps through a generation. It
+// turns words into a Method and Settings, and calls the Engine with them (engine.h); it touches neither arrays nor the
+// model. It includes the core, drafters/, files/, growth/, rules/ and watch/. It hooks into the loop through
+// Observation: on_iteration and stand_in. A run that is not observed pays nothing.
 //
 // How to add a command: write commands/NAME.cpp with `int NAME_command(int argc, char** argv)`; argv[0] is its name.
 // describe() gives its flags, put together() from the parts below. Parse; check everything before the Engine is made;
@@ -56,7 +56,7 @@ std::vector<Flag> prompts_flags(Options& options);   // prompts, data, held_out:
 std::vector<Flag> sampling_flags(Options& options);  // temperature, top_k, top_p, seed
 std::vector<Flag> machine_flags(Options& options);   // device, dtype, cache_dtype, threads
 
-// What no single flag can tell. Throws std::invalid_argument.
+// Checks flags that depend on each other. Throws std::invalid_argument.
 void check_options(const Options& options);
 
 // Throws std::invalid_argument unless one source of prompts was given, of those that the command has flags for.
@@ -92,7 +92,7 @@ std::vector<std::string> prompts_of(const std::string& text, size_t from, int n,
 std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t bytes, const std::string& model);
 constexpr size_t kHeldOutBytes = 64;  // of a prompt
 
-// What the figures of a run depend on, in one line.
+// The settings that the figures of a run depend on, in one line.
 std::string circumstances(const Options& options, const Engine& engine, size_t prompts);
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -69,7 +69,8 @@ std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& repor
                 method_text(c.methods[m]);
         for (size_t p = first; p < std::min(first + block, prompts.size()) && !interrupted(); p++) {
           const size_t byte = first_difference(decode(c.methods[m], p), expected[p]);
-          add(runs[m].stats, stats), runs[m].prompts.push_back(stats);
+          add(runs[m].stats, stats);
+          runs[m].prompts.push_back(stats);
           if (byte == 0 || !outcomes[m].difference.empty() || interrupted()) continue;
           outcomes[m].difference =
               (prompts.size() > 1 ? "prompt " + std::to_string(p + 1) + ", " : "") + "byte " + std::to_string(byte);

@@ -1,6 +1,6 @@
-// commands/engine.h: what the commands ask of the engine: load a model, generate by a method, say what it took.
+// commands/engine.h: the engine as the commands see it: load a model, generate by a method, report the time.
 //
-// In order: an engine with a trained model; a probe, whose weights are random, for measuring forwards. The answer is in
+// In order: an engine with a trained model; a probe with random weights, to measure forwards. Both are implemented in
 // nanospec.cu, which alone is compiled for each machine. The commands are plain C++ and touch neither arrays nor the
 // model.
 #pragma once
@@ -41,11 +41,11 @@ struct Generated {
   Stats stats;
 };
 
-// How a run may be studied, by who does so.
+// How a command may observe a run.
 struct Observation {
-  std::function<void(const PassReport&)> on_pass = nullptr;  // told of every forward
+  std::function<void(const IterationReport&)> on_iteration = nullptr;  // called after every iteration
   std::function<std::unique_ptr<Drafter>(LogitsDrafter& its_own)> stand_in =
-      nullptr;  // drafts in the place of the method's
+      nullptr;  // makes the drafter that replaces the method's
 };
 
 class Engine {

@@ -9,7 +9,7 @@
 
 namespace nanospec {
 
-// What the words of a method mean: they are read once, and what decodes gets these.
+// A method whose words have been read.
 struct Meaning {
   std::vector<DrafterName> drafter;  // the parts of a union, or one; kNone: plain decoding
   Shape shape;

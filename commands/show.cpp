@@ -71,26 +71,26 @@ Timed timed(
 }
 
 // The drafter's own chance of a node's token after its parent, at the sampling's temperature (at 0 as at 1).
-OrderedJson chance_of(const PassReport& pass, int node, Sampling sampling, std::vector<float>& q) {
-  const int above = pass.tree.origin[pass.tree.parent[node]], vocab = pass.drafter->vocab;
-  const float* const logits = pass.drafter->logits(pass.growth, above);
+OrderedJson chance_of(const IterationReport& report, int node, Sampling sampling, std::vector<float>& q) {
+  const int above = report.tree.origin[report.tree.parent[node]], vocab = report.drafter->vocab;
+  const float* const logits = report.drafter->logits(report.growth, above);
   if (!logits) return nullptr;
   if (sampling.temperature == 0) sampling.temperature = 1;
   q.resize(size_t(vocab));
   distribution(logits, vocab, sampling, q.data());
-  return q[size_t(pass.tree.token[node])];
+  return q[size_t(report.tree.token[node])];
 }
 
 // Why the path went no further.
-std::string stop_text(const PassReport& pass, const Engine& engine) {
-  const int last = pass.verdict.rows.back();
-  if (!pass.drafter) return "plain decoding drafts nothing";
-  if (!pass.drafted) return "nothing was drafted, since it has not paid of late";
-  if (pass.emitted < int(pass.verdict.tokens.size())) return "the text was long enough";
-  if (pass.tree.first_child(last) >= 0)
-    return "the target chose '" + engine.decode(pass.verdict.tokens.back()) + "', which no child carried";
-  if (pass.tree.depth[last] >= pass.deepest) return "no node may stand deeper: the window or the text ends there";
-  if (pass.tree.size() == 1) return "no guess was thought worth a node";
+std::string stop_text(const IterationReport& report, const Engine& engine) {
+  const int last = report.verdict.rows.back();
+  if (!report.drafter) return "plain decoding drafts nothing";
+  if (!report.drafted) return "nothing was drafted, since it has not paid of late";
+  if (report.emitted < int(report.verdict.tokens.size())) return "the text was long enough";
+  if (report.tree.first_child(last) >= 0)
+    return "the target chose '" + engine.decode(report.verdict.tokens.back()) + "', which no child carried";
+  if (report.tree.depth[last] >= report.deepest) return "no node may stand deeper: the window or the text ends there";
+  if (report.tree.size() == 1) return "no guess was thought worth a node";
   return "the tree ended there: every guess on the path was right";
 }
 
@@ -101,12 +101,12 @@ OrderedJson texts_of(const Engine& engine, const std::vector<int>& tokens, size_
   return texts;
 }
 
-OrderedJson pass_json(const PassReport& pass, const Engine& engine, const Sampling& sampling) {
-  const Tree& tree = pass.tree;
+OrderedJson report_json(const IterationReport& report, const Engine& engine, const Sampling& sampling) {
+  const Tree& tree = report.tree;
   std::vector<OrderedJson> picks(size_t(tree.size()), nullptr);
-  for (int row = 0; row < tree.size() && pass.pick; row++) picks[size_t(row)] = engine.decode(pass.pick(row));
-  for (size_t i = 0; i < pass.verdict.rows.size(); i++)
-    picks[size_t(pass.verdict.rows[i])] = engine.decode(pass.verdict.tokens[i]);
+  for (int row = 0; row < tree.size() && report.pick; row++) picks[size_t(row)] = engine.decode(report.pick(row));
+  for (size_t i = 0; i < report.verdict.rows.size(); i++)
+    picks[size_t(report.verdict.rows[i])] = engine.decode(report.verdict.tokens[i]);
 
   OrderedJson nodes = OrderedJson::array();
   std::vector<float> q;
@@ -117,24 +117,24 @@ OrderedJson pass_json(const PassReport& pass, const Engine& engine, const Sampli
                         {"depth", tree.depth[row]},
                         {"end", tree.end[row]}};
     if (row > 0) {
-      node["q"] = chance_of(pass, row, sampling, q);
-      node["confidence"] = pass.growth.chance[origin];
-      node["reach"] = pass.growth.reach[origin];
-      node["author"] = pass.drafter->author(tree.origin[tree.parent[row]], tree.token[row]);
+      node["q"] = chance_of(report, row, sampling, q);
+      node["confidence"] = report.growth.chance[origin];
+      node["reach"] = report.growth.reach[origin];
+      node["author"] = report.drafter->author(tree.origin[tree.parent[row]], tree.token[row]);
     }
     node["pick"] = picks[size_t(row)];
     nodes.push_back(std::move(node));
   }
-  const int n = int(pass.index), block = engine.config().block_size;
-  return {
-      {"index", n},
-      {"past", pass.past},
-      {"slide", window_start(n + pass.emitted, block) != window_start(n, block)},
-      {"nodes", std::move(nodes)},
-      {"rows", pass.verdict.rows},
-      {"emitted", texts_of(engine, pass.verdict.tokens, size_t(pass.emitted))},
-      {"seconds", {{"draft", pass.draft_seconds}, {"forward", pass.forward_seconds}, {"verify", pass.verify_seconds}}},
-      {"stop", stop_text(pass, engine)}};
+  const int n = int(report.index), block = engine.config().block_size;
+  return {{"index", n},
+          {"past", report.past},
+          {"slide", window_start(n + report.emitted, block) != window_start(n, block)},
+          {"nodes", std::move(nodes)},
+          {"rows", report.verdict.rows},
+          {"emitted", texts_of(engine, report.verdict.tokens, size_t(report.emitted))},
+          {"seconds",
+           {{"draft", report.draft_seconds}, {"forward", report.forward_seconds}, {"verify", report.verify_seconds}}},
+          {"stop", stop_text(report, engine)}};
 }
 
 // What a page shows of the prompt.
@@ -170,15 +170,15 @@ int show_command(int argc, char** argv) {
   const int asked = s.options.max_new_tokens, unseen = std::min(asked, kUnseen);
   timed(engine, s, kPlain, tokens, unseen, "warming up");
   timed(engine, s, s.method, tokens, unseen, "warming up");
-  OrderedJson passes = OrderedJson::array();
+  OrderedJson iterations = OrderedJson::array();
   size_t bytes = 0;
   Observation observation;
-  observation.on_pass = [&](const PassReport& pass) {
-    passes.push_back(pass_json(pass, engine, sampling));
-    bytes += script_json(passes.back()).size();
+  observation.on_iteration = [&](const IterationReport& report) {
+    iterations.push_back(report_json(report, engine, sampling));
+    bytes += script_json(iterations.back()).size();
   };
   const Timed watched = timed(engine, s, s.method, tokens, asked, "looking at each tree", observation,
-                              [&] { return passes.size() < kMostForwards && bytes < kMostBytes; });
+                              [&] { return iterations.size() < kMostForwards && bytes < kMostBytes; });
   const int wanted = int(watched.times.size());
   const Timed plain = timed(engine, s, kPlain, tokens, wanted, "timing plain decoding");
   const Timed fast = timed(engine, s, s.method, tokens, wanted, "timing " + method_text(s.method));
@@ -203,7 +203,7 @@ int show_command(int argc, char** argv) {
                       {"plain", side(plain)},
                       {"speculative", side(fast)},
                       {"tokens", texts_of(engine, watched.generated.tokens, watched.generated.tokens.size())},
-                      {"passes", std::move(passes)}};
+                      {"passes", std::move(iterations)}};
   std::string page = kPage;
   const size_t place = page.find(kPlaceOfData);
   page.replace(place, std::string(kPlaceOfData).size(), script_json(data));

@@ -74,8 +74,10 @@ inline std::unique_ptr<Drafter> load_drafter(const std::vector<DrafterName>& nam
     drafter = load_part(names[0], dir, vocab, make);
   } else {
     std::vector<std::unique_ptr<LogitsDrafter>> parts;
-    for (const DrafterName& name : names)
-      parts.push_back(load_part(name, dir, vocab, make)), parts.back()->name = name.text;
+    for (const DrafterName& name : names) {
+      parts.push_back(load_part(name, dir, vocab, make));
+      parts.back()->name = name.text;
+    }
     drafter = std::make_unique<Union>(std::move(parts));
   }
   if (drafter) drafter->name = text_of(names);

@@ -72,8 +72,10 @@ inline NgramTrie parse_ngrams(const SafeTensors& file, int vocab, const std::str
              "repeat the train_gpt command that made the model, with --resume: it writes them anew");
   };
   NgramTrie trie;
-  trie.token = read_integers(file, "token", where), trie.count = read_integers(file, "count", where);
-  trie.first = read_integers(file, "first", where), trie.suffix = read_integers(file, "suffix", where);
+  trie.token = read_integers(file, "token", where);
+  trie.count = read_integers(file, "count", where);
+  trie.first = read_integers(file, "first", where);
+  trie.suffix = read_integers(file, "suffix", where);
   const auto& [token, count, first, suffix, level] = trie;
   require(token.size() < size_t(INT_MAX) && count.size() == token.size() && !suffix.empty() &&
               suffix.size() <= token.size() && first.size() == suffix.size() + 1,

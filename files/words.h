@@ -52,7 +52,10 @@ inline std::string closest_word(const std::string& word, const std::vector<std::
   int fewest = std::numeric_limits<int>::max();
   for (size_t i = 0; i < known.size(); i++) {
     const int edits = nearness(word, known[i]);
-    if (edits >= 0 && edits < fewest) fewest = edits, best = forms.empty() ? known[i] : forms[i];
+    if (edits >= 0 && edits < fewest) {
+      fewest = edits;
+      best = forms.empty() ? known[i] : forms[i];
+    }
   }
   return best;
 }
@@ -62,8 +65,10 @@ inline std::string quoted(const std::string& word) {
   std::string shown = "'";
   for (const char c : word.substr(0, 60)) {
     char escaped[5];
-    if ((unsigned char)c < 0x20 || c == 0x7f) snprintf(escaped, sizeof escaped, "\\x%02x", c), shown += escaped;
-    else shown += c;
+    if ((unsigned char)c < 0x20 || c == 0x7f) {
+      snprintf(escaped, sizeof escaped, "\\x%02x", c);
+      shown += escaped;
+    } else shown += c;
   }
   return shown + (word.size() > 60 ? "...'" : "'");
 }

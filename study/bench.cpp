@@ -91,7 +91,8 @@ void Bench::run(const Sections& sections, double scale) {
   watch_interrupts();
   for (const Section& one : sections) {
     if (interrupted()) break;
-    section = one.name, seconds = one.seconds * scale;
+    section = one.name;
+    seconds = one.seconds * scale;
     time->begin(section);
     one.run();
   }

@@ -67,7 +67,10 @@ int run_process(std::vector<std::string> words, const std::string& log, double m
   Stopwatch watch;
   for (double spent = 0; waitpid(child, &status, WNOHANG) == 0; spent += watch.lap()) {
     late = late || spent > most_seconds;
-    if ((interrupted() || late) && !told) kill(-child, SIGTERM), told = true;
+    if ((interrupted() || late) && !told) {
+      kill(-child, SIGTERM);
+      told = true;
+    }
     waiting();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

@@ -47,7 +47,11 @@ struct DistillOptions : RunOptions {
   std::string dir, target = "self";
   int tokens = 1 << 18;
   float temperature = 1;
-  DistillOptions() { batch_size = 512, eval_interval = 500, weight_decay = 0; }
+  DistillOptions() {
+    batch_size = 512;
+    eval_interval = 500;
+    weight_decay = 0;
+  }
 };
 
 // What the shared flags call what is trained.
@@ -109,7 +113,9 @@ struct DistillRun {
 inline DistillRun open_run(const DistillOptions& o, const std::string& name, Recorded what) {
   check_rates(o, "train_drafter --" + name);
   DistillRun run;
-  run.o = o, run.name = name, run.out = o.out.empty() ? o.dir : o.out;
+  run.o = o;
+  run.name = name;
+  run.out = o.out.empty() ? o.dir : o.out;
   run.model = load_model(o.dir);
   const Config& config = run.model.config;
   const double size = file_bytes(o.data);
@@ -128,7 +134,8 @@ inline DistillRun open_run(const DistillOptions& o, const std::string& name, Rec
   const bool hidden = what == Recorded::kHidden;
   const int64_t most = (hidden ? 16 : 64) << 20;  // bytes of a shard; of features whole sequences are shuffled
   ShardSizes& sizes = run.sizes;
-  sizes.what = what, sizes.rows = run.generated() ? kGenerated : config.block_size;
+  sizes.what = what;
+  sizes.rows = run.generated() ? kGenerated : config.block_size;
   sizes.channels = hidden ? config.n_embd : kFeatures * config.n_embd;
   const int wanted = (o.tokens + sizes.rows - 1) / sizes.rows;  // sequences
   const int64_t fit = most / (int64_t(sizes.rows) * sizes.channels * int64_t(sizeof(float)));
@@ -191,7 +198,8 @@ inline double make_shards(const DistillRun& run, Recordings& states) {
   const States recorded(target, run.sizes.what);
   std::unique_ptr<Drafter> drafter;
   Decoding decoding;
-  decoding.sampling.temperature = run.o.temperature, decoding.sampling.seed = run.o.seed;
+  decoding.sampling.temperature = run.o.temperature;
+  decoding.sampling.seed = run.o.seed;
   if (run.generated()) {
     const bool counted = std::filesystem::exists(ngram_path(run.o.dir));
     drafter = load_drafter(counted ? "ngram:4" : "suffix", run.o.dir, config.vocab_size);
@@ -293,7 +301,8 @@ struct RankRates {
     int rank = 0;  // how many tokens come before it; of equal ones the lowest is first
     for (int x = 0; x < vocab; x++) rank += logits[x] > logits[token] || (logits[x] == logits[token] && x < token);
     if (rank < kRanks) rate[size_t(rank)]++;
-    rows++, loss += cost;
+    rows++;
+    loss += cost;
   }
   void finish() {
     for (double& share : rate) share /= std::max(1.0, rows);
@@ -322,7 +331,10 @@ struct Baselines {
     const float* const row = after_one_.data() + size_t(before) * V_;
     bigram.count(row, int(V_), token, -double(row[token]));
   }
-  void finish() { unigram.finish(), bigram.finish(); }
+  void finish() {
+    unigram.finish();
+    bigram.finish();
+  }
 
  private:
   size_t V_;
@@ -379,7 +391,10 @@ class Course {
       updates_.say("loss " + decimals(updates_.mean_loss, 4) + ", " + right_at_once(Training::kGuesser, guessers_));
     }
     if (updates_.worth_saving()) save();
-    if (!interrupted()) return evaluate(), true;
+    if (!interrupted()) {
+      evaluate();
+      return true;
+    }
     updates_.stopped("train_drafter", run_.path() + " holds the " + Training::kWhat + " as they are");
     return false;
   }
@@ -393,7 +408,10 @@ class Course {
   Json stats(double shard_seconds) const {
     const double seconds = updates_.seconds(), each = seconds / std::max(1.0, updates_.updates());
     Json accuracy = Json::array(), loss = Json::array();
-    for (const RankRates& one : guessers_) accuracy.push_back(one.rate), loss.push_back(one.loss);
+    for (const RankRates& one : guessers_) {
+      accuracy.push_back(one.rate);
+      loss.push_back(one.loss);
+    }
     Json stats = {{"accuracy", accuracy},  // [head or depth][rank]
                   {"val_loss", loss},
                   {"iterations", run_.o.max_iters},
@@ -443,7 +461,10 @@ class Course {
     const double in_epoch = double(run_.train_shards) * training_.positions(training_.pieces);
     Json accuracy = Json::array();
     double loss = 0;
-    for (const RankRates& one : guessers_) accuracy.push_back(one.rate[0]), loss += one.loss / double(guessers_.size());
+    for (const RankRates& one : guessers_) {
+      accuracy.push_back(one.rate[0]);
+      loss += one.loss / double(guessers_.size());
+    }
     curve_.push_back({{"iteration", updates_.iteration},
                       {"epoch", double(updates_.iteration) * in_update() / in_epoch},
                       {"seconds", updates_.seconds()},

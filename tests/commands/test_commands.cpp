@@ -78,7 +78,7 @@ Generated decoded(const Method& method, const Sampling& sampling, const std::vec
   static const std::unique_ptr<Drafter> drafter = mock_drafter();
   Decoding decoding;
   decoding.shape = parse_shape(method.shape, 340), decoding.sampling = sampling, decoding.max_new_tokens = n;
-  decoding.on_pass = observation.on_pass;
+  decoding.on_iteration = observation.on_iteration;
   std::unique_ptr<Drafter> other;
   std::unique_ptr<LogitsDrafter> made;
   if (observation.stand_in) other = observation.stand_in(*with_logits(drafter.get(), made));
@@ -215,15 +215,15 @@ TEST_CASE("commands: drafting ahead: what came of it, in words and in the statis
   part.ahead.wanted = true;
   CHECK(contains(ahead_text(part.ahead), "not used: this drafter cannot"));
   AheadStats& a = part.ahead;
-  a.able = true, a.passes = 10, a.passes_without = 50, a.outcomes = 30, a.hits = 6, a.misses = 3,
+  a.able = true, a.forwards = 10, a.forwards_without = 50, a.outcomes = 30, a.hits = 6, a.misses = 3,
   a.seconds_saved = 0.25;
   a.forward_seconds = 12, a.forward_seconds_without = 50, a.gain = 0.82;
   for (const char* said : {"not used: 0.82 of the speed without", "30 trees in 10 forwards", "67% hits", "1.20 times"})
     CHECK(contains(ahead_text(a), said));
-  a.gain = 1.07, a.passes_without = 5, a.forward_seconds_without = 5;
+  a.gain = 1.07, a.forwards_without = 5, a.forward_seconds_without = 5;
   CHECK(ahead_text(a).find("used: 1.07") == 0);
   add(sum, part), add(sum, part);
-  CHECK(sum.ahead.passes == 20);
+  CHECK(sum.ahead.forwards == 20);
   CHECK(sum.ahead.hits == 12);
   CHECK(sum.ahead.fan_out() == 3);
   CHECK(sum.ahead.contention() == doctest::Approx(1.2));

@@ -554,7 +554,9 @@ TEST_CASE("medusa: whatever the heads say, the text is plain decoding's") {
             decoding.shape = ready_shape(shape, shape == "cartesian:4,4,4,4" ? 340 : 64);
             if (decoding.shape.kind == Shape::kAuto) decoding.cost = std::make_shared<Cost>(cost);
             int largest = 0;
-            decoding.on_pass = [&](const PassReport& pass) { largest = std::max(largest, pass.tree.size()); };
+            decoding.on_iteration = [&](const IterationReport& report) {
+              largest = std::max(largest, report.tree.size());
+            };
             different += generated(target, drafter, decoding, prompt, &stats) != plain;
             CHECK(different == 0);
             lengths[drafter].first += double(stats.tokens), lengths[drafter].second += double(stats.target_forwards);

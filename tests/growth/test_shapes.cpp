@@ -497,18 +497,18 @@ TEST_CASE("shapes: sequoia: the program finds what the heap finds, and what tryi
     const Sequoia program(ranks, 16, 6);
     for (int depths : {1, 3, 4, 6})
       for (int n : {0, 1, 2, 5, 6, 16}) {
-        const double promised = program.tokens(n + 1, depths + 1);
+        const double expected = program.tokens(n + 1, depths + 1);
         if (n > 0 && depths == 1 && n > 6) {  // six ranks: a root has no more children
-          CHECK(promised < 0);
+          CHECK(expected < 0);
           continue;
         }
         const Template t = program.tree(n + 1, depths + 1), heap = likeliest_template(depths, 6, n, rate);
         check_template(t);
         CHECK(t.nodes() == n);
         CHECK(t.depth() <= depths);
-        CHECK(expected_tokens(t, rate) == doctest::Approx(promised).epsilon(1e-12));
-        CHECK(expected_tokens(heap, rate) == doctest::Approx(promised).epsilon(1e-12));
-        if (n <= 6) CHECK(most_of_all_trees(n, depths, 6, rate) == doctest::Approx(promised).epsilon(1e-12));
+        CHECK(expected_tokens(t, rate) == doctest::Approx(expected).epsilon(1e-12));
+        CHECK(expected_tokens(heap, rate) == doctest::Approx(expected).epsilon(1e-12));
+        if (n <= 6) CHECK(most_of_all_trees(n, depths, 6, rate) == doctest::Approx(expected).epsilon(1e-12));
       }
   }
 }

@@ -58,7 +58,9 @@ double most_held(const Folder& folder, size_t bytes) {
   return std::stod(from_a_child([&] {
     const double before = double(system_number("/proc/self/status", "VmRSS:", 0)) * 1024;
     GptOptions o = options(folder, data);
-    save_tables(o, read_text(o));
+    Staged tables(folder.path, {bigram_path(""), ngram_path("")});
+    save_tables(tables, o, read_text(o));
+    tables.publish();
     return std::to_string(peak_bytes() - before);
   }));
 }
