@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "commands/comparison.h"
+#include "commands/outputs.h"
 #include "commands/samples.h"
 #include "commands/svg.h"
 
@@ -17,26 +18,28 @@ struct Comparison : Trial {
 Command describe(Comparison& c) {
   return {
       "nanospec compare",
-      "Decodes the same prompts by several methods, again and again in an order that rotates, and prints what\n"
-      "each gains over plain decoding and whether its text is the same, byte for byte.",
+      "Decodes the same prompts by several methods, again and again in an order that rotates, and prints what each "
+      "gains over plain decoding and whether its text is the same, byte for byte.",
       "nanospec compare --model runs/small --prompt \"ROMEO:\"\n"
       "nanospec compare --model runs/small --prompts prompts.jsonl --methods \"none; bigram chain:2; bigram auto\"\n"
-      "nanospec compare --model runs/small --data data/tinyshakespeare.txt --held_out 4\n"
+      "nanospec compare --model runs/small --held_out 4\n"
       "nanospec compare --model runs/small --prompt A --repeat 9 --json runs/a.json --svg runs/a.svg\n",
-      together({text_flags(c.options),
-                prompts_flags(c.options),
-                {heading("Methods"),
-                 {"--methods", "LIST", &c.methods_text,
-                  "DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown] [ahead=on|auto], with ';' between"},
-                 {"--budget", "N", &c.options.settings.budget, "most nodes in a tree, its root not counted",
-                  from(0, kMaxBudget)},
-                 {"--repeat", "N", &c.repeats, "how often every method runs", from(1, 10000)}},
-                sampling_flags(c.options),
-                machine_flags(c.options),
-                {heading("Output"),
-                 {"--json", "FILE", &c.json_file, "write every run's figures"},
-                 {"--svg", "FILE", &c.svg_file, "write a picture"},
-                 {"--quiet", "", &c.options.quiet, "no progress"}}})};
+      together(
+          {text_flags(c.options),
+           prompts_flags(c.options),
+           {heading("Methods"),
+            {"--methods", "LIST", &c.methods_text,
+             "DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown] [ahead=on|auto], with ';' between; quotes hold a "
+             "name with blanks together; see nanospec help drafters, shapes, rules"},
+            {"--budget", "N", &c.options.settings.budget, "most nodes in a tree, its root not counted",
+             from(0, kMaxBudget)},
+            {"--repeat", "N", &c.repeats, "how often every method runs", from(1, 10000)}},
+           sampling_flags(c.options),
+           machine_flags(c.options),
+           {heading("Output"),
+            {"--json", "FILE", &c.json_file, "write every run's figures", written()},
+            {"--svg", "FILE", &c.svg_file, "write a picture", written()},
+            {"--quiet", "", &c.options.quiet, "no progress"}}})};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -92,27 +95,33 @@ std::string picture(const Comparison& c, const Engine& engine, const std::vector
   for (size_t m = 0; m < outcomes.size(); m++) {
     const std::vector<double> speed = speeds(outcomes[m]), &times_plain = outcomes[m].speedups;
     const std::string wrong = flaw(promise_of(c.methods[m]));
-    std::string label = thousands(median(speed)) + " tok/s";
+    std::string name = method_text(c.methods[m]) + (wrong.empty() ? "" : ", " + wrong);
     if (m != c.plain)
-      label += ", " + times(median(times_plain)) + " (" + decimals(lowest(times_plain), 2) + " to " +
-               decimals(highest(times_plain), 2) + ")";
-    bars.push_back({method_text(c.methods[m]),
+      name += ": " + times(median(times_plain)) + " (" + decimals(lowest(times_plain), 2) + " to " +
+              decimals(highest(times_plain), 2) + ")";
+    bars.push_back({name,
                     {median(speed), lowest(speed), highest(speed)},
-                    label + (wrong.empty() ? "" : ", " + wrong),
+                    thousands(median(speed)),
                     c.methods[m].drafter == "none" ? kPlainColour
                     : wrong.empty()                ? kColours[0]
                                                    : kColours[4]});
   }
+  BarAxis axis{"tokens per second, median of " + count(double(outcomes[0].runs.size()), "repeat")};
+  axis.whisker = "slowest to fastest repeat";
   return interval_picture("Tokens per second, and times plain decoding",
-                          circumstances(c.options, engine, c.prompts.size()),
-                          "median of " + count(double(outcomes[0].runs.size()), "repeat"), 0, bars, "",
-                          "slowest to fastest; speedups are paired, lowest to highest");
+                          circumstances(c.options, engine, c.prompts.size()) +
+                              "; times plain decoding: median (lowest to highest) of the pairs of one repeat",
+                          axis, bars);
 }
 
-void read_command_line(Comparison& c, const Given& given, const std::string& name) {
+void check_command_line(Comparison& c, const Command& command, const Given& given) {
   check_options(c.options);
   c.methods = parse_methods(c.methods_text, c.options.settings.budget);
-  check_prompts_given(given, name);
+  choose_prompts(c.options, given, command);
+  std::vector<std::string> paths = {c.options.data_file};
+  for (const Method& method : c.methods)
+    for (const std::string& path : paths_of(method)) paths.push_back(path);
+  check_outputs(command, given, paths);
   for (const Method& method : c.methods) check_shape_file(method, c.options);
   const auto is_plain = [](const Method& method) { return method.drafter == "none"; };
   if (std::none_of(c.methods.begin(), c.methods.end(), is_plain)) c.methods.insert(c.methods.begin(), kPlain);
@@ -129,9 +138,7 @@ int compare_command(int argc, char** argv) {
   const Command command = describe(c);
   const Given given = parse_flags(command, argc, argv);
   if (given.help) return 0;
-  read_command_line(c, given, command.name);
-  if (given.has("--json")) check_writable(c.json_file);
-  if (given.has("--svg")) check_writable(c.svg_file);
+  check_command_line(c, command, given);
   c.prompts = read_prompts(c.options, given);
 
   Engine engine(c.options.settings);

@@ -1,151 +1,34 @@
 // files/checkpoint.h: models in and out of files that Hugging Face's own loaders read as they are.
 //
-// In order: whole files; the safetensors format; config.json; the model's tensors; the folder of a model; a training's
-// state. Every file is written beside its name and renamed, so that a kill leaves the last whole one.
-// Nothing in a file is believed: sizes are checked against the bytes that are there before memory is asked for. Every
-// reader throws runtime_error with one line. It refuses tensors of another shape or name, and any model but GPT-2 as
-// model.h describes it.
+// In order: the safetensors format; config.json; the model's tensors; the folder of a model; a training's state. Every
+// file is written beside its name and renamed (io.h), so that a kill leaves the last whole one.
+// Nothing in a file is believed: sizes are checked against the bytes that are there before these are read or memory is
+// asked for, and the hash that a file carries against what it holds. Every reader throws runtime_error with one line.
+// It refuses tensors of another shape or name, and any model but GPT-2 as model.h describes it.
 #pragma once
 
-#include <fcntl.h>
-#include <sha256.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <charconv>
 #include <climits>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "files/hash.h"
+#include "files/io.h"
 #include "files/text.h"
 #include "machine/numbers.h"
 #include "model.h"
 
 namespace nanospec {
-
-// ---------------------------------------------------------------------------------------------------------------
-// Files
-
-// Throws runtime_error for a call of the system that failed: what failed, on which path, why.
-[[noreturn]] inline void refuse_path(const std::string& wrong, const std::string& path, int error) {
-  const char* advice = error == ENOSPC || error == EDQUOT ? "make room" : "check the path and its permissions";
-  refuse(wrong, printable(path, 300) + " (" + std::strerror(error) + ")", advice);
-}
-
-// An open file that is closed when it goes.
-struct OpenFile {
-  int handle;
-  ~OpenFile() {
-    if (handle >= 0) close(handle);
-  }
-};
-
-// Throws runtime_error where a file, and what is to be made of it, take more memory than there is.
-inline void check_memory(const std::string& path, double bytes, double takes) {
-  constexpr double kLarge = 64e6;  // less is not worth the question
-  const double free = takes > kLarge ? double(available_bytes()) : takes;
-  if (takes <= free) return;
-  char numbers[3][32];
-  int i = 0;
-  for (double number : {bytes, takes, free}) snprintf(numbers[i++], sizeof numbers[0], "%.1f GB", number * 1e-9);
-  refuse("the file does not fit in memory", printable(path, 300) + " (" + numbers[0] + ")",
-         std::string("it takes ") + numbers[1] + ", " + numbers[2] + " are free; give a smaller file");
-}
-
-// A file's size; 0 where it cannot be known: of a pipe, or of no file.
-inline double file_bytes(const std::string& path) {
-  std::error_code error;
-  const auto bytes = std::filesystem::file_size(path, error);
-  return error ? 0 : double(bytes);
-}
-
-// What a text takes while its tokens are made of it: each of its bytes may be a character.
-inline double takes_tokens(double text_bytes) { return (1 + sizeof(int)) * text_bytes; }
-
-// The bytes of a file, or of a pipe up to 256 MiB. Throws runtime_error.
-inline std::string read_file(const std::string& path) {
-  constexpr size_t kLongestPipe = size_t(256) << 20;
-  const OpenFile file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  struct stat status;
-  if (file.handle < 0 || fstat(file.handle, &status) != 0) refuse_path("cannot read the file", path, errno);
-  if (S_ISDIR(status.st_mode)) refuse_path("cannot read the file", path, EISDIR);
-  const bool regular = S_ISREG(status.st_mode);
-  if (regular) check_memory(path, double(status.st_size), double(status.st_size));
-  std::string bytes;
-  size_t filled = 0;
-  for (;;) {
-    if (filled == bytes.size()) {
-      if (!regular && filled >= kLongestPipe) refuse_path("more than 256 MiB from a pipe", path, EFBIG);
-      const size_t more = regular && filled < size_t(status.st_size) ? size_t(status.st_size) - filled + 1 : 1 << 16;
-      bytes.resize(filled + std::max(more, regular ? 0 : filled));
-    }
-    const ssize_t got = read(file.handle, &bytes[filled], bytes.size() - filled);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) refuse_path("cannot read the file", path, errno);
-    if (got == 0) break;
-    filled += size_t(got);
-  }
-  bytes.resize(filled);
-  return bytes;
-}
-
-using Pieces = std::vector<std::string_view>;  // of a file, in turn: what is large need not be copied together
-
-// Writes all pieces to an open file and onto the disk. Returns errno, 0 when all went well.
-inline int write_all(int handle, const Pieces& pieces) {
-  for (std::string_view bytes : pieces)
-    while (!bytes.empty()) {
-      const ssize_t put = write(handle, bytes.data(), bytes.size());
-      if (put < 0 && errno != EINTR) return errno;
-      if (put > 0) bytes.remove_prefix(size_t(put));
-    }
-  return fsync(handle) == 0 || errno == EINVAL || errno == EROFS ? 0 : errno;  // a pipe has no disk to reach
-}
-
-// Makes `path` hold these bytes: written beside it, brought to the disk, renamed, so that whoever reads sees the old
-// file or the new one, whole. A link stays a link; a pipe or a device is written into. Throws runtime_error.
-inline void write_file(const std::string& path, const Pieces& pieces) {
-  struct stat status;
-  const bool exists = stat(path.c_str(), &status) == 0;
-  const bool beside = !exists || S_ISREG(status.st_mode);
-  std::string target = path;
-  if (exists && beside) {
-    char* resolved = realpath(path.c_str(), nullptr);
-    if (resolved) target = resolved;
-    free(resolved);
-  }
-  const std::string open_path = beside ? target + ".tmp" : target;
-  const OpenFile file{open(open_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
-  if (file.handle < 0) refuse_path("cannot write the file", path, errno);
-  int error = write_all(file.handle, pieces);
-  if (!error && beside && rename(open_path.c_str(), target.c_str()) != 0) error = errno;
-  if (error && beside) unlink(open_path.c_str());
-  if (error) refuse_path("cannot write the file", path, error);
-}
-
-inline void write_file(const std::string& path, const std::string& bytes) { write_file(path, Pieces{bytes}); }
-
-// 64 hexadecimal digits.
-inline std::string sha256(const std::string& bytes) {
-  char digits[SHA256_DIGEST_STRING_LENGTH];
-  return SHA256Data(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), digits);
-}
-
-// Makes sure that a folder is there and can be written to. Throws runtime_error.
-inline void create_folder(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) refuse_path("cannot create the folder", path, error.value());
-  if (access(path.c_str(), W_OK | X_OK) != 0) refuse_path("cannot write into the folder", path, errno);
-}
 
 // ---------------------------------------------------------------------------------------------------------------
 // safetensors: 8 bytes, the length of a JSON header, little-endian; the header; the tensors, end to end.
@@ -156,9 +39,14 @@ struct Tensor {
   size_t begin, end;           // its bytes in SafeTensors::bytes
 };
 
+// What a file says of itself: "hash", of its own bytes; "format", always "pt", for transformers; where it comes from
+// (origin.h).
+using Metadata = std::map<std::string, std::string>;
+
 struct SafeTensors {
-  std::map<std::string, std::string> metadata;
+  Metadata metadata;
   std::vector<Tensor> tensors;  // in the order of their bytes
+  size_t header = 0;            // bytes before those
   std::string bytes;            // the whole file
 };
 inline std::map<std::string, const Tensor*> by_name(const SafeTensors& file) {
@@ -217,24 +105,30 @@ inline Tensor parse_tensor(const std::string& name, const Json& entry, size_t or
   return tensor;
 }
 
-// Reads the header and checks all of it: names distinct, shapes and offsets that agree, no gap, no overlap, no byte
-// left over. Throws runtime_error.
-inline SafeTensors parse_safetensors(std::string bytes, const std::string& where) {
+// Where the header ends in a file of so many bytes that begins with these. Throws runtime_error.
+inline size_t header_end(const std::string& begin, uint64_t size, const std::string& where) {
   constexpr uint64_t kLongestHeader = 100000000;  // the format's own limit
-  const std::string advice = "replace the file";
-  if (bytes.size() < 8)
-    refuse("not a safetensors file: only " + std::to_string(bytes.size()) + " bytes", where, advice);
+  if (size < 8 || begin.size() < 8)
+    refuse("not a safetensors file: only " + std::to_string(size) + " bytes", where, "replace the file");
   uint64_t header_bytes = 0;
-  for (int i = 7; i >= 0; i--) header_bytes = header_bytes << 8 | uint8_t(bytes[size_t(i)]);
-  if (header_bytes > kLongestHeader || header_bytes > bytes.size() - 8)
+  for (int i = 7; i >= 0; i--) header_bytes = header_bytes << 8 | uint8_t(begin[size_t(i)]);
+  if (header_bytes > kLongestHeader || header_bytes > size - 8)
     refuse("not a whole safetensors file: a header of " + std::to_string(header_bytes) + " bytes in a file of " +
-               std::to_string(bytes.size()),
-           where, advice);
-  const size_t origin = 8 + size_t(header_bytes), data = bytes.size() - origin;
-  const Json header = parse_json(bytes.substr(8, size_t(header_bytes)), where);
+               std::to_string(size),
+           where, "replace the file");
+  return 8 + size_t(header_bytes);
+}
+
+// The file but for its bytes, from its header and its size. Checks all of it: names distinct, shapes and offsets that
+// agree, no gap, no overlap, no byte left over. Throws runtime_error.
+inline SafeTensors parse_header(const std::string& bytes, uint64_t size, const std::string& where) {
+  const std::string advice = "replace the file";
+  const size_t origin = bytes.size(), data = size_t(size) - origin;
+  const Json header = parse_json(bytes.substr(8), where);
   if (!header.is_object()) refuse("the header is no JSON object", where, advice);
 
   SafeTensors file;
+  file.header = origin;
   for (const auto& [name, entry] : header.items()) {
     if (name != "__metadata__") {
       file.tensors.push_back(parse_tensor(name, entry, origin, data, where));
@@ -255,14 +149,78 @@ inline SafeTensors parse_safetensors(std::string bytes, const std::string& where
              where, advice);
     reached = tensor.end;
   }
-  if (reached != bytes.size())
+  if (reached != size)
     refuse("the tensors take " + std::to_string(reached - origin) + " bytes, the file holds " + std::to_string(data),
            where, advice);
-  file.bytes = std::move(bytes);
   return file;
 }
 
-inline SafeTensors read_safetensors(const std::string& path) { return parse_safetensors(read_file(path), path); }
+// A file's hash is that of all its bytes, with zeros for its own digits.
+constexpr const char* kNoDigits = "xxh64:0000000000000000";
+
+// Throws runtime_error where the file is not the one that was written. A file that has a hash somewhere, and none of
+// its own, lost the name of its own.
+inline void check_hash(const SafeTensors& file, const std::string& where) {
+  const auto said = file.metadata.find("hash");
+  bool right = true;
+  if (said != file.metadata.end()) {
+    std::string header = file.bytes.substr(0, file.header);
+    const size_t at = header.find(said->second);
+    if (at != std::string::npos) header.replace(at, said->second.size(), kNoDigits);
+    Xxh64 hash;
+    hash.add(header), hash.add(std::string_view(file.bytes).substr(file.header));
+    right = hash_text(hash) == said->second;
+  } else {
+    for (const auto& [key, value] : file.metadata) right = right && value.find(kHashPrefix) != 0;
+  }
+  if (!right)
+    refuse("the file is damaged: its bytes are not those that its hash was made of", where,
+           "replace it by a whole copy, or make it again");
+}
+
+inline SafeTensors parse_safetensors(std::string bytes, const std::string& where) {
+  const size_t end = header_end(bytes, bytes.size(), where);
+  SafeTensors file = parse_header(bytes.substr(0, end), bytes.size(), where);
+  file.bytes = std::move(bytes);
+  check_hash(file, where);
+  return file;
+}
+
+// Appends the next n bytes of an open file, or those that are left.
+inline void read_more(const OpenFile& file, size_t n, std::string& bytes, const std::string& path) {
+  size_t filled = bytes.size();
+  bytes.resize(filled + n);
+  while (filled < bytes.size()) {
+    const ssize_t got = read(file.handle, &bytes[filled], bytes.size() - filled);
+    if (got < 0 && errno != EINTR) refuse_path("cannot read the file", path, errno);
+    if (got == 0) break;
+    if (got > 0) filled += size_t(got);
+  }
+  bytes.resize(filled);
+}
+
+// Reads the header, asks go_on whether the tensors are wanted, and only then reads them. Throws runtime_error.
+inline SafeTensors read_safetensors(const std::string& path,
+                                    const std::function<bool(const SafeTensors&)>& go_on = nullptr) {
+  const OpenFile open_file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  struct stat status;
+  if (open_file.handle < 0 || fstat(open_file.handle, &status) != 0) refuse_path("cannot read the file", path, errno);
+  if (!S_ISREG(status.st_mode)) return parse_safetensors(read_file(path), path);
+  const size_t size = size_t(status.st_size);
+  std::string bytes;
+  read_more(open_file, 8, bytes, path);
+  read_more(open_file, header_end(bytes, size, path) - 8, bytes, path);
+  SafeTensors file = parse_header(bytes, size, path);
+  if (go_on && !go_on(file)) return file;
+  read_more(open_file, size - bytes.size(), bytes, path);
+  if (bytes.size() != size) refuse("the file became shorter while it was read", path, "try again");
+  file.bytes = std::move(bytes);
+  check_hash(file, path);
+  return file;
+}
+inline SafeTensors read_header(const std::string& path) {
+  return read_safetensors(path, [](const SafeTensors&) { return false; });
+}
 
 // A tensor to be written: of floats, or of whole numbers.
 struct TensorData {
@@ -280,8 +238,7 @@ inline size_t bytes_of(const TensorData& tensor) {
 
 // What stands before the data of a safetensors file with these tensors, in this order; it ends at a multiple of 8
 // bytes.
-inline std::string safetensors_header(const std::vector<TensorData>& tensors,
-                                      const std::map<std::string, std::string>& metadata) {
+inline std::string safetensors_header(const std::vector<TensorData>& tensors, const Metadata& metadata) {
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   size_t end = 0;
@@ -301,18 +258,26 @@ inline Pieces pieces_of(const std::string& header, const std::vector<TensorData>
   return pieces;
 }
 
-// The whole file in memory.
-inline std::string format_safetensors(const std::vector<TensorData>& tensors,
-                                      const std::map<std::string, std::string>& metadata) {
+// The whole file in memory, without a hash.
+inline std::string format_safetensors(const std::vector<TensorData>& tensors, const Metadata& metadata) {
   const std::string header = safetensors_header(tensors, metadata);
   std::string bytes;
   for (std::string_view piece : pieces_of(header, tensors)) bytes += piece;
   return bytes;
 }
-// The same onto the disk, and no copy of the tensors. Throws runtime_error.
-inline void write_safetensors(const std::string& path, const std::vector<TensorData>& tensors,
-                              const std::map<std::string, std::string>& metadata) {
+// The metadata with what every file of ours says: its hash, and its format.
+inline Metadata with_hash(const std::vector<TensorData>& tensors, Metadata metadata) {
+  metadata["format"] = "pt", metadata["hash"] = kNoDigits;
   const std::string header = safetensors_header(tensors, metadata);
+  Xxh64 hash;
+  for (std::string_view piece : pieces_of(header, tensors)) hash.add(piece);
+  metadata["hash"] = hash_text(hash);
+  return metadata;
+}
+// Onto the disk, with its hash, and no copy of the tensors. Throws runtime_error.
+inline void write_safetensors(const std::string& path, const std::vector<TensorData>& tensors,
+                              const Metadata& metadata) {
+  const std::string header = safetensors_header(tensors, with_hash(tensors, metadata));
   write_file(path, pieces_of(header, tensors));
 }
 
@@ -535,6 +500,13 @@ struct Loaded {
   Tokenizer tokenizer;
 };
 
+// Says where a file has no hash: those of other programs, and of nanospec's first days.
+inline void check_hashed(const SafeTensors& file, const std::string& dir) {
+  if (!file.metadata.count("hash"))
+    note("the weights carry no hash, so that damage could pass unseen", dir,
+         "nothing need be done; the command that made them, with --resume, adds it");
+}
+
 // Reads config.json, tokenizer.json and model.safetensors. Throws runtime_error.
 inline Loaded load_model(const std::string& dir) {
   const std::string config_path = dir + "/config.json", model_path = dir + "/model.safetensors";
@@ -545,7 +517,12 @@ inline Loaded load_model(const std::string& dir) {
     refuse("the tokenizer has " + std::to_string(loaded.tokenizer.vocab_size()) +
                " symbols, config.json says vocab_size " + std::to_string(loaded.config.vocab_size),
            dir, "use files of one and the same model");
-  loaded.weights = parse_model(read_safetensors(model_path), loaded.config, model_path);
+  const SafeTensors file = read_safetensors(model_path, [&](const SafeTensors& header) {
+    check_model(header, loaded.config, model_path);
+    return true;
+  });
+  check_hashed(file, dir);
+  loaded.weights = parse_model(file, loaded.config, model_path);
   return loaded;
 }
 
@@ -559,8 +536,9 @@ inline std::string format_tokenizer_config(const Config& config) {
 
 // Writes the folder of a model, creating it; the weights last. Between two checkpoints of a run only the weights
 // differ, and they are renamed in one step. Over a model of another config or vocabulary, the old weights go first, so
-// that no kill leaves a folder that mixes two models. Throws runtime_error.
-inline void save_model(const std::string& dir, const Config& config, const Tokenizer& tokenizer, const float* weights) {
+// that no kill leaves a folder that mixes two models. metadata: of the text (origin.h). Throws runtime_error.
+inline void save_model(const std::string& dir, const Config& config, const Tokenizer& tokenizer, const float* weights,
+                       const Metadata& metadata = {}) {
   create_folder(dir);
   const std::string model_path = dir + "/model.safetensors";
   const std::vector<std::pair<std::string, std::string>> files = {
@@ -573,7 +551,12 @@ inline void save_model(const std::string& dir, const Config& config, const Token
     write_file(path, text);
   }
   std::vector<float> zeros;
-  write_safetensors(model_path, model_tensors(config, weights, zeros), {{"format", "pt"}});
+  write_safetensors(model_path, model_tensors(config, weights, zeros), metadata);
+}
+// The hash that save_model gives them.
+inline std::string hash_model(const Config& config, const float* weights, const Metadata& metadata) {
+  std::vector<float> zeros;
+  return with_hash(model_tensors(config, weights, zeros), metadata)["hash"];
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -596,8 +579,7 @@ inline std::vector<TensorData> optimizer_tensors(const std::vector<TensorSpec>& 
   add_tensors(tensors, table, arrays.v, "v.");
   return tensors;
 }
-inline std::map<std::string, std::string> training_metadata(int64_t iteration,
-                                                            const std::map<std::string, std::string>& settings) {
+inline Metadata training_metadata(int64_t iteration, const std::map<std::string, std::string>& settings) {
   return {{"iteration", std::to_string(iteration)}, {"settings", Json(settings).dump()}};
 }
 
@@ -651,8 +633,8 @@ inline void check_resumable(const std::map<std::string, std::string>& before,
 struct OptimizerState : TrainingState {
   Config config;
 };
-inline std::map<std::string, std::string> optimizer_metadata(const Config& config, int64_t iteration,
-                                                             const std::map<std::string, std::string>& settings) {
+inline Metadata optimizer_metadata(const Config& config, int64_t iteration,
+                                   const std::map<std::string, std::string>& settings) {
   auto metadata = training_metadata(iteration, settings);
   metadata["config"] = format_config(config);
   return metadata;
@@ -668,13 +650,16 @@ inline OptimizerState parse_optimizer(const SafeTensors& file, const std::string
 
 // The folder must be there. Both throw runtime_error.
 inline void save_optimizer(const std::string& dir, const Config& config, int64_t iteration,
-                           const std::map<std::string, std::string>& settings, const OptimizerArrays& arrays) {
-  write_safetensors(dir + "/optimizer.safetensors", optimizer_tensors(tensor_table(config), arrays),
-                    optimizer_metadata(config, iteration, settings));
+                           const std::map<std::string, std::string>& settings, const OptimizerArrays& arrays,
+                           Metadata metadata = {}) {
+  metadata.merge(optimizer_metadata(config, iteration, settings));
+  write_safetensors(dir + "/optimizer.safetensors", optimizer_tensors(tensor_table(config), arrays), metadata);
 }
 inline OptimizerState load_optimizer(const std::string& dir) {
   const std::string path = dir + "/optimizer.safetensors";
-  return parse_optimizer(read_safetensors(path), path);
+  const SafeTensors file = read_safetensors(path);
+  check_hashed(file, dir);
+  return parse_optimizer(file, path);
 }
 
 }  // namespace nanospec

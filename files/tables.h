@@ -1,7 +1,7 @@
 // files/tables.h: the counts of the training text, in and out of files: the bigram's table and the n-grams.
 //
-// Both lie beside the model, and train_gpt writes them. Nothing in a file is believed: a reader throws runtime_error
-// with one line where it is missing, broken, or of another vocabulary.
+// Both lie beside the model, and train_gpt writes them, with the text's name and hash. Nothing in a file is believed: a
+// reader throws runtime_error with one line where it is missing, broken, or of another vocabulary.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,7 @@
 
 #include "draft.h"
 #include "drafters/ngram.h"
-#include "files/checkpoint.h"
+#include "files/origin.h"
 
 namespace nanospec {
 
@@ -22,14 +22,21 @@ constexpr int kBigramMostTokens = 8192;  // the table is (V, V) floats
 
 inline std::string bigram_path(const std::string& dir) { return dir + "/bigram.safetensors"; }
 
-// Counts the training tokens and writes DIR/bigram.safetensors. Throws runtime_error when it cannot be written or the
-// vocabulary is larger than kBigramMostTokens.
-inline void save_bigram(const std::string& dir, const std::vector<int>& tokens, int vocab) {
+// Counts that are of another text than the model are used, and that is said.
+inline void check_counts(const SafeTensors& file, const std::string& path, const std::string& dir) {
+  check_origin(file.metadata, "the counts were made", path, dir,
+               "drafts are right less often; repeat the train_gpt command that made the model, with --resume");
+}
+
+// Counts the training tokens and writes DIR/bigram.safetensors. metadata: of the text (origin.h). Throws runtime_error
+// when it cannot be written or the vocabulary is larger than kBigramMostTokens.
+inline void save_bigram(const std::string& dir, const std::vector<int>& tokens, int vocab,
+                        const Metadata& metadata = {}) {
   if (vocab > kBigramMostTokens)
     refuse("a bigram table of " + std::to_string(vocab) + " tokens would be too large", bigram_path(dir),
            "use a vocabulary of at most " + std::to_string(kBigramMostTokens));
   const std::vector<float> table = bigram_table(tokens, vocab);
-  write_safetensors(bigram_path(dir), {{"log_probabilities", {vocab, vocab}, table.data()}}, {{"format", "pt"}});
+  write_safetensors(bigram_path(dir), {{"log_probabilities", {vocab, vocab}, table.data()}}, metadata);
 }
 
 // Reads DIR/bigram.safetensors. Throws runtime_error when it is missing, or not a (V, V) table of finite numbers.
@@ -37,7 +44,9 @@ inline std::unique_ptr<Bigram> load_bigram(const std::string& dir, int vocab) {
   const std::string path = bigram_path(dir);
   if (!std::filesystem::exists(path))
     refuse("drafter bigram has no table", path, "train with train_gpt, which writes it, or use --drafter none");
-  std::vector<float> table = read_tensor(read_safetensors(path), "log_probabilities", {vocab, vocab}, path);
+  const SafeTensors file = read_safetensors(path);
+  std::vector<float> table = read_tensor(file, "log_probabilities", {vocab, vocab}, path);
+  check_counts(file, path, dir);
   return std::make_unique<Bigram>(std::move(table), vocab);
 }
 
@@ -63,8 +72,10 @@ inline NgramTrie parse_ngrams(const SafeTensors& file, int vocab, const std::str
              "repeat the train_gpt command that made the model, with --resume: it writes them anew");
   };
   NgramTrie trie;
-  trie.token = read_integers(file, "token", where), trie.count = read_integers(file, "count", where);
-  trie.first = read_integers(file, "first", where), trie.suffix = read_integers(file, "suffix", where);
+  trie.token = read_integers(file, "token", where);
+  trie.count = read_integers(file, "count", where);
+  trie.first = read_integers(file, "first", where);
+  trie.suffix = read_integers(file, "suffix", where);
   const auto& [token, count, first, suffix, level] = trie;
   require(token.size() < size_t(INT_MAX) && count.size() == token.size() && !suffix.empty() &&
               suffix.size() <= token.size() && first.size() == suffix.size() + 1,
@@ -91,11 +102,12 @@ inline NgramTrie parse_ngrams(const SafeTensors& file, int vocab, const std::str
 
 inline std::string ngram_path(const std::string& dir) { return dir + "/ngram.safetensors"; }
 
-// Counts the first kNgramText training tokens and writes DIR/ngram.safetensors. Throws runtime_error when it cannot be
-// written.
-inline void save_ngrams(const std::string& dir, const std::vector<int>& tokens, int vocab, const Told& told = {}) {
+// Counts the first kNgramText training tokens and writes DIR/ngram.safetensors. metadata: of the text (origin.h).
+// Throws runtime_error when it cannot be written.
+inline void save_ngrams(const std::string& dir, const std::vector<int>& tokens, int vocab,
+                        const Metadata& metadata = {}, const Told& told = {}) {
   const NgramTrie trie = count_ngrams(tokens, vocab, kNgramOrders, kNgramText, told);
-  write_safetensors(ngram_path(dir), ngram_tensors(trie), {{"format", "pt"}});
+  write_safetensors(ngram_path(dir), ngram_tensors(trie), metadata);
 }
 
 // What a text takes whose tokens are counted so: two numbers a token while they are sorted (takes_tokens: beside it).
@@ -111,7 +123,9 @@ inline std::unique_ptr<LogitsDrafter> load_ngram(const std::string& dir, int ord
   if (!std::filesystem::exists(path))
     refuse("drafter ngram has no counts", path,
            "repeat the train_gpt command that made the model, with --resume: it writes them at once");
-  NgramTrie trie = parse_ngrams(read_safetensors(path), vocab, path);
+  const SafeTensors file = read_safetensors(path);
+  NgramTrie trie = parse_ngrams(file, vocab, path);
+  check_counts(file, path, dir);
   if (order > trie.orders())
     refuse("drafter ngram:" + std::to_string(order) + " wants order " + std::to_string(order) +
                ", the counts end at order " + std::to_string(trie.orders()),

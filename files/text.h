@@ -1,15 +1,15 @@
 // files/text.h: from text to tokens and back.
 //
-// The ring files/ adds what is read and written: text and tokenizers (here), models and the states of trainings
-// (checkpoint.h), counts of the training text (tables.h), heads and the parallel drafter (heads.h); and the words that
-// people type: how an unknown one is refused (words.h), drafters by name (drafter_names.h, drafters.h). It includes the
-// core and drafters/; text.h and words.h include nothing of the project. It hooks into no loop: it runs before a text
-// and after a training, and costs that time alone. What it writes is laid out by the core's one table of tensors
-// (model.h).
+// The ring files/ adds what is read and written: text and tokenizers (here), whole files (io.h), models and the states
+// of trainings (checkpoint.h), counts of the training text (tables.h), heads and the parallel drafter (heads.h); and
+// the words that people type: how an unknown one is refused (words.h), drafters by name (drafter_names.h, drafters.h).
+// It includes the core and drafters/; text.h and words.h include nothing of the project. It hooks into no loop: it runs
+// before a text and after a training, and costs that time alone. What it writes is laid out by the core's one table of
+// tensors (model.h).
 //
 // How to add a file: write NAME_path, save_NAME and load_NAME as in tables.h. Read with parse_safetensors or
-// parse_json, write with write_file (checkpoint.h). Believe nothing: every reader throws runtime_error with one line,
-// what is wrong, where, what to do. Then let tests/files/test_mutation.cpp mutate it.
+// parse_json, write with write_file (io.h). Believe nothing: every reader throws runtime_error with one line, what is
+// wrong, where, what to do. Then let tests/files/test_mutation.cpp mutate it.
 //
 // Here, in order: how errors are worded; UTF-8; JSON with the guards that a hostile file calls for; the tokenizer and
 // its file, valid for Hugging Face's `tokenizers`; the split of the tokens; files of prompts. A token here is one
@@ -82,9 +82,40 @@ inline std::string printable(const std::string& text, size_t limit = 60) {
 // ---------------------------------------------------------------------------------------------------------------
 // Errors
 
-// Throws runtime_error with the one line "what is wrong: where: what to do".
+// A runtime_error with the one line "what is wrong: where: what to do".
+struct Refusal : std::runtime_error {
+  std::string wrong, where, advice;
+  Refusal(const std::string& w, const std::string& at, const std::string& todo)
+      : std::runtime_error(w + ": " + at + ": " + todo), wrong(w), where(at), advice(todo) {}
+};
 [[noreturn]] inline void refuse(const std::string& wrong, const std::string& where, const std::string& advice) {
-  throw std::runtime_error(wrong + ": " + where + ": " + advice);
+  throw Refusal(wrong, where, advice);
+}
+
+// Reads a file that this command makes: where it is damaged, and what reads it knows no better than "replace the file",
+// the advice is the command.
+template <class F>
+auto made_by(const std::string& command, F read) {
+  try {
+    return read();
+  } catch (const Refusal& refusal) {
+    if (refusal.advice != "replace the file") throw;
+    refuse(refusal.wrong, refusal.where, command);
+  }
+}
+
+// What is no error but should be known: such a line on standard error, each once, "note: " before it.
+struct Notes {
+  bool quiet = false;  // --quiet
+  std::set<std::string> said;
+};
+inline Notes& notes() {
+  static Notes all;
+  return all;
+}
+inline void note(const std::string& what, const std::string& where, const std::string& advice) {
+  const std::string line = "note: " + what + ": " + where + ": " + advice + "\n";
+  if (!notes().quiet && notes().said.insert(line).second) fputs(line.c_str(), stderr);
 }
 
 // "(line 2, column 7)" of text[at], counted in characters from 1; a byte that is not UTF-8 counts as one.
@@ -101,21 +132,42 @@ inline std::string line_and_column(const std::string& text, size_t at) {
 // ---------------------------------------------------------------------------------------------------------------
 // JSON
 
-// Parses JSON from a file that nobody vouches for. Throws runtime_error where it is not JSON, names a key twice in one
-// object, or nests deeper than any file of ours.
-inline Json parse_json(const std::string& text, const std::string& where) {
-  constexpr int kDeepest = 32;
-  std::vector<std::set<std::string>> keys(kDeepest + 2);  // of the objects that are open, by depth
-  const auto guard = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    const bool opens = event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
-    if (depth > kDeepest) refuse("JSON nested too deeply", where, "replace the file");
-    if (opens) keys[size_t(depth) + 1].clear();
-    if (event == Json::parse_event_t::key && !keys[size_t(depth)].insert(parsed.get_ref<std::string&>()).second)
-      refuse("\"" + printable(parsed.get_ref<std::string&>()) + "\" named twice", where, "replace the file");
+// Goes through JSON before it is parsed. Throws runtime_error where an object names a key twice, or nests deeper than
+// any file of ours. (The parser's own callback would do, but it looks through an object again for each member.)
+struct JsonGuard {
+  const std::string& where;
+  std::vector<std::set<std::string>> keys = {};  // of the objects and lists that are open
+
+  bool open() {
+    constexpr size_t kDeepest = 32;
+    if (keys.size() == kDeepest) refuse("JSON nested too deeply", where, "replace the file");
+    return keys.emplace_back(), true;
+  }
+  bool key(std::string& name) {
+    if (!keys.back().insert(name).second) refuse("\"" + printable(name) + "\" named twice", where, "replace the file");
     return true;
-  };
+  }
+  bool close() { return keys.pop_back(), true; }
+  bool start_object(size_t) { return open(); }
+  bool start_array(size_t) { return open(); }
+  bool end_object() { return close(); }
+  bool end_array() { return close(); }
+  bool null() { return true; }
+  bool boolean(bool) { return true; }
+  bool number_integer(int64_t) { return true; }
+  bool number_unsigned(uint64_t) { return true; }
+  bool number_float(double, const std::string&) { return true; }
+  bool string(std::string&) { return true; }
+  bool binary(Json::binary_t&) { return true; }
+  bool parse_error(size_t, const std::string&, const Json::exception&) { return false; }  // the parser will say it
+};
+
+// Parses JSON from a file that nobody vouches for. Throws runtime_error where it is not JSON, and as JsonGuard.
+inline Json parse_json(const std::string& text, const std::string& where) {
+  JsonGuard guard{where};
+  Json::sax_parse(text, &guard);
   try {
-    return Json::parse(text, guard);
+    return Json::parse(text);
   } catch (const Json::parse_error& error) {
     const size_t at = error.byte ? error.byte - 1 : 0;
     const bool lines = text.find('\n') != std::string::npos;

@@ -17,6 +17,8 @@
 #include <ctime>
 #include <mutex>
 #include <new>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 #if defined(__x86_64__)
@@ -241,20 +243,24 @@ class Pool {
         clocks_(size_),
         attendance_(size_) {
     const int home = current_cpu();
-    for (int rank = 1; rank < size_; rank++)
-      workers_.emplace_back([this, rank, home] {
-        leave_home(rank, home);
-        clocks_[rank].start();
-        work(rank);
-      });
+    try {
+      for (int rank = 1; rank < size_; rank++)
+        workers_.emplace_back([this, rank, home] {
+          leave_home(rank, home);
+          clocks_[rank].start();
+          work(rank);
+        });
+    } catch (const std::exception&) {  // no thread, or no memory for one
+      const int running = int(workers_.size()) + 1;
+      end();
+      throw std::runtime_error("cannot start thread " + std::to_string(running + 1) + " of " + std::to_string(size_) +
+                               ": --threads: the system allows no more, or has no memory for them (ulimit -u, "
+                               "ulimit -v): use fewer, for instance --threads 1");
+    }
   }
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
-  ~Pool() {
-    call_ = nullptr;
-    if (size_ > 1) call(size_);
-    for (auto& worker : workers_) worker.join();
-  }
+  ~Pool() { end(); }
   int size() const { return size_; }
   bool cuda() const { return cuda_; }
 
@@ -283,6 +289,11 @@ class Pool {
   }
 
  private:
+  void end() {
+    call_ = nullptr;
+    if (size_ > 1) call(size_);
+    for (auto& worker : workers_) worker.join();
+  }
   // What a thread has had of its time: it ran, or slept because it had nothing to do.
   struct ThreadClock {
     const Slept* slept = nullptr;

@@ -82,7 +82,8 @@ Sections chosen(const Sections& all, const std::string& only) {
 }
 
 void Bench::run(const Sections& sections, double scale) {
-  create_folder(out);
+  folder = std::make_unique<LockedFolder>(out, "wait for its end, or give another --out");
+  folder->make();
   std::vector<double> guesses;
   for (const Section& one : sections) guesses.push_back(one.seconds * (quick ? 0.05 : scale));
   time = std::make_unique<Timetable>(options.quiet, guesses);
@@ -90,7 +91,8 @@ void Bench::run(const Sections& sections, double scale) {
   watch_interrupts();
   for (const Section& one : sections) {
     if (interrupted()) break;
-    section = one.name, seconds = one.seconds * scale;
+    section = one.name;
+    seconds = one.seconds * scale;
     time->begin(section);
     one.run();
   }
@@ -100,7 +102,7 @@ void Bench::conclude(bool all_bars, const OrderedJson& more) const {
   const std::string files = "all samples and pictures: " + out + "\n";
   if (interrupted()) print_out("Stopped early: what is shown above is complete, the rest is missing.\n");
   if (all_bars && !quick && !bars.empty()) print_out("All bars\n\n" + bars_table(bars) + "\n");
-  if (quick) print_out("A quick run proves nothing; " + files);
+  if (quick) print_out(std::string(kQuickRun) + "; " + files);
   else if (!bars.empty())
     print_out(std::to_string(std::count_if(bars.begin(), bars.end(), met)) + " of " +
               count(double(bars.size()), "bar") + " met; " + files);
@@ -115,7 +117,9 @@ void Bench::print(const std::string& heading, const std::string& table) {
   time->clear();
   const std::string set = bars_table({bars.begin() + long(printed_), bars.end()}, !quick);
   printed_ = bars.size();
-  print_out(heading + "\n\n" + table + "\n" + (set.empty() ? "" : set + "\n"), true);
+  print_out(heading + "\n" + (quick ? std::string(kQuickRun) + "\n" : "") + "\n" + table + "\n" +
+                (set.empty() ? "" : set + "\n"),
+            true);
 }
 
 namespace {
@@ -156,12 +160,13 @@ OrderedJson machine_json(const Bench& bench) {
 
 void Bench::write_json(const std::string& name, const OrderedJson& json) const {
   OrderedJson file = {{"machine", machine_json(*this)}};
+  if (quick) file["quick"] = kQuickRun;
   if (!roofline.fp32.one.empty()) file["roofline"] = roofline_json(roofline);  // where it was measured
   file.update(json);
   write_file(out + "/" + name + ".json", json_text(file, 1));
 }
 void Bench::write_svg(const std::string& name, const std::string& svg) const {
-  write_file(out + "/" + name + ".svg", svg);
+  write_file(out + "/" + name + ".svg", quick ? svg_below_each_other({svg_warning(kQuickRun), svg}) : svg);
 }
 
 Row middle_and_ends(const std::vector<double>& runs, double scale, int places) {
@@ -226,8 +231,8 @@ Command describe(CommandLine& c) {
   b.options.settings.threads = usable_cpus();
   b.options.settings.device = "cpu";  // the roofline is the CPU's
   return {"nanospec bench",
-          "Measures what this machine can do (the roofline), and how near nanospec comes to it: tables on standard\n"
-          "output, every sample and the pictures in a folder. Repeats are paired and their order rotates; a figure is\n"
+          "Measures what this machine can do (the roofline), and how near nanospec comes to it: tables on standard "
+          "output, every sample and the pictures in a folder. Repeats are paired and their order rotates; a figure is "
           "a median. Everything takes less than ten minutes.",
           "nanospec bench --roofline\n"
           "nanospec bench --model runs/medium\n"
@@ -243,8 +248,8 @@ Command describe(CommandLine& c) {
            {"--model", "DIR", &b.options.settings.model,
             "the trained model of section decode (runs/medium, else runs/small)"},
            {"--data", "FILE", &b.data,
-            "the text: training, and prompts from its last tenth\n(data/tinyshakespeare.txt, else "
-            "data/shakespeare.txt)"},
+            "the text: training, and prompts from its last tenth (the one that the model learned, "
+            "where it is in data/)"},
            {"--seed", "N", &b.options.sampling.seed, "of the texts that are decoded"},
            heading("Machine"),
            {"--threads", "N", &b.options.settings.threads, "CPU threads", threads()},
@@ -298,13 +303,16 @@ int bench_command(int argc, char** argv) {
   if (c.only.empty() && !gpu_missing().empty()) sections.pop_back();
   if (c.roofline) sections.clear();
   if (!given.has("--model")) bench.options.settings.model = first_there({"runs/medium", "runs/small"});
-  if (!given.has("--data")) bench.data = first_there({"data/tinyshakespeare.txt", "data/shakespeare.txt"});
+  if (!given.has("--data")) bench.data = find_text(bench.options.settings.model, true);
   for (const char* flag : {"--model", "--data"}) {
     const std::string& path = flag == std::string("--data") ? bench.data : bench.options.settings.model;
     if (given.has(flag) && !std::filesystem::exists(path))
       throw std::runtime_error("there is no such file or folder: " + printable(path, 300) + ": " + flag +
                                ": check the path");
   }
+  const auto is_decode = [](const Section& one) { return one.name == std::string("decode"); };
+  if (std::any_of(sections.begin(), sections.end(), is_decode) && decode_missing(bench).empty())
+    Engine(bench.options.settings).encode(read_file(bench.data), bench.data);  // or refused, before a folder is made
   const bool alone = sections.empty();
   sections.insert(sections.begin(), {"roofline", [&] { measure_machine(bench); }, 4, "the machine"});
   bench.run(sections);

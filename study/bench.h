@@ -9,7 +9,7 @@
 // and no ring includes it; nanospec.cu does, and answers for the GPU. Its four commands are `bench` (speed, against the
 // machine's limits), `experiments` (the literature's, on trained models), `exact` (rules against what they promise,
 // without a model) and `diagnose` (why drafts are right or wrong). It hooks into Engine::generate (commands/engine.h):
-// into on_pass, which sees every forward, and stand_in, which drafts in a drafter's place; into run_all
+// into on_iteration, which sees every iteration, and stand_in, which replaces a drafter; into run_all
 // (commands/comparison.h), which runs methods in turn; and into Probe, whose weights are random. A run that is not
 // studied pays nothing. roofline.h and gpu.h ask the machine itself.
 //
@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "commands/commands.h"
+#include "files/folder.h"
 #include "study/gpu.h"
 #include "study/roofline.h"
 
@@ -87,6 +88,8 @@ std::string sections_help(const Sections& sections);
 // Those that --only names, in their order; all where it is empty. Throws std::invalid_argument.
 Sections chosen(const Sections& all, const std::string& only);
 
+constexpr const char* kQuickRun = "A quick run proves nothing";  // above its tables, and in its files
+
 struct Bench {
   Options options;  // threads, device, seed, quiet
   std::string data, out = "build/bench";
@@ -95,6 +98,7 @@ struct Bench {
 
   Machine machine;
   Roofline roofline;
+  std::unique_ptr<LockedFolder> folder;  // OUT, from run() on
   std::unique_ptr<Timetable> time;
   std::string section;  // that runs
   double seconds = 60;  // that it may take
@@ -127,6 +131,7 @@ std::string machine_line(const Bench& bench);  // for people: below a picture's 
 // interrupted one leaves whole files or none.
 
 void bench_forward(Bench& bench);
+std::string decode_missing(const Bench& bench);  // what section decode cannot run without; "" where it can
 void bench_decode(Bench& bench);
 void bench_train(Bench& bench);
 void bench_peers(Bench& bench);

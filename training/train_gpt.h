@@ -10,6 +10,7 @@
 #include <map>
 #include <string>
 
+#include "commands/outputs.h"
 #include "files/tables.h"
 #include "training/preparing.h"
 #include "training/run.h"
@@ -43,17 +44,18 @@ inline Command command_line(GptOptions& o) {
   std::vector<Flag> flags = {
       heading("Files"),
       {"--data", "FILE", &o.data, "the text to learn, UTF-8; its last tenth is for validation", required()},
-      {"--out", "DIR", &o.out, "where the model is written, at every evaluation and at the end", required()},
+      {"--out", "DIR", &o.out, "where the model is written, at every evaluation and at the end", written(true)},
       {"--resume", "", &o.resume, "go on from DIR/optimizer.safetensors"},
+      {"--overwrite", "", &o.overwrite, "start anew, where DIR holds a model already"},
       {"--medusa", "DIR", FlagValue(),
        "instead: heads on the model in DIR, for --drafter medusa; --medusa DIR --help says more"},
       {"--parallel", "DIR", FlagValue(),
        "instead: a drafter on the model in DIR, for --drafter parallel; --parallel DIR --help says more"},
-      {"--stats", "FILE.json", &o.stats, "what the run was, in figures, when it has ended"},
+      {"--stats", "FILE.json", &o.stats, "what the run was, in figures, when it has ended", written()},
       heading("Model"),
       {"--preset", "NAME", &o.preset,
-       "small (4 layers, 4 heads, 128 channels, block 64), medium (6, 6, 384, 256)\n"
-       "or article (4, 4, 32, 64; 120 iterations); other flags win over it",
+       "small (4 layers, 4 heads, 128 channels, block 64), medium (6, 6, 384, 256) or article (4, 4, 32, 64; 120 "
+       "iterations); other flags win over it; --preset medium --help shows its values",
        one_of({"small", "medium", "article"})},
       {"--n_layer", "N", &o.config.n_layer, "layers", from(1)},
       {"--n_head", "N", &o.config.n_head, "attention heads", from(1)},
@@ -70,9 +72,9 @@ inline Command command_line(GptOptions& o) {
   flags.insert(flags.end(), updates.begin(), updates.end());
   return {"train_gpt",
           "Trains a GPT on the characters of a text and writes a folder that nanospec, and transformers, can load.",
-          "train_gpt --data data/tinyshakespeare.txt --out runs/small\n"
-          "train_gpt --data data/tinyshakespeare.txt --out runs/medium --preset medium --dropout 0.1\n"
-          "train_gpt --data data/tinyshakespeare.txt --out runs/small --max_iters 4000 --resume\n",
+          "train_gpt --data data/*shakespeare.txt --out runs/small\n"
+          "train_gpt --data data/*shakespeare.txt --out runs/medium --preset medium --dropout 0.1\n"
+          "train_gpt --data data/*shakespeare.txt --out runs/small --max_iters 4000 --resume\n",
           flags};
 }
 
@@ -94,16 +96,20 @@ inline void hand_over(int argc, char** argv) {
 // Reads the flags; a preset's values stand where no flag names another. Returns false when only help was asked for.
 inline bool read_flags(int argc, char** argv, GptOptions& o) {
   hand_over(argc, argv);
-  if (parse_flags(command_line(o), argc, argv).help) return false;
-  GptOptions preset;
-  preset.preset = o.preset;
-  apply_preset(preset);
-  o = preset;
-  parse_flags(command_line(o), argc, argv);
+  for (int i = 1; i < argc; i++) {  // the last one counts
+    const std::string word = argv[i], flag = "--preset";
+    if (word == flag && i + 1 < argc) o.preset = argv[i + 1];
+    if (word.compare(0, flag.size() + 1, flag + "=") == 0) o.preset = word.substr(flag.size() + 1);
+  }
+  apply_preset(o);
+  const Command command = command_line(o);
+  const Given given = parse_flags(command, argc, argv);
+  if (given.help) return false;
   o.config.n_kv_head = o.config.n_head;
   o.config.vocab_size = 1;  // known when the text is read
   validate(o.config);
   check_rates(o, "train_gpt");
+  check_outputs(command, given);
   return true;
 }
 
@@ -114,6 +120,7 @@ struct TrainingText {
   Tokenizer tokenizer;
   Split parts;
   std::map<std::string, std::string> settings;  // what a resumed run must share with the one it goes on from
+  Metadata origin;                              // its name and its hash, for the files that are made of it
 };
 
 // Reads the data, which says the vocabulary's size. Throws runtime_error.
@@ -139,6 +146,7 @@ inline TrainingText read_text(GptOptions& o) {
                    {"batch_size", std::to_string(o.batch_size)},
                    {"dropout", std::to_string(o.dropout)},
                    {"data_sha256", sha256(bytes)}};
+  text.origin = text_origin(o.data, text.settings.at("data_sha256"));
   return text;
 }
 
@@ -149,18 +157,18 @@ inline std::string counted_text(size_t tokens, size_t most = kNgramText) {
          " training characters\n";
 }
 
-// What drafters count of the text.
-inline void save_tables(const GptOptions& o, const TrainingText& text) {
+// What drafters count of the text; it comes into the folder with the first checkpoint.
+inline void save_tables(const Staged& tables, const GptOptions& o, const TrainingText& text) {
   if (!o.quiet) fputs(counted_text(text.parts.train.size()).c_str(), stderr);
   Preparing preparing(file_bytes(o.data), o.quiet);
   preparing.step("counting n-grams");
-  save_bigram(o.out, text.parts.train, o.config.vocab_size);
-  save_ngrams(o.out, text.parts.train, o.config.vocab_size, preparing.told());
+  save_bigram(tables.path, text.parts.train, o.config.vocab_size, text.origin);
+  save_ngrams(tables.path, text.parts.train, o.config.vocab_size, text.origin, preparing.told());
 }
 
-// A checkpoint: the model, and the state to go on from.
-inline void save(const GptOptions& o, const TrainingText& text, const Trainer<float>& trainer, bool cuda,
-                 int64_t iteration) {
+// A checkpoint: the state to go on from, the tables, the model. No kill leaves weights that lack one of the others.
+inline void save(const GptOptions& o, const TrainingText& text, Staged& tables, const Trainer<float>& trainer,
+                 bool cuda, int64_t iteration) {
   std::vector<float> copies[3];
   const auto on_host = [&](const Array<float>& array, std::vector<float>& copy) -> const float* {
     if (!cuda) return array.data();
@@ -170,18 +178,24 @@ inline void save(const GptOptions& o, const TrainingText& text, const Trainer<fl
   };
   const OptimizerArrays arrays = {on_host(trainer.weights, copies[0]), on_host(trainer.m, copies[1]),
                                   on_host(trainer.v, copies[2])};
-  save_model(o.out, o.config, text.tokenizer, arrays.weights);
-  save_optimizer(o.out, o.config, iteration, text.settings, arrays);
+  Metadata origin = text.origin;
+  origin["model"] = hash_model(o.config, arrays.weights, text.origin);
+  save_optimizer(o.out, o.config, iteration, text.settings, arrays, origin);
+  tables.publish();
+  save_model(o.out, o.config, text.tokenizer, arrays.weights, text.origin);
 }
 
-// Returns the iteration that the run to resume had reached. Throws runtime_error.
-inline int64_t resume(const GptOptions& o, const TrainingText& text, Trainer<float>& trainer) {
+// Returns the iteration that the run to resume had reached. The tables are there at once. Throws runtime_error.
+inline int64_t resume(const GptOptions& o, const TrainingText& text, Staged& tables, Trainer<float>& trainer) {
   const OptimizerState state = load_optimizer(o.out);
   const std::string where = o.out + "/optimizer.safetensors";
   if (format_config(state.config) != format_config(o.config))
     refuse("the run to resume has a model of another size", where,
            "give its sizes (config.json has them), or another --out");
   check_resumable(state.settings, text.settings, where);
+  check_origin(read_header(where).metadata, "the state was saved", where, o.out,
+               "going on from the state, at iteration " + std::to_string(state.iteration));
+  tables.publish();
   return go_on(trainer, state);
 }
 

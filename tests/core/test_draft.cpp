@@ -266,7 +266,7 @@ struct Naive {
       total += found->second, types++;
       if (x == y) seen = found->second;
     }
-    const double w = std::pow(kNgramDoubt, double(context.size()));
+    const double w = std::pow(kNgramSmoothing, double(context.size()));
     const double shorter = context.empty() ? 1.0 / vocab : probability(x, {context.begin() + 1, context.end()});
     return total == 0 ? shorter : (seen + w * types * shorter) / (total + w * types);
   }

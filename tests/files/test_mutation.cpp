@@ -1,6 +1,6 @@
 // tests/files/test_mutation.cpp: every reader of files against 100,000 mutated files each, made in memory: it raises a
 // runtime_error with one line, or loads; it never crashes, raises anything else, or asks for memory that the file does
-// not warrant. NANOSPEC_TENTH=1 runs a tenth (under sanitizers, which see what a plain run cannot).
+// not warrant. `make test` runs a tenth, `make prove` all.
 #include <doctest/doctest.h>
 
 #include <cstdlib>

@@ -60,7 +60,9 @@ double most_held(const Folder& folder, size_t bytes) {
     mallopt(M_MMAP_THRESHOLD, 1 << 20);  // as in a process that has not freed much yet: what is freed is given back
     const double before = double(system_number("/proc/self/status", "VmRSS:", 0)) * 1024;
     GptOptions o = options(folder, data);
-    save_tables(o, read_text(o));
+    Staged tables(folder.path, {bigram_path(""), ngram_path("")});
+    save_tables(tables, o, read_text(o));
+    tables.publish();
     return std::to_string(peak_bytes() - before);
   }));
 }
