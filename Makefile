@@ -225,11 +225,11 @@ train-drafters: train-medium
 	  --max_iters 800 --out $(M)/sequential --stats $(M)/sequential/parallel.json)
 
 train-and-experiment: train-small train-drafters
-	@calibrate() { $(BUILD)/nanospec calibrate --model $(M) --data $(TEXT) --drafter $$1 --temperature $$2 --quiet \
+	@calibrate() { $(BUILD)/nanospec calibrate --model $(M) --drafter $$1 --temperature $$2 --quiet \
 	    >/dev/null || echo "not calibrated: $$1 at temperature $$2"; }; \
 	for drafter in $(DRAFTERS); do for temperature in 0 0.4 0.7 1; do calibrate $$drafter $$temperature; done; done; \
 	for drafter in $(LEARNED); do for temperature in 0 0.7 1; do calibrate $$drafter $$temperature; done; done
-	@$(BUILD)/nanospec experiments --model $(M) --drafter_model runs/small --data $(TEXT) --out $(BUILD)/experiments
+	@$(BUILD)/nanospec experiments --model $(M) --drafter_model runs/small --out $(BUILD)/experiments
 
 # ----------------------------------------------------------------------------------------------------------------
 

@@ -103,11 +103,10 @@ int generate_command(int argc, char** argv) {
   int done = 0;
   Progress progress(g.options.quiet || (g.stream && isatty(STDOUT_FILENO)));
   watch_interrupts();
-  if (g.stream) print_out(prompt, true);
   const Generated generated = engine.generate(g.method, g.options.sampling, prompt_tokens, wanted, [&](int token) {
     text += engine.decode(token);
     done++;
-    if (g.stream) print_out(engine.decode(token), true);
+    if (g.stream) print_out(done == 1 ? text : engine.decode(token), true);  // the prompt with it: nothing was refused
     if (progress.due())
       progress.show(thousands(done) + " of " + count(wanted, "token") + ", " +
                     thousands(ratio(done, progress.seconds())) + " tok/s, " +
@@ -115,7 +114,7 @@ int generate_command(int argc, char** argv) {
     return !interrupted();
   });
   progress.clear();
-  if (!g.stream) print_out(text);
+  if (!g.stream || done == 0) print_out(text);
   print_out("", true);
 
   if (given.has("--stats")) write_file(g.stats_file, report_json(g, engine, generated.stats, text));

@@ -361,18 +361,19 @@ inline std::string format_safetensors(const std::vector<TensorData>& tensors, co
   for (std::string_view piece : pieces_of(header, tensors)) bytes += piece;
   return bytes;
 }
-// The hash that such a file is written with.
-inline std::string hash_tensors(const std::vector<TensorData>& tensors, Metadata metadata) {
-  metadata["hash"] = kNoDigits;
+// The metadata with what every file of ours says: its hash, and its format.
+inline Metadata with_hash(const std::vector<TensorData>& tensors, Metadata metadata) {
+  metadata["format"] = "pt", metadata["hash"] = kNoDigits;
   const std::string header = safetensors_header(tensors, metadata);
   Xxh64 hash;
   for (std::string_view piece : pieces_of(header, tensors)) hash.add(piece);
-  return hash_text(hash);
+  metadata["hash"] = hash_text(hash);
+  return metadata;
 }
 // Onto the disk, with its hash, and no copy of the tensors. Throws runtime_error.
-inline void write_safetensors(const std::string& path, const std::vector<TensorData>& tensors, Metadata metadata) {
-  metadata["hash"] = hash_tensors(tensors, metadata);
-  const std::string header = safetensors_header(tensors, metadata);
+inline void write_safetensors(const std::string& path, const std::vector<TensorData>& tensors,
+                              const Metadata& metadata) {
+  const std::string header = safetensors_header(tensors, with_hash(tensors, metadata));
   write_file(path, pieces_of(header, tensors));
 }
 
@@ -633,7 +634,7 @@ inline std::string format_tokenizer_config(const Config& config) {
 // differ, and they are renamed in one step. Over a model of another config or vocabulary, the old weights go first, so
 // that no kill leaves a folder that mixes two models. metadata: of the text (origin.h). Throws runtime_error.
 inline void save_model(const std::string& dir, const Config& config, const Tokenizer& tokenizer, const float* weights,
-                       Metadata metadata = {}) {
+                       const Metadata& metadata = {}) {
   create_folder(dir);
   const std::string model_path = dir + "/model.safetensors";
   const std::vector<std::pair<std::string, std::string>> files = {
@@ -646,14 +647,12 @@ inline void save_model(const std::string& dir, const Config& config, const Token
     write_file(path, text);
   }
   std::vector<float> zeros;
-  metadata["format"] = "pt";
   write_safetensors(model_path, model_tensors(config, weights, zeros), metadata);
 }
 // The hash that save_model gives them.
-inline std::string hash_model(const Config& config, const float* weights, Metadata metadata) {
+inline std::string hash_model(const Config& config, const float* weights, const Metadata& metadata) {
   std::vector<float> zeros;
-  metadata["format"] = "pt";
-  return hash_tensors(model_tensors(config, weights, zeros), metadata);
+  return with_hash(model_tensors(config, weights, zeros), metadata)["hash"];
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -106,7 +106,11 @@ inline MakeModelDrafter model_drafters(Target& target, const std::string& dir, c
   return [&target, dir, config, &tokenizer, dtype,
           cache_dtype](const DrafterName& part) -> std::unique_ptr<LogitsDrafter> {
     if (part.kind == DrafterName::kSelf) return first_layers(target, part.layers, dir);
-    if (part.kind == DrafterName::kGpt) return load_small_model(part.dir, tokenizer, dtype, cache_dtype, target);
+    if (part.kind == DrafterName::kGpt) {
+      check_origin(model_metadata(part.dir), "drafter " + printable(part.text, 300) + " was trained", part.dir, dir,
+                   "drafts are right less often; use a model of the same text");
+      return load_small_model(part.dir, tokenizer, dtype, cache_dtype, target);
+    }
     if (target.cuda())
       refuse("drafter " + part.text + " needs the model's hidden states, which stay on the GPU", "--device cuda",
              "use --device cpu, or another drafter");

@@ -54,8 +54,7 @@ inline std::string medusa_path(const std::string& dir) { return dir + "/medusa.s
 
 // weights: medusa_table(sizes); metadata: of model and text (origin.h). Throws runtime_error.
 inline void save_medusa(const std::string& dir, const MedusaSizes& sizes, const float* weights,
-                        Metadata metadata = {}) {
-  metadata["format"] = "pt";
+                        const Metadata& metadata = {}) {
   write_flat(medusa_path(dir), medusa_table(sizes), weights, metadata);
 }
 
@@ -109,8 +108,7 @@ inline std::string parallel_path(const std::string& dir) { return dir + "/parall
 
 // What the tensors' shapes do not say.
 inline Metadata parallel_metadata(const ParallelSizes& s) {
-  return {{"format", "pt"},
-          {"n_head", std::to_string(s.n_head)},
+  return {{"n_head", std::to_string(s.n_head)},
           {"ahead", std::to_string(s.ahead)},
           {"sequential", s.sequential ? "yes" : "no"},
           {"raw", s.raw ? "yes" : "no"}};

@@ -30,12 +30,12 @@ inline void check_counts(const SafeTensors& file, const std::string& path, const
 
 // Counts the training tokens and writes DIR/bigram.safetensors. metadata: of the text (origin.h). Throws runtime_error
 // when it cannot be written or the vocabulary is larger than kBigramMostTokens.
-inline void save_bigram(const std::string& dir, const std::vector<int>& tokens, int vocab, Metadata metadata = {}) {
+inline void save_bigram(const std::string& dir, const std::vector<int>& tokens, int vocab,
+                        const Metadata& metadata = {}) {
   if (vocab > kBigramMostTokens)
     refuse("a bigram table of " + std::to_string(vocab) + " tokens would be too large", bigram_path(dir),
            "use a vocabulary of at most " + std::to_string(kBigramMostTokens));
   const std::vector<float> table = bigram_table(tokens, vocab);
-  metadata["format"] = "pt";
   write_safetensors(bigram_path(dir), {{"log_probabilities", {vocab, vocab}, table.data()}}, metadata);
 }
 
@@ -102,8 +102,8 @@ inline std::string ngram_path(const std::string& dir) { return dir + "/ngram.saf
 
 // Counts the training tokens and writes DIR/ngram.safetensors. metadata: of the text (origin.h). Throws runtime_error
 // when it cannot be written.
-inline void save_ngrams(const std::string& dir, const std::vector<int>& tokens, int vocab, Metadata metadata = {}) {
-  metadata["format"] = "pt";
+inline void save_ngrams(const std::string& dir, const std::vector<int>& tokens, int vocab,
+                        const Metadata& metadata = {}) {
   const NgramTrie trie = count_ngrams(tokens, vocab);
   write_safetensors(ngram_path(dir), ngram_tensors(trie), metadata);
 }

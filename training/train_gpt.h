@@ -69,9 +69,9 @@ inline Command command_line(GptOptions& o) {
   flags.insert(flags.end(), updates.begin(), updates.end());
   return {"train_gpt",
           "Trains a GPT on the characters of a text and writes a folder that nanospec, and transformers, can load.",
-          "train_gpt --data data/text.txt --out runs/small\n"
-          "train_gpt --data data/text.txt --out runs/medium --preset medium --dropout 0.1\n"
-          "train_gpt --data data/text.txt --out runs/small --max_iters 4000 --resume\n",
+          "train_gpt --data data/*shakespeare.txt --out runs/small\n"
+          "train_gpt --data data/*shakespeare.txt --out runs/medium --preset medium --dropout 0.1\n"
+          "train_gpt --data data/*shakespeare.txt --out runs/small --max_iters 4000 --resume\n",
           flags};
 }
 

@@ -427,12 +427,13 @@ inline Command parallel_command(ParallelOptions& o) {
        "pieces in which the slots of a sequence are run: the same gradient in less memory", from(1, 1 << 16)},
       {"--parallel_sequential", "", &o.sequential, "one token after the other, each from the state of the one before"},
       {"--parallel_raw", "", &o.raw, "features without their RMS norm, for study: see what becomes of the drafter"}};
-  return {"train_drafter --parallel",
-          "Trains a drafter on hidden states of the model in DIR, which stays as it is, for nanospec --drafter "
-          "parallel.\nRuns on the CPU.",
-          "train_drafter --parallel runs/small --data data/text.txt\n"
-          "train_drafter --parallel runs/medium --data data/text.txt --parallel_layers 1 --out runs/one-layer\n",
-          distill_flags(o, words, own)};
+  return {
+      "train_drafter --parallel",
+      "Trains a drafter on hidden states of the model in DIR, which stays as it is, for nanospec --drafter "
+      "parallel.\nRuns on the CPU.",
+      "train_drafter --parallel runs/small --data data/*shakespeare.txt\n"
+      "train_drafter --parallel runs/medium --data data/*shakespeare.txt --parallel_layers 1 --out runs/one-layer\n",
+      distill_flags(o, words, own)};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -496,7 +497,6 @@ struct ParallelTraining {
   }
   std::map<std::string, std::string> settings() const {
     std::map<std::string, std::string> settings = parallel_metadata(trainer.sizes);
-    settings.erase("format");
     settings["n_layer"] = std::to_string(trainer.sizes.n_layer);
     settings["kv_heads"] = std::to_string(trainer.sizes.n_kv_head);
     return settings;

@@ -595,6 +595,17 @@ TEST_CASE("commands: nothing is left where a command refuses") {
     CHECK(files() == before);
   };
   refused(generate_command, {"--prompt", "A", "--stats", "s.json"});
+  std::filesystem::remove("mine/damaged");  // a drafter's file is read only when it drafts
+  script = [](const Method&, int) -> Generated { throw std::runtime_error("damaged: mine"); };
+  const std::set<std::string> whole = files();
+  const std::string out = captured(1, [&] {
+    Words words = {"generate", "--model", "mine", "--prompt", "A", "--stream", "--stats", "s.json"};
+    std::vector<char*> argv = arguments(words);
+    CHECK(error_of([&] { generate_command(int(argv.size()), argv.data()); }) == "damaged: mine");
+  });
+  CHECK(out == "");
+  CHECK(files() == whole);
+  write_file("mine/damaged", "");
   refused(compare_command, {"--json", "c.json", "--svg", "c.svg"});
   refused(calibrate_command, {});
   refused(diagnose_command, {"--json", "d.json", "--svg", "d.svg"});
