@@ -1,13 +1,13 @@
 // decode.h: the loop of decoding: draft, grow, flatten, forward, verify, keep.
 //
-// In order: the window; the target, a model with a cache; what the loop calls beside a drafter: what plans a tree, what
-// runs a forward, what watches; a planner and a runner that the core itself has; the loop. It reads no clock and no
-// command line. What else plans: growth/; what else judges: rules/; what else watches: watch/.
+// In order: the window; the target, which is a model with a cache; what the loop calls, the drafter apart: a planner of
+// trees, a runner of forwards, a watcher; the planner and the runner of the core; the loop. It reads no clock and no
+// command line. Other planners are in growth/, other rules in rules/, other watchers in watch/.
 //
 // A target is anything that has these, so that a mock with known logits can stand in:
 //   int block_size(); int vocab_size();
 //   void prefill(const int* tokens, int n);
-//     forgets its cache, then caches n tokens at positions 0 .. n - 1; n may be 0
+//     forgets the cache, then caches n tokens at positions 0 .. n - 1; n may be 0
 //   void forward(const int* token, const int* depth, const int* end, int n);
 //     runs the rows of one tree in preorder; row i stands at position past() + depth[i]
 //   const float* logits(int row);  (V) of the last forward
@@ -37,20 +37,20 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // The window
 
-// Where the window begins that a text of n tokens is seen through: it holds at most `block` (even) tokens and moves by
-// half of that. A function of n alone, never of how the text came about.
+// The model sees the last part of a text of n tokens: the window. This is the index where it begins. It holds at most
+// `block` (even) tokens and slides by half of that. It depends on n alone, never on how the text was generated.
 inline int window_start(int n, int block) {
   const int half = block / 2;
   return n <= block ? 0 : (n - block + half - 1) / half * half;
 }
 
-// How deep a tree may be under a text of n tokens that is to grow to `end`: up to the window's end, and no node for a
-// token that is not wanted any more.
+// How deep a tree may be after n of the text's `end` tokens. It must stay inside the window, and it must not emit more
+// than the text needs: a tree of depth d emits up to d + 1 tokens.
 inline int room_at(int64_t n, int64_t end, int block) {
   return int(std::min(block - (n - window_start(int(n), block)), end - n - 1));
 }
 
-// Makes the target ready for the text's last token, the root: all tokens of the window before it are cached.
+// Caches all tokens of the window but the text's last one, which is the root of the next forward.
 template <class Target>
 void open_window(Target& target, const std::vector<int>& text) {
   const int n = int(text.size()), start = window_start(n, target.block_size());
@@ -65,24 +65,24 @@ enum class Dtype { fp32, bf16 };
 // The model that decodes: packed weights, one sequence's cache, and forwards of one tree.
 class Target {
  public:
-  // Called after each layer of a forward with logits, on every thread of the team; null: nobody listens. On a CPU.
+  // Called after each layer of a forward with logits, on every thread of the team. On a CPU alone. May be null.
   AfterLayer<float> after_layer;
 
-  // weights: the flat array of tensor_table(config), in host memory. most_rows: the largest tree, its root counted.
-  // Throws std::bad_alloc, or std::runtime_error from the GPU.
+  // weights: the flat array of tensor_table(config), in host memory. most_rows: the rows of the largest tree, its root
+  // among them. Throws std::bad_alloc, or std::runtime_error for the GPU.
   Target(const Config& config, const float* weights, Dtype dtype, bool cuda, int threads, int most_rows,
          Dtype cache_dtype = Dtype::fp32)
       : Target(config, weights, dtype, std::make_shared<Pool>(threads, cuda), most_rows, cache_dtype) {}
   Target(const Target&) = delete;
   Target& operator=(const Target&) = delete;
-  // The same on another target's threads: the two run by turns.
+  // The same on another target's threads: the two must not run at the same time.
   Target(const Config& config, const float* weights, Dtype dtype, std::shared_ptr<Pool> pool, int most_rows,
          Dtype cache_dtype = Dtype::fp32)
       : config_(config),
         pool_(std::move(pool)),
         most_rows_(std::max(most_rows, config.block_size)),
         plain_(parameter_count(config), pool_->cuda()),
-        pass_(most_rows_, 1, pool_->cuda()),
+        batch_(most_rows_, 1, pool_->cuda()),
         kept_(2 + most_rows_, pool_->cuda()) {
     const bool cuda = pool_->cuda();
     plain_.upload(weights, plain_.size());
@@ -93,15 +93,23 @@ class Target {
     if (cache_dtype == Dtype::fp32)
       activations_ = Activations<float, float>(config, most_rows_, slots, false, pool_->size(), cuda);
     else activations_ = Activations<float, bf16>(config, most_rows_, slots, false, pool_->size(), cuda);
-    std::visit([&](auto& a) { device_logits_ = &a.logits, norm_ = a.norm_f.data(), C_ = a.C, V_ = a.V; }, activations_);
+    const auto point = [&](auto& a) {
+      device_logits_ = &a.logits;
+      norm_ = a.norm_f.data();
+      C_ = a.C;
+      V_ = a.V;
+    };
+    std::visit(point, activations_);
 #ifdef WITH_CUDA
     if (cuda) iterations_.reset(new Iterations(most_rows_, config.vocab_size, device_logits_->data(), V_));
 #endif
     const std::vector<int> token(size_t(config.block_size), 0);
     const auto try_chain = [&](int rows, bool on_one) {
       rows_on_one_ = on_one ? rows : 0;
-      rows_.clear(), rows_.add_chain(token.data(), rows, 0, 0);
-      pass_.upload(rows_), run(pass_, true);
+      rows_.clear();
+      rows_.add_chain(token.data(), rows, 0, 0);
+      batch_.upload(rows_);
+      run(batch_, true);
     };
     if (!cuda) rows_on_one_ = rows_for_one_thread(pool_->size(), config.block_size, try_chain);
   }
@@ -119,7 +127,7 @@ class Target {
   size_t weight_bytes() const {
     return std::visit([](const auto& w) { return w.bytes(); }, weights_);
   }
-  // Bytes of keys and values that a row reads of each position before it.
+  // Bytes of keys and values that a row reads for each position before it.
   size_t cache_bytes() const {
     const auto bytes = [](const auto& a) { return (a.k_layer + a.v_layer) / a.slots * sizeof(*a.k.data()); };
     return std::visit(bytes, activations_) * config_.n_layer;
@@ -131,24 +139,24 @@ class Target {
     if (n == 0) return;
     rows_.clear();
     rows_.add_chain(tokens, n, 0, 0);
-    pass_.upload(rows_);
-    run(pass_, false);
-    if (float one; cuda()) device_logits_->download(&one, 1);  // waits: who times a prefill means all of it
+    batch_.upload(rows_);
+    run(batch_, false);
+    if (float one; cuda()) device_logits_->download(&one, 1);  // waits for the GPU, so that a prefill can be timed
     past_ = n;
   }
-  // The rows of one tree in preorder, row i at position past() + depth[i]; their logits are kept for logits().
-  // layers: how many of the first ones are run before the final norm and the head; 0: all.
+  // Runs the rows of one tree in preorder, row i at position past() + depth[i]. logits() then gives their logits.
+  // layers: how many layers run before the final norm and the head; 0: all.
   void forward(const int* token, const int* depth, const int* end, int n, int layers = 0) {
     rows_.clear();
     rows_.add_tree(token, depth, end, n, 0, past_);
-    pass_.upload(rows_);
-    run(pass_, true, layers);
+    batch_.upload(rows_);
+    run(batch_, true, layers);
     if (!cuda()) return;
     logits_.resize(std::max(logits_.size(), size_t(n) * V_));
     device_logits_->download(logits_.data(), size_t(n) * V_);
   }
   const float* logits(int row) const { return (cuda() ? logits_.data() : device_logits_->data()) + size_t(row) * V_; }
-  // (C) the final norm's output for a row of the last forward; null where it lies on a GPU.
+  // (C) the final norm's output for a row of the last forward; null on a GPU.
   const float* hidden(int row) const { return cuda() ? nullptr : norm_ + size_t(row) * C_; }
 
   // The rows of the last forward (ascending) that join the past; the others are forgotten.
@@ -159,19 +167,19 @@ class Target {
     past_ += n;
   }
   int past() const { return past_; }
-  // So many positions are cached from now on. What lies behind stays as it is until a forward writes over it: a larger
-  // `past` takes it back.
+  // Sets how many positions count as cached. Those behind stay in memory until a forward overwrites them, and a larger
+  // `past` brings them back.
   void rewind(int past) { past_ = past; }
 
-  // f(team) on this target's threads, as a forward of so many rows would run; on the calling thread alone after
-  // use_pool(false), so that another target may use them meanwhile.
+  // Calls f(team) on the threads that a forward of so many rows would use; after use_pool(false) on the calling thread
+  // alone, so that another target may use the pool at the same time.
   template <class F>
   void on_threads(int rows, F&& f) const {
     pool_->run(f, !uses_pool_ || rows <= rows_on_one_);
   }
   void use_pool(bool uses) { uses_pool_ = uses; }
-  // The final norm and the head on `rows` rows of a residual stream, with norm (rows, x_row) as scratch, to logits
-  // (rows, pad16(V)). On a CPU; every thread of the team calls it.
+  // Applies the final norm and the head to `rows` rows x of a residual stream. norm: (rows, x_row) scratch; logits:
+  // (rows, pad16(V)). On a CPU alone; every thread of the team calls it.
   void head(const Team& team, int rows, const float* x, int x_row, float* norm, float* logits) const {
     const auto apply = [&](const auto& w) {
       launch(
@@ -185,33 +193,37 @@ class Target {
   }
 
 #ifdef WITH_CUDA
-  // Whole iterations on the GPU: cuda/whole.h says what these are.
+  // Whole iterations on the GPU: cuda/whole.h says what these functions do.
   bool iterates() const { return cuda(); }
   Verdict iterate(const Tree& tree, const Sampling& sampling, int64_t index) {
     const Verdict verdict = iterations_->run(tree, sampling, index, past_, Launches{this});
-    return past_ += int(verdict.rows.size()), verdict;
+    past_ += int(verdict.rows.size());
+    return verdict;
   }
-  bool hold(const Iterations::Table& table, int depth, int width) { return iterations_->hold(table, depth, width); }
+  bool load_table(const Iterations::Table& table, int depth, int width) {
+    return iterations_->load_table(table, depth, width);
+  }
   Verdict iterate_drafting(int root, int depth, int width, float scale, const Sampling& sampling, int64_t index,
                            std::vector<Candidate>& drafted) {
     const Verdict verdict =
         iterations_->run_drafting(root, depth, width, scale, sampling, index, past_, drafted, Launches{this});
-    return past_ += int(verdict.rows.size()), verdict;
+    past_ += int(verdict.rows.size());
+    return verdict;
   }
   int recordings() const { return iterations_->recordings(); }  // CUDA graphs made so far
 #endif
 
  private:
-  void run(const DevicePass& pass, bool with_logits, int layers = 0) {
+  void run(const DeviceBatch& batch, bool with_logits, int layers = 0) {
     Config config = config_;
     if (layers > 0) config.n_layer = layers;
     const auto forward = [&](const auto& w, const auto& a) {
-      on_threads(pass.forest.rows,
-                 [&](const Team& team) { nanospec::forward(team, config, w, pass, a, with_logits, {}, after_layer); });
+      on_threads(batch.forest.rows,
+                 [&](const Team& team) { nanospec::forward(team, config, w, batch, a, with_logits, {}, after_layer); });
     };
     std::visit(forward, weights_, activations_);
   }
-  // The place behind the past, and the rows that stay, as the gather reads them (KeepRows).
+  // Uploads what the gather reads (KeepRows): the first slot behind the past, n, and the rows that stay.
   const int* kept(const int* rows, int n) {
     std::vector<int> kept = {past_, n};
     kept.insert(kept.end(), rows, rows + n);
@@ -227,10 +239,10 @@ class Target {
     std::visit(move, activations_);
   }
 #ifdef WITH_CUDA
-  // What an iteration launches of the model.
+  // The parts of an iteration that the model launches.
   struct Launches {
     Target* target;
-    void forward(const int* token, const Forest& forest) const { target->run(DevicePass(token, forest), true); }
+    void forward(const int* token, const Forest& forest) const { target->run(DeviceBatch(token, forest), true); }
     void gather(const int* kept) const { target->gather(kept, 1); }
   };
 #endif
@@ -239,15 +251,15 @@ class Target {
   const std::shared_ptr<Pool> pool_;
   const int most_rows_;
   bool uses_pool_ = true;
-  int rows_on_one_ = 0;  // forwards of up to so many rows run on one thread
+  int rows_on_one_ = 0;  // a forward of up to so many rows runs on one thread
   Array<float> plain_;   // the parameters as they are stored
   std::variant<Weights<float, float>, Weights<float, bf16>> weights_;
   std::variant<Activations<float, float>, Activations<float, bf16>> activations_;
   const Array<float>* device_logits_ = nullptr;
   const float* norm_ = nullptr;
   int C_ = 0, V_ = 0;  // row strides of norm_ and the logits
-  Pass rows_;          // of the forward under way
-  DevicePass pass_;
+  Batch rows_;         // of the current forward
+  DeviceBatch batch_;
   Array<int> kept_;
   std::vector<float> logits_;
   int past_ = 0;
@@ -259,40 +271,40 @@ class Target {
 // ---------------------------------------------------------------------------------------------------------------
 // What the loop calls
 
-// What plans a tree.
+// Decides which nodes the tree has.
 struct Planner {
   virtual ~Planner() = default;
-  // Grows the tree of the next forward under the growth's root, no node deeper than `room`. It asks the drafter for
-  // candidates, in its own order; a growth that stays a root alone is plain decoding.
+  // Grows the tree of the next forward from the growth's root, no node deeper than `room`. It asks the drafter for
+  // candidates in any order. A tree of the root alone is plain decoding.
   virtual void grow(Drafter& drafter, const Draws& draws, int room, Growth& growth) = 0;
 };
 
-// What runs a forward, judges it, and holds the cache. `index` is the place in the text of the root's children.
+// Runs a forward, verifies the tree, and owns the cache. `index` is the index in the text of the root's children.
 struct Runner {
   const int block_size, vocab_size;
   Runner(int block, int vocab) : block_size(block), vocab_size(vocab) {}
   virtual ~Runner() = default;
 
   virtual void open(const std::vector<int>& text) = 0;        // caches the text's window, all but the root
-  virtual void forward(const Tree& tree, int64_t index) = 0;  // runs all its nodes
-  virtual Verdict verify(const Growth& growth, const Tree& tree, int64_t index) = 0;  // of the tree that was run
+  virtual void forward(const Tree& tree, int64_t index) = 0;  // runs all nodes of the tree
+  virtual Verdict verify(const Growth& growth, const Tree& tree, int64_t index) = 0;  // after its forward
   virtual void keep(const Verdict& verdict) = 0;  // the accepted rows stay cached, the others are forgotten
 };
 
-// What watches: learns, counts, takes the time. It is called when something has happened, and changes nothing.
+// Learns, counts, takes the time. The loop calls it after each step; it changes nothing of what the loop does.
 struct Watcher {
   virtual ~Watcher() = default;
-  virtual void ready() {}  // the cache is ready for the next forward: the prompt's, then after each one
+  virtual void ready() {}  // the cache is ready for the next forward
   virtual void drafted(const Growth&, const Tree&) {}
   virtual void forwarded(const Tree&) {}
-  virtual void verified(const Growth&, const Tree&, const Verdict&, int /*emitted*/) {}  // tokens that the text got
+  virtual void verified(const Growth&, const Tree&, const Verdict&, int /*emitted*/) {}  // tokens added to the text
   virtual void committed() {}                                                            // the drafter has been told
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// The core's own
+// The planner and the runner of the core
 
-// The full tree: `depth` levels, `width` children at every node. Width one: a chain.
+// The full tree: `depth` levels, `width` children of every node. Width 1: a chain.
 struct FullTree : Planner {
   const int depth, width;
   FullTree(int levels, int children) : depth(levels), width(children) {}
@@ -301,7 +313,9 @@ struct FullTree : Planner {
     for (int d = 0, first = 0; d < std::min(depth, room); d++) {  // the level's nodes begin at `first`
       const int n = growth.size() - first;
       if (n == 0) return;
-      level_.resize(size_t(n)), count_.resize(size_t(n)), candidates_.resize(size_t(n) * size_t(width));
+      level_.resize(size_t(n));
+      count_.resize(size_t(n));
+      candidates_.resize(size_t(n) * size_t(width));
       for (int k = 0; k < n; k++) level_[size_t(k)] = first + k;
       drafter.expand(growth, level_.data(), n, width, draws, candidates_.data(), count_.data());
       first += n;
@@ -316,7 +330,7 @@ struct FullTree : Planner {
   std::vector<Candidate> candidates_;  // (level, width)
 };
 
-// A target that runs forwards and leaves the rest to the host: each pick is made here, by the rule `match`.
+// Runs forwards on a target and picks tokens on the host, by the rule `match`.
 template <class Target>
 struct Host : Runner {
   Target& target;
@@ -334,7 +348,7 @@ struct Host : Runner {
   }
   void keep(const Verdict& verdict) override { target.keep(verdict.rows.data(), int(verdict.rows.size())); }
 
-  // What the target chooses after a node of the tree that was run.
+  // The token that the target picks after a node of the tree that was run.
   int pick_after(const Tree& tree, int node, int64_t index) {
     const float* const row = sampling.temperature > 0 ? noise.row(index + tree.depth[node]) : nullptr;
     return pick(target.logits(node), row, vocab_size, sampling);
@@ -344,7 +358,7 @@ struct Host : Runner {
 // ---------------------------------------------------------------------------------------------------------------
 // The loop
 
-// Throws runtime_error for an empty prompt or a token outside the vocabulary.
+// Throws std::runtime_error for an empty prompt or a token outside the vocabulary.
 inline void check_prompt(const std::vector<int>& text, int vocab) {
   if (text.empty()) throw std::runtime_error("the prompt is empty: --prompt: give at least one token to start from");
   for (int token : text)
@@ -353,9 +367,9 @@ inline void check_prompt(const std::vector<int>& text, int vocab) {
                                std::to_string(vocab) + ": the prompt: encode it with this model's tokenizer");
 }
 
-// Appends max_new_tokens tokens to `text`, which begins as the prompt. on_token(int) is called for each as it is
-// emitted; if it returns false, generation ends with that token. drafter: null for plain decoding, whose tree is always
-// the root alone. Throws what check_prompt throws.
+// Appends max_new_tokens tokens to `text`, which begins as the prompt. on_token(int) is called for each token as it is
+// emitted; if it returns false, generation ends with that token. drafter: null for plain decoding, whose trees are the
+// root alone. Throws what check_prompt throws.
 inline void generate(Runner& runner, Planner& planner, Drafter* drafter, Watcher& watcher, Draws draws,
                      std::vector<int>& text, int max_new_tokens, const std::function<bool(int)>& on_token) {
   check_prompt(text, runner.vocab_size);
@@ -369,7 +383,7 @@ inline void generate(Runner& runner, Planner& planner, Drafter* drafter, Watcher
   for (bool wanted = max_new_tokens > 0; wanted;) {
     const int n = int(text.size());
 
-    // Draft and grow: the drafter says what may come next, the planner which of it is worth a node.
+    // Draft and grow: the drafter says which tokens may come next, the planner which of them become nodes.
     growth.start(text.back());
     draws.index = n;
     if (drafter) planner.grow(*drafter, draws, room_at(n, end, runner.block_size), growth);
@@ -382,7 +396,7 @@ inline void generate(Runner& runner, Planner& planner, Drafter* drafter, Watcher
     runner.forward(tree, n);
     watcher.forwarded(tree);
 
-    // Verify: the accepted path and the target's own token after it are emitted.
+    // Verify: the tokens of the accepted path and the bonus token are emitted.
     const Verdict verdict = runner.verify(growth, tree, n);
     int emitted = 0;
     while (wanted && emitted < int(verdict.tokens.size())) {
@@ -392,11 +406,11 @@ inline void generate(Runner& runner, Planner& planner, Drafter* drafter, Watcher
     watcher.verified(growth, tree, verdict, emitted);
     if (!wanted) return;
 
-    // The drafter hears of it while the target still holds this forward's rows.
+    // Tell the drafter, while the target still holds this forward's rows.
     if (drafter) drafter->committed({verdict.tokens.data(), verdict.rows.data(), int(verdict.rows.size()), tree});
     watcher.committed();
 
-    // Keep the path's rows and forget the others; or, where the window moves, cache the new one.
+    // Keep the path's rows and forget the others; or, where the window slides, cache the new window.
     const bool same_window = window_start(int(text.size()), runner.block_size) == window_start(n, runner.block_size);
     if (same_window) runner.keep(verdict);
     else runner.open(text);

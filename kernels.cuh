@@ -1,19 +1,20 @@
 // kernels.cuh: what arrays are called, every operation on them, and the first CUDA kernels.
 //
-// An operation is a small struct: its fields say which arrays it touches, and its call operator says what one group of
-// lanes does to one row (machine/numbers.h): a core, or a GPU's warp. One text serves both, in float and, for the
-// gradient check, in double: it is the portable text. machine/launch.h runs it over all rows, or in its place what is
-// tuned for one machine: the twins in machine/, the kernels in cuda/. At the end three of the operations are also
-// written as a CUDA course writes its first kernels. Here nothing is known of threads, models or files.
+// An operation is a small struct. Its fields are the arrays that it touches. Its call operator says what one group of
+// lanes (machine/numbers.h) does to one row; a group is a core of a CPU, or a warp of a GPU. The same code serves both,
+// in float and, for the gradient check, in double: this is the portable version. machine/launch.h runs it over all
+// rows, or runs a tuned version in its place: the CPU's twins are in machine/, the GPU's kernels in cuda/. At the end
+// of this file three operations are also written as first CUDA kernels, as a course writes them. The file knows nothing
+// of threads, models or files.
 //
 // How to add an operation:
-//   1. write a struct here: its fields are the arrays, with their shapes, its call operator one group's work on a row;
+//   1. write a struct here: its fields are the arrays, with their shapes; its call operator is a group's work on a row;
 //   2. give it a row in tests/cuda/cuda_rows.cu, where a warp and a core must give the same bits;
 //   3. call launch(team, rows, operation) where it is needed;
-//   4. if a machine can do better, write it there, and give it a `tuned` in machine/tuned.h.
+//   4. if a machine can do better, write a tuned version in machine/ or cuda/, and a `tuned` for it in machine/tuned.h.
 //
-// Shapes: rows R (all tokens of a pass), channels C, heads H, head size D, vocabulary V. Matrices that a matmul writes
-// have rows padded to a multiple of 16 numbers.
+// Shapes: rows R (all tokens of a forward), channels C, heads H, head size D, vocabulary V. Matrices that a matmul
+// writes have rows padded to a multiple of 16 numbers.
 #pragma once
 
 #include <type_traits>
@@ -31,24 +32,24 @@ namespace nanospec {
 HD inline int pad16(int n) { return (n + 15) / 16 * 16; }
 HD inline int pad64(int n) { return (n + 63) / 64 * 64; }
 
-// The rows of one pass, in preorder, root after root. Arrays lie where the operation runs.
+// The rows of one forward, in preorder, root after root. The arrays lie in the memory of the machine that runs it.
 struct Forest {
   int rows = 0, roots = 0;
   const int* end = nullptr;         // (rows) one past the last row of the row's subtree
   const int* depth = nullptr;       // (rows) 0 for a root
-  const int* root = nullptr;        // (rows) which root the row hangs from
+  const int* root = nullptr;        // (rows) the number of the root above the row
   const int* first_row = nullptr;   // (roots + 1) where each root's rows begin
   const int* first_slot = nullptr;  // (roots) where its past begins in the cache: a multiple of 64
-  const int* past = nullptr;        // (roots) keys that it sees there; its rows' own keys follow them
+  const int* past = nullptr;        // (roots) how many keys it has there; its rows' own keys follow them
 
-  // Ancestor or self, within one root: the whole tree mask.
+  // Whether `ancestor` is the row itself or above it in its tree: the whole tree mask.
   HD bool sees(int row, int ancestor) const { return ancestor <= row && row < end[ancestor]; }
   HD int position(int row) const { return past[root[row]] + depth[row]; }
   HD int slot(int row) const { return first_slot[root[row]] + past[root[row]] + row - first_row[root[row]]; }
 };
 
-// Dropout of one site (a place in the network where it is applied): keep(i) is 1 / (1 - rate) where element i stays,
-// else 0, a pure function of seed, iteration, site and i.
+// Dropout at one site, which is a place in the network. keep(i) is 1 / (1 - rate) where element i stays, else 0. It is
+// a pure function of seed, iteration, site and i.
 struct Dropout {
   float rate = 0;
   uint64_t seed = 0;
@@ -64,8 +65,9 @@ struct Dropout {
 // Keys and values of all slots of one layer, head by head, as numbers of type S.
 //   k: (n_kv_head, slots / 16, D, 16): sixteen keys side by side, so that one vector holds their scores
 //   v: (n_kv_head, slots, pad16(D)): the value of a slot in one piece
-// Of bf16, two steps of the sum that reads them lie side by side: k: (n_kv_head, slots / 16, D / 2, 16, 2), D rounded
-// up, v: (n_kv_head, slots / 2, pad16(D), 2). It has the bytes of half as many floats, and is read by the same tile.
+// In bf16 two steps of the sum that reads them lie side by side:
+//   k: (n_kv_head, slots / 16, D / 2, 16, 2), D / 2 rounded up;  v: (n_kv_head, slots / 2, pad16(D), 2)
+// These are the bytes of half as many floats, and the same tile reads them.
 template <class S>
 struct KeyValues {
   S *k = nullptr, *v = nullptr;
@@ -85,23 +87,23 @@ struct KeyValues {
   }
 };
 
-// A weight (K inputs, N outputs): for each panel of kPanel outputs (the last is narrower, a multiple of 16, filled with
-// zeros) all k in turn, so that a sweep over k reads one stream; bf16 by pairs of k, as the tile wants them. N is what
-// a row of the result holds, padded to 16.
-// For a GPU (`cuda`) the panels are narrower, so that each lane's 16 bytes lie beside its neighbour's
-// (cuda/matmul.cuh):
+// A weight (K inputs, N outputs), as panels. A panel holds kPanel outputs for all k in turn, so that a loop over k
+// reads one stream; bf16 by pairs of k, as the tile reads them. N is padded to a multiple of 16 with zeros, and the
+// last panel may be narrower. For a GPU (`cuda`) the panels are narrower, so that the 16 bytes of neighbouring lanes
+// lie side by side (cuda/matmul.cuh):
 //   fp32: (N / 16, K, 16)
 //   bf16: (N / 16, K / 16, 32 lanes, 8): what each lane of a warp holds of a 16 x 16 tile when tensor cores multiply it
-// K too is filled up with zeros there, to a multiple of 16: Pack leaves them, so the memory comes zeroed.
+// There K too is padded to a multiple of 16 with zeros. Pack does not write them: the memory is zero from the start.
 template <class W>
 struct Panels {
   W* data = nullptr;
   int k = 0, n = 0;
   bool cuda = false;
-  // Where a library multiplies, there are no panels: the weight as it is stored, (k, n) at k * k_stride + n * n_stride.
+  // Where a library multiplies there are no panels. It reads the weight as it is stored: (k, n) is at
+  // k * k_stride + n * n_stride.
   const W* stored = nullptr;
   size_t k_stride = 0, n_stride = 0;
-  HD int lines() const { return (k + kTogether<W> - 1) / kTogether<W>; }  // steps of k, those side by side being one
+  HD int lines() const { return (k + kTogether<W> - 1) / kTogether<W>; }  // of k: bf16 has two to a line
   HD size_t size() const {
     if (cuda) return size_t(pad16(k)) * pad16(n);
     return size_t(lines()) * kTogether<W> * pad16(n);
@@ -113,9 +115,9 @@ struct Panels {
     const size_t panel = size_t(column / kPanel) * kPanel * lines();
     return data + (panel + size_t(row / together) * width(column) + column % kPanel) * together + row % together;
   }
-  // The operand of mma (cuda/instructions.cuh) that is 16 outputs by 16 k. A sum may take its k in any order: the
-  // tile's k = 4q .. 4q + 3 stand where the instruction has 2q, 2q + 1, 2q + 8, 2q + 9, so that they are lane (., q)'s,
-  // and what it needs of a row of x is one float4.
+  // A tile of 16 outputs by 16 k is an operand of mma (cuda/instructions.cuh). The sum may take the 16 k in any order:
+  // the tile's k = 4q .. 4q + 3 stand where the instruction has 2q, 2q + 1, 2q + 8, 2q + 9. So they all belong to lane
+  // (., q), which needs one float4 of a row of x.
   HD size_t at_device(int row, int column) const {
     if (sizeof(W) != 2) return (size_t(column / 16) * pad16(k) + row) * 16 + column % 16;
     const int lane = column % 8 * 4 + row % 16 / 4, number = row % 4 / 2 * 4 + column % 16 / 8 * 2 + row % 2;
@@ -129,18 +131,18 @@ struct Attention {
   int n_head, n_kv_head, head_size;
   const T* qkv;  // (rows, qkv_row): C queries, then n_kv_head * D keys, then as many values
   int qkv_row;
-  KeyValues<S> cache;  // the pass's own keys and values are written into it
+  KeyValues<S> cache;  // the rows' own keys and values are written into it
   T* out;              // (rows, out_row)
   int out_row;
-  T* log_sum;  // (rows, H) log of the sum of exp(scores), for the backward pass
+  T* log_sum;  // (rows, H) log of the sum of exp(scores), for the backward
   Dropout dropout;
-  // So many first rows of each root were run by an earlier pass: their keys and values are in the cache, and nothing is
-  // asked for them: no output, no gradient of their queries. What other rows give to their keys and values is added to
-  // dk and dv, and left there, for that pass to read.
-  int given = 0;
+  // An earlier forward has computed the first so many rows of each root: their keys and values are in the cache. This
+  // one computes no output for them, and no gradient of their queries. What the other rows add to the gradients of
+  // their keys and values stays in dk and dv, for the backward of the earlier forward.
+  int computed = 0;
 
-  HD int first_asked(int root) const { return forest.first_row[root] + given; }
-  HD bool asked(int row) const { return row >= first_asked(forest.root[row]); }
+  HD int first_new(int root) const { return forest.first_row[root] + computed; }
+  HD bool is_new(int row) const { return row >= first_new(forest.root[row]); }
   HD int queries() const { return n_head / n_kv_head; }  // query heads that share a key/value head
   HD T scale() const { return T(1) / square_root(T(head_size)); }
   HD T keep(int row, int head, int position) const {  // dropout of one attention weight
@@ -152,8 +154,8 @@ template <class T>
 struct AttentionBackward {
   Attention<T> forward;
   const T* dout;  // (rows, out_row)
-  T *dk, *dv;     // (n_kv_head, slots, pad16(D)) both, of every slot: rows and past; added into
-  T* dqkv;        // (rows, qkv_row): the queries' part is written here, the rows' keys and values by the caller
+  T *dk, *dv;     // (n_kv_head, slots, pad16(D)) each, of every slot, rows and past: added into
+  T* dqkv;        // (rows, qkv_row): the queries' gradients; ReadCacheGradient adds the keys' and the values'
 
   HD size_t at(int kv_head, int slot) const {
     return (size_t(kv_head) * forward.cache.slots + slot) * pad16(forward.head_size);
@@ -161,11 +163,11 @@ struct AttentionBackward {
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// Column operations: what follows a matmul, on finished columns of a row: op(group, row, begin, end). They themselves
-// stand with the row operations, from AddBias on.
+// Column operations: what follows a matmul, on finished columns of a row: op(group, row, begin, end). They stand below,
+// from AddBias on.
 
-// A column operation as a row operation: on a CPU a row of it is a whole row. On a GPU it is a strip of one: a pass may
-// have fewer rows than the GPU has room for warps, and a warp goes through a long row serially.
+// A column operation as a row operation. On a CPU its row is a whole row; on a GPU it is a strip of a row, because a
+// forward may have fewer rows than the GPU has room for warps, and a warp reads a long row serially.
 constexpr int kStrip = 4 * kLanes;
 template <class Op>
 struct Strips {
@@ -179,7 +181,7 @@ struct Strips {
   }
 };
 
-// The column operation that does nothing; and whether one would.
+// The column operation that does nothing; and idle(), whether an operation does nothing.
 struct Nothing {
   template <class G>
   HD void operator()(const G&, int, int, int) const {}
@@ -192,8 +194,8 @@ bool idle(const Op&) {
 // ---------------------------------------------------------------------------------------------------------------
 // Matmul
 
-// A matrix of the model, as it is stored, into panels: panel(k, n) = from[k * k_stride + n * n_stride]. A row of this
-// operation is a block of 16 k, so that the strided side is read by whole cache lines.
+// Packs a stored matrix into panels: panel(k, n) = from[k * k_stride + n * n_stride]. A row of this operation is a
+// block of 16 k, so that the strided side is read by whole cache lines.
 template <class T, class W>
 struct Pack {
   const T* from;
@@ -215,8 +217,8 @@ struct Pack {
   }
 };
 
-// out (R, N) = x (R, K) W: one serial sum over k for each output. This is what every matmul here computes; the tuned
-// ones of the GPU (cuda/matmul.cuh, cuda/matmul_mma.cuh) cut the sum in slices.
+// out (R, N) = x (R, K) W: one serial sum over k for each output. Every matmul computes this; the GPU's tuned versions
+// (cuda/matmul.cuh, cuda/matmul_mma.cuh) cut the sum into slices.
 template <class T, class W>
 struct Matmul {
   const T* x;
@@ -257,7 +259,7 @@ struct MatmulGradient {
 // ---------------------------------------------------------------------------------------------------------------
 // Embedding, normalization, activations, residual: forward and backward
 
-// Channels of one group, where an operation sums over rows: each sum is one lane's, in order.
+// How many channels a group takes where an operation sums over rows. Each sum belongs to one lane, which adds in order.
 constexpr int kChunk = 32;
 
 // x (R, C) = wte[token] + wpe[position], dropped out.
@@ -279,7 +281,7 @@ struct Embed {
   }
 };
 
-// dwte[token] += dx, dwpe[position] += dx, row after row: a group owns 32 channels, so that no two add to one number.
+// dwte[token] += dx, dwpe[position] += dx, row after row. A group owns 32 channels, so no two groups add to one number.
 template <class T>
 struct EmbedBackward {
   int rows;
@@ -313,7 +315,7 @@ struct LayerNorm {
   const T *weight, *bias;  // (C); bias may be null
   T* y;
   int y_row;
-  T *mean, *rstd;  // (R) kept for the backward pass; may be null
+  T *mean, *rstd;  // (R) kept for the backward; may be null
   template <class G>
   HD void operator()(const G& g, int row) const {
     const T* a = x + size_t(row) * x_row;
@@ -324,7 +326,11 @@ struct LayerNorm {
     const T *w = weight, *b = bias;
     if (b) g.each(channels, [=](int c) { out[c] = fused((a[c] - m) * r, w[c], b[c]); });
     else g.each(channels, [=](int c) { out[c] = (a[c] - m) * r * w[c]; });
-    if (mean) g.each(1, [=](int) { mean[row] = m, rstd[row] = r; });
+    if (!mean) return;
+    g.each(1, [=](int) {
+      mean[row] = m;
+      rstd[row] = r;
+    });
   }
 };
 
@@ -336,7 +342,7 @@ struct LayerNormBackward {
   const T *weight, *mean, *rstd;
   const T* dy;
   int y_row;
-  T* dx;  // (R, C), added into: the gradient that came past the norm
+  T* dx;  // (R, C), added into: it holds the gradient of the residual stream
   template <class G>
   HD void operator()(const G& g, int row) const {
     const T *a = x + size_t(row) * x_row, *d = dy + size_t(row) * y_row, *w = weight;
@@ -348,7 +354,8 @@ struct LayerNormBackward {
   }
 };
 
-// dweight += sum over rows of dy n, dbias += sum of dy, in order of rows. A row of this operation is 32 channels.
+// dweight += sum over rows of dy n, dbias += sum over rows of dy; in order of rows. A row of this operation is 32
+// channels.
 template <class T>
 struct LayerNormWeights {
   int rows;
@@ -388,7 +395,7 @@ struct ColumnSum {
   }
 };
 
-// Column operations: what follows a matmul on its fresh columns.
+// Column operations.
 
 template <class T>
 struct AddBias {
@@ -408,7 +415,7 @@ bool idle(const AddBias<T>& op) {
   return !op.bias;
 }
 
-// Activations: what becomes of a number, and the slope there.
+// Activations: `of` is the function, `slope` its derivative.
 
 // GELU(x) = x Phi(x), Phi the normal distribution function (Hendrycks, Gimpel 2016);
 // GELU'(x) = Phi(x) + x exp(-x^2 / 2) / sqrt(2 pi).
@@ -457,7 +464,7 @@ struct ActivationBackward {
 };
 template <class T>
 using GeluBackward = ActivationBackward<T, Gelu>;
-// out = residual + dropout(out + bias): the branch that a matmul has just written joins the stream beside it.
+// out = residual + dropout(out + bias): the branch that a matmul has just written is added to the residual stream.
 template <class T>
 struct JoinResidual {
   const T* residual;
@@ -476,7 +483,7 @@ struct JoinResidual {
   }
 };
 
-// out = d where dropout kept it, scaled; the gradient that flows into a dropped-out branch. A plain copy at rate 0.
+// out = d * keep: the gradient that flows into a branch with dropout. At rate 0 a copy.
 template <class T>
 struct DropoutBackward {
   const T* d;
@@ -495,13 +502,13 @@ struct DropoutBackward {
 // ---------------------------------------------------------------------------------------------------------------
 // Tree attention. On a GPU its tuned kernels are in cuda/attention.cuh and cuda/attention_backward.cuh.
 
-// Row r of this operation: the keys and values of pass row r into the cache.
+// Writes the keys and values of row r into the cache.
 template <class T, class S>
 struct WriteCache {
   Attention<T, S> s;
   template <class G>
   HD void operator()(const G& g, int row) const {
-    if (!s.asked(row)) return;
+    if (!s.is_new(row)) return;
     const int D = s.head_size, slot = s.forest.slot(row);
     const T* k = s.qkv + size_t(row) * s.qkv_row + s.n_head * D;
     const T* v = k + s.n_kv_head * D;
@@ -512,8 +519,8 @@ struct WriteCache {
   }
 };
 
-// Row r of this operation: pass row r / H, head r % H. weights (R, H, most keys) is scratch.
-//   weights = softmax over the visible keys, in order of position, of q k / sqrt(D);  out = their sum of values
+// Row r of this operation: row r / H of the forward, head r % H. weights (R, H, most keys) is scratch.
+//   weights = softmax of q k / sqrt(D) over the keys that the row sees, in order of position;  out = weights V
 template <class T, class S>
 struct AttentionForward {
   Attention<T, S> s;
@@ -523,7 +530,7 @@ struct AttentionForward {
   HD void operator()(const G& g, int item) const {
     const Forest& f = s.forest;
     const int row = item / s.n_head, head = item % s.n_head, kv_head = head / s.queries(), D = s.head_size;
-    if (!s.asked(row)) return;
+    if (!s.is_new(row)) return;
     const int root = f.root[row], first = f.first_row[root], past = f.past[root], slot0 = f.first_slot[root];
     const T* q = s.qkv + size_t(row) * s.qkv_row + head * D;
     T* w = weights + size_t(item) * most;
@@ -553,8 +560,8 @@ struct AttentionForward {
   }
 };
 
-// Row r of this operation: pass row r / H, head r % H. Writes dQ, and leaves P (dropped out) and dS for the keys' sums.
-// The formulas stand with the twin, attention_backward_twin (machine/attention.h).
+// Row r of this operation: row r / H of the forward, head r % H. Writes dQ, and stores P (after dropout) and dS for the
+// sums over queries. The formulas stand above attention_backward_twin (machine/attention.h).
 template <class T>
 struct AttentionBackwardQueries {
   AttentionBackward<T> b;
@@ -565,7 +572,7 @@ struct AttentionBackwardQueries {
     const Attention<T>& s = b.forward;
     const Forest& f = s.forest;
     const int row = item / s.n_head, head = item % s.n_head, kv_head = head / s.queries(), D = s.head_size;
-    if (!s.asked(row)) return;
+    if (!s.is_new(row)) return;
     const int root = f.root[row], first = f.first_row[root], past = f.past[root], slot0 = f.first_slot[root];
     const T* q = s.qkv + size_t(row) * s.qkv_row + head * D;
     const T* dout = b.dout + size_t(row) * s.out_row + head * D;
@@ -593,8 +600,8 @@ struct AttentionBackwardQueries {
   }
 };
 
-// Row r of this operation: one key of one root and key/value head. The rows that see a tree key are its subtree,
-// key .. end[key] - 1; the rows that see a past key are all of the root's. Of either, those that are asked.
+// Row r of this operation: one key of one root and key/value head. A key of the tree is seen by its subtree, the rows
+// key .. end[key] - 1; a key of the past by all rows of the root. Rows computed before are left out.
 template <class T>
 struct AttentionBackwardKeys {
   AttentionBackward<T> b;
@@ -608,7 +615,7 @@ struct AttentionBackwardKeys {
     const int D = s.head_size, first = f.first_row[root], last = f.first_row[root + 1], past = f.past[root];
     if (j >= past + last - first) return;
     const int own = j < past ? first : first + j - past, to = j < past ? last : f.end[own];
-    const int from = larger(own, s.first_asked(root));
+    const int from = larger(own, s.first_new(root));
     T *dk = b.dk + b.at(kv_head, f.first_slot[root] + j), *dv = b.dv + b.at(kv_head, f.first_slot[root] + j);
     g.each(D, [&](int d) {
       T k = dk[d], v = dv[d];
@@ -618,33 +625,35 @@ struct AttentionBackwardKeys {
           k = fused(ds[at], s.qkv[size_t(row) * s.qkv_row + head * D + d], k);
           v = fused(p[at], b.dout[size_t(row) * s.out_row + head * D + d], v);
         }
-      dk[d] = k, dv[d] = v;
+      dk[d] = k;
+      dv[d] = v;
     });
   }
 };
 
-// Row r: the gradients of pass row r's own keys and values, from their slots into dqkv.
+// Copies the gradients of row r's own keys and values from their slots into dqkv.
 template <class T>
 struct ReadCacheGradient {
   AttentionBackward<T> b;
   template <class G>
   HD void operator()(const G& g, int row) const {
     const Attention<T>& s = b.forward;
-    if (!s.asked(row)) return;
+    if (!s.is_new(row)) return;
     const int D = s.head_size, slot = s.forest.slot(row);
     T* k = b.dqkv + size_t(row) * s.qkv_row + s.n_head * D;
     T* v = k + s.n_kv_head * D;
     for (int head = 0; head < s.n_kv_head; head++) {
       const T *dk = b.dk + b.at(head, slot), *dv = b.dv + b.at(head, slot);
       T *k_head = k + head * D, *v_head = v + head * D;
-      g.each(D, [=](int d) { k_head[d] = dk[d], v_head[d] = dv[d]; });
+      g.each(D, [=](int d) { k_head[d] = dk[d]; });
+      g.each(D, [=](int d) { v_head[d] = dv[d]; });
     }
   }
 };
 
-// The rows of the last pass that stay: slot first + i takes what slot first + kept[i] holds, in place. kept ascends and
-// kept[i] >= i, so a row only moves left, and a lane that copies its own columns row after row never reads a slot that
-// it has already overwritten. In parallel over rows this would be a race. Row r: layer and head r.
+// Keeps some rows of the last forward, in place: slot first + i takes what slot first + kept[i] holds. kept ascends and
+// kept[i] >= i, so a row only moves left. A lane copies its own columns row after row, and so never reads a slot that
+// it has already overwritten; in parallel over rows this would be a race. Row r of this operation: layer and head r.
 template <class S>
 struct KeepRows {
   S *k, *v;                 // of all layers
@@ -669,7 +678,7 @@ struct KeepRows {
 // ---------------------------------------------------------------------------------------------------------------
 // Loss and optimizer
 
-// loss[row] = -log softmax(logits)[target]; with gradient, logits become dlogits = (softmax - onehot) * scale.
+// loss[row] = -log softmax(logits)[target]. With `gradient`, logits become dlogits = (softmax - onehot) * scale.
 template <class T>
 struct CrossEntropy {
   T* logits;  // (R, row_stride)
@@ -707,11 +716,11 @@ struct Mean {
   }
 };
 
-// A stretch of one tensor in the flat array of parameters: the optimizer's unit of work.
+// Part of one tensor in the flat array of parameters: the optimizer's unit of work.
 struct Piece {
   size_t offset;
   int size;
-  float decay;  // how much of the weight decay it takes: 1 for matrices, 0 for norms and biases
+  float decay;  // factor of the weight decay: 1 for matrices, 0 for norms and biases
 };
 
 // sums[piece] = the sum of the squares of its gradients. A row of this operation is a piece.
@@ -728,10 +737,10 @@ struct SumSquares {
   }
 };
 
-// One row: norm (2) = the gradient's length, and the factor that clips it to `limit` (0: no clipping).
+// One row: norm (2) = the length of the whole gradient, and the factor that clips it to `limit` (0: no clipping).
 template <class T>
 struct ClipFactor {
-  const T* values;  // of the pieces: their sums of squares
+  const T* values;  // the pieces' sums of squares
   int n;
   T limit;
   T* norm;
@@ -775,16 +784,16 @@ struct AdamW {
 #ifdef WITH_CUDA
 // ---------------------------------------------------------------------------------------------------------------
 // The first CUDA kernels: tree attention, the gather, the matmul, as a course writes them before it makes them fast.
-// Each has the bits of the portable text above. `--kernels plain` decodes with them; the tuned ones are in cuda/.
+// Each has the bits of the portable version above. `--kernels plain` decodes with them; the tuned ones are in cuda/.
 
-// AttentionForward, without what training adds. A warp for each (row, query head): grid (rows, heads). Two sweeps over
-// the keys, 32 at a time, a lane each: the largest score; then weights and values, in order of position. Nothing is
-// kept between the sweeps, so there may be any number of keys: a score is computed twice.
+// AttentionForward, without what training adds. A warp for each (row, query head): grid (rows, heads). Two loops over
+// the keys, 32 keys at a time, one to a lane: first the largest score; then weights and values, in order of position.
+// Each score is computed twice. Nothing is stored in between, so there may be any number of keys.
 // Budget: 64 registers, 128 bytes shared.
 template <class S>
 __global__ void plain_attention(Attention<float, S> s) {
   struct Memory {
-    float weight[kLanes];  // of the 32 keys under way
+    float weight[kLanes];  // of the current 32 keys
   };
   Memory& memory = shared<Memory>();  // __shared__
   const Forest& f = s.forest;
@@ -845,8 +854,8 @@ void gather_plain(const KeepRows<S>& s, int layers) {
   start(plain_gather<S>, dim3(unsigned(layers), unsigned(s.n_kv_head)), 4 * kLanes, s);
 }
 
-// Matmul: a thread for each output, a block for 16 x 16 of them: grid (N / 16, rows / 16). Tiles of x and W pass
-// through shared memory, 16 k at a time: a block reads each number of them once, where threads alone would 16 times.
+// Matmul: a thread for each output, a block for 16 x 16 outputs: grid (N / 16, rows / 16). The block copies tiles of x
+// and W into shared memory, 16 k at a time. So it reads each number once; without shared memory it would be 16 times.
 // Budget: 48 registers, 2048 bytes shared.
 template <class W>
 __global__ void plain_matmul(Matmul<float, W> s, int rows) {

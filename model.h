@@ -1,9 +1,9 @@
-// model.h: GPT, as nanoGPT draws it: learned positions, pre-LayerNorm, causal attention, GELU, a tied head.
+// model.h: GPT, as nanoGPT defines it: learned positions, pre-LayerNorm, causal attention, GELU, a tied head.
 //
 // In order: the configuration; the one table of tensors; weights as the forward reads them; the activations with their
-// shapes; forward; backward; the update, and `Trainer`, which owns what training needs. There is one forward: a
-// training batch is a forest of chains without a past, a decoding step is one tree with a past. The rows of a forward
-// are a Pass (machine/launch.h). It knows no drafters, files or command lines.
+// shapes; forward; backward; the update, and `Trainer`, which owns what training needs. There is one forward. Its rows
+// are a Batch (machine/launch.h): to train, a forest of chains without a past; to decode, one tree with a past. The
+// file knows no drafters, files or command lines.
 //
 // T is the number type (float; double for the gradient check), W that of the packed weights, S that of the keys and
 // values (both T, or bf16 to decode). Shapes: L layers, R rows, C channels, H heads, D head size, V vocabulary.
@@ -36,7 +36,7 @@ struct Config {
   bool bias = false;    // biases in the linear layers and the norms
 };
 
-// The largest model that is taken for one: 2^32 parameters are 16 GiB of floats.
+// The largest model that is accepted: 2^32 parameters are 16 GiB of floats.
 constexpr int kMaxLayers = 1024;
 constexpr int kMaxChannels = 1 << 16;
 constexpr int kMaxBlock = 1 << 20;
@@ -60,9 +60,9 @@ struct Tensors {
   Tensors(const Config& config, T* flat) { point_into(flat, *this, config); }
 
   // Calls f(name, shape, init_std, pointer) for every tensor, in the order of the flat array.
-  // name: Hugging Face's GPT-2 name without "transformer.". shape: a matrix is (in, out), as Hugging Face's Conv1D;
-  // embeddings are (rows, C). init_std: the standard deviation at the start; 0: all zeros; below 0: all ones. It is
-  // nanoGPT's: 0.02, and 0.02 / sqrt(2 L) for the two projections that end in the residual stream.
+  // name: Hugging Face's GPT-2 name without "transformer.". shape: a matrix is (in, out), as in Hugging Face's Conv1D;
+  // embeddings are (rows, C). init_std: the standard deviation of the initial values; 0: all zeros; below 0: all ones.
+  // They are nanoGPT's: 0.02, and 0.02 / sqrt(2 L) for the two projections that are added to the residual stream.
   template <class F>
   void each(const Config& config, F f) {
     const int C = config.n_embd;
@@ -107,14 +107,16 @@ inline size_t numbers_of(const std::vector<int>& shape) {
   return size;
 }
 
-// Any table of tensors is a struct of pointers with an each(sizes, f), as Tensors. This points them into a flat array.
+// Any table of tensors is a struct of pointers with an each(sizes, f), as Tensors is. This function points them into a
+// flat array.
 template <class T, class Table, class Sizes>
 void point_into(T* flat, Table& table, const Sizes& sizes) {
   table.each(sizes, [&](const std::string&, const std::vector<int>& shape, float, T*& tensor) {
-    tensor = flat, flat += numbers_of(shape);
+    tensor = flat;
+    flat += numbers_of(shape);
   });
 }
-// And this lists them.
+// This function lists them.
 template <template <class> class Table, class Sizes>
 std::vector<TensorSpec> table_of(const Sizes& sizes) {
   std::vector<TensorSpec> list;
@@ -126,7 +128,7 @@ std::vector<TensorSpec> table_of(const Sizes& sizes) {
   return list;
 }
 
-// The table of a model's tensors. The config must have passed validate().
+// The table of a model's tensors. validate() must have accepted the config.
 inline std::vector<TensorSpec> tensor_table(const Config& config) { return table_of<Tensors>(config); }
 
 // How many numbers the flat array holds. It cannot overflow for a config within the limits above.
@@ -137,7 +139,7 @@ inline uint64_t parameter_count(const Config& config) {
   return count;
 }
 
-// What is wrong with these sizes, in words: "" when nothing is.
+// What is wrong with these sizes, in words; "" when nothing is.
 inline std::string config_problem(const Config& config) {
   const auto range = [](const char* name, int value, int low, int high) {
     if (value >= low && value <= high) return std::string();
@@ -165,7 +167,7 @@ inline std::string config_problem(const Config& config) {
   return "";
 }
 
-// Throws invalid_argument (the command line is wrong) when no model can have these sizes.
+// Throws std::invalid_argument (the command line is wrong) when no model can have these sizes.
 inline void validate(const Config& config) {
   const std::string problem = config_problem(config);
   if (!problem.empty()) throw std::invalid_argument(problem + ": the model's size: choose other sizes");
@@ -182,10 +184,10 @@ struct Weights {
   Tensors<const T> plain;  // embeddings, norms and biases are read as they are stored
   std::vector<Layer> layers;
   Weight<T, W> head;  // the embedding, tied
-  Array<W> memory;    // all panels; none where a GPU trains: cuBLAS wants no panels
+  Array<W> memory;    // all panels; none where a GPU trains: cuBLAS needs no panels
 
   Weights() = default;
-  // flat: the parameters, in the device's memory; read again at each pack().
+  // flat: the parameters, in the device's memory; each pack() reads them again.
   Weights(const Config& c, const T* flat, bool training, bool cuda) : plain(c, flat) {
     const int C = c.n_embd, Q = (c.n_head + 2 * c.n_kv_head) * (C / c.n_head);
     for (const auto& layer : plain.layers)
@@ -218,8 +220,8 @@ struct Weights {
 // ---------------------------------------------------------------------------------------------------------------
 // Activations
 
-// The numbers of one activation: (layers, rows, stride), where one layer may serve for all. None where any of the three
-// is zero.
+// The numbers of one activation: (layers, rows, stride). One layer may serve for all. There are none where one of the
+// three is zero.
 template <class T>
 struct Rows : Array<T> {
   size_t layer = 0, stride = 0;  // numbers from one layer to the next, and from one row to the next
@@ -234,16 +236,17 @@ struct Rows : Array<T> {
   T* at(int l, int row) const { return this->data() ? this->data() + l * layer + row * stride : nullptr; }
 };
 
-// Up to this many rows, each thread normalizes them all for itself: cheaper than meeting at a barrier.
+// Up to this many rows, each thread normalizes all rows for itself: that is cheaper than a barrier.
 constexpr int kFewRows = 8;
 
-// What a pass of up to R rows computes on its way, each named once. Decoding keeps one layer's, over and over, but all
-// layers' keys and values; training keeps every layer's for the backward pass, but the norms' and the GELU's results,
-// which are made again there: they are cheap, and a quarter of it all.
+// What a forward of up to R rows computes, each array named once. Decoding has one layer's arrays, which all layers use
+// in turn, and the keys and values of all layers. Training has every layer's, for the backward. But it has the outputs
+// of the norms and of the GELU only once: the backward computes them again, which is cheap and saves a quarter of the
+// memory.
 template <class T, class S = T>
 struct Activations {
   Config config;
-  int R = 0, N = 0, slots = 0;  // rows of a pass, of its norms (see normalize()), of the cache
+  int R = 0, N = 0, slots = 0;  // rows of a forward, of its norms (see normalize()), of the cache
   bool training = false, cuda = false;
 
   Activations() = default;
@@ -259,24 +262,24 @@ struct Activations {
   Rows<Number> room(size_t layers, size_t rows, size_t stride) const {
     return {layers, rows, stride, cuda};
   }
-  Rows<T> each(size_t stride) const { return room(training ? L : 1, R, stride); }   // of each layer, in training
-  Rows<T> once(size_t rows, size_t stride) const { return room(1, rows, stride); }  // of one layer after the other
-  Rows<T> saved(size_t stride) const { return room(training ? L : 0, R, stride); }  // for the backward pass alone
+  Rows<T> each(size_t stride) const { return room(training ? L : 1, R, stride); }   // in training one for each layer
+  Rows<T> once(size_t rows, size_t stride) const { return room(1, rows, stride); }  // one for all layers
+  Rows<T> saved(size_t stride) const { return room(training ? L : 0, R, stride); }  // for the backward alone
 
   int L = config.n_layer, H = config.n_head, KV = config.n_kv_head, D = config.n_embd / H;
   int C = pad16(config.n_embd), Q = pad16((H + 2 * KV) * D), F = pad16(4 * config.n_embd);  // strides
   int V = pad16(config.vocab_size);
   size_t k_layer = KV * KeyValues<S>::key_numbers(slots, D), v_layer = KV * KeyValues<S>::value_numbers(slots, D);
 
-  Rows<T> x = room(training ? L + 1 : 1, R, C);  // (L + 1, R, C) the stream before each layer, and after the last
+  Rows<T> x = room(training ? L + 1 : 1, R, C);  // (L + 1, R, C) the residual stream before each layer and at the end
   Rows<T> norm_1 = once(N, C);                   // (R, C) LayerNorm of x
-  Rows<T> mean_1 = saved(1), rstd_1 = saved(1);  // (L, R) each: of a row of x, and 1 / its standard deviation
+  Rows<T> mean_1 = saved(1), rstd_1 = saved(1);  // (L, R) each: the mean of a row of x, and 1 / its standard deviation
   Rows<T> qkv = each(Q);                         // (L, R, H D + 2 KV D) queries of all heads, then keys, then values
   Rows<S> k = room<S>(L, 1, k_layer);            // (L, KV, slots, D) the cache: KeyValues says how it lies
   Rows<S> v = room<S>(L, 1, v_layer);            // (L, KV, slots, D)
   Rows<T> log_sum = saved(H);                    // (L, R, H) of the softmax
-  Rows<T> att = each(C);                         // (L, R, C) what the heads read, side by side
-  Rows<T> mid = each(C);                         // (L, R, C) the stream between attention and MLP
+  Rows<T> att = each(C);                         // (L, R, C) the outputs of all heads, side by side
+  Rows<T> mid = each(C);                         // (L, R, C) the residual stream between attention and MLP
   Rows<T> norm_2 = once(N, C);                   // (R, C) LayerNorm of mid
   Rows<T> mean_2 = saved(1), rstd_2 = saved(1);  // (L, R) each
   Rows<T> pre = each(F);                         // (L, R, 4 C) before the GELU
@@ -292,10 +295,10 @@ struct Activations {
 // ---------------------------------------------------------------------------------------------------------------
 // Forward
 
-// The places where dropout is applied, numbered so that no two share their bits.
+// The sites where dropout is applied. Each has a number, so that no two draw the same random bits.
 enum { kDropEmbedding, kDropAttention, kDropProjection, kDropMlp };
-inline Dropout dropout_at(Dropout dropout, int layer, int place) {
-  dropout.site = uint32_t(layer * 4 + place);
+inline Dropout dropout_at(Dropout dropout, int layer, int site) {
+  dropout.site = uint32_t(layer * 4 + site);
   return dropout;
 }
 
@@ -319,7 +322,7 @@ LayerNorm<T> norm_f(const Activations<T, S>& a, const Tensors<const T>& w, int l
   return {a.x[layers], a.C, a.config.n_embd, w.ln_f, w.ln_f_bias, a.norm_f[0], a.C, a.mean_f[0], a.rstd_f[0]};
 }
 
-// LayerNorm of all rows; returns where this thread finds them.
+// LayerNorm of all rows. Returns where this thread finds the result.
 template <class T>
 T* normalize(const Team& team, int rows, LayerNorm<T> norm, bool training) {
   if (training || team.size == 1 || rows > kFewRows) {
@@ -331,23 +334,23 @@ T* normalize(const Team& team, int rows, LayerNorm<T> norm, bool training) {
   return norm.y;
 }
 
-// What forward() calls after each layer, on every thread of the team, where it is given one: so many layers are done,
-// and this is the residual stream, `rows` rows of x_row numbers. The next layer may write over it.
+// What forward() calls after each layer, on every thread of the team: so many layers are done, and x is the residual
+// stream, `rows` rows of x_row numbers. The next layer may overwrite it.
 template <class T>
 using AfterLayer = std::function<void(const Team& team, int layers, int rows, const T* x, int x_row)>;
 
-// One pass: embeddings, layers, and, where asked for, the logits of all rows in a.logits. Every thread of the team
-// calls it. The rows' keys and values are left in the cache behind each root's past. c may have fewer layers than the
-// model: the others are left out.
+// Runs the network over the rows of a batch: embeddings, layers and, with_logits, the logits of all rows in a.logits.
+// Every thread of the team calls it. The rows' keys and values stay in the cache, behind each root's past. c may have
+// fewer layers than the model: then only the first ones run.
 template <class T, class W, class S>
-void forward(const Team& team, const Config& c, const Weights<T, W>& w, const DevicePass& pass,
+void forward(const Team& team, const Config& c, const Weights<T, W>& w, const DeviceBatch& batch,
              const Activations<T, S>& a, bool with_logits, const Dropout& dropout = {},
              const AfterLayer<T>& after_layer = {}) {
-  const Forest& forest = pass.forest;
+  const Forest& forest = batch.forest;
   const int R = forest.rows, C = c.n_embd;
   // x (R, C) = the token's embedding + the position's
   launch(team, R,
-         Embed<T>{pass.token(), forest, w.plain.wte, w.plain.wpe, a.x[0], a.C, C,
+         Embed<T>{batch.token(), forest, w.plain.wte, w.plain.wpe, a.x[0], a.C, C,
                   dropout_at(dropout, c.n_layer, kDropEmbedding)});
   for (int l = 0; l < c.n_layer; l++) {
     const auto& plain = w.plain.layers[l];
@@ -358,7 +361,7 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
     const Attention<T, S> heads = attention_of(forest, a, l, dropout_at(dropout, l, kDropAttention));
     matmul_qkv(team, Matmul<T, W>{norm, a.C, packed.qkv.forward, a.qkv[l], a.Q},
                AddBias<T>{a.qkv[l], a.Q, plain.qkv_bias}, heads);
-    if (!with_logits && l == c.n_layer - 1) {  // a prefill wants nothing more than the last layer's keys and values
+    if (!with_logits && l == c.n_layer - 1) {  // of the last layer a prefill needs the keys and values alone
       team.wait();
       launch(team, R, WriteCache<T, S>{heads});
       return;
@@ -390,34 +393,34 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
 // ---------------------------------------------------------------------------------------------------------------
 // Backward
 
-// The gradients that flow through one layer at a time.
+// The gradients of activations. One layer's arrays serve for all layers in turn.
 template <class T>
 struct Gradients {
   const Activations<T>& a;
-  bool past_gradients = false;  // whether those of a past's keys and values are kept, of all layers
+  bool past_gradients = false;  // whether the gradients of all layers' past keys and values are stored
 
-  static constexpr bool portable = !kTuned || !std::is_same<T, float>::value;  // whose attention is the portable text
+  static constexpr bool portable = !kTuned || !std::is_same<T, float>::value;  // attention is the portable version
   Rows<T> stream = a.once(a.R, a.C);                                           // (R, C) the residual stream's
   Rows<T> norm = a.once(a.R, a.C);                                             // (R, C) a norm's
-  Rows<T> branch = a.once(a.R, a.C);  // (R, C) what of the stream's flows into a branch with dropout
+  Rows<T> branch = a.once(a.R, a.C);  // (R, C) the part of the stream's that flows into a branch with dropout
   Rows<T> qkv = a.once(a.R, a.Q);     // (R, H D + 2 KV D)
   Rows<T> att = a.once(a.R, a.C);     // (R, C)
   Rows<T> k = a.room(past_gradients ? a.L : 1, 1, a.v_layer);  // (1, KV, slots, pad16(D)), or (L, ...)
   Rows<T> v = a.room(past_gradients ? a.L : 1, 1, a.v_layer);
-  // Attention's scratch: attention_backward() says what it needs.
+  // Scratch of attention: attention_backward() says what it needs.
   Rows<T> p = a.once(portable || a.cuda ? a.R : 0, size_t(a.H) * (portable ? a.slots : 1));
   Rows<T> ds = a.once(portable ? a.R : 0, size_t(a.H) * a.slots);
-  Rows<int> order = a.template room<int>(1, a.cuda ? 2 : 0, a.R);  // the embedding's: rows by token, on a GPU
+  Rows<int> order = a.template room<int>(1, a.cuda ? 2 : 0, a.R);  // scratch of the embedding on a GPU: rows by token
 };
 
-// The gradient through one LayerNorm: into its weights, and, past it, added to the stream's. (R, C) each.
+// The gradient through one LayerNorm. dy (R, C) comes from above; it adds to dweight, dbias and dx (R, C).
 template <class T>
 void normalize_backward(const Team& team, int rows, const LayerNorm<T>& s, const T* dy, T* dx, T* dweight, T* dbias) {
   norm_weights(team, LayerNormWeights<T>{rows, s.x, s.x_row, s.channels, s.mean, s.rstd, dy, s.x_row, dweight, dbias});
   launch(team, rows, LayerNormBackward<T>{s.x, s.x_row, s.channels, s.weight, s.mean, s.rstd, dy, s.x_row, dx});
 }
 
-// The gradient of one linear layer y = x W + b with respect to W and b, added to theirs.
+// The gradients of W and b of one linear layer y = x W + b: added to dw and dbias.
 template <class T>
 void linear_backward(const Team& team, int rows, int in, int out, const T* x, int x_row, const T* dy, int dy_row, T* dw,
                      T* dbias) {
@@ -425,12 +428,12 @@ void linear_backward(const Team& team, int rows, int in, int out, const T* x, in
   if (dbias) column_sum(team, ColumnSum<T>{rows, out, dy, dy_row, dbias});
 }
 
-// After a forward with a.logits turned into dlogits: adds every parameter's gradient to d. Every thread of the team
-// calls it.
+// Adds every parameter's gradient to d. It follows a forward whose a.logits have become dlogits. Every thread of the
+// team calls it.
 template <class T, class W>
-void backward(const Team& team, const Config& c, const Weights<T, W>& w, const DevicePass& pass,
+void backward(const Team& team, const Config& c, const Weights<T, W>& w, const DeviceBatch& batch,
               const Activations<T>& a, const Gradients<T>& g, const Tensors<T>& d, const Dropout& dropout = {}) {
-  const Forest& forest = pass.forest;
+  const Forest& forest = batch.forest;
   const int R = forest.rows, C = c.n_embd, F = 4 * C, Q = w.layers[0].qkv.forward.n;
   T *const stream = g.stream.data(), *const dnorm = g.norm.data();  // (R, C)
   zero(team, stream, size_t(R) * a.C);
@@ -441,10 +444,10 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
   team.wait();
   normalize_backward(team, R, norm_f(a, w.plain, c.n_layer), dnorm, stream, d.ln_f, d.ln_f_bias);
 
-  // What flows into a branch that was dropped out on its way to the stream.
-  const auto into_branch = [&](int l, int place) -> const T* {
+  // The gradient that flows from the stream into a branch, through the branch's dropout.
+  const auto into_branch = [&](int l, int site) -> const T* {
     if (dropout.rate == 0) return stream;
-    launch_columns(team, R, C, DropoutBackward<T>{stream, g.branch.data(), a.C, C, dropout_at(dropout, l, place)});
+    launch_columns(team, R, C, DropoutBackward<T>{stream, g.branch.data(), a.C, C, dropout_at(dropout, l, site)});
     return g.branch.data();
   };
   for (int l = c.n_layer - 1; l >= 0; l--) {
@@ -452,7 +455,7 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     const auto& dl = d.layers[l];
     const LayerNorm<T> before_attention = norm_1(a, w.plain, l), before_mlp = norm_2(a, w.plain, l);
 
-    // What the forward pass did not keep.
+    // Computes again what the forward did not store.
     launch(team, R, before_attention);
     launch(team, R, before_mlp);
     launch_columns(team, R, F, BiasGelu<T>{a.pre[l], a.act[l], a.F, nullptr});
@@ -460,7 +463,7 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     // x' = mid + act W + b
     const T* dout = into_branch(l, kDropMlp);
     linear_backward(team, R, F, C, a.act[l], a.F, dout, a.C, dl.fc_proj, dl.fc_proj_bias);
-    team.wait();  // the gradient takes the GELU's place
+    team.wait();  // the gradient overwrites the GELU's output
     T* const hidden = a.act[l];
     matmul(team, R, Matmul<T, W>{dout, a.C, packed.fc_proj.transposed, hidden, a.F},
            GeluBackward<T>{a.pre[l], hidden, a.F});
@@ -488,7 +491,7 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     normalize_backward(team, R, before_attention, dnorm, stream, dl.ln_1, dl.ln_1_bias);
   }
   embed_backward(team,
-                 EmbedBackward<T>{R, pass.token(), forest, stream, a.C, C, d.wte, d.wpe,
+                 EmbedBackward<T>{R, batch.token(), forest, stream, a.C, C, d.wte, d.wpe,
                                   dropout_at(dropout, c.n_layer, kDropEmbedding)},
                  g.order.data());
 }
@@ -496,11 +499,11 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
 // ---------------------------------------------------------------------------------------------------------------
 // Training
 
-// The start of one tensor, the number-th of the table: a pure function of the seed and a number's place in it.
+// The initial values of one tensor, the number-th of the table: a pure function of the seed and of each value's index.
 inline std::vector<float> initial_tensor(const TensorSpec& spec, uint32_t number, uint64_t seed) {
   std::vector<float> values(spec.size, spec.init_std < 0 ? 1.0f : 0.0f);
   for (size_t i = 0; spec.init_std > 0 && i < spec.size; i++) {
-    // Box and Muller 1958: two uniforms give a normal
+    // Two uniform numbers give a normal one (Box, Muller 1958).
     const double u = uniform(random_bits(seed, number, kStreamInitialize, i, 0));
     const double angle = 6.283185307179586477 * uniform(random_bits(seed, number, kStreamInitialize, i, 1));
     values[i] = float(spec.init_std * std::sqrt(-2 * log(u)) * std::cos(angle));
@@ -508,7 +511,7 @@ inline std::vector<float> initial_tensor(const TensorSpec& spec, uint32_t number
   return values;
 }
 
-// The start of all parameters.
+// The initial values of all parameters.
 inline std::vector<float> initial_weights(const Config& config, uint64_t seed) {
   std::vector<float> weights;
   weights.reserve(parameter_count(config));
@@ -526,7 +529,7 @@ struct Update {
   double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.99, weight_decay = 0.1, grad_clip = 1.0;
 };
 
-// Warm-up, then a cosine down to the lowest rate (Loshchilov, Hutter 2017), as nanoGPT's get_lr.
+// The learning rate: a warm-up, then a cosine down to the lowest rate (Loshchilov, Hutter 2017), as nanoGPT's get_lr.
 inline double cosine_rate(int64_t iteration, int warmup, int decay, double most, double least) {
   if (iteration < warmup) return most * double(iteration + 1) / (warmup + 1);
   if (iteration > decay) return least;
@@ -540,7 +543,7 @@ class Optimizer {
  public:
   Optimizer(const std::vector<TensorSpec>& table, bool cuda) : norm_(2, cuda) {
     std::vector<Piece> pieces;
-    const size_t most = cuda ? 1024 : 8192;  // a warp's: few enough that a small model fills the GPU
+    const size_t most = cuda ? 1024 : 8192;  // of one piece: on a GPU, so few that a small model's pieces fill it
     for (const TensorSpec& spec : table)
       for (size_t at = 0; at < spec.size; at += most)
         pieces.push_back({spec.offset + at, int(std::min(most, spec.size - at)), spec.decay ? 1.0f : 0.0f});
@@ -563,14 +566,14 @@ class Optimizer {
   Array<Piece> pieces_;
 };
 
-// Everything that training needs: parameters, their packed forms, gradients and moments, and one pass's activations.
+// Everything that training needs: parameters, their packed forms, gradients, moments, and one forward's activations.
 template <class T>
 class Trainer {
  public:
   const Config config;
   Array<T> weights, gradient, m, v;  // flat: tensor_table(config) says what lies where
 
-  // Room for passes of up to `rows` rows and `roots` roots whose caches take `slots` slots together.
+  // It has room for batches of up to `rows` rows and `roots` roots, whose caches take `slots` slots together.
   Trainer(const Config& sizes, int rows, int roots, int slots, Pool& pool, bool past_gradients = false)
       : config(sizes),
         weights(parameter_count(sizes), pool.cuda()),
@@ -582,12 +585,12 @@ class Trainer {
         pool_(pool),
         packed_(sizes, weights.data(), true, pool.cuda()),
         by_name_(sizes, gradient.data()),
-        pass_(rows, roots, pool.cuda()),
+        batch_(rows, roots, pool.cuda()),
         losses_(rows, pool.cuda()),
         loss_(1, pool.cuda()),
         optimizer_(tensor_table(sizes), pool.cuda()) {}
 
-  // Sets the parameters to their start, a tensor at a time; the moments start at zero.
+  // Sets the parameters to their initial values, a tensor at a time. The moments start at zero.
   void initialize(uint64_t seed) {
     uint32_t number = 0;
     for (const TensorSpec& spec : tensor_table(config)) {
@@ -602,15 +605,15 @@ class Trainer {
     pool_.run([&](const Team& team) { packed_.pack(team); });
   }
 
-  // Mean cross-entropy of pass.target (natural logarithm).
-  T loss(const Pass& pass, const Dropout& dropout = {}) {
-    pass_.upload(pass);
+  // The mean cross-entropy of batch.target (natural logarithm).
+  T loss(const Batch& batch, const Dropout& dropout = {}) {
+    batch_.upload(batch);
     pool_.run([&](const Team& team) { forward_loss(team, false, dropout); });
     return read(loss_);
   }
-  // The same, and `gradient` becomes its gradient.
-  T loss_and_gradient(const Pass& pass, const Dropout& dropout = {}) {
-    pass_.upload(pass);
+  // The same, and sets `gradient`.
+  T loss_and_gradient(const Batch& batch, const Dropout& dropout = {}) {
+    batch_.upload(batch);
     pool_.run([&](const Team& team) { loss_gradient(team, dropout); });
     return read(loss_);
   }
@@ -622,8 +625,8 @@ class Trainer {
     });
   }
   // One update of training; returns the loss before it.
-  T step(const Pass& pass, const Update& update, const Dropout& dropout = {}) {
-    pass_.upload(pass);
+  T step(const Batch& batch, const Update& update, const Dropout& dropout = {}) {
+    batch_.upload(batch);
     pool_.run([&](const Team& team) {
       loss_gradient(team, dropout);
       adamw(team, update);
@@ -642,17 +645,17 @@ class Trainer {
     return value;
   }
   void forward_loss(const Team& team, bool with_gradient, const Dropout& dropout) {
-    const int rows = pass_.forest.rows;
-    forward(team, config, packed_, pass_, activations, true, dropout);
+    const int rows = batch_.forest.rows;
+    forward(team, config, packed_, batch_, activations, true, dropout);
     loss_of_rows(team, rows,
-                 CrossEntropy<T>{activations.logits.data(), activations.V, config.vocab_size, pass_.target(),
+                 CrossEntropy<T>{activations.logits.data(), activations.V, config.vocab_size, batch_.target(),
                                  losses_.data(), with_gradient, T(1) / T(rows)});
     launch_sum(team, Mean<T>{losses_.data(), rows, loss_.data()});
   }
   void loss_gradient(const Team& team, const Dropout& dropout) {
     zero(team, gradient.data(), gradient.size());
     forward_loss(team, true, dropout);
-    backward(team, config, packed_, pass_, activations, gradients, by_name_, dropout);
+    backward(team, config, packed_, batch_, activations, gradients, by_name_, dropout);
     team.wait();
   }
   void adamw(const Team& team, const Update& u) {
@@ -662,7 +665,7 @@ class Trainer {
   Pool& pool_;
   Weights<T, T> packed_;
   Tensors<T> by_name_;
-  DevicePass pass_;
+  DeviceBatch batch_;
   Array<T> losses_, loss_;
   Optimizer<T> optimizer_;
 };
@@ -671,8 +674,8 @@ class Trainer {
 // Compiled once: machine/library.cpp
 
 #ifdef INSTANTIATE
-#define FORWARD(W, S)                                                                               \
-  INSTANTIATE void forward(const Team&, const Config&, const Weights<float, W>&, const DevicePass&, \
+#define FORWARD(W, S)                                                                                \
+  INSTANTIATE void forward(const Team&, const Config&, const Weights<float, W>&, const DeviceBatch&, \
                            const Activations<float, S>&, bool, const Dropout&, const AfterLayer<float>&);
 FORWARD(float, float)
 FORWARD(float, bf16)

@@ -1,13 +1,14 @@
-// nanospec.cu: the program. Here target, drafter, shape and rule meet; the commands themselves lie in commands/.
+// nanospec.cu: the program. It puts target, drafter, shape and rule together; the commands are in commands/.
 //
-// This is the one file of the program that sees the model, and so the one that is compiled for each machine: by the
-// C++ compiler for build/nanospec, by nvcc for build/nanospec-cuda. In order: the Engine, the Probe and the GPU that
-// the commands ask; the table of commands; main. It holds no loop of decoding (decode.h) and no arithmetic.
+// This is the program's only file that includes the model, so it is compiled once for each machine: by the C++ compiler
+// for build/nanospec, by nvcc for build/nanospec-cuda. In order: the Engine, the Probe and the GPU's measurements,
+// which the commands call; main. The loop of decoding is in decode.h.
 #include <map>
 #include <stdexcept>
 
 #include "commands/calibration.h"
 #include "commands/commands.h"
+#include "commands/method.h"
 #include "decode.h"
 #include "files/drafters.h"
 #include "study/gpu.h"
@@ -32,7 +33,7 @@ struct Engine::Parts {
   std::map<std::string, std::unique_ptr<Drafter>> drafters;  // by name
   std::shared_ptr<Cost> cost;                                // of a forward, for `auto`; measured when first needed
   std::map<std::string, std::shared_ptr<Experience>> experiences;  // by drafter, rule, noise and sampling
-  std::map<std::string, Shape> shapes;                             // that files were read for, by all they depend on
+  std::map<std::string, Shape> shapes;                             // those read from files, by all they depend on
 
   Parts(const Settings& s, Loaded l)
       : settings(s),
@@ -43,7 +44,7 @@ struct Engine::Parts {
     loaded.weights = {};  // the target has its own
   }
 
-  // The drafter of these names, made when it is first asked for; null: plain decoding.
+  // The drafter of these names, loaded when it is first needed; null: plain decoding.
   Drafter* drafter(const std::vector<DrafterName>& names) {
     const std::string word = text_of(names);
     if (!drafters.count(word))
@@ -53,7 +54,7 @@ struct Engine::Parts {
     return drafters[word].get();
   }
 
-  // The shape with its template; and the cost of a forward is measured where the shape goes by it.
+  // The shape with its template. Also measures the cost of a forward, where the shape needs it.
   Shape ready(const Shape& shape, const std::string& drafter, float temperature) {
     if ((shape.kind == Shape::kAuto || shape.kind == Shape::kSequoia) && (!cost || cost->most() < shape.budget))
       cost = std::make_shared<Cost>(measure_cost(target, std::max(shape.budget, settings.budget)));
@@ -90,16 +91,18 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
 
   Decoding decoding;
   if (drafter) decoding.shape = p.ready(meaning.shape, method.drafter, sampling.temperature);
-  decoding.rule = meaning.rule, decoding.ahead = meaning.ahead;
+  decoding.rule = meaning.rule;
+  decoding.ahead = meaning.ahead;
   decoding.sampling = sampling;
   decoding.max_new_tokens = max_new_tokens;
   decoding.knows_noise = method.knows_noise;
-  decoding.on_pass = observation.on_pass;
+  decoding.on_iteration = observation.on_iteration;
   decoding.cost = p.cost;
   std::unique_ptr<LogitsDrafter> made;
   std::unique_ptr<Drafter> stand_in;
   if (drafter && observation.stand_in) {
-    stand_in = observation.stand_in(*with_logits(drafter, made)), drafter = stand_in.get();
+    stand_in = observation.stand_in(*with_logits(drafter, made));
+    drafter = stand_in.get();
   } else if (drafter) {
     std::shared_ptr<Experience>& experience =
         p.experiences[method.drafter + " " + method.verify + (method.knows_noise ? " " : " without noise ") +
@@ -135,7 +138,7 @@ double Probe::forward_seconds(int rows, int past) {
   const Tree tree = star(rows - 1);
   Stopwatch watch;
 #ifdef WITH_CUDA
-  if (target.cuda()) {  // as decoding runs it: one graph, and no logits for the host
+  if (target.cuda()) {  // as in decoding: one graph, and no logits copied to the host
     target.iterate(tree, Sampling(), past + 1);
     const double seconds = watch.lap();
     target.rewind(past);
@@ -170,66 +173,6 @@ GpuLimits measure_gpu_limits(int, const GpuWorking&) { throw std::runtime_error(
 std::vector<KernelTime> measure_gpu_kernels(bool, int, const GpuWorking&) { throw std::runtime_error(gpu_missing()); }
 #endif
 
-// ---------------------------------------------------------------------------------------------------------------
-// Commands
-
-namespace {
-
-constexpr const char* kVersion = "nanospec 0.1";
-
-struct CommandLine {
-  const char* name;
-  int (*run)(int argc, char** argv);
-  const char* what;
-};
-constexpr CommandLine kCommands[] = {
-    {"generate", generate_command, "continue a prompt: plain, or speculating"},
-    {"compare", compare_command, "decode by several methods and say what each gains"},
-    {"calibrate", calibrate_command, "measure how often a drafter's guesses are right, for some shapes"},
-    {"diagnose", diagnose_command, "say why drafts are accepted or not, and where the time goes"},
-    {"show", show_command, "write a page that steps through a generation, and a race"},
-    {"bench", bench_command, "measure this machine, and what nanospec makes of it"},
-    {"experiments", experiments_command, "repeat the literature's experiments, and hold them against bars"},
-    {"exact", exact_command, "prove the verification rules, by enumeration and by sampling"},
-};
-
-std::string help() {
-  std::string text =
-      "Generates text with a small GPT, by tree-based speculative decoding: faster than one token at a time,\n"
-      "and the same text, byte for byte.\n"
-      "Usage: nanospec COMMAND [FLAGS]\n\nCommands:\n";
-  for (const CommandLine& command : kCommands)
-    text += "  " + std::string(command.name) + std::string(24 - std::string(command.name).size(), ' ') + command.what +
-            "\n";
-  return text +
-         "\nFlags:\n"
-         "  --help, -h              show this and end; nanospec COMMAND --help shows a command's flags\n"
-         "  --version               show the version and end\n"
-         "\nExamples:\n"
-         "  nanospec generate --model runs/small --prompt \"ROMEO:\"\n"
-         "  nanospec compare --model runs/small --prompt \"ROMEO:\"\n"
-         "  nanospec bench --roofline\n";
-}
-
-int nanospec_program(int argc, char** argv) {
-  const std::string word = argc > 1 ? argv[1] : "";
-  std::vector<std::string> names;
-  for (const CommandLine& command : kCommands) {
-    if (word == command.name) return command.run(argc - 1, argv + 1);
-    names.push_back(command.name);
-  }
-  if (argc < 2)
-    throw std::invalid_argument(
-        "a command is missing: nanospec: nanospec --help lists the commands, for instance "
-        "nanospec generate --model runs/small --prompt \"ROMEO:\"");
-  if (word == "--help" || word == "-h") return print_out(help()), 0;
-  if (word == "--version") return print_out(std::string(kVersion) + "\n"), 0;
-  if (word[0] == '-') check_word("flag", word, "nanospec, where a command is due", {"--help", "--version"});
-  check_word("command", word, "nanospec", names);
-  return 2;
-}
-
-}  // namespace
 }  // namespace nanospec
 
 int main(int argc, char** argv) { return nanospec::run_program("nanospec", nanospec::nanospec_program, argc, argv); }

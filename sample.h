@@ -1,14 +1,14 @@
 // sample.h: from logits to a token.
 //
 // In order: the settings; the order of floats as integers; which tokens top-k and top-p keep; the noise; the pick; the
-// same as a distribution, for the rules that need probabilities. A row of logits is read in a few passes and never
-// sorted. Nothing here knows where logits come from, and nothing draws from a state: chance is a pure function of
-// (seed, sequence, stream, place in the text, token), so the text cannot depend on who guessed it, or when.
+// distribution that the pick samples, for the rules that need probabilities. A row of logits is read a few times and
+// never sorted. There is no random state: noise is a pure function of (seed, sequence, stream, index in the text,
+// token). So the text cannot depend on who drafted it, or when. The file does not know where logits come from.
 //
 // The next token is the argmax over the kept tokens x of logit(x) / temperature + gumbel(x), ties to the lowest id:
-// a sample of softmax(logits / temperature) (Gumbel 1954). It is computed as logit + temperature * gumbel, the same
-// order of tokens without a division, and at temperature 0 the argmax of logits. A NaN logit is never picked while
-// there is another.
+// a sample of softmax(logits / temperature) (Gumbel 1954). It is computed as logit + temperature * gumbel, which orders
+// the tokens alike and needs no division. At temperature 0 it is the argmax of the logits. A NaN logit is picked only
+// where all are NaN.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace nanospec {
 struct Sampling {
   float temperature = 1;  // >= 0; 0: the likeliest token, always
   int top_k = 0;          // keep the k likeliest tokens; 0: all
-  float top_p = 1;        // then the fewest likeliest tokens whose chances sum to at least this; 1: all
+  float top_p = 1;        // of these keep the fewest likeliest tokens whose chances sum to at least this; 1: all
   uint64_t seed = 1;
   uint32_t sequence = 0;  // tells apart texts that are generated under one seed
 };
@@ -39,7 +39,7 @@ HD inline int32_t ordered(float x) {
 }
 HD inline float from_ordered(int32_t key) { return bits_as<float>(key ^ ((key >> 31) & 0x7fffffff)); }
 
-// A token with its score as one integer: the largest is the best score, and of equal ones the lowest token.
+// A score and its token as one integer: the largest has the best score, and of equal scores the lowest token.
 HD inline int64_t ranked(float score, int token) {
   return int64_t(uint64_t(uint32_t(ordered(score))) << 32 | uint32_t(~token));
 }
@@ -49,11 +49,11 @@ HD inline int32_t key_of(int64_t rank) { return int32_t(rank >> 32); }
 // ---------------------------------------------------------------------------------------------------------------
 // What top-k and top-p keep
 
-// The largest threshold t, as an ordered key, for which enough(n, t) holds, n being the number of logits >= t. It must
-// hold at `low`, and once it fails it must fail for all larger t; `top` is the largest logit. Bisects by turns the
-// value, which is quick where logits are spread evenly, and the key, which ends after at most 32 such steps whatever
-// they are. Stops as soon as one logit lies between true and false, or `exact` logits are kept: the result need not be
-// a logit itself.
+// The largest threshold t, as an ordered key, for which enough(n, t) holds; n is the number of logits >= t. enough()
+// must hold at `low`; where it fails it must fail for all larger t. `top` is the largest logit. The function bisects
+// the value and the key by turns: the value is quick where logits are spread evenly; the key takes at most 32 steps,
+// whatever the logits are. It stops as soon as one logit lies between true and false, or `exact` logits are kept. So
+// the result need not be a logit.
 template <class Group, class Enough>
 HD int32_t largest_threshold(Group group, const float* logits, int vocab, int32_t low, float top, int exact,
                              Enough enough) {
@@ -68,21 +68,26 @@ HD int32_t largest_threshold(Group group, const float* logits, int vocab, int32_
     const int64_t by_value = ordered(a + (b - a) / 2), by_key = (from + to) >> 1;
     const int64_t middle = step % 2 == 0 && from < by_value && by_value < to ? by_value : by_key;
     const int kept = count(int32_t(middle));
-    if (kept == kept_from || (kept != kept_to && enough(kept, int32_t(middle)))) from = middle, kept_from = kept;
-    else to = middle, kept_to = kept;
+    if (kept == kept_from || (kept != kept_to && enough(kept, int32_t(middle)))) {
+      from = middle;
+      kept_from = kept;
+    } else {
+      to = middle;
+      kept_to = kept;
+    }
   }
   return int32_t(from);
 }
 
-// exp((logit - top) / t) of a kept logit, 0 of another: chosen before exp, so that no branch hinders vectors.
+// exp((logit - top) / t) of a kept logit, else 0. The choice comes before exp, so that compilers vectorize it.
 HD inline float weight(float logit, float least, float top, float t) {
   const float kept = logit >= least ? logit : -Format<float>::kInfinity;
   return exp((kept - top) / t);
 }
 
-// A token is kept exactly when its logit is >= this: first the top_k largest logits, then of these the fewest largest
-// whose softmax at this temperature reaches top_p, as Hugging Face's warpers do it; logits equal to the last one kept
-// are all kept. At temperature 0, or when nothing is to drop, -infinity.
+// A token is kept exactly when its logit is >= this threshold. First the top_k largest logits are kept; then, of these,
+// the fewest largest whose softmax at this temperature reaches top_p, as Hugging Face's warpers do it. Logits equal to
+// the last one kept are kept too. At temperature 0, or when all are kept, it is -infinity.
 template <class Group>
 HD float kept_threshold(Group group, const float* logits, int vocab, const Sampling& sampling) {
   const float t = sampling.temperature;
@@ -108,39 +113,39 @@ HD float kept_threshold(Group group, const float* logits, int vocab, const Sampl
 // ---------------------------------------------------------------------------------------------------------------
 // Noise and chance
 
-// A draw of the exponential distribution, -log(u), u = (bits + 1/2) / 2^32. So near to 1 a float cannot hold u, but
-// d = 1 - u; so log(u) is log(1 - d) there.
+// A draw of the exponential distribution: -log(u), u = (bits + 1/2) / 2^32. Near 1 a float cannot hold u. It can hold
+// d = 1 - u, so the upper half computes log(1 - d).
 HD_INLINE float exponential(uint32_t bits) {
   const bool upper = bits >> 31;
-  const int32_t steps = int32_t(bits) ^ (int32_t(bits) >> 31);  // from the nearer end, 0 or 1
+  const int32_t steps = int32_t(bits) ^ (int32_t(bits) >> 31);  // from the nearer of 0 and 1
   const float d = (float(steps) + 0.5f) * 0x1p-32f;
   Scaled<float> u = scaled(choose(upper, 1 - d, d));
-  u.f = choose(upper & (u.k == 0), -d, u.f);  // what rounding 1 - d took away
+  u.f = choose(upper & (u.k == 0), -d, u.f);  // the exact d, where 1 - d was rounded
   return -log_normal(u);
 }
 
 // A draw of the standard Gumbel distribution, -log(-log(u)): between -3.13 and 22.88.
-// Greatest error of all 2^32 draws: 3.1e-7, times the draw's size where that is above 1.
+// The largest error of all 2^32 draws is 3.1e-7, relative where the draw is above 1.
 HD_INLINE float gumbel(float exponential) { return -log_normal(scaled(exponential)); }
 
-// A number between 0 and 1 for the rules that draw beside the noise; `item` tells draws at one place apart.
+// A uniform number in (0, 1), for rules that draw more than the noise. `item` tells apart the draws at one index.
 inline double chance(const Sampling& sampling, Stream stream, int64_t index, int item) {
   return uniform(random_bits(sampling.seed, sampling.sequence, stream, uint64_t(index), uint32_t(item)));
 }
 
-// Noise is made in blocks of tokens: one call of Philox gives four of them theirs, those that one lane visits in turn.
+// Noise is computed in blocks of tokens: one call of Philox serves four tokens, those that one lane visits.
 constexpr int kNoiseBlock = 4 * kLanes;
 
 // n rounded up to whole blocks.
 HD inline int whole(int n, int block) { return (n + block - 1) / block * block; }
 
-// row: (V, rounded up to whole blocks) the noise of the token at place `index` of the text.
+// row: (V, rounded up to whole blocks) the noise for the token at this index of the text.
 template <class Group>
 HD void make_noise(Group group, const Sampling& sampling, Stream stream, int64_t index, int vocab, float* row) {
   const uint64_t seed = sampling.seed;
   const uint32_t sequence = sampling.sequence;
   for (int first = 0; first < vocab; first += kNoiseBlock) {
-    float* const block = row + first;  // holds the bits, then the noise: two short loops that compilers vectorize
+    float* const block = row + first;  // first the bits, then the noise: compilers vectorize these short loops
     group.each(kLanes, [=](int lane) {
       const Bits128 bits = philox(seed, sequence, stream, uint64_t(index), uint32_t(first / 4 + lane));
       for (int i = 0; i < 4; i++) block[i * kLanes + lane] = bits_as<float>(bits.word[i]);
@@ -151,28 +156,30 @@ HD void make_noise(Group group, const Sampling& sampling, Stream stream, int64_t
   }
 }
 
-// Rows of Gumbel noise, each computed once for whoever asks: the target and its drafters share one Noise.
+// Rows of Gumbel noise. Each is computed once: the target and its drafters share one Noise.
 class Noise {
  public:
   Noise(const Sampling& sampling, int vocab, Stream stream = kStreamSample)
       : sampling_(sampling), stream_(stream), vocab_(vocab), stride_(whole(vocab, kNoiseBlock)), held_(kRows, -1) {}
 
-  // (V) noise of the token at place `index` (>= 0) of the text. Valid until a row kRows places away is asked for.
+  // (V) the noise for the token at this index (>= 0) of the text. It is valid until the row of another index, equal to
+  // this one modulo kRows, is asked for.
   const float* row(int64_t index) {
     if (!rows_) rows_.reset(new float[size_t(kRows) * stride_]);
     const size_t slot = size_t(index % kRows);
     float* row = rows_.get() + slot * stride_;
-    if (held_[slot] != index) make_noise(Solo{}, sampling_, stream_, index, vocab_, row), held_[slot] = index;
+    if (held_[slot] != index) make_noise(Solo{}, sampling_, stream_, index, vocab_, row);
+    held_[slot] = index;
     return row;
   }
 
  private:
-  static constexpr int kRows = 64;  // as deep as most trees; a deeper one costs time, never a wrong row
+  static constexpr int kRows = 64;  // deeper than most trees; a deeper tree costs time, and changes nothing
   Sampling sampling_;
   Stream stream_;
   int vocab_, stride_;
   std::unique_ptr<float[]> rows_;  // (kRows, stride)
-  std::vector<int64_t> held_;      // (kRows) the place whose noise the row holds
+  std::vector<int64_t> held_;      // (kRows) the index whose noise the row holds; -1: none
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -189,7 +196,7 @@ HD int pick(Group group, const float* logits, const float* noise, int vocab, con
       vocab, [=](int x) { return ranked(logits[x] >= least ? fused(t, noise[x], logits[x]) : dropped, x); }));
 }
 
-// p: (V) the distribution that `pick` samples: softmax(logits / temperature) over the kept tokens, 0 elsewhere.
+// p: (V) the distribution that `pick` samples: softmax(logits / temperature) over the kept tokens, 0 for the others.
 template <class Group>
 HD void distribution(Group group, const float* logits, int vocab, const Sampling& sampling, float* p) {
   const int64_t best = group.template largest<int64_t>(vocab, [=](int x) { return ranked(logits[x], x); });
@@ -212,7 +219,7 @@ inline void distribution(const float* logits, int vocab, const Sampling& samplin
   distribution(Solo{}, logits, vocab, sampling, p);
 }
 
-// A token drawn with chance weights[x] / sum(weights), u uniform in (0, 1); weights (V) are >= 0. Token 0 if all are 0.
+// Draws token x with chance weights[x] / sum(weights). u: uniform in (0, 1); weights: (V) >= 0. If all are 0, token 0.
 template <class Number>
 int draw(const Number* weights, int vocab, double u) {
   double total = 0, sum = 0;
@@ -220,7 +227,8 @@ int draw(const Number* weights, int vocab, double u) {
   int last = 0;
   for (int x = 0; x < vocab; x++) {
     if (!(weights[x] > 0)) continue;
-    sum += weights[x], last = x;
+    sum += weights[x];
+    last = x;
     if (sum > u * total) break;
   }
   return last;

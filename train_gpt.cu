@@ -1,9 +1,9 @@
 // train_gpt.cu: the program that trains.
 //
-// In order: batches; losses; the loop. Its flags, files and figures are in training/train_gpt.h, what it shares with
-// the training of drafters in training/run.h. Everything random is a pure function of (seed, iteration), so that a run
-// that was stopped and resumed gives the weights of one that was not, bit for bit, on any number of threads. It knows
-// nothing of decoding.
+// In order: batches; losses; the loop. Its flags, files and figures are in training/train_gpt.h; what it shares with
+// the training of drafters is in training/run.h. Everything random is a pure function of (seed, iteration). So a run
+// that was stopped and resumed gives the same weights as one that was not, bit for bit, on any number of threads. The
+// file knows nothing of decoding.
 #include "training/train_gpt.h"
 
 #include <chrono>
@@ -14,33 +14,33 @@ namespace {
 // ---------------------------------------------------------------------------------------------------------------
 // Batches
 
-// Sequences of T tokens, each with the token that follows every place: roots whose rows are chains.
+// Makes batches of sequences of T tokens: roots whose rows are chains. The target of each row is the token after it.
 class Batches {
  public:
   Batches(const std::vector<int>& tokens, const GptOptions& o) : tokens_(tokens), o_(o) {}
 
-  // The batch of one update, or of one estimate: where its sequences start is a function of (seed, stream, index).
-  Pass random(Stream stream, uint64_t index) const {
-    Pass pass;
+  // A batch to train on, or to estimate the loss with. (seed, stream, index) decides where its sequences start.
+  Batch random(Stream stream, uint64_t index) const {
+    Batch batch;
     const uint64_t places = tokens_.size() - size_t(o_.config.block_size);
     for (int b = 0; b < o_.batch_size; b++)
-      add(pass, size_t(random_bits(o_.seed, uint32_t(b), stream, index, 0) % places));
-    return pass;
+      add(batch, size_t(random_bits(o_.seed, uint32_t(b), stream, index, 0) % places));
+    return batch;
   }
   // Windows number first, first + 1, ... of the whole text, as many as one batch holds.
-  Pass windows(int first) const {
-    Pass pass;
+  Batch windows(int first) const {
+    Batch batch;
     for (int i = first; i < std::min(first + o_.batch_size, window_count()); i++)
-      add(pass, size_t(i) * o_.config.block_size);
-    return pass;
+      add(batch, size_t(i) * o_.config.block_size);
+    return batch;
   }
   int window_count() const { return int((tokens_.size() - 1) / size_t(o_.config.block_size)); }
 
  private:
-  void add(Pass& pass, size_t start) const {
+  void add(Batch& batch, size_t start) const {
     const int T = o_.config.block_size;
-    pass.add_chain(tokens_.data() + start, T, pass.roots() * pad64(T), 0);
-    pass.target.insert(pass.target.end(), tokens_.begin() + start + 1, tokens_.begin() + start + 1 + T);
+    batch.add_chain(tokens_.data() + start, T, batch.roots() * pad64(T), 0);
+    batch.target.insert(batch.target.end(), tokens_.begin() + start + 1, tokens_.begin() + start + 1 + T);
   }
   const std::vector<int>& tokens_;
   const GptOptions& o_;
@@ -49,7 +49,7 @@ class Batches {
 // ---------------------------------------------------------------------------------------------------------------
 // Losses
 
-// The mean loss of eval_iters batches: an estimate, the same for the same weights.
+// The mean loss of eval_iters batches: an estimate. The batches are always the same.
 double estimate(Trainer<float>& trainer, const Batches& batches, const GptOptions& o) {
   double sum = 0;
   for (int i = 0; i < o.eval_iters; i++) sum += trainer.loss(batches.random(kStreamEvaluate, uint64_t(i)));
@@ -61,8 +61,8 @@ double whole_loss(Trainer<float>& trainer, const Batches& batches, const GptOpti
   double sum = 0;
   Progress progress(o.quiet);
   for (int i = 0; i < batches.window_count(); i += o.batch_size) {
-    const Pass pass = batches.windows(i);
-    sum += double(trainer.loss(pass)) * pass.roots();
+    const Batch batch = batches.windows(i);
+    sum += double(trainer.loss(batch)) * batch.roots();
     if (progress.due())
       progress.show("validating  " + time_left(i + o.batch_size, batches.window_count(), progress.seconds()));
   }
@@ -72,7 +72,7 @@ double whole_loss(Trainer<float>& trainer, const Batches& batches, const GptOpti
 // ---------------------------------------------------------------------------------------------------------------
 // The loop
 
-// Throws where it is known, before the first array is filled, that the trainer cannot be.
+// Throws if the trainer cannot have the memory that it needs, before the first array is filled.
 void check_room(const GptOptions& o, bool cuda) {
   const int T = o.config.block_size;
   if (double(o.batch_size) * pad64(T) > 1 << 24)
@@ -88,34 +88,35 @@ int train(int argc, char** argv) {
   if (!read_flags(argc, argv, o)) return 0;
   const bool cuda = choose_cuda(o.device);
   const auto start = std::chrono::steady_clock::now();
+  TrainingFolder folder(o, "train_gpt", o.out, "model.safetensors", "optimizer.safetensors");
   const TrainingText text = read_text(o);
-  create_folder(o.out);
-  if (!o.resume) save_tables(o, text);  // before the trainer takes its memory
+  check_room(o, cuda);
+  folder.begin();
+  Staged tables(o.out, {bigram_path(""), ngram_path("")});
+  save_tables(tables, o, text);  // before the trainer takes its memory
 
   Pool pool(o.threads, cuda);
-  check_room(o, cuda);
   const int B = o.batch_size, T = o.config.block_size;
   Trainer<float> trainer(o.config, B * T, B, B * pad64(T), pool);
   int64_t done = 0;
-  if (o.resume) done = resume(o, text, trainer), save_tables(o, text);  // the run's own text: it has been checked
+  if (o.resume) done = resume(o, text, tables, trainer);
   else trainer.initialize(o.seed);
   if (!o.quiet) announce(o, text, cuda);
 
   const Batches training(text.parts.train, o), validation(text.parts.validation, o);
-  watch_interrupts();
   Run run(o, done);
   while (run.next()) {
-    const Pass batch = training.random(kStreamBatch, uint64_t(run.iteration));
+    const Batch batch = training.random(kStreamBatch, uint64_t(run.iteration));
     const Dropout dropout{o.dropout, o.seed, uint32_t(run.iteration), 0};
     run.updated(trainer.step(batch, run.update(), dropout));
     if (run.due()) run.show(run.loss, speed_text(o, run.recent_seconds()));
     if (!run.checkpoint_due()) continue;
-    save(o, text, trainer, cuda, run.iteration);
+    save(o, text, tables, trainer, cuda, run.iteration);
     if (o.quiet) continue;  // nobody would read the estimates
     const double train_loss = estimate(trainer, training, o), val_loss = estimate(trainer, validation, o);
     run.say("train loss " + decimals(train_loss, 4) + ", validation loss " + decimals(val_loss, 4) + " (estimates)");
   }
-  save(o, text, trainer, cuda, run.iteration);
+  if (run.worth_saving()) save(o, text, tables, trainer, cuda, run.iteration);
   if (interrupted()) return run.stopped("train_gpt", o.out);
 
   const double train_loss = estimate(trainer, training, o), val_loss = whole_loss(trainer, validation, o);

@@ -1,14 +1,16 @@
 // commands/calibrate.cpp: measures how often a drafter's rank-r guess at depth d is right, for the shapes that are made
 // from that (calibration.h).
 //
-// A text is decoded plainly first. Then it is decoded again by chains of a stand-in that knows it, which asks the
-// drafter at every place what it would have guessed there.
+// It first decodes a text plainly. Then it decodes the text again by chains of a stand-in, which knows the text and
+// asks the drafter for its candidates at every place.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
 #include "commands/calibration.h"
 #include "commands/comparison.h"
+#include "commands/outputs.h"
+#include "files/drafter_names.h"
 
 namespace nanospec {
 namespace {
@@ -24,10 +26,10 @@ struct Measurement {
 Command describe(Measurement& m) {
   std::vector<Flag> text = text_flags(m.options), prompts = prompts_flags(m.options);
   text.pop_back();  // max_new_tokens
-  prompts.back().help += "; as many as\nthe places take, unless given";
+  prompts.back().help += "; as many as the places take, unless given";
   return {"nanospec calibrate",
-          "Measures how often a drafter's best, second best, ... guess is right at each depth of a tree, given that\n"
-          "the path to it was right. The shapes calibrated and sequoia are made from that; they look for it in\n"
+          "Measures how often a drafter's best, second best, ... guess is right at each depth of a tree, given that "
+          "the path to it was right. The shapes calibrated and sequoia are made from that; they look for it in "
           "DIR/calibration.json, by drafter and temperature.",
           "nanospec calibrate --model runs/small --drafter ngram:4\n"
           "nanospec calibrate --model runs/small --drafter ngram:4 --temperature 0.7\n"
@@ -35,25 +37,27 @@ Command describe(Measurement& m) {
           together({text,
                     prompts,
                     {heading("Measurement"),
-                     {"--drafter", "WORD", &m.drafter, "whose guesses are counted"},
+                     {"--drafter", "WORD", &m.drafter, "whose guesses are counted: nanospec help drafters"},
                      {"--places", "N", &m.places, "places in texts at which to look, about", from(10, 1e8)},
                      {"--depths", "N", &m.depths, "depths to tell apart", from(1, kMostDepth)},
                      {"--ranks", "N", &m.ranks, "guesses to ask for at a place", from(1, 64)}},
                     sampling_flags(m.options),
                     machine_flags(m.options),
                     {heading("Output"),
-                     {"--out", "FILE", &m.out_file, "the file to write; DIR/calibration.json unless given"},
+                     {"--out", "FILE", &m.out_file, "the file to write; DIR/calibration.json unless given", written()},
                      {"--quiet", "", &m.options.quiet, "no progress"}}})};
 }
 
-void read_command_line(Measurement& m, const Given& given, const std::string& name) {
+void check_command_line(Measurement& m, const Command& command, const Given& given) {
   Options& o = m.options;
   check_options(o);
   if (parse_drafter(m.drafter)[0].kind == DrafterName::kNone)
     throw std::invalid_argument("drafter none guesses nothing: --drafter: name another, for instance ngram:4");
-  choose_prompts(o, given, name);
+  choose_prompts(o, given, command);
+  check_outputs(command, given, {o.data_file}, "calibration.json");
   if (m.out_file.empty()) m.out_file = calibration_path(o.settings.model);
-  o.settings.budget = m.depths, o.settings.rows = m.depths + 1;
+  o.settings.budget = m.depths;
+  o.settings.rows = m.depths + 1;
   o.max_new_tokens = m.places;  // nearly every token is looked at: all but those that end a whole chain
   if (!o.data_file.empty() && !given.has("--held_out")) o.held_out = (o.max_new_tokens + kTokensEach - 1) / kTokensEach;
 }
@@ -98,12 +102,17 @@ RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::
 std::string table(const Accuracy& a) {
   TableRows rows = {{"depth"}};
   for (int r = 0; r < a.ranks; r++) rows[0].push_back("rank " + std::to_string(r));
-  rows[0].push_back("none of them"), rows[0].push_back("places");
+  rows[0].push_back("none of them");
+  rows[0].push_back("places");
   for (int d = 0; d < a.depths; d++) {
     rows.push_back({std::to_string(d + 1)});
     double any = 0;
-    for (int r = 0; r < a.ranks; r++) any += a.at(d, r), rows.back().push_back(decimals(a.at(d, r), 3));
-    rows.back().push_back(decimals(1 - any, 3)), rows.back().push_back(thousands(a.seen[size_t(d)]));
+    for (int r = 0; r < a.ranks; r++) {
+      any += a.at(d, r);
+      rows.back().push_back(decimals(a.at(d, r), 3));
+    }
+    rows.back().push_back(decimals(1 - any, 3));
+    rows.back().push_back(thousands(a.seen[size_t(d)]));
   }
   return format_table(rows, std::string(rows[0].size(), 'r'));
 }
@@ -133,8 +142,10 @@ std::string summary(const Measurement& m, const Accuracy& a) {
   std::string text = "One guess takes the drafter " + decimals(1e6 * a.expand_seconds, 2) +
                      " microseconds. If these rates hold, calibrated trees commit\nin a forward, window ends apart,";
   const char* between = " ";
-  for (int nodes : {4, 16, 64})
-    text += between + decimals(expected_tokens(a, nodes), 2) + " (" + std::to_string(nodes) + " nodes)", between = ", ";
+  for (int nodes : {4, 16, 64}) {
+    text += between + decimals(expected_tokens(a, nodes), 2) + " (" + std::to_string(nodes) + " nodes)";
+    between = ", ";
+  }
   return text + " tokens.\nWritten to " + m.out_file + ": " + m.drafter + " at temperature " +
          decimals(double(m.options.sampling.temperature), 2) + ".\n";
 }
@@ -146,11 +157,11 @@ int calibrate_command(int argc, char** argv) {
   const Command command = describe(m);
   const Given given = parse_flags(command, argc, argv);
   if (given.help) return 0;
-  read_command_line(m, given, command.name);
+  check_command_line(m, command, given);
   const std::vector<std::string> prompts = read_prompts(m.options, given);
+  if (std::filesystem::exists(m.out_file)) read_calibrations(m.out_file);  // what it holds is to stay
   Engine engine(m.options.settings);
   check_writable(m.out_file);
-  if (std::filesystem::exists(m.out_file)) read_calibrations(m.out_file);  // what it holds is to stay
 
   watch_interrupts();
   const RankCounts counts = measure(m, engine, prompts);

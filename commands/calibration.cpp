@@ -24,7 +24,8 @@ int64_t RankCounts::places() const {
 Accuracy RankCounts::accuracy() const {
   constexpr double kPrior = 20;  // places
   Accuracy a;
-  a.depths = depths, a.ranks = ranks;
+  a.depths = depths;
+  a.ranks = ranks;
   if (!seconds.empty()) a.expand_seconds = std::max(1e-9, median(seconds));
   for (int d = 0; d < depths; d++) {
     a.seen.push_back(double(seen[size_t(d)]));
@@ -60,7 +61,8 @@ bool Forced::goes_on(const Growth& growth, int node, const Draws& draws, int tok
   if (token < 0) return false;
   while (rank < found && guesses_[size_t(rank)].token != token) rank++;
   const size_t depth = size_t(growth.depth[node]);  // below that of the counts
-  counts_.seen[depth]++, counts_.silent[depth] += found == 0;
+  counts_.seen[depth]++;
+  counts_.silent[depth] += found == 0;
   if (rank < found) counts_.right[depth * size_t(counts_.ranks) + size_t(rank)]++;
   return (rank < found ? rank : counts_.ranks) < kFollowed;
 }
@@ -103,7 +105,8 @@ Calibration parse_calibration(const Json& entry, int number, const std::string& 
   const Json &drafter = member(entry, "drafter"), &table = member(entry, "accuracy");
   if (!drafter.is_string()) bad("no \"drafter\"");
   c.drafter = drafter.get<std::string>();
-  c.temperature = number_of("temperature", 1e6), c.places = int64_t(number_of("places", 1e15));
+  c.temperature = number_of("temperature", 1e6);
+  c.places = int64_t(number_of("places", 1e15));
   Accuracy& a = c.accuracy;
   a.expand_seconds = number_of("expand_seconds", 1e6);
   if (!table.is_array() || table.empty() || table.size() > size_t(kMostDepth)) bad("no \"accuracy\" by depth");
@@ -150,7 +153,9 @@ std::string command_for(const std::string& file, const std::string& drafter, con
 }  // namespace
 
 std::vector<Calibration> read_calibrations(const std::string& path) {
-  return parse_calibrations(read_file(path), printable(path, 300));
+  const std::string text = read_file(path);
+  return made_by("remove the file and measure again with nanospec calibrate",
+                 [&] { return parse_calibrations(text, printable(path, 300)); });
 }
 
 std::vector<Calibration> parse_calibrations(const std::string& text, const std::string& where) {
@@ -226,7 +231,8 @@ Template parse_static(const std::string& text, const std::string& where) {
       bad("the path " + printable(Json(node).dump()) + " has no sibling " + printable(Json(before).dump()) +
           " before it");
     place[node] = int(parent.size());
-    parent.push_back(place[above]), rank.push_back(node.back());
+    parent.push_back(place[above]);
+    rank.push_back(node.back());
   }
   return by_levels(parent, rank);
 }

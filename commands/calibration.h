@@ -1,7 +1,7 @@
-// commands/calibration.h: what the shapes are made from that are known by measurement or by hand.
+// commands/calibration.h: templates of shapes, from measurements or written by hand.
 //
-// In order: how often a drafter's guesses are right, counted; its file, DIR/calibration.json; the templates of
-// `static`, `calibrated` and `sequoia`. The command that measures is in calibrate.cpp.
+// In order: counting how often a drafter's guesses are right; the file of these counts, DIR/calibration.json; the
+// templates of `static`, `calibrated` and `sequoia`. The command that measures is in calibrate.cpp.
 #pragma once
 
 #include <string>
@@ -16,13 +16,13 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Counting
 
-// Of the places at depth d whose path was drafted: at how many the rank-r candidate was right.
+// Counts, of the places at depth d whose path was drafted, at how many the candidate of rank r was right.
 struct RankCounts {
   int depths, ranks;
   std::vector<int64_t> seen;    // (depths) depth 0: the root's children
-  std::vector<int64_t> silent;  // (depths) of these, where the drafter guessed nothing at all
+  std::vector<int64_t> silent;  // (depths) places where the drafter had no candidates
   std::vector<int64_t> right;   // (depths, ranks)
-  std::vector<double> seconds;  // what the drafter took for each node that it expanded
+  std::vector<double> seconds;  // that the drafter took, for each node that it expanded
 
   RankCounts(int most_depths, int most_ranks)
       : depths(most_depths),
@@ -32,33 +32,33 @@ struct RankCounts {
         right(size_t(depths) * ranks) {}
 
   int64_t places() const;
-  // A depth that was seldom seen is believed to be like the one above it; one where the drafter was always silent, as
-  // heads are below the last of them, is believed at once.
+  // The rates of a depth that was seldom seen are smoothed towards those of the depth above. A depth where the drafter
+  // never had candidates, as heads have none beyond the last one, is not smoothed.
   Accuracy accuracy() const;
 };
 
-// Stands in for a drafter where the text to come is known, and guesses only what is right: the next token, where
-// goes_on() says so. On the way down the drafter is asked, with the noise that it would have, what it would have said.
-// For rule match, and for chains, which are accepted whole and end where a tree's path would.
+// Replaces a drafter when the text to come is known. It proposes the right token where goes_on() returns true, and
+// nothing elsewhere. At each place it asks the drafter, with the noise that the drafter would know, for its candidates.
+// It is for rule match and for chains: they are accepted whole, and end where goes_on() returns false.
 class Knowing : public StandIn {
  public:
-  // text: the prompt and what the target makes of it. Both must outlive this.
+  // text: the prompt and the target's continuation. Both arguments must outlive this object.
   Knowing(LogitsDrafter& its, const std::vector<int>& text) : StandIn(its), text_(text) {}
 
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
               int* count) override;
 
  protected:
-  // A node that is to be expanded, and the token that comes after it; -1: the text ends. Asks the drafter, counts, and
-  // says whether to guess the token.
+  // Called for a node that is to be expanded, with the token that follows it (-1: the text ends). Asks the drafter,
+  // counts, and returns whether to propose the token.
   virtual bool goes_on(const Growth& growth, int node, const Draws& draws, int token) = 0;
 
  private:
   const std::vector<int>& text_;
 };
 
-// Goes on as long as the token is one of the drafter's kFollowed best guesses: so every place is seen at one depth, and
-// a root comes after a token that was guessed badly, as in decoding.
+// Goes on as long as the token is one of the drafter's kFollowed best candidates. So every place is counted at one
+// depth, and a root follows a token that was drafted badly, as in decoding.
 constexpr int kFollowed = 2;
 class Forced : public Knowing {
  public:
@@ -85,11 +85,11 @@ struct Calibration {
 
 std::string calibration_path(const std::string& model_dir);
 
-// Throws std::runtime_error where there is no such file, or what it says cannot be.
+// Throws std::runtime_error if the file is missing or wrong.
 std::vector<Calibration> read_calibrations(const std::string& path);
 std::vector<Calibration> parse_calibrations(const std::string& text, const std::string& where);
 
-// Adds one to the file, or replaces that of the same drafter and temperature.
+// Adds a calibration to the file, or replaces that of the same drafter and temperature.
 void write_calibration(const std::string& path, const Calibration& calibration);
 
 // The calibration of this drafter with the nearest temperature. file: empty for the model's own. One of another model

@@ -2,7 +2,6 @@
 // error must say what to type next.
 #include "commands/cli.h"
 
-#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -15,13 +14,18 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <fstream>
 #include <limits>
 #include <new>
 #include <stdexcept>
+#include <system_error>
+#include <utility>
 
 #include "files/text.h"
+#include "files/unfinished.h"
 #include "files/words.h"
+#include "machine/threads.h"
 
 namespace nanospec {
 namespace {
@@ -33,8 +37,7 @@ std::string short_number(double x) {
 }
 
 // "a number from 0 to 1", "a whole number of at least 1"
-std::string wanted(const Accepts& accepts, const char* kind) {
-  std::string text = kind;
+std::string wanted(const Accepts& accepts, std::string text) {
   if (accepts.without_low) text += " above " + short_number(accepts.low);
   if (accepts.high < 1e300) {
     if (!accepts.without_low) text += " from " + short_number(accepts.low);
@@ -47,7 +50,7 @@ std::string wanted(const Accepts& accepts, const char* kind) {
 }
 
 [[noreturn]] void refuse_number(const std::string& text, const std::string& wrong, const std::string& where,
-                                const Accepts& accepts, const char* kind) {
+                                const Accepts& accepts, const std::string& kind) {
   throw std::invalid_argument(quoted(text) + " is " + wrong + ": " + where + ": give " + wanted(accepts, kind));
 }
 constexpr const char *kOutOfRange = "out of range", *kNumber = "a number", *kWhole = "a whole number";
@@ -56,28 +59,36 @@ bool within(double x, const Accepts& accepts) {
   return x <= accepts.high && (accepts.without_low ? x > accepts.low : x >= accepts.low);
 }
 
-// Is the text an optional minus sign and digits?
-bool is_whole(const std::string& text) {
-  const size_t start = !text.empty() && text[0] == '-';
-  return text.size() > start && text.find_first_not_of("0123456789", start) == std::string::npos;
-}
-
 template <class Integer>
 Integer parse_integer(const std::string& text, const std::string& where, Accepts accepts) {
   accepts.low = std::max(accepts.low, double(std::numeric_limits<Integer>::min()));
+  std::string kind = kWhole;
   if (accepts.high < 1e300 || sizeof(Integer) < 8)
     accepts.high = std::min(accepts.high, double(std::numeric_limits<Integer>::max()));
-  if (!is_whole(text)) refuse_number(text, std::string("not ") + kWhole, where, accepts, kWhole);
+  else kind += " from " + short_number(accepts.low) + " to " + std::to_string(std::numeric_limits<Integer>::max());
+  const Accepts& said = kind == kWhole ? accepts : Accepts();  // a double does not hold the largest of 64 bits
+  if (!is_whole(text)) refuse_number(text, std::string("not ") + kWhole, where, said, kind);
   Integer value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || !within(double(value), accepts))
-    refuse_number(text, kOutOfRange, where, accepts, kWhole);
+    refuse_number(text, kOutOfRange, where, said, kind);
   return value;
+}
+
+// What is used of `asked`: with a line where that is less, once for each number, though a command line be read twice.
+int capped(int asked, const std::string& where, const Accepts& accepts) {
+  static int said = 0;
+  if (asked <= accepts.most) return asked;
+  if (std::exchange(said, asked) != asked)
+    fprintf(stderr, "%s %d: this machine has %.0f core%s: %.0f used\n", where.c_str(), asked, accepts.most,
+            accepts.most == 1 ? "" : "s", accepts.most);
+  return int(accepts.most);
 }
 
 void store(const Flag& flag, const std::string& text) {
   const std::string& where = flag.name;
-  if (auto* const* whole = std::get_if<int*>(&flag.value)) **whole = parse_int(text, where, flag.accepts);
+  if (auto* const* whole = std::get_if<int*>(&flag.value))
+    **whole = capped(parse_int(text, where, flag.accepts), where, flag.accepts);
   if (auto* const* seed = std::get_if<uint64_t*>(&flag.value)) **seed = parse_uint64(text, where, flag.accepts);
   if (auto* const* real = std::get_if<float*>(&flag.value)) **real = float(parse_number(text, where, flag.accepts));
   if (auto* const* word = std::get_if<std::string*>(&flag.value)) {
@@ -108,36 +119,20 @@ struct Collected {
 struct Parser {
   CLI::App app;
   std::vector<Collected> collected;  // one a flag
-  explicit Parser(const Command& command);
-};
 
-Parser::Parser(const Command& command) : app(command.what, command.name), collected(command.flags.size()) {
-  std::string group = "Flags";
-  for (size_t i = 0; i < command.flags.size(); i++) {
-    const Flag& flag = command.flags[i];
-    if (flag.name.empty()) {
-      group = flag.help;
-      continue;
+  explicit Parser(const Command& command) : app(command.what, command.name), collected(command.flags.size()) {
+    for (size_t i = 0; i < command.flags.size(); i++) {
+      const Flag& flag = command.flags[i];
+      if (flag.name.empty()) continue;
+      CLI::Option*& option = collected[i].option;
+      if (is_switch(flag)) option = app.add_flag(flag.name);
+      else option = app.add_option(flag.name, collected[i].text);
+      option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     }
-    std::string text = flag.help;
-    if (!flag.accepts.words.empty()) text += (text.empty() ? "" : ": ") + joined(flag.accepts.words);
-    const std::string standard = default_text(flag);
-    if (flag.accepts.required) text += " (required)";
-    else if (!standard.empty()) text += " (" + standard + ")";
-    const std::string& help = text;  // constant, or the library would take it for the flag's value
-    CLI::Option*& option = collected[i].option;
-    if (is_switch(flag)) option = app.add_flag(flag.name, help);
-    else option = app.add_option(flag.name, collected[i].text, help)->option_text(flag.takes);
-    option->group(group)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    app.set_help_flag("--help,-h");
+    app.allow_extras();
   }
-  app.set_help_flag("--help,-h", "show this and end")->group("Help");
-  app.allow_extras();
-  app.get_formatter()->column_width(26);
-  if (command.examples.empty()) return;
-  std::string text = "Examples:\n  ";
-  for (char c : command.examples) text += c == '\n' ? std::string("\n  ") : std::string(1, c);
-  app.footer(text.substr(0, text.find_last_not_of(" \n") + 1) + "\n");
-}
+};
 
 [[noreturn]] void surplus(const Command& command, const std::string& word) {
   const std::string list = command.name + " --help lists the flags";
@@ -182,12 +177,6 @@ std::vector<Flag> together(const std::vector<std::vector<Flag>>& parts) {
   std::vector<Flag> flags;
   for (const std::vector<Flag>& part : parts) flags.insert(flags.end(), part.begin(), part.end());
   return flags;
-}
-
-std::string help_text(const Command& command) {
-  std::string text = Parser(command).app.help();
-  for (size_t i; (i = text.find("\n\n\n")) != std::string::npos;) text.erase(i, 1);
-  return text;
 }
 
 Given parse_flags(const Command& command, int argc, const char* const* argv) {
@@ -239,30 +228,121 @@ Given parse_flags(const Command& command, int argc, const char* const* argv) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
+// Help
+
+namespace {
+// Columns that a UTF-8 text takes: its code points (no wide ones are ever printed here).
+size_t columns(const std::string& text) {
+  return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+constexpr size_t kHelpWidth = 80, kHelpColumn = 26;  // where what is said of a form begins
+
+// The text in lines of at most so many columns, `between` its parts; a part that is longer has a line of its own.
+std::vector<std::string> wrapped(const std::vector<std::string>& parts, const std::string& between, size_t width) {
+  std::vector<std::string> lines;
+  for (const std::string& part : parts) {
+    if (lines.empty() || columns(lines.back() + between + part) > width) lines.push_back(part);
+    else lines.back() += between + part;
+  }
+  return lines;
+}
+}  // namespace
+
+std::string help_paragraph(const std::string& text) {
+  return joined(wrapped(split_at(text, ' '), " ", kHelpWidth), "\n") + "\n";
+}
+
+std::string help_item(const std::string& form, const std::string& what) {
+  std::string text;
+  size_t hanging = 0;  // columns by which further lines of an entry stand in
+  for (const std::string& part : split_at(what, '\n')) {
+    const std::vector<std::string> lines = wrapped(split_at(part, ' '), " ", kHelpWidth - kHelpColumn - hanging);
+    for (size_t i = 0; i < lines.size(); i++)
+      text += std::string(kHelpColumn + (i > 0 ? hanging : 0), ' ') + lines[i] + "\n";
+    hanging = 2;
+  }
+  const std::string begin = "  " + form;
+  if (columns(begin) + 2 > kHelpColumn) return begin + "\n" + text;
+  return text.empty() ? begin + "\n" : text.replace(0, begin.size(), begin);
+}
+
+std::string help_examples(const std::string& examples) {
+  std::string text = "Examples:\n";
+  for (const std::string& example : split_at(examples, '\n')) {
+    std::vector<std::string> parts;  // a flag with its value each
+    for (size_t at = 0, next; at < example.size(); at = next) {
+      next = std::min(example.find(" --", at + 1), example.size());
+      parts.push_back(example.substr(at + (at > 0), next - at - (at > 0)));
+    }
+    text += "  " + joined(wrapped(parts, " ", kHelpWidth - 6), " \\\n    ") + "\n";
+  }
+  return text;
+}
+
+std::string help_text(const Command& command) {
+  std::string text = help_paragraph(command.what) + "\nUsage: " + command.name + " [FLAGS]\n";
+  const char* group = "\nFlags:\n";  // unless the table begins with a heading
+  for (const Flag& flag : command.flags) {
+    if (flag.name.empty()) text += "\n" + flag.help + ":\n", group = "";
+    if (flag.name.empty()) continue;
+    std::string what = flag.help;
+    const std::string standard = default_text(flag);
+    if (!flag.accepts.words.empty()) what += (what.empty() ? "" : ": ") + joined(flag.accepts.words);
+    if (flag.accepts.required) what += " (required)";
+    else if (!standard.empty()) what += " (" + standard + ")";
+    text += group + help_item(flag.name + (flag.takes.empty() ? "" : " " + flag.takes), what);
+    group = "";
+  }
+  text += "\nHelp:\n" + help_item("--help, -h", "show this and end");
+  return text + (command.examples.empty() ? "" : "\n" + help_examples(command.examples));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
 // Ending
 
 namespace {
 volatile std::sig_atomic_t interrupt_mark = 0;
 
-constexpr const char* kSmaller = ": make the model, the batch or the budget smaller";
-}  // namespace
+constexpr const char* kSmaller = ": make the model, the batch or the budget smaller, or use fewer --threads";
 
-int run_program(const char* name, int (*program)(int, char**), int argc, char** argv) {
+// Says in one line what was thrown. Returns the exit status.
+int say_end(const char* name, const std::exception_ptr& thrown) {
   int status = 1;
   std::string line;
   try {
-    status = program(argc, argv);
-    print_out("", true);
-    return status;
+    std::rethrow_exception(thrown);
   } catch (const std::invalid_argument& error) { status = 2, line = error.what(); } catch (const std::bad_alloc&) {
-    status = 1, line = std::string("out of memory: the sizes asked for do not fit this machine") + kSmaller;
+    line = std::string("out of memory: this machine, or the limit of a process (ulimit -v), has no more") + kSmaller;
   } catch (const std::length_error&) {
-    status = 1, line = std::string("out of memory: a size asked for is larger than any machine holds") + kSmaller;
-  } catch (const std::exception& error) { status = 1, line = error.what(); }
+    line = std::string("out of memory: a size asked for is larger than any machine holds") + kSmaller;
+  } catch (const std::system_error& error) {
+    line = error.what();
+    if (error.code() == std::errc::resource_unavailable_try_again)
+      line =
+          "cannot start a thread: the system allows no more (ulimit -u, ulimit -v): use fewer --threads, --ahead off";
+  } catch (const std::exception& error) { line = error.what(); }
   for (char& c : line)
     if ((unsigned char)c < 0x20 || c == 0x7f) c = ' ';
   fprintf(stderr, "%s: %s\n", name, line.c_str());
   return status;
+}
+
+const char* program_name = "";
+}  // namespace
+
+int run_program(const char* name, int (*program)(int, char**), int argc, char** argv) {
+  signal(SIGXFSZ, SIG_IGN);  // a file that grows too large is an error of write(), as on a full disk
+  program_name = name;
+  std::set_terminate([] {  // what a thread of its own throws: memory, mostly
+    remove_unfinished();
+    _exit(std::current_exception() ? say_end(program_name, std::current_exception()) : 1);
+  });
+  try {
+    const int status = program(argc, argv);
+    print_out("", true);
+    return status;
+  } catch (...) { return say_end(name, std::current_exception()); }
 }
 
 void print_out(const std::string& bytes, bool flush) {
@@ -273,21 +353,47 @@ void print_out(const std::string& bytes, bool flush) {
                              "; make room or give another place");
 }
 
-void watch_interrupts() {
+namespace {
+const char* volatile last_words = nullptr;
+
+void handle(int signal, void (*handler)(int)) {
   struct sigaction action = {};
-  action.sa_handler = [](int) { interrupt_mark = 1; };
-  action.sa_flags = SA_RESETHAND | SA_RESTART;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  sigaction(signal, &action, nullptr);
+}
+void end_at_once(int signal) {
+  remove_unfinished();
+  const char* const words = last_words;
+  if (words && write(STDERR_FILENO, words, strlen(words)) < 0) {}  // there is nobody to tell
+  handle(signal, SIG_DFL);
+  raise(signal);  // it comes when this returns
+}
+void mark_interrupt(int signal) {
+  interrupt_mark = 1;
+  if (signal != SIGHUP) handle(signal, end_at_once);  // a terminal that closes sends more than one HUP
+}
+}  // namespace
+
+void watch_interrupts(const std::string& last_line) {
+  static std::string words;
+  last_words = nullptr;
+  words = last_line.empty() ? "" : (isatty(STDERR_FILENO) ? "\r\x1b[K" : "") + last_line + "\n";
+  last_words = words.c_str();
+  handle(SIGINT, mark_interrupt);
+  handle(SIGTERM, mark_interrupt);
+  struct sigaction hup = {};
+  if (sigaction(SIGHUP, nullptr, &hup) == 0 && hup.sa_handler != SIG_IGN) handle(SIGHUP, mark_interrupt);
 }
 bool interrupted() { return interrupt_mark != 0; }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Progress, tables, numbers for people
 
-Progress::Progress(bool quiet) : quiet_(quiet), terminal_(isatty(STDERR_FILENO)) {
+Progress::Progress(bool quiet, double first) : quiet_(quiet), terminal_(isatty(STDERR_FILENO)) {
   start_ = std::chrono::steady_clock::now();
-  next_ = start_ + (terminal_ ? std::chrono::milliseconds(500) : std::chrono::milliseconds(5000));
+  const double wait = first > 0 ? first : terminal_ ? 0.5 : 5;
+  next_ = start_ + std::chrono::milliseconds(std::llround(1e3 * wait));
 }
 
 bool Progress::due() const { return !quiet_ && std::chrono::steady_clock::now() >= next_; }
@@ -350,13 +456,6 @@ std::string time_left(double done, double total, double seconds) {
   return done > 0 && total >= done ? duration(seconds / done * (total - done)) + " left" : "";
 }
 
-namespace {
-// Columns that a UTF-8 text takes: its code points (no wide ones are ever printed here).
-size_t columns(const std::string& text) {
-  return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
-}
-}  // namespace
-
 std::string format_table(const TableRows& rows, const std::string& align) {
   std::vector<size_t> width(align.size(), 0);
   for (const Row& row : rows)
@@ -379,15 +478,7 @@ std::string format_table(const TableRows& rows, const std::string& align) {
 // ---------------------------------------------------------------------------------------------------------------
 // The process
 
-int usable_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : int(sysconf(_SC_NPROCESSORS_ONLN));
-  std::ifstream quota_file("/sys/fs/cgroup/cpu.max");  // "QUOTA PERIOD" in microseconds, or "max PERIOD"
-  double quota = 0, period = 0;
-  if (quota_file >> quota >> period && quota > 0 && period > 0) cpus = std::min(cpus, int(std::ceil(quota / period)));
-  return std::max(cpus, 1);
-}
+int usable_cpus() { return usable_cores(); }
 
 double peak_bytes() {
   // The kernel's mark for this program; getrusage would also count what the process was before it became it.

@@ -1,8 +1,7 @@
 // commands/cli.h: what every command line of this project shares.
 //
 // In order: one table of flags that drives the parser, its errors and --help; how a program ends; progress lines and
-// tables; Ctrl-C; facts about the process. Nothing here knows of models or texts, and no
-// header of the parser library is seen outside cli.cpp.
+// tables; Ctrl-C; facts about the process. Nothing here knows of models or texts.
 //
 // How a program uses it (train_gpt and nanospec alike):
 //   int train(int argc, char** argv) {
@@ -14,7 +13,7 @@
 //         {"--quiet", "", &quiet, "no progress"}}};
 //     const Given given = parse_flags(command, argc, argv);       // throws std::invalid_argument: exit status 2
 //     if (given.help) return 0;                                   // --help has been printed
-//     ...                              // a preset: set the variables, then call parse_flags again: given flags win
+//     ...                                                         // and the work
 //   }
 //   int main(int argc, char** argv) { return run_program("train_gpt", train, argc, argv); }
 #pragma once
@@ -40,17 +39,23 @@ struct Accepts {
   bool without_low = false;        // low itself is refused
   std::vector<std::string> words;  // not empty: the text must be one of these
   bool required = false;           // the flag must be given
+  bool written = false;            // it names a file, or a folder, that the run writes: outputs.h checks it
+  double most = 1e300;             // what is used where more is asked for
 };
 inline Accepts from(double low, double high = 1e300) { return {low, high, false, {}, false}; }
 inline Accepts above(double low, double high) { return {low, high, true, {}, false}; }
 inline Accepts one_of(std::vector<std::string> words) { return {-1e300, 1e300, false, std::move(words), false}; }
+int usable_cpus();  // the CPUs that this process may run on: affinity, and a container's quota
+// Of --threads: no more than there are cores are used.
+inline Accepts threads() { return {1, 1024, false, {}, false, false, double(usable_cpus())}; }
 inline Accepts required() { return {-1e300, 1e300, false, {}, true}; }
+inline Accepts written(bool required = false) { return {-1e300, 1e300, false, {}, required, true}; }
 
 struct Flag {
   std::string name;   // "--max_new_tokens"; empty: a heading of the help
   std::string takes;  // what the help calls its value: "N", "FILE"; empty for a switch
   FlagValue value;
-  std::string help;  // one line, or several
+  std::string help;  // one line, or several: a list
   Accepts accepts = {};
 };
 inline Flag heading(std::string title) { return {"", "", {}, std::move(title), {}}; }
@@ -76,7 +81,12 @@ struct Given {
 // number, not finite, out of range, unknown word (with the nearest), required flag missing.
 Given parse_flags(const Command& command, int argc, const char* const* argv);
 
+// What --help shows, in lines of at most 80 columns; and what it is made of: running text; a form and what it is, whose
+// lines stay lines; command lines.
 std::string help_text(const Command& command);
+std::string help_paragraph(const std::string& text);
+std::string help_item(const std::string& form, const std::string& what);
+std::string help_examples(const std::string& examples);
 
 // A whole text as a number; throws std::invalid_argument "'x' is no number: WHERE: ...". Leading or trailing
 // characters, nan, inf and hexadecimal are refused.
@@ -99,8 +109,9 @@ int run_program(const char* name, int (*program)(int, char**), int argc, char** 
 // Writes bytes to standard output; throws std::runtime_error when they cannot be written.
 void print_out(const std::string& bytes, bool flush = false);
 
-// From here on the first Ctrl-C (or TERM) only sets a mark that interrupted() shows; the second ends the process.
-void watch_interrupts();
+// From here on the first Ctrl-C, TERM or HUP (a terminal that closes; not under nohup) only sets a mark that
+// interrupted() shows. A second Ctrl-C or TERM ends the process at once: it leaves no unfinished file, and this line.
+void watch_interrupts(const std::string& last_line = "");
 bool interrupted();
 constexpr int kInterruptedStatus = 130;
 
@@ -110,7 +121,7 @@ constexpr int kInterruptedStatus = 130;
 // A line on standard error that rewrites itself on a terminal; plain lines, ever rarer, where it is none.
 class Progress {
  public:
-  explicit Progress(bool quiet);
+  explicit Progress(bool quiet, double first = 0);  // first: seconds until the first line; 0: as it is usual
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   ~Progress() { clear(); }
@@ -139,7 +150,6 @@ std::string format_table(const TableRows& rows, const std::string& align);
 // ---------------------------------------------------------------------------------------------------------------
 // The process
 
-int usable_cpus();    // the CPUs that this process may run on: affinity, and a container's quota
 double peak_bytes();  // most memory held at any time
 
 }  // namespace nanospec

@@ -8,10 +8,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <sstream>
 #include <stdexcept>
 
 #include "commands/calibration.h"
+#include "commands/method.h"
+#include "commands/outputs.h"
 #include "files/origin.h"
 
 namespace nanospec {
@@ -24,7 +25,7 @@ std::vector<Flag> text_flags(Options& o) {
       heading("Text"),
       {"--model", "DIR", &o.settings.model, "the folder that train_gpt wrote", required()},
       {"--prompt", "TEXT", &o.prompt, "the text to continue"},
-      {"--prompt_file", "FILE", &o.prompt_file, "a file that holds it, byte for byte"},
+      {"--prompt_file", "FILE", &o.prompt_file, "a file that holds it, byte for byte; -: standard input"},
       {"--max_new_tokens", "N", &o.max_new_tokens, "tokens to add", from(0, 1e9)},
   };
 }
@@ -33,7 +34,7 @@ std::vector<Flag> prompts_flags(Options& o) {
   return {
       {"--prompts", "FILE", &o.prompts_file, "several: one {\"prompt\": \"...\"} a line"},
       {"--data", "FILE", &o.data_file,
-       "the training text: prompts from its last tenth, which\ntrain_gpt held out (where no prompt is given, that in "
+       "the training text: prompts from its last tenth, which train_gpt held out (where no prompt is given, that in "
        "data/)"},
       {"--held_out", "N", &o.held_out, "how many prompts --data gives", from(1, 100000)},
   };
@@ -42,8 +43,7 @@ std::vector<Flag> prompts_flags(Options& o) {
 std::vector<Flag> sampling_flags(Options& o) {
   return {
       heading("Sampling"),
-      {"--temperature", "T", &o.sampling.temperature, "0: always the likeliest token; above 1: more daring",
-       from(0, 1e6)},
+      {"--temperature", "T", &o.sampling.temperature, "0: always the likeliest; above 1: more daring", from(0, 1e6)},
       {"--top_k", "K", &o.sampling.top_k, "sample among the K likeliest tokens; 0: all", from(0)},
       {"--top_p", "P", &o.sampling.top_p, "sample among the likeliest tokens that make up P", above(0, 1)},
       {"--seed", "N", &o.sampling.seed, "another seed, another text"},
@@ -59,7 +59,7 @@ std::vector<Flag> machine_flags(Options& o) {
       {"--cache_dtype", "WORD", &o.settings.cache_dtype, "how keys and values are stored", one_of({"fp32", "bf16"})},
       {"--kernels", "WORD", &o.settings.kernels, "on a GPU: the first kernels (kernels.cuh), or the tuned ones",
        one_of({"plain", "tuned"})},
-      {"--threads", "N", &o.settings.threads, "CPU threads; the text does not depend on them", from(1, 1024)},
+      {"--threads", "N", &o.settings.threads, "CPU threads; the text does not depend on them", threads()},
   };
 }
 
@@ -71,24 +71,21 @@ void check_options(const Options& o) {
     throw std::invalid_argument("an empty name: --model: give the folder that train_gpt wrote");
 }
 
-void check_one_given(const Given& given, const std::vector<std::string>& names, const std::string& command) {
-  std::string list;
-  int found = 0;
-  for (const std::string& name : names) {
-    list += (list.empty() ? "" : " or ") + name;
-    found += given.has(name);
-  }
-  if (found == 0) throw std::invalid_argument("there is no prompt: " + command + ": add " + list);
-  if (found > 1) throw std::invalid_argument("more than one prompt: " + command + ": give only one of " + list);
-}
-
-void choose_prompts(Options& o, const Given& given, const std::string& command) {
-  const std::vector<std::string> sources = {"--prompt", "--prompt_file", "--prompts", "--data"};
-  if (std::none_of(sources.begin(), sources.end(), [&](const std::string& flag) { return given.has(flag); }))
-    o.data_file = find_text(o.settings.model, false);
-  if (given.has("--data") || o.data_file.empty()) check_one_given(given, sources, command);
+void choose_prompts(Options& o, const Given& given, const Command& command) {
+  std::vector<std::string> known, found;
+  for (const char* name : {"--prompt", "--prompt_file", "--prompts", "--data"})
+    for (const Flag& flag : command.flags)
+      if (flag.name == name) known.push_back(name);
+  std::copy_if(known.begin(), known.end(), std::back_inserter(found),
+               [&](const std::string& name) { return given.has(name); });
+  if (found.empty() && known.back() == "--data") o.data_file = find_text(o.settings.model, false);
+  if (found.empty() && o.data_file.empty())
+    throw std::invalid_argument("there is no prompt: " + command.name + ": add " + joined(known, " or "));
+  if (found.size() > 1)
+    throw std::invalid_argument("more than one prompt: " + command.name + ": give only one of " +
+                                joined(known, " or "));
   if (given.has("--held_out") && o.data_file.empty())
-    throw std::invalid_argument("--held_out says how many prompts --data gives: " + command + ": add --data FILE");
+    throw std::invalid_argument("--held_out says how many prompts --data gives: " + command.name + ": add --data FILE");
 }
 
 std::string find_text(const std::string& model, bool any) {
@@ -112,10 +109,10 @@ void check_held_out(const std::string& model, const std::string& text, const std
 
 std::string read_prompt(const Options& options, const Given& given) {
   const bool file = given.has("--prompt_file");
-  const std::string text = file ? read_file(options.prompt_file) : options.prompt;
-  if (text.empty())
-    throw std::runtime_error("the prompt is empty: " + (file ? printable(options.prompt_file, 300) : "--prompt") +
-                             ": give at least one character to continue");
+  const bool standard = file && options.prompt_file == "-";
+  const std::string text = !file ? options.prompt : read_file(standard ? "/dev/stdin" : options.prompt_file);
+  const std::string where = !file ? "--prompt" : standard ? "standard input" : printable(options.prompt_file, 300);
+  if (text.empty()) refuse("the prompt is empty", where, "give at least one character to continue");
   return text;
 }
 
@@ -129,8 +126,7 @@ std::vector<std::string> read_prompts(const Options& options, const Given& given
 
 size_t held_out_begin(const std::string& text) {
   const auto begins = [](char c) { return (c & 0xc0) != 0x80; };  // a character of UTF-8
-  const auto characters = size_t(std::count_if(text.begin(), text.end(), begins));
-  size_t left = size_t(double(characters) * 0.9), at = 0;  // as train_gpt counts
+  size_t left = training_part(characters(text)), at = 0;
   while (at < text.size() && (left > 0 || !begins(text[at]))) left -= begins(text[at++]);
   return at;
 }
@@ -186,17 +182,10 @@ std::string circumstances(const Options& o, const Engine& engine, size_t prompts
   return text + ", seed " + std::to_string(s.seed);
 }
 
-void check_writable(const std::string& path) {
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  const std::string name = folder.empty() ? "." : folder.string();
-  if (path.empty()) refuse("an empty name", "the file to write", "give its name");
-  if (std::filesystem::is_directory(path)) refuse_path("cannot write the file", path, EISDIR);
-  if (access(path.c_str(), W_OK) != 0 && (errno != ENOENT || access(name.c_str(), W_OK) != 0))
-    refuse_path("cannot write the file", path, errno);
-}
-
 // ---------------------------------------------------------------------------------------------------------------
 // Methods
+
+void check_method(const Method& method, int budget) { read_method(method, budget); }
 
 Meaning read_method(const Method& method, int budget) {
   Meaning meaning;
@@ -212,37 +201,50 @@ Meaning read_method(const Method& method, int budget) {
   return meaning;
 }
 
+std::vector<std::string> paths_of(const Method& method) {
+  std::vector<std::string> paths;
+  for (const DrafterName& name : parse_drafter(method.drafter))
+    if (!name.dir.empty()) paths.push_back(name.dir);
+  const std::string file = parse_shape(method.shape, kMaxBudget).file;
+  if (!file.empty()) paths.push_back(file);
+  return paths;
+}
+
+bool read_command_line(const Command& command, int argc, char** argv, Options& options, const Method& method,
+                       Given& given) {
+  given = parse_flags(command, argc, argv);
+  if (given.help) return false;
+  check_options(options);
+  check_method(method, options.settings.budget);
+  choose_prompts(options, given, command);
+  std::vector<std::string> paths = paths_of(method);
+  paths.push_back(options.data_file);
+  check_outputs(command, given, paths);
+  check_shape_file(method, options);
+  options.settings.rows = most_nodes(method, options.settings.budget) + 1;
+  return true;
+}
+
 namespace {
-std::string drafters_help() {
-  std::vector<std::pair<std::string, std::string>> words;
-  for (const DrafterWord& known : kDrafters) words.push_back({known.form, known.what});
-  words.push_back({kUnionForm, kUnionWhat});
-  return listed("who guesses", words);
-}
-std::string shapes_help() {
-  std::vector<std::pair<std::string, std::string>> words;
-  for (const ShapeWord& known : kShapes) words.push_back({known.form, known.what});
-  return listed(
-      "which guesses are worth a node; entropy shapes take settings, for instance\n"
-      "entropy-stop:threshold=1,depth=8,of=q|confidence (entropy-naive also width=K)",
-      words);
-}
-std::string rules_help() {
-  std::vector<std::pair<std::string, std::string>> words;
-  for (const RuleWord& known : kRules) words.push_back({known.word, known.what});
-  return listed("the rule that accepts; all but match are for study (nanospec exact)", words);
+// The words of a table as a flag's help names them.
+template <class Word, size_t n>
+std::string words_of(const Word (&table)[n], const char* Word::*form, const std::string& topic) {
+  std::string text;
+  for (const Word& known : table) text += std::string(known.*form) + ", ";
+  return text.substr(0, text.size() - 2) + "; see nanospec help " + topic;
 }
 }  // namespace
 
 std::vector<Flag> speculation_flags(Options& o, Method& method) {
   return {
       heading("Speculation"),
-      {"--drafter", "WORD", &method.drafter, drafters_help()},
-      {"--shape", "SHAPE", &method.shape, shapes_help()},
+      {"--drafter", "WORD", &method.drafter, "who guesses: " + words_of(kDrafters, &DrafterWord::form, "drafters")},
+      {"--shape", "SHAPE", &method.shape,
+       "which guesses are worth a node: " + words_of(kShapes, &ShapeWord::form, "shapes")},
       {"--budget", "N", &o.settings.budget, "most nodes in a tree, its root not counted", from(0, kMaxBudget)},
-      {"--verify", "RULE", &method.verify, rules_help()},
+      {"--verify", "RULE", &method.verify, "the rule that accepts: " + words_of(kRules, &RuleWord::word, "rules")},
       {"--ahead", "WORD", &method.ahead,
-       "whether the drafter drafts on a thread of its own while the model verifies;\nauto: where that is faster",
+       "whether to draft on a thread of its own while the model verifies, or only where that is faster",
        one_of({"off", "on", "auto"})},
   };
 }
@@ -256,42 +258,77 @@ void check_shape_file(const Method& method, const Options& options) {
     find_calibration(shape.file, method.drafter, options.settings.model, options.sampling.temperature);
 }
 
+namespace {
+constexpr const char* kBlank = " \t\n\r";
+
+// The words of each method of a list. Quotes hold blanks and ';' together, and are no part of a word.
+std::vector<std::vector<std::string>> words_of_methods(const std::string& text) {
+  std::vector<std::vector<std::string>> methods(1);
+  std::string word;
+  bool begun = false;
+  char quote = 0;
+  for (char c : text + ";") {
+    if (quote && c != quote) word += c;
+    else if (c == '"' || c == '\'') quote = quote ? 0 : c, begun = true;
+    else if (c != ';' && !strchr(kBlank, c)) word += c, begun = true;
+    else {
+      if (begun) methods.back().push_back(word);
+      if (c == ';') methods.push_back({});
+      word.clear(), begun = false;
+    }
+  }
+  if (quote)
+    throw std::invalid_argument("a quote is never closed: --methods: write another " + std::string(1, quote) +
+                                " after the name that has blanks");
+  const auto empty = [](const std::vector<std::string>& words) { return words.empty(); };  // a ';' at the end
+  methods.erase(std::remove_if(methods.begin(), methods.end(), empty), methods.end());
+  return methods;
+}
+
+// One method, of its words.
+Method method_of(const std::vector<std::string>& words, const std::string& where) {
+  Method method;
+  method.drafter = words[0];
+  for (size_t i = 1, shapes = 0; i < words.size(); i++) {
+    const size_t equals = words[i].find('=');
+    if (equals < words[i].find(':')) {  // a shape's own settings stand behind its colon
+      const std::string name = words[i].substr(0, equals), value = words[i].substr(equals + 1);
+      check_word("setting", name, where, {"verify", "budget", "noise", "ahead"});
+      if (name == "noise") check_word("noise", value, where, {"known", "unknown"});
+      if (name == "ahead") check_word("way", value, where, {"off", "on", "auto"});
+      if (name == "verify") method.verify = value;
+      else if (name == "ahead") method.ahead = value;
+      else if (name == "noise") method.knows_noise = value == "known";
+      else method.budget = parse_int(value, where + ", budget", from(1, kMaxBudget));
+    } else if (shapes++ == 0) {
+      method.shape = words[i];
+    } else {
+      throw std::invalid_argument(
+          "surplus word " + quoted(words[i]) + ": " + where +
+          ": write DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown] [ahead=on|auto], and ';' between methods");
+    }
+  }
+  return method;
+}
+
+// A word as words_of_methods reads it.
+std::string as_word(const std::string& word) {
+  if (word.find_first_of(std::string(kBlank) + ";'\"") == std::string::npos) return word;
+  const char quote = word.find('"') == std::string::npos ? '"' : '\'';
+  return quote + word + quote;
+}
+}  // namespace
+
 std::vector<Method> parse_methods(const std::string& text, int budget) {
   std::vector<Method> methods;
-  std::istringstream list(text);
-  for (std::string item; std::getline(list, item, ';');) {
-    std::istringstream in(item);
-    std::vector<std::string> words;
-    for (std::string word; in >> word;) words.push_back(word);
-    if (words.empty()) continue;  // a ';' at the end
+  for (const std::vector<std::string>& words : words_of_methods(text)) {
     const std::string where = "--methods, method " + std::to_string(methods.size() + 1);
-    Method method;
-    method.drafter = words[0];
-    for (size_t i = 1, shapes = 0; i < words.size(); i++) {
-      const size_t equals = words[i].find('=');
-      if (equals < words[i].find(':')) {  // a shape's own settings stand behind its colon
-        const std::string name = words[i].substr(0, equals), value = words[i].substr(equals + 1);
-        check_word("setting", name, where, {"verify", "budget", "noise", "ahead"});
-        if (name == "noise") check_word("noise", value, where, {"known", "unknown"});
-        if (name == "ahead") check_word("way", value, where, {"off", "on", "auto"});
-        if (name == "verify") method.verify = value;
-        else if (name == "ahead") method.ahead = value;
-        else if (name == "noise") method.knows_noise = value == "known";
-        else method.budget = parse_int(value, where + ", budget", from(1, kMaxBudget));
-      } else if (shapes++ == 0) {
-        method.shape = words[i];
-      } else {
-        throw std::invalid_argument(
-            "surplus word '" + printable(words[i]) + "': " + where +
-            ": write DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown] [ahead=on|auto], and ';' between methods");
-      }
-    }
+    methods.push_back(method_of(words, where));
     try {
-      check_method(method, budget);
+      check_method(methods.back(), budget);
     } catch (const std::invalid_argument& error) {
       throw std::invalid_argument(std::string(error.what()) + " (" + where + ")");
     }
-    methods.push_back(method);
   }
   if (methods.empty())
     throw std::invalid_argument("there is no method: --methods: write for instance \"none; bigram chain:4\"");
@@ -304,7 +341,8 @@ std::string numbers_text(const Settings& settings) {
 
 std::string method_text(const Method& method) {
   if (method.drafter == "none") return "none";
-  return method.drafter + " " + method.shape + (method.verify == "match" ? "" : " verify=" + method.verify) +
+  return as_word(method.drafter) + " " + as_word(method.shape) +
+         (method.verify == "match" ? "" : " verify=" + method.verify) +
          (method.budget == 0 ? "" : " budget=" + std::to_string(method.budget)) +
          (method.knows_noise ? "" : " noise=unknown") + (method.ahead == "off" ? "" : " ahead=" + method.ahead);
 }
@@ -324,34 +362,33 @@ std::string flaw(Promise promise) {
   return promise == Promise::kBiased ? "biased" : promise == Promise::kLossy ? "lossy" : "";
 }
 
-std::string listed(const std::string& head, const std::vector<std::pair<std::string, std::string>>& words) {
-  size_t width = 0;
-  for (const auto& word : words) width = std::max(width, word.first.size());
-  std::string text = head;
-  for (const auto& [form, what] : words) text += "\n" + form + std::string(width + 2 - form.size(), ' ') + what;
-  return text + "\nby default";  // which the parser adds
-}
-
 // ---------------------------------------------------------------------------------------------------------------
 // Statistics
 
 double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 
 void add(Stats& sum, const Stats& part) {
-  sum.tokens += part.tokens, sum.target_forwards += part.target_forwards;
-  sum.slide_prefills += part.slide_prefills, sum.drafted_nodes += part.drafted_nodes;
+  sum.tokens += part.tokens;
+  sum.target_forwards += part.target_forwards;
+  sum.slide_prefills += part.slide_prefills;
+  sum.drafted_nodes += part.drafted_nodes;
   sum.accept_histogram.resize(std::max(sum.accept_histogram.size(), part.accept_histogram.size()));
   for (size_t i = 0; i < part.accept_histogram.size(); i++) sum.accept_histogram[i] += part.accept_histogram[i];
   for (const auto& [drafter, nodes] : part.accepted_by) sum.accepted_by[drafter] += nodes;
   for (size_t i = 0; i < part.reliability.size(); i++) {
     Reliability& tenth = sum.reliability[i];
-    tenth.nodes += part.reliability[i].nodes, tenth.accepted += part.reliability[i].accepted;
-    tenth.raw += part.reliability[i].raw, tenth.corrected += part.reliability[i].corrected;
+    tenth.nodes += part.reliability[i].nodes;
+    tenth.accepted += part.reliability[i].accepted;
+    tenth.raw += part.reliability[i].raw;
+    tenth.corrected += part.reliability[i].corrected;
   }
   add(sum.ahead, part.ahead);
-  sum.prefill_seconds += part.prefill_seconds, sum.seconds += part.seconds;
-  sum.seconds_draft += part.seconds_draft, sum.seconds_forward += part.seconds_forward;
-  sum.seconds_verify += part.seconds_verify, sum.seconds_keep += part.seconds_keep;
+  sum.prefill_seconds += part.prefill_seconds;
+  sum.seconds += part.seconds;
+  sum.seconds_draft += part.seconds_draft;
+  sum.seconds_forward += part.seconds_forward;
+  sum.seconds_verify += part.seconds_verify;
+  sum.seconds_keep += part.seconds_keep;
   sum.seconds_slide += part.seconds_slide;
 }
 
@@ -376,8 +413,8 @@ nlohmann::ordered_json ahead_json(const AheadStats& ahead) {
   const auto known = [](double x) { return x > 0 ? nlohmann::ordered_json(x) : nlohmann::ordered_json(); };
   return {{"wanted", ahead.wanted},
           {"why", ahead_text(ahead)},
-          {"passes", ahead.passes},
-          {"passes_without", ahead.passes_without},
+          {"passes", ahead.forwards},
+          {"passes_without", ahead.forwards_without},
           {"outcomes", ahead.outcomes},
           {"fan_out", ahead.fan_out()},
           {"cut", ahead.cut},
@@ -396,8 +433,8 @@ std::string ahead_text(const AheadStats& ahead) {
   if (!ahead.able) return "not used: this drafter cannot draft while the model is at work, or needs no time to";
   const std::string speed = ahead.gain > 0 ? decimals(ahead.gain, 2) + " of the speed without" : "";
   std::string text =
-      ahead.gain > 0 ? (ahead.passes > ahead.passes_without ? "used: " : "not used: ") + speed + "; " : "";
-  text += count(double(ahead.outcomes), "tree") + " in " + count(double(ahead.passes), "forward") + ", " +
+      ahead.gain > 0 ? (ahead.forwards > ahead.forwards_without ? "used: " : "not used: ") + speed + "; " : "";
+  text += count(double(ahead.outcomes), "tree") + " in " + count(double(ahead.forwards), "forward") + ", " +
           percent(double(ahead.hits), double(ahead.hits + ahead.misses)) + " hits, " + duration(ahead.seconds_saved) +
           " saved, " + duration(ahead.seconds_waited) + " waited";
   if (ahead.contention() > 0) text += ", forwards took " + decimals(ahead.contention(), 2) + " times as long";
@@ -448,7 +485,13 @@ nlohmann::ordered_json settings_json(const Options& o, const Engine& engine) {
 }
 
 nlohmann::ordered_json method_json(const Method& method) {
-  nlohmann::ordered_json json = {{"drafter", method.drafter}, {"shape", method.shape}, {"verify", method.verify}};
+  const Promise promise = promise_of(method);
+  nlohmann::ordered_json json = {{"drafter", method.drafter},
+                                 {"shape", method.shape},
+                                 {"verify", method.verify},
+                                 {"exact", promise == Promise::kSameBytes},
+                                 {"biased", promise == Promise::kBiased},
+                                 {"lossy", promise == Promise::kLossy}};
   if (method.budget > 0) json["budget"] = method.budget;
   if (!method.knows_noise) json["noise"] = "unknown";
   if (method.ahead != "off") json["ahead_wanted"] = method.ahead;

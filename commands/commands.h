@@ -1,14 +1,14 @@
 // commands/commands.h: the commands of nanospec, and what they share: flags, the words of a method, statistics.
 //
-// The ring commands/ adds what a user runs. `generate` continues a prompt; `compare` sets methods side by side;
-// `calibrate` measures guesses, for shapes that are made from them; `show` writes a page to step through. It turns
-// words into a Method and Settings and hands them to the Engine (engine.h); it touches neither arrays nor the model. It
-// includes the core, drafters/, files/, growth/, rules/ and watch/. It hooks into the loop through Observation: on_pass
-// and stand_in. A run that is not observed pays nothing.
+// The ring commands/ adds what a user runs. `generate` continues a prompt; `compare` compares methods; `calibrate`
+// measures a drafter's guesses, for shapes that need them; `show` writes a page that steps through a generation. It
+// turns words into a Method and Settings, and calls the Engine with them (engine.h); it touches neither arrays nor the
+// model. It includes the core, drafters/, files/, growth/, rules/ and watch/. It hooks into the loop through
+// Observation: on_iteration and stand_in. A run that is not observed pays nothing.
 //
 // How to add a command: write commands/NAME.cpp with `int NAME_command(int argc, char** argv)`; argv[0] is its name.
 // describe() gives its flags, put together() from the parts below. Parse; check everything before the Engine is made;
-// run; print; write files. Declare it here, and give it a line in kCommands of nanospec.cu.
+// run; print; write files. Declare it here, and give it a line in kCommands of program.cpp.
 //
 // Here, in order: the commands; flags; methods; statistics.
 #pragma once
@@ -19,6 +19,7 @@
 #include "commands/cli.h"
 #include "commands/engine.h"
 #include "files/checkpoint.h"
+#include "rules/verify.h"
 
 namespace nanospec {
 
@@ -31,6 +32,9 @@ int show_command(int argc, char** argv);
 int bench_command(int argc, char** argv);
 int exact_command(int argc, char** argv);
 int experiments_command(int argc, char** argv);
+
+// The program: any of these by its name, help and the version.
+int nanospec_program(int argc, char** argv);
 
 // ---------------------------------------------------------------------------------------------------------------
 // Flags
@@ -52,15 +56,16 @@ std::vector<Flag> prompts_flags(Options& options);   // prompts, data, held_out:
 std::vector<Flag> sampling_flags(Options& options);  // temperature, top_k, top_p, seed
 std::vector<Flag> machine_flags(Options& options);   // device, dtype, cache_dtype, threads
 
-// What no single flag can tell. Throws std::invalid_argument.
+// Checks flags that depend on each other. Throws std::invalid_argument.
 void check_options(const Options& options);
 
-// Throws std::invalid_argument unless exactly one of these flags was given.
-void check_one_given(const Given& given, const std::vector<std::string>& names, const std::string& command);
+// Throws std::invalid_argument unless one source of prompts was given, of those that the command has flags for.
+void check_prompts_given(const Given& given, const Command& command);
 
-// Where no source of prompts was given that text_flags and prompts_flags describe, data_file becomes the text that the
-// model learned. Throws std::invalid_argument where that is not there, and where several sources were given.
-void choose_prompts(Options& options, const Given& given, const std::string& command);
+// Where no source of prompts was given, of those that the command has flags for, data_file becomes the text that the
+// model learned, if the command takes one. Throws std::invalid_argument where there is none, and where several sources
+// were given.
+void choose_prompts(Options& options, const Given& given, const Command& command);
 
 // The text in data/ that the model in this folder learned, by its hash; one that `make data` gets, where the model
 // names none or any will do; "" where there is none.
@@ -69,7 +74,8 @@ std::string find_text(const std::string& model, bool any);
 // Says where the model learned another text than this one, of which no prompt is then held out.
 void check_held_out(const std::string& model, const std::string& text, const std::string& path);
 
-// The text of --prompt, or of --prompt_file byte for byte. Throws std::runtime_error where it is empty or unreadable.
+// The text of --prompt, or of --prompt_file byte for byte ("-": standard input). Throws std::runtime_error where it is
+// empty or unreadable.
 std::string read_prompt(const Options& options, const Given& given);
 
 // The prompts of whichever source was given, one at least. Throws std::runtime_error as read_prompt.
@@ -86,17 +92,23 @@ std::vector<std::string> prompts_of(const std::string& text, size_t from, int n,
 std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t bytes, const std::string& model);
 constexpr size_t kHeldOutBytes = 64;  // of a prompt
 
-// What the figures of a run depend on, in one line.
+// The settings that the figures of a run depend on, in one line.
 std::string circumstances(const Options& options, const Engine& engine, size_t prompts);
-
-// Throws std::runtime_error where no file can be written: better said before the work than after it.
-void check_writable(const std::string& path);
 
 // ---------------------------------------------------------------------------------------------------------------
 // Methods
 
-// Throws what read_method throws.
-inline void check_method(const Method& method, int budget) { read_method(method, budget); }
+// Throws what read_method (method.h) throws.
+void check_method(const Method& method, int budget);
+
+// The files and folders that a method's words name.
+std::vector<std::string> paths_of(const Method& method);
+
+// What a command with one method begins with: reads its flags, then checks all that can be told before the model is
+// loaded, and makes room for the method's trees. Returns false where only help was asked for. Throws
+// std::invalid_argument and std::runtime_error.
+bool read_command_line(const Command& command, int argc, char** argv, Options& options, const Method& method,
+                       Given& given);
 
 // The flags that make up one method: drafter, shape, budget, verify, ahead.
 std::vector<Flag> speculation_flags(Options& options, Method& method);
@@ -104,9 +116,9 @@ std::vector<Flag> speculation_flags(Options& options, Method& method);
 // Throws std::runtime_error where the method's shape needs a file that is missing or wrong.
 void check_shape_file(const Method& method, const Options& options);
 
-// Reads "none; bigram chain:4; bigram tree:3x2 verify=independent; bigram auto budget=8": a drafter, a shape (auto
-// where left out), a rule, a budget of its own; noise=unknown: the drafter is not told the target's noise; ahead=on or
-// auto: it drafts while the target verifies. Throws
+// Reads "none; bigram chain:4; bigram tree:3x2 verify=independent; 'gpt:my model' auto budget=8": a drafter, a shape
+// (auto where left out), a rule, a budget of its own; noise=unknown: the drafter is not told the target's noise;
+// ahead=on or auto: it drafts while the target verifies. Quotes, of either kind, hold blanks and ';' together. Throws
 // std::invalid_argument.
 std::vector<Method> parse_methods(const std::string& text, int budget);
 
@@ -120,9 +132,6 @@ int most_nodes(const Method& method, int budget);
 Promise promise_of(const Method& method);  // what its text is to plain decoding's
 std::string flaw(Promise promise);         // "biased", "lossy"; "" where the distribution is the target's
 
-// Known words as a flag's help lists them, one a line: `head`, then for each its form and what it is.
-std::string listed(const std::string& head, const std::vector<std::pair<std::string, std::string>>& words);
-
 // ---------------------------------------------------------------------------------------------------------------
 // Statistics
 
@@ -134,7 +143,7 @@ double gigabytes_per_second(const Engine& engine, const Stats& stats);  // of we
 // Every field of Stats and those that follow from it, under the names that scripts read.
 nlohmann::ordered_json stats_json(const Engine& engine, const Stats& stats);
 nlohmann::ordered_json settings_json(const Options& options, const Engine& engine);  // model, device, sampling ...
-nlohmann::ordered_json method_json(const Method& method);                            // drafter, shape, verify
+nlohmann::ordered_json method_json(const Method& method);  // drafter, shape, verify, and what the rule promises
 
 // What came of drafting while the target verifies, in one line; "" where nobody asked for it.
 std::string ahead_text(const AheadStats& ahead);

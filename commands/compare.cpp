@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "commands/comparison.h"
+#include "commands/outputs.h"
 #include "commands/samples.h"
 #include "commands/svg.h"
 
@@ -17,26 +18,28 @@ struct Comparison : Trial {
 Command describe(Comparison& c) {
   return {
       "nanospec compare",
-      "Decodes the same prompts by several methods, again and again in an order that rotates, and prints what\n"
-      "each gains over plain decoding and whether its text is the same, byte for byte.",
+      "Decodes the same prompts by several methods, again and again in an order that rotates, and prints what each "
+      "gains over plain decoding and whether its text is the same, byte for byte.",
       "nanospec compare --model runs/small --prompt \"ROMEO:\"\n"
       "nanospec compare --model runs/small --prompts prompts.jsonl --methods \"none; bigram chain:2; bigram auto\"\n"
       "nanospec compare --model runs/small --held_out 4\n"
       "nanospec compare --model runs/small --prompt A --repeat 9 --json runs/a.json --svg runs/a.svg\n",
-      together({text_flags(c.options),
-                prompts_flags(c.options),
-                {heading("Methods"),
-                 {"--methods", "LIST", &c.methods_text,
-                  "DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown] [ahead=on|auto], with ';' between"},
-                 {"--budget", "N", &c.options.settings.budget, "most nodes in a tree, its root not counted",
-                  from(0, kMaxBudget)},
-                 {"--repeat", "N", &c.repeats, "how often every method runs", from(1, 10000)}},
-                sampling_flags(c.options),
-                machine_flags(c.options),
-                {heading("Output"),
-                 {"--json", "FILE", &c.json_file, "write every run's figures"},
-                 {"--svg", "FILE", &c.svg_file, "write a picture"},
-                 {"--quiet", "", &c.options.quiet, "no progress"}}})};
+      together(
+          {text_flags(c.options),
+           prompts_flags(c.options),
+           {heading("Methods"),
+            {"--methods", "LIST", &c.methods_text,
+             "DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown] [ahead=on|auto], with ';' between; quotes hold a "
+             "name with blanks together; see nanospec help drafters, shapes, rules"},
+            {"--budget", "N", &c.options.settings.budget, "most nodes in a tree, its root not counted",
+             from(0, kMaxBudget)},
+            {"--repeat", "N", &c.repeats, "how often every method runs", from(1, 10000)}},
+           sampling_flags(c.options),
+           machine_flags(c.options),
+           {heading("Output"),
+            {"--json", "FILE", &c.json_file, "write every run's figures", written()},
+            {"--svg", "FILE", &c.svg_file, "write a picture", written()},
+            {"--quiet", "", &c.options.quiet, "no progress"}}})};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -109,10 +112,14 @@ std::string picture(const Comparison& c, const Engine& engine, const std::vector
                           "slowest to fastest; speedups are paired, lowest to highest");
 }
 
-void read_command_line(Comparison& c, const Given& given, const std::string& name) {
+void check_command_line(Comparison& c, const Command& command, const Given& given) {
   check_options(c.options);
   c.methods = parse_methods(c.methods_text, c.options.settings.budget);
-  choose_prompts(c.options, given, name);
+  choose_prompts(c.options, given, command);
+  std::vector<std::string> paths = {c.options.data_file};
+  for (const Method& method : c.methods)
+    for (const std::string& path : paths_of(method)) paths.push_back(path);
+  check_outputs(command, given, paths);
   for (const Method& method : c.methods) check_shape_file(method, c.options);
   const auto is_plain = [](const Method& method) { return method.drafter == "none"; };
   if (std::none_of(c.methods.begin(), c.methods.end(), is_plain)) c.methods.insert(c.methods.begin(), kPlain);
@@ -129,9 +136,7 @@ int compare_command(int argc, char** argv) {
   const Command command = describe(c);
   const Given given = parse_flags(command, argc, argv);
   if (given.help) return 0;
-  read_command_line(c, given, command.name);
-  if (given.has("--json")) check_writable(c.json_file);
-  if (given.has("--svg")) check_writable(c.svg_file);
+  check_command_line(c, command, given);
   c.prompts = read_prompts(c.options, given);
 
   Engine engine(c.options.settings);

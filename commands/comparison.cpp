@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "commands/samples.h"
+#include "growth/clock.h"
 
 namespace nanospec {
 
@@ -68,7 +69,8 @@ std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& repor
                 method_text(c.methods[m]);
         for (size_t p = first; p < std::min(first + block, prompts.size()) && !interrupted(); p++) {
           const size_t byte = first_difference(decode(c.methods[m], p), expected[p]);
-          add(runs[m].stats, stats), runs[m].prompts.push_back(stats);
+          add(runs[m].stats, stats);
+          runs[m].prompts.push_back(stats);
           if (byte == 0 || !outcomes[m].difference.empty() || interrupted()) continue;
           outcomes[m].difference =
               (prompts.size() > 1 ? "prompt " + std::to_string(p + 1) + ", " : "") + "byte " + std::to_string(byte);
@@ -130,9 +132,6 @@ void refuse_broken(const std::string& method) {
 OrderedJson outcome_json(const Engine& engine, const Method& method, const Outcome& outcome) {
   OrderedJson json = method_json(method);
   json["method"] = method_text(method);
-  json["exact"] = promise_of(method) == Promise::kSameBytes;
-  json["biased"] = promise_of(method) == Promise::kBiased;
-  json["lossy"] = promise_of(method) == Promise::kLossy;
   json["identical"] = outcome.difference.empty();
   json["first_difference"] = outcome.difference;
   json["tokens_per_second"] = median(speeds(outcome));

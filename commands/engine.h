@@ -1,6 +1,6 @@
-// commands/engine.h: what the commands ask of the engine: load a model, generate by a method, say what it took.
+// commands/engine.h: the engine as the commands see it: load a model, generate by a method, report the time.
 //
-// In order: an engine with a trained model; a probe, whose weights are random, for measuring forwards. The answer is in
+// In order: an engine with a trained model; a probe with random weights, to measure forwards. Both are implemented in
 // nanospec.cu, which alone is compiled for each machine. The commands are plain C++ and touch neither arrays nor the
 // model.
 #pragma once
@@ -10,10 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "files/drafter_names.h"
-#include "watch/settings.h"
+#include "watch/stats.h"
 
 namespace nanospec {
+
+struct Config;  // model.h
 
 // How text is speculated on, in the command line's words.
 struct Method {
@@ -22,19 +23,6 @@ struct Method {
   bool knows_noise = true;    // whether the drafter may know the noise that rule match picks with
   std::string ahead = "off";  // off, on, auto: whether to draft while the target verifies
 };
-
-// What the words of a method mean: they are read once, and what decodes gets these.
-struct Meaning {
-  std::vector<DrafterName> drafter;  // the parts of a union, or one; kNone: plain decoding
-  Shape shape;
-  Rule rule;
-  Ahead ahead;
-  bool plain() const { return drafter.front().kind == DrafterName::kNone; }
-};
-// budget: where the method has none of its own. Throws std::invalid_argument for an unknown drafter, shape, rule or way
-// of drafting ahead, for a shape larger than the budget, and where the rule cannot judge the shape or does not allow
-// drafting ahead.
-Meaning read_method(const Method& method, int budget);
 
 // What is loaded once and then serves every method.
 struct Settings {
@@ -53,11 +41,11 @@ struct Generated {
   Stats stats;
 };
 
-// How a run may be studied, by who does so.
+// How a command may observe a run.
 struct Observation {
-  std::function<void(const PassReport&)> on_pass = nullptr;  // told of every forward
+  std::function<void(const IterationReport&)> on_iteration = nullptr;  // called after every iteration
   std::function<std::unique_ptr<Drafter>(LogitsDrafter& its_own)> stand_in =
-      nullptr;  // drafts in the place of the method's
+      nullptr;  // makes the drafter that replaces the method's
 };
 
 class Engine {

@@ -20,9 +20,9 @@ Command describe(Generation& g) {
   Command command;
   command.name = "nanospec generate";
   command.what =
-      "Continues a prompt. Standard output gets the prompt and the text, nothing else. The text depends on\n"
-      "the model, how its numbers are stored, the prompt, the seed and the sampling alone: --drafter, --shape\n"
-      "and --budget change how fast it appears, never one character of it.";
+      "Continues a prompt. Standard output gets the prompt and the text, nothing else. The text depends on the model, "
+      "how its numbers are stored, the prompt, the seed and the sampling alone: --drafter, --shape and --budget change "
+      "how fast it appears, never one character of it.";
   command.examples =
       "nanospec generate --model runs/small --prompt \"ROMEO:\"\n"
       "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter ngram:4 --shape auto\n"
@@ -37,12 +37,20 @@ Command describe(Generation& g) {
   append(machine_flags(g.options));
   append({heading("Output"),
           {"--stream", "", &g.stream, "write each token as it is found"},
-          {"--stats", "FILE", &g.stats_file, "write what it took, as JSON"},
+          {"--stats", "FILE", &g.stats_file, "write what it took, as JSON", written()},
           {"--quiet", "", &g.options.quiet, "no progress, no summary"}});
   return command;
 }
 
-// What it took, for people: four lines.
+// What a rule other than match makes of the text, in one line.
+std::string promise_text(const Method& method) {
+  const std::string wrong = flaw(promise_of(method)), rule = "--verify " + method.verify;
+  if (promise_of(method) == Promise::kSameBytes) return "";
+  if (wrong.empty()) return rule + ": another draw than plain decoding's, of the same distribution\n";
+  return rule + " is " + wrong + ": this text does not follow the model's distribution\n";
+}
+
+// What it took, for people.
 std::string summary(const Generation& g, const Engine& engine, const Stats& stats) {
   const double tokens = double(stats.tokens), forwards = double(stats.target_forwards);
   std::string text = count(tokens, "token") + " in " + duration(stats.seconds) + ": " +
@@ -65,7 +73,7 @@ std::string summary(const Generation& g, const Engine& engine, const Stats& stat
     text += "\n";
   }
   if (stats.ahead.wanted) text += "ahead: " + ahead_text(stats.ahead) + "\n";
-  return text + "time: draft " + percent(stats.seconds_draft, stats.seconds) + ", forward " +
+  return promise_text(g.method) + text + "time: draft " + percent(stats.seconds_draft, stats.seconds) + ", forward " +
          percent(stats.seconds_forward, stats.seconds) + ", verify " + percent(stats.seconds_verify, stats.seconds) +
          ", keep " + percent(stats.seconds_keep, stats.seconds) + ", slides " +
          percent(stats.seconds_slide, stats.seconds) + "; weights read at " +
@@ -85,16 +93,9 @@ std::string report_json(const Generation& g, const Engine& engine, const Stats& 
 int generate_command(int argc, char** argv) {
   Generation g;
   const Command command = describe(g);
-  const Given given = parse_flags(command, argc, argv);
-  if (given.help) return 0;
-  check_options(g.options);
-  check_method(g.method, g.options.settings.budget);
-  check_one_given(given, {"--prompt", "--prompt_file"}, command.name);
-  check_shape_file(g.method, g.options);
-  if (given.has("--stats")) check_writable(g.stats_file);
-
+  Given given;
+  if (!read_command_line(command, argc, argv, g.options, g.method, given)) return 0;
   const std::string prompt = read_prompt(g.options, given);
-  g.options.settings.rows = most_nodes(g.method, g.options.settings.budget) + 1;
   Engine engine(g.options.settings);
   const std::vector<int> prompt_tokens = engine.encode(prompt, "the prompt");
 
@@ -119,7 +120,7 @@ int generate_command(int argc, char** argv) {
 
   if (given.has("--stats")) write_file(g.stats_file, report_json(g, engine, generated.stats, text));
   if (!g.options.quiet) {
-    if (isatty(STDOUT_FILENO)) fputs("\n", stderr);  // the text need not end its line
+    if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO)) fputs(text.back() == '\n' ? "\n" : "\n\n", stderr);
     if (interrupted()) fputs("stopped early\n", stderr);
     fputs(summary(g, engine, generated.stats).c_str(), stderr);
   }

@@ -1,6 +1,9 @@
 // commands/show.cpp: one generation as a page that is stepped through: every tree, what the target chose, what was
 // kept, and a race against plain decoding. The page itself is commands/page.html; here it gets its data.
 #include "commands/comparison.h"
+#include "decode.h"
+#include "drafters/logits.h"
+#include "growth/clock.h"
 
 namespace nanospec {
 namespace {
@@ -11,6 +14,11 @@ constexpr const char* kPage =
     ;
 constexpr const char* kPlaceOfData = "/*DATA*/";
 
+// The page stays one that a browser can open: its forwards take no more than this.
+constexpr size_t kMostForwards = 4000, kMostBytes = 8 << 20;
+constexpr size_t kMostPrompt = 16 << 10;  // bytes of the prompt's end
+constexpr int kUnseen = 500;              // tokens that are decoded first, and not shown
+
 struct Show {
   Options options;
   Method method;
@@ -20,7 +28,7 @@ struct Show {
 Command describe(Show& s) {
   s.options.max_new_tokens = 200;
   return {"nanospec show",
-          "Writes one self-contained page that steps through a generation: the tree of each pass, what the target\n"
+          "Writes one self-contained page that steps through a generation: the tree of each forward, what the target "
           "chose, the flat rows and their mask, what was kept; and a race against plain decoding.",
           "nanospec show --model runs/small --prompt \"ROMEO:\" --html show.html\n"
           "nanospec show --model runs/small --prompt \"ROMEO:\" --drafter ngram:4 --shape tree:3x2 --html show.html\n"
@@ -30,8 +38,8 @@ Command describe(Show& s) {
                     speculation_flags(s.options, s.method),
                     machine_flags(s.options),
                     {heading("Output"),
-                     {"--html", "FILE", &s.html_file, "the page to write; open it in a browser", required()},
-                     {"--quiet", "", &s.options.quiet, "say nothing"}}})};
+                     {"--html", "FILE", &s.html_file, "the page to write; open it in a browser", written(true)},
+                     {"--quiet", "", &s.options.quiet, "say nothing, and no progress"}}})};
 }
 
 // Generates, and notes when each token came, in seconds since the prompt's prefill.
@@ -39,17 +47,23 @@ struct Timed {
   Generated generated;
   std::vector<double> times;
 };
-Timed timed(Engine& engine, const Show& s, const Method& method, const std::vector<int>& prompt, int wanted,
-            const Observation& observation = {}) {
+// doing: for the progress line. goes_on: ends it early.
+Timed timed(
+    Engine& engine, const Show& s, const Method& method, const std::vector<int>& prompt, int wanted,
+    const std::string& doing, const Observation& observation = {},
+    const std::function<bool()>& goes_on = [] { return true; }) {
   Timed run;
-  run.times.reserve(size_t(wanted));
   Stopwatch watch;
+  Progress progress(s.options.quiet);
   double now = 0;
   run.generated = engine.generate(
       method, s.options.sampling, prompt, wanted,
       [&](int) {
         run.times.push_back(now += watch.lap());
-        return !interrupted();
+        if (progress.due())
+          progress.show(doing + ": " + thousands(double(run.times.size())) + " of " + count(wanted, "token") + ", " +
+                        time_left(double(run.times.size()), wanted, progress.seconds()));
+        return !interrupted() && goes_on();
       },
       observation);
   for (double& time : run.times) time -= run.generated.stats.prefill_seconds;
@@ -57,26 +71,26 @@ Timed timed(Engine& engine, const Show& s, const Method& method, const std::vect
 }
 
 // The drafter's own chance of a node's token after its parent, at the sampling's temperature (at 0 as at 1).
-OrderedJson chance_of(const PassReport& pass, int node, Sampling sampling, std::vector<float>& q) {
-  const int above = pass.tree.origin[pass.tree.parent[node]], vocab = pass.drafter->vocab;
-  const float* const logits = pass.drafter->logits(pass.growth, above);
+OrderedJson chance_of(const IterationReport& report, int node, Sampling sampling, std::vector<float>& q) {
+  const int above = report.tree.origin[report.tree.parent[node]], vocab = report.drafter->vocab;
+  const float* const logits = report.drafter->logits(report.growth, above);
   if (!logits) return nullptr;
   if (sampling.temperature == 0) sampling.temperature = 1;
   q.resize(size_t(vocab));
   distribution(logits, vocab, sampling, q.data());
-  return q[size_t(pass.tree.token[node])];
+  return q[size_t(report.tree.token[node])];
 }
 
 // Why the path went no further.
-std::string stop_text(const PassReport& pass, const Engine& engine) {
-  const int last = pass.verdict.rows.back();
-  if (!pass.drafter) return "plain decoding drafts nothing";
-  if (!pass.drafted) return "nothing was drafted, since it has not paid of late";
-  if (pass.emitted < int(pass.verdict.tokens.size())) return "the text was long enough";
-  if (pass.tree.first_child(last) >= 0)
-    return "the target chose '" + engine.decode(pass.verdict.tokens.back()) + "', which no child carried";
-  if (pass.tree.depth[last] >= pass.deepest) return "no node may stand deeper: the window or the text ends there";
-  if (pass.tree.size() == 1) return "no guess was thought worth a node";
+std::string stop_text(const IterationReport& report, const Engine& engine) {
+  const int last = report.verdict.rows.back();
+  if (!report.drafter) return "plain decoding drafts nothing";
+  if (!report.drafted) return "nothing was drafted, since it has not paid of late";
+  if (report.emitted < int(report.verdict.tokens.size())) return "the text was long enough";
+  if (report.tree.first_child(last) >= 0)
+    return "the target chose '" + engine.decode(report.verdict.tokens.back()) + "', which no child carried";
+  if (report.tree.depth[last] >= report.deepest) return "no node may stand deeper: the window or the text ends there";
+  if (report.tree.size() == 1) return "no guess was thought worth a node";
   return "the tree ended there: every guess on the path was right";
 }
 
@@ -87,12 +101,12 @@ OrderedJson texts_of(const Engine& engine, const std::vector<int>& tokens, size_
   return texts;
 }
 
-OrderedJson pass_json(const PassReport& pass, const Engine& engine, const Sampling& sampling) {
-  const Tree& tree = pass.tree;
+OrderedJson report_json(const IterationReport& report, const Engine& engine, const Sampling& sampling) {
+  const Tree& tree = report.tree;
   std::vector<OrderedJson> picks(size_t(tree.size()), nullptr);
-  for (int row = 0; row < tree.size() && pass.pick; row++) picks[size_t(row)] = engine.decode(pass.pick(row));
-  for (size_t i = 0; i < pass.verdict.rows.size(); i++)
-    picks[size_t(pass.verdict.rows[i])] = engine.decode(pass.verdict.tokens[i]);
+  for (int row = 0; row < tree.size() && report.pick; row++) picks[size_t(row)] = engine.decode(report.pick(row));
+  for (size_t i = 0; i < report.verdict.rows.size(); i++)
+    picks[size_t(report.verdict.rows[i])] = engine.decode(report.verdict.tokens[i]);
 
   OrderedJson nodes = OrderedJson::array();
   std::vector<float> q;
@@ -103,24 +117,32 @@ OrderedJson pass_json(const PassReport& pass, const Engine& engine, const Sampli
                         {"depth", tree.depth[row]},
                         {"end", tree.end[row]}};
     if (row > 0) {
-      node["q"] = chance_of(pass, row, sampling, q);
-      node["confidence"] = pass.growth.chance[origin];
-      node["reach"] = pass.growth.reach[origin];
-      node["author"] = pass.drafter->author(tree.origin[tree.parent[row]], tree.token[row]);
+      node["q"] = chance_of(report, row, sampling, q);
+      node["confidence"] = report.growth.chance[origin];
+      node["reach"] = report.growth.reach[origin];
+      node["author"] = report.drafter->author(tree.origin[tree.parent[row]], tree.token[row]);
     }
     node["pick"] = picks[size_t(row)];
     nodes.push_back(std::move(node));
   }
-  const int n = int(pass.index), block = engine.config().block_size;
-  return {
-      {"index", n},
-      {"past", pass.past},
-      {"slide", window_start(n + pass.emitted, block) != window_start(n, block)},
-      {"nodes", std::move(nodes)},
-      {"rows", pass.verdict.rows},
-      {"emitted", texts_of(engine, pass.verdict.tokens, size_t(pass.emitted))},
-      {"seconds", {{"draft", pass.draft_seconds}, {"forward", pass.forward_seconds}, {"verify", pass.verify_seconds}}},
-      {"stop", stop_text(pass, engine)}};
+  const int n = int(report.index), block = engine.config().block_size;
+  return {{"index", n},
+          {"past", report.past},
+          {"slide", window_start(n + report.emitted, block) != window_start(n, block)},
+          {"nodes", std::move(nodes)},
+          {"rows", report.verdict.rows},
+          {"emitted", texts_of(engine, report.verdict.tokens, size_t(report.emitted))},
+          {"seconds",
+           {{"draft", report.draft_seconds}, {"forward", report.forward_seconds}, {"verify", report.verify_seconds}}},
+          {"stop", stop_text(report, engine)}};
+}
+
+// What a page shows of the prompt.
+std::string end_of(const std::string& prompt) {
+  if (prompt.size() <= kMostPrompt) return prompt;
+  size_t at = prompt.size() - kMostPrompt;
+  while (at < prompt.size() && (prompt[at] & 0xc0) == 0x80) at++;  // at a character
+  return "..." + prompt.substr(at);
 }
 
 // JSON that may stand inside <script>: no '<' is left, so nothing can end it.
@@ -135,31 +157,31 @@ std::string script_json(const OrderedJson& json) {
 int show_command(int argc, char** argv) {
   Show s;
   const Command command = describe(s);
-  const Given given = parse_flags(command, argc, argv);
-  if (given.help) return 0;
-  check_options(s.options);
-  check_method(s.method, s.options.settings.budget);
-  check_one_given(given, {"--prompt", "--prompt_file"}, command.name);
-  check_writable(s.html_file);
-  check_shape_file(s.method, s.options);
-
+  Given given;
+  if (!read_command_line(command, argc, argv, s.options, s.method, given)) return 0;
   const std::string prompt = read_prompt(s.options, given);
   const Sampling& sampling = s.options.sampling;
-  s.options.settings.rows = most_nodes(s.method, s.options.settings.budget) + 1;
   Engine engine(s.options.settings);
   const std::vector<int> tokens = engine.encode(prompt, "the prompt");
-  const int wanted = s.options.max_new_tokens;
 
-  // Everything runs once unseen, which brings it near and measures what `auto` goes by; then each side is timed; then
-  // the trees are looked at, which takes its time and so must not be timed.
+  // A part runs unseen, which brings it near and measures what `auto` goes by; then the trees are looked at, up to what
+  // a page holds; then each side is timed, as far as the page shows it.
   watch_interrupts();
-  timed(engine, s, kPlain, tokens, wanted), timed(engine, s, s.method, tokens, wanted);
-  const Timed plain = timed(engine, s, kPlain, tokens, wanted);
-  const Timed fast = timed(engine, s, s.method, tokens, wanted);
-  OrderedJson passes = OrderedJson::array();
+  const int asked = s.options.max_new_tokens, unseen = std::min(asked, kUnseen);
+  timed(engine, s, kPlain, tokens, unseen, "warming up");
+  timed(engine, s, s.method, tokens, unseen, "warming up");
+  OrderedJson iterations = OrderedJson::array();
+  size_t bytes = 0;
   Observation observation;
-  observation.on_pass = [&](const PassReport& pass) { passes.push_back(pass_json(pass, engine, sampling)); };
-  const Timed watched = timed(engine, s, s.method, tokens, wanted, observation);
+  observation.on_iteration = [&](const IterationReport& report) {
+    iterations.push_back(report_json(report, engine, sampling));
+    bytes += script_json(iterations.back()).size();
+  };
+  const Timed watched = timed(engine, s, s.method, tokens, asked, "looking at each tree", observation,
+                              [&] { return iterations.size() < kMostForwards && bytes < kMostBytes; });
+  const int wanted = int(watched.times.size());
+  const Timed plain = timed(engine, s, kPlain, tokens, wanted, "timing plain decoding");
+  const Timed fast = timed(engine, s, s.method, tokens, wanted, "timing " + method_text(s.method));
   if (interrupted())
     throw std::runtime_error("stopped: show: the generation was not complete, so no page was written: start it again");
 
@@ -177,18 +199,20 @@ int show_command(int argc, char** argv) {
                         {"top_p", as_typed(sampling.top_p)},
                         {"seed", sampling.seed}}},
                       {"block_size", engine.config().block_size},
-                      {"prompt", prompt},
+                      {"prompt", end_of(prompt)},
                       {"plain", side(plain)},
                       {"speculative", side(fast)},
                       {"tokens", texts_of(engine, watched.generated.tokens, watched.generated.tokens.size())},
-                      {"passes", std::move(passes)}};
+                      {"passes", std::move(iterations)}};
   std::string page = kPage;
   const size_t place = page.find(kPlaceOfData);
   page.replace(place, std::string(kPlaceOfData).size(), script_json(data));
   write_file(s.html_file, page);
   if (!s.options.quiet)
     print_out("wrote " + s.html_file + ": " + count(double(data["passes"].size()), "target forward") + " of " +
-              method_text(s.method) + ", " + count(double(fast.times.size()), "token") + "; open it in a browser\n");
+              method_text(s.method) + ", " + count(wanted, "token") +
+              (wanted < asked ? " of " + thousands(asked) + ", as many as a page holds" : "") +
+              "; open it in a browser\n");
   return 0;
 }
 

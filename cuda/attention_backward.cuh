@@ -1,9 +1,10 @@
 // cuda/attention_backward.cuh: the gradient of tree attention on a GPU.
 //
-// The formulas stand in machine/attention.h, at attention_backward_twin; P is made again from the scores and log_sum,
-// and nothing as large as a row's keys goes to memory (version 1, the portable text in kernels.cuh, keeps P and dS
-// there). Two kernels: for dQ a block has queries, and keys come by; for dK and dV a block has keys, and queries come
-// by. Every sum runs in the order of the portable text, and has its bits. Words and tiles are those of attention.cuh.
+// The formulas stand in machine/attention.h, above attention_backward_twin. P is computed again from the scores and
+// log_sum, so no array of the size rows x keys is written (version 1, the portable version in kernels.cuh, stores P and
+// dS). There are two kernels. For dQ a block holds queries and reads the keys; for dK and dV a block holds keys and
+// reads the queries. Every sum has the order of the portable version, and so its bits. attention_tile.cuh explains the
+// words and the tiles.
 #pragma once
 
 #include "cuda/attention.cuh"
@@ -11,9 +12,9 @@
 namespace nanospec {
 
 template <int W>
-constexpr int kBackwardPairs = W > 96 ? 2 : 4;  // of a warp: what shared memory has room for
+constexpr int kBackwardPairs = W > 96 ? 2 : 4;  // pairs of a warp: as many as shared memory has room for
 
-// P (dropped out) and dS of a pair and a key.
+// P (after dropout) and dS of a pair and a key.
 struct WeightGradient {
   float p, ds;
 };
@@ -32,8 +33,8 @@ struct QueriesMemory {
   Pair pair[pairs];
 };
 
-// The queries' part of dqkv, and delta (R, H) = dO O for the other kernel. Blocks, tiles and bytes as in the forward
-// kernel, one block for all of a row's keys; dO and O are read too, and dQ is written: once.
+// Writes the queries' part of dqkv, and delta (R, H) = dO O for the other kernel. Blocks, tiles and bytes are those of
+// the forward kernel, with one block for all keys of a row; dO and O are also read, and dQ is written, each once.
 // Budget: 112 registers, 42688 bytes shared.
 template <int W>
 __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
@@ -72,10 +73,10 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
 
   const int last_row = root.first + (its.begin + its.count - 1) / s.queries();
   for (int j = 0; j <= root.past + last_row - root.first; j += kTileKeys) {
-    const Sight key = sight(f, root, j + lane);
+    const TileKey key = key_at(f, root, j + lane);
     unsigned seen[P];
-    const bool any = look(seen, row, key);
-    if (!__syncthreads_or(any)) continue;  // and everyone is done with the tile before
+    const bool any = seen_keys(seen, row, key);
+    if (!__syncthreads_or(any)) continue;  // it also waits until all are done with the tile before
     load_tile(memory.tile, s.cache, kv_head, root.slot + j);
     __syncthreads();
     if (!any) continue;
@@ -118,14 +119,14 @@ struct KeysMemory {
   KeyTile<W> tile;
 };
 
-// dk, dv of every slot, added into: from q, dO, log_sum and delta of the rows that see it.
+// Adds into dk and dv of every slot, from q, dO, log_sum and delta of the rows that see it.
 //
-// Block (tile of 32 slots, key/value head): the keys and values stay in shared memory, and the rows that may see one of
-// them come by in tiles, head after head. Each warp makes P and dS of its own rows, lanes over slots; then it adds up
-// its own eight slots over all rows of the tile, lanes over columns, in registers: 2 shared loads for 8 multiply-adds.
-// A slot is one block's, so nothing is added by two. Tiles of rows that see none of the slots are not read.
-// Bytes: K, V once, dK, dV read and written once; q and dO once for every 32 slots that their rows see (through L2).
-// Budget: 160 registers, 43680 bytes shared.
+// Block (tile of 32 slots, key/value head): the keys and values stay in shared memory. The rows that may see one of
+// them are read in tiles, head after head. Each warp computes P and dS of its own rows, lanes over slots. Then it adds,
+// for its own eight slots, over all rows of the tile, lanes over columns, in registers: 2 shared loads for 8
+// multiply-adds. A slot belongs to one block, so no two blocks add to one number. Tiles of rows that see none of the
+// slots are not read. Bytes: K, V once, dK, dV read and written once; q and dO once for every 32 slots that their rows
+// see (through L2). Budget: 160 registers, 43680 bytes shared.
 template <int W>
 __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
     attention_keys_kernel(AttentionBackward<float> b, const float* delta) {
@@ -142,7 +143,7 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
   }
   if (root.last == root.first) return;
   const int j = slot - root.slot, real = smaller(kTileKeys, root.past + root.last - root.first - j);
-  const Sight key = sight(f, root, j + lane);
+  const TileKey key = key_at(f, root, j + lane);
   const int from = j < root.past ? root.first : root.first + j - root.past;
   int to = smaller(key.to, root.last);
   for (int half = kLanes / 2; half > 0; half /= 2) to = larger(to, __shfl_xor_sync(kEveryLane, to, half));
@@ -157,7 +158,10 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
     for (int i = 0; i < C; i++)
       act(dk[k][i], dv[k][i], size_t(k) * pad16(D) + i * kLanes + lane, warp * own + k < real && i * kLanes + lane < D);
   };
-  each_own([&](float& k, float& v, size_t at, bool is) { k = is ? dk_at[at] : 0.0f, v = is ? dv_at[at] : 0.0f; });
+  each_own([&](float& k, float& v, size_t at, bool exists) {
+    k = exists ? dk_at[at] : 0.0f;
+    v = exists ? dv_at[at] : 0.0f;
+  });
 
   for (int head = kv_head * s.queries(); head < (kv_head + 1) * s.queries(); head++)
     for (int first = from + mine; first < to + mine; first += rows) {
@@ -165,8 +169,8 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
       unsigned seen[P];
       UNROLL
       for (int p = 0; p < P; p++) row[p] = first + p < to ? first + p : -1;
-      const bool any = look(seen, row, key);
-      if (!__syncthreads_or(any)) continue;  // and everyone is done with the rows before, and the tile is there
+      const bool any = seen_keys(seen, row, key);
+      if (!__syncthreads_or(any)) continue;  // it also waits: for the rows before to be done, for the tile to be there
       UNROLL
       for (int p = 0; p < P; p++) {
         if (lane == 0) memory.seen[mine + p] = seen[p];
@@ -189,7 +193,8 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
             const size_t item = size_t(row[p]) * s.n_head + head;
             g = weight_gradient(score[p], dp[p], s.scale(), memory.p[mine + p][lane], s.log_sum[item], delta[item]);
           }
-          memory.p[mine + p][lane] = g.p, memory.ds[mine + p][lane] = g.ds;
+          memory.p[mine + p][lane] = g.p;
+          memory.ds[mine + p][lane] = g.ds;
         }
       }
       __syncthreads();
@@ -213,8 +218,10 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
         }
       }
     }
-  each_own([&](float& k, float& v, size_t at, bool is) {
-    if (is) dk_at[at] = k, dv_at[at] = v;
+  each_own([&](float& k, float& v, size_t at, bool exists) {
+    if (!exists) return;
+    dk_at[at] = k;
+    dv_at[at] = v;
   });
 }
 

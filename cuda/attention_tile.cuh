@@ -1,9 +1,9 @@
 // cuda/attention_tile.cuh: what the kernels of tree attention share, forward and backward.
 //
 // The unit of work is a pair: a row and one of the query heads that share a key/value head. A row's keys lie in its
-// root's slots, `past` of them first, then one of each row of the pass: slot past + i is row first + i. Slots are read
-// in tiles of 32, a lane each, and a row sees those of its past and of its ancestors; what it sees comes, slot by slot,
-// in order of position, one key for each position from 0 to its own. The cache's slots are a multiple of 64.
+// root's slots: first the past, then the root's own rows; slot past + i holds row first + i. Slots are read in tiles of
+// 32, one to a lane. A row sees the slots of its past and of its ancestors. They come in order of position, one key for
+// each position from 0 to the row's own. The cache has a multiple of 64 slots.
 //
 // In order: roots, who sees a key, pairs; a tile of keys and values in shared memory; products over the tile's lanes.
 #pragma once
@@ -12,7 +12,7 @@
 
 #include "kernels.cuh"
 
-// A loop that stays one: unrolled, it would ask for more registers than its speed is worth.
+// A loop that must not be unrolled: that would need too many registers.
 #ifdef __CUDACC__
 #define ROLLED _Pragma("unroll 1")
 #else
@@ -23,30 +23,30 @@ namespace nanospec {
 
 constexpr int kTileKeys = 32;
 constexpr int kAttentionWarps = 4, kAttentionThreads = kAttentionWarps * kLanes;
-constexpr int kBlocksAtLeast = 3;  // on one SM: what the registers are shared out for
+constexpr int kBlocksAtLeast = 3;  // on one SM: so many must fit into its registers
 
 // Rows and slots of one root.
 struct Root {
-  int first, last, past, slot;  // its rows: first .. last - 1; its slots begin at `slot`
+  int first, last, past, slot;  // its rows are first .. last - 1; its slots begin at `slot`
 };
 __device__ inline Root root_at(const Forest& f, int root) {
   return {f.first_row[root], f.first_row[root + 1], f.past[root], f.first_slot[root]};
 }
 
-// Which rows of the root see its slot j: from .. to - 1. And the position of the key there.
-struct Sight {
+// The key in a slot: its position, and the rows that see it, from .. to - 1.
+struct TileKey {
   int from, to, position;
-  __device__ bool of(int row) const { return row >= from && row < to; }
+  __device__ bool seen_by(int row) const { return row >= from && row < to; }
 };
-__device__ inline Sight sight(const Forest& f, const Root& root, int j) {
+__device__ inline TileKey key_at(const Forest& f, const Root& root, int j) {
   const int row = root.first + j - root.past;
   if (j < root.past) return {0, INT_MAX, j};
   if (row >= root.last) return {0, 0, 0};
   return {row, f.end[row], root.past + f.depth[row]};
 }
 
-// The tile-th tile of `most` pairs, where tiles do not cross roots: the root's pairs begin .. begin + count - 1, row
-// after row, a row's heads side by side. Count is 0 behind the last tile.
+// The tile-th tile of up to `most` pairs of one root: its pairs begin .. begin + count - 1, row after row, with a row's
+// heads side by side. Behind the last tile the count is 0.
 struct PairTile {
   int root, begin, count;
 };
@@ -62,7 +62,7 @@ inline int most_pair_tiles(const Forest& f, int queries, int most) {
   return smaller(f.rows * queries, (f.rows * queries + most - 1) / most + f.roots - 1);
 }
 
-// One of the pairs of a tile: its row is -1, which sees nothing, where the tile has no such pair.
+// The i-th pair of a tile. If the tile has no such pair its row is -1, which sees nothing.
 struct Pair {
   int row, head;
 };
@@ -71,16 +71,16 @@ __device__ inline Pair pair_of(const PairTile& tile, const Root& root, int kv_he
   return {i < tile.count ? root.first + at / queries : -1, kv_head * queries + at % queries};
 }
 
-// Keys and values of 32 slots as floats, W columns: the head size rounded up to a multiple of 32. Lanes may run over
-// slots or over columns, in both: neighbours along either lie in different banks. Columns from D to the next multiple
-// of 4 are zero, so that dot products may take four at a time; those beyond are never set.
+// Keys and values of 32 slots as floats. W columns: the head size rounded up to a multiple of 32. Lanes may run over
+// slots or over columns of either array: in both directions neighbours lie in different banks. Columns from D to the
+// next multiple of 4 are zero, so that dot products may take four at a time; those beyond are never set.
 template <int W>
 struct KeyTile {
   float k[W][kTileKeys + 1];
   float v[kTileKeys][W + 1];
 };
 
-// Sixteen bytes of the cache in one load.
+// 16 bytes of the cache in one load.
 __device__ __forceinline__ uint4 load_sixteen(const void* at) {
 #ifdef __CUDACC__
   return *static_cast<const uint4*>(at);
@@ -90,7 +90,7 @@ __device__ __forceinline__ uint4 load_sixteen(const void* at) {
   return bytes;
 #endif
 }
-// They are four lanes of one number (float) or two (bf16, the first in the lower half), as kTogether says.
+// They are four words. A word holds one number (float) or two (bf16, the first in the lower half), as kTogether says.
 __device__ __forceinline__ float lane_number(uint32_t lane, int, float) { return bits_as<float>(lane); }
 __device__ __forceinline__ float lane_number(uint32_t lane, int n, bf16) {
   return bits_as<float>(n == 0 ? lane << 16 : lane & 0xffff0000u);
@@ -102,8 +102,8 @@ __device__ __forceinline__ float number_of(const float4& four, int i) {
   return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
 }
 
-// The 32 slots from `slot` on, by all threads of the block; up to eight of a thread's loads are under way at once.
-// One turn of the 128 threads is 16 steps of N columns of all keys, or 16 N slots of 32 columns of the values.
+// Loads 32 slots from `slot` on, with all threads of the block; a thread has up to eight loads at the same time. In one
+// turn the 128 threads load 16 N columns of all keys, or 16 N slots of 32 columns of the values.
 template <int W, class S>
 __device__ __forceinline__ void load_tile(KeyTile<W>& to, const KeyValues<S>& cache, int head, int slot) {
   constexpr int N = kTogether<S>, turns = W / (16 * N), few = turns > 4 ? turns / 2 : turns;
@@ -137,7 +137,7 @@ __device__ inline void clear_edge(KeyTile<W>& tile, int D) {
   if (threadIdx.x < kTileKeys)
     for (int d = D; d % 4 != 0; d++) tile.k[d][threadIdx.x] = tile.v[threadIdx.x][d] = 0;
 }
-// One row's head (D) into shared memory (W), by a warp.
+// Copies one head of a row (D) into shared memory (W), by a warp.
 template <int W>
 __device__ inline void load_row(float* to, const float* from, int D) {
   UNROLL
@@ -147,7 +147,7 @@ __device__ inline void load_row(float* to, const float* from, int D) {
   }
 }
 
-// sum[p] = x[p] (D) times the column of this lane, number(d): one serial sum over d, as the portable text's.
+// sum[p] = x[p] (D) times the column of this lane, number(d): one serial sum over d, as in the portable version.
 template <int P, int W, class F>
 __device__ __forceinline__ void dot(float (&sum)[P], const float (*x)[W], int D, F number) {
   UNROLL
@@ -166,13 +166,13 @@ __device__ __forceinline__ void dot(float (&sum)[P], const float (*x)[W], int D,
   }
 }
 
-// sum[i]: of column 32 i + lane.
+// sum[i] belongs to column 32 i + lane.
 template <int C>
 struct Sums {
   float sum[C];
 };
-// to[p].sum[i] += weight[p][key] number(key, i) over the keys in run[p], a bit each, in ascending order. What is not in
-// a run is not touched, be it NaN. `whole`: all are in all runs that count.
+// to[p].sum[i] += weight[p][key] number(key, i) over the keys in run[p], a bit each, in ascending order. Keys outside a
+// run are not added: they may be NaN. `whole`: the runs of all pairs that exist have all keys.
 template <int P, int C, class To, class F>
 __device__ __forceinline__ void add_keys(To (&to)[P], const float (*weight)[kTileKeys], const unsigned (&run)[P],
                                          bool whole, F number) {
@@ -209,12 +209,12 @@ __device__ __forceinline__ void add_keys(To (&to)[P], const float (*weight)[kTil
   }
 }
 
-// Which of the tile's keys each pair of the warp sees, a bit each; returns whether any is seen.
+// seen[p]: which of the tile's keys pair p of the warp sees, a bit each. Returns whether any is seen.
 template <int P>
-__device__ __forceinline__ bool look(unsigned (&seen)[P], const int (&row)[P], const Sight& key) {
+__device__ __forceinline__ bool seen_keys(unsigned (&seen)[P], const int (&row)[P], const TileKey& key) {
   unsigned any = 0;
   UNROLL
-  for (int p = 0; p < P; p++) any |= seen[p] = __ballot_sync(kEveryLane, key.of(row[p]));
+  for (int p = 0; p < P; p++) any |= seen[p] = __ballot_sync(kEveryLane, key.seen_by(row[p]));
   return any != 0;
 }
 template <int P>
@@ -225,7 +225,7 @@ __device__ __forceinline__ bool all_whole(const unsigned (&run)[P], const int (&
   return whole;
 }
 
-// Calls f with the head size rounded up to 32, 64, 96 or 128 columns, as a constant. Throws std::runtime_error.
+// Calls f with a constant: the head size rounded up to 32, 64, 96 or 128 columns. Throws std::runtime_error above 128.
 template <int W = kLanes, class F>
 void with_columns(int head_size, F&& f) {
   if constexpr (W > 4 * kLanes)

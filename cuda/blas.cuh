@@ -1,12 +1,12 @@
 // cuda/blas.cuh: the matrix products of training on a GPU: cuBLAS, the one library that does arithmetic for nanospec.
 //
-// Decoding never comes here: its rows keep their bits whatever their number, which cuBLAS does not promise. The library
-// is looked for when training first needs it, so that programs start, and decode, and train on the CPU, without it; and
-// its five functions are declared here, so that nvcc alone builds everything. Sums are in fp32, no TF32. A product of
-// one shape has the same bits each time: one stream, and a workspace of its own, as cuBLAS asks for that.
+// Decoding does not use it: a row must have the same bits whatever the number of rows, which cuBLAS does not promise.
+// The library is loaded when training first needs it, so programs start, decode, and train on the CPU without it. Its
+// functions are declared here, so that nvcc alone builds everything. Sums are in fp32, without TF32. A product of one
+// shape always has the same bits: for that, cuBLAS needs one stream, and a workspace of its own.
 //
-// cuBLAS thinks of matrices as columns; here all are rows. The mapping between the two is proven without a GPU: the
-// emulator's twin of cublasSgemm is written from its manual, and keeps its rules.
+// cuBLAS stores matrices by columns; here all are stored by rows. The mapping is tested without a GPU: the emulator's
+// version of cublasSgemm is written from its manual, and checks its rules.
 #pragma once
 
 #ifdef __CUDACC__
@@ -17,11 +17,11 @@
 
 namespace nanospec {
 
-enum BlasOperation { kAsItLies = 0, kTransposed = 1 };  // cublasOperation_t
+enum BlasOperation { kNotTransposed = 0, kTransposed = 1 };  // cublasOperation_t
 
 #ifdef __CUDACC__
 
-// The library, and its handle on our stream; made once, kept as long as the program runs.
+// The library, and its handle on our stream. It is loaded once and stays until the program ends.
 class Blas {
  public:
   using Handle = struct cublasContext*;
@@ -80,16 +80,16 @@ inline void sgemm(int op_a, int op_b, int m, int n, int k, float alpha, const fl
 
 #else
 
-// C (m, n) = alpha op(A) (m, k) op(B) (k, n) + beta C; element (i, j) of a matrix lies at i + j ld; a C that is
-// multiplied by 0 is not read. Refuses what cublasSgemm refuses.
+// C (m, n) = alpha op(A) (m, k) op(B) (k, n) + beta C. Element (i, j) of a matrix is at i + j ld. Where beta is 0, C is
+// not read. Throws where cublasSgemm returns an error.
 inline void sgemm(int op_a, int op_b, int m, int n, int k, float alpha, const float* a, int lda, const float* b,
                   int ldb, float beta, float* c, int ldc) {
-  const auto least = [](int op, int rows, int columns) { return larger(1, op == kAsItLies ? rows : columns); };
+  const auto least = [](int op, int rows, int columns) { return larger(1, op == kNotTransposed ? rows : columns); };
   if (m < 0 || n < 0 || k < 0 || lda < least(op_a, m, k) || ldb < least(op_b, k, n) || ldc < larger(1, m))
-    throw std::runtime_error("cuBLAS: an argument that it refuses");
+    throw std::runtime_error("cuBLAS: an invalid argument");
   emulator::submit([=] {
     const auto at = [](int op, int i, int j, int ld) {
-      return op == kAsItLies ? i + size_t(j) * ld : j + size_t(i) * ld;
+      return op == kNotTransposed ? i + size_t(j) * ld : j + size_t(i) * ld;
     };
     for (int j = 0; j < n; j++)
       for (int i = 0; i < m; i++) {
@@ -103,16 +103,17 @@ inline void sgemm(int op_a, int op_b, int m, int n, int k, float alpha, const fl
 
 #endif
 
-// A matrix, or the transpose of one, as it lies: element (i, j) = data[i * row + j * column], one of the two being 1.
+// A matrix, stored by rows or by columns: element (i, j) = data[i * row + j * column]. One of the two strides is 1.
 struct Factor {
   const float* data;
   size_t row, column;
-  BlasOperation operation() const { return column == 1 ? kAsItLies : kTransposed; }
+  BlasOperation operation() const { return column == 1 ? kNotTransposed : kTransposed; }
   int stride() const { return int(column == 1 ? row : column); }
 };
 
-// out (rows, columns) = or += a (rows, inner) b (inner, columns); out_row numbers from one row of out to the next. What
-// we call a row of out, cuBLAS calls a column: it is asked for out^T = b^T a^T, and our a, as it lies, is its a^T.
+// out (rows, columns) = or += a (rows, inner) b (inner, columns); out_row: numbers from one row of out to the next. A
+// row of out is a column for cuBLAS. So it computes out^T = b^T a^T, and a matrix stored by rows is the transpose that
+// it needs.
 inline void gemm(int rows, int columns, int inner, const Factor& a, const Factor& b, float* out, int out_row,
                  bool add) {
   sgemm(b.operation(), a.operation(), columns, rows, inner, 1.0f, b.data, b.stride(), a.data, a.stride(),

@@ -1,12 +1,12 @@
-// cuda/decode.cuh: what an iteration of decoding does beside the forward: draft, pick, walk.
+// cuda/decode.cuh: the parts of a decoding iteration around the forward: draft, pick, walk.
 //
-// In order: where an iteration stands; a block as a group of threads; the drafting of a full tree from a table; the
+// In order: the state of an iteration; a block as a group of threads; the drafting of a full tree from a table; the
 // threshold of top-k and top-p; the picks; the walk. cuda/iteration.cuh puts them together with a forward and the
-// gather (gather.cuh). The formulas are those of sample.h, draft.h and tree.h, in the same order of operations, so that
-// equal logits give the CPU's very tokens and chances. No launch depends on where the text is: that lies in State, in
-// the device's memory, and so one recording serves every iteration of its kind.
+// gather (gather.cuh). The formulas are those of sample.h, draft.h and tree.h, in the same order of operations: equal
+// logits give the same tokens and chances as on the CPU. No launch depends on the place in the text. That is in State,
+// in the device's memory, so one recording serves every iteration of its kind.
 //
-// Shapes: rows of the tree R, vocabulary V, nodes of a drafted tree N (its rows, the root included).
+// Shapes: rows of the tree R, vocabulary V, nodes of a drafted tree N (all its rows, the root too).
 #pragma once
 
 #include "cuda/machine.cuh"
@@ -14,10 +14,10 @@
 
 namespace nanospec {
 
-// Where an iteration stands. It ends with the state of the next one, if the path's rows are kept.
+// The state of an iteration. At its end it is the state of the next one, if the path's rows are kept.
 struct State {
   Sampling sampling;
-  int64_t index = 0;  // place in the text of the root's children
+  int64_t index = 0;  // index in the text of the root's children
   float scale = 1;    // of scores, before the softmax that gives a drafted node's chance
   int root = 0;       // the root's token, for drafting
   int past = 0, first_slot = 0, first_row[2] = {0, 0};  // the Forest's, of one root
@@ -30,9 +30,9 @@ struct DraftedNode {
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// A block as a group of threads (machine/numbers.h). Sums are those of a warp and of a core, bit for bit: thread i of a
-// turn evaluates f, and the first warp's lanes add the results in their order, while the others evaluate the next
-// turn's.
+// A block as a group of threads (machine/numbers.h). Its sums are those of a warp and of a core, bit for bit: in each
+// turn all threads evaluate f; then the first warp's lanes add the results in their order, while the others evaluate f
+// for the next turn.
 
 template <int kThreads>
 struct Block {
@@ -50,7 +50,7 @@ struct Block {
     T part = T(0);
     for (int first = 0, turn = 0; first < n; first += kThreads, turn ^= 1) {
       board.value[turn][me] = first + me < n ? f(first + me) : T(0);
-      __syncthreads();  // a turn's numbers are overwritten two turns later, when the first warp has passed here again
+      __syncthreads();  // a turn's numbers are overwritten two turns later, after the first warp has been here again
       if (me < kLanes)
         for (int i = me; i < kThreads; i += kLanes) part += board.value[turn][i];
     }
@@ -88,12 +88,12 @@ struct Block {
   };
 };
 
-// Below every token's rank, and above.
+// Below and above the rank of every token.
 constexpr int64_t kNoRank = std::numeric_limits<int64_t>::min(), kAboveRanks = std::numeric_limits<int64_t>::max();
 
-// One warp's part in noise: f(x, noise of x) for the tokens below V of one block of kNoiseBlock. Nothing of it touches
-// memory: a lane turns one call of Philox into the noise of four tokens. At temperature 0 it is 0, and
-// fused(0, 0, logit) the logit.
+// Calls f(x, noise of x), by one warp, for the tokens below V of one block of kNoiseBlock. It uses no memory: one call
+// of Philox gives a lane the noise of four tokens. At temperature 0 the noise is 0, and fused(0, 0, logit) is the
+// logit.
 template <class F>
 __device__ __forceinline__ void with_noise(const Sampling& sampling, int64_t index, int block, int vocab, F f) {
   const int lane = threadIdx.x % kLanes, first = block * kNoiseBlock + lane;
@@ -113,26 +113,25 @@ __device__ __forceinline__ void with_noise(const Sampling& sampling, int64_t ind
 // ---------------------------------------------------------------------------------------------------------------
 // Draft: the nodes of a full tree (every node has W children), level by level, from a table of logits after each token.
 //
-// A block expands one node: it scores V tokens by table row + T * noise, takes the best W one after the other, and
-// writes them where preorder places the node's children. A level's nodes are the grid; a chain has one node a level,
-// so its block goes on down the levels itself and saves their launches. Nodes of one depth share their noise, but each
-// makes it anew: it costs no memory, and the blocks need not wait for each other.
-// Reads 4 V bytes of the table a node. `found` lies in the host's memory: eight bytes a node cross over while the
-// forward runs.
+// A block expands one node. It scores V tokens by table row + T * noise, takes the best W one after the other, and
+// writes them to the places of the node's children in preorder. The nodes of a level are the grid. A chain has one node
+// a level, so one block runs all levels, and saves their launches. Nodes of one depth have the same noise. Each
+// computes it again: that costs no memory, and no block waits for another. It reads 4 V bytes of the table for each
+// node. `found` lies in the host's memory: eight bytes for each node are copied while the forward runs.
 
-constexpr int kDraftThreads = 128, kDraftVocabulary = 8192;  // the scores of all tokens lie in shared memory
+constexpr int kDraftThreads = 128, kDraftVocabulary = 8192;  // most tokens whose scores fit into shared memory
 
 struct Draft {
   const float* table;  // (V, V) logits of the token after a token
   int vocab, width;
   const State* state;
   int* token;          // (N) of the tree, in preorder
-  DraftedNode* found;  // (N - 1) the children in the order of growth: level by level, node by node, best first
+  DraftedNode* found;  // (N - 1) the drafted nodes in the order of growth: level by level, node by node, best first
 };
 
-// The nodes of one level, the k-th by block k, and of `levels` - 1 levels below it where W = 1. `size`: nodes of a
-// subtree that hangs at `depth`; `first`: where `found` has the children of the level's first node.
-// Budget: 64 registers, 33920 bytes shared.
+// Expands the nodes of the level at `depth`, the k-th by block k; where W = 1 also those of the `levels` - 1 levels
+// below it. size: the nodes of a subtree whose root has this depth. first: where `found` has the children of the
+// level's first node. Budget: 64 registers, 33920 bytes shared.
 template <int kThreads>
 __global__ __launch_bounds__(kThreads) void draft_kernel(Draft d, int depth, int levels, int size, int first) {
   struct Scores {
@@ -143,7 +142,7 @@ __global__ __launch_bounds__(kThreads) void draft_kernel(Draft d, int depth, int
   const int W = d.width, V = d.vocab;
   const Sampling sampling = d.state->sampling;
   const float t = sampling.temperature, scale = d.state->scale, lowest = -Format<float>::kInfinity;
-  int row = depth;  // the digits of k to the base W say which child to take on the way from the root
+  int row = depth;  // of the node: the digits of k to the base W say which child its path takes on each level
   for (int rest = blockIdx.x, below = size; rest > 0; rest /= W, below = below * W + 1) row += rest % W * below;
   DraftedNode* found = d.found + first + blockIdx.x * W;
   int token = depth == 0 ? d.state->root : d.token[row];
@@ -159,22 +158,25 @@ __global__ __launch_bounds__(kThreads) void draft_kernel(Draft d, int depth, int
     __syncthreads();
     int64_t last = kAboveRanks;
     float top = 0;
-    const int apart = (size - 1) / W;  // rows from one child to the next
+    const int subtree = (size - 1) / W;  // rows from one child to the next
     for (int rank = 0; rank < W; rank++) {
       last = block.template largest<int64_t>(V, [=](int x) {
         const int64_t one = ranked(scores[x], x);
         return one < last ? one : kNoRank;
       });
-      if (rank == 0) top = from_ordered(key_of(last)), token = token_of(last);
-      if (threadIdx.x == 0) d.token[row + 1 + rank * apart] = token_of(last);
+      if (rank == 0) {
+        top = from_ordered(key_of(last));
+        token = token_of(last);
+      }
+      if (threadIdx.x == 0) d.token[row + 1 + rank * subtree] = token_of(last);
     }
     const auto weight = [=](int x) { return exp_normal(larger((scores[x] - top) * scale, Format<float>::kLogLeast)); };
     const float total = block.template sum<float>(V, weight);
     for (int rank = threadIdx.x; rank < W; rank += kThreads) {
-      const int x = d.token[row + 1 + rank * apart];
+      const int x = d.token[row + 1 + rank * subtree];
       found[rank] = {x, weight(x) / total};
     }
-    __syncthreads();  // the scores are read, the next level may write its own
+    __syncthreads();  // all have read the scores, which the next level overwrites
   }
 }
 
@@ -185,13 +187,15 @@ inline void draft(const Draft& d, int depth) {
   if (d.width == 1) return start(draft_kernel<kDraftThreads>, 1, kDraftThreads, d, 0, depth, size, 0);
   for (int i = 0, nodes = 1, first = 0; i < depth; i++) {
     start(draft_kernel<kDraftThreads>, nodes, kDraftThreads, d, i, 1, size, first);
-    nodes *= d.width, first += nodes, size = (size - 1) / d.width;
+    nodes *= d.width;
+    first += nodes;
+    size = (size - 1) / d.width;
   }
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Threshold: what top-k and top-p keep of each row (sample.h). A block a row; the row is read some twenty times, from
-// the L2 cache. Launched only where something is to drop.
+// Threshold: what top-k and top-p keep of each row (sample.h). A block runs a row, and reads it some twenty times, from
+// L2. It is launched only where top-k or top-p may drop a token.
 
 // Budget: 64 registers, 12544 bytes shared.
 template <int kThreads>
@@ -202,7 +206,7 @@ __global__ __launch_bounds__(kThreads) void threshold_kernel(const float* logits
   if (threadIdx.x == 0) least[blockIdx.x] = kept;
 }
 
-// least: (R) the thresholds. A small vocabulary is not worth a large block's barriers.
+// least: (R) the thresholds. For a small vocabulary the barriers of a large block would cost too much.
 inline void threshold(int rows, const float* logits, int row_stride, int vocab, const State* state, float* least) {
   constexpr int kFew = 128, kMany = 512;
   if (vocab <= 2048) start(threshold_kernel<kFew>, rows, kFew, logits, row_stride, vocab, state, least);
@@ -212,9 +216,10 @@ inline void threshold(int rows, const float* logits, int row_stride, int vocab, 
 // ---------------------------------------------------------------------------------------------------------------
 // Sample: the target's pick after each row, argmax over V of logit + T * noise.
 //
-// Grid (parts, R): the blocks of one row share its vocabulary, so that 50,257 tokens should take about as long as
-// 2,000, and each writes the best rank of its part; the walk takes the largest. A rank is a score and a token in one
-// integer, all different: the largest is the same whoever compares first. Reads each logit once, writes 8 bytes a part.
+// Grid (parts, R): the blocks of one row share its vocabulary, so 50,257 tokens should take about as long as 2,000.
+// Each block writes the best rank of its part, and the walk takes the largest. A rank is a score and a token in one
+// integer. No two ranks are equal, so the order of comparisons does not matter. It reads each logit once, and writes 8
+// bytes a part.
 
 constexpr int kSampleThreads = 128, kMostParts = kLanes;
 
@@ -227,7 +232,7 @@ struct Sample {
   const float* logits;
   int row_stride, vocab;
   const State* state;
-  const int* depth;    // (R) row r picks the token of place index + depth[r]
+  const int* depth;    // (R) row r picks the token at index + depth[r] of the text
   const float* least;  // (R) the threshold; null: all tokens are kept
   int64_t* best;       // (R, parts)
 };
@@ -251,18 +256,19 @@ __global__ __launch_bounds__(kThreads) void sample_kernel(Sample s) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Walk: rule `match` (tree.h): from the root on, to the child that carries the target's pick, until none does.
+// Walk: the rule `match` (tree.h): from the root to the child that carries the target's pick, until no child does.
 //
-// One warp. A child is a row of the node's interval one level deeper; 32 rows are looked at together, from the lowest
-// on. It leaves the rows that stay for the gather, the verdict for the host, and the state for the next iteration.
+// One warp. A child is a row of the node's subtree that is one level deeper. The warp looks at 32 rows at a time, from
+// the lowest on. It writes the rows that stay for the gather, the verdict for the host, and the state for the next
+// iteration.
 
 struct Walk {
   const int64_t* best;  // (R, parts) from Sample
   int parts;
   const int *token, *depth, *end;  // (R) the tree
   State* state;
-  int* kept;           // (2 + R) for Gather: the slot of the root, how many rows stay, which
-  int *rows, *tokens;  // (1 + R), (R) in the host's memory: how many rows, which; the tokens emitted
+  int* kept;           // (2 + R) for KeepRows: the slot of the root, how many rows stay, and which
+  int *rows, *tokens;  // (1 + R), (R) in the host's memory: how many rows stay, and which; the emitted tokens
 };
 
 // Budget: 32 registers, 0 bytes shared.
@@ -274,20 +280,26 @@ __global__ __launch_bounds__(kThreads) void walk_kernel(Walk w) {
   while (node >= 0) {
     const int64_t* const best = w.best + size_t(node) * w.parts;
     token = token_of(warp.largest<int64_t>(w.parts, [=](int part) { return best[part]; }));
-    if (lane == 0) w.kept[2 + count] = node, w.rows[1 + count] = node, w.tokens[count] = token;
+    if (lane == 0) {
+      w.kept[2 + count] = w.rows[1 + count] = node;
+      w.tokens[count] = token;
+    }
     count++;
     const int depth = w.depth[node] + 1, end = w.end[node];
     int child = -1;
     for (int first = node + 1; first < end && child < 0; first += kLanes) {
       const int row = first + lane;
-      const unsigned those = __ballot_sync(kEveryLane, row < end && w.depth[row] == depth && w.token[row] == token);
-      if (those) child = first + __ffs(int(those)) - 1;
+      const unsigned matching = __ballot_sync(kEveryLane, row < end && w.depth[row] == depth && w.token[row] == token);
+      if (matching) child = first + __ffs(int(matching)) - 1;
     }
     node = child;
   }
   if (lane != 0) return;
-  w.kept[0] = past, w.kept[1] = count, w.rows[0] = count;
-  w.state->past = past + count, w.state->index += count, w.state->root = token;
+  w.kept[0] = past;
+  w.kept[1] = w.rows[0] = count;
+  w.state->past = past + count;
+  w.state->index += count;
+  w.state->root = token;
 }
 
 }  // namespace nanospec

@@ -1,8 +1,8 @@
 // cuda/gather.cuh: KeepRows on a GPU: the keys and values of the rows that stay, in all layers.
 //
 // Version 1 is plain_gather in kernels.cuh. In version 2, here, a thread reads four rows of its columns before it
-// writes the first of them: rows only move left, so reading early is as safe, and their latencies overlap. Where
-// nothing moves a block leaves at once. Moves 2 L C numbers a row, no more.
+// writes the first of them, so that their latencies overlap. That is safe because rows only move left. If nothing
+// moves, a block returns at once. It moves 2 L C numbers a row.
 #pragma once
 
 #include "kernels.cuh"

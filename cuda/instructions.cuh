@@ -1,7 +1,6 @@
-// cuda/instructions.cuh: the instructions of a GPU that C++ has no words for, each with a twin for the emulator.
+// cuda/instructions.cuh: instructions of a GPU that C++ cannot express, each with a version for the emulator.
 //
-// A twin does what the instruction is documented to do (PTX ISA), so that a kernel's text around it is the same on
-// both.
+// The emulator's version does what the instruction's manual says (PTX ISA). So the kernels' code is the same for both.
 #pragma once
 
 #ifndef __CUDACC__
@@ -12,9 +11,9 @@
 
 namespace nanospec {
 
-// 16 bytes that this launch reads once and does not write: they pass through L1 without pushing others out of it.
-// (volatile: the load stays where it is written, early, though the compiler would save registers by delaying it.)
-__device__ __forceinline__ uint4 load_passing(const uint4* from) {
+// Loads 16 bytes that this launch reads once and does not write. They are not kept in L1, so they evict nothing there.
+// (volatile: else the compiler would move the load to a later place, to save registers.)
+__device__ __forceinline__ uint4 load_streaming(const uint4* from) {
 #ifdef __CUDACC__
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -27,47 +26,49 @@ __device__ __forceinline__ uint4 load_passing(const uint4* from) {
 }
 
 #ifndef __CUDACC__
-struct CopyUnderWay {
+struct PendingCopy {
   float4* to;
   const float* from;
   int bytes, batches_since;
 };
-inline std::vector<CopyUnderWay> copies_under_way[1024];  // of each thread of the emulator's block
-inline void land(const CopyUnderWay& copy) {
+inline std::vector<PendingCopy> pending_copies[1024];  // of each thread of the emulator's block
+inline void finish_copy(const PendingCopy& copy) {
   *copy.to = float4{};
   memcpy(copy.to, copy.from, size_t(copy.bytes));
 }
 #endif
 
-// Starts to copy 16 bytes into shared memory: the first `bytes` from device memory, zeros behind them. Both addresses
-// are multiples of 16. Who started it sees it after a wait, the warp's other lanes after a __syncwarp() behind that.
+// Starts to copy 16 bytes into shared memory: the first `bytes` from device memory, the others zeros. Both addresses
+// are multiples of 16. The thread that started it sees the bytes after a wait, the warp's other lanes after the
+// __syncwarp() that follows the wait.
 __device__ __forceinline__ void start_copy(float4* to, const float* from, int bytes) {
 #ifdef __CUDACC__
   asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(unsigned(__cvta_generic_to_shared(to))), "l"(from),
                "r"(bytes)
                : "memory");
 #else
-  // It may land at any time up to the wait: in one of the emulator's orders at once, in the others not before.
-  if (emulator::order == emulator::Order::kDescending) land({to, from, bytes, 0});
-  else copies_under_way[threadIdx.x].push_back({to, from, bytes, 0});
+  // The copy may be done at any time up to the wait: in one of the emulator's orders at once, in the others at the
+  // wait.
+  if (emulator::order == emulator::Order::kDescending) finish_copy({to, from, bytes, 0});
+  else pending_copies[threadIdx.x].push_back({to, from, bytes, 0});
 #endif
 }
-// What was started since the last call is one batch.
+// The copies started since the last call become one batch.
 __device__ __forceinline__ void end_batch() {
 #ifdef __CUDACC__
   asm volatile("cp.async.commit_group;" ::: "memory");
 #else
-  for (auto& copy : copies_under_way[threadIdx.x]) copy.batches_since++;
+  for (auto& copy : pending_copies[threadIdx.x]) copy.batches_since++;
 #endif
 }
-// Waits for all batches but the last. A kernel's last batch is empty: nothing is under way at its end.
+// Waits for all batches but the last. A kernel's last batch is empty, so no copy is pending when it ends.
 __device__ __forceinline__ void wait_for_earlier_batches() {
 #ifdef __CUDACC__
   asm volatile("cp.async.wait_group 1;" ::: "memory");
 #else
-  auto& copies = copies_under_way[threadIdx.x];
+  auto& copies = pending_copies[threadIdx.x];
   size_t done = 0;
-  while (done < copies.size() && copies[done].batches_since > 1) land(copies[done++]);
+  while (done < copies.size() && copies[done].batches_since > 1) finish_copy(copies[done++]);
   copies.erase(copies.begin(), copies.begin() + ptrdiff_t(done));
 #endif
 }
@@ -79,8 +80,8 @@ __device__ __forceinline__ void wait_for_earlier_batches() {
 //   row g          a.x            a.z       k = 2q, 2q+1    b.x       row g       c[0], c[1]
 //   row g + 8      a.y            a.w       2q+8, 2q+9      b.y       row g + 8   c[2], c[3]
 //
-// Products of bf16 are exact in float; in what order the sixteen are added is the machine's own, but the same for each
-// element of c, which depends on its row of a and its column of b alone.
+// Products of bf16 are exact in float. The machine decides in which order it adds the sixteen, but it is the same order
+// for each element of c. So an element depends on its row of a and its column of b alone.
 __device__ __forceinline__ void mma(float (&c)[4], const uint4& a, const uint2& b) {
 #ifdef __CUDACC__
   asm volatile(
@@ -91,13 +92,14 @@ __device__ __forceinline__ void mma(float (&c)[4], const uint4& a, const uint2& 
 #else
   static uint32_t board[32][kLanes][6];  // a and b of each warp's lanes: the emulator has one block at a time
   const int lane = int(threadIdx.x) % kLanes, g = lane / 4, q = lane % 4;
-  auto& shown = board[threadIdx.x / kLanes];
-  memcpy(&shown[lane][0], &a, sizeof a), memcpy(&shown[lane][4], &b, sizeof b);
+  auto& words = board[threadIdx.x / kLanes];
+  memcpy(&words[lane][0], &a, sizeof a);
+  memcpy(&words[lane][4], &b, sizeof b);
   __syncwarp();
   for (int k = 0; k < 16; k++) {
-    const int holder = k % 8 / 2, high = k / 8;  // the lane of four that has this k, and in which of its registers
-    const auto number = [&](int of, int word) {
-      const uint32_t two = shown[of * 4 + holder][word];
+    const int holder = k % 8 / 2, high = k / 8;  // which lane of four has this k, and in which of its registers
+    const auto number = [&](int four, int word) {
+      const uint32_t two = words[four * 4 + holder][word];
       return bits_as<float>(k % 2 ? two & 0xffff0000u : two << 16);
     };
     for (int row : {0, 1})

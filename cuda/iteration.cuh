@@ -1,10 +1,10 @@
 // cuda/iteration.cuh: an iteration of decoding as one CUDA graph: draft, forward, pick, walk, gather.
 //
-// In order: memory that host and device share; the iterations. There is one kind of iteration for each capacity that
-// host-drafted trees are padded to, and one for each full tree that the device drafts itself. The first of a kind is
-// launched piece by piece, the second is recorded, and from then on the recording is replayed: the host launches once,
-// waits once, and finds the verdict in its own memory. Which model runs, it does not know: that launches its forward
-// and its gather when it is asked to.
+// In order: memory that host and device share; the iterations. Trees drafted on the host are padded to a few
+// capacities: each capacity is one kind of iteration. Each full tree that the device drafts itself is one kind too. The
+// first iteration of a kind is launched piece by piece, the second is recorded as a graph, and from then on the
+// recording is replayed: the host launches once, waits once, and reads the verdict in its own memory. The file does not
+// know the model: the caller launches its forward and its gather.
 #pragma once
 
 #include <map>
@@ -36,7 +36,7 @@ class Iterations {
  public:
   using Table = std::shared_ptr<const std::vector<float>>;
 
-  // For trees of up to `most_rows` rows over V tokens; logits: (most_rows, row_stride), where forwards leave them.
+  // For trees of up to `most_rows` rows over V tokens. logits: (most_rows, row_stride), where a forward writes them.
   Iterations(int most_rows, int vocab, const float* logits, int row_stride)
       : most_rows_(most_rows),
         vocab_(vocab),
@@ -52,7 +52,8 @@ class Iterations {
         tokens_(most_rows),
         found_(most_rows) {}
 
-  // A tree drafted on the host: forward, picks, walk, gather. The caller's past grows by the verdict's rows.
+  // Runs an iteration for a tree drafted on the host: forward, picks, walk, gather. The caller's past grows by the
+  // verdict's rows.
   //   model.forward(token, forest)  launches the model over the rows, with logits
   //   model.gather(kept)            launches the gather of the rows that stay
   template <class Launches>
@@ -62,9 +63,12 @@ class Iterations {
       throw std::logic_error("a tree of " + std::to_string(n) + " rows, room for " + std::to_string(most_rows_));
     State& state = host_state() = state_of(sampling, index, past, rows);
     int *token = host_input_.data() + kStateInts, *depth = token + rows, *end = depth + rows;
-    for (int i = 0; i < n; i++) token[i] = tree.token[i], depth[i] = tree.depth[i], end[i] = tree.end[i];
-    for (int i = n; i < rows; i++) token[i] = 0, depth[i] = 0, end[i] = i + 1;  // padding: seen by nobody
-    play({rows, 0, filters(sampling)}, [&](Recording&) {
+    for (int i = 0; i < rows; i++) {  // the rows from n on are padding: no other row sees them
+      token[i] = i < n ? tree.token[i] : 0;
+      depth[i] = i < n ? tree.depth[i] : 0;
+      end[i] = i < n ? tree.end[i] : i + 1;
+    }
+    execute({rows, 0, filters(sampling)}, [&](Recording&) {
       copy_input(kStateInts + 3 * size_t(rows));
       const int* const at = input_.data() + kStateInts;
       decode({at, at + rows, at + 2 * rows, rows}, filters(sampling), model);
@@ -72,27 +76,31 @@ class Iterations {
     return finish(state);
   }
 
-  // Whether full trees of this depth and width can be drafted here, from this table: (V, V) logits of the token after a
-  // token. It is uploaded if it was not the last one asked about.
-  bool hold(const Table& table, int depth, int width) {
+  // Whether the device can draft full trees of this depth and width from this table: (V, V) logits of the token after a
+  // token. Uploads the table, if it is not there yet.
+  bool load_table(const Table& table, int depth, int width) {
     if (!table || vocab_ > kDraftVocabulary || width > vocab_ || full_tree_nodes(depth, width) >= most_rows_)
       return false;
     if (table_.size() == 0) table_ = Array<float>(size_t(vocab_) * vocab_, true);
-    if (table != held_) table_.upload(table->data(), table_.size());
-    held_ = table;
+    if (table != table_source_) table_.upload(table->data(), table_.size());
+    table_source_ = table;
     return true;
   }
 
-  // The same as run(), of a full tree under `root` that the device drafts from the held table. scale: see State.
+  // The same as run(), for a full tree under `root` that the device drafts from the loaded table. scale: see State.
   // drafted: its nodes, in the order in which grow() asks for them.
   template <class Launches>
   Verdict run_drafting(int root, int depth, int width, float scale, const Sampling& sampling, int64_t index, int past,
                        std::vector<Candidate>& drafted, const Launches& model) {
     const int n = 1 + int(full_tree_nodes(depth, width));
     State state = state_of(sampling, index, past, n);
-    state.scale = scale, state.root = root;
-    if (!same(state, known_)) host_state() = state, copy_input(kStateInts);
-    play({n, width, filters(sampling)}, [&](Recording& recording) {
+    state.scale = scale;
+    state.root = root;
+    if (!same(state, known_)) {
+      host_state() = state;
+      copy_input(kStateInts);
+    }
+    execute({n, width, filters(sampling)}, [&](Recording& recording) {
       int* const token = recording.tree.data();
       nanospec::draft({table_.data(), vocab_, width, device_state(), token, found_.data()}, depth);
       decode({token, token + n, token + 2 * n, n}, filters(sampling), model);
@@ -102,10 +110,10 @@ class Iterations {
     return finish(state);
   }
 
-  int recordings() const { return recordings_; }  // made so far
+  int recordings() const { return recordings_; }  // how many were made so far
 
  private:
-  // What a recording is of: nothing else may change from one replay to the next but what lies in memory.
+  // The kind of an iteration: all that a recording fixes. What lies in memory may change from one replay to the next.
   struct Kind {
     int rows;      // of the forward
     int width;     // of the full tree that the device drafts (with the rows it says how deep it is); 0: the host drafts
@@ -115,8 +123,8 @@ class Iterations {
     }
   };
   struct Recording {
-    Array<int> tree;  // (3, N) token, depth, end of a tree that the device drafts; the last two never change
-    bool met = false;
+    Array<int> tree;  // (3, N) token, depth, end of a tree that the device drafts; depth and end never change
+    bool launched = false;
     Graph graph;
   };
   struct Rows {
@@ -126,7 +134,7 @@ class Iterations {
   static constexpr size_t kStateInts = sizeof(State) / sizeof(int);
   static_assert(sizeof(State) % sizeof(int) == 0, "the tree's arrays follow the state");
 
-  // Powers of two up to 16 rows, then multiples of 16: a few more rows cost little, a recording of its own much.
+  // Powers of two up to 16 rows, then multiples of 16: a few more rows cost little, another recording costs much.
   int capacity(int n) const {
     int rows = 1;
     while (rows < n) rows = rows < 16 ? 2 * rows : rows + 16;
@@ -137,7 +145,10 @@ class Iterations {
   }
   static State state_of(const Sampling& sampling, int64_t index, int past, int rows) {
     State state;
-    state.sampling = sampling, state.index = index, state.past = past, state.first_row[1] = rows;
+    state.sampling = sampling;
+    state.index = index;
+    state.past = past;
+    state.first_row[1] = rows;
     return state;
   }
   static bool same(const State& a, const State& b) {
@@ -155,14 +166,17 @@ class Iterations {
   }
 
   template <class F>
-  void play(const Kind& kind, F launches) {
-    known_.past = -1;  // until it is done
+  void execute(const Kind& kind, F launches) {
+    known_.past = -1;  // unknown until the iteration is done
     Recording& recording = recordings_of_[kind];
-    if (!recording.met && kind.width > 0) recording.tree = full_tree(kind);
-    if (!recording.graph && recording.met) recording.graph.capture([&] { launches(recording); }), recordings_++;
+    if (!recording.launched && kind.width > 0) recording.tree = full_tree(kind);
+    if (!recording.graph && recording.launched) {
+      recording.graph.capture([&] { launches(recording); });
+      recordings_++;
+    }
     if (recording.graph) recording.graph.replay();
     else launches(recording);
-    recording.met = true;
+    recording.launched = true;
     CUDA_CHECK(cudaStreamSynchronize(stream()));
   }
   template <class Launches>
@@ -183,7 +197,9 @@ class Iterations {
     const int n = rows_.data()[0];
     const Verdict verdict = {{rows_.data() + 1, rows_.data() + 1 + n}, {tokens_.data(), tokens_.data() + n}};
     known_ = state;
-    known_.past += n, known_.index += n, known_.root = verdict.tokens.back();  // as the walk has left it
+    known_.past += n;  // as the walk has written it
+    known_.index += n;
+    known_.root = verdict.tokens.back();
     return verdict;
   }
   // A node at depth d of the full tree has a subtree of size 1 + W + ... + W^(D - d).
@@ -193,7 +209,10 @@ class Iterations {
     end[0] = kind.rows;
     for (int row = 0; row < kind.rows; row++) {
       const int below = end[row] - row - 1;
-      for (int c = row + 1; c < end[row]; c = end[c]) depth[c] = depth[row] + 1, end[c] = c + below / kind.width;
+      for (int c = row + 1; c < end[row]; c = end[c]) {
+        depth[c] = depth[row] + 1;
+        end[c] = c + below / kind.width;
+      }
     }
     Array<int> tree(ints.size(), true);
     tree.upload(ints.data(), ints.size());
@@ -210,8 +229,8 @@ class Iterations {
   Array<float> least_, table_;
   Pinned<int> rows_, tokens_;
   Pinned<DraftedNode> found_;
-  Table held_;
-  State known_;  // what the device's state is, but for first_slot, which is always 0
+  Table table_source_;
+  State known_;  // the device's state, except for first_slot, which is always 0
   std::map<Kind, Recording> recordings_of_;
   int recordings_ = 0;
 };

@@ -1,7 +1,7 @@
 // cuda/machine.cuh: the GPU as a machine: errors, launches, graphs, shared memory.
 //
-// What machine/threads.h is for the CPU. It is read by nvcc, and by g++ in the tests, where tests/cuda/emulator.h plays
-// the GPU: the kernels' text is the same. It knows nothing of operations.
+// It is to the GPU what machine/threads.h is to the CPU. nvcc compiles it, and g++ in the tests, where
+// tests/cuda/emulator.h emulates the GPU: the kernels' code is the same. It knows nothing of operations.
 #pragma once
 
 #ifdef __CUDACC__
@@ -26,13 +26,13 @@ inline void check_cuda(cudaError_t error, const char* file, int line) {
                            std::to_string(line) + ": check nvidia-smi, or use --device cpu");
 }
 
-// What stands between this program and a GPU, in words; "" where nothing does.
+// Why this program cannot use a GPU, in words; "" if it can.
 inline std::string cuda_problem() {
   int devices = 0;
   const cudaError_t error = cudaGetDeviceCount(&devices);
   if (error == cudaSuccess && devices > 0) return "";
-  cudaGetLastError();  // it is told here, not at the next launch
-  int driver = 0;      // where there is none, it counts as too old a one
+  cudaGetLastError();  // clears the error, which else the next launch would throw
+  int driver = 0;      // a missing driver is reported as one that is too old
   cudaDriverGetVersion(&driver);
   if (error == cudaErrorInsufficientDriver && driver == 0) return "there is no NVIDIA driver";
   if (error == cudaErrorInsufficientDriver)
@@ -43,7 +43,7 @@ inline std::string cuda_problem() {
 }
 inline bool cuda_available() { return cuda_problem().empty(); }
 
-// The error that says so: `bytes` were asked for and could not be had.
+// The error to throw when `bytes` could not be allocated.
 inline std::runtime_error out_of_gpu_memory(size_t bytes) {
   size_t free = 0, total = 0;
   cudaGetLastError();
@@ -65,7 +65,7 @@ inline DeviceBytes device_bytes;
 // Everything runs in one stream, in the order of the calls. It is not the default stream, which cannot be captured.
 inline cudaStream_t stream() { return cudaStreamPerThread; }
 
-// kernel<<<grid, threads>>>(arguments...), checked.
+// Launches kernel<<<grid, threads>>>(arguments...). Throws std::runtime_error.
 template <class... Parameters, class... Arguments>
 void start(void (*kernel)(Parameters...), dim3 grid, int threads, const Arguments&... arguments) {
 #ifdef __CUDACC__
@@ -76,7 +76,7 @@ void start(void (*kernel)(Parameters...), dim3 grid, int threads, const Argument
   CUDA_CHECK(cudaGetLastError());
 }
 
-// Launches that were recorded once and are replayed as one: what a launch costs the host is paid for all of them.
+// Launches that are recorded once and replayed together: to the host they cost as much as one launch.
 class Graph {
  public:
   Graph() = default;
@@ -87,7 +87,7 @@ class Graph {
   }
   explicit operator bool() const { return ready_ != nullptr; }
 
-  // Records what `launches` launches, instead of running it.
+  // Records what `launches` launches, and does not run it.
   template <class F>
   void capture(F&& launches) {
     cudaGraph_t recorded = nullptr;
@@ -112,14 +112,14 @@ class Graph {
 // ---------------------------------------------------------------------------------------------------------------
 // Shared memory
 
-// The block's own S, one for each type S that a kernel asks for; it begins as anything at all.
+// An S in the block's shared memory, one for each type S that a kernel uses. It is not initialized.
 template <class S>
 __device__ __forceinline__ S& shared() {
 #ifdef __CUDACC__
   __shared__ S memory;
   return memory;
 #else
-  static const char tag = 0;  // its address names the type
+  static const char tag = 0;  // its address stands for the type
   return *static_cast<S*>(emulator::shared(&tag, sizeof(S)));
 #endif
 }

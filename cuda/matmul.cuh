@@ -1,21 +1,21 @@
 // cuda/matmul.cuh: out (R, N) = x (R, K) W on a GPU, for decoding, verification and prefill; W in fp32.
 //
-// A row's bits must not depend on how many rows share the pass. So there is ONE ORDER over k, a function of K alone:
+// A row's bits must not depend on how many rows the forward has. So there is ONE ORDER over k, a function of K alone:
 // K is cut into 64 slices of one length, a multiple of 4 (the last ones may be shorter, or empty); each is summed
 // serially in k, by fused multiply-adds; the slices' sums are added to 0 in ascending order.
 //
 // Version 1 is plain_matmul in kernels.cuh (it has no slices). Here are
-//   version 2, decode_fp32, few rows (up to 64). Slices are threads that work at the same time: decoding is bound by
-//              the bytes of W, and what fetches them is many threads that each have several loads on their way.
-//   version 3, tiled_fp32, many rows (prefill). A block makes 64 outputs of 64 rows, and slices follow each other in
-//              time: the sum of one in registers, then added to the total. The same bits as version 2.
+//   version 2, decode_fp32, for few rows (up to 64). Slices are threads that work at the same time: decoding is bound
+//   by
+//              the bytes of W, and to load them fast takes many threads with several loads each.
+//   version 3, tiled_fp32, for many rows (prefill). A block computes 64 outputs of 64 rows, slice after slice: the sum
+//              of a slice is in registers, and is then added to the total. It has the bits of version 2.
 // cuda/matmul_mma.cuh has both for bf16.
 //
-// The epilogue: `after` (a column operation of kernels.cuh) is called for each finished number by the thread that has
-// just written it: a launch, and a trip of all rows through memory, less. Columns from N to pad16(N) are finished too
-// (zeros, times x), but not shown to it.
-// W's panels are in device order (Panels::at_device). Rows of x and out begin on 16 bytes, and hold K or N padded to
-// 16; what lies beside K in a row of x is never used: it may be NaN.
+// The epilogue: the thread that has just written a number calls `after` (a column operation of kernels.cuh) for it.
+// That saves a launch, and reading and writing all rows once more. Columns from N to pad16(N) are written too (zeros
+// times x), but without `after`. W's panels are in device order (Panels::at_device). Rows of x and out begin at
+// multiples of 16 bytes, and have K or N numbers padded to 16. The padding of a row of x is never used: it may be NaN.
 #pragma once
 
 #include "cuda/instructions.cuh"
@@ -24,15 +24,15 @@
 namespace nanospec {
 
 constexpr int kSlices = 64;
-constexpr int kDecodeRows = 64;  // more rows are version 3's
+constexpr int kDecodeRows = 64;  // version 3 runs more rows
 HD inline int slice_length(int k) { return (k + kSlices * 4 - 1) / (kSlices * 4) * 4; }
 
 __device__ __forceinline__ float4 load_four(const float* from) { return *reinterpret_cast<const float4*>(from); }
 __device__ __forceinline__ float4 load_weights(const float* from) {
-  const uint4 v = load_passing(reinterpret_cast<const uint4*>(from));
+  const uint4 v = load_streaming(reinterpret_cast<const uint4*>(from));
   return make_float4(bits_as<float>(v.x), bits_as<float>(v.y), bits_as<float>(v.z), bits_as<float>(v.w));
 }
-// Zeros from the n-th of four on.
+// Sets the n-th of four numbers, and those after it, to zero.
 __device__ __forceinline__ void cut(float4& v, int n) {
   if (n < 1) v.x = 0;
   if (n < 2) v.y = 0;
@@ -40,16 +40,15 @@ __device__ __forceinline__ void cut(float4& v, int n) {
   if (n < 4) v.w = 0;
 }
 
-// sum (4 outputs) += x times one k of four outputs' weights.
+// sum (4 outputs) += x times the weights of four outputs, for one k.
 __device__ __forceinline__ void multiply_add(float4& sum, float x, const float4& w) {
-  sum.x = fused(x, w.x, sum.x), sum.y = fused(x, w.y, sum.y), sum.z = fused(x, w.z, sum.z),
-  sum.w = fused(x, w.w, sum.w);
+  sum = make_float4(fused(x, w.x, sum.x), fused(x, w.y, sum.y), fused(x, w.z, sum.z), fused(x, w.w, sum.w));
 }
 __device__ __forceinline__ void add(float4& sum, const float4& more) {
-  sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+  sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
 }
 
-// Where a kernel writes: out (R, out_row), N columns of it real.
+// Writes a kernel's results: out (R, out_row); the columns from N on are padding.
 template <class After>
 struct Finish {
   float* out;
@@ -65,40 +64,41 @@ struct Finish {
 // ---------------------------------------------------------------------------------------------------------------
 // Version 2
 
-// A block makes 16 outputs of ROWS rows; its 256 threads are 64 slices by 4 lanes that have four outputs each. Grid:
-// row tiles by N / 16; the row tiles that read the same weights run side by side, so that L2 serves all but the first.
+// A block computes 16 outputs of ROWS rows. Its 256 threads are 64 slices by 4 lanes with four outputs each. Grid: row
+// tiles by N / 16; the row tiles that read the same weights run at the same time, so that L2 serves all but the first.
 //
-// Bytes: W once a row tile: 4 K N, the least there is. x comes from L1 or L2: 4 K ROWS a block. A thread has 8 (from 8
-// rows on: 4) 16-byte loads of W on their way, fetched a chunk ahead: two blocks on a multiprocessor are 32 to 64 KB,
-// where an H200 needs 30 KB (4.8 TB/s for 0.8 us over 132 of them). Small N is short of blocks: N = 768 gives 48, a
-// third of an H200; with 0.8 to 1.6 MB of 3.8 on their way it runs at less than half the memory's speed. More slices
-// would help there, and cost all others longer sums of slices. (Estimates, like all clocks and rates in cuda/: none was
-// measured yet.)
+// Bytes: W once for each row tile: 4 K N, the least possible. x comes from L1 or L2: 4 K ROWS a block. A thread has 8
+// (from 8 rows on: 4) 16-byte loads of W in flight, a chunk ahead. Two blocks on a multiprocessor have 32 to 64 KB in
+// flight, and an H200 needs 30 KB (4.8 TB/s for 0.8 us over 132 of them). With a small N there are too few blocks:
+// N = 768 gives 48, a third of an H200; with 0.8 to 1.6 MB of the needed 3.8 in flight it runs at less than half the
+// memory's speed. More slices would help there, but would make the sums of slices longer for all other N. (These are
+// estimates, like all clocks and rates in cuda/: none was measured yet.)
 //
-// A slice's four lanes share its numbers of x, and nobody else needs them: each warp copies its own into shared memory
-// behind its back, a chunk ahead, and waits for no other warp.
+// The four lanes of a slice share its numbers of x, and no other lane needs them. Each warp copies its own into shared
+// memory asynchronously, a chunk ahead, and waits for no other warp.
 //
-// What 16 rows cost, for a warp's 4 k: 2 KB of weights are 99 clocks of an H200's memory (a multiprocessor's share).
-// Meanwhile 256 multiply-adds and some 100 other instructions take 89 clocks of four schedulers; 16 loads of x, 128
-// bytes each, 16 clocks of shared memory (64 if it serves eight lanes at a time): they fit under it, barely. x is then
-// as many bytes out of L2 as W: loads of W leave L1 to it, which serves the second block and all later ones.
+// What 16 rows cost, for 4 k of a warp: to load 2 KB of weights takes 99 clocks of an H200's memory (a multiprocessor's
+// share). In that time 256 multiply-adds and some 100 other instructions take 89 clocks of four schedulers; 16 loads of
+// x, 128 bytes each, take 16 clocks of shared memory (64 if it serves eight lanes at a time). So the work just fits. x
+// is then as many bytes from L2 as W. Loads of W do not use L1, so L1 keeps x for the second block and all later ones.
 template <int ROWS>
 union DecodeMemory {
   static constexpr int kChunk = ROWS > 4 ? 4 : 8;      // steps of k
   static constexpr int kAtOnce = ROWS < 8 ? ROWS : 8;  // rows whose slices are added at a time
   static constexpr int kRow = kSlices * 16 + 16;       // + 16: two rows' columns lie in different banks
-  float4 x[2][kSlices / 8][ROWS][kChunk / 4][8];       // two chunks of each warp: 4 k of its 8 slices
+  float4 x[2][kSlices / 8][ROWS][kChunk / 4][8];       // two chunks for each warp: 4 k of its 8 slices
   float sums[kAtOnce][kRow];
 };
 
-// What one lane copies of its warp's chunks of x: four k of one slice, of every kStride-th row.
+// What one lane copies of its warp's chunks of x: four k of one slice, in every kStride-th row.
 template <int ROWS>
 struct RowCopy {
   static constexpr int kFours = DecodeMemory<ROWS>::kChunk / 4, kStride = 4 / kFours;
   DecodeMemory<ROWS>& memory;
   const float* x;
   int x_row, rows, k;
-  // Steps i .. i + kChunk - 1 of the warp's slices. Zeros where K ends; rows that are not there are the last one again.
+  // Copies steps i .. i + kChunk - 1 of the warp's slices. Behind K it writes zeros; for rows that do not exist it
+  // copies the last one.
   __device__ __forceinline__ void start(int buffer, int i) const {
     const int warp = int(threadIdx.x) / kLanes, lane = int(threadIdx.x) % kLanes, slice = lane % 8;
     const int four = lane / 8 % kFours, first = lane / 8 / kFours, row0 = int(blockIdx.x) * ROWS + first;
@@ -156,10 +156,10 @@ __global__ void __launch_bounds__(kSlices * 4, 2)
     for (int j = 0; j < chunk; j++) now[j] = next[j];
   }
 
-  // The slices meet, up to 8 rows at a time; a thread adds one output's, in order.
+  // Adds the slices, up to 8 rows at a time. A thread adds those of one output, in order.
   UNROLL
   for (int first = 0; first < ROWS; first += Memory::kAtOnce) {
-    __syncthreads();  // the memory's readers are done
+    __syncthreads();  // all have read the memory that is overwritten now
     UNROLL
     for (int r = 0; r < Memory::kAtOnce; r++)
       *reinterpret_cast<float4*>(&memory.sums[r][slice * 16 + part * 4]) = sum[first + r];
@@ -175,13 +175,14 @@ __global__ void __launch_bounds__(kSlices * 4, 2)
 // ---------------------------------------------------------------------------------------------------------------
 // Version 3
 
-// A block of 128 threads makes 64 outputs of 64 rows, each thread 8 rows by 4 outputs: for every 32 multiply-adds three
-// 16-byte loads from shared memory, through which x and W pass in chunks of 16 k; while one is multiplied the next is
-// on its way in registers. Grid: row tiles by N / 64. Bytes: W once for each 64 rows, x once for each 64 outputs,
-// nearly all out of L2; the least is each once. 2 R K N flops: bound by arithmetic from some tens of rows on.
+// A block of 128 threads computes 64 outputs of 64 rows, each thread 8 rows by 4 outputs. That is three 16-byte loads
+// from shared memory for every 32 multiply-adds. x and W go through shared memory in chunks of 16 k; while one chunk is
+// multiplied the next is loaded into registers. Grid: row tiles by N / 64. Bytes: W once for each 64 rows, x once for
+// each 64 outputs, nearly all from L2; the least possible is each once. 2 R K N flops: arithmetic is the bound from
+// some tens of rows on.
 constexpr int kTile = 64;
 struct TileMemory {
-  float x[2][16][kTile + 4];  // k by rows: turned on the way; + 4: not all in the same banks
+  float x[2][16][kTile + 4];  // k by rows, transposed; + 4: else all would lie in the same banks
   float w[2][16][kTile];      // k by outputs
 };
 
@@ -192,8 +193,8 @@ __global__ void __launch_bounds__(128, 3) tiled_fp32(const float* x, int x_row, 
   const int thread = int(threadIdx.x), row0 = int(blockIdx.x) * kTile, column0 = int(blockIdx.y) * kTile;
   const int tr = (thread % 32 / 8 + thread / 64 * 4) * 8, tn = (thread % 8 + thread / 32 % 2 * 8) * 4;
 
-  // Of each chunk a thread brings two float4 of x, and two of W. Rows and outputs that are not there are the last
-  // again.
+  // Of each chunk a thread loads two float4 of x and two of W. For rows and outputs that do not exist it loads the
+  // last.
   float4 next_x[2], next_w[2];
   const auto load = [&](int k) {
     UNROLL
@@ -209,21 +210,26 @@ __global__ void __launch_bounds__(128, 3) tiled_fp32(const float* x, int x_row, 
     for (int j = 0; j < 2; j++) {
       const int item = thread + 128 * j, four = item % 4 * 4, row = item / 4;
       if (k + 16 > w.k) cut(next_x[j], w.k - (k + four));
-      memory.x[buffer][four][row] = next_x[j].x, memory.x[buffer][four + 1][row] = next_x[j].y;
-      memory.x[buffer][four + 2][row] = next_x[j].z, memory.x[buffer][four + 3][row] = next_x[j].w;
+      memory.x[buffer][four][row] = next_x[j].x;
+      memory.x[buffer][four + 1][row] = next_x[j].y;
+      memory.x[buffer][four + 2][row] = next_x[j].z;
+      memory.x[buffer][four + 3][row] = next_x[j].w;
       *reinterpret_cast<float4*>(&memory.w[buffer][item / 4 % 16][item / 64 * 16 + four]) = next_w[j];
     }
   };
 
-  float4 sum[8], total[8];  // of the slice under way, of those before it
+  float4 sum[8], total[8];  // of the current slice, and of those before it
   const auto end_slice = [&] {
     UNROLL
-    for (int r = 0; r < 8; r++) add(total[r], sum[r]), sum[r] = make_float4(0, 0, 0, 0);
+    for (int r = 0; r < 8; r++) {
+      add(total[r], sum[r]);
+      sum[r] = make_float4(0, 0, 0, 0);
+    }
   };
   UNROLL
   for (int r = 0; r < 8; r++) total[r] = sum[r] = make_float4(0, 0, 0, 0);
   const int fours = slice_length(w.k) / 4;
-  int left = fours;  // of the slice
+  int left = fours;  // of the current slice
   load(0);
   store(0, 0);
   __syncthreads();
@@ -236,22 +242,25 @@ __global__ void __launch_bounds__(128, 3) tiled_fp32(const float* x, int x_row, 
       for (int j = four * 4; j < four * 4 + 4; j++) {
         const float4 wv = load_four(&memory.w[buffer][j][tn]);
         const float4 a = load_four(&memory.x[buffer][j][tr]), b = load_four(&memory.x[buffer][j][tr + 4]);
-        multiply_add(sum[0], a.x, wv), multiply_add(sum[1], a.y, wv);
-        multiply_add(sum[2], a.z, wv), multiply_add(sum[3], a.w, wv);
-        multiply_add(sum[4], b.x, wv), multiply_add(sum[5], b.y, wv);
-        multiply_add(sum[6], b.z, wv), multiply_add(sum[7], b.w, wv);
+        const float rows[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        UNROLL
+        for (int r = 0; r < 8; r++) multiply_add(sum[r], rows[r], wv);
       }
-      if (--left == 0) end_slice(), left = fours;
+      if (--left > 0) continue;
+      end_slice();
+      left = fours;
     }
-    if (more) store(buffer ^ 1, k + 16);  // who read it has met the others since
+    if (more) store(buffer ^ 1, k + 16);  // all have read this buffer: they have met at a barrier since
     __syncthreads();
   }
   end_slice();
   UNROLL
   for (int r = 0; r < 8; r++) {
     const int row = row0 + tr + r, column = column0 + tn;
-    finish(row, column, total[r].x), finish(row, column + 1, total[r].y);
-    finish(row, column + 2, total[r].z), finish(row, column + 3, total[r].w);
+    finish(row, column, total[r].x);
+    finish(row, column + 1, total[r].y);
+    finish(row, column + 2, total[r].z);
+    finish(row, column + 3, total[r].w);
   }
 }
 

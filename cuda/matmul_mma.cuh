@@ -1,14 +1,14 @@
 // cuda/matmul_mma.cuh: the matmul of cuda/matmul.cuh with W in bf16, on tensor cores.
 //
 // Tensor cores would round x to bf16 too. Here x stays exact: a float's 24 bits are three bf16 of 8 bits each,
-// x = high + middle + low, and each of them times a weight is exact in float. Three mma for one: memory does not
-// notice. (The low bits of an x below 2^-110 in size get lost; an infinite x gives NaN.)
+// x = high + middle + low, and each of them times a weight is exact in float. That takes three mma instead of one, but
+// memory stays the bound. (An x below 2^-110 in size loses low bits; an infinite x gives NaN.)
 //
-// The order, again a function of K alone: K is cut into 8 slices of as many tiles of 16 k; a slice is summed tile after
-// tile, of each the low parts, the middle ones, the high ones; the slices' sums are added to 0 in ascending order.
-// All row counts use it, one row too.
+// The order is again a function of K alone. K is cut into 8 slices with equal numbers of tiles of 16 k. A slice is
+// summed tile after tile; of each tile first the low parts, then the middle ones, then the high ones. The slices' sums
+// are added to 0 in ascending order. This holds for any number of rows, one row too.
 //
-// Version 2, decode_bf16: slices are warps. Version 3, tiled_bf16: they follow each other in time.
+// Version 2, decode_bf16: slices are warps. Version 3, tiled_bf16: slice follows slice.
 #pragma once
 
 #include "cuda/matmul.cuh"
@@ -18,7 +18,7 @@ namespace nanospec {
 constexpr int kMmaSlices = 8;
 HD inline int slice_tiles(int k) { return (pad16(k) / 16 + kMmaSlices - 1) / kMmaSlices; }  // of 16 k
 
-// Four floats of a row as three operands b of mma: x = high + middle + low, each the next 8 bits of it.
+// Splits four floats of a row into three operands b of mma: x = high + middle + low, 8 bits of x each.
 __device__ __forceinline__ void split(const float4& x, uint2& low, uint2& middle, uint2& high) {
   const auto upper = [](float v) { return bits_as<float>(bits_as<uint32_t>(v) & 0xffff0000u); };
   const auto pair = [](float first, float second) {
@@ -29,30 +29,34 @@ __device__ __forceinline__ void split(const float4& x, uint2& low, uint2& middle
     return make_float4(v.x - upper(v.x), v.y - upper(v.y), v.z - upper(v.z), v.w - upper(v.w));
   };
   const float4 y = rest(x), z = rest(y);
-  high = operand(x), middle = operand(y), low = operand(z);
+  high = operand(x);
+  middle = operand(y);
+  low = operand(z);
 }
 
-// What a lane holds of a 16 x 8 tile (mma's c), written out.
+// Writes out what a lane holds of a 16 x 8 tile (mma's c).
 template <class After>
 __device__ __forceinline__ void finish_tile(const Finish<After>& finish, int row0, int column0, const float4& total) {
   const int lane = int(threadIdx.x) % kLanes, row = row0 + lane % 4 * 2, column = column0 + lane / 4;
-  finish(row, column, total.x), finish(row + 1, column, total.y);
-  finish(row, column + 8, total.z), finish(row + 1, column + 8, total.w);
+  finish(row, column, total.x);
+  finish(row + 1, column, total.y);
+  finish(row, column + 8, total.z);
+  finish(row + 1, column + 8, total.w);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Version 2
 
-// A block makes 16 TILES outputs of 8 OCTETS rows; its 8 warps are the slices. Grid: row tiles by N / (16 TILES). A
-// lane's part of a tile of W is one 16-byte load, a warp's is 512 bytes in one piece; the next `depth` tiles of k are
-// on their way while as many are multiplied. A lane's part of x is a float4 that no other lane of the block needs: it
-// comes from L1 or L2 into registers, and is split there.
+// A block computes 16 TILES outputs of 8 OCTETS rows; its 8 warps are the slices. Grid: row tiles by N / (16 TILES). A
+// lane's part of a tile of W is one 16-byte load, a warp's is 512 bytes in one piece. While `depth` tiles of k are
+// multiplied, the next `depth` tiles are loaded. A lane's part of x is a float4 that no other lane of the block needs:
+// the lane loads it from L1 or L2 into registers, and splits it there.
 //
-// Bytes: W once a row tile: 2 K N, the least there is; x: 32 K OCTETS a block, out of L1 and L2. Splitting four numbers
-// takes 22 instructions, for 3 TILES mma: with TILES = 2, sixteen rows and 1 KB of weights (50 clocks of an H200's
-// memory, a multiprocessor's share) are 56 instructions (14 clocks of four schedulers) and 12 mma (24 clocks of an
-// A100's tensor cores, fewer of an H200's). For N = 768, TILES = 2 leaves 24 blocks, each hardly longer than with
-// TILES = 1: splitting is the work.
+// Bytes: W once for each row tile: 2 K N, the least possible; x: 32 K OCTETS a block, from L1 and L2. Splitting four
+// numbers takes 22 instructions, for 3 TILES mma. With TILES = 2, sixteen rows and 1 KB of weights (50 clocks of an
+// H200's memory, a multiprocessor's share) take 56 instructions (14 clocks of four schedulers) and 12 mma (24 clocks of
+// an A100's tensor cores, fewer of an H200's). For N = 768, TILES = 2 leaves 24 blocks, each of them hardly slower than
+// with TILES = 1, since splitting is most of the work.
 template <int TILES, int OCTETS>
 struct MmaMemory {
   float4 sums[kMmaSlices][TILES * OCTETS][kLanes];
@@ -69,7 +73,7 @@ __global__ void __launch_bounds__(kMmaSlices* kLanes, TILES == 1 ? 3 : 2)
   const int row0 = int(blockIdx.x) * OCTETS * 8, tile0 = int(blockIdx.y) * TILES, steps = pad16(w.k) / 16;
   const int begin = warp * slice_tiles(w.k), end = smaller(steps, begin + slice_tiles(w.k));
 
-  const uint4* from[TILES];  // of the next step; tiles that are not there are the last again
+  const uint4* from[TILES];  // of the next step; for tiles that do not exist it is the last one's
   UNROLL
   for (int m = 0; m < TILES; m++)
     from[m] = reinterpret_cast<const uint4*>(w.data) +
@@ -80,11 +84,11 @@ __global__ void __launch_bounds__(kMmaSlices* kLanes, TILES == 1 ? 3 : 2)
     for (int m = 0; m < TILES; m++) {
       UNROLL
       for (int d = 0; d < depth; d++)
-        to[d][m] = step + d < end ? load_passing(from[m] + d * kLanes) : make_uint4(0, 0, 0, 0);
+        to[d][m] = step + d < end ? load_streaming(from[m] + d * kLanes) : make_uint4(0, 0, 0, 0);
       from[m] += depth * kLanes;
     }
   };
-  const float* row[OCTETS];  // rows that are not there are the last again
+  const float* row[OCTETS];  // for rows that do not exist it is the last one's
   UNROLL
   for (int o = 0; o < OCTETS; o++)
     row[o] = x + size_t(smaller(row0 + o * 8 + lane / 4, finish.rows - 1)) * x_row + part;
@@ -108,7 +112,7 @@ __global__ void __launch_bounds__(kMmaSlices* kLanes, TILES == 1 ? 3 : 2)
       }
       UNROLL
       for (int p = 0; p < 3; p++)
-        UNROLL  // sums by turns: each mma on one waits for the one before
+        UNROLL  // the sums take turns: an mma waits for the one before on the same sum
             for (int o = 0; o < OCTETS; o++) UNROLL for (int m = 0; m < TILES; m++)
                 mma(c[m][o], now[d][m], parts[p][o]);
     }
@@ -132,10 +136,10 @@ __global__ void __launch_bounds__(kMmaSlices* kLanes, TILES == 1 ? 3 : 2)
 // ---------------------------------------------------------------------------------------------------------------
 // Version 3
 
-// A block of four warps makes 64 outputs of 64 rows, each warp 32 by 32. For each 16 k the block splits its rows'
-// numbers once, into shared memory, as the lanes of mma want them; a warp reads 12 operands of 256 bytes there (24
-// clocks) for 24 mma (48 clocks of an A100). W's tiles come straight from L2, the next while these are used. Grid and
-// bytes as in fp32, W's being half.
+// A block of four warps computes 64 outputs of 64 rows, each warp 32 by 32. For each 16 k the block splits its rows'
+// numbers once, and writes them to shared memory in the order that mma needs. A warp reads 12 operands of 256 bytes
+// there (24 clocks) for 24 mma (48 clocks of an A100). W's tiles come straight from L2, the next ones while these are
+// used. Grid and bytes are those of fp32, with half the bytes of W.
 struct SplitMemory {
   uint2 part[2][3][kTile / 8][kLanes];  // low, middle, high
 };
@@ -148,7 +152,7 @@ __global__ void __launch_bounds__(128, 3) tiled_bf16(const float* x, int x_row, 
   const int row0 = int(blockIdx.x) * kTile, octet0 = warp / 2 * 4,
             tile0 = int(blockIdx.y) * (kTile / 16) + warp % 2 * 2;
 
-  // A thread brings two float4 of x, of one row each, and its part of the warp's two tiles of W.
+  // A thread loads two float4 of x, of one row each, and its part of the warp's two tiles of W.
   const uint4* weights[2];
   const float* row[2];
   UNROLL
@@ -161,7 +165,10 @@ __global__ void __launch_bounds__(128, 3) tiled_bf16(const float* x, int x_row, 
   float4 next_x[2];
   const auto load = [&](int step) {
     UNROLL
-    for (int j = 0; j < 2; j++) next[j] = weights[j][step * kLanes], next_x[j] = load_four(row[j] + step * 16);
+    for (int j = 0; j < 2; j++) {
+      next[j] = weights[j][step * kLanes];
+      next_x[j] = load_four(row[j] + step * 16);
+    }
   };
   const auto store = [&](int buffer, int step) {
     UNROLL
@@ -201,7 +208,10 @@ __global__ void __launch_bounds__(128, 3) tiled_bf16(const float* x, int x_row, 
       mma(c[0][o], now[0], b);
       mma(c[1][o], now[1], b);
     }
-    if (--left == 0) end_slice(), left = slice_tiles(w.k);
+    if (--left == 0) {
+      end_slice();
+      left = slice_tiles(w.k);
+    }
     if (more) store(buffer ^ 1, step + 1);
     __syncthreads();
   }

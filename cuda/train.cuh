@@ -1,8 +1,9 @@
-// cuda/train.cuh: training's kernels where a warp a row is wrong.
+// cuda/train.cuh: kernels of training for operations that one warp a row does not suit.
 //
-// The portable text of kernels.cuh gives a row to one warp. That suits what is wide in rows: norms, GELU, residual,
-// AdamW's pieces. It does not suit sums over rows (few columns, many rows), a row as long as a vocabulary, and a single
-// long sum. Those are here, all deterministic: every sum has an order that depends on the shapes alone, so no atomics.
+// The portable version in kernels.cuh gives a row to one warp. That suits operations on many rows: norms, GELU,
+// residual, AdamW's pieces. It does not suit sums over rows (few columns, many rows), a row as long as a vocabulary,
+// and a single long sum. Those are here. All are deterministic: the order of a sum depends on the shapes alone, and
+// there are no atomics.
 //
 // In order: one long sum; sums of columns (gradients of biases and of the norms' weights); the embedding's backward;
 // cross-entropy. Matrices have rows padded to a multiple of 16 numbers, so four columns are one load of 16 bytes.
@@ -14,7 +15,10 @@ namespace nanospec {
 
 __device__ inline void read_four(const float* from, float (&to)[4]) {
   const float4 four = *reinterpret_cast<const float4*>(from);
-  to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+  to[0] = four.x;
+  to[1] = four.y;
+  to[2] = four.z;
+  to[3] = four.w;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -22,10 +26,10 @@ __device__ inline void read_four(const float* from, float (&to)[4]) {
 
 constexpr int kSumThreads = 1024;
 
-// op.finish(the sum of op.values (op.n)). Reads 4 n bytes once. One block: n is the number of rows of a pass, or of the
-// optimizer's pieces, 500 KB at most, and a second launch would cost more than it saves. Thread t adds the values t,
-// t + 1024, ... in turn; then warps are halved, and their sums.
-// Budget: 32 registers, 128 bytes shared.
+// Calls op.finish(the sum of op.values (op.n)). Reads 4 n bytes once. One block: n is the number of rows of a batch, or
+// of the optimizer's pieces, 500 KB at most, and a second launch would cost more than it saves. Thread t adds the
+// values t, t + 1024, ... in turn; then each warp halves its sums, and the first warp those of all warps. Budget: 32
+// registers, 128 bytes shared.
 template <class Op>
 __global__ void __launch_bounds__(kSumThreads) long_sum(Op op) {
   constexpr int warps = kSumThreads / kLanes;
@@ -48,7 +52,7 @@ __global__ void __launch_bounds__(kSumThreads) long_sum(Op op) {
 // ---------------------------------------------------------------------------------------------------------------
 // Sums of columns
 
-// What is summed over the rows: `load` gives the terms of one row in four columns from `column` on.
+// What is summed over the rows: load() gives the terms of one row in four columns from `column` on.
 struct GradientTerm {  // of a bias: dy
   static constexpr int kSums = 1;
   const float* dy;
@@ -73,14 +77,15 @@ struct NormTerm {  // of a norm's weight: dy n, n = (x - mean) rstd; of its bias
 
 constexpr int kStripe = 8;           // columns of a block: one 32-byte sector of each row
 constexpr int kStripeThreads = 512;  // two for each of 256 rows
-constexpr int kStripeAhead = 4;      // rows whose loads a thread has under way
+constexpr int kStripeAhead = 4;      // rows that a thread loads at the same time
 
-// to[s][column] += sum over rows of term s. Reads each term's matrices once: 4 R C bytes, twice that for a norm, which
-// is the least. A block takes 8 columns, so that even C = 768 gives 96 blocks; it reads whole sectors, and its
-// neighbours read the rest of the line at the same time. A thread takes four columns of the rows place, place + 256,
-// ..., four rows at a time: 32 KB under way in a block. Its sums meet those of its warp by shuffles, the warps' in
-// shared memory, added in order. The order depends on a row's number alone.
-// Budget: 64 registers, 1024 bytes shared.
+// to[s][column] += sum over rows of term s. It reads each term's matrices once: 4 R C bytes, for a norm twice that,
+// which is the least possible. A block takes 8 columns, so that even C = 768 gives 96 blocks. It reads whole sectors,
+// and its neighbours read the rest of the line at the same time. Thread t takes four columns of the rows t / 2, t / 2 +
+// 256,
+// ..., four rows at a time: a block has 32 KB in flight. The sums of a warp's threads are added by shuffles, those of
+// the warps in shared memory, in order. The order depends on a row's number alone. Budget: 64 registers, 1024 bytes
+// shared.
 template <class Term>
 __global__ void __launch_bounds__(kStripeThreads)
     column_sums(Term term, int rows, int columns, float* to_0, float* to_1) {
@@ -133,19 +138,19 @@ void sum_columns(const Term& term, int rows, int columns, float* to_0, float* to
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// The embedding's backward: rows are sorted by what they looked up; a block then adds the rows of one token.
+// The embedding's backward. The rows are sorted by what they looked up; then a block adds the rows of one token.
 
-// The row of wte (table 0) or wpe (table 1) that a row of the pass is made of.
+// The row of wte (table 0) or wpe (table 1) that a row of the batch looked up.
 __device__ inline int looked_up(const EmbedBackward<float>& s, int table, int row) {
   return table == 0 ? s.token[row] : s.forest.position(row);
 }
 
 constexpr int kSortThreads = 256;
 
-// order (2, R): for each table all rows by what they looked up, equal ones in order of rows. A warp finds the place of
-// one row by counting those that come before it: R^2 comparisons, 32 at a time, then the lanes' counts add up; no
-// memory but the keys, R 4 bytes out of L1 for each warp. At R = 12,288 that is 2 * 150 M comparisons, tens of
-// microseconds by estimate, and needs no passes that wait for each other, as a radix sort does. grid (R / 8, 2).
+// order (2, R): for each table all rows sorted by what they looked up, equal ones in order of rows. A warp finds the
+// place of one row: it counts the rows that come before it, R comparisons, 32 at a time, and then adds the lanes'
+// counts. It reads only the keys, 4 R bytes from L1 for each warp. At R = 12,288 that is 2 * 150 M comparisons, tens of
+// microseconds by estimate. A radix sort would need several launches that wait for each other. Grid (R / 8, 2).
 // Budget: 32 registers, 0 bytes shared.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) sort_rows(EmbedBackward<float> s, int* order) {
@@ -165,12 +170,12 @@ constexpr int kRunThreads = 256;
 constexpr int kRunColumns = 4 * kLanes;  // of a block: four a lane
 constexpr int kRunAhead = 4;
 
-// dwte[token] += the sum of its rows of dx, dwpe[position] likewise, dropout applied. grid (R, C / 128, 2): a block for
-// each place of the order, but only where a run of equal keys begins has it something to do. Its warps take the run's
-// rows by turns, each with four rows under way, and add their eight sums in order: a space, every sixth character of a
-// text, does not hold up the launch. Reads R C 4 bytes of dx for each table, the least; reads and writes only the rows
-// of dwte that occur. The order of a sum depends on the rows of that token alone.
-// Budget: 64 registers, 4096 bytes shared.
+// dwte[token] += the sum of the token's rows of dx, dwpe[position] likewise, with dropout. Grid (R, C / 128, 2): a
+// block for each place of the order. Only the block where a run of equal keys begins has work: its eight warps take the
+// run's rows in turn, four rows at a time, and then add their sums in order. So a space, every sixth character of a
+// text, does not delay the launch. It reads 4 R C bytes of dx for each table, the least possible, and reads and writes
+// only the rows of dwte that occur. The order of a sum depends on the rows of that token alone. Budget: 64 registers,
+// 4096 bytes shared.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) add_runs(EmbedBackward<float> s, const int* order) {
   constexpr int warps = kThreads / kLanes;
@@ -224,10 +229,10 @@ inline void embed_gradient(const EmbedBackward<float>& s, int* order) {
 // Cross-entropy over a large vocabulary
 
 constexpr int kLossThreads = 1024;
-constexpr int kLossAhead = 4;   // loads of four that a thread has under way
-constexpr int kLongRow = 2048;  // logits from which a row is a block's, not a warp's
+constexpr int kLossAhead = 4;   // loads of four numbers that a thread has in flight
+constexpr int kLongRow = 2048;  // from so many logits on a row takes a block, not a warp
 
-// log(sum of exp) of a part of a row, as its greatest and the sum of exp(x - greatest).
+// log(sum of exp) of part of a row: its largest number, and the sum of exp(x - largest).
 struct LogSum {
   float top, sum;
 };
@@ -236,8 +241,8 @@ __device__ inline LogSum joined(const LogSum& a, const LogSum& b) {
   return {top, a.sum * exp(a.top - top) + b.sum * exp(b.top - top)};
 }
 
-// A row's logits become (softmax - onehot) * factor, and what pads the row zero.
-__device__ inline void write_gradient(float* x, int vocab_size, int right, float log_sum, float factor) {
+// Replaces a row's logits by (softmax - onehot) * factor, and the row's padding by zeros.
+__device__ inline void write_gradient(float* x, int vocab_size, int label, float log_sum, float factor) {
   for (int i = threadIdx.x * 4; i < vocab_size; i += kLossAhead * kLossThreads * 4) {
     float a[kLossAhead][4] = {};
     UNROLL
@@ -250,33 +255,33 @@ __device__ inline void write_gradient(float* x, int vocab_size, int right, float
       UNROLL
       for (int c = 0; c < 4; c++) {
         const float share = exp(a[j][c] - log_sum) * factor;
-        a[j][c] = at + c == right ? share - factor : at + c < vocab_size ? share : 0.0f;
+        a[j][c] = at + c == label ? share - factor : at + c < vocab_size ? share : 0.0f;
       }
       *reinterpret_cast<float4*>(x + at) = make_float4(a[j][0], a[j][1], a[j][2], a[j][3]);
     }
   }
 }
 
-// loss[row] = -log softmax(logits)[target]; with gradient, logits become (softmax - onehot) * factor. A block a row:
-// a warp would leave V = 50,257 to 1,571 turns, and so many rows would be under way that none stayed in L2 between its
-// passes. Two passes: the greatest and the sum together (Milakov, Gimelshein 2018), then the gradient. Reads the row
-// twice, writes it once: 12 R V bytes. The least is 8, and what comes out of memory is near it: a block takes all the
-// registers of an SM, so 132 rows of 200 KB are under way, 27 MB, and the second reading finds them in L2. A thread
-// takes sixteen logits a turn, four loads of 16 bytes. Sums: a thread's turns in order, then warps halved, then the
-// warps' sums halved.
-// Budget: 64 registers, 256 bytes shared.
+// loss[row] = -log softmax(logits)[target]. With `gradient`, logits become (softmax - onehot) * factor. A block runs a
+// row. A warp would need 1,571 turns for V = 50,257, and so many rows would be in work that L2 could not keep them for
+// their second reading. The first reading gives the largest number and the sum together (Milakov, Gimelshein 2018), the
+// second the gradient. It reads the row twice and writes it once: 12 R V bytes. The least possible is 8, and the
+// traffic of memory is near it: a block takes all registers of an SM, so 132 rows of 200 KB are in work, 27 MB, and the
+// second reading finds them in L2. A thread takes sixteen logits a turn, four loads of 16 bytes. A thread adds its
+// turns in order; then each warp halves its sums, and then those of the warps are halved. Budget: 64 registers, 256
+// bytes shared.
 template <bool gradient>
 __global__ void __launch_bounds__(kLossThreads)
     cross_entropy(float* logits, int row_stride, int vocab_size, const int* target, float* loss, float factor) {
   constexpr int warps = kLossThreads / kLanes;
-  constexpr float least = -Format<float>::kMost;  // not -inf: inf - inf is no number
+  constexpr float least = -Format<float>::kMost;  // not -inf: inf - inf is NaN
   struct Sums {
     LogSum of_warp[warps];
   };
   Sums& sums = shared<Sums>();
-  const int t = threadIdx.x, right = target[blockIdx.x];
+  const int t = threadIdx.x, label = target[blockIdx.x];
   float* x = logits + size_t(blockIdx.x) * row_stride;
-  const float at_target = x[right];  // before it is overwritten
+  const float at_target = x[label];  // before it is overwritten
 
   LogSum mine = {least, 0.0f};
   for (int i = t * 4; i < vocab_size; i += kLossAhead * kLossThreads * 4) {
@@ -310,7 +315,7 @@ __global__ void __launch_bounds__(kLossThreads)
   halve();
   const float log_sum = mine.top + log(mine.sum);
   if (t == 0) loss[blockIdx.x] = log_sum - at_target;
-  if constexpr (gradient) write_gradient(x, vocab_size, right, log_sum, factor);
+  if constexpr (gradient) write_gradient(x, vocab_size, label, log_sum, factor);
 }
 
 }  // namespace nanospec

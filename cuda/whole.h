@@ -1,16 +1,16 @@
-// cuda/whole.h: a target that runs whole iterations by itself, as a GPU does: forward, picks, walk and gather in one.
+// cuda/whole.h: targets that run whole iterations, as a GPU does: forward, picks, walk and gather in one call.
 //
-// It is plain C++: the graph that is replayed lies in iteration.cuh, behind the target. In order: whether a target is
-// one; the runner; a drafter that is the target itself. Such a target has, beside what decode.h lists:
-//   bool iterates();  whether it does
+// This is plain C++: the graph is in iteration.cuh, behind the target. In order: whether a target is of this kind; the
+// runner; the drafter that lets the target draft. Such a target has the functions that decode.h lists, and these:
+//   bool iterates();  whether it runs whole iterations
 //   Verdict iterate(const Tree& tree, const Sampling& sampling, int64_t index);
-//     forward, the verdict of rule match on it for a tree whose root's children stand at place `index` of the text, and
-//     keep() of the verdict's rows, as one
-//   bool hold(const Table& table, int depth, int width);
-//     whether it can draft full trees of that size from a bigram's table; makes it ready
+//     one iteration: forward, the verdict of the rule `match`, and keep() of the verdict's rows. index: the index in
+//     the text of the root's children
+//   bool load_table(const Table& table, int depth, int width);
+//     whether it can draft full trees of that size from a bigram's table; uploads the table
 //   Verdict iterate_drafting(int root, int depth, int width, float sharpness, const Sampling& sampling, int64_t index,
 //                            std::vector<Candidate>& drafted);
-//     the same as iterate, of the full tree that it drafts under `root`; drafted: its nodes, in the order of growth
+//     the same as iterate(), for the full tree that it drafts under `root`; drafted: its nodes, in the order of growth
 #pragma once
 
 #include <memory>
@@ -34,13 +34,13 @@ bool iterates(const Target& target) {
   else return false;
 }
 
-// Runs whole iterations. What the device has drafted is run already.
+// Runs whole iterations. If the device has drafted the tree, it has run it too.
 template <class Target>
 struct Whole : Runner {
   Target& target;
   const Sampling& sampling;
   Verdict verdict;      // of the last iteration
-  int64_t ran_at = -1;  // the place that was drafted for on the device, and so has been run
+  int64_t ran_at = -1;  // the index of the last iteration that the device drafted, and so has run
   Whole(Target& its, const Sampling& s) : Runner(its.block_size(), its.vocab_size()), target(its), sampling(s) {}
 
   void open(const std::vector<int>& text) override { open_window(target, text); }
@@ -48,16 +48,16 @@ struct Whole : Runner {
     if (ran_at != index) verdict = target.iterate(tree, sampling, index);
   }
   Verdict verify(const Growth&, const Tree&, int64_t) override { return verdict; }
-  void keep(const Verdict&) override {}  // it has kept them
+  void keep(const Verdict&) override {}  // the iteration has kept them
 };
 
-// A bigram that drafts full trees on the device, with the same chances. When it is first asked in a forward, all of
-// that forward runs: it then tells candidates out of what the device has drafted.
+// A bigram that drafts full trees on the device, with the same chances as on the host. At the first question of an
+// iteration the device runs the whole iteration; the candidates are then read from what it has drafted.
 template <class Target>
 struct DeviceDrafter : Drafter {
   Whole<Target>& runner;
   const int depth, width;  // of the full trees
-  const int64_t end;       // tokens that the text is to have
+  const int64_t end;       // how many tokens the text will have
   DeviceDrafter(Whole<Target>& its, int levels, int children, int64_t text_end)
       : runner(its), depth(levels), width(children), end(text_end) {}
 
@@ -68,15 +68,17 @@ struct DeviceDrafter : Drafter {
       const bool noise = runner.sampling.temperature > 0;
       runner.verdict = runner.target.iterate_drafting(growth.token[0], levels, width, sharpness(runner.sampling, noise),
                                                       runner.sampling, draws.index, drafted_);
-      runner.ran_at = draws.index, taken_ = 0;
+      runner.ran_at = draws.index;
+      taken_ = 0;
     }
     std::copy_n(drafted_.begin() + long(taken_), n * each, candidates);
-    std::fill_n(count, n, each), taken_ += size_t(n) * size_t(each);
+    std::fill_n(count, n, each);
+    taken_ += size_t(n) * size_t(each);
   }
 
  private:
   std::vector<Candidate> drafted_;
-  size_t taken_ = 0;  // of these
+  size_t taken_ = 0;  // how many of these have been read
 };
 
 }  // namespace nanospec

@@ -1,9 +1,8 @@
-// drafters/adapt.h: drafters that learn while the text is written.
+// drafters/adapt.h: drafters that learn during generation.
 //
-// In order: two that go by what followed the same context before, `lookup` and `suffix`; one that goes by what the
-// target said after the same token before, `recycle`; the union of several, which learns whom to believe. A new text
-// makes them forget the last one; what they have learned of whom and what to believe stays, as experience does
-// (growth/trust.h).
+// In order: `lookup` and `suffix`, which use what followed the same context before; `recycle`, which uses the target's
+// logits after the same token before; the union of several drafters, which learns their weights. When a new text begins
+// they forget the last one, but keep the weights that they have learned, as Experience does (growth/trust.h).
 #pragma once
 
 #include <array>
@@ -18,9 +17,9 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // What followed the same context before
 
-// Blends the matches that `Text` finds in the text so far. What it learns from are the target's picks, at some
-// temperature T: so what it predicts, p, is the target's distribution at T, and its logits are max(T, kLeastSharpness)
-// log p. Where the context is new they are all equal.
+// Interpolates the matches that `Text` finds in the text so far. It learns from the target's picks at some temperature
+// T, so it predicts p, the target's distribution at T. Its logits are max(T, kLeastSharpness) log p. Where the context
+// is new they are all equal.
 template <class Text>
 struct Matching : LogitsDrafter {
   explicit Matching(int vocab_size) : text_(vocab_size), row_(size_t(vocab_size)) { vocab = vocab_size; }
@@ -37,7 +36,7 @@ struct Matching : LogitsDrafter {
     for (int i = node; i > 0; i = growth.parent[i]) path_.push_back(growth.token[i]);
     std::reverse(path_.begin(), path_.end());
     text_.find(path_.data(), int(path_.size()), matches_);
-    belief_.blend(matches_, vocab, row_.data());
+    interpolation_.blend(matches_, vocab, row_.data());
     float* const row = row_.data();
     const float t = larger(temperature, kLeastSharpness);
     Solo{}.each(vocab, [=](int x) { row[x] = t * log(row[x]); });
@@ -47,31 +46,31 @@ struct Matching : LogitsDrafter {
  private:
   void read(int token) {
     text_.find(nullptr, 0, matches_);
-    belief_.learn(matches_, token, vocab);
+    interpolation_.learn(matches_, token, vocab);
     text_.extend(token);
   }
 
   Text text_;
-  Belief belief_;
+  Interpolation interpolation_;
   Matches matches_;         // scratch
   std::vector<int> path_;   // scratch
   std::vector<float> row_;  // (V)
 };
 
-// Prompt lookup (Saxena 2023), of all lengths at once: looks back at the latest places of the context's last token.
+// Prompt lookup (Saxena 2023), for all lengths at once: it compares the latest places of the context's last token.
 using Lookup = Matching<LookBack>;
 
 // Suffix decoding (SAM-Decoding, Hu et al. 2024; SuffixDecoding, Oliaro et al. 2024): a suffix automaton knows how
-// often anything followed anything in the whole text. The corpus that these keep beside the text is here the training
-// text's n-grams: `suffix+ngram:5`.
+// often each token followed each substring of the text. Those papers also keep a corpus; here that is the n-grams of
+// the training text: `suffix+ngram:5`.
 using Suffix = Matching<SuffixAutomaton>;
 
 // ---------------------------------------------------------------------------------------------------------------
-// What the target said after the same token before
+// What the target predicted after the same token before
 
-// Token recycling (Luo et al. 2024): after each token, the likeliest of what the target last said there, on the path or
-// off it; the other tokens share the rest. Where the target keeps its logits to itself its picks stand in: the newest
-// gets half of the chance. 68 bytes a word of the vocabulary.
+// Token recycling (Luo et al. 2024). For each token it stores the likeliest tokens of the target's last logits after
+// it, on the path or off it; the other tokens share the rest. Where the target's logits cannot be read, its picks are
+// used: the newest gets half of the chance. 68 bytes for each token of the vocabulary.
 struct Recycle : LogitsDrafter {
   explicit Recycle(int vocab_size) : after_(size_t(vocab_size)), row_(size_t(vocab_size)), scores_(row_) {
     vocab = vocab_size;
@@ -80,7 +79,7 @@ struct Recycle : LogitsDrafter {
 
   void begin(const int*, int) override { after_.assign(after_.size(), {}); }
 
-  // Of rows with the same token the last one stays: in preorder, but those on the path after all others.
+  // Of rows with the same token the last one counts. The order is preorder, but the rows of the path come last.
   void committed(const Commit& commit) override {
     const auto token = [&](int i) { return commit.tree.token[commit.rows[i]]; };
     if (!rows_ || !rows_->logits(0)) {
@@ -103,7 +102,7 @@ struct Recycle : LogitsDrafter {
 
  private:
   static constexpr int kSuccessors = 8;
-  static constexpr float kLeast = 1e-4f;  // of the chance, for all other tokens
+  static constexpr float kLeast = 1e-4f;  // the least chance of all other tokens together
   struct Successors {
     int n = 0;
     int token[kSuccessors];
@@ -113,15 +112,22 @@ struct Recycle : LogitsDrafter {
   void learn(Successors& s, const float* logits) {
     Candidate best[kSuccessors];
     s.n = best_candidates(logits, nullptr, vocab, Sampling(), false, kSuccessors, best, scores_.data());
-    for (int i = 0; i < s.n; i++) s.token[i] = best[i].token, s.chance[i] = best[i].chance;
+    for (int i = 0; i < s.n; i++) {
+      s.token[i] = best[i].token;
+      s.chance[i] = best[i].chance;
+    }
   }
-  static void learn(Successors& s, int pick) {  // to the front, in the place of the oldest if there is no room
+  static void learn(Successors& s, int pick) {  // moves it to the front; drops the oldest where there is no room
     int at = int(std::find(s.token, s.token + s.n, pick) - s.token);
     float chance = at < s.n ? s.chance[at] : 0;
     if (at == kSuccessors) at--;
     s.n = std::max(s.n, at + 1);
-    for (; at > 0; at--) s.token[at] = s.token[at - 1], s.chance[at] = s.chance[at - 1];
-    s.token[0] = pick, s.chance[0] = chance + 1;
+    for (; at > 0; at--) {
+      s.token[at] = s.token[at - 1];
+      s.chance[at] = s.chance[at - 1];
+    }
+    s.token[0] = pick;
+    s.chance[0] = chance + 1;
     for (int i = 0; i < s.n; i++) s.chance[i] /= 2;
   }
 
@@ -133,12 +139,12 @@ struct Recycle : LogitsDrafter {
 // ---------------------------------------------------------------------------------------------------------------
 // Unions
 
-// Several drafters as one, by logarithmic pooling (Genest and Zidek 1986), as PAQ mixes its models (Mahoney 2005):
+// Several drafters as one, by logarithmic pooling (Genest, Zidek 1986), as PAQ mixes its models (Mahoney 2005):
 //   p(x) ~ exp(sum over the parts i of  w_i l_i(x) / t),   w_i = a_i + b_i m_i,   t = max(T, kLeastSharpness)
-// l_i: the part's logits; m_i: its chance of its own first guess, so that one may count for more when it is sure of
-// itself. a and b are moved by one Newton step a token, up the log-likelihood of the target's picks: by the gradient of
-// the new token, over the curvature of all before, the older the less. So one tree holds the candidates of all, each
-// token once, and the nodes go to those that were right; where all but one are useless, it drafts as that one alone.
+// l_i: the part's logits. m_i: the chance of its first candidate, so that a confident part may weigh more. Each token
+// moves a and b by one Newton step up the log-likelihood of the target's picks: the gradient is the new token's, the
+// curvature that of all tokens before, with older ones weighing less. So one tree holds the candidates of all parts,
+// each token once, and the parts that were right get more nodes. If only one part is useful, the union drafts like it.
 class Union : public LogitsDrafter {
  public:
   static constexpr int kMostParts = 4;
@@ -147,7 +153,8 @@ class Union : public LogitsDrafter {
       : parts_(std::move(parts)), newton_(2 * int(parts_.size()), kPrior) {
     vocab = parts_.front()->vocab;
     const int k = int(parts_.size());
-    row_.resize(size_t(vocab)), said_.resize(size_t(k) * vocab);
+    row_.resize(size_t(vocab));
+    part_logits_.resize(size_t(k) * vocab);
     for (int i = 0; i < k; i++) weight_[i] = 1.0 / k;
   }
 
@@ -156,7 +163,10 @@ class Union : public LogitsDrafter {
   }
 
   void begin(const int* text, int n) override {
-    for (auto& part : parts_) part->temperature = temperature, part->begin(text, n);
+    for (auto& part : parts_) {
+      part->temperature = temperature;
+      part->begin(text, n);
+    }
     authors_.clear();
   }
 
@@ -175,7 +185,7 @@ class Union : public LogitsDrafter {
     prepare(growth, nodes, n);
     for (int k = 0; k < n; k++) {
       Candidate* const best = candidates + size_t(k) * width;
-      LogitsDrafter::expand(growth, nodes + k, 1, width, draws, best, count + k);  // which asks for the logits
+      LogitsDrafter::expand(growth, nodes + k, 1, width, draws, best, count + k);  // it calls logits()
       for (int rank = 0; rank < count[k]; rank++)
         authors_.push_back({nodes[k], best[rank].token, author_of(best[rank].token)});
     }
@@ -188,7 +198,7 @@ class Union : public LogitsDrafter {
   }
 
   void committed(const Commit& commit) override {
-    Growth path;  // what came, as a tree under the last root
+    Growth path;  // the committed tokens, as a tree under the last root
     path.start(commit.tree.token[0]);
     for (int i = 0; i < commit.n; i++) {
       learn(path, i, commit.tokens[i]);
@@ -199,57 +209,64 @@ class Union : public LogitsDrafter {
   }
 
  private:
-  // The weights make p predict, which wants caution. But a candidate is drawn to be the target's very pick: that wants
-  // more contrast. Tokens per forward of suffix+ngram:5 at temperature 1 (medium model, auto): 1: 5.18; 1.1: 5.26;
-  // 1.2: 5.24.
+  // The weights are learned to predict. To draft the target's very pick, a sharper distribution is better. Tokens per
+  // forward of suffix+ngram:5 at temperature 1 (medium model, auto): 1: 5.18; 1.1: 5.26; 1.2: 5.24.
   static constexpr float kContrast = 1.1f;
   static constexpr double kPrior = 10, kForget = 1.0 / 500;  // of the curvature
-  static constexpr double kFarthest = 4, kStep = 0.5;        // of a weight
+  static constexpr double kMostWeight = 4, kMostStep = 0.5;  // in size
   static constexpr int kMost = 2 * kMostParts;
 
-  double weight(int part) const { return weight_[part] + weight_[parts_.size() + size_t(part)] * double(sure_[part]); }
+  double weight(int part) const {
+    return weight_[part] + weight_[parts_.size() + size_t(part)] * double(confidence_[part]);
+  }
 
   float t() const { return larger(temperature, kLeastSharpness); }
-  float* said(int part) { return said_.data() + size_t(part) * vocab; }
+  float* logits_of(int part) { return part_logits_.data() + size_t(part) * vocab; }
 
-  // Asks all parts about a node. said: l_i / t, the largest 0. A part that has no distribution there says nothing.
+  // Asks all parts about a node. logits_of(i) becomes l_i / t, shifted so that the largest is 0. A part that has no
+  // distribution there has equal logits.
   void ask(const Growth& growth, int node) {
     const Solo solo;
     for (int i = 0; i < int(parts_.size()); i++) {
-      float* const f = said(i);
+      float* const f = logits_of(i);
       const float* const l = parts_[i]->logits(growth, node);
-      if (!l) std::fill(f, f + vocab, 0.0f), sure_[i] = 1 / float(vocab);
-      if (!l) continue;
+      if (!l) {
+        std::fill(f, f + vocab, 0.0f);
+        confidence_[i] = 1 / float(vocab);
+        continue;
+      }
       const float top = solo.largest<float>(vocab, [=](int x) { return l[x]; }), scale = 1 / t();
       solo.each(vocab, [=](int x) { f[x] = larger((l[x] - top) * scale, Format<float>::kLogLeast); });
-      sure_[i] = 1 / solo.sum<float>(vocab, [=](int x) { return exp_normal(f[x]); });
+      confidence_[i] = 1 / solo.sum<float>(vocab, [=](int x) { return exp_normal(f[x]); });
     }
   }
 
-  // row_: `times` the sum of w_i l_i / t.
+  // row_ = `times` the sum of w_i l_i / t.
   void pool(float times) {
     float* const row = row_.data();
     std::fill(row_.begin(), row_.end(), 0.0f);
     for (int i = 0; i < int(parts_.size()); i++) {
-      const float* const f = said(i);
+      const float* const f = logits_of(i);
       const float w = times * float(weight(i));
       Solo{}.each(vocab, [=](int x) { row[x] = fused(w, f[x], row[x]); });
     }
   }
 
-  // Who raised the token most above an even chance: w_i log(V p_i(token)).
+  // The part that raised the token's chance most above 1 / V: the largest w_i log(V p_i(token)).
   int author_of(int token) {
     int best = 0;
     double most = -std::numeric_limits<double>::infinity();
     for (int i = 0; i < int(parts_.size()); i++) {
-      const double raised = weight(i) * double(said(i)[token] + log(sure_[i] * float(vocab)));
-      if (raised > most) most = raised, best = i;
+      const double gain = weight(i) * double(logits_of(i)[token] + log(confidence_[i] * float(vocab)));
+      if (!(gain > most)) continue;
+      most = gain;
+      best = i;
     }
     return best;
   }
 
-  // A token has come after a node of `path`. With f_i = l_i / t for a_i and m_i l_i / t for b_i, the log-likelihood has
-  // the gradient f(token) - E f and the curvature Cov f, under p.
+  // Learns that a token followed a node of `path`. With f_i = l_i / t for a_i and m_i l_i / t for b_i, the
+  // log-likelihood has the gradient f(token) - E f and the curvature Cov f, under p.
   void learn(const Growth& path, int node, int token) {
     const Solo solo;
     const int k = int(parts_.size());
@@ -263,17 +280,17 @@ class Union : public LogitsDrafter {
     double gradient[kMost] = {};
     float mean[kMostParts] = {};
     for (int i = 0; i < k; i++) {
-      const float* const f = said(i);
+      const float* const f = logits_of(i);
       mean[i] = solo.sum<float>(vocab, [=](int x) { return p[x] * f[x]; }) / total;
       gradient[i] = double(f[token] - mean[i]);
-      gradient[k + i] = double(sure_[i]) * gradient[i];
+      gradient[k + i] = double(confidence_[i]) * gradient[i];
     }
     for (int i = 0; i < k; i++)
       for (int j = 0; j <= i; j++) {
-        const float *const f = said(i), *const g = said(j), from_f = mean[i], from_g = mean[j];
+        const float *const f = logits_of(i), *const g = logits_of(j), from_f = mean[i], from_g = mean[j];
         const double covariance =
             double(solo.sum<float>(vocab, [=](int x) { return p[x] * (f[x] - from_f) * (g[x] - from_g); }) / total);
-        const double m_i = double(sure_[i]), m_j = double(sure_[j]);
+        const double m_i = double(confidence_[i]), m_j = double(confidence_[j]);
         newton_.curvature(i, j) += covariance;
         newton_.curvature(k + i, j) += m_i * covariance;
         if (i != j) newton_.curvature(k + j, i) += m_j * covariance;
@@ -282,15 +299,15 @@ class Union : public LogitsDrafter {
     move(2 * k, gradient);
   }
 
-  // The step. What is forgotten of the curvature becomes the prior again, and so do the weights: that is its part of
-  // the gradient.
+  // The Newton step. The prior replaces the curvature that is forgotten. It also draws the weights back to their start:
+  // that is its part of the gradient.
   void move(int n, double* gradient) {
     for (int i = 0; i < n; i++) gradient[i] += kForget * kPrior * ((i < n / 2 ? 2.0 / n : 0) - weight_[i]);
     double step[kMost];
     newton_.solve(gradient, step);
     for (int i = 0; i < n; i++) {
-      const double moved = weight_[i] + larger(-kStep, smaller(kStep, step[i]));
-      weight_[i] = larger(-kFarthest, smaller(kFarthest, moved));
+      const double moved = weight_[i] + larger(-kMostStep, smaller(kMostStep, step[i]));
+      weight_[i] = larger(-kMostWeight, smaller(kMostWeight, moved));
     }
     newton_.forget(kForget);
   }
@@ -301,10 +318,10 @@ class Union : public LogitsDrafter {
   std::vector<std::unique_ptr<LogitsDrafter>> parts_;  // k
   std::array<double, kMost> weight_{};                 // a_0 .. a_{k-1}, b_0 .. b_{k-1}
   Newton<kMost> newton_;
-  std::array<float, kMostParts> sure_{};  // m, at the node that was asked about last
-  std::vector<float> said_;               // (k, V) at that node
-  std::vector<float> row_;                // (V)
-  std::vector<Author> authors_;           // of this pass's candidates
+  std::array<float, kMostParts> confidence_{};  // m, at the node that was asked about last
+  std::vector<float> part_logits_;              // (k, V) at that node, divided by t
+  std::vector<float> row_;                      // (V)
+  std::vector<Author> authors_;                 // of this iteration's candidates
 };
 
 }  // namespace nanospec

@@ -1,7 +1,7 @@
 // drafters/draft_model.h: drafters that run a model: a smaller GPT, or the first layers of the target itself.
 //
-// In order: what they do, and one of parallel.h too: many small forwards over one cache for each tree; `gpt:DIR`;
-// `self:K`.
+// In order: what they share with the sequential form of parallel.h: small forwards over one cache, several for each
+// tree; `gpt:DIR`; `self:K`.
 #pragma once
 
 #include <map>
@@ -15,31 +15,31 @@
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
-// A pass of drafting
+// Drafting with a model
 
-// Runs a model over the nodes of the growing tree that are about to be expanded, and keeps the logits of all of them
-// until the pass ends. The model's cache holds, one behind the other:
+// Runs a model over the nodes of the growing tree that are about to be expanded, and keeps the logits of all nodes
+// until the iteration ends. The model's cache holds, one behind the other:
 //   the text up to the root         base_ positions, the root not counted
 //   the trunk                       a path of nodes, from the root on
-//   the last forward's other rows   until the next one is written over them
-// A forward continues the trunk: one that stays on a chain costs one row a node. Nodes on another branch shorten the
-// trunk, and what is missing of their path runs again, with them.
-// Model: a Target, or what has of one what is called here.
+//   the last forward's other rows   until the next forward overwrites them
+// A forward continues the trunk: on a chain it costs one row for each node. Nodes on another branch shorten the trunk,
+// and the missing nodes of their path run again, with them.
+// Model: a Target, or a class with those functions of a Target that are called here.
 template <class Model>
 class ModelDrafter : public LogitsDrafter {
  public:
-  // layers: how many of the model's run; 0: all.
+  // layers: how many of the model's layers run; 0: all.
   ModelDrafter(Model& model, int layers) : model_(model), layers_(layers) { vocab = model.vocab_size(); }
 
-  // Null where no forward has been: beyond the model's own window, or before it knows anything.
+  // Null for nodes that no forward has run: beyond the model's own window, or before it can run.
   const float* logits(const Growth& growth, int node) override {
     const int id = find(growth, node);
     return id < 0 ? nullptr : logits_.data() + size_t(id) * vocab;
   }
 
-  // One forward for all of these nodes, and for those above them that no forward has seen.
+  // Runs one forward for all of these nodes, and for those above them that no forward has run.
   void prepare(const Growth& growth, const int* nodes, int n) override {
-    if (n > 1 && growth.size() > model_.most_rows()) {  // there may not be room for all at once
+    if (n > 1 && growth.size() > model_.most_rows()) {  // the model may not have room for all at once
       prepare(growth, nodes, n / 2);
       return prepare(growth, nodes + n / 2, n - n / 2);
     }
@@ -49,29 +49,32 @@ class ModelDrafter : public LogitsDrafter {
     for (int k = 0; k < n; k++)
       if (base_ + growth.depth[nodes[k]] < model_.block_size()) enter(growth, nodes[k]);
     if (seen_.size() > before) run_nodes(before);
-    else if (!fresh) return;  // all are known: who looks back at a pass must not touch the cache
-    model_.rewind(base_);     // as it was; nothing has been written over, so the trunk can be taken up again
+    else if (!fresh) return;  // all have been run: a later look at this iteration must not touch the cache
+    model_.rewind(base_);     // nothing has been overwritten, so the next forward can continue the trunk
   }
 
  protected:
-  // Calls run_text, or start, for the root and what the cache misses of the text before it.
+  // Calls run_text, or start, for the root and for the text before it that is not cached.
   virtual void run_root(int root) = 0;
 
-  // n tokens of the text that follow those cached; the last one is the root.
+  // Runs the n tokens of the text that follow the cached ones; the last one is the root.
   void run_text(const int* tokens, int n) {
-    Pass chain;
+    Batch chain;
     chain.add_chain(tokens, n, 0, 0);
-    model_.forward(tokens, chain.depth.data(), chain.end.data(), n, layers_), model_passes++;
+    model_.forward(tokens, chain.depth.data(), chain.end.data(), n, layers_);
+    model_forwards++;
     base_ += n - 1;
     start(tokens[n - 1], n - 1);
   }
-  // The root has been run: as that row of the last forward, cached behind base_ positions.
+  // The root has been run: it is this row of the last forward, cached behind base_ positions.
   void start(int root, int row) {
-    seen_.start(root), trunk_ = {0}, row_of_.clear();
+    seen_.start(root);
+    trunk_ = {0};
+    row_of_.clear();
     store(0, row);
   }
 
-  // Makes the trunk the path along these tokens from the root on, as far as it is at hand.
+  // Makes the trunk the path along these tokens from the root on, as far as the nodes have been run.
   void follow_tokens(const int* tokens, int n) {
     std::vector<int> path;
     for (int id = seen_.size() > 0 ? 0 : -1, i = 0; id >= 0 && i < n; i++) {
@@ -80,17 +83,21 @@ class ModelDrafter : public LogitsDrafter {
     }
     follow(path);
   }
-  // Ends the pass. Its trunk's tokens: they stand in the cache behind base_ positions.
-  std::vector<int> end_pass() {
+  // Ends the iteration. Returns the tokens of the trunk, which is cached behind base_ positions.
+  std::vector<int> end_iteration() {
     std::vector<int> tokens;
     for (int id : trunk_) tokens.push_back(seen_.token[id]);
     forget();
     return tokens;
   }
-  void forget() { seen_.shrink(0), trunk_.clear(), row_of_.clear(); }
+  void forget() {
+    seen_.shrink(0);
+    trunk_.clear();
+    row_of_.clear();
+  }
 
-  // For a model whose rows want more than their tokens: the next forward is of rows under these nodes; a row of the
-  // last forward was this node's.
+  // For a model whose rows need more than their tokens. before(): the next forward's rows stand under these nodes.
+  // after(): this row of the last forward was this node.
   virtual void before(const std::vector<int>& /*above*/) {}
   virtual void after(int /*id*/, int /*row*/) {}
 
@@ -98,7 +105,7 @@ class ModelDrafter : public LogitsDrafter {
   int base_ = 0;
 
  private:
-  // Nodes go by their tokens: the same path of another growth, or of this one pruned and grown again, is the same node.
+  // A node is known by the tokens of its path: in another growth, or in this one grown again, it is the same node.
   int find(const Growth& growth, int node) const {
     if (node == 0) return seen_.size() > 0 ? 0 : -1;
     const int above = find(growth, growth.parent[node]);
@@ -114,7 +121,7 @@ class ModelDrafter : public LogitsDrafter {
     return id >= 0 ? id : seen_.add(enter(growth, growth.parent[node]), {growth.token[node], 1});
   }
 
-  // Makes the trunk as much of `path` as is cached: what the two share, then what the last forward has of it.
+  // Makes the trunk as much of `path` as is cached: what trunk and path share, then rows of the last forward.
   void follow(const std::vector<int>& path) {
     size_t n = 0;
     while (n < trunk_.size() && n < path.size() && trunk_[n] == path[n]) n++;
@@ -127,34 +134,39 @@ class ModelDrafter : public LogitsDrafter {
     }
     if (!rows.empty()) model_.keep(rows.data(), int(rows.size()));
     trunk_.assign(path.begin(), path.begin() + long(n + rows.size()));
-    row_of_.clear();  // the gather may have moved others over them
+    row_of_.clear();  // the gather may have overwritten them
   }
 
-  // A forward of the nodes from `first` on, which are new, and of those above them that are not on the trunk.
+  // Runs a forward of the nodes from `first` on, which are new, and of those above them that are not on the trunk.
   void run_nodes(int first) {
     const int n = seen_.size();
-    std::vector<int> under(size_t(n), 0), path;  // how many new nodes stand under a node; what is above them all
+    std::vector<int> under(size_t(n), 0), path;  // how many new nodes stand under a node; the ancestors of all of them
     for (int id = first; id < n; id++)
       for (int above = seen_.parent[id]; above >= 0; above = seen_.parent[above]) under[above]++;
     for (int id = 0; id < n; id++)
       if (under[id] == n - first) path.push_back(id);
     follow(path);
 
-    Growth growth;  // under the trunk's end, whose own row is left out
+    Growth growth;  // the rows to run, under the trunk's last node, which is not run
     growth.start(seen_.token[trunk_.back()]);
     std::vector<int> place(size_t(n), 0), ids = {trunk_.back()};
     for (int id = 0; id < n; id++) {
       const bool on_trunk = std::find(trunk_.begin(), trunk_.end(), id) != trunk_.end();
       if (on_trunk || (id < first && under[id] == 0)) continue;
-      place[id] = growth.add(place[seen_.parent[id]], {seen_.token[id], 1}), ids.push_back(id);
+      place[id] = growth.add(place[seen_.parent[id]], {seen_.token[id], 1});
+      ids.push_back(id);
     }
     flatten(growth, tree_);
     const int rows = tree_.size() - 1;
-    for (int row = 1; row <= rows; row++) tree_.depth[row]--, tree_.end[row]--;
     std::vector<int> above;
-    for (int row = 1; row <= rows; row++) above.push_back(seen_.parent[ids[tree_.origin[row]]]);
+    for (int row = 1; row <= rows; row++) {
+      tree_.depth[row]--;
+      tree_.end[row]--;
+      above.push_back(seen_.parent[ids[tree_.origin[row]]]);
+    }
     before(above);
-    model_.forward(tree_.token.data() + 1, tree_.depth.data() + 1, tree_.end.data() + 1, rows, layers_), model_passes++;
+    model_.forward(tree_.token.data() + 1, tree_.depth.data() + 1, tree_.end.data() + 1, rows, layers_);
+    model_forwards++;
     for (int row = 0; row < rows; row++) {
       const int id = ids[tree_.origin[row + 1]];
       row_of_[id] = row;
@@ -168,42 +180,47 @@ class ModelDrafter : public LogitsDrafter {
   }
 
   const int layers_;
-  Growth seen_;                // the nodes that a forward has seen in this pass; an id is a place here
+  Growth seen_;                // the nodes that a forward of this iteration has run; an id is an index here
   std::vector<float> logits_;  // (ids, V)
   std::vector<int> trunk_;     // ids, the root first
-  std::map<int, int> row_of_;  // by id: the last forward's rows, which stand behind the trunk
+  std::map<int, int> row_of_;  // by id: the last forward's rows, which are cached behind the trunk
   Tree tree_;                  // scratch
 };
 
 // ---------------------------------------------------------------------------------------------------------------
 // A smaller GPT
 
-// `gpt:DIR`. Its cache follows the text as the target's does: the accepted rows stay, what was committed beside them
-// runs before the next root. The window is its own, moved by the same rule, when it next drafts. Tokens that are
-// supposed stand at the text's end like others; what is cached of them stays for those that begin with the same.
-class SmallModel : public ModelDrafter<Target>, public Supposes {
+// `gpt:DIR`. Its cache follows the text as the target's does: rows that were accepted stay, and other committed tokens
+// run before the next root. It has its own window, which slides by the same rule, when it next drafts. Assumed tokens
+// stand at the text's end like others. Their rows stay cached, for assumptions that begin with the same tokens.
+class SmallModel : public ModelDrafter<Target>, public DraftsAhead {
  public:
   explicit SmallModel(std::unique_ptr<Target> model) : ModelDrafter(*model, 0), own_(std::move(model)) {}
 
   void begin(const int* text, int n) override {
-    text_.assign(text, text + n), supposed_ = 0;
-    forget(), open();
+    text_.assign(text, text + n);
+    assumed_ = 0;
+    forget();
+    open();
   }
   void committed(const Commit& commit) override {
-    unsuppose();
+    rollback();
     go_on(commit.tokens, commit.n);
   }
-  bool suppose(const int* tokens, int n) override {
-    if (model_.cuda()) return false;  // there the target's work and this would wait for each other
-    unsuppose();
+  bool assume(const int* tokens, int n) override {
+    if (model_.cuda()) return false;  // there the two models would wait for each other
+    rollback();
     model_.use_pool(false);
     if (n == 0) return true;
-    if (window_start(int(text_.size()) + n, model_.block_size()) != start_) return false;  // it would have to come back
-    go_on(tokens, n), supposed_ = n;
+    if (window_start(int(text_.size()) + n, model_.block_size()) != start_) return false;  // it could not slide back
+    go_on(tokens, n);
+    assumed_ = n;
     return true;
   }
-  void unsuppose() override {
-    if (supposed_ > 0) settle(), text_.resize(text_.size() - size_t(supposed_)), supposed_ = 0;
+  void rollback() override {
+    if (assumed_ > 0) settle();
+    text_.resize(text_.size() - size_t(assumed_));
+    assumed_ = 0;
     model_.use_pool(true);
   }
 
@@ -219,33 +236,35 @@ class SmallModel : public ModelDrafter<Target>, public Supposes {
   }
   void open() {
     open_window(model_, text_);
-    start_ = window_start(int(text_.size()), model_.block_size()), base_ = model_.past();
+    start_ = window_start(int(text_.size()), model_.block_size());
+    base_ = model_.past();
     cached_.assign(text_.begin() + start_, text_.end() - 1);
   }
   void go_on(const int* tokens, int n) {
-    follow_tokens(tokens, n), settle();
+    follow_tokens(tokens, n);
+    settle();
     text_.insert(text_.end(), tokens, tokens + n);
   }
-  // Ends the pass: what it ran of its trunk stays cached.
+  // Ends the iteration: its trunk stays cached.
   void settle() {
-    const std::vector<int> trunk = end_pass();
+    const std::vector<int> trunk = end_iteration();
     cached_.insert(cached_.end(), trunk.begin(), trunk.end());
     model_.rewind(int(cached_.size()));
   }
 
   std::unique_ptr<Target> own_;
-  std::vector<int> text_;    // the root at its end
-  std::vector<int> cached_;  // tokens of the cached positions: the window's but the root, or what was thought to come
-  int start_ = 0;            // of the window that is cached
-  int supposed_ = 0;         // tokens at the text's end
+  std::vector<int> text_;    // with the root at its end
+  std::vector<int> cached_;  // tokens of the cached positions: the window's without the root, or assumed ones
+  int start_ = 0;            // where the cached window begins
+  int assumed_ = 0;          // how many tokens at the text's end are assumed
 };
 
 // ---------------------------------------------------------------------------------------------------------------
 // The target's first layers
 
 // `self:K` (as Draft & Verify, Zhang et al. 2023, and LayerSkip, Elhoushi et al. 2024): the first K layers, then the
-// final norm and the head. What these layers cached of the text is there already. What drafting writes lies behind it,
-// where verification writes the same bits again, so it drafts while the target is at rest: only in prepare().
+// final norm and the head. These layers have already cached the text. Drafting writes behind it, where verification
+// writes the same bits again. So it must draft while the target does not run: only in prepare().
 class FirstLayers : public ModelDrafter<Target> {
  public:
   using ModelDrafter::ModelDrafter;

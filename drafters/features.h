@@ -1,6 +1,6 @@
-// drafters/features.h: what the target's layers leave on their way, for drafters that read it.
+// drafters/features.h: hidden states of the target's layers, for drafters that read them.
 //
-// It hooks into the target's after_layer. A target that nobody taps pays nothing.
+// It hooks into the target's after_layer. Without it a forward costs nothing more.
 #pragma once
 
 #include <algorithm>
@@ -10,13 +10,13 @@
 
 namespace nanospec {
 
-// After how many layers a drafter reads the residual stream, unnormalized: an early, a middle and the last one
-// (EAGLE-3, Li et al. 2025). A model of fewer than three layers is read at one place more than once.
+// After which layers a drafter reads the residual stream, before any norm: an early, a middle and the last one
+// (EAGLE-3, Li et al. 2025). A model of fewer than three layers is read twice after one of them.
 constexpr int kFeatures = 3;
 inline std::vector<int> feature_layers(int n_layer) { return {(n_layer + 3) / 4, (n_layer + 1) / 2, n_layer}; }
 
-// As long as it lives, each forward of the target keeps the residual stream after so many layers (1 .. n_layer), side
-// by side. A prefill keeps none, and neither does a GPU. Of several on one target the first made is the last to go.
+// As long as it lives, each forward of the target stores the residual stream after these layers (1 .. n_layer), side by
+// side. A prefill stores none, and neither does a GPU. Several on one target are destroyed in the reverse order.
 class Features {
  public:
   explicit Features(Target& target) : Features(target, feature_layers(target.layers())) {}
@@ -37,13 +37,13 @@ class Features {
   Features& operator=(const Features&) = delete;
   ~Features() { target_.after_layer = others_; }
 
-  // (layers C) of a row of the last forward; null where there was none, or one of too few layers.
+  // (layers C) of a row of the last forward; null if there was none, or if it ran too few layers.
   const float* row(int row) const {
     return done_ < deepest_ ? nullptr : rows_.data() + size_t(row) * layers_.size() * C_;
   }
 
  private:
-  // This thread's share of the rows.
+  // Stores this thread's share of the rows.
   void keep(const Team& team, int done, int rows, const float* x, int x_row) {
     if (team.rank == 0) done_ = done;
     const Range mine = team.share(rows);
@@ -58,7 +58,7 @@ class Features {
   const AfterLayer<float> others_;
   const size_t C_;
   std::vector<float> rows_;  // (R, layers, C)
-  int done_ = 0;             // layers of the last forward
+  int done_ = 0;             // how many layers the last forward ran
 };
 
 }  // namespace nanospec

@@ -1,20 +1,21 @@
-// drafters/logits.h: drafters that have a distribution, and what other rings ask of them.
+// drafters/logits.h: drafters that have a distribution.
 //
-// The ring drafters/ adds who else may draft: n-grams of the training text (ngram.h), the text so far (adapt.h,
-// suffix.h), small models and the target's first layers (draft_model.h), heads (medusa.h), a network that says several
-// tokens at once (parallel.h). It includes the core alone, and reads no files: files/drafters.h makes a drafter by its
-// name. It hooks into the core's Drafter (draft.h); features.h hooks into the target's after_layer too, where a drafter
-// reads what the layers leave. It costs the drafter's own time, which `auto` weighs; plain decoding pays nothing.
+// The ring drafters/ adds more drafters: n-grams of the training text (ngram.h), the text so far (adapt.h, suffix.h),
+// small models and the target's first layers (draft_model.h), heads (medusa.h), a network that predicts several tokens
+// at once (parallel.h). It includes the core alone, and reads no files: files/drafters.h loads a drafter by its name.
+// It hooks into the core's Drafter (draft.h); features.h also hooks into the target's after_layer, for drafters that
+// read hidden states. A drafter costs its own time, which `auto` weighs; plain decoding pays nothing.
 //
-// Here, in order: what a drafter may read of the target; a drafter that can suppose; the best candidates, and the
-// entropy, of logits; a drafter with logits; one by depth; one that stands in for another; the bigram with logits; one
-// that knows nothing.
+// Here, in order: what a drafter may read of the target; a drafter that drafts ahead; the best candidates of logits,
+// and their entropy; a drafter with logits; one whose logits depend on depth alone; one that replaces another; the
+// bigram with logits; one with random logits.
 //
 // How to add a drafter:
-//   1. derive from LogitsDrafter and write `logits`. One that keeps state takes it from `begin` and `committed`; one
-//      that runs a model runs it in `prepare`; one that reads states of the target keeps what `attach` gives it;
-//   2. give its word a line in DrafterName::Kind and, in the same order, in kDrafters (files/drafter_names.h); make it
-//      in load_part of files/drafters.h, or in model_drafters there where it runs a model;
+//   1. derive from LogitsDrafter and write `logits`. If it keeps state, write `begin` and `committed`; if it runs a
+//      model, run it in `prepare`; if it reads states of the target, keep the argument of `attach`;
+//   2. give its name a line in DrafterName::Kind and, in the same order, in kDrafters (files/drafter_names.h);
+//   construct
+//      it in load_part of files/drafters.h or, if it runs a model, in model_drafters there;
 //   3. add it to the sweeps in tests/core/test_decode.cpp (mock) and tests/core/test_sweep.cpp (model).
 #pragma once
 
@@ -29,35 +30,35 @@
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
-// Hooks of their own
+// More hooks
 
-// What a drafter may read of the target's last forward, until the cache keeps its rows. Null where the target keeps it
-// to itself, as a GPU does.
+// What a drafter may read of the target's last forward, until the cache keeps its rows. Null where it cannot be read,
+// as on a GPU.
 struct TargetRows {
   virtual ~TargetRows() = default;
   virtual const float* logits(int row) const = 0;    // (V)
   virtual const float* hidden(int row) const = 0;    // (C) final hidden state
-  virtual const float* features(int row) const = 0;  // (3 C) what an early, a middle and the last layer left
-  virtual void tap() const = 0;                      // from now on features are kept; called before a text
+  virtual const float* features(int row) const = 0;  // (3 C) hidden states after an early, a middle and the last layer
+  virtual void tap() const = 0;                      // from now on forwards store features; called before a text begins
 };
 
-// A drafter that can be asked about a text that may come, while the target is at work: so all runs on the calling
-// thread.
-struct Supposes {
-  virtual ~Supposes() = default;
-  // From now on as if a forward had committed these n tokens, of which the target has said nothing yet: trees stand
-  // behind them, until the next supposition, unsuppose(), or what came of the forward, committed(). n = 0: nothing is
-  // supposed but that; the forward under way can be asked about. Returns false where the drafter cannot: for no tokens,
-  // where it never can, as one that needs what the target is about to say.
-  virtual bool suppose(const int* tokens, int n) = 0;
-  virtual void unsuppose() = 0;
+// A drafter that can draft while the target runs, for tokens that the target may commit. It works on the calling thread
+// alone.
+struct DraftsAhead {
+  virtual ~DraftsAhead() = default;
+  // Assumes that the current forward commits these n tokens. Trees then continue the text behind them, until the next
+  // assume(), rollback() or committed(). With n = 0 the drafter can still be asked about the current tree. Returns
+  // false if the drafter cannot; for n = 0 this means that it never can, for instance because it needs the result of
+  // the current forward.
+  virtual bool assume(const int* tokens, int n) = 0;
+  virtual void rollback() = 0;
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// From logits to candidates: top_candidates() of draft.h for large vocabularies and small ones alike, the same bits
+// From logits to candidates: top_candidates() of draft.h, fast for large vocabularies too, with the same bits
 
-// A score that the `width` best of V tokens reach: of eight groups of tokens, each with its largest score, the least of
-// these. Where that cannot be said, -infinity.
+// A score that the `width` best of V tokens all reach; -infinity where none is known. The tokens are divided into eight
+// groups: the result is the smallest of the groups' largest scores.
 inline float reached_by_best(const float* scores, int vocab, int width) {
   constexpr int kGroups = 8;
   if (width > kGroups || vocab < kLanes) return -Format<float>::kInfinity;
@@ -72,12 +73,12 @@ inline float reached_by_best(const float* scores, int vocab, int width) {
   return most[0];
 }
 
-// The tuned twin of top_candidates(): few tokens are looked at, since the worst that can be among the best is known.
+// The fast version of top_candidates(). It compares few tokens, since it knows a score that the best ones reach.
 inline int best_candidates(const float* logits, const float* noise, int vocab, const Sampling& sampling, bool kept_only,
                            int width, Candidate* best, float* scores) {
   const float lowest = -Format<float>::kInfinity;
   score(logits, noise, vocab, sampling, kept_only, scores);
-  // What the next candidate must beat: at first the number just below what the best reach, so that few are looked at.
+  // The next candidate must beat this: at first the number just below the score that the best ones reach.
   float worst = std::nextafter(reached_by_best(scores, vocab, width), lowest);
   int found = 0;
   const auto consider = [&](int x) {
@@ -85,7 +86,7 @@ inline int best_candidates(const float* logits, const float* noise, int vocab, c
     if (!(score > worst)) return;
     int at = found < width ? found++ : width - 1;
     for (; at > 0 && best[at - 1].chance < score; at--) best[at] = best[at - 1];
-    best[at] = {x, score};  // the score stands in for the chance until all are found
+    best[at] = {x, score};  // `chance` holds the score until all are found
     if (found == width) worst = best[width - 1].chance;
   };
   int x = 0;
@@ -99,8 +100,8 @@ inline int best_candidates(const float* logits, const float* noise, int vocab, c
   return found;
 }
 
-// The entropy, in nats, of what a drafter says after a node: of its distribution before top-k and top-p, at temperature
-// 0 as at 1; or, with `of_confidence`, of the confidence above. scores: (V) scratch.
+// The entropy, in nats, of a drafter's distribution after a node, before top-k and top-p; temperature 0 counts as 1.
+// With `of_confidence`: the entropy of the candidates' chances (score_to_chance). scores: (V) scratch.
 inline float entropy(const float* logits, const float* noise, int vocab, const Sampling& sampling, bool of_confidence,
                      float* scores) {
   const Solo solo;
@@ -122,22 +123,22 @@ inline float entropy(const float* logits, const float* noise, int vocab, const S
 // A drafter with logits
 
 struct LogitsDrafter : Drafter {
-  // (V) logits of the token after a node of the growing tree; null where the drafter has no distribution, as one that
-  // runs a model has none where it was not prepared. Valid until the next call; may be asked again for any node that
-  // has been expanded since the last commit.
+  // (V) logits of the token after a node of the growing tree. Null where the drafter has no distribution, for instance
+  // where its model has not run. Valid until the next call. It may be called again for any node that has been expanded
+  // since the last commit.
   virtual const float* logits(const Growth& growth, int node) = 0;
 
-  // These nodes of the growing tree are about to be expanded: a drafter that runs a model runs it here, once for all of
-  // them. Called within drafting only, so the target is at rest, unless something is supposed.
+  // These nodes of the growing tree will be expanded next: a drafter that runs a model runs it here, once for all of
+  // them. Called during drafting alone, when the target does not run, except after assume().
   virtual void prepare(const Growth& /*growth*/, const int* /*nodes*/, int /*n*/) {}
 
-  // The target that a text begins for, before begin(); null: it is over, and nothing can be read any more.
+  // Called before begin(), with what can be read of the target; and with null when the text is over.
   virtual void attach(const TargetRows* /*rows*/) {}
 
-  // Whose candidate this child of an expanded node is, where a drafter speaks for several: a name for the statistics.
+  // The name, for the statistics, of the drafter that proposed this child of an expanded node: a union has several.
   virtual const std::string& author(int /*node*/, int /*token*/) const { return name; }
 
-  // By default from `logits`.
+  // Computes the candidates from logits().
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
               int* count) override {
     scores_.resize(size_t(vocab));
@@ -152,7 +153,7 @@ struct LogitsDrafter : Drafter {
     }
   }
 
-  // H: (n) the entropy of what the drafter says after each of n nodes, in nats; 0 where it has no distribution.
+  // H: (n) the entropy, in nats, of the drafter's distribution after each of n nodes; 0 where it has none.
   void entropies(const Growth& growth, const int* nodes, int n, const Draws& draws, bool of_confidence, float* H) {
     scores_.resize(size_t(vocab));
     prepare(growth, nodes, n);
@@ -163,52 +164,67 @@ struct LogitsDrafter : Drafter {
     }
   }
 
-  int vocab = 0;             // V
-  float temperature = 1;     // of the sampling; set before begin()
-  int64_t model_passes = 0;  // of a model of its own, or of heads: how many it has run so far, for study
+  int vocab = 0;               // V
+  float temperature = 1;       // of the sampling; set before begin()
+  int64_t model_forwards = 0;  // how many its own model, or its heads, have run so far; for study
 
  private:
   std::vector<float> scores_;  // (V) scratch
 };
 
-// A drafter whose distribution after a node follows from the node's depth alone: neighbours of one depth share their
-// candidates, since they share the noise too.
-struct DepthDrafter : LogitsDrafter, Supposes {
-  // Of a supposition the later depths say what comes behind its tokens, from what is known of the target.
-  bool suppose(const int*, int n) override { return supposing = true, shift = n, n < depths(); }
-  void unsuppose() override { supposing = false, shift = 0; }
-  virtual int depths() const = 0;  // that it says anything of
+// A drafter whose distribution after a node depends on the node's depth alone. Nodes of one depth have the same
+// candidates, since they have the same noise too.
+struct DepthDrafter : LogitsDrafter, DraftsAhead {
+  // Behind n assumed tokens its distributions are those of the depths from n on.
+  bool assume(const int*, int n) override {
+    assuming = true;
+    shift = n;
+    return n < depths();
+  }
+  void rollback() override {
+    assuming = false;
+    shift = 0;
+  }
+  virtual int depths() const = 0;  // how many depths it has distributions for
 
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
               int* count) override {
     for (int k = 0; k < n; k++) {
       Candidate* const best = candidates + size_t(k) * width;
-      if (k > 0 && growth.depth[nodes[k]] == growth.depth[nodes[k - 1]])
-        count[k] = count[k - 1], std::copy_n(best - width, count[k], best);
-      else LogitsDrafter::expand(growth, nodes + k, 1, width, draws, best, count + k);
+      if (k > 0 && growth.depth[nodes[k]] == growth.depth[nodes[k - 1]]) {
+        count[k] = count[k - 1];
+        std::copy_n(best - width, count[k], best);
+      } else LogitsDrafter::expand(growth, nodes + k, 1, width, draws, best, count + k);
     }
   }
 
-  bool supposing = false;  // then the target may be at work
-  int shift = 0;           // tokens supposed
+  bool assuming = false;  // then the target may be running
+  int shift = 0;          // how many tokens are assumed
 };
 
-// Another drafter, as it is: for those who stand in for one and change a part of it.
+// Calls another drafter for everything: for classes that derive from it and change one function.
 struct StandIn : LogitsDrafter {
   LogitsDrafter& drafter;
-  explicit StandIn(LogitsDrafter& its) : drafter(its) { vocab = its.vocab, name = its.name; }
-  void begin(const int* text, int n) override { drafter.temperature = temperature, drafter.begin(text, n); }
+  explicit StandIn(LogitsDrafter& its) : drafter(its) {
+    vocab = its.vocab;
+    name = its.name;
+  }
+  void begin(const int* text, int n) override {
+    drafter.temperature = temperature;
+    drafter.begin(text, n);
+  }
   void prepare(const Growth& growth, const int* nodes, int n) override { drafter.prepare(growth, nodes, n); }
   const float* logits(const Growth& growth, int node) override { return drafter.logits(growth, node); }
   void committed(const Commit& commit) override { drafter.committed(commit); }
   void attach(const TargetRows* rows) override { drafter.attach(rows); }
 };
 
-// The core's bigram for those who want its logits: the same candidates.
+// The core's bigram with its logits; the candidates are the same.
 struct BigramLogits : LogitsDrafter {
   const std::shared_ptr<Bigram> bigram;
   explicit BigramLogits(std::shared_ptr<Bigram> its) : bigram(std::move(its)) {
-    vocab = bigram->vocab, name = bigram->name;
+    vocab = bigram->vocab;
+    name = bigram->name;
   }
   const float* logits(const Growth& growth, int node) override {
     return bigram->table->data() + size_t(growth.token[node]) * size_t(vocab);
@@ -219,7 +235,7 @@ struct BigramLogits : LogitsDrafter {
   }
 };
 
-// The same drafter as one with logits; null for one that has none. `made` holds what had to be made for that.
+// The same drafter as a LogitsDrafter; null if it has no logits. `made` owns the object that this may need.
 inline LogitsDrafter* with_logits(Drafter* drafter, std::unique_ptr<LogitsDrafter>& made) {
   if (auto* const its = dynamic_cast<LogitsDrafter*>(drafter)) return its;
   if (auto* const bigram = dynamic_cast<Bigram*>(drafter))
@@ -228,9 +244,9 @@ inline LogitsDrafter* with_logits(Drafter* drafter, std::unique_ptr<LogitsDrafte
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Random: what speculation costs when it gains nothing
+// Random logits: they show what speculation costs when it gains nothing
 
-// Its logits depend on the last token alone, as the bigram's, and on no text: row c is noise of its own.
+// Its logits depend on the last token alone, as the bigram's, and on no text: each row is noise.
 struct RandomLogits : LogitsDrafter {
   Noise rows;
 

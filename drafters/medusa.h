@@ -1,15 +1,15 @@
-// drafters/medusa.h: heads on the target's last hidden state that say the tokens after the next (Medusa, Cai et al.
-// 2024).
+// drafters/medusa.h: heads on the target's last hidden state that predict the tokens after the next one (Medusa, Cai et
+// al. 2024).
 //
 // In order: the table of their tensors; their weights and forward; the drafter. Their file is in files/heads.h, their
-// training in training/train_medusa.h. With h the target's hidden state after the final norm at position t, head k = 1
-// .. K says token t + k + 1 (the target's own head says t + 1):
+// training in training/train_medusa.h. h is the target's hidden state after the final norm at position t. The target's
+// own head predicts token t + 1; head k = 1 .. K predicts token t + k + 1:
 //   g = h + SiLU(W h + b),  logits = P g
-// W and b are zero at the start and P is the target's head, so an untrained head says what that says. P may be the
-// head's own (V, C) matrix; or the target's, tied, which costs nothing; or the target's plus a product of low rank,
-// P g + U (D g), where the vocabulary is large. A head may also see the root, token t + 1, which is known by the time
-// it drafts though the target has not run it (as Hydra's heads do, Ankner et al. 2024): W then reads [h; e], e the
-// target's embedding of the root, each row scaled to mean square 1.
+// At the start W and b are zero and P is the target's head, so an untrained head predicts what the target's predicts. P
+// may be the head's own (V, C) matrix; or the target's, tied, which costs nothing; or, for a large vocabulary, the
+// target's plus a product of low rank, P g + U (D g). A head may also read the root, token t + 1: it is known when the
+// head drafts, though the target has not run it (as in Hydra, Ankner et al. 2024). W then reads [h; e]; e is the
+// target's embedding of the root, scaled to mean square 1.
 #pragma once
 
 #include <memory>
@@ -31,7 +31,7 @@ struct MedusaSizes {
   int heads = 4;              // K
   int rank = kOwnProjection;  // of the low-rank product; 0: tied; kOwnProjection: a matrix of its own
   int n_embd = 0, vocab_size = 0;
-  bool root = false;  // whether the heads see the root
+  bool root = false;  // whether the heads read the root
   int inputs() const { return root ? 2 * n_embd : n_embd; }
 };
 
@@ -46,8 +46,8 @@ struct MedusaTensors {
   MedusaTensors() = default;
   MedusaTensors(const MedusaSizes& sizes, T* flat) { point_into(flat, *this, sizes); }
 
-  // See Tensors::each(). Matrices are (in, out), the projection (V, C) as the embedding it starts from: its start is
-  // the target's head.
+  // See Tensors::each(). Matrices are (in, out); the projection is (V, C), as the embedding is, since it starts as the
+  // target's head.
   template <class F>
   void each(const MedusaSizes& sizes, F f) {
     const int C = sizes.n_embd, V = sizes.vocab_size;
@@ -69,7 +69,7 @@ inline size_t medusa_parameters(const MedusaSizes& sizes) {
   return last.offset + last.size;
 }
 
-// (V, C) the rows of wte, each scaled to mean square 1: what a head sees of the root.
+// (V, C) the rows of wte, each scaled to mean square 1: what a head reads of the root.
 template <class T>
 std::vector<T> root_table(const MedusaSizes& sizes, const T* wte) {
   const size_t C = size_t(sizes.n_embd);
@@ -89,16 +89,16 @@ std::vector<T> root_table(const MedusaSizes& sizes, const T* wte) {
 template <class T>
 struct MedusaWeights {
   struct Head {
-    Weight<T, T> linear, projection;     // of tied heads the projection is shared
+    Weight<T, T> linear, projection;     // tied heads share the projection
     std::vector<Weight<T, T>> low_rank;  // down, up; or none
     const T* bias;
   };
   std::vector<Head> heads;
   Weight<T, T> target;  // the target's head
-  bool own;             // whether each head has a projection of its own
+  bool own;             // whether each head has its own projection
   Array<T> memory;      // all panels
 
-  // flat: medusa_table(sizes); wte: the target's head (V, C). Both are read again at each pack().
+  // flat: medusa_table(sizes); wte: the target's head (V, C). Each pack() reads both again.
   MedusaWeights(const MedusaSizes& s, const T* flat, const T* wte, bool training)
       : target(wte, s.n_embd, s.vocab_size, true), own(s.rank == kOwnProjection) {
     const int C = s.n_embd, V = s.vocab_size;
@@ -123,7 +123,7 @@ struct MedusaWeights {
     for (Head& head : heads)
       if (!own) head.projection = target;
   }
-  // The trained ones; at first with what never changes.
+  // Packs the weights that are trained; with `frozen` also the target's, which never change.
   void pack(const Team& team, bool frozen) const {
     if (frozen) target.pack(team);
     for (const Head& head : heads) {
@@ -134,14 +134,14 @@ struct MedusaWeights {
   }
 };
 
-// What the heads compute on their way, of up to R rows: of one head, or for training of each. Row r of head k is row
+// What the heads compute for up to R rows: the arrays of one head or, for training, of each. Row r of head k is row
 // k R + r.
 template <class T>
 struct MedusaActivations {
   int C, X, V, r;  // row strides, padded to 16: channels, a head's inputs, vocabulary, rank
   Rows<T> pre, g;  // (heads, R, C) before SiLU; h + SiLU of it
-  Rows<T> down;    // (heads, R, rank) g through the product of low rank's first matrix
-  Rows<T> base;    // (R, V) what the target's head says of g
+  Rows<T> down;    // (heads, R, rank) g times the first matrix of the low-rank product
+  Rows<T> base;    // (R, V) the target's head on g
   Rows<T> logits;  // (heads, R, V)
 
   MedusaActivations(const MedusaSizes& s, int rows, int heads_kept)
@@ -156,8 +156,8 @@ struct MedusaActivations {
         logits(heads_kept, rows, V) {}
 };
 
-// Head k (from 0) on R rows of hidden states h (R, a.C), which with the roots are x (R, a.X), or are x themselves: its
-// logits into rows at + 0 .. at + R - 1 of `a`. Every thread of the team calls it.
+// Runs head k (from 0) on R rows of hidden states h (R, a.C). x (R, a.X): h and the roots, or h itself. Its logits go
+// to rows at .. at + R - 1 of `a`. Every thread of the team calls it.
 template <class T>
 void medusa_forward(const Team& team, const MedusaSizes& sizes, const MedusaWeights<T>& w, int k, int R, const T* h,
                     const T* x, const MedusaActivations<T>& a, size_t at = 0) {
@@ -186,11 +186,11 @@ struct MedusaHeads {
 // ---------------------------------------------------------------------------------------------------------------
 // The drafter
 
-// A node's distribution follows from its depth alone: what head depth + 1 said at the row whose pick is the root. In
-// the first pass of a text no row has been seen, and beyond the last head nobody speaks: no candidates there.
+// A node's distribution depends on its depth alone: head depth + 1 gives it, at the row whose pick is the root. There
+// are no candidates in the first iteration of a text, before the target has run a row, and none beyond the last head.
 class Medusa : public DepthDrafter {
  public:
-  // wte: (V, C) the target's head; may be empty where the heads have projections of their own, and see no root.
+  // wte: (V, C) the target's head; may be empty if the heads have their own projections and do not read the root.
   Medusa(const MedusaHeads& heads, const std::vector<float>& wte)
       : sizes_(heads.sizes),
         weights_(sizes_, heads.weights.data(), wte.data(), false),
@@ -199,7 +199,7 @@ class Medusa : public DepthDrafter {
         input_(size_t(activations_.X) + 16),
         known_(size_t(sizes_.heads), 0) {
     vocab = sizes_.vocab_size;
-    weights_.pack(kAlone, true);
+    weights_.pack(kOneThread, true);
     for (auto& head : weights_.heads) biases_.emplace_back(head.bias, head.bias + sizes_.n_embd);
     for (size_t k = 0; k < biases_.size(); k++) weights_.heads[k].bias = biases_[k].data();
   }
@@ -207,12 +207,15 @@ class Medusa : public DepthDrafter {
 
   int depths() const override { return sizes_.heads; }
 
-  void begin(const int*, int) override { seen_ = false, unsuppose(); }
+  void begin(const int*, int) override {
+    ready_ = false;
+    rollback();
+  }
   void committed(const Commit& commit) override {
-    unsuppose();
+    rollback();
     const float* const last = rows_ ? rows_->hidden(commit.rows[commit.n - 1]) : nullptr;
-    seen_ = last != nullptr;
-    if (seen_) std::copy_n(last, sizes_.n_embd, input_.data());
+    ready_ = last != nullptr;
+    if (ready_) std::copy_n(last, sizes_.n_embd, input_.data());
     const int C = sizes_.n_embd, root = commit.tokens[commit.n - 1];
     if (sizes_.root) std::copy_n(roots_.data() + size_t(root) * size_t(C), C, input_.data() + C);
     std::fill(known_.begin(), known_.end(), 0);
@@ -220,25 +223,26 @@ class Medusa : public DepthDrafter {
 
   const float* logits(const Growth& growth, int node) override {
     const int k = growth.depth[node] + shift;
-    if (!seen_ || k >= sizes_.heads) return nullptr;
+    if (!ready_ || k >= sizes_.heads) return nullptr;
     if (!known_[size_t(k)]) {
-      medusa_forward(kAlone, sizes_, weights_, k, 1, input_.data(), input_.data(), activations_, size_t(k));
-      known_[size_t(k)] = 1, model_passes++;
+      medusa_forward(kOneThread, sizes_, weights_, k, 1, input_.data(), input_.data(), activations_, size_t(k));
+      known_[size_t(k)] = 1;
+      model_forwards++;
     }
     return activations_.logits.data() + size_t(k) * activations_.V;
   }
 
  private:
-  static constexpr Team kAlone{0, 1, nullptr, false};
+  static constexpr Team kOneThread{0, 1, nullptr, false};
   const MedusaSizes sizes_;
   MedusaWeights<float> weights_;
   std::vector<std::vector<float>> biases_;
-  MedusaActivations<float> activations_;  // row k: head k + 1's
+  MedusaActivations<float> activations_;  // row k: that of head k + 1
   std::vector<float> roots_;              // (V, C) or none
-  std::vector<float> input_;              // (C) the hidden state where the root was picked, and (C) the root's row
-  std::vector<char> known_;               // (K) whether the head has spoken in this pass
+  std::vector<float> input_;              // (C) the hidden state that picked the root, and (C) the root's row
+  std::vector<char> known_;               // (K) whether the head has run in this iteration
   const TargetRows* rows_ = nullptr;
-  bool seen_ = false;
+  bool ready_ = false;  // whether there is a hidden state
 };
 
 }  // namespace nanospec

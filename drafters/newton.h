@@ -1,8 +1,7 @@
-// drafters/newton.h: learning a few weights online, by one Newton step for each new observation.
-//
-// Whoever learns adds to the gradient what is new, and to the curvature all that was seen, the older the less:
+// drafters/newton.h: learns a few weights online, by one Newton step for each new observation:
 //   weights += curvature^-1 gradient
-// It serves the weights of a union (adapt.h) and the correction of chances (growth/trust.h).
+// The gradient is that of the new observation. The curvature is the sum over all observations, with older ones weighing
+// less. It serves the weights of a union (adapt.h) and the correction of chances (growth/trust.h).
 #pragma once
 
 #include "machine/numbers.h"
@@ -12,7 +11,7 @@ namespace nanospec {
 template <int kMost>
 class Newton {
  public:
-  // prior: the curvature of each weight before anything is seen.
+  // prior: the curvature of each weight before the first observation.
   Newton(int n, double prior) : n_(n), prior_(prior) {
     for (int i = 0; i < n; i++) curvature_[i][i] = prior;
   }
@@ -37,7 +36,7 @@ class Newton {
       step[i] /= l[i][i];
     }
   }
-  // This share of what was seen is forgotten. It leaves no certainty: the prior takes its place.
+  // Forgets this share of the curvature: the prior takes its place.
   void forget(double share) {
     for (int i = 0; i < n_; i++)
       for (int j = 0; j <= i; j++) curvature_[i][j] += share * ((i == j ? prior_ : 0) - curvature_[i][j]);

@@ -1,17 +1,19 @@
-// drafters/ngram.h: how often the n-grams of a text occur, and what their interpolation says of the next token.
+// drafters/ngram.h: counts the n-grams of a text, and interpolates them to predict the next token.
 //
-// In order: the trie of counts; the probabilities of one order, and what a text costs under them; the drafter.
+// In order: the trie of counts; the probabilities of one order, and the cross-entropy of a text; the drafter.
 //
-// Each node of the trie is an n-gram of the text, its children are the n-grams one token longer. All nodes lie level by
-// level, within a level by parent, under a parent by token. So the children of node i are one run,
-// first[i] .. first[i + 1], and no pointer is needed. A node also knows its suffix, the node of its n-gram without the
-// first token (the automaton of Aho and Corasick 1975): a context forgets from the left, and that is what suffixes do.
-// So one number, the node of the longest known context, is all that need be remembered of a text; one more token costs
-// a binary search, seldom a second, and the shorter contexts are found without any.
+// Each node of the trie is an n-gram of the text; its children are the n-grams one token longer. The nodes lie level by
+// level, within a level by parent, under a parent by token. So the children of node i are adjacent,
+// first[i] .. first[i + 1] - 1, and need no pointers. A node also has a suffix link: to the node of its n-gram without
+// the first token (the automaton of Aho, Corasick 1975). These links shorten a context from the left. So one number,
+// the node of the longest known context, is all that is stored of a text. One more token costs a binary search, seldom
+// a second; the shorter contexts need no search.
 #pragma once
 
+#include <algorithm>
+#include <functional>
+#include <numeric>
 #include <utility>
-
 #include <vector>
 
 #include "drafters/logits.h"
@@ -21,91 +23,138 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Counts
 
-constexpr int kNgramOrders = 6;          // that are counted
-constexpr size_t kNgramMost = 1u << 26;  // with so many nodes, or more, no further order is counted
+constexpr int kNgramOrders = 6;              // that are counted
+constexpr size_t kNgramMost = 1u << 26;      // with so many nodes, or more, no further order is counted
+constexpr size_t kNgramText = 64 * 1000000;  // tokens of a text that are counted, the first
+constexpr int kNgramKeys = 1 << 16;          // of so many different keys at most, a text is sorted in one turn
 
-// A node takes 16 bytes, one of the last level 8. The 1.0 million training characters of tinyshakespeare hold 65,
-// 1,380, 11,228, 48,539, 133,293 and 264,623 different n-grams of 1 to 6 characters: 5.2 MB. The seventh level would
-// double that, and already the sixth drafts no better than the fifth.
+// A node takes 16 bytes, one of the last level 8. The 1.0 million training characters of tinyshakespeare have 65,
+// 1,380, 11,228, 48,539, 133,293 and 264,623 different n-grams of 1 to 6 characters: 5.2 MB. A seventh level would
+// double that, and the sixth drafts no better than the fifth.
 struct NgramTrie {
   std::vector<int32_t> token;   // (n) the n-gram's last token; 0 for the root, the empty n-gram
-  std::vector<int32_t> count;   // (n) how often the text holds it
+  std::vector<int32_t> count;   // (n) how often it occurs in the text
   std::vector<int32_t> first;   // (inner + 1) where the children of a node begin; [inner] = n
   std::vector<int32_t> suffix;  // (inner) the n-gram without its first token; 0 for the root
   std::vector<int32_t> level;   // (orders + 2) where the n-grams of k tokens begin; [orders] = inner, [orders + 1] = n
 
   int orders() const { return int(level.size()) - 2; }  // tokens in the longest n-grams, which have no children
+  // The n-gram one token longer, of a node that may have children; 0 where the text does not hold it.
+  int child(int node, int32_t last) const {
+    const auto begin = token.begin() + first[node], end = token.begin() + first[node + 1];
+    const auto found = std::lower_bound(begin, end, last);
+    return found != end && *found == last ? int(found - token.begin()) : 0;
+  }
 };
 
-// All n-grams of up to `orders` tokens, or fewer where the text is shorter or the nodes get too many. tokens: each in
-// [0, vocab), fewer than 2^30. Each level takes time in proportion to the text: its places, sorted by the token to
-// come, are sorted by the n-gram that they have reached, both times by counting, which keeps the order of equals.
-inline NgramTrie count_ngrams(const std::vector<int>& tokens, int vocab, int orders = kNgramOrders) {
-  const int n = int(tokens.size());
-  std::vector<int> by_token(n), start(size_t(vocab) + 1, 0);
-  for (int token : tokens) start[token + 1]++;
-  for (int x = 0; x < vocab; x++) start[x + 1] += start[x];
-  for (int i = 0; i < n; i++) by_token[start[tokens[i]]++] = i;
+// Told now and then, by work that takes long, what share of it is done.
+using Told = std::function<void(double share)>;
+
+// The tokens at the place some turns on, k tokens further, are brought near: no two turns' lie together in memory.
+inline void ask_ahead(const int* tokens, const std::vector<int>& places, int turn, int k) {
+  constexpr int kTurns = 32;
+  if (turn + kTurns < int(places.size())) __builtin_prefetch(tokens + places[turn + kTurns] + k);
+}
+
+// The places of a text in the order of what they begin, compared over `depth` tokens; equal ones in the order of the
+// text, whose end comes before any token. Sorted by counting, some tokens at a time, the last first.
+inline std::vector<int> sorted_places(const int* tokens, int n, int vocab, int depth, const Told& told) {
+  int digit = 1, keys = vocab + 1;  // tokens at a time; how many such there are, the text's end among them
+  while (digit < depth && keys <= kNgramKeys / (vocab + 1)) digit++, keys *= vocab + 1;
+  std::vector<int> places(n), sorted(n), start;
+  std::iota(places.begin(), places.end(), 0);
+  for (int k = (depth - 1) / digit * digit; k >= 0; k -= digit) {
+    const auto key = [=](int place) {
+      int number = 0;
+      for (int i = k; i < k + digit; i++) number = number * (vocab + 1) + (i < n - place ? tokens[place + i] + 1 : 0);
+      return number;
+    };
+    start.assign(size_t(keys) + 1, 0);
+    for (int i = 0; i < n; i++) start[key(i) + 1]++;
+    std::partial_sum(start.begin(), start.end(), start.begin());
+    for (int i = 0; i < n; i++) {
+      ask_ahead(tokens, places, i, k);
+      sorted[start[key(places[i])]++] = places[i];
+    }
+    places.swap(sorted);
+    if (told) told(double(depth - k) / (depth + 2));
+  }
+  return places;
+}
+
+// Of each of these places, over how many tokens it is the same as the one before it.
+inline std::vector<uint8_t> same_as_before(const int* tokens, int n, const std::vector<int>& places, int depth) {
+  std::vector<uint8_t> same(n, 0);
+  for (int i = 1; i < n; i++) {
+    ask_ahead(tokens, places, i, 0);
+    const int most = std::min(depth, n - std::max(places[i - 1], places[i]));
+    while (same[i] < most && tokens[places[i - 1] + same[i]] == tokens[places[i] + same[i]]) same[i]++;
+  }
+  return same;
+}
+
+// All n-grams of up to `orders` tokens, or fewer where the text is shorter or the nodes get too many, of a text's first
+// `most` tokens. tokens: each in [0, vocab). In the order of the sorted places every node is one run, on every level.
+inline NgramTrie count_ngrams(const std::vector<int>& tokens, int vocab, int orders = kNgramOrders,
+                              size_t most = kNgramText, const Told& told = {}) {
+  const int n = int(std::min(tokens.size(), most)), deepest = std::max(1, std::min(orders, n));
+  const std::vector<int> places = sorted_places(tokens.data(), n, vocab, deepest, told);
+  const std::vector<uint8_t> same = same_as_before(tokens.data(), n, places, deepest);
+  if (told) told((deepest + 1.0) / (deepest + 2));
+  std::vector<int> nodes(size_t(deepest) + 1, 0);  // of each level
+  for (int i = 0; i < n; i++)
+    for (int k = same[i] + 1; k <= std::min(deepest, n - places[i]); k++) nodes[k]++;
 
   NgramTrie trie;
-  trie.token = {0}, trie.count = {n}, trie.level = {0, 1};
-  std::vector<int> shorter(n + 2, 0), node(n + 2, 0), longer(n + 2, 0);  // of k - 1, k, k + 1 tokens, at each place
-  std::vector<int> sorted(n);                                            // places
-  for (int k = 0; k < orders && k < std::max(1, n) && trie.token.size() < kNgramMost; k++) {
-    const int begin = trie.level[k], end = trie.level[k + 1];
-    start.assign(size_t(end - begin) + 1, 0);
-    for (int i = 0; i + k < n; i++) start[node[i] - begin + 1]++;
-    for (int c = 0; c < end - begin; c++) start[c + 1] += start[c];
-    for (int place : by_token)
-      if (place >= k) sorted[start[node[place - k] - begin]++] = place - k;
-
-    trie.suffix.resize(end), trie.first.resize(end, 0);  // first: the number of children, for now
-    for (int i = 0; i + k <= n; i++) trie.suffix[node[i]] = shorter[i + 1];
-    for (int i = 0; i + k < n; i++) {
-      const int at = sorted[i], before = i ? sorted[i - 1] : -1;
-      if (before < 0 || node[at] != node[before] || tokens[at + k] != tokens[before + k]) {
-        trie.token.push_back(tokens[at + k]), trie.count.push_back(0);
-        trie.first[node[at]]++;
+  trie.level = {0, 1};
+  for (int k = 1; k <= deepest && (k == 1 || size_t(trie.level[k]) < kNgramMost); k++)
+    trie.level.push_back(trie.level[k] + nodes[k]);
+  const int depth = trie.orders(), inner = trie.level[depth];
+  trie.token.resize(trie.level[depth + 1]), trie.count.resize(trie.level[depth + 1]);
+  trie.first.resize(inner + 1), trie.suffix.resize(inner);
+  trie.count[0] = n;
+  std::vector<int> node(size_t(depth) + 1, 0), next = trie.level;  // of each level: the run's; the first to come
+  for (int i = 0; i < n; i++)
+    for (int k = 1; k <= std::min(depth, n - places[i]); k++) {
+      if (k > same[i]) {
+        node[k] = next[k]++;
+        trie.token[node[k]] = tokens[places[i] + k - 1];
+        trie.first[node[k - 1]]++;  // the number of children, for now
       }
-      trie.count.back()++;
-      longer[at] = int(trie.token.size()) - 1;
+      trie.count[node[k]]++;
     }
-    trie.level.push_back(int(trie.token.size()));
-    shorter.swap(node), node.swap(longer);
-  }
   int at = 1;
   for (int32_t& first : trie.first) at += std::exchange(first, at);
-  trie.first.push_back(at);
+  for (int parent = 1; parent < inner; parent++)
+    for (int child = trie.first[parent]; child < std::min(trie.first[parent + 1], inner); child++)
+      trie.suffix[child] = trie.child(trie.suffix[parent], trie.token[child]);
   return trie;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Probabilities
 
-constexpr double kNgramDoubt = 2;  // how much less a context's counts weigh for each token of it: see interpolated()
+constexpr double kNgramSmoothing = 2;  // the longer a context the less its counts weigh: see interpolated()
 
-// The distribution of the next token by interpolation of the orders 1 .. order.
+// The distribution of the next token: an interpolation of the orders 1 .. order.
 struct Ngrams {
   int order = 1, vocab = 0;    // N, V
-  NgramTrie trie;              // up to `order`; its counts have become shares
-  std::vector<float> share;    // (n) what a context's own counts add to the probability of the node's token after it
-  std::vector<float> rest;     // (inner) what is left to the next shorter context
+  NgramTrie trie;              // up to `order`, without counts
+  std::vector<float> share;    // (n) the weight of the node's token among what its parent's context adds
+  std::vector<float> rest;     // (inner) the weight of the next shorter context
   std::vector<float> unigram;  // (V) p_1
 
   // The longest known context, of fewer than `order` tokens, after one more token. A context is a node; 0: none.
   int next(int context, int token) const {
     for (;; context = trie.suffix[context]) {
-      if (context < trie.level[order - 1]) {  // else its children would be too long
-        const auto begin = trie.token.begin() + trie.first[context], end = trie.token.begin() + trie.first[context + 1];
-        const auto found = std::lower_bound(begin, end, token);
-        if (found != end && *found == token) return int(found - trie.token.begin());
-      }
+      const bool may_grow = context < trie.level[order - 1];  // else its children would be too long
+      if (const int longer = may_grow ? trie.child(context, token) : 0) return longer;
       if (context == 0) return 0;
     }
   }
 
-  // out: (V) log p(x | context). From the longest context down: each adds its share of what the longer ones have left.
-  // At order 4 and V = 65 it takes 0.1 microseconds.
+  // out: (V) log p(x | context). It goes from the longest context to the shortest; each adds its shares of the weight
+  // that the longer ones have left. At order 4 and V = 65 this takes 0.1 microseconds.
   void log_probabilities(int context, float* out) const {
     std::fill(out, out + vocab, 0.0f);
     float left = 1;
@@ -120,20 +169,23 @@ struct Ngrams {
 
 // Witten-Bell interpolation, tempered. order: 1 .. trie.orders().
 //   p_k(x | c) = (count(c x) + w types(c) p_{k-1}(x | shorter c)) / (count(c) + w types(c)),   w = kNgramDoubt^(k - 1)
-// types(c): how many different tokens follow c; count(c): how many do in all; p_0: uniform. Witten and Bell's w is 1.
-// But it is not the text that is to be guessed, it is a GPT, and the longer a context, the less a GPT follows its
-// counts. Tokens per forward at temperature 1, chain:4, orders 4, 5, 6 (four prompts of 500 tokens):
+// types(c): how many different tokens follow c; count(c): how many tokens follow it; p_0: uniform. Witten and Bell's w
+// is
+// 1. Here the distribution must predict a GPT, not the text, and a GPT follows the counts of a long context less.
+// Tokens per forward at temperature 1, chain:4, orders 4, 5, 6 (four prompts of 500 tokens):
 //   small model, w = 1: 2.50, 2.23, 2.10; 2^(k-1): 2.64, 2.56, 2.52; 3^(k-1): 2.72, 2.77, 2.75
 //   medium model, w = 1: 3.19, 2.99, 2.69; 2^(k-1): 3.21, 3.32, 3.24; 3^(k-1): 2.95, 3.13, 3.16
-// Modified Kneser-Ney (small model: 2.50, 2.33, 2.24) drafts no better than Witten and Bell's own weights,
-// though modified Kneser-Ney is by far the best of these at predicting the validation text.
+// Modified Kneser-Ney (small model: 2.50, 2.33, 2.24) drafts no better than Witten and Bell's own weights, though it
+// predicts the validation text by far the best.
 inline Ngrams interpolated(NgramTrie trie, int order, int vocab) {
   const int inner = trie.level[order], n = trie.level[order + 1];
   Ngrams ngrams;
-  ngrams.order = order, ngrams.vocab = vocab;
-  ngrams.share.resize(n), ngrams.rest.resize(inner);
+  ngrams.order = order;
+  ngrams.vocab = vocab;
+  ngrams.share.resize(n);
+  ngrams.rest.resize(inner);
   double w = 1;
-  for (int k = 1; k <= order; k++, w *= kNgramDoubt)
+  for (int k = 1; k <= order; k++, w *= kNgramSmoothing)
     for (int context = trie.level[k - 1]; context < trie.level[k]; context++) {
       const int begin = trie.first[context], end = trie.first[context + 1];
       double total = 0;
@@ -145,13 +197,16 @@ inline Ngrams interpolated(NgramTrie trie, int order, int vocab) {
   ngrams.unigram.assign(vocab, ngrams.rest[0] / float(vocab));
   for (int i = 1; i < trie.first[1]; i++) ngrams.unigram[trie.token[i]] += ngrams.share[i];
 
-  trie.level.resize(order + 2), trie.token.resize(n), trie.first.resize(inner + 1), trie.suffix.resize(inner);
+  trie.level.resize(order + 2);
+  trie.token.resize(n);
+  trie.first.resize(inner + 1);
+  trie.suffix.resize(inner);
   trie.count.clear();
   ngrams.trie = std::move(trie);
   return ngrams;
 }
 
-// Mean nats that a text's tokens cost under a model of n-grams, each after those before it: its cross-entropy. 0 for an
+// The cross-entropy of a text under a model of n-grams: the mean of -log p(token | tokens before), in nats. 0 for an
 // empty text.
 inline double cross_entropy(const Ngrams& ngrams, const std::vector<int>& tokens) {
   std::vector<float> row(size_t(ngrams.vocab));
@@ -186,14 +241,14 @@ struct Ngram : LogitsDrafter {
   }
 
  private:
-  // The context after a node, of the last `tokens` tokens at least where the text has as many.
+  // The longest known context after a node, of at least the last `tokens` tokens if the text has as many.
   int context(const Growth& growth, int node, int tokens) const {
     if (tokens == 0) return 0;
     if (node == 0) return root_;
     return table.next(context(growth, growth.parent[node], tokens - 1), growth.token[node]);
   }
 
-  int root_ = 0;            // the context after the text, the growth's root included
+  int root_ = 0;            // the context after the text, whose last token is the growth's root
   std::vector<float> row_;  // (V)
 };
 

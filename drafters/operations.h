@@ -1,9 +1,9 @@
-// drafters/operations.h: the operations that only networks of drafters use, as kernels.cuh writes operations.
+// drafters/operations.h: operations that only the networks of drafters use, written as in kernels.cuh.
 //
-// RMSNorm, SwiGLU and rotary positions are the parallel drafter's (parallel.h), SiLU and the loss against a whole
-// distribution the Medusa heads' (medusa.h); their trainers use the backward ones. When the model knows the Llama
-// family it will take the first three into kernels.cuh. Each has the same bits on a core and on a warp
-// (tests/cuda/cuda_rows.cu); none has a tuned twin.
+// The parallel drafter (parallel.h) uses RMSNorm, SwiGLU and rotary positions. The Medusa heads (medusa.h) use SiLU and
+// the loss against a whole distribution. Their trainers use the backward operations. When the model supports the Llama
+// family the first three will move to kernels.cuh. Each has the same bits on a core and on a warp
+// (tests/cuda/cuda_rows.cu); none has a twin.
 #pragma once
 
 #include <cmath>
@@ -24,7 +24,7 @@ struct RmsNorm {
   const T* weight;  // (C), or null: none
   T* y;
   int y_row;
-  T* rstd;  // (R) kept for the backward pass; may be null
+  T* rstd;  // (R) kept for the backward; may be null
   template <class G>
   HD void operator()(const G& g, int row) const {
     const T *a = x + size_t(row) * x_row, *w = weight;
@@ -118,43 +118,44 @@ struct SwiGluBackward {
 // ---------------------------------------------------------------------------------------------------------------
 // Rotary positions
 
-// The cosine and sine by which Rope turns pair d of a head at position first_position + p: (positions, D / 2, 2). The
-// angle is position / 10000^(2 d / D).
+// (positions, D / 2, 2) the cosine and sine of the angle by which Rope rotates pair d of a head at position
+// first_position + p. The angle is position / 10000^(2 d / D).
 template <class T>
 std::vector<T> rope_table(int positions, int head_size, int first_position = 0) {
   std::vector<T> table;
   table.reserve(size_t(positions) * (head_size / 2) * 2);
-  std::vector<double> turn;  // radians a position
-  for (int d = 0; d < head_size / 2; d++) turn.push_back(std::pow(10000.0, -2.0 * d / head_size));
+  std::vector<double> step;  // radians for one position
+  for (int d = 0; d < head_size / 2; d++) step.push_back(std::pow(10000.0, -2.0 * d / head_size));
   for (int p = 0; p < positions; p++)
     for (int d = 0; d < head_size / 2; d++) {
-      const double angle = (first_position + p) * turn[size_t(d)];
-      table.push_back(T(std::cos(angle))), table.push_back(T(std::sin(angle)));
+      const double angle = (first_position + p) * step[size_t(d)];
+      table.push_back(T(std::cos(angle)));
+      table.push_back(T(std::sin(angle)));
     }
   return table;
 }
 
-// Rotary positions (Su et al. 2021, RoFormer), in place: in each query and key of a row, channels d and d + D / 2 are
-// turned as a point of the plane by their angle at the row's position; so a score depends on how far apart two rows
-// are, not on where. `back` turns the other way, which is how the gradient comes back. D is even. Row r of this
-// operation: pass row first + r.
+// Rotary positions (Su et al. 2021, RoFormer), in place. In each query and key of a row, channels d and d + D / 2 are a
+// point of the plane, rotated by the angle at the row's position. So a score depends on the distance of two rows, not
+// on their positions. `back` rotates the other way, which is the backward. D is even. Row r of this operation: row
+// first + r of the batch.
 template <class T>
 struct Rope {
   Forest forest;
   int first;
-  T* qkv;  // (rows, qkv_row): `heads` heads of D, queries then keys, then what is left alone
+  T* qkv;  // (rows, qkv_row): `heads` heads of D, queries then keys; what follows them is not changed
   int qkv_row, heads, head_size;
   const T* table;  // (positions, D / 2, 2), a row for every position of the forest
   bool back;
   template <class G>
   HD void operator()(const G& g, int item) const {
     const int row = first + item, half = head_size / 2;
-    const T* turn = table + size_t(forest.position(row)) * half * 2;
+    const T* angle = table + size_t(forest.position(row)) * half * 2;  // as (cosine, sine)
     T* x = qkv + size_t(row) * qkv_row;
     const T sign = back ? T(-1) : T(1);
     for (int head = 0; head < heads; head++, x += head_size)
       g.each(half, [=](int d) {
-        const T a = x[d], b = x[d + half], c = turn[2 * d], s = sign * turn[2 * d + 1];
+        const T a = x[d], b = x[d + half], c = angle[2 * d], s = sign * angle[2 * d + 1];
         x[d] = a * c - b * s;
         x[d + half] = a * s + b * c;
       });
@@ -164,8 +165,8 @@ struct Rope {
 // ---------------------------------------------------------------------------------------------------------------
 // Loss
 
-// The same against a whole distribution: with p = softmax(teacher), which `teacher` becomes,
-//   loss[row] = -sum of p log softmax(logits);  with gradient, logits become (softmax(logits) - p) * scale.
+// Cross-entropy against a whole distribution p = softmax(teacher), which overwrites `teacher`:
+//   loss[row] = -sum of p log softmax(logits);  with `gradient`, logits become (softmax(logits) - p) * scale.
 template <class T>
 struct SoftCrossEntropy {
   T *logits, *teacher;  // (R, row_stride)

@@ -1,22 +1,23 @@
-// drafters/parallel.h: a drafter that says the next K tokens in one pass, from what the target's layers thought of the
-// text (P-EAGLE, Hui et al. 2026, after EAGLE-3, Li et al. 2025).
+// drafters/parallel.h: a drafter that predicts the next K tokens in one forward, from hidden states of the target
+// (P-EAGLE, Hui et al. 2026, after EAGLE-3, Li et al. 2025).
 //
-// In order: its sizes and tensors; weights; activations; forward; the stream, cached; the drafters. Its file is in
-// files/heads.h, its training in training/train_parallel.h. Its rows are of two kinds:
-//   the stream  row t knows token t + 1, and the features of position t: the target's hidden states after an early, a
-//               middle and a late layer, each scaled to mean square 1 on its own, since a late layer's outliers may
-//               be hundreds of times the rest. It says token t + 2. Its input is
+// In order: its sizes and tensors; weights; activations; forward; the cached stream; the drafters. Its file is in
+// files/heads.h, its training in training/train_parallel.h. It has two kinds of rows:
+//   the stream  row t reads token t + 1 and the features of position t: the target's hidden states after an early, a
+//               middle and a late layer. Each is scaled to mean square 1, since outliers of a late layer may be
+//               hundreds of times the rest. The row predicts token t + 2. Its input is
 //                 in_proj [e; feat_proj [f_early; f_middle; f_late]],  e the target's embedding of token t + 1
-//   the slots   slot d = 1 .. K - 1 hangs from a row t of the stream at position t + d, and says token t + 2 + d.
-//               Neither token nor features of its place are known: its input is in_proj [m; s] with a learned mask m
-//               and a learned shared hidden state s, the same for all slots. What tells them apart is their position,
-//               and what they see: the stream up to t, and the shallower slots of t.
-// Through both go n_layer layers of RMSNorm, attention with rotary positions and shared key/value heads, and SwiGLU, as
-// Llama's; then the target's own final norm and head, which are frozen, like its embedding, and not copied.
+//   the slots   slot d = 1 .. K - 1 of row t stands at position t + d and predicts token t + 2 + d. Neither the token
+//               nor the features of its position are known. Its input is in_proj [m; s], with a learned mask m and a
+//               learned shared hidden state s, the same for all slots. Slots differ in their position, and in what they
+//               see: the stream up to t, and the slots of t before them.
+// All rows go through n_layer layers of RMSNorm, attention with rotary positions and shared key/value heads, and
+// SwiGLU, as in Llama; then through the target's own final norm and head. These and the target's embedding are frozen,
+// and are not copied.
 //
-// `sequential` is EAGLE's way with the same tensors: what hangs from the stream is a path of drafted tokens, and the
-// row of a token has in the features' place the state of the row before it, its last layer's output. Each token then
-// costs a pass of its own.
+// `sequential` is EAGLE's method with the same tensors. In place of slots there is a path of drafted tokens. In place
+// of features the row of a token reads the state of the row before it: the output of its last layer. So each token
+// costs a forward.
 #pragma once
 
 #include <algorithm>
@@ -38,14 +39,14 @@ constexpr int kMostAhead = 16, kMostParallelLayers = 4;
 
 struct ParallelSizes {
   int n_layer = 2, n_head = 0, n_kv_head = 0, n_embd = 0, vocab_size = 0;
-  int ahead = 6;            // K, that it says at once; of the sequential one those of a path that it is trained for
-  bool sequential = false;  // tokens one after the other
-  bool raw = false;         // features as they are: for study, it learns little more than a unigram
+  int ahead = 6;            // K, tokens predicted at once; if sequential the length of the paths in training
+  bool sequential = false;  // one token after the other
+  bool raw = false;         // features are not scaled: for study, since it learns little more than a unigram
 
   int head_size() const { return n_embd / n_head; }
   int qkv() const { return (n_head + 2 * n_kv_head) * head_size(); }
-  int inner() const { return pad16(8 * n_embd / 3); }  // of SwiGLU: three such matrices weigh as much as GPT's two
-  int slots() const { return ahead - 1; }              // rows that hang from one of the stream
+  int inner() const { return pad16(8 * n_embd / 3); }  // of SwiGLU: its three matrices are as large as GPT's two
+  int slots() const { return ahead - 1; }              // of one row of the stream
 };
 inline int default_kv_heads(int n_head) { return n_head % 2 == 0 ? 2 : 1; }
 
@@ -61,8 +62,8 @@ struct ParallelTensors {
   ParallelTensors() = default;
   ParallelTensors(const ParallelSizes& sizes, T* flat) { point_into(flat, *this, sizes); }
 
-  // See Tensors::each(). Matrices are (in, out). gate_up: SwiGLU's two in one product, the gate first. in_proj's rows:
-  // the embedding's, then the hidden state's.
+  // See Tensors::each(). Matrices are (in, out). gate_up: two matrices of SwiGLU in one, the gate first. Inputs of
+  // in_proj: the embedding, then the hidden state.
   template <class F>
   void each(const ParallelSizes& s, F f) {
     const int C = s.n_embd;
@@ -99,7 +100,7 @@ struct ParallelWeights {
   std::vector<Layer> layers;
   Array<T> memory;  // all panels
 
-  // flat: parallel_table(s); read again at each pack().
+  // flat: parallel_table(s); each pack() reads it again.
   ParallelWeights(const ParallelSizes& s, const T* flat, bool training)
       : plain(s, flat),
         features(plain.features, kFeatures * s.n_embd, s.n_embd),
@@ -127,15 +128,14 @@ struct ParallelWeights {
 // ---------------------------------------------------------------------------------------------------------------
 // Activations
 
-// What up to R rows compute on their way. Drafting keeps one layer's, over and over, but all layers' keys and values;
-// training keeps every layer's for the backward pass, but what it makes again there.
+// What a forward of up to R rows computes. Drafting has one layer's arrays, which all layers use in turn, and the keys
+// and values of all layers. Training has every layer's for the backward, except those that the backward computes again.
 template <class T>
 struct ParallelActivations {
   ParallelSizes sizes;
-  int stream, R, slots;  // rows that come from features, at most; all rows; of the cache
+  int stream, R, slots;  // most rows of the stream; all rows; slots of the cache
   bool training;
 
-  // They and a slot, and of a sequential one all, have an input.
   ParallelActivations(const ParallelSizes& s, int stream_rows, int rows, int slot_count, bool keep_layers)
       : sizes(s), stream(stream_rows), R(rows), slots(slot_count), training(keep_layers) {}
 
@@ -147,12 +147,12 @@ struct ParallelActivations {
   int C = pad16(sizes.n_embd), E = pad16(2 * sizes.n_embd), X = pad16(kFeatures * sizes.n_embd);  // row strides
   int Q = pad16(sizes.qkv()), G = pad16(2 * sizes.inner()), F = pad16(sizes.inner());
   size_t kv_layer = KV * std::max(KeyValues<T>::key_numbers(slots, D), KeyValues<T>::value_numbers(slots, D));
-  int entering = sizes.sequential ? R : stream + 1;
+  int entering = sizes.sequential ? R : stream + 1;  // rows with an input: the stream's and one slot, or all
 
-  Rows<T> features = once(stream, X);            // (stream, 3 C) as the target left them
+  Rows<T> features = once(stream, X);            // (stream, 3 C) the target's
   Rows<T> hidden = once(entering, C);            // (entering, C) feat_proj of them, or the state of the row before
   Rows<T> input = once(entering, E);             // (entering, 2 C) the embedding, and hidden
-  Rows<T> x = room(training ? L + 1 : 1, R, C);  // (L + 1, R, C) before each layer, and after the last
+  Rows<T> x = room(training ? L + 1 : 1, R, C);  // (L + 1, R, C) before each layer, and at the end
   Rows<T> norm_1 = once(R, C);                   // (R, C) RMSNorm of x
   Rows<T> rstd_1 = each(1);                      // (L, R)
   Rows<T> qkv = each(Q);                         // (L, R, H D + 2 KV D)
@@ -165,7 +165,7 @@ struct ParallelActivations {
   Rows<T> rstd_2 = each(1);                      // (L, R)
   Rows<T> gate_up = each(G);                     // (L, R, 2 inner)
   Rows<T> act = once(R, F);                      // (R, inner) SwiGLU of it
-  Rows<T> scratch = once(1, attention_scratch_size<T>(R, H, D, slots, training, false));  // attention's
+  Rows<T> scratch = once(1, attention_scratch_size<T>(R, H, D, slots, training, false));  // of attention
 
   KeyValues<T> cache(int l) const { return {k[l], v[l], slots, D}; }
 };
@@ -173,7 +173,7 @@ struct ParallelActivations {
 // ---------------------------------------------------------------------------------------------------------------
 // Forward
 
-// input (R, 2 C) = [e; h], e the embedding of the row's token scaled to mean square 1, h the hidden state beside it.
+// input (R, 2 C) = [e; h]: e is the embedding of the row's token, scaled to mean square 1, h its hidden state.
 template <class T>
 struct JoinInput {
   const int* token;
@@ -187,13 +187,13 @@ struct JoinInput {
     T* out = input + size_t(row) * input_row;
     RmsNorm<T>{wte + size_t(token[row]) * channels, 0, channels, nullptr, out, 0, nullptr}(g, 0);
     const T* h = hidden + size_t(row) * hidden_row;
-    T* beside = out + channels;
+    T* second_half = out + channels;
     const int n = channels;
-    g.each(n, [=](int c) { beside[c] = h[c]; });
+    g.each(n, [=](int c) { second_half[c] = h[c]; });
   }
 };
 
-// y = x, R rows of C numbers, from one row if from_row is 0.
+// to = from: R rows of C numbers; from one row if from_row is 0.
 template <class T>
 struct CopyRow {
   const T* from;
@@ -208,8 +208,8 @@ struct CopyRow {
   }
 };
 
-// Every thread of the team calls these functions. First the stream's hidden states: a.features (n, 3 C), as the target
-// left them, through feat_proj.
+// Every thread of the team calls the functions below. This one computes the stream's hidden states: feat_proj of the
+// target's features, a.features (n, 3 C).
 template <class T>
 void parallel_features(const Team& team, const ParallelSizes& s, const ParallelWeights<T>& w, int n,
                        const ParallelActivations<T>& a) {
@@ -221,8 +221,8 @@ void parallel_features(const Team& team, const ParallelSizes& s, const ParallelW
   team.wait();
 }
 
-// Rows first .. first + n - 1: their tokens and a.hidden, through in_proj, to the first layer's x. slot: one row more,
-// the input of a slot.
+// The first layer's x of rows first .. first + n - 1: in_proj of their tokens and of a.hidden. With `slot` one row
+// more: a slot's.
 template <class T>
 void parallel_enter(const Team& team, const ParallelSizes& s, const ParallelWeights<T>& w, const T* wte,
                     const int* token, int first, int n, bool slot, const ParallelActivations<T>& a) {
@@ -238,7 +238,7 @@ void parallel_enter(const Team& team, const ParallelSizes& s, const ParallelWeig
   team.wait();
 }
 
-// All slots begin alike: row `first` of x to the n - 1 rows after it.
+// All slots have the same x: copies row `first` to the n - 1 rows after it.
 template <class T>
 void spread_slot(const Team& team, const ParallelSizes& s, int first, int n, const ParallelActivations<T>& a) {
   T* const slot = a.x.at(0, first);
@@ -249,13 +249,13 @@ template <class T>
 Attention<T> parallel_attention(const Forest& forest, int first, const ParallelActivations<T>& a, int l) {
   return {forest, a.H, a.KV, a.D, a.qkv[l], a.Q, a.cache(l), a.att[l], a.C, a.log_sum[l], {}, first};
 }
-// Turns queries and keys, or their gradients back: qkv (R, a.Q).
+// Rotates queries and keys, or with `back` their gradients: qkv (R, a.Q).
 template <class T>
 Rope<T> parallel_rope(const Forest& forest, int first, const ParallelActivations<T>& a, T* qkv, const T* table,
                       bool back) {
   return {forest, first, qkv, a.Q, a.H + a.KV, a.D, table, back};
 }
-// A layer's two norms, of the rows from `first` on, and what SwiGLU makes of them.
+// A layer's two norms and its SwiGLU, for the rows from `first` on.
 template <class T>
 RmsNorm<T> norm_1(const ParallelActivations<T>& a, const ParallelTensors<const T>& w, int l, int first) {
   return {a.x.at(l, first),      a.C, a.sizes.n_embd,       w.layers[size_t(l)].norm_1,
@@ -271,7 +271,7 @@ SwiGlu<T> swiglu(const ParallelActivations<T>& a, int l, int first) {
   return {a.gate_up.at(l, first), a.G, a.sizes.inner(), a.act.at(l, first), a.F};
 }
 
-// The layers, for the rows of one root from `first` on: those before them were run earlier, with the same past, and
+// Runs the layers for the rows of one root from `first` on. The rows before were run earlier, with the same past, and
 // their keys and values are cached. rope: rope_table().
 template <class T>
 void parallel_layers(const Team& team, const ParallelSizes& s, const ParallelWeights<T>& w, const Forest& forest,
@@ -308,40 +308,45 @@ struct ParallelFile {
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// The stream, cached
+// The cached stream
 
-// What the text has committed so far, and passes of rows that draft behind it, on the target's threads: the two take
-// turns. The cache is full at a window of rows; then its first half goes, and what stays keeps its positions: rotary
-// attention knows their differences alone. A drafter's cache may forget, since it decides no text.
+// Caches the rows of the committed text, and runs the rows that draft behind it. It uses the target's threads, so the
+// two must not run at the same time. The cache has room for a window of rows; when it is full its first half is
+// dropped. The others keep their positions, of which rotary attention uses only the differences. A drafter may forget:
+// it cannot change the text.
 class TextStream {
  public:
   const ParallelSizes sizes;
 
-  // rows_behind: the most that draft in one pass; as many may be cached behind the text.
-  TextStream(const ParallelFile& file, Target& target, int rows_behind)
+  // most_drafted: how many rows may draft in one forward; as many may be cached behind the text.
+  TextStream(const ParallelFile& file, Target& target, int most_drafted)
       : sizes(file.sizes),
         target_(target),
         window_(target.block_size()),
-        behind_(rows_behind),
+        most_drafted_(most_drafted),
         flat_(file.weights),
         weights_(sizes, flat_.data(), false),
-        a_(sizes, window_, window_ + behind_, pad64(window_ + 2 * behind_), false),
-        pass_(window_ + behind_, 1, false),
-        kept_(2 + size_t(window_ + behind_)),
-        norm_(size_t(behind_) * size_t(a_.C) + 16),
-        logits_(size_t(behind_) * size_t(pad16(sizes.vocab_size)) + 16) {
+        a_(sizes, window_, window_ + most_drafted_, pad64(window_ + 2 * most_drafted_), false),
+        batch_(window_ + most_drafted_, 1, false),
+        kept_(2 + size_t(window_ + most_drafted_)),
+        norm_(size_t(most_drafted_) * size_t(a_.C) + 16),
+        logits_(size_t(most_drafted_) * size_t(pad16(sizes.vocab_size)) + 16) {
     target_.on_threads(1, [&](const Team& team) { weights_.pack(team); });
     begin();
   }
   void begin() {
-    tokens_.clear(), features_.clear();
+    tokens_.clear();
+    features_.clear();
     forget_all();
   }
 
-  // A forward committed tokens, each with the features of the position before it. Returns false, and begins anew, where
-  // those cannot be read: it has lost the thread.
+  // A forward committed tokens, each with the features of the position before it. If the features cannot be read the
+  // stream forgets everything; then it returns false.
   bool commit(const Commit& commit, const TargetRows* rows) {
-    if (!rows || !rows->features(commit.rows[0])) return begin(), false;
+    if (!rows || !rows->features(commit.rows[0])) {
+      begin();
+      return false;
+    }
     for (int i = 0; i < commit.n; i++) {
       const float* const features = rows->features(commit.rows[i]);
       tokens_.push_back(commit.tokens[i]);
@@ -349,10 +354,10 @@ class TextStream {
     }
     return true;
   }
-  bool waiting() const { return !tokens_.empty(); }  // whether rows of the stream are to be run
+  bool pending() const { return !tokens_.empty(); }  // whether committed rows have not been run yet
 
-  // Runs the rows that were committed, and so many slots behind the last; the stream's are cached then. Its last row
-  // and the slots speak.
+  // Runs the committed rows, which are then cached, and so many slots behind the last one. The last row and the slots
+  // are the outputs.
   void run(int slots) {
     make_room();
     const int n = int(tokens_.size()), X = kFeatures * sizes.n_embd;
@@ -362,98 +367,108 @@ class TextStream {
     token.resize(size_t(n + slots));
     rows_.clear();
     rows_.add_chain(token.data(), n + slots, 0, past_);
-    pass(n - 1, [&](const Team& team) {
+    run_rows(n - 1, [&](const Team& team) {
       parallel_features(team, sizes, weights_, n, a_);
-      parallel_enter(team, sizes, weights_, target_.embedding(), pass_.token(), 0, n, slots > 0, a_);
+      parallel_enter(team, sizes, weights_, target_.embedding(), batch_.token(), 0, n, slots > 0, a_);
       spread_slot(team, sizes, n, slots, a_);
     });
     past_ += n;
-    tokens_.clear(), features_.clear();
+    tokens_.clear();
+    features_.clear();
   }
-  // Of the sequential one: the rows of a tree, in preorder, each with the state of the row above it, which has been set
-  // for it before, (C).
-  float* state_above(int row) { return a_.hidden.data() + size_t(row) * size_t(a_.C); }
+  // For the sequential form: runs the rows of a tree in preorder. input_state(row) (C) must first be set to the state
+  // of the row above. All rows are outputs.
+  float* input_state(int row) { return a_.hidden.data() + size_t(row) * size_t(a_.C); }
   void forward(const int* token, const int* depth, const int* end, int n, int /*layers*/) {
     rows_.clear();
     rows_.add_tree(token, depth, end, n, 0, past_);
-    pass(0, [&](const Team& team) {
-      parallel_enter(team, sizes, weights_, target_.embedding(), pass_.token(), 0, n, false, a_);
+    run_rows(0, [&](const Team& team) {
+      parallel_enter(team, sizes, weights_, target_.embedding(), batch_.token(), 0, n, false, a_);
     });
   }
-  // What the rows that speak have said in the last pass: (V), and the state that they said it from, (C).
+  // Of the last forward's outputs: the logits (V), and the state (C), which is the last layer's output.
   const float* logits(int row) const { return logits_.data() + size_t(row) * size_t(pad16(sizes.vocab_size)); }
-  const float* state(int row) const { return a_.x.data() + (size_t(said_) + size_t(row)) * size_t(a_.C); }
+  const float* state(int row) const { return a_.x.data() + (size_t(first_output_) + size_t(row)) * size_t(a_.C); }
 
   int vocab_size() const { return sizes.vocab_size; }
   int block_size() const { return 1 << 30; }  // rotary positions have no end
-  int most_rows() const { return behind_; }
+  int most_rows() const { return most_drafted_; }
   int past() const { return past_; }
   void rewind(int past) { past_ = past; }
-  // These rows of the last pass, ascending, stay cached.
-  void keep(const int* rows, int n) { move(past_, rows, n), past_ += n; }
+  // These rows of the last forward, ascending, stay cached.
+  void keep(const int* rows, int n) {
+    move(past_, rows, n);
+    past_ += n;
+  }
 
  private:
-  // input(team) fills the first layer's x; rows from `said` on speak.
+  // Runs rows_. input(team) fills the first layer's x; the rows from `first_output` on are the outputs.
   template <class Input>
-  void pass(int said, const Input& input) {
-    pass_.upload(rows_);
-    said_ = said;
+  void run_rows(int first_output, const Input& input) {
+    batch_.upload(rows_);
+    first_output_ = first_output;
     const int R = rows_.rows();
     target_.on_threads(R, [&](const Team& team) {
       input(team);
-      parallel_layers(team, sizes, weights_, pass_.forest, 0, rope_.data(), a_);
-      target_.head(team, R - said, a_.x.data() + size_t(said) * size_t(a_.C), a_.C, norm_.data(), logits_.data());
+      parallel_layers(team, sizes, weights_, batch_.forest, 0, rope_.data(), a_);
+      target_.head(team, R - first_output, a_.x.data() + size_t(first_output) * size_t(a_.C), a_.C, norm_.data(),
+                   logits_.data());
     });
   }
   void make_room() {
     const int n = int(tokens_.size()), half = window_ / 2, X = kFeatures * sizes.n_embd;
-    if (n > half) {  // nobody has asked for long: what is cached ends too far back
+    if (n > half) {  // it has not run for long: the cached rows are too far back to be of use
       tokens_.erase(tokens_.begin(), tokens_.end() - half);
       features_.erase(features_.begin(), features_.end() - long(half) * X);
       forget_all();
     } else if (past_ + n > window_) {
       std::vector<int> rows;
       for (int row = past_ - half; row < past_; row++) rows.push_back(row);
-      const int gone = past_ - half;
+      const int dropped = past_ - half;
       move(0, rows.data(), half);
       past_ = half;
-      turn_to(first_ + gone);
+      set_first_position(first_ + dropped);
     }
   }
-  void forget_all() { past_ = 0, turn_to(0); }
-  // The first cached row stands at this position.
-  void turn_to(int first) {
+  void forget_all() {
+    past_ = 0;
+    set_first_position(0);
+  }
+  // Sets the position of the first cached row.
+  void set_first_position(int first) {
     first_ = first;
-    rope_ = rope_table<float>(window_ + 2 * behind_, sizes.head_size(), first);
+    rope_ = rope_table<float>(window_ + 2 * most_drafted_, sizes.head_size(), first);
   }
   void move(int to, const int* rows, int n) {
     const int place[] = {to, n};
-    kept_.upload(place, 2), kept_.upload(rows, size_t(n), 2);
+    kept_.upload(place, 2);
+    kept_.upload(rows, size_t(n), 2);
     const KeepRows<float> op{a_.k.data(),     a_.v.data(), a_.kv_layer,       a_.kv_layer,
                              sizes.n_kv_head, a_.slots,    sizes.head_size(), kept_.data()};
     target_.on_threads(n, [&](const Team& team) { launch(team, sizes.n_layer * sizes.n_kv_head, op); });
   }
 
   Target& target_;
-  const int window_, behind_;
+  const int window_, most_drafted_;
   const std::vector<float> flat_;
   ParallelWeights<float> weights_;
   ParallelActivations<float> a_;
-  Pass rows_;  // of the pass under way
-  DevicePass pass_;
+  Batch rows_;  // of the current forward
+  DeviceBatch batch_;
   Array<int> kept_;
-  Array<float> norm_, logits_;  // of the rows that speak
+  Array<float> norm_, logits_;  // of the outputs
   std::vector<float> rope_;
   std::vector<int> tokens_;      // (n) committed, not yet run
   std::vector<float> features_;  // (n, 3 C)
-  int past_ = 0, first_ = 0, said_ = 0;
+  int past_ = 0, first_ = 0, first_output_ = 0;
 };
 
 // ---------------------------------------------------------------------------------------------------------------
 // The drafter
 
-// `parallel[:DIR]`: a node's distribution follows from its depth alone: what row or slot `depth` says. One pass an
-// iteration, when it is first asked; in the first pass of a text nothing of the target is known, and it says nothing.
+// `parallel[:DIR]`. A node's distribution depends on its depth alone: output `depth` of the stream gives it. There is
+// one forward in each iteration, at the first question. In the first iteration of a text no features are known, and
+// there are no candidates.
 class Parallel : public DepthDrafter {
  public:
   Parallel(const ParallelFile& file, Target& target) : stream_(file, target, kMostAhead) {
@@ -465,14 +480,20 @@ class Parallel : public DepthDrafter {
 
   int depths() const override { return stream_.sizes.ahead; }
 
-  void begin(const int*, int) override { stream_.begin(), known_ = false, unsuppose(); }
+  void begin(const int*, int) override {
+    stream_.begin();
+    known_ = false;
+    rollback();
+  }
   void committed(const Commit& commit) override {
-    known_ = false, unsuppose();
+    known_ = false;
+    rollback();
     stream_.commit(commit, rows_);
   }
   void prepare(const Growth&, const int*, int) override {
-    if (known_ || supposing || !stream_.waiting()) return;
-    stream_.run(stream_.sizes.slots()), model_passes++;
+    if (known_ || assuming || !stream_.pending()) return;
+    stream_.run(stream_.sizes.slots());
+    model_forwards++;
     known_ = true;
   }
   const float* logits(const Growth& growth, int node) override {
@@ -483,11 +504,11 @@ class Parallel : public DepthDrafter {
  private:
   TextStream stream_;
   const TargetRows* rows_ = nullptr;
-  bool known_ = false;  // whether it has spoken since the last commit
+  bool known_ = false;  // whether it has run since the last commit
 };
 
-// `sequential`: the stream's last row speaks for the root, then a pass a level of the tree. What hangs from the stream
-// goes when tokens are committed: they come back with features.
+// The sequential form. The stream's last row predicts after the root; then there is a forward for each level of the
+// tree. Drafted rows are forgotten when tokens are committed: these run again, with features.
 class Sequential : public ModelDrafter<TextStream> {
  public:
   explicit Sequential(std::unique_ptr<TextStream> stream) : ModelDrafter(*stream, 0), stream_(std::move(stream)) {
@@ -498,7 +519,8 @@ class Sequential : public ModelDrafter<TextStream> {
   }
 
   void begin(const int*, int) override {
-    stream_->begin(), forget();
+    stream_->begin();
+    forget();
     base_ = -1;
   }
   void committed(const Commit& commit) override {
@@ -506,14 +528,15 @@ class Sequential : public ModelDrafter<TextStream> {
     if (!stream_->commit(commit, rows_)) base_ = -1;
   }
   void prepare(const Growth& growth, const int* nodes, int n) override {
-    if (stream_->waiting() || base_ >= 0) ModelDrafter::prepare(growth, nodes, n);
+    if (stream_->pending() || base_ >= 0) ModelDrafter::prepare(growth, nodes, n);
   }
 
  private:
   void run_root(int root) override {
-    if (stream_->waiting()) {
+    if (stream_->pending()) {
       stream_->rewind(base_ + 1);  // up to the last root
-      stream_->run(0), model_passes++;
+      stream_->run(0);
+      model_forwards++;
     }
     base_ = stream_->past() - 1;
     start(root, 0);
@@ -521,7 +544,7 @@ class Sequential : public ModelDrafter<TextStream> {
   void before(const std::vector<int>& above) override {
     const size_t C = size_t(stream_->sizes.n_embd);
     for (size_t row = 0; row < above.size(); row++)
-      std::copy_n(states_.begin() + long(size_t(above[row]) * C), C, stream_->state_above(int(row)));
+      std::copy_n(states_.begin() + long(size_t(above[row]) * C), C, stream_->input_state(int(row)));
   }
   void after(int id, int row) override {
     const size_t C = size_t(stream_->sizes.n_embd);
@@ -531,7 +554,7 @@ class Sequential : public ModelDrafter<TextStream> {
 
   std::unique_ptr<TextStream> stream_;
   const TargetRows* rows_ = nullptr;
-  std::vector<float> states_;  // (ids, C) last layer's output
+  std::vector<float> states_;  // (ids, C) the last layer's output
 };
 
 }  // namespace nanospec

@@ -1,12 +1,10 @@
-// drafters/suffix.h: where a context stood before, and what followed it there.
+// drafters/suffix.h: where a context occurred before, and which tokens followed it there.
 //
-// In order: matches, all that a text knows of one context; how far a match is to be believed, learned from the tokens
-// that come; two ways to find matches, by looking back and by a suffix automaton. It knows nothing of models and
-// drafts.
+// In order: the matches of a context; their interpolation, whose weights are learned during generation; two ways to
+// find matches, looking back and a suffix automaton. The file knows nothing of models and drafts.
 //
-// Matches are the n-grams of every order at once, and their counts are interpolated from the longest down, as in
-// ngram.h. But no formula knows how far a model follows what came once after 12 tokens in a text of its own: that is
-// learned while it writes.
+// Matches are n-grams of all orders at once. Their counts are interpolated from the longest down, as in ngram.h. But no
+// formula says how much a token counts that once followed 12 tokens of the generated text: that is learned.
 #pragma once
 
 #include <algorithm>
@@ -20,30 +18,33 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Matches
 
-constexpr int kLongestMatch = 32;  // tokens that are told apart: a longer match is as good as certain, or as wrong
+constexpr int kLongestMatch = 32;  // tokens: a longer match counts as one of this length
 constexpr int kMostMatches = 32;   // of one context
 
 struct Follower {
   int32_t token, count;
 };
 
-// What followed where the last `length` tokens of a context stood before.
+// The tokens that followed at earlier places of the last `length` tokens of a context.
 struct Match {
   int length;
-  int begin, end;  // its followers
+  int begin, end;  // of its followers
   int total;       // the sum of their counts, at least 1
 
   int types() const { return end - begin; }
 };
 
-// All that a text knows of one context, the longest match first. Each shorter one counts the longer ones' places too.
+// The matches of one context, the longest first. A shorter match also counts the places of the longer ones.
 struct Matches {
   std::vector<Match> match;
   std::vector<Follower> follower;
 
-  void clear() { match.clear(), follower.clear(); }
+  void clear() {
+    match.clear();
+    follower.clear();
+  }
 
-  // Makes a match of the followers pushed since the last one, if there are any.
+  // Makes a match of the followers that were pushed since the last one, if there are any.
   void close(int length) {
     Match m = {std::min(length, kLongestMatch), match.empty() ? 0 : match.back().end, int(follower.size()), 0};
     for (int i = m.begin; i < m.end; i++) m.total += follower[i].count;
@@ -57,27 +58,27 @@ struct Matches {
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// Belief
+// Interpolation
 
-// How far matches are believed (Jelinek and Mercer 1980):
+// Interpolates the matches of a context (Jelinek, Mercer 1980):
 //   p_m(x) = b_m count_m(x) / total_m + (1 - b_m) p_{m+1}(x),   m = 0, 1, ... from the longest match; the last: 1 / V.
-// b_m is that of the match's class: its length, how many followers it had, and whether they were all the same. It is
-// learned by expectation maximization, online. When x has come,
-//   r_m = b_m count_m(x) / (total_m p_m(x))    is the chance that x came from match m, if from no longer one,
-//   reach_m = (1 - r_0) ... (1 - r_{m-1})      that it came from no longer one,
-// and a class's b is its sum of reach r over its sum of reach, the older the less.
-class Belief {
+// The weight b_m belongs to the match's class: its length, how many followers it had, and whether all were the same
+// token. It is learned online by expectation maximization. When x has followed:
+//   r_m = b_m count_m(x) / (total_m p_m(x))    the responsibility of match m for x, if no longer match is responsible
+//   reach_m = (1 - r_0) ... (1 - r_{m-1})      the chance that no longer match is
+// The b of a class is its sum of reach r divided by its sum of reach; older tokens weigh less.
+class Interpolation {
  public:
-  Belief() : classes_(size_t(kLongestMatch + 1) * kSightings * 2), doubt_(kLongestMatch + 1, 0.5) {
-    for (int n = 1; n <= kLongestMatch; n++) doubt_[n] = 0.9 * doubt_[n - 1];
+  Interpolation() : classes_(size_t(kLongestMatch + 1) * kSightings * 2), smoothing_(kLongestMatch + 1, 0.5) {
+    for (int n = 1; n <= kLongestMatch; n++) smoothing_[n] = 0.9 * smoothing_[n - 1];
   }
 
-  // b_m. Before anything is learned, that of Witten and Bell, with less doubt the longer the match:
+  // b_m. At first it is Witten and Bell's, with a w that is smaller for longer matches:
   //   total / (total + w types),   w = 0.9^length / 2
-  double of(const Match& m) const {
-    constexpr double kPrior = 2;  // sightings
+  double weight(const Match& m) const {
+    constexpr double kPrior = 2;  // the start weighs as much as this many tokens
     const Class& c = classes_[class_of(m)];
-    return (kPrior * m.total / (m.total + doubt_[m.length] * m.types()) + c.taken) / (kPrior + c.reached);
+    return (kPrior * m.total / (m.total + smoothing_[m.length] * m.types()) + c.taken) / (kPrior + c.reached);
   }
 
   // p: (V) p_0.
@@ -85,7 +86,7 @@ class Belief {
     std::fill(p, p + vocab, 0.0f);
     double left = 1;
     for (const Match& m : matches.match) {
-      const double b = of(m);
+      const double b = weight(m);
       const float each = float(left * b / m.total);
       for (int i = m.begin; i < m.end; i++) p[matches.follower[i].token] += each * float(matches.follower[i].count);
       left *= 1 - b;
@@ -94,29 +95,32 @@ class Belief {
     for (int x = 0; x < vocab; x++) p[x] += rest;
   }
 
-  // Token x has come after a context of these matches.
+  // Learns that token x followed a context with these matches.
   void learn(const Matches& matches, int x, int vocab) {
     const int n = int(matches.match.size());
     double p = 1.0 / vocab;
-    came_from_.resize(size_t(n));  // r
+    responsibility_.resize(size_t(n));  // r
     for (int m = n - 1; m >= 0; m--) {
       const Match& match = matches.match[m];
-      const double b = of(match), own = b * matches.count(match, x) / match.total;
+      const double b = weight(match), own = b * matches.count(match, x) / match.total;
       p = own + (1 - b) * p;
-      came_from_[m] = own / p;
+      responsibility_[m] = own / p;
     }
     double reach = 1;
-    for (int m = 0; m < n; reach *= 1 - came_from_[m++]) {
+    for (int m = 0; m < n; reach *= 1 - responsibility_[m++]) {
       Class& c = classes_[class_of(matches.match[m])];
-      c.taken += reach * came_from_[m], c.reached += reach;
-      if (c.reached > kMemory) c.taken /= 2, c.reached /= 2;
+      c.taken += reach * responsibility_[m];
+      c.reached += reach;
+      if (c.reached <= kMemory) continue;
+      c.taken /= 2;
+      c.reached /= 2;
     }
   }
 
  private:
-  static constexpr double kLeast = 1e-4;   // for what no match has seen: nothing is impossible
-  static constexpr double kMemory = 1000;  // sightings
-  static constexpr int kSightings = 4;     // followed 1, 2 or 3, 4 to 7, 8 or more times
+  static constexpr double kLeast = 1e-4;   // the least chance of all tokens that no match has
+  static constexpr double kMemory = 1000;  // tokens: then the sums of a class are halved
+  static constexpr int kSightings = 4;     // classes of counts: 1, 2 or 3, 4 to 7, 8 or more followers
   struct Class {
     double taken = 0, reached = 0;
   };
@@ -127,23 +131,28 @@ class Belief {
   }
 
   std::vector<Class> classes_;
-  std::vector<double> doubt_;      // w, by length
-  std::vector<double> came_from_;  // scratch
+  std::vector<double> smoothing_;       // w, by length
+  std::vector<double> responsibility_;  // r; scratch
 };
 
 // ---------------------------------------------------------------------------------------------------------------
 // Looking back
 
-// The text itself, and for each token where it stood last: the latest kMostPlaces places of a context's last token are
-// looked at. 8 bytes a token, and 4 a word of the vocabulary.
+// The text, and for each token its latest place. It compares the latest kMostPlaces places of a context's last token.
+// It takes 8 bytes for each token of the text, and 8 for each of the vocabulary.
 class LookBack {
  public:
   explicit LookBack(int vocab) : latest_(size_t(vocab), -1), slot_(size_t(vocab), -1) {}
 
-  void clear() { text_.clear(), earlier_.clear(), std::fill(latest_.begin(), latest_.end(), -1); }
+  void clear() {
+    text_.clear();
+    earlier_.clear();
+    std::fill(latest_.begin(), latest_.end(), -1);
+  }
 
   void extend(int token) {
-    earlier_.push_back(latest_[token]), latest_[token] = int(text_.size());
+    earlier_.push_back(latest_[token]);
+    latest_[token] = int(text_.size());
     text_.push_back(token);
   }
 
@@ -168,13 +177,16 @@ class LookBack {
  private:
   static constexpr int kMostPlaces = 256;
 
-  // Counts what followed the places, from the longest matches down.
+  // Counts the tokens that followed, from the longest matches down.
   void collect(Matches& matches) {
     count_.clear();
     for (int length = kLongestMatch; length > 0; length--) {
       if (places_[length].empty()) continue;
       for (int token : places_[length]) {
-        if (slot_[token] < 0) slot_[token] = int(count_.size()), count_.push_back({token, 0});
+        if (slot_[token] < 0) {
+          slot_[token] = int(count_.size());
+          count_.push_back({token, 0});
+        }
         count_[slot_[token]].count++;
       }
       matches.follower.insert(matches.follower.end(), count_.begin(), count_.end());
@@ -184,24 +196,24 @@ class LookBack {
   }
 
   std::vector<int> text_, earlier_;  // (n)
-  std::vector<int> latest_;          // (V) -1: nowhere
-  std::vector<int> slot_;            // (V) scratch: place in count_
+  std::vector<int> latest_;          // (V) latest place of each token; -1: none
+  std::vector<int> slot_;            // (V) scratch: index in count_
   std::vector<Follower> count_;      // scratch
   std::vector<std::vector<int>> places_ =
-      std::vector<std::vector<int>>(kLongestMatch + 1);  // what followed, by length; scratch
+      std::vector<std::vector<int>>(kLongestMatch + 1);  // the tokens that followed, by length of the match; scratch
 };
 
 // ---------------------------------------------------------------------------------------------------------------
 // Suffix automaton
 
-// The smallest automaton of all substrings of a text, built online (Blumer et al. 1985): a state is a class of
-// substrings that end at the same places, those of length(link) + 1 .. length tokens; its link is the state of the next
+// The smallest automaton of all substrings of a text, built online (Blumer et al. 1985). A state is a class of
+// substrings that end at the same places: those of length(link) + 1 .. length tokens. Its link is the state of the next
 // shorter suffix. A text of n tokens has fewer than 2n states and 3n edges, of 16 and 12 bytes: at most 68 bytes a
-// token, and beyond `most` tokens it learns no more. 1.0 million characters of Shakespeare make 1.5 million states and
-// 2.2 million edges, 50 MB.
+// token. Beyond `most` tokens it does not grow. 1.0 million characters of Shakespeare give 1.5 million states and 2.2
+// million edges, 50 MB.
 class SuffixAutomaton {
  public:
-  // Where a context stands: its longest suffix that the text holds.
+  // The state of a context: that of its longest suffix that occurs in the text.
   struct Cursor {
     int state = 0, length = 0;
   };
@@ -209,27 +221,34 @@ class SuffixAutomaton {
   explicit SuffixAutomaton(int vocab, int most = 1 << 22) : most_(most), root_(size_t(vocab), -1) { clear(); }
 
   void clear() {
-    states_.assign(1, {0, -1, 0, -1}), edges_.clear(), last_ = 0, size_ = 0, end_ = {};
+    states_.assign(1, {0, -1, 0, -1});
+    edges_.clear();
+    last_ = size_ = 0;
+    end_ = {};
     std::fill(root_.begin(), root_.end(), -1);
   }
 
-  // One token more.
+  // Appends a token.
   void extend(int token) {
-    if (size_ == most_) return void(end_ = step(end_, token));
+    if (size_ == most_) {
+      end_ = step(end_, token);
+      return;
+    }
     const int state = add({++size_, 0, 0, -1});
     int at = last_;
     for (; at >= 0 && edge(at, token) < 0; at = states_[at].link) connect(at, token, state);
     if (at >= 0) states_[state].link = target(at, token);
     if (at >= 0 && states_[at].length + 1 < states_[states_[state].link].length)
       states_[state].link = split(at, token, states_[state].link);
-    last_ = state, end_ = {states_[state].link, states_[states_[state].link].length};
-    // One place more for it and all its suffixes. Only a text that repeats one short thing again and again has more of
-    // them than are counted here.
+    last_ = state;
+    end_ = {states_[state].link, states_[states_[state].link].length};
+    // Counts one more place for it and for its suffixes. Only a text that repeats the same few tokens again and again
+    // has more suffixes than are counted here.
     for (int s = state, n = 0; s > 0 && n < kMostCounted; s = states_[s].link, n++) states_[s].count++;
   }
 
   Cursor step(Cursor c, int token) const {
-    while (c.state > 0 && edge(c.state, token) < 0) c.state = states_[c.state].link, c.length = states_[c.state].length;
+    while (c.state > 0 && edge(c.state, token) < 0) c = shorter(c);
     const int e = edge(c.state, token);
     return e < 0 ? Cursor() : Cursor{target(c.state, token), c.length + 1};
   }
@@ -248,7 +267,7 @@ class SuffixAutomaton {
       for (int e = states_[c.state].first; e >= 0; e = edges_[e].next)
         matches.follower.push_back({edges_[e].token, states_[edges_[e].to].count});
       matches.close(c.length);
-      c.state = states_[c.state].link, c.length = states_[c.state].length;
+      c = shorter(c);
     }
   }
 
@@ -261,12 +280,16 @@ class SuffixAutomaton {
  private:
   static constexpr int kMostCounted = 64;
   struct State {
-    int32_t length, link, count, first;  // longest substring; next shorter suffix; places; first edge
+    int32_t length, link, count, first;  // of the longest substring; next shorter suffix; places; first edge
   };
   struct Edge {
     int32_t token, to, next;  // next: of the same state, -1: none
   };
 
+  Cursor shorter(Cursor c) const {
+    const int link = states_[c.state].link;
+    return {link, states_[link].length};
+  }
   int add(const State& state) {
     states_.push_back(state);
     return int(states_.size()) - 1;
@@ -285,7 +308,7 @@ class SuffixAutomaton {
     states_[state].first = int(edges_.size()) - 1;
   }
 
-  // State `to` holds longer substrings than `at` and the token: those that are not get a state of their own.
+  // State `to` also has substrings longer than those of `at` and the token: the shorter ones get a new state.
   int split(int at, int token, int to) {
     const int shorter = add({states_[at].length + 1, states_[to].link, states_[to].count, -1});
     for (int e = states_[to].first; e >= 0; e = edges_[e].next) connect(shorter, edges_[e].token, edges_[e].to);
@@ -296,7 +319,7 @@ class SuffixAutomaton {
   }
 
   int most_, size_ = 0, last_ = 0;  // tokens; the state of the whole text
-  Cursor end_;                      // the text's longest suffix that it holds elsewhere too
+  Cursor end_;                      // the text's longest suffix that also occurs elsewhere in it
   std::vector<State> states_;       // 0: the empty substring
   std::vector<Edge> edges_;
   std::vector<int> root_;  // (V) the root's edges

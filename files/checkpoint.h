@@ -1,22 +1,18 @@
 // files/checkpoint.h: models in and out of files that Hugging Face's own loaders read as they are.
 //
-// In order: whole files; the safetensors format; config.json; the model's tensors; the folder of a model; a training's
-// state. Every file is written beside its name and renamed, so that a kill leaves the last whole one.
+// In order: the safetensors format; config.json; the model's tensors; the folder of a model; a training's state. Every
+// file is written beside its name and renamed (io.h), so that a kill leaves the last whole one.
 // Nothing in a file is believed: sizes are checked against the bytes that are there before these are read or memory is
 // asked for, and the hash that a file carries against what it holds. Every reader throws runtime_error with one line.
 // It refuses tensors of another shape or name, and any model but GPT-2 as model.h describes it.
 #pragma once
 
-#include <fcntl.h>
-#include <sha256.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <charconv>
 #include <climits>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -27,104 +23,12 @@
 #include <vector>
 
 #include "files/hash.h"
+#include "files/io.h"
 #include "files/text.h"
 #include "machine/numbers.h"
 #include "model.h"
 
 namespace nanospec {
-
-// ---------------------------------------------------------------------------------------------------------------
-// Files
-
-// Throws runtime_error for a call of the system that failed: what failed, on which path, why.
-[[noreturn]] inline void refuse_path(const std::string& wrong, const std::string& path, int error) {
-  const char* advice = error == ENOSPC || error == EDQUOT ? "make room" : "check the path and its permissions";
-  refuse(wrong, printable(path, 300) + " (" + std::strerror(error) + ")", advice);
-}
-
-// An open file that is closed when it goes.
-struct OpenFile {
-  int handle;
-  ~OpenFile() {
-    if (handle >= 0) close(handle);
-  }
-};
-
-// The bytes of a file, or of a pipe up to 256 MiB.
-inline std::string read_file(const std::string& path) {
-  constexpr size_t kLongestPipe = size_t(256) << 20;
-  const OpenFile file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  struct stat status;
-  if (file.handle < 0 || fstat(file.handle, &status) != 0) refuse_path("cannot read the file", path, errno);
-  if (S_ISDIR(status.st_mode)) refuse_path("cannot read the file", path, EISDIR);
-  const bool regular = S_ISREG(status.st_mode);
-  std::string bytes;
-  size_t filled = 0;
-  for (;;) {
-    if (filled == bytes.size()) {
-      if (!regular && filled >= kLongestPipe) refuse_path("more than 256 MiB from a pipe", path, EFBIG);
-      const size_t more = regular && filled < size_t(status.st_size) ? size_t(status.st_size) - filled + 1 : 1 << 16;
-      bytes.resize(filled + std::max(more, regular ? 0 : filled));
-    }
-    const ssize_t got = read(file.handle, &bytes[filled], bytes.size() - filled);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) refuse_path("cannot read the file", path, errno);
-    if (got == 0) break;
-    filled += size_t(got);
-  }
-  bytes.resize(filled);
-  return bytes;
-}
-
-using Pieces = std::vector<std::string_view>;  // of a file, in turn: what is large need not be copied together
-
-// Writes all pieces to an open file and onto the disk. Returns errno, 0 when all went well.
-inline int write_all(int handle, const Pieces& pieces) {
-  for (std::string_view bytes : pieces)
-    while (!bytes.empty()) {
-      const ssize_t put = write(handle, bytes.data(), bytes.size());
-      if (put < 0 && errno != EINTR) return errno;
-      if (put > 0) bytes.remove_prefix(size_t(put));
-    }
-  return fsync(handle) == 0 || errno == EINVAL || errno == EROFS ? 0 : errno;  // a pipe has no disk to reach
-}
-
-// Makes `path` hold these bytes: written beside it, brought to the disk, renamed, so that whoever reads sees the old
-// file or the new one, whole. A link stays a link; a pipe or a device is written into. Throws runtime_error.
-inline void write_file(const std::string& path, const Pieces& pieces) {
-  struct stat status;
-  const bool exists = stat(path.c_str(), &status) == 0;
-  const bool beside = !exists || S_ISREG(status.st_mode);
-  std::string target = path;
-  if (exists && beside) {
-    char* resolved = realpath(path.c_str(), nullptr);
-    if (resolved) target = resolved;
-    free(resolved);
-  }
-  const std::string open_path = beside ? target + ".tmp" : target;
-  const OpenFile file{open(open_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
-  if (file.handle < 0) refuse_path("cannot write the file", path, errno);
-  int error = write_all(file.handle, pieces);
-  if (!error && beside && rename(open_path.c_str(), target.c_str()) != 0) error = errno;
-  if (error && beside) unlink(open_path.c_str());
-  if (error) refuse_path("cannot write the file", path, error);
-}
-
-inline void write_file(const std::string& path, const std::string& bytes) { write_file(path, Pieces{bytes}); }
-
-// 64 hexadecimal digits.
-inline std::string sha256(const std::string& bytes) {
-  char digits[SHA256_DIGEST_STRING_LENGTH];
-  return SHA256Data(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), digits);
-}
-
-// Makes sure that a folder is there and can be written to. Throws runtime_error.
-inline void create_folder(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) refuse_path("cannot create the folder", path, error.value());
-  if (access(path.c_str(), W_OK | X_OK) != 0) refuse_path("cannot write into the folder", path, errno);
-}
 
 // ---------------------------------------------------------------------------------------------------------------
 // safetensors: 8 bytes, the length of a JSON header, little-endian; the header; the tensors, end to end.

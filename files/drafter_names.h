@@ -47,7 +47,7 @@ constexpr DrafterWord kDrafters[] = {
     {"self", "self:K", "the model's own first K layers, and its head"},
     {"medusa", "medusa[:DIR]", "heads on the model's last hidden state, trained by train_gpt --medusa"},
     {"parallel", "parallel[:DIR]",
-     "the next tokens in one pass, from the model's layers, trained by train_gpt --parallel"},
+     "the next tokens in one forward, from the model's layers, trained by train_gpt --parallel"},
     {"random", "random", "chance alone, for study"},
 };
 constexpr const char* kUnionForm = "a+b";
@@ -58,14 +58,17 @@ inline DrafterName parse_part(const std::string& text) {
   const size_t colon = std::min(text.find(':'), text.size());
   const std::string word = text.substr(0, colon), rest = text.substr(std::min(colon + 1, text.size()));
   std::vector<std::string> words, forms;
-  for (const DrafterWord& known : kDrafters) words.push_back(known.word), forms.push_back(known.form);
-  const auto place = [&](const std::string& one) { return std::find(words.begin(), words.end(), one) - words.begin(); };
-  const size_t kind = place(word), nearest = place(closest_word(word, words));
+  for (const DrafterWord& known : kDrafters) {
+    words.push_back(known.word);
+    forms.push_back(known.form);
+  }
+  const size_t kind = std::find(words.begin(), words.end(), word) - words.begin();
   std::vector<std::string> all = forms;
   all.push_back(kUnionForm);
-  if (kind == words.size()) refuse_word("drafter", text, "--drafter", forms[nearest], all);
+  if (kind == words.size()) refuse_word("drafter", text, "--drafter", closest_word(word, words, forms), all);
   DrafterName name;
-  name.kind = DrafterName::Kind(kind), name.text = text;
+  name.kind = DrafterName::Kind(kind);
+  name.text = text;
   if (name.kind == DrafterName::kNgram) name.order = parse_count(rest);
   if (name.kind == DrafterName::kSelf) name.layers = parse_count(rest);
   if (name.kind == DrafterName::kGpt) name.dir = rest;

@@ -22,7 +22,16 @@ namespace nanospec {
 // files that are missing or do not fit.
 using MakeModelDrafter = std::function<std::unique_ptr<LogitsDrafter>(const DrafterName&)>;
 
-inline std::unique_ptr<LogitsDrafter> load_part(const DrafterName& name, const std::string& dir, int vocab,
+// What makes its file anew.
+inline std::string maker_of(const DrafterName& name) {
+  const std::string place = name.dir.empty() ? "" : " --out " + printable(name.dir, 300);
+  if (name.kind == DrafterName::kGpt) return "train it again: train_gpt --data FILE" + place;
+  if (name.kind == DrafterName::kMedusa) return "train them again: train_gpt --medusa MODEL --data FILE" + place;
+  if (name.kind == DrafterName::kParallel) return "train it again: train_gpt --parallel MODEL --data FILE" + place;
+  return "repeat the train_gpt command that made the model, with --resume: it writes the counts anew";
+}
+
+inline std::unique_ptr<LogitsDrafter> make_part(const DrafterName& name, const std::string& dir, int vocab,
                                                 const MakeModelDrafter& make) {
   switch (name.kind) {
     case DrafterName::kNone:
@@ -49,19 +58,26 @@ inline std::unique_ptr<LogitsDrafter> load_part(const DrafterName& name, const s
   return nullptr;
 }
 
+inline std::unique_ptr<LogitsDrafter> load_part(const DrafterName& name, const std::string& dir, int vocab,
+                                                const MakeModelDrafter& make) {
+  return made_by(maker_of(name), [&] { return make_part(name, dir, vocab, make); });
+}
+
 // The drafter of these names for the model in `dir`, of `vocab` tokens; null for `none`, plain decoding. Throws
 // runtime_error for a file that is missing or does not fit.
 inline std::unique_ptr<Drafter> load_drafter(const std::vector<DrafterName>& names, const std::string& dir, int vocab,
                                              const MakeModelDrafter& make = nullptr) {
   std::unique_ptr<Drafter> drafter;
   if (names.size() == 1 && names[0].kind == DrafterName::kBigram) {
-    drafter = load_bigram(dir, vocab);
+    drafter = made_by(maker_of(names[0]), [&] { return load_bigram(dir, vocab); });
   } else if (names.size() == 1) {
     drafter = load_part(names[0], dir, vocab, make);
   } else {
     std::vector<std::unique_ptr<LogitsDrafter>> parts;
-    for (const DrafterName& name : names)
-      parts.push_back(load_part(name, dir, vocab, make)), parts.back()->name = name.text;
+    for (const DrafterName& name : names) {
+      parts.push_back(load_part(name, dir, vocab, make));
+      parts.back()->name = name.text;
+    }
     drafter = std::make_unique<Union>(std::move(parts));
   }
   if (drafter) drafter->name = text_of(names);

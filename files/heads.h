@@ -74,7 +74,9 @@ inline MedusaHeads read_medusa(const std::string& dir, const Config& config, con
   const SafeTensors file = read_safetensors(path);
   MedusaHeads heads;
   MedusaSizes& sizes = heads.sizes;
-  sizes.n_embd = config.n_embd, sizes.vocab_size = config.vocab_size, sizes.rank = 0;
+  sizes.n_embd = config.n_embd;
+  sizes.vocab_size = config.vocab_size;
+  sizes.rank = 0;
   sizes.heads = count_tensors(file, "head.", 1, ".linear.weight");
   if (sizes.heads < 1 || sizes.heads > kMostHeads)
     refuse("the file holds " + std::to_string(sizes.heads) + " heads, expected 1 to " + std::to_string(kMostHeads),
@@ -138,15 +140,18 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config, 
       refuse("its metadata's " + std::string(key) + " is neither yes nor no", path, advice);
     return word(key) == "yes";
   };
-  s.n_embd = config.n_embd, s.vocab_size = config.vocab_size;
-  s.n_head = parse_count(word("n_head")), s.ahead = parse_count(word("ahead"));
+  s.n_embd = config.n_embd;
+  s.vocab_size = config.vocab_size;
+  s.n_head = parse_count(word("n_head"));
+  s.ahead = parse_count(word("ahead"));
   s.n_layer = count_tensors(file, "h.", 0, ".attn.qkv.weight");
   if (s.n_layer < 1 || s.n_layer > kMostParallelLayers || s.ahead < 1 || s.ahead > kMostAhead || s.n_head < 1 ||
       s.n_embd % s.n_head != 0 || s.head_size() % 2 != 0)
     refuse("not a drafter for this model: " + std::to_string(s.n_layer) + " layers, " + std::to_string(s.ahead) +
                " tokens at once, " + std::to_string(s.n_head) + " heads",
            path, advice);
-  s.sequential = yes("sequential"), s.raw = yes("raw");
+  s.sequential = yes("sequential");
+  s.raw = yes("raw");
   const std::vector<int64_t> qkv = shape_in(file, "h.0.attn.qkv.weight");
   const int64_t columns = qkv.size() == 2 ? qkv[1] : 0;
   s.n_kv_head = int(std::min<int64_t>((columns / s.head_size() - s.n_head) / 2, s.n_head));

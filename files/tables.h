@@ -72,8 +72,10 @@ inline NgramTrie parse_ngrams(const SafeTensors& file, int vocab, const std::str
              "repeat the train_gpt command that made the model, with --resume: it writes them anew");
   };
   NgramTrie trie;
-  trie.token = read_integers(file, "token", where), trie.count = read_integers(file, "count", where);
-  trie.first = read_integers(file, "first", where), trie.suffix = read_integers(file, "suffix", where);
+  trie.token = read_integers(file, "token", where);
+  trie.count = read_integers(file, "count", where);
+  trie.first = read_integers(file, "first", where);
+  trie.suffix = read_integers(file, "suffix", where);
   const auto& [token, count, first, suffix, level] = trie;
   require(token.size() < size_t(INT_MAX) && count.size() == token.size() && !suffix.empty() &&
               suffix.size() <= token.size() && first.size() == suffix.size() + 1,
@@ -100,12 +102,27 @@ inline NgramTrie parse_ngrams(const SafeTensors& file, int vocab, const std::str
 
 inline std::string ngram_path(const std::string& dir) { return dir + "/ngram.safetensors"; }
 
+<<<<<<< ours
+// Counts the first kNgramText training tokens and writes DIR/ngram.safetensors. metadata: of the text (origin.h).
+// Throws runtime_error when it cannot be written.
+inline void save_ngrams(const std::string& dir, const std::vector<int>& tokens, int vocab, Metadata metadata = {},
+                        const Told& told = {}) {
+  metadata["format"] = "pt";
+  const NgramTrie trie = count_ngrams(tokens, vocab, kNgramOrders, kNgramText, told);
+=======
 // Counts the training tokens and writes DIR/ngram.safetensors. metadata: of the text (origin.h). Throws runtime_error
 // when it cannot be written.
 inline void save_ngrams(const std::string& dir, const std::vector<int>& tokens, int vocab,
                         const Metadata& metadata = {}) {
   const NgramTrie trie = count_ngrams(tokens, vocab);
+>>>>>>> theirs
   write_safetensors(ngram_path(dir), ngram_tensors(trie), metadata);
+}
+
+// What a text takes whose tokens are counted so: two numbers a token while they are sorted (takes_tokens: beside it).
+inline double takes_counts(double text_bytes) {
+  const double counted = std::min(0.9 * text_bytes, double(kNgramText));
+  return std::max(takes_tokens(text_bytes), sizeof(int) * (text_bytes + 2 * counted));
 }
 
 // Reads DIR/ngram.safetensors. Throws runtime_error when it is missing, broken, of another vocabulary, or holds no

@@ -1,15 +1,15 @@
 // files/text.h: from text to tokens and back.
 //
-// The ring files/ adds what is read and written: text and tokenizers (here), models and the states of trainings
-// (checkpoint.h), counts of the training text (tables.h), heads and the parallel drafter (heads.h); and the words that
-// people type: how an unknown one is refused (words.h), drafters by name (drafter_names.h, drafters.h). It includes the
-// core and drafters/; text.h and words.h include nothing of the project. It hooks into no loop: it runs before a text
-// and after a training, and costs that time alone. What it writes is laid out by the core's one table of tensors
-// (model.h).
+// The ring files/ adds what is read and written: text and tokenizers (here), whole files (io.h), models and the states
+// of trainings (checkpoint.h), counts of the training text (tables.h), heads and the parallel drafter (heads.h); and
+// the words that people type: how an unknown one is refused (words.h), drafters by name (drafter_names.h, drafters.h).
+// It includes the core and drafters/; text.h and words.h include nothing of the project. It hooks into no loop: it runs
+// before a text and after a training, and costs that time alone. What it writes is laid out by the core's one table of
+// tensors (model.h).
 //
 // How to add a file: write NAME_path, save_NAME and load_NAME as in tables.h. Read with parse_safetensors or
-// parse_json, write with write_file (checkpoint.h). Believe nothing: every reader throws runtime_error with one line,
-// what is wrong, where, what to do. Then let tests/files/test_mutation.cpp mutate it.
+// parse_json, write with write_file (io.h). Believe nothing: every reader throws runtime_error with one line, what is
+// wrong, where, what to do. Then let tests/files/test_mutation.cpp mutate it.
 //
 // Here, in order: how errors are worded; UTF-8; JSON with the guards that a hostile file calls for; the tokenizer and
 // its file, valid for Hugging Face's `tokenizers`; the split of the tokens; files of prompts. A token here is one
@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
@@ -81,9 +82,26 @@ inline std::string printable(const std::string& text, size_t limit = 60) {
 // ---------------------------------------------------------------------------------------------------------------
 // Errors
 
-// Throws runtime_error with the one line "what is wrong: where: what to do".
+// A runtime_error with the one line "what is wrong: where: what to do".
+struct Refusal : std::runtime_error {
+  std::string wrong, where, advice;
+  Refusal(const std::string& w, const std::string& at, const std::string& todo)
+      : std::runtime_error(w + ": " + at + ": " + todo), wrong(w), where(at), advice(todo) {}
+};
 [[noreturn]] inline void refuse(const std::string& wrong, const std::string& where, const std::string& advice) {
-  throw std::runtime_error(wrong + ": " + where + ": " + advice);
+  throw Refusal(wrong, where, advice);
+}
+
+// Reads a file that this command makes: where it is damaged, and what reads it knows no better than "replace the file",
+// the advice is the command.
+template <class F>
+auto made_by(const std::string& command, F read) {
+  try {
+    return read();
+  } catch (const Refusal& refusal) {
+    if (refusal.advice != "replace the file") throw;
+    refuse(refusal.wrong, refusal.where, command);
+  }
 }
 
 // What is no error but should be known: such a line on standard error, each once, "note: " before it.
@@ -192,6 +210,9 @@ struct Tokenizer {
   // The ids of a text. Throws runtime_error, with the place in `what`, at a character outside the vocabulary and at a
   // byte that is not UTF-8.
   std::vector<int> encode(const std::string& text, const std::string& what = "the prompt") const;
+  // The same, id by id: put(id).
+  template <class Put>
+  void encode_to(Put put, const std::string& text, const std::string& what) const;
 
   // The bytes of one id, which must lie in [0, V).
   const std::string& decode(int id) const { return symbols[size_t(id)]; }
@@ -217,23 +238,29 @@ void for_each_code_point(const std::string& text, const std::string& what, F vis
   }
 }
 
-inline std::vector<int> Tokenizer::encode(const std::string& text, const std::string& what) const {
+template <class Put>
+void Tokenizer::encode_to(Put put, const std::string& text, const std::string& what) const {
   std::unordered_map<uint32_t, int> id_of;
   for (size_t id = 0; id < symbols.size(); id++)
     id_of[code_point(symbols[id], 0, code_point_bytes(symbols[id], 0))] = int(id);
-  std::vector<int> ids;
-  ids.reserve(text.size());
+  size_t number_of = 0;
   for_each_code_point(text, what, [&](uint32_t c, size_t at, int bytes) {
+    number_of++;
     const auto found = id_of.find(c);
     if (found == id_of.end()) {
       char number[16];
       snprintf(number, sizeof number, "U+%04X", c);
       refuse("character '" + printable(text.substr(at, size_t(bytes))) + "' (" + number + ") is not in the vocabulary",
-             "character " + std::to_string(ids.size() + 1) + " of " + what + " " + line_and_column(text, at),
+             "character " + std::to_string(number_of) + " of " + what + " " + line_and_column(text, at),
              "use only characters of the training text");
     }
-    ids.push_back(found->second);
+    put(found->second);
   });
+}
+inline std::vector<int> Tokenizer::encode(const std::string& text, const std::string& what) const {
+  std::vector<int> ids;
+  ids.reserve(text.size());
+  encode_to([&](int id) { ids.push_back(id); }, text, what);
   return ids;
 }
 
@@ -312,9 +339,32 @@ inline Tokenizer parse_tokenizer(const std::string& text, const std::string& whe
 struct Split {
   std::vector<int> train, validation;
 };
+inline size_t training_part(size_t tokens) { return size_t(double(tokens) * 0.9); }
 inline Split split(const std::vector<int>& tokens) {
-  const auto cut = tokens.begin() + int64_t(double(tokens.size()) * 0.9);
+  const auto cut = tokens.begin() + int64_t(training_part(tokens.size()));
   return {{tokens.begin(), cut}, {cut, tokens.end()}};
+}
+
+// How many characters a text in UTF-8 has.
+inline size_t characters(const std::string& text) {
+  return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+// A text's tokens, split where they are made, so that none is ever held twice: 4 bytes a character beside the text.
+// told: now and then, what share is done. Throws as encode() does.
+inline Split encode_split(const Tokenizer& tokenizer, const std::string& text, const std::string& what,
+                          const std::function<void(double share)>& told = {}) {
+  constexpr size_t kTurn = 1 << 22;  // characters
+  const size_t all = characters(text), train = training_part(all);
+  Split parts;
+  parts.train.reserve(train), parts.validation.reserve(all - train);
+  size_t done = 0;
+  const auto put = [&](int id) {
+    (done < train ? parts.train : parts.validation).push_back(id);
+    if (++done % kTurn == 0 && told) told(double(done) / double(all));
+  };
+  tokenizer.encode_to(put, text, what);
+  return parts;
 }
 
 // The prompts of a .jsonl file: one {"prompt": "..."} a line; other members and empty lines are passed over. Throws

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <limits>
 #include <sstream>
@@ -28,14 +29,33 @@ inline int edit_distance(const std::string& a, const std::string& b) {
   return edits[m][n];
 }
 
-// The nearest of `known` to a word that is not among them, the first of several.
-inline std::string closest_word(const std::string& word, const std::vector<std::string>& known) {
-  const std::string start = word.substr(0, 64);
+// Edits between two words that people take for one another, capitals and the dashes of flags apart: at most a third of
+// the longer one's letters; one that begins with the other is nearer than any edit. Else -1.
+inline int nearness(const std::string& word, const std::string& known) {
+  const auto letters = [](const std::string& text) {
+    std::string lower = text.substr(std::min(text.find_first_not_of('-'), text.size()), 64);
+    for (char& c : lower) c = char(std::tolower((unsigned char)c));
+    return lower;
+  };
+  const std::string a = letters(word), b = letters(known);
+  const size_t shorter = std::min(a.size(), b.size()), longer = std::max(a.size(), b.size());
+  if (shorter >= 3 && a.compare(0, shorter, b, 0, shorter) == 0) return 0;
+  const int edits = edit_distance(a, b);
+  return shorter > 0 && size_t(edits) * 3 <= longer ? edits : -1;
+}
+
+// The nearest of `known` to a word that is not among them, the first of several, as `forms` writes it (as `known` does,
+// where there are none); "" where none is near.
+inline std::string closest_word(const std::string& word, const std::vector<std::string>& known,
+                                const std::vector<std::string>& forms = {}) {
   std::string best;
   int fewest = std::numeric_limits<int>::max();
-  for (const std::string& candidate : known) {
-    const int edits = edit_distance(start, candidate);
-    if (edits < fewest) fewest = edits, best = candidate;
+  for (size_t i = 0; i < known.size(); i++) {
+    const int edits = nearness(word, known[i]);
+    if (edits >= 0 && edits < fewest) {
+      fewest = edits;
+      best = forms.empty() ? known[i] : forms[i];
+    }
   }
   return best;
 }
@@ -45,8 +65,10 @@ inline std::string quoted(const std::string& word) {
   std::string shown = "'";
   for (const char c : word.substr(0, 60)) {
     char escaped[5];
-    if ((unsigned char)c < 0x20 || c == 0x7f) snprintf(escaped, sizeof escaped, "\\x%02x", c), shown += escaped;
-    else shown += c;
+    if ((unsigned char)c < 0x20 || c == 0x7f) {
+      snprintf(escaped, sizeof escaped, "\\x%02x", c);
+      shown += escaped;
+    } else shown += c;
   }
   return shown + (word.size() > 60 ? "...'" : "'");
 }
@@ -65,15 +87,21 @@ inline std::vector<std::string> split_at(const std::string& text, char between) 
   return parts;
 }
 
-// Throws invalid_argument: "unknown KIND 'WORD': WHERE: did you mean NEAREST? ADVICE".
+// Throws invalid_argument: "unknown KIND 'WORD': WHERE: did you mean NEAREST? ADVICE"; nearest "": it asks nothing.
 [[noreturn]] inline void refuse_word(const std::string& kind, const std::string& word, const std::string& where,
                                      const std::string& nearest, const std::string& advice) {
-  throw std::invalid_argument("unknown " + kind + " " + quoted(word) + ": " + where + ": did you mean " + nearest +
-                              "? " + advice);
+  throw std::invalid_argument("unknown " + kind + " " + quoted(word) + ": " + where + ": " +
+                              (nearest.empty() ? "" : "did you mean " + nearest + "? ") + advice);
 }
 [[noreturn]] inline void refuse_word(const std::string& kind, const std::string& word, const std::string& where,
                                      const std::string& nearest, const std::vector<std::string>& known) {
   refuse_word(kind, word, where, nearest, "known are " + joined(known));
+}
+
+// Is the text an optional minus sign and digits?
+inline bool is_whole(const std::string& text) {
+  const size_t start = !text.empty() && text[0] == '-';
+  return text.size() > start && text.find_first_not_of("0123456789", start) == std::string::npos;
 }
 
 // Reads a whole number from 1 to 999,999,999; 0 for anything else.

@@ -1,4 +1,4 @@
-// growth/clock.h: time, as those take it who learn from it or report it.
+// growth/clock.h: measures time, for what learns from it or reports it.
 #pragma once
 
 #include <chrono>
@@ -6,7 +6,7 @@
 
 namespace nanospec {
 
-// Seconds since it was last asked.
+// lap(): seconds since the last lap.
 class Stopwatch {
  public:
   double lap() {
@@ -20,7 +20,8 @@ class Stopwatch {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-// Seconds that have passed, as a watch tells them, which may be a Stopwatch or a test's: several may go by one clock.
+// Seconds since the clock was made, as the sum of laps of a Stopwatch, or of a test's watch. Several objects may share
+// one clock.
 class Clock {
  public:
   explicit Clock(std::function<double()> lap) : lap_(std::move(lap)) {}

@@ -1,8 +1,8 @@
-// growth/grow.h: how the tree of one forward grows: which nodes are worth a row.
+// growth/grow.h: grows the tree of one forward: which nodes are worth a row.
 //
-// In order: a tree's limits; shapes that are fixed beforehand; those that go by how likely a node is; those that go by
-// how sure the drafter is. Plain C++: it knows nothing of models, drafters, noise or machines, and asks for candidates
-// through a callable.
+// In order: a tree's limits; shapes that are fixed beforehand; shapes by the chance of a node; shapes by the entropy of
+// the drafter. Plain C++: it knows nothing of models, drafters, noise or machines, and asks for candidates through a
+// callable.
 #pragma once
 
 #include <cmath>
@@ -19,11 +19,11 @@ namespace nanospec {
 
 // The limits of one forward's tree.
 struct Limits {
-  int depth;  // deepest node: the window's end, and the tokens still wanted
+  int depth;  // of the deepest node: set by the window's end, and by the tokens that the text still needs
   // For auto only:
-  const Cost* cost = nullptr;  // what a forward takes
-  double expand_seconds = 0;   // what the drafter takes to expand a node
-  float promise = 1;           // what chance the best child of a node may be hoped to have; 1: nothing is missed
+  const Cost* cost = nullptr;  // of a forward
+  double expand_seconds = 0;   // that the drafter takes to expand a node
+  float best_chance = 1;       // expected chance of a node's best child; 1 is never too low
   // For the entropy family only:
   std::function<void(const int* nodes, int n, float* H)> entropy = nullptr;  // of the distributions after n nodes, nats
 };
@@ -31,7 +31,7 @@ struct Limits {
 // ---------------------------------------------------------------------------------------------------------------
 // Fixed shapes
 
-// The template's nodes, level by level, as far as the drafter has candidates for them.
+// Adds the template's nodes, level by level, as far as the drafter has candidates for them.
 template <class Expand>
 void grow_template(const Template& plan, const Limits& limits, Growth& growth, Expand& expand) {
   std::vector<int> place(plan.parent.size(), -1);  // in the growth, of the template's nodes
@@ -48,7 +48,8 @@ void grow_template(const Template& plan, const Limits& limits, Growth& growth, E
       width = std::max(width, plan.rank[i] + 1);
     }
     if (asked.empty()) return;
-    candidates.resize(asked.size() * width), count.resize(asked.size());
+    candidates.resize(asked.size() * width);
+    count.resize(asked.size());
     expand(asked.data(), int(asked.size()), width, candidates.data(), count.data());
     size_t k = 0;
     for (int i = first; i < last; i++) {
@@ -61,30 +62,29 @@ void grow_template(const Template& plan, const Limits& limits, Growth& growth, E
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Shapes that go by how likely a node is
+// Shapes by the chance of a node
 
-// What costs nothing more, however large it is.
-struct Free {
+// Costs of a forward that do not depend on its size.
+struct NoCost {
   int most() const { return std::numeric_limits<int>::max(); }
   double seconds(int) const { return 1; }
   double slope(int) const { return 0; }
 };
 
-// Does what promises most, again and again: adds the likeliest of the nodes offered, or expands a node, which offers
-// its children. Then keeps as many nodes as give the most tokens a second:
+// Takes the best offer, again and again: adds the likeliest node that is offered, or expands a node, which offers its
+// children. Then it keeps as many nodes as give the most tokens a second:
 //   (1 + sum of reach) / (seconds of the forward + seconds of drafting).
-// The N likeliest nodes are the best N nodes, since a node's reach never exceeds its parent's. Growth ends when even
-// nodes as likely as the likeliest one left could not raise the rate: with rate r, k more nodes of reach at most q gain
-// at most k q tokens and cost at least k slope seconds, so never when q <= r slope. An expansion costs its own time
-// too.
-// With Free costs that is shape `best-first`, which fills its budget.
+// The N likeliest nodes are the best N nodes, since a node's reach never exceeds its parent's. Growth ends when no
+// further nodes can raise the rate r: k more nodes of reach q at most gain at most k q tokens and cost at least k slope
+// seconds, so they cannot when q <= r slope. An expansion also costs the drafter's time. With NoCost this is shape
+// `best-first`, which fills its budget.
 template <class Costs, class Expand>
 void grow_likeliest(const Costs& cost, int budget, const Limits& limits, Growth& growth, Expand& expand) {
-  constexpr int kWidth = 8, kUnexpanded = -1;  // candidates asked for at a node; a ninth is seldom worth a slot
+  constexpr int kWidth = 8, kUnexpanded = -1;  // candidates of a node: a ninth is seldom worth a row
   struct Offer {
-    float reach;                                // of the node, or hoped for from the expansion
-    int parent, rank;                           // the rank-th candidate of node `parent`; or to ask for its candidates
-    bool operator<(const Offer& other) const {  // the top of the heap promises most; of equal ones the first
+    float reach;                                // of the node; or expected of the best child, for an expansion
+    int parent, rank;                           // the rank-th candidate of node `parent`; or kUnexpanded: expand it
+    bool operator<(const Offer& other) const {  // the best offer is the heap's top; of equal ones the first
       return reach != other.reach ? reach < other.reach : parent > other.parent;
     }
   };
@@ -92,17 +92,22 @@ void grow_likeliest(const Costs& cost, int budget, const Limits& limits, Growth&
   std::vector<Candidate> candidates;  // those of the i-th expanded node from i * kWidth on
   std::vector<int> first, count;      // of a node: where its candidates begin, and how many there are
   std::vector<Offer> offers;          // a heap
-  candidates.reserve(8 * kWidth), first.reserve(32), count.reserve(32), offers.reserve(64);  // mostly enough
+  candidates.reserve(8 * kWidth);     // this, and the next three, are mostly enough
+  first.reserve(32);
+  count.reserve(32);
+  offers.reserve(64);
   const auto offer = [&](float reach, int parent, int rank) {
     offers.push_back({reach, parent, rank});
     std::push_heap(offers.begin(), offers.end());
   };
-  const auto offer_node = [&](int parent, int rank) {  // candidates are offered one at a time: they are sorted
+  const auto offer_node = [&](int parent, int rank) {  // one candidate at a time, since they are sorted
     if (rank < count[parent]) offer(growth.reach[parent] * candidates[first[parent] + rank].chance, parent, rank);
   };
   const auto offer_expansion = [&](int node) {
-    first.push_back(-1), count.push_back(0);
-    if (growth.depth[node] < limits.depth && node < most) offer(growth.reach[node] * limits.promise, node, kUnexpanded);
+    first.push_back(-1);
+    count.push_back(0);
+    if (growth.depth[node] < limits.depth && node < most)
+      offer(growth.reach[node] * limits.best_chance, node, kUnexpanded);
   };
 
   double tokens = 1, spent = 0, rate = 1 / cost.seconds(0);
@@ -129,28 +134,31 @@ void grow_likeliest(const Costs& cost, int budget, const Limits& limits, Growth&
   }
 
   int best = 0;
-  tokens = 0, rate = 0;
-  for (int n = 0; n < growth.size(); n++) {  // the drafting is done: all of them have it behind them
+  tokens = rate = 0;
+  for (int n = 0; n < growth.size(); n++) {  // all of them count the time that drafting has taken
     tokens += growth.reach[n];
-    if (tokens / (cost.seconds(n) + spent) > rate) rate = tokens / (cost.seconds(n) + spent), best = n;
+    if (!(tokens / (cost.seconds(n) + spent) > rate)) continue;
+    rate = tokens / (cost.seconds(n) + spent);
+    best = n;
   }
   growth.shrink(best + 1);
 }
 
-// The `width` likeliest nodes of each depth are expanded, then the likeliest of all that were offered stay, as many as
-// the budget allows (EAGLE-2, Li et al. 2024): an ancestor is never less likely, so it stays too.
+// Expands the `width` likeliest nodes of each depth. Then the likeliest of all nodes stay, as many as the budget allows
+// (EAGLE-2, Li et al. 2024). An ancestor is at least as likely, so it stays too.
 template <class Expand>
 void grow_beam(const Shape& shape, const Limits& limits, Growth& growth, Expand& expand) {
   const auto likelier = [&](int a, int b) {
     return growth.reach[a] != growth.reach[b] ? growth.reach[a] > growth.reach[b] : a < b;
   };
-  const int width = std::min(shape.width, shape.budget);  // a wider beam's other nodes could not stay
+  const int width = std::min(shape.width, shape.budget);  // of a wider beam no more nodes could stay
   if (width == 0) return;
   std::vector<int> beam(1, 0), count;
   std::vector<Candidate> candidates;  // (beam, width)
   for (int depth = 0; depth < std::min(shape.depth, limits.depth) && !beam.empty(); depth++) {
     const int first = growth.size();
-    candidates.resize(beam.size() * width), count.resize(beam.size());
+    candidates.resize(beam.size() * width);
+    count.resize(beam.size());
     expand(beam.data(), int(beam.size()), width, candidates.data(), count.data());
     for (size_t k = 0; k < beam.size(); k++)
       for (int rank = 0; rank < count[k]; rank++) growth.add(beam[k], candidates[k * width + rank]);
@@ -166,11 +174,11 @@ void grow_beam(const Shape& shape, const Limits& limits, Growth& growth, Expand&
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Shapes that go by how sure the drafter is
+// Shapes by the entropy of the drafter
 
-// How many children a node gets, by the entropy H of what the drafter says after it, in nats. A chain goes on while H
-// is at most the threshold; `naive` gives its last node several children; `width` gives the more the larger H is, and
-// `depth-width` none beyond the threshold.
+// How many children a node gets, by the entropy H, in nats, of the drafter's distribution after it. `stop`: a chain
+// that ends where H exceeds the threshold. `naive`: the same, with several children at its end. `width`: more children
+// for a larger H. `depth-width`: the same, and none where H exceeds the threshold.
 inline int children_by_entropy(const Shape& shape, float H) {
   switch (shape.kind) {
     case Shape::kEntropyStop:
@@ -186,7 +194,7 @@ inline int children_by_entropy(const Shape& shape, float H) {
   return H < 0.02f ? 1 : H < 1 ? 2 : std::min(int(std::ceil(4 * H)), 7);
 }
 
-// Level by level; a node that would get more children than the budget has left gets none.
+// Grows level by level. A node that would get more children than the budget has left gets none.
 template <class Expand>
 void grow_by_entropy(const Shape& shape, const Limits& limits, Growth& growth, Expand& expand) {
   if (!limits.entropy) throw std::logic_error("shape " + shape.name + " knows no entropies");
@@ -198,16 +206,20 @@ void grow_by_entropy(const Shape& shape, const Limits& limits, Growth& growth, E
     H.resize(level.size());
     limits.entropy(level.data(), int(level.size()), H.data());
     int left = shape.budget - (growth.size() - 1), width = 0;
-    asked.clear(), wanted.clear();
+    asked.clear();
+    wanted.clear();
     for (size_t k = 0; k < level.size(); k++) {
       const int children = children_by_entropy(shape, H[k]);
       if (children == 0 || children > left) continue;
-      asked.push_back(level[k]), wanted.push_back(children);
-      left -= children, width = std::max(width, children);
+      asked.push_back(level[k]);
+      wanted.push_back(children);
+      left -= children;
+      width = std::max(width, children);
     }
     if (asked.empty()) return;
     const int first = growth.size();
-    candidates.resize(asked.size() * width), count.resize(asked.size());
+    candidates.resize(asked.size() * width);
+    count.resize(asked.size());
     expand(asked.data(), int(asked.size()), width, candidates.data(), count.data());
     for (size_t k = 0; k < asked.size(); k++)
       for (int rank = 0; rank < std::min(wanted[k], count[k]); rank++)
@@ -220,8 +232,9 @@ void grow_by_entropy(const Shape& shape, const Limits& limits, Growth& growth, E
 
 // ---------------------------------------------------------------------------------------------------------------
 
-// Grows the tree of one pass under growth's root. expand(nodes, n, width, candidates, count) asks the drafter for the
-// `width` best candidates of n nodes: node k's count[k] <= width of them go to candidates[k * width ...], best first.
+// Grows the tree of one forward from the growth's root. expand(nodes, n, width, candidates, count) asks the drafter for
+// the `width` best candidates of n nodes: those of node k, count[k] <= width, go to candidates[k * width ...], best
+// first.
 template <class Expand>
 void grow(const Shape& shape, const Limits& limits, Growth& growth, Expand&& expand) {
   if (shape.fixed()) {
@@ -232,7 +245,7 @@ void grow(const Shape& shape, const Limits& limits, Growth& growth, Expand&& exp
   } else if (shape.kind == Shape::kBeam) {
     grow_beam(shape, limits, growth, expand);
   } else if (shape.kind == Shape::kBestFirst) {
-    grow_likeliest(Free(), shape.budget, Limits{limits.depth}, growth, expand);
+    grow_likeliest(NoCost(), shape.budget, Limits{limits.depth}, growth, expand);
   } else {
     if (!limits.cost) throw std::logic_error("shape auto knows no costs: measure them first");
     grow_likeliest(*limits.cost, shape.budget, limits, growth, expand);

@@ -1,15 +1,15 @@
-// growth/plan.h: the planner that shapes of every kind share: it asks the drafter, corrects its chances, and learns.
+// growth/plan.h: the planner of all shapes: it asks the drafter, corrects its chances, and learns.
 //
-// The ring growth/ adds which nodes are worth a row: shapes.h (names and templates), grow.h (growth), cost.h and
-// measure.h (what a forward takes), trust.h (what is learned), clock.h (time), ahead.h (drafting while the target
+// The ring growth/ decides which nodes are worth a row: shapes.h (names and templates), grow.h (growth), cost.h and
+// measure.h (the time of a forward), trust.h (what is learned), clock.h (time), ahead.h (drafting while the target
 // verifies). It includes the core, drafters/, and files/ for words.h alone. It hooks into the core's Planner and
-// Watcher (decode.h), and under rule `match` it cannot change the text. What it costs is counted as drafting; `auto`
-// also measures forwards once, at load.
+// Watcher (decode.h), and under rule `match` it cannot change the text. Its time counts as drafting; `auto` also
+// measures forwards once, at load.
 //
-// How to add a shape: the head of shapes.h. How to add another planner: derive from Planner, as AheadPlanner of ahead.h
-// does, and let generate() of watch/decoding.h choose it.
+// How to add a shape: see the head of shapes.h. How to add another planner: derive from Planner, as AheadPlanner of
+// ahead.h does, and let generate() of watch/decoding.h choose it.
 //
-// Here, in order: one tree's draft; growth by a shape; the planner.
+// Here, in order: the questions to a drafter; growth by a shape; the planner.
 #pragma once
 
 #include <memory>
@@ -23,23 +23,23 @@
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
-// One tree's draft
+// The questions to a drafter
 
 // What a drafter was asked for one tree.
 struct Questions {
-  Candidate guess = {-1, 0};  // its best, also where that is not worth a node
+  Candidate guess = {-1, 0};  // its best candidate after the root, which may not have become a node
   int expanded = 0;           // nodes that it was asked about
 };
 
-// Any drafter, with what experience says of its chances in their place.
+// A drafter with corrected chances.
 struct Corrected : Drafter {
   Drafter& drafter;
   const Trust& trust;
-  float& promise;  // the smoothed chance of a node's best child, kept current
+  float& best_chance;  // the smoothed chance of a node's best child: it is updated
   Questions asked;
-  std::function<void()> after_root = nullptr;  // told when the root has been expanded
+  std::function<void()> after_root = nullptr;  // called when the root has been expanded
 
-  Corrected(Drafter& its, const Trust& learned, float& hope) : drafter(its), trust(learned), promise(hope) {}
+  Corrected(Drafter& its, const Trust& learned, float& chance) : drafter(its), trust(learned), best_chance(chance) {}
 
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
               int* count) override {
@@ -47,7 +47,7 @@ struct Corrected : Drafter {
     for (int k = 0; k < n; k++) {
       Candidate* const best = candidates + size_t(k) * size_t(width);
       trust.correct(best, count[k]);
-      if (count[k] > 0) promise += (best->chance - promise) / 64;
+      if (count[k] > 0) best_chance += (best->chance - best_chance) / 64;
       if (count[k] > 0 && nodes[k] == 0) asked.guess = *best;
     }
     if (asked.expanded == 0 && after_root) after_root();
@@ -55,7 +55,7 @@ struct Corrected : Drafter {
   }
 };
 
-// Grows a tree of that shape. entropies: of the drafter without corrections, for the shapes that go by them.
+// Grows a tree of that shape. entropies: the drafter without corrections, for shapes by entropy.
 inline void grow_shape(const Shape& shape, Limits limits, Drafter& drafter, LogitsDrafter* entropies,
                        const Draws& draws, Growth& growth) {
   if (shape.full()) return FullTree(shape.depth, shape.width).grow(drafter, draws, limits.depth, growth);
@@ -73,31 +73,36 @@ inline void grow_shape(const Shape& shape, Limits limits, Drafter& drafter, Logi
 
 class ShapePlanner : public Planner, public Watcher {
  public:
-  ReliabilityCurve reliability;  // of the chances of the nodes that the target verified
-  bool drafts = false;           // whether the drafter was asked for this tree, or had drafted it ahead
+  ReliabilityCurve reliability;  // of the chances of verified nodes
+  bool drafts = false;           // whether the drafter was asked for this tree, or has drafted it ahead
 
-  // cost: of the target's forwards, kept current; null for shapes that do not go by it. experience: with the drafter.
+  // cost: of the target's forwards, which it updates; null for shapes that do not use it. experience: with the drafter.
   ShapePlanner(const Shape& shape, Cost* cost, Experience& experience, LogitsDrafter* entropies, Clock& clock)
       : shape_(shape), cost_(cost), experience_(experience), entropies_(entropies), clock_(clock) {}
 
   const Shape& shape() const { return shape_; }
   Experience& experience() const { return experience_; }
-  Limits limits(int room) const { return {room, cost_, experience_.expand_seconds, experience_.promise}; }
+  Limits limits(int room) const { return {room, cost_, experience_.expand_seconds, experience_.best_chance}; }
 
   void grow(Drafter& drafter, const Draws& draws, int room, Growth& growth) override {
-    asked_ = {}, began();
+    asked_ = {};
+    began();
     drafts = shape_.kind != Shape::kAuto || experience_.pace.due();
     if (!drafts) return;
     Limits limits = this->limits(room);
-    if (experience_.pace.rare()) limits.expand_seconds = 0, limits.promise = 1;
-    Corrected corrected(drafter, experience_.trust, experience_.promise);
+    if (experience_.pace.rare()) {
+      limits.expand_seconds = 0;
+      limits.best_chance = 1;
+    }
+    Corrected corrected(drafter, experience_.trust, experience_.best_chance);
     if (by_costs()) corrected.after_root = [&] { root_at_ = clock_.now(); };
     grow_shape(shape_, limits, corrected, entropies_, draws, growth);
     asked_ = corrected.asked;
   }
-  // Instead of grow(): the tree was drafted ahead.
+  // Called instead of grow() if the tree was drafted ahead.
   void take(const Questions& asked) {
-    asked_ = asked, asked_.expanded = 0, drafts = true;
+    asked_ = {asked.guess, 0};
+    drafts = true;
     began();
   }
 
@@ -113,31 +118,32 @@ class ShapePlanner : public Planner, public Watcher {
     if (cost_) cost_->observe(tree.size() - 1, forward_seconds);
   }
   void verified(const Growth& growth, const Tree& tree, const Verdict& verdict, int) override {
-    const bool right = verdict.tokens[0] == asked_.guess.token;
-    if (asked_.guess.token >= 0 && tree.size() == 1) experience_.trust.observe(asked_.guess, 0, right);
-    if (shape_.kind == Shape::kAuto && right) experience_.pace.was_right();
+    const bool correct = verdict.tokens[0] == asked_.guess.token;
+    if (asked_.guess.token >= 0 && tree.size() == 1) experience_.trust.observe(asked_.guess, 0, correct);
+    if (shape_.kind == Shape::kAuto && correct) experience_.pace.was_correct();
     if (drafts) learn_trust(growth, tree, verdict);
   }
 
  private:
-  bool by_costs() const { return cost_ != nullptr; }  // else no time need be taken
+  bool by_costs() const { return cost_ != nullptr; }  // only then time is measured
   void began() {
     if (by_costs()) began_ = root_at_ = clock_.now();
   }
-  // Learns from what drafting took, in seconds: the root's expansion, which may hold a forward of the drafter's own
-  // that serves all others too, and that of the other nodes; of the growth that came of it. A pause of the machine
-  // counts as no more than a doubling.
+  // Learns from the seconds of drafting, and from the growth that it gave. root: for the root's expansion, which may
+  // include a forward of the drafter's model that serves all nodes; others: for the other nodes. A pause of the machine
+  // at most doubles the estimate.
   void learn_pace(const Growth& growth, double root, double others) {
     double& each = experience_.expand_seconds;
     const int expanded = asked_.expanded - 1;
     if (expanded > 0) each = std::max(1e-9, each + (std::min(others / expanded, 2 * each) - each) / 4);
     double tokens = 0;  // expected
     for (float reach : growth.reach) tokens += double(reach);
-    const double regret = growth.size() == 1 ? 0.01 : 0;  // a try without a node counts as one in vain
-    experience_.pace.tried(tokens - (cost_->seconds(growth.size() - 1) + root + others) / cost_->seconds(0) - regret);
+    const double penalty = growth.size() == 1 ? 0.01 : 0;  // a tree without nodes counts as a loss
+    experience_.pace.observe(tokens - (cost_->seconds(growth.size() - 1) + root + others) / cost_->seconds(0) -
+                             penalty);
   }
-  // Learns from a verdict: the nodes under the accepted path were guessed right or wrong; of the others nothing is
-  // known.
+  // Learns from a verdict: it shows which children of the accepted path's nodes were right. It says nothing about other
+  // nodes.
   void learn_trust(const Growth& growth, const Tree& tree, const Verdict& verdict) {
     for (size_t i = 0; i < verdict.rows.size(); i++) {
       int rank = 0;

@@ -1,15 +1,15 @@
 // growth/shapes.h: the shapes that a tree may have: their names, and the templates of those that are fixed beforehand.
 //
-// In order: the template, and accuracy, from which the best template for a drafter is made; shapes by name. Plain C++.
-// How a tree of a shape grows: grow.h.
+// In order: the template, and accuracy, from which the best template for a drafter is computed; shapes by name. Plain
+// C++. grow.h grows a tree of a shape.
 //
 // How to add a shape:
 //   1. give it a line in Shape::Kind and, in the same order, in kShapes; read its numbers, if it has any, in
-//      parse_shape; a fixed one makes its template there, or in commands/calibration.cpp where a file says it;
-//   2. one that looks at what is drafted: write grow_NAME(shape, limits, growth, expand) in grow.h, and its case in
-//      `grow` there;
-//   3. add its word to kAllShapes in tests/mock.h, which the sweeps go through: under `match` no shape can change the
-//      text.
+//   parse_shape;
+//      make the template of a fixed shape there, or in commands/calibration.cpp if a file holds it;
+//   2. for a shape that uses the drafted candidates: write grow_NAME(shape, limits, growth, expand) in grow.h, and its
+//      case in `grow` there;
+//   3. add its name to kAllShapes in tests/mock.h, which the sweeps run: under `match` no shape can change the text.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Templates
 
-// A tree of ranks: each node is the rank-th best candidate (0: the best) after its parent. Level by level, the children
-// of a node side by side with ranks 0, 1, 2, ...; node 0 is the root.
+// A tree of ranks: each node is the rank-th best candidate (0: the best) after its parent. Nodes are in the order of
+// levels; the children of a node are adjacent, with ranks 0, 1, 2, ...; node 0 is the root.
 struct Template {
   std::vector<int> parent = {-1}, rank = {0};
   std::vector<int> level = {0, 1};  // [d]: the first node of depth d; the last entry: how many nodes there are
@@ -34,18 +34,22 @@ struct Template {
   int depth() const { return int(level.size()) - 2; }
 };
 
-// Nodes in any order that has a parent before its children, as a template.
+// Makes a template of nodes in any order that has a parent before its children.
 inline Template by_levels(const std::vector<int>& parent, const std::vector<int>& rank) {
   std::vector<std::vector<int>> children(parent.size());
   for (size_t i = 1; i < parent.size(); i++) children[parent[i]].push_back(int(i));
   Template t;
   std::vector<int> level(1, 0);
-  for (int first = 0; !level.empty();) {  // the place of the level's first node
+  for (int first = 0; !level.empty();) {  // the index of the level's first node
     std::vector<int> below;
     for (size_t k = 0; k < level.size(); k++) {
       std::vector<int>& own = children[level[k]];
       std::sort(own.begin(), own.end(), [&](int a, int b) { return rank[a] < rank[b]; });
-      for (int child : own) below.push_back(child), t.parent.push_back(first + int(k)), t.rank.push_back(rank[child]);
+      for (int child : own) {
+        below.push_back(child);
+        t.parent.push_back(first + int(k));
+        t.rank.push_back(rank[child]);
+      }
     }
     first = t.level.back();
     if (!below.empty()) t.level.push_back(int(t.parent.size()));
@@ -54,43 +58,47 @@ inline Template by_levels(const std::vector<int>& parent, const std::vector<int>
   return t;
 }
 
-// Every node of depth d has widths[d] children: Medusa's cartesian product of its heads' best tokens. All widths one:
-// a chain; all the same: the full tree.
+// Every node of depth d has widths[d] children: Medusa's cartesian product of its heads' best tokens. If all widths are
+// 1 it is a chain; if all are equal, the full tree.
 inline Template cartesian_template(const std::vector<int>& widths) {
   Template t;
   for (int width : widths) {
     const int first = t.level.end()[-2], last = t.level.back();
     for (int above = first; above < last; above++)
-      for (int rank = 0; rank < width; rank++) t.parent.push_back(above), t.rank.push_back(rank);
+      for (int rank = 0; rank < width; rank++) {
+        t.parent.push_back(above);
+        t.rank.push_back(rank);
+      }
     t.level.push_back(int(t.parent.size()));
   }
   return t;
 }
 
-// Nodes of such a template without its root, w0 + w0 w1 + ...; the largest int64_t where it is more than that.
+// How many nodes such a template has, its root not counted: w0 + w0 w1 + ... See tree_nodes().
 inline int64_t cartesian_nodes(const std::vector<int>& widths) {
   return tree_nodes(int64_t(widths.size()), [&](int64_t d) { return widths[size_t(d)]; });
 }
 
-// Only the first so many nodes of a template: whole levels, then a part of the next.
+// The first so many nodes of a template: whole levels, then a part of the next one.
 inline Template truncated(Template t, int nodes) {
   if (t.nodes() <= nodes) return t;
-  t.parent.resize(nodes + 1), t.rank.resize(nodes + 1);
+  t.parent.resize(nodes + 1);
+  t.rank.resize(nodes + 1);
   while (t.level.end()[-2] >= nodes + 1) t.level.pop_back();
   t.level.back() = nodes + 1;
   return t;
 }
 
-// How often the rank-th candidate at a depth was right where the path above it was: measured by `nanospec calibrate`.
+// How often the rank-th candidate at a depth was right if the path above it was: `nanospec calibrate` measures it.
 struct Accuracy {
   int depths = 0, ranks = 0;
   std::vector<double> rate;      // (depths, ranks); depth 0: the root's children
-  std::vector<double> seen;      // (depths) places that it was measured at
-  double expand_seconds = 1e-6;  // what the drafter took to expand a node
+  std::vector<double> seen;      // (depths) at how many places it was measured
+  double expand_seconds = 1e-6;  // that the drafter took to expand a node
 
   double at(int depth, int rank) const { return rate[size_t(depth) * ranks + rank]; }
 
-  // (ranks) over all depths: what sequoia goes by.
+  // (ranks) the mean over all depths, which sequoia uses.
   std::vector<double> by_rank() const {
     std::vector<double> mean(ranks, 0);
     double all = 0;
@@ -101,15 +109,15 @@ struct Accuracy {
   }
 };
 
-// Medusa's calibrated tree (Cai et al. 2024): again and again the node most likely to be on the accepted path is added,
-// of all next siblings and first children; how likely is the product of the rates along the path.
-// chance(depth, rank): the rate; no node has a depth of `depths` or more (the root's children: 0), or such a rank.
+// Medusa's calibrated tree (Cai et al. 2024). Of all next siblings and first children it adds the node that is most
+// likely to be accepted, again and again. The chance of a node is the product of the rates along its path.
+// chance(depth, rank): the rate. Depths (0: the root's children) are below `depths`, ranks below `ranks`.
 template <class Chance>
 Template likeliest_template(int depths, int ranks, int nodes, Chance chance) {
   struct Offer {
     double reach;
     int parent, rank, depth;
-    bool operator<(const Offer& other) const {  // the likeliest on top; of equal ones the first
+    bool operator<(const Offer& other) const {  // the likeliest is the heap's top; of equal ones the first
       return reach != other.reach ? reach < other.reach : parent > other.parent;
     }
   };
@@ -127,7 +135,9 @@ Template likeliest_template(int depths, int ranks, int nodes, Chance chance) {
     std::pop_heap(offers.begin(), offers.end());
     offers.pop_back();
     if (best.reach <= 0) break;
-    parent.push_back(best.parent), rank.push_back(best.rank), reach.push_back(best.reach);
+    parent.push_back(best.parent);
+    rank.push_back(best.rank);
+    reach.push_back(best.reach);
     offer(reach[best.parent], best.parent, best.rank + 1, best.depth);
     offer(best.reach, int(parent.size()) - 1, 0, best.depth + 1);
   }
@@ -137,33 +147,37 @@ inline Template calibrated_template(const Accuracy& accuracy, int nodes) {
   return likeliest_template(accuracy.depths, accuracy.ranks, nodes, [&](int d, int r) { return accuracy.at(d, r); });
 }
 
-// Sequoia's dynamic program (Chen et al. 2024, arXiv 2402.12374). a[r]: the chance that the rank-r child is the
-// accepted one, the same at every node. T(m, l, b): most tokens that a tree of m nodes, its root counted, can expect,
-// where no path has more than l nodes and the root has exactly b children,
+// Sequoia's dynamic program (Chen et al. 2024, arXiv 2402.12374). a[r]: the chance that the child of rank r is the
+// accepted one, the same at every node. T(m, l, b): the most tokens that can be expected of a tree of m nodes (the root
+// is one of them) whose paths have at most l nodes and whose root has exactly b children:
 //   T(1, l, 0) = 1,   T(m, l, b) = max over y of T(y, l, b - 1) + a[b - 1] best(m - y, l - 1),
 //   best(m, l) = max over b of T(m, l, b).
 class Sequoia {
  public:
-  // Trees of up to `nodes` nodes, the root not counted, and `depths` levels below it.
+  // For trees of up to `nodes` nodes, the root not counted, and `depths` levels below it.
   Sequoia(const std::vector<double>& a, int nodes, int depths)
       : a_(a), M_(nodes + 1), L_(depths + 1), B_(int(a.size())) {
     const size_t all = size_t(M_ + 1) * (L_ + 1) * (B_ + 1);
-    tokens_.assign(all, kNone), split_.assign(all, 0), best_.assign(size_t(M_ + 1) * (L_ + 1), 0);
+    tokens_.assign(all, kNone);
+    split_.assign(all, 0);
+    best_.assign(size_t(M_ + 1) * (L_ + 1), 0);
     for (int l = 1; l <= L_; l++)
       for (int m = 1; m <= M_; m++) {
         if (m == 1) tokens_[place(m, l, 0)] = 1;
         for (int b = 1; b <= B_ && l > 1; b++)
           for (int y = 1; y < m; y++) {
             const double sum = tokens_[place(y, l, b - 1)] + a_[b - 1] * tokens(m - y, l - 1);
-            if (sum > tokens_[place(m, l, b)]) tokens_[place(m, l, b)] = sum, split_[place(m, l, b)] = y;
+            if (!(sum > tokens_[place(m, l, b)])) continue;
+            tokens_[place(m, l, b)] = sum;
+            split_[place(m, l, b)] = y;
           }
         for (int b = 1; b <= B_; b++)
           if (tokens_[place(m, l, b)] > tokens_[place(m, l, best(m, l))]) best(m, l) = b;
       }
   }
 
-  // Expected tokens of the best tree of exactly m nodes and at most l levels, the root counted in both; -infinity where
-  // there is none.
+  // The expected tokens of the best tree of exactly m nodes and at most l levels, the root counted in both; -infinity
+  // if there is none.
   double tokens(int m, int l) const { return tokens_[place(m, l, best_[size_t(m) * (L_ + 1) + l])]; }
 
   Template tree(int m, int l) const {
@@ -177,11 +191,12 @@ class Sequoia {
   size_t place(int m, int l, int b) const { return (size_t(m) * (L_ + 1) + l) * (B_ + 1) + b; }
   int& best(int m, int l) { return best_[size_t(m) * (L_ + 1) + l]; }
 
-  // The children of a node that has a subtree of m nodes and l levels, the last one first.
+  // Adds the children of a node whose subtree has m nodes and l levels, the last child first.
   void plant(int m, int l, int node, std::vector<int>& parent, std::vector<int>& rank) const {
     for (int b = best_[size_t(m) * (L_ + 1) + l]; b > 0; b--) {
       const int y = split_[place(m, l, b)];
-      parent.push_back(node), rank.push_back(b - 1);
+      parent.push_back(node);
+      rank.push_back(b - 1);
       plant(m - y, l - 1, int(parent.size()) - 1, parent, rank);
       m = y;
     }
@@ -190,21 +205,24 @@ class Sequoia {
   std::vector<double> a_;
   int M_, L_, B_;
   std::vector<double> tokens_;     // (M + 1, L + 1, B + 1) T
-  std::vector<int> split_, best_;  // the y, and (M + 1, L + 1) the b, of the maximum
+  std::vector<int> split_, best_;  // the y of the maximum; (M + 1, L + 1) the b of the maximum
 };
 
-// Sequoia's choice of a size: of all m and l the tree with the least (levels t_draft + t_target(m)) / tokens.
+// Sequoia's choice of a size: of all m and l the tree with the smallest (levels t_draft + t_target(m)) / tokens.
 // target_seconds(n): of a forward of a root and n nodes.
 template <class Seconds>
 Template sequoia_template(const Accuracy& accuracy, int nodes, Seconds target_seconds) {
-  const int most = std::min(nodes, 256);  // the program takes a time of nodes^2; a larger tree never paid
+  const int most = std::min(nodes, 256);  // its time grows with nodes^2, and no larger tree has paid
   const Sequoia program(accuracy.by_rank(), most, accuracy.depths);
-  double least = target_seconds(0);  // no tree at all
+  double least = target_seconds(0);  // plain decoding
   int best_m = 1, best_l = 1;
   for (int m = 2; m <= most + 1; m++)
     for (int l = 2; l <= accuracy.depths + 1; l++) {
       const double each = ((l - 1) * accuracy.expand_seconds + target_seconds(m - 1)) / program.tokens(m, l);
-      if (each > 0 && each < least) least = each, best_m = m, best_l = l;
+      if (!(each > 0 && each < least)) continue;
+      least = each;
+      best_m = m;
+      best_l = l;
     }
   return program.tree(best_m, best_l);
 }
@@ -230,16 +248,16 @@ struct Shape {
   };
   Kind kind = kAuto;
   int depth = 0, width = 0;  // of chain:K (width 1), tree:DxW, beam:W, and the entropy family (width: of `naive`)
-  int budget = 64;           // most nodes, the root not counted
+  int budget = 64;           // the most nodes, the root not counted
   std::string name = "auto";
   std::string file;                      // of static:FILE, calibrated:FILE, sequoia:FILE
   float threshold = 0;                   // of the entropy family, in nats
-  bool of_confidence = false;            // whether it goes by the entropy of the confidence, not of q
+  bool of_confidence = false;            // whether it uses the entropy of the candidates' chances, not of q
   std::shared_ptr<const Template> plan;  // of the fixed shapes; null: not made yet
 
-  // Whether it is decided before anything is drafted which ranks get a node.
+  // Whether the ranks that get a node are decided before drafting.
   bool fixed() const { return kind <= kSequoia; }
-  // Whether it is a full tree, depth by width.
+  // Whether it is a full tree of depth and width.
   bool full() const { return kind <= kFull; }
   bool by_entropy() const { return kind >= kEntropyStop && kind <= kEntropyDepthWidth; }
 };
@@ -267,13 +285,20 @@ constexpr int kBeamDepth = 8, kMostBeam = 1024;  // of beam:W
 
 namespace parsing {
 
-[[noreturn]] inline void refuse_shape(const std::string& text, Shape::Kind nearest) {
-  std::vector<std::string> forms;
-  for (const ShapeWord& known : kShapes) forms.push_back(known.form);
-  refuse_word("shape", text, "--shape", forms[nearest], forms);
+// Throws invalid_argument for a known word with settings that it does not take: whole numbers out of range, or others.
+[[noreturn]] inline void refuse_settings(const Shape& shape, const std::string& settings) {
+  const ShapeWord& known = kShapes[shape.kind];
+  const bool full = shape.kind == Shape::kFull, list = shape.kind == Shape::kCartesian;
+  const bool counted = shape.kind <= Shape::kCartesian || shape.kind == Shape::kBeam;
+  const std::vector<std::string> numbers = split_at(settings, full ? 'x' : ',');
+  const bool as_many = list ? !numbers.empty() : numbers.size() == (full ? 2 : 1);
+  const bool whole = counted && as_many && std::all_of(numbers.begin(), numbers.end(), is_whole);
+  throw std::invalid_argument("shape " + quoted(shape.name) + (whole ? " is out of range" : " is not written so") +
+                              ": --shape: write " + known.form + " (" + known.what + ")" +
+                              (whole ? ", each from 1 on" : ""));
 }
 
-// "4,4,2" as {4, 4, 2}; empty where anything is no count.
+// "4,4,2" as {4, 4, 2}; empty if a part is no count.
 inline std::vector<int> counts(const std::string& text) {
   std::vector<int> list;
   for (size_t at = 0; at <= text.size();) {
@@ -285,7 +310,7 @@ inline std::vector<int> counts(const std::string& text) {
   return list;
 }
 
-// The settings of the entropy family: "threshold=0.5,depth=8,of=confidence".
+// Reads settings of the entropy family: "threshold=0.5,depth=8,of=confidence".
 inline void read_settings(Shape& shape, const std::string& settings) {
   for (size_t at = 0; at <= settings.size() && !settings.empty();) {
     const size_t comma = std::min(settings.find(',', at), settings.size());
@@ -311,27 +336,28 @@ inline void read_settings(Shape& shape, const std::string& settings) {
 
 }  // namespace parsing
 
-// Reads a shape. The templates of `static`, `calibrated` and `sequoia` lie in files: theirs are not made yet. Throws
-// invalid_argument for an unknown word (naming the nearest), for numbers that are none or out of range, and for a
-// chain, tree or cartesian of more nodes than the budget (naming both numbers).
+// Reads a shape. The templates of `static`, `calibrated` and `sequoia` are in files, and are made later. Throws
+// std::invalid_argument for an unknown name (the message has the nearest one), for a number that is none or out of
+// range, and for a chain, tree or cartesian of more nodes than the budget (the message has both numbers).
 inline Shape parse_shape(const std::string& text, int budget) {
   using namespace parsing;
   const size_t colon = std::min(text.find(':'), text.size());
   const std::string word = text.substr(0, colon), rest = text.substr(std::min(colon + 1, text.size()));
-  std::vector<std::string> words;
-  for (const ShapeWord& known : kShapes) words.push_back(known.word);
-  const auto kind_of = [&](const std::string& one) {
-    return Shape::Kind(std::find(words.begin(), words.end(), one) - words.begin());
-  };
-  if (size_t(kind_of(word)) == words.size()) refuse_shape(text, kind_of(closest_word(word, words)));
+  std::vector<std::string> words, forms;
+  for (const ShapeWord& known : kShapes) words.push_back(known.word), forms.push_back(known.form);
+  const size_t kind = std::find(words.begin(), words.end(), word) - words.begin();
+  if (kind == words.size()) refuse_word("shape", text, "--shape", closest_word(word, words, forms), forms);
 
   Shape shape;
-  shape.kind = kind_of(word), shape.budget = budget, shape.name = text;
+  shape.kind = Shape::Kind(kind);
+  shape.budget = budget;
+  shape.name = text;
   const size_t cross = std::min(rest.find('x'), rest.size());
   std::vector<int> widths;  // of cartesian templates
   switch (shape.kind) {
     case Shape::kChain:
-      shape.depth = parse_count(rest), shape.width = 1;
+      shape.depth = parse_count(rest);
+      shape.width = 1;
       break;
     case Shape::kFull:
       shape.depth = parse_count(rest.substr(0, cross));
@@ -343,17 +369,20 @@ inline Shape parse_shape(const std::string& text, int budget) {
       shape.depth = int(widths.size());
       break;
     case Shape::kBeam:
-      shape.width = parse_count(rest), shape.depth = shape.width > 0 ? kBeamDepth : 0;
+      shape.width = parse_count(rest);
+      shape.depth = shape.width > 0 ? kBeamDepth : 0;
       if (shape.width > kMostBeam)
         throw std::invalid_argument("shape " + text.substr(0, 64) +
                                     " is too wide: --shape: choose beam:" + std::to_string(kMostBeam) + " or less");
       break;
     case Shape::kStatic:
-      shape.file = rest, shape.depth = !rest.empty();
+      shape.file = rest;
+      shape.depth = !rest.empty();
       break;
     case Shape::kCalibrated:
     case Shape::kSequoia:
-      shape.file = rest, shape.depth = text == word || !rest.empty();
+      shape.file = rest;
+      shape.depth = text == word || !rest.empty();
       break;
     case Shape::kBestFirst:
     case Shape::kAuto:
@@ -363,12 +392,13 @@ inline Shape parse_shape(const std::string& text, int budget) {
     case Shape::kEntropyNaive:
     case Shape::kEntropyWidth:
     case Shape::kEntropyDepthWidth:
-      shape.depth = shape.kind >= Shape::kEntropyWidth ? 4 : kMostDepth, shape.width = 4;
+      shape.depth = shape.kind >= Shape::kEntropyWidth ? 4 : kMostDepth;
+      shape.width = 4;
       shape.threshold = shape.kind == Shape::kEntropyDepthWidth ? 2 : 1;
-      if (text != word && rest.empty()) refuse_shape(text, shape.kind);
+      if (text != word && rest.empty()) refuse_settings(shape, rest);
       read_settings(shape, rest);
   }
-  if (shape.depth < 1) refuse_shape(text, shape.kind);
+  if (shape.depth < 1) refuse_settings(shape, rest);
   const int64_t nodes = shape.full() ? full_tree_nodes(shape.depth, shape.width) : cartesian_nodes(widths);
   if (nodes > budget) {
     const std::string more = nodes == std::numeric_limits<int64_t>::max() ? "more than " : "";

@@ -1,16 +1,16 @@
 // machine/attention.h: tree attention on a CPU, forward and backward: the twins of AttentionForward and of the three
-// operations of its gradient (kernels.cuh), which have the portable text's bits.
+// operations of its gradient (kernels.cuh). They have the portable version's bits.
 #pragma once
 
 #include "machine/products.h"
 
 namespace nanospec {
 
-// The pass's keys and values of one root and one key/value head, into the cache.
+// Writes the new rows' keys and values of one root and one key/value head into the cache.
 template <class T, class S>
 inline void write_cache(const Attention<T, S>& s, int root, int kv_head) {
   const int D = s.head_size;
-  for (int row = s.first_asked(root); row < s.forest.first_row[root + 1]; row++) {
+  for (int row = s.first_new(root); row < s.forest.first_row[root + 1]; row++) {
     const int slot = s.forest.slot(row);
     const T* k = s.qkv + size_t(row) * s.qkv_row + (s.n_head + kv_head) * D;
     const T* v = k + s.n_kv_head * D;
@@ -19,7 +19,7 @@ inline void write_cache(const Attention<T, S>& s, int root, int kv_head) {
   }
 }
 
-// For each block of 16 keys of a root: one past the last row that sees one of them. Past keys are seen by every row.
+// ends: for each block of 16 keys of a root, one past the last row that sees one of them. All rows see the past keys.
 inline void ends_of_blocks(const Forest& f, int root, int* ends) {
   const int first = f.first_row[root], last = f.first_row[root + 1], past = f.past[root];
   for (int key = 0; key < past + last - first; key += 16) {
@@ -29,9 +29,9 @@ inline void ends_of_blocks(const Forest& f, int root, int* ends) {
     ends[key / 16] = end;
   }
 }
-// f(begin, end) for each stretch of blocks that `row` or a later row sees, of those that hold a root's keys from..to-1.
+// Calls f(begin, end) for each run of adjacent blocks that `row` or a later row sees, among the root's keys from..to-1.
 template <class F>
-inline void each_stretch(const int* ends, int from, int to, int row, const F& f) {
+inline void each_run(const int* ends, int from, int to, int row, const F& f) {
   for (int key = from / 16 * 16; key < to; key += 16) {
     if (ends[key / 16] <= row) continue;
     const int begin = key;
@@ -39,17 +39,21 @@ inline void each_stretch(const int* ends, int from, int to, int row, const F& f)
     f(begin, key + 16);
   }
 }
-// How many of a root's first keys every row from `row` to before `end` sees: the past, and ancestors of them all.
+// How many of a root's first keys are seen by all rows from `row` to end - 1: the past, and common ancestors.
 inline int shared_keys(const Forest& f, int root, int row, int end) {
   int j = f.first_row[root];
   while (j <= row && f.end[j] >= end) j++;
   return f.past[root] + j - f.first_row[root];
 }
 
-// One team member's share: whole (root, key/value head) pairs, keys written first. For a tile of rows, scores against
-// all slots that one of them sees at once; then, row by row, the visible ones in order of position, their softmax; then
-// the values, again in order of position: the keys that all of them see for the tile together, and the others row by
-// row where they are not simply the rows before (a causal row: its depth equals its place).
+// The share of one thread: whole (root, key/value head) pairs. It first writes the keys and values. Then, for each tile
+// of rows:
+//   - scores: the tile against all slots that one of its rows sees, at once;
+//   - row by row: the scores of the keys that the row sees, in order of position, and their softmax;
+//   - values, again in order of position: for the whole tile the keys that all its rows see, then row by row the
+//   others.
+// A tile is causal if each of its rows sees all rows before it (its depth equals its index in the tree): then the whole
+// tile handles all keys together, and the weights of what a row does not see are 0.
 template <class S>
 void attention_twin(const Team& team, const Attention<float, S>& s) {
   const Forest& f = s.forest;
@@ -59,18 +63,18 @@ void attention_twin(const Team& team, const Attention<float, S>& s) {
     const int root = task / s.n_kv_head, kv_head = task % s.n_kv_head;
     const int first = f.first_row[root], last = f.first_row[root + 1], past = f.past[root], slot0 = f.first_slot[root];
     write_cache(s, root, kv_head);
-    // Rows that share a past read it together; without one, small tiles waste least beyond the diagonal.
+    // Rows with a past share reading it. Without a past a small tile computes fewer scores that no row sees.
     constexpr int tallest = kMostTiles * kTileRows;
-    const int tall = past + s.given > 0 ? tallest : kTileRows, most = pad64(past + last - first);
+    const int tall = past + s.computed > 0 ? tallest : kTileRows, most = pad64(past + last - first);
     float* scores = scratch(size_t(tall) * (most + wide) + most / 16);
     float* sums = scores + tall * most;  // (tall, wide)
     int* ends = reinterpret_cast<int*>(sums + tall * wide);
     ends_of_blocks(f, root, ends);
     const Solo solo;
     for (int head = kv_head * s.queries(); head < (kv_head + 1) * s.queries(); head++)
-      for (int row = s.first_asked(root); row < last; row += tall) {
+      for (int row = s.first_new(root); row < last; row += tall) {
         const int rows = smaller(tall, last - row), keys = past + row + rows - first;
-        each_stretch(ends, 0, keys, row, [&](int begin, int end) {
+        each_run(ends, 0, keys, row, [&](int begin, int end) {
           const float* q = s.qkv + size_t(row) * s.qkv_row + head * D;
           const S* k = s.cache.key(kv_head, slot0 + begin, 0);
           const ptrdiff_t group = s.cache.key_numbers(16, D);
@@ -81,10 +85,10 @@ void attention_twin(const Team& team, const Attention<float, S>& s) {
         bool causal = true;
         for (int t = 0; t < rows; t++) causal = causal && f.depth[row + t] == row + t - first;
         const int shared = causal ? keys : shared_keys(f, root, row, row + rows);
-        // act(key) for each key that the row sees beyond the shared ones, in order of position
+        // Calls act(key) for each key that the row sees, the shared ones left out, in order of position.
         const auto each_other = [&](int its_row, const auto& act) {
           const int to = past + its_row - first + 1;
-          each_stretch(ends, shared, to, row, [&](int begin, int end) {
+          each_run(ends, shared, to, row, [&](int begin, int end) {
             for (int key = larger(begin, shared); key < smaller(end, to); key++)
               if (its_row < f.end[first + key - past]) act(key);
           });
@@ -94,7 +98,7 @@ void attention_twin(const Team& team, const Attention<float, S>& s) {
           float* p = scores + t * most;
           int seen = causal ? past + row + t - first + 1 : shared;
           if (!causal) each_other(row + t, [&](int key) { p[seen++] = p[key]; });
-          // Up to a whole number of vectors, what is not seen weighs nothing: a zero leaves a sum as it is.
+          // The rest of the last vector gets the weight 0, which changes no sum.
           const int whole = smaller(most, ((causal ? keys : seen) + kLanes - 1) / kLanes * kLanes);
           for (int i = seen; i < whole; i++) p[i] = -Format<float>::kInfinity;
           const float scale = s.scale(), top = scale * solo.largest<float>(whole, [=](int i) { return p[i]; });
@@ -127,12 +131,12 @@ INSTANTIATE void attention_twin(const Team&, const Attention<float, float>&);
 INSTANTIATE void attention_twin(const Team&, const Attention<float, bf16>&);
 #endif
 
-// One team member's share of the gradients: whole (root, key/value head) pairs, so that no two threads add into the
-// same sums. With P = softmax(S), S = scale Q K^T, dP = dO V^T and delta = rowsum(dO o O)
-// (Dao et al. 2022, FlashAttention, appendix B):
+// One thread's share of the gradients: whole (root, key/value head) pairs, so that no two threads add into one sum.
+// With P = softmax(S), S = scale Q K^T, dP = dO V^T, delta = rowsum(dO o O), and o the product by elements (Dao et al.
+// 2022, FlashAttention, appendix B):
 //   dV = P^T dO,  dS = scale P o (dP - delta),  dQ = dS K,  dK = dS^T Q.
 inline void attention_backward_twin(const Team& team, const AttentionBackward<float>& g) {
-  constexpr int block = 48;  // rows at a time: bounds the scratch whatever the number of rows
+  constexpr int block = 48;  // rows at a time: it bounds the scratch
   const Attention<float>& s = g.forward;
   const Forest& f = s.forest;
   const int D = s.head_size, wide = pad16(D);
@@ -156,13 +160,13 @@ inline void attention_backward_twin(const Team& team, const AttentionBackward<fl
         if (d < D) vt[(j / 16 * D + d) * 16 + j % 16] = j < slots ? *s.cache.value(kv_head, slot0 + j, d) : 0.0f;
       }
     for (int head = kv_head * s.queries(); head < (kv_head + 1) * s.queries(); head++)
-      for (int row = s.first_asked(root); row < last; row += block) {
+      for (int row = s.first_new(root); row < last; row += block) {
         const int rows = smaller(block, last - row), keys = past + row + rows - first;
         const int shared = shared_keys(f, root, row, row + rows);
         const float* q = s.qkv + size_t(row) * s.qkv_row + head * D;
         const float* dout = g.dout + size_t(row) * s.out_row + head * D;
-        const auto each_seen = [&](const auto& act) { each_stretch(ends, 0, keys, row, act); };
-        // P, from the scores and the saved log of their sum; dP beside it
+        const auto each_seen = [&](const auto& act) { each_run(ends, 0, keys, row, act); };
+        // The scores, into p, and dP, into ds.
         each_seen([&](int begin, int end) {
           const float* kt = s.cache.key(kv_head, slot0 + begin, 0);
           const float* v = vt + size_t(begin) * D;
@@ -170,6 +174,7 @@ inline void attention_backward_twin(const Team& team, const AttentionBackward<fl
           product(rows, columns, TileArguments<float>{D, q, s.qkv_row, 1, kt, 16, 16 * D, p + begin, most, false});
           product(rows, columns, TileArguments<float>{D, dout, s.out_row, 1, v, 16, 16 * D, ds + begin, most, false});
         });
+        // P, from the scores and the stored log of their sum, and dS.
         for (int t = 0; t < rows; t++) {
           const int i = row + t;
           const bool causal = f.depth[i] == i - first;
@@ -194,7 +199,7 @@ inline void attention_backward_twin(const Team& team, const AttentionBackward<fl
             for (int j = begin; kept && j < end; j++) pt[j] *= kept[j];
           });
         }
-        // dQ, a sum over keys; and sums over rows, of which each key has its own
+        // dQ, which is a sum over keys; dK and dV, which are sums over rows.
         each_seen([&](int begin, int end) {
           const float *dst = ds + begin, *pt = p + begin;
           const int columns = end - begin, real = smaller(end, slots) - begin;

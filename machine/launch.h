@@ -1,8 +1,8 @@
 // machine/launch.h: which machine runs an operation, and how: memory, the rows of a forward, launches.
 //
-// kernels.cuh says what is computed. `launch` runs that text over all rows: on a CPU each thread of the team takes a
-// share, with a group of one; on a GPU a row is a warp's. Some operations have a twin for the CPU or a kernel of their
-// own for the GPU: tuned.h knows which. It knows nothing of models, trees or files.
+// kernels.cuh says what is computed. `launch` runs an operation over all rows: on a CPU each thread of the team takes a
+// share of them; on a GPU a warp takes a row. Some operations have a twin for the CPU or a kernel for the GPU: tuned.h
+// knows which. This file knows nothing of models, trees or files.
 #pragma once
 
 #include <algorithm>
@@ -21,14 +21,14 @@
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
-// The GPU as the rest of this file sees it. Where cuda_available() is false no team and no array is a GPU's, and the
-// empty functions of a program without CUDA, behind #else, are never called.
+// The GPU's functions that the rest of this file needs. Behind #else are the empty ones of a program without CUDA:
+// there cuda_available() is false, no team and no array belongs to a GPU, and they are never called.
 
 #ifdef WITH_CUDA
 constexpr const char* kCudaAdvice = "see what nvidia-smi says";
-inline size_t most_device_bytes() { return device_bytes.most; }  // the most that this program has held
+inline size_t most_device_bytes() { return device_bytes.most; }  // the most that this program has held at a time
 
-// Zeroed. Throws std::runtime_error.
+// Returns zeroed memory. Throws std::runtime_error.
 inline void* allocate_on_gpu(size_t bytes) {
   void* data = nullptr;
   const cudaError_t error = cudaMalloc(&data, bytes);
@@ -42,12 +42,12 @@ inline void free_on_gpu(void* data, size_t bytes) {
   if (data) device_bytes.now -= bytes;
   cudaFree(data);
 }
-inline void copy_by_gpu(void* to, const void* from, size_t bytes) {  // either way
+inline void copy_by_gpu(void* to, const void* from, size_t bytes) {  // to the GPU or from it
   CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
 }
 inline void zero_on_gpu(void* data, size_t bytes) { CUDA_CHECK(cudaMemsetAsync(data, 0, bytes, stream())); }
 
-// A warp a row. The largest of the operations, the gradients of the portable attention, sets the budget.
+// A warp runs a row. The largest operation, the gradient of the portable attention, sets the budget.
 // Budget: 80 registers, 0 bytes shared.
 template <class Op>
 __global__ void row_kernel(Op op, int rows) {
@@ -60,7 +60,7 @@ void launch_on_gpu(int rows, const Op& op) {
   start(row_kernel<Op>, (rows + warps - 1) / warps, warps * kLanes, op, rows);
 }
 #else
-constexpr const char* kCudaAdvice = "run its -cuda twin, which make builds where it finds nvcc";
+constexpr const char* kCudaAdvice = "run the -cuda program, which make builds where it finds nvcc";
 inline std::string cuda_problem() { return "this program was built without CUDA"; }
 inline bool cuda_available() { return false; }
 inline size_t most_device_bytes() { return 0; }
@@ -80,7 +80,7 @@ constexpr bool kTuned = true;
 size_t attention_scratch(int rows, int n_head, int head_size, int slots);  // tuned.h, or cuda/attention.cuh
 #endif
 
-// Whether "auto", "cpu" or "cuda" comes to the GPU. Throws std::runtime_error where it is asked for and cannot be had.
+// Whether to run on the GPU: `device` is "auto", "cpu" or "cuda". Throws std::runtime_error if "cuda" is not possible.
 inline bool choose_cuda(const std::string& device) {
   if (device == "cuda" && !cuda_available())
     throw std::runtime_error(cuda_problem() + ": --device cuda: use --device cpu, or " + kCudaAdvice);
@@ -101,7 +101,9 @@ class Array {
   }
   Array(Array&& other) noexcept { *this = std::move(other); }
   Array& operator=(Array&& other) noexcept {
-    std::swap(data_, other.data_), std::swap(n_, other.n_), std::swap(cuda_, other.cuda_);
+    std::swap(data_, other.data_);
+    std::swap(n_, other.n_);
+    std::swap(cuda_, other.cuda_);
     return *this;
   }
   ~Array() {
@@ -127,10 +129,10 @@ class Array {
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// The rows of one forward, on the host and in the memory of the device
+// The rows of one forward, in host memory and in the device's
 
-// Rows in preorder, root after root; see Forest. `target` is for training.
-struct Pass {
+// The rows of one forward in preorder, root after root: see Forest. `target` is for training.
+struct Batch {
   std::vector<int> token, target, end, depth, root, first_row{0}, first_slot, past;
   int rows() const { return int(token.size()); }
   int roots() const { return int(past.size()); }
@@ -139,7 +141,7 @@ struct Pass {
     first_row.resize(1);
   }
 
-  // Adds a root whose rows form a tree: depths and subtree ends count from the tree's own first row.
+  // Adds a root whose rows are a tree. Depths and ends count from the tree's first row.
   void add_tree(const int* tokens, const int* depths, const int* ends, int n, int slot, int keys_before) {
     const int at = rows();
     for (int i = 0; i < n; i++) {
@@ -152,7 +154,7 @@ struct Pass {
     first_slot.push_back(slot);
     past.push_back(keys_before);
   }
-  // Adds a root whose rows form a sequence: the tree with one branch.
+  // Adds a root whose rows are a sequence: a tree with one branch.
   void add_chain(const int* tokens, int n, int slot, int keys_before) {
     std::vector<int> depths(n), ends(n, n);
     for (int i = 0; i < n; i++) depths[i] = i;
@@ -165,27 +167,27 @@ struct Pass {
   }
 };
 
-// A pass in the memory of the device, in arrays of fixed capacity.
-class DevicePass {
+// A batch in the memory of the device, in arrays of fixed capacity.
+class DeviceBatch {
  public:
-  DevicePass() = default;
-  DevicePass(int rows, int roots, bool cuda)
+  DeviceBatch() = default;
+  DeviceBatch(int rows, int roots, bool cuda)
       : rows_(rows),
         roots_(roots),
         ints_(size_t(5) * rows + 3 * roots + 1, cuda),
         host_(cuda ? ints_.size() : 0),
         token_(ints_.data()) {}
-  // Rows that lie elsewhere in the device's memory.
-  DevicePass(const int* tokens, const Forest& where) : forest(where), token_(tokens) {}
+  // A batch whose arrays are somebody else's, in the device's memory.
+  DeviceBatch(const int* tokens, const Forest& where) : forest(where), token_(tokens) {}
 
-  void upload(const Pass& pass) {
+  void upload(const Batch& batch) {
     int* at[] = {ints_.data(), target(), end(), depth(), root(), first_row(), first_slot(), past()};
-    const std::vector<int>* from[] = {&pass.token, &pass.target,    &pass.end,        &pass.depth,
-                                      &pass.root,  &pass.first_row, &pass.first_slot, &pass.past};
+    const std::vector<int>* from[] = {&batch.token, &batch.target,    &batch.end,        &batch.depth,
+                                      &batch.root,  &batch.first_row, &batch.first_slot, &batch.past};
     int* const to = host_.empty() ? ints_.data() : host_.data();
     for (int i = 0; i < 8; i++) std::copy(from[i]->begin(), from[i]->end(), to + (at[i] - ints_.data()));
-    ints_.upload(host_.data(), host_.size());  // one copy for all: each costs microseconds
-    forest = Forest{pass.rows(), pass.roots(), end(), depth(), root(), first_row(), first_slot(), past()};
+    ints_.upload(host_.data(), host_.size());  // one copy for all arrays: a copy costs microseconds
+    forest = Forest{batch.rows(), batch.roots(), end(), depth(), root(), first_row(), first_slot(), past()};
   }
   const int* token() const { return token_; }
   int* target() const { return ints_.data() + rows_; }
@@ -202,17 +204,16 @@ class DevicePass {
 
   int rows_ = 0, roots_ = 0;
   Array<int> ints_;
-  std::vector<int> host_;  // what a GPU's are copied from; none on a CPU
+  std::vector<int> host_;  // the host's copy for a GPU; empty on a CPU
   const int* token_ = nullptr;
 };
 
 // ---------------------------------------------------------------------------------------------------------------
 // Launch
 
-// op(group, row) for each row; when it returns to a thread, every row is done.
-// On a GPU a warp a row is good for rows of up to some thousand numbers, where there are thousands of them: norms,
-// embedding, the optimizer's pieces. Neighbouring lanes read neighbouring numbers, and what a row is read for again is
-// in L1. What is shaped otherwise has a kernel in cuda/.
+// Runs op(group, row) for each row. When it returns to a thread, all rows are done. On a GPU a warp runs a row. That
+// suits thousands of rows of up to some thousand numbers: norms, embedding, the optimizer's pieces. Neighbouring lanes
+// read neighbouring numbers, and a row that is read again is in L1. Operations of other shapes have kernels in cuda/.
 template <class Op>
 void launch(const Team& team, int rows, const Op& op) {
   if (rows <= 0) return;
@@ -222,7 +223,7 @@ void launch(const Team& team, int rows, const Op& op) {
   team.wait();
 }
 
-// A column operation over whole rows.
+// Runs a column operation over whole rows.
 template <class Op>
 void launch_columns(const Team& team, int rows, int columns, const Op& op) {
   if (idle(op)) return;
@@ -231,9 +232,9 @@ void launch_columns(const Team& team, int rows, int columns, const Op& op) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// What runs in place of the portable text: the first CUDA kernels (kernels.cuh) where the team asks for them, or what
-// is tuned for a machine (tuned.h). Each runs the operation and returns true; false: the portable text is to run. A
-// program compiled with -DPORTABLE has nothing tuned.
+// What may run in place of the portable version: plain() runs the first CUDA kernels (kernels.cuh) if the team asks for
+// them, tuned() the tuned versions (tuned.h). Each returns whether it ran the operation. A program compiled with
+// -DPORTABLE has no tuned versions.
 
 template <class... Any>
 bool plain(const Team&, const Any&...) {
@@ -253,7 +254,7 @@ bool plain(const Team& team, const Matmul<float, W>& s, int rows, const After& a
 }
 template <class S>
 bool plain(const Team& team, const Attention<float, S>& s) {
-  if (!team.plain || !team.cuda || s.log_sum || s.given > 0) return false;
+  if (!team.plain || !team.cuda || s.log_sum || s.computed > 0) return false;
   launch(team, s.forest.rows, WriteCache<float, S>{s});
   attention_plain(s);
   return true;
@@ -268,8 +269,8 @@ bool plain(const Team& team, const KeepRows<S>& s, int layers) {
 // ---------------------------------------------------------------------------------------------------------------
 // Matmul
 
-// Runs the matmul, then `after` on each row's columns; ends without waiting for the team where `after` needs only its
-// own columns: call team.wait() before another thread's are read.
+// Runs the matmul, then `after` on each row's columns. It may return before the other threads are done: call
+// team.wait() before you read their columns.
 template <class T, class W, class After = Nothing>
 void matmul(const Team& team, int rows, const Matmul<T, W>& s, const After& after = {}) {
   if (plain(team, s, rows, after) || tuned(team, s, rows, after)) return;
@@ -284,17 +285,17 @@ void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {
 // ---------------------------------------------------------------------------------------------------------------
 // Tree attention
 
-// Numbers of scratch that attention() asks for, for passes of up to `rows` rows: the portable text keeps its weights
-// there; what is tuned says what it needs. given: whether a pass may have rows that were given.
+// How many numbers of scratch attention() needs for batches of up to `rows` rows. The portable version stores its
+// weights there. computed: whether a batch may have rows computed before (Attention::computed).
 template <class T>
 size_t attention_scratch_size(int rows, int n_head, int head_size, int slots, bool training, bool cuda,
-                              bool given = false) {
+                              bool computed = false) {
   if constexpr (kTuned && std::is_same<T, float>::value)
-    if (!(cuda && given)) return cuda && !training ? attention_scratch(rows, n_head, head_size, slots) : 0;
+    if (!(cuda && computed)) return cuda && !training ? attention_scratch(rows, n_head, head_size, slots) : 0;
   return size_t(rows) * n_head * slots;
 }
 
-// scratch: attention_scratch_size() numbers, zero at first; for the portable text, weights (R, H, most keys).
+// scratch: attention_scratch_size() numbers, zero at first; for the portable version weights (R, H, most keys).
 template <class T, class S>
 void attention(const Team& team, const Attention<T, S>& s, T* scratch, int most) {
   if (plain(team, s) || tuned(team, s, scratch)) return;
@@ -302,7 +303,7 @@ void attention(const Team& team, const Attention<T, S>& s, T* scratch, int most)
   launch(team, s.forest.rows * s.n_head, AttentionForward<T, S>{s, scratch, most});
 }
 
-// The matmul that makes what attention reads.
+// The matmul of the queries, keys and values that attention reads.
 template <class T, class W, class S>
 void matmul_qkv(const Team& team, const Matmul<T, W>& s, const AddBias<T>& bias, const Attention<T, S>& heads) {
   if (tuned(team, s, bias, heads)) return;
@@ -310,8 +311,8 @@ void matmul_qkv(const Team& team, const Matmul<T, W>& s, const AddBias<T>& bias,
   team.wait();
 }
 
-// p, ds: scratch (R, H, most keys) each, where the portable text runs: in double, and on a GPU for a pass with rows
-// that were given; else on a GPU p is (R, H), and ds is not used.
+// p, ds: scratch. Where the portable version runs, (R, H, most keys) each; that is in double, and on a GPU for a batch
+// with rows computed before. Else on a GPU p is (R, H), and ds is not used.
 template <class T>
 void attention_backward(const Team& team, const AttentionBackward<T>& b, T* p, T* ds, int most) {
   const Forest& f = b.forward.forest;
@@ -322,7 +323,7 @@ void attention_backward(const Team& team, const AttentionBackward<T>& b, T* p, T
   launch(team, f.rows, ReadCacheGradient<T>{b});
 }
 
-// The rows that stay, in `layers` layers. Nothing waits for it but the next pass.
+// Keeps rows of the last forward, in `layers` layers. On a GPU it returns before they are moved.
 template <class S>
 void keep_rows(const Team& team, const KeepRows<S>& s, int layers) {
   if (!plain(team, s, layers) && !tuned(team, s, layers)) launch(team, layers * s.n_kv_head, s);

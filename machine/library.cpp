@@ -1,6 +1,7 @@
-// machine/library.cpp: what takes a compiler long and many files need, compiled once for all of them.
+// machine/library.cpp: templates that take long to compile and that many files need, compiled once for all of them.
 //
-// The headers list it where they define it, behind INSTANTIATE. The Makefile says "template" for that word in this
-// file, "extern template" in the others that are linked with it; programs for CUDA, the emulator's tests and the single
-// file go without, and then a header holds all it needs. How to add to it: a line there; take `inline` off a template.
+// The headers list them behind INSTANTIATE, after their definitions. The Makefile defines INSTANTIATE as `template` for
+// this file, and as `extern template` for the files that are linked with it. For CUDA, the emulator's tests and the
+// single file it is not defined, and each file compiles its own. How to add a template: give it a line there, and
+// remove its `inline`.
 #include "model.h"

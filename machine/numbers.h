@@ -1,9 +1,10 @@
-// machine/numbers.h: the vocabulary in which every operation is written, on both machines.
+// machine/numbers.h: the functions of which every operation is made, for CPU and GPU.
 //
-// In order: the words that mark a function for host and device; number types and the fused multiply-add; exp, log
-// and erf; random bits that are a pure function of where they are used; and the groups of lanes that work on a row.
-// Everything here gives the same bits in a vector lane, in a loop's tail and on a GPU: only correctly rounded
-// operations in a fixed order, no libm. It knows nothing of arrays, devices or models, and includes no CUDA header.
+// In order: the macros that mark a function for host and device; number types and the fused multiply-add; exp, log and
+// erf; random bits that are a pure function of where they are used; the groups of lanes that work on a row. Everything
+// here gives the same bits in a vector lane, in a loop's tail and on a GPU: all operations are correctly rounded and in
+// a fixed order, and there is no libm. The file knows nothing of arrays, devices or models, and includes no CUDA
+// header.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +13,19 @@
 #include <type_traits>
 
 #ifdef __CUDACC__
-#define HD __host__ __device__                         // callable on both machines
-#define CALLS_EITHER _Pragma("nv_exec_check_disable")  // ... with an argument that may be callable on one only
+#define HD __host__ __device__                         // callable on host and device
+#define CALLS_EITHER _Pragma("nv_exec_check_disable")  // takes a function that may be callable on one of them only
 #else
 #define HD
 #define CALLS_EITHER
 #endif
-// Where there is a GPU to compile for: nvcc's, or the one that tests/cuda/emulator.h plays.
+// There is a GPU to compile for: a real one, by nvcc, or the one that tests/cuda/emulator.h emulates.
 #if defined(__CUDACC__) || defined(EMULATED_CUDA)
 #define WITH_CUDA
 #endif
-#define HD_INLINE HD __attribute__((always_inline)) inline  // a call left in a loop would keep it from being vectorized
+#define HD_INLINE HD __attribute__((always_inline)) inline  // compilers do not vectorize a loop that has a call in it
 
-// A loop whose iterations do not depend on each other: the compiler may vectorize it without proving that.
+// The steps of the loop do not depend on each other: the compiler may vectorize it without a proof.
 #if defined(__clang__)
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #elif defined(__GNUC__) && !defined(__CUDACC__)
@@ -33,7 +34,7 @@
 #define INDEPENDENT
 #endif
 
-// A loop of few, fixed turns that must become straight code, so that what it indexes lives in registers.
+// The loop has few steps, and their number is fixed. It must be unrolled, so that the array it indexes is in registers.
 #if defined(__clang__) || defined(__CUDACC__)
 #define UNROLL _Pragma("unroll")
 #else
@@ -45,8 +46,8 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Numbers
 
-// a * b + c, rounded once where the machine has the instruction (twice, and always twice, where it has not).
-// All code is compiled with contraction off, so this is the only place where a multiply and an add fuse.
+// a * b + c, rounded once where the machine has the instruction, always twice where it has not. All code is compiled
+// with contraction off, so a multiply and an add are fused nowhere else.
 HD inline float fused(float a, float b, float c) {
 #if defined(__CUDA_ARCH__) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
   return __builtin_fmaf(a, b, c);
@@ -71,7 +72,7 @@ HD inline To bits_as(From x) {
   return y;
 }
 
-// bfloat16: the upper half of a float. Weights may be stored so; arithmetic is always in float.
+// bfloat16: the upper half of a float. It is for storage; arithmetic is always in float.
 struct bf16 {
   uint16_t bits;
 };
@@ -85,14 +86,14 @@ HD inline bf16 to_bf16(float x) {  // rounds to nearest, ties to even; a NaN sta
 
 HD inline double to_float(double x) { return x; }
 
-// A number as one of type W, rounded to nearest.
+// x as a W, rounded to nearest.
 template <class W>
 HD inline W rounded(double x) {
   if constexpr (std::is_same<W, bf16>::value) return to_bf16(float(x));
   else return W(x);
 }
 
-// Outputs side by side in a panel of weights: four of the vectors that this build has (simd.h), 64 floats with AVX-512.
+// The outputs of a panel of weights: four vectors of this build (simd.h), 64 floats with AVX-512.
 constexpr int kVectors = 4;
 #if defined(__AVX512F__) && !defined(PORTABLE)
 constexpr int kPanel = kVectors * 16;
@@ -102,7 +103,7 @@ constexpr int kPanel = kVectors * 8;
 constexpr int kPanel = kVectors * 4;
 #endif
 
-// How many steps of a sum over k lie side by side in memory: two numbers of 16 bits fill the lane that one float does.
+// How many steps of a sum over k lie side by side in memory: two numbers of 16 bits fill the lane of one float.
 template <class W>
 constexpr int kTogether = sizeof(W) == 2 ? 2 : 1;
 
@@ -121,11 +122,11 @@ HD constexpr T smaller(T a, T b) {
 
 // ---------------------------------------------------------------------------------------------------------------
 // exp, log, erf
-// Each function is one formula for both types; only the coefficients, our own minimax fits, and their number differ.
-// No branch, no table, no libm: a loop around a call becomes vector instructions. Subnormal numbers count as zero. One
-// ulp is the spacing of the type's numbers at the exact result. The errors stated were measured on every seventh float
-// and 2 * 10^7 doubles, with and without fused multiply-add; tests/machine/test_numbers.cpp holds bounds just above
-// them.
+// Each function is one formula for both types. The types differ in the coefficients, our own minimax fits, and in their
+// number. There is no branch, no table and no libm, so compilers vectorize a loop around a call. Subnormal numbers
+// count as zero. One ulp is the spacing of the type's numbers at the exact result. The errors were measured on every
+// seventh float and 2 * 10^7 doubles, with and without fused multiply-add; tests/machine/test_numbers.cpp checks bounds
+// just above them.
 
 template <class T>
 struct Format;
@@ -156,7 +157,7 @@ struct Format<double> {
   static constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 };
 
-// first if condition, else second, as arithmetic on the bits: gcc makes `?:` a branch, and branches stop vectorization.
+// condition ? first : second, as arithmetic on the bits: gcc compiles `?:` to a branch, which stops vectorization.
 template <class T>
 HD_INLINE T choose(bool condition, T first, T second) {
   using Bits = typename Format<T>::Bits;
@@ -164,7 +165,7 @@ HD_INLINE T choose(bool condition, T first, T second) {
   return bits_as<T>(Bits((bits_as<Bits>(first) & mask) | (bits_as<Bits>(second) & ~mask)));
 }
 
-// c0 + c1 x + c2 x^2 + ..., two terms at a time, xx = x^2: half the steps that wait for each other of Horner's rule.
+// c0 + c1 x + c2 x^2 + ..., two terms at a time, xx = x^2: its chain of dependent steps is half as long as Horner's.
 template <class T>
 HD_INLINE T terms(T, T, double c0) {
   return T(c0);
@@ -182,8 +183,9 @@ HD_INLINE T polynomial(T x, Coefficients... c) {
   return terms(x, x * x, c...);
 }
 
-// exp(x) for x from kLogLeast to kLogMost: 2^n exp(r), n = round(x / ln 2), r = x - n ln 2, |r| <= ln(2) / 2 (Cody and
-// Waite 1980); exp(r) = 1 + r + r^2 q(r), and n is added to the exponent's bits. Any other x gives rubbish.
+// exp(x) for x from kLogLeast to kLogMost; any other x gives a meaningless number. exp(x) = 2^n exp(r), with
+// n = round(x / ln 2), r = x - n ln 2, |r| <= ln(2) / 2 (Cody, Waite 1980). exp(r) = 1 + r + r^2 q(r), and n is added
+// to the exponent's bits.
 template <class T>
 HD_INLINE T exp_normal(T x) {
   using F = Format<T>;
@@ -204,8 +206,8 @@ HD_INLINE T exp_normal(T x) {
   return bits_as<T>(Bits(bits_as<Bits>(e) + (bits_as<Bits>(rounded) << F::kMantissa)));
 }
 
-// exp(x), any x: +inf above the largest number, 0 below the smallest normal one; exp(0) is 1.
-// Greatest error: float 1.02 ulp, double 1.06 ulp.
+// exp(x) for any x: +inf where it exceeds the largest number, 0 below the smallest normal one; exp(0) is 1.
+// Largest error: float 1.02 ulp, double 1.06 ulp.
 template <class T>
 HD_INLINE T exp(T x) {
   using F = Format<T>;
@@ -242,12 +244,12 @@ HD_INLINE T log_normal(Scaled<T> x) {
     w = polynomial(z, 0.66666666666667306769, 0.39999999999433412272, 0.28571428739027190163, 0.22222198860983358862,
                    0.18183551591299933578, 0.15314331299331463179, 0.14793512511297661487);
   }
-  const T bend = h - fused(s, fused(z, w, h), x.k * F::kLn2Low);
-  return fused(x.k, F::kLn2High, f - bend);
+  const T correction = h - fused(s, fused(z, w, h), x.k * F::kLn2Low);
+  return fused(x.k, F::kLn2High, f - correction);
 }
 
-// log(x), any x: log(1) is 0; -inf for zero and the subnormals, NaN for x < 0.
-// Greatest error: float 0.83 ulp, double 0.86 ulp.
+// log(x) for any x: log(1) is 0; -inf for zero and the subnormals, NaN for x < 0.
+// Largest error: float 0.83 ulp, double 0.86 ulp.
 template <class T>
 HD_INLINE T log(T x) {
   using F = Format<T>;
@@ -256,15 +258,15 @@ HD_INLINE T log(T x) {
   return choose(x <= F::kMost, within, x);  // +inf and NaN are their own logarithm
 }
 
-// erf(x) = sign(x) (1 - exp(-|x| S(|x|))): since -log(1 - erf) is smooth, one polynomial serves the whole line, up to
-// the edge from which erf rounds to 1. Exactly odd. Its error is absolute: a tiny x loses digits, which 1 + erf does
-// not see. Greatest absolute error: float 1.05e-7, double 2.3e-16.
+// erf(x) = sign(x) (1 - exp(-|x| S(|x|))). -log(1 - erf) is smooth, so one polynomial S serves all x up to the edge,
+// from which on erf rounds to 1. The function is exactly odd. Its error is absolute: a tiny x loses digits, which do
+// not matter in 1 + erf. Largest absolute error: float 1.05e-7, double 2.3e-16.
 template <class T>
 HD_INLINE T erf(T x) {
   using Bits = typename Format<T>::Bits;
   const Bits sign = bits_as<Bits>(x) & bits_as<Bits>(T(-0.0));
   const T edge = sizeof(T) == 4 ? T(4) : T(6), size = bits_as<T>(Bits(bits_as<Bits>(x) ^ sign));
-  const T a = choose(size > edge, edge, size), one = fused(a, T(0), T(1));  // for a NaN, both are NaN
+  const T a = choose(size > edge, edge, size), one = fused(a, T(0), T(1));  // both are NaN if x is
   T s;
   if constexpr (sizeof(T) == 4) {
     s = polynomial(a, 1.128380251330520325, 0.63659773351297349, 0.10291962590257330, -0.019584009052029026,
@@ -284,12 +286,12 @@ HD_INLINE T erf(T x) {
 // ---------------------------------------------------------------------------------------------------------------
 // Random bits: a pure function of where they are used, so that no order of drawing can change them.
 
-// Streams: draws of different purpose never share their bits.
+// Draws for different purposes never share their bits: each purpose has a stream.
 enum Stream : uint32_t {
-  kStreamSample,    // the noise of the next token: shared, on purpose, by the target and its drafters
-  kStreamAccept,    // accept or reject, in the rules that need chance of their own
+  kStreamSample,    // the noise of the next token: the target and its drafters share it, on purpose
+  kStreamAccept,    // accept or reject, for the rules that draw this themselves
   kStreamResidual,  // the token drawn after a rejection
-  kStreamDraft,     // a drafter that samples its candidates, in the rules whose proofs want them independent
+  kStreamDraft,     // a drafter's sampled candidates, for the rules whose proofs need them independent
   kStreamDropout,
   kStreamBatch,  // where the training sequences start
   kStreamEvaluate,
@@ -302,35 +304,40 @@ struct Bits128 {
   uint32_t word[4];
 };
 HD_INLINE Bits128 philox(uint64_t seed, uint32_t sequence, uint32_t stream, uint64_t index, uint32_t item) {
-  constexpr uint64_t kLow = 0xffffffffu;  // 32-bit words in 64-bit lanes: packing them each round costs gcc more
+  constexpr uint64_t kLow = 0xffffffffu;  // 32-bit words in 64-bit lanes: gcc's code for packed words is slower
   uint64_t c0 = item, c1 = index & kLow, c2 = sequence, c3 = stream ^ ((index >> 32 << 8) & kLow);
   uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
   UNROLL
   for (int round = 0; round < 10; round++) {
     const uint64_t p0 = 0xD2511F53u * c0, p1 = 0xCD9E8D57u * c2;
-    c0 = (p1 >> 32) ^ c1 ^ k0, c2 = (p0 >> 32) ^ c3 ^ k1;
-    c1 = p1 & kLow, c3 = p0 & kLow;
-    k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+    c0 = (p1 >> 32) ^ c1 ^ k0;
+    c2 = (p0 >> 32) ^ c3 ^ k1;
+    c1 = p1 & kLow;
+    c3 = p0 & kLow;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
   }
   return {{uint32_t(c0), uint32_t(c1), uint32_t(c2), uint32_t(c3)}};
 }
 
-// 64 of them.
+// 64 of the 128 bits.
 HD inline uint64_t random_bits(uint64_t seed, uint32_t sequence, uint32_t stream, uint64_t index, uint32_t item) {
   const Bits128 bits = philox(seed, sequence, stream, index, item);
   return uint64_t(bits.word[1]) << 32 | bits.word[0];
 }
 
-// 32 random bits as a number strictly between 0 and 1: the middles of 2^32 equal intervals.
+// 32 random bits as a number strictly between 0 and 1: the middle of one of 2^32 equal intervals.
 HD inline double uniform(uint64_t bits) { return (double(uint32_t(bits)) + 0.5) * (1.0 / 4294967296.0); }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Groups of lanes: an operation says what one group does to one row.
-//   each(n, f)  f(i) for every i < n, in no particular order
-//   sum(n, f)   f(0) + ... + f(n-1): lane l of kLanes adds its i = l, l + kLanes, ... in turn, then the lanes' sums
-//               are halved together. That order is part of every result: a GPU's warp and a CPU's core agree in bits.
+//   each(n, f)     f(i) for every i < n, in any order
+//   sum(n, f)      f(0) + ... + f(n-1). Lane l of kLanes adds its i = l, l + kLanes, ... in turn. Then the upper half
+//   of
+//                  the lanes' sums is added to the lower half, until one is left. The order is fixed, so a GPU's warp
+//                  and a CPU's core give the same bits.
 //   largest(n, f)  max of f(i)
-// A value computed outside these is the same in every lane. A row's data may be read after the call that wrote it.
+// A value computed outside these is the same in every lane. After a call, all lanes may read what it wrote to the row.
 
 constexpr int kLanes = 32;
 
@@ -372,7 +379,7 @@ struct Solo {
 #ifdef WITH_CUDA
 constexpr unsigned kEveryLane = 0xffffffffu;  // the mask of a whole warp
 
-// A GPU's warp. Lanes meet after `each`, so that one lane may read what another wrote.
+// A GPU's warp. Its lanes synchronize after `each`, so that one lane may read what another wrote.
 struct Warp {
   template <class F>
   __device__ void each(int n, F f) const {

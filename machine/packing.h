@@ -1,6 +1,6 @@
-// machine/packing.h: weights as a matmul reads them: packed in panels.
+// machine/packing.h: weights as a matmul reads them: packed into panels.
 //
-// In order: the memory of several panels, in one piece; `Weight`, one matrix of a model packed for its products.
+// In order: one piece of memory for several panels; `Weight`, one matrix of a model packed for its products.
 #pragma once
 
 #include <type_traits>
@@ -10,19 +10,26 @@
 
 namespace nanospec {
 
-// Memory for all these panels, side by side in this order: huge pages pay. Each is told where its part lies.
+// Memory for all these panels, side by side in this order: one large piece can use huge pages. Sets where each one
+// lies.
 template <class W>
 Array<W> place_panels(const std::vector<Panels<W>*>& all, bool cuda = false) {
   size_t size = 0;
-  for (Panels<W>* panels : all) panels->cuda = cuda, size += panels->size();
+  for (Panels<W>* panels : all) {
+    panels->cuda = cuda;
+    size += panels->size();
+  }
   Array<W> memory(size, cuda);
-  size = 0;
-  for (Panels<W>* panels : all) panels->data = memory.data() + size, size += panels->size();
+  W* next = memory.data();
+  for (Panels<W>* panels : all) {
+    panels->data = next;
+    next += panels->size();
+  }
   return memory;
 }
 
-// A weight for the matmul: packed for the forward product, and, for training, its transpose for the backward one.
-// Panels that were given no place stay unpacked.
+// A weight for the matmul: packed for the forward; and, for training, its transpose packed for the backward. pack()
+// leaves out panels that have no memory.
 template <class T, class W>
 struct Weight {
   Panels<W> forward, transposed;
@@ -30,16 +37,19 @@ struct Weight {
   size_t k_stride = 0, n_stride = 0;
 
   Weight() = default;
-  // stored (in, out); `tied`: stored (out, in), as the embedding that is also the head.
+  // stored: (in, out); if `tied` (out, in), as the embedding that is also the head.
   Weight(const T* stored, int in, int out, bool tied = false) : from(stored) {
-    forward.k = transposed.n = in, forward.n = transposed.k = out;
-    k_stride = tied ? 1 : size_t(out), n_stride = tied ? size_t(in) : 1;
+    forward.k = transposed.n = in;
+    forward.n = transposed.k = out;
+    k_stride = tied ? 1 : size_t(out);
+    n_stride = tied ? size_t(in) : 1;
   }
-  // Instead of panels: both products read the parameters where they lie.
+  // Without panels: both products read the parameters as they are stored.
   void use_stored() {
     if constexpr (std::is_same<T, W>::value) {
       forward.stored = transposed.stored = from;
-      forward.k_stride = transposed.n_stride = k_stride, forward.n_stride = transposed.k_stride = n_stride;
+      forward.k_stride = transposed.n_stride = k_stride;
+      forward.n_stride = transposed.k_stride = n_stride;
     }
   }
   void pack(const Team& team) const {
@@ -52,7 +62,7 @@ struct Weight {
   static void pack(const Team& team, const Pack<T, W>& op) { launch(team, op.rows(), op); }
 };
 
-// Memory for the panels of all these weights: what the forward products read first, in this order.
+// Memory for the panels of all these weights, in this order: first those of the forward.
 template <class T, class W>
 Array<W> place_weights(const std::vector<Weight<T, W>*>& all, bool training, bool cuda = false) {
   std::vector<Panels<W>*> panels;

@@ -1,7 +1,7 @@
 // machine/products.h: matrix products on a CPU.
 //
-// In order: the register tile that every product here is made of; products of any size; the twins of Matmul and
-// MatmulGradient (kernels.cuh), which have the portable text's bits.
+// In order: the register tile, of which every product is made; products of any size; the twins of Matmul and
+// MatmulGradient (kernels.cuh), which have the portable version's bits.
 #pragma once
 
 #include "kernels.cuh"
@@ -12,11 +12,11 @@ namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
 // The register tile: c (T, R vectors) = or += a (T, K) times b (K, R vectors), one serial sum over k for each output.
-// T rows and R vectors change how many outputs are computed at once, never the order within one: an output has the
-// same bits whatever tile it falls in, and whether its sum is run in one go or continued (`add`) over blocks of k.
+// T and R say how many outputs are computed at once. The order of a sum is always the same: an output has the same bits
+// in any tile, whether its sum is one piece or goes on (`add`) over blocks of k.
 
-constexpr int kGroup = 16;  // b's columns lie together in groups of 16; groups may lie apart
-constexpr int kTileRows = Vec::registers == 32 ? 6 : 3;  // kVectors times as many sums stay in registers
+constexpr int kGroup = 16;  // columns of b that lie side by side; the groups of columns may lie far from each other
+constexpr int kTileRows = Vec::registers == 32 ? 6 : 3;  // kTileRows * kVectors sums stay in registers
 constexpr int kLine = 64;                                // bytes of a cache line
 
 template <class B>
@@ -25,15 +25,15 @@ struct TileArguments {
   const float* a;
   ptrdiff_t a_row, a_k;  // a[t][k] = a[t * a_row + k * a_k]
   const B* b;
-  ptrdiff_t b_k, b_group;  // b[k][n] = b[k * b_k + (n / 16) * b_group + n % 16]; of bf16, two k lie side by side:
+  ptrdiff_t b_k, b_group;  // b[k][n] = b[k * b_k + (n / 16) * b_group + n % 16]; in bf16 two k lie side by side:
                            // b[k][n] = b[k / 2 * b_k + (n / 16) * b_group + n % 16 * 2 + k % 2]
   float* c;
   ptrdiff_t c_row;  // c[t][n] = c[t * c_row + n]
   bool add;
-  const char* next = nullptr;  // what is fetched into L1 meanwhile, line after line
+  const char* next = nullptr;  // prefetched into L1 meanwhile, line after line
 };
 
-// acc (T, R vectors) += a[.][k] times what one step of k is in `lanes`.
+// acc (T, R vectors) += a[.][k] times the numbers in `lanes` that belong to this step of k.
 template <class B, int step, int T, int R>
 [[gnu::always_inline]] inline void multiply_add(Vec (&acc)[T][R], const Vec (&lanes)[R], const float* a,
                                                 ptrdiff_t a_row) {
@@ -48,7 +48,7 @@ template <class B, int step, int T, int R>
   }
 }
 
-// S: the tiles that share the work of fetching; each asks for its part of as many bytes as it reads.
+// S: how many tiles share the prefetching. Each prefetches its part of as many bytes as it reads.
 template <int T, int R, int S, class B>
 inline void tile(const TileArguments<B>& s) {
   constexpr int width = Vec::width, lines = larger(1, R * width * int(sizeof(float)) / kLine / S);
@@ -94,25 +94,25 @@ inline void tile_of_vectors(int rows, int vectors, const TileArguments<B>& s) {
   }
 }
 
-// The tile for `rows` rows (at most kTileRows) and 1 to kVectors vectors, one of `sharers`.
+// Runs a tile of `rows` rows (at most kTileRows) and 1 to kVectors vectors, one of `tiles` that share the prefetching.
 template <class B>
-inline void run_tile(int rows, int vectors, int sharers, const TileArguments<B>& s) {
-  if (sharers == 1) return tile_of_vectors<1, kVectors>(rows, vectors, s);
-  if (sharers < 4) return tile_of_vectors<2, kVectors>(rows, vectors, s);
+inline void run_tile(int rows, int vectors, int tiles, const TileArguments<B>& s) {
+  if (tiles == 1) return tile_of_vectors<1, kVectors>(rows, vectors, s);
+  if (tiles < 4) return tile_of_vectors<2, kVectors>(rows, vectors, s);
   return tile_of_vectors<4, kVectors>(rows, vectors, s);
 }
 
-constexpr int kMostTiles = 4;    // that use one block of b in turn
-constexpr int kBlockLines = 64;  // of kPanel lanes in such a block: 16 KB with AVX-512, 8 with AVX2
-constexpr int kAhead = 48;       // how many such lines a lone tile fetches ahead
+constexpr int kMostTiles = 4;    // tiles that use one block of b in turn
+constexpr int kBlockLines = 64;  // lines of kPanel lanes in a block of b: 16 KB with AVX-512, 8 KB with AVX2
+constexpr int kAhead = 48;       // how many such lines a single tile prefetches
 
-// c (rows, columns) = or += a times b for any number of rows and a multiple of 16 columns. Up to kTileRows rows are one
-// tile, that sweeps over all k. More rows are several tiles, evenly tall, that take turns at each block of b while it
-// is in L1 and fetch the next one together: b comes out of memory once, and while they compute.
+// c (rows, columns) = or += a times b, for any number of rows and a multiple of 16 columns. Up to kTileRows rows are
+// one tile, which runs over all k. More rows are several tiles of nearly equal height. They use each block of b in
+// turn, while it is in L1, and share prefetching the next one. So b is read from memory once, during the computation.
 template <class B>
 void product(int rows, int columns, const TileArguments<B>& s) {
   constexpr int together = kTogether<B>;
-  const bool apart = s.b_group != kGroup * together;
+  const bool separate = s.b_group != kGroup * together;  // the groups of columns do not lie side by side
   for (int row = 0, chunk; row < rows; row += chunk) {
     chunk = smaller(rows - row, kMostTiles * kTileRows);
     const int tiles = (chunk + kTileRows - 1) / kTileRows;
@@ -125,9 +125,9 @@ void product(int rows, int columns, const TileArguments<B>& s) {
         part.k = smaller(block, s.k - k);
         part.b = s.b + (column / kGroup) * s.b_group + k / together * s.b_k;
         part.add = s.add || k > 0;
-        // What follows this block: more k, or, where groups lie apart, the next columns.
-        const ptrdiff_t bytes = ptrdiff_t(sizeof(B)) * (apart ? kPanel / kGroup * s.b_group
-                                                              : (tiles == 1 ? kAhead : part.k / together) * s.b_k);
+        // Behind this block lie more k or, where groups lie separately, the next columns.
+        const ptrdiff_t bytes = ptrdiff_t(sizeof(B)) * (separate ? kPanel / kGroup * s.b_group
+                                                                 : (tiles == 1 ? kAhead : part.k / together) * s.b_k);
         for (int i = 0; i < tiles; i++) {
           const int first = row + chunk * i / tiles, last = row + chunk * (i + 1) / tiles;
           part.a = s.a + first * s.a_row + k * s.a_k;
@@ -149,10 +149,10 @@ INSTANTIATE void product(int, int, const TileArguments<bf16>&);
 // ---------------------------------------------------------------------------------------------------------------
 // The twins
 
-constexpr int kBlockK = 512;  // a block of k that keeps panel and rows in L2 when there are many rows
+constexpr int kBlockK = 512;  // with many rows: a block of k whose panel and rows stay in L2
 
-// Matmul, columns `mine` (cut at multiples of kGroup) of all rows; `after`, a column operation, then sees each row's
-// finished columns while they are in cache.
+// Matmul: the columns `mine` (cut at multiples of kGroup) of all rows. `after`, a column operation, follows on each
+// row's finished columns while they are in cache.
 template <class W, class After>
 void matmul_twin(const Range& mine, int rows, const Matmul<float, W>& m, const After& after) {
   const Panels<W>& w = m.w;
@@ -170,21 +170,22 @@ void matmul_twin(const Range& mine, int rows, const Matmul<float, W>& m, const A
   }
 }
 
-// MatmulGradient, this thread's columns of dw. Each panel of dy is copied together once a block of rows and serves all
-// K outputs; x is read down its columns as it lies.
+// MatmulGradient: this thread's columns of dw. For each block of rows a panel of dy is copied into one piece of memory,
+// which serves all K outputs. x is read down its columns where it lies.
 inline void matmul_gradient_twin(const Team& team, const MatmulGradient<float>& m) {
   const int rows = m.rows, inputs = m.inputs, outputs = m.outputs;
   const Range mine = team.share(pad16(outputs), kGroup);
   constexpr int block = 256;
   float* panel = scratch(size_t(block + inputs) * kPanel);
-  float* edge = panel + block * kPanel;  // (K, kPanel): the last panel's sums, where it hangs over N's edge
+  float* edge = panel + block * kPanel;  // (K, kPanel): the last panel's sums, where it is wider than what is left of N
   for (int begin = mine.begin; begin < mine.end;) {
     const int end = smaller(mine.end, begin / kPanel * kPanel + kPanel), width = end - begin;
     const int whole = smaller(end, outputs) - begin;  // columns that exist
     float* sums = m.dw + begin;
     int sums_row = outputs;
     if (whole < width) {
-      sums = edge, sums_row = width;
+      sums = edge;
+      sums_row = width;
       for (int k = 0; k < inputs; k++)
         for (int n = 0; n < width; n++) edge[k * width + n] = n < whole ? m.dw[size_t(k) * outputs + begin + n] : 0.0f;
     }

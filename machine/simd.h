@@ -1,7 +1,7 @@
 // machine/simd.h: SIMD vectors of floats, as wide as the machine that this build is for.
 //
-// Three texts of one vocabulary: AVX-512, AVX2, and a portable one of four floats. What is summed in a lane has the
-// same bits in all of them, but where the machine has no fused multiply-add (numbers.h).
+// The same functions in three versions: AVX-512, AVX2, and a portable one of four floats. A sum in a lane has the same
+// bits in all of them, unless the machine has no fused multiply-add (numbers.h).
 #pragma once
 
 #if defined(__x86_64__)
@@ -21,7 +21,7 @@ inline Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
 inline Vec broadcast(float x) { return {_mm512_set1_ps(x)}; }
 inline void store(float* p, Vec x) { _mm512_storeu_ps(p, x.v); }
 inline Vec fused(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-constexpr __mmask16 kAllLanes = 0xffff;  // the unmasked forms make g++ 12 warn of its own header
+constexpr __mmask16 kAllLanes = 0xffff;  // the unmasked functions make g++ 12 warn about its own header
 inline Vec low_halves(Vec x) {
   return {_mm512_castsi512_ps(_mm512_maskz_slli_epi32(kAllLanes, _mm512_castps_si512(x.v), 16))};
 }
@@ -42,7 +42,7 @@ inline Vec low_halves(Vec x) { return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm
 inline Vec high_halves(Vec x) { return {_mm256_and_ps(x.v, _mm256_castsi256_ps(_mm256_set1_epi32(int(0xffff0000))))}; }
 constexpr const char* kSimd = "AVX2";
 #else
-struct Vec {  // portable text: four floats that a compiler puts in one register where it has such
+struct Vec {  // portable: four floats, which a compiler may keep in one register
   static constexpr int width = 4, registers = 16;
   float v[4];
 };
@@ -65,8 +65,8 @@ inline Vec high_halves(Vec x) {
 constexpr const char* kSimd = "portable";
 #endif
 
-// One vector's worth of memory, and the numbers of one step of k in it: a float fills a lane; of two bf16 side by side
-// the first is the lower half (in memory, and so in the register), and either becomes a float by a shift or a mask.
+// load_lanes() loads one vector; numbers_of() gives its numbers for one step of k. A float fills a lane. Of two bf16
+// side by side the first is the lower half of the lane; a shift or a mask makes either of them a float.
 inline Vec load_lanes(const float* p) { return load(p); }
 inline Vec load_lanes(const bf16* p) { return load(reinterpret_cast<const float*>(p)); }
 template <class B, int step>

@@ -1,5 +1,5 @@
-// machine/single.cpp: the main of the core as one file, which `make single` writes: trains the article's model on a
-// text, decodes one token at a time and by a tree of the bigram drafter, and holds the two texts together.
+// machine/single.cpp: the main() of the core as one file, which `make single` writes. It trains the article's model on
+// a text, decodes plain and by trees of the bigram drafter, and compares the two generated texts.
 //
 // usage: nanospec_single TEXT [UPDATES]        TEXT: any file; a token is a byte of it
 #include <cstdio>
@@ -22,14 +22,15 @@ std::vector<float> train(const Config& config, const std::vector<int>& tokens, i
   Trainer<float> trainer(config, kBatch * T, kBatch, kBatch * slots, pool);
   trainer.initialize(1337);
   for (int i = 0; i < updates; i++) {
-    Pass batch;  // sequences from places that follow from the update's number alone
+    Batch batch;  // where its sequences start is a function of i
     for (int b = 0; b < kBatch; b++) {
       const size_t start = random_bits(1337, uint32_t(b), kStreamBatch, uint64_t(i), 0) % (tokens.size() - T - 1);
       batch.add_chain(&tokens[start], T, b * slots, 0);
       batch.target.insert(batch.target.end(), &tokens[start + 1], &tokens[start + 1 + T]);
     }
     Update update;
-    update.iteration = i, update.learning_rate = cosine_rate(i, 10, updates, 1e-3, 1e-4);
+    update.iteration = i;
+    update.learning_rate = cosine_rate(i, 10, updates, 1e-3, 1e-4);
     const float loss = trainer.step(batch, update);
     if (i % 10 == 0) fprintf(stderr, "update %d: loss %.4f\n", i, double(loss));
   }
@@ -60,8 +61,10 @@ std::vector<int> decode(Target& target, Drafter* drafter, std::vector<int> text,
 int main(int argc, char** argv) {
   std::ifstream file(argc > 1 ? argv[1] : "", std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  if (bytes.size() < 1000)
-    return fprintf(stderr, "usage: %s TEXT [UPDATES]: a text of 1,000 bytes at least\n", argv[0]), 2;
+  if (bytes.size() < 1000) {
+    fprintf(stderr, "usage: %s TEXT [UPDATES]: a text of 1,000 bytes at least\n", argv[0]);
+    return 2;
+  }
   std::string symbols;  // the vocabulary: the bytes that occur
   for (int c = 0; c < 256; c++)
     if (bytes.find(char(c)) != std::string::npos) symbols += char(c);
@@ -69,7 +72,8 @@ int main(int argc, char** argv) {
   for (char c : bytes) tokens.push_back(int(symbols.find(c)));
 
   Config config;  // the article's model: 4 layers, 4 heads, 32 channels, window 64
-  config.n_embd = 32, config.vocab_size = int(symbols.size());
+  config.n_embd = 32;
+  config.vocab_size = int(symbols.size());
   const std::vector<float> weights = train(config, tokens, argc > 2 ? atoi(argv[2]) : 120);
   Target target(config, weights.data(), Dtype::fp32, std::make_shared<Pool>(2, cuda_available(), true), kBudget + 1);
   Bigram bigram(bigram_table(tokens, config.vocab_size), config.vocab_size);

@@ -1,7 +1,7 @@
 #!/bin/sh
 # machine/single.sh: writes the core as one file to standard output, for `make single`: the headers in reading order, the
-# floor's portable text where it is first needed, and a main. What is tuned (machine/tuned.h, cuda/ but its machine)
-# stays out: the file is the project compiled with -DPORTABLE. Run from the project's root.
+# floor's portable files where they are first needed, and a main. The tuned versions (machine/tuned.h; cuda/, all but
+# cuda/machine.cuh) are left out: the file is the project compiled with -DPORTABLE. Run it from the project's root.
 set -eu
 files="machine/numbers.h tree.h cuda/machine.cuh kernels.cuh machine/threads.h machine/launch.h
 machine/packing.h model.h sample.h draft.h decode.h machine/single.cpp"
@@ -25,8 +25,8 @@ cat <<'HEAD'
 #include <cuda_runtime.h>
 #endif
 HEAD
-# The project's own includes, the guards, and what -DPORTABLE leaves out. decode.h: also what runs whole iterations on
-# a GPU. cuda/machine.cuh is for nvcc alone.
+# awk leaves out the project's own includes, the guards, and what -DPORTABLE leaves out; of decode.h also what runs whole
+# iterations on a GPU. cuda/machine.cuh is for nvcc alone.
 for file in $files; do
   echo
   case $file in cuda/*) echo "#ifdef WITH_CUDA" ;; esac

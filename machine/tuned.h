@@ -1,7 +1,7 @@
-// machine/tuned.h: what a machine has in place of the portable text: twins on a CPU, kernels of cuda/ on a GPU.
+// machine/tuned.h: the tuned versions of operations: twins on a CPU, the kernels of cuda/ on a GPU.
 //
-// tuned(team, operation, ...) runs it and returns true; it returns false where the portable text is to run. Only float
-// has twins, which have the portable text's bits, and kernels of its own.
+// tuned(team, operation, ...) runs the tuned version and returns true, or returns false if there is none, and the
+// portable version must run. Tuned versions are in float only. Twins have the portable version's bits.
 #pragma once
 
 #include "machine/attention.h"
@@ -28,7 +28,7 @@ bool tuned(const Team& team, const Matmul<float, W>& s, int rows, const After& a
   }
 #ifdef WITH_CUDA
   if constexpr (std::is_same<W, float>::value) {
-    if (s.w.stored) {  // training: by cuBLAS
+    if (s.w.stored) {  // training uses cuBLAS
       gemm(rows, s.w.n, s.w.k, {s.x, size_t(s.x_row), 1}, {s.w.stored, s.w.k_stride, s.w.n_stride}, s.out, s.out_row,
            false);
       launch_columns(team, rows, s.w.n, after);
@@ -39,8 +39,8 @@ bool tuned(const Team& team, const Matmul<float, W>& s, int rows, const After& a
 #endif
   return s.w.cuda;
 }
-// Of the queries, keys and values. Where one tree decodes, and every thread has as many heads, each makes those that it
-// will attend with: it need not wait for the others, nor fetch what they wrote.
+// The matmul of queries, keys and values. With one tree, and as many heads for every thread, a thread computes those of
+// the heads that it will use in attention: it need not wait for the others, nor read what they wrote.
 template <class W, class S>
 bool tuned(const Team& team, const Matmul<float, W>& s, const AddBias<float>& bias, const Attention<float, S>& heads) {
   const int D = heads.head_size, H = heads.n_head, KV = heads.n_kv_head, rows = heads.forest.rows;
@@ -49,7 +49,9 @@ bool tuned(const Team& team, const Matmul<float, W>& s, const AddBias<float>& bi
   const auto columns = [&](int first_head, int each) {
     matmul_twin({(first_head + mine.begin * each) * D, (first_head + mine.end * each) * D}, rows, s, bias);
   };
-  columns(0, heads.queries()), columns(H, 1), columns(H + KV, 1);
+  columns(0, heads.queries());
+  columns(H, 1);
+  columns(H + KV, 1);
   return true;
 }
 inline bool tuned(const Team& team, const MatmulGradient<float>& s) {
@@ -66,7 +68,7 @@ bool tuned(const Team& team, const Attention<float, S>& s, [[maybe_unused]] floa
     team.wait();
     return true;
   }
-  if (s.given > 0) return false;
+  if (s.computed > 0) return false;
   launch(team, s.forest.rows, WriteCache<float, S>{s});
 #ifdef WITH_CUDA
   attention_cuda(s, scratch);
@@ -79,7 +81,7 @@ inline bool tuned(const Team& team, const AttentionBackward<float>& b, [[maybe_u
     team.wait();
     return true;
   }
-  if (b.forward.given > 0) return false;
+  if (b.forward.computed > 0) return false;
 #ifdef WITH_CUDA
   attention_backward_cuda(b, delta);
 #endif

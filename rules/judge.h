@@ -1,7 +1,7 @@
-// rules/judge.h: how a rule other than `match` decodes: who judges, and what is drafted for it.
+// rules/judge.h: decoding by a rule other than `match`: its runner, and its candidates.
 //
 // In order: candidates that are a sample of the drafter's distribution; a drafter that gives them; a runner whose
-// verdicts are a rule's. What the rules are: verify.h.
+// verdicts are those of a rule. The rules are in verify.h.
 #pragma once
 
 #include "decode.h"
@@ -13,7 +13,8 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Candidates that are a sample
 
-// q: (V) what a drafter's token after a node is drawn from, after temperature, top-k and top-p: the rules judge by it.
+// q: (V) the distribution that a drafter's token after a node is drawn from, after temperature, top-k and top-p. The
+// rules compare it with the target's.
 inline void draft_distribution(LogitsDrafter& drafter, const Growth& growth, int node, const Sampling& sampling,
                                float* q) {
   const float* logits = drafter.logits(growth, node);
@@ -21,30 +22,31 @@ inline void draft_distribution(LogitsDrafter& drafter, const Growth& growth, int
   distribution(logits, drafter.vocab, sampling, q);
 }
 
-// Up to `width` tokens after each of n nodes drawn from q, in the order of their drawing, in place of the candidates
-// that `expand` chose for these nodes. `again`: each is drawn from all of q, so that one token may come twice; else
-// without replacement: the largest log q(x) + gumbel(x) comes first, then the next (the exponential race; Kool, van
-// Hoof, Welling 2019). The chances are new for each node of each forward, and shared with nobody.
+// Draws up to `width` tokens from q after each of n nodes, in place of the candidates that `expand` chose for them, and
+// in the order of drawing. with_replacement: each is drawn from all of q, so a token may be drawn twice. Else the token
+// with the largest log q(x) + gumbel(x) comes first, then the next one (the exponential race: Kool, van Hoof, Welling
+// 2019). Each node of each forward has its own random numbers.
 inline void draw_candidates(LogitsDrafter& drafter, const Growth& growth, const int* nodes, int n, int width,
-                            const Draws& draws, bool again, Candidate* candidates, int* count) {
+                            const Draws& draws, bool with_replacement, Candidate* candidates, int* count) {
   const int vocab = drafter.vocab;
   const Sampling& sampling = *draws.sampling;
   std::vector<float> q(vocab), noise(whole(vocab, kNoiseBlock)), scores(vocab);
   for (int k = 0; k < n; k++) {
     Candidate* const drawn = candidates + size_t(k) * width;
-    if (count[k] == 0 && !drafter.logits(growth, nodes[k])) continue;  // the drafter cannot see so far
-    Sampling own;                                                      // a seed of this node's own
-    own.seed = random_bits(sampling.seed, sampling.sequence, kStreamDraft, uint64_t(draws.index), uint32_t(nodes[k]));
+    if (count[k] == 0 && !drafter.logits(growth, nodes[k])) continue;  // the drafter has no distribution there
+    Sampling node_sampling;                                            // with a seed for this node alone
+    node_sampling.seed =
+        random_bits(sampling.seed, sampling.sequence, kStreamDraft, uint64_t(draws.index), uint32_t(nodes[k]));
     draft_distribution(drafter, growth, nodes[k], sampling, q.data());
-    if (again) {
+    if (with_replacement) {
       count[k] = width;
-      for (int i = 0; i < width; i++) drawn[i].token = draw(q.data(), vocab, chance(own, kStreamDraft, 0, i));
+      for (int i = 0; i < width; i++) drawn[i].token = draw(q.data(), vocab, chance(node_sampling, kStreamDraft, 0, i));
     } else {
-      make_noise(Solo{}, own, kStreamDraft, 0, vocab, noise.data());
+      make_noise(Solo{}, node_sampling, kStreamDraft, 0, vocab, noise.data());
       const float* const race = sampling.temperature > 0 ? noise.data() : nullptr;
       count[k] =
           best_candidates(drafter.logits(growth, nodes[k]), race, vocab, sampling, true, width, drawn, scores.data());
-      while (count[k] > 0 && q[drawn[count[k] - 1].token] == 0) count[k]--;  // what q cannot draw
+      while (count[k] > 0 && q[drawn[count[k] - 1].token] == 0) count[k]--;  // q cannot draw these
     }
     for (int i = 0; i < count[k]; i++) drawn[i].chance = q[drawn[i].token];
   }
@@ -53,15 +55,15 @@ inline void draw_candidates(LogitsDrafter& drafter, const Growth& growth, const 
 // A drafter whose candidates are drawn.
 struct SampledDrafter : Drafter {
   LogitsDrafter& drafter;
-  const bool again;  // with replacement
-  SampledDrafter(LogitsDrafter& its, bool with_replacement) : drafter(its), again(with_replacement) {}
+  const bool with_replacement;
+  SampledDrafter(LogitsDrafter& its, bool replaces) : drafter(its), with_replacement(replaces) {}
 
   void begin(const int* text, int n) override { drafter.begin(text, n); }
   void committed(const Commit& commit) override { drafter.committed(commit); }
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
               int* count) override {
     drafter.expand(growth, nodes, n, width, draws, candidates, count);
-    draw_candidates(drafter, growth, nodes, n, width, draws, again, candidates, count);
+    draw_candidates(drafter, growth, nodes, n, width, draws, with_replacement, candidates, count);
   }
 };
 
@@ -82,37 +84,37 @@ struct Judge : Host<Target> {
   }
 
  private:
-  // What a rule may ask (verify.h), answered by the target, the drafter and random bits.
+  // Answers a rule's questions (verify.h) from the target, the drafter and random bits.
   struct Oracle {
-    Judge& of;
-    const Growth& growth;  // what the tree came from
+    Judge& runner;
+    const Growth& growth;  // that the tree came from
     const Tree& tree;
-    const int64_t index;              // place in the text of the root's children
+    const int64_t index;              // index in the text of the root's children
     std::vector<float> p_row, q_row;  // (V)
 
-    int vocab() { return of.vocab_size; }
+    int vocab() { return runner.vocab_size; }
     const float* p(int node) {
       p_row.resize(size_t(vocab()));
-      distribution(of.target.logits(node), vocab(), of.sampling, p_row.data());
+      distribution(runner.target.logits(node), vocab(), runner.sampling, p_row.data());
       return p_row.data();
     }
     const float* q(int node) {
       q_row.resize(size_t(vocab()));
-      draft_distribution(of.drafter, growth, tree.origin[node], of.sampling, q_row.data());
+      draft_distribution(runner.drafter, growth, tree.origin[node], runner.sampling, q_row.data());
       return q_row.data();
     }
     bool accept(int node, double a) {
-      // No two questions share a chance. Rules that walk down from the root ask about each place of the text in one
-      // forward only, and in chains a node has its own depth. Traversal asks about places to which the next forward
-      // returns, perhaps with another tree: it goes by the forward.
-      const int64_t place = of.rule == Rule::kTraversal ? index : index + tree.depth[node] - 1;
-      return chance(of.sampling, kStreamAccept, place, node) < a;
+      // No two questions share a random number. Rules that walk down from the root ask about each index of the text in
+      // one forward only, and in a chain each node has its own depth. Traversal also asks about indices that the next
+      // forward asks about again, perhaps with another tree: there the forward's index is used, and the node.
+      const int64_t place = runner.rule == Rule::kTraversal ? index : index + tree.depth[node] - 1;
+      return chance(runner.sampling, kStreamAccept, place, node) < a;
     }
     int draw(int node, const double* weights) {
-      const double u = chance(of.sampling, kStreamResidual, index + tree.depth[node], 0);
+      const double u = chance(runner.sampling, kStreamResidual, index + tree.depth[node], 0);
       return nanospec::draw(weights, vocab(), u);
     }
-    int pick(int node) { return of.pick_after(tree, node, index); }
+    int pick(int node) { return runner.pick_after(tree, node, index); }
   };
 };
 

@@ -1,22 +1,22 @@
-// rules/verify.h: verification rules: which path through a tree of drafts is accepted, and what token ends it.
+// rules/verify.h: verification rules: which path of a tree is accepted, and which token ends it.
 //
-// The ring rules/ adds every rule but the exact one, which is `match` of tree.h. It includes the core, drafters/ (what
+// The ring rules/ adds all rules but the exact one, which is `match` in tree.h. It includes the core, drafters/ (what
 // candidates are drawn from) and growth/ (which shapes a rule can judge). It hooks into the core's Runner (decode.h):
-// judge.h derives one whose verdicts are a rule's. It costs a distribution of the target, and mostly one of the
-// drafter, at every node that is judged; `match` pays nothing.
+// judge.h derives one whose verdicts are those of a rule. At every node that it judges a rule costs a distribution of
+// the target, and mostly one of the drafter; `match` needs neither.
 //
-// Here, in order: the rules by name, what each promises and what drafts it needs; what a rule may ask; the rules. A
-// rule asks an oracle for probabilities and for chance. When text is generated, judge.h answers from the target, the
-// drafter and random bits; when a rule is proven, study/exactness.cpp answers with every outcome in turn. It is the
-// same code that is run and that is proven.
+// Here, in order: the rules by name, with their promise and the drafts that they need; what a rule may ask; the rules.
+// A rule asks an oracle for probabilities and for random decisions. To generate text, judge.h answers from the target,
+// the drafter and random bits. To prove a rule, study/exactness.cpp answers with every outcome in turn. So the code
+// that is proven is the code that runs.
 //
-// In formulas p is the target's distribution after a node, given the path to it, and q the one that the node's children
-// were drawn from: the drafter's, after temperature, top-k and top-p. [v]+ is max(v, 0), norm(v) is v / sum(v).
+// In formulas p is the target's distribution after a node, and q the one that the node's children were drawn from: the
+// drafter's, after temperature, top-k and top-p. [v]+ is max(v, 0), norm(v) is v / sum(v).
 //
 // How to add a rule:
-//   1. write `Verdict NAME(const Tree&, Oracle&)` beside the others, and say whose it is;
+//   1. write `Verdict NAME(const Tree&, Oracle&)` below, and cite its source;
 //   2. give it a line in Rule and, in the same order, in kRules, then in judge;
-//   3. add it to kStudies of study/exactness.cpp, which is what `nanospec exact` and the tests go through.
+//   3. add it to kStudies of study/exactness.cpp, which `nanospec exact` and the tests run.
 #pragma once
 
 #include <algorithm>
@@ -44,11 +44,11 @@ enum class Rule {  // in the order of kRules
   kTypical
 };
 
-// What a rule's text is to plain decoding's: the same bytes, another draw of the same distribution, or neither: biased
-// though it is often taken for exact, or lossy by intent.
+// What a rule's text has in common with plain decoding's: the same bytes; or the same distribution; or neither, since
+// the rule is biased (though often thought to be exact), or lossy by intent.
 enum class Promise { kSameBytes, kSameDistribution, kBiased, kLossy };
 
-// What the children of a node must be for the rule's proof: any tokens, or a sample of q in the order it was drawn in.
+// What the rule's proof needs of a node's children: any tokens, or a sample of q in the order of drawing.
 enum class Drafts { kAny, kWithReplacement, kWithoutReplacement };
 
 struct RuleWord {
@@ -74,7 +74,7 @@ constexpr RuleWord kRules[] = {
 };
 constexpr const RuleWord& about(Rule rule) { return kRules[int(rule)]; }
 
-// Reads a rule's word; throws invalid_argument for another word, naming the nearest.
+// Reads a rule's name. Throws std::invalid_argument for an unknown one; the message has the nearest.
 inline Rule parse_rule(const std::string& text) {
   std::vector<std::string> words;
   for (const RuleWord& known : kRules) words.push_back(known.word);
@@ -83,11 +83,11 @@ inline Rule parse_rule(const std::string& text) {
   return Rule(kind);
 }
 
-// Whether a shape decides how many children a node gets before it sees them. One that keeps what looks likely does not:
-// what it keeps is no longer a sample of q.
+// Whether a shape decides how many children a node gets before it sees them. If it keeps only likely candidates, they
+// are no sample of q.
 inline bool keeps_all_drawn(const Shape& shape) { return shape.fixed(); }
 
-// Throws invalid_argument where the rule's proof does not cover trees of this shape.
+// Throws std::invalid_argument if the rule's proof does not hold for trees of this shape.
 inline void check_rule(Rule rule, const Shape& shape) {
   const std::string word = about(rule).word;
   if (about(rule).chains_only && shape.kind != Shape::kChain)
@@ -100,15 +100,15 @@ inline void check_rule(Rule rule, const Shape& shape) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// What a rule says, and what it may ask
+// What a rule may ask
 
 // An Oracle has:
 //   int vocab();                        V
-//   p(node), q(node)                    (V) floats or doubles, as above; each valid until the same is asked again
-//   bool accept(int node, double a);    true with chance a: always from 1 on, never for NaN. Asked once for a node
-//   int draw(int node, const double* weights);  a token in proportion to weights (V). Asked once in a pass
+//   p(node), q(node)                    (V) floats or doubles, as above; each is valid until the next call of the same
+//   bool accept(int node, double a);    true with chance a: always if a >= 1, never if a is NaN; once for each node
+//   int draw(int node, const double* weights);  a token in proportion to weights (V); once in each forward
 //   int pick(int node);                 a token drawn from p(node)
-// Its answers are independent of each other and of what the candidates were drawn with.
+// Its answers are independent of each other and of the random numbers that drew the candidates.
 
 using Chances = std::vector<double>;  // (V) sum to 1
 
@@ -117,8 +117,8 @@ Chances chances(const Number* row, int vocab) {
   return Chances(row, row + vocab);
 }
 
-// p becomes the residual norm([a p - q]+); returns the sum before norm. Where nothing is left (a p = q but for
-// rounding) p stays.
+// p becomes the residual norm([a p - q]+). Returns the sum before norm. If the sum is 0 (a p = q up to rounding) p
+// stays.
 inline double take_residual(Chances& p, double a, const Chances& q) {
   double left = 0;
   for (size_t x = 0; x < p.size(); x++) left += std::max(0.0, a * p[x] - q[x]);
@@ -127,8 +127,8 @@ inline double take_residual(Chances& p, double a, const Chances& q) {
   return left;
 }
 
-// q becomes the distribution of the next draw without replacement; false where it has no mass left.
-inline bool take_out(Chances& q, int token) {
+// q becomes the distribution of the next draw without replacement. Returns false if no mass is left.
+inline bool exclude(Chances& q, int token) {
   double left = 0;
   q[token] = 0;
   for (double chance : q) left += chance;
@@ -137,7 +137,7 @@ inline bool take_out(Chances& q, int token) {
   return true;
 }
 
-// The nodes from the root to `last`, all accepted; the token that ends the path is still to come.
+// The verdict that accepts the nodes from the root to `last`; the bonus token is not in it yet.
 inline Verdict path_to(const Tree& tree, int last) {
   Verdict verdict;
   for (int node = last; node >= 0; node = tree.parent[node]) verdict.rows.push_back(node);
@@ -149,8 +149,9 @@ inline Verdict path_to(const Tree& tree, int last) {
 // ---------------------------------------------------------------------------------------------------------------
 // Exact in distribution, down the tree
 
-// Speculative sampling (Leviathan, Kalman, Matias 2023; Chen et al. 2023) along a chain: accept with chance
-// min(1, p(x)/q(x)), else draw from the residual norm([p - q]+) and stop; after the last node a token of p.
+// Speculative sampling (Leviathan, Kalman, Matias 2023; Chen et al. 2023) along a chain: a node is accepted with chance
+// min(1, p(x)/q(x)); else a token is drawn from the residual norm([p - q]+), and the walk ends. After the last node a
+// token of p.
 template <class Oracle>
 Verdict rejection(const Tree& tree, Oracle& oracle) {
   Verdict verdict;
@@ -174,10 +175,10 @@ Verdict rejection(const Tree& tree, Oracle& oracle) {
   }
 }
 
-// The same, sibling after sibling, in the order in which they were drawn: each that is rejected leaves its residual to
-// the next. `again`: whether a token may be drawn again (then it is a sibling again).
+// The same for siblings, one after the other in the order of drawing. When one is rejected, the residual replaces p for
+// the next one. with_replacement: a token may be drawn, and be a sibling, more than once.
 template <class Oracle>
-Verdict sibling_by_sibling(const Tree& tree, Oracle& oracle, bool again) {
+Verdict sibling_by_sibling(const Tree& tree, Oracle& oracle, bool with_replacement) {
   Verdict verdict;
   for (int node = 0;;) {
     verdict.rows.push_back(node);
@@ -191,7 +192,7 @@ Verdict sibling_by_sibling(const Tree& tree, Oracle& oracle, bool again) {
       const int x = tree.token[child];
       if (oracle.accept(child, p[x] / q[x])) break;
       take_residual(p, 1, q);
-      more = again || take_out(q, x);
+      more = with_replacement || exclude(q, x);
     }
     verdict.tokens.push_back(child >= 0 ? tree.token[child] : oracle.draw(node, p.data()));
     if (child < 0) return verdict;
@@ -206,25 +207,25 @@ Verdict specinfer(const Tree& tree, Oracle& oracle) {
 }
 
 // Sequoia (Chen et al. 2024, arXiv 2402.12374), RSD (Jeon et al. 2024, arXiv 2402.14160): siblings drawn without
-// replacement, as the exponential race does: no slot is spent on a token twice.
+// replacement, so that no two nodes are spent on one token.
 template <class Oracle>
 Verdict without_replacement(const Tree& tree, Oracle& oracle) {
   return sibling_by_sibling(tree, oracle, false);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Exact in distribution, from the leaves up: what follows a node also speaks for it
+// Exact in distribution, from the leaves up: the nodes that follow a node also decide whether it is accepted
 
-// The chance to end a path at a node whose children are rejected: `reach` is the chance that the node itself was
-// granted, `left` the sum of [reach p - q]+.
+// The chance to end the path at a node whose children are rejected. reach: the chance that the node is accepted; left:
+// the sum of [reach p - q]+.
 inline double chance_to_stop(double left, double reach) {
   return left > 0 || reach < 1 ? left / (left + 1 - reach) : 1;
 }
 
 // Block verification (Sun et al. 2024, arXiv 2403.10444) of a chain x_1 ... x_g, whose nodes are 1 ... g:
-//   P_0 = 1, P_i = min(1, P_{i-1} p(x_i)/q(x_i)); h_g = P_g, before that h_i = Z_i / (Z_i + 1 - P_i) with Z_i the sum
-//   of [P_i p - q]+ after x_i. The last i that is accepted, with chance h_i, ends the path: a failure before it does
-//   not matter. Then a token of p after x_g, else one of norm([P_i p - q]+).
+//   P_0 = 1, P_i = min(1, P_{i-1} p(x_i)/q(x_i)); h_g = P_g; for i < g: h_i = Z_i / (Z_i + 1 - P_i), with Z_i the sum
+//   of [P_i p - q]+ after x_i. Each i is accepted with chance h_i. The last accepted i ends the path; rejections before
+//   it do not matter. Then follows a token of p if i = g, else one of norm([P_i p - q]+).
 template <class Oracle>
 Verdict block(const Tree& tree, Oracle& oracle) {
   const int last = tree.size() - 1, vocab = oracle.vocab();
@@ -243,19 +244,23 @@ Verdict block(const Tree& tree, Oracle& oracle) {
   }
 }
 
-// The subtree of `node`, whose chance to be granted is `reach`: true when the path ends in it, as `verdict` then says.
+// Judges the subtree of `node`, which is accepted with chance `reach`. Returns whether the path ends in it, and then
+// sets `verdict`.
 template <class Oracle>
-bool traverse(const Tree& tree, Oracle& oracle, bool again, int node, double reach, Verdict& verdict) {
+bool traverse(const Tree& tree, Oracle& oracle, bool with_replacement, int node, double reach, Verdict& verdict) {
   int child = tree.first_child(node);
   const bool leaf = child < 0;
   Chances p, q;
-  if (!leaf) p = chances(oracle.p(node), oracle.vocab()), q = chances(oracle.q(node), oracle.vocab());
+  if (!leaf) {
+    p = chances(oracle.p(node), oracle.vocab());
+    q = chances(oracle.q(node), oracle.vocab());
+  }
   for (bool more = true; child >= 0 && more; child = tree.next_sibling(child)) {
     const int x = tree.token[child];
-    if (traverse(tree, oracle, again, child, std::min(1.0, reach * p[x] / q[x]), verdict)) return true;
+    if (traverse(tree, oracle, with_replacement, child, std::min(1.0, reach * p[x] / q[x]), verdict)) return true;
     const double left = take_residual(p, reach, q);
     reach = chance_to_stop(left, reach);
-    more = again || take_out(q, x);
+    more = with_replacement || exclude(q, x);
   }
   if (node > 0 && !oracle.accept(node, reach)) return false;
   verdict = path_to(tree, node);
@@ -263,21 +268,22 @@ bool traverse(const Tree& tree, Oracle& oracle, bool again, int node, double rea
   return true;
 }
 
-// Traversal verification (Weng et al. 2025, arXiv 2505.12398): the same on a tree. The first leaf is accepted, with its
-// whole path, or deleted; then its parent has one child less, p is the residual, and its own chance is smaller; a node
-// whose children are all deleted is a leaf. On a chain it is block verification.
+// Traversal verification (Weng et al. 2025, arXiv 2505.12398): block verification on a tree. The first leaf is
+// accepted, with its whole path, or deleted. If it is deleted, its parent has one child less, p becomes the residual,
+// and the parent's own chance becomes smaller. A node whose children are all deleted is a leaf. On a chain it is block
+// verification.
 template <class Oracle>
-Verdict traversal(const Tree& tree, Oracle& oracle, bool again = false) {
+Verdict traversal(const Tree& tree, Oracle& oracle, bool with_replacement = false) {
   Verdict verdict;
-  traverse(tree, oracle, again, 0, 1, verdict);
+  traverse(tree, oracle, with_replacement, 0, 1, verdict);
   return verdict;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Not exact
 
-// The article's rule, biased, for study: each child is accepted on its own with chance min(1, p(x)/q(x)); the longest
-// accepted path wins, of equal ones the first in preorder; then a token of p.
+// The article's rule, biased, for study: each child is accepted independently with chance min(1, p(x)/q(x)). The
+// longest accepted path wins, of equal ones the first in preorder. Then follows a token of p.
 template <class Oracle>
 Verdict independent(const Tree& tree, Oracle& oracle) {
   std::vector<char> accepted(tree.size(), 0);
@@ -296,10 +302,11 @@ Verdict independent(const Tree& tree, Oracle& oracle) {
   return verdict;
 }
 
-// Typical acceptance (Medusa: Cai et al. 2024, arXiv 2401.10774), lossy by intent: a child is accepted where
-// p(x) > min(epsilon, delta exp(-H(p))), H the entropy in nats: where the target is unsure, less will do. No chance is
-// taken. The longest accepted path wins, of equal ones the likeliest under the target; then a token of p.
-constexpr double kTypicalEpsilon = 0.09, kTypicalDelta = 0.3;  // as Medusa's code has them
+// Typical acceptance (Medusa: Cai et al. 2024, arXiv 2401.10774), lossy by intent: a child is accepted if
+// p(x) > min(epsilon, delta exp(-H(p))), with H the entropy in nats: the higher the entropy the lower the threshold.
+// Nothing is random. The longest accepted path wins, of equal ones the likeliest under the target. Then follows a token
+// of p.
+constexpr double kTypicalEpsilon = 0.09, kTypicalDelta = 0.3;  // as in Medusa's code
 
 template <class Oracle>
 Verdict typical(const Tree& tree, Oracle& oracle) {
@@ -328,7 +335,7 @@ Verdict typical(const Tree& tree, Oracle& oracle) {
 
 // ---------------------------------------------------------------------------------------------------------------
 
-// The verdict of the rule that was asked for.
+// The verdict of this rule.
 template <class Oracle>
 Verdict judge(Rule rule, const Tree& tree, Oracle& oracle) {
   switch (rule) {

@@ -1,7 +1,6 @@
-// study/along.h: how good a drafter's first choice is along what the target emits, depth by depth, and what it
-// costs.
+// study/along.h: how good a drafter's first candidate is along the target's text, depth by depth, and what it costs.
 //
-// In order: what is counted; the stand-in that counts. It is for rule match, and for chains.
+// In order: the counts; the stand-in that counts. It is for rule match and for chains.
 #pragma once
 
 #include <algorithm>
@@ -14,15 +13,15 @@
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
-// What is counted
+// The counts
 
-// By depth: [0] is that of the root's child. A place is one where the drafter had something to say.
+// By depth: [0] is that of the root's child. A place counts if the drafter had a candidate there.
 struct AlongCounts {
-  std::vector<int64_t> places, right;  // (depths) whether its first choice, noise and all, was the target's token
-  std::vector<int64_t> judged;         // (depths) places where it had a distribution too
-  std::vector<double> nats;            // (depths) sum of -log of what that gave the token, at temperature 1
+  std::vector<int64_t> places, right;  // (depths) right: its first candidate (by noise too) was the target's token
+  std::vector<int64_t> judged;         // (depths) places where it also had a distribution
+  std::vector<double> nats;            // (depths) sum of -log of the token's chance in it, at temperature 1
   int64_t rounds = 0;                  // chains that were drafted
-  int64_t passes = 0;                  // of the drafter's own model in them
+  int64_t model_forwards = 0;          // of the drafter's own model, in these chains
   double seconds = 0;                  // that the drafter took for them
 
   explicit AlongCounts(int depths)
@@ -46,15 +45,18 @@ inline double nats_of(const float* logits, int vocab, int token) {
 // ---------------------------------------------------------------------------------------------------------------
 // The stand-in
 
-// Drafts the text to come in whole chains, whatever the drafter would have said: so every drafter is asked at the same
-// places, and none at more than one depth. A text's first pass is not counted, since a drafter that lives on what the
-// target thought has nothing to go by there.
+// Drafts the text to come in whole chains, whatever the drafter's candidates are. So every drafter is asked at the same
+// places, and at each place at one depth. The first iteration of a text is not counted: a drafter that reads the
+// target's states has none there.
 class Along : public Knowing {
  public:
   // counts must outlive this.
   Along(LogitsDrafter& its, const std::vector<int>& text, AlongCounts& counts) : Knowing(its, text), counts_(counts) {}
 
-  void begin(const int* text, int n) override { Knowing::begin(text, n), first_ = true; }
+  void begin(const int* text, int n) override {
+    Knowing::begin(text, n);
+    first_ = true;
+  }
   void committed(const Commit& commit) override {
     timed([&] { Knowing::committed(commit); });
     first_ = false;
@@ -69,20 +71,25 @@ class Along : public Knowing {
     if (first_ || token < 0) return true;
     counts_.rounds += depth == 0;
     if (found == 0) return true;
-    counts_.places[depth]++, counts_.right[depth] += guess.token == token;
+    counts_.places[depth]++;
+    counts_.right[depth] += guess.token == token;
     const float* const row = drafter.logits(growth, node);
-    if (row) counts_.judged[depth]++, counts_.nats[depth] += nats_of(row, vocab, token);
+    if (row) {
+      counts_.judged[depth]++;
+      counts_.nats[depth] += nats_of(row, vocab, token);
+    }
     return true;
   }
 
-  // Does some of the drafter's work, and counts what it took but in a first pass.
+  // Does some of the drafter's work, and counts its time and forwards, except in the first iteration.
   template <class Work>
   void timed(Work work, bool counted = true) {
-    const int64_t before = drafter.model_passes;
+    const int64_t before = drafter.model_forwards;
     Stopwatch watch;
     work();
     if (first_ || !counted) return;
-    counts_.seconds += watch.lap(), counts_.passes += drafter.model_passes - before;
+    counts_.seconds += watch.lap();
+    counts_.model_forwards += drafter.model_forwards - before;
   }
 
   AlongCounts& counts_;

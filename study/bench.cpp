@@ -82,7 +82,8 @@ Sections chosen(const Sections& all, const std::string& only) {
 }
 
 void Bench::run(const Sections& sections, double scale) {
-  create_folder(out);
+  folder = std::make_unique<LockedFolder>(out, "wait for its end, or give another --out");
+  folder->make();
   std::vector<double> guesses;
   for (const Section& one : sections) guesses.push_back(one.seconds * (quick ? 0.05 : scale));
   time = std::make_unique<Timetable>(options.quiet, guesses);
@@ -90,7 +91,8 @@ void Bench::run(const Sections& sections, double scale) {
   watch_interrupts();
   for (const Section& one : sections) {
     if (interrupted()) break;
-    section = one.name, seconds = one.seconds * scale;
+    section = one.name;
+    seconds = one.seconds * scale;
     time->begin(section);
     one.run();
   }
@@ -226,8 +228,8 @@ Command describe(CommandLine& c) {
   b.options.settings.threads = usable_cpus();
   b.options.settings.device = "cpu";  // the roofline is the CPU's
   return {"nanospec bench",
-          "Measures what this machine can do (the roofline), and how near nanospec comes to it: tables on standard\n"
-          "output, every sample and the pictures in a folder. Repeats are paired and their order rotates; a figure is\n"
+          "Measures what this machine can do (the roofline), and how near nanospec comes to it: tables on standard "
+          "output, every sample and the pictures in a folder. Repeats are paired and their order rotates; a figure is "
           "a median. Everything takes less than ten minutes.",
           "nanospec bench --roofline\n"
           "nanospec bench --model runs/medium\n"
@@ -243,11 +245,11 @@ Command describe(CommandLine& c) {
            {"--model", "DIR", &b.options.settings.model,
             "the trained model of section decode (runs/medium, else runs/small)"},
            {"--data", "FILE", &b.data,
-            "the text: training, and prompts from its last tenth\n(the one that the model learned, "
+            "the text: training, and prompts from its last tenth (the one that the model learned, "
             "where it is in data/)"},
            {"--seed", "N", &b.options.sampling.seed, "of the texts that are decoded"},
            heading("Machine"),
-           {"--threads", "N", &b.options.settings.threads, "CPU threads", from(1, 1024)},
+           {"--threads", "N", &b.options.settings.threads, "CPU threads", threads()},
            heading("Output"),
            {"--out", "DIR", &b.out, "the folder for JSON and SVG files"},
            {"--quiet", "", &b.options.quiet, "no progress"}}};

@@ -9,7 +9,7 @@
 // and no ring includes it; nanospec.cu does, and answers for the GPU. Its four commands are `bench` (speed, against the
 // machine's limits), `experiments` (the literature's, on trained models), `exact` (rules against what they promise,
 // without a model) and `diagnose` (why drafts are right or wrong). It hooks into Engine::generate (commands/engine.h):
-// into on_pass, which sees every forward, and stand_in, which drafts in a drafter's place; into run_all
+// into on_iteration, which sees every iteration, and stand_in, which replaces a drafter; into run_all
 // (commands/comparison.h), which runs methods in turn; and into Probe, whose weights are random. A run that is not
 // studied pays nothing. roofline.h and gpu.h ask the machine itself.
 //
@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "commands/commands.h"
+#include "files/folder.h"
 #include "study/gpu.h"
 #include "study/roofline.h"
 
@@ -95,6 +96,7 @@ struct Bench {
 
   Machine machine;
   Roofline roofline;
+  std::unique_ptr<LockedFolder> folder;  // OUT, from run() on
   std::unique_ptr<Timetable> time;
   std::string section;  // that runs
   double seconds = 60;  // that it may take

@@ -237,7 +237,8 @@ std::string reliability_of(const std::vector<Part>& parts) {
         raw.points.push_back({tenth.raw / n, accepted});
         corrected.points.push_back({tenth.corrected / n, accepted});
       }
-      series.push_back(raw), series.push_back(corrected);
+      series.push_back(raw);
+      series.push_back(corrected);
     }
   return chart_picture("Is auto's confidence honest?", circumstances(parts[0]),
                        {{"", "chance foretold", "share accepted", series, {}, false, true}}, 1);
@@ -300,9 +301,12 @@ void bench_decode(Bench& bench) {
                            Plan{0, false, kGreedySeconds, 0.1}}) {
     const auto run = [&](const std::vector<Method>& methods, int repeats, double most_seconds, double share) {
       Part part;
-      part.engine = &engine, part.trial = trial;
+      part.engine = &engine;
+      part.trial = trial;
       part.trial.options.sampling.temperature = plan.temperature;
-      part.trial.methods = methods, part.trial.repeats = repeats, part.trial.most_seconds = most_seconds;
+      part.trial.methods = methods;
+      part.trial.repeats = repeats;
+      part.trial.most_seconds = most_seconds;
       part.outcomes = run_all(part.trial, engine, [&](const std::string& doing, double its_done) {
         bench.time->show(part.temperature() + ", " + doing, done + plan.share * share * its_done);
       });

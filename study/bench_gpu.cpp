@@ -188,7 +188,8 @@ void bench_gpu(Bench& bench) {
   if (!interrupted()) text += "\n" + peers_text(bench, "cuda", {0.6, 0.4}, peers);
   if (interrupted()) return;
   bench.print("Training on " + m.facts.name, text);
-  json["training"] = training, json["peers"] = peers;
+  json["training"] = training;
+  json["peers"] = peers;
   bench.write_json("gpu", json);
   bench.write_svg("kernels", kernels_picture(bench, m));
 }

@@ -7,6 +7,7 @@
 #include "commands/comparison.h"
 #include "commands/svg.h"
 #include "drafters/ngram.h"
+#include "files/drafter_names.h"
 #include "files/tables.h"
 #include "study/diagnosis.h"
 
@@ -30,8 +31,8 @@ struct Findings {
 
 Command describe(Examination& e) {
   return {"nanospec diagnose",
-          "Decodes by one method and says why: how sure the drafter was where it was right or wrong, which of its\n"
-          "guesses were right, whether its chances can be believed, which nodes were wasted, where the time went,\n"
+          "Decodes by one method and says why: how sure the drafter was where it was right or wrong, which of its "
+          "guesses were right, whether its chances can be believed, which nodes were wasted, where the time went, "
           "and why each forward committed no more tokens.",
           "nanospec diagnose --model runs/small --drafter ngram:4\n"
           "nanospec diagnose --model runs/small --drafter ngram:4 --shape tree:3x2 --prompt \"ROMEO:\"\n"
@@ -42,8 +43,8 @@ Command describe(Examination& e) {
                     sampling_flags(e.options),
                     machine_flags(e.options),
                     {heading("Output"),
-                     {"--json", "FILE", &e.json_file, "write every figure"},
-                     {"--svg", "FILE", &e.svg_file, "write pictures of them"},
+                     {"--json", "FILE", &e.json_file, "write every figure", written()},
+                     {"--svg", "FILE", &e.svg_file, "write pictures of them", written()},
                      {"--quiet", "", &e.options.quiet, "no progress"}}})};
 }
 
@@ -63,6 +64,8 @@ void measure_cross_entropy(const Examination& e, const Engine& engine, Findings&
   const std::string& model = e.options.settings.model;
   const int orders = e.options.data_file.empty() ? 0 : ngram_order(e.method.drafter);
   if (orders == 0) return;
+  const double bytes = file_bytes(e.options.data_file);
+  check_memory(e.options.data_file, bytes, takes_tokens(bytes));
   const std::vector<int> held_out =
       split(engine.encode(read_file(e.options.data_file), e.options.data_file)).validation;
   for (int order = 1; order <= orders; order++) {
@@ -80,7 +83,7 @@ Findings examine(const Examination& e, Engine& engine) {
   Findings f = {Diagnosis(parse_shape(e.method.shape, o.settings.budget)), {}, {}, 0};
   measure_cross_entropy(e, engine, f);  // first: what is wrong with a file is better said before the work
   Observation observation;
-  observation.on_pass = [&](const PassReport& pass) { f.diagnosis.add(pass); };
+  observation.on_iteration = [&](const IterationReport& report) { f.diagnosis.add(report); };
   double done = 0;
   const double all = double(o.max_new_tokens) * double(e.prompts.size());
   Progress progress(o.quiet);
@@ -89,7 +92,8 @@ Findings examine(const Examination& e, Engine& engine) {
     Sampling sampling = o.sampling;
     sampling.sequence = uint32_t(p);  // noise of its own, or all prompts would meet the same at the same place
     const auto on_token = [&](int) {
-      if (++done, progress.due())
+      done++;
+      if (progress.due())
         progress.show(thousands(done) + " of " + count(all, "token") + ", " + time_left(done, all, progress.seconds()));
       return !interrupted();
     };
@@ -107,7 +111,7 @@ std::string stops_table(const Diagnosis& d) {
   TableRows rows = {{"why", "forwards", "share"}};
   for (int stop = 0; stop < kStopKinds; stop++) {
     const double n = double(d.stops[size_t(stop)]);
-    if (n > 0) rows.push_back({kStops[stop], thousands(n), share(n, double(d.passes))});
+    if (n > 0) rows.push_back({kStops[stop], thousands(n), share(n, double(d.forwards))});
   }
   std::string text =
       "Why each forward committed no more tokens: the target chose a token that no node carried, or the "
@@ -127,14 +131,16 @@ std::string entropy_table(const Diagnosis& d) {
   TableRows rows = {{"H, nats", "right", "wrong", "right, H of q", "right", "wrong", "right, H of confidence"}};
   const auto cells = [&](const EntropyBin& bin) {
     const double all = double(bin.matched + bin.mismatched);
-    rows.back().push_back(thousands(double(bin.matched))), rows.back().push_back(thousands(double(bin.mismatched)));
+    rows.back().push_back(thousands(double(bin.matched)));
+    rows.back().push_back(thousands(double(bin.mismatched)));
     rows.back().push_back(all > 0 ? share(double(bin.matched), all) : "");
   };
   for (size_t i = 0; i < kEntropyBins; i++) {
     if (of_q[i].matched + of_q[i].mismatched + of_confidence[i].matched + of_confidence[i].mismatched == 0) continue;
     rows.push_back({decimals(double(i) * kEntropyBin, 1) +
                     (i + 1 < kEntropyBins ? " to " + decimals(double(i + 1) * kEntropyBin, 1) : " or more")});
-    cells(of_q[i]), cells(of_confidence[i]);
+    cells(of_q[i]);
+    cells(of_confidence[i]);
   }
   return "How unsure the drafter was where a child was right, and where none was: the entropy H of its distribution "
          "q,\nand of its confidence, which knows the noise. Nodes on the path that had children.\n\n" +
@@ -150,8 +156,10 @@ std::string accuracy_table(const Diagnosis& d) {
   const auto row = [&](const std::string& name, double asked, const auto& right) {
     rows.push_back({name, thousands(asked)});
     double any = 0;
-    for (int rank = 0; rank < kAskedRanks; rank++)
-      any += double(right[rank]), rows.back().push_back(decimals(ratio(double(right[rank]), asked), 3));
+    for (int rank = 0; rank < kAskedRanks; rank++) {
+      any += double(right[rank]);
+      rows.back().push_back(decimals(ratio(double(right[rank]), asked), 3));
+    }
     rows.back().push_back(decimals(1 - ratio(any, asked), 3));
   };
   std::array<int64_t, kAskedRanks> sum = {};
@@ -197,7 +205,8 @@ std::string nodes_table(const Diagnosis& d) {
                     share(its_drafted - its_accepted, its_drafted)});
   };
   for (size_t depth = 1; depth < d.drafted.size(); depth++) {
-    drafted += double(d.drafted[depth]), accepted += double(d.accepted[depth]);
+    drafted += double(d.drafted[depth]);
+    accepted += double(d.accepted[depth]);
     row(std::to_string(depth), double(d.drafted[depth]), double(d.accepted[depth]));
   }
   row("all", drafted, accepted);
@@ -281,7 +290,8 @@ std::string report_json(const Examination& e, const Engine& engine, const Findin
   for (int stop = 0; stop < kStopKinds; stop++) json["stops"][kStops[stop]] = d.stops[size_t(stop)];
   json["guessed_without_node_by_rank"] = d.missing_rank;
   json["entropy"] = {{"of_q", entropy_json(d, false)}, {"of_confidence", entropy_json(d, true)}};
-  json["accuracy"] = OrderedJson::array(), json["nodes"] = OrderedJson::array();
+  json["accuracy"] = OrderedJson::array();
+  json["nodes"] = OrderedJson::array();
   for (size_t depth = 0; depth < d.asked.size(); depth++)
     json["accuracy"].push_back({{"depth", depth + 1}, {"nodes", d.asked[depth]}, {"right_by_rank", d.right[depth]}});
   json["forecasts"] = {{"raw", forecast_json(d.raw)}, {"corrected", forecast_json(d.corrected)}};
@@ -335,8 +345,10 @@ Panel ranks_panel(const Diagnosis& d) {
   Series series = {"all depths", kColours[4], Series::Style::kBars};
   for (int rank = 0; rank < kAskedRanks; rank++) {
     double asked = 0, right = 0;
-    for (size_t depth = 0; depth < d.asked.size(); depth++)
-      asked += double(d.asked[depth]), right += double(d.right[depth][size_t(rank)]);
+    for (size_t depth = 0; depth < d.asked.size(); depth++) {
+      asked += double(d.asked[depth]);
+      right += double(d.right[depth][size_t(rank)]);
+    }
     series.points.push_back({double(rank), ratio(right, asked)});
   }
   return {"Accuracy by rank", "rank of the guess, 0: the best", "share that was right", {series}};
@@ -376,9 +388,12 @@ std::string picture(const Examination& e, const Engine& engine, const Findings& 
                                            {entropy_panel(d, false), entropy_panel(d, true), accuracy_panel(d),
                                             ranks_panel(d), reliability_panel(d), nodes_panel(d)},
                                            3);
-  StackedBar time = {"time", {}, duration(f.stats.seconds)}, stops = {"forwards", {}, thousands(double(d.passes))};
+  StackedBar time = {"time", {}, duration(f.stats.seconds)}, stops = {"forwards", {}, thousands(double(d.forwards))};
   std::vector<std::string> parts;
-  for (const auto& [name, seconds] : time_parts(f.stats)) parts.push_back(name), time.parts.push_back(seconds);
+  for (const auto& [name, seconds] : time_parts(f.stats)) {
+    parts.push_back(name);
+    time.parts.push_back(seconds);
+  }
   for (int64_t n : d.stops) stops.parts.push_back(double(n));
   return svg_below_each_other(
       {charts, stacked_picture("Where the time went", "", parts, {time}),
@@ -390,23 +405,16 @@ std::string picture(const Examination& e, const Engine& engine, const Findings& 
 int diagnose_command(int argc, char** argv) {
   Examination e;
   const Command command = describe(e);
-  const Given given = parse_flags(command, argc, argv);
-  if (given.help) return 0;
-  check_options(e.options);
-  check_method(e.method, e.options.settings.budget);
+  Given given;
+  if (!read_command_line(command, argc, argv, e.options, e.method, given)) return 0;
   if (e.method.drafter == "none")
     throw std::invalid_argument("drafter none guesses nothing: --drafter: name another, for instance ngram:4");
-  choose_prompts(e.options, given, command.name);
-  check_shape_file(e.method, e.options);
-  if (given.has("--json")) check_writable(e.json_file);
-  if (given.has("--svg")) check_writable(e.svg_file);
   e.prompts = read_prompts(e.options, given);
-  e.options.settings.rows = most_nodes(e.method, e.options.settings.budget) + 1;
 
   Engine engine(e.options.settings);
   watch_interrupts();
   const Findings f = examine(e, engine);
-  if (f.diagnosis.passes == 0)
+  if (f.diagnosis.forwards == 0)
     throw std::runtime_error(
         "there is nothing to tell: nanospec diagnose: let it run, and give --max_new_tokens of at least 1");
   print_out(report_text(e, engine, f), true);

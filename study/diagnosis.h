@@ -1,7 +1,7 @@
-// study/diagnosis.h: why drafts are accepted or not, counted pass by pass.
+// study/diagnosis.h: counts, iteration by iteration, why drafts are accepted or not.
 //
-// Nodes "on the path" are those that the target came to, the root included. Whatever is said of guesses is said of
-// them: of the others nobody knows what the target would have chosen there.
+// Nodes "on the path" are the root and the accepted nodes. All counts of guesses are about them: at other nodes the
+// target's pick is not known.
 #pragma once
 
 #include <algorithm>
@@ -10,13 +10,15 @@
 #include <string>
 #include <vector>
 
+#include "drafters/logits.h"
+#include "growth/shapes.h"
 #include "watch/stats.h"
 
 namespace nanospec {
 
-constexpr int kAskedRanks = 8;  // guesses of the drafter that are looked through for the target's token
+constexpr int kAskedRanks = 8;  // how many candidates of the drafter are searched for the target's token
 
-// Why a pass committed no more tokens.
+// Why a forward committed no more tokens.
 enum class Stop {
   kNoNode,      // the target's token was among the drafter's best guesses, but it got no node
   kNotGuessed,  // it was not among them
@@ -52,7 +54,10 @@ struct Forecast {
   void note(float raw, float corrected, bool accepted) {
     const float chance = by_raw ? raw : corrected;
     Reliability& tenth = tenths[size_t(std::max(0, std::min(9, int(chance * 10))))];
-    tenth.nodes++, tenth.accepted += accepted, tenth.raw += double(raw), tenth.corrected += double(corrected);
+    tenth.nodes++;
+    tenth.accepted += accepted;
+    tenth.raw += double(raw);
+    tenth.corrected += double(corrected);
     squares += (double(chance) - accepted) * (double(chance) - accepted);
   }
   double nodes() const {
@@ -71,74 +76,80 @@ struct Forecast {
 struct Diagnosis {
   explicit Diagnosis(const Shape& its_shape) : shape(its_shape) { raw.by_raw = true; }
 
-  void add(const PassReport& pass) {
-    const Tree& tree = pass.tree;
-    const std::vector<int>& rows = pass.verdict.rows;
-    passes++;
+  void add(const IterationReport& report) {
+    const Tree& tree = report.tree;
+    const std::vector<int>& rows = report.verdict.rows;
+    forwards++;
     for (int node = 1; node < tree.size(); node++) {
       const size_t depth = size_t(tree.depth[node]);
-      if (depth >= drafted.size()) drafted.resize(depth + 1), accepted.resize(depth + 1);
+      if (depth >= drafted.size()) {
+        drafted.resize(depth + 1);
+        accepted.resize(depth + 1);
+      }
       drafted[depth]++;
     }
     for (size_t i = 0; i < rows.size(); i++) {
       if (i > 0) accepted[i]++;
       if (tree.first_child(rows[i]) >= 0)
-        look_at(pass, rows[i], pass.verdict.tokens[i], i + 1 < rows.size() ? rows[i + 1] : -1);
+        look_at(report, rows[i], report.verdict.tokens[i], i + 1 < rows.size() ? rows[i + 1] : -1);
     }
-    const Stop stop = stop_of(pass);
+    const Stop stop = stop_of(report);
     stops[size_t(stop)]++;
-    if (stop == Stop::kNoNode) missing_rank[size_t(rank_of(pass, rows.back(), pass.verdict.tokens.back()))]++;
+    if (stop == Stop::kNoNode) missing_rank[size_t(rank_of(report, rows.back(), report.verdict.tokens.back()))]++;
   }
 
   Shape shape;
-  int64_t passes = 0;
+  int64_t forwards = 0;
   std::vector<Unsure> unsure;
   std::vector<int64_t> asked;                           // [d]: nodes of depth d on the path that had children
   std::vector<std::array<int64_t, kAskedRanks>> right;  // [d][r]: whose rank-r guess was the target's token
   Forecast raw, corrected;
   std::vector<int64_t> drafted, accepted;              // [d]: nodes of depth d; [0]: nothing, the roots do not count
-  std::array<int64_t, kStopKinds> stops = {};          // passes
+  std::array<int64_t, kStopKinds> stops = {};          // forwards
   std::array<int64_t, kAskedRanks> missing_rank = {};  // kNoNode: the guess's rank
 
  private:
   // A node on the path that had children. token: what the target chose there; accepted_child: -1: none.
-  void look_at(const PassReport& pass, int node, int token, int accepted_child) {
-    const Tree& tree = pass.tree;
+  void look_at(const IterationReport& report, int node, int token, int accepted_child) {
+    const Tree& tree = report.tree;
     const int origin = tree.origin[node];
     const size_t depth = size_t(tree.depth[node]);
     Unsure unsure_here = {0, 0, accepted_child >= 0};
-    pass.drafter->entropies(pass.growth, &origin, 1, pass.draws, false, &unsure_here.of_q);
-    pass.drafter->entropies(pass.growth, &origin, 1, pass.draws, true, &unsure_here.of_confidence);
+    report.drafter->entropies(report.growth, &origin, 1, report.draws, false, &unsure_here.of_q);
+    report.drafter->entropies(report.growth, &origin, 1, report.draws, true, &unsure_here.of_confidence);
     unsure.push_back(unsure_here);
-    if (depth >= asked.size()) asked.resize(depth + 1), right.resize(depth + 1);
+    if (depth >= asked.size()) {
+      asked.resize(depth + 1);
+      right.resize(depth + 1);
+    }
     asked[depth]++;
-    const int rank = rank_of(pass, node, token);
+    const int rank = rank_of(report, node, token);
     if (rank >= 0) right[depth][size_t(rank)]++;
     for (int child = tree.first_child(node); child >= 0; child = tree.next_sibling(child)) {
-      const float raw_chance = pass.growth.raw[tree.origin[child]], chance = pass.growth.chance[tree.origin[child]];
+      const float raw_chance = report.growth.raw[tree.origin[child]], chance = report.growth.chance[tree.origin[child]];
       raw.note(raw_chance, chance, child == accepted_child);
       corrected.note(raw_chance, chance, child == accepted_child);
     }
   }
 
   // Which of the drafter's guesses after an expanded node the token is; -1: none of the best.
-  int rank_of(const PassReport& pass, int node, int token) {
+  int rank_of(const IterationReport& report, int node, int token) {
     Candidate guesses[kAskedRanks];
     int found = 0;
-    const int origin = pass.tree.origin[node];
-    pass.drafter->expand(pass.growth, &origin, 1, kAskedRanks, pass.draws, guesses, &found);
+    const int origin = report.tree.origin[node];
+    report.drafter->expand(report.growth, &origin, 1, kAskedRanks, report.draws, guesses, &found);
     for (int rank = 0; rank < found; rank++)
       if (guesses[rank].token == token) return rank;
     return -1;
   }
 
-  Stop stop_of(const PassReport& pass) {
-    const int last = pass.verdict.rows.back();
-    if (pass.tree.first_child(last) >= 0)
-      return rank_of(pass, last, pass.verdict.tokens.back()) >= 0 ? Stop::kNoNode : Stop::kNotGuessed;
-    if (!pass.drafted) return Stop::kNotTried;
-    if (pass.tree.depth[last] >= pass.deepest) return Stop::kEnd;
-    return shape.kind > Shape::kCartesian && pass.tree.size() - 1 >= shape.budget ? Stop::kBudget : Stop::kShape;
+  Stop stop_of(const IterationReport& report) {
+    const int last = report.verdict.rows.back();
+    if (report.tree.first_child(last) >= 0)
+      return rank_of(report, last, report.verdict.tokens.back()) >= 0 ? Stop::kNoNode : Stop::kNotGuessed;
+    if (!report.drafted) return Stop::kNotTried;
+    if (report.tree.depth[last] >= report.deepest) return Stop::kEnd;
+    return shape.kind > Shape::kCartesian && report.tree.size() - 1 >= shape.budget ? Stop::kBudget : Stop::kShape;
   }
 };
 
@@ -153,7 +164,9 @@ inline double separation(const std::vector<Unsure>& unsure, bool of_confidence) 
     double same[2] = {0, 0};
     for (const float entropy = sorted[i].first; i < sorted.size() && sorted[i].first == entropy; i++)
       same[sorted[i].second]++;
-    pairs += same[0] * (below + same[1] / 2), mismatched += same[0], below += same[1];
+    pairs += same[0] * (below + same[1] / 2);
+    mismatched += same[0];
+    below += same[1];
   }
   return below > 0 && mismatched > 0 ? pairs / (below * mismatched) : 0.5;
 }

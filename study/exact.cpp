@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "commands/commands.h"
+#include "commands/outputs.h"
 #include "study/exactness.h"
 
 namespace nanospec {
@@ -16,23 +17,22 @@ struct Proof {
 };
 
 Command describe(Proof& p) {
-  return {
-      "nanospec exact",
-      "Holds every verification rule against what it promises, without a model. With a vocabulary of 3 or 4 tokens\n"
-      "every draft and every outcome of chance is gone through, by the code that generates, and the distribution\n"
-      "of the emitted tokens is compared with the target's; with a larger one texts are sampled.",
-      "nanospec exact\n"
-      "nanospec exact --distributions 100 --samples 0\n"
-      "nanospec exact --vocab 50 --samples 200000 --json exact.json\n",
-      {heading("Enumeration"),
-       {"--distributions", "N", &p.distributions, "target and drafter of each of 8 kinds", from(1, 100000)},
-       heading("Sampling"),
-       {"--samples", "N", &p.samples, "texts for each row; 0: none", from(0, 1e8)},
-       {"--vocab", "N", &p.vocab, "tokens in the vocabulary", from(2, 256)},
-       heading("Both"),
-       {"--seed", "N", &p.seed, "another seed, other distributions"},
-       {"--json", "FILE", &p.json_file, "write every figure"},
-       {"--quiet", "", &p.quiet, "no progress"}}};
+  return {"nanospec exact",
+          "Holds every verification rule against what it promises, without a model. With a vocabulary of 3 or 4 tokens "
+          "every draft and every outcome of chance is gone through, by the code that generates, and the distribution "
+          "of the emitted tokens is compared with the target's; with a larger one texts are sampled.",
+          "nanospec exact\n"
+          "nanospec exact --distributions 100 --samples 0\n"
+          "nanospec exact --vocab 50 --samples 200000 --json exact.json\n",
+          {heading("Enumeration"),
+           {"--distributions", "N", &p.distributions, "target and drafter of each of 8 kinds", from(1, 100000)},
+           heading("Sampling"),
+           {"--samples", "N", &p.samples, "texts for each row; 0: none", from(0, 1e8)},
+           {"--vocab", "N", &p.vocab, "tokens in the vocabulary", from(2, 256)},
+           heading("Both"),
+           {"--seed", "N", &p.seed, "another seed, other distributions"},
+           {"--json", "FILE", &p.json_file, "write every figure", written()},
+           {"--quiet", "", &p.quiet, "no progress"}}};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ int exact_command(int argc, char** argv) {
   const Command command = describe(p);
   const Given given = parse_flags(command, argc, argv);
   if (given.help) return 0;
-  if (given.has("--json")) check_writable(p.json_file);
+  check_outputs(command, given);
 
   const std::vector<SampledStudy> to_sample = p.samples > 0 ? sampled_studies() : std::vector<SampledStudy>();
   std::vector<Enumerated> enumerated;

@@ -41,7 +41,8 @@ constexpr const char* kWorlds[] = {"flat", "uneven", "peaked", "near", "equal", 
 void set_chances(int kind, uint64_t seed, uint64_t context, int vocab, Chances& p, Chances& q) {
   const double power = kind == 0 ? 0.4 : kind == 2 ? 3 : 1;
   const int half = vocab / 2, first = int(random_bits(seed, 1, kStreamInitialize, context, 0) % uint64_t(vocab));
-  p = random_chances(vocab, power, seed, 2 * context), q = random_chances(vocab, power, seed, 2 * context + 1);
+  p = random_chances(vocab, power, seed, 2 * context);
+  q = random_chances(vocab, power, seed, 2 * context + 1);
   const std::string name = kWorlds[kind];
   if (name == "near")
     for (int x = 0; x < vocab; x++) q[x] = 0.8 * p[x] + 0.2 * q[x];
@@ -62,8 +63,10 @@ std::vector<World> make_worlds(int vocab, int depth, int seeds, uint64_t first_s
       const uint64_t seed = first_seed + uint64_t(i);
       World world;
       world.name = std::string(kWorlds[kind]) + " " + std::to_string(seed);
-      world.vocab = vocab, world.depth = depth;
-      world.p.resize(size_t(contexts)), world.q.resize(size_t(contexts));
+      world.vocab = vocab;
+      world.depth = depth;
+      world.p.resize(size_t(contexts));
+      world.q.resize(size_t(contexts));
       for (size_t c = 0; c < world.p.size(); c++) set_chances(kind, seed, c, vocab, world.p[c], world.q[c]);
       worlds.push_back(world);
     }
@@ -126,7 +129,8 @@ class Outcomes {
 
   // Makes ready for the next run; false when every outcome has been seen.
   bool next() {
-    at_ = 0, weight_ = 1;
+    at_ = 0;
+    weight_ = 1;
     for (; asked_ > 0; asked_--) {
       Question& last = questions_[asked_ - 1];
       last.answer = possible(last.chance, last.answer + 1);
@@ -160,7 +164,7 @@ int choose_candidates(Chances q, Choosing choosing, int width, Outcomes& outcome
     const int token =
         choosing == Choosing::kTop ? int(std::max_element(q.begin(), q.end()) - q.begin()) : outcomes.choose(q);
     candidates[i] = {token, float(q[size_t(token)])};
-    if (choosing != Choosing::kWithReplacement && !take_out(q, token)) return i + 1;
+    if (choosing != Choosing::kWithReplacement && !exclude(q, token)) return i + 1;
   }
   return width;
 }
@@ -189,8 +193,8 @@ Verdict judge(const Study& study, const Tree& tree, EnumeratedOracle& oracle) {
   return judge(study.rule, tree, oracle);
 }
 
-// The chance that a text emitted so far, and then continued by p, is each of the V^(depth + 1) texts of that length.
-// emitted: [context] the chance that a pass emits just these tokens.
+// The chance of each of the V^(depth + 1) texts of that length, for a text that a forward emits and p continues.
+// emitted: [context] the chance that a forward emits just these tokens.
 Chances completed(const World& world, Chances emitted) {
   const int vocab = world.vocab, contexts = int(world.p.size());
   for (int c = 0; c < contexts; c++)
@@ -218,7 +222,10 @@ double best_membership(const Chances& p, Chances within) {
   Chances mass(within.size(), 0);  // p(Y)
   for (size_t x = 0; x < p.size(); x++)
     for (size_t set = 0; set < within.size(); set++)
-      if (set >> x & 1) within[set] += within[set ^ size_t(1) << x], mass[set] += p[x];
+      if (set >> x & 1) {
+        within[set] += within[set ^ size_t(1) << x];
+        mass[set] += p[x];
+      }
   double best = 1;
   for (size_t set = 0; set < within.size(); set++) best = std::min(best, 1 + mass[set] - within[set]);
   return best;
@@ -240,7 +247,8 @@ double most_tokens(const World& world, const std::vector<Chances>& drafted, bool
         longer_q.push_back(q[i] * world.q[first + i][x]);
       }
     first += p.size();
-    p = longer_p, q = longer_q;
+    p = longer_p;
+    q = longer_q;
     if (!drafted[l].empty()) tokens += best_membership(p, drafted[l]);
     else if (chain)
       for (size_t i = 0; i < p.size(); i++) tokens += std::min(p[i], q[i]);
@@ -330,7 +338,10 @@ struct TableTarget {
   int vocab_size() { return vocab; }
   int past() { return held; }
   void prefill(const int*, int n) { held = n; }
-  void forward(const int* token, const int*, const int*, int n) { last.assign(token, token + n), forwards++; }
+  void forward(const int* token, const int*, const int*, int n) {
+    last.assign(token, token + n);
+    forwards++;
+  }
   const float* logits(int row) { return table.data() + size_t(last[size_t(row)]) * size_t(vocab); }
   const float* hidden(int) { return nullptr; }
   void tap() {}
@@ -343,13 +354,18 @@ struct TableTarget {
 void judge_counts(const std::vector<double>& counts, const Chances& expected, double n, Sampled& result) {
   double statistic = 0, rare = 0, rare_expected = 0;
   int cells = 0;
-  const auto add = [&](double count, double mean) { statistic += (count - mean) * (count - mean) / mean, cells++; };
+  const auto add = [&](double count, double mean) {
+    statistic += (count - mean) * (count - mean) / mean;
+    cells++;
+  };
   for (size_t i = 0; i < counts.size(); i++) {
     const double mean = n * expected[i];
     result.distance += std::fabs(counts[i] - mean) / n / 2;
     result.by_chance += std::sqrt(2 / 3.141592653589793 * mean * (1 - expected[i])) / n / 2;
-    if (mean < 5) rare += counts[i], rare_expected += mean;
-    else add(counts[i], mean);
+    if (mean < 5) {
+      rare += counts[i];
+      rare_expected += mean;
+    } else add(counts[i], mean);
   }
   if (rare_expected > 0) add(rare, rare_expected);
   else if (rare > 0) statistic = 1e9;  // what cannot happen has happened
@@ -367,7 +383,8 @@ Sampled sample(const SampledStudy& study, int vocab, int samples, uint64_t seed)
   Decoding decoding;
   decoding.shape = parse_shape(study.shape, 64);
   decoding.rule = study.rule;
-  decoding.sampling.temperature = study.temperature, decoding.sampling.top_k = study.top_k;
+  decoding.sampling.temperature = study.temperature;
+  decoding.sampling.top_k = study.top_k;
   decoding.sampling.seed = seed;
   decoding.max_new_tokens = decoding.shape.depth + 1;
 

@@ -51,7 +51,7 @@ Promise promise_of(const Study& study);
 
 struct Exactness {
   double distance = 0;  // total variation, from what is emitted, completed by p to depth + 1 tokens, to p alone
-  double tokens = 0;    // expected of a pass
+  double tokens = 0;    // expected of a forward
   double bound = 0;     // what no exact rule can exceed with these drafts: see most_tokens in exactness.cpp
   int64_t outcomes = 0;
 };
@@ -76,7 +76,7 @@ struct Sampled {
   double distance = 0;   // total variation, of the first two tokens, from the product of the target's distributions
   double by_chance = 0;  // that as many draws from the target itself would have, on average
   double z = 0;          // chi-square, in standard deviations above its mean: a right rule is within a few
-  double tokens = 0;     // mean of the first pass
+  double tokens = 0;     // mean of the first forward
 };
 constexpr double kFarZ = 6;  // so far a right rule comes less than once in 100,000 times
 

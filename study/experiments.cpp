@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <set>
 
+#include "files/drafter_names.h"
+#include "files/origin.h"
 #include "study/experiments.h"
 
 namespace nanospec {
@@ -36,8 +38,8 @@ Command describe(CommandLine& c) {
   b.options.settings.model = "runs/medium";
   return {
       "nanospec experiments",
-      "Repeats the literature's experiments, and those of this project, on the models that are there: tables on\n"
-      "standard output, every sample and the pictures in a folder. Methods run in turn, prompt by prompt, and a\n"
+      "Repeats the literature's experiments, and those of this project, on the models that are there: tables on "
+      "standard output, every sample and the pictures in a folder. Methods run in turn, prompt by prompt, and a "
       "figure comes with its 95% interval over the prompts. Everything takes eleven to fifteen minutes.",
       "nanospec experiments --model runs/medium --drafter_model runs/small\n"
       "nanospec experiments --only entropy,auto --model runs/medium\n"
@@ -55,7 +57,7 @@ Command describe(CommandLine& c) {
             {"--drafter", "WORD", &b.drafter,
              "the trained drafter (gpt:DRAFTER_MODEL; where that cannot run, ngram:4)"},
             {"--data", "FILE", &b.data,
-             "the text that they were trained on: prompts come from its last\ntenth (the one that the target learned, "
+             "the text that they were trained on: prompts come from its last tenth (the one that the target learned, "
              "where it is in data/)"},
             {"--seed", "N", &b.options.sampling.seed, "of the texts that are decoded"}},
            machine_flags(b.options),
@@ -68,6 +70,14 @@ void need(const std::string& path, const std::string& what, const std::string& f
   if (path.empty() || !std::filesystem::exists(path))
     throw std::runtime_error("there is no " + what + ": " + (path.empty() ? flag : printable(path, 300)) + ": " +
                              advice);
+}
+
+// Throws std::invalid_argument where the small model is the target itself: every guess would be right.
+void refuse_itself(const Lab& lab, const std::string& small, const std::string& flag) {
+  const std::string hash = model_hash(small);
+  if (!hash.empty() && hash == model_hash(lab.options.settings.model))
+    throw std::invalid_argument("the target would draft for itself: " + flag + ": " + printable(small, 300) +
+                                " holds the model of --model: name a smaller one, trained on the same text");
 }
 
 // What is left of a text when only the characters of another one may stay: lines stay lines.
@@ -105,6 +115,9 @@ int experiments_command(int argc, char** argv) {
        "train one with train_gpt --preset medium --max_iters 1000, or name another with --model");
   need(lab.drafter_model + "/model.safetensors", "drafter model", "--drafter_model",
        "train it with train_gpt, or name another with --drafter_model");
+  refuse_itself(lab, lab.drafter_model, "--drafter_model");
+  for (const DrafterName& part : parse_drafter(lab.drafter.empty() ? kStrong : lab.drafter))
+    if (part.kind == DrafterName::kGpt) refuse_itself(lab, part.dir, "--drafter");
   need(lab.data, "text", "--data", "get it with make data, or name one with --data");
   lab.text = read_file(lab.data);
   if (lab.text.size() < 2000)

@@ -1,8 +1,8 @@
 // study/experiments_drafters.cpp: drafters that were trained on the target (Medusa's heads, the parallel drafter and
-// its sequential twin) against tables, a smaller model and plain decoding.
+// its sequential form) against tables, a smaller model and plain decoding.
 //
-// In order: who drafts; accuracy by depth; speed; what training took; what is said above the tables; what tests hold,
-// prose and structured prompts among it; the section.
+// In order: the drafters; accuracy by depth; speed; the cost of training; the notes above the tables; functions for
+// tests too, such as prose and structured prompts; the section.
 #include <algorithm>
 #include <filesystem>
 
@@ -49,7 +49,7 @@ std::string stats_path(const Lab& lab, const std::string& drafter) {
 // ---------------------------------------------------------------------------------------------------------------
 // Accuracy by depth
 
-constexpr int kDepths = 6, kAlongTokens = 112;  // new tokens of each prompt: 15 whole chains, and the first pass
+constexpr int kDepths = 6, kAlongTokens = 112;  // new tokens of each prompt: 15 whole chains, and the first iteration
 
 // One drafter's, at one temperature: by kind and prompt.
 using Accuracies = std::vector<std::vector<AlongCounts>>;
@@ -72,7 +72,8 @@ std::map<std::string, Accuracies> measure_along(Lab& lab, const std::vector<std:
   for (size_t k = 0; k < kinds.size(); k++)
     for (size_t p = 0; p < kinds[k].prompts.size(); p++) {
       Sampling sampling = lab.options.sampling;
-      sampling.temperature = temperature, sampling.sequence = uint32_t(p);
+      sampling.temperature = temperature;
+      sampling.sequence = uint32_t(p);
       const std::vector<int> prompt = engine.encode(kinds[k].prompts[p], "a prompt of " + lab.data);
       const int tokens = lab.quick ? 24 : kAlongTokens;
       const std::vector<int> known = engine.generate(kPlain, sampling, prompt, tokens, on_token).tokens;
@@ -104,14 +105,20 @@ std::string points_text(const Interval& i) { return with_interval({100 * i.middl
 bool speaks_at(const std::vector<AlongCounts>& prompts, int depth) {
   return std::any_of(prompts.begin(), prompts.end(), [&](const AlongCounts& c) { return c.places[size_t(depth)] > 0; });
 }
-double passes_a_round(const std::vector<AlongCounts>& prompts) {
-  double passes = 0, rounds = 0;
-  for (const AlongCounts& c : prompts) passes += double(c.passes), rounds += double(c.rounds);
-  return ratio(passes, rounds);
+double forwards_a_round(const std::vector<AlongCounts>& prompts) {
+  double model_forwards = 0, rounds = 0;
+  for (const AlongCounts& c : prompts) {
+    model_forwards += double(c.model_forwards);
+    rounds += double(c.rounds);
+  }
+  return ratio(model_forwards, rounds);
 }
 double seconds_a_token(const std::vector<AlongCounts>& prompts) {
   double seconds = 0, drafted = 0;
-  for (const AlongCounts& c : prompts) seconds += c.seconds, drafted += double(c.drafted());
+  for (const AlongCounts& c : prompts) {
+    seconds += c.seconds;
+    drafted += double(c.drafted());
+  }
   return ratio(seconds, drafted);
 }
 
@@ -135,7 +142,7 @@ std::string accuracy_table(const std::map<std::string, Accuracies>& all, const s
     for (const char* other : {kUnigram, kWeak})
       rows.back().push_back(
           drafter == other || !all.count(other) ? "" : points_text(right_above(prompts, joined(all.at(other)), 0)));
-    rows.back().push_back(decimals(passes_a_round(prompts), 2));
+    rows.back().push_back(decimals(forwards_a_round(prompts), 2));
     rows.back().push_back(decimals(1e6 * seconds_a_token(prompts), 1));
   }
   return format_table(rows, "l" + std::string(rows[0].size() - 1, 'r'));
@@ -148,7 +155,7 @@ OrderedJson accuracy_json(const std::map<std::string, Accuracies>& all, const st
     for (size_t k = 0; k < kinds.size(); k++) {
       OrderedJson one = {{"drafter", drafter},
                          {"prompts", kinds[k].name},
-                         {"passes_per_round", passes_a_round(accuracies[k])},
+                         {"passes_per_round", forwards_a_round(accuracies[k])},
                          {"seconds_per_token", seconds_a_token(accuracies[k])}};
       for (int d = 0; d < kDepths; d++) {
         one["accuracy"].push_back(interval_json(right_at(accuracies[k], d)));
@@ -239,8 +246,8 @@ std::string losses(const Experiment& study, const std::vector<std::string>& draf
   return text;
 }
 
-// Empty where it was interrupted. As many tokens for the later kinds as for the first. A longer text is worth more than
-// a repeated one: of a short one the first pass, where heads have nothing to go by, is too large a part.
+// Empty if it was interrupted. All kinds get as many tokens as the first. A longer text is worth more than a repeated
+// one: of a short text the first iteration, where heads have no state to read, is too large a part.
 Speeds run_speeds(Lab& lab, const std::vector<Method>& methods, const std::vector<Kind>& kinds, float temperature,
                   double seconds, const Stretch& stretch) {
   Speeds s;
@@ -280,7 +287,8 @@ void set_bars(Bench& bench, const Experiment& study, const std::vector<std::stri
 std::string wide_text(Lab& lab, const std::vector<Kind>& kinds, double seconds, const Stretch& stretch,
                       OrderedJson& json) {
   Options options = lab.options;
-  options.settings.budget = kWideNodes, options.settings.rows = kWideNodes + 1;
+  options.settings.budget = kWideNodes;
+  options.settings.rows = kWideNodes + 1;
   Subject subject(options);
   std::vector<std::string> prompts;
   for (const Kind& kind : kinds)
@@ -384,8 +392,10 @@ Passages passages_of(const std::string& text, size_t from, int n, size_t bytes) 
   Passages found;
   found.turns = std::min(kTurns, int(places.size()) - 1);
   while (found.turns > 1 && places[size_t(found.turns)].size() < size_t(n)) found.turns--;
-  found.prose = evenly(places[0]), found.structured = evenly(places[size_t(found.turns)]);
-  found.prose_places = places[0].size(), found.structured_places = places[size_t(found.turns)].size();
+  found.prose = evenly(places[0]);
+  found.structured = evenly(places[size_t(found.turns)]);
+  found.prose_places = places[0].size();
+  found.structured_places = places[size_t(found.turns)].size();
   return found;
 }
 
@@ -407,7 +417,10 @@ Interval right_above(const std::vector<AlongCounts>& own, const std::vector<Alon
 
 double nats_at(const std::vector<AlongCounts>& prompts, int depth) {
   double nats = 0, judged = 0;
-  for (const AlongCounts& c : prompts) nats += c.nats[size_t(depth)], judged += double(c.judged[size_t(depth)]);
+  for (const AlongCounts& c : prompts) {
+    nats += c.nats[size_t(depth)];
+    judged += double(c.judged[size_t(depth)]);
+  }
   return ratio(nats, judged);
 }
 
@@ -434,8 +447,10 @@ TrainingRun parse_training(const std::string& text, const std::string& where) {
     return value.is_number() ? value.get<double>() : 0.0;
   };
   TrainingRun run;
-  run.parameters = number(file, "parameters"), run.iterations = number(file, "iterations");
-  run.seconds = number(file, "seconds"), run.peak_bytes = number(file, "peak_bytes");
+  run.parameters = number(file, "parameters");
+  run.iterations = number(file, "iterations");
+  run.seconds = number(file, "seconds");
+  run.peak_bytes = number(file, "peak_bytes");
   run.state_bytes = number(file, "hidden_bytes");
   run.state_seconds = number(file, "hidden_seconds");
   const Json &bigram = member(file, "accuracy_bigram"), &curve = member(file, "curve");

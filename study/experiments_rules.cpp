@@ -37,7 +37,8 @@ void rules_experiment(Lab& lab) {
   constexpr int kPrompts = 48, kTokens = 250;
   std::vector<Method> methods = {kPlain};
   for (const auto& [shape, rules] : kJudged) {
-    methods.push_back(matched(kStrong, shape)), methods.push_back({kStrong, shape, "match", 0, false});
+    methods.push_back(matched(kStrong, shape));
+    methods.push_back({kStrong, shape, "match", 0, false});
     for (const char* rule : rules) methods.push_back({kStrong, shape, rule, 0, true});
   }
   const Experiment study = run_study(lab, lab.small(), methods, lab.held_out(kPrompts),
@@ -82,8 +83,14 @@ void coupling_experiment(Lab& lab) {
   std::string missing;
   told = lab.usable(told, missing);
   std::vector<Method> methods = {kPlain};
-  const auto untold = [](Method method) { return method.knows_noise = false, method; };
-  for (const Method& method : told) methods.push_back(method), methods.push_back(untold(method));
+  const auto untold = [](Method method) {
+    method.knows_noise = false;
+    return method;
+  };
+  for (const Method& method : told) {
+    methods.push_back(method);
+    methods.push_back(untold(method));
+  }
   const Experiment study = run_study(lab, lab.target(), methods, lab.held_out(16), {1, lab.seconds, 2, 16, 200});
   if (study.empty()) return;
 
@@ -159,7 +166,10 @@ void noise_aware_experiment(Lab& lab) {
 void held_out_experiment(Lab& lab) {
   std::vector<std::string> drafters = {"bigram", "ngram:3", "ngram:4", "ngram:5",       "ngram:6",
                                        "lookup", "suffix",  "recycle", "suffix+ngram:4"};
-  if (lab.drafter != kStrong) drafters.push_back(lab.drafter), drafters.push_back("suffix+" + lab.drafter);
+  if (lab.drafter != kStrong) {
+    drafters.push_back(lab.drafter);
+    drafters.push_back("suffix+" + lab.drafter);
+  }
   std::vector<Method> methods = {kPlain};
   for (const std::string& drafter : drafters) methods.push_back(matched(drafter, "best-first", 16));
   std::string missing;

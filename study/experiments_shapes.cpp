@@ -199,7 +199,8 @@ Panel temperatures_panel(const std::vector<Experiment>& studies, const Quantity&
       const Interval i = quantity.of(study, m);
       (t > 0 ? line : greedy).points.push_back({t, i.middle, i.low, i.high, ""});
     }
-    panel.series.push_back(line), panel.series.push_back(greedy);
+    panel.series.push_back(line);
+    panel.series.push_back(greedy);
   }
   return panel;
 }

@@ -19,7 +19,6 @@ Subject& Lab::target() {
   return *target_;
 }
 Subject& Lab::small() {
-  if (drafter_model == options.settings.model) return target();
   Options its = options;
   its.settings.model = drafter_model;
   if (!small_) small_ = std::make_unique<Subject>(its);
@@ -46,8 +45,9 @@ std::vector<Method> Lab::usable(const std::vector<Method>& methods, std::string&
     }
     const std::string& why = known_[key];
     if (why.empty()) found.push_back(method);
-    else if (std::find(said.begin(), said.end(), why) == said.end())
-      said.push_back(why), missing += "left out: " + method.drafter + " " + method.shape + ": " + why + "\n";
+    if (why.empty() || std::find(said.begin(), said.end(), why) != said.end()) continue;
+    said.push_back(why);
+    missing += "left out: " + method.drafter + " " + method.shape + ": " + why + "\n";
   }
   return found;
 }
@@ -128,7 +128,8 @@ int affordable_tokens(Engine& engine, const Sampling& sampling, const std::vecto
   for (int round = 0; round < 4; round++) {
     const Stats stats = engine.generate(kPlain, sampling, prompt, 24, [](int) { return !interrupted(); }).stats;
     if (round == 0) continue;  // warms up
-    prefill.push_back(stats.prefill_seconds), token.push_back(ratio(stats.seconds, double(stats.tokens)));
+    prefill.push_back(stats.prefill_seconds);
+    token.push_back(ratio(stats.seconds, double(stats.tokens)));
   }
   const double runs = double(prompts.size()) * double(size_t(plan.repeats) * methods.size() + 2);  // 2: warming up
   const double each = plan.seconds / runs - median(prefill);

@@ -60,7 +60,7 @@ __global__ __launch_bounds__(kThreads) void read_kernel(const uint4* data, int c
     const uint4* const from = data + size_t(chunk) * kReadChunk + threadIdx.x;
     uint4 v[kReadAhead];
     UNROLL
-    for (int i = 0; i < kReadAhead; i++) v[i] = load_passing(from + i * kThreads);
+    for (int i = 0; i < kReadAhead; i++) v[i] = load_streaming(from + i * kThreads);
     UNROLL
     for (int i = 0; i < kReadAhead; i++)
       sum += (bits_as<float>(v[i].x) + bits_as<float>(v[i].y)) + (bits_as<float>(v[i].z) + bits_as<float>(v[i].w));

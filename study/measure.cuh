@@ -139,7 +139,13 @@ struct KernelShapes {
 };
 inline KernelShapes quick_shapes() {
   KernelShapes s;
-  s.channels = 128, s.heads = 4, s.vocab = 2003, s.past = 48, s.prefill = 63, s.sequence = 64, s.parameters = 1000000;
+  s.channels = 128;
+  s.heads = 4;
+  s.vocab = 2003;
+  s.past = 48;
+  s.prefill = 63;
+  s.sequence = 64;
+  s.parameters = 1000000;
   s.copied = 16777216;
   return s;
 }
@@ -171,7 +177,8 @@ template <class W>
 void time_matmuls(const KernelShapes& s, KernelTimes& times) {
   const auto time = [&](int K, int N, const std::vector<int>& row_counts) {
     Panels<W> panels;
-    panels.k = K, panels.n = N;
+    panels.k = K;
+    panels.n = N;
     panels.cuda = true;
     const size_t size = panels.size(), most = *std::max_element(row_counts.begin(), row_counts.end()), spare = 16;
     const int copies = s.copies(double(size * sizeof(W)));
@@ -198,14 +205,17 @@ void time_matmuls(const KernelShapes& s, KernelTimes& times) {
 // A model of so many layers, of which only the attention is run.
 inline Config attention_config(const KernelShapes& s, int layers) {
   Config c;
-  c.n_layer = layers, c.n_head = c.n_kv_head = s.heads, c.n_embd = s.channels, c.block_size = s.sequence;
+  c.n_layer = layers;
+  c.n_head = c.n_kv_head = s.heads;
+  c.n_embd = s.channels;
+  c.block_size = s.sequence;
   c.vocab_size = 16;
   return c;
 }
 
 template <class T, class S>
-void run_attention(const DevicePass& pass, const Activations<T, S>& a, int layer) {
-  attention(kGpuTeam, attention_of(pass.forest, a, layer, {}), a.attention_scratch.data(), a.slots);
+void run_attention(const DeviceBatch& batch, const Activations<T, S>& a, int layer) {
+  attention(kGpuTeam, attention_of(batch.forest, a, layer, {}), a.attention_scratch.data(), a.slots);
 }
 
 // A root and its children over a past. Launches take the layers by turns.
@@ -214,42 +224,45 @@ void time_tree_attention(const KernelShapes& s, KernelTimes& times) {
   const int most = *std::max_element(s.tree_rows.begin(), s.tree_rows.end());
   const Config c = attention_config(s, s.copies(2.0 * s.past * s.channels * sizeof(S)));
   const Activations<float, S> a(c, most, pad64(s.past + most), false, 1, true);
-  fill(a.qkv), fill(a.k), fill(a.v);
+  fill(a.qkv);
+  fill(a.k);
+  fill(a.v);
   for (int rows : s.tree_rows) {
     std::vector<int> token(rows, 0), depth(rows, 1), end(rows, rows);
     depth[0] = 0;
     for (int i = 1; i < rows; i++) end[i] = i + 1;
-    Pass host;
+    Batch host;
     host.add_tree(token.data(), depth.data(), end.data(), rows, 0, s.past);
-    DevicePass pass(rows, 1, true);
-    pass.upload(host);
+    DeviceBatch batch(rows, 1, true);
+    batch.upload(host);
     const double keys = double(rows) * s.past + 2.0 * rows - 1;
     times.add(std::string("tree attention ") + kNumbers<S>,
               std::to_string(rows) + " rows, past " + std::to_string(s.past),
               2.0 * sizeof(S) * s.past * s.channels + 4.0 * rows * 4 * s.channels, 4.0 * keys * s.channels,
-              [&](int turn) { run_attention(pass, a, turn % c.n_layer); });
+              [&](int turn) { run_attention(batch, a, turn % c.n_layer); });
   }
 }
 
-// Of training: sequences without a past. The backward pass makes five products of the forward's two: scores and their
-// gradients, and those of queries, keys and values.
+// For training: sequences without a past. The backward computes five products, the forward two. The five are the scores
+// and their gradients, and the gradients of queries, keys and values.
 inline void time_causal_attention(const KernelShapes& s, KernelTimes& times) {
   const int R = s.training_rows(), slots = pad64(s.sequence);
   const Config c = attention_config(s, 1);
   const Activations<float> a(c, R, s.sequences * slots, true, 1, true);
   const Gradients<float> g{a, false};
-  fill(a.qkv), fill(g.att);
-  Pass host;
+  fill(a.qkv);
+  fill(g.att);
+  Batch host;
   const std::vector<int> tokens(s.sequence, 0);
   for (int i = 0; i < s.sequences; i++) host.add_chain(tokens.data(), s.sequence, i * slots, 0);
-  DevicePass pass(R, s.sequences, true);
-  pass.upload(host);
+  DeviceBatch batch(R, s.sequences, true);
+  batch.upload(host);
   const std::string shape = by(s.sequences, s.sequence);
   const double pairs = 0.5 * s.sequences * s.sequence * (s.sequence + 1.0), row = 4.0 * R * s.channels;
-  times.add("causal attention", shape, 4 * row, 4 * pairs * s.channels, [&](int) { run_attention(pass, a, 0); });
+  times.add("causal attention", shape, 4 * row, 4 * pairs * s.channels, [&](int) { run_attention(batch, a, 0); });
   times.add("causal attention, backward", shape, 8 * row, 10 * pairs * s.channels, [&](int) {
     attention_backward(kGpuTeam,
-                       AttentionBackward<float>{attention_of(pass.forest, a, 0, {}), g.att.data(), g.k.data(),
+                       AttentionBackward<float>{attention_of(batch.forest, a, 0, {}), g.att.data(), g.k.data(),
                                                 g.v.data(), g.qkv.data()},
                        g.p.data(), g.ds.data(), a.slots);
   });
@@ -265,16 +278,16 @@ inline void time_row_operations(const KernelShapes& s, KernelTimes& times) {
   const Array<float> x = filled<float>(copies * size), y(copies * size, true), d(copies * size, true),
                      wte = filled<float>(size_t(s.vocab) * C), wpe = filled<float>(size_t(s.sequence) * C),
                      weight = filled<float>(size_t(C)), mean(size_t(R), true), rstd(size_t(R), true);
-  Pass host;
+  Batch host;
   std::vector<int> tokens(s.sequence);
   for (int i = 0; i < s.sequences; i++) {
     for (int t = 0; t < s.sequence; t++) tokens[t] = int((int64_t(i) * s.sequence + t) * 7919 % s.vocab);
     host.add_chain(tokens.data(), s.sequence, i * s.sequence, 0);
   }
-  DevicePass pass(R, s.sequences, true);
-  pass.upload(host);
+  DeviceBatch batch(R, s.sequences, true);
+  batch.upload(host);
   times.add("embedding", shape, 2 * row + 4.0 * s.sequence * C, 0, [&](int turn) {
-    launch(kGpuTeam, R, Embed<float>{pass.token(), pass.forest, wte.data(), wpe.data(), at(y, turn), stride, C, {}});
+    launch(kGpuTeam, R, Embed<float>{batch.token(), batch.forest, wte.data(), wpe.data(), at(y, turn), stride, C, {}});
   });
   times.add("LayerNorm", shape, 2 * row, 0, [&](int turn) {
     launch(kGpuTeam, R,
@@ -337,7 +350,8 @@ inline void time_gather(const KernelShapes& s, KernelTimes& times) {
   const int rows = s.tree_rows.back(), stays = (rows + 1) / 2;
   const Config c = attention_config(s, 12);
   const Activations<float> a(c, rows, pad64(s.past + rows), false, 1, true);
-  fill(a.k), fill(a.v);
+  fill(a.k);
+  fill(a.v);
   std::vector<int> kept = {s.past, stays};  // where the tree begins, how many stay, which
   for (int i = 0; i < stays; i++) kept.push_back(2 * i);
   Array<int> on_gpu(kept.size(), true);

@@ -174,19 +174,21 @@ Reader::Reader(double most_bytes, int threads) : parts_(new Parts(threads)) {
 }
 Reader::~Reader() = default;
 
-double Reader::bytes_per_second(double bytes) {
+double Reader::bytes_per_second(double bytes, bool alone) {
   const int threads = parts_->pool.size();
   const size_t floats = std::max<size_t>(size_t(bytes / threads) / sizeof(float) / kStride, 1) * kStride;
   const auto run = [&](float (*read)(const float*, size_t), long sweeps) {
     const auto start = Clock::now();
-    parts_->pool.run([&](const Team& team) {
+    auto sweep = [&](const Team& team) {
       float sum = 0;
+      const Range shares = team.share(threads);  // one each, or all
       for (long i = 0; i < sweeps; i++) {
-        sum += read(parts_->data[size_t(team.rank)], floats);
+        for (int k = shares.begin; k < shares.end; k++) sum += read(parts_->data[size_t(k)], floats);
         asm volatile("" ::: "memory");  // for all that the compiler knows, the next sweep may find other numbers
       }
       sink = sum;
-    });
+    };
+    parts_->pool.run(sweep, alone);
     return seconds_since(start);
   };
   const double once = run(read_all<true>, 1);  // brings it near, too
@@ -269,24 +271,24 @@ double flops(Pool& pool, int terms, const Multiply& multiply) {
 double Roofline::bandwidth(Level level) const { return median(read[int(level)].all); }
 double Roofline::peak() const { return median(fp32.all); }
 
-Roofline measure_roofline(const Machine& machine, int threads, int runs, const std::function<bool(double)>& working) {
+double working_set(Level level, int readers, const Caches& caches, double available) {
+  const double most = std::min(available / 8, kMostRoofBytes);
+  if (level == Level::kMemory) return std::min(most, std::max(4 * caches.l3, double(128 << 20)));
+  return std::min(most, level == Level::kL3 ? caches.l3 / 2 : caches.l2 / 2 * readers);
+}
+
+Roofline measure_roofline(const Machine& machine, int threads, int runs, const std::function<bool(double)>& working,
+                          double most_seconds) {
   Roofline r;
   r.threads = threads;
   r.bf16_by = kBf16By;
-  const double spare = double(available_bytes()) / 8;
-  const auto set_of = [&](Level level, int readers) {  // half a cache leaves room for what else is in it
-    if (level == Level::kL2) return machine.caches.l2 / 2 * readers;
-    if (level == Level::kL3) return machine.caches.l3 / 2;
-    return std::min(spare, std::max(4 * machine.caches.l3, double(128 << 20)));
-  };
-  for (Level level : kLevels) r.working_set[int(level)] = set_of(level, threads);
+  const double available = double(available_bytes());
+  const auto set_of = [&](Level level, int readers) { return working_set(level, readers, machine.caches, available); };
+  double most = 0, longest = 0;  // bytes of a set; seconds of a run
+  for (Level level : kLevels) most = std::max(most, r.working_set[int(level)] = set_of(level, threads));
 
-  const auto most = [&](int readers) {
-    double bytes = 0;
-    for (Level level : kLevels) bytes = std::max(bytes, set_of(level, readers));
-    return bytes;
-  };
-  Reader one(most(1), 1), all(most(threads), threads);
+  const auto start = Clock::now();
+  Reader reader(most, threads);  // one thread reads what all do: twice the memory would tell no more
   Pool single(1), team(threads);
   const auto measure = [&](Rates& rates, const std::function<double(bool)>& rate) {
     rates.one.push_back(rate(false));
@@ -294,12 +296,14 @@ Roofline measure_roofline(const Machine& machine, int threads, int runs, const s
     else rates.all.push_back(rates.one.back());
   };
   for (int run = 0; run < runs && working(double(run) / runs); run++) {
+    const double begun = seconds_since(start);
+    if (run > 0 && begun + longest > most_seconds) break;
     for (Level level : kLevels)
-      measure(r.read[int(level)], [&](bool every) {
-        return every ? all.bytes_per_second(set_of(level, threads)) : one.bytes_per_second(set_of(level, 1));
-      });
+      measure(r.read[int(level)],
+              [&](bool every) { return reader.bytes_per_second(set_of(level, every ? threads : 1), !every); });
     measure(r.fp32, [&](bool every) { return flops(every ? team : single, 1, multiply_fp32); });
     measure(r.bf16, [&](bool every) { return flops(every ? team : single, kBf16Terms, multiply_bf16); });
+    longest = std::max(longest, seconds_since(start) - begun);
   }
   return r;
 }

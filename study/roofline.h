@@ -59,16 +59,24 @@ struct Roofline {
   double peak() const;                  // fp32
 };
 
-// Takes about a second for seven runs. `working` is called before each run with the share that is done; when it returns
-// false, the measurement ends with the runs that it has. Throws std::bad_alloc.
-Roofline measure_roofline(const Machine& machine, int threads, int runs, const std::function<bool(double)>& working);
+// What is read to measure a level: half a cache, which leaves room for what else is in it; four times L3, as long as
+// that is not too much.
+constexpr double kMostRoofBytes = 900e6;
+double working_set(Level level, int readers, const Caches& caches, double available);
+
+// Takes about a second for seven runs; none but the first begins where it would end after most_seconds. `working`
+// is called before each run with the share that is done; when it returns false, the measurement ends with the runs that
+// it has. Throws std::bad_alloc.
+Roofline measure_roofline(const Machine& machine, int threads, int runs, const std::function<bool(double)>& working,
+                          double most_seconds = 4);
 
 // Reads memory of its own again and again: the yardstick of whoever reads as many bytes.
 class Reader {
  public:
   Reader(double most_bytes, int threads);  // throws std::bad_alloc
   ~Reader();
-  double bytes_per_second(double bytes);  // one run of some ten milliseconds; every thread reads its share of `bytes`
+  // One run of some ten milliseconds: every thread reads its share of `bytes`, or the caller's reads all of it alone.
+  double bytes_per_second(double bytes, bool alone = false);
 
  private:
   struct Parts;

@@ -54,7 +54,7 @@ std::vector<T> start_of(const ParallelSizes& s) {
 inline std::unique_ptr<LogitsDrafter> drafter_of(const ParallelFile& file, Target& target, const Config& config) {
   const Folder folder;
   save_parallel(folder.path, file.sizes, file.weights.data());
-  return load_parallel(folder.path, target, config);
+  return load_parallel(folder.path, folder.path, target, config);
 }
 
 // Runs the program; returns its status.

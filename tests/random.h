@@ -39,21 +39,21 @@ inline RandomTree random_tree(Chance& chance, int n, int vocab, double bushy) {
 }
 
 // A forest of `roots` trees of up to `rows` rows each, with pasts of up to `past` keys.
-inline Pass random_pass(Chance& chance, int roots, int rows, int past, int vocab) {
-  Pass pass;
+inline Batch random_batch(Chance& chance, int roots, int rows, int past, int vocab) {
+  Batch batch;
   int slot = 0;
   for (int r = 0; r < roots; r++) {
     const int n = 1 + chance.below(rows), keys = past ? chance.below(past + 1) : 0;
     const RandomTree tree = random_tree(chance, n, vocab, r % 3 == 0 ? 0 : chance.number());
-    pass.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), n, slot, keys);
+    batch.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), n, slot, keys);
     slot += pad64(keys + n);
   }
-  for (int i = 0; i < pass.rows(); i++) pass.target.push_back(chance.below(vocab));
-  return pass;
+  for (int i = 0; i < batch.rows(); i++) batch.target.push_back(chance.below(vocab));
+  return batch;
 }
-inline int slots_of(const Pass& pass) {
-  const int last = pass.roots() - 1;
-  return pass.first_slot[last] + pad64(pass.past[last] + pass.first_row[last + 1] - pass.first_row[last]);
+inline int slots_of(const Batch& batch) {
+  const int last = batch.roots() - 1;
+  return batch.first_slot[last] + pad64(batch.past[last] + batch.first_row[last + 1] - batch.first_row[last]);
 }
 
 // A small model's sizes.

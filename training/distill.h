@@ -84,7 +84,7 @@ struct States {
 inline void record_text(const States& states, const int* tokens, Shard& shard) {
   Target& target = states.target;
   const int L = shard.sizes.rows;
-  Pass chain;
+  Batch chain;
   chain.add_chain(tokens, L, 0, 0);
   target.prefill(nullptr, 0);
   target.forward(tokens, chain.depth.data(), chain.end.data(), L);
@@ -97,11 +97,14 @@ inline void record_text(const States& states, const int* tokens, Shard& shard) {
 inline void record_generated(const States& states, Drafter* drafter, Decoding decoding, std::vector<int> prompt,
                              Shard& shard) {
   decoding.max_new_tokens = shard.sizes.rows;
-  decoding.on_pass = [&](const PassReport& pass) {
-    for (int i = 0; i < pass.emitted; i++) states.record(pass.verdict.rows[size_t(i)], shard);
+  decoding.on_iteration = [&](const IterationReport& report) {
+    for (int i = 0; i < report.emitted; i++) states.record(report.verdict.rows[size_t(i)], shard);
   };
   shard.token.push_back(prompt.back());
-  generate(states.target, drafter, decoding, prompt, [&](int token) { return shard.token.push_back(token), true; });
+  generate(states.target, drafter, decoding, prompt, [&](int token) {
+    shard.token.push_back(token);
+    return true;
+  });
 }
 
 // ---------------------------------------------------------------------------------------------------------------

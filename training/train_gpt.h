@@ -10,7 +10,9 @@
 #include <map>
 #include <string>
 
+#include "commands/outputs.h"
 #include "files/tables.h"
+#include "training/preparing.h"
 #include "training/run.h"
 
 namespace nanospec {
@@ -42,17 +44,18 @@ inline Command command_line(GptOptions& o) {
   std::vector<Flag> flags = {
       heading("Files"),
       {"--data", "FILE", &o.data, "the text to learn, UTF-8; its last tenth is for validation", required()},
-      {"--out", "DIR", &o.out, "where the model is written, at every evaluation and at the end", required()},
+      {"--out", "DIR", &o.out, "where the model is written, at every evaluation and at the end", written(true)},
       {"--resume", "", &o.resume, "go on from DIR/optimizer.safetensors"},
+      {"--overwrite", "", &o.overwrite, "start anew, where DIR holds a model already"},
       {"--medusa", "DIR", FlagValue(),
        "instead: heads on the model in DIR, for --drafter medusa; --medusa DIR --help says more"},
       {"--parallel", "DIR", FlagValue(),
        "instead: a drafter on the model in DIR, for --drafter parallel; --parallel DIR --help says more"},
-      {"--stats", "FILE.json", &o.stats, "what the run was, in figures, when it has ended"},
+      {"--stats", "FILE.json", &o.stats, "what the run was, in figures, when it has ended", written()},
       heading("Model"),
       {"--preset", "NAME", &o.preset,
-       "small (4 layers, 4 heads, 128 channels, block 64), medium (6, 6, 384, 256)\n"
-       "or article (4, 4, 32, 64; 120 iterations); other flags win over it",
+       "small (4 layers, 4 heads, 128 channels, block 64), medium (6, 6, 384, 256) or article (4, 4, 32, 64; 120 "
+       "iterations); other flags win over it; --preset medium --help shows its values",
        one_of({"small", "medium", "article"})},
       {"--n_layer", "N", &o.config.n_layer, "layers", from(1)},
       {"--n_head", "N", &o.config.n_head, "attention heads", from(1)},
@@ -93,16 +96,20 @@ inline void hand_over(int argc, char** argv) {
 // Reads the flags; a preset's values stand where no flag names another. Returns false when only help was asked for.
 inline bool read_flags(int argc, char** argv, GptOptions& o) {
   hand_over(argc, argv);
-  if (parse_flags(command_line(o), argc, argv).help) return false;
-  GptOptions preset;
-  preset.preset = o.preset;
-  apply_preset(preset);
-  o = preset;
-  parse_flags(command_line(o), argc, argv);
+  for (int i = 1; i < argc; i++) {  // the last one counts
+    const std::string word = argv[i], flag = "--preset";
+    if (word == flag && i + 1 < argc) o.preset = argv[i + 1];
+    if (word.compare(0, flag.size() + 1, flag + "=") == 0) o.preset = word.substr(flag.size() + 1);
+  }
+  apply_preset(o);
+  const Command command = command_line(o);
+  const Given given = parse_flags(command, argc, argv);
+  if (given.help) return false;
   o.config.n_kv_head = o.config.n_head;
   o.config.vocab_size = 1;  // known when the text is read
   validate(o.config);
   check_rates(o, "train_gpt");
+  check_outputs(command, given);
   return true;
 }
 
@@ -118,10 +125,15 @@ struct TrainingText {
 
 // Reads the data, which says the vocabulary's size. Throws runtime_error.
 inline TrainingText read_text(GptOptions& o) {
+  const double size = file_bytes(o.data);
+  check_memory(o.data, size, takes_counts(size));
+  Preparing preparing(size, o.quiet);
+  preparing.step("reading");
   const std::string bytes = read_file(o.data);
+  preparing.step("encoding");
   TrainingText text;
   text.tokenizer = character_tokenizer(bytes, o.data);
-  text.parts = split(text.tokenizer.encode(bytes, o.data));
+  text.parts = encode_split(text.tokenizer, bytes, o.data, preparing.told());
   const size_t shortest = size_t(o.config.block_size) + 2, train = text.parts.train.size(),
                validation = text.parts.validation.size();
   if (validation < shortest || train < shortest)
@@ -129,6 +141,7 @@ inline TrainingText read_text(GptOptions& o) {
            "give at least " + std::to_string(10 * shortest) + ", or a smaller --block_size");
   o.config.vocab_size = text.tokenizer.vocab_size();
   validate(o.config);
+  preparing.step("hashing");
   text.settings = {{"seed", std::to_string(o.seed)},
                    {"batch_size", std::to_string(o.batch_size)},
                    {"dropout", std::to_string(o.dropout)},
@@ -137,15 +150,25 @@ inline TrainingText read_text(GptOptions& o) {
   return text;
 }
 
-// What drafters count of the text.
-inline void save_tables(const GptOptions& o, const TrainingText& text) {
-  save_bigram(o.out, text.parts.train, o.config.vocab_size, text.origin);
-  save_ngrams(o.out, text.parts.train, o.config.vocab_size, text.origin);
+// A line where the n-grams of so many training tokens are not all counted; else nothing.
+inline std::string counted_text(size_t tokens, size_t most = kNgramText) {
+  if (tokens <= most) return "";
+  return "n-grams are counted in the first " + thousands(double(most)) + " of " + thousands(double(tokens)) +
+         " training characters\n";
 }
 
-// A checkpoint: the model, and the state to go on from.
-inline void save(const GptOptions& o, const TrainingText& text, const Trainer<float>& trainer, bool cuda,
-                 int64_t iteration) {
+// What drafters count of the text; it comes into the folder with the first checkpoint.
+inline void save_tables(const Staged& tables, const GptOptions& o, const TrainingText& text) {
+  if (!o.quiet) fputs(counted_text(text.parts.train.size()).c_str(), stderr);
+  Preparing preparing(file_bytes(o.data), o.quiet);
+  preparing.step("counting n-grams");
+  save_bigram(tables.path, text.parts.train, o.config.vocab_size, text.origin);
+  save_ngrams(tables.path, text.parts.train, o.config.vocab_size, text.origin, preparing.told());
+}
+
+// A checkpoint: the state to go on from, the tables, the model. No kill leaves weights that lack one of the others.
+inline void save(const GptOptions& o, const TrainingText& text, Staged& tables, const Trainer<float>& trainer,
+                 bool cuda, int64_t iteration) {
   std::vector<float> copies[3];
   const auto on_host = [&](const Array<float>& array, std::vector<float>& copy) -> const float* {
     if (!cuda) return array.data();
@@ -157,12 +180,13 @@ inline void save(const GptOptions& o, const TrainingText& text, const Trainer<fl
                                   on_host(trainer.v, copies[2])};
   Metadata origin = text.origin;
   origin["model"] = hash_model(o.config, arrays.weights, text.origin);
-  save_model(o.out, o.config, text.tokenizer, arrays.weights, text.origin);
   save_optimizer(o.out, o.config, iteration, text.settings, arrays, origin);
+  tables.publish();
+  save_model(o.out, o.config, text.tokenizer, arrays.weights, text.origin);
 }
 
-// Returns the iteration that the run to resume had reached. Throws runtime_error.
-inline int64_t resume(const GptOptions& o, const TrainingText& text, Trainer<float>& trainer) {
+// Returns the iteration that the run to resume had reached. The tables are there at once. Throws runtime_error.
+inline int64_t resume(const GptOptions& o, const TrainingText& text, Staged& tables, Trainer<float>& trainer) {
   const OptimizerState state = load_optimizer(o.out);
   const std::string where = o.out + "/optimizer.safetensors";
   if (format_config(state.config) != format_config(o.config))
@@ -171,6 +195,7 @@ inline int64_t resume(const GptOptions& o, const TrainingText& text, Trainer<flo
   check_resumable(state.settings, text.settings, where);
   check_origin(read_header(where).metadata, "the state was saved", where, o.out,
                "going on from the state, at iteration " + std::to_string(state.iteration));
+  tables.publish();
   return go_on(trainer, state);
 }
 

@@ -24,7 +24,13 @@ struct HeadBatch {
   std::vector<int> target;    // (K, R) the token that head k + 1 is to say
   std::vector<float> ahead;   // (K, R, C) the target's hidden state where it was to say that token; or empty
 
-  void clear() { rows = 0, hidden.clear(), root.clear(), target.clear(), ahead.clear(); }
+  void clear() {
+    rows = 0;
+    hidden.clear();
+    root.clear();
+    target.clear();
+    ahead.clear();
+  }
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -67,11 +73,11 @@ class MedusaTrainer {
     pool_.run([&](const Team& team) { packed_.pack(team, true); });
   }
   // Mean cross-entropy over the heads and rows.
-  T loss(const HeadBatch& batch) { return pass(batch, false, nullptr); }
+  T loss(const HeadBatch& batch) { return run_batch(batch, false, nullptr); }
   // The same, and `gradient` becomes its gradient.
-  T loss_and_gradient(const HeadBatch& batch) { return pass(batch, true, nullptr); }
+  T loss_and_gradient(const HeadBatch& batch) { return run_batch(batch, true, nullptr); }
   // One AdamW update; returns the loss before it.
-  T step(const HeadBatch& batch, const Update& update) { return pass(batch, true, &update); }
+  T step(const HeadBatch& batch, const Update& update) { return run_batch(batch, true, &update); }
   // After loss(): what a head said of a row, and what that cost.
   const T* logits(int head, int row) const {
     return a_.logits.data() + (size_t(head) * size_t(rows_) + size_t(row)) * size_t(a_.V);
@@ -79,7 +85,7 @@ class MedusaTrainer {
   T cost(int head, int row) const { return losses_.data()[size_t(head) * size_t(rows_) + size_t(row)]; }
 
  private:
-  T pass(const HeadBatch& batch, bool with_gradient, const Update* update) {
+  T run_batch(const HeadBatch& batch, bool with_gradient, const Update* update) {
     load(batch);
     pool_.run([&](const Team& team) {
       run(team, batch, with_gradient);
@@ -180,7 +186,8 @@ class MedusaTrainer {
 // places (n): each is sequence * usable_rows + row. Row l has seen token l: head k says token l + 1 + k.
 inline void fill_batch(const Shard& shard, const int* places, int n, int heads, bool distribution, HeadBatch& batch) {
   const int usable = usable_rows(shard.sizes, heads), C = shard.sizes.channels;
-  batch.clear(), batch.rows = n;
+  batch.clear();
+  batch.rows = n;
   const auto append = [&](std::vector<float>& to, int sequence, int row) {
     const float* const state = shard.state(sequence, row);
     to.insert(to.end(), state, state + C);
@@ -287,12 +294,14 @@ struct MedusaTraining {
   void save(const std::string& dir, const Metadata& origin) const {
     save_medusa(dir, trainer.sizes, trainer.weights.data(), origin);
   }
-  std::map<std::string, std::string> settings() const {
+  static std::map<std::string, std::string> settings(const Options& o, const MedusaSizes&) {
     return {{"heads", std::to_string(o.heads)}, {"rank", std::to_string(o.rank)}, {"root", std::to_string(o.root)}};
   }
   std::string described() const { return " in " + std::to_string(o.heads) + " heads"; }
   void stats(Json& stats) const {
-    stats["medusa_heads"] = o.heads, stats["medusa_rank"] = o.rank, stats["medusa_root"] = o.root;
+    stats["medusa_heads"] = o.heads;
+    stats["medusa_rank"] = o.rank;
+    stats["medusa_root"] = o.root;
   }
 };
 

@@ -35,7 +35,7 @@ struct SequenceBatch {
 // A tree in preorder: the stream of n rows, whose next position is always the first child, and behind it, the last
 // position first, the chains of `slots` rows that hang from positions begin .. end - 1. token_of(t, d): of slot d of t.
 template <class TokenOf>
-void add_caterpillar(Pass& pass, const int* tokens, int n, int begin, int end, int slots, TokenOf token_of) {
+void add_caterpillar(Batch& batch, const int* tokens, int n, int begin, int end, int slots, TokenOf token_of) {
   std::vector<int> token(tokens, tokens + n), depth, ends;
   const int rows = n + (end - begin) * slots;
   for (int t = 0; t < n; t++) {
@@ -48,7 +48,7 @@ void add_caterpillar(Pass& pass, const int* tokens, int n, int begin, int end, i
       depth.push_back(t + d);
       ends.push_back(n + (end - t) * slots);
     }
-  pass.add_tree(token.data(), depth.data(), ends.data(), rows, 0, 0);
+  batch.add_tree(token.data(), depth.data(), ends.data(), rows, 0, 0);
 }
 // The most that it has where the slots of n positions come in so many segments.
 inline int caterpillar_rows(int n, int slots, int segments) { return n + (n + segments - 1) / segments * slots; }
@@ -63,7 +63,7 @@ template <class T>
 struct ParallelGradients {
   Array<T> stream, norm, att, qkv, gate_up, act, input;  // strides as the activations'
   Array<T> k, v;                                         // (L, n_kv_head, slots, pad16(D)) of all cached rows
-  Array<T> p, ds;                                        // attention's scratch, where the portable text runs
+  Array<T> p, ds;                                        // scratch of attention, where the portable version runs
   Array<T> slot;                                         // (C) the sum over all slots, where they begin
   size_t kv_layer;
 
@@ -71,10 +71,20 @@ struct ParallelGradients {
       : kv_layer(size_t(s.n_kv_head) * size_t(a.slots) * size_t(pad16(s.head_size()))) {
     const size_t R = size_t(rows);
     const auto make = [](size_t n) { return Array<T>(n + 16); };
-    stream = make(R * a.C), norm = make(R * a.C), att = make(R * a.C), qkv = make(R * a.Q), gate_up = make(R * a.G);
-    act = make(R * a.F), input = make((size_t(stream_rows) + 1) * a.E), slot = make(size_t(a.C));
-    k = make(s.n_layer * kv_layer), v = make(s.n_layer * kv_layer);
-    if (!std::is_same<T, float>::value) p = make(R * s.n_head * a.slots), ds = make(R * s.n_head * a.slots);
+    stream = make(R * a.C);
+    norm = make(R * a.C);
+    att = make(R * a.C);
+    qkv = make(R * a.Q);
+    gate_up = make(R * a.G);
+    act = make(R * a.F);
+    input = make((size_t(stream_rows) + 1) * a.E);
+    slot = make(size_t(a.C));
+    k = make(s.n_layer * kv_layer);
+    v = make(s.n_layer * kv_layer);
+    if (!std::is_same<T, float>::value) {
+      p = make(R * s.n_head * a.slots);
+      ds = make(R * s.n_head * a.slots);
+    }
   }
 };
 
@@ -102,7 +112,7 @@ void parallel_backward(const Team& team, const ParallelSizes& s, const ParallelW
     const auto& dl = d.layers[size_t(l)];
     const RmsNorm<T> before_attention = norm_1(a, w.plain, l, first), before_mlp = norm_2(a, w.plain, l, first);
     const T *const act = a.act.at(l, first), *const att = a.att.at(l, first), *const gate_up = a.gate_up.at(l, first);
-    launch(team, R, before_attention);  // not kept by the forward pass
+    launch(team, R, before_attention);  // the forward has not stored it
     launch(team, R, before_mlp);
     launch(team, R, swiglu(a, l, first));
     linear_backward<T>(team, R, F, C, act, a.F, stream, a.C, dl.down, nullptr);
@@ -209,7 +219,7 @@ class ParallelTrainer {
   }
 
  private:
-  static constexpr int kFeedbackPasses = 2;
+  static constexpr int kFeedbackRounds = 2;
 
   T run(const SequenceBatch& batch, bool with_gradient, const Said& said) {
     if (batch.positions != n_ || batch.ahead != sizes.ahead) throw std::logic_error("a batch of other sizes");
@@ -240,13 +250,14 @@ class ParallelTrainer {
     for (int t = 0; t < n_; t++) targets_[size_t(t)] = tokens[t + 2];
     pool_.run([&](const Team& team) {
       if (with_gradient) {
-        zero(team, g_.k.data(), g_.k.size()), zero(team, g_.v.data(), g_.v.size());
+        zero(team, g_.k.data(), g_.k.size());
+        zero(team, g_.v.data(), g_.v.size());
         zero(team, g_.slot.data(), g_.slot.size());
       }
       parallel_features(team, sizes, packed_, n_, a_);
       parallel_enter(team, sizes, packed_, frozen_.plain.wte, stream_.token(), 0, n_, with_slot(), a_);
       parallel_layers(team, sizes, packed_, stream_.forest, 0, rope_.data(), a_);
-      speak(team, 0, n_, with_gradient);
+      output_loss(team, 0, n_, with_gradient);
     });
     count(b, 0, n_, 0, said);
   }
@@ -263,15 +274,15 @@ class ParallelTrainer {
     for (int t = begin; t < end; t++)
       for (int d = 1; d <= K; d++) targets_[size_t(slot_row(n_, end, K, t, d))] = tokens[t + 2 + d];
     if (sizes.sequential) {
-      for (int pass = 0; pass < kFeedbackPasses; pass++) {
-        feed_back(begin, end, pass == 0);
+      for (int round = 0; round < kFeedbackRounds; round++) {
+        feed_back(begin, end, round == 0);
         pool_.run([&](const Team& team) { forward_slots(team, rows); });
       }
       feed_back(begin, end, false);
     }
     pool_.run([&](const Team& team) {
       forward_slots(team, rows);
-      speak(team, n_, rows, with_gradient);
+      output_loss(team, n_, rows, with_gradient);
       if (with_gradient) slots_backward(team, rows);
     });
     count(b, n_, rows, end, said);
@@ -283,9 +294,9 @@ class ParallelTrainer {
     parallel_layers(team, sizes, packed_, segment_.forest, n_, rope_.data(), a_);
   }
 
-  // The rows of a path see the states of the rows above them, which are not known before those have run: each pass
-  // over all of them makes one depth more exact, and the first one takes the stream's states. No gradient flows through
-  // a state (as in EAGLE-3's training-time test, but for the number of passes).
+  // A row of a path reads the state of the row above it, which is known only after that row has run. So all rows run
+  // several times: the first round reads the stream's states, and each further round makes one depth more exact. No
+  // gradient flows through a state (as in EAGLE-3's training-time test, which has another number of rounds).
   void feed_back(int begin, int end, bool at_first) {
     const int K = sizes.slots(), C = sizes.n_embd;
     const T* const state = a_.x[sizes.n_layer];
@@ -299,7 +310,7 @@ class ParallelTrainer {
   }
 
   // Final norm, head and loss of rows first .. first + rows - 1, and the gradient of the top.
-  void speak(const Team& team, int first, int rows, bool with_gradient) {
+  void output_loss(const Team& team, int first, int rows, bool with_gradient) {
     const int C = sizes.n_embd, V = sizes.vocab_size;
     const size_t at = size_t(first) * size_t(a_.C);
     T *const logits = logits_.data() + size_t(first) * size_t(V_), *const dtop = g_.stream.data() + at;
@@ -377,8 +388,8 @@ class ParallelTrainer {
   Optimizer<T> optimizer_;
   ParallelActivations<T> a_;
   ParallelGradients<T> g_;
-  Pass rows_;                    // scratch
-  DevicePass stream_, segment_;  // the chain; the chain with some of its slots
+  Batch rows_;                    // scratch
+  DeviceBatch stream_, segment_;  // the chain; the chain with some of its slots
   std::vector<T> rope_;
   const int V_;
   Array<T> norm_, mean_, rstd_, logits_, losses_;  // of the rows that speak
@@ -391,8 +402,11 @@ class ParallelTrainer {
 
 // numbers (B): of the shard's sequences.
 inline void fill_batch(const Shard& shard, const int* numbers, int B, int ahead, SequenceBatch& batch) {
-  batch.sequences = B, batch.positions = usable_rows(shard.sizes, ahead), batch.ahead = ahead;
-  batch.token.clear(), batch.features.clear();
+  batch.sequences = B;
+  batch.positions = usable_rows(shard.sizes, ahead);
+  batch.ahead = ahead;
+  batch.token.clear();
+  batch.features.clear();
   for (int b = 0; b < B; b++) {
     const int32_t* const tokens = shard.tokens(numbers[b]);
     batch.token.insert(batch.token.end(), tokens, tokens + batch.positions + 1 + ahead);
@@ -408,7 +422,13 @@ inline void fill_batch(const Shard& shard, const int* numbers, int B, int ahead,
 struct ParallelOptions : DistillOptions {
   int layers = 2, ahead = 6, kv_heads = 0, segments = 1;
   bool sequential = false, raw = false;
-  ParallelOptions() { tokens = 1 << 17, batch_size = 2, max_iters = 1200, learning_rate = 2e-3f, weight_decay = 0.01f; }
+  ParallelOptions() {
+    tokens = 1 << 17;
+    batch_size = 2;
+    max_iters = 1200;
+    learning_rate = 2e-3f;
+    weight_decay = 0.01f;
+  }
 };
 
 inline Command parallel_command(ParallelOptions& o) {
@@ -420,7 +440,7 @@ inline Command parallel_command(ParallelOptions& o) {
   const std::vector<Flag> own = {
       heading("Drafter"),
       {"--parallel_layers", "N", &o.layers, "layers", from(1, kMostParallelLayers)},
-      {"--parallel_ahead", "N", &o.ahead, "tokens that it says in one pass", from(1, kMostAhead)},
+      {"--parallel_ahead", "N", &o.ahead, "tokens that it says in one forward", from(1, kMostAhead)},
       {"--parallel_kv_heads", "N", &o.kv_heads,
        "key/value heads, a divisor of the model's heads; 0: two where those are even, else one", from(0, 1 << 16)},
       {"--parallel_segments", "N", &o.segments,
@@ -451,9 +471,14 @@ struct ParallelTraining {
   static ParallelSizes sizes_of(const Options& o, const DistillRun& run) {
     const Config& config = run.model.config;
     ParallelSizes s;
-    s.n_layer = o.layers, s.n_head = config.n_head, s.n_embd = config.n_embd, s.vocab_size = config.vocab_size;
+    s.n_layer = o.layers;
+    s.n_head = config.n_head;
+    s.n_embd = config.n_embd;
+    s.vocab_size = config.vocab_size;
     s.n_kv_head = o.kv_heads > 0 ? o.kv_heads : default_kv_heads(config.n_head);
-    s.ahead = o.ahead, s.sequential = o.sequential, s.raw = o.raw;
+    s.ahead = o.ahead;
+    s.sequential = o.sequential;
+    s.raw = o.raw;
     if (config.n_head % s.n_kv_head != 0)
       throw std::invalid_argument("the model's " + std::to_string(config.n_head) + " heads do not share " +
                                   std::to_string(s.n_kv_head) + ": --parallel_kv_heads: give a divisor");
@@ -495,17 +520,25 @@ struct ParallelTraining {
   void save(const std::string& dir, const Metadata& origin) const {
     save_parallel(dir, trainer.sizes, trainer.weights.data(), origin);
   }
+<<<<<<< ours
+  static std::map<std::string, std::string> settings(const Options&, const ParallelSizes& sizes) {
+    std::map<std::string, std::string> settings = parallel_metadata(sizes);
+    settings.erase("format");
+    settings["n_layer"] = std::to_string(sizes.n_layer);
+    settings["kv_heads"] = std::to_string(sizes.n_kv_head);
+=======
   std::map<std::string, std::string> settings() const {
     std::map<std::string, std::string> settings = parallel_metadata(trainer.sizes);
     settings["n_layer"] = std::to_string(trainer.sizes.n_layer);
     settings["kv_heads"] = std::to_string(trainer.sizes.n_kv_head);
+>>>>>>> theirs
     return settings;
   }
   std::string described() const {
     return o.sequential ? ", one token after the other" : ", " + std::to_string(o.ahead) + " tokens at once";
   }
   void stats(Json& stats) const {
-    for (const auto& [key, value] : settings()) stats["parallel_" + key] = value;
+    for (const auto& [key, value] : settings(o, trainer.sizes)) stats["parallel_" + key] = value;
     stats["parallel_segments"] = o.segments;
   }
 };

@@ -1,34 +1,36 @@
-// watch/decoding.h: a text decoded by its settings: planner, runner and watcher, wired together.
+// watch/decoding.h: decodes a text by its settings: it connects planner, runner and watcher.
 //
-// In order: what a drafter may read of a target; what it draws with; generate(), which every command and every trainer
-// calls. The settings: settings.h.
+// In order: what a drafter may read of a target; the noise that it draws with; generate(), which all commands and
+// trainers call. The settings are in settings.h.
 #pragma once
 
 #include <memory>
 
 #include "cuda/whole.h"
 #include "drafters/features.h"
+#include "growth/ahead.h"
 #include "growth/measure.h"
 #include "rules/judge.h"
+#include "watch/recorder.h"
 #include "watch/settings.h"
 
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
-// The wires
+// What a drafter reads and draws with
 
-// The target's rows as drafters may read them. One that runs whole iterations leaves no logits here.
+// The target's rows as drafters may read them. A target that runs whole iterations gives no logits.
 template <class T>
 struct RowsOf : TargetRows {
   T& target;
-  const bool whole;  // whether whole iterations are run
+  const bool whole;  // whether it runs whole iterations
   RowsOf(T& its, bool runs_whole) : target(its), whole(runs_whole) {}
   const float* logits(int row) const override { return whole ? nullptr : target.logits(row); }
   const float* hidden(int row) const override { return target.hidden(row); }
   const float* features(int row) const override { return target.features(row); }
   void tap() const override { target.tap(); }
 };
-// The model's features cost something: they are kept from tap() on, as long as a text lasts.
+// Storing the model's features costs time: it is done from tap() on, until the text ends.
 template <>
 struct RowsOf<Target> : TargetRows {
   Target& target;
@@ -45,9 +47,10 @@ struct RowsOf<Target> : TargetRows {
   mutable std::unique_ptr<Features> features_;
 };
 
-// What the drafter draws with. Under `match` it knows the noise that the target will pick with. The other rules' proofs
-// forbid that: `rejection` wants its candidate sampled from q by other noise, `independent` and `typical` the likeliest
-// tokens of q; the others want a sample too, and look beyond what they emit: theirs is drawn afresh in each forward.
+// The noise that the drafter draws with. Under `match` it is the noise that the target will pick with. The proofs of
+// the other rules forbid that. `rejection` needs a candidate sampled from q by other noise; `independent` and `typical`
+// take the likeliest tokens of q. The remaining rules need a sample too, but they also judge nodes that they do not
+// emit, so SampledDrafter draws anew in each forward.
 inline Draws draws_of(const Decoding& decoding, Noise& targets, Noise& others) {
   Draws draws = {&decoding.sampling, nullptr, 0, decoding.rule != Rule::kMatch};
   if (decoding.sampling.temperature > 0 && decoding.rule == Rule::kMatch && decoding.knows_noise)
@@ -63,14 +66,14 @@ bool drafts_on_device(Target& target, Drafter* drafter, const Decoding& decoding
   const Shape& shape = decoding.shape;
   if (!iterates(target) || !bigram || decoding.rule != Rule::kMatch || !shape.full() || !decoding.knows_noise)
     return false;
-  if constexpr (Iterates<Target>::value) return target.hold(bigram->table, shape.depth, shape.width);
+  if constexpr (Iterates<Target>::value) return target.load_table(bigram->table, shape.depth, shape.width);
   else return false;
 }
 
-// Appends decoding.max_new_tokens tokens to `text`, which begins as the prompt. on_token(int) is called for each as it
-// is emitted; if it returns false, generation ends with that token. drafter: null for plain decoding. watch: its lap()
-// gives the seconds since the last one. Throws runtime_error for an empty prompt or a token outside the vocabulary,
-// invalid_argument for a rule that does not fit the shape, or drafting ahead.
+// Appends decoding.max_new_tokens tokens to `text`, which begins as the prompt. on_token(int) is called for each token
+// as it is emitted; if it returns false, generation ends with that token. drafter: null for plain decoding. watch: its
+// lap() gives the seconds since the last lap. Throws std::runtime_error for an empty prompt or a token outside the
+// vocabulary, std::invalid_argument for a rule that does not fit the shape, or drafting ahead.
 template <class Target, class OnToken, class Watch = Stopwatch>
 Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::vector<int>& text, OnToken on_token,
                Watch watch = {}) {
@@ -82,15 +85,18 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
   Noise noise(sampling, vocab), other_noise(sampling, vocab, kStreamDraft);
   Clock clock([&] { return watch.lap(); });
 
-  // Who drafts.
+  // The drafter.
   const RowsOf<Target> rows(target, iterates(target) && decoding.rule == Rule::kMatch);
   std::unique_ptr<LogitsDrafter> made;
   LogitsDrafter* const logits = with_logits(drafter, made);
   if (drafter && !logits && decoding.rule != Rule::kMatch)
     throw std::invalid_argument("drafter " + drafter->name +
                                 " has no distribution to judge by: --verify: choose --verify match");
-  if (logits) logits->temperature = sampling.temperature, logits->attach(&rows);
-  const struct Detach {  // however it ends
+  if (logits) {
+    logits->temperature = sampling.temperature;
+    logits->attach(&rows);
+  }
+  const struct Detach {  // also if an exception ends the text
     LogitsDrafter* drafter;
     ~Detach() {
       if (drafter) drafter->attach(nullptr);
@@ -101,7 +107,7 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
   if (logits && drafts != Drafts::kAny && decoding.rule != Rule::kRejection)
     drawn = std::make_unique<SampledDrafter>(*logits, drafts == Drafts::kWithReplacement);
 
-  // Who runs and judges.
+  // The runner.
   std::unique_ptr<Runner> runner;
   std::function<int(const Tree&, int, int64_t)> pick;
   bool on_device = false;
@@ -122,7 +128,7 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
     runner = std::move(host);
   }
 
-  // Who plans, and who watches.
+  // The planner and the watcher.
   Experience fresh;
   ShapePlanner plan(decoding.shape, on_device ? nullptr : decoding.cost.get(),
                     decoding.experience ? *decoding.experience : fresh, logits, clock);
@@ -135,7 +141,7 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
   Recorder recorder(
       clock, ahead ? static_cast<Watcher&>(*ahead) : plan,
       {int64_t(text.size()), end, block, draws_of(decoding, noise, other_noise), logits, drafter ? drafter->name : "",
-       plan, on_device, [&] { return target.past(); }, pick, decoding.on_pass});
+       plan, on_device, [&] { return target.past(); }, pick, decoding.on_iteration});
   records = &recorder;
 
   generate(*runner, ahead ? static_cast<Planner&>(*ahead) : plan, drawn ? drawn.get() : drafter, recorder,

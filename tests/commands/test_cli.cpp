@@ -1,8 +1,10 @@
 // tests/commands/test_cli.cpp: flags and their errors; how a program ends; numbers and tables for people.
 #include "commands/cli.h"
 
+#include <cerrno>
 #include <functional>
 #include <limits>
+#include <system_error>
 
 #include "tests/command_line.h"
 
@@ -87,6 +89,13 @@ TEST_CASE("cli: flags: each mistake has its line, with what to type") {
   CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--quiet"})), "add --data FILE"));
   CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--device", "gpu"})),
                  "did you mean cpu? known: auto, cpu, cuda"));
+  for (const char* far : {"--unknown", "-q", "--x=1"}) {  // a question that helps nobody is not asked
+    const std::string line = BAD_COMMAND_LINE(parse(v, {"--data", "x", far}));
+    CHECK(contains(line, "unknown flag '" + std::string(far) + "'"));
+    CHECK(!contains(line, "did you mean"));
+  }
+  CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--device", "CPU"})), "did you mean cpu?"));
+  CHECK(!contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--device", "abacus"})), "did you mean"));
   const std::string escaped = BAD_COMMAND_LINE(parse(v, {"--data", "x", "--a\nb"}));
   CHECK(escaped.find('\n') == std::string::npos);
 }
@@ -105,7 +114,8 @@ TEST_CASE("cli: flags: numbers are whole texts, finite and in range") {
     CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--n_layer", text})),
                    "is out of range: --n_layer: give a whole number from 1 to 100"));
   for (const char* text : {"-1", "18446744073709551616"})
-    CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--seed", text})), "is out of range: --seed"));
+    CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--seed", text})),
+                   "is out of range: --seed: give a whole number from 0 to 18446744073709551615"));
   for (const char* text : {"10", "1e-3", "1.e0", ".5", "0.1"}) parse(v, {"--data", "x", "--temperature", text});
   CHECK(v.temperature == 0.1f);
   CHECK(parse_number("-2.5e-3", "here") == -2.5e-3);
@@ -121,6 +131,22 @@ TEST_CASE("cli: flags: --help shows every flag, its default and the examples, an
        {"What it does.", "First:", "Second:", "--data FILE", "(required)", "--n_layer N", "layers (4)", "--seed N",
         "--temperature T", "auto, cpu, cuda (auto)", "--quiet                 silence\n", "\n  program --data a.txt\n"})
     CHECK_MESSAGE(contains(help, part), part);
+}
+
+TEST_CASE("cli: help: lists stay lists, long lines and long command lines are broken") {
+  const std::string words = "one two three four five six seven eight nine ten eleven twelve thirteen";
+  CHECK(help_paragraph(words + " " + words) ==
+        words + " one two\nthree four five six seven eight nine ten eleven twelve thirteen\n");
+  CHECK(help_item("--name N", words) ==
+        "  --name N                one two three four five six seven eight nine ten\n"
+        "                          eleven twelve thirteen\n");
+  CHECK(help_item("--quite_a_long_name NUMBER", "what: \nfirst: " + words) ==
+        "  --quite_a_long_name NUMBER\n"
+        "                          what:\n"
+        "                          first: one two three four five six seven eight nine\n"
+        "                            ten eleven twelve thirteen\n");
+  const std::string examples = help_examples("tool --a 1 --b \"two words\"\ntool " + words + " --long " + words + "\n");
+  CHECK(examples == "Examples:\n  tool --a 1 --b \"two words\"\n  tool " + words + " \\\n    --long " + words + "\n");
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -148,6 +174,8 @@ TEST_CASE("cli: a program ends with one line and the right status") {
   CHECK(status_of([]() -> int { throw std::bad_alloc(); }, line) == 1);
   CHECK(contains(line, "prog: out of memory: "));
   CHECK(status_of([]() -> int { return int(std::vector<int>().at(0)); }, line) == 1);
+  CHECK(status_of([]() -> int { throw std::system_error(EAGAIN, std::generic_category()); }, line) == 1);
+  CHECK(contains(line, "prog: cannot start a thread: "));
   CHECK(status_of([]() -> int { return std::vector<char>(size_t(-1)).at(0); }, line) == 1);
   CHECK(contains(line, "prog: out of memory: "));
 }

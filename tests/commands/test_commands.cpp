@@ -3,6 +3,8 @@
 // In order: methods; generate; compare; calibrate and diagnose; experiments; bench; exact. The Engine, the Probe and
 // the GPU below stand in for nanospec.cu's: a token is a character, and speed is scripted.
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -76,7 +78,7 @@ Generated decoded(const Method& method, const Sampling& sampling, const std::vec
   static const std::unique_ptr<Drafter> drafter = mock_drafter();
   Decoding decoding;
   decoding.shape = parse_shape(method.shape, 340), decoding.sampling = sampling, decoding.max_new_tokens = n;
-  decoding.on_pass = observation.on_pass;
+  decoding.on_iteration = observation.on_iteration;
   std::unique_ptr<Drafter> other;
   std::unique_ptr<LogitsDrafter> made;
   if (observation.stand_in) other = observation.stand_in(*with_logits(drafter.get(), made));
@@ -213,15 +215,15 @@ TEST_CASE("commands: drafting ahead: what came of it, in words and in the statis
   part.ahead.wanted = true;
   CHECK(contains(ahead_text(part.ahead), "not used: this drafter cannot"));
   AheadStats& a = part.ahead;
-  a.able = true, a.passes = 10, a.passes_without = 50, a.outcomes = 30, a.hits = 6, a.misses = 3,
+  a.able = true, a.forwards = 10, a.forwards_without = 50, a.outcomes = 30, a.hits = 6, a.misses = 3,
   a.seconds_saved = 0.25;
   a.forward_seconds = 12, a.forward_seconds_without = 50, a.gain = 0.82;
   for (const char* said : {"not used: 0.82 of the speed without", "30 trees in 10 forwards", "67% hits", "1.20 times"})
     CHECK(contains(ahead_text(a), said));
-  a.gain = 1.07, a.passes_without = 5, a.forward_seconds_without = 5;
+  a.gain = 1.07, a.forwards_without = 5, a.forward_seconds_without = 5;
   CHECK(ahead_text(a).find("used: 1.07") == 0);
   add(sum, part), add(sum, part);
-  CHECK(sum.ahead.passes == 20);
+  CHECK(sum.ahead.forwards == 20);
   CHECK(sum.ahead.hits == 12);
   CHECK(sum.ahead.fan_out() == 3);
   CHECK(sum.ahead.contention() == doctest::Approx(1.2));
@@ -236,6 +238,26 @@ TEST_CASE("commands: methods: a shape's own settings stand behind its colon") {
   CHECK(methods[0].budget == 8);
   CHECK(methods[1].shape == "static:a=b.json");
   CHECK(method_text(methods[0]) == "bigram entropy-stop:threshold=0.5,of=confidence budget=8");
+}
+
+TEST_CASE("commands: methods: quotes hold a name with blanks together") {
+  const std::vector<Method> methods = parse_methods(
+      "'gpt:my models/small' chain:4; bigram \"static:a;b c.json\" budget=8;\tgpt:\"it's mine\"\tauto;", 64);
+  REQUIRE(methods.size() == 3);
+  CHECK(methods[0].drafter == "gpt:my models/small");
+  CHECK(methods[0].shape == "chain:4");
+  CHECK(methods[1].shape == "static:a;b c.json");
+  CHECK(methods[1].budget == 8);
+  CHECK(methods[2].drafter == "gpt:it's mine");
+  CHECK(method_text(methods[2]) == "\"gpt:it's mine\" auto");
+  for (const Method& method : methods) {  // what is shown is read again
+    const std::vector<Method> again = parse_methods(method_text(method), 64);
+    REQUIRE(again.size() == 1);
+    CHECK(again[0].drafter == method.drafter);
+    CHECK(again[0].shape == method.shape);
+  }
+  CHECK(contains(BAD_COMMAND_LINE(parse_methods("none; gpt:'my model auto", 64)), "a quote is never closed"));
+  CHECK(contains(BAD_COMMAND_LINE(parse_methods("''", 64)), "unknown drafter ''"));
 }
 
 TEST_CASE("commands: methods: mistakes name the method and the nearest word") {
@@ -318,6 +340,111 @@ TEST_CASE("generate: a prompt from a file, byte for byte") {
   write_file(folder.file("p.txt"), " two\n\n");
   CHECK(run(generate_command, {"--model", "m", "--prompt_file", folder.file("p.txt"), "--max_new_tokens", "3"}) ==
         " two\n\nabc");
+}
+
+TEST_CASE("generate: a prompt from standard input") {
+  script = steady;
+  const Folder folder;
+  const int kept = dup(STDIN_FILENO), file = open(folder.file("p", "two\nlines").c_str(), O_RDONLY);
+  dup2(file, STDIN_FILENO), close(file);
+  const std::string text = run(generate_command, {"--model", "m", "--prompt_file", "-", "--max_new_tokens", "3"});
+  const std::string line =
+      BAD_COMMAND_LINE(run(generate_command, {"--model", "m", "--prompt_file", "-", "--stats", folder.file("p")}));
+  dup2(kept, STDIN_FILENO), close(kept);
+  CHECK(text == "two\nlinesabc");
+  CHECK(contains(line, "--stats would write over what --prompt_file reads"));
+}
+
+TEST_CASE("generate: on a terminal an empty line parts text and summary; a pipe gets the text alone") {
+  script = steady;
+  const auto shown = [](const std::string& prompt) {  // on a terminal that is standard output and error
+    const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0) return std::string();  // there is none
+    const int side = open(ptsname(terminal), O_RDWR | O_NOCTTY), out = dup(1), error = dup(2);
+    termios raw;
+    tcgetattr(side, &raw), cfmakeraw(&raw), tcsetattr(side, TCSANOW, &raw);
+    fflush(stdout), fflush(stderr);
+    dup2(side, 1), dup2(side, 2);
+    Words words = {"generate", "--model", "m", "--prompt", prompt, "--max_new_tokens", "3"};
+    std::vector<char*> argv = arguments(words);
+    generate_command(int(argv.size()), argv.data());
+    fflush(stdout), fflush(stderr);
+    dup2(out, 1), dup2(error, 2);
+    char bytes[4096];
+    const ssize_t n = read(terminal, bytes, sizeof bytes);
+    for (int handle : {terminal, side, out, error}) close(handle);
+    return std::string(bytes, size_t(std::max<ssize_t>(n, 0)));
+  };
+  const std::string text = shown("Hi ");
+  if (text.empty()) return;
+  CHECK(text.substr(0, 8) == "Hi abc\n\n");
+  CHECK(contains(text, "\n\n3 tokens in "));
+  script = [](const Method& method, int n) {
+    Generated g = steady(method, n);
+    g.tokens.back() = '\n';
+    return g;
+  };
+  CHECK(contains(shown("Hi "), "Hi ab\n\n3 tokens in "));  // its line has ended
+  CHECK(run(generate_command, {"--model", "m", "--prompt", "Hi ", "--max_new_tokens", "3"}) == "Hi ab\n");
+}
+
+TEST_CASE("generate: what a rule makes of the text is said, in the summary and in the statistics") {
+  script = steady;
+  const Folder folder;
+  const auto said = [&](Words words) {
+    words.insert(words.begin(), {"generate", "--model", "m", "--prompt", "A", "--max_new_tokens", "3", "--stats",
+                                 folder.file("s.json")});
+    std::vector<char*> argv = arguments(words);
+    return captured(2, [&] { captured(1, [&] { generate_command(int(argv.size()), argv.data()); }); });
+  };
+  CHECK(!contains(said({}), "--verify"));
+  CHECK(Json::parse(read_file(folder.file("s.json")))["exact"] == true);
+  CHECK(contains(said({"--verify", "independent"}), "--verify independent is biased: "));
+  CHECK(Json::parse(read_file(folder.file("s.json")))["biased"] == true);
+  CHECK(contains(said({"--verify", "typical"}), "--verify typical is lossy: "));
+  CHECK(Json::parse(read_file(folder.file("s.json")))["lossy"] == true);
+  CHECK(contains(said({"--verify", "rejection", "--shape", "chain:2"}), "of the same distribution"));
+}
+
+TEST_CASE("commands: outputs that would lose something are refused by every command, before its work") {
+  script = steady;
+  const Folder folder;
+  const std::string model = folder.file("model.safetensors", "weights"), text = folder.file("text", "a text");
+  calls.clear();
+  const auto refused = [&](int (*command)(int, char**), Words words) {
+    words.insert(words.begin(), "command");
+    std::vector<char*> argv = arguments(words);
+    return BAD_COMMAND_LINE(command(int(argv.size()), argv.data()));
+  };
+  const Words one = {"--model", folder.path, "--prompt_file", text};
+  const std::vector<std::pair<int (*)(int, char**), Words>> outputs = {{generate_command, {"--stats"}},
+                                                                       {compare_command, {"--json", "--svg"}},
+                                                                       {diagnose_command, {"--json", "--svg"}},
+                                                                       {show_command, {"--html"}},
+                                                                       {calibrate_command, {"--out"}}};
+  for (const auto& [command, flags] : outputs)
+    for (const std::string& flag : flags) {
+      for (const std::string& path : {model, text}) {
+        Words words = one;
+        words.insert(words.end(), {flag, path});
+        CHECK(contains(refused(command, words), flag + " would write over "));
+      }
+      if (flag != "--svg") continue;
+      Words words = one;
+      words.insert(words.end(), {"--svg", folder.file("x"), "--json", folder.file("x")});
+      CHECK(contains(refused(command, words), " are one file"));
+    }
+  CHECK(contains(refused(exact_command, {"--json", model}), "a file of a model"));
+  const std::string shape = folder.file("tree.json", "[[0]]");
+  CHECK(contains(
+      refused(generate_command, {"--model", "m", "--prompt", "A", "--shape", "static:" + shape, "--stats", shape}),
+      "would write over what this run reads"));
+  CHECK(contains(refused(compare_command,
+                         {"--model", "m", "--prompt", "A", "--methods", "bigram static:" + shape, "--svg", shape}),
+                 "would write over what this run reads"));
+  CHECK(calls.empty());
+  CHECK(read_file(model) == "weights");
+  CHECK(read_file(text) == "a text");
 }
 
 TEST_CASE("generate: what it refuses, and with which status") {
@@ -659,6 +786,24 @@ TEST_CASE("calibrate: measures, prints, and keeps what the file already holds") 
   CHECK(read_file(folder.file("broken.json")) == "{");
 }
 
+TEST_CASE("show: the page of a long text holds a part of it, and says so") {
+  const Decodes on;
+  const Folder folder;
+  const auto page = [&](const std::string& tokens, const Words& more) {
+    Words words = {"--model", "m", "--prompt", "abcd", "--max_new_tokens", tokens, "--html", folder.file("p.html")};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(show_command, words);
+  };
+  const std::string whole = page("300", {"--shape", "chain:2"});
+  CHECK(contains(whole, ", 300 tokens; open it in a browser"));
+  const std::string part = page("100000", {"--drafter", "none"});
+  CHECK(contains(part, "4,001 target forwards of none, 4,001 tokens of 100,000, as many as a page holds"));
+  CHECK(std::filesystem::file_size(folder.file("p.html")) < 4 << 20);
+  const std::string wide = page("100000", {"--shape", "tree:4x4", "--budget", "340"});
+  CHECK(contains(wide, "as many as a page holds"));
+  CHECK(std::filesystem::file_size(folder.file("p.html")) < 10 << 20);
+}
+
 TEST_CASE("diagnose: every table, the JSON, and a whole picture") {
   const Decodes on;
   const Folder folder;
@@ -732,12 +877,22 @@ TEST_CASE(
   CHECK(outcomes[1].speedups.size() == 2);
 }
 
+namespace {
+// Two models, of which the engine of these tests asks for no more; returns where the small one lies.
+std::string small_model(const Folder& folder) {
+  folder.file("model.safetensors", "large");
+  std::filesystem::create_directory(folder.file("small"));
+  folder.file("small/model.safetensors", "small, and other weights");
+  return folder.file("small");
+}
+}  // namespace
+
 TEST_CASE("experiments: a quick run prints every section and leaves whole files") {
   const Folder folder;
   std::string text;
   for (int i = 0; i < 200; i++) text += "line " + std::to_string(i) + " of a text\n";
   write_file(folder.file("text.txt"), text);
-  write_file(folder.file("model.safetensors"), "");  // the engine of these tests asks for no more
+  const std::string small = small_model(folder);
   script = [](const Method& method, int n) {
     if (method.shape == "sequoia") throw std::logic_error("there is no calibration");
     if (method.drafter.substr(0, 4) == "gpt:") throw std::runtime_error("it has other tokens");
@@ -748,7 +903,7 @@ TEST_CASE("experiments: a quick run prints every section and leaves whole files"
     return g;
   };
   const Words words = {
-      "--quick", "--model",         folder.path, "--drafter_model", folder.path, "--data", folder.file("text.txt"),
+      "--quick", "--model",         folder.path, "--drafter_model", small, "--data", folder.file("text.txt"),
       "--out",   folder.file("out")};
   const std::string out = run(experiments_command, words);
   for (const char* part : {"Experiments: ",
@@ -821,14 +976,14 @@ TEST_CASE("experiments: drafters by depth, by kind of prompt and temperature, an
   for (int i = 0; i < 120; i++) text += "a speech of one who says much " + std::to_string(i) + "\n";
   for (int i = 0; i < 20; i++) text += "\nA:\nyes.\n";
   write_file(folder.file("text.txt"), text);
-  write_file(folder.file("model.safetensors"), "");
+  const std::string small = small_model(folder);
   write_file(folder.file("medusa.json"),
              R"({"parameters": 7, "iterations": 20, "seconds": 90, "peak_bytes": 1e6, "hidden_bytes": 500,
                  "hidden_seconds": 60, "accuracy_bigram": [0.25], "curve": [
                  {"iteration": 10, "epoch": 0.5, "seconds": 1, "loss": 3, "accuracy": [0.2, 0.1]},
                  {"iteration": 20, "epoch": 1, "seconds": 2, "loss": 2, "accuracy": [0.4, 0.3]}]})");
   const std::string out =
-      run(experiments_command, {"--quick", "--only", "drafters", "--model", folder.path, "--drafter_model", folder.path,
+      run(experiments_command, {"--quick", "--only", "drafters", "--model", folder.path, "--drafter_model", small,
                                 "--data", folder.file("text.txt"), "--out", folder.file("out")});
   for (const char* part :
        {"Drafters that learn: what", "over the unigram", "times plain, prose", "times plain, structured",
@@ -858,11 +1013,11 @@ TEST_CASE("experiments: --only chooses; what is missing is said with what to typ
   const Folder folder;
   write_file(folder.file("text.txt"), std::string(5000, 'a'));
   write_file(folder.file("short.txt"), "a");
-  write_file(folder.file("model.safetensors"), "");
+  const std::string small = small_model(folder);
   script = steady;
   const std::string out =
-      run(experiments_command, {"--quick", "--only", "rules,coupling", "--model", folder.path, "--drafter_model",
-                                folder.path, "--data", folder.file("text.txt"), "--out", folder.file("out")});
+      run(experiments_command, {"--quick", "--only", "rules,coupling", "--model", folder.path, "--drafter_model", small,
+                                "--data", folder.file("text.txt"), "--out", folder.file("out")});
   CHECK(contains(out, "Rules: of"));
   CHECK(contains(out, "Coupling: what"));
   CHECK(!contains(out, "Entropy: does"));
@@ -883,11 +1038,22 @@ TEST_CASE("experiments: --only chooses; what is missing is said with what to typ
                    attempt({"--model", folder.path, "--drafter_model", folder.file("none")});
                  }),
                  "there is no drafter model"));
-  CHECK(
-      contains(error_of([&] {
-                 attempt({"--model", folder.path, "--drafter_model", folder.path, "--data", folder.file("short.txt")});
-               }),
-               "the text is too short"));
+  CHECK(contains(error_of([&] {
+                   attempt({"--model", folder.path, "--drafter_model", small, "--data", folder.file("short.txt")});
+                 }),
+                 "the text is too short"));
+
+  // A target that drafts for itself, under whatever name.
+  std::filesystem::create_directory(folder.file("copy"));
+  std::filesystem::copy_file(folder.file("model.safetensors"), folder.file("copy/model.safetensors"));
+  std::filesystem::create_directory_symlink(folder.path, folder.file("link"));
+  for (const std::string& same : {folder.path, folder.path + "/.", folder.file("copy"), folder.file("link")}) {
+    const Words models = {"--model", folder.path, "--drafter_model", same};
+    CHECK(contains(BAD_COMMAND_LINE(attempt(models)), "the target would draft for itself: --drafter_model: "));
+    CHECK(contains(BAD_COMMAND_LINE(
+                       attempt({"--model", folder.path, "--drafter_model", small, "--drafter", "suffix+gpt:" + same})),
+                   "the target would draft for itself: --drafter: "));
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------

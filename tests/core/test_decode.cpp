@@ -132,7 +132,7 @@ struct WholeMock : Mock {
     if (room) keep(verdict.rows.data(), int(verdict.rows.size()));
     return verdict;
   }
-  bool hold(const Table& table, int depth, int width) {
+  bool load_table(const Table& table, int depth, int width) {
     return held = table, table && full_tree_nodes(depth, width) < 32;
   }
   Verdict iterate_drafting(int root, int depth, int width, float, const Sampling& sampling, int64_t index,

@@ -38,20 +38,20 @@ double relative_error(const A* a, const B* b, size_t n) {
 }
 
 // One batch of plain sequences; or a branching tree with a past beside a chain with one.
-Pass batch_of(Chance& chance, bool with_past) {
-  Pass pass;
+Batch batch_of(Chance& chance, bool with_past) {
+  Batch batch;
   std::vector<int> tokens(16);
   for (int& token : tokens) token = chance.below(11);
   if (!with_past) {
-    pass.add_chain(tokens.data(), 16, 0, 0);
-    pass.add_chain(tokens.data() + 3, 9, 64, 0);
+    batch.add_chain(tokens.data(), 16, 0, 0);
+    batch.add_chain(tokens.data() + 3, 9, 64, 0);
   } else {
     const RandomTree tree = random_tree(chance, 9, 11, 0.9);
-    pass.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), 9, 0, 5);
-    pass.add_chain(tokens.data(), 4, 64, 3);
+    batch.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), 9, 0, 5);
+    batch.add_chain(tokens.data(), 4, 64, 3);
   }
-  for (int i = 0; i < pass.rows(); i++) pass.target.push_back(chance.below(11));
-  return pass;
+  for (int i = 0; i < batch.rows(); i++) batch.target.push_back(chance.below(11));
+  return batch;
 }
 
 // f'(x) by a stencil of fourth order in h.
@@ -67,16 +67,16 @@ void check_gradients(bool bias, bool with_past, float dropout_rate) {
   CAPTURE(dropout_rate);
   const Config config = tiny(bias);
   Chance chance(with_past ? 21 : 22);
-  const Pass pass = batch_of(chance, with_past);
+  const Batch batch = batch_of(chance, with_past);
   Pool pool(1);
-  Trainer<double> trainer(config, pass.rows(), pass.roots(), slots_of(pass), pool, true);
+  Trainer<double> trainer(config, batch.rows(), batch.roots(), slots_of(batch), pool, true);
   const auto& a = trainer.activations;
   chance.fill(a.k.data(), a.k.size());
   chance.fill(a.v.data(), a.v.size());
   const Dropout dropout{dropout_rate, 3, 4, 0};
   const std::vector<double> weights = rough_weights<double>(config, 23);
   trainer.set_weights(weights.data());
-  trainer.loss_and_gradient(pass, dropout);
+  trainer.loss_and_gradient(batch, dropout);
   const std::vector<double> gradient(trainer.gradient.data(), trainer.gradient.data() + trainer.gradient.size());
 
   std::vector<double> moved = weights;
@@ -95,7 +95,7 @@ void check_gradients(bool bias, bool with_past, float dropout_rate) {
         moved[at] = weights[at] + h;
         trainer.set_weights(moved.data());
         moved[at] = weights[at];
-        return trainer.loss(pass, dropout);
+        return trainer.loss(batch, dropout);
       });
       wrong += (slope - gradient[at]) * (slope - gradient[at]);
       norm += slope * slope;
@@ -112,17 +112,17 @@ void check_gradients(bool bias, bool with_past, float dropout_rate) {
       CAPTURE(l);
       CAPTURE(values);
       double wrong = 0, norm = 0;
-      for (int root = 0; root < pass.roots(); root++)
+      for (int root = 0; root < batch.roots(); root++)
         for (int head = 0; head < config.n_kv_head; head++)
-          for (int j = 0; j < pass.past[root]; j++)
+          for (int j = 0; j < batch.past[root]; j++)
             for (int d = 0; d < D; d++) {
               const KeyValues<double> cache = a.cache(l);
-              const int slot = pass.first_slot[root] + j;
+              const int slot = batch.first_slot[root] + j;
               double* x = values ? cache.value(head, slot, d) : cache.key(head, slot, d);
               const double before = *x;
               const double slope = difference(1e-3, [&](double h) {
                 *x = before + h;
-                const double loss = trainer.loss(pass, dropout);
+                const double loss = trainer.loss(batch, dropout);
                 *x = before;
                 return loss;
               });
@@ -148,14 +148,14 @@ TEST_CASE("model: gradient check with dropout") { check_gradients(true, true, 0.
 TEST_CASE("model: the float gradient, by the tuned twins, is the double one") {
   const Config config = tiny(true);
   Chance chance(31);
-  const Pass pass = batch_of(chance, true);
+  const Batch batch = batch_of(chance, true);
   Pool pool(2);
-  Trainer<double> exact(config, pass.rows(), pass.roots(), slots_of(pass), pool);
-  Trainer<float> fast(config, pass.rows(), pass.roots(), slots_of(pass), pool);
+  Trainer<double> exact(config, batch.rows(), batch.roots(), slots_of(batch), pool);
+  Trainer<float> fast(config, batch.rows(), batch.roots(), slots_of(batch), pool);
   const std::vector<float> weights = rough_weights<float>(config, 32);
   exact.set_weights(std::vector<double>(weights.begin(), weights.end()).data());
   fast.set_weights(weights.data());
-  CHECK(fast.loss_and_gradient(pass) == doctest::Approx(exact.loss_and_gradient(pass)).epsilon(1e-5));
+  CHECK(fast.loss_and_gradient(batch) == doctest::Approx(exact.loss_and_gradient(batch)).epsilon(1e-5));
   CHECK(relative_error(fast.gradient.data(), exact.gradient.data(), exact.gradient.size()) < 1e-5);
 }
 
@@ -185,13 +185,13 @@ void check_reference(const std::string& path, bool bias) {
   };
   const std::vector<float> tokens = reference(file, "tokens"), targets = reference(file, "targets");
   const std::vector<int> ids(tokens.begin(), tokens.end());
-  Pass pass;
-  for (int b = 0; b < 3; b++) pass.add_chain(ids.data() + 16 * b, 16, 64 * b, 0);
-  pass.target.assign(targets.begin(), targets.end());
+  Batch batch;
+  for (int b = 0; b < 3; b++) batch.add_chain(ids.data() + 16 * b, 16, 64 * b, 0);
+  batch.target.assign(targets.begin(), targets.end());
   Pool pool(2);
   Trainer<float> trainer(config, 48, 3, 192, pool);
   trainer.set_weights(flat("weights.").data());
-  CHECK(trainer.loss_and_gradient(pass) == doctest::Approx(reference(file, "loss")[0]).epsilon(1e-5));
+  CHECK(trainer.loss_and_gradient(batch) == doctest::Approx(reference(file, "loss")[0]).epsilon(1e-5));
   const std::vector<float> gradient = flat("grads."), after = flat("after.");
   const auto compare = [&](const Array<float>& ours, const std::vector<float>& theirs) {
     for (const TensorSpec& spec : table) {
@@ -243,17 +243,17 @@ std::vector<float> trained(int threads, int from, int to, std::vector<std::vecto
     trainer.set_weights((*state)[0].data());
   }
   for (int i = from; i < to; i++) {
-    Pass pass;
+    Batch batch;
     Chance chance(1000 + i);
     for (int b = 0; b < 3; b++) {
       std::vector<int> tokens(17);
       for (int& token : tokens) token = chance.below(11);
-      pass.add_chain(tokens.data(), 16, 64 * b, 0);
-      pass.target.insert(pass.target.end(), tokens.begin() + 1, tokens.end());
+      batch.add_chain(tokens.data(), 16, 64 * b, 0);
+      batch.target.insert(batch.target.end(), tokens.begin() + 1, tokens.end());
     }
     Update update;
     update.iteration = i;
-    trainer.step(pass, update, Dropout{0.1f, 9, uint32_t(i), 0});
+    trainer.step(batch, update, Dropout{0.1f, 9, uint32_t(i), 0});
   }
   const auto host = [](const Array<float>& a) { return std::vector<float>(a.data(), a.data() + a.size()); };
   if (state) *state = {host(trainer.weights), host(trainer.m), host(trainer.v)};
@@ -275,10 +275,10 @@ TEST_CASE("model: training gives the same bits again, on any number of threads, 
 TEST_CASE("model: a step is the loss, its gradient and an update") {
   const Config config = tiny(true);
   Chance chance(35);
-  const Pass pass = batch_of(chance, false);
+  const Batch batch = batch_of(chance, false);
   Pool pool(2);
-  Trainer<float> whole(config, pass.rows(), pass.roots(), slots_of(pass), pool);
-  Trainer<float> parts(config, pass.rows(), pass.roots(), slots_of(pass), pool);
+  Trainer<float> whole(config, batch.rows(), batch.roots(), slots_of(batch), pool);
+  Trainer<float> parts(config, batch.rows(), batch.roots(), slots_of(batch), pool);
   const std::vector<float> weights = rough_weights<float>(config, 36);
   whole.set_weights(weights.data());
   parts.set_weights(weights.data());
@@ -286,9 +286,9 @@ TEST_CASE("model: a step is the loss, its gradient and an update") {
     CAPTURE(i);
     Update update;
     update.iteration = i;
-    const float loss = parts.loss_and_gradient(pass);
+    const float loss = parts.loss_and_gradient(batch);
     parts.apply(update);
-    CHECK(whole.step(pass, update) == loss);
+    CHECK(whole.step(batch, update) == loss);
     CHECK(memcmp(whole.weights.data(), parts.weights.data(), weights.size() * sizeof(float)) == 0);
   }
 }
@@ -300,16 +300,16 @@ TEST_CASE("model: training learns: a repeated sequence becomes certain") {
   trainer.initialize(6);
   CHECK(std::vector<float>(trainer.weights.data(), trainer.weights.data() + trainer.weights.size()) ==
         initial_weights(config, 6));
-  Pass pass;
+  Batch batch;
   const int tokens[] = {1, 4, 2, 8, 5, 7, 1, 4, 2, 8, 5, 7, 1, 4, 2, 8, 5};
-  pass.add_chain(tokens, 16, 0, 0);
-  pass.target.assign(tokens + 1, tokens + 17);
-  const float first = trainer.loss(pass);
+  batch.add_chain(tokens, 16, 0, 0);
+  batch.target.assign(tokens + 1, tokens + 17);
+  const float first = trainer.loss(batch);
   CHECK(first == doctest::Approx(std::log(11.0)).epsilon(0.02));
   Update update;
   update.learning_rate = 1e-2;
-  for (int i = 0; i < 300; i++) update.iteration = i, trainer.step(pass, update);
-  CHECK(trainer.loss(pass) < 0.05f);
+  for (int i = 0; i < 300; i++) update.iteration = i, trainer.step(batch, update);
+  CHECK(trainer.loss(batch) < 0.05f);
 }
 
 TEST_CASE("model: the start: nanoGPT's standard deviations, another seed another start") {
@@ -435,10 +435,10 @@ TEST_CASE("features: the residual stream after the tapped layers, for every row 
       chain.prefill(path.data(), n - 1);
       chain.forward(&path.back(), &zero, &one, 1);
       CHECK(std::equal(chains.row(0), chains.row(0) + W, features.row(row)));
-      Pass pass;
-      pass.add_chain(path.data(), n, 0, 0);
-      pass.target.assign(size_t(n), 0);
-      trainer.loss(pass);
+      Batch batch;
+      batch.add_chain(path.data(), n, 0, 0);
+      batch.target.assign(size_t(n), 0);
+      trainer.loss(batch);
       for (int tap = 0; tap < kFeatures; tap++) {
         const int layers = feature_layers(5)[size_t(tap)];
         const double* const stream = trainer.activations.x.at(layers, n - 1);
@@ -463,7 +463,7 @@ TEST_CASE("model: the cache after keep is that of plain decoding, bit for bit, a
     Chance chance(61);
     std::vector<int> text = {3, 1, 4, 1, 5};
     tree_side.target.prefill(text.data(), 5);
-    for (int pass = 0; pass < 6; pass++) {
+    for (int turn = 0; turn < 6; turn++) {
       const RandomTree tree = random_tree(chance, 12, 37, 0.7);
       tree_side.target.forward(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size());
       std::vector<int> rows;  // the path to some node: gaps wherever it branches

@@ -15,9 +15,9 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
-Forest forest_of(const Pass& pass) {
-  return {pass.rows(),      pass.roots(),          pass.end.data(),        pass.depth.data(),
-          pass.root.data(), pass.first_row.data(), pass.first_slot.data(), pass.past.data()};
+Forest forest_of(const Batch& batch) {
+  return {batch.rows(),      batch.roots(),          batch.end.data(),        batch.depth.data(),
+          batch.root.data(), batch.first_row.data(), batch.first_slot.data(), batch.past.data()};
 }
 
 template <class W>
@@ -79,14 +79,14 @@ TEST_CASE("kernels: matmul gradient: the CPU twin has the portable text's bits")
 TEST_CASE("kernels: tree attention: the CPU twin has the portable text's bits, forward and backward") {
   for (int D : {4, 16, 20, 32, 64})
     for (int round = 0; round < 12; round++) {
-      const int given = round < 6 ? 0 : 5;
+      const int computed = round < 6 ? 0 : 5;
       CAPTURE(D);
       CAPTURE(round);
       Chance chance(100 + round);
       const int KV = 1 + round % 2, H = KV * (1 + round % 3);
-      const Pass pass = random_pass(chance, 1 + round % 6, round % 6 < 3 ? 20 : 120, round % 2 ? 90 : 0, 7);
-      const Forest forest = forest_of(pass);
-      const int slots = slots_of(pass), rows = pass.rows(), most = pad64(pass.most_keys());
+      const Batch batch = random_batch(chance, 1 + round % 6, round % 6 < 3 ? 20 : 120, round % 2 ? 90 : 0, 7);
+      const Forest forest = forest_of(batch);
+      const int slots = slots_of(batch), rows = batch.rows(), most = pad64(batch.most_keys());
       const int qkv_row = pad16((H + 2 * KV) * D), out_row = pad16(H * D);
       struct Side {
         std::vector<float> k, v, out, log_sum, dk, dv, dqkv;
@@ -113,7 +113,7 @@ TEST_CASE("kernels: tree attention: the CPU twin has the portable text's bits, f
                                  out_row,
                                  side.log_sum.data(),
                                  drop,
-                                 given};
+                                 computed};
         const AttentionBackward<float> b{s, dout.data(), side.dk.data(), side.dv.data(), side.dqkv.data()};
         if (twin) {
           Pool pool(1 + round % 3);
@@ -125,7 +125,7 @@ TEST_CASE("kernels: tree attention: the CPU twin has the portable text's bits, f
           launch(Team{}, rows, WriteCache<float, float>{s});
           launch(Team{}, rows * H, AttentionForward<float, float>{s, scratch_1.data(), most});
           launch(Team{}, rows * H, AttentionBackwardQueries<float>{b, scratch_1.data(), scratch_2.data(), most});
-          launch(Team{}, pass.roots() * KV * most,
+          launch(Team{}, batch.roots() * KV * most,
                  AttentionBackwardKeys<float>{b, scratch_1.data(), scratch_2.data(), most});
           launch(Team{}, rows, ReadCacheGradient<float>{b});
         }
@@ -152,9 +152,9 @@ TEST_CASE(
       CAPTURE(round);
       Chance chance(300 + round);
       const int KV = 1 + round % 2, H = KV * (1 + round % 3), wide = pad16(D);
-      const Pass pass = random_pass(chance, 1, round < 3 ? 9 : 60, round % 2 ? 91 : 0, 7);
-      const Forest forest = forest_of(pass);
-      const int slots = slots_of(pass), rows = pass.rows(), most = pad64(pass.most_keys());
+      const Batch batch = random_batch(chance, 1, round < 3 ? 9 : 60, round % 2 ? 91 : 0, 7);
+      const Forest forest = forest_of(batch);
+      const int slots = slots_of(batch), rows = batch.rows(), most = pad64(batch.most_keys());
       const int qkv_row = pad16((H + 2 * KV) * D), out_row = pad16(H * D);
       std::vector<float> qkv(size_t(rows) * qkv_row + 16), scratch(size_t(rows) * H * most);
       chance.fill(qkv.data(), qkv.size());
@@ -199,16 +199,16 @@ TEST_CASE(
 
 TEST_CASE("kernels: attention by hand: two keys, the first seen twice as much") {
   // one head of size 1, q = 1: scores log 2 and 0, values 3 and 6 -> (2/3) 3 + (1/3) 6 = 4
-  Pass pass;
+  Batch batch;
   const int token[] = {0, 0}, depth[] = {0, 1}, end[] = {2, 2};
-  pass.add_tree(token, depth, end, 2, 0, 0);
+  batch.add_tree(token, depth, end, 2, 0, 0);
   std::vector<float> qkv(32, 0), k(64), v(64 * 16), out(32), log_sum(2);
   qkv[0] = 1, qkv[1] = std::log(2.0f), qkv[2] = 3;
   qkv[16] = 1, qkv[17] = 0, qkv[18] = 6;
   attention<float>(
       Team{},
       Attention<float>{
-          forest_of(pass), 1, 1, 1, qkv.data(), 16, {k.data(), v.data(), 64, 1}, out.data(), 16, log_sum.data(), {}},
+          forest_of(batch), 1, 1, 1, qkv.data(), 16, {k.data(), v.data(), 64, 1}, out.data(), 16, log_sum.data(), {}},
       nullptr, 0);
   CHECK(out[0] == 3.0f);
   CHECK(out[16] == doctest::Approx(4.0f).epsilon(1e-6));
@@ -223,25 +223,25 @@ namespace {
 // One pass through one layer's attention, and back.
 template <class T>
 struct Heads {
-  Pass pass;
+  Batch batch;
   int H, KV, D, slots, qkv_row, out_row;
   Dropout drop;
   std::vector<T> qkv, dout, k, v, out, log_sum, dk, dv, dqkv;
 
-  Heads(const Pass& rows, int n_head, int n_kv_head, int head_size, uint64_t seed)
-      : pass(rows),
+  Heads(const Batch& rows, int n_head, int n_kv_head, int head_size, uint64_t seed)
+      : batch(rows),
         H(n_head),
         KV(n_kv_head),
         D(head_size),
         slots(slots_of(rows)),
         qkv_row(pad16((H + 2 * KV) * D)),
         out_row(pad16(H * D)),
-        qkv(size_t(pass.rows()) * qkv_row + 16),
-        dout(size_t(pass.rows()) * out_row + 16),
+        qkv(size_t(batch.rows()) * qkv_row + 16),
+        dout(size_t(batch.rows()) * out_row + 16),
         k(size_t(KV) * slots * D),
         v(size_t(KV) * slots * pad16(D)),
         out(dout.size()),
-        log_sum(size_t(pass.rows()) * H),
+        log_sum(size_t(batch.rows()) * H),
         dk(v.size()),
         dv(v.size()),
         dqkv(qkv.size()) {
@@ -249,29 +249,29 @@ struct Heads {
     for (auto* numbers : {&qkv, &dout, &k, &v}) chance.fill(numbers->data(), numbers->size());
   }
   // Of `rows`, which may be the first of the pass's own.
-  Attention<T> attention_of(const Pass& rows, int given) {
+  Attention<T> attention_of(const Batch& rows, int computed) {
     const KeyValues<T> cache{k.data(), v.data(), slots, D};
-    return {forest_of(rows), H, KV, D, qkv.data(), qkv_row, cache, out.data(), out_row, log_sum.data(), drop, given};
+    return {forest_of(rows), H, KV, D, qkv.data(), qkv_row, cache, out.data(), out_row, log_sum.data(), drop, computed};
   }
-  std::vector<T> scratch() const { return std::vector<T>(size_t(pass.rows()) * H * slots, Format<T>::kNaN); }
-  void forward(const Pass& rows, int given, int threads = 1) {
+  std::vector<T> scratch() const { return std::vector<T>(size_t(batch.rows()) * H * slots, Format<T>::kNaN); }
+  void forward(const Batch& rows, int computed, int threads = 1) {
     std::vector<T> weights = scratch();
-    Pool(threads).run([&](const Team& t) { attention(t, attention_of(rows, given), weights.data(), slots); });
+    Pool(threads).run([&](const Team& t) { attention(t, attention_of(rows, computed), weights.data(), slots); });
   }
-  void backward(const Pass& rows, int given, int threads = 1) {
+  void backward(const Batch& rows, int computed, int threads = 1) {
     std::vector<T> p = scratch(), ds = scratch();
-    const AttentionBackward<T> b{attention_of(rows, given), dout.data(), dk.data(), dv.data(), dqkv.data()};
+    const AttentionBackward<T> b{attention_of(rows, computed), dout.data(), dk.data(), dv.data(), dqkv.data()};
     Pool(threads).run([&](const Team& t) { attention_backward(t, b, p.data(), ds.data(), slots); });
   }
-  void portable(int given) {
-    const auto s = attention_of(pass, given);
+  void portable(int computed) {
+    const auto s = attention_of(batch, computed);
     const AttentionBackward<T> b{s, dout.data(), dk.data(), dv.data(), dqkv.data()};
     std::vector<T> p = scratch(), ds = scratch();
-    launch(Team{}, pass.rows(), WriteCache<T, T>{s});
-    launch(Team{}, pass.rows() * H, AttentionForward<T, T>{s, p.data(), slots});
-    launch(Team{}, pass.rows() * H, AttentionBackwardQueries<T>{b, p.data(), ds.data(), slots});
-    launch(Team{}, pass.roots() * KV * slots, AttentionBackwardKeys<T>{b, p.data(), ds.data(), slots});
-    launch(Team{}, pass.rows(), ReadCacheGradient<T>{b});
+    launch(Team{}, batch.rows(), WriteCache<T, T>{s});
+    launch(Team{}, batch.rows() * H, AttentionForward<T, T>{s, p.data(), slots});
+    launch(Team{}, batch.rows() * H, AttentionBackwardQueries<T>{b, p.data(), ds.data(), slots});
+    launch(Team{}, batch.roots() * KV * slots, AttentionBackwardKeys<T>{b, p.data(), ds.data(), slots});
+    launch(Team{}, batch.rows(), ReadCacheGradient<T>{b});
   }
   // dk, dv, dqkv; columns beyond D are nobody's, and a sum of nothing has no sign.
   std::vector<T> gradient() const {
@@ -284,24 +284,24 @@ struct Heads {
 };
 
 // A stream of n rows, then K slots hanging from each of them, the last one's first.
-Pass caterpillar(int n, int K, int past) {
+Batch caterpillar(int n, int K, int past) {
   std::vector<int> token(n + n * K, 0), depth, end;
   for (int t = 0; t < n; t++) depth.push_back(t), end.push_back(n + (n - t) * K);
   for (int p = n - 1; p >= 0; p--)
     for (int d = 1; d <= K; d++) depth.push_back(p + d), end.push_back(n + (n - p) * K);
-  Pass pass;
-  pass.add_tree(token.data(), depth.data(), end.data(), int(token.size()), 0, past);
-  return pass;
+  Batch batch;
+  batch.add_tree(token.data(), depth.data(), end.data(), int(token.size()), 0, past);
+  return batch;
 }
 
 // The first n rows of a pass of one root.
-Pass first_rows(const Pass& whole, int n) {
+Batch first_rows(const Batch& whole, int n) {
   std::vector<int> end(whole.end.begin(), whole.end.begin() + n);
   for (int& e : end) e = std::min(e, n);
   const std::vector<int> token(n, 0);
-  Pass pass;
-  pass.add_tree(token.data(), whole.depth.data(), end.data(), n, 0, whole.past[0]);
-  return pass;
+  Batch batch;
+  batch.add_tree(token.data(), whole.depth.data(), end.data(), n, 0, whole.past[0]);
+  return batch;
 }
 
 template <class T>
@@ -314,24 +314,24 @@ double greatest_difference(const std::vector<T>& a, const std::vector<T>& b) {
 
 // Rows that were given are not asked: not their queries, keys or values, and nothing of theirs is written.
 template <class T>
-void check_given_forward(const Pass& pass, int given) {
-  CAPTURE(pass.rows());
-  CAPTURE(given);
-  Heads<T> whole(pass, 4, 2, 20, 61);
-  whole.forward(pass, 0);
+void check_computed_forward(const Batch& batch, int computed) {
+  CAPTURE(batch.rows());
+  CAPTURE(computed);
+  Heads<T> whole(batch, 4, 2, 20, 61);
+  whole.forward(batch, 0);
   Heads<T> part = whole;
-  const auto is_given = [&](int row) { return row - pass.first_row[pass.root[row]] < given; };
+  const auto is_computed = [&](int row) { return row - batch.first_row[batch.root[row]] < computed; };
   const T nan = Format<T>::kNaN;
-  for (int row = 0; row < pass.rows(); row++)
-    if (is_given(row)) std::fill_n(part.qkv.begin() + row * part.qkv_row, part.qkv_row, nan);
+  for (int row = 0; row < batch.rows(); row++)
+    if (is_computed(row)) std::fill_n(part.qkv.begin() + row * part.qkv_row, part.qkv_row, nan);
   std::fill(part.out.begin(), part.out.end(), T(7)), std::fill(part.log_sum.begin(), part.log_sum.end(), T(7));
-  part.forward(pass, given, 2);
+  part.forward(batch, computed, 2);
   CHECK((same_bits(part.k, whole.k) && same_bits(part.v, whole.v)));
   bool same = true;
-  for (int row = 0; row < pass.rows(); row++)
+  for (int row = 0; row < batch.rows(); row++)
     for (int c = 0; c < part.H * part.D; c++) {
-      const T expected = is_given(row) ? T(7) : whole.out[row * whole.out_row + c];
-      const T log_expected = is_given(row) ? T(7) : whole.log_sum[row * whole.H + c / part.D];
+      const T expected = is_computed(row) ? T(7) : whole.out[row * whole.out_row + c];
+      const T log_expected = is_computed(row) ? T(7) : whole.log_sum[row * whole.H + c / part.D];
       same = same && part.out[row * part.out_row + c] == expected;
       same = same && part.log_sum[row * part.H + c / part.D] == log_expected;
     }
@@ -340,16 +340,16 @@ void check_given_forward(const Pass& pass, int given) {
 
 // The gradients of a whole pass, and those of its two parts: the rows that come last first.
 template <class T>
-double parted_gradient_error(const Pass& pass, int given, float dropout) {
-  Heads<T> whole(pass, 4, 2, 20, 62);
+double parted_gradient_error(const Batch& batch, int computed, float dropout) {
+  Heads<T> whole(batch, 4, 2, 20, 62);
   whole.drop = {dropout, 5, 6, 7};
-  whole.forward(pass, 0);
+  whole.forward(batch, 0);
   Heads<T> parts = whole;
-  whole.backward(pass, 0);
-  parts.backward(pass, given);
-  for (int row = 0; row < given; row++)
+  whole.backward(batch, 0);
+  parts.backward(batch, computed);
+  for (int row = 0; row < computed; row++)
     for (int c = 0; c < parts.qkv_row; c++) CHECK(parts.dqkv[row * parts.qkv_row + c] == 0);
-  parts.backward(first_rows(pass, given), 0);
+  parts.backward(first_rows(batch, computed), 0);
   return greatest_difference(whole.gradient(), parts.gradient());
 }
 
@@ -357,10 +357,10 @@ double parted_gradient_error(const Pass& pass, int given, float dropout) {
 
 TEST_CASE("kernels: attention: rows that were given are left alone, and the others have the whole pass's bits") {
   Chance chance(60);
-  for (int given : {1, 7, 40}) {
-    for (const Pass& pass : {caterpillar(40, 3, 0), caterpillar(40, 3, 21), random_pass(chance, 4, 90, 30, 7)}) {
-      check_given_forward<float>(pass, given);
-      check_given_forward<double>(pass, given);
+  for (int computed : {1, 7, 40}) {
+    for (const Batch& batch : {caterpillar(40, 3, 0), caterpillar(40, 3, 21), random_batch(chance, 4, 90, 30, 7)}) {
+      check_computed_forward<float>(batch, computed);
+      check_computed_forward<double>(batch, computed);
     }
   }
 }
@@ -368,28 +368,28 @@ TEST_CASE("kernels: attention: rows that were given are left alone, and the othe
 TEST_CASE("kernels: attention: the gradient of a pass is that of its parts, later rows first") {
   Chance chance(63);
   const RandomTree tree = random_tree(chance, 90, 7, 0.4);
-  Pass branching;
+  Batch branching;
   branching.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), 90, 0, 19);
   for (float dropout : {0.0f, 0.2f})
-    for (int given : {1, 30, 57})
-      for (const Pass& pass : {caterpillar(30, 4, 0), caterpillar(30, 4, 21), branching}) {
-        CAPTURE(given);
-        CHECK(parted_gradient_error<double>(pass, given, dropout) < 1e-12);
-        CHECK(parted_gradient_error<float>(pass, given, dropout) < 1e-5);
+    for (int computed : {1, 30, 57})
+      for (const Batch& batch : {caterpillar(30, 4, 0), caterpillar(30, 4, 21), branching}) {
+        CAPTURE(computed);
+        CHECK(parted_gradient_error<double>(batch, computed, dropout) < 1e-12);
+        CHECK(parted_gradient_error<float>(batch, computed, dropout) < 1e-5);
       }
 }
 
 TEST_CASE("kernels: attention in a caterpillar: the CPU twin has the portable text's bits") {
   for (int past : {0, 21})
-    for (int given : {0, 50, 60})
+    for (int computed : {0, 50, 60})
       for (float dropout : {0.0f, 0.3f}) {
         CAPTURE(past);
-        CAPTURE(given);
-        const Pass pass = caterpillar(50, 5, past);
-        Heads<float> portable(pass, 4, 2, 20, 64);
+        CAPTURE(computed);
+        const Batch batch = caterpillar(50, 5, past);
+        Heads<float> portable(batch, 4, 2, 20, 64);
         portable.drop = {dropout, 5, 6, 7};
         Heads<float> twin = portable;
-        portable.portable(given), twin.forward(pass, given, 2), twin.backward(pass, given, 2);
+        portable.portable(computed), twin.forward(batch, computed, 2), twin.backward(batch, computed, 2);
         CHECK(same_bits(portable.out, twin.out));
         CHECK(same_bits(portable.log_sum, twin.log_sum));
         CHECK(same_bits(portable.gradient(), twin.gradient()));
@@ -398,17 +398,17 @@ TEST_CASE("kernels: attention in a caterpillar: the CPU twin has the portable te
 
 TEST_CASE("kernels: attention in a caterpillar: a slot has the bits that it would have in an ordinary sequence") {
   const int n = 70, K = 6;
-  const Pass pass = caterpillar(n, K, 0);
-  for (int given : {0, n}) {
-    Heads<float> all(pass, 6, 2, 32, 65);
-    if (given) all.forward(first_rows(pass, n), 0);
-    all.forward(pass, given);
+  const Batch batch = caterpillar(n, K, 0);
+  for (int computed : {0, n}) {
+    Heads<float> all(batch, 6, 2, 32, 65);
+    if (computed) all.forward(first_rows(batch, n), 0);
+    all.forward(batch, computed);
     for (int p : {0, 1, 15, 16, 40, n - 1}) {
       CAPTURE(p);
       std::vector<int> rows, token(p + 1 + K, 0);
       for (int t = 0; t <= p; t++) rows.push_back(t);
       for (int d = 1; d <= K; d++) rows.push_back(n + (n - 1 - p) * K + d - 1);
-      Pass sequence;
+      Batch sequence;
       sequence.add_chain(token.data(), int(rows.size()), 0, 0);
       Heads<float> alone(sequence, 6, 2, 32, 66);
       for (size_t i = 0; i < rows.size(); i++)
@@ -424,13 +424,13 @@ TEST_CASE("kernels: attention in a caterpillar: a slot has the bits that it woul
 
 TEST_CASE("kernels: attention passes over the blocks of keys that no row of a tile sees, and over no other") {
   Chance chance(67);
-  const auto scored = [](const Pass& pass, int root, int tall, int given) {  // keys times rows
-    const Forest f = forest_of(pass);
+  const auto scored = [](const Batch& batch, int root, int tall, int computed) {  // keys times rows
+    const Forest f = forest_of(batch);
     const int first = f.first_row[root], last = f.first_row[root + 1], past = f.past[root];
-    std::vector<int> ends(slots_of(pass) / 16);
+    std::vector<int> ends(slots_of(batch) / 16);
     ends_of_blocks(f, root, ends.data());
     int64_t total = 0;
-    for (int row = first + given; row < last; row += tall) {
+    for (int row = first + computed; row < last; row += tall) {
       const int end = std::min(row + tall, last), keys = past + end - first;
       const auto seen_by = [&](int from, int to, int key) {  // how many of the rows see the key
         int rows = 0;
@@ -441,7 +441,7 @@ TEST_CASE("kernels: attention passes over the blocks of keys that no row of a ti
       for (int key = 0; key < keys; key++)
         if (seen_by(row, end, key) > 0) std::fill_n(expected.begin() + key / 16 * 16, 16, 1);
       int after = -1;
-      each_stretch(ends.data(), 0, keys, row, [&](int begin, int stop) {
+      each_run(ends.data(), 0, keys, row, [&](int begin, int stop) {
         CHECK(begin > after);  // stretches are whole: what touches is one
         after = stop;
         for (int key = begin; key < stop; key++) in[key] = 1;
@@ -456,8 +456,8 @@ TEST_CASE("kernels: attention passes over the blocks of keys that no row of a ti
   };
   for (int tall : {1, 6, 24, 48})
     for (int round = 0; round < 4; round++) {
-      const Pass pass = random_pass(chance, 3, 150, round % 2 ? 90 : 0, 7);
-      for (int root = 0; root < 3; root++) scored(pass, root, tall, 0);
+      const Batch batch = random_batch(chance, 3, 150, round % 2 ? 90 : 0, 7);
+      for (int root = 0; root < 3; root++) scored(batch, root, tall, 0);
       scored(caterpillar(40, 3, round * 9), 0, tall, round % 2 ? 40 : 0);
     }
   // A slot sees 125 stream keys on average, and up to 6 of its own; of blocks not passed over, there would be 1,000.

@@ -43,15 +43,15 @@ struct Article {
     Trainer<float> trainer(config, B * T, B, B * pad64(T), pool);
     trainer.set_weights(initial_weights(config, 1).data());
     for (int i = 0; i < 150; i++) {
-      Pass pass;
+      Batch batch;
       for (int b = 0; b < B; b++) {
         const size_t start = random_bits(1, uint32_t(b), kStreamBatch, uint64_t(i), 0) % (tokens.size() - T);
-        pass.add_chain(tokens.data() + start, T, b * T, 0);
-        pass.target.insert(pass.target.end(), tokens.begin() + start + 1, tokens.begin() + start + 1 + T);
+        batch.add_chain(tokens.data() + start, T, b * T, 0);
+        batch.target.insert(batch.target.end(), tokens.begin() + start + 1, tokens.begin() + start + 1 + T);
       }
       Update update;
       update.iteration = i, update.learning_rate = 5e-3;
-      trainer.step(pass, update);
+      trainer.step(batch, update);
     }
     weights.assign(trainer.weights.data(), trainer.weights.data() + trainer.weights.size());
   }

@@ -15,29 +15,29 @@ namespace {
 // values' columns beyond the head's.
 template <class T, class S = T>
 struct Problem {
-  Pass pass;
-  int H, KV, D, slots, qkv_row, out_row, given = 0;
+  Batch batch;
+  int H, KV, D, slots, qkv_row, out_row, computed = 0;
   Dropout drop;
   std::vector<T> qkv, dout;
   std::vector<S> k, v;
 
-  Problem(const Pass& rows, int n_head, int n_kv_head, int head_size, uint64_t seed, double spread = 1)
-      : pass(rows),
+  Problem(const Batch& rows, int n_head, int n_kv_head, int head_size, uint64_t seed, double spread = 1)
+      : batch(rows),
         H(n_head),
         KV(n_kv_head),
         D(head_size),
         slots(slots_of(rows)),
         qkv_row(pad16((n_head + 2 * n_kv_head) * head_size)),
         out_row(pad16(n_head * head_size)),
-        qkv(size_t(pass.rows()) * qkv_row),
-        dout(size_t(pass.rows()) * out_row),
+        qkv(size_t(batch.rows()) * qkv_row),
+        dout(size_t(batch.rows()) * out_row),
         k(n_kv_head * KeyValues<S>::key_numbers(slots, D), rounded<S>(NAN)),
         v(n_kv_head * KeyValues<S>::value_numbers(slots, D), rounded<S>(NAN)) {
     Chance chance(seed);
     chance.fill(qkv.data(), qkv.size(), spread), chance.fill(dout.data(), dout.size());
-    for (int root = 0; root < pass.roots(); root++)
+    for (int root = 0; root < batch.roots(); root++)
       for (int head = 0; head < KV; head++)
-        for (int j = 0; j < pass.past[root]; j++) fill_slot(chance, head, pass.first_slot[root] + j, spread);
+        for (int j = 0; j < batch.past[root]; j++) fill_slot(chance, head, batch.first_slot[root] + j, spread);
   }
   void fill_slot(Chance& chance, int head, int slot, double spread) {
     const KeyValues<S> cache{k.data(), v.data(), slots, D};
@@ -49,7 +49,7 @@ struct Problem {
   // The first n rows of each root are in the cache, and their own numbers nobody may read.
   void give(int n) {
     Chance chance(61);
-    given = n;
+    computed = n;
     const Forest f = forest();
     for (int row = 0; row < f.rows; row++) {
       if (row - f.first_row[f.root[row]] >= n) continue;
@@ -59,28 +59,29 @@ struct Problem {
     }
   }
   Forest forest() const {
-    return {pass.rows(),      pass.roots(),          pass.end.data(),        pass.depth.data(),
-            pass.root.data(), pass.first_row.data(), pass.first_slot.data(), pass.past.data()};
+    return {batch.rows(),      batch.roots(),          batch.end.data(),        batch.depth.data(),
+            batch.root.data(), batch.first_row.data(), batch.first_slot.data(), batch.past.data()};
   }
   Attention<T, S> attention(const Forest& forest, const T* from, S* keys, S* values, T* out, T* log_sum) const {
-    return {forest, H, KV, D, from, qkv_row, {keys, values, slots, D}, out, out_row, log_sum, drop, given};
+    return {forest, H, KV, D, from, qkv_row, {keys, values, slots, D}, out, out_row, log_sum, drop, computed};
   }
 };
 
 // out (rows, out_row), then log_sum (rows, H).
 template <class S>
 std::vector<float> on_gpu(const Problem<float, S>& p, bool split) {
-  DevicePass pass(p.pass.rows(), p.pass.roots(), true);
-  pass.upload(p.pass);
+  DeviceBatch batch(p.batch.rows(), p.batch.roots(), true);
+  batch.upload(p.batch);
   const Array<float> qkv = on_device(p.qkv);
   const Array<S> k = on_device(p.k), v = on_device(p.v);
-  const size_t rows = size_t(p.pass.rows()), n = rows * p.out_row;
+  const size_t rows = size_t(p.batch.rows()), n = rows * p.out_row;
   Array<float> out(n + rows * p.H, true);
-  const bool training = false, given = p.given > 0;
-  const Array<float> scratch(attention_scratch_size<float>(int(rows), p.H, p.D, p.slots, training, true, given), true);
+  const bool training = false, computed = p.computed > 0;
+  const Array<float> scratch(attention_scratch_size<float>(int(rows), p.H, p.D, p.slots, training, true, computed),
+                             true);
   for (int again = 0; again <= split; again++) {  // the second launch finds what the first left in the scratch
     out.upload(std::vector<float>(out.size()).data(), out.size());
-    attention(kGpu, p.attention(pass.forest, qkv.data(), k.data(), v.data(), out.data(), out.data() + n),
+    attention(kGpu, p.attention(batch.forest, qkv.data(), k.data(), v.data(), out.data(), out.data() + n),
               split ? scratch.data() : nullptr, p.slots);
   }
   return to_host(out);
@@ -89,12 +90,12 @@ std::vector<float> on_gpu(const Problem<float, S>& p, bool split) {
 // out (rows, out_row) of the plain kernel.
 template <class S>
 std::vector<float> plain_on_gpu(const Problem<float, S>& p) {
-  DevicePass pass(p.pass.rows(), p.pass.roots(), true);
-  pass.upload(p.pass);
-  const Array<float> qkv = on_device(p.qkv), out(size_t(p.pass.rows()) * p.out_row, true);
+  DeviceBatch batch(p.batch.rows(), p.batch.roots(), true);
+  batch.upload(p.batch);
+  const Array<float> qkv = on_device(p.qkv), out(size_t(p.batch.rows()) * p.out_row, true);
   const Array<S> k = on_device(p.k), v = on_device(p.v);
   float* const no_scratch = nullptr;
-  attention(kPlainGpu, p.attention(pass.forest, qkv.data(), k.data(), v.data(), out.data(), nullptr), no_scratch, 0);
+  attention(kPlainGpu, p.attention(batch.forest, qkv.data(), k.data(), v.data(), out.data(), nullptr), no_scratch, 0);
   return to_host(out);
 }
 
@@ -165,9 +166,9 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 // kernel has.
 template <class S>
 void check_forward(const Problem<float, S>& p) {
-  CAPTURE(p.pass.rows());
-  CAPTURE(p.pass.roots());
-  CAPTURE(p.pass.past[0]);
+  CAPTURE(p.batch.rows());
+  CAPTURE(p.batch.roots());
+  CAPTURE(p.batch.past[0]);
   CAPTURE(p.D);
   CAPTURE(p.H);
   CAPTURE(p.KV);
@@ -176,7 +177,7 @@ void check_forward(const Problem<float, S>& p) {
   CHECK(same_bits(in_every_order([&] { return on_gpu(p, true); }), formula));
 
   std::vector<S> k = p.k, v = p.v;
-  const int rows = p.pass.rows();
+  const int rows = p.batch.rows();
   const size_t n = size_t(rows) * p.out_row;
   std::vector<float> portable(formula.size()), weights(size_t(rows) * p.H * p.slots);
   const auto s = p.attention(p.forest(), p.qkv.data(), k.data(), v.data(), portable.data(), portable.data() + n);
@@ -188,16 +189,16 @@ void check_forward(const Problem<float, S>& p) {
   CHECK(same_bits(in_every_order([&] { return plain_on_gpu(p); }), portable));
 }
 
-Pass tree_pass(Chance& chance, int roots, int rows, int past, double bushy) {
-  Pass pass;
+Batch tree_batch(Chance& chance, int roots, int rows, int past, double bushy) {
+  Batch batch;
   int slot = 0;
   for (int r = 0; r < roots; r++) {
     const RandomTree tree = random_tree(chance, rows, 7, bushy);
     const int keys = r == 0 ? past : chance.below(past + 1);
-    pass.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), rows, slot, keys);
+    batch.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), rows, slot, keys);
     slot += pad64(keys + rows);
   }
-  return pass;
+  return batch;
 }
 
 struct Size {
@@ -209,10 +210,10 @@ struct Size {
 
 TEST_CASE(ON "attention by hand: two keys, the first seen twice as much") {
   // one head of size 1, q = 1: scores log 2 and 0, values 3 and 6 -> (2/3) 3 + (1/3) 6 = 4
-  Pass pass;
+  Batch batch;
   const int token[] = {0, 0};
-  pass.add_chain(token, 2, 0, 0);
-  Problem<float> p(pass, 1, 1, 1, 1);
+  batch.add_chain(token, 2, 0, 0);
+  Problem<float> p(batch, 1, 1, 1, 1);
   for (int row = 0; row < 2; row++) p.qkv[16 * row] = 1;
   p.qkv[1] = std::log(2.0f), p.qkv[2] = 3, p.qkv[17] = 0, p.qkv[18] = 6;
   const std::vector<float> out = on_gpu(p, false);
@@ -232,24 +233,24 @@ TEST_CASE(ON "attention has the bits of its formula, key by key, whole and split
                          {18, 1, 70, 1, 1, 16, 0},   {1, 40, 20, 1, 1, 32, 2}};
   int round = 0;
   for (const Size& shape : shapes) {
-    const Pass pass = tree_pass(chance, shape.roots, shape.rows, shape.past, shape.bushy);
+    const Batch batch = tree_batch(chance, shape.roots, shape.rows, shape.past, shape.bushy);
     const int turn = round++;
     if (a_tenth() && turn % 5 != 2) continue;
-    if (turn % 2) check_forward(Problem<float, bf16>(pass, shape.H, shape.KV, shape.D, 13));
-    else check_forward(Problem<float>(pass, shape.H, shape.KV, shape.D, 12));
+    if (turn % 2) check_forward(Problem<float, bf16>(batch, shape.H, shape.KV, shape.D, 13));
+    else check_forward(Problem<float>(batch, shape.H, shape.KV, shape.D, 12));
   }
 }
 
 TEST_CASE(ON "attention where scores rise and rise, and with dropout") {
   Chance chance(21);
   for (double spread : {3.0, 10.0, 30.0}) {
-    Problem<float> p(tree_pass(chance, 2, 15, 150, 0.5), 2, 1, 24, 22, spread);
+    Problem<float> p(tree_batch(chance, 2, 15, 150, 0.5), 2, 1, 24, 22, spread);
     if (a_tenth() && spread != 10) continue;
     const std::vector<float> formula = plainly(p);
     CHECK(same_bits(in_every_order([&] { return on_gpu(p, false); }), formula));
     CHECK(same_bits(in_every_order([&] { return on_gpu(p, true); }), formula));
   }
-  Problem<float> p(tree_pass(chance, 2, 15, 120, 0.5), 4, 2, 24, 23);
+  Problem<float> p(tree_batch(chance, 2, 15, 120, 0.5), 4, 2, 24, 23);
   p.drop = Dropout{0.3f, 5, 6, 7};
   check_forward(p);
 }
@@ -260,9 +261,9 @@ TEST_CASE(ON "attention: a node of a tree has the bits of its path, one row at a
     for (int D : {16, 40}) {
       if (a_tenth() && past != 50) continue;
       const RandomTree tree = random_tree(chance, 60, 7, 0.15);
-      Pass pass;
-      pass.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size(), 0, past);
-      const Problem<float, bf16> p(pass, 2, 1, D, 32);
+      Batch batch;
+      batch.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size(), 0, past);
+      const Problem<float, bf16> p(batch, 2, 1, D, 32);
       const std::vector<float> all = on_gpu(p, false);
       for (int node = tree.size() - 1; node >= 0; node -= 13) {
         std::vector<int> path;
@@ -270,9 +271,9 @@ TEST_CASE(ON "attention: a node of a tree has the bits of its path, one row at a
         const Array<bf16> k = on_device(p.k), v = on_device(p.v);
         const Array<float> qkv = on_device(p.qkv), out(p.out_row, true),
                            scratch(attention_scratch(1, 2, D, p.slots), true);
-        DevicePass one(1, 1, true);
+        DeviceBatch one(1, 1, true);
         for (int row : path) {
-          Pass step;
+          Batch step;
           step.add_chain(&tree.token[row], 1, 0, past + tree.depth[row]);
           one.upload(step);
           attention(
@@ -308,12 +309,12 @@ struct Gradient {
 // The portable text, forward and backward; `out` becomes its out, log_sum.
 template <class T>
 std::vector<T> portable_gradient(const Problem<T>& p, std::vector<T>* forward_result) {
-  const int rows = p.pass.rows();
+  const int rows = p.batch.rows();
   std::vector<T> k = p.k, v = p.v, weights(size_t(rows) * p.H * p.slots), ds(weights);
   const size_t n = size_t(rows) * p.out_row;
   forward_result->resize(n + rows * p.H);
   Gradient<T> g(p);
-  for (int root = 0; root < p.pass.roots(); root++)  // it reads what is not seen, and forgets it: there, no NaN
+  for (int root = 0; root < p.batch.roots(); root++)  // it reads what is not seen, and forgets it: there, no NaN
     for (T* numbers : {k.data(), v.data()})
       for (size_t i = 0; i < k.size() && i < v.size(); i++) numbers[i] = std::isnan(numbers[i]) ? T(0) : numbers[i];
   const auto s =
@@ -322,24 +323,24 @@ std::vector<T> portable_gradient(const Problem<T>& p, std::vector<T>* forward_re
   launch(Team{}, rows * p.H, AttentionForward<T, T>{s, weights.data(), p.slots});
   const AttentionBackward<T> b{s, p.dout.data(), g.dk.data(), g.dv.data(), g.dqkv.data()};
   launch(Team{}, rows * p.H, AttentionBackwardQueries<T>{b, weights.data(), ds.data(), p.slots});
-  launch(Team{}, p.pass.roots() * p.KV * p.slots, AttentionBackwardKeys<T>{b, weights.data(), ds.data(), p.slots});
+  launch(Team{}, p.batch.roots() * p.KV * p.slots, AttentionBackwardKeys<T>{b, weights.data(), ds.data(), p.slots});
   launch(Team{}, rows, ReadCacheGradient<T>{b});
   return g.all(p.D);
 }
 
 // The kernels, from a given forward pass; its keys and values are made by attention() itself.
 std::vector<float> gradient_on_gpu(const Problem<float>& p, const std::vector<float>& forward_result) {
-  DevicePass pass(p.pass.rows(), p.pass.roots(), true);
-  pass.upload(p.pass);
+  DeviceBatch batch(p.batch.rows(), p.batch.roots(), true);
+  batch.upload(p.batch);
   const Array<float> qkv = on_device(p.qkv), k = on_device(p.k), v = on_device(p.v), dout = on_device(p.dout);
-  const size_t rows = size_t(p.pass.rows()), n = rows * p.out_row;
+  const size_t rows = size_t(p.batch.rows()), n = rows * p.out_row;
   Array<float> out(n + rows * p.H, true);
   Gradient<float> g(p);
   const Array<float> dk = on_device(g.dk), dv = on_device(g.dv), dqkv = on_device(g.dqkv);
-  const size_t numbers = rows * p.H * (p.given ? p.slots : 1);
-  const Array<float> delta(numbers, true), ds(p.given ? numbers : 0, true);
-  const auto s = p.attention(pass.forest, qkv.data(), k.data(), v.data(), out.data(), out.data() + n);
-  attention(kGpu, s, p.given ? delta.data() : nullptr, p.slots);
+  const size_t numbers = rows * p.H * (p.computed ? p.slots : 1);
+  const Array<float> delta(numbers, true), ds(p.computed ? numbers : 0, true);
+  const auto s = p.attention(batch.forest, qkv.data(), k.data(), v.data(), out.data(), out.data() + n);
+  attention(kGpu, s, p.computed ? delta.data() : nullptr, p.slots);
   if (!forward_result.empty()) out.upload(forward_result.data(), forward_result.size());
   attention_backward(kGpu, AttentionBackward<float>{s, dout.data(), dk.data(), dv.data(), dqkv.data()}, delta.data(),
                      ds.data(), p.slots);
@@ -357,13 +358,13 @@ TEST_CASE(ON "attention backward has the portable text's bits, and is near its d
       {3, 35, 10, 2, 1, 128, 0.3}, {1, 3, 500, 1, 1, 80, 0},  {1, 40, 20, 1, 1, 32, 2}};  // the last is a star
   int round = 0;
   for (const Size& shape : shapes) {
-    const Pass pass = tree_pass(chance, shape.roots, shape.rows, shape.past, shape.bushy);
+    const Batch batch = tree_batch(chance, shape.roots, shape.rows, shape.past, shape.bushy);
     const int turn = round++;
     if (a_tenth() && turn % 4 != 3) continue;
-    Problem<float> p(pass, shape.H, shape.KV, shape.D, 52);
-    Problem<double> exact(pass, shape.H, shape.KV, shape.D, 52);
+    Problem<float> p(batch, shape.H, shape.KV, shape.D, 52);
+    Problem<double> exact(batch, shape.H, shape.KV, shape.D, 52);
     if (turn % 2) p.drop = exact.drop = Dropout{0.2f, 8, 9, 10};
-    CAPTURE(pass.rows());
+    CAPTURE(batch.rows());
     CAPTURE(p.D);
     std::vector<float> forward_result;
     std::vector<double> forward_exact;
@@ -380,13 +381,13 @@ TEST_CASE(ON "attention backward has the portable text's bits, and is near its d
 
 TEST_CASE(ON "attention whose first rows were given has the portable text's bits, forward and backward") {
   Chance chance(71);
-  for (int given : {1, 9}) {
-    Problem<float> p(tree_pass(chance, 2, 20, 40, 0.5), 4, 2, 24, 72);
+  for (int computed : {1, 9}) {
+    Problem<float> p(tree_batch(chance, 2, 20, 40, 0.5), 4, 2, 24, 72);
     p.drop = Dropout{0.2f, 8, 9, 10};
-    p.give(given);
+    p.give(computed);
     std::vector<float> forward_result;
     const std::vector<float> gradient = portable_gradient(p, &forward_result);
-    CHECK(std::count(forward_result.begin(), forward_result.end(), 0.0f) >= 2 * given * p.out_row);
+    CHECK(std::count(forward_result.begin(), forward_result.end(), 0.0f) >= 2 * computed * p.out_row);
     CHECK(same_bits(in_every_order([&] { return on_gpu(p, true); }), forward_result));
     CHECK(same_bits(in_every_order([&] { return gradient_on_gpu(p, {}); }), gradient));
     for (float x : gradient) REQUIRE(!std::isnan(x));
@@ -394,10 +395,10 @@ TEST_CASE(ON "attention whose first rows were given has the portable text's bits
 }
 
 TEST_CASE(ON "a head too large for the tuned kernels is refused in words") {
-  Pass pass;
+  Batch batch;
   const int token[] = {0};
-  pass.add_chain(token, 1, 0, 0);
-  const Problem<float> p(pass, 1, 1, 129, 1);
+  batch.add_chain(token, 1, 0, 0);
+  const Problem<float> p(batch, 1, 1, 129, 1);
   CHECK_NOTHROW(plain_on_gpu(p));
   CHECK_THROWS_WITH_AS(on_gpu(p, false),
                        "heads of 129 channels: the CUDA attention takes up to 128: use --device cpu, or more heads",

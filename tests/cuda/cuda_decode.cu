@@ -620,12 +620,12 @@ TEST_CASE(ON "a graph is recorded once for its kind and serves every setting") {
 TEST_CASE(ON "trees that the device cannot draft are drafted on the host") {
   Target target(tiny(), tiny_weights().data(), Dtype::fp32, true, 1, kRows);
   Bigram bigram(bigram_table(tiny_text(), kVocab), kVocab);
-  CHECK(target.hold(bigram.table, 2, 4));
-  CHECK(target.hold(bigram.table, 23, 1));
-  CHECK(!target.hold(bigram.table, 24, 1));          // more rows than there is room for
-  CHECK(!target.hold(bigram.table, 1, kVocab + 1));  // more children than tokens
-  CHECK(!target.hold(nullptr, 3, 1));
-  CHECK(!target.hold(bigram.table, 100, 100));
+  CHECK(target.load_table(bigram.table, 2, 4));
+  CHECK(target.load_table(bigram.table, 23, 1));
+  CHECK(!target.load_table(bigram.table, 24, 1));          // more rows than there is room for
+  CHECK(!target.load_table(bigram.table, 1, kVocab + 1));  // more children than tokens
+  CHECK(!target.load_table(nullptr, 3, 1));
+  CHECK(!target.load_table(bigram.table, 100, 100));
   Tree tree;
   tree.token.assign(kRows + 1, 0), tree.depth.assign(kRows + 1, 1), tree.end.assign(kRows + 1, kRows + 1);
   CHECK_THROWS_AS(target.iterate(tree, Sampling(), 1), std::logic_error);

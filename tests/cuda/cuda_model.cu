@@ -84,9 +84,9 @@ TEST_CASE(ON "training steps give the CPU's losses to rounding") {
   Chance chance(82);
   std::vector<int> tokens(rows + 1);
   for (int& token : tokens) token = chance.below(37);
-  Pass pass;
-  pass.add_chain(tokens.data(), rows, 0, 0);
-  pass.target.assign(tokens.begin() + 1, tokens.end());
+  Batch batch;
+  batch.add_chain(tokens.data(), rows, 0, 0);
+  batch.target.assign(tokens.begin() + 1, tokens.end());
   const auto losses = [&](bool cuda) {
     Pool pool(cuda ? 1 : 2, cuda);
     Trainer<float> trainer(config, rows, 1, 64, pool);
@@ -95,7 +95,7 @@ TEST_CASE(ON "training steps give the CPU's losses to rounding") {
     for (int i = 0; i < steps; i++) {
       Update update;
       update.iteration = i;
-      all.push_back(trainer.step(pass, update));
+      all.push_back(trainer.step(batch, update));
     }
     return all;
   };

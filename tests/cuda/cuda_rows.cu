@@ -19,10 +19,10 @@ struct Desk {
   float *f[8], *positive;
   Array<int> ints, kept_rows;
   Array<Piece> piece_array;
-  DevicePass pass;
+  DeviceBatch batch;
 
-  Desk(bool cuda, const Pass& host_pass)
-      : ints(4096, cuda), kept_rows(5, cuda), piece_array(3, cuda), pass(host_pass.rows(), host_pass.roots(), cuda) {
+  Desk(bool cuda, const Batch& host_batch)
+      : ints(4096, cuda), kept_rows(5, cuda), piece_array(3, cuda), batch(host_batch.rows(), host_batch.roots(), cuda) {
     Chance chance(5);
     std::vector<float> numbers(1 << 15);
     for (int k = 0; k < 9; k++) {
@@ -37,7 +37,7 @@ struct Desk {
     for (int& x : small) x = chance.below(7);
     ints.upload(small.data(), small.size());
     kept_rows.upload(kKept, 5), piece_array.upload(kPieces, 3);
-    pass.upload(host_pass);
+    batch.upload(host_batch);
   }
   const int* below_7() const { return ints.data(); }
   const int* kept() const { return kept_rows.data(); }
@@ -46,10 +46,10 @@ struct Desk {
 
 // Runs the operation that `make` builds over a desk's arrays on a core and on warps: all arrays must end alike.
 template <class Make>
-void check_groups(const char* name, const Pass& pass, int rows, Make make) {
+void check_groups(const char* name, const Batch& batch, int rows, Make make) {
   CAPTURE(name);
   const auto numbers_after = [&](bool cuda, int n) {
-    Desk desk(cuda, pass);
+    Desk desk(cuda, batch);
     launch(Team{0, 1, nullptr, cuda}, n, make(desk));
     std::vector<float> all;
     for (const auto& array : desk.arrays) {
@@ -74,8 +74,8 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
   constexpr int rows = 5, C = 45, stride = 48;  // sizes that no number of lanes divides
   const Dropout drop{0.3f, 7, 2, 1};
   Chance chance(1);
-  const Pass pass = random_pass(chance, 1, 6, 9, 7);
-  const auto check = [&](const char* name, int n, auto make) { check_groups(name, pass, n, make); };
+  const Batch batch = random_batch(chance, 1, 6, 9, 7);
+  const auto check = [&](const char* name, int n, auto make) { check_groups(name, batch, n, make); };
 
   check("LayerNorm", rows,
         [&](Desk& d) { return LayerNorm<float>{d.f[0], stride, C, d.f[1], d.f[2], d.f[3], stride, d.f[4], d.f[5]}; });
@@ -98,19 +98,20 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
   check("LayerNormWeights of RMSNorm", 2, [&](Desk& d) {
     return LayerNormWeights<float>{rows, d.f[0], stride, C, nullptr, d.f[1], d.f[2], stride, d.f[3], nullptr};
   });
-  check("Rope", pass.rows() - 1,
-        [&](Desk& d) { return Rope<float>{d.pass.forest, 1, d.f[0], 80, 2, 34, d.f[1], false}; });
-  check("Rope, back", pass.rows(),
-        [&](Desk& d) { return Rope<float>{d.pass.forest, 0, d.f[0], 80, 2, 34, d.f[1], true}; });
+  check("Rope", batch.rows() - 1,
+        [&](Desk& d) { return Rope<float>{d.batch.forest, 1, d.f[0], 80, 2, 34, d.f[1], false}; });
+  check("Rope, back", batch.rows(),
+        [&](Desk& d) { return Rope<float>{d.batch.forest, 0, d.f[0], 80, 2, 34, d.f[1], true}; });
   check("SwiGlu", rows, [&](Desk& d) { return SwiGlu<float>{d.f[0], 96, C, d.f[1], stride}; });
   check("SwiGluBackward", rows, [&](Desk& d) { return SwiGluBackward<float>{d.f[0], 96, C, d.f[1], stride, d.f[2]}; });
   check("SwiGluBackward in place", rows,
         [&](Desk& d) { return SwiGluBackward<float>{d.f[0], 96, C, d.f[1], stride, d.f[0]}; });
   check("ColumnSum", 2, [&](Desk& d) { return ColumnSum<float>{rows, C, d.f[0], stride, d.f[1]}; });
-  check("Embed", pass.rows(),
-        [&](Desk& d) { return Embed<float>{d.pass.token(), d.pass.forest, d.f[0], d.f[1], d.f[2], stride, C, drop}; });
+  check("Embed", batch.rows(), [&](Desk& d) {
+    return Embed<float>{d.batch.token(), d.batch.forest, d.f[0], d.f[1], d.f[2], stride, C, drop};
+  });
   check("EmbedBackward", 2, [&](Desk& d) {
-    return EmbedBackward<float>{pass.rows(), d.pass.token(), d.pass.forest, d.f[0], stride, C, d.f[1], d.f[2], drop};
+    return EmbedBackward<float>{batch.rows(), d.batch.token(), d.batch.forest, d.f[0], stride, C, d.f[1], d.f[2], drop};
   });
   check("BiasGelu", rows, [&](Desk& d) { return Strips<BiasGelu<float>>{{d.f[0], d.f[1], stride, d.f[2]}, C}; });
   check("GeluBackward", rows, [&](Desk& d) { return Strips<GeluBackward<float>>{{d.f[0], d.f[1], stride}, C}; });
@@ -148,29 +149,29 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
 
 TEST_CASE(ON "tree attention and the cache, row by row: a warp gives a core's bits") {
   Chance chance(2);
-  const Pass pass = random_pass(chance, 3, 9, 20, 7);
-  const int slots = slots_of(pass), H = 4, KV = 2, D = 5, most = pad64(pass.most_keys());
-  const auto check = [&](const char* name, int n, auto make) { check_groups(name, pass, n, make); };
-  for (int given : {0, 2}) {
-    CAPTURE(given);
+  const Batch batch = random_batch(chance, 3, 9, 20, 7);
+  const int slots = slots_of(batch), H = 4, KV = 2, D = 5, most = pad64(batch.most_keys());
+  const auto check = [&](const char* name, int n, auto make) { check_groups(name, batch, n, make); };
+  for (int computed : {0, 2}) {
+    CAPTURE(computed);
     const auto attention_on = [&](Desk& d) {
       const KeyValues<float> cache{d.f[1], d.f[2], slots, D};
-      return Attention<float>{d.pass.forest, H, KV, D, d.f[0], 48, cache, d.f[3], 32, d.f[4], {}, given};
+      return Attention<float>{d.batch.forest, H, KV, D, d.f[0], 48, cache, d.f[3], 32, d.f[4], {}, computed};
     };
-    check("WriteCache", pass.rows(), [&](Desk& d) { return WriteCache<float, float>{attention_on(d)}; });
-    check("AttentionForward", pass.rows() * H, [&](Desk& d) {
+    check("WriteCache", batch.rows(), [&](Desk& d) { return WriteCache<float, float>{attention_on(d)}; });
+    check("AttentionForward", batch.rows() * H, [&](Desk& d) {
       return AttentionForward<float, float>{attention_on(d), d.f[5], most};
     });
     const auto backward_on = [&](Desk& d) {
       return AttentionBackward<float>{attention_on(d), d.f[6], d.f[7], d.f[7] + 8192, d.f[5] + 16384};
     };
-    check("AttentionBackwardQueries", pass.rows() * H, [&](Desk& d) {
+    check("AttentionBackwardQueries", batch.rows() * H, [&](Desk& d) {
       return AttentionBackwardQueries<float>{backward_on(d), d.f[3] + 8192, d.f[4] + 8192, most};
     });
-    check("AttentionBackwardKeys", pass.roots() * KV * most, [&](Desk& d) {
+    check("AttentionBackwardKeys", batch.roots() * KV * most, [&](Desk& d) {
       return AttentionBackwardKeys<float>{backward_on(d), d.f[3] + 8192, d.f[4] + 8192, most};
     });
-    check("ReadCacheGradient", pass.rows(), [&](Desk& d) { return ReadCacheGradient<float>{backward_on(d)}; });
+    check("ReadCacheGradient", batch.rows(), [&](Desk& d) { return ReadCacheGradient<float>{backward_on(d)}; });
   }
   check("KeepRows", 2 * KV, [&](Desk& d) {
     const size_t k_layer = size_t(KV) * slots * D, v_layer = size_t(KV) * slots * 16;

@@ -168,10 +168,10 @@ TEST_CASE(ON "the embedding's gradient: rows of each token and position, in ever
     CAPTURE(c.rows);
     CAPTURE(c.channels);
     const int stride = pad16(c.channels), block = 1100;
-    const Pass pass = random_pass(chance, c.roots, std::max(1, c.rows / c.roots), 900, c.vocab);
-    const int R = pass.rows();
-    DevicePass on_gpu(R, pass.roots(), true);
-    on_gpu.upload(pass);
+    const Batch batch = random_batch(chance, c.roots, std::max(1, c.rows / c.roots), 900, c.vocab);
+    const int R = batch.rows();
+    DeviceBatch on_gpu(R, batch.roots(), true);
+    on_gpu.upload(batch);
     const auto dx = on_device(random_floats(chance, size_t(R) * stride));
     const auto wte = random_floats(chance, size_t(c.vocab) * c.channels);
     const auto wpe = random_floats(chance, size_t(block) * c.channels);
@@ -298,19 +298,19 @@ Run run_of(const Config& config, Pool& pool, float dropout, int steps) {
   Trainer<float> trainer(config, B * T, B, B * pad64(T), pool);
   trainer.initialize(11);
   Run run;
-  Pass pass;
+  Batch batch;
   for (int i = 0; i < steps; i++) {
-    pass = Pass();
+    batch = Batch();
     for (int b = 0; b < B; b++) {
       const int at = chance.below(int(text.size()) - T - 1);
-      pass.add_chain(&text[at], T, b * pad64(T), 0);
-      pass.target.insert(pass.target.end(), &text[at + 1], &text[at + 1] + T);
+      batch.add_chain(&text[at], T, b * pad64(T), 0);
+      batch.target.insert(batch.target.end(), &text[at + 1], &text[at + 1] + T);
     }
     Update update;
     update.iteration = i, update.learning_rate = 3e-3;
-    run.losses.push_back(trainer.step(pass, update, Dropout{dropout, 21, uint32_t(i), 0}));
+    run.losses.push_back(trainer.step(batch, update, Dropout{dropout, 21, uint32_t(i), 0}));
   }
-  run.evaluated = trainer.loss(pass);
+  run.evaluated = trainer.loss(batch);
   const auto copy = [](const Array<float>& from) {
     std::vector<float> to(from.size());
     from.download(to.data(), to.size());

@@ -195,13 +195,13 @@ TEST_CASE("adapt: belief: a chance for everything, the formula by hand, and it l
   matches.close(5);
   matches.follower.push_back({2, 3}), matches.follower.push_back({0, 1});
   matches.close(1);
-  Belief belief;
+  Interpolation interpolation;
   const double longer = 1 / (1 + 0.5 * std::pow(0.9, 5)), shorter = 4 / (4 + 2 * 0.45);
-  CHECK(belief.of(matches.match[0]) == doctest::Approx(longer));
-  CHECK(belief.of(matches.match[1]) == doctest::Approx(shorter));
+  CHECK(interpolation.weight(matches.match[0]) == doctest::Approx(longer));
+  CHECK(interpolation.weight(matches.match[1]) == doctest::Approx(shorter));
   const auto blended = [&](int x) {
     std::vector<float> p(8);
-    belief.blend(matches, 8, p.data());
+    interpolation.blend(matches, 8, p.data());
     CHECK(std::accumulate(p.begin(), p.end(), 0.0f) == doctest::Approx(1));
     return double(p[size_t(x)]);
   };
@@ -212,13 +212,13 @@ TEST_CASE("adapt: belief: a chance for everything, the formula by hand, and it l
 
   // Token 0 has come: not from the longer match, and from the shorter one by r.
   const double r = shorter / 4 / (shorter / 4 + (1 - shorter) / 8);
-  belief.learn(matches, 0, 8);
-  CHECK(belief.of(matches.match[0]) == doctest::Approx(2 * longer / 3));
-  CHECK(belief.of(matches.match[1]) == doctest::Approx((2 * shorter + r) / 3));
-  for (int i = 0; i < 3000; i++) belief.learn(matches, 2, 8);
-  CHECK(belief.of(matches.match[0]) > 0.9);
-  for (int i = 0; i < 300; i++) belief.learn(matches, 3, 8);  // the older counts less
-  CHECK(belief.of(matches.match[0]) < 0.8);
+  interpolation.learn(matches, 0, 8);
+  CHECK(interpolation.weight(matches.match[0]) == doctest::Approx(2 * longer / 3));
+  CHECK(interpolation.weight(matches.match[1]) == doctest::Approx((2 * shorter + r) / 3));
+  for (int i = 0; i < 3000; i++) interpolation.learn(matches, 2, 8);
+  CHECK(interpolation.weight(matches.match[0]) > 0.9);
+  for (int i = 0; i < 300; i++) interpolation.learn(matches, 3, 8);  // the older counts less
+  CHECK(interpolation.weight(matches.match[0]) < 0.8);
   CHECK(blended(1) > 0);
   matches.clear();
   CHECK(blended(1) == doctest::Approx(1.0 / 8));  // nothing known

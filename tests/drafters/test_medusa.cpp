@@ -376,8 +376,8 @@ TEST_CASE("medusa: train_gpt --medusa leaves the model as it is, learns, and rep
   CHECK(read_file(medusa_path(dir)) == heads);  // --out went elsewhere
 
   // Who sees the root knows more of what follows it.
-  CHECK(train(usual(dir, {"--stats", folder.file("root.json"), "--medusa_root", "--out", folder.file("elsewhere")})) ==
-        0);
+  CHECK(train(usual(dir, {"--stats", folder.file("root.json"), "--medusa_root", "--overwrite", "--out",
+                          folder.file("elsewhere")})) == 0);
   const Json root = parse_json(read_file(folder.file("root.json")), "stats");
   CHECK(double(root["accuracy"][0][0]) > double(stats["accuracy"][0][0]) + 0.05);
   CHECK(read_medusa(folder.file("elsewhere"), w.config).sizes.root);
@@ -385,15 +385,15 @@ TEST_CASE("medusa: train_gpt --medusa leaves the model as it is, learns, and rep
 
   // The same again, on two threads, the hidden states made anew.
   std::filesystem::remove_all(dir + "/hidden");
-  CHECK(train(usual(dir, {"--threads", "2"})) == 0);
+  CHECK(train(usual(dir, {"--threads", "2", "--overwrite"})) == 0);
   CHECK(read_file(medusa_path(dir)) == heads);
 
   for (const char* target : {"text", "distribution"})
     for (const char* rank : {"-1", "0", "4"}) {
       CAPTURE(target);
       CAPTURE(rank);
-      CHECK(train(usual(dir, {"--medusa_target", target, "--medusa_rank", rank, "--medusa_heads", "2", "--stats",
-                              folder.file("stats.json")})) == 0);
+      CHECK(train(usual(dir, {"--medusa_target", target, "--medusa_rank", rank, "--medusa_heads", "2", "--overwrite",
+                              "--stats", folder.file("stats.json")})) == 0);
       const Json kind = parse_json(read_file(folder.file("stats.json")), "stats");
       for (int k = 0; k < 2; k++) CHECK(double(kind["val_loss"][k]) < 0.8 * double(untrained["val_loss"][k]));
     }
@@ -554,7 +554,9 @@ TEST_CASE("medusa: whatever the heads say, the text is plain decoding's") {
             decoding.shape = ready_shape(shape, shape == "cartesian:4,4,4,4" ? 340 : 64);
             if (decoding.shape.kind == Shape::kAuto) decoding.cost = std::make_shared<Cost>(cost);
             int largest = 0;
-            decoding.on_pass = [&](const PassReport& pass) { largest = std::max(largest, pass.tree.size()); };
+            decoding.on_iteration = [&](const IterationReport& report) {
+              largest = std::max(largest, report.tree.size());
+            };
             different += generated(target, drafter, decoding, prompt, &stats) != plain;
             CHECK(different == 0);
             lengths[drafter].first += double(stats.tokens), lengths[drafter].second += double(stats.target_forwards);

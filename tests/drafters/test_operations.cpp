@@ -12,9 +12,9 @@ using namespace nanospec;
 
 namespace {
 
-Forest forest_of(const Pass& pass) {
-  return {pass.rows(),      pass.roots(),          pass.end.data(),        pass.depth.data(),
-          pass.root.data(), pass.first_row.data(), pass.first_slot.data(), pass.past.data()};
+Forest forest_of(const Batch& batch) {
+  return {batch.rows(),      batch.roots(),          batch.end.data(),        batch.depth.data(),
+          batch.root.data(), batch.first_row.data(), batch.first_slot.data(), batch.past.data()};
 }
 double greatest_difference(const std::vector<double>& a, const std::vector<double>& b) {
   double most = 0;
@@ -88,9 +88,9 @@ TEST_CASE("operations: RMS norm by hand, and its gradients") {
 }
 
 TEST_CASE("operations: Rope by hand: each pair turns by its own angle, and values stay") {
-  Pass pass;
+  Batch batch;
   const int token[] = {0, 0};
-  pass.add_chain(token, 2, 0, 3);  // positions 3 and 4
+  batch.add_chain(token, 2, 0, 3);  // positions 3 and 4
   const auto table = rope_table<double>(5, 4);
   REQUIRE(table.size() == 5 * 2 * 2);
   CHECK((table[0] == 1 && table[1] == 0 && table[2] == 1 && table[3] == 0));
@@ -101,7 +101,7 @@ TEST_CASE("operations: Rope by hand: each pair turns by its own angle, and value
   std::vector<double> qkv(2 * 16);
   for (int i = 0; i < 32; i++) qkv[i] = i + 1;
   std::vector<double> turned = qkv;
-  launch(Team{}, 1, Rope<double>{forest_of(pass), 1, turned.data(), 16, 2, 4, table.data(), false});
+  launch(Team{}, 1, Rope<double>{forest_of(batch), 1, turned.data(), 16, 2, 4, table.data(), false});
   std::vector<double> expected = qkv;
   for (int head = 0; head < 2; head++)
     for (int d = 0; d < 2; d++) {
@@ -117,12 +117,12 @@ TEST_CASE("operations: Rope by hand: each pair turns by its own angle, and value
 TEST_CASE("operations: Rope: there and back, its gradient, and scores that know only the distance") {
   Chance chance(71);
   constexpr int heads = 3, D = 10, stride = 48;
-  const Pass pass = random_pass(chance, 2, 30, 40, 7);
+  const Batch batch = random_batch(chance, 2, 30, 40, 7);
   const auto table = rope_table<double>(80, D);
-  const int rows = pass.rows();
+  const int rows = batch.rows();
   const std::vector<double> x = random_numbers(chance, size_t(rows) * stride), dy = random_numbers(chance, x.size());
   const auto turn = [&](std::vector<double> numbers, bool back) {
-    launch(Team{}, rows, Rope<double>{forest_of(pass), 0, numbers.data(), stride, heads, D, table.data(), back});
+    launch(Team{}, rows, Rope<double>{forest_of(batch), 0, numbers.data(), stride, heads, D, table.data(), back});
     return numbers;
   };
   const std::vector<double> y = turn(x, false);
@@ -131,7 +131,7 @@ TEST_CASE("operations: Rope: there and back, its gradient, and scores that know 
   CHECK(dot(y, dy) == doctest::Approx(dot(x, turn(dy, true))).epsilon(1e-13));  // it is linear
 
   const auto score = [&](int q_position, int k_position) {
-    Pass two;
+    Batch two;
     const int token[] = {0};
     two.add_chain(token, 1, 0, q_position), two.add_chain(token, 1, 64, k_position);
     std::vector<double> qk(x.begin(), x.begin() + 2 * stride);

@@ -101,7 +101,7 @@ TEST_CASE("parallel: drafters come back from their file; files that do not fit a
     CHECK(again.sizes.n_layer == 3);
     CHECK(again.sizes.n_kv_head == 1);
     Target target(config, some_weights(config, 2).data(), Dtype::fp32, false, 1, 9);
-    const auto drafter = load_parallel(folder.path, target, config);
+    const auto drafter = load_parallel(folder.path, folder.path, target, config);
     CHECK((dynamic_cast<Sequential*>(drafter.get()) != nullptr) == sequential);
 
     const std::string whole = read_file(path);

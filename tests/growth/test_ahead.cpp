@@ -63,20 +63,20 @@ struct Slow {
 };
 
 // Any drafter, watched: tells its progress, takes its time, and can refuse to be asked by two at once.
-struct Watched : LogitsDrafter, Supposes {
+struct Watched : LogitsDrafter, DraftsAhead {
   LogitsDrafter& inner;
-  Supposes* const supposes;
+  DraftsAhead* const can_assume;
   Progress& progress;
   int delay = 0;  // microseconds at most of an expansion
   uint64_t calls = 0;
   std::atomic<int> inside{0};
-  bool clashed = false, supposing = false;
+  bool clashed = false, assuming = false;
   std::vector<std::vector<int>> supposed;  // outcomes of this pass that were drafted for, or begun to be
   int64_t foreseen = 0;                    // passes that came out as one of them
   const std::thread::id home = std::this_thread::get_id();
 
   Watched(LogitsDrafter& its, Progress& shared)
-      : inner(its), supposes(dynamic_cast<Supposes*>(&its)), progress(shared) {
+      : inner(its), can_assume(dynamic_cast<DraftsAhead*>(&its)), progress(shared) {
     vocab = its.vocab, name = its.name;
   }
 
@@ -99,49 +99,49 @@ struct Watched : LogitsDrafter, Supposes {
   }
   void committed(const Commit& commit) override {
     Visit visit(*this);
-    clashed |= supposing;  // the worker must have gone home
+    clashed |= assuming;  // the worker must have gone home
     progress.trees = 0, progress.over = false;
     foreseen += std::count(supposed.begin(), supposed.end(), std::vector<int>(commit.tokens, commit.tokens + commit.n));
     supposed.clear();
     inner.committed(commit);
   }
-  bool suppose(const int* tokens, int n) override {
+  bool assume(const int* tokens, int n) override {
     Visit visit(*this);
     if (n == 0) progress.trees = -1, progress.over = false;
     progress.trees++;
-    const bool can = supposes && supposes->suppose(tokens, n);
-    supposing = supposing || can;
+    const bool can = can_assume && can_assume->assume(tokens, n);
+    assuming = assuming || can;
     if (can && n > 0) supposed.emplace_back(tokens, tokens + n);
     return can;
   }
-  void unsuppose() override {
+  void rollback() override {
     Visit visit(*this);
-    if (supposes) supposes->unsuppose();
-    supposing = false, progress.over = std::this_thread::get_id() != home;
+    if (can_assume) can_assume->rollback();
+    assuming = false, progress.over = std::this_thread::get_id() != home;
   }
   void attach(const TargetRows* rows) override { inner.attach(rows); }
 };
 
 // SelfDrafter that can suppose: its model goes to the supposed text and back.
 template <class Target>
-struct Supposing : SelfDrafter<Target>, Supposes {
+struct Assuming : SelfDrafter<Target>, DraftsAhead {
   using SelfDrafter<Target>::SelfDrafter;
   size_t supposed = 0;
 
   void begin(const int* tokens, int n) override { supposed = 0, SelfDrafter<Target>::begin(tokens, n); }
-  bool suppose(const int* tokens, int n) override {
-    unsuppose();
+  bool assume(const int* tokens, int n) override {
+    rollback();
     this->text.insert(this->text.end(), tokens, tokens + n), supposed = size_t(n);
     if (n > 0) open_window(this->model, this->text), this->forwarded = 0;
     return true;
   }
-  void unsuppose() override {
+  void rollback() override {
     if (supposed == 0) return;
     this->text.resize(this->text.size() - supposed), supposed = 0, this->forwarded = 0;
     open_window(this->model, this->text);
   }
   void committed(const Commit& commit) override {
-    unsuppose();
+    rollback();
     SelfDrafter<Target>::committed(commit);
   }
 };
@@ -169,11 +169,11 @@ std::vector<int> text_of(Target& target, Drafter* drafter, const Decoding& decod
 void check_counts(const Stats& stats) {
   const AheadStats& a = stats.ahead;
   CHECK(a.wanted);
-  CHECK(a.passes + a.passes_without == (a.able ? stats.target_forwards : 0));
+  CHECK(a.forwards + a.forwards_without == (a.able ? stats.target_forwards : 0));
   // What comes of the last pass is nobody's next one.
-  CHECK(a.hits + a.misses <= a.passes);
-  CHECK(a.hits + a.misses + 1 >= a.passes);
-  CHECK(a.cut <= a.passes);  // one tree can be under way
+  CHECK(a.hits + a.misses <= a.forwards);
+  CHECK(a.hits + a.misses + 1 >= a.forwards);
+  CHECK(a.cut <= a.forwards);  // one tree can be under way
   CHECK(a.hits <= a.outcomes);
   CHECK((a.hits > 0) == (a.seconds_saved > 0));
   CHECK(a.hit_rate() <= 1);
@@ -182,7 +182,9 @@ void check_counts(const Stats& stats) {
 // The trees of a run, pass by pass.
 using Trees = std::vector<std::pair<std::vector<int>, std::vector<int>>>;  // tokens, parents
 void record(Decoding& decoding, Trees& trees) {
-  decoding.on_pass = [&trees](const PassReport& pass) { trees.push_back({pass.tree.token, pass.tree.parent}); };
+  decoding.on_iteration = [&trees](const IterationReport& report) {
+    trees.push_back({report.tree.token, report.tree.parent});
+  };
 }
 
 // A random pass for a drafter: a tree, of which some nodes are asked about; a verdict on it.
@@ -231,7 +233,7 @@ TEST_CASE("ahead: a drafter that was right about the pass has the next tree at o
       CAPTURE(temperature);
       Mock verifies(kVocab, 16, 1.8f, 0.9f), drafts(kVocab, 16, 1.8f, 0.9f);
       Progress progress;
-      Supposing<Mock> self(drafts);
+      Assuming<Mock> self(drafts);
       Watched watched(self, progress);
       Slow<Mock> slow{verifies, progress, 1000};  // waits for all outcomes
       Trees ordinary, ahead;
@@ -248,7 +250,7 @@ TEST_CASE("ahead: a drafter that was right about the pass has the next tree at o
       // It knows the target's every pick, so only before it has learned to trust itself an outcome seems too unlikely.
       CHECK(stats.ahead.hits == watched.foreseen);
       CHECK(stats.ahead.hits > 10);
-      CHECK(stats.ahead.misses <= 1 + stats.ahead.passes_without);
+      CHECK(stats.ahead.misses <= 1 + stats.ahead.forwards_without);
       CHECK(stats.ahead.cut == 0);
     }
 }
@@ -318,7 +320,7 @@ TEST_CASE("ahead: every shape and kind of drafter prints plain decoding's bytes,
     SmallModel copy(std::make_unique<Target>(config, weights.data(), Dtype::fp32, target.pool(), kRows));
     Medusa medusa(random_heads({4, kOwnProjection, config.n_embd, kVocab, false}, 8, 3), {});
     Medusa rooted(random_heads({3, 0, config.n_embd, kVocab, true}, 9, 1), wte);
-    Supposing<Target> self(own);
+    Assuming<Target> self(own);
     WrongDrafter<Target> wrong(own);
     const std::vector<std::pair<std::string, LogitsDrafter*>> drafters = {
         {"gpt", &gpt}, {"copy", &copy}, {"medusa", &medusa}, {"rooted", &rooted}, {"self", &self}, {"wrong", &wrong}};
@@ -373,7 +375,7 @@ TEST_CASE("ahead: a text may end anywhere, and no thread is left") {
   const int before = threads_alive();
   Mock verifies(kVocab, 16, 1.8f, 0.9f), drafts(kVocab, 16, 1.8f, 0.9f);
   Progress progress;
-  Supposing<Mock> self(drafts);
+  Assuming<Mock> self(drafts);
   const Decoding on = decoding_of("tree:2x2", 1, 40, Ahead::kOn);
   const std::vector<int> plain = text_of(verifies, nullptr, decoding_of("chain:1", 1, 40, Ahead::kOff), {1});
   for (int last = 1; last <= 40; last++) {
@@ -384,7 +386,7 @@ TEST_CASE("ahead: a text may end anywhere, and no thread is left") {
     CHECK(stats.tokens == last);
     CHECK(text == std::vector<int>(plain.begin(), plain.begin() + 1 + last));
     check_counts(stats);
-    CHECK(!watched.supposing);
+    CHECK(!watched.assuming);
     CHECK(threads_alive() == before);
   }
   // What is thrown on either thread arrives, and the other ends too.
@@ -392,11 +394,11 @@ TEST_CASE("ahead: a text may end anywhere, and no thread is left") {
   CHECK_THROWS_AS(generate(verifies, &self, on, text, [&](int) -> bool { throw std::runtime_error("stop"); }),
                   std::runtime_error);
   CHECK(threads_alive() == before);
-  struct Failing : Supposing<Mock> {
-    using Supposing<Mock>::Supposing;
-    bool suppose(const int* tokens, int n) override {
+  struct Failing : Assuming<Mock> {
+    using Assuming<Mock>::Assuming;
+    bool assume(const int* tokens, int n) override {
       if (n > 0) throw std::runtime_error("the worker fails");
-      return Supposing<Mock>::suppose(tokens, n);
+      return Assuming<Mock>::assume(tokens, n);
     }
   } failing(drafts);
   Slow<Mock> slow{verifies, progress, 0, 2000};
@@ -413,30 +415,30 @@ TEST_CASE("ahead: after supposing and going back, gpt: says what it says without
       const auto make = [&] {
         return SmallModel(std::make_unique<Target>(config, weights.data(), Dtype::fp32, false, 1, kRows, cache));
       };
-      SmallModel supposes = make(), never = make();
+      SmallModel asked = make(), never = make();
       int64_t compared = 0, supposed = 0;
       for (uint32_t seed = 1; seed <= 6; seed++) {
         Game game(seed);
         const std::vector<int> prompt = game.tokens(1 + int(seed) * 4);
         int root = prompt.back();
-        for (SmallModel* one : {&supposes, &never}) one->begin(prompt.data(), int(prompt.size()));
-        for (int pass = 0; pass < 30; pass++) {
-          const uint32_t move = seed * 1000 + uint32_t(pass);
+        for (SmallModel* one : {&asked, &never}) one->begin(prompt.data(), int(prompt.size()));
+        for (int turn = 0; turn < 30; turn++) {
+          const uint32_t move = seed * 1000 + uint32_t(turn);
           const int nodes = 1 + game.chance.below(6);
           Game own(move), other(move);     // the same questions to both
           if (game.chance.below(5) > 0) {  // else a pass whose tree was drafted ahead
-            const std::vector<float> a = own.ask(supposes, root, nodes), b = other.ask(never, root, nodes);
+            const std::vector<float> a = own.ask(asked, root, nodes), b = other.ask(never, root, nodes);
             CHECK(same(a, b));
             compared += int64_t(a.size());
           } else {
             own.growth.start(root), flatten(own.growth, own.tree);
           }
           // Suppositions: along the tree and beside it, of which some are drafted for, some under the last one's path.
-          CHECK(supposes.suppose(nullptr, 0));
+          CHECK(asked.assume(nullptr, 0));
           if (game.chance.below(2)) {  // the tree is looked at again, as for its outcomes
             std::vector<int> all;
             for (int i = 0; i < own.growth.size(); i++) all.push_back(i);
-            supposes.prepare(own.growth, all.data(), int(all.size()));
+            asked.prepare(own.growth, all.data(), int(all.size()));
           }
           std::vector<int> path;
           for (int turns = game.chance.below(4); turns > 0; turns--) {
@@ -446,18 +448,18 @@ TEST_CASE("ahead: after supposing and going back, gpt: says what it says without
                 path.push_back(own.tree.token[i + 1]);
             }
             path.push_back(game.chance.below(kVocab));
-            if (!supposes.suppose(path.data(), int(path.size()))) continue;
+            if (!asked.assume(path.data(), int(path.size()))) continue;
             supposed++;
-            Game(move + 7).ask(supposes, path.back(), 1 + game.chance.below(4));
+            Game(move + 7).ask(asked, path.back(), 1 + game.chance.below(4));
           }
-          if (game.chance.below(4) > 0) supposes.unsuppose();  // else committed() does
+          if (game.chance.below(4) > 0) asked.rollback();  // else committed() does
           std::vector<int> tokens, rows;
           for (int node = 0; node >= 0;) {
             rows.push_back(node);
             node = game.chance.below(4) ? own.tree.first_child(node) : -1;
             tokens.push_back(node >= 0 ? own.tree.token[node] : game.chance.below(kVocab));
           }
-          for (SmallModel* one : {&supposes, &never})
+          for (SmallModel* one : {&asked, &never})
             one->committed({tokens.data(), rows.data(), int(rows.size()), own.tree});
           root = tokens.back();
         }
@@ -478,8 +480,8 @@ TEST_CASE("ahead: what gpt: says of a supposed text is what it says once that is
   game.ask(first, prompt.back(), 4);
   const Tree tree = game.tree;
   const std::vector<int> tokens = {tree.token[1], 9}, rows = {0, 1};
-  first.suppose(nullptr, 0);
-  REQUIRE(first.suppose(tokens.data(), 2));
+  first.assume(nullptr, 0);
+  REQUIRE(first.assume(tokens.data(), 2));
   const std::vector<float> ahead = Game(5).ask(first, 9, 5);
   second.committed({tokens.data(), rows.data(), 2, tree});
   CHECK(same(ahead, Game(5).ask(second, 9, 5)));
@@ -487,7 +489,7 @@ TEST_CASE("ahead: what gpt: says of a supposed text is what it says once that is
   first.committed({tokens.data(), rows.data(), 2, tree});
   CHECK(same(ahead, Game(5).ask(first, 9, 5)));
   const std::vector<int> across(60, 1);  // the window would move: not ahead of time
-  CHECK(!first.suppose(across.data(), 60));
+  CHECK(!first.assume(across.data(), 60));
 }
 
 TEST_CASE("ahead: medusa's later heads stand in for those of a state that is not known yet") {
@@ -505,43 +507,43 @@ TEST_CASE("ahead: medusa's later heads stand in for those of a state that is not
   std::vector<std::vector<float>> heads;
   for (int k = 0; k < 4; k++) heads.emplace_back(medusa.logits(growth, k), medusa.logits(growth, k) + kVocab);
   CHECK(heads[0] != heads[1]);
-  CHECK(medusa.suppose(nullptr, 0));
+  CHECK(medusa.assume(nullptr, 0));
   CHECK(same(heads[1], std::vector<float>(medusa.logits(growth, 1), medusa.logits(growth, 1) + kVocab)));
-  CHECK(medusa.suppose(tokens, 2));
+  CHECK(medusa.assume(tokens, 2));
   CHECK(same(heads[2], std::vector<float>(medusa.logits(growth, 0), medusa.logits(growth, 0) + kVocab)));
   CHECK(medusa.logits(growth, 2) == nullptr);
-  medusa.unsuppose();
+  medusa.rollback();
   CHECK(same(heads[2], std::vector<float>(medusa.logits(growth, 2), medusa.logits(growth, 2) + kVocab)));
-  CHECK(!medusa.suppose(tokens, 4));
+  CHECK(!medusa.assume(tokens, 4));
   tell(medusa, {tokens, &row, 1, tree}, rows);
   CHECK(same(heads[0], std::vector<float>(medusa.logits(growth, 0), medusa.logits(growth, 0) + kVocab)));
 }
 
 TEST_CASE("ahead: the duel keeps what is faster, says by how much, and looks again") {
   for (bool faster : {true, false}) {
-    Duel duel;
-    CHECK(duel.gain() == 0);
+    ABTest ahead_test;
+    CHECK(ahead_test.gain() == 0);
     int with = 0;
-    const int passes = 3000;
-    for (int i = 0; i < passes; i++) {
-      with += duel.with();
-      duel.passed(duel.with(), duel.with() == faster ? 1e-3 : 2e-3, 2);
+    const int forwards = 3000;
+    for (int i = 0; i < forwards; i++) {
+      with += ahead_test.on();
+      ahead_test.observe(ahead_test.on(), ahead_test.on() == faster ? 1e-3 : 2e-3, 2);
     }
-    CHECK(duel.gain() == doctest::Approx(faster ? 2 : 0.5));
-    CHECK(duel.with() == faster);
-    CHECK((faster ? passes - with : with) < passes / 10);
-    CHECK((faster ? passes - with : with) > 3 * 9);  // the trial, and looks later on
-    for (int i = 0; i < passes; i++) duel.passed(duel.with(), duel.with() == faster ? 2e-3 : 1e-3, 2);
-    CHECK(duel.with() == !faster);
+    CHECK(ahead_test.gain() == doctest::Approx(faster ? 2 : 0.5));
+    CHECK(ahead_test.on() == faster);
+    CHECK((faster ? forwards - with : with) < forwards / 10);
+    CHECK((faster ? forwards - with : with) > 3 * 9);  // the trial, and looks later on
+    for (int i = 0; i < forwards; i++) ahead_test.observe(ahead_test.on(), ahead_test.on() == faster ? 2e-3 : 1e-3, 2);
+    CHECK(ahead_test.on() == !faster);
   }
-  Duel duel;  // a pass that is not what it said is none
-  for (int i = 0; i < 100; i++) duel.passed(true, 1, 1);
-  CHECK(!duel.with());
+  ABTest ahead_test;  // a pass that is not what it said is none
+  for (int i = 0; i < 100; i++) ahead_test.observe(true, 1, 1);
+  CHECK(!ahead_test.on());
 }
 
 TEST_CASE("ahead: what cannot be is said") {
   Mock target(kVocab, 16, 1, 1), own(kVocab, 16, 1, 1);
-  Supposing<Mock> self(own);
+  Assuming<Mock> self(own);
   for (const RuleWord& rule : kRules) {
     Decoding decoding = decoding_of("chain:3", 1, 10, Ahead::kOn);
     decoding.rule = parse_rule(rule.word);
@@ -559,13 +561,13 @@ TEST_CASE("ahead: what cannot be is said") {
   text_of(target, &cannot, decoding_of("chain:3", 1, 10, Ahead::kOn), {1}, &stats);
   CHECK(stats.ahead.wanted);
   CHECK(!stats.ahead.able);
-  CHECK(stats.ahead.passes + stats.ahead.passes_without + stats.ahead.outcomes == 0);
+  CHECK(stats.ahead.forwards + stats.ahead.forwards_without + stats.ahead.outcomes == 0);
 }
 
 TEST_CASE("ahead: after a text that ended by an exception the next one is plain decoding's") {
   Mock verifies(kVocab, 16, 1.8f, 0.9f), drafts(kVocab, 16, 1.8f, 0.9f);
   Progress progress;
-  Supposing<Mock> self(drafts);
+  Assuming<Mock> self(drafts);
   Watched watched(self, progress);
   watched.delay = 500;  // so that the worker is in the midst of a tree
   const Decoding on = decoding_of("tree:2x3", 1, 60, Ahead::kOn);

@@ -104,6 +104,13 @@ TEST_CASE("shapes: what is wrong is said in one line") {
   CHECK(holds(refused("trees:3x2"), "did you mean tree:DxW?"));
   CHECK(holds(refused("chian:3"), "did you mean chain:K?"));
   CHECK(holds(refused("auot"), "did you mean auto?"));
+  CHECK(holds(refused("CHAIN:4"), "did you mean chain:K?"));
+  CHECK(!holds(refused("pyramid:3"), "did you mean"));
+  CHECK(holds(refused("chain:0"), "shape 'chain:0' is out of range: --shape: write chain:K"));
+  for (const char* far : {"tree:0x3", "tree:3x-1", "tree:99999999999x1", "beam:0", "cartesian:4,0", "chain:-4"})
+    CHECK_MESSAGE(holds(refused(far), "is out of range: --shape: "), far);
+  for (const char* other : {"tree:3", "tree:3x2x2", "chain:x", "chain:1,2", "chain", "auto:3", "static", "beam:1.5"})
+    CHECK_MESSAGE(holds(refused(other), "is not written so: --shape: write "), other);
   for (const char* text : {"",
                            ":",
                            "chain",
@@ -160,6 +167,10 @@ TEST_CASE("words: the nearest") {
   CHECK(edit_distance("chian", "chain") == 1);
   CHECK(closest_word("matchh", {"match", "independent", "rejection"}) == "match");
   CHECK(closest_word("rejetcion", {"match", "independent", "rejection"}) == "rejection");
+  CHECK(closest_word("BIGRAM", {"none", "bigram"}) == "bigram");
+  CHECK(closest_word("temp", {"--top_k", "--temperature"}) == "--temperature");
+  CHECK(closest_word("bigrm", {"none", "bigram"}, {"none", "bigram!"}) == "bigram!");
+  for (const char* far : {"unknown", "", "-", "x", "no", "--"}) CHECK(closest_word(far, {"none", "bigram"}) == "");
 }
 
 TEST_CASE("shapes: chains and full trees grow level by level, no deeper than allowed") {
@@ -486,18 +497,18 @@ TEST_CASE("shapes: sequoia: the program finds what the heap finds, and what tryi
     const Sequoia program(ranks, 16, 6);
     for (int depths : {1, 3, 4, 6})
       for (int n : {0, 1, 2, 5, 6, 16}) {
-        const double promised = program.tokens(n + 1, depths + 1);
+        const double expected = program.tokens(n + 1, depths + 1);
         if (n > 0 && depths == 1 && n > 6) {  // six ranks: a root has no more children
-          CHECK(promised < 0);
+          CHECK(expected < 0);
           continue;
         }
         const Template t = program.tree(n + 1, depths + 1), heap = likeliest_template(depths, 6, n, rate);
         check_template(t);
         CHECK(t.nodes() == n);
         CHECK(t.depth() <= depths);
-        CHECK(expected_tokens(t, rate) == doctest::Approx(promised).epsilon(1e-12));
-        CHECK(expected_tokens(heap, rate) == doctest::Approx(promised).epsilon(1e-12));
-        if (n <= 6) CHECK(most_of_all_trees(n, depths, 6, rate) == doctest::Approx(promised).epsilon(1e-12));
+        CHECK(expected_tokens(t, rate) == doctest::Approx(expected).epsilon(1e-12));
+        CHECK(expected_tokens(heap, rate) == doctest::Approx(expected).epsilon(1e-12));
+        if (n <= 6) CHECK(most_of_all_trees(n, depths, 6, rate) == doctest::Approx(expected).epsilon(1e-12));
       }
   }
 }

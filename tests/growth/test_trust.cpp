@@ -135,7 +135,7 @@ TEST_CASE("trust: pace: tries get rare while they gain nothing, and frequent as 
   const auto tries = [&](int passes, double gain) {
     int tries = 0;
     for (int i = 0; i < passes; i++)
-      if (pace.due()) pace.tried(gain), tries++;
+      if (pace.due()) pace.observe(gain), tries++;
     return tries;
   };
   CHECK(tries(100, 0.1) < 95);  // where little is gained, plain decoding is measured beside it
@@ -149,17 +149,17 @@ TEST_CASE("trust: pace: tries get rare while they gain nothing, and frequent as 
   Pace fresh;
   int first = 0;
   for (int i = 0; i < 1000; i++)
-    if (fresh.due()) fresh.tried(-0.05), first++;
+    if (fresh.due()) fresh.observe(-0.05), first++;
   CHECK(first < 60);
-  for (int i = 0; i < 2; i++) fresh.was_right();  // it is tried again soon
+  for (int i = 0; i < 2; i++) fresh.was_correct();  // it is tried again soon
   int soon = 0;
   for (int i = 0; i < 20; i++)
-    if (fresh.due()) fresh.tried(-0.05), soon++;
+    if (fresh.due()) fresh.observe(-0.05), soon++;
   CHECK(soon >= 3);
   Pace mixed;  // now and then a tree that gains more than the others cost
   int passes = 0;
   std::mt19937 random(9);
   for (int i = 0; i < 2000; i++)
-    if (mixed.due()) mixed.tried(random() % 4 == 0 ? 0.6 : -0.05), passes++;
+    if (mixed.due()) mixed.observe(random() % 4 == 0 ? 0.6 : -0.05), passes++;
   CHECK(passes > 1600);
 }

@@ -140,6 +140,22 @@ TEST_CASE("bench: the roofline is measured until it is told to stop") {
   CHECK(r.bf16.all.size() == 2);
 }
 
+TEST_CASE("bench: the roofline keeps to its memory and its time") {
+  const Caches large = {4e6, 1e9, false}, usual = {1 << 20, 32e6, false};
+  for (Level level : kLevels) {
+    CHECK(working_set(level, 512, large, 1e12) <= 900e6);
+    CHECK(working_set(level, 2, usual, 80e6) <= 10e6);
+  }
+  CHECK(working_set(Level::kMemory, 2, usual, 1e12) == double(128 << 20));
+  CHECK(working_set(Level::kL2, 2, usual, 1e12) == 1 << 20);
+  Machine machine = this_machine();
+  machine.caches = {1 << 16, 1 << 20, false};
+  const Roofline r = measure_roofline(
+      machine, 1, 1000, [](double) { return true; }, 0.5);
+  CHECK(r.fp32.one.size() >= 1);
+  CHECK(r.fp32.one.size() < 1000);
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // Pictures
 

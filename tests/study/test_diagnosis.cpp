@@ -25,7 +25,7 @@ Examined examined(Mock& mock, Drafter& drafter, const std::string& shape, int bu
   for (int n = 0; n <= budget; n++) seconds.push_back(1e-4 * (1 + node_cost * n));
   decoding.cost = std::make_shared<Cost>(seconds);
   Examined e = {Diagnosis(decoding.shape), {}};
-  decoding.on_pass = [&](const PassReport& pass) { e.diagnosis.add(pass); };
+  decoding.on_iteration = [&](const IterationReport& report) { e.diagnosis.add(report); };
   std::vector<int> text = {1, 2};
   e.stats = generate(mock, &drafter, decoding, text, [](int) { return true; });
   return e;
@@ -49,10 +49,10 @@ TEST_CASE("diagnosis: its sums are those of the loop's own statistics") {
         const Examined e = examined(mock, *drafter, shape, 14, 300, rule);
         const Diagnosis& d = e.diagnosis;
         CAPTURE(shape);
-        CHECK(d.passes == e.stats.target_forwards);
-        CHECK(sum({d.stops.begin(), d.stops.end()}) == d.passes);
+        CHECK(d.forwards == e.stats.target_forwards);
+        CHECK(sum({d.stops.begin(), d.stops.end()}) == d.forwards);
         CHECK(sum(d.drafted) == e.stats.drafted_nodes);
-        CHECK(sum(d.accepted) + d.passes == e.stats.tokens);
+        CHECK(sum(d.accepted) + d.forwards == e.stats.tokens);
         CHECK(int64_t(d.unsure.size()) == sum(d.asked));
         const auto matched = [](const Unsure& one) { return one.matched; };
         CHECK(std::count_if(d.unsure.begin(), d.unsure.end(), matched) == sum(d.accepted));
@@ -80,12 +80,12 @@ TEST_CASE("diagnosis: which guess was right, and why a pass stopped, where it is
   const Diagnosis& d = e.diagnosis;
   for (size_t depth = 0; depth < 3; depth++) CHECK(d.right[depth][0] == d.asked[depth]);
   CHECK(sum(d.drafted) == sum(d.accepted));
-  CHECK(e.of(Stop::kShape) + e.of(Stop::kEnd) == d.passes);
+  CHECK(e.of(Stop::kShape) + e.of(Stop::kEnd) == d.forwards);
   CHECK(e.of(Stop::kShape) > 20);
   CHECK(e.of(Stop::kEnd) > 0);
   CHECK(separation(d.unsure, false) == 0.5);  // nothing went wrong
   e = examined(mock, self, "best-first", 4, 200);
-  CHECK(e.of(Stop::kBudget) + e.of(Stop::kEnd) == e.diagnosis.passes);
+  CHECK(e.of(Stop::kBudget) + e.of(Stop::kEnd) == e.diagnosis.forwards);
   CHECK(e.of(Stop::kBudget) > 20);
 
   WrongDrafter<Mock> wrong(own);  // never

@@ -188,7 +188,7 @@ struct Shallow : SelfDrafter<Mock> {
   }
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
               int* count) override {
-    model_passes += n;
+    model_forwards += n;
     SelfDrafter::expand(growth, nodes, n, width, draws, candidates, count);
   }
 };
@@ -212,7 +212,7 @@ TEST_CASE("along: the same places for every drafter, whatever it says, but for t
     CHECK(all.judged == all.places);
     CHECK(all.rounds == 19);
     CHECK(all.drafted() == 76);
-    CHECK(all.passes == 0);
+    CHECK(all.model_forwards == 0);
     CHECK(all.seconds > 0);
     for (double nats : all.nats) CHECK(nats > 0);
 
@@ -227,7 +227,7 @@ TEST_CASE("along: the same places for every drafter, whatever it says, but for t
     for (int d = 0; d < 4; d++) CHECK(half.places[size_t(d)] == (d < 2 ? 19 : 0));
     CHECK(half.right == half.places);
     CHECK(half.rounds == 19);
-    CHECK(half.passes == 4 * 19);
+    CHECK(half.model_forwards == 4 * 19);
   }
   const float logits[] = {1, 3, 2};
   CHECK(nats_of(logits, 3, 1) == doctest::Approx(std::log(1 + std::exp(-1.0) + std::exp(-2.0))));

@@ -61,22 +61,22 @@ TEST_CASE("parallel: the gradient is that of finite differences, in double, what
 TEST_CASE("parallel: a caterpillar is the tree that it is said to be") {
   const int n = 7, K = 3;
   for (const auto& [begin, end] : {std::pair<int, int>{0, 7}, {2, 5}, {6, 7}, {0, 1}}) {
-    Pass pass;
+    Batch batch;
     const std::vector<int> tokens(static_cast<size_t>(n), 1);
-    add_caterpillar(pass, tokens.data(), n, begin, end, K, [](int t, int d) { return 10 * t + d; });
-    REQUIRE(pass.rows() == n + (end - begin) * K);
-    const auto sees = [&](int row, int other) { return other <= row && row < pass.end[size_t(other)]; };
+    add_caterpillar(batch, tokens.data(), n, begin, end, K, [](int t, int d) { return 10 * t + d; });
+    REQUIRE(batch.rows() == n + (end - begin) * K);
+    const auto sees = [&](int row, int other) { return other <= row && row < batch.end[size_t(other)]; };
     for (int t = begin; t < end; t++)
       for (int d = 1; d <= K; d++) {
         const int row = slot_row(n, end, K, t, d);
-        CHECK(pass.token[size_t(row)] == 10 * t + d);
-        CHECK(pass.depth[size_t(row)] == t + d);
+        CHECK(batch.token[size_t(row)] == 10 * t + d);
+        CHECK(batch.depth[size_t(row)] == t + d);
         for (int other = 0; other < n; other++) CHECK(sees(row, other) == (other <= t));
         for (int u = begin; u < end; u++)
           for (int e = 1; e <= K; e++) CHECK(sees(row, slot_row(n, end, K, u, e)) == (u == t && e <= d));
       }
     for (int t = 0; t < n; t++)
-      for (int other = 0; other < pass.rows(); other++) CHECK(sees(t, other) == (other <= t));
+      for (int other = 0; other < batch.rows(); other++) CHECK(sees(t, other) == (other <= t));
   }
 }
 
@@ -241,7 +241,7 @@ TEST_CASE("parallel: shards are read again, refused where they are broken, made 
   const std::string dir = folder.file("model"), stats_file = folder.file("stats.json");
   std::filesystem::copy(world().dir, dir);
   const auto seconds = [&](const Words& more) {
-    Words words = {"--max_iters", "1", "--parallel_tokens", "600", "--stats", stats_file};
+    Words words = {"--max_iters", "1", "--parallel_tokens", "600", "--overwrite", "--stats", stats_file};
     words.insert(words.end(), more.begin(), more.end());
     const int status = train(usual(dir, words));  // what it raises is for the caller
     CHECK(status == 0);

@@ -1,0 +1,145 @@
+// commands/program.cpp: nanospec as one program: the table of commands, its help, and the lists of words that
+// `nanospec help` explains.
+#include <cstring>
+
+#include "commands/commands.h"
+#include "files/drafter_names.h"
+#include "files/words.h"
+#include "watch/settings.h"
+
+namespace nanospec {
+namespace {
+
+constexpr const char* kVersion = "nanospec 0.1";
+
+struct CommandLine {
+  const char* name;
+  int (*run)(int argc, char** argv);
+  const char* what;
+};
+constexpr CommandLine kCommands[] = {
+    {"generate", generate_command, "continue a prompt: plain, or speculating"},
+    {"compare", compare_command, "decode by several methods and say what each gains"},
+    {"calibrate", calibrate_command, "measure how often a drafter guesses right, for shapes"},
+    {"diagnose", diagnose_command, "say why drafts are accepted or not"},
+    {"show", show_command, "write a page that steps through a generation"},
+    {"bench", bench_command, "measure this machine, and what nanospec makes of it"},
+    {"experiments", experiments_command, "repeat the literature's experiments"},
+    {"exact", exact_command, "prove the verification rules, without a model"},
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Lists of words
+
+std::string drafters_help() {
+  std::string text =
+      help_paragraph("A drafter guesses the tokens to come; the model checks its guesses. --drafter:") + "\n";
+  for (const DrafterWord& known : kDrafters) text += help_item(known.form, known.what);
+  return text + help_item(kUnionForm, kUnionWhat) + "\n" +
+         help_examples(
+             "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter ngram:4\n"
+             "nanospec generate --model runs/medium --prompt \"ROMEO:\" --drafter gpt:runs/small\n"
+             "train_gpt --medusa runs/medium --data data/tinyshakespeare.txt\n");
+}
+
+std::string shapes_help() {
+  std::string text = help_paragraph("A shape says which guesses are worth a node of the tree. --shape:") + "\n";
+  for (const ShapeWord& known : kShapes) text += help_item(known.form, known.what);
+  return text + "\n" +
+         help_paragraph(
+             "The four of entropy take settings behind a colon, each of which may be left out: threshold=H in nats, "
+             "depth=D, of=q or of=confidence; entropy-naive also width=K.") +
+         "\n" +
+         help_examples(
+             "nanospec generate --model runs/small --prompt \"ROMEO:\" --shape tree:3x2\n"
+             "nanospec generate --model runs/small --prompt \"ROMEO:\" --shape best-first --budget 16\n"
+             "nanospec generate --model runs/small --prompt \"ROMEO:\" --shape entropy-stop:threshold=1,depth=8\n");
+}
+
+std::string rules_help() {
+  std::string text = help_paragraph(
+                         "A rule says which guesses are accepted. All but match are for study: nanospec exact holds "
+                         "each against what it "
+                         "promises. --verify:") +
+                     "\n";
+  for (const RuleWord& known : kRules) text += help_item(known.word, known.what);
+  return text + "\n" +
+         help_examples(
+             "nanospec exact\n"
+             "nanospec compare --model runs/small --prompt \"ROMEO:\" --methods \"none; bigram chain:4 "
+             "verify=rejection\"\n");
+}
+
+struct Topic {
+  const char* name;
+  std::string (*help)();
+};
+constexpr Topic kTopics[] = {{"drafters", drafters_help}, {"shapes", shapes_help}, {"rules", rules_help}};
+
+// ---------------------------------------------------------------------------------------------------------------
+// The program
+
+std::string program_help() {
+  std::string text = help_paragraph(
+                         "Generates text with a small GPT, by tree-based speculative decoding: faster than one token "
+                         "at a time, and the same text, byte for byte.") +
+                     "\nUsage: nanospec COMMAND [FLAGS]\n\nCommands:\n";
+  for (const CommandLine& command : kCommands) text += help_item(command.name, command.what);
+  return text + "\nHelp:\n" + help_item("help COMMAND", "a command's flags, as nanospec COMMAND --help") +
+         help_item("help drafters", "who guesses") + help_item("help shapes", "which guesses are worth a node") +
+         help_item("help rules", "which guesses are accepted") + help_item("--help, -h", "show this and end") +
+         help_item("--version", "show the version and end") + "\n" +
+         help_examples(
+             "nanospec generate --model runs/small --prompt \"ROMEO:\"\n"
+             "nanospec compare --model runs/small --prompt \"ROMEO:\"\n"
+             "nanospec bench --roofline\n");
+}
+
+int print(const std::string& text) {
+  print_out(text);
+  return 0;
+}
+
+// nanospec help [WORD]
+int help(int argc, char** argv) {
+  if (argc > 2) throw std::invalid_argument("surplus word " + quoted(argv[2]) + ": nanospec help: name one thing");
+  const std::string word = argc < 2 ? "help" : argv[1];
+  if (word == "help" || word == "--help" || word == "-h") return print(program_help());
+  std::vector<std::string> names;
+  for (const Topic& topic : kTopics) {
+    if (word == topic.name) return print(topic.help());
+    names.push_back(topic.name);
+  }
+  for (const CommandLine& command : kCommands) {
+    char name[32], flag[] = "--help";
+    char* line[] = {strcpy(name, command.name), flag, nullptr};
+    if (word == command.name) return command.run(2, line);
+    names.push_back(command.name);
+  }
+  check_word("word", word, "nanospec help", names);
+  return 2;
+}
+
+}  // namespace
+
+int nanospec_program(int argc, char** argv) {
+  const std::string word = argc > 1 ? argv[1] : "";
+  std::vector<std::string> names;
+  for (const CommandLine& command : kCommands) {
+    if (word == command.name) return command.run(argc - 1, argv + 1);
+    names.push_back(command.name);
+  }
+  if (argc < 2)
+    throw std::invalid_argument(
+        "a command is missing: nanospec: nanospec help lists the commands, for instance "
+        "nanospec generate --model runs/small --prompt \"ROMEO:\"");
+  if (word == "help") return help(argc - 1, argv + 1);
+  if (word == "--help" || word == "-h") return help(1, argv);
+  if (word == "--version") return print(std::string(kVersion) + "\n");
+  if (word[0] == '-') check_word("flag", word, "nanospec, where a command is due", {"--help", "--version"});
+  names.push_back("help");
+  check_word("command", word, "nanospec", names);
+  return 2;
+}
+
+}  // namespace nanospec
