@@ -102,20 +102,11 @@ inline NgramTrie parse_ngrams(const SafeTensors& file, int vocab, const std::str
 
 inline std::string ngram_path(const std::string& dir) { return dir + "/ngram.safetensors"; }
 
-<<<<<<< ours
 // Counts the first kNgramText training tokens and writes DIR/ngram.safetensors. metadata: of the text (origin.h).
 // Throws runtime_error when it cannot be written.
-inline void save_ngrams(const std::string& dir, const std::vector<int>& tokens, int vocab, Metadata metadata = {},
-                        const Told& told = {}) {
-  metadata["format"] = "pt";
-  const NgramTrie trie = count_ngrams(tokens, vocab, kNgramOrders, kNgramText, told);
-=======
-// Counts the training tokens and writes DIR/ngram.safetensors. metadata: of the text (origin.h). Throws runtime_error
-// when it cannot be written.
 inline void save_ngrams(const std::string& dir, const std::vector<int>& tokens, int vocab,
-                        const Metadata& metadata = {}) {
-  const NgramTrie trie = count_ngrams(tokens, vocab);
->>>>>>> theirs
+                        const Metadata& metadata = {}, const Told& told = {}) {
+  const NgramTrie trie = count_ngrams(tokens, vocab, kNgramOrders, kNgramText, told);
   write_safetensors(ngram_path(dir), ngram_tensors(trie), metadata);
 }
 

@@ -520,18 +520,10 @@ struct ParallelTraining {
   void save(const std::string& dir, const Metadata& origin) const {
     save_parallel(dir, trainer.sizes, trainer.weights.data(), origin);
   }
-<<<<<<< ours
   static std::map<std::string, std::string> settings(const Options&, const ParallelSizes& sizes) {
     std::map<std::string, std::string> settings = parallel_metadata(sizes);
-    settings.erase("format");
     settings["n_layer"] = std::to_string(sizes.n_layer);
     settings["kv_heads"] = std::to_string(sizes.n_kv_head);
-=======
-  std::map<std::string, std::string> settings() const {
-    std::map<std::string, std::string> settings = parallel_metadata(trainer.sizes);
-    settings["n_layer"] = std::to_string(trainer.sizes.n_layer);
-    settings["kv_heads"] = std::to_string(trainer.sizes.n_kv_head);
->>>>>>> theirs
     return settings;
   }
   std::string described() const {
