@@ -62,7 +62,7 @@ help: ## this list
 deps: ## installs the Debian packages that are missing
 	@has() { command -v $$1 >/dev/null 2>&1; }; reads() { echo "#include <$$1>" | $(CXX) -std=c++17 -fsyntax-only -x c++ - 2>/dev/null; }; \
 	has $(firstword $(CXX)) || missing="g++"; has curl || ls data/*shakespeare.txt >/dev/null 2>&1 || missing="$$missing curl"; \
-	for p in nlohmann-json3-dev:nlohmann/json.hpp libcli11-dev:CLI/CLI.hpp doctest-dev:doctest/doctest.h libmd-dev:sha256.h; do \
+	for p in nlohmann-json3-dev:nlohmann/json.hpp libcli11-dev:CLI/CLI.hpp doctest-dev:doctest/doctest.h libmd-dev:sha256.h libxxhash-dev:xxhash.h; do \
 	  reads $${p#*:} || missing="$$missing $${p%:*}"; done; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	echo "installing $$missing"; sudo=$$([ $$(id -u) = 0 ] || echo sudo); \

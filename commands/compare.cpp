@@ -95,21 +95,23 @@ std::string picture(const Comparison& c, const Engine& engine, const std::vector
   for (size_t m = 0; m < outcomes.size(); m++) {
     const std::vector<double> speed = speeds(outcomes[m]), &times_plain = outcomes[m].speedups;
     const std::string wrong = flaw(promise_of(c.methods[m]));
-    std::string label = thousands(median(speed)) + " tok/s";
+    std::string name = method_text(c.methods[m]) + (wrong.empty() ? "" : ", " + wrong);
     if (m != c.plain)
-      label += ", " + times(median(times_plain)) + " (" + decimals(lowest(times_plain), 2) + " to " +
-               decimals(highest(times_plain), 2) + ")";
-    bars.push_back({method_text(c.methods[m]),
+      name += ": " + times(median(times_plain)) + " (" + decimals(lowest(times_plain), 2) + " to " +
+              decimals(highest(times_plain), 2) + ")";
+    bars.push_back({name,
                     {median(speed), lowest(speed), highest(speed)},
-                    label + (wrong.empty() ? "" : ", " + wrong),
+                    thousands(median(speed)),
                     c.methods[m].drafter == "none" ? kPlainColour
                     : wrong.empty()                ? kColours[0]
                                                    : kColours[4]});
   }
+  BarAxis axis{"tokens per second, median of " + count(double(outcomes[0].runs.size()), "repeat")};
+  axis.whisker = "slowest to fastest repeat";
   return interval_picture("Tokens per second, and times plain decoding",
-                          circumstances(c.options, engine, c.prompts.size()),
-                          "median of " + count(double(outcomes[0].runs.size()), "repeat"), 0, bars, "",
-                          "slowest to fastest; speedups are paired, lowest to highest");
+                          circumstances(c.options, engine, c.prompts.size()) +
+                              "; times plain decoding: median (lowest to highest) of the pairs of one repeat",
+                          axis, bars);
 }
 
 void check_command_line(Comparison& c, const Command& command, const Given& given) {

@@ -2,17 +2,37 @@
 #include "commands/svg.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 
 #include "commands/cli.h"
+#include "files/words.h"
 
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
 // Pieces
 
+double svg_text_width(const std::string& text, double font_size, bool bold) {
+  constexpr std::pair<const char*, double> kWidths[] = {{" ijlIJ.,:;'|!", 0.34}, {"frt()[]/-\"", 0.41},
+                                                        {"cksvxyz_*?FL", 0.58},  {"mwMW%@", 0.96},
+                                                        {"+=<>~#", 0.84},        {"GHNOQUD", 0.78}};
+  double ems = 0;
+  for (char c : text) {
+    if ((c & 0xc0) == 0x80) continue;  // the rest of a character
+    const auto has = [&](const auto& kind) { return std::string(kind.first).find(c) != std::string::npos; };
+    const auto kind = std::find_if(std::begin(kWidths), std::end(kWidths), has);
+    ems += kind != std::end(kWidths) ? kind->second : std::isupper((unsigned char)c) ? 0.7 : c & 0x80 ? 1 : 0.64;
+  }
+  return ems * font_size * (bold ? 1.1 : 1);
+}
+
 namespace {
+
+constexpr double kWidth = 600, kMargin = 16, kInner = kWidth - 2 * kMargin, kGap = 22;  // of every picture
+constexpr double kTitle = 20, kText = 15, kSmall = 14;                                  // letters
 
 std::string escaped(const std::string& text) {
   std::string out;
@@ -28,41 +48,135 @@ std::string escaped(const std::string& text) {
 std::string attribute(const char* name, double value) {
   return std::string(" ") + name + "=\"" + decimals(value, 1) + "\"";
 }
-std::string small(const std::string& more = "") {
-  return "font-size=\"11\" fill=\"" + std::string(kGrey) + "\"" + (more.empty() ? "" : " " + more);
-}
 std::string stroke(const std::string& colour, double width) {
-  return "stroke=\"" + colour + "\" stroke-width=\"" + decimals(width, 1) + "\"";
-}
-std::string svg_text(double x, double y, const std::string& style, const std::string& text) {
-  return "<text" + attribute("x", x) + attribute("y", y) + " " + style + ">" + escaped(text) + "</text>\n";
+  return " stroke=\"" + colour + "\" stroke-width=\"" + decimals(width, 1) + "\"";
 }
 std::string svg_bar(double x, double y, double width, double height, const std::string& colour) {
   return "<rect" + attribute("x", x) + attribute("y", y) + attribute("width", width) + attribute("height", height) +
          " fill=\"" + colour + "\"/>\n";
 }
 std::string svg_line(double x1, double y1, double x2, double y2, const std::string& style) {
-  return "<line" + attribute("x1", x1) + attribute("y1", y1) + attribute("x2", x2) + attribute("y2", y2) + " " + style +
+  return "<line" + attribute("x1", x1) + attribute("y1", y1) + attribute("x2", x2) + attribute("y2", y2) + style +
          "/>\n";
 }
-double svg_text_width(const std::string& text, double font_size) {  // about: letters differ
-  return 0.58 * font_size * double(text.size());
-}
 
-// A white page with this on it.
-std::string svg_file(double width, double height, const std::string& body) {
-  const std::string wide = decimals(width, 0), high = decimals(height, 0);
+// Letters of one size and colour.
+struct Letters {
+  double size;
+  const char* colour = kInk;
+  bool bold = false;
+
+  double width(const std::string& text) const { return svg_text_width(text, size, bold); }
+  // anchor: of x, "start", "middle" or "end".
+  std::string at(double x, double y, const std::string& text, const char* anchor = "start") const {
+    return "<text" + attribute("x", x) + attribute("y", y) + attribute("font-size", size) + " fill=\"" + colour + "\"" +
+           (bold ? " font-weight=\"bold\"" : "") + " text-anchor=\"" + anchor + "\">" + escaped(text) + "</text>\n";
+  }
+  // As many lines of at most `wide` as it takes; y: where they begin, then where they end.
+  std::string lines(double x, double& y, double wide, const std::string& text, const char* anchor = "start") const {
+    std::vector<std::string> lines;
+    for (const std::string& word : split_at(text, ' ')) {
+      if (!lines.empty() && width(lines.back() + " " + word) <= wide) {
+        lines.back() += " " + word;
+        continue;
+      }
+      lines.emplace_back();
+      for (char c : word) {  // what is longer than a line is broken
+        if ((c & 0xc0) != 0x80 && !lines.back().empty() && width(lines.back() + c) > wide) lines.emplace_back();
+        lines.back() += c;
+      }
+    }
+    std::string svg;
+    for (const std::string& line : lines) {
+      svg += at(x, y + size, line, anchor);
+      y += 1.3 * size;
+    }
+    return svg;
+  }
+};
+constexpr Letters kTitles{kTitle, kInk, true}, kHeadings{16, kInk, true}, kWords{kText}, kNotes{kSmall, kGrey};
+
+// A white page with this on it; where a browser shows it on its own it shrinks to the window's width.
+std::string svg_file(double height, const std::string& body) {
+  const std::string wide = decimals(kWidth, 0), high = decimals(std::ceil(height), 0);
   return "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + wide + " " + high + "\" width=\"" + wide +
-         "\" height=\"" + high + "\" font-family=\"sans-serif\" font-size=\"13\" fill=\"" + kInk + "\">\n" +
-         svg_bar(0, 0, width, height, "#ffffff") + body + "</svg>\n";
+         "\" height=\"" + high + "\" style=\"max-width:100%;height:auto\" font-family=\"sans-serif\">\n" +
+         svg_bar(0, 0, kWidth, std::ceil(height), "#ffffff") + body + "</svg>\n";
 }
 
-constexpr double kSvgHead = 62;  // what title and subtitle take
-std::string svg_page(double width, double height, const std::string& title, const std::string& subtitle,
-                     const std::string& body) {
-  return svg_file(
-      width, height,
-      svg_text(16, 24, "font-size=\"16\" font-weight=\"bold\"", title) + svg_text(16, 44, small(), subtitle) + body);
+std::string svg_head(const std::string& title, const std::string& subtitle, double& y) {
+  y = kMargin;
+  const std::string svg = kTitles.lines(kMargin, y, kInner, title);
+  return svg + kNotes.lines(kMargin, y, kInner, subtitle);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Legends
+
+// Points of a colour have its mark, so that a line can be followed without it.
+constexpr const char* kMarks[] = {
+    "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", "M-3.6-3.6h7.2v7.2h-7.2z",    "M0-4.8l4.6 8.2h-9.2z",
+    "M0-5.2l5.2 5.2l-5.2 5.2l-5.2-5.2z",  "M0 4.8l4.6-8.2h-9.2z",       "M-1.4-4.4h2.8v3h3v2.8h-3v3h-2.8v-3h-3v-2.8h3z",
+    "M0-5l4.8 3.5l-1.8 5.6h-6l-1.8-5.6z", "M-4.2-4.2h8.4l-8.4 8.4h8.4z"};
+static_assert(std::size(kMarks) == std::size(kColours), "a mark for each colour");
+
+std::string shape(const char* path, double x, double y, const std::string& fill, const std::string& outline) {
+  return "<path d=\"" + std::string(path) + "\" transform=\"translate(" + decimals(x, 1) + " " + decimals(y, 1) +
+         ")\" fill=\"" + fill + "\"" + outline + "/>\n";
+}
+std::string diamond(double x, double y) { return shape(kMarks[3], x, y, "#ffffff", stroke(kInk, 1.5)); }
+
+// "" for a colour that has none. Full on a full line, else hollow.
+std::string mark(double x, double y, const Series& series) {
+  const auto found = std::find(std::begin(kColours), std::end(kColours), series.colour);
+  if (found == std::end(kColours)) return "";
+  const bool full = series.style == Series::Style::kLine;
+  return shape(kMarks[found - std::begin(kColours)], x, y, full ? series.colour : "#ffffff",
+               full ? stroke("#ffffff", 0.7) : stroke(series.colour, 1.6));
+}
+std::string line_style(const Series& series) {
+  const bool dashes = series.style == Series::Style::kDashes;
+  return stroke(series.colour, 2) + (dashes ? " stroke-dasharray=\"7 4\"" : "");
+}
+std::string whisker(double x1, double y1, double x2, double y2, const std::string& colour) {
+  const double across = x1 == x2 ? 3.5 : 0, down = 3.5 - across;
+  std::string svg = svg_line(x1, y1, x2, y2, stroke(colour, 1.4));
+  svg += svg_line(x1 - across, y1 - down, x1 + across, y1 + down, stroke(colour, 1.4));
+  return svg + svg_line(x2 - across, y2 - down, x2 + across, y2 + down, stroke(colour, 1.4));
+}
+// Where a whisker goes on.
+constexpr const char *kUp = "M0-6l5 9h-10z", *kLeftwards = "M-6 0l9-5v10z", *kRightwards = "M6 0l-9-5v10z";
+
+struct Entry {              // of a legend
+  std::string name, drawn;  // around (11, 0)
+};
+Entry goes_on(const char* path) { return {"the whisker goes on", shape(path, 11, 0, kInk, "")}; }
+Entry entry_of(const Series& series) {
+  if (series.style == Series::Style::kBars) return {series.name, svg_bar(4, -6, 14, 12, series.colour)};
+  std::string svg;
+  if (series.style != Series::Style::kDots) svg += svg_line(0, 0, 22, 0, line_style(series));
+  return {series.name, svg + mark(11, 0, series)};
+}
+
+// Below each other or, where there is room, in a row.
+std::string draw_legend(const std::vector<Entry>& entries, double left, double& y, double wide) {
+  constexpr double kName = 29, kRow = 20;
+  double x = left, down = 0;
+  std::string svg;
+  for (const Entry& entry : entries) {
+    const double takes = kName + kNotes.width(entry.name);
+    if (x > left && x + takes > left + wide) {
+      x = left;
+      y += down;
+    }
+    svg += "<g transform=\"translate(" + decimals(x, 1) + " " + decimals(y + 10, 1) + ")\">" + entry.drawn + "</g>\n";
+    double below = y;
+    svg += kNotes.lines(x + kName, below, wide - kName, entry.name);
+    x += takes + 14;
+    down = std::max(kRow, below - y);
+  }
+  y += down;
+  return svg;
 }
 
 }  // namespace
@@ -86,172 +200,217 @@ std::vector<double> axis_ticks(double most) {
 
 namespace {
 
-constexpr double kPanelWidth = 330, kPanelHeight = 250;              // the plot itself
-constexpr double kLeft = 62, kRight = 24, kAbove = 30, kBelow = 50;  // around it, for names and numbers
-constexpr double kLegendRow = 20;
-constexpr double kBarWidth = 430, kBarRow = 27, kBarThick = 17;  // of bars below each other
-
 // As short as it can be said: 0.5, 2, 40,000.
 std::string tick_text(double x) {
-  if (x >= 1000) return thousands(x);
+  if (std::fabs(x) >= 1000) return thousands(x);
   for (int places = 0; places < 3; places++)
     if (std::fabs(x - std::strtod(decimals(x, places).c_str(), nullptr)) < 1e-9) return decimals(x, places);
   return decimals(x, 3);
 }
 
-// One panel's axes: where numbers lie on the page.
-class Axes {
- public:
-  Axes(const Panel& panel, double left, double top) : log_x_(panel.log_x), left_(left), top_(top) {
-    double most_x = 1, most_y = 0, most_high = 0;
-    low_x_ = panel.log_x ? 0 : 1e300;
-    for (const Series& series : panel.series)
-      for (const Point& point : series.points) {
-        bars_ = bars_ || series.style == Series::Style::kBars;
-        most_x = std::max(most_x, point.x), most_y = std::max(most_y, point.y),
-        most_high = std::max(most_high, point.high);
-        if (!log_x_) low_x_ = std::min(low_x_, point.x);
-      }
-    most_y = std::max(most_y, std::min(most_high, 1.4 * most_y));  // one disturbed run must not flatten the rest
-    y_ticks_ = axis_ticks(panel.square ? 1 : most_y);
-    if (panel.square) low_x_ = 0, high_x_ = 1, x_ticks_ = y_ticks_;
-    else if (log_x_) {
-      for (double tick = 1; x_ticks_.empty() || x_ticks_.back() < most_x; tick *= 2) x_ticks_.push_back(tick);
-      high_x_ = std::log2(x_ticks_.back());
-    } else {
-      if (low_x_ > most_x) low_x_ = 0;
-      x_ticks_ = panel.x_ticks;
-      for (double tick : x_ticks_.empty() ? axis_ticks(most_x) : std::vector<double>())
-        if (tick >= low_x_ && tick <= most_x + 1e-9 && tick == std::floor(tick)) x_ticks_.push_back(tick);
-      if (x_ticks_.empty() || x_ticks_.front() != low_x_) x_ticks_.insert(x_ticks_.begin(), low_x_);
-      high_x_ = most_x;
-    }
-    if (bars_) low_x_ -= 0.6 * panel.bar_step, high_x_ += 0.6 * panel.bar_step;
-    if (high_x_ <= low_x_) high_x_ = low_x_ + 1;
-  }
-
-  double x(double value) const {
-    const double place = log_x_ ? std::log2(std::max(value, 1.0)) : value;
-    return left_ + kPanelWidth * (place - low_x_) / (high_x_ - low_x_);
-  }
-  double y(double value) const { return top_ + kPanelHeight * std::max(0.0, 1 - value / y_ticks_.back()); }
-  double unit() const { return kPanelWidth / (high_x_ - low_x_); }  // of x
-
-  std::string drawn(const Panel& panel) const {
-    const double bottom = top_ + kPanelHeight, right = left_ + kPanelWidth;
-    std::string svg = svg_text(left_, top_ - 10, "font-weight=\"bold\"", panel.title);
-    for (double tick : y_ticks_) {
-      svg += svg_line(left_, y(tick), right, y(tick), stroke(tick == 0 ? kInk : kFaint, 1));
-      svg += svg_text(left_ - 7, y(tick) + 4, small("text-anchor=\"end\""), tick_text(tick));
-    }
-    for (double tick : x_ticks_) {
-      svg += svg_line(x(tick), bottom, x(tick), bottom + 4, stroke(kInk, 1));
-      svg += svg_text(x(tick), bottom + 17, small("text-anchor=\"middle\""), tick_text(tick));
-    }
-    if (panel.square) svg += svg_line(x(0), y(0), x(1), y(1), stroke(kPlainColour, 1) + " stroke-dasharray=\"4 4\"");
-    svg += svg_text(left_ + kPanelWidth / 2, bottom + 36, "font-size=\"12\" text-anchor=\"middle\"", panel.x_name);
-    const double middle = top_ + kPanelHeight / 2, at = left_ - 48;
-    return svg + svg_text(at, middle,
-                          "font-size=\"12\" text-anchor=\"middle\" transform=\"rotate(-90 " + decimals(at, 1) + " " +
-                              decimals(middle, 1) + ")\"",
-                          panel.y_name);
-  }
-
- private:
-  bool log_x_, bars_ = false;
-  double left_, top_, low_x_ = 0, high_x_ = 1;
-  std::vector<double> x_ticks_, y_ticks_;
-};
-
-// Full on a line, hollow on its own.
-std::string dot(double x, double y, const Series& series) {
-  const bool hollow = series.style == Series::Style::kDots;
-  return "<circle" + attribute("cx", x) + attribute("cy", y) + " r=\"3.5\" fill=\"" +
-         (hollow ? "#ffffff" : series.colour) + "\" " + stroke(hollow ? series.colour : "#ffffff", hollow ? 1.6 : 0.7) +
-         "/>\n";
-}
-
-// place: which of `of` series of bars it is; step: how far bars of one series stand apart.
-std::string drawn_series(const Series& series, const Axes& axes, int place, int of, double step) {
-  using Style = Series::Style;
-  std::string svg, corners;
-  if (series.style == Style::kBars) {
-    const double width = axes.unit() * step * 0.84 / of;
-    for (const Point& point : series.points)
-      svg += svg_bar(axes.x(point.x) + width * (place - of / 2.0), axes.y(point.y), width * 0.94,
-                     axes.y(0) - axes.y(point.y), series.colour);
-    return svg;
-  }
-  for (const Point& point : series.points)
-    corners += decimals(axes.x(point.x), 1) + "," + decimals(axes.y(point.y), 1) + " ";
-  if (series.style != Style::kDots && !corners.empty()) {
-    corners.pop_back();
-    svg += "<polyline points=\"" + corners + "\" fill=\"none\" " + stroke(series.colour, 1.8) +
-           (series.style == Style::kDashes ? " stroke-dasharray=\"6 4\"" : "") + "/>\n";
-  }
-  bool above = false;
-  for (const Point& point : series.points) {
-    const double x = axes.x(point.x), y = axes.y(point.y);
-    if (point.high > point.low)
-      svg += svg_line(x, axes.y(point.low), x, axes.y(point.high), stroke(series.colour, 1.2));
-    if (series.style != Style::kDashes) svg += dot(x, y, series);
-    if (point.label.empty()) continue;
-    above = !above;  // right above and left below by turns, so that neighbours' labels do not meet
-    svg += svg_text(
-        x + (above ? 5 : -5), y + (above ? -5 : 12),
-        std::string("font-size=\"9\" text-anchor=\"") + (above ? "start" : "end") + "\" fill=\"" + series.colour + "\"",
-        point.label);
+// Numbers centred below or above an axis, those that have room; place: of a number.
+template <class Place>
+std::string draw_ticks(const std::vector<double>& ticks, double y, const Place& place) {
+  std::string svg;
+  double free = -1e300;
+  for (double tick : ticks) {
+    const double half = kNotes.width(tick_text(tick)) / 2, x = place(tick);
+    if (x - half < free) continue;
+    svg += kNotes.at(x, y, tick_text(tick), "middle");
+    free = x + half + 4;
   }
   return svg;
 }
 
-std::string legend_mark(const Series& series, double x, double y) {
-  using Style = Series::Style;
-  if (series.style == Style::kBars) return svg_bar(x + 4, y - 5, 12, 10, series.colour);
+// Whiskers may go beyond the largest value by 0.4 of it: one disturbed run must not flatten the rest.
+double reach(double value, double whisker) { return std::max(value, std::min(whisker, 1.4 * value)); }
+
+struct Box {
+  double left, top, wide, high;
+  double right() const { return left + wide; }
+  double bottom() const { return top + high; }
+};
+
+bool whole(double x) { return x == std::floor(x); }
+
+// One panel's axes: where numbers lie on the page.
+class Axes {
+ public:
+  explicit Axes(const Panel& panel) : log_x_(panel.log_x), pad_(panel.square ? 0 : 12), x_ticks_(panel.x_ticks) {
+    std::vector<Point> points;
+    bool bars = false;
+    for (const Series& series : panel.series) {
+      bars = bars || series.style == Series::Style::kBars;
+      points.insert(points.end(), series.points.begin(), series.points.end());
+    }
+    double most_y = 0, most_high = 0;
+    if (!points.empty()) low_x_ = high_x_ = points[0].x;
+    for (const Point& point : points) {
+      low_x_ = std::min(low_x_, point.x);
+      high_x_ = std::max(high_x_, point.x);
+      most_y = std::max(most_y, point.y);
+      most_high = std::max(most_high, point.high);
+    }
+    y_ticks_ = axis_ticks(panel.square ? 1 : reach(most_y, most_high));
+    if (panel.square) {
+      low_x_ = 0;
+      high_x_ = 1;
+      x_ticks_ = y_ticks_;
+    } else if (log_x_) {
+      low_x_ = std::floor(std::log2(std::max(low_x_, 1.0)));
+      high_x_ = std::ceil(std::log2(std::max(high_x_, 1.0)));
+      for (double power = low_x_; power <= high_x_; power++) x_ticks_.push_back(std::exp2(power));
+    } else if (x_ticks_.empty()) {
+      choose_x_ticks(std::all_of(points.begin(), points.end(), [](const Point& p) { return whole(p.x); }), bars);
+    }
+    if (bars) {
+      low_x_ -= 0.6 * panel.bar_step;
+      high_x_ += 0.6 * panel.bar_step;
+      pad_ = 0;
+    }
+    if (high_x_ <= low_x_) high_x_ = low_x_ + 1;
+  }
+
+  double margin() const {  // what the numbers left of it take
+    double wide = 0;
+    for (double tick : y_ticks_) wide = std::max(wide, kNotes.width(tick_text(tick)));
+    return wide + 8;
+  }
+  void place(const Box& box) { box_ = box; }
+  const Box& box() const { return box_; }
+  double x(double value) const {
+    const double place = log_x_ ? std::log2(std::max(value, 1.0)) : value;
+    return box_.left + pad_ + unit() * (place - low_x_);
+  }
+  double y(double value) const { return box_.top + box_.high * std::clamp(1 - value / y_ticks_.back(), 0.0, 1.0); }
+  double unit() const { return (box_.wide - 2 * pad_) / (high_x_ - low_x_); }  // of x
+  double top() const { return y_ticks_.back(); }
+
+  std::string drawn(bool diagonal) const {
+    std::string svg;
+    for (double tick : y_ticks_) {
+      svg += svg_line(box_.left, y(tick), box_.right(), y(tick), stroke(tick == 0 ? kInk : kFaint, 1));
+      svg += kNotes.at(box_.left - 7, y(tick) + 5, tick_text(tick), "end");
+    }
+    for (double tick : x_ticks_) svg += svg_line(x(tick), box_.bottom(), x(tick), box_.bottom() + 5, stroke(kInk, 1));
+    svg += draw_ticks(x_ticks_, box_.bottom() + 20, [&](double tick) { return x(tick); });
+    if (diagonal) svg += svg_line(x(0), y(0), x(1), y(1), stroke(kPlainColour, 1) + " stroke-dasharray=\"4 4\"");
+    return svg;
+  }
+
+ private:
+  // Where all points are at whole numbers, so are the ticks. A line's first point has one, bars begin where they do.
+  void choose_x_ticks(bool counts, bool bars) {
+    if (counts && high_x_ - low_x_ <= 10)
+      for (double tick = low_x_; tick <= high_x_; tick++) x_ticks_.push_back(tick);
+    else
+      for (double tick : axis_ticks(high_x_))
+        if (tick >= low_x_ && tick <= high_x_ * (1 + 1e-9) && (!counts || whole(tick))) x_ticks_.push_back(tick);
+    if ((counts || !bars) && (x_ticks_.empty() || x_ticks_.front() != low_x_))
+      x_ticks_.insert(x_ticks_.begin(), low_x_);
+  }
+
+  bool log_x_;
+  double pad_, low_x_ = 0, high_x_ = 1;  // pad_: room for marks left and right
+  std::vector<double> x_ticks_, y_ticks_;
+  Box box_ = {0, 0, 1, 1};
+};
+
+// place: which of `of` series of bars it is; step: how far bars of one series stand apart.
+std::string drawn_bars(const Series& series, const Axes& axes, int place, int of, double step) {
+  const double width = axes.unit() * step * 0.84 / of;
   std::string svg;
-  if (series.style != Style::kDots)
-    svg += svg_line(x, y, x + 22, y,
-                    stroke(series.colour, 1.8) + (series.style == Style::kDashes ? " stroke-dasharray=\"6 4\"" : ""));
-  return series.style == Style::kDashes ? svg : svg + dot(x + 11, y, series);
+  for (const Point& point : series.points)
+    svg += svg_bar(axes.x(point.x) + width * (place - of / 2.0), axes.y(point.y), width * 0.94,
+                   axes.y(0) - axes.y(point.y), series.colour);
+  return svg;
 }
 
-// Names and marks in rows as wide as the page; returns where the last row ends.
-double draw_legend(const std::vector<Series>& entries, double width, double top, std::string& svg) {
-  double x = kLeft, y = top;
-  for (const Series& entry : entries) {
-    const double takes = 30 + svg_text_width(entry.name, 12) + 22;
-    if (x > kLeft && x + takes > width) x = kLeft, y += kLegendRow;
-    svg += legend_mark(entry, x, y) + svg_text(x + 30, y + 4, "font-size=\"12\"", entry.name);
-    x += takes;
+// shift: to the right, so that whiskers of several lines do not hide each other.
+std::string drawn_points(const Series& series, const Axes& axes, double shift) {
+  std::string svg, corners;
+  for (const Point& point : series.points)
+    corners += (corners.empty() ? "" : " ") + decimals(axes.x(point.x) + shift, 1) + "," + decimals(axes.y(point.y), 1);
+  if (series.style != Series::Style::kDots && !corners.empty())
+    svg += "<polyline points=\"" + corners + "\" fill=\"none\"" + line_style(series) + "/>\n";
+  for (const Point& point : series.points) {
+    const double x = axes.x(point.x) + shift, y = axes.y(point.y);
+    if (point.high > point.low) svg += whisker(x, axes.y(point.low), x, axes.y(point.high), series.colour);
+    if (point.high > axes.top()) svg += shape(kUp, x, axes.box().top, series.colour, "");
+    svg += mark(x, y, series);
   }
-  return y + kLegendRow;
+  return svg;
+}
+
+std::string drawn_series(const Panel& panel, const Axes& axes, std::vector<Entry>& legend) {
+  const auto is_bars = [](const Series& series) { return series.style == Series::Style::kBars; };
+  std::vector<std::string> colours;  // series of one colour share a place, so that a line stays one with its points
+  bool whiskers = false, beyond = false;
+  for (const Series& series : panel.series) {
+    if (std::find(colours.begin(), colours.end(), series.colour) == colours.end()) colours.push_back(series.colour);
+    for (const Point& point : series.points) {
+      whiskers = whiskers || point.high > point.low;
+      beyond = beyond || point.high > axes.top();
+    }
+    const auto same = [&](const Entry& entry) { return entry.name == series.name; };
+    if (std::none_of(legend.begin(), legend.end(), same)) legend.push_back(entry_of(series));
+  }
+  if (legend.size() == 1) legend.clear();  // the panel's title says it
+  if (whiskers && !panel.whisker.empty()) legend.push_back({panel.whisker, whisker(11, -6, 11, 6, kInk)});
+  if (beyond) legend.push_back(goes_on(kUp));
+
+  const int of = int(std::count_if(panel.series.begin(), panel.series.end(), is_bars));
+  int bars = 0;
+  std::string svg;
+  for (const Series& series : panel.series) {
+    const auto colour = std::find(colours.begin(), colours.end(), series.colour) - colours.begin();
+    const double shift = whiskers ? 4 * (double(colour) - double(colours.size() - 1) / 2) : 0;
+    svg += is_bars(series) ? drawn_bars(series, axes, bars++, of, panel.bar_step) : drawn_points(series, axes, shift);
+  }
+  return svg;
+}
+
+// margin: what numbers take left of the axis. Returns where the panel ends.
+double draw_panel(const Panel& panel, Axes axes, double left, double y, double wide, double margin, std::string& svg) {
+  svg += kHeadings.lines(left, y, wide, panel.title);
+  svg += kNotes.lines(left, y, wide, panel.y_name);
+  Box box = {left + margin, y + 12, wide - margin - 12, 0};
+  if (panel.square) box.wide = std::min(box.wide, 300.0);
+  box.high = panel.square ? box.wide : std::min(0.9 * box.wide, 240.0);
+  axes.place(box);
+  std::vector<Entry> legend;
+  svg += axes.drawn(panel.square) + drawn_series(panel, axes, legend);
+  const auto empty = [](const Series& series) { return series.points.empty(); };
+  if (std::all_of(panel.series.begin(), panel.series.end(), empty))
+    svg += kNotes.at(box.left + box.wide / 2, box.top + 30, "too little was measured", "middle");
+  y = box.bottom() + 24;
+  svg += kWords.lines(box.left + box.wide / 2, y, box.wide, panel.x_name, "middle");
+  y += 6;
+  svg += draw_legend(legend, left, y, wide);
+  return y;
 }
 
 }  // namespace
 
 std::string chart_picture(const std::string& title, const std::string& subtitle, const std::vector<Panel>& panels,
                           int columns) {
-  const int across = std::max(1, std::min(columns, int(panels.size()))),
-            down = (int(panels.size()) + across - 1) / across;
-  const double wide = kLeft + kPanelWidth + kRight, high = kAbove + kPanelHeight + kBelow;
-  const double width = std::max({across * wide, 32 + svg_text_width(subtitle, 11), 32 + svg_text_width(title, 16)});
-  std::string svg;
-  std::vector<Series> legend;
-  for (size_t i = 0; i < panels.size(); i++) {
-    const Panel& panel = panels[i];
-    const Axes axes(panel, double(int(i) % across) * wide + kLeft, kSvgHead + double(int(i) / across) * high + kAbove);
-    svg += axes.drawn(panel);
-    const auto is_bars = [](const Series& series) { return series.style == Series::Style::kBars; };
-    const int of = int(std::count_if(panel.series.begin(), panel.series.end(), is_bars));
-    int place = 0;
-    for (const Series& series : panel.series) {
-      svg += drawn_series(series, axes, is_bars(series) ? place++ : 0, of, panel.bar_step);
-      const auto same = [&](const Series& entry) { return entry.name == series.name; };
-      if (std::none_of(legend.begin(), legend.end(), same)) legend.push_back(series);
-    }
+  const size_t across = size_t(std::max(1, columns));
+  const double wide = (kInner - kGap * double(across - 1)) / double(across);
+  std::vector<Axes> axes;
+  double margin = 0, y = 0;
+  for (const Panel& panel : panels) {
+    axes.emplace_back(panel);
+    margin = std::max(margin, axes.back().margin());
   }
-  const double bottom = draw_legend(legend, width, kSvgHead + down * high + 12, svg);
-  return svg_page(width, bottom, title, subtitle, svg);
+  std::string svg = svg_head(title, subtitle, y);
+  for (size_t i = 0; i < panels.size(); i += across) {
+    double bottom = y += kGap - 6;
+    for (size_t c = 0; c < across && i + c < panels.size(); c++)
+      bottom = std::max(
+          bottom, draw_panel(panels[i + c], axes[i + c], kMargin + (wide + kGap) * double(c), y, wide, margin, svg));
+    y = bottom;
+  }
+  return svg_file(y + kMargin, svg);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -259,101 +418,134 @@ std::string chart_picture(const std::string& title, const std::string& subtitle,
 
 namespace {
 
-// A name before each bar, its label after it; `drawn` gives what a bar at (left, y) is; `foot` adds what stands from
-// (left, y) on below all, and returns where that ends; wide: how wide it is at least.
-template <class Bar, class Drawn, class Foot>
-std::string rows_picture(const std::string& title, const std::string& subtitle, const std::vector<Bar>& bars,
-                         double wide, const Drawn& drawn, const Foot& foot) {
-  double left = 0, after = 0, y = kSvgHead;
-  for (const Bar& bar : bars) {
-    left = std::max(left, 34 + svg_text_width(bar.name, 13));
-    after = std::max(after, 30 + svg_text_width(bar.label, 12));
-  }
-  std::string svg;
-  for (const Bar& bar : bars) {
-    svg += svg_text(left - 10, y + 13, "text-anchor=\"end\"", bar.name) + drawn(bar, left, y) +
-           svg_text(left + kBarWidth + 14, y + 13, "font-size=\"12\"", bar.label);
-    y += kBarRow;
-  }
-  const double width = std::max(
-      {left + kBarWidth + after, 32 + svg_text_width(subtitle, 11), 32 + svg_text_width(title, 16), left + 16 + wide});
-  const double bottom = foot(svg, left, y, width);
-  return svg_page(width, bottom, title, subtitle, svg);
+constexpr double kBarThick = 15, kBarRow = 20;
+const std::string kLineStyle = stroke(kInk, 1.3) + " stroke-dasharray=\"3 2\"";  // of a line that is not 0's
+
+// Round numbers that part an axis from `least` (0, or below) to `most` and reach over both.
+std::vector<double> ticks_between(double least, double most) {
+  const double step = axis_ticks(most - least)[1];
+  std::vector<double> ticks;
+  for (double i = std::floor(least / step + 1e-4); i <= std::ceil(most / step - 1e-4); i++) ticks.push_back(i * step);
+  return ticks;
 }
 
-std::string diamond(double x, double y) {
-  const auto corner = [&](double right, double down) { return decimals(x + right, 1) + "," + decimals(y + down, 1); };
-  return "<polygon points=\"" + corner(0, -6) + " " + corner(5, 0) + " " + corner(0, 6) + " " + corner(-5, 0) +
-         "\" fill=\"#ffffff\" " + stroke(kInk, 1.4) + "/>\n";
+// Head, legend, axis, and the bars below: a name above each, its label after it. drawn(bar, y, at) draws a bar whose
+// values lie at at(value).
+template <class Bar, class Drawn>
+std::string rows_picture(const std::string& title, const std::string& subtitle, const std::vector<Entry>& legend,
+                         const std::string& axis, const std::vector<double>& ticks, double line,
+                         const std::vector<Bar>& bars, const Drawn& drawn) {
+  double inset = 12, after = 0, y = 0;
+  for (double tick : ticks) inset = std::max(inset, kNotes.width(tick_text(tick)) / 2 - kMargin / 2);
+  for (const Bar& bar : bars) after = std::max(after, kWords.width(bar.label));
+  const double left = kMargin + inset, wide = kInner - 2 * inset - after;
+  const double span = std::max(ticks.back() - ticks.front(), 1e-9);
+  const auto at = [&](double value) { return left + wide * (value - ticks.front()) / span; };
+
+  std::string svg = svg_head(title, subtitle, y);
+  y += 8;
+  svg += draw_legend(legend, kMargin, y, kInner);
+  y += 8;
+  svg += kNotes.lines(kMargin, y, kInner, axis);
+  svg += draw_ticks(ticks, y + kSmall + 2, at);
+  y += kSmall + 8;
+  for (const Bar& bar : bars) {
+    if (!bar.name.empty()) {
+      y += 4;
+      svg += kWords.lines(kMargin, y, kInner, bar.name);
+      y += 2;
+    }
+    const auto upright = [&](double x, const std::string& style) {
+      return svg_line(at(x), y, at(x), y + kBarRow, style);
+    };
+    for (double tick : ticks) svg += upright(tick, stroke(kFaint, 1));
+    svg += drawn(bar, y + (kBarRow - kBarThick) / 2, at) + upright(0, stroke(kInk, 1));
+    if (line != 0) svg += upright(line, kLineStyle);
+    svg += kWords.at(left + wide + inset, y + 15, bar.label);
+    y += kBarRow;
+  }
+  return svg_file(y + kSmall + kMargin, svg + draw_ticks(ticks, y + kSmall + 2, at));
+}
+
+std::string drawn_interval(const IntervalBar& bar, double y, const std::vector<double>& ticks,
+                           const std::function<double(double)>& at) {
+  const double middle = y + kBarThick / 2, from = at(0), end = at(bar.value.middle);
+  std::string svg = svg_bar(std::min(from, end), y, std::max(std::fabs(end - from), 0.5), kBarThick, bar.colour);
+  if (bar.value.high > bar.value.low) {
+    const double low = at(std::max(bar.value.low, ticks.front())), high = at(std::min(bar.value.high, ticks.back()));
+    svg += whisker(low, middle, high, middle, kInk);
+    if (bar.value.low < ticks.front()) svg += shape(kLeftwards, low, middle, kInk, "");
+    if (bar.value.high > ticks.back()) svg += shape(kRightwards, high, middle, kInk, "");
+  }
+  return bar.mark ? svg + diamond(at(*bar.mark), middle) : svg;
 }
 
 }  // namespace
 
-std::string stacked_picture(const std::string& title, const std::string& subtitle,
+std::string interval_picture(const std::string& title, const std::string& subtitle, const BarAxis& axis,
+                             const std::vector<IntervalBar>& bars) {
+  double least = 0, most = axis.line, low = 0, high = 0;
+  bool whiskers = false;
+  for (const IntervalBar& bar : bars) {
+    least = std::min({least, bar.value.middle, bar.mark.value_or(0)});
+    most = std::max({most, bar.value.middle, bar.mark.value_or(0)});
+    low = std::min(low, bar.value.low);
+    high = std::max(high, bar.value.high);
+    whiskers = whiskers || bar.value.high > bar.value.low;
+  }
+  const std::vector<double> ticks = ticks_between(-reach(-least, -low), reach(most, high));
+  std::vector<Entry> legend;
+  for (const auto& [name, colour] : axis.colours) legend.push_back(entry_of({name, colour, Series::Style::kBars}));
+  if (!axis.line_name.empty()) legend.push_back({axis.line_name, svg_line(11, -9, 11, 9, kLineStyle)});
+  if (!axis.mark_name.empty()) legend.push_back({axis.mark_name, diamond(11, 0)});
+  if (whiskers) legend.push_back({axis.whisker, whisker(0, 0, 22, 0, kInk)});
+  if (low < ticks.front() || high > ticks.back()) legend.push_back(goes_on(kRightwards));
+  return rows_picture(
+      title, subtitle, legend, axis.name, ticks, axis.line, bars,
+      [&](const IntervalBar& bar, double y, const auto& at) { return drawn_interval(bar, y, ticks, at); });
+}
+
+std::string stacked_picture(const std::string& title, const std::string& subtitle, const std::string& axis,
                             const std::vector<std::string>& part_names, const std::vector<StackedBar>& bars) {
-  const auto drawn = [](const StackedBar& bar, double x, double y) {
+  const auto drawn = [](const StackedBar& bar, double y, const auto& at) {
     std::string svg;
-    double sum = 0;
+    double sum = 0, before = 0;
     for (double part : bar.parts) sum += part;
     for (size_t p = 0; p < bar.parts.size() && sum > 0; p++) {
-      const double share = bar.parts[p] / sum, wide = kBarWidth * share;
-      svg += svg_bar(x, y, wide, kBarThick, colour_at(p));
-      if (share >= 0.05)
-        svg += svg_text(x + wide / 2, y + 13, "font-size=\"11\" fill=\"#ffffff\" text-anchor=\"middle\"",
-                        decimals(100 * share, 0) + "%");
-      x += wide;
+      const double share = 100 * bar.parts[p] / sum, x = at(before), wide = at(before + share) - x;
+      const Letters inside{13, p < 2 ? "#ffffff" : kInk};  // of the colours the first two are dark
+      svg += svg_bar(x, y, std::max(0.0, wide - 0.7), kBarThick, colour_at(p));
+      if (const std::string text = decimals(share, 0) + "%"; inside.width(text) + 4 < wide)
+        svg += inside.at(x + wide / 2, y + 12.2, text, "middle");
+      before += share;
     }
     return svg;
   };
-  std::vector<Series> legend;
-  for (const std::string& name : part_names) legend.push_back({name, colour_at(legend.size()), Series::Style::kBars});
-  return rows_picture(title, subtitle, bars, 0, drawn, [&](std::string& svg, double, double y, double width) {
-    return draw_legend(legend, width, y + 14, svg);
-  });
-}
-
-std::string interval_picture(const std::string& title, const std::string& subtitle, const std::string& axis,
-                             double zero, const std::vector<IntervalBar>& bars, const std::string& mark_name,
-                             const std::string& whisker) {
-  const std::string below = axis + "; whisker: " + whisker;
-  double least = zero, most = zero;
-  for (const IntervalBar& bar : bars) {
-    least = std::min({least, bar.value.middle, bar.value.low, bar.mark.value_or(zero)});
-    most = std::max({most, bar.value.middle, bar.value.high, bar.mark.value_or(zero)});
-  }
-  const auto at = [&](double value) { return most > least ? kBarWidth * (value - least) / (most - least) : 0; };
-  const auto drawn = [&](const IntervalBar& bar, double left, double y) {
-    const double middle = y + kBarThick / 2, from = left + at(zero), end = left + at(bar.value.middle);
-    std::string svg = svg_bar(std::min(from, end), y, std::max(std::fabs(end - from), 0.5), kBarThick, bar.colour);
-    if (bar.value.high > bar.value.low) {
-      const double low = left + at(bar.value.low), high = left + at(bar.value.high);
-      svg += svg_line(low, middle, high, middle, stroke(kInk, 1.4));
-      for (double x : {low, high}) svg += svg_line(x, middle - 4, x, middle + 4, stroke(kInk, 1.4));
-    }
-    return bar.mark ? svg + diamond(left + at(*bar.mark), middle) : svg;
-  };
-  const auto foot = [&](std::string& svg, double left, double y, double) {
-    svg += svg_line(left + at(zero), kSvgHead - 6, left + at(zero), y + 2, stroke(kInk, 1)) +
-           svg_text(left, y + 18, small(), below);
-    if (!mark_name.empty()) svg += diamond(left + 6, y + 34) + svg_text(left + 18, y + 38, small(), mark_name);
-    return y + 50;
-  };
-  return rows_picture(title, subtitle, bars, svg_text_width(below, 11), drawn, foot);
+  std::vector<Entry> legend;
+  for (const std::string& name : part_names)
+    legend.push_back(entry_of({name, colour_at(legend.size()), Series::Style::kBars}));
+  return rows_picture(title, subtitle, legend, axis, {0, 20, 40, 60, 80, 100}, 0, bars, drawn);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Several pictures
+// Whole pictures
 
 std::string svg_below_each_other(const std::vector<std::string>& pictures) {
-  double width = 0, height = 0;
+  double y = 0;
   std::string svg;
   for (const std::string& picture : pictures) {
-    double wide = 0, high = 0;
-    sscanf(picture.c_str(), "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %lf %lf", &wide, &high);
-    svg += "<svg" + attribute("x", 0) + attribute("y", height) + picture.substr(4);
-    width = std::max(width, wide), height += high;
+    double high = 0;
+    sscanf(picture.c_str(), "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %*f %lf", &high);
+    const size_t begin = picture.find('\n') + 1, end = picture.rfind("</svg>");
+    svg += "<g transform=\"translate(0 " + decimals(y, 0) + ")\">\n" + picture.substr(begin, end - begin) + "</g>\n";
+    y += high;
   }
-  return svg_file(width, height, svg);
+  return svg_file(y, svg);
+}
+
+std::string svg_warning(const std::string& line) {
+  return svg_file(38, svg_bar(0, 0, kWidth, 38, "#fdecd2") + svg_bar(0, 0, 6, 38, kColours[1]) +
+                          Letters{16, kInk, true}.at(kMargin, 25, line));
 }
 
 }  // namespace nanospec

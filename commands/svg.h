@@ -1,7 +1,8 @@
 // commands/svg.h: pictures.
 //
-// In order: colours; charts, points on two axes; bars below each other, stacked or with intervals. A picture is one
-// string, a whole SVG file. Colours and letters are chosen here, once, for all of them.
+// In order: colours; charts, points on two axes; bars below each other, with intervals or stacked; whole pictures. A
+// picture is one string, a whole SVG file. Colours and letters are chosen here, once, for all of them: every picture is
+// as wide as every other one, and its letters can be read where it is shown 390 pixels wide.
 #pragma once
 
 #include <iterator>
@@ -16,9 +17,10 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Colours
 
-constexpr const char *kInk = "#222222", *kGrey = "#666666", *kFaint = "#dddddd", *kPlainColour = "#9aa3ad";
-// Told apart also by who sees few colours (Okabe, Ito 2008).
-constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
+constexpr const char *kInk = "#222222", *kGrey = "#5c5c5c", *kFaint = "#dddddd", *kPlainColour = "#9aa3ad";
+// Told apart also by who sees few colours (the first six: Okabe, Ito 2008); points of each have a mark of their own.
+constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                    "#e69f00", "#56b4e9", "#7a5230", "#333333"};
 
 inline const char* colour_at(size_t i) { return kColours[i % std::size(kColours)]; }  // of a series
 
@@ -28,7 +30,6 @@ inline const char* colour_at(size_t i) { return kColours[i % std::size(kColours)
 struct Point {
   double x, y;
   double low = 0, high = 0;  // a whisker, where high > low
-  std::string label = {};    // written beside it
 };
 
 // Points of one kind: joined by a line, on their own, or as bars side by side with other series' bars.
@@ -39,6 +40,8 @@ struct Series {
   std::vector<Point> points = {};
 };
 
+constexpr const char* kOverPrompts = "95% interval of the mean over prompts";  // what whiskers may be
+
 struct Panel {
   std::string title, x_name, y_name;  // names of the axes, with their units
   std::vector<Series> series = {};
@@ -46,9 +49,10 @@ struct Panel {
   bool log_x = false;                // by powers of two
   bool square = false;               // both axes from 0 to 1, and the diagonal
   double bar_step = 1;               // how far bars of one series stand apart
+  std::string whisker = {};          // what whiskers reach from and to
 };
 
-// Panels in rows of `columns`, below them one legend of all series.
+// Panels in rows of `columns`, each with its legend below it. The y axis begins at 0.
 std::string chart_picture(const std::string& title, const std::string& subtitle, const std::vector<Panel>& panels,
                           int columns);
 
@@ -58,28 +62,45 @@ std::vector<double> axis_ticks(double most);
 // ---------------------------------------------------------------------------------------------------------------
 // Bars below each other
 
-struct StackedBar {
-  std::string name;
-  std::vector<double> parts;  // one for each part's name; they are drawn as shares of their sum
-  std::string label;          // after the bar
-};
-std::string stacked_picture(const std::string& title, const std::string& subtitle,
-                            const std::vector<std::string>& part_names, const std::vector<StackedBar>& bars);
-
 struct IntervalBar {
-  std::string name;
+  std::string name;   // above the bar; "": it belongs to the one before
   Interval value;     // a whisker, where high > low
   std::string label;  // after the bar
   std::string colour;
   std::optional<double> mark = {};  // a diamond: what others reported, or a bar to reach
 };
 
-// They begin at `zero`, to its left or right. axis: what they are of; mark_name: what a diamond says; "": nothing.
-std::string interval_picture(const std::string& title, const std::string& subtitle, const std::string& axis,
-                             double zero, const std::vector<IntervalBar>& bars, const std::string& mark_name = "",
-                             const std::string& whisker = "95% interval of the mean over prompts");
+// What they are read by.
+struct BarAxis {
+  std::string name;                                               // with the unit
+  double line = 0;                                                // one more line than that of 0
+  std::string line_name = {}, mark_name = {};                     // what it and a diamond say
+  std::string whisker = kOverPrompts;                             // what one reaches from and to
+  std::vector<std::pair<std::string, std::string>> colours = {};  // what each says, where labels do not
+};
 
-// Whole pictures as one, each below the one before.
+// They begin at 0, and go to its left or right.
+std::string interval_picture(const std::string& title, const std::string& subtitle, const BarAxis& axis,
+                             const std::vector<IntervalBar>& bars);
+
+struct StackedBar {
+  std::string name;
+  std::vector<double> parts;  // one for each part's name; they are drawn as shares of their sum
+  std::string label;          // after the bar
+};
+std::string stacked_picture(const std::string& title, const std::string& subtitle, const std::string& axis,
+                            const std::vector<std::string>& part_names, const std::vector<StackedBar>& bars);
+
+// ---------------------------------------------------------------------------------------------------------------
+// Whole pictures
+
+// As one, each below the one before.
 std::string svg_below_each_other(const std::vector<std::string>& pictures);
+
+// A picture of one line, to stand above another one.
+std::string svg_warning(const std::string& line);
+
+// At most so wide are these letters, whichever of the usual fonts draws them.
+double svg_text_width(const std::string& text, double font_size, bool bold = false);
 
 }  // namespace nanospec

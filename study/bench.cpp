@@ -102,7 +102,7 @@ void Bench::conclude(bool all_bars, const OrderedJson& more) const {
   const std::string files = "all samples and pictures: " + out + "\n";
   if (interrupted()) print_out("Stopped early: what is shown above is complete, the rest is missing.\n");
   if (all_bars && !quick && !bars.empty()) print_out("All bars\n\n" + bars_table(bars) + "\n");
-  if (quick) print_out("A quick run proves nothing; " + files);
+  if (quick) print_out(std::string(kQuickRun) + "; " + files);
   else if (!bars.empty())
     print_out(std::to_string(std::count_if(bars.begin(), bars.end(), met)) + " of " +
               count(double(bars.size()), "bar") + " met; " + files);
@@ -117,7 +117,9 @@ void Bench::print(const std::string& heading, const std::string& table) {
   time->clear();
   const std::string set = bars_table({bars.begin() + long(printed_), bars.end()}, !quick);
   printed_ = bars.size();
-  print_out(heading + "\n\n" + table + "\n" + (set.empty() ? "" : set + "\n"), true);
+  print_out(heading + "\n" + (quick ? std::string(kQuickRun) + "\n" : "") + "\n" + table + "\n" +
+                (set.empty() ? "" : set + "\n"),
+            true);
 }
 
 namespace {
@@ -158,12 +160,13 @@ OrderedJson machine_json(const Bench& bench) {
 
 void Bench::write_json(const std::string& name, const OrderedJson& json) const {
   OrderedJson file = {{"machine", machine_json(*this)}};
+  if (quick) file["quick"] = kQuickRun;
   if (!roofline.fp32.one.empty()) file["roofline"] = roofline_json(roofline);  // where it was measured
   file.update(json);
   write_file(out + "/" + name + ".json", json_text(file, 1));
 }
 void Bench::write_svg(const std::string& name, const std::string& svg) const {
-  write_file(out + "/" + name + ".svg", svg);
+  write_file(out + "/" + name + ".svg", quick ? svg_below_each_other({svg_warning(kQuickRun), svg}) : svg);
 }
 
 Row middle_and_ends(const std::vector<double>& runs, double scale, int places) {

@@ -88,6 +88,8 @@ std::string sections_help(const Sections& sections);
 // Those that --only names, in their order; all where it is empty. Throws std::invalid_argument.
 Sections chosen(const Sections& all, const std::string& only);
 
+constexpr const char* kQuickRun = "A quick run proves nothing";  // above its tables, and in its files
+
 struct Bench {
   Options options;  // threads, device, seed, quiet
   std::string data, out = "build/bench";

@@ -163,7 +163,7 @@ std::string circumstances(const Part& part) {
   return o.settings.model + "; " + part.engine->device() + ", " + numbers_text(o.settings) + ", " +
          count(part.engine->threads(), "thread") + "; " + count(double(part.trial.prompts.size()), "held-out prompt") +
          ", " + count(o.max_new_tokens, "new token") + " each; medians of " +
-         count(double(part.outcomes[part.trial.plain].runs.size()), "repeat") + ", lowest to highest";
+         count(double(part.outcomes[part.trial.plain].runs.size()), "repeat");
 }
 
 const char* colour_of(const std::string& drafter) {
@@ -173,41 +173,39 @@ const char* colour_of(const std::string& drafter) {
                               : kColours[2];
 }
 
-// Tokens a second against the nodes that a tree may have: fixed shapes are points, auto is a line.
+// Tokens a second against the nodes that a tree may have: full trees are points, chains and auto are lines.
 std::string speed_picture(const std::vector<Part>& parts) {
   std::vector<Panel> panels;
   for (const Part& part : parts) {
     Panel panel{part.temperature(), "nodes of a tree, or auto's budget", "tokens per second", {}, {}, true};
+    panel.whisker = "auto, lowest to highest";
     const double plain = median(speeds(part.outcomes[part.trial.plain]));
     panel.series.push_back(
         {"plain decoding", kPlainColour, Series::Style::kDashes, {{1, plain}, {double(kLargest), plain}}});
-    std::map<std::string, Series> fixed, automatic;
+    std::map<std::string, Series> kinds;
     for (size_t m = 0; m < part.outcomes.size(); m++) {
       const Method& method = part.trial.methods[m];
       if (method.drafter == "none") continue;
       const std::vector<double> speed = speeds(part.outcomes[m]);
-      const bool is_auto = method.shape == "auto";
-      Series& series = (is_auto ? automatic : fixed)[method.drafter];
-      series.name = method.drafter + (is_auto ? " auto" : " fixed shapes");
-      series.colour = colour_of(method.drafter);
-      series.style = is_auto ? Series::Style::kLine : Series::Style::kDots;
-      const size_t colon = method.shape.find(':');  // trees are named; where there is a point at n = 1 .. 8, chains go
-      const std::string label = method.shape.compare(0, 4, "tree") == 0 ? method.shape.substr(colon + 1) : "";
+      const bool is_auto = method.shape == "auto", is_chain = method.shape.compare(0, 5, "chain") == 0;
+      const std::string name = method.drafter + (is_auto ? " auto" : is_chain ? " chains" : " full trees");
+      Series& series = kinds[name];
+      series.name = name, series.colour = colour_of(method.drafter);
+      series.style = is_auto ? Series::Style::kLine : is_chain ? Series::Style::kDashes : Series::Style::kDots;
       series.points.push_back({double(most_nodes(method, kLargest)), median(speed), is_auto ? lowest(speed) : 0,
-                               is_auto ? highest(speed) : 0, label});
+                               is_auto ? highest(speed) : 0});
     }
-    for (const auto& [drafter, series] : fixed) panel.series.push_back(series);
-    for (const auto& [drafter, series] : automatic) panel.series.push_back(series);
+    for (const auto& [name, series] : kinds) panel.series.push_back(series);
     panels.push_back(panel);
   }
-  return chart_picture("Tokens per second, by shape and budget", circumstances(parts[0]), panels, 3);
+  return chart_picture("Tokens per second, by shape and budget", circumstances(parts[0]), panels, 1);
 }
 
 // How many tokens one forward commits.
 std::string acceptance_picture(const std::vector<Part>& parts) {
   std::vector<Panel> panels;
   for (const Part& part : parts) {
-    Panel panel{part.temperature(), "tokens committed by one forward", "share of the forwards, %"};
+    Panel panel{part.temperature(), "tokens of one forward", "share of the forwards, %"};
     for (const char* drafter : kDrafters) {
       const size_t m = part.largest_auto(drafter);
       if (!part.has(m)) continue;
@@ -219,7 +217,7 @@ std::string acceptance_picture(const std::vector<Part>& parts) {
     }
     panels.push_back(panel);
   }
-  return chart_picture("Acceptance: how many tokens a forward commits", circumstances(parts[0]), panels, 3);
+  return chart_picture("How many tokens a forward commits", circumstances(parts[0]), panels, 2);
 }
 
 // How far the chances could be trusted that `auto` goes by: the drafter's own, and as corrected by what was accepted.
@@ -229,7 +227,7 @@ std::string reliability_of(const std::vector<Part>& parts) {
     for (const char* drafter : {kWeak, kStrong}) {
       const size_t m = part.largest_auto(drafter);
       if (!part.has(m) || part.degrees() != 1) continue;
-      Series raw{std::string(drafter) + ", its own chances", colour_of(drafter), Series::Style::kDashes};
+      Series raw{std::string(drafter) + ", its own chances", colour_of(drafter), Series::Style::kDots};
       Series corrected{std::string(drafter) + ", corrected", colour_of(drafter), Series::Style::kLine};
       for (const Reliability& tenth : sum_of(part.outcomes[m]).reliability) {
         if (tenth.nodes < kFewNodes) continue;
@@ -240,8 +238,9 @@ std::string reliability_of(const std::vector<Part>& parts) {
       series.push_back(raw);
       series.push_back(corrected);
     }
-  return chart_picture("Is auto's confidence honest?", circumstances(parts[0]),
-                       {{"", "chance foretold", "share accepted", series, {}, false, true}}, 1);
+  return chart_picture(
+      "Is auto's confidence honest?", circumstances(parts[0]),
+      {{"", "chance foretold, 0 to 1", "share of the nodes that was accepted, 0 to 1", series, {}, false, true}}, 1);
 }
 
 // Where the time goes: plain, each drafter's best fixed shape and auto.
@@ -256,7 +255,7 @@ std::string shares_picture(const std::vector<Part>& parts) {
                       decimals(1e6 * ratio(s.seconds, double(s.tokens)), 0) + " us/token"});
     }
   }
-  return stacked_picture("Where the time goes", circumstances(parts[0]),
+  return stacked_picture("Where the time goes", circumstances(parts[0]), "share of the time, %",
                          {"forward", "window slides", "draft", "verify and sample", "keep"}, bars);
 }
 

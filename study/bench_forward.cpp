@@ -97,40 +97,35 @@ OrderedJson result_json(const Bench& bench, const Result& result) {
   return json;
 }
 
-// cost(N), and below it the least that the roofline allows (reading as the plain read beside it, computing at the
+// cost(N), and beside it the least that the roofline allows (reading as the plain read beside it, computing at the
 // peak), both over the measured time of one row: at N = 1 their distance is what one row leaves of the machine.
 std::string cost_picture(const Bench& bench, const std::vector<Result>& results) {
   std::vector<Panel> panels;
-  for (const std::string dtype : {"fp32", "bf16"})
-    for (const Result& result : results) {
-      if (result.dtype != dtype) continue;
-      Panel panel{result.name() + " (" + bytes_text(result.weight_bytes) + ")",
-                  "rows of one forward",
-                  "time, over that of one row",
-                  {},
-                  {1, 2, 4, 6, 8, 12, 16},
-                  false,
-                  false};
-      for (size_t p = 0; p < result.pasts.size(); p++) {
-        const Forwards& f = result.pasts[p];
-        const std::string past = p == 0 ? "empty past" : "long past";
-        Series measured{past + ", measured", kColours[p], Series::Style::kLine},
-            bound{past + ", roofline's bound", kColours[p], Series::Style::kDashes};
-        const auto least = [&](int rows) {
-          return least_seconds(f.bytes, forward_flops(result.size.config, rows, f.past), median(f.plain_reads),
-                               bench.roofline.peak());
-        };
-        for (int rows : kRows) {
-          const std::vector<double> costs = f.costs(rows);
-          measured.points.push_back({double(rows), median(costs), lowest(costs), highest(costs), ""});
-          bound.points.push_back({double(rows), least(rows) / f.one()});
-        }
-        panel.series.push_back(measured);
-        panel.series.push_back(bound);
+  for (const Result& result : results) {
+    Panel panel{result.name() + " (" + bytes_text(result.weight_bytes) + ")", "rows of one forward",
+                "time, in times that of one row"};
+    panel.x_ticks = {1, 2, 4, 6, 8, 12, 16};
+    panel.whisker = "lowest to highest";
+    for (size_t p = 0; p < result.pasts.size(); p++) {
+      const Forwards& f = result.pasts[p];
+      const std::string past = p == 0 ? "empty past" : "long past";
+      Series measured{past + ", measured", kColours[p], Series::Style::kLine},
+          bound{past + ", least by roofline", kColours[p], Series::Style::kDashes};
+      const auto least = [&](int rows) {
+        return least_seconds(f.bytes, forward_flops(result.size.config, rows, f.past), median(f.plain_reads),
+                             bench.roofline.peak());
+      };
+      for (int rows : kRows) {
+        const std::vector<double> costs = f.costs(rows);
+        measured.points.push_back({double(rows), median(costs), lowest(costs), highest(costs)});
+        bound.points.push_back({double(rows), least(rows) / f.one()});
       }
-      panels.push_back(panel);
+      panel.series.push_back(measured);
+      panel.series.push_back(bound);
     }
-  return chart_picture("What N rows cost beside one", machine_line(bench), panels, std::max(1, int(panels.size()) / 2));
+    panels.push_back(panel);
+  }
+  return chart_picture("What N rows cost beside one", machine_line(bench), panels, 2);
 }
 
 }  // namespace

@@ -135,18 +135,21 @@ OrderedJson gpu_json(const Measured& m) {
 }
 
 std::string kernels_picture(const Bench& bench, const Measured& m) {
-  std::vector<StackedBar> bars;
+  std::vector<IntervalBar> bars;
   for (const KernelTime& k : m.kernels) {
     const KernelShares shares = shares_of(k, m.limits);
-    const double share = std::min(1.0, shares.of_limit()), seconds = median(k.seconds);
-    bars.push_back({k.name + ", " + k.shape,
-                    {share, 1 - share},
-                    shares.memory_binds() ? thousands(ratio(k.bytes, seconds) / 1e9) + " GB/s of memory"
-                                          : thousands(ratio(k.flops, seconds) / 1e9) + " GFLOP/s in " +
-                                                (k.peak == Peak::kBf16 ? "bf16" : "fp32")});
+    const double seconds = median(k.seconds);
+    const bool memory = shares.memory_binds();
+    bars.push_back(
+        {k.name + ", " + k.shape,
+         {100 * shares.of_limit()},
+         memory ? thousands(ratio(k.bytes, seconds) / 1e9) + " GB/s"
+                : thousands(ratio(k.flops, seconds) / 1e9) + " GFLOP/s in " + (k.peak == Peak::kBf16 ? "bf16" : "fp32"),
+         kColours[memory ? 0 : 1]});
   }
-  return stacked_picture("How near each kernel comes to the limit that binds it", m.line(bench),
-                         {"of its limit", "short of it"}, bars);
+  BarAxis axis{"percent of the limit that binds it", 100, "the limit"};
+  axis.colours = {{"memory binds", kColours[0]}, {"computing binds", kColours[1]}};
+  return interval_picture("How near each kernel comes to its limit", m.line(bench), axis, bars);
 }
 
 }  // namespace

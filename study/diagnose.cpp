@@ -312,20 +312,21 @@ Panel entropy_panel(const Diagnosis& d, bool of_confidence) {
   Series right = {"a child was right", kRight, Style::kBars}, wrong = {"none was", kWrong, Style::kBars};
   double at = 0;
   for (const EntropyBin& bin : by_entropy(d.unsure, of_confidence)) {
-    right.points.push_back({at, double(bin.matched)});
-    wrong.points.push_back({at, double(bin.mismatched)});
+    right.points.push_back({at + kEntropyBin / 2, double(bin.matched)});
+    wrong.points.push_back({at + kEntropyBin / 2, double(bin.mismatched)});
     at += kEntropyBin;
   }
   Panel panel = {of_confidence ? "Entropy of the confidence" : "Entropy of q",
-                 "from so many nats on, in steps of 0.5",
-                 "nodes on the path",
+                 "entropy, nats",
+                 "nodes on the path, by 0.5 nats",
                  {right, wrong}};
   panel.bar_step = kEntropyBin;
+  for (double nats = 0; nats <= at; nats++) panel.x_ticks.push_back(nats);
   return panel;
 }
 
 Panel accuracy_panel(const Diagnosis& d) {
-  Panel panel = {"Accuracy by depth", "depth of the guess", "share that was right", {}};
+  Panel panel = {"Accuracy by depth", "depth of the guess", "guesses that were right, %", {}};
   int colour = 0;
   for (int ranks : {1, 2, 4, kAskedRanks}) {
     Series series = {ranks == 1 ? "best guess" : "one of " + std::to_string(ranks), kColours[colour++],
@@ -334,7 +335,7 @@ Panel accuracy_panel(const Diagnosis& d) {
       double right = 0;
       for (int rank = 0; rank < ranks; rank++) right += double(d.right[depth][size_t(rank)]);
       constexpr int64_t kFew = 20;  // that say nothing of a share
-      if (d.asked[depth] >= kFew) series.points.push_back({double(depth + 1), right / double(d.asked[depth])});
+      if (d.asked[depth] >= kFew) series.points.push_back({double(depth + 1), 100 * right / double(d.asked[depth])});
     }
     panel.series.push_back(series);
   }
@@ -349,13 +350,13 @@ Panel ranks_panel(const Diagnosis& d) {
       asked += double(d.asked[depth]);
       right += double(d.right[depth][size_t(rank)]);
     }
-    series.points.push_back({double(rank), ratio(right, asked)});
+    series.points.push_back({double(rank), 100 * ratio(right, asked)});
   }
-  return {"Accuracy by rank", "rank of the guess, 0: the best", "share that was right", {series}};
+  return {"Accuracy by rank", "rank, 0: the best guess", "guesses that were right, %", {series}};
 }
 
 Panel reliability_panel(const Diagnosis& d) {
-  Panel panel = {"Can the chances be believed?", "chance foretold", "share accepted", {}};
+  Panel panel = {"Are the chances honest?", "chance foretold, 0 to 1", "share accepted, 0 to 1", {}};
   panel.square = true;
   for (const Forecast* forecast : {&d.raw, &d.corrected}) {
     Series series = {forecast->by_raw ? "as given" : "corrected",
@@ -378,7 +379,7 @@ Panel nodes_panel(const Diagnosis& d) {
     drafted.points.push_back({double(depth), double(d.drafted[depth])});
     accepted.points.push_back({double(depth), double(d.accepted[depth])});
   }
-  return {"Nodes", "depth", "nodes", {drafted, accepted}};
+  return {"Nodes by depth", "depth below the root", "nodes", {drafted, accepted}};
 }
 
 std::string picture(const Examination& e, const Engine& engine, const Findings& f) {
@@ -387,17 +388,18 @@ std::string picture(const Examination& e, const Engine& engine, const Findings& 
                                            circumstances(e.options, engine, e.prompts.size()),
                                            {entropy_panel(d, false), entropy_panel(d, true), accuracy_panel(d),
                                             ranks_panel(d), reliability_panel(d), nodes_panel(d)},
-                                           3);
-  StackedBar time = {"time", {}, duration(f.stats.seconds)}, stops = {"forwards", {}, thousands(double(d.forwards))};
-  std::vector<std::string> parts;
-  for (const auto& [name, seconds] : time_parts(f.stats)) {
-    parts.push_back(name);
-    time.parts.push_back(seconds);
-  }
-  for (int64_t n : d.stops) stops.parts.push_back(double(n));
+                                           2);
+  const auto bar = [](const std::string& name, double part, double all) {
+    return IntervalBar{name, {100 * ratio(part, all)}, share(part, all), kColours[0]};
+  };
+  std::vector<IntervalBar> time, stops;
+  for (const auto& [name, seconds] : time_parts(f.stats)) time.push_back(bar(name, seconds, f.stats.seconds));
+  for (int i = 0; i < kStopKinds; i++) stops.push_back(bar(kStops[i], double(d.stops[size_t(i)]), double(d.forwards)));
   return svg_below_each_other(
-      {charts, stacked_picture("Where the time went", "", parts, {time}),
-       stacked_picture("Why each forward committed no more", "", {std::begin(kStops), std::end(kStops)}, {stops})});
+      {charts,
+       interval_picture("Why each forward committed no more", "", {"percent of " + count(double(d.forwards), "forward")},
+                        stops),
+       interval_picture("Where the time went", "", {"percent of " + duration(f.stats.seconds)}, time)});
 }
 
 }  // namespace

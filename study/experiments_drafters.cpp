@@ -172,7 +172,9 @@ std::vector<Panel> accuracy_panels(const std::map<std::string, Accuracies>& all,
                                    float temperature) {
   std::vector<Panel> panels;
   for (size_t k = 0; k < kinds.size(); k++) {
-    Panel panel{kinds[k].name + ", temperature " + temperature_text(temperature), "depth", "first choice right, %", {}};
+    Panel panel{kinds[k].name + ", temperature " + temperature_text(temperature), "depth of the guess",
+                "first choices that were right, %"};
+    panel.whisker = kOverPrompts;
     for (size_t i = 0; i < drafters.size(); i++) {
       const auto style = learned(drafters[i]) ? Series::Style::kLine : Series::Style::kDashes;
       Series line{drafters[i], colour_at(i), style, {}};
@@ -180,7 +182,8 @@ std::vector<Panel> accuracy_panels(const std::map<std::string, Accuracies>& all,
       for (int d = 0; d < kDepths; d++) {
         const Interval right = right_at(prompts, d);
         if (speaks_at(prompts, d))
-          line.points.push_back({double(d + 1), 100 * right.middle, 100 * right.low, 100 * right.high, ""});
+          line.points.push_back(
+              {double(d + 1), 100 * right.middle, std::max(0.0, 100 * right.low), std::min(100.0, 100 * right.high)});
       }
       panel.series.push_back(line);
     }
@@ -325,7 +328,7 @@ std::vector<Panel> curve_panels(const std::vector<std::pair<std::string, Trainin
   std::vector<Panel> panels;
   for (const auto& [drafter, run] : runs) {
     if (run.curve.empty()) continue;
-    Panel panel{drafter, "epochs", "first choice right in validation, %", {}};
+    Panel panel{drafter, "epochs of training", "right in validation, %"};
     for (size_t d = 0; d < run.curve[0].accuracy.size(); d++) {
       Series line{"depth " + std::to_string(d + 1), colour_at(d), Series::Style::kLine};
       for (const CurvePoint& point : run.curve)
@@ -536,10 +539,12 @@ void drafters_experiment(Lab& lab) {
           bars.push_back({k == 0 ? method_text(methods[m]) : "", i, times(i.middle) + " " + kinds[k].name, colour_at(k),
                           learned(methods[m].drafter) ? std::optional<double>(1.5) : std::nullopt});
         }
-    pictures = {chart_picture("First choices along what the target emits", subtitle,
-                              accuracy_panels(along, asked, kinds, part.temperature), 2),
-                interval_picture("Speed over plain decoding", subtitle, "times plain decoding", 1, bars,
-                                 "the bar for the best trained drafter: 1.5")};
+    pictures = {
+        chart_picture("First choices along what the target emits", subtitle,
+                      accuracy_panels(along, asked, kinds, part.temperature), 1),
+        interval_picture(
+            "Speed over plain decoding", subtitle,
+            {"times plain decoding's speed", 1, "plain decoding", "the bar for the best trained drafter: 1.5"}, bars)};
   }
   if (std::find(drafters.begin(), drafters.end(), "medusa") != drafters.end()) {
     OrderedJson wide;
@@ -559,7 +564,7 @@ void drafters_experiment(Lab& lab) {
   const std::vector<Panel> curves = curve_panels(runs);
   if (!curves.empty())
     pictures.push_back(
-        chart_picture("Training curves", "right in validation, by depth: the trainer's own figures", curves, 2));
+        chart_picture("Training curves", "first choices, by depth: the trainer's own figures", curves, 2));
   for (const auto& [drafter, run] : runs) {
     OrderedJson points;
     for (const CurvePoint& p : run.curve)

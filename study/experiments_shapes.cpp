@@ -86,13 +86,13 @@ void entropy_experiment(Lab& lab) {
   }
   OrderedJson json = studies_json(studies);
   json["time_saved"] = saved;
-  publish(
-      lab,
-      {"Entropy: does a tree that follows the drafter's entropy save time over a chain of 4, as its paper "
-       "reports?",
-       "temperature 0.4; time saved against chain:4 of the same drafter", text, saved.empty() ? OrderedJson() : json,
-       interval_picture("Time saved against a chain of 4, temperature 0.4", subtitle, "percent of the time of chain:4",
-                        0, bars, "what the entropy paper reported, on its own models")});
+  BarAxis axis{"time saved, percent of that of chain:4", 0, "", "what the entropy paper reported, on its own models"};
+  axis.colours = {{"a shape of the paper", kColours[0]}, {"another", kColours[2]}};
+  publish(lab, {"Entropy: does a tree that follows the drafter's entropy save time over a chain of 4, as its paper "
+                "reports?",
+                "temperature 0.4; time saved against chain:4 of the same drafter", text,
+                saved.empty() ? OrderedJson() : json,
+                interval_picture("Time saved against a chain of 4, temperature 0.4", subtitle, axis, bars)});
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -120,17 +120,12 @@ constexpr Fixed kFixed[] = {{"chains", "chain:4"},      {"chains", "chain:8"},  
 
 // One line for each kind of shape: points (budget, the quantity).
 Panel budgets_panel(const Experiment& study, const Quantity& quantity) {
-  Panel panel{"", "nodes that the tree may have", quantity.name, {}, {4, 8, 16, 32, 64}, true, false};
+  Panel panel{"", "most nodes of a tree", quantity.name, {}, {}, true};
   std::vector<std::string> kinds(std::begin(kBudgeted), std::end(kBudgeted));
   kinds.insert(kinds.end(), {"chains", "full trees"});
-  const size_t colours = std::size(kColours);
   for (size_t k = 0; k < kinds.size(); k++) {
-    Series series{kinds[k],
-                  k < colours    ? kColours[k]
-                  : k == colours ? kPlainColour
-                                 : kInk,
-                  k < std::size(kBudgeted) ? Series::Style::kLine : Series::Style::kDashes,
-                  {}};
+    const auto style = k < std::size(kBudgeted) ? Series::Style::kLine : Series::Style::kDashes;
+    Series series{kinds[k], colour_at(k), style, {}};
     for (size_t m = 0; m < study.trial.methods.size(); m++) {
       const Method& method = study.trial.methods[m];
       const auto same = [&](const Fixed& f) { return f.shape == method.shape && f.kind == kinds[k]; };
@@ -190,14 +185,15 @@ namespace {
 constexpr float kTemperatures[] = {0.4f, 0.7f, 1, 1.3f, 0};  // greedy decoding stands apart, so it comes last
 
 Panel temperatures_panel(const std::vector<Experiment>& studies, const Quantity& quantity) {
-  Panel panel{"", "temperature (0 stands apart: see the table)", quantity.name, {}, {0, 0.4, 0.7, 1, 1.3}};
+  Panel panel{"", "temperature, 0: greedy", quantity.name, {}, {0, 0.4, 0.7, 1, 1.3}};
+  panel.whisker = kOverPrompts;
   for (size_t m = 1; m < studies[0].trial.methods.size(); m++) {
     Series line{method_text(studies[0].trial.methods[m]), colour_at(m - 1), Series::Style::kLine},
         greedy{line.name, line.colour, Series::Style::kDots};
     for (const Experiment& study : studies) {
       const double t = double(study.trial.options.sampling.temperature);
       const Interval i = quantity.of(study, m);
-      (t > 0 ? line : greedy).points.push_back({t, i.middle, i.low, i.high, ""});
+      (t > 0 ? line : greedy).points.push_back({t, i.middle, i.low, i.high});
     }
     panel.series.push_back(line);
     panel.series.push_back(greedy);

@@ -33,6 +33,7 @@ for pass in 0 2 3; do
   case $pass in 0) shown=1;; *) shown=$pass;; esac  # passes count from 1; 0 is taken for the first
   case $root in *"data-pass=\"$shown\""*) ;; *) fail "#pass=$pass: shows $root";; esac
   part where | grep -q "Pass $shown of " || fail "#pass=$pass: says $(part where)"
+  part highest | grep -q 'highest bar: [1-9]' || fail "#pass=$pass: the overview has no scale: $(part highest)"
   part tree | grep -q 'data-node="0"' || fail "#pass=$pass: draws no tree"
   part tree >"$scratch/tree$pass"; part text >"$scratch/text$pass"; part gather >"$scratch/gather$pass"
 done

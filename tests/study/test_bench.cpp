@@ -1,5 +1,5 @@
 // tests/study/test_bench.cpp: the parts of `bench` that are pure: levels of memory, samples, bars, operations, places
-// in a text, pictures. How the command runs is in tests/commands/test_commands.cpp.
+// in a text. How the command runs is in tests/commands/test_commands.cpp.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include "commands/samples.h"
 #include "commands/svg.h"
 #include "study/bench.h"
+#include "tests/command_line.h"
 
 using namespace nanospec;
 
@@ -156,82 +157,19 @@ TEST_CASE("bench: the roofline keeps to its memory and its time") {
   CHECK(r.fp32.one.size() < 1000);
 }
 
-// ---------------------------------------------------------------------------------------------------------------
-// Pictures
-
-namespace {
-
-// What is wrong with an XML text: tags that do not nest, an attribute without quotes, a bare '&'. "" when nothing is.
-std::string xml_problem(const std::string& xml) {
-  std::vector<std::string> open;
-  for (size_t i = 0; i < xml.size(); i++) {
-    if (xml[i] == '&' && xml.compare(i, 4, "&lt;") && xml.compare(i, 4, "&gt;") && xml.compare(i, 5, "&amp;") &&
-        xml.compare(i, 6, "&quot;"))
-      return "a bare & at " + std::to_string(i);
-    if (xml[i] == '>') return "a bare > at " + std::to_string(i);
-    if (xml[i] != '<') continue;
-    const size_t end = xml.find('>', i);
-    if (end == std::string::npos) return "a tag without end";
-    const std::string tag = xml.substr(i + 1, end - i - 1), name = tag.substr(0, tag.find_first_of(" /", 1));
-    if (std::count(tag.begin(), tag.end(), '"') % 2 || tag.find("nan") != std::string::npos) return "in <" + tag;
-    if (tag[0] == '/') {
-      if (open.empty() || open.back() != tag.substr(1)) return "</" + tag;
-      open.pop_back();
-    } else if (tag.back() != '/') {
-      open.push_back(name);
-    }
-    i = end;
+TEST_CASE("bench: what a quick run made says so in pictures, tables and figures, and nothing else does") {
+  const Folder folder;
+  for (bool quick : {false, true}) {
+    Bench bench;
+    bench.out = folder.path;
+    bench.quick = quick;
+    bench.time = std::make_unique<Timetable>(true, std::vector<double>());
+    bench.write_svg("p", svg_warning("a picture"));
+    bench.write_json("j", OrderedJson::object());
+    const std::string table = captured(1, [&] { bench.print("heading", "table\n"); });
+    for (const std::string& made : {read_file(folder.file("p.svg")), read_file(folder.file("j.json")), table})
+      CHECK(contains(made, kQuickRun) == quick);
+    CHECK(contains(read_file(folder.file("p.svg")), "a picture"));
+    CHECK(contains(table, "heading\n" + (quick ? kQuickRun + std::string("\n") : "") + "\ntable\n"));
   }
-  return open.empty() ? "" : "never closed: " + open.back();
-}
-
-size_t count_of(const std::string& text, const std::string& part) {
-  size_t n = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) n++;
-  return n;
-}
-
-}  // namespace
-
-TEST_CASE("svg: ticks are round numbers that reach over the largest value") {
-  CHECK(axis_ticks(1) == std::vector<double>{0, 0.2, 0.4, 0.6000000000000001, 0.8, 1});
-  CHECK(axis_ticks(16).back() >= 16);
-  for (double most : {1e-9, 0.03, 0.99, 1.01, 7.0, 99.0, 12345.0, 3e11}) {
-    const std::vector<double> ticks = axis_ticks(most);
-    CHECK(ticks.front() == 0);
-    CHECK(ticks.back() >= 0.999 * most);
-    CHECK(ticks.size() >= 4);
-    CHECK(ticks.size() <= 9);
-  }
-  CHECK(axis_ticks(0) == std::vector<double>{0, 1});
-}
-
-TEST_CASE("svg: every kind is a whole file, escapes its words and shows its points") {
-  using Style = Series::Style;
-  const Series line{"a<b&c", kColours[0], Style::kLine, {{1, 2, 1, 3, ""}, {16, 5, 0, 0, "\"16\""}}},
-      dashes{"bound", kColours[1], Style::kDashes, {{1, 1, 0, 0, ""}, {16, 4, 0, 0, ""}}},
-      dots{"dots", kColours[2], Style::kDots, {{3, 2, 0, 0, ""}}},
-      bars{"bars", kColours[3], Style::kBars, {{1, 2, 0, 0, ""}, {2, 3, 0, 0, ""}}},
-      none{"none", kInk, Style::kLine, {}};
-  const std::vector<Panel> panels = {{"one", "x", "y", {line, dashes, dots}, {}, false, false},
-                                     {"two", "x", "y", {line}, {}, true, false},
-                                     {"three", "x", "y", {bars, bars}, {}, false, false},
-                                     {"empty", "x", "y", {none}, {}, false, false}};
-  const std::string chart = chart_picture("title", "sub<title>", panels, 2);
-  CHECK(xml_problem(chart) == "");
-  CHECK(chart.find("a&lt;b&amp;c") != std::string::npos);
-  CHECK(chart.find("sub&lt;title&gt;") != std::string::npos);
-  CHECK(chart.find("&quot;16&quot;") != std::string::npos);
-  CHECK(count_of(chart, "<circle") == 2 + 1 + 2 + 3);  // points of lines and dots, and their marks in the legend
-  CHECK(count_of(chart, "<polyline") == 3);
-
-  const std::string stacked = stacked_picture("t", "s", {"a", "b"}, {{"first", {1, 3}, "x"}, {"nothing", {0, 0}, ""}});
-  CHECK(xml_problem(stacked) == "");
-  CHECK(stacked.find(">25%<") != std::string::npos);
-  CHECK(stacked.find(">75%<") != std::string::npos);
-
-  const std::string reliable = chart_picture(
-      "t", "s", {{"", "x", "y", {{"auto", kColours[0], Style::kLine, {{0.1, 0.2}, {0.9, 0.8}}}}, {}, false, true}}, 1);
-  CHECK(xml_problem(reliable) == "");
-  CHECK(count_of(reliable, "stroke-dasharray=\"4 4\"") == 1);  // the diagonal
 }

@@ -1,5 +1,5 @@
 // tests/study/test_experiments.cpp: the parts of `experiments` that are pure: intervals, what is said of made-up
-// outcomes, bars, prompts, pictures. How the command runs is in tests/commands/test_commands.cpp.
+// outcomes, bars, prompts. How the command runs is in tests/commands/test_commands.cpp.
 #include <doctest/doctest.h>
 
 #include "study/experiments.h"
@@ -313,7 +313,7 @@ TEST_CASE("experiments: drafters: what a trainer's file says") {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Prompts and pictures
+// Prompts
 
 TEST_CASE("experiments: prompts are whole characters, at the beginning of lines, from the given place on") {
   std::string text(1000, 'a');
@@ -332,25 +332,4 @@ TEST_CASE("experiments: prompts are whole characters, at the beginning of lines,
   Lab lab;
   lab.text = std::string(900, 'x') + std::string(100, 'y');
   for (const std::string& prompt : lab.held_out(4, 10)) CHECK(prompt == "yyyyyyyyyy");  // its last tenth alone
-}
-
-TEST_CASE("experiments: a picture of intervals is whole, with losses to the left, whiskers and marks") {
-  const std::string svg = interval_picture("t<", "s", "percent", 0,
-                                           {{"gain & co", {5, 4, 6}, "5%", kColours[0], 7},
-                                            {"loss", {-5, -6, -4}, "-5%", kColours[1]},
-                                            {"nothing", {}, "", kInk}},
-                                           "reported");
-  CHECK(svg.substr(0, 5) == "<svg ");
-  CHECK(svg.substr(svg.size() - 7) == "</svg>\n");
-  CHECK(svg.find("gain &amp; co") != std::string::npos);
-  CHECK(svg.find("t&lt;") != std::string::npos);
-  CHECK(svg.find("nan") == std::string::npos);
-  const auto count_of = [&](const std::string& part) {
-    int n = 0;
-    for (size_t at = 0; (at = svg.find(part, at)) != std::string::npos; at++) n++;
-    return n;
-  };
-  CHECK(count_of("<polygon") == 2);       // the mark, and its legend
-  CHECK(count_of("<line") == 2 * 3 + 1);  // two whiskers with ends, and the line of zero
-  CHECK(interval_picture("t", "s", "a", 1, {}).find("nan") == std::string::npos);
 }
