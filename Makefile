@@ -77,16 +77,25 @@ data: ## gets the training text
 
 INSTANTIATE := extern template
 $(LIBRARY): INSTANTIATE := template
-COMPILE = $(CXX) $(FLAGS) $(if $(INSTANTIATE),'-DINSTANTIATE=$(INSTANTIATE)') $(MORE) $(CXXFLAGS) -MMD -MP -MF $(@:.o=.dep) -c
+COMPILE = $(CXX) $(FLAGS) $(if $(INSTANTIATE),'-DINSTANTIATE=$(INSTANTIATE)') $(MORE) $(CXXFLAGS) $(if $(READ_ONCE),-include $(BUILD)/libraries.h) -MMD -MP -MF $(@:.o=.dep) -c
 
 # Objects are made again when the flags change.
 $(shell mkdir -p $(addprefix $(BUILD)/,machine commands study training tests $(wildcard tests/*)); \
   echo '$(CXX) $(FLAGS) $(CXXFLAGS) $(NVCCFLAGS)' | cmp -s - $(BUILD)/flags || echo '$(CXX) $(FLAGS) $(CXXFLAGS) $(NVCCFLAGS)' >$(BUILD)/flags)
 
-$(BUILD)/%.o: %.cpp $(BUILD)/flags
+# The libraries' headers: g++ reads them once, and has them in front of every file. No file counts on it.
+LIBRARIES := algorithm array atomic chrono cmath condition_variable cstdint cstdio cstring filesystem fstream functional \
+  map memory mutex set sstream stdexcept string thread unordered_map utility variant vector nlohmann/json.hpp
+READ_ONCE := $(if $(findstring clang,$(CXX)),,$(BUILD)/libraries.h.gch)
+$(BUILD)/libraries.h.gch: $(BUILD)/flags
+	@echo "  CXX   $@"
+	@printf '#include <%s>\n' $(LIBRARIES) >$(BUILD)/libraries.h
+	$(Q)$(CXX) $(FLAGS) $(CXXFLAGS) -x c++-header $(BUILD)/libraries.h -o $@
+
+$(BUILD)/%.o: %.cpp $(BUILD)/flags $(READ_ONCE)
 	@echo "  CXX   $@"
 	$(Q)$(COMPILE) $< -o $@
-$(BUILD)/%.o: %.cu $(BUILD)/flags
+$(BUILD)/%.o: %.cu $(BUILD)/flags $(READ_ONCE)
 	@echo "  CXX   $@"
 	$(Q)$(COMPILE) -x c++ $< -o $@
 # The page of `nanospec show`, as a string of C++.
@@ -234,7 +243,7 @@ train-and-experiment: train-small train-drafters
 # ----------------------------------------------------------------------------------------------------------------
 
 clean: ## removes what was built; data, trained models and build/venv stay
-	@rm -rf $(addprefix build/,*.o *.dep *.ptxas machine commands study training tests sanitize flags bench experiments \
+	@rm -rf $(addprefix build/,*.o *.dep *.ptxas libraries.h* machine commands study training tests sanitize flags bench experiments \
 	  nanospec nanospec-cuda train_gpt train_gpt-cuda train_drafter nanospec_single.cu dump_logits)
 
 format: ## clang-format over all sources

@@ -8,6 +8,7 @@
 
 #include "commands/calibration.h"
 #include "commands/commands.h"
+#include "commands/method.h"
 #include "decode.h"
 #include "files/drafters.h"
 #include "study/gpu.h"

@@ -88,23 +88,22 @@ int train(int argc, char** argv) {
   if (!read_flags(argc, argv, o)) return 0;
   const bool cuda = choose_cuda(o.device);
   const auto start = std::chrono::steady_clock::now();
+  TrainingFolder folder(o, "train_gpt", o.out, "model.safetensors", "optimizer.safetensors");
   const TrainingText text = read_text(o);
-  create_folder(o.out);
-  if (!o.resume) save_tables(o, text);  // before the trainer takes its memory
+  check_room(o, cuda);
+  folder.begin();
+  Staged tables(o.out, {bigram_path(""), ngram_path("")});
+  save_tables(tables, o, text);  // before the trainer takes its memory
 
   Pool pool(o.threads, cuda);
-  check_room(o, cuda);
   const int B = o.batch_size, T = o.config.block_size;
   Trainer<float> trainer(o.config, B * T, B, B * pad64(T), pool);
   int64_t done = 0;
-  if (o.resume) {
-    done = resume(o, text, trainer);
-    save_tables(o, text);  // after resume() has checked that the text is the run's own
-  } else trainer.initialize(o.seed);
+  if (o.resume) done = resume(o, text, tables, trainer);
+  else trainer.initialize(o.seed);
   if (!o.quiet) announce(o, text, cuda);
 
   const Batches training(text.parts.train, o), validation(text.parts.validation, o);
-  watch_interrupts();
   Run run(o, done);
   while (run.next()) {
     const Batch batch = training.random(kStreamBatch, uint64_t(run.iteration));
@@ -112,12 +111,12 @@ int train(int argc, char** argv) {
     run.updated(trainer.step(batch, run.update(), dropout));
     if (run.due()) run.show(run.loss, speed_text(o, run.recent_seconds()));
     if (!run.checkpoint_due()) continue;
-    save(o, text, trainer, cuda, run.iteration);
+    save(o, text, tables, trainer, cuda, run.iteration);
     if (o.quiet) continue;  // nobody would read the estimates
     const double train_loss = estimate(trainer, training, o), val_loss = estimate(trainer, validation, o);
     run.say("train loss " + decimals(train_loss, 4) + ", validation loss " + decimals(val_loss, 4) + " (estimates)");
   }
-  save(o, text, trainer, cuda, run.iteration);
+  if (run.worth_saving()) save(o, text, tables, trainer, cuda, run.iteration);
   if (interrupted()) return run.stopped("train_gpt", o.out);
 
   const double train_loss = estimate(trainer, training, o), val_loss = whole_loss(trainer, validation, o);

@@ -9,6 +9,7 @@
 
 #include "commands/calibration.h"
 #include "commands/comparison.h"
+#include "files/drafter_names.h"
 
 namespace nanospec {
 namespace {
@@ -29,8 +30,8 @@ Command describe(Measurement& m) {
           "Measures how often a drafter's best, second best, ... guess is right at each depth of a tree, given that\n"
           "the path to it was right. The shapes calibrated and sequoia are made from that; they look for it in\n"
           "DIR/calibration.json, by drafter and temperature.",
-          "nanospec calibrate --model runs/small --drafter ngram:4 --data data/tinyshakespeare.txt\n"
-          "nanospec calibrate --model runs/small --drafter ngram:4 --temperature 0.7 --data data/tinyshakespeare.txt\n"
+          "nanospec calibrate --model runs/small --drafter ngram:4\n"
+          "nanospec calibrate --model runs/small --drafter ngram:4 --temperature 0.7\n"
           "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter ngram:4 --shape calibrated --budget 16\n",
           together({text,
                     prompts,
@@ -51,12 +52,12 @@ void read_command_line(Measurement& m, const Given& given, const std::string& na
   check_options(o);
   if (parse_drafter(m.drafter)[0].kind == DrafterName::kNone)
     throw std::invalid_argument("drafter none guesses nothing: --drafter: name another, for instance ngram:4");
-  check_prompts_given(given, name);
+  choose_prompts(o, given, name);
   if (m.out_file.empty()) m.out_file = calibration_path(o.settings.model);
   o.settings.budget = m.depths;
   o.settings.rows = m.depths + 1;
   o.max_new_tokens = m.places;  // nearly every token is looked at: all but those that end a whole chain
-  if (given.has("--data") && !given.has("--held_out")) o.held_out = (o.max_new_tokens + kTokensEach - 1) / kTokensEach;
+  if (!o.data_file.empty() && !given.has("--held_out")) o.held_out = (o.max_new_tokens + kTokensEach - 1) / kTokensEach;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -127,6 +128,14 @@ double expected_tokens(const Accuracy& a, int nodes) {
   return tokens;
 }
 
+// The model, and the text of the prompts where it is a file.
+Metadata origin_of(const Options& o) {
+  Metadata origin;
+  if (std::filesystem::is_regular_file(o.data_file)) origin = text_origin(o.data_file, sha256(read_file(o.data_file)));
+  origin["model"] = model_hash(o.settings.model);
+  return origin;
+}
+
 std::string summary(const Measurement& m, const Accuracy& a) {
   std::string text = "One guess takes the drafter " + decimals(1e6 * a.expand_seconds, 2) +
                      " microseconds. If these rates hold, calibrated trees commit\nin a forward, window ends apart,";
@@ -159,7 +168,8 @@ int calibrate_command(int argc, char** argv) {
     return kInterruptedStatus;
   }
   const Accuracy accuracy = counts.accuracy();
-  write_calibration(m.out_file, {m.drafter, as_typed(m.options.sampling.temperature), counts.places(), accuracy});
+  write_calibration(m.out_file, {m.drafter, as_typed(m.options.sampling.temperature), counts.places(), accuracy,
+                                 origin_of(m.options)});
   print_out(
       "How often the drafter's guess was right where the path to it was: rank 0 is its best guess, depth 1 the\n"
       "token after the root.\n\n" +

@@ -75,6 +75,7 @@ std::string calibration_path(const std::string& model_dir) { return model_dir + 
 namespace {
 
 constexpr size_t kMostRanks = 1024;  // of a node's guesses
+constexpr const char* kOrigin[] = {"model", "text", "text_sha256"};
 
 // Numbers of a list, each in [least, most]; throws what `refuse_as` throws.
 template <class Refuse>
@@ -121,6 +122,8 @@ Calibration parse_calibration(const Json& entry, int number, const std::string& 
   }
   a.seen = numbers(member(entry, "seen"), 0, 1e15, "places seen", bad);
   if (int(a.seen.size()) != a.depths) bad("not one number of places seen for each depth");
+  for (const char* key : kOrigin)
+    if (member(entry, key).is_string()) c.origin[key] = member(entry, key).get<std::string>();
   return c;
 }
 
@@ -134,6 +137,7 @@ Json to_json(const Calibration& c) {
     const auto row = c.accuracy.rate.begin() + long(d) * c.accuracy.ranks;
     json["accuracy"].push_back(std::vector<double>(row, row + c.accuracy.ranks));
   }
+  for (const auto& [key, value] : c.origin) json[key] = value;
   return json;
 }
 
@@ -186,6 +190,8 @@ Calibration find_calibration(const std::string& file, const std::string& drafter
         (!best || std::fabs(one.temperature - temperature) < std::fabs(best->temperature - temperature)))
       best = &one;
   if (!best) refuse("drafter " + printable(drafter) + " is not calibrated yet", printable(path, 300), advice);
+  check_origin(best->origin, "the rates of drafter " + printable(drafter) + " were measured", path, model_dir,
+               "its trees fit less well; " + advice);
   return *best;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "drafters/logits.h"
+#include "files/origin.h"
 #include "growth/grow.h"
 
 namespace nanospec {
@@ -79,6 +80,7 @@ struct Calibration {
   double temperature = 1;
   int64_t places = 0;
   Accuracy accuracy;
+  Metadata origin = {};  // the model, and the text that prompts were taken from
 };
 
 std::string calibration_path(const std::string& model_dir);
@@ -90,8 +92,8 @@ std::vector<Calibration> parse_calibrations(const std::string& text, const std::
 // Adds a calibration to the file, or replaces that of the same drafter and temperature.
 void write_calibration(const std::string& path, const Calibration& calibration);
 
-// The calibration of this drafter with the nearest temperature. file: empty for the model's own. Throws
-// std::runtime_error, with the command that measures it, where there is none.
+// The calibration of this drafter with the nearest temperature. file: empty for the model's own. One of another model
+// or text is used, and that is said. Throws std::runtime_error, with the command that measures it, where there is none.
 Calibration find_calibration(const std::string& file, const std::string& drafter, const std::string& model_dir,
                              double temperature);
 

@@ -2,7 +2,6 @@
 // error must say what to type next.
 #include "commands/cli.h"
 
-#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -19,8 +18,12 @@
 #include <limits>
 #include <new>
 #include <stdexcept>
+#include <utility>
 
+#include "files/text.h"
+#include "files/unfinished.h"
 #include "files/words.h"
+#include "machine/threads.h"
 
 namespace nanospec {
 namespace {
@@ -74,9 +77,20 @@ Integer parse_integer(const std::string& text, const std::string& where, Accepts
   return value;
 }
 
+// What is used of `asked`: with a line where that is less, once for each number, though a command line be read twice.
+int capped(int asked, const std::string& where, const Accepts& accepts) {
+  static int said = 0;
+  if (asked <= accepts.most) return asked;
+  if (std::exchange(said, asked) != asked)
+    fprintf(stderr, "%s %d: this machine has %.0f core%s: %.0f used\n", where.c_str(), asked, accepts.most,
+            accepts.most == 1 ? "" : "s", accepts.most);
+  return int(accepts.most);
+}
+
 void store(const Flag& flag, const std::string& text) {
   const std::string& where = flag.name;
-  if (auto* const* whole = std::get_if<int*>(&flag.value)) **whole = parse_int(text, where, flag.accepts);
+  if (auto* const* whole = std::get_if<int*>(&flag.value))
+    **whole = capped(parse_int(text, where, flag.accepts), where, flag.accepts);
   if (auto* const* seed = std::get_if<uint64_t*>(&flag.value)) **seed = parse_uint64(text, where, flag.accepts);
   if (auto* const* real = std::get_if<float*>(&flag.value)) **real = float(parse_number(text, where, flag.accepts));
   if (auto* const* word = std::get_if<std::string*>(&flag.value)) {
@@ -233,6 +247,7 @@ Given parse_flags(const Command& command, int argc, const char* const* argv) {
                                     " is itself a flag");
     store(flag, text);
   }
+  notes().quiet = given.has("--quiet");
   return given;
 }
 
@@ -246,6 +261,7 @@ constexpr const char* kSmaller = ": make the model, the batch or the budget smal
 }  // namespace
 
 int run_program(const char* name, int (*program)(int, char**), int argc, char** argv) {
+  signal(SIGXFSZ, SIG_IGN);  // a file that grows too large is an error of write(), as on a full disk
   int status = 1;
   std::string line;
   try {
@@ -271,21 +287,47 @@ void print_out(const std::string& bytes, bool flush) {
                              "; make room or give another place");
 }
 
-void watch_interrupts() {
+namespace {
+const char* volatile last_words = nullptr;
+
+void handle(int signal, void (*handler)(int)) {
   struct sigaction action = {};
-  action.sa_handler = [](int) { interrupt_mark = 1; };
-  action.sa_flags = SA_RESETHAND | SA_RESTART;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  sigaction(signal, &action, nullptr);
+}
+void end_at_once(int signal) {
+  remove_unfinished();
+  const char* const words = last_words;
+  if (words && write(STDERR_FILENO, words, strlen(words)) < 0) {}  // there is nobody to tell
+  handle(signal, SIG_DFL);
+  raise(signal);  // it comes when this returns
+}
+void mark_interrupt(int signal) {
+  interrupt_mark = 1;
+  if (signal != SIGHUP) handle(signal, end_at_once);  // a terminal that closes sends more than one HUP
+}
+}  // namespace
+
+void watch_interrupts(const std::string& last_line) {
+  static std::string words;
+  last_words = nullptr;
+  words = last_line.empty() ? "" : (isatty(STDERR_FILENO) ? "\r\x1b[K" : "") + last_line + "\n";
+  last_words = words.c_str();
+  handle(SIGINT, mark_interrupt);
+  handle(SIGTERM, mark_interrupt);
+  struct sigaction hup = {};
+  if (sigaction(SIGHUP, nullptr, &hup) == 0 && hup.sa_handler != SIG_IGN) handle(SIGHUP, mark_interrupt);
 }
 bool interrupted() { return interrupt_mark != 0; }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Progress, tables, numbers for people
 
-Progress::Progress(bool quiet) : quiet_(quiet), terminal_(isatty(STDERR_FILENO)) {
+Progress::Progress(bool quiet, double first) : quiet_(quiet), terminal_(isatty(STDERR_FILENO)) {
   start_ = std::chrono::steady_clock::now();
-  next_ = start_ + (terminal_ ? std::chrono::milliseconds(500) : std::chrono::milliseconds(5000));
+  const double wait = first > 0 ? first : terminal_ ? 0.5 : 5;
+  next_ = start_ + std::chrono::milliseconds(std::llround(1e3 * wait));
 }
 
 bool Progress::due() const { return !quiet_ && std::chrono::steady_clock::now() >= next_; }
@@ -377,15 +419,7 @@ std::string format_table(const TableRows& rows, const std::string& align) {
 // ---------------------------------------------------------------------------------------------------------------
 // The process
 
-int usable_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : int(sysconf(_SC_NPROCESSORS_ONLN));
-  std::ifstream quota_file("/sys/fs/cgroup/cpu.max");  // "QUOTA PERIOD" in microseconds, or "max PERIOD"
-  double quota = 0, period = 0;
-  if (quota_file >> quota >> period && quota > 0 && period > 0) cpus = std::min(cpus, int(std::ceil(quota / period)));
-  return std::max(cpus, 1);
-}
+int usable_cpus() { return usable_cores(); }
 
 double peak_bytes() {
   // The kernel's mark for this program; getrusage would also count what the process was before it became it.

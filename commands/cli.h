@@ -40,10 +40,14 @@ struct Accepts {
   bool without_low = false;        // low itself is refused
   std::vector<std::string> words;  // not empty: the text must be one of these
   bool required = false;           // the flag must be given
+  double most = 1e300;             // what is used where more is asked for
 };
 inline Accepts from(double low, double high = 1e300) { return {low, high, false, {}, false}; }
 inline Accepts above(double low, double high) { return {low, high, true, {}, false}; }
 inline Accepts one_of(std::vector<std::string> words) { return {-1e300, 1e300, false, std::move(words), false}; }
+int usable_cpus();  // the CPUs that this process may run on: affinity, and a container's quota
+// Of --threads: no more than there are cores are used.
+inline Accepts threads() { return {1, 1024, false, {}, false, double(usable_cpus())}; }
 inline Accepts required() { return {-1e300, 1e300, false, {}, true}; }
 
 struct Flag {
@@ -99,8 +103,9 @@ int run_program(const char* name, int (*program)(int, char**), int argc, char** 
 // Writes bytes to standard output; throws std::runtime_error when they cannot be written.
 void print_out(const std::string& bytes, bool flush = false);
 
-// From here on the first Ctrl-C (or TERM) only sets a mark that interrupted() shows; the second ends the process.
-void watch_interrupts();
+// From here on the first Ctrl-C, TERM or HUP (a terminal that closes; not under nohup) only sets a mark that
+// interrupted() shows. A second Ctrl-C or TERM ends the process at once: it leaves no unfinished file, and this line.
+void watch_interrupts(const std::string& last_line = "");
 bool interrupted();
 constexpr int kInterruptedStatus = 130;
 
@@ -110,7 +115,7 @@ constexpr int kInterruptedStatus = 130;
 // A line on standard error that rewrites itself on a terminal; plain lines, ever rarer, where it is none.
 class Progress {
  public:
-  explicit Progress(bool quiet);
+  explicit Progress(bool quiet, double first = 0);  // first: seconds until the first line; 0: as it is usual
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   ~Progress() { clear(); }
@@ -139,7 +144,6 @@ std::string format_table(const TableRows& rows, const std::string& align);
 // ---------------------------------------------------------------------------------------------------------------
 // The process
 
-int usable_cpus();    // the CPUs that this process may run on: affinity, and a container's quota
 double peak_bytes();  // most memory held at any time
 
 }  // namespace nanospec

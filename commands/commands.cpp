@@ -12,6 +12,8 @@
 #include <stdexcept>
 
 #include "commands/calibration.h"
+#include "commands/method.h"
+#include "files/origin.h"
 
 namespace nanospec {
 
@@ -31,7 +33,9 @@ std::vector<Flag> text_flags(Options& o) {
 std::vector<Flag> prompts_flags(Options& o) {
   return {
       {"--prompts", "FILE", &o.prompts_file, "several: one {\"prompt\": \"...\"} a line"},
-      {"--data", "FILE", &o.data_file, "the training text: prompts from its last tenth, which\ntrain_gpt held out"},
+      {"--data", "FILE", &o.data_file,
+       "the training text: prompts from its last tenth, which\ntrain_gpt held out (where no prompt is given, that in "
+       "data/)"},
       {"--held_out", "N", &o.held_out, "how many prompts --data gives", from(1, 100000)},
   };
 }
@@ -56,7 +60,7 @@ std::vector<Flag> machine_flags(Options& o) {
       {"--cache_dtype", "WORD", &o.settings.cache_dtype, "how keys and values are stored", one_of({"fp32", "bf16"})},
       {"--kernels", "WORD", &o.settings.kernels, "on a GPU: the first kernels (kernels.cuh), or the tuned ones",
        one_of({"plain", "tuned"})},
-      {"--threads", "N", &o.settings.threads, "CPU threads; the text does not depend on them", from(1, 1024)},
+      {"--threads", "N", &o.settings.threads, "CPU threads; the text does not depend on them", threads()},
   };
 }
 
@@ -79,10 +83,32 @@ void check_one_given(const Given& given, const std::vector<std::string>& names, 
   if (found > 1) throw std::invalid_argument("more than one prompt: " + command + ": give only one of " + list);
 }
 
-void check_prompts_given(const Given& given, const std::string& command) {
-  check_one_given(given, {"--prompt", "--prompt_file", "--prompts", "--data"}, command);
-  if (given.has("--held_out") && !given.has("--data"))
+void choose_prompts(Options& o, const Given& given, const std::string& command) {
+  const std::vector<std::string> sources = {"--prompt", "--prompt_file", "--prompts", "--data"};
+  if (std::none_of(sources.begin(), sources.end(), [&](const std::string& flag) { return given.has(flag); }))
+    o.data_file = find_text(o.settings.model, false);
+  if (given.has("--data") || o.data_file.empty()) check_one_given(given, sources, command);
+  if (given.has("--held_out") && o.data_file.empty())
     throw std::invalid_argument("--held_out says how many prompts --data gives: " + command + ": add --data FILE");
+}
+
+std::string find_text(const std::string& model, bool any) {
+  const Metadata said = model_metadata(model);
+  const std::string wanted = said_by(said, "text_sha256"), own = "data/" + said_by(said, "text");
+  const std::vector<std::string> usual = {"data/tinyshakespeare.txt", "data/shakespeare.txt"};
+  const auto there = [](const std::string& path) { return std::filesystem::is_regular_file(path); };
+  for (const std::string& path : {own, usual[0], usual[1]})
+    if (!wanted.empty() && there(path) && sha256(read_file(path)) == wanted) return path;
+  for (const std::string& path : usual)
+    if ((wanted.empty() || any) && there(path)) return path;
+  return "";
+}
+
+void check_held_out(const std::string& model, const std::string& text, const std::string& path) {
+  const Metadata said = model_metadata(model);
+  if (said.count("text_sha256") && said.at("text_sha256") != sha256(text))
+    note("the model " + printable(model, 300) + " learned" + named_text(said, " another text"), printable(path, 300),
+         "prompts from here are not held out from that; give --data that text");
 }
 
 std::string read_prompt(const Options& options, const Given& given) {
@@ -97,14 +123,14 @@ std::string read_prompt(const Options& options, const Given& given) {
 std::vector<std::string> read_prompts(const Options& options, const Given& given) {
   if (given.has("--prompts"))
     return read_prompts_jsonl(read_file(options.prompts_file), printable(options.prompts_file, 300));
-  if (given.has("--data")) return held_out_prompts(options.data_file, options.held_out, kHeldOutBytes);
+  if (given.has("--data") || !options.data_file.empty())
+    return held_out_prompts(options.data_file, options.held_out, kHeldOutBytes, options.settings.model);
   return {read_prompt(options, given)};
 }
 
 size_t held_out_begin(const std::string& text) {
   const auto begins = [](char c) { return (c & 0xc0) != 0x80; };  // a character of UTF-8
-  const auto characters = size_t(std::count_if(text.begin(), text.end(), begins));
-  size_t left = size_t(double(characters) * 0.9), at = 0;  // as train_gpt counts
+  size_t left = training_part(characters(text)), at = 0;
   while (at < text.size() && (left > 0 || !begins(text[at]))) left -= begins(text[at++]);
   return at;
 }
@@ -132,9 +158,10 @@ std::vector<std::string> prompts_of(const std::string& text, size_t from, int n,
   return prompts;
 }
 
-std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t bytes) {
+std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t bytes, const std::string& model) {
   const std::string text = read_file(path);
   if (text.empty()) refuse("the text is empty", printable(path, 300), "give the text that the model was trained on");
+  check_held_out(model, text, path);
   return prompts_of(text, held_out_begin(text), n, bytes);
 }
 
@@ -170,6 +197,8 @@ void check_writable(const std::string& path) {
 
 // ---------------------------------------------------------------------------------------------------------------
 // Methods
+
+void check_method(const Method& method, int budget) { read_method(method, budget); }
 
 Meaning read_method(const Method& method, int budget) {
   Meaning meaning;

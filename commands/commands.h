@@ -19,6 +19,7 @@
 #include "commands/cli.h"
 #include "commands/engine.h"
 #include "files/checkpoint.h"
+#include "rules/verify.h"
 
 namespace nanospec {
 
@@ -58,8 +59,16 @@ void check_options(const Options& options);
 // Throws std::invalid_argument unless exactly one of these flags was given.
 void check_one_given(const Given& given, const std::vector<std::string>& names, const std::string& command);
 
-// Throws std::invalid_argument unless one source of prompts was given that text_flags and prompts_flags describe.
-void check_prompts_given(const Given& given, const std::string& command);
+// Where no source of prompts was given that text_flags and prompts_flags describe, data_file becomes the text that the
+// model learned. Throws std::invalid_argument where that is not there, and where several sources were given.
+void choose_prompts(Options& options, const Given& given, const std::string& command);
+
+// The text in data/ that the model in this folder learned, by its hash; one that `make data` gets, where the model
+// names none or any will do; "" where there is none.
+std::string find_text(const std::string& model, bool any);
+
+// Says where the model learned another text than this one, of which no prompt is then held out.
+void check_held_out(const std::string& model, const std::string& text, const std::string& path);
 
 // The text of --prompt, or of --prompt_file byte for byte. Throws std::runtime_error where it is empty or unreadable.
 std::string read_prompt(const Options& options, const Given& given);
@@ -71,11 +80,11 @@ std::vector<std::string> read_prompts(const Options& options, const Given& given
 size_t held_out_begin(const std::string& text);
 
 // `n` places, evenly from `from` on, each moved on to the beginning of a line where one is near, and to that of a
-// character always; the prompts of `bytes` bytes that begin there (a character is not cut); and those of a file's
-// held-out part. The last throws std::runtime_error where the file is empty or cannot be read.
+// character always; the prompts of `bytes` bytes that begin there (a character is not cut); and those of the part of a
+// file that was held out from the model. The last throws std::runtime_error where the file is empty or cannot be read.
 std::vector<size_t> prompt_places(const std::string& text, size_t from, int n, size_t bytes);
 std::vector<std::string> prompts_of(const std::string& text, size_t from, int n, size_t bytes);
-std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t bytes);
+std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t bytes, const std::string& model);
 constexpr size_t kHeldOutBytes = 64;  // of a prompt
 
 // The settings that the figures of a run depend on, in one line.
@@ -87,8 +96,8 @@ void check_writable(const std::string& path);
 // ---------------------------------------------------------------------------------------------------------------
 // Methods
 
-// Throws what read_method throws.
-inline void check_method(const Method& method, int budget) { read_method(method, budget); }
+// Throws what read_method (method.h) throws.
+void check_method(const Method& method, int budget);
 
 // The flags that make up one method: drafter, shape, budget, verify, ahead.
 std::vector<Flag> speculation_flags(Options& options, Method& method);

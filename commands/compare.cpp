@@ -21,7 +21,7 @@ Command describe(Comparison& c) {
       "each gains over plain decoding and whether its text is the same, byte for byte.",
       "nanospec compare --model runs/small --prompt \"ROMEO:\"\n"
       "nanospec compare --model runs/small --prompts prompts.jsonl --methods \"none; bigram chain:2; bigram auto\"\n"
-      "nanospec compare --model runs/small --data data/tinyshakespeare.txt --held_out 4\n"
+      "nanospec compare --model runs/small --held_out 4\n"
       "nanospec compare --model runs/small --prompt A --repeat 9 --json runs/a.json --svg runs/a.svg\n",
       together({text_flags(c.options),
                 prompts_flags(c.options),
@@ -112,7 +112,7 @@ std::string picture(const Comparison& c, const Engine& engine, const std::vector
 void read_command_line(Comparison& c, const Given& given, const std::string& name) {
   check_options(c.options);
   c.methods = parse_methods(c.methods_text, c.options.settings.budget);
-  check_prompts_given(given, name);
+  choose_prompts(c.options, given, name);
   for (const Method& method : c.methods) check_shape_file(method, c.options);
   const auto is_plain = [](const Method& method) { return method.drafter == "none"; };
   if (std::none_of(c.methods.begin(), c.methods.end(), is_plain)) c.methods.insert(c.methods.begin(), kPlain);

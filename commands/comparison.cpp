@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "commands/samples.h"
+#include "growth/clock.h"
 
 namespace nanospec {
 

@@ -10,10 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "files/drafter_names.h"
-#include "watch/settings.h"
+#include "watch/stats.h"
 
 namespace nanospec {
+
+struct Config;  // model.h
 
 // How text is speculated on, in the command line's words.
 struct Method {
@@ -22,19 +23,6 @@ struct Method {
   bool knows_noise = true;    // whether the drafter may know the noise that rule match picks with
   std::string ahead = "off";  // off, on, auto: whether to draft while the target verifies
 };
-
-// A method whose words have been read.
-struct Meaning {
-  std::vector<DrafterName> drafter;  // the parts of a union, or one; kNone: plain decoding
-  Shape shape;
-  Rule rule;
-  Ahead ahead;
-  bool plain() const { return drafter.front().kind == DrafterName::kNone; }
-};
-// budget: where the method has none of its own. Throws std::invalid_argument for an unknown drafter, shape, rule or way
-// of drafting ahead, for a shape larger than the budget, and where the rule cannot judge the shape or does not allow
-// drafting ahead.
-Meaning read_method(const Method& method, int budget);
 
 // What is loaded once and then serves every method.
 struct Settings {

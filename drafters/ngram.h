@@ -10,8 +10,10 @@
 // a second; the shorter contexts need no search.
 #pragma once
 
+#include <algorithm>
+#include <functional>
+#include <numeric>
 #include <utility>
-
 #include <vector>
 
 #include "drafters/logits.h"
@@ -21,8 +23,10 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Counts
 
-constexpr int kNgramOrders = 6;          // how many orders are counted
-constexpr size_t kNgramMost = 1u << 26;  // nodes: when there are so many, no further order is counted
+constexpr int kNgramOrders = 6;              // how many orders are counted
+constexpr size_t kNgramMost = 1u << 26;      // nodes: when there are so many, no further order is counted
+constexpr size_t kNgramText = 64 * 1000000;  // tokens: only so many at a text's beginning are counted
+constexpr int kNgramKeys = 1 << 16;          // the most keys of one counting sort
 
 // A node takes 16 bytes, one of the last level 8. The 1.0 million training characters of tinyshakespeare have 65,
 // 1,380, 11,228, 48,539, 133,293 and 264,623 different n-grams of 1 to 6 characters: 5.2 MB. A seventh level would
@@ -35,52 +39,99 @@ struct NgramTrie {
   std::vector<int32_t> level;   // (orders + 2) where the n-grams of k tokens begin; [orders] = inner, [orders + 1] = n
 
   int orders() const { return int(level.size()) - 2; }  // tokens in the longest n-grams, which have no children
+  // The n-gram one token longer than a node that may have children; 0 if it does not occur in the text.
+  int child(int node, int32_t last) const {
+    const auto begin = token.begin() + first[node], end = token.begin() + first[node + 1];
+    const auto found = std::lower_bound(begin, end, last);
+    return found != end && *found == last ? int(found - token.begin()) : 0;
+  }
 };
 
-// Counts all n-grams of up to `orders` tokens, or of fewer if the text is shorter or the nodes become too many. tokens:
-// each in [0, vocab), fewer than 2^30. A level takes time in proportion to the text. The places of the text, sorted by
-// the token that follows, are sorted by the n-gram that ends there; both are counting sorts, which are stable.
-inline NgramTrie count_ngrams(const std::vector<int>& tokens, int vocab, int orders = kNgramOrders) {
-  const int n = int(tokens.size());
-  std::vector<int> by_token(n), start(size_t(vocab) + 1, 0);
-  for (int token : tokens) start[token + 1]++;
-  for (int x = 0; x < vocab; x++) start[x + 1] += start[x];
-  for (int i = 0; i < n; i++) by_token[start[tokens[i]]++] = i;
+// Called now and then by work that takes long, with the share that is done.
+using Told = std::function<void(double share)>;
+
+// Prefetches the tokens of the place that a loop reaches some steps later, k tokens behind that place: the places of
+// two steps do not lie together in memory.
+inline void prefetch_place(const int* tokens, const std::vector<int>& places, int turn, int k) {
+  constexpr int kTurns = 32;
+  if (turn + kTurns < int(places.size())) __builtin_prefetch(tokens + places[turn + kTurns] + k);
+}
+
+// The places of a text, sorted by the `depth` tokens that begin there; equal ones in the order of the text. The text's
+// end comes before any token. These are counting sorts by some tokens at a time, the last tokens first.
+inline std::vector<int> sorted_places(const int* tokens, int n, int vocab, int depth, const Told& told) {
+  int digit = 1, keys = vocab + 1;  // tokens at a time; how many such there are, the text's end among them
+  for (; digit < depth && keys <= kNgramKeys / (vocab + 1); digit++) keys *= vocab + 1;
+  std::vector<int> places(n), sorted(n), start;
+  std::iota(places.begin(), places.end(), 0);
+  for (int k = (depth - 1) / digit * digit; k >= 0; k -= digit) {
+    const auto key = [=](int place) {
+      int number = 0;
+      for (int i = k; i < k + digit; i++) number = number * (vocab + 1) + (i < n - place ? tokens[place + i] + 1 : 0);
+      return number;
+    };
+    start.assign(size_t(keys) + 1, 0);
+    for (int i = 0; i < n; i++) start[key(i) + 1]++;
+    std::partial_sum(start.begin(), start.end(), start.begin());
+    for (int i = 0; i < n; i++) {
+      prefetch_place(tokens, places, i, k);
+      sorted[start[key(places[i])]++] = places[i];
+    }
+    places.swap(sorted);
+    if (told) told(double(depth - k) / (depth + 2));
+  }
+  return places;
+}
+
+// For each of these places, how many of its tokens are the same as at the place before it.
+inline std::vector<uint8_t> same_as_before(const int* tokens, int n, const std::vector<int>& places, int depth) {
+  std::vector<uint8_t> same(n, 0);
+  for (int i = 1; i < n; i++) {
+    prefetch_place(tokens, places, i, 0);
+    const int most = std::min(depth, n - std::max(places[i - 1], places[i]));
+    while (same[i] < most && tokens[places[i - 1] + same[i]] == tokens[places[i] + same[i]]) same[i]++;
+  }
+  return same;
+}
+
+// Counts all n-grams of up to `orders` tokens, or of fewer if the text is shorter or the nodes become too many, of a
+// text's first `most` tokens. tokens: each in [0, vocab). A node's places are adjacent among the sorted places, on
+// every level.
+inline NgramTrie count_ngrams(const std::vector<int>& tokens, int vocab, int orders = kNgramOrders,
+                              size_t most = kNgramText, const Told& told = {}) {
+  const int n = int(std::min(tokens.size(), most)), deepest = std::max(1, std::min(orders, n));
+  const std::vector<int> places = sorted_places(tokens.data(), n, vocab, deepest, told);
+  const std::vector<uint8_t> same = same_as_before(tokens.data(), n, places, deepest);
+  if (told) told((deepest + 1.0) / (deepest + 2));
+  std::vector<int> nodes(size_t(deepest) + 1, 0);  // of each level
+  for (int i = 0; i < n; i++)
+    for (int k = same[i] + 1; k <= std::min(deepest, n - places[i]); k++) nodes[k]++;
 
   NgramTrie trie;
-  trie.token = {0};
-  trie.count = {n};
   trie.level = {0, 1};
-  std::vector<int> shorter(n + 2, 0), node(n + 2, 0), longer(n + 2, 0);  // of k - 1, k, k + 1 tokens, at each place
-  std::vector<int> sorted(n);                                            // places
-  for (int k = 0; k < orders && k < std::max(1, n) && trie.token.size() < kNgramMost; k++) {
-    const int begin = trie.level[k], end = trie.level[k + 1];
-    start.assign(size_t(end - begin) + 1, 0);
-    for (int i = 0; i + k < n; i++) start[node[i] - begin + 1]++;
-    for (int c = 0; c < end - begin; c++) start[c + 1] += start[c];
-    for (int place : by_token)
-      if (place >= k) sorted[start[node[place - k] - begin]++] = place - k;
-
-    trie.suffix.resize(end);
-    trie.first.resize(end, 0);  // the number of children, for now
-    for (int i = 0; i + k <= n; i++) trie.suffix[node[i]] = shorter[i + 1];
-    for (int i = 0; i + k < n; i++) {
-      const int at = sorted[i], before = i ? sorted[i - 1] : -1;
-      if (before < 0 || node[at] != node[before] || tokens[at + k] != tokens[before + k]) {
-        trie.token.push_back(tokens[at + k]);
-        trie.count.push_back(0);
-        trie.first[node[at]]++;
+  for (int k = 1; k <= deepest && (k == 1 || size_t(trie.level[k]) < kNgramMost); k++)
+    trie.level.push_back(trie.level[k] + nodes[k]);
+  const int depth = trie.orders(), inner = trie.level[depth];
+  trie.token.resize(trie.level[depth + 1]);
+  trie.count.resize(trie.level[depth + 1]);
+  trie.first.resize(inner + 1);
+  trie.suffix.resize(inner);
+  trie.count[0] = n;
+  std::vector<int> node(size_t(depth) + 1, 0), next = trie.level;  // of each level: the current node; the next new one
+  for (int i = 0; i < n; i++)
+    for (int k = 1; k <= std::min(depth, n - places[i]); k++) {
+      if (k > same[i]) {
+        node[k] = next[k]++;
+        trie.token[node[k]] = tokens[places[i] + k - 1];
+        trie.first[node[k - 1]]++;  // the number of children, for now
       }
-      trie.count.back()++;
-      longer[at] = int(trie.token.size()) - 1;
+      trie.count[node[k]]++;
     }
-    trie.level.push_back(int(trie.token.size()));
-    shorter.swap(node);
-    node.swap(longer);
-  }
   int at = 1;
   for (int32_t& first : trie.first) at += std::exchange(first, at);
-  trie.first.push_back(at);
+  for (int parent = 1; parent < inner; parent++)
+    for (int child = trie.first[parent]; child < std::min(trie.first[parent + 1], inner); child++)
+      trie.suffix[child] = trie.child(trie.suffix[parent], trie.token[child]);
   return trie;
 }
 
@@ -100,11 +151,8 @@ struct Ngrams {
   // The longest known context, of fewer than `order` tokens, after one more token. A context is a node; 0: none.
   int next(int context, int token) const {
     for (;; context = trie.suffix[context]) {
-      if (context < trie.level[order - 1]) {  // else its children would be too long
-        const auto begin = trie.token.begin() + trie.first[context], end = trie.token.begin() + trie.first[context + 1];
-        const auto found = std::lower_bound(begin, end, token);
-        if (found != end && *found == token) return int(found - trie.token.begin());
-      }
+      const bool may_grow = context < trie.level[order - 1];  // else its children would be too long
+      if (const int longer = may_grow ? trie.child(context, token) : 0) return longer;
       if (context == 0) return 0;
     }
   }

@@ -1,128 +1,34 @@
-// files/checkpoint.h: models in and out of files that Hugging Face's own loaders read as they are.
+// files/checkpoint.h: reads and writes models, in files that Hugging Face's own loaders read too.
 //
-// In order: whole files; the safetensors format; config.json; the model's tensors; the folder of a model; a training's
-// state. Every file is written beside its name and renamed, so that a kill leaves the last whole one.
-// Nothing in a file is believed: sizes are checked against the bytes that are there before memory is asked for. Every
-// reader throws runtime_error with one line. It refuses tensors of another shape or name, and any model but GPT-2 as
-// model.h describes it.
+// In order: the safetensors format; config.json; the model's tensors; the folder of a model; a training's state. Every
+// file is written under another name and renamed (io.h), so that a kill leaves the last whole one.
+// Nothing in a file is trusted: its sizes are checked against the file's length before bytes are read or memory is
+// allocated, and its hash against its content. Every reader throws std::runtime_error with one line, also for tensors
+// of another shape or name, and for any model but GPT-2 as in model.h.
 #pragma once
 
-#include <fcntl.h>
-#include <sha256.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <charconv>
 #include <climits>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "files/hash.h"
+#include "files/io.h"
 #include "files/text.h"
 #include "machine/numbers.h"
 #include "model.h"
 
 namespace nanospec {
-
-// ---------------------------------------------------------------------------------------------------------------
-// Files
-
-// Throws runtime_error for a call of the system that failed: what failed, on which path, why.
-[[noreturn]] inline void refuse_path(const std::string& wrong, const std::string& path, int error) {
-  const char* advice = error == ENOSPC || error == EDQUOT ? "make room" : "check the path and its permissions";
-  refuse(wrong, printable(path, 300) + " (" + std::strerror(error) + ")", advice);
-}
-
-// An open file that is closed when it goes.
-struct OpenFile {
-  int handle;
-  ~OpenFile() {
-    if (handle >= 0) close(handle);
-  }
-};
-
-// The bytes of a file, or of a pipe up to 256 MiB.
-inline std::string read_file(const std::string& path) {
-  constexpr size_t kLongestPipe = size_t(256) << 20;
-  const OpenFile file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  struct stat status;
-  if (file.handle < 0 || fstat(file.handle, &status) != 0) refuse_path("cannot read the file", path, errno);
-  if (S_ISDIR(status.st_mode)) refuse_path("cannot read the file", path, EISDIR);
-  const bool regular = S_ISREG(status.st_mode);
-  std::string bytes;
-  size_t filled = 0;
-  for (;;) {
-    if (filled == bytes.size()) {
-      if (!regular && filled >= kLongestPipe) refuse_path("more than 256 MiB from a pipe", path, EFBIG);
-      const size_t more = regular && filled < size_t(status.st_size) ? size_t(status.st_size) - filled + 1 : 1 << 16;
-      bytes.resize(filled + std::max(more, regular ? 0 : filled));
-    }
-    const ssize_t got = read(file.handle, &bytes[filled], bytes.size() - filled);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) refuse_path("cannot read the file", path, errno);
-    if (got == 0) break;
-    filled += size_t(got);
-  }
-  bytes.resize(filled);
-  return bytes;
-}
-
-using Pieces = std::vector<std::string_view>;  // of a file, in turn: what is large need not be copied together
-
-// Writes all pieces to an open file and onto the disk. Returns errno, 0 when all went well.
-inline int write_all(int handle, const Pieces& pieces) {
-  for (std::string_view bytes : pieces)
-    while (!bytes.empty()) {
-      const ssize_t put = write(handle, bytes.data(), bytes.size());
-      if (put < 0 && errno != EINTR) return errno;
-      if (put > 0) bytes.remove_prefix(size_t(put));
-    }
-  return fsync(handle) == 0 || errno == EINVAL || errno == EROFS ? 0 : errno;  // a pipe has no disk to reach
-}
-
-// Makes `path` hold these bytes: written beside it, brought to the disk, renamed, so that whoever reads sees the old
-// file or the new one, whole. A link stays a link; a pipe or a device is written into. Throws runtime_error.
-inline void write_file(const std::string& path, const Pieces& pieces) {
-  struct stat status;
-  const bool exists = stat(path.c_str(), &status) == 0;
-  const bool beside = !exists || S_ISREG(status.st_mode);
-  std::string target = path;
-  if (exists && beside) {
-    char* resolved = realpath(path.c_str(), nullptr);
-    if (resolved) target = resolved;
-    free(resolved);
-  }
-  const std::string open_path = beside ? target + ".tmp" : target;
-  const OpenFile file{open(open_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
-  if (file.handle < 0) refuse_path("cannot write the file", path, errno);
-  int error = write_all(file.handle, pieces);
-  if (!error && beside && rename(open_path.c_str(), target.c_str()) != 0) error = errno;
-  if (error && beside) unlink(open_path.c_str());
-  if (error) refuse_path("cannot write the file", path, error);
-}
-
-inline void write_file(const std::string& path, const std::string& bytes) { write_file(path, Pieces{bytes}); }
-
-// 64 hexadecimal digits.
-inline std::string sha256(const std::string& bytes) {
-  char digits[SHA256_DIGEST_STRING_LENGTH];
-  return SHA256Data(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), digits);
-}
-
-// Makes sure that a folder is there and can be written to. Throws runtime_error.
-inline void create_folder(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) refuse_path("cannot create the folder", path, error.value());
-  if (access(path.c_str(), W_OK | X_OK) != 0) refuse_path("cannot write into the folder", path, errno);
-}
 
 // ---------------------------------------------------------------------------------------------------------------
 // safetensors: 8 bytes, the length of a JSON header, little-endian; the header; the tensors, end to end.
@@ -133,9 +39,14 @@ struct Tensor {
   size_t begin, end;           // its bytes in SafeTensors::bytes
 };
 
+// The metadata of a file: "hash", of its bytes; "format", always "pt", for transformers; where it comes from
+// (origin.h).
+using Metadata = std::map<std::string, std::string>;
+
 struct SafeTensors {
-  std::map<std::string, std::string> metadata;
+  Metadata metadata;
   std::vector<Tensor> tensors;  // in the order of their bytes
+  size_t header = 0;            // bytes before those
   std::string bytes;            // the whole file
 };
 inline std::map<std::string, const Tensor*> by_name(const SafeTensors& file) {
@@ -154,7 +65,7 @@ inline std::string shown_shape(const std::vector<int64_t>& shape) {
   return text + ")";
 }
 
-// One tensor of the header: checked by itself, against `data` bytes that begin at `origin`.
+// Reads one tensor of the header, and checks it against the `data` bytes that begin at `origin`.
 inline Tensor parse_tensor(const std::string& name, const Json& entry, size_t origin, size_t data,
                            const std::string& where) {
   constexpr size_t kMostDimensions = 8;
@@ -190,28 +101,35 @@ inline Tensor parse_tensor(const std::string& name, const Json& entry, size_t or
         " bytes");
   if (begin % width != 0)
     bad("begins at " + std::to_string(begin) + ", not a multiple of its " + std::to_string(width) + " bytes");
-  tensor.begin = origin + begin, tensor.end = origin + end;
+  tensor.begin = origin + begin;
+  tensor.end = origin + end;
   return tensor;
 }
 
-// Reads the header and checks all of it: names distinct, shapes and offsets that agree, no gap, no overlap, no byte
-// left over. Throws runtime_error.
-inline SafeTensors parse_safetensors(std::string bytes, const std::string& where) {
+// Where the header ends, in a file that begins with these bytes and has that size. Throws std::runtime_error.
+inline size_t header_end(const std::string& begin, uint64_t size, const std::string& where) {
   constexpr uint64_t kLongestHeader = 100000000;  // the format's own limit
-  const std::string advice = "replace the file";
-  if (bytes.size() < 8)
-    refuse("not a safetensors file: only " + std::to_string(bytes.size()) + " bytes", where, advice);
+  if (size < 8 || begin.size() < 8)
+    refuse("not a safetensors file: only " + std::to_string(size) + " bytes", where, "replace the file");
   uint64_t header_bytes = 0;
-  for (int i = 7; i >= 0; i--) header_bytes = header_bytes << 8 | uint8_t(bytes[size_t(i)]);
-  if (header_bytes > kLongestHeader || header_bytes > bytes.size() - 8)
+  for (int i = 7; i >= 0; i--) header_bytes = header_bytes << 8 | uint8_t(begin[size_t(i)]);
+  if (header_bytes > kLongestHeader || header_bytes > size - 8)
     refuse("not a whole safetensors file: a header of " + std::to_string(header_bytes) + " bytes in a file of " +
-               std::to_string(bytes.size()),
-           where, advice);
-  const size_t origin = 8 + size_t(header_bytes), data = bytes.size() - origin;
-  const Json header = parse_json(bytes.substr(8, size_t(header_bytes)), where);
+               std::to_string(size),
+           where, "replace the file");
+  return 8 + size_t(header_bytes);
+}
+
+// Reads a file's header. Checks all of it: names are distinct, shapes and offsets agree, there is no gap, no overlap
+// and no byte left over. Throws std::runtime_error.
+inline SafeTensors parse_header(const std::string& bytes, uint64_t size, const std::string& where) {
+  const std::string advice = "replace the file";
+  const size_t origin = bytes.size(), data = size_t(size) - origin;
+  const Json header = parse_json(bytes.substr(8), where);
   if (!header.is_object()) refuse("the header is no JSON object", where, advice);
 
   SafeTensors file;
+  file.header = origin;
   for (const auto& [name, entry] : header.items()) {
     if (name != "__metadata__") {
       file.tensors.push_back(parse_tensor(name, entry, origin, data, where));
@@ -232,14 +150,79 @@ inline SafeTensors parse_safetensors(std::string bytes, const std::string& where
              where, advice);
     reached = tensor.end;
   }
-  if (reached != bytes.size())
+  if (reached != size)
     refuse("the tensors take " + std::to_string(reached - origin) + " bytes, the file holds " + std::to_string(data),
            where, advice);
-  file.bytes = std::move(bytes);
   return file;
 }
 
-inline SafeTensors read_safetensors(const std::string& path) { return parse_safetensors(read_file(path), path); }
+// A file's hash is that of all its bytes, with zeros in place of the hash's digits.
+constexpr const char* kNoDigits = "xxh64:0000000000000000";
+
+// Throws std::runtime_error if the file is not the one that was written. If a hash is found under another key than
+// "hash", the key was damaged.
+inline void check_hash(const SafeTensors& file, const std::string& where) {
+  const auto said = file.metadata.find("hash");
+  bool right = true;
+  if (said != file.metadata.end()) {
+    std::string header = file.bytes.substr(0, file.header);
+    const size_t at = header.find(said->second);
+    if (at != std::string::npos) header.replace(at, said->second.size(), kNoDigits);
+    Xxh64 hash;
+    hash.add(header);
+    hash.add(std::string_view(file.bytes).substr(file.header));
+    right = hash_text(hash) == said->second;
+  } else {
+    for (const auto& [key, value] : file.metadata) right = right && value.find(kHashPrefix) != 0;
+  }
+  if (!right)
+    refuse("the file is damaged: its bytes are not those that its hash was made of", where,
+           "replace it by a whole copy, or make it again");
+}
+
+inline SafeTensors parse_safetensors(std::string bytes, const std::string& where) {
+  const size_t end = header_end(bytes, bytes.size(), where);
+  SafeTensors file = parse_header(bytes.substr(0, end), bytes.size(), where);
+  file.bytes = std::move(bytes);
+  check_hash(file, where);
+  return file;
+}
+
+// Appends the next n bytes of an open file, or as many as are left.
+inline void read_more(const OpenFile& file, size_t n, std::string& bytes, const std::string& path) {
+  size_t filled = bytes.size();
+  bytes.resize(filled + n);
+  while (filled < bytes.size()) {
+    const ssize_t got = read(file.handle, &bytes[filled], bytes.size() - filled);
+    if (got < 0 && errno != EINTR) refuse_path("cannot read the file", path, errno);
+    if (got == 0) break;
+    if (got > 0) filled += size_t(got);
+  }
+  bytes.resize(filled);
+}
+
+// Reads the header, then, if go_on returns true, the tensors. Throws std::runtime_error.
+inline SafeTensors read_safetensors(const std::string& path,
+                                    const std::function<bool(const SafeTensors&)>& go_on = nullptr) {
+  const OpenFile open_file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  struct stat status;
+  if (open_file.handle < 0 || fstat(open_file.handle, &status) != 0) refuse_path("cannot read the file", path, errno);
+  if (!S_ISREG(status.st_mode)) return parse_safetensors(read_file(path), path);
+  const size_t size = size_t(status.st_size);
+  std::string bytes;
+  read_more(open_file, 8, bytes, path);
+  read_more(open_file, header_end(bytes, size, path) - 8, bytes, path);
+  SafeTensors file = parse_header(bytes, size, path);
+  if (go_on && !go_on(file)) return file;
+  read_more(open_file, size - bytes.size(), bytes, path);
+  if (bytes.size() != size) refuse("the file became shorter while it was read", path, "try again");
+  file.bytes = std::move(bytes);
+  check_hash(file, path);
+  return file;
+}
+inline SafeTensors read_header(const std::string& path) {
+  return read_safetensors(path, [](const SafeTensors&) { return false; });
+}
 
 // A tensor to be written: of floats, or of whole numbers.
 struct TensorData {
@@ -255,10 +238,8 @@ inline size_t bytes_of(const TensorData& tensor) {
   return count * dtype_size(tensor.dtype);
 }
 
-// What stands before the data of a safetensors file with these tensors, in this order; it ends at a multiple of 8
-// bytes.
-inline std::string safetensors_header(const std::vector<TensorData>& tensors,
-                                      const std::map<std::string, std::string>& metadata) {
+// The part of a safetensors file before the data of these tensors. It ends at a multiple of 8 bytes.
+inline std::string safetensors_header(const std::vector<TensorData>& tensors, const Metadata& metadata) {
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   size_t end = 0;
@@ -278,17 +259,24 @@ inline Pieces pieces_of(const std::string& header, const std::vector<TensorData>
   return pieces;
 }
 
-// The whole file in memory.
-inline std::string format_safetensors(const std::vector<TensorData>& tensors,
-                                      const std::map<std::string, std::string>& metadata) {
+// The whole file in memory, without a hash.
+inline std::string format_safetensors(const std::vector<TensorData>& tensors, const Metadata& metadata) {
   const std::string header = safetensors_header(tensors, metadata);
   std::string bytes;
   for (std::string_view piece : pieces_of(header, tensors)) bytes += piece;
   return bytes;
 }
-// The same onto the disk, and no copy of the tensors. Throws runtime_error.
-inline void write_safetensors(const std::string& path, const std::vector<TensorData>& tensors,
-                              const std::map<std::string, std::string>& metadata) {
+// The hash that such a file is written with.
+inline std::string hash_tensors(const std::vector<TensorData>& tensors, Metadata metadata) {
+  metadata["hash"] = kNoDigits;
+  const std::string header = safetensors_header(tensors, metadata);
+  Xxh64 hash;
+  for (std::string_view piece : pieces_of(header, tensors)) hash.add(piece);
+  return hash_text(hash);
+}
+// Writes the file with its hash, without a copy of the tensors. Throws std::runtime_error.
+inline void write_safetensors(const std::string& path, const std::vector<TensorData>& tensors, Metadata metadata) {
+  metadata["hash"] = hash_tensors(tensors, metadata);
   const std::string header = safetensors_header(tensors, metadata);
   write_file(path, pieces_of(header, tensors));
 }
@@ -301,7 +289,7 @@ inline float half_to_float(uint16_t half) {
   return sign * std::ldexp(float(exponent ? fraction + 1024 : fraction), (exponent ? exponent : 1) - 25);
 }
 
-// Writes a tensor's numbers as floats to out. Throws runtime_error where they are no floats, or one is not finite.
+// Writes a tensor's numbers as floats to out. Throws std::runtime_error if they are no floats, or not finite.
 inline void copy_floats(const SafeTensors& file, const Tensor& tensor, float* out, const std::string& where) {
   if (tensor.dtype == "I32")
     refuse("tensor " + printable(tensor.name) + " has dtype I32, expected floats", where, "replace the file");
@@ -309,9 +297,12 @@ inline void copy_floats(const SafeTensors& file, const Tensor& tensor, float* ou
   const char* bytes = file.bytes.data() + tensor.begin;
   bool finite = true;
   for (size_t i = 0; i < count; i++) {
-    uint16_t half;
     if (width == 4) memcpy(&out[i], bytes + 4 * i, 4);
-    else memcpy(&half, bytes + 2 * i, 2), out[i] = tensor.dtype == "BF16" ? to_float(bf16{half}) : half_to_float(half);
+    else {
+      uint16_t half;
+      memcpy(&half, bytes + 2 * i, 2);
+      out[i] = tensor.dtype == "BF16" ? to_float(bf16{half}) : half_to_float(half);
+    }
     finite = finite && (bits_as<uint32_t>(out[i]) & 0x7F800000u) != 0x7F800000u;
   }
   if (!finite)
@@ -322,7 +313,7 @@ inline void copy_floats(const SafeTensors& file, const Tensor& tensor, float* ou
 // What a file of tensors must hold: exactly these names and shapes.
 using Expected = std::map<std::string, std::vector<int64_t>>;
 
-// Throws runtime_error with name, expected and found where a tensor is missing, of another shape, or not expected.
+// Throws std::runtime_error if a tensor is missing, not expected, or of another shape; the message has both shapes.
 inline void check_tensors(const SafeTensors& file, const Expected& expected, const std::string& where) {
   const std::string advice = "use files of one and the same model";
   const std::map<std::string, const Tensor*> found = by_name(file);
@@ -392,8 +383,8 @@ inline std::string format_config(const Config& config) {
   return file.dump(2) + "\n";
 }
 
-// Throws runtime_error that names the key where a size is missing or impossible, and where the file describes a model
-// that model.h does not. Keys that change nothing here are passed over.
+// Throws std::runtime_error, with the key, if a size is missing or impossible, or if the file describes another kind of
+// model than model.h. Keys that change nothing here are ignored.
 inline Config parse_config(const std::string& text, const std::string& where) {
   const std::string advice = "correct the file";
   const Json file = parse_json(text, where);
@@ -413,8 +404,11 @@ inline Config parse_config(const std::string& text, const std::string& where) {
   fixed("model_type", "gpt2", true);
   fixed("activation_function", "gelu", true);
   Config config;
-  config.vocab_size = number("vocab_size"), config.block_size = number("n_positions");
-  config.n_embd = number("n_embd"), config.n_layer = number("n_layer"), config.n_head = number("n_head");
+  config.vocab_size = number("vocab_size");
+  config.block_size = number("n_positions");
+  config.n_embd = number("n_embd");
+  config.n_layer = number("n_layer");
+  config.n_head = number("n_head");
   config.n_kv_head = config.n_head;
   if (member(file, "n_inner") != Json(4 * int64_t(config.n_embd))) fixed("n_inner", nullptr);
   fixed("layer_norm_epsilon", 1e-5);
@@ -434,8 +428,8 @@ inline Config parse_config(const std::string& text, const std::string& where) {
 
 inline std::vector<int64_t> shape_of(const TensorSpec& spec) { return {spec.shape.begin(), spec.shape.end()}; }
 
-// The tensors of a table in a file, each under prefix + name: to be written, to be expected, and read back into a flat
-// array once the file has been checked for them.
+// The tensors of a table in a file, each under prefix + name. These functions list them to write, list them to expect,
+// and read them into a flat array after that check.
 inline void add_tensors(std::vector<TensorData>& tensors, const std::vector<TensorSpec>& table, const float* flat,
                         const std::string& prefix = "") {
   for (const TensorSpec& spec : table) tensors.push_back({prefix + spec.name, shape_of(spec), flat + spec.offset});
@@ -458,8 +452,8 @@ inline std::vector<TensorSpec> file_table(Config config) {
   return tensor_table(config);
 }
 
-// What model.safetensors holds: the weights, laid out by tensor_table(config), under Hugging Face's names; where the
-// model has no biases, `zeros`, which becomes large enough; no separate head.
+// The tensors of model.safetensors: the weights, in the order of tensor_table(config), under Hugging Face's names. For
+// a model without biases they are `zeros`, which is made large enough. There is no separate head.
 inline std::vector<TensorData> model_tensors(const Config& config, const float* weights, std::vector<float>& zeros) {
   zeros.assign(size_t(4) * size_t(config.n_embd), 0);  // the longest bias, (4 C)
   std::map<std::string, const float*> source;
@@ -473,8 +467,8 @@ inline std::vector<TensorData> model_tensors(const Config& config, const float* 
   return tensors;
 }
 
-// Throws runtime_error unless the file holds exactly the tensors of this config; a separate head may be there too.
-// Costs no more memory than the file.
+// Throws std::runtime_error unless the file has exactly the tensors of this config; it may also have a separate head.
+// Needs no more memory than the file.
 inline void check_model(const SafeTensors& file, const Config& config, const std::string& where) {
   Expected expected;
   expect_tensors(expected, file_table(config), "transformer.");
@@ -483,8 +477,8 @@ inline void check_model(const SafeTensors& file, const Config& config, const std
   check_tensors(file, expected, where);
 }
 
-// The flat array of tensor_table(config). Throws runtime_error as check_model, and where a tensor that this config has
-// no place for says something: a bias other than zero, a head other than the token embedding, which comes first.
+// The flat array of tensor_table(config). Throws what check_model throws; also std::runtime_error if a tensor that this
+// config cannot use has other values: a bias other than zero, a head other than the token embedding (the first tensor).
 inline std::vector<float> parse_model(const SafeTensors& file, const Config& config, const std::string& where) {
   check_model(file, config, where);
   std::vector<float> weights = read_flat(file, tensor_table(config), where, "transformer."), other;
@@ -512,6 +506,13 @@ struct Loaded {
   Tokenizer tokenizer;
 };
 
+// Notes that a file has no hash, as those of other programs, and of early versions of nanospec.
+inline void check_hashed(const SafeTensors& file, const std::string& dir) {
+  if (!file.metadata.count("hash"))
+    note("the weights carry no hash, so that damage could pass unseen", dir,
+         "nothing need be done; the command that made them, with --resume, adds it");
+}
+
 // Reads config.json, tokenizer.json and model.safetensors. Throws runtime_error.
 inline Loaded load_model(const std::string& dir) {
   const std::string config_path = dir + "/config.json", model_path = dir + "/model.safetensors";
@@ -522,11 +523,16 @@ inline Loaded load_model(const std::string& dir) {
     refuse("the tokenizer has " + std::to_string(loaded.tokenizer.vocab_size()) +
                " symbols, config.json says vocab_size " + std::to_string(loaded.config.vocab_size),
            dir, "use files of one and the same model");
-  loaded.weights = parse_model(read_safetensors(model_path), loaded.config, model_path);
+  const SafeTensors file = read_safetensors(model_path, [&](const SafeTensors& header) {
+    check_model(header, loaded.config, model_path);
+    return true;
+  });
+  check_hashed(file, dir);
+  loaded.weights = parse_model(file, loaded.config, model_path);
   return loaded;
 }
 
-// Tells `transformers` that tokenizer.json is all there is to know.
+// tokenizer_config.json: it tells `transformers` to use tokenizer.json and nothing else.
 inline std::string format_tokenizer_config(const Config& config) {
   const Json file = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                      {"clean_up_tokenization_spaces", false},
@@ -534,10 +540,12 @@ inline std::string format_tokenizer_config(const Config& config) {
   return file.dump(2) + "\n";
 }
 
-// Writes the folder of a model, creating it; the weights last. Between two checkpoints of a run only the weights
-// differ, and they are renamed in one step. Over a model of another config or vocabulary, the old weights go first, so
-// that no kill leaves a folder that mixes two models. Throws runtime_error.
-inline void save_model(const std::string& dir, const Config& config, const Tokenizer& tokenizer, const float* weights) {
+// Writes the folder of a model, and creates it if needed. The weights are written last: between two checkpoints of a
+// run only they differ, and a rename replaces them in one step. If the folder has a model of another config or
+// vocabulary, its weights are removed first, so that no kill leaves a mix of two models. metadata: of the text
+// (origin.h). Throws std::runtime_error.
+inline void save_model(const std::string& dir, const Config& config, const Tokenizer& tokenizer, const float* weights,
+                       Metadata metadata = {}) {
   create_folder(dir);
   const std::string model_path = dir + "/model.safetensors";
   const std::vector<std::pair<std::string, std::string>> files = {
@@ -550,11 +558,18 @@ inline void save_model(const std::string& dir, const Config& config, const Token
     write_file(path, text);
   }
   std::vector<float> zeros;
-  write_safetensors(model_path, model_tensors(config, weights, zeros), {{"format", "pt"}});
+  metadata["format"] = "pt";
+  write_safetensors(model_path, model_tensors(config, weights, zeros), metadata);
+}
+// The hash that save_model gives them.
+inline std::string hash_model(const Config& config, const float* weights, Metadata metadata) {
+  std::vector<float> zeros;
+  metadata["format"] = "pt";
+  return hash_tensors(model_tensors(config, weights, zeros), metadata);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// A training's state: alone enough to go on, so that a kill between two renames cannot mix two states.
+// A training's state: one file with all that --resume needs, so that a kill between two renames cannot mix two states.
 
 struct TrainingState {
   int64_t iteration = 0;                        // updates done
@@ -562,7 +577,7 @@ struct TrainingState {
   std::map<std::string, std::string> settings;  // what else a resumed run must share: seed, data, ...
 };
 
-// The three arrays, wherever they lie.
+// Pointers to the three arrays.
 struct OptimizerArrays {
   const float *weights, *m, *v;
 };
@@ -573,12 +588,11 @@ inline std::vector<TensorData> optimizer_tensors(const std::vector<TensorSpec>& 
   add_tensors(tensors, table, arrays.v, "v.");
   return tensors;
 }
-inline std::map<std::string, std::string> training_metadata(int64_t iteration,
-                                                            const std::map<std::string, std::string>& settings) {
+inline Metadata training_metadata(int64_t iteration, const std::map<std::string, std::string>& settings) {
   return {{"iteration", std::to_string(iteration)}, {"settings", Json(settings).dump()}};
 }
 
-// The state but for its arrays. Throws runtime_error.
+// The state without its arrays. Throws std::runtime_error.
 inline TrainingState parse_training_metadata(const SafeTensors& file, const std::string& where) {
   const std::string advice = "start a new run, without --resume";
   const auto entry = [&](const std::string& key) {
@@ -599,7 +613,7 @@ inline TrainingState parse_training_metadata(const SafeTensors& file, const std:
   }
   return state;
 }
-// All of it. Throws runtime_error unless the tensors are those of the table.
+// The whole state. Throws std::runtime_error unless the tensors are those of the table.
 inline TrainingState parse_training(const SafeTensors& file, const std::vector<TensorSpec>& table,
                                     const std::string& where) {
   TrainingState state = parse_training_metadata(file, where);
@@ -612,7 +626,7 @@ inline TrainingState parse_training(const SafeTensors& file, const std::vector<T
   return state;
 }
 
-// Throws runtime_error where the run that goes on is not of the settings of the one that stopped.
+// Throws std::runtime_error if a resumed run has other settings than the stopped one.
 inline void check_resumable(const std::map<std::string, std::string>& before,
                             const std::map<std::string, std::string>& now, const std::string& where) {
   for (const auto& [name, value] : now) {
@@ -628,8 +642,8 @@ inline void check_resumable(const std::map<std::string, std::string>& before,
 struct OptimizerState : TrainingState {
   Config config;
 };
-inline std::map<std::string, std::string> optimizer_metadata(const Config& config, int64_t iteration,
-                                                             const std::map<std::string, std::string>& settings) {
+inline Metadata optimizer_metadata(const Config& config, int64_t iteration,
+                                   const std::map<std::string, std::string>& settings) {
   auto metadata = training_metadata(iteration, settings);
   metadata["config"] = format_config(config);
   return metadata;
@@ -645,13 +659,16 @@ inline OptimizerState parse_optimizer(const SafeTensors& file, const std::string
 
 // The folder must be there. Both throw runtime_error.
 inline void save_optimizer(const std::string& dir, const Config& config, int64_t iteration,
-                           const std::map<std::string, std::string>& settings, const OptimizerArrays& arrays) {
-  write_safetensors(dir + "/optimizer.safetensors", optimizer_tensors(tensor_table(config), arrays),
-                    optimizer_metadata(config, iteration, settings));
+                           const std::map<std::string, std::string>& settings, const OptimizerArrays& arrays,
+                           Metadata metadata = {}) {
+  metadata.merge(optimizer_metadata(config, iteration, settings));
+  write_safetensors(dir + "/optimizer.safetensors", optimizer_tensors(tensor_table(config), arrays), metadata);
 }
 inline OptimizerState load_optimizer(const std::string& dir) {
   const std::string path = dir + "/optimizer.safetensors";
-  return parse_optimizer(read_safetensors(path), path);
+  const SafeTensors file = read_safetensors(path);
+  check_hashed(file, dir);
+  return parse_optimizer(file, path);
 }
 
 }  // namespace nanospec

@@ -1,4 +1,4 @@
-// files/drafters.h: drafters by name, out of a model's folder.
+// files/drafters.h: loads drafters by name from a model's folder.
 //
 // In order: the drafters that live on counts, and all of them by name; those that run a model. The names themselves:
 // drafter_names.h. It drafts nothing itself.
@@ -114,7 +114,7 @@ inline MakeModelDrafter model_drafters(Target& target, const std::string& dir, c
              "use --device cpu, or another drafter");
     const std::string heads = part.dir.empty() ? dir : part.dir;
     if (part.kind == DrafterName::kMedusa) return load_medusa(heads, dir, config);
-    return load_parallel(heads, target, config);
+    return load_parallel(heads, dir, target, config);
   };
 }
 

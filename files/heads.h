@@ -1,6 +1,7 @@
 // files/heads.h: what was trained to draft, in and out of files: Medusa heads and the parallel drafter.
 //
-// Both lie beside the model, as train_drafter writes them: the tensors of one table, and nothing else. A reader tells
+// Both lie beside the model, as train_drafter writes them: the tensors of one table, and the names of the model and the
+// text that they were trained with. Heads that were trained with others are used, and that is said. A reader tells
 // the sizes from the tensors' names and shapes and from the metadata, then checks all of it. It throws runtime_error
 // with one line where the file is missing, broken, or not for this target.
 #pragma once
@@ -13,7 +14,7 @@
 
 #include "drafters/medusa.h"
 #include "drafters/parallel.h"
-#include "files/checkpoint.h"
+#include "files/origin.h"
 #include "files/words.h"
 
 namespace nanospec {
@@ -51,13 +52,23 @@ inline void write_flat(const std::string& path, const std::vector<TensorSpec>& t
 
 inline std::string medusa_path(const std::string& dir) { return dir + "/medusa.safetensors"; }
 
-// weights: medusa_table(sizes). Throws runtime_error.
-inline void save_medusa(const std::string& dir, const MedusaSizes& sizes, const float* weights) {
-  write_flat(medusa_path(dir), medusa_table(sizes), weights, {{"format", "pt"}});
+// weights: medusa_table(sizes); metadata: of model and text (origin.h). Throws runtime_error.
+inline void save_medusa(const std::string& dir, const MedusaSizes& sizes, const float* weights,
+                        Metadata metadata = {}) {
+  metadata["format"] = "pt";
+  write_flat(medusa_path(dir), medusa_table(sizes), weights, metadata);
 }
 
-// The heads in DIR for a target of this config.
-inline MedusaHeads read_medusa(const std::string& dir, const Config& config) {
+// Heads that were trained with another model, or on another text, than that in target_dir ("": not asked).
+inline void check_heads(const SafeTensors& file, const std::string& name, const std::string& path,
+                        const std::string& target_dir) {
+  check_origin(file.metadata, name == "medusa" ? "the heads were trained" : "the drafter was trained", path, target_dir,
+               "drafts are right less often; train again: train_gpt --" + name + " " + printable(target_dir, 300) +
+                   " --data FILE");
+}
+
+// The heads in DIR for a target of this config, in target_dir.
+inline MedusaHeads read_medusa(const std::string& dir, const Config& config, const std::string& target_dir = "") {
   const std::string path = medusa_path(dir);
   if (!std::filesystem::exists(path))
     refuse("drafter medusa has no heads", path, "train them: train_gpt --medusa MODEL --data FILE");
@@ -77,13 +88,14 @@ inline MedusaHeads read_medusa(const std::string& dir, const Config& config) {
   if (by_name(file).count("head.1.projection.weight")) sizes.rank = kOwnProjection;
   else if (down.size() == 2) sizes.rank = int(std::min<int64_t>(down[1], kMaxVocabulary));
   heads.weights = read_exactly(file, medusa_table(sizes), path);
+  check_heads(file, "medusa", path, target_dir);
   return heads;
 }
 
 // The drafter in DIR for the target in `target_dir`, which has this config.
 inline std::unique_ptr<LogitsDrafter> load_medusa(const std::string& dir, const std::string& target_dir,
                                                   const Config& config) {
-  const MedusaHeads heads = read_medusa(dir, config);
+  const MedusaHeads heads = read_medusa(dir, config, target_dir);
   std::vector<float> wte;
   if (heads.sizes.rank != kOwnProjection || heads.sizes.root) {  // the embedding comes first of the target's tensors
     wte = load_model(target_dir).weights;
@@ -98,7 +110,7 @@ inline std::unique_ptr<LogitsDrafter> load_medusa(const std::string& dir, const 
 inline std::string parallel_path(const std::string& dir) { return dir + "/parallel.safetensors"; }
 
 // What the tensors' shapes do not say.
-inline std::map<std::string, std::string> parallel_metadata(const ParallelSizes& s) {
+inline Metadata parallel_metadata(const ParallelSizes& s) {
   return {{"format", "pt"},
           {"n_head", std::to_string(s.n_head)},
           {"ahead", std::to_string(s.ahead)},
@@ -106,13 +118,15 @@ inline std::map<std::string, std::string> parallel_metadata(const ParallelSizes&
           {"raw", s.raw ? "yes" : "no"}};
 }
 
-// weights: parallel_table(sizes). Throws runtime_error.
-inline void save_parallel(const std::string& dir, const ParallelSizes& sizes, const float* weights) {
-  write_flat(parallel_path(dir), parallel_table(sizes), weights, parallel_metadata(sizes));
+// weights: parallel_table(sizes); metadata: of model and text (origin.h). Throws runtime_error.
+inline void save_parallel(const std::string& dir, const ParallelSizes& sizes, const float* weights,
+                          Metadata metadata = {}) {
+  metadata.merge(parallel_metadata(sizes));
+  write_flat(parallel_path(dir), parallel_table(sizes), weights, metadata);
 }
 
-// The drafter in DIR for a target of this config, as it was trained.
-inline ParallelFile read_parallel(const std::string& dir, const Config& config) {
+// The drafter in DIR for a target of this config, in target_dir, as it was trained.
+inline ParallelFile read_parallel(const std::string& dir, const Config& config, const std::string& target_dir = "") {
   const std::string path = parallel_path(dir), advice = "train it again: train_gpt --parallel MODEL --data FILE";
   if (!std::filesystem::exists(path))
     refuse("drafter parallel is not trained", path, "train it: train_gpt --parallel MODEL --data FILE");
@@ -146,12 +160,14 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config) 
   if (s.n_kv_head < 1 || s.n_head % s.n_kv_head != 0)
     refuse("heads do not fit: h.0.attn.qkv.weight is " + shown_shape(qkv), path, advice);
   result.weights = read_exactly(file, parallel_table(s), path);
+  check_heads(file, "parallel", path, target_dir);
   return result;
 }
 
-// The drafter in DIR for this target of this config.
-inline std::unique_ptr<LogitsDrafter> load_parallel(const std::string& dir, Target& target, const Config& config) {
-  const ParallelFile file = read_parallel(dir, config);
+// The drafter in DIR for this target of this config, in target_dir.
+inline std::unique_ptr<LogitsDrafter> load_parallel(const std::string& dir, const std::string& target_dir,
+                                                    Target& target, const Config& config) {
+  const ParallelFile file = read_parallel(dir, config, target_dir);
   if (!file.sizes.sequential) return std::make_unique<Parallel>(file, target);
   return std::make_unique<Sequential>(std::make_unique<TextStream>(file, target, target.most_rows()));
 }

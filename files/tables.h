@@ -1,7 +1,7 @@
-// files/tables.h: the counts of the training text, in and out of files: the bigram's table and the n-grams.
+// files/tables.h: files of the training text's counts: the bigram's table and the n-grams.
 //
-// Both lie beside the model, and train_gpt writes them. Nothing in a file is believed: a reader throws runtime_error
-// with one line where it is missing, broken, or of another vocabulary.
+// Both are in the model's folder. train_gpt writes them, with the text's name and hash. Nothing in a file is trusted: a
+// reader throws std::runtime_error with one line if it is missing, broken, or of another vocabulary.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,7 @@
 
 #include "draft.h"
 #include "drafters/ngram.h"
-#include "files/checkpoint.h"
+#include "files/origin.h"
 
 namespace nanospec {
 
@@ -22,14 +22,21 @@ constexpr int kBigramMostTokens = 8192;  // the table is (V, V) floats
 
 inline std::string bigram_path(const std::string& dir) { return dir + "/bigram.safetensors"; }
 
-// Counts the training tokens and writes DIR/bigram.safetensors. Throws runtime_error when it cannot be written or the
-// vocabulary is larger than kBigramMostTokens.
-inline void save_bigram(const std::string& dir, const std::vector<int>& tokens, int vocab) {
+// Counts of another text than the model's are used, with a note.
+inline void check_counts(const SafeTensors& file, const std::string& path, const std::string& dir) {
+  check_origin(file.metadata, "the counts were made", path, dir,
+               "drafts are right less often; repeat the train_gpt command that made the model, with --resume");
+}
+
+// Counts the training tokens and writes DIR/bigram.safetensors. metadata: of the text (origin.h). Throws runtime_error
+// when it cannot be written or the vocabulary is larger than kBigramMostTokens.
+inline void save_bigram(const std::string& dir, const std::vector<int>& tokens, int vocab, Metadata metadata = {}) {
   if (vocab > kBigramMostTokens)
     refuse("a bigram table of " + std::to_string(vocab) + " tokens would be too large", bigram_path(dir),
            "use a vocabulary of at most " + std::to_string(kBigramMostTokens));
   const std::vector<float> table = bigram_table(tokens, vocab);
-  write_safetensors(bigram_path(dir), {{"log_probabilities", {vocab, vocab}, table.data()}}, {{"format", "pt"}});
+  metadata["format"] = "pt";
+  write_safetensors(bigram_path(dir), {{"log_probabilities", {vocab, vocab}, table.data()}}, metadata);
 }
 
 // Reads DIR/bigram.safetensors. Throws runtime_error when it is missing, or not a (V, V) table of finite numbers.
@@ -37,24 +44,27 @@ inline std::unique_ptr<Bigram> load_bigram(const std::string& dir, int vocab) {
   const std::string path = bigram_path(dir);
   if (!std::filesystem::exists(path))
     refuse("drafter bigram has no table", path, "train with train_gpt, which writes it, or use --drafter none");
-  std::vector<float> table = read_tensor(read_safetensors(path), "log_probabilities", {vocab, vocab}, path);
+  const SafeTensors file = read_safetensors(path);
+  std::vector<float> table = read_tensor(file, "log_probabilities", {vocab, vocab}, path);
+  check_counts(file, path, dir);
   return std::make_unique<Bigram>(std::move(table), vocab);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // The n-grams: the four arrays of the trie as they are
 
-inline std::string format_ngrams(const NgramTrie& trie) {
+inline std::vector<TensorData> ngram_tensors(const NgramTrie& trie) {
   const auto list = [](const char* name, const std::vector<int32_t>& numbers) {
     return TensorData{name, {int64_t(numbers.size())}, numbers.data(), "I32"};
   };
-  return format_safetensors(
-      {list("token", trie.token), list("count", trie.count), list("first", trie.first), list("suffix", trie.suffix)},
-      {{"format", "pt"}});
+  return {list("token", trie.token), list("count", trie.count), list("first", trie.first), list("suffix", trie.suffix)};
+}
+inline std::string format_ngrams(const NgramTrie& trie) {
+  return format_safetensors(ngram_tensors(trie), {{"format", "pt"}});
 }
 
-// Throws runtime_error unless the arrays are a trie over tokens in [0, vocab): what it returns is safe to walk. Whether
-// the counts are those of any text is not asked.
+// Throws std::runtime_error unless the arrays are a trie over tokens in [0, vocab), so that it is safe to walk. It does
+// not check that the counts are those of a text.
 inline NgramTrie parse_ngrams(const SafeTensors& file, int vocab, const std::string& where) {
   const auto require = [&](bool holds, const char* wrong) {
     if (!holds)
@@ -92,9 +102,20 @@ inline NgramTrie parse_ngrams(const SafeTensors& file, int vocab, const std::str
 
 inline std::string ngram_path(const std::string& dir) { return dir + "/ngram.safetensors"; }
 
-// Counts the training tokens and writes DIR/ngram.safetensors. Throws runtime_error when it cannot be written.
-inline void save_ngrams(const std::string& dir, const std::vector<int>& tokens, int vocab) {
-  write_file(ngram_path(dir), format_ngrams(count_ngrams(tokens, vocab)));
+// Counts the first kNgramText training tokens and writes DIR/ngram.safetensors. metadata: of the text (origin.h).
+// Throws runtime_error when it cannot be written.
+inline void save_ngrams(const std::string& dir, const std::vector<int>& tokens, int vocab, Metadata metadata = {},
+                        const Told& told = {}) {
+  metadata["format"] = "pt";
+  const NgramTrie trie = count_ngrams(tokens, vocab, kNgramOrders, kNgramText, told);
+  write_safetensors(ngram_path(dir), ngram_tensors(trie), metadata);
+}
+
+// How many bytes counting needs, and the text and its tokens (takes_tokens): two numbers for each token while they are
+// sorted.
+inline double takes_counts(double text_bytes) {
+  const double counted = std::min(0.9 * text_bytes, double(kNgramText));
+  return std::max(takes_tokens(text_bytes), sizeof(int) * (text_bytes + 2 * counted));
 }
 
 // Reads DIR/ngram.safetensors. Throws runtime_error when it is missing, broken, of another vocabulary, or holds no
@@ -104,7 +125,9 @@ inline std::unique_ptr<LogitsDrafter> load_ngram(const std::string& dir, int ord
   if (!std::filesystem::exists(path))
     refuse("drafter ngram has no counts", path,
            "repeat the train_gpt command that made the model, with --resume: it writes them at once");
-  NgramTrie trie = parse_ngrams(read_safetensors(path), vocab, path);
+  const SafeTensors file = read_safetensors(path);
+  NgramTrie trie = parse_ngrams(file, vocab, path);
+  check_counts(file, path, dir);
   if (order > trie.orders())
     refuse("drafter ngram:" + std::to_string(order) + " wants order " + std::to_string(order) +
                ", the counts end at order " + std::to_string(trie.orders()),

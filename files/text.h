@@ -1,26 +1,27 @@
 // files/text.h: from text to tokens and back.
 //
-// The ring files/ adds what is read and written: text and tokenizers (here), models and the states of trainings
-// (checkpoint.h), counts of the training text (tables.h), heads and the parallel drafter (heads.h); and the words that
-// people type: how an unknown one is refused (words.h), drafters by name (drafter_names.h, drafters.h). It includes the
-// core and drafters/; text.h and words.h include nothing of the project. It hooks into no loop: it runs before a text
-// and after a training, and costs that time alone. What it writes is laid out by the core's one table of tensors
-// (model.h).
+// The ring files/ reads and writes: text and tokenizers (here), whole files (io.h), models and states of training
+// (checkpoint.h), counts of the training text (tables.h), heads and the parallel drafter (heads.h). It also has the
+// words that people type: the error for an unknown one (words.h), drafters by name (drafter_names.h, drafters.h). It
+// includes the core and drafters/; text.h and words.h include nothing of the project. It hooks into no loop: it runs
+// before a text and after a training. The core's one table of tensors (model.h) says in which order tensors are
+// written.
 //
 // How to add a file: write NAME_path, save_NAME and load_NAME as in tables.h. Read with parse_safetensors or
-// parse_json, write with write_file (checkpoint.h). Believe nothing: every reader throws runtime_error with one line,
-// what is wrong, where, what to do. Then let tests/files/test_mutation.cpp mutate it.
+// parse_json, write with write_file (io.h). Trust nothing: every reader throws std::runtime_error with one line: what
+// is wrong, where, what to do. Then let tests/files/test_mutation.cpp mutate the file.
 //
-// Here, in order: how errors are worded; UTF-8; JSON with the guards that a hostile file calls for; the tokenizer and
-// its file, valid for Hugging Face's `tokenizers`; the split of the tokens; files of prompts. A token here is one
-// Unicode code point, as in nanoGPT's character-level data. A tokenizer of another kind brings its own encode; ids,
-// their bytes and the file's "model" type are already what such a one needs. It never repairs: text that is not UTF-8,
-// or holds a character outside the vocabulary, is refused with its place.
+// Here, in order: UTF-8; errors; JSON, with guards against hostile files; the tokenizer and its file, valid for Hugging
+// Face's `tokenizers`; the split of the tokens; files of prompts. A token is one Unicode code point, as in nanoGPT's
+// character-level data. A tokenizer of another kind needs its own encode; ids, their bytes and the file's "model" type
+// suit it already. Text is never repaired: for bytes that are not UTF-8, and for a character outside the vocabulary, a
+// function throws, with the place.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
@@ -36,8 +37,8 @@ using OrderedJson = nlohmann::ordered_json;  // members stay in the order of the
 // ---------------------------------------------------------------------------------------------------------------
 // UTF-8
 
-// How many bytes the code point at text[at] takes: 1 to 4, or 0 where none is encoded there (RFC 3629: no overlong
-// forms, no surrogates, nothing above U+10FFFF).
+// How many bytes the code point at text[at] has: 1 to 4; 0 if it is not valid (RFC 3629: no overlong forms, no
+// surrogates, nothing above U+10FFFF).
 inline int code_point_bytes(const std::string& text, size_t at) {
   const auto byte = [&](size_t i) { return i < text.size() ? uint8_t(text[i]) : uint8_t(0); };
   const uint8_t first = byte(at), second = byte(at + 1);
@@ -58,8 +59,8 @@ inline uint32_t code_point(const std::string& text, size_t at, int bytes) {
   return value;
 }
 
-// Text as it may stand in a one-line message: control characters and bytes that are not UTF-8 are written as escapes,
-// and what is longer than `limit` characters is cut.
+// A text for a one-line message: control characters and bytes that are not UTF-8 become escapes, and the text is cut
+// after `limit` characters.
 inline std::string printable(const std::string& text, size_t limit = 60) {
   std::string out;
   char escape[16];
@@ -86,12 +87,29 @@ inline std::string printable(const std::string& text, size_t limit = 60) {
   throw std::runtime_error(wrong + ": " + where + ": " + advice);
 }
 
+// Prints a line on standard error, "note: " and what is no error but should be known; each line once.
+struct Notes {
+  bool quiet = false;  // --quiet
+  std::set<std::string> said;
+};
+inline Notes& notes() {
+  static Notes all;
+  return all;
+}
+inline void note(const std::string& what, const std::string& where, const std::string& advice) {
+  const std::string line = "note: " + what + ": " + where + ": " + advice + "\n";
+  if (!notes().quiet && notes().said.insert(line).second) fputs(line.c_str(), stderr);
+}
+
 // "(line 2, column 7)" of text[at], counted in characters from 1; a byte that is not UTF-8 counts as one.
 inline std::string line_and_column(const std::string& text, size_t at) {
   size_t line = 1, column = 1;
   for (size_t i = 0; i < at && i < text.size();) {
     column++;
-    if (text[i] == '\n') line++, column = 1;
+    if (text[i] == '\n') {
+      line++;
+      column = 1;
+    }
     i += size_t(std::max(1, code_point_bytes(text, i)));
   }
   return "(line " + std::to_string(line) + ", column " + std::to_string(column) + ")";
@@ -100,21 +118,46 @@ inline std::string line_and_column(const std::string& text, size_t at) {
 // ---------------------------------------------------------------------------------------------------------------
 // JSON
 
-// Parses JSON from a file that nobody vouches for. Throws runtime_error where it is not JSON, names a key twice in one
-// object, or nests deeper than any file of ours.
-inline Json parse_json(const std::string& text, const std::string& where) {
-  constexpr int kDeepest = 32;
-  std::vector<std::set<std::string>> keys(kDeepest + 2);  // of the objects that are open, by depth
-  const auto guard = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    const bool opens = event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
-    if (depth > kDeepest) refuse("JSON nested too deeply", where, "replace the file");
-    if (opens) keys[size_t(depth) + 1].clear();
-    if (event == Json::parse_event_t::key && !keys[size_t(depth)].insert(parsed.get_ref<std::string&>()).second)
-      refuse("\"" + printable(parsed.get_ref<std::string&>()) + "\" named twice", where, "replace the file");
+// Checks JSON before it is parsed. Throws std::runtime_error if an object has a key twice, or if it nests deeper than
+// any file of ours. (The parser's own callback searches an object again for each member.)
+struct JsonGuard {
+  const std::string& where;
+  std::vector<std::set<std::string>> keys = {};  // of the objects and lists that are open
+
+  bool open() {
+    constexpr size_t kDeepest = 32;
+    if (keys.size() == kDeepest) refuse("JSON nested too deeply", where, "replace the file");
+    keys.emplace_back();
     return true;
-  };
+  }
+  bool key(std::string& name) {
+    if (!keys.back().insert(name).second) refuse("\"" + printable(name) + "\" named twice", where, "replace the file");
+    return true;
+  }
+  bool close() {
+    keys.pop_back();
+    return true;
+  }
+  bool start_object(size_t) { return open(); }
+  bool start_array(size_t) { return open(); }
+  bool end_object() { return close(); }
+  bool end_array() { return close(); }
+  bool null() { return true; }
+  bool boolean(bool) { return true; }
+  bool number_integer(int64_t) { return true; }
+  bool number_unsigned(uint64_t) { return true; }
+  bool number_float(double, const std::string&) { return true; }
+  bool string(std::string&) { return true; }
+  bool binary(Json::binary_t&) { return true; }
+  bool parse_error(size_t, const std::string&, const Json::exception&) { return false; }  // the parser will say it
+};
+
+// Parses JSON from a file that is not trusted. Throws std::runtime_error if it is not JSON, and as JsonGuard does.
+inline Json parse_json(const std::string& text, const std::string& where) {
+  JsonGuard guard{where};
+  Json::sax_parse(text, &guard);
   try {
-    return Json::parse(text, guard);
+    return Json::parse(text);
   } catch (const Json::parse_error& error) {
     const size_t at = error.byte ? error.byte - 1 : 0;
     const bool lines = text.find('\n') != std::string::npos;
@@ -125,13 +168,13 @@ inline Json parse_json(const std::string& text, const std::string& where) {
   }
 }
 
-// JSON as a file holds it: with so many spaces for each level, bytes that are not UTF-8 replaced.
+// JSON for a file: with so many spaces for each level, and bytes that are not UTF-8 replaced.
 template <class AnyJson>
 std::string json_text(const AnyJson& json, int spaces) {
   return json.dump(spaces, ' ', false, AnyJson::error_handler_t::replace) + "\n";
 }
 
-// A JSON value as it may stand in a message.
+// A JSON value for a message.
 inline std::string shown(const Json& value) {
   if (value.is_object()) return "an object";
   if (value.is_array()) return "a list";
@@ -157,6 +200,9 @@ struct Tokenizer {
   // The ids of a text. Throws runtime_error, with the place in `what`, at a character outside the vocabulary and at a
   // byte that is not UTF-8.
   std::vector<int> encode(const std::string& text, const std::string& what = "the prompt") const;
+  // The same, id by id: put(id).
+  template <class Put>
+  void encode_to(Put put, const std::string& text, const std::string& what) const;
 
   // The bytes of one id, which must lie in [0, V).
   const std::string& decode(int id) const { return symbols[size_t(id)]; }
@@ -182,23 +228,29 @@ void for_each_code_point(const std::string& text, const std::string& what, F vis
   }
 }
 
-inline std::vector<int> Tokenizer::encode(const std::string& text, const std::string& what) const {
+template <class Put>
+void Tokenizer::encode_to(Put put, const std::string& text, const std::string& what) const {
   std::unordered_map<uint32_t, int> id_of;
   for (size_t id = 0; id < symbols.size(); id++)
     id_of[code_point(symbols[id], 0, code_point_bytes(symbols[id], 0))] = int(id);
-  std::vector<int> ids;
-  ids.reserve(text.size());
+  size_t number_of = 0;
   for_each_code_point(text, what, [&](uint32_t c, size_t at, int bytes) {
+    number_of++;
     const auto found = id_of.find(c);
     if (found == id_of.end()) {
       char number[16];
       snprintf(number, sizeof number, "U+%04X", c);
       refuse("character '" + printable(text.substr(at, size_t(bytes))) + "' (" + number + ") is not in the vocabulary",
-             "character " + std::to_string(ids.size() + 1) + " of " + what + " " + line_and_column(text, at),
+             "character " + std::to_string(number_of) + " of " + what + " " + line_and_column(text, at),
              "use only characters of the training text");
     }
-    ids.push_back(found->second);
+    put(found->second);
   });
+}
+inline std::vector<int> Tokenizer::encode(const std::string& text, const std::string& what) const {
+  std::vector<int> ids;
+  ids.reserve(text.size());
+  encode_to([&](int id) { ids.push_back(id); }, text, what);
   return ids;
 }
 
@@ -216,13 +268,14 @@ inline Tokenizer character_tokenizer(const std::string& text, const std::string&
   return tokenizer;
 }
 
-// How Hugging Face's `tokenizers` is told to cut a text into its characters, and to put them together again.
+// Tells Hugging Face's `tokenizers` to split a text into characters, and to join them again.
 inline Json character_split() {
   return {{"type", "Split"}, {"pattern", {{"Regex", "[\\s\\S]"}}}, {"behavior", "Isolated"}, {"invert", false}};
 }
 inline Json fused_decoder() { return {{"type", "Fuse"}}; }
 
-// tokenizer.json. Its unknown token is not in the vocabulary, so that `tokenizers` too refuses unknown characters.
+// tokenizer.json. Its unknown token is not in the vocabulary, so `tokenizers` too reports an error for unknown
+// characters.
 inline std::string format_tokenizer(const Tokenizer& tokenizer) {
   Json vocabulary = Json::object();
   for (size_t id = 0; id < tokenizer.symbols.size(); id++) vocabulary[tokenizer.symbols[id]] = id;
@@ -277,13 +330,37 @@ inline Tokenizer parse_tokenizer(const std::string& text, const std::string& whe
 struct Split {
   std::vector<int> train, validation;
 };
+inline size_t training_part(size_t tokens) { return size_t(double(tokens) * 0.9); }
 inline Split split(const std::vector<int>& tokens) {
-  const auto cut = tokens.begin() + int64_t(double(tokens.size()) * 0.9);
+  const auto cut = tokens.begin() + int64_t(training_part(tokens.size()));
   return {{tokens.begin(), cut}, {cut, tokens.end()}};
 }
 
-// The prompts of a .jsonl file: one {"prompt": "..."} a line; other members and empty lines are passed over. Throws
-// runtime_error that names the line, also where a prompt is empty, and where there is none at all.
+// How many characters a text in UTF-8 has.
+inline size_t characters(const std::string& text) {
+  return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+// Encodes a text and splits its tokens at once, so that no token is stored twice: 4 bytes for each character, and the
+// text. told: called now and then with the share that is done. Throws what encode() throws.
+inline Split encode_split(const Tokenizer& tokenizer, const std::string& text, const std::string& what,
+                          const std::function<void(double share)>& told = {}) {
+  constexpr size_t kTurn = 1 << 22;  // characters
+  const size_t all = characters(text), train = training_part(all);
+  Split parts;
+  parts.train.reserve(train);
+  parts.validation.reserve(all - train);
+  size_t done = 0;
+  const auto put = [&](int id) {
+    (done < train ? parts.train : parts.validation).push_back(id);
+    if (++done % kTurn == 0 && told) told(double(done) / double(all));
+  };
+  tokenizer.encode_to(put, text, what);
+  return parts;
+}
+
+// The prompts of a .jsonl file: one {"prompt": "..."} a line; other members and empty lines are ignored. Throws
+// std::runtime_error, with the line; also if a prompt is empty, or if there is none.
 inline std::vector<std::string> read_prompts_jsonl(const std::string& text, const std::string& where) {
   const std::string advice = "write one {\"prompt\": \"...\"} a line";
   std::vector<std::string> prompts;

@@ -7,8 +7,8 @@ files="machine/numbers.h tree.h cuda/machine.cuh kernels.cuh machine/threads.h m
 machine/packing.h model.h sample.h draft.h decode.h machine/single.cpp"
 
 cat <<'HEAD'
-// nanospec, the core in one file: g++ -x c++ -std=c++17 -O3 -march=native -ffp-contract=off -fno-math-errno -pthread nanospec_single.cu -o single && ./single data/tinyshakespeare.txt
-//                           on a GPU: nvcc -std=c++17 -O3 --fmad=false nanospec_single.cu -o single && ./single data/tinyshakespeare.txt
+// nanospec, the core in one file: g++ -x c++ -std=c++17 -O3 -march=native -ffp-contract=off -fno-math-errno -pthread nanospec_single.cu -o single && ./single data/text.txt
+//                           on a GPU: nvcc -std=c++17 -O3 --fmad=false nanospec_single.cu -o single && ./single data/text.txt
 // `make single` wrote it out of the project's files, in the order in which they are read; each begins with its name.
 #define PORTABLE
 HEAD

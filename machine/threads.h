@@ -1,16 +1,20 @@
 // machine/threads.h: the CPU's threads and its memory.
 //
-// In order: what threads wait by; the team that a piece of work sees, and the pool that runs it; where threads go on a
-// machine of many CPUs; memory. Nothing here knows of arrays, operations or models.
+// In order: how threads wait; the team that a piece of work sees; cores, and on which of them threads run; how many
+// threads work when other programs need cores too; the pool that runs a team; memory. The file knows nothing of arrays,
+// operations or models.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <ctime>
 #include <mutex>
 #include <new>
 #include <thread>
@@ -19,61 +23,90 @@
 #include <immintrin.h>
 #endif
 #if defined(__linux__)
+#include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #endif
 
 #include "machine/numbers.h"
 
 namespace nanospec {
 
-// A number that threads wait for: they spin for a moment, since what they wait for is most often near, and then sleep,
-// so that a machine with other work to do gets on with that, and wakes them at once when the number changes.
+// How often, and for how many nanoseconds, a thread has slept in a Signal.
+struct Slept {
+  std::atomic<int64_t> times{0}, nanoseconds{0};
+};
+inline Slept& slept() {
+  static thread_local Slept mine;
+  return mine;
+}
+
+// A number that threads wait for. First they spin for a moment, since the number mostly changes soon. Then they sleep,
+// so that other programs can use the core; they are woken when the number changes.
 class Signal {
  public:
+  static constexpr int kSpins = 3000;  // how often they look before they sleep
+
   unsigned value() const { return value_.load(std::memory_order_acquire); }
   void raise() {
     value_.fetch_add(1);
-    if (sleepers_.load() == 0) return;
-    { std::lock_guard<std::mutex> lock(mutex_); }
-    changed_.notify_all();
+    wake();
   }
-  void wait_beyond(unsigned old) {
-    for (int turns = 0; turns < 3000; turns++) {
-      if (value() != old) return;
+  void set(unsigned value) {
+    value_.store(value);
+    wake();
+  }
+  // Waits until the value is not `old`. Returns the new value.
+  unsigned wait_beyond(unsigned old, int spins = kSpins) {
+    for (; spins > 0; spins--) {
+      if (const unsigned now = value(); now != old) return now;
 #if defined(__x86_64__)
       _mm_pause();
 #endif
     }
+    if (const unsigned now = value(); now != old) return now;
+    const auto begun = std::chrono::steady_clock::now();
     std::unique_lock<std::mutex> lock(mutex_);
     sleepers_++;
     changed_.wait(lock, [&] { return value_.load() != old; });
     sleepers_--;
+    slept().times++;
+    slept().nanoseconds += (std::chrono::steady_clock::now() - begun) / std::chrono::nanoseconds(1);
+    return value();
   }
 
  private:
+  void wake() {
+    if (sleepers_.load() == 0) return;
+    { std::lock_guard<std::mutex> lock(mutex_); }
+    changed_.notify_all();
+  }
   alignas(64) std::atomic<unsigned> value_{0};
   std::atomic<int> sleepers_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
 };
 
-// All threads of a team leave it when the last one has come.
+// All threads of a team wait here until the last one has arrived.
 class Barrier {
  public:
-  explicit Barrier(int threads) : threads_(threads) {}
+  Barrier(int threads, int spins) : threads_(threads), spins_(spins) {}
   void wait() {
     const unsigned round = round_.value();
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == threads_ - 1) {
+    const int last = threads_ - 1;  // read before the others can go on
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == last) {
       arrived_.store(0, std::memory_order_relaxed);
       round_.raise();
     } else {
-      round_.wait_beyond(round);
+      round_.wait_beyond(round, spins_);
     }
   }
+  void expect(int threads) { threads_ = threads; }  // only while no thread waits
 
  private:
-  const int threads_;
+  int threads_;
+  const int spins_;
   alignas(64) std::atomic<int> arrived_{0};
   Signal round_;
 };
@@ -82,9 +115,9 @@ struct Range {
   int begin, end;
 };
 
-// What one thread knows of the team that runs a piece of work: every thread runs the same text (SPMD) on its share.
-// On a GPU the team is the one host thread that launches kernels, and `cuda` is set; `plain`: it launches those of
-// kernels.cuh for attention, gather and matmul, not the tuned ones.
+// A team runs a piece of work: each of its threads runs the same code on its share (SPMD). On a GPU the team is the one
+// host thread that launches kernels, and `cuda` is set. `plain`: for attention, gather and matmul it launches the
+// kernels of kernels.cuh, not the tuned ones.
 struct Team {
   int rank = 0, size = 1;
   Barrier* barrier = nullptr;
@@ -93,7 +126,7 @@ struct Team {
   void wait() const {
     if (size > 1) barrier->wait();
   }
-  // This thread's part of 0..n, cut at multiples of `unit`. No result depends on where the cuts are.
+  // This thread's part of 0 .. n - 1, cut at multiples of `unit`. No result depends on the cuts.
   Range share(int n, int unit = 1) const {
     const long units = (n + unit - 1) / unit;
     const int begin = int(units * rank / size) * unit, end = int(units * (rank + 1) / size) * unit;
@@ -101,10 +134,26 @@ struct Team {
   }
 };
 
-// Moves the calling thread to the rank-th CPU after `home`, of those that it may use; from there it may be moved again.
-// A thread starts on its maker's CPU, and where CPUs share no cache, Linux can leave it there for good: a team that
-// takes turns on one CPU, a hundred times slower. Does nothing where it cannot be done.
-inline void leave_home(int rank, int home) {
+// The CPUs that this process may run on: affinity, and a container's quota.
+inline int usable_cores() {
+  int cores = int(std::thread::hardware_concurrency());
+#if defined(__linux__)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) cores = CPU_COUNT(&set);
+#endif
+  if (FILE* const file = fopen("/sys/fs/cgroup/cpu.max", "r")) {  // "QUOTA PERIOD" in microseconds, or "max PERIOD"
+    double quota = 0, period = 0;
+    if (fscanf(file, "%lf %lf", &quota, &period) == 2 && quota > 0 && period > 0)
+      cores = smaller(cores, int(std::ceil(quota / period)));
+    fclose(file);
+  }
+  return larger(cores, 1);
+}
+
+// Moves the calling thread to the rank-th CPU after `first`, of those that it may use; Linux may move it again later. A
+// thread starts on the CPU of the thread that made it. Where CPUs share no cache, Linux may leave it there: then the
+// team takes turns on one CPU, and is a hundred times slower. Does nothing where it is not possible.
+inline void move_to_cpu(int rank, int first) {
 #if defined(__linux__)
   cpu_set_t all, one;
   if (sched_getaffinity(0, sizeof all, &all) != 0) return;
@@ -112,7 +161,7 @@ inline void leave_home(int rank, int home) {
   int at = 0;
   for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
     if (CPU_ISSET(cpu, &all)) {
-      if (cpu == home) at = int(cpus.size());
+      if (cpu == first) at = int(cpus.size());
       cpus.push_back(cpu);
     }
   if (cpus.empty()) return;
@@ -121,14 +170,15 @@ inline void leave_home(int rank, int home) {
   sched_setaffinity(0, sizeof one, &one);
   sched_setaffinity(0, sizeof all, &all);
 #else
-  (void)rank, (void)home;
+  (void)rank;
+  (void)first;
 #endif
 }
-// From now on the calling thread, when it wakes, waits for a free core, and takes no other thread's.
-inline void give_way() {
+// From now on the calling thread does not preempt another one when it wakes: it waits for a free core.
+inline void never_preempt() {
 #if defined(__linux__)
   const sched_param none{};
-  sched_setscheduler(0, SCHED_BATCH, &none);  // where that fails, it is only less polite
+  sched_setscheduler(0, SCHED_BATCH, &none);  // a failure does no harm
 #endif
 }
 inline int current_cpu() {
@@ -139,16 +189,63 @@ inline int current_cpu() {
 #endif
 }
 
+// Threads of this program that run at the same time as a team. While there are any, the team does not get smaller.
+inline std::atomic<int> threads_beside_team{0};
+
+// Decides how many threads of a team work. If another program keeps a core busy, the thread on that core makes all
+// others wait at each barrier. With one thread fewer, only that thread's share of the speed is lost. So the team gives
+// up a thread for each core that it loses, and tries to take it back after a rest.
+class TeamSize {
+ public:
+  static constexpr double kStretch = 0.02;  // seconds of work that are judged together; a longer run is judged alone
+
+  explicit TeamSize(int threads) : all_(threads), size_(threads) {}
+
+  int at(double now) {
+    if (size_ == all_ || now < rest_ends_) return size_;
+    strikes_ = 1;  // one more, and they rest again
+    return size_ = all_;
+  }
+  // A stretch of work has ended. cores_lost: for which part of it threads could not run, added up over the threads.
+  void judge(double now, double seconds, double cores_lost) {
+    if (cores_lost < kTooMuch) {
+      strikes_ = 0;
+      if (size_ == all_) rest_ = kFirstRest;
+    } else if (++strikes_ >= 2) {                                       // one may be chance
+      size_ = larger(1, size_ - larger(1, int(cores_lost * 2 + 0.5)));  // a core that two share is half lost
+      rest_ends_ = now + rest_ * seconds;
+      rest_ = smaller(2 * rest_, kLongestRest);
+      strikes_ = 0;
+    }
+  }
+
+ private:
+  static constexpr double kTooMuch = 0.25;                      // cores
+  static constexpr double kFirstRest = 8, kLongestRest = 32.0;  // stretches
+  const int all_;
+  int size_, strikes_ = 0;
+  double rest_ = kFirstRest, rest_ends_ = 0;
+};
+
 // A fixed set of threads that wait for work.
 class Pool {
  public:
-  // On a GPU the team is one host thread; plain: see Team.
+  // On a GPU the team is one host thread; plain: see Team. If there are more threads than cores, they sleep whenever
+  // they wait.
   explicit Pool(int threads, bool cuda = false, bool plain = false)
-      : size_(cuda ? 1 : larger(1, threads)), cuda_(cuda), plain_(plain), start_(size_), end_(size_) {
-    const int home = current_cpu();
+      : size_(cuda ? 1 : larger(1, threads)),
+        cuda_(cuda),
+        plain_(plain),
+        crowded_(size_ > 1 && size_ > usable_cores()),
+        spins_(crowded_ ? 0 : Signal::kSpins),
+        end_(size_, spins_),
+        clocks_(size_),
+        team_size_(size_) {
+    const int first_cpu = current_cpu();
     for (int rank = 1; rank < size_; rank++)
-      workers_.emplace_back([this, rank, home] {
-        leave_home(rank, home);
+      workers_.emplace_back([this, rank, first_cpu] {
+        move_to_cpu(rank, first_cpu);
+        clocks_[rank].start();
         work(rank);
       });
   }
@@ -156,47 +253,124 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
   ~Pool() {
     call_ = nullptr;
-    if (size_ > 1) start_.wait();
+    if (size_ > 1) call(size_);
     for (auto& worker : workers_) worker.join();
   }
   int size() const { return size_; }
   bool cuda() const { return cuda_; }
 
-  // Calls f(team) on every thread, the caller's among them, or on the caller's `alone`; returns when all have returned.
-  // f must not throw where the team has more than one thread.
+  // Calls f(team) on every thread, the caller's among them; on_caller: on the caller's only. Returns when all have
+  // returned. It uses fewer threads if other programs leave no core for all. f must not throw if the team has more than
+  // one thread.
   template <class F>
-  void run(F&& f, bool alone = false) {
-    if (size_ == 1 || alone) {
+  void run(F&& f, bool on_caller = false) {
+    const int threads = size_ == 1 || on_caller ? 1 : crowded_ ? size_ : team_size_.at(now());
+    run_on(threads, f);
+    if (threads > 1 && !crowded_) judge(threads);
+    else if (!on_caller) judged_ = 0;
+  }
+  // Calls f(team) on so many threads, at most size().
+  template <class F>
+  void run_on(int threads, F&& f) {
+    if (threads == 1) {
       f(Team{0, 1, nullptr, cuda_, plain_});
       return;
     }
     context_ = &f;
     call_ = [](void* context, const Team& team) { (*static_cast<std::remove_reference_t<F>*>(context))(team); };
-    start_.wait();
-    f(Team{0, size_, &end_});
+    call(threads);
+    f(Team{0, threads, &end_});
     end_.wait();
   }
 
  private:
+  // The time for which a thread ran, or slept because it had nothing to do.
+  struct ThreadClock {
+    const Slept* slept = nullptr;
+    std::thread::id thread;
+#if defined(__linux__)
+    clockid_t clock;
+#endif
+    void start() {
+      slept = &nanospec::slept();
+      thread = std::this_thread::get_id();
+#if defined(__linux__)
+      pthread_getcpuclockid(pthread_self(), &clock);
+#endif
+    }
+    double seconds() const {
+      timespec ran = {};
+#if defined(__linux__)
+      clock_gettime(clock, &ran);
+#endif
+      return double(ran.tv_sec) + 1e-9 * double(ran.tv_nsec + slept->nanoseconds.load());
+    }
+  };
+
+  static double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+
+  // Begins a round of so many threads. The signal's value is the round's number, with `threads` - 1 in its low bits. So
+  // a thread that is not in the round, and looks late, still sees a whole value.
+  void call(int threads) {
+    const bool more = threads > called_;
+    end_.expect(threads);
+    called_ = threads;
+    start_.set((start_.value() / kMostThreads + 1) * kMostThreads + unsigned(threads - 1));
+    if (more) returned_.raise();
+  }
   void work(int rank) {
-    for (;;) {
-      start_.wait();
+    for (unsigned round = 0;;) {
+      const unsigned returned = returned_.value();
+      round = start_.wait_beyond(round, spins_);
+      const int threads = int(round % kMostThreads) + 1;
+      if (rank >= threads) {
+        returned_.wait_beyond(returned, 0);
+        continue;
+      }
       if (!call_) return;
-      call_(context_, Team{rank, size_, &end_});
+      call_(context_, Team{rank, threads, &end_});
       end_.wait();
     }
   }
 
+  // Called after a run of the team. At the end of a stretch it judges for how long threads could neither run nor sleep.
+  void judge(int threads) {
+#if defined(__linux__)
+    const double time = now(), seconds = time - begun_;
+    const bool same = threads == judged_ && clocks_[0].thread == std::this_thread::get_id();
+    if (same && seconds < TeamSize::kStretch) return;
+    clocks_[0].start();
+    double had = 0;
+    for (int rank = 0; rank < threads; rank++) had += clocks_[rank].seconds();
+    if (same && threads_beside_team == 0) team_size_.judge(time, seconds, threads - (had - had_) / seconds);
+    begun_ = time;
+    had_ = had;
+    judged_ = threads;
+#else
+    (void)threads;
+#endif
+  }
+
+  static constexpr unsigned kMostThreads = 1 << 12;
   const int size_;
-  const bool cuda_, plain_;
-  Barrier start_, end_;  // a team's own barriers are rounds of end_ before its last
+  const bool cuda_, plain_, crowded_;
+  const int spins_;
+  Signal start_, returned_;  // start_: for each round; returned_: when threads that were left out work again
+  Barrier end_;              // also serves as the team's barrier within a round
+  int called_ = 0;           // threads of the last round
   void (*call_)(void*, const Team&) = nullptr;
   void* context_ = nullptr;
+  std::vector<ThreadClock> clocks_;  // of each thread
+  TeamSize team_size_;
+  double begun_ = 0, had_ = 0;  // the start of the current stretch; what its threads' clocks showed then
+  int judged_ = 0;              // how many threads it has
   std::vector<std::thread> workers_;
 };
 
-// A small model may run faster on one thread, which waits for nobody: up to how many rows, at most `most`.
-// forward(rows, on_one): runs one. These also bring the weights into the caches and wake the threads.
+// A small model may run faster on one thread, which need not wait for others. Returns up to how many rows that is so,
+// at most `most`. forward(rows, on_one) runs a forward. These forwards also warm up the caches and the threads.
 template <class Forward>
 int rows_for_one_thread(int threads, int most, Forward forward) {
   constexpr int kRounds = 9;
@@ -205,15 +379,16 @@ int rows_for_one_thread(int threads, int most, Forward forward) {
   for (int rows : {1, 2, 4, 8, 16, 32}) {
     if (rows > most) return best;
     double fastest[2] = {1e9, 1e9};  // by the team, by one thread
-    for (int on_one : {0, 1, 0}) {   // not by turns: threads that wait too long sleep
+    for (int on_one : {0, 1, 0}) {   // not alternating: threads that wait too long sleep
       double spent = 0;
       for (int round = 0; round < kRounds || spent < kLeastSeconds; round++) {
         const auto start = std::chrono::steady_clock::now();
         forward(rows, on_one == 1);
         const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-        fastest[on_one] = std::min(fastest[on_one], taken.count()), spent += taken.count();
+        fastest[on_one] = std::min(fastest[on_one], taken.count());
+        spent += taken.count();
         if (threads == 1) return 0;
-        if (on_one && round > 0 && fastest[1] > 2 * fastest[0]) break;  // it is settled
+        if (on_one && round > 0 && fastest[1] > 2 * fastest[0]) break;  // the result is clear
       }
     }
     best = fastest[1] < fastest[0] ? rows : rows / 2;
@@ -222,21 +397,36 @@ int rows_for_one_thread(int threads, int most, Forward forward) {
   return best;
 }
 
-// Bytes that can be had without ending another process or this one: Linux promises memory that it does not have, and
-// kills who then touches it. SIZE_MAX where it cannot be known.
-inline size_t available_bytes() {
-  size_t kilobytes = SIZE_MAX >> 10;
-  if (FILE* file = fopen("/proc/meminfo", "r")) {
-    char line[128];
-    while (fgets(line, sizeof line, file))
-      if (sscanf(line, "MemAvailable: %zu kB", &kilobytes) == 1) break;
-    fclose(file);
-  }
-  return kilobytes << 10;
+// The number that follows `name` in a file of the system; `otherwise` if there is none.
+inline size_t system_number(const char* path, const char* name, size_t otherwise) {
+  FILE* const file = fopen(path, "r");
+  if (!file) return otherwise;
+  char line[256];
+  const size_t length = strlen(name);
+  size_t number = otherwise;
+  while (fgets(line, sizeof line, file))
+    if (strncmp(line, name, length) == 0 && sscanf(line + length, "%zu", &number) == 1) break;
+  fclose(file);
+  return number;
 }
 
-// Zeroed memory on a cache line's boundary, in huge pages where it is large and the system has them.
-// Throws std::bad_alloc.
+// How many bytes can be allocated so that Linux kills no process for want of memory: it grants more than it has. The
+// limits of a container (cgroups 2) and of `ulimit -v` count too. SIZE_MAX if nothing is known.
+inline size_t available_bytes() {
+  size_t bytes = system_number("/proc/meminfo", "MemAvailable:", SIZE_MAX >> 10) << 10;
+  const auto leave = [&](size_t limit, size_t taken) { bytes = std::min(bytes, limit - std::min(limit, taken)); };
+  const size_t cached = system_number("/sys/fs/cgroup/memory.stat", "inactive_file ", 0);
+  leave(system_number("/sys/fs/cgroup/memory.max", "", SIZE_MAX),  // "max" is no number: no limit
+        system_number("/sys/fs/cgroup/memory.current", "", cached) - cached);
+#if defined(__linux__)
+  rlimit addresses = {};
+  if (getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY)
+    leave(size_t(addresses.rlim_cur), system_number("/proc/self/status", "VmSize:", 0) << 10);
+#endif
+  return bytes;
+}
+
+// Zeroed memory, aligned to a cache line; in huge pages if it is large and the system has them. Throws std::bad_alloc.
 inline void* allocate_zeroed(size_t bytes) {
   const size_t huge = size_t(2) << 20, align = bytes >= huge ? huge : 64;
   if (bytes > SIZE_MAX - align) throw std::bad_alloc();
@@ -252,7 +442,7 @@ inline void* allocate_zeroed(size_t bytes) {
   return p;
 }
 
-// Memory of one thread's own, grown when more is asked for; its content is not kept.
+// Scratch memory of the calling thread. It grows when more is needed, and does not keep its content.
 inline float* scratch(size_t floats) {
   struct Block {
     float* data = nullptr;

@@ -82,7 +82,8 @@ Sections chosen(const Sections& all, const std::string& only) {
 }
 
 void Bench::run(const Sections& sections, double scale) {
-  create_folder(out);
+  folder = std::make_unique<LockedFolder>(out, "wait for its end, or give another --out");
+  folder->make();
   std::vector<double> guesses;
   for (const Section& one : sections) guesses.push_back(one.seconds * (quick ? 0.05 : scale));
   time = std::make_unique<Timetable>(options.quiet, guesses);
@@ -244,11 +245,11 @@ Command describe(CommandLine& c) {
            {"--model", "DIR", &b.options.settings.model,
             "the trained model of section decode (runs/medium, else runs/small)"},
            {"--data", "FILE", &b.data,
-            "the text: training, and prompts from its last tenth\n(data/tinyshakespeare.txt, else "
-            "data/shakespeare.txt)"},
+            "the text: training, and prompts from its last tenth\n(the one that the model learned, "
+            "where it is in data/)"},
            {"--seed", "N", &b.options.sampling.seed, "of the texts that are decoded"},
            heading("Machine"),
-           {"--threads", "N", &b.options.settings.threads, "CPU threads", from(1, 1024)},
+           {"--threads", "N", &b.options.settings.threads, "CPU threads", threads()},
            heading("Output"),
            {"--out", "DIR", &b.out, "the folder for JSON and SVG files"},
            {"--quiet", "", &b.options.quiet, "no progress"}}};
@@ -299,13 +300,16 @@ int bench_command(int argc, char** argv) {
   if (c.only.empty() && !gpu_missing().empty()) sections.pop_back();
   if (c.roofline) sections.clear();
   if (!given.has("--model")) bench.options.settings.model = first_there({"runs/medium", "runs/small"});
-  if (!given.has("--data")) bench.data = first_there({"data/tinyshakespeare.txt", "data/shakespeare.txt"});
+  if (!given.has("--data")) bench.data = find_text(bench.options.settings.model, true);
   for (const char* flag : {"--model", "--data"}) {
     const std::string& path = flag == std::string("--data") ? bench.data : bench.options.settings.model;
     if (given.has(flag) && !std::filesystem::exists(path))
       throw std::runtime_error("there is no such file or folder: " + printable(path, 300) + ": " + flag +
                                ": check the path");
   }
+  const auto is_decode = [](const Section& one) { return one.name == std::string("decode"); };
+  if (std::any_of(sections.begin(), sections.end(), is_decode) && decode_missing(bench).empty())
+    Engine(bench.options.settings).encode(read_file(bench.data), bench.data);  // or refused, before a folder is made
   const bool alone = sections.empty();
   sections.insert(sections.begin(), {"roofline", [&] { measure_machine(bench); }, 4, "the machine"});
   bench.run(sections);

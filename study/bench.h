@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "commands/commands.h"
+#include "files/folder.h"
 #include "study/gpu.h"
 #include "study/roofline.h"
 
@@ -95,6 +96,7 @@ struct Bench {
 
   Machine machine;
   Roofline roofline;
+  std::unique_ptr<LockedFolder> folder;  // OUT, from run() on
   std::unique_ptr<Timetable> time;
   std::string section;  // that runs
   double seconds = 60;  // that it may take
@@ -127,6 +129,7 @@ std::string machine_line(const Bench& bench);  // for people: below a picture's 
 // interrupted one leaves whole files or none.
 
 void bench_forward(Bench& bench);
+std::string decode_missing(const Bench& bench);  // what section decode cannot run without; "" where it can
 void bench_decode(Bench& bench);
 void bench_train(Bench& bench);
 void bench_peers(Bench& bench);

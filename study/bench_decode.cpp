@@ -262,23 +262,27 @@ std::string shares_picture(const std::vector<Part>& parts) {
 
 }  // namespace
 
-void bench_decode(Bench& bench) {
-  const Settings& settings = bench.options.settings;
-  const std::string data = bench.data, model = settings.model;
-  std::string missing;
+std::string decode_missing(const Bench& bench) {
+  const std::string &data = bench.data, &model = bench.options.settings.model;
   if (model.empty() || !std::filesystem::exists(model + "/model.safetensors"))
-    missing = "there is no trained model: " + (model.empty() ? "runs/medium, runs/small" : printable(model, 300)) +
-              ": train one with train_gpt, or name another with --model";
-  else if (data.empty() || !std::filesystem::exists(data))
-    missing = "there is no text: " + (data.empty() ? "data" : printable(data, 300)) +
-              ": get it with make data, or name one with --data";
+    return "there is no trained model: " + (model.empty() ? "runs/medium, runs/small" : printable(model, 300)) +
+           ": train one with train_gpt, or name another with --model";
+  if (data.empty() || !std::filesystem::exists(data))
+    return "there is no text: " + (data.empty() ? "data" : printable(data, 300)) +
+           ": get it with make data, or name one with --data";
+  return "";
+}
+
+void bench_decode(Bench& bench) {
+  const std::string &data = bench.data, &model = bench.options.settings.model;
+  std::string missing = decode_missing(bench);
   if (!missing.empty()) return bench.print("Speculation", "left out: " + missing + "\n");
 
   Trial trial;
   trial.options = bench.options;
   trial.options.settings.budget = kLargest;
   trial.options.settings.rows = kLargest + 1;
-  trial.prompts = held_out_prompts(data, bench.quick ? 1 : kPrompts, kPromptBytes);
+  trial.prompts = held_out_prompts(data, bench.quick ? 1 : kPrompts, kPromptBytes, model);
   trial.repeats = bench.quick ? 1 : bench.repeats;
   Engine engine(trial.options.settings);
   const std::vector<int> prompt = engine.encode(trial.prompts[0], "a prompt from " + data);

@@ -6,6 +6,8 @@
 
 #include "commands/samples.h"
 #include "commands/svg.h"
+#include "drafters/logits.h"
+#include "growth/clock.h"
 #include "study/forwards.h"
 
 namespace nanospec {

@@ -14,6 +14,7 @@
 
 #include "commands/samples.h"
 #include "files/words.h"
+#include "growth/clock.h"
 #include "study/bench.h"
 
 extern char** environ;
@@ -137,7 +138,7 @@ std::string train_text(Bench& bench, const std::string& device, double peak, con
       std::vector<std::string> words =
           split_at("--preset " + t.preset + " --max_iters " + std::to_string(t.iterations) + " --eval_interval " +
                        std::to_string(t.iterations + 1) + " --eval_iters 1 --threads " +
-                       std::to_string(bench.options.settings.threads) + " --device " + device + " --quiet",
+                       std::to_string(bench.options.settings.threads) + " --device " + device + " --overwrite --quiet",
                    ' ');
       words.insert(words.begin(),
                    {program, "--data", bench.data, "--out", scratch.path + "/" + t.preset, "--stats", stats});

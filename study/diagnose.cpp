@@ -7,6 +7,7 @@
 #include "commands/comparison.h"
 #include "commands/svg.h"
 #include "drafters/ngram.h"
+#include "files/drafter_names.h"
 #include "files/tables.h"
 #include "study/diagnosis.h"
 
@@ -33,9 +34,9 @@ Command describe(Examination& e) {
           "Decodes by one method and says why: how sure the drafter was where it was right or wrong, which of its\n"
           "guesses were right, whether its chances can be believed, which nodes were wasted, where the time went,\n"
           "and why each forward committed no more tokens.",
-          "nanospec diagnose --model runs/small --drafter ngram:4 --data data/tinyshakespeare.txt\n"
+          "nanospec diagnose --model runs/small --drafter ngram:4\n"
           "nanospec diagnose --model runs/small --drafter ngram:4 --shape tree:3x2 --prompt \"ROMEO:\"\n"
-          "nanospec diagnose --model runs/small --data data/tinyshakespeare.txt --json why.json --svg why.svg\n",
+          "nanospec diagnose --model runs/small --json why.json --svg why.svg\n",
           together({text_flags(e.options),
                     prompts_flags(e.options),
                     speculation_flags(e.options, e.method),
@@ -63,6 +64,8 @@ void measure_cross_entropy(const Examination& e, const Engine& engine, Findings&
   const std::string& model = e.options.settings.model;
   const int orders = e.options.data_file.empty() ? 0 : ngram_order(e.method.drafter);
   if (orders == 0) return;
+  const double bytes = file_bytes(e.options.data_file);
+  check_memory(e.options.data_file, bytes, takes_tokens(bytes));
   const std::vector<int> held_out =
       split(engine.encode(read_file(e.options.data_file), e.options.data_file)).validation;
   for (int order = 1; order <= orders; order++) {
@@ -408,7 +411,7 @@ int diagnose_command(int argc, char** argv) {
   check_method(e.method, e.options.settings.budget);
   if (e.method.drafter == "none")
     throw std::invalid_argument("drafter none guesses nothing: --drafter: name another, for instance ngram:4");
-  check_prompts_given(given, command.name);
+  choose_prompts(e.options, given, command.name);
   check_shape_file(e.method, e.options);
   if (given.has("--json")) check_writable(e.json_file);
   if (given.has("--svg")) check_writable(e.svg_file);

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "drafters/logits.h"
+#include "growth/shapes.h"
 #include "watch/stats.h"
 
 namespace nanospec {

@@ -39,7 +39,7 @@ Command describe(CommandLine& c) {
       "Repeats the literature's experiments, and those of this project, on the models that are there: tables on\n"
       "standard output, every sample and the pictures in a folder. Methods run in turn, prompt by prompt, and a\n"
       "figure comes with its 95% interval over the prompts. Everything takes eleven to fifteen minutes.",
-      "nanospec experiments --model runs/medium --drafter_model runs/small --data data/tinyshakespeare.txt\n"
+      "nanospec experiments --model runs/medium --drafter_model runs/small\n"
       "nanospec experiments --only entropy,auto --model runs/medium\n"
       "nanospec experiments --quick --out /tmp/experiments\n",
       together(
@@ -55,8 +55,8 @@ Command describe(CommandLine& c) {
             {"--drafter", "WORD", &b.drafter,
              "the trained drafter (gpt:DRAFTER_MODEL; where that cannot run, ngram:4)"},
             {"--data", "FILE", &b.data,
-             "the text that they were trained on: prompts come from its last\ntenth (data/tinyshakespeare.txt, else "
-             "data/shakespeare.txt)"},
+             "the text that they were trained on: prompts come from its last\ntenth (the one that the target learned, "
+             "where it is in data/)"},
             {"--seed", "N", &b.options.sampling.seed, "of the texts that are decoded"}},
            machine_flags(b.options),
            {heading("Output"),
@@ -100,9 +100,7 @@ int experiments_command(int argc, char** argv) {
   Sections sections = chosen(all, c.only);
   check_options(lab.options);
   if (!lab.drafter.empty()) check_method(matched(lab.drafter, "chain:4"), 64);
-  if (!given.has("--data"))
-    lab.data =
-        std::filesystem::exists("data/tinyshakespeare.txt") ? "data/tinyshakespeare.txt" : "data/shakespeare.txt";
+  if (!given.has("--data")) lab.data = find_text(lab.options.settings.model, true);
   need(lab.options.settings.model + "/model.safetensors", "target", "--model",
        "train one with train_gpt --preset medium --max_iters 1000, or name another with --model");
   need(lab.drafter_model + "/model.safetensors", "drafter model", "--drafter_model",
@@ -112,7 +110,11 @@ int experiments_command(int argc, char** argv) {
   if (lab.text.size() < 2000)
     throw std::runtime_error("the text is too short: " + printable(lab.data, 300) +
                              ": give one of at least 2,000 bytes, so that its last tenth holds prompts");
+  for (const std::string& model : {lab.options.settings.model, lab.drafter_model})
+    check_held_out(model, lab.text, lab.data);
   if (std::filesystem::exists("README.md")) lab.readme = in_alphabet(read_file("README.md"), lab.text);
+
+  lab.target().engine.encode(lab.text, lab.data);  // what does not fit is refused before a folder is made
 
   double seconds = 0;
   for (const Section& section : all) seconds += section.seconds;

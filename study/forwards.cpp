@@ -1,6 +1,8 @@
 // study/forwards.cpp: forwards of models with random weights, measured: see forwards.h.
 #include "study/forwards.h"
 
+#include "growth/clock.h"
+
 #include <algorithm>
 
 namespace nanospec {

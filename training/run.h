@@ -1,5 +1,5 @@
-// training/run.h: what every training shares, of a model or of a drafter: options and flags, the course of its updates,
-// and going on from a state.
+// training/run.h: what every training shares, of a model or of a drafter: options and flags, its folder, the course of
+// its updates, and going on from a state.
 //
 // A loop reads, in train_gpt.cu as in train_drafter.h:
 //   Run run(options, done);                                       // done: the iterations of the run that was stopped
@@ -20,6 +20,7 @@
 #include "commands/cli.h"
 #include "commands/samples.h"
 #include "files/checkpoint.h"
+#include "files/folder.h"
 #include "model.h"
 
 namespace nanospec {
@@ -33,7 +34,7 @@ struct RunOptions {
   float learning_rate = 1e-3f, min_lr = 1e-4f, beta2 = 0.99f, weight_decay = 0.1f, grad_clip = 1.0f;
   uint64_t seed = 1337;
   int threads = usable_cpus();
-  bool resume = false, quiet = false;
+  bool resume = false, overwrite = false, quiet = false;
 };
 
 // What a program says of its own batches, rates and seed.
@@ -54,7 +55,7 @@ inline std::vector<Flag> run_flags(RunOptions& o, const RunWords& words) {
       {"--eval_interval", "N", &o.eval_interval, "updates between two evaluations, each with a checkpoint", from(1)},
       {"--seed", "N", &o.seed, words.seed},
       heading("Machine"),
-      {"--threads", "N", &o.threads, "CPU threads; the weights do not depend on it", from(1, 1024)},
+      {"--threads", "N", &o.threads, "CPU threads; the weights do not depend on it", threads()},
       {"--quiet", "", &o.quiet, "no progress"}};
 }
 inline void add_before(std::vector<Flag>& flags, const std::string& name, const Flag& flag) {
@@ -67,6 +68,50 @@ inline void check_rates(const RunOptions& o, const std::string& program) {
     throw std::invalid_argument("--min_lr " + decimals(o.min_lr, 6) + " is above --learning_rate " +
                                 decimals(o.learning_rate, 6) + ": " + program + ": lower it");
 }
+
+// ---------------------------------------------------------------------------------------------------------------
+// The folder
+
+// Where a training writes: its own from begin() on, and from the start where it is there. What another training has
+// left is written over only if that was asked for. Both throw runtime_error.
+class TrainingFolder {
+ public:
+  // weights, state: the names of its files. Throws invalid_argument where the options contradict each other.
+  TrainingFolder(const RunOptions& o, std::string program, std::string path, std::string weights, std::string state)
+      : o_(o),
+        program_(std::move(program)),
+        path_(std::move(path)),
+        weights_(std::move(weights)),
+        state_(std::move(state)),
+        folder_(path_, "wait for its end, or give another --out") {
+    if (o.resume && o.overwrite)
+      throw std::invalid_argument("--resume goes on, --overwrite starts anew: " + program_ + ": give one of them");
+    check();
+  }
+  // Call it when nothing else can be refused. From here on Ctrl-C leads to a checkpoint.
+  void begin() {
+    watch_interrupts(program_ + ": stopped at once: " + path_ + ": --resume goes on from the last checkpoint, if any");
+    folder_.make();
+    check();  // another training may have come and gone
+  }
+
+ private:
+  void check() const {
+    const bool weights = std::filesystem::exists(path_ + "/" + weights_),
+               state = std::filesystem::exists(path_ + "/" + state_);
+    if (o_.resume && !state)
+      refuse("there is no run to resume", path_ + "/" + state_, weights ? kAnew : "leave out --resume");
+    if (o_.resume || o_.overwrite || (!weights && !state)) return;
+    refuse("a training has written here",
+           path_ + " (" + (weights ? weights_ : "") + (weights && state ? ", " : "") + (state ? state_ : "") + ")",
+           std::string(state ? "--resume goes on with it; " : "") + kAnew);
+  }
+  static constexpr const char* kAnew = "start anew with --overwrite, or give another --out";
+
+  const RunOptions& o_;
+  const std::string program_, path_, weights_, state_;
+  LockedFolder folder_;
+};
 
 // ---------------------------------------------------------------------------------------------------------------
 // The course of the updates
@@ -90,7 +135,9 @@ class Run {
     Update update;
     update.iteration = iteration;
     update.learning_rate = cosine_rate(iteration, o_.warmup_iters, o_.lr_decay_iters, o_.learning_rate, o_.min_lr);
-    update.beta2 = o_.beta2, update.weight_decay = o_.weight_decay, update.grad_clip = o_.grad_clip;
+    update.beta2 = o_.beta2;
+    update.weight_decay = o_.weight_decay;
+    update.grad_clip = o_.grad_clip;
     return update;
   }
   // It has been made. Throws runtime_error where the loss before it was not finite.
@@ -117,10 +164,15 @@ class Run {
     progress_.clear();
     if (!o_.quiet) fprintf(stderr, "iteration %lld: %s\n", static_cast<long long>(iteration), line.c_str());
   }
+  // Is there more than what the run began with? Otherwise Ctrl-C leaves all as it was.
+  bool worth_saving() const { return updates() > 0 || !interrupted(); }
   // After Ctrl-C; returns the exit status.
   int stopped(const char* program, const std::string& where) const {
-    fprintf(stderr, "%s: stopped after iteration %lld: %s: go on with --resume\n", program,
-            static_cast<long long>(iteration), where.c_str());
+    if (!worth_saving())
+      fprintf(stderr, "%s: stopped before the first update: no checkpoint: give the same command again\n", program);
+    else
+      fprintf(stderr, "%s: stopped after iteration %lld: %s: go on with --resume\n", program,
+              static_cast<long long>(iteration), where.c_str());
     return kInterruptedStatus;
   }
 

@@ -16,7 +16,8 @@
 // name it in train_drafter.cpp. What the program asks of it:
 //   Options, command(options), sizes_of(options, run)   its flags; what its tensors' shapes follow from, or a refusal
 //   kName, kWhat, kGuesser, kRecorded                   "medusa", "heads", "head", what it learns from
-//   trainer, settings(), save(dir)                      its table and arrays; what a resumed run must share; its file
+//   settings(options, sizes)                            what a resumed run must share
+//   trainer, save(dir, origin)                          its table and arrays; its file
 //   ahead(), pieces, positions(pieces)                  tokens that it says; parts of a shard, of that many positions
 //   step(some, update), validate(shard, ...)            an update on some pieces; counting how often it is right
 //   described(), stats(json)                            what is printed of it
@@ -33,6 +34,7 @@
 #include "files/drafters.h"
 #include "files/tables.h"
 #include "training/distill.h"
+#include "training/preparing.h"
 #include "training/run.h"
 
 namespace nanospec {
@@ -69,6 +71,7 @@ inline std::vector<Flag> distill_flags(DistillOptions& o, const DistillWords& wo
        "text to learn from, or to begin the model's own from; its last tenth is for validation", required()},
       {"--out", "DIR", &o.out, "where " + words.name + ".safetensors is written; beside the model if not given"},
       {"--resume", "", &o.resume, "go on from " + words.name + "-optimizer.safetensors, which lies there too"},
+      {"--overwrite", "", &o.overwrite, "start anew, where one was trained already"},
       {"--stats", "FILE.json", &o.stats, "what the run was, in figures, when it has ended"}};
   flags.insert(flags.end(), own.begin(), own.end());
   const std::vector<Flag> rest = {
@@ -96,9 +99,12 @@ struct DistillRun {
   ShardSizes sizes;
   int train_shards = 0, validation_shards = 0;
   std::map<std::string, std::string> settings;  // what the shards follow from
+  std::map<std::string, std::string> shared;    // what a resumed run must share with the one it goes on from
+  Metadata origin;                              // the model and the text, for the files that are made
 
   bool generated() const { return o.target != "text"; }
   std::string folder() const { return o.dir + "/" + word_of(sizes.what); }
+  std::string path(const char* more = "") const { return out + "/" + name + more + ".safetensors"; }
 };
 
 // Reads the model and the data and says which shards the run is of. Throws runtime_error or invalid_argument.
@@ -110,8 +116,13 @@ inline DistillRun open_run(const DistillOptions& o, const std::string& name, Rec
   run.out = o.out.empty() ? o.dir : o.out;
   run.model = load_model(o.dir);
   const Config& config = run.model.config;
+  const double size = file_bytes(o.data);
+  check_memory(o.data, size, takes_tokens(size));
+  Preparing preparing(size, o.quiet);
+  preparing.step("reading");
   const std::string text = read_file(o.data);
-  run.parts = split(run.model.tokenizer.encode(text, o.data));
+  preparing.step("encoding");
+  run.parts = encode_split(run.model.tokenizer, text, o.data, preparing.told());
   const size_t shortest = size_t(config.block_size) + 1;
   if (run.parts.validation.size() < shortest)
     refuse("the text has only " + std::to_string(run.parts.train.size() + run.parts.validation.size()) + " characters",
@@ -134,6 +145,8 @@ inline DistillRun open_run(const DistillOptions& o, const std::string& name, Rec
                   {"seed", std::to_string(o.seed)},
                   {"model_sha256", sha256(read_file(o.dir + "/model.safetensors"))},
                   {"data_sha256", sha256(text)}};
+  run.origin = text_origin(o.data, run.settings.at("data_sha256"));
+  run.origin["model"] = model_hash(o.dir);
   std::string layers;
   for (int layer : feature_layers(config.n_layer)) layers += (layers.empty() ? "" : ",") + std::to_string(layer);
   if (!hidden) run.settings["layers"] = layers;
@@ -375,12 +388,12 @@ class Course {
       evaluate();
       updates_.say("loss " + decimals(updates_.mean_loss, 4) + ", " + right_at_once(Training::kGuesser, guessers_));
     }
-    save();
+    if (updates_.worth_saving()) save();
     if (!interrupted()) {
       evaluate();
       return true;
     }
-    updates_.stopped("train_drafter", path() + " holds the " + Training::kWhat + " as they are");
+    updates_.stopped("train_drafter", run_.path() + " holds the " + Training::kWhat + " as they are");
     return false;
   }
 
@@ -388,7 +401,7 @@ class Course {
   std::string report(double shard_seconds) const {
     return rank_table(Training::kGuesser, guessers_, baselines_) + thousands(baselines_.unigram.rows) +
            " positions to validate; " + name_of(run_.sizes.what) + " " + duration(shard_seconds) + ", training " +
-           duration(updates_.seconds()) + "; " + path() + "\n";
+           duration(updates_.seconds()) + "; " + run_.path() + "\n";
   }
   Json stats(double shard_seconds) const {
     const double seconds = updates_.seconds(), each = seconds / std::max(1.0, updates_.updates());
@@ -421,27 +434,17 @@ class Course {
 
  private:
   double in_update() const { return training_.positions(run_.o.batch_size); }
-  std::string path(const char* more = "") const { return run_.out + "/" + run_.name + more + ".safetensors"; }
 
-  // What a resumed run must share with the one it goes on from.
-  std::map<std::string, std::string> settings() const {
-    std::map<std::string, std::string> settings = run_.settings;
-    settings.merge(training_.settings());
-    settings["target"] = run_.o.target;
-    settings["tokens"] = std::to_string(run_.o.tokens);
-    settings["batch_size"] = std::to_string(run_.o.batch_size);
-    return settings;
-  }
   int64_t resume() {
-    const SafeTensors file = read_safetensors(path("-optimizer"));
-    check_resumable(parse_training_metadata(file, path("-optimizer")).settings, settings(), path("-optimizer"));
-    return go_on(trainer_, parse_training(file, trainer_.table, path("-optimizer")));
+    const std::string path = run_.path("-optimizer");
+    return go_on(trainer_, parse_training(read_safetensors(path), trainer_.table, path));
   }
   void save() const {
-    training_.save(run_.out);
     const OptimizerArrays arrays = {trainer_.weights.data(), trainer_.m.data(), trainer_.v.data()};
-    write_safetensors(path("-optimizer"), optimizer_tensors(trainer_.table, arrays),
-                      training_metadata(updates_.iteration, settings()));
+    Metadata metadata = training_metadata(updates_.iteration, run_.shared);
+    metadata.insert(run_.origin.begin(), run_.origin.end());
+    write_safetensors(run_.path("-optimizer"), optimizer_tensors(trainer_.table, arrays), metadata);
+    training_.save(run_.out, run_.origin);
   }
 
   // How often each guesser is right, over all validation shards; the baselines count beside the first. And a point of
@@ -505,17 +508,33 @@ inline void check_window(const DistillRun& run, int ahead, int least, const std:
                                 std::to_string(run.model.config.block_size) + " tokens: " + flag + ": use fewer");
 }
 
+// Sets what a resumed run must share. Throws std::runtime_error if this run resumes one that differs.
+inline void share(DistillRun& run, const std::map<std::string, std::string>& own) {
+  run.shared = own;
+  run.shared.insert(run.settings.begin(), run.settings.end());
+  run.shared["target"] = run.o.target;
+  run.shared["tokens"] = std::to_string(run.o.tokens);
+  run.shared["batch_size"] = std::to_string(run.o.batch_size);
+  const std::string path = run.path("-optimizer");
+  if (run.o.resume) check_resumable(parse_training_metadata(read_safetensors(path), path).settings, run.shared, path);
+}
+
 // Runs the program: shards, training, what came of it. Returns the exit status.
 template <class Training>
 int train_drafter(int argc, char** argv) {
   typename Training::Options o;
   if (parse_flags(Training::command(o), argc, argv).help) return 0;
   o.lr_decay_iters = o.max_iters;
-  const DistillRun run = open_run(o, Training::kName, Training::kRecorded);
+  const std::string name = Training::kName;
+  TrainingFolder folder(o, "train_drafter", o.out.empty() ? o.dir : o.out, name + ".safetensors",
+                        name + "-optimizer.safetensors");
+  DistillRun run = open_run(o, name, Training::kRecorded);
   const auto sizes = Training::sizes_of(o, run);
-  create_folder(run.out);
+  share(run, Training::settings(o, sizes));
+  LockedFolder shards(run.folder(), "wait for its end");  // another training's settings may replace them
+  folder.begin();
+  shards.make();
   Recordings states = open_recordings(run);
-  watch_interrupts();
   const double shard_seconds = make_shards(run, states);
   if (shard_seconds < 0) return kInterruptedStatus;
 

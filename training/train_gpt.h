@@ -11,6 +11,7 @@
 #include <string>
 
 #include "files/tables.h"
+#include "training/preparing.h"
 #include "training/run.h"
 
 namespace nanospec {
@@ -44,6 +45,7 @@ inline Command command_line(GptOptions& o) {
       {"--data", "FILE", &o.data, "the text to learn, UTF-8; its last tenth is for validation", required()},
       {"--out", "DIR", &o.out, "where the model is written, at every evaluation and at the end", required()},
       {"--resume", "", &o.resume, "go on from DIR/optimizer.safetensors"},
+      {"--overwrite", "", &o.overwrite, "start anew, where DIR holds a model already"},
       {"--medusa", "DIR", FlagValue(),
        "instead: heads on the model in DIR, for --drafter medusa; --medusa DIR --help says more"},
       {"--parallel", "DIR", FlagValue(),
@@ -69,9 +71,9 @@ inline Command command_line(GptOptions& o) {
   flags.insert(flags.end(), updates.begin(), updates.end());
   return {"train_gpt",
           "Trains a GPT on the characters of a text and writes a folder that nanospec, and transformers, can load.",
-          "train_gpt --data data/tinyshakespeare.txt --out runs/small\n"
-          "train_gpt --data data/tinyshakespeare.txt --out runs/medium --preset medium --dropout 0.1\n"
-          "train_gpt --data data/tinyshakespeare.txt --out runs/small --max_iters 4000 --resume\n",
+          "train_gpt --data data/text.txt --out runs/small\n"
+          "train_gpt --data data/text.txt --out runs/medium --preset medium --dropout 0.1\n"
+          "train_gpt --data data/text.txt --out runs/small --max_iters 4000 --resume\n",
           flags};
 }
 
@@ -113,14 +115,20 @@ struct TrainingText {
   Tokenizer tokenizer;
   Split parts;
   std::map<std::string, std::string> settings;  // what a resumed run must share with the one it goes on from
+  Metadata origin;                              // its name and its hash, for the files that are made of it
 };
 
 // Reads the data, which says the vocabulary's size. Throws runtime_error.
 inline TrainingText read_text(GptOptions& o) {
+  const double size = file_bytes(o.data);
+  check_memory(o.data, size, takes_counts(size));
+  Preparing preparing(size, o.quiet);
+  preparing.step("reading");
   const std::string bytes = read_file(o.data);
+  preparing.step("encoding");
   TrainingText text;
   text.tokenizer = character_tokenizer(bytes, o.data);
-  text.parts = split(text.tokenizer.encode(bytes, o.data));
+  text.parts = encode_split(text.tokenizer, bytes, o.data, preparing.told());
   const size_t shortest = size_t(o.config.block_size) + 2, train = text.parts.train.size(),
                validation = text.parts.validation.size();
   if (validation < shortest || train < shortest)
@@ -128,22 +136,34 @@ inline TrainingText read_text(GptOptions& o) {
            "give at least " + std::to_string(10 * shortest) + ", or a smaller --block_size");
   o.config.vocab_size = text.tokenizer.vocab_size();
   validate(o.config);
+  preparing.step("hashing");
   text.settings = {{"seed", std::to_string(o.seed)},
                    {"batch_size", std::to_string(o.batch_size)},
                    {"dropout", std::to_string(o.dropout)},
                    {"data_sha256", sha256(bytes)}};
+  text.origin = text_origin(o.data, text.settings.at("data_sha256"));
   return text;
 }
 
-// What drafters count of the text.
-inline void save_tables(const GptOptions& o, const TrainingText& text) {
-  save_bigram(o.out, text.parts.train, o.config.vocab_size);
-  save_ngrams(o.out, text.parts.train, o.config.vocab_size);
+// A line where the n-grams of so many training tokens are not all counted; else nothing.
+inline std::string counted_text(size_t tokens, size_t most = kNgramText) {
+  if (tokens <= most) return "";
+  return "n-grams are counted in the first " + thousands(double(most)) + " of " + thousands(double(tokens)) +
+         " training characters\n";
 }
 
-// A checkpoint: the model, and the state to go on from.
-inline void save(const GptOptions& o, const TrainingText& text, const Trainer<float>& trainer, bool cuda,
-                 int64_t iteration) {
+// What drafters count of the text; it comes into the folder with the first checkpoint.
+inline void save_tables(const Staged& tables, const GptOptions& o, const TrainingText& text) {
+  if (!o.quiet) fputs(counted_text(text.parts.train.size()).c_str(), stderr);
+  Preparing preparing(file_bytes(o.data), o.quiet);
+  preparing.step("counting n-grams");
+  save_bigram(tables.path, text.parts.train, o.config.vocab_size, text.origin);
+  save_ngrams(tables.path, text.parts.train, o.config.vocab_size, text.origin, preparing.told());
+}
+
+// A checkpoint: the state to go on from, the tables, the model. No kill leaves weights that lack one of the others.
+inline void save(const GptOptions& o, const TrainingText& text, Staged& tables, const Trainer<float>& trainer,
+                 bool cuda, int64_t iteration) {
   std::vector<float> copies[3];
   const auto on_host = [&](const Array<float>& array, std::vector<float>& copy) -> const float* {
     if (!cuda) return array.data();
@@ -153,18 +173,24 @@ inline void save(const GptOptions& o, const TrainingText& text, const Trainer<fl
   };
   const OptimizerArrays arrays = {on_host(trainer.weights, copies[0]), on_host(trainer.m, copies[1]),
                                   on_host(trainer.v, copies[2])};
-  save_model(o.out, o.config, text.tokenizer, arrays.weights);
-  save_optimizer(o.out, o.config, iteration, text.settings, arrays);
+  Metadata origin = text.origin;
+  origin["model"] = hash_model(o.config, arrays.weights, text.origin);
+  save_optimizer(o.out, o.config, iteration, text.settings, arrays, origin);
+  tables.publish();
+  save_model(o.out, o.config, text.tokenizer, arrays.weights, text.origin);
 }
 
-// Returns the iteration that the run to resume had reached. Throws runtime_error.
-inline int64_t resume(const GptOptions& o, const TrainingText& text, Trainer<float>& trainer) {
+// Returns the iteration that the run to resume had reached. The tables are there at once. Throws runtime_error.
+inline int64_t resume(const GptOptions& o, const TrainingText& text, Staged& tables, Trainer<float>& trainer) {
   const OptimizerState state = load_optimizer(o.out);
   const std::string where = o.out + "/optimizer.safetensors";
   if (format_config(state.config) != format_config(o.config))
     refuse("the run to resume has a model of another size", where,
            "give its sizes (config.json has them), or another --out");
   check_resumable(state.settings, text.settings, where);
+  check_origin(read_header(where).metadata, "the state was saved", where, o.out,
+               "going on from the state, at iteration " + std::to_string(state.iteration));
+  tables.publish();
   return go_on(trainer, state);
 }
 

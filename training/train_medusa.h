@@ -222,8 +222,8 @@ inline Command medusa_command(MedusaOptions& o) {
   return {
       "train_drafter --medusa",
       "Trains Medusa heads on the model in DIR, which stays as it is, for nanospec --drafter medusa. Runs on the CPU.",
-      "train_drafter --medusa runs/small --data data/tinyshakespeare.txt\n"
-      "train_drafter --medusa runs/medium --data data/tinyshakespeare.txt --medusa_target distribution\n",
+      "train_drafter --medusa runs/small --data data/text.txt\n"
+      "train_drafter --medusa runs/medium --data data/text.txt --medusa_target distribution\n",
       distill_flags(
           o, words,
           {heading("Heads"),
@@ -291,8 +291,10 @@ struct MedusaTraining {
       for (int row = 0; row < batch.rows; row++) baselines.count(batch.root[size_t(row)], batch.target[size_t(row)]);
     }
   }
-  void save(const std::string& dir) const { save_medusa(dir, trainer.sizes, trainer.weights.data()); }
-  std::map<std::string, std::string> settings() const {
+  void save(const std::string& dir, const Metadata& origin) const {
+    save_medusa(dir, trainer.sizes, trainer.weights.data(), origin);
+  }
+  static std::map<std::string, std::string> settings(const Options& o, const MedusaSizes&) {
     return {{"heads", std::to_string(o.heads)}, {"rank", std::to_string(o.rank)}, {"root", std::to_string(o.root)}};
   }
   std::string described() const { return " in " + std::to_string(o.heads) + " heads"; }

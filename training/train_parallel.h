@@ -447,13 +447,12 @@ inline Command parallel_command(ParallelOptions& o) {
        "pieces in which the slots of a sequence are run: the same gradient in less memory", from(1, 1 << 16)},
       {"--parallel_sequential", "", &o.sequential, "one token after the other, each from the state of the one before"},
       {"--parallel_raw", "", &o.raw, "features without their RMS norm, for study: see what becomes of the drafter"}};
-  return {
-      "train_drafter --parallel",
-      "Trains a drafter on hidden states of the model in DIR, which stays as it is, for nanospec --drafter "
-      "parallel.\nRuns on the CPU.",
-      "train_drafter --parallel runs/small --data data/tinyshakespeare.txt\n"
-      "train_drafter --parallel runs/medium --data data/tinyshakespeare.txt --parallel_layers 1 --out runs/one-layer\n",
-      distill_flags(o, words, own)};
+  return {"train_drafter --parallel",
+          "Trains a drafter on hidden states of the model in DIR, which stays as it is, for nanospec --drafter "
+          "parallel.\nRuns on the CPU.",
+          "train_drafter --parallel runs/small --data data/text.txt\n"
+          "train_drafter --parallel runs/medium --data data/text.txt --parallel_layers 1 --out runs/one-layer\n",
+          distill_flags(o, words, own)};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -517,19 +516,21 @@ struct ParallelTraining {
       });
     }
   }
-  void save(const std::string& dir) const { save_parallel(dir, trainer.sizes, trainer.weights.data()); }
-  std::map<std::string, std::string> settings() const {
-    std::map<std::string, std::string> settings = parallel_metadata(trainer.sizes);
+  void save(const std::string& dir, const Metadata& origin) const {
+    save_parallel(dir, trainer.sizes, trainer.weights.data(), origin);
+  }
+  static std::map<std::string, std::string> settings(const Options&, const ParallelSizes& sizes) {
+    std::map<std::string, std::string> settings = parallel_metadata(sizes);
     settings.erase("format");
-    settings["n_layer"] = std::to_string(trainer.sizes.n_layer);
-    settings["kv_heads"] = std::to_string(trainer.sizes.n_kv_head);
+    settings["n_layer"] = std::to_string(sizes.n_layer);
+    settings["kv_heads"] = std::to_string(sizes.n_kv_head);
     return settings;
   }
   std::string described() const {
     return o.sequential ? ", one token after the other" : ", " + std::to_string(o.ahead) + " tokens at once";
   }
   void stats(Json& stats) const {
-    for (const auto& [key, value] : settings()) stats["parallel_" + key] = value;
+    for (const auto& [key, value] : settings(o, trainer.sizes)) stats["parallel_" + key] = value;
     stats["parallel_segments"] = o.segments;
   }
 };

@@ -8,8 +8,10 @@
 
 #include "cuda/whole.h"
 #include "drafters/features.h"
+#include "growth/ahead.h"
 #include "growth/measure.h"
 #include "rules/judge.h"
+#include "watch/recorder.h"
 #include "watch/settings.h"
 
 namespace nanospec {

@@ -11,6 +11,9 @@
 
 namespace nanospec {
 
+class Cost;         // growth/cost.h
+struct Experience;  // growth/trust.h
+
 // Under rule match the text depends on `sampling` alone; under the other rules on the trees too, and so, with shape
 // auto, on the clock.
 struct Decoding {

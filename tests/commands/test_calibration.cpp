@@ -140,7 +140,7 @@ TEST_CASE("calibration: the file keeps every drafter and temperature, the newest
   CHECK(one.accuracy.expand_seconds == 2e-6);
   CHECK(find_calibration(path, "ngram:4", "elsewhere", 0.3).temperature == 0);
   CHECK(find_calibration("", "bigram", folder.path, 5).accuracy.at(0, 0) == 0.3);
-  CHECK(!std::filesystem::exists(path + ".tmp"));
+  CHECK(!std::filesystem::exists(temporary_name(path)));
 
   const auto missing = [&](const std::string& file, const std::string& dir) {
     return error_of([&] { find_calibration(file, "suffix", dir, 0.7); });

@@ -109,7 +109,9 @@ struct Engine::Parts {
   Settings settings;
   Config config;
 };
-Engine::Engine(const Settings& settings) : parts_(new Parts{settings, {}}) {}
+Engine::Engine(const Settings& settings) : parts_(new Parts{settings, {}}) {
+  if (std::filesystem::exists(settings.model + "/damaged")) throw std::runtime_error("damaged: " + settings.model);
+}
 Engine::~Engine() = default;
 std::vector<int> Engine::encode(const std::string& text, const std::string&) const {
   return {text.begin(), text.end()};
@@ -448,6 +450,157 @@ TEST_CASE("compare: prompts out of the text that was held out") {
                    attempt({"--prompt", "A", "--methods", "bigram calibrated"});
                  }),
                  "nothing is calibrated yet: m/calibration.json: run nanospec calibrate --model m --drafter bigram"));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The text that a model learned
+
+namespace {
+
+// Commands run in this folder, which has data/ with both texts of `make data`, and models by the text that they name.
+struct Place {
+  Folder folder;
+  std::filesystem::path before = std::filesystem::current_path();
+  Place() {
+    std::filesystem::current_path(folder.path);
+    std::filesystem::create_directory("data");
+    for (const char* name : {"tinyshakespeare", "shakespeare", "mine"}) {
+      write_file(std::string("data/") + name + ".txt", text(name));
+      model(name, name, text(name));
+    }
+    model("lost", "lost", "a text that is nowhere");
+    std::filesystem::create_directory("silent");
+    write_safetensors("silent/model.safetensors", {}, {});
+  }
+  ~Place() { std::filesystem::current_path(before); }
+  static std::string text(const std::string& name) {
+    std::string text;
+    for (int i = 0; i < 400; i++) text += name + " " + std::to_string(1000 + i) + "\n";
+    return text;
+  }
+  static void model(const std::string& dir, const std::string& name, const std::string& text) {
+    std::filesystem::create_directory(dir);
+    write_safetensors(dir + "/model.safetensors", {}, {{"text", name + ".txt"}, {"text_sha256", sha256(text)}});
+  }
+};
+
+// Runs a command and returns what it says on standard error.
+std::string said_by_command(int (*command)(int, char**), Words words) {
+  words.insert(words.begin(), "command");
+  notes() = Notes();
+  std::string said;
+  captured(1, [&] {
+    said = captured(2, [&] {
+      std::vector<char*> argv = arguments(words);
+      CHECK(command(int(argv.size()), argv.data()) == 0);
+    });
+  });
+  notes() = Notes();
+  return said;
+}
+
+}  // namespace
+
+TEST_CASE("commands: prompts come from the text that the model learned, whichever it was") {
+  script = steady;
+  const Place place;
+  const auto prompts = [](const std::string& model) {
+    const std::string said = said_by_command(compare_command, {"--model", model, "--held_out", "2", "--max_new_tokens",
+                                                               "4", "--repeat", "1", "--json", "c.json"});
+    CHECK(said == "");
+    return Json::parse(read_file("c.json"))["prompts"];
+  };
+  CHECK(prompts("tinyshakespeare")[0].get<std::string>().substr(0, 21) == "tinyshakespeare 1361\n");
+  CHECK(prompts("shakespeare")[0].get<std::string>().substr(0, 17) == "shakespeare 1361\n");
+  CHECK(prompts("mine")[1].get<std::string>().substr(0, 10) == "mine 1381\n");
+  CHECK(prompts("silent")[0].get<std::string>().substr(0, 21) == "tinyshakespeare 1361\n");
+  std::filesystem::remove("data/tinyshakespeare.txt");
+  CHECK(prompts("silent")[0].get<std::string>().substr(0, 17) == "shakespeare 1361\n");
+  Words words = {"compare", "--model", "lost"};
+  std::vector<char*> argv = arguments(words);
+  CHECK(contains(BAD_COMMAND_LINE(compare_command(3, argv.data())), "there is no prompt: nanospec compare: add --pro"));
+  CHECK(find_text("lost", true) == "data/shakespeare.txt");
+  CHECK(find_text("tinyshakespeare", false) == "");
+}
+
+TEST_CASE("commands: a text that the model did not learn is said where prompts are taken from it") {
+  script = steady;
+  const Place place;
+  const std::string line =
+      "note: the model mine learned another text, mine.txt: data/shakespeare.txt: prompts from here are not held out "
+      "from that; give --data that text\n";
+  const Words other = {"--model", "mine", "--data", "data/shakespeare.txt"};
+  const auto with = [&](Words more) {
+    more.insert(more.begin(), other.begin(), other.end());
+    return more;
+  };
+  CHECK(said_by_command(compare_command, with({"--max_new_tokens", "4", "--repeat", "1"})) == line);
+  CHECK(said_by_command(compare_command, with({"--max_new_tokens", "4", "--repeat", "1", "--quiet"})) == "");
+  CHECK(said_by_command(compare_command, {"--model", "mine", "--data", "data/mine.txt", "--max_new_tokens", "4"}) ==
+        "");
+  CHECK(said_by_command(compare_command, {"--model", "silent", "--data", "data/mine.txt", "--max_new_tokens", "4"}) ==
+        "");
+  CHECK(said_by_command(bench_command, with({"--only", "decode", "--quick", "--out", "out"})) == line);
+  const std::string both = said_by_command(
+      experiments_command, with({"--only", "rules", "--quick", "--out", "out", "--drafter_model", "tinyshakespeare"}));
+  CHECK(contains(both, line));
+  CHECK(contains(both, "note: the model tinyshakespeare learned another text, tinyshakespeare.txt: data/shak"));
+  decodes = true;
+  CHECK(said_by_command(calibrate_command, with({"--places", "200"})) == line);
+  CHECK(said_by_command(diagnose_command, with({"--max_new_tokens", "20", "--held_out", "1"})) == line);
+  decodes = false;
+}
+
+TEST_CASE("calibrate: names its model and its text, and rates of others are said to be") {
+  const Place place;
+  decodes = true;
+  CHECK(said_by_command(calibrate_command, {"--model", "mine", "--places", "200"}) == "");
+  decodes = false;
+  const Metadata origin = read_calibrations("mine/calibration.json").at(0).origin;
+  CHECK(origin ==
+        Metadata{{"model", model_hash("mine")}, {"text", "mine.txt"}, {"text_sha256", sha256(Place::text("mine"))}});
+  const auto find = [](const std::string& model) {
+    notes() = Notes();
+    const std::string said = captured(2, [&] { find_calibration("mine/calibration.json", "bigram", model, 1); });
+    notes() = Notes();
+    return said;
+  };
+  CHECK(find("mine") == "");
+  CHECK(contains(find("shakespeare"),
+                 "note: the rates of drafter bigram were measured with another model than this "
+                 "one: mine/calibration.json: its trees fit less well; run nanospec calibrate"));
+  write_file("mine/calibration.json",
+             "{\"calibrations\": [{\"drafter\": \"bigram\", \"temperature\": 1, "
+             "\"places\": 60, \"expand_seconds\": 2e-06, \"seen\": [40], "
+             "\"accuracy\": [[0.5]], \"model\": 7}]}");
+  CHECK(find("shakespeare") == "");  // of no model that is named
+}
+
+TEST_CASE("commands: nothing is left where a command refuses") {
+  const Place place;
+  write_file("mine/damaged", "");
+  const auto files = [] {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(".")) names.insert(entry.path());
+    return names;
+  };
+  const std::set<std::string> before = files();
+  const auto refused = [&](int (*command)(int, char**), Words words) {
+    words.insert(words.begin(), {"command", "--model", "mine"});
+    std::vector<char*> argv = arguments(words);
+    std::string message;
+    const std::string out = captured(1, [&] { message = error_of([&] { command(int(argv.size()), argv.data()); }); });
+    CHECK(message == "damaged: mine");
+    CHECK(out == "");
+    CHECK(files() == before);
+  };
+  refused(generate_command, {"--prompt", "A", "--stats", "s.json"});
+  refused(compare_command, {"--json", "c.json", "--svg", "c.svg"});
+  refused(calibrate_command, {});
+  refused(diagnose_command, {"--json", "d.json", "--svg", "d.svg"});
+  refused(show_command, {"--prompt", "A", "--html", "s.html"});
+  refused(bench_command, {"--only", "decode", "--quick", "--out", "out"});
+  refused(experiments_command, {"--quick", "--drafter_model", "silent", "--out", "out"});
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -323,6 +323,20 @@ TEST_CASE("ngram: counts and probabilities are those of a naive count, of every 
   }
 }
 
+TEST_CASE("ngram: no more of a text is counted than is asked for, and the work tells how far it is") {
+  const Ints text = random_text(9, 500, 4), begun(text.begin(), text.begin() + 130);
+  std::vector<double> shares;
+  const NgramTrie whole = count_ngrams(begun, 4, 6),
+                  some = count_ngrams(text, 4, 6, 130, [&](double share) { shares.push_back(share); });
+  CHECK(format_ngrams(some) == format_ngrams(whole));
+  CHECK(some.count[0] == 130);
+  CHECK(format_ngrams(some) != format_ngrams(count_ngrams(text, 4, 6)));
+  CHECK(shares.size() >= 2);
+  CHECK(std::is_sorted(shares.begin(), shares.end()));
+  CHECK(shares.front() > 0);
+  CHECK(shares.back() < 1);
+}
+
 TEST_CASE("ngram: the cross-entropy of a text is the mean of its naive costs, and falls with order on its own text") {
   const Ints text = random_text(4, 600, 4), other = random_text(8, 80, 4);
   const Naive naive(text, 4);

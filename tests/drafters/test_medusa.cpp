@@ -376,8 +376,8 @@ TEST_CASE("medusa: train_gpt --medusa leaves the model as it is, learns, and rep
   CHECK(read_file(medusa_path(dir)) == heads);  // --out went elsewhere
 
   // Who sees the root knows more of what follows it.
-  CHECK(train(usual(dir, {"--stats", folder.file("root.json"), "--medusa_root", "--out", folder.file("elsewhere")})) ==
-        0);
+  CHECK(train(usual(dir, {"--stats", folder.file("root.json"), "--medusa_root", "--overwrite", "--out",
+                          folder.file("elsewhere")})) == 0);
   const Json root = parse_json(read_file(folder.file("root.json")), "stats");
   CHECK(double(root["accuracy"][0][0]) > double(stats["accuracy"][0][0]) + 0.05);
   CHECK(read_medusa(folder.file("elsewhere"), w.config).sizes.root);
@@ -385,15 +385,15 @@ TEST_CASE("medusa: train_gpt --medusa leaves the model as it is, learns, and rep
 
   // The same again, on two threads, the hidden states made anew.
   std::filesystem::remove_all(dir + "/hidden");
-  CHECK(train(usual(dir, {"--threads", "2"})) == 0);
+  CHECK(train(usual(dir, {"--threads", "2", "--overwrite"})) == 0);
   CHECK(read_file(medusa_path(dir)) == heads);
 
   for (const char* target : {"text", "distribution"})
     for (const char* rank : {"-1", "0", "4"}) {
       CAPTURE(target);
       CAPTURE(rank);
-      CHECK(train(usual(dir, {"--medusa_target", target, "--medusa_rank", rank, "--medusa_heads", "2", "--stats",
-                              folder.file("stats.json")})) == 0);
+      CHECK(train(usual(dir, {"--medusa_target", target, "--medusa_rank", rank, "--medusa_heads", "2", "--overwrite",
+                              "--stats", folder.file("stats.json")})) == 0);
       const Json kind = parse_json(read_file(folder.file("stats.json")), "stats");
       for (int k = 0; k < 2; k++) CHECK(double(kind["val_loss"][k]) < 0.8 * double(untrained["val_loss"][k]));
     }

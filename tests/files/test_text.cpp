@@ -172,6 +172,17 @@ TEST_CASE("text: nine tenths of the tokens train, the rest validates, cut as nan
   CHECK(parts.validation.back() == 1115393);
   CHECK(split({}).train.empty());
   CHECK(split({7}).validation == std::vector<int>{7});
+
+  std::string text;
+  for (int i = 0; i < 5000; i++) text += utf8(uint32_t(i % 7 ? 97 + i % 20 : 0x4E00 + i % 30));
+  const Tokenizer tokenizer = character_tokenizer(text);
+  CHECK(characters(text) == 5000);
+  const Split whole = split(tokenizer.encode(text)), cut = encode_split(tokenizer, text, "a text");
+  CHECK(cut.train == whole.train);
+  CHECK(cut.validation == whole.validation);
+  CHECK(cut.train.capacity() == cut.train.size());  // none is held twice
+  CHECK(error_of([&] { encode_split(tokenizer, text + "?", "t.txt"); }).find("character 5001 of t.txt") !=
+        std::string::npos);
 }
 
 TEST_CASE("text: prompts are read one a line, and a bad line is named") {

@@ -176,7 +176,7 @@ TEST_CASE("distill: a training that goes on gives the bytes of one that was neve
   CHECK(train({"--medusa", dir, "--out", parts, "--max_iters", "90", "--resume", "--threads", "3"}) == 0);
   CHECK(read_file(parts + heads) == read_file(whole + heads));
   CHECK(read_file(parts + state) == read_file(whole + state));
-  const auto done = files_of(parts);
+  const auto done = files_of(parts), hidden = files_of(dir + "/hidden");
   CHECK(train({"--medusa", dir, "--out", parts, "--max_iters", "90", "--resume"}) == 0);  // nothing is left to do
   CHECK(files_of(parts) == done);
 
@@ -186,6 +186,7 @@ TEST_CASE("distill: a training that goes on gives the bytes of one that was neve
     words.insert(words.end(), more.begin(), more.end());
     CHECK(holds(error_of([&] { train(words); }), why));
     CHECK(files_of(parts) == done);
+    CHECK(files_of(dir + "/hidden") == hidden);  // that of other settings would have replaced these
   };
   refused({"--seed", "5"}, "the run to resume had seed 1337, this one has 5: " + parts + state + ": give the same");
   refused({"--medusa_heads", "3"}, "had heads 2, this one has 3");
@@ -200,7 +201,47 @@ TEST_CASE("distill: a training that goes on gives the bytes of one that was neve
   CHECK(holds(error_of([&] {
                 train({"--medusa", dir, "--out", parts, "--resume"});
               }),
-              "cannot read the file: " + parts));
+              "there is no run to resume: " + parts + state + ": start anew with --overwrite"));
+}
+
+TEST_CASE("distill: what was trained is written over only when that is asked for, and by one training at a time") {
+  const World& w = world();
+  const Folder folder;
+  const std::string dir = folder.file("model");
+  std::filesystem::copy(w.dir, dir);
+  const auto refused = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"--medusa", dir, "--max_iters", "3"});
+    const auto before = files_of(dir), hidden = files_of(dir + "/hidden");
+    const std::string line = error_of([&] { train(more); });
+    CHECK(files_of(dir) == before);
+    CHECK(files_of(dir + "/hidden") == hidden);
+    return line;
+  };
+  CHECK(train({"--medusa", dir, "--max_iters", "3"}) == 0);  // a model is there, and no heads
+  CHECK(refused({}) == "a training has written here: " + dir + " (medusa.safetensors, medusa-optimizer.safetensors): " +
+                           "--resume goes on with it; start anew with --overwrite, or give another --out");
+  CHECK(holds(refused({"--seed", "5"}), "a training has written here: "));
+  const std::string before = read_file(dir + "/medusa.safetensors");
+  CHECK(train({"--medusa", dir, "--max_iters", "4", "--overwrite"}) == 0);
+  CHECK(read_file(dir + "/medusa.safetensors") != before);
+  CHECK(read_file(dir + "/model.safetensors") == read_file(w.dir + "/model.safetensors"));
+  unlink((dir + "/medusa-optimizer.safetensors").c_str());
+  CHECK(holds(refused({}), " (medusa.safetensors): start anew with --overwrite, or give another --out"));
+
+  // Another training in the folder, whatever it trains; or elsewhere on the same states.
+  const std::string ours = " (process " + std::to_string(getpid()) + ")";
+  {
+    const LockedFolder other(dir, "");
+    CHECK(refused({"--overwrite"}) ==
+          "another process writes into the folder: " + dir + ours + ": wait for its end, or give another --out");
+  }
+  {
+    const LockedFolder other(dir + "/hidden", "");
+    CHECK(refused({"--out", folder.file("elsewhere")}) ==
+          "another process writes into the folder: " + dir + "/hidden" + ours + ": wait for its end");
+    CHECK(!std::filesystem::exists(folder.file("elsewhere")));
+  }
+  CHECK(train({"--medusa", dir, "--max_iters", "3", "--out", folder.file("elsewhere")}) == 0);
 }
 
 TEST_CASE("distill: train_gpt hands drafters over to train_drafter, and says in a line where that is missing") {

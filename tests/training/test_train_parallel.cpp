@@ -241,7 +241,7 @@ TEST_CASE("parallel: shards are read again, refused where they are broken, made 
   const std::string dir = folder.file("model"), stats_file = folder.file("stats.json");
   std::filesystem::copy(world().dir, dir);
   const auto seconds = [&](const Words& more) {
-    Words words = {"--max_iters", "1", "--parallel_tokens", "600", "--stats", stats_file};
+    Words words = {"--max_iters", "1", "--parallel_tokens", "600", "--overwrite", "--stats", stats_file};
     words.insert(words.end(), more.begin(), more.end());
     const int status = train(usual(dir, words));  // what it raises is for the caller
     CHECK(status == 0);

@@ -1,0 +1,148 @@
+// files/folder.h: a folder that one process at a time may write, and files that are moved into it together.
+//
+// The lock is one of the system, on the folder itself. It ends with its process, also if that is killed, and leaves
+// nothing behind. Readers need no lock: every file is renamed when it is whole. On a file system without locks there is
+// none.
+#pragma once
+
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/sysmacros.h>
+
+#include <filesystem>
+#include <list>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "files/io.h"
+
+namespace nanospec {
+
+// The process that holds the lock on an open folder; 0 if the system does not show it.
+inline int lock_holder(int folder) {
+  struct stat status;
+  if (access("/proc/locks", R_OK) != 0 || fstat(folder, &status) != 0) return 0;
+  char wanted[64];
+  snprintf(wanted, sizeof wanted, "%02x:%02x:%llu", major(status.st_dev), minor(status.st_dev),
+           static_cast<unsigned long long>(status.st_ino));
+  std::istringstream lines(read_file("/proc/locks"));
+  for (std::string line; std::getline(lines, line);) {  // "1: FLOCK  ADVISORY  WRITE 1234 fd:01:56789 0 EOF"
+    std::istringstream words(line);
+    std::string number, kind, advisory, mode, file;
+    int process = 0;
+    if (words >> number >> kind >> advisory >> mode >> process >> file && kind == "FLOCK" && file == wanted)
+      return process;
+  }
+  return 0;
+}
+
+// Whether it is the name of a temporary file (io.h) of this process, or of one that has ended.
+inline bool left_over(const std::string& name) {
+  const size_t mark = name.rfind(kTemporary);
+  if (mark == std::string::npos) return false;
+  const std::string digits = name.substr(mark + std::string(kTemporary).size());
+  if (digits.empty() || digits.size() > 9 || digits.find_first_not_of("0123456789") != std::string::npos) return false;
+  const pid_t process = std::stoi(digits);
+  return process == getpid() || (kill(process, 0) != 0 && errno == ESRCH);
+}
+
+class LockedFolder {
+ public:
+  // advice: what to do where another process holds the lock. A folder that is there is locked at once; make() makes
+  // what is missing. Both throw runtime_error.
+  LockedFolder(std::string path, std::string advice) : path_(std::move(path)), advice_(std::move(advice)) {
+    if (std::filesystem::is_directory(path_)) lock();
+  }
+  LockedFolder(const LockedFolder&) = delete;
+  LockedFolder& operator=(const LockedFolder&) = delete;
+  // Removes the folders that it has made, if they are still empty.
+  ~LockedFolder() {
+    while (!made_.empty()) made_.pop_back();
+  }
+
+  // Makes the folder, and those around it, and locks it. Call it after all other checks.
+  void make() {
+    constexpr int kAttempts = 10;  // another process may remove what is made here
+    std::vector<std::string> made;
+    for (int attempt = 0; lock_.handle < 0; attempt++) {
+      if (attempt == kAttempts) refuse_made(made, ENOENT);
+      std::vector<std::string> missing;
+      for (std::filesystem::path at = path_; !at.empty() && !std::filesystem::exists(at); at = at.parent_path())
+        missing.push_back(at);
+      for (; !missing.empty(); missing.pop_back()) {
+        if (mkdir(missing.back().c_str(), 0777) == 0) made.push_back(missing.back());
+        else if (errno != EEXIST) refuse_made(made, errno);
+      }
+      lock();
+    }
+    for (const std::string& path : made) made_.emplace_back(path);  // not before: now nobody else is in it
+    if (access(path_.c_str(), W_OK | X_OK) != 0) refuse_path("cannot write into the folder", path_, errno);
+  }
+
+ private:
+  [[noreturn]] void refuse_made(const std::vector<std::string>& made, int error) const {
+    for (size_t i = made.size(); i-- > 0;) rmdir(made[i].c_str());
+    refuse_path("cannot create the folder", path_, error);
+  }
+  // Leaves the handle closed where the folder was removed meanwhile.
+  void lock() {
+    lock_.handle = open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (lock_.handle < 0) {
+      if (errno == ENOENT) return;
+      refuse_path("cannot open the folder", path_, errno);
+    }
+    if (flock(lock_.handle, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      const int process = lock_holder(lock_.handle);
+      refuse("another process writes into the folder",
+             printable(path_, 300) + (process ? " (process " + std::to_string(process) + ")" : ""), advice_);
+    }
+    struct stat held, there;
+    if (fstat(lock_.handle, &held) != 0 || stat(path_.c_str(), &there) != 0 || held.st_dev != there.st_dev ||
+        held.st_ino != there.st_ino) {
+      close(lock_.handle);
+      lock_.handle = -1;
+      return;
+    }
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(path_, error))
+      if (left_over(entry.path().filename())) std::filesystem::remove_all(entry.path(), error);
+  }
+
+  const std::string path_, advice_;
+  OpenFile lock_{-1};
+  std::list<Unfinished> made_;  // the innermost last
+};
+
+// Files that are first written into a temporary folder, inside the one that they are for, and moved up later.
+class Staged {
+ public:
+  const std::string path;  // write them here
+
+  // names: each begins with a slash.
+  Staged(const std::string& folder, std::vector<std::string> names)
+      : path(temporary_name(folder + "/staged")), folder_(folder), names_(std::move(names)), made_(path) {
+    create_folder(path);
+    for (const std::string& name : names_) files_.emplace_back(path + name);
+  }
+  Staged(const Staged&) = delete;
+  Staged& operator=(const Staged&) = delete;
+  ~Staged() {
+    while (!files_.empty()) files_.pop_back();
+  }
+  // Moves them up: once, however often it is called. Throws runtime_error.
+  void publish() {
+    for (const std::string& name : names_)
+      if (rename((path + name).c_str(), (folder_ + name).c_str()) != 0 && errno != ENOENT)
+        refuse_path("cannot write the file", folder_ + name, errno);
+    rmdir(path.c_str());
+  }
+
+ private:
+  const std::string folder_;
+  const std::vector<std::string> names_;
+  const Unfinished made_;
+  std::list<Unfinished> files_;
+};
+
+}  // namespace nanospec

@@ -1,0 +1,124 @@
+// watch/recorder.h: counts (stats.h), and takes the time of each step.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "growth/plan.h"
+#include "watch/stats.h"
+
+namespace nanospec {
+
+// Counts, takes the time of each step, and calls the inner watcher, whose time counts with the step that follows.
+class Recorder : public Watcher {
+ public:
+  Stats stats;
+
+  // What it needs to report an iteration.
+  struct Sources {
+    int64_t begin, end;  // tokens of the prompt, and of the text at its end
+    int block_size;
+    Draws draws;
+    LogitsDrafter* drafter;  // null if it has no distribution, or if there is no drafter
+    std::string name;        // of the drafter
+    const ShapePlanner& plan;
+    bool drafts_on_device;
+    std::function<int()> past;
+    std::function<int(const Tree& tree, int node, int64_t index)> pick;  // or null
+    std::function<void(const IterationReport&)> on_iteration;            // or null; its time does not count
+  };
+
+  Recorder(Clock& clock, Watcher& inner, Sources sources)
+      : clock_(clock), inner_(inner), sources_(std::move(sources)), n_(sources_.begin) {
+    lap();
+  }
+  // Wraps the callback of generate(), whose time does not count.
+  std::function<bool(int)> timed(std::function<bool(int)> on_token) {
+    return [this, on_token = std::move(on_token)](int token) {
+      if (!emitting_) verify_ += lap();
+      emitting_ = true;
+      return on_token(token);
+    };
+  }
+
+  void ready() override {
+    const int64_t before = n_ - emitted_;
+    const bool slid = window_start(int(n_), sources_.block_size) != window_start(int(before), sources_.block_size);
+    (stats.target_forwards == 0 ? stats.prefill_seconds : slid ? stats.seconds_slide : stats.seconds_keep) += lap();
+    stats.slide_prefills += stats.target_forwards > 0 && slid;
+    inner_.ready();
+    draft_ = forward_ = verify_ = 0;
+  }
+  void drafted(const Growth& growth, const Tree& tree) override {
+    if (sources_.drafts_on_device && tree.size() > 1) forward_ += lap();  // the device has run the whole iteration
+    stats.drafted_nodes += tree.size() - 1;
+    inner_.drafted(growth, tree);
+    draft_ += lap();
+  }
+  void forwarded(const Tree& tree) override {
+    forward_ += lap();
+    stats.target_forwards++;
+    inner_.forwarded(tree);
+  }
+  void verified(const Growth& growth, const Tree& tree, const Verdict& verdict, int emitted) override {
+    lap();  // the callback's time
+    emitting_ = false;
+    inner_.verified(growth, tree, verdict, emitted);
+    stats.seconds_draft += draft_ + lap();
+    stats.seconds_forward += forward_;
+    stats.seconds_verify += verify_;
+    stats.tokens += emitted;
+    for (int i = 0; i < emitted && i + 1 < int(verdict.rows.size()); i++)
+      stats.accepted_by[author(tree.origin[verdict.rows[i]], verdict.tokens[i])]++;
+    if (size_t(emitted) >= stats.accept_histogram.size()) stats.accept_histogram.resize(size_t(emitted) + 1, 0);
+    stats.accept_histogram[size_t(emitted)]++;
+    if (sources_.on_iteration) {
+      report(growth, tree, verdict, emitted);
+      lap();
+    }
+    n_ += emitted;
+    emitted_ = emitted;
+  }
+  void committed() override { stats.seconds_draft += lap(); }
+
+ private:
+  const std::string& author(int node, int token) const {
+    return sources_.drafter ? sources_.drafter->author(node, token) : sources_.name;
+  }
+  void report(const Growth& growth, const Tree& tree, const Verdict& verdict, int emitted) {
+    Draws draws = sources_.draws;
+    draws.index = n_;
+    IterationReport report = {n_,
+                              sources_.past(),
+                              room_at(n_, sources_.end, sources_.block_size),
+                              sources_.drafter && sources_.plan.drafts,
+                              sources_.drafter,
+                              draws,
+                              growth,
+                              tree,
+                              verdict,
+                              emitted,
+                              nullptr,
+                              draft_,
+                              forward_,
+                              verify_};
+    if (sources_.pick) report.pick = [&](int node) { return sources_.pick(tree, node, n_); };
+    else report.past -= int(verdict.rows.size());  // the device has kept these rows already
+    sources_.on_iteration(report);
+  }
+  double lap() {
+    const double now = clock_.now();
+    return now - std::exchange(last_, now);
+  }
+
+  Clock& clock_;
+  Watcher& inner_;
+  const Sources sources_;
+  int64_t n_;                                               // tokens of the text
+  int emitted_ = 0;                                         // by the last forward
+  bool emitting_ = false;                                   // whether the callback has been called in this iteration
+  double last_ = 0, draft_ = 0, forward_ = 0, verify_ = 0;  // seconds, of this iteration
+};
+
+}  // namespace nanospec
