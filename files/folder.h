@@ -76,7 +76,7 @@ class LockedFolder {
       }
       lock();
     }
-    for (const std::string& path : made) made_.emplace_back(path);  // not before: now nobody else is in it
+    for (const std::string& path : made) made_.emplace_back(path);  // not before: the lock keeps others out now
     if (access(path_.c_str(), W_OK | X_OK) != 0) refuse_path("cannot write into the folder", path_, errno);
   }
 

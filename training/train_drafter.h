@@ -384,7 +384,7 @@ class Course {
       if (updates_.due()) show();
       if (!updates_.checkpoint_due()) continue;
       save();
-      if (o.quiet && o.stats.empty()) continue;  // nobody would read it
+      if (o.quiet && o.stats.empty()) continue;  // the evaluation would not be printed
       evaluate();
       updates_.say("loss " + decimals(updates_.mean_loss, 4) + ", " + right_at_once(Training::kGuesser, guessers_));
     }
