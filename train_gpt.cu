@@ -112,7 +112,7 @@ int train(int argc, char** argv) {
     if (run.due()) run.show(run.loss, speed_text(o, run.recent_seconds()));
     if (!run.checkpoint_due()) continue;
     save(o, text, tables, trainer, cuda, run.iteration);
-    if (o.quiet) continue;  // nobody would read the estimates
+    if (o.quiet) continue;  // the estimates would not be printed
     const double train_loss = estimate(trainer, training, o), val_loss = estimate(trainer, validation, o);
     run.say("train loss " + decimals(train_loss, 4) + ", validation loss " + decimals(val_loss, 4) + " (estimates)");
   }

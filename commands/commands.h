@@ -145,7 +145,7 @@ nlohmann::ordered_json stats_json(const Engine& engine, const Stats& stats);
 nlohmann::ordered_json settings_json(const Options& options, const Engine& engine);  // model, device, sampling ...
 nlohmann::ordered_json method_json(const Method& method);  // drafter, shape, verify, and what the rule promises
 
-// What came of drafting while the target verifies, in one line; "" where nobody asked for it.
+// The result of drafting while the target verifies, in one line; "" if it was not asked for.
 std::string ahead_text(const AheadStats& ahead);
 
 std::string count(double n, const std::string& what);  // "1 token", "12,345 tokens"

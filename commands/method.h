@@ -1,4 +1,4 @@
-// commands/method.h: what the words of a method mean.
+// commands/method.h: reads the words of a method.
 #pragma once
 
 #include <vector>

@@ -23,10 +23,10 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Counts
 
-constexpr int kNgramOrders = 6;              // that are counted
-constexpr size_t kNgramMost = 1u << 26;      // with so many nodes, or more, no further order is counted
-constexpr size_t kNgramText = 64 * 1000000;  // tokens of a text that are counted, the first
-constexpr int kNgramKeys = 1 << 16;          // of so many different keys at most, a text is sorted in one turn
+constexpr int kNgramOrders = 6;              // how many orders are counted
+constexpr size_t kNgramMost = 1u << 26;      // nodes: when there are so many, no further order is counted
+constexpr size_t kNgramText = 64 * 1000000;  // tokens: only so many at a text's beginning are counted
+constexpr int kNgramKeys = 1 << 16;          // the most keys of one counting sort
 
 // A node takes 16 bytes, one of the last level 8. The 1.0 million training characters of tinyshakespeare have 65,
 // 1,380, 11,228, 48,539, 133,293 and 264,623 different n-grams of 1 to 6 characters: 5.2 MB. A seventh level would
@@ -39,7 +39,7 @@ struct NgramTrie {
   std::vector<int32_t> level;   // (orders + 2) where the n-grams of k tokens begin; [orders] = inner, [orders + 1] = n
 
   int orders() const { return int(level.size()) - 2; }  // tokens in the longest n-grams, which have no children
-  // The n-gram one token longer, of a node that may have children; 0 where the text does not hold it.
+  // The n-gram one token longer than a node that may have children; 0 if it does not occur in the text.
   int child(int node, int32_t last) const {
     const auto begin = token.begin() + first[node], end = token.begin() + first[node + 1];
     const auto found = std::lower_bound(begin, end, last);
@@ -47,20 +47,21 @@ struct NgramTrie {
   }
 };
 
-// Told now and then, by work that takes long, what share of it is done.
+// Called now and then by work that takes long, with the share that is done.
 using Told = std::function<void(double share)>;
 
-// The tokens at the place some turns on, k tokens further, are brought near: no two turns' lie together in memory.
-inline void ask_ahead(const int* tokens, const std::vector<int>& places, int turn, int k) {
+// Prefetches the tokens of the place that a loop reaches some steps later, k tokens behind that place: the places of
+// two steps do not lie together in memory.
+inline void prefetch_place(const int* tokens, const std::vector<int>& places, int turn, int k) {
   constexpr int kTurns = 32;
   if (turn + kTurns < int(places.size())) __builtin_prefetch(tokens + places[turn + kTurns] + k);
 }
 
-// The places of a text in the order of what they begin, compared over `depth` tokens; equal ones in the order of the
-// text, whose end comes before any token. Sorted by counting, some tokens at a time, the last first.
+// The places of a text, sorted by the `depth` tokens that begin there; equal ones in the order of the text. The text's
+// end comes before any token. These are counting sorts by some tokens at a time, the last tokens first.
 inline std::vector<int> sorted_places(const int* tokens, int n, int vocab, int depth, const Told& told) {
   int digit = 1, keys = vocab + 1;  // tokens at a time; how many such there are, the text's end among them
-  while (digit < depth && keys <= kNgramKeys / (vocab + 1)) digit++, keys *= vocab + 1;
+  for (; digit < depth && keys <= kNgramKeys / (vocab + 1); digit++) keys *= vocab + 1;
   std::vector<int> places(n), sorted(n), start;
   std::iota(places.begin(), places.end(), 0);
   for (int k = (depth - 1) / digit * digit; k >= 0; k -= digit) {
@@ -73,7 +74,7 @@ inline std::vector<int> sorted_places(const int* tokens, int n, int vocab, int d
     for (int i = 0; i < n; i++) start[key(i) + 1]++;
     std::partial_sum(start.begin(), start.end(), start.begin());
     for (int i = 0; i < n; i++) {
-      ask_ahead(tokens, places, i, k);
+      prefetch_place(tokens, places, i, k);
       sorted[start[key(places[i])]++] = places[i];
     }
     places.swap(sorted);
@@ -82,19 +83,20 @@ inline std::vector<int> sorted_places(const int* tokens, int n, int vocab, int d
   return places;
 }
 
-// Of each of these places, over how many tokens it is the same as the one before it.
+// For each of these places, how many of its tokens are the same as at the place before it.
 inline std::vector<uint8_t> same_as_before(const int* tokens, int n, const std::vector<int>& places, int depth) {
   std::vector<uint8_t> same(n, 0);
   for (int i = 1; i < n; i++) {
-    ask_ahead(tokens, places, i, 0);
+    prefetch_place(tokens, places, i, 0);
     const int most = std::min(depth, n - std::max(places[i - 1], places[i]));
     while (same[i] < most && tokens[places[i - 1] + same[i]] == tokens[places[i] + same[i]]) same[i]++;
   }
   return same;
 }
 
-// All n-grams of up to `orders` tokens, or fewer where the text is shorter or the nodes get too many, of a text's first
-// `most` tokens. tokens: each in [0, vocab). In the order of the sorted places every node is one run, on every level.
+// Counts all n-grams of up to `orders` tokens, or of fewer if the text is shorter or the nodes become too many, of a
+// text's first `most` tokens. tokens: each in [0, vocab). A node's places are adjacent among the sorted places, on
+// every level.
 inline NgramTrie count_ngrams(const std::vector<int>& tokens, int vocab, int orders = kNgramOrders,
                               size_t most = kNgramText, const Told& told = {}) {
   const int n = int(std::min(tokens.size(), most)), deepest = std::max(1, std::min(orders, n));
@@ -110,10 +112,12 @@ inline NgramTrie count_ngrams(const std::vector<int>& tokens, int vocab, int ord
   for (int k = 1; k <= deepest && (k == 1 || size_t(trie.level[k]) < kNgramMost); k++)
     trie.level.push_back(trie.level[k] + nodes[k]);
   const int depth = trie.orders(), inner = trie.level[depth];
-  trie.token.resize(trie.level[depth + 1]), trie.count.resize(trie.level[depth + 1]);
-  trie.first.resize(inner + 1), trie.suffix.resize(inner);
+  trie.token.resize(trie.level[depth + 1]);
+  trie.count.resize(trie.level[depth + 1]);
+  trie.first.resize(inner + 1);
+  trie.suffix.resize(inner);
   trie.count[0] = n;
-  std::vector<int> node(size_t(depth) + 1, 0), next = trie.level;  // of each level: the run's; the first to come
+  std::vector<int> node(size_t(depth) + 1, 0), next = trie.level;  // of each level: the current node; the next new one
   for (int i = 0; i < n; i++)
     for (int k = 1; k <= std::min(depth, n - places[i]); k++) {
       if (k > same[i]) {

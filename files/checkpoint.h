@@ -1,10 +1,10 @@
-// files/checkpoint.h: models in and out of files that Hugging Face's own loaders read as they are.
+// files/checkpoint.h: reads and writes models, in files that Hugging Face's own loaders read too.
 //
 // In order: the safetensors format; config.json; the model's tensors; the folder of a model; a training's state. Every
-// file is written beside its name and renamed (io.h), so that a kill leaves the last whole one.
-// Nothing in a file is believed: sizes are checked against the bytes that are there before these are read or memory is
-// asked for, and the hash that a file carries against what it holds. Every reader throws runtime_error with one line.
-// It refuses tensors of another shape or name, and any model but GPT-2 as model.h describes it.
+// file is written under another name and renamed (io.h), so that a kill leaves the last whole one.
+// Nothing in a file is trusted: its sizes are checked against the file's length before bytes are read or memory is
+// allocated, and its hash against its content. Every reader throws std::runtime_error with one line, also for tensors
+// of another shape or name, and for any model but GPT-2 as in model.h.
 #pragma once
 
 #include <unistd.h>
@@ -39,7 +39,7 @@ struct Tensor {
   size_t begin, end;           // its bytes in SafeTensors::bytes
 };
 
-// What a file says of itself: "hash", of its own bytes; "format", always "pt", for transformers; where it comes from
+// The metadata of a file: "hash", of its bytes; "format", always "pt", for transformers; where it comes from
 // (origin.h).
 using Metadata = std::map<std::string, std::string>;
 
@@ -65,7 +65,7 @@ inline std::string shown_shape(const std::vector<int64_t>& shape) {
   return text + ")";
 }
 
-// One tensor of the header: checked by itself, against `data` bytes that begin at `origin`.
+// Reads one tensor of the header, and checks it against the `data` bytes that begin at `origin`.
 inline Tensor parse_tensor(const std::string& name, const Json& entry, size_t origin, size_t data,
                            const std::string& where) {
   constexpr size_t kMostDimensions = 8;
@@ -101,11 +101,12 @@ inline Tensor parse_tensor(const std::string& name, const Json& entry, size_t or
         " bytes");
   if (begin % width != 0)
     bad("begins at " + std::to_string(begin) + ", not a multiple of its " + std::to_string(width) + " bytes");
-  tensor.begin = origin + begin, tensor.end = origin + end;
+  tensor.begin = origin + begin;
+  tensor.end = origin + end;
   return tensor;
 }
 
-// Where the header ends in a file of so many bytes that begins with these. Throws runtime_error.
+// Where the header ends, in a file that begins with these bytes and has that size. Throws std::runtime_error.
 inline size_t header_end(const std::string& begin, uint64_t size, const std::string& where) {
   constexpr uint64_t kLongestHeader = 100000000;  // the format's own limit
   if (size < 8 || begin.size() < 8)
@@ -119,8 +120,8 @@ inline size_t header_end(const std::string& begin, uint64_t size, const std::str
   return 8 + size_t(header_bytes);
 }
 
-// The file but for its bytes, from its header and its size. Checks all of it: names distinct, shapes and offsets that
-// agree, no gap, no overlap, no byte left over. Throws runtime_error.
+// Reads a file's header. Checks all of it: names are distinct, shapes and offsets agree, there is no gap, no overlap
+// and no byte left over. Throws std::runtime_error.
 inline SafeTensors parse_header(const std::string& bytes, uint64_t size, const std::string& where) {
   const std::string advice = "replace the file";
   const size_t origin = bytes.size(), data = size_t(size) - origin;
@@ -155,11 +156,11 @@ inline SafeTensors parse_header(const std::string& bytes, uint64_t size, const s
   return file;
 }
 
-// A file's hash is that of all its bytes, with zeros for its own digits.
+// A file's hash is that of all its bytes, with zeros in place of the hash's digits.
 constexpr const char* kNoDigits = "xxh64:0000000000000000";
 
-// Throws runtime_error where the file is not the one that was written. A file that has a hash somewhere, and none of
-// its own, lost the name of its own.
+// Throws std::runtime_error if the file is not the one that was written. If a hash is found under another key than
+// "hash", the key was damaged.
 inline void check_hash(const SafeTensors& file, const std::string& where) {
   const auto said = file.metadata.find("hash");
   bool right = true;
@@ -168,7 +169,8 @@ inline void check_hash(const SafeTensors& file, const std::string& where) {
     const size_t at = header.find(said->second);
     if (at != std::string::npos) header.replace(at, said->second.size(), kNoDigits);
     Xxh64 hash;
-    hash.add(header), hash.add(std::string_view(file.bytes).substr(file.header));
+    hash.add(header);
+    hash.add(std::string_view(file.bytes).substr(file.header));
     right = hash_text(hash) == said->second;
   } else {
     for (const auto& [key, value] : file.metadata) right = right && value.find(kHashPrefix) != 0;
@@ -186,7 +188,7 @@ inline SafeTensors parse_safetensors(std::string bytes, const std::string& where
   return file;
 }
 
-// Appends the next n bytes of an open file, or those that are left.
+// Appends the next n bytes of an open file, or as many as are left.
 inline void read_more(const OpenFile& file, size_t n, std::string& bytes, const std::string& path) {
   size_t filled = bytes.size();
   bytes.resize(filled + n);
@@ -199,7 +201,7 @@ inline void read_more(const OpenFile& file, size_t n, std::string& bytes, const 
   bytes.resize(filled);
 }
 
-// Reads the header, asks go_on whether the tensors are wanted, and only then reads them. Throws runtime_error.
+// Reads the header, then, if go_on returns true, the tensors. Throws std::runtime_error.
 inline SafeTensors read_safetensors(const std::string& path,
                                     const std::function<bool(const SafeTensors&)>& go_on = nullptr) {
   const OpenFile open_file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
@@ -236,8 +238,7 @@ inline size_t bytes_of(const TensorData& tensor) {
   return count * dtype_size(tensor.dtype);
 }
 
-// What stands before the data of a safetensors file with these tensors, in this order; it ends at a multiple of 8
-// bytes.
+// The part of a safetensors file before the data of these tensors. It ends at a multiple of 8 bytes.
 inline std::string safetensors_header(const std::vector<TensorData>& tensors, const Metadata& metadata) {
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
@@ -274,7 +275,7 @@ inline Metadata with_hash(const std::vector<TensorData>& tensors, Metadata metad
   metadata["hash"] = hash_text(hash);
   return metadata;
 }
-// Onto the disk, with its hash, and no copy of the tensors. Throws runtime_error.
+// Writes the file with its hash, without a copy of the tensors. Throws std::runtime_error.
 inline void write_safetensors(const std::string& path, const std::vector<TensorData>& tensors,
                               const Metadata& metadata) {
   const std::string header = safetensors_header(tensors, with_hash(tensors, metadata));
@@ -289,7 +290,7 @@ inline float half_to_float(uint16_t half) {
   return sign * std::ldexp(float(exponent ? fraction + 1024 : fraction), (exponent ? exponent : 1) - 25);
 }
 
-// Writes a tensor's numbers as floats to out. Throws runtime_error where they are no floats, or one is not finite.
+// Writes a tensor's numbers as floats to out. Throws std::runtime_error if they are no floats, or not finite.
 inline void copy_floats(const SafeTensors& file, const Tensor& tensor, float* out, const std::string& where) {
   if (tensor.dtype == "I32")
     refuse("tensor " + printable(tensor.name) + " has dtype I32, expected floats", where, "replace the file");
@@ -297,9 +298,12 @@ inline void copy_floats(const SafeTensors& file, const Tensor& tensor, float* ou
   const char* bytes = file.bytes.data() + tensor.begin;
   bool finite = true;
   for (size_t i = 0; i < count; i++) {
-    uint16_t half;
     if (width == 4) memcpy(&out[i], bytes + 4 * i, 4);
-    else memcpy(&half, bytes + 2 * i, 2), out[i] = tensor.dtype == "BF16" ? to_float(bf16{half}) : half_to_float(half);
+    else {
+      uint16_t half;
+      memcpy(&half, bytes + 2 * i, 2);
+      out[i] = tensor.dtype == "BF16" ? to_float(bf16{half}) : half_to_float(half);
+    }
     finite = finite && (bits_as<uint32_t>(out[i]) & 0x7F800000u) != 0x7F800000u;
   }
   if (!finite)
@@ -310,7 +314,7 @@ inline void copy_floats(const SafeTensors& file, const Tensor& tensor, float* ou
 // What a file of tensors must hold: exactly these names and shapes.
 using Expected = std::map<std::string, std::vector<int64_t>>;
 
-// Throws runtime_error with name, expected and found where a tensor is missing, of another shape, or not expected.
+// Throws std::runtime_error if a tensor is missing, not expected, or of another shape; the message has both shapes.
 inline void check_tensors(const SafeTensors& file, const Expected& expected, const std::string& where) {
   const std::string advice = "use files of one and the same model";
   const std::map<std::string, const Tensor*> found = by_name(file);
@@ -380,8 +384,8 @@ inline std::string format_config(const Config& config) {
   return file.dump(2) + "\n";
 }
 
-// Throws runtime_error that names the key where a size is missing or impossible, and where the file describes a model
-// that model.h does not. Keys that change nothing here are passed over.
+// Throws std::runtime_error, with the key, if a size is missing or impossible, or if the file describes another kind of
+// model than model.h. Keys that change nothing here are ignored.
 inline Config parse_config(const std::string& text, const std::string& where) {
   const std::string advice = "correct the file";
   const Json file = parse_json(text, where);
@@ -401,8 +405,11 @@ inline Config parse_config(const std::string& text, const std::string& where) {
   fixed("model_type", "gpt2", true);
   fixed("activation_function", "gelu", true);
   Config config;
-  config.vocab_size = number("vocab_size"), config.block_size = number("n_positions");
-  config.n_embd = number("n_embd"), config.n_layer = number("n_layer"), config.n_head = number("n_head");
+  config.vocab_size = number("vocab_size");
+  config.block_size = number("n_positions");
+  config.n_embd = number("n_embd");
+  config.n_layer = number("n_layer");
+  config.n_head = number("n_head");
   config.n_kv_head = config.n_head;
   if (member(file, "n_inner") != Json(4 * int64_t(config.n_embd))) fixed("n_inner", nullptr);
   fixed("layer_norm_epsilon", 1e-5);
@@ -422,8 +429,8 @@ inline Config parse_config(const std::string& text, const std::string& where) {
 
 inline std::vector<int64_t> shape_of(const TensorSpec& spec) { return {spec.shape.begin(), spec.shape.end()}; }
 
-// The tensors of a table in a file, each under prefix + name: to be written, to be expected, and read back into a flat
-// array once the file has been checked for them.
+// The tensors of a table in a file, each under prefix + name. These functions list them to write, list them to expect,
+// and read them into a flat array after that check.
 inline void add_tensors(std::vector<TensorData>& tensors, const std::vector<TensorSpec>& table, const float* flat,
                         const std::string& prefix = "") {
   for (const TensorSpec& spec : table) tensors.push_back({prefix + spec.name, shape_of(spec), flat + spec.offset});
@@ -446,8 +453,8 @@ inline std::vector<TensorSpec> file_table(Config config) {
   return tensor_table(config);
 }
 
-// What model.safetensors holds: the weights, laid out by tensor_table(config), under Hugging Face's names; where the
-// model has no biases, `zeros`, which becomes large enough; no separate head.
+// The tensors of model.safetensors: the weights, in the order of tensor_table(config), under Hugging Face's names. For
+// a model without biases they are `zeros`, which is made large enough. There is no separate head.
 inline std::vector<TensorData> model_tensors(const Config& config, const float* weights, std::vector<float>& zeros) {
   zeros.assign(size_t(4) * size_t(config.n_embd), 0);  // the longest bias, (4 C)
   std::map<std::string, const float*> source;
@@ -461,8 +468,8 @@ inline std::vector<TensorData> model_tensors(const Config& config, const float* 
   return tensors;
 }
 
-// Throws runtime_error unless the file holds exactly the tensors of this config; a separate head may be there too.
-// Costs no more memory than the file.
+// Throws std::runtime_error unless the file has exactly the tensors of this config; it may also have a separate head.
+// Needs no more memory than the file.
 inline void check_model(const SafeTensors& file, const Config& config, const std::string& where) {
   Expected expected;
   expect_tensors(expected, file_table(config), "transformer.");
@@ -471,8 +478,8 @@ inline void check_model(const SafeTensors& file, const Config& config, const std
   check_tensors(file, expected, where);
 }
 
-// The flat array of tensor_table(config). Throws runtime_error as check_model, and where a tensor that this config has
-// no place for says something: a bias other than zero, a head other than the token embedding, which comes first.
+// The flat array of tensor_table(config). Throws what check_model throws; also std::runtime_error if a tensor that this
+// config cannot use has other values: a bias other than zero, a head other than the token embedding (the first tensor).
 inline std::vector<float> parse_model(const SafeTensors& file, const Config& config, const std::string& where) {
   check_model(file, config, where);
   std::vector<float> weights = read_flat(file, tensor_table(config), where, "transformer."), other;
@@ -500,7 +507,7 @@ struct Loaded {
   Tokenizer tokenizer;
 };
 
-// Says where a file has no hash: those of other programs, and of nanospec's first days.
+// Notes that a file has no hash, as those of other programs, and of early versions of nanospec.
 inline void check_hashed(const SafeTensors& file, const std::string& dir) {
   if (!file.metadata.count("hash"))
     note("the weights carry no hash, so that damage could pass unseen", dir,
@@ -526,7 +533,7 @@ inline Loaded load_model(const std::string& dir) {
   return loaded;
 }
 
-// Tells `transformers` that tokenizer.json is all there is to know.
+// tokenizer_config.json: it tells `transformers` to use tokenizer.json and nothing else.
 inline std::string format_tokenizer_config(const Config& config) {
   const Json file = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                      {"clean_up_tokenization_spaces", false},
@@ -534,9 +541,10 @@ inline std::string format_tokenizer_config(const Config& config) {
   return file.dump(2) + "\n";
 }
 
-// Writes the folder of a model, creating it; the weights last. Between two checkpoints of a run only the weights
-// differ, and they are renamed in one step. Over a model of another config or vocabulary, the old weights go first, so
-// that no kill leaves a folder that mixes two models. metadata: of the text (origin.h). Throws runtime_error.
+// Writes the folder of a model, and creates it if needed. The weights are written last: between two checkpoints of a
+// run only they differ, and a rename replaces them in one step. If the folder has a model of another config or
+// vocabulary, its weights are removed first, so that no kill leaves a mix of two models. metadata: of the text
+// (origin.h). Throws std::runtime_error.
 inline void save_model(const std::string& dir, const Config& config, const Tokenizer& tokenizer, const float* weights,
                        const Metadata& metadata = {}) {
   create_folder(dir);
@@ -560,7 +568,7 @@ inline std::string hash_model(const Config& config, const float* weights, const 
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// A training's state: alone enough to go on, so that a kill between two renames cannot mix two states.
+// A training's state: one file with all that --resume needs, so that a kill between two renames cannot mix two states.
 
 struct TrainingState {
   int64_t iteration = 0;                        // updates done
@@ -568,7 +576,7 @@ struct TrainingState {
   std::map<std::string, std::string> settings;  // what else a resumed run must share: seed, data, ...
 };
 
-// The three arrays, wherever they lie.
+// Pointers to the three arrays.
 struct OptimizerArrays {
   const float *weights, *m, *v;
 };
@@ -583,7 +591,7 @@ inline Metadata training_metadata(int64_t iteration, const std::map<std::string,
   return {{"iteration", std::to_string(iteration)}, {"settings", Json(settings).dump()}};
 }
 
-// The state but for its arrays. Throws runtime_error.
+// The state without its arrays. Throws std::runtime_error.
 inline TrainingState parse_training_metadata(const SafeTensors& file, const std::string& where) {
   const std::string advice = "start a new run, without --resume";
   const auto entry = [&](const std::string& key) {
@@ -604,7 +612,7 @@ inline TrainingState parse_training_metadata(const SafeTensors& file, const std:
   }
   return state;
 }
-// All of it. Throws runtime_error unless the tensors are those of the table.
+// The whole state. Throws std::runtime_error unless the tensors are those of the table.
 inline TrainingState parse_training(const SafeTensors& file, const std::vector<TensorSpec>& table,
                                     const std::string& where) {
   TrainingState state = parse_training_metadata(file, where);
@@ -617,7 +625,7 @@ inline TrainingState parse_training(const SafeTensors& file, const std::vector<T
   return state;
 }
 
-// Throws runtime_error where the run that goes on is not of the settings of the one that stopped.
+// Throws std::runtime_error if a resumed run has other settings than the stopped one.
 inline void check_resumable(const std::map<std::string, std::string>& before,
                             const std::map<std::string, std::string>& now, const std::string& where) {
   for (const auto& [name, value] : now) {

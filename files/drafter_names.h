@@ -92,9 +92,9 @@ inline DrafterName parse_part(const std::string& text) {
   return name;
 }
 
-// Reads a drafter's name: one, or the parts of a union. Throws invalid_argument for an unknown word (naming the
-// nearest), for an order that is no number from 1 to kNgramOrders, and for a union of too many, with nobody, or with
-// self twice: they would write over each other's rows.
+// Reads a drafter's name, or the parts of a union. Throws std::invalid_argument for an unknown name (the message has
+// the nearest), for an order that is no number from 1 to kNgramOrders, and for a union of too many parts, of none, or
+// with self twice: they would overwrite each other's rows.
 inline std::vector<DrafterName> parse_drafter(const std::string& text) {
   std::vector<DrafterName> names;
   for (size_t at = 0; at <= text.size();) {

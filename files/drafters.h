@@ -1,4 +1,4 @@
-// files/drafters.h: drafters by name, out of a model's folder.
+// files/drafters.h: loads drafters by name from a model's folder.
 //
 // In order: the drafters that live on counts, and all of them by name; those that run a model. The names themselves:
 // drafter_names.h. It drafts nothing itself.

@@ -1,7 +1,8 @@
-// files/folder.h: a folder that one process at a time writes into, and files that come into it together.
+// files/folder.h: a folder that one process at a time may write, and files that are moved into it together.
 //
-// The lock is the system's, on the folder itself: it ends with its process, however that ends, and leaves nothing
-// behind. Readers need none: every file is renamed into place, whole. Where a file system knows no locks there is none.
+// The lock is one of the system, on the folder itself. It ends with its process, also if that is killed, and leaves
+// nothing behind. Readers need no lock: every file is renamed when it is whole. On a file system without locks there is
+// none.
 #pragma once
 
 #include <signal.h>
@@ -18,7 +19,7 @@
 
 namespace nanospec {
 
-// The process that holds the lock on an open folder; 0 where the system does not show it.
+// The process that holds the lock on an open folder; 0 if the system does not show it.
 inline int lock_holder(int folder) {
   struct stat status;
   if (access("/proc/locks", R_OK) != 0 || fstat(folder, &status) != 0) return 0;
@@ -36,7 +37,7 @@ inline int lock_holder(int folder) {
   return 0;
 }
 
-// Whether it is the name of a temporary file (io.h) of a process that is no more, or of this one.
+// Whether it is the name of a temporary file (io.h) of this process, or of one that has ended.
 inline bool left_over(const std::string& name) {
   const size_t mark = name.rfind(kTemporary);
   if (mark == std::string::npos) return false;
@@ -55,12 +56,12 @@ class LockedFolder {
   }
   LockedFolder(const LockedFolder&) = delete;
   LockedFolder& operator=(const LockedFolder&) = delete;
-  // What it has made and nobody filled is removed.
+  // Removes the folders that it has made, if they are still empty.
   ~LockedFolder() {
     while (!made_.empty()) made_.pop_back();
   }
 
-  // Makes the folder, and those around it, and locks it. Call it when nothing else can be refused.
+  // Makes the folder, and those around it, and locks it. Call it after all other checks.
   void make() {
     constexpr int kAttempts = 10;  // another process may remove what is made here
     std::vector<std::string> made;
@@ -75,7 +76,7 @@ class LockedFolder {
       }
       lock();
     }
-    for (const std::string& path : made) made_.emplace_back(path);  // not before: now nobody else is in it
+    for (const std::string& path : made) made_.emplace_back(path);  // not before: the lock keeps others out now
     if (access(path_.c_str(), W_OK | X_OK) != 0) refuse_path("cannot write into the folder", path_, errno);
   }
 
@@ -113,7 +114,7 @@ class LockedFolder {
   std::list<Unfinished> made_;  // the innermost last
 };
 
-// Files that wait in a folder of their own, inside the one that they are for, until they are wanted there.
+// Files that are first written into a temporary folder, inside the one that they are for, and moved up later.
 class Staged {
  public:
   const std::string path;  // write them here

@@ -1,5 +1,5 @@
-// files/hash.h: what a file of tensors is known by: XXH64, which reads as fast as memory gives, so that it can be asked
-// of every file at every start. It finds damage, not forgery. SHA-256 (checkpoint.h) names a text.
+// files/hash.h: XXH64, the checksum of files of tensors. It is as fast as memory, so every file can be checked at every
+// start. It finds damage, not forgery. The checksum of a text is SHA-256 (io.h).
 #pragma once
 
 #define XXH_INLINE_ALL  // a header is all of the library that is needed

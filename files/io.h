@@ -1,7 +1,7 @@
-// files/io.h: whole files in and out, and their checksums; how an error of the system is worded.
+// files/io.h: reads and writes whole files, with their checksums and the system's errors.
 //
-// A file is written beside its name, brought to the disk and renamed: whoever reads sees the old one or the new one,
-// whole.
+// A file is first written under another name in the same folder, then renamed. So a reader sees the old file or the new
+// one, never a part.
 #pragma once
 
 #include <fcntl.h>
@@ -24,7 +24,7 @@
 
 namespace nanospec {
 
-// Throws runtime_error for a call of the system that failed: what failed, on which path, why.
+// Throws std::runtime_error for a failed system call: what failed, on which path, why.
 [[noreturn]] inline void refuse_path(const std::string& wrong, const std::string& path, int error) {
   const char* advice = error == ENOSPC || error == EDQUOT ? "make room"
                        : error == EFBIG                   ? "make room for files of this size (ulimit -f)"
@@ -40,9 +40,9 @@ struct OpenFile {
   }
 };
 
-// Throws runtime_error where a file, and what is to be made of it, take more memory than there is.
+// Throws std::runtime_error if a file, and what is made of it, need more memory than there is.
 inline void check_memory(const std::string& path, double bytes, double takes) {
-  constexpr double kLarge = 64e6;  // less is not worth the question
+  constexpr double kLarge = 64e6;  // less is not checked
   const double free = takes > kLarge ? double(available_bytes()) : takes;
   if (takes <= free) return;
   char numbers[3][32];
@@ -52,14 +52,14 @@ inline void check_memory(const std::string& path, double bytes, double takes) {
          std::string("it takes ") + numbers[1] + ", " + numbers[2] + " are free; give a smaller file");
 }
 
-// A file's size; 0 where it cannot be known: of a pipe, or of no file.
+// A file's size; 0 if it is not known: a pipe, or no file.
 inline double file_bytes(const std::string& path) {
   std::error_code error;
   const auto bytes = std::filesystem::file_size(path, error);
   return error ? 0 : double(bytes);
 }
 
-// What a text takes while its tokens are made of it: each of its bytes may be a character.
+// How many bytes a text and its tokens need, while it is encoded: each byte may be a character.
 inline double takes_tokens(double text_bytes) { return (1 + sizeof(int)) * text_bytes; }
 
 // The bytes of a file, or of a pipe up to 256 MiB. Throws runtime_error.
@@ -90,7 +90,7 @@ inline std::string read_file(const std::string& path) {
   return bytes;
 }
 
-using Pieces = std::vector<std::string_view>;  // of a file, in turn: what is large need not be copied together
+using Pieces = std::vector<std::string_view>;  // of a file, in order: large pieces need not be copied
 
 // Writes all pieces to an open file and onto the disk. Returns errno, 0 when all went well.
 inline int write_all(int handle, const Pieces& pieces) {
@@ -107,25 +107,25 @@ inline int write_all(int handle, const Pieces& pieces) {
 constexpr const char* kTemporary = ".unfinished.";  // and the process's number
 inline std::string temporary_name(const std::string& path) { return path + kTemporary + std::to_string(getpid()); }
 
-// Makes `path` hold these bytes: written beside it, brought to the disk, renamed, so that whoever reads sees the old
-// file or the new one, whole. A link stays a link; a pipe or a device is written into. Throws runtime_error.
+// Writes these bytes as the file `path`: under a temporary name, which is renamed at the end. A link stays a link; a
+// pipe or a device is written directly. Throws std::runtime_error.
 inline void write_file(const std::string& path, const Pieces& pieces) {
   struct stat status;
   const bool exists = stat(path.c_str(), &status) == 0;
-  const bool beside = !exists || S_ISREG(status.st_mode);
+  const bool by_rename = !exists || S_ISREG(status.st_mode);
   std::string target = path;
-  if (exists && beside) {
+  if (exists && by_rename) {
     char* resolved = realpath(path.c_str(), nullptr);
     if (resolved) target = resolved;
     free(resolved);
   }
-  const std::string open_path = beside ? temporary_name(target) : target;
+  const std::string open_path = by_rename ? temporary_name(target) : target;
   std::optional<Unfinished> unfinished;
-  if (beside) unfinished.emplace(open_path);
+  if (by_rename) unfinished.emplace(open_path);
   const OpenFile file{open(open_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
   if (file.handle < 0) refuse_path("cannot write the file", path, errno);
   int error = write_all(file.handle, pieces);
-  if (!error && beside && rename(open_path.c_str(), target.c_str()) != 0) error = errno;
+  if (!error && by_rename && rename(open_path.c_str(), target.c_str()) != 0) error = errno;
   if (error) refuse_path("cannot write the file", path, error);
 }
 
@@ -137,7 +137,7 @@ inline std::string sha256(const std::string& bytes) {
   return SHA256Data(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), digits);
 }
 
-// Makes sure that a folder is there and can be written to. Throws runtime_error.
+// Makes sure that a folder exists and is writable. Throws std::runtime_error.
 inline void create_folder(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);

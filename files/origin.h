@@ -1,8 +1,8 @@
-// files/origin.h: where a file comes from, as its metadata say it: "text" and "text_sha256", the text that was learned
-// or counted; "model", the hash of the weights that it was made with.
+// files/origin.h: where a file comes from, in its metadata: "text" and "text_sha256", the text that was learned or
+// counted; "model", the hash of the weights that it was made with.
 //
-// What does not fit the model makes drafts worse, never a text wrong: so it is said (note, text.h) and used. A file
-// that says nothing is used in silence.
+// A file that does not fit the model makes drafts worse, but never the text wrong: so it is used, with a note (text.h).
+// A file without these metadata is used without a note.
 #pragma once
 
 #include <filesystem>
@@ -12,7 +12,7 @@
 
 namespace nanospec {
 
-// The text at this path, of this SHA-256. It has no name where it came through a pipe.
+// The metadata of the text at this path, of this SHA-256. A text from a pipe has no name.
 inline Metadata text_origin(const std::string& path, const std::string& sha256) {
   Metadata origin = {{"text_sha256", sha256}};
   std::error_code error;
@@ -26,14 +26,14 @@ inline std::string said_by(const Metadata& metadata, const std::string& key) {
   return found == metadata.end() ? "" : found->second;
 }
 
-// What the model in `dir` says; nothing where it cannot be read, for whoever loads it tells why.
+// The metadata of the model in `dir`; none if it cannot be read: loading it will throw.
 inline Metadata model_metadata(const std::string& dir) {
   try {
     return read_header(dir + "/model.safetensors").metadata;
   } catch (const std::runtime_error&) { return {}; }
 }
 
-// What its weights are known by, also where they carry no hash; "" where there are none.
+// The hash of its weights, also if their file has none; "" if there are no weights.
 inline std::string model_hash(const std::string& dir) {
   const std::string hash = said_by(model_metadata(dir), "hash"), path = dir + "/model.safetensors";
   return !hash.empty() || !std::filesystem::exists(path) ? hash : hash_of(read_file(path));
@@ -45,7 +45,7 @@ inline std::string named_text(const Metadata& metadata, const std::string& befor
   return before + (name.empty() ? "" : ", " + printable(name));
 }
 
-// Says where the file at `path` was made with another model than that in `dir`, or of another text. made: "the heads
+// Notes that the file at `path` was made with another model than that in `dir`, or of another text. made: "the heads
 // were trained".
 inline void check_origin(const Metadata& file, const std::string& made, const std::string& path, const std::string& dir,
                          const std::string& advice) {

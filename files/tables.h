@@ -1,7 +1,7 @@
-// files/tables.h: the counts of the training text, in and out of files: the bigram's table and the n-grams.
+// files/tables.h: files of the training text's counts: the bigram's table and the n-grams.
 //
-// Both lie beside the model, and train_gpt writes them, with the text's name and hash. Nothing in a file is believed: a
-// reader throws runtime_error with one line where it is missing, broken, or of another vocabulary.
+// Both are in the model's folder. train_gpt writes them, with the text's name and hash. Nothing in a file is trusted: a
+// reader throws std::runtime_error with one line if it is missing, broken, or of another vocabulary.
 #pragma once
 
 #include <filesystem>
@@ -22,7 +22,7 @@ constexpr int kBigramMostTokens = 8192;  // the table is (V, V) floats
 
 inline std::string bigram_path(const std::string& dir) { return dir + "/bigram.safetensors"; }
 
-// Counts that are of another text than the model are used, and that is said.
+// Counts of another text than the model's are used, with a note.
 inline void check_counts(const SafeTensors& file, const std::string& path, const std::string& dir) {
   check_origin(file.metadata, "the counts were made", path, dir,
                "drafts are right less often; repeat the train_gpt command that made the model, with --resume");
@@ -63,8 +63,8 @@ inline std::string format_ngrams(const NgramTrie& trie) {
   return format_safetensors(ngram_tensors(trie), {{"format", "pt"}});
 }
 
-// Throws runtime_error unless the arrays are a trie over tokens in [0, vocab): what it returns is safe to walk. Whether
-// the counts are those of any text is not asked.
+// Throws std::runtime_error unless the arrays are a trie over tokens in [0, vocab), so that it is safe to walk. It does
+// not check that the counts are those of a text.
 inline NgramTrie parse_ngrams(const SafeTensors& file, int vocab, const std::string& where) {
   const auto require = [&](bool holds, const char* wrong) {
     if (!holds)
@@ -110,7 +110,8 @@ inline void save_ngrams(const std::string& dir, const std::vector<int>& tokens, 
   write_safetensors(ngram_path(dir), ngram_tensors(trie), metadata);
 }
 
-// What a text takes whose tokens are counted so: two numbers a token while they are sorted (takes_tokens: beside it).
+// How many bytes counting needs, and the text and its tokens (takes_tokens): two numbers for each token while they are
+// sorted.
 inline double takes_counts(double text_bytes) {
   const double counted = std::min(0.9 * text_bytes, double(kNgramText));
   return std::max(takes_tokens(text_bytes), sizeof(int) * (text_bytes + 2 * counted));

@@ -1,21 +1,21 @@
 // files/text.h: from text to tokens and back.
 //
-// The ring files/ adds what is read and written: text and tokenizers (here), whole files (io.h), models and the states
-// of trainings (checkpoint.h), counts of the training text (tables.h), heads and the parallel drafter (heads.h); and
-// the words that people type: how an unknown one is refused (words.h), drafters by name (drafter_names.h, drafters.h).
-// It includes the core and drafters/; text.h and words.h include nothing of the project. It hooks into no loop: it runs
-// before a text and after a training, and costs that time alone. What it writes is laid out by the core's one table of
-// tensors (model.h).
+// The ring files/ reads and writes: text and tokenizers (here), whole files (io.h), models and states of training
+// (checkpoint.h), counts of the training text (tables.h), heads and the parallel drafter (heads.h). It also has the
+// words that people type: the error for an unknown one (words.h), drafters by name (drafter_names.h, drafters.h). It
+// includes the core and drafters/; text.h and words.h include nothing of the project. It hooks into no loop: it runs
+// before a text and after a training. The core's one table of tensors (model.h) says in which order tensors are
+// written.
 //
 // How to add a file: write NAME_path, save_NAME and load_NAME as in tables.h. Read with parse_safetensors or
-// parse_json, write with write_file (io.h). Believe nothing: every reader throws runtime_error with one line, what is
-// wrong, where, what to do. Then let tests/files/test_mutation.cpp mutate it.
+// parse_json, write with write_file (io.h). Trust nothing: every reader throws std::runtime_error with one line: what
+// is wrong, where, what to do. Then let tests/files/test_mutation.cpp mutate the file.
 //
-// Here, in order: how errors are worded; UTF-8; JSON with the guards that a hostile file calls for; the tokenizer and
-// its file, valid for Hugging Face's `tokenizers`; the split of the tokens; files of prompts. A token here is one
-// Unicode code point, as in nanoGPT's character-level data. A tokenizer of another kind brings its own encode; ids,
-// their bytes and the file's "model" type are already what such a one needs. It never repairs: text that is not UTF-8,
-// or holds a character outside the vocabulary, is refused with its place.
+// Here, in order: UTF-8; errors; JSON, with guards against hostile files; the tokenizer and its file, valid for Hugging
+// Face's `tokenizers`; the split of the tokens; files of prompts. A token is one Unicode code point, as in nanoGPT's
+// character-level data. A tokenizer of another kind needs its own encode; ids, their bytes and the file's "model" type
+// suit it already. Text is never repaired: for bytes that are not UTF-8, and for a character outside the vocabulary, a
+// function throws, with the place.
 #pragma once
 
 #include <algorithm>
@@ -37,8 +37,8 @@ using OrderedJson = nlohmann::ordered_json;  // members stay in the order of the
 // ---------------------------------------------------------------------------------------------------------------
 // UTF-8
 
-// How many bytes the code point at text[at] takes: 1 to 4, or 0 where none is encoded there (RFC 3629: no overlong
-// forms, no surrogates, nothing above U+10FFFF).
+// How many bytes the code point at text[at] has: 1 to 4; 0 if it is not valid (RFC 3629: no overlong forms, no
+// surrogates, nothing above U+10FFFF).
 inline int code_point_bytes(const std::string& text, size_t at) {
   const auto byte = [&](size_t i) { return i < text.size() ? uint8_t(text[i]) : uint8_t(0); };
   const uint8_t first = byte(at), second = byte(at + 1);
@@ -59,8 +59,8 @@ inline uint32_t code_point(const std::string& text, size_t at, int bytes) {
   return value;
 }
 
-// Text as it may stand in a one-line message: control characters and bytes that are not UTF-8 are written as escapes,
-// and what is longer than `limit` characters is cut.
+// A text for a one-line message: control characters and bytes that are not UTF-8 become escapes, and the text is cut
+// after `limit` characters.
 inline std::string printable(const std::string& text, size_t limit = 60) {
   std::string out;
   char escape[16];
@@ -104,7 +104,7 @@ auto made_by(const std::string& command, F read) {
   }
 }
 
-// What is no error but should be known: such a line on standard error, each once, "note: " before it.
+// Prints a line on standard error, "note: " and what is no error but should be known; each line once.
 struct Notes {
   bool quiet = false;  // --quiet
   std::set<std::string> said;
@@ -123,7 +123,10 @@ inline std::string line_and_column(const std::string& text, size_t at) {
   size_t line = 1, column = 1;
   for (size_t i = 0; i < at && i < text.size();) {
     column++;
-    if (text[i] == '\n') line++, column = 1;
+    if (text[i] == '\n') {
+      line++;
+      column = 1;
+    }
     i += size_t(std::max(1, code_point_bytes(text, i)));
   }
   return "(line " + std::to_string(line) + ", column " + std::to_string(column) + ")";
@@ -132,8 +135,8 @@ inline std::string line_and_column(const std::string& text, size_t at) {
 // ---------------------------------------------------------------------------------------------------------------
 // JSON
 
-// Goes through JSON before it is parsed. Throws runtime_error where an object names a key twice, or nests deeper than
-// any file of ours. (The parser's own callback would do, but it looks through an object again for each member.)
+// Checks JSON before it is parsed. Throws std::runtime_error if an object has a key twice, or if it nests deeper than
+// any file of ours. (The parser's own callback searches an object again for each member.)
 struct JsonGuard {
   const std::string& where;
   std::vector<std::set<std::string>> keys = {};  // of the objects and lists that are open
@@ -141,13 +144,17 @@ struct JsonGuard {
   bool open() {
     constexpr size_t kDeepest = 32;
     if (keys.size() == kDeepest) refuse("JSON nested too deeply", where, "replace the file");
-    return keys.emplace_back(), true;
+    keys.emplace_back();
+    return true;
   }
   bool key(std::string& name) {
     if (!keys.back().insert(name).second) refuse("\"" + printable(name) + "\" named twice", where, "replace the file");
     return true;
   }
-  bool close() { return keys.pop_back(), true; }
+  bool close() {
+    keys.pop_back();
+    return true;
+  }
   bool start_object(size_t) { return open(); }
   bool start_array(size_t) { return open(); }
   bool end_object() { return close(); }
@@ -162,7 +169,7 @@ struct JsonGuard {
   bool parse_error(size_t, const std::string&, const Json::exception&) { return false; }  // the parser will say it
 };
 
-// Parses JSON from a file that nobody vouches for. Throws runtime_error where it is not JSON, and as JsonGuard.
+// Parses JSON from a file that is not trusted. Throws std::runtime_error if it is not JSON, and as JsonGuard does.
 inline Json parse_json(const std::string& text, const std::string& where) {
   JsonGuard guard{where};
   Json::sax_parse(text, &guard);
@@ -178,13 +185,13 @@ inline Json parse_json(const std::string& text, const std::string& where) {
   }
 }
 
-// JSON as a file holds it: with so many spaces for each level, bytes that are not UTF-8 replaced.
+// JSON for a file: with so many spaces for each level, and bytes that are not UTF-8 replaced.
 template <class AnyJson>
 std::string json_text(const AnyJson& json, int spaces) {
   return json.dump(spaces, ' ', false, AnyJson::error_handler_t::replace) + "\n";
 }
 
-// A JSON value as it may stand in a message.
+// A JSON value for a message.
 inline std::string shown(const Json& value) {
   if (value.is_object()) return "an object";
   if (value.is_array()) return "a list";
@@ -278,13 +285,14 @@ inline Tokenizer character_tokenizer(const std::string& text, const std::string&
   return tokenizer;
 }
 
-// How Hugging Face's `tokenizers` is told to cut a text into its characters, and to put them together again.
+// Tells Hugging Face's `tokenizers` to split a text into characters, and to join them again.
 inline Json character_split() {
   return {{"type", "Split"}, {"pattern", {{"Regex", "[\\s\\S]"}}}, {"behavior", "Isolated"}, {"invert", false}};
 }
 inline Json fused_decoder() { return {{"type", "Fuse"}}; }
 
-// tokenizer.json. Its unknown token is not in the vocabulary, so that `tokenizers` too refuses unknown characters.
+// tokenizer.json. Its unknown token is not in the vocabulary, so `tokenizers` too reports an error for unknown
+// characters.
 inline std::string format_tokenizer(const Tokenizer& tokenizer) {
   Json vocabulary = Json::object();
   for (size_t id = 0; id < tokenizer.symbols.size(); id++) vocabulary[tokenizer.symbols[id]] = id;
@@ -350,14 +358,15 @@ inline size_t characters(const std::string& text) {
   return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
-// A text's tokens, split where they are made, so that none is ever held twice: 4 bytes a character beside the text.
-// told: now and then, what share is done. Throws as encode() does.
+// Encodes a text and splits its tokens at once, so that no token is stored twice: 4 bytes for each character, and the
+// text. told: called now and then with the share that is done. Throws what encode() throws.
 inline Split encode_split(const Tokenizer& tokenizer, const std::string& text, const std::string& what,
                           const std::function<void(double share)>& told = {}) {
   constexpr size_t kTurn = 1 << 22;  // characters
   const size_t all = characters(text), train = training_part(all);
   Split parts;
-  parts.train.reserve(train), parts.validation.reserve(all - train);
+  parts.train.reserve(train);
+  parts.validation.reserve(all - train);
   size_t done = 0;
   const auto put = [&](int id) {
     (done < train ? parts.train : parts.validation).push_back(id);
@@ -367,8 +376,8 @@ inline Split encode_split(const Tokenizer& tokenizer, const std::string& text, c
   return parts;
 }
 
-// The prompts of a .jsonl file: one {"prompt": "..."} a line; other members and empty lines are passed over. Throws
-// runtime_error that names the line, also where a prompt is empty, and where there is none at all.
+// The prompts of a .jsonl file: one {"prompt": "..."} a line; other members and empty lines are ignored. Throws
+// std::runtime_error, with the line; also if a prompt is empty, or if there is none.
 inline std::vector<std::string> read_prompts_jsonl(const std::string& text, const std::string& where) {
   const std::string advice = "write one {\"prompt\": \"...\"} a line";
   std::vector<std::string> prompts;

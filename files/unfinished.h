@@ -1,7 +1,7 @@
-// files/unfinished.h: what must not stay where work ends early: a file half written, a folder still empty.
+// files/unfinished.h: removes what must not stay if work ends early: a file half written, a folder still empty.
 //
-// It goes with the object that names it, whatever exception passes, and with the process where a handler of signals
-// calls remove_unfinished(). Only SIGKILL and a power cut leave it: folder.h removes that later.
+// The destructor removes it, also after an exception; a signal handler removes it by remove_unfinished(). Only SIGKILL
+// and a power cut leave it: folder.h removes it later.
 #pragma once
 
 #include <unistd.h>
@@ -11,8 +11,9 @@
 
 namespace nanospec {
 
-// A path that is removed with this object. A file that was renamed is not there any more, and a folder is removed only
-// while it is empty: so what is finished stays. The last one made is the first to go; one thread makes them all.
+// A path that is removed with this object. What is finished stays: a file has been renamed by then, and a folder is
+// removed only if it is empty. The objects are destroyed in the reverse order of their making; one thread makes them
+// all.
 class Unfinished {
  public:
   explicit Unfinished(std::string path) : path_(std::move(path)), before_(newest_) { newest_ = this; }
@@ -34,7 +35,7 @@ class Unfinished {
   const Unfinished* const before_;
 };
 
-// Removes all that there is, for a process that is about to end. A handler of signals may call it.
+// Removes all of them, for a process that is about to end. A signal handler may call it.
 inline void remove_unfinished() {
   for (const Unfinished* one = Unfinished::newest_; one; one = one->before_) one->remove();
 }

@@ -49,9 +49,9 @@ class DraftingAhead {
         limits_at_(std::move(limits_at)),
         noise_(sampling, drafter.vocab),
         worker_([this, first_cpu = current_cpu()] {
-          leave_home(1, first_cpu);
-          give_way();
-          threads_beside++;
+          move_to_cpu(1, first_cpu);
+          never_preempt();
+          threads_beside_team++;
           for (unsigned round = 0; !ends_;) {
             asked_.wait_beyond(round);
             round = asked_.value();
@@ -62,7 +62,7 @@ class DraftingAhead {
             } catch (...) { error_ = std::current_exception(); }
             done_.raise();
           }
-          threads_beside--;
+          threads_beside_team--;
         }) {}
   DraftingAhead(const DraftingAhead&) = delete;
   DraftingAhead& operator=(const DraftingAhead&) = delete;

@@ -1,4 +1,4 @@
-// growth/ahead_stats.h: whether to draft ahead (ahead.h), and the counts of it.
+// growth/ahead_stats.h: the setting and the counts of drafting while the target verifies (ahead.h).
 #pragma once
 
 #include <algorithm>

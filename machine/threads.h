@@ -1,8 +1,8 @@
 // machine/threads.h: the CPU's threads and its memory.
 //
-// In order: what threads wait by; the team that a piece of work sees; cores, and where threads go on a machine of many;
-// how many threads are to work where other programs do; the pool that runs a team; memory. Nothing here knows of
-// arrays, operations or models.
+// In order: how threads wait; the team that a piece of work sees; cores, and on which of them threads run; how many
+// threads work when other programs need cores too; the pool that runs a team; memory. The file knows nothing of arrays,
+// operations or models.
 #pragma once
 
 #include <algorithm>
@@ -39,8 +39,8 @@ inline int64_t nanoseconds_now() {
   return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }
 
-// How often, and for how many nanoseconds, the calling thread has slept in a Signal. Once it is woken, it sleeps no
-// more, though it may wait for a core.
+// How often, and for how many nanoseconds, a thread has slept in a Signal. Once it is woken, it sleeps no more, though
+// it may wait for a core.
 struct Slept {
   std::atomic<int64_t> times{0}, nanoseconds{0};
 };
@@ -49,18 +49,24 @@ inline Slept& slept() {
   return mine;
 }
 
-// A number that threads wait for: they spin for a moment, since what they wait for is most often near, and then sleep,
-// so that a machine with other work to do gets on with that, and wakes them at once when the number changes.
+// A number that threads wait for. First they spin for a moment, since the number mostly changes soon. Then they sleep,
+// so that other programs can use the core; they are woken when the number changes.
 class Signal {
  public:
-  static constexpr int kTurns = 3000;  // of the spin
+  static constexpr int kSpins = 3000;  // how often they look before they sleep
 
   unsigned value() const { return value_.load(std::memory_order_acquire); }
-  void raise() { value_.fetch_add(1), wake(); }
-  void set(unsigned value) { value_.store(value), wake(); }
-  // Returns the new value.
-  unsigned wait_beyond(unsigned old, int turns = kTurns) {
-    for (; turns > 0; turns--) {
+  void raise() {
+    value_.fetch_add(1);
+    wake();
+  }
+  void set(unsigned value) {
+    value_.store(value);
+    wake();
+  }
+  // Waits until the value is not `old`. Returns the new value.
+  unsigned wait_beyond(unsigned old, int spins = kSpins) {
+    for (; spins > 0; spins--) {
       if (const unsigned now = value(); now != old) return now;
 #if defined(__x86_64__)
       _mm_pause();
@@ -72,7 +78,8 @@ class Signal {
     sleepers_++;
     changed_.wait(lock, [&] { return value_.load() != old; });
     sleepers_--;
-    slept().times++, slept().nanoseconds += larger(woken_.load() - begun, int64_t(0));
+    slept().times++;
+    slept().nanoseconds += larger(woken_.load() - begun, int64_t(0));
     return value();
   }
 
@@ -92,10 +99,10 @@ class Signal {
   std::condition_variable changed_;
 };
 
-// All threads of a team leave it when the last one has come.
+// All threads of a team wait here until the last one has arrived.
 class Barrier {
  public:
-  Barrier(int threads, int turns) : threads_(threads), turns_(turns) {}
+  Barrier(int threads, int spins) : threads_(threads), spins_(spins) {}
   void wait() {
     const unsigned round = round_.value();
     const int last = threads_ - 1;  // read before the others can go on
@@ -103,14 +110,14 @@ class Barrier {
       arrived_.store(0, std::memory_order_relaxed);
       round_.raise();
     } else {
-      round_.wait_beyond(round, turns_);
+      round_.wait_beyond(round, spins_);
     }
   }
-  void expect(int threads) { threads_ = threads; }  // while none has arrived
+  void expect(int threads) { threads_ = threads; }  // only while no thread waits
 
  private:
   int threads_;
-  const int turns_;
+  const int spins_;
   alignas(64) std::atomic<int> arrived_{0};
   Signal round_;
 };
@@ -119,9 +126,9 @@ struct Range {
   int begin, end;
 };
 
-// What one thread knows of the team that runs a piece of work: every thread runs the same text (SPMD) on its share.
-// On a GPU the team is the one host thread that launches kernels, and `cuda` is set; `plain`: it launches those of
-// kernels.cuh for attention, gather and matmul, not the tuned ones.
+// A team runs a piece of work: each of its threads runs the same code on its share (SPMD). On a GPU the team is the one
+// host thread that launches kernels, and `cuda` is set. `plain`: for attention, gather and matmul it launches the
+// kernels of kernels.cuh, not the tuned ones.
 struct Team {
   int rank = 0, size = 1;
   Barrier* barrier = nullptr;
@@ -130,7 +137,7 @@ struct Team {
   void wait() const {
     if (size > 1) barrier->wait();
   }
-  // This thread's part of 0..n, cut at multiples of `unit`. No result depends on where the cuts are.
+  // This thread's part of 0 .. n - 1, cut at multiples of `unit`. No result depends on the cuts.
   Range share(int n, int unit = 1) const {
     const long units = (n + unit - 1) / unit;
     const int begin = int(units * rank / size) * unit, end = int(units * (rank + 1) / size) * unit;
@@ -154,10 +161,10 @@ inline int usable_cores() {
   return larger(cores, 1);
 }
 
-// Moves the calling thread to the rank-th CPU after `home`, of those that it may use; from there it may be moved again.
-// A thread starts on its maker's CPU, and where CPUs share no cache, Linux can leave it there for good: a team that
-// takes turns on one CPU, a hundred times slower. Does nothing where it cannot be done.
-inline void leave_home(int rank, int home) {
+// Moves the calling thread to the rank-th CPU after `first`, of those that it may use; Linux may move it again later. A
+// thread starts on the CPU of the thread that made it. Where CPUs share no cache, Linux may leave it there: then the
+// team takes turns on one CPU, and is a hundred times slower. Does nothing where it is not possible.
+inline void move_to_cpu(int rank, int first) {
 #if defined(__linux__)
   cpu_set_t all, one;
   if (sched_getaffinity(0, sizeof all, &all) != 0) return;
@@ -165,7 +172,7 @@ inline void leave_home(int rank, int home) {
   int at = 0;
   for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
     if (CPU_ISSET(cpu, &all)) {
-      if (cpu == home) at = int(cpus.size());
+      if (cpu == first) at = int(cpus.size());
       cpus.push_back(cpu);
     }
   if (cpus.empty()) return;
@@ -174,14 +181,15 @@ inline void leave_home(int rank, int home) {
   sched_setaffinity(0, sizeof one, &one);
   sched_setaffinity(0, sizeof all, &all);
 #else
-  (void)rank, (void)home;
+  (void)rank;
+  (void)first;
 #endif
 }
-// From now on the calling thread, when it wakes, waits for a free core, and takes no other thread's.
-inline void give_way() {
+// From now on the calling thread does not preempt another one when it wakes: it waits for a free core.
+inline void never_preempt() {
 #if defined(__linux__)
   const sched_param none{};
-  sched_setscheduler(0, SCHED_BATCH, &none);  // where that fails, it is only less polite
+  sched_setscheduler(0, SCHED_BATCH, &none);  // a failure does no harm
 #endif
 }
 inline int current_cpu() {
@@ -192,29 +200,30 @@ inline int current_cpu() {
 #endif
 }
 
-// Threads of this program that work beside a team: what they take from it, it does not yield to.
-inline std::atomic<int> threads_beside{0};
+// Threads of this program that run at the same time as a team. While there are any, the team does not get smaller.
+inline std::atomic<int> threads_beside_team{0};
 
-// How many threads of a team are to work. Where another program keeps a core busy, the thread that shares it makes all
-// others wait: with two threads, each on half a core's time, and each barrier late. A thread fewer costs its share
-// alone. So the team yields a thread for each core that it is kept from, and takes it back after a rest, to see.
-class Attendance {
+// Decides how many threads of a team work. If another program keeps a core busy, the thread on that core makes all
+// others wait at each barrier. With one thread fewer, only that thread's share of the speed is lost. So the team gives
+// up a thread for each core that it loses, and tries to take it back after a rest.
+class TeamSize {
  public:
-  static constexpr double kStretch = 0.02;  // seconds of work that are judged together, or one run that takes longer
+  static constexpr double kStretch = 0.02;  // seconds of work that are judged together; a longer run is judged alone
 
-  explicit Attendance(int threads) : all_(threads), size_(threads) {}
+  explicit TeamSize(int threads) : all_(threads), size_(threads) {}
 
   int at(double now) {
-    if (size_ < all_ && now >= rest_ends_) size_ = all_, strikes_ = 1;  // one more, and they rest again
-    return size_;
+    if (size_ == all_ || now < rest_ends_) return size_;
+    strikes_ = 1;  // one more, and they rest again
+    return size_ = all_;
   }
-  // A stretch of work has ended. cores_lost: for how much of it threads were kept from running, added up.
+  // A stretch of work has ended. cores_lost: for which part of it threads could not run, added up over the threads.
   void judge(double now, double seconds, double cores_lost) {
     if (cores_lost < kTooMuch) {
       strikes_ = 0;
       if (size_ == all_) rest_ = kFirstRest;
-    } else if (++strikes_ >= 2) {                                       // once may be chance
-      size_ = larger(1, size_ - larger(1, int(cores_lost * 2 + 0.5)));  // a core shared by two is half lost
+    } else if (++strikes_ >= 2) {                                       // one may be chance
+      size_ = larger(1, size_ - larger(1, int(cores_lost * 2 + 0.5)));  // a core that two share is half lost
       rest_ends_ = now + rest_ * seconds;
       rest_ = smaller(2 * rest_, kLongestRest);
       strikes_ = 0;
@@ -232,21 +241,22 @@ class Attendance {
 // A fixed set of threads that wait for work.
 class Pool {
  public:
-  // On a GPU the team is one host thread; plain: see Team. Threads that outnumber the cores sleep wherever they wait.
+  // On a GPU the team is one host thread; plain: see Team. If there are more threads than cores, they sleep whenever
+  // they wait.
   explicit Pool(int threads, bool cuda = false, bool plain = false)
       : size_(cuda ? 1 : larger(1, threads)),
         cuda_(cuda),
         plain_(plain),
         crowded_(size_ > 1 && size_ > usable_cores()),
-        turns_(crowded_ ? 0 : Signal::kTurns),
-        end_(size_, turns_),
+        spins_(crowded_ ? 0 : Signal::kSpins),
+        end_(size_, spins_),
         clocks_(size_),
-        attendance_(size_) {
-    const int home = current_cpu();
+        team_size_(size_) {
+    const int first_cpu = current_cpu();
     try {
       for (int rank = 1; rank < size_; rank++)
-        workers_.emplace_back([this, rank, home] {
-          leave_home(rank, home);
+        workers_.emplace_back([this, rank, first_cpu] {
+          move_to_cpu(rank, first_cpu);
           clocks_[rank].start();
           work(rank);
         });
@@ -264,17 +274,19 @@ class Pool {
   int size() const { return size_; }
   bool cuda() const { return cuda_; }
 
-  // Calls f(team) on every thread, the caller's among them, or on the caller's `alone`; returns when all have returned.
-  // On fewer threads where other programs leave no core for all. f must not throw where the team has more than one
-  // thread.
+  // Calls f(team) on every thread, the caller's among them; on_caller: on the caller's only. Returns when all have
+  // returned. It uses fewer threads if other programs leave no core for all. f must not throw if the team has more than
+  // one thread.
   template <class F>
-  void run(F&& f, bool alone = false) {
-    const int threads = size_ == 1 || alone ? 1 : crowded_ ? size_ : attendance_.at(1e-9 * double(nanoseconds_now()));
+  void run(F&& f, bool on_caller = false) {
+    const int threads = size_ == 1 || on_caller ? 1
+                        : crowded_              ? size_
+                                                : team_size_.at(1e-9 * double(nanoseconds_now()));
     run_on(threads, f);
     if (threads > 1 && !crowded_) judge(threads);
-    else if (!alone) judged_ = 0;
+    else if (!on_caller) judged_ = 0;
   }
-  // On so many threads, at most size().
+  // Calls f(team) on so many threads, at most size().
   template <class F>
   void run_on(int threads, F&& f) {
     if (threads == 1) {
@@ -294,7 +306,7 @@ class Pool {
     if (size_ > 1) call(size_);
     for (auto& worker : workers_) worker.join();
   }
-  // What a thread has had of its time: it ran, or slept because it had nothing to do.
+  // The time for which a thread ran, or slept because it had nothing to do.
   struct ThreadClock {
     const Slept* slept = nullptr;
     std::thread::id thread;
@@ -302,7 +314,8 @@ class Pool {
     clockid_t clock;
 #endif
     void start() {
-      slept = &nanospec::slept(), thread = std::this_thread::get_id();
+      slept = &nanospec::slept();
+      thread = std::this_thread::get_id();
 #if defined(__linux__)
       pthread_getcpuclockid(pthread_self(), &clock);
 #endif
@@ -316,18 +329,19 @@ class Pool {
     }
   };
 
-  // A round of so many threads begins. The signal's value is its number, and `threads` in its low bits: a thread that
-  // is not of the round may be slow to look.
+  // Begins a round of so many threads. The signal's value is the round's number, with `threads` - 1 in its low bits. So
+  // a thread that is not in the round, and looks late, still sees a whole value.
   void call(int threads) {
     const bool more = threads > called_;
-    end_.expect(threads), called_ = threads;
+    end_.expect(threads);
+    called_ = threads;
     start_.set((start_.value() / kMostThreads + 1) * kMostThreads + unsigned(threads - 1));
     if (more) returned_.raise();
   }
   void work(int rank) {
     for (unsigned round = 0;;) {
       const unsigned returned = returned_.value();
-      round = start_.wait_beyond(round, turns_);
+      round = start_.wait_beyond(round, spins_);
       const int threads = int(round % kMostThreads) + 1;
       if (rank >= threads) {
         returned_.wait_beyond(returned, 0);
@@ -339,17 +353,19 @@ class Pool {
     }
   }
 
-  // After a run of the team: at the end of a stretch, for how long its threads neither ran nor slept.
+  // Called after a run of the team. At the end of a stretch it judges for how long threads could neither run nor sleep.
   void judge(int threads) {
 #if defined(__linux__)
     const double time = 1e-9 * double(nanoseconds_now()), seconds = time - begun_;
     const bool same = threads == judged_ && clocks_[0].thread == std::this_thread::get_id();
-    if (same && seconds < Attendance::kStretch) return;
+    if (same && seconds < TeamSize::kStretch) return;
     clocks_[0].start();
     double had = 0;
     for (int rank = 0; rank < threads; rank++) had += clocks_[rank].seconds();
-    if (same && threads_beside == 0) attendance_.judge(time, seconds, threads - (had - had_) / seconds);
-    begun_ = time, had_ = had, judged_ = threads;
+    if (same && threads_beside_team == 0) team_size_.judge(time, seconds, threads - (had - had_) / seconds);
+    begun_ = time;
+    had_ = had;
+    judged_ = threads;
 #else
     (void)threads;
 #endif
@@ -358,21 +374,21 @@ class Pool {
   static constexpr unsigned kMostThreads = 1 << 12;
   const int size_;
   const bool cuda_, plain_, crowded_;
-  const int turns_;
-  Signal start_, returned_;  // raised for each round; where threads are back that had been left out
-  Barrier end_;              // a team's own barriers are rounds of it before its last
+  const int spins_;
+  Signal start_, returned_;  // start_: for each round; returned_: when threads that were left out work again
+  Barrier end_;              // also serves as the team's barrier within a round
   int called_ = 0;           // threads of the last round
   void (*call_)(void*, const Team&) = nullptr;
   void* context_ = nullptr;
   std::vector<ThreadClock> clocks_;  // of each thread
-  Attendance attendance_;
-  double begun_ = 0, had_ = 0;  // of the stretch that is under way: when, and what its threads had had by then
-  int judged_ = 0;              // and how many they are
+  TeamSize team_size_;
+  double begun_ = 0, had_ = 0;  // the start of the current stretch; what its threads' clocks showed then
+  int judged_ = 0;              // how many threads it has
   std::vector<std::thread> workers_;
 };
 
-// A small model may run faster on one thread, which waits for nobody: up to how many rows, at most `most`.
-// forward(rows, on_one): runs one. These also bring the weights into the caches and wake the threads.
+// A small model may run faster on one thread, which need not wait for others. Returns up to how many rows that is so,
+// at most `most`. forward(rows, on_one) runs a forward. These forwards also warm up the caches and the threads.
 template <class Forward>
 int rows_for_one_thread(int threads, int most, Forward forward) {
   constexpr int kRounds = 9;
@@ -381,15 +397,16 @@ int rows_for_one_thread(int threads, int most, Forward forward) {
   for (int rows : {1, 2, 4, 8, 16, 32}) {
     if (rows > most) return best;
     double fastest[2] = {1e9, 1e9};  // by the team, by one thread
-    for (int on_one : {0, 1, 0}) {   // not by turns: threads that wait too long sleep
+    for (int on_one : {0, 1, 0}) {   // not alternating: threads that wait too long sleep
       double spent = 0;
       for (int round = 0; round < kRounds || spent < kLeastSeconds; round++) {
         const auto start = std::chrono::steady_clock::now();
         forward(rows, on_one == 1);
         const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-        fastest[on_one] = std::min(fastest[on_one], taken.count()), spent += taken.count();
+        fastest[on_one] = std::min(fastest[on_one], taken.count());
+        spent += taken.count();
         if (threads == 1) return 0;
-        if (on_one && round > 0 && fastest[1] > 2 * fastest[0]) break;  // it is settled
+        if (on_one && round > 0 && fastest[1] > 2 * fastest[0]) break;  // the result is clear
       }
     }
     best = fastest[1] < fastest[0] ? rows : rows / 2;
@@ -398,7 +415,7 @@ int rows_for_one_thread(int threads, int most, Forward forward) {
   return best;
 }
 
-// The number that follows `name` in a file of the system's; `otherwise` where there is none.
+// The number that follows `name` in a file of the system; `otherwise` if there is none.
 inline size_t system_number(const char* path, const char* name, size_t otherwise) {
   FILE* const file = fopen(path, "r");
   if (!file) return otherwise;
@@ -411,9 +428,8 @@ inline size_t system_number(const char* path, const char* name, size_t otherwise
   return number;
 }
 
-// Bytes that can be had without ending another process or this one: Linux promises memory that it does not have, and
-// kills who then touches it. What a container (of cgroups 2) and `ulimit -v` leave counts too. SIZE_MAX where nothing
-// is known.
+// How many bytes can be allocated so that Linux kills no process for want of memory: it grants more than it has. The
+// limits of a container (cgroups 2) and of `ulimit -v` count too. SIZE_MAX if nothing is known.
 inline size_t available_bytes() {
   size_t bytes = system_number("/proc/meminfo", "MemAvailable:", SIZE_MAX >> 10) << 10;
   const auto leave = [&](size_t limit, size_t taken) { bytes = std::min(bytes, limit - std::min(limit, taken)); };
@@ -428,8 +444,7 @@ inline size_t available_bytes() {
   return bytes;
 }
 
-// Zeroed memory on a cache line's boundary, in huge pages where it is large and the system has them.
-// Throws std::bad_alloc.
+// Zeroed memory, aligned to a cache line; in huge pages if it is large and the system has them. Throws std::bad_alloc.
 inline void* allocate_zeroed(size_t bytes) {
   const size_t huge = size_t(2) << 20, align = bytes >= huge ? huge : 64;
   if (bytes > SIZE_MAX - align) throw std::bad_alloc();
@@ -445,7 +460,7 @@ inline void* allocate_zeroed(size_t bytes) {
   return p;
 }
 
-// Memory of one thread's own, grown when more is asked for; its content is not kept.
+// Scratch memory of the calling thread. It grows when more is needed, and does not keep its content.
 inline float* scratch(size_t floats) {
   struct Block {
     float* data = nullptr;

@@ -2,7 +2,7 @@
 // and add in fp32, multiply matrices of bf16 on the tensor cores.
 //
 // In order: the GPU's own clock; the kernels; their launches. All three run on as many blocks as fit on the device at
-// once, so that none waits for a second turn, and each thread has several independent pieces of work under way.
+// once, so that none waits for a second turn, and each thread has several independent pieces of work in flight.
 #pragma once
 
 #include "cuda/instructions.cuh"
@@ -46,12 +46,12 @@ double gpu_seconds(F launches) {
 
 constexpr int kLimitThreads = 256, kLimitBlocks = 4;  // of a block; blocks on each multiprocessor
 
-constexpr int kReadAhead = 8;                           // loads of 16 bytes that a thread has under way
+constexpr int kReadAhead = 8;                           // loads of 16 bytes that a thread has in flight
 constexpr int kReadChunk = kLimitThreads * kReadAhead;  // float4s that a block reads in one turn: 32 KB
 
 // sums[warp] = the sum of what the warp read; together the warps read each of `chunks` chunks of `data` once. Bytes
 // moved: 16 a float4, and 4 a warp. A block takes every gridDim.x-th chunk; a thread's eight loads of it do not wait
-// for each other, so that the 1,024 threads of a multiprocessor have some 100 KB under way.
+// for each other, so that the 1,024 threads of a multiprocessor have some 100 KB in flight.
 // Budget: 40 registers, 0 bytes shared.
 template <int kThreads>
 __global__ __launch_bounds__(kThreads) void read_kernel(const uint4* data, int chunks, float* sums) {

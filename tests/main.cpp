@@ -1,8 +1,8 @@
 // tests/main.cpp: runs all tests and ends with one line that counts them.
 //
 // A test of the CUDA kernels is one text for two machines (tests/cuda/cuda_*.cu): "emulated: " runs everywhere, its
-// twin "GPU: " is counted as skipped where there is no device. So are those that begin with "ptxas: " without nvcc, or
-// "page: " without Chromium.
+// counterpart "GPU: " is counted as skipped where there is no device. So are those that begin with "ptxas: " without
+// nvcc, or "page: " without Chromium.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 

@@ -175,7 +175,7 @@ struct SelfDrafter : LogitsDrafter {
   Target& model;  // not the one that verifies
   std::vector<int> text;
   Tree tree;          // the last forward's
-  int forwarded = 0;  // nodes in it; 0: none in this pass
+  int forwarded = 0;  // nodes in it; 0: none in this forward
 
   explicit SelfDrafter(Target& own) : model(own) { vocab = own.vocab_size(); }
 

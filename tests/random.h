@@ -1,4 +1,4 @@
-// tests/random.h: random numbers, trees, passes and small models for tests: the same on every machine.
+// tests/random.h: random numbers, trees, batches and small models for tests: the same on every machine.
 #pragma once
 
 #include <vector>

@@ -139,7 +139,9 @@ class Run {
     Update update;
     update.iteration = iteration;
     update.learning_rate = cosine_rate(iteration, o_.warmup_iters, o_.lr_decay_iters, o_.learning_rate, o_.min_lr);
-    update.beta2 = o_.beta2, update.weight_decay = o_.weight_decay, update.grad_clip = o_.grad_clip;
+    update.beta2 = o_.beta2;
+    update.weight_decay = o_.weight_decay;
+    update.grad_clip = o_.grad_clip;
     return update;
   }
   // It has been made. Throws runtime_error where the loss before it was not finite.

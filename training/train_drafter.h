@@ -386,7 +386,7 @@ class Course {
       if (updates_.due()) show();
       if (!updates_.checkpoint_due()) continue;
       save();
-      if (o.quiet && o.stats.empty()) continue;  // nobody would read it
+      if (o.quiet && o.stats.empty()) continue;  // the evaluation would not be printed
       evaluate();
       updates_.say("loss " + decimals(updates_.mean_loss, 4) + ", " + right_at_once(Training::kGuesser, guessers_));
     }
@@ -510,12 +510,13 @@ inline void check_window(const DistillRun& run, int ahead, int least, const std:
                                 std::to_string(run.model.config.block_size) + " tokens: " + flag + ": use fewer");
 }
 
-// Says what a resumed run must share, and throws runtime_error where this one does not.
+// Sets what a resumed run must share. Throws std::runtime_error if this run resumes one that differs.
 inline void share(DistillRun& run, const std::map<std::string, std::string>& own) {
   run.shared = own;
   run.shared.insert(run.settings.begin(), run.settings.end());
   run.shared["target"] = run.o.target;
-  run.shared["tokens"] = std::to_string(run.o.tokens), run.shared["batch_size"] = std::to_string(run.o.batch_size);
+  run.shared["tokens"] = std::to_string(run.o.tokens);
+  run.shared["batch_size"] = std::to_string(run.o.batch_size);
   const std::string path = run.path("-optimizer");
   if (run.o.resume) check_resumable(parse_training_metadata(read_safetensors(path), path).settings, run.shared, path);
 }

@@ -1,4 +1,4 @@
-// watch/recorder.h: the watcher that counts, and takes the time of each step (stats.h).
+// watch/recorder.h: counts (stats.h), and takes the time of each step.
 #pragma once
 
 #include <functional>

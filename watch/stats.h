@@ -1,9 +1,8 @@
-// watch/stats.h: the counts and times of decoding a text.
+// watch/stats.h: the counts and times of decoding a text; recorder.h takes them.
 //
-// The ring watch/ adds counts and times (here; the Recorder of recorder.h takes them). It also connects planner, runner
-// and watcher (decoding.h), by the settings of one run (settings.h). It includes the core, drafters/, growth/ and
-// rules/. It hooks into the core's Watcher (decode.h): a watcher cannot change the text. It costs a reading of the
-// clock between the steps.
+// The ring watch/ adds counts and times (here). It also connects planner, runner and watcher (decoding.h), by the
+// settings of one run (settings.h). It includes the core, drafters/, growth/ and rules/. It hooks into the core's
+// Watcher (decode.h): a watcher cannot change the text. It costs a reading of the clock between the steps.
 //
 // How to add a count: make it a field of Stats, count it in the Recorder, and add it up and write it in
 // commands/commands.cpp. How to study single iterations: set Decoding::on_iteration, which gets an IterationReport. How

@@ -64,15 +64,15 @@ Stats counted(Target& target, Drafter* drafter, const Decoding& decoding, Ints& 
   CHECK(stats.tokens == decoding.max_new_tokens);
   CHECK(text.size() == before + size_t(stats.tokens));
   CHECK(streamed == Ints(text.begin() + before, text.end()));
-  int64_t passes = 0, tokens = 0;
+  int64_t forwards = 0, tokens = 0;
   for (size_t i = 0; i < stats.accept_histogram.size(); i++)
-    passes += stats.accept_histogram[i], tokens += int64_t(i) * stats.accept_histogram[i];
-  CHECK(passes == stats.target_forwards);
+    forwards += stats.accept_histogram[i], tokens += int64_t(i) * stats.accept_histogram[i];
+  CHECK(forwards == stats.target_forwards);
   CHECK(tokens == stats.tokens);
   CHECK(stats.accept_histogram[0] == 0);
   int64_t accepted = 0;
   for (const auto& [name, nodes] : stats.accepted_by) accepted += nodes;
-  CHECK(accepted == stats.tokens - stats.target_forwards);  // each pass emits one token of the target's own
+  CHECK(accepted == stats.tokens - stats.target_forwards);  // each forward emits one token of the target's own
   return stats;
 }
 
@@ -116,7 +116,7 @@ const Ngrams& mock_ngrams() {
   return ngrams;
 }
 
-// A mock that runs whole passes by itself, and drafts by itself from a drafter's table: what a GPU does.
+// A mock that runs whole iterations by itself, and drafts by itself from a drafter's table: what a GPU does.
 struct WholeMock : Mock {
   Table held;
   int64_t drafted_itself = 0;
@@ -224,13 +224,13 @@ TEST_CASE("decode: a target that drafts for itself is accepted in full, always")
           const Stats stats = counted(target, &drafter, decoding, text);
           CHECK(same(text, plain_text(decoding, prompt_of(length))));
           if (decoding.shape.kind == Shape::kAuto) continue;
-          // every pass commits as many tokens as the tree is deep, and one: the window and the end cut it
-          int64_t passes = 0;
-          for (int n = length, end = length + 70; n < end; passes++) {
+          // every forward commits as many tokens as the tree is deep, and one: the window and the end cut it
+          int64_t forwards = 0;
+          for (int n = length, end = length + 70; n < end; forwards++) {
             const int room = kBlock - 1 - (n - 1 - window_start(n, kBlock));
             n += 1 + std::min({decoding.shape.depth, room, end - n - 1});
           }
-          CHECK(stats.target_forwards == passes);
+          CHECK(stats.target_forwards == forwards);
         }
 }
 
@@ -286,7 +286,7 @@ TEST_CASE("decode: the sweep: the same text, whoever drafts it in whatever shape
   const Cut cuts[] = {{0, 0, 1},    {0.4f, 0, 1}, {0.8f, 0, 1},    {1, 0, 1},
                       {1.5f, 0, 1}, {1, 3, 1},    {0.8f, 0, 0.7f}, {1, 6, 0.9f}};
   constexpr int kDrafters = 9;
-  int64_t setting = 0, generations = 0, tokens[kDrafters] = {}, passes[kDrafters] = {};
+  int64_t setting = 0, generations = 0, tokens[kDrafters] = {}, forwards[kDrafters] = {};
   for (const Cut& cut : cuts)
     for (uint64_t seed : {1, 2})
       for (int length : {1, 9, 40})
@@ -318,19 +318,19 @@ TEST_CASE("decode: the sweep: the same text, whoever drafts it in whatever shape
                   FAIL_CHECK("drafter " << who << " " << shape << " budget " << budget << " temperature "
                                         << cut.temperature << " top_k " << cut.top_k << " top_p " << cut.top_p
                                         << " seed " << seed << " prompt " << length << " block " << block);
-                generations++, tokens[who] += stats.tokens, passes[who] += stats.target_forwards;
+                generations++, tokens[who] += stats.tokens, forwards[who] += stats.target_forwards;
               }
         }
   const char* names[] = {"bigram", "self", "ngram:4", "random", "chance", "lookup", "suffix", "recycle", "union"};
   std::string lengths;
   for (int who = 0; who < kDrafters; who++)
-    lengths += std::string(" ") + names[who] + " " + std::to_string(double(tokens[who]) / double(passes[who]));
+    lengths += std::string(" ") + names[who] + " " + std::to_string(double(tokens[who]) / double(forwards[who]));
   MESSAGE("generations " << generations << ", acceptance length:" << lengths);
   CHECK(generations >= (a_tenth() ? 2000 : 20000));
-  CHECK(double(tokens[0]) / double(passes[0]) > 1.2);  // a sweep that accepts nothing proves nothing
-  CHECK(double(tokens[1]) / double(passes[1]) > 1.2);
-  CHECK(double(tokens[2]) / double(passes[2]) > 1.2);
-  for (int who : {5, 6, 7, 8}) CHECK(double(tokens[who]) / double(passes[who]) > 1.1);
+  CHECK(double(tokens[0]) / double(forwards[0]) > 1.2);  // a sweep that accepts nothing proves nothing
+  CHECK(double(tokens[1]) / double(forwards[1]) > 1.2);
+  CHECK(double(tokens[2]) / double(forwards[2]) > 1.2);
+  for (int who : {5, 6, 7, 8}) CHECK(double(tokens[who]) / double(forwards[who]) > 1.1);
 }
 
 TEST_CASE("decode: trees larger than any buffer that anyone might have thought enough") {
@@ -396,7 +396,7 @@ TEST_CASE("decode: wrong prompts and rules that do not fit are refused") {
   CHECK_NOTHROW(run({1}, "auto", Rule::kTypical));
 }
 
-TEST_CASE("decode: the drafter is told each pass's tokens, rows, hidden states, features and logits") {
+TEST_CASE("decode: the drafter is told each forward's tokens, rows, hidden states, features and logits") {
   struct Listener : SelfDrafter<Mock> {
     using SelfDrafter<Mock>::SelfDrafter;
     int heard = 0, wrong = 0;
@@ -424,7 +424,7 @@ TEST_CASE("decode: the drafter is told each pass's tokens, rows, hidden states, 
   Ints text = prompt_of(3);
   const Stats stats = counted(target, &listener, decoding_of("tree:2x3", 1, 60), text);
   CHECK(listener.wrong == 0);
-  CHECK(listener.heard > 50);  // all but the last pass's
+  CHECK(listener.heard > 50);  // all but the last forward's
   CHECK(listener.heard < 60);
   CHECK(listener.text == Ints(text.begin(), text.begin() + listener.heard + 3));
   CHECK(stats.target_forwards < 30);
@@ -496,19 +496,19 @@ TEST_CASE("auto: a drafter that becomes good is found, and one that becomes bad 
     Decoding decoding = decoding_of("auto", 1, 3000);
     decoding.cost = costs(row, 64);
     Ints text = {1};
-    double passes[3] = {};  // of 500, 1000 and 1500 tokens
+    double forwards[3] = {};  // of 500, 1000 and 1500 tokens
     const Stats stats = generate(
         target, &drafter, decoding, text,
         [&](int) {
-          passes[text.size() < 500 ? 0 : text.size() < 1500 ? 1 : 2] = double(target.forwards);
+          forwards[text.size() < 500 ? 0 : text.size() < 1500 ? 1 : 2] = double(target.forwards);
           return true;
         },
         Simulated{&target, &drafter, row});
     CHECK(stats.tokens == 3000);
-    passes[2] -= passes[1], passes[1] -= passes[0];
-    CHECK(passes[0] < 500 / 2.5);
-    CHECK(passes[1] > 950);
-    CHECK(passes[2] < 1500 / 2.0);
+    forwards[2] -= forwards[1], forwards[1] -= forwards[0];
+    CHECK(forwards[0] < 500 / 2.5);
+    CHECK(forwards[1] > 950);
+    CHECK(forwards[2] < 1500 / 2.0);
   }
 }
 
@@ -525,7 +525,7 @@ TEST_CASE("decode: the reliability curve counts the nodes under accepted paths, 
     Ints text = prompt_of(3);
     Stats stats = counted(target, &right, decoding_of(shape, 1, 300), text);
     Reliability all = sum(stats);
-    CHECK(all.accepted == stats.tokens - stats.target_forwards);  // all but each pass's bonus
+    CHECK(all.accepted == stats.tokens - stats.target_forwards);  // all but each forward's bonus
     CHECK(all.nodes <= stats.drafted_nodes);
     CHECK(all.raw >= 0.5 * double(all.accepted));
     CHECK(all.raw <= double(all.nodes));
@@ -664,14 +664,14 @@ std::vector<double> joint_chances(const Ints& prompt, const Sampling& sampling) 
 }
 
 std::vector<int64_t> joint_counts(const Ints& prompt, const Decoding& decoding, Drafter& drafter, int samples,
-                                  int64_t* passes) {
+                                  int64_t* forwards) {
   std::vector<int64_t> counts(kFew * kFew * kFew, 0);
   Mock target = small_mock();
   for (int i = 0; i < samples; i++) {
     Decoding one = decoding;
     one.sampling.sequence = uint32_t(i);
     Ints text = prompt;
-    *passes += generate(target, &drafter, one, text, [](int) { return true; }).target_forwards;
+    *forwards += generate(target, &drafter, one, text, [](int) { return true; }).target_forwards;
     const int* t = text.data() + prompt.size();
     counts[(t[0] * kFew + t[1]) * kFew + t[2]]++;
   }
@@ -706,15 +706,15 @@ TEST_CASE("rules: distributions: exact rules emit the first three tokens as soft
     Ints training;
     for (int i = 0; i < 300; i++) training.push_back(int(random_bits(6, 0, 1000, uint64_t(i), 0) % (i % 3 + 2)));
     Bigram drafter(bigram_table(training, kFew), kFew);  // a poor guess, so that much is rejected
-    int64_t passes = 0;
+    int64_t forwards = 0;
     double least = 1, most_wrong = 0;
     for (uint64_t seed = 1; seed <= 8; seed++) {
       decoding.sampling.seed = seed;
-      const std::vector<int64_t> counts = joint_counts(prompt, decoding, drafter, samples, &passes);
+      const std::vector<int64_t> counts = joint_counts(prompt, decoding, drafter, samples, &forwards);
       least = std::min(least, chi_square_p(counts, expected));
       most_wrong = std::max(most_wrong, chi_square_p(counts, wrong));
     }
-    const double length = 8.0 * samples * kPlaces / double(passes);
+    const double length = 8.0 * samples * kPlaces / double(forwards);
     MESSAGE("p-values: right temperature, least of 8 seeds " << least << "; 1.05 of it, largest " << most_wrong
                                                              << "; acceptance length " << length);
     CHECK(least > 1e-3 / 8);  // a right program fails one of a thousand choices of eight seeds
@@ -724,7 +724,7 @@ TEST_CASE("rules: distributions: exact rules emit the first three tokens as soft
 }
 
 TEST_CASE("rules: distributions: independent emits what can be worked out by hand, not the target's distribution") {
-  // a target and a drafter that say the same after any token, so that each pass is the case of the test by hand
+  // a target and a drafter that say the same after any token, so that each forward is the case of the test by hand
   struct Fixed : LogitsDrafter {
     std::vector<float> row;
     const float* logits(const Growth&, int) override { return row.data(); }
@@ -800,7 +800,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("decode: a target that runs whole passes: the same trees, text and counts as the loop's own") {
+TEST_CASE("decode: a target that runs whole iterations: the same trees, text and counts as the loop's own") {
   for (float temperature : {0.0f, 1.0f})
     for (const std::string shape : {"chain:4", "tree:3x2", "tree:2x6", "auto"}) {
       CAPTURE(temperature);

@@ -362,10 +362,10 @@ TEST_CASE("ngram: a node's logits are those of its path read as text") {
       const auto drafter = ngram_drafter(text, order, vocab), fresh = ngram_drafter(text, order, vocab);
       Ints before = random_text(9, length, vocab);
       drafter->begin(before.data(), length);
-      for (int pass = 0; pass < 3; pass++) {
+      for (int turn = 0; turn < 3; turn++) {
         Growth growth, root;
         growth.start(before.back()), root.start(0);
-        std::mt19937 random(uint32_t(order * 10 + pass));
+        std::mt19937 random(uint32_t(order * 10 + turn));
         for (int i = 0; i < 40; i++) growth.add(int(random() % uint32_t(growth.size())), {int(random() % vocab), 1});
         for (int i = 0; i < 12; i++) growth.add(growth.size() - 1, {int(random() % vocab), 1});  // deep
         for (int node = growth.size() - 1; node >= 0; node--) {
@@ -376,7 +376,7 @@ TEST_CASE("ngram: a node's logits are those of its path read as text") {
           const float* expected = fresh->logits(root, 0);
           CHECK(memcmp(drafter->logits(growth, node), expected, size_t(vocab) * sizeof(float)) == 0);
         }
-        const Ints news = random_text(uint32_t(pass), 1 + pass * 3, vocab), rows(news.size());
+        const Ints news = random_text(uint32_t(turn), 1 + turn * 3, vocab), rows(news.size());
         drafter->committed({news.data(), rows.data(), int(news.size()), Tree()});
         before.insert(before.end(), news.begin(), news.end());
       }

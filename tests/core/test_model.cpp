@@ -145,7 +145,7 @@ TEST_CASE("model: gradient check of every tensor: causal sequences, and a branch
 
 TEST_CASE("model: gradient check with dropout") { check_gradients(true, true, 0.2f); }
 
-TEST_CASE("model: the float gradient, by the tuned twins, is the double one") {
+TEST_CASE("model: the float gradient, by the twins, is the double one") {
   const Config config = tiny(true);
   Chance chance(31);
   const Batch batch = batch_of(chance, true);

@@ -1,6 +1,6 @@
 // tests/core/test_operations.cpp: the operations of kernels.cuh and their CPU twins in machine/.
 //
-// The portable text and the tuned twins give the same bits, for any number of threads; so do a CPU core and a warp of
+// The portable version and the twins give the same bits, for any number of threads; so do a CPU core and a warp of
 // 32 lanes (tests/cuda/cuda_rows.cu). What the operations compute is the gradient check's business (test_model.cpp).
 #include <doctest/doctest.h>
 
@@ -42,7 +42,7 @@ void check_matmul(int rows, int inputs, int outputs, int threads) {
 
 }  // namespace
 
-TEST_CASE("kernels: matmul: the CPU twin has the portable text's bits, whatever the rows, threads and number type") {
+TEST_CASE("kernels: matmul: the CPU twin has the portable version's bits, whatever the rows, threads and number type") {
   for (int rows : {1, 2, 3, 5, 6, 7, 8, 11, 12, 13, 14, 18, 19, 31, 64})
     for (int threads : {1, 2, 3}) {
       check_matmul<float>(rows, 40, 65, threads);
@@ -52,7 +52,7 @@ TEST_CASE("kernels: matmul: the CPU twin has the portable text's bits, whatever 
   check_matmul<float>(3, 1100, 16, 2);
 }
 
-TEST_CASE("kernels: matmul gradient: the CPU twin has the portable text's bits") {
+TEST_CASE("kernels: matmul gradient: the CPU twin has the portable version's bits") {
   for (int rows : {1, 7, 255, 256, 300})
     for (int threads : {1, 2, 3})
       for (int outputs : {16, 33, 65, 128}) {
@@ -76,7 +76,7 @@ TEST_CASE("kernels: matmul gradient: the CPU twin has the portable text's bits")
       }
 }
 
-TEST_CASE("kernels: tree attention: the CPU twin has the portable text's bits, forward and backward") {
+TEST_CASE("kernels: tree attention: the CPU twin has the portable version's bits, forward and backward") {
   for (int D : {4, 16, 20, 32, 64})
     for (int round = 0; round < 12; round++) {
       const int computed = round < 6 ? 0 : 5;
@@ -145,7 +145,7 @@ TEST_CASE("kernels: tree attention: the CPU twin has the portable text's bits, f
 }
 
 TEST_CASE(
-    "kernels: a cache of bf16: the CPU twin has the portable text's bits, and attends to rounded keys and values") {
+    "kernels: a cache of bf16: the CPU twin has the portable version's bits, and attends to rounded keys and values") {
   for (int D : {3, 16, 20, 64})
     for (int round = 0; round < 6; round++) {
       CAPTURE(D);
@@ -216,11 +216,11 @@ TEST_CASE("kernels: attention by hand: two keys, the first seen twice as much") 
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Attention whose first rows were given, and caterpillars
+// Attention whose first rows were computed before, and caterpillars
 
 namespace {
 
-// One pass through one layer's attention, and back.
+// One forward through one layer's attention, and back.
 template <class T>
 struct Heads {
   Batch batch;
@@ -248,7 +248,7 @@ struct Heads {
     Chance chance(seed);
     for (auto* numbers : {&qkv, &dout, &k, &v}) chance.fill(numbers->data(), numbers->size());
   }
-  // Of `rows`, which may be the first of the pass's own.
+  // Of `rows`, which may be the first of the batch's own.
   Attention<T> attention_of(const Batch& rows, int computed) {
     const KeyValues<T> cache{k.data(), v.data(), slots, D};
     return {forest_of(rows), H, KV, D, qkv.data(), qkv_row, cache, out.data(), out_row, log_sum.data(), drop, computed};
@@ -294,7 +294,7 @@ Batch caterpillar(int n, int K, int past) {
   return batch;
 }
 
-// The first n rows of a pass of one root.
+// The first n rows of a batch of one root.
 Batch first_rows(const Batch& whole, int n) {
   std::vector<int> end(whole.end.begin(), whole.end.begin() + n);
   for (int& e : end) e = std::min(e, n);
@@ -312,7 +312,7 @@ double greatest_difference(const std::vector<T>& a, const std::vector<T>& b) {
   return most;
 }
 
-// Rows that were given are not asked: not their queries, keys or values, and nothing of theirs is written.
+// Rows computed before are left out: not their queries, keys or values, and nothing of theirs is written.
 template <class T>
 void check_computed_forward(const Batch& batch, int computed) {
   CAPTURE(batch.rows());
@@ -338,7 +338,7 @@ void check_computed_forward(const Batch& batch, int computed) {
   CHECK(same);
 }
 
-// The gradients of a whole pass, and those of its two parts: the rows that come last first.
+// The gradients of a whole batch, and those of its two parts: the rows that come last first.
 template <class T>
 double parted_gradient_error(const Batch& batch, int computed, float dropout) {
   Heads<T> whole(batch, 4, 2, 20, 62);
@@ -355,7 +355,7 @@ double parted_gradient_error(const Batch& batch, int computed, float dropout) {
 
 }  // namespace
 
-TEST_CASE("kernels: attention: rows that were given are left alone, and the others have the whole pass's bits") {
+TEST_CASE("kernels: attention: rows computed before are left alone, and the others have the whole batch's bits") {
   Chance chance(60);
   for (int computed : {1, 7, 40}) {
     for (const Batch& batch : {caterpillar(40, 3, 0), caterpillar(40, 3, 21), random_batch(chance, 4, 90, 30, 7)}) {
@@ -365,7 +365,7 @@ TEST_CASE("kernels: attention: rows that were given are left alone, and the othe
   }
 }
 
-TEST_CASE("kernels: attention: the gradient of a pass is that of its parts, later rows first") {
+TEST_CASE("kernels: attention: the gradient of a batch is that of its parts, later rows first") {
   Chance chance(63);
   const RandomTree tree = random_tree(chance, 90, 7, 0.4);
   Batch branching;
@@ -379,7 +379,7 @@ TEST_CASE("kernels: attention: the gradient of a pass is that of its parts, late
       }
 }
 
-TEST_CASE("kernels: attention in a caterpillar: the CPU twin has the portable text's bits") {
+TEST_CASE("kernels: attention in a caterpillar: the CPU twin has the portable version's bits") {
   for (int past : {0, 21})
     for (int computed : {0, 50, 60})
       for (float dropout : {0.0f, 0.3f}) {
@@ -422,7 +422,7 @@ TEST_CASE("kernels: attention in a caterpillar: a slot has the bits that it woul
   }
 }
 
-TEST_CASE("kernels: attention passes over the blocks of keys that no row of a tile sees, and over no other") {
+TEST_CASE("kernels: attention skips the blocks of keys that no row of a tile sees, and no other") {
   Chance chance(67);
   const auto scored = [](const Batch& batch, int root, int tall, int computed) {  // keys times rows
     const Forest f = forest_of(batch);

@@ -1,12 +1,14 @@
-// tests/core/test_rings.cpp: the house's own rules, held against its sources: the arrow of the includes points inward;
-// the core stays small, commented, and free of every word of a ring.
+// tests/core/test_rings.cpp: the project's own rules, checked in its sources: includes point inward; the core stays
+// small, commented, and free of every word of a ring; one word means one thing; a statement does one thing.
 //
-// In order: the table of rings; sources, and what is code in them; the includes; the core's measure; the core's words.
-// Every check is a function from texts to messages, so that a made-up house, with each fault in it, tries it too.
+// In order: the table of rings; sources, and what is code in them; the includes; the core's size; the core's words; the
+// words of all sources; comma operators. Every check is a function from sources to messages, so that the tests also try
+// it on sources that are made up, with each fault in them.
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cctype>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -127,6 +129,21 @@ std::string code_of(std::string text) {
   return text;
 }
 
+// The code with blanks for the preprocessor's lines, and for those that they go on in.
+std::string without_preprocessor(std::string code) {
+  for (size_t i = 0; i < code.size();) {
+    const size_t mark = code.find_first_not_of(" \t", i);
+    size_t end = std::min(code.find('\n', i), code.size());
+    if (mark != std::string::npos && code[mark] == '#') {
+      while (end < code.size() && code[end - 1] == '\\') end = std::min(code.find('\n', end + 1), code.size());
+      for (size_t k = i; k < end; k++)
+        if (code[k] != '\n') code[k] = ' ';
+    }
+    i = end + 1;
+  }
+  return code;
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // Includes
 
@@ -189,17 +206,7 @@ std::vector<Function> functions_of(const std::string& text) {
   static const std::regex type("^(typedef\\s+)?(struct|class|union|enum)\\b[^(]*(alignas\\([^)]*\\)[^(]*)?$");
   static const std::regex access("^(public|private|protected)\\s*$");
   static const std::regex called("([~\\w]+)\\s*\\(");
-  std::string code = code_of(text);
-  for (size_t i = 0; i < code.size();) {  // the preprocessor's lines, and those that they go on in
-    const size_t mark = code.find_first_not_of(" \t", i);
-    size_t end = std::min(code.find('\n', i), code.size());
-    if (mark != std::string::npos && code[mark] == '#') {
-      while (end < code.size() && code[end - 1] == '\\') end = std::min(code.find('\n', end + 1), code.size());
-      for (size_t k = i; k < end; k++)
-        if (code[k] != '\n') code[k] = ' ';
-    }
-    i = end + 1;
-  }
+  const std::string code = without_preprocessor(code_of(text));
   std::vector<Function> functions;
   enum Kind { kScope, kFunction, kValue };
   std::vector<Kind> open;
@@ -220,7 +227,8 @@ std::vector<Function> functions_of(const std::string& text) {
       std::smatch name;
       const std::string declared = without_template(code.substr(head, i - head));
       std::regex_search(declared, name, called);
-      functions.push_back({name[1], head_line, line}), head = std::string::npos;
+      functions.push_back({name[1], head_line, line});
+      head = std::string::npos;
       continue;
     }
     if (c == '}') {
@@ -309,6 +317,101 @@ Words foreign_words(const Sources& sources) {
   return wrong;
 }
 
+// ---------------------------------------------------------------------------------------------------------------
+// The words of all sources: each of these phrases has a better one
+
+struct Phrase {
+  const char *phrase, *better;
+  Words allowed = {};  // files and folders
+};
+const std::vector<Phrase> kPhrases = {
+    {"portable text", "portable version"},
+    {"forward pass", "forward"},
+    {"backward pass", "backward"},
+    {"one pass", "one forward"},
+    {"twin",
+     "version (a twin is the tuned CPU version of an operation)",
+     {"machine", "kernels.cuh", "cuda", "drafters"}},
+    {"raises? an", "throws"},
+    {"under way", "current, pending or in flight"},
+    {"nobody's", "a sentence with a subject"},
+    {"heed", "a word of the field"},
+};
+
+Words worse_phrases(const Sources& sources) {
+  Words wrong;
+  for (const Phrase& p : kPhrases) {
+    const std::regex phrase("\\b" + std::string(p.phrase) + "s?\\b", std::regex::icase);
+    for (const auto& [file, text] : sources) {
+      if (among(p.allowed, file) || among(p.allowed, file.substr(0, file.find('/')))) continue;
+      const Words lines = lines_of(text);
+      for (size_t i = 0; i < lines.size(); i++)
+        if (std::regex_search(lines[i], phrase))
+          wrong.push_back(file + ":" + std::to_string(i + 1) + ": \"" + p.phrase + "\": write " + p.better);
+    }
+  }
+  return wrong;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Comma operators: a statement does one thing, except in the head of a `for`
+
+// Where the bracket opens that closes at `at`.
+size_t opening(const std::string& code, size_t at) {
+  for (int depth = 0;; at--) {
+    if (std::strchr(")]}", code[at])) depth++;
+    if (std::strchr("([{", code[at])) depth--;
+    if (depth == 0 || at == 0) return at;
+  }
+}
+
+// The statement that ends at `end`, with empty brackets; "" within parentheses or brackets.
+std::string statement_before(const std::string& code, size_t end) {
+  static const std::regex block("(^|[;){}]|\\b(else|do|const|override|noexcept|try|mutable))\\s*$");
+  std::string reversed;
+  for (size_t i = end; i-- > 0 && code[i] != ';' && code[i] != '{';) {
+    if (code[i] == '(' || code[i] == '[') return "";
+    const bool closes = std::strchr(")]}", code[i]);
+    const size_t open = closes ? opening(code, i) : i;
+    const size_t before = open < 12 ? 0 : open - 12;
+    if (code[i] == '}' && std::regex_search(code.substr(before, open - before), block)) break;
+    reversed += code[i];
+    if (closes) reversed += code[open];
+    i = open;
+  }
+  return {reversed.rbegin(), reversed.rend()};
+}
+
+// The lines of a source on which a statement with a comma operator ends: it has a comma outside all brackets, and is no
+// declaration.
+std::vector<int> comma_operators(const std::string& text) {
+  static const std::regex angles("<<<.*?>>>|<([^<>=(){};]|\\(\\)|\\{\\})*>");
+  static const std::regex control(
+      "^\\s*((if|for|while|switch)\\s*(constexpr\\s*)?\\(\\)\\s*|else\\b\\s*|do\\b\\s*|[A-Z]{4,}\\s+|"
+      "(case\\b[^:?]*|default\\s*|public\\s*|private\\s*|protected\\s*):\\s+)+");
+  static const std::regex declaration(
+      "^\\s*((template|using|struct|class|enum|union|typedef|friend|extern|namespace|const|static|constexpr|inline|"
+      "auto|"
+      "volatile|thread_local|mutable)\\b|[\\w:.>-]+(\\[\\])*(\\(\\))?([\\s*&]*\\s|[*&]+)[*&]*\\w)");
+  const std::string code = without_preprocessor(code_of(text));
+  std::vector<int> lines;
+  for (size_t end = code.find(';'); end != std::string::npos; end = code.find(';', end + 1)) {
+    std::string statement = statement_before(code, end);
+    for (char& c : statement) c = c == '\n' ? ' ' : c;
+    statement.erase(0, std::min(statement.find_first_not_of(' '), statement.size()));
+    for (std::string before; before != statement && statement.find(',') != std::string::npos;) {
+      before = statement;
+      statement = std::regex_replace(statement, angles, "");
+    }
+    if (statement.find(',') == std::string::npos) continue;
+    statement = std::regex_replace(statement, control, "");
+    const bool returns = statement.compare(0, 7, "return ") == 0;
+    if (returns || !std::regex_search(statement, declaration))
+      lines.push_back(1 + int(std::count(code.begin(), code.begin() + long(end), '\n')));
+  }
+  return lines;
+}
+
 void show(const Words& messages) {
   for (const std::string& message : messages) FAIL_CHECK(message);
 }
@@ -333,6 +436,39 @@ TEST_CASE("rings: the core is small, its functions short, and its comments many"
 }
 
 TEST_CASE("rings: no word of the core names a ring's feature") { show(foreign_words(read_sources())); }
+
+TEST_CASE("words: one word for one thing, in comments and code") { show(worse_phrases(read_sources())); }
+
+TEST_CASE("words: a statement does one thing") {
+  Words wrong;
+  for (const auto& [file, text] : read_sources())
+    for (int line : comma_operators(text)) wrong.push_back(file + ":" + std::to_string(line) + ": a comma operator");
+  show(wrong);
+}
+
+TEST_CASE("words: a phrase that has a better one is found, and a comma operator") {
+  CHECK(
+      worse_phrases({{"model.h", "// The backward\n// is a forward too.\n"}, {"machine/a.h", "// A twin.\n"}}).empty());
+  CHECK(worse_phrases({{"model.h", "int i;\n// Twins under way\n"}}) ==
+        Words{"model.h:2: \"twin\": write version (a twin is the tuned CPU version of an operation)",
+              "model.h:2: \"under way\": write current, pending or in flight"});
+  const auto commas = [](const std::string& text) { return int(comma_operators(text).size()); };
+  for (const char* fault :
+       {"a = 1, b = 2;", "void f() { i++, j++; }", "if (x) a.b(), c->d[1](2, 3);", "else *p = 1, q = {1};",
+        "int f() {\n  return a = b, b;\n}", "case kOne: x = 1, y = 2;", "for (;;) v[i] = 1, i++;",
+        "g([&](int i) { a[i] = 1, b[i] = 2; });", "#define M 1,2\na = 1,\n  b = 2;"}) {
+    CAPTURE(fault);
+    CHECK(commas(fault) == 1);
+  }
+  for (const char* right :
+       {"int a = 1, b = 2;", "const auto [a, b] = f(c, d);", "std::map<int, std::vector<int>> m;",
+        "for (int i = 0, j = 1; i < j; i++, j--) f(i, j);", "float *a, *b;", "Array<T> x(1), y(2);", "a = {1, 2};",
+        "enum { kOne, kTwo };", "A() : a_(1), b_{2} {}\nint c;", "k<<<1, 2>>>(3, 4);", "return {a, b};",
+        "template <class T, class U>\nT f(U a, T b);", "std::string s = \"a, b\";"}) {
+    CAPTURE(right);
+    CHECK(commas(right) == 0);
+  }
+}
 
 TEST_CASE("rings: an include that points outward is found, and one of nothing") {
   Sources house;

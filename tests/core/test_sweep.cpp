@@ -161,7 +161,7 @@ TEST_CASE("sweep: a target that drafts for itself is accepted in full, always") 
         Decoding decoding;
         decoding.shape = parse_shape(shape, 64);
         decoding.sampling.temperature = temperature;
-        decoding.max_new_tokens = 48;  // within the window: 8 passes of 6, or 12 of 4
+        decoding.max_new_tokens = 48;  // within the window: 8 forwards of 6, or 12 of 4
         Stats stats;
         generated(target, &self, decoding, "the king", &stats);
         const int whole = decoding.shape.kind == Shape::kChain ? 6 : 4;

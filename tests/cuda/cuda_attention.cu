@@ -11,7 +11,7 @@ using namespace nanospec;
 
 namespace {
 
-// One pass through one layer's attention, in host memory. What nobody may read is NaN: slots without a key, and the
+// One forward through one layer's attention, in host memory. What nobody may read is NaN: slots without a key, and the
 // values' columns beyond the head's.
 template <class T, class S = T>
 struct Problem {
@@ -162,7 +162,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// Holds the tuned kernel against the formula, whole and split, and against the portable text, whose bits the plain
+// Holds the tuned kernel against the formula, whole and split, and against the portable version, whose bits the plain
 // kernel has.
 template <class S>
 void check_forward(const Problem<float, S>& p) {
@@ -306,7 +306,7 @@ struct Gradient {
   }
 };
 
-// The portable text, forward and backward; `out` becomes its out, log_sum.
+// The portable version, forward and backward; `out` becomes its out, log_sum.
 template <class T>
 std::vector<T> portable_gradient(const Problem<T>& p, std::vector<T>* forward_result) {
   const int rows = p.batch.rows();
@@ -328,7 +328,7 @@ std::vector<T> portable_gradient(const Problem<T>& p, std::vector<T>* forward_re
   return g.all(p.D);
 }
 
-// The kernels, from a given forward pass; its keys and values are made by attention() itself.
+// The kernels, from a given forward; its keys and values are made by attention() itself.
 std::vector<float> gradient_on_gpu(const Problem<float>& p, const std::vector<float>& forward_result) {
   DeviceBatch batch(p.batch.rows(), p.batch.roots(), true);
   batch.upload(p.batch);
@@ -350,7 +350,7 @@ std::vector<float> gradient_on_gpu(const Problem<float>& p, const std::vector<fl
 
 }  // namespace
 
-TEST_CASE(ON "attention backward has the portable text's bits, and is near its doubles") {
+TEST_CASE(ON "attention backward has the portable version's bits, and is near its doubles") {
   Chance chance(51);
   const Size shapes[] = {
       {1, 1, 0, 1, 1, 16, 0},      {4, 64, 0, 2, 2, 24, 0},   {1, 300, 0, 1, 1, 16, 0},
@@ -379,7 +379,7 @@ TEST_CASE(ON "attention backward has the portable text's bits, and is near its d
   }
 }
 
-TEST_CASE(ON "attention whose first rows were given has the portable text's bits, forward and backward") {
+TEST_CASE(ON "attention whose first rows were computed before has the portable version's bits, forward and backward") {
   Chance chance(71);
   for (int computed : {1, 9}) {
     Problem<float> p(tree_batch(chance, 2, 20, 40, 0.5), 4, 2, 24, 72);

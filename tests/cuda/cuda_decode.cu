@@ -409,10 +409,10 @@ template <class AnyTarget>
 Ints continued(AnyTarget& target, Drafter* drafter, const Decoding& decoding, Ints text, Stats* stats = nullptr) {
   const Stats s = generate(
       target, drafter, decoding, text, [](int) { return true; }, Still{});
-  int64_t passes = 0, tokens = 0;
+  int64_t forwards = 0, tokens = 0;
   for (size_t i = 0; i < s.accept_histogram.size(); i++)
-    passes += s.accept_histogram[i], tokens += int64_t(i) * s.accept_histogram[i];
-  CHECK(passes == s.target_forwards);
+    forwards += s.accept_histogram[i], tokens += int64_t(i) * s.accept_histogram[i];
+  CHECK(forwards == s.target_forwards);
   CHECK(tokens == s.tokens);
   CHECK(s.tokens == decoding.max_new_tokens);
   if (stats) *stats = s;
@@ -638,10 +638,10 @@ TEST_CASE(ON "trees that the device cannot draft are drafted on the host") {
   Stats stats;
   const Ints plain = continued(wide, nullptr, decoding, prompt_of(3));
   CHECK(continued(wide, &bigram, decoding, prompt_of(3), &stats) == plain);
-  CHECK(stats.target_forwards == 5);  // every token is among the candidates, but none is drafted for the last pass
+  CHECK(stats.target_forwards == 5);  // every token is among the candidates, but none is drafted for the last forward
 }
 
-TEST_CASE(ON "what a pass costs is measured on whole passes") {
+TEST_CASE(ON "what a forward costs is measured on whole iterations") {
   Target target(tiny(), tiny_weights().data(), Dtype::fp32, true, 1, kRows);
   const std::vector<double> cost = measure_cost(target, 20, 0.01);
   CHECK(cost.size() == 21);

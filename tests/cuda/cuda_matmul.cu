@@ -126,7 +126,7 @@ void check_plain(const Size& shape) {
 }
 }  // namespace
 
-TEST_CASE(ON "plain matmul: the portable text's bits") {
+TEST_CASE(ON "plain matmul: the portable version's bits") {
   for (const Size& shape : shapes()) check_plain<float>(shape), check_plain<bf16>(shape);
 }
 
@@ -134,7 +134,7 @@ TEST_CASE(ON "plain matmul: the portable text's bits") {
 // emulator errs by 2^-24 of a partial sum, at most the measure: 3 K in all. A tensor core may cut each of the 17
 // numbers that it adds below the largest one's 24th bit: 17 times 2^-23, for 3 K / 16 instructions. Either way, with
 // the 8 slices and the portable sum's own K, it is less than 5 (K + 16) 2^-23.
-TEST_CASE(ON "bf16 matmul: near the portable text, and the same bits for any number of rows") {
+TEST_CASE(ON "bf16 matmul: near the portable version, and the same bits for any number of rows") {
   for (const Size& shape : shapes()) {
     CAPTURE(shape.k);
     const Problem<bf16> p(a_tenth() ? 65 : 300, shape.k, shape.n, shape.spare, 2);

@@ -50,7 +50,7 @@ TEST_CASE(ON "every node of a tree gets the bits of its path decoded one token a
   }
 }
 
-// Everything else that a forward runs is the portable text on both machines.
+// Everything else that a forward runs is the portable version on both machines.
 TEST_CASE(ON "with the plain kernels a model has the CPU's bits, and the tuned ones are near") {
   const Config config = small_config();
   const std::vector<float> weights = initial_weights(config, 5);

@@ -1,4 +1,5 @@
-// tests/cuda/cuda_train.cu: training on a GPU: its kernels against the portable text, and whole runs against the CPU's.
+// tests/cuda/cuda_train.cu: training on a GPU: its kernels against the portable version, and whole runs against the
+// CPU's.
 //
 // Sums whose order differs from the CPU's are held to a bound on their rounding; the rest to the bit.
 #include "tests/cuda/cuda_test.h"  // first: it brings the emulator
@@ -78,7 +79,7 @@ TEST_CASE(ON "cuBLAS is given rows for columns: the three products of training")
     }
 }
 
-TEST_CASE(ON "what follows a product runs on its columns alone, in the bits of the portable text") {
+TEST_CASE(ON "what follows a product runs on its columns alone, in the bits of the portable version") {
   Chance chance(902);
   const int R = 3, K = 5, N = 300, y_row = pad16(N);  // 300: two strips and a part
   const auto x = on_device(random_floats(chance, R * 16)), stored = on_device(random_floats(chance, K * N));
@@ -104,7 +105,7 @@ TEST_CASE(ON "what follows a product runs on its columns alone, in the bits of t
 }
 
 #ifndef __CUDACC__
-TEST_CASE("emulated: cuBLAS's twin refuses a row shorter than its matrix, and can be captured") {
+TEST_CASE("emulated: cuBLAS's emulation throws for a row shorter than its matrix, and can be captured") {
   float x[12] = {1, 2, 3, 4, 5, 6}, w[12] = {1, 1, 1, 1, 1, 1}, y[4] = {};
   CHECK_THROWS(gemm(2, 2, 3, {x, 2, 1}, {w, 2, 1}, y, 2, false));
   CHECK_THROWS(gemm(2, 2, 3, {x, 3, 1}, {w, 1, 2}, y, 2, false));

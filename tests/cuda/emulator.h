@@ -338,7 +338,7 @@ inline void run(dim3 grid, int threads, const std::function<void()>& body) {
 
 // What a captured stream recorded.
 using Recording = std::vector<std::function<void()>>;
-inline std::unique_ptr<Recording> recording;  // while a capture is under way
+inline std::unique_ptr<Recording> recording;  // while a capture is running
 
 inline void submit(std::function<void()> work) {
   if (recording) recording->push_back(std::move(work));

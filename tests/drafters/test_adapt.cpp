@@ -82,7 +82,7 @@ Growth rooted(int token) {
   return growth;
 }
 
-// Commits tokens one pass at a time, without a tree.
+// Commits tokens one forward at a time, without a tree.
 void commit(Drafter& drafter, int& root, const Ints& tokens) {
   for (int token : tokens) {
     Tree tree;
@@ -310,7 +310,7 @@ TEST_CASE("adapt: union: comes to believe the part that is right, and drafts as 
       CHECK(both.author(0, best.token) == "suffix");
       commit(both, root, {next});
     }
-    CHECK(both.author(0, 3) == both.name);  // nobody's: no candidate of this pass
+    CHECK(both.author(0, 3) == both.name);  // of none: no candidate of this iteration
   }
 }
 

@@ -135,9 +135,9 @@ TEST_CASE("gpt: says of every node what the model says of its path, whatever was
       for (uint32_t seed = 1; seed <= (a_tenth() ? 2 : 8); seed++) {
         Game game(seed, 1 + int(seed) * 5);
         drafter.begin(game.text.data(), int(game.text.size()));
-        for (int pass = 0; pass < 40; pass++) {
+        for (int turn = 0; turn < 40; turn++) {
           game.grow_randomly(kRows);
-          if (game.chance.below(6) > 0) game.ask(drafter, plain, block);  // else a pass without drafting
+          if (game.chance.below(6) > 0) game.ask(drafter, plain, block);  // else an iteration without drafting
           const Verdict verdict = game.accept();
           drafter.committed(game.commit(verdict));
           game.text.insert(game.text.end(), verdict.tokens.begin(), verdict.tokens.end());
@@ -161,11 +161,11 @@ TEST_CASE("gpt: self says what a model of the first layers says, and leaves the 
         Game game(seed, 1 + int(seed) * 5);
         open_window(target, game.text);
         drafter.begin(game.text.data(), int(game.text.size()));
-        for (int pass = 0; pass < 25; pass++) {
+        for (int turn = 0; turn < 25; turn++) {
           const int past = target.past(), room = 64 - 1 - past;  // how deep the tree may be
           game.grow_randomly(std::min(20, room + 1));
           if (game.chance.below(6) > 0) game.ask(drafter, plain, 64);
-          else game.growth.shrink(1);  // a pass without drafting
+          else game.growth.shrink(1);  // an iteration without drafting
           CHECK(target.past() == past);
           const Verdict verdict = game.accept();
           const Tree& t = game.tree;
@@ -296,7 +296,7 @@ TEST_CASE("gpt: a copy of the target is accepted in full, always") {
       Decoding decoding;
       decoding.shape = parse_shape(shape, 64);
       decoding.sampling.temperature = temperature;
-      decoding.max_new_tokens = 48;  // within the window: 8 passes of 6, or 12 of 4
+      decoding.max_new_tokens = 48;  // within the window: 8 forwards of 6, or 12 of 4
       std::vector<int> text = {1, 2, 3};
       const Stats stats = generate(target, &copy, decoding, text, [](int) { return true; });
       const int whole = decoding.shape.kind == Shape::kChain ? 6 : 4;

@@ -431,14 +431,15 @@ const MedusaHeads& trained_heads(bool root = false) {
   return heads[root];
 }
 
-// Knows what is to come, and drafts a chain that is right for `right` nodes and then wrong. After every pass the heads
-// must say what they say of the hidden state that a target of its own, from nothing, has for the token before the root.
+// Knows what is to come, and drafts a chain that is right for `right` nodes and then wrong. After every forward the
+// heads must say what they say of the hidden state that a target of its own, from nothing, has for the token before the
+// root.
 struct Scripted : LogitsDrafter {
   Medusa medusa;
   MedusaSizes sizes;
   Target fresh;
   std::vector<int> coming, text;  // all that plain decoding prints; what is committed
-  int right, passes = 0;
+  int right, forwards = 0;
   MedusaWeights<float> weights;
   MedusaActivations<float> activations;
 
@@ -472,7 +473,7 @@ struct Scripted : LogitsDrafter {
     }
   }
   void committed(const Commit& commit) override {
-    passes++;
+    forwards++;
     text.insert(text.end(), commit.tokens, commit.tokens + commit.n);
     medusa.committed(commit);
     const std::vector<int> before(text.begin(), text.end() - 1);
@@ -511,7 +512,7 @@ TEST_CASE("medusa: the state after a first, a middle, a last and no rejection is
     Scripted drafter(trained_heads(right >= 5), plain, right % 5);
     decoding.shape = parse_shape("chain:4", 64);
     for (int text = 0; text < 2; text++) CHECK(generated(target, &drafter, decoding, "the fool", &stats) == plain);
-    CHECK(drafter.passes > 2 * 90 / 6);
+    CHECK(drafter.forwards > 2 * 90 / 6);
     CHECK(stats.accept_histogram[size_t(right % 5 + 1)] >= 90 / (right % 5 + 1) / 2);
   }
 }
@@ -561,7 +562,7 @@ TEST_CASE("medusa: whatever the heads say, the text is plain decoding's") {
             CHECK(different == 0);
             lengths[drafter].first += double(stats.tokens), lengths[drafter].second += double(stats.target_forwards);
             if (shape == "cartesian:4,4,4,4" && drafter == &trained) CHECK(largest == 341);
-            if (drafter == &trained) CHECK(stats.accept_histogram[1] > 0);  // the first pass has nothing to go by
+            if (drafter == &trained) CHECK(stats.accept_histogram[1] > 0);  // the first forward has nothing to go by
             generations++;
           }
       }

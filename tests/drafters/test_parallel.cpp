@@ -149,7 +149,7 @@ TEST_CASE("parallel: a drafter says what it said in training, to the bit, howeve
   const int n = 20, V = config.vocab_size;
   Pool pool(1);
   Target target(config, model.data(), Dtype::fp32, false, 1, 64);
-  for (bool sequential : {false, true}) {  // the passes that feed states back make four depths of a path exact
+  for (bool sequential : {false, true}) {  // the rounds that feed states back make four depths of a path exact
     CAPTURE(sequential);
     const ParallelSizes s = tiny_sizes(config, sequential);
     const std::vector<float> weights = start_of<float>(s);
@@ -214,7 +214,7 @@ TEST_CASE("parallel: after any commits it says what a drafter says that was told
         const int n = std::min(60 - told, 1 + telling.chance.below(5));  // from a full rejection on
         telling.tell(*drafter, told, told + n);
         told += n;
-        if (telling.chance.below(4) == 0) continue;  // a pass without drafting
+        if (telling.chance.below(4) == 0) continue;  // an iteration without drafting
         telling.ask(*drafter, told, growth, [&](int node) {
           CAPTURE(sequential);
           const float* const said = drafter->logits(growth, node);

@@ -1,5 +1,5 @@
 // tests/growth/test_ahead.cpp: drafting while the target verifies: the bytes of plain decoding, the trees of ordinary
-// drafting, drafters that come back from what they supposed, and nothing that two threads hold at once.
+// drafting, drafters that come back from what they assumed, and nothing that two threads hold at once.
 //
 // The last is for ThreadSanitizer: this file and tests/main.cpp compiled with -fsanitize=thread. No test goes by the
 // clock: where a hit must happen, the target waits in its forward until the worker has drafted.
@@ -30,7 +30,7 @@ int threads_alive() {
 
 void pause(int microseconds) { std::this_thread::sleep_for(std::chrono::microseconds(microseconds)); }
 
-// How far the worker is with a pass, told by the drafter to the target.
+// How far the worker is with a forward, told by the drafter to the target.
 struct Progress {
   std::atomic<int> trees{0};      // outcomes that were begun: all but the last of them are done with
   std::atomic<bool> over{false};  // all of them
@@ -51,7 +51,7 @@ struct Slow {
   void forward(const int* token, const int* depth, const int* end, int n) {
     inner.forward(token, depth, end, n);
     if (delay > 0) pause(int(random_bits(3, 0, 1000, calls++, 0) % uint64_t(delay)));
-    const bool alone = forwards++ % 32 == 31;  // the pass that goes without a worker
+    const bool alone = forwards++ % 32 == 31;  // the forward that goes without a worker
     for (int turns = 0; trees > 0 && !alone && !progress.over && progress.trees < trees && turns < 20000; turns++)
       pause(50);
   }
@@ -71,8 +71,8 @@ struct Watched : LogitsDrafter, DraftsAhead {
   uint64_t calls = 0;
   std::atomic<int> inside{0};
   bool clashed = false, assuming = false;
-  std::vector<std::vector<int>> supposed;  // outcomes of this pass that were drafted for, or begun to be
-  int64_t foreseen = 0;                    // passes that came out as one of them
+  std::vector<std::vector<int>> assumed;  // outcomes of this forward that were drafted for, or begun to be
+  int64_t foreseen = 0;                   // forwards that came out as one of them
   const std::thread::id home = std::this_thread::get_id();
 
   Watched(LogitsDrafter& its, Progress& shared)
@@ -101,8 +101,8 @@ struct Watched : LogitsDrafter, DraftsAhead {
     Visit visit(*this);
     clashed |= assuming;  // the worker must have gone home
     progress.trees = 0, progress.over = false;
-    foreseen += std::count(supposed.begin(), supposed.end(), std::vector<int>(commit.tokens, commit.tokens + commit.n));
-    supposed.clear();
+    foreseen += std::count(assumed.begin(), assumed.end(), std::vector<int>(commit.tokens, commit.tokens + commit.n));
+    assumed.clear();
     inner.committed(commit);
   }
   bool assume(const int* tokens, int n) override {
@@ -111,7 +111,7 @@ struct Watched : LogitsDrafter, DraftsAhead {
     progress.trees++;
     const bool can = can_assume && can_assume->assume(tokens, n);
     assuming = assuming || can;
-    if (can && n > 0) supposed.emplace_back(tokens, tokens + n);
+    if (can && n > 0) assumed.emplace_back(tokens, tokens + n);
     return can;
   }
   void rollback() override {
@@ -122,22 +122,22 @@ struct Watched : LogitsDrafter, DraftsAhead {
   void attach(const TargetRows* rows) override { inner.attach(rows); }
 };
 
-// SelfDrafter that can suppose: its model goes to the supposed text and back.
+// SelfDrafter that can assume tokens: its model goes to the assumed text and back.
 template <class Target>
 struct Assuming : SelfDrafter<Target>, DraftsAhead {
   using SelfDrafter<Target>::SelfDrafter;
-  size_t supposed = 0;
+  size_t assumed = 0;
 
-  void begin(const int* tokens, int n) override { supposed = 0, SelfDrafter<Target>::begin(tokens, n); }
+  void begin(const int* tokens, int n) override { assumed = 0, SelfDrafter<Target>::begin(tokens, n); }
   bool assume(const int* tokens, int n) override {
     rollback();
-    this->text.insert(this->text.end(), tokens, tokens + n), supposed = size_t(n);
+    this->text.insert(this->text.end(), tokens, tokens + n), assumed = size_t(n);
     if (n > 0) open_window(this->model, this->text), this->forwarded = 0;
     return true;
   }
   void rollback() override {
-    if (supposed == 0) return;
-    this->text.resize(this->text.size() - supposed), supposed = 0, this->forwarded = 0;
+    if (assumed == 0) return;
+    this->text.resize(this->text.size() - assumed), assumed = 0, this->forwarded = 0;
     open_window(this->model, this->text);
   }
   void committed(const Commit& commit) override {
@@ -170,16 +170,16 @@ void check_counts(const Stats& stats) {
   const AheadStats& a = stats.ahead;
   CHECK(a.wanted);
   CHECK(a.forwards + a.forwards_without == (a.able ? stats.target_forwards : 0));
-  // What comes of the last pass is nobody's next one.
+  // The outcome of the last forward has no next iteration.
   CHECK(a.hits + a.misses <= a.forwards);
   CHECK(a.hits + a.misses + 1 >= a.forwards);
-  CHECK(a.cut <= a.forwards);  // one tree can be under way
+  CHECK(a.cut <= a.forwards);  // one tree can be unfinished
   CHECK(a.hits <= a.outcomes);
   CHECK((a.hits > 0) == (a.seconds_saved > 0));
   CHECK(a.hit_rate() <= 1);
 }
 
-// The trees of a run, pass by pass.
+// The trees of a run, iteration by iteration.
 using Trees = std::vector<std::pair<std::vector<int>, std::vector<int>>>;  // tokens, parents
 void record(Decoding& decoding, Trees& trees) {
   decoding.on_iteration = [&trees](const IterationReport& report) {
@@ -187,7 +187,7 @@ void record(Decoding& decoding, Trees& trees) {
   };
 }
 
-// A random pass for a drafter: a tree, of which some nodes are asked about; a verdict on it.
+// A random forward for a drafter: a tree, of which some nodes are asked about; a verdict on it.
 struct Game {
   Chance chance;
   Growth growth;
@@ -226,7 +226,7 @@ MedusaHeads random_heads(const MedusaSizes& sizes, uint64_t seed, double scale) 
 
 }  // namespace
 
-TEST_CASE("ahead: a drafter that was right about the pass has the next tree at once, and it is the ordinary one") {
+TEST_CASE("ahead: a drafter that was right about the forward has the next tree at once, and it is the ordinary one") {
   for (const char* shape : {"chain:3", "tree:2x3", "cartesian:2,1,2"})
     for (float temperature : {0.0f, 0.7f, 1.0f}) {
       CAPTURE(shape);
@@ -407,7 +407,7 @@ TEST_CASE("ahead: a text may end anywhere, and no thread is left") {
   CHECK(threads_alive() == before);
 }
 
-TEST_CASE("ahead: after supposing and going back, gpt: says what it says without, bit for bit") {
+TEST_CASE("ahead: after assuming tokens and rolling back, gpt: says what it says without, bit for bit") {
   for (int block : {32, 64})
     for (Dtype cache : {Dtype::fp32, Dtype::bf16}) {
       const Config config = small_config(2, block);
@@ -416,7 +416,7 @@ TEST_CASE("ahead: after supposing and going back, gpt: says what it says without
         return SmallModel(std::make_unique<Target>(config, weights.data(), Dtype::fp32, false, 1, kRows, cache));
       };
       SmallModel asked = make(), never = make();
-      int64_t compared = 0, supposed = 0;
+      int64_t compared = 0, assumed = 0;
       for (uint32_t seed = 1; seed <= 6; seed++) {
         Game game(seed);
         const std::vector<int> prompt = game.tokens(1 + int(seed) * 4);
@@ -426,14 +426,14 @@ TEST_CASE("ahead: after supposing and going back, gpt: says what it says without
           const uint32_t move = seed * 1000 + uint32_t(turn);
           const int nodes = 1 + game.chance.below(6);
           Game own(move), other(move);     // the same questions to both
-          if (game.chance.below(5) > 0) {  // else a pass whose tree was drafted ahead
+          if (game.chance.below(5) > 0) {  // else a forward whose tree was drafted ahead
             const std::vector<float> a = own.ask(asked, root, nodes), b = other.ask(never, root, nodes);
             CHECK(same(a, b));
             compared += int64_t(a.size());
           } else {
             own.growth.start(root), flatten(own.growth, own.tree);
           }
-          // Suppositions: along the tree and beside it, of which some are drafted for, some under the last one's path.
+          // Assumptions: along the tree and beside it, of which some are drafted for, some under the last one's path.
           CHECK(asked.assume(nullptr, 0));
           if (game.chance.below(2)) {  // the tree is looked at again, as for its outcomes
             std::vector<int> all;
@@ -449,7 +449,7 @@ TEST_CASE("ahead: after supposing and going back, gpt: says what it says without
             }
             path.push_back(game.chance.below(kVocab));
             if (!asked.assume(path.data(), int(path.size()))) continue;
-            supposed++;
+            assumed++;
             Game(move + 7).ask(asked, path.back(), 1 + game.chance.below(4));
           }
           if (game.chance.below(4) > 0) asked.rollback();  // else committed() does
@@ -465,11 +465,11 @@ TEST_CASE("ahead: after supposing and going back, gpt: says what it says without
         }
       }
       CHECK(compared > 1000);
-      CHECK(supposed > 100);
+      CHECK(assumed > 100);
     }
 }
 
-TEST_CASE("ahead: what gpt: says of a supposed text is what it says once that is committed") {
+TEST_CASE("ahead: what gpt: says of an assumed text is what it says once that is committed") {
   const Config config = small_config(2, 64);
   const std::vector<float> weights = loud_weights(config, 3);
   SmallModel first(std::make_unique<Target>(config, weights.data(), Dtype::fp32, false, 1, kRows));
@@ -519,7 +519,7 @@ TEST_CASE("ahead: medusa's later heads stand in for those of a state that is not
   CHECK(same(heads[0], std::vector<float>(medusa.logits(growth, 0), medusa.logits(growth, 0) + kVocab)));
 }
 
-TEST_CASE("ahead: the duel keeps what is faster, says by how much, and looks again") {
+TEST_CASE("ahead: the test of drafting ahead keeps what is faster, says by how much, and looks again") {
   for (bool faster : {true, false}) {
     ABTest ahead_test;
     CHECK(ahead_test.gain() == 0);
@@ -536,7 +536,7 @@ TEST_CASE("ahead: the duel keeps what is faster, says by how much, and looks aga
     for (int i = 0; i < forwards; i++) ahead_test.observe(ahead_test.on(), ahead_test.on() == faster ? 2e-3 : 1e-3, 2);
     CHECK(ahead_test.on() == !faster);
   }
-  ABTest ahead_test;  // a pass that is not what it said is none
+  ABTest ahead_test;  // a forward that is not what it said is none
   for (int i = 0; i < 100; i++) ahead_test.observe(true, 1, 1);
   CHECK(!ahead_test.on());
 }

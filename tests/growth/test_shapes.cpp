@@ -246,8 +246,8 @@ TEST_CASE("cost: it never falls, and the slope bounds what any number of further
 TEST_CASE("cost: kept current: a pause moves it by little, a lasting change arrives, for all sizes") {
   std::vector<double> seconds;
   for (int n = 0; n <= 64; n++) seconds.push_back(1e-3 * (1 + 0.05 * n));
-  const auto settle = [](Cost& cost, double factor, int passes, const Ints& sizes) {
-    for (int i = 0; i < passes; i++) {
+  const auto settle = [](Cost& cost, double factor, int forwards, const Ints& sizes) {
+    for (int i = 0; i < forwards; i++) {
       const int n = sizes[i % sizes.size()];
       cost.observe(n, factor * 1e-3 * (1 + 0.05 * n));
     }
@@ -367,7 +367,7 @@ TEST_CASE("auto: the drafter is asked less where its answers cost time, and stil
   CHECK(wise.rate() > 0.99 * told.rate());
 }
 
-TEST_CASE("auto: no node, and no question to the drafter, where rows cost more than passes") {
+TEST_CASE("auto: no node, and no question to the drafter, where rows cost more than forwards") {
   const Shape shape = parse_shape("auto", 64);
   std::vector<double> seconds;
   for (int n = 0; n <= 64; n++) seconds.push_back(1e-3 * (1 + 1.5 * n));
@@ -388,8 +388,8 @@ TEST_CASE("auto: no node, and no question to the drafter, where rows cost more t
 
 namespace {
 
-// Expected tokens of a pass by a template, where the rank-th child at depth d of an accepted node is the accepted one
-// with chance rate(d, rank): one, and the chance to reach each node.
+// Expected tokens of a forward by a template, where the rank-th child at depth d of an accepted node is the accepted
+// one with chance rate(d, rank): one, and the chance to reach each node.
 template <class Rate>
 double expected_tokens(const Template& t, Rate rate) {
   std::vector<double> reach(t.parent.size(), 1);
@@ -517,7 +517,7 @@ TEST_CASE("shapes: sequoia: the size that pays") {
   Accuracy a = random_accuracy(3, 4, 4);
   a.expand_seconds = 0;
   CHECK(sequoia_template(a, 20, [](int) { return 1.0; }).nodes() == 20);                 // nodes are free
-  CHECK(sequoia_template(a, 20, [](int n) { return 1.0 + n; }).nodes() == 0);            // each costs a pass
+  CHECK(sequoia_template(a, 20, [](int n) { return 1.0 + n; }).nodes() == 0);            // each costs a forward
   CHECK(sequoia_template(a, 20, [](int n) { return n > 7 ? 9.0 : 1.0; }).nodes() == 7);  // a cliff
   a.expand_seconds = 5;                                                                  // drafting costs too much
   CHECK(sequoia_template(a, 20, [](int) { return 1.0; }).nodes() == 0);

@@ -25,11 +25,11 @@ std::vector<Candidate> candidates(std::mt19937& random, int n) {
   return out;
 }
 
-// Shows `trust` the first guess, the second and so on of `passes` trees, each right with the chance truth(raw, rank).
+// Shows `trust` the first guess, the second and so on of `forwards` trees, each right with the chance truth(raw, rank).
 template <class Truth>
-void teach(Trust& trust, int passes, uint32_t seed, Truth truth) {
+void teach(Trust& trust, int forwards, uint32_t seed, Truth truth) {
   std::mt19937 random(seed);
-  for (int pass = 0; pass < passes; pass++) {
+  for (int turn = 0; turn < forwards; turn++) {
     std::vector<Candidate> guesses = candidates(random, 3);
     trust.correct(guesses.data(), 3);
     for (int rank = 0; rank < 3; rank++)
@@ -97,7 +97,7 @@ TEST_CASE("trust: it learns what a drafter's chances are worth, and that they ar
   CHECK(distance(trust, wild) < 0.03);
   teach(trust, 2000, 7, blind);
   CHECK(distance(trust, blind) < 0.03);
-  Trust fresh;  // one that guesses at random is seen through in some dozens of passes
+  Trust fresh;  // one that guesses at random is seen through in some dozens of forwards
   CHECK(distance(fresh, blind) > 0.2);
   teach(fresh, 60, 8, blind);
   CHECK(distance(fresh, blind) < 0.08);
@@ -132,9 +132,9 @@ TEST_CASE("trust: the reliability curve counts what it says") {
 
 TEST_CASE("trust: pace: tries get rare while they gain nothing, and frequent as soon as one gains") {
   Pace pace;
-  const auto tries = [&](int passes, double gain) {
+  const auto tries = [&](int forwards, double gain) {
     int tries = 0;
-    for (int i = 0; i < passes; i++)
+    for (int i = 0; i < forwards; i++)
       if (pace.due()) pace.observe(gain), tries++;
     return tries;
   };
@@ -157,9 +157,9 @@ TEST_CASE("trust: pace: tries get rare while they gain nothing, and frequent as 
     if (fresh.due()) fresh.observe(-0.05), soon++;
   CHECK(soon >= 3);
   Pace mixed;  // now and then a tree that gains more than the others cost
-  int passes = 0;
+  int forwards = 0;
   std::mt19937 random(9);
   for (int i = 0; i < 2000; i++)
-    if (mixed.due()) mixed.observe(random() % 4 == 0 ? 0.6 : -0.05), passes++;
-  CHECK(passes > 1600);
+    if (mixed.due()) mixed.observe(random() % 4 == 0 ? 0.6 : -0.05), forwards++;
+  CHECK(forwards > 1600);
 }

@@ -70,7 +70,7 @@ TEST_CASE("threads: where they outnumber the cores, who waits sleeps at once, an
 }
 
 TEST_CASE("threads: a team yields where it was kept waiting twice in a row, and comes back after a rest") {
-  Attendance team(2);
+  TeamSize team(2);
   double now = 0;
   const auto stretch = [&](double lost) {
     now += 0.02, team.judge(now, 0.02, lost);
@@ -103,7 +103,7 @@ TEST_CASE("threads: a team yields where it was kept waiting twice in a row, and 
 TEST_CASE("threads: a team yields as many threads as cores are lost, and one is left") {
   for (const auto& [lost, left] :
        {std::pair<double, int>{0.2, 8}, {0.35, 7}, {0.5, 7}, {1.0, 6}, {1.6, 5}, {3.9, 1}, {7.5, 1}}) {
-    Attendance team(8);
+    TeamSize team(8);
     team.judge(1, 1, lost), team.judge(2, 1, lost);
     CAPTURE(lost);
     CHECK(team.at(2) == left);
@@ -128,9 +128,9 @@ TEST_CASE("threads: a pool sees that its thread neither runs nor sleeps by its o
   int turns = 0;
   while (run(0) == 1 && turns < 1000) usleep(20000), turns++;
   CHECK(size == 2);
-  threads_beside++;  // one of the program's own takes the core: that is meant
+  threads_beside_team++;  // one of the program's own takes the core: that is meant
   for (int i = 0; i < 6; i++) CHECK(run(30000) == 2);
-  threads_beside--;
+  threads_beside_team--;
 }
 
 TEST_CASE("threads: a limit on a process's addresses counts as memory that is not there") {

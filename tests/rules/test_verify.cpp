@@ -450,8 +450,8 @@ struct OneRow : LogitsDrafter {  // the same logits after every node
 
 }  // namespace
 
-TEST_CASE("rules: candidates: drawn from q again and again, or in the order of a race, new for each node and pass") {
-  const int vocab = 5, width = 3, passes = a_tenth() ? 3000 : 30000;
+TEST_CASE("rules: candidates: drawn from q again and again, or in the order of a race, new for each node and forward") {
+  const int vocab = 5, width = 3, forwards = a_tenth() ? 3000 : 30000;
   const Chances q = {.4, .3, .15, .1, .05};
   OneRow drafter(q);
   Growth growth;
@@ -464,14 +464,14 @@ TEST_CASE("rules: candidates: drawn from q again and again, or in the order of a
   for (bool again : {false, true}) {
     std::vector<int64_t> three(vocab * vocab * vocab, 0), both(vocab * vocab, 0), two(vocab * vocab, 0);
     int last = 0, wrong = 0;
-    for (int pass = 0; pass < passes; pass++) {
-      const Draws draws = {&sampling, nullptr, pass, true};
+    for (int turn = 0; turn < forwards; turn++) {
+      const Draws draws = {&sampling, nullptr, turn, true};
       draw_candidates(drafter, growth, nodes, 2, width, draws, again, candidates, count);
       if (count[0] != width || count[1] != width) FAIL("fewer candidates than asked for");
       const Candidate* c = candidates;
       three[(c[0].token * vocab + c[1].token) * vocab + c[2].token]++;
       both[c[0].token * vocab + candidates[width].token]++;  // of two nodes
-      two[last * vocab + c[0].token]++;                      // of two passes
+      two[last * vocab + c[0].token]++;                      // of two forwards
       last = c[0].token;
       for (int i = 0; i < 2 * width; i++) wrong += std::fabs(c[i].chance - q[c[i].token]) > 1e-6;
     }
@@ -503,8 +503,8 @@ TEST_CASE("rules: candidates: drawn among what top-k keeps; at temperature 0 the
   for (bool again : {false, true}) {
     Sampling sampling;
     sampling.top_k = 2;
-    for (int pass = 0; pass < 200; pass++) {
-      draw_candidates(drafter, growth, &root, 1, 4, {&sampling, nullptr, pass, true}, again, candidates, &count);
+    for (int turn = 0; turn < 200; turn++) {
+      draw_candidates(drafter, growth, &root, 1, 4, {&sampling, nullptr, turn, true}, again, candidates, &count);
       CHECK(count == (again ? 4 : 2));
       for (int i = 0; i < count; i++) CHECK(candidates[i].token < 2);
     }

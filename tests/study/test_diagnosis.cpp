@@ -1,5 +1,5 @@
-// tests/study/test_diagnosis.cpp: study/diagnosis.h: what is counted pass by pass agrees with what the loop counts, and
-// with what is known.
+// tests/study/test_diagnosis.cpp: study/diagnosis.h: what is counted iteration by iteration agrees with what the loop
+// counts, and with what is known.
 #include "study/diagnosis.h"
 
 #include <doctest/doctest.h>
@@ -73,7 +73,7 @@ TEST_CASE("diagnosis: its sums are those of the loop's own statistics") {
       }
 }
 
-TEST_CASE("diagnosis: which guess was right, and why a pass stopped, where it is known") {
+TEST_CASE("diagnosis: which guess was right, and why a path stopped, where it is known") {
   Mock mock(40, 32, 2, 1), own(40, 32, 2, 1);
   SelfDrafter<Mock> self(own);
   Examined e = examined(mock, self, "chain:3", 64, 200);  // always right

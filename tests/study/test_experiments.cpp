@@ -179,7 +179,7 @@ AlongCounts along(LogitsDrafter& drafter, float temperature, int depths, int tok
   return counts;
 }
 
-// Says nothing below a depth, and counts a pass of its model for every node that it is asked about.
+// Says nothing below a depth, and counts a forward of its model for every node that it is asked about.
 struct Shallow : SelfDrafter<Mock> {
   int most;
   Shallow(Mock& own, int most_depth) : SelfDrafter(own), most(most_depth) {}
@@ -201,12 +201,12 @@ AlongCounts made_up_counts(int64_t right, int64_t places, double nats) {
 
 }  // namespace
 
-TEST_CASE("along: the same places for every drafter, whatever it says, but for the first pass") {
+TEST_CASE("along: the same places for every drafter, whatever it says, but for the first forward") {
   for (float temperature : {0.0f, 1.0f}) {
     CAPTURE(temperature);
     Mock own(20, 128, 1, 2);
     SelfDrafter<Mock> self(own);
-    const AlongCounts all = along(self, temperature, 4, 100);  // 20 passes of 5
+    const AlongCounts all = along(self, temperature, 4, 100);  // 20 forwards of 5
     CHECK(all.places == std::vector<int64_t>(4, 19));
     CHECK(all.right == all.places);
     CHECK(all.judged == all.places);

@@ -15,9 +15,9 @@ using namespace nanospec;
 
 namespace {
 
-// Hands on each pass's features, and drafts with another.
+// Hands on each forward's features, and drafts with another.
 struct Hearing : StandIn {
-  std::vector<float> heard;  // of the rows of all passes, in their order
+  std::vector<float> heard;  // of the rows of all forwards, in their order
 
   explicit Hearing(LogitsDrafter& other) : StandIn(other) {}
   const TargetRows* rows = nullptr;
@@ -61,7 +61,7 @@ TEST_CASE(
   CHECK(plain.states.size() == size_t(L * W));
   CHECK(plain.token == fast.token);
   CHECK(plain.states == fast.states);
-  CHECK(hearing.heard.size() >= size_t((L - 9) * W));  // all but the last pass's
+  CHECK(hearing.heard.size() >= size_t((L - 9) * W));  // all but the last forward's
   CHECK(hearing.heard.size() < plain.states.size());
   CHECK(std::equal(hearing.heard.begin(), hearing.heard.end(), plain.states.begin()));
 
