@@ -284,8 +284,11 @@ std::string help_text(const Command& command) {
   std::string text = help_paragraph(command.what) + "\nUsage: " + command.name + " [FLAGS]\n";
   const char* group = "\nFlags:\n";  // unless the table begins with a heading
   for (const Flag& flag : command.flags) {
-    if (flag.name.empty()) text += "\n" + flag.help + ":\n", group = "";
-    if (flag.name.empty()) continue;
+    if (flag.name.empty()) {
+      text += "\n" + flag.help + ":\n";
+      group = "";
+      continue;
+    }
     std::string what = flag.help;
     const std::string standard = default_text(flag);
     if (!flag.accepts.words.empty()) what += (what.empty() ? "" : ": ") + joined(flag.accepts.words);
@@ -312,7 +315,10 @@ int say_end(const char* name, const std::exception_ptr& thrown) {
   std::string line;
   try {
     std::rethrow_exception(thrown);
-  } catch (const std::invalid_argument& error) { status = 2, line = error.what(); } catch (const std::bad_alloc&) {
+  } catch (const std::invalid_argument& error) {
+    status = 2;
+    line = error.what();
+  } catch (const std::bad_alloc&) {
     line = std::string("out of memory: this machine, or the limit of a process (ulimit -v), has no more") + kSmaller;
   } catch (const std::length_error&) {
     line = std::string("out of memory: a size asked for is larger than any machine holds") + kSmaller;

@@ -269,12 +269,17 @@ std::vector<std::vector<std::string>> words_of_methods(const std::string& text) 
   char quote = 0;
   for (char c : text + ";") {
     if (quote && c != quote) word += c;
-    else if (c == '"' || c == '\'') quote = quote ? 0 : c, begun = true;
-    else if (c != ';' && !strchr(kBlank, c)) word += c, begun = true;
-    else {
+    else if (c == '"' || c == '\'') {
+      quote = quote ? 0 : c;
+      begun = true;
+    } else if (c != ';' && !strchr(kBlank, c)) {
+      word += c;
+      begun = true;
+    } else {
       if (begun) methods.back().push_back(word);
       if (c == ';') methods.push_back({});
-      word.clear(), begun = false;
+      word.clear();
+      begun = false;
     }
   }
   if (quote)

@@ -176,8 +176,7 @@ inline void check_hash(const SafeTensors& file, const std::string& where) {
     for (const auto& [key, value] : file.metadata) right = right && value.find(kHashPrefix) != 0;
   }
   if (!right)
-    refuse("the file is damaged: its bytes are not those that its hash was made of", where,
-           "replace it by a whole copy, or make it again");
+    refuse("the file is damaged: its bytes are not those that its hash was made of", where, "replace the file");
 }
 
 inline SafeTensors parse_safetensors(std::string bytes, const std::string& where) {
@@ -268,7 +267,8 @@ inline std::string format_safetensors(const std::vector<TensorData>& tensors, co
 }
 // The metadata with what every file of ours says: its hash, and its format.
 inline Metadata with_hash(const std::vector<TensorData>& tensors, Metadata metadata) {
-  metadata["format"] = "pt", metadata["hash"] = kNoDigits;
+  metadata["format"] = "pt";
+  metadata["hash"] = kNoDigits;
   const std::string header = safetensors_header(tensors, metadata);
   Xxh64 hash;
   for (std::string_view piece : pieces_of(header, tensors)) hash.add(piece);

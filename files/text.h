@@ -99,7 +99,7 @@ auto made_by(const std::string& command, F read) {
   try {
     return read();
   } catch (const Refusal& refusal) {
-    if (refusal.advice != "replace the file") throw;
+    if (refusal.advice != "replace the file" && refusal.advice != "use files of one and the same model") throw;
     refuse(refusal.wrong, refusal.where, command);
   }
 }

@@ -344,7 +344,10 @@ inline Shape parse_shape(const std::string& text, int budget) {
   const size_t colon = std::min(text.find(':'), text.size());
   const std::string word = text.substr(0, colon), rest = text.substr(std::min(colon + 1, text.size()));
   std::vector<std::string> words, forms;
-  for (const ShapeWord& known : kShapes) words.push_back(known.word), forms.push_back(known.form);
+  for (const ShapeWord& known : kShapes) {
+    words.push_back(known.word);
+    forms.push_back(known.form);
+  }
   const size_t kind = std::find(words.begin(), words.end(), word) - words.begin();
   if (kind == words.size()) refuse_word("shape", text, "--shape", closest_word(word, words, forms), forms);
 

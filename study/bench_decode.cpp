@@ -190,7 +190,8 @@ std::string speed_picture(const std::vector<Part>& parts) {
       const bool is_auto = method.shape == "auto", is_chain = method.shape.compare(0, 5, "chain") == 0;
       const std::string name = method.drafter + (is_auto ? " auto" : is_chain ? " chains" : " full trees");
       Series& series = kinds[name];
-      series.name = name, series.colour = colour_of(method.drafter);
+      series.name = name;
+      series.colour = colour_of(method.drafter);
       series.style = is_auto ? Series::Style::kLine : is_chain ? Series::Style::kDashes : Series::Style::kDots;
       series.points.push_back({double(most_nodes(method, kLargest)), median(speed), is_auto ? lowest(speed) : 0,
                                is_auto ? highest(speed) : 0});

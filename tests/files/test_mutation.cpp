@@ -199,7 +199,7 @@ void survive(const std::string& good, Mutate change, const std::function<void(co
       loaded++;
     } catch (const std::exception& error) {
       const std::string text = error.what();
-      if (typeid(error) != typeid(std::runtime_error))
+      if (typeid(error) != typeid(std::runtime_error) && typeid(error) != typeid(Refusal))
         wrong = std::string("another exception: ") + typeid(error).name();
       if (text != printable(text, text.size()) || text.find(": ") == std::string::npos || text.size() > 600)
         wrong = "not one clear line: " + text;

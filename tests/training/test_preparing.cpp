@@ -57,7 +57,9 @@ GptOptions options(const Folder& folder, const std::string& data) {
 double most_held(const Folder& folder, size_t bytes) {
   const std::string data = folder.file("text", made_up_words(bytes));
   return std::stod(from_a_child([&] {
-    mallopt(M_MMAP_THRESHOLD, 1 << 20);  // as in a process that has not freed much yet: what is freed is given back
+    // As in a process that has not freed much yet: what is freed is given back.
+    malloc_trim(0);
+    mallopt(M_MMAP_THRESHOLD, 1 << 20);
     const double before = double(system_number("/proc/self/status", "VmRSS:", 0)) * 1024;
     GptOptions o = options(folder, data);
     Staged tables(folder.path, {bigram_path(""), ngram_path("")});
