@@ -397,8 +397,8 @@ std::string picture(const Examination& e, const Engine& engine, const Findings& 
   for (int i = 0; i < kStopKinds; i++) stops.push_back(bar(kStops[i], double(d.stops[size_t(i)]), double(d.forwards)));
   return svg_below_each_other(
       {charts,
-       interval_picture("Why each forward committed no more", "", {"percent of " + count(double(d.forwards), "forward")},
-                        stops),
+       interval_picture("Why each forward committed no more", "",
+                        {"percent of " + count(double(d.forwards), "forward")}, stops),
        interval_picture("Where the time went", "", {"percent of " + duration(f.stats.seconds)}, time)});
 }
 
