@@ -274,16 +274,19 @@ class Pool {
   int size() const { return size_; }
   bool cuda() const { return cuda_; }
 
+  // Whether it uses fewer threads where other programs leave no core for all. Off: on a noisy machine, which takes a
+  // core for moments, decoding was slower with it.
+  bool yields = false;
+
   // Calls f(team) on every thread, the caller's among them; on_caller: on the caller's only. Returns when all have
-  // returned. It uses fewer threads if other programs leave no core for all. f must not throw if the team has more than
-  // one thread.
+  // returned. f must not throw if the team has more than one thread.
   template <class F>
   void run(F&& f, bool on_caller = false) {
     const int threads = size_ == 1 || on_caller ? 1
-                        : crowded_              ? size_
+                        : crowded_ || !yields   ? size_
                                                 : team_size_.at(1e-9 * double(nanoseconds_now()));
     run_on(threads, f);
-    if (threads > 1 && !crowded_) judge(threads);
+    if (threads > 1 && !crowded_ && yields) judge(threads);
     else if (!on_caller) judged_ = 0;
   }
   // Calls f(team) on so many threads, at most size().

@@ -113,6 +113,7 @@ TEST_CASE("threads: a team yields as many threads as cores are lost, and one is 
 TEST_CASE("threads: a pool sees that its thread neither runs nor sleeps by its own will, and takes it back") {
   if (usable_cores() < 2) return;  // threads that outnumber the cores are never judged
   Pool pool(2);
+  pool.yields = true;
   int size = 0;
   const auto run = [&](int microseconds) {
     pool.run([&](const Team& team) {
