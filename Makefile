@@ -176,12 +176,13 @@ $(ON_GPU): MORE := -Dnanospec=nanospec_cuda
 $(TESTS) $(EMULATED): MORE += $(if $(filter 1,$(SANITIZE)),$(LESS),-O1)
 $(if $(filter 1,$(SANITIZE)),$(COMMANDS) $(EMULATED): MORE += -O0)
 
-# T=tree: the files with tests whose names begin so, with commands and programs only where they use them.
+# T=tree: the files with tests whose names begin so, with commands and programs only where they use them. What commands
+# ask of the engine is in nanospec.cu, beside its main(), or is test_commands.cpp's stand-in.
 CHOSEN := $(if $(T),$(if $(filter emulated%,$(T)),$(wildcard tests/cuda/cuda_*.cu),$(shell grep -lE 'TEST_CASE."$(T)' tests/*/*.cpp)))
-WIDE := $(if $(CHOSEN),$(shell grep -lE '"(commands|study|training|tests/command_line|tests/world)' $(CHOSEN)))
+WIDE := $(if $(CHOSEN),$(shell grep -lE 'include "(commands|study|training|tests/command_line|tests/picture|tests/world)' $(CHOSEN)))
 CHOSEN_OBJECTS := $(patsubst %.cu,$(BUILD)/%.o,$(patsubst %.cpp,$(BUILD)/%.o,$(CHOSEN)))
 $(BUILD)/tests/run: $(TESTS) $(EMULATED) $(ON_GPU) $(COMMANDS) $(LIBRARY)
-$(BUILD)/tests/run-$(T): $(BUILD)/tests/main.o $(CHOSEN_OBJECTS) $(if $(WIDE),$(COMMANDS)) $(LIBRARY)
+$(BUILD)/tests/run-$(T): $(sort $(BUILD)/tests/main.o $(CHOSEN_OBJECTS) $(if $(WIDE),$(BUILD)/tests/commands/test_commands.o $(COMMANDS))) $(LIBRARY)
 $(BUILD)/tests/run $(BUILD)/tests/run-$(T):
 	@echo "  LINK  $@"
 	$(if $(ON_GPU),$(Q)$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ -lmd,$(LINK))

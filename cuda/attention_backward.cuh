@@ -126,7 +126,8 @@ struct KeysMemory {
 // for its own eight slots, over all rows of the tile, lanes over columns, in registers: 2 shared loads for 8
 // multiply-adds. A slot belongs to one block, so no two blocks add to one number. Tiles of rows that see none of the
 // slots are not read. Bytes: K, V once, dK, dV read and written once; q and dO once for every 32 slots that their rows
-// see (through L2). Budget: 160 registers, 43680 bytes shared.
+// see (through L2).
+// Budget: 160 registers, 43680 bytes shared.
 template <int W>
 __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
     attention_keys_kernel(AttentionBackward<float> b, const float* delta) {

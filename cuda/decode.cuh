@@ -131,7 +131,8 @@ struct Draft {
 
 // Expands the nodes of the level at `depth`, the k-th by block k; where W = 1 also those of the `levels` - 1 levels
 // below it. size: the nodes of a subtree whose root has this depth. first: where `found` has the children of the
-// level's first node. Budget: 64 registers, 33920 bytes shared.
+// level's first node.
+// Budget: 64 registers, 33920 bytes shared.
 template <int kThreads>
 __global__ __launch_bounds__(kThreads) void draft_kernel(Draft d, int depth, int levels, int size, int first) {
   struct Scores {

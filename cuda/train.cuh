@@ -28,8 +28,8 @@ constexpr int kSumThreads = 1024;
 
 // Calls op.finish(the sum of op.values (op.n)). Reads 4 n bytes once. One block: n is the number of rows of a batch, or
 // of the optimizer's pieces, 500 KB at most, and a second launch would cost more than it saves. Thread t adds the
-// values t, t + 1024, ... in turn; then each warp halves its sums, and the first warp those of all warps. Budget: 32
-// registers, 128 bytes shared.
+// values t, t + 1024, ... in turn; then each warp halves its sums, and the first warp those of all warps.
+// Budget: 32 registers, 128 bytes shared.
 template <class Op>
 __global__ void __launch_bounds__(kSumThreads) long_sum(Op op) {
   constexpr int warps = kSumThreads / kLanes;
@@ -84,8 +84,8 @@ constexpr int kStripeAhead = 4;      // rows that a thread loads at the same tim
 // and its neighbours read the rest of the line at the same time. Thread t takes four columns of the rows t / 2, t / 2 +
 // 256,
 // ..., four rows at a time: a block has 32 KB in flight. The sums of a warp's threads are added by shuffles, those of
-// the warps in shared memory, in order. The order depends on a row's number alone. Budget: 64 registers, 1024 bytes
-// shared.
+// the warps in shared memory, in order. The order depends on a row's number alone.
+// Budget: 64 registers, 1024 bytes shared.
 template <class Term>
 __global__ void __launch_bounds__(kStripeThreads)
     column_sums(Term term, int rows, int columns, float* to_0, float* to_1) {
@@ -174,8 +174,8 @@ constexpr int kRunAhead = 4;
 // block for each place of the order. Only the block where a run of equal keys begins has work: its eight warps take the
 // run's rows in turn, four rows at a time, and then add their sums in order. So a space, every sixth character of a
 // text, does not delay the launch. It reads 4 R C bytes of dx for each table, the least possible, and reads and writes
-// only the rows of dwte that occur. The order of a sum depends on the rows of that token alone. Budget: 64 registers,
-// 4096 bytes shared.
+// only the rows of dwte that occur. The order of a sum depends on the rows of that token alone.
+// Budget: 64 registers, 4096 bytes shared.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) add_runs(EmbedBackward<float> s, const int* order) {
   constexpr int warps = kThreads / kLanes;
@@ -268,8 +268,8 @@ __device__ inline void write_gradient(float* x, int vocab_size, int label, float
 // second the gradient. It reads the row twice and writes it once: 12 R V bytes. The least possible is 8, and the
 // traffic of memory is near it: a block takes all registers of an SM, so 132 rows of 200 KB are in work, 27 MB, and the
 // second reading finds them in L2. A thread takes sixteen logits a turn, four loads of 16 bytes. A thread adds its
-// turns in order; then each warp halves its sums, and then those of the warps are halved. Budget: 64 registers, 256
-// bytes shared.
+// turns in order; then each warp halves its sums, and then those of the warps are halved.
+// Budget: 64 registers, 256 bytes shared.
 template <bool gradient>
 __global__ void __launch_bounds__(kLossThreads)
     cross_entropy(float* logits, int row_stride, int vocab_size, const int* target, float* loss, float factor) {

@@ -101,11 +101,10 @@ struct MedusaWeights {
   // flat: medusa_table(sizes); wte: the target's head (V, C). Each pack() reads both again.
   MedusaWeights(const MedusaSizes& s, const T* flat, const T* wte, bool training)
       : target(wte, s.n_embd, s.vocab_size, true), own(s.rank == kOwnProjection) {
-    const int C = s.n_embd, V = s.vocab_size;
     for (const auto& head : MedusaTensors<const T>(s, flat).heads) {
-      heads.push_back({{head.linear, s.inputs(), C}, {}, {}, head.bias});
-      if (own) heads.back().projection = {head.projection, C, V, true};
-      if (s.rank > 0) heads.back().low_rank = {{head.down, C, s.rank}, {head.up, s.rank, V}};
+      heads.push_back({{head.linear, s.inputs(), s.n_embd}, {}, {}, head.bias});
+      if (own) heads.back().projection = {head.projection, s.n_embd, s.vocab_size, true};
+      if (s.rank > 0) heads.back().low_rank = {{head.down, s.n_embd, s.rank}, {head.up, s.rank, s.vocab_size}};
     }
     std::vector<Panels<T>*> all;  // h is not trained: no gradient goes through `linear`
     const auto both = [&](Weight<T, T>& weight) {

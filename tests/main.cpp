@@ -1,8 +1,8 @@
 // tests/main.cpp: runs all tests and ends with one line that counts them.
 //
 // A test of the CUDA kernels is one text for two machines (tests/cuda/cuda_*.cu): "emulated: " runs everywhere, its
-// counterpart "GPU: " is counted as skipped where there is no device. So are those that begin with "ptxas: " without
-// nvcc, or "page: " without Chromium.
+// counterpart "GPU: " is counted as skipped where there is no device. So are those that begin with "ptxas: " outside
+// `make cuda`, or "page: " without Chromium.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <set>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -19,11 +20,13 @@ bool on_device;
 struct Counts : doctest::IReporter {
   explicit Counts(const doctest::ContextOptions&) {}
   void test_run_end(const doctest::TestRunStats& s) override {
+    for (const std::string& place : wrong_) printf("failed: %s\n", place.c_str());
     failed = s.numTestCasesFailed;
     passed = s.numTestCasesPassingFilters - failed;
     skipped = others_ + unsigned(without_device_.size());
   }
   void test_case_start(const doctest::TestCaseData& test) override {
+    name_ = test.m_name;
     if (!on_device && begins(test, "emulated: ")) without_device_.insert(test.m_name + 10);
   }
   void test_case_skipped(const doctest::TestCaseData& test) override {
@@ -34,10 +37,15 @@ struct Counts : doctest::IReporter {
   void test_run_start() override {}
   void test_case_reenter(const doctest::TestCaseData&) override {}
   void test_case_end(const doctest::CurrentTestCaseStats&) override {}
-  void test_case_exception(const doctest::TestCaseException&) override {}
+  void test_case_exception(const doctest::TestCaseException& e) override {
+    wrong_.push_back(std::string(e.error_string.c_str()) + ", in " + name_);
+  }
   void subcase_start(const doctest::SubcaseSignature&) override {}
   void subcase_end() override {}
-  void log_assert(const doctest::AssertData&) override {}
+  void log_assert(const doctest::AssertData& a) override {
+    if (a.m_failed)
+      wrong_.push_back(std::string(a.m_file) + ":" + std::to_string(a.m_line) + ": " + a.m_expr + ", in " + name_);
+  }
   void log_message(const doctest::MessageData&) override {}
 
  private:
@@ -46,6 +54,8 @@ struct Counts : doctest::IReporter {
   }
   std::set<std::string> without_device_;  // tests that were compiled for a device or not, but have not run on one
   unsigned others_ = 0;
+  std::string name_;                // of the test that runs
+  std::vector<std::string> wrong_;  // told once more at the end, where one looks
 };
 DOCTEST_REGISTER_LISTENER("counts", 1, Counts);
 
@@ -65,7 +75,7 @@ int main(int argc, char** argv) {
   }
   if (!std::getenv("NANOSPEC_PTXAS")) {
     context.addFilter("test-case-exclude", "ptxas: *");
-    printf("no nvcc: the kernels' budgets of registers are not checked\n");
+    printf("the kernels' budgets of registers are not checked here: `make cuda` does\n");
   }
 #ifdef __SANITIZE_ADDRESS__
   const bool browser = false;

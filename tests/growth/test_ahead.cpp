@@ -256,7 +256,7 @@ TEST_CASE("ahead: a drafter that was right about the forward has the next tree a
 }
 
 TEST_CASE("ahead: the same trees where the drafter is but half right, and an outcome is often another than thought") {
-  int64_t hits = 0, misses = 0, cut = 0;
+  int64_t hits = 0, misses = 0, cut = 0;  // hits: where the target waits
   for (int delay : {0, 300})
     for (const char* shape : {"chain:3", "tree:2x2"})
       for (float temperature : {0.0f, 1.0f}) {
@@ -281,9 +281,12 @@ TEST_CASE("ahead: the same trees where the drafter is but half right, and an out
         CHECK(ahead == ordinary);
         CHECK(!watched.clashed);
         check_counts(stats);
-        hits += stats.ahead.hits, misses += stats.ahead.misses, cut += stats.ahead.cut;
+        misses += stats.ahead.misses, cut += stats.ahead.cut;
+        if (delay > 0) continue;  // its hits depend on the clock
+        CHECK(stats.ahead.hits == watched.foreseen);
+        hits += stats.ahead.hits;
       }
-  CHECK(hits > 100);
+  CHECK(hits > 60);
   CHECK(misses > 100);
   MESSAGE(hits << " hits, " << misses << " misses, " << cut << " cut short");
 }
