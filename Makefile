@@ -172,17 +172,20 @@ EMULATED := $(patsubst %.cu,$(BUILD)/%.o,$(wildcard tests/cuda/cuda_*.cu))
 ON_GPU := $(if $(GPU),$(EMULATED:.o=.cuda.o))
 $(EMULATED): INSTANTIATE :=
 $(ON_GPU): MORE := -Dnanospec=nanospec_cuda
-# What takes the time of a test is in the library: tests are optimized less, which compiles faster.
-$(TESTS) $(EMULATED): MORE += $(if $(filter 1,$(SANITIZE)),$(LESS),-O1)
-$(if $(filter 1,$(SANITIZE)),$(COMMANDS) $(EMULATED): MORE += -O0)
+# What takes the time of a test is in the library and the commands: tests are not optimized, which compiles faster, and
+# are linked after them, or the linker would take the inline functions of the tests. An emulator is all in its file.
+$(TESTS): MORE := -O0 -DDOCTEST_CONFIG_SUPER_FAST_ASSERTS
+$(EMULATED): MORE := $(if $(filter 1,$(SANITIZE)),-O0,-O1)
+$(if $(filter 1,$(SANITIZE)),$(COMMANDS): MORE += -O0)
 
 # T=tree: the files with tests whose names begin so, with commands and programs only where they use them. What commands
 # ask of the engine is in nanospec.cu, beside its main(), or is test_commands.cpp's stand-in.
 CHOSEN := $(if $(T),$(if $(filter emulated%,$(T)),$(wildcard tests/cuda/cuda_*.cu),$(shell grep -lE 'TEST_CASE."$(T)' tests/*/*.cpp)))
 WIDE := $(if $(CHOSEN),$(shell grep -lE 'include "(commands|study|training|tests/command_line|tests/picture|tests/world)' $(CHOSEN)))
 CHOSEN_OBJECTS := $(patsubst %.cu,$(BUILD)/%.o,$(patsubst %.cpp,$(BUILD)/%.o,$(CHOSEN)))
-$(BUILD)/tests/run: $(TESTS) $(EMULATED) $(ON_GPU) $(COMMANDS) $(LIBRARY)
-$(BUILD)/tests/run-$(T): $(sort $(BUILD)/tests/main.o $(CHOSEN_OBJECTS) $(if $(WIDE),$(BUILD)/tests/commands/test_commands.o $(COMMANDS))) $(LIBRARY)
+$(BUILD)/tests/run: $(LIBRARY) $(COMMANDS) $(EMULATED) $(ON_GPU) $(TESTS)
+$(BUILD)/tests/run-$(T): $(LIBRARY) $(if $(WIDE),$(COMMANDS)) \
+  $(sort $(BUILD)/tests/main.o $(CHOSEN_OBJECTS) $(if $(WIDE),$(BUILD)/tests/commands/test_commands.o))
 $(BUILD)/tests/run $(BUILD)/tests/run-$(T):
 	@echo "  LINK  $@"
 	$(if $(ON_GPU),$(Q)$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ -lmd,$(LINK))

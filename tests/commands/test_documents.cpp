@@ -107,7 +107,9 @@ TEST_CASE("documents: the README is short, and all links and named files are the
     return;
   }
   CHECK(lines_of(pages.at("README.md")).size() <= size_t(kReadmeLines));
-  const auto exists = [](const std::string& path) { return std::filesystem::exists(path); };
+  const auto exists = [](const std::string& path) {
+    return path.rfind("build/", 0) == 0 || std::filesystem::exists(path);  // a fresh clone has built nothing
+  };
   for (const std::string& message : broken(pages, exists)) FAIL_CHECK(message);
 }
 

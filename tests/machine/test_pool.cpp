@@ -14,7 +14,7 @@ using namespace nanospec;
 namespace {
 
 // What a pool of so many threads says where address space ends that much above what the process has: "" when it works.
-std::string said_within(size_t bytes, int threads) {
+[[maybe_unused]] std::string said_within(size_t bytes, int threads) {
   int ends[2];
   if (pipe(ends) != 0) return "no pipe";
   const pid_t child = fork();

@@ -22,7 +22,7 @@ double processor_seconds() {
 }
 
 // The exit status of a process of its own that runs f.
-int in_a_child(const std::function<int()>& f) {
+[[maybe_unused]] int in_a_child(const std::function<int()>& f) {
   const pid_t child = fork();
   if (child == 0) _exit(f());
   int status = -1;

@@ -54,7 +54,7 @@ GptOptions options(const Folder& folder, const std::string& data) {
 }
 
 // The most that a process holds beside what it held before, in bytes, while it reads and counts a text.
-double most_held(const Folder& folder, size_t bytes) {
+[[maybe_unused]] double most_held(const Folder& folder, size_t bytes) {
   const std::string data = folder.file("text", made_up_words(bytes));
   return std::stod(from_a_child([&] {
     // As in a process that has not freed much yet: what is freed is given back.
