@@ -104,7 +104,7 @@ int train(int argc, char** argv) {
   if (!o.quiet) announce(o, text, cuda);
 
   const Batches training(text.parts.train, o), validation(text.parts.validation, o);
-  Run run(o, done);
+  UpdateLoop run(o, done);
   while (run.next()) {
     const Batch batch = training.random(kStreamBatch, uint64_t(run.iteration));
     const Dropout dropout{o.dropout, o.seed, uint32_t(run.iteration), 0};

@@ -2,7 +2,7 @@
 // its updates, and going on from a state.
 //
 // A loop reads, in train_gpt.cu as in train_drafter.h:
-//   Run run(options, done);                                       // done: the iterations of the run that was stopped
+//   UpdateLoop run(options, done);                               // done: the iterations of the run that was stopped
 //   while (run.next()) {                                          // until the last, or Ctrl-C
 //     run.updated(trainer.step(batch of run.iteration, run.update()));
 //     if (run.due()) run.show(...);                               // the progress line
@@ -116,13 +116,13 @@ class TrainingFolder {
 // ---------------------------------------------------------------------------------------------------------------
 // The course of the updates
 
-class Run {
+class UpdateLoop {
  public:
   int64_t iteration;     // updates made, those before a --resume among them
   double loss = 0;       // before the last update
   double mean_loss = 0;  // of the last about 50
 
-  Run(const RunOptions& o, int64_t done) : iteration(done), o_(o), progress_(o.quiet) {
+  UpdateLoop(const RunOptions& o, int64_t done) : iteration(done), o_(o), progress_(o.quiet) {
     if (done >= o.max_iters)
       fprintf(stderr, "nothing to do: %lld of %d updates are made: raise --max_iters to go on\n",
               static_cast<long long>(done), o.max_iters);

@@ -482,7 +482,7 @@ class Course {
   Training& training_;
   decltype(Training::trainer)& trainer_;
   Baselines baselines_;
-  Run updates_;
+  UpdateLoop updates_;
   std::vector<RankRates> guessers_;  // at the last evaluation
   Json curve_ = Json::array();       // from this run's first update to its last
 };

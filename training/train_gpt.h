@@ -224,7 +224,7 @@ inline void announce(const GptOptions& o, const TrainingText& text, bool cuda) {
           o.config.vocab_size, cuda ? "GPU" : (std::to_string(o.threads) + " threads").c_str(), cuda ? "CUDA" : kSimd);
 }
 
-inline void write_stats(const GptOptions& o, const Run& run, double train_loss, double val_loss, double seconds,
+inline void write_stats(const GptOptions& o, const UpdateLoop& run, double train_loss, double val_loss, double seconds,
                         bool cuda) {
   const double each = run.median_seconds(), in_a_second = each > 0 ? 1 / each : 0;
   const Json stats = {{"iterations", run.iteration},

@@ -2,8 +2,8 @@
 // small, commented, and free of every word of a ring; one word means one thing; a statement does one thing.
 //
 // In order: the table of rings; sources, and what is code in them; the includes; the core's size; the core's words; the
-// words of all sources; comma operators. Every check is a function from sources to messages, so that the tests also try
-// it on sources that are made up, with each fault in them.
+// words of all sources; comma operators; types of one name. Every check is a function from sources to messages, so that
+// the tests also try it on sources that are made up, with each fault in them.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -412,6 +412,23 @@ std::vector<int> comma_operators(const std::string& text) {
   return lines;
 }
 
+// Types that two headers define under one name. The linker would take one of them for both.
+Words defined_twice(const Sources& sources) {
+  static const std::regex definition("(^|\n)(struct|class|enum class|enum) (\\w+)(?!\\w|::)[^;{]*\\{");
+  std::map<std::string, std::string> file_of;
+  Words messages;
+  for (const auto& [file, text] : sources) {
+    if (std::filesystem::path(file).extension() == ".cpp") continue;
+    const std::string code = code_of(text);
+    for (std::sregex_iterator at(code.begin(), code.end(), definition), end; at != end; ++at) {
+      const std::string name = (*at)[3];
+      if (!file_of.insert({name, file}).second && file_of[name] != file)
+        messages.push_back(name + " is a type of " + file_of[name] + " and of " + file);
+    }
+  }
+  return messages;
+}
+
 void show(const Words& messages) {
   for (const std::string& message : messages) FAIL_CHECK(message);
 }
@@ -444,6 +461,12 @@ TEST_CASE("words: a statement does one thing") {
   for (const auto& [file, text] : read_sources())
     for (int line : comma_operators(text)) wrong.push_back(file + ":" + std::to_string(line) + ": a comma operator");
   show(wrong);
+}
+
+TEST_CASE("rings: two types have two names") {
+  show(defined_twice(read_sources()));
+  CHECK(defined_twice({{"a.h", "struct A {\n};\nstruct B;\n"}, {"b.h", "class A : C {};\nstruct B {};\n"}}) ==
+        Words{"A is a type of a.h and of b.h"});
 }
 
 TEST_CASE("words: a phrase that has a better one is found, and a comma operator") {

@@ -79,6 +79,7 @@ TEST_CASE("train_gpt: an output that would lose something is refused before the 
 TEST_CASE("train_gpt, train_drafter: a run that has nothing to do says so") {
   RunOptions o;
   o.max_iters = 10;
-  CHECK(captured(2, [&] { Run(o, 9); }) == "");
-  CHECK(contains(captured(2, [&] { Run(o, 10); }), "nothing to do: 10 of 10 updates are made: raise --max_iters"));
+  CHECK(captured(2, [&] { UpdateLoop(o, 9); }) == "");
+  CHECK(
+      contains(captured(2, [&] { UpdateLoop(o, 10); }), "nothing to do: 10 of 10 updates are made: raise --max_iters"));
 }

@@ -40,7 +40,7 @@ bool has_temporary(const std::string& dir) {
 }
 
 bool until(const std::function<bool()>& holds) {
-  for (int i = 0; i < 20000; i++, usleep(1000))
+  for (int i = 0; i < 300000; i++, usleep(1000))  // five minutes: sanitizers on a busy machine
     if (holds()) return true;
   return false;
 }
