@@ -67,7 +67,6 @@ __attribute__((weak)) bool device_for_tests();
 int main(int argc, char** argv) {
   doctest::Context context(argc, argv);
   context.setOption("no-version", true);
-  context.setOption("duration", false);
   on_device = device_for_tests && device_for_tests();
   if (!on_device) {
     context.addFilter("test-case-exclude", "GPU: *");
