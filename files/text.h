@@ -79,6 +79,13 @@ inline std::string printable(const std::string& text, size_t limit = 60) {
   return out;
 }
 
+// A tensor's shape for a message: "(3, 4)".
+inline std::string shown_shape(const std::vector<int64_t>& shape) {
+  std::string text = "(";
+  for (size_t i = 0; i < shape.size(); i++) text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + ")";
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // Errors
 
