@@ -406,7 +406,7 @@ GgufFile parse(std::shared_ptr<const uint8_t> bytes, size_t size, const std::str
   Cursor cursor{file.bytes.get(), size, printable(path, 300)};
   const std::string magic(reinterpret_cast<const char*>(file.bytes.get()), std::min<size_t>(size, 4));
   if (magic != "GGUF")
-    refuse("not a GGUF file: it begins with \"" + printable(magic) + "\"", cursor.where, "give a file of GGUF");
+    refuse("not a GGUF file: it begins with \"" + printable(magic) + "\"", cursor.where, "give a GGUF file");
   if (size < kBeginning) refuse("the file ends within its header", cursor.where, kAgain);
   cursor.at = 4;
   file.version = cursor.number<uint32_t>("the version");
@@ -518,7 +518,7 @@ void dequantize(const GgufTensor& tensor, size_t first, size_t n, float* out) {
 
 namespace {
 
-constexpr const char* kAnother = "use a plain Llama model: docs/formats.md says what loads";
+constexpr const char* kAnother = "use a plain Llama model (docs/formats.md says what loads)";
 
 // Keys after "llama." that read_llama_header reads.
 constexpr const char* kRead[] = {"context_length",
@@ -597,7 +597,7 @@ const char* feature_of(const std::string& name) {
   };
   for (const auto& [part, feature] : kFeatures)
     if (name.find(part) != std::string::npos) return feature;
-  return "its meaning";
+  return "no part of a Llama model";
 }
 
 using Shapes = std::map<std::string, std::vector<int64_t>>;
@@ -623,8 +623,8 @@ void check_shapes(const GgufFile& file, const Shapes& expected) {
   const std::string where = printable(file.path, 300);
   for (const GgufTensor& tensor : file.tensors)
     if (!expected.count(tensor.name))
-      refuse("tensor " + printable(tensor.name) + " is not expected: " + feature_of(tensor.name) + " is not known",
-             where, kAnother);
+      refuse("tensor " + printable(tensor.name) + " is not expected (" + feature_of(tensor.name) + ")", where,
+             kAnother);
   for (const auto& [name, shape] : expected) {
     const GgufTensor& tensor = file.tensor(name);
     if (tensor.shape != shape)

@@ -330,10 +330,10 @@ TEST_CASE("gguf: metadata of every kind") {
   const std::pair<const char*, int64_t> integers[] = {{"u8", 255},     {"i8", -128},        {"u16", 65535},
                                                       {"i16", -32768}, {"u32", 4294967295}, {"i32", -2147483648},
                                                       {"i64", kLeast}};
-  for (const auto& [key, value] : integers) {
-    CAPTURE(key);
-    CHECK(file.integer(key, kLeast, kMost) == value);
-    CHECK(shown_value(file.metadata.at(key)) == std::to_string(value));
+  for (const auto& integer : integers) {
+    CAPTURE(integer.first);
+    CHECK(file.integer(integer.first, kLeast, kMost) == integer.second);
+    CHECK(shown_value(file.metadata.at(integer.first)) == std::to_string(integer.second));
   }
   CHECK(file.number("f32") == double(0.1f));
   CHECK(file.number("f64") == 0.1);
@@ -407,7 +407,7 @@ TEST_CASE("gguf: what is no whole GGUF file is refused") {
     CHECK(holds(message, ": f.gguf: "));
   };
   const auto bytes = [](const std::string& text) { return error_of([&] { parse_gguf(text, "f.gguf"); }); };
-  CHECK(bytes("") == "not a GGUF file: it begins with \"\": f.gguf: give a file of GGUF");
+  CHECK(bytes("") == "not a GGUF file: it begins with \"\": f.gguf: give a GGUF file");
   CHECK(holds(bytes("PK\x03\x04 and so on, for more than a header"), "it begins with \"PK\\x03\\x04\""));
   CHECK(holds(bytes("GGUF\3"), "the file ends within its header"));
   const std::string good = small().bytes();
@@ -464,6 +464,10 @@ TEST_CASE("gguf: a tensor that is not in the file, or of a type that is not read
   check("tensor a has a shape larger than the file", [](Draft& d) { d.tensors[0].shape = {1000}; });
   for (uint64_t huge : {uint64_t(1) << 32, uint64_t(1) << 62, ~uint64_t(0)})
     check("tensor a has a shape larger than the file", [&](Draft& d) { d.tensors[0].shape = {huge, huge, huge}; });
+  check("tensor a has a shape larger than the file", [](Draft& d) {  // of 2^64 numbers, and so of 0
+    d.tensors[0] = floats("a", {65536, 2});
+    d.tensors[0].shape = {65536, 65536, 65536, 65536};
+  });
   const std::pair<uint32_t, const char*> types[] = {{6, "type Q5_0:"},
                                                     {13, "type Q5_K:"},
                                                     {14, "type Q6_K:"},
@@ -655,10 +659,10 @@ TEST_CASE("gguf: another architecture, feature or tensor is refused by name") {
                                                          {"blk.1.ffn_up_exps.weight", "a mixture of experts"},
                                                          {"blk.0.attn_q_norm.weight", "norms of queries and keys"},
                                                          {"blk.0.attn_qkv.weight", "queries, keys and values in one"},
-                                                         {"blk.2.attn_norm.weight", "its meaning is not known"}};
+                                                         {"blk.2.attn_norm.weight", "no part of a Llama model"}};
   for (const auto& [name, feature] : tensors) {
     const char* const tensor = name;
-    check(std::string("tensor ") + name + " is not expected: " + feature,
+    check(std::string("tensor ") + name + " is not expected (" + feature,
           [&](Draft& d) { d.tensors.push_back(floats(tensor, {4})); });
   }
 }
