@@ -40,7 +40,8 @@ JOBS := $(shell awk -v n=$$(nproc) '/MemAvailable/{m = int($$2 / 1048576)} END{p
 ALL_CORES = @$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS))
 
 COMMANDS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard commands/*.cpp study/*.cpp))
-LIBRARY := $(BUILD)/machine/library.o
+FILES := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard files/*.cpp))
+LIBRARY := $(BUILD)/machine/library.o $(FILES)
 PROGRAMS := $(BUILD)/nanospec $(BUILD)/train_gpt $(BUILD)/train_drafter
 ON_CUDA := $(BUILD)/nanospec-cuda $(BUILD)/train_gpt-cuda
 
@@ -73,14 +74,14 @@ data: ## gets the training text
 	@sh data/get.sh
 
 # ----------------------------------------------------------------------------------------------------------------
-# Programs. What many files need is compiled once, into $(LIBRARY): see machine/library.cpp.
+# Programs. What many files need is compiled once, into $(LIBRARY): machine/library.cpp says how.
 
 INSTANTIATE := extern template
-$(LIBRARY): INSTANTIATE := template
+$(BUILD)/machine/library.o: INSTANTIATE := template
 COMPILE = $(CXX) $(FLAGS) $(if $(INSTANTIATE),'-DINSTANTIATE=$(INSTANTIATE)') $(MORE) $(CXXFLAGS) $(if $(READ_ONCE),-include $(BUILD)/libraries.h) -MMD -MP -MF $(@:.o=.dep) -c
 
 # Objects are made again when the flags change.
-$(shell mkdir -p $(addprefix $(BUILD)/,machine commands study training tests $(wildcard tests/*)); \
+$(shell mkdir -p $(addprefix $(BUILD)/,machine files commands study training tests $(wildcard tests/*)); \
   echo '$(CXX) $(FLAGS) $(CXXFLAGS) $(NVCCFLAGS)' | cmp -s - $(BUILD)/flags || echo '$(CXX) $(FLAGS) $(CXXFLAGS) $(NVCCFLAGS)' >$(BUILD)/flags)
 
 # The libraries' headers: g++ reads them once, and has them in front of every file. No file counts on it.
@@ -116,12 +117,14 @@ $(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(BUILD)/commands/cli.o $(LIBRARY)
 $(BUILD)/train_drafter: $(BUILD)/training/train_drafter.o $(BUILD)/commands/cli.o $(LIBRARY)
 # For tests/reference/hf_check.py.
 $(BUILD)/dump_logits: $(BUILD)/tests/reference/dump_logits.o $(LIBRARY)
-$(PROGRAMS) $(BUILD)/dump_logits:
+# For tests/reference/gguf_check.py.
+$(BUILD)/dump_gguf: $(BUILD)/tests/reference/dump_gguf.o $(FILES)
+$(PROGRAMS) $(BUILD)/dump_logits $(BUILD)/dump_gguf:
 	@echo "  LINK  $@"
 	$(LINK)
 
-$(BUILD)/nanospec-cuda: $(BUILD)/nanospec.cuda.o $(COMMANDS)
-$(BUILD)/train_gpt-cuda: $(BUILD)/train_gpt.cuda.o $(BUILD)/commands/cli.o
+$(BUILD)/nanospec-cuda: $(BUILD)/nanospec.cuda.o $(COMMANDS) $(FILES)
+$(BUILD)/train_gpt-cuda: $(BUILD)/train_gpt.cuda.o $(BUILD)/commands/cli.o $(FILES)
 $(ON_CUDA):
 	@echo "  LINK  $@"
 	$(Q)$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ -lmd
@@ -249,8 +252,8 @@ train-and-experiment: train-small train-drafters
 # ----------------------------------------------------------------------------------------------------------------
 
 clean: ## removes what was built; data, trained models and build/venv stay
-	@rm -rf $(addprefix build/,*.o *.dep *.ptxas libraries.h* machine commands study training tests sanitize flags bench experiments \
-	  nanospec nanospec-cuda train_gpt train_gpt-cuda train_drafter nanospec_single.cu dump_logits)
+	@rm -rf $(addprefix build/,*.o *.dep *.ptxas libraries.h* machine files commands study training tests sanitize flags bench experiments \
+	  nanospec nanospec-cuda train_gpt train_gpt-cuda train_drafter nanospec_single.cu dump_logits dump_gguf)
 
 format: ## clang-format over all sources
 	@clang-format -i $$(git ls-files '*.h' '*.cu' '*.cuh' '*.cpp')

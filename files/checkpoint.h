@@ -59,12 +59,6 @@ inline size_t dtype_size(const std::string& dtype) {
   return dtype == "F32" || dtype == "I32" ? 4 : dtype == "F16" || dtype == "BF16" ? 2 : 0;
 }
 
-inline std::string shown_shape(const std::vector<int64_t>& shape) {
-  std::string text = "(";
-  for (size_t i = 0; i < shape.size(); i++) text += (i ? ", " : "") + std::to_string(shape[i]);
-  return text + ")";
-}
-
 // Reads one tensor of the header, and checks it against the `data` bytes that begin at `origin`.
 inline Tensor parse_tensor(const std::string& name, const Json& entry, size_t origin, size_t data,
                            const std::string& where) {
@@ -280,14 +274,6 @@ inline void write_safetensors(const std::string& path, const std::vector<TensorD
                               const Metadata& metadata) {
   const std::string header = safetensors_header(tensors, with_hash(tensors, metadata));
   write_file(path, pieces_of(header, tensors));
-}
-
-// IEEE half precision to float, exactly.
-inline float half_to_float(uint16_t half) {
-  const float sign = half & 0x8000 ? -1.0f : 1.0f;
-  const int exponent = half >> 10 & 31, fraction = half & 1023;
-  if (exponent == 31) return fraction ? NAN : sign * INFINITY;
-  return sign * std::ldexp(float(exponent ? fraction + 1024 : fraction), (exponent ? exponent : 1) - 25);
 }
 
 // Writes a tensor's numbers as floats to out. Throws std::runtime_error if they are no floats, or not finite.

@@ -84,6 +84,16 @@ HD inline bf16 to_bf16(float x) {  // rounds to nearest, ties to even; a NaN sta
   return bf16{uint16_t((u + 0x7fffu + ((u >> 16) & 1u)) >> 16)};
 }
 
+// The float that half precision (IEEE's 16 bits: sign, 5 of exponent, 10 of fraction) stands for, exactly.
+HD inline float half_to_float(uint16_t half) {
+  constexpr uint32_t kOne = 1u << 23;  // of a float's exponent; its bias is larger by 112
+  const uint32_t sign = uint32_t(half & 0x8000u) << 16, rest = uint32_t(half & 0x7fffu) << 13;
+  if (rest >= 31 * kOne) return bits_as<float>(sign | rest | 0x7f800000u);  // infinity, or a NaN
+  const uint32_t normal = rest + 112 * kOne;
+  if (rest >= kOne) return bits_as<float>(sign | normal);
+  return bits_as<float>(sign | bits_as<uint32_t>(bits_as<float>(normal + kOne) - bits_as<float>(113 * kOne)));
+}
+
 HD inline double to_float(double x) { return x; }
 
 // x as a W, rounded to nearest.

@@ -8,9 +8,25 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <new>
 #include <set>
 #include <string>
 #include <vector>
+
+#include "tests/allocation.h"
+
+// In a plain build, every allocation of this program is noted, so that the largest one can be held against the file.
+// Sanitizers bring their own allocator, and a limit of their own on what it gives.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define NOTE_ALLOCATIONS 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define NOTE_ALLOCATIONS 0
+#endif
+#endif
+#ifndef NOTE_ALLOCATIONS
+#define NOTE_ALLOCATIONS 1
+#endif
 
 namespace {
 
@@ -60,6 +76,20 @@ struct Counts : doctest::IReporter {
 DOCTEST_REGISTER_LISTENER("counts", 1, Counts);
 
 }  // namespace
+
+size_t& largest_allocation() {
+  static thread_local size_t bytes = 0;
+  return bytes;
+}
+#if NOTE_ALLOCATIONS
+__attribute__((noinline)) void* operator new(size_t size) {
+  if (size > largest_allocation()) largest_allocation() = size;
+  if (void* memory = malloc(size ? size : 1)) return memory;
+  throw std::bad_alloc();
+}
+__attribute__((noinline)) void operator delete(void* memory) noexcept { free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, size_t) noexcept { free(memory); }
+#endif
 
 // Defined by cuda_model.cu where it was compiled for a device.
 __attribute__((weak)) bool device_for_tests();

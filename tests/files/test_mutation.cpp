@@ -3,31 +3,17 @@
 // not warrant. `make test` runs a tenth, `make prove` all.
 #include <doctest/doctest.h>
 
-#include <cstdlib>
 #include <functional>
-#include <new>
 #include <random>
 #include <typeinfo>
 
 #include "commands/calibration.h"
 #include "files/checkpoint.h"
 #include "files/tables.h"
+#include "tests/allocation.h"
 #include "tests/tenth.h"
 
 using namespace nanospec;
-
-// In a plain build, every allocation of this program is noted, so that the largest one can be held against the file.
-// Sanitizers bring their own allocator, and a limit of their own on what it gives.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define NOTE_ALLOCATIONS 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define NOTE_ALLOCATIONS 0
-#endif
-#endif
-#ifndef NOTE_ALLOCATIONS
-#define NOTE_ALLOCATIONS 1
-#endif
 
 namespace {
 
@@ -35,21 +21,6 @@ std::string format_model(const Config& config, const float* weights) {
   std::vector<float> zeros;
   return format_safetensors(model_tensors(config, weights, zeros), {{"format", "pt"}});
 }
-
-thread_local size_t largest_allocation = 0;
-}  // namespace
-
-#if NOTE_ALLOCATIONS
-__attribute__((noinline)) void* operator new(size_t size) {
-  if (size > largest_allocation) largest_allocation = size;
-  if (void* memory = malloc(size ? size : 1)) return memory;
-  throw std::bad_alloc();
-}
-__attribute__((noinline)) void operator delete(void* memory) noexcept { free(memory); }
-__attribute__((noinline)) void operator delete(void* memory, size_t) noexcept { free(memory); }
-#endif
-
-namespace {
 
 using Random = std::mt19937_64;
 
@@ -192,7 +163,7 @@ void survive(const std::string& good, Mutate change, const std::function<void(co
   std::set<std::string> messages;
   for (int i = 0; i < files; i++) {
     const std::string file = change(good, random, good);
-    largest_allocation = 0;
+    largest_allocation() = 0;
     std::string wrong;
     try {
       read(file);
@@ -205,8 +176,9 @@ void survive(const std::string& good, Mutate change, const std::function<void(co
         wrong = "not one clear line: " + text;
       messages.insert(text.substr(0, text.find(':')));
     }
-    if (largest_allocation > 65536 + 16 * file.size())
-      wrong = "allocated " + std::to_string(largest_allocation) + " bytes for a file of " + std::to_string(file.size());
+    if (largest_allocation() > 65536 + 16 * file.size())
+      wrong =
+          "allocated " + std::to_string(largest_allocation()) + " bytes for a file of " + std::to_string(file.size());
     if (!wrong.empty()) FAIL("mutation " << i << ": " << wrong << "\n" << printable(file, 2000));
   }
   INFO(files << " files: " << loaded << " loaded, " << messages.size() << " different errors");

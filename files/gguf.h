@@ -1,0 +1,168 @@
+// files/gguf.h: reads GGUF, the format of llama.cpp's models: one file with metadata and tensors.
+//
+// In order: types and tensors; the metadata; the file; from blocks to floats; models of the architecture `llama`. The
+// file is mapped, not copied: tensors point into it, and its pages come from the disk when they are used. Whoever makes
+// the file shorter while it is mapped kills the process (SIGBUS).
+// Nothing in a file is trusted: every length, count and offset is checked against the file's size before it is used,
+// and no memory is taken by an unchecked number. What is not known is refused by name. Every reader throws
+// std::runtime_error with one line: what is wrong, where, what to do.
+//
+// How to add a type of tensors: a number in GgufType, a line in kReadable, its blocks and its case in dequantize
+// (gguf.cpp), a line in tests/reference/gguf_check.py. How to add an architecture: a struct like LlamaHeader.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Tensors
+
+// The types that are read, with ggml's numbers for them.
+enum class GgufType : uint32_t { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q8_0 = 8, BF16 = 30 };
+
+const char* type_name(GgufType type);
+size_t block_numbers(GgufType type);  // how many numbers a block has: 32, or 1 where the type has no blocks
+size_t block_bytes(GgufType type);    // how many bytes a block takes
+
+// Blocks of 32 numbers x, as they lie in the file. d and m are half-precision floats (half_to_float).
+// A byte of q has two numbers of 4 bits: byte i has number i in its low half, and number i + 16 in its high half.
+struct BlockQ8_0 {
+  uint16_t d;
+  int8_t q[32];  // x = q d
+};
+struct BlockQ4_0 {
+  uint16_t d;
+  uint8_t q[16];  // x = (q - 8) d
+};
+struct BlockQ4_1 {
+  uint16_t d, m;
+  uint8_t q[16];  // x = q d + m
+};
+
+struct GgufTensor {
+  std::string name;
+  std::vector<int64_t> shape;  // rows first: (outputs, inputs); the file has the columns first
+  GgufType type;
+  const uint8_t* data;  // in the file, at a multiple of its alignment; valid as long as the GgufFile, or a copy of it
+  size_t bytes;
+
+  size_t size() const { return bytes / block_bytes(type) * block_numbers(type); }  // numbers
+  size_t columns() const { return size_t(shape.back()); }  // numbers in a row, whole blocks: rows do not share one
+  // The blocks of a tensor of that type.
+  template <class Block>
+  const Block* blocks() const {
+    return reinterpret_cast<const Block*>(data);
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Metadata
+
+// The types of values, with GGUF's numbers for them.
+enum class GgufKind : uint32_t { u8, i8, u16, i16, u32, i32, f32, flag, text, list, u64, i64, f64 };
+
+// A value is decoded when it is asked for: it is a place in the file, whose length was checked.
+struct GgufValue {
+  GgufKind kind;        // of the value, or of every element of a list
+  bool list;            // lists of lists are refused
+  uint64_t count;       // elements; 1 where it is no list
+  const uint8_t* data;  // the first byte
+};
+
+// A value for a person: a number, a text in quotes and cut if it is long, or "a list of 49152 texts".
+std::string shown_value(const GgufValue& value);
+
+// ---------------------------------------------------------------------------------------------------------------
+// The file
+
+struct GgufFile {
+  std::string path;
+  uint32_t version = 0;   // 2 or 3
+  size_t alignment = 32;  // of the tensors
+  std::map<std::string, GgufValue> metadata;
+  std::vector<GgufTensor> tensors;                // in the file's order
+  std::unordered_map<std::string, size_t> index;  // of a tensor, by its name
+  std::shared_ptr<const uint8_t> bytes;           // the whole file
+  size_t size = 0;
+
+  bool has(const std::string& key) const { return metadata.count(key) > 0; }
+
+  // The metadata under a key; if there is none, `otherwise`. They throw runtime_error, with the key, if there is
+  // neither, if the value is of another kind, or if a whole number does not lie in [least, most].
+  template <class T>
+  using Otherwise = std::optional<T>;
+  std::string text(const std::string& key, const Otherwise<std::string>& otherwise = {}) const;
+  int64_t integer(const std::string& key, int64_t least, int64_t most, const Otherwise<int64_t>& otherwise = {}) const;
+  double number(const std::string& key, const Otherwise<double>& otherwise = {}) const;  // finite
+  bool flag(const std::string& key, const Otherwise<bool>& otherwise = {}) const;
+  using Texts = std::vector<std::string>;
+  using Integers = std::vector<int64_t>;
+  using Numbers = std::vector<double>;
+  Texts texts(const std::string& key, const Otherwise<Texts>& otherwise = {}) const;
+  Integers integers(const std::string& key, int64_t least, int64_t most,
+                    const Otherwise<Integers>& otherwise = {}) const;
+  Numbers numbers(const std::string& key, const Otherwise<Numbers>& otherwise = {}) const;
+  uint64_t length(const std::string& key) const;  // of a list; 0 if there is none
+
+  const GgufTensor* find(const std::string& name) const;    // null if there is none
+  const GgufTensor& tensor(const std::string& name) const;  // throws runtime_error if there is none
+};
+
+// Maps a file and reads its header. Throws runtime_error.
+GgufFile read_gguf(const std::string& path);
+// The same of a file in memory; `where` names it in errors.
+GgufFile parse_gguf(const std::string& bytes, const std::string& where);
+
+// ---------------------------------------------------------------------------------------------------------------
+// From blocks to floats
+
+// Writes the numbers first .. first + n - 1 of a tensor, row after row, as floats: the bits that the Python package
+// `gguf` gives. `first` and n must be multiples of block_numbers: std::invalid_argument if they are not, or if they go
+// past the end. Numbers that are not finite stay so.
+void dequantize(const GgufTensor& tensor, size_t first, size_t n, float* out);
+
+// ---------------------------------------------------------------------------------------------------------------
+// Models of the architecture `llama`
+
+// The sizes, named as in model.h or as in Hugging Face's LlamaConfig.
+struct LlamaHeader {
+  int vocab_size;         // V, the rows of token_embd.weight
+  int block_size;         // llama.context_length: tokens that the model was trained to see
+  int n_layer;            // L
+  int n_embd;             // C
+  int n_inner;            // F, the channels of the MLP
+  int n_head, n_kv_head;  // H, KV
+  int head_dim;           // D, not always C / H
+  float rms_norm_eps;
+  float rope_theta;
+  bool tie_word_embeddings;  // there is no output.weight: the head is token_embd.weight
+};
+
+// Checks that the file has exactly the tensors of such a model, in these shapes, and asks for nothing that is not in
+// LlamaHeader. Throws runtime_error, which names the key or the tensor.
+//   token_embd.weight (V, C), output_norm.weight (C), output.weight (V, C) unless tied; for each layer N, after
+//   "blk.N.": attn_norm.weight, ffn_norm.weight (C); attn_q.weight (H D, C); attn_k.weight, attn_v.weight (KV D, C);
+//   attn_output.weight (C, H D); ffn_gate.weight, ffn_up.weight (F, C); ffn_down.weight (C, F)
+// A tokenizer need not be there; if it is, it must have V tokens.
+LlamaHeader read_llama_header(const GgufFile& file);
+
+// The order of rows in attn_q.weight and attn_k.weight. Rotary positions turn pairs of channels. Hugging Face has the
+// first channels of a head's D / 2 pairs, then the second ones; GGUF has the two channels of a pair side by side (its
+// writers do w.reshape(H, 2, D / 2, C).swapaxes(1, 2)). So
+//   row h D + 2 i + s in GGUF is row h D + s D / 2 + i in Hugging Face's order, for i < D / 2 and s = 0, 1.
+// This returns that row of Hugging Face's order. attn_v.weight and attn_output.weight are not reordered.
+constexpr int64_t hugging_face_row(int64_t row, int64_t head_dim) {
+  const int64_t channel = row % head_dim;
+  return row - channel + channel % 2 * (head_dim / 2) + channel / 2;
+}
+
+}  // namespace nanospec
