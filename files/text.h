@@ -1,6 +1,6 @@
 // files/text.h: from text to tokens and back.
 //
-// The ring files/ reads and writes: text and tokenizers (here), whole files (io.h), models and states of training
+// The ring files/ reads and writes: text and tokenizers (here, bpe.h), whole files (io.h), models and states of training
 // (checkpoint.h), counts of the training text (tables.h), heads and the parallel drafter (heads.h). It also has the
 // words that people type: the error for an unknown one (words.h), drafters by name (drafter_names.h, drafters.h). It
 // includes the core and drafters/; text.h and words.h include nothing of the project. It hooks into no loop: it runs

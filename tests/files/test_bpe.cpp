@@ -225,7 +225,6 @@ TEST_CASE("bpe: a vocabulary may lack bytes that texts hardly have, which are le
   BpeCounts counts;
   CHECK(bpe.decode(bpe.encode("a\x04z", Control::plain, &counts)) == "az");
   CHECK(counts.left_out == 1);
-  // U+00F1 and U+00F2, bytes that no character of Unicode 14 begins with, hold nothing apart either.
   CHECK(bpe.encode("--\x04--", Control::plain) == bpe.encode("----", Control::plain));
   rename("q", "????????????");
   CHECK(error_of([&] { Bpe(parts, "g"); }) == "the vocabulary lacks the byte 'q': g: replace the file");
