@@ -446,11 +446,11 @@ struct HfReader {
     for (const char* name : {"byte_fallback", "ignore_merges"}) expect("the model's ", model, name, {nullptr, false});
   }
 
-  // An id of the file. at_most: ids are below it.
-  int id_of(const std::string& name, const Json& id, size_t at_most) const {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() >= at_most)
+  // An id of the file: one of `all`.
+  int id_of(const std::string& name, const Json& id, size_t all) const {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() >= all)
       refuse("the id of \"" + printable(name) + "\" is " + shown(id) + ", expected each of 0 to " +
-                 std::to_string(at_most - 1) + " once",
+                 std::to_string(all - 1) + " once",
              where, kReplace);
     return id.get<int>();
   }
@@ -479,9 +479,6 @@ struct HfReader {
       put(name, number, TokenType::normal);
     }
     for (const Json& token : added) read_added(token, added[0], all);
-    const auto missing = std::find(taken.begin(), taken.end(), false);
-    if (missing != taken.end())
-      refuse("no token has the id " + std::to_string(missing - taken.begin()), where, kReplace);
   }
   // An added token may be in the vocabulary too, under the same id. It is sought in the text as it is.
   void read_added(const Json& token, const Json& first, size_t all) {

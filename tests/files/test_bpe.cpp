@@ -197,6 +197,28 @@ TEST_CASE("bpe: a piece of a million letters takes three looks a byte") {
   CHECK(counts.cached == 999);
 }
 
+TEST_CASE("bpe: how many pieces a text is cut into") {
+  const auto pieces = [](const char* text, size_t smollm, size_t gpt2) {
+    CAPTURE(printable(text));
+    BpeCounts counts[2];
+    small().encode(text, Control::plain, &counts[0]);
+    small("gpt-2").encode(text, Control::plain, &counts[1]);
+    CHECK(counts[0].pieces == smollm);
+    CHECK(counts[1].pieces == gpt2);
+  };
+  pieces("a b", 2, 2);
+  pieces("a   b", 3, 3);
+  pieces("don't we'll I'S", 7, 7);  // 'S is two
+  pieces("1234", 4, 1);
+  pieces(" 12", 3, 1);
+  pieces("a   1", 3, 3);                                 // the spaces, and 1; in gpt-2 the last space goes with it
+  pieces("\xC2\xB2\xE2\x85\xA7\xD9\xA3", 3, 1);          // a superscript, a Roman and an Arabic number
+  pieces("!\xE1\xA0\x8E!", 1, 1);                        // U+180E is no space
+  pieces("!\xC2\x85!\xE3\x80\x80!\xE2\x80\xA8!", 7, 7);  // U+0085, U+3000, U+2028 are
+  pieces("a\xCC\x81", 2, 2);                             // a mark is no letter
+  pieces("\xF0\x9F\x98\x80\xE2\x80\x8D\xF0\x9F\x98\x80", 1, 1);  // emoji with a joiner
+}
+
 TEST_CASE("bpe: special tokens, the longest first; control tokens where they are allowed") {
   const Bpe& bpe = small();
   const int start = bpe.special("<|im_start|>"), end = bpe.special("<|im_end|>"), longer = bpe.special("<|im_end|>>"),
@@ -213,6 +235,14 @@ TEST_CASE("bpe: special tokens, the longest first; control tokens where they are
   CHECK(plain[0] == tool);
   CHECK(bpe.decode({start, tool, end}) == "<|im_start|><tool><|im_end|>");
   CHECK(bpe.decode({start, tool, end}, false) == "<tool>");
+
+  BpeParts nested = small_parts();
+  nested.tokens[3] = "[<tool>]";  // a control token with a user-defined one within hides it, found or plain
+  const Bpe outer(nested, "n");
+  CHECK(outer.encode("[<tool>]", Control::found) == std::vector<int>{3});
+  const std::vector<int> hidden = outer.encode("[<tool>]", Control::plain);
+  CHECK(outer.decode(hidden) == "[<tool>]");
+  CHECK(std::find(hidden.begin(), hidden.end(), tool) == hidden.end());
 }
 
 TEST_CASE("bpe: a vocabulary may lack bytes that texts hardly have, which are left out") {

@@ -132,6 +132,12 @@ class Writer:
         return "".join(chr(int(self.r.random() * 128)) for _ in range(self.r.randint(1, 8)))
 
     def line(self):
+        while True:  # cut bytes may make a code point that Unicode 14 does not have
+            line = self.any_line()
+            if line.isascii() or not any(unicodedata.category(c) == "Cn" for c in repaired(line)):
+                return line
+
+    def any_line(self):
         text = "".join(self.r.choice(self.kinds)() for _ in range(self.r.randint(1, 6))).encode()
         if self.r.random() < 0.1:  # bad bytes, or a character cut in two
             for _ in range(self.r.randint(1, 4)):
