@@ -27,7 +27,7 @@ BUILD := build
 OPTIMIZE := -O3
 endif
 FLAGS := -std=c++17 $(OPTIMIZE) $(EXACT) $(WARN) -pthread
-LIBS := -pthread -lmd
+LIBS := -pthread -lmd -lpcre2-8
 
 NVCC := $(shell command -v nvcc)
 NVCCFLAGS := -std=c++17 -O3 --fmad=false -x cu -Wno-deprecated-gpu-targets \
@@ -61,9 +61,9 @@ help: ## this list
 
 # What is needed is tried; the names are Debian's.
 deps: ## installs the Debian packages that are missing
-	@has() { command -v $$1 >/dev/null 2>&1; }; reads() { echo "#include <$$1>" | $(CXX) -std=c++17 -fsyntax-only -x c++ - 2>/dev/null; }; \
+	@has() { command -v $$1 >/dev/null 2>&1; }; reads() { printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <%s>\n' $$1 | $(CXX) -std=c++17 -fsyntax-only -x c++ - 2>/dev/null; }; \
 	has $(firstword $(CXX)) || missing="g++"; has curl || ls data/*shakespeare.txt >/dev/null 2>&1 || missing="$$missing curl"; \
-	for p in nlohmann-json3-dev:nlohmann/json.hpp libcli11-dev:CLI/CLI.hpp doctest-dev:doctest/doctest.h libmd-dev:sha256.h libxxhash-dev:xxhash.h; do \
+	for p in nlohmann-json3-dev:nlohmann/json.hpp libcli11-dev:CLI/CLI.hpp doctest-dev:doctest/doctest.h libmd-dev:sha256.h libxxhash-dev:xxhash.h libpcre2-dev:pcre2.h; do \
 	  reads $${p#*:} || missing="$$missing $${p%:*}"; done; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	echo "installing $$missing"; sudo=$$([ $$(id -u) = 0 ] || echo sudo); \
@@ -74,7 +74,8 @@ data: ## gets the training text
 	@sh data/get.sh
 
 # ----------------------------------------------------------------------------------------------------------------
-# Programs. What many files need is compiled once, into $(LIBRARY): machine/library.cpp says how.
+# Programs. What many files need is compiled once, into $(LIBRARY): machine/library.cpp says how; and the sources of
+# files/.
 
 INSTANTIATE := extern template
 $(BUILD)/machine/library.o: INSTANTIATE := template
@@ -115,11 +116,12 @@ $(BUILD)/nanospec: $(BUILD)/nanospec.o $(COMMANDS) $(LIBRARY)
 $(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(BUILD)/commands/cli.o $(LIBRARY)
 # It runs on the CPU: train_gpt and train_gpt-cuda hand over to it.
 $(BUILD)/train_drafter: $(BUILD)/training/train_drafter.o $(BUILD)/commands/cli.o $(LIBRARY)
-# For tests/reference/hf_check.py.
+# For tests/reference/hf_check.py and bpe_check.py.
 $(BUILD)/dump_logits: $(BUILD)/tests/reference/dump_logits.o $(LIBRARY)
 # For tests/reference/gguf_check.py.
 $(BUILD)/dump_gguf: $(BUILD)/tests/reference/dump_gguf.o $(FILES)
-$(PROGRAMS) $(BUILD)/dump_logits $(BUILD)/dump_gguf:
+$(BUILD)/dump_tokens: $(BUILD)/tests/reference/dump_tokens.o $(FILES)
+$(PROGRAMS) $(BUILD)/dump_logits $(BUILD)/dump_gguf $(BUILD)/dump_tokens:
 	@echo "  LINK  $@"
 	$(LINK)
 
@@ -127,7 +129,7 @@ $(BUILD)/nanospec-cuda: $(BUILD)/nanospec.cuda.o $(COMMANDS) $(FILES)
 $(BUILD)/train_gpt-cuda: $(BUILD)/train_gpt.cuda.o $(BUILD)/commands/cli.o $(FILES)
 $(ON_CUDA):
 	@echo "  LINK  $@"
-	$(Q)$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ -lmd
+	$(Q)$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ -lmd -lpcre2-8
 
 cuda: ## the programs nanospec-cuda and train_gpt-cuda, by nvcc; and each kernel's registers held against its budget
 	$(if $(NVCC),,$(error make cuda: there is no nvcc on the path: install the CUDA Toolkit))
@@ -193,7 +195,7 @@ $(BUILD)/tests/run-$(T): $(LIBRARY) $(if $(WIDE),$(COMMANDS)) \
   $(sort $(BUILD)/tests/main.o $(CHOSEN_OBJECTS) $(if $(WIDE),$(BUILD)/tests/commands/test_commands.o))
 $(BUILD)/tests/run $(BUILD)/tests/run-$(T):
 	@echo "  LINK  $@"
-	$(if $(ON_GPU),$(Q)$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ -lmd,$(LINK))
+	$(if $(ON_GPU),$(Q)$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ -lmd -lpcre2-8,$(LINK))
 
 tests: $(if $(T),$(if $(CHOSEN),,$(error no test's name begins with $(T): T=$(T): choose tree, model, shapes, commands, ...))$(if $(WIDE),$(PROGRAMS)) $(BUILD)/tests/run-$(T),$(BUILD)/tests/run)
 
@@ -253,7 +255,7 @@ train-and-experiment: train-small train-drafters
 
 clean: ## removes what was built; data, trained models and build/venv stay
 	@rm -rf $(addprefix build/,*.o *.dep *.ptxas libraries.h* machine files commands study training tests sanitize flags bench experiments \
-	  nanospec nanospec-cuda train_gpt train_gpt-cuda train_drafter nanospec_single.cu dump_logits dump_gguf)
+	  nanospec nanospec-cuda train_gpt train_gpt-cuda train_drafter nanospec_single.cu dump_logits dump_gguf dump_tokens)
 
 format: ## clang-format over all sources
 	@clang-format -i $$(git ls-files '*.h' '*.cu' '*.cuh' '*.cpp')

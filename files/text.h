@@ -1,8 +1,8 @@
 // files/text.h: from text to tokens and back.
 //
-// The ring files/ reads and writes: text and tokenizers (here), whole files (io.h), models and states of training
-// (checkpoint.h), models of llama.cpp (gguf.h), counts of the training text (tables.h), heads and the parallel drafter
-// (heads.h). It also has the words that people type: the error for an unknown one (words.h), drafters by name
+// The ring files/ reads and writes: text and tokenizers (here, bpe.h), whole files (io.h), models and states of
+// training (checkpoint.h), models of llama.cpp (gguf.h), counts of the training text (tables.h), heads and the parallel
+// drafter (heads.h). It also has the words that people type: the error for an unknown one (words.h), drafters by name
 // (drafter_names.h, drafters.h). It includes the core and drafters/; text.h and words.h include nothing of the project.
 // It hooks into no loop: it runs before a text and after a training. The core's one table of tensors (model.h) says in
 // which order tensors are written.
@@ -13,19 +13,20 @@
 //
 // Here, in order: UTF-8; errors; JSON, with guards against hostile files; the tokenizer and its file, valid for Hugging
 // Face's `tokenizers`; the split of the tokens; files of prompts. A token is one Unicode code point, as in nanoGPT's
-// character-level data. A tokenizer of another kind needs its own encode; ids, their bytes and the file's "model" type
-// suit it already. Text is never repaired: for bytes that are not UTF-8, and for a character outside the vocabulary, a
-// function throws, with the place.
+// character-level data, or what a tokenizer of byte-level BPE makes it: bpe.h. For characters a text is never repaired:
+// for bytes that are not UTF-8, and for a character outside the vocabulary, a function throws, with the place.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -39,7 +40,7 @@ using OrderedJson = nlohmann::ordered_json;  // members stay in the order of the
 
 // How many bytes the code point at text[at] has: 1 to 4; 0 if it is not valid (RFC 3629: no overlong forms, no
 // surrogates, nothing above U+10FFFF).
-inline int code_point_bytes(const std::string& text, size_t at) {
+inline int code_point_bytes(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return i < text.size() ? uint8_t(text[i]) : uint8_t(0); };
   const uint8_t first = byte(at), second = byte(at + 1);
   if (first < 0x80) return at < text.size() ? 1 : 0;
@@ -52,7 +53,7 @@ inline int code_point_bytes(const std::string& text, size_t at) {
 }
 
 // The code point of `bytes` bytes at text[at]. The bytes must be valid.
-inline uint32_t code_point(const std::string& text, size_t at, int bytes) {
+inline uint32_t code_point(std::string_view text, size_t at, int bytes) {
   if (bytes == 1) return uint8_t(text[at]);
   uint32_t value = uint8_t(text[at]) & (0xFFu >> (bytes + 1));
   for (int i = 1; i < bytes; i++) value = value << 6 | (uint8_t(text[at + size_t(i)]) & 0x3Fu);
@@ -216,13 +217,21 @@ inline const Json& member(const Json& object, const std::string& name) {
 // ---------------------------------------------------------------------------------------------------------------
 // Tokenizer
 
+class Bpe;  // bpe.h
+
+// Encodes a text as Bpe does, id by id: put(id). All of it is plain text, special tokens too. Prints a note where bytes
+// had to be replaced or left out.
+void encode_bpe(const Bpe& bpe, const std::function<void(int id)>& put, const std::string& text,
+                const std::string& what);
+
 struct Tokenizer {
-  std::vector<std::string> symbols;  // (V) id -> its bytes: for characters, one code point in UTF-8
+  std::vector<std::string> symbols;     // (V) id -> its bytes: for characters, one code point in UTF-8
+  std::shared_ptr<const Bpe> bpe = {};  // encodes; null: each character is a token
 
   int vocab_size() const { return int(symbols.size()); }
 
-  // The ids of a text. Throws runtime_error, with the place in `what`, at a character outside the vocabulary and at a
-  // byte that is not UTF-8.
+  // The ids of a text. For characters, throws runtime_error, with the place in `what`, at a character outside the
+  // vocabulary and at a byte that is not UTF-8.
   std::vector<int> encode(const std::string& text, const std::string& what = "the prompt") const;
   // The same, id by id: put(id).
   template <class Put>
@@ -254,6 +263,7 @@ void for_each_code_point(const std::string& text, const std::string& what, F vis
 
 template <class Put>
 void Tokenizer::encode_to(Put put, const std::string& text, const std::string& what) const {
+  if (bpe) return encode_bpe(*bpe, put, text, what);
   std::unordered_map<uint32_t, int> id_of;
   for (size_t id = 0; id < symbols.size(); id++)
     id_of[code_point(symbols[id], 0, code_point_bytes(symbols[id], 0))] = int(id);
@@ -273,7 +283,7 @@ void Tokenizer::encode_to(Put put, const std::string& text, const std::string& w
 }
 inline std::vector<int> Tokenizer::encode(const std::string& text, const std::string& what) const {
   std::vector<int> ids;
-  ids.reserve(text.size());
+  ids.reserve(bpe ? text.size() / 3 : text.size());
   encode_to([&](int id) { ids.push_back(id); }, text, what);
   return ids;
 }
@@ -369,7 +379,8 @@ inline size_t characters(const std::string& text) {
 // text. told: called now and then with the share that is done. Throws what encode() throws.
 inline Split encode_split(const Tokenizer& tokenizer, const std::string& text, const std::string& what,
                           const std::function<void(double share)>& told = {}) {
-  constexpr size_t kTurn = 1 << 22;  // characters
+  constexpr size_t kTurn = 1 << 22;                               // characters
+  if (tokenizer.bpe) return split(tokenizer.encode(text, what));  // how many tokens there are, is known at the end
   const size_t all = characters(text), train = training_part(all);
   Split parts;
   parts.train.reserve(train);

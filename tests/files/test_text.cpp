@@ -36,7 +36,7 @@ TEST_CASE("text: of all pairs of bytes 1920 are one code point, and overlong or 
   int two = 0, one = 0;
   for (int first = 0; first < 256; first++)
     for (int second = 0; second < 256; second++) {
-      const int n = code_point_bytes({char(first), char(second)}, 0);
+      const int n = code_point_bytes(std::string{char(first), char(second)}, 0);
       two += n == 2, one += n == 1;
     }
   CHECK(two == 1920);

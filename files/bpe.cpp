@@ -1,0 +1,573 @@
+// files/bpe.cpp: see bpe.h. In order: GPT-2's characters for bytes; the pre-splits; making a tokenizer; special tokens
+// and bad bytes; one text's encoding; tokenizer.json; the stream.
+#include "files/bpe.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <algorithm>
+#include <map>
+#include <queue>
+
+namespace nanospec {
+namespace {
+
+const char* const kReplace = "replace the file";
+
+// ---------------------------------------------------------------------------------------------------------------
+// GPT-2's characters for bytes: a byte that can be seen is the code point of its number; the others, in order, are
+// U+0100, U+0101, ... So a token's name has no space and no control character.
+
+struct Alphabet {
+  static constexpr uint32_t kSize = 256 + 68;
+  std::array<uint32_t, 256> of_byte;
+  std::array<int, kSize> byte_of;  // -1: no byte's
+
+  Alphabet() {
+    byte_of.fill(-1);
+    uint32_t next = 256;
+    for (uint32_t b = 0; b < 256; b++) {
+      const bool seen = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+      of_byte[b] = seen ? b : next++;
+      byte_of[of_byte[b]] = int(b);
+    }
+  }
+};
+const Alphabet& alphabet() {
+  static const Alphabet one;
+  return one;
+}
+
+// A code point below U+0800 in UTF-8.
+std::string utf8(uint32_t c) {
+  if (c < 0x80) return std::string(1, char(c));
+  return {char(0xC0 | c >> 6), char(0x80 | (c & 0x3F))};
+}
+
+// The bytes that a normal token's name stands for. Returns false if it has another character, or none.
+bool bytes_of(const std::string& name, std::string& bytes) {
+  bytes.clear();
+  for (size_t at = 0; at < name.size();) {
+    const int n = code_point_bytes(name, at);
+    const uint32_t c = n ? code_point(name, at, n) : Alphabet::kSize;
+    if (c >= Alphabet::kSize || alphabet().byte_of[c] < 0) return false;
+    bytes += char(alphabet().byte_of[c]);
+    at += size_t(n);
+  }
+  return !bytes.empty();
+}
+
+// Bytes that hardly occur in texts: a vocabulary may lack them. They are control characters, and the first bytes of
+// planes without characters; some are in no UTF-8 at all.
+bool rare(int byte) {
+  const bool blank = byte == '\t' || byte == '\n' || byte == '\r';
+  return (byte < 0x20 && !blank) || byte == 0x7F || byte == 0xC0 || byte == 0xC1 || (byte >= 0xF1 && byte != 0xF3);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The pre-splits
+
+// What `\s` is for Hugging Face, within brackets: Unicode's White_Space. PCRE2's has U+180E too.
+const std::string kSpaces =
+    "\\t-\\r\\x20\\x85\\xA0\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}";
+
+// The pattern of a piece. The last space before a word belongs to the word. smollm takes each digit alone, gpt-2 all
+// that stand together. Hugging Face cuts at smollm's digits first, and then the parts between them; so a digit ends a
+// run of spaces, as the end of the text does. Each place of a text has a match.
+const std::map<std::string, std::string>& pre_splits() {
+  static const std::string word = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+|", sign = " ?[^" + kSpaces + "\\p{L}\\p{N}]+|",
+                           spaces = "[" + kSpaces + "]+";
+  static const std::map<std::string, std::string> all = {
+      {"gpt-2", word + " ?\\p{N}+|" + sign + spaces + "(?![^" + kSpaces + "])|" + spaces},
+      {"smollm", "\\p{N}|" + word + sign + spaces + "(?![^" + kSpaces + "\\p{N}])|" + spaces}};
+  return all;
+}
+
+std::string message_of_pcre2(int code) {
+  char message[120];
+  pcre2_get_error_message(code, reinterpret_cast<PCRE2_UCHAR*>(message), sizeof message);
+  return message;
+}
+
+std::shared_ptr<const pcre2_code> compile_split(const std::string& pre, const std::string& where) {
+  const auto found = pre_splits().find(pre);
+  if (found == pre_splits().end())
+    refuse("the pre-split \"" + printable(pre) + "\" is not known", where,
+           "give a model whose pre-split is smollm or gpt-2");
+  int error;
+  PCRE2_SIZE at;
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(found->second.c_str()), PCRE2_ZERO_TERMINATED,
+                                   PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &at, nullptr);
+  if (!code) refuse("PCRE2 does not take the pattern (" + message_of_pcre2(error) + ")", where, "install libpcre2-8-0");
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where that fails, matching is slower
+  return {code, pcre2_code_free};
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Making one
+
+std::string token_name(int id, const std::string& name) {
+  return "token " + std::to_string(id) + ", \"" + printable(name) + "\",";
+}
+
+}  // namespace
+
+Bpe::Bpe(const BpeParts& parts, const std::string& where) : pre_(parts.pre), bos_(parts.bos), eos_(parts.eos) {
+  read_tokens(parts, where);
+  read_merges(parts, where);
+  for (int id : {bos_, eos_})
+    if (id < -1 || id >= vocab_size())
+      refuse("the id " + std::to_string(id) + " of a special token is not below " + std::to_string(vocab_size()), where,
+             kReplace);
+  split_ = compile_split(pre_, where);
+}
+
+void Bpe::read_tokens(const BpeParts& parts, const std::string& where) {
+  const size_t all = parts.tokens.size();
+  if (all == 0 || all > size_t(INT32_MAX)) refuse("no vocabulary", where, kReplace);
+  if (!parts.types.empty() && parts.types.size() != all)
+    refuse(std::to_string(parts.types.size()) + " token types for " + std::to_string(all) + " tokens", where, kReplace);
+  bytes_.resize(all);
+  types_.resize(all, TokenType::normal);
+  for (size_t i = 0; i < all; i++) {
+    const int id = int(i), type = parts.types.empty() ? 1 : parts.types[i];
+    const std::string& name = parts.tokens[i];
+    if (type != 1 && (type < 3 || type > 6))
+      refuse(token_name(id, name) + " has the type " + std::to_string(type), where, "give a model with byte-level BPE");
+    types_[i] = TokenType(type == 6 ? 1 : type);
+    if (types_[i] == TokenType::unused) continue;
+    if (!id_of_.emplace(name, id).second) refuse(token_name(id, name) + " is there twice", where, kReplace);
+    if (types_[i] == TokenType::normal) {
+      if (!bytes_of(name, bytes_[i]) || (type == 6 && bytes_[i].size() != 1))
+        refuse(token_name(id, name) + " is not written in GPT-2's characters for bytes", where,
+               "give a model with byte-level BPE");
+    } else {
+      if (name.empty()) refuse(token_name(id, name) + " is special, but has no text", where, kReplace);
+      bytes_[i] = name;
+      specials_[uint8_t(name[0])].push_back(id);
+    }
+  }
+  for (std::vector<int>& list : specials_)
+    std::sort(list.begin(), list.end(), [&](int a, int b) {
+      const size_t x = bytes_[size_t(a)].size(), y = bytes_[size_t(b)].size();
+      return x != y ? x > y : a < b;
+    });
+  for (int byte = 0; byte < 256; byte++) {
+    const auto found = id_of_.find(utf8(alphabet().of_byte[size_t(byte)]));
+    byte_id_[size_t(byte)] = found == id_of_.end() ? -1 : found->second;
+    if (found == id_of_.end() && !rare(byte))
+      refuse("the vocabulary lacks the byte '" + printable(std::string(1, char(byte))) + "'", where, kReplace);
+  }
+}
+
+void Bpe::read_merges(const BpeParts& parts, const std::string& where) {
+  merges_.reserve(parts.merges.size());
+  for (const std::string& merge : parts.merges) {
+    const auto wrong = [&](const std::string& what) {
+      refuse("merge " + std::to_string(merged_.size()) + ", \"" + printable(merge) + "\", " + what, where, kReplace);
+    };
+    const auto id_of = [&](const std::string& name) {
+      const auto found = id_of_.find(name);
+      if (found == id_of_.end()) wrong("names \"" + printable(name) + "\", which is no token");
+      return found->second;
+    };
+    const size_t space = merge.find(' ');
+    if (space == std::string::npos || merge.find(' ', space + 1) != std::string::npos) wrong("is not two tokens");
+    const std::string left = merge.substr(0, space), right = merge.substr(space + 1);
+    const int result = id_of(left + right);
+    if (!merges_.emplace(pair(id_of(left), id_of(right)), Merge{uint32_t(merged_.size()), result}).second)
+      wrong("is there twice");
+    merged_.push_back(result);
+  }
+}
+
+Tokenizer bpe_tokenizer(const BpeParts& parts, const std::string& where) {
+  const auto bpe = std::make_shared<const Bpe>(parts, where);
+  return {bpe->symbols(), bpe};
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Special tokens, and bad bytes
+
+int Bpe::special(const std::string& text) const {
+  const auto found = id_of_.find(text);
+  return found == id_of_.end() || types_[size_t(found->second)] == TokenType::normal ? -1 : found->second;
+}
+
+// The longest special token at text[at]; -1: there is none.
+int Bpe::special_at(std::string_view text, size_t at) const {
+  for (int id : specials_[uint8_t(text[at])])
+    if (text.compare(at, bytes_[size_t(id)].size(), bytes_[size_t(id)]) == 0) return id;
+  return -1;
+}
+
+const std::string& Bpe::decode(int id, bool control_text) const {
+  static const std::string nothing;
+  return !control_text && type(id) == TokenType::control ? nothing : bytes_[size_t(id)];
+}
+
+std::string Bpe::decode(const std::vector<int>& ids, bool control_text) const {
+  std::string text;
+  for (int id : ids) text += decode(id, control_text);
+  return text;
+}
+
+namespace {
+
+// Puts U+FFFD for each run of bad bytes, into `repaired`. Returns how many there were; where there are none, nothing is
+// copied.
+size_t repair(std::string_view text, std::string& repaired) {
+  size_t runs = 0, good = 0;  // text[good, at) is valid and not copied yet
+  bool bad_before = false;
+  for (size_t at = 0; at < text.size();) {
+    const int bytes = uint8_t(text[at]) < 0x80 ? 1 : code_point_bytes(text, at);
+    if (!bytes) {
+      repaired.append(text, good, at - good);
+      if (!bad_before) repaired += "\xEF\xBF\xBD";
+      runs += !bad_before;
+      good = at + 1;
+    }
+    bad_before = !bytes;
+    at += size_t(std::max(bytes, 1));
+  }
+  if (runs) repaired.append(text, good, text.size() - good);
+  return runs;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------------------------
+// Encoding
+
+// The encoding of one text, with its memory.
+class BpeRun {
+ public:
+  using Put = std::function<void(int id)>;
+  BpeRun(const Bpe& bpe, const Put& put, BpeCounts& counts)
+      : bpe_(bpe), put_(put), counts_(counts), match_(pcre2_match_data_create(1, nullptr), pcre2_match_data_free) {
+    if (!match_) throw std::bad_alloc();
+  }
+
+  // Text without special tokens.
+  void plain(std::string_view text) {
+    for (size_t at = 0; at < text.size();) {
+      const int found = pcre2_match(bpe_.split_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
+                                    PCRE2_NO_UTF_CHECK, match_.get(), nullptr);
+      const size_t end = found > 0 ? pcre2_get_ovector_pointer(match_.get())[1] : at;
+      if (end <= at)
+        refuse("PCRE2 stopped (" + message_of_pcre2(found) + ")", "byte " + std::to_string(at + 1) + " of a text",
+               "give another text");
+      piece(text.substr(at, end - at));
+      at = end;
+    }
+  }
+
+ private:
+  static constexpr size_t kLongestCached = 32, kMostCached = size_t(1) << 16;
+
+  void piece(std::string_view bytes) {
+    counts_.pieces++;
+    if (bytes.size() > kLongestCached) {
+      merge(bytes);
+      for (int id : merged_) put_(id);
+      return;
+    }
+    key_.assign(bytes);
+    auto known = cache_.find(key_);
+    if (known == cache_.end()) {
+      merge(bytes);
+      if (cache_.size() == kMostCached) cache_.clear();
+      known = cache_.emplace(key_, merged_).first;
+    } else {
+      counts_.cached++;
+    }
+    for (int id : known->second) put_(id);
+  }
+
+  // Merges one piece into merged_. The tokens are a list, linked both ways; the pairs of neighbours wait in a queue by
+  // rank, then by place. A merge makes two new pairs at most, so that n bytes take O(n log n), however long the piece.
+  void merge(std::string_view bytes) {
+    if (bytes.size() >= kEnd) refuse("a piece of more than 4 GB without a space", "a text", "give another text");
+    nodes_.clear();
+    for (char c : bytes) {
+      const int id = bpe_.byte_id_[uint8_t(c)];
+      const uint32_t i = uint32_t(nodes_.size());
+      if (id < 0) counts_.left_out++;
+      else nodes_.push_back({id, i - 1, i + 1, kNone});  // the first has no node before it: i - 1 is kEnd
+    }
+    merged_.clear();
+    if (nodes_.empty()) return;
+    nodes_.back().next = kEnd;
+    for (uint32_t i = 0; i < nodes_.size(); i++) look_up(i);
+    while (!queue_.empty()) {
+      const uint32_t rank = uint32_t(queue_.top() >> 32), at = uint32_t(queue_.top());
+      queue_.pop();
+      Node& left = nodes_[at];
+      if (left.rank != rank) continue;  // one of the two has merged since
+      Node& right = nodes_[left.next];
+      left.id = bpe_.merged_[rank];
+      left.next = right.next;
+      right.rank = kNone;
+      if (left.next != kEnd) nodes_[left.next].before = at;
+      look_up(at);
+      if (left.before != kEnd) look_up(left.before);
+    }
+    for (uint32_t i = 0; i != kEnd; i = nodes_[i].next) merged_.push_back(nodes_[i].id);
+  }
+
+  // Finds the rank of the pair of a node and the next one, and queues it.
+  void look_up(uint32_t at) {
+    Node& left = nodes_[at];
+    left.rank = kNone;
+    if (left.next == kEnd) return;
+    counts_.pairs++;
+    const auto found = bpe_.merges_.find(Bpe::pair(left.id, nodes_[left.next].id));
+    if (found == bpe_.merges_.end()) return;
+    left.rank = found->second.rank;
+    queue_.push(uint64_t(left.rank) << 32 | at);
+  }
+
+  static constexpr uint32_t kEnd = UINT32_MAX, kNone = UINT32_MAX;
+  struct Node {
+    int id;
+    uint32_t before, next, rank;  // rank: of the merge with the next one; kNone: there is none
+  };
+
+  const Bpe& bpe_;
+  const Put& put_;
+  BpeCounts& counts_;
+  std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match_;
+  std::string key_;
+  std::unordered_map<std::string, std::vector<int>> cache_;
+  std::vector<Node> nodes_;
+  std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<uint64_t>> queue_;  // rank, then place
+  std::vector<int> merged_;
+};
+
+void Bpe::encode_to(const std::function<void(int id)>& put, std::string_view text, Control control,
+                    BpeCounts* counts) const {
+  BpeCounts own;
+  BpeCounts& counted = counts ? *counts : own;
+  std::string repaired;
+  const size_t bad = repair(text, repaired);
+  counted.repaired += bad;
+  if (bad) text = repaired;
+  BpeRun run(*this, put, counted);
+  size_t begin = 0;  // of the plain text before `at`
+  for (size_t at = 0; at < text.size();) {
+    const int id = special_at(text, at);
+    const size_t size = id < 0 ? 1 : bytes_[size_t(id)].size();
+    if (id >= 0 && (type(id) == TokenType::user_defined || control == Control::found)) {
+      run.plain(text.substr(begin, at - begin));
+      put(id);
+      begin = at + size;
+    }
+    at += size;  // a control token that is plain text hides user-defined ones within it, as with Hugging Face
+  }
+  run.plain(text.substr(begin));
+}
+
+std::vector<int> Bpe::encode(std::string_view text, Control control, BpeCounts* counts) const {
+  std::vector<int> ids;
+  encode_to([&](int id) { ids.push_back(id); }, text, control, counts);
+  return ids;
+}
+
+void encode_bpe(const Bpe& bpe, const std::function<void(int id)>& put, const std::string& text,
+                const std::string& what) {
+  BpeCounts counts;
+  bpe.encode_to(put, text, Control::plain, &counts);
+  if (counts.repaired)
+    note("bytes that are not UTF-8, " + std::to_string(counts.repaired) + " times, became U+FFFD", what,
+         "give the text in UTF-8");
+  if (counts.left_out)
+    note("bytes that no token has, " + std::to_string(counts.left_out) + ", were left out", what,
+         "nothing need be done; the model knows no control characters");
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// tokenizer.json
+
+namespace {
+
+// A file of Hugging Face's, and its refusals.
+struct HfReader {
+  const Json file;
+  const std::string& where;
+  const std::string advice = "give a byte-level BPE tokenizer whose pre-split is smollm or gpt-2";
+  BpeParts parts = {};
+  std::vector<bool> taken = {};  // ids
+
+  // Refuses an option that is neither missing nor one of these.
+  void expect(const std::string& of, const Json& object, const char* name, std::initializer_list<Json> allowed) const {
+    const Json& value = member(object, name);
+    if (std::find(allowed.begin(), allowed.end(), value) == allowed.end())
+      refuse(of + name + " is " + named(value), where, advice);
+  }
+  // An object of a type, by its type.
+  std::string named(const Json& value) const {
+    const Json& type = member(value, "type");
+    return type.is_string() ? shown(type) : shown(value);
+  }
+
+  bool byte_level(const Json& one) const {
+    if (member(one, "type") != "ByteLevel") return false;
+    expect("the pre-tokenizer's ", one, "add_prefix_space", {false});
+    expect("the pre-tokenizer's ", one, "use_regex", {nullptr, true});
+    return true;
+  }
+  std::string pre_split_of(const Json& pre) const {
+    if (byte_level(pre)) return "gpt-2";
+    const Json& list = member(pre, "pretokenizers");
+    if (member(pre, "type") != "Sequence" || !list.is_array())
+      refuse("the pre-tokenizer is " + named(pre), where, advice);
+    if (list.size() == 2 && member(list[0], "type") == "Digits" && byte_level(list[1])) {
+      expect("the pre-tokenizer's ", list[0], "individual_digits", {true});
+      return "smollm";
+    }
+    std::string names;
+    for (const Json& one : list) names += (names.empty() ? "" : ", ") + named(one);
+    refuse("the pre-tokenizer is a sequence of " + printable(names, 200), where, advice);
+  }
+
+  void check_pipeline() const {
+    for (const char* name : {"normalizer", "truncation", "padding"}) expect("its ", file, name, {nullptr});
+    for (const char* name : {"post_processor", "decoder"}) {
+      const Json& step = member(file, name);
+      const bool none = step.is_null() && std::string(name) == "post_processor";
+      if (!none && member(step, "type") != "ByteLevel")
+        refuse(std::string("its ") + name + " is " + named(step), where, advice);
+    }
+    const Json& model = member(file, "model");
+    expect("the model's ", model, "type", {"BPE"});
+    expect("the model's ", model, "dropout", {nullptr, 0, 0.0});
+    for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"})
+      expect("the model's ", model, name, {nullptr, ""});
+    for (const char* name : {"byte_fallback", "ignore_merges"}) expect("the model's ", model, name, {nullptr, false});
+  }
+
+  // An id of the file: one of `all`.
+  int id_of(const std::string& name, const Json& id, size_t all) const {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() >= all)
+      refuse("the id of \"" + printable(name) + "\" is " + shown(id) + ", expected each of 0 to " +
+                 std::to_string(all - 1) + " once",
+             where, kReplace);
+    return id.get<int>();
+  }
+  void put(const std::string& name, int id, TokenType type) {
+    parts.tokens[size_t(id)] = name;
+    parts.types[size_t(id)] = int(type);
+    taken[size_t(id)] = true;
+  }
+
+  void read_vocabulary() {
+    const Json& vocabulary = member(member(file, "model"), "vocab");
+    const Json& added = member(file, "added_tokens");
+    if (!vocabulary.is_object() || vocabulary.empty()) refuse("no vocabulary (model.vocab)", where, kReplace);
+    if (!added.is_null() && !added.is_array()) refuse("added_tokens is " + shown(added), where, kReplace);
+    size_t all = vocabulary.size();
+    for (const Json& token : added) {
+      if (!member(token, "content").is_string()) refuse("an added token has no content", where, kReplace);
+      all += !vocabulary.contains(member(token, "content").get_ref<const std::string&>());
+    }
+    parts.tokens.resize(all);
+    parts.types.resize(all);
+    taken.resize(all);
+    for (const auto& [name, id] : vocabulary.items()) {
+      const int number = id_of(name, id, all);
+      if (taken[size_t(number)]) refuse("the id " + std::to_string(number) + " is there twice", where, kReplace);
+      put(name, number, TokenType::normal);
+    }
+    for (const Json& token : added) read_added(token, added[0], all);
+  }
+  // An added token may be in the vocabulary too, under the same id. It is sought in the text as it is.
+  void read_added(const Json& token, const Json& first, size_t all) {
+    const std::string& name = member(token, "content").get_ref<const std::string&>();
+    const std::string of = "the added token \"" + printable(name) + "\": its ";
+    const int id = id_of(name, member(token, "id"), all);
+    for (const char* flag : {"single_word", "lstrip", "rstrip"}) expect(of, token, flag, {nullptr, false});
+    expect(of, token, "special", {true, false});
+    expect(of, token, "normalized", {true, false});
+    expect(of, token, "normalized", {member(first, "normalized")});  // Hugging Face would seek them in two turns
+    if (taken[size_t(id)] && (parts.tokens[size_t(id)] != name || parts.types[size_t(id)] != int(TokenType::normal)))
+      refuse("the id " + std::to_string(id) + " is there twice", where, kReplace);
+    put(name, id, member(token, "special").get<bool>() ? TokenType::control : TokenType::user_defined);
+  }
+
+  // "left right", or since 2024 ["left", "right"].
+  void read_merges() {
+    const Json& merges = member(member(file, "model"), "merges");
+    if (!merges.is_array()) refuse("no merges (model.merges)", where, kReplace);
+    for (const Json& merge : merges) {
+      if (merge.is_string()) parts.merges.push_back(merge.get<std::string>());
+      else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string())
+        parts.merges.push_back(merge[0].get<std::string>() + " " + merge[1].get<std::string>());
+      else refuse("merge " + std::to_string(parts.merges.size()) + " is " + shown(merge), where, kReplace);
+    }
+  }
+
+  // Where the vocabulary lacks bytes, an unknown token would stand for them.
+  void check_unknown() const {
+    const Json& model = member(file, "model");
+    size_t bytes = 0;
+    for (uint32_t c : alphabet().of_byte) bytes += model["vocab"].contains(utf8(c));
+    if (bytes < 256) expect("the vocabulary lacks bytes, and the model's ", model, "unk_token", {nullptr});
+  }
+};
+
+}  // namespace
+
+BpeParts parse_bpe(const std::string& text, const std::string& where) {
+  HfReader reader{parse_json(text, where), where};
+  reader.check_pipeline();
+  reader.parts.pre = reader.pre_split_of(member(reader.file, "pre_tokenizer"));
+  reader.read_vocabulary();
+  reader.read_merges();
+  reader.check_unknown();
+  return reader.parts;
+}
+
+Tokenizer parse_any_tokenizer(const std::string& text, const std::string& where) {
+  const bool characters = member(member(parse_json(text, where), "model"), "type") == "WordLevel";
+  return characters ? parse_tokenizer(text, where) : bpe_tokenizer(parse_bpe(text, where), where);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The stream
+
+namespace {
+
+// Whether these bytes, which are no whole character, may become one with more bytes.
+bool begins_character(std::string bytes) {
+  if (bytes.size() > 3) return false;
+  for (const char* more : {"\x80", "\xBF"}) {
+    std::string whole = bytes + more;
+    while (whole.size() < 4 && !code_point_bytes(whole, 0)) whole += '\x80';
+    if (code_point_bytes(whole, 0) > int(bytes.size())) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string Utf8Stream::put(std::string_view bytes) {
+  std::string ready = std::move(held_);
+  ready += bytes;
+  held_.clear();
+  for (size_t n = std::min<size_t>(3, ready.size()); n > 0; n--) {
+    const std::string tail = ready.substr(ready.size() - n);
+    if (code_point_bytes(tail, 0) || !begins_character(tail)) continue;
+    held_ = tail;
+    ready.resize(ready.size() - n);
+    break;
+  }
+  return ready;
+}
+
+std::string Utf8Stream::finish() {
+  std::string rest = std::move(held_);
+  held_.clear();
+  return rest;
+}
+
+}  // namespace nanospec

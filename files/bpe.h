@@ -1,0 +1,146 @@
+// files/bpe.h: a tokenizer of byte-level BPE, as GPT-2's, SmolLM's and many others' are.
+//
+// A text is cut into pieces by a pattern (the pre-split): about a word with the space before it. Each piece is then
+// bytes, and the two neighbours whose merge has the lowest rank become one token, again and again, until no merge fits.
+// So every text has tokens, and a token need not end where a character ends. Special tokens ("<|im_end|>") are no part
+// of this: where they are allowed, they are found in the text first.
+//
+// Here, in order: the special tokens and what is counted; the tokenizer; its two makers, from arrays as a GGUF file has
+// them, and from Hugging Face's tokenizer.json; whole characters out of a stream of bytes. It gives the ids that
+// Hugging Face's `tokenizers` gives: tests/reference/bpe_check.py compares a million lines.
+//
+// How to add a pre-split: its name and pattern in pre_splits() of bpe.cpp, its pre-tokenizers in pre_split_of there,
+// and a row in bpe_check.py. A class of characters may differ between Hugging Face and PCRE2: see kSpaces.
+//
+// What is not valid UTF-8 becomes U+FFFD, one for each run of bad bytes: of bytes that belong to no valid character.
+// A vocabulary may lack bytes that hardly occur in texts (SmolLM2 lacks 0x04 and 0xFF, with 19 others): they are left
+// out, and their neighbours may merge, as with `tokenizers`. Both are counted. Every other valid text comes back from
+// its tokens byte for byte.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "files/text.h"
+
+struct pcre2_real_code_8;  // a compiled pattern of PCRE2
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Special tokens, and what is counted
+
+// What a token is. The numbers are GGUF's.
+enum class TokenType {
+  normal = 1,        // made of bytes and merges
+  control = 3,       // special: found in a text only where control tokens are allowed
+  user_defined = 4,  // special: found in every text
+  unused = 5,        // in no text, and without bytes
+};
+
+// Whether control tokens are found in a text ("<|im_end|>" is one token), or are plain text.
+enum class Control { plain, found };
+
+struct BpeCounts {
+  size_t repaired = 0;  // runs of bad bytes that became U+FFFD
+  size_t left_out = 0;  // bytes that the vocabulary lacks
+  size_t pieces = 0;    // of the pre-split
+  size_t cached = 0;    // of these, pieces that were known from earlier in the same text
+  size_t pairs = 0;     // neighbours that were looked up: at most three for each byte of a piece that was not known
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// The tokenizer
+
+// All that a tokenizer is made of, as tokenizer.ggml.* has it.
+struct BpeParts {
+  std::vector<std::string> tokens;  // (V) normal ones with GPT-2's characters for bytes; special ones as they are
+  std::vector<int> types;           // (V) GGUF's numbers: TokenType, or 6, a single byte; empty: all are normal
+  std::vector<std::string> merges;  // "left right", by rank
+  std::string pre;                  // "smollm" or "gpt-2"
+  int bos = -1, eos = -1;           // -1: none
+};
+
+// It does not change once it is made, so that many threads may use it.
+class Bpe {
+ public:
+  // Throws runtime_error unless the parts make a tokenizer; `where` names their file.
+  Bpe(const BpeParts& parts, const std::string& where);
+
+  int vocab_size() const { return int(bytes_.size()); }
+  int bos() const { return bos_; }
+  int eos() const { return eos_; }
+  const std::string& pre() const { return pre_; }
+  TokenType type(int id) const { return types_[size_t(id)]; }
+  // The id of the special token with that text; -1: there is none.
+  int special(const std::string& text) const;
+
+  // The ids of a text.
+  std::vector<int> encode(std::string_view text, Control control, BpeCounts* counts = nullptr) const;
+  // The same, id by id: put(id).
+  void encode_to(const std::function<void(int id)>& put, std::string_view text, Control control,
+                 BpeCounts* counts = nullptr) const;
+
+  // The bytes of each id: of a special token its text, of an unused one nothing.
+  const std::vector<std::string>& symbols() const { return bytes_; }
+  // The bytes of one id, which must lie in [0, V); for a control token its text, or nothing.
+  const std::string& decode(int id, bool control_text = true) const;
+  std::string decode(const std::vector<int>& ids, bool control_text = true) const;
+
+ private:
+  friend class BpeRun;
+  struct Merge {
+    uint32_t rank;
+    int id;
+  };
+  static uint64_t pair(int left, int right) { return uint64_t(left) << 32 | uint64_t(right); }
+  void read_tokens(const BpeParts& parts, const std::string& where);
+  void read_merges(const BpeParts& parts, const std::string& where);
+  int special_at(std::string_view text, size_t at) const;
+
+  std::vector<std::string> bytes_;                  // (V)
+  std::vector<TokenType> types_;                    // (V)
+  std::unordered_map<std::string, int> id_of_;      // by what the file calls a token
+  std::array<int, 256> byte_id_;                    // -1: the vocabulary lacks this byte
+  std::unordered_map<uint64_t, Merge> merges_;      // by pair()
+  std::vector<int> merged_;                         // rank -> the id that it makes
+  std::array<std::vector<int>, 256> specials_;      // by the first byte of their text, the longest first
+  std::shared_ptr<const pcre2_real_code_8> split_;  // the pre-split
+  std::string pre_;
+  int bos_, eos_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Its makers
+
+// From the parts that a GGUF file holds. Throws as Bpe() does.
+Tokenizer bpe_tokenizer(const BpeParts& parts, const std::string& where);
+
+// From Hugging Face's tokenizer.json: the model BPE, the pre-tokenizers ByteLevel or Digits before ByteLevel, the
+// decoder ByteLevel. It names no bos and eos. Throws runtime_error for any other, by name.
+BpeParts parse_bpe(const std::string& text, const std::string& where);
+
+// Reads tokenizer.json of either kind: characters, or byte-level BPE. Throws runtime_error.
+Tokenizer parse_any_tokenizer(const std::string& text, const std::string& where);
+
+// ---------------------------------------------------------------------------------------------------------------
+// Whole characters out of a stream of bytes
+
+// Bytes come in pieces, and leave as whole UTF-8 characters. Bad bytes leave too, as soon as they can be no part of a
+// character. All that leaves, end to end, is exactly what came.
+class Utf8Stream {
+ public:
+  std::string put(std::string_view bytes);  // returns what may be shown now
+  std::string finish();                     // returns what is left: at most three bytes, the beginning of a character
+
+ private:
+  std::string held_;
+};
+
+}  // namespace nanospec

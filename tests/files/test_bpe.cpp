@@ -1,0 +1,513 @@
+// tests/files/test_bpe.cpp: byte-level BPE against the ids that Hugging Face's `tokenizers` gave once, against the
+// plain rule, and with files that are wrong. tests/reference/bpe_check.py made bpe_small.json and bpe_lines.json; it
+// also compares a million lines.
+#include <doctest/doctest.h>
+
+#include <iterator>
+#include <random>
+#include <typeinfo>
+
+#include "files/bpe.h"
+#include "files/io.h"
+#include "tests/error_of.h"
+#include "tests/tenth.h"
+
+using namespace nanospec;
+
+namespace {
+
+using Random = std::mt19937_64;
+size_t below(Random& random, size_t n) { return size_t(random() % n); }
+
+const Json& small_file() {
+  static const Json file = parse_json(read_file("tests/files/bpe_small.json"), "small");
+  return file;
+}
+const BpeParts& small_parts() {
+  static const BpeParts parts = parse_bpe(small_file().dump(), "small");
+  return parts;
+}
+BpeParts with_split(BpeParts parts, const std::string& pre) {
+  parts.pre = pre;
+  return parts;
+}
+const Bpe& small(const std::string& pre = "smollm") {
+  static const Bpe smollm(small_parts(), "small"), gpt2(with_split(small_parts(), "gpt-2"), "small");
+  return pre == "smollm" ? smollm : gpt2;
+}
+
+// The first merges of the small file alone: a file that is soon read.
+Json tiny_file() {
+  constexpr int kIds = 280;
+  Json file = small_file(), vocabulary = Json::object(), merges = Json::array();
+  for (const auto& [name, id] : file["model"]["vocab"].items())
+    if (id < kIds) vocabulary[name] = id;
+  for (const Json& merge : file["model"]["merges"])
+    if (vocabulary.contains(merge[0].get<std::string>() + merge[1].get<std::string>())) merges.push_back(merge);
+  file["added_tokens"].back()["id"] = kIds;
+  file["model"]["vocab"] = vocabulary;
+  file["model"]["merges"] = merges;
+  return file;
+}
+
+std::string utf8_of(uint32_t c) {
+  if (c < 0x80) return std::string(1, char(c));
+  if (c < 0x800) return {char(0xC0 | c >> 6), char(0x80 | (c & 63))};
+  if (c < 0x10000) return {char(0xE0 | c >> 12), char(0x80 | (c >> 6 & 63)), char(0x80 | (c & 63))};
+  return {char(0xF0 | c >> 18), char(0x80 | (c >> 12 & 63)), char(0x80 | (c >> 6 & 63)), char(0x80 | (c & 63))};
+}
+
+std::string from_hex(const std::string& digits) {
+  std::string bytes;
+  for (size_t i = 0; i + 1 < digits.size(); i += 2) bytes += char(std::stoi(digits.substr(i, 2), nullptr, 16));
+  return bytes;
+}
+
+bool valid_utf8(const std::string& text) {
+  for (size_t at = 0; at < text.size();) {
+    const int bytes = code_point_bytes(text, at);
+    if (!bytes) return false;
+    at += size_t(bytes);
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("bpe: stored lines have Hugging Face's ids, in both pre-splits, and come back") {
+  const Json lines = parse_json(read_file("tests/files/bpe_lines.json"), "lines");
+  CHECK(lines.size() == 300);
+  int bad = 0, other_split = 0, other_plain = 0;
+  for (const Json& line : lines) {
+    const bool hex = line.contains("hex");
+    const std::string text = hex ? from_hex(line["hex"]) : line["text"].get<std::string>();
+    CAPTURE(printable(text, 200));
+    const std::vector<int> smollm = line["smollm"];
+    const std::vector<int> gpt2 = line.value("gpt-2", smollm), plain = line.value("plain", smollm);
+    BpeCounts counts;
+    CHECK(small().encode(text, Control::found, &counts) == smollm);
+    CHECK(small("gpt-2").encode(text, Control::found) == gpt2);
+    CHECK(small().encode(text, Control::plain) == plain);
+    CHECK((counts.repaired > 0) == hex);
+    if (!hex) {
+      CHECK(small().decode(smollm) == text);
+      CHECK(small("gpt-2").decode(gpt2) == text);
+      CHECK(small().decode(plain) == text);
+    }
+    bad += hex;
+    other_split += gpt2 != smollm;
+    other_plain += plain != smollm;
+  }
+  CHECK(bad >= 20);  // else the lines say little
+  CHECK(other_split >= 50);
+  CHECK(other_plain >= 20);
+}
+
+TEST_CASE("bpe: every valid text comes back, and bad bytes count as U+FFFD, one a run") {
+  Random random(7);
+  for (int i = 0; i < 2000; i++) {
+    std::string text, broken, mended;
+    for (size_t n = below(random, 30); n > 0; n--) {
+      uint32_t c = uint32_t(below(random, below(random, 2) ? 0x110000 : 0x250));
+      if (c >= 0xD800 && c < 0xE000) c = ' ';
+      text += utf8_of(c);
+      broken += utf8_of(c);
+      mended += utf8_of(c);
+      if (below(random, 3)) continue;
+      for (size_t k = 1 + below(random, 3); k > 0; k--) broken += char(0xF8 + below(random, 8));  // no part of UTF-8
+      mended += "\xEF\xBF\xBD";
+    }
+    for (const char* pre : {"smollm", "gpt-2"}) {
+      const Bpe& bpe = small(pre);
+      CHECK(bpe.decode(bpe.encode(text, Control::found)) == text);
+      CHECK(bpe.encode(broken, Control::found) == bpe.encode(mended, Control::found));
+    }
+  }
+  const auto mended = [](const char* text) { return small().decode(small().encode(text, Control::plain)); };
+  CHECK(mended("a\xFF\xFE\x80z") == "a\xEF\xBF\xBDz");
+  CHECK(mended("\xE2\x82") == "\xEF\xBF\xBD");                            // the beginning of a character
+  CHECK(mended("\xC0\x80 \xED\xA0\x80") == "\xEF\xBF\xBD \xEF\xBF\xBD");  // overlong; a surrogate
+  CHECK(mended("\xE2\x82\xE2\x82\xAC\xF4\x90") == "\xEF\xBF\xBD\xE2\x82\xAC\xEF\xBF\xBD");
+}
+
+// The plain rule: of all neighbours, the pair of the lowest rank merges, the first of them where there are several.
+static std::vector<int> plain_merges(const BpeParts& parts, const Bpe& bpe, const std::string& bytes) {
+  std::vector<std::string> pieces;
+  for (char c : bytes) pieces.emplace_back(1, c);
+  std::map<std::pair<std::string, std::string>, size_t> ranks;
+  std::map<std::string, std::string> bytes_of;
+  std::map<std::string, int> id_of;
+  for (int id = 0; id < bpe.vocab_size(); id++) {
+    if (bpe.type(id) != TokenType::normal) continue;
+    bytes_of[parts.tokens[size_t(id)]] = bpe.decode(id);
+    id_of[bpe.decode(id)] = id;
+  }
+  for (size_t rank = 0; rank < parts.merges.size(); rank++) {
+    const std::string& merge = parts.merges[rank];
+    const size_t space = merge.find(' ');
+    ranks[{bytes_of.at(merge.substr(0, space)), bytes_of.at(merge.substr(space + 1))}] = rank;
+  }
+  for (;;) {
+    size_t best = parts.merges.size(), at = 0;
+    for (size_t i = 0; i + 1 < pieces.size(); i++) {
+      const auto found = ranks.find({pieces[i], pieces[i + 1]});
+      if (found == ranks.end() || found->second >= best) continue;
+      best = found->second;
+      at = i;
+    }
+    if (best == parts.merges.size()) break;
+    pieces[at] += pieces[at + 1];
+    pieces.erase(pieces.begin() + long(at) + 1);
+  }
+  std::vector<int> ids;
+  for (const std::string& piece : pieces) ids.push_back(id_of.at(piece));
+  return ids;
+}
+
+TEST_CASE("bpe: the queue merges as the plain rule does") {
+  Random random(11);
+  for (int i = 0; i < 12; i++) {
+    std::string word;
+    for (size_t n = 1 + below(random, 120); n > 0; n--) word += "eeetttaaooinnshrdl"[below(random, 18)];
+    CAPTURE(word);
+    CHECK(small().encode(word, Control::plain) == plain_merges(small_parts(), small(), word));
+  }
+}
+
+TEST_CASE("bpe: a piece of a million letters takes three looks a byte") {
+  constexpr size_t kLong = 1000000;  // with time by the square of this, no one would see the end
+  Random random(3);
+  std::string letters;
+  for (size_t i = 0; i < kLong; i++) letters += char('a' + below(random, 26));
+  for (const std::string& text :
+       {letters, std::string(kLong, 'a'), std::string(kLong, ' '), std::string(kLong, '-'), std::string(kLong, '7'),
+        std::string(kLong, '\n') + "x", std::string(kLong, ' ') + "x"})
+    for (const char* pre : {"smollm", "gpt-2"}) {
+      CAPTURE(text.substr(0, 5));
+      BpeCounts counts;
+      const std::vector<int> ids = small(pre).encode(text, Control::plain, &counts);
+      CHECK(counts.pairs <= 3 * text.size());
+      CHECK(small(pre).decode(ids) == text);
+    }
+  BpeCounts counts;
+  std::string words;
+  for (int i = 0; i < 1000; i++) words += " whatever";
+  small().encode(words, Control::plain, &counts);
+  CHECK(counts.pieces == 1000);
+  CHECK(counts.cached == 999);
+}
+
+TEST_CASE("bpe: how many pieces a text is cut into") {
+  const auto pieces = [](const char* text, size_t smollm, size_t gpt2) {
+    CAPTURE(printable(text));
+    BpeCounts counts[2];
+    small().encode(text, Control::plain, &counts[0]);
+    small("gpt-2").encode(text, Control::plain, &counts[1]);
+    CHECK(counts[0].pieces == smollm);
+    CHECK(counts[1].pieces == gpt2);
+  };
+  pieces("a b", 2, 2);
+  pieces("a   b", 3, 3);
+  pieces("don't we'll I'S", 7, 7);  // 'S is two
+  pieces("1234", 4, 1);
+  pieces(" 12", 3, 1);
+  pieces("a   1", 3, 3);                                 // the spaces, and 1; in gpt-2 the last space goes with it
+  pieces("\xC2\xB2\xE2\x85\xA7\xD9\xA3", 3, 1);          // a superscript, a Roman and an Arabic number
+  pieces("!\xE1\xA0\x8E!", 1, 1);                        // U+180E is no space
+  pieces("!\xC2\x85!\xE3\x80\x80!\xE2\x80\xA8!", 7, 7);  // U+0085, U+3000, U+2028 are
+  pieces("a\xCC\x81", 2, 2);                             // a mark is no letter
+  pieces("\xF0\x9F\x98\x80\xE2\x80\x8D\xF0\x9F\x98\x80", 1, 1);  // emoji with a joiner
+}
+
+TEST_CASE("bpe: special tokens, the longest first; control tokens where they are allowed") {
+  const Bpe& bpe = small();
+  const int start = bpe.special("<|im_start|>"), end = bpe.special("<|im_end|>"), longer = bpe.special("<|im_end|>>"),
+            tool = bpe.special("<tool>");
+  CHECK(start == 1);
+  CHECK(bpe.special("a") == -1);
+  CHECK(bpe.special("<|im_") == -1);
+  CHECK(bpe.type(end) == TokenType::control);
+  CHECK(bpe.type(tool) == TokenType::user_defined);
+  CHECK(bpe.encode("<|im_start|><|im_end|>>", Control::found) == std::vector<int>{start, longer});
+  CHECK(bpe.encode("<tool><|im_end|>", Control::found) == std::vector<int>{tool, end});
+  const std::vector<int> plain = bpe.encode("<tool><|im_end|>", Control::plain);
+  CHECK(plain.size() > 3);
+  CHECK(plain[0] == tool);
+  CHECK(bpe.decode({start, tool, end}) == "<|im_start|><tool><|im_end|>");
+  CHECK(bpe.decode({start, tool, end}, false) == "<tool>");
+
+  BpeParts nested = small_parts();
+  nested.tokens[3] = "[<tool>]";  // a control token with a user-defined one within hides it, found or plain
+  const Bpe outer(nested, "n");
+  CHECK(outer.encode("[<tool>]", Control::found) == std::vector<int>{3});
+  const std::vector<int> hidden = outer.encode("[<tool>]", Control::plain);
+  CHECK(outer.decode(hidden) == "[<tool>]");
+  CHECK(std::find(hidden.begin(), hidden.end(), tool) == hidden.end());
+}
+
+TEST_CASE("bpe: a vocabulary may lack bytes that texts hardly have, which are left out") {
+  BpeParts parts = small_parts();
+  const auto rename = [&](const std::string& from, const std::string& to) {
+    *std::find(parts.tokens.begin(), parts.tokens.end(), from) = to;
+  };
+  rename("\xC4\x84", "!!!!!!!!!!!!");  // U+0104 stands for the byte 4
+  const Bpe bpe(parts, "g");
+  BpeCounts counts;
+  CHECK(bpe.decode(bpe.encode("a\x04z", Control::plain, &counts)) == "az");
+  CHECK(counts.left_out == 1);
+  CHECK(bpe.encode("--\x04--", Control::plain) == bpe.encode("----", Control::plain));
+  rename("q", "????????????");
+  CHECK(error_of([&] { Bpe(parts, "g"); }) == "the vocabulary lacks the byte 'q': g: replace the file");
+}
+
+TEST_CASE("bpe: parts that make no tokenizer are refused by name") {
+  const auto wrong = [](const std::function<void(BpeParts&)>& change) {
+    BpeParts parts = small_parts();
+    change(parts);
+    return error_of([&] { Bpe(parts, "model.gguf"); });
+  };
+  CHECK(wrong([](BpeParts& p) { p.bos = 2, p.eos = 1000; }).empty());
+  CHECK(wrong([](BpeParts& p) { p.types.clear(), p.tokens[1000] = "tool"; }) == "");
+  CHECK(wrong([](BpeParts& p) { p.types[50] = 6; }).empty());
+  CHECK(wrong([](BpeParts& p) { p.types[500] = 6; }).find("token 500, ") == 0);
+  CHECK(wrong([](BpeParts& p) { p.tokens.clear(); }) == "no vocabulary: model.gguf: replace the file");
+  CHECK(holds(wrong([](BpeParts& p) { p.types.pop_back(); }), "1000 token types for 1001 tokens"));
+  CHECK(holds(wrong([](BpeParts& p) { p.types[7] = 2; }), "has the type 2"));
+  CHECK(holds(wrong([](BpeParts& p) { p.types[7] = -1; }), "has the type -1"));
+  CHECK(holds(wrong([](BpeParts& p) { p.tokens[7] = p.tokens[8]; }), "token 8, \"%\", is there twice"));
+  CHECK(holds(wrong([](BpeParts& p) { p.tokens[900] = "a b"; }), "is not written in GPT-2's characters for bytes"));
+  CHECK(holds(wrong([](BpeParts& p) { p.tokens[900] = ""; }), "is not written in GPT-2's characters for bytes"));
+  CHECK(holds(wrong([](BpeParts& p) { p.tokens[1000] = ""; }), "is special, but has no text"));
+  CHECK(holds(wrong([](BpeParts& p) { p.merges[3] = "ab"; }), "merge 3, \"ab\", is not two tokens"));
+  CHECK(holds(wrong([](BpeParts& p) { p.merges[3] = "a b c"; }), "is not two tokens"));
+  CHECK(holds(wrong([](BpeParts& p) { p.merges[3] = "Q Z"; }), "names \"QZ\", which is no token"));
+  CHECK(holds(wrong([](BpeParts& p) { p.merges[3] = p.merges[2]; }), "is there twice"));
+  CHECK(holds(wrong([](BpeParts& p) { p.bos = 1001; }), "the id 1001 of a special token is not below 1001"));
+  CHECK(holds(wrong([](BpeParts& p) { p.eos = -2; }), "the id -2"));
+  CHECK(wrong([](BpeParts& p) { p.pre = "llama-bpe"; }) ==
+        "the pre-split \"llama-bpe\" is not known: model.gguf: give a model whose pre-split is smollm or gpt-2");
+
+  BpeParts parts = small_parts();
+  parts.tokens.push_back("[PAD1001]");
+  parts.types.push_back(5);
+  const Bpe bpe(parts, "g");
+  CHECK(bpe.decode(1001).empty());
+  CHECK(bpe.special("[PAD1001]") == -1);
+}
+
+TEST_CASE("bpe: a tokenizer.json of another kind is refused by name") {
+  const auto wrong = [](const char* pointer, const Json& value) {
+    Json file = tiny_file();
+    file[Json::json_pointer(pointer)] = value;
+    return error_of([&] { parse_any_tokenizer(file.dump(), "t"); });
+  };
+  const std::string advice = ": t: give a byte-level BPE tokenizer whose pre-split is smollm or gpt-2";
+  CHECK(wrong("/version", "1.0").empty());
+  CHECK(wrong("/post_processor", {{"type", "ByteLevel"}}).empty());
+  CHECK(wrong("/model/merges/0", "\xC4\xA0 \xC4\xA0") == "");  // as files before 2024 have them
+  CHECK(wrong("/model/type", "Unigram") == "the model's type is \"Unigram\"" + advice);
+  CHECK(wrong("/model/dropout", 0.1) == "the model's dropout is 0.1" + advice);
+  CHECK(wrong("/model/byte_fallback", true) == "the model's byte_fallback is true" + advice);
+  CHECK(wrong("/model/ignore_merges", true) == "the model's ignore_merges is true" + advice);
+  CHECK(wrong("/model/end_of_word_suffix", "</w>") == "the model's end_of_word_suffix is \"</w>\"" + advice);
+  CHECK(wrong("/normalizer", {{"type", "NFC"}}) == "its normalizer is \"NFC\"" + advice);
+  CHECK(wrong("/truncation", {{"max_length", 5}}) == "its truncation is an object" + advice);
+  CHECK(wrong("/post_processor", {{"type", "TemplateProcessing"}}) ==
+        "its post_processor is \"TemplateProcessing\"" + advice);
+  CHECK(wrong("/decoder", {{"type", "Metaspace"}}) == "its decoder is \"Metaspace\"" + advice);
+  CHECK(wrong("/decoder", nullptr) == "its decoder is null" + advice);
+  CHECK(wrong("/pre_tokenizer", {{"type", "Whitespace"}}) == "the pre-tokenizer is \"Whitespace\"" + advice);
+  CHECK(wrong("/pre_tokenizer/pretokenizers/0/type", "Split") ==
+        "the pre-tokenizer is a sequence of \"Split\", \"ByteLevel\"" + advice);
+  CHECK(wrong("/pre_tokenizer/pretokenizers/0/individual_digits", false) ==
+        "the pre-tokenizer's individual_digits is false" + advice);
+  CHECK(wrong("/pre_tokenizer/pretokenizers/1/add_prefix_space", true) ==
+        "the pre-tokenizer's add_prefix_space is true" + advice);
+  CHECK(wrong("/added_tokens/1/lstrip", true) == "the added token \"<|im_start|>\": its lstrip is true" + advice);
+  CHECK(wrong("/added_tokens/1/normalized", true) ==
+        "the added token \"<|im_start|>\": its normalized is true" + advice);
+  CHECK(holds(wrong("/added_tokens/1/id", 5), "the id 5 is there twice"));
+  CHECK(holds(wrong("/added_tokens/1/id", 281), "the id of \"<|im_start|>\" is 281, expected each of 0 to 280 once"));
+  CHECK(holds(wrong("/added_tokens/1/content", 5), "an added token has no content"));
+  CHECK(holds(wrong("/model/vocab/a", 5), "is there twice"));
+  CHECK(holds(wrong("/model/vocab/a", 2.5), "the id of \"a\" is 2.5"));
+  CHECK(holds(wrong("/model/merges/2", {"a"}), "merge 2 is a list"));
+  CHECK(holds(wrong("/model/vocab", Json::object()), "no vocabulary"));
+
+  const Tokenizer letters = character_tokenizer("abc");
+  CHECK(parse_any_tokenizer(format_tokenizer(letters), "t").symbols == letters.symbols);
+}
+
+TEST_CASE("bpe: a tokenizer of the project encodes with it, and says what it changed") {
+  const Tokenizer tokenizer = parse_any_tokenizer(tiny_file().dump(), "t");
+  REQUIRE(tokenizer.bpe);
+  CHECK(tokenizer.vocab_size() == 281);
+  const std::string text = "It was the best of times <|im_end|>, 1859.\n\xE4\xB8\x96\xF0\x9F\x98\x80";
+  CHECK(tokenizer.decode(tokenizer.encode(text)) == text);
+  CHECK(tokenizer.encode(text) == tokenizer.bpe->encode(text, Control::plain));
+  const Split parts = encode_split(tokenizer, text, "a text");
+  CHECK(parts.train.size() == training_part(tokenizer.encode(text).size()));
+  CHECK(tokenizer.decode(parts.train) + tokenizer.decode(parts.validation) == text);
+
+  const bool quiet = notes().quiet;
+  notes().quiet = true;
+  CHECK(tokenizer.decode(tokenizer.encode("a\xFFz")) == "a\xEF\xBF\xBDz");
+  notes().quiet = quiet;
+}
+
+TEST_CASE("bpe: a stream lets whole characters out, at every cut") {
+  const std::string valid =
+      "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\xED\x9F\xBF\xF4\x8F\xBF\xBF\xE0\xA0\x80\xF0\x90\x80\x80z";
+  const std::string bad =
+      "\xE2\x82"
+      "a\xFF\xC3\xC3\xA9\xF0\x9F\x98\x80\x80\xED\xA0\x80\xC0\xF0\x80\xF4\x90\xF0\x9F";
+  for (const std::string& text : {valid, bad, valid + bad})
+    for (size_t first = 0; first <= text.size(); first++)
+      for (size_t second = first; second <= text.size(); second++) {
+        Utf8Stream stream;
+        const std::string a = stream.put(text.substr(0, first)), b = stream.put(text.substr(first, second - first)),
+                          c = stream.put(text.substr(second)), rest = stream.finish();
+        CHECK(a + b + c + rest == text);
+        CHECK(rest.size() <= 3);
+        CHECK(stream.finish().empty());
+        if (text != valid) continue;
+        CHECK((valid_utf8(a) && valid_utf8(b) && valid_utf8(c) && rest.empty()));
+        CHECK(first - a.size() <= 3);
+      }
+  Utf8Stream stream;
+  CHECK(stream.put("\xF0\x9F") == "");
+  CHECK(stream.put("\x98") == "");
+  CHECK(stream.put("\x80!") == "\xF0\x9F\x98\x80!");
+  CHECK(stream.put("\xE2\x82") == "");
+  CHECK(stream.put("x\xFF") == "\xE2\x82x\xFF");  // no character begins so
+  CHECK(stream.put("\xED\xA0") == "\xED\xA0");
+  CHECK(stream.put("\xC3") == "");
+  CHECK(stream.finish() == "\xC3");
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Files that are damaged
+
+namespace {
+
+const Json kValues[] = {nullptr, true,  0,    -1,       1,          279,          281,
+                        65536,   1e300, 0.5,  "",       "a",        "\xC4\xA0",   "a b",
+                        "BPE",   {},    "\0", {1, "a"}, {{"a", 1}}, 4294967296.0, 18446744073709551615u};
+
+// Changes, removes or doubles a random member.
+void mutate_json(Json& json, Random& random) {
+  Json* at = &json;
+  while (at->is_structured() && !at->empty() && below(random, 5)) {
+    auto inner = at->begin();
+    std::advance(inner, below(random, at->size()));
+    at = &*inner;
+  }
+  if (at->is_array() && !at->empty() && below(random, 2)) {
+    const size_t i = below(random, at->size());
+    if (below(random, 2)) at->erase(i);
+    else at->push_back((*at)[i]);
+  } else if (at->is_object() && !at->empty() && below(random, 2)) {
+    auto inner = at->begin();
+    std::advance(inner, below(random, at->size()));
+    at->erase(inner);
+  } else {
+    *at = kValues[below(random, std::size(kValues))];
+  }
+}
+
+void mutate_text(std::string& text, Random& random) {
+  const size_t at = below(random, text.size() + 1), span = below(random, 20);
+  switch (below(random, 4)) {
+    case 0:
+      if (at < text.size()) text[at] = char(random());
+      break;
+    case 1:
+      text.erase(at, span);
+      break;
+    case 2:
+      text.insert(at, text.substr(below(random, text.size() + 1), span));
+      break;
+    default:
+      text.insert(at, 1, "0123456789\"[]{},:\\\xFF -"[below(random, 21)]);
+  }
+}
+
+void mutate_parts(BpeParts& parts, Random& random) {
+  const size_t token = below(random, parts.tokens.size()), merge = below(random, parts.merges.size());
+  switch (below(random, 8)) {
+    case 0:
+      mutate_text(parts.tokens[token], random);
+      break;
+    case 1:
+      parts.tokens[token] = parts.tokens[below(random, parts.tokens.size())];
+      break;
+    case 2:
+      parts.types[below(random, parts.types.size())] = int(below(random, 9)) - 1;
+      break;
+    case 3:
+      mutate_text(parts.merges[merge], random);
+      break;
+    case 4:
+      std::swap(parts.merges[merge], parts.merges[below(random, parts.merges.size())]);
+      break;
+    case 5:
+      parts.bos = int(random());
+      break;
+    case 6:
+      parts.types.resize(parts.types.size() - below(random, 2));
+      break;
+    default:
+      parts.types[0] = 4;
+      mutate_text(parts.tokens[0], random);
+  }
+}
+
+// Mutated files load, and then encode and decode, or are refused in one clear line.
+void survive(const std::function<Tokenizer(Random&)>& load) {
+  const int files = a_tenth() ? 2000 : 20000;
+  const std::string text = "the <tool>  1859<|im_end|> \xE4\xB8\x96 \xFF\n";
+  Random random(20240229);
+  std::set<std::string> messages;
+  int loaded = 0;
+  for (int i = 0; i < files; i++) {
+    CAPTURE(i);
+    try {
+      const Tokenizer tokenizer = load(random);
+      loaded++;
+      for (Control control : {Control::plain, Control::found})
+        for (int id : tokenizer.bpe->encode(text, control))
+          if (id < 0 || id >= tokenizer.vocab_size()) FAIL("no id: " << id);
+      tokenizer.bpe->decode(tokenizer.bpe->encode(text, Control::found));
+    } catch (const std::exception& error) {
+      const std::string said = error.what();
+      if (typeid(error) != typeid(Refusal)) FAIL("another exception: " << typeid(error).name() << ", " << said);
+      if (said != printable(said, said.size()) || said.size() > 600) FAIL("not one clear line: " << said);
+      messages.insert(said.substr(0, 12));
+    }
+  }
+  CHECK(loaded > files / 50);
+  CHECK(loaded < files);
+  CHECK(messages.size() >= 5);
+}
+
+}  // namespace
+
+TEST_CASE("bpe: mutated files of a tokenizer") {
+  const Json good = tiny_file();
+  survive([&](Random& random) {
+    Json file = good;
+    for (size_t n = below(random, 3); n > 0; n--) mutate_json(file, random);
+    std::string text = file.dump(-1, ' ', false, Json::error_handler_t::replace);
+    for (size_t n = below(random, 3); n > 0; n--) mutate_text(text, random);
+    return bpe_tokenizer(parse_bpe(text, "t"), "t");
+  });
+}
+
+TEST_CASE("bpe: mutated parts of a tokenizer") {
+  const BpeParts good = parse_bpe(tiny_file().dump(), "t");
+  survive([&](Random& random) {
+    BpeParts parts = good;
+    for (size_t n = 1 + below(random, 2); n > 0; n--) mutate_parts(parts, random);
+    return bpe_tokenizer(parts, "t");
+  });
+}
