@@ -178,11 +178,11 @@ ON_GPU := $(if $(GPU),$(EMULATED:.o=.cuda.o))
 $(EMULATED): INSTANTIATE :=
 $(ON_GPU): MORE := -Dnanospec=nanospec_cuda
 # Most tests spend their time in the library and the commands: they are not optimized, and are linked last, or the linker
-# would take their inline functions. Those that hold gradients against differences compile a trainer of their own.
-GRADIENTS := $(addprefix $(BUILD)/tests/,core/test_model.o core/test_operations.o drafters/test_medusa.o drafters/test_parallel.o \
-  training/test_train_parallel.o)
+# would take their inline functions. These compute themselves, gradients against differences, sweeps, distributions.
+COMPUTING := $(addprefix $(BUILD)/tests/,core/test_model.o core/test_operations.o core/test_sweep.o core/test_sample.o \
+  drafters/test_medusa.o drafters/test_parallel.o rules/test_verify.o training/test_train_parallel.o)
 $(TESTS) $(EMULATED): MORE := -O0 -DDOCTEST_CONFIG_SUPER_FAST_ASSERTS
-$(if $(filter 1,$(SANITIZE)),,$(GRADIENTS): MORE := -O1)
+$(COMPUTING): MORE := -O1
 $(if $(filter 1,$(SANITIZE)),$(COMMANDS): MORE += -O0)
 
 # T=tree: the files with tests whose names begin so, with commands and programs only where they use them. What commands
@@ -190,7 +190,7 @@ $(if $(filter 1,$(SANITIZE)),$(COMMANDS): MORE += -O0)
 CHOSEN := $(if $(T),$(if $(filter emulated%,$(T)),$(wildcard tests/cuda/cuda_*.cu),$(shell grep -lE 'TEST_CASE."$(T)' tests/*/*.cpp)))
 WIDE := $(if $(CHOSEN),$(shell grep -lE 'include "(commands|study|training|tests/command_line|tests/picture|tests/world)' $(CHOSEN)))
 CHOSEN_OBJECTS := $(patsubst %.cu,$(BUILD)/%.o,$(patsubst %.cpp,$(BUILD)/%.o,$(CHOSEN)))
-$(BUILD)/tests/run: $(LIBRARY) $(COMMANDS) $(EMULATED) $(ON_GPU) $(GRADIENTS) $(TESTS)
+$(BUILD)/tests/run: $(LIBRARY) $(COMMANDS) $(EMULATED) $(ON_GPU) $(COMPUTING) $(TESTS)
 $(BUILD)/tests/run-$(T): $(LIBRARY) $(if $(WIDE),$(COMMANDS)) \
   $(sort $(BUILD)/tests/main.o $(CHOSEN_OBJECTS) $(if $(WIDE),$(BUILD)/tests/commands/test_commands.o))
 $(BUILD)/tests/run $(BUILD)/tests/run-$(T):
