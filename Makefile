@@ -27,7 +27,7 @@ BUILD := build
 OPTIMIZE := -O3
 endif
 FLAGS := -std=c++17 $(OPTIMIZE) $(EXACT) $(WARN) -pthread
-LIBS := -pthread -lmd -lpcre2-8
+LIBS := -lmd -lpcre2-8
 
 NVCC := $(shell command -v nvcc)
 NVCCFLAGS := -std=c++17 -O3 --fmad=false -x cu -Wno-deprecated-gpu-targets \
@@ -116,9 +116,8 @@ $(BUILD)/nanospec: $(BUILD)/nanospec.o $(COMMANDS) $(LIBRARY)
 $(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(BUILD)/commands/cli.o $(LIBRARY)
 # It runs on the CPU: train_gpt and train_gpt-cuda hand over to it.
 $(BUILD)/train_drafter: $(BUILD)/training/train_drafter.o $(BUILD)/commands/cli.o $(LIBRARY)
-# For tests/reference/hf_check.py and bpe_check.py.
+# For tests/reference: hf_check.py, gguf_check.py, bpe_check.py.
 $(BUILD)/dump_logits: $(BUILD)/tests/reference/dump_logits.o $(LIBRARY)
-# For tests/reference/gguf_check.py.
 $(BUILD)/dump_gguf: $(BUILD)/tests/reference/dump_gguf.o $(FILES)
 $(BUILD)/dump_tokens: $(BUILD)/tests/reference/dump_tokens.o $(FILES)
 $(PROGRAMS) $(BUILD)/dump_logits $(BUILD)/dump_gguf $(BUILD)/dump_tokens:
@@ -129,7 +128,7 @@ $(BUILD)/nanospec-cuda: $(BUILD)/nanospec.cuda.o $(COMMANDS) $(FILES)
 $(BUILD)/train_gpt-cuda: $(BUILD)/train_gpt.cuda.o $(BUILD)/commands/cli.o $(FILES)
 $(ON_CUDA):
 	@echo "  LINK  $@"
-	$(Q)$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ -lmd -lpcre2-8
+	$(Q)$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ $(LIBS)
 
 cuda: ## the programs nanospec-cuda and train_gpt-cuda, by nvcc; and each kernel's registers held against its budget
 	$(if $(NVCC),,$(error make cuda: there is no nvcc on the path: install the CUDA Toolkit))
@@ -195,7 +194,7 @@ $(BUILD)/tests/run-$(T): $(LIBRARY) $(if $(WIDE),$(COMMANDS)) \
   $(sort $(BUILD)/tests/main.o $(CHOSEN_OBJECTS) $(if $(WIDE),$(BUILD)/tests/commands/test_commands.o))
 $(BUILD)/tests/run $(BUILD)/tests/run-$(T):
 	@echo "  LINK  $@"
-	$(if $(ON_GPU),$(Q)$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ -lmd -lpcre2-8,$(LINK))
+	$(if $(ON_GPU),$(Q)$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ $(LIBS),$(LINK))
 
 tests: $(if $(T),$(if $(CHOSEN),,$(error no test's name begins with $(T): T=$(T): choose tree, model, shapes, commands, ...))$(if $(WIDE),$(PROGRAMS)) $(BUILD)/tests/run-$(T),$(BUILD)/tests/run)
 

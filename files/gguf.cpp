@@ -77,35 +77,27 @@ constexpr const char* kNouns[kKinds] = {"whole number", "whole number", "whole n
                                         "whole number", "float",        "flag",         "text",         "list",
                                         "whole number", "whole number", "float"};
 
-bool is_integer(const GgufValue& value) { return kNouns[uint32_t(value.kind)] == kNouns[0]; }
 bool is_float(const GgufValue& value) { return value.kind == GgufKind::f32 || value.kind == GgufKind::f64; }
+bool is_signed(const GgufValue& value) {
+  return value.kind == GgufKind::i8 || value.kind == GgufKind::i16 || value.kind == GgufKind::i32 ||
+         value.kind == GgufKind::i64;
+}
+bool is_integer(const GgufValue& value) {
+  return !is_float(value) && value.kind != GgufKind::flag && value.kind != GgufKind::text &&
+         value.kind != GgufKind::list;
+}
 
 // Element i of a value of whole numbers; none where an int64_t does not hold it.
 std::optional<int64_t> integer_at(const GgufValue& value, uint64_t i) {
-  const uint8_t* at = value.data + i * kWidths[uint32_t(value.kind)];
-  switch (value.kind) {
-    case GgufKind::u8:
-      return load<uint8_t>(at);
-    case GgufKind::i8:
-      return load<int8_t>(at);
-    case GgufKind::u16:
-      return load<uint16_t>(at);
-    case GgufKind::i16:
-      return load<int16_t>(at);
-    case GgufKind::u32:
-      return load<uint32_t>(at);
-    case GgufKind::i32:
-      return load<int32_t>(at);
-    case GgufKind::i64:
-      return load<int64_t>(at);
-    default:
-      break;
-  }
-  const uint64_t wide = load<uint64_t>(at);
-  return wide <= uint64_t(INT64_MAX) ? std::optional<int64_t>(int64_t(wide)) : std::nullopt;
+  const size_t width = kWidths[uint32_t(value.kind)];
+  uint64_t bits = 0;
+  memcpy(&bits, value.data + i * width, width);
+  const int unused = 64 - 8 * int(width);  // high bits: shifted out and back, they take the number's sign
+  if (is_signed(value)) return int64_t(bits << unused) >> unused;
+  return bits <= uint64_t(INT64_MAX) ? std::optional<int64_t>(int64_t(bits)) : std::nullopt;
 }
-double float_at(const GgufValue& value, uint64_t i) {
-  return value.kind == GgufKind::f32 ? double(load<float>(value.data + 4 * i)) : load<double>(value.data + 8 * i);
+double float_at(const GgufValue& value) {
+  return value.kind == GgufKind::f32 ? double(load<float>(value.data)) : load<double>(value.data);
 }
 std::string text_at(const uint8_t* at) { return {reinterpret_cast<const char*>(at + 8), size_t(load<uint64_t>(at))}; }
 
@@ -118,7 +110,7 @@ std::string shown_value(const GgufValue& value) {
   if (value.kind == GgufKind::text) return "\"" + printable(text_at(value.data)) + "\"";
   if (is_float(value)) {
     char text[32];
-    snprintf(text, sizeof text, value.kind == GgufKind::f32 ? "%.9g" : "%.17g", float_at(value, 0));
+    snprintf(text, sizeof text, value.kind == GgufKind::f32 ? "%.9g" : "%.17g", float_at(value));
     return text;
   }
   const std::optional<int64_t> number = integer_at(value, 0);
@@ -153,8 +145,8 @@ int64_t checked_integer(const GgufFile& file, const std::string& key, const Gguf
                  std::to_string(least) + " to " + std::to_string(most));
   return *number;
 }
-double checked_float(const GgufFile& file, const std::string& key, const GgufValue& value, uint64_t i) {
-  const double number = float_at(value, i);
+double checked_float(const GgufFile& file, const std::string& key, const GgufValue& value) {
+  const double number = float_at(value);
   if (!std::isfinite(number)) refuse_value(file, key, std::to_string(number), "a finite number");
   return number;
 }
@@ -177,7 +169,7 @@ int64_t GgufFile::integer(const std::string& key, int64_t least, int64_t most,
 double GgufFile::number(const std::string& key, const Otherwise<double>& otherwise) const {
   return value_of(*this, key, otherwise, [&](const GgufValue& value) {
     expect(!value.list && is_float(value), *this, key, value, "a float");
-    return checked_float(*this, key, value, 0);
+    return checked_float(*this, key, value);
   });
 }
 bool GgufFile::flag(const std::string& key, const Otherwise<bool>& otherwise) const {
@@ -203,14 +195,6 @@ GgufFile::Integers GgufFile::integers(const std::string& key, int64_t least, int
     expect(value.list && is_integer(value), *this, key, value, "a list of whole numbers");
     Integers all(value.count);
     for (uint64_t i = 0; i < value.count; i++) all[i] = checked_integer(*this, key, value, i, least, most);
-    return all;
-  });
-}
-GgufFile::Numbers GgufFile::numbers(const std::string& key, const Otherwise<Numbers>& otherwise) const {
-  return value_of(*this, key, otherwise, [&](const GgufValue& value) {
-    expect(value.list && is_float(value), *this, key, value, "a list of floats");
-    Numbers all(value.count);
-    for (uint64_t i = 0; i < value.count; i++) all[i] = checked_float(*this, key, value, i);
     return all;
   });
 }

@@ -106,11 +106,9 @@ struct GgufFile {
   bool flag(const std::string& key, const Otherwise<bool>& otherwise = {}) const;
   using Texts = std::vector<std::string>;
   using Integers = std::vector<int64_t>;
-  using Numbers = std::vector<double>;
   Texts texts(const std::string& key, const Otherwise<Texts>& otherwise = {}) const;
   Integers integers(const std::string& key, int64_t least, int64_t most,
                     const Otherwise<Integers>& otherwise = {}) const;
-  Numbers numbers(const std::string& key, const Otherwise<Numbers>& otherwise = {}) const;
   uint64_t length(const std::string& key) const;  // of a list; 0 if there is none
 
   const GgufTensor* find(const std::string& name) const;    // null if there is none

@@ -51,7 +51,6 @@ class DraftingAhead {
         worker_([this, first_cpu = current_cpu()] {
           move_to_cpu(1, first_cpu);
           never_preempt();
-          threads_beside_team++;
           for (unsigned round = 0; !ends_;) {
             asked_.wait_beyond(round);
             round = asked_.value();
@@ -62,7 +61,6 @@ class DraftingAhead {
             } catch (...) { error_ = std::current_exception(); }
             done_.raise();
           }
-          threads_beside_team--;
         }) {}
   DraftingAhead(const DraftingAhead&) = delete;
   DraftingAhead& operator=(const DraftingAhead&) = delete;

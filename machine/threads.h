@@ -1,8 +1,7 @@
 // machine/threads.h: the CPU's threads and its memory.
 //
-// In order: how threads wait; the team that a piece of work sees; cores, and on which of them threads run; how many
-// threads work when other programs need cores too; the pool that runs a team; memory. The file knows nothing of arrays,
-// operations or models.
+// In order: how threads wait; the team that a piece of work sees; cores, and on which of them threads run; the pool
+// that runs a team; memory. The file knows nothing of arrays, operations or models.
 #pragma once
 
 #include <algorithm>
@@ -35,20 +34,6 @@
 
 namespace nanospec {
 
-inline int64_t nanoseconds_now() {
-  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-}
-
-// How often, and for how many nanoseconds, a thread has slept in a Signal. Once it is woken, it sleeps no more, though
-// it may wait for a core.
-struct Slept {
-  std::atomic<int64_t> times{0}, nanoseconds{0};
-};
-inline Slept& slept() {
-  static thread_local Slept mine;
-  return mine;
-}
-
 // A number that threads wait for. First they spin for a moment, since the number mostly changes soon. Then they sleep,
 // so that other programs can use the core; they are woken when the number changes.
 class Signal {
@@ -58,11 +43,9 @@ class Signal {
   unsigned value() const { return value_.load(std::memory_order_acquire); }
   void raise() {
     value_.fetch_add(1);
-    wake();
-  }
-  void set(unsigned value) {
-    value_.store(value);
-    wake();
+    if (sleepers_.load() == 0) return;
+    { std::lock_guard<std::mutex> lock(mutex_); }  // not between a sleeper's last look and its sleep
+    changed_.notify_all();
   }
   // Waits until the value is not `old`. Returns the new value.
   unsigned wait_beyond(unsigned old, int spins = kSpins) {
@@ -73,28 +56,16 @@ class Signal {
 #endif
     }
     if (const unsigned now = value(); now != old) return now;
-    const int64_t begun = nanoseconds_now();
     std::unique_lock<std::mutex> lock(mutex_);
     sleepers_++;
     changed_.wait(lock, [&] { return value_.load() != old; });
     sleepers_--;
-    slept().times++;
-    slept().nanoseconds += larger(woken_.load() - begun, int64_t(0));
     return value();
   }
 
  private:
-  void wake() {
-    if (sleepers_.load() == 0) return;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      woken_ = nanoseconds_now();
-    }
-    changed_.notify_all();
-  }
   alignas(64) std::atomic<unsigned> value_{0};
   std::atomic<int> sleepers_{0};
-  std::atomic<int64_t> woken_{0};  // when the sleepers were
   std::mutex mutex_;
   std::condition_variable changed_;
 };
@@ -113,11 +84,9 @@ class Barrier {
       round_.wait_beyond(round, spins_);
     }
   }
-  void expect(int threads) { threads_ = threads; }  // only while no thread waits
 
  private:
-  int threads_;
-  const int spins_;
+  const int threads_, spins_;
   alignas(64) std::atomic<int> arrived_{0};
   Signal round_;
 };
@@ -200,44 +169,6 @@ inline int current_cpu() {
 #endif
 }
 
-// Threads of this program that run at the same time as a team. While there are any, the team does not get smaller.
-inline std::atomic<int> threads_beside_team{0};
-
-// Decides how many threads of a team work. If another program keeps a core busy, the thread on that core makes all
-// others wait at each barrier. With one thread fewer, only that thread's share of the speed is lost. So the team gives
-// up a thread for each core that it loses, and tries to take it back after a rest.
-class TeamSize {
- public:
-  static constexpr double kStretch = 0.02;  // seconds of work that are judged together; a longer run is judged alone
-
-  explicit TeamSize(int threads) : all_(threads), size_(threads) {}
-
-  int at(double now) {
-    if (size_ == all_ || now < rest_ends_) return size_;
-    strikes_ = 1;  // one more, and they rest again
-    return size_ = all_;
-  }
-  // A stretch of work has ended. cores_lost: for which part of it threads could not run, added up over the threads.
-  void judge(double now, double seconds, double cores_lost) {
-    if (cores_lost < kTooMuch) {
-      strikes_ = 0;
-      if (size_ == all_) rest_ = kFirstRest;
-    } else if (++strikes_ >= 2) {                                       // one may be chance
-      size_ = larger(1, size_ - larger(1, int(cores_lost * 2 + 0.5)));  // a core that two share is half lost
-      rest_ends_ = now + rest_ * seconds;
-      rest_ = smaller(2 * rest_, kLongestRest);
-      strikes_ = 0;
-    }
-  }
-
- private:
-  static constexpr double kTooMuch = 0.3;                       // cores
-  static constexpr double kFirstRest = 8, kLongestRest = 32.0;  // stretches
-  const int all_;
-  int size_, strikes_ = 0;
-  double rest_ = kFirstRest, rest_ends_ = 0;
-};
-
 // A fixed set of threads that wait for work.
 class Pool {
  public:
@@ -247,17 +178,13 @@ class Pool {
       : size_(cuda ? 1 : larger(1, threads)),
         cuda_(cuda),
         plain_(plain),
-        crowded_(size_ > 1 && size_ > usable_cores()),
-        spins_(crowded_ ? 0 : Signal::kSpins),
-        end_(size_, spins_),
-        clocks_(size_),
-        team_size_(size_) {
+        spins_(size_ > 1 && size_ > usable_cores() ? 0 : Signal::kSpins),
+        end_(size_, spins_) {
     const int first_cpu = current_cpu();
     try {
       for (int rank = 1; rank < size_; rank++)
         workers_.emplace_back([this, rank, first_cpu] {
           move_to_cpu(rank, first_cpu);
-          clocks_[rank].start();
           work(rank);
         });
     } catch (const std::exception&) {  // no thread, or no memory for one
@@ -274,119 +201,43 @@ class Pool {
   int size() const { return size_; }
   bool cuda() const { return cuda_; }
 
-  // Whether it uses fewer threads where other programs leave no core for all. Off: on a noisy machine, which takes a
-  // core for moments, decoding was slower with it.
-  bool yields = false;
-
   // Calls f(team) on every thread, the caller's among them; on_caller: on the caller's only. Returns when all have
   // returned. f must not throw if the team has more than one thread.
   template <class F>
   void run(F&& f, bool on_caller = false) {
-    const int threads = size_ == 1 || on_caller ? 1
-                        : crowded_ || !yields   ? size_
-                                                : team_size_.at(1e-9 * double(nanoseconds_now()));
-    run_on(threads, f);
-    if (threads > 1 && !crowded_ && yields) judge(threads);
-    else if (!on_caller) judged_ = 0;
-  }
-  // Calls f(team) on so many threads, at most size().
-  template <class F>
-  void run_on(int threads, F&& f) {
-    if (threads == 1) {
+    if (size_ == 1 || on_caller) {
       f(Team{0, 1, nullptr, cuda_, plain_});
       return;
     }
     context_ = &f;
     call_ = [](void* context, const Team& team) { (*static_cast<std::remove_reference_t<F>*>(context))(team); };
-    call(threads);
-    f(Team{0, threads, &end_});
+    start_.raise();
+    f(Team{0, size_, &end_});
     end_.wait();
   }
 
  private:
   void end() {
     call_ = nullptr;
-    if (size_ > 1) call(size_);
+    start_.raise();
     for (auto& worker : workers_) worker.join();
-  }
-  // The time for which a thread ran, or slept because it had nothing to do.
-  struct ThreadClock {
-    const Slept* slept = nullptr;
-    std::thread::id thread;
-#if defined(__linux__)
-    clockid_t clock;
-#endif
-    void start() {
-      slept = &nanospec::slept();
-      thread = std::this_thread::get_id();
-#if defined(__linux__)
-      pthread_getcpuclockid(pthread_self(), &clock);
-#endif
-    }
-    double seconds() const {
-      timespec ran = {};
-#if defined(__linux__)
-      clock_gettime(clock, &ran);
-#endif
-      return double(ran.tv_sec) + 1e-9 * double(ran.tv_nsec + slept->nanoseconds.load());
-    }
-  };
-
-  // Begins a round of so many threads. The signal's value is the round's number, with `threads` - 1 in its low bits. So
-  // a thread that is not in the round, and looks late, still sees a whole value.
-  void call(int threads) {
-    const bool more = threads > called_;
-    end_.expect(threads);
-    called_ = threads;
-    start_.set((start_.value() / kMostThreads + 1) * kMostThreads + unsigned(threads - 1));
-    if (more) returned_.raise();
   }
   void work(int rank) {
     for (unsigned round = 0;;) {
-      const unsigned returned = returned_.value();
       round = start_.wait_beyond(round, spins_);
-      const int threads = int(round % kMostThreads) + 1;
-      if (rank >= threads) {
-        returned_.wait_beyond(returned, 0);
-        continue;
-      }
       if (!call_) return;
-      call_(context_, Team{rank, threads, &end_});
+      call_(context_, Team{rank, size_, &end_});
       end_.wait();
     }
   }
 
-  // Called after a run of the team. At the end of a stretch it judges for how long threads could neither run nor sleep.
-  void judge(int threads) {
-#if defined(__linux__)
-    const double time = 1e-9 * double(nanoseconds_now()), seconds = time - begun_;
-    const bool same = threads == judged_ && clocks_[0].thread == std::this_thread::get_id();
-    if (same && seconds < TeamSize::kStretch) return;
-    clocks_[0].start();
-    double had = 0;
-    for (int rank = 0; rank < threads; rank++) had += clocks_[rank].seconds();
-    if (same && threads_beside_team == 0) team_size_.judge(time, seconds, threads - (had - had_) / seconds);
-    begun_ = time;
-    had_ = had;
-    judged_ = threads;
-#else
-    (void)threads;
-#endif
-  }
-
-  static constexpr unsigned kMostThreads = 1 << 12;
   const int size_;
-  const bool cuda_, plain_, crowded_;
+  const bool cuda_, plain_;
   const int spins_;
-  Signal start_, returned_;  // start_: for each round; returned_: when threads that were left out work again
-  Barrier end_;              // also serves as the team's barrier within a round
-  int called_ = 0;           // threads of the last round
+  Signal start_;  // its value is the number of rounds begun
+  Barrier end_;   // also serves as the team's barrier within a round
   void (*call_)(void*, const Team&) = nullptr;
   void* context_ = nullptr;
-  std::vector<ThreadClock> clocks_;  // of each thread
-  TeamSize team_size_;
-  double begun_ = 0, had_ = 0;  // the start of the current stretch; what its threads' clocks showed then
-  int judged_ = 0;              // how many threads it has
   std::vector<std::thread> workers_;
 };
 

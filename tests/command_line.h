@@ -6,27 +6,13 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "files/checkpoint.h"
+#include "tests/folder.h"
 
 namespace {
-
-struct Folder {  // for the files of one test
-  std::string path;
-  Folder() {
-    char name[] = "/tmp/nanospec_test_XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::string file(const std::string& name) const { return path + "/" + name; }
-  std::string file(const std::string& name, const std::string& bytes) const {
-    nanospec::write_file(file(name), bytes);
-    return file(name);
-  }
-};
 
 // Runs f with one of the process's outputs (1 or 2) going to a file, and returns what came.
 template <class F>

@@ -1,4 +1,5 @@
-// tests/main.cpp: runs all tests and ends with one line that counts them.
+// tests/main.cpp: runs all tests. Each check that failed is told once more at the end, and the last line counts the
+// tests. It also has the allocator that notes the largest allocation.
 //
 // A test of the CUDA kernels is one text for two machines (tests/cuda/cuda_*.cu): "emulated: " runs everywhere, its
 // counterpart "GPU: " is counted as skipped where there is no device. So are those that begin with "ptxas: " outside

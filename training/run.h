@@ -2,7 +2,7 @@
 // its updates, and going on from a state.
 //
 // A loop reads, in train_gpt.cu as in train_drafter.h:
-//   UpdateLoop run(options, done);                               // done: the iterations of the run that was stopped
+//   UpdateLoop run(options, done);                                // done: the iterations of the run that was stopped
 //   while (run.next()) {                                          // until the last, or Ctrl-C
 //     run.updated(trainer.step(batch of run.iteration, run.update()));
 //     if (run.due()) run.show(...);                               // the progress line

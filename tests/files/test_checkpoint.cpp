@@ -9,6 +9,7 @@
 
 #include "files/checkpoint.h"
 #include "tests/error_of.h"
+#include "tests/folder.h"
 
 using namespace nanospec;
 namespace fs = std::filesystem;
@@ -16,23 +17,6 @@ namespace fs = std::filesystem;
 namespace {
 
 bool begins(const std::string& text, const std::string& start) { return text.compare(0, start.size(), start) == 0; }
-
-// A folder of its own for one test, gone afterwards.
-struct Folder {
-  std::string path;
-  Folder() {
-    char name[] = "/tmp/nanospec-test-XXXXXX";
-    REQUIRE(mkdtemp(name) != nullptr);
-    path = name;
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::vector<std::string> files() const {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(path)) names.push_back(entry.path().filename());
-    std::sort(names.begin(), names.end());
-    return names;
-  }
-};
 
 Config tiny_config(bool bias = false) {
   Config config;

@@ -30,6 +30,12 @@ int threads_alive() {
 
 void pause(int microseconds) { std::this_thread::sleep_for(std::chrono::microseconds(microseconds)); }
 
+// Whether no more than n threads are left. Linux may still list one that was joined: it gets up to five seconds to go.
+bool threads_left(int n) {
+  for (int tries = 0; tries < 5000 && threads_alive() > n; tries++) pause(1000);
+  return threads_alive() <= n;
+}
+
 // How far the worker is with a forward, told by the drafter to the target.
 struct Progress {
   std::atomic<int> trees{0};      // outcomes that were begun: all but the last of them are done with
@@ -286,7 +292,7 @@ TEST_CASE("ahead: the same trees where the drafter is but half right, and an out
         CHECK(stats.ahead.hits == watched.foreseen);
         hits += stats.ahead.hits;
       }
-  CHECK(hits > 60);
+  CHECK(hits > 90);
   CHECK(misses > 100);
   MESSAGE(hits << " hits, " << misses << " misses, " << cut << " cut short");
 }
@@ -390,13 +396,13 @@ TEST_CASE("ahead: a text may end anywhere, and no thread is left") {
     CHECK(text == std::vector<int>(plain.begin(), plain.begin() + 1 + last));
     check_counts(stats);
     CHECK(!watched.assuming);
-    CHECK(threads_alive() == before);
+    CHECK(threads_left(before));
   }
   // What is thrown on either thread arrives, and the other ends too.
   std::vector<int> text = {1};
   CHECK_THROWS_AS(generate(verifies, &self, on, text, [&](int) -> bool { throw std::runtime_error("stop"); }),
                   std::runtime_error);
-  CHECK(threads_alive() == before);
+  CHECK(threads_left(before));
   struct Failing : Assuming<Mock> {
     using Assuming<Mock>::Assuming;
     bool assume(const int* tokens, int n) override {
@@ -407,7 +413,7 @@ TEST_CASE("ahead: a text may end anywhere, and no thread is left") {
   Slow<Mock> slow{verifies, progress, 0, 2000};
   text = {1};
   CHECK(holds(error_of([&] { generate(slow, &failing, on, text, [](int) { return true; }); }), "the worker fails"));
-  CHECK(threads_alive() == before);
+  CHECK(threads_left(before));
 }
 
 TEST_CASE("ahead: after assuming tokens and rolling back, gpt: says what it says without, bit for bit") {
