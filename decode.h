@@ -182,9 +182,9 @@ class Target {
   // (rows, pad16(V)). On a CPU alone; every thread of the team calls it.
   void head(const Team& team, int rows, const float* x, int x_row, float* norm, float* logits) const {
     const auto apply = [&](const auto& w) {
-      launch(
-          team, rows,
-          LayerNorm<float>{x, x_row, config_.n_embd, w.plain.ln_f, w.plain.ln_f_bias, norm, x_row, nullptr, nullptr});
+      launch(team, rows,
+             Norm<float>{x, x_row, config_.n_embd, w.plain.ln_f, w.plain.ln_f_bias, norm, x_row, nullptr, nullptr,
+                         config_.center, config_.norm_epsilon});
       using W = std::remove_pointer_t<decltype(w.head.forward.data)>;
       matmul(team, rows, Matmul<float, W>{norm, x_row, w.head.forward, logits, V_});
     };

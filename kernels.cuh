@@ -267,16 +267,17 @@ template <class T>
 struct Embed {
   const int* token;
   Forest forest;
-  const T *wte, *wpe;  // (V, C), (block, C)
+  const T *wte, *wpe;  // (V, C), (block, C); wpe is null where positions are rotary
   T* x;
   int x_row, channels;
   Dropout dropout;
   template <class G>
   HD void operator()(const G& g, int row) const {
     const T* symbol = wte + size_t(token[row]) * channels;
-    const T* position = wpe + size_t(forest.position(row)) * channels;
+    const T* position = wpe ? wpe + size_t(forest.position(row)) * channels : nullptr;
     T* out = x + size_t(row) * x_row;
-    g.each(channels, [=](int c) { out[c] = symbol[c] + position[c]; });
+    if (position) g.each(channels, [=](int c) { out[c] = symbol[c] + position[c]; });
+    else g.each(channels, [=](int c) { out[c] = symbol[c]; });
     if (dropout.rate > 0) g.each(channels, [&](int c) { out[c] *= dropout.keep<T>(uint64_t(row) * channels + c); });
   }
 };
@@ -289,57 +290,67 @@ struct EmbedBackward {
   Forest forest;
   const T* dx;
   int x_row, channels;
-  T *dwte, *dwpe;
+  T *dwte, *dwpe;  // dwpe may be null
   Dropout dropout;
   template <class G>
   HD void operator()(const G& g, int chunk) const {
     const int first = chunk * kChunk, count = smaller(kChunk, channels - first);
     for (int row = 0; row < rows; row++) {
       T* symbol = dwte + size_t(token[row]) * channels + first;
-      T* position = dwpe + size_t(forest.position(row)) * channels + first;
+      T* position = dwpe ? dwpe + size_t(forest.position(row)) * channels + first : nullptr;
       const T* d = dx + size_t(row) * x_row + first;
       g.each(count, [&](int c) {
         const T kept = d[c] * dropout.keep<T>(uint64_t(row) * channels + first + c);
         symbol[c] += kept;
-        position[c] += kept;
+        if (position) position[c] += kept;
       });
     }
   }
 };
 
-// y = (x - mean) / sqrt(variance + 1e-5) * weight + bias, over the C channels of a row (Ba, Kiros, Hinton 2016).
+// y = (x - mean) / sqrt(variance + epsilon) * weight + bias, over the C channels of a row (LayerNorm: Ba, Kiros, Hinton
+// 2016). RMSNorm (Zhang, Sennrich 2019) is the same with a mean of zero: it does not center.
 template <class T>
-struct LayerNorm {
+struct Norm {
   const T* x;
   int x_row, channels;
-  const T *weight, *bias;  // (C); bias may be null
+  const T *weight, *bias;  // (C); each may be null
   T* y;
   int y_row;
   T *mean, *rstd;  // (R) kept for the backward; may be null
+  bool center = true;
+  T epsilon = T(1e-5);
   template <class G>
   HD void operator()(const G& g, int row) const {
     const T* a = x + size_t(row) * x_row;
     T* out = y + size_t(row) * y_row;
-    const T m = g.template sum<T>(channels, [=](int c) { return a[c]; }) / T(channels);
+    const T m = center ? g.template sum<T>(channels, [=](int c) { return a[c]; }) / T(channels) : T(0);
     const T v = g.template sum<T>(channels, [=](int c) { return (a[c] - m) * (a[c] - m); }) / T(channels);
-    const T r = T(1) / square_root(v + T(1e-5));
+    const T r = T(1) / square_root(v + epsilon);
     const T *w = weight, *b = bias;
     if (b) g.each(channels, [=](int c) { out[c] = fused((a[c] - m) * r, w[c], b[c]); });
-    else g.each(channels, [=](int c) { out[c] = (a[c] - m) * r * w[c]; });
-    if (!mean) return;
+    else if (w) g.each(channels, [=](int c) { out[c] = (a[c] - m) * r * w[c]; });
+    else g.each(channels, [=](int c) { out[c] = (a[c] - m) * r; });
     g.each(1, [=](int) {
-      mean[row] = m;
-      rstd[row] = r;
+      if (mean) mean[row] = m;
+      if (rstd) rstd[row] = r;
     });
   }
 };
 
-// With n = (x - mean) rstd and dn = dy weight: dx += rstd (dn - average(dn) - n average(dn n)).
 template <class T>
-struct LayerNormBackward {
+HD Norm<T> rms_norm(const T* x, int x_row, int channels, const T* weight, T* y, int y_row, T* rstd,
+                    T epsilon = T(1e-6)) {
+  return {x, x_row, channels, weight, nullptr, y, y_row, nullptr, rstd, false, epsilon};
+}
+
+// With n = (x - mean) rstd and dn = dy weight: dx += rstd (dn - average(dn) - n average(dn n)), where it centers; else
+// without average(dn).
+template <class T>
+struct NormBackward {
   const T* x;
   int x_row, channels;
-  const T *weight, *mean, *rstd;
+  const T *weight, *mean, *rstd;  // weight may be null; mean is null where it does not center
   const T* dy;
   int y_row;
   T* dx;  // (R, C), added into: it holds the gradient of the residual stream
@@ -347,17 +358,21 @@ struct LayerNormBackward {
   HD void operator()(const G& g, int row) const {
     const T *a = x + size_t(row) * x_row, *d = dy + size_t(row) * y_row, *w = weight;
     T* out = dx + size_t(row) * x_row;
-    const T m = mean[row], r = rstd[row];
-    const T s0 = g.template sum<T>(channels, [=](int c) { return d[c] * w[c]; }) / T(channels);
-    const T s1 = g.template sum<T>(channels, [=](int c) { return d[c] * w[c] * ((a[c] - m) * r); }) / T(channels);
-    g.each(channels, [=](int c) { out[c] += r * (d[c] * w[c] - s0 - (a[c] - m) * r * s1); });
+    const T m = mean ? mean[row] : T(0), r = rstd[row];
+    const auto through = [&](auto dn) {
+      const T s0 = mean ? g.template sum<T>(channels, dn) / T(channels) : T(0);
+      const T s1 = g.template sum<T>(channels, [=](int c) { return dn(c) * ((a[c] - m) * r); }) / T(channels);
+      g.each(channels, [=](int c) { out[c] += r * (dn(c) - s0 - (a[c] - m) * r * s1); });
+    };
+    if (w) through([=](int c) { return d[c] * w[c]; });
+    else through([=](int c) { return d[c]; });
   }
 };
 
 // dweight += sum over rows of dy n, dbias += sum over rows of dy; in order of rows. A row of this operation is 32
 // channels.
 template <class T>
-struct LayerNormWeights {
+struct NormWeights {
   int rows;
   const T* x;
   int x_row, channels;
@@ -464,6 +479,53 @@ struct ActivationBackward {
 };
 template <class T>
 using GeluBackward = ActivationBackward<T, Gelu>;
+// SiLU(x) = x / (1 + exp(-x)) (Elfwing, Uchibe, Doya 2018); with s = 1 / (1 + exp(-x)), SiLU'(x) = s (1 + x (1 - s)).
+struct Silu {
+  template <class T>
+  HD_INLINE static T of(T x) {
+    return x / (T(1) + exp(-x));
+  }
+  template <class T>
+  HD_INLINE static T slope(T x) {
+    const T s = T(1) / (T(1) + exp(-x));
+    return s * fused(x, T(1) - s, T(1));
+  }
+};
+// act = SiLU(gate) up (Shazeer 2020, GLU Variants Improve Transformer), of gate and up side by side in a row.
+template <class T>
+struct SwiGlu {
+  const T* gate_up;  // (R, gate_row): F gates, then F ups
+  int gate_row, inner;
+  T* act;  // (R, act_row): F
+  int act_row;
+  template <class G>
+  HD void operator()(const G& g, int row) const {
+    const T *gate = gate_up + size_t(row) * gate_row, *up = gate + inner;
+    T* out = act + size_t(row) * act_row;
+    g.each(inner, [=](int c) { out[c] = Silu::of(gate[c]) * up[c]; });
+  }
+};
+
+// dgate = dact up SiLU'(gate), dup = dact SiLU(gate).
+template <class T>
+struct SwiGluBackward {
+  const T* gate_up;
+  int gate_row, inner;
+  const T* dact;
+  int act_row;
+  T* dgate_up;  // rows as gate_up's; may be gate_up itself
+  template <class G>
+  HD void operator()(const G& g, int row) const {
+    const T *gate = gate_up + size_t(row) * gate_row, *up = gate + inner, *d = dact + size_t(row) * act_row;
+    T *dgate = dgate_up + size_t(row) * gate_row, *dup = dgate + inner;
+    g.each(inner, [=](int c) {
+      const T x = gate[c], u = up[c], dy = d[c];
+      dgate[c] = dy * u * Silu::slope(x);
+      dup[c] = dy * Silu::of(x);
+    });
+  }
+};
+
 // out = residual + dropout(out + bias): the branch that a matmul has just written is added to the residual stream.
 template <class T>
 struct JoinResidual {
@@ -496,6 +558,33 @@ struct DropoutBackward {
     T* o = out + size_t(row) * row_stride + begin;
     const uint64_t first = uint64_t(row) * channels + begin;
     g.each(end - begin, [=](int c) { o[c] = a[c] * dropout.keep<T>(first + c); });
+  }
+};
+
+// Rotary positions (Su et al. 2021, RoFormer), in place. In each query and key of a row, channels d and d + D / 2 are a
+// point of the plane, rotated by the angle at the row's position. So a score depends on the distance of two rows, not
+// on their positions. `back` rotates the other way, which is the backward. D is even. Row r of this operation: row
+// first + r of the batch.
+template <class T>
+struct Rope {
+  Forest forest;
+  int first;
+  T* qkv;  // (rows, qkv_row): `heads` heads of D, queries then keys; what follows them is not changed
+  int qkv_row, heads, head_size;
+  const T* table;  // (positions, D / 2, 2), a row for every position of the forest
+  bool back;
+  template <class G>
+  HD void operator()(const G& g, int item) const {
+    const int row = first + item, half = head_size / 2;
+    const T* angle = table + size_t(forest.position(row)) * half * 2;  // as (cosine, sine)
+    T* x = qkv + size_t(row) * qkv_row;
+    const T sign = back ? T(-1) : T(1);
+    for (int head = 0; head < heads; head++, x += head_size)
+      g.each(half, [=](int d) {
+        const T a = x[d], b = x[d + half], c = angle[2 * d], s = sign * angle[2 * d + 1];
+        x[d] = a * c - b * s;
+        x[d + half] = a * s + b * c;
+      });
   }
 };
 

@@ -1,4 +1,4 @@
-// model.h: GPT, as nanoGPT defines it: learned positions, pre-LayerNorm, causal attention, GELU, a tied head.
+// model.h: one transformer: GPT as nanoGPT defines it, and the Llama family, as settings of one text.
 //
 // In order: the configuration; the one table of tensors; weights as the forward reads them; the activations with their
 // shapes; forward; backward; the update, and `Trainer`, which owns what training needs. There is one forward. Its rows
@@ -34,6 +34,20 @@ struct Config {
   int block_size = 64;  // the window in tokens: even, because it slides by half of itself
   int vocab_size = 65;  // V
   bool bias = false;    // biases in the linear layers and the norms
+  // What Llama (Touvron et al. 2023) does otherwise. 0 stands for GPT's size.
+  int head_dim = 0;     // D; 0: C / H
+  int n_inner = 0;      // F, channels between the two matrices of the MLP; 0: 4 C
+  bool rotary = false;  // positions rotate queries and keys; else they are learned embeddings
+  bool swiglu = false;  // SwiGLU with three matrices; else GELU with two
+  bool center = true;   // LayerNorm; else RMSNorm
+  bool tied = true;     // the head is the embedding
+  float norm_epsilon = 1e-5f, rope_theta = 10000;
+
+  int head_size() const { return head_dim ? head_dim : n_embd / n_head; }  // D
+  int inner() const { return n_inner ? n_inner : 4 * n_embd; }             // F
+  int hidden() const { return swiglu ? 2 * inner() : inner(); }            // what the MLP's first matrix gives
+  int heads_size() const { return n_head * head_size(); }                  // H D, of all queries of a row
+  int qkv_size() const { return (n_head + 2 * n_kv_head) * head_size(); }
 };
 
 // The largest model that is accepted: 2^32 parameters are 16 GiB of floats.
@@ -53,7 +67,7 @@ struct Tensors {
   struct Layer {
     T *ln_1, *ln_1_bias, *qkv, *qkv_bias, *proj, *proj_bias, *ln_2, *ln_2_bias, *fc, *fc_bias, *fc_proj, *fc_proj_bias;
   };
-  T *wte = nullptr, *wpe = nullptr, *ln_f = nullptr, *ln_f_bias = nullptr;
+  T *wte = nullptr, *wpe = nullptr, *ln_f = nullptr, *ln_f_bias = nullptr, *lm_head = nullptr;
   std::vector<Layer> layers;
 
   Tensors() = default;
@@ -76,19 +90,20 @@ struct Tensors {
       if (config.bias) f(name + ".bias", {out}, 0.0f, bias);
     };
     f("wte.weight", {config.vocab_size, C}, std, wte);
-    f("wpe.weight", {config.block_size, C}, std, wpe);
+    if (!config.rotary) f("wpe.weight", {config.block_size, C}, std, wpe);
     layers.resize(size_t(config.n_layer));
     for (int l = 0; l < config.n_layer; l++) {
       Layer& layer = layers[l];
       const std::string block = "h." + std::to_string(l) + ".";
       norm(block + "ln_1", layer.ln_1, layer.ln_1_bias);
-      linear(block + "attn.c_attn", C, 3 * C, std, layer.qkv, layer.qkv_bias);
-      linear(block + "attn.c_proj", C, C, residual_std, layer.proj, layer.proj_bias);
+      linear(block + "attn.c_attn", C, config.qkv_size(), std, layer.qkv, layer.qkv_bias);
+      linear(block + "attn.c_proj", config.heads_size(), C, residual_std, layer.proj, layer.proj_bias);
       norm(block + "ln_2", layer.ln_2, layer.ln_2_bias);
-      linear(block + "mlp.c_fc", C, 4 * C, std, layer.fc, layer.fc_bias);
-      linear(block + "mlp.c_proj", 4 * C, C, residual_std, layer.fc_proj, layer.fc_proj_bias);
+      linear(block + "mlp.c_fc", C, config.hidden(), std, layer.fc, layer.fc_bias);
+      linear(block + "mlp.c_proj", config.inner(), C, residual_std, layer.fc_proj, layer.fc_proj_bias);
     }
     norm("ln_f", ln_f, ln_f_bias);
+    if (!config.tied) f("lm_head.weight", {config.vocab_size, C}, std, lm_head);
   }
 };
 
@@ -152,12 +167,18 @@ inline std::string config_problem(const Config& config) {
   if (problem.empty()) problem = range("block_size", config.block_size, 2, kMaxBlock);
   if (problem.empty()) problem = range("vocab_size", config.vocab_size, 1, kMaxVocabulary);
   if (!problem.empty()) return problem;
-  if (config.n_embd % config.n_head != 0)
+  if (!config.head_dim && config.n_embd % config.n_head != 0)
     return "n_embd is " + std::to_string(config.n_embd) + ", not a multiple of n_head, " +
            std::to_string(config.n_head);
-  if (config.n_kv_head != config.n_head)
-    return "n_kv_head is " + std::to_string(config.n_kv_head) + ", expected as many as n_head, " +
-           std::to_string(config.n_head);
+  problem = range("head_dim", config.head_size(), 1, kMaxChannels);
+  if (problem.empty()) problem = range("n_inner", config.inner(), 1, 4 * kMaxChannels);
+  if (problem.empty()) problem = range("n_kv_head", config.n_kv_head, 1, config.n_head);
+  if (!problem.empty()) return problem;
+  if (config.n_head % config.n_kv_head != 0)
+    return "n_head is " + std::to_string(config.n_head) + ", not a multiple of n_kv_head, " +
+           std::to_string(config.n_kv_head);
+  if (config.rotary && config.head_size() % 2 != 0)
+    return "head_dim is " + std::to_string(config.head_size()) + ", expected an even number for rotary positions";
   if (config.block_size % 2 != 0)
     return "block_size is " + std::to_string(config.block_size) + ", expected an even number";
   const uint64_t parameters = parameter_count(config);
@@ -176,6 +197,23 @@ inline void validate(const Config& config) {
 // ---------------------------------------------------------------------------------------------------------------
 // Weights as the forward reads them
 
+// (positions, D / 2, 2) the cosine and sine of the angle by which Rope rotates pair d of a head at position
+// first_position + p. The angle is position / theta^(2 d / D).
+template <class T>
+std::vector<T> rope_table(int positions, int head_size, double theta = 10000, int first_position = 0) {
+  std::vector<T> table;
+  table.reserve(size_t(positions) * (head_size / 2) * 2);
+  std::vector<double> step;  // radians for one position
+  for (int d = 0; d < head_size / 2; d++) step.push_back(std::pow(theta, -2.0 * d / head_size));
+  for (int p = 0; p < positions; p++)
+    for (int d = 0; d < head_size / 2; d++) {
+      const double angle = (first_position + p) * step[size_t(d)];
+      table.push_back(T(std::cos(angle)));
+      table.push_back(T(std::sin(angle)));
+    }
+  return table;
+}
+
 template <class T, class W>
 struct Weights {
   struct Layer {
@@ -183,16 +221,25 @@ struct Weights {
   };
   Tensors<const T> plain;  // embeddings, norms and biases are read as they are stored
   std::vector<Layer> layers;
-  Weight<T, W> head;  // the embedding, tied
+  Weight<T, W> head;  // the embedding, where it is tied
+  Array<T> rope;      // (block, D / 2, 2) rope_table(); none for learned positions
   Array<W> memory;    // all panels; none where a GPU trains: cuBLAS needs no panels
 
   Weights() = default;
   // flat: the parameters, in the device's memory; each pack() reads them again.
   Weights(const Config& c, const T* flat, bool training, bool cuda) : plain(c, flat) {
-    const int C = c.n_embd, Q = (c.n_head + 2 * c.n_kv_head) * (C / c.n_head);
+    const int C = c.n_embd;
     for (const auto& layer : plain.layers)
-      layers.push_back({{layer.qkv, C, Q}, {layer.proj, C, C}, {layer.fc, C, 4 * C}, {layer.fc_proj, 4 * C, C}});
-    head = {plain.wte, C, c.vocab_size, true};
+      layers.push_back({{layer.qkv, C, c.qkv_size()},
+                        {layer.proj, c.heads_size(), C},
+                        {layer.fc, C, c.hidden()},
+                        {layer.fc_proj, c.inner(), C}});
+    head = {c.tied ? plain.wte : plain.lm_head, C, c.vocab_size, true};
+    if (c.rotary) {
+      const std::vector<T> table = rope_table<T>(c.block_size, c.head_size(), c.rope_theta);
+      rope = Array<T>(table.size(), cuda);
+      rope.upload(table.data(), table.size());
+    }
     std::vector<Weight<T, W>*> all;  // in the order of their use
     each(*this, [&](Weight<T, W>& weight) { all.push_back(&weight); });
     if (training && cuda && std::is_same<T, float>::value && std::is_same<W, float>::value)
@@ -266,25 +313,25 @@ struct Activations {
   Rows<T> once(size_t rows, size_t stride) const { return room(1, rows, stride); }  // one for all layers
   Rows<T> saved(size_t stride) const { return room(training ? L : 0, R, stride); }  // for the backward alone
 
-  int L = config.n_layer, H = config.n_head, KV = config.n_kv_head, D = config.n_embd / H;
-  int C = pad16(config.n_embd), Q = pad16((H + 2 * KV) * D), F = pad16(4 * config.n_embd);  // strides
-  int V = pad16(config.vocab_size);
+  int L = config.n_layer, H = config.n_head, KV = config.n_kv_head, D = config.head_size();
+  int C = pad16(config.n_embd), Q = pad16(config.qkv_size()), A = pad16(config.heads_size());  // strides
+  int G = pad16(config.hidden()), F = pad16(config.inner()), V = pad16(config.vocab_size);
   size_t k_layer = KV * KeyValues<S>::key_numbers(slots, D), v_layer = KV * KeyValues<S>::value_numbers(slots, D);
 
   Rows<T> x = room(training ? L + 1 : 1, R, C);  // (L + 1, R, C) the residual stream before each layer and at the end
-  Rows<T> norm_1 = once(N, C);                   // (R, C) LayerNorm of x
+  Rows<T> norm_1 = once(N, C);                   // (R, C) the norm of x
   Rows<T> mean_1 = saved(1), rstd_1 = saved(1);  // (L, R) each: the mean of a row of x, and 1 / its standard deviation
   Rows<T> qkv = each(Q);                         // (L, R, H D + 2 KV D) queries of all heads, then keys, then values
   Rows<S> k = room<S>(L, 1, k_layer);            // (L, KV, slots, D) the cache: KeyValues says how it lies
   Rows<S> v = room<S>(L, 1, v_layer);            // (L, KV, slots, D)
   Rows<T> log_sum = saved(H);                    // (L, R, H) of the softmax
-  Rows<T> att = each(C);                         // (L, R, C) the outputs of all heads, side by side
+  Rows<T> att = each(A);                         // (L, R, H D) the outputs of all heads, side by side
   Rows<T> mid = each(C);                         // (L, R, C) the residual stream between attention and MLP
-  Rows<T> norm_2 = once(N, C);                   // (R, C) LayerNorm of mid
+  Rows<T> norm_2 = once(N, C);                   // (R, C) the norm of mid
   Rows<T> mean_2 = saved(1), rstd_2 = saved(1);  // (L, R) each
-  Rows<T> pre = each(F);                         // (L, R, 4 C) before the GELU
-  Rows<T> act = once(R, F);                      // (R, 4 C) after it
-  Rows<T> norm_f = once(N, C);                   // (R, C) LayerNorm of the last x
+  Rows<T> pre = each(G);                         // (L, R, F) before the GELU; (L, R, 2 F) gates and ups of SwiGLU
+  Rows<T> act = once(R, F);                      // (R, F) after it
+  Rows<T> norm_f = once(N, C);                   // (R, C) the norm of the last x
   Rows<T> mean_f = once(training ? R : 0, 1), rstd_f = once(training ? R : 0, 1);  // (R) each
   Rows<T> logits = once(R, V);                                                     // (R, V)
   Rows<T> attention_scratch = once(1, attention_scratch_size<T>(R, H, D, slots, training, cuda));
@@ -304,27 +351,37 @@ inline Dropout dropout_at(Dropout dropout, int layer, int site) {
 
 // A layer's two norms, its attention, and the norm after the last layer.
 template <class T, class S>
-LayerNorm<T> norm_1(const Activations<T, S>& a, const Tensors<const T>& w, int l) {
-  return {a.x[l],      a.C, a.config.n_embd, w.layers[l].ln_1, w.layers[l].ln_1_bias,
-          a.norm_1[l], a.C, a.mean_1[l],     a.rstd_1[l]};
+Norm<T> norm_1(const Activations<T, S>& a, const Tensors<const T>& w, int l) {
+  return {a.x[l], a.C,         a.config.n_embd, w.layers[l].ln_1, w.layers[l].ln_1_bias,   a.norm_1[l],
+          a.C,    a.mean_1[l], a.rstd_1[l],     a.config.center,  T(a.config.norm_epsilon)};
 }
 template <class T, class S>
-LayerNorm<T> norm_2(const Activations<T, S>& a, const Tensors<const T>& w, int l) {
-  return {a.mid[l],    a.C, a.config.n_embd, w.layers[l].ln_2, w.layers[l].ln_2_bias,
-          a.norm_2[l], a.C, a.mean_2[l],     a.rstd_2[l]};
+Norm<T> norm_2(const Activations<T, S>& a, const Tensors<const T>& w, int l) {
+  return {a.mid[l], a.C,         a.config.n_embd, w.layers[l].ln_2, w.layers[l].ln_2_bias,   a.norm_2[l],
+          a.C,      a.mean_2[l], a.rstd_2[l],     a.config.center,  T(a.config.norm_epsilon)};
 }
 template <class T, class S>
 Attention<T, S> attention_of(const Forest& forest, const Activations<T, S>& a, int l, const Dropout& dropout) {
-  return {forest, a.H, a.KV, a.D, a.qkv[l], a.Q, a.cache(l), a.att[l], a.C, a.log_sum[l], dropout};
+  return {forest, a.H, a.KV, a.D, a.qkv[l], a.Q, a.cache(l), a.att[l], a.A, a.log_sum[l], dropout};
 }
 template <class T, class S>
-LayerNorm<T> norm_f(const Activations<T, S>& a, const Tensors<const T>& w, int layers) {
-  return {a.x[layers], a.C, a.config.n_embd, w.ln_f, w.ln_f_bias, a.norm_f[0], a.C, a.mean_f[0], a.rstd_f[0]};
+Norm<T> norm_f(const Activations<T, S>& a, const Tensors<const T>& w, int layers) {
+  return {a.x[layers],
+          a.C,
+          a.config.n_embd,
+          w.ln_f,
+          w.ln_f_bias,
+          a.norm_f[0],
+          a.C,
+          a.mean_f[0],
+          a.rstd_f[0],
+          a.config.center,
+          T(a.config.norm_epsilon)};
 }
 
-// LayerNorm of all rows. Returns where this thread finds the result.
+// The norm of all rows. Returns where this thread finds the result.
 template <class T>
-T* normalize(const Team& team, int rows, LayerNorm<T> norm, bool training) {
+T* normalize(const Team& team, int rows, Norm<T> norm, bool training) {
   if (training || team.size == 1 || rows > kFewRows) {
     launch(team, rows, norm);
     return norm.y;
@@ -332,6 +389,24 @@ T* normalize(const Team& team, int rows, LayerNorm<T> norm, bool training) {
   norm.y += size_t(team.rank) * kFewRows * norm.y_row;
   for (int row = 0; row < rows; row++) norm(Solo{}, row);
   return norm.y;
+}
+
+// Rotates queries and keys, or with `back` their gradients: qkv (R, a.Q).
+template <class T, class S>
+Rope<T> rope_of(const Forest& forest, const Activations<T, S>& a, T* qkv, const T* table, bool back) {
+  return {forest, 0, qkv, a.Q, a.H + a.KV, a.D, table, back};
+}
+
+// act (R, F) = GELU(pre) or SwiGLU(pre), with pre (R, hidden) = norm W + b.
+template <class T, class W, class S>
+void activate(const Team& team, int rows, const Matmul<T, W>& fc, const T* bias, const Activations<T, S>& a, int l) {
+  if (!a.config.swiglu) {
+    matmul(team, rows, fc, BiasGelu<T>{a.pre[l], a.act[l], a.F, bias});
+    return team.wait();
+  }
+  matmul(team, rows, fc, AddBias<T>{a.pre[l], a.G, bias});
+  team.wait();
+  launch(team, rows, SwiGlu<T>{a.pre[l], a.G, a.config.inner(), a.act[l], a.F});
 }
 
 // What forward() calls after each layer, on every thread of the team: so many layers are done, and x is the residual
@@ -361,22 +436,24 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
     const Attention<T, S> heads = attention_of(forest, a, l, dropout_at(dropout, l, kDropAttention));
     matmul_qkv(team, Matmul<T, W>{norm, a.C, packed.qkv.forward, a.qkv[l], a.Q},
                AddBias<T>{a.qkv[l], a.Q, plain.qkv_bias}, heads);
+    if (c.rotary) {  // queries and keys turn by their positions
+      team.wait();
+      launch(team, R, rope_of(forest, a, a.qkv[l], w.rope.data(), false));
+    }
     if (!with_logits && l == c.n_layer - 1) {  // of the last layer a prefill needs the keys and values alone
       team.wait();
       launch(team, R, WriteCache<T, S>{heads});
       return;
     }
-    // att (R, C) = attention(qkv, cache);  mid (R, C) = x + att W + b
+    // att (R, H D) = attention(qkv, cache);  mid (R, C) = x + att W + b
     attention(team, heads, a.attention_scratch.data(), a.slots);
-    matmul(team, R, Matmul<T, W>{a.att[l], a.C, packed.proj.forward, a.mid[l], a.C},
+    matmul(team, R, Matmul<T, W>{a.att[l], a.A, packed.proj.forward, a.mid[l], a.C},
            JoinResidual<T>{a.x[l], a.mid[l], a.C, C, plain.proj_bias, dropout_at(dropout, l, kDropProjection)});
     team.wait();
 
-    // pre (R, 4 C) = norm_2(mid) W + b;  act (R, 4 C) = GELU(pre)
+    // act (R, F) = GELU(norm_2(mid) W + b), or SwiGLU
     norm = normalize(team, R, norm_2(a, w.plain, l), a.training);
-    matmul(team, R, Matmul<T, W>{norm, a.C, packed.fc.forward, a.pre[l], a.F},
-           BiasGelu<T>{a.pre[l], a.act[l], a.F, plain.fc_bias});
-    team.wait();
+    activate(team, R, Matmul<T, W>{norm, a.C, packed.fc.forward, a.pre[l], a.G}, plain.fc_bias, a, l);
     // x (R, C) = mid + act W + b
     matmul(team, R, Matmul<T, W>{a.act[l], a.F, packed.fc_proj.forward, a.x[l + 1], a.C},
            JoinResidual<T>{a.mid[l], a.x[l + 1], a.C, C, plain.fc_proj_bias, dropout_at(dropout, l, kDropMlp)});
@@ -384,7 +461,7 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
     if (after_layer) after_layer(team, l + 1, R, a.x[l + 1], a.C);
   }
   if (!with_logits) return;
-  // logits (R, V) = norm_f(x) wte^T
+  // logits (R, V) = norm_f(x) wte^T, or a head of its own
   const T* norm = normalize(team, R, norm_f(a, w.plain, c.n_layer), a.training);
   matmul(team, R, Matmul<T, W>{norm, a.C, w.head.forward, a.logits.data(), a.V});
   team.wait();
@@ -404,7 +481,7 @@ struct Gradients {
   Rows<T> norm = a.once(a.R, a.C);                                             // (R, C) a norm's
   Rows<T> branch = a.once(a.R, a.C);  // (R, C) the part of the stream's that flows into a branch with dropout
   Rows<T> qkv = a.once(a.R, a.Q);     // (R, H D + 2 KV D)
-  Rows<T> att = a.once(a.R, a.C);     // (R, C)
+  Rows<T> att = a.once(a.R, a.A);     // (R, H D)
   Rows<T> k = a.room(past_gradients ? a.L : 1, 1, a.v_layer);  // (1, KV, slots, pad16(D)), or (L, ...)
   Rows<T> v = a.room(past_gradients ? a.L : 1, 1, a.v_layer);
   // Scratch of attention: attention_backward() says what it needs.
@@ -415,9 +492,10 @@ struct Gradients {
 
 // The gradient through one LayerNorm. dy (R, C) comes from above; it adds to dweight, dbias and dx (R, C).
 template <class T>
-void normalize_backward(const Team& team, int rows, const LayerNorm<T>& s, const T* dy, T* dx, T* dweight, T* dbias) {
-  norm_weights(team, LayerNormWeights<T>{rows, s.x, s.x_row, s.channels, s.mean, s.rstd, dy, s.x_row, dweight, dbias});
-  launch(team, rows, LayerNormBackward<T>{s.x, s.x_row, s.channels, s.weight, s.mean, s.rstd, dy, s.x_row, dx});
+void normalize_backward(const Team& team, int rows, const Norm<T>& s, const T* dy, T* dx, T* dweight, T* dbias) {
+  const T* const mean = s.center ? s.mean : nullptr;
+  norm_weights(team, NormWeights<T>{rows, s.x, s.x_row, s.channels, mean, s.rstd, dy, s.x_row, dweight, dbias});
+  launch(team, rows, NormBackward<T>{s.x, s.x_row, s.channels, s.weight, mean, s.rstd, dy, s.x_row, dx});
 }
 
 // The gradients of W and b of one linear layer y = x W + b: added to dw and dbias.
@@ -428,18 +506,34 @@ void linear_backward(const Team& team, int rows, int in, int out, const T* x, in
   if (dbias) column_sum(team, ColumnSum<T>{rows, out, dy, dy_row, dbias});
 }
 
+// The gradient of pre (R, a.G), after that of act: matmul writes it into a.act.
+template <class T, class W>
+const T* activate_backward(const Team& team, int rows, const Matmul<T, W>& matmul_back, const Activations<T>& a,
+                           int l) {
+  if (!a.config.swiglu) {
+    matmul(team, rows, matmul_back, GeluBackward<T>{a.pre[l], a.act[l], a.F});
+    team.wait();
+    return a.act[l];
+  }
+  matmul(team, rows, matmul_back);
+  team.wait();
+  launch(team, rows, SwiGluBackward<T>{a.pre[l], a.G, a.config.inner(), a.act[l], a.F, a.pre[l]});
+  return a.pre[l];
+}
+
 // Adds every parameter's gradient to d. It follows a forward whose a.logits have become dlogits. Every thread of the
 // team calls it.
 template <class T, class W>
 void backward(const Team& team, const Config& c, const Weights<T, W>& w, const DeviceBatch& batch,
               const Activations<T>& a, const Gradients<T>& g, const Tensors<T>& d, const Dropout& dropout = {}) {
   const Forest& forest = batch.forest;
-  const int R = forest.rows, C = c.n_embd, F = 4 * C, Q = w.layers[0].qkv.forward.n;
+  const int R = forest.rows, C = c.n_embd, A = c.heads_size(), F = c.inner(), Q = c.qkv_size();
   T *const stream = g.stream.data(), *const dnorm = g.norm.data();  // (R, C)
   zero(team, stream, size_t(R) * a.C);
 
   // logits = norm_f(x) wte^T
-  matmul_gradient(team, MatmulGradient<T>{R, c.vocab_size, C, a.logits.data(), a.V, a.norm_f.data(), a.C, d.wte});
+  matmul_gradient(team, MatmulGradient<T>{R, c.vocab_size, C, a.logits.data(), a.V, a.norm_f.data(), a.C,
+                                          c.tied ? d.wte : d.lm_head});
   matmul(team, R, Matmul<T, W>{a.logits.data(), a.V, w.head.transposed, dnorm, a.C});
   team.wait();
   normalize_backward(team, R, norm_f(a, w.plain, c.n_layer), dnorm, stream, d.ln_f, d.ln_f_bias);
@@ -453,37 +547,37 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
   for (int l = c.n_layer - 1; l >= 0; l--) {
     const auto& packed = w.layers[l];
     const auto& dl = d.layers[l];
-    const LayerNorm<T> before_attention = norm_1(a, w.plain, l), before_mlp = norm_2(a, w.plain, l);
+    const Norm<T> before_attention = norm_1(a, w.plain, l), before_mlp = norm_2(a, w.plain, l);
 
     // Computes again what the forward did not store.
     launch(team, R, before_attention);
     launch(team, R, before_mlp);
-    launch_columns(team, R, F, BiasGelu<T>{a.pre[l], a.act[l], a.F, nullptr});
+    if (c.swiglu) launch(team, R, SwiGlu<T>{a.pre[l], a.G, F, a.act[l], a.F});
+    else launch_columns(team, R, F, BiasGelu<T>{a.pre[l], a.act[l], a.F, nullptr});
 
     // x' = mid + act W + b
     const T* dout = into_branch(l, kDropMlp);
     linear_backward(team, R, F, C, a.act[l], a.F, dout, a.C, dl.fc_proj, dl.fc_proj_bias);
-    team.wait();  // the gradient overwrites the GELU's output
-    T* const hidden = a.act[l];
-    matmul(team, R, Matmul<T, W>{dout, a.C, packed.fc_proj.transposed, hidden, a.F},
-           GeluBackward<T>{a.pre[l], hidden, a.F});
-    team.wait();
+    team.wait();  // the gradient overwrites act; then it goes on to pre
+    const T* const dpre =
+        activate_backward(team, R, Matmul<T, W>{dout, a.C, packed.fc_proj.transposed, a.act[l], a.F}, a, l);
     // pre = norm_2(mid) W + b
-    linear_backward(team, R, C, F, a.norm_2[l], a.C, hidden, a.F, dl.fc, dl.fc_bias);
-    matmul(team, R, Matmul<T, W>{hidden, a.F, packed.fc.transposed, dnorm, a.C});
+    linear_backward(team, R, C, c.hidden(), a.norm_2[l], a.C, dpre, a.G, dl.fc, dl.fc_bias);
+    matmul(team, R, Matmul<T, W>{dpre, a.G, packed.fc.transposed, dnorm, a.C});
     team.wait();
     normalize_backward(team, R, before_mlp, dnorm, stream, dl.ln_2, dl.ln_2_bias);
 
     // mid = x + att W + b
     dout = into_branch(l, kDropProjection);
-    linear_backward(team, R, C, C, a.att[l], a.C, dout, a.C, dl.proj, dl.proj_bias);
-    matmul(team, R, Matmul<T, W>{dout, a.C, packed.proj.transposed, g.att.data(), a.C});
+    linear_backward(team, R, A, C, a.att[l], a.A, dout, a.C, dl.proj, dl.proj_bias);
+    matmul(team, R, Matmul<T, W>{dout, a.C, packed.proj.transposed, g.att.data(), a.A});
     // att = attention(qkv, cache)
     zero(team, g.k[l], a.v_layer);
     zero(team, g.v[l], a.v_layer);
     const Attention<T> heads = attention_of(forest, a, l, dropout_at(dropout, l, kDropAttention));
     attention_backward(team, AttentionBackward<T>{heads, g.att.data(), g.k[l], g.v[l], g.qkv.data()}, g.p.data(),
                        g.ds.data(), a.slots);
+    if (c.rotary) launch(team, R, rope_of(forest, a, g.qkv.data(), w.rope.data(), true));
     // qkv = norm_1(x) W + b
     linear_backward(team, R, C, Q, a.norm_1[l], a.C, g.qkv.data(), a.Q, dl.qkv, dl.qkv_bias);
     matmul(team, R, Matmul<T, W>{g.qkv.data(), a.Q, packed.qkv.transposed, dnorm, a.C});

@@ -221,8 +221,10 @@ __global__ void __launch_bounds__(kThreads) add_runs(EmbedBackward<float> s, con
 // order: scratch (2, rows).
 inline void embed_gradient(const EmbedBackward<float>& s, int* order) {
   constexpr int rows_each = kSortThreads / kLanes;
-  start(sort_rows<kSortThreads>, dim3((s.rows + rows_each - 1) / rows_each, 2), kSortThreads, s, order);
-  start(add_runs<kRunThreads>, dim3(s.rows, (s.channels + kRunColumns - 1) / kRunColumns, 2), kRunThreads, s, order);
+  const int tables = s.dwpe ? 2 : 1;
+  start(sort_rows<kSortThreads>, dim3((s.rows + rows_each - 1) / rows_each, tables), kSortThreads, s, order);
+  start(add_runs<kRunThreads>, dim3(s.rows, (s.channels + kRunColumns - 1) / kRunColumns, tables), kRunThreads, s,
+        order);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

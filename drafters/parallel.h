@@ -185,7 +185,7 @@ struct JoinInput {
   template <class G>
   HD void operator()(const G& g, int row) const {
     T* out = input + size_t(row) * input_row;
-    RmsNorm<T>{wte + size_t(token[row]) * channels, 0, channels, nullptr, out, 0, nullptr}(g, 0);
+    rms_norm<T>(wte + size_t(token[row]) * channels, 0, channels, nullptr, out, 0, nullptr)(g, 0);
     const T* h = hidden + size_t(row) * hidden_row;
     T* second_half = out + channels;
     const int n = channels;
@@ -215,7 +215,7 @@ void parallel_features(const Team& team, const ParallelSizes& s, const ParallelW
                        const ParallelActivations<T>& a) {
   for (int f = 0; f < kFeatures && !s.raw; f++) {
     T* const feature = a.features.data() + f * s.n_embd;
-    launch(team, n, RmsNorm<T>{feature, a.X, s.n_embd, nullptr, feature, a.X, nullptr});
+    launch(team, n, rms_norm<T>(feature, a.X, s.n_embd, nullptr, feature, a.X, nullptr));
   }
   matmul(team, n, Matmul<T, T>{a.features.data(), a.X, w.features.forward, a.hidden.data(), a.C});
   team.wait();
@@ -257,14 +257,14 @@ Rope<T> parallel_rope(const Forest& forest, int first, const ParallelActivations
 }
 // A layer's two norms and its SwiGLU, for the rows from `first` on.
 template <class T>
-RmsNorm<T> norm_1(const ParallelActivations<T>& a, const ParallelTensors<const T>& w, int l, int first) {
-  return {a.x.at(l, first),      a.C, a.sizes.n_embd,       w.layers[size_t(l)].norm_1,
-          a.norm_1.at(l, first), a.C, a.rstd_1.at(l, first)};
+Norm<T> norm_1(const ParallelActivations<T>& a, const ParallelTensors<const T>& w, int l, int first) {
+  return rms_norm(a.x.at(l, first), a.C, a.sizes.n_embd, w.layers[size_t(l)].norm_1, a.norm_1.at(l, first), a.C,
+                  a.rstd_1.at(l, first));
 }
 template <class T>
-RmsNorm<T> norm_2(const ParallelActivations<T>& a, const ParallelTensors<const T>& w, int l, int first) {
-  return {a.mid.at(l, first),    a.C, a.sizes.n_embd,       w.layers[size_t(l)].norm_2,
-          a.norm_2.at(l, first), a.C, a.rstd_2.at(l, first)};
+Norm<T> norm_2(const ParallelActivations<T>& a, const ParallelTensors<const T>& w, int l, int first) {
+  return rms_norm(a.mid.at(l, first), a.C, a.sizes.n_embd, w.layers[size_t(l)].norm_2, a.norm_2.at(l, first), a.C,
+                  a.rstd_2.at(l, first));
 }
 template <class T>
 SwiGlu<T> swiglu(const ParallelActivations<T>& a, int l, int first) {
@@ -437,7 +437,7 @@ class TextStream {
   // Sets the position of the first cached row.
   void set_first_position(int first) {
     first_ = first;
-    rope_ = rope_table<float>(window_ + 2 * most_drafted_, sizes.head_size(), first);
+    rope_ = rope_table<float>(window_ + 2 * most_drafted_, sizes.head_size(), 10000, first);
   }
   void move(int to, const int* rows, int n) {
     const int place[] = {to, n};

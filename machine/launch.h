@@ -337,7 +337,7 @@ void launch_chunks(const Team& team, int columns, const Op& op) {
   launch(team, (columns + kChunk - 1) / kChunk, op);
 }
 template <class T>
-void norm_weights(const Team& team, const LayerNormWeights<T>& s) {
+void norm_weights(const Team& team, const NormWeights<T>& s) {
   if (!tuned(team, s)) launch_chunks(team, s.channels, s);
 }
 template <class T>

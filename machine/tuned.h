@@ -93,7 +93,7 @@ bool tuned(const Team& team, const KeepRows<S>& s, int layers) {
   if (team.cuda) gather_cuda(s, layers);
   return team.cuda;
 }
-inline bool tuned(const Team& team, const LayerNormWeights<float>& s) {
+inline bool tuned(const Team& team, const NormWeights<float>& s) {
   if (!team.cuda || !s.mean) return false;
   sum_columns(NormTerm{s.dy, s.x, s.mean, s.rstd, s.y_row, s.x_row}, s.rows, s.channels, s.dweight, s.dbias);
   return true;

@@ -291,12 +291,12 @@ inline void time_row_operations(const KernelShapes& s, KernelTimes& times) {
   });
   times.add("LayerNorm", shape, 2 * row, 0, [&](int turn) {
     launch(kGpuTeam, R,
-           LayerNorm<float>{at(x, turn), stride, C, weight.data(), nullptr, at(y, turn), stride, mean.data(),
+           Norm<float>{at(x, turn), stride, C, weight.data(), nullptr, at(y, turn), stride, mean.data(),
                             rstd.data()});
   });
   times.add("LayerNorm, backward", shape, 4 * row, 0, [&](int turn) {
     launch(kGpuTeam, R,
-           LayerNormBackward<float>{at(x, turn), stride, C, weight.data(), mean.data(), rstd.data(), at(y, turn),
+           NormBackward<float>{at(x, turn), stride, C, weight.data(), mean.data(), rstd.data(), at(y, turn),
                                     stride, at(d, turn)});
   });
 }

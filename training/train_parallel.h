@@ -90,10 +90,9 @@ struct ParallelGradients {
 
 // The gradient through one RMSNorm: into its weight, and, past it, added to the stream's. (R, C) each.
 template <class T>
-void rms_backward(const Team& team, int rows, const RmsNorm<T>& s, const T* dy, T* dx, T* dweight) {
-  norm_weights(team,
-               LayerNormWeights<T>{rows, s.x, s.x_row, s.channels, nullptr, s.rstd, dy, s.x_row, dweight, nullptr});
-  launch(team, rows, RmsNormBackward<T>{s.x, s.x_row, s.channels, s.weight, s.rstd, dy, s.x_row, dx});
+void rms_backward(const Team& team, int rows, const Norm<T>& s, const T* dy, T* dx, T* dweight) {
+  norm_weights(team, NormWeights<T>{rows, s.x, s.x_row, s.channels, nullptr, s.rstd, dy, s.x_row, dweight, nullptr});
+  launch(team, rows, NormBackward<T>{s.x, s.x_row, s.channels, s.weight, nullptr, s.rstd, dy, s.x_row, dx});
 }
 
 // With g.stream the gradient of the top: back through the layers for the rows from `first` on, as parallel_layers().
@@ -110,7 +109,7 @@ void parallel_backward(const Team& team, const ParallelSizes& s, const ParallelW
   for (int l = s.n_layer - 1; l >= 0; l--) {
     const auto& packed = w.layers[size_t(l)];
     const auto& dl = d.layers[size_t(l)];
-    const RmsNorm<T> before_attention = norm_1(a, w.plain, l, first), before_mlp = norm_2(a, w.plain, l, first);
+    const Norm<T> before_attention = norm_1(a, w.plain, l, first), before_mlp = norm_2(a, w.plain, l, first);
     const T *const act = a.act.at(l, first), *const att = a.att.at(l, first), *const gate_up = a.gate_up.at(l, first);
     launch(team, R, before_attention);  // the forward has not stored it
     launch(team, R, before_mlp);
@@ -188,7 +187,7 @@ class ParallelTrainer {
         g_(s, a_, n_, int(rows_at_once_)),
         stream_(n_, 1, false),
         segment_(int(rows_at_once_), 1, false),
-        rope_(rope_table<T>(n_ + s.ahead, s.head_size(), 0)),
+        rope_(rope_table<T>(n_ + s.ahead, s.head_size())),
         V_(pad16(s.vocab_size)),
         norm_(rows_at_once_ * size_t(a_.C) + 16),
         mean_(rows_at_once_),
@@ -316,8 +315,8 @@ class ParallelTrainer {
     T *const logits = logits_.data() + size_t(first) * size_t(V_), *const dtop = g_.stream.data() + at;
     const T* const top = a_.x.at(sizes.n_layer, first);
     launch(team, rows,
-           LayerNorm<T>{top, a_.C, C, frozen_.plain.ln_f, frozen_.plain.ln_f_bias, norm_.data() + at, a_.C,
-                        mean_.data() + first, rstd_.data() + first});
+           Norm<T>{top, a_.C, C, frozen_.plain.ln_f, frozen_.plain.ln_f_bias, norm_.data() + at, a_.C,
+                   mean_.data() + first, rstd_.data() + first});
     matmul(team, rows, Matmul<T, T>{norm_.data() + at, a_.C, frozen_.head.forward, logits, V_});
     team.wait();
     loss_of_rows(
@@ -328,8 +327,8 @@ class ParallelTrainer {
     team.wait();
     zero(team, dtop, size_t(rows) * a_.C);
     launch(team, rows,
-           LayerNormBackward<T>{top, a_.C, C, frozen_.plain.ln_f, mean_.data() + first, rstd_.data() + first,
-                                norm_.data() + at, a_.C, dtop});
+           NormBackward<T>{top, a_.C, C, frozen_.plain.ln_f, mean_.data() + first, rstd_.data() + first,
+                           norm_.data() + at, a_.C, dtop});
   }
   // Rows of the stream, or slots of positions before `end`.
   void count(int b, int first, int rows, int end, const Said& said) {

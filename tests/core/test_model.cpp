@@ -18,6 +18,14 @@ Config tiny(bool bias) {
   return c;
 }
 
+// Like Llama: query heads share keys, heads are not C / H wide, and the head is a tensor of its own.
+Config tiny_llama(bool bias) {
+  Config c = tiny(bias);
+  c.n_head = 4, c.head_dim = 6, c.n_inner = 10, c.norm_epsilon = 1e-6f, c.rope_theta = 100;
+  c.rotary = c.swiglu = true, c.center = c.tied = false;
+  return c;
+}
+
 // Weights of standard deviation 0.3: large enough that every path through the model carries gradient.
 template <class T>
 std::vector<T> rough_weights(const Config& config, uint64_t seed) {
@@ -61,11 +69,11 @@ double difference(double h, F f) {
 }
 
 // Every parameter's gradient, and those of the past's keys and values, against differences of the loss.
-void check_gradients(bool bias, bool with_past, float dropout_rate) {
-  CAPTURE(bias);
+void check_gradients(const Config& config, bool with_past, float dropout_rate) {
+  CAPTURE(config.bias);
+  CAPTURE(config.rotary);
   CAPTURE(with_past);
   CAPTURE(dropout_rate);
-  const Config config = tiny(bias);
   Chance chance(with_past ? 21 : 22);
   const Batch batch = batch_of(chance, with_past);
   Pool pool(1);
@@ -84,7 +92,7 @@ void check_gradients(bool bias, bool with_past, float dropout_rate) {
     CAPTURE(spec.name);
     double wrong = 0, norm = 0, key_bias = 0;
     // Without a past the key bias moves all scores of a row alike, which softmax does not see; a past's keys stay.
-    const bool has_key_bias = !with_past && spec.name.find("c_attn.bias") != std::string::npos;
+    const bool has_key_bias = !with_past && !config.rotary && spec.name.find("c_attn.bias") != std::string::npos;
     for (size_t i = 0; i < spec.size; i++) {
       const size_t at = spec.offset + i;
       if (has_key_bias && i / size_t(config.n_embd) == 1) {
@@ -106,7 +114,7 @@ void check_gradients(bool bias, bool with_past, float dropout_rate) {
   if (!with_past) return;
 
   trainer.set_weights(weights.data());
-  const int D = config.n_embd / config.n_head;
+  const int D = config.head_size();
   for (int l = 0; l < config.n_layer; l++)
     for (bool values : {false, true}) {
       CAPTURE(l);
@@ -139,24 +147,28 @@ void check_gradients(bool bias, bool with_past, float dropout_rate) {
 }  // namespace
 
 TEST_CASE("model: gradient check of every tensor: causal sequences, and a branching tree with a past") {
-  for (bool bias : {false, true})
-    for (bool with_past : {false, true}) check_gradients(bias, with_past, 0);
+  for (const Config& config : {tiny(false), tiny(true), tiny_llama(false), tiny_llama(true)})
+    for (bool with_past : {false, true}) check_gradients(config, with_past, 0);
 }
 
-TEST_CASE("model: gradient check with dropout") { check_gradients(true, true, 0.2f); }
+TEST_CASE("model: gradient check with dropout") {
+  for (const Config& config : {tiny(true), tiny_llama(false)}) check_gradients(config, true, 0.2f);
+}
 
 TEST_CASE("model: the float gradient, by the twins, is the double one") {
-  const Config config = tiny(true);
-  Chance chance(31);
-  const Batch batch = batch_of(chance, true);
-  Pool pool(2);
-  Trainer<double> exact(config, batch.rows(), batch.roots(), slots_of(batch), pool);
-  Trainer<float> fast(config, batch.rows(), batch.roots(), slots_of(batch), pool);
-  const std::vector<float> weights = rough_weights<float>(config, 32);
-  exact.set_weights(std::vector<double>(weights.begin(), weights.end()).data());
-  fast.set_weights(weights.data());
-  CHECK(fast.loss_and_gradient(batch) == doctest::Approx(exact.loss_and_gradient(batch)).epsilon(1e-5));
-  CHECK(relative_error(fast.gradient.data(), exact.gradient.data(), exact.gradient.size()) < 1e-5);
+  for (const Config& config : {tiny(true), tiny_llama(false)}) {
+    CAPTURE(config.rotary);
+    Chance chance(31);
+    const Batch batch = batch_of(chance, true);
+    Pool pool(2);
+    Trainer<double> exact(config, batch.rows(), batch.roots(), slots_of(batch), pool);
+    Trainer<float> fast(config, batch.rows(), batch.roots(), slots_of(batch), pool);
+    const std::vector<float> weights = rough_weights<float>(config, 32);
+    exact.set_weights(std::vector<double>(weights.begin(), weights.end()).data());
+    fast.set_weights(weights.data());
+    CHECK(fast.loss_and_gradient(batch) == doctest::Approx(exact.loss_and_gradient(batch)).epsilon(1e-5));
+    CHECK(relative_error(fast.gradient.data(), exact.gradient.data(), exact.gradient.size()) < 1e-5);
+  }
 }
 
 namespace {
@@ -340,13 +352,15 @@ struct Decoder {
   Config config;
   std::vector<float> weights;
   Target target;
-  Decoder(Numbers numbers, int threads, int n_embd = 48)
-      : config(sizes(n_embd)),
+  Decoder(Numbers numbers, int threads, int n_embd = 48, bool llama = false)
+      : config(sizes(n_embd, llama)),
         weights(rough_weights<float>(config, 41)),
         target(config, weights.data(), numbers.weights, false, threads, 100, numbers.cache) {}
-  static Config sizes(int n_embd) {
+  static Config sizes(int n_embd, bool llama) {
     Config c;
     c.n_layer = 2, c.n_head = c.n_kv_head = 3, c.n_embd = n_embd, c.block_size = 64, c.vocab_size = 37;
+    if (!llama) return c;
+    c.n_head = 6, c.head_dim = 64, c.n_inner = 50, c.rotary = c.swiglu = true, c.center = c.tied = false;
     return c;
   }
   std::vector<float> row(int i) const { return {target.logits(i), target.logits(i) + config.vocab_size}; }
@@ -367,12 +381,16 @@ struct Decoder {
 TEST_CASE("model: every node of a tree gets the bits of its path decoded one token at a time") {
   for (Numbers numbers : kNumbers)
     for (int threads : {1, 2})
-      for (int round = 0; round < 4; round++) {
+      for (int number = 0; number < 8; number++) {
+        const int round = number % 4;
+        const bool llama = number >= 4;
+        CAPTURE(llama);
         CAPTURE(int(numbers.weights));
         CAPTURE(int(numbers.cache));
         CAPTURE(threads);
         CAPTURE(round);
-        Decoder tree_side(numbers, threads, round % 2 ? 48 : 33), path_side(numbers, 1, round % 2 ? 48 : 33);
+        Decoder tree_side(numbers, threads, round % 2 ? 48 : 33, llama),
+            path_side(numbers, 1, round % 2 ? 48 : 33, llama);
         Chance chance(50 + round);
         std::vector<int> text(1 + chance.below(40));
         for (int& token : text) token = chance.below(37);

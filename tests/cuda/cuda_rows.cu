@@ -78,25 +78,26 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
   const auto check = [&](const char* name, int n, auto make) { check_groups(name, batch, n, make); };
 
   check("LayerNorm", rows,
-        [&](Desk& d) { return LayerNorm<float>{d.f[0], stride, C, d.f[1], d.f[2], d.f[3], stride, d.f[4], d.f[5]}; });
-  check("LayerNorm without bias", rows, [&](Desk& d) {
-    return LayerNorm<float>{d.f[0], stride, C, d.f[1], nullptr, d.f[3], stride, nullptr, nullptr};
+        [&](Desk& d) { return Norm<float>{d.f[0], stride, C, d.f[1], d.f[2], d.f[3], stride, d.f[4], d.f[5]}; });
+  check("LayerNorm without bias", rows,
+        [&](Desk& d) { return Norm<float>{d.f[0], stride, C, d.f[1], nullptr, d.f[3], stride, nullptr, nullptr}; });
+  check("NormBackward", rows, [&](Desk& d) {
+    return NormBackward<float>{d.f[0], stride, C, d.f[1], d.f[2], d.f[3], d.f[4], stride, d.f[5]};
   });
-  check("LayerNormBackward", rows, [&](Desk& d) {
-    return LayerNormBackward<float>{d.f[0], stride, C, d.f[1], d.f[2], d.f[3], d.f[4], stride, d.f[5]};
+  check("NormWeights", 2, [&](Desk& d) {
+    return NormWeights<float>{rows, d.f[0], stride, C, d.f[1], d.f[2], d.f[3], stride, d.f[4], d.f[5]};
   });
-  check("LayerNormWeights", 2, [&](Desk& d) {
-    return LayerNormWeights<float>{rows, d.f[0], stride, C, d.f[1], d.f[2], d.f[3], stride, d.f[4], d.f[5]};
-  });
-  check("RmsNorm", rows, [&](Desk& d) { return RmsNorm<float>{d.f[0], stride, C, d.f[1], d.f[3], stride, d.f[4]}; });
+  check("RmsNorm", rows, [&](Desk& d) { return rms_norm<float>(d.f[0], stride, C, d.f[1], d.f[3], stride, d.f[4]); });
   check("RmsNorm without weight", rows,
-        [&](Desk& d) { return RmsNorm<float>{d.f[0], stride, C, nullptr, d.f[3], stride, nullptr}; });
-  check("RmsNormBackward", rows,
-        [&](Desk& d) { return RmsNormBackward<float>{d.f[0], stride, C, d.f[1], d.f[2], d.f[3], stride, d.f[4]}; });
-  check("RmsNormBackward without weight", rows,
-        [&](Desk& d) { return RmsNormBackward<float>{d.f[0], stride, C, nullptr, d.f[2], d.f[3], stride, d.f[4]}; });
-  check("LayerNormWeights of RMSNorm", 2, [&](Desk& d) {
-    return LayerNormWeights<float>{rows, d.f[0], stride, C, nullptr, d.f[1], d.f[2], stride, d.f[3], nullptr};
+        [&](Desk& d) { return rms_norm<float>(d.f[0], stride, C, nullptr, d.f[3], stride, nullptr); });
+  check("RmsNormBackward", rows, [&](Desk& d) {
+    return NormBackward<float>{d.f[0], stride, C, d.f[1], nullptr, d.f[2], d.f[3], stride, d.f[4]};
+  });
+  check("RmsNormBackward without weight", rows, [&](Desk& d) {
+    return NormBackward<float>{d.f[0], stride, C, nullptr, nullptr, d.f[2], d.f[3], stride, d.f[4]};
+  });
+  check("NormWeights of RMSNorm", 2, [&](Desk& d) {
+    return NormWeights<float>{rows, d.f[0], stride, C, nullptr, d.f[1], d.f[2], stride, d.f[3], nullptr};
   });
   check("Rope", batch.rows() - 1,
         [&](Desk& d) { return Rope<float>{d.batch.forest, 1, d.f[0], 80, 2, 34, d.f[1], false}; });

@@ -53,15 +53,15 @@ std::vector<double> random_numbers(Chance& chance, size_t n) {
 TEST_CASE("operations: RMS norm by hand, and its gradients") {
   const double x[] = {3, -4}, weight[] = {2, 10};
   double y[2], rstd;
-  RmsNorm<double>{x, 2, 2, nullptr, y, 2, &rstd}(Solo{}, 0);
+  rms_norm<double>(x, 2, 2, nullptr, y, 2, &rstd)(Solo{}, 0);
   CHECK(rstd == doctest::Approx(1 / std::sqrt(12.5)).epsilon(1e-6));
   CHECK(y[0] == 3 * rstd);
   CHECK(y[1] == -4 * rstd);
-  RmsNorm<double>{x, 2, 2, weight, y, 2, nullptr}(Solo{}, 0);
+  rms_norm<double>(x, 2, 2, weight, y, 2, nullptr)(Solo{}, 0);
   CHECK(y[0] == 6 * rstd);
   CHECK(y[1] == -40 * rstd);
   const double nothing[] = {0, 0};
-  RmsNorm<double>{nothing, 2, 2, nullptr, y, 2, &rstd}(Solo{}, 0);
+  rms_norm<double>(nothing, 2, 2, nullptr, y, 2, &rstd)(Solo{}, 0);
   CHECK((y[0] == 0 && y[1] == 0));
   CHECK(rstd == doctest::Approx(1000));
 
@@ -72,15 +72,15 @@ TEST_CASE("operations: RMS norm by hand, and its gradients") {
                         dy = random_numbers(chance, rows * C), out(rows * C), r(rows), dx(rows * C), dw(C, 0.5);
     const double* used = weighted ? w.data() : nullptr;
     const auto loss = [&] {
-      launch(Team{}, rows, RmsNorm<double>{in.data(), C, C, used, out.data(), C, r.data()});
+      launch(Team{}, rows, rms_norm<double>(in.data(), C, C, used, out.data(), C, r.data()));
       return dot(out, dy);
     };
     loss();
     std::fill(dx.begin(), dx.end(), 0.25);  // what it is added to
-    launch(Team{}, rows, RmsNormBackward<double>{in.data(), C, C, used, r.data(), dy.data(), C, dx.data()});
+    launch(Team{}, rows, NormBackward<double>{in.data(), C, C, used, nullptr, r.data(), dy.data(), C, dx.data()});
     for (double& d : dx) d -= 0.25;
     norm_weights(Team{},
-                 LayerNormWeights<double>{rows, in.data(), C, C, nullptr, r.data(), dy.data(), C, dw.data(), nullptr});
+                 NormWeights<double>{rows, in.data(), C, C, nullptr, r.data(), dy.data(), C, dw.data(), nullptr});
     for (double& d : dw) d -= 0.5;
     check_slopes(in, dx, loss);
     if (weighted) check_slopes(w, dw, loss);
@@ -95,7 +95,7 @@ TEST_CASE("operations: Rope by hand: each pair turns by its own angle, and value
   REQUIRE(table.size() == 5 * 2 * 2);
   CHECK((table[0] == 1 && table[1] == 0 && table[2] == 1 && table[3] == 0));
   CHECK(table[4 * 4 + 2] == doctest::Approx(std::cos(0.04)).epsilon(1e-14));  // position 4, pair 1: 4 / 10000^(2/4)
-  const auto later = rope_table<double>(2, 4, 3);
+  const auto later = rope_table<double>(2, 4, 10000, 3);
   CHECK(later == std::vector<double>(table.begin() + 3 * 4, table.end()));
 
   std::vector<double> qkv(2 * 16);
