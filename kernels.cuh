@@ -765,7 +765,7 @@ struct KeepRows {
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// Loss and optimizer
+// Loss, and sums of one row
 
 // loss[row] = -log softmax(logits)[target]. With `gradient`, logits become dlogits = (softmax - onehot) * scale.
 template <class T>
@@ -805,27 +805,6 @@ struct Mean {
   }
 };
 
-// Part of one tensor in the flat array of parameters: the optimizer's unit of work.
-struct Piece {
-  size_t offset;
-  int size;
-  float decay;  // factor of the weight decay: 1 for matrices, 0 for norms and biases
-};
-
-// sums[piece] = the sum of the squares of its gradients. A row of this operation is a piece.
-template <class T>
-struct SumSquares {
-  const Piece* pieces;
-  const T* gradient;
-  T* sums;  // (pieces)
-  template <class G>
-  HD void operator()(const G& g, int row) const {
-    const T* d = gradient + pieces[row].offset;
-    const T sum = g.template sum<T>(pieces[row].size, [=](int i) { return d[i] * d[i]; });
-    g.each(1, [&](int) { sums[row] = sum; });
-  }
-};
-
 // One row: norm (2) = the length of the whole gradient, and the factor that clips it to `limit` (0: no clipping).
 template <class T>
 struct ClipFactor {
@@ -842,31 +821,6 @@ struct ClipFactor {
   HD void operator()(const G& g, int) const {
     const T sum = g.template sum<T>(n, [=](int i) { return values[i]; });
     g.each(1, [&](int) { finish(sum); });
-  }
-};
-
-// AdamW (Loshchilov, Hutter 2019). A row of this operation is a piece.
-//   w -= rate decay w;  m = b1 m + (1 - b1) d;  v = b2 v + (1 - b2) d^2;  w -= rate (m / c1) / (sqrt(v / c2) + eps)
-template <class T>
-struct AdamW {
-  const Piece* pieces;
-  T *weight, *m, *v;
-  const T *gradient, *norm;
-  T rate, decay, beta1, beta2, correction1, correction2;  // c1 = 1 - b1^t, c2 = 1 - b2^t at update t = 1, 2, ...
-  template <class G>
-  HD void operator()(const G& g, int row) const {
-    const Piece piece = pieces[row];
-    T *w = weight + piece.offset, *pm = m + piece.offset, *pv = v + piece.offset;
-    const T *d = gradient + piece.offset, clip = norm[1];
-    const T keep = T(1) - rate * decay * T(piece.decay), step = rate / correction1,
-            root = T(1) / square_root(correction2);
-    const T b1 = beta1, b2 = beta2;
-    g.each(piece.size, [=](int i) {
-      const T x = d[i] * clip;
-      pm[i] = fused(b1, pm[i], (T(1) - b1) * x);
-      pv[i] = fused(b2, pv[i], (T(1) - b2) * x * x);
-      w[i] = w[i] * keep - step * pm[i] / (square_root(pv[i]) * root + T(1e-8));
-    });
   }
 };
 

@@ -11,6 +11,7 @@
 #include "commands/method.h"
 #include "decode.h"
 #include "files/drafters.h"
+#include "files/gguf_model.h"
 #include "study/gpu.h"
 #include "watch/decoding.h"
 #ifdef WITH_CUDA
@@ -70,7 +71,8 @@ struct Engine::Parts {
   }
 };
 
-Engine::Engine(const Settings& settings) : parts_(new Parts(settings, load_model(settings.model))) {}
+Engine::Engine(const Settings& settings)
+    : parts_(new Parts(settings, is_gguf(settings.model) ? load_gguf(settings.model) : load_model(settings.model))) {}
 Engine::~Engine() = default;
 
 std::vector<int> Engine::encode(const std::string& text, const std::string& what) const {
