@@ -40,8 +40,9 @@ JOBS := $(shell awk -v n=$$(nproc) '/MemAvailable/{m = int($$2 / 1048576)} END{p
 ALL_CORES = @$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS))
 
 COMMANDS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard commands/*.cpp study/*.cpp))
-FILES := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard files/*.cpp))
+FILES := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard files/*.cpp growth/*.cpp))
 LIBRARY := $(BUILD)/machine/library.o $(FILES)
+COMMAND_LINE := $(BUILD)/commands/cli.o $(BUILD)/commands/outputs.o
 PROGRAMS := $(BUILD)/nanospec $(BUILD)/train_gpt $(BUILD)/train_drafter
 ON_CUDA := $(BUILD)/nanospec-cuda $(BUILD)/train_gpt-cuda
 
@@ -75,14 +76,14 @@ data: ## gets the training text
 
 # ----------------------------------------------------------------------------------------------------------------
 # Programs. What many files need is compiled once, into $(LIBRARY): machine/library.cpp says how; and the sources of
-# files/.
+# files/ and growth/.
 
 INSTANTIATE := extern template
 $(BUILD)/machine/library.o: INSTANTIATE := template
 COMPILE = $(CXX) $(FLAGS) $(if $(INSTANTIATE),'-DINSTANTIATE=$(INSTANTIATE)') $(MORE) $(CXXFLAGS) $(if $(READ_ONCE),-include $(BUILD)/libraries.h) -MMD -MP -MF $(@:.o=.dep) -c
 
 # Objects are made again when the flags change.
-$(shell mkdir -p $(addprefix $(BUILD)/,machine files commands study training tests $(wildcard tests/*)); \
+$(shell mkdir -p $(addprefix $(BUILD)/,machine files growth commands study training tests $(wildcard tests/*)); \
   echo '$(CXX) $(FLAGS) $(CXXFLAGS) $(NVCCFLAGS)' | cmp -s - $(BUILD)/flags || echo '$(CXX) $(FLAGS) $(CXXFLAGS) $(NVCCFLAGS)' >$(BUILD)/flags)
 
 # The libraries' headers: g++ reads them once, and has them in front of every file. No file counts on it.
@@ -113,9 +114,9 @@ $(BUILD)/%.cuda.o: %.cu $(BUILD)/flags
 
 LINK = $(Q)$(CXX) $(FLAGS) $(CXXFLAGS) $(LDFLAGS) $^ -o $@ $(LIBS)
 $(BUILD)/nanospec: $(BUILD)/nanospec.o $(COMMANDS) $(LIBRARY)
-$(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(BUILD)/commands/cli.o $(LIBRARY)
+$(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(COMMAND_LINE) $(LIBRARY)
 # It runs on the CPU: train_gpt and train_gpt-cuda hand over to it.
-$(BUILD)/train_drafter: $(BUILD)/training/train_drafter.o $(BUILD)/commands/cli.o $(LIBRARY)
+$(BUILD)/train_drafter: $(BUILD)/training/train_drafter.o $(COMMAND_LINE) $(LIBRARY)
 # For tests/reference: hf_check.py, gguf_check.py, bpe_check.py.
 $(BUILD)/dump_logits: $(BUILD)/tests/reference/dump_logits.o $(LIBRARY)
 $(BUILD)/dump_gguf: $(BUILD)/tests/reference/dump_gguf.o $(FILES)
@@ -125,7 +126,7 @@ $(PROGRAMS) $(BUILD)/dump_logits $(BUILD)/dump_gguf $(BUILD)/dump_tokens:
 	$(LINK)
 
 $(BUILD)/nanospec-cuda: $(BUILD)/nanospec.cuda.o $(COMMANDS) $(FILES)
-$(BUILD)/train_gpt-cuda: $(BUILD)/train_gpt.cuda.o $(BUILD)/commands/cli.o $(FILES)
+$(BUILD)/train_gpt-cuda: $(BUILD)/train_gpt.cuda.o $(COMMAND_LINE) $(FILES)
 $(ON_CUDA):
 	@echo "  LINK  $@"
 	$(Q)$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ $(LIBS)
@@ -253,7 +254,7 @@ train-and-experiment: train-small train-drafters
 # ----------------------------------------------------------------------------------------------------------------
 
 clean: ## removes what was built; data, trained models and build/venv stay
-	@rm -rf $(addprefix build/,*.o *.dep *.ptxas libraries.h* machine files commands study training tests sanitize flags bench experiments \
+	@rm -rf $(addprefix build/,*.o *.dep *.ptxas libraries.h* machine files growth commands study training tests sanitize flags bench experiments \
 	  nanospec nanospec-cuda train_gpt train_gpt-cuda train_drafter nanospec_single.cu dump_logits dump_gguf dump_tokens)
 
 format: ## clang-format over all sources

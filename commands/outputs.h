@@ -5,129 +5,20 @@
 // are one file where they lead to the same place, by whatever links.
 #pragma once
 
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
-
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "commands/cli.h"
-#include "files/io.h"
 
 namespace nanospec {
 
-// Whether a model's folder holds a file of this name: train_gpt, train_drafter or nanospec calibrate wrote it.
-inline bool names_model_file(const std::filesystem::path& path) {
-  const std::string name = path.filename().string();
-  return path.extension() == ".safetensors" || name == "config.json" || name == "tokenizer.json" ||
-         name == "tokenizer_config.json" || name == "calibration.json";
-}
-
-// Where a path leads, as far as it is there.
-inline std::filesystem::path resolved(const std::string& path) {
-  std::error_code error;
-  const std::filesystem::path whole = std::filesystem::absolute(path, error);
-  const std::filesystem::path place = std::filesystem::weakly_canonical(whole, error);
-  if (error) return whole;
-  return place.has_filename() ? place : place.parent_path();  // "a/" is "a"
-}
-
-// Two names of one place; /dev/null is none.
-inline bool same_place(const struct stat& a, const struct stat& b) {
-  const bool nowhere = S_ISCHR(a.st_mode) && a.st_rdev == makedev(1, 3);
-  return a.st_dev == b.st_dev && a.st_ino == b.st_ino && !nowhere;
-}
-inline bool same_file(const std::string& a, const std::string& b) {
-  struct stat one, other;
-  if (stat(a.c_str(), &one) == 0 && stat(b.c_str(), &other) == 0) return same_place(one, other);
-  return resolved(a) == resolved(b);
-}
-
 // Throws std::runtime_error where no file can be written.
-inline void check_writable(const std::string& path) {
-  if (path.empty()) refuse("an empty name", "the file to write", "give its name");
-  struct stat status;
-  const bool exists = stat(path.c_str(), &status) == 0;
-  if (exists && S_ISDIR(status.st_mode)) refuse_path("cannot write the file", path, EISDIR);
-  if (exists && access(path.c_str(), W_OK) != 0) refuse_path("cannot write the file", path, errno);
-  if (exists && !S_ISREG(status.st_mode)) return;
-  // What stands beside it for a moment says more than permissions do.
-  const Unfinished beside(temporary_name(exists ? resolved(path).string() : path));
-  const OpenFile file{open(beside.path().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600)};
-  if (file.handle < 0) refuse_path("cannot write the file", path, errno);
-}
-
-// Whether it is a file of a model's folder, or would be; folders: where models lie.
-inline bool is_model_file(const std::string& path, const std::vector<std::string>& folders) {
-  if (names_model_file(path) || names_model_file(resolved(path))) return true;
-  for (const std::string& folder : folders) {
-    std::error_code error;
-    for (const std::filesystem::directory_entry& entry : std::filesystem::directory_iterator(folder, error))
-      if (names_model_file(entry.path()) && same_file(entry.path().string(), path)) return true;
-  }
-  return false;
-}
-
-// A path and the flag that names it.
-struct NamedPath {
-  std::string flag, path;
-  bool is(const std::string& other) const { return same_file(path, other); }
-};
-
-[[noreturn]] inline void refuse_output(const NamedPath& output, const std::string& why) {
-  throw std::invalid_argument(output.flag + " " + why + ": " + printable(output.path, 300) + ": give it another name");
-}
-
-// Throws std::invalid_argument where what is written there would be lost, or something else by it. reads: the run's
-// files; places: where its models lie. own: a model's file that it may write.
-inline void check_output(const NamedPath& output, const std::vector<NamedPath>& reads,
-                         const std::vector<std::string>& places, const std::string& own) {
-  for (const NamedPath& one : reads)
-    if (output.is(one.path)) refuse_output(output, "would write over what " + one.flag + " reads");
-  if (std::filesystem::path(output.path).filename() != own && is_model_file(output.path, places))
-    refuse_output(output, "would write over a file of a model");
-  struct stat standard, status;
-  if (stat(output.path.c_str(), &status) != 0) return;
-  if (fstat(STDOUT_FILENO, &standard) == 0 && same_place(standard, status))
-    refuse_output(output, "is what standard output writes");
-  if (fstat(STDERR_FILENO, &standard) == 0 && same_place(standard, status))
-    refuse_output(output, "is what standard error writes");
-}
+void check_writable(const std::string& path);
 
 // All outputs that the command line names: none is another, what the run reads, a file of a model, or where its
 // standard output or error goes (std::invalid_argument), and each can be written (std::runtime_error). also_reads:
 // files and folders that no flag names alone. own: as above.
-inline void check_outputs(const Command& command, const Given& given, const std::vector<std::string>& also_reads = {},
-                          const std::string& own = "") {
-  std::vector<NamedPath> files, folders, reads;  // that are written; that are read
-  std::vector<std::string> places = also_reads;
-  for (const std::string& path : also_reads)
-    if (!path.empty()) reads.push_back({"this run", path});
-  for (const Flag& flag : command.flags) {
-    auto* const* const path = std::get_if<std::string*>(&flag.value);
-    if (!path || !given.has(flag.name)) continue;
-    const bool file = flag.takes.compare(0, 4, "FILE") == 0, folder = flag.takes == "DIR";
-    if (folder) places.push_back(**path);
-    if (flag.accepts.written) (file ? files : folders).push_back({flag.name, **path});
-    else if (file) reads.push_back({flag.name, **path == "-" ? "/dev/stdin" : **path});
-  }
-  for (const NamedPath& folder : folders)
-    for (const NamedPath& one : reads)
-      if (names_model_file(one.path) && same_file(resolved(one.path).parent_path().string(), folder.path))
-        refuse_output(folder, "would write over what " + one.flag + " reads");
-  std::vector<NamedPath> all = folders;
-  for (const NamedPath& output : files) {
-    check_output(output, reads, places, own);
-    for (const NamedPath& other : all)
-      if (output.is(other.path)) refuse_output(output, "and " + other.flag + " are one file");
-    all.push_back(output);
-    const std::string within = resolved(output.path).parent_path().string();
-    const bool to_come = std::any_of(folders.begin(), folders.end(), [&](const NamedPath& one) {
-      return one.is(within) && !std::filesystem::exists(one.path);  // the run makes it
-    });
-    if (!to_come) check_writable(output.path);
-  }
-}
+void check_outputs(const Command& command, const Given& given, const std::vector<std::string>& also_reads = {},
+                   const std::string& own = "");
 
 }  // namespace nanospec

@@ -7,8 +7,11 @@
 
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <list>
 #include <sstream>
@@ -16,6 +19,7 @@
 #include <vector>
 
 #include "files/io.h"
+#include "files/unfinished.h"
 
 namespace nanospec {
 

@@ -5,9 +5,12 @@
 // text is its length, 8 bytes, and its bytes. All numbers are little-endian.
 #include "files/gguf.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <climits>
 #include <cmath>
 #include <cstdio>

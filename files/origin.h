@@ -9,6 +9,7 @@
 #include <string>
 
 #include "files/checkpoint.h"
+#include "files/hash.h"
 
 namespace nanospec {
 

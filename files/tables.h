@@ -4,6 +4,7 @@
 // reader throws std::runtime_error with one line if it is missing, broken, or of another vocabulary.
 #pragma once
 
+#include <climits>
 #include <filesystem>
 #include <memory>
 #include <string>

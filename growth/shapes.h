@@ -35,44 +35,11 @@ struct Template {
 };
 
 // Makes a template of nodes in any order that has a parent before its children.
-inline Template by_levels(const std::vector<int>& parent, const std::vector<int>& rank) {
-  std::vector<std::vector<int>> children(parent.size());
-  for (size_t i = 1; i < parent.size(); i++) children[parent[i]].push_back(int(i));
-  Template t;
-  std::vector<int> level(1, 0);
-  for (int first = 0; !level.empty();) {  // the index of the level's first node
-    std::vector<int> below;
-    for (size_t k = 0; k < level.size(); k++) {
-      std::vector<int>& own = children[level[k]];
-      std::sort(own.begin(), own.end(), [&](int a, int b) { return rank[a] < rank[b]; });
-      for (int child : own) {
-        below.push_back(child);
-        t.parent.push_back(first + int(k));
-        t.rank.push_back(rank[child]);
-      }
-    }
-    first = t.level.back();
-    if (!below.empty()) t.level.push_back(int(t.parent.size()));
-    level.swap(below);
-  }
-  return t;
-}
+Template by_levels(const std::vector<int>& parent, const std::vector<int>& rank);
 
 // Every node of depth d has widths[d] children: Medusa's cartesian product of its heads' best tokens. If all widths are
 // 1 it is a chain; if all are equal, the full tree.
-inline Template cartesian_template(const std::vector<int>& widths) {
-  Template t;
-  for (int width : widths) {
-    const int first = t.level.end()[-2], last = t.level.back();
-    for (int above = first; above < last; above++)
-      for (int rank = 0; rank < width; rank++) {
-        t.parent.push_back(above);
-        t.rank.push_back(rank);
-      }
-    t.level.push_back(int(t.parent.size()));
-  }
-  return t;
-}
+Template cartesian_template(const std::vector<int>& widths);
 
 // How many nodes such a template has, its root not counted: w0 + w0 w1 + ... See tree_nodes().
 inline int64_t cartesian_nodes(const std::vector<int>& widths) {
@@ -80,14 +47,7 @@ inline int64_t cartesian_nodes(const std::vector<int>& widths) {
 }
 
 // The first so many nodes of a template: whole levels, then a part of the next one.
-inline Template truncated(Template t, int nodes) {
-  if (t.nodes() <= nodes) return t;
-  t.parent.resize(nodes + 1);
-  t.rank.resize(nodes + 1);
-  while (t.level.end()[-2] >= nodes + 1) t.level.pop_back();
-  t.level.back() = nodes + 1;
-  return t;
-}
+Template truncated(Template t, int nodes);
 
 // How often the rank-th candidate at a depth was right if the path above it was: `nanospec calibrate` measures it.
 struct Accuracy {
@@ -143,9 +103,7 @@ Template likeliest_template(int depths, int ranks, int nodes, Chance chance) {
   }
   return by_levels(parent, rank);
 }
-inline Template calibrated_template(const Accuracy& accuracy, int nodes) {
-  return likeliest_template(accuracy.depths, accuracy.ranks, nodes, [&](int d, int r) { return accuracy.at(d, r); });
-}
+Template calibrated_template(const Accuracy& accuracy, int nodes);
 
 // Sequoia's dynamic program (Chen et al. 2024, arXiv 2402.12374). a[r]: the chance that the child of rank r is the
 // accepted one, the same at every node. T(m, l, b): the most tokens that can be expected of a tree of m nodes (the root
@@ -283,135 +241,9 @@ constexpr ShapeWord kShapes[] = {
 constexpr int kMostDepth = 64;                   // of the entropy family, and of a calibration
 constexpr int kBeamDepth = 8, kMostBeam = 1024;  // of beam:W
 
-namespace parsing {
-
-// Throws invalid_argument for a known word with settings that it does not take: whole numbers out of range, or others.
-[[noreturn]] inline void refuse_settings(const Shape& shape, const std::string& settings) {
-  const ShapeWord& known = kShapes[shape.kind];
-  const bool full = shape.kind == Shape::kFull, list = shape.kind == Shape::kCartesian;
-  const bool counted = shape.kind <= Shape::kCartesian || shape.kind == Shape::kBeam;
-  const std::vector<std::string> numbers = split_at(settings, full ? 'x' : ',');
-  const bool as_many = list ? !numbers.empty() : numbers.size() == (full ? 2 : 1);
-  const bool whole = counted && as_many && std::all_of(numbers.begin(), numbers.end(), is_whole);
-  throw std::invalid_argument("shape " + quoted(shape.name) + (whole ? " is out of range" : " is not written so") +
-                              ": --shape: write " + known.form + " (" + known.what + ")" +
-                              (whole ? ", each from 1 on" : ""));
-}
-
-// "4,4,2" as {4, 4, 2}; empty if a part is no count.
-inline std::vector<int> counts(const std::string& text) {
-  std::vector<int> list;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t comma = std::min(text.find(',', at), text.size());
-    list.push_back(parse_count(text.substr(at, comma - at)));
-    if (list.back() == 0) return {};
-    at = comma + 1;
-  }
-  return list;
-}
-
-// Reads settings of the entropy family: "threshold=0.5,depth=8,of=confidence".
-inline void read_settings(Shape& shape, const std::string& settings) {
-  for (size_t at = 0; at <= settings.size() && !settings.empty();) {
-    const size_t comma = std::min(settings.find(',', at), settings.size());
-    const std::string one = settings.substr(at, comma - at);
-    at = comma + 1;
-    const size_t equals = std::min(one.find('='), one.size());
-    const std::string key = one.substr(0, equals), value = one.substr(std::min(equals + 1, one.size()));
-    char* end = nullptr;
-    const float number = std::strtof(value.c_str(), &end);
-    const int count = parse_count(value);
-    if (key == "threshold" && !value.empty() && *end == 0 && number >= 0 && number < 1e6f) shape.threshold = number;
-    else if (key == "depth" && count > 0 && count <= kMostDepth) shape.depth = count;
-    else if (key == "width" && count > 0 && shape.kind == Shape::kEntropyNaive) shape.width = count;
-    else if (key == "of" && (value == "q" || value == "confidence")) shape.of_confidence = value == "confidence";
-    else
-      throw std::invalid_argument("shape " + shape.name.substr(0, 64) + " has a setting '" + one.substr(0, 64) +
-                                  "': --shape: write " + kShapes[shape.kind].word +
-                                  ":threshold=H,depth=D,of=q or of=confidence" +
-                                  (shape.kind == Shape::kEntropyNaive ? ",width=K" : "") + ", D up to " +
-                                  std::to_string(kMostDepth) + "; each may be left out");
-  }
-}
-
-}  // namespace parsing
-
 // Reads a shape. The templates of `static`, `calibrated` and `sequoia` are in files, and are made later. Throws
 // std::invalid_argument for an unknown name (the message has the nearest one), for a number that is none or out of
 // range, and for a chain, tree or cartesian of more nodes than the budget (the message has both numbers).
-inline Shape parse_shape(const std::string& text, int budget) {
-  using namespace parsing;
-  const size_t colon = std::min(text.find(':'), text.size());
-  const std::string word = text.substr(0, colon), rest = text.substr(std::min(colon + 1, text.size()));
-  std::vector<std::string> words, forms;
-  for (const ShapeWord& known : kShapes) {
-    words.push_back(known.word);
-    forms.push_back(known.form);
-  }
-  const size_t kind = std::find(words.begin(), words.end(), word) - words.begin();
-  if (kind == words.size()) refuse_word("shape", text, "--shape", closest_word(word, words, forms), forms);
-
-  Shape shape;
-  shape.kind = Shape::Kind(kind);
-  shape.budget = budget;
-  shape.name = text;
-  const size_t cross = std::min(rest.find('x'), rest.size());
-  std::vector<int> widths;  // of cartesian templates
-  switch (shape.kind) {
-    case Shape::kChain:
-      shape.depth = parse_count(rest);
-      shape.width = 1;
-      break;
-    case Shape::kFull:
-      shape.depth = parse_count(rest.substr(0, cross));
-      shape.width = parse_count(rest.substr(std::min(cross + 1, rest.size())));
-      if (shape.width == 0) shape.depth = 0;
-      break;
-    case Shape::kCartesian:
-      widths = counts(rest);
-      shape.depth = int(widths.size());
-      break;
-    case Shape::kBeam:
-      shape.width = parse_count(rest);
-      shape.depth = shape.width > 0 ? kBeamDepth : 0;
-      if (shape.width > kMostBeam)
-        throw std::invalid_argument("shape " + text.substr(0, 64) +
-                                    " is too wide: --shape: choose beam:" + std::to_string(kMostBeam) + " or less");
-      break;
-    case Shape::kStatic:
-      shape.file = rest;
-      shape.depth = !rest.empty();
-      break;
-    case Shape::kCalibrated:
-    case Shape::kSequoia:
-      shape.file = rest;
-      shape.depth = text == word || !rest.empty();
-      break;
-    case Shape::kBestFirst:
-    case Shape::kAuto:
-      shape.depth = text == word;
-      break;
-    case Shape::kEntropyStop:
-    case Shape::kEntropyNaive:
-    case Shape::kEntropyWidth:
-    case Shape::kEntropyDepthWidth:
-      shape.depth = shape.kind >= Shape::kEntropyWidth ? 4 : kMostDepth;
-      shape.width = 4;
-      shape.threshold = shape.kind == Shape::kEntropyDepthWidth ? 2 : 1;
-      if (text != word && rest.empty()) refuse_settings(shape, rest);
-      read_settings(shape, rest);
-  }
-  if (shape.depth < 1) refuse_settings(shape, rest);
-  const int64_t nodes = shape.full() ? full_tree_nodes(shape.depth, shape.width) : cartesian_nodes(widths);
-  if (nodes > budget) {
-    const std::string more = nodes == std::numeric_limits<int64_t>::max() ? "more than " : "";
-    throw std::invalid_argument("shape " + text.substr(0, 64) + " has " + more + std::to_string(nodes) +
-                                " nodes, the budget is " + std::to_string(budget) +
-                                ": --shape: choose a smaller shape or raise --budget");
-  }
-  if (shape.full()) widths.assign(shape.depth, shape.width);
-  if (!widths.empty()) shape.plan = std::make_shared<Template>(cartesian_template(widths));
-  return shape;
-}
+Shape parse_shape(const std::string& text, int budget);
 
 }  // namespace nanospec

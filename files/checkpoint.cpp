@@ -1,0 +1,587 @@
+// files/checkpoint.cpp: the reader and writer that checkpoint.h declares, in the same order.
+#include "files/checkpoint.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <climits>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <string_view>
+
+#include "files/hash.h"
+#include "machine/numbers.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// safetensors: 8 bytes, the length of a JSON header, little-endian; the header; the tensors, end to end.
+
+std::map<std::string, const Tensor*> by_name(const SafeTensors& file) {
+  std::map<std::string, const Tensor*> found;
+  for (const Tensor& tensor : file.tensors) found[tensor.name] = &tensor;
+  return found;
+}
+
+namespace {
+
+size_t dtype_size(const std::string& dtype) {
+  return dtype == "F32" || dtype == "I32" ? 4 : dtype == "F16" || dtype == "BF16" ? 2 : 0;
+}
+
+// Reads one tensor of the header, and checks it against the `data` bytes that begin at `origin`.
+Tensor parse_tensor(const std::string& name, const Json& entry, size_t origin, size_t data, const std::string& where) {
+  constexpr size_t kMostDimensions = 8;
+  const auto bad = [&](const std::string& wrong) {
+    refuse("tensor " + printable(name) + " " + wrong, where, "replace the file");
+  };
+  const Json &dtype = member(entry, "dtype"), &shape = member(entry, "shape"), &span = member(entry, "data_offsets");
+  Tensor tensor;
+  tensor.name = name;
+  if (dtype.is_string()) tensor.dtype = dtype.get<std::string>();
+  const size_t width = dtype_size(tensor.dtype);
+  if (!width) bad("has dtype " + shown(dtype) + ", expected \"F32\", \"F16\", \"BF16\" or \"I32\"");
+
+  if (!shape.is_array() || shape.size() > kMostDimensions) bad("has no list of at most 8 sizes as its shape");
+  size_t count = 1;
+  for (const Json& size : shape) {
+    if (!size.is_number_unsigned()) bad("has a shape with " + shown(size) + ", expected whole numbers");
+    const uint64_t n = size.get<uint64_t>();
+    if (n && count > data / n) bad("has a shape larger than the file");
+    count *= n;
+    if (n > data) bad("has a shape larger than the file");
+    tensor.shape.push_back(int64_t(n));
+  }
+
+  if (!span.is_array() || span.size() != 2 || !span[0].is_number_unsigned() || !span[1].is_number_unsigned())
+    bad("has no data_offsets [begin, end]");
+  const uint64_t begin = span[0].get<uint64_t>(), end = span[1].get<uint64_t>();
+  if (begin > end || end > data)
+    bad("lies at " + std::to_string(begin) + " to " + std::to_string(end) + ", but the file holds " +
+        std::to_string(data) + " bytes of tensors");
+  if ((end - begin) / width != count || (end - begin) % width != 0)
+    bad("of shape " + shown_shape(tensor.shape) + " and dtype " + tensor.dtype + " has " + std::to_string(end - begin) +
+        " bytes");
+  if (begin % width != 0)
+    bad("begins at " + std::to_string(begin) + ", not a multiple of its " + std::to_string(width) + " bytes");
+  tensor.begin = origin + begin;
+  tensor.end = origin + end;
+  return tensor;
+}
+
+// Where the header ends, in a file that begins with these bytes and has that size. Throws std::runtime_error.
+size_t header_end(const std::string& begin, uint64_t size, const std::string& where) {
+  constexpr uint64_t kLongestHeader = 100000000;  // the format's own limit
+  if (size < 8 || begin.size() < 8)
+    refuse("not a safetensors file: only " + std::to_string(size) + " bytes", where, "replace the file");
+  uint64_t header_bytes = 0;
+  for (int i = 7; i >= 0; i--) header_bytes = header_bytes << 8 | uint8_t(begin[size_t(i)]);
+  if (header_bytes > kLongestHeader || header_bytes > size - 8)
+    refuse("not a whole safetensors file: a header of " + std::to_string(header_bytes) + " bytes in a file of " +
+               std::to_string(size),
+           where, "replace the file");
+  return 8 + size_t(header_bytes);
+}
+
+// Reads a file's header. Checks all of it: names are distinct, shapes and offsets agree, there is no gap, no overlap
+// and no byte left over. Throws std::runtime_error.
+SafeTensors parse_header(const std::string& bytes, uint64_t size, const std::string& where) {
+  const std::string advice = "replace the file";
+  const size_t origin = bytes.size(), data = size_t(size) - origin;
+  const Json header = parse_json(bytes.substr(8), where);
+  if (!header.is_object()) refuse("the header is no JSON object", where, advice);
+
+  SafeTensors file;
+  file.header = origin;
+  for (const auto& [name, entry] : header.items()) {
+    if (name != "__metadata__") {
+      file.tensors.push_back(parse_tensor(name, entry, origin, data, where));
+      continue;
+    }
+    for (const auto& [key, value] : entry.items()) {
+      if (!entry.is_object() || !value.is_string()) refuse("__metadata__ is no map of texts", where, advice);
+      file.metadata[key] = value.get<std::string>();
+    }
+  }
+  std::sort(file.tensors.begin(), file.tensors.end(),
+            [](const Tensor& a, const Tensor& b) { return a.begin != b.begin ? a.begin < b.begin : a.end < b.end; });
+  size_t reached = origin;
+  for (const Tensor& tensor : file.tensors) {
+    if (tensor.begin != reached)
+      refuse("tensor " + printable(tensor.name) + " begins at " + std::to_string(tensor.begin - origin) +
+                 ", expected " + std::to_string(reached - origin) + " (a gap or an overlap)",
+             where, advice);
+    reached = tensor.end;
+  }
+  if (reached != size)
+    refuse("the tensors take " + std::to_string(reached - origin) + " bytes, the file holds " + std::to_string(data),
+           where, advice);
+  return file;
+}
+
+// A file's hash is that of all its bytes, with zeros in place of the hash's digits.
+constexpr const char* kNoDigits = "xxh64:0000000000000000";
+
+// Throws std::runtime_error if the file is not the one that was written. If a hash is found under another key than
+// "hash", the key was damaged.
+void check_hash(const SafeTensors& file, const std::string& where) {
+  const auto said = file.metadata.find("hash");
+  bool right = true;
+  if (said != file.metadata.end()) {
+    std::string header = file.bytes.substr(0, file.header);
+    const size_t at = header.find(said->second);
+    if (at != std::string::npos) header.replace(at, said->second.size(), kNoDigits);
+    Xxh64 hash;
+    hash.add(header);
+    hash.add(std::string_view(file.bytes).substr(file.header));
+    right = hash_text(hash) == said->second;
+  } else {
+    for (const auto& [key, value] : file.metadata) right = right && value.find(kHashPrefix) != 0;
+  }
+  if (!right)
+    refuse("the file is damaged: its bytes are not those that its hash was made of", where, "replace the file");
+}
+
+}  // namespace
+
+SafeTensors parse_safetensors(std::string bytes, const std::string& where) {
+  const size_t end = header_end(bytes, bytes.size(), where);
+  SafeTensors file = parse_header(bytes.substr(0, end), bytes.size(), where);
+  file.bytes = std::move(bytes);
+  check_hash(file, where);
+  return file;
+}
+
+namespace {
+
+// Appends the next n bytes of an open file, or as many as are left.
+void read_more(const OpenFile& file, size_t n, std::string& bytes, const std::string& path) {
+  size_t filled = bytes.size();
+  bytes.resize(filled + n);
+  while (filled < bytes.size()) {
+    const ssize_t got = read(file.handle, &bytes[filled], bytes.size() - filled);
+    if (got < 0 && errno != EINTR) refuse_path("cannot read the file", path, errno);
+    if (got == 0) break;
+    if (got > 0) filled += size_t(got);
+  }
+  bytes.resize(filled);
+}
+
+}  // namespace
+
+SafeTensors read_safetensors(const std::string& path, const std::function<bool(const SafeTensors&)>& go_on) {
+  const OpenFile open_file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  struct stat status;
+  if (open_file.handle < 0 || fstat(open_file.handle, &status) != 0) refuse_path("cannot read the file", path, errno);
+  if (!S_ISREG(status.st_mode)) return parse_safetensors(read_file(path), path);
+  const size_t size = size_t(status.st_size);
+  std::string bytes;
+  read_more(open_file, 8, bytes, path);
+  read_more(open_file, header_end(bytes, size, path) - 8, bytes, path);
+  SafeTensors file = parse_header(bytes, size, path);
+  if (go_on && !go_on(file)) return file;
+  read_more(open_file, size - bytes.size(), bytes, path);
+  if (bytes.size() != size) refuse("the file became shorter while it was read", path, "try again");
+  file.bytes = std::move(bytes);
+  check_hash(file, path);
+  return file;
+}
+
+SafeTensors read_header(const std::string& path) {
+  return read_safetensors(path, [](const SafeTensors&) { return false; });
+}
+
+namespace {
+
+size_t bytes_of(const TensorData& tensor) {
+  size_t count = 1;
+  for (int64_t size : tensor.shape) count *= size_t(size);
+  return count * dtype_size(tensor.dtype);
+}
+
+// The part of a safetensors file before the data of these tensors. It ends at a multiple of 8 bytes.
+std::string safetensors_header(const std::vector<TensorData>& tensors, const Metadata& metadata) {
+  Json header = Json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  size_t end = 0;
+  for (const TensorData& tensor : tensors) {
+    const size_t begin = end;
+    end += bytes_of(tensor);
+    header[tensor.name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
+  }
+  std::string text = header.dump(), bytes;
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  for (int i = 0; i < 8; i++) bytes += char(uint64_t(text.size()) >> (8 * i) & 0xFF);
+  return bytes + text;
+}
+
+Pieces pieces_of(const std::string& header, const std::vector<TensorData>& tensors) {
+  Pieces pieces = {header};
+  for (const TensorData& tensor : tensors) pieces.push_back({static_cast<const char*>(tensor.data), bytes_of(tensor)});
+  return pieces;
+}
+
+}  // namespace
+
+std::string format_safetensors(const std::vector<TensorData>& tensors, const Metadata& metadata) {
+  const std::string header = safetensors_header(tensors, metadata);
+  std::string bytes;
+  for (std::string_view piece : pieces_of(header, tensors)) bytes += piece;
+  return bytes;
+}
+
+Metadata with_hash(const std::vector<TensorData>& tensors, Metadata metadata) {
+  metadata["format"] = "pt";
+  metadata["hash"] = kNoDigits;
+  const std::string header = safetensors_header(tensors, metadata);
+  Xxh64 hash;
+  for (std::string_view piece : pieces_of(header, tensors)) hash.add(piece);
+  metadata["hash"] = hash_text(hash);
+  return metadata;
+}
+
+void write_safetensors(const std::string& path, const std::vector<TensorData>& tensors, const Metadata& metadata) {
+  const std::string header = safetensors_header(tensors, with_hash(tensors, metadata));
+  write_file(path, pieces_of(header, tensors));
+}
+
+void copy_floats(const SafeTensors& file, const Tensor& tensor, float* out, const std::string& where) {
+  if (tensor.dtype == "I32")
+    refuse("tensor " + printable(tensor.name) + " has dtype I32, expected floats", where, "replace the file");
+  const size_t width = dtype_size(tensor.dtype), count = (tensor.end - tensor.begin) / width;
+  const char* bytes = file.bytes.data() + tensor.begin;
+  bool finite = true;
+  for (size_t i = 0; i < count; i++) {
+    if (width == 4) memcpy(&out[i], bytes + 4 * i, 4);
+    else {
+      uint16_t half;
+      memcpy(&half, bytes + 2 * i, 2);
+      out[i] = tensor.dtype == "BF16" ? to_float(bf16{half}) : half_to_float(half);
+    }
+    finite = finite && (bits_as<uint32_t>(out[i]) & 0x7F800000u) != 0x7F800000u;
+  }
+  if (!finite)
+    refuse("tensor " + printable(tensor.name) + " holds numbers that are not finite", where,
+           "train again, with a lower learning rate if it diverged");
+}
+
+void check_tensors(const SafeTensors& file, const Expected& expected, const std::string& where) {
+  const std::string advice = "use files of one and the same model";
+  const std::map<std::string, const Tensor*> found = by_name(file);
+  for (const auto& [name, shape] : expected) {
+    const auto at = found.find(name);
+    if (at == found.end())
+      refuse("tensor " + name + " is missing, expected with shape " + shown_shape(shape), where, advice);
+    if (at->second->shape != shape)
+      refuse("tensor " + name + " has shape " + shown_shape(at->second->shape) + ", expected " + shown_shape(shape),
+             where, advice);
+  }
+  for (const Tensor& tensor : file.tensors)
+    if (!expected.count(tensor.name))
+      refuse("tensor " + printable(tensor.name) + " of shape " + shown_shape(tensor.shape) +
+                 " does not belong to this model",
+             where, advice);
+}
+
+std::vector<float> read_tensor(const SafeTensors& file, const std::string& name, const std::vector<int64_t>& shape,
+                               const std::string& where) {
+  const std::map<std::string, const Tensor*> found = by_name(file);
+  if (!found.count(name) || found.at(name)->shape != shape) check_tensors(file, {{name, shape}}, where);
+  const Tensor& tensor = *found.at(name);
+  std::vector<float> out((tensor.end - tensor.begin) / dtype_size(tensor.dtype));
+  copy_floats(file, tensor, out.data(), where);
+  return out;
+}
+
+std::vector<int32_t> read_integers(const SafeTensors& file, const std::string& name, const std::string& where) {
+  const std::map<std::string, const Tensor*> found = by_name(file);
+  if (!found.count(name)) refuse("tensor " + name + " is missing", where, "replace the file");
+  const Tensor& tensor = *found.at(name);
+  if (tensor.dtype != "I32" || tensor.shape.size() != 1)
+    refuse("tensor " + name + " has dtype " + tensor.dtype + " and shape " + shown_shape(tensor.shape) +
+               ", expected a list of I32",
+           where, "replace the file");
+  std::vector<int32_t> out(size_t(tensor.shape[0]));
+  if (!out.empty()) memcpy(out.data(), file.bytes.data() + tensor.begin, tensor.end - tensor.begin);
+  return out;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// config.json
+
+std::string format_config(const Config& config) {
+  const Json file = {{"architectures", {"GPT2LMHeadModel"}},
+                     {"model_type", "gpt2"},
+                     {"vocab_size", config.vocab_size},
+                     {"n_positions", config.block_size},
+                     {"n_embd", config.n_embd},
+                     {"n_layer", config.n_layer},
+                     {"n_head", config.n_head},
+                     {"n_inner", nullptr},
+                     {"activation_function", "gelu"},
+                     {"layer_norm_epsilon", 1e-5},
+                     {"resid_pdrop", 0.0},
+                     {"embd_pdrop", 0.0},
+                     {"attn_pdrop", 0.0},
+                     {"initializer_range", 0.02},
+                     {"tie_word_embeddings", true},
+                     {"bos_token_id", nullptr},
+                     {"eos_token_id", nullptr},
+                     {"bias", config.bias}};
+  return file.dump(2) + "\n";
+}
+
+Config parse_config(const std::string& text, const std::string& where) {
+  const std::string advice = "correct the file";
+  const Json file = parse_json(text, where);
+  if (!file.is_object()) refuse("not a JSON object", where, advice);
+  const auto number = [&](const char* key) {
+    const Json& value = member(file, key);
+    if (!value.is_number_integer() || value < 0 || value > INT_MAX)
+      refuse(std::string(key) + " is " + shown(value) + ", expected a whole number above 0", where, advice);
+    return value.get<int>();
+  };
+  const auto fixed = [&](const char* key, const Json& expected, bool required = false) {
+    if (!file.contains(key) && !required) return;
+    if (member(file, key) != expected)
+      refuse(std::string(key) + " is " + shown(member(file, key)) + ", expected " + shown(expected), where,
+             "use a model of that kind");
+  };
+  fixed("model_type", "gpt2", true);
+  fixed("activation_function", "gelu", true);
+  Config config;
+  config.vocab_size = number("vocab_size");
+  config.block_size = number("n_positions");
+  config.n_embd = number("n_embd");
+  config.n_layer = number("n_layer");
+  config.n_head = number("n_head");
+  config.n_kv_head = config.n_head;
+  if (member(file, "n_inner") != Json(4 * int64_t(config.n_embd))) fixed("n_inner", nullptr);
+  fixed("layer_norm_epsilon", 1e-5);
+  fixed("scale_attn_weights", true);
+  fixed("scale_attn_by_inverse_layer_idx", false);
+  fixed("tie_word_embeddings", true);
+  const Json bias = file.value("bias", Json(true));  // Hugging Face's GPT-2 has them and no such key
+  if (!bias.is_boolean()) refuse("bias is " + shown(bias) + ", expected true or false", where, advice);
+  config.bias = bias.get<bool>();
+  const std::string problem = config_problem(config);
+  if (!problem.empty()) refuse(problem, where, advice);
+  return config;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The model's tensors
+
+void add_tensors(std::vector<TensorData>& tensors, const std::vector<TensorSpec>& table, const float* flat,
+                 const std::string& prefix) {
+  for (const TensorSpec& spec : table) tensors.push_back({prefix + spec.name, shape_of(spec), flat + spec.offset});
+}
+
+void expect_tensors(Expected& expected, const std::vector<TensorSpec>& table, const std::string& prefix) {
+  for (const TensorSpec& spec : table) expected[prefix + spec.name] = shape_of(spec);
+}
+
+std::vector<float> read_flat(const SafeTensors& file, const std::vector<TensorSpec>& table, const std::string& where,
+                             const std::string& prefix) {
+  const std::map<std::string, const Tensor*> found = by_name(file);
+  std::vector<float> flat(table.back().offset + table.back().size);
+  for (const TensorSpec& spec : table)
+    copy_floats(file, *found.at(prefix + spec.name), flat.data() + spec.offset, where);
+  return flat;
+}
+
+std::vector<TensorSpec> file_table(Config config) {
+  config.bias = true;
+  return tensor_table(config);
+}
+
+std::vector<TensorData> model_tensors(const Config& config, const float* weights, std::vector<float>& zeros) {
+  zeros.assign(size_t(4) * size_t(config.n_embd), 0);  // the longest bias, (4 C)
+  std::map<std::string, const float*> source;
+  for (const TensorSpec& spec : tensor_table(config)) source[spec.name] = weights + spec.offset;
+  std::vector<TensorData> tensors;
+  for (const TensorSpec& spec : file_table(config)) {
+    const auto found = source.find(spec.name);
+    tensors.push_back(
+        {"transformer." + spec.name, shape_of(spec), found == source.end() ? zeros.data() : found->second});
+  }
+  return tensors;
+}
+
+void check_model(const SafeTensors& file, const Config& config, const std::string& where) {
+  Expected expected;
+  expect_tensors(expected, file_table(config), "transformer.");
+  for (const Tensor& tensor : file.tensors)
+    if (tensor.name == "lm_head.weight") expected[tensor.name] = {config.vocab_size, config.n_embd};
+  check_tensors(file, expected, where);
+}
+
+std::vector<float> parse_model(const SafeTensors& file, const Config& config, const std::string& where) {
+  check_model(file, config, where);
+  std::vector<float> weights = read_flat(file, tensor_table(config), where, "transformer."), other;
+  std::set<std::string> placed;
+  for (const TensorSpec& spec : tensor_table(config)) placed.insert("transformer." + spec.name);
+  for (const Tensor& tensor : file.tensors) {
+    if (placed.count(tensor.name)) continue;
+    other.resize((tensor.end - tensor.begin) / dtype_size(tensor.dtype));
+    copy_floats(file, tensor, other.data(), where);
+    if (tensor.name != "lm_head.weight" && size_t(std::count(other.begin(), other.end(), 0.0f)) != other.size())
+      refuse("tensor " + tensor.name + " is not zero, but the config has \"bias\": false", where, "set it to true");
+    if (tensor.name == "lm_head.weight" && !std::equal(other.begin(), other.end(), weights.begin()))
+      refuse("tensor lm_head.weight differs from transformer.wte.weight, expected one for both", where,
+             "use a tied model");
+  }
+  return weights;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The folder of a model
+
+void check_hashed(const SafeTensors& file, const std::string& dir) {
+  if (!file.metadata.count("hash"))
+    note("the weights carry no hash, so that damage could pass unseen", dir,
+         "nothing need be done; the command that made them, with --resume, adds it");
+}
+
+Loaded load_model(const std::string& dir) {
+  const std::string config_path = dir + "/config.json", model_path = dir + "/model.safetensors";
+  Loaded loaded;
+  loaded.config = parse_config(read_file(config_path), config_path);
+  loaded.tokenizer = parse_tokenizer(read_file(dir + "/tokenizer.json"), dir + "/tokenizer.json");
+  if (loaded.tokenizer.vocab_size() != loaded.config.vocab_size)
+    refuse("the tokenizer has " + std::to_string(loaded.tokenizer.vocab_size()) +
+               " symbols, config.json says vocab_size " + std::to_string(loaded.config.vocab_size),
+           dir, "use files of one and the same model");
+  const SafeTensors file = read_safetensors(model_path, [&](const SafeTensors& header) {
+    check_model(header, loaded.config, model_path);
+    return true;
+  });
+  check_hashed(file, dir);
+  loaded.weights = parse_model(file, loaded.config, model_path);
+  return loaded;
+}
+
+std::string format_tokenizer_config(const Config& config) {
+  const Json file = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                     {"clean_up_tokenization_spaces", false},
+                     {"model_max_length", config.block_size}};
+  return file.dump(2) + "\n";
+}
+
+void save_model(const std::string& dir, const Config& config, const Tokenizer& tokenizer, const float* weights,
+                const Metadata& metadata) {
+  create_folder(dir);
+  const std::string model_path = dir + "/model.safetensors";
+  const std::vector<std::pair<std::string, std::string>> files = {
+      {dir + "/config.json", format_config(config)},
+      {dir + "/tokenizer.json", format_tokenizer(tokenizer)},
+      {dir + "/tokenizer_config.json", format_tokenizer_config(config)}};
+  for (const auto& [path, text] : files) {
+    if (access(path.c_str(), F_OK) == 0 && read_file(path) == text) continue;
+    if (unlink(model_path.c_str()) != 0 && errno != ENOENT) refuse_path("cannot replace the file", model_path, errno);
+    write_file(path, text);
+  }
+  std::vector<float> zeros;
+  write_safetensors(model_path, model_tensors(config, weights, zeros), metadata);
+}
+
+std::string hash_model(const Config& config, const float* weights, const Metadata& metadata) {
+  std::vector<float> zeros;
+  return with_hash(model_tensors(config, weights, zeros), metadata)["hash"];
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// A training's state: one file with all that --resume needs, so that a kill between two renames cannot mix two states.
+
+std::vector<TensorData> optimizer_tensors(const std::vector<TensorSpec>& table, const OptimizerArrays& arrays) {
+  std::vector<TensorData> tensors;
+  add_tensors(tensors, table, arrays.weights, "weights.");
+  add_tensors(tensors, table, arrays.m, "m.");
+  add_tensors(tensors, table, arrays.v, "v.");
+  return tensors;
+}
+
+Metadata training_metadata(int64_t iteration, const std::map<std::string, std::string>& settings) {
+  return {{"iteration", std::to_string(iteration)}, {"settings", Json(settings).dump()}};
+}
+
+TrainingState parse_training_metadata(const SafeTensors& file, const std::string& where) {
+  const std::string advice = "start a new run, without --resume";
+  const auto entry = [&](const std::string& key) {
+    const auto found = file.metadata.find(key);
+    if (found == file.metadata.end()) refuse("the metadata lack \"" + key + "\"", where, advice);
+    return found->second;
+  };
+  TrainingState state;
+  const std::string iteration = entry("iteration");
+  const auto parsed = std::from_chars(iteration.data(), iteration.data() + iteration.size(), state.iteration);
+  if (parsed.ec != std::errc() || parsed.ptr != iteration.data() + iteration.size() || state.iteration < 0)
+    refuse("the metadata's iteration is \"" + printable(iteration) + "\", expected a whole number", where, advice);
+  const Json settings = parse_json(entry("settings"), where + ", metadata \"settings\"");
+  if (!settings.is_object()) refuse("the metadata's settings are no JSON object", where, advice);
+  for (const auto& [key, value] : settings.items()) {
+    if (!value.is_string()) refuse("the metadata's setting " + printable(key) + " is no text", where, advice);
+    state.settings[key] = value.get<std::string>();
+  }
+  return state;
+}
+
+TrainingState parse_training(const SafeTensors& file, const std::vector<TensorSpec>& table, const std::string& where) {
+  TrainingState state = parse_training_metadata(file, where);
+  const std::vector<std::pair<std::string, std::vector<float>*>> parts = {
+      {"weights.", &state.weights}, {"m.", &state.m}, {"v.", &state.v}};
+  Expected expected;
+  for (const auto& [prefix, array] : parts) expect_tensors(expected, table, prefix);
+  check_tensors(file, expected, where);
+  for (const auto& [prefix, array] : parts) *array = read_flat(file, table, where, prefix);
+  return state;
+}
+
+void check_resumable(const std::map<std::string, std::string>& before, const std::map<std::string, std::string>& now,
+                     const std::string& where) {
+  for (const auto& [name, value] : now) {
+    const auto was = before.find(name);
+    if (was == before.end() || was->second != value)
+      refuse("the run to resume had " + name + " " + (was == before.end() ? "(none)" : printable(was->second)) +
+                 ", this one has " + value,
+             where, "give the same, or another --out");
+  }
+}
+
+Metadata optimizer_metadata(const Config& config, int64_t iteration,
+                            const std::map<std::string, std::string>& settings) {
+  auto metadata = training_metadata(iteration, settings);
+  metadata["config"] = format_config(config);
+  return metadata;
+}
+
+OptimizerState parse_optimizer(const SafeTensors& file, const std::string& where) {
+  const auto config = file.metadata.find("config");
+  if (config == file.metadata.end()) refuse("the metadata lack \"config\"", where, "start a new run, without --resume");
+  OptimizerState state;
+  state.config = parse_config(config->second, where + ", metadata \"config\"");
+  static_cast<TrainingState&>(state) = parse_training(file, tensor_table(state.config), where);
+  return state;
+}
+
+void save_optimizer(const std::string& dir, const Config& config, int64_t iteration,
+                    const std::map<std::string, std::string>& settings, const OptimizerArrays& arrays,
+                    Metadata metadata) {
+  metadata.merge(optimizer_metadata(config, iteration, settings));
+  write_safetensors(dir + "/optimizer.safetensors", optimizer_tensors(tensor_table(config), arrays), metadata);
+}
+
+OptimizerState load_optimizer(const std::string& dir) {
+  const std::string path = dir + "/optimizer.safetensors";
+  const SafeTensors file = read_safetensors(path);
+  check_hashed(file, dir);
+  return parse_optimizer(file, path);
+}
+
+}  // namespace nanospec

@@ -1,0 +1,112 @@
+// files/io.cpp: what io.h declares, in the same order.
+#include "files/io.h"
+
+#include <fcntl.h>
+#include <sha256.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+#include "files/unfinished.h"
+#include "machine/threads.h"
+
+namespace nanospec {
+
+void refuse_path(const std::string& wrong, const std::string& path, int error) {
+  const char* advice = error == ENOSPC || error == EDQUOT ? "make room"
+                       : error == EFBIG                   ? "make room for files of this size (ulimit -f)"
+                                                          : "check the path and its permissions";
+  refuse(wrong, printable(path, 300) + " (" + std::strerror(error) + ")", advice);
+}
+
+void check_memory(const std::string& path, double bytes, double takes) {
+  constexpr double kLarge = 64e6;  // less is not checked
+  const double free = takes > kLarge ? double(available_bytes()) : takes;
+  if (takes <= free) return;
+  char numbers[3][32];
+  int i = 0;
+  for (double number : {bytes, takes, free}) snprintf(numbers[i++], sizeof numbers[0], "%.1f GB", number * 1e-9);
+  refuse("the file does not fit in memory", printable(path, 300) + " (" + numbers[0] + ")",
+         std::string("it takes ") + numbers[1] + ", " + numbers[2] + " are free; give a smaller file");
+}
+
+double file_bytes(const std::string& path) {
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(path, error);
+  return error ? 0 : double(bytes);
+}
+
+std::string read_file(const std::string& path) {
+  constexpr size_t kLongestPipe = size_t(256) << 20;
+  const OpenFile file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  struct stat status;
+  if (file.handle < 0 || fstat(file.handle, &status) != 0) refuse_path("cannot read the file", path, errno);
+  if (S_ISDIR(status.st_mode)) refuse_path("cannot read the file", path, EISDIR);
+  const bool regular = S_ISREG(status.st_mode);
+  if (regular) check_memory(path, double(status.st_size), double(status.st_size));
+  std::string bytes;
+  size_t filled = 0;
+  for (;;) {
+    if (filled == bytes.size()) {
+      if (!regular && filled >= kLongestPipe)
+        refuse("more than 256 MiB from a pipe", printable(path, 300), "give a file");
+      const size_t more = regular && filled < size_t(status.st_size) ? size_t(status.st_size) - filled + 1 : 1 << 16;
+      bytes.resize(filled + std::max(more, regular ? 0 : filled));
+    }
+    const ssize_t got = read(file.handle, &bytes[filled], bytes.size() - filled);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) refuse_path("cannot read the file", path, errno);
+    if (got == 0) break;
+    filled += size_t(got);
+  }
+  bytes.resize(filled);
+  return bytes;
+}
+
+int write_all(int handle, const Pieces& pieces) {
+  for (std::string_view bytes : pieces)
+    while (!bytes.empty()) {
+      const ssize_t put = write(handle, bytes.data(), bytes.size());
+      if (put < 0 && errno != EINTR) return errno;
+      if (put > 0) bytes.remove_prefix(size_t(put));
+    }
+  return fsync(handle) == 0 || errno == EINVAL || errno == EROFS ? 0 : errno;  // a pipe has no disk to reach
+}
+
+void write_file(const std::string& path, const Pieces& pieces) {
+  struct stat status;
+  const bool exists = stat(path.c_str(), &status) == 0;
+  const bool by_rename = !exists || S_ISREG(status.st_mode);
+  std::string target = path;
+  if (exists && by_rename) {
+    char* resolved = realpath(path.c_str(), nullptr);
+    if (resolved) target = resolved;
+    free(resolved);
+  }
+  const std::string open_path = by_rename ? temporary_name(target) : target;
+  std::optional<Unfinished> unfinished;
+  if (by_rename) unfinished.emplace(open_path);
+  const OpenFile file{open(open_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
+  if (file.handle < 0) refuse_path("cannot write the file", path, errno);
+  int error = write_all(file.handle, pieces);
+  if (!error && by_rename && rename(open_path.c_str(), target.c_str()) != 0) error = errno;
+  if (error) refuse_path("cannot write the file", path, error);
+}
+
+std::string sha256(const std::string& bytes) {
+  char digits[SHA256_DIGEST_STRING_LENGTH];
+  return SHA256Data(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), digits);
+}
+
+void create_folder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) refuse_path("cannot create the folder", path, error.value());
+  if (access(path.c_str(), W_OK | X_OK) != 0) refuse_path("cannot write into the folder", path, errno);
+}
+
+}  // namespace nanospec

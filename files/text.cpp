@@ -1,0 +1,246 @@
+// files/text.cpp: what text.h declares, in the same order.
+#include "files/text.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// UTF-8
+
+std::string printable(const std::string& text, size_t limit) {
+  std::string out;
+  char escape[16];
+  for (size_t at = 0, n = 0; at < text.size(); n++) {
+    if (n == limit) return out + "...";
+    const int bytes = code_point_bytes(text, at);
+    const uint32_t c = bytes ? code_point(text, at, bytes) : uint8_t(text[at]);
+    const bool hidden =
+        c < 0x20 || (c >= 0x7F && c < 0xA0) || (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
+    if (c == '\n') out += "\\n";
+    else if (c == '\t') out += "\\t";
+    else if (!bytes || hidden) out += (snprintf(escape, sizeof escape, c < 0x100 ? "\\x%02X" : "\\u%04X", c), escape);
+    else out.append(text, at, size_t(bytes));
+    at += bytes ? size_t(bytes) : 1;
+  }
+  return out;
+}
+
+std::string shown_shape(const std::vector<int64_t>& shape) {
+  std::string text = "(";
+  for (size_t i = 0; i < shape.size(); i++) text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + ")";
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Errors
+
+void note(const std::string& what, const std::string& where, const std::string& advice) {
+  const std::string line = "note: " + what + ": " + where + ": " + advice + "\n";
+  if (!notes().quiet && notes().said.insert(line).second) fputs(line.c_str(), stderr);
+}
+
+std::string line_and_column(const std::string& text, size_t at) {
+  size_t line = 1, column = 1;
+  for (size_t i = 0; i < at && i < text.size();) {
+    column++;
+    if (text[i] == '\n') {
+      line++;
+      column = 1;
+    }
+    i += size_t(std::max(1, code_point_bytes(text, i)));
+  }
+  return "(line " + std::to_string(line) + ", column " + std::to_string(column) + ")";
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// JSON
+
+namespace {
+
+// Checks JSON before it is parsed. Throws std::runtime_error if an object has a key twice, or if it nests deeper than
+// any file of ours. (The parser's own callback searches an object again for each member.)
+struct JsonGuard {
+  const std::string& where;
+  std::vector<std::set<std::string>> keys = {};  // of the objects and lists that are open
+
+  bool open() {
+    constexpr size_t kDeepest = 32;
+    if (keys.size() == kDeepest) refuse("JSON nested too deeply", where, "replace the file");
+    keys.emplace_back();
+    return true;
+  }
+  bool key(std::string& name) {
+    if (!keys.back().insert(name).second) refuse("\"" + printable(name) + "\" named twice", where, "replace the file");
+    return true;
+  }
+  bool close() {
+    keys.pop_back();
+    return true;
+  }
+  bool start_object(size_t) { return open(); }
+  bool start_array(size_t) { return open(); }
+  bool end_object() { return close(); }
+  bool end_array() { return close(); }
+  bool null() { return true; }
+  bool boolean(bool) { return true; }
+  bool number_integer(int64_t) { return true; }
+  bool number_unsigned(uint64_t) { return true; }
+  bool number_float(double, const std::string&) { return true; }
+  bool string(std::string&) { return true; }
+  bool binary(Json::binary_t&) { return true; }
+  bool parse_error(size_t, const std::string&, const Json::exception&) { return false; }  // the parser will say it
+};
+
+}  // namespace
+
+Json parse_json(const std::string& text, const std::string& where) {
+  JsonGuard guard{where};
+  Json::sax_parse(text, &guard);
+  try {
+    return Json::parse(text);
+  } catch (const Json::parse_error& error) {
+    const size_t at = error.byte ? error.byte - 1 : 0;
+    const bool lines = text.find('\n') != std::string::npos;
+    refuse("not valid JSON " + (lines ? line_and_column(text, at) : "(byte " + std::to_string(at + 1) + ")"), where,
+           "replace the file");
+  } catch (const Json::exception&) {  // a number that no double holds
+    refuse("JSON with a number out of range", where, "replace the file");
+  }
+}
+
+std::string shown(const Json& value) {
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return "a list";
+  return printable(value.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+const Json& member(const Json& object, const std::string& name) {
+  static const Json none;
+  if (!object.is_object()) return none;
+  const auto found = object.find(name);
+  return found == object.end() ? none : *found;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Tokenizer
+
+std::vector<int> Tokenizer::encode(const std::string& text, const std::string& what) const {
+  std::vector<int> ids;
+  ids.reserve(bpe ? text.size() / 3 : text.size());
+  encode_to([&](int id) { ids.push_back(id); }, text, what);
+  return ids;
+}
+
+Tokenizer character_tokenizer(const std::string& text, const std::string& what) {
+  if (text.empty()) refuse("there is no text", what, "give a file with text in it");
+  std::unordered_map<uint32_t, std::string> seen;
+  for_each_code_point(text, what, [&](uint32_t c, size_t at, int bytes) {
+    if (!seen.count(c)) seen[c] = text.substr(at, size_t(bytes));
+  });
+  Tokenizer tokenizer;
+  for (const auto& [c, symbol] : seen) tokenizer.symbols.push_back(symbol);
+  std::sort(tokenizer.symbols.begin(), tokenizer.symbols.end());  // UTF-8 sorts as its code points do
+  return tokenizer;
+}
+
+Json character_split() {
+  return {{"type", "Split"}, {"pattern", {{"Regex", "[\\s\\S]"}}}, {"behavior", "Isolated"}, {"invert", false}};
+}
+
+std::string format_tokenizer(const Tokenizer& tokenizer) {
+  Json vocabulary = Json::object();
+  for (size_t id = 0; id < tokenizer.symbols.size(); id++) vocabulary[tokenizer.symbols[id]] = id;
+  const Json file = {{"version", "1.0"},
+                     {"truncation", nullptr},
+                     {"padding", nullptr},
+                     {"added_tokens", Json::array()},
+                     {"normalizer", nullptr},
+                     {"pre_tokenizer", character_split()},
+                     {"post_processor", nullptr},
+                     {"decoder", fused_decoder()},
+                     {"model", {{"type", "WordLevel"}, {"vocab", vocabulary}, {"unk_token", "[UNK]"}}}};
+  return file.dump(2) + "\n";
+}
+
+Tokenizer parse_tokenizer(const std::string& text, const std::string& where) {
+  const std::string advice = "take the tokenizer.json that train_gpt wrote";
+  const Json file = parse_json(text, where);
+  const auto expect = [&](const char* name, const Json& found, const Json& expected) {
+    if (found != expected) refuse(std::string(name) + " is not that of a character tokenizer", where, advice);
+  };
+  expect("normalizer", member(file, "normalizer"), nullptr);
+  expect("pre_tokenizer", member(file, "pre_tokenizer"), character_split());
+  expect("post_processor", member(file, "post_processor"), nullptr);
+  expect("decoder", member(file, "decoder"), fused_decoder());
+  if (!member(file, "added_tokens").empty()) refuse("added_tokens must be empty", where, advice);
+  const Json& model = member(file, "model");
+  expect("the model's type", member(model, "type"), "WordLevel");
+  const Json& vocabulary = member(model, "vocab");
+  if (!vocabulary.is_object() || vocabulary.empty()) refuse("no vocabulary (model.vocab)", where, advice);
+
+  Tokenizer tokenizer;
+  tokenizer.symbols.resize(vocabulary.size());
+  for (const auto& [symbol, id] : vocabulary.items()) {
+    if (symbol.empty() || code_point_bytes(symbol, 0) != int(symbol.size()))
+      refuse("the symbol \"" + printable(symbol) + "\" is not one character", where, advice);
+    if (!id.is_number_unsigned() || id.get<uint64_t>() >= vocabulary.size() ||
+        !tokenizer.symbols[id.get<size_t>()].empty())
+      refuse("the id of \"" + printable(symbol) + "\" is " + shown(id) + ", expected each of 0 to " +
+                 std::to_string(vocabulary.size() - 1) + " once",
+             where, advice);
+    tokenizer.symbols[id.get<size_t>()] = symbol;
+  }
+  return tokenizer;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Training text and prompts
+
+Split split(const std::vector<int>& tokens) {
+  const auto cut = tokens.begin() + int64_t(training_part(tokens.size()));
+  return {{tokens.begin(), cut}, {cut, tokens.end()}};
+}
+
+size_t characters(const std::string& text) {
+  return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+Split encode_split(const Tokenizer& tokenizer, const std::string& text, const std::string& what,
+                   const std::function<void(double share)>& told) {
+  constexpr size_t kTurn = 1 << 22;                               // characters
+  if (tokenizer.bpe) return split(tokenizer.encode(text, what));  // how many tokens there are, is known at the end
+  const size_t all = characters(text), train = training_part(all);
+  Split parts;
+  parts.train.reserve(train);
+  parts.validation.reserve(all - train);
+  size_t done = 0;
+  const auto put = [&](int id) {
+    (done < train ? parts.train : parts.validation).push_back(id);
+    if (++done % kTurn == 0 && told) told(double(done) / double(all));
+  };
+  tokenizer.encode_to(put, text, what);
+  return parts;
+}
+
+std::vector<std::string> read_prompts_jsonl(const std::string& text, const std::string& where) {
+  const std::string advice = "write one {\"prompt\": \"...\"} a line";
+  std::vector<std::string> prompts;
+  for (size_t start = 0, line = 1; start < text.size(); line++) {
+    const size_t end = std::min(text.find('\n', start), text.size());
+    const std::string here = text.substr(start, end - start);
+    const std::string place = where + ", line " + std::to_string(line);
+    start = end + 1;
+    if (here.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const Json parsed = parse_json(here, place);
+    const Json& prompt = member(parsed, "prompt");
+    if (!prompt.is_string()) refuse("no \"prompt\" with a text", place, advice);
+    if (prompt.get_ref<const std::string&>().empty()) refuse("an empty prompt", place, advice);
+    prompts.push_back(prompt.get<std::string>());
+  }
+  if (prompts.empty()) refuse("there are no prompts", where, advice);
+  return prompts;
+}
+
+}  // namespace nanospec
