@@ -4,6 +4,8 @@
 
 #include "decode.h"
 #include "drafters/draft_model.h"
+#include "files/words.cpp"  // these two are in the library, but under another namespace
+#include "growth/shapes.cpp"
 #include "tests/error_of.h"
 #include "tests/mock.h"
 #include "tests/random.h"

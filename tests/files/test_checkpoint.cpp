@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <climits>
 #include <random>
 
 #include "files/checkpoint.h"
