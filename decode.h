@@ -6,8 +6,8 @@
 //
 // A target is anything that has these, so that a mock with known logits can stand in:
 //   int block_size(); int vocab_size();
-//   void prefill(const int* tokens, int n);
-//     forgets the cache, then caches n tokens at positions 0 .. n - 1; n may be 0
+//   prefill(const int* tokens, int n);
+//     caches n tokens at positions 0 .. n - 1 and forgets all others; n may be 0
 //   void forward(const int* token, const int* depth, const int* end, int n);
 //     runs the rows of one tree in preorder; row i stands at position past() + depth[i]
 //   const float* logits(int row);  (V) of the last forward
@@ -68,27 +68,24 @@ class Target {
   // Called after each layer of a forward with logits, on every thread of the team. On a CPU alone. May be null.
   AfterLayer<float> after_layer;
 
-  // weights: the flat array of tensor_table(config), in host memory. most_rows: the rows of the largest tree, its root
-  // among them. Throws std::bad_alloc, or std::runtime_error for the GPU.
-  Target(const Config& config, const float* weights, Dtype dtype, bool cuda, int threads, int most_rows,
+  // most_rows: the rows of the largest tree, its root among them. Throws std::bad_alloc, or std::runtime_error for the
+  // GPU, and what weights.read() throws.
+  Target(const Config& config, const TensorSource& weights, Dtype dtype, bool cuda, int threads, int most_rows,
          Dtype cache_dtype = Dtype::fp32)
       : Target(config, weights, dtype, std::make_shared<Pool>(threads, cuda), most_rows, cache_dtype) {}
   Target(const Target&) = delete;
   Target& operator=(const Target&) = delete;
   // The same on another target's threads: the two must not run at the same time.
-  Target(const Config& config, const float* weights, Dtype dtype, std::shared_ptr<Pool> pool, int most_rows,
+  Target(const Config& config, const TensorSource& weights, Dtype dtype, std::shared_ptr<Pool> pool, int most_rows,
          Dtype cache_dtype = Dtype::fp32)
       : config_(config),
         pool_(std::move(pool)),
-        most_rows_(std::max(most_rows, config.block_size)),
-        plain_(parameter_count(config), pool_->cuda()),
+        most_rows_(std::max(most_rows, std::min(config.block_size, kPrefillRows))),
         batch_(most_rows_, 1, pool_->cuda()),
         kept_(2 + most_rows_, pool_->cuda()) {
     const bool cuda = pool_->cuda();
-    plain_.upload(weights, plain_.size());
-    if (dtype == Dtype::fp32) weights_ = Weights<float, float>(config, plain_.data(), false, cuda);
-    else weights_ = Weights<float, bf16>(config, plain_.data(), false, cuda);
-    std::visit([&](auto& w) { pool_->run([&](const Team& team) { w.pack(team); }); }, weights_);
+    if (dtype == Dtype::fp32) weights_ = Weights<float, float>(config, weights, *pool_);
+    else weights_ = Weights<float, bf16>(config, weights, *pool_);
     const int slots = pad64(config.block_size + most_rows_);
     if (cache_dtype == Dtype::fp32)
       activations_ = Activations<float, float>(config, most_rows_, slots, false, pool_->size(), cuda);
@@ -103,7 +100,7 @@ class Target {
 #ifdef WITH_CUDA
     if (cuda) iterations_.reset(new Iterations(most_rows_, config.vocab_size, device_logits_->data(), V_));
 #endif
-    const std::vector<int> token(size_t(config.block_size), 0);
+    const std::vector<int> token(size_t(most_rows_), 0);
     const auto try_chain = [&](int rows, bool on_one) {
       rows_on_one_ = on_one ? rows : 0;
       rows_.clear();
@@ -111,7 +108,7 @@ class Target {
       batch_.upload(rows_);
       run(batch_, true);
     };
-    if (!cuda) rows_on_one_ = rows_for_one_thread(pool_->size(), config.block_size, try_chain);
+    if (!cuda) rows_on_one_ = rows_for_one_thread(pool_->size(), std::min(config.block_size, most_rows_), try_chain);
   }
 
   int block_size() const { return config_.block_size; }
@@ -122,7 +119,9 @@ class Target {
   int threads() const { return pool_->size(); }
   bool cuda() const { return pool_->cuda(); }
   const std::shared_ptr<Pool>& pool() const { return pool_; }
-  const float* embedding() const { return plain_.data(); }  // (V, C)
+  const float* embedding() const {  // (V, C)
+    return std::visit([](const auto& w) { return w.plain.wte; }, weights_);
+  }
   const auto& activations() const { return activations_; }
   size_t weight_bytes() const {
     return std::visit([](const auto& w) { return w.bytes(); }, weights_);
@@ -133,23 +132,32 @@ class Target {
     return std::visit(bytes, activations_) * config_.n_layer;
   }
 
-  // Forgets the cache, then caches n tokens at positions 0 .. n - 1.
-  void prefill(const int* tokens, int n) {
-    past_ = 0;
-    if (n == 0) return;
-    rows_.clear();
-    rows_.add_chain(tokens, n, 0, 0);
-    batch_.upload(rows_);
-    run(batch_, false);
-    if (float one; cuda()) device_logits_->download(&one, 1);  // waits for the GPU, so that a prefill can be timed
-    past_ = n;
+  // Caches n tokens at positions 0 .. n - 1, and forgets all others. As many of them as the cache begins with already
+  // are not run again. Returns how many were run.
+  int prefill(const int* tokens, int n) {
+    past_ = int(std::mismatch(tokens, tokens + std::min(size_t(n), cached_.size()), cached_.begin()).first - tokens);
+    const int first = past_;
+    for (int rows = 0; past_ < n; past_ += rows) {
+      rows = std::min(n - past_, most_rows_);
+      rows_.clear();
+      rows_.add_chain(tokens + past_, rows, 0, past_);
+      batch_.upload(rows_);
+      run(batch_, false);
+    }
+    if (float one; cuda() && n > first)
+      device_logits_->download(&one, 1);  // waits for the GPU, so that it can be timed
+    cached_.assign(tokens, tokens + n);
+    return n - first;
   }
+  // After this, a prefill runs all of its tokens.
+  void forget() { cached_.clear(); }
   // Runs the rows of one tree in preorder, row i at position past() + depth[i]. logits() then gives their logits.
   // layers: how many layers run before the final norm and the head; 0: all.
   void forward(const int* token, const int* depth, const int* end, int n, int layers = 0) {
     rows_.clear();
     rows_.add_tree(token, depth, end, n, 0, past_);
     batch_.upload(rows_);
+    overwrite(layers == 0);
     run(batch_, true, layers);
     if (!cuda()) return;
     logits_.resize(std::max(logits_.size(), size_t(n) * V_));
@@ -164,6 +172,8 @@ class Target {
     bool moves = false;
     for (int i = 0; i < n; i++) moves = moves || rows[i] != i;
     if (moves) gather(kept(rows, n), n);
+    for (int i = 0; all_layers_ && i < n && int(cached_.size()) == past_ + i; i++)
+      cached_.push_back(rows_.token[size_t(rows[i])]);
     past_ += n;
   }
   int past() const { return past_; }
@@ -196,6 +206,7 @@ class Target {
   // Whole iterations on the GPU: cuda/whole.h says what these functions do.
   bool iterates() const { return cuda(); }
   Verdict iterate(const Tree& tree, const Sampling& sampling, int64_t index) {
+    overwrite(false);
     const Verdict verdict = iterations_->run(tree, sampling, index, past_, Launches{this});
     past_ += int(verdict.rows.size());
     return verdict;
@@ -205,6 +216,7 @@ class Target {
   }
   Verdict iterate_drafting(int root, int depth, int width, float scale, const Sampling& sampling, int64_t index,
                            std::vector<Candidate>& drafted) {
+    overwrite(false);
     const Verdict verdict =
         iterations_->run_drafting(root, depth, width, scale, sampling, index, past_, drafted, Launches{this});
     past_ += int(verdict.rows.size());
@@ -214,6 +226,13 @@ class Target {
 #endif
 
  private:
+  static constexpr int kPrefillRows = 256;  // of one forward: a longer prefill takes several
+
+  // The next forward writes behind the past. all_layers: whether what keep() keeps of it is a token's whole cache.
+  void overwrite(bool all_layers) {
+    all_layers_ = all_layers;
+    if (int(cached_.size()) > past_) cached_.resize(size_t(past_));
+  }
   void run(const DeviceBatch& batch, bool with_logits, int layers = 0) {
     Config config = config_;
     if (layers > 0) config.n_layer = layers;
@@ -252,7 +271,6 @@ class Target {
   const int most_rows_;
   bool uses_pool_ = true;
   int rows_on_one_ = 0;  // a forward of up to so many rows runs on one thread
-  Array<float> plain_;   // the parameters as they are stored
   std::variant<Weights<float, float>, Weights<float, bf16>> weights_;
   std::variant<Activations<float, float>, Activations<float, bf16>> activations_;
   const Array<float>* device_logits_ = nullptr;
@@ -263,6 +281,8 @@ class Target {
   Array<int> kept_;
   std::vector<float> logits_;
   int past_ = 0;
+  std::vector<int> cached_;  // tokens that all layers have cached, from position 0 on
+  bool all_layers_ = true;   // whether the last forward ran all layers
 #ifdef WITH_CUDA
   std::unique_ptr<Iterations> iterations_;
 #endif

@@ -214,6 +214,15 @@ std::vector<T> rope_table(int positions, int head_size, double theta = 10000, in
   return table;
 }
 
+// Where a model's weights come from: read() writes one tensor of the table to host memory. A pointer stands for the
+// flat array of all.
+struct TensorSource {
+  std::function<void(const TensorSpec& spec, float* to)> read;
+  TensorSource(std::function<void(const TensorSpec&, float*)> reader) : read(std::move(reader)) {}
+  TensorSource(const float* flat)
+      : read([flat](const TensorSpec& spec, float* to) { std::copy_n(flat + spec.offset, spec.size, to); }) {}
+};
+
 template <class T, class W>
 struct Weights {
   struct Layer {
@@ -224,10 +233,68 @@ struct Weights {
   Weight<T, W> head;  // the embedding, where it is tied
   Array<T> rope;      // (block, D / 2, 2) rope_table(); none for learned positions
   Array<W> memory;    // all panels; none where a GPU trains: cuBLAS needs no panels
+  Array<T> stored;    // what `plain` points into; none where training has the flat array
 
   Weights() = default;
-  // flat: the parameters, in the device's memory; each pack() reads them again.
-  Weights(const Config& c, const T* flat, bool training, bool cuda) : plain(c, flat) {
+  // To train. flat: the parameters, in the device's memory; each pack() reads them again.
+  Weights(const Config& c, const T* flat, bool cuda) : plain(c, flat) {
+    const auto all = list(c, cuda);
+    if (cuda && std::is_same<T, float>::value && std::is_same<W, float>::value)
+      for (Weight<T, W>* weight : all) weight->use_stored();
+    else memory = place_weights(all, true, cuda);
+  }
+  // To decode. Each matrix is packed before the next one is read: so memory holds but one as it is stored.
+  Weights(const Config& c, const TensorSource& source, Pool& pool) {
+    const bool cuda = pool.cuda();
+    const std::vector<TensorSpec> table = tensor_table(c);
+    const auto stays = [&](const TensorSpec& spec) { return !spec.decay || spec.name[0] == 'w'; };  // or wte, wpe
+    size_t kept = 0, largest = 0;
+    for (const TensorSpec& spec : table) {
+      if (stays(spec)) kept += spec.size;
+      if (cuda || !stays(spec)) largest = std::max(largest, spec.size);
+    }
+    stored = Array<T>(kept, cuda);
+    size_t number = 0, next = 0;
+    plain.each(c, [&](const std::string&, const std::vector<int>&, float, const T*& tensor) {
+      const TensorSpec& spec = table[number++];
+      tensor = stays(spec) ? stored.data() + next : nullptr;
+      if (tensor) next += spec.size;
+    });
+    const auto all = list(c, cuda);
+    memory = place_weights(all, false, cuda);
+    std::vector<T> one(largest);
+    Array<T> one_on_gpu(cuda ? largest : 0, cuda);
+    const auto pack_one = [&](Weight<T, W>& weight, const T* from) {
+      weight.from = from;
+      pool.run([&](const Team& team) { weight.pack(team); });
+    };
+    auto weight = all.begin();  // the table has the matrices in the same order
+    next = 0;
+    for (const TensorSpec& spec : table) {
+      T* const place = cuda || !stays(spec) ? one.data() : stored.data() + next;
+      source.read(spec, place);
+      if (stays(spec)) {
+        if (cuda) stored.upload(one.data(), spec.size, next);
+        next += spec.size;
+      } else {
+        if (cuda) one_on_gpu.upload(one.data(), spec.size);
+        pack_one(**weight++, cuda ? one_on_gpu.data() : one.data());
+      }
+    }
+    if (c.tied) pack_one(head, plain.wte);
+  }
+  void pack(const Team& team) const {
+    each(*this, [&](const Weight<T, W>& weight) { weight.pack(team); });
+  }
+  size_t bytes() const {  // what a forward of one row reads of them
+    size_t sum = 0;
+    each(*this, [&](const Weight<T, W>& weight) { sum += weight.bytes(); });
+    return sum;
+  }
+
+ private:
+  // Lists all weights, in the order of their use. Also makes the table of positions.
+  std::vector<Weight<T, W>*> list(const Config& c, bool cuda) {
     const int C = c.n_embd;
     for (const auto& layer : plain.layers)
       layers.push_back({{layer.qkv, C, c.qkv_size()},
@@ -240,22 +307,10 @@ struct Weights {
       rope = Array<T>(table.size(), cuda);
       rope.upload(table.data(), table.size());
     }
-    std::vector<Weight<T, W>*> all;  // in the order of their use
+    std::vector<Weight<T, W>*> all;
     each(*this, [&](Weight<T, W>& weight) { all.push_back(&weight); });
-    if (training && cuda && std::is_same<T, float>::value && std::is_same<W, float>::value)
-      for (Weight<T, W>* weight : all) weight->use_stored();
-    else memory = place_weights(all, training, cuda);
+    return all;
   }
-  void pack(const Team& team) const {
-    each(*this, [&](const Weight<T, W>& weight) { weight.pack(team); });
-  }
-  size_t bytes() const {  // what a forward of one row reads of them
-    size_t sum = 0;
-    each(*this, [&](const Weight<T, W>& weight) { sum += weight.bytes(); });
-    return sum;
-  }
-
- private:
   template <class Self, class F>
   static void each(Self& self, F f) {
     for (auto& layer : self.layers)
@@ -723,7 +778,7 @@ class Trainer {
         activations(sizes, rows, slots, true, pool.size(), pool.cuda()),
         gradients{activations, past_gradients},
         pool_(pool),
-        packed_(sizes, weights.data(), true, pool.cuda()),
+        packed_(sizes, weights.data(), pool.cuda()),
         by_name_(sizes, gradient.data()),
         batch_(rows, roots, pool.cuda()),
         losses_(rows, pool.cuda()),

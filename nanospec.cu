@@ -39,10 +39,11 @@ struct Engine::Parts {
   Parts(const Settings& s, Loaded l)
       : settings(s),
         loaded(std::move(l)),
-        target(loaded.config, loaded.weights.data(), dtype_of(s.dtype),
-               std::make_shared<Pool>(s.threads, choose_cuda(s.device), s.kernels == "plain"), s.rows,
-               dtype_of(s.cache_dtype)) {
+        target(loaded.config, loaded.read ? TensorSource(loaded.read) : TensorSource(loaded.weights.data()),
+               dtype_of(s.dtype), std::make_shared<Pool>(s.threads, choose_cuda(s.device), s.kernels == "plain"),
+               s.rows, dtype_of(s.cache_dtype)) {
     loaded.weights = {};  // the target has its own
+    loaded.read = nullptr;
   }
 
   // The drafter of these names, loaded when it is first needed; null: plain decoding.
@@ -114,6 +115,7 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
     decoding.experience = experience;
   }
 
+  if (!p.settings.keeps_cache) p.target.forget();
   Generated generated;
   std::vector<int> text = prompt;
   generated.stats = nanospec::generate(p.target, drafter, decoding, text, on_token);
@@ -152,6 +154,7 @@ double Probe::forward_seconds(int rows, int past) {
 }
 double Probe::prefill_seconds(int tokens) {
   const std::vector<int> text(size_t(tokens), 0);
+  parts_->target.forget();
   Stopwatch watch;
   parts_->target.prefill(text.data(), tokens);
   return watch.lap();

@@ -31,6 +31,7 @@ struct Settings {
   std::string dtype = "fp32";        // fp32, bf16: how weights are stored
   std::string cache_dtype = "fp32";  // and how keys and values are
   std::string kernels = "tuned";     // plain, tuned: which CUDA kernels decode
+  bool keeps_cache = false;          // from one text to the next: what two begin with is run once
   int threads = 1;
   int budget = 64;  // most nodes in a tree, the root not counted
   int rows = 65;    // most rows of one target forward: the nodes of the largest tree, and its root

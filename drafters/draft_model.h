@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -59,10 +60,13 @@ class ModelDrafter : public LogitsDrafter {
 
   // Runs the n tokens of the text that follow the cached ones; the last one is the root.
   void run_text(const int* tokens, int n) {
-    Batch chain;
-    chain.add_chain(tokens, n, 0, 0);
-    model_.forward(tokens, chain.depth.data(), chain.end.data(), n, layers_);
-    model_forwards++;
+    for (const int most = model_.most_rows(); n > most; n -= most, tokens += most, base_ += most) {
+      run_chain(tokens, most);
+      std::vector<int> all(static_cast<size_t>(most));
+      std::iota(all.begin(), all.end(), 0);
+      model_.keep(all.data(), most);
+    }
+    run_chain(tokens, n);
     base_ += n - 1;
     start(tokens[n - 1], n - 1);
   }
@@ -105,6 +109,12 @@ class ModelDrafter : public LogitsDrafter {
   int base_ = 0;
 
  private:
+  void run_chain(const int* tokens, int n) {
+    Batch chain;
+    chain.add_chain(tokens, n, 0, 0);
+    model_.forward(tokens, chain.depth.data(), chain.end.data(), n, layers_);
+    model_forwards++;
+  }
   // A node is known by the tokens of its path: in another growth, or in this one grown again, it is the same node.
   int find(const Growth& growth, int node) const {
     if (node == 0) return seen_.size() > 0 ? 0 : -1;

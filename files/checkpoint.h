@@ -119,8 +119,9 @@ std::vector<float> parse_model(const SafeTensors& file, const Config& config, co
 
 struct Loaded {
   Config config;
-  std::vector<float> weights;  // laid out by tensor_table(config)
+  std::vector<float> weights;  // laid out by tensor_table(config); none where `read` is
   Tokenizer tokenizer;
+  std::function<void(const TensorSpec& spec, float* to)> read;  // reads one tensor: of a file that stays mapped
 };
 
 // Notes that a file has no hash, as those of other programs, and of early versions of nanospec.

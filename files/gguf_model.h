@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -57,37 +58,37 @@ inline void copy_matrix(const GgufTensor& from, float* to, size_t columns, size_
   }
 }
 
-// The flat array of tensor_table(config). Throws runtime_error where a number is not finite.
-inline std::vector<float> gguf_weights(const GgufFile& file, const Config& c) {
-  std::vector<float> flat(parameter_count(c));
-  const Tensors<float> to(c, flat.data());
-  const auto copy = [&](const std::string& name, float* into) {
+// Reads one tensor of tensor_table(config). Throws runtime_error where a number is not finite.
+inline void read_gguf_tensor(const GgufFile& file, const Config& c, const TensorSpec& spec, float* to) {
+  int layer = 0, at = 0;
+  sscanf(spec.name.c_str(), "h.%d.%n", &layer, &at);
+  const std::string part = spec.name.substr(size_t(at)), block = "blk." + std::to_string(layer) + ".";
+  const auto copy = [&](const std::string& name) {
     const GgufTensor& tensor = file.tensor(name);
-    dequantize(tensor, 0, tensor.size(), into);
+    dequantize(tensor, 0, tensor.size(), to);
   };
-  copy("token_embd.weight", to.wte);
-  copy("output_norm.weight", to.ln_f);
-  if (!c.tied) copy("output.weight", to.lm_head);
-  const size_t C = size_t(c.n_embd), F = size_t(c.inner()), Q = size_t(c.qkv_size()), D = size_t(c.head_size());
-  for (int l = 0; l < c.n_layer; l++) {
-    const auto& layer = to.layers[size_t(l)];
-    const std::string block = "blk." + std::to_string(l) + ".";
-    const auto matrix = [&](const char* name, float* into, size_t columns, size_t first, int head_size = 0) {
-      copy_matrix(file.tensor(block + name), into, columns, first, head_size);
-    };
-    copy(block + "attn_norm.weight", layer.ln_1);
-    matrix("attn_q.weight", layer.qkv, Q, 0, int(D));
-    matrix("attn_k.weight", layer.qkv, Q, size_t(c.n_head) * D, int(D));
-    matrix("attn_v.weight", layer.qkv, Q, size_t(c.n_head + c.n_kv_head) * D);
-    matrix("attn_output.weight", layer.proj, C, 0);
-    copy(block + "ffn_norm.weight", layer.ln_2);
-    matrix("ffn_gate.weight", layer.fc, 2 * F, 0);
-    matrix("ffn_up.weight", layer.fc, 2 * F, F);
-    matrix("ffn_down.weight", layer.fc_proj, C, 0);
+  const size_t columns = size_t(spec.shape.back()), D = size_t(c.head_size());
+  const auto matrix = [&](const char* name, size_t first = 0, size_t head_size = 0) {
+    copy_matrix(file.tensor(block + name), to, columns, first, int(head_size));
+  };
+  if (part == "wte.weight") copy("token_embd.weight");
+  if (part == "lm_head.weight") copy("output.weight");
+  if (part == "ln_f.weight") copy("output_norm.weight");
+  if (part == "ln_1.weight") copy(block + "attn_norm.weight");
+  if (part == "attn.c_attn.weight") {
+    matrix("attn_q.weight", 0, D);
+    matrix("attn_k.weight", size_t(c.n_head) * D, D);
+    matrix("attn_v.weight", size_t(c.n_head + c.n_kv_head) * D);
   }
-  for (float x : flat)
-    if (!std::isfinite(x)) refuse("a weight is not a finite number", file.path, "replace the file");
-  return flat;
+  if (part == "attn.c_proj.weight") matrix("attn_output.weight");
+  if (part == "ln_2.weight") copy(block + "ffn_norm.weight");
+  if (part == "mlp.c_fc.weight") {
+    matrix("ffn_gate.weight");
+    matrix("ffn_up.weight", size_t(c.inner()));
+  }
+  if (part == "mlp.c_proj.weight") matrix("ffn_down.weight");
+  for (size_t i = 0; i < spec.size; i++)
+    if (!std::isfinite(to[i])) refuse("a weight is not a finite number", file.path, "replace the file");
 }
 
 inline Tokenizer gguf_tokenizer(const GgufFile& file) {
@@ -115,7 +116,9 @@ inline Loaded load_gguf(const std::string& path, int context = kMostContext) {
   const std::string problem = config_problem(loaded.config);
   if (!problem.empty()) refuse(problem, path, "use another model");
   loaded.tokenizer = gguf_tokenizer(file);
-  loaded.weights = gguf_weights(file, loaded.config);
+  loaded.read = [file, config = loaded.config](const TensorSpec& spec, float* to) {
+    read_gguf_tensor(file, config, spec, to);
+  };
   return loaded;
 }
 

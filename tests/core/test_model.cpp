@@ -503,6 +503,59 @@ TEST_CASE("model: the cache after keep is that of plain decoding, bit for bit, a
   }
 }
 
+TEST_CASE("model: a prefill runs what the cache does not begin with, and gives the bits of one that runs all") {
+  for (bool llama : {false, true}) {
+    Decoder goes_on({Dtype::fp32, Dtype::fp32}, 2, 48, llama), fresh({Dtype::fp32, Dtype::fp32}, 1, 48, llama);
+    const int token = 9, zero = 0, one = 1;
+    const auto same_next = [&](std::vector<int> text, int runs) {
+      CHECK(goes_on.target.prefill(text.data(), int(text.size())) == runs);
+      fresh.target.forget();
+      CHECK(fresh.target.prefill(text.data(), int(text.size())) == int(text.size()));
+      for (Target* target : {&goes_on.target, &fresh.target}) target->forward(&token, &zero, &one, 1);
+      const std::vector<float> expected = fresh.row(0), got = goes_on.row(0);
+      CHECK(memcmp(expected.data(), got.data(), got.size() * sizeof(float)) == 0);
+      CHECK(goes_on.target.past() == int(text.size()));
+    };
+    same_next({3, 1, 4, 1, 5}, 5);
+    goes_on.target.keep(&zero, 1);
+    same_next({3, 1, 4, 1, 5, 9, 2, 6}, 2);  // 9 was kept
+    same_next({3, 1, 4, 1, 5, 9, 2, 6}, 0);
+    same_next({3, 1, 4, 8, 5, 9, 2}, 4);
+    same_next({3, 1}, 0);
+    same_next({3, 1, 4, 8, 5}, 3);  // a forward has written over 4
+    // Rows on two branches: those that are kept, and not the others.
+    const int tokens[] = {7, 8, 6, 5}, depth[] = {0, 1, 1, 2}, end[] = {4, 2, 4, 4}, rows[] = {0, 2, 3};
+    goes_on.target.forward(tokens, depth, end, 4);
+    goes_on.target.keep(rows, 3);
+    same_next({3, 1, 4, 8, 5, 7, 6, 5}, 0);
+    // Rows of the first layer alone are nobody's cache; and what it wrote over is not either.
+    goes_on.target.rewind(4);
+    goes_on.target.forward(&token, &zero, &one, 1, 1);
+    goes_on.target.keep(&zero, 1);
+    same_next({3, 1, 4, 8, 9, 7}, 2);
+  }
+}
+
+TEST_CASE("model: a prefill of more rows than a forward takes has the bits of single forwards") {
+  Config config = Decoder::sizes(16, true);
+  config.block_size = 600;
+  const std::vector<float> weights = rough_weights<float>(config, 3);
+  Target target(config, weights.data(), Dtype::fp32, false, 1, 8),
+      single(config, weights.data(), Dtype::fp32, false, 1, 8);
+  CHECK(target.most_rows() < 300);
+  std::vector<int> text;
+  Chance chance(5);
+  for (int i = 0; i < 590; i++) text.push_back(chance.below(config.vocab_size));
+  const int zero = 0, one = 1;
+  target.prefill(text.data(), 589);
+  target.forward(&text.back(), &zero, &one, 1);
+  for (int token : text) {
+    single.forward(&token, &zero, &one, 1);
+    single.keep(&zero, 1);
+  }
+  CHECK(memcmp(target.logits(0), single.logits(0), size_t(config.vocab_size) * sizeof(float)) == 0);
+}
+
 TEST_CASE("model: bf16 weights, or a cache of bf16, are the rounded ones, not others") {
   Decoder fp32(kNumbers[0], 1);
   const std::vector<int> text = {1, 2, 3, 4, 5, 6};
