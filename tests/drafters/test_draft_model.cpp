@@ -217,6 +217,30 @@ TEST_CASE("gpt: the accepted path is not run twice; a chain costs one row a node
   }
 }
 
+TEST_CASE("gpt: a text that went on for long without it is run in pieces") {
+  const Config config = small_config(2, 600);
+  const std::vector<float> weights = loud_weights(config, 3);
+  Plain plain(config, weights, Dtype::fp32);
+  auto own = std::make_unique<Target>(config, weights.data(), Dtype::fp32, false, 1, 8);
+  REQUIRE(own->most_rows() < 500);
+  SmallModel drafter(std::move(own));
+  std::vector<int> text = {1, 2};
+  drafter.begin(text.data(), 2);
+  Growth growth;
+  Tree tree;
+  const int row = 0, root = 0;
+  for (int i = 0; i < 560; i++) {
+    growth.start(text.back());
+    flatten(growth, tree);
+    text.push_back((i * i + 3) % 7);
+    drafter.committed({&text.back(), &row, 1, tree});
+  }
+  growth.start(text.back());
+  drafter.prepare(growth, &root, 1);
+  const std::vector<float> expected = plain(text);
+  CHECK(memcmp(drafter.logits(growth, 0), expected.data(), expected.size() * sizeof(float)) == 0);
+}
+
 TEST_CASE("gpt: self too: a drafter that never was prepared says nothing, and runs nothing") {
   const Config config = small_config(2, 64);
   const std::vector<float> weights = loud_weights(config, 3);
