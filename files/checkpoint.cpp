@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "files/hash.h"
+#include "files/llama.h"
 #include "machine/numbers.h"
 
 namespace nanospec {
@@ -315,7 +316,109 @@ std::vector<int32_t> read_integers(const SafeTensors& file, const std::string& n
 // ---------------------------------------------------------------------------------------------------------------
 // config.json
 
+namespace {
+
+// Valid for transformers' LlamaForCausalLM.
+std::string format_llama_config(const Config& config) {
+  const Json file = {{"architectures", {"LlamaForCausalLM"}},
+                     {"model_type", "llama"},
+                     {"vocab_size", config.vocab_size},
+                     {"max_position_embeddings", config.block_size},
+                     {"hidden_size", config.n_embd},
+                     {"intermediate_size", config.inner()},
+                     {"num_hidden_layers", config.n_layer},
+                     {"num_attention_heads", config.n_head},
+                     {"num_key_value_heads", config.n_kv_head},
+                     {"head_dim", config.head_size()},
+                     {"hidden_act", "silu"},
+                     {"rms_norm_eps", config.norm_epsilon},
+                     {"rope_theta", config.rope_theta},
+                     {"rope_scaling", nullptr},
+                     {"attention_bias", false},
+                     {"mlp_bias", false},
+                     {"attention_dropout", 0.0},
+                     {"initializer_range", 0.02},
+                     {"tie_word_embeddings", config.tied},
+                     {"bos_token_id", nullptr},
+                     {"eos_token_id", nullptr}};
+  return file.dump(2) + "\n";
+}
+
+// Reads the values of a config.json. Its functions throw std::runtime_error with the key.
+struct ConfigFile {
+  const Json file;
+  const std::string where;
+
+  int number(const char* key) const {
+    const Json& value = member(file, key);
+    if (!value.is_number_integer() || value < 0 || value > INT_MAX)
+      refuse(std::string(key) + " is " + shown(value) + ", expected a whole number above 0", where, kAdvice);
+    return value.get<int>();
+  }
+  float real(const char* key) const {
+    const Json& value = member(file, key);
+    if (!value.is_number() || !(value.get<double>() > 0 && value.get<double>() < 1e9))
+      refuse(std::string(key) + " is " + shown(value) + ", expected a number above 0", where, kAdvice);
+    return value.get<float>();
+  }
+  bool flag(const char* key, bool otherwise) const {
+    const Json value = file.value(key, Json(otherwise));
+    if (!value.is_boolean())
+      refuse(std::string(key) + " is " + shown(value) + ", expected true or false", where, kAdvice);
+    return value.get<bool>();
+  }
+  void fixed(const char* key, const Json& expected, bool required = false) const {
+    if (!file.contains(key) && !required) return;
+    if (member(file, key) != expected)
+      refuse(std::string(key) + " is " + shown(member(file, key)) + ", expected " + shown(expected), where,
+             "use a model of that kind");
+  }
+  static constexpr const char* kAdvice = "correct the file";
+};
+
+Config gpt_config(const ConfigFile& file) {
+  file.fixed("activation_function", "gelu", true);
+  Config config;
+  config.vocab_size = file.number("vocab_size");
+  config.block_size = file.number("n_positions");
+  config.n_embd = file.number("n_embd");
+  config.n_layer = file.number("n_layer");
+  config.n_head = file.number("n_head");
+  config.n_kv_head = config.n_head;
+  if (member(file.file, "n_inner") != Json(4 * int64_t(config.n_embd))) file.fixed("n_inner", nullptr);
+  file.fixed("layer_norm_epsilon", 1e-5);
+  file.fixed("scale_attn_weights", true);
+  file.fixed("scale_attn_by_inverse_layer_idx", false);
+  file.fixed("tie_word_embeddings", true);
+  config.bias = file.flag("bias", true);  // Hugging Face's GPT-2 has them and no such key
+  return config;
+}
+Config llama_config(const ConfigFile& file) {
+  file.fixed("hidden_act", "silu", true);
+  file.fixed("rope_scaling", nullptr);
+  file.fixed("attention_bias", false);
+  file.fixed("mlp_bias", false);
+  Config config;
+  config.rotary = config.swiglu = true;
+  config.center = false;
+  config.vocab_size = file.number("vocab_size");
+  config.block_size = file.number("max_position_embeddings");
+  config.n_embd = file.number("hidden_size");
+  config.n_inner = file.number("intermediate_size");
+  config.n_layer = file.number("num_hidden_layers");
+  config.n_head = file.number("num_attention_heads");
+  config.n_kv_head = file.number("num_key_value_heads");
+  if (file.file.contains("head_dim")) config.head_dim = file.number("head_dim");
+  config.norm_epsilon = file.real("rms_norm_eps");
+  config.rope_theta = file.real("rope_theta");
+  config.tied = file.flag("tie_word_embeddings", false);
+  return config;
+}
+
+}  // namespace
+
 std::string format_config(const Config& config) {
+  if (is_llama(config)) return format_llama_config(config);
   const Json file = {{"architectures", {"GPT2LMHeadModel"}},
                      {"model_type", "gpt2"},
                      {"vocab_size", config.vocab_size},
@@ -338,40 +441,13 @@ std::string format_config(const Config& config) {
 }
 
 Config parse_config(const std::string& text, const std::string& where) {
-  const std::string advice = "correct the file";
-  const Json file = parse_json(text, where);
-  if (!file.is_object()) refuse("not a JSON object", where, advice);
-  const auto number = [&](const char* key) {
-    const Json& value = member(file, key);
-    if (!value.is_number_integer() || value < 0 || value > INT_MAX)
-      refuse(std::string(key) + " is " + shown(value) + ", expected a whole number above 0", where, advice);
-    return value.get<int>();
-  };
-  const auto fixed = [&](const char* key, const Json& expected, bool required = false) {
-    if (!file.contains(key) && !required) return;
-    if (member(file, key) != expected)
-      refuse(std::string(key) + " is " + shown(member(file, key)) + ", expected " + shown(expected), where,
-             "use a model of that kind");
-  };
-  fixed("model_type", "gpt2", true);
-  fixed("activation_function", "gelu", true);
-  Config config;
-  config.vocab_size = number("vocab_size");
-  config.block_size = number("n_positions");
-  config.n_embd = number("n_embd");
-  config.n_layer = number("n_layer");
-  config.n_head = number("n_head");
-  config.n_kv_head = config.n_head;
-  if (member(file, "n_inner") != Json(4 * int64_t(config.n_embd))) fixed("n_inner", nullptr);
-  fixed("layer_norm_epsilon", 1e-5);
-  fixed("scale_attn_weights", true);
-  fixed("scale_attn_by_inverse_layer_idx", false);
-  fixed("tie_word_embeddings", true);
-  const Json bias = file.value("bias", Json(true));  // Hugging Face's GPT-2 has them and no such key
-  if (!bias.is_boolean()) refuse("bias is " + shown(bias) + ", expected true or false", where, advice);
-  config.bias = bias.get<bool>();
+  const ConfigFile file = {parse_json(text, where), where};
+  if (!file.file.is_object()) refuse("not a JSON object", where, ConfigFile::kAdvice);
+  const bool llama = member(file.file, "model_type") == Json("llama");
+  if (!llama) file.fixed("model_type", "gpt2", true);
+  const Config config = llama ? llama_config(file) : gpt_config(file);
   const std::string problem = config_problem(config);
-  if (!problem.empty()) refuse(problem, where, advice);
+  if (!problem.empty()) refuse(problem, where, ConfigFile::kAdvice);
   return config;
 }
 
@@ -401,7 +477,41 @@ std::vector<TensorSpec> file_table(Config config) {
   return tensor_table(config);
 }
 
+namespace {
+
+// Those of a Llama model, all in `copies`, one after the other.
+std::vector<TensorData> llama_model_tensors(const Config& config, const float* weights, std::vector<float>& copies) {
+  const std::vector<LlamaTensor> parts = llama_tensors(config);
+  copies.clear();
+  copies.reserve(parameter_count(config));
+  std::vector<TensorData> tensors;
+  for (const LlamaTensor& part : parts) {
+    const std::vector<float> copy = copied_for_file(part, weights + part.ours.offset);
+    tensors.push_back({part.name, part.shape, copies.data() + copies.size()});
+    copies.insert(copies.end(), copy.begin(), copy.end());
+  }
+  return tensors;
+}
+
+std::vector<float> parse_llama_model(const SafeTensors& file, const Config& config, const std::string& where) {
+  const std::map<std::string, const Tensor*> found = by_name(file);
+  std::vector<float> flat(parameter_count(config)), numbers;
+  for (const LlamaTensor& part : llama_tensors(config)) {
+    const size_t columns = part.shape.size() > 1 ? size_t(part.shape[1]) : 1;
+    numbers.resize(size_t(part.shape[0]) * columns);
+    copy_floats(file, *found.at(part.name), numbers.data(), where);
+    const auto rows = [&](size_t first, size_t n, float* out) {
+      std::copy_n(numbers.begin() + long(first * columns), n * columns, out);
+    };
+    copy_from_file(part, flat.data() + part.ours.offset, rows, [](size_t row) { return row; });
+  }
+  return flat;
+}
+
+}  // namespace
+
 std::vector<TensorData> model_tensors(const Config& config, const float* weights, std::vector<float>& zeros) {
+  if (is_llama(config)) return llama_model_tensors(config, weights, zeros);
   zeros.assign(size_t(4) * size_t(config.n_embd), 0);  // the longest bias, (4 C)
   std::map<std::string, const float*> source;
   for (const TensorSpec& spec : tensor_table(config)) source[spec.name] = weights + spec.offset;
@@ -416,6 +526,10 @@ std::vector<TensorData> model_tensors(const Config& config, const float* weights
 
 void check_model(const SafeTensors& file, const Config& config, const std::string& where) {
   Expected expected;
+  if (is_llama(config)) {
+    for (const LlamaTensor& part : llama_tensors(config)) expected[part.name] = part.shape;
+    return check_tensors(file, expected, where);
+  }
   expect_tensors(expected, file_table(config), "transformer.");
   for (const Tensor& tensor : file.tensors)
     if (tensor.name == "lm_head.weight") expected[tensor.name] = {config.vocab_size, config.n_embd};
@@ -424,6 +538,7 @@ void check_model(const SafeTensors& file, const Config& config, const std::strin
 
 std::vector<float> parse_model(const SafeTensors& file, const Config& config, const std::string& where) {
   check_model(file, config, where);
+  if (is_llama(config)) return parse_llama_model(file, config, where);
   std::vector<float> weights = read_flat(file, tensor_table(config), where, "transformer."), other;
   std::set<std::string> placed;
   for (const TensorSpec& spec : tensor_table(config)) placed.insert("transformer." + spec.name);

@@ -4,7 +4,7 @@
 // file is written under another name and renamed (io.h), so that a kill leaves the last whole one.
 // Nothing in a file is trusted: its sizes are checked against the file's length before bytes are read or memory is
 // allocated, and its hash against its content. Every reader throws std::runtime_error with one line, also for tensors
-// of another shape or name, and for any model but GPT-2 as in model.h.
+// of another shape or name, and for any model but GPT-2 and Llama as in model.h.
 #pragma once
 
 #include <functional>
@@ -79,7 +79,7 @@ std::vector<int32_t> read_integers(const SafeTensors& file, const std::string& n
 // ---------------------------------------------------------------------------------------------------------------
 // config.json
 
-// Valid for transformers' GPT2LMHeadModel; "bias" is ours, as in nanoGPT.
+// Valid for transformers' GPT2LMHeadModel, where "bias" is ours, as in nanoGPT; or for its LlamaForCausalLM.
 std::string format_config(const Config& config);
 
 // Throws std::runtime_error, with the key, if a size is missing or impossible, or if the file describes another kind of
@@ -103,8 +103,9 @@ std::vector<float> read_flat(const SafeTensors& file, const std::vector<TensorSp
 std::vector<TensorSpec> file_table(Config config);
 
 // The tensors of model.safetensors: the weights, in the order of tensor_table(config), under Hugging Face's names. For
-// a model without biases they are `zeros`, which is made large enough. There is no separate head.
-std::vector<TensorData> model_tensors(const Config& config, const float* weights, std::vector<float>& zeros);
+// a GPT without biases they are `extra`, which becomes zeros; there is no separate head. Llama's tensors are all copied
+// into `extra`, since files store them otherwise (llama.h).
+std::vector<TensorData> model_tensors(const Config& config, const float* weights, std::vector<float>& extra);
 
 // Throws std::runtime_error unless the file has exactly the tensors of this config; it may also have a separate head.
 // Needs no more memory than the file.

@@ -21,8 +21,9 @@ namespace nanospec {
 // The command line
 
 struct GptOptions : RunOptions {
-  std::string preset = "small", device = "auto";
+  std::string preset = "small", arch = "gpt", device = "auto";
   Config config;
+  int n_kv_head = 0;  // 0: as many as query heads
   int eval_iters = 20;
   float dropout = 0.0f;
 };
@@ -57,11 +58,16 @@ inline Command command_line(GptOptions& o) {
        "small (4 layers, 4 heads, 128 channels, block 64), medium (6, 6, 384, 256) or article (4, 4, 32, 64; 120 "
        "iterations); other flags win over it; --preset medium --help shows its values",
        one_of({"small", "medium", "article"})},
+      {"--arch", "NAME", &o.arch,
+       "gpt: LayerNorm, learned positions, GELU; llama: RMSNorm, rotary positions, SwiGLU of 8/3 the channels",
+       one_of({"gpt", "llama"})},
       {"--n_layer", "N", &o.config.n_layer, "layers", from(1)},
       {"--n_head", "N", &o.config.n_head, "attention heads", from(1)},
+      {"--n_kv_head", "N", &o.n_kv_head, "with --arch llama: key/value heads, which divide the heads; 0: as many",
+       from(0)},
       {"--n_embd", "N", &o.config.n_embd, "channels, a multiple of the heads", from(1)},
       {"--block_size", "N", &o.config.block_size, "the window in tokens, even", from(2)},
-      {"--bias", "", &o.config.bias, "biases in the linear layers and the norms"},
+      {"--bias", "", &o.config.bias, "with --arch gpt: biases in the linear layers and the norms"},
       {"--dropout", "P", &o.dropout, "chance to drop a number while training", from(0, 0.99)}};
   std::vector<Flag> updates = run_flags(o, {"sequences in one update", "the highest rate",
                                             "the rate at the end of the decay", "of the weights, batches and dropout"});
@@ -74,8 +80,23 @@ inline Command command_line(GptOptions& o) {
           "Trains a GPT on the characters of a text and writes a folder that nanospec, and transformers, can load.",
           "train_gpt --data data/*shakespeare.txt --out runs/small\n"
           "train_gpt --data data/*shakespeare.txt --out runs/medium --preset medium --dropout 0.1\n"
-          "train_gpt --data data/*shakespeare.txt --out runs/small --max_iters 4000 --resume\n",
+          "train_gpt --data data/*shakespeare.txt --out runs/small --max_iters 4000 --resume\n"
+          "train_gpt --data data/*shakespeare.txt --out runs/llama --arch llama --n_kv_head 2\n",
           flags};
+}
+
+// The settings that --arch stands for. Throws invalid_argument for a flag of the other architecture.
+inline void apply_arch(GptOptions& o) {
+  Config& c = o.config;
+  const bool llama = o.arch == "llama";
+  if (llama && c.bias) throw std::invalid_argument("--bias is for --arch gpt: train_gpt: leave one of them out");
+  if (!llama && o.n_kv_head)
+    throw std::invalid_argument("--n_kv_head is for --arch llama: train_gpt: leave it out, or train a Llama");
+  c.n_kv_head = o.n_kv_head ? o.n_kv_head : c.n_head;
+  if (!llama) return;
+  c.rotary = c.swiglu = true;
+  c.center = false;
+  c.n_inner = (8 * c.n_embd / 3 + 15) / 16 * 16;  // three matrices of as many numbers as GPT's two
 }
 
 // Becomes train_drafter, which lies beside this program, if a drafter is to be trained. Throws runtime_error.
@@ -105,7 +126,7 @@ inline bool read_flags(int argc, char** argv, GptOptions& o) {
   const Command command = command_line(o);
   const Given given = parse_flags(command, argc, argv);
   if (given.help) return false;
-  o.config.n_kv_head = o.config.n_head;
+  apply_arch(o);
   o.config.vocab_size = 1;  // known when the text is read
   validate(o.config);
   check_rates(o, "train_gpt");
@@ -208,8 +229,8 @@ inline double tokens_per_iteration(const GptOptions& o) { return double(o.batch_
 // the two products of causal attention.
 inline double flops_per_iteration(const GptOptions& o) {
   const Config& c = o.config;
-  const double matrices = double(parameter_count(c)) - double(c.block_size) * c.n_embd;
-  return tokens_per_iteration(o) * (6 * matrices + 6.0 * c.n_layer * c.n_embd * c.block_size);
+  const double matrices = double(parameter_count(c)) - (c.rotary ? 0 : double(c.block_size) * c.n_embd);
+  return tokens_per_iteration(o) * (6 * matrices + 6.0 * c.n_layer * c.heads_size() * c.block_size);
 }
 
 // Of updates that take so many seconds each.
