@@ -491,6 +491,7 @@ struct Loaded {
   Config config;
   std::vector<float> weights;  // laid out by tensor_table(config)
   Tokenizer tokenizer;
+  std::string chat_template = {};  // how a chat's messages are written, for Jinja; "": not known
 };
 
 // Notes that a file has no hash, as those of other programs, and of early versions of nanospec.
