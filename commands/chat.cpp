@@ -12,7 +12,7 @@
 
 #include "commands/commands.h"
 #include "commands/conversation.h"
-#include "commands/stream.h"
+#include "commands/shown_text.h"
 #include "files/words.h"
 #include "model.h"
 
@@ -126,7 +126,7 @@ bool make_room(Session& s) {
 void answer(Session& s) {
   const Tokens prompt = s.talk.tokens();
   const int most = std::min(s.chat.options.max_new_tokens, s.engine.config().block_size - int(prompt.size()));
-  TextStream stream;
+  ShownText stream;
   bool ended = false, open = true;  // open: what is written does not end a line
   const auto print = [&](const std::string& text) {
     if (!text.empty()) open = text.back() != '\n';

@@ -7,7 +7,7 @@
 
 #include "commands/commands.h"
 #include "commands/conversation.h"
-#include "commands/stream.h"
+#include "commands/shown_text.h"
 
 namespace nanospec {
 namespace {
@@ -147,7 +147,7 @@ int generate_command(int argc, char** argv) {
 
   const int wanted = g.options.max_new_tokens;
   Output out{prompt + (g.chat ? "\n" : "")};
-  TextStream stream(g.stops);
+  ShownText stream(g.stops);
   int done = 0;
   bool ended = false;  // by the end-of-text token
   Progress progress(g.options.quiet || (g.stream && isatty(STDOUT_FILENO)));

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "commands/conversation.h"
-#include "commands/stream.h"
+#include "commands/shown_text.h"
 #include "files/io.h"
 #include "tests/command_line.h"
 #include "tests/error_of.h"
@@ -27,7 +27,7 @@ Conversation chat(const std::string& system = "") { return Conversation(small(),
 
 // All that a stream shows of these parts, one after the other; "|" stands where a part ends.
 std::string shown(const std::vector<std::string>& stops, const std::vector<std::string>& parts) {
-  TextStream stream(stops);
+  ShownText stream(stops);
   std::string text;
   for (const std::string& part : parts) text += stream.put(part) + "|";
   return text + stream.finish() + (stream.stopped() ? " stopped" : "");

@@ -1,4 +1,4 @@
-// commands/stream.h: what of a generated text may be shown while it grows.
+// commands/shown_text.h: what of a generated text may be shown while it grows.
 //
 // Tokens bring bytes, and a token may end inside a character, or inside a text that ends the generation (--stop). So
 // bytes are held back until it is sure that they are shown. All that is shown, end to end, does not depend on where
@@ -14,10 +14,10 @@
 
 namespace nanospec {
 
-class TextStream {
+class ShownText {
  public:
   // stops: the text ends before the first of these that it contains; none is empty.
-  explicit TextStream(std::vector<std::string> stops = {}) : stops_(std::move(stops)) {}
+  explicit ShownText(std::vector<std::string> stops = {}) : stops_(std::move(stops)) {}
 
   // Takes more bytes of the text; returns what may be shown now, whole characters. After a stop it takes nothing.
   std::string put(std::string_view bytes) {
