@@ -170,7 +170,7 @@ train-and-compare: train-small
 chat: ## gets a real model, SmolLM2-135M-Instruct, where the network allows it; builds; talks with it
 	@$(MAKE) --no-print-directory deps
 	@sh data/get_model.sh
-	@$(MAKE) --no-print-directory all
+	$(ALL_CORES) $(BUILD)/nanospec
 	@$(BUILD)/nanospec chat --model models/SmolLM2-135M-Instruct.Q4_1.gguf --temperature 0.2 --top_p 0.9
 
 # ----------------------------------------------------------------------------------------------------------------

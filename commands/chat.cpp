@@ -117,8 +117,8 @@ bool make_room(Session& s) {
     say("a question of " + count(s.talk.least(), "token") + " with the system text leaves no room for an answer: the " +
         "context has " + thousands(context) + ": ask a shorter one, or start with a larger --context");
   if (dropped > 0)
-    tell(s, "the context of " + thousands(context) + " tokens is full: the oldest " + count(dropped, "turn") +
-                (dropped == 1 ? " was" : " were") + " dropped");
+    tell(s, "the context of " + thousands(context) + " tokens is full: the oldest " +
+                (dropped == 1 ? "turn was" : count(dropped, "turn") + " were") + " dropped");
   return dropped >= 0;
 }
 

@@ -117,7 +117,7 @@ TEST_CASE("chat: an outgrown context drops whole turns, keeps the system text, a
   const Answers answers({"so<|im_end|>"});
   const Said said = chat("one\ntwo\nthree\nfour\n", {"--context", "84", "--max_new_tokens", "10", "--system", "Be."});
   CHECK(said.out == "so\nso\nso\nso\n");
-  CHECK(contains(said.error, "the context of 84 tokens is full: the oldest 1 turn was dropped\n"));
+  CHECK(contains(said.error, "the context of 84 tokens is full: the oldest turn was dropped\n"));
   REQUIRE(stand_in().calls.size() == 4);
   CHECK(contains(prompt_of(2), "user\none"));
   CHECK(!contains(prompt_of(3), "user\none"));
