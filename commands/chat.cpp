@@ -220,7 +220,10 @@ int chat_command(int argc, char** argv) {
   const Command command = describe(chat);
   Given given;
   if (!read_command_line(command, argc, argv, chat.options, chat.method, given)) return 0;
+  Progress progress(chat.options.quiet || !isatty(STDIN_FILENO));
+  progress.show("loading " + chat.options.settings.model);
   Engine engine(chat.options.settings);
+  progress.clear();
   std::optional<std::string> system;
   if (given.has("--system")) system = chat.system;
   Session session{chat, engine,

@@ -281,6 +281,11 @@ TEST_CASE("chat: drafters that need more than a GGUF file are refused by name") 
     const std::string line = line_of<std::runtime_error>([&] { generate_from("a", {"--drafter", drafter}); });
     CHECK_MESSAGE(contains(line, "which a GGUF file does not have: m.gguf: use --drafter suffix"), line);
   }
+  const std::string methods = "none; suffix auto; bigram chain:4";  // refused before the first method runs
+  CHECK(contains(line_of<std::runtime_error>([&] {
+                   run_on(open("/dev/null", O_RDONLY), compare_command, {"--prompt", "a", "--methods", methods});
+                 }),
+                 "drafter bigram needs counts"));
   CHECK(stand_in().calls.empty());
   CHECK(generate_from("a", {"--drafter", "suffix+recycle"}).out == "aa");
   CHECK(generate_from("a", {"--drafter", "none"}).out == "aa");
