@@ -275,6 +275,18 @@ TEST_CASE("chat: generate --chat asks by the template") {
   CHECK(contains(BAD_COMMAND_LINE(generate_from("a", {"--context", "33"})), "'33' is odd: --context"));
 }
 
+TEST_CASE("chat: the context is the model's own, up to 4,096 tokens, or what is asked for within it") {
+  LlamaHeader header = {};
+  header.block_size = 8192;
+  CHECK(context_of(header, 0, "m.gguf") == 4096);
+  CHECK(context_of(header, 8192, "m.gguf") == 8192);
+  CHECK(context_of(header, 2, "m.gguf") == 2);
+  const std::string line = line_of<std::runtime_error>([&] { context_of(header, 8194, "m.gguf"); });
+  CHECK(line == "a context of 8194 tokens is more than the model's own 8192: m.gguf: give at most that to --context");
+  header.block_size = 512;
+  CHECK(context_of(header, 0, "m.gguf") == 512);
+}
+
 TEST_CASE("chat: drafters that need more than a GGUF file are refused by name") {
   const Answers answers({"a"});
   for (const char* drafter : {"bigram", "ngram:4", "medusa", "parallel:x", "suffix+bigram"}) {
