@@ -46,7 +46,7 @@ COMMAND_LINE := $(BUILD)/commands/cli.o $(BUILD)/commands/outputs.o
 PROGRAMS := $(BUILD)/nanospec $(BUILD)/train_gpt $(BUILD)/train_drafter
 ON_CUDA := $(BUILD)/nanospec-cuda $(BUILD)/train_gpt-cuda
 
-.PHONY: all programs help deps data run test tests prove cuda single bench experiments clean format
+.PHONY: all programs help deps data chat run test tests prove cuda single bench experiments clean format
 all: ## the programs nanospec, train_gpt and train_drafter, into build/; with a GPU those of make cuda too
 	@echo "compiler  $$($(CXX) --version 2>/dev/null | head -1 || echo 'none: make deps')"
 	@echo "SIMD      $$(echo | $(CXX) -march=$(ARCH) -dM -E -x c++ - 2>/dev/null | awk '/__AVX512F__/{a=1} /__AVX2__/{b=1} END{print a ? "AVX-512" : b ? "AVX2" : "portable version"}') (ARCH=$(ARCH))"
@@ -167,6 +167,13 @@ train-and-compare: train-small
 	@$(BUILD)/nanospec compare --model runs/small --prompts data/prompts.jsonl --methods "$(METHODS)" \
 	  --json runs/small/compare.json --svg runs/small/compare.svg
 
+# The sampling is what the model's authors advise.
+chat: ## gets a real model, SmolLM2-135M-Instruct, where the network allows it; builds; talks with it
+	@$(MAKE) --no-print-directory deps
+	@sh data/get_model.sh
+	$(ALL_CORES) $(BUILD)/nanospec
+	@$(BUILD)/nanospec chat --model models/SmolLM2-135M-Instruct.Q4_1.gguf --temperature 0.2 --top_p 0.9
+
 # ----------------------------------------------------------------------------------------------------------------
 # Tests
 
@@ -253,7 +260,7 @@ train-and-experiment: train-small train-drafters
 
 # ----------------------------------------------------------------------------------------------------------------
 
-clean: ## removes what was built; data, trained models and build/venv stay
+clean: ## removes what was built; data, models and build/venv stay
 	@rm -rf $(addprefix build/,*.o *.dep *.ptxas libraries.h* machine files growth commands study training tests sanitize flags bench experiments \
 	  nanospec nanospec-cuda train_gpt train_gpt-cuda train_drafter nanospec_single.cu dump_logits dump_gguf dump_tokens)
 

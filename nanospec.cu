@@ -72,14 +72,28 @@ struct Engine::Parts {
   }
 };
 
-Engine::Engine(const Settings& settings)
-    : parts_(new Parts(settings, is_gguf(settings.model) ? load_gguf(settings.model) : load_model(settings.model))) {}
+namespace {
+Loaded load(const Settings& s) {
+  if (is_gguf(s.model)) return load_gguf(s.model, s.context);
+  Loaded loaded = load_model(s.model);
+  const int block = loaded.config.block_size;
+  if (s.context != 0 && s.context != block)
+    refuse("a context of " + std::to_string(s.context) + " tokens is not the " + std::to_string(block) +
+               " that the model was trained with",
+           printable(s.model, 300), "leave --context out");
+  return loaded;
+}
+}  // namespace
+
+Engine::Engine(const Settings& settings) : parts_(new Parts(settings, load(settings))) {}
 Engine::~Engine() = default;
 
 std::vector<int> Engine::encode(const std::string& text, const std::string& what) const {
   return parts_->loaded.tokenizer.encode(text, what);
 }
 const std::string& Engine::decode(int token) const { return parts_->loaded.tokenizer.decode(token); }
+const Tokenizer& Engine::tokenizer() const { return parts_->loaded.tokenizer; }
+const std::string& Engine::chat_template() const { return parts_->loaded.chat_template; }
 const Config& Engine::config() const { return parts_->loaded.config; }
 std::string Engine::device() const { return parts_->target.cuda() ? "cuda" : "cpu"; }
 int Engine::threads() const { return parts_->target.threads(); }

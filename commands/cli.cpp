@@ -91,6 +91,7 @@ void store(const Flag& flag, const std::string& text) {
     **whole = capped(parse_int(text, where, flag.accepts), where, flag.accepts);
   if (auto* const* seed = std::get_if<uint64_t*>(&flag.value)) **seed = parse_uint64(text, where, flag.accepts);
   if (auto* const* real = std::get_if<float*>(&flag.value)) **real = float(parse_number(text, where, flag.accepts));
+  if (auto* const* list = std::get_if<std::vector<std::string>*>(&flag.value)) (**list).push_back(text);
   if (auto* const* word = std::get_if<std::string*>(&flag.value)) {
     if (!flag.accepts.words.empty()) check_word("word", text, where, flag.accepts.words);
     **word = text;
@@ -109,11 +110,13 @@ std::string default_text(const Flag& flag) {
 }
 
 bool is_switch(const Flag& flag) { return std::holds_alternative<bool*>(flag.value); }
+bool is_list(const Flag& flag) { return std::holds_alternative<std::vector<std::string>*>(flag.value); }
 
 // The library's view of one flag: its text is collected here, and checked by us afterwards.
 struct Collected {
   CLI::Option* option = nullptr;
   std::string text;
+  std::vector<std::string> list;
 };
 
 struct Parser {
@@ -126,8 +129,9 @@ struct Parser {
       if (flag.name.empty()) continue;
       CLI::Option*& option = collected[i].option;
       if (is_switch(flag)) option = app.add_flag(flag.name);
+      else if (is_list(flag)) option = app.add_option(flag.name, collected[i].list)->allow_extra_args(false);
       else option = app.add_option(flag.name, collected[i].text);
-      option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+      if (!is_list(flag)) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     }
     app.set_help_flag("--help,-h");
     app.allow_extras();
@@ -143,6 +147,14 @@ struct Parser {
   for (const Flag& flag : command.flags)
     if (!flag.name.empty()) known.push_back(flag.name);
   refuse_word("flag", word, command.name, closest_word(word.substr(0, word.find('=')), known), list);
+}
+
+// A flag's name where a value is due: the value was forgotten.
+void check_no_flag(const Command& command, const Flag& flag, const std::string& text) {
+  for (const Flag& other : command.flags)
+    if (!other.name.empty() && text == other.name)
+      throw std::invalid_argument("a value is missing: " + flag.name + ": it takes one, and " + text +
+                                  " is itself a flag");
 }
 
 }  // namespace
@@ -216,12 +228,12 @@ Given parse_flags(const Command& command, int argc, const char* const* argv) {
       *std::get<bool*>(flag.value) = true;
       continue;
     }
-    const std::string& text = parser.collected[i].text;
-    for (const Flag& other : command.flags)
-      if (!other.name.empty() && text == other.name)
-        throw std::invalid_argument("a value is missing: " + flag.name + ": it takes one, and " + text +
-                                    " is itself a flag");
-    store(flag, text);
+    std::vector<std::string> texts = parser.collected[i].list;
+    if (!is_list(flag)) texts = {parser.collected[i].text};
+    for (const std::string& text : texts) {
+      check_no_flag(command, flag, text);
+      store(flag, text);
+    }
   }
   notes().quiet = given.has("--quiet");
   return given;
@@ -376,7 +388,7 @@ void end_at_once(int signal) {
   raise(signal);  // it comes when this returns
 }
 void mark_interrupt(int signal) {
-  interrupt_mark = 1;
+  interrupt_mark = signal;
   if (signal != SIGHUP) handle(signal, end_at_once);  // a terminal that closes sends more than one HUP
 }
 }  // namespace
@@ -392,6 +404,12 @@ void watch_interrupts(const std::string& last_line) {
   if (sigaction(SIGHUP, nullptr, &hup) == 0 && hup.sa_handler != SIG_IGN) handle(SIGHUP, mark_interrupt);
 }
 bool interrupted() { return interrupt_mark != 0; }
+bool forget_interrupt() {
+  if (interrupt_mark != 0 && interrupt_mark != SIGINT) return false;
+  handle(SIGINT, mark_interrupt);
+  interrupt_mark = 0;
+  return true;
+}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Progress, tables, numbers for people

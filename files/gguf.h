@@ -84,6 +84,11 @@ std::string shown_value(const GgufValue& value);
 // ---------------------------------------------------------------------------------------------------------------
 // The file
 
+// Whether a path names such a file, by how it ends.
+inline bool is_gguf(const std::string& path) {
+  return path.size() > 5 && path.compare(path.size() - 5, 5, ".gguf") == 0;
+}
+
 struct GgufFile {
   std::string path;
   uint32_t version = 0;   // 2 or 3

@@ -16,11 +16,7 @@
 
 namespace nanospec {
 
-constexpr int kMostContext = 4096;  // tokens of a window, where the model could have more
-
-inline bool is_gguf(const std::string& path) {
-  return path.size() > 5 && path.compare(path.size() - 5, 5, ".gguf") == 0;
-}
+constexpr int kMostContext = 4096;  // tokens of a window, where the model could have more and none are asked for
 
 inline Config config_of(const LlamaHeader& h, int context) {
   Config c;
@@ -75,11 +71,24 @@ inline Tokenizer gguf_tokenizer(const GgufFile& file) {
   return bpe_tokenizer(parts, file.path);
 }
 
-// Throws runtime_error.
-inline Loaded load_gguf(const std::string& path, int context = kMostContext) {
+// How many tokens the window has: `wanted`, or where that is 0 the model's own number, up to kMostContext. Throws
+// runtime_error where they are more than the model was trained to see.
+inline int context_of(const LlamaHeader& header, int wanted, const std::string& path) {
+  if (wanted == 0) return std::min(header.block_size, kMostContext);
+  if (wanted > header.block_size)
+    refuse("a context of " + std::to_string(wanted) + " tokens is more than the model's own " +
+               std::to_string(header.block_size),
+           path, "give at most that to --context");
+  return wanted;
+}
+
+// context: tokens of the window; 0: see context_of. Throws runtime_error.
+inline Loaded load_gguf(const std::string& path, int context = 0) {
   const GgufFile file = read_gguf(path);
+  const LlamaHeader header = read_llama_header(file);
   Loaded loaded;
-  loaded.config = config_of(read_llama_header(file), context);
+  loaded.config = config_of(header, context_of(header, context, path));
+  loaded.chat_template = file.text("tokenizer.chat_template", "");
   const std::string problem = config_problem(loaded.config);
   if (!problem.empty()) refuse(problem, path, "use another model");
   loaded.tokenizer = gguf_tokenizer(file);

@@ -291,13 +291,12 @@ inline void time_row_operations(const KernelShapes& s, KernelTimes& times) {
   });
   times.add("LayerNorm", shape, 2 * row, 0, [&](int turn) {
     launch(kGpuTeam, R,
-           Norm<float>{at(x, turn), stride, C, weight.data(), nullptr, at(y, turn), stride, mean.data(),
-                            rstd.data()});
+           Norm<float>{at(x, turn), stride, C, weight.data(), nullptr, at(y, turn), stride, mean.data(), rstd.data()});
   });
   times.add("LayerNorm, backward", shape, 4 * row, 0, [&](int turn) {
     launch(kGpuTeam, R,
-           NormBackward<float>{at(x, turn), stride, C, weight.data(), mean.data(), rstd.data(), at(y, turn),
-                                    stride, at(d, turn)});
+           NormBackward<float>{at(x, turn), stride, C, weight.data(), mean.data(), rstd.data(), at(y, turn), stride,
+                               at(d, turn)});
   });
 }
 

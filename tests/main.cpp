@@ -3,9 +3,10 @@
 //
 // A test of the CUDA kernels is one text for two machines (tests/cuda/cuda_*.cu): "emulated: " runs everywhere, its
 // counterpart "GPU: " is counted as skipped where there is no device. So are those that begin with "ptxas: " outside
-// `make cuda`, or "page: " without Chromium.
+// `make cuda`, "page: " without Chromium, or "real: " without the model that `make chat` gets.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -108,13 +109,18 @@ int main(int argc, char** argv) {
     printf("the kernels' budgets of registers are not checked here: `make cuda` does\n");
   }
 #ifdef __SANITIZE_ADDRESS__
-  const bool browser = false;
+  const bool browser = false, real = false;
 #else
   const bool browser = std::system("command -v chromium >/dev/null 2>&1") == 0;
+  const bool real = access("models/SmolLM2-135M-Instruct.Q4_1.gguf", R_OK) == 0;
 #endif
   if (!browser) {
     context.addFilter("test-case-exclude", "page: *");
     printf("no chromium, or sanitizers: the page of `nanospec show` is not tried\n");
+  }
+  if (!real) {
+    context.addFilter("test-case-exclude", "real: *");
+    printf("no real model, or sanitizers: make chat gets one, for one more test\n");
   }
   const int status = context.run();
   printf("%u passed, %u failed, %u skipped\n", passed, failed, skipped);

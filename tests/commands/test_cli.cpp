@@ -21,6 +21,7 @@ struct Values {
   uint64_t seed = 1;
   float temperature = 1;
   bool quiet = false;
+  std::vector<std::string> stops;
 };
 
 Given parse(Values& v, Words words) {
@@ -35,6 +36,7 @@ Given parse(Values& v, Words words) {
                          {"--seed", "N", &v.seed, "the seed"},
                          {"--temperature", "T", &v.temperature, "warmth", above(0, 10)},
                          {"--device", "WORD", &v.device, "where", one_of({"auto", "cpu", "cuda"})},
+                         {"--stop", "TEXT", &v.stops, "an end"},
                          {"--quiet", "", &v.quiet, "silence"}}};
   words.insert(words.begin(), "program");
   const std::vector<char*> argv = arguments(words);
@@ -75,6 +77,15 @@ TEST_CASE("cli: flags: the last of two counts; texts may be empty, or look like 
   parse(v, {"--data", "x", "--prompt=", "--quiet"});
   CHECK(v.prompt == "");
   CHECK(v.quiet);
+}
+
+TEST_CASE("cli: flags: a list takes one value each time it is named") {
+  Values v;
+  parse(v, {"--stop", "one", "--data", "a", "--stop=-two", "--stop", ""});
+  CHECK(v.stops == Words{"one", "-two", ""});
+  CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "a", "--stop", "one", "two"})), "surplus word 'two'"));
+  CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "a", "--stop", "--quiet"})), "--quiet is itself a flag"));
+  CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "a", "--stop"})), "a value is missing: --stop"));
 }
 
 TEST_CASE("cli: flags: each mistake has its line, with what to type") {

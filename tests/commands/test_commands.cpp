@@ -17,6 +17,7 @@
 #include "commands/comparison.h"
 #include "study/bench.h"
 #include "tests/command_line.h"
+#include "tests/commands/stand_in.h"
 #include "tests/error_of.h"
 #include "tests/mock.h"
 #include "tests/picture.h"
@@ -26,17 +27,21 @@ using namespace nanospec;
 // ---------------------------------------------------------------------------------------------------------------
 // The engine of these tests
 
+StandInEngine& stand_in() {
+  static StandInEngine engine = [] {
+    StandInEngine made;
+    for (int c = 0; c < 128; c++) made.tokenizer.symbols.push_back(std::string(1, char(c)));
+    return made;
+  }();
+  return engine;
+}
+
 namespace {
 
-struct Call {
-  std::string method;
-  std::vector<int> prompt;
-  int sequence;
-};
-std::vector<Call> calls;
-std::function<Generated(const Method&, int max_new_tokens)> script;  // what the next call answers
-bool gpu = false;                                                    // whether this machine has one
-bool decodes = false;  // instead of asking the script, the engine decodes with a mock and a bigram drafter
+auto& calls = stand_in().calls;
+auto& script = stand_in().script;
+auto& decodes = stand_in().decodes;
+bool gpu = false;  // whether this machine has one
 
 // "abcd...": the text that every exact method must print.
 std::vector<int> alphabet(int n) {
@@ -121,21 +126,20 @@ struct Engine::Parts {
   Config config;
 };
 Engine::Engine(const Settings& settings) : parts_(new Parts{settings, {}}) {
+  if (settings.context > 0) parts_->config.block_size = settings.context;
   if (std::filesystem::exists(settings.model + "/damaged")) throw std::runtime_error("damaged: " + settings.model);
 }
 Engine::~Engine() = default;
-std::vector<int> Engine::encode(const std::string& text, const std::string&) const {
-  return {text.begin(), text.end()};
+const Tokenizer& Engine::tokenizer() const { return stand_in().tokenizer; }
+const std::string& Engine::chat_template() const { return stand_in().chat_template; }
+std::vector<int> Engine::encode(const std::string& text, const std::string& what) const {
+  return stand_in().tokenizer.encode(text, what);
 }
-const std::string& Engine::decode(int token) const {
-  static std::vector<std::string> symbols;
-  for (int c = int(symbols.size()); c < 128; c++) symbols.push_back(std::string(1, char(c)));
-  return symbols[size_t(token)];
-}
+const std::string& Engine::decode(int token) const { return stand_in().tokenizer.decode(token); }
 Generated Engine::generate(const Method& method, const Sampling& sampling, const std::vector<int>& prompt,
                            int max_new_tokens, const std::function<bool(int)>& on_token,
                            const Observation& observation) {
-  calls.push_back({method_text(method), prompt, int(sampling.sequence)});
+  calls.push_back({method_text(method), prompt, int(sampling.sequence), max_new_tokens});
   if (decodes) return decoded(method, sampling, prompt, max_new_tokens, on_token, observation);
   const Generated generated = script(method, max_new_tokens);
   for (int token : generated.tokens)

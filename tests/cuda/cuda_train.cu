@@ -138,7 +138,7 @@ TEST_CASE(ON "sums of columns: a bias's gradient and a norm's, in every order") 
     const auto run = [&](bool portable, bool with_bias) {
       auto dw = on_device(start), db = on_device(start), sum = on_device(start);
       const NormWeights<float> norm{rows,        x.data(),  stride, columns,   mean.data(),
-                                         rstd.data(), dy.data(), stride, dw.data(), with_bias ? db.data() : nullptr};
+                                    rstd.data(), dy.data(), stride, dw.data(), with_bias ? db.data() : nullptr};
       const ColumnSum<float> bias{rows, columns, dy.data(), stride, sum.data()};
       if (portable) launch_chunks(kGpu, columns, norm), launch_chunks(kGpu, columns, bias);
       else norm_weights(kGpu, norm), column_sum(kGpu, bias);

@@ -1,0 +1,238 @@
+// commands/chat.cpp: a conversation with a model: lines in, answers out.
+//
+// Standard output gets the answers and nothing else, each ended by a line end. The prompt's mark, notes, and what the
+// commands say (/stats) go to standard error: so a pipe gets clean lines, and a terminal shows a chat.
+//
+// In order: the command line; the lines that come in; the session; what a line may ask for; the loop.
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "commands/commands.h"
+#include "commands/conversation.h"
+#include "commands/shown_text.h"
+#include "files/words.h"
+#include "model.h"
+
+namespace nanospec {
+namespace {
+
+struct Chat {
+  Options options;
+  Method method;
+  std::string system;
+};
+
+Command describe(Chat& c) {
+  Command command;
+  command.name = "nanospec chat";
+  command.what =
+      "Answers each line of standard input, as part of one conversation. Standard output gets the answers, nothing "
+      "else. Ctrl-C stops an answer; at the prompt it leaves, as the end of the input does. /help lists what else a "
+      "line may say. --drafter, --shape and --budget change how fast an answer appears, never one character of it.";
+  const std::string start = "nanospec chat --model models/SmolLM2-135M-Instruct.Q4_1.gguf ";
+  command.examples = start + "--temperature 0.2 --top_p 0.9\n" + start + "--system \"You answer in one word.\"\n" +
+                     start + "--temperature 0 --quiet <questions.txt >answers.txt\n";
+  const std::vector<Flag> text = text_flags(c.options);
+  command.flags =
+      together({{text[0],
+                 text[1],
+                 {"--system", "TEXT", &c.system,
+                  "the text that comes first and is never dropped; unless given, the template's own"},
+                 {"--max_new_tokens", "N", &c.options.max_new_tokens, "most tokens of an answer", from(1, 1e9)},
+                 context_flag(c.options)},
+                sampling_flags(c.options),
+                speculation_flags(c.options, c.method),
+                machine_flags(c.options),
+                {heading("Output"), {"--quiet", "", &c.options.quiet, "no notes"}}});
+  return command;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The lines that come in
+
+class Lines {
+ public:
+  // Waits for the next line. False at the end of the input, and after Ctrl-C.
+  bool next(std::string& line) {
+    size_t end;
+    while ((end = held_.find('\n')) == std::string::npos && !ended_ && !interrupted()) read_more();
+    if (interrupted() || held_.empty()) return false;
+    line = held_.substr(0, end);
+    held_.erase(0, end == std::string::npos ? end : end + 1);
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    return true;
+  }
+
+ private:
+  // A signal ends the wait: poll() is never taken up again, as read() is.
+  void read_more() {
+    pollfd input = {STDIN_FILENO, POLLIN, 0};
+    if (poll(&input, 1, -1) < 0 && errno == EINTR) return;
+    char bytes[4096];
+    const ssize_t n = read(STDIN_FILENO, bytes, sizeof bytes);
+    if (n < 0 && errno != EINTR) refuse("cannot read", "standard input", strerror(errno));
+    if (n > 0) held_.append(bytes, size_t(n));
+    ended_ = n == 0;
+  }
+  std::string held_;
+  bool ended_ = false;
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// The session
+
+struct Session {
+  const Chat& chat;
+  Engine& engine;
+  Conversation talk;
+  const bool person = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);  // somebody types
+  int answers = 0;
+  Stats last = {}, all = {};  // of the answers
+};
+
+// Notes for people: dim on a terminal.
+void say(const std::string& text) {
+  const bool dim = isatty(STDERR_FILENO);
+  fprintf(stderr, "%s%s%s\n", dim ? "\x1b[2m" : "", text.c_str(), dim ? "\x1b[0m" : "");
+}
+void tell(const Session& s, const std::string& text) {
+  if (!s.chat.options.quiet) say(text);
+}
+
+std::string speed_text(const Stats& stats) {
+  return count(double(stats.tokens), "token") + ", " + thousands(ratio(double(stats.tokens), stats.seconds)) +
+         " tok/s, acceptance length " + decimals(ratio(double(stats.tokens), double(stats.target_forwards)), 2) +
+         ", prefill " + duration(stats.prefill_seconds);
+}
+
+// Makes room for an answer to the last question. Says what it dropped; false where the question is too long by itself.
+bool make_room(Session& s) {
+  const int context = s.engine.config().block_size;
+  const int answer = std::min(s.chat.options.max_new_tokens, std::max(1, context / 4));  // what there is room for
+  const int dropped = s.talk.fit(context - answer);
+  if (dropped < 0)
+    say("a question of " + count(s.talk.least(), "token") + " with the system text leaves no room for an answer: the " +
+        "context has " + thousands(context) + ": ask a shorter one, or start with a larger --context");
+  if (dropped > 0)
+    tell(s, "the context of " + thousands(context) + " tokens is full: the oldest " +
+                (dropped == 1 ? "turn was" : count(dropped, "turn") + " were") + " dropped");
+  return dropped >= 0;
+}
+
+// Answers the last question of the conversation, and adds the answer to it.
+void answer(Session& s) {
+  const Tokens prompt = s.talk.tokens();
+  const int most = std::min(s.chat.options.max_new_tokens, s.engine.config().block_size - int(prompt.size()));
+  ShownText stream;
+  bool ended = false, open = true;  // open: what is written does not end a line
+  const auto print = [&](const std::string& text) {
+    if (!text.empty()) open = text.back() != '\n';
+    print_out(text, true);
+  };
+  const Generated generated = s.engine.generate(s.chat.method, s.chat.options.sampling, prompt, most, [&](int token) {
+    ended = is_among(s.talk.ends(), token);
+    if (!ended) print(stream.put(s.engine.decode(token)));
+    return !ended && !interrupted();
+  });
+  print(stream.finish());
+  if (open) print("\n");
+  s.talk.answer(generated.tokens);
+  s.last = generated.stats;
+  add(s.all, s.last);
+  s.answers++;
+  if (interrupted()) tell(s, "stopped");
+  else if (!ended) tell(s, "the answer was cut after " + count(most, "token"));
+  if (s.person) tell(s, speed_text(s.last));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// What a line may ask for
+
+constexpr const char* kHelp =
+    "/reset  forget the conversation; the system text stays\n"
+    "/stats  what the answers took, and how full the context is\n"
+    "/help   this list\n"
+    "/quit   leave; so do Ctrl-D, and Ctrl-C at the prompt. Ctrl-C stops an answer\n"
+    "A line that begins with a blank is always a question.";
+
+std::string stats_text(const Session& s) {
+  const std::string context = "context: " + thousands(double(s.talk.tokens().size())) + " of " +
+                              count(s.engine.config().block_size, "token") + ", " + count(s.talk.turns(), "turn");
+  if (s.answers == 0) return "no answer yet\n" + context;
+  return "last answer: " + speed_text(s.last) + "\n" + count(s.answers, "answer") + ": " + speed_text(s.all) + "\n" +
+         context + "\n" + method_text(s.chat.method) + "; " + s.engine.device() + ", " +
+         numbers_text(s.chat.options.settings) + ", " + count(s.engine.threads(), "thread");
+}
+
+// Returns whether the conversation goes on.
+bool obey(Session& s, const std::string& word) {
+  const std::vector<std::string> known = {"/reset", "/stats", "/help", "/quit"};
+  if (word == "/quit") return false;
+  if (word == "/help") say(kHelp);
+  else if (word == "/stats") say(stats_text(s));
+  else if (word == "/reset") {
+    s.talk.reset();
+    tell(s, "the conversation is forgotten");
+  } else {
+    const std::string closest = closest_word(word, known);
+    say("unknown command '" + printable(word) +
+        "': " + (closest.empty() ? "/help lists them" : "did you mean " + closest + "?"));
+  }
+  return true;
+}
+
+// A question that cannot be asked, for a character that the model does not know, is said and forgotten.
+void ask(Session& s, const std::string& line) {
+  try {
+    s.talk.ask(line);
+  } catch (const Refusal& refusal) { return say(refusal.what()); }
+  if (!make_room(s)) return s.talk.take_back();
+  answer(s);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The loop
+
+// Returns the exit status.
+int converse(Session& s) {
+  Lines lines;
+  std::string line;
+  for (bool on = true; on;) {
+    if (s.person) fputs("> ", stderr);
+    if (!lines.next(line)) break;
+    line.erase(line.find_last_not_of(" \t") + 1);
+    if (line.empty()) continue;
+    if (line[0] == '/') on = obey(s, line);
+    else ask(s, line);
+    if (!forget_interrupt()) return kInterruptedStatus;
+  }
+  if (s.person && interrupted()) fputs("\n", stderr);
+  return forget_interrupt() ? 0 : kInterruptedStatus;
+}
+
+}  // namespace
+
+int chat_command(int argc, char** argv) {
+  Chat chat;
+  const Command command = describe(chat);
+  Given given;
+  if (!read_command_line(command, argc, argv, chat.options, chat.method, given)) return 0;
+  Progress progress(chat.options.quiet || !isatty(STDIN_FILENO));
+  progress.show("loading " + chat.options.settings.model);
+  Engine engine(chat.options.settings);
+  progress.clear();
+  std::optional<std::string> system;
+  if (given.has("--system")) system = chat.system;
+  Session session{chat, engine,
+                  begin_conversation(engine.tokenizer(), engine.chat_template(), chat.options.settings.model, system)};
+  watch_interrupts();
+  if (session.person)
+    tell(session, chat.options.settings.model + ", context " + count(engine.config().block_size, "token") +
+                      "; /help lists the commands");
+  return converse(session);
+}
+
+}  // namespace nanospec

@@ -1,0 +1,173 @@
+// commands/conversation.h: a conversation as tokens. It needs no engine.
+//
+// In order: the tokens that end a text; the template, which is how a model was taught to tell questions from answers;
+// the conversation. What a person types is always plain text: it never becomes a control token, whatever it says.
+//
+// Templates in files are programs (Jinja). None is run: ChatML is recognized by its two marks, and every other template
+// counts as not known. How to add a form: a value of ChatTemplate::Form, its recognition in read_template, its tokens
+// in Conversation::ask and answer, a test in tests/commands/test_conversation.cpp.
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "files/bpe.h"
+
+namespace nanospec {
+
+using Tokens = std::vector<int>;
+
+constexpr const char *kTurnBegin = "<|im_start|>", *kTurnEnd = "<|im_end|>";  // the marks of ChatML
+
+// ---------------------------------------------------------------------------------------------------------------
+// The end of a text
+
+// The tokens that end a text: what the file calls its end, and the two that chats and documents end with elsewhere.
+inline Tokens end_tokens(const Tokenizer& tokenizer) {
+  Tokens ends;
+  if (!tokenizer.bpe) return ends;
+  const Bpe& bpe = *tokenizer.bpe;
+  for (int id : {bpe.eos(), bpe.special("<|endoftext|>"), bpe.special(kTurnEnd)})
+    if (id >= 0 && std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
+  return ends;
+}
+
+inline bool is_among(const Tokens& tokens, int token) {
+  return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The template
+
+struct ChatTemplate {
+  enum Form {
+    kPlain,   // the text alone, line after line
+    kChatMl,  // <|im_start|>ROLE, a line end, the text, <|im_end|>, a line end
+  } form = kPlain;
+  std::string system;  // the text that comes first where nobody gives another
+};
+
+// The system text that a ChatML template has by itself: a text that it names in quotes, with nothing to fill in.
+inline std::string default_system(const std::string& source) {
+  const std::string begin = std::string(kTurnBegin) + "system";
+  for (size_t at = source.find(begin); at != std::string::npos; at = source.find(begin, at + 1)) {
+    const char quote = at > 0 ? source[at - 1] : 0;
+    size_t from = at + begin.size();
+    if (quote != '\'' && quote != '"') continue;
+    if (source.compare(from, 1, "\n") == 0) from += 1;
+    else if (source.compare(from, 2, "\\n") == 0) from += 2;
+    else continue;
+    const size_t end = source.find(kTurnEnd, from);
+    if (end == std::string::npos || source.find(quote, from) < end) continue;
+    std::string text = source.substr(from, end - from);
+    for (size_t line; (line = text.find("\\n")) != std::string::npos;) text.replace(line, 2, "\n");
+    return text;
+  }
+  return "";
+}
+
+// Reads the template of a model's file; "": it has none.
+inline ChatTemplate read_template(const std::string& source, const Tokenizer& tokenizer) {
+  ChatTemplate known;
+  for (const char* mark : {kTurnBegin, kTurnEnd}) {
+    const int id = tokenizer.bpe ? tokenizer.bpe->special(mark) : -1;
+    const bool control = id >= 0 && tokenizer.bpe->type(id) == TokenType::control;  // no user's text may have it
+    if (!control || source.find(mark) == std::string::npos) return known;
+  }
+  known.form = ChatTemplate::kChatMl;
+  known.system = default_system(source);
+  return known;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The conversation
+
+// The system text, then turns: each is a question and its answer. Its tokens only grow, until a turn is dropped. An
+// answer stays the tokens that the model chose: the same text might have others.
+class Conversation {
+ public:
+  // system: the text that comes first; "": none. The tokenizer must outlive it. Throws what Tokenizer::encode throws.
+  Conversation(const Tokenizer& tokenizer, ChatTemplate::Form form, const std::string& system)
+      : tokenizer_(tokenizer), form_(form), ends_(end_tokens(tokenizer)), line_end_(plain("\n")) {
+    if (!system.empty()) system_ = message("system", system, "the system text");
+  }
+
+  // Begins a turn: tokens() then end where its answer begins. Throws what Tokenizer::encode throws; nothing has changed
+  // then.
+  void ask(const std::string& question) {
+    Tokens turn = message("user", question, "the question");
+    if (form_ == ChatTemplate::kChatMl) {
+      turn.push_back(control(kTurnBegin));
+      append(turn, plain("assistant\n"));
+    }
+    turns_.push_back(std::move(turn));
+  }
+  // Ends the turn, with the answer's tokens. The token that ended it may be among them, as the last.
+  void answer(Tokens tokens) {
+    if (!tokens.empty() && is_among(ends_, tokens.back())) tokens.pop_back();
+    if (form_ == ChatTemplate::kChatMl) tokens.push_back(control(kTurnEnd));
+    append(turns_.back(), tokens);
+    append(turns_.back(), line_end_);
+  }
+  // Forgets the last turn.
+  void take_back() { turns_.pop_back(); }
+  // Forgets all turns; the system text stays.
+  void reset() { turns_.clear(); }
+
+  // Drops as few of the oldest turns as it takes to have at most so many tokens, and returns how many these were. The
+  // system text and the last turn stay: where these alone are more, it drops nothing and returns -1.
+  int fit(int most) {
+    if (least() > most) return -1;
+    int dropped = 0;
+    for (; int(tokens().size()) > most; dropped++) turns_.erase(turns_.begin());
+    return dropped;
+  }
+
+  Tokens tokens() const {
+    Tokens all = system_;
+    for (const Tokens& turn : turns_) append(all, turn);
+    return all;
+  }
+  int turns() const { return int(turns_.size()); }
+  // Tokens of the system text and the last turn.
+  int least() const { return int(system_.size() + (turns_.empty() ? 0 : turns_.back().size())); }
+  const Tokens& ends() const { return ends_; }
+
+ private:
+  static void append(Tokens& to, const Tokens& more) { to.insert(to.end(), more.begin(), more.end()); }
+  int control(const char* mark) const { return tokenizer_.bpe->special(mark); }
+  Tokens plain(const std::string& text, const std::string& what = "the template") const {
+    return tokenizer_.encode(text, what);
+  }
+  // One text of somebody, as the template writes it.
+  Tokens message(const std::string& role, const std::string& text, const std::string& what) const {
+    if (form_ == ChatTemplate::kPlain) return plain(text + "\n", what);
+    Tokens tokens = {control(kTurnBegin)};
+    append(tokens, plain(role + "\n" + text, what));  // as one text: a line end may join what follows it
+    tokens.push_back(control(kTurnEnd));
+    append(tokens, line_end_);
+    return tokens;
+  }
+
+  const Tokenizer& tokenizer_;
+  const ChatTemplate::Form form_;
+  const Tokens ends_, line_end_;
+  Tokens system_;
+  std::vector<Tokens> turns_;
+};
+
+// A conversation by the template of a model's file, with the system text that was asked for, or else the template's
+// own. Says where the template is not known. Throws what Tokenizer::encode throws.
+inline Conversation begin_conversation(const Tokenizer& tokenizer, const std::string& source, const std::string& model,
+                                       const std::optional<std::string>& system) {
+  const ChatTemplate known = read_template(source, tokenizer);
+  if (known.form == ChatTemplate::kPlain)
+    note(source.empty() ? "it has no chat template" : "its chat template is not ChatML", printable(model, 300),
+         "the model continues plain lines of text; expect no answers");
+  return Conversation(tokenizer, known.form, system.value_or(known.system));
+}
+
+}  // namespace nanospec

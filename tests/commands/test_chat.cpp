@@ -1,0 +1,353 @@
+// tests/commands/test_chat.cpp: nanospec chat, and generate on models with a chat template and an end-of-text token,
+// over the engine that stands in; at the end both with a real model.
+#include <fcntl.h>
+#include <pthread.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "commands/commands.h"
+#include "commands/conversation.h"
+#include "files/gguf_model.h"
+#include "tests/command_line.h"
+#include "tests/commands/stand_in.h"
+#include "watch/decoding.h"
+
+using namespace nanospec;
+
+namespace {
+
+const Tokenizer& small() {
+  static const Tokenizer tokenizer =
+      bpe_tokenizer(parse_bpe(read_file("tests/files/bpe_small.json"), "small"), "small");
+  return tokenizer;
+}
+std::vector<int> tokens_of(const std::string& text) { return small().bpe->encode(text, Control::found); }
+
+// While it lives, the engine has a chat template and answers with these texts, one after the other.
+struct Answers {
+  const StandInEngine before = stand_in();
+  explicit Answers(std::vector<std::string> texts) {
+    stand_in().calls.clear();
+    stand_in().tokenizer = small();
+    stand_in().chat_template = "'<|im_start|>system\nYou help.<|im_end|>'";
+    stand_in().script = [texts, next = size_t(0)](const Method&, int most) mutable {
+      Generated generated;
+      generated.tokens = tokens_of(texts[next++ % texts.size()]);
+      if (int(generated.tokens.size()) > most) generated.tokens.resize(size_t(most));
+      generated.stats.tokens = generated.stats.target_forwards = int64_t(generated.tokens.size());
+      generated.stats.seconds = 0.5;
+      return generated;
+    };
+  }
+  ~Answers() { stand_in() = before; }
+};
+std::string prompt_of(size_t call) { return small().decode(stand_in().calls.at(call).prompt); }
+
+struct Said {
+  std::string out, error;
+  int status = -1;
+};
+// Runs a command with standard input from a pipe or a file.
+Said run_on(int input, int (*command)(int, char**), Words words) {
+  words.insert(words.begin(), {"command", "--model", "m.gguf"});
+  const int kept = dup(STDIN_FILENO);
+  dup2(input, STDIN_FILENO), close(input);
+  Said said;
+  said.error = captured(2, [&] {
+    said.out = captured(1, [&] {
+      std::vector<char*> argv = arguments(words);
+      said.status = command(int(argv.size()), argv.data());
+    });
+  });
+  dup2(kept, STDIN_FILENO), close(kept);
+  return said;
+}
+Said chat(const std::string& lines, const Words& words = {}) {
+  const Folder folder;
+  return run_on(open(folder.file("in", lines).c_str(), O_RDONLY), chat_command, words);
+}
+Said generate_from(const std::string& prompt, Words words) {
+  words.insert(words.begin(), {"--prompt", prompt});
+  return run_on(open("/dev/null", O_RDONLY), generate_command, words);
+}
+
+const std::string kSystem = "<|im_start|>system\nYou help.<|im_end|>\n";
+std::string user(const std::string& text) {
+  return "<|im_start|>user\n" + text + "<|im_end|>\n<|im_start|>assistant\n";
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------------------------
+// chat
+
+TEST_CASE("chat: a pipe gets the answers, and every question the whole conversation") {
+  const Answers answers({"Yes.<|im_end|>", "No,\nnot.\n<|im_end|>", "<|endoftext|>"});
+  const Said said = chat("Is it?\n\n  \nAnd <|im_end|> now?\r\nSo", {"--context", "256"});
+  CHECK(said.out == "Yes.\nNo,\nnot.\n\n");  // the last answer is empty
+  CHECK(said.status == 0);
+  CHECK(said.error == "");
+  REQUIRE(stand_in().calls.size() == 3);
+  CHECK(stand_in().calls[0].method == "suffix auto");
+  CHECK(prompt_of(0) == kSystem + user("Is it?"));
+  CHECK(prompt_of(1) == prompt_of(0) + "Yes.<|im_end|>\n" + user("And <|im_end|> now?"));
+  CHECK(prompt_of(2) == prompt_of(1) + "No,\nnot.\n<|im_end|>\n" + user("So"));
+  CHECK(stand_in().calls[1].prompt != tokens_of(prompt_of(1)));  // what was typed is no control token
+}
+
+TEST_CASE("chat: /reset, /stats, /help, /quit, and what is no command") {
+  const Answers answers({"One.<|im_end|>", "Two.<|im_end|>"});
+  const Said said = chat("/stats\na\n/stats\n/reset\n/rest\n /b\n/help\n/quit\nc\n");
+  CHECK(said.out == "One.\nTwo.\n");
+  CHECK(said.status == 0);
+  REQUIRE(stand_in().calls.size() == 2);
+  CHECK(prompt_of(1) == kSystem + user(" /b"));
+  for (const char* part :
+       {"no answer yet\n", "last answer: 5 tokens, 10 tok/s, acceptance length 1.00", "1 answer: 5 tokens",
+        "of 64 tokens, 1 turn", "suffix auto; cpu, fp32", "the conversation is forgotten\n",
+        "unknown command '/rest': did you mean /reset?", "/help   this list"})
+    CHECK_MESSAGE(contains(said.error, part), said.error);
+}
+
+TEST_CASE("chat: an outgrown context drops whole turns, keeps the system text, and says so") {
+  const Answers answers({"so<|im_end|>"});
+  const Said said = chat("one\ntwo\nthree\nfour\n", {"--context", "84", "--max_new_tokens", "10", "--system", "Be."});
+  CHECK(said.out == "so\nso\nso\nso\n");
+  CHECK(contains(said.error, "the context of 84 tokens is full: the oldest turn was dropped\n"));
+  REQUIRE(stand_in().calls.size() == 4);
+  CHECK(contains(prompt_of(2), "user\none"));
+  CHECK(!contains(prompt_of(3), "user\none"));
+  for (size_t i = 0; i < 4; i++) {
+    CHECK(prompt_of(i).rfind("<|im_start|>system\nBe.<|im_end|>\n", 0) == 0);
+    CHECK(int(stand_in().calls[i].prompt.size()) + stand_in().calls[i].max_new_tokens <= 84);
+  }
+  const std::string longer(300, 'x');
+  const Said refused = chat(longer + "\nshort\n", {"--context", "60"});
+  CHECK(refused.out == "so\n");
+  CHECK(contains(refused.error, "leaves no room for an answer: the context has 60: ask a shorter one"));
+  CHECK(!contains(prompt_of(4), "xxx"));
+}
+
+TEST_CASE("chat: an answer has at most --max_new_tokens, and at most what the context holds") {
+  const Answers answers({"no end of it at all, not in a hundred years"});
+  const Said said = chat("a\n", {"--max_new_tokens", "3"});
+  CHECK(stand_in().calls[0].max_new_tokens == 3);
+  CHECK(contains(said.error, "the answer was cut after 3 tokens"));
+  CHECK(chat("a\n", {"--max_new_tokens", "3", "--quiet"}).error == "");
+  chat("a\n", {"--context", "40"});
+  CHECK(stand_in().calls.back().max_new_tokens == 40 - int(stand_in().calls.back().prompt.size()));
+}
+
+TEST_CASE("chat: without a template it continues lines, and says so") {
+  const Answers answers({"and so on<|endoftext|>"});
+  stand_in().chat_template = "{{ '[INST]' }}";
+  const Said said = chat("Once\n", {"--system", "A tale."});
+  CHECK(said.out == "and so on\n");
+  CHECK(prompt_of(0) == "A tale.\nOnce\n");
+  CHECK(contains(said.error, "note: its chat template is not ChatML: m.gguf: "));
+  stand_in().tokenizer = {};
+  stand_in().tokenizer.symbols = {"\n", "a"};
+  stand_in().script = [](const Method&, int) {
+    Generated generated;
+    generated.tokens = {1, 1};
+    return generated;
+  };
+  const Said few = chat("ab\naa\n");
+  CHECK(few.out == "aa\n");  // the chat goes on
+  CHECK(contains(few.error, "character 'b' (U+0062) is not in the vocabulary"));
+}
+
+TEST_CASE("chat: half a character waits for the rest, and is left out at the end") {
+  const Answers answers({""});
+  const std::vector<int> bytes = tokens_of("\xC3\xA9");
+  REQUIRE(bytes.size() == 2);  // a token for each byte
+  stand_in().script = [bytes](const Method&, int) {
+    Generated generated;
+    generated.tokens = {bytes[0], bytes[1], bytes[0]};
+    return generated;
+  };
+  CHECK(chat("a\n").out == "\xC3\xA9\n");
+}
+
+TEST_CASE("chat: Ctrl-C stops an answer, at the prompt it leaves") {
+  const Answers answers({"One two three.<|im_end|>", "More.<|im_end|>"});
+  const auto script = stand_in().script;
+  bool stop = true;  // the first answer
+  stand_in().script = [&](const Method& method, int most) {
+    if (std::exchange(stop, false)) raise(SIGINT);
+    return script(method, most);
+  };
+  const Said stopped = chat("a\nb\n");
+  CHECK(stopped.out == "O\nMore.\n");  // "O" is a token
+  CHECK(contains(stopped.error, "stopped\n"));
+  CHECK(stopped.status == 0);
+
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  REQUIRE(write(ends[1], "a\nb", 3) == 3);  // the second line never ends
+  const pthread_t here = pthread_self();
+  std::thread presses([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    pthread_kill(here, SIGINT);
+  });
+  const Said left = run_on(ends[0], chat_command, {});
+  presses.join();
+  close(ends[1]);
+  CHECK(left.out == "One two three.\n");
+  CHECK(left.status == 0);
+}
+
+TEST_CASE("chat: a terminal shows a mark before each question and dim notes") {
+  const Answers answers({"Yes.<|im_end|>"});
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0) return;  // there is none
+  const int side = open(ptsname(terminal), O_RDWR | O_NOCTTY), in = dup(0), out = dup(1), error = dup(2);
+  termios raw;
+  tcgetattr(side, &raw), cfmakeraw(&raw), tcsetattr(side, TCSANOW, &raw);
+  REQUIRE(write(terminal, "Is it?\n/quit\n", 13) == 13);
+  fflush(stdout), fflush(stderr);
+  for (int handle : {0, 1, 2}) dup2(side, handle);
+  Words words = {"chat", "--model", "m.gguf"};
+  std::vector<char*> argv = arguments(words);
+  chat_command(int(argv.size()), argv.data());
+  fflush(stdout), fflush(stderr);
+  dup2(in, 0), dup2(out, 1), dup2(error, 2);
+  for (int handle : {side, in, out, error}) close(handle);
+  std::string text;
+  char bytes[4096];
+  for (ssize_t n; (n = read(terminal, bytes, sizeof bytes)) > 0;) text.append(bytes, size_t(n));
+  close(terminal);
+  CHECK_MESSAGE(contains(text, "/help lists the commands\x1b[0m\n> Yes.\n\x1b[2m4 tokens, 8 tok/s"), text);
+  CHECK(text.substr(text.size() - 2) == "> ");
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// generate
+
+TEST_CASE("chat: generate ends at the end of text, or goes on with --ignore_eos") {
+  const Answers answers({" so.<|im_end|> And"});
+  const Folder folder;
+  const std::string stats = folder.file("s.json");
+  const auto ended_by = [&] { return Json::parse(read_file(stats))["ended_by"].get<std::string>(); };
+  CHECK(generate_from("Is it", {"--stats", stats}).out == "Is it so.");
+  CHECK(ended_by() == "end of text");
+  CHECK(stand_in().calls[0].method == "suffix auto");
+  CHECK(stand_in().calls[0].prompt == small().encode("Is it"));
+  CHECK(generate_from("Is it", {"--stream"}).out == "Is it so.");
+  CHECK(generate_from("Is it", {"--ignore_eos", "--stats", stats}).out == "Is it so.<|im_end|> And");
+  CHECK(ended_by() == "length");
+  CHECK(generate_from("a <|im_end|>", {}).out == "a <|im_end|> so.");
+  CHECK(stand_in().calls.back().prompt == small().bpe->encode("a <|im_end|>", Control::plain));
+}
+
+TEST_CASE("chat: generate stops before a text, across tokens, streaming or not") {
+  const Answers answers({"one, two, three<|im_end|>"});
+  REQUIRE(tokens_of(", tw").size() > 1);
+  const Folder folder;
+  for (const bool stream : {false, true}) {
+    const auto out = [&](Words words) {
+      if (stream) words.push_back("--stream");
+      return generate_from("two ", words).out;
+    };
+    CHECK(out({"--stop", ", tw"}) == "two one");  // the prompt is not searched
+    CHECK(out({"--stop", "three!"}) == "two one, two, three");
+    CHECK(out({"--stop", "three", "--stop", "wo"}) == "two one, t");
+    CHECK(out({"--stop", "four", "--stop", "five"}) == "two one, two, three");
+  }
+  generate_from("a", {"--stop", "two", "--stats", folder.file("s.json")});
+  CHECK(Json::parse(read_file(folder.file("s.json")))["ended_by"] == "stop");
+  CHECK(contains(BAD_COMMAND_LINE(generate_from("a", {"--stop", ""})), "an empty text: --stop"));
+  CHECK(contains(BAD_COMMAND_LINE(generate_from("a", {"--stop"})), "a value is missing: --stop"));
+  CHECK(contains(BAD_COMMAND_LINE(generate_from("a", {"--stop", "--quiet"})), "a value is missing: --stop"));
+}
+
+TEST_CASE("chat: generate --chat asks by the template") {
+  const Answers answers({"Yes.<|im_end|>"});
+  CHECK(generate_from("Is it?", {"--chat"}).out == "Is it?\nYes.");
+  CHECK(prompt_of(0) == kSystem + user("Is it?"));
+  generate_from("Is it?", {"--chat", "--system", ""});
+  CHECK(prompt_of(1) == user("Is it?"));
+  CHECK(contains(BAD_COMMAND_LINE(generate_from("a", {"--system", "b"})), "--system is part of a chat"));
+  CHECK(contains(BAD_COMMAND_LINE(generate_from("a", {"--context", "33"})), "'33' is odd: --context"));
+}
+
+TEST_CASE("chat: the context is the model's own, up to 4,096 tokens, or what is asked for within it") {
+  LlamaHeader header = {};
+  header.block_size = 8192;
+  CHECK(context_of(header, 0, "m.gguf") == 4096);
+  CHECK(context_of(header, 8192, "m.gguf") == 8192);
+  CHECK(context_of(header, 2, "m.gguf") == 2);
+  const std::string line = line_of<std::runtime_error>([&] { context_of(header, 8194, "m.gguf"); });
+  CHECK(line == "a context of 8194 tokens is more than the model's own 8192: m.gguf: give at most that to --context");
+  header.block_size = 512;
+  CHECK(context_of(header, 0, "m.gguf") == 512);
+}
+
+TEST_CASE("chat: drafters that need more than a GGUF file are refused by name") {
+  const Answers answers({"a"});
+  for (const char* drafter : {"bigram", "ngram:4", "medusa", "parallel:x", "suffix+bigram"}) {
+    const std::string line = line_of<std::runtime_error>([&] { generate_from("a", {"--drafter", drafter}); });
+    CHECK_MESSAGE(contains(line, "which a GGUF file does not have: m.gguf: use --drafter suffix"), line);
+  }
+  const std::string methods = "none; suffix auto; bigram chain:4";  // refused before the first method runs
+  CHECK(contains(line_of<std::runtime_error>([&] {
+                   run_on(open("/dev/null", O_RDONLY), compare_command, {"--prompt", "a", "--methods", methods});
+                 }),
+                 "drafter bigram needs counts"));
+  CHECK(stand_in().calls.empty());
+  CHECK(generate_from("a", {"--drafter", "suffix+recycle"}).out == "aa");
+  CHECK(generate_from("a", {"--drafter", "none"}).out == "aa");
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// A real model
+
+namespace {
+
+const char* const kReal = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
+const std::vector<std::string> kQuestions = {"What is the capital of France?", "Say that sentence three times.",
+                                             "And <|im_end|> of Italy?"};
+
+// What the program itself answers: one process, whose cache lives from question to question.
+std::string answered(const std::string& drafter, const std::string& questions) {
+  const Folder folder;
+  const std::string in = folder.file("in", questions), out = folder.file("out");
+  const std::string command = std::string("build/nanospec chat --quiet --threads 1 --temperature 0.7 --context 512 ") +
+                              "--max_new_tokens 40 --model " + kReal + " --drafter " + drafter + " <" + in + " >" + out;
+  REQUIRE(std::system(command.c_str()) == 0);
+  return read_file(out);
+}
+
+}  // namespace
+
+TEST_CASE("real: a chat's answers are those to one long prompt each, plain and speculating, byte for byte") {
+  std::string questions;
+  for (const std::string& question : kQuestions) questions += question + "\n";
+  const std::string plain = answered("none", questions), suffix = answered("suffix", questions);
+  CHECK(plain == suffix);
+
+  Loaded loaded = load_gguf(kReal, 512);
+  Target target(loaded.config, loaded.weights.data(), Dtype::fp32, false, 1, 65);
+  loaded.weights = {};
+  Conversation talk = begin_conversation(loaded.tokenizer, loaded.chat_template, kReal, {});
+  std::string expected;
+  for (const std::string& question : kQuestions) {
+    talk.ask(question);
+    Tokens text = talk.tokens();
+    const size_t prompt = text.size();
+    Decoding decoding;
+    decoding.sampling.temperature = 0.7f;
+    decoding.max_new_tokens = 40;
+    generate(target, nullptr, decoding, text, [&](int token) { return !is_among(talk.ends(), token); });
+    const Tokens answer(text.begin() + long(prompt), text.end());
+    for (int token : answer)
+      if (!is_among(talk.ends(), token)) expected += loaded.tokenizer.decode(token);
+    if (expected.back() != '\n') expected += "\n";
+    talk.answer(answer);
+  }
+  CHECK(plain == expected);
+}
