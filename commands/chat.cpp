@@ -220,6 +220,7 @@ int chat_command(int argc, char** argv) {
   const Command command = describe(chat);
   Given given;
   if (!read_command_line(command, argc, argv, chat.options, chat.method, given)) return 0;
+  chat.options.settings.keeps_cache = true;
   Progress progress(chat.options.quiet || !isatty(STDIN_FILENO));
   progress.show("loading " + chat.options.settings.model);
   Engine engine(chat.options.settings);

@@ -61,7 +61,8 @@ std::vector<Flag> machine_flags(Options& o) {
   return {
       heading("Machine"),
       {"--device", "WORD", &o.settings.device, "where the target runs", one_of({"auto", "cpu", "cuda"})},
-      {"--dtype", "WORD", &o.settings.dtype, "how weights are stored", one_of({"fp32", "bf16"})},
+      {"--dtype", "WORD", &o.settings.dtype, "how weights are stored; auto: bf16 for a GGUF file, else fp32",
+       one_of({"auto", "fp32", "bf16"})},
       {"--cache_dtype", "WORD", &o.settings.cache_dtype, "how keys and values are stored", one_of({"fp32", "bf16"})},
       {"--kernels", "WORD", &o.settings.kernels, "on a GPU: the first kernels (kernels.cuh), or the tuned ones",
        one_of({"plain", "tuned"})},
@@ -69,7 +70,7 @@ std::vector<Flag> machine_flags(Options& o) {
   };
 }
 
-void check_options(const Options& o) {
+void check_options(Options& o) {
   constexpr float kColdest = 1e-6f;  // below it logits / temperature could leave a float's range
   if (o.sampling.temperature > 0 && o.sampling.temperature < kColdest)
     throw std::invalid_argument("too cold: --temperature: give 0 (always the likeliest token) or at least 1e-6");
@@ -78,6 +79,7 @@ void check_options(const Options& o) {
   if (o.settings.context % 2 != 0)
     throw std::invalid_argument("'" + std::to_string(o.settings.context) +
                                 "' is odd: --context: give an even number, since a full context moves by half");
+  if (o.settings.dtype == "auto") o.settings.dtype = is_gguf(o.settings.model) ? "bf16" : "fp32";
 }
 
 void choose_prompts(Options& o, const Given& given, const Command& command) {

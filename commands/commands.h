@@ -58,8 +58,8 @@ std::vector<Flag> prompts_flags(Options& options);   // prompts, data, held_out:
 std::vector<Flag> sampling_flags(Options& options);  // temperature, top_k, top_p, seed
 std::vector<Flag> machine_flags(Options& options);   // device, dtype, cache_dtype, threads
 
-// Checks flags that depend on each other. Throws std::invalid_argument.
-void check_options(const Options& options);
+// Checks flags that depend on each other, and puts a word in place of --dtype auto. Throws std::invalid_argument.
+void check_options(Options& options);
 
 // Throws std::invalid_argument unless one source of prompts was given, of those that the command has flags for.
 void check_prompts_given(const Given& given, const Command& command);

@@ -30,7 +30,7 @@ struct Settings {
   std::string model;                 // the folder that train_gpt wrote, or a GGUF file
   int context = 0;                   // tokens of the window; 0: the model's own, of a GGUF file at most kMostContext
   std::string device = "auto";       // auto, cpu, cuda
-  std::string dtype = "fp32";        // fp32, bf16: how weights are stored
+  std::string dtype = "auto";        // fp32, bf16: how weights are stored; auto: see check_options()
   std::string cache_dtype = "fp32";  // and how keys and values are
   std::string kernels = "tuned";     // plain, tuned: which CUDA kernels decode
   bool keeps_cache = false;          // from one text to the next: what two begin with is run once

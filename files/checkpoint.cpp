@@ -333,7 +333,6 @@ std::string format_llama_config(const Config& config) {
                      {"hidden_act", "silu"},
                      {"rms_norm_eps", config.norm_epsilon},
                      {"rope_theta", config.rope_theta},
-                     {"rope_scaling", nullptr},
                      {"attention_bias", false},
                      {"mlp_bias", false},
                      {"attention_dropout", 0.0},

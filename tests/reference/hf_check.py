@@ -38,7 +38,7 @@ def main(folder, text, logits_path):
     for name in (None, "transformers", "py.warnings"):
         logging.getLogger(name).addHandler(listener)
 
-    model, info = transformers.GPT2LMHeadModel.from_pretrained(folder, output_loading_info=True)
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     ids = tokenizer.encode(text)
     with torch.no_grad():
