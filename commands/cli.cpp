@@ -91,6 +91,7 @@ void store(const Flag& flag, const std::string& text) {
     **whole = capped(parse_int(text, where, flag.accepts), where, flag.accepts);
   if (auto* const* seed = std::get_if<uint64_t*>(&flag.value)) **seed = parse_uint64(text, where, flag.accepts);
   if (auto* const* real = std::get_if<float*>(&flag.value)) **real = float(parse_number(text, where, flag.accepts));
+  if (auto* const* list = std::get_if<std::vector<std::string>*>(&flag.value)) (**list).push_back(text);
   if (auto* const* word = std::get_if<std::string*>(&flag.value)) {
     if (!flag.accepts.words.empty()) check_word("word", text, where, flag.accepts.words);
     **word = text;
@@ -109,11 +110,13 @@ std::string default_text(const Flag& flag) {
 }
 
 bool is_switch(const Flag& flag) { return std::holds_alternative<bool*>(flag.value); }
+bool is_list(const Flag& flag) { return std::holds_alternative<std::vector<std::string>*>(flag.value); }
 
-// The library's view of one flag: its text is collected here, and checked by us afterwards.
+// The library's view of one flag: its text, or those of a list, are collected here, and checked by us afterwards.
 struct Collected {
   CLI::Option* option = nullptr;
   std::string text;
+  std::vector<std::string> list;
 };
 
 struct Parser {
@@ -126,8 +129,9 @@ struct Parser {
       if (flag.name.empty()) continue;
       CLI::Option*& option = collected[i].option;
       if (is_switch(flag)) option = app.add_flag(flag.name);
+      else if (is_list(flag)) option = app.add_option(flag.name, collected[i].list)->allow_extra_args(false);
       else option = app.add_option(flag.name, collected[i].text);
-      option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+      if (!is_list(flag)) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     }
     app.set_help_flag("--help,-h");
     app.allow_extras();
@@ -179,20 +183,34 @@ std::vector<Flag> together(const std::vector<std::vector<Flag>>& parts) {
   return flags;
 }
 
-Given parse_flags(const Command& command, int argc, const char* const* argv) {
-  Parser parser(command);
-  // --flag=value becomes two words here: the library would take the word after "--flag=" for its value.
+namespace {
+// The words of a command line as the library reads them: each value follows its flag. --flag=value becomes two words,
+// or the library would take the word after "--flag=" for its value; the name of a list stands before each of its words.
+std::vector<std::string> words_of(const Command& command, int argc, const char* const* argv) {
   std::vector<std::string> words;
-  for (int i = argc - 1; i > 0; i--) {  // the library wants them last to first
+  std::string list;  // whose words these are; empty: none
+  for (int i = 1; i < argc; i++) {
     const std::string word = argv[i], name = word.substr(0, word.find('='));
+    const bool value = word.empty() || word[0] != '-';
+    if (i == 1 && value && !command.first.empty()) words.push_back(command.first);
     const auto flag = std::find_if(command.flags.begin(), command.flags.end(),
                                    [&](const Flag& f) { return !f.name.empty() && f.name == name; });
-    const bool with_value = flag != command.flags.end() && name.size() < word.size();
+    const bool known = flag != command.flags.end(), with_value = known && name.size() < word.size();
     if (with_value && is_switch(*flag))
       throw std::invalid_argument("a switch takes no value: " + name + ": give it alone or leave it out");
-    words.push_back(with_value ? word.substr(name.size() + 1) : word);
+    if (!list.empty() && value && words.back() != list) words.push_back(list);
     if (with_value) words.push_back(name);
+    words.push_back(with_value ? word.substr(name.size() + 1) : word);
+    if (!value) list = known && is_list(*flag) ? name : "";
   }
+  return words;
+}
+}  // namespace
+
+Given parse_flags(const Command& command, int argc, const char* const* argv) {
+  Parser parser(command);
+  std::vector<std::string> words = words_of(command, argc, argv);
+  std::reverse(words.begin(), words.end());  // the library wants them last to first
   const std::string last = words.empty() ? "" : words.front();
   Given given;
   try {
@@ -216,12 +234,14 @@ Given parse_flags(const Command& command, int argc, const char* const* argv) {
       *std::get<bool*>(flag.value) = true;
       continue;
     }
-    const std::string& text = parser.collected[i].text;
-    for (const Flag& other : command.flags)
-      if (!other.name.empty() && text == other.name)
-        throw std::invalid_argument("a value is missing: " + flag.name + ": it takes one, and " + text +
-                                    " is itself a flag");
-    store(flag, text);
+    const Collected& collected = parser.collected[i];
+    for (const std::string& text : is_list(flag) ? collected.list : std::vector<std::string>{collected.text}) {
+      for (const Flag& other : command.flags)
+        if (!other.name.empty() && text == other.name)
+          throw std::invalid_argument("a value is missing: " + flag.name + ": it takes one, and " + text +
+                                      " is itself a flag");
+      store(flag, text);
+    }
   }
   notes().quiet = given.has("--quiet");
   return given;
@@ -281,7 +301,10 @@ std::string help_examples(const std::string& examples) {
 }
 
 std::string help_text(const Command& command) {
-  std::string text = help_paragraph(command.what) + "\nUsage: " + command.name + " [FLAGS]\n";
+  std::string text = help_paragraph(command.what) + "\nUsage: " + command.name;
+  for (const Flag& flag : command.flags)
+    if (!command.first.empty() && flag.name == command.first) text += " " + flag.takes;
+  text += " [FLAGS]\n";
   const char* group = "\nFlags:\n";  // unless the table begins with a heading
   for (const Flag& flag : command.flags) {
     if (flag.name.empty()) {

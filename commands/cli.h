@@ -30,8 +30,8 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Flags
 
-// Where a flag's value goes. A bool is a switch: it takes no value.
-using FlagValue = std::variant<std::monostate, bool*, int*, uint64_t*, float*, std::string*>;
+// Where a flag's value goes. A bool is a switch: it takes no value. A list takes all words up to the next flag.
+using FlagValue = std::variant<std::monostate, bool*, int*, uint64_t*, float*, std::string*, std::vector<std::string>*>;
 
 // What a value must be. The default is: anything of its type (numbers are finite and fit the type, always).
 struct Accepts {
@@ -68,6 +68,7 @@ struct Command {
   std::string what;      // what it does
   std::string examples;  // command lines, one a line
   std::vector<Flag> flags;
+  std::string first = "";  // the flag whose name may be left out before the first word; empty: none
 };
 
 struct Given {
@@ -76,7 +77,7 @@ struct Given {
   bool has(const std::string& name) const { return flags.count(name) > 0; }
 };
 
-// Reads argv[1..argc-1] into the table's variables; of a flag given twice the last counts. Throws
+// Reads argv[1..argc-1] into the table's variables; of a flag given twice the last counts, of a list all. Throws
 // std::invalid_argument with the line to print: unknown flag (with the nearest), surplus word, missing value, no
 // number, not finite, out of range, unknown word (with the nearest), required flag missing.
 Given parse_flags(const Command& command, int argc, const char* const* argv);

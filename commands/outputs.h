@@ -17,11 +17,12 @@
 
 namespace nanospec {
 
-// Whether a model's folder holds a file of this name: train_gpt, train_drafter or nanospec calibrate wrote it.
+// Whether it is the name of a file of a model: train_gpt, train_drafter, nanospec index or calibrate wrote it, or it is
+// a model of llama.cpp.
 inline bool names_model_file(const std::filesystem::path& path) {
   const std::string name = path.filename().string();
-  return path.extension() == ".safetensors" || name == "config.json" || name == "tokenizer.json" ||
-         name == "tokenizer_config.json" || name == "calibration.json";
+  return path.extension() == ".safetensors" || path.extension() == ".gguf" || name == "config.json" ||
+         name == "tokenizer.json" || name == "tokenizer_config.json" || name == "calibration.json";
 }
 
 // Where a path leads, as far as it is there.
@@ -75,6 +76,13 @@ struct NamedPath {
   bool is(const std::string& other) const { return same_file(path, other); }
 };
 
+// The texts that were given to a flag: one, or those of a list.
+inline std::vector<std::string> texts_of(const Flag& flag) {
+  if (auto* const* const list = std::get_if<std::vector<std::string>*>(&flag.value)) return **list;
+  if (auto* const* const text = std::get_if<std::string*>(&flag.value)) return {**text};
+  return {};
+}
+
 [[noreturn]] inline void refuse_output(const NamedPath& output, const std::string& why) {
   throw std::invalid_argument(output.flag + " " + why + ": " + printable(output.path, 300) + ": give it another name");
 }
@@ -105,12 +113,13 @@ inline void check_outputs(const Command& command, const Given& given, const std:
   for (const std::string& path : also_reads)
     if (!path.empty()) reads.push_back({"this run", path});
   for (const Flag& flag : command.flags) {
-    auto* const* const path = std::get_if<std::string*>(&flag.value);
-    if (!path || !given.has(flag.name)) continue;
-    const bool file = flag.takes.compare(0, 4, "FILE") == 0, folder = flag.takes == "DIR";
-    if (folder) places.push_back(**path);
-    if (flag.accepts.written) (file ? files : folders).push_back({flag.name, **path});
-    else if (file) reads.push_back({flag.name, **path == "-" ? "/dev/stdin" : **path});
+    if (!given.has(flag.name)) continue;
+    const bool file = flag.takes.compare(0, 4, "FILE") == 0, folder = flag.takes.find("DIR") != std::string::npos;
+    for (const std::string& path : texts_of(flag)) {
+      if (folder) places.push_back(path);
+      if (flag.accepts.written) (file ? files : folders).push_back({flag.name, path});
+      else if (file) reads.push_back({flag.name, path == "-" ? "/dev/stdin" : path});
+    }
   }
   for (const NamedPath& folder : folders)
     for (const NamedPath& one : reads)
