@@ -1,9 +1,10 @@
 // commands/commands.h: the commands of nanospec, and what they share: flags, the words of a method, statistics.
 //
 // The ring commands/ adds what a user runs. `generate` continues a prompt; `compare` compares methods; `calibrate`
-// measures a drafter's guesses, for shapes that need them; `show` writes a page that steps through a generation. It
-// turns words into a Method and Settings, and calls the Engine with them (engine.h); it touches neither arrays nor the
-// model. It includes the core, drafters/, files/, growth/, rules/ and watch/. It hooks into the loop through
+// measures a drafter's guesses, for shapes that need them; `show` writes a page that steps through a generation;
+// `perplexity` measures a model on a text; `inspect` says what its files hold; `index` counts texts for a drafter. The
+// ring turns words into a Method and Settings, and calls the Engine with them (engine.h); it touches neither arrays nor
+// the model. It includes the core, drafters/, files/, growth/, rules/ and watch/. It hooks into the loop through
 // Observation: on_iteration and stand_in. A run that is not observed pays nothing.
 //
 // How to add a command: write commands/NAME.cpp with `int NAME_command(int argc, char** argv)`; argv[0] is its name.
@@ -26,6 +27,7 @@ namespace nanospec {
 // Each returns the exit status and throws as run_program() wants it.
 int generate_command(int argc, char** argv);
 int compare_command(int argc, char** argv);
+int index_command(int argc, char** argv);
 int calibrate_command(int argc, char** argv);
 int diagnose_command(int argc, char** argv);
 int show_command(int argc, char** argv);

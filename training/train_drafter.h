@@ -35,7 +35,7 @@
 #include "files/drafters.h"
 #include "files/tables.h"
 #include "training/distill.h"
-#include "training/preparing.h"
+#include "commands/preparing.h"
 #include "training/run.h"
 
 namespace nanospec {

@@ -12,7 +12,7 @@
 
 #include "commands/outputs.h"
 #include "files/tables.h"
-#include "training/preparing.h"
+#include "commands/preparing.h"
 #include "training/run.h"
 
 namespace nanospec {
