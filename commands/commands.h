@@ -27,6 +27,7 @@ namespace nanospec {
 // Each returns the exit status and throws as run_program() wants it.
 int generate_command(int argc, char** argv);
 int compare_command(int argc, char** argv);
+int perplexity_command(int argc, char** argv);
 int index_command(int argc, char** argv);
 int calibrate_command(int argc, char** argv);
 int diagnose_command(int argc, char** argv);

@@ -491,6 +491,7 @@ struct Loaded {
   Config config;
   std::vector<float> weights;  // laid out by tensor_table(config)
   Tokenizer tokenizer;
+  int begin_token = -1;  // that the model wants before every text; -1: none
 };
 
 // Notes that a file has no hash, as those of other programs, and of early versions of nanospec.

@@ -107,6 +107,13 @@ inline Tokenizer gguf_tokenizer(const GgufFile& file) {
   return bpe_tokenizer(parts, file.path);
 }
 
+// The token that the model wants before every text; -1: none.
+inline int gguf_begin_token(const GgufFile& file) {
+  const std::string prefix = "tokenizer.ggml.";
+  if (!file.flag(prefix + "add_bos_token", false)) return -1;
+  return int(file.integer(prefix + "bos_token_id", 0, int64_t(file.length(prefix + "tokens")) - 1));
+}
+
 // Throws runtime_error.
 inline Loaded load_gguf(const std::string& path, int context = kMostContext) {
   const GgufFile file = read_gguf(path);
@@ -115,6 +122,7 @@ inline Loaded load_gguf(const std::string& path, int context = kMostContext) {
   const std::string problem = config_problem(loaded.config);
   if (!problem.empty()) refuse(problem, path, "use another model");
   loaded.tokenizer = gguf_tokenizer(file);
+  loaded.begin_token = gguf_begin_token(file);
   loaded.weights = gguf_weights(file, loaded.config);
   return loaded;
 }
