@@ -28,6 +28,7 @@ namespace nanospec {
 int generate_command(int argc, char** argv);
 int compare_command(int argc, char** argv);
 int perplexity_command(int argc, char** argv);
+int inspect_command(int argc, char** argv);
 int index_command(int argc, char** argv);
 int calibrate_command(int argc, char** argv);
 int diagnose_command(int argc, char** argv);

@@ -21,6 +21,7 @@ constexpr CommandLine kCommands[] = {
     {"generate", generate_command, "continue a prompt: plain, or speculating"},
     {"compare", compare_command, "decode by several methods and say what each gains"},
     {"perplexity", perplexity_command, "measure how well a model foretells a text"},
+    {"inspect", inspect_command, "say what a model's files hold"},
     {"index", index_command, "count texts of yours, for the drafter ngram:N"},
     {"calibrate", calibrate_command, "measure how often a drafter guesses right, for shapes"},
     {"diagnose", diagnose_command, "say why drafts are accepted or not"},

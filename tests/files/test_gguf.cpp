@@ -692,6 +692,14 @@ void use(const GgufFile& file) {
   read_llama_header(file);
 }
 
+// The same of a file whose tensors may have any type: what there is to say of it.
+void look_at(const GgufFile& file) {
+  for (const GgufTensor& tensor : file.tensors) {
+    if (tensor.bytes > file.size) throw std::logic_error("a tensor larger than its file: " + tensor.name);
+    if (tensor.size() == 0 || type_name(tensor.type).empty()) throw std::logic_error("nothing to say of a tensor");
+  }
+}
+
 // What a message is about: without its numbers, and what follows the file's name.
 std::string kind_of(const std::string& message) {
   std::string kind;
@@ -701,6 +709,27 @@ std::string kind_of(const std::string& message) {
 }
 
 }  // namespace
+
+TEST_CASE("gguf: types that are not read may be looked at: a tensor then reaches to the next") {
+  Draft draft = small_gguf();
+  draft.tensors = {{"a", 12, {256, 2}, std::string(288, 'x')}, floats("b", {5}), {"c", 99, {8}, std::string(64, 'x')}};
+  CHECK(holds(error_of([&] { parse_gguf(draft.bytes(), "f.gguf"); }), "tensor a has type Q4_K: f.gguf: give a file"));
+  const GgufFile file = parse_gguf(draft.bytes(), "f.gguf", GgufTypes::any);
+  REQUIRE(file.tensors.size() == 3);
+  CHECK(type_name(file.tensors[0].type) == "Q4_K");
+  CHECK(!is_readable(file.tensors[0].type));
+  CHECK(file.tensors[0].bytes == 288);
+  CHECK(file.tensors[0].size() == 512);
+  CHECK(file.tensors[0].shape == std::vector<int64_t>{2, 256});
+  CHECK(is_readable(file.tensors[1].type));
+  CHECK(file.tensors[1].bytes == 20);
+  CHECK(type_name(file.tensors[2].type) == "type number 99");
+  CHECK(file.tensors[2].bytes == 64);
+  draft.tensors[2].shift = 32;  // it begins behind its data
+  CHECK(parse_gguf(draft.bytes(), "f.gguf", GgufTypes::any).tensors[2].bytes == 32);
+  draft.tensors[2].shift = 1 << 20;
+  CHECK(holds(error_of([&] { parse_gguf(draft.bytes(), "f.gguf", GgufTypes::any); }), "at offset"));
+}
 
 TEST_CASE("gguf: mutations of a file are refused with one line, or read") {
   Draft draft = mixed();
@@ -713,7 +742,10 @@ TEST_CASE("gguf: mutations of a file are refused with one line, or read") {
   for (int i = 0; i < files; i++) {
     std::string bytes = good;
     for (size_t changes = 1 + below(random, 3); changes > 0; changes--) mutate(bytes, random, draft);
-    const DamagedRead result = read_damaged(65536 + 16 * bytes.size(), [&] { use(parse_gguf(bytes, "m.gguf")); });
+    const DamagedRead result = read_damaged(65536 + 16 * bytes.size(), [&] {
+      look_at(parse_gguf(bytes, "m.gguf", GgufTypes::any));
+      use(parse_gguf(bytes, "m.gguf"));
+    });
     loaded += result.loaded;
     if (!result.loaded) messages.insert(kind_of(result.refused));
     if (!result.wrong.empty()) FAIL("mutation " << i << ": " << result.wrong << "\n" << printable(bytes, 2000));
