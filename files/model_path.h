@@ -9,7 +9,7 @@
 namespace nanospec {
 
 // Where a file that belongs to a model stands: in its folder, or beside NAME.gguf as NAME.FILE.
-inline std::string beside_model(const std::string& model, const std::string& file) {
+inline std::string file_of_model(const std::string& model, const std::string& file) {
   if (!is_gguf(model)) return model + "/" + file;
   return model.substr(0, model.size() - std::string("gguf").size()) + file;
 }

@@ -110,7 +110,7 @@ inline NgramTrie parse_ngrams(const SafeTensors& file, int vocab, const std::str
   return trie;
 }
 
-inline std::string ngram_path(const std::string& model) { return beside_model(model, "ngram.safetensors"); }
+inline std::string ngram_path(const std::string& model) { return file_of_model(model, "ngram.safetensors"); }
 
 // Counts the first kNgramText training tokens and writes DIR/ngram.safetensors. metadata: of the text (origin.h).
 // Throws runtime_error when it cannot be written.

@@ -151,8 +151,8 @@ TEST_CASE("index: what it refuses") {
   other.set(words("tokenizer.ggml.model", "llama"));
   CHECK(contains(refusal({"--model", folder.file("o.gguf", other.bytes()), "--text", text}), "not byte-level BPE"));
   const std::string own = folder.file("p.ngram.safetensors", kOne);
-  const std::string beside = folder.file("p.gguf", llama_with_tokenizer().bytes());
-  CHECK(contains(refusal({"--model", beside, "--text", own, "--overwrite"}), "would be written over a text"));
+  const std::string other_model = folder.file("p.gguf", llama_with_tokenizer().bytes());
+  CHECK(contains(refusal({"--model", other_model, "--text", own, "--overwrite"}), "would be written over a text"));
   CHECK(read_file(own) == kOne);
   CHECK(folder.files() == Words{"empty", "m.gguf", "o.gguf", "p.gguf", "p.ngram.safetensors", "t.txt"});
 }
