@@ -8,6 +8,7 @@
 
 #include "commands/calibration.h"
 #include "commands/commands.h"
+#include "commands/losses.h"
 #include "commands/method.h"
 #include "decode.h"
 #include "files/drafters.h"
@@ -95,6 +96,7 @@ const std::string& Engine::decode(int token) const { return parts_->loaded.token
 const Tokenizer& Engine::tokenizer() const { return parts_->loaded.tokenizer; }
 const std::string& Engine::chat_template() const { return parts_->loaded.chat_template; }
 const Config& Engine::config() const { return parts_->loaded.config; }
+int Engine::begin_token() const { return parts_->loaded.begin_token; }
 std::string Engine::device() const { return parts_->target.cuda() ? "cuda" : "cpu"; }
 int Engine::threads() const { return parts_->target.threads(); }
 double Engine::weight_bytes() const { return double(parts_->target.weight_bytes()); }
@@ -135,6 +137,10 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
   generated.stats = nanospec::generate(p.target, drafter, decoding, text, on_token);
   generated.tokens.assign(text.begin() + long(prompt.size()), text.end());
   return generated;
+}
+
+std::vector<double> Engine::losses(const std::vector<int>& tokens, int first) {
+  return token_losses(parts_->target, tokens, first, std::min(parts_->settings.rows, parts_->target.most_rows()));
 }
 
 // ---------------------------------------------------------------------------------------------------------------

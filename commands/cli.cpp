@@ -110,9 +110,13 @@ std::string default_text(const Flag& flag) {
 }
 
 bool is_switch(const Flag& flag) { return std::holds_alternative<bool*>(flag.value); }
+// Whether all words up to the next flag are its values.
+bool takes_several(const Flag& flag) {
+  return flag.takes.size() > 3 && flag.takes.substr(flag.takes.size() - 3) == "...";
+}
 bool is_list(const Flag& flag) { return std::holds_alternative<std::vector<std::string>*>(flag.value); }
 
-// The library's view of one flag: its text is collected here, and checked by us afterwards.
+// The library's view of one flag: its text, or those of a list, are collected here, and checked by us afterwards.
 struct Collected {
   CLI::Option* option = nullptr;
   std::string text;
@@ -191,20 +195,35 @@ std::vector<Flag> together(const std::vector<std::vector<Flag>>& parts) {
   return flags;
 }
 
-Given parse_flags(const Command& command, int argc, const char* const* argv) {
-  Parser parser(command);
-  // --flag=value becomes two words here: the library would take the word after "--flag=" for its value.
+namespace {
+// The words of a command line as the library reads them: each value follows its flag. --flag=value becomes two words,
+// or the library would take the word after "--flag=" for its value; the name of a list that takes several words stands
+// before each.
+std::vector<std::string> words_of(const Command& command, int argc, const char* const* argv) {
   std::vector<std::string> words;
-  for (int i = argc - 1; i > 0; i--) {  // the library wants them last to first
+  std::string list;  // whose words these are; empty: none
+  for (int i = 1; i < argc; i++) {
     const std::string word = argv[i], name = word.substr(0, word.find('='));
+    const bool value = word.empty() || word[0] != '-';
+    if (i == 1 && value && !command.first.empty()) words.push_back(command.first);
     const auto flag = std::find_if(command.flags.begin(), command.flags.end(),
                                    [&](const Flag& f) { return !f.name.empty() && f.name == name; });
-    const bool with_value = flag != command.flags.end() && name.size() < word.size();
+    const bool known = flag != command.flags.end(), with_value = known && name.size() < word.size();
     if (with_value && is_switch(*flag))
       throw std::invalid_argument("a switch takes no value: " + name + ": give it alone or leave it out");
-    words.push_back(with_value ? word.substr(name.size() + 1) : word);
+    if (!list.empty() && value && words.back() != list) words.push_back(list);
     if (with_value) words.push_back(name);
+    words.push_back(with_value ? word.substr(name.size() + 1) : word);
+    if (!value) list = known && takes_several(*flag) ? name : "";
   }
+  return words;
+}
+}  // namespace
+
+Given parse_flags(const Command& command, int argc, const char* const* argv) {
+  Parser parser(command);
+  std::vector<std::string> words = words_of(command, argc, argv);
+  std::reverse(words.begin(), words.end());  // the library wants them last to first
   const std::string last = words.empty() ? "" : words.front();
   Given given;
   try {
@@ -293,7 +312,10 @@ std::string help_examples(const std::string& examples) {
 }
 
 std::string help_text(const Command& command) {
-  std::string text = help_paragraph(command.what) + "\nUsage: " + command.name + " [FLAGS]\n";
+  std::string text = help_paragraph(command.what) + "\nUsage: " + command.name;
+  for (const Flag& flag : command.flags)
+    if (!command.first.empty() && flag.name == command.first) text += " " + flag.takes;
+  text += " [FLAGS]\n";
   const char* group = "\nFlags:\n";  // unless the table begins with a heading
   for (const Flag& flag : command.flags) {
     if (flag.name.empty()) {

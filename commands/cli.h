@@ -30,7 +30,8 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Flags
 
-// Where a flag's value goes. A bool is a switch: it takes no value. A list takes one value each time the flag is given.
+// Where a flag's value goes. A bool is a switch: it takes no value. A list takes one value each time the flag is given,
+// or, if its Flag::takes ends with "...", all words up to the next flag.
 using FlagValue = std::variant<std::monostate, bool*, int*, uint64_t*, float*, std::string*, std::vector<std::string>*>;
 
 // What a value must be. The default is: anything of its type (numbers are finite and fit the type, always).
@@ -68,6 +69,7 @@ struct Command {
   std::string what;      // what it does
   std::string examples;  // command lines, one a line
   std::vector<Flag> flags;
+  std::string first = "";  // the flag whose name may be left out before the first word; empty: none
 };
 
 struct Given {

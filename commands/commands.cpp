@@ -13,6 +13,7 @@
 #include "commands/calibration.h"
 #include "commands/method.h"
 #include "commands/outputs.h"
+#include "files/gguf.h"
 #include "files/origin.h"
 
 namespace nanospec {

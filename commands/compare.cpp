@@ -7,6 +7,7 @@
 #include "commands/samples.h"
 #include "commands/svg.h"
 #include "files/drafter_names.h"
+#include "files/gguf.h"
 
 namespace nanospec {
 namespace {

@@ -67,7 +67,12 @@ class Engine {
   Generated generate(const Method& method, const Sampling& sampling, const std::vector<int>& prompt, int max_new_tokens,
                      const std::function<bool(int)>& on_token, const Observation& observation = {});
 
+  // The cross-entropy, in nats, of the tokens first, first + 1, ... (first is at least 1), each after all those before
+  // it. At most as many tokens as the model sees.
+  std::vector<double> losses(const std::vector<int>& tokens, int first);
+
   const Config& config() const;
+  int begin_token() const;  // that the model wants before every text; -1: none
   int threads() const;
   std::string device() const;   // cpu or cuda: what "auto" came to
   double weight_bytes() const;  // bytes of weights that one target forward reads

@@ -15,8 +15,8 @@
 namespace nanospec {
 namespace {
 
-// Whether a model is a file of this name, or its folder holds one: train_gpt, train_drafter or nanospec calibrate wrote
-// it.
+// Whether it is the name of a file of a model: train_gpt, train_drafter, nanospec index or calibrate wrote it, or it is
+// a model of llama.cpp.
 bool names_model_file(const std::filesystem::path& path) {
   const std::string name = path.filename().string();
   return path.extension() == ".safetensors" || path.extension() == ".gguf" || name == "config.json" ||
@@ -37,12 +37,6 @@ bool same_place(const struct stat& a, const struct stat& b) {
   const bool nowhere = S_ISCHR(a.st_mode) && a.st_rdev == makedev(1, 3);
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino && !nowhere;
 }
-bool same_file(const std::string& a, const std::string& b) {
-  struct stat one, other;
-  if (stat(a.c_str(), &one) == 0 && stat(b.c_str(), &other) == 0) return same_place(one, other);
-  return resolved(a) == resolved(b);
-}
-
 // Whether it is a file of a model's folder, or would be; folders: where models lie.
 bool is_model_file(const std::string& path, const std::vector<std::string>& folders) {
   if (names_model_file(path) || names_model_file(resolved(path))) return true;
@@ -59,6 +53,13 @@ struct NamedPath {
   std::string flag, path;
   bool is(const std::string& other) const { return same_file(path, other); }
 };
+
+// The texts that were given to a flag: one, or those of a list.
+std::vector<std::string> texts_of(const Flag& flag) {
+  if (auto* const* const list = std::get_if<std::vector<std::string>*>(&flag.value)) return **list;
+  if (auto* const* const text = std::get_if<std::string*>(&flag.value)) return {**text};
+  return {};
+}
 
 [[noreturn]] void refuse_output(const NamedPath& output, const std::string& why) {
   throw std::invalid_argument(output.flag + " " + why + ": " + printable(output.path, 300) + ": give it another name");
@@ -82,6 +83,12 @@ void check_output(const NamedPath& output, const std::vector<NamedPath>& reads, 
 
 }  // namespace
 
+bool same_file(const std::string& a, const std::string& b) {
+  struct stat one, other;
+  if (stat(a.c_str(), &one) == 0 && stat(b.c_str(), &other) == 0) return same_place(one, other);
+  return resolved(a) == resolved(b);
+}
+
 void check_writable(const std::string& path) {
   if (path.empty()) refuse("an empty name", "the file to write", "give its name");
   struct stat status;
@@ -102,12 +109,13 @@ void check_outputs(const Command& command, const Given& given, const std::vector
   for (const std::string& path : also_reads)
     if (!path.empty()) reads.push_back({"this run", path});
   for (const Flag& flag : command.flags) {
-    auto* const* const path = std::get_if<std::string*>(&flag.value);
-    if (!path || !given.has(flag.name)) continue;
-    const bool file = flag.takes.compare(0, 4, "FILE") == 0, folder = flag.takes == "DIR";
-    if (folder) places.push_back(**path);
-    if (flag.accepts.written) (file ? files : folders).push_back({flag.name, **path});
-    else if (file) reads.push_back({flag.name, **path == "-" ? "/dev/stdin" : **path});
+    if (!given.has(flag.name)) continue;
+    const bool file = flag.takes.compare(0, 4, "FILE") == 0, folder = flag.takes.find("DIR") != std::string::npos;
+    for (const std::string& path : texts_of(flag)) {
+      if (folder) places.push_back(path);
+      if (flag.accepts.written) (file ? files : folders).push_back({flag.name, path});
+      else if (file) reads.push_back({flag.name, path == "-" ? "/dev/stdin" : path});
+    }
   }
   for (const NamedPath& folder : folders)
     for (const NamedPath& one : reads)

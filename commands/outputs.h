@@ -12,6 +12,9 @@
 
 namespace nanospec {
 
+// Whether two names lead to one place; /dev/null is none.
+bool same_file(const std::string& a, const std::string& b);
+
 // Throws std::runtime_error where no file can be written.
 void check_writable(const std::string& path);
 

@@ -124,6 +124,7 @@ struct Loaded {
   Tokenizer tokenizer;
   std::function<void(const TensorSpec& spec, float* to)> read;  // reads one tensor: of a file that stays mapped
   std::string chat_template = {};  // how a chat's messages are written, for Jinja; "": not known
+  int begin_token = -1;            // that the model wants before every text; -1: none
 };
 
 // Notes that a file has no hash, as those of other programs, and of early versions of nanospec.

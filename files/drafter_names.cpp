@@ -1,6 +1,8 @@
 // files/drafter_names.cpp: what drafter_names.h declares, in the same order.
 #include "files/drafter_names.h"
 
+#include "files/gguf.h"
+
 namespace nanospec {
 
 DrafterName parse_part(const std::string& text) {
@@ -65,6 +67,18 @@ std::string text_of(const std::vector<DrafterName>& names) {
   std::string text;
   for (const DrafterName& name : names) text += (text.empty() ? "" : "+") + name.text;
   return text;
+}
+
+void check_drafter(const std::vector<DrafterName>& names, const std::string& model) {
+  if (!is_gguf(model)) return;
+  for (const DrafterName& name : names) {
+    const bool counts = name.kind == DrafterName::kBigram;
+    if (counts || name.kind == DrafterName::kMedusa || name.kind == DrafterName::kParallel)
+      refuse("drafter " + printable(name.text) + " needs " +
+                 (counts ? "bigrams of the training text" : "trained heads") + ", which a GGUF file does not have",
+             printable(model, 300),
+             "use --drafter suffix, lookup, recycle, self:K, none, or ngram:4 after nanospec index");
+  }
 }
 
 }  // namespace nanospec

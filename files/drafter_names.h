@@ -8,7 +8,6 @@
 
 #include "drafters/adapt.h"
 #include "drafters/ngram.h"
-#include "files/gguf.h"
 #include "files/text.h"
 #include "files/words.h"
 
@@ -65,17 +64,8 @@ std::vector<DrafterName> parse_drafter(const std::string& text);
 // The names as they are written on the command line.
 std::string text_of(const std::vector<DrafterName>& names);
 
-// Throws runtime_error where the model is a GGUF file and the drafter needs what train_gpt writes beside a model:
-// counts of the training text, or heads.
-inline void check_drafter(const std::vector<DrafterName>& names, const std::string& model) {
-  if (!is_gguf(model)) return;
-  for (const DrafterName& name : names) {
-    const bool counts = name.kind == DrafterName::kBigram || name.kind == DrafterName::kNgram;
-    if (counts || name.kind == DrafterName::kMedusa || name.kind == DrafterName::kParallel)
-      refuse("drafter " + printable(name.text) + " needs " +
-                 (counts ? "counts of the training text" : "trained heads") + ", which a GGUF file does not have",
-             printable(model, 300), "use --drafter suffix, lookup, recycle, self:K or none");
-  }
-}
+// Throws runtime_error where the model is a GGUF file and the drafter needs what train_gpt alone writes: bigrams of the
+// training text, or heads. (`nanospec index` writes n-grams of any text.)
+void check_drafter(const std::vector<DrafterName>& names, const std::string& model);
 
 }  // namespace nanospec

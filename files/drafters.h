@@ -22,12 +22,13 @@ namespace nanospec {
 // files that are missing or do not fit.
 using MakeModelDrafter = std::function<std::unique_ptr<LogitsDrafter>(const DrafterName&)>;
 
-// What makes its file anew.
-inline std::string maker_of(const DrafterName& name) {
+// What makes its file anew. model: the target's folder or file.
+inline std::string maker_of(const DrafterName& name, const std::string& model) {
   const std::string place = name.dir.empty() ? "" : " --out " + printable(name.dir, 300);
   if (name.kind == DrafterName::kGpt) return "train it again: train_gpt --data FILE" + place;
   if (name.kind == DrafterName::kMedusa) return "train them again: train_gpt --medusa MODEL --data FILE" + place;
   if (name.kind == DrafterName::kParallel) return "train it again: train_gpt --parallel MODEL --data FILE" + place;
+  if (is_gguf(model)) return ngrams_maker(model);
   return "repeat the train_gpt command that made the model, with --resume: it writes the counts anew";
 }
 
@@ -60,7 +61,7 @@ inline std::unique_ptr<LogitsDrafter> make_part(const DrafterName& name, const s
 
 inline std::unique_ptr<LogitsDrafter> load_part(const DrafterName& name, const std::string& dir, int vocab,
                                                 const MakeModelDrafter& make) {
-  return made_by(maker_of(name), [&] { return make_part(name, dir, vocab, make); });
+  return made_by(maker_of(name, dir), [&] { return make_part(name, dir, vocab, make); });
 }
 
 // The drafter of these names for the model in `dir`, of `vocab` tokens; null for `none`, plain decoding. Throws
@@ -70,7 +71,7 @@ inline std::unique_ptr<Drafter> load_drafter(const std::vector<DrafterName>& nam
   check_drafter(names, dir);
   std::unique_ptr<Drafter> drafter;
   if (names.size() == 1 && names[0].kind == DrafterName::kBigram) {
-    drafter = made_by(maker_of(names[0]), [&] { return load_bigram(dir, vocab); });
+    drafter = made_by(maker_of(names[0], dir), [&] { return load_bigram(dir, vocab); });
   } else if (names.size() == 1) {
     drafter = load_part(names[0], dir, vocab, make);
   } else {

@@ -65,7 +65,11 @@ constexpr const char* kTypes[] = {"F32",   "F16",        "Q4_0",       "Q4_1",  
 
 }  // namespace
 
-const char* type_name(GgufType type) { return readable(uint32_t(type))->name; }
+std::string type_name(GgufType type) {
+  const uint32_t number = uint32_t(type);
+  return number < std::size(kTypes) ? kTypes[number] : "type number " + std::to_string(number);
+}
+bool is_readable(GgufType type) { return readable(uint32_t(type)) != nullptr; }
 size_t block_numbers(GgufType type) { return readable(uint32_t(type))->numbers; }
 size_t block_bytes(GgufType type) { return readable(uint32_t(type))->bytes; }
 
@@ -285,7 +289,7 @@ struct Placed {
   GgufTensor tensor;
   uint64_t offset;
 };
-Placed read_tensor(Cursor& cursor, const std::string& in_list) {
+Placed read_tensor(Cursor& cursor, const std::string& in_list, GgufTypes types) {
   constexpr size_t kLongestName = 64;
   constexpr uint32_t kMostDimensions = 4;
   Placed placed = {};
@@ -302,11 +306,12 @@ Placed read_tensor(Cursor& cursor, const std::string& in_list) {
   const uint32_t type = cursor.number<uint32_t>(what);
   placed.offset = cursor.number<uint64_t>(what);
 
-  const Readable* const format = readable(type);
-  if (!format)
-    bad(type < std::size(kTypes) ? std::string("has type ") + kTypes[type] : "has type number " + std::to_string(type),
+  tensor.type = GgufType(type);
+  if (types == GgufTypes::readable && !readable(type))
+    bad((type < std::size(kTypes) ? "has type " : "has ") + type_name(tensor.type),
         "give a file whose tensors are F32, F16, BF16, Q8_0, Q4_0 or Q4_1");
-  tensor.type = format->type;
+  static constexpr Readable kOther = {GgufType(0), "", 64, 1};  // no type has more numbers in a byte
+  const Readable* const format = readable(type) ? readable(type) : &kOther;
   const uint64_t most = cursor.size / format->bytes * format->numbers;  // no tensor of this file has more numbers
   uint64_t count = 1;
   for (uint32_t i = dimensions; i-- > 0;) {
@@ -316,6 +321,7 @@ Placed read_tensor(Cursor& cursor, const std::string& in_list) {
     count *= n;
     tensor.shape.push_back(int64_t(n));
   }
+  if (format == &kOther) return placed;  // its bytes follow from its place
   if (tensor.columns() % format->numbers != 0)
     bad(std::string("of type ") + format->name + " has " + std::to_string(tensor.columns()) +
             " columns, expected a multiple of " + std::to_string(format->numbers),
@@ -338,7 +344,7 @@ void read_metadata(GgufFile& file, Cursor& cursor, uint64_t count) {
   }
 }
 
-std::vector<Placed> read_tensors(GgufFile& file, Cursor& cursor, uint64_t count) {
+std::vector<Placed> read_tensors(GgufFile& file, Cursor& cursor, uint64_t count, GgufTypes types) {
   constexpr size_t kLeast = 8 + 4 + 8 + 4 + 8;  // bytes of a tensor in the list
   if (count > (cursor.size - cursor.at) / kLeast)
     refuse("the file says that it has " + std::to_string(count) + " tensors, more than its " +
@@ -346,7 +352,7 @@ std::vector<Placed> read_tensors(GgufFile& file, Cursor& cursor, uint64_t count)
            cursor.where, kAgain);
   std::vector<Placed> placed;
   for (uint64_t i = 0; i < count; i++) {
-    placed.push_back(read_tensor(cursor, "tensor " + std::to_string(i + 1)));
+    placed.push_back(read_tensor(cursor, "tensor " + std::to_string(i + 1), types));
     const std::string& name = placed.back().tensor.name;
     if (!file.index.emplace(name, i).second)
       refuse("two tensors are called " + printable(name), cursor.where, kConvert);
@@ -361,7 +367,7 @@ void place_tensors(GgufFile& file, std::vector<Placed>& placed, const Cursor& cu
   const auto bad = [&](const Placed& one, const std::string& wrong, const char* advice) {
     refuse("tensor " + printable(one.tensor.name) + " " + wrong, cursor.where, advice);
   };
-  std::vector<const Placed*> by_offset;
+  std::vector<Placed*> by_offset;
   for (Placed& one : placed) {
     if (one.offset % file.alignment != 0)
       bad(one, "lies at offset " + std::to_string(one.offset) + ", not a multiple of " + std::to_string(file.alignment),
@@ -375,6 +381,11 @@ void place_tensors(GgufFile& file, std::vector<Placed>& placed, const Cursor& cu
     by_offset.push_back(&one);
   }
   std::sort(by_offset.begin(), by_offset.end(), [](const Placed* a, const Placed* b) { return a->offset < b->offset; });
+  for (size_t i = 0; i < placed.size(); i++) {
+    GgufTensor& tensor = by_offset[i]->tensor;
+    const uint64_t next = i + 1 < placed.size() ? by_offset[i + 1]->offset : room;
+    if (!is_readable(tensor.type)) tensor.bytes = size_t(next - by_offset[i]->offset);
+  }
   for (size_t i = 1; i < by_offset.size(); i++)
     if (by_offset[i]->offset - by_offset[i - 1]->offset < by_offset[i - 1]->tensor.bytes)
       bad(*by_offset[i], "overlaps tensor " + printable(by_offset[i - 1]->tensor.name), kConvert);
@@ -385,7 +396,7 @@ void place_tensors(GgufFile& file, std::vector<Placed>& placed, const Cursor& cu
 // "GGUF", the version, and how many tensors and keys.
 constexpr size_t kBeginning = 4 + 4 + 8 + 8;
 
-GgufFile parse(std::shared_ptr<const uint8_t> bytes, size_t size, const std::string& path) {
+GgufFile parse(std::shared_ptr<const uint8_t> bytes, size_t size, const std::string& path, GgufTypes types) {
   GgufFile file;
   file.path = path;
   file.bytes = std::move(bytes);
@@ -403,13 +414,14 @@ GgufFile parse(std::shared_ptr<const uint8_t> bytes, size_t size, const std::str
     refuse("GGUF version " + std::to_string(file.version) + ", expected 2 or 3", cursor.where, kConvert);
   const uint64_t tensors = cursor.number<uint64_t>("the header");
   read_metadata(file, cursor, cursor.number<uint64_t>("the header"));
-  std::vector<Placed> placed = read_tensors(file, cursor, tensors);
+  std::vector<Placed> placed = read_tensors(file, cursor, tensors, types);
 
   file.alignment = size_t(file.integer("general.alignment", 8, 1 << 30, 32));
   if (file.alignment & (file.alignment - 1))
     refuse_value(file, "general.alignment", std::to_string(file.alignment), "a power of two");
-  const bool quantized =
-      std::any_of(placed.begin(), placed.end(), [](const Placed& one) { return block_numbers(one.tensor.type) > 1; });
+  const bool quantized = std::any_of(placed.begin(), placed.end(), [](const Placed& one) {
+    return is_readable(one.tensor.type) && block_numbers(one.tensor.type) > 1;
+  });
   if (quantized) file.integer("general.quantization_version", 2, 2, 2);  // before, nibbles lay in another order
   place_tensors(file, placed, cursor);
   return file;
@@ -417,25 +429,25 @@ GgufFile parse(std::shared_ptr<const uint8_t> bytes, size_t size, const std::str
 
 }  // namespace
 
-GgufFile read_gguf(const std::string& path) {
+GgufFile read_gguf(const std::string& path, GgufTypes types) {
   const OpenFile open_file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   struct stat status;
   if (open_file.handle < 0 || fstat(open_file.handle, &status) != 0) refuse_path("cannot read the file", path, errno);
   if (S_ISDIR(status.st_mode)) refuse_path("cannot read the file", path, EISDIR);
   if (!S_ISREG(status.st_mode)) refuse("not a regular file", printable(path, 300), "give a file: it is mapped");
   const size_t size = size_t(status.st_size);
-  if (size < kBeginning) return parse_gguf(read_file(path), path);  // too short; no map has 0 bytes
+  if (size < kBeginning) return parse_gguf(read_file(path), path, types);  // too short; no map has 0 bytes
   void* const map = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, open_file.handle, 0);
   if (map == MAP_FAILED) refuse_path("cannot map the file", path, errno);
   const auto unmap = [size](const uint8_t* at) { munmap(const_cast<uint8_t*>(at), size); };
-  return parse({static_cast<const uint8_t*>(map), unmap}, size, path);
+  return parse({static_cast<const uint8_t*>(map), unmap}, size, path, types);
 }
 
-GgufFile parse_gguf(const std::string& bytes, const std::string& where) {
+GgufFile parse_gguf(const std::string& bytes, const std::string& where, GgufTypes types) {
   const size_t words = std::max<size_t>(1, (bytes.size() + 7) / 8);  // so that the copy is aligned
   std::shared_ptr<uint64_t> copy(new uint64_t[words](), std::default_delete<uint64_t[]>());
   memcpy(copy.get(), bytes.data(), bytes.size());
-  return parse({copy, reinterpret_cast<const uint8_t*>(copy.get())}, bytes.size(), where);
+  return parse({copy, reinterpret_cast<const uint8_t*>(copy.get())}, bytes.size(), where, types);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

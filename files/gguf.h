@@ -29,7 +29,8 @@ namespace nanospec {
 // The types that are read, with ggml's numbers for them.
 enum class GgufType : uint32_t { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q8_0 = 8, BF16 = 30 };
 
-const char* type_name(GgufType type);
+std::string type_name(GgufType type);  // also of types that are not read: "Q4_K", "type number 99"
+bool is_readable(GgufType type);
 size_t block_numbers(GgufType type);  // how many numbers a block has: 32, or 1 where the type has no blocks
 size_t block_bytes(GgufType type);    // how many bytes a block takes
 
@@ -55,7 +56,11 @@ struct GgufTensor {
   const uint8_t* data;  // in the file, at a multiple of its alignment; valid as long as the GgufFile, or a copy of it
   size_t bytes;
 
-  size_t size() const { return bytes / block_bytes(type) * block_numbers(type); }  // numbers
+  size_t size() const {  // numbers
+    size_t n = 1;
+    for (int64_t dimension : shape) n *= size_t(dimension);
+    return n;
+  }
   size_t columns() const { return size_t(shape.back()); }  // numbers in a row, whole blocks: rows do not share one
   // The blocks of a tensor of that type.
   template <class Block>
@@ -120,10 +125,14 @@ struct GgufFile {
   const GgufTensor& tensor(const std::string& name) const;  // throws runtime_error if there is none
 };
 
+// Which types of tensors a file may have: those that are read; or any, to say what it holds. What a tensor of another
+// type has for `bytes` is the way to the next tensor.
+enum class GgufTypes { readable, any };
+
 // Maps a file and reads its header. Throws runtime_error.
-GgufFile read_gguf(const std::string& path);
+GgufFile read_gguf(const std::string& path, GgufTypes types = GgufTypes::readable);
 // The same of a file in memory; `where` names it in errors.
-GgufFile parse_gguf(const std::string& bytes, const std::string& where);
+GgufFile parse_gguf(const std::string& bytes, const std::string& where, GgufTypes types = GgufTypes::readable);
 
 // ---------------------------------------------------------------------------------------------------------------
 // From blocks to floats

@@ -71,6 +71,13 @@ inline Tokenizer gguf_tokenizer(const GgufFile& file) {
   return bpe_tokenizer(parts, file.path);
 }
 
+// The token that the model wants before every text; -1: none.
+inline int gguf_begin_token(const GgufFile& file) {
+  const std::string prefix = "tokenizer.ggml.";
+  if (!file.flag(prefix + "add_bos_token", false)) return -1;
+  return int(file.integer(prefix + "bos_token_id", 0, int64_t(file.length(prefix + "tokens")) - 1));
+}
+
 // How many tokens the window has: `wanted`, or where that is 0 the model's own number, up to kMostContext. Throws
 // runtime_error where they are more than the model was trained to see.
 inline int context_of(const LlamaHeader& header, int wanted, const std::string& path) {
@@ -92,6 +99,7 @@ inline Loaded load_gguf(const std::string& path, int context = 0) {
   const std::string problem = config_problem(loaded.config);
   if (!problem.empty()) refuse(problem, path, "use another model");
   loaded.tokenizer = gguf_tokenizer(file);
+  loaded.begin_token = gguf_begin_token(file);
   loaded.read = [file, parts = llama_tensors(loaded.config), head_size = loaded.config.head_size()](
                     const TensorSpec& spec, float* to) { read_gguf_tensor(file, parts, head_size, spec, to); };
   return loaded;

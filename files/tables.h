@@ -1,7 +1,8 @@
-// files/tables.h: files of the training text's counts: the bigram's table and the n-grams.
+// files/tables.h: files of counts: the bigram's table of the training text, and the n-grams of that or of other texts.
 //
-// Both are in the model's folder. train_gpt writes them, with the text's name and hash. Nothing in a file is trusted: a
-// reader throws std::runtime_error with one line if it is missing, broken, or of another vocabulary.
+// Both are beside the model. train_gpt writes them of the training text, nanospec index the n-grams of any, with the
+// texts' names and hashes. Nothing in a file is trusted: a reader throws std::runtime_error with one line if it is
+// missing, broken, or of another vocabulary or tokenizer.
 #pragma once
 
 #include <climits>
@@ -12,6 +13,7 @@
 
 #include "draft.h"
 #include "drafters/ngram.h"
+#include "files/model_path.h"
 #include "files/origin.h"
 
 namespace nanospec {
@@ -43,6 +45,9 @@ inline void save_bigram(const std::string& dir, const std::vector<int>& tokens, 
 // Reads DIR/bigram.safetensors. Throws runtime_error when it is missing, or not a (V, V) table of finite numbers.
 inline std::unique_ptr<Bigram> load_bigram(const std::string& dir, int vocab) {
   const std::string path = bigram_path(dir);
+  if (is_gguf(dir))
+    refuse("drafter bigram has no table", dir,
+           "--drafter ngram:2 is the same, once nanospec index has counted a text; --drafter suffix needs none");
   if (!std::filesystem::exists(path))
     refuse("drafter bigram has no table", path, "train with train_gpt, which writes it, or use --drafter none");
   const SafeTensors file = read_safetensors(path);
@@ -64,13 +69,18 @@ inline std::string format_ngrams(const NgramTrie& trie) {
   return format_safetensors(ngram_tensors(trie), {{"format", "pt"}});
 }
 
+// What makes the n-grams of a model.
+inline std::string ngrams_maker(const std::string& model) {
+  if (is_gguf(model)) return "nanospec index --model " + printable(model, 300) + " --text FILE --overwrite makes them";
+  return "repeat the train_gpt command that made the model, with --resume: it writes them anew";
+}
+
 // Throws std::runtime_error unless the arrays are a trie over tokens in [0, vocab), so that it is safe to walk. It does
 // not check that the counts are those of a text.
-inline NgramTrie parse_ngrams(const SafeTensors& file, int vocab, const std::string& where) {
+inline NgramTrie parse_ngrams(const SafeTensors& file, int vocab, const std::string& where,
+                              const std::string& advice = ngrams_maker("")) {
   const auto require = [&](bool holds, const char* wrong) {
-    if (!holds)
-      refuse(std::string("not the n-grams of this model's text: ") + wrong, where,
-             "repeat the train_gpt command that made the model, with --resume: it writes them anew");
+    if (!holds) refuse(std::string("not the n-grams of this model's text: ") + wrong, where, advice);
   };
   NgramTrie trie;
   trie.token = read_integers(file, "token", where);
@@ -101,7 +111,7 @@ inline NgramTrie parse_ngrams(const SafeTensors& file, int vocab, const std::str
   return trie;
 }
 
-inline std::string ngram_path(const std::string& dir) { return dir + "/ngram.safetensors"; }
+inline std::string ngram_path(const std::string& model) { return file_of_model(model, "ngram.safetensors"); }
 
 // Counts the first kNgramText training tokens and writes DIR/ngram.safetensors. metadata: of the text (origin.h).
 // Throws runtime_error when it cannot be written.
@@ -118,16 +128,27 @@ inline double takes_counts(double text_bytes) {
   return std::max(takes_tokens(text_bytes), sizeof(int) * (text_bytes + 2 * counted));
 }
 
-// Reads DIR/ngram.safetensors. Throws runtime_error when it is missing, broken, of another vocabulary, or holds no
-// n-grams of `order` tokens.
-inline std::unique_ptr<LogitsDrafter> load_ngram(const std::string& dir, int order, int vocab) {
-  const std::string path = ngram_path(dir);
+// N-grams that nanospec index counted name the tokenizer: with another one they would be of other tokens, so they are
+// refused. Whoever counts a text of their own knows that it is not the model's, and gets no note.
+inline void check_ngrams(const SafeTensors& file, const std::string& path, const std::string& model) {
+  const std::string tokenizer = said_by(file.metadata, "tokenizer");
+  if (tokenizer.empty()) return check_counts(file, path, model);
+  if (tokenizer != tokenizer_hash(model))
+    refuse("the n-grams are of another tokenizer than the model's", path,
+           "nanospec index --model " + printable(model, 300) + " --text FILE --overwrite counts them anew");
+}
+
+// Reads the n-grams beside a model. Throws runtime_error when they are missing, broken, of another vocabulary or
+// tokenizer, or none has `order` tokens.
+inline std::unique_ptr<LogitsDrafter> load_ngram(const std::string& model, int order, int vocab) {
+  const std::string path = ngram_path(model);
   if (!std::filesystem::exists(path))
     refuse("drafter ngram has no counts", path,
-           "repeat the train_gpt command that made the model, with --resume: it writes them at once");
+           is_gguf(model) ? "nanospec index --model " + printable(model, 300) + " --text FILE makes them"
+                          : "repeat the train_gpt command that made the model, with --resume: it writes them at once");
   const SafeTensors file = read_safetensors(path);
-  NgramTrie trie = parse_ngrams(file, vocab, path);
-  check_counts(file, path, dir);
+  check_ngrams(file, path, model);
+  NgramTrie trie = parse_ngrams(file, vocab, path, ngrams_maker(model));
   if (order > trie.orders())
     refuse("drafter ngram:" + std::to_string(order) + " wants order " + std::to_string(order) +
                ", the counts end at order " + std::to_string(trie.orders()),

@@ -32,10 +32,10 @@
 #include <vector>
 
 #include "commands/outputs.h"
+#include "commands/preparing.h"
 #include "files/drafters.h"
 #include "files/tables.h"
 #include "training/distill.h"
-#include "training/preparing.h"
 #include "training/run.h"
 
 namespace nanospec {

@@ -11,8 +11,8 @@
 #include <string>
 
 #include "commands/outputs.h"
+#include "commands/preparing.h"
 #include "files/tables.h"
-#include "training/preparing.h"
 #include "training/run.h"
 
 namespace nanospec {

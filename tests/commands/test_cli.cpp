@@ -88,6 +88,39 @@ TEST_CASE("cli: flags: a list takes one value each time it is named") {
   CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "a", "--stop"})), "a value is missing: --stop"));
 }
 
+TEST_CASE("cli: flags: a list takes the words up to the next flag; the first flag's name may be left out") {
+  std::string model;
+  std::vector<std::string> texts;
+  bool quiet = false;
+  const auto read = [&](Words words) {
+    texts.clear(), model.clear(), quiet = false;
+    const Command command = {"tool",
+                             "",
+                             "",
+                             {{"--model", "FILE|DIR", &model, "", required()},
+                              {"--text", "FILE...", &texts, ""},
+                              {"--quiet", "", &quiet, ""}},
+                             "--model"};
+    words.insert(words.begin(), "tool");
+    const std::vector<char*> argv = arguments(words);
+    return parse_flags(command, int(argv.size()), argv.data());
+  };
+  CHECK(read({"m", "--text", "a", "b c", "d", "--quiet"}).has("--text"));
+  CHECK(model == "m");
+  CHECK(texts == Words{"a", "b c", "d"});
+  CHECK(quiet);
+  read({"--text=a", "b", "--text", "c", "--model", "m"});
+  CHECK(model == "m");
+  CHECK(texts == Words{"a", "b", "c"});
+  CHECK(!read({"m"}).has("--text"));
+  CHECK(contains(BAD_COMMAND_LINE(read({"m", "--text"})), "a value is missing: --text"));
+  CHECK(contains(BAD_COMMAND_LINE(read({"m", "--text", "--quiet"})), "a value is missing: --text"));
+  CHECK(contains(BAD_COMMAND_LINE(read({"m", "n"})), "surplus word 'n'"));
+  CHECK(contains(BAD_COMMAND_LINE(read({"m", "--quiet", "n"})), "surplus word 'n'"));
+  CHECK(contains(BAD_COMMAND_LINE(read({"--quiet", "m"})), "surplus word 'm'"));
+  CHECK(contains(captured(1, [&] { read({"--help"}); }), "Usage: tool FILE|DIR [FLAGS]\n"));
+}
+
 TEST_CASE("cli: flags: each mistake has its line, with what to type") {
   Values v;
   CHECK(contains(BAD_COMMAND_LINE(parse(v, {"--data", "x", "--temprature", "1"})), "did you mean --temperature?"));

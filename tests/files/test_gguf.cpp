@@ -1,6 +1,6 @@
-// tests/files/test_gguf.cpp: GGUF files, made here in memory: what is read, and everything that is refused.
+// tests/files/test_gguf.cpp: GGUF files, made in memory (gguf_file.h): what is read, and everything that is refused.
 //
-// In order: a writer of files; a file of the Python package `gguf`; metadata; the format's refusals; dequantization by
+// In order: a file of the Python package `gguf`; metadata; the format's refusals; dequantization by
 // hand; Llama models and their refusals; the order of rotary rows; files on the disk; mutations.
 #include <doctest/doctest.h>
 
@@ -19,152 +19,12 @@
 #include "tests/damaged.h"
 #include "tests/error_of.h"
 #include "tests/folder.h"
+#include "tests/gguf_file.h"
 #include "tests/tenth.h"
 
 using namespace nanospec;
 
 namespace {
-
-// ---------------------------------------------------------------------------------------------------------------
-// A writer: a file's parts, which a test may change before it asks for the bytes
-
-template <class T>
-std::string raw(T value) {
-  return {reinterpret_cast<const char*>(&value), sizeof value};
-}
-std::string raw_text(const std::string& text) { return raw(uint64_t(text.size())) + text; }
-
-struct Key {
-  std::string name;
-  uint32_t kind;
-  std::string value;  // its bytes
-};
-Key key_of(const std::string& name, GgufKind kind, const std::string& value) { return {name, uint32_t(kind), value}; }
-Key whole(const std::string& name, uint32_t value) { return key_of(name, GgufKind::u32, raw(value)); }
-Key real(const std::string& name, float value) { return key_of(name, GgufKind::f32, raw(value)); }
-Key words(const std::string& name, const std::string& value) { return key_of(name, GgufKind::text, raw_text(value)); }
-Key list(const std::string& name, uint32_t kind, uint64_t count, const std::string& values) {
-  return key_of(name, GgufKind::list, raw(kind) + raw(count) + values);
-}
-
-struct Part {
-  std::string name;
-  uint32_t type;
-  std::vector<uint64_t> shape;  // columns first
-  std::string data;
-  int64_t shift = 0;  // added to the right offset
-};
-Part floats(const std::string& name, const std::vector<uint64_t>& shape) {
-  size_t n = 1;
-  for (uint64_t size : shape) n *= size;
-  std::string data;
-  for (size_t i = 0; i < n; i++) data += raw(float(i) / 8);
-  return {name, uint32_t(GgufType::F32), shape, data};
-}
-
-struct Draft {
-  std::string magic = "GGUF";
-  uint32_t version = 3;
-  std::vector<Key> keys;
-  std::vector<Part> tensors;
-  size_t alignment = 32;
-  int64_t more_keys = 0, more_tensors = 0;  // than there are, in the header
-
-  std::vector<size_t> numbers = {};  // where the numbers of the header stand, all but those within values
-  size_t header = 0;                 // its length
-
-  void number(std::string& out, const std::string& value) {
-    numbers.push_back(out.size());
-    out += value;
-  }
-  void text(std::string& out, const std::string& value) {
-    number(out, raw(uint64_t(value.size())));
-    out += value;
-  }
-  std::string bytes() {
-    numbers.clear();
-    std::string out = magic, data;
-    number(out, raw(version));
-    number(out, raw(uint64_t(tensors.size()) + uint64_t(more_tensors)));
-    number(out, raw(uint64_t(keys.size()) + uint64_t(more_keys)));
-    for (const Key& key : keys) {
-      text(out, key.name);
-      number(out, raw(key.kind));
-      number(out, key.value);
-    }
-    for (const Part& tensor : tensors) {
-      text(out, tensor.name);
-      number(out, raw(uint32_t(tensor.shape.size())));
-      for (uint64_t size : tensor.shape) number(out, raw(size));
-      number(out, raw(tensor.type));
-      number(out, raw(uint64_t(data.size()) + uint64_t(tensor.shift)));
-      data += tensor.data;
-      data.resize((data.size() + alignment - 1) / alignment * alignment);
-    }
-    header = out.size();
-    if (!tensors.empty()) out.resize((out.size() + alignment - 1) / alignment * alignment);
-    return out + data;
-  }
-
-  Key& key(const std::string& name) {
-    for (Key& key : keys)
-      if (key.name == name) return key;
-    keys.push_back({name, 0, ""});
-    return keys.back();
-  }
-  void set(const Key& other) { key(other.name) = other; }
-  void remove(const std::string& name) {
-    for (size_t i = 0; i < keys.size(); i++)
-      if (keys[i].name == name) keys.erase(keys.begin() + long(i));
-    for (size_t i = 0; i < tensors.size(); i++)
-      if (tensors[i].name == name) tensors.erase(tensors.begin() + long(i));
-  }
-  Part& tensor(const std::string& name) {
-    for (Part& tensor : tensors)
-      if (tensor.name == name) return tensor;
-    FAIL("no tensor " << name);
-    return tensors[0];
-  }
-};
-
-// Two keys and two tensors.
-Draft small() {
-  Draft draft;
-  draft.keys = {words("general.architecture", "test"), whole("a.number", 7)};
-  draft.tensors = {floats("a", {3, 2}), floats("b", {5})};
-  return draft;
-}
-
-std::string tokens(int n) {
-  std::string all;
-  for (int i = 0; i < n; i++) all += raw_text("t" + std::to_string(i));
-  return all;
-}
-
-// A Llama model with C = 4, H = 2, KV = 1, D = 2, F = 6, V = 5 and two layers.
-Draft llama() {
-  Draft draft;
-  draft.keys = {words("general.architecture", "llama"),
-                whole("llama.context_length", 16),
-                whole("llama.embedding_length", 4),
-                whole("llama.block_count", 2),
-                whole("llama.feed_forward_length", 6),
-                whole("llama.attention.head_count", 2),
-                whole("llama.attention.head_count_kv", 1),
-                real("llama.attention.layer_norm_rms_epsilon", 1e-5f),
-                list("tokenizer.ggml.tokens", uint32_t(GgufKind::text), 5, tokens(5))};
-  draft.tensors = {floats("token_embd.weight", {4, 5}), floats("output_norm.weight", {4})};
-  for (const std::string layer : {"blk.0.", "blk.1."}) {
-    for (const char* norm : {"attn_norm.weight", "ffn_norm.weight"}) draft.tensors.push_back(floats(layer + norm, {4}));
-    for (const char* square : {"attn_q.weight", "attn_output.weight"})
-      draft.tensors.push_back(floats(layer + square, {4, 4}));
-    for (const char* narrow : {"attn_k.weight", "attn_v.weight"})
-      draft.tensors.push_back(floats(layer + narrow, {4, 2}));
-    for (const char* up : {"ffn_gate.weight", "ffn_up.weight"}) draft.tensors.push_back(floats(layer + up, {4, 6}));
-    draft.tensors.push_back(floats(layer + "ffn_down.weight", {6, 4}));
-  }
-  return draft;
-}
 
 std::vector<float> dequantized(const GgufTensor& tensor) {
   std::vector<float> all(tensor.size());
@@ -179,7 +39,7 @@ std::string complaint(Draft draft, const Change& change) {
   return error_of([&] { parse_gguf(draft.bytes(), "f.gguf"); });
 }
 std::string llama_complaint(const Change& change) {
-  Draft draft = llama();
+  Draft draft = llama_gguf();
   change(draft);
   return error_of([&] { read_llama_header(parse_gguf(draft.bytes(), "f.gguf")); });
 }
@@ -264,7 +124,7 @@ TEST_CASE("gguf: a file of the Python package, bit for bit") {
 
 TEST_CASE("gguf: a file of versions 2 and 3 is read as it was written") {
   for (uint32_t version : {2u, 3u}) {
-    Draft draft = small();
+    Draft draft = small_gguf();
     draft.version = version;
     const GgufFile file = parse_gguf(draft.bytes(), "f.gguf");
     CHECK(file.version == version);
@@ -279,13 +139,13 @@ TEST_CASE("gguf: a file of versions 2 and 3 is read as it was written") {
   }
   Draft empty;
   CHECK(parse_gguf(empty.bytes(), "f.gguf").tensors.empty());
-  Draft wide = small();
+  Draft wide = small_gguf();
   wide.alignment = 128;
   wide.keys.push_back(whole("general.alignment", 128));
   CHECK(dequantized(parse_gguf(wide.bytes(), "f.gguf").tensor("b"))[4] == 0.5f);
   GgufFile copy;
   {
-    const GgufFile file = parse_gguf(small().bytes(), "f.gguf");
+    const GgufFile file = parse_gguf(small_gguf().bytes(), "f.gguf");
     copy = file;
   }
   CHECK(dequantized(copy.tensor("b"))[4] == 0.5f);  // a copy keeps the bytes
@@ -381,7 +241,7 @@ TEST_CASE("gguf: a value of another kind is refused with its key") {
 
 TEST_CASE("gguf: what is no whole GGUF file is refused") {
   const auto check = [](const std::string& part, const Change& change) {
-    const std::string message = complaint(small(), change);
+    const std::string message = complaint(small_gguf(), change);
     CAPTURE(message);
     CHECK(holds(message, part));
     CHECK(holds(message, ": f.gguf: "));
@@ -390,7 +250,7 @@ TEST_CASE("gguf: what is no whole GGUF file is refused") {
   CHECK(bytes("") == "not a GGUF file: it begins with \"\": f.gguf: give a GGUF file");
   CHECK(holds(bytes("PK\x03\x04 and so on, for more than a header"), "it begins with \"PK\\x03\\x04\""));
   CHECK(holds(bytes("GGUF\3"), "the file ends within its header"));
-  const std::string good = small().bytes();
+  const std::string good = small_gguf().bytes();
   for (size_t end = 0; end < good.size() - 12; end++) {  // the last 12 bytes are padding
     CAPTURE(end);
     CHECK(bytes(good.substr(0, end)).size() > 0);
@@ -431,7 +291,7 @@ TEST_CASE("gguf: what is no whole GGUF file is refused") {
 
 TEST_CASE("gguf: a tensor that is not in the file, or of a type that is not read, is refused") {
   const auto check = [](const std::string& part, const Change& change) {
-    const std::string message = complaint(small(), change);
+    const std::string message = complaint(small_gguf(), change);
     CAPTURE(message);
     CHECK(holds(message, part));
     CHECK(holds(message, ": f.gguf: "));
@@ -487,8 +347,9 @@ TEST_CASE("gguf: a tensor that is not in the file, or of a type that is not read
     d.tensors = {{"q", uint32_t(GgufType::Q8_0), {32}, std::string(34, '\0')}};
     d.set(whole("general.quantization_version", 1));
   });
-  CHECK(complaint(small(), [](Draft& d) { d.set(whole("general.quantization_version", 1)); }).empty());  // no blocks
-  CHECK(complaint(small(), [](Draft& d) {
+  CHECK(
+      complaint(small_gguf(), [](Draft& d) { d.set(whole("general.quantization_version", 1)); }).empty());  // no blocks
+  CHECK(complaint(small_gguf(), [](Draft& d) {
           d.tensors[1].shift = 32;
           d.tensors.push_back(floats("c", {1}));
           d.tensors[2].shift = -32;
@@ -561,7 +422,7 @@ TEST_CASE("gguf: all 65,536 halves") {
 }
 
 TEST_CASE("gguf: the sizes of a Llama model") {
-  const LlamaHeader h = read_llama_header(parse_gguf(llama().bytes(), "f.gguf"));
+  const LlamaHeader h = read_llama_header(parse_gguf(llama_gguf().bytes(), "f.gguf"));
   CHECK(h.vocab_size == 5);
   CHECK(h.block_size == 16);
   CHECK(h.n_layer == 2);
@@ -574,7 +435,7 @@ TEST_CASE("gguf: the sizes of a Llama model") {
   CHECK(h.rope_theta == 10000);
   CHECK(h.tie_word_embeddings);
 
-  Draft other = llama();  // heads of a size that is not C / H, a head of its own, and keys that ask for nothing
+  Draft other = llama_gguf();  // heads of a size that is not C / H, a head of its own, and keys that ask for nothing
   for (const Key& key :
        {whole("llama.attention.key_length", 4), whole("llama.attention.value_length", 4), whole("llama.vocab_size", 5),
         whole("llama.rope.dimension_count", 4), real("llama.rope.freq_base", 5e5f), whole("llama.expert_count", 0),
@@ -715,7 +576,7 @@ TEST_CASE("gguf: the order of rotary rows") {
 
 TEST_CASE("gguf: files on the disk") {
   const Folder folder;
-  const std::string good = folder.file("good.gguf", llama().bytes()), bytes = llama().bytes();
+  const std::string good = folder.file("good.gguf", llama_gguf().bytes()), bytes = llama_gguf().bytes();
   const GgufFile file = read_gguf(good);
   CHECK(file.path == good);
   CHECK(file.size == bytes.size());
@@ -737,7 +598,7 @@ namespace {
 
 // A Llama model with rows of 32 channels and blocks of every type.
 Draft mixed() {
-  Draft draft = llama();
+  Draft draft = llama_gguf();
   draft.keys[2] = whole("llama.embedding_length", 32);
   draft.keys[4] = whole("llama.feed_forward_length", 64);
   draft.keys.push_back(list("tokenizer.ggml.scores", uint32_t(GgufKind::f32), 2, raw(0.5f) + raw(-1.0f)));
@@ -831,6 +692,14 @@ void use(const GgufFile& file) {
   read_llama_header(file);
 }
 
+// The same of a file whose tensors may have any type: what there is to say of it.
+void look_at(const GgufFile& file) {
+  for (const GgufTensor& tensor : file.tensors) {
+    if (tensor.bytes > file.size) throw std::logic_error("a tensor larger than its file: " + tensor.name);
+    if (tensor.size() == 0 || type_name(tensor.type).empty()) throw std::logic_error("nothing to say of a tensor");
+  }
+}
+
 // What a message is about: without its numbers, and what follows the file's name.
 std::string kind_of(const std::string& message) {
   std::string kind;
@@ -840,6 +709,27 @@ std::string kind_of(const std::string& message) {
 }
 
 }  // namespace
+
+TEST_CASE("gguf: types that are not read may be looked at: a tensor then reaches to the next") {
+  Draft draft = small_gguf();
+  draft.tensors = {{"a", 12, {256, 2}, std::string(288, 'x')}, floats("b", {5}), {"c", 99, {8}, std::string(64, 'x')}};
+  CHECK(holds(error_of([&] { parse_gguf(draft.bytes(), "f.gguf"); }), "tensor a has type Q4_K: f.gguf: give a file"));
+  const GgufFile file = parse_gguf(draft.bytes(), "f.gguf", GgufTypes::any);
+  REQUIRE(file.tensors.size() == 3);
+  CHECK(type_name(file.tensors[0].type) == "Q4_K");
+  CHECK(!is_readable(file.tensors[0].type));
+  CHECK(file.tensors[0].bytes == 288);
+  CHECK(file.tensors[0].size() == 512);
+  CHECK(file.tensors[0].shape == std::vector<int64_t>{2, 256});
+  CHECK(is_readable(file.tensors[1].type));
+  CHECK(file.tensors[1].bytes == 20);
+  CHECK(type_name(file.tensors[2].type) == "type number 99");
+  CHECK(file.tensors[2].bytes == 64);
+  draft.tensors[2].shift = 32;  // it begins behind its data
+  CHECK(parse_gguf(draft.bytes(), "f.gguf", GgufTypes::any).tensors[2].bytes == 32);
+  draft.tensors[2].shift = 1 << 20;
+  CHECK(holds(error_of([&] { parse_gguf(draft.bytes(), "f.gguf", GgufTypes::any); }), "at offset"));
+}
 
 TEST_CASE("gguf: mutations of a file are refused with one line, or read") {
   Draft draft = mixed();
@@ -852,7 +742,10 @@ TEST_CASE("gguf: mutations of a file are refused with one line, or read") {
   for (int i = 0; i < files; i++) {
     std::string bytes = good;
     for (size_t changes = 1 + below(random, 3); changes > 0; changes--) mutate(bytes, random, draft);
-    const DamagedRead result = read_damaged(65536 + 16 * bytes.size(), [&] { use(parse_gguf(bytes, "m.gguf")); });
+    const DamagedRead result = read_damaged(65536 + 16 * bytes.size(), [&] {
+      look_at(parse_gguf(bytes, "m.gguf", GgufTypes::any));
+      use(parse_gguf(bytes, "m.gguf"));
+    });
     loaded += result.loaded;
     if (!result.loaded) messages.insert(kind_of(result.refused));
     if (!result.wrong.empty()) FAIL("mutation " << i << ": " << result.wrong << "\n" << printable(bytes, 2000));

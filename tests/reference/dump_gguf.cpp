@@ -38,7 +38,7 @@ int main(int argc, char** argv) try {
   printf("version\t%u\nalignment\t%zu\n", file.version, file.alignment);
   for (const auto& [key, value] : file.metadata) printf("key\t%s\t%s\n", key.c_str(), shown_value(value).c_str());
   for (const GgufTensor& tensor : file.tensors) {
-    printf("tensor\t%s\t%s\t", tensor.name.c_str(), type_name(tensor.type));
+    printf("tensor\t%s\t%s\t", tensor.name.c_str(), type_name(tensor.type).c_str());
     for (size_t i = 0; i < tensor.shape.size(); i++) printf("%s%lld", i ? "," : "", (long long)tensor.shape[i]);
     printf("\n");
   }

@@ -1,4 +1,4 @@
-// training/preparing.h: what is said while a text is read, encoded and counted, which takes long where it is large.
+// commands/preparing.h: what is said while a text is read, encoded and counted, which takes long where it is large.
 #pragma once
 
 #include <functional>
@@ -19,6 +19,7 @@ class Preparing {
     step_ = name;
     if (large_ || progress_.due()) progress_.show(what_ + step_);
   }
+  void clear() { progress_.clear(); }
   // To be told of the step's progress. It lives no longer than this object.
   std::function<void(double share)> told() {
     return [this](double share) {

@@ -1,0 +1,124 @@
+// commands/index.cpp: counts the n-grams of texts in a model's tokens, for the drafter ngram:N.
+//
+// It reads the model's tokenizer and none of its weights. The counts are written beside the model (ngram_path in
+// files/tables.h), where `--drafter ngram:4` looks for them. They change how often drafts are right, never the text.
+#include <filesystem>
+#include <optional>
+
+#include "commands/commands.h"
+#include "commands/outputs.h"
+#include "commands/preparing.h"
+#include "files/folder.h"
+#include "files/tables.h"
+
+namespace nanospec {
+namespace {
+
+constexpr int kIndexOrders = 4;  // six take three times the bytes and draft no better: docs/results.md
+
+struct Indexing {
+  std::string model;
+  std::vector<std::string> texts;
+  int order = kIndexOrders;
+  bool overwrite = false, quiet = false;
+};
+
+Command describe(Indexing& i) {
+  return {"nanospec index",
+          "Counts which tokens follow which in texts of yours, in a model's tokens, and writes the counts beside the "
+          "model. The drafter ngram:N then guesses by them: best where the model is to write something like these "
+          "texts. The text that it writes stays the same.",
+          "nanospec index --model smol.gguf --text docs/*.md\n"
+          "nanospec generate --model smol.gguf --prompt \"# Usage\" --drafter suffix+ngram:4\n"
+          "nanospec index --model runs/small --text data/tinyshakespeare.txt --order 6 --overwrite\n",
+          {heading("Texts"),
+           {"--model", "FILE|DIR", &i.model, "a GGUF file, or the folder that train_gpt wrote", required()},
+           {"--text", "FILE...", &i.texts, "the texts to count, one after another", required()},
+           {"--order", "N", &i.order, "count n-grams of up to N tokens, for ngram:1 to ngram:N", from(1, kNgramOrders)},
+           heading("Output"),
+           {"--overwrite", "", &i.overwrite, "where there are counts already, replace them"},
+           {"--quiet", "", &i.quiet, "no progress, no summary"}}};
+}
+
+// Throws runtime_error where nothing may be written at `path`, or a text would be lost by it.
+void check_place(const Indexing& i, const std::string& path) {
+  if (std::filesystem::exists(path) && !i.overwrite)
+    refuse("the model has counts already", printable(path, 300), "--overwrite replaces them");
+  for (const std::string& text : i.texts)
+    if (same_file(text, path)) refuse("the counts would be written over a text", printable(path, 300), "move the text");
+  check_writable(path);
+}
+
+struct Counted {
+  std::vector<int> tokens;
+  double bytes = 0;   // of the texts
+  Metadata metadata;  // names and hashes of the texts, and the tokenizer's
+};
+
+// Appends a text's tokens.
+void add_text(Counted& counted, const Tokenizer& tokenizer, const std::string& path, Preparing& preparing) {
+  constexpr size_t kTurn = 1 << 16;  // tokens
+  const std::string text = read_file(path);
+  const Metadata origin = text_origin(path, sha256(text));
+  for (const char* key : {"text", "text_sha256"}) {
+    std::string& all = counted.metadata[key];
+    all += (all.empty() ? "" : ", ") + said_by(origin, key);
+  }
+  preparing.step("encoding " + printable(path));
+  const std::function<void(double)> told = preparing.told();
+  size_t done = 0;
+  const auto put = [&](int id) {
+    counted.tokens.push_back(id);
+    done += tokenizer.decode(id).size();
+    if (counted.tokens.size() % kTurn == 0) told(double(done) / double(text.size()));
+  };
+  tokenizer.encode_to(put, text, printable(path, 300));
+  counted.bytes += double(text.size());
+}
+
+std::string summary(const Counted& counted, const NgramTrie& trie, size_t texts, const std::string& path) {
+  std::string line = count(double(counted.tokens.size()), "token") + " in " + bytes_text(counted.bytes) + " of " +
+                     count(double(texts), "text") + ": " + thousands(double(trie.token.size() - 1)) +
+                     " different n-grams of 1 to " + count(trie.orders(), "token") + ".\n";
+  if (counted.tokens.size() > kNgramText)
+    line += "Only the first " + count(double(kNgramText), "token") + " are counted.\n";
+  return line + "Written to " + path + ", " + bytes_text(file_bytes(path)) +
+         ": for --drafter ngram:" + std::to_string(trie.orders()) + ".\n";
+}
+
+}  // namespace
+
+int index_command(int argc, char** argv) {
+  Indexing i;
+  const Given given = parse_flags(describe(i), argc, argv);
+  if (given.help) return 0;
+  const std::string path = ngram_path(i.model);
+  std::optional<LockedFolder> folder;  // a GGUF file's folder is not ours to lock
+  if (!is_gguf(i.model)) folder.emplace(i.model, "wait for its end");
+  check_place(i, path);
+
+  double bytes = 0;
+  for (const std::string& text : i.texts) bytes += file_bytes(text);
+  check_memory(i.texts.front(), bytes, takes_counts(bytes));
+  Preparing preparing(bytes, i.quiet);
+  Counted counted;
+  int vocab = 0;
+  {
+    const Tokenizer tokenizer = load_tokenizer(i.model);  // gone before the counting, which needs memory too
+    for (const std::string& text : i.texts) add_text(counted, tokenizer, text, preparing);
+    vocab = tokenizer.vocab_size();
+  }
+  if (counted.tokens.empty())
+    refuse("there is no text", printable(i.texts.front(), 300), "give a file with text in it");
+  counted.metadata["tokenizer"] = tokenizer_hash(i.model);
+  preparing.step("counting n-grams");
+  const NgramTrie trie = count_ngrams(counted.tokens, vocab, i.order, kNgramText, preparing.told());
+
+  watch_interrupts();  // a file that is being written is finished; before, Ctrl-C leaves all as it was
+  write_safetensors(path, ngram_tensors(trie), counted.metadata);
+  preparing.clear();
+  if (!i.quiet) print_out(summary(counted, trie, i.texts.size(), path));
+  return 0;
+}
+
+}  // namespace nanospec
