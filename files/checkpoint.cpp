@@ -442,8 +442,10 @@ std::string format_config(const Config& config) {
 Config parse_config(const std::string& text, const std::string& where) {
   const ConfigFile file = {parse_json(text, where), where};
   if (!file.file.is_object()) refuse("not a JSON object", where, ConfigFile::kAdvice);
-  const bool llama = member(file.file, "model_type") == Json("llama");
-  if (!llama) file.fixed("model_type", "gpt2", true);
+  const Json& type = member(file.file, "model_type");
+  const bool llama = type == Json("llama");
+  if (!llama && type != Json("gpt2"))
+    refuse("model_type is " + shown(type) + ", expected \"gpt2\" or \"llama\"", where, "use a model of that kind");
   const Config config = llama ? llama_config(file) : gpt_config(file);
   const std::string problem = config_problem(config);
   if (!problem.empty()) refuse(problem, where, ConfigFile::kAdvice);

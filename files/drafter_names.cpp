@@ -77,7 +77,8 @@ void check_drafter(const std::vector<DrafterName>& names, const std::string& mod
       refuse("drafter " + printable(name.text) + " needs " +
                  (counts ? "bigrams of the training text" : "trained heads") + ", which a GGUF file does not have",
              printable(model, 300),
-             "use --drafter suffix, lookup, recycle, self:K, none, or ngram:4 after nanospec index");
+             counts ? "use --drafter suffix, or ngram:2, which is the same, after nanospec index"
+                    : "use --drafter suffix, lookup, recycle, self:K, or ngram:4 after nanospec index");
   }
 }
 

@@ -81,7 +81,7 @@ TEST_CASE("index: beside a GGUF file, in its model's tokens, as a plain recount 
   CHECK(load_drafter("suffix+ngram:2", model, 1001)->name == "suffix+ngram:2");
   CHECK(contains(error_of([&] { load_drafter("ngram:5", model, 1001); }), "the counts end at order 4"));
   CHECK(contains(error_of([&] { load_drafter("bigram", model, 1001); }),
-                 "--drafter ngram:2 is the same, once nanospec index"));
+                 "ngram:2, which is the same, after nanospec index"));
 
   CHECK(
       contains(refusal({"--model", model, "--text", one}), "the model has counts already: " + path + ": --overwrite"));

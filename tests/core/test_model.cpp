@@ -470,6 +470,7 @@ TEST_CASE("features: the residual stream after the tapped layers, for every row 
     CHECK(std::equal(before.begin() + 2 * C, before.end(), others.row(11)));
     CHECK(std::equal(before.begin(), before.begin() + C, others.row(11) + C));
     CHECK(std::equal(chains.row(0), chains.row(0) + W, features.row(11)));  // both listen
+    target.forget();
     target.prefill(tree.token.data(), 2);
     CHECK(others.row(0) == nullptr);
   }

@@ -301,7 +301,8 @@ TEST_CASE("checkpoint: a config.json that cannot be is refused by key, value and
   CHECK(begins(raw("2,\"n_layer\":2"), "\"n_layer\" named twice"));
   CHECK(begins(with("n_head", 3), "n_embd is 4, not a multiple of n_head, 3"));
   CHECK(begins(with("n_positions", 7), "block_size is 7, expected an even number"));
-  CHECK(begins(with("model_type", "llama"), "model_type is \"llama\", expected \"gpt2\""));
+  CHECK(begins(with("model_type", "mamba"), "model_type is \"mamba\", expected \"gpt2\" or \"llama\": m/config.json"));
+  CHECK(begins(with("model_type", "llama"), "hidden_act is null, expected \"silu\""));
   CHECK(begins(with("activation_function", "gelu_new"), "activation_function is \"gelu_new\", expected \"gelu\""));
   CHECK(begins(with("layer_norm_epsilon", 1e-6), "layer_norm_epsilon is 1e-06"));
   CHECK(begins(with("n_inner", 17), "n_inner is 17"));
@@ -399,6 +400,63 @@ TEST_CASE("checkpoint: a model's file with a tensor too few, too many or of anot
     CHECK(begins(message(changed),
                  "tensor transformer.wte.weight holds numbers that are not finite: m/model.safetensors: "));
   }
+}
+
+TEST_CASE("checkpoint: a Llama goes through its folder bit for bit, as LlamaForCausalLM has it") {
+  for (bool tied : {false, true}) {
+    const Folder folder;
+    Config config = tiny_config();
+    config.n_head = 2, config.n_kv_head = 1, config.head_dim = 6, config.n_inner = 5;
+    config.rotary = config.swiglu = true;
+    config.center = false, config.tied = tied;
+    config.norm_epsilon = 1e-6f, config.rope_theta = 5e5f;
+    const std::vector<float> weights = random_weights(config);
+    save_model(folder.path, config, kLetters, weights.data());
+    const Loaded loaded = load_model(folder.path);
+    CHECK(loaded.weights == weights);
+    CHECK(format_config(loaded.config) == format_config(config));
+    CHECK(loaded.config.norm_epsilon == 1e-6f);
+    CHECK(loaded.config.rope_theta == 5e5f);
+    CHECK(loaded.config.tied == tied);
+    const std::string path = folder.file("model.safetensors");
+    const SafeTensors file = read_safetensors(path);
+    CHECK(file.tensors.size() == size_t(1 + 2 * 9 + 1 + !tied));
+    const Tensors<const float> ours(config, weights.data());
+    // (outputs, inputs) there; ours is (inputs, outputs), with 12 queries, 6 keys and 6 values side by side.
+    const auto keys = read_tensor(file, "model.layers.1.self_attn.k_proj.weight", {6, 4}, path);
+    const auto ups = read_tensor(file, "model.layers.0.mlp.up_proj.weight", {5, 4}, path);
+    for (int in = 0; in < 4; in++) {
+      for (int out = 0; out < 6; out++) CHECK(keys[out * 4 + in] == ours.layers[1].qkv[in * 24 + 12 + out]);
+      for (int out = 0; out < 5; out++) CHECK(ups[out * 4 + in] == ours.layers[0].fc[in * 10 + 5 + out]);
+    }
+    const OptimizerArrays arrays = {weights.data(), weights.data(), weights.data()};
+    save_optimizer(folder.path, config, 3, {}, arrays);
+    CHECK(load_optimizer(folder.path).weights == weights);
+    CHECK(format_config(load_optimizer(folder.path).config) == format_config(config));
+  }
+}
+
+TEST_CASE("checkpoint: the config.json of a Llama is refused by key, value and expectation") {
+  Config config = tiny_config();
+  config.rotary = config.swiglu = true;
+  config.center = false;
+  const Json good = Json::parse(format_config(config));
+  const auto with = [&](const char* key, const Json& value) {
+    Json file = good;
+    file[key] = value;
+    return error_of([&] { parse_config(file.dump(), "m/config.json"); });
+  };
+  CHECK(with("rope_scaling", nullptr) == "");
+  CHECK(begins(with("rope_scaling", "yarn"), "rope_scaling is \"yarn\", expected null"));
+  CHECK(begins(with("hidden_act", "gelu"), "hidden_act is \"gelu\", expected \"silu\""));
+  CHECK(begins(with("attention_bias", true), "attention_bias is true, expected false"));
+  CHECK(begins(with("mlp_bias", true), "mlp_bias is true, expected false"));
+  CHECK(begins(with("rope_theta", 0), "rope_theta is 0, expected a number above 0"));
+  CHECK(begins(with("rms_norm_eps", "x"), "rms_norm_eps is \"x\", expected a number above 0"));
+  CHECK(begins(with("num_key_value_heads", 3), "n_kv_head is 3, expected 1 to 2"));
+  CHECK(begins(with("head_dim", 3), "head_dim is 3, expected an even number"));
+  CHECK(begins(with("intermediate_size", nullptr), "intermediate_size is null, expected a whole number"));
+  CHECK(begins(with("tie_word_embeddings", 1), "tie_word_embeddings is 1, expected true or false"));
 }
 
 TEST_CASE("checkpoint: the files of a folder must fit each other") {

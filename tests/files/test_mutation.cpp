@@ -179,6 +179,13 @@ Config small_config() {
   config.vocab_size = 3;
   return config;
 }
+Config small_llama() {
+  Config config = small_config();
+  config.head_dim = 2, config.n_inner = 3;
+  config.rotary = config.swiglu = true;
+  config.center = config.tied = false;
+  return config;
+}
 const Tokenizer kThree = {{"\n", "a", "\xC3\xA9"}};
 
 std::vector<float> counted(size_t n) {
@@ -196,9 +203,11 @@ void load_weights(const SafeTensors& file, const Config& config) {
 }  // namespace
 
 TEST_CASE("mutation: model.safetensors") {
-  const Config config = small_config();
-  const std::string good = format_model(config, counted(parameter_count(config)).data());
-  survive(good, mutate_tensors, [&](const std::string& bytes) { load_weights(parse_safetensors(bytes, "m"), config); });
+  for (const Config& config : {small_config(), small_llama()}) {
+    const std::string good = format_model(config, counted(parameter_count(config)).data());
+    survive(good, mutate_tensors,
+            [&](const std::string& bytes) { load_weights(parse_safetensors(bytes, "m"), config); });
+  }
 }
 
 TEST_CASE("mutation: a safetensors file of any tensors, read by name") {
@@ -242,10 +251,11 @@ TEST_CASE("mutation: optimizer.safetensors") {
 }
 
 TEST_CASE("mutation: config.json beside a whole model") {
-  const Config config = small_config();
-  const SafeTensors model = parse_safetensors(format_model(config, counted(parameter_count(config)).data()), "m");
-  survive(format_config(config), mutate_text,
-          [&](const std::string& text) { load_weights(model, parse_config(text, "c")); });
+  for (const Config& config : {small_config(), small_llama()}) {
+    const SafeTensors model = parse_safetensors(format_model(config, counted(parameter_count(config)).data()), "m");
+    survive(format_config(config), mutate_text,
+            [&](const std::string& text) { load_weights(model, parse_config(text, "c")); });
+  }
 }
 
 TEST_CASE("mutation: tokenizer.json, and a text through it") {
