@@ -75,7 +75,8 @@ struct Engine::Parts {
 
 namespace {
 Loaded load(const Settings& s) {
-  if (is_gguf(s.model)) return load_gguf(s.model, s.context);
+  const auto bytes_of = [](const std::string& dtype) { return dtype_of(dtype) == Dtype::bf16 ? 2.0 : 4.0; };
+  if (is_gguf(s.model)) return load_gguf(s.model, s.context, bytes_of(s.dtype), bytes_of(s.cache_dtype));
   Loaded loaded = load_model(s.model);
   const int block = loaded.config.block_size;
   if (s.context != 0 && s.context != block)

@@ -89,8 +89,23 @@ inline int context_of(const LlamaHeader& header, int wanted, const std::string& 
   return wanted;
 }
 
-// context: tokens of the window; 0: see context_of. Throws runtime_error.
-inline Loaded load_gguf(const std::string& path, int context = 0) {
+// About how many bytes decoding takes: packed matrices and cached numbers of so many bytes each, what is read as it is
+// stored, and the largest matrix while it is packed.
+inline double takes_decoding(const Config& c, double matrix_bytes, double cache_bytes) {
+  constexpr double kRows = 256;  // of slots beyond the window, and of activations
+  double matrices = 0, largest = 0;
+  for (const TensorSpec& spec : tensor_table(c)) {
+    if (spec.decay) matrices += double(spec.size);
+    largest = std::max(largest, double(spec.size));
+  }
+  const double cached = 2.0 * c.n_layer * c.n_kv_head * c.head_size() * (c.block_size + kRows);
+  return matrices * matrix_bytes + 2 * largest * sizeof(float) + cached * cache_bytes +
+         kRows * (c.vocab_size + 3.0 * c.hidden()) * sizeof(float);
+}
+
+// context: tokens of the window; 0: see context_of. The other two: see takes_decoding. Throws runtime_error, also where
+// the memory that is free is not enough.
+inline Loaded load_gguf(const std::string& path, int context = 0, double matrix_bytes = 4, double cache_bytes = 4) {
   const GgufFile file = read_gguf(path);
   const LlamaHeader header = read_llama_header(file);
   Loaded loaded;
@@ -98,6 +113,7 @@ inline Loaded load_gguf(const std::string& path, int context = 0) {
   loaded.chat_template = file.text("tokenizer.chat_template", "");
   const std::string problem = config_problem(loaded.config);
   if (!problem.empty()) refuse(problem, path, "use another model");
+  check_memory(path, double(file.size), takes_decoding(loaded.config, matrix_bytes, cache_bytes));
   loaded.tokenizer = gguf_tokenizer(file);
   loaded.begin_token = gguf_begin_token(file);
   loaded.read = [file, parts = llama_tensors(loaded.config), head_size = loaded.config.head_size()](

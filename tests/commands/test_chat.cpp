@@ -289,7 +289,7 @@ TEST_CASE("chat: the context is the model's own, up to 4,096 tokens, or what is 
 
 TEST_CASE("chat: drafters that need more than a GGUF file are refused by name") {
   const Answers answers({"a"});
-  for (const char* drafter : {"bigram", "ngram:4", "medusa", "parallel:x", "suffix+bigram"}) {
+  for (const char* drafter : {"bigram", "medusa", "parallel:x", "suffix+bigram"}) {
     const std::string line = line_of<std::runtime_error>([&] { generate_from("a", {"--drafter", drafter}); });
     CHECK_MESSAGE(contains(line, "which a GGUF file does not have: m.gguf: use --drafter suffix"), line);
   }
@@ -297,7 +297,7 @@ TEST_CASE("chat: drafters that need more than a GGUF file are refused by name") 
   CHECK(contains(line_of<std::runtime_error>([&] {
                    run_on(open("/dev/null", O_RDONLY), compare_command, {"--prompt", "a", "--methods", methods});
                  }),
-                 "drafter bigram needs counts"));
+                 "drafter bigram needs bigrams"));
   CHECK(stand_in().calls.empty());
   CHECK(generate_from("a", {"--drafter", "suffix+recycle"}).out == "aa");
   CHECK(generate_from("a", {"--drafter", "none"}).out == "aa");
