@@ -54,6 +54,7 @@ struct Child {
     if (pid != 0) return;
     const int log = open(folder.file("log").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
     dup2(log, STDERR_FILENO);
+    for (int one : {SIGINT, SIGTERM, SIGHUP}) signal(one, SIG_DFL);  // the tests may run under nohup
     work();
     _exit(99);
   }
