@@ -203,13 +203,13 @@ int show_command(int argc, char** argv) {
                       {"plain", side(plain)},
                       {"speculative", side(fast)},
                       {"tokens", texts_of(engine, watched.generated.tokens, watched.generated.tokens.size())},
-                      {"passes", std::move(iterations)}};
+                      {"iterations", std::move(iterations)}};
   std::string page = kPage;
   const size_t place = page.find(kPlaceOfData);
   page.replace(place, std::string(kPlaceOfData).size(), script_json(data));
   write_file(s.html_file, page);
   if (!s.options.quiet)
-    print_out("wrote " + s.html_file + ": " + count(double(data["passes"].size()), "target forward") + " of " +
+    print_out("wrote " + s.html_file + ": " + count(double(data["iterations"].size()), "target forward") + " of " +
               method_text(s.method) + ", " + count(wanted, "token") +
               (wanted < asked ? " of " + thousands(asked) + ", as many as a page holds" : "") +
               "; open it in a browser\n");

@@ -1,8 +1,8 @@
 #!/bin/sh
-# tests/commands/page.sh FILE: tries the page that `nanospec show --html FILE` wrote in headless Chromium: it loads without a word
-# on the console, stepping changes what is shown, its own self test runs through all passes and a race, on a phone's
-# width too. FILE has at least three passes. Where there is no Chromium (CHROMIUM names another one) it says so and
-# succeeds.
+# tests/commands/page.sh FILE: tries the page that `nanospec show --html FILE` wrote in headless Chromium: it loads
+# without a word on the console, stepping changes what is shown, its own self test runs through all iterations and a
+# race, on a phone's width too. FILE has at least three iterations. Where there is no Chromium (CHROMIUM names another
+# one) it says so and succeeds.
 set -u
 page=${1:?usage: tests/commands/page.sh FILE}
 chromium=${CHROMIUM:-$(command -v chromium || command -v chromium-browser || true)}
@@ -28,19 +28,19 @@ dump() {
 # part ID: what the last dump holds from the element of that id to the next one with an id.
 part() { tr '\n' ' ' <"$dom" | sed "s/.*id=\"$1\"[^>]*>//; s/ id=\".*//"; }
 
-for pass in 0 2 3; do
-  dump "pass=$pass" 1280
-  case $pass in 0) shown=1;; *) shown=$pass;; esac  # passes count from 1; 0 is taken for the first
-  case $root in *"data-pass=\"$shown\""*) ;; *) fail "#pass=$pass: shows $root";; esac
-  part where | grep -q "Pass $shown of " || fail "#pass=$pass: says $(part where)"
-  part highest | grep -q 'highest bar: [1-9]' || fail "#pass=$pass: the overview has no scale: $(part highest)"
-  part tree | grep -q 'data-node="0"' || fail "#pass=$pass: draws no tree"
-  part tree >"$scratch/tree$pass"; part text >"$scratch/text$pass"; part gather >"$scratch/gather$pass"
+for number in 0 2 3; do
+  dump "iteration=$number" 1280
+  case $number in 0) shown=1;; *) shown=$number;; esac  # iterations count from 1; 0 is taken for the first
+  case $root in *"data-iteration=\"$shown\""*) ;; *) fail "#iteration=$number: shows $root";; esac
+  part where | grep -q "Iteration $shown of " || fail "#iteration=$number: says $(part where)"
+  part highest | grep -q 'highest bar: [1-9]' || fail "#iteration=$number: the overview has no scale: $(part highest)"
+  part tree | grep -q 'data-node="0"' || fail "#iteration=$number: draws no tree"
+  part tree >"$scratch/tree$number"; part text >"$scratch/text$number"; part gather >"$scratch/gather$number"
 done
 for what in tree text gather; do
   for pair in "0 2" "2 3"; do
     set -- $pair
-    ! cmp -s "$scratch/$what$1" "$scratch/$what$2" || fail "passes $1 and $2 show the same $what"
+    ! cmp -s "$scratch/$what$1" "$scratch/$what$2" || fail "iterations $1 and $2 show the same $what"
   done
 done
 
@@ -49,6 +49,6 @@ for width in 1280 360; do
   case $root in *'steps, race ended"'*) ;; *) fail "#selftest at $width pixels: $root";; esac
 done
 steps=$(expr "$root" : '.*data-selftest="passed \([0-9]*\) steps')
-[ "$steps" = "$(sed -n 's/.*Pass [0-9]* of \([0-9]*\)<.*/\1/p' "$dom" | head -1)" ] || fail "#selftest: $steps steps are not all"
+[ "$steps" = "$(sed -n 's/.*Iteration [0-9]* of \([0-9]*\)<.*/\1/p' "$dom" | head -1)" ] || fail "#selftest: $steps steps are not all"
 ! grep -v '^window.DATA' "$page" | grep -qE "(src|href) *= *[\"']?(https?:)?//|url\(|@import" || fail "names something on a network"
 echo "page: $page: $steps passes, stepped through by key, and a race: no error"
