@@ -30,7 +30,8 @@ Command describe(Measurement& m) {
   return {"nanospec calibrate",
           "Measures how often a drafter's best, second best, ... guess is right at each depth of a tree, given that "
           "the path to it was right. The shapes calibrated and sequoia are made from that; they look for it in "
-          "DIR/calibration.json, by drafter and temperature.",
+          "calibration.json in the model's folder, or beside FILE.gguf in FILE.calibration.json, by drafter and "
+          "temperature.",
           "nanospec calibrate --model runs/small --drafter ngram:4\n"
           "nanospec calibrate --model runs/small --drafter ngram:4 --temperature 0.7\n"
           "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter ngram:4 --shape calibrated --budget 16\n",
@@ -44,7 +45,7 @@ Command describe(Measurement& m) {
                     sampling_flags(m.options),
                     machine_flags(m.options),
                     {heading("Output"),
-                     {"--out", "FILE", &m.out_file, "the file to write; DIR/calibration.json unless given", written()},
+                     {"--out", "FILE", &m.out_file, "the file to write, if another one", written()},
                      {"--quiet", "", &m.options.quiet, "no progress"}}})};
 }
 

@@ -8,6 +8,7 @@
 
 #include "commands/samples.h"
 #include "files/checkpoint.h"
+#include "files/model_path.h"
 #include "growth/clock.h"
 
 namespace nanospec {
@@ -70,7 +71,7 @@ bool Forced::goes_on(const Growth& growth, int node, const Draws& draws, int tok
 // ---------------------------------------------------------------------------------------------------------------
 // The file
 
-std::string calibration_path(const std::string& model_dir) { return model_dir + "/calibration.json"; }
+std::string calibration_path(const std::string& model) { return file_of_model(model, "calibration.json"); }
 
 namespace {
 

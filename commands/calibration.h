@@ -83,7 +83,7 @@ struct Calibration {
   Metadata origin = {};  // the model, and the text that prompts were taken from
 };
 
-std::string calibration_path(const std::string& model_dir);
+std::string calibration_path(const std::string& model);
 
 // Throws std::runtime_error if the file is missing or wrong.
 std::vector<Calibration> read_calibrations(const std::string& path);

@@ -203,6 +203,11 @@ TEST_CASE("shapes: static: paths of ranks in any order; a missing parent or sibl
   CHECK(holds(error_of([] { read_static("/nowhere/t.json"); }), "/nowhere/t.json"));
 }
 
+TEST_CASE("calibrate: rates stand in the model's folder, or beside its GGUF file") {
+  CHECK(calibration_path("runs/small") == "runs/small/calibration.json");
+  CHECK(calibration_path("models/x.Q4_1.gguf") == "models/x.Q4_1.calibration.json");
+}
+
 TEST_CASE("shapes: from files: what is made, and that no text depends on it") {
   const Folder folder;
   folder.file("t.json", "[[0], [1], [0, 0], [0, 1], [0, 0, 0], [1, 0]]");
