@@ -195,7 +195,7 @@ $(if $(filter 1,$(SANITIZE)),$(COMMANDS): MORE += -O0)
 # T=tree: the files with tests whose names begin so, with commands and programs only where they use them. What commands
 # ask of the engine is in nanospec.cu, beside its main(), or is test_commands.cpp's stand-in.
 CHOSEN := $(if $(T),$(if $(filter emulated%,$(T)),$(wildcard tests/cuda/cuda_*.cu),$(shell grep -lE 'TEST_CASE."$(T)' tests/*/*.cpp)))
-WIDE := $(if $(CHOSEN),$(shell grep -lE 'include "(commands|study|training|tests/command_line|tests/picture|tests/world)' $(CHOSEN)))
+WIDE := $(if $(CHOSEN),$(shell grep -lE 'include "(commands|study|training|tests/command_line|tests/picture|tests/world|tests/parallel_world)' $(CHOSEN)))
 CHOSEN_OBJECTS := $(patsubst %.cu,$(BUILD)/%.o,$(patsubst %.cpp,$(BUILD)/%.o,$(CHOSEN)))
 $(BUILD)/tests/run: $(LIBRARY) $(COMMANDS) $(EMULATED) $(ON_GPU) $(COMPUTING) $(TESTS)
 $(BUILD)/tests/run-$(T): $(LIBRARY) $(if $(WIDE),$(COMMANDS)) \

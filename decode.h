@@ -60,7 +60,7 @@ void open_window(Target& target, const std::vector<int>& text) {
 // ---------------------------------------------------------------------------------------------------------------
 // The target
 
-enum class Dtype { fp32, bf16 };
+enum class Dtype { fp32, bf16, f16 };
 
 // The model that decodes: packed weights, one sequence's cache, and forwards of one tree.
 class Target {
@@ -68,8 +68,8 @@ class Target {
   // Called after each layer of a forward with logits, on every thread of the team. On a CPU alone. May be null.
   AfterLayer<float> after_layer;
 
-  // most_rows: the rows of the largest tree, its root among them. Throws std::bad_alloc, or std::runtime_error for the
-  // GPU, and what weights.read() throws.
+  // most_rows: the rows of the largest tree, its root among them. cache_dtype: fp32 or bf16. Throws std::bad_alloc, or
+  // std::runtime_error for the GPU, and what weights.read() throws.
   Target(const Config& config, const TensorSource& weights, Dtype dtype, bool cuda, int threads, int most_rows,
          Dtype cache_dtype = Dtype::fp32)
       : Target(config, weights, dtype, std::make_shared<Pool>(threads, cuda), most_rows, cache_dtype) {}
@@ -85,7 +85,8 @@ class Target {
         kept_(2 + most_rows_, pool_->cuda()) {
     const bool cuda = pool_->cuda();
     if (dtype == Dtype::fp32) weights_ = Weights<float, float>(config, weights, *pool_);
-    else weights_ = Weights<float, bf16>(config, weights, *pool_);
+    else if (dtype == Dtype::bf16) weights_ = Weights<float, bf16>(config, weights, *pool_);
+    else weights_ = Weights<float, f16>(config, weights, *pool_);
     const int slots = pad64(config.block_size + most_rows_);
     if (cache_dtype == Dtype::fp32)
       activations_ = Activations<float, float>(config, most_rows_, slots, false, pool_->size(), cuda);
@@ -192,9 +193,7 @@ class Target {
   // (rows, pad16(V)). On a CPU alone; every thread of the team calls it.
   void head(const Team& team, int rows, const float* x, int x_row, float* norm, float* logits) const {
     const auto apply = [&](const auto& w) {
-      launch(team, rows,
-             Norm<float>{x, x_row, config_.n_embd, w.plain.ln_f, w.plain.ln_f_bias, norm, x_row, nullptr, nullptr,
-                         config_.center, config_.norm_epsilon});
+      launch(team, rows, norm_of<float>(config_, x, x_row, w.plain.ln_f, w.plain.ln_f_bias, norm, nullptr, nullptr));
       using W = std::remove_pointer_t<decltype(w.head.forward.data)>;
       matmul(team, rows, Matmul<float, W>{norm, x_row, w.head.forward, logits, V_});
     };
@@ -271,7 +270,7 @@ class Target {
   const int most_rows_;
   bool uses_pool_ = true;
   int rows_on_one_ = 0;  // a forward of up to so many rows runs on one thread
-  std::variant<Weights<float, float>, Weights<float, bf16>> weights_;
+  std::variant<Weights<float, float>, Weights<float, bf16>, Weights<float, f16>> weights_;
   std::variant<Activations<float, float>, Activations<float, bf16>> activations_;
   const Array<float>* device_logits_ = nullptr;
   const float* norm_ = nullptr;

@@ -32,7 +32,7 @@ struct Config {
   int n_kv_head = 4;    // key/value heads; GPT has as many as query heads
   int n_embd = 128;     // C
   int block_size = 64;  // the window in tokens: even, because it slides by half of itself
-  int vocab_size = 65;  // V
+  int vocab_size = 65;  // V; 0: layers alone, without embedding, last norm and head, as a drafter's network may be
   bool bias = false;    // biases in the linear layers and the norms
   // What Llama (Touvron et al. 2023) does otherwise. 0 stands for GPT's size.
   int head_dim = 0;     // D; 0: C / H
@@ -89,7 +89,7 @@ struct Tensors {
       f(name + ".weight", {in, out}, init_std, weight);
       if (config.bias) f(name + ".bias", {out}, 0.0f, bias);
     };
-    f("wte.weight", {config.vocab_size, C}, std, wte);
+    if (config.vocab_size) f("wte.weight", {config.vocab_size, C}, std, wte);
     if (!config.rotary) f("wpe.weight", {config.block_size, C}, std, wpe);
     layers.resize(size_t(config.n_layer));
     for (int l = 0; l < config.n_layer; l++) {
@@ -102,6 +102,7 @@ struct Tensors {
       linear(block + "mlp.c_fc", C, config.hidden(), std, layer.fc, layer.fc_bias);
       linear(block + "mlp.c_proj", config.inner(), C, residual_std, layer.fc_proj, layer.fc_proj_bias);
     }
+    if (!config.vocab_size) return;
     norm("ln_f", ln_f, ln_f_bias);
     if (!config.tied) f("lm_head.weight", {config.vocab_size, C}, std, lm_head);
   }
@@ -236,12 +237,12 @@ struct Weights {
   Array<T> stored;    // what `plain` points into; none where training has the flat array
 
   Weights() = default;
-  // To train. flat: the parameters, in the device's memory; each pack() reads them again.
-  Weights(const Config& c, const T* flat, bool cuda) : plain(c, flat) {
+  // flat: the parameters, in the device's memory; each pack() reads them again.
+  Weights(const Config& c, const Tensors<const T>& flat, bool cuda, bool training = true) : plain(flat) {
     const auto all = list(c, cuda);
     if (cuda && std::is_same<T, float>::value && std::is_same<W, float>::value)
       for (Weight<T, W>* weight : all) weight->use_stored();
-    else memory = place_weights(all, true, cuda);
+    else memory = place_weights(all, training, cuda);
   }
   // To decode. Each matrix is packed before the next one is read: so memory holds but one as it is stored.
   Weights(const Config& c, const TensorSource& source, Pool& pool) {
@@ -301,7 +302,7 @@ struct Weights {
                         {layer.proj, c.heads_size(), C},
                         {layer.fc, C, c.hidden()},
                         {layer.fc_proj, c.inner(), C}});
-    head = {c.tied ? plain.wte : plain.lm_head, C, c.vocab_size, true};
+    if (c.vocab_size) head = {c.tied ? plain.wte : plain.lm_head, C, c.vocab_size, true};
     if (c.rotary) {
       const std::vector<T> table = rope_table<T>(c.block_size, c.head_size(), c.rope_theta);
       rope = Array<T>(table.size(), cuda);
@@ -404,34 +405,30 @@ inline Dropout dropout_at(Dropout dropout, int layer, int site) {
   return dropout;
 }
 
-// A layer's two norms, its attention, and the norm after the last layer.
+// The model's norm of rows of x_row numbers, from x to y.
+template <class T>
+Norm<T> norm_of(const Config& c, const T* x, int x_row, const T* weight, const T* bias, T* y, T* mean, T* rstd) {
+  return {x, x_row, c.n_embd, weight, bias, y, x_row, mean, rstd, c.center, T(c.norm_epsilon)};
+}
+// A layer's two norms, for the rows from `first` on; its attention; and the norm after the last layer.
 template <class T, class S>
-Norm<T> norm_1(const Activations<T, S>& a, const Tensors<const T>& w, int l) {
-  return {a.x[l], a.C,         a.config.n_embd, w.layers[l].ln_1, w.layers[l].ln_1_bias,   a.norm_1[l],
-          a.C,    a.mean_1[l], a.rstd_1[l],     a.config.center,  T(a.config.norm_epsilon)};
+Norm<T> norm_1(const Activations<T, S>& a, const Tensors<const T>& w, int l, int first) {
+  return norm_of(a.config, a.x.at(l, first), a.C, w.layers[l].ln_1, w.layers[l].ln_1_bias, a.norm_1.at(l, first),
+                 a.mean_1.at(l, first), a.rstd_1.at(l, first));
 }
 template <class T, class S>
-Norm<T> norm_2(const Activations<T, S>& a, const Tensors<const T>& w, int l) {
-  return {a.mid[l], a.C,         a.config.n_embd, w.layers[l].ln_2, w.layers[l].ln_2_bias,   a.norm_2[l],
-          a.C,      a.mean_2[l], a.rstd_2[l],     a.config.center,  T(a.config.norm_epsilon)};
+Norm<T> norm_2(const Activations<T, S>& a, const Tensors<const T>& w, int l, int first) {
+  return norm_of(a.config, a.mid.at(l, first), a.C, w.layers[l].ln_2, w.layers[l].ln_2_bias, a.norm_2.at(l, first),
+                 a.mean_2.at(l, first), a.rstd_2.at(l, first));
 }
 template <class T, class S>
-Attention<T, S> attention_of(const Forest& forest, const Activations<T, S>& a, int l, const Dropout& dropout) {
-  return {forest, a.H, a.KV, a.D, a.qkv[l], a.Q, a.cache(l), a.att[l], a.A, a.log_sum[l], dropout};
+Attention<T, S> attention_of(const DeviceBatch& batch, const Activations<T, S>& a, int l, const Dropout& dropout) {
+  return {batch.forest, a.H,      a.KV, a.D,          a.qkv[l], a.Q,
+          a.cache(l),   a.att[l], a.A,  a.log_sum[l], dropout,  batch.computed};
 }
 template <class T, class S>
 Norm<T> norm_f(const Activations<T, S>& a, const Tensors<const T>& w, int layers) {
-  return {a.x[layers],
-          a.C,
-          a.config.n_embd,
-          w.ln_f,
-          w.ln_f_bias,
-          a.norm_f[0],
-          a.C,
-          a.mean_f[0],
-          a.rstd_f[0],
-          a.config.center,
-          T(a.config.norm_epsilon)};
+  return norm_of(a.config, a.x[layers], a.C, w.ln_f, w.ln_f_bias, a.norm_f[0], a.mean_f[0], a.rstd_f[0]);
 }
 
 // The norm of all rows. Returns where this thread finds the result.
@@ -448,20 +445,20 @@ T* normalize(const Team& team, int rows, Norm<T> norm, bool training) {
 
 // Rotates queries and keys, or with `back` their gradients: qkv (R, a.Q).
 template <class T, class S>
-Rope<T> rope_of(const Forest& forest, const Activations<T, S>& a, T* qkv, const T* table, bool back) {
-  return {forest, 0, qkv, a.Q, a.H + a.KV, a.D, table, back};
+Rope<T> rope_of(const DeviceBatch& batch, const Activations<T, S>& a, T* qkv, const T* table, bool back) {
+  return {batch.forest, batch.computed, qkv, a.Q, a.H + a.KV, a.D, table, back};
 }
 
 // act (R, F) = GELU(pre) or SwiGLU(pre), with pre (R, hidden) = norm W + b.
-template <class T, class W, class S>
-void activate(const Team& team, int rows, const Matmul<T, W>& fc, const T* bias, const Activations<T, S>& a, int l) {
-  if (!a.config.swiglu) {
-    matmul(team, rows, fc, BiasGelu<T>{a.pre[l], a.act[l], a.F, bias});
+template <class T, class W>
+void activate(const Team& team, int rows, const Config& c, const Matmul<T, W>& fc, const T* bias, T* act, int F) {
+  if (!c.swiglu) {
+    matmul(team, rows, fc, BiasGelu<T>{fc.out, act, F, bias});
     return team.wait();
   }
-  matmul(team, rows, fc, AddBias<T>{a.pre[l], a.G, bias});
+  matmul(team, rows, fc, AddBias<T>{fc.out, fc.out_row, bias});
   team.wait();
-  launch(team, rows, SwiGlu<T>{a.pre[l], a.G, a.config.inner(), a.act[l], a.F});
+  launch(team, rows, SwiGlu<T>{fc.out, fc.out_row, c.inner(), act, F});
 }
 
 // What forward() calls after each layer, on every thread of the team: so many layers are done, and x is the residual
@@ -471,29 +468,32 @@ using AfterLayer = std::function<void(const Team& team, int layers, int rows, co
 
 // Runs the network over the rows of a batch: embeddings, layers and, with_logits, the logits of all rows in a.logits.
 // Every thread of the team calls it. The rows' keys and values stay in the cache, behind each root's past. c may have
-// fewer layers than the model: then only the first ones run.
+// fewer layers than the model: then only the first ones run. Without a vocabulary the layers alone run, from what
+// a.x[0] holds to the last a.x.
 template <class T, class W, class S>
 void forward(const Team& team, const Config& c, const Weights<T, W>& w, const DeviceBatch& batch,
              const Activations<T, S>& a, bool with_logits, const Dropout& dropout = {},
              const AfterLayer<T>& after_layer = {}) {
-  const Forest& forest = batch.forest;
-  const int R = forest.rows, C = c.n_embd;
+  const int first = batch.computed, R = batch.forest.rows - first, C = c.n_embd;
   // x (R, C) = the token's embedding + the position's
-  launch(team, R,
-         Embed<T>{batch.token(), forest, w.plain.wte, w.plain.wpe, a.x[0], a.C, C,
-                  dropout_at(dropout, c.n_layer, kDropEmbedding)});
+  if (c.vocab_size)
+    launch(team, R,
+           Embed<T>{batch.token(), batch.forest, w.plain.wte, w.plain.wpe, a.x[0], a.C, C,
+                    dropout_at(dropout, c.n_layer, kDropEmbedding)});
   for (int l = 0; l < c.n_layer; l++) {
     const auto& plain = w.plain.layers[l];
     const auto& packed = w.layers[l];
+    T *const x = a.x.at(l, first), *const mid = a.mid.at(l, first), *const next = a.x.at(l + 1, first);
+    T *const qkv = a.qkv.at(l, first), *const pre = a.pre.at(l, first), *const act = a.act.at(l, first);
 
     // qkv (R, Q) = norm_1(x) W + b
-    const T* norm = normalize(team, R, norm_1(a, w.plain, l), a.training);
-    const Attention<T, S> heads = attention_of(forest, a, l, dropout_at(dropout, l, kDropAttention));
-    matmul_qkv(team, Matmul<T, W>{norm, a.C, packed.qkv.forward, a.qkv[l], a.Q},
-               AddBias<T>{a.qkv[l], a.Q, plain.qkv_bias}, heads);
+    const T* norm = normalize(team, R, norm_1(a, w.plain, l, first), a.training);
+    const Attention<T, S> heads = attention_of(batch, a, l, dropout_at(dropout, l, kDropAttention));
+    matmul_qkv(team, R, Matmul<T, W>{norm, a.C, packed.qkv.forward, qkv, a.Q}, AddBias<T>{qkv, a.Q, plain.qkv_bias},
+               heads);
     if (c.rotary) {  // queries and keys turn by their positions
       team.wait();
-      launch(team, R, rope_of(forest, a, a.qkv[l], w.rope.data(), false));
+      launch(team, R, rope_of(batch, a, a.qkv[l], w.rope.data(), false));
     }
     if (!with_logits && l == c.n_layer - 1) {  // of the last layer a prefill needs the keys and values alone
       team.wait();
@@ -502,20 +502,20 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
     }
     // att (R, H D) = attention(qkv, cache);  mid (R, C) = x + att W + b
     attention(team, heads, a.attention_scratch.data(), a.slots);
-    matmul(team, R, Matmul<T, W>{a.att[l], a.A, packed.proj.forward, a.mid[l], a.C},
-           JoinResidual<T>{a.x[l], a.mid[l], a.C, C, plain.proj_bias, dropout_at(dropout, l, kDropProjection)});
+    matmul(team, R, Matmul<T, W>{a.att.at(l, first), a.A, packed.proj.forward, mid, a.C},
+           JoinResidual<T>{x, mid, a.C, C, plain.proj_bias, dropout_at(dropout, l, kDropProjection)});
     team.wait();
 
     // act (R, F) = GELU(norm_2(mid) W + b), or SwiGLU
-    norm = normalize(team, R, norm_2(a, w.plain, l), a.training);
-    activate(team, R, Matmul<T, W>{norm, a.C, packed.fc.forward, a.pre[l], a.G}, plain.fc_bias, a, l);
+    norm = normalize(team, R, norm_2(a, w.plain, l, first), a.training);
+    activate(team, R, c, Matmul<T, W>{norm, a.C, packed.fc.forward, pre, a.G}, plain.fc_bias, act, a.F);
     // x (R, C) = mid + act W + b
-    matmul(team, R, Matmul<T, W>{a.act[l], a.F, packed.fc_proj.forward, a.x[l + 1], a.C},
-           JoinResidual<T>{a.mid[l], a.x[l + 1], a.C, C, plain.fc_proj_bias, dropout_at(dropout, l, kDropMlp)});
+    matmul(team, R, Matmul<T, W>{act, a.F, packed.fc_proj.forward, next, a.C},
+           JoinResidual<T>{mid, next, a.C, C, plain.fc_proj_bias, dropout_at(dropout, l, kDropMlp)});
     team.wait();
-    if (after_layer) after_layer(team, l + 1, R, a.x[l + 1], a.C);
+    if (after_layer) after_layer(team, l + 1, R, next, a.C);
   }
-  if (!with_logits) return;
+  if (!with_logits || !c.vocab_size) return;
   // logits (R, V) = norm_f(x) wte^T, or a head of its own
   const T* norm = normalize(team, R, norm_f(a, w.plain, c.n_layer), a.training);
   matmul(team, R, Matmul<T, W>{norm, a.C, w.head.forward, a.logits.data(), a.V});
@@ -529,7 +529,9 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
 template <class T>
 struct Gradients {
   const Activations<T>& a;
-  bool past_gradients = false;  // whether the gradients of all layers' past keys and values are stored
+  // Whether there are gradients of every layer's keys and values, the past's too. Then backward() adds to what is in
+  // them; else it begins at zero.
+  bool past_gradients = false;
 
   static constexpr bool portable = !kTuned || !std::is_same<T, float>::value;  // attention is the portable version
   Rows<T> stream = a.once(a.R, a.C);                                           // (R, C) the residual stream's
@@ -545,12 +547,17 @@ struct Gradients {
   Rows<int> order = a.template room<int>(1, a.cuda ? 2 : 0, a.R);  // scratch of the embedding on a GPU: rows by token
 };
 
-// The gradient through one LayerNorm. dy (R, C) comes from above; it adds to dweight, dbias and dx (R, C).
+// The gradient through one norm: dy (R, C) comes from above, and adds to dx (R, C).
+template <class T>
+NormBackward<T> norm_backward(const Norm<T>& s, const T* dy, T* dx) {
+  return {s.x, s.x_row, s.channels, s.weight, s.center ? s.mean : nullptr, s.rstd, dy, s.x_row, dx};
+}
+// The same, and into dweight and dbias.
 template <class T>
 void normalize_backward(const Team& team, int rows, const Norm<T>& s, const T* dy, T* dx, T* dweight, T* dbias) {
   const T* const mean = s.center ? s.mean : nullptr;
   norm_weights(team, NormWeights<T>{rows, s.x, s.x_row, s.channels, mean, s.rstd, dy, s.x_row, dweight, dbias});
-  launch(team, rows, NormBackward<T>{s.x, s.x_row, s.channels, s.weight, mean, s.rstd, dy, s.x_row, dx});
+  launch(team, rows, norm_backward(s, dy, dx));
 }
 
 // The gradients of W and b of one linear layer y = x W + b: added to dw and dbias.
@@ -561,86 +568,97 @@ void linear_backward(const Team& team, int rows, int in, int out, const T* x, in
   if (dbias) column_sum(team, ColumnSum<T>{rows, out, dy, dy_row, dbias});
 }
 
-// The gradient of pre (R, a.G), after that of act: matmul writes it into a.act.
+// The gradient of pre (R, a.G), after that of act: matmul writes it into act.
 template <class T, class W>
-const T* activate_backward(const Team& team, int rows, const Matmul<T, W>& matmul_back, const Activations<T>& a,
-                           int l) {
+const T* activate_backward(const Team& team, int rows, const Matmul<T, W>& matmul_back, const Activations<T>& a, T* pre,
+                           T* act) {
   if (!a.config.swiglu) {
-    matmul(team, rows, matmul_back, GeluBackward<T>{a.pre[l], a.act[l], a.F});
+    matmul(team, rows, matmul_back, GeluBackward<T>{pre, act, a.F});
     team.wait();
-    return a.act[l];
+    return act;
   }
   matmul(team, rows, matmul_back);
   team.wait();
-  launch(team, rows, SwiGluBackward<T>{a.pre[l], a.G, a.config.inner(), a.act[l], a.F, a.pre[l]});
-  return a.pre[l];
+  launch(team, rows, SwiGluBackward<T>{pre, a.G, a.config.inner(), act, a.F, pre});
+  return pre;
 }
 
-// Adds every parameter's gradient to d. It follows a forward whose a.logits have become dlogits. Every thread of the
-// team calls it.
+// The gradient through the last norm and the head: into g.stream.
+template <class T, class W>
+void head_backward(const Team& team, const Config& c, const Weights<T, W>& w, int rows, const Activations<T>& a,
+                   const Gradients<T>& g, const Tensors<T>& d) {
+  zero(team, g.stream.data(), size_t(rows) * a.C);
+  matmul_gradient(team, MatmulGradient<T>{rows, c.vocab_size, c.n_embd, a.logits.data(), a.V, a.norm_f.data(), a.C,
+                                          c.tied ? d.wte : d.lm_head});
+  matmul(team, rows, Matmul<T, W>{a.logits.data(), a.V, w.head.transposed, g.norm.data(), a.C});
+  team.wait();
+  normalize_backward(team, rows, norm_f(a, w.plain, c.n_layer), g.norm.data(), g.stream.data(), d.ln_f, d.ln_f_bias);
+}
+
+// Adds every parameter's gradient to d. It follows a forward whose a.logits have become dlogits; without a vocabulary
+// g.stream is the gradient of the last x, and becomes that of the first. Every thread of the team calls it.
 template <class T, class W>
 void backward(const Team& team, const Config& c, const Weights<T, W>& w, const DeviceBatch& batch,
               const Activations<T>& a, const Gradients<T>& g, const Tensors<T>& d, const Dropout& dropout = {}) {
-  const Forest& forest = batch.forest;
-  const int R = forest.rows, C = c.n_embd, A = c.heads_size(), F = c.inner(), Q = c.qkv_size();
-  T *const stream = g.stream.data(), *const dnorm = g.norm.data();  // (R, C)
-  zero(team, stream, size_t(R) * a.C);
+  const int first = batch.computed, R = batch.forest.rows - first;
+  const int C = c.n_embd, A = c.heads_size(), F = c.inner(), Q = c.qkv_size();
+  T *const stream = g.stream.at(0, first), *const dnorm = g.norm.at(0, first);  // (R, C)
+  T *const dqkv = g.qkv.at(0, first), *const branch = g.branch.at(0, first);
 
-  // logits = norm_f(x) wte^T
-  matmul_gradient(team, MatmulGradient<T>{R, c.vocab_size, C, a.logits.data(), a.V, a.norm_f.data(), a.C,
-                                          c.tied ? d.wte : d.lm_head});
-  matmul(team, R, Matmul<T, W>{a.logits.data(), a.V, w.head.transposed, dnorm, a.C});
-  team.wait();
-  normalize_backward(team, R, norm_f(a, w.plain, c.n_layer), dnorm, stream, d.ln_f, d.ln_f_bias);
-
+  if (c.vocab_size) head_backward(team, c, w, R, a, g, d);  // logits = norm_f(x) wte^T
   // The gradient that flows from the stream into a branch, through the branch's dropout.
   const auto into_branch = [&](int l, int site) -> const T* {
     if (dropout.rate == 0) return stream;
-    launch_columns(team, R, C, DropoutBackward<T>{stream, g.branch.data(), a.C, C, dropout_at(dropout, l, site)});
-    return g.branch.data();
+    launch_columns(team, R, C, DropoutBackward<T>{stream, branch, a.C, C, dropout_at(dropout, l, site)});
+    return branch;
   };
   for (int l = c.n_layer - 1; l >= 0; l--) {
     const auto& packed = w.layers[l];
     const auto& dl = d.layers[l];
-    const Norm<T> before_attention = norm_1(a, w.plain, l), before_mlp = norm_2(a, w.plain, l);
+    const Norm<T> before_attention = norm_1(a, w.plain, l, first), before_mlp = norm_2(a, w.plain, l, first);
+    T *const pre = a.pre.at(l, first), *const act = a.act.at(l, first), *const att = a.att.at(l, first);
 
     // Computes again what the forward did not store.
     launch(team, R, before_attention);
     launch(team, R, before_mlp);
-    if (c.swiglu) launch(team, R, SwiGlu<T>{a.pre[l], a.G, F, a.act[l], a.F});
-    else launch_columns(team, R, F, BiasGelu<T>{a.pre[l], a.act[l], a.F, nullptr});
+    if (c.swiglu) launch(team, R, SwiGlu<T>{pre, a.G, F, act, a.F});
+    else launch_columns(team, R, F, BiasGelu<T>{pre, act, a.F, nullptr});
 
     // x' = mid + act W + b
     const T* dout = into_branch(l, kDropMlp);
-    linear_backward(team, R, F, C, a.act[l], a.F, dout, a.C, dl.fc_proj, dl.fc_proj_bias);
+    linear_backward(team, R, F, C, act, a.F, dout, a.C, dl.fc_proj, dl.fc_proj_bias);
     team.wait();  // the gradient overwrites act; then it goes on to pre
     const T* const dpre =
-        activate_backward(team, R, Matmul<T, W>{dout, a.C, packed.fc_proj.transposed, a.act[l], a.F}, a, l);
+        activate_backward(team, R, Matmul<T, W>{dout, a.C, packed.fc_proj.transposed, act, a.F}, a, pre, act);
     // pre = norm_2(mid) W + b
-    linear_backward(team, R, C, c.hidden(), a.norm_2[l], a.C, dpre, a.G, dl.fc, dl.fc_bias);
+    linear_backward(team, R, C, c.hidden(), before_mlp.y, a.C, dpre, a.G, dl.fc, dl.fc_bias);
     matmul(team, R, Matmul<T, W>{dpre, a.G, packed.fc.transposed, dnorm, a.C});
     team.wait();
     normalize_backward(team, R, before_mlp, dnorm, stream, dl.ln_2, dl.ln_2_bias);
 
     // mid = x + att W + b
     dout = into_branch(l, kDropProjection);
-    linear_backward(team, R, A, C, a.att[l], a.A, dout, a.C, dl.proj, dl.proj_bias);
-    matmul(team, R, Matmul<T, W>{dout, a.C, packed.proj.transposed, g.att.data(), a.A});
+    linear_backward(team, R, A, C, att, a.A, dout, a.C, dl.proj, dl.proj_bias);
+    matmul(team, R, Matmul<T, W>{dout, a.C, packed.proj.transposed, g.att.at(0, first), a.A});
     // att = attention(qkv, cache)
-    zero(team, g.k[l], a.v_layer);
-    zero(team, g.v[l], a.v_layer);
-    const Attention<T> heads = attention_of(forest, a, l, dropout_at(dropout, l, kDropAttention));
+    if (!g.past_gradients) {
+      zero(team, g.k[l], a.v_layer);
+      zero(team, g.v[l], a.v_layer);
+    }
+    team.wait();
+    const Attention<T> heads = attention_of(batch, a, l, dropout_at(dropout, l, kDropAttention));
     attention_backward(team, AttentionBackward<T>{heads, g.att.data(), g.k[l], g.v[l], g.qkv.data()}, g.p.data(),
                        g.ds.data(), a.slots);
-    if (c.rotary) launch(team, R, rope_of(forest, a, g.qkv.data(), w.rope.data(), true));
+    if (c.rotary) launch(team, R, rope_of(batch, a, g.qkv.data(), w.rope.data(), true));
     // qkv = norm_1(x) W + b
-    linear_backward(team, R, C, Q, a.norm_1[l], a.C, g.qkv.data(), a.Q, dl.qkv, dl.qkv_bias);
-    matmul(team, R, Matmul<T, W>{g.qkv.data(), a.Q, packed.qkv.transposed, dnorm, a.C});
+    linear_backward(team, R, C, Q, before_attention.y, a.C, dqkv, a.Q, dl.qkv, dl.qkv_bias);
+    matmul(team, R, Matmul<T, W>{dqkv, a.Q, packed.qkv.transposed, dnorm, a.C});
     team.wait();
     normalize_backward(team, R, before_attention, dnorm, stream, dl.ln_1, dl.ln_1_bias);
   }
+  if (!c.vocab_size) return;
   embed_backward(team,
-                 EmbedBackward<T>{R, batch.token(), forest, stream, a.C, C, d.wte, d.wpe,
+                 EmbedBackward<T>{R, batch.token(), batch.forest, stream, a.C, C, d.wte, d.wpe,
                                   dropout_at(dropout, c.n_layer, kDropEmbedding)},
                  g.order.data());
 }
@@ -778,7 +796,7 @@ class Trainer {
         activations(sizes, rows, slots, true, pool.size(), pool.cuda()),
         gradients{activations, past_gradients},
         pool_(pool),
-        packed_(sizes, weights.data(), pool.cuda()),
+        packed_(sizes, {sizes, weights.data()}, pool.cuda()),
         by_name_(sizes, gradient.data()),
         batch_(rows, roots, pool.cuda()),
         losses_(rows, pool.cuda()),
@@ -876,7 +894,11 @@ FORWARD(float, float)
 FORWARD(float, bf16)
 FORWARD(bf16, float)
 FORWARD(bf16, bf16)
+FORWARD(f16, float)
+FORWARD(f16, bf16)
 #undef FORWARD
+INSTANTIATE void backward(const Team&, const Config&, const Weights<float, float>&, const DeviceBatch&,
+                          const Activations<float>&, const Gradients<float>&, const Tensors<float>&, const Dropout&);
 INSTANTIATE class Trainer<float>;
 #endif
 

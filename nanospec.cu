@@ -25,7 +25,9 @@ namespace nanospec {
 // Engine
 
 namespace {
-Dtype dtype_of(const std::string& name) { return name == "bf16" ? Dtype::bf16 : Dtype::fp32; }
+Dtype dtype_of(const std::string& name) {
+  return name == "bf16" ? Dtype::bf16 : name == "f16" ? Dtype::f16 : Dtype::fp32;
+}
 }  // namespace
 
 struct Engine::Parts {
@@ -40,9 +42,9 @@ struct Engine::Parts {
   Parts(const Settings& s, Loaded l)
       : settings(s),
         loaded(std::move(l)),
-        target(loaded.config, loaded.read ? TensorSource(loaded.read) : TensorSource(loaded.weights.data()),
-               dtype_of(s.dtype), std::make_shared<Pool>(s.threads, choose_cuda(s.device), s.kernels == "plain"),
-               s.rows, dtype_of(s.cache_dtype)) {
+        target(loaded.config, loaded.source(), dtype_of(s.dtype),
+               std::make_shared<Pool>(s.threads, choose_cuda(s.device), s.kernels == "plain"), s.rows,
+               dtype_of(s.cache_dtype)) {
     loaded.weights = {};  // the target has its own
     loaded.read = nullptr;
   }
@@ -74,9 +76,26 @@ struct Engine::Parts {
 };
 
 namespace {
+// Reads tensors as `loaded` does, and says how far it is where that takes longer than a second.
+void show_loading(Loaded& loaded, const Settings& s) {
+  loaded.read = [read = loaded.read, progress = std::make_shared<Progress>(s.quiet, 1), done = 0.0,
+                 all = double(parameter_count(loaded.config)),
+                 what = "loading " + printable(s.model, 60) + ": "](const TensorSpec& spec, float* to) mutable {
+    read(spec, to);
+    done += double(spec.size);
+    if (progress->due())
+      progress->show(what + decimals(100 * done / all, 0) + "%, " + thousands(done / progress->seconds() / 1e6) +
+                     " million weights/s, " + time_left(done, all, progress->seconds()));
+  };
+}
+
 Loaded load(const Settings& s) {
-  const auto bytes_of = [](const std::string& dtype) { return dtype_of(dtype) == Dtype::bf16 ? 2.0 : 4.0; };
-  if (is_gguf(s.model)) return load_gguf(s.model, s.context, bytes_of(s.dtype), bytes_of(s.cache_dtype));
+  const auto bytes_of = [](const std::string& dtype) { return dtype_of(dtype) == Dtype::fp32 ? 4.0 : 2.0; };
+  if (is_gguf(s.model)) {
+    Loaded loaded = load_gguf(s.model, s.context, bytes_of(s.dtype), bytes_of(s.cache_dtype));
+    show_loading(loaded, s);
+    return loaded;
+  }
   Loaded loaded = load_model(s.model);
   const int block = loaded.config.block_size;
   if (s.context != 0 && s.context != block)

@@ -63,7 +63,7 @@ std::vector<Flag> machine_flags(Options& o) {
       heading("Machine"),
       {"--device", "WORD", &o.settings.device, "where the target runs", one_of({"auto", "cpu", "cuda"})},
       {"--dtype", "WORD", &o.settings.dtype, "how weights are stored; auto: bf16 for a GGUF file, else fp32",
-       one_of({"auto", "fp32", "bf16"})},
+       one_of({"auto", "fp32", "bf16", "f16"})},
       {"--cache_dtype", "WORD", &o.settings.cache_dtype, "how keys and values are stored", one_of({"fp32", "bf16"})},
       {"--kernels", "WORD", &o.settings.kernels, "on a GPU: the first kernels (kernels.cuh), or the tuned ones",
        one_of({"plain", "tuned"})},
@@ -80,6 +80,7 @@ void check_options(Options& o) {
   if (o.settings.context % 2 != 0)
     throw std::invalid_argument("'" + std::to_string(o.settings.context) +
                                 "' is odd: --context: give an even number, since a full context moves by half");
+  o.settings.quiet = o.quiet;
   if (o.settings.dtype == "auto") o.settings.dtype = is_gguf(o.settings.model) ? "bf16" : "fp32";
 }
 

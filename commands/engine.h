@@ -30,13 +30,14 @@ struct Settings {
   std::string model;                 // the folder that train_gpt wrote, or a GGUF file
   int context = 0;                   // tokens of the window; 0: the model's own, of a GGUF file at most kMostContext
   std::string device = "auto";       // auto, cpu, cuda
-  std::string dtype = "auto";        // fp32, bf16: how weights are stored; auto: see check_options()
+  std::string dtype = "auto";        // fp32, bf16, f16: how weights are stored; auto: see check_options()
   std::string cache_dtype = "fp32";  // and how keys and values are
   std::string kernels = "tuned";     // plain, tuned: which CUDA kernels decode
   bool keeps_cache = false;          // from one text to the next: what two begin with is run once
   int threads = 1;
-  int budget = 64;  // most nodes in a tree, the root not counted
-  int rows = 65;    // most rows of one target forward: the nodes of the largest tree, and its root
+  bool quiet = false;  // no progress while it loads
+  int budget = 64;     // most nodes in a tree, the root not counted
+  int rows = 65;       // most rows of one target forward: the nodes of the largest tree, and its root
 };
 
 struct Generated {

@@ -69,11 +69,24 @@ inline size_t medusa_parameters(const MedusaSizes& sizes) {
   return last.offset + last.size;
 }
 
-// (V, C) the rows of wte, each scaled to mean square 1: what a head reads of the root.
+// What the heads use of the target: its embedding and its head, (V, C) each. They are one where the head is tied.
 template <class T>
-std::vector<T> root_table(const MedusaSizes& sizes, const T* wte) {
+struct TargetEnds {
+  const T *embedding, *head;
+  TargetEnds(const T* tied) : embedding(tied), head(tied) {}
+  // flat: tensor_table(config).
+  TargetEnds(const Config& config, const T* flat) {
+    const Tensors<const T> tensors(config, flat);
+    embedding = tensors.wte;
+    head = config.tied ? tensors.wte : tensors.lm_head;
+  }
+};
+
+// (V, C) the rows of the embedding, each scaled to mean square 1: what a head reads of the root.
+template <class T>
+std::vector<T> root_table(const MedusaSizes& sizes, const T* embedding) {
   const size_t C = size_t(sizes.n_embd);
-  std::vector<T> table(wte, wte + size_t(sizes.vocab_size) * C);
+  std::vector<T> table(embedding, embedding + size_t(sizes.vocab_size) * C);
   for (size_t row = 0; row < table.size(); row += C) {
     T squares = 0;
     for (size_t c = 0; c < C; c++) squares += table[row + c] * table[row + c];
@@ -98,9 +111,9 @@ struct MedusaWeights {
   bool own;             // whether each head has its own projection
   Array<T> memory;      // all panels
 
-  // flat: medusa_table(sizes); wte: the target's head (V, C). Each pack() reads both again.
-  MedusaWeights(const MedusaSizes& s, const T* flat, const T* wte, bool training)
-      : target(wte, s.n_embd, s.vocab_size, true), own(s.rank == kOwnProjection) {
+  // flat: medusa_table(sizes); target_head: (V, C). Each pack() reads both again.
+  MedusaWeights(const MedusaSizes& s, const T* flat, const T* target_head, bool training)
+      : target(target_head, s.n_embd, s.vocab_size, true), own(s.rank == kOwnProjection) {
     for (const auto& head : MedusaTensors<const T>(s, flat).heads) {
       heads.push_back({{head.linear, s.inputs(), s.n_embd}, {}, {}, head.bias});
       if (own) heads.back().projection = {head.projection, s.n_embd, s.vocab_size, true};
@@ -189,12 +202,12 @@ struct MedusaHeads {
 // are no candidates in the first iteration of a text, before the target has run a row, and none beyond the last head.
 class Medusa : public DepthDrafter {
  public:
-  // wte: (V, C) the target's head; may be empty if the heads have their own projections and do not read the root.
-  Medusa(const MedusaHeads& heads, const std::vector<float>& wte)
+  // target: not read if the heads have their own projections and do not read the root.
+  Medusa(const MedusaHeads& heads, const TargetEnds<float>& target)
       : sizes_(heads.sizes),
-        weights_(sizes_, heads.weights.data(), wte.data(), false),
+        weights_(sizes_, heads.weights.data(), target.head, false),
         activations_(sizes_, 1, sizes_.heads),
-        roots_(sizes_.root ? root_table(sizes_, wte.data()) : std::vector<float>()),
+        roots_(sizes_.root ? root_table(sizes_, target.embedding) : std::vector<float>()),
         input_(size_t(activations_.X) + 16),
         known_(size_t(sizes_.heads), 0) {
     vocab = sizes_.vocab_size;

@@ -1,8 +1,8 @@
 // drafters/parallel.h: a drafter that predicts the next K tokens in one forward, from hidden states of the target
 // (P-EAGLE, Hui et al. 2026, after EAGLE-3, Li et al. 2025).
 //
-// In order: its sizes and tensors; weights; activations; forward; the cached stream; the drafters. Its file is in
-// files/heads.h, its training in training/train_parallel.h. It has two kinds of rows:
+// In order: its sizes and tensors; weights; activations; how a row enters; the cached stream; the drafters. Its file is
+// in files/heads.h, its training in training/train_parallel.h. It has two kinds of rows:
 //   the stream  row t reads token t + 1 and the features of position t: the target's hidden states after an early, a
 //               middle and a late layer. Each is scaled to mean square 1, since outliers of a late layer may be
 //               hundreds of times the rest. The row predicts token t + 2. Its input is
@@ -11,9 +11,8 @@
 //               nor the features of its position are known. Its input is in_proj [m; s], with a learned mask m and a
 //               learned shared hidden state s, the same for all slots. Slots differ in their position, and in what they
 //               see: the stream up to t, and the slots of t before them.
-// All rows go through n_layer layers of RMSNorm, attention with rotary positions and shared key/value heads, and
-// SwiGLU, as in Llama; then through the target's own final norm and head. These and the target's embedding are frozen,
-// and are not copied.
+// All rows go through the n_layer layers of a Llama without a vocabulary (model.h); then through the target's own last
+// norm and head. These and the target's embedding are frozen, and are not copied.
 //
 // `sequential` is EAGLE's method with the same tensors. In place of slots there is a path of drafted tokens. In place
 // of features the row of a token reads the state of the row before it: the output of its last layer. So each token
@@ -44,45 +43,44 @@ struct ParallelSizes {
   bool raw = false;         // features are not scaled: for study, since it learns little more than a unigram
 
   int head_size() const { return n_embd / n_head; }
-  int qkv() const { return (n_head + 2 * n_kv_head) * head_size(); }
-  int inner() const { return pad16(8 * n_embd / 3); }  // of SwiGLU: its three matrices are as large as GPT's two
-  int slots() const { return ahead - 1; }              // of one row of the stream
+  int slots() const { return ahead - 1; }  // of one row of the stream
 };
+// Its layers. positions: so many have a place in the table of angles.
+inline Config layers_of(const ParallelSizes& s, int positions) {
+  Config c;
+  c.n_layer = s.n_layer;
+  c.n_head = s.n_head;
+  c.n_kv_head = s.n_kv_head;
+  c.n_embd = s.n_embd;
+  c.block_size = positions;
+  c.vocab_size = 0;
+  c.n_inner = pad16(8 * s.n_embd / 3);  // the three matrices of SwiGLU are as large as GPT's two
+  c.rotary = c.swiglu = true;
+  c.center = false;
+  c.norm_epsilon = 1e-6f;
+  return c;
+}
 inline int default_kv_heads(int n_head) { return n_head % 2 == 0 ? 2 : 1; }
 
 // The tensors of one flat array (weights, or gradients), by name.
 template <class T>
 struct ParallelTensors {
-  struct Layer {
-    T *norm_1, *qkv, *proj, *norm_2, *gate_up, *down;
-  };
   T *features = nullptr, *input = nullptr, *mask = nullptr, *shared = nullptr;
-  std::vector<Layer> layers;
+  Tensors<T> layers;
 
   ParallelTensors() = default;
   ParallelTensors(const ParallelSizes& sizes, T* flat) { point_into(flat, *this, sizes); }
 
-  // See Tensors::each(). Matrices are (in, out). gate_up: two matrices of SwiGLU in one, the gate first. Inputs of
-  // in_proj: the embedding, then the hidden state.
+  // See Tensors::each(). Matrices are (in, out). Inputs of in_proj: the embedding, then the hidden state.
   template <class F>
   void each(const ParallelSizes& s, F f) {
     const int C = s.n_embd;
-    const float init_std = 0.02f, residual_std = float(0.02 / std::sqrt(2.0 * s.n_layer));
+    const float init_std = 0.02f;
     f("feat_proj.weight", {kFeatures * C, C}, init_std, features);
     f("in_proj.weight", {2 * C, C}, init_std, input);
     f("mask", {C}, 1, mask);
     f("shared", {C}, 1, shared);
-    layers.resize(size_t(s.n_layer));
-    for (int l = 0; l < s.n_layer; l++) {
-      Layer& layer = layers[size_t(l)];
-      const std::string h = "h." + std::to_string(l) + ".";
-      f(h + "norm_1.weight", {C}, -1, layer.norm_1);
-      f(h + "attn.qkv.weight", {C, s.qkv()}, init_std, layer.qkv);
-      f(h + "attn.proj.weight", {C, C}, residual_std, layer.proj);
-      f(h + "norm_2.weight", {C}, -1, layer.norm_2);
-      f(h + "mlp.gate_up.weight", {C, 2 * s.inner()}, init_std, layer.gate_up);
-      f(h + "mlp.down.weight", {s.inner(), C}, residual_std, layer.down);
-    }
+    layers.each(layers_of(s, 0), f);
   }
 };
 inline std::vector<TensorSpec> parallel_table(const ParallelSizes& s) { return table_of<ParallelTensors>(s); }
@@ -92,86 +90,49 @@ inline std::vector<TensorSpec> parallel_table(const ParallelSizes& s) { return t
 
 template <class T>
 struct ParallelWeights {
-  struct Layer {
-    Weight<T, T> qkv, proj, gate_up, down;
-  };
   ParallelTensors<const T> plain;
   Weight<T, T> features, input;
-  std::vector<Layer> layers;
-  Array<T> memory;  // all panels
+  Array<T> memory;       // the panels of these two
+  Weights<T, T> layers;  // with the table of angles
 
-  // flat: parallel_table(s); each pack() reads it again.
-  ParallelWeights(const ParallelSizes& s, const T* flat, bool training)
+  // flat: parallel_table(s); each pack() reads it again. positions: those of the table.
+  ParallelWeights(const ParallelSizes& s, int positions, const T* flat, bool training)
       : plain(s, flat),
         features(plain.features, kFeatures * s.n_embd, s.n_embd),
-        input(plain.input, 2 * s.n_embd, s.n_embd) {
-    const int C = s.n_embd, F = s.inner();
-    for (const auto& layer : plain.layers)
-      layers.push_back({{layer.qkv, C, s.qkv()}, {layer.proj, C, C}, {layer.gate_up, C, 2 * F}, {layer.down, F, C}});
-    std::vector<Weight<T, T>*> all;
-    each(*this, [&](Weight<T, T>& weight) { all.push_back(&weight); });
-    memory = place_weights(all, training);
-  }
+        input(plain.input, 2 * s.n_embd, s.n_embd),
+        memory(place_weights<T, T>({&features, &input}, training)),
+        layers(layers_of(s, positions), plain.layers, false, training) {}
   void pack(const Team& team) const {
-    each(*this, [&](const Weight<T, T>& weight) { weight.pack(team); });
-  }
-
- private:
-  template <class Self, class F>
-  static void each(Self& self, F f) {
-    for (auto* weight : {&self.features, &self.input}) f(*weight);
-    for (auto& layer : self.layers)
-      for (auto* weight : {&layer.qkv, &layer.proj, &layer.gate_up, &layer.down}) f(*weight);
+    features.pack(team);
+    input.pack(team);
+    layers.pack(team);
   }
 };
 
 // ---------------------------------------------------------------------------------------------------------------
 // Activations
 
-// What a forward of up to R rows computes. Drafting has one layer's arrays, which all layers use in turn, and the keys
-// and values of all layers. Training has every layer's for the backward, except those that the backward computes again.
+// What a forward of up to R rows computes: in the layers, and before them.
 template <class T>
-struct ParallelActivations {
-  ParallelSizes sizes;
-  int stream, R, slots;  // most rows of the stream; all rows; slots of the cache
-  bool training;
+struct ParallelActivations : Activations<T> {
+  int stream;      // most rows of the stream
+  bool all_enter;  // if sequential each row has an input of its own; else the stream's rows, and one slot
 
-  ParallelActivations(const ParallelSizes& s, int stream_rows, int rows, int slot_count, bool keep_layers)
-      : sizes(s), stream(stream_rows), R(rows), slots(slot_count), training(keep_layers) {}
+  ParallelActivations(const ParallelSizes& s, int stream_rows, int rows, int slot_count, bool training, int threads)
+      : Activations<T>(layers_of(s, 0), rows, slot_count, training, threads, false),
+        stream(stream_rows),
+        all_enter(s.sequential) {}
 
-  Rows<T> room(size_t layers, size_t rows, size_t stride) const { return {layers, rows, stride}; }
-  Rows<T> each(size_t stride) const { return room(training ? L : 1, R, stride); }
-  Rows<T> once(size_t rows, size_t stride) const { return room(1, rows, stride); }
+  int E = pad16(2 * this->config.n_embd), X = pad16(kFeatures * this->config.n_embd);  // row strides
+  int entering = all_enter ? this->R : stream + 1;
 
-  int L = sizes.n_layer, H = sizes.n_head, KV = sizes.n_kv_head, D = sizes.head_size();
-  int C = pad16(sizes.n_embd), E = pad16(2 * sizes.n_embd), X = pad16(kFeatures * sizes.n_embd);  // row strides
-  int Q = pad16(sizes.qkv()), G = pad16(2 * sizes.inner()), F = pad16(sizes.inner());
-  size_t kv_layer = KV * std::max(KeyValues<T>::key_numbers(slots, D), KeyValues<T>::value_numbers(slots, D));
-  int entering = sizes.sequential ? R : stream + 1;  // rows with an input: the stream's and one slot, or all
-
-  Rows<T> features = once(stream, X);            // (stream, 3 C) the target's
-  Rows<T> hidden = once(entering, C);            // (entering, C) feat_proj of them, or the state of the row before
-  Rows<T> input = once(entering, E);             // (entering, 2 C) the embedding, and hidden
-  Rows<T> x = room(training ? L + 1 : 1, R, C);  // (L + 1, R, C) before each layer, and at the end
-  Rows<T> norm_1 = once(R, C);                   // (R, C) RMSNorm of x
-  Rows<T> rstd_1 = each(1);                      // (L, R)
-  Rows<T> qkv = each(Q);                         // (L, R, H D + 2 KV D)
-  Rows<T> k = room(L, 1, kv_layer);              // (L, KV, slots, D) cached
-  Rows<T> v = room(L, 1, kv_layer);              // (L, KV, slots, D)
-  Rows<T> log_sum = each(H);                     // (L, R, H) of the softmax
-  Rows<T> att = each(C);                         // (L, R, C)
-  Rows<T> mid = each(C);                         // (L, R, C) between attention and MLP
-  Rows<T> norm_2 = once(R, C);                   // (R, C) RMSNorm of mid
-  Rows<T> rstd_2 = each(1);                      // (L, R)
-  Rows<T> gate_up = each(G);                     // (L, R, 2 inner)
-  Rows<T> act = once(R, F);                      // (R, inner) SwiGLU of it
-  Rows<T> scratch = once(1, attention_scratch_size<T>(R, H, D, slots, training, false));  // of attention
-
-  KeyValues<T> cache(int l) const { return {k[l], v[l], slots, D}; }
+  Rows<T> features = this->room(1, stream, X);        // (stream, 3 C) the target's
+  Rows<T> hidden = this->room(1, entering, this->C);  // (entering, C) feat_proj of them, or the state of the row above
+  Rows<T> input = this->room(1, entering, E);         // (entering, 2 C) the embedding, and hidden
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// Forward
+// How a row enters: what forward() does not do
 
 // input (R, 2 C) = [e; h]: e is the embedding of the row's token, scaled to mean square 1, h its hidden state.
 template <class T>
@@ -245,63 +206,6 @@ void spread_slot(const Team& team, const ParallelSizes& s, int first, int n, con
   launch(team, n - 1, CopyRow<T>{slot, 0, slot + a.C, a.C, s.n_embd});
 }
 
-template <class T>
-Attention<T> parallel_attention(const Forest& forest, int first, const ParallelActivations<T>& a, int l) {
-  return {forest, a.H, a.KV, a.D, a.qkv[l], a.Q, a.cache(l), a.att[l], a.C, a.log_sum[l], {}, first};
-}
-// Rotates queries and keys, or with `back` their gradients: qkv (R, a.Q).
-template <class T>
-Rope<T> parallel_rope(const Forest& forest, int first, const ParallelActivations<T>& a, T* qkv, const T* table,
-                      bool back) {
-  return {forest, first, qkv, a.Q, a.H + a.KV, a.D, table, back};
-}
-// A layer's two norms and its SwiGLU, for the rows from `first` on.
-template <class T>
-Norm<T> norm_1(const ParallelActivations<T>& a, const ParallelTensors<const T>& w, int l, int first) {
-  return rms_norm(a.x.at(l, first), a.C, a.sizes.n_embd, w.layers[size_t(l)].norm_1, a.norm_1.at(l, first), a.C,
-                  a.rstd_1.at(l, first));
-}
-template <class T>
-Norm<T> norm_2(const ParallelActivations<T>& a, const ParallelTensors<const T>& w, int l, int first) {
-  return rms_norm(a.mid.at(l, first), a.C, a.sizes.n_embd, w.layers[size_t(l)].norm_2, a.norm_2.at(l, first), a.C,
-                  a.rstd_2.at(l, first));
-}
-template <class T>
-SwiGlu<T> swiglu(const ParallelActivations<T>& a, int l, int first) {
-  return {a.gate_up.at(l, first), a.G, a.sizes.inner(), a.act.at(l, first), a.F};
-}
-
-// Runs the layers for the rows of one root from `first` on. The rows before were run earlier, with the same past, and
-// their keys and values are cached. rope: rope_table().
-template <class T>
-void parallel_layers(const Team& team, const ParallelSizes& s, const ParallelWeights<T>& w, const Forest& forest,
-                     int first, const T* rope, const ParallelActivations<T>& a) {
-  const int R = forest.rows - first, C = s.n_embd;
-  for (int l = 0; l < s.n_layer; l++) {
-    const auto& packed = w.layers[size_t(l)];
-    T *const mid = a.mid.at(l, first), *const next = a.x.at(l + 1, first);
-    // qkv (R, Q) = rope(norm_1(x) W)
-    launch(team, R, norm_1(a, w.plain, l, first));
-    matmul(team, R, Matmul<T, T>{a.norm_1.at(l, first), a.C, packed.qkv.forward, a.qkv.at(l, first), a.Q});
-    team.wait();
-    launch(team, R, parallel_rope(forest, first, a, a.qkv[l], rope, false));
-    // att (R, C) = attention(qkv, cache);  mid (R, C) = x + att W
-    attention(team, parallel_attention(forest, first, a, l), a.scratch.data(), a.slots);
-    matmul(team, R, Matmul<T, T>{a.att.at(l, first), a.C, packed.proj.forward, mid, a.C},
-           JoinResidual<T>{a.x.at(l, first), mid, a.C, C, nullptr, {}});
-    team.wait();
-    // gate_up (R, 2 inner) = norm_2(mid) W
-    launch(team, R, norm_2(a, w.plain, l, first));
-    matmul(team, R, Matmul<T, T>{a.norm_2.at(l, first), a.C, packed.gate_up.forward, a.gate_up.at(l, first), a.G});
-    team.wait();
-    // act (R, inner) = SwiGLU(gate_up);  x (R, C) = mid + act W
-    launch(team, R, swiglu(a, l, first));
-    matmul(team, R, Matmul<T, T>{a.act.at(l, first), a.F, packed.down.forward, next, a.C},
-           JoinResidual<T>{mid, next, a.C, C, nullptr, {}});
-    team.wait();
-  }
-}
-
 struct ParallelFile {
   ParallelSizes sizes;
   std::vector<float> weights;  // flat: parallel_table(sizes)
@@ -325,8 +229,9 @@ class TextStream {
         window_(target.block_size()),
         most_drafted_(most_drafted),
         flat_(file.weights),
-        weights_(sizes, flat_.data(), false),
-        a_(sizes, window_, window_ + most_drafted_, pad64(window_ + 2 * most_drafted_), false),
+        config_(layers_of(sizes, window_ + 2 * most_drafted_)),
+        weights_(sizes, config_.block_size, flat_.data(), false),
+        a_(sizes, window_, window_ + most_drafted_, pad64(window_ + 2 * most_drafted_), false, target.threads()),
         batch_(window_ + most_drafted_, 1, false),
         kept_(2 + size_t(window_ + most_drafted_)),
         norm_(size_t(most_drafted_) * size_t(a_.C) + 16),
@@ -410,7 +315,7 @@ class TextStream {
     const int R = rows_.rows();
     target_.on_threads(R, [&](const Team& team) {
       input(team);
-      parallel_layers(team, sizes, weights_, batch_.forest, 0, rope_.data(), a_);
+      nanospec::forward(team, config_, weights_.layers, batch_, a_, true);
       target_.head(team, R - first_output, a_.x.data() + size_t(first_output) * size_t(a_.C), a_.C, norm_.data(),
                    logits_.data());
     });
@@ -437,13 +342,15 @@ class TextStream {
   // Sets the position of the first cached row.
   void set_first_position(int first) {
     first_ = first;
-    rope_ = rope_table<float>(window_ + 2 * most_drafted_, sizes.head_size(), 10000, first);
+    const std::vector<float> table =
+        rope_table<float>(config_.block_size, config_.head_size(), config_.rope_theta, first);
+    weights_.layers.rope.upload(table.data(), table.size());
   }
   void move(int to, const int* rows, int n) {
     const int place[] = {to, n};
     kept_.upload(place, 2);
     kept_.upload(rows, size_t(n), 2);
-    const KeepRows<float> op{a_.k.data(),     a_.v.data(), a_.kv_layer,       a_.kv_layer,
+    const KeepRows<float> op{a_.k.data(),     a_.v.data(), a_.k_layer,        a_.v_layer,
                              sizes.n_kv_head, a_.slots,    sizes.head_size(), kept_.data()};
     target_.on_threads(n, [&](const Team& team) { launch(team, sizes.n_layer * sizes.n_kv_head, op); });
   }
@@ -451,13 +358,13 @@ class TextStream {
   Target& target_;
   const int window_, most_drafted_;
   const std::vector<float> flat_;
+  const Config config_;
   ParallelWeights<float> weights_;
   ParallelActivations<float> a_;
   Batch rows_;  // of the current forward
   DeviceBatch batch_;
   Array<int> kept_;
-  Array<float> norm_, logits_;  // of the outputs
-  std::vector<float> rope_;
+  Array<float> norm_, logits_;   // of the outputs
   std::vector<int> tokens_;      // (n) committed, not yet run
   std::vector<float> features_;  // (n, 3 C)
   int past_ = 0, first_ = 0, first_output_ = 0;

@@ -125,6 +125,9 @@ struct Loaded {
   std::function<void(const TensorSpec& spec, float* to)> read;  // reads one tensor: of a file that stays mapped
   std::string chat_template = {};  // how a chat's messages are written, for Jinja; "": not known
   int begin_token = -1;            // that the model wants before every text; -1: none
+
+  // While this lives and its weights stay where they are.
+  TensorSource source() const { return read ? TensorSource(read) : TensorSource(weights.data()); }
 };
 
 // Notes that a file has no hash, as those of other programs, and of early versions of nanospec.

@@ -1,7 +1,8 @@
 // files/gguf_model.h: a model of the Llama family in a GGUF file, as the engine's weights and tokenizer.
 //
-// In order: its sizes; its tensors, as llama.h places them; its tokenizer. GGUF interleaves the rows of rotary heads;
-// ours are in Hugging Face's order (hugging_face_row in gguf.h).
+// In order: its sizes; its tensors, as llama.h places them; its tokenizer, and the token that begins a text; its
+// window; the memory that it takes; all of it. GGUF interleaves the rows of rotary heads; ours are in Hugging Face's
+// order (hugging_face_row in gguf.h).
 #pragma once
 
 #include <algorithm>

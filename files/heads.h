@@ -95,12 +95,9 @@ inline MedusaHeads read_medusa(const std::string& dir, const Config& config, con
 inline std::unique_ptr<LogitsDrafter> load_medusa(const std::string& dir, const std::string& target_dir,
                                                   const Config& config) {
   const MedusaHeads heads = read_medusa(dir, config, target_dir);
-  std::vector<float> wte;
-  if (heads.sizes.rank != kOwnProjection || heads.sizes.root) {  // the embedding comes first of the target's tensors
-    wte = load_model(target_dir).weights;
-    wte.resize(size_t(config.vocab_size) * size_t(config.n_embd));
-  }
-  return std::make_unique<Medusa>(heads, wte);
+  if (heads.sizes.rank == kOwnProjection && !heads.sizes.root) return std::make_unique<Medusa>(heads, nullptr);
+  const std::vector<float> weights = load_model(target_dir).weights;
+  return std::make_unique<Medusa>(heads, TargetEnds<float>(config, weights.data()));
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -144,7 +141,7 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config, 
   s.vocab_size = config.vocab_size;
   s.n_head = parse_count(word("n_head"));
   s.ahead = parse_count(word("ahead"));
-  s.n_layer = count_tensors(file, "h.", 0, ".attn.qkv.weight");
+  s.n_layer = count_tensors(file, "h.", 0, ".attn.c_attn.weight");
   if (s.n_layer < 1 || s.n_layer > kMostParallelLayers || s.ahead < 1 || s.ahead > kMostAhead || s.n_head < 1 ||
       s.n_embd % s.n_head != 0 || s.head_size() % 2 != 0)
     refuse("not a drafter for this model: " + std::to_string(s.n_layer) + " layers, " + std::to_string(s.ahead) +
@@ -152,11 +149,11 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config, 
            path, advice);
   s.sequential = yes("sequential");
   s.raw = yes("raw");
-  const std::vector<int64_t> qkv = shape_in(file, "h.0.attn.qkv.weight");
+  const std::vector<int64_t> qkv = shape_in(file, "h.0.attn.c_attn.weight");
   const int64_t columns = qkv.size() == 2 ? qkv[1] : 0;
   s.n_kv_head = int(std::min<int64_t>((columns / s.head_size() - s.n_head) / 2, s.n_head));
   if (s.n_kv_head < 1 || s.n_head % s.n_kv_head != 0)
-    refuse("heads do not fit: h.0.attn.qkv.weight is " + shown_shape(qkv), path, advice);
+    refuse("heads do not fit: h.0.attn.c_attn.weight is " + shown_shape(qkv), path, advice);
   result.weights = read_exactly(file, parallel_table(s), path);
   check_heads(file, "parallel", path, target_dir);
   return result;

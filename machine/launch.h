@@ -193,6 +193,8 @@ class DeviceBatch {
   int* target() const { return ints_.data() + rows_; }
 
   Forest forest;
+  // How many of its rows, all of one root, an earlier forward has run: see Attention::computed. They are left alone.
+  int computed = 0;
 
  private:
   int* end() const { return ints_.data() + 2 * size_t(rows_); }
@@ -305,9 +307,10 @@ void attention(const Team& team, const Attention<T, S>& s, T* scratch, int most)
 
 // The matmul of the queries, keys and values that attention reads.
 template <class T, class W, class S>
-void matmul_qkv(const Team& team, const Matmul<T, W>& s, const AddBias<T>& bias, const Attention<T, S>& heads) {
-  if (tuned(team, s, bias, heads)) return;
-  matmul(team, heads.forest.rows, s, bias);
+void matmul_qkv(const Team& team, int rows, const Matmul<T, W>& s, const AddBias<T>& bias,
+                const Attention<T, S>& heads) {
+  if (tuned(team, rows, s, bias, heads)) return;
+  matmul(team, rows, s, bias);
   team.wait();
 }
 

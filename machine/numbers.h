@@ -94,12 +94,28 @@ HD inline float half_to_float(uint16_t half) {
   return bits_as<float>(sign | bits_as<uint32_t>(bits_as<float>(normal + kOne) - bits_as<float>(113 * kOne)));
 }
 
+// Half precision as weights are stored in it.
+struct f16 {
+  uint16_t bits;
+};
+HD inline float to_float(f16 x) { return half_to_float(x.bits); }
+HD inline f16 to_f16(float x) {  // rounds to nearest, ties to even; a NaN stays a NaN; from 65,520 on it is infinity
+  const uint32_t u = bits_as<uint32_t>(x), size = u & 0x7fffffffu;
+  const uint16_t sign = uint16_t(u >> 16 & 0x8000u);
+  if (size > 0x7f800000u) return f16{uint16_t(sign | 0x7e00u)};
+  if (size >= 0x477ff000u) return f16{uint16_t(sign | 0x7c00u)};
+  if (size < 0x38800000u)  // below 2^-14: a multiple of 2^-24, which the sum with 1/2 rounds to
+    return f16{uint16_t(sign | (bits_as<uint32_t>(bits_as<float>(size) + 0.5f) - 0x3f000000u))};
+  return f16{uint16_t(sign | ((size - 0x38000000u + 0xfffu + (size >> 13 & 1u)) >> 13))};
+}
+
 HD inline double to_float(double x) { return x; }
 
 // x as a W, rounded to nearest.
 template <class W>
 HD inline W rounded(double x) {
   if constexpr (std::is_same<W, bf16>::value) return to_bf16(float(x));
+  else if constexpr (std::is_same<W, f16>::value) return to_f16(float(x));
   else return W(x);
 }
 
@@ -107,15 +123,15 @@ HD inline W rounded(double x) {
 constexpr int kVectors = 4;
 #if defined(__AVX512F__) && !defined(PORTABLE)
 constexpr int kPanel = kVectors * 16;
-#elif defined(__AVX2__) && defined(__FMA__) && !defined(PORTABLE)
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__) && !defined(PORTABLE)
 constexpr int kPanel = kVectors * 8;
 #else
 constexpr int kPanel = kVectors * 4;
 #endif
 
-// How many steps of a sum over k lie side by side in memory: two numbers of 16 bits fill the lane of one float.
+// How many steps of a sum over k lie side by side in memory: two of bf16 fill the lane of one float.
 template <class W>
-constexpr int kTogether = sizeof(W) == 2 ? 2 : 1;
+constexpr int kTogether = std::is_same<W, bf16>::value ? 2 : 1;
 
 // The square root, correctly rounded everywhere.
 HD inline float square_root(float x) { return __builtin_sqrtf(x); }

@@ -51,7 +51,7 @@ template <class B, int step, int T, int R>
 // S: how many tiles share the prefetching. Each prefetches its part of as many bytes as it reads.
 template <int T, int R, int S, class B>
 inline void tile(const TileArguments<B>& s) {
-  constexpr int width = Vec::width, lines = larger(1, R * width * int(sizeof(float)) / kLine / S);
+  constexpr int width = Vec::width, lines = larger(1, R * width * int(sizeof(B)) * kTogether<B> / kLine / S);
   Vec acc[T][R];
   UNROLL
   for (int t = 0; t < T; t++) UNROLL
@@ -144,6 +144,7 @@ void product(int rows, int columns, const TileArguments<B>& s) {
 #ifdef INSTANTIATE  // machine/library.cpp
 INSTANTIATE void product(int, int, const TileArguments<float>&);
 INSTANTIATE void product(int, int, const TileArguments<bf16>&);
+INSTANTIATE void product(int, int, const TileArguments<f16>&);
 #endif
 
 // ---------------------------------------------------------------------------------------------------------------

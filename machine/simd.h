@@ -28,8 +28,9 @@ inline Vec low_halves(Vec x) {
 inline Vec high_halves(Vec x) {
   return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x.v), _mm512_set1_epi32(int(0xffff0000))))};
 }
+inline Vec load(const f16* p) { return {_mm512_maskz_cvtph_ps(kAllLanes, _mm256_loadu_si256((const __m256i*)p))}; }
 constexpr const char* kSimd = "AVX-512";
-#elif defined(__AVX2__) && defined(__FMA__)
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 struct Vec {
   static constexpr int width = 8, registers = 16;
   __m256 v;
@@ -40,6 +41,7 @@ inline void store(float* p, Vec x) { _mm256_storeu_ps(p, x.v); }
 inline Vec fused(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
 inline Vec low_halves(Vec x) { return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x.v), 16))}; }
 inline Vec high_halves(Vec x) { return {_mm256_and_ps(x.v, _mm256_castsi256_ps(_mm256_set1_epi32(int(0xffff0000))))}; }
+inline Vec load(const f16* p) { return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p))}; }
 constexpr const char* kSimd = "AVX2";
 #else
 struct Vec {  // portable: four floats, which a compiler may keep in one register
@@ -62,12 +64,15 @@ inline Vec high_halves(Vec x) {
   for (float& lane : x.v) lane = bits_as<float>(bits_as<uint32_t>(lane) & 0xffff0000u);
   return x;
 }
+inline Vec load(const f16* p) { return {{to_float(p[0]), to_float(p[1]), to_float(p[2]), to_float(p[3])}}; }
 constexpr const char* kSimd = "portable";
 #endif
 
-// load_lanes() loads one vector; numbers_of() gives its numbers for one step of k. A float fills a lane. Of two bf16
-// side by side the first is the lower half of the lane; a shift or a mask makes either of them a float.
+// load_lanes() loads one vector; numbers_of() gives its numbers for one step of k. A float fills a lane, and a half
+// becomes one. Of two bf16 side by side the first is the lower half of the lane; a shift or a mask makes either a
+// float.
 inline Vec load_lanes(const float* p) { return load(p); }
+inline Vec load_lanes(const f16* p) { return load(p); }
 inline Vec load_lanes(const bf16* p) { return load(reinterpret_cast<const float*>(p)); }
 template <class B, int step>
 inline Vec numbers_of(Vec lanes) {

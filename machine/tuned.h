@@ -35,15 +35,17 @@ bool tuned(const Team& team, const Matmul<float, W>& s, int rows, const After& a
       return true;
     }
   }
-  if (s.w.cuda) matmul_cuda(rows, s, after);
+  if constexpr (std::is_same<W, f16>::value) return false;  // on a GPU it has no tensor cores' layout
+  else if (s.w.cuda) matmul_cuda(rows, s, after);
 #endif
   return s.w.cuda;
 }
 // The matmul of queries, keys and values. With one tree, and as many heads for every thread, a thread computes those of
 // the heads that it will use in attention: it need not wait for the others, nor read what they wrote.
 template <class W, class S>
-bool tuned(const Team& team, const Matmul<float, W>& s, const AddBias<float>& bias, const Attention<float, S>& heads) {
-  const int D = heads.head_size, H = heads.n_head, KV = heads.n_kv_head, rows = heads.forest.rows;
+bool tuned(const Team& team, int rows, const Matmul<float, W>& s, const AddBias<float>& bias,
+           const Attention<float, S>& heads) {
+  const int D = heads.head_size, H = heads.n_head, KV = heads.n_kv_head;
   if (team.cuda || heads.forest.roots != 1 || D % kGroup != 0 || KV % team.size != 0) return false;
   const Range mine = team.share(KV);
   const auto columns = [&](int first_head, int each) {

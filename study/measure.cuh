@@ -215,7 +215,7 @@ inline Config attention_config(const KernelShapes& s, int layers) {
 
 template <class T, class S>
 void run_attention(const DeviceBatch& batch, const Activations<T, S>& a, int layer) {
-  attention(kGpuTeam, attention_of(batch.forest, a, layer, {}), a.attention_scratch.data(), a.slots);
+  attention(kGpuTeam, attention_of(batch, a, layer, {}), a.attention_scratch.data(), a.slots);
 }
 
 // A root and its children over a past. Launches take the layers by turns.
@@ -261,10 +261,10 @@ inline void time_causal_attention(const KernelShapes& s, KernelTimes& times) {
   const double pairs = 0.5 * s.sequences * s.sequence * (s.sequence + 1.0), row = 4.0 * R * s.channels;
   times.add("causal attention", shape, 4 * row, 4 * pairs * s.channels, [&](int) { run_attention(batch, a, 0); });
   times.add("causal attention, backward", shape, 8 * row, 10 * pairs * s.channels, [&](int) {
-    attention_backward(kGpuTeam,
-                       AttentionBackward<float>{attention_of(batch.forest, a, 0, {}), g.att.data(), g.k.data(),
-                                                g.v.data(), g.qkv.data()},
-                       g.p.data(), g.ds.data(), a.slots);
+    attention_backward(
+        kGpuTeam,
+        AttentionBackward<float>{attention_of(batch, a, 0, {}), g.att.data(), g.k.data(), g.v.data(), g.qkv.data()},
+        g.p.data(), g.ds.data(), a.slots);
   });
 }
 

@@ -44,8 +44,8 @@ class MedusaTrainer {
   const std::vector<TensorSpec> table;
   Array<T> weights, gradient, m, v;  // flat: `table`
 
-  // wte: (V, C) the target's head; rows: most of a batch.
-  MedusaTrainer(const MedusaSizes& s, const T* wte, int rows, Pool& pool)
+  // rows: most of a batch.
+  MedusaTrainer(const MedusaSizes& s, const TargetEnds<T>& target, int rows, Pool& pool)
       : sizes(s),
         table(medusa_table(s)),
         weights(medusa_parameters(s)),
@@ -53,9 +53,9 @@ class MedusaTrainer {
         m(weights.size()),
         v(weights.size()),
         pool_(pool),
-        wte_(wte, wte + size_t(s.vocab_size) * size_t(s.n_embd)),
-        roots_(root_table(s, wte)),
-        packed_(s, weights.data(), wte_.data(), true),
+        head_(target.head, target.head + size_t(s.vocab_size) * size_t(s.n_embd)),
+        roots_(root_table(s, target.embedding)),
+        packed_(s, weights.data(), head_.data(), true),
         optimizer_(table, false),
         a_(s, rows, s.heads),
         hidden_(size_t(rows) * a_.C + 16),
@@ -168,7 +168,7 @@ class MedusaTrainer {
   }
 
   Pool& pool_;
-  const std::vector<T> wte_, roots_;  // (V, C)
+  const std::vector<T> head_, roots_;  // (V, C)
   MedusaWeights<T> packed_;
   Optimizer<T> optimizer_;
   MedusaActivations<T> a_;         // of all heads: head k's row i at row k R + i
@@ -240,12 +240,12 @@ inline Command medusa_command(MedusaOptions& o) {
 // ---------------------------------------------------------------------------------------------------------------
 // What train_drafter.h asks of a drafter
 
-// The heads before training: flat, as medusa_table() says. wte: (V, C) the target's head, where projections start.
-inline std::vector<float> initial_medusa(const MedusaSizes& sizes, const float* wte, uint64_t seed) {
+// The heads before training: flat, as medusa_table() says. head: (V, C) the target's, where projections start.
+inline std::vector<float> initial_medusa(const MedusaSizes& sizes, const float* head, uint64_t seed) {
   std::vector<float> weights = initial_flat(medusa_table(sizes), seed);
   for (const TensorSpec& spec : medusa_table(sizes))
     if (spec.name.find("projection") != std::string::npos)
-      std::copy_n(wte, spec.size, weights.begin() + long(spec.offset));
+      std::copy_n(head, spec.size, weights.begin() + long(spec.offset));
   return weights;
 }
 
@@ -266,9 +266,10 @@ struct MedusaTraining {
 
   MedusaTraining(const Options& options, const MedusaSizes& sizes, const DistillRun& run, Pool& pool)
       : o(options),
-        trainer(sizes, run.model.weights.data(), o.batch_size, pool),  // the embedding comes first
+        trainer(sizes, {run.model.config, run.model.weights.data()}, o.batch_size, pool),
         pieces(run.sizes.sequences * usable_rows(run.sizes, o.heads)) {
-    trainer.set_weights(initial_medusa(sizes, run.model.weights.data(), o.seed).data());
+    const TargetEnds<float> target(run.model.config, run.model.weights.data());
+    trainer.set_weights(initial_medusa(sizes, target.head, o.seed).data());
   }
   int ahead() const { return o.heads; }
   double positions(int rows) const { return rows; }

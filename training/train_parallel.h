@@ -1,6 +1,6 @@
 // training/train_parallel.h: training the parallel drafter on a frozen target: train_drafter --parallel DIR.
 //
-// In order: a batch; the caterpillar, the layout of its rows; the gradients of a row range; the trainer; batches out of
+// In order: a batch; the caterpillar, the layout of its rows; the trainer; batches out of
 // shards; flags; what train_drafter.h asks of a drafter. A sequence of n positions, each with K - 1 slots hanging from
 // it, is n K rows. They are a tree whose one long branch is the stream, so the tree attention serves, forward and
 // backward, and no mask is stored. Nor are they there all at once: with S segments (P-EAGLE) the stream runs forward
@@ -56,105 +56,29 @@ inline int caterpillar_rows(int n, int slots, int segments) { return n + (n + se
 inline int slot_row(int n, int end, int slots, int t, int d) { return n + (end - 1 - t) * slots + d - 1; }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Backward
-
-// The gradients on their way, of up to R rows.
-template <class T>
-struct ParallelGradients {
-  Array<T> stream, norm, att, qkv, gate_up, act, input;  // strides as the activations'
-  Array<T> k, v;                                         // (L, n_kv_head, slots, pad16(D)) of all cached rows
-  Array<T> p, ds;                                        // scratch of attention, where the portable version runs
-  Array<T> slot;                                         // (C) the sum over all slots, where they begin
-  size_t kv_layer;
-
-  ParallelGradients(const ParallelSizes& s, const ParallelActivations<T>& a, int stream_rows, int rows)
-      : kv_layer(size_t(s.n_kv_head) * size_t(a.slots) * size_t(pad16(s.head_size()))) {
-    const size_t R = size_t(rows);
-    const auto make = [](size_t n) { return Array<T>(n + 16); };
-    stream = make(R * a.C);
-    norm = make(R * a.C);
-    att = make(R * a.C);
-    qkv = make(R * a.Q);
-    gate_up = make(R * a.G);
-    act = make(R * a.F);
-    input = make((size_t(stream_rows) + 1) * a.E);
-    slot = make(size_t(a.C));
-    k = make(s.n_layer * kv_layer);
-    v = make(s.n_layer * kv_layer);
-    if (!std::is_same<T, float>::value) {
-      p = make(R * s.n_head * a.slots);
-      ds = make(R * s.n_head * a.slots);
-    }
-  }
-};
-
-// The gradient through one RMSNorm: into its weight, and, past it, added to the stream's. (R, C) each.
-template <class T>
-void rms_backward(const Team& team, int rows, const Norm<T>& s, const T* dy, T* dx, T* dweight) {
-  norm_weights(team, NormWeights<T>{rows, s.x, s.x_row, s.channels, nullptr, s.rstd, dy, s.x_row, dweight, nullptr});
-  launch(team, rows, NormBackward<T>{s.x, s.x_row, s.channels, s.weight, nullptr, s.rstd, dy, s.x_row, dx});
-}
-
-// With g.stream the gradient of the top: back through the layers for the rows from `first` on, as parallel_layers().
-// g.k and g.v hold what rows behind these have added to their keys' and values' gradients, and get what these add to
-// those of the rows before.
-template <class T>
-void parallel_backward(const Team& team, const ParallelSizes& s, const ParallelWeights<T>& w, const Forest& forest,
-                       int first, const T* rope, const ParallelActivations<T>& a, const ParallelGradients<T>& g,
-                       const ParallelTensors<T>& d) {
-  const int R = forest.rows - first, C = s.n_embd, F = s.inner();
-  const auto at = [&](const Array<T>& array, int row_stride) { return array.data() + size_t(first) * row_stride; };
-  T *const stream = at(g.stream, a.C), *const dnorm = at(g.norm, a.C), *const dqkv = at(g.qkv, a.Q);
-  T *const dgate_up = at(g.gate_up, a.G), *const dact = at(g.act, a.F), *const datt = at(g.att, a.C);
-  for (int l = s.n_layer - 1; l >= 0; l--) {
-    const auto& packed = w.layers[size_t(l)];
-    const auto& dl = d.layers[size_t(l)];
-    const Norm<T> before_attention = norm_1(a, w.plain, l, first), before_mlp = norm_2(a, w.plain, l, first);
-    const T *const act = a.act.at(l, first), *const att = a.att.at(l, first), *const gate_up = a.gate_up.at(l, first);
-    launch(team, R, before_attention);  // the forward has not stored it
-    launch(team, R, before_mlp);
-    launch(team, R, swiglu(a, l, first));
-    linear_backward<T>(team, R, F, C, act, a.F, stream, a.C, dl.down, nullptr);
-    matmul(team, R, Matmul<T, T>{stream, a.C, packed.down.transposed, dact, a.F});
-    team.wait();
-    launch(team, R, SwiGluBackward<T>{gate_up, a.G, F, dact, a.F, dgate_up});
-    linear_backward<T>(team, R, C, 2 * F, before_mlp.y, a.C, dgate_up, a.G, dl.gate_up, nullptr);
-    matmul(team, R, Matmul<T, T>{dgate_up, a.G, packed.gate_up.transposed, dnorm, a.C});
-    team.wait();
-    rms_backward(team, R, before_mlp, dnorm, stream, dl.norm_2);
-
-    linear_backward<T>(team, R, C, C, att, a.C, stream, a.C, dl.proj, nullptr);
-    matmul(team, R, Matmul<T, T>{stream, a.C, packed.proj.transposed, datt, a.C});
-    team.wait();
-    const Attention<T> heads = parallel_attention(forest, first, a, l);
-    const AttentionBackward<T> backward{heads, g.att.data(), g.k.data() + size_t(l) * g.kv_layer,
-                                        g.v.data() + size_t(l) * g.kv_layer, g.qkv.data()};
-    attention_backward(team, backward, g.p.data(), g.ds.data(), a.slots);
-    launch(team, R, parallel_rope(forest, first, a, g.qkv.data(), rope, true));
-    linear_backward<T>(team, R, C, s.qkv(), before_attention.y, a.C, dqkv, a.Q, dl.qkv, nullptr);
-    matmul(team, R, Matmul<T, T>{dqkv, a.Q, packed.qkv.transposed, dnorm, a.C});
-    team.wait();
-    rms_backward(team, R, before_attention, dnorm, stream, dl.norm_1);
-  }
-}
-
-// ---------------------------------------------------------------------------------------------------------------
 // The trainer
 
-// The target's final norm and head, frozen.
+// The target's last norm and head, frozen, and its embedding.
 template <class T>
 struct FrozenHead {
+  const Config config;
   std::vector<T> flat;  // the target's parameters
   Tensors<const T> plain;
   Weight<T, T> head;
   Array<T> memory;
 
-  FrozenHead(const Config& config, const float* weights, const Team& team)
-      : flat(weights, weights + parameter_count(config)),
+  FrozenHead(const Config& target, const float* weights, const Team& team)
+      : config(target),
+        flat(weights, weights + parameter_count(config)),
         plain(config, flat.data()),
-        head(plain.wte, config.n_embd, config.vocab_size, true),
+        head(config.tied ? plain.wte : plain.lm_head, config.n_embd, config.vocab_size, true),
         memory(place_weights<T, T>({&head}, true)) {
     head.pack(team);
+  }
+  // Of the rows of `a` from `first` on: their last x.
+  Norm<T> norm(const Activations<T>& a, int first) const {
+    return norm_of(config, a.x.at(a.L, first), a.C, plain.ln_f, plain.ln_f_bias, a.norm_f.at(0, first),
+                   a.mean_f.at(0, first), a.rstd_f.at(0, first));
   }
 };
 
@@ -180,18 +104,16 @@ class ParallelTrainer {
         segments_(std::min(segments, positions)),
         rows_at_once_(size_t(caterpillar_rows(positions, s.slots(), segments))),
         frozen_(config, target, Team{0, 1, nullptr, false}),
-        packed_(s, weights.data(), true),
+        packed_(s, n_ + s.ahead, weights.data(), true),
         by_name_(s, gradient.data()),
         optimizer_(table, false),
-        a_(s, n_, int(rows_at_once_), pad64(int(rows_at_once_)), true),
-        g_(s, a_, n_, int(rows_at_once_)),
+        a_(s, n_, int(rows_at_once_), pad64(int(rows_at_once_)), true, 1),
+        g_{a_, true},
+        dinput_((size_t(n_) + 1) * size_t(a_.E) + 16),
+        dslot_(size_t(a_.C)),
         stream_(n_, 1, false),
         segment_(int(rows_at_once_), 1, false),
-        rope_(rope_table<T>(n_ + s.ahead, s.head_size())),
         V_(pad16(s.vocab_size)),
-        norm_(rows_at_once_ * size_t(a_.C) + 16),
-        mean_(rows_at_once_),
-        rstd_(rows_at_once_),
         logits_(rows_at_once_ * size_t(V_) + 16),
         losses_(rows_at_once_),
         targets_(rows_at_once_) {}
@@ -251,11 +173,11 @@ class ParallelTrainer {
       if (with_gradient) {
         zero(team, g_.k.data(), g_.k.size());
         zero(team, g_.v.data(), g_.v.size());
-        zero(team, g_.slot.data(), g_.slot.size());
+        zero(team, dslot_.data(), dslot_.size());
       }
       parallel_features(team, sizes, packed_, n_, a_);
       parallel_enter(team, sizes, packed_, frozen_.plain.wte, stream_.token(), 0, n_, with_slot(), a_);
-      parallel_layers(team, sizes, packed_, stream_.forest, 0, rope_.data(), a_);
+      forward(team, a_.config, packed_.layers, stream_, a_, true);
       output_loss(team, 0, n_, with_gradient);
     });
     count(b, 0, n_, 0, said);
@@ -270,6 +192,7 @@ class ParallelTrainer {
     rows_.clear();
     add_caterpillar(rows_, tokens + 1, n_, begin, end, K, [&](int t, int d) { return tokens[t + 1 + d]; });
     segment_.upload(rows_);
+    segment_.computed = n_;
     for (int t = begin; t < end; t++)
       for (int d = 1; d <= K; d++) targets_[size_t(slot_row(n_, end, K, t, d))] = tokens[t + 2 + d];
     if (sizes.sequential) {
@@ -290,7 +213,7 @@ class ParallelTrainer {
     if (sizes.sequential)
       parallel_enter(team, sizes, packed_, frozen_.plain.wte, segment_.token(), n_, rows, false, a_);
     else spread_slot(team, sizes, n_, rows, a_);
-    parallel_layers(team, sizes, packed_, segment_.forest, n_, rope_.data(), a_);
+    forward(team, a_.config, packed_.layers, segment_, a_, true);
   }
 
   // A row of a path reads the state of the row above it, which is known only after that row has run. So all rows run
@@ -310,25 +233,20 @@ class ParallelTrainer {
 
   // Final norm, head and loss of rows first .. first + rows - 1, and the gradient of the top.
   void output_loss(const Team& team, int first, int rows, bool with_gradient) {
-    const int C = sizes.n_embd, V = sizes.vocab_size;
-    const size_t at = size_t(first) * size_t(a_.C);
-    T *const logits = logits_.data() + size_t(first) * size_t(V_), *const dtop = g_.stream.data() + at;
-    const T* const top = a_.x.at(sizes.n_layer, first);
-    launch(team, rows,
-           Norm<T>{top, a_.C, C, frozen_.plain.ln_f, frozen_.plain.ln_f_bias, norm_.data() + at, a_.C,
-                   mean_.data() + first, rstd_.data() + first});
-    matmul(team, rows, Matmul<T, T>{norm_.data() + at, a_.C, frozen_.head.forward, logits, V_});
+    T* const logits = logits_.data() + size_t(first) * size_t(V_);
+    const Norm<T> norm = frozen_.norm(a_, first);
+    launch(team, rows, norm);
+    matmul(team, rows, Matmul<T, T>{norm.y, a_.C, frozen_.head.forward, logits, V_});
     team.wait();
-    loss_of_rows(
-        team, rows,
-        CrossEntropy<T>{logits, V_, V, targets_.data() + first, losses_.data() + first, with_gradient, scale_});
+    loss_of_rows(team, rows,
+                 CrossEntropy<T>{logits, V_, sizes.vocab_size, targets_.data() + first, losses_.data() + first,
+                                 with_gradient, scale_});
     if (!with_gradient) return;
-    matmul(team, rows, Matmul<T, T>{logits, V_, frozen_.head.transposed, norm_.data() + at, a_.C});
+    T *const dnorm = g_.norm.at(0, first), *const dtop = g_.stream.at(0, first);
+    matmul(team, rows, Matmul<T, T>{logits, V_, frozen_.head.transposed, dnorm, a_.C});
     team.wait();
-    zero(team, dtop, size_t(rows) * a_.C);
-    launch(team, rows,
-           NormBackward<T>{top, a_.C, C, frozen_.plain.ln_f, mean_.data() + first, rstd_.data() + first,
-                           norm_.data() + at, a_.C, dtop});
+    zero(team, dtop, size_t(rows) * size_t(a_.C));
+    launch(team, rows, norm_backward(norm, dnorm, dtop));
   }
   // Rows of the stream, or slots of positions before `end`.
   void count(int b, int first, int rows, int end, const Said& said) {
@@ -349,13 +267,13 @@ class ParallelTrainer {
       zero(team, g_.k.data() + i * head + mine, head - mine);
       zero(team, g_.v.data() + i * head + mine, head - mine);
     }
-    parallel_backward(team, sizes, packed_, segment_.forest, n_, rope_.data(), a_, g_, by_name_);
+    backward(team, a_.config, packed_.layers, segment_, a_, g_, by_name_.layers);
     const T* const dx = g_.stream.data() + size_t(n_) * size_t(a_.C);
     const int C = sizes.n_embd;
     if (sizes.sequential)
       linear_backward<T>(team, rows, 2 * C, C, a_.input.data() + size_t(n_) * size_t(a_.E), a_.E, dx, a_.C,
                          by_name_.input, nullptr);
-    else column_sum(team, ColumnSum<T>{rows, C, dx, a_.C, g_.slot.data()});
+    else column_sum(team, ColumnSum<T>{rows, C, dx, a_.C, dslot_.data()});
     team.wait();
   }
 
@@ -363,16 +281,16 @@ class ParallelTrainer {
   void stream_backward() {
     const int C = sizes.n_embd, rows = n_ + with_slot();
     pool_.run([&](const Team& team) {
-      parallel_backward(team, sizes, packed_, stream_.forest, 0, rope_.data(), a_, g_, by_name_);
+      backward(team, a_.config, packed_.layers, stream_, a_, g_, by_name_.layers);
       T* const dx = g_.stream.data();
-      if (with_slot()) launch(team, 1, CopyRow<T>{g_.slot.data(), 0, dx + size_t(n_) * size_t(a_.C), 0, C});
+      if (with_slot()) launch(team, 1, CopyRow<T>{dslot_.data(), 0, dx + size_t(n_) * size_t(a_.C), 0, C});
       linear_backward<T>(team, rows, 2 * C, C, a_.input.data(), a_.E, dx, a_.C, by_name_.input, nullptr);
-      matmul(team, rows, Matmul<T, T>{dx, a_.C, packed_.input.transposed, g_.input.data(), a_.E});
+      matmul(team, rows, Matmul<T, T>{dx, a_.C, packed_.input.transposed, dinput_.data(), a_.E});
       team.wait();
-      linear_backward<T>(team, n_, kFeatures * C, C, a_.features.data(), a_.X, g_.input.data() + C, a_.E,
+      linear_backward<T>(team, n_, kFeatures * C, C, a_.features.data(), a_.X, dinput_.data() + C, a_.E,
                          by_name_.features, nullptr);
       if (!with_slot()) return;
-      const T* const slot = g_.input.data() + size_t(n_) * size_t(a_.E);
+      const T* const slot = dinput_.data() + size_t(n_) * size_t(a_.E);
       column_sum(team, ColumnSum<T>{1, C, slot, a_.E, by_name_.mask});
       column_sum(team, ColumnSum<T>{1, C, slot + C, a_.E, by_name_.shared});
     });
@@ -386,12 +304,13 @@ class ParallelTrainer {
   ParallelTensors<T> by_name_;
   Optimizer<T> optimizer_;
   ParallelActivations<T> a_;
-  ParallelGradients<T> g_;
+  Gradients<T> g_;
+  Array<T> dinput_;               // (n + 1, 2 C) the gradient of what enters
+  Array<T> dslot_;                // (C) the sum over all slots, where they begin
   Batch rows_;                    // scratch
   DeviceBatch stream_, segment_;  // the chain; the chain with some of its slots
-  std::vector<T> rope_;
   const int V_;
-  Array<T> norm_, mean_, rstd_, logits_, losses_;  // of the rows that speak
+  Array<T> logits_, losses_;  // of the rows that speak
   std::vector<int> targets_;
   T scale_ = 0, total_ = 0;
 };
@@ -481,6 +400,10 @@ struct ParallelTraining {
     if (config.n_head % s.n_kv_head != 0)
       throw std::invalid_argument("the model's " + std::to_string(config.n_head) + " heads do not share " +
                                   std::to_string(s.n_kv_head) + ": --parallel_kv_heads: give a divisor");
+    if (config.n_embd % config.n_head != 0)
+      throw std::invalid_argument("the model's " + std::to_string(config.n_embd) +
+                                  " channels are not a multiple of its heads, " + std::to_string(config.n_head) +
+                                  ": --parallel: choose another model");
     if (s.head_size() % 2 != 0)
       throw std::invalid_argument("the model's heads have an odd number of channels, " + std::to_string(s.head_size()) +
                                   ": --parallel: rotary positions turn pairs of them; choose another model");

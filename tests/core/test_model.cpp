@@ -345,8 +345,8 @@ namespace {
 struct Numbers {
   Dtype weights, cache;
 };
-constexpr Numbers kNumbers[] = {
-    {Dtype::fp32, Dtype::fp32}, {Dtype::bf16, Dtype::fp32}, {Dtype::fp32, Dtype::bf16}, {Dtype::bf16, Dtype::bf16}};
+constexpr Numbers kNumbers[] = {{Dtype::fp32, Dtype::fp32}, {Dtype::bf16, Dtype::fp32}, {Dtype::fp32, Dtype::bf16},
+                                {Dtype::bf16, Dtype::bf16}, {Dtype::f16, Dtype::fp32},  {Dtype::f16, Dtype::bf16}};
 
 struct Decoder {
   Config config;
@@ -557,11 +557,11 @@ TEST_CASE("model: a prefill of more rows than a forward takes has the bits of si
   CHECK(memcmp(target.logits(0), single.logits(0), size_t(config.vocab_size) * sizeof(float)) == 0);
 }
 
-TEST_CASE("model: bf16 weights, or a cache of bf16, are the rounded ones, not others") {
+TEST_CASE("model: weights of 16 bits, or a cache of bf16, are the rounded ones, not others") {
   Decoder fp32(kNumbers[0], 1);
   const std::vector<int> text = {1, 2, 3, 4, 5, 6};
   const std::vector<float> exact = fp32.one_by_one(text);
-  for (Numbers numbers : {kNumbers[1], kNumbers[2], kNumbers[3]}) {
+  for (Numbers numbers : {kNumbers[1], kNumbers[2], kNumbers[3], kNumbers[4]}) {
     Decoder rounded(numbers, 1);
     const std::vector<float> got = rounded.one_by_one(text);
     CHECK(got != exact);

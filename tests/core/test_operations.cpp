@@ -47,6 +47,7 @@ TEST_CASE("kernels: matmul: the CPU twin has the portable version's bits, whatev
     for (int threads : {1, 2, 3}) {
       check_matmul<float>(rows, 40, 65, threads);
       check_matmul<bf16>(rows, 33, 100, threads);
+      check_matmul<f16>(rows, 33, 100, threads);
     }
   check_matmul<float>(30, 1100, 130, 2);  // more than one block of k
   check_matmul<float>(3, 1100, 16, 2);

@@ -102,7 +102,7 @@ TEST_CASE("sweep: every drafter and shape prints the bytes of plain decoding") {
   std::map<Drafter*, Length> lengths;
   const std::vector<Drafter*> drafters = {&bigram, &ngram, &random, &lookup, &suffix, &recycle, &both};
   std::vector<std::vector<int>> by_one_thread;  // plain texts, which two threads must repeat
-  for (Dtype dtype : {Dtype::fp32, Dtype::bf16})
+  for (Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::f16})
     for (int threads : {1, 2}) {
       Target target(a.config, a.weights.data(), dtype, false, threads, 65);
       const std::vector<double> cost = measure_cost(target, 64);
@@ -150,7 +150,7 @@ TEST_CASE("sweep: every drafter and shape prints the bytes of plain decoding") {
 }
 
 TEST_CASE("sweep: a target that drafts for itself is accepted in full, always") {
-  for (Dtype dtype : {Dtype::fp32, Dtype::bf16})
+  for (Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::f16})
     for (float temperature : {0.0f, 0.7f, 1.0f, 1.5f})
       for (const char* shape : {"chain:5", "tree:3x2"}) {
         CAPTURE(temperature);

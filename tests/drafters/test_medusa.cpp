@@ -82,33 +82,41 @@ TEST_CASE("medusa: SiLU and its slope, far from zero too") {
 }
 
 TEST_CASE("medusa: untrained heads say what the target's head says, bit for bit") {
-  const World& w = world();
-  Target target(w.config, w.weights.data(), Dtype::fp32, false, 1, 9);
+  Config llama = world().config;
+  llama.tied = llama.center = false, llama.rotary = llama.swiglu = true;
+  const std::vector<float> llama_weights = initial_weights(llama, 5);
   const RandomTree tree = [] {
     Chance chance(3);
     return random_tree(chance, 9, 5, 0.8);
   }();
-  target.prefill(tree.token.data(), 4);
-  target.forward(tree.token.data(), tree.depth.data(), tree.end.data(), 9);
-  for (const MedusaSizes& sizes :
-       {sizes_of(3, kOwnProjection), sizes_of(3, 0), sizes_of(3, 3), sizes_of(3, kOwnProjection, true)}) {
-    CAPTURE(sizes.rank);
-    CAPTURE(sizes.root);
-    const std::vector<float> wte(w.weights.begin(), w.weights.begin() + sizes.vocab_size * sizes.n_embd);
-    Medusa medusa({sizes, initial_medusa(sizes, wte.data(), 7)}, wte);
-    Growth growth;
-    growth.start(0);
-    growth.add(0, {1, 1}), growth.add(1, {1, 1});
-    const Tree root_only;
-    for (int row = 0; row < 9; row++) {
-      MadeUpRows hidden;
-      hidden.of_hidden = [&](int) { return target.hidden(row); };
-      const int token = 0, kept = 0;
-      tell(medusa, {&token, &kept, 1, root_only}, hidden);
-      for (int depth = 0; depth < 3; depth++)
-        CHECK(memcmp(medusa.logits(growth, depth), target.logits(row), size_t(sizes.vocab_size) * 4) == 0);
+  for (const bool tied : {true, false})
+    for (const MedusaSizes& sizes :
+         {sizes_of(3, kOwnProjection), sizes_of(3, 0), sizes_of(3, 3), sizes_of(3, kOwnProjection, true)}) {
+      CAPTURE(tied);
+      CAPTURE(sizes.rank);
+      CAPTURE(sizes.root);
+      const Config& config = tied ? world().config : llama;
+      const float* const weights = tied ? world().weights.data() : llama_weights.data();
+      Target target(config, weights, Dtype::fp32, false, 1, 9);
+      target.prefill(tree.token.data(), 4);
+      target.forward(tree.token.data(), tree.depth.data(), tree.end.data(), 9);
+      const TargetEnds<float> ends(config, weights);
+      CHECK((ends.embedding == weights));
+      CHECK((ends.head == ends.embedding) == tied);
+      Medusa medusa({sizes, initial_medusa(sizes, ends.head, 7)}, ends);
+      Growth growth;
+      growth.start(0);
+      growth.add(0, {1, 1}), growth.add(1, {1, 1});
+      const Tree root_only;
+      for (int row = 0; row < 9; row++) {
+        MadeUpRows hidden;
+        hidden.of_hidden = [&](int) { return target.hidden(row); };
+        const int token = 0, kept = 0;
+        tell(medusa, {&token, &kept, 1, root_only}, hidden);
+        for (int depth = 0; depth < 3; depth++)
+          CHECK(memcmp(medusa.logits(growth, depth), target.logits(row), size_t(sizes.vocab_size) * 4) == 0);
+      }
     }
-  }
 }
 
 TEST_CASE("medusa: what heads see of a root is the embedding, scaled to mean square 1") {
@@ -444,7 +452,7 @@ struct Scripted : LogitsDrafter {
   MedusaActivations<float> activations;
 
   Scripted(const MedusaHeads& heads, std::vector<int> all, int right_nodes)
-      : medusa(heads, head_of_world()),
+      : medusa(heads, head_of_world().data()),
         sizes(heads.sizes),
         fresh(world().config, world().weights.data(), Dtype::fp32, false, 1, 4),
         coming(std::move(all)),
@@ -519,11 +527,11 @@ TEST_CASE("medusa: the state after a first, a middle, a last and no rejection is
 
 TEST_CASE("medusa: whatever the heads say, the text is plain decoding's") {
   const World& w = world();
-  Medusa trained(trained_heads(), {}), wild(random_heads(sizes_of(3, kOwnProjection), 8, 3), {});
+  Medusa trained(trained_heads(), nullptr), wild(random_heads(sizes_of(3, kOwnProjection), 8, 3), nullptr);
   const std::vector<float> wte = head_of_world();
-  Medusa rooted(trained_heads(true), wte), low(random_heads(sizes_of(5, 2), 9, 1), wte);
+  Medusa rooted(trained_heads(true), wte.data()), low(random_heads(sizes_of(5, 2), 9, 1), wte.data());
   std::vector<std::unique_ptr<LogitsDrafter>> parts;
-  parts.push_back(std::make_unique<Medusa>(trained_heads(), std::vector<float>()));
+  parts.push_back(std::make_unique<Medusa>(trained_heads(), nullptr));
   parts.push_back(load_logits("ngram:4", w.dir, w.config.vocab_size));
   Union both(std::move(parts));
   const std::vector<Drafter*> drafters = {&trained, &rooted, &wild, &low, &both};
@@ -580,7 +588,7 @@ TEST_CASE("medusa: whatever the heads say, the text is plain decoding's") {
 TEST_CASE("medusa: on the mock, whose hidden states are its tokens, in every rule") {
   const MedusaSizes sizes = {3, kOwnProjection, 1, 7};
   Mock target(7, 16, 1, 1);
-  Medusa medusa(random_heads(sizes, 4, 2), {});
+  Medusa medusa(random_heads(sizes, 4, 2), nullptr);
   for (const RuleWord& rule : kRules) {
     CAPTURE(rule.word);
     Decoding decoding;
@@ -604,7 +612,7 @@ TEST_CASE("medusa: on the mock, whose hidden states are its tokens, in every rul
 }
 
 TEST_CASE("medusa: a target that keeps its hidden states to itself is drafted nothing for") {
-  Medusa medusa(random_heads({2, kOwnProjection, 4, 7}, 4, 2), {});
+  Medusa medusa(random_heads({2, kOwnProjection, 4, 7}, 4, 2), nullptr);
   const int token = 1, row = 0;
   MadeUpRows known, none;
   Growth growth;

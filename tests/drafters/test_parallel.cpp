@@ -368,7 +368,7 @@ TEST_CASE("parallel: whatever it says, the text is plain decoding's") {
     drafters["wild"] = drafter_of(wild_file, target, w.config);
     drafters["parallel+ngram:2"] = both(false, load_logits("ngram:2", w.dir, w.config.vocab_size));
     drafters["sequential+ngram:2"] = both(true, load_logits("ngram:2", w.dir, w.config.vocab_size));
-    drafters["parallel+medusa"] = both(false, std::make_unique<Medusa>(wild_heads, std::vector<float>()));
+    drafters["parallel+medusa"] = both(false, std::make_unique<Medusa>(wild_heads, nullptr));
     for (const auto& setting : settings)
       for (const char* prompt : prompts) {
         if (a_tenth() && (generations > 0 || dtype == Dtype::bf16)) continue;

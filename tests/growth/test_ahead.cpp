@@ -327,8 +327,8 @@ TEST_CASE("ahead: every shape and kind of drafter prints plain decoding's bytes,
     Target own(config, weights.data(), Dtype::fp32, false, 1, kRows);
     SmallModel gpt(std::make_unique<Target>(small, other.data(), Dtype::fp32, target.pool(), kRows));
     SmallModel copy(std::make_unique<Target>(config, weights.data(), Dtype::fp32, target.pool(), kRows));
-    Medusa medusa(random_heads({4, kOwnProjection, config.n_embd, kVocab, false}, 8, 3), {});
-    Medusa rooted(random_heads({3, 0, config.n_embd, kVocab, true}, 9, 1), wte);
+    Medusa medusa(random_heads({4, kOwnProjection, config.n_embd, kVocab, false}, 8, 3), nullptr);
+    Medusa rooted(random_heads({3, 0, config.n_embd, kVocab, true}, 9, 1), wte.data());
     Assuming<Target> self(own);
     WrongDrafter<Target> wrong(own);
     const std::vector<std::pair<std::string, LogitsDrafter*>> drafters = {
@@ -503,7 +503,7 @@ TEST_CASE("ahead: what gpt: says of an assumed text is what it says once that is
 
 TEST_CASE("ahead: medusa's later heads stand in for those of a state that is not known yet") {
   const MedusaSizes sizes = {4, kOwnProjection, 8, kVocab, false};
-  Medusa medusa(random_heads(sizes, 4, 2), {});
+  Medusa medusa(random_heads(sizes, 4, 2), nullptr);
   const std::vector<float> state = {1, -2, 3, 4, -1, 0.5f, 2, 1};
   MadeUpRows rows;
   rows.of_hidden = [&](int) { return state.data(); };

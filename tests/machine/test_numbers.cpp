@@ -198,6 +198,27 @@ TEST_CASE_TEMPLATE("numbers: a vector lane, a loop's tail and a single call give
   CHECK(differing(Erf()) == 0);
 }
 
+TEST_CASE("numbers: f16 rounds to nearest, ties to even") {
+  for (float x : nans(0.0f)) CHECK(std::isnan(nanospec::to_float(nanospec::to_f16(x))));
+  int changed = 0, wrong = 0;
+  for (uint32_t b = 0; b < 0x7c00; b++) {  // each number, and what lies between it and the next
+    const float low = nanospec::half_to_float(uint16_t(b));
+    const float high = b + 1 < 0x7c00 ? nanospec::half_to_float(uint16_t(b + 1)) : 65536.0f;
+    const float middle = (low + high) / 2;
+    for (const uint32_t sign : {0u, 0x8000u}) {
+      const auto bits = [&](float x) { return uint32_t(nanospec::to_f16(sign ? -x : x).bits); };
+      changed += bits(low) != (sign | b);
+      wrong += bits(std::nextafterf(middle, 0)) != (sign | b);
+      wrong += bits(std::nextafterf(middle, INFINITY)) != (sign | (b + 1));
+      wrong += bits(middle) != (sign | (b + b % 2));
+    }
+  }
+  CHECK(changed == 0);
+  CHECK(wrong == 0);
+  CHECK(nanospec::to_f16(-INFINITY).bits == 0xfc00);
+  CHECK(nanospec::to_f16(1e30f).bits == 0x7c00);
+}
+
 TEST_CASE("numbers: bf16 rounds to nearest, ties to even") {
   struct Case {
     uint32_t from;

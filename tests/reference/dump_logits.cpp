@@ -16,8 +16,7 @@ int main(int argc, char** argv) try {
   const std::vector<int> tokens = loaded.tokenizer.encode(argv[2], "TEXT");
   const int n = int(tokens.size());
   if (n < 1 || n > loaded.config.block_size) throw std::invalid_argument("TEXT must fit the model's window");
-  Target target(loaded.config, loaded.read ? TensorSource(loaded.read) : TensorSource(loaded.weights.data()),
-                Dtype::fp32, false, 1, n);
+  Target target(loaded.config, loaded.source(), Dtype::fp32, false, 1, n);
   std::vector<int> depth(n), end(n, n);  // a sequence: the tree with one branch
   for (int i = 0; i < n; i++) depth[i] = i;
   target.forward(tokens.data(), depth.data(), end.data(), n);

@@ -58,6 +58,30 @@ TEST_CASE("parallel: the gradient is that of finite differences, in double, what
   }
 }
 
+TEST_CASE("parallel: what trains has the target's own last norm and head, bit for bit") {
+  Config gpt = tiny_config(), llama = tiny_config();
+  gpt.bias = true;
+  llama.tied = llama.center = false, llama.rotary = llama.swiglu = true, llama.norm_epsilon = 0.5f;
+  for (const Config& config : {gpt, llama}) {
+    CAPTURE(config.tied);
+    const int rows = 5, V = pad16(config.vocab_size);
+    const std::vector<float> weights = some_weights(config, 2);
+    const Team one{0, 1, nullptr, false};
+    const FrozenHead<float> frozen(config, weights.data(), one);
+    const ParallelActivations<float> a(tiny_sizes(config, false), rows, rows, 64, true, 1);
+    float* const x = a.x.at(a.L, 0);
+    Chance chance(4);
+    chance.fill(x, size_t(rows) * size_t(a.C), 2);
+    std::vector<float> norm(size_t(rows * a.C) + 16), expected(size_t(rows * V) + 16), logits(expected.size());
+    Target(config, weights.data(), Dtype::fp32, false, 1, rows).head(one, rows, x, a.C, norm.data(), expected.data());
+    launch(one, 3, frozen.norm(a, 2));  // from the third row on
+    launch(one, 2, frozen.norm(a, 0));
+    matmul(one, rows, Matmul<float, float>{a.norm_f.data(), a.C, frozen.head.forward, logits.data(), V});
+    for (int row = 0; row < rows; row++)
+      CHECK(memcmp(&logits[size_t(row * V)], &expected[size_t(row * V)], size_t(config.vocab_size) * 4) == 0);
+  }
+}
+
 TEST_CASE("parallel: a caterpillar is the tree that it is said to be") {
   const int n = 7, K = 3;
   for (const auto& [begin, end] : {std::pair<int, int>{0, 7}, {2, 5}, {6, 7}, {0, 1}}) {
@@ -93,13 +117,13 @@ TEST_CASE("parallel: more segments are fewer rows and smaller arrays") {
       CAPTURE(n);
       CAPTURE(segments);
       const int rows = caterpillar_rows(n, s.slots(), segments);
-      const ParallelActivations<float> a(s, n, rows, pad64(rows), true);
-      const ParallelGradients<float> g(s, a, n, rows);
+      const ParallelActivations<float> a(s, n, rows, pad64(rows), true, 1);
+      const Gradients<float> g{a, true};
       size_t numbers = 0;
       for (const Array<float>* array : std::initializer_list<const Array<float>*>{
-               &a.features, &a.hidden, &a.input,   &a.x,       &a.norm_1, &a.rstd_1, &a.qkv, &a.att,    &a.log_sum,
-               &a.mid,      &a.norm_2, &a.rstd_2,  &a.gate_up, &a.act,    &a.k,      &a.v,   &g.stream, &g.norm,
-               &g.att,      &g.qkv,    &g.gate_up, &g.act,     &g.input,  &g.k,      &g.v})
+               &a.features, &a.hidden, &a.input,  &a.x,      &a.norm_1, &a.rstd_1, &a.qkv,    &a.att,
+               &a.log_sum,  &a.mid,    &a.norm_2, &a.rstd_2, &a.pre,    &a.act,    &a.norm_f, &a.k,
+               &a.v,        &g.stream, &g.norm,   &g.branch, &g.att,    &g.qkv,    &g.k,      &g.v})
         numbers += array->size();
       int longest = 0;  // segment of the trainer
       for (int i = 0; i < segments; i++) longest = std::max(longest, n * (i + 1) / segments - n * i / segments);
