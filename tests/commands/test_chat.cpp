@@ -275,6 +275,53 @@ TEST_CASE("chat: generate --chat asks by the template") {
   CHECK(contains(BAD_COMMAND_LINE(generate_from("a", {"--context", "33"})), "'33' is odd: --context"));
 }
 
+TEST_CASE("chat: compare ends every text at the end of text, and takes --context") {
+  const Answers answers({""});
+  stand_in().script = [](const Method& method, int) {  // all that differs stands behind the end
+    Generated generated;
+    generated.tokens = tokens_of(method.drafter == "none" ? "so.<|im_end|> And" : "so.<|im_end|> Or");
+    generated.stats.tokens = generated.stats.target_forwards = 3;
+    generated.stats.seconds = 0.5;
+    return generated;
+  };
+  const auto compared = [](Words words) {
+    words.insert(words.begin(), {"--prompt", "Is it", "--methods", "none; suffix", "--repeat", "1", "--context", "32"});
+    return run_on(open("/dev/null", O_RDONLY), compare_command, words);
+  };
+  const Said said = compared({});
+  CHECK(said.status == 0);
+  CHECK_MESSAGE(contains(said.out, "block 32;"), said.out);
+  CHECK_MESSAGE(contains(said.out, "exact method prints plain decoding's bytes"), said.out);
+  CHECK(contains(line_of<std::runtime_error>([&] { compared({"--ignore_eos"}); }), "the text is not plain decoding's"));
+}
+
+TEST_CASE("chat: diagnose and show end at the end of text, or go on with --ignore_eos, and take --context") {
+  const Answers answers({""});
+  stand_in().decodes = true;  // by a mock, whose 128 tokens are the first of the vocabulary; 0 and 2 end a text
+  const Folder folder;
+  const std::string json = folder.file("d.json"), page = folder.file("p.html");
+  const auto run = [&](int (*command)(int, char**), Words words) {
+    words.insert(words.begin(), {"--prompt", "a", "--temperature", "1", "--max_new_tokens", "300", "--context", "48",
+                                 "--shape", "chain:3"});
+    return run_on(open("/dev/null", O_RDONLY), command, words).out;
+  };
+  const auto diagnosed = [&](const Words& more) {
+    Words words = {"--json", json};
+    words.insert(words.end(), more.begin(), more.end());
+    CHECK(contains(run(diagnose_command, words), "block 48;"));
+    return Json::parse(read_file(json))["tokens"].get<int>();
+  };
+  const int tokens = diagnosed({});
+  CHECK(tokens > 1);
+  CHECK(tokens < 300);
+  CHECK(diagnosed({"--ignore_eos"}) == 300);
+  CHECK(contains(run(show_command, {"--html", page}), ", " + count(tokens, "token") + ", where the text ends; open"));
+  CHECK(contains(read_file(page), "\"block_size\":48"));
+  CHECK(contains(read_file(page), "', which ends the text\""));
+  CHECK(contains(run(show_command, {"--html", page, "--ignore_eos"}), ", 300 tokens; open"));
+  CHECK(!contains(read_file(page), "which ends the text"));
+}
+
 TEST_CASE("chat: the context is the model's own, up to 4,096 tokens, or what is asked for within it") {
   LlamaHeader header = {};
   header.block_size = 8192;
