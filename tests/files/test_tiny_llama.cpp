@@ -18,7 +18,7 @@ using namespace nanospec;
 namespace {
 
 constexpr int kTokens = 32;  // with stored logits
-const char* const kNames[] = {"grouped", "single", "plain"};
+const std::string kNames[] = {"grouped", "single", "plain"};
 
 std::string file_of(const std::string& name, const char* ending) { return "tests/files/llama_" + name + ending; }
 Loaded tiny(const std::string& name) { return load_gguf(file_of(name, ".gguf")); }
@@ -69,7 +69,7 @@ double difference(const Loaded& loaded, const Stored& stored, int cached = 0, in
 }  // namespace
 
 TEST_CASE("llama: GGUF files of random models have transformers' logits") {
-  for (const char* name : kNames) {
+  for (const std::string& name : kNames) {
     CAPTURE(name);
     const Loaded loaded = tiny(name);
     const Stored stored(name, loaded.config.vocab_size);
@@ -105,11 +105,11 @@ TEST_CASE("llama: the files have the settings that they are there for, and the l
   CHECK(config("plain").n_head == config("plain").n_kv_head);
   CHECK(config("plain").head_size() != config("plain").n_embd / config("plain").n_head);
 
-  const std::pair<const char*, std::function<void(Config&)>> others[] = {
+  const std::pair<std::string, std::function<void(Config&)>> others[] = {
       {"rope_theta", [](Config& c) { c.rope_theta *= 2; }},
       {"norm_epsilon", [](Config& c) { c.norm_epsilon *= 2; }},
       {"rotary", [](Config& c) { c.rope_theta = 1e30f; }}};  // hardly any turn but the fastest
-  for (const char* name : kNames)
+  for (const std::string& name : kNames)
     for (const auto& [what, change] : others) {
       CAPTURE(name);
       CAPTURE(what);
@@ -117,7 +117,7 @@ TEST_CASE("llama: the files have the settings that they are there for, and the l
       change(loaded.config);
       CHECK(difference(loaded, Stored(name, loaded.config.vocab_size)) > 1e-5);
     }
-  for (const char* name : kNames) {  // rows of queries and keys as the file has them, not put in order
+  for (const std::string& name : kNames) {  // rows of queries and keys as the file has them, not put in order
     const GgufFile file = read_gguf(file_of(name, ".gguf"));
     Loaded loaded = tiny(name);
     const int other_size = 2;  // in heads of two channels both orders are one
