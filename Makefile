@@ -186,8 +186,9 @@ $(EMULATED): INSTANTIATE :=
 $(ON_GPU): MORE := -Dnanospec=nanospec_cuda
 # Most tests spend their time in the library and the commands: they are not optimized, and are linked last, or the linker
 # would take their inline functions. These compute themselves, gradients against differences, sweeps, distributions.
-COMPUTING := $(addprefix $(BUILD)/tests/,core/test_model.o core/test_operations.o core/test_sweep.o core/test_sample.o \
-  drafters/test_medusa.o drafters/test_parallel.o rules/test_verify.o training/test_train_parallel.o)
+COMPUTING := $(addprefix $(BUILD)/tests/,core/test_model.o core/test_operations.o core/test_real.o core/test_sweep.o \
+  core/test_sample.o drafters/test_medusa.o drafters/test_parallel.o rules/test_verify.o \
+  training/test_train_parallel.o)
 $(TESTS) $(EMULATED): MORE := -O0 -DDOCTEST_CONFIG_SUPER_FAST_ASSERTS
 $(COMPUTING): MORE := -O1
 $(if $(filter 1,$(SANITIZE)),$(COMMANDS): MORE += -O0)
@@ -211,7 +212,7 @@ test: ## builds and runs the tests, with a tenth of the long sweeps; the last li
 	$(ALL_CORES) $(if $(T),,programs) tests
 	@$(BUILD)/tests/run$(if $(T),-$(T) -tc="$(T)*")
 
-prove: ## the tests with the whole of their sweeps: some minutes more
+prove: ## the tests with the whole of their sweeps: some minutes more; with the model of make chat many
 	@NANOSPEC_PROVE=1 $(MAKE) --no-print-directory test
 
 # ----------------------------------------------------------------------------------------------------------------

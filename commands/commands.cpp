@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "commands/calibration.h"
+#include "commands/conversation.h"
 #include "commands/method.h"
 #include "commands/outputs.h"
 #include "files/gguf.h"
@@ -45,6 +46,10 @@ Flag context_flag(Options& o) {
   return {"--context", "N", &o.settings.context,
           "tokens that the model sees at once, an even number; 0: its own, of a GGUF file at most 4,096",
           from(0, 1 << 20)};
+}
+
+std::vector<Flag> model_text_flags(Options& o) {
+  return {context_flag(o), {"--ignore_eos", "", &o.ignore_eos, "go on after the end-of-text token"}};
 }
 
 std::vector<Flag> sampling_flags(Options& o) {
@@ -182,6 +187,10 @@ std::string shortest(float x) {
   return text;
 }
 }  // namespace
+
+std::vector<int> ends_of(const Options& o, const Engine& engine) {
+  return o.ignore_eos ? Tokens() : end_tokens(engine.tokenizer());
+}
 
 std::string circumstances(const Options& o, const Engine& engine, size_t prompts) {
   const Config& config = engine.config();

@@ -50,6 +50,7 @@ struct Options {
   std::string prompt, prompt_file, prompts_file, data_file;  // one of these
   int held_out = 8;                                          // prompts that are taken from data_file
   int max_new_tokens = 500;
+  bool ignore_eos = false;
   bool quiet = false;
 };
 
@@ -58,9 +59,10 @@ constexpr int kMaxBudget = 1 << 14;
 // Parts of a command's table of flags; the values go to `options`.
 std::vector<Flag> text_flags(Options& options);  // model, prompt, prompt_file, max_new_tokens
 Flag context_flag(Options& options);
-std::vector<Flag> prompts_flags(Options& options);   // prompts, data, held_out: for commands that take several
-std::vector<Flag> sampling_flags(Options& options);  // temperature, top_k, top_p, seed
-std::vector<Flag> machine_flags(Options& options);   // device, dtype, cache_dtype, threads
+std::vector<Flag> model_text_flags(Options& options);  // context, ignore_eos: what real models' texts want
+std::vector<Flag> prompts_flags(Options& options);     // prompts, data, held_out: for commands that take several
+std::vector<Flag> sampling_flags(Options& options);    // temperature, top_k, top_p, seed
+std::vector<Flag> machine_flags(Options& options);     // device, dtype, cache_dtype, threads
 
 // Checks flags that depend on each other, and puts a word in place of --dtype auto. Throws std::invalid_argument.
 void check_options(Options& options);
@@ -97,6 +99,9 @@ std::vector<size_t> prompt_places(const std::string& text, size_t from, int n, s
 std::vector<std::string> prompts_of(const std::string& text, size_t from, int n, size_t bytes);
 std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t bytes, const std::string& model);
 constexpr size_t kHeldOutBytes = 64;  // of a prompt
+
+// The tokens that end a text; none after --ignore_eos, and of models that have no such token.
+std::vector<int> ends_of(const Options& options, const Engine& engine);
 
 // The settings that the figures of a run depend on, in one line.
 std::string circumstances(const Options& options, const Engine& engine, size_t prompts);

@@ -31,6 +31,7 @@ Command describe(Comparison& c) {
       together(
           {text_flags(c.options),
            prompts_flags(c.options),
+           model_text_flags(c.options),
            {heading("Methods"),
             {"--methods", "LIST", &c.methods_text,
              "DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown] [ahead=on|auto], with ';' between; quotes hold a "

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "commands/conversation.h"
 #include "commands/samples.h"
 #include "growth/clock.h"
 
@@ -30,6 +31,7 @@ std::vector<std::vector<int>> encoded(const Engine& engine, const std::vector<st
 
 std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& report) {
   const std::vector<std::vector<int>> prompts = encoded(engine, c.prompts);
+  const Tokens ends = ends_of(c.options, engine);
   Stopwatch watch;
   double spent = 0;
   const auto seconds = [&] { return spent += watch.lap(); };
@@ -46,7 +48,7 @@ std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& repor
                           [&](int token) {
                             text += engine.decode(token);
                             report(doing, std::max(done / total, seconds() / c.most_seconds));
-                            return !interrupted();
+                            return !is_among(ends, token) && !interrupted();
                           })
                 .stats;
     done++;

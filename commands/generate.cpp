@@ -17,7 +17,7 @@ struct Generation {
   Method method;
   std::string stats_file, system;
   std::vector<std::string> stops;
-  bool stream = false, chat = false, ignore_eos = false;
+  bool stream = false, chat = false;
 };
 
 Command describe(Generation& g) {
@@ -38,9 +38,8 @@ Command describe(Generation& g) {
     command.flags.insert(command.flags.end(), flags.begin(), flags.end());
   };
   append(text_flags(g.options));
-  append({context_flag(g.options),
-          {"--stop", "TEXT", &g.stops, "end before this text, which is not written; may be given several times"},
-          {"--ignore_eos", "", &g.ignore_eos, "go on after the end-of-text token"},
+  append(model_text_flags(g.options));
+  append({{"--stop", "TEXT", &g.stops, "end before this text, which is not written; may be given several times"},
           {"--chat", "", &g.chat,
            "the prompt is a question, put to the model by its chat template; a line end stands between it and the "
            "answer"},
@@ -143,7 +142,7 @@ int generate_command(int argc, char** argv) {
   const std::string prompt = read_prompt(g.options, given);
   Engine engine(g.options.settings);
   const Tokens prompt_tokens = encode_prompt(g, given, engine, prompt);
-  const Tokens ends = g.ignore_eos ? Tokens() : end_tokens(engine.tokenizer());
+  const Tokens ends = ends_of(g.options, engine);
 
   const int wanted = g.options.max_new_tokens;
   Output out{prompt + (g.chat ? "\n" : "")};

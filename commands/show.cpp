@@ -1,6 +1,7 @@
 // commands/show.cpp: one generation as a page that is stepped through: every tree, what the target chose, what was
 // kept, and a race against plain decoding. The page itself is commands/page.html; here it gets its data.
 #include "commands/comparison.h"
+#include "commands/conversation.h"
 #include "decode.h"
 #include "drafters/logits.h"
 #include "growth/clock.h"
@@ -34,6 +35,7 @@ Command describe(Show& s) {
           "nanospec show --model runs/small --prompt \"ROMEO:\" --drafter ngram:4 --shape tree:3x2 --html show.html\n"
           "nanospec show --model runs/small --prompt \"ROMEO:\" --drafter suffix+ngram:4 --html show.html\n",
           together({text_flags(s.options),
+                    model_text_flags(s.options),
                     sampling_flags(s.options),
                     speculation_flags(s.options, s.method),
                     machine_flags(s.options),
@@ -55,15 +57,16 @@ Timed timed(
   Timed run;
   Stopwatch watch;
   Progress progress(s.options.quiet);
+  const Tokens ends = ends_of(s.options, engine);
   double now = 0;
   run.generated = engine.generate(
       method, s.options.sampling, prompt, wanted,
-      [&](int) {
+      [&](int token) {
         run.times.push_back(now += watch.lap());
         if (progress.due())
           progress.show(doing + ": " + thousands(double(run.times.size())) + " of " + count(wanted, "token") + ", " +
                         time_left(double(run.times.size()), wanted, progress.seconds()));
-        return !interrupted() && goes_on();
+        return !is_among(ends, token) && !interrupted() && goes_on();
       },
       observation);
   for (double& time : run.times) time -= run.generated.stats.prefill_seconds;
@@ -82,8 +85,10 @@ OrderedJson chance_of(const IterationReport& report, int node, Sampling sampling
 }
 
 // Why the path went no further.
-std::string stop_text(const IterationReport& report, const Engine& engine) {
+std::string stop_text(const IterationReport& report, const Engine& engine, const Tokens& ends) {
   const int last = report.verdict.rows.back();
+  const int token = report.emitted > 0 ? report.verdict.tokens[size_t(report.emitted) - 1] : -1;
+  if (is_among(ends, token)) return "the target chose '" + engine.decode(token) + "', which ends the text";
   if (!report.drafter) return "plain decoding drafts nothing";
   if (!report.drafted) return "nothing was drafted, since it has not paid of late";
   if (report.emitted < int(report.verdict.tokens.size())) return "the text was long enough";
@@ -101,7 +106,8 @@ OrderedJson texts_of(const Engine& engine, const std::vector<int>& tokens, size_
   return texts;
 }
 
-OrderedJson report_json(const IterationReport& report, const Engine& engine, const Sampling& sampling) {
+OrderedJson report_json(const IterationReport& report, const Engine& engine, const Options& options) {
+  const Sampling& sampling = options.sampling;
   const Tree& tree = report.tree;
   std::vector<OrderedJson> picks(size_t(tree.size()), nullptr);
   for (int row = 0; row < tree.size() && report.pick; row++) picks[size_t(row)] = engine.decode(report.pick(row));
@@ -134,7 +140,7 @@ OrderedJson report_json(const IterationReport& report, const Engine& engine, con
           {"emitted", texts_of(engine, report.verdict.tokens, size_t(report.emitted))},
           {"seconds",
            {{"draft", report.draft_seconds}, {"forward", report.forward_seconds}, {"verify", report.verify_seconds}}},
-          {"stop", stop_text(report, engine)}};
+          {"stop", stop_text(report, engine, ends_of(options, engine))}};
 }
 
 // What a page shows of the prompt.
@@ -172,14 +178,16 @@ int show_command(int argc, char** argv) {
   timed(engine, s, s.method, tokens, unseen, "warming up");
   OrderedJson iterations = OrderedJson::array();
   size_t bytes = 0;
+  const auto full = [&] { return iterations.size() >= kMostForwards || bytes >= kMostBytes; };
   Observation observation;
   observation.on_iteration = [&](const IterationReport& report) {
-    iterations.push_back(report_json(report, engine, sampling));
+    iterations.push_back(report_json(report, engine, s.options));
     bytes += script_json(iterations.back()).size();
   };
-  const Timed watched = timed(engine, s, s.method, tokens, asked, "looking at each tree", observation,
-                              [&] { return iterations.size() < kMostForwards && bytes < kMostBytes; });
+  const Timed watched =
+      timed(engine, s, s.method, tokens, asked, "looking at each tree", observation, [&] { return !full(); });
   const int wanted = int(watched.times.size());
+  const bool page_is_full = full();
   const Timed plain = timed(engine, s, kPlain, tokens, wanted, "timing plain decoding");
   const Timed fast = timed(engine, s, s.method, tokens, wanted, "timing " + method_text(s.method));
   if (interrupted())
@@ -211,7 +219,9 @@ int show_command(int argc, char** argv) {
   if (!s.options.quiet)
     print_out("wrote " + s.html_file + ": " + count(double(data["iterations"].size()), "target forward") + " of " +
               method_text(s.method) + ", " + count(wanted, "token") +
-              (wanted < asked ? " of " + thousands(asked) + ", as many as a page holds" : "") +
+              (wanted == asked ? ""
+               : page_is_full  ? " of " + thousands(asked) + ", as many as a page holds"
+                               : ", where the text ends") +
               "; open it in a browser\n");
   return 0;
 }

@@ -15,6 +15,7 @@
 #include <set>
 #include <string_view>
 
+#include "files/bpe.h"
 #include "files/hash.h"
 #include "files/llama.h"
 #include "machine/numbers.h"
@@ -392,6 +393,21 @@ Config gpt_config(const ConfigFile& file) {
   config.bias = file.flag("bias", true);  // Hugging Face's GPT-2 has them and no such key
   return config;
 }
+
+// transformers has theta among the rope_parameters since its version 5; older versions have it beside other keys.
+float read_rope_theta(const ConfigFile& file) {
+  const Json& parameters = member(file.file, "rope_parameters");
+  if (parameters.is_null()) return file.real("rope_theta");
+  if (!parameters.is_object())
+    refuse("rope_parameters is " + shown(parameters) + ", expected an object", file.where, ConfigFile::kAdvice);
+  const ConfigFile rope = {parameters, file.where};
+  rope.fixed("rope_type", "default");
+  for (const auto& [key, value] : parameters.items())
+    if (key != "rope_theta" && key != "rope_type")
+      refuse(printable(key) + " is " + shown(value) + ", and its meaning is not known", file.where,
+             "use a model whose rotary positions are not scaled");
+  return rope.real("rope_theta");
+}
 Config llama_config(const ConfigFile& file) {
   file.fixed("hidden_act", "silu", true);
   file.fixed("rope_scaling", nullptr);
@@ -409,7 +425,7 @@ Config llama_config(const ConfigFile& file) {
   config.n_kv_head = file.number("num_key_value_heads");
   if (file.file.contains("head_dim")) config.head_dim = file.number("head_dim");
   config.norm_epsilon = file.real("rms_norm_eps");
-  config.rope_theta = file.real("rope_theta");
+  config.rope_theta = read_rope_theta(file);
   config.tied = file.flag("tie_word_embeddings", false);
   return config;
 }
@@ -569,7 +585,7 @@ Loaded load_model(const std::string& dir) {
   const std::string config_path = dir + "/config.json", model_path = dir + "/model.safetensors";
   Loaded loaded;
   loaded.config = parse_config(read_file(config_path), config_path);
-  loaded.tokenizer = parse_tokenizer(read_file(dir + "/tokenizer.json"), dir + "/tokenizer.json");
+  loaded.tokenizer = parse_any_tokenizer(read_file(dir + "/tokenizer.json"), dir + "/tokenizer.json");
   if (loaded.tokenizer.vocab_size() != loaded.config.vocab_size)
     refuse("the tokenizer has " + std::to_string(loaded.tokenizer.vocab_size()) +
                " symbols, config.json says vocab_size " + std::to_string(loaded.config.vocab_size),

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "commands/comparison.h"
+#include "commands/conversation.h"
 #include "commands/svg.h"
 #include "drafters/ngram.h"
 #include "files/drafter_names.h"
@@ -39,6 +40,7 @@ Command describe(Examination& e) {
           "nanospec diagnose --model runs/small --json why.json --svg why.svg\n",
           together({text_flags(e.options),
                     prompts_flags(e.options),
+                    model_text_flags(e.options),
                     speculation_flags(e.options, e.method),
                     sampling_flags(e.options),
                     machine_flags(e.options),
@@ -88,14 +90,15 @@ Findings examine(const Examination& e, Engine& engine) {
   const double all = double(o.max_new_tokens) * double(e.prompts.size());
   Progress progress(o.quiet);
   const std::vector<std::vector<int>> prompts = encoded(engine, e.prompts);
+  const Tokens ends = ends_of(o, engine);
   for (size_t p = 0; p < prompts.size() && !interrupted(); p++) {
     Sampling sampling = o.sampling;
     sampling.sequence = uint32_t(p);  // noise of its own, or all prompts would meet the same at the same place
-    const auto on_token = [&](int) {
+    const auto on_token = [&](int token) {
       done++;
       if (progress.due())
         progress.show(thousands(done) + " of " + count(all, "token") + ", " + time_left(done, all, progress.seconds()));
-      return !interrupted();
+      return !is_among(ends, token) && !interrupted();
     };
     add(f.stats, engine.generate(e.method, sampling, prompts[p], o.max_new_tokens, on_token, observation).stats);
   }

@@ -120,7 +120,7 @@ int main(int argc, char** argv) {
   }
   if (!real) {
     context.addFilter("test-case-exclude", "real: *");
-    printf("no real model, or sanitizers: make chat gets one, for one more test\n");
+    printf("no real model, or sanitizers: make chat gets one, for some more tests\n");
   }
   const int status = context.run();
   printf("%u passed, %u failed, %u skipped\n", passed, failed, skipped);

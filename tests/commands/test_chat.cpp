@@ -1,5 +1,5 @@
 // tests/commands/test_chat.cpp: nanospec chat, and generate on models with a chat template and an end-of-text token,
-// over the engine that stands in; at the end both with a real model.
+// over the engine that stands in; at the end the program itself, with a tiny model and with a real one.
 #include <fcntl.h>
 #include <pthread.h>
 #include <termios.h>
@@ -275,6 +275,53 @@ TEST_CASE("chat: generate --chat asks by the template") {
   CHECK(contains(BAD_COMMAND_LINE(generate_from("a", {"--context", "33"})), "'33' is odd: --context"));
 }
 
+TEST_CASE("chat: compare ends every text at the end of text, and takes --context") {
+  const Answers answers({""});
+  stand_in().script = [](const Method& method, int) {  // all that differs stands behind the end
+    Generated generated;
+    generated.tokens = tokens_of(method.drafter == "none" ? "so.<|im_end|> And" : "so.<|im_end|> Or");
+    generated.stats.tokens = generated.stats.target_forwards = 3;
+    generated.stats.seconds = 0.5;
+    return generated;
+  };
+  const auto compared = [](Words words) {
+    words.insert(words.begin(), {"--prompt", "Is it", "--methods", "none; suffix", "--repeat", "1", "--context", "32"});
+    return run_on(open("/dev/null", O_RDONLY), compare_command, words);
+  };
+  const Said said = compared({});
+  CHECK(said.status == 0);
+  CHECK_MESSAGE(contains(said.out, "block 32;"), said.out);
+  CHECK_MESSAGE(contains(said.out, "exact method prints plain decoding's bytes"), said.out);
+  CHECK(contains(line_of<std::runtime_error>([&] { compared({"--ignore_eos"}); }), "the text is not plain decoding's"));
+}
+
+TEST_CASE("chat: diagnose and show end at the end of text, or go on with --ignore_eos, and take --context") {
+  const Answers answers({""});
+  stand_in().decodes = true;  // by a mock, whose 128 tokens are the first of the vocabulary; 0 and 2 end a text
+  const Folder folder;
+  const std::string json = folder.file("d.json"), page = folder.file("p.html");
+  const auto run = [&](int (*command)(int, char**), Words words) {
+    words.insert(words.begin(), {"--prompt", "a", "--temperature", "1", "--max_new_tokens", "300", "--context", "48",
+                                 "--shape", "chain:3"});
+    return run_on(open("/dev/null", O_RDONLY), command, words).out;
+  };
+  const auto diagnosed = [&](const Words& more) {
+    Words words = {"--json", json};
+    words.insert(words.end(), more.begin(), more.end());
+    CHECK(contains(run(diagnose_command, words), "block 48;"));
+    return Json::parse(read_file(json))["tokens"].get<int>();
+  };
+  const int tokens = diagnosed({});
+  CHECK(tokens > 1);
+  CHECK(tokens < 300);
+  CHECK(diagnosed({"--ignore_eos"}) == 300);
+  CHECK(contains(run(show_command, {"--html", page}), ", " + count(tokens, "token") + ", where the text ends; open"));
+  CHECK(contains(read_file(page), "\"block_size\":48"));
+  CHECK(contains(read_file(page), "', which ends the text\""));
+  CHECK(contains(run(show_command, {"--html", page, "--ignore_eos"}), ", 300 tokens; open"));
+  CHECK(!contains(read_file(page), "which ends the text"));
+}
+
 TEST_CASE("chat: the context is the model's own, up to 4,096 tokens, or what is asked for within it") {
   LlamaHeader header = {};
   header.block_size = 8192;
@@ -301,6 +348,110 @@ TEST_CASE("chat: drafters that need more than a GGUF file are refused by name") 
   CHECK(stand_in().calls.empty());
   CHECK(generate_from("a", {"--drafter", "suffix+recycle"}).out == "aa");
   CHECK(generate_from("a", {"--drafter", "none"}).out == "aa");
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// A tiny model, and the program itself: one process, whose cache lives from question to question
+
+namespace {
+
+constexpr int kAnswer = 12;  // most tokens of an answer of the tiny model
+
+// The five answers of the tiny model (tests/reference/tiny_llama.py).
+std::string program_answers(const std::string& questions, const std::string& flags) {
+  const Folder folder;
+  const std::string in = folder.file("in", questions), out = folder.file("out");
+  const std::string command = "build/nanospec chat --quiet --model tests/files/llama_grouped.gguf --max_new_tokens " +
+                              std::to_string(kAnswer) + " " + flags + " <" + in + " >" + out;
+  REQUIRE_MESSAGE(std::system(command.c_str()) == 0, "this test needs build/nanospec: " << command);
+  return read_file(out);
+}
+
+// What a fresh target says to one long prompt, put together here by hand: ChatML's text, where the answers are the
+// tokens that were chosen. `room`: tokens that a prompt may have; the oldest turns are dropped until it has no more.
+struct LongPrompts {
+  std::vector<std::string> questions;
+  float temperature;
+  int context, room;
+  int dropped = 0;
+
+  std::string answers() {
+    Loaded loaded = load_gguf("tests/files/llama_grouped.gguf", context);
+    std::vector<std::vector<int>> turns;
+    std::string all;
+    for (const std::string& question : questions) {
+      turns.push_back(tokens_of(user(question)));
+      while (int(prompt(turns).size()) > room) turns.erase(turns.begin()), dropped++;
+      const std::string text = small().decode(prompt(turns));
+      CHECK(text.rfind(kSystem + "<|im_start|>user\n", 0) == 0);
+      CHECK(text.substr(text.size() - user(question).size()) == user(question));
+
+      Target target(loaded.config, loaded.read, Dtype::bf16, false, 1, 65);
+      Decoding decoding;
+      decoding.sampling.temperature = temperature;
+      decoding.sampling.seed = 7;
+      decoding.max_new_tokens = kAnswer;
+      std::vector<int> tokens = prompt(turns);
+      const long begin = long(tokens.size());
+      generate(target, nullptr, decoding, tokens, [](int token) { return token != 0 && token != 2; });
+      const bool ended = tokens.back() == 0 || tokens.back() == 2;
+      if (ended) tokens.pop_back();
+      turns.back().insert(turns.back().end(), tokens.begin() + begin, tokens.end());
+      for (int token : tokens_of("<|im_end|>\n")) turns.back().push_back(token);
+      const std::string said = whole_characters({tokens.begin() + begin, tokens.end()});
+      all += said + (said.empty() || said.back() != '\n' ? "\n" : "");
+    }
+    return all;
+  }
+
+ private:
+  static std::vector<int> prompt(const std::vector<std::vector<int>>& turns) {
+    std::vector<int> tokens = tokens_of(kSystem);
+    for (const std::vector<int>& turn : turns) tokens.insert(tokens.end(), turn.begin(), turn.end());
+    return tokens;
+  }
+  static std::string whole_characters(const std::vector<int>& tokens) {
+    Utf8Stream stream;
+    return stream.put(small().decode(tokens));  // the beginning of a character at the end is left out
+  }
+};
+
+const std::vector<std::string> kFive = {"Is it?", "And now?", "Say it again.", "12 and 3", "Why?"};
+
+}  // namespace
+
+TEST_CASE("chat: five turns are answered as five long prompts are, with the cache kept, byte for byte") {
+  std::string lines;
+  for (const std::string& question : kFive) lines += question + "\n";
+  for (const std::string temperature : {"0", "1"}) {
+    LongPrompts prompts = {kFive, std::stof(temperature), 256, 256 - kAnswer};
+    const std::string expected = prompts.answers();
+    CHECK(prompts.dropped == 0);
+    CHECK(std::count(expected.begin(), expected.end(), '\n') >= 5);
+    for (const std::string drafter : {"none", "suffix --threads 2", "suffix+recycle --shape tree:2x2"}) {
+      CAPTURE(temperature);
+      CAPTURE(drafter);
+      const std::string flags = "--seed 7 --temperature " + temperature + " --drafter " + drafter;
+      CHECK(program_answers(lines, flags) == expected);
+    }
+  }
+}
+
+TEST_CASE("chat: five turns in a small context: the oldest are dropped, and the rest is answered as one long prompt") {
+  std::string lines;
+  for (const std::string& question : kFive) lines += question + "\n";
+  for (const std::string temperature : {"0", "1"}) {
+    LongPrompts prompts = {kFive, std::stof(temperature), 128, 128 - kAnswer};
+    const std::string expected = prompts.answers();
+    CHECK(prompts.dropped > 0);
+    CHECK(prompts.dropped < 4);
+    for (const std::string drafter : {"none", "suffix"}) {
+      CAPTURE(temperature);
+      CAPTURE(drafter);
+      const std::string flags = "--context 128 --seed 7 --temperature " + temperature + " --drafter " + drafter;
+      CHECK(program_answers(lines, flags) == expected);
+    }
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -477,8 +477,11 @@ TEST_CASE("features: the residual stream after the tapped layers, for every row 
 }
 
 TEST_CASE("model: the cache after keep is that of plain decoding, bit for bit, and so is that of a prefill") {
-  for (Numbers numbers : kNumbers) {
-    Decoder tree_side(numbers, 2), plain(numbers, 1);
+  for (int number = 0; number < 8; number++) {
+    const Numbers numbers = kNumbers[number % 4];
+    const bool llama = number >= 4;
+    CAPTURE(llama);
+    Decoder tree_side(numbers, 2, 48, llama), plain(numbers, 1, 48, llama);
     Chance chance(61);
     std::vector<int> text = {3, 1, 4, 1, 5};
     tree_side.target.prefill(text.data(), 5);
@@ -492,7 +495,7 @@ TEST_CASE("model: the cache after keep is that of plain decoding, bit for bit, a
       CHECK(tree_side.target.past() == int(text.size()));
     }
     plain.one_by_one(text);
-    Decoder prefilled(numbers, 2);
+    Decoder prefilled(numbers, 2, 48, llama);
     prefilled.target.prefill(text.data(), int(text.size()));
     for (int position = 0; position < int(text.size()); position++)
       for (bool values : {false, true}) {

@@ -1,7 +1,8 @@
 // tests/core/test_sweep.cpp: the promise, on a real model: whatever drafter and shape, the bytes of plain decoding.
 //
 // A model of the `article` size learns a made-up text here; then every drafter and shape generates under every setting,
-// and is held against plain decoding by memcmp. `make test` takes a fixed tenth, `make prove` all.
+// and is held against plain decoding by memcmp. A Llama does the same under fewer settings. `make test` takes a fixed
+// tenth, `make prove` all.
 #include <doctest/doctest.h>
 
 #include "decode.h"
@@ -33,7 +34,7 @@ struct Article {
   std::vector<int> tokens;
   Tokenizer tokenizer;
 
-  Article() {
+  Article(const Config& sizes, int iterations) : config(sizes) {
     const std::string text = made_up_text(4000);
     tokenizer = character_tokenizer(text);
     tokens = tokenizer.encode(text);
@@ -42,7 +43,7 @@ struct Article {
     const int T = config.block_size, B = 12;
     Trainer<float> trainer(config, B * T, B, B * pad64(T), pool);
     trainer.set_weights(initial_weights(config, 1).data());
-    for (int i = 0; i < 150; i++) {
+    for (int i = 0; i < iterations; i++) {
       Batch batch;
       for (int b = 0; b < B; b++) {
         const size_t start = random_bits(1, uint32_t(b), kStreamBatch, uint64_t(i), 0) % (tokens.size() - T);
@@ -57,7 +58,15 @@ struct Article {
   }
 };
 const Article& article() {
-  static const Article one;
+  static const Article one({}, 150);
+  return one;
+}
+// Query heads share one key, heads are not C / H wide, and the head is a tensor of its own.
+const Article& llama_article() {
+  Config config;
+  config.n_layer = 2, config.n_kv_head = 1, config.head_dim = 12, config.n_inner = 48;
+  config.rotary = config.swiglu = true, config.center = config.tied = false;
+  static const Article one(config, 50);
   return one;
 }
 
@@ -147,6 +156,53 @@ TEST_CASE("sweep: every drafter and shape prints the bytes of plain decoding") {
     if (drafter != &random) CHECK(lengths[drafter].mean() > 1.1);
   MESSAGE(generations << " generations, acceptance length: bigram " << lengths[&bigram].mean() << ", ngram:4 "
                       << lengths[&ngram].mean() << ", suffix+ngram:4 " << lengths[&both].mean());
+}
+
+TEST_CASE("sweep: a Llama prints the bytes of plain decoding, by every drafter and shape, while its window slides") {
+  const Article& a = llama_article();
+  const int vocab = a.config.vocab_size;
+  std::vector<std::unique_ptr<LogitsDrafter>> parts;
+  parts.push_back(std::make_unique<Suffix>(vocab)), parts.push_back(std::make_unique<Ngram>(ngram_of(a)));
+  Union both(std::move(parts));
+  Bigram bigram = bigram_of(a);
+  Ngram ngram = ngram_of(a);
+  Suffix suffix(vocab);
+  Lookup lookup(vocab);
+  Recycle recycle(vocab);
+  Drafter* const drafters[] = {&bigram, &ngram, &suffix, &lookup, &recycle, &both};
+  size_t generations = 0;
+  int64_t slides = 0, tokens = 0, forwards = 0;
+  std::vector<int> by_one_thread;
+  for (Dtype dtype : {Dtype::fp32, Dtype::bf16})
+    for (float temperature : {0.0f, 0.7f, 1.0f})
+      for (int threads : {1, 2}) {
+        if (a_tenth() && temperature != (dtype == Dtype::fp32 ? 1.0f : 0.0f)) continue;
+        CAPTURE(int(dtype));
+        CAPTURE(temperature);
+        CAPTURE(threads);
+        Target target(a.config, a.weights.data(), dtype, false, threads, 65);
+        Decoding decoding;
+        decoding.sampling.temperature = temperature;
+        decoding.max_new_tokens = 130;  // three slides
+        std::vector<int> plain = a.tokenizer.encode("the king");
+        const std::vector<int> prompt = plain;
+        CHECK(generate(target, nullptr, decoding, plain, [](int) { return true; }).slide_prefills == 3);
+        if (threads == 1) by_one_thread = plain;
+        CHECK(plain == by_one_thread);
+        for (const std::string shape : kAllShapes) {
+          CAPTURE(shape);
+          decoding.shape = ready_shape(shape, 64);
+          if (decoding.shape.kind == Shape::kAuto) decoding.cost = std::make_shared<Cost>(measure_cost(target, 64));
+          std::vector<int> text = prompt;
+          Drafter* const drafter = drafters[generations++ % std::size(drafters)];
+          const Stats stats = generate(target, drafter, decoding, text, [](int) { return true; });
+          CHECK(text == plain);
+          slides += stats.slide_prefills, tokens += stats.tokens, forwards += stats.target_forwards;
+        }
+      }
+  CHECK(generations == (a_tenth() ? 4 : 12) * std::size(kAllShapes));
+  CHECK(slides == 3 * int64_t(generations));
+  CHECK(double(tokens) > 1.3 * double(forwards));
 }
 
 TEST_CASE("sweep: a target that drafts for itself is accepted in full, always") {

@@ -1,0 +1,153 @@
+// tests/files/test_tiny_llama.cpp: tiny Llamas that tests/reference/tiny_llama.py made with `transformers` and `gguf`:
+// read as every model is, they have the logits that `transformers` computes.
+//
+// In order: the files; their logits, all at once and from the cache; how much each setting would change.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "decode.h"
+#include "files/gguf_model.h"
+#include "tests/error_of.h"
+#include "tests/folder.h"
+
+using namespace nanospec;
+
+namespace {
+
+constexpr int kTokens = 32;  // with stored logits
+const std::string kNames[] = {"grouped", "single", "plain"};
+
+std::string file_of(const std::string& name, const char* ending) { return "tests/files/llama_" + name + ending; }
+Loaded tiny(const std::string& name) { return load_gguf(file_of(name, ".gguf")); }
+
+// llama_plain once more, as transformers itself stores it. The tokenizer is that of the GGUF files.
+Loaded tiny_folder() {
+  const Folder folder;
+  for (const char* file : {"config.json", "model.safetensors"})
+    folder.file(file, read_file(std::string("tests/files/llama_folder/") + file));
+  folder.file("tokenizer.json", read_file("tests/files/bpe_small.json"));
+  notes().quiet = true;  // the weights carry no hash
+  Loaded loaded = load_model(folder.path);
+  notes() = Notes();
+  return loaded;
+}
+
+struct Stored {
+  std::vector<int> tokens;
+  std::vector<float> logits;  // (kTokens, V)
+  float largest = 0;
+  Stored(const std::string& name, int vocab) {
+    const std::string path = file_of(name, ".safetensors");
+    const SafeTensors file = read_safetensors(path);
+    for (float token : read_tensor(file, "tokens", {kTokens}, path)) tokens.push_back(int(token));
+    logits = read_tensor(file, "logits", {kTokens, vocab}, path);
+    for (float x : logits) largest = std::max(largest, std::fabs(x));
+  }
+};
+
+// The largest difference from the stored logits, as a part of the largest logit. `cached` tokens are prefilled.
+double difference(const Loaded& loaded, const Stored& stored, int cached = 0, int threads = 1) {
+  Target target(loaded.config, loaded.read ? TensorSource(loaded.read) : TensorSource(loaded.weights.data()),
+                Dtype::fp32, false, threads, kTokens);
+  const int n = kTokens - cached, vocab = loaded.config.vocab_size;
+  std::vector<int> depth(n), end(n, n);  // a sequence: the tree with one branch
+  for (int i = 0; i < n; i++) depth[i] = i;
+  target.prefill(stored.tokens.data(), cached);
+  target.forward(stored.tokens.data() + cached, depth.data(), end.data(), n);
+  double most = 0;
+  for (int i = 0; i < n; i++)
+    for (int x = 0; x < vocab; x++) {
+      const double apart = std::fabs(double(target.logits(i)[x]) - stored.logits[size_t(cached + i) * vocab + x]);
+      if (!(apart <= most)) most = apart;  // and not a number stays so
+    }
+  return most / stored.largest;
+}
+
+}  // namespace
+
+TEST_CASE("llama: GGUF files of random models have transformers' logits") {
+  for (const std::string& name : kNames) {
+    CAPTURE(name);
+    const Loaded loaded = tiny(name);
+    const Stored stored(name, loaded.config.vocab_size);
+    CHECK(stored.largest > 1);
+    for (int cached : {0, 1, 19})
+      for (int threads : {1, 2}) {
+        CAPTURE(cached);
+        CHECK(difference(loaded, stored, cached, threads) < 1e-5);
+      }
+  }
+}
+
+TEST_CASE("llama: a folder that transformers wrote has the logits of the GGUF file with the same numbers") {
+  const Loaded folder = tiny_folder(), file = tiny("plain");
+  const Stored stored("plain", file.config.vocab_size);
+  CHECK(folder.config.rope_theta == 100);
+  CHECK(difference(folder, stored) < 1e-5);
+  CHECK(folder.tokenizer.symbols == file.tokenizer.symbols);
+  for (const TensorSpec& spec : tensor_table(file.config)) {
+    CAPTURE(spec.name);
+    std::vector<float> numbers(spec.size);
+    file.read(spec, numbers.data());
+    CHECK(std::equal(numbers.begin(), numbers.end(), folder.weights.begin() + long(spec.offset)));
+  }
+}
+
+TEST_CASE("llama: the files have the settings that they are there for, and the logits tell each from another") {
+  const auto config = [](const char* name) { return tiny(name).config; };
+  CHECK(config("grouped").tied);
+  CHECK(config("grouped").n_head == 2 * config("grouped").n_kv_head);
+  CHECK(!config("single").tied);
+  CHECK(config("single").n_kv_head == 1);
+  CHECK(config("plain").n_head == config("plain").n_kv_head);
+  CHECK(config("plain").head_size() != config("plain").n_embd / config("plain").n_head);
+
+  const std::pair<std::string, std::function<void(Config&)>> others[] = {
+      {"rope_theta", [](Config& c) { c.rope_theta *= 2; }},
+      {"norm_epsilon", [](Config& c) { c.norm_epsilon *= 2; }},
+      {"rotary", [](Config& c) { c.rope_theta = 1e30f; }}};  // hardly any turn but the fastest
+  for (const std::string& name : kNames)
+    for (const auto& [what, change] : others) {
+      CAPTURE(name);
+      CAPTURE(what);
+      Loaded loaded = tiny(name);
+      change(loaded.config);
+      CHECK(difference(loaded, Stored(name, loaded.config.vocab_size)) > 1e-5);
+    }
+  for (const std::string& name : kNames) {  // rows of queries and keys as the file has them, not put in order
+    const GgufFile file = read_gguf(file_of(name, ".gguf"));
+    Loaded loaded = tiny(name);
+    const int other_size = 2;  // in heads of two channels both orders are one
+    loaded.read = [file, parts = llama_tensors(loaded.config)](const TensorSpec& spec, float* to) {
+      read_gguf_tensor(file, parts, other_size, spec, to);
+    };
+    CHECK(difference(loaded, Stored(name, loaded.config.vocab_size)) > 1e-3);
+  }
+}
+
+TEST_CASE("llama: config.json: theta among the rope_parameters, as transformers 5 writes it, or beside them") {
+  const std::string text = read_file("tests/files/llama_folder/config.json");
+  const auto with = [&](const char* key, const Json& value) {
+    Json json = Json::parse(text);
+    json[key] = value;
+    return json.dump();
+  };
+  const auto theta = [](const std::string& config) { return parse_config(config, "c").rope_theta; };
+  CHECK(theta(text) == 100);
+  CHECK(theta(with("rope_theta", 7)) == 100);  // what the newer key says counts
+  Json older = Json::parse(with("rope_theta", 7));
+  older.erase("rope_parameters");
+  CHECK(theta(older.dump()) == 7);
+  older["rope_parameters"] = nullptr;
+  CHECK(theta(older.dump()) == 7);
+  const auto refused = [&](const Json& value) {
+    return error_of([&] { parse_config(with("rope_parameters", value), "c"); });
+  };
+  CHECK(refused({{"rope_theta", 100}, {"rope_type", "yarn"}}).find("rope_type is \"yarn\", expected \"default\"") == 0);
+  CHECK(refused({{"rope_type", "default"}}).find("rope_theta is null, expected a number above 0") == 0);
+  CHECK(refused({{"rope_theta", 100}, {"factor", 8}}).find("factor is 8, and its meaning is not known") == 0);
+  CHECK(refused(12).find("rope_parameters is 12, expected an object") == 0);
+}
