@@ -46,7 +46,7 @@ COMMAND_LINE := $(BUILD)/commands/cli.o $(BUILD)/commands/outputs.o
 PROGRAMS := $(BUILD)/nanospec $(BUILD)/train_gpt $(BUILD)/train_drafter
 ON_CUDA := $(BUILD)/nanospec-cuda $(BUILD)/train_gpt-cuda
 
-.PHONY: all programs help deps data chat run test tests prove cuda single bench experiments clean format
+.PHONY: all programs help deps data chat run test tests prove cuda single bench peers experiments clean format
 all: ## the programs nanospec, train_gpt and train_drafter, into build/; with a GPU those of make cuda too
 	@echo "compiler  $$($(CXX) --version 2>/dev/null | head -1 || echo 'none: make deps')"
 	@echo "SIMD      $$(echo | $(CXX) -march=$(ARCH) -dM -E -x c++ - 2>/dev/null | awk '/__AVX512F__/{a=1} /__AVX2__/{b=1} END{print a ? "AVX-512" : b ? "AVX2" : "portable version"}') (ARCH=$(ARCH))"
@@ -224,6 +224,10 @@ bench: ## tables and pictures of speed, into build/bench: under ten minutes; a G
 	@$(if $(GPU),$(BUILD)/nanospec-cuda bench --only gpu --out $(BUILD)/bench/gpu,echo; \
 	  echo "The GPU's rows are left out, unmeasured: $(if $(NVCC),nvidia-smi -L names no device,there is no nvcc)")
 
+# As many compilers at a time as JOBS says: it has no make of ours to ask.
+peers: ## builds llama.cpp into build/peers, once, so that bench holds it beside nanospec: minutes to half an hour
+	@JOBS=$(JOBS) CXX="$(CXX)" sh tests/reference/peers.sh
+
 # The target and the drafters; `sequoia` and `calibrated` want the drafters' accuracy on the target.
 experiments: ## the literature's experiments, into build/experiments: 12 minutes, and the training of what is missing
 	@$(MAKE) --no-print-directory deps
@@ -261,7 +265,7 @@ train-and-experiment: train-small train-drafters
 
 # ----------------------------------------------------------------------------------------------------------------
 
-clean: ## removes what was built; data, models and build/venv stay
+clean: ## removes what was built; data, models, build/venv and build/peers stay
 	@rm -rf $(addprefix build/,*.o *.dep *.ptxas libraries.h* machine files growth commands study training tests sanitize flags bench experiments \
 	  nanospec nanospec-cuda train_gpt train_gpt-cuda train_drafter nanospec_single.cu dump_logits dump_gguf dump_tokens)
 

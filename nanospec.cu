@@ -28,6 +28,12 @@ namespace {
 Dtype dtype_of(const std::string& name) {
   return name == "bf16" ? Dtype::bf16 : name == "f16" ? Dtype::f16 : Dtype::fp32;
 }
+
+Target target_of(const Settings& s, const Loaded& loaded) {
+  return Target(loaded.config, loaded.source(), dtype_of(s.dtype),
+                std::make_shared<Pool>(s.threads, choose_cuda(s.device), s.kernels == "plain"), s.rows,
+                dtype_of(s.cache_dtype));
+}
 }  // namespace
 
 struct Engine::Parts {
@@ -39,12 +45,7 @@ struct Engine::Parts {
   std::map<std::string, std::shared_ptr<Experience>> experiences;  // by drafter, rule, noise and sampling
   std::map<std::string, Shape> shapes;                             // those read from files, by all they depend on
 
-  Parts(const Settings& s, Loaded l)
-      : settings(s),
-        loaded(std::move(l)),
-        target(loaded.config, loaded.source(), dtype_of(s.dtype),
-               std::make_shared<Pool>(s.threads, choose_cuda(s.device), s.kernels == "plain"), s.rows,
-               dtype_of(s.cache_dtype)) {
+  Parts(const Settings& s, Loaded l) : settings(s), loaded(std::move(l)), target(target_of(s, loaded)) {
     loaded.weights = {};  // the target has its own
     loaded.read = nullptr;
   }
@@ -174,6 +175,10 @@ struct Probe::Parts {
 Probe::Probe(const Config& config, const std::string& dtype, const std::string& device, int threads, int most_rows)
     : parts_(new Parts{config, Target(config, initial_weights(config, 1).data(), dtype_of(dtype), choose_cuda(device),
                                       threads, most_rows)}) {}
+Probe::Probe(const Settings& s) {
+  const Loaded loaded = load(s);
+  parts_.reset(new Parts{loaded.config, target_of(s, loaded)});
+}
 Probe::~Probe() = default;
 
 double Probe::forward_seconds(int rows, int past) {
@@ -199,6 +204,7 @@ double Probe::prefill_seconds(int tokens) {
   parts_->target.prefill(text.data(), tokens);
   return watch.lap();
 }
+const Config& Probe::config() const { return parts_->config; }
 double Probe::weight_bytes() const { return double(parts_->target.weight_bytes()); }
 double Probe::cache_bytes(int past) const { return double(parts_->target.cache_bytes()) * past; }
 

@@ -1,6 +1,6 @@
 // commands/engine.h: the engine as the commands see it: load a model, generate by a method, report the time.
 //
-// In order: an engine with a trained model; a probe with random weights, to measure forwards. Both are implemented in
+// In order: an engine with a trained model; a probe, to measure forwards. Both are implemented in
 // nanospec.cu, which alone is compiled for each machine. The commands are plain C++ and touch neither arrays nor the
 // model.
 #pragma once
@@ -83,11 +83,12 @@ class Engine {
   std::unique_ptr<Parts> parts_;
 };
 
-// A target of any size with random weights: what its forwards take, and what they read.
+// A target of any size with random weights, or one from a file: what its forwards take, and what they read.
 class Probe {
  public:
   // Throws std::runtime_error or std::bad_alloc. most_rows: of one forward.
   Probe(const Config& config, const std::string& dtype, const std::string& device, int threads, int most_rows);
+  explicit Probe(const Settings& settings);  // throws as Engine's
   ~Probe();
 
   // Seconds of one forward of a root and rows - 1 children, over a past of so many tokens; on a GPU with the picks that
@@ -95,6 +96,7 @@ class Probe {
   double forward_seconds(int rows, int past);
   double prefill_seconds(int tokens);  // of one prefill
 
+  const Config& config() const;
   double weight_bytes() const;         // that one forward reads
   double cache_bytes(int past) const;  // keys and values that one forward reads
 

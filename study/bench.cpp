@@ -216,7 +216,8 @@ Sections sections_of(Bench& bench) {
       {"forward", [&] { bench_forward(bench); }, 35, "plain decoding's bytes per second, the cost of rows, prefill"},
       {"decode", [&] { bench_decode(bench); }, 170, "speculation: drafters, shapes and budgets against plain decoding"},
       {"train", [&] { bench_train(bench); }, 50, "training"},
-      {"peers", [&] { bench_peers(bench); }, 250, "PyTorch on the same work, where build/venv has it"},
+      {"peers", [&] { bench_peers(bench); }, peers_seconds(),
+       "PyTorch and llama.cpp on the same work, where build/venv and build/peers have them"},
       {"gpu", [&] { bench_gpu(bench); }, 180, "where there is a GPU: its kernels, decoding and training on it"}};
 }
 

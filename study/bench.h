@@ -1,6 +1,6 @@
 // study/bench.h: what `bench` and `experiments` are made of, and what the sections of `bench` share, each in a file of
-// its own: bench_forward.cpp, bench_decode.cpp, bench_train.cpp (training, and the peers), bench_gpu.cpp. bench.cpp has
-// the command line, the roofline's table and the order.
+// its own: bench_forward.cpp, bench_decode.cpp, bench_train.cpp (training), bench_peers.cpp, bench_gpu.cpp. bench.cpp
+// has the command line, the roofline's table and the order.
 //
 // In order: bars and how even the repeats were; the timetable; the bench itself; its sections; figures of
 // theirs that are pure arithmetic, so that tests can hold them.
@@ -135,6 +135,7 @@ std::string decode_missing(const Bench& bench);  // what section decode cannot r
 void bench_decode(Bench& bench);
 void bench_train(Bench& bench);
 void bench_peers(Bench& bench);
+double peers_seconds();  // that it takes, about
 void bench_gpu(Bench& bench);
 
 // A part of a section's work, as shares that are done where it begins, and of it.
@@ -153,6 +154,7 @@ std::string peers_text(Bench& bench, const std::string& device, const Stretch& s
 
 double forward_flops(const Config& config, int rows, int past);  // of the rows of one tree: all but row operations
 double prefill_flops(const Config& config, int tokens);          // without the head and what only the head needs
+double row_flops(const Config& config);  // of the products of one row with weights, head too; of any architecture
 
 // The least seconds that a forward can take: it must read its bytes, and it must multiply.
 double least_seconds(double bytes, double flops, double bandwidth, double peak);

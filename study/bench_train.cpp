@@ -1,94 +1,18 @@
-// study/bench_train.cpp: training, by running train_gpt for a few iterations; and the peers, PyTorch on the same
-// work, by running the scripts of tests/reference. Each run is a process of its own. On the CPU both are sections; on a
-// GPU they are parts of section gpu.
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
+// study/bench_train.cpp: training, by running train_gpt for a few iterations; and PyTorch on the same work, by running
+// the scripts of tests/reference. Each run is a process of its own. On the CPU training is a section, and PyTorch a
+// part of section peers; on a GPU they are parts of section gpu.
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <csignal>
 #include <filesystem>
-#include <thread>
 
 #include "commands/samples.h"
 #include "files/words.h"
-#include "growth/clock.h"
 #include "study/bench.h"
-
-extern char** environ;
+#include "study/process.h"
 
 namespace nanospec {
 namespace {
-
-// ---------------------------------------------------------------------------------------------------------------
-// Processes
-
-// A folder that goes when the work is done.
-struct Scratch {
-  std::string path;
-  Scratch() {
-    std::string name = (std::filesystem::temp_directory_path() / "nanospec_bench_XXXXXX").string();
-    if (!mkdtemp(&name[0])) refuse_path("cannot create the folder", name, errno);
-    path = name;
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-};
-
-constexpr int kTooLong = 124;
-
-// Runs a program whose output goes to `log`; returns its exit status, 127 where it cannot be started, kTooLong where it
-// took more seconds than it was given. `waiting` is called meanwhile. Ctrl-C ends the program and all that it started.
-int run_process(std::vector<std::string> words, const std::string& log, double most_seconds,
-                const std::function<void()>& waiting) {
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(&word[0]);
-  argv.push_back(nullptr);
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
-  posix_spawn_file_actions_adddup2(&files, STDOUT_FILENO, STDERR_FILENO);
-  posix_spawnattr_t attributes;  // a process group of its own, so that a signal reaches its children too
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  pid_t child = 0;
-  const int error = posix_spawn(&child, words[0].c_str(), &files, &attributes, argv.data(), environ);
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&files);
-  if (error != 0) return 127;
-  int status = 0;
-  bool late = false, told = false;
-  Stopwatch watch;
-  for (double spent = 0; waitpid(child, &status, WNOHANG) == 0; spent += watch.lap()) {
-    late = late || spent > most_seconds;
-    if ((interrupted() || late) && !told) {
-      kill(-child, SIGTERM);
-      told = true;
-    }
-    waiting();
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  if (late) return kTooLong;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-std::string last_line(const std::string& path) {
-  if (!std::filesystem::exists(path)) return "";
-  std::string text = read_file(path);
-  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
-  return printable(text.substr(text.find_last_of("\r\n") + 1), 300);
-}
-
-std::string program_folder() {
-  std::error_code error;
-  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
-}
 
 std::string median_and_ends(const std::vector<double>& values, int places) {
   return decimals(median(values), places) + " (" + decimals(lowest(values), places) + " to " +
@@ -113,8 +37,6 @@ constexpr struct {
 } kPeerBars[] = {{"small", 0.7}, {"medium", 0.9}};
 
 const char* suffix(const std::string& device) { return device == "cuda" ? "-cuda" : ""; }  // of our programs
-
-std::string left_out(const std::string& why) { return "left out: " + why + "\n"; }
 
 }  // namespace
 
@@ -176,7 +98,7 @@ void bench_train(Bench& bench) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Peers
+// PyTorch
 
 namespace {
 
@@ -322,14 +244,6 @@ std::string peers_text(Bench& bench, const std::string& device, const Stretch& s
   }
   tables.pop_back();
   return tables;
-}
-
-void bench_peers(Bench& bench) {
-  OrderedJson json;
-  const std::string text = peers_text(bench, "cpu", {}, json);
-  if (interrupted()) return;
-  bench.print("Peers", text);
-  if (!json.is_null()) bench.write_json("peers", json);
 }
 
 }  // namespace nanospec

@@ -164,11 +164,15 @@ std::string Engine::device() const { return "cpu"; }
 int Engine::threads() const { return parts_->settings.threads; }
 double Engine::weight_bytes() const { return 1e6; }
 
-struct Probe::Parts {};
-Probe::Probe(const Config&, const std::string&, const std::string&, int, int) {}
+struct Probe::Parts {
+  Config config;
+};
+Probe::Probe(const Config& config, const std::string&, const std::string&, int, int) : parts_(new Parts{config}) {}
+Probe::Probe(const Settings&) : parts_(new Parts) {}
 Probe::~Probe() = default;
 double Probe::forward_seconds(int rows, int past) { return 0.01 * (1 + 0.1 * (rows - 1)) + 1e-5 * past; }
 double Probe::prefill_seconds(int tokens) { return 0.001 * tokens; }
+const Config& Probe::config() const { return parts_->config; }
 double Probe::weight_bytes() const { return 3e6; }
 double Probe::cache_bytes(int past) const { return 1e3 * past; }
 
