@@ -46,89 +46,159 @@ inline int shared_keys(const Forest& f, int root, int row, int end) {
   return f.past[root] + j - f.first_row[root];
 }
 
-// The share of one thread: whole (root, key/value head) pairs. It first writes the keys and values. Then, for each tile
-// of rows:
-//   - scores: the tile against all slots that one of its rows sees, at once;
-//   - row by row: the scores of the keys that the row sees, in order of position, and their softmax;
-//   - values, again in order of position: for the whole tile the keys that all its rows see, then row by row the
+// A tile: some rows of one root, with all query heads of one key/value head, so that they share reading it. A pair is a
+// row and a query head. Three steps follow each other:
+//   - score: the tile against all slots that one of its rows sees, at once;
+//   - weigh, pair by pair: the scores of the keys that the row sees, in order of position, and their softmax;
+//   - attend, again in order of position: for the whole tile the keys that all its rows see, then pair by pair the
 //   others.
 // A tile is causal if each of its rows sees all rows before it (its depth equals its index in the tree): then the whole
 // tile handles all keys together, and the weights of what a row does not see are 0.
 template <class S>
-void attention_twin(const Team& team, const Attention<float, S>& s) {
+struct AttentionTile {
+  const Attention<float, S>& s;
+  const int root, kv_head, row, rows;
+  const int* ends;      // ends_of_blocks()
+  float* const scores;  // (pairs, most + kSpare) each pair's scores, then weights; behind them the sum of the weights
+  const int most;       // keys of the root, padded to 64
+
+  static constexpr int kSpare = 16;
   const Forest& f = s.forest;
-  const int D = s.head_size, wide = pad16(D);
+  const int first = f.first_row[root], past = f.past[root], slot0 = f.first_slot[root];
+  const int D = s.head_size, wide = pad16(D), queries = s.queries(), pairs = rows * queries, stride = most + kSpare;
+  const int keys = past + row + rows - first;  // that one of its rows may see
+  const bool causal = is_causal();
+  const int shared = causal ? keys : shared_keys(f, root, row, row + rows);
+
+  int row_of(int pair) const { return row + pair / queries; }
+  int head_of(int pair) const { return kv_head * queries + pair % queries; }
+  float* weights(int pair) const { return scores + size_t(pair) * stride; }
+  bool is_causal() const {
+    for (int t = 0; t < rows; t++)
+      if (f.depth[row + t] != row + t - first) return false;
+    return true;
+  }
+  // Calls act(key) for each key that the row sees, the shared ones left out, in order of position.
+  template <class F>
+  void each_other(int its_row, const F& act) const {
+    const int to = past + its_row - first + 1;
+    each_run(ends, shared, to, row, [&](int begin, int end) {
+      for (int key = larger(begin, shared); key < smaller(end, to); key++)
+        if (its_row < f.end[first + key - past]) act(key);
+    });
+  }
+
+  // The scores of keys from .. to - 1; `from` is a multiple of 16. q: scratch, (pairs, D).
+  void score(int from, int to, float* q) const {
+    for (int i = 0; i < pairs; i++)
+      std::copy_n(s.qkv + size_t(row_of(i)) * s.qkv_row + head_of(i) * D, D, q + size_t(i) * D);
+    each_run(ends, from, to, row, [&](int begin, int end) {
+      const S* k = s.cache.key(kv_head, slot0 + begin, 0);
+      const ptrdiff_t group = s.cache.key_numbers(16, D);
+      product(pairs, end - begin,
+              TileArguments<S>{D, q, D, 1, k, 16 * kTogether<S>, group, scores + begin, stride, false});
+    });
+  }
+  void weigh(int pair) const {
+    const Solo solo;
+    const int its_row = row_of(pair), head = head_of(pair);
+    float* const p = weights(pair);
+    int seen = causal ? past + its_row - first + 1 : shared;
+    if (!causal) each_other(its_row, [&](int key) { p[seen++] = p[key]; });
+    // The rest of the last vector gets the weight 0, which changes no sum.
+    const int whole = smaller(most, ((causal ? keys : seen) + kLanes - 1) / kLanes * kLanes);
+    for (int i = seen; i < whole; i++) p[i] = -Format<float>::kInfinity;
+    const float scale = s.scale(), top = scale * solo.largest<float>(whole, [=](int i) { return p[i]; });
+    solo.each(whole, [=](int i) { p[i] = exp(p[i] * scale - top); });
+    p[most] = solo.sum<float>(whole, [=](int i) { return p[i]; });
+    if (s.log_sum) s.log_sum[its_row * s.n_head + head] = top + log(p[most]);
+    if (s.dropout.rate > 0)
+      for (int i = 0; i < seen; i++) p[i] *= s.keep(its_row, head, i);
+  }
+  // Channels begin .. end - 1 of the outputs, which are multiples of 16. sums: scratch, (pairs, end - begin).
+  void attend(int begin, int end, float* sums) const {
+    const int n = end - begin;
+    const S* v = s.cache.value(kv_head, slot0, 0) + begin * kTogether<S>;
+    product(pairs, n,
+            TileArguments<S>{shared, scores, stride, 1, v, wide * kTogether<S>, kGroup * kTogether<S>, sums, n, false});
+    for (int i = 0; i < pairs; i++) {
+      float *sum = sums + i * n, *o = s.out + size_t(row_of(i)) * s.out_row + head_of(i) * D + begin;
+      const float *p = weights(i) + shared, total = weights(i)[most];
+      if (!causal)
+        each_other(row_of(i), [&](int key) {
+          const float weight = *p++;
+          const S* v = s.cache.value(kv_head, slot0 + key, 0) + begin * kTogether<S>;
+          for (int d = 0; d < n; d++) sum[d] = fused(weight, to_float(v[d * kTogether<S>]), sum[d]);
+        });
+      for (int d = 0; d < smaller(n, D - begin); d++) o[d] = sum[d] / total + 0.0f;  // + 0: a zero has one sign
+    }
+  }
+};
+
+// All threads work at each key/value head of the only root: they share its keys, then the pairs, then the channels.
+// scores: kRowsByKeys rows.
+template <class S>
+void attention_by_keys(const Team& team, const Attention<float, S>& s, float* scores) {
+  const Forest& f = s.forest;
+  const int KV = s.n_kv_head, wide = pad16(s.head_size), row = s.first_new(0), rows = f.rows - row;
+  const int pairs = rows * s.queries(), keys = f.past[0] + f.rows, most = pad64(keys);
+  float* const spare = scratch(size_t(pairs) * wide + most / 16);
+  int* const ends = reinterpret_cast<int*>(spare + size_t(pairs) * wide);
+  ends_of_blocks(f, 0, ends);
+  const auto tile = [&](int kv_head) {
+    float* const its = scores + size_t(kv_head) * pairs * (most + AttentionTile<S>::kSpare);
+    return AttentionTile<S>{s, 0, kv_head, row, rows, ends, its, most};
+  };
+  // Calls act(tile, begin, end) with this thread's part of KV times n things.
+  const auto share = [&](int n, const auto& act) {
+    const Range mine = team.share(KV * n);
+    for (int kv_head = mine.begin / n; kv_head * n < mine.end; kv_head++)
+      act(tile(kv_head), larger(0, mine.begin - kv_head * n), smaller(n, mine.end - kv_head * n));
+  };
+  share(1, [&](const auto& t, int, int) { write_cache(s, 0, t.kv_head); });
+  team.wait();
+  share(most / 16, [&](const auto& t, int begin, int end) { t.score(begin * 16, smaller(keys, end * 16), spare); });
+  team.wait();
+  share(pairs, [&](const auto& t, int begin, int end) {
+    for (int i = begin; i < end; i++) t.weigh(i);
+  });
+  team.wait();
+  share(wide / 16, [&](const auto& t, int begin, int end) { t.attend(begin * 16, end * 16, spare); });
+}
+
+// The share of one thread: whole (root, key/value head) pairs, of which it first writes the keys and values. Where that
+// would give one thread more than another of a long past, all threads work at each head; the bits are the same.
+// shared: attention_scratch_size(); may be null.
+template <class S>
+void attention_twin(const Team& team, const Attention<float, S>& s, float* shared) {
+  const Forest& f = s.forest;
+  if (shared && f.roots == 1 && s.n_kv_head % team.size != 0 && f.past[0] >= kLongPast &&
+      f.rows - s.computed <= kRowsByKeys)
+    return attention_by_keys(team, s, shared);
+  const int wide = pad16(s.head_size);
   const Range mine = team.share(f.roots * s.n_kv_head);
   for (int task = mine.begin; task < mine.end; task++) {
     const int root = task / s.n_kv_head, kv_head = task % s.n_kv_head;
-    const int first = f.first_row[root], last = f.first_row[root + 1], past = f.past[root], slot0 = f.first_slot[root];
+    const int last = f.first_row[root + 1], past = f.past[root], most = pad64(past + last - f.first_row[root]);
     write_cache(s, root, kv_head);
     // Rows with a past share reading it. Without a past a small tile computes fewer scores that no row sees.
-    constexpr int tallest = kMostTiles * kTileRows;
-    const int tall = past + s.computed > 0 ? tallest : kTileRows, most = pad64(past + last - first);
-    float* scores = scratch(size_t(tall) * (most + wide) + most / 16);
-    float* sums = scores + tall * most;  // (tall, wide)
-    int* ends = reinterpret_cast<int*>(sums + tall * wide);
+    const int pairs = past + s.computed > 0 ? kMostTiles * kTileRows : kTileRows, tall = larger(1, pairs / s.queries());
+    const size_t numbers = size_t(tall) * s.queries() * (most + AttentionTile<S>::kSpare + wide);
+    float* const scores = scratch(numbers + most / 16);
+    float* const spare = scores + numbers - size_t(tall) * s.queries() * wide;
+    int* const ends = reinterpret_cast<int*>(scores + numbers);
     ends_of_blocks(f, root, ends);
-    const Solo solo;
-    for (int head = kv_head * s.queries(); head < (kv_head + 1) * s.queries(); head++)
-      for (int row = s.first_new(root); row < last; row += tall) {
-        const int rows = smaller(tall, last - row), keys = past + row + rows - first;
-        each_run(ends, 0, keys, row, [&](int begin, int end) {
-          const float* q = s.qkv + size_t(row) * s.qkv_row + head * D;
-          const S* k = s.cache.key(kv_head, slot0 + begin, 0);
-          const ptrdiff_t group = s.cache.key_numbers(16, D);
-          product(rows, end - begin,
-                  TileArguments<S>{D, q, s.qkv_row, 1, k, 16 * kTogether<S>, group, scores + begin, most, false});
-        });
-
-        bool causal = true;
-        for (int t = 0; t < rows; t++) causal = causal && f.depth[row + t] == row + t - first;
-        const int shared = causal ? keys : shared_keys(f, root, row, row + rows);
-        // Calls act(key) for each key that the row sees, the shared ones left out, in order of position.
-        const auto each_other = [&](int its_row, const auto& act) {
-          const int to = past + its_row - first + 1;
-          each_run(ends, shared, to, row, [&](int begin, int end) {
-            for (int key = larger(begin, shared); key < smaller(end, to); key++)
-              if (its_row < f.end[first + key - past]) act(key);
-          });
-        };
-        float total[tallest];
-        for (int t = 0; t < rows; t++) {
-          float* p = scores + t * most;
-          int seen = causal ? past + row + t - first + 1 : shared;
-          if (!causal) each_other(row + t, [&](int key) { p[seen++] = p[key]; });
-          // The rest of the last vector gets the weight 0, which changes no sum.
-          const int whole = smaller(most, ((causal ? keys : seen) + kLanes - 1) / kLanes * kLanes);
-          for (int i = seen; i < whole; i++) p[i] = -Format<float>::kInfinity;
-          const float scale = s.scale(), top = scale * solo.largest<float>(whole, [=](int i) { return p[i]; });
-          solo.each(whole, [=](int i) { p[i] = exp(p[i] * scale - top); });
-          total[t] = solo.sum<float>(whole, [=](int i) { return p[i]; });
-          if (s.log_sum) s.log_sum[(row + t) * s.n_head + head] = top + log(total[t]);
-          if (s.dropout.rate > 0)
-            for (int i = 0; i < seen; i++) p[i] *= s.keep(row + t, head, i);
-        }
-        const S* v = s.cache.value(kv_head, slot0, 0);
-        product(rows, wide,
-                TileArguments<S>{shared, scores, most, 1, v, wide * kTogether<S>, kGroup * kTogether<S>, sums, wide,
-                                 false});
-        for (int t = 0; t < rows; t++) {
-          float *sum = sums + t * wide, *o = s.out + size_t(row + t) * s.out_row + head * D;
-          const float* p = scores + t * most + shared;
-          if (!causal)
-            each_other(row + t, [&](int key) {
-              const float weight = *p++;
-              const S* v = s.cache.value(kv_head, slot0 + key, 0);
-              for (int d = 0; d < wide; d++) sum[d] = fused(weight, to_float(v[d * kTogether<S>]), sum[d]);
-            });
-          for (int d = 0; d < D; d++) o[d] = sum[d] / total[t] + 0.0f;  // + 0: a zero has one sign
-        }
-      }
+    for (int row = s.first_new(root); row < last; row += tall) {
+      const AttentionTile<S> tile{s, root, kv_head, row, smaller(tall, last - row), ends, scores, most};
+      tile.score(0, tile.keys, spare);
+      for (int i = 0; i < tile.pairs; i++) tile.weigh(i);
+      tile.attend(0, wide, spare);
+    }
   }
 }
 #ifdef INSTANTIATE  // machine/library.cpp
-INSTANTIATE void attention_twin(const Team&, const Attention<float, float>&);
-INSTANTIATE void attention_twin(const Team&, const Attention<float, bf16>&);
+INSTANTIATE void attention_twin(const Team&, const Attention<float, float>&, float*);
+INSTANTIATE void attention_twin(const Team&, const Attention<float, bf16>&, float*);
 #endif
 
 // One thread's share of the gradients: whole (root, key/value head) pairs, so that no two threads add into one sum.

@@ -287,13 +287,20 @@ void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {
 // ---------------------------------------------------------------------------------------------------------------
 // Tree attention
 
+// With a past of so many keys, threads may share the keys of a head for up to so many rows (machine/attention.h).
+constexpr int kLongPast = 128, kRowsByKeys = 16;
+
 // How many numbers of scratch attention() needs for batches of up to `rows` rows. The portable version stores its
-// weights there. computed: whether a batch may have rows computed before (Attention::computed).
+// weights there; so does the twin when it decodes. computed: whether a batch may have rows computed before
+// (Attention::computed).
 template <class T>
 size_t attention_scratch_size(int rows, int n_head, int head_size, int slots, bool training, bool cuda,
                               bool computed = false) {
-  if constexpr (kTuned && std::is_same<T, float>::value)
-    if (!(cuda && computed)) return cuda && !training ? attention_scratch(rows, n_head, head_size, slots) : 0;
+  if constexpr (kTuned && std::is_same<T, float>::value) {
+    if (training && !(cuda && computed)) return 0;
+    if (!cuda) return size_t(smaller(rows, kRowsByKeys)) * n_head * (slots + kLanes);
+    if (!computed) return attention_scratch(rows, n_head, head_size, slots);
+  }
   return size_t(rows) * n_head * slots;
 }
 

@@ -17,7 +17,7 @@
 namespace nanospec {
 
 #ifndef WITH_CUDA
-inline size_t attention_scratch(int, int, int, int) { return 0; }  // the twin needs none
+inline size_t attention_scratch(int, int, int, int) { return 0; }  // of a GPU
 #endif
 
 template <class W, class After>
@@ -64,9 +64,9 @@ inline bool tuned(const Team& team, const MatmulGradient<float>& s) {
   return true;
 }
 template <class S>
-bool tuned(const Team& team, const Attention<float, S>& s, [[maybe_unused]] float* scratch) {
+bool tuned(const Team& team, const Attention<float, S>& s, float* scratch) {
   if (!team.cuda) {
-    attention_twin(team, s);
+    attention_twin(team, s, scratch);
     team.wait();
     return true;
   }

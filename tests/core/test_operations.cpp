@@ -153,11 +153,11 @@ TEST_CASE(
       CAPTURE(round);
       Chance chance(300 + round);
       const int KV = 1 + round % 2, H = KV * (1 + round % 3), wide = pad16(D);
-      const Batch batch = random_batch(chance, 1, round < 3 ? 9 : 60, round % 2 ? 91 : 0, 7);
+      const Batch batch = random_batch(chance, 1, round < 3 ? 9 : 60, round % 2 ? kLongPast + 7 : 0, 7);
       const Forest forest = forest_of(batch);
       const int slots = slots_of(batch), rows = batch.rows(), most = pad64(batch.most_keys());
       const int qkv_row = pad16((H + 2 * KV) * D), out_row = pad16(H * D);
-      std::vector<float> qkv(size_t(rows) * qkv_row + 16), scratch(size_t(rows) * H * most);
+      std::vector<float> qkv(size_t(rows) * qkv_row + 16), scratch(size_t(rows) * H * (most + kLanes));
       chance.fill(qkv.data(), qkv.size());
       const size_t keys = KV * KeyValues<bf16>::key_numbers(slots, D), values = size_t(KV) * slots * wide;
       std::vector<bf16> k(keys), v(values), twin_k, twin_v;
@@ -181,7 +181,7 @@ TEST_CASE(
       const auto portable = with(cache, out[0]);
       launch(Team{}, rows, WriteCache<float, bf16>{portable});
       launch(Team{}, rows * H, AttentionForward<float, bf16>{portable, scratch.data(), most});
-      Pool(1 + round % 3).run([&](const Team& team) {
+      Pool(1 + (round + 1) % 3).run([&](const Team& team) {  // three threads share the keys of two heads
         attention(team, with(KeyValues<bf16>{twin_k.data(), twin_v.data(), slots, D}, out[1]), scratch.data(), most);
       });
       CHECK(std::memcmp(k.data(), twin_k.data(), keys * sizeof(bf16)) == 0);
@@ -254,7 +254,9 @@ struct Heads {
     const KeyValues<T> cache{k.data(), v.data(), slots, D};
     return {forest_of(rows), H, KV, D, qkv.data(), qkv_row, cache, out.data(), out_row, log_sum.data(), drop, computed};
   }
-  std::vector<T> scratch() const { return std::vector<T>(size_t(batch.rows()) * H * slots, Format<T>::kNaN); }
+  std::vector<T> scratch() const {
+    return std::vector<T>(size_t(batch.rows()) * H * (slots + kLanes), Format<T>::kNaN);
+  }
   void forward(const Batch& rows, int computed, int threads = 1) {
     std::vector<T> weights = scratch();
     Pool(threads).run([&](const Team& t) { attention(t, attention_of(rows, computed), weights.data(), slots); });
@@ -378,6 +380,29 @@ TEST_CASE("kernels: attention: the gradient of a batch is that of its parts, lat
         CHECK(parted_gradient_error<double>(batch, computed, dropout) < 1e-12);
         CHECK(parted_gradient_error<float>(batch, computed, dropout) < 1e-5);
       }
+}
+
+TEST_CASE("kernels: attention: threads that share the keys of each head have the portable version's bits") {
+  Chance chance(65);
+  for (int past : {kLongPast - 1, kLongPast, 299})
+    for (int rows : {1, 5, kRowsByKeys, kRowsByKeys + 1})
+      for (int KV : {1, 3})
+        for (int queries : {1, 3}) {
+          CAPTURE(past);
+          CAPTURE(rows);
+          CAPTURE(KV);
+          CAPTURE(queries);
+          const int D = queries == 1 ? 20 : 64;
+          const Batch tree = random_batch(chance, 1, rows, past, 7);
+          for (const Batch& batch : {tree, caterpillar(rows, 0, past)}) {
+            Heads<float> portable(batch, KV * queries, KV, D, 66), two = portable, four = portable;
+            portable.portable(0), two.forward(batch, 0, 2), four.forward(batch, 0, 4);
+            CHECK(same_bits(portable.out, two.out));
+            CHECK(same_bits(portable.out, four.out));
+            CHECK(same_bits(portable.k, four.k));
+            CHECK(same_bits(portable.v, four.v));
+          }
+        }
 }
 
 TEST_CASE("kernels: attention in a caterpillar: the CPU twin has the portable version's bits") {
