@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
+#include <sstream>
 
 #include "commands/calibration.h"
 #include "commands/commands.h"
@@ -761,7 +762,7 @@ struct Place {
   }
 };
 
-// Runs a command and returns what it says on standard error.
+// Runs a command and returns the notes that it says on standard error. A slow machine gets lines of progress there too.
 std::string said_by_command(int (*command)(int, char**), Words words) {
   words.insert(words.begin(), "command");
   notes() = Notes();
@@ -773,7 +774,11 @@ std::string said_by_command(int (*command)(int, char**), Words words) {
     });
   });
   notes() = Notes();
-  return said;
+  std::istringstream lines(said);
+  std::string only;
+  for (std::string line; std::getline(lines, line);)
+    if (line.compare(0, 6, "note: ") == 0) only += line + "\n";
+  return only;
 }
 
 }  // namespace
