@@ -237,7 +237,8 @@ struct Weights {
   Array<T> stored;    // what `plain` points into; none where training has the flat array
 
   Weights() = default;
-  // flat: the parameters, in the device's memory; each pack() reads them again.
+  // flat: the parameters, in the device's memory; each pack() reads them again. training: with the panels of the
+  // transposes, which backward() reads.
   Weights(const Config& c, const Tensors<const T>& flat, bool cuda, bool training = true) : plain(flat) {
     const auto all = list(c, cuda);
     if (cuda && std::is_same<T, float>::value && std::is_same<W, float>::value)
@@ -469,7 +470,7 @@ using AfterLayer = std::function<void(const Team& team, int layers, int rows, co
 // Runs the network over the rows of a batch: embeddings, layers and, with_logits, the logits of all rows in a.logits.
 // Every thread of the team calls it. The rows' keys and values stay in the cache, behind each root's past. c may have
 // fewer layers than the model: then only the first ones run. Without a vocabulary the layers alone run, from what
-// a.x[0] holds to the last a.x.
+// a.x[0] holds to the last a.x; only then may an earlier forward have run the first rows (batch.computed).
 template <class T, class W, class S>
 void forward(const Team& team, const Config& c, const Weights<T, W>& w, const DeviceBatch& batch,
              const Activations<T, S>& a, bool with_logits, const Dropout& dropout = {},

@@ -194,6 +194,7 @@ class DeviceBatch {
 
   Forest forest;
   // How many of its rows, all of one root, an earlier forward has run: see Attention::computed. They are left alone.
+  // For networks without a vocabulary.
   int computed = 0;
 
  private:

@@ -418,39 +418,38 @@ struct LongPrompts {
 
 const std::vector<std::string> kFive = {"Is it?", "And now?", "Say it again.", "12 and 3", "Why?"};
 
+// Five turns in a context of so many tokens, by each drafter: the answers of long prompts. Returns how many turns did
+// not fit, at each temperature.
+std::vector<int> dropped_of_five(int context, const std::vector<std::string>& drafters) {
+  std::string lines;
+  for (const std::string& question : kFive) lines += question + "\n";
+  std::vector<int> dropped;
+  for (const std::string temperature : {"0", "1"}) {
+    LongPrompts prompts = {kFive, std::stof(temperature), context, context - kAnswer};
+    const std::string expected = prompts.answers();
+    CHECK(std::count(expected.begin(), expected.end(), '\n') >= 5);
+    for (const std::string& drafter : drafters) {
+      CAPTURE(temperature);
+      CAPTURE(drafter);
+      const std::string flags = "--context " + std::to_string(context) + " --seed 7 --temperature " + temperature;
+      CHECK(program_answers(lines, flags + " --drafter " + drafter) == expected);
+    }
+    dropped.push_back(prompts.dropped);
+  }
+  return dropped;
+}
+
 }  // namespace
 
 TEST_CASE("chat: five turns are answered as five long prompts are, with the cache kept, byte for byte") {
-  std::string lines;
-  for (const std::string& question : kFive) lines += question + "\n";
-  for (const std::string temperature : {"0", "1"}) {
-    LongPrompts prompts = {kFive, std::stof(temperature), 256, 256 - kAnswer};
-    const std::string expected = prompts.answers();
-    CHECK(prompts.dropped == 0);
-    CHECK(std::count(expected.begin(), expected.end(), '\n') >= 5);
-    for (const std::string drafter : {"none", "suffix --threads 2", "suffix+recycle --shape tree:2x2"}) {
-      CAPTURE(temperature);
-      CAPTURE(drafter);
-      const std::string flags = "--seed 7 --temperature " + temperature + " --drafter " + drafter;
-      CHECK(program_answers(lines, flags) == expected);
-    }
-  }
+  CHECK(dropped_of_five(256, {"none", "suffix --threads 2", "suffix+recycle --shape tree:2x2"}) ==
+        std::vector<int>{0, 0});
 }
 
 TEST_CASE("chat: five turns in a small context: the oldest are dropped, and the rest is answered as one long prompt") {
-  std::string lines;
-  for (const std::string& question : kFive) lines += question + "\n";
-  for (const std::string temperature : {"0", "1"}) {
-    LongPrompts prompts = {kFive, std::stof(temperature), 128, 128 - kAnswer};
-    const std::string expected = prompts.answers();
-    CHECK(prompts.dropped > 0);
-    CHECK(prompts.dropped < 4);
-    for (const std::string drafter : {"none", "suffix"}) {
-      CAPTURE(temperature);
-      CAPTURE(drafter);
-      const std::string flags = "--context 128 --seed 7 --temperature " + temperature + " --drafter " + drafter;
-      CHECK(program_answers(lines, flags) == expected);
-    }
+  for (int dropped : dropped_of_five(128, {"none", "suffix"})) {
+    CHECK(dropped > 0);
+    CHECK(dropped < 4);
   }
 }
 
