@@ -43,7 +43,8 @@ COMMANDS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard commands/*.cpp study/*.cpp)
 FILES := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard files/*.cpp growth/*.cpp))
 LIBRARY := $(BUILD)/machine/library.o $(FILES)
 COMMAND_LINE := $(BUILD)/commands/cli.o $(BUILD)/commands/outputs.o
-PROGRAMS := $(BUILD)/nanospec $(BUILD)/train_gpt $(BUILD)/train_drafter
+# train_drafter takes longest to compile: first.
+PROGRAMS := $(BUILD)/train_drafter $(BUILD)/nanospec $(BUILD)/train_gpt
 ON_CUDA := $(BUILD)/nanospec-cuda $(BUILD)/train_gpt-cuda
 
 .PHONY: all programs help deps data chat run test tests prove cuda single bench peers experiments clean format

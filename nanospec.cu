@@ -117,6 +117,8 @@ const std::string& Engine::decode(int token) const { return parts_->loaded.token
 const Tokenizer& Engine::tokenizer() const { return parts_->loaded.tokenizer; }
 const std::string& Engine::chat_template() const { return parts_->loaded.chat_template; }
 const Config& Engine::config() const { return parts_->loaded.config; }
+int Engine::context() const { return config().block_size; }
+int Engine::vocab_size() const { return config().vocab_size; }
 int Engine::begin_token() const { return parts_->loaded.begin_token; }
 std::string Engine::device() const { return parts_->target.cuda() ? "cuda" : "cpu"; }
 int Engine::threads() const { return parts_->target.threads(); }

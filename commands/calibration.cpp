@@ -7,8 +7,8 @@
 #include <set>
 
 #include "commands/samples.h"
-#include "files/checkpoint.h"
 #include "files/model_path.h"
+#include "files/safetensors.h"
 #include "growth/clock.h"
 
 namespace nanospec {

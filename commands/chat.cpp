@@ -14,7 +14,6 @@
 #include "commands/conversation.h"
 #include "commands/shown_text.h"
 #include "files/words.h"
-#include "model.h"
 
 namespace nanospec {
 namespace {
@@ -110,7 +109,7 @@ std::string speed_text(const Stats& stats) {
 
 // Makes room for an answer to the last question. Says what it dropped; false where the question is too long by itself.
 bool make_room(Session& s) {
-  const int context = s.engine.config().block_size;
+  const int context = s.engine.context();
   const int answer = std::min(s.chat.options.max_new_tokens, std::max(1, context / 4));  // what there is room for
   const int dropped = s.talk.fit(context - answer);
   if (dropped < 0)
@@ -125,7 +124,7 @@ bool make_room(Session& s) {
 // Answers the last question of the conversation, and adds the answer to it.
 void answer(Session& s) {
   const Tokens prompt = s.talk.tokens();
-  const int most = std::min(s.chat.options.max_new_tokens, s.engine.config().block_size - int(prompt.size()));
+  const int most = std::min(s.chat.options.max_new_tokens, s.engine.context() - int(prompt.size()));
   ShownText stream;
   bool ended = false, open = true;  // open: what is written does not end a line
   const auto print = [&](const std::string& text) {
@@ -160,7 +159,7 @@ constexpr const char* kHelp =
 
 std::string stats_text(const Session& s) {
   const std::string context = "context: " + thousands(double(s.talk.tokens().size())) + " of " +
-                              count(s.engine.config().block_size, "token") + ", " + count(s.talk.turns(), "turn");
+                              count(s.engine.context(), "token") + ", " + count(s.talk.turns(), "turn");
   if (s.answers == 0) return "no answer yet\n" + context;
   return "last answer: " + speed_text(s.last) + "\n" + count(s.answers, "answer") + ": " + speed_text(s.all) + "\n" +
          context + "\n" + method_text(s.chat.method) + "; " + s.engine.device() + ", " +
@@ -231,8 +230,8 @@ int chat_command(int argc, char** argv) {
                   begin_conversation(engine.tokenizer(), engine.chat_template(), chat.options.settings.model, system)};
   watch_interrupts();
   if (session.person)
-    tell(session, chat.options.settings.model + ", context " + count(engine.config().block_size, "token") +
-                      "; /help lists the commands");
+    tell(session,
+         chat.options.settings.model + ", context " + count(engine.context(), "token") + "; /help lists the commands");
   return converse(session);
 }
 

@@ -16,6 +16,7 @@
 #include "commands/outputs.h"
 #include "files/gguf.h"
 #include "files/origin.h"
+#include "model.h"
 
 namespace nanospec {
 
@@ -43,9 +44,10 @@ std::vector<Flag> prompts_flags(Options& o) {
 }
 
 Flag context_flag(Options& o) {
+  static_assert(kMaxWindow == kMaxBlock, "one limit");
   return {"--context", "N", &o.settings.context,
           "tokens that the model sees at once, an even number; 0: its own, of a GGUF file at most 4,096",
-          from(0, 1 << 20)};
+          from(0, kMaxWindow)};
 }
 
 std::vector<Flag> model_text_flags(Options& o) {

@@ -19,7 +19,7 @@
 
 #include "commands/cli.h"
 #include "commands/engine.h"
-#include "files/checkpoint.h"
+#include "files/safetensors.h"
 #include "rules/verify.h"
 
 namespace nanospec {
@@ -55,6 +55,7 @@ struct Options {
 };
 
 constexpr int kMaxBudget = 1 << 14;
+constexpr int kMaxWindow = 1 << 20;  // tokens; model.h takes no longer ones
 
 // Parts of a command's table of flags; the values go to `options`.
 std::vector<Flag> text_flags(Options& options);  // model, prompt, prompt_file, max_new_tokens

@@ -72,6 +72,8 @@ class Engine {
   std::vector<double> losses(const std::vector<int>& tokens, int first);
 
   const Config& config() const;
+  int context() const;  // tokens of the window
+  int vocab_size() const;
   int begin_token() const;  // that the model wants before every text; -1: none
   int threads() const;
   std::string device() const;   // cpu or cuda: what "auto" came to

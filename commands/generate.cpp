@@ -125,7 +125,7 @@ std::string report_json(const Generation& g, const Engine& engine, const Stats& 
   nlohmann::ordered_json json = stats_json(engine, stats);
   json.update(method_json(g.method));
   json.update(settings_json(g.options, engine));
-  json["context"] = engine.config().block_size;
+  json["context"] = engine.context();
   json["ended_by"] = why;
   json["text_sha256"] = sha256(text);
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";

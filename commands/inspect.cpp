@@ -3,7 +3,7 @@
 #include "commands/commands.h"
 #include "commands/inspection.h"
 #include "commands/outputs.h"
-#include "files/gguf_model.h"
+#include "files/model_path.h"
 
 namespace nanospec {
 namespace {

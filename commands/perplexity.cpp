@@ -12,8 +12,7 @@
 #include "commands/commands.h"
 #include "commands/losses.h"
 #include "commands/outputs.h"
-#include "files/gguf_model.h"
-#include "model.h"
+#include "files/model_path.h"
 
 namespace nanospec {
 namespace {
@@ -42,7 +41,7 @@ Command describe(Measurement& m) {
                       "or the training text: its last tenth, which train_gpt held out (where neither is given, that in "
                       "data/)"},
                      {"--window", "N", &m.window, "tokens of a window; a model that sees fewer has its own number",
-                      from(4, kMaxBlock)},
+                      from(4, kMaxWindow)},
                      {"--max_windows", "N", &m.max_windows, "the most windows to read; 0: all", from(0)}},
                     machine_flags(m.options),
                     {heading("Output"),
@@ -97,7 +96,7 @@ struct Windows {
 // Throws invalid_argument where the model sees fewer tokens than --window says, and runtime_error where the text has
 // too few.
 Windows cut(const Measurement& m, const Given& given, const Engine& engine, const Text& text) {
-  const int block = engine.config().block_size;
+  const int block = engine.context();
   if (given.has("--window") && m.window > block)
     throw std::invalid_argument("the model sees at most " + std::to_string(block) + " tokens: --window " +
                                 std::to_string(m.window) + ": give a smaller one");

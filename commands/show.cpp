@@ -131,7 +131,7 @@ OrderedJson report_json(const IterationReport& report, const Engine& engine, con
     node["pick"] = picks[size_t(row)];
     nodes.push_back(std::move(node));
   }
-  const int n = int(report.index), block = engine.config().block_size;
+  const int n = int(report.index), block = engine.context();
   return {{"index", n},
           {"past", report.past},
           {"slide", window_start(n + report.emitted, block) != window_start(n, block)},
@@ -206,7 +206,7 @@ int show_command(int argc, char** argv) {
                         {"top_k", sampling.top_k},
                         {"top_p", as_typed(sampling.top_p)},
                         {"seed", sampling.seed}}},
-                      {"block_size", engine.config().block_size},
+                      {"block_size", engine.context()},
                       {"prompt", end_of(prompt)},
                       {"plain", side(plain)},
                       {"speculative", side(fast)},

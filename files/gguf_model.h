@@ -1,8 +1,7 @@
 // files/gguf_model.h: a model of the Llama family in a GGUF file, as the engine's weights and tokenizer.
 //
-// In order: its sizes; its tensors, as llama.h places them; its tokenizer, and the token that begins a text; its
-// window; the memory that it takes; all of it. GGUF interleaves the rows of rotary heads; ours are in Hugging Face's
-// order (hugging_face_row in gguf.h).
+// In order: its sizes; its tensors, as llama.h places them; its window; the memory that it takes; all of it. GGUF
+// interleaves the rows of rotary heads; ours are in Hugging Face's order (hugging_face_row in gguf.h).
 #pragma once
 
 #include <algorithm>
@@ -10,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "files/bpe.h"
 #include "files/checkpoint.h"
 #include "files/gguf.h"
 #include "files/llama.h"
+#include "files/model_path.h"
 
 namespace nanospec {
 
@@ -53,30 +52,6 @@ inline void read_gguf_tensor(const GgufFile& file, const std::vector<LlamaTensor
   }
   for (size_t i = 0; i < spec.size; i++)
     if (!std::isfinite(to[i])) refuse("a weight is not a finite number", file.path, "replace the file");
-}
-
-inline Tokenizer gguf_tokenizer(const GgufFile& file) {
-  const std::string prefix = "tokenizer.ggml.";
-  const std::string kind = file.text(prefix + "model");
-  if (kind != "gpt2")
-    refuse("the tokenizer is \"" + printable(kind) + "\", not byte-level BPE (\"gpt2\")", file.path,
-           "use a model with such a tokenizer");
-  BpeParts parts;
-  parts.tokens = file.texts(prefix + "tokens");
-  for (int64_t type : file.integers(prefix + "token_type", 0, 6)) parts.types.push_back(int(type));
-  parts.merges = file.texts(prefix + "merges");
-  parts.pre = file.text(prefix + "pre");
-  const int64_t most = int64_t(parts.tokens.size()) - 1;
-  parts.bos = int(file.integer(prefix + "bos_token_id", 0, most, -1));
-  parts.eos = int(file.integer(prefix + "eos_token_id", 0, most, -1));
-  return bpe_tokenizer(parts, file.path);
-}
-
-// The token that the model wants before every text; -1: none.
-inline int gguf_begin_token(const GgufFile& file) {
-  const std::string prefix = "tokenizer.ggml.";
-  if (!file.flag(prefix + "add_bos_token", false)) return -1;
-  return int(file.integer(prefix + "bos_token_id", 0, int64_t(file.length(prefix + "tokens")) - 1));
 }
 
 // How many tokens the window has: `wanted`, or where that is 0 the model's own number, up to kMostContext. Throws

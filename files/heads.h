@@ -14,6 +14,7 @@
 
 #include "drafters/medusa.h"
 #include "drafters/parallel.h"
+#include "files/checkpoint.h"
 #include "files/origin.h"
 #include "files/words.h"
 

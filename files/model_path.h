@@ -1,11 +1,13 @@
-// files/model_path.h: a model by its path, which is a folder or a GGUF file: the files beside it, and its tokenizer
-// without its weights.
+// files/model_path.h: a model by its path, which is a folder or a GGUF file: the files beside it, and its tokenizer,
+// and the token that begins a text, without its weights.
 #pragma once
 
 #include <string>
 
-#include "files/gguf_model.h"
+#include "files/bpe.h"
+#include "files/gguf.h"
 #include "files/hash.h"
+#include "files/io.h"
 
 namespace nanospec {
 
@@ -13,6 +15,31 @@ namespace nanospec {
 inline std::string file_of_model(const std::string& model, const std::string& file) {
   if (!is_gguf(model)) return model + "/" + file;
   return model.substr(0, model.size() - std::string("gguf").size()) + file;
+}
+
+// Throws runtime_error.
+inline Tokenizer gguf_tokenizer(const GgufFile& file) {
+  const std::string prefix = "tokenizer.ggml.";
+  const std::string kind = file.text(prefix + "model");
+  if (kind != "gpt2")
+    refuse("the tokenizer is \"" + printable(kind) + "\", not byte-level BPE (\"gpt2\")", file.path,
+           "use a model with such a tokenizer");
+  BpeParts parts;
+  parts.tokens = file.texts(prefix + "tokens");
+  for (int64_t type : file.integers(prefix + "token_type", 0, 6)) parts.types.push_back(int(type));
+  parts.merges = file.texts(prefix + "merges");
+  parts.pre = file.text(prefix + "pre");
+  const int64_t most = int64_t(parts.tokens.size()) - 1;
+  parts.bos = int(file.integer(prefix + "bos_token_id", 0, most, -1));
+  parts.eos = int(file.integer(prefix + "eos_token_id", 0, most, -1));
+  return bpe_tokenizer(parts, file.path);
+}
+
+// The token that the model wants before every text; -1: none.
+inline int gguf_begin_token(const GgufFile& file) {
+  const std::string prefix = "tokenizer.ggml.";
+  if (!file.flag(prefix + "add_bos_token", false)) return -1;
+  return int(file.integer(prefix + "bos_token_id", 0, int64_t(file.length(prefix + "tokens")) - 1));
 }
 
 // Throws runtime_error.

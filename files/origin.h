@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <string>
 
-#include "files/checkpoint.h"
 #include "files/hash.h"
+#include "files/safetensors.h"
 
 namespace nanospec {
 

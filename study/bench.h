@@ -150,14 +150,7 @@ std::string train_text(Bench& bench, const std::string& device, double peak, con
 std::string peers_text(Bench& bench, const std::string& device, const Stretch& stretch, OrderedJson& json);
 
 // ---------------------------------------------------------------------------------------------------------------
-// Arithmetic of a GPT; a multiply-add counts two
-
-double forward_flops(const Config& config, int rows, int past);  // of the rows of one tree: all but row operations
-double prefill_flops(const Config& config, int tokens);          // without the head and what only the head needs
-double row_flops(const Config& config);  // of the products of one row with weights, head too; of any architecture
-
-// The least seconds that a forward can take: it must read its bytes, and it must multiply.
-double least_seconds(double bytes, double flops, double bandwidth, double peak);
+// Arithmetic of a GPU's kernels; a multiply-add counts two
 
 // A kernel's bytes and operations a second over the GPU's limits. The larger share is that of the limit that binds.
 struct KernelShares {

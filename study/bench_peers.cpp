@@ -14,22 +14,14 @@
 #include "commands/samples.h"
 #include "commands/svg.h"
 #include "files/gguf.h"
-#include "model.h"
-#include "study/bench.h"
+#include "study/forwards.h"
 #include "study/llama_bench.h"
 #include "study/process.h"
 
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
-// Arithmetic; llama-bench's words
-
-double row_flops(const Config& c) {
-  double numbers = c.tied ? double(c.vocab_size) * c.n_embd : 0;
-  for (const TensorSpec& spec : tensor_table(c))
-    if (spec.decay && spec.name[0] != 'w') numbers += double(spec.size);  // wte and wpe are looked up, not multiplied
-  return 2 * numbers;
-}
+// llama-bench's words
 
 std::vector<LlamaTest> parse_llama_bench(const std::string& output, const std::string& where) {
   const size_t begin = output.compare(0, 1, "[") == 0 ? 0 : output.find("\n[");

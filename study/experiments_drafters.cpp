@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "files/checkpoint.h"
+#include "files/safetensors.h"
 #include "study/along.h"
 #include "study/experiments.h"
 

@@ -153,4 +153,30 @@ OrderedJson prefill_json(const Result& result, double peak) {
           {"seconds", result.prefill_seconds}};
 }
 
+// ---------------------------------------------------------------------------------------------------------------
+// Arithmetic
+
+double forward_flops(const Config& c, int rows, int past) {
+  const double channels = c.n_embd, weights = c.n_layer * 12.0 * channels * channels + c.vocab_size * channels;
+  const double keys = double(rows) * past + 2.0 * rows - 1;  // a child sees the past, its root and itself
+  return 2.0 * rows * weights + 4.0 * c.n_layer * channels * keys;
+}
+
+double prefill_flops(const Config& c, int tokens) {
+  const double channels = c.n_embd, layers = c.n_layer;
+  const double weights = (layers - 1) * 12 * channels * channels + 3 * channels * channels;  // the last layer's K, V, Q
+  return tokens * 2 * weights + (layers - 1) * 4 * channels * (double(tokens) * (tokens + 1) / 2);
+}
+
+double row_flops(const Config& c) {
+  double numbers = c.tied ? double(c.vocab_size) * c.n_embd : 0;
+  for (const TensorSpec& spec : tensor_table(c))
+    if (spec.decay && spec.name[0] != 'w') numbers += double(spec.size);  // wte and wpe are looked up, not multiplied
+  return 2 * numbers;
+}
+
+double least_seconds(double bytes, double flops, double bandwidth, double peak) {
+  return std::max(ratio(bytes, bandwidth), ratio(flops, peak));
+}
+
 }  // namespace nanospec

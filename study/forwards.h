@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "commands/samples.h"
+#include "model.h"
 #include "study/bench.h"
 
 namespace nanospec {
@@ -78,5 +79,15 @@ OrderedJson forwards_json(const Forwards& forwards, double limit);
 // A configuration without its pasts, and its prefill: `peak` is the flop/s that it is held against.
 OrderedJson configuration_json(const Result& result);
 OrderedJson prefill_json(const Result& result, double peak);
+
+// ---------------------------------------------------------------------------------------------------------------
+// Arithmetic of a GPT; a multiply-add counts two
+
+double forward_flops(const Config& config, int rows, int past);  // of the rows of one tree: all but row operations
+double prefill_flops(const Config& config, int tokens);          // without the head and what only the head needs
+double row_flops(const Config& config);  // of the products of one row with weights, head too; of any architecture
+
+// The least seconds that a forward can take: it must read its bytes, and it must multiply.
+double least_seconds(double bytes, double flops, double bandwidth, double peak);
 
 }  // namespace nanospec

@@ -160,6 +160,8 @@ std::vector<double> Engine::losses(const std::vector<int>& tokens, int first) {
   return losses;
 }
 const Config& Engine::config() const { return parts_->config; }
+int Engine::context() const { return config().block_size; }
+int Engine::vocab_size() const { return config().vocab_size; }
 int Engine::begin_token() const { return ::begin_token; }
 std::string Engine::device() const { return "cpu"; }
 int Engine::threads() const { return parts_->settings.threads; }

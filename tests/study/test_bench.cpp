@@ -6,7 +6,7 @@
 
 #include "commands/samples.h"
 #include "commands/svg.h"
-#include "study/bench.h"
+#include "study/forwards.h"
 #include "tests/command_line.h"
 
 using namespace nanospec;

@@ -5,7 +5,7 @@
 
 #include "commands/commands.h"
 #include "model.h"
-#include "study/bench.h"
+#include "study/forwards.h"
 #include "study/llama_bench.h"
 #include "study/process.h"
 #include "tests/command_line.h"

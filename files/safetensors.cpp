@@ -1,0 +1,312 @@
+// files/safetensors.cpp: the reader and writer that safetensors.h declares, in the same order.
+#include "files/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <climits>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <string_view>
+
+#include "files/hash.h"
+#include "machine/numbers.h"
+
+namespace nanospec {
+
+std::map<std::string, const Tensor*> by_name(const SafeTensors& file) {
+  std::map<std::string, const Tensor*> found;
+  for (const Tensor& tensor : file.tensors) found[tensor.name] = &tensor;
+  return found;
+}
+
+size_t dtype_size(const std::string& dtype) {
+  return dtype == "F32" || dtype == "I32" ? 4 : dtype == "F16" || dtype == "BF16" ? 2 : 0;
+}
+
+namespace {
+
+// Reads one tensor of the header, and checks it against the `data` bytes that begin at `origin`.
+Tensor parse_tensor(const std::string& name, const Json& entry, size_t origin, size_t data, const std::string& where) {
+  constexpr size_t kMostDimensions = 8;
+  const auto bad = [&](const std::string& wrong) {
+    refuse("tensor " + printable(name) + " " + wrong, where, "replace the file");
+  };
+  const Json &dtype = member(entry, "dtype"), &shape = member(entry, "shape"), &span = member(entry, "data_offsets");
+  Tensor tensor;
+  tensor.name = name;
+  if (dtype.is_string()) tensor.dtype = dtype.get<std::string>();
+  const size_t width = dtype_size(tensor.dtype);
+  if (!width) bad("has dtype " + shown(dtype) + ", expected \"F32\", \"F16\", \"BF16\" or \"I32\"");
+
+  if (!shape.is_array() || shape.size() > kMostDimensions) bad("has no list of at most 8 sizes as its shape");
+  size_t count = 1;
+  for (const Json& size : shape) {
+    if (!size.is_number_unsigned()) bad("has a shape with " + shown(size) + ", expected whole numbers");
+    const uint64_t n = size.get<uint64_t>();
+    if (n && count > data / n) bad("has a shape larger than the file");
+    count *= n;
+    if (n > data) bad("has a shape larger than the file");
+    tensor.shape.push_back(int64_t(n));
+  }
+
+  if (!span.is_array() || span.size() != 2 || !span[0].is_number_unsigned() || !span[1].is_number_unsigned())
+    bad("has no data_offsets [begin, end]");
+  const uint64_t begin = span[0].get<uint64_t>(), end = span[1].get<uint64_t>();
+  if (begin > end || end > data)
+    bad("lies at " + std::to_string(begin) + " to " + std::to_string(end) + ", but the file holds " +
+        std::to_string(data) + " bytes of tensors");
+  if ((end - begin) / width != count || (end - begin) % width != 0)
+    bad("of shape " + shown_shape(tensor.shape) + " and dtype " + tensor.dtype + " has " + std::to_string(end - begin) +
+        " bytes");
+  if (begin % width != 0)
+    bad("begins at " + std::to_string(begin) + ", not a multiple of its " + std::to_string(width) + " bytes");
+  tensor.begin = origin + begin;
+  tensor.end = origin + end;
+  return tensor;
+}
+
+// Where the header ends, in a file that begins with these bytes and has that size. Throws std::runtime_error.
+size_t header_end(const std::string& begin, uint64_t size, const std::string& where) {
+  constexpr uint64_t kLongestHeader = 100000000;  // the format's own limit
+  if (size < 8 || begin.size() < 8)
+    refuse("not a safetensors file: only " + std::to_string(size) + " bytes", where, "replace the file");
+  uint64_t header_bytes = 0;
+  for (int i = 7; i >= 0; i--) header_bytes = header_bytes << 8 | uint8_t(begin[size_t(i)]);
+  if (header_bytes > kLongestHeader || header_bytes > size - 8)
+    refuse("not a whole safetensors file: a header of " + std::to_string(header_bytes) + " bytes in a file of " +
+               std::to_string(size),
+           where, "replace the file");
+  return 8 + size_t(header_bytes);
+}
+
+// Reads a file's header. Checks all of it: names are distinct, shapes and offsets agree, there is no gap, no overlap
+// and no byte left over. Throws std::runtime_error.
+SafeTensors parse_header(const std::string& bytes, uint64_t size, const std::string& where) {
+  const std::string advice = "replace the file";
+  const size_t origin = bytes.size(), data = size_t(size) - origin;
+  const Json header = parse_json(bytes.substr(8), where);
+  if (!header.is_object()) refuse("the header is no JSON object", where, advice);
+
+  SafeTensors file;
+  file.header = origin;
+  for (const auto& [name, entry] : header.items()) {
+    if (name != "__metadata__") {
+      file.tensors.push_back(parse_tensor(name, entry, origin, data, where));
+      continue;
+    }
+    for (const auto& [key, value] : entry.items()) {
+      if (!entry.is_object() || !value.is_string()) refuse("__metadata__ is no map of texts", where, advice);
+      file.metadata[key] = value.get<std::string>();
+    }
+  }
+  std::sort(file.tensors.begin(), file.tensors.end(),
+            [](const Tensor& a, const Tensor& b) { return a.begin != b.begin ? a.begin < b.begin : a.end < b.end; });
+  size_t reached = origin;
+  for (const Tensor& tensor : file.tensors) {
+    if (tensor.begin != reached)
+      refuse("tensor " + printable(tensor.name) + " begins at " + std::to_string(tensor.begin - origin) +
+                 ", expected " + std::to_string(reached - origin) + " (a gap or an overlap)",
+             where, advice);
+    reached = tensor.end;
+  }
+  if (reached != size)
+    refuse("the tensors take " + std::to_string(reached - origin) + " bytes, the file holds " + std::to_string(data),
+           where, advice);
+  return file;
+}
+
+// A file's hash is that of all its bytes, with zeros in place of the hash's digits.
+constexpr const char* kNoDigits = "xxh64:0000000000000000";
+
+// Throws std::runtime_error if the file is not the one that was written. If a hash is found under another key than
+// "hash", the key was damaged.
+void check_hash(const SafeTensors& file, const std::string& where) {
+  const auto said = file.metadata.find("hash");
+  bool right = true;
+  if (said != file.metadata.end()) {
+    std::string header = file.bytes.substr(0, file.header);
+    const size_t at = header.find(said->second);
+    if (at != std::string::npos) header.replace(at, said->second.size(), kNoDigits);
+    Xxh64 hash;
+    hash.add(header);
+    hash.add(std::string_view(file.bytes).substr(file.header));
+    right = hash_text(hash) == said->second;
+  } else {
+    for (const auto& [key, value] : file.metadata) right = right && value.find(kHashPrefix) != 0;
+  }
+  if (!right)
+    refuse("the file is damaged: its bytes are not those that its hash was made of", where, "replace the file");
+}
+
+}  // namespace
+
+SafeTensors parse_safetensors(std::string bytes, const std::string& where) {
+  const size_t end = header_end(bytes, bytes.size(), where);
+  SafeTensors file = parse_header(bytes.substr(0, end), bytes.size(), where);
+  file.bytes = std::move(bytes);
+  check_hash(file, where);
+  return file;
+}
+
+namespace {
+
+// Appends the next n bytes of an open file, or as many as are left.
+void read_more(const OpenFile& file, size_t n, std::string& bytes, const std::string& path) {
+  size_t filled = bytes.size();
+  bytes.resize(filled + n);
+  while (filled < bytes.size()) {
+    const ssize_t got = read(file.handle, &bytes[filled], bytes.size() - filled);
+    if (got < 0 && errno != EINTR) refuse_path("cannot read the file", path, errno);
+    if (got == 0) break;
+    if (got > 0) filled += size_t(got);
+  }
+  bytes.resize(filled);
+}
+
+}  // namespace
+
+SafeTensors read_safetensors(const std::string& path, const std::function<bool(const SafeTensors&)>& go_on) {
+  const OpenFile open_file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  struct stat status;
+  if (open_file.handle < 0 || fstat(open_file.handle, &status) != 0) refuse_path("cannot read the file", path, errno);
+  if (!S_ISREG(status.st_mode)) return parse_safetensors(read_file(path), path);
+  const size_t size = size_t(status.st_size);
+  std::string bytes;
+  read_more(open_file, 8, bytes, path);
+  read_more(open_file, header_end(bytes, size, path) - 8, bytes, path);
+  SafeTensors file = parse_header(bytes, size, path);
+  if (go_on && !go_on(file)) return file;
+  read_more(open_file, size - bytes.size(), bytes, path);
+  if (bytes.size() != size) refuse("the file became shorter while it was read", path, "try again");
+  file.bytes = std::move(bytes);
+  check_hash(file, path);
+  return file;
+}
+
+SafeTensors read_header(const std::string& path) {
+  return read_safetensors(path, [](const SafeTensors&) { return false; });
+}
+
+namespace {
+
+size_t bytes_of(const TensorData& tensor) {
+  size_t count = 1;
+  for (int64_t size : tensor.shape) count *= size_t(size);
+  return count * dtype_size(tensor.dtype);
+}
+
+// The part of a safetensors file before the data of these tensors. It ends at a multiple of 8 bytes.
+std::string safetensors_header(const std::vector<TensorData>& tensors, const Metadata& metadata) {
+  Json header = Json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  size_t end = 0;
+  for (const TensorData& tensor : tensors) {
+    const size_t begin = end;
+    end += bytes_of(tensor);
+    header[tensor.name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
+  }
+  std::string text = header.dump(), bytes;
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  for (int i = 0; i < 8; i++) bytes += char(uint64_t(text.size()) >> (8 * i) & 0xFF);
+  return bytes + text;
+}
+
+Pieces pieces_of(const std::string& header, const std::vector<TensorData>& tensors) {
+  Pieces pieces = {header};
+  for (const TensorData& tensor : tensors) pieces.push_back({static_cast<const char*>(tensor.data), bytes_of(tensor)});
+  return pieces;
+}
+
+}  // namespace
+
+std::string format_safetensors(const std::vector<TensorData>& tensors, const Metadata& metadata) {
+  const std::string header = safetensors_header(tensors, metadata);
+  std::string bytes;
+  for (std::string_view piece : pieces_of(header, tensors)) bytes += piece;
+  return bytes;
+}
+
+Metadata with_hash(const std::vector<TensorData>& tensors, Metadata metadata) {
+  metadata["format"] = "pt";
+  metadata["hash"] = kNoDigits;
+  const std::string header = safetensors_header(tensors, metadata);
+  Xxh64 hash;
+  for (std::string_view piece : pieces_of(header, tensors)) hash.add(piece);
+  metadata["hash"] = hash_text(hash);
+  return metadata;
+}
+
+void write_safetensors(const std::string& path, const std::vector<TensorData>& tensors, const Metadata& metadata) {
+  const std::string header = safetensors_header(tensors, with_hash(tensors, metadata));
+  write_file(path, pieces_of(header, tensors));
+}
+
+void copy_floats(const SafeTensors& file, const Tensor& tensor, float* out, const std::string& where) {
+  if (tensor.dtype == "I32")
+    refuse("tensor " + printable(tensor.name) + " has dtype I32, expected floats", where, "replace the file");
+  const size_t width = dtype_size(tensor.dtype), count = (tensor.end - tensor.begin) / width;
+  const char* bytes = file.bytes.data() + tensor.begin;
+  bool finite = true;
+  for (size_t i = 0; i < count; i++) {
+    if (width == 4) memcpy(&out[i], bytes + 4 * i, 4);
+    else {
+      uint16_t half;
+      memcpy(&half, bytes + 2 * i, 2);
+      out[i] = tensor.dtype == "BF16" ? to_float(bf16{half}) : half_to_float(half);
+    }
+    finite = finite && (bits_as<uint32_t>(out[i]) & 0x7F800000u) != 0x7F800000u;
+  }
+  if (!finite)
+    refuse("tensor " + printable(tensor.name) + " holds numbers that are not finite", where,
+           "train again, with a lower learning rate if it diverged");
+}
+
+void check_tensors(const SafeTensors& file, const Expected& expected, const std::string& where) {
+  const std::string advice = "use files of one and the same model";
+  const std::map<std::string, const Tensor*> found = by_name(file);
+  for (const auto& [name, shape] : expected) {
+    const auto at = found.find(name);
+    if (at == found.end())
+      refuse("tensor " + name + " is missing, expected with shape " + shown_shape(shape), where, advice);
+    if (at->second->shape != shape)
+      refuse("tensor " + name + " has shape " + shown_shape(at->second->shape) + ", expected " + shown_shape(shape),
+             where, advice);
+  }
+  for (const Tensor& tensor : file.tensors)
+    if (!expected.count(tensor.name))
+      refuse("tensor " + printable(tensor.name) + " of shape " + shown_shape(tensor.shape) +
+                 " does not belong to this model",
+             where, advice);
+}
+
+std::vector<float> read_tensor(const SafeTensors& file, const std::string& name, const std::vector<int64_t>& shape,
+                               const std::string& where) {
+  const std::map<std::string, const Tensor*> found = by_name(file);
+  if (!found.count(name) || found.at(name)->shape != shape) check_tensors(file, {{name, shape}}, where);
+  const Tensor& tensor = *found.at(name);
+  std::vector<float> out((tensor.end - tensor.begin) / dtype_size(tensor.dtype));
+  copy_floats(file, tensor, out.data(), where);
+  return out;
+}
+
+std::vector<int32_t> read_integers(const SafeTensors& file, const std::string& name, const std::string& where) {
+  const std::map<std::string, const Tensor*> found = by_name(file);
+  if (!found.count(name)) refuse("tensor " + name + " is missing", where, "replace the file");
+  const Tensor& tensor = *found.at(name);
+  if (tensor.dtype != "I32" || tensor.shape.size() != 1)
+    refuse("tensor " + name + " has dtype " + tensor.dtype + " and shape " + shown_shape(tensor.shape) +
+               ", expected a list of I32",
+           where, "replace the file");
+  std::vector<int32_t> out(size_t(tensor.shape[0]));
+  if (!out.empty()) memcpy(out.data(), file.bytes.data() + tensor.begin, tensor.end - tensor.begin);
+  return out;
+}
+
+}  // namespace nanospec
