@@ -110,8 +110,10 @@ Loaded load(const Settings& s) {
 Engine::Engine(const Settings& settings) : parts_(new Parts(settings, load(settings))) {}
 Engine::~Engine() = default;
 
-std::vector<int> Engine::encode(const std::string& text, const std::string& what) const {
-  return parts_->loaded.tokenizer.encode(text, what);
+std::vector<int> Engine::encode_prompt(const std::string& prompt, const std::string& what) const {
+  std::vector<int> tokens = tokenizer().encode(prompt, what);
+  if (begin_token() >= 0) tokens.insert(tokens.begin(), begin_token());
+  return tokens;
 }
 const std::string& Engine::decode(int token) const { return parts_->loaded.tokenizer.decode(token); }
 const Tokenizer& Engine::tokenizer() const { return parts_->loaded.tokenizer; }

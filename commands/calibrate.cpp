@@ -82,7 +82,7 @@ RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::
     return !interrupted();
   };
   for (size_t p = 0; p < prompts.size() && !interrupted(); p++) {
-    std::vector<int> text = engine.encode(prompts[p], "prompt " + std::to_string(p + 1));
+    std::vector<int> text = engine.encode_prompt(prompts[p], "prompt " + std::to_string(p + 1));
     const std::vector<int> prompt = text;
     Sampling sampling = o.sampling;
     sampling.sequence = uint32_t(p);  // noise of its own, or all prompts would meet the same at the same place

@@ -227,7 +227,8 @@ int chat_command(int argc, char** argv) {
   std::optional<std::string> system;
   if (given.has("--system")) system = chat.system;
   Session session{chat, engine,
-                  begin_conversation(engine.tokenizer(), engine.chat_template(), chat.options.settings.model, system)};
+                  begin_conversation(engine.tokenizer(), engine.chat_template(), chat.options.settings.model, system,
+                                     engine.begin_token())};
   watch_interrupts();
   if (session.person)
     tell(session,

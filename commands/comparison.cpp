@@ -24,8 +24,8 @@ size_t first_difference(const std::string& a, const std::string& b) {
 std::vector<std::vector<int>> encoded(const Engine& engine, const std::vector<std::string>& prompts) {
   std::vector<std::vector<int>> tokens;
   for (const std::string& prompt : prompts)
-    tokens.push_back(
-        engine.encode(prompt, prompts.size() == 1 ? "the prompt" : "prompt " + std::to_string(tokens.size() + 1)));
+    tokens.push_back(engine.encode_prompt(
+        prompt, prompts.size() == 1 ? "the prompt" : "prompt " + std::to_string(tokens.size() + 1)));
   return tokens;
 }
 

@@ -89,10 +89,12 @@ inline ChatTemplate read_template(const std::string& source, const Tokenizer& to
 // answer stays the tokens that the model chose: the same text might have others.
 class Conversation {
  public:
-  // system: the text that comes first; "": none. The tokenizer must outlive it. Throws what Tokenizer::encode throws.
-  Conversation(const Tokenizer& tokenizer, ChatTemplate::Form form, const std::string& system)
+  // system: the text that comes first; "": none. begin: the token that the model wants before every text; -1: none. The
+  // tokenizer must outlive it. Throws what Tokenizer::encode throws.
+  Conversation(const Tokenizer& tokenizer, ChatTemplate::Form form, const std::string& system, int begin = -1)
       : tokenizer_(tokenizer), form_(form), ends_(end_tokens(tokenizer)), line_end_(plain("\n")) {
-    if (!system.empty()) system_ = message("system", system, "the system text");
+    if (begin >= 0) first_.push_back(begin);
+    if (!system.empty()) append(first_, message("system", system, "the system text"));
   }
 
   // Begins a turn: tokens() then end where its answer begins. Throws what Tokenizer::encode throws; nothing has changed
@@ -127,13 +129,13 @@ class Conversation {
   }
 
   Tokens tokens() const {
-    Tokens all = system_;
+    Tokens all = first_;
     for (const Tokens& turn : turns_) append(all, turn);
     return all;
   }
   int turns() const { return int(turns_.size()); }
   // Tokens of the system text and the last turn.
-  int least() const { return int(system_.size() + (turns_.empty() ? 0 : turns_.back().size())); }
+  int least() const { return int(first_.size() + (turns_.empty() ? 0 : turns_.back().size())); }
   const Tokens& ends() const { return ends_; }
 
  private:
@@ -155,19 +157,19 @@ class Conversation {
   const Tokenizer& tokenizer_;
   const ChatTemplate::Form form_;
   const Tokens ends_, line_end_;
-  Tokens system_;
+  Tokens first_;  // before all turns: the begin token, the system text
   std::vector<Tokens> turns_;
 };
 
 // A conversation by the template of a model's file, with the system text that was asked for, or else the template's
-// own. Says where the template is not known. Throws what Tokenizer::encode throws.
+// own; begin: as Conversation's. Says where the template is not known. Throws what Tokenizer::encode throws.
 inline Conversation begin_conversation(const Tokenizer& tokenizer, const std::string& source, const std::string& model,
-                                       const std::optional<std::string>& system) {
+                                       const std::optional<std::string>& system, int begin = -1) {
   const ChatTemplate known = read_template(source, tokenizer);
   if (known.form == ChatTemplate::kPlain)
     note(source.empty() ? "it has no chat template" : "its chat template is not ChatML", printable(model, 300),
          "the model continues plain lines of text; expect no answers");
-  return Conversation(tokenizer, known.form, system.value_or(known.system));
+  return Conversation(tokenizer, known.form, system.value_or(known.system), begin);
 }
 
 }  // namespace nanospec

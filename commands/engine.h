@@ -57,7 +57,9 @@ class Engine {
   explicit Engine(const Settings& settings);
   ~Engine();
 
-  std::vector<int> encode(const std::string& text, const std::string& what) const;  // throws as Tokenizer::encode
+  // The tokens of a prompt, and before them the one that the model wants before every text. Throws what
+  // Tokenizer::encode throws; what: the prompt's name in its message.
+  std::vector<int> encode_prompt(const std::string& prompt, const std::string& what) const;
   const std::string& decode(int token) const;
   const Tokenizer& tokenizer() const;
   const std::string& chat_template() const;  // Loaded::chat_template

@@ -103,7 +103,7 @@ Windows cut(const Measurement& m, const Given& given, const Engine& engine, cons
   Windows windows;
   windows.size = std::min(m.window, block);
   windows.begin = engine.begin_token();
-  windows.tokens = engine.encode(text.bytes, text.name);
+  windows.tokens = engine.tokenizer().encode(text.bytes, text.name);
   if (windows.begin >= 0) windows.tokens.insert(windows.tokens.begin(), windows.begin);
   windows.n = windows.tokens.size() / size_t(windows.size);
   if (windows.n == 0)

@@ -168,7 +168,7 @@ int show_command(int argc, char** argv) {
   const std::string prompt = read_prompt(s.options, given);
   const Sampling& sampling = s.options.sampling;
   Engine engine(s.options.settings);
-  const std::vector<int> tokens = engine.encode(prompt, "the prompt");
+  const std::vector<int> tokens = engine.encode_prompt(prompt, "the prompt");
 
   // A part runs unseen, which brings it near and measures what `auto` goes by; then the trees are looked at, up to what
   // a page holds; then each side is timed, as far as the page shows it.

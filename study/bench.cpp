@@ -294,7 +294,9 @@ int bench_command(int argc, char** argv) {
   }
   const auto is_decode = [](const Section& one) { return one.name == std::string("decode"); };
   if (std::any_of(sections.begin(), sections.end(), is_decode) && decode_missing(bench).empty())
-    Engine(bench.options.settings).encode(read_file(bench.data), bench.data);  // or refused, before a folder is made
+    Engine(bench.options.settings)
+        .tokenizer()
+        .encode(read_file(bench.data), bench.data);  // or refused, before a folder is made
   const bool alone = sections.empty();
   sections.insert(sections.begin(), {"roofline", [&] { measure_machine(bench); }, 4, "the machine"});
   bench.run(sections);

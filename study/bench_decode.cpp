@@ -285,7 +285,7 @@ void bench_decode(Bench& bench) {
   trial.prompts = held_out_prompts(data, bench.quick ? 1 : kPrompts, kPromptBytes, model);
   trial.repeats = bench.quick ? 1 : bench.repeats;
   Engine engine(trial.options.settings);
-  const std::vector<int> prompt = engine.encode(trial.prompts[0], "a prompt from " + data);
+  const std::vector<int> prompt = engine.encode_prompt(trial.prompts[0], "a prompt from " + data);
   const std::vector<std::string> drafters = usable_drafters(engine, prompt, missing);
   trial.options.max_new_tokens =
       bench.quick ? 24 : affordable_tokens(engine, prompt, int(methods_of(drafters, true, false).size()));

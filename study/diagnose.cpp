@@ -69,7 +69,7 @@ void measure_cross_entropy(const Examination& e, const Engine& engine, Findings&
   const double bytes = file_bytes(e.options.data_file);
   check_memory(e.options.data_file, bytes, takes_tokens(bytes));
   const std::vector<int> held_out =
-      split(engine.encode(read_file(e.options.data_file), e.options.data_file)).validation;
+      split(engine.tokenizer().encode(read_file(e.options.data_file), e.options.data_file)).validation;
   for (int order = 1; order <= orders; order++) {
     const std::unique_ptr<Drafter> drafter = load_ngram(model, order, engine.vocab_size());
     f.cross_entropy.push_back(cross_entropy(static_cast<Ngram&>(*drafter).table, held_out));

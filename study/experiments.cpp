@@ -127,7 +127,7 @@ int experiments_command(int argc, char** argv) {
     check_held_out(model, lab.text, lab.data);
   if (std::filesystem::exists("README.md")) lab.readme = in_alphabet(read_file("README.md"), lab.text);
 
-  lab.target().engine.encode(lab.text, lab.data);  // what does not fit is refused before a folder is made
+  lab.target().engine.tokenizer().encode(lab.text, lab.data);  // what does not fit is refused before a folder is made
 
   double seconds = 0;
   for (const Section& section : all) seconds += section.seconds;

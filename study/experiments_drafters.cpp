@@ -74,7 +74,7 @@ std::map<std::string, Accuracies> measure_along(Lab& lab, const std::vector<std:
       Sampling sampling = lab.options.sampling;
       sampling.temperature = temperature;
       sampling.sequence = uint32_t(p);
-      const std::vector<int> prompt = engine.encode(kinds[k].prompts[p], "a prompt of " + lab.data);
+      const std::vector<int> prompt = engine.encode_prompt(kinds[k].prompts[p], "a prompt of " + lab.data);
       const int tokens = lab.quick ? 24 : kAlongTokens;
       const std::vector<int> known = engine.generate(kPlain, sampling, prompt, tokens, on_token).tokens;
       std::vector<int> text = prompt;

@@ -31,7 +31,7 @@ std::vector<std::string> Lab::held_out(int count, size_t bytes) const {
 
 std::vector<Method> Lab::usable(const std::vector<Method>& methods, std::string& missing) {
   Engine& engine = target().engine;
-  const std::vector<int> prompt = engine.encode(held_out(1).at(0), "a prompt of " + data);
+  const std::vector<int> prompt = engine.encode_prompt(held_out(1).at(0), "a prompt of " + data);
   std::vector<Method> found;
   std::vector<std::string> said;
   for (const Method& method : methods) {
@@ -123,7 +123,7 @@ namespace {
 int affordable_tokens(Engine& engine, const Sampling& sampling, const std::vector<Method>& methods,
                       const std::vector<std::string>& prompts, const Plan& plan) {
   if (plan.fewest == plan.most) return plan.most;
-  const std::vector<int> prompt = engine.encode(prompts[0], "a prompt");
+  const std::vector<int> prompt = engine.encode_prompt(prompts[0], "a prompt");
   std::vector<double> prefill, token;
   for (int round = 0; round < 4; round++) {
     const Stats stats = engine.generate(kPlain, sampling, prompt, 24, [](int) { return !interrupted(); }).stats;

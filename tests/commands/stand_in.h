@@ -22,5 +22,6 @@ struct StandInEngine {
   bool decodes = false;           // instead of asking the script, it decodes with a mock and a bigram drafter
   nanospec::Tokenizer tokenizer;  // to begin with, a token is a character of ASCII, by its number
   std::string chat_template;
+  int begin_token = -1;
 };
 StandInEngine& stand_in();

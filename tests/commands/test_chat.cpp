@@ -244,6 +244,23 @@ TEST_CASE("chat: generate ends at the end of text, or goes on with --ignore_eos"
   CHECK(stand_in().calls.back().prompt == small().bpe->encode("a <|im_end|>", Control::plain));
 }
 
+TEST_CASE("chat: the token that a model wants before every text stands before prompts and conversations") {
+  const Answers answers({"Yes.<|im_end|>"});
+  const Tokens text = small().encode("Is it");
+  stand_in().begin_token = 7;
+  generate_from("Is it", {});
+  generate_from("Is it", {"--chat"});
+  stand_in().begin_token = -1;
+  generate_from("Is it", {"--chat"});
+  std::vector<Tokens> prompts;
+  for (const auto& call : stand_in().calls) prompts.push_back(call.prompt);
+  REQUIRE(prompts.size() == 3);
+  CHECK(prompts[0].front() == 7);
+  CHECK(Tokens(prompts[0].begin() + 1, prompts[0].end()) == text);
+  CHECK(prompts[1].front() == 7);
+  CHECK(Tokens(prompts[1].begin() + 1, prompts[1].end()) == prompts[2]);
+}
+
 TEST_CASE("chat: generate stops before a text, across tokens, streaming or not") {
   const Answers answers({"one, two, three<|im_end|>"});
   REQUIRE(tokens_of(", tw").size() > 1);

@@ -46,8 +46,7 @@ auto& script = stand_in().script;
 auto& decodes = stand_in().decodes;
 bool gpu = false;                                       // whether this machine has one
 std::vector<std::pair<std::vector<int>, int>> windows;  // whose losses were asked for, and from which token on
-int begin_token = -1;
-int interrupted_at = -1;  // the window that meets a Ctrl-C
+int interrupted_at = -1;                                // the window that meets a Ctrl-C
 
 // "abcd...": the text that every exact method must print.
 std::vector<int> alphabet(int n) {
@@ -138,8 +137,10 @@ Engine::Engine(const Settings& settings) : parts_(new Parts{settings, {}}) {
 Engine::~Engine() = default;
 const Tokenizer& Engine::tokenizer() const { return stand_in().tokenizer; }
 const std::string& Engine::chat_template() const { return stand_in().chat_template; }
-std::vector<int> Engine::encode(const std::string& text, const std::string& what) const {
-  return stand_in().tokenizer.encode(text, what);
+std::vector<int> Engine::encode_prompt(const std::string& prompt, const std::string& what) const {
+  std::vector<int> tokens = tokenizer().encode(prompt, what);
+  if (begin_token() >= 0) tokens.insert(tokens.begin(), begin_token());
+  return tokens;
 }
 const std::string& Engine::decode(int token) const { return stand_in().tokenizer.decode(token); }
 Generated Engine::generate(const Method& method, const Sampling& sampling, const std::vector<int>& prompt,
@@ -162,7 +163,7 @@ std::vector<double> Engine::losses(const std::vector<int>& tokens, int first) {
 const Config& Engine::config() const { return parts_->config; }
 int Engine::context() const { return config().block_size; }
 int Engine::vocab_size() const { return config().vocab_size; }
-int Engine::begin_token() const { return ::begin_token; }
+int Engine::begin_token() const { return stand_in().begin_token; }
 std::string Engine::device() const { return "cpu"; }
 int Engine::threads() const { return parts_->settings.threads; }
 double Engine::weight_bytes() const { return 1e6; }
@@ -557,9 +558,9 @@ TEST_CASE("perplexity: an odd window, fewer windows, the model's own window, and
   CHECK(measured(folder, text, {"--window", "20", "--max_windows", "3"})["windows"] == 3);
   CHECK(measured(folder, text, {})["window"] == 64);  // the stand-in sees no more
   CHECK(windows.size() == 3);
-  begin_token = 'A';
+  stand_in().begin_token = 'A';
   const Json said = measured(folder, text, {"--window", "20"});
-  begin_token = -1;
+  stand_in().begin_token = -1;
   REQUIRE(windows.size() == 10);
   CHECK(said["begin_token"] == 'A');
   CHECK(windows[0].first[1] == text[0]);
