@@ -9,6 +9,7 @@
 
 #include "commands/calibration.h"
 #include "commands/comparison.h"
+#include "commands/conversation.h"
 #include "commands/outputs.h"
 #include "files/drafter_names.h"
 
@@ -36,6 +37,7 @@ Command describe(Measurement& m) {
           "nanospec calibrate --model runs/small --drafter ngram:4 --temperature 0.7\n"
           "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter ngram:4 --shape calibrated --budget 16\n",
           together({text,
+                    model_text_flags(m.options),
                     prompts,
                     {heading("Measurement"),
                      {"--drafter", "WORD", &m.drafter, "whose guesses are counted: nanospec help drafters"},
@@ -75,11 +77,12 @@ RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::
   const double all = 2.0 * each * double(prompts.size());
   double done = 0;
   Progress progress(o.quiet);
-  const auto on_token = [&](int) {
+  const Tokens ends = ends_of(o, engine);
+  const auto on_token = [&](int token) {
     done++;
     if (progress.due())
       progress.show(thousands(double(counts.places())) + " places, " + time_left(done, all, progress.seconds()));
-    return !interrupted();
+    return !interrupted() && !is_among(ends, token);
   };
   for (size_t p = 0; p < prompts.size() && !interrupted(); p++) {
     std::vector<int> text = engine.encode_prompt(prompts[p], "prompt " + std::to_string(p + 1));
@@ -170,6 +173,9 @@ int calibrate_command(int argc, char** argv) {
     fprintf(stderr, "stopped: nothing is written\n");
     return kInterruptedStatus;
   }
+  if (counts.places() == 0)
+    refuse("every text ended at once, so that there is nothing to look at", m.options.settings.model,
+           "give other prompts, or --ignore_eos");
   const Accuracy accuracy = counts.accuracy();
   write_calibration(m.out_file, {m.drafter, as_typed(m.options.sampling.temperature), counts.places(), accuracy,
                                  origin_of(m.options)});

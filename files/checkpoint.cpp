@@ -286,7 +286,7 @@ std::vector<float> parse_model(const SafeTensors& file, const Config& config, co
 void check_hashed(const SafeTensors& file, const std::string& dir) {
   if (!file.metadata.count("hash"))
     note("the weights carry no hash, so that damage could pass unseen", dir,
-         "nothing need be done; the command that made them, with --resume, adds it");
+         "nothing need be done; where train_gpt made them, the same command with --resume adds it");
 }
 
 Loaded load_model(const std::string& dir) {

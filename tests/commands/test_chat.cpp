@@ -9,6 +9,7 @@
 #include <csignal>
 #include <thread>
 
+#include "commands/calibration.h"
 #include "commands/commands.h"
 #include "commands/conversation.h"
 #include "files/gguf_model.h"
@@ -337,6 +338,23 @@ TEST_CASE("chat: diagnose and show end at the end of text, or go on with --ignor
   CHECK(contains(read_file(page), "', which ends the text\""));
   CHECK(contains(run(show_command, {"--html", page, "--ignore_eos"}), ", 300 tokens; open"));
   CHECK(!contains(read_file(page), "which ends the text"));
+}
+
+TEST_CASE("chat: calibrate looks at places before the end of text, or goes on with --ignore_eos") {
+  const Answers answers({""});
+  stand_in().decodes = true;
+  const Folder folder;
+  const std::string file = folder.file("c.json");
+  const auto places = [&](Words words) {
+    words.insert(words.begin(), {"--prompt", "a", "--drafter", "bigram", "--temperature", "1", "--places", "300",
+                                 "--depths", "3", "--context", "48", "--out", file});
+    CHECK(run_on(open("/dev/null", O_RDONLY), calibrate_command, words).status == 0);
+    return read_calibrations(file).at(0).places;
+  };
+  const int64_t before_the_end = places({});
+  CHECK(before_the_end > 0);
+  CHECK(before_the_end < 150);
+  CHECK(places({"--ignore_eos"}) > 200);
 }
 
 TEST_CASE("chat: the context is the model's own, up to 4,096 tokens, or what is asked for within it") {
