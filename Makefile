@@ -195,13 +195,13 @@ $(COMPUTING): MORE := -O1
 $(if $(filter 1,$(SANITIZE)),$(COMMANDS): MORE += -O0)
 
 # T=tree: the files with tests whose names begin so, with commands and programs only where they use them. What commands
-# ask of the engine is in nanospec.cu, beside its main(), or is test_commands.cpp's stand-in.
+# ask of the engine is in nanospec.cu, beside its main(), or is the stand-in of tests/commands/.
 CHOSEN := $(if $(T),$(if $(filter emulated%,$(T)),$(wildcard tests/cuda/cuda_*.cu),$(shell grep -lE 'TEST_CASE."$(T)' tests/*/*.cpp)))
 WIDE := $(if $(CHOSEN),$(shell grep -lE 'include "(commands|study|training|tests/command_line|tests/picture|tests/world|tests/parallel_world)' $(CHOSEN)))
 CHOSEN_OBJECTS := $(patsubst %.cu,$(BUILD)/%.o,$(patsubst %.cpp,$(BUILD)/%.o,$(CHOSEN)))
 $(BUILD)/tests/run: $(LIBRARY) $(COMMANDS) $(EMULATED) $(ON_GPU) $(COMPUTING) $(TESTS)
 $(BUILD)/tests/run-$(T): $(LIBRARY) $(if $(WIDE),$(COMMANDS)) \
-  $(sort $(BUILD)/tests/main.o $(CHOSEN_OBJECTS) $(if $(WIDE),$(BUILD)/tests/commands/test_commands.o))
+  $(sort $(BUILD)/tests/main.o $(CHOSEN_OBJECTS) $(if $(WIDE),$(BUILD)/tests/commands/stand_in.o))
 $(BUILD)/tests/run $(BUILD)/tests/run-$(T):
 	@echo "  LINK  $@"
 	$(if $(ON_GPU),$(Q)$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ $(LIBS),$(LINK))

@@ -1,5 +1,4 @@
-// tests/commands/stand_in.h: the Engine that stands in for nanospec.cu's in tests of commands. test_commands.cpp has
-// it.
+// tests/commands/stand_in.h: the Engine that stands in for nanospec.cu's in tests of commands, and what these share.
 #pragma once
 
 #include <functional>
@@ -8,6 +7,7 @@
 
 #include "commands/engine.h"
 #include "files/text.h"
+#include "tests/command_line.h"
 
 // One call of Engine::generate.
 struct Call {
@@ -23,5 +23,26 @@ struct StandInEngine {
   nanospec::Tokenizer tokenizer;  // to begin with, a token is a character of ASCII, by its number
   std::string chat_template;
   int begin_token = -1;
+  bool gpu = false;                                       // whether this machine has one
+  std::vector<std::pair<std::vector<int>, int>> windows;  // whose losses were asked for, and from which token on
+  int interrupted_at = -1;                                // the window that meets a Ctrl-C
 };
 StandInEngine& stand_in();
+
+// While it lives, the engine decodes.
+struct Decodes {
+  Decodes() { stand_in().decodes = true; }
+  ~Decodes() { stand_in().decodes = false; }
+};
+
+// "abcd...": the text that every exact method must print.
+std::vector<int> alphabet(int n);
+
+// What a run of n tokens came to: plain decoding takes a second, any other method half of it, for two tokens a forward.
+nanospec::Generated steady(const nanospec::Method& method, int n);
+
+// Runs a command in silence on standard error and returns its standard output.
+std::string run(int (*command)(int, char**), Words words, int expected_status = 0);
+
+// Each of these headings is followed, still above its table, by the line that says that the run was a quick one.
+void check_quick_tables(const std::string& out, const Words& headings);

@@ -1,5 +1,5 @@
 // tests/commands/test_perplexity.cpp: commands/losses.h: losses by chains of any length, and their mean. What the
-// command makes of them is tested in test_commands.cpp.
+// command makes of them is tested in test_perplexity_command.cpp.
 #include <doctest/doctest.h>
 
 #include <cmath>

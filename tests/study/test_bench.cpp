@@ -1,5 +1,5 @@
 // tests/study/test_bench.cpp: the parts of `bench` that are pure: levels of memory, samples, bars, operations, places
-// in a text. How the command runs is in tests/commands/test_commands.cpp.
+// in a text. How the command runs is in tests/study/test_bench_command.cpp.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // tests/study/test_experiments.cpp: the parts of `experiments` that are pure: intervals, what is said of made-up
-// outcomes, bars, prompts. How the command runs is in tests/commands/test_commands.cpp.
+// outcomes, bars, prompts. How the command runs is in tests/study/test_experiments_command.cpp.
 #include <doctest/doctest.h>
 
 #include "study/experiments.h"

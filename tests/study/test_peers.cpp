@@ -1,5 +1,5 @@
 // tests/study/test_peers.cpp: section peers of `bench`: what llama-bench prints, read; the operations of a row; the
-// section with a llama-bench that is a script, and a Probe that is test_commands.cpp's.
+// section with a llama-bench that is a script, and a Probe that is stand_in.cpp's.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 

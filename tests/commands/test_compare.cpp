@@ -1,0 +1,160 @@
+// tests/commands/test_compare.cpp: nanospec compare, over the engine that stands in.
+#include <doctest/doctest.h>
+
+#include "commands/commands.h"
+#include "commands/comparison.h"
+#include "tests/command_line.h"
+#include "tests/commands/stand_in.h"
+#include "tests/error_of.h"
+#include "tests/picture.h"
+
+using namespace nanospec;
+
+namespace {
+auto& calls = stand_in().calls;
+auto& script = stand_in().script;
+}  // namespace
+
+TEST_CASE("compare: the order rotates, and the plain run of the same repeat is what a speedup is paired with") {
+  double drift = 1;  // every run is slower than the one before it
+  script = [&](const Method& method, int n) {
+    Generated g = steady(method, n);
+    if (calls.size() > 1 && (calls.size() - 2) % 3 == 0) drift *= 2;
+    g.stats.seconds *= drift;
+    return g;
+  };
+  const Folder folder;
+  run(compare_command, {"--model", "m", "--prompt", "A", "--max_new_tokens", "10", "--methods",
+                        "bigram chain:2; none; bigram chain:4", "--repeat", "3", "--json", folder.file("c.json")});
+  Words order;
+  for (const Call& call : calls) order.push_back(call.method);
+  CHECK(order == Words{"none", "bigram chain:2", "none", "bigram chain:4", "none", "bigram chain:4", "bigram chain:2",
+                       "bigram chain:4", "bigram chain:2", "none"});
+  const Json json = Json::parse(read_file(folder.file("c.json")));
+  REQUIRE(json["methods"].size() == 3);
+  const Json& chain = json["methods"][2];
+  CHECK(chain["method"] == "bigram chain:4");
+  CHECK(chain["runs"].size() == 3);
+  CHECK(chain["speedup_lowest"] == 2.0);
+  CHECK(chain["speedup_highest"] == 2.0);
+  CHECK(chain["tokens_per_second"] == 5.0);  // 10, 5 and 2.5
+  CHECK(json["plain_spread"] == 3.0);
+}
+
+TEST_CASE("compare: plain decoding is added where it is not asked for; several prompts are summed") {
+  script = steady;
+  const Folder folder;
+  write_file(folder.file("p.jsonl"), "{\"prompt\": \"A\"}\n{\"prompt\": \"BC\"}\n");
+  const std::string out =
+      run(compare_command, {"--model", "m", "--prompts", folder.file("p.jsonl"), "--max_new_tokens", "8", "--methods",
+                            "bigram chain:2", "--repeat", "2", "--json", folder.file("c.json")});
+  CHECK(calls.size() == 2 + 2 * 2 * 2);
+  CHECK(calls[1].prompt == std::vector<int>{'B', 'C'});
+  CHECK(contains(out, "bigram chain:2"));
+  CHECK(contains(out, "2.00 times as fast (2.00 to 2.00)"));
+  const Json json = Json::parse(read_file(folder.file("c.json")));
+  CHECK(json["methods"][0]["method"] == "none");
+  CHECK(json["methods"][1]["runs"][0]["tokens"] == 16);
+  CHECK(json["methods"][1]["identical"] == true);
+}
+
+TEST_CASE("compare: another text is a bug when the method is exact, and said in words when it is biased") {
+  script = [](const Method& method, int n) {
+    Generated g = steady(method, n);
+    if (method.shape == "chain:3") g.tokens[5] = '!';
+    return g;
+  };
+  const Folder folder;
+  const auto words = [&](const std::string& methods) {
+    return Words{"--model", "m",        "--prompt", "AB",     "--max_new_tokens",    "10",    "--methods",
+                 methods,   "--repeat", "2",        "--json", folder.file("c.json"), "--svg", folder.file("c.svg")};
+  };
+  const std::string biased = run(compare_command, words("none; bigram chain:3 verify=independent"));
+  CHECK(contains(biased, "biased rule, from byte 8"));
+  CHECK(Json::parse(read_file(folder.file("c.json")))["methods"][1]["first_difference"] == "byte 8");
+  CHECK(contains(read_file(folder.file("c.svg")), "biased"));
+  CHECK(contains(run(compare_command, words("none; bigram chain:3 verify=rejection")), "other draws, from byte 8"));
+  CHECK(contains(run(compare_command, words("none; bigram chain:3 verify=typical")), "lossy rule, from byte 8"));
+  CHECK(contains(read_file(folder.file("c.svg")), ", lossy"));
+
+  std::string line;
+  const std::string out = captured(1, [&] {
+    Words broken = words("none; bigram chain:3; bigram chain:2");
+    broken.insert(broken.begin(), {"compare"});
+    std::vector<char*> argv = arguments(broken);
+    line = line_of<std::runtime_error>([&] { compare_command(int(argv.size()), argv.data()); });
+  });
+  CHECK(contains(line, "bigram chain:3 (byte 8)"));
+  CHECK(contains(out, "NO, from byte 8"));
+  CHECK(!contains(out, "times as fast"));
+}
+
+TEST_CASE("compare: the picture is whole and escapes what it is told") {
+  script = steady;
+  const Folder folder;
+  run(compare_command,
+      {"--model", "a<b&c", "--prompt", "A", "--max_new_tokens", "4", "--repeat", "1", "--svg", folder.file("c.svg")});
+  const std::string svg = read_file(folder.file("c.svg"));
+  CHECK(svg.substr(0, 5) == "<svg ");
+  CHECK(svg.substr(svg.size() - 7) == "</svg>\n");
+  CHECK(contains(svg, "a&lt;b&amp;c"));
+  CHECK(picture_problem(svg) == "");
+  for (const char* word : {"none", "0", "tokens per second, median of 1 repeat"})
+    CHECK_MESSAGE(read_picture(svg).word(word).left > 0, word);
+}
+
+TEST_CASE("compare: prompts out of the text that was held out") {
+  script = steady;
+  const Folder folder;
+  std::string text;
+  for (int i = 0; i < 200; i++) text += "line " + std::to_string(1000 + i) + "\n";
+  write_file(folder.file("t.txt"), text);
+  run(compare_command, {"--model", "m", "--data", folder.file("t.txt"), "--held_out", "3", "--max_new_tokens", "4",
+                        "--repeat", "1", "--json", folder.file("c.json")});
+  const Json json = Json::parse(read_file(folder.file("c.json")));
+  REQUIRE(json["prompts"].size() == 3);
+  CHECK(json["prompts"][0].get<std::string>().substr(0, 10) == "line 1181\n");
+  CHECK(json["prompts"][2].get<std::string>().size() == kHeldOutBytes);
+  const auto attempt = [](Words words) {
+    words.insert(words.begin(), {"compare", "--model", "m"});
+    std::vector<char*> argv = arguments(words);
+    compare_command(int(argv.size()), argv.data());
+  };
+  CHECK(contains(BAD_COMMAND_LINE(attempt({"--prompt", "A", "--data", "x"})), "more than one prompt"));
+  CHECK(contains(BAD_COMMAND_LINE(attempt({"--prompt", "A", "--held_out", "2"})), "add --data FILE"));
+  write_file(folder.file("empty"), "");
+  CHECK(contains(error_of([&] { attempt({"--data", folder.file("empty")}); }), "the text is empty"));
+  CHECK(contains(error_of([&] {
+                   attempt({"--prompt", "A", "--methods", "bigram calibrated"});
+                 }),
+                 "nothing is calibrated yet: m/calibration.json: run nanospec calibrate --model m --drafter bigram"));
+}
+
+
+TEST_CASE(
+    "compare: run_all: prompt by prompt, the order rotates with the prompts too, and each prompt has its figures") {
+  script = [](const Method& method, int n) {
+    Generated g = steady(method, n);
+    g.stats.seconds = double(calls.size());
+    return g;
+  };
+  calls.clear();
+  Trial trial;
+  trial.methods = parse_methods("none; bigram chain:2", 64);
+  trial.prompts = {"A", "B", "C"};
+  trial.repeats = 2, trial.by_prompt = trial.own_noise = true;
+  trial.options.max_new_tokens = 4;
+  Engine engine(trial.options.settings);
+  const std::vector<Outcome> outcomes = run_all(trial, engine, [](const std::string&, double) {});
+  std::string order;
+  for (size_t i = 3; i < calls.size(); i++)
+    order += std::string(1, char(calls[i].prompt[0])) + (calls[i].method == "none" ? "0" : "1");
+  CHECK(order == "A0A1B1B0C0C1A1A0B0B1C1C0");
+  for (const Call& call : calls) CHECK(call.sequence == call.prompt[0] - 'A');
+  REQUIRE(outcomes[1].runs.size() == 2);
+  REQUIRE(outcomes[1].runs[1].prompts.size() == 3);
+  CHECK(outcomes[1].runs[1].stats.tokens == 12);
+  CHECK(outcomes[1].runs[1].prompts[2].seconds == 3 + 11);
+  CHECK(outcomes[0].runs[1].prompts[2].seconds == 3 + 12);
+  CHECK(outcomes[1].speedups.size() == 2);
+}

@@ -1,0 +1,199 @@
+// tests/study/test_experiments_command.cpp: nanospec experiments, over the engine that stands in.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "commands/commands.h"
+#include "study/bench.h"
+#include "tests/command_line.h"
+#include "tests/commands/stand_in.h"
+#include "tests/error_of.h"
+#include "tests/picture.h"
+
+using namespace nanospec;
+
+namespace {
+auto& calls = stand_in().calls;
+auto& script = stand_in().script;
+
+// Two models, of which the engine of these tests asks for no more; returns where the small one lies.
+std::string small_model(const Folder& folder) {
+  folder.file("model.safetensors", "large");
+  std::filesystem::create_directory(folder.file("small"));
+  folder.file("small/model.safetensors", "small, and other weights");
+  return folder.file("small");
+}
+}  // namespace
+
+TEST_CASE("experiments: a quick run prints every section and leaves whole files") {
+  const Folder folder;
+  std::string text;
+  for (int i = 0; i < 200; i++) text += "line " + std::to_string(i) + " of a text\n";
+  write_file(folder.file("text.txt"), text);
+  const std::string small = small_model(folder);
+  script = [](const Method& method, int n) {
+    if (method.shape == "sequoia") throw std::logic_error("there is no calibration");
+    if (method.drafter.substr(0, 4) == "gpt:") throw std::runtime_error("it has other tokens");
+    if (method.drafter.substr(0, 8) == "parallel") throw std::runtime_error("it is not trained");
+    Generated g = steady(method, n);
+    if (method.shape == "chain:2" || method.shape == "chain:4") g.stats.seconds = 0.4;
+    if (method.drafter == "suffix+ngram:4") g.stats.seconds = 0.25;
+    return g;
+  };
+  const Words words = {
+      "--quick", "--model",         folder.path, "--drafter_model", small, "--data", folder.file("text.txt"),
+      "--out",   folder.file("out")};
+  const std::string out = run(experiments_command, words);
+  for (const char* part : {"Experiments: ",
+                           "The trained drafter is ngram:4 instead",
+                           "Entropy: does",
+                           "Budgets: what",
+                           "Temperatures: how",
+                           "small models fall into loops",
+                           "Rules: of",
+                           "BIASED",
+                           "LOSSY",
+                           "Coupling: what",
+                           "Noise-aware trees: how",
+                           "Auto: is",
+                           "Unions: are",
+                           "Held-out text: what",
+                           "Drafters that learn: what",
+                           "left out: parallel",
+                           "left out: structured prompts",
+                           "sequoia: there is no calibration",
+                           "not judged",
+                           "build/nanospec experiments --only entropy --model "})
+    CHECK_MESSAGE(contains(out, part), part);
+  check_quick_tables(
+      out, {"Entropy: does", "Budgets: what", "Temperatures: how", "Rules: of", "Coupling: what",
+            "Noise-aware trees: how", "Auto: is", "Unions: are", "Held-out text: what", "Drafters that learn: what"});
+  const auto json = [&](const std::string& name) {
+    return Json::parse(read_file(folder.file("out/" + name + ".json")));
+  };
+  for (const char* name : {"entropy", "budgets", "temperatures", "rules", "coupling", "noise-aware", "auto", "unions",
+                           "held-out", "drafters"}) {
+    CAPTURE(name);
+    CHECK(json(name)["machine"].contains("cpu"));
+    CHECK(!json(name).contains("roofline"));  // which nobody measured
+    const std::string svg = read_file(folder.file("out/" + std::string(name) + ".svg"));
+    CHECK(svg.substr(svg.size() - 7) == "</svg>\n");
+    CHECK(picture_problem(svg) == "");
+    CHECK(read_picture(svg).word(kQuickRun).left > 0);
+    if (name == std::string("auto")) continue;
+    const Json file = json(name);
+    for (const Json& study : file["studies"]) {
+      CHECK(study["prompts"].size() >= 2);
+      for (const Json& method : study["methods"]) {
+        for (const char* field : {"method", "times_plain", "tokens_per_forward", "nodes_per_forward", "identical"})
+          CHECK_MESSAGE(method.contains(field), field);
+        REQUIRE(method["samples"].size() == study["repeats"]);
+        CHECK(method["samples"][0].size() == study["prompts"].size());
+        CHECK(method["samples"][0][0].size() == 4);
+      }
+    }
+  }
+  const Json entropy = json("entropy");
+  CHECK(entropy["studies"][0]["temperature"] == 0.4);
+  bool found = false;
+  for (const Json& row : entropy["time_saved"]) {
+    if (row["shape"] == "tree:4x2") CHECK(row["percent_saved"][0].get<double>() == doctest::Approx(-25));
+    if (row["shape"] == "entropy-width") found |= row["paper"] == 7.16;
+    CHECK(row["shape"] != "sequoia");
+  }
+  CHECK(found);
+  CHECK(json("bars")["bars"].size() == 4 + 1 + 1 + 3);
+  const Json all_bars = json("bars");
+  for (const Json& bar : all_bars["bars"])  // the union takes half the time of its parts
+    if (contains(bar["bar"].get<std::string>(), "suffix+ngram:4"))
+      CHECK(bar["measured"].get<double>() == doctest::Approx(2));
+  CHECK(json("auto")["workloads"][0]["auto_over_best"][0].get<double>() == doctest::Approx(0.8));
+}
+
+TEST_CASE("experiments: drafters by depth, by kind of prompt and temperature, and how they were trained") {
+  const Decodes on;
+  const Folder folder;
+  std::string text;
+  for (int i = 0; i < 120; i++) text += "a speech of one who says much " + std::to_string(i) + "\n";
+  for (int i = 0; i < 20; i++) text += "\nA:\nyes.\n";
+  write_file(folder.file("text.txt"), text);
+  const std::string small = small_model(folder);
+  write_file(folder.file("medusa.json"),
+             R"({"parameters": 7, "iterations": 20, "seconds": 90, "peak_bytes": 1e6, "hidden_bytes": 500,
+                 "hidden_seconds": 60, "accuracy_bigram": [0.25], "curve": [
+                 {"iteration": 10, "epoch": 0.5, "seconds": 1, "loss": 3, "accuracy": [0.2, 0.1]},
+                 {"iteration": 20, "epoch": 1, "seconds": 2, "loss": 2, "accuracy": [0.4, 0.3]}]})");
+  const std::string out =
+      run(experiments_command, {"--quick", "--only", "drafters", "--model", folder.path, "--drafter_model", small,
+                                "--data", folder.file("text.txt"), "--out", folder.file("out")});
+  for (const char* part :
+       {"Drafters that learn: what", "over the unigram", "times plain, prose", "times plain, structured",
+        "at least 4, a change of speaker each", "small models fall into loops", "medusa cartesian:4,4,4,4",
+        "What training took", "40.0, 30.0", "gpt:", "passes/round"})
+    CHECK_MESSAGE(contains(out, part), part);
+  CHECK(!contains(out, "NO, from"));
+  const Json file = Json::parse(read_file(folder.file("out/drafters.json")));
+  CHECK(file["studies"].size() == 6);  // three temperatures, two kinds of prompts
+  CHECK(file["studies"][1]["text"] == "structured");
+  REQUIRE(file["accuracy"].size() == 3);
+  for (const Json& part : file["accuracy"])
+    for (const Json& one : part["drafters"]) {
+      CHECK(one["accuracy"].size() == 6);
+      CHECK(one["accuracy"][0][0].get<double>() > 0.3);  // the mock's habits
+      CHECK(one["samples"].size() == 2);
+    }
+  CHECK(file["training"][0]["curve"][1]["accuracy"][1] == 0.3);
+  CHECK(file["wide"]["methods"][1]["nodes_per_forward"].get<double>() > 100);
+  const std::string svg = read_file(folder.file("out/drafters.svg"));
+  CHECK(contains(svg, "Training curves"));
+  CHECK(contains(svg, ">epochs of training<"));
+  CHECK(picture_problem(svg) == "");
+}
+
+TEST_CASE("experiments: --only chooses; what is missing is said with what to type") {
+  const Folder folder;
+  write_file(folder.file("text.txt"), std::string(5000, 'a'));
+  write_file(folder.file("short.txt"), "a");
+  const std::string small = small_model(folder);
+  script = steady;
+  const std::string out =
+      run(experiments_command, {"--quick", "--only", "rules,coupling", "--model", folder.path, "--drafter_model", small,
+                                "--data", folder.file("text.txt"), "--out", folder.file("out")});
+  CHECK(contains(out, "Rules: of"));
+  CHECK(contains(out, "Coupling: what"));
+  CHECK(!contains(out, "Entropy: does"));
+  CHECK(!std::filesystem::exists(folder.file("out/entropy.json")));
+  bool untold = false;
+  for (const Call& call : calls) untold |= contains(call.method, "noise=unknown");
+  CHECK(untold);
+
+  const auto attempt = [&](Words words) {
+    words.insert(words.begin(), {"experiments", "--out", folder.file("out")});
+    std::vector<char*> argv = arguments(words);
+    experiments_command(int(argv.size()), argv.data());
+  };
+  CHECK(contains(BAD_COMMAND_LINE(attempt({"--only", "entropie"})), "did you mean entropy?"));
+  CHECK(contains(BAD_COMMAND_LINE(attempt({"--drafter", "ngramm:4"})), "did you mean ngram:N?"));
+  CHECK(contains(error_of([&] { attempt({"--model", folder.file("none")}); }), "train_gpt --preset medium"));
+  CHECK(contains(error_of([&] {
+                   attempt({"--model", folder.path, "--drafter_model", folder.file("none")});
+                 }),
+                 "there is no drafter model"));
+  CHECK(contains(error_of([&] {
+                   attempt({"--model", folder.path, "--drafter_model", small, "--data", folder.file("short.txt")});
+                 }),
+                 "the text is too short"));
+
+  // A target that drafts for itself, under whatever name.
+  std::filesystem::create_directory(folder.file("copy"));
+  std::filesystem::copy_file(folder.file("model.safetensors"), folder.file("copy/model.safetensors"));
+  std::filesystem::create_directory_symlink(folder.path, folder.file("link"));
+  for (const std::string& same : {folder.path, folder.path + "/.", folder.file("copy"), folder.file("link")}) {
+    const Words models = {"--model", folder.path, "--drafter_model", same};
+    CHECK(contains(BAD_COMMAND_LINE(attempt(models)), "the target would draft for itself: --drafter_model: "));
+    CHECK(contains(BAD_COMMAND_LINE(
+                       attempt({"--model", folder.path, "--drafter_model", small, "--drafter", "suffix+gpt:" + same})),
+                   "the target would draft for itself: --drafter: "));
+  }
+}
