@@ -72,7 +72,6 @@ auto& script = stand_in().script;
 auto& decodes = stand_in().decodes;
 auto& windows = stand_in().windows;
 
-
 // What the mock's logits are without its whim: a drafter that is mostly right.
 std::unique_ptr<Drafter> mock_drafter() {
   Mock habits(128, 64, 3, 0);

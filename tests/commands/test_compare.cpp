@@ -130,7 +130,6 @@ TEST_CASE("compare: prompts out of the text that was held out") {
                  "nothing is calibrated yet: m/calibration.json: run nanospec calibrate --model m --drafter bigram"));
 }
 
-
 TEST_CASE(
     "compare: run_all: prompt by prompt, the order rotates with the prompts too, and each prompt has its figures") {
   script = [](const Method& method, int n) {

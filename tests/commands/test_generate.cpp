@@ -144,7 +144,6 @@ TEST_CASE("generate: what a rule makes of the text is said, in the summary and i
   CHECK(contains(said({"--verify", "rejection", "--shape", "chain:2"}), "of the same distribution"));
 }
 
-
 TEST_CASE("generate: what it refuses, and with which status") {
   script = steady;
   const auto attempt = [](Words words) {

@@ -15,7 +15,6 @@ using namespace nanospec;
 namespace {
 auto& windows = stand_in().windows;
 
-
 std::string letters(size_t n) {
   std::string text;
   for (size_t i = 0; i < n; i++) text += char('a' + i * 7 % 26);

@@ -143,7 +143,6 @@ TEST_CASE("bench: --roofline and --only choose; what is missing is said, not fat
   CHECK_THROWS_AS(attempt({"--roofline", "--out", "/proc/nanospec"}), std::runtime_error);
 }
 
-
 // ---------------------------------------------------------------------------------------------------------------
 // exact
 
