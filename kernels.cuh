@@ -99,6 +99,7 @@ struct Panels {
   W* data = nullptr;
   int k = 0, n = 0;
   bool cuda = false;
+  bool far = false;  // on a CPU: it lies beyond the caches of a core, with the others of its model
   // Where a library multiplies there are no panels. It reads the weight as it is stored: (k, n) is at
   // k * k_stride + n * n_stride.
   const W* stored = nullptr;

@@ -10,6 +10,8 @@
 
 namespace nanospec {
 
+constexpr int kManyCaches = 16;  // panels of more than so many L2 caches come from far away
+
 // Memory for all these panels, side by side in this order: one large piece can use huge pages. Sets where each one
 // lies.
 template <class W>
@@ -22,6 +24,7 @@ Array<W> place_panels(const std::vector<Panels<W>*>& all, bool cuda = false) {
   Array<W> memory(size, cuda);
   W* next = memory.data();
   for (Panels<W>* panels : all) {
+    panels->far = size * sizeof(W) > kManyCaches * l2_bytes();
     panels->data = next;
     next += panels->size();
   }

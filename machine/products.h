@@ -30,7 +30,8 @@ struct TileArguments {
   float* c;
   ptrdiff_t c_row;  // c[t][n] = c[t * c_row + n]
   bool add;
-  const char* next = nullptr;  // prefetched into L1 meanwhile, line after line
+  bool far = false;            // b comes from L3 or memory
+  const char* next = nullptr;  // prefetched meanwhile, line after line
 };
 
 // acc (T, R vectors) += a[.][k] times the numbers in `lanes` that belong to this step of k.
@@ -48,10 +49,13 @@ template <class B, int step, int T, int R>
   }
 }
 
-// S: how many tiles share the prefetching. Each prefetches its part of as many bytes as it reads.
+// S: how many tiles share the prefetching. Each prefetches its part of as many bytes as it reads, into L1. kFar: one
+// tile, and b is far: L1 could not take as many lines as are on their way, so they go to L2.
+constexpr int kFar = 0;
 template <int T, int R, int S, class B>
 inline void tile(const TileArguments<B>& s) {
-  constexpr int width = Vec::width, lines = larger(1, R * width * int(sizeof(B)) * kTogether<B> / kLine / S);
+  constexpr int width = Vec::width, bytes = R * width * int(sizeof(B)) * kTogether<B>;
+  constexpr int lines = larger(1, bytes / kLine / larger(1, S)), level = S == kFar ? 2 : 3;  // 3: L1, 2: L2
   Vec acc[T][R];
   UNROLL
   for (int t = 0; t < T; t++) UNROLL
@@ -61,7 +65,7 @@ inline void tile(const TileArguments<B>& s) {
   const char* next = s.next;
   for (int k = 0; k < s.k; k += kTogether<B>, b += s.b_k) {
     UNROLL
-    for (int line = 0; line < lines; line++, next += kLine) __builtin_prefetch(next);
+    for (int line = 0; line < lines; line++, next += kLine) __builtin_prefetch(next, 0, level);
     Vec lanes[R];
     UNROLL
     for (int r = 0; r < R; r++)
@@ -97,6 +101,7 @@ inline void tile_of_vectors(int rows, int vectors, const TileArguments<B>& s) {
 // Runs a tile of `rows` rows (at most kTileRows) and 1 to kVectors vectors, one of `tiles` that share the prefetching.
 template <class B>
 inline void run_tile(int rows, int vectors, int tiles, const TileArguments<B>& s) {
+  if (tiles == 1 && s.far) return tile_of_vectors<kFar, kVectors>(rows, vectors, s);
   if (tiles == 1) return tile_of_vectors<1, kVectors>(rows, vectors, s);
   if (tiles < 4) return tile_of_vectors<2, kVectors>(rows, vectors, s);
   return tile_of_vectors<4, kVectors>(rows, vectors, s);
@@ -104,7 +109,7 @@ inline void run_tile(int rows, int vectors, int tiles, const TileArguments<B>& s
 
 constexpr int kMostTiles = 4;    // tiles that use one block of b in turn
 constexpr int kBlockLines = 64;  // lines of kPanel lanes in a block of b: 16 KB with AVX-512, 8 KB with AVX2
-constexpr int kAhead = 48;       // how many such lines a single tile prefetches
+constexpr int kAhead = 48, kFarAhead = 128;  // how many such lines ahead a single tile prefetches
 
 // c (rows, columns) = or += a times b, for any number of rows and a multiple of 16 columns. Up to kTileRows rows are
 // one tile, which runs over all k. More rows are several tiles of nearly equal height. They use each block of b in
@@ -126,8 +131,8 @@ void product(int rows, int columns, const TileArguments<B>& s) {
         part.b = s.b + (column / kGroup) * s.b_group + k / together * s.b_k;
         part.add = s.add || k > 0;
         // Behind this block lie more k or, where groups lie separately, the next columns.
-        const ptrdiff_t bytes = ptrdiff_t(sizeof(B)) * (separate ? kPanel / kGroup * s.b_group
-                                                                 : (tiles == 1 ? kAhead : part.k / together) * s.b_k);
+        const int ahead = tiles > 1 ? part.k / together : s.far ? kFarAhead : kAhead;
+        const ptrdiff_t bytes = ptrdiff_t(sizeof(B)) * (separate ? kPanel / kGroup * s.b_group : ahead * s.b_k);
         for (int i = 0; i < tiles; i++) {
           const int first = row + chunk * i / tiles, last = row + chunk * (i + 1) / tiles;
           part.a = s.a + first * s.a_row + k * s.a_k;
@@ -164,7 +169,7 @@ void matmul_twin(const Range& mine, int rows, const Matmul<float, W>& m, const A
       const int its_k = smaller(block, w.k - k), step = w.width(begin) * kTogether<W>;
       product(rows, end - begin,
               TileArguments<W>{its_k, m.x + k, m.x_row, 1, w.at(k, begin), step, kGroup * kTogether<W>, m.out + begin,
-                               m.out_row, k > 0});
+                               m.out_row, k > 0, w.far});
     }
     for (int row = 0; row < rows; row++) after(Solo{}, row, begin, smaller(end, w.n));
     begin = end;

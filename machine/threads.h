@@ -28,6 +28,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 #endif
 
 #include "machine/numbers.h"
@@ -296,6 +297,15 @@ inline size_t available_bytes() {
     leave(size_t(addresses.rlim_cur), system_number("/proc/self/status", "VmSize:", 0) << 10);
 #endif
   return bytes;
+}
+
+// Bytes of the L2 cache of a core; a megabyte where the system does not tell.
+inline size_t l2_bytes() {
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+  static const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  if (bytes > 0) return size_t(bytes);
+#endif
+  return size_t(1) << 20;
 }
 
 // Zeroed memory, aligned to a cache line; in huge pages if it is large and the system has them. Throws std::bad_alloc.
