@@ -1,11 +1,11 @@
 // files/text.h: from text to tokens and back.
 //
-// The ring files/ reads and writes: text and tokenizers (here, bpe.h), whole files (io.h), models and states of
-// training (checkpoint.h), models of llama.cpp (gguf.h), counts of the training text (tables.h), heads and the parallel
-// drafter (heads.h). It also has the words that people type: the error for an unknown one (words.h), drafters by name
-// (drafter_names.h, drafters.h). It includes the core and drafters/; text.h and words.h include nothing of the project.
-// It hooks into no loop: it runs before a text and after a training. The core's one table of tensors (model.h) says in
-// which order tensors are written.
+// The ring files/ reads and writes: text and tokenizers (here, bpe.h), whole files (io.h), arrays in files
+// (safetensors.h), models and states of training (checkpoint.h), models of llama.cpp (gguf.h), counts of the training
+// text (tables.h), heads and the parallel drafter (heads.h). It also has the words that people type: the error for an
+// unknown one (words.h), drafters by name (drafter_names.h, drafters.h). It includes the core and drafters/; text.h and
+// words.h include nothing of the project. It hooks into no loop: it runs before a text and after a training. The core's
+// one table of tensors (model.h) says in which order tensors are written.
 //
 // How to add a file: write NAME_path, save_NAME and load_NAME as in tables.h. Read with parse_safetensors or
 // parse_json, write with write_file (io.h). Trust nothing: every reader throws std::runtime_error with one line: what
