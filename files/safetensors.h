@@ -1,7 +1,8 @@
 // files/safetensors.h: reads and writes safetensors: named arrays of numbers in one file, as Hugging Face's loaders
 // read.
 //
-// In order: the file as it is read; what is written; what is checked. A file is written under another name and renamed
+// A file is 8 bytes, the length of a JSON header, little-endian; the header; the tensors, end to end. In order: a file
+// as it is read; what is written; what is checked. A file is written under another name and renamed
 // (io.h). Nothing in it is trusted: its sizes are checked against the file's length before bytes are read or memory is
 // allocated, and its hash against its content. Every reader throws std::runtime_error with one line, also for tensors
 // of another shape or name.
@@ -17,7 +18,6 @@
 
 namespace nanospec {
 
-// 8 bytes, the length of a JSON header, little-endian; the header; the tensors, end to end.
 struct Tensor {
   std::string name, dtype;     // "F32", "F16", "BF16" or "I32"
   std::vector<int64_t> shape;  // rows first
