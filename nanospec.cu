@@ -110,17 +110,10 @@ Loaded load(const Settings& s) {
 Engine::Engine(const Settings& settings) : parts_(new Parts(settings, load(settings))) {}
 Engine::~Engine() = default;
 
-std::vector<int> Engine::encode_prompt(const std::string& prompt, const std::string& what) const {
-  std::vector<int> tokens = tokenizer().encode(prompt, what);
-  if (begin_token() >= 0) tokens.insert(tokens.begin(), begin_token());
-  return tokens;
-}
 const std::string& Engine::decode(int token) const { return parts_->loaded.tokenizer.decode(token); }
 const Tokenizer& Engine::tokenizer() const { return parts_->loaded.tokenizer; }
 const std::string& Engine::chat_template() const { return parts_->loaded.chat_template; }
 const Config& Engine::config() const { return parts_->loaded.config; }
-int Engine::context() const { return config().block_size; }
-int Engine::vocab_size() const { return config().vocab_size; }
 int Engine::begin_token() const { return parts_->loaded.begin_token; }
 std::string Engine::device() const { return parts_->target.cuda() ? "cuda" : "cpu"; }
 int Engine::threads() const { return parts_->target.threads(); }

@@ -190,6 +190,15 @@ std::string shortest(float x) {
 }
 }  // namespace
 
+// What follows from the other functions of the Engine, whichever it is.
+int Engine::context() const { return config().block_size; }
+int Engine::vocab_size() const { return config().vocab_size; }
+std::vector<int> Engine::encode_prompt(const std::string& prompt, const std::string& what) const {
+  std::vector<int> tokens = tokenizer().encode(prompt, what);
+  if (begin_token() >= 0) tokens.insert(tokens.begin(), begin_token());
+  return tokens;
+}
+
 std::vector<int> ends_of(const Options& o, const Engine& engine) {
   return o.ignore_eos ? Tokens() : end_tokens(engine.tokenizer());
 }

@@ -1,16 +1,12 @@
 // files/checkpoint.cpp: the reader and writer that checkpoint.h declares, in the same order.
 #include "files/checkpoint.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <climits>
-#include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <set>
 #include <string_view>

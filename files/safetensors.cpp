@@ -7,12 +7,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
-#include <climits>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <set>
 #include <string_view>
 
 #include "files/hash.h"

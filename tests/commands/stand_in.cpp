@@ -23,7 +23,6 @@ StandInEngine& stand_in() {
   return engine;
 }
 
-// "abcd...": the text that every exact method must print.
 std::vector<int> alphabet(int n) {
   std::vector<int> tokens;
   for (int i = 0; i < n; i++) tokens.push_back('a' + i % 26);
@@ -43,7 +42,6 @@ Generated steady(const Method& method, int n) {
   return g;
 }
 
-// Each of these headings is followed, still above its table, by the line that says that the run was a quick one.
 void check_quick_tables(const std::string& out, const Words& headings) {
   for (const std::string& heading : headings) {
     const size_t at = out.find(heading), table = out.find("\n\n", at);
@@ -51,10 +49,9 @@ void check_quick_tables(const std::string& out, const Words& headings) {
   }
 }
 
-// Runs a command in silence on standard error and returns its standard output.
 std::string run(int (*command)(int, char**), Words words, int expected_status) {
   words.insert(words.begin(), "command");
-  stand_in().calls.clear();
+  calls.clear();
   std::string out;
   captured(2, [&] {
     out = captured(1, [&] {
@@ -66,11 +63,6 @@ std::string run(int (*command)(int, char**), Words words, int expected_status) {
 }
 
 namespace {
-
-auto& calls = stand_in().calls;
-auto& script = stand_in().script;
-auto& decodes = stand_in().decodes;
-auto& windows = stand_in().windows;
 
 // What the mock's logits are without its whim: a drafter that is mostly right.
 std::unique_ptr<Drafter> mock_drafter() {
@@ -119,11 +111,6 @@ Engine::Engine(const Settings& settings) : parts_(new Parts{settings, {}}) {
 Engine::~Engine() = default;
 const Tokenizer& Engine::tokenizer() const { return stand_in().tokenizer; }
 const std::string& Engine::chat_template() const { return stand_in().chat_template; }
-std::vector<int> Engine::encode_prompt(const std::string& prompt, const std::string& what) const {
-  std::vector<int> tokens = tokenizer().encode(prompt, what);
-  if (begin_token() >= 0) tokens.insert(tokens.begin(), begin_token());
-  return tokens;
-}
 const std::string& Engine::decode(int token) const { return stand_in().tokenizer.decode(token); }
 Generated Engine::generate(const Method& method, const Sampling& sampling, const std::vector<int>& prompt,
                            int max_new_tokens, const std::function<bool(int)>& on_token,
@@ -143,8 +130,6 @@ std::vector<double> Engine::losses(const std::vector<int>& tokens, int first) {
   return losses;
 }
 const Config& Engine::config() const { return parts_->config; }
-int Engine::context() const { return config().block_size; }
-int Engine::vocab_size() const { return config().vocab_size; }
 int Engine::begin_token() const { return stand_in().begin_token; }
 std::string Engine::device() const { return "cpu"; }
 int Engine::threads() const { return parts_->settings.threads; }

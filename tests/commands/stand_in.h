@@ -28,11 +28,15 @@ struct StandInEngine {
   int interrupted_at = -1;                                // the window that meets a Ctrl-C
 };
 StandInEngine& stand_in();
+inline auto& calls = stand_in().calls;
+inline auto& script = stand_in().script;
+inline auto& decodes = stand_in().decodes;
+inline auto& windows = stand_in().windows;
 
 // While it lives, the engine decodes.
 struct Decodes {
-  Decodes() { stand_in().decodes = true; }
-  ~Decodes() { stand_in().decodes = false; }
+  Decodes() { decodes = true; }
+  ~Decodes() { decodes = false; }
 };
 
 // "abcd...": the text that every exact method must print.

@@ -12,12 +12,6 @@
 
 using namespace nanospec;
 
-namespace {
-auto& calls = stand_in().calls;
-auto& script = stand_in().script;
-auto& decodes = stand_in().decodes;
-}  // namespace
-
 // ---------------------------------------------------------------------------------------------------------------
 // Methods
 

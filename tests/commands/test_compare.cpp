@@ -10,11 +10,6 @@
 
 using namespace nanospec;
 
-namespace {
-auto& calls = stand_in().calls;
-auto& script = stand_in().script;
-}  // namespace
-
 TEST_CASE("compare: the order rotates, and the plain run of the same repeat is what a speedup is paired with") {
   double drift = 1;  // every run is slower than the one before it
   script = [&](const Method& method, int n) {

@@ -13,11 +13,6 @@
 
 using namespace nanospec;
 
-namespace {
-auto& calls = stand_in().calls;
-auto& script = stand_in().script;
-}  // namespace
-
 TEST_CASE("generate: standard output gets prompt and text, the statistics go to their file") {
   script = steady;
   const Folder folder;

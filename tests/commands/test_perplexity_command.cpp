@@ -13,7 +13,6 @@
 using namespace nanospec;
 
 namespace {
-auto& windows = stand_in().windows;
 
 std::string letters(size_t n) {
   std::string text;

@@ -12,11 +12,6 @@
 
 using namespace nanospec;
 
-namespace {
-auto& calls = stand_in().calls;
-auto& script = stand_in().script;
-}  // namespace
-
 TEST_CASE("bench: a quick run prints its tables and leaves whole files") {
   script = steady;
   const Folder folder;

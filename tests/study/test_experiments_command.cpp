@@ -14,9 +14,6 @@
 using namespace nanospec;
 
 namespace {
-auto& calls = stand_in().calls;
-auto& script = stand_in().script;
-
 // Two models, of which the engine of these tests asks for no more; returns where the small one lies.
 std::string small_model(const Folder& folder) {
   folder.file("model.safetensors", "large");
