@@ -19,14 +19,20 @@ WARN := -Wall -Wextra$(if $(findstring clang,$(CXX)), -Wno-pass-failed)
 # Contraction off: a fused multiply-add is written as one, or the bits would depend on the compiler's mood.
 # Includes are written from the top: "growth/shapes.h".
 EXACT := -I. -ffp-contract=off -fno-math-errno -march=$(ARCH)
+# What computes is optimized whole. What waits for it, or for a person, is not: it compiles in two thirds of the time.
 ifeq ($(SANITIZE),1)
 BUILD := build/sanitize
-OPTIMIZE := -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all
+COMPUTES := -O1
+WAITS := -O0
+# Left out: what AddressSanitizer or a warning finds as well, for a fifth of the compiler's time.
+SANITIZERS := -g1 -fsanitize=address,undefined -fno-sanitize=null,object-size,return,vptr -fno-sanitize-recover=all
 else
 BUILD := build
-OPTIMIZE := -O3
+COMPUTES := -O3
+WAITS := -O1
 endif
-FLAGS := -std=c++17 $(OPTIMIZE) $(EXACT) $(WARN) -pthread
+OPTIMIZE := $(COMPUTES)
+FLAGS = -std=c++17 $(OPTIMIZE) $(SANITIZERS) $(EXACT) $(WARN) -pthread
 LIBS := -lmd -lpcre2-8
 
 NVCC := $(shell command -v nvcc)
@@ -81,27 +87,37 @@ data: ## gets the training text
 
 INSTANTIATE := extern template
 $(BUILD)/machine/library.o: INSTANTIATE := template
-COMPILE = $(CXX) $(FLAGS) $(if $(INSTANTIATE),'-DINSTANTIATE=$(INSTANTIATE)') $(MORE) $(CXXFLAGS) $(if $(READ_ONCE),-include $(BUILD)/libraries.h) -MMD -MP -MF $(@:.o=.dep) -c
+COMPILE = $(CXX) $(FLAGS) $(if $(INSTANTIATE),'-DINSTANTIATE=$(INSTANTIATE)') $(MORE) $(CXXFLAGS) $(if $(READ_ONCE),-include $(READ_ONCE:.gch=)) -MMD -MP -MF $(@:.o=.dep) -c
 
 # Objects are made again when the flags change.
 $(shell mkdir -p $(addprefix $(BUILD)/,machine files growth commands study training tests $(wildcard tests/*)); \
   echo '$(CXX) $(FLAGS) $(CXXFLAGS) $(NVCCFLAGS)' | cmp -s - $(BUILD)/flags || echo '$(CXX) $(FLAGS) $(CXXFLAGS) $(NVCCFLAGS)' >$(BUILD)/flags)
 
-# The libraries' headers: g++ reads them once, and has them in front of every file. No file counts on it.
+# The libraries' headers: g++ reads them once, and has them in front of every file; once for each level of optimization,
+# as it would take that of the headers. No file counts on it.
 LIBRARIES := algorithm array atomic chrono cmath condition_variable cstdint cstdio cstring filesystem fstream functional \
   map memory mutex set sstream stdexcept string thread unordered_map utility variant vector nlohmann/json.hpp
-READ_ONCE := $(if $(findstring clang,$(CXX)),,$(BUILD)/libraries.h.gch)
-$(BUILD)/libraries.h.gch: $(BUILD)/flags
+READ_ONCE_AT = $(if $(findstring clang,$(CXX)),,$(BUILD)/libraries$(1).h.gch)
+READ_ONCE := $(call READ_ONCE_AT,$(COMPUTES))
+$(BUILD)/libraries%.h.gch: $(BUILD)/flags
 	@echo "  CXX   $@"
-	@printf '#include <%s>\n' $(LIBRARIES) >$(BUILD)/libraries.h
-	$(Q)$(CXX) $(FLAGS) $(CXXFLAGS) -x c++-header $(BUILD)/libraries.h -o $@
+	@printf '#include <%s>\n' $(LIBRARIES) >$(@:.gch=)
+	$(Q)$(CXX) $(FLAGS) $(CXXFLAGS) -x c++-header $(@:.gch=) -o $@
 
-$(BUILD)/%.o: %.cpp $(BUILD)/flags $(READ_ONCE)
+$(BUILD)/%.o: %.cpp $(BUILD)/flags
 	@echo "  CXX   $@"
 	$(Q)$(COMPILE) $< -o $@
-$(BUILD)/%.o: %.cu $(BUILD)/flags $(READ_ONCE)
+$(BUILD)/%.o: %.cu $(BUILD)/flags
 	@echo "  CXX   $@"
 	$(Q)$(COMPILE) -x c++ $< -o $@
+
+# nanospec's own decoding waits for the library's forwards.
+COMPUTING := $(LIBRARY) $(BUILD)/train_gpt.o $(BUILD)/training/train_drafter.o
+WAITING := $(BUILD)/nanospec.o $(COMMANDS)
+$(COMPUTING): $(READ_ONCE)
+$(WAITING) $(call READ_ONCE_AT,$(WAITS)): OPTIMIZE := $(WAITS)
+$(WAITING): READ_ONCE := $(call READ_ONCE_AT,$(WAITS))
+$(WAITING): $(call READ_ONCE_AT,$(WAITS))
 # The page of `nanospec show`, as a string of C++.
 $(BUILD)/commands/page.inc: commands/page.html
 	@{ printf 'R"page('; cat $<; printf ')page"\n'; } >$@
@@ -113,11 +129,12 @@ $(BUILD)/%.cuda.o: %.cu $(BUILD)/flags
 	$(Q)$(NVCC) $(NVCCFLAGS) $(MORE) -MMD -MP -MF $(@:.o=.dep) -c $< -o $@ >$(@:.cuda.o=.ptxas) 2>&1; status=$$?; \
 	grep -vE '^ptxas info|bytes stack frame' $(@:.cuda.o=.ptxas); exit $$status
 
+# Of an inline function that several objects have, the linker takes the first: what is optimized stands first.
 LINK = $(Q)$(CXX) $(FLAGS) $(CXXFLAGS) $(LDFLAGS) $^ -o $@ $(LIBS)
-$(BUILD)/nanospec: $(BUILD)/nanospec.o $(COMMANDS) $(LIBRARY)
-$(BUILD)/train_gpt: $(BUILD)/train_gpt.o $(COMMAND_LINE) $(LIBRARY)
+$(BUILD)/nanospec: $(LIBRARY) $(BUILD)/nanospec.o $(COMMANDS)
+$(BUILD)/train_gpt: $(LIBRARY) $(BUILD)/train_gpt.o $(COMMAND_LINE)
 # It runs on the CPU: train_gpt and train_gpt-cuda hand over to it.
-$(BUILD)/train_drafter: $(BUILD)/training/train_drafter.o $(COMMAND_LINE) $(LIBRARY)
+$(BUILD)/train_drafter: $(LIBRARY) $(BUILD)/training/train_drafter.o $(COMMAND_LINE)
 # For tests/reference: hf_check.py, gguf_check.py, bpe_check.py.
 $(BUILD)/dump_logits: $(BUILD)/tests/reference/dump_logits.o $(LIBRARY)
 $(BUILD)/dump_gguf: $(BUILD)/tests/reference/dump_gguf.o $(FILES)
@@ -185,21 +202,24 @@ EMULATED := $(patsubst %.cu,$(BUILD)/%.o,$(wildcard tests/cuda/cuda_*.cu))
 ON_GPU := $(if $(GPU),$(EMULATED:.o=.cuda.o))
 $(EMULATED): INSTANTIATE :=
 $(ON_GPU): MORE := -Dnanospec=nanospec_cuda
-# Most tests spend their time in the library and the commands: they are not optimized, and are linked last, or the linker
-# would take their inline functions. These compute themselves, gradients against differences, sweeps, distributions.
-COMPUTING := $(addprefix $(BUILD)/tests/,core/test_model.o core/test_operations.o core/test_real.o core/test_sweep.o \
-  core/test_sample.o drafters/test_medusa.o drafters/test_parallel.o rules/test_verify.o \
+# Most tests spend their time in the library and the commands: they are not optimized. These compute themselves,
+# gradients against differences, sweeps, distributions.
+COMPUTING_TESTS := $(addprefix $(BUILD)/tests/,core/test_model.o core/test_operations.o core/test_real.o \
+  core/test_sweep.o core/test_sample.o drafters/test_medusa.o drafters/test_parallel.o rules/test_verify.o \
   training/test_train_parallel.o)
-$(TESTS) $(EMULATED): MORE := -O0 -DDOCTEST_CONFIG_SUPER_FAST_ASSERTS
-$(COMPUTING): MORE := -O1
-$(if $(filter 1,$(SANITIZE)),$(COMMANDS): MORE += -O0)
+$(BUILD)/tests/%.o: OPTIMIZE := -O0
+$(BUILD)/tests/%.o: READ_ONCE :=
+$(TESTS) $(EMULATED): MORE := -DDOCTEST_CONFIG_SUPER_FAST_ASSERTS
+$(COMPUTING_TESTS): OPTIMIZE := -O1
+$(COMPUTING_TESTS): READ_ONCE := $(call READ_ONCE_AT,-O1)
+$(COMPUTING_TESTS): $(call READ_ONCE_AT,-O1)
 
 # T=tree: the files with tests whose names begin so, with commands and programs only where they use them. What commands
 # ask of the engine is in nanospec.cu, beside its main(), or is the stand-in of tests/commands/.
 CHOSEN := $(if $(T),$(if $(filter emulated%,$(T)),$(wildcard tests/cuda/cuda_*.cu),$(shell grep -lE 'TEST_CASE."$(T)' tests/*/*.cpp)))
 WIDE := $(if $(CHOSEN),$(shell grep -lE 'include "(commands|study|training|tests/command_line|tests/picture|tests/world|tests/parallel_world)' $(CHOSEN)))
 CHOSEN_OBJECTS := $(patsubst %.cu,$(BUILD)/%.o,$(patsubst %.cpp,$(BUILD)/%.o,$(CHOSEN)))
-$(BUILD)/tests/run: $(LIBRARY) $(COMMANDS) $(EMULATED) $(ON_GPU) $(COMPUTING) $(TESTS)
+$(BUILD)/tests/run: $(LIBRARY) $(COMMANDS) $(EMULATED) $(ON_GPU) $(COMPUTING_TESTS) $(TESTS)
 $(BUILD)/tests/run-$(T): $(LIBRARY) $(if $(WIDE),$(COMMANDS)) \
   $(sort $(BUILD)/tests/main.o $(CHOSEN_OBJECTS) $(if $(WIDE),$(BUILD)/tests/commands/stand_in.o))
 $(BUILD)/tests/run $(BUILD)/tests/run-$(T):
@@ -267,7 +287,7 @@ train-and-experiment: train-small train-drafters
 # ----------------------------------------------------------------------------------------------------------------
 
 clean: ## removes what was built; data, models, build/venv and build/peers stay
-	@rm -rf $(addprefix build/,*.o *.dep *.ptxas libraries.h* machine files growth commands study training tests sanitize flags bench experiments \
+	@rm -rf $(addprefix build/,*.o *.dep *.ptxas libraries* machine files growth commands study training tests sanitize flags bench experiments \
 	  nanospec nanospec-cuda train_gpt train_gpt-cuda train_drafter nanospec_single.cu dump_logits dump_gguf dump_tokens)
 
 format: ## clang-format over all sources

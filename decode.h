@@ -102,14 +102,13 @@ class Target {
     if (cuda) iterations_.reset(new Iterations(most_rows_, config.vocab_size, device_logits_->data(), V_));
 #endif
     const std::vector<int> token(size_t(most_rows_), 0);
-    const auto try_chain = [&](int rows, bool on_one) {
-      rows_on_one_ = on_one ? rows : 0;
+    const auto try_chain = [&](int rows) {
       rows_.clear();
       rows_.add_chain(token.data(), rows, 0, 0);
       batch_.upload(rows_);
       run(batch_, true);
     };
-    if (!cuda) rows_on_one_ = rows_for_one_thread(pool_->size(), std::min(config.block_size, most_rows_), try_chain);
+    if (!cuda) team_.measure(pool_->size(), std::min(config.block_size, most_rows_), try_chain);
   }
 
   int block_size() const { return config_.block_size; }
@@ -186,7 +185,7 @@ class Target {
   // alone, so that another target may use the pool at the same time.
   template <class F>
   void on_threads(int rows, F&& f) const {
-    pool_->run(f, !uses_pool_ || rows <= rows_on_one_);
+    pool_->run(f, !uses_pool_ || team_.alone(rows));
   }
   void use_pool(bool uses) { uses_pool_ = uses; }
   // Applies the final norm and the head to `rows` rows x of a residual stream. norm: (rows, x_row) scratch; logits:
@@ -239,7 +238,9 @@ class Target {
       on_threads(batch.forest.rows,
                  [&](const Team& team) { nanospec::forward(team, config, w, batch, a, with_logits, {}, after_layer); });
     };
+    const auto start = std::chrono::steady_clock::now();
     std::visit(forward, weights_, activations_);
+    team_.took(batch.forest.rows, seconds_since(start));
   }
   // Uploads what the gather reads (KeepRows): the first slot behind the past, n, and the rows that stay.
   const int* kept(const int* rows, int n) {
@@ -269,7 +270,7 @@ class Target {
   const std::shared_ptr<Pool> pool_;
   const int most_rows_;
   bool uses_pool_ = true;
-  int rows_on_one_ = 0;  // a forward of up to so many rows runs on one thread
+  TeamChoice team_;
   std::variant<Weights<float, float>, Weights<float, bf16>, Weights<float, f16>> weights_;
   std::variant<Activations<float, float>, Activations<float, bf16>> activations_;
   const Array<float>* device_logits_ = nullptr;

@@ -120,7 +120,7 @@ int train(int argc, char** argv) {
   if (interrupted()) return run.stopped("train_gpt", o.out);
 
   const double train_loss = estimate(trainer, training, o), val_loss = whole_loss(trainer, validation, o);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = seconds_since(start);
   if (!o.quiet)
     fprintf(stderr, "train loss %.4f, loss over the whole validation split %.4f, %s; %s\n", train_loss, val_loss,
             duration(seconds).c_str(), o.out.c_str());

@@ -444,9 +444,7 @@ Progress::Progress(bool quiet, double first) : quiet_(quiet), terminal_(isatty(S
 
 bool Progress::due() const { return !quiet_ && std::chrono::steady_clock::now() >= next_; }
 
-double Progress::seconds() const {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-}
+double Progress::seconds() const { return seconds_since(start_); }
 
 void Progress::show(const std::string& line) {
   if (quiet_) return;

@@ -92,7 +92,7 @@ class DraftingAhead {
   void finish(const std::vector<int>& tokens, AheadStats& stats) {
     const auto before = std::chrono::steady_clock::now();
     stop(tokens);
-    stats.seconds_waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
+    stats.seconds_waited += seconds_since(before);
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
     stats.forwards++;
     stats.outcomes += int64_t(cache_.size());
@@ -218,7 +218,7 @@ class DraftingAhead {
     grow_shape(shape_, limits, corrected, &drafter_, draws_at(n_ + int(key.size())), ready.growth);
     ready.asked = corrected.asked;
     cut_ += stoppable.cut;
-    ready.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
+    ready.seconds = seconds_since(before);
     if (!stoppable.cut) cache_.emplace(key, std::move(ready));
   }
 

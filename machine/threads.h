@@ -242,33 +242,70 @@ class Pool {
   std::vector<std::thread> workers_;
 };
 
-// A small model may run faster on one thread, which need not wait for others. Returns up to how many rows that is so,
-// at most `most`. forward(rows, on_one) runs a forward. These forwards also warm up the caches and the threads.
-template <class Forward>
-int rows_for_one_thread(int threads, int most, Forward forward) {
-  constexpr int kRounds = 9;
-  constexpr double kLeastSeconds = 0.004;  // longer than most pauses of one core
-  int best = 0;
-  for (int rows : {1, 2, 4, 8, 16, 32}) {
-    if (rows > most) return best;
-    double fastest[2] = {1e9, 1e9};  // by the team, by one thread
-    for (int on_one : {0, 1, 0}) {   // not alternating: threads that wait too long sleep
-      double spent = 0;
-      for (int round = 0; round < kRounds || spent < kLeastSeconds; round++) {
-        const auto start = std::chrono::steady_clock::now();
-        forward(rows, on_one == 1);
-        const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-        fastest[on_one] = std::min(fastest[on_one], taken.count());
-        spent += taken.count();
-        if (threads == 1) return 0;
-        if (on_one && round > 0 && fastest[1] > 2 * fastest[0]) break;  // the result is clear
-      }
-    }
-    best = fastest[1] < fastest[0] ? rows : rows / 2;
-    if (best < rows) return best;
-  }
-  return best;
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
+
+// Which forwards of a model one thread runs, though it has a team. A small model is faster so, as one thread waits for
+// nobody. And where another program takes a core, the team waits at every barrier for the thread that had it: then one
+// thread goes on alone for a while. The bits do not depend on it.
+class TeamChoice {
+ public:
+  // Finds up to how many rows one thread is faster, at most `most`. forward(rows) runs a forward as alone(rows) says.
+  // These forwards also warm up the caches and the threads.
+  template <class Forward>
+  void measure(int threads, int most, Forward forward) {
+    constexpr int kRounds = 9;
+    constexpr double kLeastSeconds = 0.004;  // longer than most pauses of one core
+    for (int rows = 1; rows <= std::min(most, 32); rows *= 2) {
+      double fastest[2] = {1e9, 1e9};  // by the team, by one thread
+      for (int on_one : {0, 1, 0}) {   // not alternating: threads that wait too long sleep
+        rows_on_one_ = on_one ? rows : rows / 2;
+        double spent = 0;
+        for (int round = 0; round < kRounds || spent < kLeastSeconds; round++) {
+          const auto start = std::chrono::steady_clock::now();
+          forward(rows);
+          const double taken = seconds_since(start);
+          fastest[on_one] = std::min(fastest[on_one], taken);
+          spent += taken;
+          if (threads == 1) return;
+          if (on_one && round > 0 && fastest[1] > 2 * fastest[0]) break;  // the result is clear
+        }
+      }
+      if (rows == 1) quiet_row_ = one_row_ = fastest[1];
+      if (fastest[1] >= fastest[0]) return;
+      rows_on_one_ = rows;
+    }
+  }
+
+  bool alone(int rows) const { return rows <= rows_on_one_ || alone_for_ > 0; }
+
+  // A forward of so many rows took so many seconds. One thread goes on alone where that is more than twice its own
+  // time; for longer where it was so again soon after.
+  void took(int rows, double seconds) {
+    if (one_row_ == 0 || rows <= rows_on_one_) return;
+    if (alone_for_ > 0) {
+      fastest_row_ = std::min(fastest_row_, seconds / rows);
+      alone_for_ -= seconds;
+      if (alone_for_ <= 0) one_row_ = std::max(quiet_row_, fastest_row_);  // behind a long past a row takes longer
+    } else if (seconds <= 2 * rows * one_row_) {
+      together_ += seconds;
+    } else {
+      pause_ = together_ < pause_ ? std::min(2 * pause_, kLongestPause) : kFirstPause;
+      alone_for_ = pause_;
+      together_ = 0;
+      fastest_row_ = 1e9;
+    }
+  }
+
+ private:
+  static constexpr double kFirstPause = 0.02, kLongestPause = 1;  // seconds
+  int rows_on_one_ = 0;                                           // forwards of up to so many rows are one thread's
+  double quiet_row_ = 0, one_row_ = 0;  // seconds that one thread takes for a row: at first, and now; 0: not measured
+  double fastest_row_ = 0;              // since it is alone
+  double alone_for_ = 0;                // seconds that it still goes on alone
+  double together_ = 0, pause_ = 0;     // seconds that the team has run since the last pause, which took so long
+};
 
 // The number that follows `name` in a file of the system; `otherwise` if there is none.
 inline size_t system_number(const char* path, const char* name, size_t otherwise) {

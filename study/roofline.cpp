@@ -119,7 +119,6 @@ constexpr double kRunSeconds = 0.012;  // long beside a barrier, short beside a 
 volatile float sink;                   // what is written here had to be computed
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // One number that depends on all of them.
 float total(const Vec* vectors, int n) {

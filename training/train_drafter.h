@@ -228,7 +228,7 @@ inline double make_shards(const DistillRun& run, Recordings& states) {
     }
     states.write(name(i), shard);
   }
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return seconds_since(start);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

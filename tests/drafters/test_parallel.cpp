@@ -351,7 +351,7 @@ TEST_CASE("parallel: whatever it says, the text is plain decoding's") {
   } settings[] = {{0, 1, 0, 1}, {0.7f, 1, 0, 2}, {0.7f, 0.8f, 0, 3}, {1, 1, 0, 4}, {1, 1, 5, 5}, {1, 0.9f, 9, 6}};
   const char* prompts[] = {"the king", "a", "fool sings of the crown and the fair queen of a sword"};
 
-  int generations = 0, different = 0;
+  int generations = 0, different = 0, tried = 0;
   std::map<std::string, std::pair<double, double>> lengths;
   for (Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
     Target target(w.config, w.weights.data(), dtype, false, 1, 65);
@@ -380,6 +380,7 @@ TEST_CASE("parallel: whatever it says, the text is plain decoding's") {
         const std::vector<int> plain = generated(target, nullptr, decoding, prompt, &stats);
         for (const char* shape : kAllShapes)
           for (const auto& [name, drafter] : drafters) {
+            if (a_thirtieth() && tried++ % 5) continue;  // and 6 drafters: each has its turn
             CAPTURE(name);
             CAPTURE(shape);
             CAPTURE(setting.temperature);
@@ -392,7 +393,7 @@ TEST_CASE("parallel: whatever it says, the text is plain decoding's") {
           }
       }
   }
-  CHECK(generations >= (a_tenth() ? 100 : 3000));
+  CHECK(generations >= (a_thirtieth() ? 20 : a_tenth() ? 100 : 3000));
   const auto mean = [&](const char* name) { return lengths[name].first / lengths[name].second; };
   CHECK(mean("parallel") > 1.7);
   CHECK(mean("sequential") > mean("parallel"));

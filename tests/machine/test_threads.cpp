@@ -75,6 +75,31 @@ TEST_CASE("threads: where they outnumber the cores, who waits sleeps at once, an
   CHECK(seconds(after) - seconds(before) < 4);
 }
 
+TEST_CASE("threads: one thread goes on alone while its team is late, for longer where it is late again") {
+  TeamChoice choice;
+  choice.measure(2, 1, [&](int rows) {  // a millisecond on one thread, less by two
+    const auto start = std::chrono::steady_clock::now();
+    while (seconds_since(start) < (choice.alone(rows) ? 0.001 : 0.0003)) continue;
+  });
+  CHECK(!choice.alone(1));
+  const auto forwards_alone = [&](double seconds) {
+    int n = 0;
+    for (; choice.alone(1); n++) choice.took(1, seconds);
+    return n;
+  };
+  for (int i = 0; i < 1000; i++) choice.took(1, 0.0019), choice.took(16, 0.016);
+  CHECK(!choice.alone(1));
+  choice.took(1, 0.05);
+  CHECK(forwards_alone(0.001) == doctest::Approx(20).epsilon(0.06));
+  choice.took(1, 0.0003), choice.took(1, 0.05);  // the team has run for less than that pause
+  CHECK(forwards_alone(0.001) == doctest::Approx(40).epsilon(0.06));
+  for (int i = 0; i < 1000; i++) choice.took(1, 0.0003);
+  choice.took(1, 0.05);  // a long time later
+  CHECK(forwards_alone(0.06) == 1);
+  choice.took(1, 0.07);  // behind a long past, where one thread takes as long
+  CHECK(!choice.alone(1));
+}
+
 TEST_CASE("threads: a limit on a process's addresses counts as memory that is not there") {
 #if !defined(__SANITIZE_ADDRESS__)
   CHECK(in_a_child([] {
