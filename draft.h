@@ -7,7 +7,7 @@
 //
 // How to add a drafter:
 //   1. write a struct with `expand`; if it keeps state, also with `begin` and `committed`;
-//   2. give its name a line in files/drafter_names.h, and construct it in files/drafters.h;
+//   2. give its name a line in files/drafter_names.h, and construct it in files/drafters.cpp;
 //   3. add it to the sweeps in tests/core/test_decode.cpp (mock) and tests/core/test_sweep.cpp (model).
 #pragma once
 

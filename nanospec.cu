@@ -11,8 +11,8 @@
 #include "commands/losses.h"
 #include "commands/method.h"
 #include "decode.h"
-#include "files/drafters.h"
 #include "files/gguf_model.h"
+#include "files/model_drafters.h"
 #include "study/gpu.h"
 #include "watch/decoding.h"
 #ifdef WITH_CUDA

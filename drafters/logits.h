@@ -2,7 +2,7 @@
 //
 // The ring drafters/ adds more drafters: n-grams of the training text (ngram.h), the text so far (adapt.h, suffix.h),
 // small models and the target's first layers (draft_model.h), heads (medusa.h), a network that predicts several tokens
-// at once (parallel.h). It includes the core alone, and reads no files: files/drafters.h loads a drafter by its name.
+// at once (parallel.h). It includes the core alone, and reads no files: files/drafters.cpp loads a drafter by its name.
 // It hooks into the core's Drafter (draft.h); features.h also hooks into the target's after_layer, for drafters that
 // read hidden states. A drafter costs its own time, which `auto` weighs; plain decoding pays nothing.
 //
@@ -14,8 +14,7 @@
 //   1. derive from LogitsDrafter and write `logits`. If it keeps state, write `begin` and `committed`; if it runs a
 //      model, run it in `prepare`; if it reads states of the target, keep the argument of `attach`;
 //   2. give its name a line in DrafterName::Kind and, in the same order, in kDrafters (files/drafter_names.h);
-//   construct
-//      it in load_part of files/drafters.h or, if it runs a model, in model_drafters there;
+//      construct it in files/drafters.cpp or, if it runs a model, in files/model_drafters.h;
 //   3. add it to the sweeps in tests/core/test_decode.cpp (mock) and tests/core/test_sweep.cpp (model).
 #pragma once
 

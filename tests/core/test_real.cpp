@@ -10,6 +10,7 @@
 #include "decode.h"
 #include "drafters/adapt.h"
 #include "files/gguf_model.h"
+#include "files/model_drafters.h"
 #include "tests/mock.h"
 
 using namespace nanospec;

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "files/drafters.h"
+#include "files/model_drafters.h"
 #include "tests/error_of.h"
 #include "tests/random.h"
 #include "tests/tenth.h"

@@ -1,0 +1,83 @@
+// files/drafters.cpp: which drafter a name stands for.
+#include "files/drafters.h"
+
+#include <stdexcept>
+
+#include "drafters/adapt.h"
+#include "drafters/ngram.h"
+#include "files/origin.h"
+#include "files/tables.h"
+
+namespace nanospec {
+namespace {
+
+// What makes its file anew. model: the target's folder or file.
+std::string maker_of(const DrafterName& name, const std::string& model) {
+  const std::string place = name.dir.empty() ? "" : " --out " + printable(name.dir, 300);
+  if (name.kind == DrafterName::kGpt) return "train it again: train_gpt --data FILE" + place;
+  if (name.kind == DrafterName::kMedusa) return "train them again: train_gpt --medusa MODEL --data FILE" + place;
+  if (name.kind == DrafterName::kParallel) return "train it again: train_gpt --parallel MODEL --data FILE" + place;
+  if (is_gguf(model)) return ngrams_maker(model);
+  return "repeat the train_gpt command that made the model, with --resume: it writes the counts anew";
+}
+
+std::unique_ptr<LogitsDrafter> make_part(const DrafterName& name, const std::string& dir, int vocab,
+                                         const MakeModelDrafter& make) {
+  switch (name.kind) {
+    case DrafterName::kNone:
+      break;
+    case DrafterName::kBigram:
+      return std::make_unique<BigramLogits>(std::shared_ptr<Bigram>(load_bigram(dir, vocab)));
+    case DrafterName::kNgram:
+      return load_ngram(dir, name.order, vocab);
+    case DrafterName::kLookup:
+      return std::make_unique<Lookup>(vocab);
+    case DrafterName::kSuffix:
+      return std::make_unique<Suffix>(vocab);
+    case DrafterName::kRecycle:
+      return std::make_unique<Recycle>(vocab);
+    case DrafterName::kGpt:
+    case DrafterName::kSelf:
+    case DrafterName::kMedusa:
+    case DrafterName::kParallel:
+      if (!make) throw std::logic_error("there is no model to draft with");
+      return make(name);
+    case DrafterName::kRandom:
+      return std::make_unique<RandomLogits>(vocab);
+  }
+  return nullptr;
+}
+
+std::unique_ptr<LogitsDrafter> load_part(const DrafterName& name, const std::string& dir, int vocab,
+                                         const MakeModelDrafter& make) {
+  return made_by(maker_of(name, dir), [&] { return make_part(name, dir, vocab, make); });
+}
+
+}  // namespace
+
+std::unique_ptr<Drafter> load_drafter(const std::vector<DrafterName>& names, const std::string& dir, int vocab,
+                                      const MakeModelDrafter& make) {
+  check_drafter(names, dir);
+  std::unique_ptr<Drafter> drafter;
+  if (names.size() == 1 && names[0].kind == DrafterName::kBigram) {
+    drafter = made_by(maker_of(names[0], dir), [&] { return load_bigram(dir, vocab); });
+  } else if (names.size() == 1) {
+    drafter = load_part(names[0], dir, vocab, make);
+  } else {
+    std::vector<std::unique_ptr<LogitsDrafter>> parts;
+    for (const DrafterName& name : names) {
+      parts.push_back(load_part(name, dir, vocab, make));
+      parts.back()->name = name.text;
+    }
+    drafter = std::make_unique<Union>(std::move(parts));
+  }
+  if (drafter) drafter->name = text_of(names);
+  return drafter;
+}
+
+std::unique_ptr<Drafter> load_drafter(const std::string& text, const std::string& dir, int vocab,
+                                      const MakeModelDrafter& make) {
+  return load_drafter(parse_drafter(text), dir, vocab, make);
+}
+
+}  // namespace nanospec
