@@ -5,7 +5,9 @@
 #include <map>
 
 #include "commands/commands.h"
+#include "files/checkpoint.h"
 #include "files/drafters.h"
+#include "files/tables.h"
 #include "tests/command_line.h"
 #include "tests/error_of.h"
 #include "tests/gguf_file.h"

@@ -1,6 +1,8 @@
 // tests/core/test_draft.cpp: draft.h, drafters/ngram.h and files/drafters.h: candidates out of logits and noise, and
 // how sure a drafter is of them; the bigram table and its file; n-grams against a count by maps; drafters by name.
+#include "files/checkpoint.h"
 #include "files/drafters.h"
+#include "files/tables.h"
 
 #include <doctest/doctest.h>
 

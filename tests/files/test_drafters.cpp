@@ -1,5 +1,5 @@
 // tests/files/test_drafters.cpp: a drafter's file that is damaged is refused with the command that makes it anew.
-#include "files/drafters.h"
+#include "files/model_drafters.h"
 
 #include "commands/calibration.h"
 #include "tests/command_line.h"
