@@ -90,8 +90,9 @@ $(BUILD)/machine/library.o: INSTANTIATE := template
 COMPILE = $(CXX) $(FLAGS) $(if $(INSTANTIATE),'-DINSTANTIATE=$(INSTANTIATE)') $(MORE) $(CXXFLAGS) $(if $(READ_ONCE),-include $(READ_ONCE:.gch=)) -MMD -MP -MF $(@:.o=.dep) -c
 
 # Objects are made again when the flags change.
+ALL_FLAGS := $(CXX) $(FLAGS) $(WAITS) $(CXXFLAGS) $(NVCCFLAGS)
 $(shell mkdir -p $(addprefix $(BUILD)/,machine files growth commands study training tests $(wildcard tests/*)); \
-  echo '$(CXX) $(FLAGS) $(CXXFLAGS) $(NVCCFLAGS)' | cmp -s - $(BUILD)/flags || echo '$(CXX) $(FLAGS) $(CXXFLAGS) $(NVCCFLAGS)' >$(BUILD)/flags)
+  echo '$(ALL_FLAGS)' | cmp -s - $(BUILD)/flags || echo '$(ALL_FLAGS)' >$(BUILD)/flags)
 
 # The libraries' headers: g++ reads them once, and has them in front of every file; once for each level of optimization,
 # as it would take that of the headers. No file counts on it.
@@ -118,6 +119,7 @@ $(COMPUTING): $(READ_ONCE)
 $(WAITING) $(call READ_ONCE_AT,$(WAITS)): OPTIMIZE := $(WAITS)
 $(WAITING): READ_ONCE := $(call READ_ONCE_AT,$(WAITS))
 $(WAITING): $(call READ_ONCE_AT,$(WAITS))
+
 # The page of `nanospec show`, as a string of C++.
 $(BUILD)/commands/page.inc: commands/page.html
 	@{ printf 'R"page('; cat $<; printf ')page"\n'; } >$@

@@ -1,7 +1,7 @@
 // machine/threads.h: the CPU's threads and its memory.
 //
 // In order: how threads wait; the team that a piece of work sees; cores, and on which of them threads run; the pool
-// that runs a team; memory. The file knows nothing of arrays, operations or models.
+// that runs a team, and when one thread is better; memory. The file knows nothing of arrays, operations or models.
 #pragma once
 
 #include <algorithm>
@@ -272,10 +272,11 @@ class TeamChoice {
           if (on_one && round > 0 && fastest[1] > 2 * fastest[0]) break;  // the result is clear
         }
       }
-      if (rows == 1) quiet_row_ = one_row_ = fastest[1];
-      if (fastest[1] >= fastest[0]) return;
+      if (rows == 1) quiet_row_ = fastest[1];
+      if (fastest[1] >= fastest[0]) break;
       rows_on_one_ = rows;
     }
+    one_row_ = quiet_row_;  // from now on took() counts
   }
 
   bool alone(int rows) const { return rows <= rows_on_one_ || alone_for_ > 0; }

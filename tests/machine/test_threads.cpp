@@ -98,6 +98,19 @@ TEST_CASE("threads: one thread goes on alone while its team is late, for longer 
   CHECK(forwards_alone(0.06) == 1);
   choice.took(1, 0.07);  // behind a long past, where one thread takes as long
   CHECK(!choice.alone(1));
+
+  // One thread is better for one row, the team for two. A team that is late while two rows are tried changes nothing.
+  TeamChoice small;
+  int forwards_of_two = 0;
+  small.measure(2, 2, [&](int rows) {
+    const bool late = rows == 2 && ++forwards_of_two == 1;
+    const double seconds = late ? 0.005 : small.alone(rows) == (rows == 1) ? 0.0003 : 0.001;
+    const auto start = std::chrono::steady_clock::now();
+    while (seconds_since(start) < seconds) continue;
+    small.took(rows, seconds);
+  });
+  CHECK(small.alone(1));
+  CHECK(!small.alone(2));
 }
 
 TEST_CASE("threads: a limit on a process's addresses counts as memory that is not there") {
