@@ -60,8 +60,6 @@ void open_window(Target& target, const std::vector<int>& text) {
 // ---------------------------------------------------------------------------------------------------------------
 // The target
 
-enum class Dtype { fp32, bf16, f16 };
-
 // The model that decodes: packed weights, one sequence's cache, and forwards of one tree.
 class Target {
  public:
@@ -84,9 +82,7 @@ class Target {
         batch_(most_rows_, 1, pool_->cuda()),
         kept_(2 + most_rows_, pool_->cuda()) {
     const bool cuda = pool_->cuda();
-    if (dtype == Dtype::fp32) weights_ = Weights<float, float>(config, weights, *pool_);
-    else if (dtype == Dtype::bf16) weights_ = Weights<float, bf16>(config, weights, *pool_);
-    else weights_ = Weights<float, f16>(config, weights, *pool_);
+    weights_ = Weights<float, AnyNumber>(config, weights, dtype, *pool_);
     const int slots = pad64(config.block_size + most_rows_);
     if (cache_dtype == Dtype::fp32)
       activations_ = Activations<float, float>(config, most_rows_, slots, false, pool_->size(), cuda);
@@ -120,12 +116,10 @@ class Target {
   bool cuda() const { return pool_->cuda(); }
   const std::shared_ptr<Pool>& pool() const { return pool_; }
   const float* embedding() const {  // (V, C)
-    return std::visit([](const auto& w) { return w.plain.wte; }, weights_);
+    return weights_.plain.wte;
   }
   const auto& activations() const { return activations_; }
-  size_t weight_bytes() const {
-    return std::visit([](const auto& w) { return w.bytes(); }, weights_);
-  }
+  size_t weight_bytes() const { return weights_.bytes(); }
   // Bytes of keys and values that a row reads for each position before it.
   size_t cache_bytes() const {
     const auto bytes = [](const auto& a) { return (a.k_layer + a.v_layer) / a.slots * sizeof(*a.k.data()); };
@@ -191,12 +185,9 @@ class Target {
   // Applies the final norm and the head to `rows` rows x of a residual stream. norm: (rows, x_row) scratch; logits:
   // (rows, pad16(V)). On a CPU alone; every thread of the team calls it.
   void head(const Team& team, int rows, const float* x, int x_row, float* norm, float* logits) const {
-    const auto apply = [&](const auto& w) {
-      launch(team, rows, norm_of<float>(config_, x, x_row, w.plain.ln_f, w.plain.ln_f_bias, norm, nullptr, nullptr));
-      using W = std::remove_pointer_t<decltype(w.head.forward.data)>;
-      matmul(team, rows, Matmul<float, W>{norm, x_row, w.head.forward, logits, V_});
-    };
-    std::visit(apply, weights_);
+    const auto& plain = weights_.plain;
+    launch(team, rows, norm_of<float>(config_, x, x_row, plain.ln_f, plain.ln_f_bias, norm, nullptr, nullptr));
+    matmul(team, rows, Matmul<float, AnyNumber>{norm, x_row, weights_.head.forward, logits, V_});
     team.wait();
   }
 
@@ -234,12 +225,13 @@ class Target {
   void run(const DeviceBatch& batch, bool with_logits, int layers = 0) {
     Config config = config_;
     if (layers > 0) config.n_layer = layers;
-    const auto forward = [&](const auto& w, const auto& a) {
-      on_threads(batch.forest.rows,
-                 [&](const Team& team) { nanospec::forward(team, config, w, batch, a, with_logits, {}, after_layer); });
+    const auto forward = [&](const auto& a) {
+      on_threads(batch.forest.rows, [&](const Team& team) {
+        nanospec::forward(team, config, weights_, batch, a, with_logits, {}, after_layer);
+      });
     };
     const auto start = std::chrono::steady_clock::now();
-    std::visit(forward, weights_, activations_);
+    std::visit(forward, activations_);
     team_.took(batch.forest.rows, seconds_since(start));
   }
   // Uploads what the gather reads (KeepRows): the first slot behind the past, n, and the rows that stay.
@@ -271,7 +263,7 @@ class Target {
   const int most_rows_;
   bool uses_pool_ = true;
   TeamChoice team_;
-  std::variant<Weights<float, float>, Weights<float, bf16>, Weights<float, f16>> weights_;
+  Weights<float, AnyNumber> weights_;
   std::variant<Activations<float, float>, Activations<float, bf16>> activations_;
   const Array<float>* device_logits_ = nullptr;
   const float* norm_ = nullptr;

@@ -245,8 +245,9 @@ struct Weights {
       for (Weight<T, W>* weight : all) weight->use_stored();
     else memory = place_weights(all, training, cuda);
   }
-  // To decode. Each matrix is packed before the next one is read: so memory holds but one as it is stored.
-  Weights(const Config& c, const TensorSource& source, Pool& pool) {
+  // To decode, with weights of that type. Each matrix is packed before the next one is read: so memory holds but one as
+  // it is stored.
+  Weights(const Config& c, const TensorSource& source, Dtype dtype, Pool& pool) {
     const bool cuda = pool.cuda();
     const std::vector<TensorSpec> table = tensor_table(c);
     const auto stays = [&](const TensorSpec& spec) { return !spec.decay || spec.name[0] == 'w'; };  // or wte, wpe
@@ -263,6 +264,7 @@ struct Weights {
       if (tensor) next += spec.size;
     });
     const auto all = list(c, cuda);
+    for (Weight<T, W>* weight : all) weight->forward.dtype = dtype;
     memory = place_weights(all, false, cuda);
     std::vector<T> one(largest);
     Array<T> one_on_gpu(cuda ? largest : 0, cuda);
@@ -892,12 +894,10 @@ class Trainer {
   INSTANTIATE void forward(const Team&, const Config&, const Weights<float, W>&, const DeviceBatch&, \
                            const Activations<float, S>&, bool, const Dropout&, const AfterLayer<float>&);
 FORWARD(float, float)
-FORWARD(float, bf16)
-FORWARD(bf16, float)
-FORWARD(bf16, bf16)
-FORWARD(f16, float)
-FORWARD(f16, bf16)
+FORWARD(AnyNumber, float)
+FORWARD(AnyNumber, bf16)
 #undef FORWARD
+INSTANTIATE Weights<float, AnyNumber>::Weights(const Config&, const TensorSource&, Dtype, Pool&);
 INSTANTIATE void backward(const Team&, const Config&, const Weights<float, float>&, const DeviceBatch&,
                           const Activations<float>&, const Gradients<float>&, const Tensors<float>&, const Dropout&);
 INSTANTIATE class Trainer<float>;

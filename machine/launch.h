@@ -272,6 +272,43 @@ bool plain(const Team& team, const KeepRows<S>& s, int layers) {
 // ---------------------------------------------------------------------------------------------------------------
 // Matmul
 
+// Where a model is loaded, its file or its user says how weights are stored. Panels of such a type know it at run time,
+// and a product asks once; their memory counts bytes.
+enum class Dtype { fp32, bf16, f16 };
+struct AnyNumber {
+  uint8_t byte;
+};
+template <>
+struct Panels<AnyNumber> {
+  AnyNumber* data = nullptr;
+  int k = 0, n = 0;
+  bool cuda = false, far = false;
+  Dtype dtype = Dtype::fp32;
+
+  // f(panels), with their own type.
+  template <class F>
+  auto visit(F&& f) const {
+    if (dtype == Dtype::bf16) return f(as<bf16>());
+    if (dtype == Dtype::f16) return f(as<f16>());
+    return f(as<float>());
+  }
+  size_t size() const {
+    return visit([](const auto& panels) { return panels.size() * sizeof *panels.data; });
+  }
+
+ private:
+  template <class W>
+  Panels<W> as() const {
+    return {reinterpret_cast<W*>(data), k, n, cuda, far};
+  }
+};
+
+// The same product, the type of its weight known.
+template <class T, class W>
+Matmul<T, W> with_panels(const Matmul<T, AnyNumber>& s, const Panels<W>& w) {
+  return {s.x, s.x_row, w, s.out, s.out_row};
+}
+
 // Runs the matmul, then `after` on each row's columns. It may return before the other threads are done: call
 // team.wait() before you read their columns.
 template <class T, class W, class After = Nothing>
@@ -279,6 +316,10 @@ void matmul(const Team& team, int rows, const Matmul<T, W>& s, const After& afte
   if (plain(team, s, rows, after) || tuned(team, s, rows, after)) return;
   launch(team, rows, s);
   launch_columns(team, rows, s.w.n, after);
+}
+template <class T, class After = Nothing>
+void matmul(const Team& team, int rows, const Matmul<T, AnyNumber>& s, const After& after = {}) {
+  s.w.visit([&](const auto& w) { matmul(team, rows, with_panels(s, w), after); });
 }
 template <class T>
 void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {
@@ -320,6 +361,11 @@ void matmul_qkv(const Team& team, int rows, const Matmul<T, W>& s, const AddBias
   if (tuned(team, rows, s, bias, heads)) return;
   matmul(team, rows, s, bias);
   team.wait();
+}
+template <class T, class S>
+void matmul_qkv(const Team& team, int rows, const Matmul<T, AnyNumber>& s, const AddBias<T>& bias,
+                const Attention<T, S>& heads) {
+  s.w.visit([&](const auto& w) { matmul_qkv(team, rows, with_panels(s, w), bias, heads); });
 }
 
 // p, ds: scratch. Where the portable version runs, (R, H, most keys) each; that is in double, and on a GPU for a batch

@@ -62,7 +62,17 @@ struct Weight {
   size_t bytes() const { return forward.size() * sizeof(W); }
 
  private:
-  static void pack(const Team& team, const Pack<T, W>& op) { launch(team, op.rows(), op); }
+  static void pack(const Team& team, const Pack<T, W>& op) {
+    if constexpr (std::is_same<W, AnyNumber>::value) {
+      op.to.visit([&](const auto& to) {
+        using Its = std::remove_pointer_t<decltype(to.data)>;
+        const Pack<T, Its> its{op.from, op.k_stride, op.n_stride, to};
+        launch(team, its.rows(), its);
+      });
+    } else {
+      launch(team, op.rows(), op);
+    }
+  }
 };
 
 // Memory for the panels of all these weights, in this order: first those of the forward.
