@@ -16,7 +16,6 @@
 #include "commands/outputs.h"
 #include "files/gguf.h"
 #include "files/origin.h"
-#include "model.h"
 
 namespace nanospec {
 
@@ -44,7 +43,6 @@ std::vector<Flag> prompts_flags(Options& o) {
 }
 
 Flag context_flag(Options& o) {
-  static_assert(kMaxWindow == kMaxBlock, "one limit");
   return {"--context", "N", &o.settings.context,
           "tokens that the model sees at once, an even number; 0: its own, of a GGUF file at most 4,096",
           from(0, kMaxWindow)};
@@ -190,26 +188,15 @@ std::string shortest(float x) {
 }
 }  // namespace
 
-// What follows from the other functions of the Engine, whichever it is.
-int Engine::context() const { return config().block_size; }
-int Engine::vocab_size() const { return config().vocab_size; }
-std::vector<int> Engine::encode_prompt(const std::string& prompt, const std::string& what) const {
-  std::vector<int> tokens = tokenizer().encode(prompt, what);
-  if (begin_token() >= 0) tokens.insert(tokens.begin(), begin_token());
-  return tokens;
-}
-
 std::vector<int> ends_of(const Options& o, const Engine& engine) {
   return o.ignore_eos ? Tokens() : end_tokens(engine.tokenizer());
 }
 
 std::string circumstances(const Options& o, const Engine& engine, size_t prompts) {
-  const Config& config = engine.config();
   const Sampling& s = o.sampling;
-  std::string text = o.settings.model + ": " + count(config.n_layer, "layer") + ", " + count(config.n_head, "head") +
-                     ", " + count(config.n_embd, "channel") + ", block " + std::to_string(config.block_size) + "; " +
-                     engine.device() + ", " + numbers_text(o.settings) + ", " + count(engine.threads(), "thread") +
-                     "; " + count(double(prompts), "prompt") + ", " + count(o.max_new_tokens, "new token") +
+  std::string text = o.settings.model + ": " + engine.sizes_text() + "; " + engine.device() + ", " +
+                     numbers_text(o.settings) + ", " + count(engine.threads(), "thread") + "; " +
+                     count(double(prompts), "prompt") + ", " + count(o.max_new_tokens, "new token") +
                      " each, temperature " + shortest(s.temperature);
   if (s.top_k > 0) text += ", top_k " + std::to_string(s.top_k);
   if (s.top_p < 1) text += ", top_p " + shortest(s.top_p);

@@ -1,7 +1,8 @@
 // commands/engine.h: the engine as the commands see it: load a model, generate by a method, report the time.
 //
 // In order: an engine with a trained model; a probe, to measure forwards. Both are implemented in nanospec.cu, which
-// alone is compiled for each machine. The commands are plain C++ and touch neither arrays nor the model.
+// alone is compiled for each machine; engine.cpp has what follows from it. The commands are plain C++ and touch neither
+// arrays nor the model.
 #pragma once
 
 #include <functional>
@@ -76,7 +77,8 @@ class Engine {
   const Config& config() const;
   int context() const;  // tokens of the window
   int vocab_size() const;
-  int begin_token() const;  // that the model wants before every text; -1: none
+  std::string sizes_text() const;  // "4 layers, 4 heads, 128 channels, block 64"
+  int begin_token() const;         // that the model wants before every text; -1: none
   int threads() const;
   std::string device() const;   // cpu or cuda: what "auto" came to
   double weight_bytes() const;  // bytes of weights that one target forward reads

@@ -2,7 +2,6 @@
 // kept, and a race against plain decoding. The page itself is commands/page.html; here it gets its data.
 #include "commands/comparison.h"
 #include "commands/conversation.h"
-#include "decode.h"
 #include "drafters/logits.h"
 #include "growth/clock.h"
 
@@ -131,10 +130,9 @@ OrderedJson report_json(const IterationReport& report, const Engine& engine, con
     node["pick"] = picks[size_t(row)];
     nodes.push_back(std::move(node));
   }
-  const int n = int(report.index), block = engine.context();
-  return {{"index", n},
+  return {{"index", report.index},
           {"past", report.past},
-          {"slide", window_start(n + report.emitted, block) != window_start(n, block)},
+          {"slide", report.slides},
           {"nodes", std::move(nodes)},
           {"rows", report.verdict.rows},
           {"emitted", texts_of(engine, report.verdict.tokens, size_t(report.emitted))},

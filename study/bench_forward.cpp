@@ -78,10 +78,10 @@ void set_bars(Bench& bench, const Result& result) {
             {where + ": cost of " + std::to_string(rows) + " rows", median(f.costs(rows)), false, bar});
   }
   if (result.size.name == "gpt2")
-    bench.bars.push_back({result.name() + ", prefill of " + std::to_string(result.size.prefill) + ": share of peak",
-                          prefill_flops(result.size.config, result.size.prefill) / median(result.prefill_seconds) /
-                              bench.roofline.peak(),
-                          true, kPrefillBar});
+    bench.bars.push_back(
+        {result.name() + ", prefill of " + std::to_string(result.size.prefill) + ": share of peak",
+         prefill_flops(result.size, result.size.prefill) / median(result.prefill_seconds) / bench.roofline.peak(), true,
+         kPrefillBar});
 }
 
 OrderedJson result_json(const Bench& bench, const Result& result) {
@@ -112,7 +112,7 @@ std::string cost_picture(const Bench& bench, const std::vector<Result>& results)
       Series measured{past + ", measured", kColours[p], Series::Style::kLine},
           bound{past + ", least by roofline", kColours[p], Series::Style::kDashes};
       const auto least = [&](int rows) {
-        return least_seconds(f.bytes, forward_flops(result.size.config, rows, f.past), median(f.plain_reads),
+        return least_seconds(f.bytes, forward_flops(result.size, rows, f.past), median(f.plain_reads),
                              bench.roofline.peak());
       };
       for (int rows : kRows) {
@@ -141,7 +141,7 @@ void bench_forward(Bench& bench) {
       if (interrupted()) return;
     }
   const Result& largest = results[results.size() - 2];  // in fp32
-  const int vocab = largest.size.config.vocab_size;
+  const int vocab = largest.size.vocab_size;
   const std::vector<double> sampling = sampling_seconds(vocab, bench.options.sampling, bench.quick ? 5 : 101);
   const double share = median(sampling) / (median(sampling) + largest.pasts[0].one());
 

@@ -2,6 +2,7 @@
 #include "study/forwards.h"
 
 #include "growth/clock.h"
+#include "model.h"
 
 #include <algorithm>
 
@@ -49,7 +50,8 @@ Result measure_forwards(Bench& bench, const Size& size, const std::string& dtype
   Result result{size, dtype, 0, {}, {}};
   const int rounds = bench.quick ? 2 : 3 * bench.repeats, threads = bench.options.settings.threads;
   bench.time->show(result.name() + ": making weights", done);
-  Probe probe(size.config, dtype, device, threads, *std::max_element(rows.begin(), rows.end()));
+  Config config{size.n_layer, size.n_head, size.n_head, size.n_embd, size.block_size, size.vocab_size, false};
+  Probe probe(config, dtype, device, threads, *std::max_element(rows.begin(), rows.end()));
   result.weight_bytes = probe.weight_bytes();
   for (int past : {0, size.long_past}) {
     Forwards f;
@@ -108,8 +110,7 @@ std::string prefill_table(const std::vector<Result>& results, const std::string&
   TableRows rows = {{"prefill", "tokens", "ms", "lowest", "highest", "tok/s", "GFLOP/s", peak_name}};
   for (const Result& result : results) {
     const int tokens = result.size.prefill;
-    const double seconds = median(result.prefill_seconds),
-                 flops = ratio(prefill_flops(result.size.config, tokens), seconds);
+    const double seconds = median(result.prefill_seconds), flops = ratio(prefill_flops(result.size, tokens), seconds);
     rows.push_back(together(timed_cells(result.name(), tokens, result.prefill_seconds, 2),
                             {{thousands(ratio(tokens, seconds)), middle_and_ends({flops}, 1e-9, places)[0],
                               percent(flops, peak(result))}}));
@@ -136,15 +137,19 @@ OrderedJson forwards_json(const Forwards& f, double limit) {
 }
 
 OrderedJson configuration_json(const Result& result) {
-  const Config& c = result.size.config;
-  return {{"name", result.size.name},   {"dtype", result.dtype},
-          {"n_layer", c.n_layer},       {"n_head", c.n_head},
-          {"n_embd", c.n_embd},         {"block_size", c.block_size},
-          {"vocab_size", c.vocab_size}, {"weight_bytes", result.weight_bytes}};
+  const Size& size = result.size;
+  return {{"name", size.name},
+          {"dtype", result.dtype},
+          {"n_layer", size.n_layer},
+          {"n_head", size.n_head},
+          {"n_embd", size.n_embd},
+          {"block_size", size.block_size},
+          {"vocab_size", size.vocab_size},
+          {"weight_bytes", result.weight_bytes}};
 }
 
 OrderedJson prefill_json(const Result& result, double peak) {
-  const double flops = prefill_flops(result.size.config, result.size.prefill);
+  const double flops = prefill_flops(result.size, result.size.prefill);
   const double rate = ratio(flops, median(result.prefill_seconds));
   return {{"tokens", result.size.prefill},
           {"flops", flops},
@@ -156,14 +161,14 @@ OrderedJson prefill_json(const Result& result, double peak) {
 // ---------------------------------------------------------------------------------------------------------------
 // Arithmetic
 
-double forward_flops(const Config& c, int rows, int past) {
-  const double channels = c.n_embd, weights = c.n_layer * 12.0 * channels * channels + c.vocab_size * channels;
+double forward_flops(const Size& size, int rows, int past) {
+  const double channels = size.n_embd, weights = size.n_layer * 12.0 * channels * channels + size.vocab_size * channels;
   const double keys = double(rows) * past + 2.0 * rows - 1;  // a child sees the past, its root and itself
-  return 2.0 * rows * weights + 4.0 * c.n_layer * channels * keys;
+  return 2.0 * rows * weights + 4.0 * size.n_layer * channels * keys;
 }
 
-double prefill_flops(const Config& c, int tokens) {
-  const double channels = c.n_embd, layers = c.n_layer;
+double prefill_flops(const Size& size, int tokens) {
+  const double channels = size.n_embd, layers = size.n_layer;
   const double weights = (layers - 1) * 12 * channels * channels + 3 * channels * channels;  // the last layer's K, V, Q
   return tokens * 2 * weights + (layers - 1) * 4 * channels * (double(tokens) * (tokens + 1) / 2);
 }

@@ -9,20 +9,21 @@
 #include <vector>
 
 #include "commands/samples.h"
-#include "model.h"
 #include "study/bench.h"
 
 namespace nanospec {
 
+struct Config;  // model.h
+
 struct Size {
   std::string name;
-  Config config;
+  int n_layer, n_head, n_embd, block_size, vocab_size;  // of a GPT
   int long_past, prefill;
   double bandwidth_bar = 0;  // the least share of the bandwidth; 0: none is set
 };
 inline Size size_of(const std::string& name, int layers, int heads, int channels, int block, int vocab, int long_past,
                     double bar = 0) {
-  return {name, {layers, heads, heads, channels, block, vocab, false}, long_past, std::min(512, block - 1), bar};
+  return {name, layers, heads, channels, block, vocab, long_past, std::min(512, block - 1), bar};
 }
 inline Size small_size() { return size_of("small", 4, 4, 128, 64, 65, 48); }
 inline Size gpt2_size(double bar = 0) {  // 124 M parameters
@@ -83,8 +84,8 @@ OrderedJson prefill_json(const Result& result, double peak);
 // ---------------------------------------------------------------------------------------------------------------
 // Arithmetic of a GPT; a multiply-add counts two
 
-double forward_flops(const Config& config, int rows, int past);  // of the rows of one tree: all but row operations
-double prefill_flops(const Config& config, int tokens);          // without the head and what only the head needs
+double forward_flops(const Size& size, int rows, int past);  // of the rows of one tree: all but row operations
+double prefill_flops(const Size& size, int tokens);          // without the head and what only the head needs
 double row_flops(const Config& config);  // of the products of one row with weights, head too; of any architecture
 
 // The least seconds that a forward can take: it must read its bytes, and it must multiply.

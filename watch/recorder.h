@@ -43,8 +43,7 @@ class Recorder : public Watcher {
   }
 
   void ready() override {
-    const int64_t before = n_ - emitted_;
-    const bool slid = window_start(int(n_), sources_.block_size) != window_start(int(before), sources_.block_size);
+    const bool slid = slides(n_ - emitted_, n_);
     (stats.target_forwards == 0 ? stats.prefill_seconds : slid ? stats.seconds_slide : stats.seconds_keep) += lap();
     stats.slide_prefills += stats.target_forwards > 0 && slid;
     inner_.ready();
@@ -83,6 +82,9 @@ class Recorder : public Watcher {
   void committed() override { stats.seconds_draft += lap(); }
 
  private:
+  bool slides(int64_t before, int64_t after) const {
+    return window_start(int(before), sources_.block_size) != window_start(int(after), sources_.block_size);
+  }
   const std::string& author(int node, int token) const {
     return sources_.drafter ? sources_.drafter->author(node, token) : sources_.name;
   }
@@ -99,6 +101,7 @@ class Recorder : public Watcher {
                               tree,
                               verdict,
                               emitted,
+                              slides(n_, n_ + emitted),
                               nullptr,
                               draft_,
                               forward_,

@@ -66,6 +66,7 @@ struct IterationReport {
   const Tree& tree;
   const Verdict& verdict;
   int emitted;                   // tokens of the verdict that were added to the text
+  bool slides;                   // whether the window slides then
   std::function<int(int)> pick;  // the target's pick after a node; null if its logits cannot be read
   double draft_seconds, forward_seconds, verify_seconds;
 };

@@ -70,7 +70,7 @@ TEST_CASE("bench: a busy machine is noticed") {
 
 // Multiplies and adds of every product, one after the other.
 TEST_CASE("bench: operations of a forward and of a prefill") {
-  const Config config{3, 2, 2, 8, 32, 11, false};
+  const Size size = size_of("tiny", 3, 2, 8, 32, 11, 16);
   const double C = 8, layer = C * 3 * C + C * C + C * 4 * C + 4 * C * C;
   for (int rows : {1, 5})
     for (int past : {0, 7}) {
@@ -79,11 +79,11 @@ TEST_CASE("bench: operations of a forward and of a prefill") {
         const double keys = past + (row == 0 ? 1 : 2);
         expected += 3 * (2 * layer + 2 * 2 * C * keys) + 2 * C * 11;
       }
-      CHECK(forward_flops(config, rows, past) == doctest::Approx(expected));
+      CHECK(forward_flops(size, rows, past) == doctest::Approx(expected));
     }
   double expected = 0;
   for (int row = 0; row < 6; row++) expected += 2 * (2 * layer + 2 * 2 * C * (row + 1)) + 2 * C * 3 * C;
-  CHECK(prefill_flops(config, 6) == doctest::Approx(expected));
+  CHECK(prefill_flops(size, 6) == doctest::Approx(expected));
 }
 
 TEST_CASE("bench: the roofline's bound is the slower of reading and multiplying") {

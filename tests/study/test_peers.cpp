@@ -73,7 +73,8 @@ TEST_CASE("peers: operations of one row") {
   const double C = 8, V = 11, gpt = 3 * (C * 3 * C + C * C + C * 4 * C + 4 * C * C);
   Config config{3, 2, 2, 8, 32, 11, false};
   CHECK(row_flops(config) == 2 * (gpt + V * C));
-  CHECK(row_flops(config) == forward_flops(config, 1, 0) - 4 * 3 * C);  // but for the one key
+  CHECK(row_flops(config) ==
+        forward_flops(size_of("tiny", 3, 2, 8, 32, 11, 16), 1, 0) - 4 * 3 * C);  // but for the one key
   config.n_kv_head = 1;
   config.n_inner = 20;
   config.rotary = config.swiglu = true;
