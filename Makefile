@@ -43,7 +43,7 @@ GPU := $(if $(NVCC),$(shell nvidia-smi -L 2>/dev/null | head -1))
 
 # As many compilers at a time as there are cores, and gigabytes of free memory; the command line's -j goes first.
 JOBS := $(shell awk -v n=$$(nproc) '/MemAvailable/{m = int($$2 / 1048576)} END{print m < 1 ? 1 : m < n ? m : n}' /proc/meminfo)
-ALL_CORES = @$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS))
+ALL_CORES = +@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS))
 
 COMMANDS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard commands/*.cpp study/*.cpp))
 FILES := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard files/*.cpp growth/*.cpp))
@@ -112,9 +112,9 @@ $(BUILD)/%.o: %.cu $(BUILD)/flags
 	@echo "  CXX   $@"
 	$(Q)$(COMPILE) -x c++ $< -o $@
 
-# nanospec's own decoding waits for the library's forwards.
-COMPUTING := $(LIBRARY) $(BUILD)/train_gpt.o $(BUILD)/training/train_drafter.o
-WAITING := $(BUILD)/nanospec.o $(COMMANDS)
+# nanospec's own decoding waits for the library's forwards, and a checkpoint for the disk.
+WAITING := $(BUILD)/nanospec.o $(BUILD)/files/checkpoint.o $(COMMANDS)
+COMPUTING := $(filter-out $(WAITING),$(LIBRARY)) $(BUILD)/train_gpt.o $(BUILD)/training/train_drafter.o
 $(COMPUTING): $(READ_ONCE)
 $(WAITING) $(call READ_ONCE_AT,$(WAITS)): OPTIMIZE := $(WAITS)
 $(WAITING): READ_ONCE := $(call READ_ONCE_AT,$(WAITS))
