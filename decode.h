@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <variant>
@@ -115,8 +116,21 @@ class Target {
   int threads() const { return pool_->size(); }
   bool cuda() const { return pool_->cuda(); }
   const std::shared_ptr<Pool>& pool() const { return pool_; }
-  const float* embedding() const {  // (V, C)
-    return weights_.plain.wte;
+  // (V, C). Not while threads of the team run.
+  const float* embedding() const {
+    if (!weights_.symbols.data) return weights_.plain.wte;
+    if (embedding_.size() == 0) {
+      embedding_ = Array<float>(size_t(config_.vocab_size) * config_.n_embd, cuda());
+      std::vector<int> tokens(size_t(config_.vocab_size));
+      std::iota(tokens.begin(), tokens.end(), 0);
+      Array<int> all(tokens.size(), cuda());
+      all.upload(tokens.data(), tokens.size());
+      pool_->run([&](const Team& team) {
+        unpack(team, config_.vocab_size,
+               Unpack<float, AnyNumber>{all.data(), weights_.symbols, embedding_.data(), config_.n_embd});
+      });
+    }
+    return embedding_.data();
   }
   const auto& activations() const { return activations_; }
   size_t weight_bytes() const { return weights_.bytes(); }
@@ -264,6 +278,7 @@ class Target {
   bool uses_pool_ = true;
   TeamChoice team_;
   Weights<float, AnyNumber> weights_;
+  mutable Array<float> embedding_;  // made when it is asked for, where the weights have it packed
   std::variant<Activations<float, float>, Activations<float, bf16>> activations_;
   const Array<float>* device_logits_ = nullptr;
   const float* norm_ = nullptr;

@@ -116,6 +116,7 @@ struct Panels {
     const size_t panel = size_t(column / kPanel) * kPanel * lines();
     return data + (panel + size_t(row / together) * width(column) + column % kPanel) * together + row % together;
   }
+  HD auto weight(int row, int column) const { return to_float(*at(row, column)); }
   // A tile of 16 outputs by 16 k is an operand of mma (cuda/instructions.cuh). The sum may take the 16 k in any order:
   // the tile's k = 4q .. 4q + 3 stand where the instruction has 2q, 2q + 1, 2q + 8, 2q + 9. So they all belong to lane
   // (., q), which needs one float4 of a row of x.
@@ -263,20 +264,33 @@ struct MatmulGradient {
 // How many channels a group takes where an operation sums over rows. Each sum belongs to one lane, which adds in order.
 constexpr int kChunk = 32;
 
+// x (R, C) = the columns of w, (C, V) in panels, that belong to the tokens.
+template <class T, class W>
+struct Unpack {
+  const int* token;
+  Panels<W> w;
+  T* x;
+  int x_row;
+  template <class G>
+  HD void operator()(const G& g, int row) const {
+    g.each(w.k, [&](int c) { x[size_t(row) * x_row + c] = w.weight(c, token[row]); });
+  }
+};
+
 // x (R, C) = wte[token] + wpe[position], dropped out.
 template <class T>
 struct Embed {
   const int* token;
   Forest forest;
-  const T *wte, *wpe;  // (V, C), (block, C); wpe is null where positions are rotary
+  const T *wte, *wpe;  // (V, C), (block, C); null: x has wte[token] already; positions are rotary
   T* x;
   int x_row, channels;
   Dropout dropout;
   template <class G>
   HD void operator()(const G& g, int row) const {
-    const T* symbol = wte + size_t(token[row]) * channels;
-    const T* position = wpe ? wpe + size_t(forest.position(row)) * channels : nullptr;
     T* out = x + size_t(row) * x_row;
+    const T* symbol = wte ? wte + size_t(token[row]) * channels : out;
+    const T* position = wpe ? wpe + size_t(forest.position(row)) * channels : nullptr;
     if (position) g.each(channels, [=](int c) { out[c] = symbol[c] + position[c]; });
     else g.each(channels, [=](int c) { out[c] = symbol[c]; });
     if (dropout.rate > 0) g.each(channels, [&](int c) { out[c] *= dropout.keep<T>(uint64_t(row) * channels + c); });

@@ -215,11 +215,15 @@ std::vector<T> rope_table(int positions, int head_size, double theta = 10000, in
   return table;
 }
 
-// Where a model's weights come from: read() writes one tensor of the table to host memory. A pointer stands for the
-// flat array of all.
+// Where a model's weights come from: read() writes one tensor of the table to host memory. type() says how the source
+// stores it; of 8 and 4 bits blocks() gives every output's blocks of k as they are. A pointer stands for the flat array
+// of all.
 struct TensorSource {
+  using SetBlock = std::function<void(int output, int b, const IntegerBlock& block)>;
   std::function<void(const TensorSpec& spec, float* to)> read;
-  TensorSource(std::function<void(const TensorSpec&, float*)> reader) : read(std::move(reader)) {}
+  std::function<Dtype(const TensorSpec& spec)> type = [](const TensorSpec&) { return Dtype::fp32; };
+  std::function<void(const TensorSpec& spec, const SetBlock& set)> blocks;
+  TensorSource(std::function<void(const TensorSpec&, float*)> reader = nullptr) : read(std::move(reader)) {}
   TensorSource(const float* flat)
       : read([flat](const TensorSpec& spec, float* to) { std::copy_n(flat + spec.offset, spec.size, to); }) {}
 };
@@ -232,6 +236,7 @@ struct Weights {
   Tensors<const T> plain;  // embeddings, norms and biases are read as they are stored
   std::vector<Layer> layers;
   Weight<T, W> head;  // the embedding, where it is tied
+  Panels<W> symbols;  // an embedding of 8 or 4 bits, in place of plain.wte: the head's panels, where it is tied
   Array<T> rope;      // (block, D / 2, 2) rope_table(); none for learned positions
   Array<W> memory;    // all panels; none where a GPU trains: cuBLAS needs no panels
   Array<T> stored;    // what `plain` points into; none where training has the flat array
@@ -250,11 +255,18 @@ struct Weights {
   Weights(const Config& c, const TensorSource& source, Dtype dtype, Pool& pool) {
     const bool cuda = pool.cuda();
     const std::vector<TensorSpec> table = tensor_table(c);
-    const auto stays = [&](const TensorSpec& spec) { return !spec.decay || spec.name[0] == 'w'; };  // or wte, wpe
+    const auto type_of = [&](const TensorSpec& spec) { return dtype == Dtype::as_stored ? source.type(spec) : dtype; };
+    const bool packs_wte = is_quantized(type_of(table[0]));
+    const auto stays = [&](const TensorSpec& spec) {  // norms and biases, wpe, and wte or not
+      return !spec.decay || spec.name == "wpe.weight" || (spec.name == "wte.weight" && !packs_wte);
+    };
+    const auto has_blocks = [&](const TensorSpec& spec) {
+      return is_quantized(type_of(spec)) && source.type(spec) == type_of(spec);
+    };
     size_t kept = 0, largest = 0;
     for (const TensorSpec& spec : table) {
       if (stays(spec)) kept += spec.size;
-      if (cuda || !stays(spec)) largest = std::max(largest, spec.size);
+      if (stays(spec) ? cuda : !has_blocks(spec)) largest = std::max(largest, spec.size);
     }
     stored = Array<T>(kept, cuda);
     size_t number = 0, next = 0;
@@ -263,18 +275,31 @@ struct Weights {
       tensor = stays(spec) ? stored.data() + next : nullptr;
       if (tensor) next += spec.size;
     });
-    const auto all = list(c, cuda);
-    for (Weight<T, W>* weight : all) weight->forward.dtype = dtype;
+    auto all = list(c, cuda), in_table = all;
+    Weight<T, W> wte{nullptr, c.n_embd, c.vocab_size, true};
+    if (c.tied) in_table.pop_back();
+    if (packs_wte) in_table.insert(in_table.begin(), c.tied ? &head : &wte);
+    if (packs_wte && !c.tied) all.push_back(&wte);
+    auto weight = in_table.begin();
+    for (const TensorSpec& spec : table)
+      if (!stays(spec)) (*weight++)->forward.dtype = type_of(spec);
+    if (c.tied) head.forward.dtype = type_of(table[0]);
     memory = place_weights(all, false, cuda);
+    if (packs_wte) symbols = (c.tied ? head : wte).forward;
+
     std::vector<T> one(largest);
     Array<T> one_on_gpu(cuda ? largest : 0, cuda);
-    const auto pack_one = [&](Weight<T, W>& weight, const T* from) {
-      weight.from = from;
-      pool.run([&](const Team& team) { weight.pack(team); });
+    const auto pack_one = [&](Weight<T, W>& its, const T* from) {
+      its.from = from;
+      pool.run([&](const Team& team) { its.pack(team); });
     };
-    auto weight = all.begin();  // the table has the matrices in the same order
+    weight = in_table.begin();
     next = 0;
     for (const TensorSpec& spec : table) {
+      if (!stays(spec) && has_blocks(spec)) {
+        set_blocks((*weight++)->forward, memory, [&](const TensorSource::SetBlock& set) { source.blocks(spec, set); });
+        continue;
+      }
       T* const place = cuda || !stays(spec) ? one.data() : stored.data() + next;
       source.read(spec, place);
       if (stays(spec)) {
@@ -285,7 +310,7 @@ struct Weights {
         pack_one(**weight++, cuda ? one_on_gpu.data() : one.data());
       }
     }
-    if (c.tied) pack_one(head, plain.wte);
+    if (c.tied && !packs_wte) pack_one(head, plain.wte);
   }
   void pack(const Team& team) const {
     each(*this, [&](const Weight<T, W>& weight) { weight.pack(team); });
@@ -479,6 +504,7 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
              const AfterLayer<T>& after_layer = {}) {
   const int first = batch.computed, R = batch.forest.rows - first, C = c.n_embd;
   // x (R, C) = the token's embedding + the position's
+  if (w.symbols.data) unpack(team, R, Unpack<T, W>{batch.token(), w.symbols, a.x[0], a.C});
   if (c.vocab_size)
     launch(team, R,
            Embed<T>{batch.token(), batch.forest, w.plain.wte, w.plain.wpe, a.x[0], a.C, C,

@@ -25,8 +25,15 @@ namespace nanospec {
 // Engine
 
 namespace {
+constexpr const char* kDtypes[] = {"auto", "fp32", "bf16", "f16", "q8", "q4", "q4_1"};  // Dtype's, in its order
 Dtype dtype_of(const std::string& name) {
-  return name == "bf16" ? Dtype::bf16 : name == "f16" ? Dtype::f16 : Dtype::fp32;
+  return Dtype(std::find(std::begin(kDtypes), std::end(kDtypes), name) - std::begin(kDtypes));
+}
+// That of most numbers.
+Dtype dtype_of(const Config& config, const TensorSource& source) {
+  std::map<Dtype, size_t> numbers;
+  for (const TensorSpec& spec : tensor_table(config)) numbers[source.type(spec)] += spec.size;
+  return std::max_element(numbers.begin(), numbers.end(), [](auto& a, auto& b) { return a.second < b.second; })->first;
 }
 
 Target target_of(const Settings& s, const Loaded& loaded) {
@@ -39,15 +46,18 @@ Target target_of(const Settings& s, const Loaded& loaded) {
 struct Engine::Parts {
   Settings settings;
   Loaded loaded;
+  Dtype dtype;  // of most weights
   Target target;
   std::map<std::string, std::unique_ptr<Drafter>> drafters;  // by name
   std::shared_ptr<Cost> cost;                                // of a forward, for `auto`; measured when first needed
   std::map<std::string, std::shared_ptr<Experience>> experiences;  // by drafter, rule, noise and sampling
   std::map<std::string, Shape> shapes;                             // those read from files, by all they depend on
 
-  Parts(const Settings& s, Loaded l) : settings(s), loaded(std::move(l)), target(target_of(s, loaded)) {
+  Parts(const Settings& s, Loaded l)
+      : settings(s), loaded(std::move(l)), dtype(dtype_of(s.dtype)), target(target_of(s, loaded)) {
+    if (dtype == Dtype::as_stored) dtype = dtype_of(loaded.config, loaded.source());
     loaded.weights = {};  // the target has its own
-    loaded.read = nullptr;
+    loaded.tensors = {};
   }
 
   // The drafter of these names, loaded when it is first needed; null: plain decoding.
@@ -79,21 +89,27 @@ struct Engine::Parts {
 namespace {
 // Reads tensors as `loaded` does, and says how far it is where that takes longer than a second.
 void show_loading(Loaded& loaded, const Settings& s) {
-  loaded.read = [read = loaded.read, progress = std::make_shared<Progress>(s.quiet, 1), done = 0.0,
-                 all = double(parameter_count(loaded.config)),
-                 what = "loading " + printable(s.model, 60) + ": "](const TensorSpec& spec, float* to) mutable {
-    read(spec, to);
-    done += double(spec.size);
+  const auto count = [progress = std::make_shared<Progress>(s.quiet, 1), done = std::make_shared<double>(0),
+                      all = double(parameter_count(loaded.config)),
+                      what = "loading " + printable(s.model, 60) + ": "](const TensorSpec& spec) {
+    *done += double(spec.size);
     if (progress->due())
-      progress->show(what + decimals(100 * done / all, 0) + "%, " + thousands(done / progress->seconds() / 1e6) +
-                     " million weights/s, " + time_left(done, all, progress->seconds()));
+      progress->show(what + decimals(100 * *done / all, 0) + "%, " + thousands(*done / progress->seconds() / 1e6) +
+                     " million weights/s, " + time_left(*done, all, progress->seconds()));
   };
+  const auto counted = [count](const auto& f) {
+    return [f, count](const TensorSpec& spec, const auto& to) {
+      f(spec, to);
+      count(spec);
+    };
+  };
+  loaded.tensors.read = counted(loaded.tensors.read);
+  loaded.tensors.blocks = counted(loaded.tensors.blocks);
 }
 
 Loaded load(const Settings& s) {
-  const auto bytes_of = [](const std::string& dtype) { return dtype_of(dtype) == Dtype::fp32 ? 4.0 : 2.0; };
   if (is_gguf(s.model)) {
-    Loaded loaded = load_gguf(s.model, s.context, bytes_of(s.dtype), bytes_of(s.cache_dtype));
+    Loaded loaded = load_gguf(s.model, s.context, dtype_of(s.dtype), dtype_of(s.cache_dtype));
     show_loading(loaded, s);
     return loaded;
   }
@@ -116,6 +132,7 @@ const std::string& Engine::chat_template() const { return parts_->loaded.chat_te
 const Config& Engine::config() const { return parts_->loaded.config; }
 int Engine::begin_token() const { return parts_->loaded.begin_token; }
 std::string Engine::device() const { return parts_->target.cuda() ? "cuda" : "cpu"; }
+std::string Engine::dtype() const { return kDtypes[int(parts_->dtype)]; }
 int Engine::threads() const { return parts_->target.threads(); }
 double Engine::weight_bytes() const { return double(parts_->target.weight_bytes()); }
 

@@ -163,7 +163,7 @@ std::string stats_text(const Session& s) {
   if (s.answers == 0) return "no answer yet\n" + context;
   return "last answer: " + speed_text(s.last) + "\n" + count(s.answers, "answer") + ": " + speed_text(s.all) + "\n" +
          context + "\n" + method_text(s.chat.method) + "; " + s.engine.device() + ", " +
-         numbers_text(s.chat.options.settings) + ", " + count(s.engine.threads(), "thread");
+         numbers_text(s.chat.options.settings, s.engine) + ", " + count(s.engine.threads(), "thread");
 }
 
 // Returns whether the conversation goes on.

@@ -67,8 +67,9 @@ std::vector<Flag> machine_flags(Options& o) {
   return {
       heading("Machine"),
       {"--device", "WORD", &o.settings.device, "where the target runs", one_of({"auto", "cpu", "cuda"})},
-      {"--dtype", "WORD", &o.settings.dtype, "how weights are stored; auto: bf16 for a GGUF file, else fp32",
-       one_of({"auto", "fp32", "bf16", "f16"})},
+      {"--dtype", "WORD", &o.settings.dtype,
+       "how weights are stored; q8, q4: 8 and 4 bits, as Q8_0 and Q4_0 of GGUF; auto: as in the file",
+       one_of({"auto", "fp32", "bf16", "f16", "q8", "q4"})},
       {"--cache_dtype", "WORD", &o.settings.cache_dtype, "how keys and values are stored", one_of({"fp32", "bf16"})},
       {"--kernels", "WORD", &o.settings.kernels, "on a GPU: the first kernels (kernels.cuh), or the tuned ones",
        one_of({"plain", "tuned"})},
@@ -86,7 +87,6 @@ void check_options(Options& o) {
     throw std::invalid_argument("'" + std::to_string(o.settings.context) +
                                 "' is odd: --context: give an even number, since a full context moves by half");
   o.settings.quiet = o.quiet;
-  if (o.settings.dtype == "auto") o.settings.dtype = is_gguf(o.settings.model) ? "bf16" : "fp32";
 }
 
 void choose_prompts(Options& o, const Given& given, const Command& command) {
@@ -195,7 +195,7 @@ std::vector<int> ends_of(const Options& o, const Engine& engine) {
 std::string circumstances(const Options& o, const Engine& engine, size_t prompts) {
   const Sampling& s = o.sampling;
   std::string text = o.settings.model + ": " + engine.sizes_text() + "; " + engine.device() + ", " +
-                     numbers_text(o.settings) + ", " + count(engine.threads(), "thread") + "; " +
+                     numbers_text(o.settings, engine) + ", " + count(engine.threads(), "thread") + "; " +
                      count(double(prompts), "prompt") + ", " + count(o.max_new_tokens, "new token") +
                      " each, temperature " + shortest(s.temperature);
   if (s.top_k > 0) text += ", top_k " + std::to_string(s.top_k);
@@ -364,8 +364,8 @@ std::vector<Method> parse_methods(const std::string& text, int budget) {
   return methods;
 }
 
-std::string numbers_text(const Settings& settings) {
-  return settings.dtype + (settings.cache_dtype == "fp32" ? "" : ", cache " + settings.cache_dtype);
+std::string numbers_text(const Settings& settings, const Engine& engine) {
+  return engine.dtype() + (settings.cache_dtype == "fp32" ? "" : ", cache " + settings.cache_dtype);
 }
 
 std::string method_text(const Method& method) {
@@ -500,7 +500,7 @@ double as_typed(float x) {
 nlohmann::ordered_json settings_json(const Options& o, const Engine& engine) {
   return {{"model", o.settings.model},
           {"device", engine.device()},
-          {"dtype", o.settings.dtype},
+          {"dtype", engine.dtype()},
           {"cache_dtype", o.settings.cache_dtype},
           {"threads", engine.threads()},
           {"budget", o.settings.budget},

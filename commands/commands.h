@@ -65,7 +65,7 @@ std::vector<Flag> prompts_flags(Options& options);     // prompts, data, held_ou
 std::vector<Flag> sampling_flags(Options& options);    // temperature, top_k, top_p, seed
 std::vector<Flag> machine_flags(Options& options);     // device, dtype, cache_dtype, threads
 
-// Checks flags that depend on each other, and puts a word in place of --dtype auto. Throws std::invalid_argument.
+// Checks flags that depend on each other. Throws std::invalid_argument.
 void check_options(Options& options);
 
 // Throws std::invalid_argument unless one source of prompts was given, of those that the command has flags for.
@@ -136,7 +136,7 @@ std::vector<Method> parse_methods(const std::string& text, int budget);
 
 std::string method_text(const Method& method);  // as parse_methods reads it
 
-std::string numbers_text(const Settings& settings);  // "fp32", "bf16, cache bf16"
+std::string numbers_text(const Settings& settings, const Engine& engine);  // "fp32", "bf16, cache bf16"
 
 // The nodes of the largest tree that the method may draft.
 int most_nodes(const Method& method, int budget);

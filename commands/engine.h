@@ -30,7 +30,7 @@ struct Settings {
   std::string model;                 // the folder that train_gpt wrote, or a GGUF file
   int context = 0;                   // tokens of the window; 0: the model's own, of a GGUF file at most kMostContext
   std::string device = "auto";       // auto, cpu, cuda
-  std::string dtype = "auto";        // fp32, bf16, f16: how weights are stored; auto: see check_options()
+  std::string dtype = "auto";        // fp32, bf16, f16, q8, q4: how weights are stored; auto: as in the file
   std::string cache_dtype = "fp32";  // and how keys and values are
   std::string kernels = "tuned";     // plain, tuned: which CUDA kernels decode
   bool keeps_cache = false;          // from one text to the next: what two begin with is run once
@@ -81,6 +81,7 @@ class Engine {
   int begin_token() const;         // that the model wants before every text; -1: none
   int threads() const;
   std::string device() const;   // cpu or cuda: what "auto" came to
+  std::string dtype() const;    // of most weights: a word of Settings::dtype, or q4_1
   double weight_bytes() const;  // bytes of weights that one target forward reads
 
  private:

@@ -154,8 +154,8 @@ std::string summary(const Measurement& m, const Engine& engine, const Windows& w
          decimals(all.bits_per_byte(), 4) + "\n" + count(double(all.loss.n), "token") + " of " +
          count(double(all.windows), "window") + " of " + count(windows.size, "token") + ", after " +
          std::to_string(windows.first()) + " each; " + count(read, "token") + " in " + duration(all.seconds) + ": " +
-         thousands(ratio(read, all.seconds)) + " tok/s  (" + engine.device() + ", " + numbers_text(m.options.settings) +
-         ", " + count(engine.threads(), "thread") + ")\n";
+         thousands(ratio(read, all.seconds)) + " tok/s  (" + engine.device() + ", " +
+         numbers_text(m.options.settings, engine) + ", " + count(engine.threads(), "thread") + ")\n";
 }
 
 std::string stats_json(const Measurement& m, const Engine& engine, const Text& text, const Windows& windows,
@@ -178,7 +178,7 @@ std::string stats_json(const Measurement& m, const Engine& engine, const Text& t
                             {"text_sha256", sha256(text.bytes)},
                             {"model", s.model},
                             {"device", engine.device()},
-                            {"dtype", s.dtype},
+                            {"dtype", engine.dtype()},
                             {"cache_dtype", s.cache_dtype},
                             {"threads", engine.threads()},
                             {"weight_bytes", uint64_t(engine.weight_bytes())},

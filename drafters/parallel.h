@@ -272,9 +272,10 @@ class TextStream {
     token.resize(size_t(n + slots));
     rows_.clear();
     rows_.add_chain(token.data(), n + slots, 0, past_);
+    const float* const embedding = target_.embedding();
     run_rows(n - 1, [&](const Team& team) {
       parallel_features(team, sizes, weights_, n, a_);
-      parallel_enter(team, sizes, weights_, target_.embedding(), batch_.token(), 0, n, slots > 0, a_);
+      parallel_enter(team, sizes, weights_, embedding, batch_.token(), 0, n, slots > 0, a_);
       spread_slot(team, sizes, n, slots, a_);
     });
     past_ += n;
@@ -287,8 +288,9 @@ class TextStream {
   void forward(const int* token, const int* depth, const int* end, int n, int /*layers*/) {
     rows_.clear();
     rows_.add_tree(token, depth, end, n, 0, past_);
+    const float* const embedding = target_.embedding();
     run_rows(0, [&](const Team& team) {
-      parallel_enter(team, sizes, weights_, target_.embedding(), batch_.token(), 0, n, false, a_);
+      parallel_enter(team, sizes, weights_, embedding, batch_.token(), 0, n, false, a_);
     });
   }
   // Of the last forward's outputs: the logits (V), and the state (C), which is the last layer's output.

@@ -59,14 +59,14 @@ std::vector<float> parse_model(const SafeTensors& file, const Config& config, co
 
 struct Loaded {
   Config config;
-  std::vector<float> weights;  // laid out by tensor_table(config); none where `read` is
+  std::vector<float> weights;  // laid out by tensor_table(config); none where `tensors` reads
   Tokenizer tokenizer;
-  std::function<void(const TensorSpec& spec, float* to)> read;  // reads one tensor: of a file that stays mapped
+  TensorSource tensors = {};       // of a file that stays mapped
   std::string chat_template = {};  // how a chat's messages are written, for Jinja; "": not known
   int begin_token = -1;            // that the model wants before every text; -1: none
 
   // While this lives and its weights stay where they are.
-  TensorSource source() const { return read ? TensorSource(read) : TensorSource(weights.data()); }
+  TensorSource source() const { return tensors.read ? tensors : TensorSource(weights.data()); }
 };
 
 // Notes that a file has no hash, as those of other programs, and of early versions of nanospec.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,82 @@ inline void read_gguf_tensor(const GgufFile& file, const std::vector<LlamaTensor
     if (!std::isfinite(to[i])) refuse("a weight is not a finite number", file.path, "replace the file");
 }
 
+// How weights of that type are stored here, where they are stored as in the file.
+inline Dtype dtype_of(GgufType type) {
+  switch (type) {
+    case GgufType::F32:
+      return Dtype::fp32;
+    case GgufType::F16:
+      return Dtype::f16;
+    case GgufType::BF16:
+      return Dtype::bf16;
+    case GgufType::Q8_0:
+      return Dtype::q8_0;
+    case GgufType::Q4_0:
+      return Dtype::q4_0;
+    case GgufType::Q4_1:
+      return Dtype::q4_1;
+  }
+  return Dtype::fp32;
+}
+
+// A block of the file with codes from 0 on.
+inline IntegerBlock integer_block(const BlockQ8_0& from) {
+  IntegerBlock block{{from.d}, {0}, {}};
+  for (int i = 0; i < kBlockNumbers; i++) block.codes[i] = uint8_t(from.q[i] + Q8_0::kZero);
+  return block;
+}
+inline IntegerBlock integer_block(f16 scale, f16 min, const uint8_t* q) {
+  IntegerBlock block{scale, min, {}};
+  for (int i = 0; i < kBlockNumbers; i++) block.codes[i] = uint8_t(q[i % 16] >> (i / 16 * 4) & 15);
+  return block;
+}
+inline IntegerBlock integer_block(const BlockQ4_0& from) { return integer_block({from.d}, {0}, from.q); }
+inline IntegerBlock integer_block(const BlockQ4_1& from) { return integer_block({from.d}, {from.m}, from.q); }
+
+// Calls set(output, block of k, its numbers) for all blocks of a tensor of the table. Throws runtime_error where a
+// scale is not finite.
+inline void read_gguf_blocks(const GgufFile& file, const std::vector<LlamaTensor>& parts, int head_size,
+                             const TensorSpec& spec, const TensorSource::SetBlock& set) {
+  for (const LlamaTensor& part : parts) {
+    if (part.ours.offset != spec.offset) continue;
+    const GgufTensor& tensor = file.tensor(part.gguf);
+    const int rows = int(part.shape[0]), blocks = int(part.shape[1]) / kBlockNumbers;
+    const auto all = [&](const auto* block) {
+      for (int row = 0; row < rows; row++) {
+        const int64_t output = part.rotary ? hugging_face_row(row, head_size) : row;
+        for (int b = 0; b < blocks; b++) {
+          const IntegerBlock its = integer_block(*block++);
+          if (!std::isfinite(to_float(its.scale)) || !std::isfinite(to_float(its.min)))
+            refuse("a weight is not a finite number", file.path, "replace the file");
+          set(int(part.first) + int(output), b, its);
+        }
+      }
+    };
+    if (tensor.type == GgufType::Q8_0) all(tensor.blocks<BlockQ8_0>());
+    if (tensor.type == GgufType::Q4_0) all(tensor.blocks<BlockQ4_0>());
+    if (tensor.type == GgufType::Q4_1) all(tensor.blocks<BlockQ4_1>());
+  }
+}
+
+// The tensors of a file, which stays mapped. A matrix of ours whose parts have different types there is one of bf16.
+inline TensorSource gguf_source(const GgufFile& file, const Config& config) {
+  const std::vector<LlamaTensor> parts = llama_tensors(config);
+  const int head_size = config.head_size();
+  TensorSource source;
+  source.read = [=](const TensorSpec& spec, float* to) { read_gguf_tensor(file, parts, head_size, spec, to); };
+  source.blocks = [=](const TensorSpec& spec, const TensorSource::SetBlock& set) {
+    read_gguf_blocks(file, parts, head_size, spec, set);
+  };
+  source.type = [=](const TensorSpec& spec) {
+    std::set<Dtype> types;
+    for (const LlamaTensor& part : parts)
+      if (part.ours.offset == spec.offset) types.insert(dtype_of(file.tensor(part.gguf).type));
+    return types.size() == 1 ? *types.begin() : Dtype::bf16;
+  };
+  return source;
+}
+
 // How many tokens the window has: `wanted`, or where that is 0 the model's own number, up to kMostContext. Throws
 // runtime_error where they are more than the model was trained to see.
 inline int context_of(const LlamaHeader& header, int wanted, const std::string& path) {
@@ -65,23 +142,31 @@ inline int context_of(const LlamaHeader& header, int wanted, const std::string& 
   return wanted;
 }
 
-// About how many bytes decoding takes: packed matrices and cached numbers of so many bytes each, what is read as it is
-// stored, and the largest matrix while it is packed.
-inline double takes_decoding(const Config& c, double matrix_bytes, double cache_bytes) {
+// Bytes of a number of that type.
+inline double bytes_of(Dtype dtype) {
+  const double a_block = dtype == Dtype::q8_0 ? 34 : dtype == Dtype::q4_0 ? 18 : 20;  // of 32 numbers
+  return dtype == Dtype::fp32 ? 4 : !is_quantized(dtype) ? 2 : a_block / kBlockNumbers;
+}
+
+// About how many bytes decoding takes: packed matrices, cached numbers, what is read as it is stored, and the largest
+// matrix while it is packed.
+inline double takes_decoding(const Config& c, const TensorSource& source, Dtype dtype, double cache_bytes) {
   constexpr double kRows = 256;  // of slots beyond the window, and of activations
   double matrices = 0, largest = 0;
   for (const TensorSpec& spec : tensor_table(c)) {
-    if (spec.decay) matrices += double(spec.size);
-    largest = std::max(largest, double(spec.size));
+    const Dtype stored = source.type(spec), its = dtype == Dtype::as_stored ? stored : dtype;
+    if (spec.decay) matrices += double(spec.size) * bytes_of(its);
+    if (its != stored || !is_quantized(its)) largest = std::max(largest, double(spec.size));
   }
   const double cached = 2.0 * c.n_layer * c.n_kv_head * c.head_size() * (c.block_size + kRows);
-  return matrices * matrix_bytes + 2 * largest * sizeof(float) + cached * cache_bytes +
+  return matrices + 2 * largest * sizeof(float) + cached * cache_bytes +
          kRows * (c.vocab_size + 3.0 * c.hidden()) * sizeof(float);
 }
 
-// context: tokens of the window; 0: see context_of. The other two: see takes_decoding. Throws runtime_error, also where
-// the memory that is free is not enough.
-inline Loaded load_gguf(const std::string& path, int context = 0, double matrix_bytes = 4, double cache_bytes = 4) {
+// context: tokens of the window; 0: see context_of. The types: of weights and of the cache. Throws runtime_error, also
+// where the memory that is free is not enough.
+inline Loaded load_gguf(const std::string& path, int context = 0, Dtype dtype = Dtype::fp32,
+                        Dtype cache_dtype = Dtype::fp32) {
   const GgufFile file = read_gguf(path);
   const LlamaHeader header = read_llama_header(file);
   Loaded loaded;
@@ -89,11 +174,10 @@ inline Loaded load_gguf(const std::string& path, int context = 0, double matrix_
   loaded.chat_template = file.text("tokenizer.chat_template", "");
   const std::string problem = config_problem(loaded.config);
   if (!problem.empty()) refuse(problem, path, "use another model");
-  check_memory(path, double(file.size), takes_decoding(loaded.config, matrix_bytes, cache_bytes));
+  loaded.tensors = gguf_source(file, loaded.config);
+  check_memory(path, double(file.size), takes_decoding(loaded.config, loaded.tensors, dtype, bytes_of(cache_dtype)));
   loaded.tokenizer = gguf_tokenizer(file);
   loaded.begin_token = gguf_begin_token(file);
-  loaded.read = [file, parts = llama_tensors(loaded.config), head_size = loaded.config.head_size()](
-                    const TensorSpec& spec, float* to) { read_gguf_tensor(file, parts, head_size, spec, to); };
   return loaded;
 }
 

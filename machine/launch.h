@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels.cuh"
+#include "machine/integers.h"
 #include "machine/threads.h"
 #ifdef WITH_CUDA
 #include "cuda/machine.cuh"
@@ -251,7 +252,8 @@ bool tuned(const Team&, const Any&...) {
 template <class W, class After>
 bool plain(const Team& team, const Matmul<float, W>& s, int rows, const After& after) {
   if (!team.plain || !s.w.cuda) return false;
-  matmul_plain(rows, s);
+  if constexpr (kIsQuantized<W>) return false;
+  else matmul_plain(rows, s);
   launch_columns(team, rows, s.w.n, after);
   return true;
 }
@@ -274,7 +276,8 @@ bool plain(const Team& team, const KeepRows<S>& s, int layers) {
 
 // Where a model is loaded, its file or its user says how weights are stored. Panels of such a type know it at run time,
 // and a product asks once; their memory counts bytes.
-enum class Dtype { fp32, bf16, f16 };
+enum class Dtype { as_stored, fp32, bf16, f16, q8_0, q4_0, q4_1 };  // as_stored: as the file has each matrix
+inline bool is_quantized(Dtype dtype) { return dtype >= Dtype::q8_0; }
 struct AnyNumber {
   uint8_t byte;
 };
@@ -290,10 +293,13 @@ struct Panels<AnyNumber> {
   auto visit(F&& f) const {
     if (dtype == Dtype::bf16) return f(as<bf16>());
     if (dtype == Dtype::f16) return f(as<f16>());
+    if (dtype == Dtype::q8_0) return f(as<Q8_0>());
+    if (dtype == Dtype::q4_0) return f(as<Q4_0>());
+    if (dtype == Dtype::q4_1) return f(as<Q4_1>());
     return f(as<float>());
   }
-  size_t size() const {
-    return visit([](const auto& panels) { return panels.size() * sizeof *panels.data; });
+  size_t size() const {  // whole lines: what follows may be of another type
+    return visit([](const auto& panels) { return (panels.size() * sizeof *panels.data + 63) / 64 * 64; });
   }
 
  private:
@@ -320,6 +326,17 @@ void matmul(const Team& team, int rows, const Matmul<T, W>& s, const After& afte
 template <class T, class After = Nothing>
 void matmul(const Team& team, int rows, const Matmul<T, AnyNumber>& s, const After& after = {}) {
   s.w.visit([&](const auto& w) { matmul(team, rows, with_panels(s, w), after); });
+}
+template <class T, class W>
+void unpack(const Team& team, int rows, const Unpack<T, W>& s) {
+  launch(team, rows, s);
+}
+template <class T>
+void unpack(const Team& team, int rows, const Unpack<T, AnyNumber>& s) {
+  s.w.visit([&](const auto& w) {
+    using W = std::remove_pointer_t<decltype(w.data)>;
+    launch(team, rows, Unpack<T, W>{s.token, w, s.x, s.x_row});
+  });
 }
 template <class T>
 void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {

@@ -31,6 +31,20 @@ Array<W> place_panels(const std::vector<Panels<W>*>& all, bool cuda = false) {
   return memory;
 }
 
+// Fills panels of 8 or 4 bits, a piece of `memory`: each(set) calls set(output, block of k, its numbers) for all
+// blocks.
+template <class Each>
+void set_blocks(Panels<AnyNumber> panels, Array<AnyNumber>& memory, Each each) {
+  const size_t at = size_t(panels.data - memory.data());
+  Array<AnyNumber> host(panels.cuda ? panels.size() : 0);
+  if (panels.cuda) panels.data = host.data();
+  panels.visit([&](const auto& to) {
+    if constexpr (kIsQuantized<std::remove_reference_t<decltype(*to.data)>>)
+      each([&](int output, int b, const IntegerBlock& block) { to.set(output, b, block); });
+  });
+  if (panels.cuda) memory.upload(host.data(), host.size(), at);
+}
+
 // A weight for the matmul: packed for the forward; and, for training, its transpose packed for the backward. pack()
 // leaves out panels that have no memory.
 template <class T, class W>

@@ -3,7 +3,7 @@
 # floor's portable files where they are first needed, and a main. The tuned versions (machine/tuned.h; cuda/, all but
 # cuda/machine.cuh) are left out: the file is the project compiled with -DPORTABLE. Run it from the project's root.
 set -eu
-files="machine/numbers.h tree.h cuda/machine.cuh kernels.cuh machine/threads.h machine/launch.h
+files="machine/numbers.h tree.h cuda/machine.cuh kernels.cuh machine/integers.h machine/threads.h machine/launch.h
 machine/packing.h model.h sample.h draft.h decode.h machine/single.cpp"
 
 cat <<'HEAD'

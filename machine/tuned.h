@@ -5,6 +5,7 @@
 #pragma once
 
 #include "machine/attention.h"
+#include "machine/integer_products.h"
 #include "machine/launch.h"
 #ifdef WITH_CUDA
 #include "cuda/attention_backward.cuh"
@@ -35,7 +36,7 @@ bool tuned(const Team& team, const Matmul<float, W>& s, int rows, const After& a
       return true;
     }
   }
-  if constexpr (std::is_same<W, f16>::value) return false;  // on a GPU it has no tensor cores' layout
+  if constexpr (std::is_same<W, f16>::value || kIsQuantized<W>) return false;  // on a GPU it has no kernel of its own
   else if (s.w.cuda) matmul_cuda(rows, s, after);
 #endif
   return s.w.cuda;

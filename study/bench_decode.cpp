@@ -160,7 +160,7 @@ void set_bars(Bench& bench, const Part& part) {
 
 std::string circumstances(const Part& part) {
   const Options& o = part.trial.options;
-  return o.settings.model + "; " + part.engine->device() + ", " + numbers_text(o.settings) + ", " +
+  return o.settings.model + "; " + part.engine->device() + ", " + numbers_text(o.settings, *part.engine) + ", " +
          count(part.engine->threads(), "thread") + "; " + count(double(part.trial.prompts.size()), "held-out prompt") +
          ", " + count(o.max_new_tokens, "new token") + " each; medians of " +
          count(double(part.outcomes[part.trial.plain].runs.size()), "repeat");

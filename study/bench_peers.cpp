@@ -84,7 +84,7 @@ constexpr double kShareOfPeak = 0.85;
 constexpr int kContext = 2048;  // that the work needs
 
 struct PeerFile {
-  std::string path, type, dtype;  // type: of most of its numbers; dtype: what we compute with
+  std::string path, type;  // type: of most of its numbers, with which both compute
   double weight_bytes = 0, flops = 0;
   std::string build, cpu;                                      // llama.cpp's
   std::vector<double> ours[kWorks] = {}, theirs[kWorks] = {};  // seconds of a forward, an entry a round
@@ -120,11 +120,6 @@ std::vector<PeerFile> peer_files() {
       if (read_llama_header(read).block_size < kContext) continue;
       file.type = most_numbers(read);
     } catch (const std::runtime_error&) { continue; }
-    Options options;
-    options.settings.model = file.path;
-    if (file.type == "F32") options.settings.dtype = "fp32";
-    check_options(options);
-    file.dtype = options.settings.dtype;
     files.push_back(file);
   }
   std::sort(files.begin(), files.end(), [](const PeerFile& a, const PeerFile& b) {
@@ -198,7 +193,6 @@ double our_seconds(Probe& probe, const Work& work) {
 void measure_file(Bench& bench, PeerFile& file, const Stretch& stretch) {
   Settings settings = bench.options.settings;
   settings.model = file.path;
-  settings.dtype = file.dtype;
   settings.rows = 16;
   settings.context = kContext;
   Probe probe(settings);
@@ -241,15 +235,15 @@ void set_bars(Bench& bench, const PeerFile& f) {
 }
 
 std::string llama_table(const std::vector<PeerFile>& files) {
-  TableRows rows = {{"file", "computes", "work", "ms", "over one row", "llama.cpp, ms", "over one row", "times as fast",
-                     "lowest", "highest"}};
+  TableRows rows = {
+      {"file", "work", "ms", "over one row", "llama.cpp, ms", "over one row", "times as fast", "lowest", "highest"}};
   for (const PeerFile& f : files)
     for (int w = 0; w < kWorks; w++)
-      rows.push_back(together({w ? "" : f.type, w ? "" : f.dtype, kWork[w].name, decimals(1e3 * median(f.ours[w]), 2),
-                               decimals(median(costs(f.ours, w)), 2), decimals(1e3 * median(f.theirs[w]), 2),
-                               decimals(median(costs(f.theirs, w)), 2)},
-                              {middle_and_ends(f.times_as_fast(w), 1, 2)}));
-  return format_table(rows, "lllrrrrrrr") +
+      rows.push_back(together(
+          {w ? "" : f.type, kWork[w].name, decimals(1e3 * median(f.ours[w]), 2), decimals(median(costs(f.ours, w)), 2),
+           decimals(1e3 * median(f.theirs[w]), 2), decimals(median(costs(f.theirs, w)), 2)},
+          {middle_and_ends(f.times_as_fast(w), 1, 2)}));
+  return format_table(rows, "llrrrrrrr") +
          "One forward of each, in the same minutes: one row after 0 to 64 tokens; 8 and 16 rows; 512 tokens; one row\n"
          "after 1,900. Of several rows llama.cpp computes the logits of the last alone, nanospec those of all, but in "
          "a\n"
@@ -257,10 +251,8 @@ std::string llama_table(const std::vector<PeerFile>& files) {
 }
 
 OrderedJson file_json(const PeerFile& f) {
-  OrderedJson json = {{"file", std::filesystem::path(f.path).filename().string()},
-                      {"type", f.type},
-                      {"dtype", f.dtype},
-                      {"weight_bytes", f.weight_bytes}};
+  OrderedJson json = {
+      {"file", std::filesystem::path(f.path).filename().string()}, {"type", f.type}, {"weight_bytes", f.weight_bytes}};
   for (int w = 0; w < kWorks; w++)
     json["work"].push_back({{"name", kWork[w].name},
                             {"rows", kWork[w].rows},

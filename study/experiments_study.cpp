@@ -198,7 +198,7 @@ std::string loop_warning(float temperature) {
 
 std::string Experiment::circumstances(bool with_temperature) const {
   const Options& o = trial.options;
-  return o.settings.model + "; " + engine->device() + ", " + numbers_text(o.settings) + ", " +
+  return o.settings.model + "; " + engine->device() + ", " + numbers_text(o.settings, *engine) + ", " +
          count(engine->threads(), "thread") +
          (with_temperature ? "; temperature " + temperature_text(o.sampling.temperature) : "") + "; " +
          count(double(trial.prompts.size()), "prompt") + ", " + count(o.max_new_tokens, "new token") + " each; " +

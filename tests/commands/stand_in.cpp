@@ -132,6 +132,7 @@ std::vector<double> Engine::losses(const std::vector<int>& tokens, int first) {
 const Config& Engine::config() const { return parts_->config; }
 int Engine::begin_token() const { return stand_in().begin_token; }
 std::string Engine::device() const { return "cpu"; }
+std::string Engine::dtype() const { return parts_->settings.dtype == "auto" ? "fp32" : parts_->settings.dtype; }
 int Engine::threads() const { return parts_->settings.threads; }
 double Engine::weight_bytes() const { return 1e6; }
 

@@ -109,7 +109,7 @@ TEST_CASE("chat: /reset, /stats, /help, /quit, and what is no command") {
   CHECK(prompt_of(1) == kSystem + user(" /b"));
   for (const char* part :
        {"no answer yet\n", "last answer: 5 tokens, 10 tok/s, acceptance length 1.00", "1 answer: 5 tokens",
-        "of 64 tokens, 1 turn", "suffix auto; cpu, bf16", "the conversation is forgotten\n",
+        "of 64 tokens, 1 turn", "suffix auto; cpu, fp32", "the conversation is forgotten\n",
         "unknown command '/rest': did you mean /reset?", "/help   this list"})
     CHECK_MESSAGE(contains(said.error, part), said.error);
 }
@@ -421,7 +421,7 @@ struct LongPrompts {
       CHECK(text.rfind(kSystem + "<|im_start|>user\n", 0) == 0);
       CHECK(text.substr(text.size() - user(question).size()) == user(question));
 
-      Target target(loaded.config, loaded.read, Dtype::bf16, false, 1, 65);
+      Target target(loaded.config, loaded.tensors, Dtype::as_stored, false, 1, 65);
       Decoding decoding;
       decoding.sampling.temperature = temperature;
       decoding.sampling.seed = 7;
@@ -516,7 +516,7 @@ TEST_CASE("real: a chat's answers are those to one long prompt each, plain and s
   CHECK(plain == suffix);
 
   Loaded loaded = load_gguf(kReal, 512);
-  Target target(loaded.config, loaded.read, Dtype::bf16, false, 1, 65);
+  Target target(loaded.config, loaded.tensors, Dtype::as_stored, false, 1, 65);
   Conversation talk = begin_conversation(loaded.tokenizer, loaded.chat_template, kReal, {});
   std::string expected;
   for (const std::string& question : kQuestions) {

@@ -137,7 +137,7 @@ TEST_CASE("real: whatever drafter, shape, temperature, numbers and threads, the 
     if (machine.dtype != weights || machine.cache != cache) tally.plain.clear();
     weights = machine.dtype, cache = machine.cache;
     const Loaded loaded = load_gguf(kModel, machine.context);
-    Target target(loaded.config, loaded.read, machine.dtype, false, machine.threads, 65, machine.cache);
+    Target target(loaded.config, loaded.tensors, machine.dtype, false, machine.threads, 65, machine.cache);
     Drafters drafters(loaded.tokenizer, target);
     const auto cost = std::make_shared<Cost>(measure_cost(target, 20));
     for (const Setting& setting : kSettings) {

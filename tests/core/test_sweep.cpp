@@ -111,7 +111,7 @@ TEST_CASE("sweep: every drafter and shape prints the bytes of plain decoding") {
   std::map<Drafter*, Length> lengths;
   const std::vector<Drafter*> drafters = {&bigram, &ngram, &random, &lookup, &suffix, &recycle, &both};
   std::vector<std::vector<int>> by_one_thread;  // plain texts, which two threads must repeat
-  for (Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::f16})
+  for (Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::f16, Dtype::q8_0, Dtype::q4_0, Dtype::q4_1})
     for (int threads : {1, 2}) {
       Target target(a.config, a.weights.data(), dtype, false, threads, 65);
       const std::vector<double> cost = measure_cost(target, 64);

@@ -19,6 +19,7 @@ struct Desk {
   float *f[8], *positive;
   Array<int> ints, kept_rows;
   Array<Piece> piece_array;
+  Array<Q4_1> quantized_array;
   DeviceBatch batch;
 
   Desk(bool cuda, const Batch& host_batch)
@@ -38,7 +39,16 @@ struct Desk {
     ints.upload(small.data(), small.size());
     kept_rows.upload(kKept, 5), piece_array.upload(kPieces, 3);
     batch.upload(host_batch);
+    Panels<Q4_1> host = panels(nullptr);
+    std::vector<Q4_1> packed(host.size());
+    host.data = packed.data();
+    const Pack<float, Q4_1> pack{numbers.data(), 70, 1, host};
+    for (int row = 0; row < pack.rows(); row++) pack(Solo{}, row);
+    quantized_array = Array<Q4_1>(packed.size(), cuda);
+    quantized_array.upload(packed.data(), packed.size());
   }
+  static Panels<Q4_1> panels(Q4_1* data) { return {data, 45, 70}; }
+  Panels<Q4_1> quantized() const { return panels(quantized_array.data()); }
   const int* below_7() const { return ints.data(); }
   const int* kept() const { return kept_rows.data(); }
   const Piece* pieces() const { return piece_array.data(); }
@@ -141,6 +151,16 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
   check("Pack, bf16", 3, [&](Desk& d) {
     return Pack<float, bf16>{d.f[0], 70, 1, Panels<bf16>{reinterpret_cast<bf16*>(d.f[1]), C, 70}};
   });
+  check("Pack, 8 bits", 2, [&](Desk& d) {
+    return Pack<float, Q8_0>{d.f[0], 1, C, Panels<Q8_0>{reinterpret_cast<Q8_0*>(d.f[1]), C, 70}};
+  });
+  check("Pack, 4 bits", 2, [&](Desk& d) {
+    return Pack<float, Q4_1>{d.f[0], 70, 1, Desk::panels(reinterpret_cast<Q4_1*>(d.f[1]))};
+  });
+  check("Matmul, 4 bits", rows, [&](Desk& d) {
+    return Matmul<float, Q4_1>{d.f[0], stride, d.quantized(), d.f[2], 80};
+  });
+  check("Unpack", rows, [&](Desk& d) { return Unpack<float, Q4_1>{d.below_7(), d.quantized(), d.f[2], stride}; });
   check("Matmul", rows, [&](Desk& d) {
     return Matmul<float, float>{d.f[0], stride, Panels<float>{d.f[1], C, 70}, d.f[2], 80};
   });

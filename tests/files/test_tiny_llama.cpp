@@ -49,9 +49,9 @@ struct Stored {
 };
 
 // The largest difference from the stored logits, as a part of the largest logit. `cached` tokens are prefilled.
-double difference(const Loaded& loaded, const Stored& stored, int cached = 0, int threads = 1) {
-  Target target(loaded.config, loaded.read ? TensorSource(loaded.read) : TensorSource(loaded.weights.data()),
-                Dtype::fp32, false, threads, kTokens);
+double difference(const Loaded& loaded, const Stored& stored, int cached = 0, int threads = 1,
+                  Dtype dtype = Dtype::fp32) {
+  Target target(loaded.config, loaded.source(), dtype, false, threads, kTokens);
   const int n = kTokens - cached, vocab = loaded.config.vocab_size;
   std::vector<int> depth(n), end(n, n);  // a sequence: the tree with one branch
   for (int i = 0; i < n; i++) depth[i] = i;
@@ -82,6 +82,45 @@ TEST_CASE("llama: GGUF files of random models have transformers' logits") {
   }
 }
 
+// Activations of 8 bits, and weights as the files have them: of 8 and 4 bits among others.
+TEST_CASE("llama: weights as the file stores them") {
+  for (const std::string& name : kNames) {
+    CAPTURE(name);
+    const Loaded loaded = tiny(name);
+    const Stored stored(name, loaded.config.vocab_size);
+    const double apart = difference(loaded, stored, 0, 1, Dtype::as_stored);
+    CHECK(apart < 0.03);
+    CHECK(apart > 0);
+    CHECK(difference(loaded, stored, 0, 2, Dtype::as_stored) == apart);
+    CHECK(difference(loaded, stored, 19, 1, Dtype::as_stored) <= apart);
+  }
+}
+
+TEST_CASE("llama: blocks of numbers are those of the file again, by whose makers' formulas they are made") {
+  int blocks = 0;
+  for (const std::string& name : kNames) {
+    const GgufFile file = read_gguf(file_of(name, ".gguf"));
+    for (const GgufTensor& tensor : file.tensors) {
+      CAPTURE(tensor.name);
+      std::vector<float> numbers(tensor.size());
+      dequantize(tensor, 0, numbers.size(), numbers.data());
+      const auto check = [&](const auto* from, auto format) {
+        int different = 0;
+        for (size_t at = 0; at < numbers.size(); at += kBlockNumbers, blocks++) {
+          const IntegerBlock block = integer_block(*from++), again = quantized<decltype(format)>(&numbers[at]);
+          different += block.scale.bits != again.scale.bits || block.min.bits != again.min.bits ||
+                       !std::equal(block.codes, block.codes + kBlockNumbers, again.codes);
+        }
+        CHECK(different == 0);
+      };
+      if (tensor.type == GgufType::Q8_0) check(tensor.blocks<BlockQ8_0>(), Q8_0());
+      if (tensor.type == GgufType::Q4_0) check(tensor.blocks<BlockQ4_0>(), Q4_0());
+      if (tensor.type == GgufType::Q4_1) check(tensor.blocks<BlockQ4_1>(), Q4_1());
+    }
+  }
+  CHECK(blocks > 1000);
+}
+
 TEST_CASE("llama: a folder that transformers wrote has the logits of the GGUF file with the same numbers") {
   const Loaded folder = tiny_folder(), file = tiny("plain");
   const Stored stored("plain", file.config.vocab_size);
@@ -91,7 +130,7 @@ TEST_CASE("llama: a folder that transformers wrote has the logits of the GGUF fi
   for (const TensorSpec& spec : tensor_table(file.config)) {
     CAPTURE(spec.name);
     std::vector<float> numbers(spec.size);
-    file.read(spec, numbers.data());
+    file.tensors.read(spec, numbers.data());
     CHECK(std::equal(numbers.begin(), numbers.end(), folder.weights.begin() + long(spec.offset)));
   }
 }
@@ -121,7 +160,7 @@ TEST_CASE("llama: the files have the settings that they are there for, and the l
     const GgufFile file = read_gguf(file_of(name, ".gguf"));
     Loaded loaded = tiny(name);
     const int other_size = 2;  // in heads of two channels both orders are one
-    loaded.read = [file, parts = llama_tensors(loaded.config)](const TensorSpec& spec, float* to) {
+    loaded.tensors.read = [file, parts = llama_tensors(loaded.config)](const TensorSpec& spec, float* to) {
       read_gguf_tensor(file, parts, other_size, spec, to);
     };
     CHECK(difference(loaded, Stored(name, loaded.config.vocab_size)) > 1e-3);

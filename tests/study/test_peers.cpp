@@ -138,7 +138,6 @@ TEST_CASE("peers: nanospec beside llama.cpp, in a table, a file and a picture") 
   const Json& file = json["files"][0];
   CHECK(file["file"] == "long.gguf");
   CHECK(file["type"] == "F32");
-  CHECK(file["dtype"] == "fp32");
   REQUIRE(file["work"].size() == 5);
   CHECK(file["work"][0]["times_as_fast"].get<double>() == doctest::Approx(0.02 / (0.01 + 32e-5)));
   CHECK(file["work"][1]["times_as_fast"].get<double>() == doctest::Approx(0.034 / 0.017));

@@ -1,0 +1,254 @@
+// machine/integer_products.h: the product with weights of 8 and 4 bits on a CPU, by vectors.
+//
+// In order: rows of activations in 8 bits; dot products of four bytes, on machines that have them and on others; the
+// register tile; the twin of Matmul (integers.h), which has the portable version's bits.
+#pragma once
+
+#include "machine/integers.h"
+#include "machine/simd.h"
+#include "machine/threads.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Rows of activations in 8 bits, K padded to whole blocks with zeros
+
+struct IntegerRows {
+  int8_t* codes;  // (R, blocks * kBlockNumbers)
+  float* scale;   // (R, blocks)
+  int32_t* sum;   // (R, blocks) of the codes
+  int blocks;
+
+  int row() const { return blocks * kBlockNumbers; }
+  static size_t bytes(int rows, int blocks) {
+    return size_t(rows) * blocks * (kBlockNumbers + sizeof *scale + sizeof *sum);
+  }
+  IntegerRows(void* memory, int rows, int its_blocks)
+      : codes(static_cast<int8_t*>(memory)),
+        scale(reinterpret_cast<float*>(codes + size_t(rows) * its_blocks * kBlockNumbers)),
+        sum(reinterpret_cast<int32_t*>(scale + size_t(rows) * its_blocks)),
+        blocks(its_blocks) {}
+
+  // x: k numbers.
+  void set(int row, const float* x, int k) const {
+    for (int b = 0; b < blocks; b++) {
+      const int whole = smaller(kBlockNumbers, k - b * kBlockNumbers);
+      if (whole == kBlockNumbers) set_block(row, b, x + b * kBlockNumbers);
+      else {
+        float padded[kBlockNumbers] = {};
+        memcpy(padded, x + b * kBlockNumbers, sizeof *x * whole);
+        set_block(row, b, padded);
+      }
+    }
+  }
+
+ private:
+  void set_block(int its_row, int b, const float* x) const {
+    const ActivationScale by(x, kBlockNumbers);
+    int8_t* const to = codes + size_t(its_row) * row() + b * kBlockNumbers;
+    int32_t all = 0;
+    for (int i = 0; i < kBlockNumbers; i++) {
+      to[i] = by.code(x[i]);
+      all += to[i];
+    }
+    scale[its_row * blocks + b] = by.scale;
+    sum[its_row * blocks + b] = all;
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// SIMD. Codes: four bytes for each lane of a Vec. Dots: a lane's sum of products, in int32. The products of bytes go
+// through 16 bits where the machine has no instruction for four at once: never through one that saturates.
+
+#if defined(__AVX512VNNI__) && defined(__AVX512F__)
+struct Codes {
+  __m512i v;
+};
+struct Dots {
+  __m512i v;
+};
+inline Codes load_codes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+inline Codes low_codes(Codes c) { return {_mm512_and_si512(c.v, _mm512_set1_epi8(15))}; }
+inline Codes high_codes(Codes c) { return low_codes({_mm512_maskz_srli_epi32(kAllLanes, c.v, 4)}); }
+inline Dots dots_from(int32_t x) { return {_mm512_set1_epi32(x)}; }
+inline void add_products(Dots& d, Codes c, int32_t four) {
+  d.v = _mm512_dpbusd_epi32(d.v, c.v, _mm512_set1_epi32(four));
+}
+inline Vec to_floats(Dots d) { return {_mm512_maskz_cvtepi32_ps(kAllLanes, d.v)}; }
+inline Vec multiply(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__) && !defined(__AVX512F__)
+struct Codes {
+  __m256i v;
+};
+struct Dots {
+  __m256i low, high;  // of four lanes each: two sums for a lane, side by side
+};
+inline Codes load_codes(const uint8_t* p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
+inline Codes low_codes(Codes c) { return {_mm256_and_si256(c.v, _mm256_set1_epi8(15))}; }
+inline Codes high_codes(Codes c) { return low_codes({_mm256_srli_epi32(c.v, 4)}); }
+inline Dots dots_from(int32_t x) {
+  const __m256i one = _mm256_set1_epi64x(uint32_t(x));  // into the first sum of each lane
+  return {one, one};
+}
+inline void add_products(Dots& d, Codes c, int32_t four) {
+  const __m256i x = _mm256_broadcastq_epi64(_mm_cvtepi8_epi16(_mm_cvtsi32_si128(four)));
+  const __m256i low = _mm256_cvtepu8_epi16(_mm256_castsi256_si128(c.v));
+  const __m256i high = _mm256_cvtepu8_epi16(_mm256_extracti128_si256(c.v, 1));
+  d.low = _mm256_add_epi32(d.low, _mm256_madd_epi16(low, x));
+  d.high = _mm256_add_epi32(d.high, _mm256_madd_epi16(high, x));
+}
+inline Vec to_floats(Dots d) {
+  const __m256i sums = _mm256_hadd_epi32(d.low, d.high);  // lanes 0, 1, 4, 5, 2, 3, 6, 7
+  return {_mm256_cvtepi32_ps(_mm256_permute4x64_epi64(sums, 0xd8))};
+}
+inline Vec multiply(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
+#else
+struct Codes {
+  uint8_t v[4 * Vec::width];
+};
+struct Dots {
+  int32_t v[Vec::width];
+};
+inline Codes load_codes(const uint8_t* p) {
+  Codes c;
+  memcpy(c.v, p, sizeof c.v);
+  return c;
+}
+inline Codes low_codes(Codes c) {
+  for (uint8_t& code : c.v) code &= 15;
+  return c;
+}
+inline Codes high_codes(Codes c) {
+  for (uint8_t& code : c.v) code >>= 4;
+  return c;
+}
+inline Dots dots_from(int32_t x) {
+  Dots d;
+  for (int32_t& lane : d.v) lane = x;
+  return d;
+}
+inline void add_products(Dots& d, Codes c, int32_t four) {
+  int8_t x[4];
+  memcpy(x, &four, 4);
+  for (int l = 0; l < Vec::width; l++)
+    for (int i = 0; i < 4; i++) d.v[l] += c.v[4 * l + i] * x[i];
+}
+inline Vec to_floats(Dots d) {
+  float lanes[Vec::width];
+  for (int l = 0; l < Vec::width; l++) lanes[l] = float(d.v[l]);
+  return load(lanes);
+}
+inline Vec multiply(Vec a, Vec b) { return fused(a, b, broadcast(-0.0f)); }  // a product plus -0 is the product
+#endif
+
+// ---------------------------------------------------------------------------------------------------------------
+// The product: out (rows, N) = x (rows, K) W for the outputs begin .. end - 1, which are multiples of 16
+
+// T rows by R vectors of outputs of one panel, from output `first` on.
+template <class Q, int T, int R>
+void integer_tile(const IntegerRows& x, int row, const Panels<Q>& w, int first, float* out, int out_row) {
+  constexpr int width = Vec::width, halves = 8 / Q::kBits;  // of a byte, each a code
+  constexpr int kAhead = 4096;                              // bytes that are prefetched ahead
+  const int wide = w.width(first), within = first % Panels<Q>::kOutputs, blocks = w.blocks();
+  const uint8_t* block = w.block(first, 0);
+  Vec sum[T][R];
+  UNROLL
+  for (int t = 0; t < T; t++) UNROLL
+  for (int r = 0; r < R; r++) sum[t][r] = broadcast(0.0f);
+  for (int b = 0; b < blocks; b++, block += wide * Panels<Q>::kOutputBytes) {
+    Dots isum[T][R];
+    UNROLL
+    for (int t = 0; t < T; t++) UNROLL
+    for (int r = 0; r < R; r++) isum[t][r] = dots_from(-Q::kZero * x.sum[(row + t) * blocks + b]);
+    const uint8_t* codes = block + 2 * Panels<Q>::kNumbers * wide + within * 4;
+    const int8_t* its = x.codes + size_t(row) * x.row() + b * kBlockNumbers;
+    UNROLL
+    for (int g = 0; g < kBlockNumbers / 4; g += halves, codes += 4 * wide) {
+      UNROLL
+      for (int r = 0; r < R; r++) {
+        __builtin_prefetch(codes + r * width * 4 + kAhead);
+        const Codes bytes = load_codes(codes + r * width * 4);
+        UNROLL
+        for (int h = 0; h < halves; h++) {
+          const Codes half = halves == 1 ? bytes : h == 0 ? low_codes(bytes) : high_codes(bytes);
+          UNROLL
+          for (int t = 0; t < T; t++) {
+            int32_t four;
+            memcpy(&four, its + size_t(t) * x.row() + (g + h) * 4, 4);
+            add_products(isum[t][r], half, four);
+          }
+        }
+      }
+    }
+    UNROLL
+    for (int r = 0; r < R; r++) {
+      const f16* const scale = reinterpret_cast<const f16*>(block) + within + r * width;
+      UNROLL
+      for (int t = 0; t < T; t++) {
+        const float scale_x = x.scale[(row + t) * blocks + b];
+        sum[t][r] = fused(to_floats(isum[t][r]), multiply(load(scale), broadcast(scale_x)), sum[t][r]);
+        if (Q::kMin)
+          sum[t][r] = fused(load(scale + wide), broadcast(scale_x * float(x.sum[(row + t) * blocks + b])), sum[t][r]);
+      }
+    }
+  }
+  UNROLL
+  for (int t = 0; t < T; t++) UNROLL
+  for (int r = 0; r < R; r++) store(out + size_t(row + t) * out_row + first + r * width, sum[t][r]);
+}
+
+template <class Q, int R, int T>
+void integer_rows(int rows, const IntegerRows& x, int row, const Panels<Q>& w, int first, float* out, int out_row) {
+  if constexpr (T > 0) {
+    if (rows == T) integer_tile<Q, T, R>(x, row, w, first, out, out_row);
+    else integer_rows<Q, R, T - 1>(rows, x, row, w, first, out, out_row);
+  }
+}
+
+constexpr int kIntegerRows = Vec::registers == 32 ? 5 : 2;  // of a tile, so that its sums stay in registers
+template <class Q>
+void integer_product(const IntegerRows& x, int rows, const Panels<Q>& w, int begin, int end, float* out, int out_row) {
+  constexpr int four = 4 * Vec::width, two = 2 * Vec::width;
+  for (int first = begin, done; first < end; first += done) {
+    const int here = smaller(end, first / 64 * 64 + 64) - first;  // of this panel
+    if (rows <= 2 && here >= four) {
+      integer_rows<Q, 4, 2>(rows, x, 0, w, first, out, out_row);
+      done = four;
+      continue;
+    }
+    done = here >= two ? two : Vec::width;
+    const int tiles = (rows + kIntegerRows - 1) / kIntegerRows;
+    for (int i = 0; i < tiles; i++) {
+      const int row = rows * i / tiles, count = rows * (i + 1) / tiles - row;
+      if (done == two) integer_rows<Q, 2, kIntegerRows>(count, x, row, w, first, out, out_row);
+      else integer_rows<Q, 1, kIntegerRows>(count, x, row, w, first, out, out_row);
+    }
+  }
+}
+
+#ifdef INSTANTIATE  // machine/library.cpp
+INSTANTIATE void integer_product(const IntegerRows&, int, const Panels<Q8_0>&, int, int, float*, int);
+INSTANTIATE void integer_product(const IntegerRows&, int, const Panels<Q4_0>&, int, int, float*, int);
+INSTANTIATE void integer_product(const IntegerRows&, int, const Panels<Q4_1>&, int, int, float*, int);
+#endif
+
+// Matmul: the outputs `mine` (cut at multiples of 16) of all rows; `after` follows on each panel's outputs, as in
+// products.h. Each thread brings the rows to 8 bits for itself: that is less work than to wait for the others.
+template <int bits, int zero, bool has_min, class After>
+void matmul_twin(const Range& mine, int rows, const Matmul<float, Quantized<bits, zero, has_min>>& m,
+                 const After& after) {
+  constexpr int kMostRows = 96;  // whose codes stay in L2
+  const int blocks = m.w.blocks(), most = smaller(rows, kMostRows);
+  const IntegerRows x(scratch(IntegerRows::bytes(most, blocks) / sizeof(float)), most, blocks);
+  for (int row = 0; row < rows; row += most) {
+    const int count = smaller(most, rows - row);
+    for (int r = 0; r < count; r++) x.set(r, m.x + size_t(row + r) * m.x_row, m.w.k);
+    for (int begin = mine.begin, end; begin < mine.end; begin = end) {
+      end = smaller(mine.end, begin / m.w.kOutputs * m.w.kOutputs + m.w.kOutputs);
+      integer_product(x, count, m.w, begin, end, m.out + size_t(row) * m.out_row, m.out_row);
+      for (int r = 0; r < count; r++) after(Solo{}, row + r, begin, smaller(end, m.w.n));
+    }
+  }
+}
+
+}  // namespace nanospec

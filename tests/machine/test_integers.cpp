@@ -1,0 +1,138 @@
+// tests/machine/test_integers.cpp: weights of 8 and 4 bits: what panels were given comes back; blocks of numbers; rows
+// of activations in 8 bits; the tuned product has the portable one's bits, whatever the rows.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "machine/integer_products.h"
+#include "machine/launch.h"
+#include "tests/random.h"
+
+using namespace nanospec;
+
+namespace {
+
+template <class Q>
+struct Product {
+  Chance chance{7};
+  std::vector<Q> memory;
+  Panels<Q> w;
+  std::vector<float> x;  // (R, K)
+
+  Product(int K, int N, int R) {
+    w.k = K;
+    w.n = N;
+    memory.resize(w.size());
+    w.data = memory.data();
+    for (int n = 0; n < N; n++)
+      for (int b = 0; b < w.blocks(); b++) {
+        IntegerBlock block{to_f16(0.001f + 1e-5f * float(chance.below(1000))),
+                           to_f16(Q::kMin ? -0.01f * float(chance.below(10)) : 0.0f),
+                           {}};
+        for (uint8_t& code : block.codes) code = uint8_t(chance.below(1 << Q::kBits));
+        w.set(n, b, block);
+        for (int i = 0; i < kBlockNumbers; i++) {
+          const int k = b * kBlockNumbers + i;
+          if (w.code(n, k) != block.codes[i]) FAIL("a code is not what was set");
+          if (k >= K) continue;
+          const float weight = to_float(block.scale) * float(block.codes[i] - Q::kZero) + to_float(block.min);
+          if (w.weight(k, n) != weight) FAIL("a weight is not that of its code");
+        }
+      }
+    x.resize(size_t(R) * K);
+    chance.fill(x.data(), x.size(), 2);
+  }
+  Matmul<float, Q> matmul(std::vector<float>& out) const { return {x.data(), w.k, w, out.data(), pad16(w.n)}; }
+};
+
+template <class Q>
+void check(int K, int N) {
+  constexpr int R = 17;
+  const Product<Q> product(K, N, R);
+  const int wide = pad16(N);
+  std::vector<float> expected(size_t(R) * wide);
+  for (int row = 0; row < R; row++) product.matmul(expected)(Solo{}, row);
+  double error = 0, size = 0;
+  for (int n = 0; n < N; n++) {
+    double exact = 0;
+    for (int k = 0; k < K; k++) exact += double(product.x[size_t(k)]) * product.w.weight(k, n);
+    error += std::pow(exact - expected[size_t(n)], 2);
+    size += exact * exact;
+  }
+  CHECK(error < 0.01 * 0.01 * size);
+  const int middle = wide / 2 / 16 * 16;
+  for (int rows : {1, 2, 3, 5, 6, 8, 11, 17}) {
+    CAPTURE(rows);
+    std::vector<float> out(size_t(rows) * wide, -1.0f);
+    for (const Range& mine : {Range{0, middle}, Range{middle, wide}})
+      matmul_twin(mine, rows, product.matmul(out), Nothing{});
+    CHECK(memcmp(out.data(), expected.data(), out.size() * sizeof(float)) == 0);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("integers: the tuned product has the portable one's bits, whatever the rows, and is near that of floats") {
+  for (const auto& [K, N] : {std::pair{32, 16}, {64, 80}, {96, 40}, {160, 200}, {24, 20}, {100, 65}}) {
+    CAPTURE(K);
+    CAPTURE(N);
+    check<Q8_0>(K, N);
+    check<Q4_0>(K, N);
+    check<Q4_1>(K, N);
+  }
+}
+
+TEST_CASE("integers: more rows than share their codes") {
+  const Product<Q4_1> product(64, 48, 200);
+  std::vector<float> expected(size_t(200) * 48), out = expected;
+  for (int row = 0; row < 200; row++) product.matmul(expected)(Solo{}, row);
+  matmul_twin(Range{0, 48}, 200, product.matmul(out), Nothing{});
+  CHECK(out == expected);
+}
+
+TEST_CASE("integers: a row in 8 bits: its largest number is 127, zeros stay zero, halves go to the even side") {
+  float x[2 * kBlockNumbers] = {};
+  for (int i = 0; i < kBlockNumbers; i++) x[i] = float(i) - 20.5f;
+  x[0] = -127;
+  x[1] = 0.5f;
+  x[2] = 1.5f;
+  x[3] = -2.5f;
+  std::vector<float> memory(IntegerRows::bytes(1, 2) / sizeof(float));
+  const IntegerRows rows(memory.data(), 1, 2);
+  rows.set(0, x, kBlockNumbers + 1);  // the second block has one number
+  CHECK(rows.scale[0] == 1);
+  for (const auto& [at, code] : {std::pair{0, -127}, {1, 0}, {2, 2}, {3, -2}}) CHECK(rows.codes[at] == code);
+  int all = 0;
+  for (int i = 0; i < kBlockNumbers; i++) all += rows.codes[i];
+  CHECK(rows.sum[0] == all);
+  CHECK(rows.scale[1] == 0);
+  CHECK(rows.sum[1] == 0);
+  for (int i = kBlockNumbers; i < 2 * kBlockNumbers; i++) CHECK(rows.codes[i] == 0);
+  x[5] = std::numeric_limits<float>::quiet_NaN();
+  rows.set(0, x, kBlockNumbers + 1);
+  CHECK(std::isnan(rows.scale[0]));
+  CHECK(rows.codes[0] == 0);
+}
+
+TEST_CASE("integers: numbers as a block") {
+  float x[kBlockNumbers] = {};
+  x[3] = -4;
+  x[7] = 2;
+  x[9] = 0.25f;
+  const IntegerBlock eight = quantized<Q8_0>(x), four = quantized<Q4_0>(x), least = quantized<Q4_1>(x);
+  CHECK(to_float(eight.scale) == doctest::Approx(4 / 127.0).epsilon(1e-3));
+  CHECK(eight.codes[3] == 1);           // -127
+  CHECK(eight.codes[7] == 128 + 64);    // 63.5: away from zero
+  CHECK(eight.codes[9] == 128 + 8);     // 7.94
+  CHECK(to_float(four.scale) == 0.5f);  // -4 is code 0, which stands for -8
+  CHECK(four.codes[3] == 0);
+  CHECK(four.codes[7] == 12);
+  CHECK(four.codes[9] == 9);  // 0.5: up
+  CHECK(to_float(least.scale) == doctest::Approx(0.4).epsilon(1e-3));
+  CHECK(to_float(least.min) == -4);
+  CHECK(least.codes[3] == 0);
+  CHECK(least.codes[7] == 15);
+  CHECK(least.codes[0] == 10);
+}
