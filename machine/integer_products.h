@@ -5,6 +5,7 @@
 #pragma once
 
 #include "machine/integers.h"
+#include "machine/products.h"
 #include "machine/simd.h"
 #include "machine/threads.h"
 
@@ -14,45 +15,50 @@ namespace nanospec {
 // Rows of activations in 8 bits, K padded to whole blocks with zeros
 
 struct IntegerRows {
-  int8_t* codes;  // (R, blocks * kBlockNumbers)
-  float* scale;   // (R, blocks)
-  int32_t* sum;   // (R, blocks) of the codes
+  int8_t* codes;   // (R, blocks * kBlockNumbers)
+  float* scale;    // (R, blocks)
+  int32_t* start;  // (R, blocks): -zero times the sum of the codes, with which a block's sum begins
+  float* offset;   // (R, blocks): scale times the sum of the codes, by which a min is multiplied
   int blocks;
 
   int row() const { return blocks * kBlockNumbers; }
   static size_t bytes(int rows, int blocks) {
-    return size_t(rows) * blocks * (kBlockNumbers + sizeof *scale + sizeof *sum);
+    return size_t(rows) * blocks * (kBlockNumbers + sizeof *scale + sizeof *start + sizeof *offset);
   }
   IntegerRows(void* memory, int rows, int its_blocks)
       : codes(static_cast<int8_t*>(memory)),
         scale(reinterpret_cast<float*>(codes + size_t(rows) * its_blocks * kBlockNumbers)),
-        sum(reinterpret_cast<int32_t*>(scale + size_t(rows) * its_blocks)),
+        start(reinterpret_cast<int32_t*>(scale + size_t(rows) * its_blocks)),
+        offset(reinterpret_cast<float*>(start + size_t(rows) * its_blocks)),
         blocks(its_blocks) {}
 
-  // x: k numbers.
+  // x: k numbers, for weights of format Q.
+  template <class Q>
   void set(int row, const float* x, int k) const {
     for (int b = 0; b < blocks; b++) {
       const int whole = smaller(kBlockNumbers, k - b * kBlockNumbers);
-      if (whole == kBlockNumbers) set_block(row, b, x + b * kBlockNumbers);
+      if (whole == kBlockNumbers) set_block<Q>(row, b, x + b * kBlockNumbers);
       else {
         float padded[kBlockNumbers] = {};
         memcpy(padded, x + b * kBlockNumbers, sizeof *x * whole);
-        set_block(row, b, padded);
+        set_block<Q>(row, b, padded);
       }
     }
   }
 
  private:
+  template <class Q>
   void set_block(int its_row, int b, const float* x) const {
     const ActivationScale by(x, kBlockNumbers);
     int8_t* const to = codes + size_t(its_row) * row() + b * kBlockNumbers;
-    int32_t all = 0;
-    for (int i = 0; i < kBlockNumbers; i++) {
-      to[i] = by.code(x[i]);
-      all += to[i];
-    }
-    scale[its_row * blocks + b] = by.scale;
-    sum[its_row * blocks + b] = all;
+    int32_t code[kBlockNumbers], all = 0;  // three loops, each of which compilers have vectors for
+    for (int i = 0; i < kBlockNumbers; i++) code[i] = by.code(x[i]);
+    for (int i = 0; i < kBlockNumbers; i++) all += code[i];
+    for (int i = 0; i < kBlockNumbers; i++) to[i] = int8_t(code[i]);
+    const int at = its_row * blocks + b;
+    scale[at] = by.scale;
+    start[at] = -Q::kZero * all;
+    offset[at] = by.scale * float(all);
   }
 };
 
@@ -142,13 +148,18 @@ inline Vec multiply(Vec a, Vec b) { return fused(a, b, broadcast(-0.0f)); }  // 
 #endif
 
 // ---------------------------------------------------------------------------------------------------------------
-// The product: out (rows, N) = x (rows, K) W for the outputs begin .. end - 1, which are multiples of 16
+// The product: out (rows, N) = x (rows, K) W for the outputs begin .. end - 1 of one panel, which are multiples of 16
+
+struct Prefetch {
+  const uint8_t* next;  // prefetched meanwhile,
+  int lines;            // so many lines with each block of k
+};
 
 // T rows by R vectors of outputs of one panel, from output `first` on.
 template <class Q, int T, int R>
-void integer_tile(const IntegerRows& x, int row, const Panels<Q>& w, int first, float* out, int out_row) {
+void integer_tile(const IntegerRows& x, int row, const Panels<Q>& w, int first, float* out, int out_row,
+                  Prefetch ahead) {
   constexpr int width = Vec::width, halves = 8 / Q::kBits;  // of a byte, each a code
-  constexpr int kAhead = 4096;                              // bytes that are prefetched ahead
   const int wide = w.width(first), within = first % Panels<Q>::kOutputs, blocks = w.blocks();
   const uint8_t* block = w.block(first, 0);
   Vec sum[T][R];
@@ -156,17 +167,17 @@ void integer_tile(const IntegerRows& x, int row, const Panels<Q>& w, int first, 
   for (int t = 0; t < T; t++) UNROLL
   for (int r = 0; r < R; r++) sum[t][r] = broadcast(0.0f);
   for (int b = 0; b < blocks; b++, block += wide * Panels<Q>::kOutputBytes) {
+    for (int i = 0; i < ahead.lines; i++, ahead.next += kLine) __builtin_prefetch(ahead.next, 0, R == 4 ? 3 : 2);
     Dots isum[T][R];
     UNROLL
     for (int t = 0; t < T; t++) UNROLL
-    for (int r = 0; r < R; r++) isum[t][r] = dots_from(-Q::kZero * x.sum[(row + t) * blocks + b]);
+    for (int r = 0; r < R; r++) isum[t][r] = dots_from(x.start[(row + t) * blocks + b]);
     const uint8_t* codes = block + 2 * Panels<Q>::kNumbers * wide + within * 4;
     const int8_t* its = x.codes + size_t(row) * x.row() + b * kBlockNumbers;
     UNROLL
     for (int g = 0; g < kBlockNumbers / 4; g += halves, codes += 4 * wide) {
       UNROLL
       for (int r = 0; r < R; r++) {
-        __builtin_prefetch(codes + r * width * 4 + kAhead);
         const Codes bytes = load_codes(codes + r * width * 4);
         UNROLL
         for (int h = 0; h < halves; h++) {
@@ -185,10 +196,9 @@ void integer_tile(const IntegerRows& x, int row, const Panels<Q>& w, int first, 
       const f16* const scale = reinterpret_cast<const f16*>(block) + within + r * width;
       UNROLL
       for (int t = 0; t < T; t++) {
-        const float scale_x = x.scale[(row + t) * blocks + b];
-        sum[t][r] = fused(to_floats(isum[t][r]), multiply(load(scale), broadcast(scale_x)), sum[t][r]);
-        if (Q::kMin)
-          sum[t][r] = fused(load(scale + wide), broadcast(scale_x * float(x.sum[(row + t) * blocks + b])), sum[t][r]);
+        const int at = (row + t) * blocks + b;
+        sum[t][r] = fused(to_floats(isum[t][r]), multiply(load(scale), broadcast(x.scale[at])), sum[t][r]);
+        if (Q::kMin) sum[t][r] = fused(load(scale + wide), broadcast(x.offset[at]), sum[t][r]);
       }
     }
   }
@@ -198,38 +208,43 @@ void integer_tile(const IntegerRows& x, int row, const Panels<Q>& w, int first, 
 }
 
 template <class Q, int R, int T>
-void integer_rows(int rows, const IntegerRows& x, int row, const Panels<Q>& w, int first, float* out, int out_row) {
+void integer_rows(int rows, const IntegerRows& x, int row, const Panels<Q>& w, int first, float* out, int out_row,
+                  const Prefetch& ahead) {
   if constexpr (T > 0) {
-    if (rows == T) integer_tile<Q, T, R>(x, row, w, first, out, out_row);
-    else integer_rows<Q, R, T - 1>(rows, x, row, w, first, out, out_row);
+    if (rows == T) integer_tile<Q, T, R>(x, row, w, first, out, out_row, ahead);
+    else integer_rows<Q, R, T - 1>(rows, x, row, w, first, out, out_row, ahead);
   }
 }
 
-constexpr int kIntegerRows = Vec::registers == 32 ? 5 : 2;  // of a tile, so that its sums stay in registers
+// Few rows: one tile as wide as it can be, which prefetches its own panel some lines ahead. More rows: tiles that take
+// the panel in turn, and share prefetching the next one: so memory is read during the computation.
+constexpr bool kManyRegisters = Vec::registers == 32;
+constexpr int kIntegerRows = kManyRegisters ? 6 : 2, kOneTile = kManyRegisters ? 3 : 2;  // sums stay in registers
 template <class Q>
-void integer_product(const IntegerRows& x, int rows, const Panels<Q>& w, int begin, int end, float* out, int out_row) {
-  constexpr int four = 4 * Vec::width, two = 2 * Vec::width;
-  for (int first = begin, done; first < end; first += done) {
-    const int here = smaller(end, first / 64 * 64 + 64) - first;  // of this panel
-    if (rows <= 2 && here >= four) {
-      integer_rows<Q, 4, 2>(rows, x, 0, w, first, out, out_row);
-      done = four;
-      continue;
-    }
-    done = here >= two ? two : Vec::width;
-    const int tiles = (rows + kIntegerRows - 1) / kIntegerRows;
-    for (int i = 0; i < tiles; i++) {
+void integer_product(const IntegerRows& x, int rows, const Panels<Q>& w, int begin, int end, bool last, float* out,
+                     int out_row) {
+  constexpr int four = 4 * Vec::width, two = 2 * Vec::width, kAheadBytes = 4096;
+  const bool few = rows <= kOneTile && (end - begin) % four == 0;
+  const int step = few ? four : two, tiles = few ? 1 : (rows + kIntegerRows - 1) / kIntegerRows;
+  const int passes = (end - begin + step - 1) / step * tiles;
+  const int block_lines = (w.width(begin) * w.kOutputBytes + kLine - 1) / kLine;
+  const int lines = (block_lines + passes - 1) / passes;  // with each block, of each pass
+  const uint8_t* const panel = w.block(begin, 0);
+  const uint8_t* next = passes == 1 ? panel + kAheadBytes : panel + size_t(block_lines) * w.blocks() * kLine;
+  for (int first = begin; first < end; first += step)
+    for (int i = 0; i < tiles; i++, next += size_t(lines) * w.blocks() * kLine) {
       const int row = rows * i / tiles, count = rows * (i + 1) / tiles - row;
-      if (done == two) integer_rows<Q, 2, kIntegerRows>(count, x, row, w, first, out, out_row);
-      else integer_rows<Q, 1, kIntegerRows>(count, x, row, w, first, out, out_row);
+      const Prefetch ahead{next, last && passes > 1 ? 0 : lines};
+      if (few) integer_rows<Q, 4, kOneTile>(count, x, row, w, first, out, out_row, ahead);
+      else if (end - first >= two) integer_rows<Q, 2, kIntegerRows>(count, x, row, w, first, out, out_row, ahead);
+      else integer_rows<Q, 1, kIntegerRows>(count, x, row, w, first, out, out_row, ahead);
     }
-  }
 }
 
 #ifdef INSTANTIATE  // machine/library.cpp
-INSTANTIATE void integer_product(const IntegerRows&, int, const Panels<Q8_0>&, int, int, float*, int);
-INSTANTIATE void integer_product(const IntegerRows&, int, const Panels<Q4_0>&, int, int, float*, int);
-INSTANTIATE void integer_product(const IntegerRows&, int, const Panels<Q4_1>&, int, int, float*, int);
+INSTANTIATE void integer_product(const IntegerRows&, int, const Panels<Q8_0>&, int, int, bool, float*, int);
+INSTANTIATE void integer_product(const IntegerRows&, int, const Panels<Q4_0>&, int, int, bool, float*, int);
+INSTANTIATE void integer_product(const IntegerRows&, int, const Panels<Q4_1>&, int, int, bool, float*, int);
 #endif
 
 // Matmul: the outputs `mine` (cut at multiples of 16) of all rows; `after` follows on each panel's outputs, as in
@@ -242,10 +257,11 @@ void matmul_twin(const Range& mine, int rows, const Matmul<float, Quantized<bits
   const IntegerRows x(scratch(IntegerRows::bytes(most, blocks) / sizeof(float)), most, blocks);
   for (int row = 0; row < rows; row += most) {
     const int count = smaller(most, rows - row);
-    for (int r = 0; r < count; r++) x.set(r, m.x + size_t(row + r) * m.x_row, m.w.k);
+    for (int r = 0; r < count; r++)
+      x.template set<Quantized<bits, zero, has_min>>(r, m.x + size_t(row + r) * m.x_row, m.w.k);
     for (int begin = mine.begin, end; begin < mine.end; begin = end) {
       end = smaller(mine.end, begin / m.w.kOutputs * m.w.kOutputs + m.w.kOutputs);
-      integer_product(x, count, m.w, begin, end, m.out + size_t(row) * m.out_row, m.out_row);
+      integer_product(x, count, m.w, begin, end, end == mine.end, m.out + size_t(row) * m.out_row, m.out_row);
       for (int r = 0; r < count; r++) after(Solo{}, row + r, begin, smaller(end, m.w.n));
     }
   }

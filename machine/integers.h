@@ -153,9 +153,9 @@ struct ActivationScale {
     by = largest > 0 ? 127 / largest : 0.0f;
     scale = largest / 127;
   }
-  HD int8_t code(float x) const {
+  HD int32_t code(float x) const {
     const float nearby = nearest(x * by);
-    return nearby >= -127 && nearby <= 127 ? int8_t(nearby) : int8_t(0);  // of what is no number: 0
+    return nearby >= -127 && nearby <= 127 ? int32_t(nearby) : 0;  // of what is no number: 0
   }
 };
 

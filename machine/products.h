@@ -49,13 +49,12 @@ template <class B, int step, int T, int R>
   }
 }
 
-// S: how many tiles share the prefetching. Each prefetches its part of as many bytes as it reads, into L1. kFar: one
-// tile, and b is far: L1 could not take as many lines as are on their way, so they go to L2.
-constexpr int kFar = 0;
-template <int T, int R, int S, class B>
+// S: how many tiles share the prefetching. Each prefetches its part of as many bytes as it reads, into L1; where b is
+// far, into L2: L1 could not take as many lines as are on their way.
+template <int T, int R, int S, bool far, class B>
 inline void tile(const TileArguments<B>& s) {
   constexpr int width = Vec::width, bytes = R * width * int(sizeof(B)) * kTogether<B>;
-  constexpr int lines = larger(1, bytes / kLine / larger(1, S)), level = S == kFar ? 2 : 3;  // 3: L1, 2: L2
+  constexpr int lines = larger(1, bytes / kLine / S), level = far ? 2 : 3;  // 3: L1, 2: L2
   Vec acc[T][R];
   UNROLL
   for (int t = 0; t < T; t++) UNROLL
@@ -83,28 +82,29 @@ inline void tile(const TileArguments<B>& s) {
   for (int r = 0; r < R; r++) store(s.c + t * s.c_row + r * width, acc[t][r]);
 }
 
-template <int R, int S, int T, class B>
+template <int R, int S, bool far, int T, class B>
 inline void tile_of_rows(int rows, const TileArguments<B>& s) {
   if constexpr (T > 0) {
-    if (rows == T) tile<T, R, S>(s);
-    else tile_of_rows<R, S, T - 1>(rows, s);
+    if (rows == T) tile<T, R, S, far>(s);
+    else tile_of_rows<R, S, far, T - 1>(rows, s);
   }
 }
-template <int S, int R, class B>
+template <int S, bool far, int R, class B>
 inline void tile_of_vectors(int rows, int vectors, const TileArguments<B>& s) {
   if constexpr (R > 0) {
-    if (vectors == R) tile_of_rows<R, S, kTileRows>(rows, s);
-    else tile_of_vectors<S, R - 1>(rows, vectors, s);
+    if (vectors == R) tile_of_rows<R, S, far, kTileRows>(rows, s);
+    else tile_of_vectors<S, far, R - 1>(rows, vectors, s);
   }
 }
 
-// Runs a tile of `rows` rows (at most kTileRows) and 1 to kVectors vectors, one of `tiles` that share the prefetching.
+// Runs a tile of `rows` rows (at most kTileRows) and 1 to kVectors vectors, one of `tiles` that share the prefetching:
+// by halves, for three or four of them too, which then ask for some lines twice.
 template <class B>
 inline void run_tile(int rows, int vectors, int tiles, const TileArguments<B>& s) {
-  if (tiles == 1 && s.far) return tile_of_vectors<kFar, kVectors>(rows, vectors, s);
-  if (tiles == 1) return tile_of_vectors<1, kVectors>(rows, vectors, s);
-  if (tiles < 4) return tile_of_vectors<2, kVectors>(rows, vectors, s);
-  return tile_of_vectors<4, kVectors>(rows, vectors, s);
+  if (tiles == 1 && s.far) tile_of_vectors<1, true, kVectors>(rows, vectors, s);
+  else if (tiles == 1) tile_of_vectors<1, false, kVectors>(rows, vectors, s);
+  else if (s.far) tile_of_vectors<2, true, kVectors>(rows, vectors, s);
+  else tile_of_vectors<2, false, kVectors>(rows, vectors, s);
 }
 
 constexpr int kMostTiles = 4;    // tiles that use one block of b in turn

@@ -101,17 +101,18 @@ TEST_CASE("integers: a row in 8 bits: its largest number is 127, zeros stay zero
   x[3] = -2.5f;
   std::vector<float> memory(IntegerRows::bytes(1, 2) / sizeof(float));
   const IntegerRows rows(memory.data(), 1, 2);
-  rows.set(0, x, kBlockNumbers + 1);  // the second block has one number
+  rows.set<Q8_0>(0, x, kBlockNumbers + 1);  // the second block has one number
   CHECK(rows.scale[0] == 1);
   for (const auto& [at, code] : {std::pair{0, -127}, {1, 0}, {2, 2}, {3, -2}}) CHECK(rows.codes[at] == code);
   int all = 0;
   for (int i = 0; i < kBlockNumbers; i++) all += rows.codes[i];
-  CHECK(rows.sum[0] == all);
+  CHECK(rows.start[0] == -128 * all);
+  CHECK(rows.offset[0] == float(all));
   CHECK(rows.scale[1] == 0);
-  CHECK(rows.sum[1] == 0);
+  CHECK(rows.start[1] == 0);
   for (int i = kBlockNumbers; i < 2 * kBlockNumbers; i++) CHECK(rows.codes[i] == 0);
   x[5] = std::numeric_limits<float>::quiet_NaN();
-  rows.set(0, x, kBlockNumbers + 1);
+  rows.set<Q8_0>(0, x, kBlockNumbers + 1);
   CHECK(std::isnan(rows.scale[0]));
   CHECK(rows.codes[0] == 0);
 }
