@@ -46,6 +46,8 @@ inline int shared_keys(const Forest& f, int root, int row, int end) {
   return f.past[root] + j - f.first_row[root];
 }
 
+constexpr int kFarPast = 1024;  // keys and values of so long a past lie beyond the caches of a core
+
 // A tile: some rows of one root, with all query heads of one key/value head, so that they share reading it. A pair is a
 // row and a query head. Three steps follow each other:
 //   - score: the tile against all slots that one of its rows sees, at once;
@@ -95,8 +97,9 @@ struct AttentionTile {
     each_run(ends, from, to, row, [&](int begin, int end) {
       const S* k = s.cache.key(kv_head, slot0 + begin, 0);
       const ptrdiff_t group = s.cache.key_numbers(16, D);
-      product(pairs, end - begin,
-              TileArguments<S>{D, q, D, 1, k, 16 * kTogether<S>, group, scores + begin, stride, false});
+      product(
+          pairs, end - begin,
+          TileArguments<S>{D, q, D, 1, k, 16 * kTogether<S>, group, scores + begin, stride, false, past >= kFarPast});
     });
   }
   void weigh(int pair) const {
@@ -120,7 +123,8 @@ struct AttentionTile {
     const int n = end - begin;
     const S* v = s.cache.value(kv_head, slot0, 0) + begin * kTogether<S>;
     product(pairs, n,
-            TileArguments<S>{shared, scores, stride, 1, v, wide * kTogether<S>, kGroup * kTogether<S>, sums, n, false});
+            TileArguments<S>{shared, scores, stride, 1, v, wide * kTogether<S>, kGroup * kTogether<S>, sums, n, false,
+                             past >= kFarPast});
     for (int i = 0; i < pairs; i++) {
       float *sum = sums + i * n, *o = s.out + size_t(row_of(i)) * s.out_row + head_of(i) * D + begin;
       const float *p = weights(i) + shared, total = weights(i)[most];

@@ -195,6 +195,7 @@ void measure_file(Bench& bench, PeerFile& file, const Stretch& stretch) {
   settings.model = file.path;
   settings.rows = 16;
   settings.context = kContext;
+  if (file.type[0] == 'Q') settings.cache_dtype = "bf16";
   Probe probe(settings);
   file.weight_bytes = probe.weight_bytes();
   file.flops = row_flops(probe.config());
@@ -247,7 +248,8 @@ std::string llama_table(const std::vector<PeerFile>& files) {
          "One forward of each, in the same minutes: one row after 0 to 64 tokens; 8 and 16 rows; 512 tokens; one row\n"
          "after 1,900. Of several rows llama.cpp computes the logits of the last alone, nanospec those of all, but in "
          "a\n"
-         "prefill. Its cache has 16 bits, ours 32, and its flash attention is off (-fa 0).\n";
+         "prefill. Its cache has 16 bits; ours too with weights of 8 and 4 bits, and else 32. Its flash attention is\n"
+         "off (-fa 0).\n";
 }
 
 OrderedJson file_json(const PeerFile& f) {
