@@ -49,6 +49,7 @@ template <class Q>
 HD IntegerBlock quantized(const float* x) {
   IntegerBlock block{};
   float least = x[0], most = x[0], farthest = x[0];
+  ROLLED
   for (int i = 1; i < kBlockNumbers; i++) {
     least = smaller(least, x[i]);
     most = larger(most, x[i]);
@@ -60,6 +61,7 @@ HD IntegerBlock quantized(const float* x) {
   const float by = scale != 0 ? 1 / scale : 0.0f;
   block.scale = to_f16(scale);
   block.min = to_f16(Q::kMin ? least : 0.0f);
+  ROLLED
   for (int i = 0; i < kBlockNumbers; i++)
     if (Q::kBits == 8) block.codes[i] = uint8_t(int(roundf(x[i] * by)) + Q::kZero);
     else block.codes[i] = uint8_t(smaller(15, int((Q::kMin ? x[i] - least : x[i]) * by + (Q::kZero + 0.5f))));
@@ -108,6 +110,7 @@ struct Panels<Quantized<bits, zero, has_min>> {
     *number(output, b, 0) = from.scale;
     if (Q::kMin) *number(output, b, 1) = from.min;
     uint8_t* const to = block(output, b) + 2 * kNumbers * w + output % kOutputs * 4;
+    ROLLED
     for (int i = 0; i < kBlockNumbers; i++)
       if (bits == 8) to[i / 4 * 4 * w + i % 4] = from.codes[i];
       else if (i % 8 < 4) to[i / 8 * 4 * w + i % 4] = uint8_t(from.codes[i] | from.codes[i + 4] << 4);
@@ -127,6 +130,7 @@ struct Pack<T, Quantized<bits, zero, has_min>> {
     const int first = b * kBlockNumbers, whole = smaller(kBlockNumbers, to.k - first);
     g.each(to.n, [&](int n) {
       float x[kBlockNumbers];
+      ROLLED
       for (int i = 0; i < kBlockNumbers; i++)
         x[i] = i < whole ? float(from[(first + i) * k_stride + n * n_stride]) : 0.0f;
       to.set(n, b, quantized<Q>(x));

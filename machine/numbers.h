@@ -40,6 +40,12 @@
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
+// On a GPU the loop must not be unrolled, so that the array it indexes takes no registers.
+#ifdef __CUDACC__
+#define ROLLED _Pragma("unroll 1")
+#else
+#define ROLLED
+#endif
 
 namespace nanospec {
 
