@@ -282,7 +282,7 @@ template <class T>
 struct Embed {
   const int* token;
   Forest forest;
-  const T *wte, *wpe;  // (V, C), (block, C); null: x has wte[token] already; positions are rotary
+  const T *wte, *wpe;  // (V, C); null: x has wte[token] already. (block, C); null: rotary
   T* x;
   int x_row, channels;
   Dropout dropout;

@@ -298,7 +298,7 @@ class BpeRun {
     merged_.clear();
     if (nodes_.empty()) return;
     nodes_.back().next = kEnd;
-    for (uint32_t i = 0; i < nodes_.size(); i++) unpack(i);
+    for (uint32_t i = 0; i < nodes_.size(); i++) look_up(i);
     while (!queue_.empty()) {
       const uint32_t rank = uint32_t(queue_.top() >> 32), at = uint32_t(queue_.top());
       queue_.pop();
@@ -309,14 +309,14 @@ class BpeRun {
       left.next = right.next;
       right.rank = kNone;
       if (left.next != kEnd) nodes_[left.next].before = at;
-      unpack(at);
-      if (left.before != kEnd) unpack(left.before);
+      look_up(at);
+      if (left.before != kEnd) look_up(left.before);
     }
     for (uint32_t i = 0; i != kEnd; i = nodes_[i].next) merged_.push_back(nodes_[i].id);
   }
 
   // Finds the rank of the pair of a node and the next one, and queues it.
-  void unpack(uint32_t at) {
+  void look_up(uint32_t at) {
     Node& left = nodes_[at];
     left.rank = kNone;
     if (left.next == kEnd) return;

@@ -1,7 +1,8 @@
 // files/gguf_model.h: a model of the Llama family in a GGUF file, as the engine's weights and tokenizer.
 //
-// In order: its sizes; its tensors, as llama.h places them; its window; the memory that it takes; all of it. GGUF
-// interleaves the rows of rotary heads; ours are in Hugging Face's order (hugging_face_row in gguf.h).
+// In order: its sizes; its tensors, as llama.h places them, in numbers or in the blocks of 8 and 4 bits that they are;
+// its window; the memory that it takes; all of it. GGUF interleaves the rows of rotary heads; ours are in Hugging
+// Face's order (hugging_face_row in gguf.h).
 #pragma once
 
 #include <algorithm>
@@ -144,8 +145,10 @@ inline int context_of(const LlamaHeader& header, int wanted, const std::string& 
 
 // Bytes of a number of that type.
 inline double bytes_of(Dtype dtype) {
-  const double a_block = dtype == Dtype::q8_0 ? 34 : dtype == Dtype::q4_0 ? 18 : 20;  // of 32 numbers
-  return dtype == Dtype::fp32 ? 4 : !is_quantized(dtype) ? 2 : a_block / kBlockNumbers;
+  const int a_block = dtype == Dtype::q8_0   ? Panels<Q8_0>::kOutputBytes
+                      : dtype == Dtype::q4_0 ? Panels<Q4_0>::kOutputBytes
+                                             : Panels<Q4_1>::kOutputBytes;
+  return dtype == Dtype::fp32 ? 4 : !is_quantized(dtype) ? 2 : double(a_block) / kBlockNumbers;
 }
 
 // About how many bytes decoding takes: packed matrices, cached numbers, what is read as it is stored, and the largest

@@ -1,6 +1,7 @@
 // machine/packing.h: weights as a matmul reads them: packed into panels.
 //
-// In order: one piece of memory for several panels; `Weight`, one matrix of a model packed for its products.
+// In order: one piece of memory for several panels; panels of 8 and 4 bits, filled by blocks; `Weight`, one matrix of a
+// model packed for its products.
 #pragma once
 
 #include <type_traits>
