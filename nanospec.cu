@@ -8,10 +8,10 @@
 
 #include "commands/calibration.h"
 #include "commands/commands.h"
+#include "commands/loading.h"
 #include "commands/losses.h"
 #include "commands/method.h"
 #include "decode.h"
-#include "files/gguf_model.h"
 #include "files/model_drafters.h"
 #include "study/gpu.h"
 #include "watch/decoding.h"
@@ -29,12 +29,7 @@ constexpr const char* kDtypes[] = {"auto", "fp32", "bf16", "f16", "q8", "q4", "q
 Dtype dtype_of(const std::string& name) {
   return Dtype(std::find(std::begin(kDtypes), std::end(kDtypes), name) - std::begin(kDtypes));
 }
-// That of most numbers.
-Dtype dtype_of(const Config& config, const TensorSource& source) {
-  std::map<Dtype, size_t> numbers;
-  for (const TensorSpec& spec : tensor_table(config)) numbers[source.type(spec)] += spec.size;
-  return std::max_element(numbers.begin(), numbers.end(), [](auto& a, auto& b) { return a.second < b.second; })->first;
-}
+Loaded load(const Settings& s) { return load(s, dtype_of(s.dtype), dtype_of(s.cache_dtype)); }
 
 Target target_of(const Settings& s, const Loaded& loaded) {
   return Target(loaded.config, loaded.source(), dtype_of(s.dtype),
@@ -55,7 +50,7 @@ struct Engine::Parts {
 
   Parts(const Settings& s, Loaded l)
       : settings(s), loaded(std::move(l)), dtype(dtype_of(s.dtype)), target(target_of(s, loaded)) {
-    if (dtype == Dtype::as_stored) dtype = dtype_of(loaded.config, loaded.source());
+    if (dtype == Dtype::as_stored) dtype = stored_as(loaded);
     loaded.weights = {};  // the target has its own
     loaded.tensors = {};
   }
@@ -85,43 +80,6 @@ struct Engine::Parts {
     return shapes[key];
   }
 };
-
-namespace {
-// Reads tensors as `loaded` does, and says how far it is where that takes longer than a second.
-void show_loading(Loaded& loaded, const Settings& s) {
-  const auto count = [progress = std::make_shared<Progress>(s.quiet, 1), done = std::make_shared<double>(0),
-                      all = double(parameter_count(loaded.config)),
-                      what = "loading " + printable(s.model, 60) + ": "](const TensorSpec& spec) {
-    *done += double(spec.size);
-    if (progress->due())
-      progress->show(what + decimals(100 * *done / all, 0) + "%, " + thousands(*done / progress->seconds() / 1e6) +
-                     " million weights/s, " + time_left(*done, all, progress->seconds()));
-  };
-  const auto counted = [count](const auto& f) {
-    return [f, count](const TensorSpec& spec, const auto& to) {
-      f(spec, to);
-      count(spec);
-    };
-  };
-  loaded.tensors.read = counted(loaded.tensors.read);
-  loaded.tensors.blocks = counted(loaded.tensors.blocks);
-}
-
-Loaded load(const Settings& s) {
-  if (is_gguf(s.model)) {
-    Loaded loaded = load_gguf(s.model, s.context, dtype_of(s.dtype), dtype_of(s.cache_dtype));
-    show_loading(loaded, s);
-    return loaded;
-  }
-  Loaded loaded = load_model(s.model);
-  const int block = loaded.config.block_size;
-  if (s.context != 0 && s.context != block)
-    refuse("a context of " + std::to_string(s.context) + " tokens is not the " + std::to_string(block) +
-               " that the model was trained with",
-           printable(s.model, 300), "leave --context out");
-  return loaded;
-}
-}  // namespace
 
 Engine::Engine(const Settings& settings) : parts_(new Parts(settings, load(settings))) {}
 Engine::~Engine() = default;

@@ -178,7 +178,8 @@ inline Loaded load_gguf(const std::string& path, int context = 0, Dtype dtype = 
   const std::string problem = config_problem(loaded.config);
   if (!problem.empty()) refuse(problem, path, "use another model");
   loaded.tensors = gguf_source(file, loaded.config);
-  check_memory(path, double(file.size), takes_decoding(loaded.config, loaded.tensors, dtype, bytes_of(cache_dtype)));
+  check_memory(path, double(file.size), takes_decoding(loaded.config, loaded.tensors, dtype, bytes_of(cache_dtype)),
+               "a smaller file, or a smaller --context");
   loaded.tokenizer = gguf_tokenizer(file);
   loaded.begin_token = gguf_begin_token(file);
   return loaded;

@@ -23,7 +23,7 @@ void refuse_path(const std::string& wrong, const std::string& path, int error) {
   refuse(wrong, printable(path, 300) + " (" + std::strerror(error) + ")", advice);
 }
 
-void check_memory(const std::string& path, double bytes, double takes) {
+void check_memory(const std::string& path, double bytes, double takes, const std::string& other) {
   constexpr double kLarge = 64e6;  // less is not checked
   const double free = takes > kLarge ? double(available_bytes()) : takes;
   if (takes <= free) return;
@@ -31,7 +31,7 @@ void check_memory(const std::string& path, double bytes, double takes) {
   int i = 0;
   for (double number : {bytes, takes, free}) snprintf(numbers[i++], sizeof numbers[0], "%.1f GB", number * 1e-9);
   refuse("the file does not fit in memory", printable(path, 300) + " (" + numbers[0] + ")",
-         std::string("it takes ") + numbers[1] + ", " + numbers[2] + " are free; give a smaller file");
+         std::string("it takes ") + numbers[1] + ", " + numbers[2] + " are free; give " + other);
 }
 
 double file_bytes(const std::string& path) {

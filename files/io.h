@@ -25,8 +25,9 @@ struct OpenFile {
   }
 };
 
-// Throws std::runtime_error if a file, and what is made of it, need more memory than there is.
-void check_memory(const std::string& path, double bytes, double takes);
+// Throws std::runtime_error if a file, and what is made of it, need more memory than there is; it advises to give
+// `other`.
+void check_memory(const std::string& path, double bytes, double takes, const std::string& other = "a smaller file");
 
 // A file's size; 0 if it is not known: a pipe, or no file.
 double file_bytes(const std::string& path);

@@ -35,7 +35,7 @@ const Words kRings = {"drafters", "files", "growth", "rules", "watch", "commands
 // Included, and made by the Makefile from another file.
 const std::map<std::string, std::string> kMade = {{"page.inc", "commands/page.html"}};
 
-constexpr int kCoreCode = 2550, kFileLines = 950, kFunctionLines = 80, kLoopLines = 60;
+constexpr int kCoreCode = 2500, kFileLines = 950, kFunctionLines = 80, kLoopLines = 60;
 constexpr double kComments = 0.15;
 
 // What no word of the six headers begins with: features of rings. "pace" is a whole word, for there are spaces.
@@ -581,7 +581,7 @@ TEST_CASE("rings: a core that grew, fell silent or learned a ring's word is foun
   fault("sample.h", many(20, "// so"), "the core has 20 lines of comment on 140 of code: at least 15 of a hundred");
   Sources broken = house;
   for (const char* file : {"model.h", "draft.h", "nanospec.cu"}) broken[file] = many(900, "int i;");
-  CHECK(wrong_measures(broken) == Words{"the core has 2840 lines of code: at most 2550"});
+  CHECK(wrong_measures(broken) == Words{"the core has 2840 lines of code: at most 2500"});
 
   const auto foreign = [](const std::string& text) { return foreign_words({{"draft.h", text}}).size(); };
   CHECK(foreign("// What learns: growth/trust.h. A namespace has spaces.\n#include \"distrust.h\"\n") == 0);

@@ -1,0 +1,60 @@
+// commands/loading.h: a model of either kind, loaded with a progress line: a folder of train_gpt, or a GGUF file.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "commands/cli.h"
+#include "commands/engine.h"
+#include "files/gguf_model.h"
+
+namespace nanospec {
+
+// The type of most weights, as the model has them.
+inline Dtype stored_as(const Loaded& loaded) {
+  const TensorSource source = loaded.source();
+  std::map<Dtype, size_t> numbers;
+  for (const TensorSpec& spec : tensor_table(loaded.config)) numbers[source.type(spec)] += spec.size;
+  return std::max_element(numbers.begin(), numbers.end(), [](auto& a, auto& b) { return a.second < b.second; })->first;
+}
+
+// Lets the tensors of a file that stays mapped be read as before, but tells how far it is where that takes longer than
+// a second.
+inline void show_loading(Loaded& loaded, const Settings& s) {
+  const auto count = [progress = std::make_shared<Progress>(s.quiet, 1), done = std::make_shared<double>(0),
+                      all = double(parameter_count(loaded.config)),
+                      what = "loading " + printable(s.model, 60) + ": "](const TensorSpec& spec) {
+    *done += double(spec.size);
+    if (progress->due())
+      progress->show(what + decimals(100 * *done / all, 0) + "%, " + thousands(*done / progress->seconds() / 1e6) +
+                     " million weights/s, " + time_left(*done, all, progress->seconds()));
+  };
+  const auto counted = [count](const auto& f) {
+    return [f, count](const TensorSpec& spec, const auto& to) {
+      f(spec, to);
+      count(spec);
+    };
+  };
+  loaded.tensors.read = counted(loaded.tensors.read);
+  loaded.tensors.blocks = counted(loaded.tensors.blocks);
+}
+
+// dtype, cache_dtype: how weights, keys and values will be stored. Throws what load_gguf and load_model throw, and
+// runtime_error where the context cannot be the one that is wanted.
+inline Loaded load(const Settings& s, Dtype dtype, Dtype cache_dtype) {
+  if (is_gguf(s.model)) {
+    Loaded loaded = load_gguf(s.model, s.context, dtype, cache_dtype);
+    show_loading(loaded, s);
+    return loaded;
+  }
+  Loaded loaded = load_model(s.model);
+  const int block = loaded.config.block_size;
+  if (s.context != 0 && s.context != block)
+    refuse("a context of " + std::to_string(s.context) + " tokens is not the " + std::to_string(block) +
+               " that the model was trained with",
+           printable(s.model, 300), "leave --context out");
+  return loaded;
+}
+
+}  // namespace nanospec
