@@ -30,7 +30,7 @@ std::vector<std::vector<int>> encoded(const Engine& engine, const std::vector<st
 }
 
 std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& report) {
-  const std::vector<std::vector<int>> prompts = encoded(engine, c.prompts);
+  const std::vector<std::vector<int>> prompts = c.tokens.empty() ? encoded(engine, c.prompts) : c.tokens;
   const Tokens ends = ends_of(c.options, engine);
   Stopwatch watch;
   double spent = 0;

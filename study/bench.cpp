@@ -199,6 +199,8 @@ Sections sections_of(Bench& bench) {
       {"train", [&] { bench_train(bench); }, 50, "training"},
       {"peers", [&] { bench_peers(bench); }, peers_seconds(),
        "PyTorch and llama.cpp on the same work, where build/venv and build/peers have them"},
+      {"kinds", [&] { bench_kinds(bench); }, kinds_seconds(),
+       "speculation on real models by what they are asked for, beside llama.cpp's: half an hour; where it is named"},
       {"gpu", [&] { bench_gpu(bench); }, 180, "where there is a GPU: its kernels, decoding and training on it"}};
 }
 
@@ -282,7 +284,13 @@ int bench_command(int argc, char** argv) {
   Sections sections = chosen(sections_of(bench), c.only);
   if (c.roofline && !c.only.empty())
     throw std::invalid_argument("--roofline is the machine alone: --only: give one of the two");
-  if (c.only.empty() && !gpu_missing().empty()) sections.pop_back();
+  if (c.only.empty())  // what takes long is named; a GPU is there or not
+    sections.erase(std::remove_if(sections.begin(), sections.end(),
+                                  [](const Section& one) {
+                                    const std::string name = one.name;
+                                    return name == "kinds" || (name == "gpu" && !gpu_missing().empty());
+                                  }),
+                   sections.end());
   if (c.roofline) sections.clear();
   if (!given.has("--model")) bench.options.settings.model = first_there({"runs/medium", "runs/small"});
   if (!given.has("--data")) bench.data = find_text(bench.options.settings.model, true);

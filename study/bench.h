@@ -1,6 +1,6 @@
 // study/bench.h: what `bench` and `experiments` are made of, and what the sections of `bench` share, each in a file of
-// its own: bench_forward.cpp, bench_decode.cpp, bench_train.cpp (training), bench_peers.cpp, bench_gpu.cpp. bench.cpp
-// has the command line, the roofline's table and the order.
+// its own: bench_forward.cpp, bench_decode.cpp, bench_train.cpp (training), bench_peers.cpp, bench_kinds.cpp,
+// bench_gpu.cpp. bench.cpp has the command line, the roofline's table and the order.
 //
 // In order: bars and how even the repeats were; the timetable; the bench itself; its sections; figures of
 // theirs that are pure arithmetic, so that tests can hold them.
@@ -136,6 +136,8 @@ void bench_decode(Bench& bench);
 void bench_train(Bench& bench);
 void bench_peers(Bench& bench);
 double peers_seconds();  // that it takes, about
+void bench_kinds(Bench& bench);
+double kinds_seconds();
 void bench_gpu(Bench& bench);
 
 // A part of a section's work, as shares that are done where it begins, and of it.

@@ -74,12 +74,15 @@ build() {
 # Whether an AMX instruction is in what was built: they are the only ones that name the registers tmm0 to tmm7.
 uses_amx() { objdump -d --no-show-raw-insn "$here/bin/libggml-cpu.so" | grep -q '%tmm'; }
 
-build_ours() { # llama_greedy, again where its source is newer
-  greedy=tests/reference/llama_greedy.cpp
-  if [ "$here/bin/llama_greedy" -nt $greedy ]; then return; fi
-  ${CXX:-g++} -std=c++17 -O2 -Wall -Wextra -Ibuild/peers/source/include -Ibuild/peers/source/ggml/include $greedy \
-    -o "$here/bin/llama_greedy" -L"$here/bin" -lllama -lggml -lggml-base "-Wl,-rpath,\$ORIGIN" ||
-    fail "tests/reference/llama_greedy.cpp does not compile"
+build_ours() { # each program of ours, again where its source is newer
+  theirs=build/peers/source
+  for ours in llama_greedy llama_speculate; do
+    source=tests/reference/$ours.cpp
+    if [ "$here/bin/$ours" -nt $source ]; then continue; fi
+    ${CXX:-g++} -std=c++17 -O2 -Wall -Wextra -I$theirs/include -I$theirs/ggml/include -I$theirs/common -I$theirs/vendor \
+      $source -o "$here/bin/$ours" -L"$here/bin" -lllama-common -lllama -lggml -lggml-base "-Wl,-rpath,\$ORIGIN" ||
+      fail "$source does not compile"
+  done
 }
 
 get_sources
