@@ -6,8 +6,8 @@
 //   sum = fused(float(isum), scale_w * scale_x, sum), and for Q4_1 then sum = fused(min_w, scale_x * sum_x, sum).
 // So an output has the same bits for any number of rows, on any machine.
 //
-// In order: the formats; weights in panels; packing them; rows of activations; the product. The tuned product is in
-// integer_products.h.
+// In order: the formats; weights in panels; packing them; rows of activations; the product. The tuned products are in
+// integer_products.h and, for a GPU, in cuda/matmul_integers.cuh.
 #pragma once
 
 #include <cmath>

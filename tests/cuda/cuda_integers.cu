@@ -116,6 +116,7 @@ TEST_CASE(ON "integer matmul: the CPU's bits, for 1 to 17 rows") {
       const Problem p(dtype, 17, size.k, size.n, size.spare);
       int wrong = 0;
       for (int rows = 1; rows <= 17; rows++) {
+        if (a_tenth() && size.k > 100 && rows % 16 > 1) continue;
         const bool in_all_orders = rows == 3 || rows == 17;
         const auto run = [&] { return p.run(true, rows); };
         wrong += !same_bits(in_all_orders ? in_every_order(run) : run(), p.run(false, rows));
