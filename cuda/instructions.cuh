@@ -25,6 +25,27 @@ __device__ __forceinline__ uint4 load_streaming(const uint4* from) {
 #endif
 }
 
+__device__ __forceinline__ uint32_t load_streaming(const uint32_t* from) {
+#ifdef __CUDACC__
+  uint32_t v;
+  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(from));
+  return v;
+#else
+  return *from;
+#endif
+}
+
+// sum plus the products of four bytes, codes (0 .. 255) by x (-128 .. 127). It is exact. (CUDA's __dp4a has not this
+// pair of signs; the instruction has.)
+__device__ __forceinline__ int32_t dp4a(uint32_t codes, uint32_t x, int32_t sum) {
+#ifdef __CUDACC__
+  asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(codes), "r"(x));
+#else
+  for (int shift = 0; shift < 32; shift += 8) sum += int32_t(codes >> shift & 255) * int8_t(x >> shift & 255);
+#endif
+  return sum;
+}
+
 #ifndef __CUDACC__
 struct PendingCopy {
   float4* to;

@@ -1,7 +1,7 @@
 // machine/integer_products.h: the product with weights of 8 and 4 bits on a CPU, by vectors.
 //
-// In order: rows of activations in 8 bits; dot products of four bytes, on machines that have them and on others; the
-// register tile; the twin of Matmul (integers.h), which has the portable version's bits.
+// In order: dot products of four bytes, on machines that have them and on others; the register tile; the twin of Matmul
+// (integers.h), which has the portable version's bits.
 #pragma once
 
 #include "machine/integers.h"
@@ -10,57 +10,6 @@
 #include "machine/threads.h"
 
 namespace nanospec {
-
-// ---------------------------------------------------------------------------------------------------------------
-// Rows of activations in 8 bits, K padded to whole blocks with zeros
-
-struct IntegerRows {
-  int8_t* codes;   // (R, blocks * kBlockNumbers)
-  float* scale;    // (R, blocks)
-  int32_t* start;  // (R, blocks): -zero times the sum of the codes, with which a block's sum begins
-  float* offset;   // (R, blocks): scale times the sum of the codes, by which a min is multiplied
-  int blocks;
-
-  int row() const { return blocks * kBlockNumbers; }
-  static size_t bytes(int rows, int blocks) {
-    return size_t(rows) * blocks * (kBlockNumbers + sizeof *scale + sizeof *start + sizeof *offset);
-  }
-  IntegerRows(void* memory, int rows, int its_blocks)
-      : codes(static_cast<int8_t*>(memory)),
-        scale(reinterpret_cast<float*>(codes + size_t(rows) * its_blocks * kBlockNumbers)),
-        start(reinterpret_cast<int32_t*>(scale + size_t(rows) * its_blocks)),
-        offset(reinterpret_cast<float*>(start + size_t(rows) * its_blocks)),
-        blocks(its_blocks) {}
-
-  // x: k numbers, for weights of format Q.
-  template <class Q>
-  void set(int row, const float* x, int k) const {
-    for (int b = 0; b < blocks; b++) {
-      const int whole = smaller(kBlockNumbers, k - b * kBlockNumbers);
-      if (whole == kBlockNumbers) set_block<Q>(row, b, x + b * kBlockNumbers);
-      else {
-        float padded[kBlockNumbers] = {};
-        memcpy(padded, x + b * kBlockNumbers, sizeof *x * whole);
-        set_block<Q>(row, b, padded);
-      }
-    }
-  }
-
- private:
-  template <class Q>
-  void set_block(int its_row, int b, const float* x) const {
-    const ActivationScale by(x, kBlockNumbers);
-    int8_t* const to = codes + size_t(its_row) * row() + b * kBlockNumbers;
-    int32_t code[kBlockNumbers], all = 0;  // three loops, each of which compilers have vectors for
-    for (int i = 0; i < kBlockNumbers; i++) code[i] = by.code(x[i]);
-    for (int i = 0; i < kBlockNumbers; i++) all += code[i];
-    for (int i = 0; i < kBlockNumbers; i++) to[i] = int8_t(code[i]);
-    const int at = its_row * blocks + b;
-    scale[at] = by.scale;
-    start[at] = -Q::kZero * all;
-    offset[at] = by.scale * float(all);
-  }
-};
 
 // ---------------------------------------------------------------------------------------------------------------
 // SIMD. Codes: four bytes for each lane of a Vec. Dots: a lane's sum of products, in int32. The products of bytes go

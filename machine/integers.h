@@ -6,8 +6,8 @@
 //   sum = fused(float(isum), scale_w * scale_x, sum), and for Q4_1 then sum = fused(min_w, scale_x * sum_x, sum).
 // So an output has the same bits for any number of rows, on any machine.
 //
-// In order: the formats; weights in panels; packing them; rows of activations; the product. The tuned product is in
-// integer_products.h.
+// In order: the formats; weights in panels; packing them; rows of activations; the product. The tuned products are in
+// integer_products.h and, for a GPU, in cuda/matmul_integers.cuh.
 #pragma once
 
 #include <cmath>
@@ -74,12 +74,15 @@ HD IntegerBlock quantized(const float* x) {
 // the scales of all outputs, the mins, then the codes as (K / 4, outputs, 4 of k) bytes, the layout of dot products of
 // four bytes. With 4 bits a byte holds the codes of k (low) and k + 4 (high), and there are half as many bytes.
 
+constexpr int kScratchRows = 256;  // of activations, which a GPU brings to 8 bits at a time
+
 template <int bits, int zero, bool has_min>
 struct Panels<Quantized<bits, zero, has_min>> {
   using Q = Quantized<bits, zero, has_min>;
   Q* data = nullptr;
   int k = 0, n = 0;
   bool cuda = false, far = false;
+  void* scratch = nullptr;  // on a GPU: for kScratchRows rows of activations in 8 bits
 
   static constexpr int kOutputs = 64, kNumbers = Q::kMin ? 2 : 1;               // numbers: scale, min
   static constexpr int kOutputBytes = 2 * kNumbers + kBlockNumbers * bits / 8;  // of one block of one output
@@ -150,16 +153,99 @@ HD inline float nearest(float x) {
 // What brings up to 32 activations to 8 bits, and back: the largest becomes 127.
 struct ActivationScale {
   float by, scale;
-  HD ActivationScale(const float* x, int n) {
-    uint32_t size = 0;  // |x| as its bits: they grow with it, and compilers have vectors for the largest
-    for (int i = 0; i < n; i++) size = larger(size, bits_as<uint32_t>(x[i]) & 0x7fffffffu);
-    const float largest = bits_as<float>(size);
+  // |x| as its bits: they grow with it, and compilers have vectors for the largest.
+  HD static uint32_t size(float x) { return bits_as<uint32_t>(x) & 0x7fffffffu; }
+  HD explicit ActivationScale(uint32_t largest_size) {
+    const float largest = bits_as<float>(largest_size);
     by = largest > 0 ? 127 / largest : 0.0f;
     scale = largest / 127;
   }
+  HD ActivationScale(const float* x, int n) : ActivationScale(largest_of(x, n)) {}
   HD int32_t code(float x) const {
     const float nearby = nearest(x * by);
     return nearby >= -127 && nearby <= 127 ? int32_t(nearby) : 0;  // of what is no number: 0
+  }
+
+ private:
+  HD static uint32_t largest_of(const float* x, int n) {
+    uint32_t most = 0;
+    for (int i = 0; i < n; i++) most = larger(most, size(x[i]));
+    return most;
+  }
+};
+
+// Rows of activations in 8 bits, K padded to whole blocks with zeros.
+struct IntegerRows {
+  int8_t* codes;   // (R, blocks * kBlockNumbers)
+  float* scale;    // (R, blocks)
+  int32_t* start;  // (R, blocks): -zero times the sum of the codes, with which a block's sum begins
+  float* offset;   // (R, blocks): scale times the sum of the codes, by which a min is multiplied
+  int blocks;
+
+  int row() const { return blocks * kBlockNumbers; }
+  static size_t bytes(int rows, int blocks) {
+    return size_t(rows) * blocks * (kBlockNumbers + sizeof *scale + sizeof *start + sizeof *offset);
+  }
+  IntegerRows(void* memory, int rows, int its_blocks)
+      : codes(static_cast<int8_t*>(memory)),
+        scale(reinterpret_cast<float*>(codes + size_t(rows) * its_blocks * kBlockNumbers)),
+        start(reinterpret_cast<int32_t*>(scale + size_t(rows) * its_blocks)),
+        offset(reinterpret_cast<float*>(start + size_t(rows) * its_blocks)),
+        blocks(its_blocks) {}
+
+  // Of a block whose codes sum to `all`.
+  template <class Q>
+  HD void set_numbers(int at, float its_scale, int32_t all) const {
+    scale[at] = its_scale;
+    start[at] = -Q::kZero * all;
+    offset[at] = its_scale * float(all);
+  }
+
+  // x: k numbers, for weights of format Q.
+  template <class Q>
+  void set(int row, const float* x, int k) const {
+    for (int b = 0; b < blocks; b++) {
+      const int whole = smaller(kBlockNumbers, k - b * kBlockNumbers);
+      if (whole == kBlockNumbers) set_block<Q>(row, b, x + b * kBlockNumbers);
+      else {
+        float padded[kBlockNumbers] = {};
+        memcpy(padded, x + b * kBlockNumbers, sizeof *x * whole);
+        set_block<Q>(row, b, padded);
+      }
+    }
+  }
+
+ private:
+  template <class Q>
+  void set_block(int its_row, int b, const float* x) const {
+    const ActivationScale by(x, kBlockNumbers);
+    int8_t* const to = codes + size_t(its_row) * row() + b * kBlockNumbers;
+    int32_t code[kBlockNumbers], all = 0;  // three loops, each of which compilers have vectors for
+    for (int i = 0; i < kBlockNumbers; i++) code[i] = by.code(x[i]);
+    for (int i = 0; i < kBlockNumbers; i++) all += code[i];
+    for (int i = 0; i < kBlockNumbers; i++) to[i] = int8_t(code[i]);
+    set_numbers<Q>(its_row * blocks + b, by.scale, all);
+  }
+};
+
+// What IntegerRows::set does, for any group of lanes. A row of this operation is one block of a row: a number for each
+// lane of a warp.
+template <class Q>
+struct ToIntegers {
+  const float* x;  // (R, x_row)
+  int x_row, k;
+  IntegerRows to;
+  template <class G>
+  HD void operator()(const G& g, int item) const {
+    const int b = item % to.blocks, row = item / to.blocks;
+    const int whole = smaller(kBlockNumbers, k - b * kBlockNumbers);
+    const float* const a = x + size_t(row) * x_row + b * kBlockNumbers;
+    const ActivationScale by(g.template largest<uint32_t>(whole, [=](int i) { return ActivationScale::size(a[i]); }));
+    const int32_t all = g.template sum<int32_t>(whole, [=](int i) { return by.code(a[i]); });
+    const IntegerRows out = to;
+    g.each(kBlockNumbers,
+           [=](int i) { out.codes[size_t(item) * kBlockNumbers + i] = int8_t(i < whole ? by.code(a[i]) : 0); });
+    g.each(1, [=](int) { out.set_numbers<Q>(item, by.scale, all); });
   }
 };
 

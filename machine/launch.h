@@ -287,6 +287,7 @@ struct Panels<AnyNumber> {
   int k = 0, n = 0;
   bool cuda = false, far = false;
   Dtype dtype = Dtype::fp32;
+  void* scratch = nullptr;  // see the panels of 8 and 4 bits
 
   // f(panels), with their own type.
   template <class F>
@@ -301,11 +302,17 @@ struct Panels<AnyNumber> {
   size_t size() const {  // whole lines: what follows may be of another type
     return visit([](const auto& panels) { return (panels.size() * sizeof *panels.data + 63) / 64 * 64; });
   }
+  size_t scratch_bytes() const {
+    const int blocks = (k + kBlockNumbers - 1) / kBlockNumbers;
+    return cuda && is_quantized(dtype) ? IntegerRows::bytes(kScratchRows, blocks) : 0;
+  }
 
  private:
   template <class W>
   Panels<W> as() const {
-    return {reinterpret_cast<W*>(data), k, n, cuda, far};
+    Panels<W> its{reinterpret_cast<W*>(data), k, n, cuda, far};
+    if constexpr (kIsQuantized<W>) its.scratch = scratch;
+    return its;
   }
 };
 

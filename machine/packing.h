@@ -14,20 +14,22 @@ namespace nanospec {
 constexpr int kManyCaches = 16;  // panels of more than so many L2 caches come from far away
 
 // Memory for all these panels, side by side in this order: one large piece can use huge pages. Sets where each one
-// lies.
+// lies. Behind them is the scratch that they share: one product runs at a time.
 template <class W>
 Array<W> place_panels(const std::vector<Panels<W>*>& all, bool cuda = false) {
-  size_t size = 0;
+  size_t size = 0, scratch = 0;
   for (Panels<W>* panels : all) {
     panels->cuda = cuda;
     size += panels->size();
+    if constexpr (std::is_same<W, AnyNumber>::value) scratch = larger(scratch, panels->scratch_bytes());
   }
-  Array<W> memory(size, cuda);
+  Array<W> memory(size + scratch, cuda);
   W* next = memory.data();
   for (Panels<W>* panels : all) {
     panels->far = size * sizeof(W) > kManyCaches * l2_bytes();
     panels->data = next;
     next += panels->size();
+    if constexpr (std::is_same<W, AnyNumber>::value) panels->scratch = scratch ? memory.data() + size : nullptr;
   }
   return memory;
 }

@@ -11,6 +11,7 @@
 #include "cuda/attention_backward.cuh"
 #include "cuda/blas.cuh"
 #include "cuda/gather.cuh"
+#include "cuda/matmul_integers.cuh"
 #include "cuda/matmul_mma.cuh"
 #include "cuda/train.cuh"
 #endif
@@ -36,7 +37,7 @@ bool tuned(const Team& team, const Matmul<float, W>& s, int rows, const After& a
       return true;
     }
   }
-  if constexpr (std::is_same<W, f16>::value || kIsQuantized<W>) return false;  // on a GPU it has no kernel of its own
+  if constexpr (std::is_same<W, f16>::value) return false;  // on a GPU it has no kernel of its own
   else if (s.w.cuda) matmul_cuda(rows, s, after);
 #endif
   return s.w.cuda;

@@ -440,12 +440,13 @@ std::shared_ptr<Cost> fixed_cost() {
 TEST_CASE(ON "an iteration does what forward, pick, match and keep do, and leaves the same cache") {
   Chance chance(6);
   int longest = 0, moved = 0;
-  for (int turn = 0; turn < 3; turn++) {
+  for (int turn = 0; turn < 4; turn++) {
+    const Dtype weights = turn == 3 ? Dtype::q8_0 : Dtype::fp32;  // whose rows pass through a scratch
     const Dtype cache = turn == 1 ? Dtype::bf16 : Dtype::fp32;
     const bool plain = turn == 2;  // the plain kernels, as the tuned ones, can be recorded
     const auto pool = std::make_shared<Pool>(1, true, plain);
-    Target whole(tiny(2), tiny_weights(2).data(), Dtype::fp32, pool, kRows, cache),
-        steps(tiny(2), tiny_weights(2).data(), Dtype::fp32, pool, kRows, cache);
+    Target whole(tiny(2), tiny_weights(2).data(), weights, pool, kRows, cache),
+        steps(tiny(2), tiny_weights(2).data(), weights, pool, kRows, cache);
     const Sampling sampling = cache == Dtype::fp32 ? sampling_of(0.8f) : sampling_of(0.8f, 20, 0.95f);
     Decoding decoding;
     decoding.sampling = sampling, decoding.max_new_tokens = kBlock;

@@ -23,12 +23,20 @@ Config small_config() {
   return c;
 }
 
+// Like Llama. C and F are no multiples of 32.
+Config small_llama() {
+  Config c;
+  c.n_layer = 2, c.n_head = 4, c.n_kv_head = 2, c.n_embd = 48, c.n_inner = 80, c.block_size = 64, c.vocab_size = 37;
+  c.rotary = c.swiglu = true, c.center = false;
+  return c;
+}
+
 }  // namespace
 
 TEST_CASE(ON "every node of a tree gets the bits of its path decoded one token at a time") {
-  const Config config = small_config();
-  const std::vector<float> weights = initial_weights(config, 3);
-  for (Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
+  for (Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::q8_0, Dtype::q4_1}) {
+    const Config config = is_quantized(dtype) ? small_llama() : small_config();
+    const std::vector<float> weights = initial_weights(config, 3);
     Target tree_side(config, weights.data(), dtype, true, 1, 100),
         path_side(config, weights.data(), dtype, true, 1, 100);
     Chance chance(81);
@@ -50,16 +58,18 @@ TEST_CASE(ON "every node of a tree gets the bits of its path decoded one token a
   }
 }
 
-// Everything else that a forward runs is the portable version on both machines.
+// Everything else that a forward runs is the portable version on both machines. Weights of 8 and 4 bits have one
+// kernel, with the CPU's bits, so that there plain and tuned differ in attention alone.
 TEST_CASE(ON "with the plain kernels a model has the CPU's bits, and the tuned ones are near") {
-  const Config config = small_config();
-  const std::vector<float> weights = initial_weights(config, 5);
-  for (Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
+  for (Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::q8_0, Dtype::q4_0, Dtype::q4_1}) {
+    CAPTURE(int(dtype));
+    const Config config = is_quantized(dtype) ? small_llama() : small_config();
+    const std::vector<float> weights = initial_weights(config, 5);
     Chance chance(83);
     const RandomTree tree = random_tree(chance, a_tenth() ? 6 : 20, 37, 0.9);
     // The logits of a tree, and of a second one behind the rows that the first one keeps.
     const auto logits = [&](const std::shared_ptr<Pool>& pool) {
-      Target target(config, weights.data(), dtype, pool, 30, dtype);
+      Target target(config, weights.data(), dtype, pool, 30, dtype == Dtype::bf16 ? Dtype::bf16 : Dtype::fp32);
       std::vector<float> all;
       const int text[] = {1, 2, 3, 4, 5}, path[] = {0, tree.size() - 1};
       target.prefill(text, 5);

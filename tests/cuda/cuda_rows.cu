@@ -157,6 +157,9 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
   check("Pack, 4 bits", 2, [&](Desk& d) {
     return Pack<float, Q4_1>{d.f[0], 70, 1, Desk::panels(reinterpret_cast<Q4_1*>(d.f[1]))};
   });
+  check("ToIntegers", rows * 2, [&](Desk& d) {
+    return ToIntegers<Q4_0>{d.f[0], stride, C, IntegerRows{d.f[1], rows, 2}};
+  });
   check("Matmul, 4 bits", rows, [&](Desk& d) {
     return Matmul<float, Q4_1>{d.f[0], stride, d.quantized(), d.f[2], 80};
   });

@@ -117,6 +117,18 @@ TEST_CASE("integers: a row in 8 bits: its largest number is 127, zeros stay zero
   CHECK(rows.codes[0] == 0);
 }
 
+TEST_CASE("integers: the operation that brings rows to 8 bits does what the vectors do") {
+  constexpr int R = 5, K = 100, blocks = 4;
+  std::vector<float> x(R * K), by_rows(IntegerRows::bytes(R, blocks) / sizeof(float)), by_blocks = by_rows;
+  Chance(5).fill(x.data(), x.size(), 3);
+  std::fill_n(&x[K], 40, 0.0f);
+  x[2 * K] = std::numeric_limits<float>::infinity();
+  const IntegerRows rows(by_rows.data(), R, blocks), same(by_blocks.data(), R, blocks);
+  for (int row = 0; row < R; row++) rows.set<Q4_0>(row, &x[size_t(row) * K], K);
+  for (int item = 0; item < R * blocks; item++) ToIntegers<Q4_0>{x.data(), K, K, same}(Solo{}, item);
+  CHECK(memcmp(by_rows.data(), by_blocks.data(), by_rows.size() * sizeof(float)) == 0);
+}
+
 TEST_CASE("integers: numbers as a block") {
   float x[kBlockNumbers] = {};
   x[3] = -4;
