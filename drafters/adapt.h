@@ -36,6 +36,7 @@ struct Matching : LogitsDrafter {
     for (int i = node; i > 0; i = growth.parent[i]) path_.push_back(growth.token[i]);
     std::reverse(path_.begin(), path_.end());
     text_.find(path_.data(), int(path_.size()), matches_);
+    if (matches_.match.empty() && vocab >= kManyTokens) return nullptr;
     interpolation_.blend(matches_, vocab, row_.data());
     float* const row = row_.data();
     const float t = larger(temperature, kLeastSharpness);
@@ -168,6 +169,7 @@ class Union : public LogitsDrafter {
       part->begin(text, n);
     }
     authors_.clear();
+    asked_root_ = false;
   }
 
   void prepare(const Growth& growth, const int* nodes, int n) override {
@@ -176,6 +178,7 @@ class Union : public LogitsDrafter {
 
   const float* logits(const Growth& growth, int node) override {
     ask(growth, node);
+    if (unsure()) return nullptr;
     pool(kContrast * t());
     return row_.data();
   }
@@ -206,6 +209,7 @@ class Union : public LogitsDrafter {
     }
     for (auto& part : parts_) part->committed(commit);
     authors_.clear();
+    asked_root_ = false;
   }
 
  private:
@@ -213,11 +217,20 @@ class Union : public LogitsDrafter {
   // forward of suffix+ngram:5 at temperature 1 (medium model, auto): 1: 5.18; 1.1: 5.26; 1.2: 5.24.
   static constexpr float kContrast = 1.1f;
   static constexpr double kPrior = 10, kForget = 1.0 / 500;  // of the curvature
+  static constexpr float kUnsure = 0.1f;                     // chance of the likeliest candidate
   static constexpr double kMostWeight = 4, kMostStep = 0.5;  // in size
   static constexpr int kMost = 2 * kMostParts;
 
   double weight(int part) const {
     return weight_[part] + weight_[parts_.size() + size_t(part)] * double(confidence_[part]);
+  }
+
+  // Nothing will be drafted where no part has a likely candidate. Of a large vocabulary such a place is passed over,
+  // because to go through all tokens takes time: neither is anything drafted, nor learned. It depends on the context
+  // alone, not on what follows, so what is learned elsewhere stays unbiased.
+  bool unsure() const {
+    return vocab >= kManyTokens &&
+           *std::max_element(confidence_.begin(), confidence_.begin() + long(parts_.size())) < kUnsure;
   }
 
   float t() const { return larger(temperature, kLeastSharpness); }
@@ -227,6 +240,8 @@ class Union : public LogitsDrafter {
   // distribution there has equal logits.
   void ask(const Growth& growth, int node) {
     const Solo solo;
+    if (asked_root_ && node == 0) return;  // the parts have not changed since
+    asked_root_ = node == 0;
     for (int i = 0; i < int(parts_.size()); i++) {
       float* const f = logits_of(i);
       const float* const l = parts_[i]->logits(growth, node);
@@ -271,6 +286,7 @@ class Union : public LogitsDrafter {
     const Solo solo;
     const int k = int(parts_.size());
     ask(path, node);
+    if (unsure()) return;
     pool(1);
     float* const p = row_.data();
     const float top = solo.largest<float>(vocab, [=](int x) { return p[x]; });
@@ -322,6 +338,7 @@ class Union : public LogitsDrafter {
   std::vector<float> part_logits_;              // (k, V) at that node, divided by t
   std::vector<float> row_;                      // (V)
   std::vector<Author> authors_;                 // of this iteration's candidates
+  bool asked_root_ = false;                     // whether the root was asked about last, since the last commit
 };
 
 }  // namespace nanospec

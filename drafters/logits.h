@@ -121,6 +121,8 @@ inline float entropy(const float* logits, const float* noise, int vocab, const S
 // ---------------------------------------------------------------------------------------------------------------
 // A drafter with logits
 
+constexpr int kManyTokens = 4096;  // from here on it takes time to go through a vocabulary: cheap drafters avoid it
+
 struct LogitsDrafter : Drafter {
   // (V) logits of the token after a node of the growing tree. Null where the drafter has no distribution, for instance
   // where its model has not run. Valid until the next call. It may be called again for any node that has been expanded
