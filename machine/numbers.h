@@ -52,23 +52,6 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Numbers
 
-// a * b + c, rounded once where the machine has the instruction, always twice where it has not. All code is compiled
-// with contraction off, so a multiply and an add are fused nowhere else.
-HD inline float fused(float a, float b, float c) {
-#if defined(__CUDA_ARCH__) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-  return __builtin_fmaf(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
-HD inline double fused(double a, double b, double c) {
-#if defined(__CUDA_ARCH__) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-  return __builtin_fma(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
-
 // The bits of one type read as another of the same size.
 template <class To, class From>
 HD inline To bits_as(From x) {
@@ -76,6 +59,27 @@ HD inline To bits_as(From x) {
   To y;
   memcpy(&y, &x, sizeof y);
   return y;
+}
+
+// a * b + c, rounded once. All code is compiled with contraction off, so a multiply and an add are fused nowhere else.
+HD_INLINE float fused(float a, float b, float c) {
+#if defined(__CUDA_ARCH__) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  return __builtin_fmaf(a, b, c);
+#else
+  // Without the instruction: the product is exact in double, and what its sum with c loses is known (Knuth's TwoSum).
+  // If it loses anything, the sum's last bit is made odd: so it lies on the exact sum's side of every number halfway
+  // between two floats, and rounds as that does (Boldo, Melquiond 2008). Beside infinities and NaN `lost` is NaN. All
+  // is arithmetic of whole numbers, for compilers vectorize no comparison here.
+  const double product = double(a) * double(b), sum = product + double(c), part = sum - product;
+  const double lost =
+      ((product - (sum - part)) + (double(c) - part)) * 0x1p-300;  // below 1: the exponent's top bit is 0
+  const uint64_t bits = bits_as<uint64_t>(sum), size = bits_as<uint64_t>(lost) << 1;
+  const uint64_t inexact = (~size & (0 - size)) >> 63, opposite = (bits ^ bits_as<uint64_t>(lost)) >> 63;
+  return float(bits_as<double>((bits - (opposite & inexact)) | inexact));
+#endif
+}
+HD inline double fused(double a, double b, double c) {  // of all functions of libm, fma alone is rounded once anywhere
+  return __builtin_fma(a, b, c);
 }
 
 // bfloat16: the upper half of a float. It is for storage; arithmetic is always in float.
@@ -157,8 +161,7 @@ HD constexpr T smaller(T a, T b) {
 // Each function is one formula for both types. The types differ in the coefficients, our own minimax fits, and in their
 // number. There is no branch, no table and no libm, so compilers vectorize a loop around a call. Subnormal numbers
 // count as zero. One ulp is the spacing of the type's numbers at the exact result. The errors were measured on every
-// seventh float and 2 * 10^7 doubles, with and without fused multiply-add; tests/machine/test_numbers.cpp checks bounds
-// just above them.
+// seventh float and 2 * 10^7 doubles; tests/machine/test_numbers.cpp checks bounds just above them.
 
 template <class T>
 struct Format;

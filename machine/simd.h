@@ -1,7 +1,7 @@
 // machine/simd.h: SIMD vectors of floats, as wide as the machine that this build is for.
 //
 // The same functions in three versions: AVX-512, AVX2, and a portable one of four floats. A sum in a lane has the same
-// bits in all of them, unless the machine has no fused multiply-add (numbers.h).
+// bits in all of them.
 #pragma once
 
 #if defined(__x86_64__)

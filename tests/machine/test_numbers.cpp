@@ -89,6 +89,42 @@ std::vector<double> nans(double) {
 
 }  // namespace
 
+// Where the machine has no such instruction, this holds our version against libm's, which is rounded once too.
+TEST_CASE("numbers: a fused multiply-add is rounded once, whatever the machine") {
+  uint64_t drawn = 0;
+  const auto bits = [&] { return uint32_t(nanospec::random_bits(3, 0, 0, drawn++, 0)); };
+  const auto any = [&] { return bits_as<float>(bits()); };
+  int wrong = 0, twice = 0;  // twice: as many would a product and a sum get wrong
+  const auto visit = [&](float a, float b, float c) {
+    const float exact = std::fma(a, b, c), ours = nanospec::fused(a, b, c);
+    const bool same = bits_as<uint32_t>(exact) == bits_as<uint32_t>(ours);
+    wrong += std::isnan(exact) ? !std::isnan(ours) : !same;
+    twice += a * b + c != exact && !std::isnan(exact);
+  };
+  for (int i = 0; i < 300000; i++) {
+    const float a = any(), b = any();
+    visit(a, b, any());
+    for (const int size : {-30, -25, -24, -23, 0, 23, 24, 25, 30}) {  // sums that cancel, and sums just off a middle
+      const double product = double(a) * double(b);
+      visit(a, b, float(std::ldexp(product, size)));
+      visit(a, b, -float(std::ldexp(product, size)));
+    }
+    const float one = 1 + float(int(bits() % 64)) * 0x1p-23f, step = std::ldexp(1.0f, -int(bits() % 64));
+    for (const float sign : {1.0f, -1.0f}) {  // few bits set: exact middles, and what a last bit moves off them
+      visit(one, step, sign);
+      visit(one * step, one, sign * one);
+      visit(step * 0x1p-120f, one, sign * 0x1p-140f);  // subnormal results
+    }
+  }
+  CHECK(wrong == 0);
+  CHECK(twice > 1000);
+  const float most = std::numeric_limits<float>::max(), inf = std::numeric_limits<float>::infinity();
+  for (const float a : {0.0f, -0.0f, 1.0f, -1.0f, most, -most, inf, -inf})
+    for (const float b : {0.0f, 2.0f, -most, inf})
+      for (const float c : {0.0f, -0.0f, 1.0f, most, -most, inf, -inf}) visit(a, b, c);
+  CHECK(wrong == 0);
+}
+
 TEST_CASE_TEMPLATE("numbers: exp is within its stated error", T, float, double) {
   const double bound = 1.1;
   double worst = 0;
