@@ -53,10 +53,10 @@ COMMAND_LINE := $(BUILD)/commands/cli.o $(BUILD)/commands/outputs.o
 PROGRAMS := $(BUILD)/train_drafter $(BUILD)/nanospec $(BUILD)/train_gpt
 ON_CUDA := $(BUILD)/nanospec-cuda $(BUILD)/train_gpt-cuda
 
-.PHONY: all programs help deps data chat run test tests prove cuda single bench peers experiments clean format
+.PHONY: all programs help deps data chat run test tests prove arm64 cuda single bench peers experiments clean format
 all: ## the programs nanospec, train_gpt and train_drafter, into build/; with a GPU those of make cuda too
 	@echo "compiler  $$($(CXX) --version 2>/dev/null | head -1 || echo 'none: make deps')"
-	@echo "SIMD      $$(echo | $(CXX) -march=$(ARCH) -dM -E -x c++ - 2>/dev/null | awk '/__AVX512F__/{a=1} /__AVX2__/{b=1} END{print a ? "AVX-512" : b ? "AVX2" : "portable version"}') (ARCH=$(ARCH))"
+	@echo "SIMD      $$(echo | $(CXX) -march=$(ARCH) -dM -E -x c++ - 2>/dev/null | awk '/__AVX512F__/{a=1} /__AVX2__/{b=1} /__aarch64__/{c=1} END{print a ? "AVX-512" : b ? "AVX2" : c ? "NEON" : "portable version"}') (ARCH=$(ARCH))"
 	@echo "CUDA      $(if $(GPU),$(GPU): building the -cuda programs too,$(if $(NVCC),no device here: make cuda builds the -cuda programs,no nvcc: the CPU does everything))"
 	$(ALL_CORES) programs
 programs: $(PROGRAMS) $(if $(GPU),$(ON_CUDA))
@@ -224,7 +224,11 @@ CHOSEN_OBJECTS := $(patsubst %.cu,$(BUILD)/%.o,$(patsubst %.cpp,$(BUILD)/%.o,$(C
 $(BUILD)/tests/run: $(LIBRARY) $(COMMANDS) $(EMULATED) $(ON_GPU) $(COMPUTING_TESTS) $(TESTS)
 $(BUILD)/tests/run-$(T): $(LIBRARY) $(if $(WIDE),$(COMMANDS)) \
   $(sort $(BUILD)/tests/main.o $(CHOSEN_OBJECTS) $(if $(WIDE),$(BUILD)/tests/commands/stand_in.o))
-$(BUILD)/tests/run $(BUILD)/tests/run-$(T):
+# One text on every machine: the tests that show it, few and small enough for an emulated processor. How near functions
+# come to libm's is not asked there: it follows from their bits, which are.
+EVERYWHERE := main core/test_golden machine/test_integers machine/test_numbers
+$(BUILD)/tests/run-everywhere: $(BUILD)/machine/library.o $(EVERYWHERE:%=$(BUILD)/tests/%.o)
+$(BUILD)/tests/run $(BUILD)/tests/run-$(T) $(BUILD)/tests/run-everywhere:
 	@echo "  LINK  $@"
 	$(if $(ON_GPU),$(Q)$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ $(LIBS),$(LINK))
 
@@ -237,6 +241,16 @@ test: ## builds and runs the tests, with a tenth of the long sweeps; the last li
 
 prove: ## the tests with the whole of their sweeps: some minutes more; with the model of make chat many
 	@NANOSPEC_PROVE=1 $(MAKE) --no-print-directory test
+
+.PHONY: everywhere
+everywhere:
+	$(ALL_CORES) $(BUILD)/tests/run-everywhere
+	@$(EMULATOR) $(BUILD)/tests/run-everywhere $(if $(EMULATOR),-tce="*stated error*")
+
+# On Debian: dpkg --add-architecture arm64; apt-get update; apt-get install g++-aarch64-linux-gnu qemu-user libmd-dev:arm64
+arm64: ## the golden texts and the tests of numbers for arm64, by Debian's cross compiler, on an emulated processor
+	@$(MAKE) --no-print-directory everywhere CXX=aarch64-linux-gnu-g++ ARCH=armv8.2-a+dotprod BUILD=build/arm64 \
+	  LDFLAGS=-static LIBS=-lmd EMULATOR=qemu-aarch64
 
 # ----------------------------------------------------------------------------------------------------------------
 # Measuring

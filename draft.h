@@ -11,7 +11,6 @@
 //   3. add it to the sweeps in tests/core/test_decode.cpp (mock) and tests/core/test_sweep.cpp (model).
 #pragma once
 
-#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -130,7 +129,7 @@ inline std::vector<float> bigram_table(const std::vector<int>& tokens, int vocab
   }
   for (size_t c = 0; c < v; c++)
     for (size_t x = 0; x < v; x++)
-      table[c * v + x] = float(std::log((table[c * v + x] + kBigramPrior * unigram[x]) / (total[c] + kBigramPrior)));
+      table[c * v + x] = float(log((table[c * v + x] + kBigramPrior * unigram[x]) / (total[c] + kBigramPrior)));
   return table;
 }
 

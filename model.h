@@ -205,12 +205,12 @@ std::vector<T> rope_table(int positions, int head_size, double theta = 10000, in
   std::vector<T> table;
   table.reserve(size_t(positions) * (head_size / 2) * 2);
   std::vector<double> step;  // radians for one position
-  for (int d = 0; d < head_size / 2; d++) step.push_back(std::pow(theta, -2.0 * d / head_size));
+  for (int d = 0; d < head_size / 2; d++) step.push_back(exp(-2.0 * d / head_size * log(theta)));
   for (int p = 0; p < positions; p++)
     for (int d = 0; d < head_size / 2; d++) {
       const double angle = (first_position + p) * step[size_t(d)];
-      table.push_back(T(std::cos(angle)));
-      table.push_back(T(std::sin(angle)));
+      table.push_back(T(cos(angle)));
+      table.push_back(T(sin(angle)));
     }
   return table;
 }
@@ -702,7 +702,7 @@ inline std::vector<float> initial_tensor(const TensorSpec& spec, uint32_t number
     // Two uniform numbers give a normal one (Box, Muller 1958).
     const double u = uniform(random_bits(seed, number, kStreamInitialize, i, 0));
     const double angle = 6.283185307179586477 * uniform(random_bits(seed, number, kStreamInitialize, i, 1));
-    values[i] = float(spec.init_std * std::sqrt(-2 * log(u)) * std::cos(angle));
+    values[i] = float(spec.init_std * std::sqrt(-2 * log(u)) * cos(angle));
   }
   return values;
 }
@@ -730,7 +730,7 @@ inline double cosine_rate(int64_t iteration, int warmup, int decay, double most,
   if (iteration < warmup) return most * double(iteration + 1) / (warmup + 1);
   if (iteration > decay) return least;
   const double decayed = double(iteration - warmup) / std::max(1, decay - warmup);
-  return least + 0.5 * (1 + std::cos(3.14159265358979323846 * decayed)) * (most - least);
+  return least + 0.5 * (1 + cos(3.14159265358979323846 * decayed)) * (most - least);
 }
 
 // Part of one tensor in the flat array of parameters: the optimizer's unit of work.
@@ -795,12 +795,12 @@ class Optimizer {
   }
   void step(const Team& team, const Update& u, T* weights, const T* gradient, T* m, T* v) const {
     const int pieces = int(pieces_.size());
-    const double t = double(u.iteration + 1);
+    const int64_t t = u.iteration + 1;
     launch(team, pieces, SumSquares<T>{pieces_.data(), gradient, squares_.data()});
     launch_sum(team, ClipFactor<T>{squares_.data(), pieces, T(u.grad_clip), norm_.data()});
     launch(team, pieces,
            AdamW<T>{pieces_.data(), weights, m, v, gradient, norm_.data(), T(u.learning_rate), T(u.weight_decay),
-                    T(u.beta1), T(u.beta2), T(1 - std::pow(u.beta1, t)), T(1 - std::pow(u.beta2, t))});
+                    T(u.beta1), T(u.beta2), T(1 - power(u.beta1, t)), T(1 - power(u.beta2, t))});
   }
 
  private:

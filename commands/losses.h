@@ -8,14 +8,16 @@
 #include <numeric>
 #include <vector>
 
+#include "machine/numbers.h"
+
 namespace nanospec {
 
 // -log of the chance that these logits (V) give a token, in nats. The sum is one of doubles, in the order of tokens.
 inline double token_loss(const float* logits, int vocab, int token) {
   const double most = double(*std::max_element(logits, logits + vocab));
   double sum = 0;
-  for (int x = 0; x < vocab; x++) sum += std::exp(double(logits[x]) - most);
-  return most + std::log(sum) - double(logits[token]);
+  for (int x = 0; x < vocab; x++) sum += exp(double(logits[x]) - most);
+  return most + log(sum) - double(logits[token]);
 }
 
 // The losses of the tokens first, first + 1, ... (first is at least 1), each after all tokens before it. The others are
@@ -55,7 +57,7 @@ struct MeanLoss {
     const double variance = n > 1 ? squares / double(n) - mean() * mean() : 0;
     return variance > 0 ? std::sqrt(variance / double(n - 1)) : 0;
   }
-  double perplexity() const { return std::exp(mean()); }
+  double perplexity() const { return exp(mean()); }
   double perplexity_error() const { return perplexity() * error(); }
 };
 

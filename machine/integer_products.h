@@ -13,7 +13,9 @@ namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
 // SIMD. Codes: four bytes for each lane of a Vec. Dots: a lane's sum of products, in int32. The products of bytes go
-// through 16 bits where the machine has no instruction for four at once: never through one that saturates.
+// through 16 bits where the machine has no instruction for four at once: never through one that saturates. Codes are
+// bytes without sign, activations have one. Where an instruction wants signs on both sides (kSigned), codes of 8 bits
+// are taken less their zero, 128, and a sum needs no start.
 
 #if defined(__AVX512VNNI__) && defined(__AVX512F__)
 struct Codes {
@@ -30,7 +32,6 @@ inline void add_products(Dots& d, Codes c, int32_t four) {
   d.v = _mm512_dpbusd_epi32(d.v, c.v, _mm512_set1_epi32(four));
 }
 inline Vec to_floats(Dots d) { return {_mm512_maskz_cvtepi32_ps(kAllLanes, d.v)}; }
-inline Vec multiply(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__) && !defined(__AVX512F__)
 struct Codes {
   __m256i v;
@@ -56,7 +57,23 @@ inline Vec to_floats(Dots d) {
   const __m256i sums = _mm256_hadd_epi32(d.low, d.high);  // lanes 0, 1, 4, 5, 2, 3, 6, 7
   return {_mm256_cvtepi32_ps(_mm256_permute4x64_epi64(sums, 0xd8))};
 }
-inline Vec multiply(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
+#elif defined(__ARM_FEATURE_DOTPROD)
+constexpr bool kSigned = true;
+struct Codes {
+  uint8x16_t v;
+};
+struct Dots {
+  int32x4_t v;
+};
+inline Codes load_codes(const uint8_t* p) { return {vld1q_u8(p)}; }
+inline Codes less_zero(Codes c) { return {veorq_u8(c.v, vdupq_n_u8(128))}; }
+inline Codes low_codes(Codes c) { return {vandq_u8(c.v, vdupq_n_u8(15))}; }
+inline Codes high_codes(Codes c) { return {vshrq_n_u8(c.v, 4)}; }
+inline Dots dots_from(int32_t x) { return {vdupq_n_s32(x)}; }
+inline void add_products(Dots& d, Codes c, int32_t four) {
+  d.v = vdotq_s32(d.v, vreinterpretq_s8_u8(c.v), vreinterpretq_s8_s32(vdupq_n_s32(four)));
+}
+inline Vec to_floats(Dots d) { return {vcvtq_f32_s32(d.v)}; }
 #else
 struct Codes {
   uint8_t v[4 * Vec::width];
@@ -93,7 +110,10 @@ inline Vec to_floats(Dots d) {
   for (int l = 0; l < Vec::width; l++) lanes[l] = float(d.v[l]);
   return load(lanes);
 }
-inline Vec multiply(Vec a, Vec b) { return fused(a, b, broadcast(-0.0f)); }  // a product plus -0 is the product
+#endif
+#if !defined(__ARM_FEATURE_DOTPROD)
+constexpr bool kSigned = false;
+inline Codes less_zero(Codes c) { return c; }
 #endif
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -109,6 +129,7 @@ template <class Q, int T, int R>
 void integer_tile(const IntegerRows& x, int row, const Panels<Q>& w, int first, float* out, int out_row,
                   Prefetch ahead) {
   constexpr int width = Vec::width, halves = 8 / Q::kBits;  // of a byte, each a code
+  static_assert(halves == 2 || Q::kZero == 128, "less_zero() takes 128");
   const int wide = w.width(first), within = first % Panels<Q>::kOutputs, blocks = w.blocks();
   const uint8_t* block = w.block(first, 0);
   Vec sum[T][R];
@@ -121,7 +142,7 @@ void integer_tile(const IntegerRows& x, int row, const Panels<Q>& w, int first, 
     Dots isum[T][R];
     UNROLL
     for (int t = 0; t < T; t++) UNROLL
-    for (int r = 0; r < R; r++) isum[t][r] = dots_from(x.start[(row + t) * blocks + b]);
+    for (int r = 0; r < R; r++) isum[t][r] = dots_from(kSigned && halves == 1 ? 0 : x.start[(row + t) * blocks + b]);
     const uint8_t* codes = block + 2 * Panels<Q>::kNumbers * wide + within * 4;
     const int8_t* its = x.codes + size_t(row) * x.row() + b * kBlockNumbers;
     UNROLL
@@ -131,7 +152,7 @@ void integer_tile(const IntegerRows& x, int row, const Panels<Q>& w, int first, 
         const Codes bytes = load_codes(codes + r * width * 4);
         UNROLL
         for (int h = 0; h < halves; h++) {
-          const Codes half = halves == 1 ? bytes : h == 0 ? low_codes(bytes) : high_codes(bytes);
+          const Codes half = halves == 1 ? less_zero(bytes) : h == 0 ? low_codes(bytes) : high_codes(bytes);
           UNROLL
           for (int t = 0; t < T; t++) {
             int32_t four;

@@ -1,11 +1,13 @@
 // machine/simd.h: SIMD vectors of floats, as wide as the machine that this build is for.
 //
-// The same functions in three versions: AVX-512, AVX2, and a portable one of four floats. A sum in a lane has the same
-// bits in all of them, unless the machine has no fused multiply-add (numbers.h).
+// The same functions in four versions: AVX-512, AVX2, NEON of arm64, and a portable one of four floats. A sum in a lane
+// has the same bits in all of them.
 #pragma once
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "machine/numbers.h"
@@ -21,6 +23,7 @@ inline Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
 inline Vec broadcast(float x) { return {_mm512_set1_ps(x)}; }
 inline void store(float* p, Vec x) { _mm512_storeu_ps(p, x.v); }
 inline Vec fused(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline Vec multiply(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
 constexpr __mmask16 kAllLanes = 0xffff;  // the unmasked functions make g++ 12 warn about its own header
 inline Vec low_halves(Vec x) {
   return {_mm512_castsi512_ps(_mm512_maskz_slli_epi32(kAllLanes, _mm512_castps_si512(x.v), 16))};
@@ -39,10 +42,27 @@ inline Vec load(const float* p) { return {_mm256_loadu_ps(p)}; }
 inline Vec broadcast(float x) { return {_mm256_set1_ps(x)}; }
 inline void store(float* p, Vec x) { _mm256_storeu_ps(p, x.v); }
 inline Vec fused(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+inline Vec multiply(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
 inline Vec low_halves(Vec x) { return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x.v), 16))}; }
 inline Vec high_halves(Vec x) { return {_mm256_and_ps(x.v, _mm256_castsi256_ps(_mm256_set1_epi32(int(0xffff0000))))}; }
 inline Vec load(const f16* p) { return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p))}; }
 constexpr const char* kSimd = "AVX2";
+#elif defined(__aarch64__)
+struct Vec {
+  static constexpr int width = 4, registers = 32;
+  float32x4_t v;
+};
+inline Vec load(const float* p) { return {vld1q_f32(p)}; }
+inline Vec broadcast(float x) { return {vdupq_n_f32(x)}; }
+inline void store(float* p, Vec x) { vst1q_f32(p, x.v); }
+inline Vec fused(Vec a, Vec b, Vec c) { return {vfmaq_f32(c.v, a.v, b.v)}; }
+inline Vec multiply(Vec a, Vec b) { return {vmulq_f32(a.v, b.v)}; }
+inline Vec low_halves(Vec x) { return {vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(x.v), 16))}; }
+inline Vec high_halves(Vec x) {
+  return {vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(x.v), vdupq_n_u32(0xffff0000u)))};
+}
+inline Vec load(const f16* p) { return {vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&p->bits)))}; }
+constexpr const char* kSimd = "NEON";
 #else
 struct Vec {  // portable: four floats, which a compiler may keep in one register
   static constexpr int width = 4, registers = 16;
@@ -55,6 +75,10 @@ inline Vec fused(Vec a, Vec b, Vec c) {
   Vec r;
   for (int l = 0; l < 4; l++) r.v[l] = fused(a.v[l], b.v[l], c.v[l]);
   return r;
+}
+inline Vec multiply(Vec a, Vec b) {
+  for (int l = 0; l < 4; l++) a.v[l] *= b.v[l];
+  return a;
 }
 inline Vec low_halves(Vec x) {
   for (float& lane : x.v) lane = bits_as<float>(bits_as<uint32_t>(lane) << 16);

@@ -20,12 +20,12 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "growth/shapes.h"
+#include "machine/numbers.h"
 #include "tree.h"
 
 namespace nanospec {
@@ -321,11 +321,11 @@ Verdict typical(const Tree& tree, Oracle& oracle) {
     if (tree.first_child(node) < 0) continue;
     const Chances p = chances(oracle.p(node), oracle.vocab());
     double entropy = 0;
-    for (double chance : p) entropy -= chance > 0 ? chance * std::log(chance) : 0;
-    const double least = std::min(kTypicalEpsilon, kTypicalDelta * std::exp(-entropy));
+    for (double chance : p) entropy -= chance > 0 ? chance * log(chance) : 0;
+    const double least = std::min(kTypicalEpsilon, kTypicalDelta * exp(-entropy));
     for (int c = tree.first_child(node); c >= 0; c = tree.next_sibling(c)) {
       accepted[c] = p[tree.token[c]] > least;
-      likelihood[c] = likelihood[node] + std::log(p[tree.token[c]]);
+      likelihood[c] = likelihood[node] + log(p[tree.token[c]]);
     }
   }
   Verdict verdict = path_to(tree, last);

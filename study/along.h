@@ -4,11 +4,11 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "commands/calibration.h"
 #include "growth/clock.h"
+#include "machine/numbers.h"
 
 namespace nanospec {
 
@@ -38,8 +38,8 @@ struct AlongCounts {
 inline double nats_of(const float* logits, int vocab, int token) {
   const float top = *std::max_element(logits, logits + vocab);
   double sum = 0;
-  for (int x = 0; x < vocab; x++) sum += std::exp(double(logits[x] - top));
-  return std::log(sum) - double(logits[token] - top);
+  for (int x = 0; x < vocab; x++) sum += exp(double(logits[x] - top));
+  return log(sum) - double(logits[token] - top);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ Chances normalized(Chances weights) {
 Chances random_chances(int vocab, double power, uint64_t seed, uint64_t row) {
   Chances weights;
   for (int x = 0; x < vocab; x++)
-    weights.push_back(std::pow(-std::log(uniform(random_bits(seed, 0, kStreamInitialize, row, uint32_t(x)))), power));
+    weights.push_back(exp(power * log(-log(uniform(random_bits(seed, 0, kStreamInitialize, row, uint32_t(x)))))));
   return normalized(weights);
 }
 
@@ -322,7 +322,7 @@ std::vector<float> random_table(int vocab, double spread, uint64_t seed) {
   for (int i = 0; i < vocab * vocab; i++) {
     const double u = uniform(random_bits(seed, 2, kStreamInitialize, uint64_t(i), 0));
     const double v = uniform(random_bits(seed, 2, kStreamInitialize, uint64_t(i), 1));
-    table.push_back(float(spread * std::sqrt(-2 * std::log(u)) * std::cos(6.283185307179586 * v)));
+    table.push_back(float(spread * std::sqrt(-2 * log(u)) * cos(6.283185307179586 * v)));
   }
   return table;
 }

@@ -324,6 +324,7 @@ struct Phrase {
   const char *phrase, *better;
   Words allowed = {};  // files and folders
 };
+const Words kStatistics = {"commands", "study"};  // what they compute by libm is for people's eyes
 const std::vector<Phrase> kPhrases = {
     {"portable text", "portable version"},
     {"forward pass", "forward"},
@@ -336,6 +337,8 @@ const std::vector<Phrase> kPhrases = {
     {"under way", "current, pending or in flight"},
     {"nobody's", "a sentence with a subject"},
     {"heed", "a word of the field"},
+    {"std::(exp|log|log2|log1p|pow|sin|cos|tanh|erf)", "numbers.h's own: libm's bits are another machine's",
+     kStatistics},
 };
 
 Words worse_phrases(const Sources& sources) {

@@ -75,7 +75,8 @@ void check(int K, int N) {
 }  // namespace
 
 TEST_CASE("integers: the tuned product has the portable one's bits, whatever the rows, and is near that of floats") {
-  for (const auto& [K, N] : {std::pair{32, 16}, {64, 80}, {96, 40}, {160, 200}, {24, 20}, {100, 65}}) {
+  for (const auto& size : {std::pair{32, 16}, {64, 80}, {96, 40}, {160, 200}, {24, 20}, {100, 65}}) {
+    const int K = size.first, N = size.second;
     CAPTURE(K);
     CAPTURE(N);
     check<Q8_0>(K, N);

@@ -1,5 +1,5 @@
-// tests/machine/test_numbers.cpp: machine/numbers.h: exp, log and erf against libm's long double; the same bits in a
-// vector lane and alone; bf16; Philox's published vectors; the order in which a group adds.
+// tests/machine/test_numbers.cpp: machine/numbers.h: exp, log, erf, cos and sin against libm's long double; the same
+// bits in a vector lane and alone; bf16; Philox's published vectors; the order in which a group adds.
 #include "machine/numbers.h"
 
 #include <doctest/doctest.h>
@@ -33,6 +33,12 @@ struct Erf {
   T operator()(T x) const {
     return nanospec::erf(x);
   }
+};
+struct Cos {
+  double operator()(double x) const { return nanospec::cos(x); }
+};
+struct Sin {
+  double operator()(double x) const { return nanospec::sin(x); }
 };
 template <class F, class T>
 [[gnu::noinline]] T alone(T x) {
@@ -82,6 +88,42 @@ std::vector<double> nans(double) {
 }
 
 }  // namespace
+
+// Where the machine has no such instruction, this holds our version against libm's, which is rounded once too.
+TEST_CASE("numbers: a fused multiply-add is rounded once, whatever the machine") {
+  uint64_t drawn = 0;
+  const auto bits = [&] { return uint32_t(nanospec::random_bits(3, 0, 0, drawn++, 0)); };
+  const auto any = [&] { return bits_as<float>(bits()); };
+  int wrong = 0, twice = 0;  // twice: as many would a product and a sum get wrong
+  const auto visit = [&](float a, float b, float c) {
+    const float exact = std::fma(a, b, c), ours = nanospec::fused(a, b, c);
+    const bool same = bits_as<uint32_t>(exact) == bits_as<uint32_t>(ours);
+    wrong += std::isnan(exact) ? !std::isnan(ours) : !same;
+    twice += a * b + c != exact && !std::isnan(exact);
+  };
+  for (int i = 0; i < 50000; i++) {
+    const float a = any(), b = any();
+    visit(a, b, any());
+    for (const int size : {-30, -25, -24, -23, 0, 23, 24, 25, 30}) {  // sums that cancel, and sums just off a middle
+      const double product = double(a) * double(b);
+      visit(a, b, float(std::ldexp(product, size)));
+      visit(a, b, -float(std::ldexp(product, size)));
+    }
+    const float one = 1 + float(int(bits() % 64)) * 0x1p-23f, step = std::ldexp(1.0f, -int(bits() % 64));
+    for (const float sign : {1.0f, -1.0f}) {  // few bits set: exact middles, and what a last bit moves off them
+      visit(one, step, sign);
+      visit(one * step, one, sign * one);
+      visit(step * 0x1p-120f, one, sign * 0x1p-140f);  // subnormal results
+    }
+  }
+  CHECK(wrong == 0);
+  CHECK(twice > 1000);
+  const float most = std::numeric_limits<float>::max(), inf = std::numeric_limits<float>::infinity();
+  for (const float a : {0.0f, -0.0f, 1.0f, -1.0f, most, -most, inf, -inf})
+    for (const float b : {0.0f, 2.0f, -most, inf})
+      for (const float c : {0.0f, -0.0f, 1.0f, most, -most, inf, -inf}) visit(a, b, c);
+  CHECK(wrong == 0);
+}
 
 TEST_CASE_TEMPLATE("numbers: exp is within its stated error", T, float, double) {
   const double bound = 1.1;
@@ -160,6 +202,55 @@ TEST_CASE_TEMPLATE("numbers: erf is within its stated error, odd, and 1 at the e
   for (T x : nans(T())) CHECK(std::isnan(nanospec::erf(x)));
 }
 
+TEST_CASE("numbers: cos and sin are within their stated error, at large angles and beside their zeros too") {
+  const double bound = 1.55;
+  double worst = 0;
+  const auto visit = [&](double x) {
+    worst = std::max(worst, ulps(nanospec::cos(x), std::cos((long double)x)));
+    worst = std::max(worst, ulps(nanospec::sin(x), std::sin((long double)x)));
+  };
+  for (double most : {1.0, 7.0, 8192.0, 1048576.0, 2147483648.0}) sweep<double>(-most, most, 100000, visit);
+  for (int p = 0; p < 100000; p++) visit(p);  // the angles of the fastest pair of a rotary head
+  const double quarter = std::acos(-1.0) / 2;
+  for (double n = 1; n < 1e9; n = std::floor(n * 1.01) + 1)
+    for (double at : {std::nextafter(n * quarter, 0), n * quarter, std::nextafter(n * quarter, 1e10)}) visit(at);
+  CHECK(worst <= bound);
+}
+
+TEST_CASE("numbers: cos and sin at their ends") {
+  CHECK(nanospec::cos(0.0) == 1);
+  CHECK(nanospec::cos(-0.0) == 1);
+  CHECK(nanospec::sin(0.0) == 0);
+  CHECK(nanospec::sin(1e-300) == 1e-300);
+  bool even = true, odd = true, inside = true;
+  sweep<double>(0, 1e5, 100000, [&](double x) {
+    even = even && nanospec::cos(-x) == nanospec::cos(x);
+    odd = odd && nanospec::sin(-x) == -nanospec::sin(x);
+    inside = inside && std::fabs(nanospec::cos(x)) <= 1 && std::fabs(nanospec::sin(x)) <= 1;
+  });
+  CHECK(even);
+  CHECK(odd);
+  CHECK(inside);
+  for (double x : nans(0.0)) CHECK(std::isnan(nanospec::cos(x)));
+  for (double x : {kInf<double>, -kInf<double>}) CHECK(std::isnan(nanospec::sin(x)));
+}
+
+TEST_CASE("numbers: whole powers are near libm's, and exact where a double holds them") {
+  using nanospec::power;
+  CHECK(power(0.9, 0) == 1);
+  CHECK(power(0.9, 1) == 0.9);
+  CHECK(power(3, 33) == 5559060566555523.0);
+  CHECK(power(0.5, 1074) == std::numeric_limits<double>::denorm_min());
+  CHECK(power(0.99, int64_t(1) << 40) == 0);
+  double worst = 0;  // of 1 - beta^t, AdamW's correction
+  for (double beta : {0.9, 0.95, 0.99, 0.999})
+    for (int64_t t = 1; t < 100000; t = t * 9 / 8 + 1) {
+      const long double exact = 1 - std::pow((long double)beta, (long double)t);
+      worst = std::max(worst, double(std::fabs((1 - power(beta, t)) / exact - 1)));
+    }
+  CHECK(worst <= 1e-13);
+}
+
 TEST_CASE("numbers: GELU from erf is smooth enough to check a gradient by differences") {
   const auto gelu = [](double x) { return 0.5 * x * (1 + nanospec::erf(x * std::sqrt(0.5))); };
   double worst = 0;
@@ -196,6 +287,10 @@ TEST_CASE_TEMPLATE("numbers: a vector lane, a loop's tail and a single call give
   CHECK(differing(Exp()) == 0);
   CHECK(differing(Log()) == 0);
   CHECK(differing(Erf()) == 0);
+  if constexpr (sizeof(T) == 8) {
+    CHECK(differing(Cos()) == 0);
+    CHECK(differing(Sin()) == 0);
+  }
 }
 
 TEST_CASE("numbers: f16 rounds to nearest, ties to even") {
