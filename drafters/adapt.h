@@ -169,7 +169,7 @@ class Union : public LogitsDrafter {
       part->begin(text, n);
     }
     authors_.clear();
-    asked_root_ = false;
+    asked_root_ = -1;
   }
 
   void prepare(const Growth& growth, const int* nodes, int n) override {
@@ -209,7 +209,7 @@ class Union : public LogitsDrafter {
     }
     for (auto& part : parts_) part->committed(commit);
     authors_.clear();
-    asked_root_ = false;
+    asked_root_ = -1;
   }
 
  private:
@@ -240,8 +240,8 @@ class Union : public LogitsDrafter {
   // distribution there has equal logits.
   void ask(const Growth& growth, int node) {
     const Solo solo;
-    if (asked_root_ && node == 0) return;  // the parts have not changed since
-    asked_root_ = node == 0;
+    if (node == 0 && growth.token[0] == asked_root_) return;  // the parts have not changed since
+    asked_root_ = node == 0 ? growth.token[0] : -1;
     for (int i = 0; i < int(parts_.size()); i++) {
       float* const f = logits_of(i);
       const float* const l = parts_[i]->logits(growth, node);
@@ -338,7 +338,7 @@ class Union : public LogitsDrafter {
   std::vector<float> part_logits_;              // (k, V) at that node, divided by t
   std::vector<float> row_;                      // (V)
   std::vector<Author> authors_;                 // of this iteration's candidates
-  bool asked_root_ = false;                     // whether the root was asked about last, since the last commit
+  int asked_root_ = -1;                         // the root, if it was asked about last and nothing is committed since
 };
 
 }  // namespace nanospec

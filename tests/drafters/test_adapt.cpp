@@ -364,6 +364,35 @@ TEST_CASE("adapt: union: a part may count for much where it is sure of itself, a
   }
 }
 
+TEST_CASE("adapt: union: of a large vocabulary nothing is drafted where no part is sure") {
+  std::vector<float> flat(size_t(kManyTokens), 0.0f), peaked = flat;
+  peaked[7] = 12;  // a chance of 0.98
+  for (const auto& [logits, drafted] : {std::pair{flat, 0}, std::pair{peaked, 1}}) {
+    std::vector<std::unique_ptr<LogitsDrafter>> parts;
+    parts.push_back(std::make_unique<Fixed>(logits));
+    parts.push_back(std::make_unique<Fixed>(flat));
+    Union both(std::move(parts));
+    int root = 0;
+    both.begin(&root, 1);
+    Candidate best;
+    Sampling sampling;
+    const int node = 0;
+    int count = -1;
+    both.expand(rooted(root), &node, 1, 1, {&sampling, nullptr, 0, false}, &best, &count);
+    CHECK(count == drafted);
+    if (count == 1) CHECK(best.token == 7);
+  }
+}
+
+TEST_CASE("adapt: suffix: a new context has equal logits; of a large vocabulary, none") {
+  int root = 0;
+  for (int vocab : {kManyTokens - 1, kManyTokens}) {
+    Suffix suffix(vocab);
+    suffix.begin(&root, 1);
+    CHECK((suffix.logits(rooted(root), 0) == nullptr) == (vocab == kManyTokens));
+  }
+}
+
 TEST_CASE("adapt: union: a part that says nothing, or nonsense, does no harm") {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   for (const std::vector<float>& odd : {std::vector<float>{0, -inf, -inf, 0, -inf},

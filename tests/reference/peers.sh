@@ -3,8 +3,9 @@
 #
 # The sources are those in the source package of llama-cpp-python 0.3.36 (PyPI), a download of 77 MB, held against its
 # SHA-256. Built once, in Release, for this processor, but without AMX, which crashes in some virtual machines. A build
-# that was stopped goes on where it was. build/peers/bin gets the programs, their libraries, and llama_greedy, which is
-# tests/reference/llama_greedy.cpp. Exit status 0 when all are there. It installs cmake and pip where there is none.
+# that was stopped goes on where it was. build/peers/bin gets the programs, their libraries, and two programs of ours,
+# llama_greedy and llama_speculate, whose sources lie beside this script. Exit status 0 when all are there. It installs
+# cmake and pip where there is none.
 set -eu
 unset MAKEFLAGS MFLAGS # cmake's make is not ours
 cd "$(dirname "$0")/../.."
