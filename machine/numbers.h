@@ -78,7 +78,7 @@ HD_INLINE float fused(float a, float b, float c) {
   return float(bits_as<double>((bits - (opposite & inexact)) | inexact));
 #endif
 }
-HD inline double fused(double a, double b, double c) {  // of all functions of libm, fma alone is rounded once anywhere
+HD inline double fused(double a, double b, double c) {  // libm's too is rounded once, on any machine
   return __builtin_fma(a, b, c);
 }
 

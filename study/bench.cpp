@@ -77,7 +77,8 @@ Sections chosen(const Sections& all, const std::string& only) {
   for (const std::string& word : words) check_word("section", word, "--only", known);
   Sections found;
   for (const Section& section : all)
-    if (words.empty() || std::count(words.begin(), words.end(), section.name)) found.push_back(section);
+    if (words.empty() ? section.by_default : std::count(words.begin(), words.end(), section.name) > 0)
+      found.push_back(section);
   return found;
 }
 
@@ -200,8 +201,10 @@ Sections sections_of(Bench& bench) {
       {"peers", [&] { bench_peers(bench); }, peers_seconds(),
        "PyTorch and llama.cpp on the same work, where build/venv and build/peers have them"},
       {"kinds", [&] { bench_kinds(bench); }, kinds_seconds(),
-       "speculation on real models by what they are asked for, beside llama.cpp's: half an hour; where it is named"},
-      {"gpu", [&] { bench_gpu(bench); }, 180, "where there is a GPU: its kernels, decoding and training on it"}};
+       "speculation on real models by what they are asked for, beside llama.cpp's: half an hour; where it is named",
+       false},
+      {"gpu", [&] { bench_gpu(bench); }, 180, "where there is a GPU: its kernels, decoding and training on it",
+       gpu_missing().empty()}};
 }
 
 struct CommandLine {
@@ -284,13 +287,6 @@ int bench_command(int argc, char** argv) {
   Sections sections = chosen(sections_of(bench), c.only);
   if (c.roofline && !c.only.empty())
     throw std::invalid_argument("--roofline is the machine alone: --only: give one of the two");
-  if (c.only.empty())  // what takes long is named; a GPU is there or not
-    sections.erase(std::remove_if(sections.begin(), sections.end(),
-                                  [](const Section& one) {
-                                    const std::string name = one.name;
-                                    return name == "kinds" || (name == "gpu" && !gpu_missing().empty());
-                                  }),
-                   sections.end());
   if (c.roofline) sections.clear();
   if (!given.has("--model")) bench.options.settings.model = first_there({"runs/medium", "runs/small"});
   if (!given.has("--data")) bench.data = find_text(bench.options.settings.model, true);

@@ -82,10 +82,11 @@ struct Section {
   std::function<void()> run;
   double seconds;  // about, or at most
   const char* what;
+  bool by_default = true;  // whether it runs where --only names nothing
 };
 using Sections = std::vector<Section>;
 std::string sections_help(const Sections& sections);
-// Those that --only names, in their order; all where it is empty. Throws std::invalid_argument.
+// Those that --only names, in their order; where it is empty, those that run by default. Throws std::invalid_argument.
 Sections chosen(const Sections& all, const std::string& only);
 
 constexpr const char* kQuickRun = "A quick run proves nothing";  // above its tables, and in its files

@@ -3,7 +3,7 @@
 // llama.cpp with each of its own ways to speculate without a second model, by llama_speculate, which `make peers`
 // builds (tests/reference/llama_speculate.cpp).
 //
-// In order: questions and files; our runs; llama.cpp's; what is said.
+// In order: llama_speculate's words, read; questions and files; what one file makes of them; the runs; what is said.
 #include <unistd.h>
 
 #include <cmath>
@@ -144,7 +144,7 @@ struct LlamaBest {
   std::vector<size_t> prompts;  // that it is the mean of
 };
 LlamaBest llama_best(const Answers& a, const std::string& kind) {
-  std::map<std::string, std::vector<double>> by_method;
+  std::map<std::string, std::vector<double>> by_method;  // logarithms of tokens a second
   LlamaBest best;
   const std::vector<size_t> places = peer_places(a);
   for (const LlamaAnswer& answer : a.llama) {
@@ -153,12 +153,12 @@ LlamaBest llama_best(const Answers& a, const std::string& kind) {
     by_method[answer.method].push_back(std::log(answer.tokens / answer.seconds));
     if (answer.method == "plain") best.prompts.push_back(p);
   }
-  for (const auto& [method, logarithms] : by_method) {
-    const double speed = geometric_mean(logarithms);
-    if (method == "plain") best.plain = speed;
-    if (speed > best.speed) best = {method, speed, best.plain, best.prompts};
-  }
-  if (best.plain == 0 && by_method.count("plain")) best.plain = geometric_mean(by_method["plain"]);
+  best.plain = geometric_mean(by_method["plain"]);
+  for (const auto& [method, logarithms] : by_method)
+    if (const double speed = geometric_mean(logarithms); speed > best.speed) {
+      best.method = method;
+      best.speed = speed;
+    }
   return best;
 }
 // m's speed on the questions that llama.cpp answered, over llama.cpp's best.
@@ -209,9 +209,10 @@ std::string ask_llama(Answers& a, const std::function<void()>& waiting) {
   }
   write_file(questions, lines);
   const Settings& settings = a.trial.options.settings;
-  const int status = run_process({llama_speculate(), settings.model, questions, std::to_string(kNewTokens),
-                                  std::to_string(settings.threads), temperature_text(a.degrees())},
-                                 log, kPeerSeconds, waiting);
+  const int status =
+      run_process({llama_speculate(), settings.model, questions, std::to_string(a.trial.options.max_new_tokens),
+                   std::to_string(settings.threads), temperature_text(a.degrees())},
+                  log, kPeerSeconds, waiting);
   if (interrupted()) return "";
   if (status != 0) return "left out: llama.cpp: llama_speculate failed: " + last_line(log) + "\n";
   a.llama = parse_llama_speculate(read_file(log), "llama_speculate");

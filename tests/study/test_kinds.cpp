@@ -1,17 +1,14 @@
 // tests/study/test_kinds.cpp: section kinds of `bench`, with the Engine of stand_in.cpp, whose plain decoding takes a
 // second and anything else half of it, and a llama_speculate that is a script.
 #include <doctest/doctest.h>
-#include <sys/stat.h>
 
 #include "commands/commands.h"
-#include "files/io.h"
 #include "study/llama_speculate.h"
-#include "study/process.h"
 #include "tests/command_line.h"
 #include "tests/commands/stand_in.h"
 #include "tests/error_of.h"
-#include "tests/folder.h"
 #include "tests/gguf_file.h"
+#include "tests/peer_folder.h"
 #include "tests/picture.h"
 
 using namespace nanospec;
@@ -24,26 +21,15 @@ std::string answered(int prompt, const char* method, int tokens, double seconds)
 }
 
 // A folder with a model, and two questions of two kinds; a llama_speculate beside this program.
-struct Questions {
-  std::string path = program_folder() + "/peers/bin";
-  Folder folder;
-  std::filesystem::path before = std::filesystem::current_path();
-
-  explicit Questions(const std::string& output) {
-    std::filesystem::create_directories(path);
-    write_file(path + "/llama_speculate", "#!/bin/sh\ncat <<'END'\n" + output + "END\n");
-    chmod((path + "/llama_speculate").c_str(), 0755);
-    std::filesystem::current_path(folder.path);
+struct Questions : PeerFolder {
+  explicit Questions(const std::string& output)
+      : PeerFolder("llama_speculate", "echo $3 >tokens; cat <<'END'\n" + output + "END\n") {
     std::filesystem::create_directory("models");
     std::filesystem::create_directory("data");
     write_file("models/tiny.Q8_0.gguf", llama_gguf().bytes());
     write_file("data/kinds.jsonl",
                "{\"kind\": \"copying\", \"prompt\": \"Copy me.\"}\n{\"kind\": \"story\", \"prompt\": \"A fox\"}\n");
     script = [](const Method& method, int n) { return steady(method, n); };
-  }
-  ~Questions() {
-    std::filesystem::current_path(before);
-    std::filesystem::remove_all(program_folder() + "/peers");
   }
   std::string run_kinds() const {
     return run(bench_command, {"--quick", "--only", "kinds", "--out", "out", "--threads", "2"});
@@ -71,6 +57,7 @@ TEST_CASE("kinds: speculation over plain decoding and over llama.cpp's best way,
   const std::string out = questions.run_kinds();
   for (const char* part : {"temperature 0.7", "copying", "story", "lookup", "A quick run proves nothing"})
     CHECK_MESSAGE(contains(out, part), out);
+  CHECK(read_file("tokens") == "16\n");  // as many as a quick run of ours may have
   const Json json = Json::parse(read_file("out/kinds.json"))["answers"];
   REQUIRE(json.size() == 3);  // temperatures
   const Json &copying = json[0]["by_kind"][0], &story = json[0]["by_kind"][1];

@@ -1,16 +1,15 @@
 // tests/study/test_peers.cpp: section peers of `bench`: what llama-bench prints, read; the operations of a row; the
 // section with a llama-bench that is a script, and a Probe that is stand_in.cpp's.
 #include <doctest/doctest.h>
-#include <sys/stat.h>
 
 #include "commands/commands.h"
 #include "model.h"
 #include "study/forwards.h"
 #include "study/llama_bench.h"
-#include "study/process.h"
 #include "tests/command_line.h"
 #include "tests/error_of.h"
 #include "tests/gguf_file.h"
+#include "tests/peer_folder.h"
 #include "tests/picture.h"
 
 using namespace nanospec;
@@ -87,25 +86,13 @@ TEST_CASE("peers: operations of one row") {
 namespace {
 
 // A llama-bench beside this program, for a test, and a folder with a model to work in.
-struct Peers {
-  std::string path = program_folder() + "/peers/bin";
-  Folder folder;
-  std::filesystem::path before = std::filesystem::current_path();
-
-  explicit Peers(const std::string& script) {
-    std::filesystem::create_directories(path);
-    write_file(path + "/llama-bench", "#!/bin/sh\n" + script);
-    chmod((path + "/llama-bench").c_str(), 0755);
-    std::filesystem::current_path(folder.path);
+struct Peers : PeerFolder {
+  explicit Peers(const std::string& script) : PeerFolder("llama-bench", script) {
     std::filesystem::create_directory("models");
     Draft model = llama_gguf();
     write_file("models/short.gguf", model.bytes());
     model.set(whole("llama.context_length", 2048));
     write_file("models/long.gguf", model.bytes());
-  }
-  ~Peers() {
-    std::filesystem::current_path(before);
-    std::filesystem::remove_all(program_folder() + "/peers");
   }
 };
 
