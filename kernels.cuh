@@ -471,9 +471,9 @@ struct BiasActivation {
   HD void operator()(const G& g, int row, int begin, int end) const {
     AddBias<T>{pre, row_stride, bias}(g, row, begin, end);
     const size_t at = size_t(row) * row_stride + begin;
-    const T *a = pre + at, *r = residual + at;
+    const T *a = pre + at, *r = residual ? residual + at : nullptr;
     T* o = out + at;
-    if (residual) g.each(end - begin, [=](int c) { o[c] = r[c] + Activation::of(a[c]); });
+    if (r) g.each(end - begin, [=](int c) { o[c] = r[c] + Activation::of(a[c]); });
     else g.each(end - begin, [=](int c) { o[c] = Activation::of(a[c]); });
   }
 };

@@ -19,16 +19,6 @@
 
 // In a plain build, every allocation of this program is noted, so that the largest one can be held against the file.
 // Sanitizers bring their own allocator, and a limit of their own on what it gives.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define NOTE_ALLOCATIONS 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define NOTE_ALLOCATIONS 0
-#endif
-#endif
-#ifndef NOTE_ALLOCATIONS
-#define NOTE_ALLOCATIONS 1
-#endif
 
 namespace {
 
@@ -83,7 +73,7 @@ size_t& largest_allocation() {
   static thread_local size_t bytes = 0;
   return bytes;
 }
-#if NOTE_ALLOCATIONS
+#ifndef SANITIZED
 __attribute__((noinline)) void* operator new(size_t size) {
   if (size > largest_allocation()) largest_allocation() = size;
   if (void* memory = malloc(size ? size : 1)) return memory;
@@ -108,7 +98,9 @@ int main(int argc, char** argv) {
     context.addFilter("test-case-exclude", "ptxas: *");
     printf("the kernels' budgets of registers are not checked here: `make cuda` does\n");
   }
-#ifdef __SANITIZE_ADDRESS__
+#ifdef SANITIZED
+  context.addFilter("test-case-exclude", "single: *");
+  printf("the core as one file is not compiled once more: sanitizers would see nothing of it\n");
   const bool browser = false, real = false;
 #else
   const bool browser = std::system("command -v chromium >/dev/null 2>&1") == 0;

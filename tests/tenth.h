@@ -12,9 +12,10 @@ inline bool a_tenth() {
   return !asked || std::string(asked) != "1";
 }
 
-// Whether the longest of them are to run a thirtieth: under AddressSanitizer, which asks about memory, not statistics.
-inline bool a_thirtieth() {
-#ifdef __SANITIZE_ADDRESS__
+// Whether the longest of them are to run a sixtieth or so: under AddressSanitizer, which asks about memory, not
+// statistics.
+inline bool a_sixtieth() {
+#ifdef SANITIZED
   return a_tenth();
 #else
   return false;

@@ -60,17 +60,18 @@ TEST_CASE("inspect: a GGUF file that loads: sizes, tokenizer, tensors, metadata"
   CHECK(said["bytes"] == file_bytes(path));
   const Json& model = said["model"];
   CHECK(model["architecture"] == "llama");
-  for (const auto& [key, value] : std::map<std::string, int>{{"n_layer", 2},
-                                                             {"n_embd", 4},
-                                                             {"n_head", 2},
-                                                             {"n_kv_head", 1},
-                                                             {"head_dim", 2},
-                                                             {"n_inner", 6},
-                                                             {"context", 16},
-                                                             {"vocab_size", 1001},
-                                                             {"rope_theta", 10000}}) {
+  for (const auto& entry : std::map<std::string, int>{{"n_layer", 2},
+                                                      {"n_embd", 4},
+                                                      {"n_head", 2},
+                                                      {"n_kv_head", 1},
+                                                      {"head_dim", 2},
+                                                      {"n_inner", 6},
+                                                      {"context", 16},
+                                                      {"vocab_size", 1001},
+                                                      {"rope_theta", 10000}}) {
+    const std::string& key = entry.first;
     CAPTURE(key);
-    CHECK(model[key] == value);
+    CHECK(model[key] == entry.second);
   }
   CHECK(model["positions"] == "rotary");
   CHECK(model["norm"] == "RMSNorm");

@@ -687,7 +687,7 @@ TEST_CASE("rules: distributions: exact rules emit the first three tokens as soft
     float temperature;
     int top_k;
   };
-  const int samples = a_thirtieth() ? 1300 : a_tenth() ? 4000 : 40000;
+  const int samples = a_sixtieth() ? 1300 : a_tenth() ? 4000 : 40000;
   const Ints prompt = {1, 3, 0};
   for (const Case& c : {Case{Rule::kMatch, "tree:2x2", 1, 0},
                         {Rule::kMatch, "chain:3", 0.7f, 3},

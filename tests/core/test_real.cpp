@@ -106,7 +106,8 @@ void prove(Target& target, Drafters& drafters, const Loaded& loaded, const Setti
   const auto known = tally.plain.emplace(setting.prompt, plain).first;
   CHECK(known->second == plain);
   for (int i = 0; i < n; i++, tally.generations++) {
-    const auto& [name, drafter] = drafters.all[size_t(tally.generations) % drafters.all.size()];
+    const auto& drafter = drafters.all[size_t(tally.generations) % drafters.all.size()];
+    const std::string& name = drafter.first;
     // 8 and 17 have no common divisor: every drafter meets every shape. Trees are small, or this took an hour.
     const std::string shape = kAllShapes[size_t(tally.generations) % std::size(kAllShapes)];
     decoding.shape = ready_shape(shape, shape == "tree:5x2" ? 62 : 20);
@@ -115,7 +116,7 @@ void prove(Target& target, Drafters& drafters, const Loaded& loaded, const Setti
     CAPTURE(name);
     CAPTURE(shape);
     CAPTURE(setting.temperature);
-    const std::vector<int> text = continued(target, drafter.get(), decoding, prompt, &stats);
+    const std::vector<int> text = continued(target, drafter.second.get(), decoding, prompt, &stats);
     CHECK(text == plain);
     tally.equal += text == plain;
     tally.pairs.insert(name + " " + shape);

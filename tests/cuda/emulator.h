@@ -35,14 +35,7 @@
 #include <utility>
 #include <vector>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define ADDRESS_SANITIZER
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define ADDRESS_SANITIZER
-#endif
-#endif
-#ifdef ADDRESS_SANITIZER
+#ifdef SANITIZED
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -92,7 +85,7 @@ class Fiber {
   void prepare(void (*entry)()) {
     if (!stack_) stack_.reset(new char[kStack]);
     entry_ = entry, begun_ = false;
-#ifdef ADDRESS_SANITIZER
+#ifdef SANITIZED
     ASAN_UNPOISON_MEMORY_REGION(stack_.get(), kStack);  // a flow that was given up has left its marks
     bottom_ = stack_.get(), size_ = kStack, fake_ = nullptr;
 #endif
@@ -100,7 +93,7 @@ class Fiber {
   bool prepared() const { return stack_ != nullptr; }
 
   // Goes on in `to`; returns when someone switches back to this, the fiber that is running.
-#ifdef ADDRESS_SANITIZER
+#ifdef SANITIZED
   __attribute__((noinline)) void switch_to(Fiber& to) {
     came_from = this;
     if (!to.begun_ && to.entry_) to.make_context();
@@ -134,7 +127,7 @@ class Fiber {
   std::unique_ptr<char[]> stack_;
   void (*entry_)() = nullptr;
   bool begun_ = false;
-#ifdef ADDRESS_SANITIZER
+#ifdef SANITIZED
   static inline Fiber* came_from = nullptr;
   const void* bottom_ = nullptr;
   size_t size_ = 0;

@@ -149,11 +149,12 @@ TEST_CASE("llama: the files have the settings that they are there for, and the l
       {"norm_epsilon", [](Config& c) { c.norm_epsilon *= 2; }},
       {"rotary", [](Config& c) { c.rope_theta = 1e30f; }}};  // hardly any turn but the fastest
   for (const std::string& name : kNames)
-    for (const auto& [what, change] : others) {
+    for (const auto& other : others) {
+      const std::string& what = other.first;
       CAPTURE(name);
       CAPTURE(what);
       Loaded loaded = tiny(name);
-      change(loaded.config);
+      other.second(loaded.config);
       CHECK(difference(loaded, Stored(name, loaded.config.vocab_size)) > 1e-5);
     }
   for (const std::string& name : kNames) {  // rows of queries and keys as the file has them, not put in order

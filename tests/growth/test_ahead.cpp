@@ -339,12 +339,13 @@ TEST_CASE("ahead: every shape and kind of drafter prints plain decoding's bytes,
       std::vector<std::vector<int>> plain;
       for (const auto& prompt : prompts)
         plain.push_back(text_of(target, nullptr, decoding_of("chain:1", temperature, 70, Ahead::kOff), prompt));
-      for (const auto& [name, drafter] : drafters) {
+      for (const auto& entry : drafters) {
+        const std::string& name = entry.first;
         std::shared_ptr<Experience> experience;
         size_t nth = 0;
         for (const char* shape : kAllShapes)
           for (Ahead ahead : {Ahead::kOn, Ahead::kAuto}) {
-            if (nth % (a_thirtieth() ? 16 : a_tenth() ? 5 : threads == 2 ? 4 : 1)) {
+            if (nth % (a_sixtieth() ? 16 : a_tenth() ? 5 : threads == 2 ? 4 : 1)) {
               nth++;
               continue;
             }
@@ -352,7 +353,7 @@ TEST_CASE("ahead: every shape and kind of drafter prints plain decoding's bytes,
             CAPTURE(name);
             CAPTURE(temperature);
             Progress progress;
-            Watched watched(*drafter, progress);
+            Watched watched(*entry.second, progress);
             const int how = int(nth % 3);  // swift; both slow; the worker is awaited
             const bool awaits = how == 2 && ahead == Ahead::kOn && name != "wrong";
             watched.delay = how == 1 ? 200 : 0;
@@ -371,7 +372,7 @@ TEST_CASE("ahead: every shape and kind of drafter prints plain decoding's bytes,
       }
     }
   }
-  CHECK(generations > (a_thirtieth() ? 50 : a_tenth() ? 100 : 750));
+  CHECK(generations > (a_sixtieth() ? 50 : a_tenth() ? 100 : 750));
   for (const char* name : {"gpt", "copy", "medusa", "rooted", "self"}) {
     CAPTURE(name);
     CHECK(hits[name] > 10);

@@ -45,7 +45,7 @@ namespace {
 
 }  // namespace
 
-#ifndef __SANITIZE_ADDRESS__  // which takes all address space
+#ifndef SANITIZED  // which takes all address space
 TEST_CASE("threads: where no more can be started it is said which, and what to do, and those that were end") {
   CHECK(said_within(size_t(1) << 30, 4) == "");
   const std::string line = said_within(size_t(60) << 20, 200);

@@ -114,7 +114,7 @@ TEST_CASE("threads: one thread goes on alone while its team is late, for longer 
 }
 
 TEST_CASE("threads: a limit on a process's addresses counts as memory that is not there") {
-#if !defined(__SANITIZE_ADDRESS__)
+#ifndef SANITIZED
   CHECK(in_a_child([] {
           const size_t taken = system_number("/proc/self/status", "VmSize:", 0) << 10, more = size_t(100) << 20;
           const rlimit limit = {taken + more, taken + more};

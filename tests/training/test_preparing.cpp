@@ -77,7 +77,7 @@ std::string sparse_file(const Folder& folder, off_t bytes) {
 
 }  // namespace
 
-#if !defined(__SANITIZE_ADDRESS__)  // which holds what was freed
+#ifndef SANITIZED  // which holds what was freed
 TEST_CASE("preparing: reading and counting a text takes at most 12 bytes a character beside the table") {
   const Folder folder;
   double held[2], table[2];
@@ -106,7 +106,7 @@ TEST_CASE("preparing: a text that does not fit is refused before it is read, wit
   CHECK(peak_bytes() - before < 32e6);
 }
 
-#if !defined(__SANITIZE_ADDRESS__)  // which has all addresses
+#ifndef SANITIZED  // which has all addresses
 TEST_CASE("preparing: the counts belong to what must fit") {
   const Folder folder;
   const std::string data = sparse_file(folder, 50000000);
