@@ -221,6 +221,9 @@ const GgufTensor& GgufFile::tensor(const std::string& name) const {
   if (!found) refuse("tensor " + printable(name) + " is missing", printable(path, 300), kConvert);
   return *found;
 }
+void GgufFile::release() const {
+  if (mapped) madvise(const_cast<uint8_t*>(bytes.get()), size, MADV_DONTNEED);
+}
 
 // ---------------------------------------------------------------------------------------------------------------
 // The file
@@ -440,7 +443,9 @@ GgufFile read_gguf(const std::string& path, GgufTypes types) {
   void* const map = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, open_file.handle, 0);
   if (map == MAP_FAILED) refuse_path("cannot map the file", path, errno);
   const auto unmap = [size](const uint8_t* at) { munmap(const_cast<uint8_t*>(at), size); };
-  return parse({static_cast<const uint8_t*>(map), unmap}, size, path, types);
+  GgufFile file = parse({static_cast<const uint8_t*>(map), unmap}, size, path, types);
+  file.mapped = true;
+  return file;
 }
 
 GgufFile parse_gguf(const std::string& bytes, const std::string& where, GgufTypes types) {

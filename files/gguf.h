@@ -103,6 +103,7 @@ struct GgufFile {
   std::unordered_map<std::string, size_t> index;  // of a tensor, by its name
   std::shared_ptr<const uint8_t> bytes;           // the whole file
   size_t size = 0;
+  bool mapped = false;  // not a copy in memory
 
   bool has(const std::string& key) const { return metadata.count(key) > 0; }
 
@@ -123,6 +124,10 @@ struct GgufFile {
 
   const GgufTensor* find(const std::string& name) const;    // null if there is none
   const GgufTensor& tensor(const std::string& name) const;  // throws runtime_error if there is none
+
+  // Gives the memory under a mapped file back: the disk has it, should it be read again. After each tensor, so that a
+  // model is not held twice while it is loaded.
+  void release() const;
 };
 
 // Which types of tensors a file may have: those that are read; or any, to say what it holds. What a tensor of another

@@ -51,6 +51,7 @@ inline void read_gguf_tensor(const GgufFile& file, const std::vector<LlamaTensor
     };
     copy_from_file(part, to, rows,
                    [&](size_t row) { return part.rotary ? size_t(hugging_face_row(int64_t(row), head_size)) : row; });
+    file.release();
   }
   for (size_t i = 0; i < spec.size; i++)
     if (!std::isfinite(to[i])) refuse("a weight is not a finite number", file.path, "replace the file");
@@ -111,6 +112,7 @@ inline void read_gguf_blocks(const GgufFile& file, const std::vector<LlamaTensor
     if (tensor.type == GgufType::Q8_0) all(tensor.blocks<BlockQ8_0>());
     if (tensor.type == GgufType::Q4_0) all(tensor.blocks<BlockQ4_0>());
     if (tensor.type == GgufType::Q4_1) all(tensor.blocks<BlockQ4_1>());
+    file.release();
   }
 }
 

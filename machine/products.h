@@ -31,7 +31,8 @@ struct TileArguments {
   ptrdiff_t c_row;  // c[t][n] = c[t * c_row + n]
   bool add;
   bool far = false;            // b comes from L3 or memory
-  const char* next = nullptr;  // prefetched meanwhile, line after line
+  const char* next = nullptr;  // prefetched meanwhile, some lines for each step of k
+  ptrdiff_t next_k = 0;        // bytes from the lines of one step to those of the next; 0: line after line
 };
 
 // acc (T, R vectors) += a[.][k] times the numbers in `lanes` that belong to this step of k.
@@ -62,9 +63,11 @@ inline void tile(const TileArguments<B>& s) {
   const B* b = s.b;
   const float* a = s.a;
   const char* next = s.next;
+  const ptrdiff_t next_k = s.next_k ? s.next_k : lines * kLine;
   for (int k = 0; k < s.k; k += kTogether<B>, b += s.b_k) {
     UNROLL
-    for (int line = 0; line < lines; line++, next += kLine) __builtin_prefetch(next, 0, level);
+    for (int line = 0; line < lines; line++) __builtin_prefetch(next + line * kLine, 0, level);
+    next += next_k;
     Vec lanes[R];
     UNROLL
     for (int r = 0; r < R; r++)
@@ -138,6 +141,8 @@ void product(int rows, int columns, const TileArguments<B>& s) {
           part.a = s.a + first * s.a_row + k * s.a_k;
           part.c = s.c + first * s.c_row + column;
           part.next = reinterpret_cast<const char*>(part.b) + bytes + bytes * i / tiles;
+          // A single tile may want some of the columns that lie side by side, such as half of a head's channels.
+          part.next_k = tiles == 1 && !separate ? ptrdiff_t(sizeof(B)) * s.b_k : 0;
           run_tile(last - first, vectors, tiles, part);
         }
         k += block;

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <random>
@@ -589,6 +590,35 @@ TEST_CASE("gguf: files on the disk") {
   CHECK(holds(wrong(folder.path), "cannot read the file: "));
   CHECK(holds(wrong(folder.file("none")), "No such file"));
   CHECK(holds(wrong("/dev/null"), "not a regular file: /dev/null: "));
+}
+
+// Kilobytes of memory under this process's map of a file.
+static int resident(const std::string& path) {
+  std::ifstream maps("/proc/self/smaps");
+  bool its = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find(" /") != std::string::npos) its = line.find(path) != std::string::npos;
+    if (its && line.compare(0, 4, "Rss:") == 0) return std::stoi(line.substr(4));
+  }
+  return -1;
+}
+
+TEST_CASE("gguf: memory under a file is given back, and its numbers stay") {
+  const Folder folder;
+  Draft draft = llama_gguf();
+  draft.tensors[0].shape = {1024, 1024};
+  draft.tensors[0].data.assign(size_t(4) << 20, '0');
+  const std::string path = folder.file("large.gguf", draft.bytes());
+  const GgufFile file = read_gguf(path);
+  const GgufTensor& large = file.tensors[0];
+  const std::vector<float> numbers = dequantized(large);
+  CHECK(resident(path) >= 4096);
+  file.release();
+  CHECK(resident(path) == 0);
+  CHECK(dequantized(large) == numbers);
+  const GgufFile copy = parse_gguf(draft.bytes(), "f.gguf");  // no disk has it
+  copy.release();
+  CHECK(dequantized(copy.tensors[0]) == numbers);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
