@@ -121,6 +121,9 @@ $(COMPUTING): $(READ_ONCE)
 $(WAITING) $(call READ_ONCE_AT,$(WAITS)): OPTIMIZE := $(WAITS)
 $(WAITING): READ_ONCE := $(call READ_ONCE_AT,$(WAITS))
 $(WAITING): $(call READ_ONCE_AT,$(WAITS))
+# It reads all levels of memory: under the sanitizers too that is to take a second.
+$(BUILD)/study/roofline.o: OPTIMIZE := -O1
+$(BUILD)/study/roofline.o: READ_ONCE :=
 
 # The page of `nanospec show`, as a string of C++.
 $(BUILD)/commands/page.inc: commands/page.html
