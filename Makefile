@@ -48,7 +48,7 @@ JOBS := $(shell awk -v n=$$(nproc) '/MemAvailable/{m = int($$2 / 1048576)} END{p
 ALL_CORES = +@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS))
 
 COMMANDS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard commands/*.cpp study/*.cpp))
-FILES := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard files/*.cpp growth/*.cpp))
+FILES := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard files/*.cpp growth/*.cpp drafters/*.cpp) machine/sampling.cpp)
 LIBRARY := $(BUILD)/machine/library.o $(FILES)
 COMMAND_LINE := $(BUILD)/commands/cli.o $(BUILD)/commands/outputs.o
 # train_drafter takes longest to compile: first.
@@ -85,15 +85,15 @@ data: ## gets the training text
 
 # ----------------------------------------------------------------------------------------------------------------
 # Programs. What many files need is compiled once, into $(LIBRARY): machine/library.cpp says how; and the sources of
-# files/ and growth/.
+# files/, growth/ and drafters/.
 
 INSTANTIATE := extern template
-$(BUILD)/machine/library.o: INSTANTIATE := template
+$(BUILD)/machine/library.o $(BUILD)/machine/sampling.o: INSTANTIATE := template
 COMPILE = $(CXX) $(FLAGS) $(if $(INSTANTIATE),'-DINSTANTIATE=$(INSTANTIATE)') $(MORE) $(CXXFLAGS) $(if $(READ_ONCE),-include $(READ_ONCE:.gch=)) -MMD -MP -MF $(@:.o=.dep) -c
 
 # Objects are made again when the flags change.
 ALL_FLAGS := $(CXX) $(FLAGS) $(WAITS) $(TESTS_TRUSTED) $(CXXFLAGS) $(NVCCFLAGS)
-$(shell mkdir -p $(addprefix $(BUILD)/,machine files growth commands study training tests $(wildcard tests/*)); \
+$(shell mkdir -p $(addprefix $(BUILD)/,machine drafters files growth commands study training tests $(wildcard tests/*)); \
   echo '$(ALL_FLAGS)' | cmp -s - $(BUILD)/flags || echo '$(ALL_FLAGS)' >$(BUILD)/flags)
 
 # The libraries' headers: g++ reads them once, and has them in front of every file; once for each level of optimization,
@@ -233,7 +233,7 @@ $(BUILD)/tests/run-$(T): $(LIBRARY) $(if $(WIDE),$(COMMANDS)) \
 # One text on every machine: the tests that show it, few and small enough for an emulated processor. How near functions
 # come to libm's is not asked there: it follows from their bits, which are.
 EVERYWHERE := main core/test_golden machine/test_integers machine/test_numbers
-$(BUILD)/tests/run-everywhere: $(BUILD)/machine/library.o $(EVERYWHERE:%=$(BUILD)/tests/%.o)
+$(BUILD)/tests/run-everywhere: $(BUILD)/machine/library.o $(BUILD)/machine/sampling.o $(EVERYWHERE:%=$(BUILD)/tests/%.o)
 $(BUILD)/tests/run $(BUILD)/tests/run-$(T) $(BUILD)/tests/run-everywhere:
 	@echo "  LINK  $@"
 	$(if $(ON_GPU),$(Q)$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ $(LIBS),$(LINK))
@@ -309,7 +309,7 @@ train-and-experiment: train-small train-drafters
 # ----------------------------------------------------------------------------------------------------------------
 
 clean: ## removes what was built; data, models, build/venv and build/peers stay
-	@rm -rf $(addprefix build/,*.o *.dep *.ptxas libraries* machine files growth commands study training tests sanitize flags bench experiments \
+	@rm -rf $(addprefix build/,*.o *.dep *.ptxas libraries* machine drafters files growth commands study training tests sanitize flags bench experiments \
 	  nanospec nanospec-cuda train_gpt train_gpt-cuda train_drafter nanospec_single.cu dump_logits dump_gguf dump_tokens)
 
 format: ## clang-format over all sources

@@ -103,7 +103,7 @@ class Target {
       rows_.clear();
       rows_.add_chain(token.data(), rows, 0, 0);
       batch_.upload(rows_);
-      run(batch_, true);
+      run(batch_, rows <= most_rows);  // of more, as in a prefill, no logits: their memory is never touched
     };
     if (!cuda) team_.measure(pool_->size(), std::min(config.block_size, most_rows_), try_chain);
   }

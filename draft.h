@@ -75,7 +75,7 @@ inline void score(const float* logits, const float* noise, int vocab, const Samp
                   float* scores) {
   const float t = noise ? sampling.temperature : 0, lowest = -Format<float>::kInfinity;
   const float* const g = noise ? noise : logits;
-  const float least = kept_only ? kept_threshold(logits, vocab, sampling) : lowest;
+  const float least = kept_only ? kept_threshold(Solo{}, logits, vocab, sampling) : lowest;
   Solo{}.each(vocab, [=](int x) {
     const float logit = logits[x] >= least ? logits[x] : lowest;
     const float score = fused(t, g[x], logit);

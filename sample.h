@@ -209,9 +209,6 @@ HD void distribution(Group group, const float* logits, int vocab, const Sampling
   group.each(vocab, [=](int x) { p[x] /= total; });
 }
 
-inline float kept_threshold(const float* logits, int vocab, const Sampling& sampling) {
-  return kept_threshold(Solo{}, logits, vocab, sampling);
-}
 inline int pick(const float* logits, const float* noise, int vocab, const Sampling& sampling) {
   return pick(Solo{}, logits, noise, vocab, sampling);
 }
@@ -233,5 +230,11 @@ int draw(const Number* weights, int vocab, double u) {
   }
   return last;
 }
+
+#ifdef INSTANTIATE  // machine/sampling.cpp
+INSTANTIATE void make_noise(Solo, const Sampling&, Stream, int64_t, int, float*);
+INSTANTIATE int pick(Solo, const float*, const float*, int, const Sampling&);
+INSTANTIATE void distribution(Solo, const float*, int, const Sampling&, float*);
+#endif
 
 }  // namespace nanospec

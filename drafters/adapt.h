@@ -31,17 +31,23 @@ struct Matching : LogitsDrafter {
   void committed(const Commit& commit) override {
     for (int i = 0; i < commit.n; i++) read(commit.tokens[i]);
   }
-  const float* logits(const Growth& growth, int node) override {
+  const Likely* likely(const Growth& growth, int node) override {
     path_.clear();
     for (int i = node; i > 0; i = growth.parent[i]) path_.push_back(growth.token[i]);
     std::reverse(path_.begin(), path_.end());
     text_.find(path_.data(), int(path_.size()), matches_);
     if (matches_.match.empty() && vocab >= kManyTokens) return nullptr;
-    interpolation_.blend(matches_, vocab, row_.data());
-    float* const row = row_.data();
+    interpolation_.blend(matches_, vocab, clear_likely());
     const float t = larger(temperature, kLeastSharpness);
-    Solo{}.each(vocab, [=](int x) { row[x] = t * log(row[x]); });
-    return row;
+    for (float& p : likely_.logit) p = t * log(p);
+    likely_.rest = t * log(likely_.rest);
+    return &likely_;
+  }
+  bool few_tokens() const override { return vocab >= kManyTokens; }
+  const float* logits(const Growth& growth, int node) override {
+    const Likely* const some = likely(growth, node);
+    if (some) some->spread(row_.data());
+    return some ? row_.data() : nullptr;
   }
 
  private:
@@ -91,13 +97,19 @@ struct Recycle : LogitsDrafter {
     for (int i = 0; i < commit.n; i++) learn(after_[token(i)], rows_->logits(commit.rows[i]));
   }
 
-  const float* logits(const Growth& growth, int node) override {
+  const Likely* likely(const Growth& growth, int node) override {
     const Successors& s = after_[growth.token[node]];
     float rest = 1;
     for (int i = 0; i < s.n; i++) rest -= s.chance[i];
     const float each = larger(rest, kLeast) / float(std::max(1, vocab - s.n));
-    std::fill(row_.begin(), row_.end(), log(each));
-    for (int i = 0; i < s.n; i++) row_[s.token[i]] = log(larger(s.chance[i], each));
+    clear_likely();
+    for (int i = 0; i < s.n; i++) likely_.add(s.token[i]) = log(larger(s.chance[i], each));
+    likely_.rest = log(each);
+    return &likely_;
+  }
+  bool few_tokens() const override { return vocab >= kManyTokens; }
+  const float* logits(const Growth& growth, int node) override {
+    likely(growth, node)->spread(row_.data());
     return row_.data();
   }
 
@@ -146,6 +158,9 @@ struct Recycle : LogitsDrafter {
 // moves a and b by one Newton step up the log-likelihood of the target's picks: the gradient is the new token's, the
 // curvature that of all tokens before, with older ones weighing less. So one tree holds the candidates of all parts,
 // each token once, and the parts that were right get more nodes. If only one part is useful, the union drafts like it.
+//
+// Of a large vocabulary only the tokens that some part calls likely are told apart; all others are one entry, which
+// counts as many times as there are others. The formulas are the same.
 class Union : public LogitsDrafter {
  public:
   static constexpr int kMostParts = 4;
@@ -153,10 +168,9 @@ class Union : public LogitsDrafter {
   explicit Union(std::vector<std::unique_ptr<LogitsDrafter>> parts)
       : parts_(std::move(parts)), newton_(2 * int(parts_.size()), kPrior) {
     vocab = parts_.front()->vocab;
-    const int k = int(parts_.size());
-    row_.resize(size_t(vocab));
-    part_logits_.resize(size_t(k) * vocab);
-    for (int i = 0; i < k; i++) weight_[i] = 1.0 / k;
+    for (size_t i = 0; i < parts_.size(); i++) weight_[i] = 1.0 / double(parts_.size());
+    resize(vocab, 1);
+    spread_.resize(size_t(few_tokens() ? vocab : 0));
   }
 
   void attach(const TargetRows* rows) override {
@@ -176,9 +190,23 @@ class Union : public LogitsDrafter {
     for (auto& part : parts_) part->prepare(growth, nodes, n);
   }
 
-  const float* logits(const Growth& growth, int node) override {
+  bool few_tokens() const override { return vocab >= kManyTokens; }
+  const Likely* likely(const Growth& growth, int node) override {
+    if (!few_tokens()) return LogitsDrafter::likely(growth, node);
     ask(growth, node);
     if (unsure()) return nullptr;
+    pool(kContrast * t());
+    std::copy(row_.begin(), row_.end() - 1, likely_.logit.begin());
+    likely_.rest = row_.back();
+    return &likely_;
+  }
+  const float* logits(const Growth& growth, int node) override {
+    if (few_tokens()) {
+      const Likely* const some = likely(growth, node);
+      if (some) some->spread(spread_.data());
+      return some ? spread_.data() : nullptr;
+    }
+    ask(growth, node);
     pool(kContrast * t());
     return row_.data();
   }
@@ -188,7 +216,7 @@ class Union : public LogitsDrafter {
     prepare(growth, nodes, n);
     for (int k = 0; k < n; k++) {
       Candidate* const best = candidates + size_t(k) * width;
-      LogitsDrafter::expand(growth, nodes + k, 1, width, draws, best, count + k);  // it calls logits()
+      LogitsDrafter::expand(growth, nodes + k, 1, width, draws, best, count + k);  // it asks about that node
       for (int rank = 0; rank < count[k]; rank++)
         authors_.push_back({nodes[k], best[rank].token, author_of(best[rank].token)});
     }
@@ -225,35 +253,71 @@ class Union : public LogitsDrafter {
     return weight_[part] + weight_[parts_.size() + size_t(part)] * double(confidence_[part]);
   }
 
-  // Nothing will be drafted where no part has a likely candidate. Of a large vocabulary such a place is passed over,
-  // because to go through all tokens takes time: neither is anything drafted, nor learned. It depends on the context
-  // alone, not on what follows, so what is learned elsewhere stays unbiased.
+  // Nothing will be drafted where no part has a likely candidate. Of a large vocabulary such a place is passed over:
+  // neither is anything drafted, nor learned. It depends on the context alone, not on what follows, so what is learned
+  // elsewhere stays unbiased.
   bool unsure() const {
-    return vocab >= kManyTokens &&
-           *std::max_element(confidence_.begin(), confidence_.begin() + long(parts_.size())) < kUnsure;
+    return few_tokens() && *std::max_element(confidence_.begin(), confidence_.begin() + long(parts_.size())) < kUnsure;
   }
 
   float t() const { return larger(temperature, kLeastSharpness); }
-  float* logits_of(int part) { return part_logits_.data() + size_t(part) * vocab; }
+
+  // The entries of all arrays: the tokens, or those of likely_ and an entry for `others` others.
+  void resize(int entries, int others) {
+    entries_ = entries;
+    others_ = others;
+    row_.resize(size_t(entries));
+    part_logits_.resize(parts_.size() * size_t(entries));
+  }
+  int entry_of(int token) const {
+    if (!few_tokens()) return token;
+    const int at = likely_.find(token);
+    return at < 0 ? entries_ - 1 : at;
+  }
+  float* logits_of(int part) { return part_logits_.data() + size_t(part) * size_t(entries_); }
 
   // Asks all parts about a node. logits_of(i) becomes l_i / t, shifted so that the largest is 0. A part that has no
   // distribution there has equal logits.
   void ask(const Growth& growth, int node) {
-    const Solo solo;
     if (node == 0 && growth.token[0] == asked_root_) return;  // the parts have not changed since
     asked_root_ = node == 0 ? growth.token[0] : -1;
+    if (few_tokens()) return ask_about_likely(growth, node);
+    for (int i = 0; i < int(parts_.size()); i++) {
+      const float* const l = parts_[i]->logits(growth, node);
+      if (l) std::copy_n(l, vocab, logits_of(i));
+      scale(i, l != nullptr);
+    }
+  }
+  void ask_about_likely(const Growth& growth, int node) {
+    const Likely* said[kMostParts];
+    clear_likely();
+    for (size_t i = 0; i < parts_.size(); i++) {
+      said[i] = parts_[i]->likely(growth, node);
+      if (said[i])
+        for (int token : said[i]->token) likely_.add(token);
+    }
+    const int n = int(likely_.token.size());
+    resize(n + 1, likely_.others());
     for (int i = 0; i < int(parts_.size()); i++) {
       float* const f = logits_of(i);
-      const float* const l = parts_[i]->logits(growth, node);
-      if (!l) {
-        std::fill(f, f + vocab, 0.0f);
-        confidence_[i] = 1 / float(vocab);
-        continue;
-      }
-      const float top = solo.largest<float>(vocab, [=](int x) { return l[x]; }), scale = 1 / t();
-      solo.each(vocab, [=](int x) { f[x] = larger((l[x] - top) * scale, Format<float>::kLogLeast); });
-      confidence_[i] = 1 / solo.sum<float>(vocab, [=](int x) { return exp_normal(f[x]); });
+      for (int entry = 0; said[i] && entry < n; entry++) f[entry] = said[i]->of(likely_.token[entry]);
+      if (said[i]) f[n] = said[i]->rest;
+      scale(i, said[i] != nullptr);
     }
+  }
+  // logits_of(part): from l_i to l_i / t.
+  void scale(int part, bool said) {
+    const Solo solo;
+    float* const f = logits_of(part);
+    if (!said) {
+      std::fill(f, f + entries_, 0.0f);
+      confidence_[part] = 1 / float(vocab);
+      return;
+    }
+    const float top = solo.largest<float>(entries_, [=](int x) { return f[x]; }), times = 1 / t();
+    solo.each(entries_, [=](int x) { f[x] = larger((f[x] - top) * times, Format<float>::kLogLeast); });
+    const float sum = solo.sum<float>(entries_, [=](int x) { return exp_normal(f[x]); });
+    confidence_[part] = 1 / (sum + float(others_ - 1) * exp_normal(f[entries_ - 1]));
   }
 
   // row_ = `times` the sum of w_i l_i / t.
@@ -263,7 +327,7 @@ class Union : public LogitsDrafter {
     for (int i = 0; i < int(parts_.size()); i++) {
       const float* const f = logits_of(i);
       const float w = times * float(weight(i));
-      Solo{}.each(vocab, [=](int x) { row[x] = fused(w, f[x], row[x]); });
+      Solo{}.each(entries_, [=](int x) { row[x] = fused(w, f[x], row[x]); });
     }
   }
 
@@ -272,7 +336,7 @@ class Union : public LogitsDrafter {
     int best = 0;
     double most = -std::numeric_limits<double>::infinity();
     for (int i = 0; i < int(parts_.size()); i++) {
-      const double gain = weight(i) * double(logits_of(i)[token] + log(confidence_[i] * float(vocab)));
+      const double gain = weight(i) * double(logits_of(i)[entry_of(token)] + log(confidence_[i] * float(vocab)));
       if (!(gain > most)) continue;
       most = gain;
       best = i;
@@ -288,24 +352,26 @@ class Union : public LogitsDrafter {
     ask(path, node);
     if (unsure()) return;
     pool(1);
+    const int n = entries_, entry = entry_of(token);
     float* const p = row_.data();
-    const float top = solo.largest<float>(vocab, [=](int x) { return p[x]; });
-    solo.each(vocab, [=](int x) { p[x] = exp_normal(larger(p[x] - top, Format<float>::kLogLeast)); });
-    const float total = solo.sum<float>(vocab, [=](int x) { return p[x]; });
+    p[n - 1] += log(float(others_));
+    const float top = solo.largest<float>(n, [=](int x) { return p[x]; });
+    solo.each(n, [=](int x) { p[x] = exp_normal(larger(p[x] - top, Format<float>::kLogLeast)); });
+    const float total = solo.sum<float>(n, [=](int x) { return p[x]; });
 
     double gradient[kMost] = {};
     float mean[kMostParts] = {};
     for (int i = 0; i < k; i++) {
       const float* const f = logits_of(i);
-      mean[i] = solo.sum<float>(vocab, [=](int x) { return p[x] * f[x]; }) / total;
-      gradient[i] = double(f[token] - mean[i]);
+      mean[i] = solo.sum<float>(n, [=](int x) { return p[x] * f[x]; }) / total;
+      gradient[i] = double(f[entry] - mean[i]);
       gradient[k + i] = double(confidence_[i]) * gradient[i];
     }
     for (int i = 0; i < k; i++)
       for (int j = 0; j <= i; j++) {
         const float *const f = logits_of(i), *const g = logits_of(j), from_f = mean[i], from_g = mean[j];
         const double covariance =
-            double(solo.sum<float>(vocab, [=](int x) { return p[x] * (f[x] - from_f) * (g[x] - from_g); }) / total);
+            double(solo.sum<float>(n, [=](int x) { return p[x] * (f[x] - from_f) * (g[x] - from_g); }) / total);
         const double m_i = double(confidence_[i]), m_j = double(confidence_[j]);
         newton_.curvature(i, j) += covariance;
         newton_.curvature(k + i, j) += m_i * covariance;
@@ -335,8 +401,10 @@ class Union : public LogitsDrafter {
   std::array<double, kMost> weight_{};                 // a_0 .. a_{k-1}, b_0 .. b_{k-1}
   Newton<kMost> newton_;
   std::array<float, kMostParts> confidence_{};  // m, at the node that was asked about last
-  std::vector<float> part_logits_;              // (k, V) at that node, divided by t
-  std::vector<float> row_;                      // (V)
+  int entries_ = 0, others_ = 1;                // E; how many tokens the last entry stands for
+  std::vector<float> part_logits_;              // (k, E) at that node, divided by t
+  std::vector<float> row_;                      // (E)
+  std::vector<float> spread_;                   // (V) of a large vocabulary: what logits() gives
   std::vector<Author> authors_;                 // of this iteration's candidates
   int asked_root_ = -1;                         // the root, if it was asked about last and nothing is committed since
 };

@@ -7,8 +7,8 @@
 // read hidden states. A drafter costs its own time, which `auto` weighs; plain decoding pays nothing.
 //
 // Here, in order: what a drafter may read of the target; a drafter that drafts ahead; the best candidates of logits,
-// and their entropy; a drafter with logits; one whose logits depend on depth alone; one that replaces another; the
-// bigram with logits; one with random logits.
+// and their entropy; the logits of a few likely tokens; a drafter with logits; one whose logits depend on depth alone;
+// one that replaces another; the bigram with logits; one with random logits.
 //
 // How to add a drafter:
 //   1. derive from LogitsDrafter and write `logits`. If it keeps state, write `begin` and `committed`; if it runs a
@@ -56,78 +56,76 @@ struct DraftsAhead {
 // ---------------------------------------------------------------------------------------------------------------
 // From logits to candidates: top_candidates() of draft.h, fast for large vocabularies too, with the same bits
 
-// A score that the `width` best of V tokens all reach; -infinity where none is known. The tokens are divided into eight
-// groups: the result is the smallest of the groups' largest scores.
-inline float reached_by_best(const float* scores, int vocab, int width) {
-  constexpr int kGroups = 8;
-  if (width > kGroups || vocab < kLanes) return -Format<float>::kInfinity;
-  float most[kLanes];  // the largest score of each lane, then of each group of lanes
-  for (int l = 0; l < kLanes; l++) most[l] = scores[l];
-  for (int x = kLanes; x + kLanes <= vocab; x += kLanes)
-    for (int l = 0; l < kLanes; l++) most[l] = larger(most[l], scores[x + l]);
-  for (int half = kLanes / 2; half >= kGroups; half /= 2)
-    for (int l = 0; l < half; l++) most[l] = larger(most[l], most[l + half]);
-  for (int half = kGroups / 2; half > 0; half /= 2)
-    for (int l = 0; l < half; l++) most[l] = smaller(most[l], most[l + half]);
-  return most[0];
-}
-
-// The fast version of top_candidates(). It compares few tokens, since it knows a score that the best ones reach.
-inline int best_candidates(const float* logits, const float* noise, int vocab, const Sampling& sampling, bool kept_only,
-                           int width, Candidate* best, float* scores) {
-  const float lowest = -Format<float>::kInfinity;
-  score(logits, noise, vocab, sampling, kept_only, scores);
-  // The next candidate must beat this: at first the number just below the score that the best ones reach.
-  float worst = std::nextafter(reached_by_best(scores, vocab, width), lowest);
-  int found = 0;
-  const auto consider = [&](int x) {
-    const float score = scores[x];
-    if (!(score > worst)) return;
-    int at = found < width ? found++ : width - 1;
-    for (; at > 0 && best[at - 1].chance < score; at--) best[at] = best[at - 1];
-    best[at] = {x, score};  // `chance` holds the score until all are found
-    if (found == width) worst = best[width - 1].chance;
-  };
-  int x = 0;
-  for (; x + kLanes <= vocab; x += kLanes) {
-    uint32_t near = 0;  // bit l: token x + l may enter
-    for (int l = 0; l < kLanes; l++) near |= uint32_t(scores[x + l] > worst) << l;
-    for (; near != 0; near &= near - 1) consider(x + __builtin_ctz(near));
-  }
-  for (; x < vocab; x++) consider(x);
-  score_to_chance(scores, vocab, sharpness(sampling, noise != nullptr), found, best);
-  return found;
-}
+// The fast version of top_candidates(), for large vocabularies too. scores: (V) scratch.
+int best_candidates(const float* logits, const float* noise, int vocab, const Sampling& sampling, bool kept_only,
+                    int width, Candidate* best, float* scores);
 
 // The entropy, in nats, of a drafter's distribution after a node, before top-k and top-p; temperature 0 counts as 1.
 // With `of_confidence`: the entropy of the candidates' chances (score_to_chance). scores: (V) scratch.
-inline float entropy(const float* logits, const float* noise, int vocab, const Sampling& sampling, bool of_confidence,
-                     float* scores) {
-  const Solo solo;
-  const bool coupled = of_confidence && noise;
-  const float t = coupled ? sampling.temperature : 0;
-  const float scale =
-      of_confidence ? sharpness(sampling, coupled) : 1 / (sampling.temperature > 0 ? sampling.temperature : 1.0f);
-  const float* const g = coupled ? noise : logits;
-  solo.each(vocab, [=](int x) { scores[x] = fused(t, g[x], logits[x]) * scale; });
-  const float top = solo.largest<float>(vocab, [=](int x) { return scores[x]; });
-  solo.each(vocab, [=](int x) { scores[x] = larger(scores[x] - top, Format<float>::kLogLeast); });
-  // With weights w = exp(s) and their sum Z: H = log Z - sum of w s / Z.
-  const float Z = solo.sum<float>(vocab, [=](int x) { return exp_normal(scores[x]); });
-  const float mean = solo.sum<float>(vocab, [=](int x) { return exp_normal(scores[x]) * scores[x]; }) / Z;
-  return log(Z) - mean;
-}
+float entropy(const float* logits, const float* noise, int vocab, const Sampling& sampling, bool of_confidence,
+              float* scores);
+
+// ---------------------------------------------------------------------------------------------------------------
+// The logits of a few likely tokens
+
+constexpr int kManyTokens = 4096;  // from here on it takes time to go through a vocabulary: cheap drafters avoid it
+
+// Logits of which few differ: those of some likely tokens, and one that all others have. Of 49,152 tokens a table or
+// the text so far knows some dozens after a context; to go through the others would take most of the time of a draft.
+struct Likely {
+  std::vector<int> token;    // (n) the likely tokens, in no order
+  std::vector<float> logit;  // (n) theirs
+  float rest = 0;            // the logit of every other token
+
+  explicit Likely(int vocab) : at_(size_t(vocab), -1) {}
+
+  void clear() {
+    for (int x : token) at_[x] = -1;
+    token.clear();
+    logit.clear();
+  }
+  // The logit of a token, which is likely from now on. At first it is 0.
+  float& add(int x) {
+    if (at_[x] < 0) {
+      at_[x] = int(token.size());
+      token.push_back(x);
+      logit.push_back(0);
+    }
+    return logit[at_[x]];
+  }
+  int find(int x) const { return at_[x]; }  // its place in `token`; -1: it is one of the others
+  float of(int x) const { return at_[x] < 0 ? rest : logit[at_[x]]; }
+  int vocab() const { return int(at_.size()); }
+  int others() const { return vocab() - int(token.size()); }
+
+  // row: (V) the same logits.
+  void spread(float* row) const {
+    std::fill(row, row + vocab(), rest);
+    for (size_t i = 0; i < token.size(); i++) row[token[i]] = logit[i];
+  }
+
+ private:
+  std::vector<int> at_;  // (V) see find()
+};
+
+// As best_candidates(), among the likely tokens alone. One of the others comes with the chance that they have together
+// without noise. scores: scratch.
+int best_of_likely(const Likely& likely, const float* noise, const Sampling& sampling, int width, Candidate* best,
+                   std::vector<float>& scores);
 
 // ---------------------------------------------------------------------------------------------------------------
 // A drafter with logits
-
-constexpr int kManyTokens = 4096;  // from here on it takes time to go through a vocabulary: cheap drafters avoid it
 
 struct LogitsDrafter : Drafter {
   // (V) logits of the token after a node of the growing tree. Null where the drafter has no distribution, for instance
   // where its model has not run. Valid until the next call. It may be called again for any node that has been expanded
   // since the last commit.
   virtual const float* logits(const Growth& growth, int node) = 0;
+
+  // The same, or nearly so, of the likely tokens; null where the drafter has no distribution. Here they are the best of
+  // logits(); a drafter that is few_tokens() has them without going through the vocabulary.
+  virtual const Likely* likely(const Growth& growth, int node);
+  virtual bool few_tokens() const { return false; }
 
   // These nodes of the growing tree will be expanded next: a drafter that runs a model runs it here, once for all of
   // them. Called during drafting alone, when the target does not run, except after assume().
@@ -139,35 +137,24 @@ struct LogitsDrafter : Drafter {
   // The name, for the statistics, of the drafter that proposed this child of an expanded node: a union has several.
   virtual const std::string& author(int /*node*/, int /*token*/) const { return name; }
 
-  // Computes the candidates from logits().
+  // Computes the candidates from logits(), or from likely().
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
-              int* count) override {
-    scores_.resize(size_t(vocab));
-    prepare(growth, nodes, n);
-    for (int k = 0; k < n; k++) {
-      const float* const row = logits(growth, nodes[k]);
-      count[k] = 0;
-      if (!row) continue;
-      const float* noise = draws.noise ? draws.noise->row(draws.index + growth.depth[nodes[k]]) : nullptr;
-      count[k] = best_candidates(row, noise, vocab, *draws.sampling, draws.kept_only, width,
-                                 candidates + size_t(k) * size_t(width), scores_.data());
-    }
-  }
+              int* count) override;
 
   // H: (n) the entropy, in nats, of the drafter's distribution after each of n nodes; 0 where it has none.
-  void entropies(const Growth& growth, const int* nodes, int n, const Draws& draws, bool of_confidence, float* H) {
-    scores_.resize(size_t(vocab));
-    prepare(growth, nodes, n);
-    for (int k = 0; k < n; k++) {
-      const float* const row = logits(growth, nodes[k]);
-      const float* const noise = draws.noise ? draws.noise->row(draws.index + growth.depth[nodes[k]]) : nullptr;
-      H[k] = row ? entropy(row, noise, vocab, *draws.sampling, of_confidence, scores_.data()) : 0;
-    }
-  }
+  void entropies(const Growth& growth, const int* nodes, int n, const Draws& draws, bool of_confidence, float* H);
 
   int vocab = 0;               // V
   float temperature = 1;       // of the sampling; set before begin()
   int64_t model_forwards = 0;  // how many its own model, or its heads, have run so far; for study
+
+ protected:
+  Likely& clear_likely() {
+    if (likely_.vocab() != vocab) likely_ = Likely(vocab);
+    likely_.clear();
+    return likely_;
+  }
+  Likely likely_{0};  // what likely() gives, once it was called
 
  private:
   std::vector<float> scores_;  // (V) scratch
@@ -216,6 +203,8 @@ struct StandIn : LogitsDrafter {
   }
   void prepare(const Growth& growth, const int* nodes, int n) override { drafter.prepare(growth, nodes, n); }
   const float* logits(const Growth& growth, int node) override { return drafter.logits(growth, node); }
+  const Likely* likely(const Growth& growth, int node) override { return drafter.likely(growth, node); }
+  bool few_tokens() const override { return drafter.few_tokens(); }
   void committed(const Commit& commit) override { drafter.committed(commit); }
   void attach(const TargetRows* rows) override { drafter.attach(rows); }
 };

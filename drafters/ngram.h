@@ -169,6 +169,22 @@ struct Ngrams {
     const float* const shortest = unigram.data();
     Solo{}.each(vocab, [=](int x) { out[x] = log(fused(left, shortest[x], out[x])); });
   }
+
+  // The same of the tokens that are known to follow the context. All others have the mean of what they have together.
+  void log_probabilities(int context, Likely& out) const {
+    out.clear();
+    float left = 1, others = 1;
+    for (; context > 0; context = trie.suffix[context]) {
+      for (int i = trie.first[context]; i < trie.first[context + 1]; i++) out.add(trie.token[i]) += left * share[i];
+      left *= rest[context];
+    }
+    for (size_t i = 0; i < out.token.size(); i++) {
+      const float shortest = unigram[out.token[i]];
+      others -= shortest;
+      out.logit[i] = log(fused(left, shortest, out.logit[i]));
+    }
+    out.rest = log(left * larger(others, 1e-6f) / float(std::max(1, out.others())));
+  }
 };
 
 // Witten-Bell interpolation, tempered. order: 1 .. trie.orders().
@@ -243,6 +259,11 @@ struct Ngram : LogitsDrafter {
     table.log_probabilities(context(growth, node, table.order - 1), row_.data());
     return row_.data();
   }
+  const Likely* likely(const Growth& growth, int node) override {
+    table.log_probabilities(context(growth, node, table.order - 1), clear_likely());
+    return &likely_;
+  }
+  bool few_tokens() const override { return vocab >= kManyTokens; }
 
  private:
   // The longest known context after a node, of at least the last `tokens` tokens if the text has as many.

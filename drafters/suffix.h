@@ -1,7 +1,7 @@
 // drafters/suffix.h: where a context occurred before, and which tokens followed it there.
 //
 // In order: the matches of a context; their interpolation, whose weights are learned during generation; two ways to
-// find matches, looking back and a suffix automaton. The file knows nothing of models and drafts.
+// find matches, looking back and a suffix automaton. The file knows nothing of models and trees.
 //
 // Matches are n-grams of all orders at once. Their counts are interpolated from the longest down, as in ngram.h. But no
 // formula says how much a token counts that once followed 12 tokens of the generated text: that is learned.
@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "machine/numbers.h"
+#include "drafters/logits.h"
 
 namespace nanospec {
 
@@ -81,18 +81,18 @@ class Interpolation {
     return (kPrior * m.total / (m.total + smoothing_[m.length] * m.types()) + c.taken) / (kPrior + c.reached);
   }
 
-  // p: (V) p_0.
-  void blend(const Matches& matches, int vocab, float* p) const {
-    std::fill(p, p + vocab, 0.0f);
+  // p: p_0 of the tokens that followed, and of every other token.
+  void blend(const Matches& matches, int vocab, Likely& p) const {
+    p.clear();
     double left = 1;
     for (const Match& m : matches.match) {
       const double b = weight(m);
       const float each = float(left * b / m.total);
-      for (int i = m.begin; i < m.end; i++) p[matches.follower[i].token] += each * float(matches.follower[i].count);
+      for (int i = m.begin; i < m.end; i++) p.add(matches.follower[i].token) += each * float(matches.follower[i].count);
       left *= 1 - b;
     }
-    const float rest = float(larger(left, kLeast) / vocab);
-    for (int x = 0; x < vocab; x++) p[x] += rest;
+    p.rest = float(larger(left, kLeast) / vocab);
+    for (float& one : p.logit) one += p.rest;
   }
 
   // Learns that token x followed a context with these matches.

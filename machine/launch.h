@@ -109,7 +109,7 @@ class Array {
   }
   ~Array() {
     if (cuda_) free_on_gpu(data_, bytes());
-    else std::free(data_);
+    else free_zeroed(data_, bytes());
   }
   T* data() const { return data_; }
   size_t size() const { return n_; }

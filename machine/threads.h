@@ -346,20 +346,48 @@ inline size_t l2_bytes() {
   return size_t(1) << 20;
 }
 
-// Zeroed memory, aligned to a cache line; in huge pages if it is large and the system has them. Throws std::bad_alloc.
+constexpr size_t kHugePage = size_t(2) << 20;
+// AddressSanitizer watches over what comes from the heap alone.
+#if defined(__linux__) && !defined(SANITIZED)
+constexpr bool kMapsMemory = true;
+#else
+constexpr bool kMapsMemory = false;
+#endif
+
+// Zeroed memory, aligned to a cache line; if it is large, in huge pages where the system has them, of which each is
+// taken only when it is first written: a cache or logits cost what is used of them. Throws std::bad_alloc.
 inline void* allocate_zeroed(size_t bytes) {
-  const size_t huge = size_t(2) << 20, align = bytes >= huge ? huge : 64;
-  if (bytes > SIZE_MAX - align) throw std::bad_alloc();
+  const size_t align = bytes >= kHugePage ? kHugePage : 64;
+  if (bytes > SIZE_MAX - 2 * align) throw std::bad_alloc();
   bytes = (bytes + align - 1) / align * align;
   constexpr size_t large = size_t(256) << 20;  // smaller ones are not worth the question
   if (bytes > large && bytes > available_bytes()) throw std::bad_alloc();
-  void* p = std::aligned_alloc(align, larger(bytes, align));
-  if (!p) throw std::bad_alloc();
 #if defined(__linux__)
-  if (align == huge) madvise(p, bytes, MADV_HUGEPAGE);
+  if (kMapsMemory && align == kHugePage) {  // one more than needed, of which the ends are given back
+    void* const mapped = mmap(nullptr, bytes + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED) throw std::bad_alloc();
+    char* const begin = static_cast<char*>(mapped);
+    const size_t before = (align - reinterpret_cast<uintptr_t>(begin) % align) % align;
+    if (before > 0) munmap(begin, before);
+    munmap(begin + before + bytes, align - before);
+    madvise(begin + before, bytes, MADV_HUGEPAGE);
+    return begin + before;
+  }
 #endif
+  void* const p = std::aligned_alloc(align, larger(bytes, align));
+  if (!p) throw std::bad_alloc();
   memset(p, 0, bytes);
   return p;
+}
+// Frees what allocate_zeroed(bytes) gave, or null.
+inline void free_zeroed(void* p, size_t bytes) {
+#if defined(__linux__)
+  if (kMapsMemory && p && bytes >= kHugePage) {
+    munmap(p, (bytes + kHugePage - 1) / kHugePage * kHugePage);
+    return;
+  }
+#endif
+  std::free(p);
 }
 
 // Scratch memory of the calling thread. It grows when more is needed, and does not keep its content.
@@ -367,13 +395,16 @@ inline float* scratch(size_t floats) {
   struct Block {
     float* data = nullptr;
     size_t floats = 0;
-    ~Block() { std::free(data); }
+    ~Block() { clear(); }
+    void clear() {
+      free_zeroed(data, floats * sizeof(float));
+      data = nullptr;
+      floats = 0;
+    }
   };
   static thread_local Block block;
   if (floats > block.floats) {
-    std::free(block.data);
-    block.data = nullptr;
-    block.floats = 0;
+    block.clear();
     block.data = static_cast<float*>(allocate_zeroed(floats * sizeof(float)));
     block.floats = floats;
   }

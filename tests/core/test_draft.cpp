@@ -325,6 +325,27 @@ TEST_CASE("ngram: counts and probabilities are those of a naive count, of every 
   }
 }
 
+TEST_CASE("ngram: the tokens known to follow have the chances of all, the others the rest together") {
+  const int vocab = 50;
+  const Ngrams ngrams = interpolated(count_ngrams(random_text(11, 300, vocab), vocab, 4), 4, vocab);
+  std::vector<float> row(vocab);
+  Likely likely(vocab);
+  int context = 0, known = 0;
+  for (int token : random_text(12, 100, vocab)) {
+    ngrams.log_probabilities(context, row.data());
+    ngrams.log_probabilities(context, likely);
+    double rest = 0, expected = 0;
+    for (int x = 0; x < vocab; x++) {
+      if (likely.find(x) >= 0) CHECK(likely.of(x) == row[x]);
+      else rest += std::exp(double(likely.of(x))), expected += std::exp(double(row[x]));
+    }
+    CHECK(rest == doctest::Approx(expected));
+    known += int(likely.token.size());
+    context = ngrams.next(context, token);
+  }
+  CHECK(known > 100);
+}
+
 TEST_CASE("ngram: no more of a text is counted than is asked for, and the work tells how far it is") {
   const Ints text = random_text(9, 500, 4), begun(text.begin(), text.begin() + 130);
   std::vector<double> shares;

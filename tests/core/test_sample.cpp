@@ -40,7 +40,7 @@ std::vector<float> random_logits(uint64_t seed, int vocab, float spread, bool st
 }
 
 std::vector<char> kept_set(const std::vector<float>& logits, const Sampling& sampling) {
-  const float least = kept_threshold(logits.data(), int(logits.size()), sampling);
+  const float least = kept_threshold(Solo{}, logits.data(), int(logits.size()), sampling);
   std::vector<char> kept;
   for (float logit : logits) kept.push_back(logit >= least);
   return kept;

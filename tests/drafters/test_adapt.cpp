@@ -200,10 +200,10 @@ TEST_CASE("adapt: belief: a chance for everything, the formula by hand, and it l
   CHECK(interpolation.weight(matches.match[0]) == doctest::Approx(longer));
   CHECK(interpolation.weight(matches.match[1]) == doctest::Approx(shorter));
   const auto blended = [&](int x) {
-    std::vector<float> p(8);
-    interpolation.blend(matches, 8, p.data());
-    CHECK(std::accumulate(p.begin(), p.end(), 0.0f) == doctest::Approx(1));
-    return double(p[size_t(x)]);
+    Likely p(8);
+    interpolation.blend(matches, 8, p);
+    CHECK(std::accumulate(p.logit.begin(), p.logit.end(), float(p.others()) * p.rest) == doctest::Approx(1));
+    return double(p.of(x));
   };
   const double rest = (1 - longer) * (1 - shorter) / 8;
   CHECK(blended(2) == doctest::Approx(longer + (1 - longer) * shorter * 3 / 4 + rest));
@@ -391,6 +391,95 @@ TEST_CASE("adapt: suffix: a new context has equal logits; of a large vocabulary,
     suffix.begin(&root, 1);
     CHECK((suffix.logits(rooted(root), 0) == nullptr) == (vocab == kManyTokens));
   }
+}
+
+TEST_CASE("adapt: union: of a large vocabulary it learns and drafts by few tokens as it would by all") {
+  const int few = 6;
+  std::vector<Candidate> drafted[2];
+  for (int many : {0, 1}) {  // one token less, and all are told apart
+    const int vocab = kManyTokens - 1 + many;
+    std::vector<std::unique_ptr<LogitsDrafter>> parts;
+    for (uint32_t part : {0u, 1u}) {
+      std::vector<float> rows[2];
+      std::mt19937 random(part);
+      for (std::vector<float>& row : rows) {
+        row.assign(size_t(vocab), -3);
+        for (int i = 0; i < few; i++) row[size_t(i * 100 + int(part) * 200)] = 3 + float(random() % 1000) / 200;
+      }
+      parts.push_back(std::make_unique<ByParity>(rows[0], rows[1]));
+    }
+    Union both(std::move(parts));
+    CHECK(both.few_tokens() == bool(many));
+    int root = 0;
+    both.begin(&root, 1);
+    std::mt19937 random(9);
+    Ints text;
+    for (int i = 0; i < 300; i++) text.push_back(random() % 8 ? int(random() % 8) * 100 : int(random() % 4000));
+    commit(both, root, text);
+    for (int node : {0, 1}) {
+      Growth growth = rooted(root);
+      growth.add(0, {root + 1, 1});
+      std::vector<Candidate> best(8);
+      Sampling sampling;
+      int count = 0;
+      both.expand(growth, &node, 1, 8, {&sampling, nullptr, 0, false}, best.data(), &count);
+      CHECK(count == 8);
+      drafted[many].insert(drafted[many].end(), best.begin(), best.end());
+      const std::string author = both.author(node, best[0].token);
+      CHECK(author == "");  // the parts have no names
+      const std::vector<float> row(both.logits(growth, node), both.logits(growth, node) + vocab);
+      std::vector<float> scores(row.size());
+      std::vector<Candidate> by_all(8);
+      CHECK(best_candidates(row.data(), nullptr, vocab, sampling, false, 8, by_all.data(), scores.data()) == 8);
+      for (size_t i = 0; i < 8; i++) {
+        CHECK(by_all[i].token == best[i].token);
+        CHECK(by_all[i].chance == doctest::Approx(best[i].chance).epsilon(1e-4));
+      }
+    }
+  }
+  for (size_t i = 0; i < drafted[0].size(); i++) {
+    CAPTURE(i);
+    CHECK(drafted[0][i].token == drafted[1][i].token);
+    CHECK(drafted[0][i].chance == doctest::Approx(drafted[1][i].chance).epsilon(2e-3));
+  }
+}
+
+TEST_CASE("adapt: likely: with noise the best of them are those of all, and their chances shrink by the others'") {
+  const int vocab = 5000, width = 6;
+  std::mt19937 random(4);
+  Likely likely(vocab);
+  for (int i = 0; i < 300; i++) likely.add(int(random() % vocab)) = float(random() % 4096) / 512;  // some are equal
+  likely.rest = -20;
+  CHECK(likely.others() == vocab - int(likely.token.size()));
+  std::vector<float> row(vocab), scores;
+  likely.spread(row.data());
+  Sampling sampling;
+  Noise noise(sampling, vocab);
+  for (float temperature : {0.0f, 0.4f, 1.0f})
+    for (float rest : {-20.0f, 0.0f})
+      for (const float* const g : {static_cast<const float*>(nullptr), noise.row(3)}) {
+        sampling.temperature = temperature;
+        likely.rest = -20;
+        Candidate by_few[width], by_all[width];
+        std::vector<float> all(vocab);
+        REQUIRE(best_candidates(row.data(), g, vocab, sampling, false, width, by_all, all.data()) == width);
+        REQUIRE(best_of_likely(likely, g, sampling, width, by_few, scores) == width);
+        likely.rest = rest;
+        Candidate fewer[width];
+        REQUIRE(best_of_likely(likely, g, sampling, width, fewer, scores) == width);
+        double known = 0, unknown = double(likely.others()) * std::exp(double(rest * sharpness(sampling, false)));
+        for (float logit : likely.logit) known += std::exp(double(logit * sharpness(sampling, false)));
+        for (int i = 0; i < width; i++) {
+          CHECK(by_few[i].token == by_all[i].token);
+          CHECK(by_few[i].chance == doctest::Approx(by_all[i].chance).epsilon(1e-3));
+          CHECK(fewer[i].token == by_few[i].token);
+          if (rest == 0)
+            CHECK(double(fewer[i].chance / by_few[i].chance) == doctest::Approx(known / (known + unknown)));
+        }
+      }
+  likely.clear();
+  Candidate none;
+  CHECK(best_of_likely(likely, nullptr, sampling, 1, &none, scores) == 0);
 }
 
 TEST_CASE("adapt: union: a part that says nothing, or nonsense, does no harm") {

@@ -1,4 +1,4 @@
-// tests/machine/test_pool.cpp: a pool whose threads cannot all be started.
+// tests/machine/test_pool.cpp: a pool whose threads cannot all be started; memory that is taken when it is written.
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -52,5 +52,37 @@ TEST_CASE("threads: where no more can be started it is said which, and what to d
   CHECK(line.find("cannot start thread ") == 0);
   CHECK(line.find(" of 200: --threads: ") != std::string::npos);
   CHECK(line.find("--threads 1") != std::string::npos);
+}
+
+TEST_CASE(
+    "threads: of a large piece of memory only what is written is taken, all of it is zero, and it is given back") {
+  const auto resident = [] {
+    size_t pages = 0, here = 0;
+    std::ifstream("/proc/self/statm") >> pages >> here;
+    return here * size_t(sysconf(_SC_PAGESIZE));
+  };
+  const auto addresses = [] {
+    size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    return pages * size_t(sysconf(_SC_PAGESIZE));
+  };
+  constexpr size_t kBytes = size_t(100) << 20, kLittle = size_t(16) << 20;
+  for (size_t odd : {size_t(0), size_t(5), kHugePage - 1}) {
+    const size_t before = resident(), mapped = addresses();
+    char* const piece = static_cast<char*>(allocate_zeroed(kBytes + odd));
+    CHECK(reinterpret_cast<uintptr_t>(piece) % kHugePage == 0);
+    piece[kBytes / 2] = 1;
+    CHECK(resident() < before + kLittle);
+    CHECK(addresses() >= mapped + kBytes);
+    CHECK(addresses() < mapped + kBytes + kLittle);
+    size_t sum = 0;
+    for (size_t i = 0; i < kBytes + odd; i += 512) sum += size_t(piece[i]);
+    CHECK(sum == 1);
+    memset(piece, 1, kBytes + odd);
+    CHECK(resident() >= before + kBytes);
+    free_zeroed(piece, kBytes + odd);
+    CHECK(resident() < before + kLittle);
+    CHECK(addresses() < mapped + kLittle);
+  }
 }
 #endif
