@@ -11,6 +11,7 @@
 
 #include "commands/cli.h"
 #include "commands/samples.h"
+#include "machine/launch.h"
 #include "machine/simd.h"
 #include "machine/threads.h"
 
@@ -154,22 +155,22 @@ float read_all(const float* data, size_t n) {
 
 struct Reader::Parts {
   Pool pool;
-  std::vector<float*> data;  // each thread's own
-  explicit Parts(int threads) : pool(threads), data(size_t(threads), nullptr) {}
-  ~Parts() {
-    for (float* p : data) std::free(p);
-  }
+  std::vector<Array<float>> data;  // each thread's own
+  explicit Parts(int threads) : pool(threads), data(size_t(threads)) {}
 };
 
 Reader::Reader(double most_bytes, int threads) : parts_(new Parts(threads)) {
-  const size_t each = size_t(most_bytes / threads) + kStride * sizeof(float);
-  parts_->pool.run([&](const Team& team) {  // its reader touches it first, so that it lies near
+  const size_t each = size_t(most_bytes / threads) / sizeof(float) + kStride;
+  parts_->pool.run([&](const Team& team) {
+    Array<float>& its = parts_->data[size_t(team.rank)];
     try {
-      parts_->data[size_t(team.rank)] = static_cast<float*>(allocate_zeroed(each));
+      its = Array<float>(each);
     } catch (const std::bad_alloc&) {  // noticed below: no thread of a pool may throw
     }
+    std::fill_n(its.data(), its.size(), 0.0f);  // written, or it takes no memory; by its reader, so that it lies near
   });
-  if (std::count(parts_->data.begin(), parts_->data.end(), nullptr) > 0) throw std::bad_alloc();
+  for (const Array<float>& its : parts_->data)
+    if (its.size() == 0) throw std::bad_alloc();
 }
 Reader::~Reader() = default;
 
@@ -182,7 +183,7 @@ double Reader::bytes_per_second(double bytes, bool alone) {
       float sum = 0;
       const Range shares = team.share(threads);  // one each, or all
       for (long i = 0; i < sweeps; i++) {
-        for (int k = shares.begin; k < shares.end; k++) sum += read(parts_->data[size_t(k)], floats);
+        for (int k = shares.begin; k < shares.end; k++) sum += read(parts_->data[size_t(k)].data(), floats);
         asm volatile("" ::: "memory");  // for all that the compiler knows, the next sweep may find other numbers
       }
       sink = sum;
