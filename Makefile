@@ -233,7 +233,8 @@ $(BUILD)/tests/run-$(T): $(LIBRARY) $(if $(WIDE),$(COMMANDS)) \
 # One text on every machine: the tests that show it, few and small enough for an emulated processor. How near functions
 # come to libm's is not asked there: it follows from their bits, which are.
 EVERYWHERE := main core/test_golden machine/test_integers machine/test_numbers
-$(BUILD)/tests/run-everywhere: $(BUILD)/machine/library.o $(BUILD)/machine/sampling.o $(EVERYWHERE:%=$(BUILD)/tests/%.o)
+$(BUILD)/tests/run-everywhere: $(addprefix $(BUILD)/,machine/library.o machine/sampling.o drafters/logits.o) \
+  $(EVERYWHERE:%=$(BUILD)/tests/%.o)
 $(BUILD)/tests/run $(BUILD)/tests/run-$(T) $(BUILD)/tests/run-everywhere:
 	@echo "  LINK  $@"
 	$(if $(ON_GPU),$(Q)$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ $(LIBS),$(LINK))
