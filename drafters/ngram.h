@@ -140,6 +140,8 @@ inline NgramTrie count_ngrams(const std::vector<int>& tokens, int vocab, int ord
 
 constexpr double kNgramSmoothing = 2;  // the longer a context the less its counts weigh: see interpolated()
 
+constexpr int kMostFollowers = 64;  // of a context, that a draft looks at
+
 // The distribution of the next token: an interpolation of the orders 1 .. order.
 struct Ngrams {
   int order = 1, vocab = 0;    // N, V
@@ -147,6 +149,8 @@ struct Ngrams {
   std::vector<float> share;    // (n) the weight of the node's token among what its parent's context adds
   std::vector<float> rest;     // (inner) the weight of the next shorter context
   std::vector<float> unigram;  // (V) p_1
+  // The contexts with more than kMostFollowers followers, and of each, in the same order, the nodes of the likeliest.
+  std::vector<int32_t> crowded, likeliest;
 
   // The longest known context, of fewer than `order` tokens, after one more token. A context is a node; 0: none.
   int next(int context, int token) const {
@@ -170,22 +174,53 @@ struct Ngrams {
     Solo{}.each(vocab, [=](int x) { out[x] = log(fused(left, shortest[x], out[x])); });
   }
 
-  // The same of the tokens that are known to follow the context. All others have the mean of what they have together.
+  // The same of the likeliest tokens that are known to follow the context. All others have the mean of what is left.
+  // Where a context has more followers than a draft looks at, a token that only other contexts bring misses its share
+  // there.
   void log_probabilities(int context, Likely& out) const {
     out.clear();
     float left = 1, others = 1;
     for (; context > 0; context = trie.suffix[context]) {
-      for (int i = trie.first[context]; i < trie.first[context + 1]; i++) out.add(trie.token[i]) += left * share[i];
+      each_likely(context, [&](int i) { out.add(trie.token[i]) += left * share[i]; });
       left *= rest[context];
     }
     for (size_t i = 0; i < out.token.size(); i++) {
-      const float shortest = unigram[out.token[i]];
-      others -= shortest;
-      out.logit[i] = log(fused(left, shortest, out.logit[i]));
+      const float p = fused(left, unigram[out.token[i]], out.logit[i]);
+      others -= p;
+      out.logit[i] = log(p);
     }
-    out.rest = log(left * larger(others, 1e-6f) / float(std::max(1, out.others())));
+    out.rest = log(larger(others, 1e-6f) / float(std::max(1, out.others())));
+  }
+
+ private:
+  // Calls f(node) for the followers of a context, at most kMostFollowers. A frequent word has thousands.
+  template <class F>
+  void each_likely(int context, F f) const {
+    const int begin = trie.first[context], end = trie.first[context + 1];
+    if (end - begin <= kMostFollowers) {
+      for (int i = begin; i < end; i++) f(i);
+      return;
+    }
+    const auto at = std::lower_bound(crowded.begin(), crowded.end(), context) - crowded.begin();
+    for (int i = 0; i < kMostFollowers; i++) f(likeliest[size_t(at) * kMostFollowers + size_t(i)]);
   }
 };
+
+// Fills in `crowded` and `likeliest`.
+inline void find_crowded(Ngrams& ngrams) {
+  const NgramTrie& trie = ngrams.trie;
+  std::vector<int32_t> followers;
+  for (int context = 1; context + 1 < int(trie.first.size()); context++) {
+    if (trie.first[context + 1] - trie.first[context] <= kMostFollowers) continue;
+    followers.resize(size_t(trie.first[context + 1] - trie.first[context]));
+    std::iota(followers.begin(), followers.end(), trie.first[context]);
+    std::partial_sort(followers.begin(), followers.begin() + kMostFollowers, followers.end(), [&](int i, int j) {
+      return ngrams.share[i] > ngrams.share[j] || (ngrams.share[i] == ngrams.share[j] && i < j);
+    });
+    ngrams.crowded.push_back(context);
+    ngrams.likeliest.insert(ngrams.likeliest.end(), followers.begin(), followers.begin() + kMostFollowers);
+  }
+}
 
 // Witten-Bell interpolation, tempered. order: 1 .. trie.orders().
 //   p_k(x | c) = (count(c x) + w types(c) p_{k-1}(x | shorter c)) / (count(c) + w types(c)),   w = kNgramDoubt^(k - 1)
@@ -223,6 +258,7 @@ inline Ngrams interpolated(NgramTrie trie, int order, int vocab) {
   trie.suffix.resize(inner);
   trie.count.clear();
   ngrams.trie = std::move(trie);
+  find_crowded(ngrams);
   return ngrams;
 }
 

@@ -170,9 +170,9 @@ inline double takes_decoding(const Config& c, const TensorSource& source, Dtype 
 
 // context: tokens of the window; 0: see context_of. The types: of weights and of the cache. Throws runtime_error, also
 // where the memory that is free is not enough.
-inline Loaded load_gguf(const std::string& path, int context = 0, Dtype dtype = Dtype::fp32,
+inline Loaded load_gguf(const GgufFile& file, int context = 0, Dtype dtype = Dtype::fp32,
                         Dtype cache_dtype = Dtype::fp32) {
-  const GgufFile file = read_gguf(path);
+  const std::string& path = file.path;
   const LlamaHeader header = read_llama_header(file);
   Loaded loaded;
   loaded.config = config_of(header, context_of(header, context, path));
@@ -185,6 +185,10 @@ inline Loaded load_gguf(const std::string& path, int context = 0, Dtype dtype = 
   loaded.tokenizer = gguf_tokenizer(file);
   loaded.begin_token = gguf_begin_token(file);
   return loaded;
+}
+inline Loaded load_gguf(const std::string& path, int context = 0, Dtype dtype = Dtype::fp32,
+                        Dtype cache_dtype = Dtype::fp32) {
+  return load_gguf(read_gguf(path), context, dtype, cache_dtype);
 }
 
 }  // namespace nanospec

@@ -346,6 +346,33 @@ TEST_CASE("ngram: the tokens known to follow have the chances of all, the others
   CHECK(known > 100);
 }
 
+TEST_CASE("ngram: of a frequent token's followers a draft looks at the likeliest, and the chances sum to 1") {
+  const int vocab = 300;
+  Ints text;
+  for (int token : random_text(13, 4000, vocab)) {
+    text.push_back(token * token / vocab);  // small numbers are frequent
+    text.push_back(7);
+  }
+  const Ngrams ngrams = interpolated(count_ngrams(text, vocab, 2), 2, vocab);
+  const int context = ngrams.next(0, 7);
+  CHECK(ngrams.trie.first[context + 1] - ngrams.trie.first[context] > 2 * kMostFollowers);
+  std::vector<float> row(vocab);
+  Likely likely(vocab);
+  ngrams.log_probabilities(context, row.data());
+  ngrams.log_probabilities(context, likely);
+  CHECK(likely.token.size() == size_t(kMostFollowers));
+  double sum = likely.others() * std::exp(double(likely.rest));
+  float least = 0;
+  for (int token : likely.token) {
+    CHECK(likely.of(token) == row[token]);
+    sum += std::exp(double(row[token]));
+    least = std::min(least, row[token]);
+  }
+  CHECK(sum == doctest::Approx(1));
+  for (int x = 0; x < vocab; x++)
+    if (likely.find(x) < 0) CHECK(row[x] <= doctest::Approx(least));
+}
+
 TEST_CASE("ngram: no more of a text is counted than is asked for, and the work tells how far it is") {
   const Ints text = random_text(9, 500, 4), begun(text.begin(), text.begin() + 130);
   std::vector<double> shares;

@@ -1,17 +1,20 @@
 // tests/files/test_tiny_llama.cpp: tiny Llamas that tests/reference/tiny_llama.py made with `transformers` and `gguf`:
 // read as every model is, they have the logits that `transformers` computes.
 //
-// In order: the files; their logits, all at once and from the cache; how much each setting would change.
+// In order: the files; their logits, all at once and from the cache; damaged files; how much each setting would change.
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <random>
 
 #include "decode.h"
 #include "files/gguf_model.h"
+#include "tests/damaged.h"
 #include "tests/error_of.h"
 #include "tests/folder.h"
+#include "tests/tenth.h"
 
 using namespace nanospec;
 
@@ -66,6 +69,12 @@ double difference(const Loaded& loaded, const Stored& stored, int cached = 0, in
   return most / stored.largest;
 }
 
+size_t tensor_bytes(const GgufFile& file) {
+  size_t bytes = 0;
+  for (const GgufTensor& tensor : file.tensors) bytes += tensor.bytes;
+  return bytes;
+}
+
 }  // namespace
 
 TEST_CASE("llama: GGUF files of random models have transformers' logits") {
@@ -94,6 +103,36 @@ TEST_CASE("llama: weights as the file stores them") {
     CHECK(difference(loaded, stored, 0, 2, Dtype::as_stored) == apart);
     CHECK(difference(loaded, stored, 19, 1, Dtype::as_stored) <= apart);
   }
+}
+
+// Bytes anywhere in the file: most are weights, which are used whatever they say, unless a scale is no finite number;
+// the others are sizes, tokens, names and types of tensors.
+TEST_CASE("llama: a damaged file is refused with one line, or decoded with its weights as they are") {
+  const std::string good = read_file(file_of("grouped", ".gguf"));
+  const size_t header = good.size() - tensor_bytes(parse_gguf(good, "m.gguf"));
+  std::mt19937_64 random(20261124);
+  int decoded = 0, of_weights = 0;
+  const int files = a_tenth() ? 200 : 2000;
+  for (int i = 0; i < files; i++) {
+    std::string bytes = good;
+    const bool weights = random() % 2;
+    for (int changes = weights ? 200 : 1; changes > 0; changes--)
+      bytes[weights ? header + random() % (bytes.size() - header) : random() % header] = char(random());
+    const DamagedRead result = read_damaged(65536 + 16 * bytes.size(), [&] {
+      const Loaded loaded = load_gguf(parse_gguf(bytes, "m.gguf"), 0, Dtype::as_stored);
+      Target target(loaded.config, loaded.source(), Dtype::as_stored, false, 1, 4);
+      const int tokens[4] = {0, 1, 2, 3}, depth[4] = {0, 1, 1, 2}, end[4] = {4, 2, 4, 4};
+      target.forward(tokens, depth, end, 4);
+      const int best = pick(target.logits(3), nullptr, loaded.config.vocab_size, Sampling{0});
+      if (best < 0 || best >= loaded.config.vocab_size) throw std::logic_error("no token");
+    });
+    if (!result.wrong.empty()) FAIL("file " << i << ": " << result.wrong);
+    decoded += result.loaded;
+    of_weights += result.loaded && weights;
+  }
+  INFO(files << " files: " << decoded << " decoded, " << of_weights << " of them with other weights");
+  CHECK(decoded < files * 9 / 10);
+  CHECK(of_weights > files / 10);
 }
 
 TEST_CASE("llama: blocks of numbers are those of the file again, by whose makers' formulas they are made") {
