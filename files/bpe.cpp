@@ -113,8 +113,7 @@ std::string token_name(int id, const std::string& name) {
 }  // namespace
 
 Bpe::Bpe(const BpeParts& parts, const std::string& where) : pre_(parts.pre), bos_(parts.bos), eos_(parts.eos) {
-  read_tokens(parts, where);
-  read_merges(parts, where);
+  read_merges(parts, read_tokens(parts, where), where);
   for (int id : {bos_, eos_})
     if (id < -1 || id >= vocab_size())
       refuse("the id " + std::to_string(id) + " of a special token is not below " + std::to_string(vocab_size()), where,
@@ -122,7 +121,8 @@ Bpe::Bpe(const BpeParts& parts, const std::string& where) : pre_(parts.pre), bos
   split_ = compile_split(pre_, where);
 }
 
-void Bpe::read_tokens(const BpeParts& parts, const std::string& where) {
+Bpe::Ids Bpe::read_tokens(const BpeParts& parts, const std::string& where) {
+  Ids id_of;
   const size_t all = parts.tokens.size();
   if (all == 0 || all > size_t(INT32_MAX)) refuse("no vocabulary", where, kReplace);
   if (!parts.types.empty() && parts.types.size() != all)
@@ -136,7 +136,7 @@ void Bpe::read_tokens(const BpeParts& parts, const std::string& where) {
       refuse(token_name(id, name) + " has the type " + std::to_string(type), where, "give a model with byte-level BPE");
     types_[i] = TokenType(type == 6 ? 1 : type);
     if (types_[i] == TokenType::unused) continue;
-    if (!id_of_.emplace(name, id).second) refuse(token_name(id, name) + " is there twice", where, kReplace);
+    if (!id_of.emplace(name, id).second) refuse(token_name(id, name) + " is there twice", where, kReplace);
     if (types_[i] == TokenType::normal) {
       if (!bytes_of(name, bytes_[i]) || (type == 6 && bytes_[i].size() != 1))
         refuse(token_name(id, name) + " is not written in GPT-2's characters for bytes", where,
@@ -153,22 +153,23 @@ void Bpe::read_tokens(const BpeParts& parts, const std::string& where) {
       return x != y ? x > y : a < b;
     });
   for (int byte = 0; byte < 256; byte++) {
-    const auto found = id_of_.find(utf8(alphabet().of_byte[size_t(byte)]));
-    byte_id_[size_t(byte)] = found == id_of_.end() ? -1 : found->second;
-    if (found == id_of_.end() && !rare(byte))
+    const auto found = id_of.find(utf8(alphabet().of_byte[size_t(byte)]));
+    byte_id_[size_t(byte)] = found == id_of.end() ? -1 : found->second;
+    if (found == id_of.end() && !rare(byte))
       refuse("the vocabulary lacks the byte '" + printable(std::string(1, char(byte))) + "'", where, kReplace);
   }
+  return id_of;
 }
 
-void Bpe::read_merges(const BpeParts& parts, const std::string& where) {
+void Bpe::read_merges(const BpeParts& parts, const Ids& ids, const std::string& where) {
   merges_.reserve(parts.merges.size());
   for (const std::string& merge : parts.merges) {
     const auto wrong = [&](const std::string& what) {
       refuse("merge " + std::to_string(merged_.size()) + ", \"" + printable(merge) + "\", " + what, where, kReplace);
     };
     const auto id_of = [&](const std::string& name) {
-      const auto found = id_of_.find(name);
-      if (found == id_of_.end()) wrong("names \"" + printable(name) + "\", which is no token");
+      const auto found = ids.find(name);
+      if (found == ids.end()) wrong("names \"" + printable(name) + "\", which is no token");
       return found->second;
     };
     const size_t space = merge.find(' ');
@@ -190,8 +191,9 @@ Tokenizer bpe_tokenizer(const BpeParts& parts, const std::string& where) {
 // Special tokens, and bad bytes
 
 int Bpe::special(const std::string& text) const {
-  const auto found = id_of_.find(text);
-  return found == id_of_.end() || types_[size_t(found->second)] == TokenType::normal ? -1 : found->second;
+  for (int id : specials_[uint8_t(text[0])])
+    if (bytes_[size_t(id)] == text) return id;
+  return -1;
 }
 
 // The longest special token at text[at]; -1: there is none.

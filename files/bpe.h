@@ -100,13 +100,13 @@ class Bpe {
     int id;
   };
   static uint64_t pair(int left, int right) { return uint64_t(left) << 32 | uint64_t(right); }
-  void read_tokens(const BpeParts& parts, const std::string& where);
-  void read_merges(const BpeParts& parts, const std::string& where);
+  using Ids = std::unordered_map<std::string_view, int>;  // by what the file calls a token
+  Ids read_tokens(const BpeParts& parts, const std::string& where);
+  void read_merges(const BpeParts& parts, const Ids& ids, const std::string& where);
   int special_at(std::string_view text, size_t at) const;
 
   std::vector<std::string> bytes_;                  // (V)
   std::vector<TokenType> types_;                    // (V)
-  std::unordered_map<std::string, int> id_of_;      // by what the file calls a token
   std::array<int, 256> byte_id_;                    // -1: the vocabulary lacks this byte
   std::unordered_map<uint64_t, Merge> merges_;      // by pair()
   std::vector<int> merged_;                         // rank -> the id that it makes
