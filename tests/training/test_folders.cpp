@@ -100,9 +100,9 @@ const std::string& text_file() {
 struct Train : Child {
   Train(
       const std::string& out, const Words& more, const std::function<void()>& before = [] {})
-      : Child([&] {
-          Words words = {"build/train_gpt", "--data",    text_file(), "--out",        out, "--preset",
-                         "article",         "--threads", "1",         "--eval_iters", "1"};
+      : Child([&, data = text_file()] {  // which the parent makes, and removes
+          Words words = {"build/train_gpt", "--data",    data, "--out",        out, "--preset",
+                         "article",         "--threads", "1",  "--eval_iters", "1"};
           words.insert(words.end(), more.begin(), more.end());
           std::vector<char*> argv = arguments(words);
           argv.push_back(nullptr);
