@@ -246,6 +246,10 @@ std::vector<TensorData> model_tensors(const Config& config, const float* weights
 }
 
 void check_model(const SafeTensors& file, const Config& config, const std::string& where) {
+  if (size_t(config.n_layer) > file.tensors.size())  // before a table is made of that many
+    refuse("too few tensors for the " + std::to_string(config.n_layer) +
+               " layers of config.json: " + std::to_string(file.tensors.size()),
+           where, "use files of one and the same model");
   Expected expected;
   if (is_llama(config)) {
     for (const LlamaTensor& part : llama_tensors(config)) expected[part.name] = part.shape;

@@ -149,7 +149,7 @@ TEST_CASE("checkpoint: a large file that cannot be right is refused before it is
   const size_t data = ((size_t(2) << 30) - 8 - 128);
   header += std::to_string(data / 2) + R"(],"data_offsets":[0,)" + std::to_string(data) + "]}}";
   header.resize(128, ' ');
-  CHECK(holds(refused(file_of(header)), "is missing, expected with shape"));
+  CHECK(holds(refused(file_of(header)), "too few tensors for the"));
 }
 
 TEST_CASE("checkpoint: a folder without hashes loads, with one line, and none where it is quiet") {
