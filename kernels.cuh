@@ -42,8 +42,8 @@ struct Forest {
   const int* first_slot = nullptr;  // (roots) where its past begins in the cache: a multiple of 64
   const int* past = nullptr;        // (roots) how many keys it has there; its rows' own keys follow them
 
-  // Whether `ancestor` is the row itself or above it in its tree: the whole tree mask.
-  HD bool sees(int row, int ancestor) const { return ancestor <= row && row < end[ancestor]; }
+  // Whether row j is row i or above it in its tree: the whole tree mask.
+  HD bool sees(int i, int j) const { return j <= i && i < end[j]; }  // course 5.2 (until then: return j <= i;)
   HD int position(int row) const { return past[root[row]] + depth[row]; }
   HD int slot(int row) const { return first_slot[root[row]] + past[root[row]] + row - first_row[root[row]]; }
 };
@@ -220,7 +220,8 @@ struct Pack {
 };
 
 // out (R, N) = x (R, K) W: one serial sum over k for each output. Every matmul computes this; the GPU's tuned versions
-// (cuda/matmul.cuh, cuda/matmul_mma.cuh) cut the sum into slices.
+// (cuda/matmul.cuh, cuda/matmul_mma.cuh) cut the sum into slices. A call computes columns begin .. end - 1 of all rows:
+// so a weight comes from memory once for all of them.
 template <class T, class W>
 struct Matmul {
   const T* x;
@@ -229,13 +230,16 @@ struct Matmul {
   T* out;
   int out_row;
   template <class G>
-  HD void operator()(const G& g, int row) const {
-    const T* a = x + size_t(row) * x_row;
-    g.each(pad16(w.n), [&](int n) {
-      T sum = 0;
-      for (int k = 0; k < w.k; k++) sum = fused(a[k], T(to_float(*w.at(k, n))), sum);
-      out[size_t(row) * out_row + n] = sum;
+  HD void operator()(const G& g, int rows, int begin, int end) const {
+    // course 1.1
+    g.each(end - begin, [&](int i) {
+      for (int row = 0, n = begin + i; row < rows; row++) {
+        T sum = 0;
+        for (int k = 0; k < w.k; k++) sum = fused(x[size_t(row) * x_row + k], T(to_float(*w.at(k, n))), sum);
+        out[size_t(row) * out_row + n] = sum;
+      }
     });
+    // end
   }
 };
 
@@ -352,12 +356,6 @@ struct Norm {
     });
   }
 };
-
-template <class T>
-HD Norm<T> rms_norm(const T* x, int x_row, int channels, const T* weight, T* y, int y_row, T* rstd,
-                    T epsilon = T(1e-6)) {
-  return {x, x_row, channels, weight, nullptr, y, y_row, nullptr, rstd, false, epsilon};
-}
 
 // With n = (x - mean) rstd and dn = dy weight: dx += rstd (dn - average(dn) - n average(dn n)), where it centers; else
 // without average(dn).
@@ -638,6 +636,7 @@ struct AttentionForward {
     const int root = f.root[row], first = f.first_row[root], past = f.past[root], slot0 = f.first_slot[root];
     const T* q = s.qkv + size_t(row) * s.qkv_row + head * D;
     T* w = weights + size_t(item) * most;
+    // course 2.1
     g.each(past + row - first + 1, [&](int j) {
       T score = 0;
       for (int d = 0; d < D; d++) score = fused(q[d], T(to_float(*s.cache.key(kv_head, slot0 + j, d))), score);
@@ -661,6 +660,7 @@ struct AttentionForward {
         if (f.sees(row, j)) sum = fused(w[i++], value(past + j - first), sum);
       s.out[size_t(row) * s.out_row + head * D + d] = sum / total + T(0);
     });
+    // end
   }
 };
 
@@ -770,12 +770,14 @@ struct KeepRows {
     const int head = item % n_kv_head, first = kept[0], count = kept[1];
     const int* const rows = kept + 2;
     const KeyValues<S> to = cache(item / n_kv_head);
+    // course 6.2
     g.each(head_size, [&](int d) {
       for (int i = 0; i < count; i++) {
         *to.key(head, first + i, d) = *to.key(head, first + rows[i], d);
         *to.value(head, first + i, d) = *to.value(head, first + rows[i], d);
       }
     });
+    // end
   }
 };
 
@@ -850,16 +852,17 @@ struct ClipFactor {
 // Budget: 64 registers, 128 bytes shared.
 template <class S>
 __global__ void plain_attention(Attention<float, S> s) {
-  struct Memory {
-    float weight[kLanes];  // of the current 32 keys
-  };
-  Memory& memory = shared<Memory>();  // __shared__
   const Forest& f = s.forest;
   const int row = blockIdx.x, head = blockIdx.y, lane = threadIdx.x, kv_head = head / s.queries(), D = s.head_size;
   const int root = f.root[row], first = f.first_row[root], past = f.past[root], slot = f.first_slot[root];
   const int keys = past + row - first + 1;  // those of the past, then those of the root's rows up to this one
   const float* q = s.qkv + size_t(row) * s.qkv_row + head * D;
   float* out = s.out + size_t(row) * s.out_row + head * D;
+  // course 10.1
+  struct Memory {          // __shared__
+    float weight[kLanes];  // of the current 32 keys
+  };
+  Memory& memory = shared<Memory>();
   const auto seen = [&](int j) { return j < past || (j < keys && f.sees(row, first + j - past)); };  // the tree mask
   const auto score = [&](int j) {
     float sum = 0;
@@ -888,6 +891,7 @@ __global__ void plain_attention(Attention<float, S> s) {
   }
   for (int half = kLanes / 2; half > 0; half /= 2) total += __shfl_xor_sync(kEveryLane, total, half);
   for (int d = lane; d < D; d += kLanes) out[d] = out[d] / total + 0.0f;  // + 0: a zero has one sign
+  // end
 }
 template <class S>
 void attention_plain(const Attention<float, S>& s) {
@@ -898,6 +902,7 @@ void attention_plain(const Attention<float, S>& s) {
 // Budget: 40 registers, 0 bytes shared.
 template <class S>
 __global__ void plain_gather(KeepRows<S> s) {
+  // course 6
   const int head = blockIdx.y, first = s.kept[0], count = s.kept[1], D = s.head_size;
   const int* const rows = s.kept + 2;
   const KeyValues<S> cache = s.cache(blockIdx.x);
@@ -906,6 +911,7 @@ __global__ void plain_gather(KeepRows<S> s) {
       if (column < D) *cache.key(head, first + i, column) = *cache.key(head, first + rows[i], column);
       else *cache.value(head, first + i, column - D) = *cache.value(head, first + rows[i], column - D);
     }
+  // end
 }
 template <class S>
 void gather_plain(const KeepRows<S>& s, int layers) {
@@ -917,6 +923,7 @@ void gather_plain(const KeepRows<S>& s, int layers) {
 // Budget: 48 registers, 2048 bytes shared.
 template <class W>
 __global__ void plain_matmul(Matmul<float, W> s, int rows) {
+  // course 1
   constexpr int size = 16;
   struct Tiles {
     float x[size][size], w[size][size];  // (row, k), (k, column)
@@ -932,6 +939,7 @@ __global__ void plain_matmul(Matmul<float, W> s, int rows) {
     __syncthreads();
   }
   if (row < rows) s.out[size_t(row) * s.out_row + n] = sum;
+  // end
 }
 template <class W>
 void matmul_plain(int rows, const Matmul<float, W>& s) {

@@ -1,7 +1,8 @@
 // drafters/operations.h: operations that only the networks of drafters use, written as in kernels.cuh.
 //
-// The Medusa heads (medusa.h) use SiLU alone, and the loss against a whole distribution. Each has the same bits on a
-// core and on a warp (tests/cuda/cuda_rows.cu); none has a twin.
+// The Medusa heads (medusa.h) use SiLU alone, and the loss against a whole distribution; the parallel drafter
+// (parallel.h) RMSNorm without a table of norms. Each has the same bits on a core and on a warp
+// (tests/cuda/cuda_rows.cu); none has a twin.
 #pragma once
 
 #include "kernels.cuh"
@@ -12,6 +13,12 @@ template <class T>
 using BiasSilu = BiasActivation<T, Silu>;
 template <class T>
 using SiluBackward = ActivationBackward<T, Silu>;
+
+template <class T>
+HD Norm<T> rms_norm(const T* x, int x_row, int channels, const T* weight, T* y, int y_row, T* rstd,
+                    T epsilon = T(1e-6)) {
+  return {x, x_row, channels, weight, nullptr, y, y_row, nullptr, rstd, false, epsilon};
+}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Loss

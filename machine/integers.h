@@ -275,12 +275,14 @@ struct Matmul<T, Quantized<bits, zero, has_min>> {
     return Q::kMin ? fused(to_float(*w.number(n, b, 1)), scale.scale * float(sum_x), sum) : sum;
   }
   template <class G>
-  HD void operator()(const G& g, int row) const {
-    const float* const a = x + size_t(row) * x_row;
-    g.each(pad16(w.n), [&](int n) {
-      float sum = 0;
-      for (int b = 0; b < w.blocks(); b++) sum = add_block(a + b * kBlockNumbers, n, b, sum);
-      out[size_t(row) * out_row + n] = sum;
+  HD void operator()(const G& g, int rows, int begin, int end) const {
+    g.each(end - begin, [&](int i) {
+      for (int row = 0, n = begin + i; row < rows; row++) {
+        const float* const a = x + size_t(row) * x_row;
+        float sum = 0;
+        for (int b = 0; b < w.blocks(); b++) sum = add_block(a + b * kBlockNumbers, n, b, sum);
+        out[size_t(row) * out_row + n] = sum;
+      }
     });
   }
 };

@@ -322,12 +322,31 @@ Matmul<T, W> with_panels(const Matmul<T, AnyNumber>& s, const Panels<W>& w) {
   return {s.x, s.x_row, w, s.out, s.out_row};
 }
 
+// A matmul as an operation: its rows are blocks of columns, which the threads share.
+template <class Product>
+struct ColumnBlocks {
+  Product product;
+  int rows;
+  static constexpr int width = kLanes;
+  HD int count() const { return (pad16(product.w.n) + width - 1) / width; }
+  template <class G>
+  HD void operator()(const G& g, int block) const {
+    product(g, rows, block * width, smaller(pad16(product.w.n), (block + 1) * width));
+  }
+};
+
+template <class T, class W>
+void matmul_portable(const Team& team, int rows, const Matmul<T, W>& s) {
+  const ColumnBlocks<Matmul<T, W>> blocks{s, rows};
+  launch(team, blocks.count(), blocks);
+}
+
 // Runs the matmul, then `after` on each row's columns. It may return before the other threads are done: call
 // team.wait() before you read their columns.
 template <class T, class W, class After = Nothing>
 void matmul(const Team& team, int rows, const Matmul<T, W>& s, const After& after = {}) {
   if (plain(team, s, rows, after) || tuned(team, s, rows, after)) return;
-  launch(team, rows, s);
+  matmul_portable(team, rows, s);
   launch_columns(team, rows, s.w.n, after);
 }
 template <class T, class After = Nothing>

@@ -154,6 +154,7 @@ inline Verdict path_to(const Tree& tree, int last) {
 // token of p.
 template <class Oracle>
 Verdict rejection(const Tree& tree, Oracle& oracle) {
+  // course 4.1
   Verdict verdict;
   for (int node = 0;;) {
     verdict.rows.push_back(node);
@@ -173,12 +174,14 @@ Verdict rejection(const Tree& tree, Oracle& oracle) {
     verdict.tokens.push_back(x);
     node = child;
   }
+  // end
 }
 
 // The same for siblings, one after the other in the order of drawing. When one is rejected, the residual replaces p for
 // the next one. with_replacement: a token may be drawn, and be a sibling, more than once.
 template <class Oracle>
 Verdict sibling_by_sibling(const Tree& tree, Oracle& oracle, bool with_replacement) {
+  // course 4
   Verdict verdict;
   for (int node = 0;;) {
     verdict.rows.push_back(node);
@@ -198,6 +201,7 @@ Verdict sibling_by_sibling(const Tree& tree, Oracle& oracle, bool with_replaceme
     if (child < 0) return verdict;
     node = child;
   }
+  // end
 }
 
 // SpecInfer (Miao et al. 2023, arXiv 2305.09781): siblings drawn independently from q.

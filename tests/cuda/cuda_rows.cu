@@ -160,12 +160,12 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
   check("ToIntegers", rows * 2, [&](Desk& d) {
     return ToIntegers<Q4_0>{d.f[0], stride, C, IntegerRows{d.f[1], rows, 2}};
   });
-  check("Matmul, 4 bits", rows, [&](Desk& d) {
-    return Matmul<float, Q4_1>{d.f[0], stride, d.quantized(), d.f[2], 80};
+  check("Matmul, 4 bits", 3, [&](Desk& d) {
+    return ColumnBlocks<Matmul<float, Q4_1>>{{d.f[0], stride, d.quantized(), d.f[2], 80}, rows};
   });
   check("Unpack", rows, [&](Desk& d) { return Unpack<float, Q4_1>{d.below_7(), d.quantized(), d.f[2], stride}; });
-  check("Matmul", rows, [&](Desk& d) {
-    return Matmul<float, float>{d.f[0], stride, Panels<float>{d.f[1], C, 70}, d.f[2], 80};
+  check("Matmul", 3, [&](Desk& d) {
+    return ColumnBlocks<Matmul<float, float>>{{d.f[0], stride, Panels<float>{d.f[1], C, 70}, d.f[2], 80}, rows};
   });
   check("MatmulGradient", C,
         [&](Desk& d) { return MatmulGradient<float>{rows, C, 70, d.f[0], stride, d.f[1], 80, d.f[2]}; });

@@ -181,6 +181,7 @@ class Block {
     arrive(at_barrier_, line, "the threads of a block");
     at_barrier_.votes += vote;
     if (++at_barrier_.arrived == threads_) {
+      barriers++;
       outcome_ = at_barrier_.votes, at_barrier_ = Meeting{};
       for (int w = 0; w * kWarp < threads_; w++) all_go_on(w);
     }
@@ -196,23 +197,38 @@ class Block {
     arrive(warp.meeting, line, "the lanes of a warp");
     uint64_t* const board = warp.boards[warp.turn];
     board[current_ % kWarp] = shown;
-    if (++warp.meeting.arrived == lanes()) warp.meeting = Meeting{}, warp.turn ^= 1, all_go_on(w);
+    if (++warp.meeting.arrived == lanes()) warp.meeting = Meeting{}, warp.turn ^= 1, all_go_on(w), warp_meetings++;
     give_way();
     return board;
   }
 
   // The block's own memory of this name.
   void* shared(const void* name, size_t bytes) {
-    for (const auto& piece : shared_)
-      if (piece.first == name) return piece.second.get();
+    for (const Piece& piece : shared_)
+      if (piece.name == name) return piece.at.get();
     if ((shared_bytes_ += bytes) > kMostShared) fault("more shared memory than a block may have");
-    shared_.emplace_back(name, std::shared_ptr<void>(poisoned(bytes), free));
-    return shared_.back().second.get();
+    shared_.push_back({name, std::shared_ptr<void>(poisoned(bytes), free), bytes});
+    return shared_.back().at.get();
+  }
+  // Whether this address is in the block's shared memory.
+  bool holds(const void* address) const {
+    const auto at = reinterpret_cast<uintptr_t>(address);
+    for (const Piece& piece : shared_)
+      if (at >= reinterpret_cast<uintptr_t>(piece.at.get()) && at < reinterpret_cast<uintptr_t>(piece.at.get()) + piece.bytes)
+        return true;
+    return false;
   }
   int lane() const { return current_ % kWarp; }
   int lanes() const { return std::min(kWarp, threads_ - current_ / kWarp * kWarp); }
 
+  long barriers = 0, warp_meetings = 0;  // of all blocks since the program began: of a block, of a warp
+
  private:
+  struct Piece {  // of shared memory
+    const void* name;
+    std::shared_ptr<void> at;
+    size_t bytes;
+  };
   struct Meeting {
     int arrived = 0, votes = 0;
     int line = 0;  // of those who arrived
@@ -304,7 +320,7 @@ class Block {
   uint32_t ready_warps_ = 0;  // bit w: a lane of warp w can go on
   Meeting at_barrier_;
   int outcome_ = 0;  // votes of the last barrier
-  std::vector<std::pair<const void*, std::shared_ptr<void>>> shared_;
+  std::vector<Piece> shared_;
   size_t shared_bytes_ = 0;
   std::string failure_;
   Fiber home_, fibers_[kMostThreads];

@@ -53,7 +53,7 @@ void check(int K, int N) {
   const Product<Q> product(K, N, R);
   const int wide = pad16(N);
   std::vector<float> expected(size_t(R) * wide);
-  for (int row = 0; row < R; row++) product.matmul(expected)(Solo{}, row);
+  product.matmul(expected)(Solo{}, R, 0, pad16(product.w.n));
   double error = 0, size = 0;
   for (int n = 0; n < N; n++) {
     double exact = 0;
@@ -88,7 +88,7 @@ TEST_CASE("integers: the tuned product has the portable one's bits, whatever the
 TEST_CASE("integers: more rows than share their codes") {
   const Product<Q4_1> product(64, 48, 200);
   std::vector<float> expected(size_t(200) * 48), out = expected;
-  for (int row = 0; row < 200; row++) product.matmul(expected)(Solo{}, row);
+  product.matmul(expected)(Solo{}, 200, 0, pad16(product.w.n));
   matmul_twin(Range{0, 48}, 200, product.matmul(out), Nothing{});
   CHECK(out == expected);
 }
