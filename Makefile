@@ -310,9 +310,36 @@ train-and-experiment: train-small train-drafters
 	@$(BUILD)/nanospec experiments --model $(M) --drafter_model runs/small --out $(BUILD)/experiments
 
 # ----------------------------------------------------------------------------------------------------------------
+# The course (course/README.md). A submission is judged by the starter's grader and by the engine's own answers, which
+# stay out of the starter.
+
+REFERENCE := $(CURDIR)/$(BUILD)/reference
+CHAPTERS := 1 2 4 5 6 10
+.PHONY: course grade starter
+starter: $(BUILD)/make_course
+	@$(BUILD)/make_course starter $(BUILD)/course >/dev/null
+	+@$(MAKE) -s -C $(BUILD)/course deps
+	+@$(MAKE) --no-print-directory -j$(JOBS) -C $(BUILD)/course build/grade
+	+@$(MAKE) --no-print-directory -s -j$(JOBS) -C $(BUILD)/course B=$(REFERENCE) FROM=$(CURDIR) $(CHAPTERS:%=$(REFERENCE)/chapter%)
+$(BUILD)/make_course: course/course.cpp course/regions.h course/files.h
+	@mkdir -p $(BUILD) && $(CXX) -std=c++17 -O1 $(WARN) -I. $< -o $@
+
+course: ## the course, into build/course: a starter for students with chapters and grader; course/README.md is for teachers
+	@$(MAKE) --no-print-directory deps
+	@$(MAKE) --no-print-directory starter
+	@mkdir -p $(BUILD)/course/course/recorded && cd $(BUILD)/course && build/grade --record --reference $(REFERENCE) --submission $(CURDIR)
+	@tar -czf $(BUILD)/course.tar.gz --exclude=course/build --exclude=course/results.json -C $(BUILD) course
+	@echo "$(BUILD)/course.tar.gz is what students get; make grade SUBMISSION=folder judges what comes back"
+
+grade: ## judges what students wrote: SUBMISSION=folder, CHAPTER=5 for one; without a folder the engine itself
+	@$(MAKE) --no-print-directory starter
+	@cd $(BUILD)/course && build/grade --reference $(REFERENCE) --submission "$(abspath $(or $(SUBMISSION),.))" \
+	  --results "$(abspath $(or $(RESULTS),$(BUILD)/results.json))" $(if $(CHAPTER),--chapter "$(CHAPTER)")
+
+# ----------------------------------------------------------------------------------------------------------------
 
 clean: ## removes what was built; data, models, build/venv and build/peers stay
-	@rm -rf $(addprefix build/,*.o *.dep *.ptxas libraries* machine drafters files growth commands study training tests sanitize flags bench experiments \
+	@rm -rf $(addprefix build/,*.o *.dep *.ptxas libraries* machine drafters files growth commands study training tests sanitize flags course course.tar.gz make_course reference results.json bench experiments \
 	  nanospec nanospec-cuda train_gpt train_gpt-cuda train_drafter nanospec_single.cu dump_logits dump_gguf dump_tokens)
 
 format: ## clang-format over all sources

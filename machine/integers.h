@@ -276,6 +276,7 @@ struct Matmul<T, Quantized<bits, zero, has_min>> {
   }
   template <class G>
   HD void operator()(const G& g, int rows, int begin, int end) const {
+    // course 1
     g.each(end - begin, [&](int i) {
       for (int row = 0, n = begin + i; row < rows; row++) {
         const float* const a = x + size_t(row) * x_row;
@@ -284,6 +285,7 @@ struct Matmul<T, Quantized<bits, zero, has_min>> {
         out[size_t(row) * out_row + n] = sum;
       }
     });
+    // end
   }
 };
 

@@ -232,6 +232,7 @@ inline double chance_to_stop(double left, double reach) {
 //   it do not matter. Then follows a token of p if i = g, else one of norm([P_i p - q]+).
 template <class Oracle>
 Verdict block(const Tree& tree, Oracle& oracle) {
+  // course 4
   const int last = tree.size() - 1, vocab = oracle.vocab();
   Chances reach = {1};  // P
   for (int i = 1; i <= last; i++) {
@@ -246,12 +247,14 @@ Verdict block(const Tree& tree, Oracle& oracle) {
     verdict.tokens.push_back(i == last ? oracle.pick(i) : oracle.draw(i, p.data()));
     return verdict;
   }
+  // end
 }
 
 // Judges the subtree of `node`, which is accepted with chance `reach`. Returns whether the path ends in it, and then
 // sets `verdict`.
 template <class Oracle>
 bool traverse(const Tree& tree, Oracle& oracle, bool with_replacement, int node, double reach, Verdict& verdict) {
+  // course 4
   int child = tree.first_child(node);
   const bool leaf = child < 0;
   Chances p, q;
@@ -270,6 +273,7 @@ bool traverse(const Tree& tree, Oracle& oracle, bool with_replacement, int node,
   verdict = path_to(tree, node);
   verdict.tokens.push_back(leaf ? oracle.pick(node) : oracle.draw(node, p.data()));
   return true;
+  // end
 }
 
 // Traversal verification (Weng et al. 2025, arXiv 2505.12398): block verification on a tree. The first leaf is
@@ -290,6 +294,7 @@ Verdict traversal(const Tree& tree, Oracle& oracle, bool with_replacement = fals
 // longest accepted path wins, of equal ones the first in preorder. Then follows a token of p.
 template <class Oracle>
 Verdict independent(const Tree& tree, Oracle& oracle) {
+  // course 4
   std::vector<char> accepted(tree.size(), 0);
   accepted[0] = 1;
   int last = 0;
@@ -304,6 +309,7 @@ Verdict independent(const Tree& tree, Oracle& oracle) {
   Verdict verdict = path_to(tree, last);
   verdict.tokens.push_back(oracle.pick(last));
   return verdict;
+  // end
 }
 
 // Typical acceptance (Medusa: Cai et al. 2024, arXiv 2401.10774), lossy by intent: a child is accepted if
@@ -314,6 +320,7 @@ constexpr double kTypicalEpsilon = 0.09, kTypicalDelta = 0.3;  // as in Medusa's
 
 template <class Oracle>
 Verdict typical(const Tree& tree, Oracle& oracle) {
+  // course 4
   std::vector<char> accepted(tree.size(), 0);
   std::vector<double> likelihood(tree.size(), 0);  // log of the path's chance
   accepted[0] = 1;
@@ -335,6 +342,7 @@ Verdict typical(const Tree& tree, Oracle& oracle) {
   Verdict verdict = path_to(tree, last);
   verdict.tokens.push_back(oracle.pick(last));
   return verdict;
+  // end
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -214,7 +214,8 @@ class Block {
   bool holds(const void* address) const {
     const auto at = reinterpret_cast<uintptr_t>(address);
     for (const Piece& piece : shared_)
-      if (at >= reinterpret_cast<uintptr_t>(piece.at.get()) && at < reinterpret_cast<uintptr_t>(piece.at.get()) + piece.bytes)
+      if (at >= reinterpret_cast<uintptr_t>(piece.at.get()) &&
+          at < reinterpret_cast<uintptr_t>(piece.at.get()) + piece.bytes)
         return true;
     return false;
   }

@@ -1,0 +1,131 @@
+// course/accesses.cpp: the functions that -fsanitize=thread calls. This file itself is compiled without it.
+#include "course/accesses.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <set>
+
+namespace course {
+namespace {
+
+using Lanes = std::array<uintptr_t, 32>;  // an address for each lane; 0: none
+
+// One place in the program, for one warp of the current block.
+struct Place {
+  std::array<size_t, 32> times{};  // that each lane has come here
+  std::vector<Lanes> instructions;
+  size_t size = 0;
+  bool write = false, in_shared = false;
+};
+
+bool watching = false, inside = false;
+std::vector<Watched> pieces;
+Accesses counted;
+std::map<std::pair<const void*, int>, Place> places;  // of the current block; by the place's address and the warp
+dim3 current;
+
+long sectors(const Lanes& lanes, size_t size) {
+  std::set<uintptr_t> touched;
+  for (uintptr_t at : lanes)
+    for (uintptr_t sector = at / 32; at && sector <= (at + size - 1) / 32; sector++) touched.insert(sector);
+  return long(touched.size());
+}
+
+// Numbers of more than 4 bytes are read by half or a quarter of a warp at a time.
+long conflicts(const Lanes& lanes, size_t size) {
+  const size_t together = 32 / std::max<size_t>(1, size / 4);
+  long turns = 0;
+  for (size_t first = 0; first < 32; first += together) {
+    std::map<uintptr_t, std::set<uintptr_t>> banks;  // the words that are wanted of each
+    for (size_t lane = first; lane < first + together; lane++)
+      for (uintptr_t word = lanes[lane] / 4; lanes[lane] && word <= (lanes[lane] + size - 1) / 4; word++)
+        banks[word % 32].insert(word);
+    size_t most = 1;
+    for (const auto& [bank, words] : banks) most = std::max(most, words.size());
+    turns += long(most) - 1;
+  }
+  return turns;
+}
+
+void end_block() {
+  for (const auto& [key, place] : places)
+    for (const Lanes& lanes : place.instructions) {
+      if (place.in_shared) counted.conflicts += conflicts(lanes, place.size);
+      else (place.write ? counted.writes : counted.reads) += sectors(lanes, place.size);
+    }
+  places.clear();
+}
+
+void access(const void* address, size_t size, bool write, const void* from) {
+  if (!watching || inside) return;
+  inside = true;
+  const uintptr_t at = uintptr_t(address);
+  const bool in_shared = emulator::block.holds(address);
+  const bool in_global = !in_shared && std::any_of(pieces.begin(), pieces.end(), [&](const Watched& piece) {
+    return at >= uintptr_t(piece.begin) && at < uintptr_t(piece.begin) + piece.bytes;
+  });
+  if (in_shared || in_global) {
+    if (current.x != blockIdx.x || current.y != blockIdx.y || current.z != blockIdx.z) end_block();
+    current = blockIdx;
+    Place& place = places[{from, int(threadIdx.x / 32)}];
+    const size_t lane = threadIdx.x % 32, time = place.times[lane]++;
+    if (time == place.instructions.size()) place.instructions.push_back(Lanes{});
+    place.instructions[time][lane] = at;
+    place.size = size;
+    place.write = write;
+    place.in_shared = in_shared;
+  }
+  inside = false;
+}
+
+}  // namespace
+
+void watch_accesses(const std::vector<Watched>& global) {
+  pieces = global;
+  counted = {};
+  places.clear();
+  watching = true;
+}
+Accesses watched_accesses() {
+  watching = false;
+  end_block();
+  return counted;
+}
+
+}  // namespace course
+
+// ---------------------------------------------------------------------------------------------------------------
+// The names are the compiler's
+
+#define FROM __builtin_return_address(0)
+#define ACCESS(name, size, write) \
+  void name(void* at) { course::access(at, size, write, FROM); }
+#define ACCESSES(size)                             \
+  ACCESS(__tsan_read##size, size, false)           \
+  ACCESS(__tsan_write##size, size, true)           \
+  ACCESS(__tsan_unaligned_read##size, size, false) \
+  ACCESS(__tsan_unaligned_write##size, size, true) \
+  ACCESS(__tsan_volatile_read##size, size, false)  \
+  ACCESS(__tsan_volatile_write##size, size, true)
+extern "C" {
+ACCESSES(1)
+ACCESSES(2)
+ACCESSES(4)
+ACCESSES(8)
+ACCESSES(16)
+void __tsan_read_range(void* at, size_t size) { course::access(at, size, false, FROM); }
+void __tsan_write_range(void* at, size_t size) { course::access(at, size, true, FROM); }
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_vptr_update(void**, void*) {}
+void __tsan_vptr_read(void**) {}
+// The library's counters of owners; there is one thread.
+int __tsan_atomic32_fetch_add(volatile int* at, int add, int) {
+  const int old = *at;
+  *at = old + add;
+  return old;
+}
+}

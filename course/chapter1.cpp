@@ -1,0 +1,68 @@
+// course/chapter1.cpp: the student's matmul, for the grader and for a table.
+#include <chrono>
+#include <cstdio>
+
+#include "course/lanes.h"
+#include "course/student.h"
+#include "kernels.cuh"
+
+using namespace nanospec;
+
+namespace course {
+namespace {
+
+// x (rows, K) times w (K, N), columns begin .. end - 1, of weights of type W. Returns all of out (rows, pad16(N)),
+// which is full of `unwritten` before.
+template <class W>
+std::vector<float> product(const std::vector<float>& x, const std::vector<float>& w, int rows, int K, int N, int begin,
+                           int end, int lanes, float unwritten) {
+  Panels<W> panels{nullptr, K, N};
+  std::vector<W> memory(panels.size(), rounded<W>(0));
+  panels.data = memory.data();
+  const Pack<float, W> pack{w.data(), size_t(N), 1, panels};
+  for (int row = 0; row < pack.rows(); row++) pack(Solo{}, row);
+  std::vector<float> out(size_t(rows) * pad16(N), unwritten);
+  const Matmul<float, W> matmul{x.data(), K, panels, out.data(), pad16(N)};
+  with_lanes(lanes, [&](const auto& group) { matmul(group, rows, begin, end); });
+  return out;
+}
+
+}  // namespace
+
+// rows, K, N, begin, end, lanes, whether the weights are bf16, the number in unwritten places, x, w -> out
+Message answer(Message& question) {
+  int numbers[7];
+  for (int& n : numbers) n = question.get<int>();
+  const auto [rows, K, N, begin, end, lanes, small] = numbers;
+  const float unwritten = question.get<float>();
+  const auto x = question.list<float>(), w = question.list<float>();
+  return Message().put(small ? product<bf16>(x, w, rows, K, N, begin, end, lanes, unwritten)
+                             : product<float>(x, w, rows, K, N, begin, end, lanes, unwritten));
+}
+
+// A weight of 64 MB: more than most caches hold.
+void measure() {
+  constexpr int K = 4096, N = 4096, most = 64, row = N + 16;  // rows 16 KB apart would share one place in a cache
+  Panels<float> panels{nullptr, K, N};
+  std::vector<float> memory(panels.size()), x(size_t(most) * row), out(size_t(most) * row);
+  for (size_t i = 0; i < memory.size(); i++) memory[i] = float(i % 7) - 3;
+  for (size_t i = 0; i < x.size(); i++) x[i] = float(i % 5) - 2;
+  panels.data = memory.data();
+  printf("out (R, 4096) = x (R, 4096) W, W of 64 MB, by one core\n\n");
+  printf("    R     milliseconds     ms for each row     W is read at\n");
+  double one = 0;
+  for (int rows = 1; rows <= most; rows *= 2) {
+    double best = 1e9;
+    for (int again = 0; again < 3; again++) {
+      const auto start = std::chrono::steady_clock::now();
+      const Matmul<float, float> matmul{x.data(), row, panels, out.data(), row};
+      for (int n = 0; n < N; n += kLanes) matmul(Solo{}, rows, n, n + kLanes);
+      best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    }
+    if (rows == 1) one = best;
+    printf("%5d %16.1f %19.2f %14.1f GB/s    %4.1f times one row\n", rows, best * 1e3, best * 1e3 / rows,
+           4.0 * K * N / best / 1e9, best / one);
+  }
+}
+
+}  // namespace course

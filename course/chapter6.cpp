@@ -1,0 +1,246 @@
+// course/chapter6.cpp: the student's match and gather, for the grader and for a table.
+#include <cmath>
+#include <cstdio>
+#include <vector>
+
+#include "course/lanes.h"
+#include "course/student.h"
+#include "course/text6.h"
+#include "kernels.cuh"
+#include "tree.h"
+
+using namespace nanospec;
+
+namespace course {
+namespace {
+
+// A tree by its nodes' parents, in preorder; tokens are to come.
+Tree shaped(const std::vector<int>& parent) {
+  Tree tree;
+  tree.parent = parent;
+  const int n = int(parent.size());
+  for (auto* list : {&tree.token, &tree.depth, &tree.end, &tree.origin}) list->assign(n, 0);
+  for (int i = 0; i < n; i++) {
+    if (i > 0) tree.depth[i] = tree.depth[parent[i]] + 1;
+    for (int above = i; above >= 0; above = parent[above]) tree.end[above] = i + 1;
+  }
+  return tree;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// match, alone
+
+// tokens, parents, each node's pick -> rows, tokens, for which nodes it asked
+Message matched(Message& question) {
+  const auto token = question.list<int>();
+  Tree tree = shaped(question.list<int>());
+  tree.token = token;
+  const auto picks = question.list<int>();
+  std::vector<int> asked;
+  const Verdict verdict = match(tree, [&](int node) {
+    asked.push_back(node);
+    return picks.at(size_t(node));
+  });
+  return Message().put(verdict.rows).put(verdict.tokens).put(asked);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The cache, and the gather
+
+struct Cache {
+  int layers, heads, slots, head_size;
+  std::vector<float> k, v;
+
+  Cache(int L, int H, int n, int D) : layers(L), heads(H), slots(pad64(n)), head_size(D) {
+    k.assign(L * H * KeyValues<float>::key_numbers(slots, D), NAN);
+    v.assign(L * H * KeyValues<float>::value_numbers(slots, D), NAN);
+  }
+  float& number(int layer, int head, int slot, int d, bool value) {
+    const KeyValues<float> one = layer_of(layer);
+    return value ? *one.value(head, slot, d) : *one.key(head, slot, d);
+  }
+  // Calls f(layer, head, d, value, number) for all numbers of a slot.
+  template <class F>
+  void each_of(int slot, F f) {
+    for (int layer = 0; layer < layers; layer++)
+      for (int head = 0; head < heads; head++)
+        for (int d = 0; d < head_size; d++)
+          for (bool value : {false, true}) f(layer, head, d, value, number(layer, head, slot, d, value));
+  }
+  // The student's gather.
+  void keep(int first, const std::vector<int>& rows, int lanes) {
+    std::vector<int> kept = {first, int(rows.size())};
+    kept.insert(kept.end(), rows.begin(), rows.end());
+    const KeepRows<float> gather{k.data(), v.data(), k.size() / layers, v.size() / layers,
+                                 heads,    slots,    head_size,         kept.data()};
+    for (int item = 0; item < layers * heads; item++)
+      with_lanes(lanes, [&](const auto& group) { gather(group, item); });
+  }
+
+ private:
+  KeyValues<float> layer_of(int layer) {
+    return {&k[k.size() / layers * layer], &v[v.size() / layers * layer], slots, head_size};
+  }
+};
+
+// layers, heads, slots, head size, first, lanes, kept rows, all numbers -> all numbers
+Message gathered(Message& question) {
+  int numbers[6];
+  for (int& n : numbers) n = question.get<int>();
+  const auto [layers, heads, slots, head_size, first, lanes] = numbers;
+  const auto kept = question.list<int>();
+  auto all = question.list<float>();
+  Cache cache(layers, heads, slots, head_size);
+  size_t at = 0;
+  for (int slot = 0; slot < slots; slot++)
+    cache.each_of(slot, [&](int, int, int, bool, float& number) { number = all[at++]; });
+  cache.keep(first, kept, lanes);
+  at = 0;
+  for (int slot = 0; slot < slots; slot++)
+    cache.each_of(slot, [&](int, int, int, bool, float& number) { all[at++] = number; });
+  return Message().put(all);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Decoding: a target whose next token is a hash of the cache, a drafter that is right now and then, and the student's
+// match and gather
+
+struct Decoding {
+  Tree tree;  // of one shape, always
+  int vocab, percent, lanes, forwards = 0;
+  uint64_t seed;
+  std::vector<int> text;
+  std::vector<uint64_t> hash;  // of the text up to each node, by its tokens
+  Cache cache;
+  int past = 0;  // slots that are kept
+
+  Decoding(const Tree& shape, int V, int percent_right, int lane_order, uint64_t its_seed, std::vector<int> prompt,
+           int longest)
+      : tree(shape),
+        vocab(V),
+        percent(percent_right),
+        lanes(lane_order),
+        seed(its_seed),
+        text(std::move(prompt)),
+        hash(shape.token.size()),
+        cache(kLayers, kHeads, longest + 2 * shape.size(), kHeadSize) {
+    for (; past + 1 < int(text.size()); past++) write(past, text[past], past);
+  }
+
+  // What the drafter holds for the rank-th best next token: the right one, at rank 0 in `percent` of a hundred places,
+  // at rank 1 in half of the others, and so on.
+  int draft(uint64_t after, int rank) const {
+    int right_at = 0;
+    for (uint64_t dice = mixed(after, 77) >> 8; right_at < 8 && int(dice % 100) >= (right_at ? 50 : percent);
+         dice = mixed(dice, 78) >> 8)
+      right_at++;
+    const int right = next_token(after, vocab);
+    return rank == right_at ? right : (right + 1 + rank) % vocab;
+  }
+
+  void write(int slot, int token, int position) {
+    cache.each_of(slot, [&](int layer, int head, int d, bool value, float& number) {
+      number = cached_number(token, position, layer, head, d, value);
+    });
+  }
+  // The target's token after this node, out of the cache: what is kept, then the node's ancestors, then the node.
+  int pick(int node) {
+    uint64_t sum = seed;
+    const auto add = [&](int slot) {
+      sum = longer_text(
+          sum, [&](int layer, int head, int d, bool value) { return cache.number(layer, head, slot, d, value); });
+    };
+    for (int slot = 0; slot < past; slot++) add(slot);
+    std::vector<int> path;
+    for (int above = node; above >= 0; above = tree.parent[above]) path.push_back(above);
+    for (size_t i = path.size(); i-- > 0;) add(past + path[i]);
+    return next_token(sum, vocab);
+  }
+
+  // One forward: drafts, verifies, keeps.
+  void step() {
+    uint64_t before = seed;
+    for (int i = 0; i + 1 < int(text.size()); i++) before = longer_text(before, text[i], i);
+    std::vector<int> children(tree.token.size(), 0);
+    for (int i = 0; i < tree.size(); i++) {
+      const int above = tree.parent[i];
+      tree.token[i] = i == 0 ? text.back() : draft(hash[above], children[above]++);
+      hash[i] = longer_text(i == 0 ? before : hash[above], tree.token[i], past + tree.depth[i]);
+      write(past + i, tree.token[i], past + tree.depth[i]);
+    }
+    const Verdict verdict = match(tree, [&](int node) {
+      if (node < 0 || node >= tree.size())
+        throw std::runtime_error("match asked for a node that the tree does not have");
+      return pick(node);
+    });
+    const int kept = int(verdict.rows.size());
+    if (kept == 0 || verdict.tokens.size() != verdict.rows.size())
+      throw std::runtime_error("a verdict of " + std::to_string(kept) + " rows and " +
+                               std::to_string(verdict.tokens.size()) + " tokens");
+    for (int row : verdict.rows)
+      if (row < 0 || row >= tree.size()) throw std::runtime_error("a verdict with a row that the tree does not have");
+    cache.keep(past, verdict.rows, lanes);
+    for (int slot = past + kept; slot < past + tree.size(); slot++)
+      cache.each_of(slot, [](int, int, int, bool, float& number) { number = NAN; });
+    past += kept;
+    text.insert(text.end(), verdict.tokens.begin(), verdict.tokens.end());
+    forwards++;
+  }
+};
+
+// V, percent, lanes, how many tokens, seed, parents, prompt -> the text, forwards
+Message decoded(Message& question) {
+  int numbers[4];
+  for (int& n : numbers) n = question.get<int>();
+  const auto [V, percent, lanes, count] = numbers;
+  const auto seed = question.get<uint64_t>();
+  const Tree tree = shaped(question.list<int>());
+  const auto prompt = question.list<int>();
+  const int length = int(prompt.size()) + count;
+  Decoding decoding(tree, V, percent, lanes, seed, prompt, length);
+  while (int(decoding.text.size()) < length) decoding.step();
+  decoding.text.resize(size_t(length));
+  return Message().put(decoding.text).put(decoding.forwards);
+}
+
+}  // namespace
+
+Message answer(Message& question) {
+  switch (question.get<char>()) {
+    case 'm':
+      return matched(question);
+    case 'g':
+      return gathered(question);
+    default:
+      return decoded(question);
+  }
+}
+
+void measure() {
+  const struct {
+    const char* name;
+    std::vector<int> parent;
+  } shapes[] = {{"none", {-1}},
+                {"chain:3", {-1, 0, 1, 2}},
+                {"chain:6", {-1, 0, 1, 2, 3, 4, 5}},
+                {"tree:2x2", {-1, 0, 1, 1, 0, 4, 4}},
+                {"tree:3x2", {-1, 0, 1, 2, 2, 1, 5, 5, 0, 8, 9, 9, 8, 12, 12}},
+                {"chain:14", {-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}}};
+  constexpr int count = 400;
+  printf("Tokens for each forward, over %d tokens, where the drafter's best token is right this often;\n", count);
+  printf("the second is right in half of the other places\n\n  shape       nodes");
+  for (int percent = 30; percent <= 90; percent += 20) printf("%9d %%", percent);
+  printf("\n");
+  for (const auto& shape : shapes) {
+    const Tree tree = shaped(shape.parent);
+    printf("  %-10s %6d", shape.name, tree.size() - 1);
+    for (int percent = 30; percent <= 90; percent += 20) {
+      Decoding decoding(tree, 50, percent, 0, 5, {1, 2, 3}, 3 + count);
+      while (int(decoding.text.size()) < 3 + count) decoding.step();
+      printf("%11.2f", double(decoding.text.size() - 3) / decoding.forwards);
+    }
+    printf("\n");
+  }
+}
+
+}  // namespace course

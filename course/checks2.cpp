@@ -1,0 +1,111 @@
+// course/checks2.cpp: the grader's checks of chapter 2: causal attention over a cache.
+#include "course/judge.h"
+
+namespace course {
+namespace {
+
+struct Heads {
+  int H, KV, D, first_slot, lanes;
+};
+
+struct Outcome {
+  std::vector<float> out, log_sum;
+};
+
+Outcome run(Answerer& who, const Heads& heads, const std::vector<int>& forwards, const std::vector<float>& qkv) {
+  Message answer = who.ask(Message().put(heads).put(forwards).put(qkv));
+  Outcome outcome;
+  outcome.out = answer.list<float>();
+  outcome.log_sum = answer.list<float>();
+  return outcome;
+}
+
+std::vector<float> queries_keys_values(Examiner& judge, const Heads& heads, int length, double largest = 1) {
+  return judge.numbers(size_t(length) * (heads.H + 2 * heads.KV) * heads.D, largest);
+}
+
+std::string place(const Heads& heads, const std::vector<int>& forwards, int i) {
+  const int row = i / (heads.H * heads.D), head = i / heads.D % heads.H, d = i % heads.D;
+  return line_of("forwards of ", forwards, " rows: position ", row, ", head ", head, ", channel ", d);
+}
+
+// Within 1e-5 of the reference, relative to the largest number there may be.
+void near(const std::vector<float>& got, const std::vector<float>& right, double largest,
+          const std::function<std::string(int)>& where) {
+  if (got.size() != right.size()) not_passed(int(got.size()), " numbers, not ", int(right.size()));
+  for (size_t i = 0; i < got.size(); i++)
+    if (!(std::abs(double(got[i]) - double(right[i])) <= 1e-5 * largest))
+      not_passed(where(int(i)), " is ", got[i], ", should be ", right[i]);
+}
+
+void near_reference(Examiner& judge, const Heads& heads, const std::vector<int>& forwards, double largest = 1) {
+  int length = 0;
+  for (int rows : forwards) length += rows;
+  const auto qkv = queries_keys_values(judge, heads, length, largest);
+  const Outcome right = run(judge.reference, heads, forwards, qkv), got = run(judge.student, heads, forwards, qkv);
+  near(got.out, right.out, largest, [&](int i) { return place(heads, forwards, i); });
+}
+
+void incremental_equals_full(Examiner& judge, const Heads& heads, int length) {
+  const auto qkv = queries_keys_values(judge, heads, length, 2);
+  const Outcome full = run(judge.student, heads, {length}, qkv);
+  for (int way = 0; way < 3; way++) {
+    std::vector<int> forwards;  // one by one; a prefill and single tokens; anything
+    for (int left = length; left > 0; left -= forwards.back())
+      forwards.push_back(way == 0   ? 1
+                         : way == 1 ? (left == length ? std::max(1, length / 2) : 1)
+                                    : judge.between(1, left));
+    const Outcome parts = run(judge.student, heads, forwards, qkv);
+    for (float x : parts.out)
+      if (std::isnan(x))
+        not_passed("forwards of ", forwards, " rows: a number is NaN: a slot was read that nobody wrote");
+    same_bits(parts.out, full.out, [&](int i) { return place(heads, forwards, i); });
+    same_bits(parts.log_sum, full.log_sum, [&](int i) {
+      return line_of("forwards of ", forwards, " rows: log_sum of position ", i / heads.H, ", head ", i % heads.H);
+    });
+  }
+}
+
+}  // namespace
+
+Chapter chapter2() {
+  return {2,
+          "attention and its cache",
+          {{"one row sees itself", 1,
+            [](Examiner& judge) {
+              const Heads heads{1, 1, 8, 0, 0};
+              const auto qkv = queries_keys_values(judge, heads, 1);
+              const Outcome got = run(judge.student, heads, {1}, qkv);
+              near(got.out, {qkv.begin() + 16, qkv.end()}, 1, [](int i) { return line_of("channel ", i); });
+            }},
+           {"a forward of many rows", 2,
+            [](Examiner& judge) {
+              near_reference(judge, {1, 1, 4, 0, 0}, {2});
+              for (int length : {3, 17, 70}) near_reference(judge, {2, 2, 16, 0, 0}, {length});
+            }},
+           {"heads that share keys and values", 1,
+            [](Examiner& judge) {
+              near_reference(judge, {6, 2, 20, 0, 0}, {5, 1, 30});
+            }},
+           {"incremental equals full, bit for bit", 4,
+            [](Examiner& judge) {
+              for (int length : {2, 9, 33, 80})
+                incremental_equals_full(judge, {4, 2, 12, 64 * (length % 2), length % 2}, length);
+            }},
+           {"large scores", 1,
+            [](Examiner& judge) {
+              near_reference(judge, {2, 1, 32, 64, 1}, {20, 1, 1}, 30);
+            }},
+           {"log_sum, which training needs", 1,
+            [](Examiner& judge) {
+              const Heads heads{3, 1, 16, 0, 0};
+              const auto qkv = queries_keys_values(judge, heads, 25, 3);
+              const Outcome right = run(judge.reference, heads, {10, 15}, qkv),
+                            got = run(judge.student, heads, {10, 15}, qkv);
+              near(got.log_sum, right.log_sum, 3,
+                   [&](int i) { return line_of("log_sum of position ", i / heads.H, ", head ", i % heads.H); });
+            }}},
+          {}};
+}
+
+}  // namespace course

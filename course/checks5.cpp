@@ -1,0 +1,181 @@
+// course/checks5.cpp: the grader's checks of chapter 5: trees in preorder and the mask. What is right is not computed a
+// second time: it is known by its properties, and by walking from parent to parent.
+#include "course/judge.h"
+
+namespace course {
+namespace {
+
+struct Grown {
+  std::vector<int> token, parent;
+  std::vector<char> dropped;  // a node below a dropped one is dropped
+  int size() const { return int(token.size()); }
+};
+
+// n nodes, each after its parent. bushy: 0 gives a chain, 1 any parent.
+Grown grown(Examiner& judge, int n, double bushy, double drops) {
+  Grown growth;
+  for (int i = 0; i < n; i++) {
+    const int parent = i == 0 ? -1 : judge.unit() < bushy ? judge.below(i) : i - 1;
+    growth.token.push_back(judge.below(1000));
+    growth.parent.push_back(parent);
+    growth.dropped.push_back(i > 0 && (growth.dropped[parent] || judge.unit() < drops));
+  }
+  return growth;
+}
+
+int depth_of(const std::vector<int>& parent, int node) {
+  int depth = 0;
+  for (; parent[node] >= 0; node = parent[node]) depth++;
+  return depth;
+}
+bool is_above(const std::vector<int>& parent, int low, int high) {  // or the same
+  for (int node = low; node >= 0; node = parent[node])
+    if (node == high) return true;
+  return false;
+}
+
+struct Flat {
+  std::vector<int> token, parent, depth, end, origin;
+};
+
+// What is wrong with a growth's tree, beginning with the place; "" if nothing is.
+std::string wrong_in(const Grown& growth, const Flat& tree) {
+  int kept = 0;
+  for (char dropped : growth.dropped) kept += !dropped;
+  for (const auto* list : {&tree.token, &tree.parent, &tree.depth, &tree.end, &tree.origin})
+    if (int(list->size()) != kept) return line_of(int(list->size()), " entries in a list, should be ", kept);
+  std::vector<int> place(growth.size(), -1);
+  const auto at = [&](int node) { return "node " + std::to_string(node); };
+  for (int i = 0; i < kept; i++) {
+    const int from = tree.origin[i];
+    if (from < 0 || from >= growth.size()) return line_of(at(i), ": origin is ", from, ", which the growth lacks");
+    if (growth.dropped[from]) return line_of(at(i), ": origin is ", from, ", which was dropped");
+    if (place[from] >= 0) return line_of(at(i), ": origin is ", from, " for a second time");
+    place[from] = i;
+  }
+  for (int i = 0; i < kept; i++) {
+    const int from = tree.origin[i], above = growth.parent[from], parent = above < 0 ? -1 : place[above];
+    if (tree.parent[i] != parent) return line_of(at(i), ": parent is ", tree.parent[i], ", should be ", parent);
+    if (parent >= i) return line_of(at(i), ": its parent ", parent, " comes later");
+    if (tree.token[i] != growth.token[from])
+      return line_of(at(i), ": token is ", tree.token[i], ", should be ", growth.token[from]);
+    const int depth = depth_of(growth.parent, from);
+    if (tree.depth[i] != depth) return line_of(at(i), ": depth is ", tree.depth[i], ", should be ", depth);
+    // Preorder: what follows a node is below the node before it, or below one of that one's ancestors.
+    if (i > 0 && !is_above(tree.parent, i - 1, parent))
+      return line_of(at(i), ": it stands behind node ", i - 1, ", after the end of the subtree of its parent ", parent);
+  }
+  std::vector<int> last_child(kept, -1), descendants(kept, 0);
+  for (int i = 0; i < kept; i++) {
+    for (int node = i; node >= 0; node = tree.parent[node]) descendants[node]++;
+    if (i == 0) continue;
+    int& before = last_child[tree.parent[i]];
+    if (before > tree.origin[i])
+      return line_of(at(i), ": siblings stand in the order of their addition, and ", tree.origin[i],
+                     " was added before ", before);
+    before = tree.origin[i];
+  }
+  for (int i = 0; i < kept; i++)
+    if (tree.end[i] != i + descendants[i])
+      return line_of(at(i), ": end is ", tree.end[i], ", should be ", i + descendants[i]);
+  return "";
+}
+
+std::string picture(const Grown& growth) {
+  std::vector<int> dropped;
+  for (int i = 0; i < growth.size(); i++)
+    if (growth.dropped[i]) dropped.push_back(i);
+  return line_of("growth with parents ", growth.parent, dropped.empty() ? "" : ", dropped ",
+                 dropped.empty() ? "" : text_of(dropped), ": ");
+}
+
+// So many growths, of up to `most` nodes, in questions of some hundred.
+void flattens(Examiner& judge, int many, int most, double drops) {
+  for (int done = 0; done < many;) {
+    std::vector<Grown> asked;
+    Message question;
+    const int now = std::min(500, many - done);
+    question.put('f').put(now);
+    for (int i = 0; i < now; i++) {
+      asked.push_back(grown(judge, judge.between(1, most), judge.unit(), drops));
+      question.put(asked.back().token).put(asked.back().parent).put(asked.back().dropped);
+    }
+    Message answer = judge.student.ask(question);
+    for (const Grown& growth : asked) {
+      Flat tree;
+      for (auto* list : {&tree.token, &tree.parent, &tree.depth, &tree.end, &tree.origin}) *list = answer.list<int>();
+      const std::string wrong = wrong_in(growth, tree);
+      if (!wrong.empty()) throw NotPassed(picture(growth) + wrong);
+    }
+    done += now;
+  }
+}
+
+// A tree in preorder, the arrays that `sees` may use.
+Flat in_preorder(Examiner& judge, int n) {
+  Flat tree;
+  const double up = judge.unit();
+  for (int i = 0; i < n; i++) {
+    int parent = i - 1;
+    while (parent > 0 && judge.unit() < up) parent = tree.parent[parent];
+    tree.token.push_back(judge.below(1000));
+    tree.parent.push_back(parent);
+    tree.depth.push_back(depth_of(tree.parent, i));
+    tree.end.push_back(0);
+    for (int node = i; node >= 0; node = tree.parent[node]) tree.end[node] = i + 1;
+  }
+  return tree;
+}
+
+// bit: 1 for Tree::sees, 2 for Forest::sees.
+void masks(Examiner& judge, int many, int most, int bit) {
+  for (int done = 0; done < many; done += 500) {
+    std::vector<Flat> asked;
+    Message question;
+    question.put('s').put(500);
+    for (int i = 0; i < 500; i++) {
+      asked.push_back(in_preorder(judge, judge.between(1, most)));
+      const Flat& tree = asked.back();
+      question.put(tree.token).put(tree.parent).put(tree.depth).put(tree.end);
+    }
+    Message answer = judge.student.ask(question);
+    for (const Flat& tree : asked) {
+      const auto mask = answer.list<char>();
+      const int n = int(tree.token.size());
+      for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++) {
+          const bool sees = mask.at(size_t(i) * n + j) & bit, right = is_above(tree.parent, i, j);
+          if (sees != right)
+            not_passed("tree with parents ", tree.parent, ": ", bit == 1 ? "Tree" : "Forest", "::sees(", i, ", ", j,
+                       ") is ", sees ? "true" : "false", ", and row ", j,
+                       right ? " is above or is row " : " is neither above nor is row ", i);
+        }
+    }
+  }
+}
+
+}  // namespace
+
+Chapter chapter5() {
+  return {5,
+          "trees and the mask",
+          {{"flatten: the tree of the page", 1,
+            [](Examiner& judge) {
+              const Grown growth{{7, 3, 5, 8, 2, 9}, {-1, 0, 0, 1, 2, 1}, {0, 0, 0, 0, 0, 0}};
+              Message answer =
+                  judge.student.ask(Message().put('f').put(1).put(growth.token).put(growth.parent).put(growth.dropped));
+              Flat tree;
+              for (auto* list : {&tree.token, &tree.parent, &tree.depth, &tree.end, &tree.origin})
+                *list = answer.list<int>();
+              const std::string wrong = wrong_in(growth, tree);
+              if (!wrong.empty()) throw NotPassed(picture(growth) + wrong);
+            }},
+           {"flatten: 100,000 growths", 3, [](Examiner& judge) { flattens(judge, 100000, 14, 0); }},
+           {"flatten: large growths", 1, [](Examiner& judge) { flattens(judge, 50, 400, 0); }},
+           {"flatten: dropped nodes stay out", 2, [](Examiner& judge) { flattens(judge, 5000, 20, 0.2); }},
+           {"sees, of a Tree: 100,000 trees", 2, [](Examiner& judge) { masks(judge, 100000, 14, 1); }},
+           {"sees, of a Forest", 1, [](Examiner& judge) { masks(judge, 5000, 14, 2); }}},
+          {}};
+}
+
+}  // namespace course

@@ -1,0 +1,151 @@
+// course/checks6.cpp: the grader's checks of chapter 6: match, the gather, and both in a decoding whose text is known.
+#include <set>
+
+#include "course/judge.h"
+#include "course/text6.h"
+
+namespace course {
+namespace {
+
+// A random tree in preorder, by its nodes' parents.
+std::vector<int> random_shape(Examiner& judge, int n) {
+  std::vector<int> parent = {-1};
+  const double up = judge.unit();
+  for (int i = 1; i < n; i++) {
+    int above = i - 1;
+    while (above > 0 && judge.unit() < up) above = parent[above];
+    parent.push_back(above);
+  }
+  return parent;
+}
+
+// Every node picks a token; siblings carry different ones.
+void matches(Examiner& judge, int many) {
+  for (int i = 0; i < many; i++) {
+    const int n = judge.between(1, 15), V = judge.between(8, 30);
+    const std::vector<int> parent = random_shape(judge, n);
+    std::vector<int> token(n), picks(n), children(n, 0);
+    for (int node = 0; node < n; node++) {
+      const int above = parent[node];
+      token[node] = node == 0 ? judge.below(V) : (picks[above] + children[above] * 7 + judge.below(2)) % V;
+      if (node > 0) children[above]++;
+      picks[node] = judge.below(V);
+    }
+    std::set<std::pair<int, int>> siblings;
+    bool distinct = true;
+    for (int node = 1; node < n; node++) distinct &= siblings.insert({parent[node], token[node]}).second;
+    if (!distinct) continue;
+    Message answer = judge.student.ask(Message().put('m').put(token).put(parent).put(picks));
+    const auto rows = answer.list<int>(), tokens = answer.list<int>(), asked = answer.list<int>();
+    const auto wrong = [&](const std::string& what) {
+      not_passed("tree with parents ", parent, ", tokens ", token, ", picks ", picks, ": rows ", rows, ", tokens ",
+                 tokens, ": ", what);
+    };
+    if (rows.empty() || rows[0] != 0) wrong("the first row is the root");
+    if (rows.size() != tokens.size()) wrong("as many rows as tokens");
+    for (size_t r = 0; r < rows.size(); r++) {
+      if (rows[r] < 0 || rows[r] >= n) wrong("a row that the tree does not have");
+      if (r > 0 && parent[rows[r]] != rows[r - 1]) wrong(line_of("row ", rows[r], " is no child of ", rows[r - 1]));
+      if (tokens[r] != picks[rows[r]]) wrong(line_of("tokens[", int(r), "] should be the pick of row ", rows[r]));
+      if (r > 0 && token[rows[r]] != tokens[r - 1]) wrong(line_of("row ", rows[r], " carries another token"));
+    }
+    if (siblings.count({rows.back(), tokens.back()}))
+      wrong("a child of the last row carries the last token: the walk goes on");
+    if (asked != rows) wrong(line_of("it asked for the picks of ", asked, ": those of the path, once each, in turn"));
+  }
+}
+
+void gathers(Examiner& judge, int first, const std::vector<int>& kept, int lanes) {
+  const int layers = 2, heads = 2, D = judge.between(1, 9), slots = 128;
+  struct {
+    int layers, heads, slots, head_size, first, lanes;
+  } sizes{layers, heads, slots, D, first, lanes};
+  const size_t one = size_t(layers) * heads * D * 2;  // numbers of a slot
+  const auto before = judge.numbers(one * slots);
+  const auto after = judge.student.ask(Message().put('g').put(sizes).put(kept).put(before)).list<float>();
+  for (int slot = 0; slot < slots; slot++) {
+    const int i = slot - first;
+    if (i >= int(kept.size()) && i < 64) continue;  // what a rejected row leaves behind is free
+    const int from = i >= 0 && i < int(kept.size()) ? first + kept[i] : slot;
+    for (size_t n = 0; n < one; n++)
+      if (after.at(slot * one + n) != before[from * one + n])
+        not_passed("kept rows ", kept, " from slot ", first, ": slot ", slot,
+                   from == slot ? " should stay" : " should hold slot ", from == slot ? "" : text_of(from), ", and ",
+                   n % 2 ? "value" : "key", " ", int(n / 2 % D), " of head ", int(n / 2 / D % heads), " is ",
+                   after[slot * one + n], ", not ", before[from * one + n]);
+  }
+}
+
+struct Shape {
+  const char* name;
+  std::vector<int> parent;
+};
+// One of each kind; of those that look at chances, trees as they grow.
+std::vector<Shape> shapes(Examiner& judge) {
+  std::vector<Shape> all = {{"none", {-1}},
+                            {"chain:4", {-1, 0, 1, 2, 3}},
+                            {"chain:12", {-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}},
+                            {"tree:1x8", {-1, 0, 0, 0, 0, 0, 0, 0, 0}},
+                            {"tree:3x2", {-1, 0, 1, 2, 2, 1, 5, 5, 0, 8, 9, 9, 8, 12, 12}},
+                            {"cartesian:3,1,2", {-1, 0, 1, 2, 2, 0, 5, 6, 6, 0, 9, 10, 10}}};
+  for (int i = 0; i < 6; i++) all.push_back({"a tree as it grows", random_shape(judge, judge.between(3, 24))});
+  return all;
+}
+
+void decodes(Examiner& judge, const Shape& shape, int percent, int lanes, int count) {
+  const int V = judge.between(20, 60), length = judge.between(1, 9);
+  const uint64_t seed = judge.random();
+  std::vector<int> text;
+  for (int i = 0; i < length; i++) text.push_back(judge.below(V));
+  struct {
+    int V, percent, lanes, count;
+  } sizes{V, percent, lanes, count};
+  Message answer = judge.student.ask(Message().put('d').put(sizes).put(seed).put(shape.parent).put(text));
+  const auto got = answer.list<int>();
+  uint64_t hash = seed;
+  for (int i = 0; i < length + count; i++) {
+    if (i >= length) text.push_back(next_token(hash, V));
+    if (i >= int(got.size()) || got[i] != text[i])
+      not_passed(shape.name, " (parents ", shape.parent, "), drafts right in ", percent, " of a hundred: token ",
+                 i - length, " is ", i < int(got.size()) ? got[i] : -1, ", plain decoding has ", text[i]);
+    hash = longer_text(hash, text[i], i);
+  }
+}
+
+}  // namespace
+
+Chapter chapter6() {
+  return {6,
+          "verify and keep",
+          {{"match: the tree of the page", 1,
+            [](Examiner& judge) {
+              Message answer = judge.student.ask(Message()
+                                                     .put('m')
+                                                     .put(std::vector<int>{7, 3, 8, 9, 5, 2})
+                                                     .put(std::vector<int>{-1, 0, 1, 1, 0, 4})
+                                                     .put(std::vector<int>{3, 9, 1, 4, 6, 6}));
+              const auto rows = answer.list<int>(), tokens = answer.list<int>();
+              if (rows != std::vector<int>{0, 1, 3} || tokens != std::vector<int>{3, 9, 4})
+                not_passed("rows ", rows, ", tokens ", tokens, ": should be [0 1 3] and [3 9 4]");
+            }},
+           {"match: 3,000 trees", 3, [](Examiner& judge) { matches(judge, 3000); }},
+           {"gather: kept rows, every layer and head", 2,
+            [](Examiner& judge) {
+              gathers(judge, 0, {0}, 0);
+              gathers(judge, 5, {0, 1, 2, 3}, 0);
+              gathers(judge, 0, {0, 2, 3, 7}, 0);
+              gathers(judge, 13, {0, 3, 4, 9, 40}, 0);
+            }},
+           {"gather: lanes in another order", 1,
+            [](Examiner& judge) {
+              gathers(judge, 30, {0, 1, 5, 6, 9, 12}, 1);
+            }},
+           {"decoding: the bytes of plain decoding, all shapes", 3,
+            [](Examiner& judge) {
+              for (const Shape& shape : shapes(judge))
+                for (int percent : {0, 40, 80, 100}) decodes(judge, shape, percent, percent == 40, 40);
+            }}},
+          {}};
+}
+
+}  // namespace course

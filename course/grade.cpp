@@ -1,0 +1,419 @@
+// course/grade.cpp: the grader: takes a student's regions, compiles each chapter, asks its program, and says what is
+// right.
+//
+// usage: grade [--submission DIR] [--chapter N] [--reference DIR] [--seed N] [--record] [--results FILE]
+//   Run it in the starter's folder. Of the submission only what stands between marks is taken: it is put into blank/,
+//   the files as they were given out, one chapter at a time. So a chapter that does not compile costs no other.
+//   --reference: a folder with the engine's own chapter1, chapter2 ..., asked for right answers. Without it the
+//   recorded ones are right, and the seed is theirs. --record records them.
+//
+// In order: the student's process; right answers; a submission's text; one chapter; the table and results.json.
+#include <fcntl.h>
+#include <getopt.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "course/files.h"
+#include "course/judge.h"
+#include "course/regions.h"
+
+using namespace course;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int kAnswerSeconds = 20, kChapterSeconds = 60;
+constexpr size_t kMemory = size_t(2) << 30;  // bytes of a student's process
+constexpr uint64_t kRecordedSeed = 20261124;
+
+struct Options {
+  std::string submission = ".", reference, results = "results.json";
+  std::vector<int> chapters;
+  uint64_t seed = 0;
+  bool record = false;
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// The student's process
+
+// It begins with the first question, and ends with this object.
+class Program : public Answerer {
+ public:
+  explicit Program(std::string path) : path_(std::move(path)) {}
+  ~Program() override { end(); }
+
+  Message ask(const Message& question) override {
+    if (process_ < 0) begin();
+    Message answer;
+    if (!send(to_, question) || !wait_for_answer() || !receive(from_, answer)) throw NotPassed(how_it_ended());
+    if (answer.get<char>() == 'a') return answer;
+    throw NotPassed(answer.text());
+  }
+
+ private:
+  void begin() {
+    int questions[2], answers[2];
+    if (pipe2(questions, O_CLOEXEC) != 0 || pipe2(answers, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
+    process_ = fork();
+    if (process_ < 0) throw std::runtime_error("no process");
+    if (process_ == 0) {
+      const rlimit memory{kMemory, kMemory}, seconds{kChapterSeconds, kChapterSeconds}, no_files{0, 0};
+      setrlimit(RLIMIT_AS, &memory);
+      setrlimit(RLIMIT_CPU, &seconds);
+      setrlimit(RLIMIT_CORE, &no_files);
+      setrlimit(RLIMIT_FSIZE, &no_files);
+      const int in = fcntl(questions[0], F_DUPFD, 10), out = fcntl(answers[1], F_DUPFD, 10);  // beyond 3 and 4
+      dup2(in, kQuestions);
+      dup2(out, kAnswers);
+      close(in);
+      close(out);
+      dup2(2, 1);
+      char* const arguments[] = {path_.data(), nullptr};
+      char* const environment[] = {nullptr};
+      execve(path_.c_str(), arguments, environment);
+      _exit(127);
+    }
+    close(questions[0]);
+    close(answers[1]);
+    to_ = questions[1];
+    from_ = answers[0];
+  }
+  void end() {
+    if (process_ < 0) return;
+    kill(process_, SIGKILL);
+    waitpid(process_, nullptr, 0);
+    close(to_);
+    close(from_);
+    process_ = -1;
+  }
+  bool wait_for_answer() {
+    pollfd waits{from_, POLLIN, 0};
+    late_ = poll(&waits, 1, kAnswerSeconds * 1000) == 0;
+    return !late_;
+  }
+  std::string how_it_ended() {
+    if (late_) return "no answer within " + std::to_string(kAnswerSeconds) + " seconds: a loop without an end?";
+    int status = 0;
+    const bool ended = waitpid(process_, &status, 0) == process_;
+    process_ = -1;
+    close(to_);
+    close(from_);
+    if (ended && WIFSIGNALED(status)) {
+      const int signal = WTERMSIG(status);
+      if (signal == SIGXCPU || signal == SIGKILL)
+        return "the program took more than " + std::to_string(kChapterSeconds) + " seconds";
+      return std::string("the program ended by a fault: ") + strsignal(signal) +
+             (signal == SIGSEGV ? ": an index out of range?" : "");
+    }
+    return "the program ended before it answered";
+  }
+
+  std::string path_;
+  pid_t process_ = -1;
+  int to_ = -1, from_ = -1;
+  bool late_ = false;
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Right answers, where a chapter needs them: the engine's own program, or what it once answered
+
+class Recorded : public Answerer {
+ public:
+  // With `live` it asks that, and remembers; else it looks the question up.
+  Recorded(const std::string& file, Answerer* live) : file_(file), live_(live) {
+    if (live) return;
+    Message all;
+    const std::string text = read_file(file);
+    all.bytes.assign(text.begin(), text.end());
+    while (all.at < all.bytes.size()) {
+      const auto key = all.get<uint64_t>();
+      answers_[key] = all.list<char>();
+    }
+  }
+  Message ask(const Message& question) override {
+    const uint64_t key = hash(question);
+    if (live_) {
+      const Message answer = live_->ask(question);
+      if (!answers_.count(key)) written_.put(key).put(std::vector<char>(answer.bytes.begin() + 1, answer.bytes.end()));
+      answers_[key];
+      return answer;
+    }
+    if (!answers_.count(key))
+      throw std::runtime_error(file_ + ": no recorded answer: it is of another seed or grader: get the starter again");
+    Message answer;
+    answer.bytes = answers_[key];
+    return answer;
+  }
+  void save() const { write_file(file_, {written_.bytes.begin(), written_.bytes.end()}); }
+
+ private:
+  static uint64_t hash(const Message& message) {  // FNV-1a
+    uint64_t sum = 14695981039346656037u;
+    for (char c : message.bytes) sum = (sum ^ uint8_t(c)) * 1099511628211u;
+    return sum;
+  }
+  std::string file_;
+  Answerer* live_;
+  std::map<uint64_t, std::vector<char>> answers_;
+  Message written_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// A submission's text
+
+bool belongs(const std::string& region, int chapter) {
+  return region.substr(0, region.find('.')) == std::to_string(chapter);
+}
+std::string folder_of(int chapter) { return "build/graded/" + std::to_string(chapter); }
+std::string program_of(int chapter) { return "chapter" + std::to_string(chapter); }
+
+// Puts the submission's regions of this chapter into the blank files. Returns what the student should know.
+std::vector<std::string> take_regions(const Options& options, const Chapter& of) {
+  const int chapter = of.number;
+  std::vector<std::string> notes;
+  for (const auto& entry : fs::recursive_directory_iterator("blank")) {
+    if (!entry.is_regular_file()) continue;
+    const std::string name = fs::relative(entry.path(), "blank").string(), blank = read_file(entry.path());
+    const fs::path theirs = fs::path(options.submission) / name;
+    Bodies bodies;
+    for (const auto& [number, body] : of.stand_ins) bodies[number] = {body};
+    bool here = false;
+    for (const Region& region : regions_of(blank)) here = here || belongs(region.number, chapter);
+    if (here && !fs::exists(theirs)) notes.push_back("the submission has no " + name);
+    const std::string text = read_file(theirs);
+    for (const auto& [number, texts] : bodies_of(text))
+      if (belongs(number, chapter) && is_written({number, "", 0, 0, false})) bodies[number] = texts;
+    for (const Region& region : regions_of(blank))
+      if (here && fs::exists(theirs) && belongs(region.number, chapter) && is_written(region) &&
+          !bodies.count(region.number))
+        notes.push_back(name + ": the marks of region " + region.number + " are not there: `// course " +
+                        region.number + "` and `// end`");
+    try {
+      write_file(fs::path(folder_of(chapter)) / name, paste(blank, bodies));
+    } catch (const std::runtime_error& error) { notes.push_back(name + ": " + error.what()); }
+  }
+  return notes;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// One chapter
+
+enum class State { kPassed, kFailed, kBlocked };
+constexpr const char* kStates[] = {"passed", "failed", "blocked"};
+
+struct Outcome {
+  const Check* check;
+  State state;
+  std::string why;
+};
+struct Graded {
+  Chapter chapter;
+  std::vector<Outcome> outcomes;
+  double seconds = 0;
+  int points() const {
+    int sum = 0;
+    for (const Outcome& one : outcomes) sum += one.state == State::kPassed ? one.check->points : 0;
+    return sum;
+  }
+  State state() const {
+    State worst = State::kPassed;
+    for (const Outcome& one : outcomes) worst = std::max(worst, one.state);
+    return worst;
+  }
+  std::string why() const {  // of the first check that is not passed
+    for (const Outcome& one : outcomes)
+      if (one.state != State::kPassed) return one.why;
+    return "";
+  }
+};
+
+// Has make compile the chapters' programs, as many at a time as there are cores. make says which it could not.
+void compile(const std::vector<int>& chapters) {
+  std::string targets;
+  for (int chapter : chapters) {
+    targets += " build/" + program_of(chapter);
+    fs::remove("build/" + program_of(chapter) + ".failed");
+  }
+  const int status = std::system(("make -k -s -j$(nproc)" + targets + " >build/make.log 2>&1").c_str());
+  (void)status;  // the files tell
+}
+
+// The first error in a compiler's words, in the student's own file.
+std::string first_error(const std::string& log) {
+  std::istringstream lines(log);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("error: ") == std::string::npos && line.find("undefined reference") == std::string::npos) continue;
+    if (line.compare(0, 13, "build/graded/") == 0) line = line.substr(line.find('/', 13) + 1);
+    return line;
+  }
+  return "see build/make.log";
+}
+
+// Why nothing can be compiled here, "" if it can.
+std::string no_compiler() {
+  const bool works =
+      std::system("printf 'int main() {}' | ${CXX:-g++} -std=c++17 -x c++ - -o build/compiles >/dev/null 2>&1") == 0;
+  return works ? "" : "there is no C++17 compiler here: install g++";
+}
+
+Graded grade(const Options& options, const Chapter& chapter) {
+  Graded graded{chapter, {}};
+  const auto start = std::chrono::steady_clock::now();
+  const std::string program = "build/" + program_of(chapter.number);
+  const std::vector<std::string> notes = take_regions(options, chapter);
+  State without = State::kPassed;
+  std::string why;
+  if (!fs::exists(program) || fs::exists(program + ".failed")) {
+    why = no_compiler();
+    without = why.empty() ? State::kFailed : State::kBlocked;
+    if (why.empty()) why = "it does not compile: " + first_error(read_file(program + ".log"));
+  }
+  if (!notes.empty()) {
+    without = std::max(without, State::kFailed);
+    why = notes[0];
+  }
+  const bool live = !options.reference.empty();
+  Program reference(options.reference + "/" + program_of(chapter.number));
+  Recorded right("course/recorded/" + std::to_string(chapter.number), live ? &reference : nullptr);
+  for (size_t i = 0; i < graded.chapter.checks.size(); i++) {
+    const Check& check = graded.chapter.checks[i];
+    if (without != State::kPassed) {
+      graded.outcomes.push_back({&check, without, why});
+      continue;
+    }
+    Program student(program);
+    std::seed_seq seed{uint32_t(options.seed), uint32_t(options.seed >> 32), uint32_t(chapter.number), uint32_t(i)};
+    Examiner judge{std::mt19937_64(seed), student, right};
+    Outcome outcome{&check, State::kPassed, ""};
+    try {
+      check.run(judge);
+    } catch (const NotPassed& wrong) {
+      outcome = {&check, State::kFailed, wrong.what()};
+    } catch (const std::exception& error) {  // an answer that is none
+      outcome = {&check, State::kFailed, std::string("the grader: ") + error.what()};
+    }
+    graded.outcomes.push_back(outcome);
+  }
+  if (options.record) right.save();
+  graded.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return graded;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// What it says
+
+void print(const Graded& graded) {
+  printf("chapter %-2d  %-34s %-8s %2d of 10   %.1f s\n", graded.chapter.number, graded.chapter.title,
+         kStates[int(graded.state())], graded.points(), graded.seconds);
+  std::string said;
+  for (const Outcome& one : graded.outcomes) {
+    printf("    %s %d  %s\n", one.state == State::kPassed ? "+" : "-", one.check->points, one.check->name);
+    if (one.why != said && !one.why.empty()) printf("         %s\n", one.why.c_str());
+    said = one.why;
+  }
+  fflush(stdout);
+}
+
+// As Gradescope reads it: a test for each check.
+void write_results(const std::string& file, const std::vector<Graded>& all) {
+  nlohmann::ordered_json results;
+  int score = 0;
+  results["tests"] = nlohmann::json::array();
+  for (const Graded& graded : all) {
+    score += graded.points();
+    for (const Outcome& one : graded.outcomes) {
+      const bool passed = one.state == State::kPassed;
+      results["tests"].push_back({{"name", one.check->name},
+                                  {"number", std::to_string(graded.chapter.number)},
+                                  {"score", passed ? one.check->points : 0},
+                                  {"max_score", one.check->points},
+                                  {"status", passed ? "passed" : "failed"},
+                                  {"output", one.why}});
+    }
+    results["extra_data"]["chapters"][std::to_string(graded.chapter.number)] = {
+        {"state", kStates[int(graded.state())]}, {"points", graded.points()}, {"why", graded.why()}};
+  }
+  results["score"] = score;
+  write_file(file, results.dump(2) + "\n");
+}
+
+Options read_options(int argc, char** argv) {
+  Options options;
+  const option names[] = {{"submission", 1, nullptr, 's'}, {"chapter", 1, nullptr, 'c'}, {"reference", 1, nullptr, 'r'},
+                          {"seed", 1, nullptr, 'n'},       {"record", 0, nullptr, 'w'},  {"results", 1, nullptr, 'o'},
+                          {nullptr, 0, nullptr, 0}};
+  for (int given; (given = getopt_long(argc, argv, "", names, nullptr)) >= 0;) switch (given) {
+      case 's':
+        options.submission = optarg;
+        break;
+      case 'c': {
+        std::istringstream words(optarg);
+        for (int number; words >> number;) options.chapters.push_back(number);
+        break;
+      }
+      case 'r':
+        options.reference = optarg;
+        break;
+      case 'n':
+        options.seed = strtoull(optarg, nullptr, 10);
+        break;
+      case 'w':
+        options.record = true;
+        break;
+      case 'o':
+        options.results = optarg;
+        break;
+      default:
+        exit(2);
+    }
+  if (options.reference.empty() || options.record) options.seed = kRecordedSeed;
+  else if (options.seed == 0) options.seed = uint64_t(std::random_device{}()) << 32 | std::random_device{}();
+  return options;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  signal(SIGPIPE, SIG_IGN);
+  Options options = read_options(argc, argv);
+  const std::vector<Chapter> all = {chapter1(), chapter2(), chapter4(), chapter5(), chapter6(), chapter10()};
+  std::vector<Chapter> chosen;
+  for (const Chapter& chapter : all)
+    if (options.chapters.empty() || std::count(options.chapters.begin(), options.chapters.end(), chapter.number))
+      chosen.push_back(chapter);
+  if (chosen.empty() || !fs::exists("blank") || !fs::is_directory(options.submission)) {
+    fprintf(stderr, "grade: %s\n",
+            !fs::exists("blank") ? "no folder blank/ here: run it in the starter's folder"
+            : chosen.empty()     ? "there is no such chapter: choose of 1 2 4 5 6 10"
+                                 : "there is no such folder: --submission");
+    return 2;
+  }
+  fs::create_directories("build");
+  // All chapters are compiled together, then judged one by one.
+  std::vector<int> numbers;
+  for (const Chapter& chapter : chosen) {
+    take_regions(options, chapter);
+    numbers.push_back(chapter.number);
+  }
+  fprintf(stderr, "compiling ...\n");
+  compile(numbers);
+  std::vector<Graded> graded;
+  int points = 0, passed = 0;
+  for (const Chapter& chapter : chosen) {
+    graded.push_back(grade(options, chapter));
+    print(graded.back());
+    points += graded.back().points();
+    passed += graded.back().state() == State::kPassed;
+  }
+  write_results(options.results, graded);
+  printf("%d of %d chapters passed, %d of %d points; %s has all of it\n", passed, int(chosen.size()), points,
+         10 * int(chosen.size()), options.results.c_str());
+  return passed == int(chosen.size()) ? 0 : 1;
+}

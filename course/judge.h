@@ -1,0 +1,109 @@
+// course/judge.h: what a chapter's checks are made of: random inputs, the student's answers, the reference's, and what
+// is wrong with them.
+//
+// checks5.cpp has the checks of chapter 5, grade.cpp runs them.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "course/wire.h"
+
+namespace course {
+
+// Why a check is not passed, in a line.
+struct NotPassed : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// A process of its own under limits of time and memory, which answers questions.
+class Answerer {
+ public:
+  virtual ~Answerer() = default;
+  // Throws NotPassed where the program threw, ended, or took too long.
+  virtual Message ask(const Message& question) = 0;
+};
+
+// What a check gets: it examines a student.
+struct Examiner {
+  std::mt19937_64 random;  // of the seed, the chapter and the check: the student's process knows none of them
+  Answerer& student;
+  Answerer& reference;  // the engine's own text, or its recorded answers
+
+  int below(int n) { return int(random() % uint64_t(n)); }
+  int between(int least, int most) { return least + below(most - least + 1); }
+  double unit() { return double(random() >> 11) / 9007199254740992.0; }  // in [0, 1)
+  std::vector<float> numbers(size_t n, double largest = 1) {
+    std::vector<float> list(n);
+    for (float& x : list) x = float((2 * unit() - 1) * largest);
+    return list;
+  }
+};
+
+struct Check {
+  const char* name;
+  int points;
+  std::function<void(Examiner&)> run;  // throws NotPassed
+};
+struct Chapter {
+  int number;
+  const char* title;
+  std::vector<Check> checks;                     // their points add up to 10
+  std::map<std::string, std::string> stand_ins;  // bodies of other chapters' regions that it needs
+};
+Chapter chapter1();
+Chapter chapter2();
+Chapter chapter4();
+Chapter chapter5();
+Chapter chapter6();
+Chapter chapter10();
+
+// ---------------------------------------------------------------------------------------------------------------
+// Words for what is wrong
+
+inline std::string text_of(int x) { return std::to_string(x); }
+inline std::string text_of(double x) {
+  char text[32];
+  snprintf(text, sizeof text, "%.9g", x);
+  return text;
+}
+inline std::string text_of(float x) { return text_of(double(x)); }
+inline std::string text_of(const std::string& text) { return text; }
+inline std::string text_of(const char* text) { return text; }
+inline std::string text_of(const std::vector<int>& list) {
+  std::string text = "[";
+  for (size_t i = 0; i < list.size() && i < 24; i++) text += (i ? " " : "") + std::to_string(list[i]);
+  return text + (list.size() > 24 ? " ...]" : "]");
+}
+// The parts one behind the other.
+template <class... Parts>
+std::string line_of(const Parts&... parts) {
+  std::string line;
+  for (const std::string& part : {text_of(parts)...}) line += part;
+  return line;
+}
+template <class... Parts>
+[[noreturn]] void not_passed(const Parts&... parts) {
+  throw NotPassed(line_of(parts...));
+}
+
+// Throws where the two differ in a bit. where(i): the name of place i.
+template <class Where>
+void same_bits(const std::vector<float>& got, const std::vector<float>& right, Where where) {
+  if (got.size() != right.size()) not_passed(int(got.size()), " numbers, not ", int(right.size()));
+  for (size_t i = 0; i < got.size(); i++)
+    if (memcmp(&got[i], &right[i], sizeof(float)) != 0)
+      not_passed(where(int(i)), " is ", got[i], ", should be ", right[i],
+                 text_of(got[i]) == text_of(right[i]) ? " (they differ in the last bits)" : "");
+}
+
+}  // namespace course

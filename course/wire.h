@@ -1,0 +1,101 @@
+// course/wire.h: what the grader and a student's program say to each other: messages, over two pipes.
+//
+// The grader makes inputs and compares outputs; the student's text runs in a process of its own, which reads questions
+// from file 3 and writes answers to file 4. So it cannot see what is expected, and what it prints harms nobody. Both
+// run on one machine: numbers are sent as they lie in memory.
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace course {
+
+constexpr int kQuestions = 3, kAnswers = 4;
+constexpr uint32_t kLongestMessage = 256u << 20;  // bytes
+
+// Values one behind the other: put in by `put`, taken out in the same order by `get` and `list`.
+struct Message {
+  std::vector<char> bytes;
+  size_t at = 0;  // of the next value to take out
+
+  template <class T>
+  Message& put(const T& value) {
+    static_assert(std::is_trivially_copyable<T>::value, "a number, or a struct of numbers");
+    const char* from = reinterpret_cast<const char*>(&value);
+    bytes.insert(bytes.end(), from, from + sizeof value);
+    return *this;
+  }
+  template <class T>
+  Message& put(const std::vector<T>& list) {
+    put(uint32_t(list.size()));
+    const char* from = reinterpret_cast<const char*>(list.data());
+    bytes.insert(bytes.end(), from, from + list.size() * sizeof(T));
+    return *this;
+  }
+  Message& put(const std::string& text) { return put(std::vector<char>(text.begin(), text.end())); }
+
+  // These throw std::runtime_error where the message ends too early.
+  template <class T>
+  T get() {
+    T value;
+    memcpy(&value, take(sizeof value), sizeof value);
+    return value;
+  }
+  template <class T>
+  std::vector<T> list() {
+    const size_t n = get<uint32_t>();
+    const char* from = take(n * sizeof(T));
+    std::vector<T> values(n);
+    if (n > 0) memcpy(values.data(), from, n * sizeof(T));
+    return values;
+  }
+  std::string text() {
+    const std::vector<char> letters = list<char>();
+    return std::string(letters.begin(), letters.end());
+  }
+
+ private:
+  const char* take(size_t n) {
+    if (bytes.size() - at < n) throw std::runtime_error("a message ends too early");
+    at += n;
+    return bytes.data() + at - n;
+  }
+};
+
+// Reads or writes n bytes; false where the other side is gone.
+inline bool read_all(int file, void* to, size_t n) {
+  for (size_t done = 0; done < n;) {
+    const ssize_t got = read(file, static_cast<char*>(to) + done, n - done);
+    if (got <= 0) return false;
+    done += size_t(got);
+  }
+  return true;
+}
+inline bool write_all(int file, const void* from, size_t n) {
+  for (size_t done = 0; done < n;) {
+    const ssize_t put = write(file, static_cast<const char*>(from) + done, n - done);
+    if (put <= 0) return false;
+    done += size_t(put);
+  }
+  return true;
+}
+
+inline bool send(int file, const Message& message) {
+  const uint32_t size = uint32_t(message.bytes.size());
+  return write_all(file, &size, sizeof size) && write_all(file, message.bytes.data(), size);
+}
+inline bool receive(int file, Message& message) {
+  uint32_t size = 0;
+  if (!read_all(file, &size, sizeof size) || size > kLongestMessage) return false;
+  message.bytes.resize(size);
+  message.at = 0;
+  return read_all(file, message.bytes.data(), size);
+}
+
+}  // namespace course
