@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <set>
 
@@ -122,6 +123,10 @@ void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
+// clang's names for these, which are not counted.
+void* __tsan_memcpy(void* to, const void* from, size_t n) { return memcpy(to, from, n); }
+void* __tsan_memmove(void* to, const void* from, size_t n) { return memmove(to, from, n); }
+void* __tsan_memset(void* to, int byte, size_t n) { return memset(to, byte, n); }
 // The library's counters of owners; there is one thread.
 int __tsan_atomic32_fetch_add(volatile int* at, int add, int) {
   const int old = *at;
