@@ -327,6 +327,7 @@ $(BUILD)/make_course: course/course.cpp course/regions.h course/files.h
 course: ## the course, into build/course: a starter for students with chapters and grader; course/README.md is for teachers
 	@$(MAKE) --no-print-directory deps
 	@$(MAKE) --no-print-directory starter
+	@echo "The engine itself is graded, to record right answers:"
 	@mkdir -p $(BUILD)/course/course/recorded && cd $(BUILD)/course && build/grade --record --reference $(REFERENCE) --submission $(CURDIR)
 	@tar -czf $(BUILD)/course.tar.gz --exclude=course/build --exclude=course/results.json -C $(BUILD) course
 	@echo "$(BUILD)/course.tar.gz is what students get; make grade SUBMISSION=folder judges what comes back"

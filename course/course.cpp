@@ -146,8 +146,8 @@ std::vector<Solution> read_solutions(const std::string& file, const std::string&
   return all;
 }
 
-// Each solution as FOLDER/1/, 2/, ...: the engine's other regions of the chapter, and this one; with `expected`, two
-// lines: right or wrong, and what the grader must say; and `name`.
+// Each solution as FOLDER/1/, 2/, ...: the engine's files with this body in its region; `name`; and `expected`, of two
+// lines: right or wrong, and what the grader must say.
 void make_solutions(const std::string& file, const fs::path& to) {
   const std::string number = fs::path(file).stem().string();
   std::map<std::string, std::string> texts;

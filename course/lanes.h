@@ -17,7 +17,7 @@ struct LastFirst : nanospec::Solo {
   }
 };
 
-// Calls f once or many times with a group: 0 is Solo, 1 is LastFirst.
+// Calls f with a group: 0 is Solo, 1 is LastFirst.
 template <class F>
 void with_lanes(int which, F f) {
   if (which == 0) f(nanospec::Solo{});
