@@ -277,7 +277,7 @@ struct Unpack {
   int x_row;
   template <class G>
   HD void operator()(const G& g, int row) const {
-    g.each(w.k, [&](int c) { x[size_t(row) * x_row + c] = w.weight(c, token[row]); });
+    g.map(x + size_t(row) * x_row, w.k, [&](int c) { return T(w.weight(c, token[row])); });
   }
 };
 
@@ -295,8 +295,8 @@ struct Embed {
     T* out = x + size_t(row) * x_row;
     const T* symbol = wte ? wte + size_t(token[row]) * channels : out;
     const T* position = wpe ? wpe + size_t(forest.position(row)) * channels : nullptr;
-    if (position) g.each(channels, [=](int c) { out[c] = symbol[c] + position[c]; });
-    else g.each(channels, [=](int c) { out[c] = symbol[c]; });
+    if (position) g.map(out, channels, [=](int c) { return symbol[c] + position[c]; });
+    else g.map(out, channels, [=](int c) { return symbol[c]; });
     if (dropout.rate > 0) g.each(channels, [&](int c) { out[c] *= dropout.keep<T>(uint64_t(row) * channels + c); });
   }
 };
@@ -347,9 +347,9 @@ struct Norm {
     const T v = g.template sum<T>(channels, [=](int c) { return (a[c] - m) * (a[c] - m); }) / T(channels);
     const T r = T(1) / square_root(v + epsilon);
     const T *w = weight, *b = bias;
-    if (b) g.each(channels, [=](int c) { out[c] = fused((a[c] - m) * r, w[c], b[c]); });
-    else if (w) g.each(channels, [=](int c) { out[c] = (a[c] - m) * r * w[c]; });
-    else g.each(channels, [=](int c) { out[c] = (a[c] - m) * r; });
+    if (b) g.map(out, channels, [=](int c) { return fused((a[c] - m) * r, w[c], b[c]); });
+    else if (w) g.map(out, channels, [=](int c) { return (a[c] - m) * r * w[c]; });
+    else g.map(out, channels, [=](int c) { return (a[c] - m) * r; });
     g.each(1, [=](int) {
       if (mean) mean[row] = m;
       if (rstd) rstd[row] = r;
@@ -375,7 +375,7 @@ struct NormBackward {
     const auto through = [&](auto dn) {
       const T s0 = mean ? g.template sum<T>(channels, dn) / T(channels) : T(0);
       const T s1 = g.template sum<T>(channels, [=](int c) { return dn(c) * ((a[c] - m) * r); }) / T(channels);
-      g.each(channels, [=](int c) { out[c] += r * (dn(c) - s0 - (a[c] - m) * r * s1); });
+      g.map(out, channels, [=](int c) { return out[c] + r * (dn(c) - s0 - (a[c] - m) * r * s1); });
     };
     if (w) through([=](int c) { return d[c] * w[c]; });
     else through([=](int c) { return d[c]; });
@@ -435,7 +435,7 @@ struct AddBias {
     if (!bias) return;
     T* a = y + size_t(row) * y_row + begin;
     const T* b = bias + begin;
-    g.each(end - begin, [=](int c) { a[c] += b[c]; });
+    g.map(a, end - begin, [=](int c) { return a[c] + b[c]; });
   }
 };
 template <class T>
@@ -471,8 +471,8 @@ struct BiasActivation {
     const size_t at = size_t(row) * row_stride + begin;
     const T *a = pre + at, *r = residual ? residual + at : nullptr;
     T* o = out + at;
-    if (r) g.each(end - begin, [=](int c) { o[c] = r[c] + Activation::of(a[c]); });
-    else g.each(end - begin, [=](int c) { o[c] = Activation::of(a[c]); });
+    if (r) g.map(o, end - begin, [=](int c) { return r[c] + Activation::of(a[c]); });
+    else g.map(o, end - begin, [=](int c) { return Activation::of(a[c]); });
   }
 };
 template <class T>
@@ -487,7 +487,7 @@ struct ActivationBackward {
   HD void operator()(const G& g, int row, int begin, int end) const {
     const T* a = pre + size_t(row) * row_stride + begin;
     T* out = d + size_t(row) * row_stride + begin;
-    g.each(end - begin, [=](int c) { out[c] *= Activation::slope(a[c]); });
+    g.map(out, end - begin, [=](int c) { return out[c] * Activation::slope(a[c]); });
   }
 };
 template <class T>
@@ -515,7 +515,7 @@ struct SwiGlu {
   HD void operator()(const G& g, int row) const {
     const T *gate = gate_up + size_t(row) * gate_row, *up = gate + inner;
     T* out = act + size_t(row) * act_row;
-    g.each(inner, [=](int c) { out[c] = Silu::of(gate[c]) * up[c]; });
+    g.map(out, inner, [=](int c) { return Silu::of(gate[c]) * up[c]; });
   }
 };
 
@@ -554,7 +554,7 @@ struct JoinResidual {
     T* o = out + size_t(row) * row_stride + begin;
     if (dropout.rate > 0)
       g.each(end - begin, [=](int c) { o[c] *= dropout.keep<T>(uint64_t(row) * channels + begin + c); });
-    g.each(end - begin, [=](int c) { o[c] += a[c]; });
+    g.map(o, end - begin, [=](int c) { return o[c] + a[c]; });
   }
 };
 
@@ -570,14 +570,14 @@ struct DropoutBackward {
     const T* a = d + size_t(row) * row_stride + begin;
     T* o = out + size_t(row) * row_stride + begin;
     const uint64_t first = uint64_t(row) * channels + begin;
-    g.each(end - begin, [=](int c) { o[c] = a[c] * dropout.keep<T>(first + c); });
+    g.map(o, end - begin, [=](int c) { return a[c] * dropout.keep<T>(first + c); });
   }
 };
 
 // Rotary positions (Su et al. 2021, RoFormer), in place. In each query and key of a row, channels d and d + D / 2 are a
 // point of the plane, rotated by the angle at the row's position. So a score depends on the distance of two rows, not
-// on their positions. `back` rotates the other way, which is the backward. D is even. Row r of this operation: row
-// first + r of the batch.
+// on their positions. `back` rotates the other way, which is the backward. D is even. Row r of this operation: head
+// r % heads of row first + r / heads of the batch.
 template <class T>
 struct Rope {
   Forest forest;
@@ -588,16 +588,15 @@ struct Rope {
   bool back;
   template <class G>
   HD void operator()(const G& g, int item) const {
-    const int row = first + item, half = head_size / 2;
+    const int row = first + item / heads, half = head_size / 2;
     const T* angle = table + size_t(forest.position(row)) * half * 2;  // as (cosine, sine)
-    T* x = qkv + size_t(row) * qkv_row;
+    T* x = qkv + size_t(row) * qkv_row + item % heads * head_size;
     const T sign = back ? T(-1) : T(1);
-    for (int head = 0; head < heads; head++, x += head_size)
-      g.each(half, [=](int d) {
-        const T a = x[d], b = x[d + half], c = angle[2 * d], s = sign * angle[2 * d + 1];
-        x[d] = a * c - b * s;
-        x[d + half] = a * s + b * c;
-      });
+    g.each(half, [=](int d) {
+      const T a = x[d], b = x[d + half], c = angle[2 * d], s = sign * angle[2 * d + 1];
+      x[d] = a * c - b * s;
+      x[d + half] = a * s + b * c;
+    });
   }
 };
 
@@ -614,10 +613,10 @@ struct WriteCache {
     const int D = s.head_size, slot = s.forest.slot(row);
     const T* k = s.qkv + size_t(row) * s.qkv_row + s.n_head * D;
     const T* v = k + s.n_kv_head * D;
-    g.each(s.n_kv_head * D, [&](int c) {
-      *s.cache.key(c / D, slot, c % D) = rounded<S>(k[c]);
-      *s.cache.value(c / D, slot, c % D) = rounded<S>(v[c]);
-    });
+    const auto key = [&](int c, S x) { *s.cache.key(c / D, slot, c % D) = x; };
+    const auto value = [&](int c, S x) { *s.cache.value(c / D, slot, c % D) = x; };
+    g.map(key, s.n_kv_head * D, [=](int c) { return rounded<S>(k[c]); });
+    g.map(value, s.n_kv_head * D, [=](int c) { return rounded<S>(v[c]); });
   }
 };
 

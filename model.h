@@ -522,7 +522,7 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
                heads);
     if (c.rotary) {  // queries and keys turn by their positions
       team.wait();
-      launch(team, R, rope_of(batch, a, a.qkv[l], w.rope.data(), false));
+      launch(team, R * (a.H + a.KV), rope_of(batch, a, a.qkv[l], w.rope.data(), false));
     }
     if (!with_logits && l == c.n_layer - 1) {  // of the last layer a prefill needs the keys and values alone
       team.wait();
@@ -678,7 +678,7 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     const Attention<T> heads = attention_of(batch, a, l, dropout_at(dropout, l, kDropAttention));
     attention_backward(team, AttentionBackward<T>{heads, g.att.data(), g.k[l], g.v[l], g.qkv.data()}, g.p.data(),
                        g.ds.data(), a.slots);
-    if (c.rotary) launch(team, R, rope_of(batch, a, g.qkv.data(), w.rope.data(), true));
+    if (c.rotary) launch(team, R * (a.H + a.KV), rope_of(batch, a, g.qkv.data(), w.rope.data(), true));
     // qkv = norm_1(x) W + b
     linear_backward(team, R, C, Q, before_attention.y, a.C, dqkv, a.Q, dl.qkv, dl.qkv_bias);
     matmul(team, R, Matmul<T, W>{dqkv, a.Q, packed.qkv.transposed, dnorm, a.C});
@@ -770,11 +770,17 @@ struct AdamW {
     const T keep = T(1) - rate * decay * T(piece.decay), step = rate / correction1,
             root = T(1) / square_root(correction2);
     const T b1 = beta1, b2 = beta2;
-    g.each(piece.size, [=](int i) {
-      const T x = d[i] * clip;
-      pm[i] = fused(b1, pm[i], (T(1) - b1) * x);
-      pv[i] = fused(b2, pv[i], (T(1) - b2) * x * x);
-      w[i] = w[i] * keep - step * pm[i] / (square_root(pv[i]) * root + T(1e-8));
+    struct Updated {
+      T w, m, v;
+    };
+    const auto store = [=](int i, Updated u) {
+      w[i] = u.w;
+      pm[i] = u.m;
+      pv[i] = u.v;
+    };
+    g.map(store, piece.size, [=](int i) {
+      const T x = d[i] * clip, m1 = fused(b1, pm[i], (T(1) - b1) * x), m2 = fused(b2, pv[i], (T(1) - b2) * x * x);
+      return Updated{w[i] * keep - step * m1 / (square_root(m2) * root + T(1e-8)), m1, m2};
     });
   }
 };

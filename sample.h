@@ -57,9 +57,9 @@ HD inline int32_t key_of(int64_t rank) { return int32_t(rank >> 32); }
 template <class Group, class Enough>
 HD int32_t largest_threshold(Group group, const float* logits, int vocab, int32_t low, float top, int exact,
                              Enough enough) {
-  const auto count = [&](int32_t key) {  // as floats: exact below 2^24, and both compilers vectorize it
+  const auto count = [&](int32_t key) {
     const float t = from_ordered(key);
-    return int(group.template sum<float>(vocab, [=](int x) { return logits[x] >= t ? 1.0f : 0.0f; }));
+    return group.count(vocab, [=](int x) { return logits[x] >= t; });
   };
   int64_t from = low, to = int64_t(ordered(top)) + 1;
   int kept_from = count(low), kept_to = 0;

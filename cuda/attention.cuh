@@ -16,6 +16,7 @@
 #pragma once
 
 #include "cuda/attention_tile.cuh"
+#include "cuda/instructions.cuh"
 
 namespace nanospec {
 
@@ -45,9 +46,53 @@ struct Softmax : Sums<C> {
   __device__ void join(const Softmax& next) {
     const float top = larger(m, next.m), a = exp(m - top), b = exp(next.m - top);
     m = top;
-    l = fused(next.l, b, l * a);
+    add(a, b, next.l, next);
+  }
+  // The sums become a times themselves plus b times the next ones.
+  __device__ void add(float a, float b, float next_l, const Sums<C>& next) {
+    l = fused(next_l, b, l * a);
     UNROLL
     for (int i = 0; i < C; i++) this->sum[i] = fused(next.sum[i], b, this->sum[i] * a);
+  }
+};
+
+// Keys and values of 32 slots, byte for byte as the cache has them (KeyValues): so they are copied asynchronously, and
+// no register waits for them. A word is one float, or two bf16 of which the first is the lower half.
+//   k: (2, D / N, 16) words: sixteen slots each, a word between N columns; + 16: the halves lie in different banks
+//   v: (32 / N, pad16(D)) words
+// Columns of k from D to the next multiple of 4 are zero, so that dot products may take four at a time. Sums over
+// columns of v beyond D are thrown away.
+template <class S, int W>
+struct ForwardTile {
+  static constexpr int N = kTogether<S>;
+  alignas(16) float k[2][W / N * 16 + 16];
+  alignas(16) float v[kTileKeys / N * W];
+
+  static __device__ float number(float word, int n) {
+    if (N == 1) return word;
+    const uint32_t bits = bits_as<uint32_t>(word);
+    return bits_as<float>(n == 0 ? bits << 16 : bits & 0xffff0000u);
+  }
+  __device__ float key(int slot, int d) const { return number(k[slot / 16][d / N * 16 + slot % 16], d % N); }
+  __device__ float value(int slot, int column, int stride) const {  // stride: pad16(D)
+    return number(v[slot / N * stride + column], slot % N);
+  }
+  // By all threads of the block: starts to copy the 32 slots from `slot` on.
+  __device__ void start(const KeyValues<S>& cache, int head, int slot) {
+    const int D = cache.head_size, keys = (D + N - 1) / N * 4, values = kTileKeys / N * pad16(D) / 4;
+    for (int half = 0; half < 2; half++) {
+      const float* const from = reinterpret_cast<const float*>(cache.key(head, slot + half * 16, 0));
+      for (int i = threadIdx.x; i < keys; i += kAttentionThreads)
+        start_copy(reinterpret_cast<float4*>(&k[half][i * 4]), from + i * 4, 16);
+    }
+    const float* const from = reinterpret_cast<const float*>(cache.value(head, slot, 0));
+    for (int i = threadIdx.x; i < values; i += kAttentionThreads)
+      start_copy(reinterpret_cast<float4*>(&v[i * 4]), from + i * 4, 16);
+  }
+  __device__ void clear_edge(int D) {
+    const int slot = threadIdx.x;
+    for (int word = (D + N - 1) / N; slot < kTileKeys && word * N < (D + 3) / 4 * 4; word++)
+      k[slot / 16][word * 16 + slot % 16] = 0;
   }
 };
 
@@ -57,11 +102,13 @@ struct AttentionScratch {
   float* states;      // (tiles * heads, chunks, kBlockPairs, D + 2): sums, m, l
 };
 
-template <int W>
+// While one tile is used the next is copied, where shared memory has room for two.
+template <class S, int W>
 struct ForwardMemory {
+  static constexpr int kTiles = 2 * sizeof(ForwardTile<S, W>) <= 36 << 10 ? 2 : 1;
   alignas(16) float q[kBlockPairs][W];
   alignas(16) float weight[kBlockPairs][kTileKeys];
-  KeyTile<W> tile;
+  ForwardTile<S, W> tile[kTiles];
   Pair pair[kBlockPairs];
   bool last;
 };
@@ -77,15 +124,15 @@ struct ForwardBlock {
 // chunk[p]; `total` is the state of the chunks before. A run is a set of a pair's keys in one chunk that have the same
 // m: mostly the whole tile.
 template <class S, int W>
-__device__ __forceinline__ void attend(const Attention<float, S>& s, ForwardMemory<W>& memory, const TileKey& key,
-                                       const int (&row)[kWarpPairs], unsigned (&seen)[kWarpPairs],
-                                       int (&chunk)[kWarpPairs], Softmax<W / kLanes> (&part)[kWarpPairs],
+__device__ __forceinline__ void attend(const Attention<float, S>& s, ForwardMemory<S, W>& memory,
+                                       const ForwardTile<S, W>& tile, const TileKey& key, const int (&row)[kWarpPairs],
+                                       unsigned (&seen)[kWarpPairs], int (&chunk)[kWarpPairs],
+                                       Softmax<W / kLanes> (&part)[kWarpPairs],
                                        Softmax<W / kLanes> (&total)[kWarpPairs]) {
-  const int lane = threadIdx.x % kLanes, mine = threadIdx.x / kLanes * kWarpPairs;
-  const KeyTile<W>& tile = memory.tile;
+  const int lane = threadIdx.x % kLanes, mine = threadIdx.x / kLanes * kWarpPairs, stride = pad16(s.head_size);
   float(*weight)[kTileKeys] = memory.weight + mine;
   float score[kWarpPairs];
-  dot<kWarpPairs, W>(score, memory.q + mine, s.head_size, [&](int d) { return tile.k[d][lane]; });
+  dot<kWarpPairs, W>(score, memory.q + mine, s.head_size, [&](int d) { return tile.key(lane, d); });
   const float scale = s.scale();
   for (bool more = true; more;) {
     unsigned run[kWarpPairs];
@@ -135,7 +182,7 @@ __device__ __forceinline__ void attend(const Attention<float, S>& s, ForwardMemo
       __syncwarp();
     }
     add_keys<kWarpPairs, W / kLanes>(part, weight, run, all_whole(run, row),
-                                     [&](int k, int i) { return tile.v[k][i * kLanes + lane]; });
+                                     [&](int k, int i) { return tile.value(k, i * kLanes + lane, stride); });
     __syncwarp();
   }
 }
@@ -159,12 +206,51 @@ __device__ __forceinline__ float load_fresh(const float* at) {
 #endif
 }
 
+// Joins the states of a pair's chunks, from state(chunk) on (D + 2), in order. 32 chunks at a time, a lane has a chunk:
+// the largest m up to it, and so all exps, at once. What is left is the chain of multiply-adds.
+template <int C, class F>
+__device__ __forceinline__ Softmax<C> join_chunks(int chunks, int D, F state) {
+  constexpr int batch = 8 / C;  // eight loads at the same time
+  const int lane = threadIdx.x % kLanes;
+  Softmax<C> total;
+  total.clear();
+  for (int first = 0; first < chunks; first += kLanes) {
+    const float* const its = state(smaller(first + lane, chunks - 1)) + D;
+    const float m = first + lane < chunks ? load_fresh(its) : kNoScore, l = load_fresh(its + 1);
+    float top = larger(total.m, m);
+    for (int by = 1; by < kLanes; by *= 2) {
+      const float lower = __shfl_up_sync(kEveryLane, top, by);
+      if (lane >= by) top = larger(lower, top);
+    }
+    const float lower = __shfl_up_sync(kEveryLane, top, 1), before = lane == 0 ? total.m : lower;
+    const float a = exp(before - top), b = exp(m - top);
+    const int count = smaller(kLanes, chunks - first);
+    ROLLED
+    for (int c = 0; c < count; c += batch) {
+      Sums<C> next[batch];
+      UNROLL
+      for (int j = 0; j < batch; j++) UNROLL
+      for (int i = 0; i < C; i++)
+        next[j].sum[i] = load_fresh(state(first + smaller(c + j, count - 1)) + smaller(i * kLanes + lane, D - 1));
+      UNROLL
+      for (int j = 0; j < batch; j++) {
+        const int chunk = smaller(c + j, count - 1);
+        const float its_a = __shfl_sync(kEveryLane, a, chunk), its_b = __shfl_sync(kEveryLane, b, chunk);
+        const float its_l = __shfl_sync(kEveryLane, l, chunk);
+        if (c + j < count) total.add(its_a, its_b, its_l, next[j]);
+      }
+    }
+    total.m = __shfl_sync(kEveryLane, top, kLanes - 1);
+  }
+  return total;
+}
+
 // Writes the warp's states of one chunk. The block that is done last joins all chunks of the tile, in order.
 template <class S, int W>
 __device__ __forceinline__ void share_chunk(const Attention<float, S>& s, const AttentionScratch& scratch,
-                                            ForwardMemory<W>& memory, const ForwardBlock& block,
+                                            ForwardMemory<S, W>& memory, const ForwardBlock& block,
                                             const Softmax<W / kLanes> (&part)[kWarpPairs], int chunk) {
-  constexpr int C = W / kLanes, batch = 4;
+  constexpr int C = W / kLanes;
   const int lane = threadIdx.x % kLanes, mine = threadIdx.x / kLanes * kWarpPairs, D = s.head_size;
   const int place = blockIdx.x * gridDim.y + blockIdx.y;
   float* states = scratch.states + size_t(place) * gridDim.z * kBlockPairs * (D + 2);
@@ -193,35 +279,19 @@ __device__ __forceinline__ void share_chunk(const Attention<float, S>& s, const 
   for (int p = 0; p < kWarpPairs && mine + p < block.tile.count; p++) {
     const Pair pair = memory.pair[mine + p];
     const int chunks = s.forest.position(pair.row) / kChunkKeys + 1;
-    Softmax<C> total;
-    total.clear();
-    for (int c = 0; c < chunks; c += batch) {  // several loads at the same time
-      Softmax<C> next[batch];
-      UNROLL
-      for (int b = 0; b < batch; b++) {
-        const float* from = state_of(smaller(c + b, chunks - 1), p);
-        UNROLL
-        for (int i = 0; i < C; i++) next[b].sum[i] = i * kLanes + lane < D ? load_fresh(from + i * kLanes + lane) : 0;
-        next[b].m = load_fresh(from + D);
-        next[b].l = load_fresh(from + D + 1);
-      }
-      UNROLL
-      for (int b = 0; b < batch; b++)
-        if (c + b < chunks) total.join(next[b]);
-    }
-    write_out(s, pair, total);
+    write_out(s, pair, join_chunks<C>(chunks, D, [&](int c) { return state_of(c, p); }));
   }
 }
 
 // Writes out and log_sum of all pairs, from the queries in qkv and the keys and values in the cache, the rows' own
 // among them.
 //
-// Block (tile of 16 pairs of one root, key/value head, chunk): four warps of four pairs. The block's threads load 32
-// slots. Then each warp computes their scores, lanes over slots, and adds their values, lanes over columns: 2 shared
-// loads for 4 multiply-adds. Tiles of slots that none of its rows sees are not read. With few tiles of pairs (decoding)
-// a block computes one chunk, and the last block joins them. Else (prefill, training) one block computes all chunks in
-// turn. The bits are the same. The grid is that of a full cache, since a graph replays it: blocks without keys return
-// at once.
+// Block (tile of 16 pairs of one root, key/value head, chunk): four warps of four pairs. The block's threads copy 32
+// slots, the next ones while these are used. Each warp computes their scores, lanes over slots, and adds their values,
+// lanes over columns: 2 shared loads for 4 multiply-adds. Tiles of slots that none of its rows sees are not read. With
+// few tiles of pairs (decoding) a block computes one chunk, and the last block joins them. Else (prefill, training) one
+// block computes all chunks in turn. The bits are the same. The grid is that of a full cache, since a graph replays it:
+// blocks without keys return at once.
 //
 // Bytes: each block reads q, and the K and V that its rows see, once. If no more than 16 pairs share them this is the
 // least possible; else they are read once for every 16 pairs (the next block finds them in L2). The state of a chunk,
@@ -231,7 +301,7 @@ template <class S, int W>
 __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
     attention_kernel(Attention<float, S> s, AttentionScratch scratch) {
   constexpr int C = W / kLanes;
-  auto& memory = shared<ForwardMemory<W>>();
+  auto& memory = shared<ForwardMemory<S, W>>();
   const Forest& f = s.forest;
   const int lane = threadIdx.x % kLanes, mine = threadIdx.x / kLanes * kWarpPairs, D = s.head_size;
   const bool split = scratch.states != nullptr;
@@ -262,22 +332,49 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
     if (lane == 0) memory.pair[mine + p] = pair;
     if (pair.row >= 0) load_row<W>(memory.q[mine + p], s.qkv + size_t(pair.row) * s.qkv_row + pair.head * D, D);
   }
-  clear_edge(memory.tile, D);
+  for (auto& tile : memory.tile) tile.clear_edge(D);
 
   // A key's position is at most its slot, and equal to it in the past. So a chunk's keys begin at the slot of its first
   // position; if the whole chunk is past, they end with the slot of its last one.
   const int end =
       last_chunk * kChunkKeys <= root.past ? last_chunk * kChunkKeys : root.past + last_row - root.first + 1;
-  for (int j = first_chunk * kChunkKeys; j < end; j += kTileKeys) {
-    TileKey key = key_at(f, root, j + lane);
-    const int its_chunk = key.position / kChunkKeys;
-    if (its_chunk < first_chunk || its_chunk >= last_chunk) key.to = 0;
+  struct Keys {  // of a tile: this lane's, from slot j + lane; and which the warp's pairs see
+    int j;
+    TileKey key;
     unsigned seen[kWarpPairs];
-    const bool any = seen_keys(seen, row, key);
-    if (!__syncthreads_or(any)) continue;  // it also waits until all are done with the tile before
-    load_tile(memory.tile, s.cache, block.kv_head, root.slot + j);
+    bool any;
+  };
+  const auto find = [&](int j) {  // the next tile that a row of the block sees
+    Keys keys{j, {}, {}, false};
+    for (; keys.j < end; keys.j += kTileKeys) {
+      keys.key = key_at(f, root, keys.j + lane);
+      const int its_chunk = keys.key.position / kChunkKeys;
+      if (its_chunk < first_chunk || its_chunk >= last_chunk) keys.key.to = 0;
+      keys.any = seen_keys(keys.seen, row, keys.key);
+      if (__syncthreads_or(keys.any)) break;  // it also waits until all are done with the tile before
+    }
+    return keys;
+  };
+  const auto copy = [&](int tile, int j) { memory.tile[tile].start(s.cache, block.kv_head, root.slot + j); };
+  constexpr bool ahead = ForwardMemory<S, W>::kTiles == 2;
+  int tile = 0;
+  Keys keys = find(first_chunk * kChunkKeys);
+  if (ahead && keys.j < end) copy(0, keys.j);
+  end_batch();
+  ROLLED
+  while (keys.j < end) {
+    const Keys next = find(keys.j + kTileKeys);
+    if (!ahead) {
+      __syncthreads();  // all are done with the tile before
+      copy(0, keys.j);
+      end_batch();
+    } else if (next.j < end) copy(tile ^ 1, next.j);
+    end_batch();
+    wait_for_earlier_batches();
     __syncthreads();
-    if (any) attend<S, W>(s, memory, key, row, seen, chunk, part, total);
+    if (keys.any) attend<S, W>(s, memory, memory.tile[tile], keys.key, row, keys.seen, chunk, part, total);
+    keys = next;
+    if (ahead) tile ^= 1;
   }
 
   if (split && block.chunks > 1) {

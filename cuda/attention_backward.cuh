@@ -11,6 +11,49 @@
 
 namespace nanospec {
 
+// Keys and values of 32 slots. W columns: the head size rounded up to a multiple of 32. Lanes may run over slots or
+// over columns of either array: in both directions neighbours lie in different banks. Columns from D to the next
+// multiple of 4 are zero, so that dot products may take four at a time; those beyond are never set.
+template <int W>
+struct KeyTile {
+  float k[W][kTileKeys + 1];
+  float v[kTileKeys][W + 1];
+};
+
+// Loads 32 slots from `slot` on, with all threads of the block; a thread has up to eight loads at the same time. In one
+// turn the 128 threads load 16 columns of all keys, or 16 slots of 32 columns of the values. What lies beyond D is not
+// stored; a load there takes the last four of a row.
+template <int W>
+__device__ __forceinline__ void load_tile(KeyTile<W>& to, const KeyValues<float>& cache, int head, int slot) {
+  constexpr int turns = W / 16, few = turns > 4 ? turns / 2 : turns;
+  static_assert(kAttentionThreads == 128 && turns % few == 0, "the loads come out even");
+  const int D = cache.head_size, quad = threadIdx.x % 8 * 4, step = threadIdx.x / 8;
+  ROLLED
+  for (int first = 0; first < turns; first += few) {
+    float4 k[few], v[few];
+    UNROLL
+    for (int i = 0; i < few; i++) {
+      const int d = step + (first + i) * 16, column = quad + (first + i) / 2 * 32, row = step + (first + i) % 2 * 16;
+      k[i] = load_four(cache.key(head, slot + quad, smaller(d, D - 1)));
+      v[i] = load_four(cache.value(head, slot + row, smaller(column, pad16(D) - 4)));
+    }
+    UNROLL
+    for (int i = 0; i < few; i++) {
+      const int d = step + (first + i) * 16, column = quad + (first + i) / 2 * 32, row = step + (first + i) % 2 * 16;
+      UNROLL
+      for (int e = 0; e < 4; e++) {
+        if (d < D) to.k[d][quad + e] = number_of(k[i], e);
+        if (column + e < D) to.v[row][column + e] = number_of(v[i], e);
+      }
+    }
+  }
+}
+template <int W>
+__device__ inline void clear_edge(KeyTile<W>& tile, int D) {
+  if (threadIdx.x < kTileKeys)
+    for (int d = D; d % 4 != 0; d++) tile.k[d][threadIdx.x] = tile.v[threadIdx.x][d] = 0;
+}
+
 template <int W>
 constexpr int kBackwardPairs = W > 96 ? 2 : 4;  // pairs of a warp: as many as shared memory has room for
 

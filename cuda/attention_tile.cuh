@@ -5,7 +5,7 @@
 // 32, one to a lane. A row sees the slots of its past and of its ancestors. They come in order of position, one key for
 // each position from 0 to the row's own. The cache has a multiple of 64 slots.
 //
-// In order: roots, who sees a key, pairs; a tile of keys and values in shared memory; products over the tile's lanes.
+// In order: roots, who sees a key, pairs; products over the lanes of a tile of keys and values in shared memory.
 #pragma once
 
 #include <climits>
@@ -71,71 +71,8 @@ __device__ inline Pair pair_of(const PairTile& tile, const Root& root, int kv_he
   return {i < tile.count ? root.first + at / queries : -1, kv_head * queries + at % queries};
 }
 
-// Keys and values of 32 slots as floats. W columns: the head size rounded up to a multiple of 32. Lanes may run over
-// slots or over columns of either array: in both directions neighbours lie in different banks. Columns from D to the
-// next multiple of 4 are zero, so that dot products may take four at a time; those beyond are never set.
-template <int W>
-struct KeyTile {
-  float k[W][kTileKeys + 1];
-  float v[kTileKeys][W + 1];
-};
-
-// 16 bytes of the cache in one load.
-__device__ __forceinline__ uint4 load_sixteen(const void* at) {
-#ifdef __CUDACC__
-  return *static_cast<const uint4*>(at);
-#else
-  uint4 bytes;
-  memcpy(&bytes, at, sizeof bytes);
-  return bytes;
-#endif
-}
-// They are four words. A word holds one number (float) or two (bf16, the first in the lower half), as kTogether says.
-__device__ __forceinline__ float lane_number(uint32_t lane, int, float) { return bits_as<float>(lane); }
-__device__ __forceinline__ float lane_number(uint32_t lane, int n, bf16) {
-  return bits_as<float>(n == 0 ? lane << 16 : lane & 0xffff0000u);
-}
-__device__ __forceinline__ uint32_t lane_of(const uint4& four, int i) {
-  return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
-}
 __device__ __forceinline__ float number_of(const float4& four, int i) {
   return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
-}
-
-// Loads 32 slots from `slot` on, with all threads of the block; a thread has up to eight loads at the same time. In one
-// turn the 128 threads load 16 N columns of all keys, or 16 N slots of 32 columns of the values.
-template <int W, class S>
-__device__ __forceinline__ void load_tile(KeyTile<W>& to, const KeyValues<S>& cache, int head, int slot) {
-  constexpr int N = kTogether<S>, turns = W / (16 * N), few = turns > 4 ? turns / 2 : turns;
-  static_assert(kAttentionThreads == 128 && turns % few == 0, "the loads come out even");
-  const int D = cache.head_size, quad = threadIdx.x % 8 * 4, step = threadIdx.x / 8 * N;
-  const S *k_from = cache.key(head, slot + quad, step), *v_from = cache.value(head, slot + step, quad);
-  ROLLED
-  for (int first = 0; first < turns; first += few) {
-    uint4 k[few] = {}, v[few] = {};
-    UNROLL
-    for (int i = 0; i < few; i++) {
-      const int d = (first + i) * 16 * N, column = (first + i) / (2 / N) * 32, row = (first + i) % (2 / N) * 16;
-      if (step + d < D) k[i] = load_sixteen(k_from + d * 16);
-      if (quad + column < D) v[i] = load_sixteen(v_from + row * pad16(D) + column * N);
-    }
-    UNROLL
-    for (int i = 0; i < few; i++) {
-      const int d = (first + i) * 16 * N, column = (first + i) / (2 / N) * 32, row = (first + i) % (2 / N) * 16;
-      float *k_to = &to.k[step + d][quad], *v_to = &to.v[step + row][quad + column];
-      UNROLL
-      for (int e = 0; e < 4; e++) UNROLL
-      for (int n = 0; n < N; n++) {
-        if (step + d + n < D) k_to[n * (kTileKeys + 1) + e] = lane_number(lane_of(k[i], e), n, S());
-        if (quad + column + e < D) v_to[n * (W + 1) + e] = lane_number(lane_of(v[i], e), n, S());
-      }
-    }
-  }
-}
-template <int W>
-__device__ inline void clear_edge(KeyTile<W>& tile, int D) {
-  if (threadIdx.x < kTileKeys)
-    for (int d = D; d % 4 != 0; d++) tile.k[d][threadIdx.x] = tile.v[threadIdx.x][d] = 0;
 }
 // Copies one head of a row (D) into shared memory (W), by a warp.
 template <int W>

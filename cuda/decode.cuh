@@ -30,9 +30,9 @@ struct DraftedNode {
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// A block as a group of threads (machine/numbers.h). Its sums are those of a warp and of a core, bit for bit: in each
-// turn all threads evaluate f; then the first warp's lanes add the results in their order, while the others evaluate f
-// for the next turn.
+// A block as a group of threads (machine/numbers.h). Its sums are those of a warp and of a core, bit for bit: all
+// threads compute four turns of numbers; then the first warp's lanes add these in their order, while the others compute
+// more.
 
 template <int kThreads>
 struct Block {
@@ -43,71 +43,92 @@ struct Block {
     for (int i = threadIdx.x; i < n; i += kThreads) f(i);
     __syncthreads();
   }
+  template <class Out, class F>
+  __device__ void map(Out out, int n, F f) const {
+    in_batches<kThreads>(n, threadIdx.x, f, [=](int i, auto x) { put(out, i, x); });
+    __syncthreads();
+  }
   template <class T, class F>
   __device__ T sum(int n, F f) const {
+    constexpr int turns = SumBoard<T>::kTurns;
     SumBoard<T>& board = shared<SumBoard<T>>();
-    const int me = threadIdx.x;
     T part = T(0);
-    for (int first = 0, turn = 0; first < n; first += kThreads, turn ^= 1) {
-      board.value[turn][me] = first + me < n ? f(first + me) : T(0);
-      __syncthreads();  // a turn's numbers are overwritten two turns later, after the first warp has been here again
-      if (me < kLanes)
-        for (int i = me; i < kThreads; i += kLanes) part += board.value[turn][i];
+    for (int first = 0, turn = 0; first < n; first += turns * kThreads, turn ^= 1) {
+      T* const value = board.value[turn];
+      const int numbers = smaller(turns * kThreads, n - first);
+      in_batches<kThreads, turns>(
+          numbers, threadIdx.x, [=](int i) { return f(first + i); }, [=](int i, T x) { value[i] = x; });
+      __syncthreads();  // these are overwritten two rounds later, after the first warp has been here again
+      if (threadIdx.x < kLanes)
+        for (int i = threadIdx.x; i < numbers; i += kLanes) part += value[i];
     }
-    if (me < kLanes) {
+    if (threadIdx.x < kLanes) {
       for (int half = kLanes / 2; half > 0; half /= 2) part += __shfl_xor_sync(kEveryLane, part, half);
-      if (me == 0) board.total = part;
+      if (threadIdx.x == 0) board.total = part;
     }
     __syncthreads();
     const T total = board.total;
     __syncthreads();
     return total;
   }
+  template <class F>
+  __device__ int count(int n, F f) const {
+    int part = 0;
+    in_batches<kThreads>(n, threadIdx.x, f, [&](int, bool x) { part += x; });
+    return joined(part, [](int a, int b) { return a + b; });
+  }
   template <class T, class F>
   __device__ T largest(int n, F f) const {
-    BestBoard<T>& board = shared<BestBoard<T>>();
     T best = f(0);
-    for (int i = threadIdx.x; i < n; i += kThreads) best = larger(best, f(i));
-    for (int half = kLanes / 2; half > 0; half /= 2) best = larger(best, __shfl_xor_sync(kEveryLane, best, half));
-    if (threadIdx.x % kLanes == 0) board.best[threadIdx.x / kLanes] = best;
-    __syncthreads();
-    best = board.best[0];
-    for (int warp = 1; warp < kThreads / kLanes; warp++) best = larger(best, board.best[warp]);
-    __syncthreads();
-    return best;
+    in_batches<kThreads>(n, threadIdx.x, f, [&](int, T x) { best = larger(best, x); });
+    return joined(best, [](T a, T b) { return larger(a, b); });
   }
 
  private:
   template <class T>
   struct SumBoard {
-    T value[2][kThreads], total;
+    static constexpr int kTurns = 16 / sizeof(T);
+    T value[2][kTurns * kThreads], total;
   };
   template <class T>
-  struct BestBoard {
-    T best[kThreads / kLanes];
+  struct WarpBoard {
+    T value[kThreads / kLanes];
   };
+  // Joins a number of each thread, in no order that could be seen.
+  template <class T, class Join>
+  __device__ T joined(T mine, Join join) const {
+    WarpBoard<T>& board = shared<WarpBoard<T>>();
+    for (int half = kLanes / 2; half > 0; half /= 2) mine = join(mine, __shfl_xor_sync(kEveryLane, mine, half));
+    if (threadIdx.x % kLanes == 0) board.value[threadIdx.x / kLanes] = mine;
+    __syncthreads();
+    mine = board.value[0];
+    for (int warp = 1; warp < kThreads / kLanes; warp++) mine = join(mine, board.value[warp]);
+    __syncthreads();
+    return mine;
+  }
 };
 
 // Below and above the rank of every token.
 constexpr int64_t kNoRank = std::numeric_limits<int64_t>::min(), kAboveRanks = std::numeric_limits<int64_t>::max();
 
-// Calls f(x, noise of x), by one warp, for the tokens below V of one block of kNoiseBlock. It uses no memory: one call
-// of Philox gives a lane the noise of four tokens. At temperature 0 the noise is 0, and fused(0, 0, logit) is the
-// logit.
+// Calls f(x, logits[x], noise of x), by one warp, for the tokens below V of one block of kNoiseBlock. The noise uses no
+// memory: one call of Philox gives a lane that of four tokens. At temperature 0 it is 0, and fused(0, 0, logit) is the
+// logit. The logits are asked for before the noise is computed.
 template <class F>
-__device__ __forceinline__ void with_noise(const Sampling& sampling, int64_t index, int block, int vocab, F f) {
+__device__ __forceinline__ void with_noise(const float* logits, const Sampling& sampling, int64_t index, int block,
+                                           int vocab, F f) {
   const int lane = threadIdx.x % kLanes, first = block * kNoiseBlock + lane;
-  if (sampling.temperature == 0) {
-    UNROLL
-    for (int i = 0; i < 4; i++)
-      if (first + i * kLanes < vocab) f(first + i * kLanes, 0.0f);
-    return;
-  }
-  const Bits128 bits = philox(sampling.seed, sampling.sequence, kStreamSample, uint64_t(index),
-                              uint32_t(block * kNoiseBlock / 4 + lane));
+  float logit[4];
+  UNROLL
+  for (int i = 0; i < 4; i++) logit[i] = logits[smaller(first + i * kLanes, vocab - 1)];
+  Bits128 bits{};
+  if (sampling.temperature > 0)
+    bits = philox(sampling.seed, sampling.sequence, kStreamSample, uint64_t(index),
+                  uint32_t(block * kNoiseBlock / 4 + lane));
   UNROLL
   for (int i = 0; i < 4; i++)
-    if (first + i * kLanes < vocab) f(first + i * kLanes, gumbel(exponential(bits.word[i])));
+    if (first + i * kLanes < vocab)
+      f(first + i * kLanes, logit[i], sampling.temperature > 0 ? gumbel(exponential(bits.word[i])) : 0.0f);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -152,8 +173,8 @@ __global__ __launch_bounds__(kThreads) void draft_kernel(Draft d, int depth, int
   for (int level = 0; level < levels; level++, row++, size--, found++) {
     const float* const logits = d.table + size_t(token) * V;
     for (int b = threadIdx.x / kLanes; b * kNoiseBlock < V; b += kThreads / kLanes)
-      with_noise(sampling, d.state->index + depth + level, b, V, [=](int x, float noise) {
-        const float score = fused(t, noise, logits[x]);
+      with_noise(logits, sampling, d.state->index + depth + level, b, V, [=](int x, float logit, float noise) {
+        const float score = fused(t, noise, logit);
         scores[x] = score > lowest ? score : lowest;
       });
     __syncthreads();
@@ -248,8 +269,8 @@ __global__ __launch_bounds__(kThreads) void sample_kernel(Sample s) {
   const int blocks = (V + kNoiseBlock - 1) / kNoiseBlock, end = blocks * (part + 1) / parts;
   int64_t best = kNoRank;
   for (int b = blocks * part / parts + threadIdx.x / kLanes; b < end; b += kThreads / kLanes)
-    with_noise(sampling, s.state->index + s.depth[row], b, V, [&](int x, float noise) {
-      const float logit = logits[x], score = logit >= least ? fused(t, noise, logit) : Format<float>::kNaN;
+    with_noise(logits, sampling, s.state->index + s.depth[row], b, V, [&](int x, float logit, float noise) {
+      const float score = logit >= least ? fused(t, noise, logit) : Format<float>::kNaN;
       best = larger(best, ranked(score, x));
     });
   best = Block<kThreads>{}.template largest<int64_t>(1, [=](int) { return best; });

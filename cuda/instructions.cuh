@@ -25,6 +25,8 @@ __device__ __forceinline__ uint4 load_streaming(const uint4* from) {
 #endif
 }
 
+__device__ __forceinline__ float4 load_four(const float* from) { return *reinterpret_cast<const float4*>(from); }
+
 __device__ __forceinline__ uint32_t load_streaming(const uint32_t* from) {
 #ifdef __CUDACC__
   uint32_t v;

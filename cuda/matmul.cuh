@@ -27,7 +27,6 @@ constexpr int kSlices = 64;
 constexpr int kDecodeRows = 64;  // version 3 runs more rows
 HD inline int slice_length(int k) { return (k + kSlices * 4 - 1) / (kSlices * 4) * 4; }
 
-__device__ __forceinline__ float4 load_four(const float* from) { return *reinterpret_cast<const float4*>(from); }
 __device__ __forceinline__ float4 load_weights(const float* from) {
   const uint4 v = load_streaming(reinterpret_cast<const uint4*>(from));
   return make_float4(bits_as<float>(v.x), bits_as<float>(v.y), bits_as<float>(v.z), bits_as<float>(v.w));
@@ -68,7 +67,7 @@ struct Finish {
 // tiles by N / 16; the row tiles that read the same weights run at the same time, so that L2 serves all but the first.
 //
 // Bytes: W once for each row tile: 4 K N, the least possible. x comes from L1 or L2: 4 K ROWS a block. A thread has 8
-// (from 8 rows on: 4) 16-byte loads of W in flight, a chunk ahead. Two blocks on a multiprocessor have 32 to 64 KB in
+// to 16 (from 8 rows on: 4 to 8) 16-byte loads of W in flight. Two blocks on a multiprocessor have 32 to 64 KB in
 // flight, and an H200 needs 30 KB (4.8 TB/s for 0.8 us over 132 of them). With a small N there are too few blocks:
 // N = 768 gives 48, a third of an H200; with 0.8 to 1.6 MB of the needed 3.8 in flight it runs at less than half the
 // memory's speed. More slices would help there, but would make the sums of slices longer for all other N. (These are
@@ -123,7 +122,7 @@ __global__ void __launch_bounds__(kSlices * 4, 2)
   const int length = slice_length(w.k), begin = slice * length, steps = smaller(length, w.k - begin);
   const RowCopy<ROWS> copy{memory, x, x_row, finish.rows, w.k};
 
-  float4 now[chunk], next[chunk], sum[ROWS];
+  float4 sum[ROWS];
   const float* from = w.data + (size_t(blockIdx.y) * pad16(w.k) + begin) * 16 + part * 4;  // the next chunk
   const auto load = [&](float4(&to)[chunk], int i) {
     UNROLL
@@ -131,13 +130,7 @@ __global__ void __launch_bounds__(kSlices * 4, 2)
       to[j] = i + j / 4 * 4 < steps ? load_weights(from + j * 16) : make_float4(0, 0, 0, 0);
     from += chunk * 16;
   };
-  UNROLL
-  for (int r = 0; r < ROWS; r++) sum[r] = make_float4(0, 0, 0, 0);
-  load(now, 0);
-  copy.start(0, 0);
-  end_batch();
-  for (int i = 0, buffer = 0; i < length; i += chunk, buffer ^= 1) {
-    load(next, i + chunk);
+  const auto multiply = [&](const float4(&weights)[chunk], int buffer, int i) {
     __syncwarp();  // the lanes have read what is overwritten now
     if (i + chunk < length) copy.start(buffer ^ 1, i + chunk);
     end_batch();
@@ -147,13 +140,26 @@ __global__ void __launch_bounds__(kSlices * 4, 2)
     for (int four = 0; four < chunk; four += 4) UNROLL
     for (int r = 0; r < ROWS; r++) {
       const float4 v = memory.x[buffer][warp][r][four / 4][slice % 8];
-      multiply_add(sum[r], v.x, now[four]);
-      multiply_add(sum[r], v.y, now[four + 1]);
-      multiply_add(sum[r], v.z, now[four + 2]);
-      multiply_add(sum[r], v.w, now[four + 3]);
+      multiply_add(sum[r], v.x, weights[four]);
+      multiply_add(sum[r], v.y, weights[four + 1]);
+      multiply_add(sum[r], v.z, weights[four + 2]);
+      multiply_add(sum[r], v.w, weights[four + 3]);
     }
-    UNROLL
-    for (int j = 0; j < chunk; j++) now[j] = next[j];
+  };
+  UNROLL
+  for (int r = 0; r < ROWS; r++) sum[r] = make_float4(0, 0, 0, 0);
+  float4 even[chunk], odd[chunk];  // two chunks of weights: while one is multiplied, the other is under way
+  load(even, 0);
+  load(odd, chunk);
+  copy.start(0, 0);
+  end_batch();
+  ROLLED
+  for (int i = 0; i < length; i += 2 * chunk) {
+    multiply(even, 0, i);
+    load(even, i + 2 * chunk);
+    if (i + chunk >= length) break;
+    multiply(odd, 1, i + chunk);
+    load(odd, i + 3 * chunk);
   }
 
   // Adds the slices, up to 8 rows at a time. A thread adds those of one output, in order.

@@ -49,7 +49,7 @@ __device__ __forceinline__ void finish_tile(const Finish<After>& finish, int row
 
 // A block computes 16 TILES outputs of 8 OCTETS rows; its 8 warps are the slices. Grid: row tiles by N / (16 TILES). A
 // lane's part of a tile of W is one 16-byte load, a warp's is 512 bytes in one piece. While `depth` tiles of k are
-// multiplied, the next `depth` tiles are loaded. A lane's part of x is a float4 that no other lane of the block needs:
+// multiplied, the next `depth` are under way. A lane's part of x is a float4 that no other lane of the block needs:
 // the lane loads it from L1 or L2 into registers, and splits it there.
 //
 // Bytes: W once for each row tile: 2 K N, the least possible; x: 32 K OCTETS a block, from L1 and L2. Splitting four
@@ -64,7 +64,7 @@ struct MmaMemory {
 
 // Budget: 112 registers, 32768 bytes shared.
 template <int TILES, int OCTETS, class After>
-__global__ void __launch_bounds__(kMmaSlices* kLanes, TILES == 1 ? 3 : 2)
+__global__ void __launch_bounds__(kMmaSlices* kLanes, 2)
     decode_bf16(const float* x, int x_row, Panels<bf16> w, Finish<After> finish) {
   using Memory = MmaMemory<TILES, OCTETS>;
   constexpr int depth = 4 / OCTETS;
@@ -78,47 +78,61 @@ __global__ void __launch_bounds__(kMmaSlices* kLanes, TILES == 1 ? 3 : 2)
   for (int m = 0; m < TILES; m++)
     from[m] = reinterpret_cast<const uint4*>(w.data) +
               (size_t(smaller(tile0 + m, pad16(w.n) / 16 - 1)) * steps + begin) * kLanes + lane;
-  uint4 now[depth][TILES], next[depth][TILES];
-  const auto load = [&](uint4(&to)[depth][TILES], int step) {
-    UNROLL
-    for (int m = 0; m < TILES; m++) {
-      UNROLL
-      for (int d = 0; d < depth; d++)
-        to[d][m] = step + d < end ? load_streaming(from[m] + d * kLanes) : make_uint4(0, 0, 0, 0);
-      from[m] += depth * kLanes;
-    }
-  };
   const float* row[OCTETS];  // for rows that do not exist it is the last one's
   UNROLL
   for (int o = 0; o < OCTETS; o++)
     row[o] = x + size_t(smaller(row0 + o * 8 + lane / 4, finish.rows - 1)) * x_row + part;
-
-  float c[TILES][OCTETS][4] = {};
-  load(now, begin);
-  for (int step = begin; step < end; step += depth) {
-    load(next, step + depth);
-    float4 v[depth][OCTETS];
+  struct Stage {  // `depth` steps of k: weights, and numbers of the rows
+    uint4 w[depth][TILES];
+    float4 x[depth][OCTETS];
+  };
+  const auto load_w = [&](Stage& to, int step) {
+    UNROLL
+    for (int m = 0; m < TILES; m++) {
+      UNROLL
+      for (int d = 0; d < depth; d++)
+        to.w[d][m] = step + d < end ? load_streaming(from[m] + d * kLanes) : make_uint4(0, 0, 0, 0);
+      from[m] += depth * kLanes;
+    }
+  };
+  const auto load_x = [&](Stage& to, int step) {
     UNROLL
     for (int d = 0; d < depth; d++) UNROLL
-    for (int o = 0; o < OCTETS; o++) v[d][o] = load_four(row[o] + smaller(step + d, end - 1) * 16);
+    for (int o = 0; o < OCTETS; o++) to.x[d][o] = load_four(row[o] + smaller(step + d, end - 1) * 16);
+  };
+
+  float c[TILES][OCTETS][4] = {};
+  const auto multiply = [&](Stage& its, int step) {
     UNROLL
     for (int d = 0; d < depth; d++) {
       if (step + d >= end) break;
       uint2 parts[3][OCTETS];
       UNROLL
       for (int o = 0; o < OCTETS; o++) {
-        if ((step + d) * 16 + 16 > w.k) cut(v[d][o], w.k - (step + d) * 16 - part);
-        split(v[d][o], parts[0][o], parts[1][o], parts[2][o]);
+        if ((step + d) * 16 + 16 > w.k) cut(its.x[d][o], w.k - (step + d) * 16 - part);
+        split(its.x[d][o], parts[0][o], parts[1][o], parts[2][o]);
       }
       UNROLL
       for (int p = 0; p < 3; p++)
         UNROLL  // the sums take turns: an mma waits for the one before on the same sum
             for (int o = 0; o < OCTETS; o++) UNROLL for (int m = 0; m < TILES; m++)
-                mma(c[m][o], now[d][m], parts[p][o]);
+                mma(c[m][o], its.w[d][m], parts[p][o]);
     }
-    UNROLL
-    for (int d = 0; d < depth; d++) UNROLL
-    for (int m = 0; m < TILES; m++) now[d][m] = next[d][m];
+  };
+  Stage even, odd;  // while one is multiplied, the other is under way
+  load_w(even, begin);
+  load_w(odd, begin + depth);
+  load_x(even, begin);
+  load_x(odd, begin + depth);
+  ROLLED
+  for (int step = begin; step < end; step += 2 * depth) {
+    multiply(even, step);
+    load_w(even, step + 2 * depth);
+    load_x(even, step + 2 * depth);
+    if (step + depth >= end) break;
+    multiply(odd, step + depth);
+    load_w(odd, step + 3 * depth);
+    load_x(odd, step + 3 * depth);
   }
 
   UNROLL

@@ -401,15 +401,29 @@ HD inline double uniform(uint64_t bits) { return (double(uint32_t(bits)) + 0.5) 
 
 // ---------------------------------------------------------------------------------------------------------------
 // Groups of lanes: an operation says what one group does to one row.
-//   each(n, f)     f(i) for every i < n, in any order
-//   sum(n, f)      f(0) + ... + f(n-1). Lane l of kLanes adds its i = l, l + kLanes, ... in turn. Then the upper half
-//   of
-//                  the lanes' sums is added to the lower half, until one is left. The order is fixed, so a GPU's warp
-//                  and a CPU's core give the same bits.
-//   largest(n, f)  max of f(i)
+//   each(n, f)        f(i) for every i < n, in any order
+//   map(out, n, f)    out[i] = f(i) for every i < n, in any order; or out(i, f(i)), where out is a function. Several f
+//                     may be called before the first number is stored: f(i) may read what i overwrites, and nothing
+//                     that another i does
+//   sum(n, f)         f(0) + ... + f(n-1). Lane l of kLanes adds its i = l, l + kLanes, ... in turn. Then the upper
+//                     half of the lanes' sums is added to the lower half, until one is left. The order is fixed, so a
+//                     GPU's warp and a CPU's core give the same bits.
+//   count(n, f)       of how many i f(i) is true
+//   largest(n, f)     max of f(i)
 // A value computed outside these is the same in every lane. After a call, all lanes may read what it wrote to the row.
 
 constexpr int kLanes = 32;
+
+// What `map` does with a number.
+template <class Number, class X>
+HD_INLINE void put(Number* out, int i, X x) {
+  out[i] = x;
+}
+CALLS_EITHER
+template <class F, class X>
+HD_INLINE void put(F out, int i, X x) {
+  out(i, x);
+}
 
 // A group of one: a CPU core. Its inner loops are vectorized by the compiler.
 struct Solo {
@@ -418,6 +432,19 @@ struct Solo {
   HD void each(int n, F f) const {
     INDEPENDENT
     for (int i = 0; i < n; i++) f(i);
+  }
+  CALLS_EITHER
+  template <class Out, class F>
+  HD void map(Out out, int n, F f) const {
+    INDEPENDENT
+    for (int i = 0; i < n; i++) put(out, i, f(i));
+  }
+  CALLS_EITHER
+  template <class F>
+  HD int count(int n, F f) const {
+    int sum = 0;
+    for (int i = 0; i < n; i++) sum += f(i) ? 1 : 0;
+    return sum;
   }
   CALLS_EITHER
   template <class T, class F>
@@ -449,24 +476,52 @@ struct Solo {
 #ifdef WITH_CUDA
 constexpr unsigned kEveryLane = 0xffffffffu;  // the mask of a whole warp
 
-// A GPU's warp. Its lanes synchronize after `each`, so that one lane may read what another wrote.
+// Calls use(i, f(i)) for i = first, first + kStep, ... below n, in this order. It computes a batch of numbers before it
+// uses the first: so a lane waits for memory once for eight loads, though use() may store where the compiler must fear
+// that a later f() reads. Behind the end it computes the last number again.
+template <int kStep, int kBatch = 8, class F, class Use>
+__device__ __forceinline__ void in_batches(int n, int first, F f, Use use) {
+  ROLLED
+  for (; first < n; first += kBatch * kStep) {
+    decltype(f(0)) value[kBatch];
+    UNROLL
+    for (int j = 0; j < kBatch; j++) value[j] = f(smaller(first + j * kStep, n - 1));
+    UNROLL
+    for (int j = 0; j < kBatch; j++)
+      if (first + j * kStep < n) use(first + j * kStep, value[j]);
+  }
+}
+
+// A GPU's warp. Its lanes synchronize after `each` and `map`, so that one lane may read what another wrote.
 struct Warp {
   template <class F>
   __device__ void each(int n, F f) const {
     for (int i = threadIdx.x % kLanes; i < n; i += kLanes) f(i);
     __syncwarp();
   }
+  template <class Out, class F>
+  __device__ void map(Out out, int n, F f) const {
+    in_batches<kLanes>(n, threadIdx.x % kLanes, f, [=](int i, auto x) { put(out, i, x); });
+    __syncwarp();
+  }
   template <class T, class F>
   __device__ T sum(int n, F f) const {
     T part = T(0);
-    for (int i = threadIdx.x % kLanes; i < n; i += kLanes) part += f(i);
+    in_batches<kLanes>(n, threadIdx.x % kLanes, f, [&](int, T x) { part += x; });
+    for (int half = kLanes / 2; half > 0; half /= 2) part += __shfl_xor_sync(kEveryLane, part, half);
+    return part;
+  }
+  template <class F>
+  __device__ int count(int n, F f) const {
+    int part = 0;
+    in_batches<kLanes>(n, threadIdx.x % kLanes, f, [&](int, bool x) { part += x; });
     for (int half = kLanes / 2; half > 0; half /= 2) part += __shfl_xor_sync(kEveryLane, part, half);
     return part;
   }
   template <class T, class F>
   __device__ T largest(int n, F f) const {
     T best = f(0);
-    for (int i = threadIdx.x % kLanes; i < n; i += kLanes) best = larger(best, f(i));
+    in_batches<kLanes>(n, threadIdx.x % kLanes, f, [&](int, T x) { best = larger(best, x); });
     for (int half = kLanes / 2; half > 0; half /= 2) best = larger(best, __shfl_xor_sync(kEveryLane, best, half));
     return best;
   }

@@ -90,7 +90,10 @@ __global__ void group_kernel(const float* x, int n, float* out) {
   const double wide = block.template sum<double>(n, [=](int i) { return double(x[i]) / 3; });
   const float top = block.template largest<float>(n, [=](int i) { return x[i]; });
   const float again = block.template sum<float>(n, [=](int i) { return x[i] * top; });
-  block.each(n, [=](int i) { out[4 + i] = x[i] - sum; });
+  const int high = block.count(n, [=](int i) { return x[i] > 0; });
+  block.map(out + 5, n, [=](int i) { return x[i]; });
+  block.map([=](int i, float y) { out[5 + i] = y; }, n, [=](int i) { return out[5 + i] - sum; });
+  block.each(1, [=](int) { out[4] = float(high); });
   if (threadIdx.x == 0) out[0] = sum, out[1] = float(wide), out[2] = top, out[3] = again;
 }
 
@@ -104,19 +107,20 @@ TEST_CASE(ON "a block adds and compares as a core does") {
     const Array<float> there = on_device(x);
     const auto run = [&](auto kernel, int threads) {
       return in_every_order([&] {
-        Array<float> out(4 + n, true);
+        Array<float> out(5 + n, true);
         start(kernel, 1, threads, there.data(), n, out.data());
         return to_host(out);
       });
     };
     const Solo solo;
     const float* p = x.data();
-    std::vector<float> expected(4 + n);
+    std::vector<float> expected(5 + n);
     const float sum = expected[0] = solo.sum<float>(n, [=](int i) { return p[i]; });
     expected[1] = float(solo.sum<double>(n, [=](int i) { return double(p[i]) / 3; }));
     const float top = expected[2] = solo.largest<float>(n, [=](int i) { return p[i]; });
     expected[3] = solo.sum<float>(n, [=](int i) { return p[i] * top; });
-    for (int i = 0; i < n; i++) expected[4 + i] = x[i] - sum;
+    expected[4] = float(solo.count(n, [=](int i) { return p[i] > 0; }));
+    for (int i = 0; i < n; i++) expected[5 + i] = x[i] - sum;
     CHECK(same_bits(run(group_kernel<128>, 128), expected));
     CHECK(same_bits(run(group_kernel<512>, 512), expected));
   }

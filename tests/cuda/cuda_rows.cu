@@ -109,9 +109,9 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
   check("NormWeights of RMSNorm", 2, [&](Desk& d) {
     return NormWeights<float>{rows, d.f[0], stride, C, nullptr, d.f[1], d.f[2], stride, d.f[3], nullptr};
   });
-  check("Rope", batch.rows() - 1,
+  check("Rope", 2 * (batch.rows() - 1),
         [&](Desk& d) { return Rope<float>{d.batch.forest, 1, d.f[0], 80, 2, 34, d.f[1], false}; });
-  check("Rope, back", batch.rows(),
+  check("Rope, back", 2 * batch.rows(),
         [&](Desk& d) { return Rope<float>{d.batch.forest, 0, d.f[0], 80, 2, 34, d.f[1], true}; });
   check("SwiGlu", rows, [&](Desk& d) { return SwiGlu<float>{d.f[0], 96, C, d.f[1], stride}; });
   check("SwiGluBackward", rows, [&](Desk& d) { return SwiGluBackward<float>{d.f[0], 96, C, d.f[1], stride, d.f[2]}; });

@@ -101,7 +101,7 @@ TEST_CASE("operations: Rope by hand: each pair turns by its own angle, and value
   std::vector<double> qkv(2 * 16);
   for (int i = 0; i < 32; i++) qkv[i] = i + 1;
   std::vector<double> turned = qkv;
-  launch(Team{}, 1, Rope<double>{forest_of(batch), 1, turned.data(), 16, 2, 4, table.data(), false});
+  launch(Team{}, 2, Rope<double>{forest_of(batch), 1, turned.data(), 16, 2, 4, table.data(), false});
   std::vector<double> expected = qkv;
   for (int head = 0; head < 2; head++)
     for (int d = 0; d < 2; d++) {
@@ -122,7 +122,7 @@ TEST_CASE("operations: Rope: there and back, its gradient, and scores that know 
   const int rows = batch.rows();
   const std::vector<double> x = random_numbers(chance, size_t(rows) * stride), dy = random_numbers(chance, x.size());
   const auto turn = [&](std::vector<double> numbers, bool back) {
-    launch(Team{}, rows, Rope<double>{forest_of(batch), 0, numbers.data(), stride, heads, D, table.data(), back});
+    launch(Team{}, rows * heads, Rope<double>{forest_of(batch), 0, numbers.data(), stride, heads, D, table.data(), back});
     return numbers;
   };
   const std::vector<double> y = turn(x, false);
