@@ -2,7 +2,8 @@
 #
 # Variables: T=tree (make test: only tests whose names begin so), V=1 (show the commands), ARCH=x86-64 (or any -march
 # name; default: this machine), CXX=clang++, CXXFLAGS and LDFLAGS (added to the project's own), SANITIZE=1
-# (AddressSanitizer and UBSan, in a folder of its own). All cores work, unless -j says how many.
+# (AddressSanitizer and UBSan, in a folder of its own), GPU=1 (make cuda: build the tests too, for a device that is in
+# another machine). All cores work, unless -j says how many.
 
 ifeq ($(origin CXX),default)
 CXX := g++
@@ -43,6 +44,7 @@ NVCC := $(shell command -v nvcc)
 NVCCFLAGS := -std=c++17 -O3 --fmad=false -x cu -Wno-deprecated-gpu-targets \
   -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90] -Xptxas -v \
   -I. $(addprefix -Xcompiler ,$(filter-out -I.,$(EXACT)) $(WARN) -Wno-unknown-pragmas -pthread)
+CUOBJDUMP := $(firstword $(shell command -v cuobjdump) $(wildcard build/venv/lib/python3*/site-packages/nvidia/*/bin/cuobjdump))
 GPU := $(if $(NVCC),$(shell nvidia-smi -L 2>/dev/null | head -1))
 
 # As many compilers at a time as there are cores, and gigabytes of free memory; the command line's -j goes first.
@@ -158,10 +160,22 @@ $(ON_CUDA):
 	@echo "  LINK  $@"
 	$(Q)$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ $(LIBS)
 
-cuda: ## the programs nanospec-cuda and train_gpt-cuda, by nvcc; and each kernel's registers held against its budget
+cuda: ## the programs nanospec-cuda and train_gpt-cuda, by nvcc; each kernel's registers and loads held to its comment
 	$(if $(NVCC),,$(error make cuda: there is no nvcc on the path: install the CUDA Toolkit))
 	$(ALL_CORES) $(ON_CUDA)
+ifeq ($(origin GPU),command line)
+	$(ALL_CORES) tests
+	@echo "To carry to the machine with the device, which needs no network: $(ON_CUDA) $(BUILD)/tests/run, and $(TEXT)."
+	@echo "There, in a copy of this folder: $(BUILD)/tests/run -tc='GPU: *', and $(BUILD)/nanospec-cuda bench --only gpu"
+endif
 	@NANOSPEC_PTXAS="$(BUILD)/nanospec.ptxas $(BUILD)/train_gpt.ptxas" $(MAKE) --no-print-directory test T=ptxas
+ifneq ($(CUOBJDUMP),)
+	@$(CUOBJDUMP) --dump-sass $(BUILD)/nanospec-cuda >$(BUILD)/nanospec.sass
+	@NANOSPEC_SASS=$(BUILD)/nanospec.sass $(MAKE) --no-print-directory test T=sass
+else
+	@echo "no cuobjdump, so the kernels' loads are not counted: it comes with the CUDA Toolkit, or as the PyPI package"
+	@echo "nvidia-cuda-cuobjdump in build/venv"
+endif
 
 # Its first line says how to compile it.
 single: $(BUILD)/nanospec_single.cu ## the core as one file, build/nanospec_single.cu
@@ -340,7 +354,7 @@ grade: ## judges what students wrote: SUBMISSION=folder, CHAPTER=5 for one; with
 # ----------------------------------------------------------------------------------------------------------------
 
 clean: ## removes what was built; data, models, build/venv and build/peers stay
-	@rm -rf $(addprefix build/,*.o *.dep *.ptxas libraries* machine drafters files growth commands study training tests sanitize flags course course.tar.gz make_course reference results.json bench experiments \
+	@rm -rf $(addprefix build/,*.o *.dep *.ptxas *.sass libraries* machine drafters files growth commands study training tests sanitize flags course course.tar.gz make_course reference results.json bench experiments \
 	  nanospec nanospec-cuda train_gpt train_gpt-cuda train_drafter nanospec_single.cu dump_logits dump_gguf dump_tokens)
 
 format: ## clang-format over all sources

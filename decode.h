@@ -166,12 +166,14 @@ class Target {
     rows_.add_tree(token, depth, end, n, 0, past_);
     batch_.upload(rows_);
     overwrite(layers == 0);
-    run(batch_, true, layers);
-    if (!cuda()) return;
-    logits_.resize(std::max(logits_.size(), size_t(n) * V_));
-    device_logits_->download(logits_.data(), size_t(n) * V_);
+    const auto launches = [&] { run(batch_, true, layers); };
+#ifdef WITH_CUDA
+    if (cuda()) host_logits_ = iterations_->forward(n, layers, !after_layer, launches);
+    else
+#endif
+      launches();
   }
-  const float* logits(int row) const { return (cuda() ? logits_.data() : device_logits_->data()) + size_t(row) * V_; }
+  const float* logits(int row) const { return (cuda() ? host_logits_ : device_logits_->data()) + size_t(row) * V_; }
   // (C) the final norm's output for a row of the last forward; null on a GPU.
   const float* hidden(int row) const { return cuda() ? nullptr : norm_ + size_t(row) * C_; }
 
@@ -286,7 +288,7 @@ class Target {
   Batch rows_;         // of the current forward
   DeviceBatch batch_;
   Array<int> kept_;
-  std::vector<float> logits_;
+  const float* host_logits_ = nullptr;  // on a GPU: of the last forward
   int past_ = 0;
   std::vector<int> cached_;  // tokens that all layers have cached, from position 0 on
   bool all_layers_ = true;   // whether the last forward ran all layers

@@ -142,6 +142,7 @@ struct Attention {
   // one computes no output for them, and no gradient of their queries. What the other rows add to the gradients of
   // their keys and values stays in dk and dv, for the backward of the earlier forward.
   int computed = 0;
+  bool in_cache = false;  // whether what computed qkv has written the rows' keys and values into the cache
 
   HD int first_new(int root) const { return forest.first_row[root] + computed; }
   HD bool is_new(int row) const { return row >= first_new(forest.root[row]); }
@@ -170,7 +171,7 @@ struct AttentionBackward {
 
 // A column operation as a row operation. On a CPU its row is a whole row; on a GPU it is a strip of a row, because a
 // forward may have fewer rows than the GPU has room for warps, and a warp reads a long row serially.
-constexpr int kStrip = 4 * kLanes;
+constexpr int kStrip = 4 * kLanes, kFewRowsStrip = kLanes;
 template <class Op>
 struct Strips {
   Op op;
@@ -192,75 +193,6 @@ template <class Op>
 bool idle(const Op&) {
   return std::is_same<Op, Nothing>::value;
 }
-
-// ---------------------------------------------------------------------------------------------------------------
-// Matmul
-
-// Packs a stored matrix into panels: panel(k, n) = from[k * k_stride + n * n_stride]. A row of this operation is a
-// block of 16 k, so that the strided side is read by whole cache lines.
-template <class T, class W>
-struct Pack {
-  const T* from;
-  size_t k_stride, n_stride;
-  Panels<W> to;
-  static constexpr int block = 16;
-  HD int rows() const { return (to.k + block - 1) / block; }
-  template <class G>
-  HD void operator()(const G& g, int row) const {
-    const int first = row * block, last = smaller(to.k, first + block);
-    if (n_stride == 1) {
-      for (int k = first; k < last; k++)
-        g.each(to.n, [&](int n) { *to.at(k, n) = rounded<W>(from[k * k_stride + n]); });
-    } else {
-      g.each(to.n, [&](int n) {
-        for (int k = first; k < last; k++) *to.at(k, n) = rounded<W>(from[k * k_stride + n * n_stride]);
-      });
-    }
-  }
-};
-
-// out (R, N) = x (R, K) W: one serial sum over k for each output. Every matmul computes this; the GPU's tuned versions
-// (cuda/matmul.cuh, cuda/matmul_mma.cuh) cut the sum into slices. A call computes columns begin .. end - 1 of all rows:
-// so a weight comes from memory once for all of them.
-template <class T, class W>
-struct Matmul {
-  const T* x;
-  int x_row;
-  Panels<W> w;
-  T* out;
-  int out_row;
-  template <class G>
-  HD void operator()(const G& g, int rows, int begin, int end) const {
-    // course 1.1
-    g.each(end - begin, [&](int i) {
-      for (int row = 0, n = begin + i; row < rows; row++) {
-        T sum = 0;
-        for (int k = 0; k < w.k; k++) sum = fused(x[size_t(row) * x_row + k], T(to_float(*w.at(k, n))), sum);
-        out[size_t(row) * out_row + n] = sum;
-      }
-    });
-    // end
-  }
-};
-
-// dw (K, N) += x (R, K)^T dy (R, N). A row of this operation is a row of dw.
-template <class T>
-struct MatmulGradient {
-  int rows, inputs, outputs;
-  const T* x;
-  int x_row;
-  const T* dy;
-  int dy_row;
-  T* dw;
-  template <class G>
-  HD void operator()(const G& g, int k) const {
-    g.each(outputs, [&](int n) {
-      T sum = dw[size_t(k) * outputs + n];
-      for (int row = 0; row < rows; row++) sum = fused(x[size_t(row) * x_row + k], dy[size_t(row) * dy_row + n], sum);
-      dw[size_t(k) * outputs + n] = sum;
-    });
-  }
-};
 
 // ---------------------------------------------------------------------------------------------------------------
 // Embedding, normalization, activations, residual: forward and backward
@@ -512,10 +444,10 @@ struct SwiGlu {
   T* act;  // (R, act_row): F
   int act_row;
   template <class G>
-  HD void operator()(const G& g, int row) const {
-    const T *gate = gate_up + size_t(row) * gate_row, *up = gate + inner;
-    T* out = act + size_t(row) * act_row;
-    g.map(out, inner, [=](int c) { return Silu::of(gate[c]) * up[c]; });
+  HD void operator()(const G& g, int row, int begin, int end) const {
+    const T *gate = gate_up + size_t(row) * gate_row + begin, *up = gate + inner;
+    T* out = act + size_t(row) * act_row + begin;
+    g.map(out, end - begin, [=](int c) { return Silu::of(gate[c]) * up[c]; });
   }
 };
 
@@ -596,6 +528,76 @@ struct Rope {
       const T a = x[d], b = x[d + half], c = angle[2 * d], s = sign * angle[2 * d + 1];
       x[d] = a * c - b * s;
       x[d + half] = a * s + b * c;
+    });
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Matmul
+
+// Packs a stored matrix into panels: panel(k, n) = from[k * k_stride + n * n_stride]. A row of this operation is a
+// block of 16 k, so that the strided side is read by whole cache lines.
+template <class T, class W>
+struct Pack {
+  const T* from;
+  size_t k_stride, n_stride;
+  Panels<W> to;
+  static constexpr int block = 16;
+  HD int rows() const { return (to.k + block - 1) / block; }
+  template <class G>
+  HD void operator()(const G& g, int row) const {
+    const int first = row * block, last = smaller(to.k, first + block);
+    if (n_stride == 1) {
+      for (int k = first; k < last; k++)
+        g.each(to.n, [&](int n) { *to.at(k, n) = rounded<W>(from[k * k_stride + n]); });
+    } else {
+      g.each(to.n, [&](int n) {
+        for (int k = first; k < last; k++) *to.at(k, n) = rounded<W>(from[k * k_stride + n * n_stride]);
+      });
+    }
+  }
+};
+
+// out (R, N) = x (R, K) W: one serial sum over k for each output. Every matmul computes this; the GPU's tuned versions
+// (cuda/matmul.cuh, cuda/matmul_mma.cuh) cut the sum into slices. A call computes columns begin .. end - 1 of all rows:
+// so a weight comes from memory once for all of them.
+template <class T, class W>
+struct Matmul {
+  const T* x;
+  int x_row;
+  Panels<W> w;
+  T* out;
+  int out_row;
+  Norm<T> norm = {};  // where x is null, it is this norm: on a GPU the product of one row normalizes it
+  template <class G>
+  HD void operator()(const G& g, int rows, int begin, int end) const {
+    // course 1.1
+    g.each(end - begin, [&](int i) {
+      for (int row = 0, n = begin + i; row < rows; row++) {
+        T sum = 0;
+        for (int k = 0; k < w.k; k++) sum = fused(x[size_t(row) * x_row + k], T(to_float(*w.at(k, n))), sum);
+        out[size_t(row) * out_row + n] = sum;
+      }
+    });
+    // end
+  }
+};
+
+// dw (K, N) += x (R, K)^T dy (R, N). A row of this operation is a row of dw.
+template <class T>
+struct MatmulGradient {
+  int rows, inputs, outputs;
+  const T* x;
+  int x_row;
+  const T* dy;
+  int dy_row;
+  T* dw;
+  template <class G>
+  HD void operator()(const G& g, int k) const {
+    g.each(outputs, [&](int n) {
+      T sum = dw[size_t(k) * outputs + n];
+      for (int row = 0; row < rows; row++) sum = fused(x[size_t(row) * x_row + k], dy[size_t(row) * dy_row + n], sum);
+      dw[size_t(k) * outputs + n] = sum;
     });
   }
 };
@@ -807,21 +809,18 @@ struct CrossEntropy {
   }
 };
 
-// One row: mean (1) = average of values (n).
+// Mean and ClipFactor end a long sum, of `values` (n): finish(sum). machine/launch.h adds.
+
+// mean (1) = average of the values.
 template <class T>
 struct Mean {
   const T* values;
   int n;
   T* mean;
   HD void finish(T sum) const { *mean = sum / T(n); }
-  template <class G>
-  HD void operator()(const G& g, int) const {
-    const T sum = g.template sum<T>(n, [=](int i) { return values[i]; });
-    g.each(1, [&](int) { finish(sum); });
-  }
 };
 
-// One row: norm (2) = the length of the whole gradient, and the factor that clips it to `limit` (0: no clipping).
+// norm (2) = the length of the whole gradient, and the factor that clips it to `limit` (0: no clipping).
 template <class T>
 struct ClipFactor {
   const T* values;  // the pieces' sums of squares
@@ -833,11 +832,6 @@ struct ClipFactor {
     norm[0] = length;
     norm[1] = limit > 0 && length > limit ? limit / (length + T(1e-6)) : T(1);
   }
-  template <class G>
-  HD void operator()(const G& g, int) const {
-    const T sum = g.template sum<T>(n, [=](int i) { return values[i]; });
-    g.each(1, [&](int) { finish(sum); });
-  }
 };
 
 #ifdef WITH_CUDA
@@ -848,7 +842,7 @@ struct ClipFactor {
 // AttentionForward, without what training adds. A warp for each (row, query head): grid (rows, heads). Two loops over
 // the keys, 32 keys at a time, one to a lane: first the largest score; then weights and values, in order of position.
 // Each score is computed twice. Nothing is stored in between, so there may be any number of keys.
-// Budget: 64 registers, 128 bytes shared.
+// Budget: 64 registers, 128 bytes shared. Loads: 6.
 template <class S>
 __global__ void plain_attention(Attention<float, S> s) {
   const Forest& f = s.forest;
@@ -898,7 +892,7 @@ void attention_plain(const Attention<float, S>& s) {
 }
 
 // KeepRows: a block for each (layer, head), a thread for each column of keys or values: grid (layers, heads).
-// Budget: 40 registers, 0 bytes shared.
+// Budget: 40 registers, 0 bytes shared. Loads: 1.
 template <class S>
 __global__ void plain_gather(KeepRows<S> s) {
   // course 6
@@ -919,7 +913,7 @@ void gather_plain(const KeepRows<S>& s, int layers) {
 
 // Matmul: a thread for each output, a block for 16 x 16 outputs: grid (N / 16, rows / 16). The block copies tiles of x
 // and W into shared memory, 16 k at a time. So it reads each number once; without shared memory it would be 16 times.
-// Budget: 48 registers, 2048 bytes shared.
+// Budget: 48 registers, 2048 bytes shared. Loads: 1.
 template <class W>
 __global__ void plain_matmul(Matmul<float, W> s, int rows) {
   // course 1

@@ -459,9 +459,10 @@ Norm<T> norm_f(const Activations<T, S>& a, const Tensors<const T>& w, int layers
   return norm_of(a.config, a.x[layers], a.C, w.ln_f, w.ln_f_bias, a.norm_f[0], a.mean_f[0], a.rstd_f[0]);
 }
 
-// The norm of all rows. Returns where this thread finds the result.
+// The norm of all rows. Returns where this thread finds the result; null if the product is to normalize (Matmul::norm).
 template <class T>
 T* normalize(const Team& team, int rows, Norm<T> norm, bool training) {
+  if (team.cuda && !training) return nullptr;
   if (training || team.size == 1 || rows > kFewRows) {
     launch(team, rows, norm);
     return norm.y;
@@ -486,7 +487,7 @@ void activate(const Team& team, int rows, const Config& c, const Matmul<T, W>& f
   }
   matmul(team, rows, fc, AddBias<T>{fc.out, fc.out_row, bias});
   team.wait();
-  launch(team, rows, SwiGlu<T>{fc.out, fc.out_row, c.inner(), act, F});
+  launch_columns(team, rows, c.inner(), SwiGlu<T>{fc.out, fc.out_row, c.inner(), act, F});
 }
 
 // What forward() calls after each layer, on every thread of the team: so many layers are done, and x is the residual
@@ -516,17 +517,18 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
     T *const qkv = a.qkv.at(l, first), *const pre = a.pre.at(l, first), *const act = a.act.at(l, first);
 
     // qkv (R, Q) = norm_1(x) W + b
-    const T* norm = normalize(team, R, norm_1(a, w.plain, l, first), a.training);
-    const Attention<T, S> heads = attention_of(batch, a, l, dropout_at(dropout, l, kDropAttention));
-    matmul_qkv(team, R, Matmul<T, W>{norm, a.C, packed.qkv.forward, qkv, a.Q}, AddBias<T>{qkv, a.Q, plain.qkv_bias},
-               heads);
+    Norm<T> norm = norm_1(a, w.plain, l, first);
+    const T* normal = normalize(team, R, norm, a.training);
+    Attention<T, S> heads = attention_of(batch, a, l, dropout_at(dropout, l, kDropAttention));
+    matmul_qkv(team, R, Matmul<T, W>{normal, a.C, packed.qkv.forward, qkv, a.Q, norm},
+               AddBias<T>{qkv, a.Q, plain.qkv_bias}, heads);
     if (c.rotary) {  // queries and keys turn by their positions
       team.wait();
-      launch(team, R * (a.H + a.KV), rope_of(batch, a, a.qkv[l], w.rope.data(), false));
+      rotate(team, R, rope_of(batch, a, a.qkv[l], w.rope.data(), false), heads);
     }
     if (!with_logits && l == c.n_layer - 1) {  // of the last layer a prefill needs the keys and values alone
       team.wait();
-      launch(team, R, WriteCache<T, S>{heads});
+      if (!heads.in_cache) launch(team, R, WriteCache<T, S>{heads});
       return;
     }
     // att (R, H D) = attention(qkv, cache);  mid (R, C) = x + att W + b
@@ -536,8 +538,9 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
     team.wait();
 
     // act (R, F) = GELU(norm_2(mid) W + b), or SwiGLU
-    norm = normalize(team, R, norm_2(a, w.plain, l, first), a.training);
-    activate(team, R, c, Matmul<T, W>{norm, a.C, packed.fc.forward, pre, a.G}, plain.fc_bias, act, a.F);
+    norm = norm_2(a, w.plain, l, first);
+    normal = normalize(team, R, norm, a.training);
+    activate(team, R, c, Matmul<T, W>{normal, a.C, packed.fc.forward, pre, a.G, norm}, plain.fc_bias, act, a.F);
     // x (R, C) = mid + act W + b
     matmul(team, R, Matmul<T, W>{act, a.F, packed.fc_proj.forward, next, a.C},
            JoinResidual<T>{mid, next, a.C, C, plain.fc_proj_bias, dropout_at(dropout, l, kDropMlp)});
@@ -546,8 +549,9 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
   }
   if (!with_logits || !c.vocab_size) return;
   // logits (R, V) = norm_f(x) wte^T, or a head of its own
-  const T* norm = normalize(team, R, norm_f(a, w.plain, c.n_layer), a.training);
-  matmul(team, R, Matmul<T, W>{norm, a.C, w.head.forward, a.logits.data(), a.V});
+  const Norm<T> norm = norm_f(a, w.plain, c.n_layer);
+  const T* normal = normalize(team, R, norm, a.training);
+  matmul(team, R, Matmul<T, W>{normal, a.C, w.head.forward, a.logits.data(), a.V, norm});
   team.wait();
 }
 
@@ -650,7 +654,7 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     // Computes again what the forward did not store.
     launch(team, R, before_attention);
     launch(team, R, before_mlp);
-    if (c.swiglu) launch(team, R, SwiGlu<T>{pre, a.G, F, act, a.F});
+    if (c.swiglu) launch_columns(team, R, F, SwiGlu<T>{pre, a.G, F, act, a.F});
     else launch_columns(team, R, F, BiasGelu<T>{pre, act, a.F, nullptr});
 
     // x' = mid + act W + b
@@ -678,7 +682,7 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     const Attention<T> heads = attention_of(batch, a, l, dropout_at(dropout, l, kDropAttention));
     attention_backward(team, AttentionBackward<T>{heads, g.att.data(), g.k[l], g.v[l], g.qkv.data()}, g.p.data(),
                        g.ds.data(), a.slots);
-    if (c.rotary) launch(team, R * (a.H + a.KV), rope_of(batch, a, g.qkv.data(), w.rope.data(), true));
+    if (c.rotary) rotate(team, R, rope_of(batch, a, g.qkv.data(), w.rope.data(), true), heads);
     // qkv = norm_1(x) W + b
     linear_backward(team, R, C, Q, before_attention.y, a.C, dqkv, a.Q, dl.qkv, dl.qkv_bias);
     matmul(team, R, Matmul<T, W>{dqkv, a.Q, packed.qkv.transposed, dnorm, a.C});

@@ -71,6 +71,7 @@ struct Launch {
     watch_accesses(global);
     try {
       attention_plain(s);
+      emulator::wait();
     } catch (...) {
       watched_accesses();
       throw;

@@ -296,10 +296,11 @@ __device__ __forceinline__ void share_chunk(const Attention<float, S>& s, const 
 // Bytes: each block reads q, and the K and V that its rows see, once. If no more than 16 pairs share them this is the
 // least possible; else they are read once for every 16 pairs (the next block finds them in L2). The state of a chunk,
 // written and read, is 2 (D + 2) floats a pair, for 64 positions of 2 D numbers: 2% of those (3% in bf16).
-// Budget: 128 registers, 43792 bytes shared.
+// Budget: 144 registers, 43792 bytes shared. Loads: 16.
 template <class S, int W>
 __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
     attention_kernel(Attention<float, S> s, AttentionScratch scratch) {
+  wait_for_earlier();
   constexpr int C = W / kLanes;
   auto& memory = shared<ForwardMemory<S, W>>();
   const Forest& f = s.forest;
@@ -390,6 +391,47 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
 }
 
 // ---------------------------------------------------------------------------------------------------------------
+// Who writes keys and values into the cache: what computes them, which saves a launch
+
+// The bias of queries, keys and values; then a key or value goes into the cache too. A column operation, after the
+// product that computes qkv.
+template <class S>
+struct BiasAndCache {
+  AddBias<float> bias;
+  Attention<float, S> s;
+  template <class G>
+  __device__ void operator()(const G& g, int row, int begin, int end) const {
+    const Forest& f = s.forest;
+    const int D = s.head_size, keys = s.n_head * D, values = keys + s.n_kv_head * D;
+    const int root = f.roots == 1 ? 0 : f.root[row];  // one root: a load fewer to wait for
+    const int slot = f.first_slot[root] + f.past[root] + row - f.first_row[root];
+    bias(g, row, begin, end);
+    const float* const x = s.qkv + size_t(row) * s.qkv_row;
+    g.each(end - begin, [&](int i) {
+      const int c = begin + i, key = c - keys, value = c - values;
+      if (value >= 0) *s.cache.value(value / D, slot, value % D) = rounded<S>(x[c]);
+      else if (key >= 0) *s.cache.key(key / D, slot, key % D) = rounded<S>(x[c]);
+    });
+  }
+};
+
+// Rope; then a key that was rotated goes into the cache. Rows as Rope's.
+template <class S>
+struct RotateIntoCache {
+  Rope<float> rope;
+  Attention<float, S> s;
+  template <class G>
+  __device__ void operator()(const G& g, int item) const {
+    rope(g, item);
+    const int row = item / rope.heads, head = item % rope.heads - s.n_head, slot = s.forest.slot(row);
+    if (head < 0) return;
+    const float* const x = s.qkv + size_t(row) * s.qkv_row + (s.n_head + head) * s.head_size;
+    g.map([&](int d, S key) { *s.cache.key(head, slot, d) = key; }, s.head_size,
+          [=](int d) { return rounded<S>(x[d]); });
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------------
 // The launch
 
 // How many floats of scratch a batch of up to `rows` rows needs to split its chunks over blocks.
@@ -408,7 +450,7 @@ void attention_cuda(const Attention<float, S>& s, float* scratch) {
     split = {reinterpret_cast<unsigned*>(scratch), scratch + kFewBlocks};
   const dim3 grid(tiles, s.n_kv_head, split.states ? chunks : 1);
   with_columns(s.head_size, [&](auto columns) {
-    start(attention_kernel<S, decltype(columns)::value>, grid, kAttentionThreads, s, split);
+    start_early(attention_kernel<S, decltype(columns)::value>, grid, kAttentionThreads, s, split);
   });
 }
 

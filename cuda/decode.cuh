@@ -1,6 +1,6 @@
 // cuda/decode.cuh: the parts of a decoding iteration around the forward: draft, pick, walk.
 //
-// In order: the state of an iteration; a block as a group of threads; the drafting of a full tree from a table; the
+// In order: the state of an iteration; noise; the drafting of a full tree from a table; the
 // threshold of top-k and top-p; the picks; the walk. cuda/iteration.cuh puts them together with a forward and the
 // gather (gather.cuh). The formulas are those of sample.h, draft.h and tree.h, in the same order of operations: equal
 // logits give the same tokens and chances as on the CPU. No launch depends on the place in the text. That is in State,
@@ -9,7 +9,7 @@
 // Shapes: rows of the tree R, vocabulary V, nodes of a drafted tree N (all its rows, the root too).
 #pragma once
 
-#include "cuda/machine.cuh"
+#include "cuda/block.cuh"
 #include "sample.h"
 
 namespace nanospec {
@@ -30,83 +30,7 @@ struct DraftedNode {
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// A block as a group of threads (machine/numbers.h). Its sums are those of a warp and of a core, bit for bit: all
-// threads compute four turns of numbers; then the first warp's lanes add these in their order, while the others compute
-// more.
-
-template <int kThreads>
-struct Block {
-  static_assert(kThreads % kLanes == 0, "whole warps");
-
-  template <class F>
-  __device__ void each(int n, F f) const {
-    for (int i = threadIdx.x; i < n; i += kThreads) f(i);
-    __syncthreads();
-  }
-  template <class Out, class F>
-  __device__ void map(Out out, int n, F f) const {
-    in_batches<kThreads>(n, threadIdx.x, f, [=](int i, auto x) { put(out, i, x); });
-    __syncthreads();
-  }
-  template <class T, class F>
-  __device__ T sum(int n, F f) const {
-    constexpr int turns = SumBoard<T>::kTurns;
-    SumBoard<T>& board = shared<SumBoard<T>>();
-    T part = T(0);
-    for (int first = 0, turn = 0; first < n; first += turns * kThreads, turn ^= 1) {
-      T* const value = board.value[turn];
-      const int numbers = smaller(turns * kThreads, n - first);
-      in_batches<kThreads, turns>(
-          numbers, threadIdx.x, [=](int i) { return f(first + i); }, [=](int i, T x) { value[i] = x; });
-      __syncthreads();  // these are overwritten two rounds later, after the first warp has been here again
-      if (threadIdx.x < kLanes)
-        for (int i = threadIdx.x; i < numbers; i += kLanes) part += value[i];
-    }
-    if (threadIdx.x < kLanes) {
-      for (int half = kLanes / 2; half > 0; half /= 2) part += __shfl_xor_sync(kEveryLane, part, half);
-      if (threadIdx.x == 0) board.total = part;
-    }
-    __syncthreads();
-    const T total = board.total;
-    __syncthreads();
-    return total;
-  }
-  template <class F>
-  __device__ int count(int n, F f) const {
-    int part = 0;
-    in_batches<kThreads>(n, threadIdx.x, f, [&](int, bool x) { part += x; });
-    return joined(part, [](int a, int b) { return a + b; });
-  }
-  template <class T, class F>
-  __device__ T largest(int n, F f) const {
-    T best = f(0);
-    in_batches<kThreads>(n, threadIdx.x, f, [&](int, T x) { best = larger(best, x); });
-    return joined(best, [](T a, T b) { return larger(a, b); });
-  }
-
- private:
-  template <class T>
-  struct SumBoard {
-    static constexpr int kTurns = 16 / sizeof(T);
-    T value[2][kTurns * kThreads], total;
-  };
-  template <class T>
-  struct WarpBoard {
-    T value[kThreads / kLanes];
-  };
-  // Joins a number of each thread, in no order that could be seen.
-  template <class T, class Join>
-  __device__ T joined(T mine, Join join) const {
-    WarpBoard<T>& board = shared<WarpBoard<T>>();
-    for (int half = kLanes / 2; half > 0; half /= 2) mine = join(mine, __shfl_xor_sync(kEveryLane, mine, half));
-    if (threadIdx.x % kLanes == 0) board.value[threadIdx.x / kLanes] = mine;
-    __syncthreads();
-    mine = board.value[0];
-    for (int warp = 1; warp < kThreads / kLanes; warp++) mine = join(mine, board.value[warp]);
-    __syncthreads();
-    return mine;
-  }
-};
+// Ranks and noise
 
 // Below and above the rank of every token.
 constexpr int64_t kNoRank = std::numeric_limits<int64_t>::min(), kAboveRanks = std::numeric_limits<int64_t>::max();
@@ -153,9 +77,10 @@ struct Draft {
 // Expands the nodes of the level at `depth`, the k-th by block k; where W = 1 also those of the `levels` - 1 levels
 // below it. size: the nodes of a subtree whose root has this depth. first: where `found` has the children of the
 // level's first node.
-// Budget: 64 registers, 33920 bytes shared.
+// Budget: 64 registers, 36928 bytes shared. Loads: 4.
 template <int kThreads>
 __global__ __launch_bounds__(kThreads) void draft_kernel(Draft d, int depth, int levels, int size, int first) {
+  wait_for_earlier();
   struct Scores {
     float of[kDraftVocabulary];
   };
@@ -194,6 +119,7 @@ __global__ __launch_bounds__(kThreads) void draft_kernel(Draft d, int depth, int
     }
     const auto weight = [=](int x) { return exp_normal(larger((scores[x] - top) * scale, Format<float>::kLogLeast)); };
     const float total = block.template sum<float>(V, weight);
+    ROLLED
     for (int rank = threadIdx.x; rank < W; rank += kThreads) {
       const int x = d.token[row + 1 + rank * subtree];
       found[rank] = {x, weight(x) / total};
@@ -219,10 +145,11 @@ inline void draft(const Draft& d, int depth) {
 // Threshold: what top-k and top-p keep of each row (sample.h). A block runs a row, and reads it some twenty times, from
 // L2. It is launched only where top-k or top-p may drop a token.
 
-// Budget: 64 registers, 12544 bytes shared.
+// Budget: 64 registers, 32896 bytes shared. Loads: 6.
 template <int kThreads>
 __global__ __launch_bounds__(kThreads) void threshold_kernel(const float* logits, int row_stride, int vocab,
                                                              const State* state, float* least) {
+  wait_for_earlier();
   const Sampling sampling = state->sampling;
   const float kept = kept_threshold(Block<kThreads>{}, logits + size_t(blockIdx.x) * row_stride, vocab, sampling);
   if (threadIdx.x == 0) least[blockIdx.x] = kept;
@@ -231,8 +158,8 @@ __global__ __launch_bounds__(kThreads) void threshold_kernel(const float* logits
 // least: (R) the thresholds. For a small vocabulary the barriers of a large block would cost too much.
 inline void threshold(int rows, const float* logits, int row_stride, int vocab, const State* state, float* least) {
   constexpr int kFew = 128, kMany = 512;
-  if (vocab <= 2048) start(threshold_kernel<kFew>, rows, kFew, logits, row_stride, vocab, state, least);
-  else start(threshold_kernel<kMany>, rows, kMany, logits, row_stride, vocab, state, least);
+  if (vocab <= 2048) start_early(threshold_kernel<kFew>, rows, kFew, logits, row_stride, vocab, state, least);
+  else start_early(threshold_kernel<kMany>, rows, kMany, logits, row_stride, vocab, state, least);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -259,9 +186,10 @@ struct Sample {
   int64_t* best;       // (R, parts)
 };
 
-// Budget: 48 registers, 64 bytes shared.
+// Budget: 56 registers, 64 bytes shared. Loads: 4.
 template <int kThreads>
 __global__ __launch_bounds__(kThreads) void sample_kernel(Sample s) {
+  wait_for_earlier();
   const int row = blockIdx.y, part = blockIdx.x, parts = gridDim.x, V = s.vocab;
   const Sampling sampling = s.state->sampling;
   const float* const logits = s.logits + size_t(row) * s.row_stride;
@@ -293,9 +221,10 @@ struct Walk {
   int *rows, *tokens;  // (1 + R), (R) in the host's memory: how many rows stay, and which; the emitted tokens
 };
 
-// Budget: 32 registers, 0 bytes shared.
+// Budget: 48 registers, 0 bytes shared. Loads: 8.
 template <int kThreads>
 __global__ __launch_bounds__(kThreads) void walk_kernel(Walk w) {
+  wait_for_earlier();
   const Warp warp;
   const int lane = threadIdx.x, past = w.state->past;
   int node = 0, count = 0, token = 0;

@@ -3,7 +3,8 @@
 // In order: memory that host and device share; the iterations. Trees drafted on the host are padded to a few
 // capacities: each capacity is one kind of iteration. Each full tree that the device drafts itself is one kind too. The
 // first iteration of a kind is launched piece by piece, the second is recorded as a graph, and from then on the
-// recording is replayed: the host launches once, waits once, and reads the verdict in its own memory. The file does not
+// recording is replayed: the host launches once, waits once, and reads the verdict in its own memory. A forward alone,
+// of a model that drafts, is recorded in the same way. The file does not
 // know the model: the caller launches its forward and its gather.
 #pragma once
 
@@ -110,6 +111,21 @@ class Iterations {
     return finish(state);
   }
 
+  // Runs a forward alone, for a drafter on the host; returns the logits in the host's memory, valid until the next one.
+  // The arrays that it reads must lie where they did for as many rows and layers before. record: whether it is
+  // recorded.
+  template <class F>
+  const float* forward(int rows, int layers, bool record, F launches) {
+    if (!host_logits_) host_logits_.reset(new Pinned<float>(size_t(most_rows_) * row_stride_));
+    const auto with_copy = [&](Recording&) {
+      launches();
+      CUDA_CHECK(cudaMemcpyAsync(host_logits_->data(), logits_, size_t(rows) * row_stride_ * sizeof(float),
+                                 cudaMemcpyDeviceToHost, stream()));
+    };
+    execute({rows, 0, false, layers}, with_copy, record);
+    return host_logits_->data();
+  }
+
   int recordings() const { return recordings_; }  // how many were made so far
 
  private:
@@ -118,8 +134,9 @@ class Iterations {
     int rows;      // of the forward
     int width;     // of the full tree that the device drafts (with the rows it says how deep it is); 0: the host drafts
     bool filters;  // whether top-k or top-p may drop a token
+    int layers = -1;  // of a forward alone; -1: an iteration
     bool operator<(const Kind& b) const {
-      return std::tie(rows, width, filters) < std::tie(b.rows, b.width, b.filters);
+      return std::tie(rows, width, filters, layers) < std::tie(b.rows, b.width, b.filters, b.layers);
     }
   };
   struct Recording {
@@ -166,15 +183,15 @@ class Iterations {
   }
 
   template <class F>
-  void execute(const Kind& kind, F launches) {
+  void execute(const Kind& kind, F launches, bool record = true) {
     known_.past = -1;  // unknown until the iteration is done
     Recording& recording = recordings_of_[kind];
     if (!recording.launched && kind.width > 0) recording.tree = full_tree(kind);
-    if (!recording.graph && recording.launched) {
+    if (!recording.graph && recording.launched && record) {
       recording.graph.capture([&] { launches(recording); });
       recordings_++;
     }
-    if (recording.graph) recording.graph.replay();
+    if (recording.graph && record) recording.graph.replay();
     else launches(recording);
     recording.launched = true;
     CUDA_CHECK(cudaStreamSynchronize(stream()));
@@ -186,9 +203,10 @@ class Iterations {
                                      &state->first_slot, &state->past});
     if (filters) threshold(rows.n, logits_, row_stride_, vocab_, state, least_.data());
     const int parts = sample_parts(vocab_);
-    start(sample_kernel<kSampleThreads>, dim3(unsigned(parts), unsigned(rows.n)), kSampleThreads,
-          Sample{logits_, row_stride_, vocab_, state, rows.depth, filters ? least_.data() : nullptr, best_.data()});
-    start(
+    start_early(
+        sample_kernel<kSampleThreads>, dim3(unsigned(parts), unsigned(rows.n)), kSampleThreads,
+        Sample{logits_, row_stride_, vocab_, state, rows.depth, filters ? least_.data() : nullptr, best_.data()});
+    start_early(
         walk_kernel<kLanes>, 1, kLanes,
         Walk{best_.data(), parts, rows.token, rows.depth, rows.end, state, kept_.data(), rows_.data(), tokens_.data()});
     model.gather(kept_.data());
@@ -229,6 +247,7 @@ class Iterations {
   Array<float> least_, table_;
   Pinned<int> rows_, tokens_;
   Pinned<DraftedNode> found_;
+  std::unique_ptr<Pinned<float>> host_logits_;  // (most rows, row_stride), made when it is asked for
   Table table_source_;
   State known_;  // the device's state, except for first_slot, which is always 0
   std::map<Kind, Recording> recordings_of_;

@@ -26,11 +26,24 @@ inline void check_cuda(cudaError_t error, const char* file, int line) {
                            std::to_string(line) + ": check nvidia-smi, or use --device cpu");
 }
 
+// Why this program cannot use the GPU that is there, in words; "" if it can, or if there is none. The kernels are compiled
+// for compute capability 8.0 and above (the Makefile's NVCCFLAGS).
+inline std::string device_problem() {
+  int devices = 0, device = 0, major = 0, minor = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return "";
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  if (major >= 8) return "";
+  return "the GPU has compute capability " + std::to_string(major) + "." + std::to_string(minor) +
+         ", and the kernels need 8.0";
+}
+
 // Why this program cannot use a GPU, in words; "" if it can.
 inline std::string cuda_problem() {
   int devices = 0;
   const cudaError_t error = cudaGetDeviceCount(&devices);
-  if (error == cudaSuccess && devices > 0) return "";
+  if (error == cudaSuccess && devices > 0) return device_problem();
   cudaGetLastError();  // clears the error, which else the next launch would throw
   int driver = 0;      // a missing driver is reported as one that is too old
   cudaDriverGetVersion(&driver);
@@ -74,6 +87,41 @@ void start(void (*kernel)(Parameters...), dim3 grid, int threads, const Argument
   emulator::launch(grid, threads, [=] { kernel(arguments...); });
 #endif
   CUDA_CHECK(cudaGetLastError());
+}
+
+// The same, for a kernel in the middle of a decoding step. It may start before the kernels before it have ended (from
+// sm_90 on: programmatic dependent launch), so it calls wait_for_earlier() before it reads or overwrites what they
+// write. The first kernel of a step is launched by start(): it waits for all that was there before.
+template <class... Parameters, class... Arguments>
+void start_early(void (*kernel)(Parameters...), dim3 grid, int threads, const Arguments&... arguments) {
+#ifdef __CUDACC__
+  static const bool can = [] {
+    int device = 0, major = 0;
+    CUDA_CHECK(cudaGetDevice(&device));
+    CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    return major >= 9;
+  }();
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(unsigned(threads));
+  config.stream = stream();
+  config.attrs = &early;
+  config.numAttrs = can ? 1 : 0;
+  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
+#else
+  start(kernel, grid, threads, arguments...);
+#endif
+}
+// Lets the next kernel's blocks start where there is room, and waits until the kernels before this one have ended and
+// their writes are seen. Each thread calls it, once, before it returns.
+__device__ __forceinline__ void wait_for_earlier() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 // Launches that are recorded once and replayed together: to the host they cost as much as one launch.

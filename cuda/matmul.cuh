@@ -18,12 +18,15 @@
 // multiples of 16 bytes, and have K or N numbers padded to 16. The padding of a row of x is never used: it may be NaN.
 #pragma once
 
+#include "cuda/block.cuh"
 #include "cuda/instructions.cuh"
 #include "kernels.cuh"
 
 namespace nanospec {
 
+constexpr int kProductThreads = 256;  // of a block, for few rows
 constexpr int kSlices = 64;
+static_assert(kSlices * 4 == kProductThreads, "a slice has four threads");
 constexpr int kDecodeRows = 64;  // version 3 runs more rows
 HD inline int slice_length(int k) { return (k + kSlices * 4 - 1) / (kSlices * 4) * 4; }
 
@@ -45,6 +48,25 @@ __device__ __forceinline__ void multiply_add(float4& sum, float x, const float4&
 }
 __device__ __forceinline__ void add(float4& sum, const float4& more) {
   sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
+}
+
+// The norm of the one row of a product, in shared memory: each block computes it for itself. A kernel for it alone
+// would take longer. Its bits are those of Norm by a warp.
+constexpr int kMostNormed = 4096;  // channels
+__device__ __forceinline__ const float* normed_row(Norm<float> norm) {
+  struct Row {
+    alignas(16) float x[kMostNormed];
+  };
+  norm.y = shared<Row>().x;
+  norm(Block<kProductThreads>{}, 0);
+  return norm.y;
+}
+// The norm of each row, by a block each. Grid: rows.
+// Budget: 40 registers, 8256 bytes shared. Loads: 8.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) norm_kernel(Norm<float> norm) {
+  wait_for_earlier();
+  norm(Block<kThreads>{}, int(blockIdx.x));
 }
 
 // Writes a kernel's results: out (R, out_row); the columns from N on are padding.
@@ -96,6 +118,7 @@ struct RowCopy {
   DecodeMemory<ROWS>& memory;
   const float* x;
   int x_row, rows, k;
+  bool here;  // x is in shared memory already
   // Copies steps i .. i + kChunk - 1 of the warp's slices. Behind K it writes zeros; for rows that do not exist it
   // copies the last one.
   __device__ __forceinline__ void start(int buffer, int i) const {
@@ -104,24 +127,29 @@ struct RowCopy {
     const int length = slice_length(k), step = i + four * 4, at = (warp * 8 + slice) * length + step;
     const int numbers = step < length ? larger(0, smaller(4, k - at)) : 0;
     UNROLL
-    for (int r = 0; r < ROWS; r += kStride)
-      if (ROWS >= kStride || first < ROWS)
-        start_copy(&memory.x[buffer][warp][first + r][four][slice],
-                   x + (smaller(row0 + r, rows - 1) * x_row + (numbers ? at : 0)), numbers * 4);
+    for (int r = 0; r < ROWS; r += kStride) {
+      if (ROWS < kStride && first >= ROWS) continue;
+      float4* const to = &memory.x[buffer][warp][first + r][four][slice];
+      const float* const from = x + (smaller(row0 + r, rows - 1) * x_row + (numbers ? at : 0));
+      if (ROWS > 1 || !here) {
+        start_copy(to, from, numbers * 4);
+        continue;
+      }
+      *to = load_four(from);
+      cut(*to, numbers);
+    }
   }
 };
 
-// Budget: 128 registers, 33280 bytes shared.
+// Budget: 128 registers, 33280 bytes shared. Loads: 12.
 template <int ROWS, class After>
-__global__ void __launch_bounds__(kSlices * 4, 2)
-    decode_fp32(const float* x, int x_row, Panels<float> w, Finish<After> finish) {
+__global__ void __launch_bounds__(kProductThreads, 2)
+    decode_fp32(const float* x, int x_row, Norm<float> norm, Panels<float> w, Finish<After> finish) {
   using Memory = DecodeMemory<ROWS>;
   constexpr int chunk = Memory::kChunk;
   Memory& memory = shared<Memory>();
   const int slice = int(threadIdx.x) / 4, part = int(threadIdx.x) % 4, warp = slice / 8, row0 = int(blockIdx.x) * ROWS;
   const int length = slice_length(w.k), begin = slice * length, steps = smaller(length, w.k - begin);
-  const RowCopy<ROWS> copy{memory, x, x_row, finish.rows, w.k};
-
   float4 sum[ROWS];
   const float* from = w.data + (size_t(blockIdx.y) * pad16(w.k) + begin) * 16 + part * 4;  // the next chunk
   const auto load = [&](float4(&to)[chunk], int i) {
@@ -130,6 +158,7 @@ __global__ void __launch_bounds__(kSlices * 4, 2)
       to[j] = i + j / 4 * 4 < steps ? load_weights(from + j * 16) : make_float4(0, 0, 0, 0);
     from += chunk * 16;
   };
+  RowCopy<ROWS> copy{memory, x, x_row, finish.rows, w.k, false};
   const auto multiply = [&](const float4(&weights)[chunk], int buffer, int i) {
     __syncwarp();  // the lanes have read what is overwritten now
     if (i + chunk < length) copy.start(buffer ^ 1, i + chunk);
@@ -148,9 +177,12 @@ __global__ void __launch_bounds__(kSlices * 4, 2)
   };
   UNROLL
   for (int r = 0; r < ROWS; r++) sum[r] = make_float4(0, 0, 0, 0);
-  float4 even[chunk], odd[chunk];  // two chunks of weights: while one is multiplied, the other is under way
+  float4 even[chunk], odd[chunk];  // two chunks of weights: while one is multiplied, the other is in flight
   load(even, 0);
   load(odd, chunk);
+  wait_for_earlier();
+  copy.here = ROWS == 1 && !x;
+  if (copy.here) copy.x = normed_row(norm);
   copy.start(0, 0);
   end_batch();
   ROLLED
@@ -192,7 +224,7 @@ struct TileMemory {
   float w[2][16][kTile];      // k by outputs
 };
 
-// Budget: 160 registers, 16896 bytes shared.
+// Budget: 160 registers, 16896 bytes shared. Loads: 4.
 template <class After>
 __global__ void __launch_bounds__(128, 3) tiled_fp32(const float* x, int x_row, Panels<float> w, Finish<After> finish) {
   TileMemory& memory = shared<TileMemory>();
@@ -274,9 +306,9 @@ __global__ void __launch_bounds__(128, 3) tiled_fp32(const float* x, int x_row, 
 // Which version runs how many rows
 
 template <int ROWS, class After>
-void start_decode(const float* x, int x_row, const Panels<float>& w, const Finish<After>& finish) {
-  const dim3 grid(unsigned((finish.rows + ROWS - 1) / ROWS), unsigned(pad16(w.n) / 16));
-  start(decode_fp32<ROWS, After>, grid, kSlices * 4, x, x_row, w, finish);
+void start_decode(const Matmul<float, float>& s, const Finish<After>& finish) {
+  const dim3 grid(unsigned((finish.rows + ROWS - 1) / ROWS), unsigned(pad16(s.w.n) / 16));
+  start_early(decode_fp32<ROWS, After>, grid, kProductThreads, s.x, s.x_row, s.norm, s.w, finish);
 }
 
 template <class After>
@@ -285,10 +317,10 @@ void matmul_cuda(int rows, const Matmul<float, float>& s, const After& after) {
   const Finish<After> finish{s.out, s.out_row, rows, s.w.n, after};
   const dim3 tiles(unsigned((rows + kTile - 1) / kTile), unsigned((s.w.n + kTile - 1) / kTile));
   if (rows > kDecodeRows) start(tiled_fp32<After>, tiles, 128, s.x, s.x_row, s.w, finish);
-  else if (rows > 8) start_decode<16>(s.x, s.x_row, s.w, finish);
-  else if (rows > 4) start_decode<8>(s.x, s.x_row, s.w, finish);
-  else if (rows > 1) start_decode<4>(s.x, s.x_row, s.w, finish);
-  else start_decode<1>(s.x, s.x_row, s.w, finish);
+  else if (rows > 8) start_decode<16>(s, finish);
+  else if (rows > 4) start_decode<8>(s, finish);
+  else if (rows > 1) start_decode<4>(s, finish);
+  else start_decode<1>(s, finish);
 }
 
 }  // namespace nanospec

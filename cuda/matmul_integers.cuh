@@ -53,7 +53,7 @@ struct IntegerMemory {
 // of an H200's memory (a multiprocessor's share), the instructions 8 clocks of four schedulers. So three rows with 4
 // bits, or six with 8, cost what one does. (Estimates: none was measured.)
 //
-// Budget: 64 registers, 36864 bytes shared.
+// Budget: 64 registers, 36864 bytes shared. Loads: 6.
 template <class Q, class After>
 __global__ void __launch_bounds__(kIntegerWarps* kLanes, 2)
     multiply_integers(IntegerRows x, Panels<Q> w, int first_row, Finish<After> finish) {
@@ -68,6 +68,8 @@ __global__ void __launch_bounds__(kIntegerWarps* kLanes, 2)
   UNROLL
   for (int d = 0; d < depth; d++)
     if (d * kIntegerWarps + warp < blocks) ahead[d].load(w, output, d * kIntegerWarps + warp);
+
+  wait_for_earlier();
 
   const auto multiply = [&](const LaneBlock<Q>& its, int b) {
     memory.scale[warp][lane] = to_float(its.scale);
@@ -118,8 +120,8 @@ void matmul_cuda(int rows, const Matmul<float, Quantized<bits, zero, has_min>>& 
     const int count = smaller(kScratchRows, rows - first);
     launch_on_gpu(count * blocks, ToIntegers<Q>{s.x + size_t(first) * s.x_row, s.x_row, s.w.k, x});
     const dim3 grid(unsigned((count + kIntegerWarps - 1) / kIntegerWarps), unsigned((s.w.n + kLanes - 1) / kLanes));
-    start(multiply_integers<Q, After>, grid, kIntegerWarps * kLanes, x, s.w, first,
-          Finish<After>{s.out, s.out_row, first + count, s.w.n, after});
+    start_early(multiply_integers<Q, After>, grid, kIntegerWarps * kLanes, x, s.w, first,
+                Finish<After>{s.out, s.out_row, first + count, s.w.n, after});
   }
 }
 

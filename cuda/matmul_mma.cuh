@@ -15,7 +15,7 @@
 
 namespace nanospec {
 
-constexpr int kMmaSlices = 8;
+constexpr int kMmaSlices = kProductThreads / kLanes;
 HD inline int slice_tiles(int k) { return (pad16(k) / 16 + kMmaSlices - 1) / kMmaSlices; }  // of 16 k
 
 // Splits four floats of a row into three operands b of mma: x = high + middle + low, 8 bits of x each.
@@ -49,7 +49,7 @@ __device__ __forceinline__ void finish_tile(const Finish<After>& finish, int row
 
 // A block computes 16 TILES outputs of 8 OCTETS rows; its 8 warps are the slices. Grid: row tiles by N / (16 TILES). A
 // lane's part of a tile of W is one 16-byte load, a warp's is 512 bytes in one piece. While `depth` tiles of k are
-// multiplied, the next `depth` are under way. A lane's part of x is a float4 that no other lane of the block needs:
+// multiplied, the next `depth` are in flight. A lane's part of x is a float4 that no other lane of the block needs:
 // the lane loads it from L1 or L2 into registers, and splits it there.
 //
 // Bytes: W once for each row tile: 2 K N, the least possible; x: 32 K OCTETS a block, from L1 and L2. Splitting four
@@ -62,10 +62,10 @@ struct MmaMemory {
   float4 sums[kMmaSlices][TILES * OCTETS][kLanes];
 };
 
-// Budget: 112 registers, 32768 bytes shared.
+// Budget: 128 registers, 32768 bytes shared. Loads: 12.
 template <int TILES, int OCTETS, class After>
-__global__ void __launch_bounds__(kMmaSlices* kLanes, 2)
-    decode_bf16(const float* x, int x_row, Panels<bf16> w, Finish<After> finish) {
+__global__ void __launch_bounds__(kProductThreads, 2)
+    decode_bf16(const float* x, int x_row, Norm<float> norm, Panels<bf16> w, Finish<After> finish) {
   using Memory = MmaMemory<TILES, OCTETS>;
   constexpr int depth = 4 / OCTETS;
   Memory& memory = shared<Memory>();
@@ -79,10 +79,7 @@ __global__ void __launch_bounds__(kMmaSlices* kLanes, 2)
     from[m] = reinterpret_cast<const uint4*>(w.data) +
               (size_t(smaller(tile0 + m, pad16(w.n) / 16 - 1)) * steps + begin) * kLanes + lane;
   const float* row[OCTETS];  // for rows that do not exist it is the last one's
-  UNROLL
-  for (int o = 0; o < OCTETS; o++)
-    row[o] = x + size_t(smaller(row0 + o * 8 + lane / 4, finish.rows - 1)) * x_row + part;
-  struct Stage {  // `depth` steps of k: weights, and numbers of the rows
+  struct Stage {             // `depth` steps of k: weights, and numbers of the rows
     uint4 w[depth][TILES];
     float4 x[depth][OCTETS];
   };
@@ -119,9 +116,14 @@ __global__ void __launch_bounds__(kMmaSlices* kLanes, 2)
                 mma(c[m][o], its.w[d][m], parts[p][o]);
     }
   };
-  Stage even, odd;  // while one is multiplied, the other is under way
+  Stage even, odd;  // while one is multiplied, the other is in flight
   load_w(even, begin);
   load_w(odd, begin + depth);
+  wait_for_earlier();
+  if (OCTETS == 1 && !x) x = normed_row(norm);
+  UNROLL
+  for (int o = 0; o < OCTETS; o++)
+    row[o] = x + size_t(smaller(row0 + o * 8 + lane / 4, finish.rows - 1)) * x_row + part;
   load_x(even, begin);
   load_x(odd, begin + depth);
   ROLLED
@@ -158,7 +160,7 @@ struct SplitMemory {
   uint2 part[2][3][kTile / 8][kLanes];  // low, middle, high
 };
 
-// Budget: 136 registers, 12288 bytes shared.
+// Budget: 136 registers, 12288 bytes shared. Loads: 4.
 template <class After>
 __global__ void __launch_bounds__(128, 3) tiled_bf16(const float* x, int x_row, Panels<bf16> w, Finish<After> finish) {
   SplitMemory& memory = shared<SplitMemory>();
@@ -239,10 +241,10 @@ __global__ void __launch_bounds__(128, 3) tiled_bf16(const float* x, int x_row, 
 // Which version runs how many rows
 
 template <int TILES, int OCTETS, class After>
-void start_decode(const float* x, int x_row, const Panels<bf16>& w, const Finish<After>& finish) {
+void start_decode(const Matmul<float, bf16>& s, const Finish<After>& finish) {
   const dim3 grid(unsigned((finish.rows + OCTETS * 8 - 1) / (OCTETS * 8)),
-                  unsigned((pad16(w.n) / 16 + TILES - 1) / TILES));
-  start(decode_bf16<TILES, OCTETS, After>, grid, kMmaSlices * kLanes, x, x_row, w, finish);
+                  unsigned((pad16(s.w.n) / 16 + TILES - 1) / TILES));
+  start_early(decode_bf16<TILES, OCTETS, After>, grid, kProductThreads, s.x, s.x_row, s.norm, s.w, finish);
 }
 
 template <class After>
@@ -251,9 +253,9 @@ void matmul_cuda(int rows, const Matmul<float, bf16>& s, const After& after) {
   const Finish<After> finish{s.out, s.out_row, rows, s.w.n, after};
   const dim3 tiles(unsigned((rows + kTile - 1) / kTile), unsigned((s.w.n + kTile - 1) / kTile));
   if (rows > kDecodeRows) start(tiled_bf16<After>, tiles, 128, s.x, s.x_row, s.w, finish);
-  else if (rows > 16) start_decode<2, 4>(s.x, s.x_row, s.w, finish);
-  else if (rows > 8) start_decode<2, 2>(s.x, s.x_row, s.w, finish);
-  else start_decode<1, 1>(s.x, s.x_row, s.w, finish);
+  else if (rows > 16) start_decode<2, 4>(s, finish);
+  else if (rows > 8) start_decode<2, 2>(s, finish);
+  else start_decode<1, 1>(s, finish);
 }
 
 }  // namespace nanospec

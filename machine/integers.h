@@ -260,6 +260,7 @@ struct Matmul<T, Quantized<bits, zero, has_min>> {
   Panels<Q> w;
   T* out;
   int out_row;
+  Norm<T> norm = {};
 
   // One block of one output, added to its sum.
   HD float add_block(const float* a, int n, int b, float sum) const {

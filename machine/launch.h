@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdio>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -48,10 +49,12 @@ inline void copy_by_gpu(void* to, const void* from, size_t bytes) {  // to the G
 }
 inline void zero_on_gpu(void* data, size_t bytes) { CUDA_CHECK(cudaMemsetAsync(data, 0, bytes, stream())); }
 
-// A warp runs a row. The largest operation, the gradient of the portable attention, sets the budget.
-// Budget: 80 registers, 0 bytes shared.
+// A warp runs a row. The largest operation, the gradient of the portable attention, sets the budget; SwiGLU and weights
+// that are unpacked from integers have the fewest loads, norms and embeddings eight.
+// Budget: 80 registers, 0 bytes shared. Loads: 2.
 template <class Op>
 __global__ void row_kernel(Op op, int rows) {
+  wait_for_earlier();
   const int row = (blockIdx.x * blockDim.x + threadIdx.x) / kLanes;
   if (row < rows) op(Warp{}, row);
 }
@@ -60,10 +63,16 @@ void launch_on_gpu(int rows, const Op& op) {
   constexpr int warps = 4;
   start(row_kernel<Op>, (rows + warps - 1) / warps, warps * kLanes, op, rows);
 }
+// For an operation in the middle of a decoding step: see start_early().
+template <class Op>
+void launch_early(int rows, const Op& op) {
+  start_early(row_kernel<Op>, rows, kLanes, op, rows);
+}
 #else
 constexpr const char* kCudaAdvice = "run the -cuda program, which make builds where it finds nvcc";
 inline std::string cuda_problem() { return "this program was built without CUDA"; }
 inline bool cuda_available() { return false; }
+inline std::string device_problem() { return ""; }
 inline size_t most_device_bytes() { return 0; }
 inline void* allocate_on_gpu(size_t) { return nullptr; }
 inline void free_on_gpu(void*, size_t) {}
@@ -71,6 +80,8 @@ inline void copy_by_gpu(void*, const void*, size_t) {}
 inline void zero_on_gpu(void*, size_t) {}
 template <class Op>
 void launch_on_gpu(int, const Op&) {}
+template <class Op>
+void launch_early(int, const Op&) {}
 #endif
 
 #ifdef PORTABLE
@@ -82,7 +93,10 @@ size_t attention_scratch(int rows, int n_head, int head_size, int slots);  // tu
 #endif
 
 // Whether to run on the GPU: `device` is "auto", "cpu" or "cuda". Throws std::runtime_error if "cuda" is not possible.
+// Says it if "auto" finds a GPU that it cannot use.
 inline bool choose_cuda(const std::string& device) {
+  if (device == "auto" && !device_problem().empty())
+    fprintf(stderr, "%s: --device auto takes the CPU\n", device_problem().c_str());
   if (device == "cuda" && !cuda_available())
     throw std::runtime_error(cuda_problem() + ": --device cuda: use --device cpu, or " + kCudaAdvice);
   return device != "cpu" && cuda_available();
@@ -231,7 +245,9 @@ void launch(const Team& team, int rows, const Op& op) {
 template <class Op>
 void launch_columns(const Team& team, int rows, int columns, const Op& op) {
   if (idle(op)) return;
-  const Strips<Op> strips{op, columns, team.cuda ? kStrip : columns};
+  constexpr int few = 64;
+  const Strips<Op> strips{op, columns, !team.cuda ? columns : rows > few ? kStrip : kFewRowsStrip};
+  if (team.cuda && rows > 0 && rows <= few) return launch_early(rows * strips.each(), strips);
   launch(team, rows * strips.each(), strips);
 }
 
@@ -248,6 +264,10 @@ template <class... Any>
 bool tuned(const Team&, const Any&...) {
   return false;
 }
+template <class... Any>
+bool normalizes(const Team&, const Any&...) {  // whether the tuned matmul computes Matmul::norm
+  return false;
+}
 #ifdef WITH_CUDA
 template <class W, class After>
 bool plain(const Team& team, const Matmul<float, W>& s, int rows, const After& after) {
@@ -260,7 +280,7 @@ bool plain(const Team& team, const Matmul<float, W>& s, int rows, const After& a
 template <class S>
 bool plain(const Team& team, const Attention<float, S>& s) {
   if (!team.plain || !team.cuda || s.log_sum || s.computed > 0) return false;
-  launch(team, s.forest.rows, WriteCache<float, S>{s});
+  if (!s.in_cache) launch(team, s.forest.rows, WriteCache<float, S>{s});
   attention_plain(s);
   return true;
 }
@@ -319,7 +339,7 @@ struct Panels<AnyNumber> {
 // The same product, the type of its weight known.
 template <class T, class W>
 Matmul<T, W> with_panels(const Matmul<T, AnyNumber>& s, const Panels<W>& w) {
-  return {s.x, s.x_row, w, s.out, s.out_row};
+  return {s.x, s.x_row, w, s.out, s.out_row, s.norm};
 }
 
 // A matmul as an operation: its rows are blocks of columns, which the threads share.
@@ -344,7 +364,11 @@ void matmul_portable(const Team& team, int rows, const Matmul<T, W>& s) {
 // Runs the matmul, then `after` on each row's columns. It may return before the other threads are done: call
 // team.wait() before you read their columns.
 template <class T, class W, class After = Nothing>
-void matmul(const Team& team, int rows, const Matmul<T, W>& s, const After& after = {}) {
+void matmul(const Team& team, int rows, Matmul<T, W> s, const After& after = {}) {
+  if (!s.x && !normalizes(team, s, rows)) {
+    if (!tuned(team, s.norm, rows)) launch(team, rows, s.norm);
+    s.x = s.norm.y;
+  }
   if (plain(team, s, rows, after) || tuned(team, s, rows, after)) return;
   matmul_portable(team, rows, s);
   launch_columns(team, rows, s.w.n, after);
@@ -393,22 +417,28 @@ size_t attention_scratch_size(int rows, int n_head, int head_size, int slots, bo
 template <class T, class S>
 void attention(const Team& team, const Attention<T, S>& s, T* scratch, int most) {
   if (plain(team, s) || tuned(team, s, scratch)) return;
-  launch(team, s.forest.rows, WriteCache<T, S>{s});
+  if (!s.in_cache) launch(team, s.forest.rows, WriteCache<T, S>{s});
   launch(team, s.forest.rows * s.n_head, AttentionForward<T, S>{s, scratch, most});
 }
 
-// The matmul of the queries, keys and values that attention reads.
+// The matmul of the queries, keys and values that attention reads. It may write keys and values into the cache: then it
+// sets heads.in_cache.
 template <class T, class W, class S>
-void matmul_qkv(const Team& team, int rows, const Matmul<T, W>& s, const AddBias<T>& bias,
-                const Attention<T, S>& heads) {
+void matmul_qkv(const Team& team, int rows, const Matmul<T, W>& s, const AddBias<T>& bias, Attention<T, S>& heads) {
   if (tuned(team, rows, s, bias, heads)) return;
   matmul(team, rows, s, bias);
   team.wait();
 }
 template <class T, class S>
 void matmul_qkv(const Team& team, int rows, const Matmul<T, AnyNumber>& s, const AddBias<T>& bias,
-                const Attention<T, S>& heads) {
+                Attention<T, S>& heads) {
   s.w.visit([&](const auto& w) { matmul_qkv(team, rows, with_panels(s, w), bias, heads); });
+}
+
+// Rotates the queries and keys of all rows, or their gradients.
+template <class T, class S>
+void rotate(const Team& team, int rows, const Rope<T>& rope, const Attention<T, S>& heads) {
+  if (!tuned(team, rows, rope, heads)) launch(team, rows * rope.heads, rope);
 }
 
 // p, ds: scratch. Where the portable version runs, (R, H, most keys) each; that is in double, and on a GPU for a batch
@@ -453,10 +483,21 @@ template <class T>
 void loss_of_rows(const Team& team, int rows, const CrossEntropy<T>& s) {
   if (!tuned(team, s, rows)) launch(team, rows, s);
 }
-// Mean or ClipFactor: an operation of one row, which sums `values` and ends with finish(sum).
+// Mean or ClipFactor as an operation of one row.
+template <class Op>
+struct SumRow {
+  Op op;
+  template <class G>
+  HD void operator()(const G& g, int) const {
+    const auto* const values = op.values;
+    using T = std::decay_t<decltype(*values)>;
+    const T sum = g.template sum<T>(op.n, [=](int i) { return values[i]; });
+    g.each(1, [&](int) { op.finish(sum); });
+  }
+};
 template <class Op>
 void launch_sum(const Team& team, const Op& op) {
-  if (!tuned(team, op)) launch(team, 1, op);
+  if (!tuned(team, op)) launch(team, 1, SumRow<Op>{op});
 }
 template <class T>
 void zero(const Team& team, T* data, size_t n) {

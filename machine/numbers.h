@@ -478,9 +478,13 @@ constexpr unsigned kEveryLane = 0xffffffffu;  // the mask of a whole warp
 
 // Calls use(i, f(i)) for i = first, first + kStep, ... below n, in this order. It computes a batch of numbers before it
 // uses the first: so a lane waits for memory once for eight loads, though use() may store where the compiler must fear
-// that a later f() reads. Behind the end it computes the last number again.
+// that a later f() reads. Behind the end it computes the last number again; a lane with one number, just that.
 template <int kStep, int kBatch = 8, class F, class Use>
 __device__ __forceinline__ void in_batches(int n, int first, F f, Use use) {
+  if (n <= kStep) {
+    if (first < n) use(first, f(first));
+    return;
+  }
   ROLLED
   for (; first < n; first += kBatch * kStep) {
     decltype(f(0)) value[kBatch];

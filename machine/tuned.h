@@ -42,12 +42,38 @@ bool tuned(const Team& team, const Matmul<float, W>& s, int rows, const After& a
 #endif
   return s.w.cuda;
 }
-// The matmul of queries, keys and values. With one tree, and as many heads for every thread, a thread computes those of
-// the heads that it will use in attention: it need not wait for the others, nor read what they wrote.
+#ifdef WITH_CUDA
+template <class W>
+bool normalizes(const Team& team, const Matmul<float, W>& s, int rows) {
+  if constexpr (std::is_same<W, float>::value || std::is_same<W, bf16>::value)
+    return team.cuda && !team.plain && s.w.cuda && !s.w.stored && rows == 1 && s.w.k <= kMostNormed;
+  return false;
+}
+inline bool tuned(const Team& team, const Norm<float>& s, int rows) {
+  if (!team.cuda || rows > kDecodeRows) return false;
+  start_early(norm_kernel<kProductThreads>, rows, kProductThreads, s);
+  return true;
+}
+template <class S>
+bool tuned(const Team&, int rows, const Rope<float>& rope, const Attention<float, S>& heads) {
+  if (!heads.in_cache || rope.back) return false;
+  launch_early(rows * rope.heads, RotateIntoCache<S>{rope, heads});
+  return true;
+}
+#endif
+// The matmul of queries, keys and values. On a GPU it writes keys and values into the cache. On a CPU, with one tree,
+// and as many heads for every thread, a thread computes those of the heads that it will use in attention: it need not
+// wait for the others, nor read what they wrote.
 template <class W, class S>
 bool tuned(const Team& team, int rows, const Matmul<float, W>& s, const AddBias<float>& bias,
-           const Attention<float, S>& heads) {
+           Attention<float, S>& heads) {
   const int D = heads.head_size, H = heads.n_head, KV = heads.n_kv_head;
+#ifdef WITH_CUDA
+  if (team.cuda && !team.plain && heads.computed == 0) {
+    matmul(team, rows, s, BiasAndCache<S>{bias, heads});
+    return heads.in_cache = true;
+  }
+#endif
   if (team.cuda || heads.forest.roots != 1 || D % kGroup != 0 || KV % team.size != 0) return false;
   const Range mine = team.share(KV);
   const auto columns = [&](int first_head, int each) {
@@ -73,7 +99,7 @@ bool tuned(const Team& team, const Attention<float, S>& s, float* scratch) {
     return true;
   }
   if (s.computed > 0) return false;
-  launch(team, s.forest.rows, WriteCache<float, S>{s});
+  if (!s.in_cache) launch(team, s.forest.rows, WriteCache<float, S>{s});
 #ifdef WITH_CUDA
   attention_cuda(s, scratch);
 #endif

@@ -155,7 +155,7 @@ std::string kernels_picture(const Bench& bench, const Measured& m) {
 }  // namespace
 
 // ---------------------------------------------------------------------------------------------------------------
-// The section
+// The section. What was measured is written after each part: a run that is cut loses the rest alone.
 
 void bench_gpu(Bench& bench) {
   if (const std::string missing = gpu_missing(); !missing.empty())
@@ -174,11 +174,14 @@ void bench_gpu(Bench& bench) {
   m.kernels = measure_gpu_kernels(bench.quick, runs, working({0.02, 0.1}));
   if (interrupted()) return;
   bench.print("Kernels on " + m.facts.name, kernels_table(m));
+  bench.write_svg("kernels", kernels_picture(bench, m));
+  bench.write_json("gpu", gpu_json(m));
 
   for (const char* dtype : {"fp32", "bf16"}) {
     m.forwards.push_back(measure_forwards(bench, bench.quick ? small_size() : gpt2_size(), dtype, "cuda", kRows,
                                           0.12 + 0.14 * double(m.forwards.size()), 0.14));
     if (interrupted()) return;
+    bench.write_json("gpu", gpu_json(m));
   }
   set_bars(bench, m);
   bench.print("Decoding on " + m.facts.name,
@@ -186,15 +189,20 @@ void bench_gpu(Bench& bench) {
                   prefill_table(
                       m.forwards, "of compute", [&](const Result& r) { return median(m.peak(r.dtype)); }, -1));
 
-  OrderedJson json = gpu_json(m), training, peers;
-  std::string text = train_text(bench, "cuda", median(m.limits.fp32), {0.4, 0.2}, training);
-  if (!interrupted()) text += "\n" + peers_text(bench, "cuda", {0.6, 0.4}, peers);
+  OrderedJson json = gpu_json(m);
+  const auto add = [&](const char* name, const std::string& title, const std::string& text, const OrderedJson& part) {
+    if (interrupted()) return;
+    bench.print(title + " on " + m.facts.name, text);
+    json[name] = part;
+    bench.write_json("gpu", json);
+  };
+  OrderedJson part;
+  const std::string training = train_text(bench, "cuda", median(m.limits.fp32), {0.4, 0.2}, part);
+  add("training", "Training", training, part);
   if (interrupted()) return;
-  bench.print("Training on " + m.facts.name, text);
-  json["training"] = training;
-  json["peers"] = peers;
-  bench.write_json("gpu", json);
-  bench.write_svg("kernels", kernels_picture(bench, m));
+  OrderedJson peers;
+  const std::string text = peers_text(bench, "cuda", {0.6, 0.4}, peers);
+  add("peers", "Others", text, peers);
 }
 
 }  // namespace nanospec

@@ -213,7 +213,8 @@ std::vector<Peer> peers_of(const Bench& bench, const std::string& device) {
 }  // namespace
 
 std::string peers_text(Bench& bench, const std::string& device, const Stretch& stretch, OrderedJson& json) {
-  const std::string folder = program_folder(), python = folder + "/venv/bin/python";
+  const std::string folder = program_folder(), venv = folder + "/venv/bin/python";
+  const std::string python = access(venv.c_str(), X_OK) == 0 ? venv : "python3";  // what this machine has
   const Scratch scratch;
   const std::string log = scratch.path + "/log", result = scratch.path + "/result.json";
   const bool cuda = device == "cuda";

@@ -625,6 +625,27 @@ TEST_CASE(ON "a graph is recorded once for its kind and serves every setting") {
   for (int i = 0; i < 2; i++) both(sampling_of(1), &bigram);
 }
 
+TEST_CASE(ON "a forward alone, for a drafter, is recorded once for its rows and layers") {
+  Target target(tiny(), tiny_weights().data(), Dtype::fp32, true, 1, kRows);
+  const Ints text = prompt_of(20);
+  const auto logits = [&](int past, int layers) {  // of a root with two children
+    const int depth[] = {0, 1, 1}, end[] = {3, 2, 3};
+    target.prefill(text.data(), past);
+    target.forward(text.data() + past, depth, end, 3, layers);
+    return std::vector<float>(target.logits(0), target.logits(0) + 3 * pad16(kVocab));
+  };
+  for (int layers : {0, 1}) {
+    const int recorded = target.recordings();
+    const std::vector<float> launched = logits(9, layers);
+    CHECK(target.recordings() == recorded);
+    const std::vector<float> elsewhere = logits(5, layers);  // recorded, and replayed
+    CHECK(target.recordings() == recorded + 1);
+    CHECK(same_bits(logits(9, layers), launched));
+    CHECK(!same_bits(elsewhere, launched));
+    CHECK(target.recordings() == recorded + 1);
+  }
+}
+
 TEST_CASE(ON "trees that the device cannot draft are drafted on the host") {
   Target target(tiny(), tiny_weights().data(), Dtype::fp32, true, 1, kRows);
   Bigram bigram(bigram_table(tiny_text(), kVocab), kVocab);
@@ -673,6 +694,11 @@ TEST_CASE("emulated: what a GPU lacks is said in one line, with what to do") {
         "the NVIDIA driver is too old for this program, built with CUDA 12.4: --device cuda: use --device cpu, or see "
         "what nvidia-smi says");
   CHECK(asked(1).find("CUDA: an error of the emulator: --device cuda: ") == 0);
+  emulator::capability[0] = 7, emulator::capability[1] = 5;
+  CHECK(asked(cudaSuccess) ==
+        "the GPU has compute capability 7.5, and the kernels need 8.0: --device cuda: use --device cpu, or see what "
+        "nvidia-smi says");
+  emulator::capability[0] = 8, emulator::capability[1] = 0;
   CHECK(choose_cuda("cuda"));
   CHECK(error_of([] { Array<float>(size_t(1) << 30, true); }) ==
         "out of memory on the GPU: 4294967296 bytes asked, 1073741824 free: use a smaller model or batch, or --device "

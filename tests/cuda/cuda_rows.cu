@@ -113,7 +113,7 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
         [&](Desk& d) { return Rope<float>{d.batch.forest, 1, d.f[0], 80, 2, 34, d.f[1], false}; });
   check("Rope, back", 2 * batch.rows(),
         [&](Desk& d) { return Rope<float>{d.batch.forest, 0, d.f[0], 80, 2, 34, d.f[1], true}; });
-  check("SwiGlu", rows, [&](Desk& d) { return SwiGlu<float>{d.f[0], 96, C, d.f[1], stride}; });
+  check("SwiGlu", 2 * rows, [&](Desk& d) { return Strips<SwiGlu<float>>{{d.f[0], 96, C, d.f[1], stride}, C, 24}; });
   check("SwiGluBackward", rows, [&](Desk& d) { return SwiGluBackward<float>{d.f[0], 96, C, d.f[1], stride, d.f[2]}; });
   check("SwiGluBackward in place", rows,
         [&](Desk& d) { return SwiGluBackward<float>{d.f[0], 96, C, d.f[1], stride, d.f[0]}; });
@@ -140,9 +140,9 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
         [&](Desk& d) { return SoftCrossEntropy<float>{d.f[0], d.f[1], stride, C, d.f[2], true, 0.25f}; });
   check("CrossEntropy", rows,
         [&](Desk& d) { return CrossEntropy<float>{d.f[0], stride, C, d.below_7(), d.f[1], true, 0.25f}; });
-  check("Mean", 1, [&](Desk& d) { return Mean<float>{d.f[0], 1000, d.f[1]}; });
+  check("Mean", 1, [&](Desk& d) { return SumRow<Mean<float>>{{d.f[0], 1000, d.f[1]}}; });
   check("SumSquares", 3, [&](Desk& d) { return SumSquares<float>{d.pieces(), d.f[0], d.f[1]}; });
-  check("ClipFactor", 1, [&](Desk& d) { return ClipFactor<float>{d.positive, 40, 0.5f, d.f[1]}; });
+  check("ClipFactor", 1, [&](Desk& d) { return SumRow<ClipFactor<float>>{{d.positive, 40, 0.5f, d.f[1]}}; });
   check("AdamW", 3, [&](Desk& d) {
     return AdamW<float>{d.pieces(), d.f[0], d.f[1], d.positive, d.f[3], d.f[4], 0.01f, 0.1f, 0.9f, 0.99f, 0.1f, 0.01f};
   });

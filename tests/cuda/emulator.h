@@ -10,8 +10,9 @@
 //   - too many threads or blocks, or more shared memory than a block may have; an exception out of a kernel;
 //   - a wait, a copy or an allocation within a capture.
 // Shared and device memory begin as NaNs, and end to the byte where they should: under AddressSanitizer an access
-// outside ends the program. What it cannot see: two threads that both read a number before either writes it, and lanes
-// that stand in one line of text but came to it by different calls.
+// outside ends the program (there device memory is ordinary memory, in the host's reach). What it cannot see: two
+// threads that both read a number before either writes it, and lanes that stand in one line of text but came to it by
+// different calls.
 //
 // Include it before anything else: it stands in for <cuda_runtime.h>, and renames namespace nanospec, so that the
 // linker cannot take this code, with a GPU, for that without.
@@ -20,7 +21,10 @@
 #undef _FORTIFY_SOURCE  // whose longjmp refuses to change stacks
 
 #include <setjmp.h>
+#include <signal.h>
+#include <sys/mman.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -28,6 +32,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <random>
 #include <stdexcept>
@@ -346,13 +351,100 @@ inline void run(dim3 grid, int threads, const std::function<void()>& body) {
   }
 }
 
+// ---------------------------------------------------------------------------------------------------------------
+// Memory and the queue
+
+// The device's memory. The host cannot touch it while it is closed.
+class DeviceMemory {
+ public:
+  void* allocate(size_t bytes) {
+#ifdef SANITIZED
+    return poisoned(bytes);
+#else
+    if (!base_) reserve();
+    const size_t size = (bytes + kPage - 1) / kPage * kPage;
+    char* at = nullptr;
+    auto& spare = spare_[size];
+    if (!spare.empty()) at = spare.back(), spare.pop_back();
+    else if (size_t(top_ - base_) + size <= kAddresses) at = top_, top_ += size;
+    if (!at) return nullptr;
+    sizes_[at] = size;
+    const bool was_open = open_;
+    open(true);
+    memset(at, 0xff, bytes);
+    open(was_open);
+    return at;
+#endif
+  }
+  void release(void* at) {
+#ifdef SANITIZED
+    free(at);
+#else
+    const auto it = sizes_.find(static_cast<char*>(at));
+    if (it == sizes_.end()) return;
+    madvise(at, it->second, MADV_DONTNEED);
+    spare_[it->second].push_back(it->first);
+    sizes_.erase(it);
+#endif
+  }
+  bool holds(const void* at) const { return at >= base_ && at < top_; }
+  void open([[maybe_unused]] bool yes) {
+#ifndef SANITIZED
+    if (yes == open_ || top_ == base_) return;
+    mprotect(base_, size_t(top_ - base_), yes ? PROT_READ | PROT_WRITE : PROT_NONE);
+    open_ = yes;
+    if (yes) return;
+    struct sigaction action = {};  // each time: doctest has its own from test to test
+    action.sa_flags = SA_SIGINFO;
+    action.sa_sigaction = touched;
+    sigaction(SIGSEGV, &action, nullptr);
+#endif
+  }
+
+ private:
+  static constexpr size_t kPage = 4096, kAddresses = size_t(64) << 30;  // more than is ever used at a time
+
+  void reserve() {
+    void* const all = mmap(nullptr, kAddresses, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (all == MAP_FAILED) fault("no address space for the device's memory");
+    base_ = top_ = static_cast<char*>(all);
+  }
+  static void touched(int, siginfo_t* info, void*);  // what the host may not touch
+  char *base_ = nullptr, *top_ = nullptr;
+  bool open_ = false;
+  std::map<char*, size_t> sizes_;
+  std::map<size_t, std::vector<char*>> spare_;  // by size
+};
+inline DeviceMemory device_memory;
+
+inline void DeviceMemory::touched(int, siginfo_t* info, void*) {
+  static const char ours[] = "emulator: the host touched device memory outside of launches and copies\n";
+  static const char other[] = "emulator: a segmentation fault, not in device memory\n";
+  const bool device = device_memory.holds(info->si_addr);
+  if (write(2, device ? ours : other, device ? sizeof ours - 1 : sizeof other - 1) < 0) _exit(2);
+  signal(SIGSEGV, SIG_DFL);  // it happens again, and ends the program
+}
+
 // What a captured stream recorded.
 using Recording = std::vector<std::function<void()>>;
 inline std::unique_ptr<Recording> recording;  // while a capture is running
+inline Recording queue;                       // what nobody has waited for yet
 
-inline void submit(std::function<void()> work) {
-  if (recording) recording->push_back(std::move(work));
-  else work();
+inline void submit(std::function<void()> work) { (recording ? *recording : queue).push_back(std::move(work)); }
+
+// Runs what is queued. After a fault the rest is given up.
+inline void wait() {
+  if (queue.empty()) return;
+  const Recording work = std::move(queue);
+  queue.clear();
+  device_memory.open(true);
+  try {
+    for (const auto& one : work) one();
+  } catch (...) {
+    device_memory.open(false);
+    throw;
+  }
+  device_memory.open(false);
 }
 inline void not_within_a_capture(const char* what) {
   if (recording) fault(std::string(what) + " within a capture");
@@ -443,6 +535,7 @@ enum { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorInsufficientDriv
 namespace emulator {
 inline cudaError_t driver = cudaSuccess;     // what the driver says when it is asked for devices
 constexpr size_t kMemory = size_t(1) << 30;  // of the device
+inline int capability[] = {8, 0};            // the device's: major, minor
 }  // namespace emulator
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
 enum { cudaStreamCaptureModeThreadLocal };
@@ -462,33 +555,59 @@ inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 inline cudaError_t cudaMalloc(void** at, size_t bytes) {
   emulator::not_within_a_capture("an allocation");
   if (bytes > emulator::kMemory) return cudaErrorMemoryAllocation;
-  *at = emulator::poisoned(bytes);
+  *at = emulator::device_memory.allocate(bytes);
   return *at ? cudaSuccess : cudaErrorMemoryAllocation;
 }
-inline cudaError_t cudaFree(void* at) { return free(at), cudaSuccess; }
-inline cudaError_t cudaMallocHost(void** at, size_t bytes) { return cudaMalloc(at, bytes); }
-inline cudaError_t cudaFreeHost(void* at) { return cudaFree(at); }
-inline cudaError_t cudaMemset(void* at, int byte, size_t n) {
-  emulator::not_within_a_capture("a memset that waits");
-  return memset(at, byte, n), cudaSuccess;
+// A destructor calls it, and may not throw: what the work that it waits for did wrong is lost.
+inline cudaError_t cudaFree(void* at) {
+  try {
+    emulator::wait();
+  } catch (const std::exception&) { emulator::queue.clear(); }
+  return emulator::device_memory.release(at), cudaSuccess;
+}
+namespace emulator {
+inline std::map<const char*, size_t> pinned;  // the host's memory that queued copies may read
+inline bool is_pinned(const void* at) {
+  const auto next = pinned.upper_bound(static_cast<const char*>(at));
+  return next != pinned.begin() && at < std::prev(next)->first + std::prev(next)->second;
+}
+}  // namespace emulator
+inline cudaError_t cudaMallocHost(void** at, size_t bytes) {
+  emulator::not_within_a_capture("an allocation");
+  *at = emulator::poisoned(bytes);
+  emulator::pinned[static_cast<char*>(*at)] = bytes;
+  return *at ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+inline cudaError_t cudaFreeHost(void* at) {
+  const cudaError_t error = cudaFree(nullptr);  // it waits
+  emulator::pinned.erase(static_cast<char*>(at));
+  return free(at), error;
 }
 inline cudaError_t cudaMemsetAsync(void* at, int byte, size_t n, cudaStream_t) {
   return emulator::submit([=] { memset(at, byte, n); }), cudaSuccess;
 }
+inline cudaError_t cudaMemset(void* at, int byte, size_t n) {  // the host need not wait, but the stream does
+  emulator::not_within_a_capture("a memset that waits");
+  return cudaMemsetAsync(at, byte, n, 0);
+}
 inline cudaError_t cudaMemcpy(void* to, const void* from, size_t n, cudaMemcpyKind) {
   emulator::not_within_a_capture("a copy that waits");
-  if (n) memcpy(to, from, n);
-  return cudaSuccess;
+  if (n) emulator::submit([=] { memcpy(to, from, n); });
+  return emulator::wait(), cudaSuccess;
 }
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind, cudaStream_t) {
-  return emulator::submit([=] {
-           if (n) memcpy(to, from, n);
-         }),
-         cudaSuccess;
+// From the host's pageable memory it copies at once into memory of its own; from pinned memory when its turn comes.
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind kind, cudaStream_t) {
+  if (n == 0) return cudaSuccess;
+  if (kind == cudaMemcpyHostToDevice && !emulator::is_pinned(from)) {
+    const char* const bytes = static_cast<const char*>(from);
+    const std::vector<char> staged(bytes, bytes + n);
+    return emulator::submit([=] { memcpy(to, staged.data(), n); }), cudaSuccess;
+  }
+  return emulator::submit([=] { memcpy(to, from, n); }), cudaSuccess;
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
   emulator::not_within_a_capture("a wait");
-  return cudaSuccess;
+  return emulator::wait(), cudaSuccess;
 }
 inline cudaError_t cudaStreamBeginCapture(cudaStream_t, int) {
   emulator::not_within_a_capture("another capture");
@@ -504,7 +623,7 @@ inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* ready, cudaGraph_t grap
 inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
 inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t ready) { return delete ready, cudaSuccess; }
 inline cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t) {
-  for (const auto& work : ready->recording) work();
+  for (const auto& work : ready->recording) emulator::submit(work);
   return cudaSuccess;
 }
 
@@ -517,6 +636,10 @@ struct cudaDeviceProp {
   int major, minor, multiProcessorCount, l2CacheSize;
 };
 inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+enum { cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76 };
+inline cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int) {
+  return *value = emulator::capability[attribute - cudaDevAttrComputeCapabilityMajor], cudaSuccess;
+}
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   return *p = {"an emulated GPU", size_t(1) << 30, 8, 0, 1, 1 << 16}, cudaSuccess;
 }
@@ -531,7 +654,7 @@ inline cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cu
 inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
   return emulator::submit([=] { *event = std::chrono::steady_clock::now(); }), cudaSuccess;
 }
-inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return emulator::wait(), cudaSuccess; }
 inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
   return *ms = std::chrono::duration<float, std::milli>(*to - *from).count(), cudaSuccess;
 }

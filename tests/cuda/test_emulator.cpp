@@ -63,6 +63,7 @@ void check_fault(const char* what, void (*kernel)(Parameters...), int threads, A
     std::string said = "nothing";
     try {
       start(kernel, 3, threads, arguments...);
+      cudaStreamSynchronize(stream());
     } catch (const std::runtime_error& error) { said = error.what(); }
     CAPTURE(said);
     CHECK(said.find(what) != std::string::npos);
@@ -227,7 +228,7 @@ TEST_CASE("emulator: the cache's rows cannot be moved all at once, only each col
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Faults that end the launch
+// Faults that end the work
 
 namespace {
 __global__ void two_barriers_kernel() {
@@ -291,7 +292,8 @@ TEST_CASE("emulator: a mask that is not the warp's lanes is a fault") {
   check_fault("not the lanes of its warp", ballot_kernel, 64, 0x7fffffffu);
   check_fault("not the lanes of its warp", shuffle_kernel, 64, 1u);
   check_fault("not the lanes of its warp", shuffle_kernel, 40, ~0u);  // the last warp has eight lanes
-  CHECK_NOTHROW(start(ballot_kernel, 1, 8, 0xffu));
+  start(ballot_kernel, 1, 8, 0xffu);
+  CHECK_NOTHROW(cudaStreamSynchronize(stream()));
 }
 
 TEST_CASE("emulator: an exception, too much shared memory or a launch out of bounds is a fault") {
@@ -321,8 +323,85 @@ TEST_CASE("emulator: memory that nobody set is NaN: shared memory in each block,
   for (float x : to_host(out)) CHECK(std::isnan(x));
   float* fresh = nullptr;
   REQUIRE(cudaMalloc(reinterpret_cast<void**>(&fresh), 40) == cudaSuccess);
-  for (int i = 0; i < 10; i++) CHECK(std::isnan(fresh[i]));
+  float seen[10] = {};
+  cudaMemcpy(seen, fresh, sizeof seen, cudaMemcpyDeviceToHost);
+  for (float x : seen) CHECK(std::isnan(x));
   cudaFree(fresh);
+}
+
+#ifndef SANITIZED
+namespace {
+// What a child process says on its way out, and whether a signal ended it.
+template <class F>
+std::pair<std::string, bool> last_words(F f) {
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(ends[1], 2);
+    f();
+    _exit(0);
+  }
+  close(ends[1]);
+  std::string said;
+  char part[4096];
+  for (ssize_t n; (n = read(ends[0], part, sizeof part)) > 0;) said.append(part, size_t(n));
+  close(ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return {said, WIFSIGNALED(status)};
+}
+}  // namespace
+
+TEST_CASE("emulator: the host cannot touch device memory outside of launches and copies") {
+  const Array<float> x = on_device(std::vector<float>{1, 2, 3});
+  const std::string line = "emulator: the host touched device memory outside of launches and copies\n";
+  CHECK(last_words([&] { cudaStreamSynchronize(stream()); }) == std::make_pair(std::string(), false));
+  CHECK(last_words([&] { _exit(int(*static_cast<volatile float*>(x.data()))); }) == std::make_pair(line, true));
+  CHECK(last_words([&] { *static_cast<volatile float*>(x.data() + 2) = 1; }) == std::make_pair(line, true));
+  CHECK(to_host(x) == std::vector<float>{1, 2, 3});
+}
+#endif
+
+// ---------------------------------------------------------------------------------------------------------------
+// The queue
+
+namespace {
+__global__ void tell_kernel(int* told) { *told = 1; }
+}  // namespace
+
+TEST_CASE("emulator: work runs when somebody waits, in the order of the calls") {
+  int *told = nullptr, *number = nullptr;  // in the host's memory, where kernels may write
+  REQUIRE(cudaMallocHost(reinterpret_cast<void**>(&told), sizeof(int)) == cudaSuccess);
+  REQUIRE(cudaMallocHost(reinterpret_cast<void**>(&number), sizeof(int)) == cudaSuccess);
+  Graph graph;
+  graph.capture([&] { start(tell_kernel, 1, 1, told); });
+  const auto told_by = [&](auto work, auto waits) {
+    *told = 0;
+    work();
+    CHECK(*told == 0);
+    waits();
+    CHECK(*told == 1);
+  };
+  const auto launched = [&] { start(tell_kernel, 1, 1, told); };
+  const auto synchronize = [] { cudaStreamSynchronize(stream()); };
+  Array<int> there(1, true);
+  told_by(launched, synchronize);
+  told_by(launched, [&] { to_host(there); });
+  told_by(launched, [] { Array<int>(1, true); });  // before memory is freed, all runs that may use it
+  told_by([&] { graph.replay(); }, synchronize);
+
+  // A copy reads pinned memory when its turn comes, and pageable memory when it is called.
+  const auto copied = [&](int* from) {
+    *from = 1;
+    cudaMemcpyAsync(there.data(), from, sizeof(int), cudaMemcpyHostToDevice, stream());
+    *from = 2;
+    return to_host(there)[0];
+  };
+  int pageable = 0;
+  CHECK(copied(number) == 2);
+  CHECK(copied(&pageable) == 1);
+  cudaFreeHost(told), cudaFreeHost(number);
 }
 
 #ifdef ADDRESS_SANITIZER
@@ -355,6 +434,7 @@ std::string report_of(void (*kernel)(float*, int), int threads, int at) {
     dup2(ends[1], 2);
     const Array<float> x(31, true);
     start(kernel, 1, threads, x.data(), at);
+    cudaStreamSynchronize(stream());
     _exit(0);
   }
   close(ends[1]);

@@ -122,7 +122,8 @@ TEST_CASE("operations: Rope: there and back, its gradient, and scores that know 
   const int rows = batch.rows();
   const std::vector<double> x = random_numbers(chance, size_t(rows) * stride), dy = random_numbers(chance, x.size());
   const auto turn = [&](std::vector<double> numbers, bool back) {
-    launch(Team{}, rows * heads, Rope<double>{forest_of(batch), 0, numbers.data(), stride, heads, D, table.data(), back});
+    launch(Team{}, rows * heads,
+           Rope<double>{forest_of(batch), 0, numbers.data(), stride, heads, D, table.data(), back});
     return numbers;
   };
   const std::vector<double> y = turn(x, false);
@@ -147,7 +148,7 @@ TEST_CASE("operations: Rope: there and back, its gradient, and scores that know 
 TEST_CASE("operations: SwiGLU by hand, and its gradient, in place too") {
   const double gate_up[] = {0, 2, 5, 3};
   double act[2];
-  SwiGlu<double>{gate_up, 4, 2, act, 2}(Solo{}, 0);
+  SwiGlu<double>{gate_up, 4, 2, act, 2}(Solo{}, 0, 0, 2);
   CHECK(act[0] == 0);
   CHECK(act[1] == doctest::Approx(2 / (1 + std::exp(-2.0)) * 3).epsilon(1e-14));
 
@@ -158,7 +159,7 @@ TEST_CASE("operations: SwiGLU by hand, and its gradient, in place too") {
   for (int r = 0; r < rows; r++) chance.fill(&dy[r * act_row], F);
   launch(Team{}, rows, SwiGluBackward<double>{x.data(), row, F, dy.data(), act_row, dx.data()});
   check_slopes(x, dx, [&] {
-    launch(Team{}, rows, SwiGlu<double>{x.data(), row, F, out.data(), act_row});
+    launch_columns(Team{}, rows, F, SwiGlu<double>{x.data(), row, F, out.data(), act_row});
     return dot(out, dy);
   });
   std::vector<double> in_place = x;
