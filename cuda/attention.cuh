@@ -131,8 +131,9 @@ __device__ __forceinline__ void attend(const Attention<float, S>& s, ForwardMemo
                                        Softmax<W / kLanes> (&total)[kWarpPairs]) {
   const int lane = threadIdx.x % kLanes, mine = threadIdx.x / kLanes * kWarpPairs, stride = pad16(s.head_size);
   float(*weight)[kTileKeys] = memory.weight + mine;
+  constexpr int kSteps = 4;
   float score[kWarpPairs];
-  dot<kWarpPairs, W>(score, memory.q + mine, s.head_size, [&](int d) { return tile.key(lane, d); });
+  dot<kWarpPairs, W, kSteps>(score, memory.q + mine, s.head_size, [&](int d) { return tile.key(lane, d); });
   const float scale = s.scale();
   for (bool more = true; more;) {
     unsigned run[kWarpPairs];
@@ -164,7 +165,7 @@ __device__ __forceinline__ void attend(const Attention<float, S>& s, ForwardMemo
     float l = part[0].l;
     UNROLL
     for (int p = 1; p < kWarpPairs; p++) l = choose(lane % kWarpPairs == p, part[p].l, l);
-    ROLLED
+    UNROLL_STEPS
     for (int k = 0; k < kTileKeys; k += 4) {
       const float4 four = *reinterpret_cast<const float4*>(&weight[lane % kWarpPairs][k]);
       l = l + four.x + four.y + four.z + four.w;
@@ -181,8 +182,8 @@ __device__ __forceinline__ void attend(const Attention<float, S>& s, ForwardMemo
       }
       __syncwarp();
     }
-    add_keys<kWarpPairs, W / kLanes>(part, weight, run, all_whole(run, row),
-                                     [&](int k, int i) { return tile.value(k, i * kLanes + lane, stride); });
+    add_keys<kWarpPairs, W / kLanes, kSteps>(part, weight, run, all_whole(run, row),
+                                             [&](int k, int i) { return tile.value(k, i * kLanes + lane, stride); });
     __syncwarp();
   }
 }
@@ -296,7 +297,7 @@ __device__ __forceinline__ void share_chunk(const Attention<float, S>& s, const 
 // Bytes: each block reads q, and the K and V that its rows see, once. If no more than 16 pairs share them this is the
 // least possible; else they are read once for every 16 pairs (the next block finds them in L2). The state of a chunk,
 // written and read, is 2 (D + 2) floats a pair, for 64 positions of 2 D numbers: 2% of those (3% in bf16).
-// Budget: 144 registers, 43792 bytes shared. Loads: 16.
+// Budget: 168 registers, 43792 bytes shared. Loads: 16.
 template <class S, int W>
 __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
     attention_kernel(Attention<float, S> s, AttentionScratch scratch) {

@@ -12,13 +12,6 @@
 
 #include "kernels.cuh"
 
-// A loop that must not be unrolled: that would need too many registers.
-#ifdef __CUDACC__
-#define ROLLED _Pragma("unroll 1")
-#else
-#define ROLLED
-#endif
-
 namespace nanospec {
 
 constexpr int kTileKeys = 32;
@@ -30,6 +23,7 @@ struct Root {
   int first, last, past, slot;  // its rows are first .. last - 1; its slots begin at `slot`
 };
 __device__ inline Root root_at(const Forest& f, int root) {
+  if (f.roots == 1) return {0, f.rows, f.past[0], f.first_slot[0]};  // a decoding step: two loads to wait for, not four
   return {f.first_row[root], f.first_row[root + 1], f.past[root], f.first_slot[root]};
 }
 
@@ -51,6 +45,7 @@ struct PairTile {
   int root, begin, count;
 };
 __device__ inline PairTile pair_tile(const Forest& f, int queries, int most, int tile) {
+  if (f.roots == 1) return {0, tile * most, larger(0, smaller(most, f.rows * queries - tile * most))};
   for (int root = 0; root < f.roots; root++) {
     const int pairs = (f.first_row[root + 1] - f.first_row[root]) * queries, tiles = (pairs + most - 1) / most;
     if (tile < tiles) return {root, tile * most, smaller(most, pairs - tile * most)};
@@ -85,11 +80,11 @@ __device__ inline void load_row(float* to, const float* from, int D) {
 }
 
 // sum[p] = x[p] (D) times the column of this lane, number(d): one serial sum over d, as in the portable version.
-template <int P, int W, class F>
+template <int P, int W, int kSteps = 1, class F>
 __device__ __forceinline__ void dot(float (&sum)[P], const float (*x)[W], int D, F number) {
   UNROLL
   for (int p = 0; p < P; p++) sum[p] = 0;
-  ROLLED
+  UNROLL_STEPS
   for (int d = 0; d < D; d += 4) {
     float4 four[P];
     UNROLL
@@ -110,11 +105,11 @@ struct Sums {
 };
 // to[p].sum[i] += weight[p][key] number(key, i) over the keys in run[p], a bit each, in ascending order. Keys outside a
 // run are not added: they may be NaN. `whole`: the runs of all pairs that exist have all keys.
-template <int P, int C, class To, class F>
+template <int P, int C, int kSteps = 1, class To, class F>
 __device__ __forceinline__ void add_keys(To (&to)[P], const float (*weight)[kTileKeys], const unsigned (&run)[P],
                                          bool whole, F number) {
   if (whole) {
-    ROLLED
+    UNROLL_STEPS
     for (int key = 0; key < kTileKeys; key += 4) {
       float4 four[P];
       UNROLL

@@ -26,8 +26,8 @@ inline void check_cuda(cudaError_t error, const char* file, int line) {
                            std::to_string(line) + ": check nvidia-smi, or use --device cpu");
 }
 
-// Why this program cannot use the GPU that is there, in words; "" if it can, or if there is none. The kernels are compiled
-// for compute capability 8.0 and above (the Makefile's NVCCFLAGS).
+// Why this program cannot use the GPU that is there, in words; "" if it can, or if there is none. The kernels are
+// compiled for compute capability 8.0 and above (the Makefile's NVCCFLAGS).
 inline std::string device_problem() {
   int devices = 0, device = 0, major = 0, minor = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return "";

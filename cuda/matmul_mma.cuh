@@ -47,6 +47,10 @@ __device__ __forceinline__ void finish_tile(const Finish<After>& finish, int row
 // ---------------------------------------------------------------------------------------------------------------
 // Version 2
 
+// So few outputs make too few blocks to fill a GPU: then each has its multiprocessor for itself, and may use more
+// registers, for twice as many loads in flight. The order of the sums is the same.
+constexpr int kFewOutputs = 16 * 128;
+
 // A block computes 16 TILES outputs of 8 OCTETS rows; its 8 warps are the slices. Grid: row tiles by N / (16 TILES). A
 // lane's part of a tile of W is one 16-byte load, a warp's is 512 bytes in one piece. While `depth` tiles of k are
 // multiplied, the next `depth` are in flight. A lane's part of x is a float4 that no other lane of the block needs:
@@ -62,12 +66,11 @@ struct MmaMemory {
   float4 sums[kMmaSlices][TILES * OCTETS][kLanes];
 };
 
-// Budget: 128 registers, 32768 bytes shared. Loads: 12.
-template <int TILES, int OCTETS, class After>
-__global__ void __launch_bounds__(kProductThreads, 2)
+// Budget: 192 registers, 32768 bytes shared. Loads: 12.
+template <int TILES, int OCTETS, int depth, class After>
+__global__ void __launch_bounds__(kProductThreads, depth > 4 ? 1 : 2)
     decode_bf16(const float* x, int x_row, Norm<float> norm, Panels<bf16> w, Finish<After> finish) {
   using Memory = MmaMemory<TILES, OCTETS>;
-  constexpr int depth = 4 / OCTETS;
   Memory& memory = shared<Memory>();
   const int warp = int(threadIdx.x) / kLanes, lane = int(threadIdx.x) % kLanes, part = lane % 4 * 4;
   const int row0 = int(blockIdx.x) * OCTETS * 8, tile0 = int(blockIdx.y) * TILES, steps = pad16(w.k) / 16;
@@ -240,11 +243,11 @@ __global__ void __launch_bounds__(128, 3) tiled_bf16(const float* x, int x_row, 
 // ---------------------------------------------------------------------------------------------------------------
 // Which version runs how many rows
 
-template <int TILES, int OCTETS, class After>
+template <int TILES, int OCTETS, int depth = 4 / OCTETS, class After>
 void start_decode(const Matmul<float, bf16>& s, const Finish<After>& finish) {
   const dim3 grid(unsigned((finish.rows + OCTETS * 8 - 1) / (OCTETS * 8)),
                   unsigned((pad16(s.w.n) / 16 + TILES - 1) / TILES));
-  start_early(decode_bf16<TILES, OCTETS, After>, grid, kProductThreads, s.x, s.x_row, s.norm, s.w, finish);
+  start_early(decode_bf16<TILES, OCTETS, depth, After>, grid, kProductThreads, s.x, s.x_row, s.norm, s.w, finish);
 }
 
 template <class After>
@@ -255,6 +258,7 @@ void matmul_cuda(int rows, const Matmul<float, bf16>& s, const After& after) {
   if (rows > kDecodeRows) start(tiled_bf16<After>, tiles, 128, s.x, s.x_row, s.w, finish);
   else if (rows > 16) start_decode<2, 4>(s, finish);
   else if (rows > 8) start_decode<2, 2>(s, finish);
+  else if (s.w.n <= kFewOutputs) start_decode<1, 1, 8>(s, finish);
   else start_decode<1, 1>(s, finish);
 }
 

@@ -40,11 +40,14 @@
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
-// On a GPU the loop must not be unrolled, so that the array it indexes takes no registers.
+// On a GPU the loop must not be unrolled, so that the array it indexes takes no registers; or by kSteps steps, so that
+// their loads from shared memory overlap.
 #ifdef __CUDACC__
 #define ROLLED _Pragma("unroll 1")
+#define UNROLL_STEPS _Pragma("unroll kSteps")
 #else
 #define ROLLED
+#define UNROLL_STEPS
 #endif
 
 namespace nanospec {

@@ -12,6 +12,7 @@
 #include "cuda/decode.cuh"
 #include "model.h"
 #include "study/gpu.h"
+#include "study/ladder.cuh"
 #include "study/limits.cuh"
 
 namespace nanospec {
@@ -157,7 +158,7 @@ class KernelTimes {
   template <class F>
   void add(const std::string& name, const std::string& shape, double bytes, double flops, const F& launch,
            Peak peak = Peak::kFp32) {
-    constexpr double about = 44;  // lines
+    constexpr double about = 53;  // lines
     stopped_ = stopped_ || !working_(name + ", " + shape, std::min(1.0, double(lines.size()) / about));
     if (!stopped_) lines.push_back({name, shape, bytes, flops, peak, repeated_seconds(runs_, launch)});
   }
@@ -202,6 +203,22 @@ void time_matmuls(const KernelShapes& s, KernelTimes& times) {
   time(s.channels, s.vocab, s.rows);
 }
 
+// The steps that lead to the tuned matmul of one row.
+inline void time_ladder(const KernelShapes& s, KernelTimes& times) {
+  const int K = s.channels, N = s.hidden();
+  Panels<float> panels{nullptr, K, N, true};
+  const int copies = s.copies(4.0 * double(panels.size()));
+  const Array<float> weights = filled<float>(copies * panels.size()), x = filled<float>(size_t(pad16(K)));
+  const Array<float> out(size_t(pad16(N)), true);
+  for (int rung = 1; rung <= kRungs; rung++)
+    times.add("ladder " + std::to_string(rung) + ", " + rung_name(rung), by(1, K) + " x " + std::to_string(N),
+              4.0 * K * N + 4.0 * (K + N), 2.0 * K * N, [&](int turn) {
+                Panels<float> w = panels;
+                w.data = weights.data() + size_t(turn % copies) * panels.size();
+                run_rung(rung, {x.data(), w, out.data()});
+              });
+}
+
 // A model of so many layers, of which only the attention is run.
 inline Config attention_config(const KernelShapes& s, int layers) {
   Config c;
@@ -214,8 +231,11 @@ inline Config attention_config(const KernelShapes& s, int layers) {
 }
 
 template <class T, class S>
-void run_attention(const DeviceBatch& batch, const Activations<T, S>& a, int layer) {
-  attention(kGpuTeam, attention_of(batch, a, layer, {}), a.attention_scratch.data(), a.slots);
+void run_attention(const DeviceBatch& batch, const Activations<T, S>& a, int layer, bool plain = false) {
+  Attention<T, S> heads = attention_of(batch, a, layer, {});
+  heads.in_cache = true;  // qkv's product writes keys and values
+  const Team team{0, 1, nullptr, true, plain};
+  attention(team, heads, a.attention_scratch.data(), a.slots);
 }
 
 // A root and its children over a past. Launches take the layers by turns.
@@ -236,10 +256,11 @@ void time_tree_attention(const KernelShapes& s, KernelTimes& times) {
     DeviceBatch batch(rows, 1, true);
     batch.upload(host);
     const double keys = double(rows) * s.past + 2.0 * rows - 1;
-    times.add(std::string("tree attention ") + kNumbers<S>,
-              std::to_string(rows) + " rows, past " + std::to_string(s.past),
-              2.0 * sizeof(S) * s.past * s.channels + 4.0 * rows * 4 * s.channels, 4.0 * keys * s.channels,
-              [&](int turn) { run_attention(batch, a, turn % c.n_layer); });
+    for (bool plain : {false, true})
+      times.add(std::string(plain ? "its first version " : "tree attention ") + kNumbers<S>,
+                std::to_string(rows) + " rows, past " + std::to_string(s.past),
+                2.0 * sizeof(S) * s.past * s.channels + 4.0 * rows * 4 * s.channels, 4.0 * keys * s.channels,
+                [&](int turn) { run_attention(batch, a, turn % c.n_layer, plain); });
   }
 }
 
@@ -363,6 +384,7 @@ inline void time_gather(const KernelShapes& s, KernelTimes& times) {
 
 inline std::vector<KernelTime> kernels_of_gpu(const KernelShapes& s, int runs, const GpuWorking& working) {
   KernelTimes times(runs, working);
+  time_ladder(s, times);
   time_matmuls<float>(s, times);
   time_matmuls<bf16>(s, times);
   time_tree_attention<float>(s, times);

@@ -2,8 +2,8 @@
 // tests. It also has the allocator that notes the largest allocation.
 //
 // A test of the CUDA kernels is one text for two machines (tests/cuda/cuda_*.cu): "emulated: " runs everywhere, its
-// counterpart "GPU: " is counted as skipped where there is no device. So are those that begin with "ptxas: " or "sass: "
-// outside `make cuda`, "page: " without Chromium, or "real: " without the model that `make chat` gets.
+// counterpart "GPU: " is counted as skipped where there is no device. So are those that begin with "ptxas: " or "sass:
+// " outside `make cuda`, "page: " without Chromium, or "real: " without the model that `make chat` gets.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 #include <unistd.h>

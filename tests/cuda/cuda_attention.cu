@@ -7,7 +7,7 @@
 #include "tests/random.h"
 #include "tests/tenth.h"
 
-using namespace nanospec;
+namespace nanospec {
 
 namespace {
 
@@ -404,3 +404,5 @@ TEST_CASE(ON "a head too large for the tuned kernels is refused in words") {
                        "heads of 129 channels: the CUDA attention takes up to 128: use --device cpu, or more heads",
                        std::runtime_error);
 }
+
+}  // namespace nanospec

@@ -11,7 +11,7 @@
 #include "tests/mock.h"
 #include "tests/random.h"
 
-using namespace nanospec;
+namespace nanospec {
 using Ints = std::vector<int>;
 
 namespace {
@@ -705,3 +705,5 @@ TEST_CASE("emulated: what a GPU lacks is said in one line, with what to do") {
         "cpu");
 }
 #endif
+
+}  // namespace nanospec

@@ -7,7 +7,7 @@
 #include "tests/random.h"
 #include "tests/tenth.h"
 
-using namespace nanospec;
+namespace nanospec {
 
 namespace {
 
@@ -101,7 +101,7 @@ TEST_CASE(ON "dp4a: four products of a byte without a sign and one with") {
   }
   const Array<uint32_t> codes_on = on_device(codes), x_on = on_device(x);
   const Array<int32_t> sum_on = on_device(start);
-  ::start(dp4a_once, 1, kLanes, codes_on.data(), x_on.data(), sum_on.data());
+  nanospec::start(dp4a_once, 1, kLanes, codes_on.data(), x_on.data(), sum_on.data());
   CHECK(to_host(sum_on) == expected);
 }
 
@@ -159,3 +159,5 @@ TEST_CASE(ON "integer matmul: an epilogue in the kernel gives the CPU's bits") {
     });
   }
 }
+
+}  // namespace nanospec

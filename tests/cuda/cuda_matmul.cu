@@ -7,7 +7,7 @@
 #include "tests/random.h"
 #include "tests/tenth.h"
 
-using namespace nanospec;
+namespace nanospec {
 
 namespace {
 
@@ -316,3 +316,5 @@ TEST_CASE(ON "mma: a plain product of 16 x 16 and 16 x 8, from the documented pl
       CHECK(product[lane * 4 + i] == sum);
     }
 }
+
+}  // namespace nanospec

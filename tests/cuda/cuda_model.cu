@@ -13,7 +13,7 @@ constexpr bool kDevice = true;
 constexpr bool kDevice = false;
 #endif
 
-using namespace nanospec;
+namespace nanospec {
 
 namespace {
 
@@ -112,3 +112,5 @@ TEST_CASE(ON "training steps give the CPU's losses to rounding") {
   const auto on_cpu = losses(false), on_gpu = in_every_order([&] { return losses(true); });
   for (int i = 0; i < steps; i++) CHECK(on_gpu[i] == doctest::Approx(on_cpu[i]).epsilon(1e-5));
 }
+
+}  // namespace nanospec

@@ -6,7 +6,7 @@
 #include "sample.h"
 #include "tests/random.h"
 
-using namespace nanospec;
+namespace nanospec {
 
 namespace {
 
@@ -249,3 +249,5 @@ TEST_CASE(ON "sample: a warp makes a core's noise and picks its tokens, bit for 
       }
   }
 }
+
+}  // namespace nanospec

@@ -7,7 +7,7 @@
 #include "tests/random.h"
 #include "tests/tenth.h"
 
-using namespace nanospec;
+namespace nanospec {
 
 namespace {
 
@@ -357,3 +357,5 @@ TEST_CASE(ON "a training run has the CPU's losses and weights, and the same bits
     CHECK(same_bits(again.weights, got.weights));
   }
 }
+
+}  // namespace nanospec
