@@ -411,7 +411,7 @@ class DeviceMemory {
   }
   static void touched(int, siginfo_t* info, void*);  // what the host may not touch
   char *base_ = nullptr, *top_ = nullptr;
-  bool open_ = false;
+  [[maybe_unused]] bool open_ = false;
   std::map<char*, size_t> sizes_;
   std::map<size_t, std::vector<char*>> spare_;  // by size
 };

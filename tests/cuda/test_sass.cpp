@@ -259,7 +259,9 @@ TEST_CASE("sass: every kernel of a decoding step has as many loads in flight as 
   }
   printf("%-58s %9s %12s %6s %13s %6s\n", "CUDA kernel of a decoding step", "compiled", "loads at a time", "stated",
          "instructions", "local");
-  for (const auto& [name, k] : rows) {
+  for (const auto& row : rows) {
+    const std::string& name = row.first;
+    const Kernel& k = row.second;
     printf("%-58s %8dx %7d to %-5d %6d %13d %6d\n", name.substr(0, 58).c_str(), k.n, k.least, k.most, k.stated,
            k.instructions, k.local);
     CHECK_MESSAGE(k.local == 0, name);
