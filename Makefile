@@ -170,11 +170,11 @@ ifeq ($(origin GPU),command line)
 endif
 	@NANOSPEC_PTXAS="$(BUILD)/nanospec.ptxas $(BUILD)/train_gpt.ptxas" $(MAKE) --no-print-directory test T=ptxas
 ifneq ($(CUOBJDUMP),)
-	@$(CUOBJDUMP) --dump-sass $(BUILD)/nanospec-cuda >$(BUILD)/nanospec.sass
+	@PATH="$(dir $(CUOBJDUMP)):$$PATH" $(CUOBJDUMP) --dump-sass $(BUILD)/nanospec-cuda >$(BUILD)/nanospec.sass
 	@NANOSPEC_SASS=$(BUILD)/nanospec.sass $(MAKE) --no-print-directory test T=sass
 else
-	@echo "no cuobjdump, so the kernels' loads are not counted: it comes with the CUDA Toolkit, or as the PyPI package"
-	@echo "nvidia-cuda-cuobjdump in build/venv"
+	@echo "no cuobjdump, so the kernels' loads are not counted: it comes with the CUDA Toolkit, or as the PyPI packages"
+	@echo "nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm in build/venv"
 endif
 
 # Its first line says how to compile it.

@@ -102,13 +102,23 @@ struct AttentionScratch {
   float* states;      // (tiles * heads, chunks, kBlockPairs, D + 2): sums, m, l
 };
 
+// What a warp's lanes tell each other while they join chunks: of each pair and chunk, 32 chunks at a time.
+struct JoinMemory {
+  alignas(16) float a[kBlockPairs][kLanes];
+  alignas(16) float b[kBlockPairs][kLanes];
+  alignas(16) float l[kBlockPairs][kLanes];
+};
+
 // While one tile is used the next is copied, where shared memory has room for two.
 template <class S, int W>
 struct ForwardMemory {
   static constexpr int kTiles = 2 * sizeof(ForwardTile<S, W>) <= 36 << 10 ? 2 : 1;
   alignas(16) float q[kBlockPairs][W];
   alignas(16) float weight[kBlockPairs][kTileKeys];
-  ForwardTile<S, W> tile[kTiles];
+  union {
+    ForwardTile<S, W> tile[kTiles];
+    JoinMemory join;  // when all tiles are done
+  };
   Pair pair[kBlockPairs];
   bool last;
 };
@@ -207,43 +217,71 @@ __device__ __forceinline__ float load_fresh(const float* at) {
 #endif
 }
 
-// Joins the states of a pair's chunks, from state(chunk) on (D + 2), in order. 32 chunks at a time, a lane has a chunk:
-// the largest m up to it, and so all exps, at once. What is left is the chain of multiply-adds.
-template <int C, class F>
-__device__ __forceinline__ Softmax<C> join_chunks(int chunks, int D, F state) {
-  constexpr int batch = 8 / C;  // eight loads at the same time
+// Of 32 chunks of each of a warp's pairs, one a lane, with its m and l: the factors a and b of all of them at once,
+// from the largest m up to each. total[p].m becomes the largest of all.
+template <int C>
+__device__ __forceinline__ void weigh_chunks(Softmax<C> (&total)[kWarpPairs], const float (&m)[kWarpPairs],
+                                             const float (&l)[kWarpPairs], JoinMemory& board, int mine) {
   const int lane = threadIdx.x % kLanes;
-  Softmax<C> total;
-  total.clear();
-  for (int first = 0; first < chunks; first += kLanes) {
-    const float* const its = state(smaller(first + lane, chunks - 1)) + D;
-    const float m = first + lane < chunks ? load_fresh(its) : kNoScore, l = load_fresh(its + 1);
-    float top = larger(total.m, m);
+  __syncwarp();  // all have read what is overwritten now
+  UNROLL
+  for (int p = 0; p < kWarpPairs; p++) {
+    float top = larger(total[p].m, m[p]);
     for (int by = 1; by < kLanes; by *= 2) {
       const float lower = __shfl_up_sync(kEveryLane, top, by);
       if (lane >= by) top = larger(lower, top);
     }
-    const float lower = __shfl_up_sync(kEveryLane, top, 1), before = lane == 0 ? total.m : lower;
-    const float a = exp(before - top), b = exp(m - top);
-    const int count = smaller(kLanes, chunks - first);
-    ROLLED
-    for (int c = 0; c < count; c += batch) {
-      Sums<C> next[batch];
+    const float lower = __shfl_up_sync(kEveryLane, top, 1);
+    board.a[mine + p][lane] = exp((lane == 0 ? total[p].m : lower) - top);
+    board.b[mine + p][lane] = exp(m[p] - top);
+    board.l[mine + p][lane] = l[p];
+    total[p].m = __shfl_sync(kEveryLane, top, kLanes - 1);
+  }
+  __syncwarp();
+}
+
+// Joins the states of a warp's pairs: chunks[p] of pair p (none: there is no such pair), each from state(p, chunk) on
+// (D + 2), in order. The pairs' chains of multiply-adds run side by side.
+template <int C, class F>
+__device__ __forceinline__ void join_chunks(Softmax<C> (&total)[kWarpPairs], const int (&chunks)[kWarpPairs], int D,
+                                            JoinMemory& board, int mine, F state) {
+  constexpr int batch = C == 2 ? 8 : 4;  // chunks that are asked for at a time
+  const int lane = threadIdx.x % kLanes;
+  int most = 0;
+  UNROLL
+  for (int p = 0; p < kWarpPairs; p++) {
+    total[p].clear();
+    most = larger(most, chunks[p]);
+  }
+  for (int first = 0; first < most; first += kLanes) {
+    float m[kWarpPairs], l[kWarpPairs];
+    UNROLL
+    for (int p = 0; p < kWarpPairs; p++) {
+      const bool here = first + lane < chunks[p];
+      m[p] = here ? load_fresh(state(p, first + lane) + D) : kNoScore;
+      l[p] = here ? load_fresh(state(p, first + lane) + D + 1) : 0;
+    }
+    for (int c = first; c < most && c < first + kLanes; c += batch) {
+      Sums<C> next[kWarpPairs][batch];
       UNROLL
+      for (int p = 0; p < kWarpPairs; p++) UNROLL
       for (int j = 0; j < batch; j++) UNROLL
       for (int i = 0; i < C; i++)
-        next[j].sum[i] = load_fresh(state(first + smaller(c + j, count - 1)) + smaller(i * kLanes + lane, D - 1));
+        if (c + j < chunks[p]) next[p][j].sum[i] = load_fresh(state(p, c + j) + smaller(i * kLanes + lane, D - 1));
+      if (c == first) weigh_chunks(total, m, l, board, mine);  // while those are in flight
       UNROLL
-      for (int j = 0; j < batch; j++) {
-        const int chunk = smaller(c + j, count - 1);
-        const float its_a = __shfl_sync(kEveryLane, a, chunk), its_b = __shfl_sync(kEveryLane, b, chunk);
-        const float its_l = __shfl_sync(kEveryLane, l, chunk);
-        if (c + j < count) total.add(its_a, its_b, its_l, next[j]);
+      for (int p = 0; p < kWarpPairs; p++) UNROLL
+      for (int j = 0; j < batch; j += 4) {
+        if (c + j >= chunks[p]) continue;
+        const float4 a = load_four(&board.a[mine + p][c - first + j]), b = load_four(&board.b[mine + p][c - first + j]);
+        const float4 its_l = load_four(&board.l[mine + p][c - first + j]);
+        UNROLL
+        for (int e = 0; e < 4; e++)
+          if (c + j + e < chunks[p])
+            total[p].add(number_of(a, e), number_of(b, e), number_of(its_l, e), next[p][j + e]);
       }
     }
-    total.m = __shfl_sync(kEveryLane, top, kLanes - 1);
   }
-  return total;
 }
 
 // Writes the warp's states of one chunk. The block that is done last joins all chunks of the tile, in order.
@@ -277,11 +315,29 @@ __device__ __forceinline__ void share_chunk(const Attention<float, S>& s, const 
   __syncthreads();
   if (!memory.last) return;
   __threadfence();
-  for (int p = 0; p < kWarpPairs && mine + p < block.tile.count; p++) {
-    const Pair pair = memory.pair[mine + p];
-    const int chunks = s.forest.position(pair.row) / kChunkKeys + 1;
-    write_out(s, pair, join_chunks<C>(chunks, D, [&](int c) { return state_of(c, p); }));
-  }
+  const auto chunks_of = [&](int row) { return (block.root.past + s.forest.depth[row]) / kChunkKeys + 1; };
+  int chunks[kWarpPairs];
+  UNROLL
+  for (int p = 0; p < kWarpPairs; p++)
+    chunks[p] = mine + p < block.tile.count ? chunks_of(memory.pair[mine + p].row) : 0;
+  Softmax<C> total[kWarpPairs];
+  join_chunks<C>(total, chunks, D, memory.join, mine, [&](int p, int c) { return state_of(c, p); });
+  UNROLL
+  for (int p = 0; p < kWarpPairs; p++)
+    if (chunks[p]) write_out(s, memory.pair[mine + p], total[p]);
+}
+
+// While a block waits for the kernel before its own, its chunk of the one root's past comes into L2. No kernel of this
+// step writes there.
+template <class S>
+__device__ __forceinline__ void ask_for_past(const Attention<float, S>& s) {
+  if (threadIdx.x != 0 || blockIdx.x != 0 || s.forest.roots != 1) return;
+  const int first = int(blockIdx.z) * kChunkKeys, slot = s.forest.first_slot[0] + first;
+  if (first >= s.forest.past[0] || slot % 16 != 0 || slot + kChunkKeys > s.cache.slots) return;
+  const size_t keys = s.cache.key_numbers(kChunkKeys, s.head_size);
+  const size_t values = s.cache.value_numbers(kChunkKeys, s.head_size);
+  ask_for_piece(s.cache.key(int(blockIdx.y), slot, 0), uint32_t(keys * sizeof(S)));
+  ask_for_piece(s.cache.value(int(blockIdx.y), slot, 0), uint32_t(values * sizeof(S)));
 }
 
 // Writes out and log_sum of all pairs, from the queries in qkv and the keys and values in the cache, the rows' own
@@ -301,6 +357,7 @@ __device__ __forceinline__ void share_chunk(const Attention<float, S>& s, const 
 template <class S, int W>
 __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
     attention_kernel(Attention<float, S> s, AttentionScratch scratch) {
+  if (scratch.states) ask_for_past(s);
   wait_for_earlier();
   constexpr int C = W / kLanes;
   auto& memory = shared<ForwardMemory<S, W>>();
@@ -415,6 +472,16 @@ struct BiasAndCache {
     });
   }
 };
+
+template <class S>
+__device__ __forceinline__ void ask_for(const BiasAndCache<S>& op, int row, int column) {
+  const Forest& f = op.s.forest;
+  ask_for(op.bias, row, column);
+  if (f.roots > 1) return;
+  ask(f.first_slot);
+  ask(f.past);
+  ask(f.first_row);
+}
 
 // Rope; then a key that was rotated goes into the cache. Rows as Rope's.
 template <class S>

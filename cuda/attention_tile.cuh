@@ -10,6 +10,7 @@
 
 #include <climits>
 
+#include "cuda/instructions.cuh"
 #include "kernels.cuh"
 
 namespace nanospec {
@@ -66,9 +67,6 @@ __device__ inline Pair pair_of(const PairTile& tile, const Root& root, int kv_he
   return {i < tile.count ? root.first + at / queries : -1, kv_head * queries + at % queries};
 }
 
-__device__ __forceinline__ float number_of(const float4& four, int i) {
-  return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
-}
 // Copies one head of a row (D) into shared memory (W), by a warp.
 template <int W>
 __device__ inline void load_row(float* to, const float* from, int D) {

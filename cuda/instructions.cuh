@@ -26,6 +26,9 @@ __device__ __forceinline__ uint4 load_streaming(const uint4* from) {
 }
 
 __device__ __forceinline__ float4 load_four(const float* from) { return *reinterpret_cast<const float4*>(from); }
+__device__ __forceinline__ float number_of(const float4& four, int i) {
+  return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
+}
 
 __device__ __forceinline__ uint32_t load_streaming(const uint32_t* from) {
 #ifdef __CUDACC__
@@ -46,6 +49,23 @@ __device__ __forceinline__ int32_t dp4a(uint32_t codes, uint32_t x, int32_t sum)
   for (int shift = 0; shift < 32; shift += 8) sum += int32_t(codes >> shift & 255) * int8_t(x >> shift & 255);
 #endif
   return sum;
+}
+
+// Asks for the bytes around an address of device memory, so that they are in L1 when they are needed.
+__device__ __forceinline__ void ask(const void* at) {
+#ifdef __CUDACC__
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(at));
+#else
+  static_cast<void>(*static_cast<const volatile char*>(at));
+#endif
+}
+// Asks for `bytes` in one piece, a multiple of 16, so that they come into L2: from sm_90 on, by one thread.
+__device__ __forceinline__ void ask_for_piece(const void* from, uint32_t bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
+#elif !defined(__CUDACC__)
+  for (uint32_t i = 0; i < bytes; i += 16) ask(static_cast<const char*>(from) + i);
+#endif
 }
 
 #ifndef __CUDACC__

@@ -50,6 +50,17 @@ __device__ __forceinline__ void add(float4& sum, const float4& more) {
   sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
 }
 
+// While a block waits for the kernel before its own, its weights come into L2: all of them, if all blocks that are
+// there at a time ask for no more than half of an H200's L2. They lie in one piece.
+constexpr int kBlocksAtOnce = 2 * 132;
+constexpr size_t kMostAsked = 24 << 20;
+template <class W>
+__device__ __forceinline__ void ask_for_weights(const W* from, size_t numbers) {
+  const size_t bytes = numbers * sizeof(W);
+  if (threadIdx.x == 0 && blockIdx.x == 0 && bytes * smaller(int(gridDim.y), kBlocksAtOnce) <= kMostAsked)
+    ask_for_piece(from, uint32_t(bytes));
+}
+
 // The norm of the one row of a product, in shared memory: each block computes it for itself. A kernel for it alone
 // would take longer. Its bits are those of Norm by a warp.
 constexpr int kMostNormed = 4096;  // channels
@@ -69,12 +80,32 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(Norm<float> norm) {
   norm(Block<kThreads>{}, int(blockIdx.x));
 }
 
+// What a column operation reads for one number of a row is asked for while the product is summed: so it is in L1 when
+// the sum is done.
+template <class Op>
+__device__ __forceinline__ void ask_for(const Op&, int, int) {}
+__device__ __forceinline__ void ask_for(const AddBias<float>& op, int, int column) {
+  if (op.bias) ask(op.bias + column);
+}
+template <class Activation>
+__device__ __forceinline__ void ask_for(const BiasActivation<float, Activation>& op, int row, int column) {
+  if (op.bias) ask(op.bias + column);
+  if (op.residual) ask(op.residual + size_t(row) * op.row_stride + column);
+}
+__device__ __forceinline__ void ask_for(const JoinResidual<float>& op, int row, int column) {
+  if (op.bias) ask(op.bias + column);
+  ask(op.residual + size_t(row) * op.row_stride + column);
+}
+
 // Writes a kernel's results: out (R, out_row); the columns from N on are padding.
 template <class After>
 struct Finish {
   float* out;
   int out_row, rows, n;
   After after;
+  __device__ __forceinline__ void ask(int row, int column) const {
+    if (row < rows && column < n) ask_for(after, row, column);
+  }
   __device__ __forceinline__ void operator()(int row, int column, float value) const {
     if (row >= rows || column >= pad16(n)) return;
     out[size_t(row) * out_row + column] = value;
@@ -118,7 +149,6 @@ struct RowCopy {
   DecodeMemory<ROWS>& memory;
   const float* x;
   int x_row, rows, k;
-  bool here;  // x is in shared memory already
   // Copies steps i .. i + kChunk - 1 of the warp's slices. Behind K it writes zeros; for rows that do not exist it
   // copies the last one.
   __device__ __forceinline__ void start(int buffer, int i) const {
@@ -129,14 +159,8 @@ struct RowCopy {
     UNROLL
     for (int r = 0; r < ROWS; r += kStride) {
       if (ROWS < kStride && first >= ROWS) continue;
-      float4* const to = &memory.x[buffer][warp][first + r][four][slice];
-      const float* const from = x + (smaller(row0 + r, rows - 1) * x_row + (numbers ? at : 0));
-      if (ROWS > 1 || !here) {
-        start_copy(to, from, numbers * 4);
-        continue;
-      }
-      *to = load_four(from);
-      cut(*to, numbers);
+      start_copy(&memory.x[buffer][warp][first + r][four][slice],
+                 x + (smaller(row0 + r, rows - 1) * x_row + (numbers ? at : 0)), numbers * 4);
     }
   }
 };
@@ -147,51 +171,76 @@ __global__ void __launch_bounds__(kProductThreads, 2)
     decode_fp32(const float* x, int x_row, Norm<float> norm, Panels<float> w, Finish<After> finish) {
   using Memory = DecodeMemory<ROWS>;
   constexpr int chunk = Memory::kChunk;
+  constexpr bool ONE = ROWS == 1;  // then a lane loads its part of x into registers, as early as weights
   Memory& memory = shared<Memory>();
   const int slice = int(threadIdx.x) / 4, part = int(threadIdx.x) % 4, warp = slice / 8, row0 = int(blockIdx.x) * ROWS;
   const int length = slice_length(w.k), begin = slice * length, steps = smaller(length, w.k - begin);
   float4 sum[ROWS];
-  const float* from = w.data + (size_t(blockIdx.y) * pad16(w.k) + begin) * 16 + part * 4;  // the next chunk
-  const auto load = [&](float4(&to)[chunk], int i) {
+  const float* const panel = w.data + size_t(blockIdx.y) * pad16(w.k) * 16;
+  const float* from = panel + size_t(begin) * 16 + part * 4;  // the next chunk
+  struct Stage {
+    float4 w[chunk], x[ONE ? chunk / 4 : 1];
+  };
+  const auto load_w = [&](Stage& to, int i) {
     UNROLL
     for (int j = 0; j < chunk; j++)  // four at a time: K is padded
-      to[j] = i + j / 4 * 4 < steps ? load_weights(from + j * 16) : make_float4(0, 0, 0, 0);
+      to.w[j] = i + j / 4 * 4 < steps ? load_weights(from + j * 16) : make_float4(0, 0, 0, 0);
     from += chunk * 16;
   };
-  RowCopy<ROWS> copy{memory, x, x_row, finish.rows, w.k, false};
-  const auto multiply = [&](const float4(&weights)[chunk], int buffer, int i) {
-    __syncwarp();  // the lanes have read what is overwritten now
-    if (i + chunk < length) copy.start(buffer ^ 1, i + chunk);
-    end_batch();
-    wait_for_earlier_batches();
-    __syncwarp();
+  const auto load_x = [&](Stage& to, int i) {  // of the one row
+    if constexpr (ONE) {
+      UNROLL
+      for (int four = 0; four < chunk; four += 4) {
+        const int at = begin + i + four;
+        to.x[four / 4] = load_four(x + (i + four < steps ? at : 0));
+        cut(to.x[four / 4], i + four < steps ? w.k - at : 0);
+      }
+    }
+  };
+  const RowCopy<ROWS> copy{memory, x, x_row, finish.rows, w.k};
+  const auto multiply = [&](const Stage& its, int buffer, int i) {
+    if (!ONE) {
+      __syncwarp();  // the lanes have read what is overwritten now
+      if (i + chunk < length) copy.start(buffer ^ 1, i + chunk);
+      end_batch();
+      wait_for_earlier_batches();
+      __syncwarp();
+    }
     UNROLL
     for (int four = 0; four < chunk; four += 4) UNROLL
     for (int r = 0; r < ROWS; r++) {
-      const float4 v = memory.x[buffer][warp][r][four / 4][slice % 8];
-      multiply_add(sum[r], v.x, weights[four]);
-      multiply_add(sum[r], v.y, weights[four + 1]);
-      multiply_add(sum[r], v.z, weights[four + 2]);
-      multiply_add(sum[r], v.w, weights[four + 3]);
+      const float4 v = ONE ? its.x[four / 4] : memory.x[buffer][warp][r][four / 4][slice % 8];
+      multiply_add(sum[r], v.x, its.w[four]);
+      multiply_add(sum[r], v.y, its.w[four + 1]);
+      multiply_add(sum[r], v.z, its.w[four + 2]);
+      multiply_add(sum[r], v.w, its.w[four + 3]);
     }
   };
   UNROLL
   for (int r = 0; r < ROWS; r++) sum[r] = make_float4(0, 0, 0, 0);
-  float4 even[chunk], odd[chunk];  // two chunks of weights: while one is multiplied, the other is in flight
-  load(even, 0);
-  load(odd, chunk);
+  Stage even, odd;  // while one is multiplied, the other is in flight
+  load_w(even, 0);
+  load_w(odd, chunk);
+  ask_for_weights(panel, size_t(pad16(w.k)) * 16);
   wait_for_earlier();
-  copy.here = ROWS == 1 && !x;
-  if (copy.here) copy.x = normed_row(norm);
-  copy.start(0, 0);
-  end_batch();
+  for (int r = int(threadIdx.x) / 16; r < ROWS; r += kProductThreads / 16)
+    finish.ask(row0 + r, int(blockIdx.y) * 16 + int(threadIdx.x) % 16);
+  if (ONE && !x) x = normed_row(norm);
+  if (!ONE) {
+    copy.start(0, 0);
+    end_batch();
+  }
+  load_x(even, 0);
+  load_x(odd, chunk);
   ROLLED
   for (int i = 0; i < length; i += 2 * chunk) {
     multiply(even, 0, i);
-    load(even, i + 2 * chunk);
+    load_w(even, i + 2 * chunk);
+    load_x(even, i + 2 * chunk);
     if (i + chunk >= length) break;
     multiply(odd, 1, i + chunk);
-    load(odd, i + 3 * chunk);
+    load_w(odd, i + 3 * chunk);
+    load_x(odd, i + 3 * chunk);
   }
 
   // Adds the slices, up to 8 rows at a time. A thread adds those of one output, in order.

@@ -34,14 +34,16 @@ __device__ __forceinline__ void split(const float4& x, uint2& low, uint2& middle
   low = operand(z);
 }
 
-// Writes out what a lane holds of a 16 x 8 tile (mma's c).
+// Calls f(row, column, i) for the four numbers that a lane holds of a 16 x 8 tile (mma's c).
+template <class F>
+__device__ __forceinline__ void in_tile(int row0, int column0, F f) {
+  const int lane = int(threadIdx.x) % kLanes, row = row0 + lane % 4 * 2, column = column0 + lane / 4;
+  UNROLL
+  for (int i = 0; i < 4; i++) f(row + i % 2, column + i / 2 * 8, i);
+}
 template <class After>
 __device__ __forceinline__ void finish_tile(const Finish<After>& finish, int row0, int column0, const float4& total) {
-  const int lane = int(threadIdx.x) % kLanes, row = row0 + lane % 4 * 2, column = column0 + lane / 4;
-  finish(row, column, total.x);
-  finish(row + 1, column, total.y);
-  finish(row, column + 8, total.z);
-  finish(row + 1, column + 8, total.w);
+  in_tile(row0, column0, [&](int row, int column, int i) { finish(row, column, number_of(total, i)); });
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -61,6 +63,57 @@ constexpr int kFewOutputs = 16 * 128;
 // H200's memory, a multiprocessor's share) take 56 instructions (14 clocks of four schedulers) and 12 mma (24 clocks of
 // an A100's tensor cores, fewer of an H200's). For N = 768, TILES = 2 leaves 24 blocks, each of them hardly slower than
 // with TILES = 1, since splitting is most of the work.
+//
+// Where x is a norm, of up to 16 rows, each block computes the mean and the deviation of its rows, a warp a row, and
+// normalizes a row's numbers when it splits them: a kernel of its own would take longer.
+inline bool by_fours(const Norm<float>& norm) {  // whether its weights can be loaded by fours
+  const auto aligned = [](const float* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+  return norm.channels % 4 == 0 && aligned(norm.weight) && aligned(norm.bias);
+}
+template <int OCTETS>
+struct Moments {
+  bool there = false;
+  float mean[OCTETS], rstd[OCTETS];  // of the rows o * 8 + lane / 4
+
+  // A warp that keeps what Norm sums, and not what it writes. So the bits are Norm's.
+  struct SumsOnly : Warp {
+    template <class Out, class F>
+    __device__ void map(Out, int, F) const {}
+  };
+  __device__ __forceinline__ void compute(Norm<float> norm, int row0, int rows) {
+    struct Board {
+      float mean[8 * OCTETS], rstd[8 * OCTETS];
+    };
+    Board& board = shared<Board>();
+    const int warp = int(threadIdx.x) / kLanes, lane = int(threadIdx.x) % kLanes;
+    const int count = smaller(8 * OCTETS, rows - row0);
+    for (int r = warp; r < count; r += kMmaSlices)
+      for (int c = lane * kLanes; c < norm.channels; c += kLanes * kLanes)
+        ask(norm.x + size_t(row0 + r) * norm.x_row + c);
+    norm.x += size_t(row0) * norm.x_row;
+    norm.mean = board.mean;
+    norm.rstd = board.rstd;
+    for (int r = warp; r < count; r += kMmaSlices) norm(SumsOnly{}, r);
+    __syncthreads();
+    UNROLL
+    for (int o = 0; o < OCTETS; o++) {
+      mean[o] = board.mean[smaller(o * 8 + lane / 4, count - 1)];
+      rstd[o] = board.rstd[smaller(o * 8 + lane / 4, count - 1)];
+    }
+    there = true;
+  }
+  // Four numbers of a row, from channel k on, as Norm writes them.
+  __device__ __forceinline__ float4 normed(const Norm<float>& norm, const float4& x, int o, int k) const {
+    const float m = mean[o], r = rstd[o];
+    float4 y = make_float4((x.x - m) * r, (x.y - m) * r, (x.z - m) * r, (x.w - m) * r);
+    if (!norm.weight || k >= norm.channels) return y;
+    const float4 w = load_four(norm.weight + k);
+    if (!norm.bias) return make_float4(y.x * w.x, y.y * w.y, y.z * w.z, y.w * w.w);
+    const float4 b = load_four(norm.bias + k);
+    return make_float4(fused(y.x, w.x, b.x), fused(y.y, w.y, b.y), fused(y.z, w.z, b.z), fused(y.w, w.w, b.w));
+  }
+};
+
 template <int TILES, int OCTETS>
 struct MmaMemory {
   float4 sums[kMmaSlices][TILES * OCTETS][kLanes];
@@ -101,6 +154,7 @@ __global__ void __launch_bounds__(kProductThreads, depth > 4 ? 1 : 2)
     for (int o = 0; o < OCTETS; o++) to.x[d][o] = load_four(row[o] + smaller(step + d, end - 1) * 16);
   };
 
+  Moments<OCTETS> moments;  // of the rows, if this kernel normalizes them
   float c[TILES][OCTETS][4] = {};
   const auto multiply = [&](Stage& its, int step) {
     UNROLL
@@ -109,6 +163,7 @@ __global__ void __launch_bounds__(kProductThreads, depth > 4 ? 1 : 2)
       uint2 parts[3][OCTETS];
       UNROLL
       for (int o = 0; o < OCTETS; o++) {
+        if (moments.there) its.x[d][o] = moments.normed(norm, its.x[d][o], o, (step + d) * 16 + part);
         if ((step + d) * 16 + 16 > w.k) cut(its.x[d][o], w.k - (step + d) * 16 - part);
         split(its.x[d][o], parts[0][o], parts[1][o], parts[2][o]);
       }
@@ -122,8 +177,15 @@ __global__ void __launch_bounds__(kProductThreads, depth > 4 ? 1 : 2)
   Stage even, odd;  // while one is multiplied, the other is in flight
   load_w(even, begin);
   load_w(odd, begin + depth);
+  ask_for_weights(w.at(0, tile0 * 16), size_t(steps) * 256 * smaller(TILES, pad16(w.n) / 16 - tile0));
   wait_for_earlier();
-  if (OCTETS == 1 && !x) x = normed_row(norm);
+  const int its_row0 = row0 + warp % OCTETS * 8, its_column0 = (tile0 + warp / OCTETS) * 16;  // that the warp finishes
+  if (warp < TILES * OCTETS) in_tile(its_row0, its_column0, [&](int r, int column, int) { finish.ask(r, column); });
+  if (OCTETS <= 2 && !x) {
+    moments.compute(norm, row0, finish.rows);
+    x = norm.x;
+    x_row = norm.x_row;
+  }
   UNROLL
   for (int o = 0; o < OCTETS; o++)
     row[o] = x + size_t(smaller(row0 + o * 8 + lane / 4, finish.rows - 1)) * x_row + part;
@@ -149,7 +211,7 @@ __global__ void __launch_bounds__(kProductThreads, depth > 4 ? 1 : 2)
   float4 total = make_float4(0, 0, 0, 0);
   UNROLL
   for (int s = 0; s < kMmaSlices; s++) add(total, memory.sums[s][warp][lane]);
-  finish_tile(finish, row0 + warp % OCTETS * 8, (tile0 + warp / OCTETS) * 16, total);
+  finish_tile(finish, its_row0, its_column0, total);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -257,8 +319,8 @@ void matmul_cuda(int rows, const Matmul<float, bf16>& s, const After& after) {
   const dim3 tiles(unsigned((rows + kTile - 1) / kTile), unsigned((s.w.n + kTile - 1) / kTile));
   if (rows > kDecodeRows) start(tiled_bf16<After>, tiles, 128, s.x, s.x_row, s.w, finish);
   else if (rows > 16) start_decode<2, 4>(s, finish);
-  else if (rows > 8) start_decode<2, 2>(s, finish);
   else if (s.w.n <= kFewOutputs) start_decode<1, 1, 8>(s, finish);
+  else if (rows > 8) start_decode<2, 2>(s, finish);
   else start_decode<1, 1>(s, finish);
 }
 

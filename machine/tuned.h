@@ -45,8 +45,9 @@ bool tuned(const Team& team, const Matmul<float, W>& s, int rows, const After& a
 #ifdef WITH_CUDA
 template <class W>
 bool normalizes(const Team& team, const Matmul<float, W>& s, int rows) {
-  if constexpr (std::is_same<W, float>::value || std::is_same<W, bf16>::value)
-    return team.cuda && !team.plain && s.w.cuda && !s.w.stored && rows == 1 && s.w.k <= kMostNormed;
+  if (!team.cuda || team.plain || !s.w.cuda) return false;
+  if constexpr (std::is_same<W, float>::value) return rows == 1 && s.w.k <= kMostNormed && !s.w.stored;
+  if constexpr (std::is_same<W, bf16>::value) return rows <= 16 && by_fours(s.norm);
   return false;
 }
 inline bool tuned(const Team& team, const Norm<float>& s, int rows) {
