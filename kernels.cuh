@@ -54,10 +54,11 @@ struct Dropout {
   float rate = 0;
   uint64_t seed = 0;
   uint32_t iteration = 0, site = 0;
+  uint64_t first = 0;  // the number of the first that is dropped or kept
   template <class T>
   HD T keep(uint64_t i) const {
     if (rate == 0) return T(1);
-    const uint32_t bits = uint32_t(random_bits(seed, iteration, kStreamDropout, i, site));
+    const uint32_t bits = uint32_t(random_bits(seed, iteration, kStreamDropout, first + i, site));
     return bits < uint32_t(double(rate) * 4294967296.0) ? T(0) : T(1) / (T(1) - T(rate));
   }
 };

@@ -398,8 +398,9 @@ struct Activations {
   Rows<T> saved(size_t stride) const { return room(training ? L : 0, R, stride); }  // for the backward alone
 
   int L = config.n_layer, H = config.n_head, KV = config.n_kv_head, D = config.head_size();
-  int C = pad16(config.n_embd), Q = pad16(config.qkv_size()), A = pad16(config.heads_size());  // strides
-  int G = pad16(config.hidden()), F = pad16(config.inner()), V = pad16(config.vocab_size);
+  // Strides: an odd number of cache lines, so that the same columns of many rows do not meet in a few sets of a cache.
+  int C = pad16(config.n_embd) | 16, Q = pad16(config.qkv_size()) | 16, A = pad16(config.heads_size()) | 16;
+  int G = pad16(config.hidden()) | 16, F = pad16(config.inner()) | 16, V = pad16(config.vocab_size) | 16;
   size_t k_layer = KV * KeyValues<S>::key_numbers(slots, D), v_layer = KV * KeyValues<S>::value_numbers(slots, D);
 
   Rows<T> x = room(training ? L + 1 : 1, R, C);  // (L + 1, R, C) the residual stream before each layer and at the end
@@ -421,6 +422,7 @@ struct Activations {
   Rows<T> attention_scratch = once(1, attention_scratch_size<T>(R, H, D, slots, training, cuda));
 
   KeyValues<S> cache(int l) const { return {k[l], v[l], slots, D}; }
+  size_t row_bytes() const { return sizeof(T) * size_t(4 * C + G + F); }  // of one row in the widest part of a layer
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -428,8 +430,9 @@ struct Activations {
 
 // The sites where dropout is applied. Each has a number, so that no two draw the same random bits.
 enum { kDropEmbedding, kDropAttention, kDropProjection, kDropMlp };
-inline Dropout dropout_at(Dropout dropout, int layer, int site) {
+inline Dropout dropout_at(Dropout dropout, int layer, int site, int row = 0, int channels = 0) {  // from a row on
   dropout.site = uint32_t(layer * 4 + site);
+  dropout.first = uint64_t(row) * channels;
   return dropout;
 }
 
@@ -455,8 +458,9 @@ Attention<T, S> attention_of(const DeviceBatch& batch, const Activations<T, S>& 
           a.cache(l),   a.att[l], a.A,  a.log_sum[l], dropout,  batch.computed};
 }
 template <class T, class S>
-Norm<T> norm_f(const Activations<T, S>& a, const Tensors<const T>& w, int layers) {
-  return norm_of(a.config, a.x[layers], a.C, w.ln_f, w.ln_f_bias, a.norm_f[0], a.mean_f[0], a.rstd_f[0]);
+Norm<T> norm_f(const Activations<T, S>& a, const Tensors<const T>& w, int layers, int first) {
+  return norm_of(a.config, a.x.at(layers, first), a.C, w.ln_f, w.ln_f_bias, a.norm_f.at(0, first),
+                 a.mean_f.at(0, first), a.rstd_f.at(0, first));
 }
 
 // The norm of all rows. Returns where this thread finds the result; null if the product is to normalize (Matmul::norm).
@@ -472,10 +476,10 @@ T* normalize(const Team& team, int rows, Norm<T> norm, bool training) {
   return norm.y;
 }
 
-// Rotates queries and keys, or with `back` their gradients: qkv (R, a.Q).
+// Rotates queries and keys of the rows from `first` on, or with `back` their gradients: qkv (R, a.Q).
 template <class T, class S>
-Rope<T> rope_of(const DeviceBatch& batch, const Activations<T, S>& a, T* qkv, const T* table, bool back) {
-  return {batch.forest, batch.computed, qkv, a.Q, a.H + a.KV, a.D, table, back};
+Rope<T> rope_of(const DeviceBatch& batch, const Activations<T, S>& a, int first, T* qkv, const T* table, bool back) {
+  return {batch.forest, first, qkv, a.Q, a.H + a.KV, a.D, table, back};
 }
 
 // act (R, F) = GELU(pre) or SwiGLU(pre), with pre (R, hidden) = norm W + b.
@@ -504,6 +508,7 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
              const Activations<T, S>& a, bool with_logits, const Dropout& dropout = {},
              const AfterLayer<T>& after_layer = {}) {
   const int first = batch.computed, R = batch.forest.rows - first, C = c.n_embd;
+  const auto blocks = [&](const auto& f) { by_blocks(team, first, R, a.row_bytes(), f); };
   // x (R, C) = the token's embedding + the position's
   if (w.symbols.data) unpack(team, R, Unpack<T, W>{batch.token(), w.symbols, a.x[0], a.C});
   if (c.vocab_size)
@@ -513,46 +518,52 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
   for (int l = 0; l < c.n_layer; l++) {
     const auto& plain = w.plain.layers[l];
     const auto& packed = w.layers[l];
-    T *const x = a.x.at(l, first), *const mid = a.mid.at(l, first), *const next = a.x.at(l + 1, first);
-    T *const qkv = a.qkv.at(l, first), *const pre = a.pre.at(l, first), *const act = a.act.at(l, first);
-
     // qkv (R, Q) = norm_1(x) W + b
-    Norm<T> norm = norm_1(a, w.plain, l, first);
-    const T* normal = normalize(team, R, norm, a.training);
     Attention<T, S> heads = attention_of(batch, a, l, dropout_at(dropout, l, kDropAttention));
-    matmul_qkv(team, R, Matmul<T, W>{normal, a.C, packed.qkv.forward, qkv, a.Q, norm},
-               AddBias<T>{qkv, a.Q, plain.qkv_bias}, heads);
-    if (c.rotary) {  // queries and keys turn by their positions
-      team.wait();
-      rotate(team, R, rope_of(batch, a, a.qkv[l], w.rope.data(), false), heads);
-    }
+    blocks([&](const Team& some, int row, int rows) {
+      T* const qkv = a.qkv.at(l, row);
+      const Norm<T> norm = norm_1(a, w.plain, l, row);
+      const T* normal = normalize(some, rows, norm, a.training);
+      matmul_qkv(some, rows, Matmul<T, W>{normal, a.C, packed.qkv.forward, qkv, a.Q, norm},
+                 AddBias<T>{qkv, a.Q, plain.qkv_bias}, heads);
+      if (!c.rotary) return;
+      some.wait();  // queries and keys turn by their positions
+      rotate(some, rows, rope_of(batch, a, row, a.qkv[l], w.rope.data(), false), heads);
+    });
     if (!with_logits && l == c.n_layer - 1) {  // of the last layer a prefill needs the keys and values alone
       team.wait();
       if (!heads.in_cache) launch(team, R, WriteCache<T, S>{heads});
       return;
     }
-    // att (R, H D) = attention(qkv, cache);  mid (R, C) = x + att W + b
+    // att (R, H D) = attention(qkv, cache)
     attention(team, heads, a.attention_scratch.data(), a.slots);
-    matmul(team, R, Matmul<T, W>{a.att.at(l, first), a.A, packed.proj.forward, mid, a.C},
-           JoinResidual<T>{x, mid, a.C, C, plain.proj_bias, dropout_at(dropout, l, kDropProjection)});
-    team.wait();
-
-    // act (R, F) = GELU(norm_2(mid) W + b), or SwiGLU
-    norm = norm_2(a, w.plain, l, first);
-    normal = normalize(team, R, norm, a.training);
-    activate(team, R, c, Matmul<T, W>{normal, a.C, packed.fc.forward, pre, a.G, norm}, plain.fc_bias, act, a.F);
-    // x (R, C) = mid + act W + b
-    matmul(team, R, Matmul<T, W>{act, a.F, packed.fc_proj.forward, next, a.C},
-           JoinResidual<T>{mid, next, a.C, C, plain.fc_proj_bias, dropout_at(dropout, l, kDropMlp)});
-    team.wait();
-    if (after_layer) after_layer(team, l + 1, R, next, a.C);
+    blocks([&](const Team& some, int row, int rows) {
+      T *const mid = a.mid.at(l, row), *const pre = a.pre.at(l, row), *const act = a.act.at(l, row);
+      T* const next = a.x.at(l + 1, row);
+      // mid (R, C) = x + att W + b
+      matmul(some, rows, Matmul<T, W>{a.att.at(l, row), a.A, packed.proj.forward, mid, a.C},
+             JoinResidual<T>{a.x.at(l, row), mid, a.C, C, plain.proj_bias,
+                             dropout_at(dropout, l, kDropProjection, row, C)});
+      some.wait();
+      // act (R, F) = GELU(norm_2(mid) W + b), or SwiGLU
+      const Norm<T> norm = norm_2(a, w.plain, l, row);
+      const T* normal = normalize(some, rows, norm, a.training);
+      activate(some, rows, c, Matmul<T, W>{normal, a.C, packed.fc.forward, pre, a.G, norm}, plain.fc_bias, act, a.F);
+      // x (R, C) = mid + act W + b
+      matmul(some, rows, Matmul<T, W>{act, a.F, packed.fc_proj.forward, next, a.C},
+             JoinResidual<T>{mid, next, a.C, C, plain.fc_proj_bias, dropout_at(dropout, l, kDropMlp, row, C)});
+      some.wait();
+    });
+    if (after_layer) after_layer(team, l + 1, R, a.x.at(l + 1, first), a.C);
   }
   if (!with_logits || !c.vocab_size) return;
   // logits (R, V) = norm_f(x) wte^T, or a head of its own
-  const Norm<T> norm = norm_f(a, w.plain, c.n_layer);
-  const T* normal = normalize(team, R, norm, a.training);
-  matmul(team, R, Matmul<T, W>{normal, a.C, w.head.forward, a.logits.data(), a.V, norm});
-  team.wait();
+  blocks([&](const Team& some, int row, int rows) {
+    const Norm<T> norm = norm_f(a, w.plain, c.n_layer, row);
+    const T* normal = normalize(some, rows, norm, a.training);
+    matmul(some, rows, Matmul<T, W>{normal, a.C, w.head.forward, a.logits.at(0, row), a.V, norm});
+    some.wait();
+  });
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -585,12 +596,10 @@ template <class T>
 NormBackward<T> norm_backward(const Norm<T>& s, const T* dy, T* dx) {
   return {s.x, s.x_row, s.channels, s.weight, s.center ? s.mean : nullptr, s.rstd, dy, s.x_row, dx};
 }
-// The same, and into dweight and dbias.
+// The gradients of its weights and biases.
 template <class T>
-void normalize_backward(const Team& team, int rows, const Norm<T>& s, const T* dy, T* dx, T* dweight, T* dbias) {
-  const T* const mean = s.center ? s.mean : nullptr;
-  norm_weights(team, NormWeights<T>{rows, s.x, s.x_row, s.channels, mean, s.rstd, dy, s.x_row, dweight, dbias});
-  launch(team, rows, norm_backward(s, dy, dx));
+NormWeights<T> weights_of(int rows, const Norm<T>& s, const T* dy, T* dweight, T* dbias) {
+  return {rows, s.x, s.x_row, s.channels, s.center ? s.mean : nullptr, s.rstd, dy, s.x_row, dweight, dbias};
 }
 
 // The gradients of W and b of one linear layer y = x W + b: added to dw and dbias.
@@ -623,9 +632,12 @@ void head_backward(const Team& team, const Config& c, const Weights<T, W>& w, in
   zero(team, g.stream.data(), size_t(rows) * a.C);
   matmul_gradient(team, MatmulGradient<T>{rows, c.vocab_size, c.n_embd, a.logits.data(), a.V, a.norm_f.data(), a.C,
                                           c.tied ? d.wte : d.lm_head});
-  matmul(team, rows, Matmul<T, W>{a.logits.data(), a.V, w.head.transposed, g.norm.data(), a.C});
-  team.wait();
-  normalize_backward(team, rows, norm_f(a, w.plain, c.n_layer), g.norm.data(), g.stream.data(), d.ln_f, d.ln_f_bias);
+  by_blocks(team, 0, rows, a.row_bytes(), [&](const Team& some, int row, int n) {
+    matmul(some, n, Matmul<T, W>{a.logits.at(0, row), a.V, w.head.transposed, g.norm.at(0, row), a.C});
+    some.wait();
+    launch(some, n, norm_backward(norm_f(a, w.plain, c.n_layer, row), g.norm.at(0, row), g.stream.at(0, row)));
+  });
+  norm_weights(team, weights_of(rows, norm_f(a, w.plain, c.n_layer, 0), g.norm.data(), d.ln_f, d.ln_f_bias));
 }
 
 // Adds every parameter's gradient to d. It follows a forward whose a.logits have become dlogits; without a vocabulary
@@ -635,44 +647,53 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
               const Activations<T>& a, const Gradients<T>& g, const Tensors<T>& d, const Dropout& dropout = {}) {
   const int first = batch.computed, R = batch.forest.rows - first;
   const int C = c.n_embd, A = c.heads_size(), F = c.inner(), Q = c.qkv_size();
-  T *const stream = g.stream.at(0, first), *const dnorm = g.norm.at(0, first);  // (R, C)
-  T *const dqkv = g.qkv.at(0, first), *const branch = g.branch.at(0, first);
+  const auto blocks = [&](const auto& f) { by_blocks(team, first, R, a.row_bytes(), f); };
 
   if (c.vocab_size) head_backward(team, c, w, R, a, g, d);  // logits = norm_f(x) wte^T
-  // The gradient that flows from the stream into a branch, through the branch's dropout.
-  const auto into_branch = [&](int l, int site) -> const T* {
-    if (dropout.rate == 0) return stream;
-    launch_columns(team, R, C, DropoutBackward<T>{stream, branch, a.C, C, dropout_at(dropout, l, site)});
-    return branch;
+  // The gradient that flows from the stream into a branch, through the branch's dropout, lies in dout.
+  const Rows<T>& dout = dropout.rate == 0 ? g.stream : g.branch;
+  const auto into_branch = [&](const Team& some, int row, int rows, int l, int site) {
+    if (dropout.rate == 0) return;
+    launch_columns(
+        some, rows, C,
+        DropoutBackward<T>{g.stream.at(0, row), g.branch.at(0, row), a.C, C, dropout_at(dropout, l, site, row, C)});
   };
   for (int l = c.n_layer - 1; l >= 0; l--) {
     const auto& packed = w.layers[l];
     const auto& dl = d.layers[l];
+    T *const pre = a.pre.at(l, first), *const act = a.act.at(l, first), *const dnorm = g.norm.at(0, first);
     const Norm<T> before_attention = norm_1(a, w.plain, l, first), before_mlp = norm_2(a, w.plain, l, first);
-    T *const pre = a.pre.at(l, first), *const act = a.act.at(l, first), *const att = a.att.at(l, first);
 
     // Computes again what the forward did not store.
-    launch(team, R, before_attention);
-    launch(team, R, before_mlp);
-    if (c.swiglu) launch_columns(team, R, F, SwiGlu<T>{pre, a.G, F, act, a.F});
-    else launch_columns(team, R, F, BiasGelu<T>{pre, act, a.F, nullptr});
-
+    blocks([&](const Team& some, int row, int rows) {
+      launch(some, rows, norm_1(a, w.plain, l, row));
+      launch(some, rows, norm_2(a, w.plain, l, row));
+      T *const its_pre = a.pre.at(l, row), *const its_act = a.act.at(l, row);
+      if (c.swiglu) launch_columns(some, rows, F, SwiGlu<T>{its_pre, a.G, F, its_act, a.F});
+      else launch_columns(some, rows, F, BiasGelu<T>{its_pre, its_act, a.F, nullptr});
+      into_branch(some, row, rows, l, kDropMlp);
+    });
     // x' = mid + act W + b
-    const T* dout = into_branch(l, kDropMlp);
-    linear_backward(team, R, F, C, act, a.F, dout, a.C, dl.fc_proj, dl.fc_proj_bias);
+    linear_backward(team, R, F, C, act, a.F, dout.at(0, first), a.C, dl.fc_proj, dl.fc_proj_bias);
     team.wait();  // the gradient overwrites act; then it goes on to pre
-    const T* const dpre =
-        activate_backward(team, R, Matmul<T, W>{dout, a.C, packed.fc_proj.transposed, act, a.F}, a, pre, act);
-    // pre = norm_2(mid) W + b
-    linear_backward(team, R, C, c.hidden(), before_mlp.y, a.C, dpre, a.G, dl.fc, dl.fc_bias);
-    matmul(team, R, Matmul<T, W>{dpre, a.G, packed.fc.transposed, dnorm, a.C});
-    team.wait();
-    normalize_backward(team, R, before_mlp, dnorm, stream, dl.ln_2, dl.ln_2_bias);
+    blocks([&](const Team& some, int row, int rows) {
+      T* const its_dnorm = g.norm.at(0, row);
+      const T* const dpre = activate_backward(
+          some, rows, Matmul<T, W>{dout.at(0, row), a.C, packed.fc_proj.transposed, a.act.at(l, row), a.F}, a,
+          a.pre.at(l, row), a.act.at(l, row));
+      // pre = norm_2(mid) W + b
+      matmul(some, rows, Matmul<T, W>{dpre, a.G, packed.fc.transposed, its_dnorm, a.C});
+      some.wait();
+      launch(some, rows, norm_backward(norm_2(a, w.plain, l, row), its_dnorm, g.stream.at(0, row)));
+      // mid = x + att W + b
+      into_branch(some, row, rows, l, kDropProjection);
+      matmul(some, rows, Matmul<T, W>{dout.at(0, row), a.C, packed.proj.transposed, g.att.at(0, row), a.A});
+      some.wait();
+    });
+    linear_backward(team, R, C, c.hidden(), before_mlp.y, a.C, c.swiglu ? pre : act, a.G, dl.fc, dl.fc_bias);
+    norm_weights(team, weights_of(R, before_mlp, dnorm, dl.ln_2, dl.ln_2_bias));
+    linear_backward(team, R, A, C, a.att.at(l, first), a.A, dout.at(0, first), a.C, dl.proj, dl.proj_bias);
 
-    // mid = x + att W + b
-    dout = into_branch(l, kDropProjection);
-    linear_backward(team, R, A, C, att, a.A, dout, a.C, dl.proj, dl.proj_bias);
-    matmul(team, R, Matmul<T, W>{dout, a.C, packed.proj.transposed, g.att.at(0, first), a.A});
     // att = attention(qkv, cache)
     if (!g.past_gradients) {
       zero(team, g.k[l], a.v_layer);
@@ -682,16 +703,20 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     const Attention<T> heads = attention_of(batch, a, l, dropout_at(dropout, l, kDropAttention));
     attention_backward(team, AttentionBackward<T>{heads, g.att.data(), g.k[l], g.v[l], g.qkv.data()}, g.p.data(),
                        g.ds.data(), a.slots);
-    if (c.rotary) rotate(team, R, rope_of(batch, a, g.qkv.data(), w.rope.data(), true), heads);
     // qkv = norm_1(x) W + b
-    linear_backward(team, R, C, Q, before_attention.y, a.C, dqkv, a.Q, dl.qkv, dl.qkv_bias);
-    matmul(team, R, Matmul<T, W>{dqkv, a.Q, packed.qkv.transposed, dnorm, a.C});
-    team.wait();
-    normalize_backward(team, R, before_attention, dnorm, stream, dl.ln_1, dl.ln_1_bias);
+    blocks([&](const Team& some, int row, int rows) {
+      if (c.rotary) rotate(some, rows, rope_of(batch, a, row, g.qkv.data(), w.rope.data(), true), heads);
+      matmul(some, rows, Matmul<T, W>{g.qkv.at(0, row), a.Q, packed.qkv.transposed, g.norm.at(0, row), a.C});
+      some.wait();
+      launch(some, rows, norm_backward(norm_1(a, w.plain, l, row), g.norm.at(0, row), g.stream.at(0, row)));
+    });
+    linear_backward(team, R, C, Q, before_attention.y, a.C, g.qkv.at(0, first), a.Q, dl.qkv, dl.qkv_bias);
+    norm_weights(team, weights_of(R, before_attention, dnorm, dl.ln_1, dl.ln_1_bias));
+    team.wait();  // the next layer's norms overwrite these
   }
   if (!c.vocab_size) return;
   embed_backward(team,
-                 EmbedBackward<T>{R, batch.token(), batch.forest, stream, a.C, C, d.wte, d.wpe,
+                 EmbedBackward<T>{R, batch.token(), batch.forest, g.stream.at(0, first), a.C, C, d.wte, d.wpe,
                                   dropout_at(dropout, c.n_layer, kDropEmbedding)},
                  g.order.data());
 }

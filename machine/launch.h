@@ -251,6 +251,25 @@ void launch_columns(const Team& team, int rows, int columns, const Op& op) {
   launch(team, rows * strips.each(), strips);
 }
 
+// Runs f(team, row, rows) over blocks of a forward's rows first .. first + rows - 1. f is some operations that follow
+// each other, and none of them looks at another row. Each thread takes rows of its own, a block at a time, as the whole
+// team of f: so what one operation writes the next finds in L2, and no thread waits for another before the end. On a
+// GPU, and where rows are few, so that the weights are what takes time, the whole team runs all rows. row_bytes: of a
+// row in f.
+constexpr int kLeastRows = 48;  // of a thread
+template <class F>
+void by_blocks(const Team& team, int first, int rows, size_t row_bytes, const F& f) {
+  if (team.cuda || rows < kLeastRows * team.size) return f(team, first, rows);
+  const Range mine = team.share(rows, 8);
+  const int count = mine.end - mine.begin, fits = int(l2_bytes() / row_bytes) / kLeastRows * kLeastRows;
+  const int most = larger(kLeastRows, smaller(fits, 4 * kLeastRows)), blocks = (count + most - 1) / most;
+  for (int i = 0; i < blocks; i++) {
+    const int begin = int(long(count) * i / blocks), end = int(long(count) * (i + 1) / blocks);
+    f(Team{}, first + mine.begin + begin, end - begin);
+  }
+  team.wait();
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // What may run in place of the portable version: plain() runs the first CUDA kernels (kernels.cuh) if the team asks for
 // them, tuned() the tuned versions (tuned.h). Each returns whether it ran the operation. A program compiled with

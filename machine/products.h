@@ -140,9 +140,11 @@ void product(int rows, int columns, const TileArguments<B>& s) {
           const int first = row + chunk * i / tiles, last = row + chunk * (i + 1) / tiles;
           part.a = s.a + first * s.a_row + k * s.a_k;
           part.c = s.c + first * s.c_row + column;
-          part.next = reinterpret_cast<const char*>(part.b) + bytes + bytes * i / tiles;
-          // A single tile may want some of the columns that lie side by side, such as half of a head's channels.
-          part.next_k = tiles == 1 && !separate ? ptrdiff_t(sizeof(B)) * s.b_k : 0;
+          part.next = reinterpret_cast<const char*>(part.b) + bytes;
+          // Where columns lie side by side, tiles in turn ask for the halves of each line of k; a single one for all.
+          if (separate) part.next += bytes * i / tiles;
+          else if (tiles > 1) part.next += i % 2 * vectors * Vec::width * ptrdiff_t(sizeof(B)) * together / 2;
+          part.next_k = separate ? 0 : ptrdiff_t(sizeof(B)) * s.b_k;
           run_tile(last - first, vectors, tiles, part);
         }
         k += block;
@@ -160,58 +162,50 @@ INSTANTIATE void product(int, int, const TileArguments<f16>&);
 // ---------------------------------------------------------------------------------------------------------------
 // The twins
 
-constexpr int kBlockK = 512;  // with many rows: a block of k whose panel and rows stay in L2
-
-// Matmul: the columns `mine` (cut at multiples of kGroup) of all rows. `after`, a column operation, follows on each
-// row's finished columns while they are in cache.
+// Matmul: the columns `mine` (cut at multiples of kGroup) of all rows. `after`, a column operation, follows on some
+// rows' finished columns while they are in cache.
 template <class W, class After>
 void matmul_twin(const Range& mine, int rows, const Matmul<float, W>& m, const After& after) {
   const Panels<W>& w = m.w;
-  const int block = rows > kMostTiles * kTileRows ? kBlockK : w.k;
   for (int begin = mine.begin; begin < mine.end;) {
-    const int end = smaller(mine.end, begin / kPanel * kPanel + kPanel);
-    for (int k = 0; k < w.k; k += block) {
-      const int its_k = smaller(block, w.k - k), step = w.width(begin) * kTogether<W>;
-      product(rows, end - begin,
-              TileArguments<W>{its_k, m.x + k, m.x_row, 1, w.at(k, begin), step, kGroup * kTogether<W>, m.out + begin,
-                               m.out_row, k > 0, w.far});
-    }
-    for (int row = 0; row < rows; row++) after(Solo{}, row, begin, smaller(end, w.n));
+    const int end = smaller(mine.end, begin / kPanel * kPanel + kPanel), step = w.width(begin) * kTogether<W>;
+    product(rows, end - begin,
+            TileArguments<W>{w.k, m.x, m.x_row, 1, w.at(0, begin), step, kGroup * kTogether<W>, m.out + begin,
+                             m.out_row, false, w.far && rows <= kMostTiles * kTileRows});
     begin = end;
   }
+  for (int row = 0; row < rows && mine.begin < mine.end; row++) after(Solo{}, row, mine.begin, smaller(mine.end, w.n));
 }
 
-// MatmulGradient: this thread's columns of dw. For each block of rows a panel of dy is copied into one piece of memory,
-// which serves all K outputs. x is read down its columns where it lies.
+// MatmulGradient: this thread's columns of dw. x and dy are read where they lie, a block of rows at a time: its columns
+// of dy stay in L2 while all inputs pass, some inputs of it in L1.
 inline void matmul_gradient_twin(const Team& team, const MatmulGradient<float>& m) {
   const int rows = m.rows, inputs = m.inputs, outputs = m.outputs;
   const Range mine = team.share(pad16(outputs), kGroup);
-  constexpr int block = 256;
-  float* panel = scratch(size_t(block + inputs) * kPanel);
-  float* edge = panel + block * kPanel;  // (K, kPanel): the last panel's sums, where it is wider than what is left of N
-  for (int begin = mine.begin; begin < mine.end;) {
-    const int end = smaller(mine.end, begin / kPanel * kPanel + kPanel), width = end - begin;
-    const int whole = smaller(end, outputs) - begin;  // columns that exist
-    float* sums = m.dw + begin;
-    int sums_row = outputs;
-    if (whole < width) {
-      sums = edge;
-      sums_row = width;
-      for (int k = 0; k < inputs; k++)
-        for (int n = 0; n < width; n++) edge[k * width + n] = n < whole ? m.dw[size_t(k) * outputs + begin + n] : 0.0f;
+  // Sums of the last group of columns, where it is wider than what is left of N: (K, kGroup).
+  const int whole = larger(mine.begin, smaller(mine.end, outputs / kGroup * kGroup)),
+            left = smaller(mine.end, outputs) - whole;
+  float* const edge = scratch(left > 0 ? size_t(inputs) * kGroup : 0);
+  for (int k = 0; k < inputs && left > 0; k++)
+    for (int n = 0; n < kGroup; n++) edge[k * kGroup + n] = n < left ? m.dw[size_t(k) * outputs + whole + n] : 0.0f;
+  constexpr int some = kMostTiles * kTileRows, least = kBlockLines;
+  const size_t row_bytes = sizeof(float) * larger(1, mine.end - mine.begin);
+  const int fits = int(l2_bytes() / 2 / row_bytes) / least * least, block = larger(least, smaller(fits, 4 * least));
+  for (int row = 0; row < rows; row += block) {
+    const int count = smaller(block, rows - row);
+    const float *x = m.x + size_t(row) * m.x_row, *dy = m.dy + size_t(row) * m.dy_row;
+    for (int k = 0; k < inputs; k += some) {
+      const auto sum = [&](int begin, int end, float* sums, int sums_row) {
+        product(smaller(some, inputs - k), end - begin,
+                TileArguments<float>{count, x + k, 1, m.x_row, dy + begin, m.dy_row, kGroup,
+                                     sums + size_t(k) * sums_row, sums_row, true});
+      };
+      if (whole > mine.begin) sum(mine.begin, whole, m.dw + mine.begin, outputs);
+      if (left > 0) sum(whole, mine.end, edge, kGroup);
     }
-    for (int row = 0; row < rows; row += block) {
-      const int count = smaller(block, rows - row);
-      for (int i = 0; i < count; i++)
-        memcpy(panel + i * width, m.dy + size_t(row + i) * m.dy_row + begin, sizeof(float) * width);
-      const float* x = m.x + size_t(row) * m.x_row;
-      product(inputs, width, TileArguments<float>{count, x, 1, m.x_row, panel, width, kGroup, sums, sums_row, true});
-    }
-    if (whole < width)
-      for (int k = 0; k < inputs; k++)
-        memcpy(m.dw + size_t(k) * outputs + begin, edge + k * width, sizeof(float) * whole);
-    begin = end;
   }
+  for (int k = 0; k < inputs && left > 0; k++)
+    memcpy(m.dw + size_t(k) * outputs + whole, edge + k * kGroup, sizeof(float) * left);
 }
 
 }  // namespace nanospec
