@@ -410,21 +410,38 @@ struct BiasActivation {
 };
 template <class T>
 using BiasGelu = BiasActivation<T, Gelu>;
-// d = d Activation'(pre).
-template <class T, class Activation>
-struct ActivationBackward {
-  const T* pre;
+// act = GELU(pre), and pre becomes GELU'(pre): what a backward needs, by one erf.
+template <class T>
+struct GeluAndSlope {
+  T *pre, *act;  // (R, F)
+  int row_stride;
+  template <class G>
+  HD void operator()(const G& g, int row, int begin, int end) const {
+    const size_t at = size_t(row) * row_stride + begin;
+    T *x = pre + at, *y = act + at;
+    struct Both {
+      T of, slope;
+    };
+    const auto store = [=](int c, Both both) {
+      y[c] = both.of;
+      x[c] = both.slope;
+    };
+    g.map(store, end - begin, [=](int c) { return Both{Gelu::of(x[c]), Gelu::slope(x[c])}; });
+  }
+};
+// d = d slope: the gradient through an activation.
+template <class T>
+struct TimesSlope {
+  const T* slope;
   T* d;
   int row_stride;
   template <class G>
   HD void operator()(const G& g, int row, int begin, int end) const {
-    const T* a = pre + size_t(row) * row_stride + begin;
+    const T* a = slope + size_t(row) * row_stride + begin;
     T* out = d + size_t(row) * row_stride + begin;
-    g.map(out, end - begin, [=](int c) { return out[c] * Activation::slope(a[c]); });
+    g.map(out, end - begin, [=](int c) { return out[c] * a[c]; });
   }
 };
-template <class T>
-using GeluBackward = ActivationBackward<T, Gelu>;
 // SiLU(x) = x / (1 + exp(-x)) (Elfwing, Uchibe, Doya 2018); with s = 1 / (1 + exp(-x)), SiLU'(x) = s (1 + x (1 - s)).
 struct Silu {
   template <class T>

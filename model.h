@@ -441,15 +441,16 @@ template <class T>
 Norm<T> norm_of(const Config& c, const T* x, int x_row, const T* weight, const T* bias, T* y, T* mean, T* rstd) {
   return {x, x_row, c.n_embd, weight, bias, y, x_row, mean, rstd, c.center, T(c.norm_epsilon)};
 }
-// A layer's two norms, for the rows from `first` on; its attention; and the norm after the last layer.
+// A layer's two norms, for the rows from `first` on, with the results in the rows from `to` on; its attention; and the
+// norm after the last layer.
 template <class T, class S>
-Norm<T> norm_1(const Activations<T, S>& a, const Tensors<const T>& w, int l, int first) {
-  return norm_of(a.config, a.x.at(l, first), a.C, w.layers[l].ln_1, w.layers[l].ln_1_bias, a.norm_1.at(l, first),
+Norm<T> norm_1(const Activations<T, S>& a, const Tensors<const T>& w, int l, int first, int to) {
+  return norm_of(a.config, a.x.at(l, first), a.C, w.layers[l].ln_1, w.layers[l].ln_1_bias, a.norm_1.at(l, to),
                  a.mean_1.at(l, first), a.rstd_1.at(l, first));
 }
 template <class T, class S>
-Norm<T> norm_2(const Activations<T, S>& a, const Tensors<const T>& w, int l, int first) {
-  return norm_of(a.config, a.mid.at(l, first), a.C, w.layers[l].ln_2, w.layers[l].ln_2_bias, a.norm_2.at(l, first),
+Norm<T> norm_2(const Activations<T, S>& a, const Tensors<const T>& w, int l, int first, int to) {
+  return norm_of(a.config, a.mid.at(l, first), a.C, w.layers[l].ln_2, w.layers[l].ln_2_bias, a.norm_2.at(l, to),
                  a.mean_2.at(l, first), a.rstd_2.at(l, first));
 }
 template <class T, class S>
@@ -520,9 +521,10 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
     const auto& packed = w.layers[l];
     // qkv (R, Q) = norm_1(x) W + b
     Attention<T, S> heads = attention_of(batch, a, l, dropout_at(dropout, l, kDropAttention));
-    blocks([&](const Team& some, int row, int rows) {
+    blocks([&](const RowBlock& block) {
+      const auto& [some, row, rows, room] = block;
       T* const qkv = a.qkv.at(l, row);
-      const Norm<T> norm = norm_1(a, w.plain, l, row);
+      const Norm<T> norm = norm_1(a, w.plain, l, row, room);
       const T* normal = normalize(some, rows, norm, a.training);
       matmul_qkv(some, rows, Matmul<T, W>{normal, a.C, packed.qkv.forward, qkv, a.Q, norm},
                  AddBias<T>{qkv, a.Q, plain.qkv_bias}, heads);
@@ -537,8 +539,9 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
     }
     // att (R, H D) = attention(qkv, cache)
     attention(team, heads, a.attention_scratch.data(), a.slots);
-    blocks([&](const Team& some, int row, int rows) {
-      T *const mid = a.mid.at(l, row), *const pre = a.pre.at(l, row), *const act = a.act.at(l, row);
+    blocks([&](const RowBlock& block) {
+      const auto& [some, row, rows, room] = block;
+      T *const mid = a.mid.at(l, row), *const pre = a.pre.at(l, row), *const act = a.act.at(l, room);
       T* const next = a.x.at(l + 1, row);
       // mid (R, C) = x + att W + b
       matmul(some, rows, Matmul<T, W>{a.att.at(l, row), a.A, packed.proj.forward, mid, a.C},
@@ -546,7 +549,7 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
                              dropout_at(dropout, l, kDropProjection, row, C)});
       some.wait();
       // act (R, F) = GELU(norm_2(mid) W + b), or SwiGLU
-      const Norm<T> norm = norm_2(a, w.plain, l, row);
+      const Norm<T> norm = norm_2(a, w.plain, l, row, room);
       const T* normal = normalize(some, rows, norm, a.training);
       activate(some, rows, c, Matmul<T, W>{normal, a.C, packed.fc.forward, pre, a.G, norm}, plain.fc_bias, act, a.F);
       // x (R, C) = mid + act W + b
@@ -558,7 +561,8 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
   }
   if (!with_logits || !c.vocab_size) return;
   // logits (R, V) = norm_f(x) wte^T, or a head of its own
-  blocks([&](const Team& some, int row, int rows) {
+  blocks([&](const RowBlock& block) {
+    const auto& [some, row, rows, room] = block;
     const Norm<T> norm = norm_f(a, w.plain, c.n_layer, row);
     const T* normal = normalize(some, rows, norm, a.training);
     matmul(some, rows, Matmul<T, W>{normal, a.C, w.head.forward, a.logits.at(0, row), a.V, norm});
@@ -610,12 +614,12 @@ void linear_backward(const Team& team, int rows, int in, int out, const T* x, in
   if (dbias) column_sum(team, ColumnSum<T>{rows, out, dy, dy_row, dbias});
 }
 
-// The gradient of pre (R, a.G), after that of act: matmul writes it into act.
+// The gradient of pre (R, a.G), after that of act: matmul writes it into act. With GELU, pre holds its slope.
 template <class T, class W>
 const T* activate_backward(const Team& team, int rows, const Matmul<T, W>& matmul_back, const Activations<T>& a, T* pre,
                            T* act) {
   if (!a.config.swiglu) {
-    matmul(team, rows, matmul_back, GeluBackward<T>{pre, act, a.F});
+    matmul(team, rows, matmul_back, TimesSlope<T>{pre, act, a.F});
     team.wait();
     return act;
   }
@@ -632,7 +636,8 @@ void head_backward(const Team& team, const Config& c, const Weights<T, W>& w, in
   zero(team, g.stream.data(), size_t(rows) * a.C);
   matmul_gradient(team, MatmulGradient<T>{rows, c.vocab_size, c.n_embd, a.logits.data(), a.V, a.norm_f.data(), a.C,
                                           c.tied ? d.wte : d.lm_head});
-  by_blocks(team, 0, rows, a.row_bytes(), [&](const Team& some, int row, int n) {
+  by_blocks(team, 0, rows, a.row_bytes(), [&](const RowBlock& block) {
+    const auto& [some, row, n, room] = block;
     matmul(some, n, Matmul<T, W>{a.logits.at(0, row), a.V, w.head.transposed, g.norm.at(0, row), a.C});
     some.wait();
     launch(some, n, norm_backward(norm_f(a, w.plain, c.n_layer, row), g.norm.at(0, row), g.stream.at(0, row)));
@@ -662,21 +667,24 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     const auto& packed = w.layers[l];
     const auto& dl = d.layers[l];
     T *const pre = a.pre.at(l, first), *const act = a.act.at(l, first), *const dnorm = g.norm.at(0, first);
-    const Norm<T> before_attention = norm_1(a, w.plain, l, first), before_mlp = norm_2(a, w.plain, l, first);
+    const Norm<T> before_attention = norm_1(a, w.plain, l, first, first),
+                  before_mlp = norm_2(a, w.plain, l, first, first);
 
     // Computes again what the forward did not store.
-    blocks([&](const Team& some, int row, int rows) {
-      launch(some, rows, norm_1(a, w.plain, l, row));
-      launch(some, rows, norm_2(a, w.plain, l, row));
+    blocks([&](const RowBlock& block) {
+      const auto& [some, row, rows, room] = block;
+      launch(some, rows, norm_1(a, w.plain, l, row, row));
+      launch(some, rows, norm_2(a, w.plain, l, row, row));
       T *const its_pre = a.pre.at(l, row), *const its_act = a.act.at(l, row);
       if (c.swiglu) launch_columns(some, rows, F, SwiGlu<T>{its_pre, a.G, F, its_act, a.F});
-      else launch_columns(some, rows, F, BiasGelu<T>{its_pre, its_act, a.F, nullptr});
+      else launch_columns(some, rows, F, GeluAndSlope<T>{its_pre, its_act, a.F});
       into_branch(some, row, rows, l, kDropMlp);
     });
     // x' = mid + act W + b
     linear_backward(team, R, F, C, act, a.F, dout.at(0, first), a.C, dl.fc_proj, dl.fc_proj_bias);
     team.wait();  // the gradient overwrites act; then it goes on to pre
-    blocks([&](const Team& some, int row, int rows) {
+    blocks([&](const RowBlock& block) {
+      const auto& [some, row, rows, room] = block;
       T* const its_dnorm = g.norm.at(0, row);
       const T* const dpre = activate_backward(
           some, rows, Matmul<T, W>{dout.at(0, row), a.C, packed.fc_proj.transposed, a.act.at(l, row), a.F}, a,
@@ -684,7 +692,7 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
       // pre = norm_2(mid) W + b
       matmul(some, rows, Matmul<T, W>{dpre, a.G, packed.fc.transposed, its_dnorm, a.C});
       some.wait();
-      launch(some, rows, norm_backward(norm_2(a, w.plain, l, row), its_dnorm, g.stream.at(0, row)));
+      launch(some, rows, norm_backward(norm_2(a, w.plain, l, row, row), its_dnorm, g.stream.at(0, row)));
       // mid = x + att W + b
       into_branch(some, row, rows, l, kDropProjection);
       matmul(some, rows, Matmul<T, W>{dout.at(0, row), a.C, packed.proj.transposed, g.att.at(0, row), a.A});
@@ -704,11 +712,12 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     attention_backward(team, AttentionBackward<T>{heads, g.att.data(), g.k[l], g.v[l], g.qkv.data()}, g.p.data(),
                        g.ds.data(), a.slots);
     // qkv = norm_1(x) W + b
-    blocks([&](const Team& some, int row, int rows) {
+    blocks([&](const RowBlock& block) {
+      const auto& [some, row, rows, room] = block;
       if (c.rotary) rotate(some, rows, rope_of(batch, a, row, g.qkv.data(), w.rope.data(), true), heads);
       matmul(some, rows, Matmul<T, W>{g.qkv.at(0, row), a.Q, packed.qkv.transposed, g.norm.at(0, row), a.C});
       some.wait();
-      launch(some, rows, norm_backward(norm_1(a, w.plain, l, row), g.norm.at(0, row), g.stream.at(0, row)));
+      launch(some, rows, norm_backward(norm_1(a, w.plain, l, row, row), g.norm.at(0, row), g.stream.at(0, row)));
     });
     linear_backward(team, R, C, Q, before_attention.y, a.C, g.qkv.at(0, first), a.Q, dl.qkv, dl.qkv_bias);
     norm_weights(team, weights_of(R, before_attention, dnorm, dl.ln_1, dl.ln_1_bias));

@@ -11,6 +11,19 @@ namespace nanospec {
 
 template <class T>
 using BiasSilu = BiasActivation<T, Silu>;
+// d = d Activation'(pre).
+template <class T, class Activation>
+struct ActivationBackward {
+  const T* pre;
+  T* d;
+  int row_stride;
+  template <class G>
+  HD void operator()(const G& g, int row, int begin, int end) const {
+    const T* a = pre + size_t(row) * row_stride + begin;
+    T* out = d + size_t(row) * row_stride + begin;
+    g.map(out, end - begin, [=](int c) { return out[c] * Activation::slope(a[c]); });
+  }
+};
 template <class T>
 using SiluBackward = ActivationBackward<T, Silu>;
 

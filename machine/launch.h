@@ -251,21 +251,27 @@ void launch_columns(const Team& team, int rows, int columns, const Op& op) {
   launch(team, rows * strips.each(), strips);
 }
 
-// Runs f(team, row, rows) over blocks of a forward's rows first .. first + rows - 1. f is some operations that follow
-// each other, and none of them looks at another row. Each thread takes rows of its own, a block at a time, as the whole
-// team of f: so what one operation writes the next finds in L2, and no thread waits for another before the end. On a
-// GPU, and where rows are few, so that the weights are what takes time, the whole team runs all rows. row_bytes: of a
-// row in f.
+// Some rows of a forward, and the team that runs them. What is needed among these rows alone may lie in the rows from
+// `room` on: those of the thread's first block, which stay in its L2.
+struct RowBlock {
+  Team team;
+  int row, rows, room;
+};
+
+// Runs f(block) for all rows first .. first + rows - 1, block by block. f is some operations that follow each other, of
+// which none looks at another row. Each thread takes rows of its own, and is the whole team of their blocks: what one
+// operation writes the next finds in L2, and no thread waits for another before the end. On a GPU, and where rows are
+// so few that reading the weights takes the time, the team runs all rows together. row_bytes: of a row, in f.
 constexpr int kLeastRows = 48;  // of a thread
 template <class F>
 void by_blocks(const Team& team, int first, int rows, size_t row_bytes, const F& f) {
-  if (team.cuda || rows < kLeastRows * team.size) return f(team, first, rows);
+  if (team.cuda || rows < kLeastRows * team.size) return f(RowBlock{team, first, rows, first});
   const Range mine = team.share(rows, 8);
   const int count = mine.end - mine.begin, fits = int(l2_bytes() / row_bytes) / kLeastRows * kLeastRows;
   const int most = larger(kLeastRows, smaller(fits, 4 * kLeastRows)), blocks = (count + most - 1) / most;
   for (int i = 0; i < blocks; i++) {
     const int begin = int(long(count) * i / blocks), end = int(long(count) * (i + 1) / blocks);
-    f(Team{}, first + mine.begin + begin, end - begin);
+    f(RowBlock{Team{}, first + mine.begin + begin, end - begin, first + mine.begin});
   }
   team.wait();
 }

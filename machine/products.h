@@ -19,6 +19,22 @@ constexpr int kGroup = 16;  // columns of b that lie side by side; the groups of
 constexpr int kTileRows = Vec::registers == 32 ? 6 : 3;  // kTileRows * kVectors sums stay in registers
 constexpr int kLine = 64;                                // bytes of a cache line
 
+// Lines that a later product reads: while this one runs they are brought into L2, `each` of them with each tile.
+struct Later {
+  const char* row;   // where the next lines begin
+  ptrdiff_t stride;  // bytes to the next row of them
+  int lines, each;   // of a row
+  int at = 0;
+  void bring() {
+    for (int i = 0; i < each; i++) {
+      __builtin_prefetch(row + at++ * kLine, 0, 2);
+      if (at < lines) continue;
+      at = 0;
+      row += stride;
+    }
+  }
+};
+
 template <class B>
 struct TileArguments {
   int k;
@@ -33,6 +49,7 @@ struct TileArguments {
   bool far = false;            // b comes from L3 or memory
   const char* next = nullptr;  // prefetched meanwhile, some lines for each step of k
   ptrdiff_t next_k = 0;        // bytes from the lines of one step to those of the next; 0: line after line
+  Later* later = nullptr;
 };
 
 // acc (T, R vectors) += a[.][k] times the numbers in `lanes` that belong to this step of k.
@@ -114,6 +131,14 @@ constexpr int kMostTiles = 4;    // tiles that use one block of b in turn
 constexpr int kBlockLines = 64;  // lines of kPanel lanes in a block of b: 16 KB with AVX-512, 8 KB with AVX2
 constexpr int kAhead = 48, kFarAhead = 128;  // how many such lines ahead a single tile prefetches
 
+inline int tiles_of(int rows) { return (rows + kTileRows - 1) / kTileRows; }
+// How many tiles a product of more than kTileRows rows and up to kPanel columns is, each over a block of k.
+template <class B>
+int tile_count(int rows, int k) {
+  const int block = kBlockLines * kTogether<B>;
+  return tiles_of(rows) * (k <= 2 * block ? 1 : (k + block - 1) / block);
+}
+
 // c (rows, columns) = or += a times b, for any number of rows and a multiple of 16 columns. Up to kTileRows rows are
 // one tile, which runs over all k. More rows are several tiles of nearly equal height. They use each block of b in
 // turn, while it is in L1, and share prefetching the next one. So b is read from memory once, during the computation.
@@ -123,7 +148,7 @@ void product(int rows, int columns, const TileArguments<B>& s) {
   const bool separate = s.b_group != kGroup * together;  // the groups of columns do not lie side by side
   for (int row = 0, chunk; row < rows; row += chunk) {
     chunk = smaller(rows - row, kMostTiles * kTileRows);
-    const int tiles = (chunk + kTileRows - 1) / kTileRows;
+    const int tiles = tiles_of(chunk);
     const int block = tiles == 1 || s.k <= 2 * kBlockLines * together ? s.k : kBlockLines * together;
     for (int column = 0; column < columns; column += kPanel) {
       const int vectors = smaller(kPanel, columns - column) / Vec::width;
@@ -146,6 +171,7 @@ void product(int rows, int columns, const TileArguments<B>& s) {
           else if (tiles > 1) part.next += i % 2 * vectors * Vec::width * ptrdiff_t(sizeof(B)) * together / 2;
           part.next_k = separate ? 0 : ptrdiff_t(sizeof(B)) * s.b_k;
           run_tile(last - first, vectors, tiles, part);
+          if (s.later) s.later->bring();
         }
         k += block;
       } while (k < s.k);
@@ -167,11 +193,12 @@ INSTANTIATE void product(int, int, const TileArguments<f16>&);
 template <class W, class After>
 void matmul_twin(const Range& mine, int rows, const Matmul<float, W>& m, const After& after) {
   const Panels<W>& w = m.w;
+  const bool far = w.far && rows <= kMostTiles * kTileRows;  // with more rows it is in L2 for the second tiles
   for (int begin = mine.begin; begin < mine.end;) {
     const int end = smaller(mine.end, begin / kPanel * kPanel + kPanel), step = w.width(begin) * kTogether<W>;
     product(rows, end - begin,
             TileArguments<W>{w.k, m.x, m.x_row, 1, w.at(0, begin), step, kGroup * kTogether<W>, m.out + begin,
-                             m.out_row, false, w.far && rows <= kMostTiles * kTileRows});
+                             m.out_row, false, far});
     begin = end;
   }
   for (int row = 0; row < rows && mine.begin < mine.end; row++) after(Solo{}, row, mine.begin, smaller(mine.end, w.n));
@@ -195,10 +222,16 @@ inline void matmul_gradient_twin(const Team& team, const MatmulGradient<float>& 
     const int count = smaller(block, rows - row);
     const float *x = m.x + size_t(row) * m.x_row, *dy = m.dy + size_t(row) * m.dy_row;
     for (int k = 0; k < inputs; k += some) {
+      // Meanwhile the next inputs of these rows come into L2, or the first ones of the next rows.
+      const bool last = k + some >= inputs;
+      const int lines = some * int(sizeof(float)) / kLine + 1, groups = (mine.end - mine.begin + kPanel - 1) / kPanel;
+      const int tiles = larger(1, groups * tile_count<float>(smaller(some, inputs - k), count));
+      Later later{reinterpret_cast<const char*>(last ? x + size_t(count) * m.x_row : x + k + some),
+                  ptrdiff_t(sizeof(float)) * m.x_row, lines, (count * lines + tiles - 1) / tiles};
       const auto sum = [&](int begin, int end, float* sums, int sums_row) {
         product(smaller(some, inputs - k), end - begin,
                 TileArguments<float>{count, x + k, 1, m.x_row, dy + begin, m.dy_row, kGroup,
-                                     sums + size_t(k) * sums_row, sums_row, true});
+                                     sums + size_t(k) * sums_row, sums_row, true, false, nullptr, 0, &later});
       };
       if (whole > mine.begin) sum(mine.begin, whole, m.dw + mine.begin, outputs);
       if (left > 0) sum(whole, mine.end, edge, kGroup);

@@ -125,7 +125,8 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
     return EmbedBackward<float>{batch.rows(), d.batch.token(), d.batch.forest, d.f[0], stride, C, d.f[1], d.f[2], drop};
   });
   check("BiasGelu", rows, [&](Desk& d) { return Strips<BiasGelu<float>>{{d.f[0], d.f[1], stride, d.f[2]}, C}; });
-  check("GeluBackward", rows, [&](Desk& d) { return Strips<GeluBackward<float>>{{d.f[0], d.f[1], stride}, C}; });
+  check("GeluAndSlope", rows, [&](Desk& d) { return Strips<GeluAndSlope<float>>{{d.f[0], d.f[1], stride}, C}; });
+  check("TimesSlope", rows, [&](Desk& d) { return Strips<TimesSlope<float>>{{d.f[0], d.f[1], stride}, C}; });
   check("JoinResidual", rows, [&](Desk& d) {
     return Strips<JoinResidual<float>>{{d.f[0], d.f[1], stride, C, d.f[2], drop}, C};
   });
