@@ -96,7 +96,7 @@ class Target {
     };
     std::visit(point, activations_);
 #ifdef WITH_CUDA
-    if (cuda) iterations_.reset(new Iterations(most_rows_, config.vocab_size, device_logits_->data(), V_));
+    if (cuda) iterations_.reset(new Iterations(most_rows_, block_size(), vocab_size(), device_logits_->data(), V_));
 #endif
     const std::vector<int> token(size_t(most_rows_), 0);
     const auto try_chain = [&](int rows) {
@@ -152,8 +152,9 @@ class Target {
       batch_.upload(rows_);
       run(batch_, false);
     }
-    if (float one; cuda() && n > first)
-      device_logits_->download(&one, 1);  // waits for the GPU, so that it can be timed
+#ifdef WITH_CUDA
+    if (cuda()) iterations_->wait();  // so that it can be timed; the next iteration begins anew
+#endif
     cached_.assign(tokens, tokens + n);
     return n - first;
   }
@@ -227,7 +228,7 @@ class Target {
     past_ += int(verdict.rows.size());
     return verdict;
   }
-  int recordings() const { return iterations_->recordings(); }  // CUDA graphs made so far
+  const Iterations& iterations() const { return *iterations_; }
 #endif
 
  private:

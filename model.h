@@ -400,7 +400,7 @@ struct Activations {
   int L = config.n_layer, H = config.n_head, KV = config.n_kv_head, D = config.head_size();
   // Strides: an odd number of cache lines, so that the same columns of many rows do not meet in a few sets of a cache.
   int C = pad16(config.n_embd) | 16, Q = pad16(config.qkv_size()) | 16, A = pad16(config.heads_size()) | 16;
-  int G = pad16(config.hidden()) | 16, F = pad16(config.inner()) | 16, V = pad16(config.vocab_size) | 16;
+  int G = pad16(config.hidden()) | 16, F = pad16(config.inner()) | 16, V = pad16(config.vocab_size);
   size_t k_layer = KV * KeyValues<S>::key_numbers(slots, D), v_layer = KV * KeyValues<S>::value_numbers(slots, D);
 
   Rows<T> x = room(training ? L + 1 : 1, R, C);  // (L + 1, R, C) the residual stream before each layer and at the end

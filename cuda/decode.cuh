@@ -14,13 +14,15 @@
 
 namespace nanospec {
 
-// The state of an iteration. At its end it is the state of the next one, if the path's rows are kept.
+// The state of an iteration. At its end it is the state of the next one, if the path's rows are kept. That one may run
+// while the host still reads what this one found: so each writes to a half of its own.
 struct State {
   Sampling sampling;
   int64_t index = 0;  // index in the text of the root's children
   float scale = 1;    // of scores, before the softmax that gives a drafted node's chance
-  int root = 0;       // the root's token, for drafting
+  int root = 0;       // the root's token, where the host uploads no tree
   int past = 0, first_slot = 0, first_row[2] = {0, 0};  // the Forest's, of one root
+  int turn = 0;  // 0 or 1, in turns: which half of the host's memory gets what this iteration finds
 };
 
 // A drafted node, as tree.h's Candidate.
@@ -71,7 +73,8 @@ struct Draft {
   int vocab, width;
   const State* state;
   int* token;          // (N) of the tree, in preorder
-  DraftedNode* found;  // (N - 1) the drafted nodes in the order of growth: level by level, node by node, best first
+  DraftedNode* found;  // (N - 1) the drafted nodes in the order of growth: level by level, node by node, best first;
+  int half;            // ... those of turn 1 stand so many numbers behind
 };
 
 // Expands the nodes of the level at `depth`, the k-th by block k; where W = 1 also those of the `levels` - 1 levels
@@ -91,7 +94,7 @@ __global__ __launch_bounds__(kThreads) void draft_kernel(Draft d, int depth, int
   const float t = sampling.temperature, scale = d.state->scale, lowest = -Format<float>::kInfinity;
   int row = depth;  // of the node: the digits of k to the base W say which child its path takes on each level
   for (int rest = blockIdx.x, below = size; rest > 0; rest /= W, below = below * W + 1) row += rest % W * below;
-  DraftedNode* found = d.found + first + blockIdx.x * W;
+  DraftedNode* found = d.found + d.state->turn * d.half + first + blockIdx.x * W;
   int token = depth == 0 ? d.state->root : d.token[row];
   if (depth == 0 && threadIdx.x == 0) d.token[0] = token;
 
@@ -218,7 +221,8 @@ struct Walk {
   const int *token, *depth, *end;  // (R) the tree
   State* state;
   int* kept;           // (2 + R) for KeepRows: the slot of the root, how many rows stay, and which
-  int *rows, *tokens;  // (1 + R), (R) in the host's memory: how many rows stay, and which; the emitted tokens
+  int *rows, *tokens;  // (1 + R), (R) in the host's memory: how many rows stay, and which; the emitted tokens;
+  int half;            // ... those of turn 1 stand so many numbers behind
 };
 
 // Budget: 48 registers, 0 bytes shared. Loads: 8.
@@ -226,14 +230,14 @@ template <int kThreads>
 __global__ __launch_bounds__(kThreads) void walk_kernel(Walk w) {
   wait_for_earlier();
   const Warp warp;
-  const int lane = threadIdx.x, past = w.state->past;
+  const int lane = threadIdx.x, past = w.state->past, turn = w.state->turn, at = turn * w.half;
   int node = 0, count = 0, token = 0;
   while (node >= 0) {
     const int64_t* const best = w.best + size_t(node) * w.parts;
     token = token_of(warp.largest<int64_t>(w.parts, [=](int part) { return best[part]; }));
     if (lane == 0) {
-      w.kept[2 + count] = w.rows[1 + count] = node;
-      w.tokens[count] = token;
+      w.kept[2 + count] = w.rows[at + 1 + count] = node;
+      w.tokens[at + count] = token;
     }
     count++;
     const int depth = w.depth[node] + 1, end = w.end[node];
@@ -247,10 +251,11 @@ __global__ __launch_bounds__(kThreads) void walk_kernel(Walk w) {
   }
   if (lane != 0) return;
   w.kept[0] = past;
-  w.kept[1] = w.rows[0] = count;
+  w.kept[1] = w.rows[at] = count;
   w.state->past = past + count;
   w.state->index += count;
   w.state->root = token;
+  w.state->turn = 1 - turn;
 }
 
 }  // namespace nanospec

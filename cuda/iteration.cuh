@@ -4,8 +4,14 @@
 // capacities: each capacity is one kind of iteration. Each full tree that the device drafts itself is one kind too. The
 // first iteration of a kind is launched piece by piece, the second is recorded as a graph, and from then on the
 // recording is replayed: the host launches once, waits once, and reads the verdict in its own memory. A forward alone,
-// of a model that drafts, is recorded in the same way. The file does not
-// know the model: the caller launches its forward and its gather.
+// of a model that drafts, is recorded in the same way. The file does not know the model: the caller launches its
+// forward and its gather.
+//
+// Running ahead. Where the device has all that the next iteration needs, which is so if it drafts the tree or there is
+// only a root, that one is launched before the host waits for this one: then the device never waits for the host. The
+// caller knows nothing of it. If it then asks for exactly that iteration, the host has only to wait; if it asks for
+// anything else, what ran ahead is dropped. That costs the time of a forward, and nothing else, because an iteration
+// writes keys and values only behind the past, and the stream runs what is launched later after it.
 #pragma once
 
 #include <map>
@@ -37,9 +43,11 @@ class Iterations {
  public:
   using Table = std::shared_ptr<const std::vector<float>>;
 
-  // For trees of up to `most_rows` rows over V tokens. logits: (most_rows, row_stride), where a forward writes them.
-  Iterations(int most_rows, int vocab, const float* logits, int row_stride)
+  // For trees of up to `most_rows` rows over V tokens, in a window of `block` positions. logits: (most_rows,
+  // row_stride), where a forward writes them.
+  Iterations(int most_rows, int block, int vocab, const float* logits, int row_stride)
       : most_rows_(most_rows),
+        block_(block),
         vocab_(vocab),
         logits_(logits),
         row_stride_(row_stride),
@@ -49,9 +57,15 @@ class Iterations {
         kept_(2 + size_t(most_rows), true),
         best_(size_t(most_rows) * sample_parts(vocab), true),
         least_(most_rows, true),
-        rows_(1 + size_t(most_rows)),
-        tokens_(most_rows),
-        found_(most_rows) {}
+        verdicts_(2 * size_t(half())),
+        found_(2 * size_t(most_rows)) {}
+  Iterations(const Iterations&) = delete;
+  Iterations& operator=(const Iterations&) = delete;
+  ~Iterations() {  // an iteration may run ahead, in memory that is freed here
+    try {
+      for (const Event& done : done_) done.wait();
+    } catch (const std::exception&) {}  // nobody asks any more
+  }
 
   // Runs an iteration for a tree drafted on the host: forward, picks, walk, gather. The caller's past grows by the
   // verdict's rows.
@@ -62,19 +76,28 @@ class Iterations {
     const int n = tree.size(), rows = capacity(n);
     if (n > most_rows_)
       throw std::logic_error("a tree of " + std::to_string(n) + " rows, room for " + std::to_string(most_rows_));
-    State& state = host_state() = state_of(sampling, index, past, rows);
+    State state = state_of(sampling, index, past, rows);
+    if (n == 1) {
+      std::vector<Candidate> none;
+      state.root = tree.token[0];
+      return run_on_device({1, 1, filters(sampling)}, 0, state, none, model);
+    }
+    drop();
+    state.turn = turn_;
+    host_state() = state;
     int *token = host_input_.data() + kStateInts, *depth = token + rows, *end = depth + rows;
     for (int i = 0; i < rows; i++) {  // the rows from n on are padding: no other row sees them
       token[i] = i < n ? tree.token[i] : 0;
       depth[i] = i < n ? tree.depth[i] : 0;
       end[i] = i < n ? tree.end[i] : i + 1;
     }
-    execute({rows, 0, filters(sampling)}, [&](Recording&) {
+    known_.past = -1;
+    send({rows, 0, filters(sampling)}, [&](Recording&) {
       copy_input(kStateInts + 3 * size_t(rows));
       const int* const at = input_.data() + kStateInts;
       decode({at, at + rows, at + 2 * rows, rows}, filters(sampling), model);
     });
-    return finish(state);
+    return finish(state, 1 - turn_);
   }
 
   // Whether the device can draft full trees of this depth and width from this table: (V, V) logits of the token after a
@@ -83,13 +106,16 @@ class Iterations {
     if (!table || vocab_ > kDraftVocabulary || width > vocab_ || full_tree_nodes(depth, width) >= most_rows_)
       return false;
     if (table_.size() == 0) table_ = Array<float>(size_t(vocab_) * vocab_, true);
-    if (table != table_source_) table_.upload(table->data(), table_.size());
+    if (table == table_source_) return true;
+    drop();
+    table_.upload(table->data(), table_.size());
     table_source_ = table;
     return true;
   }
 
-  // The same as run(), for a full tree under `root` that the device drafts from the loaded table. scale: see State.
-  // drafted: its nodes, in the order in which grow() asks for them.
+  // The same as run(), for a full tree under `root` that the device drafts from the loaded table. scale: see State; it
+  // goes into the chances of the nodes, so nothing that ran ahead with another one is used. drafted: the nodes, in the
+  // order in which grow() asks for them.
   template <class Launches>
   Verdict run_drafting(int root, int depth, int width, float scale, const Sampling& sampling, int64_t index, int past,
                        std::vector<Candidate>& drafted, const Launches& model) {
@@ -97,18 +123,7 @@ class Iterations {
     State state = state_of(sampling, index, past, n);
     state.scale = scale;
     state.root = root;
-    if (!same(state, known_)) {
-      host_state() = state;
-      copy_input(kStateInts);
-    }
-    execute({n, width, filters(sampling)}, [&](Recording& recording) {
-      int* const token = recording.tree.data();
-      nanospec::draft({table_.data(), vocab_, width, device_state(), token, found_.data()}, depth);
-      decode({token, token + n, token + 2 * n, n}, filters(sampling), model);
-    });
-    drafted.clear();
-    for (int i = 0; i + 1 < n; i++) drafted.push_back({found_.data()[i].token, found_.data()[i].chance});
-    return finish(state);
+    return run_on_device({n, width, filters(sampling)}, depth, state, drafted, model);
   }
 
   // Runs a forward alone, for a drafter on the host; returns the logits in the host's memory, valid until the next one.
@@ -116,28 +131,40 @@ class Iterations {
   // recorded.
   template <class F>
   const float* forward(int rows, int layers, bool record, F launches) {
+    drop();
     if (!host_logits_) host_logits_.reset(new Pinned<float>(size_t(most_rows_) * row_stride_));
     const auto with_copy = [&](Recording&) {
       launches();
       CUDA_CHECK(cudaMemcpyAsync(host_logits_->data(), logits_, size_t(rows) * row_stride_ * sizeof(float),
                                  cudaMemcpyDeviceToHost, stream()));
     };
-    execute({rows, 0, false, layers}, with_copy, record);
+    known_.past = -1;
+    send({rows, 0, false, layers}, with_copy, record);
+    CUDA_CHECK(cudaStreamSynchronize(stream()));
     return host_logits_->data();
   }
 
+  // Waits for all that was launched. The caller has changed the cache: what ran ahead is dropped.
+  void wait() {
+    drop();
+    CUDA_CHECK(cudaStreamSynchronize(stream()));
+  }
+
   int recordings() const { return recordings_; }  // how many were made so far
+  // Iterations that were launched before they were asked for, and then used; and dropped.
+  int64_t used_ahead() const { return used_; }
+  int64_t dropped_ahead() const { return dropped_; }
 
  private:
   // The kind of an iteration: all that a recording fixes. What lies in memory may change from one replay to the next.
   struct Kind {
     int rows;      // of the forward
-    int width;     // of the full tree that the device drafts (with the rows it says how deep it is); 0: the host drafts
+    int width;     // of the full tree that the device drafts (with the rows it says how deep it is), 1 of a root alone;
+                   // 0: the host drafts
     bool filters;  // whether top-k or top-p may drop a token
     int layers = -1;  // of a forward alone; -1: an iteration
-    bool operator<(const Kind& b) const {
-      return std::tie(rows, width, filters, layers) < std::tie(b.rows, b.width, b.filters, b.layers);
-    }
+    auto all() const { return std::tie(rows, width, filters, layers); }
+    bool operator<(const Kind& b) const { return all() < b.all(); }
   };
   struct Recording {
     Array<int> tree;  // (3, N) token, depth, end of a tree that the device drafts; depth and end never change
@@ -150,6 +177,9 @@ class Iterations {
   };
   static constexpr size_t kStateInts = sizeof(State) / sizeof(int);
   static_assert(sizeof(State) % sizeof(int) == 0, "the tree's arrays follow the state");
+  // How many iterations must have been as expected before one runs ahead. The streak that is asked for doubles with
+  // each one dropped, and shrinks by one with each one used: so a caller who does this and that wastes little.
+  static constexpr int kShortStreak = 2, kLongStreak = 64;
 
   // Powers of two up to 16 rows, then multiples of 16: a few more rows cost little, another recording costs much.
   int capacity(int n) const {
@@ -175,6 +205,7 @@ class Iterations {
     };
     return all(a) == all(b);
   }
+  int half() const { return 1 + 2 * most_rows_; }  // numbers of a verdict: how many rows, which, as many tokens
   State* device_state() const { return reinterpret_cast<State*>(input_.data()); }
   State& host_state() const { return *reinterpret_cast<State*>(host_input_.data()); }
   void copy_input(size_t ints) const {
@@ -182,9 +213,10 @@ class Iterations {
         cudaMemcpyAsync(input_.data(), host_input_.data(), ints * sizeof(int), cudaMemcpyHostToDevice, stream()));
   }
 
+  // Launches a forward or an iteration of this kind; replays it, or records it, if it can.
   template <class F>
-  void execute(const Kind& kind, F launches, bool record = true) {
-    known_.past = -1;  // unknown until the iteration is done
+  void send(const Kind& kind, F launches, bool record = true) {
+    last_ = kind;
     Recording& recording = recordings_of_[kind];
     if (!recording.launched && kind.width > 0) recording.tree = full_tree(kind);
     if (!recording.graph && recording.launched && record) {
@@ -194,7 +226,58 @@ class Iterations {
     if (recording.graph && record) recording.graph.replay();
     else launches(recording);
     recording.launched = true;
-    CUDA_CHECK(cudaStreamSynchronize(stream()));
+    if (kind.layers >= 0) return;
+    done_[turn_].record();
+    turn_ = 1 - turn_;
+  }
+  // Gives up the iteration that runs ahead, if there is one. It has written the state.
+  void drop() {
+    if (!ahead_) return;
+    ahead_ = false;
+    known_.past = -1;
+    dropped_++;
+    streak_asked_ = std::min(2 * streak_asked_, kLongStreak);
+  }
+  // An iteration of a full tree of `depth` levels, all of which is in the device's memory; of none, if that ran ahead.
+  template <class Launches>
+  Verdict run_on_device(const Kind& kind, int depth, State state, std::vector<Candidate>& drafted,
+                        const Launches& model) {
+    const int n = kind.rows;
+    const auto launches = [&](Recording& recording) {
+      int* const token = recording.tree.data();
+      if (depth > 0)
+        draft({table_.data(), vocab_, kind.width, device_state(), token, found_.data(), most_rows_}, depth);
+      decode({depth > 0 ? token : &device_state()->root, token + n, token + 2 * n, n}, kind.filters, model);
+    };
+    const bool expected = same(state, known_) && kind.all() == last_.all();
+    if (!expected) drop();
+    const bool uploads = !same(state, known_);
+    known_.past = -1;  // unknown until the iteration is done
+    if (ahead_) {
+      ahead_ = false;
+      used_++;
+      streak_asked_ = std::max(streak_asked_ - 1, kShortStreak);
+    } else {
+      if (uploads) {
+        state.turn = turn_;
+        host_state() = state;
+        copy_input(kStateInts);
+      }
+      send(kind, launches);
+    }
+    // The next one runs ahead only if it surely can: this one commits up to depth + 1 tokens, and so many positions the
+    // next one takes. Where the window ends before that, it slides, or trees become smaller.
+    streak_ = expected ? streak_ + 1 : 0;
+    const bool goes_ahead =
+        streak_ >= streak_asked_ && recordings_of_[kind].graph && state.past + 2 * (depth + 1) <= block_;
+    if (goes_ahead) send(kind, launches);
+    const int turn = goes_ahead ? turn_ : 1 - turn_;  // of the iteration asked for
+    const Verdict verdict = finish(state, turn);
+    ahead_ = goes_ahead;
+    drafted.clear();
+    const DraftedNode* const found = found_.data() + turn * most_rows_;
+    for (int i = 0; i + 1 < n; i++) drafted.push_back({found[i].token, found[i].chance});
+    return verdict;
   }
   template <class Launches>
   void decode(const Rows& rows, bool filters, const Launches& model) {
@@ -206,14 +289,17 @@ class Iterations {
     start_early(
         sample_kernel<kSampleThreads>, dim3(unsigned(parts), unsigned(rows.n)), kSampleThreads,
         Sample{logits_, row_stride_, vocab_, state, rows.depth, filters ? least_.data() : nullptr, best_.data()});
-    start_early(
-        walk_kernel<kLanes>, 1, kLanes,
-        Walk{best_.data(), parts, rows.token, rows.depth, rows.end, state, kept_.data(), rows_.data(), tokens_.data()});
+    int* const verdict = verdicts_.data();
+    start_early(walk_kernel<kLanes>, 1, kLanes,
+                Walk{best_.data(), parts, rows.token, rows.depth, rows.end, state, kept_.data(), verdict,
+                     verdict + 1 + most_rows_, half()});
     model.gather(kept_.data());
   }
-  Verdict finish(const State& state) {
-    const int n = rows_.data()[0];
-    const Verdict verdict = {{rows_.data() + 1, rows_.data() + 1 + n}, {tokens_.data(), tokens_.data() + n}};
+  // Waits for the iteration that has written to the half `turn`, no longer, and reads its verdict.
+  Verdict finish(const State& state, int turn) {
+    done_[turn].wait();
+    const int *const rows = verdicts_.data() + turn * half(), *const tokens = rows + 1 + most_rows_, n = rows[0];
+    const Verdict verdict = {{rows + 1, rows + 1 + n}, {tokens, tokens + n}};
     known_ = state;
     known_.past += n;  // as the walk has written it
     known_.index += n;
@@ -237,7 +323,7 @@ class Iterations {
     return tree;
   }
 
-  const int most_rows_, vocab_;
+  const int most_rows_, block_, vocab_;
   const float* const logits_;
   const int row_stride_;
   Array<int> input_;  // State, then token, depth and end of a host-drafted tree of `rows` rows, at (0, 1, 2) * rows
@@ -245,11 +331,18 @@ class Iterations {
   Array<int> root_, kept_;  // (R) all 0: there is one root; (2 + R) see Walk
   Array<int64_t> best_;
   Array<float> least_, table_;
-  Pinned<int> rows_, tokens_;
-  Pinned<DraftedNode> found_;
+  // What the host reads, a half for each turn. done_[turn]: the last iteration that writes there has ended.
+  Pinned<int> verdicts_;       // (2, half())
+  Pinned<DraftedNode> found_;  // (2, R)
+  Event done_[2];
+  int turn_ = 0;                                // of the iteration that is launched next
   std::unique_ptr<Pinned<float>> host_logits_;  // (most rows, row_stride), made when it is asked for
   Table table_source_;
-  State known_;  // the device's state, except for first_slot, which is always 0
+  State known_;  // the device's state, except for first_slot, which is always 0, and turn; before what runs ahead
+  Kind last_{};  // what was launched last
+  bool ahead_ = false;  // whether an iteration of that kind has been launched behind the one that was asked for last
+  int streak_ = 0, streak_asked_ = kShortStreak;  // iterations as expected, without a break: so far, for the next ahead
+  int64_t used_ = 0, dropped_ = 0;
   std::map<Kind, Recording> recordings_of_;
   int recordings_ = 0;
 };

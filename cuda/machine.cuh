@@ -1,4 +1,4 @@
-// cuda/machine.cuh: the GPU as a machine: errors, launches, graphs, shared memory.
+// cuda/machine.cuh: the GPU as a machine: errors, launches, graphs, events, shared memory.
 //
 // It is to the GPU what machine/threads.h is to the CPU. nvcc compiles it, and g++ in the tests, where
 // tests/cuda/emulator.h emulates the GPU: the kernels' code is the same. It knows nothing of operations.
@@ -73,7 +73,7 @@ struct DeviceBytes {
 inline DeviceBytes device_bytes;
 
 // ---------------------------------------------------------------------------------------------------------------
-// Launches and graphs
+// Launches, graphs, events
 
 // Everything runs in one stream, in the order of the calls. It is not the default stream, which cannot be captured.
 inline cudaStream_t stream() { return cudaStreamPerThread; }
@@ -155,6 +155,28 @@ class Graph {
 
  private:
   cudaGraphExec_t ready_ = nullptr;
+};
+
+// A place in the stream, which the host can wait for. timed: it also keeps the time when the GPU came by.
+class Event {
+ public:
+  explicit Event(bool timed = false) {
+    CUDA_CHECK(cudaEventCreateWithFlags(&event_, timed ? cudaEventDefault : cudaEventDisableTiming));
+  }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  ~Event() { cudaEventDestroy(event_); }
+  void record() { CUDA_CHECK(cudaEventRecord(event_, stream())); }
+  void wait() const { CUDA_CHECK(cudaEventSynchronize(event_)); }  // for what was launched before it, no longer
+  double seconds_since(const Event& before) const {                // both are timed
+    float ms = 0;
+    wait();
+    CUDA_CHECK(cudaEventElapsedTime(&ms, before.event_, event_));
+    return ms * 1e-3;
+  }
+
+ private:
+  cudaEvent_t event_ = {};
 };
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -12,29 +12,10 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // The clock
 
-// A place in the stream, and the time when the GPU came by.
-class Event {
- public:
-  Event() { CUDA_CHECK(cudaEventCreate(&event_)); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  ~Event() { cudaEventDestroy(event_); }
-  void record() { CUDA_CHECK(cudaEventRecord(event_, stream())); }
-  double seconds_since(const Event& before) const {  // waits for the GPU
-    float ms = 0;
-    CUDA_CHECK(cudaEventSynchronize(event_));
-    CUDA_CHECK(cudaEventElapsedTime(&ms, before.event_, event_));
-    return ms * 1e-3;
-  }
-
- private:
-  cudaEvent_t event_ = {};
-};
-
 // Seconds that the GPU takes for what `launches` launches.
 template <class F>
 double gpu_seconds(F launches) {
-  Event begin, end;
+  Event begin(true), end(true);
   begin.record();
   launches();
   end.record();

@@ -222,7 +222,7 @@ TEST_CASE(ON "the walk is rule match") {
       Pinned<int> rows(1 + n + padding), tokens(n + padding);
       start(walk_kernel<kLanes>, 1, kLanes,
             Walk{best_there.data(), parts, token_there.data(), depth_there.data(), end_there.data(), state.data(),
-                 kept.data(), rows.data(), tokens.data()});
+                 kept.data(), rows.data(), tokens.data(), 0});
       const State after = to_host(state)[0];
       const Ints kept_back = to_host(kept);
       const int count = rows.data()[0];
@@ -335,7 +335,7 @@ TEST_CASE(ON "a drafted tree has the tokens and chances that the host drafts") {
       const auto bits = in_every_order([&] {
         Array<int> token(n, true);
         Pinned<DraftedNode> found(n);
-        draft(Draft{there.data(), c.vocab, c.width, state.data(), token.data(), found.data()}, c.depth);
+        draft(Draft{there.data(), c.vocab, c.width, state.data(), token.data(), found.data(), 0}, c.depth);
         std::vector<uint32_t> all;
         for (int x : to_host(token)) all.push_back(uint32_t(x));
         for (int i = 0; i + 1 < n; i++)
@@ -610,19 +610,201 @@ TEST_CASE(ON "a graph is recorded once for its kind and serves every setting") {
     CHECK(a.accept_histogram == b.accept_histogram);
   };
   for (int i = 0; i < 2; i++) both(sampling_of(1), &bigram);
-  const int recorded = target.recordings();
+  const int recorded = target.iterations().recordings();
   CHECK(recorded >= 1);
   CHECK(recorded <= 4);  // chain:3, and cut at the window's end: chain:2, chain:1, the root alone
   Sampling elsewhere = sampling_of(1.3f, 0, 1, 8);
   elsewhere.sequence = 5;
   both(sampling_of(0), &bigram), both(elsewhere, &bigram), both(sampling_of(1), &other), both(sampling_of(1), &bigram);
-  CHECK(target.recordings() <= 4);
+  CHECK(target.iterations().recordings() <= 4);
   for (int i = 0; i < 2; i++) both(sampling_of(1.5f, 2), &bigram);  // kinds of their own: they need thresholds
   both(sampling_of(1.5f), nullptr), both(sampling_of(1.5f), nullptr), both(sampling_of(1.5f, 2), nullptr);
-  CHECK(target.recordings() > recorded);
-  CHECK(target.recordings() <= 8);
+  CHECK(target.iterations().recordings() > recorded);
+  CHECK(target.iterations().recordings() <= 8);
   decoding.shape = parse_shape("tree:1x2", 8);  // as many rows as chain:2
   for (int i = 0; i < 2; i++) both(sampling_of(1), &bigram);
+}
+
+namespace {
+
+// Calls run() while the device is as slow as it may be, and as fast: what is behind an event runs after the host has
+// read what it waited for, or before. A real device is what it is.
+template <class F>
+void slow_and_fast(F run) {
+#ifdef __CUDACC__
+  run();
+#else
+  for (bool hurries : {false, true}) {
+    CAPTURE(hurries);
+    emulator::hurries = hurries;
+    run();
+  }
+  emulator::hurries = false;
+#endif
+}
+
+Config longer() {  // windows in which much may run ahead
+  Config c = tiny();
+  c.block_size = 40;
+  return c;
+}
+std::vector<float> longer_weights() {
+  std::vector<float> weights = initial_weights(longer(), 3);
+  for (float& x : weights) x *= 12;
+  return weights;
+}
+
+}  // namespace
+
+TEST_CASE(ON "the next iteration runs ahead, and texts and counts are those of the host's loop") {
+  Target fresh(longer(), longer_weights().data(), Dtype::fp32, true, 1, kRows);
+  ByHost by_host{fresh};
+  Bigram bigram(bigram_table(tiny_text(), kVocab), kVocab);
+  struct Method {
+    Drafter* drafter;
+    const char* shape;
+    Sampling sampling;
+    int least_used;
+  };
+  const Sampling few = sampling_of(1.2f, 9, 0.95f, 3);
+  const Method methods[] = {{nullptr, "chain:1", sampling_of(0.8f), 30},
+                            {&bigram, "chain:2", few, 4},
+                            {&bigram, "tree:2x2", sampling_of(0.8f), 4},
+                            {nullptr, "chain:1", few, 30},
+                            {&bigram, "tree:1x3", few, 6}};
+  std::vector<Decoding> decodings;
+  std::vector<Ints> texts;
+  std::vector<Stats> stats;
+  for (const Method& method : methods) {
+    Decoding decoding;
+    decoding.sampling = method.sampling;
+    decoding.max_new_tokens = 42;  // past a slide of the window
+    decoding.shape = parse_shape(method.shape, kRows - 1);
+    stats.emplace_back(), decodings.push_back(decoding);
+    texts.push_back(continued(by_host, method.drafter, decoding, prompt_of(7), &stats.back()));
+  }
+  Decoding decoding;  // of texts that end early
+  decoding.sampling = sampling_of(0.8f);
+  decoding.max_new_tokens = 24;
+  const Ints prompt = prompt_of(9), plain = continued(by_host, nullptr, decoding, prompt);
+  slow_and_fast([&] {
+    Target target(longer(), longer_weights().data(), Dtype::fp32, true, 1, kRows);
+    const Iterations& iterations = target.iterations();
+    for (size_t i = 0; i < texts.size(); i++) {
+      CAPTURE(methods[i].shape);
+      Stats found;
+      const int64_t used = iterations.used_ahead(), dropped = iterations.dropped_ahead();
+      CHECK(continued(target, methods[i].drafter, decodings[i], prompt_of(7), &found) == texts[i]);
+      CHECK(found.target_forwards == stats[i].target_forwards);
+      CHECK(found.drafted_nodes == stats[i].drafted_nodes);
+      CHECK(found.accept_histogram == stats[i].accept_histogram);
+      CHECK(found.slide_prefills == stats[i].slide_prefills);
+      CHECK(found.slide_prefills > 0);
+      CHECK(same_curve(found.reliability, stats[i].reliability));
+      CHECK(iterations.used_ahead() - used >= methods[i].least_used);
+      CHECK(iterations.dropped_ahead() - dropped <= 2);  // at the end of this text, and of the last
+    }
+    // A text that is stopped, one that ends by an exception, and one that goes on where another ended.
+    for (int stop : {5, 6, 11}) {
+      Ints text = prompt, thrown = prompt;
+      int emitted = 0;
+      CHECK(generate(target, nullptr, decoding, text, [&](int) { return ++emitted < stop; }).tokens == stop);
+      CHECK(text == Ints(plain.begin(), plain.begin() + 9 + stop));
+      CHECK_THROWS_AS(generate(target, nullptr, decoding, thrown,
+                               [&](int) {
+                                 if (--emitted == 0) throw std::runtime_error("enough");
+                                 return true;
+                               }),
+                      std::runtime_error);
+      decoding.max_new_tokens = 24 - stop;
+      CHECK(continued(target, nullptr, decoding, text) == plain);
+      decoding.max_new_tokens = 24;
+    }
+  });  // where the target is destroyed while one runs ahead
+}
+
+TEST_CASE(ON "what ran ahead is dropped if anything else is asked for") {
+  const auto table = bigram_table(tiny_text(), kVocab),
+             another = bigram_table(Ints(tiny_text().begin(), tiny_text().begin() + 300), kVocab);
+  const Bigram bigram(table, kVocab), other(another, kVocab);
+  Target anew(longer(), longer_weights().data(), Dtype::fp32, true, 1, kRows);  // which caches everything each time
+  for (const int depth : {0, 1})
+    slow_and_fast([&, depth] {
+      CAPTURE(depth);
+      std::unique_ptr<Target> target;
+      const Bigram* drafter = &bigram;
+      Sampling sampling;
+      float scale = 1;
+      Ints text;
+      const auto step = [&](int depth, int width) {  // an iteration that the device drafts; depth 0: the root alone
+        const int n = int(text.size());
+        const Tree root{{text.back()}, {-1}, {0}, {1}, {}};
+        std::vector<Candidate> drafted, expected;
+        const auto run = [&](Target& its, std::vector<Candidate>& nodes) {
+          if (depth == 0) return its.iterate(root, sampling, n);
+          CHECK(its.load_table(drafter->table, depth, width));
+          return its.iterate_drafting(text.back(), depth, width, scale, sampling, n, nodes);
+        };
+        anew.prefill(text.data(), n - 1);
+        const Verdict right = run(anew, expected), found = run(*target, drafted);
+        CHECK(found.rows == right.rows);
+        CHECK(found.tokens == right.tokens);
+        REQUIRE(drafted.size() == expected.size());
+        for (size_t i = 0; i < drafted.size(); i++) {
+          CHECK(drafted[i].token == expected[i].token);
+          CHECK(bits_as<uint32_t>(drafted[i].chance) == bits_as<uint32_t>(expected[i].chance));
+        }
+        text.insert(text.end(), found.tokens.begin(), found.tokens.end());
+        REQUIRE(target->past() == int(text.size()) - 1);
+      };
+      struct Change {
+        const char* name;
+        bool drops;
+        std::function<void()> make;
+      };
+      const Change changes[] = {
+          {"none", false, [] {}},
+          {"seed", true, [&] { sampling.seed++; }},
+          {"temperature", true, [&] { sampling.temperature = 0.9f; }},
+          {"sequence", true, [&] { sampling.sequence = 3; }},
+          {"another kind", true, [&] { sampling.top_k = 5; }},
+          {"rewound", true, [&] { text.resize(text.size() - 2), target->rewind(target->past() - 2); }},
+          {"another text that looks the same", true,
+           [&] {
+             text[1] = (text[1] + 1) % kVocab;
+             target->prefill(text.data(), int(text.size()) - 1);
+           }},
+          {"a forward", true,
+           [&] {
+             const int depth = 0, end = 1;
+             target->forward(&text.back(), &depth, &end, 1);
+           }},
+          {"a tree of the host's", true,
+           [&] {
+             const Tree tree{{text.back(), 1, 2}, {-1, 0, 0}, {0, 1, 1}, {3, 2, 3}, {}};
+             const Verdict verdict = target->iterate(tree, sampling, int64_t(text.size()));
+             text.insert(text.end(), verdict.tokens.begin(), verdict.tokens.end());
+           }},
+          {"another shape of as many rows", true, [&] { step(2, 1), step(1, 2); }},
+          {"scale", true, [&] { scale *= 2, step(1, 2); }},
+          {"another table", true, [&] { drafter = drafter == &bigram ? &other : &bigram, step(1, 2); }},
+      };
+      for (const Change& change : changes) {
+        CAPTURE(change.name);
+        target.reset(new Target(longer(), longer_weights().data(), Dtype::fp32, true, 1, kRows));
+        sampling = sampling_of(1, 0, 1, 4), text = prompt_of(3);
+        target->prefill(text.data(), 2);
+        for (int i = 0; i < 3; i++) step(depth, 2);  // the third is the second as expected: behind it one runs ahead
+        CHECK(target->iterations().used_ahead() == 0);
+        change.make();
+        step(depth, 2);
+        CHECK(target->iterations().dropped_ahead() == int(change.drops));
+        CHECK(target->iterations().used_ahead() == int(!change.drops));
+        for (int i = 0; i < 6; i++) step(depth, 2);
+        CHECK(target->iterations().used_ahead() > 0);
+        CHECK(target->iterations().dropped_ahead() == int(change.drops));
+      }
+    });
 }
 
 TEST_CASE(ON "a forward alone, for a drafter, is recorded once for its rows and layers") {
@@ -635,14 +817,14 @@ TEST_CASE(ON "a forward alone, for a drafter, is recorded once for its rows and 
     return std::vector<float>(target.logits(0), target.logits(0) + 3 * pad16(kVocab));
   };
   for (int layers : {0, 1}) {
-    const int recorded = target.recordings();
+    const int recorded = target.iterations().recordings();
     const std::vector<float> launched = logits(9, layers);
-    CHECK(target.recordings() == recorded);
+    CHECK(target.iterations().recordings() == recorded);
     const std::vector<float> elsewhere = logits(5, layers);  // recorded, and replayed
-    CHECK(target.recordings() == recorded + 1);
+    CHECK(target.iterations().recordings() == recorded + 1);
     CHECK(same_bits(logits(9, layers), launched));
     CHECK(!same_bits(elsewhere, launched));
-    CHECK(target.recordings() == recorded + 1);
+    CHECK(target.iterations().recordings() == recorded + 1);
   }
 }
 
@@ -675,7 +857,7 @@ TEST_CASE(ON "what a forward costs is measured on whole iterations") {
   const std::vector<double> cost = measure_cost(target, 20, 0.01);
   CHECK(cost.size() == 21);
   for (double seconds : cost) CHECK(seconds > 0);
-  CHECK(target.recordings() >= 1);
+  CHECK(target.iterations().recordings() >= 1);
 }
 
 #ifndef __CUDACC__

@@ -31,6 +31,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -426,25 +427,36 @@ inline void DeviceMemory::touched(int, siginfo_t* info, void*) {
 }
 
 // What a captured stream recorded.
-using Recording = std::vector<std::function<void()>>;
+using Recording = std::deque<std::function<void()>>;
 inline std::unique_ptr<Recording> recording;  // while a capture is running
 inline Recording queue;                       // what nobody has waited for yet
+// A device runs what is behind an event while the host waits for the event, or later. false: later.
+inline bool hurries = false;
 
 inline void submit(std::function<void()> work) { (recording ? *recording : queue).push_back(std::move(work)); }
 
-// Runs what is queued. After a fault the rest is given up.
-inline void wait() {
+// Runs what is queued, until come() says that it is enough. After a fault the rest is given up.
+template <class F>
+void wait_until(F come) {
   if (queue.empty()) return;
-  const Recording work = std::move(queue);
-  queue.clear();
   device_memory.open(true);
   try {
-    for (const auto& one : work) one();
+    for (; !queue.empty() && !come(); queue.pop_front()) queue.front()();
   } catch (...) {
+    queue.clear();
     device_memory.open(false);
     throw;
   }
   device_memory.open(false);
+}
+inline void wait() {
+  wait_until([] { return false; });
+}
+// What a destructor calls, which may not throw: what the work that it waits for did wrong is lost.
+inline void settle() {
+  try {
+    wait();
+  } catch (const std::exception&) {}
 }
 inline void not_within_a_capture(const char* what) {
   if (recording) fault(std::string(what) + " within a capture");
@@ -558,13 +570,7 @@ inline cudaError_t cudaMalloc(void** at, size_t bytes) {
   *at = emulator::device_memory.allocate(bytes);
   return *at ? cudaSuccess : cudaErrorMemoryAllocation;
 }
-// A destructor calls it, and may not throw: what the work that it waits for did wrong is lost.
-inline cudaError_t cudaFree(void* at) {
-  try {
-    emulator::wait();
-  } catch (const std::exception&) { emulator::queue.clear(); }
-  return emulator::device_memory.release(at), cudaSuccess;
-}
+inline cudaError_t cudaFree(void* at) { return emulator::settle(), emulator::device_memory.release(at), cudaSuccess; }
 namespace emulator {
 inline std::map<const char*, size_t> pinned;  // the host's memory that queued copies may read
 inline bool is_pinned(const void* at) {
@@ -646,15 +652,26 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
 inline cudaError_t cudaDriverGetVersion(int* version) { return *version = 12040, cudaSuccess; }
 inline cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 12040, cudaSuccess; }
 
-using cudaEvent_t = std::chrono::steady_clock::time_point*;
-inline cudaError_t cudaEventCreate(cudaEvent_t* event) {
-  return *event = new std::chrono::steady_clock::time_point, cudaSuccess;
+// Waiting for an event runs what was queued before it, and nothing behind it unless the device hurries.
+struct EmulatedEvent {
+  std::chrono::steady_clock::time_point when;
+  int64_t recorded = 0, passed = 0;  // how often
+};
+using cudaEvent_t = EmulatedEvent*;
+enum { cudaEventDefault = 0, cudaEventDisableTiming = 2 };
+inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  return *event = new EmulatedEvent, cudaSuccess;
 }
-inline cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
+inline cudaError_t cudaEventDestroy(cudaEvent_t event) { return emulator::settle(), delete event, cudaSuccess; }
 inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
-  return emulator::submit([=] { *event = std::chrono::steady_clock::now(); }), cudaSuccess;
+  const int64_t nth = ++event->recorded;
+  return emulator::submit([=] { event->when = std::chrono::steady_clock::now(), event->passed = nth; }), cudaSuccess;
 }
-inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return emulator::wait(), cudaSuccess; }
+inline cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  emulator::not_within_a_capture("a wait");
+  emulator::wait_until([=] { return !emulator::hurries && event->passed == event->recorded; });
+  return cudaSuccess;
+}
 inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
-  return *ms = std::chrono::duration<float, std::milli>(*to - *from).count(), cudaSuccess;
+  return *ms = std::chrono::duration<float, std::milli>(to->when - from->when).count(), cudaSuccess;
 }

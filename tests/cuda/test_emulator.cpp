@@ -391,6 +391,19 @@ TEST_CASE("emulator: work runs when somebody waits, in the order of the calls") 
   told_by(launched, [] { Array<int>(1, true); });  // before memory is freed, all runs that may use it
   told_by([&] { graph.replay(); }, synchronize);
 
+  // An event stands for what was launched before it. A device that hurries has run more by then.
+  Event event;
+  event.wait();  // it stands nowhere yet
+  for (bool hurries : {false, true}) {
+    emulator::hurries = hurries;
+    *number = 0;
+    told_by([&] { launched(), event.record(), start(tell_kernel, 1, 1, number); }, [&] { event.wait(); });
+    CHECK(*number == int(hurries));
+    emulator::hurries = false;
+    synchronize();
+    CHECK(*number == 1);
+  }
+
   // A copy reads pinned memory when its turn comes, and pageable memory when it is called.
   const auto copied = [&](int* from) {
     *from = 1;
