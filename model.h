@@ -614,7 +614,19 @@ void linear_backward(const Team& team, int rows, int in, int out, const T* x, in
   if (dbias) column_sum(team, ColumnSum<T>{rows, out, dy, dy_row, dbias});
 }
 
-// The gradient of pre (R, a.G), after that of act: matmul writes it into act. With GELU, pre holds its slope.
+// Computes again what the forward did not store of a layer: the results of its norms, and act. With GELU pre becomes
+// its slope.
+template <class T, class W>
+void forward_again(const RowBlock& block, const Config& c, const Weights<T, W>& w, const Activations<T>& a, int l) {
+  const auto& [some, row, rows, room] = block;
+  launch(some, rows, norm_1(a, w.plain, l, row, row));
+  launch(some, rows, norm_2(a, w.plain, l, row, row));
+  T *const pre = a.pre.at(l, row), *const act = a.act.at(l, row);
+  if (c.swiglu) launch_columns(some, rows, c.inner(), SwiGlu<T>{pre, a.G, c.inner(), act, a.F});
+  else launch_columns(some, rows, c.inner(), GeluAndSlope<T>{pre, act, a.F});
+}
+
+// The gradient of pre (R, a.G), after that of act: matmul writes it into act. With GELU pre is the slope.
 template <class T, class W>
 const T* activate_backward(const Team& team, int rows, const Matmul<T, W>& matmul_back, const Activations<T>& a, T* pre,
                            T* act) {
@@ -657,11 +669,11 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
   if (c.vocab_size) head_backward(team, c, w, R, a, g, d);  // logits = norm_f(x) wte^T
   // The gradient that flows from the stream into a branch, through the branch's dropout, lies in dout.
   const Rows<T>& dout = dropout.rate == 0 ? g.stream : g.branch;
-  const auto into_branch = [&](const Team& some, int row, int rows, int l, int site) {
+  const auto into_branch = [&](const RowBlock& block, int l, int site) {
     if (dropout.rate == 0) return;
-    launch_columns(
-        some, rows, C,
-        DropoutBackward<T>{g.stream.at(0, row), g.branch.at(0, row), a.C, C, dropout_at(dropout, l, site, row, C)});
+    launch_columns(block.team, block.rows, C,
+                   DropoutBackward<T>{g.stream.at(0, block.row), g.branch.at(0, block.row), a.C, C,
+                                      dropout_at(dropout, l, site, block.row, C)});
   };
   for (int l = c.n_layer - 1; l >= 0; l--) {
     const auto& packed = w.layers[l];
@@ -670,15 +682,9 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     const Norm<T> before_attention = norm_1(a, w.plain, l, first, first),
                   before_mlp = norm_2(a, w.plain, l, first, first);
 
-    // Computes again what the forward did not store.
     blocks([&](const RowBlock& block) {
-      const auto& [some, row, rows, room] = block;
-      launch(some, rows, norm_1(a, w.plain, l, row, row));
-      launch(some, rows, norm_2(a, w.plain, l, row, row));
-      T *const its_pre = a.pre.at(l, row), *const its_act = a.act.at(l, row);
-      if (c.swiglu) launch_columns(some, rows, F, SwiGlu<T>{its_pre, a.G, F, its_act, a.F});
-      else launch_columns(some, rows, F, GeluAndSlope<T>{its_pre, its_act, a.F});
-      into_branch(some, row, rows, l, kDropMlp);
+      forward_again(block, c, w, a, l);
+      into_branch(block, l, kDropMlp);
     });
     // x' = mid + act W + b
     linear_backward(team, R, F, C, act, a.F, dout.at(0, first), a.C, dl.fc_proj, dl.fc_proj_bias);
@@ -694,7 +700,7 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
       some.wait();
       launch(some, rows, norm_backward(norm_2(a, w.plain, l, row, row), its_dnorm, g.stream.at(0, row)));
       // mid = x + att W + b
-      into_branch(some, row, rows, l, kDropProjection);
+      into_branch(block, l, kDropProjection);
       matmul(some, rows, Matmul<T, W>{dout.at(0, row), a.C, packed.proj.transposed, g.att.at(0, row), a.A});
       some.wait();
     });
