@@ -176,7 +176,11 @@ void matmul_twin(const Range& mine, int rows, const Matmul<float, W>& m, const A
               TileArguments<W>{its_k, m.x + k, m.x_row, 1, w.at(k, begin), step, kGroup * kTogether<W>, m.out + begin,
                                m.out_row, k > 0, w.far});
     }
-    for (int row = 0; row < rows; row++) after(Solo{}, row, begin, smaller(end, w.n));
+    if (!idle(after)) {
+      tell(after);
+      for (int row = 0; row < rows; row++) after(Solo{}, row, begin, smaller(end, w.n));
+      tell(m);
+    }
     begin = end;
   }
 }
