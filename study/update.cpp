@@ -1,6 +1,6 @@
 #include "study/update.h"
 
-#include "commands/samples.h"
+#include <algorithm>
 
 namespace nanospec {
 
@@ -141,11 +141,16 @@ UpdateOperation UpdateClock::place(const std::type_info& type, const void* opera
   return kUpOther;
 }
 
-double UpdateTimes::of(int operation) const { return median(seconds[size_t(operation)]); }
-double UpdateTimes::sum() const {
+double UpdateTimes::sum(size_t update) const {
   double all = 0;
-  for (int i = 0; i < kUpdateOperations; i++) all += of(i);
+  for (const std::vector<double>& one : seconds) all += one[update];
   return all;
+}
+size_t UpdateTimes::fastest() const {
+  size_t best = 0;
+  for (size_t i = 1; i < whole.size(); i++)
+    if (sum(i) < sum(best)) best = i;
+  return best;
 }
 
 UpdateTimes measure_update(const Config& c, int sequences, int pairs, Pool& pool,

@@ -128,13 +128,14 @@ class UpdateClock : public Observer {
 };
 
 // Some updates of random tokens: the time of each operation, one entry an update; and in between as many that nobody
-// watched, of which there is the whole alone.
+// watched, of which there is the whole alone. What is shown is the fastest update: what disturbs one does not disturb
+// all of its operations, so medians of them would not add up to one of the whole.
 struct UpdateTimes {
   std::vector<std::vector<double>> seconds = std::vector<std::vector<double>>(kUpdateOperations);
   std::vector<double> whole;
 
-  double of(int operation) const;  // the median
-  double sum() const;              // of all operations
+  size_t fastest() const;  // of those that were watched
+  double sum(size_t update) const;
 };
 // `working` is called before each pair with the share that is done; where it returns false, they end.
 UpdateTimes measure_update(const Config& c, int sequences, int pairs, Pool& pool,

@@ -24,7 +24,7 @@ TEST_CASE("bench: a quick run prints its tables and leaves whole files") {
   for (const char* part :
        {"Roofline: ", "reading L2", "multiply-add bf16", "cost of N rows", "small bf16", "prefill",
         "Speculation at temperature 0.7", "bigram auto budget=64", "left out: there is no train_gpt",
-        "attention backward", "the whole update, unwatched", "left out: there is no PyTorch", "not judged"})
+        "attention backward", "whole updates, unwatched: ", "left out: there is no PyTorch", "not judged"})
     CHECK_MESSAGE(contains(out, part), part);
   check_quick_tables(out, {"Roofline: ", "Forwards of one row", "Speculation at temperature 0.7", "The best of these",
                            "One update of small by operation, 12 x 64 tokens, 2 threads"});
