@@ -903,10 +903,10 @@ class Trainer {
     pool_.run([&](const Team& team) { forward_loss(team, false, dropout); });
     return read(loss_);
   }
-  // The same, and sets `gradient`.
-  T loss_and_gradient(const Batch& batch, const Dropout& dropout = {}) {
+  // The same, and sets `gradient`: of the loss, over `parts` where it is one part of so many.
+  T loss_and_gradient(const Batch& batch, const Dropout& dropout = {}, int parts = 1) {
     batch_.upload(batch);
-    pool_.run([&](const Team& team) { loss_gradient(team, dropout); });
+    pool_.run([&](const Team& team) { loss_gradient(team, dropout, parts); });
     return read(loss_);
   }
   // One AdamW update with `gradient` as it is.
@@ -936,17 +936,17 @@ class Trainer {
     one.download(&value, 1);
     return value;
   }
-  void forward_loss(const Team& team, bool with_gradient, const Dropout& dropout) {
+  void forward_loss(const Team& team, bool with_gradient, const Dropout& dropout, int parts = 1) {
     const int rows = batch_.forest.rows;
     forward(team, config, packed_, batch_, activations, true, dropout);
     loss_of_rows(team, rows,
                  CrossEntropy<T>{activations.logits.data(), activations.V, config.vocab_size, batch_.target(),
-                                 losses_.data(), with_gradient, T(1) / T(rows)});
+                                 losses_.data(), with_gradient, T(1) / (T(rows) * T(parts))});
     launch_sum(team, Mean<T>{losses_.data(), rows, loss_.data()});
   }
-  void loss_gradient(const Team& team, const Dropout& dropout) {
+  void loss_gradient(const Team& team, const Dropout& dropout, int parts = 1) {
     zero(team, gradient.data(), gradient.size());
-    forward_loss(team, true, dropout);
+    forward_loss(team, true, dropout, parts);
     backward(team, config, packed_, batch_, activations, gradients, by_name_, dropout);
     team.wait();
   }

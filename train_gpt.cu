@@ -8,6 +8,8 @@
 
 #include <chrono>
 
+#include "training/accumulate.h"
+
 namespace nanospec {
 namespace {
 
@@ -78,8 +80,9 @@ void check_room(const GptOptions& o, bool cuda) {
   if (double(o.batch_size) * pad64(T) > 1 << 24)
     throw std::runtime_error("a batch of " + std::to_string(o.batch_size) + " times " + std::to_string(T) +
                              " tokens is too large: --batch_size: use a smaller one");
-  constexpr double kArrays = 6;  // parameters, gradient, two moments, two packed forms
-  if (!cuda && kArrays * sizeof(float) * double(parameter_count(o.config)) > double(available_bytes()))
+  // Parameters, two moments, two packed forms; gradients.
+  const double arrays = 5 + gradients_held(o.gradient_accumulation_steps);
+  if (!cuda && arrays * sizeof(float) * double(parameter_count(o.config)) > double(available_bytes()))
     throw std::bad_alloc();
 }
 
@@ -105,10 +108,12 @@ int train(int argc, char** argv) {
 
   const Batches training(text.parts.train, o), validation(text.parts.validation, o);
   UpdateLoop run(o, done);
+  Accumulation accumulation(trainer, pool, o.gradient_accumulation_steps);
+  const auto part = [&](uint64_t number) -> MicroBatch {
+    return {training.random(kStreamBatch, number), {o.dropout, o.seed, uint32_t(number), 0}};
+  };
   while (run.next()) {
-    const Batch batch = training.random(kStreamBatch, uint64_t(run.iteration));
-    const Dropout dropout{o.dropout, o.seed, uint32_t(run.iteration), 0};
-    run.updated(trainer.step(batch, run.update(), dropout));
+    run.updated(accumulation.step(part, run.update()));
     if (run.due()) run.show(run.loss, speed_text(o, run.recent_seconds()));
     if (!run.checkpoint_due()) continue;
     save(o, text, tables, trainer, cuda, run.iteration);

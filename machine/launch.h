@@ -236,6 +236,7 @@ template <class Op>
 void launch(const Team& team, int rows, const Op& op) {
   if (rows <= 0) return;
   if (team.cuda) return launch_on_gpu(rows, op);
+  tell(op);
   const Range mine = team.share(rows);
   for (int row = mine.begin; row < mine.end; row++) op(Solo{}, row);
   team.wait();
@@ -394,6 +395,7 @@ void matmul(const Team& team, int rows, Matmul<T, W> s, const After& after = {})
     if (!tuned(team, s.norm, rows)) launch(team, rows, s.norm);
     s.x = s.norm.y;
   }
+  tell(s);
   if (plain(team, s, rows, after) || tuned(team, s, rows, after)) return;
   matmul_portable(team, rows, s);
   launch_columns(team, rows, s.w.n, after);
@@ -415,6 +417,7 @@ void unpack(const Team& team, int rows, const Unpack<T, AnyNumber>& s) {
 }
 template <class T>
 void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {
+  tell(s);
   if (!tuned(team, s)) launch(team, s.inputs, s);
 }
 
@@ -441,6 +444,7 @@ size_t attention_scratch_size(int rows, int n_head, int head_size, int slots, bo
 // scratch: attention_scratch_size() numbers, zero at first; for the portable version weights (R, H, most keys).
 template <class T, class S>
 void attention(const Team& team, const Attention<T, S>& s, T* scratch, int most) {
+  tell(s);
   if (plain(team, s) || tuned(team, s, scratch)) return;
   if (!s.in_cache) launch(team, s.forest.rows, WriteCache<T, S>{s});
   launch(team, s.forest.rows * s.n_head, AttentionForward<T, S>{s, scratch, most});
@@ -471,6 +475,7 @@ void rotate(const Team& team, int rows, const Rope<T>& rope, const Attention<T, 
 template <class T>
 void attention_backward(const Team& team, const AttentionBackward<T>& b, T* p, T* ds, int most) {
   const Forest& f = b.forward.forest;
+  tell(b);
   if (!tuned(team, b, p)) {
     launch(team, f.rows * b.forward.n_head, AttentionBackwardQueries<T>{b, p, ds, most});
     launch(team, f.roots * b.forward.n_kv_head * most, AttentionBackwardKeys<T>{b, p, ds, most});
@@ -524,9 +529,11 @@ template <class Op>
 void launch_sum(const Team& team, const Op& op) {
   if (!tuned(team, op)) launch(team, 1, SumRow<Op>{op});
 }
+struct Zeros {};  // what an Observer is told
 template <class T>
 void zero(const Team& team, T* data, size_t n) {
   if (team.cuda) return zero_on_gpu(data, n * sizeof(T));
+  tell(Zeros{});
   std::fill(data + n * team.rank / team.size, data + n * (team.rank + 1) / team.size, T(0));
   team.wait();
 }

@@ -201,7 +201,9 @@ void matmul_twin(const Range& mine, int rows, const Matmul<float, W>& m, const A
                              m.out_row, false, far});
     begin = end;
   }
-  for (int row = 0; row < rows && mine.begin < mine.end; row++) after(Solo{}, row, mine.begin, smaller(mine.end, w.n));
+  if (idle(after) || mine.begin == mine.end) return;
+  tell(after);
+  for (int row = 0; row < rows; row++) after(Solo{}, row, mine.begin, smaller(mine.end, w.n));
 }
 
 // MatmulGradient: this thread's columns of dw. x and dy are read where they lie, a block of rows at a time: its columns

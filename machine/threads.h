@@ -1,7 +1,8 @@
 // machine/threads.h: the CPU's threads and its memory.
 //
-// In order: how threads wait; the team that a piece of work sees; cores, and on which of them threads run; the pool
-// that runs a team, and when one thread is better; memory. The file knows nothing of arrays, operations or models.
+// In order: how threads wait; the team that a piece of work sees; who looks on; cores, and on which of them threads
+// run; the pool that runs a team, and when one thread is better; memory. The file knows nothing of arrays, operations
+// or models.
 #pragma once
 
 #include <algorithm>
@@ -19,6 +20,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <typeinfo>
 #include <vector>
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -114,6 +116,18 @@ struct Team {
     return {smaller(begin, n), smaller(end, n)};
   }
 };
+
+// Is told of each operation that begins on one thread: of its struct (kernels.cuh). So it may measure what takes how
+// long, between two of them. Nobody looks on but where study/ does.
+struct Observer {
+  virtual ~Observer() = default;
+  virtual void begins(const std::type_info& type, const void* operation) = 0;
+};
+inline thread_local Observer* observer = nullptr;  // of the calling thread
+template <class Op>
+void tell(const Op& op) {
+  if (observer) observer->begins(typeid(Op), &op);
+}
 
 // The CPUs that this process may run on: affinity, and a container's quota.
 inline int usable_cores() {

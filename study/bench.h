@@ -11,7 +11,8 @@
 // without a model) and `diagnose` (why drafts are right or wrong). It hooks into Engine::generate (commands/engine.h):
 // into on_iteration, which sees every iteration, and stand_in, which replaces a drafter; into run_all
 // (commands/comparison.h), which runs methods in turn; and into Probe, whose weights are random. A run that is not
-// studied pays nothing. roofline.h and gpu.h ask the machine itself.
+// studied pays nothing. update.h hooks into launches, as an Observer (machine/threads.h). roofline.h and gpu.h ask the
+// machine itself.
 //
 // How to add a section of `bench`: write `void bench_NAME(Bench&)`, declare it below, and give it a line in sections_of
 // of bench.cpp, with its seconds. It says by bench.time how far it is, prints when it is complete, and adds to bars and

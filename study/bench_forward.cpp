@@ -15,7 +15,7 @@ namespace {
 
 std::vector<Size> sizes(bool quick) {
   if (quick) return {small_size()};
-  return {small_size(), size_of("medium", 6, 6, 384, 256, 65, 192, 0.75), gpt2_size(0.85)};
+  return {small_size(), medium_size(0.75), gpt2_size(0.85)};
 }
 
 const std::vector<int> kRows = {1, 2, 3, 4, 6, 8, 12, 16};

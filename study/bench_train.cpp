@@ -1,6 +1,6 @@
-// study/bench_train.cpp: training, by running train_gpt for a few iterations; and PyTorch on the same work, by running
-// the scripts of tests/reference. Each run is a process of its own. On the CPU training is a section, and PyTorch a
-// part of section peers; on a GPU they are parts of section gpu.
+// study/bench_train.cpp: training, by running train_gpt for a few iterations; one update by operation, in this process;
+// and PyTorch on the same work, by running the scripts of tests/reference. Each run of a program is a process of its
+// own. On the CPU training is a section, and PyTorch a part of section peers; on a GPU they are parts of section gpu.
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,8 +8,9 @@
 
 #include "commands/samples.h"
 #include "files/words.h"
-#include "study/bench.h"
+#include "study/forwards.h"
 #include "study/process.h"
+#include "study/update.h"
 
 namespace nanospec {
 namespace {
@@ -89,12 +90,94 @@ std::string train_text(Bench& bench, const std::string& device, double peak, con
   return format_table(rows, "lrrrr");
 }
 
+// ---------------------------------------------------------------------------------------------------------------
+// One update by operation
+
+namespace {
+
+constexpr int kSequences = 12;  // the presets' batch
+
+Config config_of(const Size& size) {
+  Config c;
+  c.n_layer = size.n_layer;
+  c.n_head = c.n_kv_head = size.n_head;
+  c.n_embd = size.n_embd;
+  c.block_size = size.block_size;
+  c.vocab_size = size.vocab_size;
+  return c;
+}
+
+std::string update_table(const Bench& bench, const Config& c, const UpdateTimes& times, OrderedJson& json) {
+  const int threads = bench.options.settings.threads;
+  const Level level = level_of(update_bytes(c, kSequences), threads, bench.machine.caches);
+  const double peak = bench.roofline.peak(), reads = bench.roofline.bandwidth(level);
+  const size_t fastest = times.fastest();
+  const double sum = times.sum(fastest), whole = lowest(times.whole);
+  const std::vector<UpdateWork> work = update_work(c, kSequences);
+  TableRows rows = {{"operation", "ms", "share", "GFLOP/s", "GB/s", "of the limit", "", "MB"}};
+  double bytes = 0;
+  for (int i = 0; i < kUpdateOperations; i++) {
+    const UpdateWork& w = work[size_t(i)];
+    const double seconds = times.seconds[size_t(i)][fastest];
+    const UpdateBound bound = update_bound(w, peak, reads);
+    const bool known = seconds > 0 && w.bytes > 0;
+    rows.push_back({w.name, decimals(seconds * 1e3, 2), percent(seconds, sum),
+                    w.flops > 0 && known ? decimals(w.flops / seconds * 1e-9, 0) : "",
+                    known ? decimals(w.bytes / seconds * 1e-9, 1) : "", known ? percent(bound.seconds, seconds) : "",
+                    known ? (bound.computes ? "fp32" : level_name(level)) : "", decimals(w.bytes * 1e-6, 1)});
+    bytes += w.bytes;
+    json["operations"].push_back({{"operation", w.name},
+                                  {"flops", w.flops},
+                                  {"bytes", w.bytes},
+                                  {"share_of_limit", ratio(bound.seconds, seconds)},
+                                  {"limit", bound.computes ? "fp32" : level_name(level)},
+                                  {"seconds", times.seconds[size_t(i)]}});
+  }
+  json["bytes"] = bytes;
+  json["sum_seconds"] = sum;
+  json["whole_seconds"] = times.whole;
+  return format_table(rows, "lrrrrrlr") + "The fastest of " + count(double(times.whole.size()), "update") + ": sum " +
+         decimals(sum * 1e3, 2) + " ms, " + bytes_text(bytes) +
+         ". The fastest of as many whole updates, unwatched: " + decimals(whole * 1e3, 2) + " ms; the sum is " +
+         percent(sum, whole) + " of it.\n";
+}
+
+// Prints the table of each preset.
+void update_tables(Bench& bench, const Stretch& stretch, OrderedJson& json) {
+  std::vector<Size> sizes = {small_size()};
+  if (!bench.quick) sizes.push_back(medium_size());
+  Pool pool(bench.options.settings.threads);
+  for (size_t i = 0; i < sizes.size(); i++) {
+    const Config c = config_of(sizes[i]);
+    const int pairs = bench.quick ? 2 : i == 0 ? 10 * bench.repeats : bench.repeats;
+    const UpdateTimes times = measure_update(c, kSequences, pairs, pool, [&](double done) {
+      bench.time->show("an update of " + sizes[i].name, stretch.at((double(i) + done) / double(sizes.size())));
+      return !interrupted();
+    });
+    if (interrupted()) return;
+    OrderedJson one = {{"preset", sizes[i].name}};
+    const std::string table = update_table(bench, c, times, one);
+    json["updates"].push_back(one);
+    bench.print(
+        "One update of " + sizes[i].name + " by operation, " + std::to_string(kSequences) + " x " +
+            std::to_string(c.block_size) + " tokens, " + count(pool.size(), "thread"),
+        table + (i + 1 < sizes.size() ? ""
+                                      : "MB: inputs, weights and outputs, each once. The limit: fp32's peak, or "
+                                        "reading so many bytes from the\nlevel that holds all of an update; the "
+                                        "slower of the two.\n"));
+    bench.evenness.push_back({"an update of " + sizes[i].name, unevenness(times.whole)});
+  }
+}
+
+}  // namespace
+
 void bench_train(Bench& bench) {
   OrderedJson json;
-  const std::string text = train_text(bench, "cpu", bench.roofline.peak(), {}, json);
+  const std::string text = train_text(bench, "cpu", bench.roofline.peak(), {0, 0.7}, json);
   if (interrupted()) return;
   bench.print("Training", text);
-  if (!json.is_null()) bench.write_json("train", json);
+  update_tables(bench, {0.7, 0.3}, json);
+  if (!interrupted()) bench.write_json("train", json);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ inline Size size_of(const std::string& name, int layers, int heads, int channels
   return {name, layers, heads, channels, block, vocab, long_past, std::min(512, block - 1), bar};
 }
 inline Size small_size() { return size_of("small", 4, 4, 128, 64, 65, 48); }
+inline Size medium_size(double bar = 0) { return size_of("medium", 6, 6, 384, 256, 65, 192, bar); }
 inline Size gpt2_size(double bar = 0) {  // 124 M parameters
   return size_of("gpt2", 12, 12, 768, 1024, 50257, 900, bar);
 }

@@ -24,7 +24,7 @@ struct GptOptions : RunOptions {
   std::string preset = "small", arch = "gpt", device = "auto";
   Config config;
   int n_kv_head = 0;  // 0: as many as query heads
-  int eval_iters = 20;
+  int gradient_accumulation_steps = 1, eval_iters = 20;
   float dropout = 0.0f;
 };
 
@@ -69,8 +69,11 @@ inline Command command_line(GptOptions& o) {
       {"--block_size", "N", &o.config.block_size, "the window in tokens, even", from(2)},
       {"--bias", "", &o.config.bias, "with --arch gpt: biases in the linear layers and the norms"},
       {"--dropout", "P", &o.dropout, "chance to drop a number while training", from(0, 0.99)}};
-  std::vector<Flag> updates = run_flags(o, {"sequences in one update", "the highest rate",
+  std::vector<Flag> updates = run_flags(o, {"sequences in a batch", "the highest rate",
                                             "the rate at the end of the decay", "of the weights, batches and dropout"});
+  add_before(updates, "--max_iters",
+             {"--gradient_accumulation_steps", "N", &o.gradient_accumulation_steps,
+              "batches whose gradients make one update", from(1, 1 << 20)});
   add_before(updates, "--beta2",
              {"--lr_decay_iters", "N", &o.lr_decay_iters, "updates until the lowest rate", from(1)});
   add_before(updates, "--seed", {"--eval_iters", "N", &o.eval_iters, "batches that estimate a loss", from(1)});
@@ -137,6 +140,8 @@ inline bool read_flags(int argc, char** argv, GptOptions& o) {
 // ---------------------------------------------------------------------------------------------------------------
 // Files
 
+constexpr const char* kAccumulation = "gradient_accumulation_steps";  // a setting: not there, it is 1
+
 struct TrainingText {
   Tokenizer tokenizer;
   Split parts;
@@ -165,6 +170,7 @@ inline TrainingText read_text(GptOptions& o) {
   preparing.step("hashing");
   text.settings = {{"seed", std::to_string(o.seed)},
                    {"batch_size", std::to_string(o.batch_size)},
+                   {kAccumulation, std::to_string(o.gradient_accumulation_steps)},
                    {"dropout", std::to_string(o.dropout)},
                    {"data_sha256", sha256(bytes)}};
   text.origin = text_origin(o.data, text.settings.at("data_sha256"));
@@ -208,7 +214,8 @@ inline void save(const GptOptions& o, const TrainingText& text, Staged& tables, 
 
 // Returns the iteration that the run to resume had reached. The tables are there at once. Throws runtime_error.
 inline int64_t resume(const GptOptions& o, const TrainingText& text, Staged& tables, Trainer<float>& trainer) {
-  const OptimizerState state = load_optimizer(o.out);
+  OptimizerState state = load_optimizer(o.out);
+  state.settings.emplace(kAccumulation, "1");
   const std::string where = o.out + "/optimizer.safetensors";
   if (format_config(state.config) != format_config(o.config))
     refuse("the run to resume has a model of another size", where,
@@ -223,7 +230,9 @@ inline int64_t resume(const GptOptions& o, const TrainingText& text, Staged& tab
 // ---------------------------------------------------------------------------------------------------------------
 // Figures
 
-inline double tokens_per_iteration(const GptOptions& o) { return double(o.batch_size) * o.config.block_size; }
+inline double tokens_per_iteration(const GptOptions& o) {
+  return double(o.batch_size) * o.gradient_accumulation_steps * o.config.block_size;
+}
 
 // Multiply-adds count two: 6 for each parameter and token (forward 2, backward 4; positions are only looked up), and
 // the two products of causal attention.

@@ -5,6 +5,7 @@
 #include "drafters/operations.h"
 #include "sample.h"
 #include "tests/random.h"
+#include "training/accumulate.h"
 
 namespace nanospec {
 
@@ -143,6 +144,8 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
         [&](Desk& d) { return CrossEntropy<float>{d.f[0], stride, C, d.below_7(), d.f[1], true, 0.25f}; });
   check("Mean", 1, [&](Desk& d) { return SumRow<Mean<float>>{{d.f[0], 1000, d.f[1]}}; });
   check("SumSquares", 3, [&](Desk& d) { return SumSquares<float>{d.pieces(), d.f[0], d.f[1]}; });
+  check("AddGradients", 2, [&](Desk& d) { return AddGradients{d.f[0], d.f[1], d.f[1], 5000}; });
+  check("AddGradients, a copy", 2, [&](Desk& d) { return AddGradients{d.f[0], nullptr, d.f[1], 5000}; });
   check("ClipFactor", 1, [&](Desk& d) { return SumRow<ClipFactor<float>>{{d.positive, 40, 0.5f, d.f[1]}}; });
   check("AdamW", 3, [&](Desk& d) {
     return AdamW<float>{d.pieces(), d.f[0], d.f[1], d.positive, d.f[3], d.f[4], 0.01f, 0.1f, 0.9f, 0.99f, 0.1f, 0.01f};

@@ -6,6 +6,7 @@
 
 #include "tests/random.h"
 #include "tests/tenth.h"
+#include "training/accumulate.h"
 
 namespace nanospec {
 
@@ -292,25 +293,30 @@ struct Run {
   float evaluated;
 };
 
-Run run_of(const Config& config, Pool& pool, float dropout, int steps) {
+// parts: of an update.
+Run run_of(const Config& config, Pool& pool, float dropout, int steps, int parts = 1) {
   const int T = 14, B = 2;
   Chance chance(907);
   std::vector<int> text(200);
   for (int& token : text) token = chance.below(chance.below(config.vocab_size) + 1);
   Trainer<float> trainer(config, B * T, B, B * pad64(T), pool);
   trainer.initialize(11);
+  Accumulation accumulation(trainer, pool, parts);
   Run run;
   Batch batch;
   for (int i = 0; i < steps; i++) {
-    batch = Batch();
-    for (int b = 0; b < B; b++) {
-      const int at = chance.below(int(text.size()) - T - 1);
-      batch.add_chain(&text[at], T, b * pad64(T), 0);
-      batch.target.insert(batch.target.end(), &text[at + 1], &text[at + 1] + T);
-    }
+    const auto part = [&](uint64_t number) {
+      batch = Batch();
+      for (int b = 0; b < B; b++) {
+        const int at = chance.below(int(text.size()) - T - 1);
+        batch.add_chain(&text[at], T, b * pad64(T), 0);
+        batch.target.insert(batch.target.end(), &text[at + 1], &text[at + 1] + T);
+      }
+      return MicroBatch{batch, Dropout{dropout, 21, uint32_t(number), 0}};
+    };
     Update update;
     update.iteration = i, update.learning_rate = 3e-3;
-    run.losses.push_back(trainer.step(batch, update, Dropout{dropout, 21, uint32_t(i), 0}));
+    run.losses.push_back(accumulation.step(part, update));
   }
   run.evaluated = trainer.loss(batch);
   const auto copy = [](const Array<float>& from) {
@@ -328,10 +334,11 @@ TEST_CASE(ON "a training run has the CPU's losses and weights, and the same bits
   struct Case {
     bool bias;
     float dropout;
-    int vocab;
+    int vocab, parts;
   };
-  for (const Case& c : {Case{false, 0, 37}, {true, 0.2f, 37}, {true, 0, 2050}}) {
+  for (const Case& c : {Case{false, 0, 37, 1}, {true, 0.2f, 37, 1}, {true, 0, 2050, 1}, {false, 0.2f, 37, 3}}) {
     if (a_tenth() && c.dropout == 0) continue;
+    CAPTURE(c.parts);
     CAPTURE(c.bias);
     CAPTURE(c.dropout);
     CAPTURE(c.vocab);
@@ -340,7 +347,8 @@ TEST_CASE(ON "a training run has the CPU's losses and weights, and the same bits
     config.vocab_size = c.vocab, config.bias = c.bias;
     const int steps = c.vocab > 1000 || a_tenth() ? 2 : 5;
     Pool cpu(2), gpu(1, true);
-    const Run want = run_of(config, cpu, c.dropout, steps), got = run_of(config, gpu, c.dropout, steps);
+    const Run want = run_of(config, cpu, c.dropout, steps, c.parts),
+              got = run_of(config, gpu, c.dropout, steps, c.parts);
     for (int i = 0; i < steps; i++) CHECK(got.losses[i] == doctest::Approx(want.losses[i]).epsilon(1e-5));
     CHECK(got.evaluated == doctest::Approx(want.evaluated).epsilon(1e-5));
     CHECK(want.losses[0] > want.evaluated);
@@ -352,7 +360,7 @@ TEST_CASE(ON "a training run has the CPU's losses and weights, and the same bits
     CHECK(difference(got.v, want.v) < 1e-6);
 
     if (c.dropout == 0) continue;
-    const Run again = run_of(config, gpu, c.dropout, steps);
+    const Run again = run_of(config, gpu, c.dropout, steps, c.parts);
     CHECK(same_bits(again.losses, got.losses));
     CHECK(same_bits(again.weights, got.weights));
   }

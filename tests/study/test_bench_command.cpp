@@ -21,17 +21,19 @@ TEST_CASE("bench: a quick run prints its tables and leaves whole files") {
   write_file(folder.file("text.txt"), text);
   const std::string out = run(bench_command, {"--quick", "--model", folder.path, "--data", folder.file("text.txt"),
                                               "--out", folder.file("out"), "--threads", "2"});
-  for (const char* part : {"Roofline: ", "reading L2", "multiply-add bf16", "cost of N rows", "small bf16", "prefill",
-                           "Speculation at temperature 0.7", "bigram auto budget=64", "left out: there is no train_gpt",
-                           "left out: there is no PyTorch", "not judged"})
+  for (const char* part :
+       {"Roofline: ", "reading L2", "multiply-add bf16", "cost of N rows", "small bf16", "prefill",
+        "Speculation at temperature 0.7", "bigram auto budget=64", "left out: there is no train_gpt",
+        "attention backward", "whole updates, unwatched: ", "left out: there is no PyTorch", "not judged"})
     CHECK_MESSAGE(contains(out, part), part);
-  check_quick_tables(out, {"Roofline: ", "Forwards of one row", "Speculation at temperature 0.7", "The best of these"});
+  check_quick_tables(out, {"Roofline: ", "Forwards of one row", "Speculation at temperature 0.7", "The best of these",
+                           "One update of small by operation, 12 x 64 tokens, 2 threads"});
   for (const Call& call : calls) CHECK(call.prompt.size() == 64);
 
   const auto json = [&](const std::string& name) {
     return Json::parse(read_file(folder.file("out/" + name + ".json")));
   };
-  for (const char* name : {"roofline", "forward", "decode", "bars"}) {
+  for (const char* name : {"roofline", "forward", "decode", "train", "bars"}) {
     const Json file = json(name);
     for (const char* field : {"cpu", "cores", "l2_bytes", "l3_bytes", "simd", "compiler", "date"})
       CHECK_MESSAGE(file["machine"].contains(field), field);
@@ -53,6 +55,14 @@ TEST_CASE("bench: a quick run prints its tables and leaves whole files") {
   CHECK(past["rows"][7]["cost"].get<double>() == doctest::Approx((0.025 + 48e-5) / (0.01 + 48e-5)));
   CHECK(past["rows"][7]["seconds"].size() == 2);
   CHECK(forward["configurations"][0]["prefill"]["tokens"] == 63);
+
+  const Json updates = json("train")["updates"];
+  REQUIRE(updates.size() == 1);
+  CHECK(updates[0]["preset"] == "small");
+  CHECK(updates[0]["whole_seconds"].size() == 2);
+  CHECK(updates[0]["operations"][5]["operation"] == "fc");
+  CHECK(updates[0]["operations"][5]["flops"] == 2.0 * 4 * 768 * 128 * 512);
+  CHECK(updates[0]["operations"][5]["seconds"].size() == 2);
 
   const Json decode = json("decode");
   REQUIRE(decode["temperatures"].size() == 3);
