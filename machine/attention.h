@@ -14,8 +14,10 @@ inline void write_cache(const Attention<T, S>& s, int root, int kv_head) {
     const int slot = s.forest.slot(row);
     const T* k = s.qkv + size_t(row) * s.qkv_row + (s.n_head + kv_head) * D;
     const T* v = k + s.n_kv_head * D;
-    for (int d = 0; d < D; d++) *s.cache.key(kv_head, slot, d) = rounded<S>(k[d]);
-    for (int d = 0; d < D; d++) *s.cache.value(kv_head, slot, d) = rounded<S>(v[d]);
+    constexpr int together = kTogether<S>;  // neighbouring channels are 16, or 1, times so many numbers apart
+    S *const to_k = s.cache.key(kv_head, slot, 0), *const to_v = s.cache.value(kv_head, slot, 0);
+    for (int d = 0; d < D; d++) to_k[d / together * 16 * together + d % together] = rounded<S>(k[d]);
+    for (int d = 0; d < D; d++) to_v[d * together] = rounded<S>(v[d]);
   }
 }
 
@@ -228,11 +230,15 @@ inline void attention_backward_twin(const Team& team, const AttentionBackward<fl
     float* keeps = dq + size_t(block) * wide;                                              // (most) one row's dropout
     int* ends = reinterpret_cast<int*>(keeps + most);                                      // (slots / 16)
     ends_of_blocks(f, root, ends);
-    for (int j = 0; j < most; j++)
-      for (int d = 0; d < wide; d++) {
-        k[j * wide + d] = d < D && j < slots ? *s.cache.key(kv_head, slot0 + j, d) : 0.0f;
-        if (d < D) vt[(j / 16 * D + d) * 16 + j % 16] = j < slots ? *s.cache.value(kv_head, slot0 + j, d) : 0.0f;
-      }
+    for (int j = 0; j < most; j++) {
+      const bool here = j < slots;
+      const float* const its_k = s.cache.key(kv_head, slot0 + j, 0);  // its channels are 16 numbers apart
+      const float* const its_v = s.cache.value(kv_head, slot0 + j, 0);
+      float *const to_k = k + size_t(j) * wide, *const to_v = vt + size_t(j / 16) * 16 * D + j % 16;
+      for (int d = 0; d < D; d++) to_k[d] = here ? its_k[d * 16] : 0.0f;
+      for (int d = 0; d < D; d++) to_v[d * 16] = here ? its_v[d] : 0.0f;
+      for (int d = D; d < wide; d++) to_k[d] = 0;
+    }
     for (int head = kv_head * s.queries(); head < (kv_head + 1) * s.queries(); head++)
       for (int row = s.first_new(root); row < last; row += block) {
         const int rows = smaller(block, last - row), keys = past + row + rows - first;
