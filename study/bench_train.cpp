@@ -155,6 +155,7 @@ void update_tables(Bench& bench, const Stretch& stretch, OrderedJson& json) {
       return !interrupted();
     });
     if (interrupted()) return;
+    if (times.whole.empty()) return bench.print("One update by operation", left_out("build/nanospec measures it"));
     OrderedJson one = {{"preset", sizes[i].name}};
     const std::string table = update_table(bench, c, times, one);
     json["updates"].push_back(one);
