@@ -1,6 +1,6 @@
-// tests/reference/rounded_twice.h: a fused multiply-add becomes a product and a sum, for tests/reference/cache_lines.py.
-// valgrind computes a fused one lane by lane, in software: twenty times slower. Numbers differ in the last bits; what is
-// read and written does not.
+// tests/reference/rounded_twice.h: a fused multiply-add becomes a product and a sum, for
+// tests/reference/cache_lines.py. valgrind computes a fused one lane by lane, in software: twenty times slower. Numbers
+// differ in the last bits; what is read and written does not.
 #pragma once
 
 #include <immintrin.h>
