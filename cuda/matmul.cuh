@@ -61,8 +61,8 @@ __device__ __forceinline__ void ask_for_weights(const W* from, size_t numbers) {
     ask_for_piece(from, uint32_t(bytes));
 }
 
-// The norm of the one row of a product, in shared memory: each block computes it for itself. A kernel for it alone
-// would take longer. Its bits are those of Norm by a warp.
+// In fp32 the norm of the one row of a product, in shared memory: each block computes it for itself. A kernel for it
+// alone would take longer. Its bits are those of Norm by a warp.
 constexpr int kMostNormed = 4096;  // channels
 __device__ __forceinline__ const float* normed_row(Norm<float> norm) {
   struct Row {
@@ -126,8 +126,9 @@ struct Finish {
 // memory's speed. More slices would help there, but would make the sums of slices longer for all other N. (These are
 // estimates, like all clocks and rates in cuda/: none was measured yet.)
 //
-// The four lanes of a slice share its numbers of x, and no other lane needs them. Each warp copies its own into shared
-// memory asynchronously, a chunk ahead, and waits for no other warp.
+// The four lanes of a slice share its numbers of x, and no other lane needs them. Of one row each lane loads them into
+// registers. Of more, each warp copies its own into shared memory asynchronously, a chunk ahead, and waits for no
+// other.
 //
 // What 16 rows cost, for 4 k of a warp: to load 2 KB of weights takes 99 clocks of an H200's memory (a multiprocessor's
 // share). In that time 256 multiply-adds and some 100 other instructions take 89 clocks of four schedulers; 16 loads of

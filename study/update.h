@@ -143,7 +143,7 @@ struct UpdateTimes {
 UpdateTimes measure_update(const Config& c, int sequences, int pairs, Pool& pool,
                            const std::function<bool(double)>& working);
 
-// Its body.
+// Its body, where Trainer may be compiled.
 inline UpdateTimes time_updates(const Config& c, int sequences, int pairs, Pool& pool,
                                 const std::function<bool(double)>& working) {
   const int T = c.block_size;
