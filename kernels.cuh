@@ -157,9 +157,10 @@ struct Attention {
 template <class T>
 struct AttentionBackward {
   Attention<T> forward;
-  const T* dout;  // (rows, out_row)
-  T *dk, *dv;     // (n_kv_head, slots, pad16(D)) each, of every slot, rows and past: added into
-  T* dqkv;        // (rows, qkv_row): the queries' gradients; ReadCacheGradient adds the keys' and the values'
+  const T* dout;     // (rows, out_row)
+  T *dk, *dv;        // (n_kv_head, slots, pad16(D)) each, of every slot, rows and past
+  T* dqkv;           // (rows, qkv_row): the queries' gradients; ReadCacheGradient adds the keys' and the values'
+  bool adds = true;  // to what is in dk and dv; else they begin at zero
 
   HD size_t at(int kv_head, int slot) const {
     return (size_t(kv_head) * forward.cache.slots + slot) * pad16(forward.head_size);
@@ -565,14 +566,17 @@ struct Pack {
   template <class G>
   HD void operator()(const G& g, int row) const {
     const int first = row * block, last = smaller(to.k, first + block);
-    if (n_stride == 1) {
-      for (int k = first; k < last; k++)
-        g.each(to.n, [&](int n) { *to.at(k, n) = rounded<W>(from[k * k_stride + n]); });
-    } else {
-      g.each(to.n, [&](int n) {
+    if (to.cuda)
+      return g.each(to.n, [&](int n) {
         for (int k = first; k < last; k++) *to.at(k, n) = rounded<W>(from[k * k_stride + n * n_stride]);
       });
-    }
+    for (int column = 0; column < to.n; column += block)  // the numbers of a line of 16 columns have one stride
+      for (int k = first; k < last; k++) {
+        W* const line = to.at(k, column);
+        const T* const numbers = from + k * k_stride + column * n_stride;
+        g.each(smaller(block, to.n - column),
+               [=](int n) { line[n * kTogether<W>] = rounded<W>(numbers[n * n_stride]); });
+      }
   }
 };
 

@@ -709,14 +709,10 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     linear_backward(team, R, A, C, a.att.at(l, first), a.A, dout.at(0, first), a.C, dl.proj, dl.proj_bias);
 
     // att = attention(qkv, cache)
-    if (!g.past_gradients) {
-      zero(team, g.k[l], a.v_layer);
-      zero(team, g.v[l], a.v_layer);
-    }
     team.wait();
     const Attention<T> heads = attention_of(batch, a, l, dropout_at(dropout, l, kDropAttention));
-    attention_backward(team, AttentionBackward<T>{heads, g.att.data(), g.k[l], g.v[l], g.qkv.data()}, g.p.data(),
-                       g.ds.data(), a.slots);
+    attention_backward(team, AttentionBackward<T>{heads, g.att.data(), g.k[l], g.v[l], g.qkv.data(), g.past_gradients},
+                       g.p.data(), g.ds.data(), a.slots);
     // qkv = norm_1(x) W + b
     blocks([&](const RowBlock& block) {
       const auto& [some, row, rows, room] = block;

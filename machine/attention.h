@@ -6,6 +6,8 @@
 
 namespace nanospec {
 
+constexpr int kRowsAhead = 8;  // whose keys and values are prefetched
+
 // Writes the new rows' keys and values of one root and one key/value head into the cache.
 template <class T, class S>
 inline void write_cache(const Attention<T, S>& s, int root, int kv_head) {
@@ -14,6 +16,10 @@ inline void write_cache(const Attention<T, S>& s, int root, int kv_head) {
     const int slot = s.forest.slot(row);
     const T* k = s.qkv + size_t(row) * s.qkv_row + (s.n_head + kv_head) * D;
     const T* v = k + s.n_kv_head * D;
+    for (int d = 0; d < D; d += kLine / int(sizeof(T))) {  // they lie far from those of the next rows
+      __builtin_prefetch(k + kRowsAhead * s.qkv_row + d);
+      __builtin_prefetch(v + kRowsAhead * s.qkv_row + d);
+    }
     constexpr int together = kTogether<S>;  // neighbouring channels are 16, or 1, times so many numbers apart
     S *const to_k = s.cache.key(kv_head, slot, 0), *const to_v = s.cache.value(kv_head, slot, 0);
     for (int d = 0; d < D; d++) to_k[d / together * 16 * together + d % together] = rounded<S>(k[d]);
@@ -212,7 +218,7 @@ INSTANTIATE void attention_twin(const Team&, const Attention<float, bf16>&, floa
 // 2022, FlashAttention, appendix B):
 //   dV = P^T dO,  dS = scale P o (dP - delta),  dQ = dS K,  dK = dS^T Q.
 inline void attention_backward_twin(const Team& team, const AttentionBackward<float>& g) {
-  constexpr int block = 48;  // rows at a time: it bounds the scratch
+  constexpr int block = kMostTiles * kTileRows;  // rows at a time: of few, few scores are computed that no row sees
   const Attention<float>& s = g.forward;
   const Forest& f = s.forest;
   const int D = s.head_size, wide = pad16(D);
@@ -222,22 +228,30 @@ inline void attention_backward_twin(const Team& team, const AttentionBackward<fl
     const int root = task / s.n_kv_head, kv_head = task % s.n_kv_head;
     const int first = f.first_row[root], last = f.first_row[root + 1], past = f.past[root], slot0 = f.first_slot[root];
     const int slots = past + last - first, most = pad64(slots);
-    float* k = scratch(size_t(most) * (wide + D + 2 * block + 2) + size_t(block) * wide);  // (slots, wide)
-    float* vt = k + size_t(most) * wide;                                                   // (slots / 16, D, 16)
-    float* p = vt + size_t(most) * D;                                                      // (block, most)
-    float* ds = p + size_t(block) * most;                                                  // (block, most)
-    float* dq = ds + size_t(block) * most;                                                 // (block, wide)
-    float* keeps = dq + size_t(block) * wide;                                              // (most) one row's dropout
-    int* ends = reinterpret_cast<int*>(keeps + most);                                      // (slots / 16)
+    float* const copy = scratch(size_t(most) * (wide + D + 2 * block + 2) + size_t(block) * wide);  // (slots, wide)
+    float* vt = copy + size_t(most) * wide;            // (slots / 16, D, 16)
+    float* p = vt + size_t(most) * D;                  // (block, most)
+    float* ds = p + size_t(block) * most;              // (block, most)
+    float* dq = ds + size_t(block) * most;             // (block, wide)
+    float* keeps = dq + size_t(block) * wide;          // (most) one row's dropout
+    int* ends = reinterpret_cast<int*>(keeps + most);  // (slots / 16)
     ends_of_blocks(f, root, ends);
+    // The keys, a row each: where they were computed; where others are in the cache, a copy.
+    const float* k = s.qkv + size_t(first) * s.qkv_row + (s.n_head + kv_head) * D;
+    const bool in_cache = past + s.computed > 0;
+    const int k_row = in_cache ? wide : s.qkv_row;
+    for (int j = 0; j < slots && in_cache; j++)
+      for (int d = 0; d < D; d++) copy[size_t(j) * wide + d] = *s.cache.key(kv_head, slot0 + j, d);
+    if (in_cache) k = copy;
     for (int j = 0; j < most; j++) {
-      const bool here = j < slots;
-      const float* const its_k = s.cache.key(kv_head, slot0 + j, 0);  // its channels are 16 numbers apart
       const float* const its_v = s.cache.value(kv_head, slot0 + j, 0);
-      float *const to_k = k + size_t(j) * wide, *const to_v = vt + size_t(j / 16) * 16 * D + j % 16;
-      for (int d = 0; d < D; d++) to_k[d] = here ? its_k[d * 16] : 0.0f;
-      for (int d = 0; d < D; d++) to_v[d * 16] = here ? its_v[d] : 0.0f;
-      for (int d = D; d < wide; d++) to_k[d] = 0;
+      float* const to_v = vt + size_t(j / 16) * 16 * D + j % 16;
+      for (int d = 0; d < D; d++) to_v[d * 16] = j < slots ? its_v[d] : 0.0f;
+    }
+    float *const dk = g.dk + g.at(kv_head, slot0), *const dv = g.dv + g.at(kv_head, slot0);
+    if (!g.adds) {
+      std::fill_n(dk, size_t(slots) * wide, 0.0f);
+      std::fill_n(dv, size_t(slots) * wide, 0.0f);
     }
     for (int head = kv_head * s.queries(); head < (kv_head + 1) * s.queries(); head++)
       for (int row = s.first_new(root); row < last; row += block) {
@@ -282,12 +296,13 @@ inline void attention_backward_twin(const Team& team, const AttentionBackward<fl
         // dQ, which is a sum over keys; dK and dV, which are sums over rows.
         each_seen([&](int begin, int end) {
           const float *dst = ds + begin, *pt = p + begin;
-          const int columns = end - begin, real = smaller(end, slots) - begin;
-          float *dk = g.dk + g.at(kv_head, slot0 + begin), *dv = g.dv + g.at(kv_head, slot0 + begin);
-          const float* its_k = k + size_t(begin) * wide;
-          product(rows, wide, TileArguments<float>{columns, dst, most, 1, its_k, wide, kGroup, dq, wide, begin > 0});
-          product(real, wide, TileArguments<float>{rows, dst, 1, most, q, s.qkv_row, kGroup, dk, wide, true});
-          product(real, wide, TileArguments<float>{rows, pt, 1, most, dout, s.out_row, kGroup, dv, wide, true});
+          const int real = smaller(end, slots) - begin;
+          const size_t at = size_t(begin) * wide;
+          product(
+              rows, wide,
+              TileArguments<float>{real, dst, most, 1, k + size_t(begin) * k_row, k_row, kGroup, dq, wide, begin > 0});
+          product(real, wide, TileArguments<float>{rows, dst, 1, most, q, s.qkv_row, kGroup, dk + at, wide, true});
+          product(real, wide, TileArguments<float>{rows, pt, 1, most, dout, s.out_row, kGroup, dv + at, wide, true});
         });
         for (int t = 0; t < rows; t++)
           memcpy(g.dqkv + size_t(row + t) * s.qkv_row + head * D, dq + t * wide, sizeof(float) * D);

@@ -268,7 +268,7 @@ template <class F>
 void by_blocks(const Team& team, int first, int rows, size_t row_bytes, const F& f) {
   if (team.cuda || rows < kLeastRows * team.size) return f(RowBlock{team, first, rows, first});
   const Range mine = team.share(rows, 8);
-  const int count = mine.end - mine.begin, fits = int(l2_bytes() / row_bytes) / kLeastRows * kLeastRows;
+  const int count = mine.end - mine.begin, fits = int(2 * l2_bytes() / row_bytes) / kLeastRows * kLeastRows;
   const int most = larger(kLeastRows, smaller(fits, 4 * kLeastRows)), blocks = (count + most - 1) / most;
   for (int i = 0; i < blocks; i++) {
     const int begin = int(long(count) * i / blocks), end = int(long(count) * (i + 1) / blocks);
@@ -476,6 +476,10 @@ template <class T>
 void attention_backward(const Team& team, const AttentionBackward<T>& b, T* p, T* ds, int most) {
   const Forest& f = b.forward.forest;
   tell(b);
+  const size_t numbers = b.at(b.forward.n_kv_head, 0);
+  const bool twin = kTuned && std::is_same<T, float>::value && !team.cuda;  // it sets what it adds to, piece by piece
+  for (T* sums : {b.dk, b.dv})
+    if (!b.adds && !twin) zero(team, sums, numbers);
   if (!tuned(team, b, p)) {
     launch(team, f.rows * b.forward.n_head, AttentionBackwardQueries<T>{b, p, ds, most});
     launch(team, f.roots * b.forward.n_kv_head * most, AttentionBackwardKeys<T>{b, p, ds, most});

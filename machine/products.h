@@ -206,8 +206,24 @@ void matmul_twin(const Range& mine, int rows, const Matmul<float, W>& m, const A
   for (int row = 0; row < rows; row++) after(Solo{}, row, mine.begin, smaller(mine.end, w.n));
 }
 
-// MatmulGradient: this thread's columns of dw. x and dy are read where they lie, a block of rows at a time: its columns
-// of dy stay in L2 while all inputs pass, some inputs of it in L1.
+// How a weight's gradient is computed: a block of dw (inputs, columns) stays in L2, while x and dy pass by, `rows` rows
+// at a time. So dw comes once from beyond L2, x once for each group of columns, and dy once for each group of inputs.
+struct GradientBlock {
+  int inputs, columns, rows;
+};
+inline GradientBlock gradient_block(int inputs, int columns) {
+  constexpr int rows = 4 * kBlockLines;
+  const int room = int(l2_bytes() / sizeof(float)) / 4 * 3;
+  const auto part = [](int n, int most, int unit) {  // of n, cut into parts of nearly one size
+    const int parts = larger(1, (n + most - 1) / most), each = (n + parts - 1) / parts;
+    return larger(1, (each + unit - 1) / unit) * unit;
+  };
+  // A square of side s takes s^2 + 2 rows s numbers, with the rows of x and dy. Narrower, it may be higher.
+  const int side = int(std::sqrt(double(rows) * rows + room)) - rows, width = part(columns, side, kPanel);
+  return {part(inputs, larger(1, (room - rows * width) / (width + rows)), kMostTiles * kTileRows), width, rows};
+}
+
+// MatmulGradient: this thread's columns of dw. x and dy are read where they lie.
 inline void matmul_gradient_twin(const Team& team, const MatmulGradient<float>& m) {
   const int rows = m.rows, inputs = m.inputs, outputs = m.outputs;
   const Range mine = team.share(pad16(outputs), kGroup);
@@ -217,28 +233,32 @@ inline void matmul_gradient_twin(const Team& team, const MatmulGradient<float>& 
   float* const edge = scratch(left > 0 ? size_t(inputs) * kGroup : 0);
   for (int k = 0; k < inputs && left > 0; k++)
     for (int n = 0; n < kGroup; n++) edge[k * kGroup + n] = n < left ? m.dw[size_t(k) * outputs + whole + n] : 0.0f;
-  constexpr int some = kMostTiles * kTileRows, least = kBlockLines;
-  const size_t row_bytes = sizeof(float) * larger(1, mine.end - mine.begin);
-  const int fits = int(l2_bytes() / 2 / row_bytes) / least * least, block = larger(least, smaller(fits, 4 * least));
-  for (int row = 0; row < rows; row += block) {
-    const int count = smaller(block, rows - row);
+  constexpr int some = kMostTiles * kTileRows;
+  const GradientBlock block = gradient_block(inputs, mine.end - mine.begin);
+  // The rows row .. row + count - 1, for a block of dw.
+  const auto add = [&](int row, int count, const Range& ks, const Range& columns) {
     const float *x = m.x + size_t(row) * m.x_row, *dy = m.dy + size_t(row) * m.dy_row;
-    for (int k = 0; k < inputs; k += some) {
+    for (int k = ks.begin; k < ks.end; k += some) {
       // Meanwhile the next inputs of these rows come into L2, or the first ones of the next rows.
-      const bool last = k + some >= inputs;
-      const int lines = some * int(sizeof(float)) / kLine + 1, groups = (mine.end - mine.begin + kPanel - 1) / kPanel;
-      const int tiles = larger(1, groups * tile_count<float>(smaller(some, inputs - k), count));
-      Later later{reinterpret_cast<const char*>(last ? x + size_t(count) * m.x_row : x + k + some),
-                  ptrdiff_t(sizeof(float)) * m.x_row, lines, (count * lines + tiles - 1) / tiles};
+      const int taken = smaller(some, ks.end - k), lines = some * int(sizeof(float)) / kLine + 1;
+      const int tiles = (columns.end - columns.begin + kPanel - 1) / kPanel * tile_count<float>(taken, count);
+      const float* const next = k + some < ks.end ? x + k + some : x + size_t(count) * m.x_row + ks.begin;
+      Later later{reinterpret_cast<const char*>(next), ptrdiff_t(sizeof(float)) * m.x_row, lines,
+                  (count * lines + tiles - 1) / tiles};
       const auto sum = [&](int begin, int end, float* sums, int sums_row) {
-        product(smaller(some, inputs - k), end - begin,
+        product(taken, end - begin,
                 TileArguments<float>{count, x + k, 1, m.x_row, dy + begin, m.dy_row, kGroup,
                                      sums + size_t(k) * sums_row, sums_row, true, false, nullptr, 0, &later});
       };
-      if (whole > mine.begin) sum(mine.begin, whole, m.dw + mine.begin, outputs);
-      if (left > 0) sum(whole, mine.end, edge, kGroup);
+      if (columns.begin < whole) sum(columns.begin, smaller(columns.end, whole), m.dw + columns.begin, outputs);
+      if (columns.end > whole) sum(whole, columns.end, edge, kGroup);
     }
-  }
+  };
+  for (int column = mine.begin; column < mine.end; column += block.columns)
+    for (int k = 0; k < inputs; k += block.inputs)
+      for (int row = 0; row < rows; row += block.rows)
+        add(row, smaller(block.rows, rows - row), {k, smaller(inputs, k + block.inputs)},
+            {column, smaller(mine.end, column + block.columns)});
   for (int k = 0; k < inputs && left > 0; k++)
     memcpy(m.dw + size_t(k) * outputs + whole, edge + k * kGroup, sizeof(float) * left);
 }
