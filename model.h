@@ -14,7 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -49,13 +48,6 @@ struct Config {
   int heads_size() const { return n_head * head_size(); }                  // H D, of all queries of a row
   int qkv_size() const { return (n_head + 2 * n_kv_head) * head_size(); }
 };
-
-// The largest model that is accepted: 2^32 parameters are 16 GiB of floats.
-constexpr int kMaxLayers = 1024;
-constexpr int kMaxChannels = 1 << 16;
-constexpr int kMaxBlock = 1 << 20;
-constexpr int kMaxVocabulary = 1 << 20;
-constexpr uint64_t kMaxParameters = uint64_t(1) << 32;
 
 // ---------------------------------------------------------------------------------------------------------------
 // The table of tensors. A tensor is named once: memory, initialization, weight decay, checkpoints and the gradient
@@ -144,55 +136,15 @@ std::vector<TensorSpec> table_of(const Sizes& sizes) {
   return list;
 }
 
-// The table of a model's tensors. validate() must have accepted the config.
+// The table of a model's tensors. A model's sizes are checked where they come from: files/sizes.h.
 inline std::vector<TensorSpec> tensor_table(const Config& config) { return table_of<Tensors>(config); }
 
-// How many numbers the flat array holds. It cannot overflow for a config within the limits above.
+// How many numbers the flat array holds. It cannot overflow for sizes that were accepted there.
 inline uint64_t parameter_count(const Config& config) {
   uint64_t count = 0;
   Tensors<float>().each(
       config, [&](const std::string&, const std::vector<int>& shape, float, float*&) { count += numbers_of(shape); });
   return count;
-}
-
-// What is wrong with these sizes, in words; "" when nothing is.
-inline std::string config_problem(const Config& config) {
-  const auto range = [](const char* name, int value, int low, int high) {
-    if (value >= low && value <= high) return std::string();
-    return std::string(name) + " is " + std::to_string(value) + ", expected " + std::to_string(low) + " to " +
-           std::to_string(high);
-  };
-  std::string problem = range("n_layer", config.n_layer, 1, kMaxLayers);
-  if (problem.empty()) problem = range("n_embd", config.n_embd, 1, kMaxChannels);
-  if (problem.empty()) problem = range("n_head", config.n_head, 1, kMaxChannels);
-  if (problem.empty()) problem = range("block_size", config.block_size, 2, kMaxBlock);
-  if (problem.empty()) problem = range("vocab_size", config.vocab_size, 1, kMaxVocabulary);
-  if (!problem.empty()) return problem;
-  if (!config.head_dim && config.n_embd % config.n_head != 0)
-    return "n_embd is " + std::to_string(config.n_embd) + ", not a multiple of n_head, " +
-           std::to_string(config.n_head);
-  problem = range("head_dim", config.head_size(), 1, kMaxChannels);
-  if (problem.empty()) problem = range("n_inner", config.inner(), 1, 4 * kMaxChannels);
-  if (problem.empty()) problem = range("n_kv_head", config.n_kv_head, 1, config.n_head);
-  if (!problem.empty()) return problem;
-  if (config.n_head % config.n_kv_head != 0)
-    return "n_head is " + std::to_string(config.n_head) + ", not a multiple of n_kv_head, " +
-           std::to_string(config.n_kv_head);
-  if (config.rotary && config.head_size() % 2 != 0)
-    return "head_dim is " + std::to_string(config.head_size()) + ", expected an even number for rotary positions";
-  if (config.block_size % 2 != 0)
-    return "block_size is " + std::to_string(config.block_size) + ", expected an even number";
-  const uint64_t parameters = parameter_count(config);
-  if (parameters > kMaxParameters)
-    return "the model would have " + std::to_string(parameters) + " parameters, at most " +
-           std::to_string(kMaxParameters) + " are possible";
-  return "";
-}
-
-// Throws std::invalid_argument (the command line is wrong) when no model can have these sizes.
-inline void validate(const Config& config) {
-  const std::string problem = config_problem(config);
-  if (!problem.empty()) throw std::invalid_argument(problem + ": the model's size: choose other sizes");
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 // commands/engine.cpp: what follows from the other functions of the Engine, whichever it is.
 #include "commands/commands.h"
+#include "files/sizes.h"
 #include "files/text.h"
-#include "model.h"
 
 namespace nanospec {
 

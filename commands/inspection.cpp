@@ -11,6 +11,7 @@
 #include "files/gguf_model.h"
 #include "files/model_path.h"
 #include "files/origin.h"
+#include "files/sizes.h"
 #include "files/tables.h"
 
 namespace nanospec {

@@ -14,6 +14,7 @@
 #include "files/bpe.h"
 #include "files/hash.h"
 #include "files/llama.h"
+#include "files/sizes.h"
 #include "machine/numbers.h"
 
 namespace nanospec {

@@ -15,6 +15,7 @@
 #include "files/gguf.h"
 #include "files/llama.h"
 #include "files/model_path.h"
+#include "files/sizes.h"
 
 namespace nanospec {
 

@@ -16,6 +16,7 @@
 #include "drafters/parallel.h"
 #include "files/checkpoint.h"
 #include "files/origin.h"
+#include "files/sizes.h"
 #include "files/words.h"
 
 namespace nanospec {

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "files/checkpoint.h"
+#include "files/sizes.h"
 #include "tests/error_of.h"
 #include "tests/folder.h"
 
