@@ -392,42 +392,26 @@ struct Gelu {
     return fused(x, exp(T(-0.5) * x * x) * T(0.39894228040143267794), phi);
   }
 };
-// pre += bias; out = Activation(pre), or residual + Activation(pre).
-template <class T, class Activation>
-struct BiasActivation {
-  T *pre, *out;  // (R, N)
+// pre += bias; act = GELU(pre). `and_slope`: pre then becomes GELU'(pre), which a backward needs, by the same erf.
+template <class T, bool and_slope = false>
+struct BiasGelu {
+  T *pre, *act;  // (R, F)
   int row_stride;
-  const T* bias;                // may be null
-  const T* residual = nullptr;  // (R, N), or null: none
+  const T* bias = nullptr;  // may be null
   template <class G>
   HD void operator()(const G& g, int row, int begin, int end) const {
     AddBias<T>{pre, row_stride, bias}(g, row, begin, end);
-    const size_t at = size_t(row) * row_stride + begin;
-    const T *a = pre + at, *r = residual ? residual + at : nullptr;
-    T* o = out + at;
-    if (r) g.map(o, end - begin, [=](int c) { return r[c] + Activation::of(a[c]); });
-    else g.map(o, end - begin, [=](int c) { return Activation::of(a[c]); });
-  }
-};
-template <class T>
-using BiasGelu = BiasActivation<T, Gelu>;
-// act = GELU(pre), and pre becomes GELU'(pre): what a backward needs, by one erf.
-template <class T>
-struct GeluAndSlope {
-  T *pre, *act;  // (R, F)
-  int row_stride;
-  template <class G>
-  HD void operator()(const G& g, int row, int begin, int end) const {
-    const size_t at = size_t(row) * row_stride + begin;
-    T *x = pre + at, *y = act + at;
-    struct Both {
-      T of, slope;
-    };
-    const auto store = [=](int c, Both both) {
-      y[c] = both.of;
-      x[c] = both.slope;
-    };
-    g.map(store, end - begin, [=](int c) { return Both{Gelu::of(x[c]), Gelu::slope(x[c])}; });
+    T *x = pre + size_t(row) * row_stride + begin, *y = act + size_t(row) * row_stride + begin;
+    if constexpr (and_slope) {
+      struct Both {
+        T of, slope;
+      };
+      const auto store = [=](int c, Both both) {
+        y[c] = both.of;
+        x[c] = both.slope;
+      };
+      g.map(store, end - begin, [=](int c) { return Both{Gelu::of(x[c]), Gelu::slope(x[c])}; });
+    } else g.map(y, end - begin, [=](int c) { return Gelu::of(x[c]); });
   }
 };
 // d = d slope: the gradient through an activation.

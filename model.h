@@ -575,7 +575,7 @@ void forward_again(const RowBlock& block, const Config& c, const Weights<T, W>& 
   launch(some, rows, norm_2(a, w.plain, l, row, row));
   T *const pre = a.pre.at(l, row), *const act = a.act.at(l, row);
   if (c.swiglu) launch_columns(some, rows, c.inner(), SwiGlu<T>{pre, a.G, c.inner(), act, a.F});
-  else launch_columns(some, rows, c.inner(), GeluAndSlope<T>{pre, act, a.F});
+  else launch_columns(some, rows, c.inner(), BiasGelu<T, true>{pre, act, a.F});
 }
 
 // The gradient of pre (R, a.G), after that of act: matmul writes it into act. With GELU pre is the slope.

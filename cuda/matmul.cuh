@@ -87,10 +87,8 @@ __device__ __forceinline__ void ask_for(const Op&, int, int) {}
 __device__ __forceinline__ void ask_for(const AddBias<float>& op, int, int column) {
   if (op.bias) ask(op.bias + column);
 }
-template <class Activation>
-__device__ __forceinline__ void ask_for(const BiasActivation<float, Activation>& op, int row, int column) {
+__device__ __forceinline__ void ask_for(const BiasGelu<float>& op, int, int column) {
   if (op.bias) ask(op.bias + column);
-  if (op.residual) ask(op.residual + size_t(row) * op.row_stride + column);
 }
 __device__ __forceinline__ void ask_for(const JoinResidual<float>& op, int row, int column) {
   if (op.bias) ask(op.bias + column);

@@ -1,7 +1,7 @@
 // drafters/operations.h: operations that only the networks of drafters use, written as in kernels.cuh.
 //
-// The Medusa heads (medusa.h) use SiLU alone, and the loss against a whole distribution; the parallel drafter
-// (parallel.h) RMSNorm without a table of norms. Each has the same bits on a core and on a warp
+// The Medusa heads (medusa.h) use SiLU beside a residual, and the loss against a whole distribution; the parallel
+// drafter (parallel.h) RMSNorm without a table of norms. Each has the same bits on a core and on a warp
 // (tests/cuda/cuda_rows.cu); none has a twin.
 #pragma once
 
@@ -9,23 +9,23 @@
 
 namespace nanospec {
 
+// pre += bias; out = residual + SiLU(pre). With `slope` pre then becomes SiLU'(pre), for the backward (TimesSlope).
 template <class T>
-using BiasSilu = BiasActivation<T, Silu>;
-// d = d Activation'(pre).
-template <class T, class Activation>
-struct ActivationBackward {
-  const T* pre;
-  T* d;
+struct JoinSilu {
+  T *pre, *out;  // (R, N)
   int row_stride;
+  const T *bias, *residual;  // (N), (R, N)
+  bool slope;
   template <class G>
   HD void operator()(const G& g, int row, int begin, int end) const {
-    const T* a = pre + size_t(row) * row_stride + begin;
-    T* out = d + size_t(row) * row_stride + begin;
-    g.map(out, end - begin, [=](int c) { return out[c] * Activation::slope(a[c]); });
+    AddBias<T>{pre, row_stride, bias}(g, row, begin, end);
+    const size_t at = size_t(row) * row_stride + begin;
+    const T* r = residual + at;
+    T *a = pre + at, *o = out + at;
+    g.map(o, end - begin, [=](int c) { return r[c] + Silu::of(a[c]); });
+    if (slope) g.map(a, end - begin, [=](int c) { return Silu::slope(a[c]); });
   }
 };
-template <class T>
-using SiluBackward = ActivationBackward<T, Silu>;
 
 template <class T>
 HD Norm<T> rms_norm(const T* x, int x_row, int channels, const T* weight, T* y, int y_row, T* rstd,

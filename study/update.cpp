@@ -120,7 +120,7 @@ UpdateOperation UpdateClock::place(const std::type_info& type, const void* opera
              {typeid(Norm<float>), kUpNorms, kUpNormsAgain},
              {typeid(Attention<float>), kUpAttention, kUpOther},
              {typeid(BiasGelu<float>), kUpGelu, kUpOther},
-             {typeid(Strips<GeluAndSlope<float>>), kUpOther, kUpGeluAgain},
+             {typeid(Strips<BiasGelu<float, true>>), kUpOther, kUpGeluAgain},
              {typeid(JoinResidual<float>), kUpJoins, kUpOther},
              {typeid(CrossEntropy<float>), kUpOther, kUpLoss},
              {typeid(SumRow<Mean<float>>), kUpOther, kUpLoss},

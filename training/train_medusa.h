@@ -120,7 +120,7 @@ class MedusaTrainer {
     for (int k = 0; k < K; k++) {
       const size_t at = size_t(k) * R;
       T* const logits = a_.logits.data() + at * a_.V;
-      medusa_forward(team, sizes, packed_, k, R, hidden_.data(), input(), a_, at);
+      medusa_forward(team, sizes, packed_, k, R, hidden_.data(), input(), a_, at, with_gradient);
       if (batch.ahead.empty()) {
         loss_of_rows(team, R,
                      CrossEntropy<T>{logits, a_.V, V, target_.data() + at, losses_.data() + at, with_gradient, scale});
@@ -141,11 +141,11 @@ class MedusaTrainer {
   void backward(const Team& team, int k, size_t at) {
     const int R = rows_, C = sizes.n_embd, V = sizes.vocab_size, C_row = a_.C, V_row = a_.V;
     const auto& head = packed_.heads[size_t(k)];
-    const T *dlogits = a_.logits.data() + at * V_row, *g = a_.g.data() + at * C_row, *pre = a_.pre.data() + at * C_row;
+    const T *dlogits = a_.logits.data() + at * V_row, *g = a_.g.data() + at * C_row;
     const size_t each = table.size() / size_t(sizes.heads);
     const auto d = [&](size_t i) { return gradient.data() + table[size_t(k) * each + i].offset; };
     T* const dg = dg_.data();
-    const SiluBackward<T> silu{pre, dg, C_row};
+    const TimesSlope<T> silu{a_.pre.data() + at * C_row, dg, C_row};
     if (head.low_rank.empty()) {
       if (packed_.own) matmul_gradient(team, MatmulGradient<T>{R, V, C, dlogits, V_row, g, C_row, d(2)});
       matmul(team, R, Matmul<T, T>{dlogits, V_row, head.projection.transposed, dg, C_row}, silu);

@@ -126,7 +126,9 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
     return EmbedBackward<float>{batch.rows(), d.batch.token(), d.batch.forest, d.f[0], stride, C, d.f[1], d.f[2], drop};
   });
   check("BiasGelu", rows, [&](Desk& d) { return Strips<BiasGelu<float>>{{d.f[0], d.f[1], stride, d.f[2]}, C}; });
-  check("GeluAndSlope", rows, [&](Desk& d) { return Strips<GeluAndSlope<float>>{{d.f[0], d.f[1], stride}, C}; });
+  check("BiasGelu with slope", rows, [&](Desk& d) {
+    return Strips<BiasGelu<float, true>>{{d.f[0], d.f[1], stride}, C};
+  });
   check("TimesSlope", rows, [&](Desk& d) { return Strips<TimesSlope<float>>{{d.f[0], d.f[1], stride}, C}; });
   check("JoinResidual", rows, [&](Desk& d) {
     return Strips<JoinResidual<float>>{{d.f[0], d.f[1], stride, C, d.f[2], drop}, C};
@@ -134,10 +136,9 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
   check("DropoutBackward", rows, [&](Desk& d) {
     return Strips<DropoutBackward<float>>{{d.f[0], d.f[1], stride, C, drop}, C};
   });
-  check("BiasSilu", rows, [&](Desk& d) {
-    return Strips<BiasSilu<float>>{{d.f[0], d.f[1], stride, d.f[2], d.f[3]}, C};
+  check("JoinSilu", rows, [&](Desk& d) {
+    return Strips<JoinSilu<float>>{{d.f[0], d.f[1], stride, d.f[2], d.f[3], true}, C};
   });
-  check("SiluBackward", rows, [&](Desk& d) { return Strips<SiluBackward<float>>{{d.f[0], d.f[1], stride}, C}; });
   check("SoftCrossEntropy", rows,
         [&](Desk& d) { return SoftCrossEntropy<float>{d.f[0], d.f[1], stride, C, d.f[2], true, 0.25f}; });
   check("CrossEntropy", rows,
