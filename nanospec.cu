@@ -1,10 +1,9 @@
 // nanospec.cu: the program. It puts target, drafter, shape and rule together; the commands are in commands/.
 //
-// This is the program's only file that includes the model, so it is compiled once for each machine: by the C++ compiler
-// for build/nanospec, by nvcc for build/nanospec-cuda. In order: the Engine, the Probe and measurements of the
-// machine, which the commands call; main. The loop of decoding is in decode.h.
+// The target is compiled here alone, so this file is compiled once for each machine: by the C++ compiler for
+// build/nanospec, by nvcc for build/nanospec-cuda. In order: the Engine and the Probe, which the commands call; main.
+// The loop of decoding is in decode.h; what else `bench` measures, in study/measured.h.
 #include <map>
-#include <stdexcept>
 
 #include "commands/calibration.h"
 #include "commands/commands.h"
@@ -13,12 +12,8 @@
 #include "commands/method.h"
 #include "decode.h"
 #include "files/model_drafters.h"
-#include "study/gpu.h"
-#include "study/update.h"
+#include "study/measured.h"
 #include "watch/decoding.h"
-#ifdef WITH_CUDA
-#include "study/measure.cuh"
-#endif
 
 namespace nanospec {
 
@@ -180,27 +175,6 @@ double Probe::prefill_seconds(int tokens) {
 const Config& Probe::config() const { return parts_->config; }
 double Probe::weight_bytes() const { return double(parts_->target.weight_bytes()); }
 double Probe::cache_bytes(int past) const { return double(parts_->target.cache_bytes()) * past; }
-
-// ---------------------------------------------------------------------------------------------------------------
-// The GPU, measured; an update of training on the CPU, measured
-
-std::string gpu_missing() { return cuda_available() ? "" : cuda_problem() + ": " + kCudaAdvice; }
-#ifdef WITH_CUDA
-GpuFacts gpu_facts() { return facts_of_gpu(); }
-GpuLimits measure_gpu_limits(int runs, const GpuWorking& working) { return limits_of_gpu({}, runs, working); }
-std::vector<KernelTime> measure_gpu_kernels(bool quick, int runs, const GpuWorking& working) {
-  return kernels_of_gpu(quick ? quick_shapes() : KernelShapes(), runs, working);
-}
-UpdateTimes measure_update(const Config&, int, int, Pool&, const std::function<bool(double)>&) { return {}; }
-#else
-GpuFacts gpu_facts() { throw std::runtime_error(gpu_missing()); }
-GpuLimits measure_gpu_limits(int, const GpuWorking&) { throw std::runtime_error(gpu_missing()); }
-std::vector<KernelTime> measure_gpu_kernels(bool, int, const GpuWorking&) { throw std::runtime_error(gpu_missing()); }
-UpdateTimes measure_update(const Config& c, int sequences, int pairs, Pool& pool,
-                           const std::function<bool(double)>& working) {
-  return time_updates(c, sequences, pairs, pool, working);
-}
-#endif
 
 }  // namespace nanospec
 

@@ -138,41 +138,9 @@ struct UpdateTimes {
   size_t fastest() const;  // of those that were watched
   double sum(size_t update) const;
 };
-// `working` is called before each pair with the share that is done; where it returns false, they end. It is in
-// nanospec.cu, as all that computes a model is (commands/engine.h); the program for a GPU measures none.
+// `working` is called before each pair with the share that is done; where it returns false, they end. The program for a
+// GPU measures none. It is defined in study/timed_update.h.
 UpdateTimes measure_update(const Config& c, int sequences, int pairs, Pool& pool,
                            const std::function<bool(double)>& working);
-
-// Its body, where Trainer may be compiled.
-inline UpdateTimes time_updates(const Config& c, int sequences, int pairs, Pool& pool,
-                                const std::function<bool(double)>& working) {
-  const int T = c.block_size;
-  Trainer<float> trainer(c, sequences * T, sequences, sequences * pad64(T), pool);
-  trainer.initialize(1);
-  Batch batch;
-  for (int b = 0; b < sequences; b++) {
-    std::vector<int> tokens;
-    for (int i = 0; i <= T; i++)
-      tokens.push_back(int(random_bits(1, uint32_t(b), kStreamBatch, uint64_t(i), 0) % uint64_t(c.vocab_size)));
-    batch.add_chain(tokens.data(), T, b * pad64(T), 0);
-    batch.target.insert(batch.target.end(), tokens.begin() + 1, tokens.end());
-  }
-  Update update;
-  const auto next = [&] {
-    trainer.step(batch, update);
-    update.iteration++;
-  };
-  UpdateClock clock(c);
-  UpdateTimes times;
-  next();  // touches all memory
-  for (int i = 0; i < pairs && working(double(i) / pairs); i++) {
-    clock.watch(next);
-    for (size_t k = 0; k < kUpdateOperations; k++) times.seconds[k].push_back(clock.seconds[k]);
-    const auto begin = std::chrono::steady_clock::now();
-    next();
-    times.whole.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-  }
-  return times;
-}
 
 }  // namespace nanospec

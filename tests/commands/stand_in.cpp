@@ -7,7 +7,7 @@
 
 #include "commands/commands.h"
 #include "study/bench.h"
-#include "study/update.h"
+#include "study/timed_update.h"
 #include "tests/mock.h"
 
 using namespace nanospec;
@@ -155,10 +155,6 @@ GpuLimits measure_gpu_limits(int runs, const GpuWorking& working) {
   working("limits", 0.5);
   return {std::vector<double>(size_t(runs), 1e9), std::vector<double>(size_t(runs), 2e12),
           std::vector<double>(size_t(runs), 8e12)};
-}
-UpdateTimes measure_update(const Config& c, int sequences, int pairs, Pool& pool,
-                           const std::function<bool(double)>& working) {
-  return time_updates(c, sequences, pairs, pool, working);
 }
 std::vector<KernelTime> measure_gpu_kernels(bool, int, const GpuWorking& working) {
   working("matmul", 0.5);

@@ -1,0 +1,45 @@
+// study/timed_update.h: measure_update() of study/update.h. It trains a model, so it is compiled where the model is:
+// one file of a program includes it, nanospec.cu through study/measured.h, and in the tests
+// tests/commands/stand_in.cpp.
+#pragma once
+
+#include "study/update.h"
+
+namespace nanospec {
+
+#ifdef WITH_CUDA
+UpdateTimes measure_update(const Config&, int, int, Pool&, const std::function<bool(double)>&) { return {}; }
+#else
+UpdateTimes measure_update(const Config& c, int sequences, int pairs, Pool& pool,
+                           const std::function<bool(double)>& working) {
+  const int T = c.block_size;
+  Trainer<float> trainer(c, sequences * T, sequences, sequences * pad64(T), pool);
+  trainer.initialize(1);
+  Batch batch;
+  for (int b = 0; b < sequences; b++) {
+    std::vector<int> tokens;
+    for (int i = 0; i <= T; i++)
+      tokens.push_back(int(random_bits(1, uint32_t(b), kStreamBatch, uint64_t(i), 0) % uint64_t(c.vocab_size)));
+    batch.add_chain(tokens.data(), T, b * pad64(T), 0);
+    batch.target.insert(batch.target.end(), tokens.begin() + 1, tokens.end());
+  }
+  Update update;
+  const auto next = [&] {
+    trainer.step(batch, update);
+    update.iteration++;
+  };
+  UpdateClock clock(c);
+  UpdateTimes times;
+  next();  // touches all memory
+  for (int i = 0; i < pairs && working(double(i) / pairs); i++) {
+    clock.watch(next);
+    for (size_t k = 0; k < kUpdateOperations; k++) times.seconds[k].push_back(clock.seconds[k]);
+    const auto begin = std::chrono::steady_clock::now();
+    next();
+    times.whole.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  return times;
+}
+#endif
+
+}  // namespace nanospec
