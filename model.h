@@ -393,18 +393,21 @@ template <class T>
 Norm<T> norm_of(const Config& c, const T* x, int x_row, const T* weight, const T* bias, T* y, T* mean, T* rstd) {
   return {x, x_row, c.n_embd, weight, bias, y, x_row, mean, rstd, c.center, T(c.norm_epsilon)};
 }
-// A layer's two norms, for the rows from `first` on, with the results in the rows from `to` on; its attention; and the
-// norm after the last layer.
-template <class T, class S>
-Norm<T> norm_1(const Activations<T, S>& a, const Tensors<const T>& w, int l, int first, int to) {
-  return norm_of(a.config, a.x.at(l, first), a.C, w.layers[l].ln_1, w.layers[l].ln_1_bias, a.norm_1.at(l, to),
-                 a.mean_1.at(l, first), a.rstd_1.at(l, first));
-}
-template <class T, class S>
-Norm<T> norm_2(const Activations<T, S>& a, const Tensors<const T>& w, int l, int first, int to) {
-  return norm_of(a.config, a.mid.at(l, first), a.C, w.layers[l].ln_2, w.layers[l].ln_2_bias, a.norm_2.at(l, to),
-                 a.mean_2.at(l, first), a.rstd_2.at(l, first));
-}
+// The activations of layer l from a row on. What only the rows of one block need, the results of norms and act, lies
+// from the row `room` on.
+template <class T, class S = T>
+struct LayerRows {
+  const Activations<T, S>& a;
+  const typename Tensors<const T>::Layer& w;
+  int l, row, room;
+  T *x = a.x.at(l, row), *qkv = a.qkv.at(l, row), *att = a.att.at(l, row), *mid = a.mid.at(l, row);
+  T *pre = a.pre.at(l, row), *act = a.act.at(l, room), *next = a.x.at(l + 1, row);  // next: the x of layer l + 1
+  Norm<T> norm_1 =
+      norm_of(a.config, x, a.C, w.ln_1, w.ln_1_bias, a.norm_1.at(l, room), a.mean_1.at(l, row), a.rstd_1.at(l, row));
+  Norm<T> norm_2 =
+      norm_of(a.config, mid, a.C, w.ln_2, w.ln_2_bias, a.norm_2.at(l, room), a.mean_2.at(l, row), a.rstd_2.at(l, row));
+};
+// The attention of layer l; the norm after the last layer, from a row on.
 template <class T, class S>
 Attention<T, S> attention_of(const DeviceBatch& batch, const Activations<T, S>& a, int l, const Dropout& dropout) {
   return {batch.forest, a.H,      a.KV, a.D,          a.qkv[l], a.Q,
@@ -475,11 +478,10 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
     Attention<T, S> heads = attention_of(batch, a, l, dropout_at(dropout, l, kDropAttention));
     blocks([&](const RowBlock& block) {
       const auto& [some, row, rows, room] = block;
-      T* const qkv = a.qkv.at(l, row);
-      const Norm<T> norm = norm_1(a, w.plain, l, row, room);
-      const T* normal = normalize(some, rows, norm, a.training);
-      matmul_qkv(some, rows, Matmul<T, W>{normal, a.C, packed.qkv.forward, qkv, a.Q, norm},
-                 AddBias<T>{qkv, a.Q, plain.qkv_bias}, heads);
+      const LayerRows<T, S> at{a, plain, l, row, room};
+      const T* normal = normalize(some, rows, at.norm_1, a.training);
+      matmul_qkv(some, rows, Matmul<T, W>{normal, a.C, packed.qkv.forward, at.qkv, a.Q, at.norm_1},
+                 AddBias<T>{at.qkv, a.Q, plain.qkv_bias}, heads);
       if (!c.rotary) return;
       some.wait();  // queries and keys turn by their positions
       rotate(some, rows, rope_of(batch, a, row, a.qkv[l], w.rope.data(), false), heads);
@@ -493,20 +495,18 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
     attention(team, heads, a.attention_scratch.data(), a.slots);
     blocks([&](const RowBlock& block) {
       const auto& [some, row, rows, room] = block;
-      T *const mid = a.mid.at(l, row), *const pre = a.pre.at(l, row), *const act = a.act.at(l, room);
-      T* const next = a.x.at(l + 1, row);
+      const LayerRows<T, S> at{a, plain, l, row, room};
       // mid (R, C) = x + att W + b
-      matmul(some, rows, Matmul<T, W>{a.att.at(l, row), a.A, packed.proj.forward, mid, a.C},
-             JoinResidual<T>{a.x.at(l, row), mid, a.C, C, plain.proj_bias,
-                             dropout_at(dropout, l, kDropProjection, row, C)});
+      matmul(some, rows, Matmul<T, W>{at.att, a.A, packed.proj.forward, at.mid, a.C},
+             JoinResidual<T>{at.x, at.mid, a.C, C, plain.proj_bias, dropout_at(dropout, l, kDropProjection, row, C)});
       some.wait();
       // act (R, F) = GELU(norm_2(mid) W + b), or SwiGLU
-      const Norm<T> norm = norm_2(a, w.plain, l, row, room);
-      const T* normal = normalize(some, rows, norm, a.training);
-      activate(some, rows, c, Matmul<T, W>{normal, a.C, packed.fc.forward, pre, a.G, norm}, plain.fc_bias, act, a.F);
+      const T* normal = normalize(some, rows, at.norm_2, a.training);
+      activate(some, rows, c, Matmul<T, W>{normal, a.C, packed.fc.forward, at.pre, a.G, at.norm_2}, plain.fc_bias,
+               at.act, a.F);
       // x (R, C) = mid + act W + b
-      matmul(some, rows, Matmul<T, W>{act, a.F, packed.fc_proj.forward, next, a.C},
-             JoinResidual<T>{mid, next, a.C, C, plain.fc_proj_bias, dropout_at(dropout, l, kDropMlp, row, C)});
+      matmul(some, rows, Matmul<T, W>{at.act, a.F, packed.fc_proj.forward, at.next, a.C},
+             JoinResidual<T>{at.mid, at.next, a.C, C, plain.fc_proj_bias, dropout_at(dropout, l, kDropMlp, row, C)});
       some.wait();
     });
     if (after_layer) after_layer(team, l + 1, R, a.x.at(l + 1, first), a.C);
@@ -571,17 +571,18 @@ void linear_backward(const Team& team, int rows, int in, int out, const T* x, in
 template <class T, class W>
 void forward_again(const RowBlock& block, const Config& c, const Weights<T, W>& w, const Activations<T>& a, int l) {
   const auto& [some, row, rows, room] = block;
-  launch(some, rows, norm_1(a, w.plain, l, row, row));
-  launch(some, rows, norm_2(a, w.plain, l, row, row));
-  T *const pre = a.pre.at(l, row), *const act = a.act.at(l, row);
-  if (c.swiglu) launch_columns(some, rows, c.inner(), SwiGlu<T>{pre, a.G, c.inner(), act, a.F});
-  else launch_columns(some, rows, c.inner(), BiasGelu<T, true>{pre, act, a.F});
+  const LayerRows<T> at{a, w.plain.layers[l], l, row, row};
+  launch(some, rows, at.norm_1);
+  launch(some, rows, at.norm_2);
+  if (c.swiglu) launch_columns(some, rows, c.inner(), SwiGlu<T>{at.pre, a.G, c.inner(), at.act, a.F});
+  else launch_columns(some, rows, c.inner(), BiasGelu<T, true>{at.pre, at.act, a.F});
 }
 
-// The gradient of pre (R, a.G), after that of act: matmul writes it into act. With GELU pre is the slope.
+// The gradient of pre (R, a.G), after that of act, which the matmul writes into act. With GELU pre is the slope.
 template <class T, class W>
-const T* activate_backward(const Team& team, int rows, const Matmul<T, W>& matmul_back, const Activations<T>& a, T* pre,
-                           T* act) {
+const T* activate_backward(const Team& team, int rows, const Matmul<T, W>& matmul_back, const Activations<T>& a,
+                           T* pre) {
+  T* const act = matmul_back.out;
   if (!a.config.swiglu) {
     matmul(team, rows, matmul_back, TimesSlope<T>{pre, act, a.F});
     team.wait();
@@ -628,37 +629,37 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
                                       dropout_at(dropout, l, site, block.row, C)});
   };
   for (int l = c.n_layer - 1; l >= 0; l--) {
+    const auto& plain = w.plain.layers[l];
     const auto& packed = w.layers[l];
     const auto& dl = d.layers[l];
-    T *const pre = a.pre.at(l, first), *const act = a.act.at(l, first), *const dnorm = g.norm.at(0, first);
-    const Norm<T> before_attention = norm_1(a, w.plain, l, first, first),
-                  before_mlp = norm_2(a, w.plain, l, first, first);
+    const LayerRows<T> all{a, plain, l, first, first};
+    T* const dnorm = g.norm.at(0, first);
 
     blocks([&](const RowBlock& block) {
       forward_again(block, c, w, a, l);
       into_branch(block, l, kDropMlp);
     });
     // x' = mid + act W + b
-    linear_backward(team, R, F, C, act, a.F, dout.at(0, first), a.C, dl.fc_proj, dl.fc_proj_bias);
+    linear_backward(team, R, F, C, all.act, a.F, dout.at(0, first), a.C, dl.fc_proj, dl.fc_proj_bias);
     team.wait();  // the gradient overwrites act; then it goes on to pre
     blocks([&](const RowBlock& block) {
       const auto& [some, row, rows, room] = block;
+      const LayerRows<T> at{a, plain, l, row, row};
       T* const its_dnorm = g.norm.at(0, row);
       const T* const dpre = activate_backward(
-          some, rows, Matmul<T, W>{dout.at(0, row), a.C, packed.fc_proj.transposed, a.act.at(l, row), a.F}, a,
-          a.pre.at(l, row), a.act.at(l, row));
+          some, rows, Matmul<T, W>{dout.at(0, row), a.C, packed.fc_proj.transposed, at.act, a.F}, a, at.pre);
       // pre = norm_2(mid) W + b
       matmul(some, rows, Matmul<T, W>{dpre, a.G, packed.fc.transposed, its_dnorm, a.C});
       some.wait();
-      launch(some, rows, norm_backward(norm_2(a, w.plain, l, row, row), its_dnorm, g.stream.at(0, row)));
+      launch(some, rows, norm_backward(at.norm_2, its_dnorm, g.stream.at(0, row)));
       // mid = x + att W + b
       into_branch(block, l, kDropProjection);
       matmul(some, rows, Matmul<T, W>{dout.at(0, row), a.C, packed.proj.transposed, g.att.at(0, row), a.A});
       some.wait();
     });
-    linear_backward(team, R, C, c.hidden(), before_mlp.y, a.C, c.swiglu ? pre : act, a.G, dl.fc, dl.fc_bias);
-    norm_weights(team, weights_of(R, before_mlp, dnorm, dl.ln_2, dl.ln_2_bias));
-    linear_backward(team, R, A, C, a.att.at(l, first), a.A, dout.at(0, first), a.C, dl.proj, dl.proj_bias);
+    linear_backward(team, R, C, c.hidden(), all.norm_2.y, a.C, c.swiglu ? all.pre : all.act, a.G, dl.fc, dl.fc_bias);
+    norm_weights(team, weights_of(R, all.norm_2, dnorm, dl.ln_2, dl.ln_2_bias));
+    linear_backward(team, R, A, C, all.att, a.A, dout.at(0, first), a.C, dl.proj, dl.proj_bias);
 
     // att = attention(qkv, cache)
     team.wait();
@@ -671,10 +672,11 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
       if (c.rotary) rotate(some, rows, rope_of(batch, a, row, g.qkv.data(), w.rope.data(), true), heads);
       matmul(some, rows, Matmul<T, W>{g.qkv.at(0, row), a.Q, packed.qkv.transposed, g.norm.at(0, row), a.C});
       some.wait();
-      launch(some, rows, norm_backward(norm_1(a, w.plain, l, row, row), g.norm.at(0, row), g.stream.at(0, row)));
+      launch(some, rows,
+             norm_backward(LayerRows<T>{a, plain, l, row, row}.norm_1, g.norm.at(0, row), g.stream.at(0, row)));
     });
-    linear_backward(team, R, C, Q, before_attention.y, a.C, g.qkv.at(0, first), a.Q, dl.qkv, dl.qkv_bias);
-    norm_weights(team, weights_of(R, before_attention, dnorm, dl.ln_1, dl.ln_1_bias));
+    linear_backward(team, R, C, Q, all.norm_1.y, a.C, g.qkv.at(0, first), a.Q, dl.qkv, dl.qkv_bias);
+    norm_weights(team, weights_of(R, all.norm_1, dnorm, dl.ln_1, dl.ln_1_bias));
     team.wait();  // the next layer's norms overwrite these
   }
   if (!c.vocab_size) return;

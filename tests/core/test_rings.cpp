@@ -35,7 +35,7 @@ const Words kRings = {"drafters", "files", "growth", "rules", "watch", "commands
 // Included, and made by the Makefile from another file.
 const std::map<std::string, std::string> kMade = {{"page.inc", "commands/page.html"}};
 
-constexpr int kCoreCode = 2600, kFileLines = 1000, kFunctionLines = 80, kLoopLines = 60;
+constexpr int kCoreCode = 2500, kFileLines = 950, kFunctionLines = 80, kLoopLines = 60;
 constexpr double kComments = 0.15;
 
 // What no word of the six headers begins with: features of rings. "pace" is a whole word, for there are spaces.
@@ -580,11 +580,11 @@ TEST_CASE("rings: a core that grew, fell silent or learned a ring's word is foun
   fault("tree.h", "\n" + function("flatten", 81), "tree.h:2: flatten() has 81 lines: at most 80");
   fault("decode.h", function("generate", 61), "decode.h:1: generate() has 61 lines: at most 60");
   fault("decode.h", function("degenerate", 61), "decode.h has no generate()");
-  fault("model.h", many(1001, "\n").substr(0, 1001), "model.h has 1001 lines: at most 1000");
+  fault("model.h", many(951, "\n").substr(0, 951), "model.h has 951 lines: at most 950");
   fault("sample.h", many(20, "// so"), "the core has 20 lines of comment on 140 of code: at least 15 of a hundred");
   Sources broken = house;
   for (const char* file : {"model.h", "draft.h", "nanospec.cu"}) broken[file] = many(900, "int i;");
-  CHECK(wrong_measures(broken) == Words{"the core has 2840 lines of code: at most 2600"});
+  CHECK(wrong_measures(broken) == Words{"the core has 2840 lines of code: at most 2500"});
 
   const auto foreign = [](const std::string& text) { return foreign_words({{"draft.h", text}}).size(); };
   CHECK(foreign("// What learns: growth/trust.h. A namespace has spaces.\n#include \"distrust.h\"\n") == 0);
