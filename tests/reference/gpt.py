@@ -85,7 +85,7 @@ def file_layout(name: str, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.t().contiguous() if ".c_" in name and tensor.dim() == 2 else tensor.contiguous()
 
 
-def decay_groups(model: GPT, weight_decay: float):
+def decay_groups(model: nn.Module, weight_decay: float):
     """AdamW's parameter groups: decay on matrices (embeddings included), none on norms and biases."""
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]

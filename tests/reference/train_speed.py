@@ -1,15 +1,16 @@
 """Compares the speed of training with PyTorch's: the same model, batch and text, on the same machine, in turn.
 
     python3 -m venv build/venv && build/venv/bin/pip install torch numpy transformers
-    build/venv/bin/python tests/reference/train_speed.py [--presets small medium] [--rounds 5] [--threads 2]
-                                                         [--device cpu|cuda] [--json FILE]
+    build/venv/bin/python tests/reference/train_speed.py [--arch gpt|llama] [--presets small medium] [--rounds 5]
+                                                         [--threads 2] [--device cpu|cuda] [--json FILE]
 
 In every round PyTorch (eager, then compiled) and build/train_gpt each train for some iterations (--iters), in an
 order that rotates, so that drift of the machine hits all alike. An iteration is: a batch, forward, backward, clipping
 to norm 1, AdamW; its time is the median within the run. A ratio is ours / PyTorch within one round, below 1 where
-nanospec is faster; the table gives the median, lowest and highest over the rounds. The bars: small at most 0.8,
-medium at most 1.0. PyTorch does its best here: scaled_dot_product_attention, the fastest of its AdamWs, whole-graph
-compilation. GFLOP/s are counted alike for all (gpt.py). Nothing else should run on the machine meanwhile.
+nanospec is faster; the table gives the median, lowest and highest over the rounds. The bars of the GPT: small at most
+0.8, medium at most 1.0; the Llama (llama.py) has none. PyTorch does its best here: scaled_dot_product_attention, the
+fastest of its AdamWs, whole-graph compilation. GFLOP/s are counted alike for all (gpt.py, llama.py). Nothing else
+should run on the machine meanwhile.
 With --json every sample is written, and the peak memory: train_gpt's, and that of a process that only trains in
 PyTorch (eager: the compiler would add its own), PyTorch itself included. With --device cuda (--ours
 build/train_gpt-cuda) all train on the GPU, in fp32 without TF32, and PyTorch's memory is what its tensors take there.
@@ -26,9 +27,12 @@ import time
 
 import torch
 
-from gpt import GPT, PRESETS, Config, decay_groups, flops_per_iteration
+import gpt
+import llama
+from gpt import PRESETS, Config, decay_groups
 from ours import spread, stats_of
 
+ARCHS = {"gpt": (gpt.GPT, gpt.flops_per_iteration), "llama": (llama.Llama, llama.flops_per_iteration)}
 BATCH_SIZE = 12
 ITERS = {"small": 150, "medium": 12}
 
@@ -36,11 +40,11 @@ ITERS = {"small": 150, "medium": 12}
 class Training:
     """One model in training by PyTorch; `run` continues it."""
 
-    def __init__(self, config: Config, text: torch.Tensor, compiled: bool, adamw: dict):
+    def __init__(self, arch: str, config: Config, text: torch.Tensor, compiled: bool, adamw: dict):
         torch.manual_seed(1337)
         self.config = config
         self.text = text
-        self.model = GPT(config).to(text.device)
+        self.model = ARCHS[arch][0](config).to(text.device)
         self.loss = torch.compile(self.model, fullgraph=True) if compiled else self.model
         self.optimizer = torch.optim.AdamW(decay_groups(self.model, 0.1), lr=1e-3, betas=(0.9, 0.99), **adamw)
 
@@ -67,18 +71,18 @@ class Training:
         return 1e3 * statistics.median(times)
 
 
-def fastest_adamw(config: Config, text: torch.Tensor, iterations: int) -> dict:
+def fastest_adamw(arch: str, config: Config, text: torch.Tensor, iterations: int) -> dict:
     trials = {}
     for name in ("fused", "foreach"):
-        training = Training(config, text, False, {name: True})
+        training = Training(arch, config, text, False, {name: True})
         training.run(2)
         trials[name] = training.run(max(3, iterations // 5))
     return {min(trials, key=trials.get): True}
 
 
-def compiled_training(config: Config, text: torch.Tensor, adamw: dict):
+def compiled_training(arch: str, config: Config, text: torch.Tensor, adamw: dict):
     """Or None, with a word, where torch.compile finds no compiler."""
-    training = Training(config, text, True, adamw)
+    training = Training(arch, config, text, True, adamw)
     try:
         training.iteration()
         return training
@@ -98,24 +102,24 @@ def peak_bytes(device: str) -> int:
 def eager_peak(preset: str, args) -> dict:
     """Peak memory of a process of its own that trains for a few iterations, and what it had before the model."""
     command = [sys.executable, __file__, "--memory-of", preset, "--data", args.data, "--threads", str(args.threads)]
-    command += ["--device", args.device]
+    command += ["--arch", args.arch, "--device", args.device]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
 
 
 def ours(preset: str, iterations: int, args) -> dict:
     """What train_gpt says of a short run."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [args.ours, "--preset", preset, "--data", args.data, "--out", folder, "--threads", args.threads]
-        command += ["--device", args.device, "--max_iters", iterations, "--eval_interval", iterations + 1,
-                    "--eval_iters", 1, "--quiet"]
+        command = [args.ours, "--arch", args.arch, "--preset", preset, "--data", args.data, "--out", folder]
+        command += ["--threads", args.threads, "--device", args.device, "--max_iters", iterations]
+        command += ["--eval_interval", iterations + 1, "--eval_iters", 1, "--quiet"]
         return stats_of(command)
 
 
 def compare(preset: str, iterations: int, config: Config, text: torch.Tensor, args) -> dict:
     """Prints a preset's rows; returns what they were made of."""
-    adamw = fastest_adamw(config, text, iterations)
-    runners = {"PyTorch eager": Training(config, text, False, adamw)}
-    if not args.no_compile and (compiled := compiled_training(config, text, adamw)):
+    adamw = fastest_adamw(args.arch, config, text, iterations)
+    runners = {"PyTorch eager": Training(args.arch, config, text, False, adamw)}
+    if not args.no_compile and (compiled := compiled_training(args.arch, config, text, adamw)):
         runners["PyTorch compiled"] = compiled
     for training in runners.values():
         training.run(3)
@@ -132,7 +136,7 @@ def compare(preset: str, iterations: int, config: Config, text: torch.Tensor, ar
                 ms[name].append(stats["ms_per_iter"])
                 ours_peak = max(ours_peak, stats["peak_bytes"])
 
-    flops = flops_per_iteration(config, BATCH_SIZE)
+    flops = ARCHS[args.arch][1](config, BATCH_SIZE)
     ways = []
     for name in names:
         median = statistics.median(ms[name])
@@ -154,6 +158,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ours", default="build/train_gpt", help="our program; `none` to time PyTorch alone")
     parser.add_argument("--data", default="data/tinyshakespeare.txt")
+    parser.add_argument("--arch", default="gpt", choices=list(ARCHS), help="train_gpt's (default gpt)")
     parser.add_argument("--presets", nargs="+", default=list(PRESETS), choices=list(PRESETS))
     parser.add_argument("--rounds", type=int, default=5, help="(default 5)")
     parser.add_argument("--iters", nargs="+", type=int, default=[], help="per round, a number for each preset")
@@ -174,18 +179,18 @@ def main():
     config = {preset: dataclasses.replace(PRESETS[preset], vocab_size=len(symbols)) for preset in PRESETS}
     if args.memory_of:
         before = peak_bytes(args.device)
-        Training(config[args.memory_of], text, False, {"fused": True}).run(5)
+        Training(args.arch, config[args.memory_of], text, False, {"fused": True}).run(5)
         print(json.dumps({"peak_bytes": peak_bytes(args.device), "bytes_before_model": before}))
         return
 
     place = f"{args.threads} threads" if args.device == "cpu" else torch.cuda.get_device_name()
-    print(f"PyTorch {torch.__version__}, {place}, batch {BATCH_SIZE}, {args.rounds} rounds")
+    print(f"{args.arch}, PyTorch {torch.__version__}, {place}, batch {BATCH_SIZE}, {args.rounds} rounds")
     print(f"{'preset':8} {'':17} {'ms/iter':>10} {'GFLOP/s':>9}   ours / PyTorch: median (lowest to highest)")
     iters = args.iters or [ITERS[preset] for preset in args.presets]
     presets = [compare(preset, n, config[preset], text, args) for preset, n in zip(args.presets, iters)]
     if args.json:
         with open(args.json, "w") as f:
-            json.dump({"torch": torch.__version__, "threads": args.threads, "presets": presets}, f)
+            json.dump({"arch": args.arch, "torch": torch.__version__, "threads": args.threads, "presets": presets}, f)
 
 
 if __name__ == "__main__":
