@@ -6,6 +6,11 @@
 
 namespace nanospec {
 
+// Prefetches `numbers` of each of some rows: a head's part of a row lies far from that of the next.
+inline void prefetch_rows(const float* from, ptrdiff_t stride, int rows, int numbers) {
+  for (int row = 0; row < rows; row++)
+    for (int i = 0; i < numbers; i += kLine / int(sizeof(float))) __builtin_prefetch(from + row * stride + i);
+}
 constexpr int kRowsAhead = 8;  // whose keys and values are prefetched
 
 // Writes the new rows' keys and values of one root and one key/value head into the cache.
@@ -16,10 +21,8 @@ inline void write_cache(const Attention<T, S>& s, int root, int kv_head) {
     const int slot = s.forest.slot(row);
     const T* k = s.qkv + size_t(row) * s.qkv_row + (s.n_head + kv_head) * D;
     const T* v = k + s.n_kv_head * D;
-    for (int d = 0; d < D; d += kLine / int(sizeof(T))) {  // they lie far from those of the next rows
-      __builtin_prefetch(k + kRowsAhead * s.qkv_row + d);
-      __builtin_prefetch(v + kRowsAhead * s.qkv_row + d);
-    }
+    prefetch_rows(k + kRowsAhead * s.qkv_row, s.qkv_row, 1, D);
+    prefetch_rows(v + kRowsAhead * s.qkv_row, s.qkv_row, 1, D);
     constexpr int together = kTogether<S>;  // neighbouring channels are 16, or 1, times so many numbers apart
     S *const to_k = s.cache.key(kv_head, slot, 0), *const to_v = s.cache.value(kv_head, slot, 0);
     for (int d = 0; d < D; d++) to_k[d / together * 16 * together + d % together] = rounded<S>(k[d]);
@@ -202,6 +205,9 @@ void attention_twin(const Team& team, const Attention<float, S>& s, float* share
     ends_of_blocks(f, root, ends);
     for (int row = s.first_new(root); row < last; row += tall) {
       const AttentionTile<S> tile{s, root, kv_head, row, smaller(tall, last - row), ends, scores, most};
+      const int next = row + tile.rows;  // the next tile's queries
+      prefetch_rows(s.qkv + size_t(next) * s.qkv_row + tile.head_of(0) * s.head_size, s.qkv_row,
+                    smaller(tall, last - next), s.queries() * s.head_size);
       tile.score(0, tile.keys, spare);
       for (int i = 0; i < tile.pairs; i++) tile.weigh(i);
       tile.attend(0, wide, spare);
@@ -260,6 +266,10 @@ inline void attention_backward_twin(const Team& team, const AttentionBackward<fl
         const float* q = s.qkv + size_t(row) * s.qkv_row + head * D;
         const float* dout = g.dout + size_t(row) * s.out_row + head * D;
         const auto each_seen = [&](const auto& act) { each_run(ends, 0, keys, row, act); };
+        const int next = smaller(block, last - row - rows);  // rows of the next block
+        prefetch_rows(q + rows * s.qkv_row, s.qkv_row, next, D);
+        prefetch_rows(dout + rows * s.out_row, s.out_row, next, D);
+        prefetch_rows(s.out + size_t(row + rows) * s.out_row + head * D, s.out_row, next, D);
         // The scores, into p, and dP, into ds.
         each_seen([&](int begin, int end) {
           const float* kt = s.cache.key(kv_head, slot0 + begin, 0);
