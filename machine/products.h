@@ -223,26 +223,29 @@ inline GradientBlock gradient_block(int inputs, int columns) {
   return {part(inputs, larger(1, (room - rows * width) / (width + rows)), kMostTiles * kTileRows), width, rows};
 }
 
-// MatmulGradient: this thread's columns of dw. x and dy are read where they lie.
+// MatmulGradient: this thread's part of dw, some inputs or some columns, whichever are more: so the threads share the
+// larger one of x and dy. Both are read where they lie.
 inline void matmul_gradient_twin(const Team& team, const MatmulGradient<float>& m) {
   const int rows = m.rows, inputs = m.inputs, outputs = m.outputs;
-  const Range mine = team.share(pad16(outputs), kGroup);
+  constexpr int some = kMostTiles * kTileRows;
+  const bool tall = inputs > outputs;
+  const Range ks = tall ? team.share(inputs, some) : Range{0, inputs};
+  const Range mine = tall ? Range{0, pad16(outputs)} : team.share(pad16(outputs), kGroup);
   // Sums of the last group of columns, where it is wider than what is left of N: (K, kGroup).
   const int whole = larger(mine.begin, smaller(mine.end, outputs / kGroup * kGroup)),
             left = smaller(mine.end, outputs) - whole;
   float* const edge = scratch(left > 0 ? size_t(inputs) * kGroup : 0);
-  for (int k = 0; k < inputs && left > 0; k++)
+  for (int k = ks.begin; k < ks.end && left > 0; k++)
     for (int n = 0; n < kGroup; n++) edge[k * kGroup + n] = n < left ? m.dw[size_t(k) * outputs + whole + n] : 0.0f;
-  constexpr int some = kMostTiles * kTileRows;
-  const GradientBlock block = gradient_block(inputs, mine.end - mine.begin);
+  const GradientBlock block = gradient_block(larger(1, ks.end - ks.begin), mine.end - mine.begin);
   // The rows row .. row + count - 1, for a block of dw.
-  const auto add = [&](int row, int count, const Range& ks, const Range& columns) {
+  const auto add = [&](int row, int count, const Range& ins, const Range& columns) {
     const float *x = m.x + size_t(row) * m.x_row, *dy = m.dy + size_t(row) * m.dy_row;
-    for (int k = ks.begin; k < ks.end; k += some) {
+    for (int k = ins.begin; k < ins.end; k += some) {
       // Meanwhile the next inputs of these rows come into L2, or the first ones of the next rows.
-      const int taken = smaller(some, ks.end - k), lines = some * int(sizeof(float)) / kLine + 1;
+      const int taken = smaller(some, ins.end - k), lines = some * int(sizeof(float)) / kLine + 1;
       const int tiles = (columns.end - columns.begin + kPanel - 1) / kPanel * tile_count<float>(taken, count);
-      const float* const next = k + some < ks.end ? x + k + some : x + size_t(count) * m.x_row + ks.begin;
+      const float* const next = k + some < ins.end ? x + k + some : x + size_t(count) * m.x_row + ins.begin;
       Later later{reinterpret_cast<const char*>(next), ptrdiff_t(sizeof(float)) * m.x_row, lines,
                   (count * lines + tiles - 1) / tiles};
       const auto sum = [&](int begin, int end, float* sums, int sums_row) {
@@ -255,11 +258,11 @@ inline void matmul_gradient_twin(const Team& team, const MatmulGradient<float>& 
     }
   };
   for (int column = mine.begin; column < mine.end; column += block.columns)
-    for (int k = 0; k < inputs; k += block.inputs)
+    for (int k = ks.begin; k < ks.end; k += block.inputs)
       for (int row = 0; row < rows; row += block.rows)
-        add(row, smaller(block.rows, rows - row), {k, smaller(inputs, k + block.inputs)},
+        add(row, smaller(block.rows, rows - row), {k, smaller(ks.end, k + block.inputs)},
             {column, smaller(mine.end, column + block.columns)});
-  for (int k = 0; k < inputs && left > 0; k++)
+  for (int k = ks.begin; k < ks.end && left > 0; k++)
     memcpy(m.dw + size_t(k) * outputs + whole, edge + k * kGroup, sizeof(float) * left);
 }
 
