@@ -4,18 +4,15 @@
 // Above a kernel's __global__ stands `// Budget: 64 registers, 20480 bytes shared.` nvcc's assembler, ptxas, tells what
 // every instantiation takes, on every architecture that we build for; the Makefile names the files of what it said in
 // NANOSPEC_PTXAS. No kernel may spill registers to memory.
-#include <cxxabi.h>
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <regex>
-#include <sstream>
 
+#include "tests/cuda/compiled.h"
+
+namespace nanospec {
 namespace {
 
 struct Kernel {
@@ -29,8 +26,7 @@ struct Budgets {
 
   // Every __global__ of a source file, with the budget in the few lines above it.
   void read_source(const std::string& name, const std::string& text) {
-    static const std::regex kernel(
-        "^__global__(?:\\s+void|\\s+__launch_bounds__\\((?:[^()]|\\([^()]*\\))*\\))+\\s+(\\w+)");
+    static const std::regex kernel(std::string("^") + kKernelInSource);
     static const std::regex budget("// Budget: (\\d+) registers, (\\d+) bytes shared\\.");
     for (size_t at = 0; (at = text.find("__global__", at)) != std::string::npos; at++) {
       const size_t line = text.rfind('\n', at) + 1;
@@ -66,7 +62,7 @@ struct Budgets {
       const size_t quote = line.find("entry function '");
       if (quote != std::string::npos) {
         entry = line.substr(quote + 16);
-        entry = plain_name(entry.substr(0, entry.find('\'')));
+        entry = without_arguments(kernel_name(entry.substr(0, entry.find('\''))));
         k = &kernels[entry];
         if (k->registers < 0) faults.push_back(entry + ": compiled, but not found in the sources with a budget");
         k->n++;
@@ -97,26 +93,7 @@ struct Budgets {
                k.used_shared, k.shared, k.stack, k.spills);
     }
   }
-
-  // The name alone of a kernel that the linker calls `symbol`.
-  static std::string plain_name(const std::string& symbol) {
-    int status = 0;
-    char* readable = abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status);
-    std::string name = readable ? readable : symbol;
-    free(readable);
-    for (size_t at; (at = name.find("(anonymous namespace)::")) != std::string::npos;) name.erase(at, 23);
-    name = name.substr(0, name.find_first_of("<("));
-    return name.substr(name.find_last_of(": ") + 1);
-  }
 };
-
-std::string contents(const std::string& path) {
-  std::ifstream file(path);
-  REQUIRE_MESSAGE(file.good(), path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 }  // namespace
 
@@ -171,3 +148,5 @@ TEST_CASE("ptxas: every kernel keeps to its budget, and none spills") {
   for (const std::string& fault : budgets.faults) FAIL_CHECK(fault);
   CHECK(budgets.kernels["row_kernel"].n > 0);
 }
+
+}  // namespace nanospec
