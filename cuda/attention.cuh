@@ -353,6 +353,7 @@ __device__ __forceinline__ void ask_for_past(const Attention<float, S>& s) {
 // Bytes: each block reads q, and the K and V that its rows see, once. If no more than 16 pairs share them this is the
 // least possible; else they are read once for every 16 pairs (the next block finds them in L2). The state of a chunk,
 // written and read, is 2 (D + 2) floats a pair, for 64 positions of 2 D numbers: 2% of those (3% in bf16).
+// Estimate, us of 1 row and 16: 3.3 3.4.
 // Budget: 168 registers, 43792 bytes shared. Loads: 16.
 template <class S, int W>
 __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)

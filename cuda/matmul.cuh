@@ -27,7 +27,9 @@ namespace nanospec {
 constexpr int kProductThreads = 256;  // of a block, for few rows
 constexpr int kSlices = 64;
 static_assert(kSlices * 4 == kProductThreads, "a slice has four threads");
-constexpr int kDecodeRows = 64;  // version 3 runs more rows
+constexpr int kDecodeRows = 64;   // version 3 runs more rows
+constexpr int kProcessors = 132;  // of an H200. Tiles are chosen by it on every device: no bit depends on them.
+inline int blocks_of(int n, int each) { return (n + each - 1) / each; }
 HD inline int slice_length(int k) { return (k + kSlices * 4 - 1) / (kSlices * 4) * 4; }
 
 __device__ __forceinline__ float4 load_weights(const float* from) {
@@ -52,7 +54,7 @@ __device__ __forceinline__ void add(float4& sum, const float4& more) {
 
 // While a block waits for the kernel before its own, its weights come into L2: all of them, if all blocks that are
 // there at a time ask for no more than half of an H200's L2. They lie in one piece.
-constexpr int kBlocksAtOnce = 2 * 132;
+constexpr int kBlocksAtOnce = 2 * kProcessors;
 constexpr size_t kMostAsked = 24 << 20;
 template <class W>
 __device__ __forceinline__ void ask_for_weights(const W* from, size_t numbers) {
@@ -72,7 +74,8 @@ __device__ __forceinline__ const float* normed_row(Norm<float> norm) {
   norm(Block<kProductThreads>{}, 0);
   return norm.y;
 }
-// The norm of each row, by a block each. Grid: rows.
+// The norm of each row, by a block each: a row is read three times, once from L2, and written once. Grid: rows.
+// Estimate, us of 1 row and 16: none 1.1.
 // Budget: 40 registers, 8256 bytes shared. Loads: 8.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) norm_kernel(Norm<float> norm) {
@@ -117,21 +120,26 @@ struct Finish {
 // A block computes 16 outputs of ROWS rows. Its 256 threads are 64 slices by 4 lanes with four outputs each. Grid: row
 // tiles by N / 16; the row tiles that read the same weights run at the same time, so that L2 serves all but the first.
 //
-// Bytes: W once for each row tile: 4 K N, the least possible. x comes from L1 or L2: 4 K ROWS a block. A thread has 8
-// to 16 (from 8 rows on: 4 to 8) 16-byte loads of W in flight. Two blocks on a multiprocessor have 32 to 64 KB in
-// flight, and an H200 needs 30 KB (4.8 TB/s for 0.8 us over 132 of them). With a small N there are too few blocks:
-// N = 768 gives 48, a third of an H200; with 0.8 to 1.6 MB of the needed 3.8 in flight it runs at less than half the
-// memory's speed. More slices would help there, but would make the sums of slices longer for all other N. (These are
-// estimates, like all clocks and rates in cuda/: none was measured yet.)
+// Bytes: from memory W once, 4 K N, the least possible. From L2 W once for each row tile, and x, 4 K ROWS, for each
+// block. Loads of W do not use L1, so L1 keeps x for a multiprocessor's next blocks. A thread has 16 to 20 loads of 16
+// bytes in flight, of 5 to 16 rows 12 to 16. So a block has 32 to 64 KB, where a multiprocessor of an H200 needs 29 KB
+// (4.8 TB/s for 0.8 us over 132 of them).
+//
+// N = 768 makes 48 blocks for one row: 3 MB of W in registers when the wait ends, with K = 768 all 2.4 MB. More come
+// into L2 at memory's speed meanwhile, by ask_for_weights. From L2 a multiprocessor takes 64 bytes a clock at most, 48
+// of them 5.4 TB/s, and L2 gives 5.5 (both assumed). So half panels, in 96 blocks, would not come sooner.
+//
+// Tiles of 8 rows instead of 16 halve the multiply-adds of a block, and read W from L2 twice. They are taken where
+// their blocks are no more than the multiprocessors, so that 16 rows would leave half of those idle. With N = 768 and
+// K = 768 that saves 0.6 us of 2.2. With K = 3072 it saves only 0.1 of 5.6: L2 brings 28 MB, not 19.
 //
 // The four lanes of a slice share its numbers of x, and no other lane needs them. Of one row each lane loads them into
 // registers. Of more, each warp copies its own into shared memory asynchronously, a chunk ahead, and waits for no
 // other.
 //
-// What 16 rows cost, for 4 k of a warp: to load 2 KB of weights takes 99 clocks of an H200's memory (a multiprocessor's
-// share). In that time 256 multiply-adds and some 100 other instructions take 89 clocks of four schedulers; 16 loads of
-// x, 128 bytes each, take 16 clocks of shared memory (64 if it serves eight lanes at a time). So the work just fits. x
-// is then as many bytes from L2 as W. Loads of W do not use L1, so L1 keeps x for the second block and all later ones.
+// What 16 rows cost: a warp executes 82 instructions for each k of 8 slices, 64 of them multiply-adds (8 rows: 46, 4:
+// 25, one: 12). (Estimates here and above kernels are those of tests/reference/gpu_step.py, for the 124 M model, from
+// the end of the kernel before; none was measured yet.)
 template <int ROWS>
 union DecodeMemory {
   static constexpr int kChunk = ROWS > 4 ? 4 : 8;      // steps of k
@@ -164,6 +172,7 @@ struct RowCopy {
   }
 };
 
+// Estimate, us of 1 row and 16: qkv 1.8 3.3, projection 1.0 1.6, MLP in 2.5 3.4, MLP out 2.2 5.5, head 31.9 32.8.
 // Budget: 128 registers, 33280 bytes shared. Loads: 12.
 template <int ROWS, class After>
 __global__ void __launch_bounds__(kProductThreads, 2)
@@ -355,7 +364,7 @@ __global__ void __launch_bounds__(128, 3) tiled_fp32(const float* x, int x_row, 
 
 template <int ROWS, class After>
 void start_decode(const Matmul<float, float>& s, const Finish<After>& finish) {
-  const dim3 grid(unsigned((finish.rows + ROWS - 1) / ROWS), unsigned(pad16(s.w.n) / 16));
+  const dim3 grid(unsigned(blocks_of(finish.rows, ROWS)), unsigned(pad16(s.w.n) / 16));
   start_early(decode_fp32<ROWS, After>, grid, kProductThreads, s.x, s.x_row, s.norm, s.w, finish);
 }
 
@@ -363,9 +372,10 @@ template <class After>
 void matmul_cuda(int rows, const Matmul<float, float>& s, const After& after) {
   if (rows <= 0) return;
   const Finish<After> finish{s.out, s.out_row, rows, s.w.n, after};
-  const dim3 tiles(unsigned((rows + kTile - 1) / kTile), unsigned((s.w.n + kTile - 1) / kTile));
+  const dim3 tiles(unsigned(blocks_of(rows, kTile)), unsigned(blocks_of(s.w.n, kTile)));
+  const bool few = blocks_of(rows, 8) * (pad16(s.w.n) / 16) <= kProcessors;  // tiles of 8 rows
   if (rows > kDecodeRows) start(tiled_fp32<After>, tiles, 128, s.x, s.x_row, s.w, finish);
-  else if (rows > 8) start_decode<16>(s, finish);
+  else if (rows > 8 && !few) start_decode<16>(s, finish);
   else if (rows > 4) start_decode<8>(s, finish);
   else if (rows > 1) start_decode<4>(s, finish);
   else start_decode<1>(s, finish);

@@ -49,34 +49,66 @@ __device__ __forceinline__ void finish_tile(const Finish<After>& finish, int row
 // ---------------------------------------------------------------------------------------------------------------
 // Version 2
 
-// So few outputs make too few blocks to fill a GPU: then each has its multiprocessor for itself, and may use more
-// registers, for twice as many loads in flight. The order of the sums is the same.
-constexpr int kFewOutputs = 16 * 128;
-
 // A block computes 16 TILES outputs of 8 OCTETS rows; its 8 warps are the slices. Grid: row tiles by N / (16 TILES). A
 // lane's part of a tile of W is one 16-byte load, a warp's is 512 bytes in one piece. While `depth` tiles of k are
 // multiplied, the next `depth` are in flight. A lane's part of x is a float4 that no other lane of the block needs:
 // the lane loads it from L1 or L2 into registers, and splits it there.
 //
-// Bytes: W once for each row tile: 2 K N, the least possible; x: 32 K OCTETS a block, from L1 and L2. Splitting four
-// numbers takes 22 instructions, for 3 TILES mma. With TILES = 2, sixteen rows and 1 KB of weights (50 clocks of an
-// H200's memory, a multiprocessor's share) take 56 instructions (14 clocks of four schedulers) and 12 mma (24 clocks of
-// an A100's tensor cores, fewer of an H200's). For N = 768, TILES = 2 leaves 24 blocks, each of them hardly slower than
-// with TILES = 1, since splitting is most of the work.
+// Bytes: from memory W once, 2 K N, the least possible; from L2 W once for each row tile, and x, 32 K OCTETS, for each
+// block, beside its 32 K TILES of W. A warp executes 55 instructions a step with TILES = OCTETS = 1, 97 with 2 and 2,
+// 175 with 2 and 4, and 28 more for the norm of an octet.
 //
-// Where x is a norm, of up to 16 rows, each block computes the mean and the deviation of its rows, a warp a row, and
-// normalizes a row's numbers when it splits them: a kernel of its own would take longer.
+// Where tiles of 16 outputs and 8 rows are no more blocks than multiprocessors, these are taken: each has one for
+// itself, and may use more registers, for twice as many loads in flight. With more, 16 rows share a block of 32
+// outputs: else L2 would bring too much (N = 2048, K = 5632: 92 MB, not 46). No bit depends on that.
+//
+// N = 768 makes 48 blocks for one row, and no more are to be had: an mma has 16 outputs. They would not help. 64 KB of
+// W for each are in registers when the wait ends, with K = 3072 two thirds, and L2 brings the rest in 0.4 us. The 24
+// steps take 1.5 us: in each, a scheduler's two warps have 110 instructions, and three mma take 105 clocks.
+//
+// Where x is a norm, of up to 16 rows, each block computes the mean and the deviation of its rows, a warp or half a
+// warp a row, and normalizes a row's numbers when it splits them: a kernel of its own would take longer.
 inline bool by_fours(const Norm<float>& norm) {  // whether its weights can be loaded by fours
   const auto aligned = [](const float* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   return norm.channels % 4 == 0 && aligned(norm.weight) && aligned(norm.bias);
 }
+// Half a warp as a group of threads: two rows side by side take the time of one. A lane has the sums of two lanes of a
+// Warp, which it adds first: the bits are a Warp's.
+struct HalfWarp {
+  static constexpr int kHalf = kLanes / 2;
+  template <class F>
+  __device__ void each(int n, F f) const {
+    for (int i = threadIdx.x % kHalf; i < n; i += kHalf) f(i);
+    __syncwarp();
+  }
+  template <class T, class F>
+  __device__ T sum(int n, F f) const {
+    struct Two {
+      T first, second;
+    };
+    T first = T(0), second = T(0);
+    in_batches<kLanes>(
+        n, threadIdx.x % kHalf,
+        [=](int i) {
+          return Two{f(i), f(smaller(i + kHalf, n - 1))};
+        },
+        [&](int i, const Two& x) {
+          first += x.first;
+          if (i + kHalf < n) second += x.second;
+        });
+    first += second;
+    for (int half = kHalf / 2; half > 0; half /= 2) first += __shfl_xor_sync(kEveryLane, first, half);
+    return first;
+  }
+};
+
 template <int OCTETS>
 struct Moments {
   bool there = false;
   float mean[OCTETS], rstd[OCTETS];  // of the rows o * 8 + lane / 4
 
-  // A warp that keeps what Norm sums, and not what it writes. So the bits are Norm's.
-  struct SumsOnly : Warp {
+  // A row's warp, or half of a warp, that keeps what Norm sums, and not what it writes. So the bits are Norm's.
+  struct SumsOnly : std::conditional_t<OCTETS == 1, Warp, HalfWarp> {
     template <class Out, class F>
     __device__ void map(Out, int, F) const {}
   };
@@ -85,15 +117,17 @@ struct Moments {
       float mean[8 * OCTETS], rstd[8 * OCTETS];
     };
     Board& board = shared<Board>();
-    const int warp = int(threadIdx.x) / kLanes, lane = int(threadIdx.x) % kLanes;
-    const int count = smaller(8 * OCTETS, rows - row0);
-    for (int r = warp; r < count; r += kMmaSlices)
-      for (int c = lane * kLanes; c < norm.channels; c += kLanes * kLanes)
-        ask(norm.x + size_t(row0 + r) * norm.x_row + c);
+    constexpr int lanes = kLanes / OCTETS;  // of a row
+    const int lane = int(threadIdx.x) % kLanes, count = smaller(8 * OCTETS, rows - row0);
+    const int row = smaller(int(threadIdx.x) / lanes, count - 1);  // half a warp without a row takes the last one too
     norm.x += size_t(row0) * norm.x_row;
     norm.mean = board.mean;
     norm.rstd = board.rstd;
-    for (int r = warp; r < count; r += kMmaSlices) norm(SumsOnly{}, r);
+    if (int(threadIdx.x) / kLanes * OCTETS < count) {
+      for (int c = lane % lanes * kLanes; c < norm.channels; c += lanes * kLanes)
+        ask(norm.x + size_t(row) * norm.x_row + c);
+      norm(SumsOnly{}, row);
+    }
     __syncthreads();
     UNROLL
     for (int o = 0; o < OCTETS; o++) {
@@ -119,6 +153,7 @@ struct MmaMemory {
   float4 sums[kMmaSlices][TILES * OCTETS][kLanes];
 };
 
+// Estimate, us of 1 row and 16: qkv 2.3 2.2, projection 1.1 1.2, MLP in 2.3 2.3, MLP out 2.3 3.1, head 15.2 14.8.
 // Budget: 192 registers, 32768 bytes shared. Loads: 12.
 template <int TILES, int OCTETS, int depth, class After>
 __global__ void __launch_bounds__(kProductThreads, depth > 4 ? 1 : 2)
@@ -181,10 +216,12 @@ __global__ void __launch_bounds__(kProductThreads, depth > 4 ? 1 : 2)
   wait_for_earlier();
   const int its_row0 = row0 + warp % OCTETS * 8, its_column0 = (tile0 + warp / OCTETS) * 16;  // that the warp finishes
   if (warp < TILES * OCTETS) in_tile(its_row0, its_column0, [&](int r, int column, int) { finish.ask(r, column); });
-  if (OCTETS <= 2 && !x) {
-    moments.compute(norm, row0, finish.rows);
-    x = norm.x;
-    x_row = norm.x_row;
+  if constexpr (OCTETS <= 2) {
+    if (!x) {
+      moments.compute(norm, row0, finish.rows);
+      x = norm.x;
+      x_row = norm.x_row;
+    }
   }
   UNROLL
   for (int o = 0; o < OCTETS; o++)
@@ -307,8 +344,7 @@ __global__ void __launch_bounds__(128, 3) tiled_bf16(const float* x, int x_row, 
 
 template <int TILES, int OCTETS, int depth = 4 / OCTETS, class After>
 void start_decode(const Matmul<float, bf16>& s, const Finish<After>& finish) {
-  const dim3 grid(unsigned((finish.rows + OCTETS * 8 - 1) / (OCTETS * 8)),
-                  unsigned((pad16(s.w.n) / 16 + TILES - 1) / TILES));
+  const dim3 grid(unsigned(blocks_of(finish.rows, OCTETS * 8)), unsigned(blocks_of(pad16(s.w.n) / 16, TILES)));
   start_early(decode_bf16<TILES, OCTETS, depth, After>, grid, kProductThreads, s.x, s.x_row, s.norm, s.w, finish);
 }
 
@@ -316,10 +352,10 @@ template <class After>
 void matmul_cuda(int rows, const Matmul<float, bf16>& s, const After& after) {
   if (rows <= 0) return;
   const Finish<After> finish{s.out, s.out_row, rows, s.w.n, after};
-  const dim3 tiles(unsigned((rows + kTile - 1) / kTile), unsigned((s.w.n + kTile - 1) / kTile));
+  const dim3 tiles(unsigned(blocks_of(rows, kTile)), unsigned(blocks_of(s.w.n, kTile)));
   if (rows > kDecodeRows) start(tiled_bf16<After>, tiles, 128, s.x, s.x_row, s.w, finish);
   else if (rows > 16) start_decode<2, 4>(s, finish);
-  else if (s.w.n <= kFewOutputs) start_decode<1, 1, 8>(s, finish);
+  else if (blocks_of(rows, 8) * (pad16(s.w.n) / 16) <= kProcessors) start_decode<1, 1, 8>(s, finish);
   else if (rows > 8) start_decode<2, 2>(s, finish);
   else start_decode<1, 1>(s, finish);
 }

@@ -230,16 +230,77 @@ TEST_CASE(ON "matmul: an epilogue in the kernel gives the bits of one behind it"
   check_epilogues<bf16>();
 }
 
-TEST_CASE(ON "matmul: the vocabulary's width, and rows out of a wide stride") {
-  const Problem<float> p(5, 33, 1003, 48, 7);
-  const std::vector<float> out = p.run(5);
+namespace {
+// Rows 1, 8, 9, 16 and 17, of a matmul with so many outputs, have the bits of the 17.
+template <class W>
+void check_outputs(int n) {
+  CAPTURE(n);
+  const Problem<W> p(17, 33, n, 48, 7);
+  const std::vector<float> all = p.run(p.rows);
   int wrong = 0;
-  for (int row = 0; row < 5; row++)
-    for (int n = 0; n < 1003; n++) wrong += out[size_t(row) * p.out_row + n] != p.formula(row, n);
+  if (std::is_same<W, float>::value)
+    for (int i = 0; i < p.rows * n; i++) wrong += all[size_t(i / n) * p.out_row + i % n] != p.formula(i / n, i % n);
+  for (int rows : {1, 8, 9, 16}) {
+    const std::vector<float> out = p.run(rows);
+    for (int row = 0; row < rows; row++) {
+      const size_t first = size_t(row) * p.out_row;
+      wrong += memcmp(&out[first], &all[first], sizeof(float) * n) != 0;
+    }
+  }
   CHECK(wrong == 0);
-  const Problem<bf16> q(5, 33, 1003, 48, 8);
-  const std::vector<float> mine = q.run(5), one = q.run(1);
-  CHECK(memcmp(mine.data(), one.data(), sizeof(float) * 1003) == 0);
+}
+}  // namespace
+
+// On both sides of where tiles of 8 rows, or half panels, would be more blocks than there are processors; a
+// vocabulary's width; rows out of a wide stride.
+TEST_CASE(ON "matmul: the tiles of few outputs and of many, and rows out of a wide stride") {
+  for (int n : {1003, 1059, 2115}) check_outputs<float>(n), check_outputs<bf16>(n);
+}
+
+namespace {
+// A matmul that computes the norm of its rows, and one behind the norm: the same bits.
+template <class W>
+void check_norm(int n, const std::vector<int>& counts) {
+  CAPTURE(n);
+  const int K = 132;
+  const Problem<W> p(16, K, n, 16, 12);
+  std::vector<float> weight(K), bias(K);
+  Chance(13).fill(weight.data(), K), Chance(14).fill(bias.data(), K);
+  const Array<float> weight_on = on_device(weight), bias_on = on_device(bias);
+  for (int rows : counts)
+    for (int kind = 0; kind < 3; kind++) {  // neither weight nor bias, weight, both
+      CAPTURE(rows);
+      CAPTURE(kind);
+      const std::vector<float> nothing(size_t(rows) * p.out_row);
+      Array<float> y(size_t(rows) * p.x_row, true), in_on = on_device(nothing), behind_on = on_device(nothing);
+      Norm<float> norm{p.x_on.data(),
+                       p.x_row,
+                       K,
+                       kind > 0 ? weight_on.data() : nullptr,
+                       kind > 1 ? bias_on.data() : nullptr,
+                       y.data(),
+                       p.x_row,
+                       nullptr,
+                       nullptr};
+      Matmul<float, W> product = p.matmul_into(in_on.data());
+      product.x = nullptr, product.norm = norm;
+      const std::vector<float> in = in_every_order([&] {
+        matmul(kGpu, rows, product);
+        return to_host(in_on);
+      });
+      launch(kGpu, rows, norm);
+      product.x = y.data(), product.out = behind_on.data();
+      matmul(kGpu, rows, product);
+      const std::vector<float> behind = to_host(behind_on);
+      CHECK(memcmp(in.data(), behind.data(), in.size() * sizeof(float)) == 0);
+    }
+}
+}  // namespace
+
+TEST_CASE(ON "matmul: a norm in the product has the bits of one before it") {
+  check_norm<float>(40, {1});
+  check_norm<bf16>(40, {1, 7, 9, 16});
+  check_norm<bf16>(1059, {9, 16});
 }
 
 TEST_CASE(ON "fp32 matmul: slices of several chunks, each copied while the one before is multiplied") {

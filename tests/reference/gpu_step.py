@@ -1,21 +1,32 @@
 """Reckons how long a decoding step takes on a GPU, kernel by kernel: computed, not measured.
 
-    python3 tests/reference/gpu_step.py [--kernels]
+    python3 tests/reference/gpu_step.py [--kernels] [--check]
 
 A kernel ends when two things have come: the last of its weights, and its longest chain of instructions that wait for
-one another, which begins when the kernel before has ended. Weights are asked for when a kernel's blocks start, which is
-when the blocks of the kernel before have started; memory serves one kernel after the other. What is counted follows
-cuda/: the number of steps of a warp, the order of a sum, what is asked for early. What is assumed stands first.
-Blocks are taken to find room beside those of the kernel before. A device will say what is wrong with this.
+one another, which begins when the kernel before has ended. In a product's chain either the instructions count or the
+bytes that L2 must bring after the wait: W for each tile of rows, x for each block of outputs. Weights are asked for
+when a kernel's blocks start, which is when the blocks of the kernel before have started; memory serves one kernel after
+the other. What is counted follows cuda/: the number of steps of a warp, the order of a sum, what is asked for early.
+What is assumed stands first. Blocks are taken to find room beside those of the kernel before. A device will say what
+is wrong with this.
+
+--check holds the lines "// Estimate" above kernels in cuda/ against what is reckoned here, for the 124 M model.
 """
 
 import argparse
+import glob
 import math
+import os
+import re
+import sys
 from dataclasses import dataclass
 
 GHZ = 1.755  # an H200's clock
 PROCESSORS, SCHEDULERS = 132, 4
 MEMORY_BYTES = 4.8e12 / 1e6  # a us
+L2_BYTES = 5.5e12 / 1e6  # a us, into all processors
+L2_BYTES_OF_ONE = 64  # a clock, into one
+L1_KEEPS = 128 << 10  # bytes of x, for a processor's next blocks: weights are not kept in L1
 MEMORY, L2, L1 = 0.8, 0.16, 35 / GHZ / 1e3  # us until a load has come
 SHUFFLE, ADD, SHARED, BARRIER, EXP, MMA, MMA_EACH = 25, 4, 30, 30, 40, 35, 13  # clocks; MMA_EACH: of one tensor core
 GAP, GRAPH = 0.5, 1.5  # us from the end of a kernel to the next's first instruction; from graph to graph
@@ -36,37 +47,63 @@ class Kernel:
     bytes: float  # that no kernel before has read
     chain: float  # us after the kernel before has ended
     tail: float = 0.3  # of it, what follows the last weight
+    blocks: int = 0
+    work: float = 0  # us of the chain for instructions, and
+    brought: float = 0  # us for bytes from L2: the longer one counts
+
+
+# Instructions of a warp, counted in the machine code for sm_90 (build/nanospec.sass): of the innermost loop, less those
+# that a branch skips. bf16: for each 16 k, by (tiles, octets), and of one octet's norm; fp32: for each k, by rows.
+OF_TILE, OF_NORM = {(1, 1): 55, (2, 2): 97, (2, 4): 175}, 28
+OF_ROWS = {1: 12.4, 4: 25.2, 8: 46, 16: 82.5}
+
+
+def from_l2(blocks, resident, weights, x, early):
+    """us to bring a product's operands from L2 into the processors, less what was asked for early: in bytes a block"""
+    on_one = math.ceil(blocks / PROCESSORS)
+    at_once = min(blocks, PROCESSORS * resident)
+    with_x = min(blocks, PROCESSORS) if x <= L1_KEEPS else blocks
+    one = on_one * weights + (1 if x <= L1_KEEPS else on_one) * x - min(on_one, resident) * early
+    return max(us(one / L2_BYTES_OF_ONE), (blocks * weights + with_x * x - at_once * early) / L2_BYTES)
 
 
 def product_bf16(name, rows, k, n, norm=False, epilogue=40):
-    few = n <= 16 * 128 and rows <= 16
+    few = rows <= 16 and math.ceil(rows / 8) * math.ceil(n / 16) <= PROCESSORS
     tiles, octets, depth = (1, 1, 8) if few else (2, 4, 1) if rows > 16 else (2, 2, 2) if rows > 8 else (1, 1, 4)
-    blocks = math.ceil(rows / (8 * octets)) * math.ceil(n / (16 * tiles))
-    warps = 2 * min(1 if few else 2, math.ceil(blocks / PROCESSORS))  # of a scheduler
-    turns = math.ceil(blocks / (PROCESSORS * warps / 2))
+    resident = 1 if few else 2
+    row_tiles = math.ceil(rows / (8 * octets))
+    blocks = row_tiles * math.ceil(n / (16 * tiles))
+    on_one = math.ceil(blocks / PROCESSORS)
+    turns = math.ceil(on_one / resident)
     steps = math.ceil(k / 16 / 8)
-    each_row = 2 * warp_sum(k) + 40
-    first = L2 + (us(math.ceil(min(rows, 8 * octets) / 8) * each_row + BARRIER + SHARED) + L1 if norm else 0)
+    first = L2 + (us(2 * warp_sum(k) + 40 + BARRIER + SHARED) + L1 if norm else 0)
     sums = tiles * octets
-    instructions = octets * (22 + (12 if norm else 0)) + 3 * (tiles + octets)
-    step = max(3 * max(MMA, sums * MMA_EACH), warps * instructions, warps * 3 * sums * MMA_EACH)
-    waits = max(0, math.ceil(steps / depth) - 2) * max(0, L2 / 2 - us(depth * step))  # for weights in L2
+    chain = 3 * max(MMA, sums * MMA_EACH) + (35 + 4 * ADD if norm else 0)  # the norm's weight comes from L1
+    issued = 2 * on_one * max(OF_TILE[tiles, octets] + (octets * OF_NORM if norm else 0), 3 * sums * MMA_EACH)
+    work = us(steps * max(turns * chain, issued))
+    waits = turns * max(0, math.ceil(steps / depth) - 2) * max(0, L2 / 2 - us(depth * chain))  # for weights in L2
+    weights, early = 32 * tiles * k, min(32 * tiles * k, 2 * depth * tiles * 16 * 256)
+    brought = from_l2(blocks, resident, weights, 4 * k * min(rows, 8 * octets), early)
     tail = us(SHARED + BARRIER + 8 * ADD + 60 + epilogue)
-    return Kernel(name, 2 * k * n, first + turns * (us(steps * step) + waits) + tail, tail)
+    return Kernel(name, 2 * k * n, first + max(work + waits, brought) + tail, tail, blocks, work + waits, brought)
 
 
 def product_fp32(name, rows, k, n, norm=False, epilogue=40):
-    each = 1 if rows == 1 else 4 if rows <= 4 else 8 if rows <= 8 else 16
-    blocks = math.ceil(rows / each) * math.ceil(n / 16)
-    warps = 2 * min(2, math.ceil(blocks / PROCESSORS))
-    turns = math.ceil(blocks / (PROCESSORS * warps / 2))
+    panels = math.ceil(n / 16)
+    each = 1 if rows == 1 else 4 if rows <= 4 else 8 if rows <= 8 or math.ceil(rows / 8) * panels <= PROCESSORS else 16
+    resident = 2
+    blocks = math.ceil(rows / each) * panels
+    on_one = math.ceil(blocks / PROCESSORS)
+    turns = math.ceil(on_one / resident)
     length = math.ceil(k / 256) * 4
     first = L2 + (us(2 * (warp_sum(8 * k) / 8 + warp_sum(k) + 3 * BARRIER) + 60) + L1 if norm else 0)
     chunk = 4 if each > 4 else 8
-    work = max(length * ADD, warps * length * (4 * each + 1.5 * each / 4 + 3))
-    waits = max(0, math.ceil(length / chunk) - 2) * max(0, L2 / 2 - us(work / length * chunk))
+    work = us(length * max(turns * ADD, 2 * on_one * OF_ROWS[each]))
+    waits = turns * max(0, math.ceil(length / chunk) - 2) * max(0, L2 / 2 - work / length * chunk)
+    weights, early = 64 * k, min(64 * k, 2 * chunk * 16 * 256)
+    brought = from_l2(blocks, resident, weights, 4 * k * min(rows, each), early)
     tail = us(math.ceil(each / 8) * (2 * BARRIER + SHARED + 64 * ADD) + epilogue)
-    return Kernel(name, 4 * k * n, first + turns * (us(work) + waits) + tail, tail)
+    return Kernel(name, 4 * k * n, first + max(work + waits, brought) + tail, tail, blocks, work + waits, brought)
 
 
 def attention(rows, past, D, kv_heads, queries, number):
@@ -116,19 +153,19 @@ def step_of(m, rows, dtype):
 
 
 def run(m, rows, dtype):
-    """(us, us of each kernel of the second layer, bytes)"""
+    """(us, {name: (kernel, us)} of each kernel, of the last layer where layers have it, bytes)"""
     first, layer, ends = step_of(m, rows, dtype)
     kernels = first + layer * m.layers + ends
     memory = end = started = 0.0
-    lasted = []
+    lasted = {}
     for kernel in kernels:
         memory = max(memory, started + MEMORY) + kernel.bytes / MEMORY_BYTES  # its last byte is there
         begin = end + GAP
         started = begin  # the next one's blocks start now
         after = max(begin + kernel.chain, memory + kernel.tail if kernel.bytes else 0)
-        lasted.append(after - end)
+        lasted[kernel.name] = kernel, after - end
         end = after
-    return end + GRAPH, list(zip(kernels, lasted))[1 + len(layer) : 1 + 2 * len(layer)], sum(k.bytes for k in kernels)
+    return end + GRAPH, lasted, sum(k.bytes for k in kernels)
 
 
 MODELS = [
@@ -138,22 +175,51 @@ MODELS = [
 ]
 
 
+PRODUCTS = ["qkv", "projection", "MLP in", "MLP out", "head"]
+KERNELS = [("decode_bf16", "bf16", PRODUCTS), ("decode_fp32", "fp32", PRODUCTS)] + [
+    (kernel + "_kernel", "fp32", [kernel]) for kernel in ("norm", "attention", "sample", "walk", "gather")]
+
+
+def estimate(dtype, names):
+    """The line above a kernel that a step launches by these names."""
+    one, many = (run(MODELS[0][0], rows, dtype)[1] for rows in (1, 16))
+    lasted = lambda step, name: f"{step[name][1]:.1f}" if name in step else "none"
+    each = [(name + " " if len(names) > 1 else "") + lasted(one, name) + " " + lasted(many, name) for name in names]
+    return "// Estimate, us of 1 row and 16: " + ", ".join(each) + "."
+
+
+def check():
+    """Prints the lines of kernels that are not as reckoned here; returns how many."""
+    wrong = 0
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "cuda")
+    text = "".join(open(file).read() for file in glob.glob(os.path.join(folder, "*.cuh")))
+    for kernel, dtype, names in KERNELS:
+        line = estimate(dtype, names)
+        if not re.search(re.escape(line) + r"\n(?:// Budget.*\n)?(?:template.*\n)?__global__[^;{]*\b" + kernel, text):
+            print(f"above {kernel} this line is missing:\n{line}")
+            wrong += 1
+    return wrong
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--kernels", action="store_true", help="the kernels of a layer too")
+    parser.add_argument("--kernels", action="store_true", help="the kernels too: us from the end of the one before")
+    parser.add_argument("--check", action="store_true", help="no table: whether the kernels' comments say the same")
     args = parser.parse_args()
+    if args.check:
+        sys.exit(1 if check() else 0)
     print(f"{'model':14}{'weights':9}{'rows':>5}{'us':>8}{'MB':>8}{'bound us':>10}{'of one row':>12}")
     for model, dtypes in MODELS:
         for dtype in dtypes:
             one = run(model, 1, dtype)[0]
             for rows in (1, 8, 16):
-                total, layer, read = run(model, rows, dtype)
+                total, kernels, read = run(model, rows, dtype)
                 print(f"{model.name:14}{dtype:9}{rows:5}{total:8.0f}{read / 1e6:8.0f}{read / MEMORY_BYTES:10.0f}"
                       f"{total / one:12.2f}")
-                if args.kernels and rows != 8:
-                    for kernel, lasted in layer:
-                        print(f"    {kernel.name:16}{lasted:6.2f} us, chain {kernel.chain:5.2f}, "
-                              f"bytes {kernel.bytes / MEMORY_BYTES:5.2f}")
+                for kernel, lasted in kernels.values() if args.kernels and rows != 8 else ():
+                    product = f", blocks {kernel.blocks:4}, instructions {kernel.work:5.2f}, L2 {kernel.brought:5.2f}"
+                    print(f"    {kernel.name:16}{lasted:6.2f}: chain {kernel.chain:5.2f}, memory "
+                          f"{kernel.bytes / MEMORY_BYTES:5.2f}{product if kernel.blocks else ''}")
 
 
 if __name__ == "__main__":
