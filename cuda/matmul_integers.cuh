@@ -47,12 +47,14 @@ struct IntegerMemory {
 // Grid: row tiles by N / 32; the row tiles that read the same weights run at the same time, so that L2 serves all but
 // the first.
 //
-// Bytes: W once for each row tile. A warp's load is 128 bytes in one piece. A thread has 16 loads in flight, two blocks
-// of 8 bits or four of 4: 35 KB a block, where a multiprocessor of an H200 needs 30 KB. x comes from L1 or L2.
-// A row costs a warp some 30 instructions for 32 outputs by 32 k, 0.6 or 1.1 KB of weights. Those take 27 or 52 clocks
-// of an H200's memory (a multiprocessor's share), the instructions 8 clocks of four schedulers. So three rows with 4
-// bits, or six with 8, cost what one does. (Estimates: none was measured.)
+// Bytes: from memory W once; from L2 W once for each row tile, and x, 1.25 K a row (with a min 1.4), once for each
+// block. A warp's load of W is 128 bytes in one piece, two blocks of 8 bits or four of 4 ahead: 35 KB a block, where a
+// multiprocessor of an H200 needs 29. A row costs a warp 23 instructions for 32 outputs by 32 k, and 8 more where the
+// sums are added. They are few: but a row's codes come from L2, and the next row's only behind them, so 16 rows take
+// much longer than one. To ask for all rows' codes at once would cost registers that are not there: with 64 it spills.
 //
+// The estimate is that of 8 bits.
+// Estimate, us of 1 row and 16: qkv 1.4 7.2, projection 1.4 7.2, MLP in 1.5 7.2, MLP out 3.2 20.5, head 9.1 40.4.
 // Budget: 64 registers, 36864 bytes shared. Loads: 6.
 template <class Q, class After>
 __global__ void __launch_bounds__(kIntegerWarps* kLanes, 2)

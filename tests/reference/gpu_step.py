@@ -56,6 +56,8 @@ class Kernel:
 # that a branch skips. bf16: for each 16 k, by (tiles, octets), and of one octet's norm; fp32: for each k, by rows.
 OF_TILE, OF_NORM = {(1, 1): 55, (2, 2): 97, (2, 4): 175}, 28
 OF_ROWS = {1: 12.4, 4: 25.2, 8: 46, 16: 82.5}
+# 8 bits: of a row for 32 k, and of a row to add 16 times 32 k.
+OF_INTEGERS, OF_ADDING = 23, 131
 
 
 def from_l2(blocks, resident, weights, x, early):
@@ -85,7 +87,7 @@ def product_bf16(name, rows, k, n, norm=False, epilogue=40):
     weights, early = 32 * tiles * k, min(32 * tiles * k, 2 * depth * tiles * 16 * 256)
     brought = from_l2(blocks, resident, weights, 4 * k * min(rows, 8 * octets), early)
     tail = us(SHARED + BARRIER + 8 * ADD + 60 + epilogue)
-    return Kernel(name, 2 * k * n, first + max(work + waits, brought) + tail, tail, blocks, work + waits, brought)
+    return [Kernel(name, 2 * k * n, first + max(work + waits, brought) + tail, tail, blocks, work + waits, brought)]
 
 
 def product_fp32(name, rows, k, n, norm=False, epilogue=40):
@@ -103,7 +105,22 @@ def product_fp32(name, rows, k, n, norm=False, epilogue=40):
     weights, early = 64 * k, min(64 * k, 2 * chunk * 16 * 256)
     brought = from_l2(blocks, resident, weights, 4 * k * min(rows, each), early)
     tail = us(math.ceil(each / 8) * (2 * BARRIER + SHARED + 64 * ADD) + epilogue)
-    return Kernel(name, 4 * k * n, first + max(work + waits, brought) + tail, tail, blocks, work + waits, brought)
+    return [Kernel(name, 4 * k * n, first + max(work + waits, brought) + tail, tail, blocks, work + waits, brought)]
+
+
+def product_q8(name, rows, k, n, norm=False, epilogue=40):
+    each, resident = min(rows, 16), 2
+    blocks = math.ceil(rows / 16) * math.ceil(n / 32)
+    on_one = math.ceil(blocks / PROCESSORS)
+    turns = math.ceil(on_one / resident)
+    multiply = each * (L2 * GHZ * 1e3 + 8 * 5 + 15)  # a row's codes come from L2, one row after the other
+    add = L2 * GHZ * 1e3 + SHARED + 16 * ADD + 20  # its scales too
+    issued = 4 * on_one * each * (OF_INTEGERS + OF_ADDING / 16)
+    work = us(math.ceil(k / 512) * max(turns * (multiply + add + 2 * BARRIER), issued))
+    brought = from_l2(blocks, resident, 34 * k, each * k * 40 / 32, min(34 * k, 2 * 36 * 512))
+    tail = us(epilogue + 20)
+    to_integers = Kernel("to integers", 0, L2 + us(5 * SHUFFLE + 100))
+    return [to_integers, Kernel(name, 34 / 32 * k * n, max(work, brought) + tail, tail, blocks, work, brought)]
 
 
 def attention(rows, past, D, kv_heads, queries, number):
@@ -133,21 +150,21 @@ class Model:
 
 
 def step_of(m, rows, dtype):
-    product, number = (product_bf16, 2) if dtype == "bf16" else (product_fp32, 4)
-    inside = rows == 1 if dtype == "fp32" else rows <= 16  # the norm is the product's own
+    product = {"bf16": product_bf16, "fp32": product_fp32, "q8": product_q8}[dtype]
+    inside = rows <= {"bf16": 16, "fp32": 1, "q8": 0}[dtype]  # the norm is the product's own
     D = m.C // m.heads
     small = lambda name, chain: Kernel(name, 0, chain)
     norm = [] if inside else [small("norm", L2 + us(2 * (warp_sum(m.C) + 3 * BARRIER) + 60))]
-    layer = norm + [product("qkv", rows, m.C, (m.heads + 2 * m.kv_heads) * D, inside)]
+    layer = norm + product("qkv", rows, m.C, (m.heads + 2 * m.kv_heads) * D, inside)
     if m.llama:
         layer.append(small("rotate, cache", 2 * L2 + us(60)))
     layer.append(attention(rows, m.past, D, m.kv_heads, m.heads // m.kv_heads, 4))
-    layer.append(product("projection", rows, m.heads * D, m.C))
-    layer += norm + [product("MLP in", rows, m.C, (2 if m.llama else 1) * m.F, inside, 40 if m.llama else 120)]
+    layer += product("projection", rows, m.heads * D, m.C)
+    layer += norm + product("MLP in", rows, m.C, (2 if m.llama else 1) * m.F, inside, 40 if m.llama else 120)
     if m.llama:
         layer.append(small("SwiGLU", L2 + us(120)))
-    layer.append(product("MLP out", rows, m.F, m.C))
-    ends = norm + [product("head", rows, m.C, m.V, inside), small("sample", 2 * L2 + us(4 * 120 + 5 * SHUFFLE + 90))]
+    layer += product("MLP out", rows, m.F, m.C)
+    ends = norm + product("head", rows, m.C, m.V, inside) + [small("sample", 2 * L2 + us(4 * 120 + 5 * SHUFFLE + 90))]
     ends += [small("walk", 3 * L2 + us(5 * SHUFFLE)), small("gather", 3 * L2)]
     return [small("embedding", 2 * L2)], layer, ends
 
@@ -169,14 +186,15 @@ def run(m, rows, dtype):
 
 
 MODELS = [
-    (Model("124 M", 12, 768, 12, 12, 3072, 50257), ["bf16", "fp32"]),
-    (Model("medium", 6, 384, 6, 6, 1536, 65, past=200), ["bf16", "fp32"]),
-    (Model("Llama, 1.1 B", 22, 2048, 32, 4, 5632, 32000, True), ["bf16", "fp32"]),
+    (Model("124 M", 12, 768, 12, 12, 3072, 50257), ["bf16", "fp32", "q8"]),
+    (Model("medium", 6, 384, 6, 6, 1536, 65, past=200), ["bf16", "fp32", "q8"]),
+    (Model("Llama, 1.1 B", 22, 2048, 32, 4, 5632, 32000, True), ["bf16", "fp32", "q8"]),
 ]
 
 
 PRODUCTS = ["qkv", "projection", "MLP in", "MLP out", "head"]
-KERNELS = [("decode_bf16", "bf16", PRODUCTS), ("decode_fp32", "fp32", PRODUCTS)] + [
+KERNELS = [("decode_bf16", "bf16", PRODUCTS), ("decode_fp32", "fp32", PRODUCTS),
+           ("multiply_integers", "q8", PRODUCTS)] + [
     (kernel + "_kernel", "fp32", [kernel]) for kernel in ("norm", "attention", "sample", "walk", "gather")]
 
 
