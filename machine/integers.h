@@ -93,7 +93,7 @@ struct Panels<Quantized<bits, zero, has_min>> {
   }
   HD uint8_t* block(int output, int b) const {  // of the output's panel
     const size_t panel = size_t(output / kOutputs) * kOutputs * blocks();
-    return &data->byte + (panel + size_t(width(output)) * b) * kOutputBytes;
+    return reinterpret_cast<uint8_t*>(data) + (panel + size_t(width(output)) * b) * kOutputBytes;
   }
   HD f16* number(int output, int b, int which) const {  // 0: scale, 1: min
     return reinterpret_cast<f16*>(block(output, b)) + which * width(output) + output % kOutputs;
