@@ -479,8 +479,10 @@ void attention_backward(const Team& team, const AttentionBackward<T>& b, T* p, T
   tell(b);
   const size_t numbers = b.at(b.forward.n_kv_head, 0);
   const bool twin = kTuned && std::is_same<T, float>::value && !team.cuda;  // it sets what it adds to, piece by piece
-  for (T* sums : {b.dk, b.dv})
-    if (!b.adds && !twin) zero(team, sums, numbers);
+  if (!b.adds && !twin) {
+    zero(team, b.dk, numbers);
+    zero(team, b.dv, numbers);
+  }
   if (!tuned(team, b, p)) {
     launch(team, f.rows * b.forward.n_head, AttentionBackwardQueries<T>{b, p, ds, most});
     launch(team, f.roots * b.forward.n_kv_head * most, AttentionBackwardKeys<T>{b, p, ds, most});
