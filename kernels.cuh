@@ -67,7 +67,8 @@ struct Dropout {
 //   k: (n_kv_head, slots / 16, D, 16): sixteen keys side by side, so that one vector holds their scores
 //   v: (n_kv_head, slots, pad16(D)): the value of a slot in one piece
 // In bf16 two steps of the sum that reads them lie side by side:
-//   k: (n_kv_head, slots / 16, D / 2, 16, 2), D / 2 rounded up;  v: (n_kv_head, slots / 2, pad16(D), 2)
+//   k: (n_kv_head, slots / 16, D / 2, 16, 2), D / 2 rounded up, with a zero behind an odd D
+//   v: (n_kv_head, slots / 2, pad16(D), 2)
 // These are the bytes of half as many floats, and the same tile reads them.
 template <class S>
 struct KeyValues {

@@ -60,8 +60,8 @@ struct Softmax : Sums<C> {
 // no register waits for them. A word is one float, or two bf16 of which the first is the lower half.
 //   k: (2, D / N, 16) words: sixteen slots each, a word between N columns; + 16: the halves lie in different banks
 //   v: (32 / N, pad16(D)) words
-// Columns of k from D to the next multiple of 4 are zero, so that dot products may take four at a time. Sums over
-// columns of v beyond D are thrown away.
+// Columns of k from D to the next multiple of 4 are zero, so that dot products may take four at a time; that beside an
+// odd D in bf16 is zero in the cache (KeyValues). Sums over columns of v beyond D are thrown away.
 template <class S, int W>
 struct ForwardTile {
   static constexpr int N = kTogether<S>;

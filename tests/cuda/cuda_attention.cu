@@ -33,6 +33,9 @@ struct Problem {
         dout(size_t(batch.rows()) * out_row),
         k(n_kv_head * KeyValues<S>::key_numbers(slots, D), rounded<S>(NAN)),
         v(n_kv_head * KeyValues<S>::value_numbers(slots, D), rounded<S>(NAN)) {
+    if (D % kTogether<S> != 0)  // the cache begins with zeros, and nobody writes behind the last channel
+      for (int head = 0; head < KV; head++)
+        for (int slot = 0; slot < slots; slot++) *KeyValues<S>{k.data(), v.data(), slots, D}.key(head, slot, D) = {};
     Chance chance(seed);
     chance.fill(qkv.data(), qkv.size(), spread), chance.fill(dout.data(), dout.size());
     for (int root = 0; root < batch.roots(); root++)
