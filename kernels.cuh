@@ -1,4 +1,4 @@
-// kernels.cuh: what arrays are called, every operation on them, and the first CUDA kernels.
+// kernels.cuh: what arrays are called, the operations on them, and the first CUDA kernels.
 //
 // An operation is a small struct. Its fields are the arrays that it touches. Its call operator says what one group of
 // lanes (machine/numbers.h) does to one row; a group is a core of a CPU, or a warp of a GPU. The same code serves both,

@@ -1,5 +1,5 @@
-// machine/attention.h: tree attention on a CPU, forward and backward: the twins of AttentionForward and of the three
-// operations of its gradient (kernels.cuh). They have the portable version's bits.
+// machine/attention.h: tree attention on a CPU, forward and backward: the twins of AttentionForward and of the two
+// operations that sum its gradient (kernels.cuh). They have the portable version's bits.
 #pragma once
 
 #include "machine/products.h"

@@ -478,7 +478,7 @@ void attention_backward(const Team& team, const AttentionBackward<T>& b, T* p, T
   const Forest& f = b.forward.forest;
   tell(b);
   const size_t numbers = b.at(b.forward.n_kv_head, 0);
-  const bool twin = kTuned && std::is_same<T, float>::value && !team.cuda;  // it sets what it adds to, piece by piece
+  const bool twin = kTuned && std::is_same<T, float>::value && !team.cuda;  // it zeroes dk and dv piece by piece
   if (!b.adds && !twin) {
     zero(team, b.dk, numbers);
     zero(team, b.dv, numbers);

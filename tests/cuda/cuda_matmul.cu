@@ -251,8 +251,8 @@ void check_outputs(int n) {
 }
 }  // namespace
 
-// On both sides of where tiles of 8 rows, or half panels, would be more blocks than there are processors; a
-// vocabulary's width; rows out of a wide stride.
+// On both sides of where tiles of 8 rows are more blocks than processors, with two tiles of rows and with one;
+// a vocabulary's width; rows out of a wide stride.
 TEST_CASE(ON "matmul: the tiles of few outputs and of many, and rows out of a wide stride") {
   for (int n : {1003, 1059, 2115}) check_outputs<float>(n), check_outputs<bf16>(n);
 }
