@@ -19,22 +19,6 @@ constexpr int kGroup = 16;  // columns of b that lie side by side; the groups of
 constexpr int kTileRows = Vec::registers == 32 ? 6 : 3;  // kTileRows * kVectors sums stay in registers
 constexpr int kLine = 64;                                // bytes of a cache line
 
-// Lines that a later product reads: while this one runs they are brought into L2, `each` of them with each tile.
-struct Later {
-  const char* row;   // where the next lines begin
-  ptrdiff_t stride;  // bytes to the next row of them
-  int lines, each;   // of a row
-  int at = 0;
-  void bring() {
-    for (int i = 0; i < each; i++) {
-      __builtin_prefetch(row + at++ * kLine, 0, 2);
-      if (at < lines) continue;
-      at = 0;
-      row += stride;
-    }
-  }
-};
-
 template <class B>
 struct TileArguments {
   int k;
@@ -47,9 +31,8 @@ struct TileArguments {
   ptrdiff_t c_row;  // c[t][n] = c[t * c_row + n]
   bool add;
   bool far = false;            // b comes from L3 or memory
-  const char* next = nullptr;  // prefetched meanwhile, some lines for each step of k
+  const char* next = nullptr;  // prefetched meanwhile, some lines for each step of k; null: product() chooses
   ptrdiff_t next_k = 0;        // bytes from the lines of one step to those of the next; 0: line after line
-  Later* later = nullptr;
 };
 
 // acc (T, R vectors) += a[.][k] times the numbers in `lanes` that belong to this step of k.
@@ -132,13 +115,6 @@ constexpr int kBlockLines = 64;  // lines of kPanel lanes in a block of b: 16 KB
 constexpr int kAhead = 48, kFarAhead = 128;  // how many such lines ahead a single tile prefetches
 
 inline int tiles_of(int rows) { return (rows + kTileRows - 1) / kTileRows; }
-// How many tiles a product of more than kTileRows rows and up to kPanel columns is, each over a block of k.
-template <class B>
-int tile_count(int rows, int k) {
-  const int block = kBlockLines * kTogether<B>;
-  return tiles_of(rows) * (k <= 2 * block ? 1 : (k + block - 1) / block);
-}
-
 // c (rows, columns) = or += a times b, for any number of rows and a multiple of 16 columns. Up to kTileRows rows are
 // one tile, which runs over all k. More rows are several tiles of nearly equal height. They use each block of b in
 // turn, while it is in L1, and share prefetching the next one. So b is read from memory once, during the computation.
@@ -165,13 +141,12 @@ void product(int rows, int columns, const TileArguments<B>& s) {
           const int first = row + chunk * i / tiles, last = row + chunk * (i + 1) / tiles;
           part.a = s.a + first * s.a_row + k * s.a_k;
           part.c = s.c + first * s.c_row + column;
-          part.next = reinterpret_cast<const char*>(part.b) + bytes;
+          part.next = s.next ? s.next : reinterpret_cast<const char*>(part.b) + bytes;
           // Where columns lie side by side, tiles in turn ask for the halves of each line of k; a single one for all.
           if (separate) part.next += bytes * i / tiles;
           else if (tiles > 1) part.next += i % 2 * vectors * Vec::width * ptrdiff_t(sizeof(B)) * together / 2;
-          part.next_k = separate ? 0 : ptrdiff_t(sizeof(B)) * s.b_k;
+          part.next_k = s.next ? s.next_k : separate ? 0 : ptrdiff_t(sizeof(B)) * s.b_k;
           run_tile(last - first, vectors, tiles, part);
-          if (s.later) s.later->bring();
         }
         k += block;
       } while (k < s.k);
@@ -212,57 +187,57 @@ struct GradientBlock {
   int inputs, columns, rows;
 };
 inline GradientBlock gradient_block(int inputs, int columns) {
-  constexpr int rows = 4 * kBlockLines;
+  constexpr int rows = kBlockLines;
   const int room = int(l2_bytes() / sizeof(float)) / 4 * 3;
   const auto part = [](int n, int most, int unit) {  // of n, cut into parts of nearly one size
     const int parts = larger(1, (n + most - 1) / most), each = (n + parts - 1) / parts;
     return larger(1, (each + unit - 1) / unit) * unit;
   };
-  // A square of side s takes s^2 + 2 rows s numbers, with the rows of x and dy. Narrower, it may be higher.
-  const int side = int(std::sqrt(double(rows) * rows + room)) - rows, width = part(columns, side, kPanel);
-  return {part(inputs, larger(1, (room - rows * width) / (width + rows)), kMostTiles * kTileRows), width, rows};
+  // With the rows of x and dy, a block of h inputs and w columns takes w h + rows (w + h) numbers.
+  const auto fits = [=](int w) { return larger(1, (room - rows * w) / (w + rows)); };
+  const int side = int(std::sqrt(double(rows) * rows + room)) - rows;
+  const int width = part(columns, fits(smaller(inputs, side)), kPanel);
+  return {part(inputs, fits(width), kMostTiles * kTileRows), width, rows};
 }
 
-// MatmulGradient: this thread's part of dw, some inputs or some columns, whichever are more: so the threads share the
-// larger one of x and dy. Both are read where they lie.
+// MatmulGradient: this thread's inputs, whose part of dw is contiguous: of a row that two threads share, the prefetcher
+// would bring into one's cache what the other writes. x and dy are read where they lie.
 inline void matmul_gradient_twin(const Team& team, const MatmulGradient<float>& m) {
-  const int rows = m.rows, inputs = m.inputs, outputs = m.outputs;
+  const int rows = m.rows, outputs = m.outputs, whole = outputs / kGroup * kGroup, left = outputs - whole;
   constexpr int some = kMostTiles * kTileRows;
-  const bool tall = inputs > outputs;
-  const Range ks = tall ? team.share(inputs, some) : Range{0, inputs};
-  const Range mine = tall ? Range{0, pad16(outputs)} : team.share(pad16(outputs), kGroup);
+  const Range mine = team.share(m.inputs, 8);
+  const GradientBlock block = gradient_block(larger(1, mine.end - mine.begin), pad16(outputs));
   // Sums of the last group of columns, where it is wider than what is left of N: (K, kGroup).
-  const int whole = larger(mine.begin, smaller(mine.end, outputs / kGroup * kGroup)),
-            left = smaller(mine.end, outputs) - whole;
-  float* const edge = scratch(left > 0 ? size_t(inputs) * kGroup : 0);
-  for (int k = ks.begin; k < ks.end && left > 0; k++)
+  float* const edge = scratch(left > 0 ? size_t(m.inputs) * kGroup : 0);
+  for (int k = mine.begin; k < mine.end && left > 0; k++)
     for (int n = 0; n < kGroup; n++) edge[k * kGroup + n] = n < left ? m.dw[size_t(k) * outputs + whole + n] : 0.0f;
-  const GradientBlock block = gradient_block(larger(1, ks.end - ks.begin), mine.end - mine.begin);
-  // The rows row .. row + count - 1, for a block of dw.
-  const auto add = [&](int row, int count, const Range& ins, const Range& columns) {
+  // Adds `count` rows' part of a block of dw. Columns of dy stay in L1 while the inputs pass by.
+  const auto add = [&](int row, int count, const Range& inputs, const Range& columns) {
     const float *x = m.x + size_t(row) * m.x_row, *dy = m.dy + size_t(row) * m.dy_row;
-    for (int k = ins.begin; k < ins.end; k += some) {
-      // Meanwhile the next inputs of these rows come into L2, or the first ones of the next rows.
-      const int taken = smaller(some, ins.end - k), lines = some * int(sizeof(float)) / kLine + 1;
-      const int tiles = (columns.end - columns.begin + kPanel - 1) / kPanel * tile_count<float>(taken, count);
-      const float* const next = k + some < ins.end ? x + k + some : x + size_t(count) * m.x_row + ins.begin;
-      Later later{reinterpret_cast<const char*>(next), ptrdiff_t(sizeof(float)) * m.x_row, lines,
-                  (count * lines + tiles - 1) / tiles};
-      const auto sum = [&](int begin, int end, float* sums, int sums_row) {
-        product(taken, end - begin,
-                TileArguments<float>{count, x + k, 1, m.x_row, dy + begin, m.dy_row, kGroup,
-                                     sums + size_t(k) * sums_row, sums_row, true, false, nullptr, 0, &later});
-      };
-      if (columns.begin < whole) sum(columns.begin, smaller(columns.end, whole), m.dw + columns.begin, outputs);
-      if (columns.end > whole) sum(whole, columns.end, edge, kGroup);
-    }
+    for (int column = columns.begin; column < columns.end; column += kPanel)
+      for (int k = inputs.begin; k < inputs.end; k += some) {
+        // Meanwhile the next inputs come into L1; after the last the next columns, or the next rows' first.
+        const int end = smaller(columns.end, column + kPanel);
+        const float* next = x + k + some;
+        const bool last = k + some >= inputs.end;
+        if (last) next = end < columns.end ? dy + end : dy + size_t(count) * m.dy_row + columns.begin;
+        const auto sum = [&](int begin, int end, float* sums, int sums_row) {
+          TileArguments<float> s{count,    x + k, 1, m.x_row, dy + begin, m.dy_row, kGroup, sums + size_t(k) * sums_row,
+                                 sums_row, true};
+          s.next = reinterpret_cast<const char*>(next);
+          s.next_k = ptrdiff_t(sizeof(float)) * (last ? m.dy_row : m.x_row);
+          product(smaller(some, inputs.end - k), end - begin, s);
+        };
+        if (column < whole) sum(column, smaller(end, whole), m.dw + column, outputs);
+        if (end > whole) sum(whole, end, edge, kGroup);
+      }
   };
-  for (int column = mine.begin; column < mine.end; column += block.columns)
-    for (int k = ks.begin; k < ks.end; k += block.inputs)
+  for (int column = 0; column < pad16(outputs); column += block.columns)
+    for (int k = mine.begin; k < mine.end; k += block.inputs)
       for (int row = 0; row < rows; row += block.rows)
-        add(row, smaller(block.rows, rows - row), {k, smaller(ks.end, k + block.inputs)},
-            {column, smaller(mine.end, column + block.columns)});
-  for (int k = ks.begin; k < ks.end && left > 0; k++)
+        add(row, smaller(block.rows, rows - row), {k, smaller(mine.end, k + block.inputs)},
+            {column, smaller(pad16(outputs), column + block.columns)});
+  for (int k = mine.begin; k < mine.end && left > 0; k++)
     memcpy(m.dw + size_t(k) * outputs + whole, edge + k * kGroup, sizeof(float) * left);
 }
 
