@@ -144,7 +144,8 @@ struct Attention {
   // one computes no output for them, and no gradient of their queries. What the other rows add to the gradients of
   // their keys and values stays in dk and dv, for the backward of the earlier forward.
   int computed = 0;
-  bool in_cache = false;  // whether what computed qkv has written the rows' keys and values into the cache
+  bool in_cache = false;    // whether what computed qkv has written the rows' keys and values into the cache
+  bool keeps_cache = true;  // whether a later forward reads them there
 
   HD int first_new(int root) const { return forest.first_row[root] + computed; }
   HD bool is_new(int row) const { return row >= first_new(forest.root[row]); }

@@ -331,6 +331,7 @@ struct Activations {
   Config config;
   int R = 0, N = 0, slots = 0;  // rows of a forward, of its norms (see normalize()), of the cache
   bool training = false, cuda = false;
+  bool keeps_cache = true;  // whether a later forward reads what this one writes into the cache
 
   Activations() = default;
   Activations(const Config& c, int rows, int slot_count, bool keep_layers, int threads, bool on_gpu)
@@ -410,8 +411,8 @@ struct LayerRows {
 // The attention of layer l; the norm after the last layer, from a row on.
 template <class T, class S>
 Attention<T, S> attention_of(const DeviceBatch& batch, const Activations<T, S>& a, int l, const Dropout& dropout) {
-  return {batch.forest, a.H,      a.KV, a.D,          a.qkv[l], a.Q,
-          a.cache(l),   a.att[l], a.A,  a.log_sum[l], dropout,  batch.computed};
+  return {batch.forest, a.H, a.KV,         a.D,     a.qkv[l],       a.Q,   a.cache(l),
+          a.att[l],     a.A, a.log_sum[l], dropout, batch.computed, false, a.keeps_cache};
 }
 template <class T, class S>
 Norm<T> norm_f(const Activations<T, S>& a, const Tensors<const T>& w, int layers, int first) {
@@ -830,7 +831,9 @@ class Trainer {
         batch_(rows, roots, pool.cuda()),
         losses_(rows, pool.cuda()),
         loss_(1, pool.cuda()),
-        optimizer_(tensor_table(sizes), pool.cuda()) {}
+        optimizer_(tensor_table(sizes), pool.cuda()) {
+    activations.keeps_cache = past_gradients;
+  }
 
   // Sets the parameters to their initial values, a tensor at a time. The moments start at zero.
   void initialize(uint64_t seed) {

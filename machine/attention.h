@@ -6,27 +6,51 @@
 
 namespace nanospec {
 
-// Prefetches `numbers` of each of some rows: a head's part of a row lies far from that of the next.
+// Prefetches `numbers` of each of some rows, to read or to write them: a head's part of a row lies far from that of the
+// next.
+template <bool write = false>
 inline void prefetch_rows(const float* from, ptrdiff_t stride, int rows, int numbers) {
   for (int row = 0; row < rows; row++)
-    for (int i = 0; i < numbers; i += kLine / int(sizeof(float))) __builtin_prefetch(from + row * stride + i);
+    for (int i = 0; i < numbers; i += kLine / int(sizeof(float))) __builtin_prefetch(from + row * stride + i, write);
 }
-constexpr int kRowsAhead = 8;  // whose keys and values are prefetched
 
-// Writes the new rows' keys and values of one root and one key/value head into the cache.
+// Writes n rows' keys, of D numbers each, from `slot` on into one head's part of a cache (KeyValues), 16 slots at a
+// time: in their block the numbers of one channel lie side by side.
+template <class S>
+inline void write_keys(const float* k, ptrdiff_t stride, int n, int slot, int D, S* to) {
+  constexpr int together = kTogether<S>;
+  for (int rows; n > 0; n -= rows, slot += rows, k += rows * stride) {
+    rows = smaller(16 - slot % 16, n);
+    prefetch_rows(k + rows * stride, stride, smaller(16, n - rows), D);
+    S* const block = to + KeyValues<S>::key_numbers(slot / 16 * 16, D) + slot % 16 * together;
+    const auto write = [&](int count) {
+      for (int d = 0; d < D; d++)
+        for (int j = 0; j < count; j++)
+          block[(d / together * 16 + j) * together + d % together] = rounded<S>(k[j * stride + d]);
+    };
+    if (rows == 16) write(16);  // a count that the compiler knows
+    else write(rows);
+  }
+}
+// The cache of one root and one key/value head, from the root's first slot on.
 template <class T, class S>
-inline void write_cache(const Attention<T, S>& s, int root, int kv_head) {
-  const int D = s.head_size;
-  for (int row = s.first_new(root); row < s.forest.first_row[root + 1]; row++) {
-    const int slot = s.forest.slot(row);
-    const T* k = s.qkv + size_t(row) * s.qkv_row + (s.n_head + kv_head) * D;
-    const T* v = k + s.n_kv_head * D;
-    prefetch_rows(k + kRowsAhead * s.qkv_row, s.qkv_row, 1, D);
-    prefetch_rows(v + kRowsAhead * s.qkv_row, s.qkv_row, 1, D);
-    constexpr int together = kTogether<S>;  // neighbouring channels are 16, or 1, times so many numbers apart
-    S *const to_k = s.cache.key(kv_head, slot, 0), *const to_v = s.cache.value(kv_head, slot, 0);
-    for (int d = 0; d < D; d++) to_k[d / together * 16 * together + d % together] = rounded<S>(k[d]);
-    for (int d = 0; d < D; d++) to_v[d * together] = rounded<S>(v[d]);
+KeyValues<S> cache_of(const Attention<T, S>& s, int root, int kv_head) {
+  const int slot = s.forest.first_slot[root];
+  return {s.cache.key(kv_head, slot, 0), s.cache.value(kv_head, slot, 0), s.cache.slots - slot, s.head_size};
+}
+// Writes the new rows' keys and values of one root and one key/value head into `cache`, which is theirs alone.
+template <class S>
+inline void write_cache(const Attention<float, S>& s, int root, int kv_head, const KeyValues<S>& cache) {
+  const int D = s.head_size, row = s.first_new(root), n = s.forest.first_row[root + 1] - row;
+  const int slot = s.forest.past[root] + s.computed;
+  const float* const k = s.qkv + size_t(row) * s.qkv_row + (s.n_head + kv_head) * D;
+  const float* const v = k + s.n_kv_head * D;
+  write_keys(k, s.qkv_row, n, slot, D, cache.key(0, 0, 0));
+  constexpr int ahead = 8;
+  for (int i = 0; i < n; i++) {
+    prefetch_rows(v + (i + ahead) * s.qkv_row, s.qkv_row, i + ahead < n, D);
+    S* const to = cache.value(0, slot + i, 0);
+    for (int d = 0; d < D; d++) to[d * kTogether<S>] = rounded<S>(v[i * s.qkv_row + d]);
   }
 }
 
@@ -70,6 +94,7 @@ constexpr int kFarPast = 1024;  // keys and values of so long a past lie beyond 
 template <class S>
 struct AttentionTile {
   const Attention<float, S>& s;
+  const KeyValues<S> cache;  // of this root and key/value head: cache_of()
   const int root, kv_head, row, rows;
   const int* ends;      // ends_of_blocks()
   float* const scores;  // (pairs, most + kSpare) each pair's scores, then weights; behind them the sum of the weights
@@ -77,7 +102,7 @@ struct AttentionTile {
 
   static constexpr int kSpare = 16;
   const Forest& f = s.forest;
-  const int first = f.first_row[root], past = f.past[root], slot0 = f.first_slot[root];
+  const int first = f.first_row[root], past = f.past[root];
   const int D = s.head_size, wide = pad16(D), queries = s.queries(), pairs = rows * queries, stride = most + kSpare;
   const int keys = past + row + rows - first;  // that one of its rows may see
   const bool causal = is_causal();
@@ -106,33 +131,53 @@ struct AttentionTile {
     for (int i = 0; i < pairs; i++)
       std::copy_n(s.qkv + size_t(row_of(i)) * s.qkv_row + head_of(i) * D, D, q + size_t(i) * D);
     each_run(ends, from, to, row, [&](int begin, int end) {
-      const S* k = s.cache.key(kv_head, slot0 + begin, 0);
-      const ptrdiff_t group = s.cache.key_numbers(16, D);
+      const S* k = cache.key(0, begin, 0);
+      const ptrdiff_t group = cache.key_numbers(16, D);
       product(
           pairs, end - begin,
           TileArguments<S>{D, q, D, 1, k, 16 * kTogether<S>, group, scores + begin, stride, false, past >= kFarPast});
     });
   }
-  void weigh(int pair) const {
+  // The pairs begin .. end - 1, some at a time: each step runs over all of them, so that they overlap.
+  void weigh(int begin, int end) const {
+    constexpr int some = 24;
+    for (int pair = begin; pair < end; pair += some) weigh_some<some>(pair, smaller(some, end - pair));
+  }
+  template <int some>
+  void weigh_some(int pair, int n) const {
     const Solo solo;
-    const int its_row = row_of(pair), head = head_of(pair);
-    float* const p = weights(pair);
-    int seen = causal ? past + its_row - first + 1 : shared;
-    if (!causal) each_other(its_row, [&](int key) { p[seen++] = p[key]; });
-    // The rest of the last vector gets the weight 0, which changes no sum.
-    const int whole = smaller(most, ((causal ? keys : seen) + kLanes - 1) / kLanes * kLanes);
-    for (int i = seen; i < whole; i++) p[i] = -Format<float>::kInfinity;
-    const float scale = s.scale(), top = scale * solo.largest<float>(whole, [=](int i) { return p[i]; });
-    solo.each(whole, [=](int i) { p[i] = exp(p[i] * scale - top); });
-    p[most] = solo.sum<float>(whole, [=](int i) { return p[i]; });
-    if (s.log_sum) s.log_sum[its_row * s.n_head + head] = top + log(p[most]);
-    if (s.dropout.rate > 0)
-      for (int i = 0; i < seen; i++) p[i] *= s.keep(its_row, head, i);
+    int seen[some], whole[some];  // keys of each pair, and rounded up
+    float top[some], total[some];
+    const float scale = s.scale();
+    for (int i = 0; i < n; i++) {
+      const int its_row = row_of(pair + i);
+      float* const p = weights(pair + i);
+      seen[i] = causal ? past + its_row - first + 1 : shared;
+      if (!causal) each_other(its_row, [&](int key) { p[seen[i]++] = p[key]; });
+      // The rest of the last vector gets the weight 0, which changes no sum.
+      whole[i] = smaller(most, ((causal ? keys : seen[i]) + kLanes - 1) / kLanes * kLanes);
+      for (int k = seen[i]; k < whole[i]; k++) p[k] = -Format<float>::kInfinity;
+      top[i] = scale * solo.largest<float>(whole[i], [=](int k) { return p[k]; });
+    }
+    for (int i = 0; i < n; i++) {
+      float *const p = weights(pair + i), its_top = top[i];
+      solo.each(whole[i], [=](int k) { p[k] = exp(p[k] * scale - its_top); });
+    }
+    for (int i = 0; i < n; i++) {
+      float* const p = weights(pair + i);
+      p[most] = total[i] = solo.sum<float>(whole[i], [=](int k) { return p[k]; });
+    }
+    if (s.log_sum) {
+      solo.each(n, [&](int i) { top[i] += log(total[i]); });
+      for (int i = 0; i < n; i++) s.log_sum[row_of(pair + i) * s.n_head + head_of(pair + i)] = top[i];
+    }
+    for (int i = 0; i < n && s.dropout.rate > 0; i++)
+      for (int k = 0; k < seen[i]; k++) weights(pair + i)[k] *= s.keep(row_of(pair + i), head_of(pair + i), k);
   }
   // Channels begin .. end - 1 of the outputs, which are multiples of 16. sums: scratch, (pairs, end - begin).
   void attend(int begin, int end, float* sums) const {
     const int n = end - begin;
-    const S* v = s.cache.value(kv_head, slot0, 0) + begin * kTogether<S>;
+    const S* v = cache.value(0, 0, 0) + begin * kTogether<S>;
     product(pairs, n,
             TileArguments<S>{shared, scores, stride, 1, v, wide * kTogether<S>, kGroup * kTogether<S>, sums, n, false,
                              past >= kFarPast});
@@ -142,7 +187,7 @@ struct AttentionTile {
       if (!causal)
         each_other(row_of(i), [&](int key) {
           const float weight = *p++;
-          const S* v = s.cache.value(kv_head, slot0 + key, 0) + begin * kTogether<S>;
+          const S* v = cache.value(0, key, 0) + begin * kTogether<S>;
           for (int d = 0; d < n; d++) sum[d] = fused(weight, to_float(v[d * kTogether<S>]), sum[d]);
         });
       for (int d = 0; d < smaller(n, D - begin); d++) o[d] = sum[d] / total + 0.0f;  // + 0: a zero has one sign
@@ -162,7 +207,7 @@ void attention_by_keys(const Team& team, const Attention<float, S>& s, float* sc
   ends_of_blocks(f, 0, ends);
   const auto tile = [&](int kv_head) {
     float* const its = scores + size_t(kv_head) * pairs * (most + AttentionTile<S>::kSpare);
-    return AttentionTile<S>{s, 0, kv_head, row, rows, ends, its, most};
+    return AttentionTile<S>{s, cache_of(s, 0, kv_head), 0, kv_head, row, rows, ends, its, most};
   };
   // Calls act(tile, begin, end) with this thread's part of KV times n things.
   const auto share = [&](int n, const auto& act) {
@@ -170,13 +215,11 @@ void attention_by_keys(const Team& team, const Attention<float, S>& s, float* sc
     for (int kv_head = mine.begin / n; kv_head * n < mine.end; kv_head++)
       act(tile(kv_head), larger(0, mine.begin - kv_head * n), smaller(n, mine.end - kv_head * n));
   };
-  share(1, [&](const auto& t, int, int) { write_cache(s, 0, t.kv_head); });
+  share(1, [&](const auto& t, int, int) { write_cache(s, 0, t.kv_head, t.cache); });
   team.wait();
   share(most / 16, [&](const auto& t, int begin, int end) { t.score(begin * 16, smaller(keys, end * 16), spare); });
   team.wait();
-  share(pairs, [&](const auto& t, int begin, int end) {
-    for (int i = begin; i < end; i++) t.weigh(i);
-  });
+  share(pairs, [&](const auto& t, int begin, int end) { t.weigh(begin, end); });
   team.wait();
   share(wide / 16, [&](const auto& t, int begin, int end) { t.attend(begin * 16, end * 16, spare); });
 }
@@ -195,21 +238,29 @@ void attention_twin(const Team& team, const Attention<float, S>& s, float* share
   for (int task = mine.begin; task < mine.end; task++) {
     const int root = task / s.n_kv_head, kv_head = task % s.n_kv_head;
     const int last = f.first_row[root + 1], past = f.past[root], most = pad64(past + last - f.first_row[root]);
-    write_cache(s, root, kv_head);
     // Rows with a past share reading it. Without a past a small tile computes fewer scores that no row sees.
-    const int pairs = past + s.computed > 0 ? kMostTiles * kTileRows : kTileRows, tall = larger(1, pairs / s.queries());
-    const size_t numbers = size_t(tall) * s.queries() * (most + AttentionTile<S>::kSpare + wide);
-    float* const scores = scratch(numbers + most / 16);
-    float* const spare = scores + numbers - size_t(tall) * s.queries() * wide;
-    int* const ends = reinterpret_cast<int*>(scores + numbers);
+    const bool alone = past + s.computed == 0;
+    const int pairs = alone ? kTileRows : kMostTiles * kTileRows, tall = larger(1, pairs / s.queries());
+    const size_t tile_numbers = size_t(tall) * s.queries() * (most + AttentionTile<S>::kSpare),
+                 cached = size_t(most) * wide;
+    float* const scores = scratch(tile_numbers + size_t(tall) * s.queries() * wide + most / 16 + 2 * cached);
+    float* const spare = scores + tile_numbers;
+    int* const ends = reinterpret_cast<int*>(spare + size_t(tall) * s.queries() * wide);
     ends_of_blocks(f, root, ends);
+    KeyValues<S> cache = cache_of(s, root, kv_head);
+    if (alone && !s.keeps_cache) {  // nobody else reads them: they stay in this thread's L2
+      S* const own = reinterpret_cast<S*>(ends + most / 16);
+      cache = {own, own + cached, most, s.head_size};
+    }
+    write_cache(s, root, kv_head, cache);
     for (int row = s.first_new(root); row < last; row += tall) {
-      const AttentionTile<S> tile{s, root, kv_head, row, smaller(tall, last - row), ends, scores, most};
+      const AttentionTile<S> tile{s, cache, root, kv_head, row, smaller(tall, last - row), ends, scores, most};
       const int next = row + tile.rows;  // the next tile's queries
-      prefetch_rows(s.qkv + size_t(next) * s.qkv_row + tile.head_of(0) * s.head_size, s.qkv_row,
-                    smaller(tall, last - next), s.queries() * s.head_size);
+      const int numbers = s.queries() * s.head_size, column = tile.head_of(0) * s.head_size;
+      prefetch_rows(s.qkv + size_t(next) * s.qkv_row + column, s.qkv_row, smaller(tall, last - next), numbers);
+      prefetch_rows<true>(s.out + size_t(row) * s.out_row + column, s.out_row, tile.rows, numbers);
       tile.score(0, tile.keys, spare);
-      for (int i = 0; i < tile.pairs; i++) tile.weigh(i);
+      tile.weigh(0, tile.pairs);
       tile.attend(0, wide, spare);
     }
   }
@@ -219,105 +270,145 @@ INSTANTIATE void attention_twin(const Team&, const Attention<float, float>&, flo
 INSTANTIATE void attention_twin(const Team&, const Attention<float, bf16>&, float*);
 #endif
 
-// One thread's share of the gradients: whole (root, key/value head) pairs, so that no two threads add into one sum.
-// With P = softmax(S), S = scale Q K^T, dP = dO V^T, delta = rowsum(dO o O), and o the product by elements (Dao et al.
-// 2022, FlashAttention, appendix B):
+// The gradient of one root and key/value head, in one thread. With P = softmax(S), S = scale Q K^T, dP = dO V^T,
+// delta = rowsum(dO o O), and o the product by elements (Dao et al. 2022, FlashAttention, appendix B):
 //   dV = P^T dO,  dS = scale P o (dP - delta),  dQ = dS K,  dK = dS^T Q.
-inline void attention_backward_twin(const Team& team, const AttentionBackward<float>& g) {
-  constexpr int block = kMostTiles * kTileRows;  // rows at a time: of few, few scores are computed that no row sees
+// A group of rows, as many as have room for their P and dS in L2, computes them and dQ block by block, for few rows
+// compute few scores that no row sees. Then it adds to dK and dV, whose sums are over rows.
+struct AttentionGradient {
+  static constexpr int kBlock = kMostTiles * kTileRows;
+  const AttentionBackward<float>& g;
+  const int root, kv_head;
+
   const Attention<float>& s = g.forward;
   const Forest& f = s.forest;
-  const int D = s.head_size, wide = pad16(D);
-  const float scale = s.scale();
-  const Range mine = team.share(f.roots * s.n_kv_head);
-  for (int task = mine.begin; task < mine.end; task++) {
-    const int root = task / s.n_kv_head, kv_head = task % s.n_kv_head;
-    const int first = f.first_row[root], last = f.first_row[root + 1], past = f.past[root], slot0 = f.first_slot[root];
-    const int slots = past + last - first, most = pad64(slots);
-    float* const copy = scratch(size_t(most) * (wide + D + 2 * block + 2) + size_t(block) * wide);  // (slots, wide)
-    float* vt = copy + size_t(most) * wide;            // (slots / 16, D, 16)
-    float* p = vt + size_t(most) * D;                  // (block, most)
-    float* ds = p + size_t(block) * most;              // (block, most)
-    float* dq = ds + size_t(block) * most;             // (block, wide)
-    float* keeps = dq + size_t(block) * wide;          // (most) one row's dropout
-    int* ends = reinterpret_cast<int*>(keeps + most);  // (slots / 16)
+  const int first = f.first_row[root], last = f.first_row[root + 1], past = f.past[root], row0 = s.first_new(root);
+  const int D = s.head_size, wide = pad16(D), slots = past + last - first, most = pad64(slots);
+  const int line = most + 16;  // of p and ds: an odd number of cache lines, as strides of activations
+  const int group = larger(1, smaller(int(l2_bytes() / sizeof(float)) / 4 / most, last - row0) / kBlock) * kBlock;
+  const bool in_cache = past + s.computed > 0;  // other keys are in the cache alone
+  // dK and dV are computed where they belong, unless they are added to others, or their rows are padded.
+  const bool direct = !g.adds && !in_cache && D == wide;
+
+  float* const k_rows = scratch(size_t(most) * (wide + 2 * D + 2) + 2 * size_t(line) * group + size_t(wide) * kBlock);
+  float* const kt = k_rows + size_t(most) * wide;                           // (slots / 16, D, 16) keys, as in the cache
+  float* const vt = kt + size_t(most) * D;                                  // (slots / 16, D, 16) values, likewise
+  float* const p = vt + size_t(most) * D;                                   // (group, line)
+  float* const ds = p + size_t(group) * line;                               // (group, line)
+  float* const dq = ds + size_t(group) * line;                              // (kBlock, wide)
+  float* const keeps = dq + size_t(kBlock) * wide;                          // (most) one row's dropout
+  int* const ends = reinterpret_cast<int*>(keeps + most);                   // (slots / 16) ends_of_blocks()
+  const size_t own = size_t(first) * s.qkv_row + (s.n_head + kv_head) * D;  // where the keys of qkv begin
+  const size_t to_values = size_t(s.n_kv_head) * D;                         // and from there, the values
+  const KeyValues<float> cache = cache_of(s, root, kv_head);
+  // The keys and values, a row each: where they were computed, or in the cache, whose keys are copied.
+  const float *const k = in_cache ? k_rows : s.qkv + own, *const v = in_cache ? cache.v : s.qkv + own + to_values;
+  const int k_row = in_cache ? wide : s.qkv_row;
+  float* const dk = direct ? g.dqkv + own : g.dk + g.at(kv_head, f.first_slot[root]);
+  float* const dv = direct ? g.dqkv + own + to_values : g.dv + g.at(kv_head, f.first_slot[root]);
+  const int dk_row = direct ? s.qkv_row : wide;
+
+  const float* row_of(const float* x, int x_row, int row, int head) const { return x + size_t(row) * x_row + head * D; }
+
+  void run() const {
     ends_of_blocks(f, root, ends);
-    // The keys, a row each: where they were computed; where others are in the cache, a copy.
-    const float* k = s.qkv + size_t(first) * s.qkv_row + (s.n_head + kv_head) * D;
-    const bool in_cache = past + s.computed > 0;
-    const int k_row = in_cache ? wide : s.qkv_row;
     for (int j = 0; j < slots && in_cache; j++)
-      for (int d = 0; d < D; d++) copy[size_t(j) * wide + d] = *s.cache.key(kv_head, slot0 + j, d);
-    if (in_cache) k = copy;
-    for (int j = 0; j < most; j++) {
-      const float* const its_v = s.cache.value(kv_head, slot0 + j, 0);
-      float* const to_v = vt + size_t(j / 16) * 16 * D + j % 16;
-      for (int d = 0; d < D; d++) to_v[d * 16] = j < slots ? its_v[d] : 0.0f;
-    }
-    float *const dk = g.dk + g.at(kv_head, slot0), *const dv = g.dv + g.at(kv_head, slot0);
-    if (!g.adds) {
-      std::fill_n(dk, size_t(slots) * wide, 0.0f);
-      std::fill_n(dv, size_t(slots) * wide, 0.0f);
-    }
+      for (int d = 0; d < D; d++) k_rows[size_t(j) * wide + d] = *cache.key(0, j, d);
+    for (float* to : {kt, vt}) std::fill_n(to + slots / 16 * 16 * D, slots % 16 ? 16 * D : 0, 0.0f);
+    write_keys(k, k_row, slots, 0, D, kt);
+    write_keys(v, k_row, slots, 0, D, vt);
+    if (!g.adds && !direct)
+      for (float* to : {dk, dv}) std::fill_n(to, size_t(slots) * wide, 0.0f);
     for (int head = kv_head * s.queries(); head < (kv_head + 1) * s.queries(); head++)
-      for (int row = s.first_new(root); row < last; row += block) {
-        const int rows = smaller(block, last - row), keys = past + row + rows - first;
-        const int shared = shared_keys(f, root, row, row + rows);
-        const float* q = s.qkv + size_t(row) * s.qkv_row + head * D;
-        const float* dout = g.dout + size_t(row) * s.out_row + head * D;
-        const auto each_seen = [&](const auto& act) { each_run(ends, 0, keys, row, act); };
-        const int next = smaller(block, last - row - rows);  // rows of the next block
-        prefetch_rows(q + rows * s.qkv_row, s.qkv_row, next, D);
-        prefetch_rows(dout + rows * s.out_row, s.out_row, next, D);
-        prefetch_rows(s.out + size_t(row + rows) * s.out_row + head * D, s.out_row, next, D);
-        // The scores, into p, and dP, into ds.
-        each_seen([&](int begin, int end) {
-          const float* kt = s.cache.key(kv_head, slot0 + begin, 0);
-          const float* v = vt + size_t(begin) * D;
-          const int columns = end - begin;
-          product(rows, columns, TileArguments<float>{D, q, s.qkv_row, 1, kt, 16, 16 * D, p + begin, most, false});
-          product(rows, columns, TileArguments<float>{D, dout, s.out_row, 1, v, 16, 16 * D, ds + begin, most, false});
-        });
-        // P, from the scores and the stored log of their sum, and dS.
-        for (int t = 0; t < rows; t++) {
-          const int i = row + t;
-          const bool causal = f.depth[i] == i - first;
-          const float* o = s.out + size_t(i) * s.out_row + head * D;
-          const float *du = dout + t * s.out_row, log_sum = s.log_sum[i * s.n_head + head];
-          const float delta = Solo{}.sum<float>(D, [=](int d) { return du[d] * o[d]; });
-          const int seen = past + i - first + 1;
-          float* kept = s.dropout.rate > 0 ? keeps : nullptr;
-          each_seen([&](int begin, int end) {
-            float *pt = p + size_t(t) * most, *dst = ds + size_t(t) * most;
-            const auto each = [=](const auto& act) { Solo{}.each(end - begin, [=](int j) { act(begin + j); }); };
-            each([=](int j) { pt[j] = exp(pt[j] * scale - log_sum); });
-            for (int j = larger(begin, seen); j < end; j++) pt[j] = 0;
-            if (!causal)
-              for (int j = larger(begin, shared); j < smaller(end, seen); j++)
-                if (!f.sees(i, first + j - past)) pt[j] = 0;
-            for (int j = begin; kept && j < end; j++) {
-              kept[j] = j < seen ? s.keep(i, head, j < past ? j : past + f.depth[first + j - past]) : 0.0f;
-              dst[j] *= kept[j];
-            }
-            each([=](int j) { dst[j] = pt[j] * (dst[j] - delta) * scale; });
-            for (int j = begin; kept && j < end; j++) pt[j] *= kept[j];
-          });
-        }
-        // dQ, which is a sum over keys; dK and dV, which are sums over rows.
-        each_seen([&](int begin, int end) {
-          const float *dst = ds + begin, *pt = p + begin;
-          const int real = smaller(end, slots) - begin;
-          const size_t at = size_t(begin) * wide;
-          product(
-              rows, wide,
-              TileArguments<float>{real, dst, most, 1, k + size_t(begin) * k_row, k_row, kGroup, dq, wide, begin > 0});
-          product(real, wide, TileArguments<float>{rows, dst, 1, most, q, s.qkv_row, kGroup, dk + at, wide, true});
-          product(real, wide, TileArguments<float>{rows, pt, 1, most, dout, s.out_row, kGroup, dv + at, wide, true});
-        });
-        for (int t = 0; t < rows; t++)
-          memcpy(g.dqkv + size_t(row + t) * s.qkv_row + head * D, dq + t * wide, sizeof(float) * D);
+      for (int begin = row0; begin < last; begin += group) {
+        const int end = smaller(last, begin + group);
+        for (int row = begin; row < end; row += kBlock) queries(head, row, smaller(kBlock, end - row), begin);
+        keys(head, begin, end);
       }
+    for (int row = row0; row < last && !direct; row++) {
+      const size_t from = size_t(past + row - first) * wide, to = own + size_t(row - first) * s.qkv_row;
+      memcpy(g.dqkv + to, dk + from, sizeof(float) * D);
+      memcpy(g.dqkv + to + to_values, dv + from, sizeof(float) * D);
+    }
   }
+
+  // P, dS and dQ of some rows.
+  void queries(int head, int row, int rows, int group_begin) const {
+    const float *q = row_of(s.qkv, s.qkv_row, row, head), *dout = row_of(g.dout, s.out_row, row, head);
+    const float* o = row_of(s.out, s.out_row, row, head);
+    float* const to = g.dqkv + size_t(row) * s.qkv_row + head * D;
+    float *const pb = p + size_t(row - group_begin) * line, *const dsb = ds + size_t(row - group_begin) * line;
+    const int next = smaller(kBlock, last - row - rows);  // rows of the next block
+    prefetch_rows(q + rows * s.qkv_row, s.qkv_row, next, D);
+    prefetch_rows(dout + rows * s.out_row, s.out_row, next, D);
+    prefetch_rows(o + rows * s.out_row, s.out_row, next, D);
+    prefetch_rows<true>(to, s.qkv_row, rows, D);
+    float delta[kBlock];
+    for (int t = 0; t < rows; t++) {
+      const float *its_o = o + t * s.out_row, *its_dout = dout + t * s.out_row;
+      delta[t] = Solo{}.sum<float>(D, [=](int d) { return its_dout[d] * its_o[d]; });
+    }
+    const int shared = shared_keys(f, root, row, row + rows);
+    each_run(ends, 0, past + row + rows - first, row, [&](int begin, int end) {
+      // The scores, into p, and dP, into ds.
+      const int n = end - begin, real = smaller(end, slots) - begin;
+      const size_t at = size_t(begin) * D;
+      product(rows, n, TileArguments<float>{D, q, s.qkv_row, 1, kt + at, 16, 16 * D, pb + begin, line, false});
+      product(rows, n, TileArguments<float>{D, dout, s.out_row, 1, vt + at, 16, 16 * D, dsb + begin, line, false});
+      for (int t = 0; t < rows; t++)
+        weigh(head, row + t, shared, begin, end, delta[t], pb + size_t(t) * line, dsb + size_t(t) * line);
+      product(rows, wide,
+              TileArguments<float>{real, dsb + begin, line, 1, k + size_t(begin) * k_row, k_row, kGroup, dq, wide,
+                                   begin > 0});
+    });
+    for (int t = 0; t < rows; t++) memcpy(to + size_t(t) * s.qkv_row, dq + t * wide, sizeof(float) * D);
+  }
+
+  // P, from the scores and the stored log of their sum, and dS, from dP: keys begin .. end - 1 of one row.
+  void weigh(int head, int row, int shared, int begin, int end, float delta, float* p, float* ds) const {
+    const float scale = s.scale(), log_sum = s.log_sum[row * s.n_head + head];
+    const int seen = past + row - first + 1;
+    const bool drops = s.dropout.rate > 0;
+    for (int j = begin; drops && j < end; j++) {
+      keeps[j] = j < seen ? s.keep(row, head, j < past ? j : past + f.depth[first + j - past]) : 0.0f;
+      ds[j] *= keeps[j];
+    }
+    Solo{}.each(end - begin, [=](int i) {
+      const int j = begin + i;
+      p[j] = exp(p[j] * scale - log_sum);
+      ds[j] = p[j] * (ds[j] - delta) * scale;
+    });
+    for (int j = larger(begin, seen); j < end; j++) p[j] = ds[j] = 0;
+    if (f.depth[row] != row - first)  // it does not see all rows before it
+      for (int j = larger(begin, shared); j < smaller(end, seen); j++)
+        if (!f.sees(row, first + j - past)) p[j] = ds[j] = 0;
+    for (int j = begin; drops && j < end; j++) p[j] *= keeps[j];
+  }
+
+  // dK and dV of the keys that the group's rows see, 16 at a time: from the first row that may see one of them.
+  void keys(int head, int begin, int end) const {
+    for (int key = 0; key < past + end - first; key += 16) {
+      const int its_row = key < past ? begin : first + key - past;
+      const int from = larger(begin, its_row), to = smaller(end, ends[key / 16]), n = smaller(16, slots - key);
+      if (from >= to) continue;
+      const size_t at = size_t(from - begin) * line + key, c = size_t(key) * dk_row;
+      const float *q = row_of(s.qkv, s.qkv_row, from, head), *dout = row_of(g.dout, s.out_row, from, head);
+      const bool add = !direct || head > kv_head * s.queries() || its_row < begin;
+      if (!add) {
+        prefetch_rows<true>(dk + c, dk_row, n, D);
+        prefetch_rows<true>(dv + c, dk_row, n, D);
+      }
+      product(n, wide, TileArguments<float>{to - from, ds + at, 1, line, q, s.qkv_row, kGroup, dk + c, dk_row, add});
+      product(n, wide, TileArguments<float>{to - from, p + at, 1, line, dout, s.out_row, kGroup, dv + c, dk_row, add});
+    }
+  }
+};
+
+// One thread's share of the gradients: whole (root, key/value head) pairs, so that no two threads add into one sum.
+inline void attention_backward_twin(const Team& team, const AttentionBackward<float>& g) {
+  const Range mine = team.share(g.forward.forest.roots * g.forward.n_kv_head);
+  for (int task = mine.begin; task < mine.end; task++)
+    AttentionGradient{g, task / g.forward.n_kv_head, task % g.forward.n_kv_head}.run();
 }
 
 }  // namespace nanospec

@@ -487,7 +487,7 @@ void attention_backward(const Team& team, const AttentionBackward<T>& b, T* p, T
     launch(team, f.rows * b.forward.n_head, AttentionBackwardQueries<T>{b, p, ds, most});
     launch(team, f.roots * b.forward.n_kv_head * most, AttentionBackwardKeys<T>{b, p, ds, most});
   }
-  launch(team, f.rows, ReadCacheGradient<T>{b});
+  if (!twin) launch(team, f.rows, ReadCacheGradient<T>{b});
 }
 
 // Keeps rows of the last forward, in `layers` layers. On a GPU it returns before they are moved.

@@ -457,9 +457,7 @@ struct Solo {
     for (; i + kLanes <= n; i += kLanes)
       for (int l = 0; l < kLanes; l++) part[l] += f(i + l);
     for (int l = 0; i + l < n; l++) part[l] += f(i + l);
-    for (int half = kLanes / 2; half > 0; half /= 2)
-      for (int l = 0; l < half; l++) part[l] += part[l + half];
-    return part[0];
+    return joined<kLanes / 2>(part, [](T a, T b) { return a + b; });
   }
   CALLS_EITHER
   template <class T, class F>
@@ -470,9 +468,18 @@ struct Solo {
     for (; i + kLanes <= n; i += kLanes)
       for (int l = 0; l < kLanes; l++) best[l] = larger(best[l], f(i + l));
     for (int l = 0; i + l < n; l++) best[l] = larger(best[l], f(i + l));
-    for (int half = kLanes / 2; half > 0; half /= 2)
-      for (int l = 0; l < half; l++) best[l] = larger(best[l], best[l + half]);
-    return best[0];
+    return joined<kLanes / 2>(best, [](T a, T b) { return larger(a, b); });
+  }
+
+ private:
+  // The lanes' parts, joined by halves. `half` is known to the compiler, for it makes vectors of these loops.
+  CALLS_EITHER
+  template <int half, class T, class Join>
+  HD static T joined(T* part, Join join) {
+    UNROLL
+    for (int l = 0; l < half; l++) part[l] = join(part[l], part[l + half]);
+    if constexpr (half > 1) return joined<half / 2>(part, join);
+    else return part[0];
   }
 };
 
