@@ -394,8 +394,8 @@ struct Gelu {
     return fused(x, exp(T(-0.5) * x * x) * T(0.39894228040143267794), phi);
   }
 };
-// pre += bias; act = GELU(pre). `and_slope`: pre then becomes GELU'(pre), which a backward needs, by the same erf.
-template <class T, bool and_slope = false>
+// pre += bias; act = GELU(pre).
+template <class T>
 struct BiasGelu {
   T *pre, *act;  // (R, F)
   int row_stride;
@@ -404,32 +404,28 @@ struct BiasGelu {
   HD void operator()(const G& g, int row, int begin, int end) const {
     AddBias<T>{pre, row_stride, bias}(g, row, begin, end);
     T *x = pre + size_t(row) * row_stride + begin, *y = act + size_t(row) * row_stride + begin;
-    if constexpr (and_slope) {
-      struct Both {
-        T of, slope;
-      };
-      const auto store = [=](int c, Both both) {
-        y[c] = both.of;
-        x[c] = both.slope;
-      };
-      g.map(store, end - begin, [=](int c) { return Both{Gelu::of(x[c]), Gelu::slope(x[c])}; });
-    } else g.map(y, end - begin, [=](int c) { return Gelu::of(x[c]); });
+    g.map(y, end - begin, [=](int c) { return Gelu::of(x[c]); });
   }
 };
-// d = d slope: the gradient through an activation.
+// From pre and the gradient of act, in act: dpre = dact GELU'(pre), into pre, and act again, by the same erf.
 template <class T>
-struct TimesSlope {
-  const T* slope;
-  T* d;
+struct GeluBackward {
+  T *pre, *act;  // (R, F)
   int row_stride;
   template <class G>
   HD void operator()(const G& g, int row, int begin, int end) const {
-    const T* a = slope + size_t(row) * row_stride + begin;
-    T* out = d + size_t(row) * row_stride + begin;
-    g.map(out, end - begin, [=](int c) { return out[c] * a[c]; });
+    T *x = pre + size_t(row) * row_stride + begin, *y = act + size_t(row) * row_stride + begin;
+    struct Both {
+      T dpre, act;
+    };
+    const auto store = [=](int c, Both both) {
+      x[c] = both.dpre;
+      y[c] = both.act;
+    };
+    g.map(store, end - begin, [=](int c) { return Both{y[c] * Gelu::slope(x[c]), Gelu::of(x[c])}; });
   }
 };
-// SiLU(x) = x / (1 + exp(-x)) (Elfwing, Uchibe, Doya 2018); with s = 1 / (1 + exp(-x)), SiLU'(x) = s (1 + x (1 - s)).
+
 struct Silu {
   template <class T>
   HD_INLINE static T of(T x) {
@@ -456,22 +452,21 @@ struct SwiGlu {
   }
 };
 
-// dgate = dact up SiLU'(gate), dup = dact SiLU(gate).
+// The same: dgate = dact up SiLU'(gate) and dup = dact SiLU(gate), into gate_up, and act again.
 template <class T>
 struct SwiGluBackward {
-  const T* gate_up;
+  T* gate_up;  // (R, gate_row)
   int gate_row, inner;
-  const T* dact;
+  T* act;  // (R, act_row)
   int act_row;
-  T* dgate_up;  // rows as gate_up's; may be gate_up itself
   template <class G>
   HD void operator()(const G& g, int row) const {
-    const T *gate = gate_up + size_t(row) * gate_row, *up = gate + inner, *d = dact + size_t(row) * act_row;
-    T *dgate = dgate_up + size_t(row) * gate_row, *dup = dgate + inner;
+    T *gate = gate_up + size_t(row) * gate_row, *up = gate + inner, *y = act + size_t(row) * act_row;
     g.each(inner, [=](int c) {
-      const T x = gate[c], u = up[c], dy = d[c];
-      dgate[c] = dy * u * Silu::slope(x);
-      dup[c] = dy * Silu::of(x);
+      const T x = gate[c], u = up[c], dy = y[c], silu = Silu::of(x);
+      gate[c] = dy * u * Silu::slope(x);
+      up[c] = dy * silu;
+      y[c] = silu * u;
     });
   }
 };

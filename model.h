@@ -567,32 +567,14 @@ void linear_backward(const Team& team, int rows, int in, int out, const T* x, in
   if (dbias) column_sum(team, ColumnSum<T>{rows, out, dy, dy_row, dbias});
 }
 
-// Computes again what the forward did not store of a layer: the results of its norms, and act. With GELU pre becomes
-// its slope.
+// The gradient of pre (R, a.G), into pre, from that of act, which the matmul writes into act. Then act is again what
+// the forward had there, and did not store.
 template <class T, class W>
-void forward_again(const RowBlock& block, const Config& c, const Weights<T, W>& w, const Activations<T>& a, int l) {
-  const auto& [some, row, rows, room] = block;
-  const LayerRows<T> at{a, w.plain.layers[l], l, row, row};
-  launch(some, rows, at.norm_1);
-  launch(some, rows, at.norm_2);
-  if (c.swiglu) launch_columns(some, rows, c.inner(), SwiGlu<T>{at.pre, a.G, c.inner(), at.act, a.F});
-  else launch_columns(some, rows, c.inner(), BiasGelu<T, true>{at.pre, at.act, a.F});
-}
-
-// The gradient of pre (R, a.G), after that of act, which the matmul writes into act. With GELU pre is the slope.
-template <class T, class W>
-const T* activate_backward(const Team& team, int rows, const Matmul<T, W>& matmul_back, const Activations<T>& a,
-                           T* pre) {
-  T* const act = matmul_back.out;
-  if (!a.config.swiglu) {
-    matmul(team, rows, matmul_back, TimesSlope<T>{pre, act, a.F});
-    team.wait();
-    return act;
-  }
+void activate_backward(const Team& team, int rows, const Matmul<T, W>& matmul_back, const Activations<T>& a, T* pre) {
+  if (!a.config.swiglu) return matmul(team, rows, matmul_back, GeluBackward<T>{pre, matmul_back.out, a.F});
   matmul(team, rows, matmul_back);
   team.wait();
-  launch(team, rows, SwiGluBackward<T>{pre, a.G, a.config.inner(), act, a.F, pre});
-  return pre;
+  launch(team, rows, SwiGluBackward<T>{pre, a.G, a.config.inner(), matmul_back.out, a.F});
 }
 
 // The gradient through the last norm and the head: into g.stream.
@@ -636,21 +618,25 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     const LayerRows<T> all{a, plain, l, first, first};
     T* const dnorm = g.norm.at(0, first);
 
-    blocks([&](const RowBlock& block) {
-      forward_again(block, c, w, a, l);
-      into_branch(block, l, kDropMlp);
-    });
     // x' = mid + act W + b
+    blocks([&](const RowBlock& block) {
+      const auto& [some, row, rows, room] = block;
+      const LayerRows<T> at{a, plain, l, row, row};
+      launch(some, rows, at.norm_1);  // what the forward did not store
+      launch(some, rows, at.norm_2);
+      into_branch(block, l, kDropMlp);
+      activate_backward(some, rows, Matmul<T, W>{dout.at(0, row), a.C, packed.fc_proj.transposed, at.act, a.F}, a,
+                        at.pre);
+      some.wait();
+    });
     linear_backward(team, R, F, C, all.act, a.F, dout.at(0, first), a.C, dl.fc_proj, dl.fc_proj_bias);
-    team.wait();  // the gradient overwrites act; then it goes on to pre
+    team.wait();  // the gradient of the stream goes on to mid
     blocks([&](const RowBlock& block) {
       const auto& [some, row, rows, room] = block;
       const LayerRows<T> at{a, plain, l, row, row};
       T* const its_dnorm = g.norm.at(0, row);
-      const T* const dpre = activate_backward(
-          some, rows, Matmul<T, W>{dout.at(0, row), a.C, packed.fc_proj.transposed, at.act, a.F}, a, at.pre);
       // pre = norm_2(mid) W + b
-      matmul(some, rows, Matmul<T, W>{dpre, a.G, packed.fc.transposed, its_dnorm, a.C});
+      matmul(some, rows, Matmul<T, W>{at.pre, a.G, packed.fc.transposed, its_dnorm, a.C});
       some.wait();
       launch(some, rows, norm_backward(at.norm_2, its_dnorm, g.stream.at(0, row)));
       // mid = x + att W + b
@@ -658,7 +644,7 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
       matmul(some, rows, Matmul<T, W>{dout.at(0, row), a.C, packed.proj.transposed, g.att.at(0, row), a.A});
       some.wait();
     });
-    linear_backward(team, R, C, c.hidden(), all.norm_2.y, a.C, c.swiglu ? all.pre : all.act, a.G, dl.fc, dl.fc_bias);
+    linear_backward(team, R, C, c.hidden(), all.norm_2.y, a.C, all.pre, a.G, dl.fc, dl.fc_bias);
     norm_weights(team, weights_of(R, all.norm_2, dnorm, dl.ln_2, dl.ln_2_bias));
     linear_backward(team, R, A, C, all.att, a.A, dout.at(0, first), a.C, dl.proj, dl.proj_bias);
 

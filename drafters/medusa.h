@@ -175,8 +175,7 @@ void medusa_forward(const Team& team, const MedusaSizes& sizes, const MedusaWeig
                     const T* x, const MedusaActivations<T>& a, size_t at = 0, bool training = false) {
   const typename MedusaWeights<T>::Head& head = w.heads[size_t(k)];
   T *pre = a.pre.data() + at * a.C, *g = a.g.data() + at * a.C, *logits = a.logits.data() + at * a.V;
-  matmul(team, R, Matmul<T, T>{x, a.X, head.linear.forward, pre, a.C},
-         JoinSilu<T>{pre, g, a.C, head.bias, h, training});
+  matmul(team, R, Matmul<T, T>{x, a.X, head.linear.forward, pre, a.C}, JoinSilu<T>{pre, g, a.C, head.bias, h});
   team.wait();
   if (head.low_rank.empty()) {
     matmul(team, R, Matmul<T, T>{g, a.C, head.projection.forward, logits, a.V});

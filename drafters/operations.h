@@ -9,21 +9,34 @@
 
 namespace nanospec {
 
-// pre += bias; out = residual + SiLU(pre). With `slope` pre then becomes SiLU'(pre), for the backward (TimesSlope).
+// pre += bias; out = residual + SiLU(pre).
 template <class T>
 struct JoinSilu {
   T *pre, *out;  // (R, N)
   int row_stride;
   const T *bias, *residual;  // (N), (R, N)
-  bool slope;
   template <class G>
   HD void operator()(const G& g, int row, int begin, int end) const {
     AddBias<T>{pre, row_stride, bias}(g, row, begin, end);
     const size_t at = size_t(row) * row_stride + begin;
     const T* r = residual + at;
-    T *a = pre + at, *o = out + at;
+    const T* a = pre + at;
+    T* o = out + at;
     g.map(o, end - begin, [=](int c) { return r[c] + Silu::of(a[c]); });
-    if (slope) g.map(a, end - begin, [=](int c) { return Silu::slope(a[c]); });
+  }
+};
+
+// d = d SiLU'(pre): its gradient.
+template <class T>
+struct SiluBackward {
+  const T* pre;
+  T* d;
+  int row_stride;
+  template <class G>
+  HD void operator()(const G& g, int row, int begin, int end) const {
+    const T* a = pre + size_t(row) * row_stride + begin;
+    T* out = d + size_t(row) * row_stride + begin;
+    g.map(out, end - begin, [=](int c) { return out[c] * Silu::slope(a[c]); });
   }
 };
 

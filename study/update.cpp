@@ -35,10 +35,9 @@ std::vector<UpdateWork> update_work(const Config& c, int sequences) {
   product(kUpHeadWeight, "head: weight", 1, C, V);
   product(kUpHeadInput, "head: input", 1, V, C);
   set(kUpNormsAgain, "norms again", 0, 2 * L * 2 * R * C);
-  set(kUpGeluAgain, "GELU again, slope", 0, L * (2 * R * G + R * F));
   product(kUpFcProjWeight, "fc_proj: weight", L, F, C);
   product(kUpFcProjInput, "fc_proj: input", L, C, F);
-  set(kUpGeluBackward, "GELU backward", 0, L * (R * G + R * F));
+  set(kUpGeluBackward, "GELU backward", 0, L * 2 * (R * G + R * F));
   product(kUpFcWeight, "fc: weight", L, C, G);
   product(kUpFcInput, "fc: input", L, G, C);
   product(kUpProjWeight, "proj: weight", L, A, C);
@@ -120,11 +119,10 @@ UpdateOperation UpdateClock::place(const std::type_info& type, const void* opera
              {typeid(Norm<float>), kUpNorms, kUpNormsAgain},
              {typeid(Attention<float>), kUpAttention, kUpOther},
              {typeid(BiasGelu<float>), kUpGelu, kUpOther},
-             {typeid(Strips<BiasGelu<float, true>>), kUpOther, kUpGeluAgain},
              {typeid(JoinResidual<float>), kUpJoins, kUpOther},
              {typeid(CrossEntropy<float>), kUpOther, kUpLoss},
              {typeid(SumRow<Mean<float>>), kUpOther, kUpLoss},
-             {typeid(TimesSlope<float>), kUpOther, kUpGeluBackward},
+             {typeid(GeluBackward<float>), kUpOther, kUpGeluBackward},
              {typeid(AttentionBackward<float>), kUpOther, kUpAttentionBackward},
              {typeid(ReadCacheGradient<float>), kUpOther, kUpAttentionBackward},
              {typeid(NormBackward<float>), kUpOther, kUpNormsBackward},

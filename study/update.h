@@ -37,7 +37,6 @@ enum UpdateOperation {
   kUpHeadWeight,
   kUpHeadInput,
   kUpNormsAgain,
-  kUpGeluAgain,
   kUpFcProjWeight,
   kUpFcProjInput,
   kUpGeluBackward,

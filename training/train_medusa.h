@@ -145,7 +145,7 @@ class MedusaTrainer {
     const size_t each = table.size() / size_t(sizes.heads);
     const auto d = [&](size_t i) { return gradient.data() + table[size_t(k) * each + i].offset; };
     T* const dg = dg_.data();
-    const TimesSlope<T> silu{a_.pre.data() + at * C_row, dg, C_row};
+    const SiluBackward<T> silu{a_.pre.data() + at * C_row, dg, C_row};
     if (head.low_rank.empty()) {
       if (packed_.own) matmul_gradient(team, MatmulGradient<T>{R, V, C, dlogits, V_row, g, C_row, d(2)});
       matmul(team, R, Matmul<T, T>{dlogits, V_row, head.projection.transposed, dg, C_row}, silu);

@@ -220,7 +220,7 @@ void check_epilogues() {
   check_epilogue<W>("JoinResidual", [](F* out, F* residual, F* bias, int row, int n) {
     return JoinResidual<F>{residual, out, row, n, bias, Dropout{0.3f, 1, 2, 3}};
   });
-  check_epilogue<W>("TimesSlope", [](F* out, F* slope, F*, int row, int) { return TimesSlope<F>{slope, out, row}; });
+  check_epilogue<W>("GeluBackward", [](F* out, F* pre, F*, int row, int) { return GeluBackward<F>{pre, out, row}; });
 }
 
 }  // namespace

@@ -115,9 +115,7 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
   check("Rope, back", 2 * batch.rows(),
         [&](Desk& d) { return Rope<float>{d.batch.forest, 0, d.f[0], 80, 2, 34, d.f[1], true}; });
   check("SwiGlu", 2 * rows, [&](Desk& d) { return Strips<SwiGlu<float>>{{d.f[0], 96, C, d.f[1], stride}, C, 24}; });
-  check("SwiGluBackward", rows, [&](Desk& d) { return SwiGluBackward<float>{d.f[0], 96, C, d.f[1], stride, d.f[2]}; });
-  check("SwiGluBackward in place", rows,
-        [&](Desk& d) { return SwiGluBackward<float>{d.f[0], 96, C, d.f[1], stride, d.f[0]}; });
+  check("SwiGluBackward", rows, [&](Desk& d) { return SwiGluBackward<float>{d.f[0], 96, C, d.f[1], stride}; });
   check("ColumnSum", 2, [&](Desk& d) { return ColumnSum<float>{rows, C, d.f[0], stride, d.f[1]}; });
   check("Embed", batch.rows(), [&](Desk& d) {
     return Embed<float>{d.batch.token(), d.batch.forest, d.f[0], d.f[1], d.f[2], stride, C, drop};
@@ -126,10 +124,8 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
     return EmbedBackward<float>{batch.rows(), d.batch.token(), d.batch.forest, d.f[0], stride, C, d.f[1], d.f[2], drop};
   });
   check("BiasGelu", rows, [&](Desk& d) { return Strips<BiasGelu<float>>{{d.f[0], d.f[1], stride, d.f[2]}, C}; });
-  check("BiasGelu with slope", rows, [&](Desk& d) {
-    return Strips<BiasGelu<float, true>>{{d.f[0], d.f[1], stride}, C};
-  });
-  check("TimesSlope", rows, [&](Desk& d) { return Strips<TimesSlope<float>>{{d.f[0], d.f[1], stride}, C}; });
+  check("GeluBackward", rows, [&](Desk& d) { return Strips<GeluBackward<float>>{{d.f[0], d.f[1], stride}, C}; });
+  check("SiluBackward", rows, [&](Desk& d) { return Strips<SiluBackward<float>>{{d.f[0], d.f[1], stride}, C}; });
   check("JoinResidual", rows, [&](Desk& d) {
     return Strips<JoinResidual<float>>{{d.f[0], d.f[1], stride, C, d.f[2], drop}, C};
   });
@@ -137,7 +133,7 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
     return Strips<DropoutBackward<float>>{{d.f[0], d.f[1], stride, C, drop}, C};
   });
   check("JoinSilu", rows, [&](Desk& d) {
-    return Strips<JoinSilu<float>>{{d.f[0], d.f[1], stride, d.f[2], d.f[3], true}, C};
+    return Strips<JoinSilu<float>>{{d.f[0], d.f[1], stride, d.f[2], d.f[3]}, C};
   });
   check("SoftCrossEntropy", rows,
         [&](Desk& d) { return SoftCrossEntropy<float>{d.f[0], d.f[1], stride, C, d.f[2], true, 0.25f}; });
