@@ -595,6 +595,7 @@ struct MatmulGradient {
   const T* dy;
   int dy_row;
   T* dw;
+  T* dbias = nullptr;  // (outputs) the sums of dy's columns are added; may be null. This operation leaves it alone
   template <class G>
   HD void operator()(const G& g, int k) const {
     g.each(outputs, [&](int n) {

@@ -563,8 +563,7 @@ NormWeights<T> weights_of(int rows, const Norm<T>& s, const T* dy, T* dweight, T
 template <class T>
 void linear_backward(const Team& team, int rows, int in, int out, const T* x, int x_row, const T* dy, int dy_row, T* dw,
                      T* dbias) {
-  matmul_gradient(team, MatmulGradient<T>{rows, in, out, x, x_row, dy, dy_row, dw});
-  if (dbias) column_sum(team, ColumnSum<T>{rows, out, dy, dy_row, dbias});
+  matmul_gradient(team, MatmulGradient<T>{rows, in, out, x, x_row, dy, dy_row, dw, dbias});
 }
 
 // The gradient of pre (R, a.G), into pre, from that of act, which the matmul writes into act. Then act is again what
@@ -622,8 +621,6 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     blocks([&](const RowBlock& block) {
       const auto& [some, row, rows, room] = block;
       const LayerRows<T> at{a, plain, l, row, row};
-      launch(some, rows, at.norm_1);  // what the forward did not store
-      launch(some, rows, at.norm_2);
       into_branch(block, l, kDropMlp);
       activate_backward(some, rows, Matmul<T, W>{dout.at(0, row), a.C, packed.fc_proj.transposed, at.act, a.F}, a,
                         at.pre);
@@ -635,6 +632,7 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
       const auto& [some, row, rows, room] = block;
       const LayerRows<T> at{a, plain, l, row, row};
       T* const its_dnorm = g.norm.at(0, row);
+      launch(some, rows, at.norm_2);  // again: the forward did not store it
       // pre = norm_2(mid) W + b
       matmul(some, rows, Matmul<T, W>{at.pre, a.G, packed.fc.transposed, its_dnorm, a.C});
       some.wait();
@@ -656,11 +654,12 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     // qkv = norm_1(x) W + b
     blocks([&](const RowBlock& block) {
       const auto& [some, row, rows, room] = block;
+      const LayerRows<T> at{a, plain, l, row, row};
+      launch(some, rows, at.norm_1);  // again
       if (c.rotary) rotate(some, rows, rope_of(batch, a, row, g.qkv.data(), w.rope.data(), true), heads);
       matmul(some, rows, Matmul<T, W>{g.qkv.at(0, row), a.Q, packed.qkv.transposed, g.norm.at(0, row), a.C});
       some.wait();
-      launch(some, rows,
-             norm_backward(LayerRows<T>{a, plain, l, row, row}.norm_1, g.norm.at(0, row), g.stream.at(0, row)));
+      launch(some, rows, norm_backward(at.norm_1, g.norm.at(0, row), g.stream.at(0, row)));
     });
     linear_backward(team, R, C, Q, all.norm_1.y, a.C, g.qkv.at(0, first), a.Q, dl.qkv, dl.qkv_bias);
     norm_weights(team, weights_of(R, all.norm_1, dnorm, dl.ln_1, dl.ln_1_bias));

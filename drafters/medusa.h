@@ -169,10 +169,10 @@ struct MedusaActivations {
 };
 
 // Runs head k (from 0) on R rows of hidden states h (R, a.C). x (R, a.X): h and the roots, or h itself. Its logits go
-// to rows at .. at + R - 1 of `a`; with `training` a.pre becomes SiLU's slope. Every thread of the team calls it.
+// to rows at .. at + R - 1 of `a`. Every thread of the team calls it.
 template <class T>
 void medusa_forward(const Team& team, const MedusaSizes& sizes, const MedusaWeights<T>& w, int k, int R, const T* h,
-                    const T* x, const MedusaActivations<T>& a, size_t at = 0, bool training = false) {
+                    const T* x, const MedusaActivations<T>& a, size_t at = 0) {
   const typename MedusaWeights<T>::Head& head = w.heads[size_t(k)];
   T *pre = a.pre.data() + at * a.C, *g = a.g.data() + at * a.C, *logits = a.logits.data() + at * a.V;
   matmul(team, R, Matmul<T, T>{x, a.X, head.linear.forward, pre, a.C}, JoinSilu<T>{pre, g, a.C, head.bias, h});

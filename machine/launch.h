@@ -318,6 +318,12 @@ bool plain(const Team& team, const KeepRows<S>& s, int layers) {
 }
 #endif
 
+// Whether operations run as twins.
+template <class T>
+bool has_twins(const Team& team) {
+  return kTuned && std::is_same<T, float>::value && !team.cuda;
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // Matmul
 
@@ -417,9 +423,12 @@ void unpack(const Team& team, int rows, const Unpack<T, AnyNumber>& s) {
   });
 }
 template <class T>
+void column_sum(const Team& team, const ColumnSum<T>& s);
+template <class T>
 void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {
   tell(s);
   if (!tuned(team, s)) launch(team, s.inputs, s);
+  if (s.dbias && !has_twins<T>(team)) column_sum(team, ColumnSum<T>{s.rows, s.outputs, s.dy, s.dy_row, s.dbias});
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -478,7 +487,7 @@ void attention_backward(const Team& team, const AttentionBackward<T>& b, T* p, T
   const Forest& f = b.forward.forest;
   tell(b);
   const size_t numbers = b.at(b.forward.n_kv_head, 0);
-  const bool twin = kTuned && std::is_same<T, float>::value && !team.cuda;  // it zeroes dk and dv piece by piece
+  const bool twin = has_twins<T>(team);  // it does all of this
   if (!b.adds && !twin) {
     zero(team, b.dk, numbers);
     zero(team, b.dv, numbers);

@@ -211,10 +211,23 @@ inline void matmul_gradient_twin(const Team& team, const MatmulGradient<float>& 
   float* const edge = scratch(left > 0 ? size_t(m.inputs) * kGroup : 0);
   for (int k = mine.begin; k < mine.end && left > 0; k++)
     for (int n = 0; n < kGroup; n++) edge[k * kGroup + n] = n < left ? m.dw[size_t(k) * outputs + whole + n] : 0.0f;
+  // Adds rows to some columns' part of dbias: a product with a row of ones.
+  const auto add_bias = [&](const float* dy, int count, int begin, int end) {
+    const float one = 1;
+    const int n = smaller(end, whole) - begin;
+    if (n > 0)
+      product(1, n, TileArguments<float>{count, &one, 0, 0, dy + begin, m.dy_row, kGroup, m.dbias + begin, 0, true});
+    for (int column = larger(begin, whole); column < smaller(end, outputs); column++)
+      for (int row = 0; row < count; row++) m.dbias[column] += dy[size_t(row) * m.dy_row + column];
+  };
   // Adds `count` rows' part of a block of dw. Columns of dy stay in L1 while the inputs pass by.
   const auto add = [&](int row, int count, const Range& inputs, const Range& columns) {
     const float *x = m.x + size_t(row) * m.x_row, *dy = m.dy + size_t(row) * m.dy_row;
-    for (int column = columns.begin; column < columns.end; column += kPanel)
+    for (int column = columns.begin; column < columns.end; column += kPanel) {
+      // The biases of these columns belong to the thread of one of the inputs.
+      const int its = int(int64_t(column) * m.inputs / pad16(outputs));
+      if (m.dbias && its >= inputs.begin && its < inputs.end)
+        add_bias(dy, count, column, smaller(columns.end, column + kPanel));
       for (int k = inputs.begin; k < inputs.end; k += some) {
         // Meanwhile the next inputs come into L1; after the last the next columns, or the next rows' first.
         const int end = smaller(columns.end, column + kPanel);
@@ -231,6 +244,7 @@ inline void matmul_gradient_twin(const Team& team, const MatmulGradient<float>& 
         if (column < whole) sum(column, smaller(end, whole), m.dw + column, outputs);
         if (end > whole) sum(whole, end, edge, kGroup);
       }
+    }
   };
   for (int column = 0; column < pad16(outputs); column += block.columns)
     for (int k = mine.begin; k < mine.end; k += block.inputs)

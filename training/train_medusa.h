@@ -120,7 +120,7 @@ class MedusaTrainer {
     for (int k = 0; k < K; k++) {
       const size_t at = size_t(k) * R;
       T* const logits = a_.logits.data() + at * a_.V;
-      medusa_forward(team, sizes, packed_, k, R, hidden_.data(), input(), a_, at, with_gradient);
+      medusa_forward(team, sizes, packed_, k, R, hidden_.data(), input(), a_, at);
       if (batch.ahead.empty()) {
         loss_of_rows(team, R,
                      CrossEntropy<T>{logits, a_.V, V, target_.data() + at, losses_.data() + at, with_gradient, scale});
