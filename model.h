@@ -645,8 +645,6 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     linear_backward(team, R, C, c.hidden(), all.norm_2.y, a.C, all.pre, a.G, dl.fc, dl.fc_bias);
     norm_weights(team, weights_of(R, all.norm_2, dnorm, dl.ln_2, dl.ln_2_bias));
     linear_backward(team, R, A, C, all.att, a.A, dout.at(0, first), a.C, dl.proj, dl.proj_bias);
-
-    team.wait();
     // att = attention(qkv, cache)
     const Attention<T> heads = attention_of(batch, a, l, dropout_at(dropout, l, kDropAttention));
     attention_backward(team, AttentionBackward<T>{heads, g.att.data(), g.k[l], g.v[l], g.qkv.data(), g.past_gradients},

@@ -10,9 +10,9 @@ namespace nanospec {
 std::vector<UpdateWork> update_work(const Config& c, int sequences) {
   const double T = c.block_size, R = sequences * T, L = c.n_layer, C = c.n_embd, V = c.vocab_size;
   const double A = c.heads_size(), Q = c.qkv_size(), G = c.hidden(), F = c.inner(), H = c.n_head;
-  const double K = c.n_kv_head * c.head_size(), P = double(parameter_count(c));  // K: channels of all keys of a row
-  const double M = L * (C * Q + A * C + C * G + F * C) + V * C;                  // numbers in packed matrices
-  const double seen = R * A * (T + 1) / 2;  // multiply-adds of one product of causal attention
+  const double P = double(parameter_count(c));
+  const double M = L * (C * Q + A * C + C * G + F * C) + V * C;  // numbers in packed matrices
+  const double seen = R * A * (T + 1) / 2;                       // multiply-adds of one product of causal attention
   std::vector<UpdateWork> work(kUpdateOperations);
   const auto set = [&](UpdateOperation operation, const char* name, double multiply_adds, double numbers) {
     work[operation] = {name, 2 * multiply_adds, 4 * numbers};
@@ -24,7 +24,7 @@ std::vector<UpdateWork> update_work(const Config& c, int sequences) {
   set(kUpEmbedding, "embedding", 0, R * C + (V + T) * C);
   set(kUpNorms, "norms", 0, (2 * L + 1) * 2 * R * C);
   product(kUpQkv, "qkv", L, C, Q);
-  set(kUpAttention, "attention", L * 2 * seen, L * (R * Q + 2 * R * K + R * A + R * H));
+  set(kUpAttention, "attention", L * 2 * seen, L * (R * Q + R * A + R * H));
   product(kUpProj, "proj", L, A, C);
   product(kUpFc, "fc", L, C, G);
   set(kUpGelu, "GELU", 0, L * (R * G + R * F));
@@ -42,15 +42,14 @@ std::vector<UpdateWork> update_work(const Config& c, int sequences) {
   product(kUpFcInput, "fc: input", L, G, C);
   product(kUpProjWeight, "proj: weight", L, A, C);
   product(kUpProjInput, "proj: input", L, C, A);
-  // Queries, keys, values, outputs and their gradients; of products: the scores again, and four gradients.
-  set(kUpAttentionBackward, "attention backward", L * 5 * seen,
-      L * (R * A + 2 * R * K + 2 * R * A + R * H + 2 * R * K + R * Q));
+  // qkv, outputs and their gradients; of products: the scores again, and four gradients.
+  set(kUpAttentionBackward, "attention backward", L * 5 * seen, L * (2 * R * Q + 2 * R * A + R * H));
   product(kUpQkvWeight, "qkv: weight", L, C, Q);
   product(kUpQkvInput, "qkv: input", L, Q, C);
   set(kUpNormsBackward, "norms backward", 0, (2 * L + 1) * 3 * R * C);
-  set(kUpSums, "norm weights, biases", 0, (2 * L + 1) * 2 * R * C);
+  set(kUpSums, "norm weights", 0, (2 * L + 1) * 2 * R * C);
   set(kUpEmbeddingBackward, "embedding backward", 0, R * C + (V + T) * C);
-  set(kUpZeros, "zeroing", 0, P + R * C + L * 2 * sequences * pad64(c.block_size) * K);
+  set(kUpZeros, "zeroing", 0, P + R * C);
   set(kUpAdamW, "clipping, AdamW", 0, P + 4 * P);  // the gradient first; then it, weights and two moments
   set(kUpPack, "packing", 0, 3 * M);               // weights, two packed forms
   set(kUpOther, "other", 0, 0);

@@ -36,7 +36,7 @@ TEST_CASE("update: the work of each operation, by hand") {
   CHECK(work[kUpHeadWeight].bytes == 4 * (R * 11 + 11 * 32 + R * 32));
   CHECK(work[kUpNormsBackward].bytes == 4 * 5 * 3 * R * C);  // x, dy, dx; of 5 norms
   CHECK(work[kUpAttention].flops == L * 2 * 2 * R * C * 17 / 2);
-  CHECK(work[kUpAttention].bytes == 4 * L * R * (96 + 64 + 32 + 2));
+  CHECK(work[kUpAttention].bytes == 4 * L * R * (96 + 32 + 2));
   CHECK(work[kUpOther].bytes == 0);
 
   // All products: three of each matrix, and seven of causal attention, two forward and five backward.
