@@ -15,10 +15,10 @@ With T tokens a sequence, R rows, C channels, F = 4 C, Q = 3 C, V tokens of the 
 numbers in matrices, the least is, in floats:
   products   each three times: forward, weight's gradient, input's gradient: R in + in out + R out; qkv, proj, fc,
              fc_proj in each layer, the head once
-  attention  forward R (Q + 2 C + C + H), backward R (C + 2 C + 2 C + H + 2 C + Q)
+  attention  forward R (Q + C + H), backward R (2 Q + 2 C + H): queries, keys and values, outputs, their gradients
   norms      forward 2 R C, again in the backward but for the last; backward 3 R C; sums 2 R C
-  GELU       forward, again, backward: 2 R F each;  residual joins 2 R C each, two in each layer
-  the rest   embedding and its backward R C + (V + T) C each; loss R V; zeroing P + R C + 2 R C a layer;
+  GELU       forward 2 R F, backward 4 R F (from pre and dact to dpre and act); residual joins 2 R C, two in each layer
+  the rest   embedding and its backward R C + (V + T) C each; loss R V; zeroing P + R C;
              clipping and AdamW 5 P; packing 3 M
 That is what study/update.cpp reckons for `bench --only train`. Operations that keep what they pass on in the cache
 fetch less than that; one that reads its input again for every block of its output fetches more.
@@ -46,8 +46,8 @@ def floor_bytes(layers: int, heads: int, C: int, T: int, V: int, sequences: int)
         return 3 * (R * inputs + inputs * outputs + R * outputs)
 
     layer = product(C, Q) + product(C, C) + product(C, F) + product(F, C)
-    layer += R * (Q + 2 * C + C + heads) + R * (C + 2 * C + 2 * C + heads + 2 * C + Q)
-    layer += 2 * (2 + 2 + 3 + 2) * R * C + 3 * 2 * R * F + 2 * 2 * R * C + 2 * R * C
+    layer += R * (Q + C + heads) + R * (2 * Q + 2 * C + heads)
+    layer += 2 * (2 + 2 + 3 + 2) * R * C + (2 + 4) * R * F + 2 * 2 * R * C
     rest = product(C, V) + (2 + 3 + 2) * R * C + 2 * (R * C + (V + T) * C) + R * V
     rest += P + R * C + 5 * P + 3 * (layers * matrices + V * C)
     return 4.0 * (layers * layer + rest)
