@@ -144,8 +144,8 @@ struct Attention {
   // one computes no output for them, and no gradient of their queries. What the other rows add to the gradients of
   // their keys and values stays in dk and dv, for the backward of the earlier forward.
   int computed = 0;
-  bool in_cache = false;    // whether what computed qkv has written the rows' keys and values into the cache
-  bool keeps_cache = true;  // whether a later forward reads them there
+  bool in_cache = false;      // whether what computed qkv has written the rows' keys and values into the cache
+  bool cache_is_read = true;  // whether a later forward reads them there
 
   HD int first_new(int root) const { return forest.first_row[root] + computed; }
   HD bool is_new(int row) const { return row >= first_new(forest.root[row]); }
@@ -160,9 +160,9 @@ template <class T>
 struct AttentionBackward {
   Attention<T> forward;
   const T* dout;     // (rows, out_row)
-  T *dk, *dv;        // (n_kv_head, slots, pad16(D)) each, of every slot, rows and past
+  T *dk, *dv;        // (n_kv_head, slots, pad16(D)) each, of every slot, rows and past; scratch, if nothing is added
   T* dqkv;           // (rows, qkv_row): the queries' gradients; ReadCacheGradient adds the keys' and the values'
-  bool adds = true;  // to what is in dk and dv; else they begin at zero
+  bool adds = true;  // to what is in dk and dv; else the sums begin at zero
 
   HD size_t at(int kv_head, int slot) const {
     return (size_t(kv_head) * forward.cache.slots + slot) * pad16(forward.head_size);
@@ -425,7 +425,7 @@ struct GeluBackward {
     g.map(store, end - begin, [=](int c) { return Both{y[c] * Gelu::slope(x[c]), Gelu::of(x[c])}; });
   }
 };
-
+// SiLU(x) = x / (1 + exp(-x)) (Elfwing, Uchibe, Doya 2018); with s = 1 / (1 + exp(-x)), SiLU'(x) = s (1 + x (1 - s)).
 struct Silu {
   template <class T>
   HD_INLINE static T of(T x) {
@@ -452,7 +452,8 @@ struct SwiGlu {
   }
 };
 
-// The same: dgate = dact up SiLU'(gate) and dup = dact SiLU(gate), into gate_up, and act again.
+// From gate_up and the gradient of act, in act: dgate = dact up SiLU'(gate) and dup = dact SiLU(gate), into gate_up,
+// and act again.
 template <class T>
 struct SwiGluBackward {
   T* gate_up;  // (R, gate_row)
@@ -670,7 +671,7 @@ struct AttentionForward {
 };
 
 // Row r of this operation: row r / H of the forward, head r % H. Writes dQ, and stores P (after dropout) and dS for the
-// sums over queries. The formulas stand above attention_backward_twin (machine/attention.h).
+// sums over queries. The formulas stand above AttentionGradient (machine/attention.h).
 template <class T>
 struct AttentionBackwardQueries {
   AttentionBackward<T> b;

@@ -331,7 +331,7 @@ struct Activations {
   Config config;
   int R = 0, N = 0, slots = 0;  // rows of a forward, of its norms (see normalize()), of the cache
   bool training = false, cuda = false;
-  bool keeps_cache = true;  // whether a later forward reads what this one writes into the cache
+  bool cache_is_read = true;  // whether a later forward reads what this one writes into the cache
 
   Activations() = default;
   Activations(const Config& c, int rows, int slot_count, bool keep_layers, int threads, bool on_gpu)
@@ -412,7 +412,7 @@ struct LayerRows {
 template <class T, class S>
 Attention<T, S> attention_of(const DeviceBatch& batch, const Activations<T, S>& a, int l, const Dropout& dropout) {
   return {batch.forest, a.H, a.KV,         a.D,     a.qkv[l],       a.Q,   a.cache(l),
-          a.att[l],     a.A, a.log_sum[l], dropout, batch.computed, false, a.keeps_cache};
+          a.att[l],     a.A, a.log_sum[l], dropout, batch.computed, false, a.cache_is_read};
 }
 template <class T, class S>
 Norm<T> norm_f(const Activations<T, S>& a, const Tensors<const T>& w, int layers, int first) {
@@ -559,13 +559,6 @@ NormWeights<T> weights_of(int rows, const Norm<T>& s, const T* dy, T* dweight, T
   return {rows, s.x, s.x_row, s.channels, s.center ? s.mean : nullptr, s.rstd, dy, s.x_row, dweight, dbias};
 }
 
-// The gradients of W and b of one linear layer y = x W + b: added to dw and dbias.
-template <class T>
-void linear_backward(const Team& team, int rows, int in, int out, const T* x, int x_row, const T* dy, int dy_row, T* dw,
-                     T* dbias) {
-  matmul_gradient(team, MatmulGradient<T>{rows, in, out, x, x_row, dy, dy_row, dw, dbias});
-}
-
 // The gradient of pre (R, a.G), into pre, from that of act, which the matmul writes into act. Then act is again what
 // the forward had there, and did not store.
 template <class T, class W>
@@ -626,7 +619,8 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
                         at.pre);
       some.wait();
     });
-    linear_backward(team, R, F, C, all.act, a.F, dout.at(0, first), a.C, dl.fc_proj, dl.fc_proj_bias);
+    matmul_gradient(team,
+                    MatmulGradient<T>{R, F, C, all.act, a.F, dout.at(0, first), a.C, dl.fc_proj, dl.fc_proj_bias});
     team.wait();  // the gradient of the stream goes on to mid
     blocks([&](const RowBlock& block) {
       const auto& [some, row, rows, room] = block;
@@ -642,9 +636,9 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
       matmul(some, rows, Matmul<T, W>{dout.at(0, row), a.C, packed.proj.transposed, g.att.at(0, row), a.A});
       some.wait();
     });
-    linear_backward(team, R, C, c.hidden(), all.norm_2.y, a.C, all.pre, a.G, dl.fc, dl.fc_bias);
+    matmul_gradient(team, MatmulGradient<T>{R, C, c.hidden(), all.norm_2.y, a.C, all.pre, a.G, dl.fc, dl.fc_bias});
     norm_weights(team, weights_of(R, all.norm_2, dnorm, dl.ln_2, dl.ln_2_bias));
-    linear_backward(team, R, A, C, all.att, a.A, dout.at(0, first), a.C, dl.proj, dl.proj_bias);
+    matmul_gradient(team, MatmulGradient<T>{R, A, C, all.att, a.A, dout.at(0, first), a.C, dl.proj, dl.proj_bias});
     // att = attention(qkv, cache)
     const Attention<T> heads = attention_of(batch, a, l, dropout_at(dropout, l, kDropAttention));
     attention_backward(team, AttentionBackward<T>{heads, g.att.data(), g.k[l], g.v[l], g.qkv.data(), g.past_gradients},
@@ -659,7 +653,7 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
       some.wait();
       launch(some, rows, norm_backward(at.norm_1, g.norm.at(0, row), g.stream.at(0, row)));
     });
-    linear_backward(team, R, C, Q, all.norm_1.y, a.C, g.qkv.at(0, first), a.Q, dl.qkv, dl.qkv_bias);
+    matmul_gradient(team, MatmulGradient<T>{R, C, Q, all.norm_1.y, a.C, g.qkv.at(0, first), a.Q, dl.qkv, dl.qkv_bias});
     norm_weights(team, weights_of(R, all.norm_1, dnorm, dl.ln_1, dl.ln_1_bias));
     team.wait();  // the next layer's norms overwrite these
   }
@@ -815,7 +809,7 @@ class Trainer {
         losses_(rows, pool.cuda()),
         loss_(1, pool.cuda()),
         optimizer_(tensor_table(sizes), pool.cuda()) {
-    activations.keeps_cache = past_gradients;
+    activations.cache_is_read = past_gradients;
   }
 
   // Sets the parameters to their initial values, a tensor at a time. The moments start at zero.

@@ -1,5 +1,5 @@
-// machine/attention.h: tree attention on a CPU, forward and backward: the twins of AttentionForward and of the two
-// operations that sum its gradient (kernels.cuh). They have the portable version's bits.
+// machine/attention.h: tree attention on a CPU, forward and backward: the twins of the operations in kernels.cuh. They
+// have the portable version's bits.
 #pragma once
 
 #include "machine/products.h"
@@ -86,7 +86,7 @@ constexpr int kFarPast = 1024;  // keys and values of so long a past lie beyond 
 // A tile: some rows of one root, with all query heads of one key/value head, so that they share reading it. A pair is a
 // row and a query head. Three steps follow each other:
 //   - score: the tile against all slots that one of its rows sees, at once;
-//   - weigh, pair by pair: the scores of the keys that the row sees, in order of position, and their softmax;
+//   - weigh: of each pair the scores of the keys that its row sees, in order of position, and their softmax;
 //   - attend, again in order of position: for the whole tile the keys that all its rows see, then pair by pair the
 //   others.
 // A tile is causal if each of its rows sees all rows before it (its depth equals its index in the tree): then the whole
@@ -100,7 +100,7 @@ struct AttentionTile {
   float* const scores;  // (pairs, most + kSpare) each pair's scores, then weights; behind them the sum of the weights
   const int most;       // keys of the root, padded to 64
 
-  static constexpr int kSpare = 16;
+  static constexpr int kSpare = 16, kSome = 24;
   const Forest& f = s.forest;
   const int first = f.first_row[root], past = f.past[root];
   const int D = s.head_size, wide = pad16(D), queries = s.queries(), pairs = rows * queries, stride = most + kSpare;
@@ -140,14 +140,12 @@ struct AttentionTile {
   }
   // The pairs begin .. end - 1, some at a time: each step runs over all of them, so that they overlap.
   void weigh(int begin, int end) const {
-    constexpr int some = 24;
-    for (int pair = begin; pair < end; pair += some) weigh_some<some>(pair, smaller(some, end - pair));
+    for (int pair = begin; pair < end; pair += kSome) weigh_some(pair, smaller(kSome, end - pair));
   }
-  template <int some>
   void weigh_some(int pair, int n) const {
     const Solo solo;
-    int seen[some], whole[some];  // keys of each pair, and rounded up
-    float top[some], total[some];
+    int seen[kSome], whole[kSome];  // keys of each pair, and rounded up
+    float top[kSome], total[kSome];
     const float scale = s.scale();
     for (int i = 0; i < n; i++) {
       const int its_row = row_of(pair + i);
@@ -248,7 +246,7 @@ void attention_twin(const Team& team, const Attention<float, S>& s, float* share
     int* const ends = reinterpret_cast<int*>(spare + size_t(tall) * s.queries() * wide);
     ends_of_blocks(f, root, ends);
     KeyValues<S> cache = cache_of(s, root, kv_head);
-    if (alone && !s.keeps_cache) {  // nobody else reads them: they stay in this thread's L2
+    if (alone && !s.cache_is_read) {  // nobody else reads them: they stay in this thread's L2
       S* const own = reinterpret_cast<S*>(ends + most / 16);
       cache = {own, own + cached, most, s.head_size};
     }

@@ -422,14 +422,6 @@ void unpack(const Team& team, int rows, const Unpack<T, AnyNumber>& s) {
     launch(team, rows, Unpack<T, W>{s.token, w, s.x, s.x_row});
   });
 }
-template <class T>
-void column_sum(const Team& team, const ColumnSum<T>& s);
-template <class T>
-void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {
-  tell(s);
-  if (!tuned(team, s)) launch(team, s.inputs, s);
-  if (s.dbias && !has_twins<T>(team)) column_sum(team, ColumnSum<T>{s.rows, s.outputs, s.dy, s.dy_row, s.dbias});
-}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Tree attention
@@ -519,6 +511,12 @@ void norm_weights(const Team& team, const NormWeights<T>& s) {
 template <class T>
 void column_sum(const Team& team, const ColumnSum<T>& s) {
   if (!tuned(team, s)) launch_chunks(team, s.columns, s);
+}
+template <class T>
+void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {
+  tell(s);
+  if (!tuned(team, s)) launch(team, s.inputs, s);
+  if (s.dbias && !has_twins<T>(team)) column_sum(team, ColumnSum<T>{s.rows, s.outputs, s.dy, s.dy_row, s.dbias});
 }
 // order: scratch (2, rows), used on a GPU alone.
 template <class T>

@@ -115,6 +115,7 @@ constexpr int kBlockLines = 64;  // lines of kPanel lanes in a block of b: 16 KB
 constexpr int kAhead = 48, kFarAhead = 128;  // how many such lines ahead a single tile prefetches
 
 inline int tiles_of(int rows) { return (rows + kTileRows - 1) / kTileRows; }
+
 // c (rows, columns) = or += a times b, for any number of rows and a multiple of 16 columns. Up to kTileRows rows are
 // one tile, which runs over all k. More rows are several tiles of nearly equal height. They use each block of b in
 // turn, while it is in L1, and share prefetching the next one. So b is read from memory once, during the computation.
@@ -181,10 +182,11 @@ void matmul_twin(const Range& mine, int rows, const Matmul<float, W>& m, const A
   for (int row = 0; row < rows; row++) after(Solo{}, row, mine.begin, smaller(mine.end, w.n));
 }
 
-// How a weight's gradient is computed: a block of dw (inputs, columns) stays in L2, while x and dy pass by, `rows` rows
-// at a time. So dw comes once from beyond L2, x once for each group of columns, and dy once for each group of inputs.
+// How a weight's gradient is computed: a block of dw (inputs, columns) stays in L2, while x and dy pass by, kBlockLines
+// rows at a time. So dw comes once from beyond L2, x once for each group of columns, and dy once for each group of
+// inputs.
 struct GradientBlock {
-  int inputs, columns, rows;
+  int inputs, columns;
 };
 inline GradientBlock gradient_block(int inputs, int columns) {
   constexpr int rows = kBlockLines;
@@ -197,7 +199,7 @@ inline GradientBlock gradient_block(int inputs, int columns) {
   const auto fits = [=](int w) { return larger(1, (room - rows * w) / (w + rows)); };
   const int side = int(std::sqrt(double(rows) * rows + room)) - rows;
   const int width = part(columns, fits(smaller(inputs, side)), kPanel);
-  return {part(inputs, fits(width), kMostTiles * kTileRows), width, rows};
+  return {part(inputs, fits(width), kMostTiles * kTileRows), width};
 }
 
 // MatmulGradient: this thread's inputs, whose part of dw is contiguous: of a row that two threads share, the prefetcher
@@ -224,13 +226,12 @@ inline void matmul_gradient_twin(const Team& team, const MatmulGradient<float>& 
   const auto add = [&](int row, int count, const Range& inputs, const Range& columns) {
     const float *x = m.x + size_t(row) * m.x_row, *dy = m.dy + size_t(row) * m.dy_row;
     for (int column = columns.begin; column < columns.end; column += kPanel) {
+      const int end = smaller(columns.end, column + kPanel);
       // The biases of these columns belong to the thread of one of the inputs.
-      const int its = int(int64_t(column) * m.inputs / pad16(outputs));
-      if (m.dbias && its >= inputs.begin && its < inputs.end)
-        add_bias(dy, count, column, smaller(columns.end, column + kPanel));
+      const int input = int(int64_t(column) * m.inputs / pad16(outputs));
+      if (m.dbias && input >= inputs.begin && input < inputs.end) add_bias(dy, count, column, end);
       for (int k = inputs.begin; k < inputs.end; k += some) {
         // Meanwhile the next inputs come into L1; after the last the next columns, or the next rows' first.
-        const int end = smaller(columns.end, column + kPanel);
         const float* next = x + k + some;
         const bool last = k + some >= inputs.end;
         if (last) next = end < columns.end ? dy + end : dy + size_t(count) * m.dy_row + columns.begin;
@@ -248,8 +249,8 @@ inline void matmul_gradient_twin(const Team& team, const MatmulGradient<float>& 
   };
   for (int column = 0; column < pad16(outputs); column += block.columns)
     for (int k = mine.begin; k < mine.end; k += block.inputs)
-      for (int row = 0; row < rows; row += block.rows)
-        add(row, smaller(block.rows, rows - row), {k, smaller(mine.end, k + block.inputs)},
+      for (int row = 0; row < rows; row += kBlockLines)
+        add(row, smaller(kBlockLines, rows - row), {k, smaller(mine.end, k + block.inputs)},
             {column, smaller(pad16(outputs), column + block.columns)});
   for (int k = mine.begin; k < mine.end && left > 0; k++)
     memcpy(m.dw + size_t(k) * outputs + whole, edge + k * kGroup, sizeof(float) * left);

@@ -163,7 +163,7 @@ class MedusaTrainer {
       launch_columns(team, R, C, silu);
     }
     team.wait();
-    linear_backward(team, R, sizes.inputs(), C, input(), a_.X, dg, C_row, d(0), d(1));
+    matmul_gradient(team, MatmulGradient<T>{R, sizes.inputs(), C, input(), a_.X, dg, C_row, d(0), d(1)});
     team.wait();
   }
 

@@ -271,8 +271,8 @@ class ParallelTrainer {
     const T* const dx = g_.stream.data() + size_t(n_) * size_t(a_.C);
     const int C = sizes.n_embd;
     if (sizes.sequential)
-      linear_backward<T>(team, rows, 2 * C, C, a_.input.data() + size_t(n_) * size_t(a_.E), a_.E, dx, a_.C,
-                         by_name_.input, nullptr);
+      matmul_gradient(team, MatmulGradient<T>{rows, 2 * C, C, a_.input.data() + size_t(n_) * size_t(a_.E), a_.E, dx,
+                                              a_.C, by_name_.input});
     else column_sum(team, ColumnSum<T>{rows, C, dx, a_.C, dslot_.data()});
     team.wait();
   }
@@ -284,11 +284,11 @@ class ParallelTrainer {
       backward(team, a_.config, packed_.layers, stream_, a_, g_, by_name_.layers);
       T* const dx = g_.stream.data();
       if (with_slot()) launch(team, 1, CopyRow<T>{dslot_.data(), 0, dx + size_t(n_) * size_t(a_.C), 0, C});
-      linear_backward<T>(team, rows, 2 * C, C, a_.input.data(), a_.E, dx, a_.C, by_name_.input, nullptr);
+      matmul_gradient(team, MatmulGradient<T>{rows, 2 * C, C, a_.input.data(), a_.E, dx, a_.C, by_name_.input});
       matmul(team, rows, Matmul<T, T>{dx, a_.C, packed_.input.transposed, dinput_.data(), a_.E});
       team.wait();
-      linear_backward<T>(team, n_, kFeatures * C, C, a_.features.data(), a_.X, dinput_.data() + C, a_.E,
-                         by_name_.features, nullptr);
+      matmul_gradient(team, MatmulGradient<T>{n_, kFeatures * C, C, a_.features.data(), a_.X, dinput_.data() + C, a_.E,
+                                              by_name_.features});
       if (!with_slot()) return;
       const T* const slot = dinput_.data() + size_t(n_) * size_t(a_.E);
       column_sum(team, ColumnSum<T>{1, C, slot, a_.E, by_name_.mask});
