@@ -54,6 +54,7 @@ struct Dropout {
   float rate = 0;
   uint64_t seed = 0;
   uint32_t iteration = 0, site = 0;
+  int row = 0;         // the row of the whole batch that is row 0 here
   uint64_t first = 0;  // the number of the first that is dropped or kept
   template <class T>
   HD T keep(uint64_t i) const {
@@ -152,7 +153,7 @@ struct Attention {
   HD int queries() const { return n_head / n_kv_head; }  // query heads that share a key/value head
   HD T scale() const { return T(1) / square_root(T(head_size)); }
   HD T keep(int row, int head, int position) const {  // dropout of one attention weight
-    return dropout.keep<T>((uint64_t(row) * n_head + head) << 20 | uint64_t(position));
+    return dropout.keep<T>((uint64_t(dropout.row + row) * n_head + head) << 20 | uint64_t(position));
   }
 };
 

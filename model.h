@@ -385,7 +385,7 @@ struct Activations {
 enum { kDropEmbedding, kDropAttention, kDropProjection, kDropMlp };
 inline Dropout dropout_at(Dropout dropout, int layer, int site, int row = 0, int channels = 0) {  // from a row on
   dropout.site = uint32_t(layer * 4 + site);
-  dropout.first = uint64_t(row) * channels;
+  dropout.first = uint64_t(dropout.row + row) * channels;
   return dropout;
 }
 
@@ -471,7 +471,7 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
   if (c.vocab_size)
     launch(team, R,
            Embed<T>{batch.token(), batch.forest, w.plain.wte, w.plain.wpe, a.x[0], a.C, C,
-                    dropout_at(dropout, c.n_layer, kDropEmbedding)});
+                    dropout_at(dropout, c.n_layer, kDropEmbedding, 0, C)});
   for (int l = 0; l < c.n_layer; l++) {
     const auto& plain = w.plain.layers[l];
     const auto& packed = w.layers[l];
@@ -660,7 +660,7 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
   if (!c.vocab_size) return;
   embed_backward(team,
                  EmbedBackward<T>{R, batch.token(), batch.forest, g.stream.at(0, first), a.C, C, d.wte, d.wpe,
-                                  dropout_at(dropout, c.n_layer, kDropEmbedding)},
+                                  dropout_at(dropout, c.n_layer, kDropEmbedding, 0, C)},
                  g.order.data());
 }
 
@@ -787,30 +787,26 @@ class Optimizer {
 };
 
 // Everything that training needs: parameters, their packed forms, gradients, moments, and one forward's activations.
+//
+// On a CPU the first half of a batch's sequences and the second have a gradient each, and the two are added, whatever
+// the threads. So the halves of a team need neither wait for each other nor read what lies in the other's caches.
 template <class T>
 class Trainer {
  public:
   const Config config;
   Array<T> weights, gradient, m, v;  // flat: tensor_table(config) says what lies where
 
-  // It has room for batches of up to `rows` rows and `roots` roots, whose caches take `slots` slots together.
-  Trainer(const Config& sizes, int rows, int roots, int slots, Pool& pool, bool past_gradients = false)
+  // past_gradients: see Gradients; then a batch is not halved.
+  Trainer(const Config& sizes, Pool& pool, bool past_gradients = false)
       : config(sizes),
         weights(parameter_count(sizes), pool.cuda()),
         gradient(parameter_count(sizes), pool.cuda()),
         m(parameter_count(sizes), pool.cuda()),
         v(parameter_count(sizes), pool.cuda()),
-        activations(sizes, rows, slots, true, pool.size(), pool.cuda()),
-        gradients{activations, past_gradients},
+        past_gradients_(past_gradients),
         pool_(pool),
         packed_(sizes, {sizes, weights.data()}, pool.cuda()),
-        by_name_(sizes, gradient.data()),
-        batch_(rows, roots, pool.cuda()),
-        losses_(rows, pool.cuda()),
-        loss_(1, pool.cuda()),
-        optimizer_(tensor_table(sizes), pool.cuda()) {
-    activations.cache_is_read = past_gradients;
-  }
+        optimizer_(tensor_table(sizes), pool.cuda()) {}
 
   // Sets the parameters to their initial values, a tensor at a time. The moments start at zero.
   void initialize(uint64_t seed) {
@@ -829,66 +825,108 @@ class Trainer {
 
   // The mean cross-entropy of batch.target (natural logarithm).
   T loss(const Batch& batch, const Dropout& dropout = {}) {
-    batch_.upload(batch);
-    pool_.run([&](const Team& team) { forward_loss(team, false, dropout); });
+    upload(batch);
+    pool_.run([&](const Team& team) { loss_of_batch(team, false, dropout); });
     return read(loss_);
   }
   // The same, and sets `gradient`: of the loss, over `parts` where it is one part of so many.
   T loss_and_gradient(const Batch& batch, const Dropout& dropout = {}, int parts = 1) {
-    batch_.upload(batch);
-    pool_.run([&](const Team& team) { loss_gradient(team, dropout, parts); });
+    upload(batch);
+    pool_.run([&](const Team& team) { loss_of_batch(team, true, dropout, parts); });
     return read(loss_);
   }
   // One AdamW update with `gradient` as it is.
   void apply(const Update& update) {
-    pool_.run([&](const Team& team) {
-      adamw(team, update);
-      packed_.pack(team);
-    });
+    pool_.run([&](const Team& team) { adamw_and_pack(team, update); });
   }
   // One update of training; returns the loss before it.
   T step(const Batch& batch, const Update& update, const Dropout& dropout = {}) {
-    batch_.upload(batch);
+    upload(batch);
     pool_.run([&](const Team& team) {
-      loss_gradient(team, dropout);
-      adamw(team, update);
-      packed_.pack(team);
+      loss_of_batch(team, true, dropout);
+      adamw_and_pack(team, update);
     });
     return read(loss_);
   }
 
-  Activations<T> activations;
-  Gradients<T> gradients;
+  // Of the last batch; of its first half, where it has two.
+  const Activations<T>& activations() const { return halves_[0]->activations; }
+  const Gradients<T>& gradients() const { return halves_[0]->gradients; }
 
  private:
+  // Half of a batch, or all of it: what its forward and backward compute.
+  struct Half {
+    const Array<T>& sums;  // every parameter's gradient
+    Tensors<T> by_name;
+    Activations<T> activations;
+    Gradients<T> gradients;
+    DeviceBatch batch;
+    int first_row = 0;
+    Half(const Config& c, const Batch& b, Pool& pool, bool past_gradients, const Array<T>& gradient)
+        : sums(gradient),
+          by_name(c, sums.data()),
+          activations(c, b.rows(), b.slots(), true, pool.size(), pool.cuda()),
+          gradients{activations, past_gradients},
+          batch(b.rows(), b.roots(), pool.cuda()) {
+      activations.cache_is_read = past_gradients;
+    }
+  };
+
+  void upload(const Batch& batch) {
+    count_ = pool_.cuda() || past_gradients_ || batch.roots() < 2 ? 1 : 2;
+    if (losses_.size() < size_t(batch.rows())) losses_ = Array<T>(size_t(batch.rows()), pool_.cuda());
+    if (count_ == 2 && second_.size() == 0) second_ = Array<T>(gradient.size());
+    for (int i = 0; i < count_; i++) {
+      const int first = batch.roots() * i / count_;
+      const Batch its = batch.part(first, batch.roots() * (i + 1) / count_);
+      auto& half = halves_[i];
+      if (!half || !half->batch.holds(its) || half->activations.slots < its.slots()) {
+        half.reset();  // before the next one takes its memory
+        half.reset(new Half(config, its, pool_, past_gradients_, i == 0 ? gradient : second_));
+      }
+      half->batch.upload(its);
+      half->first_row = batch.first_row[first];
+    }
+    rows_ = batch.rows();
+  }
   T read(const Array<T>& one) const {
     T value = 0;
     one.download(&value, 1);
     return value;
   }
-  void forward_loss(const Team& team, bool with_gradient, const Dropout& dropout, int parts = 1) {
-    const int rows = batch_.forest.rows;
-    forward(team, config, packed_, batch_, activations, true, dropout);
-    loss_of_rows(team, rows,
-                 CrossEntropy<T>{activations.logits.data(), activations.V, config.vocab_size, batch_.target(),
-                                 losses_.data(), with_gradient, T(1) / (T(rows) * T(parts))});
-    launch_sum(team, Mean<T>{losses_.data(), rows, loss_.data()});
+  // Sets loss_ and, with_gradient, the gradient of the loss over `parts`.
+  void loss_of_batch(const Team& team, bool with_gradient, const Dropout& dropout, int parts = 1) {
+    const T scale = T(1) / (T(rows_) * T(parts));
+    const auto run = [&](const Team& some, int i) { loss_of_half(some, *halves_[i], with_gradient, scale, dropout); };
+    if (count_ == 2) team.halves(run);
+    else run(team, 0);
+    launch_sum(team, Mean<T>{losses_.data(), rows_, loss_.data()});
+    if (with_gradient && count_ == 2) add(team, second_.data(), gradient.data(), gradient.size());
   }
-  void loss_gradient(const Team& team, const Dropout& dropout, int parts = 1) {
-    zero(team, gradient.data(), gradient.size());
-    forward_loss(team, true, dropout, parts);
-    backward(team, config, packed_, batch_, activations, gradients, by_name_, dropout);
+  void loss_of_half(const Team& team, const Half& half, bool with_gradient, T scale, Dropout dropout) {
+    const Activations<T>& a = half.activations;
+    dropout.row = half.first_row;
+    if (with_gradient) zero(team, half.sums.data(), half.sums.size());
+    forward(team, config, packed_, half.batch, a, true, dropout);
+    loss_of_rows(team, half.batch.forest.rows,
+                 CrossEntropy<T>{a.logits.data(), a.V, config.vocab_size, half.batch.target(),
+                                 losses_.data() + half.first_row, with_gradient, scale});
+    if (!with_gradient) return;
+    backward(team, config, packed_, half.batch, a, half.gradients, half.by_name, dropout);
     team.wait();
   }
-  void adamw(const Team& team, const Update& u) {
+  void adamw_and_pack(const Team& team, const Update& u) {
     optimizer_.step(team, u, weights.data(), gradient.data(), m.data(), v.data());
+    packed_.pack(team);
   }
 
+  const bool past_gradients_;
   Pool& pool_;
   Weights<T, T> packed_;
-  Tensors<T> by_name_;
-  DeviceBatch batch_;
-  Array<T> losses_, loss_;
+  std::unique_ptr<Half> halves_[2];
+  int count_ = 1, rows_ = 0;  // of halves (1: all in one), of the batch's rows
+  Array<T> second_;           // the gradient of the second half
+  Array<T> losses_, loss_{1, pool_.cuda()};
   Optimizer<T> optimizer_;
 };
 

@@ -80,8 +80,8 @@ void check_room(const GptOptions& o, bool cuda) {
   if (double(o.batch_size) * pad64(T) > 1 << 24)
     throw std::runtime_error("a batch of " + std::to_string(o.batch_size) + " times " + std::to_string(T) +
                              " tokens is too large: --batch_size: use a smaller one");
-  // Parameters, two moments, two packed forms; gradients.
-  const double arrays = 5 + gradients_held(o.gradient_accumulation_steps);
+  // Parameters, two moments, two packed forms; gradients, of which the trainer has two.
+  const double arrays = 6 + gradients_held(o.gradient_accumulation_steps);
   if (!cuda && arrays * sizeof(float) * double(parameter_count(o.config)) > double(available_bytes()))
     throw std::bad_alloc();
 }
@@ -99,8 +99,7 @@ int train(int argc, char** argv) {
   save_tables(tables, o, text);  // before the trainer takes its memory
 
   Pool pool(o.threads, cuda);
-  const int B = o.batch_size, T = o.config.block_size;
-  Trainer<float> trainer(o.config, B * T, B, B * pad64(T), pool);
+  Trainer<float> trainer(o.config, pool);
   int64_t done = 0;
   if (o.resume) done = resume(o, text, tables, trainer);
   else trainer.initialize(o.seed);

@@ -175,6 +175,26 @@ struct Batch {
     for (int i = 0; i < n; i++) depths[i] = i;
     add_tree(tokens, depths.data(), ends.data(), n, slot, keys_before);
   }
+  // The roots first .. last - 1 as a batch of their own.
+  Batch part(int first, int last) const {
+    Batch some;
+    for (int r = first; r < last; r++) {
+      const int at = first_row[r], n = first_row[r + 1] - at;
+      std::vector<int> ends(end.begin() + at, end.begin() + at + n);
+      for (int& its : ends) its -= at;
+      some.add_tree(token.data() + at, depth.data() + at, ends.data(), n, first_slot[r] - first_slot[first], past[r]);
+    }
+    const auto target_of = [&](int root) { return target.begin() + std::min(size_t(first_row[root]), target.size()); };
+    some.target.assign(target_of(first), target_of(last));
+    return some;
+  }
+  // How many slots its caches take together.
+  int slots() const {
+    int most = 0;
+    for (int r = 0; r < roots(); r++)
+      most = std::max(most, first_slot[r] + pad64(past[r] + first_row[r + 1] - first_row[r]));
+    return most;
+  }
   int most_keys() const {
     int most = 0;
     for (int r = 0; r < roots(); r++) most = std::max(most, past[r] + first_row[r + 1] - first_row[r]);
@@ -204,6 +224,7 @@ class DeviceBatch {
     ints_.upload(host_.data(), host_.size());  // one copy for all arrays: a copy costs microseconds
     forest = Forest{batch.rows(), batch.roots(), end(), depth(), root(), first_row(), first_slot(), past()};
   }
+  bool holds(const Batch& batch) const { return batch.rows() <= rows_ && batch.roots() <= roots_; }
   const int* token() const { return token_; }
   int* target() const { return ints_.data() + rows_; }
 
@@ -542,6 +563,28 @@ struct SumRow {
 template <class Op>
 void launch_sum(const Team& team, const Op& op) {
   if (!tuned(team, op)) launch(team, 1, SumRow<Op>{op});
+}
+// to += from, or to = from. A row of this operation is a block.
+template <class T>
+struct Add {
+  const T* from;
+  T* to;
+  size_t n;
+  bool copy;
+  static constexpr int block = 4096;
+  template <class G>
+  HD void operator()(const G& g, int row) const {
+    const size_t at = size_t(row) * block;
+    const T* added = from + at;
+    T* sum = to + at;
+    const int count = int(smaller(n - at, size_t(block)));
+    if (copy) g.map(sum, count, [=](int i) { return added[i]; });
+    else g.map(sum, count, [=](int i) { return sum[i] + added[i]; });
+  }
+};
+template <class T>
+void add(const Team& team, const T* from, T* to, size_t n, bool copy = false) {
+  launch(team, int((n + Add<T>::block - 1) / Add<T>::block), Add<T>{from, to, n, copy});
 }
 struct Zeros {};  // what an Observer is told
 template <class T>

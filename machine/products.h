@@ -190,7 +190,7 @@ struct GradientBlock {
 };
 inline GradientBlock gradient_block(int inputs, int columns) {
   constexpr int rows = kBlockLines;
-  const int room = int(l2_bytes() / sizeof(float)) / 4 * 3;
+  const int room = int(l2_bytes() / sizeof(float)) / 2;
   const auto part = [](int n, int most, int unit) {  // of n, cut into parts of nearly one size
     const int parts = larger(1, (n + most - 1) / most), each = (n + parts - 1) / parts;
     return larger(1, (each + unit - 1) / unit) * unit;

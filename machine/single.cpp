@@ -19,7 +19,7 @@ constexpr int kBatch = 12, kBudget = 14, kNewTokens = 300;
 std::vector<float> train(const Config& config, const std::vector<int>& tokens, int updates) {
   const int T = config.block_size, slots = pad64(T);
   Pool pool(2, cuda_available(), true);
-  Trainer<float> trainer(config, kBatch * T, kBatch, kBatch * slots, pool);
+  Trainer<float> trainer(config, pool);
   trainer.initialize(1337);
   for (int i = 0; i < updates; i++) {
     Batch batch;  // where its sequences start is a function of i

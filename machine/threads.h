@@ -105,6 +105,7 @@ struct Team {
   int rank = 0, size = 1;
   Barrier* barrier = nullptr;
   bool cuda = false, plain = false;
+  Barrier* half_barriers = nullptr;  // (2) of the team's halves, where it has any
 
   void wait() const {
     if (size > 1) barrier->wait();
@@ -114,6 +115,20 @@ struct Team {
     const long units = (n + unit - 1) / unit;
     const int begin = int(units * rank / size) * unit, end = int(units * (rank + 1) / size) * unit;
     return {smaller(begin, n), smaller(end, n)};
+  }
+  // Runs f(team, half) for half 0 and 1, which share nothing: each half of the team runs one of them, at the same time.
+  // A team without halves runs one after the other.
+  template <class F>
+  void halves(const F& f) const {
+    if (!half_barriers) {
+      f(*this, 0);
+      wait();
+      f(*this, 1);
+      return wait();
+    }
+    const int each = size / 2, half = rank / each;
+    f(Team{rank % each, each, half_barriers + half}, half);
+    wait();
   }
 };
 
@@ -194,7 +209,8 @@ class Pool {
         cuda_(cuda),
         plain_(plain),
         spins_(size_ > 1 && size_ > usable_cores() ? 0 : Signal::kSpins),
-        end_(size_, spins_) {
+        end_(size_, spins_),
+        halves_{{larger(size_ / 2, 1), spins_}, {larger(size_ / 2, 1), spins_}} {
     const int first_cpu = current_cpu();
     try {
       for (int rank = 1; rank < size_; rank++)
@@ -227,11 +243,12 @@ class Pool {
     context_ = &f;
     call_ = [](void* context, const Team& team) { (*static_cast<std::remove_reference_t<F>*>(context))(team); };
     start_.raise();
-    f(Team{0, size_, &end_});
+    f(team(0));
     end_.wait();
   }
 
  private:
+  Team team(int rank) { return {rank, size_, &end_, false, false, size_ % 2 == 0 ? halves_ : nullptr}; }
   void end() {
     call_ = nullptr;
     start_.raise();
@@ -241,7 +258,7 @@ class Pool {
     for (unsigned round = 0;;) {
       round = start_.wait_beyond(round, spins_);
       if (!call_) return;
-      call_(context_, Team{rank, size_, &end_});
+      call_(context_, team(rank));
       end_.wait();
     }
   }
@@ -251,6 +268,7 @@ class Pool {
   const int spins_;
   Signal start_;  // its value is the number of rounds begun
   Barrier end_;   // also serves as the team's barrier within a round
+  Barrier halves_[2];
   void (*call_)(void*, const Team&) = nullptr;
   void* context_ = nullptr;
   std::vector<std::thread> workers_;

@@ -76,6 +76,7 @@ bool tuned(const Team& team, int rows, const Matmul<float, W>& s, const AddBias<
   }
 #endif
   if (team.cuda || heads.forest.roots != 1 || D % kGroup != 0 || KV % team.size != 0) return false;
+  tell(s);
   const Range mine = team.share(KV);
   const auto columns = [&](int first_head, int each) {
     matmul_twin({(first_head + mine.begin * each) * D, (first_head + mine.end * each) * D}, rows, s, bias);

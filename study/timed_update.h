@@ -13,7 +13,7 @@ UpdateTimes measure_update(const Config&, int, int, Pool&, const std::function<b
 UpdateTimes measure_update(const Config& c, int sequences, int pairs, Pool& pool,
                            const std::function<bool(double)>& working) {
   const int T = c.block_size;
-  Trainer<float> trainer(c, sequences * T, sequences, sequences * pad64(T), pool);
+  Trainer<float> trainer(c, pool);
   trainer.initialize(1);
   Batch batch;
   for (int b = 0; b < sequences; b++) {

@@ -49,7 +49,8 @@ std::vector<UpdateWork> update_work(const Config& c, int sequences) {
   set(kUpNormsBackward, "norms backward", 0, (2 * L + 1) * 3 * R * C);
   set(kUpSums, "norm weights", 0, (2 * L + 1) * 2 * R * C);
   set(kUpEmbeddingBackward, "embedding backward", 0, R * C + (V + T) * C);
-  set(kUpZeros, "zeroing", 0, P + R * C);
+  const double halves = sequences > 1 ? 2 : 1;  // each has a gradient; the second is added
+  set(kUpZeros, "zeroing, adding halves", 0, halves * P + R * C + (halves - 1) * 3 * P);
   set(kUpAdamW, "clipping, AdamW", 0, P + 4 * P);  // the gradient first; then it, weights and two moments
   set(kUpPack, "packing", 0, 3 * M);               // weights, two packed forms
   set(kUpOther, "other", 0, 0);
@@ -60,7 +61,7 @@ double update_bytes(const Config& c, int sequences) {
   const double R = double(sequences) * c.block_size, C = c.n_embd;
   const double saved =
       c.n_layer * (2 * C + c.qkv_size() + 2.0 * c.n_kv_head * c.head_size() + c.heads_size() + c.hidden());
-  return 4 * (6 * double(parameter_count(c)) + R * saved);
+  return 4 * (7 * double(parameter_count(c)) + R * saved);
 }
 
 UpdateBound update_bound(const UpdateWork& work, double flops_per_second, double bytes_per_second) {
@@ -110,7 +111,9 @@ UpdateOperation UpdateClock::place(const std::type_info& type, const void* opera
     const auto& s = *static_cast<const MatmulGradient<float>*>(operation);
     return weight_gradient(s.inputs, s.outputs);
   }
-  after_loss_ = after_loss_ || type == typeid(CrossEntropy<float>);
+  // One thread runs the halves of a batch one after the other.
+  if (type == typeid(Embed<float>)) after_loss_ = false;
+  if (type == typeid(CrossEntropy<float>)) after_loss_ = true;
   const struct {
     const std::type_info& type;
     UpdateOperation forward, backward;
@@ -127,6 +130,7 @@ UpdateOperation UpdateClock::place(const std::type_info& type, const void* opera
              {typeid(NormWeights<float>), kUpOther, kUpSums},
              {typeid(EmbedBackward<float>), kUpOther, kUpEmbeddingBackward},
              {typeid(Zeros), kUpZeros, kUpZeros},
+             {typeid(Add<float>), kUpOther, kUpZeros},
              {typeid(SumSquares<float>), kUpOther, kUpAdamW},
              {typeid(SumRow<ClipFactor<float>>), kUpOther, kUpAdamW},
              {typeid(AdamW<float>), kUpOther, kUpAdamW},

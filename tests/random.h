@@ -51,10 +51,6 @@ inline Batch random_batch(Chance& chance, int roots, int rows, int past, int voc
   for (int i = 0; i < batch.rows(); i++) batch.target.push_back(chance.below(vocab));
   return batch;
 }
-inline int slots_of(const Batch& batch) {
-  const int last = batch.roots() - 1;
-  return batch.first_slot[last] + pad64(batch.past[last] + batch.first_row[last + 1] - batch.first_row[last]);
-}
 
 // A small model's sizes.
 constexpr int kSmallVocab = 29;

@@ -38,7 +38,7 @@ struct World {
     config.vocab_size = tokenizer.vocab_size();
     Pool pool(1);
     const int T = config.block_size, B = 8;
-    Trainer<float> trainer(config, B * T, B, B * pad64(T), pool);
+    Trainer<float> trainer(config, pool);
     trainer.set_weights(initial_weights(config, 1).data());
     for (int i = 0; i < 250; i++) {
       Batch batch;

@@ -20,23 +20,6 @@ struct MicroBatch {
   Dropout dropout;
 };
 
-// to = a + b, or a copy of a. A row of this operation is a block.
-struct AddGradients {
-  const float *a, *b;  // b may be null
-  float* to;
-  size_t size;
-  static constexpr int block = 4096;
-  int rows() const { return int((size + block - 1) / block); }
-  template <class G>
-  HD void operator()(const G& g, int row) const {
-    const size_t at = size_t(row) * block;
-    const float *first = a + at, *second = b ? b + at : nullptr;
-    const int count = int(smaller(size - at, size_t(block)));
-    if (second) g.map(to + at, count, [=](int i) { return first[i] + second[i]; });
-    else g.map(to + at, count, [=](int i) { return first[i]; });
-  }
-};
-
 // How many gradients an update holds at a time: the trainer's, and for each level of the tree a sum that waits.
 inline int gradients_held(int parts) { return parts > 1 ? 1 + gradients_held(parts - parts / 2) : 1; }
 
@@ -56,14 +39,14 @@ class Accumulation {
       const MicroBatch whole = part(first);
       return trainer_.step(whole.batch, update, whole.dropout);
     }
-    const double loss = add(part, first, 0, parts_, 0) / parts_;
+    const double loss = add_parts(part, first, 0, parts_, 0) / parts_;
     trainer_.apply(update);
     return float(loss);
   }
 
  private:
   // The trainer's gradient becomes that of the parts begin .. end - 1. Returns the sum of their losses.
-  double add(const Parts& part, uint64_t first, int begin, int end, size_t level) {
+  double add_parts(const Parts& part, uint64_t first, int begin, int end, size_t level) {
     if (end - begin == 1) {
       const MicroBatch one = part(first + begin);
       return trainer_.loss_and_gradient(one.batch, one.dropout, parts_);
@@ -71,14 +54,11 @@ class Accumulation {
     const int middle = (begin + end) / 2;
     float *const gradient = trainer_.gradient.data(), *const waits = waiting_[level].data();
     const size_t n = trainer_.gradient.size();
-    const double left = add(part, first, begin, middle, level + 1);
-    run({gradient, nullptr, waits, n});
-    const double right = add(part, first, middle, end, level + 1);
-    run({waits, gradient, gradient, n});
+    const double left = add_parts(part, first, begin, middle, level + 1);
+    pool_.run([&](const Team& team) { add(team, gradient, waits, n, true); });
+    const double right = add_parts(part, first, middle, end, level + 1);
+    pool_.run([&](const Team& team) { add(team, waits, gradient, n); });
     return left + right;
-  }
-  void run(const AddGradients& op) {
-    pool_.run([&](const Team& team) { launch(team, op.rows(), op); });
   }
 
   Trainer<float>& trainer_;

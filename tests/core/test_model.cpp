@@ -77,8 +77,9 @@ void check_gradients(const Config& config, bool with_past, float dropout_rate) {
   Chance chance(with_past ? 21 : 22);
   const Batch batch = batch_of(chance, with_past);
   Pool pool(1);
-  Trainer<double> trainer(config, batch.rows(), batch.roots(), slots_of(batch), pool, true);
-  const auto& a = trainer.activations;
+  Trainer<double> trainer(config, pool, true);
+  trainer.loss(batch);  // now there is a cache
+  const auto& a = trainer.activations();
   chance.fill(a.k.data(), a.k.size());
   chance.fill(a.v.data(), a.v.size());
   const Dropout dropout{dropout_rate, 3, 4, 0};
@@ -134,7 +135,7 @@ void check_gradients(const Config& config, bool with_past, float dropout_rate) {
                 *x = before;
                 return loss;
               });
-              const auto& sums = values ? trainer.gradients.v : trainer.gradients.k;
+              const auto& sums = values ? trainer.gradients().v : trainer.gradients().k;
               const double exact = sums[l][(size_t(head) * cache.slots + slot) * pad16(D) + d];
               wrong += (slope - exact) * (slope - exact);
               norm += slope * slope;
@@ -161,13 +162,68 @@ TEST_CASE("model: the float gradient, by the twins, is the double one") {
     Chance chance(31);
     const Batch batch = batch_of(chance, true);
     Pool pool(2);
-    Trainer<double> exact(config, batch.rows(), batch.roots(), slots_of(batch), pool);
-    Trainer<float> fast(config, batch.rows(), batch.roots(), slots_of(batch), pool);
+    Trainer<double> exact(config, pool);
+    Trainer<float> fast(config, pool);
     const std::vector<float> weights = rough_weights<float>(config, 32);
     exact.set_weights(std::vector<double>(weights.begin(), weights.end()).data());
     fast.set_weights(weights.data());
     CHECK(fast.loss_and_gradient(batch) == doctest::Approx(exact.loss_and_gradient(batch)).epsilon(1e-5));
     CHECK(relative_error(fast.gradient.data(), exact.gradient.data(), exact.gradient.size()) < 1e-5);
+  }
+}
+
+TEST_CASE("model: a part of a batch is its roots, as if they had been added alone") {
+  Chance chance(37);
+  Batch whole;
+  std::vector<int> starts{0};  // the slot of each root
+  Batch parts[2];              // of two roots and of three
+  for (int root = 0; root < 5; root++) {
+    const RandomTree tree = random_tree(chance, 3 + root, 11, 0.6);
+    Batch& part = parts[root >= 2];
+    const int n = 3 + root, past = 60 - root, slot = starts.back();
+    whole.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), n, slot, past);
+    part.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), n, slot - starts[root < 2 ? 0 : 2], past);
+    for (int i = 0; i < n; i++) {
+      whole.target.push_back(10 * root + i);
+      part.target.push_back(10 * root + i);
+    }
+    starts.push_back(slot + pad64(past + n));
+  }
+  CHECK(whole.slots() == starts.back());
+  CHECK(Batch().slots() == 0);
+  for (int i : {0, 1}) {
+    const Batch part = whole.part(2 * i, i ? 5 : 2);
+    CHECK(part.slots() == (i ? starts[5] - starts[2] : starts[2]));
+    for (auto list : {&Batch::token, &Batch::target, &Batch::end, &Batch::depth, &Batch::root, &Batch::first_row,
+                      &Batch::first_slot, &Batch::past})
+      CHECK(part.*list == parts[i].*list);
+  }
+  whole.target.clear();  // a batch that is not trained on
+  CHECK(whole.part(2, 5).target.empty());
+}
+
+// With past_gradients a batch is not halved.
+TEST_CASE("model: the halves of a batch have its loss and gradient, dropout included, whatever was trained before") {
+  for (const Config& config : {tiny(true), tiny_llama(false)}) {
+    CAPTURE(config.rotary);
+    Chance chance(33);
+    Pool pool(2);
+    Trainer<double> halves(config, pool);
+    const std::vector<double> weights = rough_weights<double>(config, 34);
+    halves.set_weights(weights.data());
+    for (int roots : {2, 3, 1, 7, 4})  // also more than before, and fewer
+      for (int parts : {1, 4}) {
+        CAPTURE(roots);
+        CAPTURE(parts);
+        const Batch batch = random_batch(chance, roots, 9, 0, 11);
+        const Dropout dropout{roots % 2 * 0.2f, 3, uint32_t(roots)};
+        Trainer<double> whole(config, pool, true);
+        whole.set_weights(weights.data());
+        const double loss = whole.loss_and_gradient(batch, dropout, parts);
+        CHECK(halves.loss(batch, dropout) == doctest::Approx(loss).epsilon(1e-12));
+        CHECK(halves.loss_and_gradient(batch, dropout, parts) == doctest::Approx(loss).epsilon(1e-12));
+        CHECK(relative_error(halves.gradient.data(), whole.gradient.data(), whole.gradient.size()) < 1e-12);
+      }
   }
 }
 
@@ -201,7 +257,7 @@ void check_reference(const std::string& path, bool bias) {
   for (int b = 0; b < 3; b++) batch.add_chain(ids.data() + 16 * b, 16, 64 * b, 0);
   batch.target.assign(targets.begin(), targets.end());
   Pool pool(2);
-  Trainer<float> trainer(config, 48, 3, 192, pool);
+  Trainer<float> trainer(config, pool);
   trainer.set_weights(flat("weights.").data());
   CHECK(trainer.loss_and_gradient(batch) == doctest::Approx(reference(file, "loss")[0]).epsilon(1e-5));
   const std::vector<float> gradient = flat("grads."), after = flat("after.");
@@ -247,7 +303,7 @@ std::vector<float> trained(int threads, int from, int to, std::vector<std::vecto
   Config config = tiny(true);
   config.n_embd = 40;
   Pool pool(threads);
-  Trainer<float> trainer(config, 3 * 16, 3, 3 * 64, pool);
+  Trainer<float> trainer(config, pool);
   trainer.set_weights(initial_weights(config, 5).data());
   if (from > 0) {
     trainer.m.upload((*state)[1].data(), trainer.m.size());
@@ -279,6 +335,7 @@ TEST_CASE("model: training gives the same bits again, on any number of threads, 
   CHECK(once == trained(1, 0, 12, nullptr));
   CHECK(once == trained(2, 0, 12, nullptr));
   CHECK(once == trained(3, 0, 12, nullptr));
+  CHECK(once == trained(4, 0, 12, nullptr));
   std::vector<std::vector<float>> state;
   trained(2, 0, 5, &state);
   CHECK(once == trained(2, 5, 12, &state));
@@ -289,8 +346,8 @@ TEST_CASE("model: a step is the loss, its gradient and an update") {
   Chance chance(35);
   const Batch batch = batch_of(chance, false);
   Pool pool(2);
-  Trainer<float> whole(config, batch.rows(), batch.roots(), slots_of(batch), pool);
-  Trainer<float> parts(config, batch.rows(), batch.roots(), slots_of(batch), pool);
+  Trainer<float> whole(config, pool);
+  Trainer<float> parts(config, pool);
   const std::vector<float> weights = rough_weights<float>(config, 36);
   whole.set_weights(weights.data());
   parts.set_weights(weights.data());
@@ -308,7 +365,7 @@ TEST_CASE("model: a step is the loss, its gradient and an update") {
 TEST_CASE("model: training learns: a repeated sequence becomes certain") {
   const Config config = tiny(false);
   Pool pool(2);
-  Trainer<float> trainer(config, 16, 1, 64, pool);
+  Trainer<float> trainer(config, pool);
   trainer.initialize(6);
   CHECK(std::vector<float>(trainer.weights.data(), trainer.weights.data() + trainer.weights.size()) ==
         initial_weights(config, 6));
@@ -427,7 +484,7 @@ TEST_CASE("features: the residual stream after the tapped layers, for every row 
     Target target(config, weights.data(), Dtype::fp32, false, threads, 12),
         chain(config, weights.data(), Dtype::fp32, false, 1, 12);
     Pool pool(1);
-    Trainer<double> trainer(config, 16, 1, 64, pool);
+    Trainer<double> trainer(config, pool);
     trainer.set_weights(exact.data());
     const RandomTree tree = random_tree(chance, 12, 11, 0.7);
     const auto run = [&](Target& which, int layers) {
@@ -459,7 +516,7 @@ TEST_CASE("features: the residual stream after the tapped layers, for every row 
       trainer.loss(batch);
       for (int tap = 0; tap < kFeatures; tap++) {
         const int layers = feature_layers(5)[size_t(tap)];
-        const double* const stream = trainer.activations.x.at(layers, n - 1);
+        const double* const stream = trainer.activations().x.at(layers, n - 1);
         CHECK(relative_error(features.row(row) + tap * C, stream, size_t(C)) < 1e-5);
       }
     }

@@ -102,7 +102,7 @@ TEST_CASE("kernels: tree attention: the CPU twin has the portable version's bits
       const int most_rows = long_tree ? 900 : round % 6 < 3 ? 20 : 120;
       const Batch batch = random_batch(chance, long_tree ? 3 : 1 + round % 6, most_rows, round % 2 ? 90 : 0, 7);
       const Forest forest = forest_of(batch);
-      const int slots = slots_of(batch), rows = batch.rows(), most = pad64(batch.most_keys());
+      const int slots = batch.slots(), rows = batch.rows(), most = pad64(batch.most_keys());
       const int qkv_row = pad16((H + 2 * KV) * D), out_row = pad16(H * D);
       struct Side {
         std::vector<float> k, v, out, log_sum, dk, dv, dqkv;
@@ -173,7 +173,7 @@ TEST_CASE(
       const int KV = 1 + round % 2, H = KV * (1 + round % 3), wide = pad16(D);
       const Batch batch = random_batch(chance, 1, round < 3 ? 9 : 60, round % 2 ? kLongPast + 7 : 0, 7);
       const Forest forest = forest_of(batch);
-      const int slots = slots_of(batch), rows = batch.rows(), most = pad64(batch.most_keys());
+      const int slots = batch.slots(), rows = batch.rows(), most = pad64(batch.most_keys());
       const int qkv_row = pad16((H + 2 * KV) * D), out_row = pad16(H * D);
       std::vector<float> qkv(size_t(rows) * qkv_row + 16), scratch(size_t(rows) * H * (most + kLanes));
       chance.fill(qkv.data(), qkv.size());
@@ -252,7 +252,7 @@ struct Heads {
         H(n_head),
         KV(n_kv_head),
         D(head_size),
-        slots(slots_of(rows)),
+        slots(rows.slots()),
         qkv_row(pad16((H + 2 * KV) * D)),
         out_row(pad16(H * D)),
         qkv(size_t(batch.rows()) * qkv_row + 16),
@@ -471,7 +471,7 @@ TEST_CASE("kernels: attention skips the blocks of keys that no row of a tile see
   const auto scored = [](const Batch& batch, int root, int tall, int computed) {  // keys times rows
     const Forest f = forest_of(batch);
     const int first = f.first_row[root], last = f.first_row[root + 1], past = f.past[root];
-    std::vector<int> ends(slots_of(batch) / 16);
+    std::vector<int> ends(batch.slots() / 16);
     ends_of_blocks(f, root, ends.data());
     int64_t total = 0;
     for (int row = first + computed; row < last; row += tall) {

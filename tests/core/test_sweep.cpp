@@ -41,7 +41,7 @@ struct Article {
     config.n_embd = 32, config.vocab_size = tokenizer.vocab_size();
     Pool pool(2);
     const int T = config.block_size, B = 12;
-    Trainer<float> trainer(config, B * T, B, B * pad64(T), pool);
+    Trainer<float> trainer(config, pool);
     trainer.set_weights(initial_weights(config, 1).data());
     for (int i = 0; i < iterations; i++) {
       Batch batch;

@@ -26,7 +26,7 @@ struct Problem {
         H(n_head),
         KV(n_kv_head),
         D(head_size),
-        slots(slots_of(rows)),
+        slots(rows.slots()),
         qkv_row(pad16((n_head + 2 * n_kv_head) * head_size)),
         out_row(pad16(n_head * head_size)),
         qkv(size_t(batch.rows()) * qkv_row),

@@ -99,7 +99,7 @@ TEST_CASE(ON "training steps give the CPU's losses to rounding") {
   batch.target.assign(tokens.begin() + 1, tokens.end());
   const auto losses = [&](bool cuda) {
     Pool pool(cuda ? 1 : 2, cuda);
-    Trainer<float> trainer(config, rows, 1, 64, pool);
+    Trainer<float> trainer(config, pool);
     trainer.set_weights(weights.data());
     std::vector<double> all;
     for (int i = 0; i < steps; i++) {

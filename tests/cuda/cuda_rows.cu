@@ -141,8 +141,8 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
         [&](Desk& d) { return CrossEntropy<float>{d.f[0], stride, C, d.below_7(), d.f[1], true, 0.25f}; });
   check("Mean", 1, [&](Desk& d) { return SumRow<Mean<float>>{{d.f[0], 1000, d.f[1]}}; });
   check("SumSquares", 3, [&](Desk& d) { return SumSquares<float>{d.pieces(), d.f[0], d.f[1]}; });
-  check("AddGradients", 2, [&](Desk& d) { return AddGradients{d.f[0], d.f[1], d.f[1], 5000}; });
-  check("AddGradients, a copy", 2, [&](Desk& d) { return AddGradients{d.f[0], nullptr, d.f[1], 5000}; });
+  check("Add", 2, [&](Desk& d) { return Add<float>{d.f[0], d.f[1], 5000, false}; });
+  check("Add, a copy", 2, [&](Desk& d) { return Add<float>{d.f[0], d.f[1], 5000, true}; });
   check("ClipFactor", 1, [&](Desk& d) { return SumRow<ClipFactor<float>>{{d.positive, 40, 0.5f, d.f[1]}}; });
   check("AdamW", 3, [&](Desk& d) {
     return AdamW<float>{d.pieces(), d.f[0], d.f[1], d.positive, d.f[3], d.f[4], 0.01f, 0.1f, 0.9f, 0.99f, 0.1f, 0.01f};
@@ -175,7 +175,7 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
 TEST_CASE(ON "tree attention and the cache, row by row: a warp gives a core's bits") {
   Chance chance(2);
   const Batch batch = random_batch(chance, 3, 9, 20, 7);
-  const int slots = slots_of(batch), H = 4, KV = 2, D = 5, most = pad64(batch.most_keys());
+  const int slots = batch.slots(), H = 4, KV = 2, D = 5, most = pad64(batch.most_keys());
   const auto check = [&](const char* name, int n, auto make) { check_groups(name, batch, n, make); };
   for (int computed : {0, 2}) {
     CAPTURE(computed);

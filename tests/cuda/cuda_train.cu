@@ -299,7 +299,7 @@ Run run_of(const Config& config, Pool& pool, float dropout, int steps, int parts
   Chance chance(907);
   std::vector<int> text(200);
   for (int& token : text) token = chance.below(chance.below(config.vocab_size) + 1);
-  Trainer<float> trainer(config, B * T, B, B * pad64(T), pool);
+  Trainer<float> trainer(config, pool);
   trainer.initialize(11);
   Accumulation accumulation(trainer, pool, parts);
   Run run;

@@ -59,6 +59,38 @@ TEST_CASE("threads: of every size, with rounds of the caller's alone between: ea
   }
 }
 
+TEST_CASE("threads: an even team's halves run one half of the work each; another team runs one after the other") {
+  for (int threads = 1; threads <= 6; threads++) {
+    CAPTURE(threads);
+    Pool pool(threads);
+    const int each = threads % 2 ? threads : threads / 2;
+    int wrong = 0;
+    for (int round = 0; round < 100; round++) {
+      const bool on_caller = round % 5 == 1;
+      const int size = on_caller ? 1 : each;
+      std::vector<int> ran[2] = {std::vector<int>(size_t(each)), std::vector<int>(size_t(each))};
+      std::vector<int> seen[2] = {ran[0], ran[1]}, after(size_t(threads), 0);
+      pool.run(
+          [&](const Team& team) {
+            team.halves([&](const Team& some, int half) {
+              ran[half][size_t(some.rank)] += some.size == size;
+              some.wait();
+              for (int rank = 0; rank < some.size; rank++) seen[half][size_t(some.rank)] += ran[half][size_t(rank)];
+            });
+            for (int half : {0, 1})
+              for (int rank = 0; rank < size; rank++) after[size_t(team.rank)] += seen[half][size_t(rank)];
+          },
+          on_caller);
+      for (int half : {0, 1})
+        for (int rank = 0; rank < each; rank++)
+          wrong += ran[half][size_t(rank)] != (rank < size) || seen[half][size_t(rank)] != (rank < size ? size : 0);
+      for (int rank = 0; rank < threads; rank++)
+        wrong += after[size_t(rank)] != (rank < (on_caller ? 1 : threads) ? 2 * size * size : 0);
+    }
+    CHECK(wrong == 0);
+  }
+}
+
 TEST_CASE("threads: where they outnumber the cores, who waits sleeps at once, and wakes for every round") {
   constexpr int kThreads = 64, kRounds = 1000;
   REQUIRE(usable_cores() < kThreads);

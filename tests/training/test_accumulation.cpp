@@ -69,7 +69,7 @@ TEST_CASE("accumulation: an update of N parts adds their gradients in a tree, bi
       CAPTURE(threads);
       CAPTURE(parts);
       Pool pool(threads), one(1);
-      Trainer<float> tested(config, 32, 2, 128, pool), by_hand(config, 32, 2, 128, one);
+      Trainer<float> tested(config, pool), by_hand(config, one);
       Accumulation accumulation(tested, pool, parts);
       tested.set_weights(weights.data());
       by_hand.set_weights(weights.data());
@@ -113,7 +113,7 @@ TEST_CASE(
     for (Batch* batch : {&all, &parts[size_t(p)].batch}) add_sequence(*batch, tokens);
   }
   Pool pool(1);
-  Trainer<float> whole(config, 64, 4, 256, pool), summed(config, 16, 1, 64, pool), alone(config, 64, 4, 256, pool);
+  Trainer<float> whole(config, pool), summed(config, pool), alone(config, pool);
   for (Trainer<float>* trainer : {&whole, &summed, &alone}) trainer->set_weights(weights.data());
   const float loss = whole.step(all, {});
   CHECK(Accumulation(summed, pool, 4).step([&](uint64_t p) { return parts[p]; }, {}) ==
@@ -185,7 +185,7 @@ std::vector<float> reference(int updates, int parts) {
   const std::vector<int> tokens = read_text(o).parts.train;
   const int B = o.batch_size, T = o.config.block_size;
   Pool pool(1);
-  Trainer<float> trainer(o.config, B * T, B, B * pad64(T), pool);
+  Trainer<float> trainer(o.config, pool);
   trainer.initialize(o.seed);
   const auto gradient_of = [&](int number) {
     Batch batch;
