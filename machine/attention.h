@@ -6,14 +6,6 @@
 
 namespace nanospec {
 
-// Prefetches `numbers` of each of some rows, to read or to write them: a head's part of a row lies far from that of the
-// next.
-template <bool write = false>
-inline void prefetch_rows(const float* from, ptrdiff_t stride, int rows, int numbers) {
-  for (int row = 0; row < rows; row++)
-    for (int i = 0; i < numbers; i += kLine / int(sizeof(float))) __builtin_prefetch(from + row * stride + i, write);
-}
-
 // Writes n rows' keys, of D numbers each, from `slot` on into one head's part of a cache (KeyValues), 16 slots at a
 // time: in their block the numbers of one channel lie side by side.
 template <class S>

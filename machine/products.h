@@ -164,6 +164,21 @@ INSTANTIATE void product(int, int, const TileArguments<f16>&);
 // ---------------------------------------------------------------------------------------------------------------
 // The twins
 
+// Prefetches `numbers` of each of some rows, to read or to write them. Part of a row lies far from that of the next: no
+// prefetcher of the processor finds it.
+template <bool write = false>
+inline void prefetch_rows(const float* from, ptrdiff_t stride, int rows, int numbers) {
+  for (int row = 0; row < rows; row++)
+    for (int i = 0; i < numbers; i += kLine / int(sizeof(float))) __builtin_prefetch(from + row * stride + i, write);
+}
+
+// Prefetches what a column operation reads of a row, where no product has just written it.
+template <class Op>
+void prefetch_for(const Op&, int, int, int) {}
+inline void prefetch_for(const GeluBackward<float>& s, int row, int begin, int end) {
+  prefetch_rows<true>(s.pre + size_t(row) * s.row_stride + begin, s.row_stride, 1, end - begin);
+}
+
 // Matmul: the columns `mine` (cut at multiples of kGroup) of all rows. `after`, a column operation, follows on some
 // rows' finished columns while they are in cache.
 template <class W, class After>
@@ -179,7 +194,12 @@ void matmul_twin(const Range& mine, int rows, const Matmul<float, W>& m, const A
   }
   if (idle(after) || mine.begin == mine.end) return;
   tell(after);
-  for (int row = 0; row < rows; row++) after(Solo{}, row, mine.begin, smaller(mine.end, w.n));
+  constexpr int ahead = 6;
+  const int end = smaller(mine.end, w.n);
+  for (int row = 0; row < rows; row++) {
+    if (row + ahead < rows) prefetch_for(after, row + ahead, mine.begin, end);
+    after(Solo{}, row, mine.begin, end);
+  }
 }
 
 // How a weight's gradient is computed: a block of dw (inputs, columns) stays in L2, while x and dy pass by, kBlockLines
@@ -203,7 +223,8 @@ inline GradientBlock gradient_block(int inputs, int columns) {
 }
 
 // MatmulGradient: this thread's inputs, whose part of dw is contiguous: of a row that two threads share, the prefetcher
-// would bring into one's cache what the other writes. x and dy are read where they lie.
+// would bring into one's cache what the other writes. x is read where it lies; columns of dy are copied first, for each
+// of its rows may be a page of its own.
 inline void matmul_gradient_twin(const Team& team, const MatmulGradient<float>& m) {
   const int rows = m.rows, outputs = m.outputs, whole = outputs / kGroup * kGroup, left = outputs - whole;
   constexpr int some = kMostTiles * kTileRows;
@@ -213,31 +234,34 @@ inline void matmul_gradient_twin(const Team& team, const MatmulGradient<float>& 
   float* const edge = scratch(left > 0 ? size_t(m.inputs) * kGroup : 0);
   for (int k = mine.begin; k < mine.end && left > 0; k++)
     for (int n = 0; n < kGroup; n++) edge[k * kGroup + n] = n < left ? m.dw[size_t(k) * outputs + whole + n] : 0.0f;
-  // Adds rows to some columns' part of dbias: a product with a row of ones.
-  const auto add_bias = [&](const float* dy, int count, int begin, int end) {
+  alignas(kLine) float panel[kBlockLines * kPanel];  // some columns of `count` rows of dy
+  // Adds them to dbias: a product with a row of ones.
+  const auto add_bias = [&](int count, int begin, int end) {
     const float one = 1;
     const int n = smaller(end, whole) - begin;
-    if (n > 0)
-      product(1, n, TileArguments<float>{count, &one, 0, 0, dy + begin, m.dy_row, kGroup, m.dbias + begin, 0, true});
+    if (n > 0) product(1, n, TileArguments<float>{count, &one, 0, 0, panel, kPanel, kGroup, m.dbias + begin, 0, true});
     for (int column = larger(begin, whole); column < smaller(end, outputs); column++)
-      for (int row = 0; row < count; row++) m.dbias[column] += dy[size_t(row) * m.dy_row + column];
+      for (int row = 0; row < count; row++) m.dbias[column] += panel[row * kPanel + column - begin];
   };
   // Adds `count` rows' part of a block of dw. Columns of dy stay in L1 while the inputs pass by.
   const auto add = [&](int row, int count, const Range& inputs, const Range& columns) {
     const float *x = m.x + size_t(row) * m.x_row, *dy = m.dy + size_t(row) * m.dy_row;
     for (int column = columns.begin; column < columns.end; column += kPanel) {
       const int end = smaller(columns.end, column + kPanel);
+      for (int r = 0; r < count; r++)
+        memcpy(panel + r * kPanel, dy + size_t(r) * m.dy_row + column, sizeof(float) * (end - column));
       // The biases of these columns belong to the thread of one of the inputs.
       const int input = int(int64_t(column) * m.inputs / pad16(outputs));
-      if (m.dbias && input >= inputs.begin && input < inputs.end) add_bias(dy, count, column, end);
+      if (m.dbias && input >= inputs.begin && input < inputs.end) add_bias(count, column, end);
       for (int k = inputs.begin; k < inputs.end; k += some) {
         // Meanwhile the next inputs come into L1; after the last the next columns, or the next rows' first.
         const float* next = x + k + some;
         const bool last = k + some >= inputs.end;
         if (last) next = end < columns.end ? dy + end : dy + size_t(count) * m.dy_row + columns.begin;
         const auto sum = [&](int begin, int end, float* sums, int sums_row) {
-          TileArguments<float> s{count,    x + k, 1, m.x_row, dy + begin, m.dy_row, kGroup, sums + size_t(k) * sums_row,
-                                 sums_row, true};
+          TileArguments<float> s{
+              count,    x + k, 1, m.x_row, panel + begin - column, kPanel, kGroup, sums + size_t(k) * sums_row,
+              sums_row, true};
           s.next = reinterpret_cast<const char*>(next);
           s.next_k = ptrdiff_t(sizeof(float)) * (last ? m.dy_row : m.x_row);
           product(smaller(some, inputs.end - k), end - begin, s);
