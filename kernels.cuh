@@ -203,7 +203,7 @@ bool idle(const Op&) {
 // Embedding, normalization, activations, residual: forward and backward
 
 // How many channels a group takes where an operation sums over rows. Each sum belongs to one lane, which adds in order.
-constexpr int kChunk = 32;
+constexpr int kChunk = 64;
 
 // x (R, C) = the columns of w, (C, V) in panels, that belong to the tokens.
 template <class T, class W>
@@ -238,7 +238,7 @@ struct Embed {
   }
 };
 
-// dwte[token] += dx, dwpe[position] += dx, row after row. A group owns 32 channels, so no two groups add to one number.
+// dwte[token] += dx, dwpe[position] += dx, row after row. A group owns kChunk channels, so no two add to one number.
 template <class T>
 struct EmbedBackward {
   int rows;
@@ -319,7 +319,7 @@ struct NormBackward {
   }
 };
 
-// dweight += sum over rows of dy n, dbias += sum over rows of dy; in order of rows. A row of this operation is 32
+// dweight += sum over rows of dy n, dbias += sum over rows of dy; in order of rows. A row of this operation is kChunk
 // channels.
 template <class T>
 struct NormWeights {
