@@ -18,7 +18,8 @@ numbers in matrices, the least is, in floats:
   attention  forward R (Q + C + H), backward R (2 Q + 2 C + H): queries, keys and values, outputs, their gradients
   norms      forward 2 R C, again in the backward but for the last; backward 3 R C; sums 2 R C
   GELU       forward 2 R F, backward 4 R F (from pre and dact to dpre and act); residual joins 2 R C, two in each layer
-  the rest   embedding and its backward R C + (V + T) C each; loss R V; zeroing P + R C;
+  the rest   embedding and its backward R C + (V + T) C each; loss R V; the gradients of both halves of the
+             batch, zeroed and added, 2 P + R C + 3 P;
              clipping and AdamW 5 P; packing 3 M
 That is what study/update.cpp reckons for `bench --only train`. Operations that keep what they pass on in the cache
 fetch less than that; one that reads its input again for every block of its output fetches more.
@@ -49,7 +50,7 @@ def floor_bytes(layers: int, heads: int, C: int, T: int, V: int, sequences: int)
     layer += R * (Q + C + heads) + R * (2 * Q + 2 * C + heads)
     layer += 2 * (2 + 2 + 3 + 2) * R * C + (2 + 4) * R * F + 2 * 2 * R * C
     rest = product(C, V) + (2 + 3 + 2) * R * C + 2 * (R * C + (V + T) * C) + R * V
-    rest += P + R * C + 5 * P + 3 * (layers * matrices + V * C)
+    rest += 2 * P + R * C + 3 * P + 5 * P + 3 * (layers * matrices + V * C)
     return 4.0 * (layers * layer + rest)
 
 
