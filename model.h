@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -383,9 +384,9 @@ struct Activations {
 
 // The sites where dropout is applied. Each has a number, so that no two draw the same random bits.
 enum { kDropEmbedding, kDropAttention, kDropProjection, kDropMlp };
-inline Dropout dropout_at(Dropout dropout, int layer, int site, int row = 0, int channels = 0) {  // from a row on
+inline Dropout dropout_at(Dropout dropout, int layer, int site, int row = 0) {  // from a row on
   dropout.site = uint32_t(layer * 4 + site);
-  dropout.first = uint64_t(dropout.row + row) * channels;
+  dropout.first_row += row;
   return dropout;
 }
 
@@ -471,7 +472,7 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
   if (c.vocab_size)
     launch(team, R,
            Embed<T>{batch.token(), batch.forest, w.plain.wte, w.plain.wpe, a.x[0], a.C, C,
-                    dropout_at(dropout, c.n_layer, kDropEmbedding, 0, C)});
+                    dropout_at(dropout, c.n_layer, kDropEmbedding)});
   for (int l = 0; l < c.n_layer; l++) {
     const auto& plain = w.plain.layers[l];
     const auto& packed = w.layers[l];
@@ -499,7 +500,7 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
       const LayerRows<T, S> at{a, plain, l, row, room};
       // mid (R, C) = x + att W + b
       matmul(some, rows, Matmul<T, W>{at.att, a.A, packed.proj.forward, at.mid, a.C},
-             JoinResidual<T>{at.x, at.mid, a.C, C, plain.proj_bias, dropout_at(dropout, l, kDropProjection, row, C)});
+             JoinResidual<T>{at.x, at.mid, a.C, C, plain.proj_bias, dropout_at(dropout, l, kDropProjection, row)});
       some.wait();
       // act (R, F) = GELU(norm_2(mid) W + b), or SwiGLU
       const T* normal = normalize(some, rows, at.norm_2, a.training);
@@ -507,7 +508,7 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
                at.act, a.F);
       // x (R, C) = mid + act W + b
       matmul(some, rows, Matmul<T, W>{at.act, a.F, packed.fc_proj.forward, at.next, a.C},
-             JoinResidual<T>{at.mid, at.next, a.C, C, plain.fc_proj_bias, dropout_at(dropout, l, kDropMlp, row, C)});
+             JoinResidual<T>{at.mid, at.next, a.C, C, plain.fc_proj_bias, dropout_at(dropout, l, kDropMlp, row)});
       some.wait();
     });
     if (after_layer) after_layer(team, l + 1, R, a.x.at(l + 1, first), a.C);
@@ -601,7 +602,7 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     if (dropout.rate == 0) return;
     launch_columns(block.team, block.rows, C,
                    DropoutBackward<T>{g.stream.at(0, block.row), g.branch.at(0, block.row), a.C, C,
-                                      dropout_at(dropout, l, site, block.row, C)});
+                                      dropout_at(dropout, l, site, block.row)});
   };
   for (int l = c.n_layer - 1; l >= 0; l--) {
     const auto& plain = w.plain.layers[l];
@@ -660,7 +661,7 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
   if (!c.vocab_size) return;
   embed_backward(team,
                  EmbedBackward<T>{R, batch.token(), batch.forest, g.stream.at(0, first), a.C, C, d.wte, d.wpe,
-                                  dropout_at(dropout, c.n_layer, kDropEmbedding, 0, C)},
+                                  dropout_at(dropout, c.n_layer, kDropEmbedding)},
                  g.order.data());
 }
 
@@ -786,7 +787,7 @@ class Optimizer {
   Array<Piece> pieces_;
 };
 
-// Everything that training needs: parameters, their packed forms, gradients, moments, and one forward's activations.
+// Everything that training needs: parameters, their packed forms, gradients, moments, and what a forward computes.
 //
 // On a CPU the first half of a batch's sequences and the second have a gradient each, and the two are added, whatever
 // the threads. So the halves of a team need neither wait for each other nor read what lies in the other's caches.
@@ -905,7 +906,7 @@ class Trainer {
   }
   void loss_of_half(const Team& team, const Half& half, bool with_gradient, T scale, Dropout dropout) {
     const Activations<T>& a = half.activations;
-    dropout.row = half.first_row;
+    dropout.first_row = half.first_row;
     if (with_gradient) zero(team, half.sums.data(), half.sums.size());
     forward(team, config, packed_, half.batch, a, true, dropout);
     loss_of_rows(team, half.batch.forest.rows,
@@ -924,9 +925,8 @@ class Trainer {
   Pool& pool_;
   Weights<T, T> packed_;
   std::unique_ptr<Half> halves_[2];
-  int count_ = 1, rows_ = 0;  // of halves (1: all in one), of the batch's rows
-  Array<T> second_;           // the gradient of the second half
-  Array<T> losses_, loss_{1, pool_.cuda()};
+  int count_ = 1, rows_ = 0;                          // of halves (1: all in one), of the batch's rows
+  Array<T> losses_, loss_{1, pool_.cuda()}, second_;  // second_: the gradient of the second half
   Optimizer<T> optimizer_;
 };
 

@@ -175,7 +175,7 @@ struct Batch {
     for (int i = 0; i < n; i++) depths[i] = i;
     add_tree(tokens, depths.data(), ends.data(), n, slot, keys_before);
   }
-  // The roots first .. last - 1 as a batch of their own.
+  // The roots first .. last - 1 as a batch of their own, with slots from 0 on.
   Batch part(int first, int last) const {
     Batch some;
     for (int r = first; r < last; r++) {
@@ -183,9 +183,8 @@ struct Batch {
       std::vector<int> ends(end.begin() + at, end.begin() + at + n);
       for (int& its : ends) its -= at;
       some.add_tree(token.data() + at, depth.data() + at, ends.data(), n, first_slot[r] - first_slot[first], past[r]);
+      if (!target.empty()) some.target.insert(some.target.end(), target.begin() + at, target.begin() + at + n);
     }
-    const auto target_of = [&](int root) { return target.begin() + std::min(size_t(first_row[root]), target.size()); };
-    some.target.assign(target_of(first), target_of(last));
     return some;
   }
   // How many slots its caches take together.
@@ -519,7 +518,7 @@ void keep_rows(const Team& team, const KeepRows<S>& s, int layers) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Sums over rows, the loss, fills
+// Sums over rows, the loss; arrays added and zeroed
 
 template <class Op>
 void launch_chunks(const Team& team, int columns, const Op& op) {

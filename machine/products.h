@@ -176,7 +176,7 @@ inline void prefetch_rows(const float* from, ptrdiff_t stride, int rows, int num
 template <class Op>
 void prefetch_for(const Op&, int, int, int) {}
 inline void prefetch_for(const GeluBackward<float>& s, int row, int begin, int end) {
-  prefetch_rows<true>(s.pre + size_t(row) * s.row_stride + begin, s.row_stride, 1, end - begin);
+  prefetch_rows<true>(s.pre + size_t(row) * s.row_stride + begin, 0, 1, end - begin);
 }
 
 // Matmul: the columns `mine` (cut at multiples of kGroup) of all rows. `after`, a column operation, follows on some
@@ -194,7 +194,7 @@ void matmul_twin(const Range& mine, int rows, const Matmul<float, W>& m, const A
   }
   if (idle(after) || mine.begin == mine.end) return;
   tell(after);
-  constexpr int ahead = 6;
+  constexpr int ahead = 6;  // rows: a miss takes as long as some of them
   const int end = smaller(mine.end, w.n);
   for (int row = 0; row < rows; row++) {
     if (row + ahead < rows) prefetch_for(after, row + ahead, mine.begin, end);

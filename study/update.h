@@ -96,7 +96,6 @@ class UpdateClock : public Observer {
     seconds.assign(kUpdateOperations, 0);
     begun.assign(kUpdateOperations, 0);
     now_ = kUpOther;
-    after_loss_ = false;
     since_ = Clock::now();
     observer = this;
     update();
