@@ -48,19 +48,18 @@ struct Forest {
   HD int slot(int row) const { return first_slot[root[row]] + past[root[row]] + row - first_row[root[row]]; }
 };
 
-// Dropout at one site, which is a place in the network. keep() is 1 / (1 - rate) where number i of a row stays, else 0.
-// It is a pure function of seed, iteration, site and where the number is in the whole batch, whose rows have so many
-// each.
+// Dropout at one site, which is a place in the network. keep(i) is 1 / (1 - rate) where element i stays, else 0. It is
+// a pure function of seed, iteration, site and i, which counts from the first element of the batch's first row.
 struct Dropout {
   float rate = 0;
   uint64_t seed = 0;
   uint32_t iteration = 0, site = 0;
   int first_row = 0;  // the row of the batch that is row 0 here
+  HD uint64_t first_of(int row, uint64_t elements) const { return uint64_t(first_row + row) * elements; }  // of a row
   template <class T>
-  HD T keep(int row, uint64_t numbers, uint64_t i) const {
+  HD T keep(uint64_t i) const {
     if (rate == 0) return T(1);
-    const uint64_t place = uint64_t(first_row + row) * numbers + i;
-    const uint32_t bits = uint32_t(random_bits(seed, iteration, kStreamDropout, place, site));
+    const uint32_t bits = uint32_t(random_bits(seed, iteration, kStreamDropout, i, site));
     return bits < uint32_t(double(rate) * 4294967296.0) ? T(0) : T(1) / (T(1) - T(rate));
   }
 };
@@ -154,7 +153,7 @@ struct Attention {
   HD int queries() const { return n_head / n_kv_head; }  // query heads that share a key/value head
   HD T scale() const { return T(1) / square_root(T(head_size)); }
   HD T keep(int row, int head, int position) const {  // dropout of one attention weight
-    return dropout.keep<T>(row, uint64_t(n_head) << 20, uint64_t(head) << 20 | uint64_t(position));
+    return dropout.keep<T>((dropout.first_of(row, n_head) + head) << 20 | uint64_t(position));
   }
 };
 
@@ -235,7 +234,8 @@ struct Embed {
     const T* position = wpe ? wpe + size_t(forest.position(row)) * channels : nullptr;
     if (position) g.map(out, channels, [=](int c) { return symbol[c] + position[c]; });
     else g.map(out, channels, [=](int c) { return symbol[c]; });
-    if (dropout.rate > 0) g.each(channels, [&](int c) { out[c] *= dropout.keep<T>(row, channels, c); });
+    if (dropout.rate > 0)
+      g.each(channels, [&](int c) { out[c] *= dropout.keep<T>(dropout.first_of(row, channels) + c); });
   }
 };
 
@@ -257,7 +257,7 @@ struct EmbedBackward {
       T* position = dwpe ? dwpe + size_t(forest.position(row)) * channels + first : nullptr;
       const T* d = dx + size_t(row) * x_row + first;
       g.each(count, [&](int c) {
-        const T kept = d[c] * dropout.keep<T>(row, channels, first + c);
+        const T kept = d[c] * dropout.keep<T>(dropout.first_of(row, channels) + first + c);
         symbol[c] += kept;
         if (position) position[c] += kept;
       });
@@ -487,7 +487,8 @@ struct JoinResidual {
     AddBias<T>{out, row_stride, bias}(g, row, begin, end);
     const T* a = residual + size_t(row) * row_stride + begin;
     T* o = out + size_t(row) * row_stride + begin;
-    if (dropout.rate > 0) g.each(end - begin, [=](int c) { o[c] *= dropout.keep<T>(row, channels, begin + c); });
+    if (dropout.rate > 0)
+      g.each(end - begin, [=](int c) { o[c] *= dropout.keep<T>(dropout.first_of(row, channels) + begin + c); });
     g.map(o, end - begin, [=](int c) { return o[c] + a[c]; });
   }
 };
@@ -503,7 +504,8 @@ struct DropoutBackward {
   HD void operator()(const G& g, int row, int begin, int end) const {
     const T* a = d + size_t(row) * row_stride + begin;
     T* o = out + size_t(row) * row_stride + begin;
-    g.map(o, end - begin, [=](int c) { return a[c] * dropout.keep<T>(row, channels, begin + c); });
+    const uint64_t first = dropout.first_of(row, channels) + begin;
+    g.map(o, end - begin, [=](int c) { return a[c] * dropout.keep<T>(first + c); });
   }
 };
 
