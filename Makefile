@@ -248,7 +248,7 @@ $(BUILD)/tests/run-$(T): $(LIBRARY) $(if $(WIDE),$(COMMANDS)) \
   $(sort $(BUILD)/tests/main.o $(CHOSEN_OBJECTS) $(if $(WIDE),$(BUILD)/tests/commands/stand_in.o))
 # One text on every machine: the tests that show it, few and small enough for an emulated processor. How near functions
 # come to libm's is not asked there: it follows from their bits, which are.
-EVERYWHERE := main core/test_golden machine/test_integers machine/test_numbers
+EVERYWHERE := main core/test_golden machine/test_integers machine/test_numbers machine/test_simd
 $(BUILD)/tests/run-everywhere: $(addprefix $(BUILD)/,machine/library.o machine/sampling.o drafters/logits.o) \
   $(EVERYWHERE:%=$(BUILD)/tests/%.o)
 $(BUILD)/tests/run $(BUILD)/tests/run-$(T) $(BUILD)/tests/run-everywhere:

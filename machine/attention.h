@@ -20,6 +20,12 @@ inline void write_keys(const float* k, ptrdiff_t stride, int n, int slot, int D,
         for (int j = 0; j < count; j++)
           block[(d / together * 16 + j) * together + d % together] = rounded<S>(k[j * stride + d]);
     };
+    if constexpr (std::is_same<S, float>::value) {
+      if (rows == 16 && D % 4 == 0) {
+        for (int d = 0; d < D; d += 4) transpose_four(k + d, stride, block + d * 16);
+        continue;
+      }
+    }
     if (rows == 16) write(16);  // a count that the compiler knows
     else write(rows);
   }
@@ -134,6 +140,17 @@ struct AttentionTile {
   void weigh(int begin, int end) const {
     for (int pair = begin; pair < end; pair += kSome) weigh_some(pair, smaller(kSome, end - pair));
   }
+  // What the next key/value head needs of a pair's row. Asked for now, in a step that needs no memory, it is in L2 by
+  // then.
+  [[gnu::always_inline]] void prefetch_next_head(int pair) const {
+    const float* const its = s.qkv + size_t(row_of(pair)) * s.qkv_row;
+    const int key = s.n_head + kv_head + 1, heads[] = {head_of(pair) + queries, key, key + s.n_kv_head};
+    for (int head : heads) prefetch_rows<false, kIntoL2>(its + head * D, 0, 1, D);
+  }
+  // A vector of a row's scores; behind the keys that it sees -inf.
+  static Vec score_of(const float* scores, int key, int seen) {
+    return below(seen, key, load(scores + key), -Format<float>::kInfinity);
+  }
   void weigh_some(int pair, int n) const {
     const Solo solo;
     int seen[kSome], whole[kSome];  // keys of each pair, and rounded up
@@ -146,16 +163,17 @@ struct AttentionTile {
       if (!causal) each_other(its_row, [&](int key) { p[seen[i]++] = p[key]; });
       // The rest of the last vector gets the weight 0, which changes no sum.
       whole[i] = smaller(most, ((causal ? keys : seen[i]) + kLanes - 1) / kLanes * kLanes);
-      for (int k = seen[i]; k < whole[i]; k++) p[k] = -Format<float>::kInfinity;
-      top[i] = scale * solo.largest<float>(whole[i], [=](int k) { return p[k]; });
+      top[i] = scale * largest_of(whole[i], [&](int k) { return score_of(p, k, seen[i]); });
     }
     for (int i = 0; i < n; i++) {
       float *const p = weights(pair + i), its_top = top[i];
-      solo.each(whole[i], [=](int k) { p[k] = exp(p[k] * scale - its_top); });
-    }
-    for (int i = 0; i < n; i++) {
-      float* const p = weights(pair + i);
-      p[most] = total[i] = solo.sum<float>(whole[i], [=](int k) { return p[k]; });
+      const int n_seen = seen[i];
+      prefetch_next_head(pair + i);
+      p[most] = total[i] = sum_of(whole[i], [=](int k) {
+        const Vec weight = exp(score_of(p, k, n_seen) * scale - its_top);
+        store(p + k, weight);
+        return weight;
+      });
     }
     if (s.log_sum) {
       solo.each(n, [&](int i) { top[i] += log(total[i]); });
@@ -337,7 +355,8 @@ struct AttentionGradient {
     float delta[kBlock];
     for (int t = 0; t < rows; t++) {
       const float *its_o = o + t * s.out_row, *its_dout = dout + t * s.out_row;
-      delta[t] = Solo{}.sum<float>(D, [=](int d) { return its_dout[d] * its_o[d]; });
+      if (D % kLanes == 0) delta[t] = sum_of(D, [=](int d) { return load(its_dout + d) * load(its_o + d); });
+      else delta[t] = Solo{}.sum<float>(D, [=](int d) { return its_dout[d] * its_o[d]; });
     }
     const int shared = shared_keys(f, root, row, row + rows);
     each_run(ends, 0, past + row + rows - first, row, [&](int begin, int end) {
@@ -364,12 +383,11 @@ struct AttentionGradient {
       keeps[j] = j < seen ? s.keep(row, head, j < past ? j : past + f.depth[first + j - past]) : 0.0f;
       ds[j] *= keeps[j];
     }
-    Solo{}.each(end - begin, [=](int i) {
-      const int j = begin + i;
-      p[j] = exp(p[j] * scale - log_sum);
-      ds[j] = p[j] * (ds[j] - delta) * scale;
-    });
-    for (int j = larger(begin, seen); j < end; j++) p[j] = ds[j] = 0;
+    for (int j = begin; j < end; j += Vec::width) {
+      const Vec weight = below(seen, j, exp(load(p + j) * scale - log_sum), 0.0f);
+      store(p + j, weight);
+      store(ds + j, below(seen, j, weight * (load(ds + j) - delta) * scale, 0.0f));
+    }
     if (f.depth[row] != row - first)  // it does not see all rows before it
       for (int j = larger(begin, shared); j < smaller(end, seen); j++)
         if (!f.sees(row, first + j - past)) p[j] = ds[j] = 0;

@@ -135,7 +135,7 @@ void integer_tile(const IntegerRows& x, int row, const Panels<Q>& w, int first, 
   Vec sum[T][R];
   UNROLL
   for (int t = 0; t < T; t++) UNROLL
-  for (int r = 0; r < R; r++) sum[t][r] = broadcast(0.0f);
+  for (int r = 0; r < R; r++) sum[t][r] = 0.0f;
   for (int b = 0; b < blocks; b++, block += wide * Panels<Q>::kOutputBytes) {
     // Into L1 (3) for the one wide tile of few rows, which reads them soon; into L2 (2) for the next panel.
     for (int i = 0; i < ahead.lines; i++, ahead.next += kLine) __builtin_prefetch(ahead.next, 0, R == 4 ? 3 : 2);
@@ -168,8 +168,8 @@ void integer_tile(const IntegerRows& x, int row, const Panels<Q>& w, int first, 
       UNROLL
       for (int t = 0; t < T; t++) {
         const int at = (row + t) * blocks + b;
-        sum[t][r] = fused(to_floats(isum[t][r]), multiply(load(scale), broadcast(x.scale[at])), sum[t][r]);
-        if (Q::kMin) sum[t][r] = fused(load(scale + wide), broadcast(x.offset[at]), sum[t][r]);
+        sum[t][r] = fused(to_floats(isum[t][r]), load(scale) * x.scale[at], sum[t][r]);
+        if (Q::kMin) sum[t][r] = fused(load(scale + wide), x.offset[at], sum[t][r]);
       }
     }
   }

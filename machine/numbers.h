@@ -161,10 +161,11 @@ HD constexpr T smaller(T a, T b) {
 
 // ---------------------------------------------------------------------------------------------------------------
 // exp, log, erf
-// Each function is one formula for both types. The types differ in the coefficients, our own minimax fits, and in their
-// number. There is no branch, no table and no libm, so compilers vectorize a loop around a call. Subnormal numbers
-// count as zero. One ulp is the spacing of the type's numbers at the exact result. The errors were measured on every
-// seventh float and 2 * 10^7 doubles; tests/machine/test_numbers.cpp checks bounds just above them.
+// Each function is one formula for both types, and exp for vectors of floats (simd.h) too. The types differ in the
+// coefficients, our own minimax fits, and in their number. There is no branch, no table and no libm, so compilers
+// vectorize a loop around a call. Subnormal numbers count as zero. One ulp is the spacing of the type's numbers at the
+// exact result. The errors were measured on every seventh float and 2 * 10^7 doubles; tests/machine/test_numbers.cpp
+// checks bounds just above them.
 
 template <class T>
 struct Format;
@@ -232,7 +233,7 @@ HD_INLINE T exp_normal(T x) {
   const T n = rounded - F::kRounder;
   const T r = fused(-n, F::kLn2Low, fused(-n, F::kLn2High, x));
   T q;
-  if constexpr (sizeof(T) == 4) {
+  if constexpr (F::kMantissa == 23) {
     q = polynomial(r, 0.49999993448879553, 0.16666520630511532, 0.041668387782477211, 0.0083687170007495583,
                    0.0013814613225496417);
   } else {

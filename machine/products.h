@@ -18,6 +18,7 @@ namespace nanospec {
 constexpr int kGroup = 16;  // columns of b that lie side by side; the groups of columns may lie far from each other
 constexpr int kTileRows = Vec::registers == 32 ? 6 : 3;  // kTileRows * kVectors sums stay in registers
 constexpr int kLine = 64;                                // bytes of a cache line
+constexpr int kIntoL1 = 3, kIntoL2 = 2;                  // as __builtin_prefetch() names them
 
 template <class B>
 struct TileArguments {
@@ -44,7 +45,7 @@ template <class B, int step, int T, int R>
   for (int r = 0; r < R; r++) bv[r] = numbers_of<B, step>(lanes[r]);
   UNROLL
   for (int t = 0; t < T; t++) {
-    const Vec av = broadcast(a[t * a_row]);
+    const Vec av = a[t * a_row];
     UNROLL
     for (int r = 0; r < R; r++) acc[t][r] = fused(av, bv[r], acc[t][r]);
   }
@@ -55,11 +56,11 @@ template <class B, int step, int T, int R>
 template <int T, int R, int S, bool far, class B>
 inline void tile(const TileArguments<B>& s) {
   constexpr int width = Vec::width, bytes = R * width * int(sizeof(B)) * kTogether<B>;
-  constexpr int lines = larger(1, bytes / kLine / S), level = far ? 2 : 3;  // 3: L1, 2: L2
+  constexpr int lines = larger(1, bytes / kLine / S), level = far ? kIntoL2 : kIntoL1;
   Vec acc[T][R];
   UNROLL
   for (int t = 0; t < T; t++) UNROLL
-  for (int r = 0; r < R; r++) acc[t][r] = s.add ? load(s.c + t * s.c_row + r * width) : broadcast(0.0f);
+  for (int r = 0; r < R; r++) acc[t][r] = s.add ? load(s.c + t * s.c_row + r * width) : Vec(0.0f);
   const B* b = s.b;
   const float* a = s.a;
   const char* next = s.next;
@@ -164,18 +165,20 @@ INSTANTIATE void product(int, int, const TileArguments<f16>&);
 // ---------------------------------------------------------------------------------------------------------------
 // The twins
 
-// Prefetches `numbers` of each of some rows, to read or to write them. Part of a row lies far from that of the next: no
-// prefetcher of the processor finds it.
-template <bool write = false>
-inline void prefetch_rows(const float* from, ptrdiff_t stride, int rows, int numbers) {
+// Prefetches `numbers` of each of some rows, to read or to write them, into L1 or L2. Part of a row lies far from that
+// of the next: no prefetcher of the processor finds it. g++ leaves out the call of a function that does no more than
+// this.
+template <bool write = false, int level = kIntoL1>
+[[gnu::always_inline]] inline void prefetch_rows(const float* from, ptrdiff_t stride, int rows, int numbers) {
   for (int row = 0; row < rows; row++)
-    for (int i = 0; i < numbers; i += kLine / int(sizeof(float))) __builtin_prefetch(from + row * stride + i, write);
+    for (int i = 0; i < numbers; i += kLine / int(sizeof(float)))
+      __builtin_prefetch(from + row * stride + i, write, level);
 }
 
 // Prefetches what a column operation reads of a row, where no product has just written it.
 template <class Op>
 void prefetch_for(const Op&, int, int, int) {}
-inline void prefetch_for(const GeluBackward<float>& s, int row, int begin, int end) {
+[[gnu::always_inline]] inline void prefetch_for(const GeluBackward<float>& s, int row, int begin, int end) {
   prefetch_rows<true>(s.pre + size_t(row) * s.row_stride + begin, 0, 1, end - begin);
 }
 

@@ -137,9 +137,9 @@ constexpr int kChains = 8, kLine = 16, kAhead = 32;
 constexpr size_t kStride = size_t(kChains) * Vec::width;
 template <bool prefetched>
 float read_all(const float* data, size_t n) {
-  const Vec one = broadcast(1.0f);
+  const Vec one = 1.0f;
   Vec sum[kChains];
-  for (Vec& s : sum) s = broadcast(0.0f);
+  for (Vec& s : sum) s = 0.0f;
   for (size_t i = 0; i + kStride <= n; i += kStride) {
     UNROLL
     for (int c = 0; c < kChains; c++) {
