@@ -55,7 +55,7 @@ struct Vec {
   Lanes v;
   Vec() = default;
   Vec(Lanes lanes) : v(lanes) {}
-  Vec(float x) : v(x - Lanes{}) {}  // in every lane
+  Vec(float x) : v(x - Lanes{}) {}  // in every lane; minus zero, for plus zero would change -0
 };
 static_assert(kPanel == kVectors * Vec::width, "a panel of weights is as wide as the widest tile");
 
@@ -108,6 +108,7 @@ inline float joined(typename Floats<n>::type x, const Join& join) {
     return joined<n / 2>(join(low, high), join);
   }
 }
+// n numbers, joined to `from` in kLanes parts, as lanes do in turn; then the parts, by halves.
 template <class F, class Join>
 inline float joined_numbers(int n, Vec from, const F& f, const Join& join) {
   constexpr int vectors = kLanes / Vec::width;
