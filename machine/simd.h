@@ -1,8 +1,8 @@
 // machine/simd.h: SIMD vectors of floats, as wide as the machine that this build is for.
 //
 // `Lanes` is a compiler's vector, for AVX-512, AVX2, NEON of arm64, or of four floats anywhere; `Vec` makes it a number
-// of machine/numbers.h. Then sums and largest numbers, in the order of a group of lanes; and what products read. A lane
-// has the same bits in all of them.
+// of machine/numbers.h, and a lane has a float's bits in all four. Then sums and largest numbers, in the order of a
+// group of lanes; rows transposed; and what products read.
 #pragma once
 
 #if defined(__x86_64__)
@@ -130,7 +130,8 @@ inline float largest_of(int n, const F& f) {
   return joined_numbers(n, f(0).v[0], f, [](auto a, auto b) { return a > b ? a : b; });
 }
 
-// to[d * 16 + j] = from[j * stride + d], for four numbers d of each of 16 rows j.
+// ---------------------------------------------------------------------------------------------------------------
+// Rows transposed: to[d * 16 + j] = from[j * stride + d], for four numbers d of each of 16 rows j.
 inline void transpose_four(const float* from, ptrdiff_t stride, float* to) {
 #if defined(__AVX512F__)
   const auto rows = [=](int j) {  // j, j + 4, j + 8, j + 12: four numbers of each
