@@ -92,13 +92,13 @@ struct Weight {
   }
 };
 
-// Memory for the panels of all these weights, in this order: first those of the forward.
+// Memory for the panels of all these weights: first those of the forward, in this order, then those of the backward,
+// the other way round. So behind each lies the one that is read after it.
 template <class T, class W>
 Array<W> place_weights(const std::vector<Weight<T, W>*>& all, bool training, bool cuda = false) {
   std::vector<Panels<W>*> panels;
   for (Weight<T, W>* weight : all) panels.push_back(&weight->forward);
-  for (Weight<T, W>* weight : all)
-    if (training) panels.push_back(&weight->transposed);
+  for (size_t i = all.size(); training && i-- > 0;) panels.push_back(&all[i]->transposed);
   return place_panels(panels, cuda);
 }
 

@@ -28,12 +28,13 @@ struct TileArguments {
   const B* b;
   ptrdiff_t b_k, b_group;  // b[k][n] = b[k * b_k + (n / 16) * b_group + n % 16]; in bf16 two k lie side by side:
                            // b[k][n] = b[k / 2 * b_k + (n / 16) * b_group + n % 16 * 2 + k % 2]
-  float* c;
-  ptrdiff_t c_row;  // c[t][n] = c[t * c_row + n]
-  bool add;
+  float* c = nullptr;
+  ptrdiff_t c_row = 0;  // c[t][n] = c[t * c_row + n]
+  bool add = false;
   bool far = false;            // b comes from L3 or memory
   const char* next = nullptr;  // prefetched meanwhile, some lines for each step of k; null: product() chooses
   ptrdiff_t next_k = 0;        // bytes from the lines of one step to those of the next; 0: line after line
+  bool goes_on = false;        // behind b lies what is read after this product
 };
 
 // acc (T, R vectors) += a[.][k] times the numbers in `lanes` that belong to this step of k.
@@ -101,14 +102,14 @@ inline void tile_of_vectors(int rows, int vectors, const TileArguments<B>& s) {
   }
 }
 
-// Runs a tile of `rows` rows (at most kTileRows) and 1 to kVectors vectors, one of `tiles` that share the prefetching:
-// by halves, for three or four of them too, which then ask for some lines twice.
+// Runs a tile of `rows` rows (at most kTileRows) and 1 to kVectors vectors, one of `share` that share the prefetching.
 template <class B>
-inline void run_tile(int rows, int vectors, int tiles, const TileArguments<B>& s) {
-  if (tiles == 1 && s.far) tile_of_vectors<1, true, kVectors>(rows, vectors, s);
-  else if (tiles == 1) tile_of_vectors<1, false, kVectors>(rows, vectors, s);
-  else if (s.far) tile_of_vectors<2, true, kVectors>(rows, vectors, s);
-  else tile_of_vectors<2, false, kVectors>(rows, vectors, s);
+inline void run_tile(int rows, int vectors, int share, const TileArguments<B>& s) {
+  if (share == 1 && s.far) tile_of_vectors<1, true, kVectors>(rows, vectors, s);
+  else if (share == 1) tile_of_vectors<1, false, kVectors>(rows, vectors, s);
+  else if (share == 2 && s.far) tile_of_vectors<2, true, kVectors>(rows, vectors, s);
+  else if (share == 2) tile_of_vectors<2, false, kVectors>(rows, vectors, s);
+  else tile_of_vectors<4, true, kVectors>(rows, vectors, s);
 }
 
 constexpr int kMostTiles = 4;    // tiles that use one block of b in turn
@@ -120,12 +121,16 @@ inline int tiles_of(int rows) { return (rows + kTileRows - 1) / kTileRows; }
 // c (rows, columns) = or += a times b, for any number of rows and a multiple of 16 columns. Up to kTileRows rows are
 // one tile, which runs over all k. More rows are several tiles of nearly equal height. They use each block of b in
 // turn, while it is in L1, and share prefetching the next one. So b is read from memory once, during the computation.
+// Where b goes on, the first two rounds of tiles also bring what lies behind it from L3 or memory into L2, a line or
+// two at a time: while they read b from L2, that costs no time.
 template <class B>
 void product(int rows, int columns, const TileArguments<B>& s) {
-  constexpr int together = kTogether<B>;
+  constexpr int together = kTogether<B>, most = kMostTiles * kTileRows;
+  const ptrdiff_t step = ptrdiff_t(sizeof(B)) * s.b_k;   // bytes
   const bool separate = s.b_group != kGroup * together;  // the groups of columns do not lie side by side
+  const int lines = (s.k + together - 1) / together;
   for (int row = 0, chunk; row < rows; row += chunk) {
-    chunk = smaller(rows - row, kMostTiles * kTileRows);
+    chunk = smaller(rows - row, most);
     const int tiles = tiles_of(chunk);
     const int block = tiles == 1 || s.k <= 2 * kBlockLines * together ? s.k : kBlockLines * together;
     for (int column = 0; column < columns; column += kPanel) {
@@ -138,7 +143,7 @@ void product(int rows, int columns, const TileArguments<B>& s) {
         part.add = s.add || k > 0;
         // Behind this block lie more k or, where groups lie separately, the next columns.
         const int ahead = tiles > 1 ? part.k / together : s.far ? kFarAhead : kAhead;
-        const ptrdiff_t bytes = ptrdiff_t(sizeof(B)) * (separate ? kPanel / kGroup * s.b_group : ahead * s.b_k);
+        const ptrdiff_t bytes = separate ? ptrdiff_t(sizeof(B)) * kPanel / kGroup * s.b_group : ahead * step;
         for (int i = 0; i < tiles; i++) {
           const int first = row + chunk * i / tiles, last = row + chunk * (i + 1) / tiles;
           part.a = s.a + first * s.a_row + k * s.a_k;
@@ -147,8 +152,12 @@ void product(int rows, int columns, const TileArguments<B>& s) {
           // Where columns lie side by side, tiles in turn ask for the halves of each line of k; a single one for all.
           if (separate) part.next += bytes * i / tiles;
           else if (tiles > 1) part.next += i % 2 * vectors * Vec::width * ptrdiff_t(sizeof(B)) * together / 2;
-          part.next_k = s.next ? s.next_k : separate ? 0 : ptrdiff_t(sizeof(B)) * s.b_k;
-          run_tile(last - first, vectors, tiles, part);
+          part.next_k = s.next ? s.next_k : separate ? 0 : step;
+          // The first two have asked for both halves. The others are free for what lies behind b.
+          const ptrdiff_t line = kLine * (row / most * 2 + i - 2);
+          const bool behind = s.goes_on && rows >= 2 * most && i >= 2 && line < step;
+          if (behind) part.next = reinterpret_cast<const char*>(part.b + lines * s.b_k) + line;
+          run_tile(last - first, vectors, behind ? 4 : smaller(tiles, 2), part);
         }
         k += block;
       } while (k < s.k);
@@ -188,11 +197,15 @@ template <class W, class After>
 void matmul_twin(const Range& mine, int rows, const Matmul<float, W>& m, const After& after) {
   const Panels<W>& w = m.w;
   const bool far = w.far && rows <= kMostTiles * kTileRows;  // with more rows it is in L2 for the second tiles
+  const bool two_fit = size_t(w.k) * kPanel * sizeof(W) <= l2_bytes() / 4;  // panels, in half of L2
   for (int begin = mine.begin; begin < mine.end;) {
     const int end = smaller(mine.end, begin / kPanel * kPanel + kPanel), step = w.width(begin) * kTogether<W>;
-    product(rows, end - begin,
-            TileArguments<W>{w.k, m.x, m.x_row, 1, w.at(0, begin), step, kGroup * kTogether<W>, m.out + begin,
-                             m.out_row, false, far});
+    TileArguments<W> s{w.k, m.x, m.x_row, 1, w.at(0, begin), step, kGroup * kTogether<W>};
+    s.c = m.out + begin;
+    s.c_row = m.out_row;
+    s.far = far;
+    s.goes_on = two_fit && (end < mine.end || end >= w.n);  // with the next panel, or the next weight
+    product(rows, end - begin, s);
     begin = end;
   }
   if (idle(after) || mine.begin == mine.end) return;
