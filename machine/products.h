@@ -34,7 +34,10 @@ struct TileArguments {
   bool far = false;            // b comes from L3 or memory
   const char* next = nullptr;  // prefetched meanwhile, some lines for each step of k; null: product() chooses
   ptrdiff_t next_k = 0;        // bytes from the lines of one step to those of the next; 0: line after line
-  bool goes_on = false;        // behind b lies what is read after this product
+  // Read after this product: product() brings it into L2 meanwhile, `later_lines` lines for each step of k.
+  const char* later = nullptr;
+  ptrdiff_t later_k = 0;  // bytes from the lines of one step to those of the next
+  int later_lines = 0;
 };
 
 // acc (T, R vectors) += a[.][k] times the numbers in `lanes` that belong to this step of k.
@@ -121,14 +124,13 @@ inline int tiles_of(int rows) { return (rows + kTileRows - 1) / kTileRows; }
 // c (rows, columns) = or += a times b, for any number of rows and a multiple of 16 columns. Up to kTileRows rows are
 // one tile, which runs over all k. More rows are several tiles of nearly equal height. They use each block of b in
 // turn, while it is in L1, and share prefetching the next one. So b is read from memory once, during the computation.
-// Where b goes on, the first two rounds of tiles also bring what lies behind it from L3 or memory into L2, a line or
-// two at a time: while they read b from L2, that costs no time.
+// Meanwhile the third and the fourth tile of a block, which need not ask for b, bring what is read later from L3 or
+// memory into L2, in the first two rounds of tiles: that takes no time, and spares its first readers a wait.
 template <class B>
 void product(int rows, int columns, const TileArguments<B>& s) {
   constexpr int together = kTogether<B>, most = kMostTiles * kTileRows;
   const ptrdiff_t step = ptrdiff_t(sizeof(B)) * s.b_k;   // bytes
   const bool separate = s.b_group != kGroup * together;  // the groups of columns do not lie side by side
-  const int lines = (s.k + together - 1) / together;
   for (int row = 0, chunk; row < rows; row += chunk) {
     chunk = smaller(rows - row, most);
     const int tiles = tiles_of(chunk);
@@ -153,11 +155,14 @@ void product(int rows, int columns, const TileArguments<B>& s) {
           if (separate) part.next += bytes * i / tiles;
           else if (tiles > 1) part.next += i % 2 * vectors * Vec::width * ptrdiff_t(sizeof(B)) * together / 2;
           part.next_k = s.next ? s.next_k : separate ? 0 : step;
-          // The first two have asked for both halves. The others are free for what lies behind b.
-          const ptrdiff_t line = kLine * (row / most * 2 + i - 2);
-          const bool behind = s.goes_on && rows >= 2 * most && i >= 2 && line < step;
-          if (behind) part.next = reinterpret_cast<const char*>(part.b + lines * s.b_k) + line;
-          run_tile(last - first, vectors, behind ? 4 : smaller(tiles, 2), part);
+          // The first two have asked for both halves. The others are free: each asks for a line of what is read later.
+          const int line = row / most * 2 + i - 2;
+          const bool free = i >= 2 && line < s.later_lines;
+          if (free) {
+            part.next = s.later + k / together * s.later_k + line * kLine;
+            part.next_k = s.later_k;
+          }
+          run_tile(last - first, vectors, free ? 4 : smaller(tiles, 2), part);
         }
         k += block;
       } while (k < s.k);
@@ -204,7 +209,11 @@ void matmul_twin(const Range& mine, int rows, const Matmul<float, W>& m, const A
     s.c = m.out + begin;
     s.c_row = m.out_row;
     s.far = far;
-    s.goes_on = two_fit && (end < mine.end || end >= w.n);  // with the next panel, or the next weight
+    if (rows >= 2 * kMostTiles * kTileRows && two_fit && (end < mine.end || end >= w.n)) {
+      s.later = reinterpret_cast<const char*>(s.b + size_t(w.lines()) * step);  // the next panel, or the next weight
+      s.later_k = step * ptrdiff_t(sizeof(W));
+      s.later_lines = int(s.later_k) / kLine;
+    }
     product(rows, end - begin, s);
     begin = end;
   }
@@ -269,17 +278,23 @@ inline void matmul_gradient_twin(const Team& team, const MatmulGradient<float>& 
       // The biases of these columns belong to the thread of one of the inputs.
       const int input = int(int64_t(column) * m.inputs / pad16(outputs));
       if (m.dbias && input >= inputs.begin && input < inputs.end) add_bias(count, column, end);
+      const float* const next_dy = end < columns.end ? dy + end : dy + size_t(count) * m.dy_row + columns.begin;
       for (int k = inputs.begin; k < inputs.end; k += some) {
-        // Meanwhile the next inputs come into L1; after the last the next columns, or the next rows' first.
-        const float* next = x + k + some;
+        // Meanwhile the next inputs come into L1; after the last the next columns, or the next rows' first, of which
+        // the first two products have brought a half each into L2.
         const bool last = k + some >= inputs.end;
-        if (last) next = end < columns.end ? dy + end : dy + size_t(count) * m.dy_row + columns.begin;
+        const float* const next = last ? next_dy : x + k + some;
         const auto sum = [&](int begin, int end, float* sums, int sums_row) {
           TileArguments<float> s{
               count,    x + k, 1, m.x_row, panel + begin - column, kPanel, kGroup, sums + size_t(k) * sums_row,
               sums_row, true};
           s.next = reinterpret_cast<const char*>(next);
           s.next_k = ptrdiff_t(sizeof(float)) * (last ? m.dy_row : m.x_row);
+          if (const int half = (k - inputs.begin) / some; half < 2) {
+            s.later = reinterpret_cast<const char*>(next_dy + half * kPanel / 2);
+            s.later_k = ptrdiff_t(sizeof(float)) * m.dy_row;
+            s.later_lines = kPanel / 2 * int(sizeof(float)) / kLine;
+          }
           product(smaller(some, inputs.end - k), end - begin, s);
         };
         if (column < whole) sum(column, smaller(end, whole), m.dw + column, outputs);
