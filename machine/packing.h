@@ -87,7 +87,7 @@ struct Weight {
         launch(team, its.rows(), its);
       });
     } else {
-      launch(team, op.rows(), op);
+      if (!tuned(team, op)) launch(team, op.rows(), op);
     }
   }
 };

@@ -227,6 +227,38 @@ void matmul_twin(const Range& mine, int rows, const Matmul<float, W>& m, const A
   }
 }
 
+// Pack: this thread's k. Panels that caches cannot hold are written past them.
+inline void pack_twin(const Team& team, const Pack<float, float>& s) {
+  constexpr int block = Pack<float, float>::block;
+  const Range mine = team.share(s.to.k, block);
+  const auto put = [&](float* to, Vec x) { s.to.far ? store_past(to, x) : store(to, x); };
+  if (s.n_stride == 1) {
+    for (int column = 0; column < s.to.n; column += kPanel) {
+      const int width = s.to.width(column);
+      const float* from = s.from + mine.begin * s.k_stride + column;
+      float* to = s.to.at(mine.begin, column);
+      constexpr int ahead = 8;
+      for (int k = mine.begin; k < mine.end; k++, from += s.k_stride, to += width) {
+        prefetch_rows(from + ahead * s.k_stride, 0, k + ahead < mine.end, width);
+        for (int n = 0; n < width; n += Vec::width) put(to + n, load(from + n));
+      }
+    }
+  } else {
+    alignas(kLine) float rows[4 * kGroup];
+    for (int k = mine.begin; k < mine.end; k += block)
+      for (int column = 0; column < s.to.n; column += kGroup) {
+        const float* const from = s.from + k + column * s.n_stride;
+        prefetch_rows(from + kGroup * s.n_stride, s.n_stride, column + kGroup < s.to.n ? kGroup : 0, block);
+        for (int i = 0; i < block; i += 4) {
+          transpose_four(from + i, s.n_stride, rows);
+          for (int n = 0; n < 4 * kGroup; n += Vec::width)
+            put(s.to.at(k + i + n / kGroup, column) + n % kGroup, load(rows + n));
+        }
+      }
+  }
+  stored_past();
+}
+
 // How a weight's gradient is computed: a block of dw (inputs, columns) stays in L2, while x and dy pass by, kBlockLines
 // rows at a time. So dw comes once from beyond L2, x once for each group of columns, and dy once for each group of
 // inputs.

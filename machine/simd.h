@@ -63,6 +63,22 @@ typedef Lanes LanesAnywhere __attribute__((aligned(4), may_alias));
 inline Vec load(const float* p) { return *reinterpret_cast<const LanesAnywhere*>(p); }
 inline Vec load(const f16* p) { return widened(p); }
 inline void store(float* p, Vec x) { *reinterpret_cast<LanesAnywhere*>(p) = x.v; }
+// Stores past the caches, where the machine can, at a multiple of the vector's size: whole lines then cost no reading
+// of what they replace. Other threads may read them after stored_past().
+inline void store_past(float* p, Vec x) {
+#if defined(__AVX512F__)
+  _mm512_stream_ps(p, x.v);
+#elif defined(__AVX2__)
+  _mm256_stream_ps(p, x.v);
+#else
+  store(p, x);
+#endif
+}
+inline void stored_past() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
 inline Vec fused(Vec a, Vec b, Vec c) { return fused(a.v, b.v, c.v); }
 inline Vec operator+(Vec a, Vec b) { return a.v + b.v; }
 inline Vec operator-(Vec a, Vec b) { return a.v - b.v; }
