@@ -1,6 +1,6 @@
 // machine/products.h: matrix products on a CPU.
 //
-// In order: the register tile, of which every product is made; products of any size; the twins of Matmul and
+// In order: the register tile, of which every product is made; products of any size; the twins of Matmul, Pack and
 // MatmulGradient (kernels.cuh), which have the portable version's bits.
 #pragma once
 
@@ -227,7 +227,8 @@ void matmul_twin(const Range& mine, int rows, const Matmul<float, W>& m, const A
   }
 }
 
-// Pack: this thread's k. Panels that caches cannot hold are written past them.
+// Pack: this thread's k, where they and the columns come by 16. The stored rows are those of the panels, or their
+// columns. Panels that caches cannot hold are written past them.
 inline void pack_twin(const Team& team, const Pack<float, float>& s) {
   constexpr int block = Pack<float, float>::block;
   const Range mine = team.share(s.to.k, block);
@@ -244,7 +245,7 @@ inline void pack_twin(const Team& team, const Pack<float, float>& s) {
       }
     }
   } else {
-    alignas(kLine) float rows[4 * kGroup];
+    alignas(kLine) float rows[4 * kGroup];  // (4, kGroup) of a panel
     for (int k = mine.begin; k < mine.end; k += block)
       for (int column = 0; column < s.to.n; column += kGroup) {
         const float* const from = s.from + k + column * s.n_stride;

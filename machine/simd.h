@@ -2,7 +2,7 @@
 //
 // `Lanes` is a compiler's vector, for AVX-512, AVX2, NEON of arm64, or of four floats anywhere; `Vec` makes it a number
 // of machine/numbers.h, and a lane has a float's bits in all four. Then sums and largest numbers, in the order of a
-// group of lanes; rows transposed; and what products read.
+// group of lanes; rows transposed; and what products read. One store goes past the caches.
 #pragma once
 
 #if defined(__x86_64__)

@@ -22,17 +22,13 @@ namespace nanospec {
 inline size_t attention_scratch(int, int, int, int) { return 0; }  // of a GPU
 #endif
 
-template <class W>
-bool tuned(const Team& team, const Pack<float, W>& s) {
-  if constexpr (std::is_same<W, float>::value) {
-    const bool whole = s.to.n % kGroup == 0 && s.to.k % Pack<float, float>::block == 0;
-    if (team.cuda || !whole || (s.n_stride != 1 && s.k_stride != 1)) return false;
-    tell(s);
-    pack_twin(team, s);
-    team.wait();
-    return true;
-  }
-  return false;
+inline bool tuned(const Team& team, const Pack<float, float>& s) {
+  const bool whole = s.to.n % kGroup == 0 && s.to.k % s.block == 0;
+  if (team.cuda || !whole || (s.n_stride != 1 && s.k_stride != 1)) return false;
+  tell(s);
+  pack_twin(team, s);
+  team.wait();
+  return true;
 }
 template <class W, class After>
 bool tuned(const Team& team, const Matmul<float, W>& s, int rows, const After& after) {
