@@ -248,7 +248,7 @@ void attention_twin(const Team& team, const Attention<float, S>& s, float* share
     const int last = f.first_row[root + 1], past = f.past[root], most = pad64(past + last - f.first_row[root]);
     // Rows with a past share reading it. Without a past a small tile computes fewer scores that no row sees.
     const bool alone = past + s.computed == 0;
-    const int pairs = alone ? kTileRows : kMostTiles * kTileRows, tall = larger(1, pairs / s.queries());
+    const int pairs = alone ? kTileRows : kRoundRows, tall = larger(1, pairs / s.queries());
     const size_t tile_numbers = size_t(tall) * s.queries() * (most + AttentionTile<S>::kSpare),
                  cached = size_t(most) * wide;
     float* const scores = scratch(tile_numbers + size_t(tall) * s.queries() * wide + most / 16 + 2 * cached);
@@ -284,7 +284,7 @@ INSTANTIATE void attention_twin(const Team&, const Attention<float, bf16>&, floa
 // A group of rows, as many as have room for their P and dS in L2, computes them and dQ block by block, for few rows
 // compute few scores that no row sees. Then it adds to dK and dV, whose sums are over rows.
 struct AttentionGradient {
-  static constexpr int kBlock = kMostTiles * kTileRows;
+  static constexpr int kBlock = kRoundRows;
   const AttentionBackward<float>& g;
   const int root, kv_head;
 

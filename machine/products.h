@@ -115,8 +115,8 @@ inline void run_tile(int rows, int vectors, int share, const TileArguments<B>& s
   else tile_of_vectors<4, true, kVectors>(rows, vectors, s);
 }
 
-constexpr int kMostTiles = 4;    // tiles that use one block of b in turn
-constexpr int kBlockLines = 64;  // lines of kPanel lanes in a block of b: 16 KB with AVX-512, 8 KB with AVX2
+constexpr int kRoundRows = 4 * kTileRows;  // of a round: at most four tiles, which use one block of b in turn
+constexpr int kBlockLines = 64;            // lines of kPanel lanes in a block of b: 16 KB with AVX-512, 8 KB with AVX2
 constexpr int kAhead = 48, kFarAhead = 128;  // how many such lines ahead a single tile prefetches
 
 inline int tiles_of(int rows) { return (rows + kTileRows - 1) / kTileRows; }
@@ -128,11 +128,11 @@ inline int tiles_of(int rows) { return (rows + kTileRows - 1) / kTileRows; }
 // memory into L2, in the first two rounds of tiles: that takes no time, and spares its first readers a wait.
 template <class B>
 void product(int rows, int columns, const TileArguments<B>& s) {
-  constexpr int together = kTogether<B>, most = kMostTiles * kTileRows;
+  constexpr int together = kTogether<B>;
   const ptrdiff_t step = ptrdiff_t(sizeof(B)) * s.b_k;   // bytes
   const bool separate = s.b_group != kGroup * together;  // the groups of columns do not lie side by side
   for (int row = 0, chunk; row < rows; row += chunk) {
-    chunk = smaller(rows - row, most);
+    chunk = smaller(rows - row, kRoundRows);
     const int tiles = tiles_of(chunk);
     const int block = tiles == 1 || s.k <= 2 * kBlockLines * together ? s.k : kBlockLines * together;
     for (int column = 0; column < columns; column += kPanel) {
@@ -156,7 +156,7 @@ void product(int rows, int columns, const TileArguments<B>& s) {
           else if (tiles > 1) part.next += i % 2 * vectors * Vec::width * ptrdiff_t(sizeof(B)) * together / 2;
           part.next_k = s.next ? s.next_k : separate ? 0 : step;
           // The first two have asked for both halves. The others are free: each asks for a line of what is read later.
-          const int line = row / most * 2 + i - 2;
+          const int line = row / kRoundRows * 2 + i - 2;
           const bool free = i >= 2 && line < s.later_lines;
           if (free) {
             part.next = s.later + k / together * s.later_k + line * kLine;
@@ -201,7 +201,7 @@ void prefetch_for(const Op&, int, int, int) {}
 template <class W, class After>
 void matmul_twin(const Range& mine, int rows, const Matmul<float, W>& m, const After& after) {
   const Panels<W>& w = m.w;
-  const bool far = w.far && rows <= kMostTiles * kTileRows;  // with more rows it is in L2 for the second tiles
+  const bool far = w.far && rows <= kRoundRows;  // with more rows it is in L2 for the second tiles
   const bool two_fit = size_t(w.k) * kPanel * sizeof(W) <= l2_bytes() / 4;  // panels, in half of L2
   for (int begin = mine.begin; begin < mine.end;) {
     const int end = smaller(mine.end, begin / kPanel * kPanel + kPanel), step = w.width(begin) * kTogether<W>;
@@ -209,7 +209,7 @@ void matmul_twin(const Range& mine, int rows, const Matmul<float, W>& m, const A
     s.c = m.out + begin;
     s.c_row = m.out_row;
     s.far = far;
-    if (rows >= 2 * kMostTiles * kTileRows && two_fit && (end < mine.end || end >= w.n)) {
+    if (rows >= 2 * kRoundRows && two_fit && (end < mine.end || end >= w.n)) {
       s.later = reinterpret_cast<const char*>(s.b + size_t(w.lines()) * step);  // the next panel, or the next weight
       s.later_k = step * ptrdiff_t(sizeof(W));
       s.later_lines = int(s.later_k) / kLine;
@@ -277,7 +277,7 @@ inline GradientBlock gradient_block(int inputs, int columns) {
   const auto fits = [=](int w) { return larger(1, (room - rows * w) / (w + rows)); };
   const int side = int(std::sqrt(double(rows) * rows + room)) - rows;
   const int width = part(columns, fits(smaller(inputs, side)), kPanel);
-  return {part(inputs, fits(width), kMostTiles * kTileRows), width};
+  return {part(inputs, fits(width), kRoundRows), width};
 }
 
 // MatmulGradient: this thread's inputs, whose part of dw is contiguous: of a row that two threads share, the prefetcher
@@ -285,7 +285,6 @@ inline GradientBlock gradient_block(int inputs, int columns) {
 // of its rows may be a page of its own.
 inline void matmul_gradient_twin(const Team& team, const MatmulGradient<float>& m) {
   const int rows = m.rows, outputs = m.outputs, whole = outputs / kGroup * kGroup, left = outputs - whole;
-  constexpr int some = kMostTiles * kTileRows;
   const Range mine = team.share(m.inputs, 8);
   const GradientBlock block = gradient_block(larger(1, mine.end - mine.begin), pad16(outputs));
   // Sums of the last group of columns, where it is wider than what is left of N: (K, kGroup).
@@ -312,23 +311,23 @@ inline void matmul_gradient_twin(const Team& team, const MatmulGradient<float>& 
       const int input = int(int64_t(column) * m.inputs / pad16(outputs));
       if (m.dbias && input >= inputs.begin && input < inputs.end) add_bias(count, column, end);
       const float* const next_dy = end < columns.end ? dy + end : dy + size_t(count) * m.dy_row + columns.begin;
-      for (int k = inputs.begin; k < inputs.end; k += some) {
+      for (int k = inputs.begin; k < inputs.end; k += kRoundRows) {
         // Meanwhile the next inputs come into L1; after the last the next columns, or the next rows' first, of which
         // the first two products have brought a half each into L2.
-        const bool last = k + some >= inputs.end;
-        const float* const next = last ? next_dy : x + k + some;
+        const bool last = k + kRoundRows >= inputs.end;
+        const float* const next = last ? next_dy : x + k + kRoundRows;
         const auto sum = [&](int begin, int end, float* sums, int sums_row) {
           TileArguments<float> s{
               count,    x + k, 1, m.x_row, panel + begin - column, kPanel, kGroup, sums + size_t(k) * sums_row,
               sums_row, true};
           s.next = reinterpret_cast<const char*>(next);
           s.next_k = ptrdiff_t(sizeof(float)) * (last ? m.dy_row : m.x_row);
-          if (const int half = (k - inputs.begin) / some; half < 2) {
+          if (const int half = (k - inputs.begin) / kRoundRows; half < 2) {
             s.later = reinterpret_cast<const char*>(next_dy + half * kPanel / 2);
             s.later_k = ptrdiff_t(sizeof(float)) * m.dy_row;
             s.later_lines = kPanel / 2 * int(sizeof(float)) / kLine;
           }
-          product(smaller(some, inputs.end - k), end - begin, s);
+          product(smaller(kRoundRows, inputs.end - k), end - begin, s);
         };
         if (column < whole) sum(column, smaller(end, whole), m.dw + column, outputs);
         if (end > whole) sum(whole, end, edge, kGroup);
