@@ -124,16 +124,20 @@ struct AttentionTile {
     });
   }
 
-  // The scores of keys from .. to - 1; `from` is a multiple of 16. q: scratch, (pairs, D).
-  void score(int from, int to, float* q) const {
-    for (int i = 0; i < pairs; i++)
-      std::copy_n(s.qkv + size_t(row_of(i)) * s.qkv_row + head_of(i) * D, D, q + size_t(i) * D);
+  const float* query(int pair) const { return s.qkv + size_t(row_of(pair)) * s.qkv_row + head_of(pair) * D; }
+
+  // The scores of keys from .. to - 1; `from` is a multiple of 16. copies: scratch, (pairs, D). Only the queries of
+  // several heads, which do not lie at one distance from each other, are copied.
+  void score(int from, int to, float* copies) const {
+    for (int i = 0; i < pairs && queries > 1; i++) std::copy_n(query(i), D, copies + size_t(i) * D);
+    const float* const q = queries > 1 ? copies : query(0);
+    const int q_row = queries > 1 ? D : s.qkv_row;
     each_run(ends, from, to, row, [&](int begin, int end) {
       const S* k = cache.key(0, begin, 0);
       const ptrdiff_t group = cache.key_numbers(16, D);
-      product(
-          pairs, end - begin,
-          TileArguments<S>{D, q, D, 1, k, 16 * kTogether<S>, group, scores + begin, stride, false, past >= kFarPast});
+      product(pairs, end - begin,
+              TileArguments<S>{D, q, q_row, 1, k, 16 * kTogether<S>, group, scores + begin, stride, false,
+                               past >= kFarPast});
     });
   }
   // The pairs begin .. end - 1, some at a time: each step runs over all of them, so that they overlap.
@@ -147,10 +151,6 @@ struct AttentionTile {
     const int key = s.n_head + kv_head + 1, heads[] = {head_of(pair) + queries, key, key + s.n_kv_head};
     for (int head : heads) prefetch_rows<false, kIntoL2>(its + head * D, 0, 1, D);
   }
-  // A vector of a row's scores; behind the keys that it sees -inf.
-  static Vec score_of(const float* scores, int key, int seen) {
-    return below(seen, key, load(scores + key), -Format<float>::kInfinity);
-  }
   void weigh_some(int pair, int n) const {
     const Solo solo;
     int seen[kSome], whole[kSome];  // keys of each pair, and rounded up
@@ -161,16 +161,17 @@ struct AttentionTile {
       float* const p = weights(pair + i);
       seen[i] = causal ? past + its_row - first + 1 : shared;
       if (!causal) each_other(its_row, [&](int key) { p[seen[i]++] = p[key]; });
-      // The rest of the last vector gets the weight 0, which changes no sum.
+      // What lies behind them, up to a multiple of lanes, gets the weight 0, which changes no sum.
       whole[i] = smaller(most, ((causal ? keys : seen[i]) + kLanes - 1) / kLanes * kLanes);
-      top[i] = scale * largest_of(whole[i], [&](int k) { return score_of(p, k, seen[i]); });
+      for (int k = seen[i] / Vec::width * Vec::width; k < whole[i]; k += Vec::width)
+        store(p + k, below(seen[i], k, load(p + k), -Format<float>::kInfinity));
+      top[i] = scale * largest_of(whole[i], [=](int k) { return load(p + k); });
     }
     for (int i = 0; i < n; i++) {
       float *const p = weights(pair + i), its_top = top[i];
-      const int n_seen = seen[i];
       prefetch_next_head(pair + i);
       p[most] = total[i] = sum_of(whole[i], [=](int k) {
-        const Vec weight = exp(score_of(p, k, n_seen) * scale - its_top);
+        const Vec weight = exp(load(p + k) * scale - its_top);
         store(p + k, weight);
         return weight;
       });
@@ -383,11 +384,14 @@ struct AttentionGradient {
       keeps[j] = j < seen ? s.keep(row, head, j < past ? j : past + f.depth[first + j - past]) : 0.0f;
       ds[j] *= keeps[j];
     }
-    for (int j = begin; j < end; j += Vec::width) {
-      const Vec weight = below(seen, j, exp(load(p + j) * scale - log_sum), 0.0f);
-      store(p + j, weight);
-      store(ds + j, below(seen, j, weight * (load(ds + j) - delta) * scale, 0.0f));
-    }
+    const auto some = [=](int j, const auto& kept) {  // a vector of keys
+      const Vec weight = exp(load(p + j) * scale - log_sum);
+      store(p + j, kept(weight));
+      store(ds + j, kept(weight * (load(ds + j) - delta) * scale));
+    };
+    int j = begin;
+    for (; j + Vec::width <= smaller(seen, end); j += Vec::width) some(j, [](Vec x) { return x; });
+    for (; j < end; j += Vec::width) some(j, [=](Vec x) { return below(seen, j, x, 0.0f); });
     if (f.depth[row] != row - first)  // it does not see all rows before it
       for (int j = larger(begin, shared); j < smaller(end, seen); j++)
         if (!f.sees(row, first + j - past)) p[j] = ds[j] = 0;

@@ -230,8 +230,8 @@ HD_INLINE T exp_normal(T x) {
   using F = Format<T>;
   using Bits = typename F::Bits;
   const T rounded = fused(x, T(1.4426950408889634), F::kRounder);
-  const T n = rounded - F::kRounder;
-  const T r = fused(-n, F::kLn2Low, fused(-n, F::kLn2High, x));
+  const T minus_n = F::kRounder - rounded;
+  const T r = fused(minus_n, F::kLn2Low, fused(minus_n, F::kLn2High, x));
   T q;
   if constexpr (F::kMantissa == 23) {
     q = polynomial(r, 0.49999993448879553, 0.16666520630511532, 0.041668387782477211, 0.0083687170007495583,

@@ -12,6 +12,7 @@
 #endif
 
 #include <cstddef>
+#include <utility>
 
 #include "machine/numbers.h"
 
@@ -109,19 +110,18 @@ inline Vec exp(Vec x) {
 // ---------------------------------------------------------------------------------------------------------------
 // Solo's sum() and largest() of n > 0 numbers, a multiple of kLanes: f(i) gives those from i on, a vector.
 
-template <int n>
-struct Floats {
-  typedef float type __attribute__((vector_size(4 * n)));
-};
+// n of the lanes of x, from `first` on.
+template <int first, class X, int... i>
+inline auto lanes_of(X x, std::integer_sequence<int, i...>) {
+  return __builtin_shufflevector(x, x, (first + i)...);
+}
 // The n lanes of x, joined by halves.
-template <int n, class Join>
-inline float joined(typename Floats<n>::type x, const Join& join) {
+template <int n, class X, class Join>
+inline float joined(X x, const Join& join) {
   if constexpr (n == 2) return join(x[0], x[1]);
   else {
-    typename Floats<n / 2>::type low, high;
-    memcpy(&low, &x, sizeof low);
-    memcpy(&high, reinterpret_cast<const char*>(&x) + sizeof low, sizeof high);
-    return joined<n / 2>(join(low, high), join);
+    constexpr std::make_integer_sequence<int, n / 2> half{};
+    return joined<n / 2>(join(lanes_of<0>(x, half), lanes_of<n / 2>(x, half)), join);
   }
 }
 // n numbers, joined to `from` in kLanes parts, as lanes do in turn; then the parts, by halves.
