@@ -202,9 +202,6 @@ bool idle(const Op&) {
 // ---------------------------------------------------------------------------------------------------------------
 // Embedding, normalization, activations, residual: forward and backward
 
-// How many channels a group takes where an operation sums over rows. Each sum belongs to one lane, which adds in order.
-constexpr int kChunk = 64;
-
 // x (R, C) = the columns of w, (C, V) in panels, that belong to the tokens.
 template <class T, class W>
 struct Unpack {
@@ -239,7 +236,7 @@ struct Embed {
   }
 };
 
-// dwte[token] += dx, dwpe[position] += dx, row after row. A group owns kChunk channels, so no two add to one number.
+// dwte[token] += dx, dwpe[position] += dx, row after row: a sum over rows (launch_sums()).
 template <class T>
 struct EmbedBackward {
   int rows;
@@ -250,13 +247,15 @@ struct EmbedBackward {
   T *dwte, *dwpe;  // dwpe may be null
   Dropout dropout;
   template <class G>
-  HD void operator()(const G& g, int chunk) const {
-    const int first = chunk * kChunk, count = smaller(kChunk, channels - first);
+  HD void operator()(const G& g, int, int first, int end) const {
     for (int row = 0; row < rows; row++) {
       T* symbol = dwte + size_t(token[row]) * channels + first;
       T* position = dwpe ? dwpe + size_t(forest.position(row)) * channels + first : nullptr;
       const T* d = dx + size_t(row) * x_row + first;
-      g.each(count, [&](int c) {
+      for (T* to : {symbol, position})
+        if (to && dropout.rate == 0) g.each(end - first, [=](int c) { to[c] += d[c]; });
+      if (dropout.rate == 0) continue;
+      g.each(end - first, [&](int c) {
         const T kept = d[c] * dropout.keep<T>(dropout.first_of(row, channels) + first + c);
         symbol[c] += kept;
         if (position) position[c] += kept;
@@ -320,8 +319,7 @@ struct NormBackward {
   }
 };
 
-// dweight += sum over rows of dy n, dbias += sum over rows of dy; in order of rows. A row of this operation is kChunk
-// channels.
+// dweight += sum over rows of dy n, dbias += sum over rows of dy.
 template <class T>
 struct NormWeights {
   int rows;
@@ -331,19 +329,18 @@ struct NormWeights {
   int y_row;
   T *dweight, *dbias;  // dbias may be null
   template <class G>
-  HD void operator()(const G& g, int chunk) const {
-    const int first = chunk * kChunk, count = smaller(kChunk, channels - first);
+  HD void operator()(const G& g, int, int first, int end) const {
     T *dw = dweight + first, *db = dbias ? dbias + first : nullptr;
     for (int row = 0; row < rows; row++) {
       const T *a = x + size_t(row) * x_row + first, *d = dy + size_t(row) * y_row + first;
       const T m = mean ? mean[row] : T(0), r = rstd[row];
-      g.each(count, [=](int c) { dw[c] += d[c] * ((a[c] - m) * r); });
-      if (db) g.each(count, [=](int c) { db[c] += d[c]; });
+      g.each(end - first, [=](int c) { dw[c] += d[c] * ((a[c] - m) * r); });
+      if (db) g.each(end - first, [=](int c) { db[c] += d[c]; });
     }
   }
 };
 
-// dbias (N) += sum over rows of dy (R, N), in order of rows. A row of this operation is 32 columns.
+// dbias (N) += sum over rows of dy (R, N).
 template <class T>
 struct ColumnSum {
   int rows, columns;
@@ -351,12 +348,11 @@ struct ColumnSum {
   int y_row;
   T* dbias;
   template <class G>
-  HD void operator()(const G& g, int chunk) const {
-    const int first = chunk * kChunk, count = smaller(kChunk, columns - first);
+  HD void operator()(const G& g, int, int first, int end) const {
     T* sum = dbias + first;
     for (int row = 0; row < rows; row++) {
       const T* d = dy + size_t(row) * y_row + first;
-      g.each(count, [=](int c) { sum[c] += d[c]; });
+      g.each(end - first, [=](int c) { sum[c] += d[c]; });
     }
   }
 };

@@ -520,17 +520,22 @@ void keep_rows(const Team& team, const KeepRows<S>& s, int layers) {
 // ---------------------------------------------------------------------------------------------------------------
 // Sums over rows, the loss; arrays added and zeroed
 
+// Runs a sum over rows, op(group, 0, begin, end): a column operation of all rows at once. A group owns some columns,
+// and each sum belongs to one lane, which adds in order of rows. On a CPU a thread has one strip of columns, so that it
+// reads each row in one piece.
+constexpr int kChunk = 64;  // columns of a warp
 template <class Op>
-void launch_chunks(const Team& team, int columns, const Op& op) {
-  launch(team, (columns + kChunk - 1) / kChunk, op);
+void launch_sums(const Team& team, int columns, const Op& op) {
+  const Strips<Op> strips{op, columns, team.cuda ? kChunk : pad16((columns + team.size - 1) / team.size)};
+  launch(team, strips.each(), strips);
 }
 template <class T>
 void norm_weights(const Team& team, const NormWeights<T>& s) {
-  if (!tuned(team, s)) launch_chunks(team, s.channels, s);
+  if (!tuned(team, s)) launch_sums(team, s.channels, s);
 }
 template <class T>
 void column_sum(const Team& team, const ColumnSum<T>& s) {
-  if (!tuned(team, s)) launch_chunks(team, s.columns, s);
+  if (!tuned(team, s)) launch_sums(team, s.columns, s);
 }
 template <class T>
 void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {
@@ -541,7 +546,7 @@ void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {
 // order: scratch (2, rows), used on a GPU alone.
 template <class T>
 void embed_backward(const Team& team, const EmbedBackward<T>& s, int* order) {
-  if (!tuned(team, s, order)) launch_chunks(team, s.channels, s);
+  if (!tuned(team, s, order)) launch_sums(team, s.channels, s);
 }
 template <class T>
 void loss_of_rows(const Team& team, int rows, const CrossEntropy<T>& s) {

@@ -1,6 +1,6 @@
 // machine/threads.h: the CPU's threads and its memory.
 //
-// In order: how threads wait; the team that a piece of work sees; who looks on; cores, and on which of them threads
+// In order: how threads wait; who looks on; the team that a piece of work sees; cores, and on which of them threads
 // run; the pool that runs a team, and when one thread is better; memory. The file knows nothing of arrays, operations
 // or models.
 #pragma once
@@ -98,6 +98,19 @@ struct Range {
   int begin, end;
 };
 
+// Is told of each operation that begins on one thread: of its struct (kernels.cuh). So it may measure what takes how
+// long, between two of them. Nobody looks on but where study/ does.
+struct Observer {
+  virtual ~Observer() = default;
+  virtual void begins(const std::type_info& type, const void* operation) = 0;
+};
+inline thread_local Observer* observer = nullptr;  // of the calling thread
+template <class Op>
+void tell(const Op& op) {
+  if (observer) observer->begins(typeid(Op), &op);
+}
+struct Waiting {};  // of half a team, for the other half: an operation too, for who looks on
+
 // A team runs a piece of work: each of its threads runs the same code on its share (SPMD). On a GPU the team is the one
 // host thread that launches kernels, and `cuda` is set. `plain`: for attention, gather and matmul it launches the
 // kernels of kernels.cuh, not the tuned ones.
@@ -128,21 +141,10 @@ struct Team {
     }
     const int each = size / 2, half = rank / each;
     f(Team{rank % each, each, half_barriers + half}, half);
+    tell(Waiting{});
     wait();
   }
 };
-
-// Is told of each operation that begins on one thread: of its struct (kernels.cuh). So it may measure what takes how
-// long, between two of them. Nobody looks on but where study/ does.
-struct Observer {
-  virtual ~Observer() = default;
-  virtual void begins(const std::type_info& type, const void* operation) = 0;
-};
-inline thread_local Observer* observer = nullptr;  // of the calling thread
-template <class Op>
-void tell(const Op& op) {
-  if (observer) observer->begins(typeid(Op), &op);
-}
 
 // The CPUs that this process may run on: affinity, and a container's quota.
 inline int usable_cores() {

@@ -49,6 +49,7 @@ std::vector<UpdateWork> update_work(const Config& c, int sequences) {
   set(kUpNormsBackward, "norms backward", 0, (2 * L + 1) * 3 * R * C);
   set(kUpSums, "norm weights", 0, (2 * L + 1) * 2 * R * C);
   set(kUpEmbeddingBackward, "embedding backward", 0, R * C + (V + T) * C);
+  set(kUpWaiting, "waiting for a half", 0, 0);
   const double halves = sequences > 1 ? 2 : 1;  // each has a gradient; the second is added
   set(kUpZeros, "zeroing, adding halves", 0, halves * P + R * C + (halves - 1) * 3 * P);
   set(kUpAdamW, "clipping, AdamW", 0, P + 4 * P);  // the gradient first; then it, weights and two moments
@@ -127,8 +128,9 @@ UpdateOperation UpdateClock::place(const std::type_info& type, const void* opera
              {typeid(GeluBackward<float>), kUpOther, kUpGeluBackward},
              {typeid(AttentionBackward<float>), kUpOther, kUpAttentionBackward},
              {typeid(NormBackward<float>), kUpOther, kUpNormsBackward},
-             {typeid(NormWeights<float>), kUpOther, kUpSums},
-             {typeid(EmbedBackward<float>), kUpOther, kUpEmbeddingBackward},
+             {typeid(Strips<NormWeights<float>>), kUpOther, kUpSums},
+             {typeid(Strips<EmbedBackward<float>>), kUpOther, kUpEmbeddingBackward},
+             {typeid(Waiting), kUpOther, kUpWaiting},
              {typeid(Zeros), kUpZeros, kUpZeros},
              {typeid(Add<float>), kUpOther, kUpZeros},
              {typeid(SumSquares<float>), kUpOther, kUpAdamW},

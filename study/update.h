@@ -50,6 +50,7 @@ enum UpdateOperation {
   kUpNormsBackward,
   kUpSums,
   kUpEmbeddingBackward,
+  kUpWaiting,
   kUpZeros,
   kUpAdamW,
   kUpPack,

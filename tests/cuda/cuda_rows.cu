@@ -96,7 +96,7 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
     return NormBackward<float>{d.f[0], stride, C, d.f[1], d.f[2], d.f[3], d.f[4], stride, d.f[5]};
   });
   check("NormWeights", 2, [&](Desk& d) {
-    return NormWeights<float>{rows, d.f[0], stride, C, d.f[1], d.f[2], d.f[3], stride, d.f[4], d.f[5]};
+    return Strips<NormWeights<float>>{{rows, d.f[0], stride, C, d.f[1], d.f[2], d.f[3], stride, d.f[4], d.f[5]}, C, 32};
   });
   check("RmsNorm", rows, [&](Desk& d) { return rms_norm<float>(d.f[0], stride, C, d.f[1], d.f[3], stride, d.f[4]); });
   check("RmsNorm without weight", rows,
@@ -108,7 +108,8 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
     return NormBackward<float>{d.f[0], stride, C, nullptr, nullptr, d.f[2], d.f[3], stride, d.f[4]};
   });
   check("NormWeights of RMSNorm", 2, [&](Desk& d) {
-    return NormWeights<float>{rows, d.f[0], stride, C, nullptr, d.f[1], d.f[2], stride, d.f[3], nullptr};
+    return Strips<NormWeights<float>>{
+        {rows, d.f[0], stride, C, nullptr, d.f[1], d.f[2], stride, d.f[3], nullptr}, C, 32};
   });
   check("Rope", 2 * (batch.rows() - 1),
         [&](Desk& d) { return Rope<float>{d.batch.forest, 1, d.f[0], 80, 2, 34, d.f[1], false}; });
@@ -116,12 +117,13 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
         [&](Desk& d) { return Rope<float>{d.batch.forest, 0, d.f[0], 80, 2, 34, d.f[1], true}; });
   check("SwiGlu", 2 * rows, [&](Desk& d) { return Strips<SwiGlu<float>>{{d.f[0], 96, C, d.f[1], stride}, C, 24}; });
   check("SwiGluBackward", rows, [&](Desk& d) { return SwiGluBackward<float>{d.f[0], 96, C, d.f[1], stride}; });
-  check("ColumnSum", 2, [&](Desk& d) { return ColumnSum<float>{rows, C, d.f[0], stride, d.f[1]}; });
+  check("ColumnSum", 2, [&](Desk& d) { return Strips<ColumnSum<float>>{{rows, C, d.f[0], stride, d.f[1]}, C, 32}; });
   check("Embed", batch.rows(), [&](Desk& d) {
     return Embed<float>{d.batch.token(), d.batch.forest, d.f[0], d.f[1], d.f[2], stride, C, drop};
   });
   check("EmbedBackward", 2, [&](Desk& d) {
-    return EmbedBackward<float>{batch.rows(), d.batch.token(), d.batch.forest, d.f[0], stride, C, d.f[1], d.f[2], drop};
+    return Strips<EmbedBackward<float>>{
+        {batch.rows(), d.batch.token(), d.batch.forest, d.f[0], stride, C, d.f[1], d.f[2], drop}, C, 32};
   });
   check("BiasGelu", rows, [&](Desk& d) { return Strips<BiasGelu<float>>{{d.f[0], d.f[1], stride, d.f[2]}, C}; });
   check("GeluBackward", rows, [&](Desk& d) { return Strips<GeluBackward<float>>{{d.f[0], d.f[1], stride}, C}; });

@@ -142,7 +142,7 @@ TEST_CASE(ON "sums of columns: a bias's gradient and a norm's, in every order") 
       const NormWeights<float> norm{rows,        x.data(),  stride, columns,   mean.data(),
                                     rstd.data(), dy.data(), stride, dw.data(), with_bias ? db.data() : nullptr};
       const ColumnSum<float> bias{rows, columns, dy.data(), stride, sum.data()};
-      if (portable) launch_chunks(kGpu, columns, norm), launch_chunks(kGpu, columns, bias);
+      if (portable) launch_sums(kGpu, columns, norm), launch_sums(kGpu, columns, bias);
       else norm_weights(kGpu, norm), column_sum(kGpu, bias);
       std::vector<float> all = to_host(dw);
       for (const auto* part : {&db, &sum})
@@ -183,7 +183,7 @@ TEST_CASE(ON "the embedding's gradient: rows of each token and position, in ever
       Array<int> order(2 * R, true);
       const EmbedBackward<float> s{R,          on_gpu.token(), on_gpu.forest, dx.data(),           stride,
                                    c.channels, dwte.data(),    dwpe.data(),   {c.dropout, 3, 4, 5}};
-      if (portable) launch_chunks(kGpu, c.channels, s);
+      if (portable) launch_sums(kGpu, c.channels, s);
       else embed_backward(kGpu, s, order.data());
       std::vector<float> all = to_host(dwte);
       for (float value : to_host(dwpe)) all.push_back(value);
