@@ -12,7 +12,6 @@
 #endif
 
 #include <cstddef>
-#include <utility>
 
 #include "machine/numbers.h"
 
@@ -110,18 +109,20 @@ inline Vec exp(Vec x) {
 // ---------------------------------------------------------------------------------------------------------------
 // Solo's sum() and largest() of n > 0 numbers, a multiple of kLanes: f(i) gives those from i on, a vector.
 
-// n of the lanes of x, from `first` on.
-template <int first, class X, int... i>
-inline auto lanes_of(X x, std::integer_sequence<int, i...>) {
-  return __builtin_shufflevector(x, x, (first + i)...);
-}
 // The n lanes of x, joined by halves.
 template <int n, class X, class Join>
 inline float joined(X x, const Join& join) {
   if constexpr (n == 2) return join(x[0], x[1]);
   else {
-    constexpr std::make_integer_sequence<int, n / 2> half{};
-    return joined<n / 2>(join(lanes_of<0>(x, half), lanes_of<n / 2>(x, half)), join);
+    const auto half = [&] {  // the lanes are constants: nvcc expands no pack of them
+      if constexpr (n == 16)
+        return join(__builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7),
+                    __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15));
+      else if constexpr (n == 8)
+        return join(__builtin_shufflevector(x, x, 0, 1, 2, 3), __builtin_shufflevector(x, x, 4, 5, 6, 7));
+      else return join(__builtin_shufflevector(x, x, 0, 1), __builtin_shufflevector(x, x, 2, 3));
+    };
+    return joined<n / 2>(half(), join);
   }
 }
 // n numbers, joined to `from` in kLanes parts, as lanes do in turn; then the parts, by halves.
