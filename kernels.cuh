@@ -247,16 +247,16 @@ struct EmbedBackward {
   T *dwte, *dwpe;  // dwpe may be null
   Dropout dropout;
   template <class G>
-  HD void operator()(const G& g, int, int first, int end) const {
+  HD void operator()(const G& g, int, int begin, int end) const {
     for (int row = 0; row < rows; row++) {
-      T* symbol = dwte + size_t(token[row]) * channels + first;
-      T* position = dwpe ? dwpe + size_t(forest.position(row)) * channels + first : nullptr;
-      const T* d = dx + size_t(row) * x_row + first;
-      for (T* to : {symbol, position})
-        if (to && dropout.rate == 0) g.each(end - first, [=](int c) { to[c] += d[c]; });
+      T* symbol = dwte + size_t(token[row]) * channels + begin;
+      T* position = dwpe ? dwpe + size_t(forest.position(row)) * channels + begin : nullptr;
+      const T* d = dx + size_t(row) * x_row + begin;
+      for (T* to : {symbol, position})  // without dropout no random bits are drawn
+        if (to && dropout.rate == 0) g.each(end - begin, [=](int c) { to[c] += d[c]; });
       if (dropout.rate == 0) continue;
-      g.each(end - first, [&](int c) {
-        const T kept = d[c] * dropout.keep<T>(dropout.first_of(row, channels) + first + c);
+      g.each(end - begin, [&](int c) {
+        const T kept = d[c] * dropout.keep<T>(dropout.first_of(row, channels) + begin + c);
         symbol[c] += kept;
         if (position) position[c] += kept;
       });
@@ -319,7 +319,7 @@ struct NormBackward {
   }
 };
 
-// dweight += sum over rows of dy n, dbias += sum over rows of dy.
+// dweight += sum over rows of dy n, dbias += sum over rows of dy (launch_sums()).
 template <class T>
 struct NormWeights {
   int rows;
@@ -329,18 +329,18 @@ struct NormWeights {
   int y_row;
   T *dweight, *dbias;  // dbias may be null
   template <class G>
-  HD void operator()(const G& g, int, int first, int end) const {
-    T *dw = dweight + first, *db = dbias ? dbias + first : nullptr;
+  HD void operator()(const G& g, int, int begin, int end) const {
+    T *dw = dweight + begin, *db = dbias ? dbias + begin : nullptr;
     for (int row = 0; row < rows; row++) {
-      const T *a = x + size_t(row) * x_row + first, *d = dy + size_t(row) * y_row + first;
+      const T *a = x + size_t(row) * x_row + begin, *d = dy + size_t(row) * y_row + begin;
       const T m = mean ? mean[row] : T(0), r = rstd[row];
-      g.each(end - first, [=](int c) { dw[c] += d[c] * ((a[c] - m) * r); });
-      if (db) g.each(end - first, [=](int c) { db[c] += d[c]; });
+      g.each(end - begin, [=](int c) { dw[c] += d[c] * ((a[c] - m) * r); });
+      if (db) g.each(end - begin, [=](int c) { db[c] += d[c]; });
     }
   }
 };
 
-// dbias (N) += sum over rows of dy (R, N).
+// dbias (N) += sum over rows of dy (R, N) (launch_sums()).
 template <class T>
 struct ColumnSum {
   int rows, columns;
@@ -348,11 +348,11 @@ struct ColumnSum {
   int y_row;
   T* dbias;
   template <class G>
-  HD void operator()(const G& g, int, int first, int end) const {
-    T* sum = dbias + first;
+  HD void operator()(const G& g, int, int begin, int end) const {
+    T* sum = dbias + begin;
     for (int row = 0; row < rows; row++) {
-      const T* d = dy + size_t(row) * y_row + first;
-      g.each(end - first, [=](int c) { sum[c] += d[c]; });
+      const T* d = dy + size_t(row) * y_row + begin;
+      g.each(end - begin, [=](int c) { sum[c] += d[c]; });
     }
   }
 };

@@ -161,7 +161,7 @@ struct AttentionTile {
       float* const p = weights(pair + i);
       seen[i] = causal ? past + its_row - first + 1 : shared;
       if (!causal) each_other(its_row, [&](int key) { p[seen[i]++] = p[key]; });
-      // What lies behind them, up to a multiple of lanes, gets the weight 0, which changes no sum.
+      // Behind the keys that it sees, up to a multiple of lanes, weights are 0, which changes no sum.
       whole[i] = smaller(most, ((causal ? keys : seen[i]) + kLanes - 1) / kLanes * kLanes);
       for (int k = seen[i] / Vec::width * Vec::width; k < whole[i]; k += Vec::width)
         store(p + k, below(seen[i], k, load(p + k), -Format<float>::kInfinity));
