@@ -1,7 +1,7 @@
 """The GPT of nanospec in PyTorch, for the scripts beside it: the reference of values, and the opponent in speed.
 
 Learned positions, pre-LayerNorm (eps 1e-5), causal multi-head attention, GELU by erf, head tied to the embedding,
-dropout 0. Parameter names are Hugging Face's GPT-2 names without the prefix "transformer."; nn.Linear keeps a matrix
+dropout where train_gpt has it: the embedding, attention's weights, both branches. Parameter names are Hugging Face's GPT-2 names without the prefix "transformer."; nn.Linear keeps a matrix
 as (out, in), the files keep it as (in, out), and `file_layout` turns one into the other.
 This file is imported only; the scripts' heads say how to make the Python environment.
 """
@@ -24,15 +24,20 @@ class Config:
     block_size: int = 64
     vocab_size: int = 65
     bias: bool = False
+    dropout: float = 0.0
 
 
 PRESETS = {"small": Config(), "medium": Config(6, 6, 384, 256)}  # train_gpt's, on tinyshakespeare
 
 
+def dropped(x, rate: float):
+    return F.dropout(x, rate) if rate > 0 else x  # at 0 it would copy
+
+
 class Block(nn.Module):
     def __init__(self, c: Config):
         super().__init__()
-        self.n_head = c.n_head
+        self.n_head, self.dropout = c.n_head, c.dropout
         self.ln_1 = nn.LayerNorm(c.n_embd, bias=c.bias)
         self.attn = nn.ModuleDict(
             {
@@ -52,9 +57,9 @@ class Block(nn.Module):
         B, T, C = x.shape
         qkv = self.attn["c_attn"](self.ln_1(x)).view(B, T, 3, self.n_head, C // self.n_head)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, T, D)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.attn["c_proj"](y.transpose(1, 2).reshape(B, T, C))
-        return x + self.mlp["c_proj"](F.gelu(self.mlp["c_fc"](self.ln_2(x))))
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout, is_causal=True)
+        x = x + dropped(self.attn["c_proj"](y.transpose(1, 2).reshape(B, T, C)), self.dropout)
+        return x + dropped(self.mlp["c_proj"](F.gelu(self.mlp["c_fc"](self.ln_2(x)))), self.dropout)
 
 
 class GPT(nn.Module):
@@ -73,7 +78,7 @@ class GPT(nn.Module):
                 nn.init.zeros_(p)
 
     def forward(self, tokens, targets):  # both (B, T); returns the mean cross-entropy in nats
-        x = self.wte(tokens) + self.wpe.weight[: tokens.shape[1]]
+        x = dropped(self.wte(tokens) + self.wpe.weight[: tokens.shape[1]], self.config.dropout)
         for block in self.h:
             x = block(x)
         logits = F.linear(self.ln_f(x), self.wte.weight)  # (B, T, V)

@@ -10,7 +10,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from gpt import Config
+from gpt import Config, dropped
 
 
 def inner(n_embd: int) -> int:
@@ -26,7 +26,7 @@ def rotate(x, cos, sin):  # x: (..., T, D); cos, sin: (T, D / 2)
 class Block(nn.Module):
     def __init__(self, c: Config):
         super().__init__()
-        self.n_head = c.n_head
+        self.n_head, self.dropout = c.n_head, c.dropout
         self.ln_1 = nn.RMSNorm(c.n_embd, eps=1e-5)
         self.attn = nn.ModuleDict(
             {
@@ -47,10 +47,10 @@ class Block(nn.Module):
         qkv = self.attn["c_attn"](self.ln_1(x)).view(B, T, 3, self.n_head, C // self.n_head)
         qkv = qkv.permute(2, 0, 3, 1, 4)  # (3, B, H, T, D)
         q, k = rotate(qkv[:2], cos, sin)
-        y = F.scaled_dot_product_attention(q, k, qkv[2], is_causal=True)
-        x = x + self.attn["c_proj"](y.transpose(1, 2).reshape(B, T, C))
+        y = F.scaled_dot_product_attention(q, k, qkv[2], dropout_p=self.dropout, is_causal=True)
+        x = x + dropped(self.attn["c_proj"](y.transpose(1, 2).reshape(B, T, C)), self.dropout)
         gate, up = self.mlp["c_fc"](self.ln_2(x)).chunk(2, dim=-1)
-        return x + self.mlp["c_proj"](F.silu(gate) * up)
+        return x + dropped(self.mlp["c_proj"](F.silu(gate) * up), self.dropout)
 
 
 class Llama(nn.Module):
@@ -70,7 +70,7 @@ class Llama(nn.Module):
                 nn.init.normal_(p, std=0.02 / ((2 * config.n_layer) ** 0.5 if deep else 1))
 
     def forward(self, tokens, targets):  # both (B, T); returns the mean cross-entropy in nats
-        x, T = self.wte(tokens), tokens.shape[1]
+        x, T = dropped(self.wte(tokens), self.config.dropout), tokens.shape[1]
         for block in self.h:
             x = block(x, self.cos[:T], self.sin[:T])
         logits = F.linear(self.ln_f(x), self.wte.weight)  # (B, T, V)

@@ -2,7 +2,8 @@
 
     python3 -m venv build/venv && build/venv/bin/pip install torch numpy transformers
     build/venv/bin/python tests/reference/train_speed.py [--arch gpt|llama] [--presets small medium] [--rounds 5]
-                                                         [--threads 2] [--device cpu|cuda] [--json FILE]
+                                                         [--threads 2] [--dropout 0] [--device cpu|cuda]
+                                                         [--json FILE]
 
 In every round PyTorch (eager, then compiled) and build/train_gpt each train for some iterations (--iters), in an
 order that rotates, so that drift of the machine hits all alike. An iteration is: a batch, forward, backward, clipping
@@ -102,7 +103,7 @@ def peak_bytes(device: str) -> int:
 def eager_peak(preset: str, args) -> dict:
     """Peak memory of a process of its own that trains for a few iterations, and what it had before the model."""
     command = [sys.executable, __file__, "--memory-of", preset, "--data", args.data, "--threads", str(args.threads)]
-    command += ["--arch", args.arch, "--device", args.device]
+    command += ["--arch", args.arch, "--device", args.device, "--dropout", str(args.dropout)]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
 
 
@@ -111,7 +112,7 @@ def ours(preset: str, iterations: int, args) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         command = [args.ours, "--arch", args.arch, "--preset", preset, "--data", args.data, "--out", folder]
         command += ["--threads", args.threads, "--device", args.device, "--max_iters", iterations]
-        command += ["--eval_interval", iterations + 1, "--eval_iters", 1, "--quiet"]
+        command += ["--dropout", args.dropout, "--eval_interval", iterations + 1, "--eval_iters", 1, "--quiet"]
         return stats_of(command)
 
 
@@ -163,6 +164,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5, help="(default 5)")
     parser.add_argument("--iters", nargs="+", type=int, default=[], help="per round, a number for each preset")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--dropout", type=float, default=0.0, help="train_gpt's (default 0)")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--json", metavar="FILE", help="write every sample, and peak memory")
@@ -176,7 +178,8 @@ def main():
     ids = {symbol: i for i, symbol in enumerate(symbols)}
     text = torch.tensor([ids[c] for c in characters[: len(characters) * 9 // 10]], device=args.device)
 
-    config = {preset: dataclasses.replace(PRESETS[preset], vocab_size=len(symbols)) for preset in PRESETS}
+    sizes = {"vocab_size": len(symbols), "dropout": args.dropout}
+    config = {preset: dataclasses.replace(PRESETS[preset], **sizes) for preset in PRESETS}
     if args.memory_of:
         before = peak_bytes(args.device)
         Training(args.arch, config[args.memory_of], text, False, {"fused": True}).run(5)
@@ -184,13 +187,14 @@ def main():
         return
 
     place = f"{args.threads} threads" if args.device == "cpu" else torch.cuda.get_device_name()
-    print(f"{args.arch}, PyTorch {torch.__version__}, {place}, batch {BATCH_SIZE}, {args.rounds} rounds")
+    print(f"{args.arch}, PyTorch {torch.__version__}, {place}, batch {BATCH_SIZE}, dropout {args.dropout:g}, {args.rounds} rounds")
     print(f"{'preset':8} {'':17} {'ms/iter':>10} {'GFLOP/s':>9}   ours / PyTorch: median (lowest to highest)")
     iters = args.iters or [ITERS[preset] for preset in args.presets]
     presets = [compare(preset, n, config[preset], text, args) for preset, n in zip(args.presets, iters)]
     if args.json:
         with open(args.json, "w") as f:
-            json.dump({"arch": args.arch, "torch": torch.__version__, "threads": args.threads, "presets": presets}, f)
+            facts = {"arch": args.arch, "torch": torch.__version__, "threads": args.threads, "dropout": args.dropout}
+            json.dump({**facts, "presets": presets}, f)
 
 
 if __name__ == "__main__":
