@@ -48,27 +48,19 @@ struct Forest {
   HD int slot(int row) const { return first_slot[root[row]] + past[root[row]] + row - first_row[root[row]]; }
 };
 
-// Dropout at one site, which is a place in the network. keep(row, i) is 1 / (1 - rate) where element i of a row stays,
-// else 0. It is a pure function of seed, iteration, site, i and the row's number().
+// Dropout at one site, which is a place in the network. keep(i) is 1 / (1 - rate) where element i stays, else 0. It is
+// a pure function of seed, iteration, site and i, which counts from the first element of the batch's first row.
 struct Dropout {
   float rate = 0;
   uint64_t seed = 0;
   uint32_t iteration = 0, site = 0;
-  int first_row = 0;                                                       // the row of the batch that is row 0 here
-  HD uint64_t number(int row) const { return uint64_t(first_row + row); }  // of a row in the batch
-  HD RandomRow<16> random(uint64_t row) const { return {seed, iteration, kStreamDropout, row << 16 | site}; }
+  int first_row = 0;  // the row of the batch that is row 0 here
+  HD uint64_t first_of(int row, uint64_t elements) const { return uint64_t(first_row + row) * elements; }  // of a row
   template <class T>
-  HD T kept(uint32_t bits) const {
+  HD T keep(uint64_t i) const {
+    if (rate == 0) return T(1);
+    const uint32_t bits = uint32_t(random_bits(seed, iteration, kStreamDropout, i, site));
     return bits < uint32_t(double(rate) * 4294967296.0) ? T(0) : T(1) / (T(1) - T(rate));
-  }
-  template <class T>
-  HD T keep(uint64_t row, int i) const {
-    return rate == 0 ? T(1) : kept<T>(random(row).word(i));
-  }
-  // f(i, keep(row, i)) for every i from begin to end - 1, in any order. Ask first whether the rate is 0.
-  template <class T, class G, class F>
-  HD void each(const G& g, uint64_t row, int begin, int end, const F& f) const {
-    random(row).each(g, begin, end, [&](int i, uint32_t bits) { f(i, kept<T>(bits)); });
   }
 };
 
@@ -160,8 +152,9 @@ struct Attention {
   HD bool is_new(int row) const { return row >= first_new(forest.root[row]); }
   HD int queries() const { return n_head / n_kv_head; }  // query heads that share a key/value head
   HD T scale() const { return T(1) / square_root(T(head_size)); }
-  HD uint64_t weights_row(int row, int head) const { return dropout.number(row) * n_head + head; }  // of dropout
-  HD T keep(int row, int head, int position) const { return dropout.keep<T>(weights_row(row, head), position); }
+  HD T keep(int row, int head, int position) const {  // dropout of one attention weight
+    return dropout.keep<T>((dropout.first_of(row, n_head) + head) << 20 | uint64_t(position));
+  }
 };
 
 template <class T>
@@ -238,7 +231,8 @@ struct Embed {
     const T* position = wpe ? wpe + size_t(forest.position(row)) * channels : nullptr;
     if (position) g.map(out, channels, [=](int c) { return symbol[c] + position[c]; });
     else g.map(out, channels, [=](int c) { return symbol[c]; });
-    if (dropout.rate > 0) dropout.each<T>(g, dropout.number(row), 0, channels, [=](int c, T keep) { out[c] *= keep; });
+    if (dropout.rate > 0)
+      g.each(channels, [&](int c) { out[c] *= dropout.keep<T>(dropout.first_of(row, channels) + c); });
   }
 };
 
@@ -255,14 +249,17 @@ struct EmbedBackward {
   template <class G>
   HD void operator()(const G& g, int, int begin, int end) const {
     for (int row = 0; row < rows; row++) {
-      T* symbol = dwte + size_t(token[row]) * channels;
-      T* position = dwpe ? dwpe + size_t(forest.position(row)) * channels : nullptr;
-      const T* d = dx + size_t(row) * x_row;
-      for (T* to : {symbol, position}) {
-        if (!to) continue;
-        if (dropout.rate == 0) g.each(end - begin, [=](int c) { to[begin + c] += d[begin + c]; });
-        else dropout.each<T>(g, dropout.number(row), begin, end, [=](int c, T keep) { to[c] += d[c] * keep; });
-      }
+      T* symbol = dwte + size_t(token[row]) * channels + begin;
+      T* position = dwpe ? dwpe + size_t(forest.position(row)) * channels + begin : nullptr;
+      const T* d = dx + size_t(row) * x_row + begin;
+      for (T* to : {symbol, position})  // without dropout no random bits are drawn
+        if (to && dropout.rate == 0) g.each(end - begin, [=](int c) { to[c] += d[c]; });
+      if (dropout.rate == 0) continue;
+      g.each(end - begin, [&](int c) {
+        const T kept = d[c] * dropout.keep<T>(dropout.first_of(row, channels) + begin + c);
+        symbol[c] += kept;
+        if (position) position[c] += kept;
+      });
     }
   }
 };
@@ -487,7 +484,7 @@ struct JoinResidual {
     const T* a = residual + size_t(row) * row_stride + begin;
     T* o = out + size_t(row) * row_stride + begin;
     if (dropout.rate > 0)
-      dropout.each<T>(g, dropout.number(row), begin, end, [=](int c, T keep) { o[c - begin] *= keep; });
+      g.each(end - begin, [=](int c) { o[c] *= dropout.keep<T>(dropout.first_of(row, channels) + begin + c); });
     g.map(o, end - begin, [=](int c) { return o[c] + a[c]; });
   }
 };
@@ -501,9 +498,10 @@ struct DropoutBackward {
   Dropout dropout;
   template <class G>
   HD void operator()(const G& g, int row, int begin, int end) const {
-    const T* a = d + size_t(row) * row_stride;
-    T* o = out + size_t(row) * row_stride;
-    dropout.each<T>(g, dropout.number(row), begin, end, [=](int c, T keep) { o[c] = a[c] * keep; });
+    const T* a = d + size_t(row) * row_stride + begin;
+    T* o = out + size_t(row) * row_stride + begin;
+    const uint64_t first = dropout.first_of(row, channels) + begin;
+    g.map(o, end - begin, [=](int c) { return a[c] * dropout.keep<T>(first + c); });
   }
 };
 
@@ -657,8 +655,7 @@ struct AttentionForward {
     g.each(seen, [=](int i) { w[i] = exp(w[i] * scale - top); });
     const T total = g.template sum<T>(seen, [=](int i) { return w[i]; });
     if (s.log_sum) g.each(1, [&](int) { s.log_sum[item] = top + log(total); });
-    if (s.dropout.rate > 0)
-      s.dropout.template each<T>(g, s.weights_row(row, head), 0, seen, [=](int i, T keep) { w[i] *= keep; });
+    if (s.dropout.rate > 0) g.each(seen, [&](int i) { w[i] *= s.keep(row, head, i); });
     g.each(D, [&](int d) {
       const auto value = [&](int j) { return T(to_float(*s.cache.value(kv_head, slot0 + j, d))); };
       T sum = 0;

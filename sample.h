@@ -133,27 +133,34 @@ inline double chance(const Sampling& sampling, Stream stream, int64_t index, int
   return uniform(random_bits(sampling.seed, sampling.sequence, stream, uint64_t(index), uint32_t(item)));
 }
 
-// The bits of a row of noise: one call of Philox serves four tokens, those that one lane visits in a block.
-using NoiseBits = RandomRow<kLanes>;
-constexpr int kNoiseBlock = NoiseBits::block;
+// Noise is computed in blocks of tokens: one call of Philox serves four tokens, those that one lane visits.
+constexpr int kNoiseBlock = 4 * kLanes;
 
 // n rounded up to whole blocks.
 HD inline int whole(int n, int block) { return (n + block - 1) / block * block; }
 
-// row: (V, rounded up to kLanes) the noise for the token at this index of the text.
+// row: (V, rounded up to whole blocks) the noise for the token at this index of the text.
 template <class Group>
 HD void make_noise(Group group, const Sampling& sampling, Stream stream, int64_t index, int vocab, float* row) {
-  const NoiseBits random{sampling.seed, sampling.sequence, stream, uint64_t(index)};
-  const int n = whole(vocab, kLanes);
-  random.each(group, 0, n, [=](int x, uint32_t bits) { row[x] = exponential(bits); });
-  group.each(n, [=](int x) { row[x] = gumbel(row[x]); });
+  const uint64_t seed = sampling.seed;
+  const uint32_t sequence = sampling.sequence;
+  for (int first = 0; first < vocab; first += kNoiseBlock) {
+    float* const block = row + first;  // first the bits, then the noise: compilers vectorize these short loops
+    group.each(kLanes, [=](int lane) {
+      const Bits128 bits = philox(seed, sequence, stream, uint64_t(index), uint32_t(first / 4 + lane));
+      for (int i = 0; i < 4; i++) block[i * kLanes + lane] = bits_as<float>(bits.word[i]);
+    });
+    const int n = whole(smaller(vocab - first, kNoiseBlock), kLanes);
+    group.each(n, [=](int x) { block[x] = exponential(bits_as<uint32_t>(block[x])); });
+    group.each(n, [=](int x) { block[x] = gumbel(block[x]); });
+  }
 }
 
 // Rows of Gumbel noise. Each is computed once: the target and its drafters share one Noise.
 class Noise {
  public:
   Noise(const Sampling& sampling, int vocab, Stream stream = kStreamSample)
-      : sampling_(sampling), stream_(stream), vocab_(vocab), stride_(whole(vocab, kLanes)), held_(kRows, -1) {}
+      : sampling_(sampling), stream_(stream), vocab_(vocab), stride_(whole(vocab, kNoiseBlock)), held_(kRows, -1) {}
 
   // (V) the noise for the token at this index (>= 0) of the text. It is valid until the row of another index, equal to
   // this one modulo kRows, is asked for.

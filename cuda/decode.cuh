@@ -49,7 +49,8 @@ __device__ __forceinline__ void with_noise(const float* logits, const Sampling& 
   for (int i = 0; i < 4; i++) logit[i] = logits[smaller(first + i * kLanes, vocab - 1)];
   Bits128 bits{};
   if (sampling.temperature > 0)
-    bits = NoiseBits{sampling.seed, sampling.sequence, kStreamSample, uint64_t(index)}.call(block * kNoiseBlock, lane);
+    bits = philox(sampling.seed, sampling.sequence, kStreamSample, uint64_t(index),
+                  uint32_t(block * kNoiseBlock / 4 + lane));
   UNROLL
   for (int i = 0; i < 4; i++)
     if (first + i * kLanes < vocab)

@@ -206,7 +206,8 @@ __global__ void __launch_bounds__(kThreads) add_runs(EmbedBackward<float> s, con
     for (int j = 0; j < kRunAhead; j++) {
       more = more && row[j] >= 0;
       if (row[j] >= 0) UNROLL
-      for (int c = 0; c < 4; c++) sum[c] += d[j][c] * s.dropout.keep<float>(s.dropout.number(row[j]), column + c);
+      for (int c = 0; c < 4; c++)
+        sum[c] += d[j][c] * s.dropout.keep<float>(s.dropout.first_of(row[j], s.channels) + column + c);
     }
   }
   UNROLL

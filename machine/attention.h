@@ -180,11 +180,8 @@ struct AttentionTile {
       solo.each(n, [&](int i) { top[i] += log(total[i]); });
       for (int i = 0; i < n; i++) s.log_sum[row_of(pair + i) * s.n_head + head_of(pair + i)] = top[i];
     }
-    for (int i = 0; i < n && s.dropout.rate > 0; i++) {
-      float* const p = weights(pair + i);
-      s.dropout.template each<float>(solo, s.weights_row(row_of(pair + i), head_of(pair + i)), 0, seen[i],
-                                     [=](int k, float keep) { p[k] *= keep; });
-    }
+    for (int i = 0; i < n && s.dropout.rate > 0; i++)
+      for (int k = 0; k < seen[i]; k++) weights(pair + i)[k] *= s.keep(row_of(pair + i), head_of(pair + i), k);
   }
   // Channels begin .. end - 1 of the outputs, which are multiples of 16. sums: scratch, (pairs, end - begin).
   void attend(int begin, int end, float* sums) const {
@@ -382,16 +379,10 @@ struct AttentionGradient {
   void weigh(int head, int row, int shared, int begin, int end, float delta, float* p, float* ds) const {
     const float scale = s.scale(), log_sum = s.log_sum[row * s.n_head + head];
     const int seen = past + row - first + 1;
-    const bool drops = s.dropout.rate > 0, causal = f.depth[row] == row - first;  // it sees all rows before it
-    if (drops) {
-      float* const to = keeps;
-      if (causal)
-        s.dropout.each<float>(Solo{}, s.weights_row(row, head), begin, smaller(seen, end),
-                              [=](int j, float keep) { to[j] = keep; });
-      else
-        for (int j = begin; j < smaller(seen, end); j++)
-          keeps[j] = s.keep(row, head, j < past ? j : past + f.depth[first + j - past]);
-      for (int j = begin; j < smaller(seen, end); j++) ds[j] *= keeps[j];
+    const bool drops = s.dropout.rate > 0;
+    for (int j = begin; drops && j < end; j++) {
+      keeps[j] = j < seen ? s.keep(row, head, j < past ? j : past + f.depth[first + j - past]) : 0.0f;
+      ds[j] *= keeps[j];
     }
     const auto some = [=](int j, const auto& kept) {  // a vector of keys
       const Vec weight = exp(load(p + j) * scale - log_sum);
@@ -401,10 +392,10 @@ struct AttentionGradient {
     int j = begin;
     for (; j + Vec::width <= smaller(seen, end); j += Vec::width) some(j, [](Vec x) { return x; });
     for (; j < end; j += Vec::width) some(j, [=](Vec x) { return below(seen, j, x, 0.0f); });
-    if (!causal)
+    if (f.depth[row] != row - first)  // it does not see all rows before it
       for (int j = larger(begin, shared); j < smaller(end, seen); j++)
         if (!f.sees(row, first + j - past)) p[j] = ds[j] = 0;
-    for (int j = begin; drops && j < smaller(seen, end); j++) p[j] *= keeps[j];
+    for (int j = begin; drops && j < end; j++) p[j] *= keeps[j];
   }
 
   // dK and dV of the keys that the group's rows see, 16 at a time: from the first row that may see one of them.

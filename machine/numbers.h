@@ -376,10 +376,6 @@ enum Stream : uint32_t {
 // Returns 128 random bits for one (seed, sequence, stream, index, item).
 struct Bits128 {
   uint32_t word[4];
-  HD_INLINE uint32_t at(int i) const {  // word i, where a GPU has it in a register
-    const uint32_t even = i < 2 ? word[0] : word[2], odd = i < 2 ? word[1] : word[3];
-    return i % 2 == 0 ? even : odd;
-  }
 };
 HD_INLINE Bits128 philox(uint64_t seed, uint32_t sequence, uint32_t stream, uint64_t index, uint32_t item) {
   constexpr uint64_t kLow = 0xffffffffu;  // 32-bit words in 64-bit lanes: gcc's code for packed words is slower
@@ -546,45 +542,5 @@ struct Warp {
   }
 };
 #endif
-
-// A row of random words. One call of Philox serves four words of a block, `calls` apart: word i of a block is word
-// i / calls of its call i % calls. So a CPU's core computes the calls side by side, in vectors.
-template <int calls>
-struct RandomRow {
-  static constexpr int block = 4 * calls;
-  uint64_t seed;
-  uint32_t sequence, stream;
-  uint64_t index;
-
-  HD Bits128 call(int first, int lane) const {  // of the block of words first .. first + block - 1
-    return philox(seed, sequence, stream, index, uint32_t(first / 4 + lane));
-  }
-  HD uint32_t word(int i) const { return call(i / block * block, i % calls).at(i % block / calls); }
-
-  // f(i, word(i)) for every i from begin to end - 1, in any order.
-  template <class G, class F>
-  HD void each(const G& g, int begin, int end, const F& f) const {
-    for (int first = begin / block * block; first < end; first += block) {
-      if constexpr (std::is_same<G, Solo>::value) {
-        uint32_t words[block];  // first all, then their use: compilers vectorize these short loops
-        g.each(calls, [&](int lane) {
-          const Bits128 four = call(first, lane);
-          for (int w = 0; w < 4; w++) words[w * calls + lane] = four.word[w];
-        });
-        const int from = larger(begin, first), to = smaller(end, first + block);
-        g.each(to - from, [&](int i) { f(from + i, words[from - first + i]); });
-      } else {
-        g.each(calls, [&](int lane) {
-          const Bits128 four = call(first, lane);
-          UNROLL
-          for (int w = 0; w < 4; w++) {
-            const int i = first + w * calls + lane;
-            if (begin <= i && i < end) f(i, four.word[w]);
-          }
-        });
-      }
-    }
-  }
-};
 
 }  // namespace nanospec

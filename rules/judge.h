@@ -30,7 +30,7 @@ inline void draw_candidates(LogitsDrafter& drafter, const Growth& growth, const 
                             const Draws& draws, bool with_replacement, Candidate* candidates, int* count) {
   const int vocab = drafter.vocab;
   const Sampling& sampling = *draws.sampling;
-  std::vector<float> q(vocab), noise(whole(vocab, kLanes)), scores(vocab);
+  std::vector<float> q(vocab), noise(whole(vocab, kNoiseBlock)), scores(vocab);
   for (int k = 0; k < n; k++) {
     Candidate* const drawn = candidates + size_t(k) * width;
     if (count[k] == 0 && !drafter.logits(growth, nodes[k])) continue;  // the drafter has no distribution there

@@ -549,39 +549,17 @@ TEST_CASE("kernels: attention skips the blocks of keys that no row of a tile see
 TEST_CASE("kernels: dropout keeps what it should, and scales it") {
   const Dropout drop{0.25f, 11, 3, 2};
   int kept = 0;
-  for (int row = 0; row < 100; row++)
-    for (int i = 0; i < 1000; i++) {
-      const float keep = drop.keep<float>(row, i);
-      CHECK((keep == 0.0f || keep == 1 / 0.75f));
-      kept += keep > 0;
-    }
+  for (int i = 0; i < 100000; i++) {
+    const float keep = drop.keep<float>(i);
+    CHECK((keep == 0.0f || keep == 1 / 0.75f));
+    kept += keep > 0;
+  }
   CHECK(std::abs(kept - 75000) < 5 * std::sqrt(100000 * 0.25 * 0.75));
-
-  // Another iteration, site, seed or row drops other elements: a share of 0.25^2 + 0.75^2 are alike by chance. And so
-  // do the elements of one row, a call of Philox, a word or a block further on.
-  const auto alike = [&](const Dropout& other, int row, int shift) {
-    int same = 0;
-    for (int i = 0; i < 10000; i++) same += other.keep<float>(7 + row, i + shift) == drop.keep<float>(7, i);
-    return std::abs(same - 6250) < 5 * std::sqrt(10000 * 0.625 * 0.375);
-  };
-  CHECK(alike({0.25f, 12, 3, 2}, 0, 0));
-  CHECK(alike({0.25f, 11, 4, 2}, 0, 0));
-  CHECK(alike({0.25f, 11, 3, 3}, 0, 0));
-  CHECK(alike(drop, 1, 0));
-  for (int shift : {1, 16, 48, 64}) CHECK(alike(drop, 0, shift));
-}
-
-TEST_CASE("kernels: dropout of a run of elements is that of each element, wherever the run begins") {
-  const Dropout drop{0.4f, 1, 2, 3};
-  for (int begin : {0, 1, 15, 63, 64, 100, 1000})
-    for (int n : {0, 1, 17, 64, 200}) {
-      std::vector<double> keep(n, -1);
-      drop.each<double>(Solo{}, 5, begin, begin + n, [&](int i, double its) {
-        CHECK(keep.at(i - begin) == -1);  // each once
-        keep[i - begin] = its;
-      });
-      for (int i = 0; i < n; i++) CHECK(keep[i] == drop.keep<double>(5, begin + i));
-    }
+  Dropout next = drop;
+  next.iteration++;
+  int same = 0;
+  for (int i = 0; i < 1000; i++) same += next.keep<float>(i) == drop.keep<float>(i);
+  CHECK(same < 750);
 }
 
 TEST_CASE("threads: a team's shares cover the work once, and a pool runs every one of them") {
