@@ -1,8 +1,9 @@
 """The GPT of nanospec in PyTorch, for the scripts beside it: the reference of values, and the opponent in speed.
 
 Learned positions, pre-LayerNorm (eps 1e-5), causal multi-head attention, GELU by erf, head tied to the embedding,
-dropout where train_gpt has it: the embedding, attention's weights, both branches. Parameter names are Hugging Face's GPT-2 names without the prefix "transformer."; nn.Linear keeps a matrix
-as (out, in), the files keep it as (in, out), and `file_layout` turns one into the other.
+dropout where train_gpt has it: the embedding, attention's weights, both branches. A model has it for training alone: a
+loaded one drops nothing. Parameter names are Hugging Face's GPT-2 names without the prefix "transformer."; nn.Linear
+keeps a matrix as (out, in), the files keep it as (in, out), and `file_layout` turns one into the other.
 This file is imported only; the scripts' heads say how to make the Python environment.
 """
 

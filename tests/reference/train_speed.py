@@ -187,7 +187,8 @@ def main():
         return
 
     place = f"{args.threads} threads" if args.device == "cpu" else torch.cuda.get_device_name()
-    print(f"{args.arch}, PyTorch {torch.__version__}, {place}, batch {BATCH_SIZE}, dropout {args.dropout:g}, {args.rounds} rounds")
+    what = f"{args.arch}, dropout {args.dropout:g}, PyTorch {torch.__version__}, {place}"
+    print(f"{what}, batch {BATCH_SIZE}, {args.rounds} rounds")
     print(f"{'preset':8} {'':17} {'ms/iter':>10} {'GFLOP/s':>9}   ours / PyTorch: median (lowest to highest)")
     iters = args.iters or [ITERS[preset] for preset in args.presets]
     presets = [compare(preset, n, config[preset], text, args) for preset, n in zip(args.presets, iters)]
