@@ -58,9 +58,13 @@ struct Dropout {
   HD uint64_t first_of(int row, uint64_t elements) const { return uint64_t(first_row + row) * elements; }  // of a row
   template <class T>
   HD T keep(uint64_t i) const {
-    if (rate == 0) return T(1);
-    const uint32_t bits = uint32_t(random_bits(seed, iteration, kStreamDropout, i, site));
-    return bits < uint32_t(double(rate) * 4294967296.0) ? T(0) : T(1) / (T(1) - T(rate));
+    return rate == 0 ? T(1) : bits(i) < least() ? T(0) : scale<T>();
+  }
+  HD uint32_t bits(uint64_t i) const { return uint32_t(random_bits(seed, iteration, kStreamDropout, i, site)); }
+  HD uint32_t least() const { return uint32_t(double(rate) * 4294967296.0); }  // bits of an element that stays
+  template <class T>
+  HD T scale() const {
+    return T(1) / (T(1) - T(rate));
   }
 };
 
@@ -152,9 +156,10 @@ struct Attention {
   HD bool is_new(int row) const { return row >= first_new(forest.root[row]); }
   HD int queries() const { return n_head / n_kv_head; }  // query heads that share a key/value head
   HD T scale() const { return T(1) / square_root(T(head_size)); }
-  HD T keep(int row, int head, int position) const {  // dropout of one attention weight
-    return dropout.keep<T>((dropout.first_of(row, n_head) + head) << 20 | uint64_t(position));
+  HD uint64_t first_weight(int row, int head) const {  // for dropout, which counts 2^20 weights a row and head
+    return (dropout.first_of(row, n_head) + head) << 20;
   }
+  HD T keep(int row, int head, int position) const { return dropout.keep<T>(first_weight(row, head) | position); }
 };
 
 template <class T>
@@ -215,7 +220,7 @@ struct Unpack {
   }
 };
 
-// x (R, C) = wte[token] + wpe[position], dropped out.
+// x (R, C) = wte[token] + wpe[position].
 template <class T>
 struct Embed {
   const int* token;
@@ -223,7 +228,6 @@ struct Embed {
   const T *wte, *wpe;  // (V, C); null: x has wte[token] already. (block, C); null: rotary
   T* x;
   int x_row, channels;
-  Dropout dropout;
   template <class G>
   HD void operator()(const G& g, int row) const {
     T* out = x + size_t(row) * x_row;
@@ -231,8 +235,6 @@ struct Embed {
     const T* position = wpe ? wpe + size_t(forest.position(row)) * channels : nullptr;
     if (position) g.map(out, channels, [=](int c) { return symbol[c] + position[c]; });
     else g.map(out, channels, [=](int c) { return symbol[c]; });
-    if (dropout.rate > 0)
-      g.each(channels, [&](int c) { out[c] *= dropout.keep<T>(dropout.first_of(row, channels) + c); });
   }
 };
 
@@ -245,21 +247,14 @@ struct EmbedBackward {
   const T* dx;
   int x_row, channels;
   T *dwte, *dwpe;  // dwpe may be null
-  Dropout dropout;
   template <class G>
   HD void operator()(const G& g, int, int begin, int end) const {
     for (int row = 0; row < rows; row++) {
       T* symbol = dwte + size_t(token[row]) * channels + begin;
       T* position = dwpe ? dwpe + size_t(forest.position(row)) * channels + begin : nullptr;
       const T* d = dx + size_t(row) * x_row + begin;
-      for (T* to : {symbol, position})  // without dropout no random bits are drawn
-        if (to && dropout.rate == 0) g.each(end - begin, [=](int c) { to[c] += d[c]; });
-      if (dropout.rate == 0) continue;
-      g.each(end - begin, [&](int c) {
-        const T kept = d[c] * dropout.keep<T>(dropout.first_of(row, channels) + begin + c);
-        symbol[c] += kept;
-        if (position) position[c] += kept;
-      });
+      for (T* to : {symbol, position})
+        if (to) g.each(end - begin, [=](int c) { to[c] += d[c]; });
     }
   }
 };
@@ -470,40 +465,41 @@ struct SwiGluBackward {
   }
 };
 
-// out = residual + dropout(out + bias): the branch that a matmul has just written is added to the residual stream.
+// out = residual + out + bias: the branch that a matmul has just written is added to the residual stream.
 template <class T>
 struct JoinResidual {
   const T* residual;
   T* out;
-  int row_stride, channels;
+  int row_stride;
   const T* bias;  // may be null
-  Dropout dropout;
   template <class G>
   HD void operator()(const G& g, int row, int begin, int end) const {
     AddBias<T>{out, row_stride, bias}(g, row, begin, end);
     const T* a = residual + size_t(row) * row_stride + begin;
     T* o = out + size_t(row) * row_stride + begin;
-    if (dropout.rate > 0)
-      g.each(end - begin, [=](int c) { o[c] *= dropout.keep<T>(dropout.first_of(row, channels) + begin + c); });
     g.map(o, end - begin, [=](int c) { return o[c] + a[c]; });
   }
 };
 
-// out = d * keep: the gradient that flows into a branch with dropout. At rate 0 a copy.
+// y = x * keep: dropout of activations, and of their gradients on the way back. At a rate of 0 nothing: y is not read.
 template <class T>
-struct DropoutBackward {
-  const T* d;
-  T* out;
+struct Drop {
+  const T* x;
+  T* y;
   int row_stride, channels;
   Dropout dropout;
   template <class G>
   HD void operator()(const G& g, int row, int begin, int end) const {
-    const T* a = d + size_t(row) * row_stride + begin;
-    T* o = out + size_t(row) * row_stride + begin;
+    const T* a = x + size_t(row) * row_stride + begin;
+    T* o = y + size_t(row) * row_stride + begin;
     const uint64_t first = dropout.first_of(row, channels) + begin;
     g.map(o, end - begin, [=](int c) { return a[c] * dropout.keep<T>(first + c); });
   }
 };
+template <class T>
+bool idle(const Drop<T>& op) {
+  return op.dropout.rate == 0;
+}
 
 // Rotary positions (Su et al. 2021, RoFormer), in place. In each query and key of a row, channels d and d + D / 2 are a
 // point of the plane, rotated by the angle at the row's position. So a score depends on the distance of two rows, not

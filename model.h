@@ -452,6 +452,19 @@ void activate(const Team& team, int rows, const Config& c, const Matmul<T, W>& f
   launch_columns(team, rows, c.inner(), SwiGlu<T>{fc.out, fc.out_row, c.inner(), act, F});
 }
 
+// out (R, C) = residual + dropout(product + bias): a branch joins the residual stream. The product writes out.
+template <class T, class W>
+void join(const Team& team, int rows, const Matmul<T, W>& s, const T* residual, const T* bias, const Dropout& dropout) {
+  if (dropout.rate == 0) {
+    matmul(team, rows, s, JoinResidual<T>{residual, s.out, s.out_row, bias});
+    return team.wait();
+  }
+  matmul(team, rows, s, AddBias<T>{s.out, s.out_row, bias});
+  team.wait();
+  drop(team, rows, Drop<T>{s.out, s.out, s.out_row, s.w.n, dropout});
+  launch_columns(team, rows, s.w.n, JoinResidual<T>{residual, s.out, s.out_row, nullptr});
+}
+
 // What forward() calls after each layer, on every thread of the team: so many layers are done, and x is the residual
 // stream, `rows` rows of x_row numbers. The next layer may overwrite it.
 template <class T>
@@ -469,10 +482,10 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
   const auto blocks = [&](const auto& f) { by_blocks(team, first, R, a.row_bytes(), f); };
   // x (R, C) = the token's embedding + the position's
   if (w.symbols.data) unpack(team, R, Unpack<T, W>{batch.token(), w.symbols, a.x[0], a.C});
-  if (c.vocab_size)
-    launch(team, R,
-           Embed<T>{batch.token(), batch.forest, w.plain.wte, w.plain.wpe, a.x[0], a.C, C,
-                    dropout_at(dropout, c.n_layer, kDropEmbedding)});
+  if (c.vocab_size) {
+    launch(team, R, Embed<T>{batch.token(), batch.forest, w.plain.wte, w.plain.wpe, a.x[0], a.C, C});
+    drop(team, R, Drop<T>{a.x[0], a.x[0], a.C, C, dropout_at(dropout, c.n_layer, kDropEmbedding)});
+  }
   for (int l = 0; l < c.n_layer; l++) {
     const auto& plain = w.plain.layers[l];
     const auto& packed = w.layers[l];
@@ -499,17 +512,15 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
       const auto& [some, row, rows, room] = block;
       const LayerRows<T, S> at{a, plain, l, row, room};
       // mid (R, C) = x + att W + b
-      matmul(some, rows, Matmul<T, W>{at.att, a.A, packed.proj.forward, at.mid, a.C},
-             JoinResidual<T>{at.x, at.mid, a.C, C, plain.proj_bias, dropout_at(dropout, l, kDropProjection, row)});
-      some.wait();
+      join(some, rows, Matmul<T, W>{at.att, a.A, packed.proj.forward, at.mid, a.C}, at.x, plain.proj_bias,
+           dropout_at(dropout, l, kDropProjection, row));
       // act (R, F) = GELU(norm_2(mid) W + b), or SwiGLU
       const T* normal = normalize(some, rows, at.norm_2, a.training);
       activate(some, rows, c, Matmul<T, W>{normal, a.C, packed.fc.forward, at.pre, a.G, at.norm_2}, plain.fc_bias,
                at.act, a.F);
       // x (R, C) = mid + act W + b
-      matmul(some, rows, Matmul<T, W>{at.act, a.F, packed.fc_proj.forward, at.next, a.C},
-             JoinResidual<T>{at.mid, at.next, a.C, C, plain.fc_proj_bias, dropout_at(dropout, l, kDropMlp, row)});
-      some.wait();
+      join(some, rows, Matmul<T, W>{at.act, a.F, packed.fc_proj.forward, at.next, a.C}, at.mid, plain.fc_proj_bias,
+           dropout_at(dropout, l, kDropMlp, row));
     });
     if (after_layer) after_layer(team, l + 1, R, a.x.at(l + 1, first), a.C);
   }
@@ -599,10 +610,8 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
   // The gradient that flows from the stream into a branch, through the branch's dropout, lies in dout.
   const Rows<T>& dout = dropout.rate == 0 ? g.stream : g.branch;
   const auto into_branch = [&](const RowBlock& block, int l, int site) {
-    if (dropout.rate == 0) return;
-    launch_columns(block.team, block.rows, C,
-                   DropoutBackward<T>{g.stream.at(0, block.row), g.branch.at(0, block.row), a.C, C,
-                                      dropout_at(dropout, l, site, block.row)});
+    T *const from = g.stream.at(0, block.row), *const to = g.branch.at(0, block.row);
+    drop(block.team, block.rows, Drop<T>{from, to, a.C, C, dropout_at(dropout, l, site, block.row)});
   };
   for (int l = c.n_layer - 1; l >= 0; l--) {
     const auto& plain = w.plain.layers[l];
@@ -659,37 +668,32 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     team.wait();  // the next layer's norms overwrite these
   }
   if (!c.vocab_size) return;
-  embed_backward(team,
-                 EmbedBackward<T>{R, batch.token(), batch.forest, g.stream.at(0, first), a.C, C, d.wte, d.wpe,
-                                  dropout_at(dropout, c.n_layer, kDropEmbedding)},
-                 g.order.data());
+  T* const dx = g.stream.data();
+  drop(team, R, Drop<T>{dx, dx, a.C, C, dropout_at(dropout, c.n_layer, kDropEmbedding)});
+  embed_backward(team, EmbedBackward<T>{R, batch.token(), batch.forest, dx, a.C, C, d.wte, d.wpe}, g.order.data());
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Training
 
-// The initial values of one tensor, the number-th of the table: a pure function of the seed and of each value's index.
-inline std::vector<float> initial_tensor(const TensorSpec& spec, uint32_t number, uint64_t seed) {
-  std::vector<float> values(spec.size, spec.init_std < 0 ? 1.0f : 0.0f);
-  for (size_t i = 0; spec.init_std > 0 && i < spec.size; i++) {
-    // Two uniform numbers give a normal one (Box, Muller 1958).
-    const double u = uniform(random_bits(seed, number, kStreamInitialize, i, 0));
-    const double angle = 6.283185307179586477 * uniform(random_bits(seed, number, kStreamInitialize, i, 1));
-    values[i] = float(spec.init_std * std::sqrt(-2 * log(u)) * cos(angle));
-  }
-  return values;
-}
-
-// The initial values of all parameters.
-inline std::vector<float> initial_weights(const Config& config, uint64_t seed) {
+// The initial values of all tensors of a table: a pure function of the seed, the tensor's number and the value's index.
+inline std::vector<float> initial_weights(const std::vector<TensorSpec>& table, uint64_t seed) {
   std::vector<float> weights;
-  weights.reserve(parameter_count(config));
-  uint32_t number = 0;
-  for (const TensorSpec& spec : tensor_table(config)) {
-    const std::vector<float> values = initial_tensor(spec, number++, seed);
-    weights.insert(weights.end(), values.begin(), values.end());
+  for (uint32_t number = 0; number < table.size(); number++) {
+    const TensorSpec& spec = table[number];
+    weights.resize(weights.size() + spec.size, spec.init_std < 0 ? 1.0f : 0.0f);
+    float* const values = weights.data() + weights.size() - spec.size;
+    for (size_t i = 0; spec.init_std > 0 && i < spec.size; i++) {
+      // Two uniform numbers give a normal one (Box, Muller 1958).
+      const double u = uniform(random_bits(seed, number, kStreamInitialize, i, 0));
+      const double angle = 6.283185307179586477 * uniform(random_bits(seed, number, kStreamInitialize, i, 1));
+      values[i] = float(spec.init_std * std::sqrt(-2 * log(u)) * cos(angle));
+    }
   }
   return weights;
+}
+inline std::vector<float> initial_weights(const Config& config, uint64_t seed) {
+  return initial_weights(tensor_table(config), seed);
 }
 
 // What one AdamW update needs to know; names and defaults are nanoGPT's.
@@ -809,14 +813,10 @@ class Trainer {
         packed_(sizes, {sizes, weights.data()}, pool.cuda()),
         optimizer_(tensor_table(sizes), pool.cuda()) {}
 
-  // Sets the parameters to their initial values, a tensor at a time. The moments start at zero.
+  // Sets the parameters to their initial values. The moments start at zero.
   void initialize(uint64_t seed) {
-    uint32_t number = 0;
-    for (const TensorSpec& spec : tensor_table(config)) {
-      const std::vector<float> values = initial_tensor(spec, number++, seed);
-      weights.upload(std::vector<T>(values.begin(), values.end()).data(), spec.size, spec.offset);
-    }
-    pool_.run([&](const Team& team) { packed_.pack(team); });
+    const std::vector<float> values = initial_weights(config, seed);
+    set_weights(std::vector<T>(values.begin(), values.end()).data());
   }
   // Sets the parameters; the moments stay as they are.
   void set_weights(const T* flat) {

@@ -170,7 +170,7 @@ constexpr int kRunThreads = 256;
 constexpr int kRunColumns = 4 * kLanes;  // of a block: four a lane
 constexpr int kRunAhead = 4;
 
-// dwte[token] += the sum of the token's rows of dx, dwpe[position] likewise, with dropout. Grid (R, C / 128, 2): a
+// dwte[token] += the sum of the token's rows of dx, dwpe[position] likewise. Grid (R, C / 128, 2): a
 // block for each place of the order. Only the block where a run of equal keys begins has work: its eight warps take the
 // run's rows in turn, four rows at a time, and then add their sums in order. So a space, every sixth character of a
 // text, does not delay the launch. It reads 4 R C bytes of dx for each table, the least possible, and reads and writes
@@ -206,8 +206,7 @@ __global__ void __launch_bounds__(kThreads) add_runs(EmbedBackward<float> s, con
     for (int j = 0; j < kRunAhead; j++) {
       more = more && row[j] >= 0;
       if (row[j] >= 0) UNROLL
-      for (int c = 0; c < 4; c++)
-        sum[c] += d[j][c] * s.dropout.keep<float>(s.dropout.first_of(row[j], s.channels) + column + c);
+      for (int c = 0; c < 4; c++) sum[c] += d[j][c];
     }
   }
   UNROLL

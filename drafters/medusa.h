@@ -171,8 +171,8 @@ struct MedusaActivations {
 // Runs head k (from 0) on R rows of hidden states h (R, a.C). x (R, a.X): h and the roots, or h itself. Its logits go
 // to rows at .. at + R - 1 of `a`. Every thread of the team calls it.
 template <class T>
-void medusa_forward(const Team& team, const MedusaSizes& sizes, const MedusaWeights<T>& w, int k, int R, const T* h,
-                    const T* x, const MedusaActivations<T>& a, size_t at = 0) {
+void medusa_forward(const Team& team, const MedusaWeights<T>& w, int k, int R, const T* h, const T* x,
+                    const MedusaActivations<T>& a, size_t at = 0) {
   const typename MedusaWeights<T>::Head& head = w.heads[size_t(k)];
   T *pre = a.pre.data() + at * a.C, *g = a.g.data() + at * a.C, *logits = a.logits.data() + at * a.V;
   matmul(team, R, Matmul<T, T>{x, a.X, head.linear.forward, pre, a.C}, JoinSilu<T>{pre, g, a.C, head.bias, h});
@@ -185,7 +185,7 @@ void medusa_forward(const Team& team, const MedusaSizes& sizes, const MedusaWeig
     matmul(team, R, Matmul<T, T>{g, a.C, head.low_rank[0].forward, down, a.r});
     team.wait();
     matmul(team, R, Matmul<T, T>{down, a.r, head.low_rank[1].forward, logits, a.V},
-           JoinResidual<T>{a.base.data(), logits, a.V, sizes.vocab_size, nullptr, {}});
+           JoinResidual<T>{a.base.data(), logits, a.V, nullptr});
   }
   team.wait();
 }
@@ -237,7 +237,7 @@ class Medusa : public DepthDrafter {
     const int k = growth.depth[node] + shift;
     if (!ready_ || k >= sizes_.heads) return nullptr;
     if (!known_[size_t(k)]) {
-      medusa_forward(kOneThread, sizes_, weights_, k, 1, input_.data(), input_.data(), activations_, size_t(k));
+      medusa_forward(kOneThread, weights_, k, 1, input_.data(), input_.data(), activations_, size_t(k));
       known_[size_t(k)] = 1;
       model_forwards++;
     }

@@ -2,6 +2,7 @@
 // have the portable version's bits.
 #pragma once
 
+#include "machine/dropout.h"
 #include "machine/products.h"
 
 namespace nanospec {
@@ -180,8 +181,11 @@ struct AttentionTile {
       solo.each(n, [&](int i) { top[i] += log(total[i]); });
       for (int i = 0; i < n; i++) s.log_sum[row_of(pair + i) * s.n_head + head_of(pair + i)] = top[i];
     }
-    for (int i = 0; i < n && s.dropout.rate > 0; i++)
-      for (int k = 0; k < seen[i]; k++) weights(pair + i)[k] *= s.keep(row_of(pair + i), head_of(pair + i), k);
+    for (int i = 0; i < n && s.dropout.rate > 0; i++) {
+      float* const p = weights(pair + i);
+      each_keep(s.dropout, s.first_weight(row_of(pair + i), head_of(pair + i)), seen[i],
+                [=](int k, float keep) { p[k] *= keep; });
+    }
   }
   // Channels begin .. end - 1 of the outputs, which are multiples of 16. sums: scratch, (pairs, end - begin).
   void attend(int begin, int end, float* sums) const {
@@ -378,24 +382,27 @@ struct AttentionGradient {
   // P, from the scores and the stored log of their sum, and dS, from dP: keys begin .. end - 1 of one row.
   void weigh(int head, int row, int shared, int begin, int end, float delta, float* p, float* ds) const {
     const float scale = s.scale(), log_sum = s.log_sum[row * s.n_head + head];
-    const int seen = past + row - first + 1;
-    const bool drops = s.dropout.rate > 0;
-    for (int j = begin; drops && j < end; j++) {
-      keeps[j] = j < seen ? s.keep(row, head, j < past ? j : past + f.depth[first + j - past]) : 0.0f;
-      ds[j] *= keeps[j];
-    }
+    const int seen = past + row - first + 1, stop = smaller(seen, end);
+    const bool drops = s.dropout.rate > 0, sees_all = f.depth[row] == row - first;  // all rows before it
+    float* const keeps = this->keeps;
+    const auto drop = [=](int j, float keep) { ds[j] *= keeps[j] = keep; };
+    if (drops && sees_all)
+      each_keep(s.dropout, s.first_weight(row, head) + begin, stop - begin,
+                [=](int i, float keep) { drop(begin + i, keep); });
+    else
+      for (int j = begin; drops && j < stop; j++)
+        drop(j, s.keep(row, head, j < past ? j : past + f.depth[first + j - past]));
     const auto some = [=](int j, const auto& kept) {  // a vector of keys
       const Vec weight = exp(load(p + j) * scale - log_sum);
       store(p + j, kept(weight));
       store(ds + j, kept(weight * (load(ds + j) - delta) * scale));
     };
     int j = begin;
-    for (; j + Vec::width <= smaller(seen, end); j += Vec::width) some(j, [](Vec x) { return x; });
+    for (; j + Vec::width <= stop; j += Vec::width) some(j, [](Vec x) { return x; });
     for (; j < end; j += Vec::width) some(j, [=](Vec x) { return below(seen, j, x, 0.0f); });
-    if (f.depth[row] != row - first)  // it does not see all rows before it
-      for (int j = larger(begin, shared); j < smaller(end, seen); j++)
-        if (!f.sees(row, first + j - past)) p[j] = ds[j] = 0;
-    for (int j = begin; drops && j < end; j++) p[j] *= keeps[j];
+    for (int j = larger(begin, shared); !sees_all && j < stop; j++)
+      if (!f.sees(row, first + j - past)) p[j] = ds[j] = 0;
+    for (int j = begin; drops && j < stop; j++) p[j] *= keeps[j];
   }
 
   // dK and dV of the keys that the group's rows see, 16 at a time: from the first row that may see one of them.

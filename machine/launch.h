@@ -543,6 +543,10 @@ void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {
   if (!tuned(team, s)) launch(team, s.inputs, s);
   if (s.dbias && !has_twins<T>(team)) column_sum(team, ColumnSum<T>{s.rows, s.outputs, s.dy, s.dy_row, s.dbias});
 }
+template <class T>
+void drop(const Team& team, int rows, const Drop<T>& s) {
+  if (!idle(s) && !tuned(team, s, rows)) launch_columns(team, rows, s.channels, s);
+}
 // order: scratch (2, rows), used on a GPU alone.
 template <class T>
 void embed_backward(const Team& team, const EmbedBackward<T>& s, int* order) {

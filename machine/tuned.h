@@ -5,6 +5,7 @@
 #pragma once
 
 #include "machine/attention.h"
+#include "machine/dropout.h"
 #include "machine/integer_products.h"
 #include "machine/launch.h"
 #ifdef WITH_CUDA
@@ -92,6 +93,14 @@ bool tuned(const Team& team, int rows, const Matmul<float, W>& s, const AddBias<
   columns(0, heads.queries());
   columns(H, 1);
   columns(H + KV, 1);
+  return true;
+}
+inline bool tuned(const Team& team, const Drop<float>& s, int rows) {
+  if (team.cuda) return false;
+  tell(s);
+  const Range mine = team.share(rows);
+  for (int row = mine.begin; row < mine.end; row++) drop_twin(s, row);
+  team.wait();
   return true;
 }
 inline bool tuned(const Team& team, const MatmulGradient<float>& s) {

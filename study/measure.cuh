@@ -308,7 +308,7 @@ inline void time_row_operations(const KernelShapes& s, KernelTimes& times) {
   DeviceBatch batch(R, s.sequences, true);
   batch.upload(host);
   times.add("embedding", shape, 2 * row + 4.0 * s.sequence * C, 0, [&](int turn) {
-    launch(kGpuTeam, R, Embed<float>{batch.token(), batch.forest, wte.data(), wpe.data(), at(y, turn), stride, C, {}});
+    launch(kGpuTeam, R, Embed<float>{batch.token(), batch.forest, wte.data(), wpe.data(), at(y, turn), stride, C});
   });
   times.add("LayerNorm", shape, 2 * row, 0, [&](int turn) {
     launch(kGpuTeam, R,

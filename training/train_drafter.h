@@ -490,17 +490,6 @@ class Course {
 // ---------------------------------------------------------------------------------------------------------------
 // The program
 
-// A drafter before training: the flat array of this table.
-inline std::vector<float> initial_flat(const std::vector<TensorSpec>& table, uint64_t seed) {
-  std::vector<float> weights;
-  uint32_t number = 0;
-  for (const TensorSpec& spec : table) {
-    const std::vector<float> values = initial_tensor(spec, number++, seed);
-    weights.insert(weights.end(), values.begin(), values.end());
-  }
-  return weights;
-}
-
 // Of a sequence of L rows, those whose tokens ahead are all known.
 inline int usable_rows(const ShardSizes& sizes, int ahead) { return sizes.rows - ahead; }
 // Throws invalid_argument unless so many are left. what: "4 heads"; flag: that says how many.

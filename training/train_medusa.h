@@ -120,7 +120,7 @@ class MedusaTrainer {
     for (int k = 0; k < K; k++) {
       const size_t at = size_t(k) * R;
       T* const logits = a_.logits.data() + at * a_.V;
-      medusa_forward(team, sizes, packed_, k, R, hidden_.data(), input(), a_, at);
+      medusa_forward(team, packed_, k, R, hidden_.data(), input(), a_, at);
       if (batch.ahead.empty()) {
         loss_of_rows(team, R,
                      CrossEntropy<T>{logits, a_.V, V, target_.data() + at, losses_.data() + at, with_gradient, scale});
@@ -158,7 +158,7 @@ class MedusaTrainer {
       team.wait();
       matmul_gradient(team, MatmulGradient<T>{R, C, r, g, C_row, ddown, r_row, d(2)});
       matmul(team, R, Matmul<T, T>{ddown, r_row, head.low_rank[0].transposed, dg, C_row},
-             JoinResidual<T>{through, dg, C_row, C, nullptr, {}});
+             JoinResidual<T>{through, dg, C_row, nullptr});
       team.wait();
       launch_columns(team, R, C, silu);
     }
@@ -242,7 +242,7 @@ inline Command medusa_command(MedusaOptions& o) {
 
 // The heads before training: flat, as medusa_table() says. head: (V, C) the target's, where projections start.
 inline std::vector<float> initial_medusa(const MedusaSizes& sizes, const float* head, uint64_t seed) {
-  std::vector<float> weights = initial_flat(medusa_table(sizes), seed);
+  std::vector<float> weights = initial_weights(medusa_table(sizes), seed);
   for (const TensorSpec& spec : medusa_table(sizes))
     if (spec.name.find("projection") != std::string::npos)
       std::copy_n(head, spec.size, weights.begin() + long(spec.offset));

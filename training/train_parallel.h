@@ -378,7 +378,7 @@ inline Command parallel_command(ParallelOptions& o) {
 // What train_drafter.h asks of a drafter
 
 inline std::vector<float> initial_parallel(const ParallelSizes& sizes, uint64_t seed) {
-  return initial_flat(parallel_table(sizes), seed);
+  return initial_weights(parallel_table(sizes), seed);
 }
 
 struct ParallelTraining {

@@ -562,6 +562,39 @@ TEST_CASE("kernels: dropout keeps what it should, and scales it") {
   CHECK(same < 750);
 }
 
+TEST_CASE("kernels: dropout of a run of numbers is that of each number") {
+  const Dropout drop{0.3f, 12, 5, 9, 4};
+  for (uint64_t first : {uint64_t(0), uint64_t(1), uint64_t(63), uint64_t(1) << 40})
+    for (int n = 0; n < 200; n++) {
+      int next = 0;
+      each_keep(drop, first, n,
+                [&](int i, float keep) { CHECK((i == next++ && keep == drop.keep<float>(first + i))); });
+      CHECK(next == n);
+    }
+}
+
+TEST_CASE("kernels: dropout of rows is the portable version's on any team, in place too, and leaves the padding") {
+  Chance chance(77);
+  const int rows = 13, channels = 70, stride = 80;
+  std::vector<float> x(size_t(rows) * stride);
+  chance.fill(x.data(), x.size());
+  const Dropout drop_some{0.4f, 3, 2, 1, 20};
+  std::vector<float> portable = x;
+  launch_columns(Team{}, rows, channels, Drop<float>{x.data(), portable.data(), stride, channels, drop_some});
+  for (int i = 0; i < rows * stride; i++) {
+    const int row = i / stride, c = i % stride;
+    const float keep = c < channels ? drop_some.keep<float>(uint64_t(20 + row) * channels + c) : 1.0f;
+    CHECK(portable[i] == x[i] * keep);
+  }
+  for (int threads : {1, 3}) {
+    std::vector<float> in_place = x;
+    Pool(threads).run([&](const Team& team) {
+      drop(team, rows, Drop<float>{in_place.data(), in_place.data(), stride, channels, drop_some});
+    });
+    CHECK(in_place == portable);
+  }
+}
+
 TEST_CASE("threads: a team's shares cover the work once, and a pool runs every one of them") {
   for (int n : {0, 1, 7, 64, 65, 1000})
     for (int unit : {1, 16})

@@ -196,7 +196,7 @@ void check_epilogue(const char* name, F make) {
       std::vector<float> start(size_t(p.rows) * p.out_row);
       Chance(6).fill(start.data(), start.size());
       Array<float> arrays[] = {on_device(start), on_device(start), on_device(start)};
-      const auto after = make(arrays[0].data(), arrays[1].data(), arrays[2].data(), p.out_row, p.n);
+      const auto after = make(arrays[0].data(), arrays[1].data(), arrays[2].data(), p.out_row);
       if (fused_in) {
         matmul(kGpu, rows, p.matmul_into(arrays[0].data()), after);
       } else {
@@ -215,12 +215,12 @@ void check_epilogue(const char* name, F make) {
 template <class W>
 void check_epilogues() {
   using F = float;
-  check_epilogue<W>("AddBias", [](F* out, F* other, F*, int row, int) { return AddBias<F>{out, row, other}; });
-  check_epilogue<W>("BiasGelu", [](F* out, F* act, F* bias, int row, int) { return BiasGelu<F>{out, act, row, bias}; });
-  check_epilogue<W>("JoinResidual", [](F* out, F* residual, F* bias, int row, int n) {
-    return JoinResidual<F>{residual, out, row, n, bias, Dropout{0.3f, 1, 2, 3}};
+  check_epilogue<W>("AddBias", [](F* out, F* other, F*, int row) { return AddBias<F>{out, row, other}; });
+  check_epilogue<W>("BiasGelu", [](F* out, F* act, F* bias, int row) { return BiasGelu<F>{out, act, row, bias}; });
+  check_epilogue<W>("JoinResidual", [](F* out, F* residual, F* bias, int row) {
+    return JoinResidual<F>{residual, out, row, bias};
   });
-  check_epilogue<W>("GeluBackward", [](F* out, F* pre, F*, int row, int) { return GeluBackward<F>{pre, out, row}; });
+  check_epilogue<W>("GeluBackward", [](F* out, F* pre, F*, int row) { return GeluBackward<F>{pre, out, row}; });
 }
 
 }  // namespace

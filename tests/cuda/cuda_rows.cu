@@ -118,22 +118,19 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
   check("SwiGlu", 2 * rows, [&](Desk& d) { return Strips<SwiGlu<float>>{{d.f[0], 96, C, d.f[1], stride}, C, 24}; });
   check("SwiGluBackward", rows, [&](Desk& d) { return SwiGluBackward<float>{d.f[0], 96, C, d.f[1], stride}; });
   check("ColumnSum", 2, [&](Desk& d) { return Strips<ColumnSum<float>>{{rows, C, d.f[0], stride, d.f[1]}, C, 32}; });
-  check("Embed", batch.rows(), [&](Desk& d) {
-    return Embed<float>{d.batch.token(), d.batch.forest, d.f[0], d.f[1], d.f[2], stride, C, drop};
-  });
+  check("Embed", batch.rows(),
+        [&](Desk& d) { return Embed<float>{d.batch.token(), d.batch.forest, d.f[0], d.f[1], d.f[2], stride, C}; });
   check("EmbedBackward", 2, [&](Desk& d) {
     return Strips<EmbedBackward<float>>{
-        {batch.rows(), d.batch.token(), d.batch.forest, d.f[0], stride, C, d.f[1], d.f[2], drop}, C, 32};
+        {batch.rows(), d.batch.token(), d.batch.forest, d.f[0], stride, C, d.f[1], d.f[2]}, C, 32};
   });
   check("BiasGelu", rows, [&](Desk& d) { return Strips<BiasGelu<float>>{{d.f[0], d.f[1], stride, d.f[2]}, C}; });
   check("GeluBackward", rows, [&](Desk& d) { return Strips<GeluBackward<float>>{{d.f[0], d.f[1], stride}, C}; });
   check("SiluBackward", rows, [&](Desk& d) { return Strips<SiluBackward<float>>{{d.f[0], d.f[1], stride}, C}; });
   check("JoinResidual", rows, [&](Desk& d) {
-    return Strips<JoinResidual<float>>{{d.f[0], d.f[1], stride, C, d.f[2], drop}, C};
+    return Strips<JoinResidual<float>>{{d.f[0], d.f[1], stride, d.f[2]}, C};
   });
-  check("DropoutBackward", rows, [&](Desk& d) {
-    return Strips<DropoutBackward<float>>{{d.f[0], d.f[1], stride, C, drop}, C};
-  });
+  check("Drop", rows, [&](Desk& d) { return Strips<Drop<float>>{{d.f[0], d.f[1], stride, C, drop}, C}; });
   check("JoinSilu", rows, [&](Desk& d) {
     return Strips<JoinSilu<float>>{{d.f[0], d.f[1], stride, d.f[2], d.f[3]}, C};
   });

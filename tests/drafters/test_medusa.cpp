@@ -497,7 +497,7 @@ struct Scripted : LogitsDrafter {
     Growth growth;
     growth.start(text.back());
     for (int k = 0; k < sizes.heads; k++) {
-      medusa_forward(Team{}, sizes, weights, k, 1, hidden.data(), input.data(), activations);
+      medusa_forward(Team{}, weights, k, 1, hidden.data(), input.data(), activations);
       const float* const said = medusa.logits(growth, k);
       REQUIRE(said);
       CHECK(memcmp(said, activations.logits.data(), size_t(vocab) * 4) == 0);

@@ -1,0 +1,32 @@
+// machine/dropout.h: dropout on a CPU, in vectors.
+//
+// Dropout::keep() draws the bits of one number and looks at them. Here all bits of a run of numbers are drawn first, in
+// a loop of arithmetic alone, which compilers make vectors of. They are the same bits.
+#pragma once
+
+#include "kernels.cuh"
+
+namespace nanospec {
+
+// Calls f(i, keep(first + i)) for every i < n. The rate is not 0.
+template <class F>
+void each_keep(const Dropout& dropout, uint64_t first, int n, F f) {
+  constexpr int kRun = 64, kVector = 8;
+  const uint32_t least = dropout.least();
+  const float scale = dropout.scale<float>();
+  uint32_t bits[kRun];
+  for (int begin = 0; begin < n; begin += kRun) {
+    const int run = smaller(kRun, n - begin), whole = (run + kVector - 1) / kVector * kVector;
+    for (int i = 0; i < whole; i++) bits[i] = dropout.bits(first + begin + i);
+    INDEPENDENT
+    for (int i = 0; i < run; i++) f(begin + i, bits[i] < least ? 0.0f : scale);
+  }
+}
+
+inline void drop_twin(const Drop<float>& s, int row) {
+  const float* const x = s.x + size_t(row) * s.row_stride;
+  float* const y = s.y + size_t(row) * s.row_stride;
+  each_keep(s.dropout, s.dropout.first_of(row, s.channels), s.channels, [=](int c, float keep) { y[c] = x[c] * keep; });
+}
+
+}  // namespace nanospec
