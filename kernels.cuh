@@ -481,7 +481,7 @@ struct JoinResidual {
   }
 };
 
-// y = x * keep: dropout of activations, and of their gradients on the way back. At a rate of 0 nothing: y is not read.
+// y = x * keep: dropout of activations, and of their gradients on the way back. At a rate of 0 it does nothing.
 template <class T>
 struct Drop {
   const T* x;

@@ -136,6 +136,7 @@ void integer_tile(const IntegerRows& x, int row, const Panels<Q>& w, int first, 
   UNROLL
   for (int t = 0; t < T; t++) UNROLL
   for (int r = 0; r < R; r++) sum[t][r] = 0.0f;
+  ROLLED
   for (int b = 0; b < blocks; b++, block += wide * Panels<Q>::kOutputBytes) {
     // Into L1 (3) for the one wide tile of few rows, which reads them soon; into L2 (2) for the next panel.
     for (int i = 0; i < ahead.lines; i++, ahead.next += kLine) __builtin_prefetch(ahead.next, 0, R == 4 ? 3 : 2);

@@ -220,9 +220,13 @@ struct IntegerRows {
   void set_block(int its_row, int b, const float* x) const {
     const ActivationScale by(x, kBlockNumbers);
     int8_t* const to = codes + size_t(its_row) * row() + b * kBlockNumbers;
-    int32_t code[kBlockNumbers], all = 0;  // three loops, each of which compilers have vectors for
+    int32_t code[kBlockNumbers], all = 0;
+    // Three loops, each of which compilers have vectors for, clang++ if it does not unroll them first.
+    ROLLED
     for (int i = 0; i < kBlockNumbers; i++) code[i] = by.code(x[i]);
+    ROLLED
     for (int i = 0; i < kBlockNumbers; i++) all += code[i];
+    ROLLED
     for (int i = 0; i < kBlockNumbers; i++) to[i] = int8_t(code[i]);
     set_numbers<Q>(its_row * blocks + b, by.scale, all);
   }

@@ -40,13 +40,19 @@
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
-// On a GPU the loop must not be unrolled, so that the array it indexes takes no registers; or by kSteps steps, so that
-// their loads from shared memory overlap.
-#ifdef __CUDACC__
+// The loop must not be unrolled, so that the array it indexes takes no registers, or so that the sums of its steps stay
+// in registers: clang++ unrolls these too. g++ unrolls none unasked.
+#if defined(__CUDACC__)
 #define ROLLED _Pragma("unroll 1")
-#define UNROLL_STEPS _Pragma("unroll kSteps")
+#elif defined(__clang__)
+#define ROLLED _Pragma("clang loop unroll(disable)")
 #else
 #define ROLLED
+#endif
+// On a GPU the loop is unrolled by kSteps steps, so that their loads from shared memory overlap.
+#ifdef __CUDACC__
+#define UNROLL_STEPS _Pragma("unroll kSteps")
+#else
 #define UNROLL_STEPS
 #endif
 

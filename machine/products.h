@@ -69,6 +69,7 @@ inline void tile(const TileArguments<B>& s) {
   const float* a = s.a;
   const char* next = s.next;
   const ptrdiff_t next_k = s.next_k ? s.next_k : lines * kLine;
+  ROLLED
   for (int k = 0; k < s.k; k += kTogether<B>, b += s.b_k) {
     UNROLL
     for (int line = 0; line < lines; line++) __builtin_prefetch(next + line * kLine, 0, level);
