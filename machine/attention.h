@@ -385,7 +385,10 @@ struct AttentionGradient {
     const int seen = past + row - first + 1, stop = smaller(seen, end);
     const bool drops = s.dropout.rate > 0, sees_all = f.depth[row] == row - first;  // all rows before it
     float* const keeps = this->keeps;
-    const auto drop = [=](int j, float keep) { ds[j] *= keeps[j] = keep; };
+    const auto drop = [=](int j, float keep) {
+      keeps[j] = keep;
+      ds[j] *= keep;
+    };
     if (drops && sees_all)
       each_keep(s.dropout, s.first_weight(row, head) + begin, stop - begin,
                 [=](int i, float keep) { drop(begin + i, keep); });

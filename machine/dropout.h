@@ -8,7 +8,8 @@
 
 namespace nanospec {
 
-// Calls f(i, keep(first + i)) for every i < n. The rate is not 0.
+// Calls f(i, keep(first + i)) for every i < n. The rate is not 0. Bits are drawn by whole vectors: those behind n are
+// not used.
 template <class F>
 void each_keep(const Dropout& dropout, uint64_t first, int n, F f) {
   constexpr int kRun = 64, kVector = 8;
