@@ -61,7 +61,7 @@ struct Dropout {
     return rate == 0 ? T(1) : bits(i) < least() ? T(0) : scale<T>();
   }
   HD uint32_t bits(uint64_t i) const { return uint32_t(random_bits(seed, iteration, kStreamDropout, i, site)); }
-  HD uint32_t least() const { return uint32_t(double(rate) * 4294967296.0); }  // bits of an element that stays
+  HD uint32_t least() const { return uint32_t(double(rate) * 4294967296.0); }  // an element of fewer goes
   template <class T>
   HD T scale() const {
     return T(1) / (T(1) - T(rate));

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels.cuh"
+#include "machine/threads.h"
 
 namespace nanospec {
 
@@ -24,10 +25,15 @@ void each_keep(const Dropout& dropout, uint64_t first, int n, F f) {
   }
 }
 
-inline void drop_twin(const Drop<float>& s, int row) {
-  const float* const x = s.x + size_t(row) * s.row_stride;
-  float* const y = s.y + size_t(row) * s.row_stride;
-  each_keep(s.dropout, s.dropout.first_of(row, s.channels), s.channels, [=](int c, float keep) { y[c] = x[c] * keep; });
+// Drop: this thread's rows.
+inline void drop_twin(const Team& team, int rows, const Drop<float>& s) {
+  const Range mine = team.share(rows);
+  for (int row = mine.begin; row < mine.end; row++) {
+    const float* const x = s.x + size_t(row) * s.row_stride;
+    float* const y = s.y + size_t(row) * s.row_stride;
+    each_keep(s.dropout, s.dropout.first_of(row, s.channels), s.channels,
+              [=](int c, float keep) { y[c] = x[c] * keep; });
+  }
 }
 
 }  // namespace nanospec

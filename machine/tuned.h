@@ -98,8 +98,7 @@ bool tuned(const Team& team, int rows, const Matmul<float, W>& s, const AddBias<
 inline bool tuned(const Team& team, const Drop<float>& s, int rows) {
   if (team.cuda) return false;
   tell(s);
-  const Range mine = team.share(rows);
-  for (int row = mine.begin; row < mine.end; row++) drop_twin(s, row);
+  drop_twin(team, rows, s);
   team.wait();
   return true;
 }
