@@ -39,6 +39,7 @@ COMPUTES := -O3
 WAITS := -O1
 endif
 OPTIMIZE := $(COMPUTES)
+O := $(BUILD)/objects
 FLAGS = -std=c++17 $(OPTIMIZE) $(SANITIZERS) $(TRUSTED) $(EXACT) $(WARN) $(MEMORY) -pthread
 LIBS := -lmd -lpcre2-8
 
@@ -51,23 +52,50 @@ GPU := $(if $(NVCC),$(shell nvidia-smi -L 2>/dev/null | head -1))
 
 # As many compilers at a time as there are cores, and gigabytes of free memory; the command line's -j goes first.
 JOBS := $(shell awk -v n=$$(nproc) '/MemAvailable/{m = int($$2 / 1048576)} END{print m < 1 ? 1 : m < n ? m : n}' /proc/meminfo)
-ALL_CORES = +@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS))
+# $(call build,TARGETS): makes them. A make that makes nothing counts the steps beforehand.
+build = +@: >$(BUILD)/step; $(call alive,cat $(BUILD)/step,$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) \
+  STEPS=/$$($(MAKE) --no-print-directory -n STEPS=/ $(1) | grep -c '^echo " *[0-9]*/ ') $(1))
+# $(call step,WORD): the line of a step, for instance "  12/31  CXX  build/nanospec.o".
+step = $(eval DONE += x)@echo "  $(words $(DONE))$(STEPS)  $(1)  $@" | tee $(BUILD)/step
+# $(call alive,WHERE,COMMAND): runs it. WHERE prints where it is, and when that has been the same for nine seconds, so
+# does this.
+alive = ( was=$$($(1)); while sleep 9 </dev/null >/dev/null 2>&1; do now=$$($(1)); \
+  [ "$$now" != "$$was" ] || [ -z "$$now" ] || echo "$$now ..."; was=$$now; done ) & heart=$$!; $(2); status=$$?; kill $$heart 2>/dev/null; exit $$status
 
-COMMANDS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard commands/*.cpp study/*.cpp))
-FILES := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard files/*.cpp growth/*.cpp drafters/*.cpp) machine/sampling.cpp)
-LIBRARY := $(BUILD)/machine/library.o $(FILES)
-COMMAND_LINE := $(BUILD)/commands/cli.o $(BUILD)/commands/outputs.o
-# train_drafter takes longest to compile: first.
-PROGRAMS := $(BUILD)/train_drafter $(BUILD)/nanospec $(BUILD)/train_gpt
-ON_CUDA := $(BUILD)/nanospec-cuda $(BUILD)/train_gpt-cuda
+# Units: sources that one compiler reads in turn, because their headers are most of the work.
+COMMAND_LINE := commands/cli.cpp commands/outputs.cpp
+DRAFTING := files/drafter_names.cpp files/drafters.cpp growth/shapes.cpp drafters/logits.cpp
+unit_command_line := $(COMMAND_LINE)
+unit_commands := $(filter-out $(COMMAND_LINE),$(wildcard commands/*.cpp))
+unit_drafting := $(DRAFTING)
+unit_files := $(filter-out $(DRAFTING),$(wildcard files/*.cpp))
+unit_experiments := $(wildcard study/experiments*.cpp)
+unit_study := $(filter-out study/study.cpp study/roofline.cpp $(unit_experiments),$(wildcard study/*.cpp))
+UNITS := command_line commands drafting files experiments study
+in_units = $(1:%=$(O)/units/%.o)
 
-.PHONY: all programs help deps data chat run test tests prove arm64 cuda single bench peers experiments clean format
-all: ## the programs nanospec, train_gpt and train_drafter, into build/; with a GPU those of make cuda too
+FILES := $(O)/machine/sampling.o $(call in_units,drafting files)
+LIBRARY := $(O)/machine/library.o $(FILES)
+COMMANDS := $(call in_units,command_line commands)
+STUDY := $(call in_units,command_line experiments study) $(O)/study/roofline.o
+# What takes longest to compile comes first.
+TO_RUN := $(BUILD)/train_gpt $(BUILD)/nanospec
+PROGRAMS := $(BUILD)/train_drafter $(TO_RUN) $(BUILD)/study
+ON_CUDA := $(BUILD)/nanospec-cuda $(BUILD)/train_gpt-cuda $(BUILD)/study-cuda
+
+.PHONY: all programs study help deps data chat run test tests prove arm64 cuda single bench peers experiments clean format
+all: ## the programs nanospec, train_gpt, train_drafter and study, into build/; with a GPU those of make cuda too
+	$(FOUND)
+	$(call build,programs)
+programs: $(PROGRAMS) $(if $(GPU),$(ON_CUDA))
+study: ## build/study: bench, experiments, exact, diagnose; nanospec bench and the others hand over to it
+	$(call build,$(BUILD)/study)
+
+define FOUND
 	@echo "compiler  $$($(CXX) --version 2>/dev/null | head -1 || echo 'none: make deps')"
 	@echo "SIMD      $$(echo | $(CXX) -march=$(ARCH) -dM -E -x c++ - 2>/dev/null | awk '/__AVX512F__/{a=1} /__AVX2__/{b=1} /__aarch64__/{c=1} END{print a ? "AVX-512" : b ? "AVX2" : c ? "NEON" : "portable version"}') (ARCH=$(ARCH))"
 	@echo "CUDA      $(if $(GPU),$(GPU): building the -cuda programs too,$(if $(NVCC),no device here: make cuda builds the -cuda programs,no nvcc: the CPU does everything))"
-	$(ALL_CORES) programs
-programs: $(PROGRAMS) $(if $(GPU),$(ON_CUDA))
+endef
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' Makefile; sed -n '/^# Variables/,/^$$/s/^# *//p' Makefile
@@ -83,94 +111,84 @@ deps: ## installs the Debian packages that are missing
 	  reads $${p#*:} || missing="$$missing $${p%:*}"; done; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	echo "installing $$missing"; sudo=$$([ $$(id -u) = 0 ] || echo sudo); \
-	if ! { $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing; } >/tmp/nanospec-deps.log 2>&1; then \
+	if ! ( $(call alive,echo "  installing $$missing",{ $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing; } >/tmp/nanospec-deps.log 2>&1) ); then \
 	  tail -3 /tmp/nanospec-deps.log; echo "make deps: could not install $$missing: apt-get: see /tmp/nanospec-deps.log, or install them by other means"; exit 1; fi
 
 data: ## gets the training text
-	@sh data/get.sh
+	@$(call alive,echo "data: getting the text",sh data/get.sh)
 
 # ----------------------------------------------------------------------------------------------------------------
-# Programs. What many files need is compiled once, into $(LIBRARY): machine/library.cpp says how; and the sources of
-# files/, growth/ and drafters/.
+# Programs. What many files need is compiled once: machine/library.cpp says how.
 
 INSTANTIATE := extern template
-$(BUILD)/machine/library.o $(BUILD)/machine/sampling.o: INSTANTIATE := template
-COMPILE = $(CXX) $(FLAGS) $(if $(INSTANTIATE),'-DINSTANTIATE=$(INSTANTIATE)') $(MORE) $(CXXFLAGS) $(if $(READ_ONCE),-include $(READ_ONCE:.gch=)) -MMD -MP -MF $(@:.o=.dep) -c
+$(O)/machine/library.o $(O)/machine/sampling.o: INSTANTIATE := template
+COMPILE = $(CXX) $(FLAGS) $(if $(INSTANTIATE),'-DINSTANTIATE=$(INSTANTIATE)') $(MORE) $(CXXFLAGS) -MMD -MP -MF $(@:.o=.dep) -c
 
 # Objects are made again when the flags change.
 ALL_FLAGS := $(CXX) $(FLAGS) $(WAITS) $(TESTS_TRUSTED) $(CXXFLAGS) $(NVCCFLAGS)
-$(shell mkdir -p $(addprefix $(BUILD)/,machine drafters files growth commands study training tests $(wildcard tests/*)); \
-  echo '$(ALL_FLAGS)' | cmp -s - $(BUILD)/flags || echo '$(ALL_FLAGS)' >$(BUILD)/flags)
+$(shell mkdir -p $(BUILD)/tests $(addprefix $(O)/,machine drafters units commands study training tests $(wildcard tests/*)); \
+  echo '$(ALL_FLAGS)' | cmp -s - $(BUILD)/flags || echo '$(ALL_FLAGS)' >$(BUILD)/flags; \
+  for unit in $(foreach u,$(UNITS),$(u):$(subst $(empty) ,:,$(unit_$(u)))); do \
+    printf '#include "%s"\n' $$(echo $${unit#*:} | tr : ' ') >$(O)/units/new; \
+    cmp -s $(O)/units/new $(O)/units/$${unit%%:*}.cpp || mv $(O)/units/new $(O)/units/$${unit%%:*}.cpp; done)
 
-# The libraries' headers: g++ reads them once, and has them in front of every file; once for each level of optimization,
-# as it would take that of the headers. No file counts on it.
-LIBRARIES := algorithm array atomic chrono cmath condition_variable cstdint cstdio cstring filesystem fstream functional \
-  map memory mutex set sstream stdexcept string thread unordered_map utility variant vector nlohmann/json.hpp
-READ_ONCE_AT = $(if $(findstring clang,$(CXX)),,$(BUILD)/libraries$(1).h.gch)
-READ_ONCE := $(call READ_ONCE_AT,$(COMPUTES))
-$(BUILD)/libraries%.h.gch: $(BUILD)/flags
-	@echo "  CXX   $@"
-	@printf '#include <%s>\n' $(LIBRARIES) >$(@:.gch=)
-	$(Q)$(CXX) $(FLAGS) $(CXXFLAGS) -x c++-header $(@:.gch=) -o $@
-
-$(BUILD)/%.o: %.cpp $(BUILD)/flags
-	@echo "  CXX   $@"
+$(O)/%.o: %.cpp $(BUILD)/flags
+	$(call step,CXX)
 	$(Q)$(COMPILE) $< -o $@
-$(BUILD)/%.o: %.cu $(BUILD)/flags
-	@echo "  CXX   $@"
+$(O)/units/%.o: $(O)/units/%.cpp $(BUILD)/flags
+	$(call step,CXX)
+	$(Q)$(COMPILE) $< -o $@
+$(O)/%.o: %.cu $(BUILD)/flags
+	$(call step,CXX)
 	$(Q)$(COMPILE) -x c++ $< -o $@
 
-# A checkpoint waits for the disk. nanospec.o does not: what it inlines of an update, `bench` times.
-WAITING := $(BUILD)/files/checkpoint.o $(COMMANDS)
-COMPUTING := $(filter-out $(WAITING),$(LIBRARY)) $(BUILD)/nanospec.o $(BUILD)/train_gpt.o $(BUILD)/training/train_drafter.o
-$(COMPUTING): $(READ_ONCE)
-$(WAITING) $(call READ_ONCE_AT,$(WAITS)): OPTIMIZE := $(WAITS)
-$(WAITING): READ_ONCE := $(call READ_ONCE_AT,$(WAITS))
-$(WAITING): $(call READ_ONCE_AT,$(WAITS))
+# What waits for the disk, or for a person.
+$(call in_units,command_line commands files experiments study) $(O)/study/study.o: OPTIMIZE := $(WAITS)
 # It reads all levels of memory: under the sanitizers too that is to take a second.
-$(BUILD)/study/roofline.o: OPTIMIZE := -O1
-$(BUILD)/study/roofline.o: READ_ONCE :=
+$(O)/study/roofline.o: OPTIMIZE := -O1
 
 # The page of `nanospec show`, as a string of C++.
-$(BUILD)/commands/page.inc: commands/page.html
+$(O)/commands/page.inc: commands/page.html
 	@{ printf 'R"page('; cat $<; printf ')page"\n'; } >$@
-$(BUILD)/commands/show.o: $(BUILD)/commands/page.inc
-$(BUILD)/commands/show.o: MORE := -I$(BUILD)/commands
+$(O)/units/commands.o: $(O)/commands/page.inc
+$(O)/units/commands.o: MORE := -I$(O)/commands
 # What ptxas says of each kernel goes into a file of its own, for tests/cuda/test_budgets.cpp; the rest is shown.
-$(BUILD)/%.cuda.o: %.cu $(BUILD)/flags
-	@echo "  NVCC  $@"
+$(O)/%.cuda.o: %.cu $(BUILD)/flags
+	$(call step,NVCC)
 	$(Q)$(NVCC) $(NVCCFLAGS) $(MORE) -MMD -MP -MF $(@:.o=.dep) -c $< -o $@ >$(@:.cuda.o=.ptxas) 2>&1; status=$$?; \
 	grep -vE '^ptxas info|bytes stack frame' $(@:.cuda.o=.ptxas); exit $$status
 
 # Of an inline function that several objects have, the linker takes the first: what is optimized stands first.
 LINK = $(Q)$(CXX) $(FLAGS) $(CXXFLAGS) $(LDFLAGS) $^ -o $@ $(LIBS)
-$(BUILD)/nanospec: $(LIBRARY) $(BUILD)/nanospec.o $(COMMANDS)
-$(BUILD)/train_gpt: $(LIBRARY) $(BUILD)/train_gpt.o $(COMMAND_LINE)
+$(BUILD)/nanospec: $(O)/nanospec.o $(LIBRARY) $(COMMANDS)
+$(BUILD)/train_gpt: $(O)/train_gpt.o $(LIBRARY) $(call in_units,command_line)
 # It runs on the CPU: train_gpt and train_gpt-cuda hand over to it.
-$(BUILD)/train_drafter: $(LIBRARY) $(BUILD)/training/train_drafter.o $(COMMAND_LINE)
+$(BUILD)/train_drafter: $(O)/training/train_drafter.o $(LIBRARY) $(call in_units,command_line)
+$(BUILD)/study: $(O)/nanospec.o $(O)/study/measured.o $(LIBRARY) $(O)/study/study.o $(STUDY) $(call in_units,commands)
 # For tests/reference: hf_check.py, gguf_check.py, bpe_check.py.
-$(BUILD)/dump_logits: $(BUILD)/tests/reference/dump_logits.o $(LIBRARY)
-$(BUILD)/dump_gguf: $(BUILD)/tests/reference/dump_gguf.o $(FILES)
-$(BUILD)/dump_tokens: $(BUILD)/tests/reference/dump_tokens.o $(FILES)
+$(BUILD)/dump_logits: $(O)/tests/reference/dump_logits.o $(LIBRARY)
+$(BUILD)/dump_gguf: $(O)/tests/reference/dump_gguf.o $(FILES)
+$(BUILD)/dump_tokens: $(O)/tests/reference/dump_tokens.o $(FILES)
 $(PROGRAMS) $(BUILD)/dump_logits $(BUILD)/dump_gguf $(BUILD)/dump_tokens:
-	@echo "  LINK  $@"
+	$(call step,LINK)
 	$(LINK)
 
-$(BUILD)/nanospec-cuda: $(BUILD)/nanospec.cuda.o $(COMMANDS) $(FILES)
-$(BUILD)/train_gpt-cuda: $(BUILD)/train_gpt.cuda.o $(COMMAND_LINE) $(FILES)
+$(BUILD)/nanospec-cuda: $(O)/nanospec.cuda.o $(COMMANDS) $(FILES)
+$(BUILD)/train_gpt-cuda: $(O)/train_gpt.cuda.o $(call in_units,command_line) $(FILES)
+$(BUILD)/study-cuda: $(O)/nanospec.cuda.o $(O)/study/study.o $(O)/study/measured.cuda.o $(STUDY) $(call in_units,commands) $(FILES)
 $(ON_CUDA):
-	@echo "  LINK  $@"
+	$(call step,LINK)
 	$(Q)$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ $(LIBS)
 
 cuda: ## the programs nanospec-cuda and train_gpt-cuda, by nvcc; each kernel's registers and loads held to its comment
 	$(if $(NVCC),,$(error make cuda: there is no nvcc on the path: install the CUDA Toolkit))
-	$(ALL_CORES) $(ON_CUDA)
+	$(call build,$(ON_CUDA))
 ifeq ($(origin GPU),command line)
-	$(ALL_CORES) tests
+	$(call build,tests)
 	@echo "To carry to the machine with the device, which needs no network: $(ON_CUDA) $(BUILD)/tests/run, and $(TEXT)."
 	@echo "There, in a copy of this folder: $(BUILD)/tests/run -tc='GPU: *', and $(BUILD)/nanospec-cuda bench --only gpu"
 endif
-	@NANOSPEC_PTXAS="$(BUILD)/nanospec.ptxas $(BUILD)/train_gpt.ptxas" $(MAKE) --no-print-directory test T=ptxas
+	@NANOSPEC_PTXAS="$(O)/nanospec.ptxas $(O)/study/measured.ptxas $(O)/train_gpt.ptxas" $(MAKE) --no-print-directory test T=ptxas
 ifneq ($(CUOBJDUMP),)
 	@PATH="$(dir $(CUOBJDUMP)):$$PATH" $(CUOBJDUMP) --dump-sass $(BUILD)/nanospec-cuda >$(BUILD)/nanospec.sass
 	@NANOSPEC_SASS=$(BUILD)/nanospec.sass $(MAKE) --no-print-directory test T=sass
@@ -195,7 +213,8 @@ METHODS := none; bigram chain:4; bigram tree:3x2; bigram auto; ngram:4 auto
 run: ## gets what is missing, builds, trains the small model, compares plain and speculative decoding
 	@$(MAKE) --no-print-directory deps
 	@$(MAKE) --no-print-directory data
-	@$(MAKE) --no-print-directory all
+	$(FOUND)
+	$(call build,$(TO_RUN))
 	@$(MAKE) --no-print-directory train-and-compare
 
 .PHONY: train-small train-and-compare
@@ -209,12 +228,17 @@ train-and-compare: train-small
 	@echo; echo
 	@$(BUILD)/nanospec compare --model runs/small --prompts data/prompts.jsonl --methods "$(METHODS)" \
 	  --json runs/small/compare.json --svg runs/small/compare.svg
+	@echo
+	@echo 'written    runs/small: the model; runs/small/compare.svg: this table as a picture, .json: every run of it'
+	@echo 'next       build/nanospec generate --model runs/small --prompt "JULIET:" --drafter ngram:4'
+	@echo '           build/nanospec show --model runs/small --prompt "ROMEO:" --html build/show.html'
+	@echo '           make chat: talk with a real model; make test: the proof; README.md: how it works'
 
 # The sampling is what the model's authors advise.
 chat: ## gets a real model, SmolLM2-135M-Instruct, where the network allows it; builds; talks with it
 	@$(MAKE) --no-print-directory deps
 	@sh data/get_model.sh
-	$(ALL_CORES) $(BUILD)/nanospec
+	$(call build,$(BUILD)/nanospec)
 	@$(BUILD)/nanospec chat --model models/SmolLM2-135M-Instruct.Q4_1.gguf --temperature 0.2 --top_p 0.9
 
 # ----------------------------------------------------------------------------------------------------------------
@@ -222,46 +246,44 @@ chat: ## gets a real model, SmolLM2-135M-Instruct, where the network allows it; 
 
 # tests/cuda/cuda_*.cu are compiled for the emulator, and where a GPU is for that too, into the same program, each under
 # a namespace of its own, or the linker would take one for the other. The emulator's hold all that they need.
-TESTS := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out tests/reference/%,$(wildcard tests/*.cpp tests/*/*.cpp)))
-EMULATED := $(patsubst %.cu,$(BUILD)/%.o,$(wildcard tests/cuda/cuda_*.cu))
+TESTS := $(patsubst %.cpp,$(O)/%.o,$(filter-out tests/reference/%,$(wildcard tests/*.cpp tests/*/*.cpp)))
+EMULATED := $(patsubst %.cu,$(O)/%.o,$(wildcard tests/cuda/cuda_*.cu))
 ON_GPU := $(if $(GPU),$(EMULATED:.o=.cuda.o))
 $(EMULATED): INSTANTIATE :=
 $(ON_GPU): MORE := -Dnanospec=nanospec_cuda
 # Most tests spend their time in the library and the commands: they are not optimized. These compute themselves,
 # gradients against differences, sweeps, distributions.
-COMPUTING_TESTS := $(addprefix $(BUILD)/tests/,core/test_model.o core/test_operations.o core/test_real.o \
+COMPUTING_TESTS := $(addprefix $(O)/tests/,core/test_model.o core/test_operations.o core/test_real.o \
   core/test_sweep.o core/test_sample.o drafters/test_medusa.o drafters/test_parallel.o rules/test_verify.o \
   training/test_train_parallel.o)
-$(BUILD)/tests/%.o: OPTIMIZE := -O0
-$(BUILD)/tests/%.o: TRUSTED := $(TESTS_TRUSTED)
-$(BUILD)/tests/%.o: READ_ONCE :=
+$(O)/tests/%.o: OPTIMIZE := -O0
+$(O)/tests/%.o: TRUSTED := $(TESTS_TRUSTED)
 $(TESTS) $(EMULATED): MORE := -DDOCTEST_CONFIG_SUPER_FAST_ASSERTS
 $(COMPUTING_TESTS): OPTIMIZE := -O1
-$(COMPUTING_TESTS): READ_ONCE := $(call READ_ONCE_AT,-O1)
-$(COMPUTING_TESTS): $(call READ_ONCE_AT,-O1)
 
 # T=tree: the files with tests whose names begin so, with commands and programs only where they use them. What commands
 # ask of the engine is in nanospec.cu, beside its main(), or is the stand-in of tests/commands/.
 CHOSEN := $(if $(T),$(if $(filter emulated%,$(T)),$(wildcard tests/cuda/cuda_*.cu),$(shell grep -lE 'TEST_CASE."$(T)' tests/*/*.cpp)))
 WIDE := $(if $(CHOSEN),$(shell grep -lE 'include "(commands|study|training|tests/command_line|tests/picture|tests/world|tests/parallel_world)' $(CHOSEN)))
-CHOSEN_OBJECTS := $(patsubst %.cu,$(BUILD)/%.o,$(patsubst %.cpp,$(BUILD)/%.o,$(CHOSEN)))
-$(BUILD)/tests/run: $(LIBRARY) $(COMMANDS) $(EMULATED) $(ON_GPU) $(COMPUTING_TESTS) $(TESTS)
-$(BUILD)/tests/run-$(T): $(LIBRARY) $(if $(WIDE),$(COMMANDS)) \
-  $(sort $(BUILD)/tests/main.o $(CHOSEN_OBJECTS) $(if $(WIDE),$(BUILD)/tests/commands/stand_in.o))
+CHOSEN_OBJECTS := $(patsubst %.cu,$(O)/%.o,$(patsubst %.cpp,$(O)/%.o,$(CHOSEN)))
+TESTED := $(LIBRARY) $(COMMANDS) $(STUDY)
+$(BUILD)/tests/run: $(TESTED) $(EMULATED) $(ON_GPU) $(COMPUTING_TESTS) $(TESTS)
+$(BUILD)/tests/run-$(T): $(if $(WIDE),$(TESTED),$(LIBRARY)) \
+  $(sort $(O)/tests/main.o $(CHOSEN_OBJECTS) $(if $(WIDE),$(O)/tests/commands/stand_in.o))
 # One text on every machine: the tests that show it, few and small enough for an emulated processor. How near functions
 # come to libm's is not asked there: it follows from their bits, which are.
 EVERYWHERE := main core/test_golden machine/test_integers machine/test_numbers machine/test_simd
-$(BUILD)/tests/run-everywhere: $(addprefix $(BUILD)/,machine/library.o machine/sampling.o drafters/logits.o) \
-  $(EVERYWHERE:%=$(BUILD)/tests/%.o)
+$(BUILD)/tests/run-everywhere: $(addprefix $(O)/,machine/library.o machine/sampling.o drafters/logits.o) \
+  $(EVERYWHERE:%=$(O)/tests/%.o)
 $(BUILD)/tests/run $(BUILD)/tests/run-$(T) $(BUILD)/tests/run-everywhere:
-	@echo "  LINK  $@"
+	$(call step,LINK)
 	$(if $(ON_GPU),$(Q)$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ $(LIBS),$(LINK))
 
 tests: $(if $(T),$(if $(CHOSEN),,$(error no test's name begins with $(T): T=$(T): choose tree, model, shapes, commands, ...))$(if $(WIDE),$(PROGRAMS)) $(BUILD)/tests/run-$(T),$(BUILD)/tests/run)
 
 test: ## builds and runs the tests, with a tenth of the long sweeps; the last line counts passed, failed, skipped
 	@$(MAKE) --no-print-directory deps
-	$(ALL_CORES) $(if $(T),,programs) tests
+	$(call build,$(if $(T),,programs) tests)
 	@$(BUILD)/tests/run$(if $(T),-$(T) -tc="$(T)*")
 
 prove: ## the tests with the whole of their sweeps: some minutes more; with the model of make chat many
@@ -269,7 +291,7 @@ prove: ## the tests with the whole of their sweeps: some minutes more; with the 
 
 .PHONY: everywhere
 everywhere:
-	$(ALL_CORES) $(BUILD)/tests/run-everywhere
+	$(call build,$(BUILD)/tests/run-everywhere)
 	@$(EMULATOR) $(BUILD)/tests/run-everywhere $(if $(EMULATOR),-tce="*stated error*")
 
 # On Debian: dpkg --add-architecture arm64; apt-get update; apt-get install g++-aarch64-linux-gnu qemu-user libmd-dev:arm64
@@ -281,7 +303,7 @@ arm64: ## the golden texts and the tests of numbers for arm64, by Debian's cross
 # Measuring
 
 bench: ## tables and pictures of speed, into build/bench: under ten minutes; a GPU takes some more
-	$(ALL_CORES) programs
+	$(call build,programs)
 	@$(BUILD)/nanospec bench --out $(BUILD)/bench
 	@$(if $(GPU),$(BUILD)/nanospec-cuda bench --only gpu --out $(BUILD)/bench/gpu,echo; \
 	  echo "The GPU's rows are left out, unmeasured: $(if $(NVCC),nvidia-smi -L names no device,there is no nvcc)")
@@ -294,7 +316,7 @@ peers: ## builds llama.cpp into build/peers, once, so that bench holds it beside
 experiments: ## the literature's experiments, into build/experiments: 12 minutes, and the training of what is missing
 	@$(MAKE) --no-print-directory deps
 	@$(MAKE) --no-print-directory data
-	$(ALL_CORES) $(PROGRAMS)
+	$(call build,$(PROGRAMS))
 	@$(MAKE) --no-print-directory train-and-experiment
 
 # $(call once,DIR/NAME,MARK,COMMAND): trains what is missing. Weights are written as training goes on: MARK says that
@@ -356,10 +378,10 @@ grade: ## judges what students wrote: SUBMISSION=folder, CHAPTER=5 for one; with
 # ----------------------------------------------------------------------------------------------------------------
 
 clean: ## removes what was built; data, models, build/venv and build/peers stay
-	@rm -rf $(addprefix build/,*.o *.dep *.ptxas *.sass libraries* machine drafters files growth commands study training tests sanitize flags course course.tar.gz make_course reference results.json bench experiments \
-	  nanospec nanospec-cuda train_gpt train_gpt-cuda train_drafter nanospec_single.cu dump_logits dump_gguf dump_tokens)
+	@rm -rf $(addprefix build/,objects tests sanitize flags step *.sass course course.tar.gz make_course reference results.json bench experiments \
+	  nanospec nanospec-cuda train_gpt train_gpt-cuda train_drafter study study-cuda nanospec_single.cu dump_logits dump_gguf dump_tokens)
 
 format: ## clang-format over all sources
 	@clang-format -i $$(git ls-files '*.h' '*.cu' '*.cuh' '*.cpp')
 
--include $(wildcard $(BUILD)/*.dep $(BUILD)/*/*.dep $(BUILD)/tests/*/*.dep)
+-include $(wildcard $(O)/*.dep $(O)/*/*.dep $(O)/tests/*/*.dep)

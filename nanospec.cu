@@ -2,7 +2,7 @@
 //
 // The target is compiled here alone, so this file is compiled once for each machine: by the C++ compiler for
 // build/nanospec, by nvcc for build/nanospec-cuda. In order: the Engine and the Probe, which the commands call; main.
-// The loop of decoding is in decode.h; what else `bench` measures, in study/measured.h.
+// The loop of decoding is in decode.h.
 #include <map>
 
 #include "commands/calibration.h"
@@ -12,7 +12,6 @@
 #include "commands/method.h"
 #include "decode.h"
 #include "files/model_drafters.h"
-#include "study/measured.h"
 #include "watch/decoding.h"
 
 namespace nanospec {
@@ -178,4 +177,7 @@ double Probe::cache_bytes(int past) const { return double(parts_->target.cache_b
 
 }  // namespace nanospec
 
-int main(int argc, char** argv) { return nanospec::run_program("nanospec", nanospec::nanospec_program, argc, argv); }
+// Weak: build/study is linked with this file too, and has a main of its own (study/study.cpp).
+__attribute__((weak)) int main(int argc, char** argv) {
+  return nanospec::run_program("nanospec", nanospec::nanospec_program, argc, argv);
+}

@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <new>
@@ -385,6 +386,22 @@ int run_program(const char* name, int (*program)(int, char**), int argc, char** 
   } catch (...) { return say_end(name, std::current_exception()); }
 }
 
+void hand_over(const std::string& name, char** argv, const std::string& build) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  fs::path self = fs::read_symlink("/proc/self/exe", error);
+  if (error) self = argv[0];
+  const std::string own = self.filename();
+  fs::path program = self;
+  program.replace_filename(name);
+  const std::string suffix = "-cuda";
+  const bool cuda = own.size() > suffix.size() && own.compare(own.size() - suffix.size(), suffix.size(), suffix) == 0;
+  if (cuda && fs::exists(program.string() + suffix, error)) program += suffix;
+  execv(program.c_str(), argv);
+  throw std::runtime_error("cannot start " + name + ": " + program.string() + " (" + std::strerror(errno) +
+                           "): build it with " + build);
+}
+
 void print_out(const std::string& bytes, bool flush) {
   errno = 0;
   const bool written = fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size();
@@ -451,7 +468,7 @@ void Progress::show(const std::string& line) {
   const auto now = std::chrono::steady_clock::now();
   if (!terminal_) {
     fprintf(stderr, "%s\n", line.c_str());
-    next_ = now + std::max<std::chrono::steady_clock::duration>(std::chrono::seconds(5), (now - start_) / 10);
+    next_ = now + std::max<std::chrono::steady_clock::duration>(std::chrono::seconds(5), (now - start_) / 200);
     return;
   }
   winsize size = {};

@@ -108,6 +108,10 @@ void check_word(const std::string& kind, const std::string& word, const std::str
 // not be written is an error too.
 int run_program(const char* name, int (*program)(int, char**), int argc, char** argv);
 
+// Becomes the program of this name that lies beside this one: beside nanospec-cuda lies NAME-cuda, where there is one.
+// Throws std::runtime_error where it cannot be started; build: the command that makes it.
+[[noreturn]] void hand_over(const std::string& name, char** argv, const std::string& build);
+
 // Writes bytes to standard output; throws std::runtime_error when they cannot be written.
 void print_out(const std::string& bytes, bool flush = false);
 

@@ -32,11 +32,7 @@ int perplexity_command(int argc, char** argv);
 int inspect_command(int argc, char** argv);
 int index_command(int argc, char** argv);
 int calibrate_command(int argc, char** argv);
-int diagnose_command(int argc, char** argv);
 int show_command(int argc, char** argv);
-int bench_command(int argc, char** argv);
-int exact_command(int argc, char** argv);
-int experiments_command(int argc, char** argv);
 
 // The program: any of these by its name, help and the version.
 int nanospec_program(int argc, char** argv);

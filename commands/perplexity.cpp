@@ -19,13 +19,13 @@ namespace {
 
 constexpr int kRows = 128;  // of one forward: a chain
 
-struct Measurement {
+struct Reading {
   Options options;
   std::string text_file, stats_file;
   int window = 512, max_windows = 0;
 };
 
-Command describe(Measurement& m) {
+Command describe(Reading& m) {
   return {"nanospec perplexity",
           "Measures how well a model foretells a text: its mean loss, perplexity, and bits per byte. The text is read "
           "in windows; the tokens in the second half of each count. The figures are those of llama.cpp's perplexity "
@@ -49,7 +49,7 @@ Command describe(Measurement& m) {
                      {"--quiet", "", &m.options.quiet, "no progress"}}})};
 }
 
-void check_command_line(Measurement& m, const Command& command, const Given& given) {
+void check_command_line(Reading& m, const Command& command, const Given& given) {
   Options& o = m.options;
   check_options(o);
   if (given.has("--text") && given.has("--data"))
@@ -67,7 +67,7 @@ void check_command_line(Measurement& m, const Command& command, const Given& giv
 struct Text {
   std::string name, bytes;
 };
-Text read_text(const Measurement& m) {
+Text read_text(const Reading& m) {
   const std::string& data = m.options.data_file;
   if (m.text_file == "-") return {"standard input", read_file("/dev/stdin")};
   if (data.empty()) return {printable(m.text_file, 300), read_file(m.text_file)};
@@ -95,7 +95,7 @@ struct Windows {
 
 // Throws invalid_argument where the model sees fewer tokens than --window says, and runtime_error where the text has
 // too few.
-Windows cut(const Measurement& m, const Given& given, const Engine& engine, const Text& text) {
+Windows cut(const Reading& m, const Given& given, const Engine& engine, const Text& text) {
   const int block = engine.context();
   if (given.has("--window") && m.window > block)
     throw std::invalid_argument("the model sees at most " + std::to_string(block) + " tokens: --window " +
@@ -124,7 +124,7 @@ struct Measured {
 };
 
 // All windows; an interrupt ends it after the window that is being read.
-Measured measure(const Measurement& m, Engine& engine, const Windows& windows) {
+Measured measure(const Reading& m, Engine& engine, const Windows& windows) {
   Measured all;
   Progress progress(m.options.quiet);
   while (all.windows < windows.n && !interrupted()) {
@@ -146,7 +146,7 @@ Measured measure(const Measurement& m, Engine& engine, const Windows& windows) {
 // ---------------------------------------------------------------------------------------------------------------
 // Saying
 
-std::string summary(const Measurement& m, const Engine& engine, const Windows& windows, const Measured& all) {
+std::string summary(const Reading& m, const Engine& engine, const Windows& windows, const Measured& all) {
   const double read = double(all.windows) * windows.size;
   return "loss           " + decimals(all.loss.mean(), 4) + " nats per token, standard error " +
          decimals(all.loss.error(), 4) + "\nperplexity     " + decimals(all.loss.perplexity(), 3) +
@@ -158,7 +158,7 @@ std::string summary(const Measurement& m, const Engine& engine, const Windows& w
          numbers_text(m.options.settings, engine) + ", " + count(engine.threads(), "thread") + ")\n";
 }
 
-std::string stats_json(const Measurement& m, const Engine& engine, const Text& text, const Windows& windows,
+std::string stats_json(const Reading& m, const Engine& engine, const Text& text, const Windows& windows,
                        const Measured& all) {
   const Settings& s = m.options.settings;
   const OrderedJson json = {{"loss", all.loss.mean()},
@@ -189,7 +189,7 @@ std::string stats_json(const Measurement& m, const Engine& engine, const Text& t
 }  // namespace
 
 int perplexity_command(int argc, char** argv) {
-  Measurement m;
+  Reading m;
   const Command command = describe(m);
   const Given given = parse_flags(command, argc, argv);
   if (given.help) return 0;

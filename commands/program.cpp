@@ -12,6 +12,14 @@ namespace {
 
 constexpr const char* kVersion = "nanospec 0.1";
 
+// Becomes build/study, whose commands these are; argv[0] is the command's name.
+int study_command(int, char** argv) {
+  std::vector<char*> words = {argv[0]};
+  for (char** word = argv; *word; word++) words.push_back(*word);
+  words.push_back(nullptr);
+  hand_over("study", words.data(), "make study");
+}
+
 struct CommandLine {
   const char* name;
   int (*run)(int argc, char** argv);
@@ -25,11 +33,11 @@ constexpr CommandLine kCommands[] = {
     {"inspect", inspect_command, "say what a model's files hold"},
     {"index", index_command, "count texts of yours, for the drafter ngram:N"},
     {"calibrate", calibrate_command, "measure how often a drafter guesses right, for shapes"},
-    {"diagnose", diagnose_command, "say why drafts are accepted or not"},
+    {"diagnose", study_command, "say why drafts are accepted or not"},
     {"show", show_command, "write a page that steps through a generation"},
-    {"bench", bench_command, "measure this machine, and what nanospec makes of it"},
-    {"experiments", experiments_command, "repeat the literature's experiments"},
-    {"exact", exact_command, "prove the verification rules, without a model"},
+    {"bench", study_command, "measure this machine, and what nanospec makes of it"},
+    {"experiments", study_command, "repeat the literature's experiments"},
+    {"exact", study_command, "prove the verification rules, without a model"},
 };
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@
 #include "commands/samples.h"
 #include "commands/svg.h"
 #include "files/words.h"
+#include "study/study.h"
 
 namespace nanospec {
 

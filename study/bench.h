@@ -5,15 +5,6 @@
 // In order: bars and how even the repeats were; the timetable; the bench itself; its sections; figures of
 // theirs that are pure arithmetic, so that tests can hold them.
 //
-// The ring study/ measures and explains what the rest does, and changes nothing. It includes every ring but training/,
-// and no ring includes it; nanospec.cu does, and answers for the GPU. Its four commands are `bench` (speed, against the
-// machine's limits), `experiments` (the literature's, on trained models), `exact` (rules against what they promise,
-// without a model) and `diagnose` (why drafts are right or wrong). It hooks into Engine::generate (commands/engine.h):
-// into on_iteration, which sees every iteration, and stand_in, which replaces a drafter; into run_all
-// (commands/comparison.h), which runs methods in turn; and into Probe, whose weights are random. A run that is not
-// studied pays nothing. update.h hooks into launches, as an Observer (machine/threads.h). roofline.h and gpu.h ask the
-// machine itself.
-//
 // How to add a section of `bench`: write `void bench_NAME(Bench&)`, declare it below, and give it a line in sections_of
 // of bench.cpp, with its seconds. It says by bench.time how far it is, prints when it is complete, and adds to bars and
 // evenness. A section of `experiments`: see experiments.h.

@@ -17,7 +17,7 @@ KernelShares shares_of(const KernelTime& kernel, const GpuLimits& limits) {
 
 namespace {
 
-const std::vector<int> kRows = {1, 2, 4, 8, 16, 32, 64};
+const std::vector<int> kGpuRows = {1, 2, 4, 8, 16, 32, 64};
 constexpr double kBandwidthBar = 0.6, kNextBandwidthBar = 0.8;  // of memory's limit, one row of 124 M parameters
 constexpr int kCostRows = 16;
 constexpr double kCostBar = 1.15;
@@ -178,14 +178,14 @@ void bench_gpu(Bench& bench) {
   bench.write_json("gpu", gpu_json(m));
 
   for (const char* dtype : {"fp32", "bf16"}) {
-    m.forwards.push_back(measure_forwards(bench, bench.quick ? small_size() : gpt2_size(), dtype, "cuda", kRows,
+    m.forwards.push_back(measure_forwards(bench, bench.quick ? small_size() : gpt2_size(), dtype, "cuda", kGpuRows,
                                           0.12 + 0.14 * double(m.forwards.size()), 0.14));
     if (interrupted()) return;
     bench.write_json("gpu", gpu_json(m));
   }
   set_bars(bench, m);
   bench.print("Decoding on " + m.facts.name,
-              forwards_table(m) + "\n" + cost_table(m.forwards, kRows) + "\n" +
+              forwards_table(m) + "\n" + cost_table(m.forwards, kGpuRows) + "\n" +
                   prefill_table(
                       m.forwards, "of compute", [&](const Result& r) { return median(m.peak(r.dtype)); }, -1));
 

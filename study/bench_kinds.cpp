@@ -44,12 +44,12 @@ constexpr const char* kQuestions = "data/kinds.jsonl";
 constexpr const char* kCopying = "copying";
 constexpr float kTemperatures[] = {0, 0.7f, 1};
 constexpr const char* kTypes[] = {"Q8_0", "Q4_1"};
-constexpr int kNewTokens = 128, kContext = 2048, kBudget = 64;
-constexpr size_t kPeerQuestions = 3;   // of a kind, that llama.cpp answers by each of its methods
-constexpr double kRepeatSeconds = 90;  // no repeat of all begins that would end later
-constexpr double kPeerSeconds = 600;   // at most, for one process
+constexpr int kAnswerTokens = 128, kAnswerContext = 2048, kBudget = 64;
+constexpr size_t kPeerQuestions = 3;     // of a kind, that llama.cpp answers by each of its methods
+constexpr double kRepeatSeconds = 90;    // no repeat of all begins that would end later
+constexpr double kProcessSeconds = 600;  // at most, for one process
 
-constexpr double kNeverBelow = 0.98;                    // of plain decoding, for every kind
+constexpr double kLeastGain = 0.98;                     // of plain decoding, for every kind
 constexpr double kCopyingGain = 2, kOverLlamaBest = 2;  // for code that is written again
 
 struct Question {
@@ -212,7 +212,7 @@ std::string ask_llama(Answers& a, const std::function<void()>& waiting) {
   const int status =
       run_process({llama_speculate(), settings.model, questions, std::to_string(a.trial.options.max_new_tokens),
                    std::to_string(settings.threads), temperature_text(a.degrees())},
-                  log, kPeerSeconds, waiting);
+                  log, kProcessSeconds, waiting);
   if (interrupted()) return "";
   if (status != 0) return "left out: llama.cpp: llama_speculate failed: " + last_line(log) + "\n";
   a.llama = parse_llama_speculate(read_file(log), "llama_speculate");
@@ -244,7 +244,7 @@ void set_bars(Bench& bench, const Answers& a) {
     const std::string who = a.name() + ", " + a.trial.methods[m].drafter + ": ";
     for (const std::string& kind : a.each_kind()) {
       const double gain = a.speedup_of(kind, m).middle;
-      bench.bars.push_back({who + kind + ", times plain", gain, true, kind == kCopying ? kCopyingGain : kNeverBelow});
+      bench.bars.push_back({who + kind + ", times plain", gain, true, kind == kCopying ? kCopyingGain : kLeastGain});
       const LlamaBest best = llama_best(a, kind);
       if (kind == kCopying && best.speed > 0)
         bench.bars.push_back({who + kind + ", times llama.cpp's best", over_llama(a, m, best), true, kOverLlamaBest});
@@ -344,9 +344,9 @@ void bench_kinds(Bench& bench) {
     Trial trial;
     trial.options = bench.options;
     trial.options.settings.model = path;
-    trial.options.settings.context = kContext;
+    trial.options.settings.context = kAnswerContext;
     trial.options.settings.keeps_cache = true;
-    trial.options.max_new_tokens = bench.quick ? 16 : kNewTokens;
+    trial.options.max_new_tokens = bench.quick ? 16 : kAnswerTokens;
     trial.by_prompt = trial.own_noise = true;
     trial.repeats = bench.quick ? 1 : bench.repeats;
     trial.most_seconds = kRepeatSeconds;

@@ -29,7 +29,7 @@ struct Training {
   std::vector<double> ms, gflops, peak_bytes;  // one a run
 };
 
-constexpr double kRunSeconds = 60, kPeerSeconds = 130;  // at most, for one process
+constexpr double kRunSeconds = 60, kScriptSeconds = 130;  // at most, for one process
 
 constexpr double kHalf = 0.5;  // of PyTorch's memory
 constexpr struct {
@@ -302,7 +302,7 @@ std::string peers_text(Bench& bench, const std::string& device, const Stretch& s
   const Scratch scratch;
   const std::string log = scratch.path + "/log", result = scratch.path + "/result.json";
   const bool cuda = device == "cuda";
-  if (run_process({python, "-c", cuda ? "import torch; torch.zeros(1).cuda()" : "import torch"}, log, kPeerSeconds,
+  if (run_process({python, "-c", cuda ? "import torch; torch.zeros(1).cuda()" : "import torch"}, log, kScriptSeconds,
                   [&] { bench.time->show("looking for PyTorch", stretch.at(0)); }) != 0)
     return left_out(std::string("there is no PyTorch") + (cuda ? " that finds the GPU: " : ": ") + python +
                     ": python3 -m venv build/venv && build/venv/bin/pip install torch numpy transformers");
@@ -311,12 +311,12 @@ std::string peers_text(Bench& bench, const std::string& device, const Stretch& s
   for (size_t i = 0; i < peers.size(); i++) {
     std::vector<std::string> words = {python, folder + "/../tests/reference/" + peers[i].script, "--json", result};
     words.insert(words.end(), peers[i].flags.begin(), peers[i].flags.end());
-    const int status = run_process(words, log, kPeerSeconds, [&] {
+    const int status = run_process(words, log, kScriptSeconds, [&] {
       bench.time->show("PyTorch, " + peers[i].name, stretch.at(double(i) / double(peers.size())));
     });
     if (interrupted()) return "";
     if (status != 0) {
-      tables += left_out(peers[i].script + (status == kTooLong ? " took more than " + duration(kPeerSeconds)
+      tables += left_out(peers[i].script + (status == kTooLong ? " took more than " + duration(kScriptSeconds)
                                                                : " failed: " + last_line(log))) +
                 "\n";
       continue;

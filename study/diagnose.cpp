@@ -11,6 +11,7 @@
 #include "files/drafter_names.h"
 #include "files/tables.h"
 #include "study/diagnosis.h"
+#include "study/study.h"
 
 namespace nanospec {
 namespace {
@@ -23,7 +24,7 @@ struct Examination {
 };
 
 // What came of it.
-struct Findings {
+struct Examined {
   Diagnosis diagnosis;
   Stats stats;
   std::vector<double> cross_entropy;  // [k - 1]: of n-grams of order k, nats a token of held-out text
@@ -62,7 +63,7 @@ int ngram_order(const std::string& drafter) {
 }
 
 // How well n-grams of each order foretell the text that train_gpt held out, and how well the target does.
-void measure_cross_entropy(const Examination& e, const Engine& engine, Findings& f) {
+void measure_cross_entropy(const Examination& e, const Engine& engine, Examined& f) {
   const std::string& model = e.options.settings.model;
   const int orders = e.options.data_file.empty() ? 0 : ngram_order(e.method.drafter);
   if (orders == 0) return;
@@ -80,9 +81,9 @@ void measure_cross_entropy(const Examination& e, const Engine& engine, Findings&
   if (member(file, "val_loss").is_number()) f.target_loss = member(file, "val_loss").get<double>();
 }
 
-Findings examine(const Examination& e, Engine& engine) {
+Examined examine(const Examination& e, Engine& engine) {
   const Options& o = e.options;
-  Findings f = {Diagnosis(parse_shape(e.method.shape, o.settings.budget)), {}, {}, 0};
+  Examined f = {Diagnosis(parse_shape(e.method.shape, o.settings.budget)), {}, {}, 0};
   measure_cross_entropy(e, engine, f);  // first: what is wrong with a file is better said before the work
   Observation observation;
   observation.on_iteration = [&](const IterationReport& report) { f.diagnosis.add(report); };
@@ -238,7 +239,7 @@ std::string time_table(const Stats& stats) {
          format_table(rows, "lrrr");
 }
 
-std::string cross_entropy_table(const Findings& f) {
+std::string cross_entropy_table(const Examined& f) {
   TableRows rows = {{"order", "nats a token", "perplexity"}};
   for (size_t k = 0; k < f.cross_entropy.size(); k++)
     rows.push_back({std::to_string(k + 1), decimals(f.cross_entropy[k], 4), decimals(std::exp(f.cross_entropy[k]), 2)});
@@ -249,7 +250,7 @@ std::string cross_entropy_table(const Findings& f) {
          format_table(rows, "lrr");
 }
 
-std::string report_text(const Examination& e, const Engine& engine, const Findings& f) {
+std::string report_text(const Examination& e, const Engine& engine, const Examined& f) {
   const Stats& s = f.stats;
   std::string text = circumstances(e.options, engine, e.prompts.size()) + "\n" + method_text(e.method) + ": " +
                      count(double(s.tokens), "token") + " in " + count(double(s.target_forwards), "forward") + ", " +
@@ -284,7 +285,7 @@ OrderedJson forecast_json(const Forecast& forecast) {
   return json;
 }
 
-std::string report_json(const Examination& e, const Engine& engine, const Findings& f) {
+std::string report_json(const Examination& e, const Engine& engine, const Examined& f) {
   const Diagnosis& d = f.diagnosis;
   OrderedJson json = stats_json(engine, f.stats);
   json.update(method_json(e.method));
@@ -385,7 +386,7 @@ Panel nodes_panel(const Diagnosis& d) {
   return {"Nodes by depth", "depth below the root", "nodes", {drafted, accepted}};
 }
 
-std::string picture(const Examination& e, const Engine& engine, const Findings& f) {
+std::string picture(const Examination& e, const Engine& engine, const Examined& f) {
   const Diagnosis& d = f.diagnosis;
   const std::string charts = chart_picture("Why drafts are accepted or not: " + method_text(e.method),
                                            circumstances(e.options, engine, e.prompts.size()),
@@ -418,7 +419,7 @@ int diagnose_command(int argc, char** argv) {
 
   Engine engine(e.options.settings);
   watch_interrupts();
-  const Findings f = examine(e, engine);
+  const Examined f = examine(e, engine);
   if (f.diagnosis.forwards == 0)
     throw std::runtime_error(
         "there is nothing to tell: nanospec diagnose: let it run, and give --max_new_tokens of at least 1");

@@ -5,6 +5,7 @@
 #include "commands/commands.h"
 #include "commands/outputs.h"
 #include "study/exactness.h"
+#include "study/study.h"
 
 namespace nanospec {
 namespace {

@@ -6,6 +6,7 @@
 #include "files/drafter_names.h"
 #include "files/origin.h"
 #include "study/experiments.h"
+#include "study/study.h"
 
 namespace nanospec {
 namespace {

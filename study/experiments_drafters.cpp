@@ -54,7 +54,7 @@ constexpr int kDepths = 6, kAlongTokens = 112;  // new tokens of each prompt: 15
 // One drafter's, at one temperature: by kind and prompt.
 using Accuracies = std::vector<std::vector<AlongCounts>>;
 
-std::vector<AlongCounts> joined(const Accuracies& kinds) {
+std::vector<AlongCounts> all_kinds(const Accuracies& kinds) {
   std::vector<AlongCounts> all;
   for (const std::vector<AlongCounts>& kind : kinds) all.insert(all.end(), kind.begin(), kind.end());
   return all;
@@ -130,7 +130,7 @@ std::string accuracy_table(const std::map<std::string, Accuracies>& all, const s
     rows[0].push_back(column);
   for (const std::string& drafter : drafters) {
     const Accuracies& kinds = all.at(drafter);
-    const std::vector<AlongCounts> prompts = joined(kinds);
+    const std::vector<AlongCounts> prompts = all_kinds(kinds);
     rows.push_back({drafter});
     for (int d = 0; d < kDepths; d++) {
       std::string cell;
@@ -141,7 +141,7 @@ std::string accuracy_table(const std::map<std::string, Accuracies>& all, const s
     rows.back().push_back(temperature == 1 ? decimals(nats_at(prompts, 0), 2) : "");
     for (const char* other : {kUnigram, kWeak})
       rows.back().push_back(
-          drafter == other || !all.count(other) ? "" : points_text(right_above(prompts, joined(all.at(other)), 0)));
+          drafter == other || !all.count(other) ? "" : points_text(right_above(prompts, all_kinds(all.at(other)), 0)));
     rows.back().push_back(decimals(forwards_a_round(prompts), 2));
     rows.back().push_back(decimals(1e6 * seconds_a_token(prompts), 1));
   }
@@ -232,9 +232,9 @@ size_t fastest_of(const Experiment& study, const std::string& drafter) {
 Rated rated(const Experiment& study, size_t m, const std::map<std::string, Accuracies>& along,
             const std::map<std::string, Accuracies>& judged) {
   const std::string& drafter = study.trial.methods[m].drafter;
-  const std::vector<AlongCounts> prompts = joined(along.at(drafter));
+  const std::vector<AlongCounts> prompts = all_kinds(along.at(drafter));
   return {method_text(study.trial.methods[m]), study.speedup(m, study.trial.plain).middle, right_at(prompts, 0).middle,
-          right_at(prompts, 3).middle,         nats_at(joined(judged.at(drafter)), 0),     draft_share(study, m)};
+          right_at(prompts, 3).middle,         nats_at(all_kinds(judged.at(drafter)), 0),  draft_share(study, m)};
 }
 
 std::string losses(const Experiment& study, const std::vector<std::string>& drafters,
@@ -276,7 +276,7 @@ void set_bars(Bench& bench, const Experiment& study, const std::vector<std::stri
     for (const char* other : {kUnigram, kWeak})
       if (along.count(other))
         bench.bars.push_back(
-            depth_bar(drafter, other, right_above(joined(along.at(drafter)), joined(along.at(other)), 0)));
+            depth_bar(drafter, other, right_above(all_kinds(along.at(drafter)), all_kinds(along.at(other)), 0)));
   }
   const Method parallel = matched("parallel", "best-first", 16);
   if (study.has(parallel)) bench.bars.push_back(parallel_bar(study.tokens_per_forward(study.at(parallel))));

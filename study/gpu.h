@@ -1,7 +1,7 @@
 // study/gpu.h: what `bench` asks of a GPU: what it is, what it can do at most, how long each kernel takes.
 //
-// As in commands/engine.h the answer is compiled for each machine with nanospec.cu (study/measured.h), and no header of
-// CUDA is seen here. Where the program has no GPU, gpu_missing() says why, and nothing else may be called.
+// As in commands/engine.h the answer is compiled for each machine (study/measured.cu), and no header of CUDA is seen
+// here. Where the program has no GPU, gpu_missing() says why, and nothing else may be called.
 #pragma once
 
 #include <functional>

@@ -2,17 +2,23 @@
 // tests. It also has the allocator that notes the largest allocation.
 //
 // A test of the CUDA kernels is one text for two machines (tests/cuda/cuda_*.cu): "emulated: " runs everywhere, its
-// counterpart "GPU: " is counted as skipped where there is no device. So are those that begin with "ptxas: " or "sass:
-// " outside `make cuda`, "page: " without Chromium, or "real: " without the model that `make chat` gets.
+// counterpart "GPU: " needs a device. kKinds names the other kinds that need something; where that is missing they are
+// counted as skipped, and a line says why. A clock of its own says every few seconds which test runs.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <mutex>
 #include <new>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/allocation.h"
@@ -22,8 +28,82 @@
 
 namespace {
 
-unsigned passed, failed, skipped;
+bool begins(const std::string& name, const std::string& with) { return name.compare(0, with.size(), with) == 0; }
+
+// ---------------------------------------------------------------------------------------------------------------
+// What a kind of test needs, and whether it is here
+
+bool is_set(const char* variable) { return std::getenv(variable) != nullptr; }
+#ifdef SANITIZED
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 bool on_device;
+
+struct Kind {
+  const char* begins;  // the names of its tests
+  bool (*here)();
+  const char* why;  // it is skipped
+};
+const Kind kKinds[] = {
+    {"GPU: ", [] { return on_device; }, "no CUDA device; an emulator runs the kernels"},
+    {"ptxas: ", [] { return is_set("NANOSPEC_PTXAS"); }, "make cuda holds the kernels to their budgets"},
+    {"sass: ", [] { return is_set("NANOSPEC_SASS"); }, "make cuda counts the kernels' loads"},
+    {"single: ", [] { return !kSanitized; }, "sanitizers would see nothing of a program of its own"},
+    {"page: ", [] { return !kSanitized && std::system("command -v chromium >/dev/null 2>&1") == 0; },
+     "no chromium, or sanitizers: the page of nanospec show is not tried"},
+    {"real: ", [] { return !kSanitized && access("models/SmolLM2-135M-Instruct.Q4_1.gguf", R_OK) == 0; },
+     "no real model, or sanitizers: make chat gets one"}};
+constexpr const char* kFiltered = "not asked for on this command line";
+
+// ---------------------------------------------------------------------------------------------------------------
+// Where the tests are: a line every eight seconds
+
+class Whereabouts {
+ public:
+  Whereabouts() : thread_([this] { tell(); }) {}
+  ~Whereabouts() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ended_ = true;
+    }
+    end_.notify_one();
+    thread_.join();
+  }
+  void begins(const std::string& name) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    name_ = name, number_++;
+  }
+
+ private:
+  void tell() {
+    const auto start = std::chrono::steady_clock::now();
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!end_.wait_for(lock, std::chrono::seconds(8), [this] { return ended_; })) {
+      const std::chrono::duration<double> run = std::chrono::steady_clock::now() - start;
+      const std::string line =
+          "  " + std::to_string(int(run.count())) + " s: test " + std::to_string(number_) + ", " + name_ + "\n";
+      if (write(out_, line.data(), line.size()) < 0) return;  // not by stdio: a test may hold its lock
+    }
+  }
+  const int out_ = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 100);  // a test may read what goes to standard error
+  std::mutex mutex_;
+  std::condition_variable end_;
+  bool ended_ = false;
+  int number_ = 0;    // of the test that runs
+  std::string name_;  // its name
+  std::thread thread_;
+};
+
+Whereabouts* whereabouts;
+
+// ---------------------------------------------------------------------------------------------------------------
+// Counts, and failures once more
+
+unsigned passed, failed;
+std::map<std::string, unsigned> skipped;  // by the reason
 
 struct Counts : doctest::IReporter {
   explicit Counts(const doctest::ContextOptions&) {}
@@ -31,15 +111,21 @@ struct Counts : doctest::IReporter {
     for (const std::string& place : wrong_) printf("failed: %s\n", place.c_str());
     failed = s.numTestCasesFailed;
     passed = s.numTestCasesPassingFilters - failed;
-    skipped = others_ + unsigned(without_device_.size());
+    if (!without_device_.empty()) skipped[kKinds[0].why] = unsigned(without_device_.size());
   }
   void test_case_start(const doctest::TestCaseData& test) override {
     name_ = test.m_name;
-    if (!on_device && begins(test, "emulated: ")) without_device_.insert(test.m_name + 10);
+    if (whereabouts) whereabouts->begins(name_);
+    if (!on_device && begins(name_, "emulated: ")) without_device_.insert(test.m_name + 10);
   }
   void test_case_skipped(const doctest::TestCaseData& test) override {
-    if (begins(test, "GPU: ")) without_device_.insert(test.m_name + 5);
-    else others_++;
+    for (const Kind& kind : kKinds) {
+      if (!begins(test.m_name, kind.begins) || kind.here()) continue;
+      if (&kind == kKinds) without_device_.insert(test.m_name + 5);
+      else skipped[kind.why]++;
+      return;
+    }
+    skipped[kFiltered]++;
   }
   void report_query(const doctest::QueryData&) override {}
   void test_run_start() override {}
@@ -57,13 +143,9 @@ struct Counts : doctest::IReporter {
   void log_message(const doctest::MessageData&) override {}
 
  private:
-  static bool begins(const doctest::TestCaseData& test, const std::string& with) {
-    return std::string(test.m_name).compare(0, with.size(), with) == 0;
-  }
   std::set<std::string> without_device_;  // tests that were compiled for a device or not, but have not run on one
-  unsigned others_ = 0;
-  std::string name_;                // of the test that runs
-  std::vector<std::string> wrong_;  // told once more at the end, where one looks
+  std::string name_;                      // of the test that runs
+  std::vector<std::string> wrong_;        // told once more at the end, where one looks
 };
 DOCTEST_REGISTER_LISTENER("counts", 1, Counts);
 
@@ -90,32 +172,17 @@ int main(int argc, char** argv) {
   doctest::Context context(argc, argv);
   context.setOption("no-version", true);
   on_device = device_for_tests && device_for_tests();
-  if (!on_device) {
-    context.addFilter("test-case-exclude", "GPU: *");
-    printf("no CUDA device: the GPU tests are skipped; an emulator runs the kernels\n");
-  }
-  if (!std::getenv("NANOSPEC_SASS")) context.addFilter("test-case-exclude", "sass: *");
-  if (!std::getenv("NANOSPEC_PTXAS")) {
-    context.addFilter("test-case-exclude", "ptxas: *");
-    printf("the kernels' budgets of registers are not checked here: `make cuda` does\n");
-  }
-#ifdef SANITIZED
-  context.addFilter("test-case-exclude", "single: *");
-  printf("the core as one file is not compiled once more: sanitizers would see nothing of it\n");
-  const bool browser = false, real = false;
-#else
-  const bool browser = std::system("command -v chromium >/dev/null 2>&1") == 0;
-  const bool real = access("models/SmolLM2-135M-Instruct.Q4_1.gguf", R_OK) == 0;
-#endif
-  if (!browser) {
-    context.addFilter("test-case-exclude", "page: *");
-    printf("no chromium, or sanitizers: the page of `nanospec show` is not tried\n");
-  }
-  if (!real) {
-    context.addFilter("test-case-exclude", "real: *");
-    printf("no real model, or sanitizers: make chat gets one, for some more tests\n");
-  }
+  for (const Kind& kind : kKinds)
+    if (!kind.here()) context.addFilter("test-case-exclude", (std::string(kind.begins) + "*").c_str());
+  Whereabouts clock;
+  whereabouts = &clock;
   const int status = context.run();
-  printf("%u passed, %u failed, %u skipped\n", passed, failed, skipped);
+  whereabouts = nullptr;
+  unsigned left_out = 0;
+  for (const auto& [why, n] : skipped) {
+    left_out += n;
+    printf("skipped: %u: %s\n", n, why.c_str());
+  }
+  printf("%u passed, %u failed, %u skipped\n", passed, failed, left_out);
   return status;
 }

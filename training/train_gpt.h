@@ -103,24 +103,17 @@ inline void apply_arch(GptOptions& o) {
   c.n_inner = (8 * c.n_embd / 3 + 15) / 16 * 16;  // three matrices of as many numbers as GPT's two
 }
 
-// Becomes train_drafter, which lies beside this program, if a drafter is to be trained. Throws runtime_error.
-inline void hand_over(int argc, char** argv) {
+// Becomes train_drafter if a drafter is to be trained. Throws runtime_error.
+inline void hand_over_drafters(int argc, char** argv) {
   for (int i = 1; i < argc; i++) {
     const std::string word = argv[i], flag = word.substr(0, word.find('='));
-    if (flag != "--medusa" && flag != "--parallel") continue;
-    std::error_code error;
-    std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
-    if (error) program = argv[0];
-    program.replace_filename("train_drafter");
-    execv(program.c_str(), argv);
-    throw std::runtime_error("cannot start train_drafter: " + program.string() + " (" + std::strerror(errno) +
-                             "): build it with make, beside train_gpt");
+    if (flag == "--medusa" || flag == "--parallel") hand_over("train_drafter", argv, "make");
   }
 }
 
 // Reads the flags; a preset's values stand where no flag names another. Returns false when only help was asked for.
 inline bool read_flags(int argc, char** argv, GptOptions& o) {
-  hand_over(argc, argv);
+  hand_over_drafters(argc, argv);
   for (int i = 1; i < argc; i++) {  // the last one counts
     const std::string word = argv[i], flag = "--preset";
     if (word == flag && i + 1 < argc) o.preset = argv[i + 1];

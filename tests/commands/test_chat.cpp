@@ -13,6 +13,7 @@
 #include "commands/commands.h"
 #include "commands/conversation.h"
 #include "files/gguf_model.h"
+#include "study/study.h"
 #include "tests/command_line.h"
 #include "tests/commands/stand_in.h"
 #include "watch/decoding.h"

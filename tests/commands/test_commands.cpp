@@ -6,6 +6,7 @@
 #include "commands/calibration.h"
 #include "commands/commands.h"
 #include "study/bench.h"
+#include "study/study.h"
 #include "tests/command_line.h"
 #include "tests/commands/stand_in.h"
 #include "tests/error_of.h"

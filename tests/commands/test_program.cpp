@@ -2,7 +2,9 @@
 #include "commands/commands.h"
 #include "files/drafter_names.h"
 #include "files/words.h"
+#include "study/study.h"
 #include "tests/command_line.h"
+#include "tests/error_of.h"
 #include "watch/settings.h"
 
 using namespace nanospec;
@@ -18,6 +20,17 @@ std::string printed(Words words, int* status = nullptr) {
     const int ended = nanospec_program(int(argv.size()) - 1, argv.data());
     if (status) *status = ended;
   });
+}
+
+// The commands that are a program of their own.
+const std::map<std::string, int (*)(int, char**)> kStudy = {{"bench", bench_command},
+                                                            {"experiments", experiments_command},
+                                                            {"exact", exact_command},
+                                                            {"diagnose", diagnose_command}};
+void help_of(const std::string& name, int (*command)(int, char**)) {
+  std::vector<std::string> words = {name, "--help"};
+  std::vector<char*> argv = arguments(words);
+  CHECK(command(int(argv.size()), argv.data()) == 0);
 }
 
 // The first words of the lines that stand in by two.
@@ -38,8 +51,10 @@ TEST_CASE("program: help of every command, and of every list, fits 80 columns an
   for (const std::string& command : commands) CHECK(std::count(named.begin(), named.end(), command) == 1);
   std::vector<std::string> helps = {printed({"help"})};
   for (const std::string& command : commands) {
-    helps.push_back(printed({"help", command}));
-    CHECK(helps.back() == printed({command, "--help"}));
+    const auto study = kStudy.find(command);
+    helps.push_back(study == kStudy.end() ? printed({"help", command})
+                                          : captured(1, [&] { help_of(command, study->second); }));
+    if (study == kStudy.end()) CHECK(helps.back() == printed({command, "--help"}));
     CHECK(contains(helps.back(), "Usage: nanospec " + command));
   }
   for (const char* topic : {"drafters", "shapes", "rules"}) helps.push_back(printed({"help", topic}));
@@ -59,6 +74,15 @@ TEST_CASE("program: help lists every drafter, shape and rule with what it is") {
   for (const ShapeWord& known : kShapes) CHECK(contains(shapes, std::string("\n  ") + known.form + " "));
   for (const RuleWord& known : kRules) CHECK(contains(rules, std::string("\n  ") + known.word + " "));
   CHECK(contains(shapes, "threshold=H"));
+}
+
+TEST_CASE("program: bench and the others are handed over to build/study; where that is missing, a line says so") {
+  for (const auto& [name, command] : kStudy) {  // nothing of that name lies beside the tests
+    const std::string line = error_of([&] { printed({name, "--quick"}); });
+    CHECK_MESSAGE(contains(line, "cannot start study: "), line);
+    CHECK_MESSAGE(contains(line, "/study (No such file or directory): build it with make study"), line);
+    CHECK(error_of([&] { printed({"help", name}); }) == line);
+  }
 }
 
 TEST_CASE("program: words, and how it ends") {

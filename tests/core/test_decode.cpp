@@ -325,7 +325,7 @@ TEST_CASE("decode: the sweep: the same text, whoever drafts it in whatever shape
   std::string lengths;
   for (int who = 0; who < kDrafters; who++)
     lengths += std::string(" ") + names[who] + " " + std::to_string(double(tokens[who]) / double(forwards[who]));
-  MESSAGE("generations " << generations << ", acceptance length:" << lengths);
+  INFO("generations " << generations << ", acceptance length:" << lengths);
   CHECK(generations >= (a_tenth() ? 2000 : 20000));
   CHECK(double(tokens[0]) / double(forwards[0]) > 1.2);  // a sweep that accepts nothing proves nothing
   CHECK(double(tokens[1]) / double(forwards[1]) > 1.2);
@@ -715,8 +715,8 @@ TEST_CASE("rules: distributions: exact rules emit the first three tokens as soft
       most_wrong = std::max(most_wrong, chi_square_p(counts, wrong));
     }
     const double length = 8.0 * samples * kPlaces / double(forwards);
-    MESSAGE("p-values: right temperature, least of 8 seeds " << least << "; 1.05 of it, largest " << most_wrong
-                                                             << "; acceptance length " << length);
+    INFO("p-values: right temperature, least of 8 seeds " << least << "; 1.05 of it, largest " << most_wrong
+                                                          << "; acceptance length " << length);
     CHECK(least > 1e-3 / 8);  // a right program fails one of a thousand choices of eight seeds
     if (!a_tenth()) CHECK(most_wrong < 1e-6);
     CHECK((length > 1.2 && length < 2.9));  // something was accepted, something was not

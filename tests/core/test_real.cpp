@@ -150,11 +150,8 @@ TEST_CASE("real: whatever drafter, shape, temperature, numbers and threads, the 
   CHECK(tally.equal == tally.generations);
   CHECK(tally.generations == (whole ? 300 : 3));
   if (whole) CHECK(tally.pairs.size() == 8 * std::size(kAllShapes));
-  std::string lengths;
   for (const auto& [name, stats] : tally.by_drafter) {
-    const double length = double(stats.tokens) / double(stats.target_forwards);
-    if (whole) CHECK(length > 1);  // a sweep that accepts nothing proves nothing
-    lengths += ", " + name + " " + std::to_string(length);
+    CAPTURE(name);
+    if (whole) CHECK(stats.tokens > stats.target_forwards);  // a sweep that accepts nothing proves nothing
   }
-  MESSAGE(tally.equal << " of " << tally.generations << " texts are plain decoding's; acceptance length" << lengths);
 }

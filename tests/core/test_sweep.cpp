@@ -152,10 +152,10 @@ TEST_CASE("sweep: every drafter and shape prints the bytes of plain decoding") {
     }
   CHECK(different == 0);
   CHECK(generations >= (a_sixtieth() ? 200 : a_tenth() ? 500 : 5000));
+  INFO(generations << " generations, acceptance length: bigram " << lengths[&bigram].mean() << ", ngram:4 "
+                   << lengths[&ngram].mean() << ", suffix+ngram:4 " << lengths[&both].mean());
   for (Drafter* drafter : drafters)  // a sweep that accepts nothing proves nothing
     if (drafter != &random) CHECK(lengths[drafter].mean() > 1.1);
-  MESSAGE(generations << " generations, acceptance length: bigram " << lengths[&bigram].mean() << ", ngram:4 "
-                      << lengths[&ngram].mean() << ", suffix+ngram:4 " << lengths[&both].mean());
 }
 
 TEST_CASE("sweep: a Llama prints the bytes of plain decoding, by every drafter and shape, while its window slides") {

@@ -272,7 +272,7 @@ TEST_CASE("parallel: a window that moved says what a drafter says that never saw
       });
     }
     CAPTURE(sequential);
-    MESSAGE("apart at most " << worst << ", of a window begun one row off at least " << least_else);
+    INFO("apart at most " << worst << ", of a window begun one row off at least " << least_else);
     CHECK(moves >= 8);
     CHECK(leaps >= 1);
     CHECK(worst < 1e-4);
@@ -396,12 +396,12 @@ TEST_CASE("parallel: whatever it says, the text is plain decoding's") {
   }
   CHECK(generations >= (a_sixtieth() ? 20 : a_tenth() ? 100 : 3000));
   const auto mean = [&](const char* name) { return lengths[name].first / lengths[name].second; };
+  INFO(generations << " generations, acceptance length: parallel " << mean("parallel") << ", sequential "
+                   << mean("sequential") << ", wild " << mean("wild") << ", parallel+ngram:2 "
+                   << mean("parallel+ngram:2") << ", parallel+medusa " << mean("parallel+medusa"));
   CHECK(mean("parallel") > 1.7);
   CHECK(mean("sequential") > mean("parallel"));
   CHECK(mean("parallel") > mean("wild") + 0.5);
-  MESSAGE(generations << " generations, acceptance length: parallel " << mean("parallel") << ", sequential "
-                      << mean("sequential") << ", wild " << mean("wild") << ", parallel+ngram:2 "
-                      << mean("parallel+ngram:2") << ", parallel+medusa " << mean("parallel+medusa"));
 }
 
 TEST_CASE("parallel: every rule has its tokens, and `match` the text of plain decoding") {

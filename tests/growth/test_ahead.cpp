@@ -292,9 +292,9 @@ TEST_CASE("ahead: the same trees where the drafter is but half right, and an out
         CHECK(stats.ahead.hits == watched.foreseen);
         hits += stats.ahead.hits;
       }
+  INFO(hits << " hits, " << misses << " misses, " << cut << " cut short");
   CHECK(hits > 90);
   CHECK(misses > 100);
-  MESSAGE(hits << " hits, " << misses << " misses, " << cut << " cut short");
 }
 
 TEST_CASE("ahead: a small model that was its target's copy drafts every next tree before it is asked") {
@@ -377,8 +377,8 @@ TEST_CASE("ahead: every shape and kind of drafter prints plain decoding's bytes,
     CAPTURE(name);
     CHECK(hits[name] > 10);
   }
+  INFO(generations << " generations");
   CHECK(hits["wrong"] == 0);
-  MESSAGE(generations << " generations");
 }
 
 TEST_CASE("ahead: a text may end anywhere, and no thread is left") {

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "commands/commands.h"
+#include "study/study.h"
 #include "tests/command_line.h"
 #include "tests/commands/stand_in.h"
 #include "tests/error_of.h"

@@ -6,6 +6,7 @@
 #include "model.h"
 #include "study/forwards.h"
 #include "study/llama_bench.h"
+#include "study/study.h"
 #include "tests/command_line.h"
 #include "tests/error_of.h"
 #include "tests/gguf_file.h"

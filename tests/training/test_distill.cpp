@@ -249,7 +249,7 @@ TEST_CASE("distill: train_gpt hands drafters over to train_drafter, and says in 
     words.insert(words.begin(), "train_gpt");
     std::vector<char*> argv = arguments(words);
     argv.push_back(nullptr);
-    const std::string line = error_of([&] { hand_over(int(words.size()), argv.data()); });
+    const std::string line = error_of([&] { hand_over_drafters(int(words.size()), argv.data()); });
     CHECK(line.find('\n') == std::string::npos);
     return line;
   };

@@ -198,7 +198,7 @@ TEST_CASE("parallel: train_gpt --parallel leaves the model as it is, learns, and
     CHECK(double(end["loss"]) < 0.8 * double(begin["loss"]));
     const double first = stats["accuracy"][0][0], unigram = stats["accuracy_unigram"][0],
                  bigram = stats["accuracy_bigram"][0];
-    MESSAGE("right at once: " << first << ", bigram " << bigram << ", unigram " << unigram);
+    INFO("right at once: " << first << ", bigram " << bigram << ", unigram " << unigram);
     CHECK(bigram > unigram);
     CHECK(first > bigram + 0.1);
     for (size_t k = 0; k < 4; k++) {
@@ -254,7 +254,7 @@ TEST_CASE("parallel: a run that was resumed, or has other threads, is the same t
     double apart = 0, moved = 0;
     for (size_t i = 0; i < one.size(); i++)
       apart += std::pow(double(one[i] - seven[i]), 2), moved += std::pow(double(one[i] - start[i]), 2);
-    MESSAGE("segments apart " << std::sqrt(apart / moved) << " of the way");
+    INFO("segments apart " << std::sqrt(apart / moved) << " of the way");
     CHECK(one != seven);
     CHECK(std::sqrt(apart) < 1e-2 * std::sqrt(moved));
   }

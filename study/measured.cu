@@ -1,8 +1,6 @@
-// study/measured.h: what `bench` measures beside the engine: a GPU (study/gpu.h), and an update of training on the CPU
-// (study/update.h). nanospec.cu alone includes it, because it is compiled once for each machine, and no header of CUDA
-// is seen in the files that ask.
-#pragma once
-
+// study/measured.cu: what `bench` measures beside the engine: a GPU (study/gpu.h), and an update of training on the CPU
+// (study/update.h). It is compiled once for each machine, as nanospec.cu is, and no header of CUDA is seen in the files
+// that ask.
 #include <stdexcept>
 
 #include "machine/launch.h"

@@ -1,0 +1,39 @@
+// study/study.cpp: the program build/study: the table of its commands. nanospec hands over to it.
+#include "study/study.h"
+
+#include <string>
+
+#include "commands/cli.h"
+
+namespace nanospec {
+namespace {
+
+struct StudyCommand {
+  const char* name;
+  int (*run)(int argc, char** argv);
+};
+constexpr StudyCommand kCommands[] = {{"bench", bench_command},
+                                      {"experiments", experiments_command},
+                                      {"exact", exact_command},
+                                      {"diagnose", diagnose_command}};
+
+int study_program(int argc, char** argv) {
+  const std::string word = argc > 1 ? argv[1] : "";
+  std::vector<std::string> names;
+  for (const StudyCommand& command : kCommands) {
+    if (word == command.name) return command.run(argc - 1, argv + 1);
+    names.push_back(command.name);
+  }
+  if (word == "--help" || word == "-h") {
+    print_out("Usage: study bench|experiments|exact|diagnose [FLAGS]\n\n" +
+              help_paragraph("nanospec hands over to this program. study COMMAND --help lists a command's flags."));
+    return 0;
+  }
+  check_word("command", word, "study", names);
+  return 2;
+}
+
+}  // namespace
+}  // namespace nanospec
+
+int main(int argc, char** argv) { return nanospec::run_program("nanospec", nanospec::study_program, argc, argv); }
