@@ -290,6 +290,18 @@ void check_hashed(const SafeTensors& file, const std::string& dir) {
          "nothing need be done; where train_gpt made them, the same command with --resume adds it");
 }
 
+namespace {
+// How a chat is written: in a file of its own, or in tokenizer_config.json; "": not known.
+std::string chat_template_in(const std::string& dir) {
+  const std::string own = dir + "/chat_template.jinja", shared = dir + "/tokenizer_config.json";
+  if (std::filesystem::is_regular_file(own)) return read_file(own);
+  if (!std::filesystem::is_regular_file(shared)) return "";
+  const Json config = parse_json(read_file(shared), shared);
+  const Json& said = member(config, "chat_template");
+  return said.is_string() ? said.get<std::string>() : "";
+}
+}  // namespace
+
 Loaded load_model(const std::string& dir) {
   const std::string config_path = dir + "/config.json", model_path = dir + "/model.safetensors";
   Loaded loaded;
@@ -305,6 +317,7 @@ Loaded load_model(const std::string& dir) {
   });
   check_hashed(file, dir);
   loaded.weights = parse_model(file, loaded.config, model_path);
+  loaded.chat_template = chat_template_in(dir);
   return loaded;
 }
 

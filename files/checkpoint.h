@@ -72,7 +72,8 @@ struct Loaded {
 // Notes that a file has no hash, as those of other programs, and of early versions of nanospec.
 void check_hashed(const SafeTensors& file, const std::string& dir);
 
-// Reads config.json, tokenizer.json and model.safetensors. Throws runtime_error.
+// Reads config.json, tokenizer.json and model.safetensors; and the template of a chat, where there is one. Throws
+// runtime_error.
 Loaded load_model(const std::string& dir);
 
 // tokenizer_config.json: it tells `transformers` to use tokenizer.json and nothing else.

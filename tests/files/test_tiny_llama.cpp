@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <random>
 
 #include "decode.h"
@@ -26,12 +27,13 @@ const std::string kNames[] = {"grouped", "single", "plain"};
 std::string file_of(const std::string& name, const char* ending) { return "tests/files/llama_" + name + ending; }
 Loaded tiny(const std::string& name) { return load_gguf(file_of(name, ".gguf")); }
 
-// llama_plain once more, as transformers itself stores it. The tokenizer is that of the GGUF files.
-Loaded tiny_folder() {
+// llama_plain once more, as transformers itself stores it, with more files. The tokenizer is that of the GGUF files.
+Loaded tiny_folder(const std::map<std::string, std::string>& more = {}) {
   const Folder folder;
   for (const char* file : {"config.json", "model.safetensors"})
     folder.file(file, read_file(std::string("tests/files/llama_folder/") + file));
   folder.file("tokenizer.json", read_file("tests/files/bpe_small.json"));
+  for (const auto& [name, text] : more) folder.file(name, text);
   notes().quiet = true;  // the weights carry no hash
   Loaded loaded = load_model(folder.path);
   notes() = Notes();
@@ -158,6 +160,14 @@ TEST_CASE("llama: blocks of numbers are those of the file again, by whose makers
     }
   }
   CHECK(blocks > 1000);
+}
+
+TEST_CASE("llama: a folder's chat template is that of its own file, else that of tokenizer_config.json") {
+  CHECK(tiny_folder().chat_template == "");
+  CHECK(tiny_folder({{"tokenizer_config.json", R"({"chat_template": "one"})"}}).chat_template == "one");
+  CHECK(tiny_folder({{"tokenizer_config.json", R"({"chat_template": [{"name": "a"}]})"}}).chat_template == "");
+  CHECK(tiny_folder({{"tokenizer_config.json", R"({"chat_template": "one"})"}, {"chat_template.jinja", "two"}})
+            .chat_template == "two");
 }
 
 TEST_CASE("llama: a folder that transformers wrote has the logits of the GGUF file with the same numbers") {
