@@ -58,6 +58,7 @@ void check_command_line(Measurement& m, const Command& command, const Given& giv
     throw std::invalid_argument("drafter none guesses nothing: --drafter: name another, for instance ngram:4");
   choose_prompts(o, given, command);
   check_outputs(command, given, {o.data_file}, "calibration.json");
+  choose_sampling(o, given);
   if (m.out_file.empty()) m.out_file = calibration_path(o.settings.model);
   o.settings.budget = m.depths;
   o.settings.rows = m.depths + 1;

@@ -14,6 +14,7 @@
 #include "commands/conversation.h"
 #include "commands/method.h"
 #include "commands/outputs.h"
+#include "files/advice.h"
 #include "files/gguf.h"
 #include "files/origin.h"
 
@@ -55,7 +56,11 @@ std::vector<Flag> model_text_flags(Options& o) {
 std::vector<Flag> sampling_flags(Options& o) {
   return {
       heading("Sampling"),
-      {"--temperature", "T", &o.sampling.temperature, "0: always the likeliest; above 1: more daring", from(0, 1e6)},
+      {"--temperature", "T", &o.sampling.temperature,
+       "0: always the likeliest; above 1: more daring. Unless given, of a model that train_gpt did not make, it and "
+       "the "
+       "next two are as the model's files advise, else 0.7, 0 and 0.95",
+       from(0, kHottest)},
       {"--top_k", "K", &o.sampling.top_k, "sample among the K likeliest tokens; 0: all", from(0)},
       {"--top_p", "P", &o.sampling.top_p, "sample among the likeliest tokens that make up P", above(0, 1)},
       {"--seed", "N", &o.sampling.seed, "another seed, another text"},
@@ -78,8 +83,7 @@ std::vector<Flag> machine_flags(Options& o) {
 }
 
 void check_options(Options& o) {
-  constexpr float kColdest = 1e-6f;  // below it logits / temperature could leave a float's range
-  if (o.sampling.temperature > 0 && o.sampling.temperature < kColdest)
+  if (o.sampling.temperature > 0 && o.sampling.temperature < float(kColdest))
     throw std::invalid_argument("too cold: --temperature: give 0 (always the likeliest token) or at least 1e-6");
   if (o.settings.model.empty())
     throw std::invalid_argument("an empty name: --model: give the folder that train_gpt wrote, or a FILE.gguf");
@@ -87,6 +91,19 @@ void check_options(Options& o) {
     throw std::invalid_argument("'" + std::to_string(o.settings.context) +
                                 "' is odd: --context: give an even number, since a full context moves by half");
   o.settings.quiet = o.quiet;
+}
+
+void choose_sampling(Options& o, const Given& given) {
+  if (given.has("--temperature")) return;  // what is advised belongs to its own temperature
+  const Advice advice = advice_of(o.settings.model);
+  if (advice.its_own_way) return;
+  o.sampling.temperature = advice.sampling.temperature;
+  if (!given.has("--top_k")) o.sampling.top_k = advice.sampling.top_k;
+  if (!given.has("--top_p")) o.sampling.top_p = advice.sampling.top_p;
+  if (advice.from.empty())
+    note(sampling_text(o.sampling), printable(o.settings.model, 300),
+         "it advises none, so this is what is usual; --temperature gives another");
+  else note(sampling_text(o.sampling), printable(advice.from, 300), "it advises this; --temperature gives another");
 }
 
 void choose_prompts(Options& o, const Given& given, const Command& command) {
@@ -192,15 +209,18 @@ std::vector<int> ends_of(const Options& o, const Engine& engine) {
   return o.ignore_eos ? Tokens() : end_tokens(engine.tokenizer());
 }
 
-std::string circumstances(const Options& o, const Engine& engine, size_t prompts) {
-  const Sampling& s = o.sampling;
-  std::string text = o.settings.model + ": " + engine.sizes_text() + "; " + engine.device() + ", " +
-                     numbers_text(o.settings, engine) + ", " + count(engine.threads(), "thread") + "; " +
-                     count(double(prompts), "prompt") + ", " + count(o.max_new_tokens, "new token") +
-                     " each, temperature " + shortest(s.temperature);
+std::string sampling_text(const Sampling& s) {
+  std::string text = "temperature " + shortest(s.temperature);
   if (s.top_k > 0) text += ", top_k " + std::to_string(s.top_k);
   if (s.top_p < 1) text += ", top_p " + shortest(s.top_p);
-  return text + ", seed " + std::to_string(s.seed);
+  return text;
+}
+
+std::string circumstances(const Options& o, const Engine& engine, size_t prompts) {
+  return o.settings.model + ": " + engine.sizes_text() + "; " + engine.device() + ", " +
+         numbers_text(o.settings, engine) + ", " + count(engine.threads(), "thread") + "; " +
+         count(double(prompts), "prompt") + ", " + count(o.max_new_tokens, "new token") + " each, " +
+         sampling_text(o.sampling) + ", seed " + std::to_string(o.sampling.seed);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -242,6 +262,7 @@ bool read_command_line(const Command& command, int argc, char** argv, Options& o
   std::vector<std::string> paths = paths_of(method);
   paths.push_back(options.data_file);
   check_outputs(command, given, paths);
+  choose_sampling(options, given);
   check_shape_file(method, options);
   options.settings.rows = most_nodes(method, options.settings.budget) + 1;
   return true;

@@ -64,8 +64,9 @@ std::vector<Flag> machine_flags(Options& options);     // device, dtype, cache_d
 // Checks flags that depend on each other. Throws std::invalid_argument.
 void check_options(Options& options);
 
-// Throws std::invalid_argument unless one source of prompts was given, of those that the command has flags for.
-void check_prompts_given(const Given& given, const Command& command);
+// What is not given of temperature, top_k and top_p becomes what the model's files advise (files/advice.h), with a
+// note. Throws std::runtime_error where they cannot be read.
+void choose_sampling(Options& options, const Given& given);
 
 // Where no source of prompts was given, of those that the command has flags for, data_file becomes the text that the
 // model learned, if the command takes one. Throws std::invalid_argument where there is none, and where several sources
@@ -99,6 +100,8 @@ constexpr size_t kHeldOutBytes = 64;  // of a prompt
 
 // The tokens that end a text; none after --ignore_eos, and of models that have no such token.
 std::vector<int> ends_of(const Options& options, const Engine& engine);
+
+std::string sampling_text(const Sampling& sampling);  // "temperature 0.7, top_p 0.95"
 
 // The settings that the figures of a run depend on, in one line.
 std::string circumstances(const Options& options, const Engine& engine, size_t prompts);

@@ -129,6 +129,7 @@ void check_command_line(Comparison& c, const Command& command, const Given& give
   for (const Method& method : c.methods)
     for (const std::string& path : paths_of(method)) paths.push_back(path);
   check_outputs(command, given, paths);
+  choose_sampling(c.options, given);
   for (const Method& method : c.methods) {
     check_drafter(parse_drafter(method.drafter), c.options.settings.model);
     check_shape_file(method, c.options);

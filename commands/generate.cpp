@@ -96,8 +96,9 @@ std::string summary(const Generation& g, const Engine& engine, const Stats& stat
   const double tokens = double(stats.tokens), forwards = double(stats.target_forwards);
   std::string text = count(tokens, "token") + " in " + duration(stats.seconds) + ": " +
                      thousands(ratio(tokens, stats.seconds)) + " tok/s  (" + method_text(g.method) + "; " +
-                     engine.device() + ", " + numbers_text(g.options.settings, engine) + ", " +
-                     count(engine.threads(), "thread") + "; prefill " + duration(stats.prefill_seconds) + ")\n";
+                     sampling_text(g.options.sampling) + "; " + engine.device() + ", " +
+                     numbers_text(g.options.settings, engine) + ", " + count(engine.threads(), "thread") +
+                     "; prefill " + duration(stats.prefill_seconds) + ")\n";
   text += "acceptance length " + decimals(ratio(tokens, forwards), 2) + ": " + count(forwards, "target forward") +
           ", " + count(double(stats.drafted_nodes), "drafted node") + ", " +
           count(double(stats.slide_prefills), "window slide") + "\n";

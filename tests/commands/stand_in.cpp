@@ -116,7 +116,7 @@ const std::string& Engine::decode(int token) const { return stand_in().tokenizer
 Generated Engine::generate(const Method& method, const Sampling& sampling, const std::vector<int>& prompt,
                            int max_new_tokens, const std::function<bool(int)>& on_token,
                            const Observation& observation) {
-  calls.push_back({method_text(method), prompt, int(sampling.sequence), max_new_tokens});
+  calls.push_back({method_text(method), prompt, int(sampling.sequence), max_new_tokens, sampling});
   if (decodes) return decoded(method, sampling, prompt, max_new_tokens, on_token, observation);
   const Generated generated = script(method, max_new_tokens);
   for (int token : generated.tokens)

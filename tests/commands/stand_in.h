@@ -14,6 +14,7 @@ struct Call {
   std::string method;
   std::vector<int> prompt;
   int sequence, max_new_tokens;
+  nanospec::Sampling sampling;
 };
 
 struct StandInEngine {

@@ -1,0 +1,83 @@
+// files/advice.h: how to sample from a model where nobody says how: as its authors advise.
+//
+// A folder of transformers has their advice in generation_config.json, a GGUF file under llama.cpp's keys
+// general.sampling.temp, top_k and top_p. What one of them leaves out is off, as if it were 1 or 0. Where they say
+// nothing, it is what most chats use. A model of train_gpt is sampled as it is: temperature 1.
+#pragma once
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+
+#include "files/gguf.h"
+#include "files/model_path.h"
+#include "files/origin.h"
+#include "sample.h"
+
+namespace nanospec {
+
+struct Advice {
+  Sampling sampling;         // its temperature, top_k and top_p
+  std::string from;          // the file that says so; "": none does
+  bool its_own_way = false;  // a model of train_gpt; or none, and loading it will throw
+};
+
+constexpr double kColdest = 1e-6, kHottest = 1e6;  // between them logits / temperature stay in a float's range
+constexpr double kMostTopK = 2147483647;
+
+inline Advice usual_advice() {
+  Advice advice;
+  advice.sampling.temperature = 0.7f;
+  advice.sampling.top_p = 0.95f;
+  return advice;
+}
+
+// What a file says. Throws runtime_error where it cannot be sampled so.
+inline Advice said_advice(double temperature, double top_k, double top_p, const std::string& file) {
+  const bool warm = temperature >= kColdest && temperature <= kHottest;
+  if (!(temperature == 0 || warm) || top_k > kMostTopK || !(top_p > 0))
+    refuse("it advises a sampling that is none: temperature " + shown(temperature) + ", top_k " + shown(top_k) +
+               ", top_p " + shown(top_p),
+           file, "mend it there");
+  Advice advice;
+  advice.sampling.temperature = float(temperature);
+  advice.sampling.top_k = int(std::max(0.0, top_k));  // -1, too, is off
+  advice.sampling.top_p = std::min(1.0f, float(top_p));
+  advice.from = file;
+  return advice;
+}
+
+inline Advice gguf_advice(const GgufFile& file) {
+  const std::string prefix = "general.sampling.";
+  if (!file.has(prefix + "temp") && !file.has(prefix + "top_k") && !file.has(prefix + "top_p")) return usual_advice();
+  return said_advice(file.number(prefix + "temp", 1), double(file.integer(prefix + "top_k", -1, int64_t(kMostTopK), 0)),
+                     file.number(prefix + "top_p", 1), file.path);
+}
+
+// Of a folder with weights that are not train_gpt's. "do_sample": false is temperature 0.
+inline Advice folder_advice(const std::string& path) {
+  if (!std::filesystem::is_regular_file(path)) return usual_advice();
+  const Json json = parse_json(read_file(path), path);
+  const auto number = [&](const char* name, double otherwise) {
+    const Json& value = member(json, name);
+    if (!value.is_null() && !value.is_number())
+      refuse("\"" + std::string(name) + "\" is " + shown(value) + ", expected a number", path, "mend it there");
+    return value.is_null() ? otherwise : value.get<double>();
+  };
+  if (member(json, "do_sample") == false) return said_advice(0, 0, 1, path);
+  if (member(json, "temperature").is_null() && member(json, "top_k").is_null() && member(json, "top_p").is_null())
+    return usual_advice();
+  return said_advice(number("temperature", 1), number("top_k", 0), number("top_p", 1), path);
+}
+
+// Of a model's folder or GGUF file. Throws runtime_error where what is there cannot be read.
+inline Advice advice_of(const std::string& model) {
+  const bool gguf = is_gguf(model);
+  const bool there = std::filesystem::is_regular_file(gguf ? model : model + "/model.safetensors");
+  if (there && gguf) return gguf_advice(read_gguf(model));
+  Advice none;
+  none.its_own_way = !there || model_metadata(model).count("hash") || !load_tokenizer(model).bpe;
+  return none.its_own_way ? none : folder_advice(model + "/generation_config.json");
+}
+
+}  // namespace nanospec
