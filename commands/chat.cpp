@@ -4,11 +4,17 @@
 // commands say (/stats) go to standard error: so a pipe gets clean lines, and a terminal shows a chat.
 //
 // In order: the command line; the lines that come in; the session; what a line may ask for; the loop.
+#include <histedit.h>
 #include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <clocale>
+#include <csignal>
 #include <cstring>
+#include <cwchar>
+#include <memory>
+#include <optional>
 
 #include "commands/commands.h"
 #include "commands/conversation.h"
@@ -52,6 +58,18 @@ Command describe(Chat& c) {
 // ---------------------------------------------------------------------------------------------------------------
 // The lines that come in
 
+// Reads what comes next. 0: the end of the input. -1: errno says why; EINTR is a signal, which ends the wait: poll() is
+// never taken up again, as read() is. It looks up once a second, for a Ctrl-C that came just before it.
+ssize_t read_input(char* bytes, size_t most) {
+  pollfd input = {STDIN_FILENO, POLLIN, 0};
+  int ready = 0;
+  while (ready == 0 && !interrupted()) ready = poll(&input, 1, 1000);
+  if (ready > 0) return read(STDIN_FILENO, bytes, most);
+  if (ready == 0) errno = EINTR;
+  return -1;
+}
+
+// Those of a pipe or a file.
 class Lines {
  public:
   // Waits for the next line. False at the end of the input, and after Ctrl-C.
@@ -61,23 +79,81 @@ class Lines {
     if (interrupted() || held_.empty()) return false;
     line = held_.substr(0, end);
     held_.erase(0, end == std::string::npos ? end : end + 1);
-    if (!line.empty() && line.back() == '\r') line.pop_back();
     return true;
   }
 
  private:
-  // A signal ends the wait: poll() is never taken up again, as read() is.
   void read_more() {
-    pollfd input = {STDIN_FILENO, POLLIN, 0};
-    if (poll(&input, 1, -1) < 0 && errno == EINTR) return;
     char bytes[4096];
-    const ssize_t n = read(STDIN_FILENO, bytes, sizeof bytes);
+    const ssize_t n = read_input(bytes, sizeof bytes);
     if (n < 0 && errno != EINTR) refuse("cannot read", "standard input", strerror(errno));
     if (n > 0) held_.append(bytes, size_t(n));
     ended_ = n == 0;
   }
   std::string held_;
   bool ended_ = false;
+};
+
+// Those that a person types: libedit draws them on standard error, and knows the earlier ones.
+class TypedLines {
+ public:
+  TypedLines() {
+    setlocale(LC_CTYPE, "C.UTF-8");  // what is typed, whatever the machine's language
+    for (int signal : {SIGWINCH, SIGCONT}) std::signal(signal, [](int) {});  // they end a wait, no more
+    HistEvent event;
+    history(history_.get(), &event, H_SETSIZE, 1000);
+    history(history_.get(), &event, H_SETUNIQUE, 1);
+    el_set(editor_.get(), EL_PROMPT, mark);
+    el_set(editor_.get(), EL_HIST, history, history_.get());
+    el_set(editor_.get(), EL_GETCFN, next_character);
+    el_set(editor_.get(), EL_EDITOR, "emacs");
+    el_set(editor_.get(), EL_BIND, "^U", "vi-kill-line-prev", nullptr);  // as a terminal itself does
+    el_set(editor_.get(), EL_BIND, "^W", "ed-delete-prev-word", nullptr);
+    el_set(editor_.get(), EL_BIND, "^R", "em-inc-search-prev", nullptr);
+  }
+
+  // As that of Lines.
+  bool next(std::string& line) {
+    el_set(editor_.get(), EL_PREP_TERM, 1);  // before the mark, which asks for keys
+    int length = 0;
+    const char* const typed = el_gets(editor_.get(), &length);
+    if (typed == nullptr || length <= 0 || interrupted()) return false;
+    line.assign(typed, size_t(length));
+    line.erase(std::min(line.find('\n'), line.size()));
+    HistEvent event;
+    if (!line.empty()) history(history_.get(), &event, H_ENTER, line.c_str());
+    return true;
+  }
+
+ private:
+  static char* mark(EditLine*) {
+    static char text[] = "> ";
+    return text;
+  }
+
+  // One character of UTF-8; other bytes are left out. Returns 1; 0 at the end of the input, -1 after Ctrl-C.
+  static int next_character(EditLine* editor, wchar_t* character) {
+    mbstate_t state = {};
+    for (char byte;;) {
+      const ssize_t n = read_input(&byte, 1);
+      if (interrupted()) return -1;
+      if (n < 0 && errno == EINTR) draw_again(editor);
+      else if (n <= 0) return 0;
+      else if (const size_t used = mbrtowc(character, &byte, 1, &state); used <= 1) return 1;
+      else if (used == size_t(-1)) state = {};
+    }
+  }
+  // The window has another size; or the process was stopped, and the terminal has forgotten how it was set.
+  static void draw_again(EditLine* editor) {
+    el_set(editor, EL_PREP_TERM, 0);
+    fputs("\r\x1b[J", stderr);
+    el_resize(editor);
+    el_set(editor, EL_PREP_TERM, 1);
+    el_set(editor, EL_REFRESH);
+  }
+
+  std::unique_ptr<History, void (*)(History*)> history_{history_init(), history_end};
+  std::unique_ptr<EditLine, void (*)(EditLine*)> editor_{el_init("nanospec", stdin, stderr, stderr), el_end};
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -162,8 +238,9 @@ std::string stats_text(const Session& s) {
                               count(s.engine.context(), "token") + ", " + count(s.talk.turns(), "turn");
   if (s.answers == 0) return "no answer yet\n" + context;
   return "last answer: " + speed_text(s.last) + "\n" + count(s.answers, "answer") + ": " + speed_text(s.all) + "\n" +
-         context + "\n" + method_text(s.chat.method) + "; " + s.engine.device() + ", " +
-         numbers_text(s.chat.options.settings, s.engine) + ", " + count(s.engine.threads(), "thread");
+         context + "\n" + method_text(s.chat.method) + "; " + sampling_text(s.chat.options.sampling) + "; " +
+         s.engine.device() + ", " + numbers_text(s.chat.options.settings, s.engine) + ", " +
+         count(s.engine.threads(), "thread");
 }
 
 // Returns whether the conversation goes on.
@@ -198,17 +275,18 @@ void ask(Session& s, const std::string& line) {
 // Returns the exit status.
 int converse(Session& s) {
   Lines lines;
+  std::optional<TypedLines> typed;
+  if (s.person) typed.emplace();
   std::string line;
-  for (bool on = true; on;) {
-    if (s.person) fputs("> ", stderr);
-    if (!lines.next(line)) break;
-    line.erase(line.find_last_not_of(" \t") + 1);
+  bool on = true;
+  while (on && (typed ? typed->next(line) : lines.next(line))) {
+    line.erase(line.find_last_not_of(" \t\r") + 1);
     if (line.empty()) continue;
     if (line[0] == '/') on = obey(s, line);
     else ask(s, line);
     if (!forget_interrupt()) return kInterruptedStatus;
   }
-  if (s.person && interrupted()) fputs("\n", stderr);
+  if (s.person && on) fputs("\n", stderr);
   return forget_interrupt() ? 0 : kInterruptedStatus;
 }
 
@@ -231,8 +309,10 @@ int chat_command(int argc, char** argv) {
                                      engine.begin_token())};
   watch_interrupts();
   if (session.person)
-    tell(session,
-         chat.options.settings.model + ", context " + count(engine.context(), "token") + "; /help lists the commands");
+    tell(session, chat.options.settings.model + ": " + numbers_text(chat.options.settings, engine) + ", context " +
+                      count(engine.context(), "token") + ", " + sampling_text(chat.options.sampling) + "; drafter " +
+                      method_text(chat.method) +
+                      "\nCtrl-C stops an answer, Ctrl-D or /quit leaves, /help lists the commands");
   return converse(session);
 }
 

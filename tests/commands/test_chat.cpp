@@ -1,6 +1,7 @@
 // tests/commands/test_chat.cpp: nanospec chat, and generate on models with a chat template and an end-of-text token,
 // over the engine that stands in; at the end the program itself, with a tiny model and with a real one.
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <termios.h>
 #include <unistd.h>
@@ -110,7 +111,7 @@ TEST_CASE("chat: /reset, /stats, /help, /quit, and what is no command") {
   CHECK(prompt_of(1) == kSystem + user(" /b"));
   for (const char* part :
        {"no answer yet\n", "last answer: 5 tokens, 10 tok/s, acceptance length 1.00", "1 answer: 5 tokens",
-        "of 64 tokens, 1 turn", "suffix auto; cpu, fp32", "the conversation is forgotten\n",
+        "of 64 tokens, 1 turn", "suffix auto; temperature 1; cpu, fp32", "the conversation is forgotten\n",
         "unknown command '/rest': did you mean /reset?", "/help   this list"})
     CHECK_MESSAGE(contains(said.error, part), said.error);
 }
@@ -203,28 +204,81 @@ TEST_CASE("chat: Ctrl-C stops an answer, at the prompt it leaves") {
   CHECK(left.status == 0);
 }
 
-TEST_CASE("chat: a terminal shows a mark before each question and dim notes") {
+// What a terminal shows while somebody types: at each mark the next of these; kCtrlC is a signal. Who waits for a mark
+// for ten seconds leaves.
+const std::string kCtrlC = "\x03", kCtrlD = "\x04", kUp = "\x1b[A", kLeft = "\x1b[D";
+struct Terminal {
+  std::string shown;
+  int status = -1;
+  bool as_before = false;  // the terminal's settings
+  explicit Terminal(std::vector<std::string> typed) {
+    setenv("TERM", "xterm", 1);
+    const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    REQUIRE(terminal >= 0);
+    REQUIRE(grantpt(terminal) == 0);
+    REQUIRE(unlockpt(terminal) == 0);
+    const int side = open(ptsname(terminal), O_RDWR | O_NOCTTY), in = dup(0), out = dup(1), error = dup(2);
+    termios before, after;
+    tcgetattr(side, &before);
+    std::thread person([&, here = pthread_self()] { type(terminal, typed, here); });
+    fflush(stdout), fflush(stderr);
+    for (int handle : {0, 1, 2}) dup2(side, handle);
+    Words words = {"chat", "--model", "m.gguf", "--context", "512"};
+    std::vector<char*> argv = arguments(words);
+    status = chat_command(int(argv.size()), argv.data());
+    fflush(stdout), fflush(stderr);
+    dup2(in, 0), dup2(out, 1), dup2(error, 2);
+    tcgetattr(side, &after);
+    as_before = before.c_lflag == after.c_lflag && before.c_iflag == after.c_iflag;
+    for (int handle : {side, in, out, error}) close(handle);
+    person.join();
+    close(terminal);
+  }
+
+ private:
+  void type(int terminal, const std::vector<std::string>& typed, pthread_t chat) {
+    size_t next = 0, seen = 0;
+    char bytes[4096];
+    for (pollfd output = {terminal, POLLIN, 0};;) {
+      if (poll(&output, 1, 10000) <= 0) pthread_kill(chat, SIGINT);
+      const ssize_t n = read(terminal, bytes, sizeof bytes);
+      if (n <= 0) return;  // it has left
+      shown.append(bytes, size_t(n));
+      if (next == typed.size() || shown.size() == seen || shown.substr(shown.size() - 2) != "> ") continue;
+      seen = shown.size();
+      const std::string& keys = typed[next++];
+      if (keys == kCtrlC) pthread_kill(chat, SIGINT);
+      else CHECK(write(terminal, keys.data(), keys.size()) == ssize_t(keys.size()));
+    }
+  }
+};
+
+TEST_CASE("chat: a terminal shows what it talks with, a mark, what is typed, and dim notes") {
   const Answers answers({"Yes.<|im_end|>"});
-  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
-  if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0) return;  // there is none
-  const int side = open(ptsname(terminal), O_RDWR | O_NOCTTY), in = dup(0), out = dup(1), error = dup(2);
-  termios raw;
-  tcgetattr(side, &raw), cfmakeraw(&raw), tcsetattr(side, TCSANOW, &raw);
-  REQUIRE(write(terminal, "Is it?\n/quit\n", 13) == 13);
-  fflush(stdout), fflush(stderr);
-  for (int handle : {0, 1, 2}) dup2(side, handle);
-  Words words = {"chat", "--model", "m.gguf"};
-  std::vector<char*> argv = arguments(words);
-  chat_command(int(argv.size()), argv.data());
-  fflush(stdout), fflush(stderr);
-  dup2(in, 0), dup2(out, 1), dup2(error, 2);
-  for (int handle : {side, in, out, error}) close(handle);
-  std::string text;
-  char bytes[4096];
-  for (ssize_t n; (n = read(terminal, bytes, sizeof bytes)) > 0;) text.append(bytes, size_t(n));
-  close(terminal);
-  CHECK_MESSAGE(contains(text, "/help lists the commands\x1b[0m\n> Yes.\n\x1b[2m4 tokens, 8 tok/s"), text);
-  CHECK(text.substr(text.size() - 2) == "> ");
+  const Terminal terminal({"Is it?\r", "/quit\r"});
+  CHECK_MESSAGE(contains(terminal.shown, "m.gguf: fp32, context 512 tokens, temperature 1; drafter suffix auto\r\n"),
+                terminal.shown);
+  CHECK(contains(terminal.shown, "Ctrl-D or /quit leaves, /help lists the commands\x1b[0m\r\n"));
+  CHECK_MESSAGE(contains(terminal.shown, "> Is it?\r\nYes.\r\n\x1b[2m4 tokens, 8 tok/s"), terminal.shown);
+  CHECK_MESSAGE(contains(terminal.shown, "> /quit\r\n"), terminal.shown);
+  CHECK(terminal.as_before);
+}
+
+TEST_CASE("chat: a terminal's arrow keys give earlier lines, and edit; Ctrl-D and Ctrl-C leave") {
+  const Answers answers({"Yes.<|im_end|>", "No.<|im_end|>"});
+  const std::string where = "O\xC3\xB9 est-ce?";
+  const Terminal terminal({where + "\r", "/help\r", kUp + kUp + "\r", "Iz" + kLeft + kCtrlD + "s\r", kCtrlD});
+  REQUIRE(stand_in().calls.size() == 3);
+  CHECK(prompt_of(0) == kSystem + user(where));
+  CHECK(prompt_of(1) == prompt_of(0) + "Yes.<|im_end|>\n" + user(where));
+  CHECK(prompt_of(2) == prompt_of(1) + "No.<|im_end|>\n" + user("Is"));
+  CHECK(terminal.status == 0);
+  CHECK(terminal.as_before);
+  const Terminal left_by_signal({kCtrlC});
+  CHECK(stand_in().calls.size() == 3);
+  CHECK(left_by_signal.status == 0);
+  CHECK(left_by_signal.as_before);
+  for (const Terminal* one : {&terminal, &left_by_signal}) CHECK(one->shown.substr(one->shown.size() - 2) == "\r\n");
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -536,4 +590,15 @@ TEST_CASE("real: a chat's answers are those to one long prompt each, plain and s
     talk.answer(answer);
   }
   CHECK(plain == expected);
+}
+
+TEST_CASE("real: make chat answers a first question as the README shows") {
+  const std::string makefile = read_file("Makefile"), before = "\nCHAT := ";
+  const size_t at = makefile.find(before) + before.size();
+  const std::string flags = makefile.substr(at, makefile.find('\n', at) - at);
+  const Folder folder;
+  const std::string in = folder.file("in", kQuestions[0] + "\n"), out = folder.file("out");
+  REQUIRE(std::system(("build/nanospec chat --quiet " + flags + " <" + in + " >" + out).c_str()) == 0);
+  CHECK(read_file(out) == "The capital of France is Paris.\n");
+  CHECK(contains(read_file("README.md"), "\n> " + kQuestions[0] + "\n" + read_file(out)));
 }
