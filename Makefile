@@ -234,12 +234,14 @@ train-and-compare: train-small
 	@echo '           build/nanospec show --model runs/small --prompt "ROMEO:" --html build/show.html'
 	@echo '           make chat: talk with a real model; make test: the proof; README.md: how it works'
 
-# The sampling is what the model's authors advise.
+# So it answers most questions right, and briefly: docs/results.md. With job control (set -m) a Ctrl-C is the chat's, not
+# make's too.
+CHAT := --model models/SmolLM2-135M-Instruct.Q4_1.gguf --temperature 0 --system "You give short and correct answers."
 chat: ## gets a real model, SmolLM2-135M-Instruct, where the network allows it; builds; talks with it
 	@$(MAKE) --no-print-directory deps
 	@sh data/get_model.sh
 	$(call build,$(BUILD)/nanospec)
-	@$(BUILD)/nanospec chat --model models/SmolLM2-135M-Instruct.Q4_1.gguf --temperature 0.2 --top_p 0.9
+	@set -m 2>/dev/null; $(BUILD)/nanospec chat $(CHAT); exit $$?
 
 # ----------------------------------------------------------------------------------------------------------------
 # Tests
