@@ -241,7 +241,7 @@ chat: ## gets a real model, SmolLM2-135M-Instruct, where the network allows it; 
 	@$(MAKE) --no-print-directory deps
 	@sh data/get_model.sh
 	$(call build,$(BUILD)/nanospec)
-	@set -m 2>/dev/null; $(BUILD)/nanospec chat $(CHAT); exit $$?
+	@[ ! -t 0 ] || set -m; $(BUILD)/nanospec chat $(CHAT); exit $$?
 
 # ----------------------------------------------------------------------------------------------------------------
 # Tests
