@@ -83,7 +83,7 @@ TO_RUN := $(BUILD)/train_gpt $(BUILD)/nanospec
 PROGRAMS := $(BUILD)/train_drafter $(TO_RUN) $(BUILD)/study
 ON_CUDA := $(BUILD)/nanospec-cuda $(BUILD)/train_gpt-cuda $(BUILD)/study-cuda
 
-.PHONY: all programs study help deps data chat run test tests prove arm64 cuda single bench peers experiments clean format
+.PHONY: all programs study help deps data chat run test tests documents transcripts prove arm64 cuda single bench peers experiments clean format
 all: ## the programs nanospec, train_gpt, train_drafter and study, into build/; with a GPU those of make cuda too
 	$(FOUND)
 	$(call build,programs)
@@ -288,8 +288,18 @@ test: ## builds and runs the tests, with a tenth of the long sweeps; the last li
 	$(call build,$(if $(T),,programs) tests)
 	@$(BUILD)/tests/run$(if $(T),-$(T) -tc="$(T)*")
 
-prove: ## the tests with the whole of their sweeps: some minutes more; with the model of make chat many
+# A copy of this folder is made, with what is built; there every command runs.
+documents: ## runs every command that the documents show, and compares what they say that it prints: three minutes
+	$(call build,programs tests)
+	@sh tests/documents/run.sh
+
+transcripts: ## writes what commands print into the documents, as make documents compares it
+	$(call build,programs tests)
+	@sh tests/documents/run.sh transcripts
+
+prove: ## the tests with the whole of their sweeps, and the documents' long commands: an hour; with the model of make chat more
 	@NANOSPEC_PROVE=1 $(MAKE) --no-print-directory test
+	@NANOSPEC_PROVE=1 $(MAKE) --no-print-directory documents
 
 .PHONY: everywhere
 everywhere:

@@ -40,7 +40,7 @@ Command describe(Measurement& m) {
                     model_text_flags(m.options),
                     prompts,
                     {heading("Measurement"),
-                     {"--drafter", "WORD", &m.drafter, "whose guesses are counted: nanospec help drafters"},
+                     {"--drafter", "WORD", &m.drafter, "whose guesses are counted: build/nanospec help drafters"},
                      {"--places", "N", &m.places, "places in texts at which to look, about", from(10, 1e8)},
                      {"--depths", "N", &m.depths, "depths to tell apart", from(1, kMostDepth)},
                      {"--ranks", "N", &m.ranks, "guesses to ask for at a place", from(1, 64)}},

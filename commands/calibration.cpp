@@ -94,7 +94,7 @@ std::vector<double> numbers(const Json& list, double least, double most, const c
 Calibration parse_calibration(const Json& entry, int number, const std::string& where) {
   const auto bad = [&](const std::string& wrong) {
     refuse("entry " + std::to_string(number) + " has " + wrong, where,
-           "remove the file and measure again with nanospec calibrate");
+           "remove the file and measure again with build/nanospec calibrate");
   };
   const auto number_of = [&](const char* name, double most) {
     const Json& value = member(entry, name);
@@ -147,7 +147,7 @@ std::string command_for(const std::string& file, const std::string& drafter, con
                         double temperature) {
   char number[32];
   snprintf(number, sizeof number, "%g", temperature);
-  return "run nanospec calibrate --model " + printable(model_dir, 300) + " --drafter " + printable(drafter) +
+  return "run build/nanospec calibrate --model " + printable(model_dir, 300) + " --drafter " + printable(drafter) +
          " --temperature " + number + (file.empty() ? "" : " --out " + printable(file, 300)) + " --data TEXT";
 }
 
@@ -155,7 +155,7 @@ std::string command_for(const std::string& file, const std::string& drafter, con
 
 std::vector<Calibration> read_calibrations(const std::string& path) {
   const std::string text = read_file(path);
-  return made_by("remove the file and measure again with nanospec calibrate",
+  return made_by("remove the file and measure again with build/nanospec calibrate",
                  [&] { return parse_calibrations(text, printable(path, 300)); });
 }
 

@@ -39,7 +39,7 @@ Command describe(Chat& c) {
       "line may say. --drafter, --shape and --budget change how fast an answer appears, never one character of it.";
   const std::string start = "nanospec chat --model models/SmolLM2-135M-Instruct.Q4_1.gguf ";
   command.examples = start + "--temperature 0.2 --top_p 0.9\n" + start + "--system \"You answer in one word.\"\n" +
-                     start + "--temperature 0 --quiet <questions.txt >answers.txt\n";
+                     start + "--temperature 0 --quiet <questions.txt >build/answers.txt  # needs a file of yours\n";
   const std::vector<Flag> text = text_flags(c.options);
   command.flags =
       together({{text[0],

@@ -144,7 +144,7 @@ struct Parser {
 };
 
 [[noreturn]] void surplus(const Command& command, const std::string& word) {
-  const std::string list = command.name + " --help lists the flags";
+  const std::string list = "build/" + command.name + " --help lists the flags";
   if (word.size() < 2 || word[0] != '-')
     throw std::invalid_argument("surplus word " + quoted(word) + ": " + command.name +
                                 ": every value follows its flag (quote a text with spaces); " + list);
@@ -234,7 +234,8 @@ Given parse_flags(const Command& command, int argc, const char* const* argv) {
     given.help = true;
     return given;
   } catch (const CLI::ArgumentMismatch&) {  // only the last word can lack its value
-    throw std::invalid_argument("a value is missing: " + last + ": it takes one; " + command.name + " --help shows it");
+    throw std::invalid_argument("a value is missing: " + last + ": it takes one; build/" + command.name +
+                                " --help shows it");
   }
   if (!parser.app.remaining().empty()) surplus(command, parser.app.remaining().front());
   for (size_t i = 0; i < command.flags.size(); i++) {
@@ -301,7 +302,8 @@ std::string help_item(const std::string& form, const std::string& what) {
 
 std::string help_examples(const std::string& examples) {
   std::string text = "Examples:\n";
-  for (const std::string& example : split_at(examples, '\n')) {
+  for (const std::string& line : split_at(examples, '\n')) {
+    const std::string example = "build/" + line;
     std::vector<std::string> parts;  // a flag with its value each
     for (size_t at = 0, next; at < example.size(); at = next) {
       next = std::min(example.find(" --", at + 1), example.size());
@@ -313,7 +315,7 @@ std::string help_examples(const std::string& examples) {
 }
 
 std::string help_text(const Command& command) {
-  std::string text = help_paragraph(command.what) + "\nUsage: " + command.name;
+  std::string text = help_paragraph(command.what) + "\nUsage: build/" + command.name;
   for (const Flag& flag : command.flags)
     if (!command.first.empty() && flag.name == command.first) text += " " + flag.takes;
   text += " [FLAGS]\n";

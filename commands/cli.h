@@ -67,7 +67,7 @@ std::vector<Flag> together(const std::vector<std::vector<Flag>>& parts);
 struct Command {
   std::string name;      // as typed: "nanospec generate"
   std::string what;      // what it does
-  std::string examples;  // command lines, one a line
+  std::string examples;  // command lines, one a line, without the folder build/
   std::vector<Flag> flags;
   std::string first = "";  // the flag whose name may be left out before the first word; empty: none
 };
@@ -84,7 +84,7 @@ struct Given {
 Given parse_flags(const Command& command, int argc, const char* const* argv);
 
 // What --help shows, in lines of at most 80 columns; and what it is made of: running text; a form and what it is, whose
-// lines stay lines; command lines.
+// lines stay lines; command lines, as they are typed in the project's root.
 std::string help_text(const Command& command);
 std::string help_paragraph(const std::string& text);
 std::string help_item(const std::string& form, const std::string& what);

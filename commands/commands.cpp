@@ -274,7 +274,7 @@ template <class Word, size_t n>
 std::string words_of(const Word (&table)[n], const char* Word::*form, const std::string& topic) {
   std::string text;
   for (const Word& known : table) text += std::string(known.*form) + ", ";
-  return text.substr(0, text.size() - 2) + "; see nanospec help " + topic;
+  return text.substr(0, text.size() - 2) + "; see build/nanospec help " + topic;
 }
 }  // namespace
 

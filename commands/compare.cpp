@@ -25,9 +25,10 @@ Command describe(Comparison& c) {
       "Decodes the same prompts by several methods, again and again in an order that rotates, and prints what each "
       "gains over plain decoding and whether its text is the same, byte for byte.",
       "nanospec compare --model runs/small --prompt \"ROMEO:\"\n"
-      "nanospec compare --model runs/small --prompts prompts.jsonl --methods \"none; bigram chain:2; bigram auto\"\n"
+      "nanospec compare --model runs/small --prompts data/prompts.jsonl --methods \"none; bigram chain:2; bigram "
+      "auto\"\n"
       "nanospec compare --model runs/small --held_out 4\n"
-      "nanospec compare --model runs/small --prompt A --repeat 9 --json runs/a.json --svg runs/a.svg\n",
+      "nanospec compare --model runs/small --prompt A --repeat 9 --json build/a.json --svg build/a.svg\n",
       together(
           {text_flags(c.options),
            prompts_flags(c.options),
@@ -35,7 +36,8 @@ Command describe(Comparison& c) {
            {heading("Methods"),
             {"--methods", "LIST", &c.methods_text,
              "DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown] [ahead=on|auto], with ';' between; quotes hold a "
-             "name with blanks together; see nanospec help drafters, shapes, rules; for a GGUF file the default is " +
+             "name with blanks together; see build/nanospec help drafters, shapes, rules; for a GGUF file the default "
+             "is " +
                  std::string(kGgufMethods)},
             {"--budget", "N", &c.options.settings.budget, "most nodes in a tree, its root not counted",
              from(0, kMaxBudget)},

@@ -31,9 +31,10 @@ Command describe(Generation& g) {
       "nanospec generate --model runs/small --prompt \"ROMEO:\"\n"
       "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter ngram:4 --shape auto\n"
       "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter none\n"
-      "nanospec generate --model runs/small --prompt_file start.txt --shape tree:3x2 --stats stats.json\n"
+      "nanospec generate --model runs/small --prompt \"JULIET:\" --shape tree:3x2 --stats build/stats.json\n"
       "nanospec generate --model models/SmolLM2-135M-Instruct.Q4_1.gguf --prompt \"Name three colours.\" --chat\n"
-      "nanospec generate --model models/SmolLM2-135M-Instruct.Q4_1.gguf --prompt \"def f(\" --stop \"\n\n\" --stop #\n";
+      "nanospec generate --model models/SmolLM2-135M-Instruct.Q4_1.gguf --prompt \"def f(\" --stop \"#\" --stop "
+      "class\n";
   const auto append = [&](std::vector<Flag> flags) {
     command.flags.insert(command.flags.end(), flags.begin(), flags.end());
   };

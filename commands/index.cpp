@@ -24,20 +24,21 @@ struct Indexing {
 };
 
 Command describe(Indexing& i) {
-  return {"nanospec index",
-          "Counts which tokens follow which in texts of yours, in a model's tokens, and writes the counts beside the "
-          "model. The drafter ngram:N then guesses by them: best where the model is to write something like these "
-          "texts. The text that it writes stays the same.",
-          "nanospec index --model smol.gguf --text docs/*.md\n"
-          "nanospec generate --model smol.gguf --prompt \"# Usage\" --drafter suffix+ngram:4\n"
-          "nanospec index --model runs/small --text data/tinyshakespeare.txt --order 6 --overwrite\n",
-          {heading("Texts"),
-           {"--model", "FILE|DIR", &i.model, "a GGUF file, or the folder that train_gpt wrote", required()},
-           {"--text", "FILE...", &i.texts, "the texts to count, one after another", required()},
-           {"--order", "N", &i.order, "count n-grams of up to N tokens, for ngram:1 to ngram:N", from(1, kNgramOrders)},
-           heading("Output"),
-           {"--overwrite", "", &i.overwrite, "where there are counts already, replace them"},
-           {"--quiet", "", &i.quiet, "no progress, no summary"}}};
+  return {
+      "nanospec index",
+      "Counts which tokens follow which in texts of yours, in a model's tokens, and writes the counts beside the "
+      "model. The drafter ngram:N then guesses by them: best where the model is to write something like these "
+      "texts. The text that it writes stays the same.",
+      "nanospec index --model models/SmolLM2-135M-Instruct.Q4_1.gguf --text docs/*.md\n"
+      "nanospec generate --model models/SmolLM2-135M-Instruct.Q4_1.gguf --prompt \"# Usage\" --drafter suffix+ngram:4\n"
+      "nanospec index --model runs/small --text data/tinyshakespeare.txt --order 6 --overwrite\n",
+      {heading("Texts"),
+       {"--model", "FILE|DIR", &i.model, "a GGUF file, or the folder that train_gpt wrote", required()},
+       {"--text", "FILE...", &i.texts, "the texts to count, one after another", required()},
+       {"--order", "N", &i.order, "count n-grams of up to N tokens, for ngram:1 to ngram:N", from(1, kNgramOrders)},
+       heading("Output"),
+       {"--overwrite", "", &i.overwrite, "where there are counts already, replace them"},
+       {"--quiet", "", &i.quiet, "no progress, no summary"}}};
 }
 
 // Throws runtime_error where nothing may be written at `path`, or a text would be lost by it.

@@ -17,8 +17,8 @@ Command describe(Wanted& w) {
   return {"nanospec inspect",
           "Says what a model's files hold: its sizes, tokenizer, tensors and files, and whether nanospec loads it. It "
           "reads no more than it needs to, so a GGUF file of any size takes an instant.",
-          "nanospec inspect smol.gguf\n"
-          "nanospec inspect smol.gguf --tensors --metadata\n"
+          "nanospec inspect models/SmolLM2-135M-Instruct.Q4_1.gguf\n"
+          "nanospec inspect models/SmolLM2-135M-Instruct.Q4_1.gguf --tensors --metadata\n"
           "nanospec inspect runs/small --json build/small.json\n",
           {{"--model", "FILE|DIR", &w.model, "a GGUF file, or a folder; --model may be left out", required()},
            {"--tensors", "", &w.tensors, "a line for every tensor, not for every kind"},

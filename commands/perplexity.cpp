@@ -30,8 +30,10 @@ Command describe(Reading& m) {
           "Measures how well a model foretells a text: its mean loss, perplexity, and bits per byte. The text is read "
           "in windows; the tokens in the second half of each count. The figures are those of llama.cpp's perplexity "
           "tool.",
-          "nanospec perplexity --model smol.gguf --text wiki.test.raw\n"
-          "nanospec perplexity --model smol.gguf --text book.txt --max_windows 20 --stats build/perplexity.json\n"
+          "nanospec perplexity --model models/SmolLM2-135M-Instruct.Q4_1.gguf --text README.md\n"
+          "nanospec perplexity --model models/SmolLM2-135M-Instruct.Q4_1.gguf --text data/*shakespeare.txt "
+          "--max_windows 20 "
+          "--stats build/perplexity.json\n"
           "nanospec perplexity --model runs/small\n",
           together({{heading("Text"),
                      {"--model", "FILE|DIR", &m.options.settings.model,

@@ -51,7 +51,7 @@ std::string drafters_help() {
          help_examples(
              "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter ngram:4\n"
              "nanospec generate --model runs/medium --prompt \"ROMEO:\" --drafter gpt:runs/small\n"
-             "train_gpt --medusa runs/medium --data data/tinyshakespeare.txt\n");
+             "train_drafter --medusa runs/small --data data/*shakespeare.txt  # takes a minute\n");
 }
 
 std::string shapes_help() {
@@ -95,7 +95,7 @@ std::string program_help() {
   std::string text = help_paragraph(
                          "Generates text with a small GPT, by tree-based speculative decoding: faster than one token "
                          "at a time, and the same text, byte for byte.") +
-                     "\nUsage: nanospec COMMAND [FLAGS]\n\nCommands:\n";
+                     "\nUsage: build/nanospec COMMAND [FLAGS]\n\nCommands:\n";
   for (const CommandLine& command : kCommands) text += help_item(command.name, command.what);
   return text + "\nHelp:\n" + help_item("help COMMAND", "a command's flags, as nanospec COMMAND --help") +
          help_item("help drafters", "who guesses") + help_item("help shapes", "which guesses are worth a node") +
@@ -143,8 +143,8 @@ int nanospec_program(int argc, char** argv) {
   }
   if (argc < 2)
     throw std::invalid_argument(
-        "a command is missing: nanospec: nanospec help lists the commands, for instance "
-        "nanospec generate --model runs/small --prompt \"ROMEO:\"");
+        "a command is missing: nanospec: build/nanospec help lists the commands, for instance "
+        "build/nanospec generate --model runs/small --prompt \"ROMEO:\"");
   if (word == "help") return help(argc - 1, argv + 1);
   if (word == "--help" || word == "-h") return help(1, argv);
   if (word == "--version") return print(std::string(kVersion) + "\n");

@@ -27,20 +27,21 @@ struct Show {
 
 Command describe(Show& s) {
   s.options.max_new_tokens = 200;
-  return {"nanospec show",
-          "Writes one self-contained page that steps through a generation: the tree of each forward, what the target "
-          "chose, the flat rows and their mask, what was kept; and a race against plain decoding.",
-          "nanospec show --model runs/small --prompt \"ROMEO:\" --html show.html\n"
-          "nanospec show --model runs/small --prompt \"ROMEO:\" --drafter ngram:4 --shape tree:3x2 --html show.html\n"
-          "nanospec show --model runs/small --prompt \"ROMEO:\" --drafter suffix+ngram:4 --html show.html\n",
-          together({text_flags(s.options),
-                    model_text_flags(s.options),
-                    sampling_flags(s.options),
-                    speculation_flags(s.options, s.method),
-                    machine_flags(s.options),
-                    {heading("Output"),
-                     {"--html", "FILE", &s.html_file, "the page to write; open it in a browser", written(true)},
-                     {"--quiet", "", &s.options.quiet, "say nothing, and no progress"}}})};
+  return {
+      "nanospec show",
+      "Writes one self-contained page that steps through a generation: the tree of each forward, what the target "
+      "chose, the flat rows and their mask, what was kept; and a race against plain decoding.",
+      "nanospec show --model runs/small --prompt \"ROMEO:\" --html build/show.html\n"
+      "nanospec show --model runs/small --prompt \"ROMEO:\" --drafter ngram:4 --shape tree:3x2 --html build/show.html\n"
+      "nanospec show --model runs/small --prompt \"ROMEO:\" --drafter suffix+ngram:4 --html build/show.html\n",
+      together({text_flags(s.options),
+                model_text_flags(s.options),
+                sampling_flags(s.options),
+                speculation_flags(s.options, s.method),
+                machine_flags(s.options),
+                {heading("Output"),
+                 {"--html", "FILE", &s.html_file, "the page to write; open it in a browser", written(true)},
+                 {"--quiet", "", &s.options.quiet, "say nothing, and no progress"}}})};
 }
 
 // Generates, and notes when each token came, in seconds since the prompt's prefill.

@@ -21,7 +21,7 @@ void check_ngrams(const SafeTensors& file, const std::string& path, const std::s
   if (tokenizer.empty()) return check_counts(file, path, model);
   if (tokenizer != tokenizer_hash(model))
     refuse("the n-grams are of another tokenizer than the model's", path,
-           "nanospec index --model " + printable(model, 300) + " --text FILE --overwrite counts them anew");
+           "build/nanospec index --model " + printable(model, 300) + " --text FILE --overwrite counts them anew");
 }
 
 }  // namespace
@@ -59,7 +59,8 @@ std::vector<TensorData> ngram_tensors(const NgramTrie& trie) {
 std::string format_ngrams(const NgramTrie& trie) { return format_safetensors(ngram_tensors(trie), {{"format", "pt"}}); }
 
 std::string ngrams_maker(const std::string& model) {
-  if (is_gguf(model)) return "nanospec index --model " + printable(model, 300) + " --text FILE --overwrite makes them";
+  if (is_gguf(model))
+    return "build/nanospec index --model " + printable(model, 300) + " --text FILE --overwrite makes them";
   return "repeat the train_gpt command that made the model, with --resume: it writes them anew";
 }
 
@@ -113,7 +114,7 @@ std::unique_ptr<LogitsDrafter> load_ngram(const std::string& model, int order, i
   const std::string path = ngram_path(model);
   if (!std::filesystem::exists(path))
     refuse("drafter ngram has no counts", path,
-           is_gguf(model) ? "nanospec index --model " + printable(model, 300) + " --text FILE makes them"
+           is_gguf(model) ? "build/nanospec index --model " + printable(model, 300) + " --text FILE makes them"
                           : "repeat the train_gpt command that made the model, with --resume: it writes them at once");
   const SafeTensors file = read_safetensors(path);
   check_ngrams(file, path, model);

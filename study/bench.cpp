@@ -223,8 +223,8 @@ Command describe(CommandLine& c) {
           "output, every sample and the pictures in a folder. Repeats are paired and their order rotates; a figure is "
           "a median. Everything takes less than ten minutes.",
           "nanospec bench --roofline\n"
-          "nanospec bench --model runs/medium\n"
-          "nanospec bench --only forward,decode --repeat 9 --out build/bench\n"
+          "nanospec bench --model runs/medium  # takes ten minutes\n"
+          "nanospec bench --only forward,decode --repeat 9 --out build/bench  # takes two minutes\n"
           "nanospec bench --quick --out /tmp/bench\n",
           {heading("What to measure"),
            {"--roofline", "", &c.roofline, "the machine alone"},

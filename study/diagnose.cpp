@@ -38,7 +38,7 @@ Command describe(Examination& e) {
           "and why each forward committed no more tokens.",
           "nanospec diagnose --model runs/small --drafter ngram:4\n"
           "nanospec diagnose --model runs/small --drafter ngram:4 --shape tree:3x2 --prompt \"ROMEO:\"\n"
-          "nanospec diagnose --model runs/small --json why.json --svg why.svg\n",
+          "nanospec diagnose --model runs/small --json build/why.json --svg build/why.svg\n",
           together({text_flags(e.options),
                     prompts_flags(e.options),
                     model_text_flags(e.options),

@@ -222,8 +222,8 @@ inline Command medusa_command(MedusaOptions& o) {
   return {
       "train_drafter --medusa",
       "Trains Medusa heads on the model in DIR, which stays as it is, for nanospec --drafter medusa. Runs on the CPU.",
-      "train_drafter --medusa runs/small --data data/*shakespeare.txt\n"
-      "train_drafter --medusa runs/medium --data data/*shakespeare.txt --medusa_target distribution\n",
+      "train_drafter --medusa runs/small --data data/*shakespeare.txt  # takes a minute\n"
+      "train_drafter --medusa runs/medium --data data/*shakespeare.txt --medusa_target distribution  # takes minutes\n",
       distill_flags(
           o, words,
           {heading("Heads"),

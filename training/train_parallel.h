@@ -365,13 +365,13 @@ inline Command parallel_command(ParallelOptions& o) {
        "pieces in which the slots of a sequence are run: the same gradient in less memory", from(1, 1 << 16)},
       {"--parallel_sequential", "", &o.sequential, "one token after the other, each from the state of the one before"},
       {"--parallel_raw", "", &o.raw, "features without their RMS norm, for study: see what becomes of the drafter"}};
-  return {
-      "train_drafter --parallel",
-      "Trains a drafter on hidden states of the model in DIR, which stays as it is, for nanospec --drafter "
-      "parallel.\nRuns on the CPU.",
-      "train_drafter --parallel runs/small --data data/*shakespeare.txt\n"
-      "train_drafter --parallel runs/medium --data data/*shakespeare.txt --parallel_layers 1 --out runs/one-layer\n",
-      distill_flags(o, words, own)};
+  return {"train_drafter --parallel",
+          "Trains a drafter on hidden states of the model in DIR, which stays as it is, for nanospec --drafter "
+          "parallel.\nRuns on the CPU.",
+          "train_drafter --parallel runs/small --data data/*shakespeare.txt  # takes minutes\n"
+          "train_drafter --parallel runs/medium --data data/*shakespeare.txt --parallel_layers 1 --out runs/one-layer  "
+          "# takes minutes\n",
+          distill_flags(o, words, own)};
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ TEST_CASE("cli: flags: a list takes the words up to the next flag; the first fla
   CHECK(contains(BAD_COMMAND_LINE(read({"m", "n"})), "surplus word 'n'"));
   CHECK(contains(BAD_COMMAND_LINE(read({"m", "--quiet", "n"})), "surplus word 'n'"));
   CHECK(contains(BAD_COMMAND_LINE(read({"--quiet", "m"})), "surplus word 'm'"));
-  CHECK(contains(captured(1, [&] { read({"--help"}); }), "Usage: tool FILE|DIR [FLAGS]\n"));
+  CHECK(contains(captured(1, [&] { read({"--help"}); }), "Usage: build/tool FILE|DIR [FLAGS]\n"));
 }
 
 TEST_CASE("cli: flags: each mistake has its line, with what to type") {
@@ -215,7 +215,8 @@ TEST_CASE("cli: help: lists stay lists, long lines and long command lines are br
         "                          first: one two three four five six seven eight nine\n"
         "                            ten eleven twelve thirteen\n");
   const std::string examples = help_examples("tool --a 1 --b \"two words\"\ntool " + words + " --long " + words + "\n");
-  CHECK(examples == "Examples:\n  tool --a 1 --b \"two words\"\n  tool " + words + " \\\n    --long " + words + "\n");
+  CHECK(examples ==
+        "Examples:\n  build/tool --a 1 --b \"two words\"\n  build/tool " + words + " \\\n    --long " + words + "\n");
 }
 
 // ---------------------------------------------------------------------------------------------------------------

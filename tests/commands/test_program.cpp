@@ -55,7 +55,7 @@ TEST_CASE("program: help of every command, and of every list, fits 80 columns an
     helps.push_back(study == kStudy.end() ? printed({"help", command})
                                           : captured(1, [&] { help_of(command, study->second); }));
     if (study == kStudy.end()) CHECK(helps.back() == printed({command, "--help"}));
-    CHECK(contains(helps.back(), "Usage: nanospec " + command));
+    CHECK(contains(helps.back(), "Usage: build/nanospec " + command));
   }
   for (const char* topic : {"drafters", "shapes", "rules"}) helps.push_back(printed({"help", topic}));
   for (const std::string& help : helps) {

@@ -1,0 +1,217 @@
+#!/bin/sh
+# tests/documents/run.sh: runs every command that a document shows, as typed, in a clean copy of this folder, in the
+# order of the pages. Run it from the project's root, by `make documents`.
+#
+#   run.sh               all pages; the transcripts are compared
+#   run.sh transcripts   the same; the transcripts are written into the pages
+#   run.sh --here PAGE   one page, in this folder itself
+#
+# What a page says of a command, and how: commands.awk. A command that takes minutes is run in short; with
+# NANOSPEC_PROVE=1 (make prove) to its end. What .ci/run itself runs is not run here. What needs a GPU is compiled. The copy has the tracked files as they are, the text, what is built, and stand-ins for models
+# that take minutes to get: a folder `folder` of right answers to the course, runs/medium, a tiny GGUF file. With
+# NANOSPEC_PROVE=1, or where transcripts are written, the real ones, where they are here.
+set -u
+tab=$(printf '\t')
+root=$PWD
+here=$root/tests/documents
+prove=${NANOSPEC_PROVE:-0}
+way=${1:-check}
+real=models/SmolLM2-135M-Instruct.Q4_1.gguf
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM HUP
+mkdir "$work/out"
+: >"$work/shown"
+passed=0 failed=0 skipped=0 run=0 short=0 compiled=0 elsewhere=0 again=0
+# Variables of make's command line (CXX) hold in the copy too, its other flags do not.
+case ${MAKEFLAGS-} in *' -- '*) export MAKEFLAGS=" -- ${MAKEFLAGS#* -- }" ;; *) unset MAKEFLAGS ;; esac
+unset MAKELEVEL MFLAGS NANOSPEC_PROVE
+
+# ----------------------------------------------------------------------------------------------------------------
+# The copy
+
+# clone FOLDER: the tracked files, with their times, so that make takes what was built for it.
+clone() {
+  git clone -q "$root" "$1" && git ls-files -z --deduplicate | tar --null --ignore-failed-read -T - -cf - 2>/dev/null | tar -xf - -C "$1" &&
+    cp -p data/*shakespeare.txt "$1/data/"
+}
+
+set_up() {
+  clone "$work/bare" && clone "$work/nanospec" && tar -cf - --exclude=build/sanitize --exclude=build/arm64 \
+    --exclude=build/peers --exclude=build/venv --exclude=build/course --exclude=build/reference build |
+    tar -xf - -C "$work/nanospec" || { echo "run.sh: the copy could not be made"; exit 1; }
+  top=$work/nanospec
+  cd "$top" || exit 1
+  mkdir -p models runs folder/rules
+  cp tree.h kernels.cuh folder/ && cp rules/verify.h folder/rules/
+  if [ "$prove$way" != 0check ] && [ -s "$root/$real" ]; then ln -s "$root/$real" models/
+  else cp tests/files/llama_plain.gguf $real; fi
+  if [ "$prove" = 1 ] && [ -s "$root/runs/medium/model.safetensors" ]; then cp -r "$root/runs/medium" runs/
+  else build/train_gpt --data data/*shakespeare.txt --out runs/medium --n_layer 4 --n_embd 32 --max_iters 20 --quiet; fi
+}
+
+# ----------------------------------------------------------------------------------------------------------------
+# The pages, in order: their commands, those in blocks first
+
+pages() {
+  ls README.md docs/README.md
+  sed -n 's/^| \[[a-z]*\.md\](\([a-z]*\.md\)).*/docs\/\1/p' docs/README.md
+  ls docs/*.md CONTRIBUTING.md course/README.md course/starter/README.md course/chapter*.md course/teacher/*.md
+}
+page_commands() {
+  for page in "$@"; do awk -v page="$page" -f "$here/commands.awk" "$page"; done
+}
+# The examples of a help as a page.
+help_commands() {
+  "$@" 2>&1 | awk '/^Examples:/ { print "```sh"; on = 1; next } on { print } END { if (on) print "```" }' |
+    awk -v page="$*" -f "$here/commands.awk"
+}
+all_commands() {
+  page_commands "$@"
+  help_commands build/train_gpt --help
+  help_commands build/train_drafter --medusa --help
+  help_commands build/train_drafter --parallel --help
+  for word in "" $(build/nanospec help | sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p') drafters shapes rules; do
+    help_commands build/nanospec help $word
+  done
+  make -s single >/dev/null
+  sed -n 's/^.*: \(nvcc .*\)/\1  # needs a GPU/; s/^.*: g++/g++/; /^\(g++\|nvcc\)/p' build/nanospec_single.cu | sed '1i```sh' |
+    awk -v page=build/nanospec_single.cu -f "$here/commands.awk"
+}
+
+# ----------------------------------------------------------------------------------------------------------------
+# Running
+
+say() { printf '%-9s %8s  %s  %s\n' "$1" "$2" "$place" "$command"; }
+bad() {
+  failed=$((failed + 1))
+  echo "failed: $place: $command: $1"
+  [ ! -s "$out" ] || tail -5 "$out" | sed 's/^/    /'
+}
+# attempt SECONDS COMMAND: whether it ends with a status of $wanted; its output lies in $out.
+attempt() {
+  before=$(date +%s%N)
+  (cd "$folder" && exec timeout -k 10 -s INT "$1" sh -c "$2") </dev/null >"$out" 2>&1
+  status=$?
+  took="$((($(date +%s%N) - before) / 1000000)) ms"
+  case " $wanted " in *" $status "*) return 0 ;; esac
+  return 1
+}
+# done_as KIND SECONDS COMMAND: runs it, and says so.
+done_as() {
+  if attempt "$2" "$3"; then
+    passed=$((passed + 1))
+    say "$1" "$took"
+  elif [ "$status" = 124 ]; then bad "not done after $2 s: say in a comment what it takes"
+  else bad "exit status $status, not ${wanted%% *}"; fi
+}
+
+# Where the reader of a page is.
+folder_of() {
+  case $1 in
+    course/starter/* | course/chapter*) echo "$top/build/course" ;;
+    *) echo "$top" ;;
+  esac
+}
+# Whether .ci/run runs the command, or make prove, which this is a part of.
+elsewhere() {
+  case $1 in "make prove" | "make documents" | "make transcripts") return 0 ;; make\ * | build/*) ;; *) return 1 ;; esac
+  grep -v '^ *#' "$root/.ci/run" 2>/dev/null | grep -qE "(^|[ ;])$1( |;|\$)"
+}
+# What takes minutes, in short: a training, bench and experiments have a quick form, make -n reads a Makefile, and any
+# other is begun.
+long() {
+  case $command in make*=*) folder=$work/bare ;; esac # another compiler, other flags: built from nothing
+  if [ "$prove" = 1 ]; then run=$((run + 1)); done_as run 10800 "$command"; return; fi
+  short=$((short + 1))
+  case $command in
+    make*) folder=$work/bare; done_as "make -n" 60 "make -n ${command#make}" ;;
+    build/train_gpt*) done_as short 60 "$command --max_iters 3" ;;
+    build/train_drafter\ --medusa*) done_as short 60 "$command --max_iters 3 --medusa_tokens 2000" ;;
+    build/train_drafter*) done_as short 60 "$command --max_iters 3 --parallel_tokens 2000" ;;
+    *bench* | *experiments*) done_as short 60 "$command --quick" ;;
+    *) wanted="0 124"; done_as begun 1 "$command" ;;
+  esac
+}
+# What needs a GPU: compiled where nvcc is; of a program of ours the flags are tried on the CPU's.
+on_gpu() {
+  case $command in
+    nvcc*) command -v nvcc >/dev/null || { excused "no nvcc here"; return; }
+      compiled=$((compiled + 1)); done_as compiled 300 "${command%% && *}" ;;
+    build/*-cuda*) compiled=$((compiled + 1)); wanted="0 1 124"; done_as compiled 1 "$(echo "$command" | sed 's/-cuda//')" ;;
+    *) excused "$why" ;;
+  esac
+}
+# What has an excuse: the files of the project that it names must be there.
+excused() {
+  for word in $command; do
+    case $word in tests/* | data/*.sh) [ -e "$top/$word" ] || { bad "no file $word"; return; } ;; esac
+  done
+  skipped=$((skipped + 1))
+  say excused "-"
+}
+
+each() {
+  folder=$(folder_of "$place")
+  wanted=0
+  echo "$command" | cksum | tr ' ' - >"$work/key"
+  out=$work/out/$(cat "$work/key")
+  if grep -qxF -e "$folder$tab$command" "$work/shown"; then again=$((again + 1)); return; fi
+  [ "$kind" = inline ] && case $command in make* | sh* | python3*) kind=run why=0 ;; *) kind=takes ;; esac
+  printf '%s\t%s\n' "$folder" "$command" >>"$work/shown"
+  if elsewhere "$command"; then elsewhere=$((elsewhere + 1)); passed=$((passed + 1)); say CI "-"; return; fi
+  case $kind in
+    fault) bad "$why" ;;
+    run) wanted=$why run=$((run + 1)); done_as run 300 "$command" ;;
+    takes) long ;;
+    needs) case $why in "needs a GPU"*) on_gpu ;; *) excused "$why" ;; esac ;;
+  esac
+}
+
+# ----------------------------------------------------------------------------------------------------------------
+# Transcripts
+
+# One of a page: run again, unless its command was, and compared or written.
+transcript() {
+  case $command in *"$real"*) [ -s "$root/$real" ] && [ -L "$top/$real" ] || { skipped=$((skipped + 1)); say "no model" "-"; return; } ;; esac
+  folder=$top wanted=0 out=$work/out/$(echo "$command" | cksum | tr ' ' -)
+  [ -e "$out" ] || attempt 600 "$command" || { bad "exit status $status"; return; }
+  printf '$ %s  # commit %s, %s\n' "$command" "$(git -C "$root" rev-parse --short HEAD)" "$(date +%F)" >"$work/made"
+  awk -v do=excerpt -v rules="$rules" -f "$here/transcript.awk" "$out" >>"$work/made" || { bad "$(tail -1 "$work/made")"; return; }
+  if [ "$way" = transcripts ]; then
+    awk -v do=put -v at="$line" -v file="$work/made" -f "$here/transcript.awk" "$root/$page" >"$work/page" &&
+      cat "$work/page" >"$root/$page" && passed=$((passed + 1)) && say written "-"
+    return
+  fi
+  awk -v do=block -v at="$line" -f "$here/transcript.awk" "$root/$page" >"$work/typed"
+  for side in typed made; do awk -v do=mask -f "$here/transcript.awk" "$work/$side" >"$work/$side.masked"; done
+  if diff "$work/typed.masked" "$work/made.masked" >"$out"; then passed=$((passed + 1)); say same "-"
+  else bad "this transcript is another now: make transcripts writes it"; fi
+}
+
+# ----------------------------------------------------------------------------------------------------------------
+# All of it
+
+# Each target that make help lists was run, or has its excuse.
+targets() {
+  make -s help | sed -n 's/^make \([a-z0-9]*\) .*/\1/p' | while read -r target; do
+    case $target in all) line="make" ;; *) line="make $target" ;; esac
+    elsewhere "$line" || grep -qE "$tab$line( |\$)" "$work/shown" || echo "$target"
+  done
+}
+
+case $way in
+  --here) top=$root && page_commands "$2" >"$work/all" && set -- "$2" ;;
+  *) set_up && set -- $(pages | awk '!seen[$0]++') && all_commands "$@" >"$work/all" ;;
+esac
+{ grep -v "^inline\|${tab}make clean\$" "$work/all"; grep '^inline' "$work/all"; grep "${tab}make clean\$" "$work/all"; } >"$work/list"
+while IFS=$tab read -r kind place why command; do each; done <"$work/list"
+for page in "$@"; do awk -v do=list -f "$here/transcript.awk" "$page" | sort -rn | sed "s|^|$page$tab|"; done >"$work/transcripts"
+while IFS=$tab read -r page line command rules; do place=$page:$line && transcript; done <"$work/transcripts"
+if [ "$way" != --here ]; then
+  place=Makefile out=/dev/null
+  for target in $(targets); do command="make $target" && bad "make help lists it, and nothing runs it"; done
+fi
+echo "$run run, $compiled compiled, $short in short (make prove: whole), $elsewhere run by .ci/run or make prove itself, $skipped skipped, $again seen before"
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ]
