@@ -1,5 +1,6 @@
 // tests/commands/test_documents.cpp: the documents held against the folder that they describe: the README is short,
-// every relative link leads somewhere, and every file that is named is there.
+// every relative link leads somewhere, and every file that is named is there. That their commands run is seen by
+// `make documents` (tests/documents/run.sh); here that script is tried.
 //
 // The checks take texts and say what is wrong, so that a made-up page with each fault in it tries them too.
 #include <doctest/doctest.h>
@@ -15,6 +16,8 @@
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include "tests/folder.h"
 
 namespace {
 
@@ -124,4 +127,60 @@ TEST_CASE("documents: a page with faults is found out") {
   CHECK(faults("# One\n[x](#two) [y](a.md#one)\n") == 1);
   CHECK(faults("```\n# One\n```\n[x](#one)\n") == 1);
   CHECK(faults("`gone.h`\n") == 1);
+}
+
+// What run.sh says at its end of a made-up page: "1 passed, 0 failed, 0 skipped".
+static std::string tried(const std::string& page) {
+  const Folder folder;
+  std::ofstream(folder.file("page.md")) << page;
+  const std::string log = folder.file("log");
+  const int status = std::system(("sh tests/documents/run.sh --here " + folder.file("page.md") + " >" + log).c_str());
+  std::ifstream said(log);
+  std::string line, last;
+  while (std::getline(said, line)) last = line;
+  CHECK((status == 0) == (last.find(" 0 failed") != std::string::npos));
+  return last;
+}
+
+TEST_CASE("documents: a command that is not what its page says is found out") {
+  if (documents().empty()) return;
+  const std::string passed = "1 passed, 0 failed, 0 skipped", failed = "0 passed, 1 failed, 0 skipped";
+  const auto commands = [](const std::string& lines) { return tried("```sh\n" + lines + "\n```\n"); };
+  CHECK(tried("```text\nfalse\n```\n\n`tree.h` and `build/nanospec bench`\n") == "0 passed, 0 failed, 0 skipped");
+  CHECK(tried("```\ntrue\n```\n") == failed);
+  CHECK(tried("```ruby\ntrue\n```\n") == failed);
+  CHECK(commands("true   # what it does") == passed);
+  CHECK(commands("test a \\\n  = a") == passed);
+  CHECK(commands("false") == failed);
+  CHECK(commands("exit 2   # exit status 2") == passed);
+  CHECK(commands("true   # exit status 2") == failed);
+  CHECK(commands("false   # needs a network: what for") == "0 passed, 0 failed, 1 skipped");
+  CHECK(commands("# needs a terminal\nfalse\nexit 3\n\ntrue") == "1 passed, 0 failed, 2 skipped");
+  CHECK(commands("true   # needs luck") == failed);
+  CHECK(commands("sh tests/gone.sh   # needs a network") == failed);
+  CHECK(commands("sleep 60   # takes a minute") == passed);  // it is only begun
+  CHECK(commands("false   # takes a minute") == failed);
+  CHECK(tried("Type `sh -c true`.\n") == passed);
+  CHECK(tried("Type `sh -c false`.\n") == failed);
+}
+
+TEST_CASE("documents: a transcript that is not what its command prints is found out") {
+  if (documents().empty()) return;
+  const auto transcript = [](const std::string& output, const std::string& block) {
+    return tried("<!-- transcript: printf '" + output + "'; keeps: \"a\" 1, \"b\" 4 -->\n\n```text\n$ printf '" +
+                 output + "'  # commit 1234567, 2026-11-20\n" + block + "\n```\n");
+  };
+  const std::string passed = "1 passed, 0 failed, 0 skipped", failed = "0 passed, 1 failed, 0 skipped";
+  CHECK(transcript("a\\nx\\nb\\n", "a\n...\nb") == passed);
+  CHECK(transcript("a\\nx\\nb\\n", "a\nb") == failed);
+  CHECK(transcript("a\\nx\\nb\\n", "a\n...\nc") == failed);
+  CHECK(transcript("a\\nx\\n", "a\n...") == failed);  // nothing holds b
+  CHECK(transcript("a: 3.5 ms, 7 tok/s, 2 rows\\nb\\n", "a: 12.25 ms, 1,000 tok/s, 2 rows\nb") == passed);
+  CHECK(transcript("a: 3.5 ms, 7 tok/s, 2 rows\\nb\\n", "a: 3.5 ms, 7 tok/s, 3 rows\nb") == failed);
+  const std::string head = "b  tok/s  acceptance\n-  -----  ----------\n";
+  const auto table = [&](const std::string& rows) {
+    return std::regex_replace("a\n" + head + rows, std::regex("\n"), "\\n");
+  };
+  CHECK(transcript(table("n     17        2.30\n"), "a\n" + head + "n      9        2.30") == passed);
+  CHECK(transcript(table("n     17        2.30\n"), "a\n" + head + "n     17        2.31") == failed);
 }

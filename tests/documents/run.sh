@@ -82,10 +82,12 @@ all_commands() {
 # ----------------------------------------------------------------------------------------------------------------
 # Running
 
+# Where a command's output lies.
+output_of() { printf '%s/out/%s\n' "$work" "$(printf '%s' "$1" | cksum | tr ' ' -)"; }
 say() { printf '%-9s %8s  %s  %s\n' "$1" "$2" "$place" "$command"; }
 bad() {
   failed=$((failed + 1))
-  echo "failed: $place: $command: $1"
+  printf 'failed: %s: %s: %s\n' "$place" "$command" "$1"
   [ ! -s "$out" ] || tail -5 "$out" | sed 's/^/    /'
 }
 # attempt SECONDS COMMAND: whether it ends with a status of $wanted; its output lies in $out.
@@ -122,7 +124,7 @@ elsewhere() {
 # other is begun.
 long() {
   case $command in make*=*) folder=$work/bare ;; esac # another compiler, other flags: built from nothing
-  if [ "$prove" = 1 ]; then run=$((run + 1)); done_as run 10800 "$command"; return; fi
+  if [ "$prove" = 1 ]; then run=$((run + 1)) && done_as run 10800 "$command"; return; fi
   short=$((short + 1))
   case $command in
     make*) folder=$work/bare; done_as "make -n" 60 "make -n ${command#make}" ;;
@@ -137,8 +139,8 @@ long() {
 on_gpu() {
   case $command in
     nvcc*) command -v nvcc >/dev/null || { excused "no nvcc here"; return; }
-      compiled=$((compiled + 1)); done_as compiled 300 "${command%% && *}" ;;
-    build/*-cuda*) compiled=$((compiled + 1)); wanted="0 1 124"; done_as compiled 1 "$(echo "$command" | sed 's/-cuda//')" ;;
+      compiled=$((compiled + 1)); done_as compiled 900 "${command%% && *}" ;;
+    build/*-cuda*) compiled=$((compiled + 1)); wanted="0 1 124"; done_as compiled 1 "$(printf '%s' "$command" | sed 's/-cuda//')" ;;
     *) excused "$why" ;;
   esac
 }
@@ -154,15 +156,14 @@ excused() {
 each() {
   folder=$(folder_of "$place")
   wanted=0
-  echo "$command" | cksum | tr ' ' - >"$work/key"
-  out=$work/out/$(cat "$work/key")
+  out=$(output_of "$command")
   if grep -qxF -e "$folder$tab$command" "$work/shown"; then again=$((again + 1)); return; fi
   [ "$kind" = inline ] && case $command in make* | sh* | python3*) kind=run why=0 ;; *) kind=takes ;; esac
   printf '%s\t%s\n' "$folder" "$command" >>"$work/shown"
   if elsewhere "$command"; then elsewhere=$((elsewhere + 1)); passed=$((passed + 1)); say CI "-"; return; fi
   case $kind in
     fault) bad "$why" ;;
-    run) wanted=$why run=$((run + 1)); done_as run 300 "$command" ;;
+    run) wanted=$why run=$((run + 1)); done_as run 900 "$command" ;;
     takes) long ;;
     needs) case $why in "needs a GPU"*) on_gpu ;; *) excused "$why" ;; esac ;;
   esac
@@ -174,17 +175,17 @@ each() {
 # One of a page: run again, unless its command was, and compared or written.
 transcript() {
   case $command in *"$real"*) [ -s "$root/$real" ] && [ -L "$top/$real" ] || { skipped=$((skipped + 1)); say "no model" "-"; return; } ;; esac
-  folder=$top wanted=0 out=$work/out/$(echo "$command" | cksum | tr ' ' -)
+  folder=$top wanted=0 out=$(output_of "$command")
   [ -e "$out" ] || attempt 600 "$command" || { bad "exit status $status"; return; }
   printf '$ %s  # commit %s, %s\n' "$command" "$(git -C "$root" rev-parse --short HEAD)" "$(date +%F)" >"$work/made"
-  awk -v do=excerpt -v rules="$rules" -f "$here/transcript.awk" "$out" >>"$work/made" || { bad "$(tail -1 "$work/made")"; return; }
+  awk -v job=excerpt -v rules="$rules" -f "$here/transcript.awk" "$out" >>"$work/made" || { bad "$(tail -1 "$work/made")"; return; }
   if [ "$way" = transcripts ]; then
-    awk -v do=put -v at="$line" -v file="$work/made" -f "$here/transcript.awk" "$root/$page" >"$work/page" &&
-      cat "$work/page" >"$root/$page" && passed=$((passed + 1)) && say written "-"
+    awk -v job=put -v at="$line" -v file="$work/made" -f "$here/transcript.awk" "$page" >"$work/page" &&
+      cat "$work/page" >"$page" && passed=$((passed + 1)) && say written "-"
     return
   fi
-  awk -v do=block -v at="$line" -f "$here/transcript.awk" "$root/$page" >"$work/typed"
-  for side in typed made; do awk -v do=mask -f "$here/transcript.awk" "$work/$side" >"$work/$side.masked"; done
+  awk -v job=block -v at="$line" -f "$here/transcript.awk" "$page" >"$work/typed"
+  for side in typed made; do awk -v job=mask -f "$here/transcript.awk" "$work/$side" >"$work/$side.masked"; done
   if diff "$work/typed.masked" "$work/made.masked" >"$out"; then passed=$((passed + 1)); say same "-"
   else bad "this transcript is another now: make transcripts writes it"; fi
 }
@@ -206,7 +207,8 @@ case $way in
 esac
 { grep -v "^inline\|${tab}make clean\$" "$work/all"; grep '^inline' "$work/all"; grep "${tab}make clean\$" "$work/all"; } >"$work/list"
 while IFS=$tab read -r kind place why command; do each; done <"$work/list"
-for page in "$@"; do awk -v do=list -f "$here/transcript.awk" "$page" | sort -rn | sed "s|^|$page$tab|"; done >"$work/transcripts"
+cd "$root" || exit 1
+for page in "$@"; do awk -v job=list -f "$here/transcript.awk" "$page" | sort -rn | sed "s|^|$page$tab|"; done >"$work/transcripts"
 while IFS=$tab read -r page line command rules; do place=$page:$line && transcript; done <"$work/transcripts"
 if [ "$way" != --here ]; then
   place=Makefile out=/dev/null

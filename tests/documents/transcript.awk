@@ -1,13 +1,13 @@
 # tests/documents/transcript.awk: what a page shows of a command's output. run.sh calls it, in three ways.
 #
-# -v do=list, over a page: line, command and rules of each transcript, with tabs between. A comment stands before its
+# -v job=list, over a page: line, command and rules of each transcript, with tabs between. A comment stands before its
 #   block, <!-- transcript: COMMAND; keeps: "TEXT" N, "TEXT" N -->
-# -v do=excerpt -v rules=..., over an output: N lines from the first that holds TEXT, then so for the next rule; "..."
+# -v job=excerpt -v rules=..., over an output: N lines from the first that holds TEXT, then so for the next rule; "..."
 #   stands for what is left out.
-# -v do=mask, over a transcript: what a clock, a machine or the date decides becomes "#". The rest is compared.
-# -v do=block -v at=LINE, over a page: what the block behind the comment in that line holds.
-# -v do=put -v at=LINE -v file=FILE, over a page: the page with the file in that block.
-do == "list" && /^<!-- transcript: .*; keeps: .* -->$/ {
+# -v job=mask, over a transcript: what a clock, a machine or the date decides becomes "#". The rest is compared.
+# -v job=block -v at=LINE, over a page: what the block behind the comment in that line holds.
+# -v job=put -v at=LINE -v file=FILE, over a page: the page with the file in that block.
+job == "list" && /^<!-- transcript: .*; keeps: .* -->$/ {
   at = index($0, "; keeps: ")
   print FNR "\t" substr($0, 18, at - 18) "\t" substr($0, at + 9, length($0) - at - 12)
 }
@@ -20,7 +20,7 @@ function text_of(rule) {
   match(rule, /".*"/)
   return substr(rule, RSTART + 1, RLENGTH - 2)
 }
-do == "excerpt" {
+job == "excerpt" {
   if (left == 0 && next_rule <= wanted && index($0, text_of(rule[next_rule]))) {
     left = rule[next_rule]
     sub(/.*" */, "", left)
@@ -34,14 +34,14 @@ do == "excerpt" {
   } else skipped = 1
 }
 END {
-  if (do == "excerpt" && skipped) print "..."
-  if (do == "excerpt" && next_rule <= wanted) {
+  if (job == "excerpt" && skipped) print "..."
+  if (job == "excerpt" && next_rule <= wanted) {
     print "no line holds " text_of(rule[next_rule])
     exit 1
   }
 }
 
-do == "mask" {
+job == "mask" {
   if (FNR == 1) sub(/  +# commit .*/, "")
   sub(/bytes;? .*(fast|faster).*/, "bytes")              # compare's last sentence: which method won
   sub(/, [0-9]+ threads?, .*/, "")                       # the machine, behind the model's sizes
@@ -77,14 +77,14 @@ function columns_of(line,   n, i, at, parts) {
 }
 
 # Where the block is: 1 before its first fence, 2 within, 3 behind.
-do == "block" || do == "put" {
+job == "block" || job == "put" {
   if (FNR == at) part = 1
   else if (part && part < 3 && /^```/) part++
   else if (part == 2) {
-    if (do == "block") print
+    if (job == "block") print
     next
   }
-  if (do == "put") {
+  if (job == "put") {
     print
     if (part == 2) while ((getline line <file) > 0) print line
   }
