@@ -31,7 +31,7 @@ Command describe(Indexing& i) {
       "texts. The text that it writes stays the same.",
       "nanospec index --model models/SmolLM2-135M-Instruct.Q4_1.gguf --text docs/*.md\n"
       "nanospec generate --model models/SmolLM2-135M-Instruct.Q4_1.gguf --prompt \"# Usage\" --drafter suffix+ngram:4\n"
-      "nanospec index --model runs/small --text data/tinyshakespeare.txt --order 6 --overwrite\n",
+      "nanospec index --model runs/small --text data/*shakespeare.txt --order 6 --overwrite\n",
       {heading("Texts"),
        {"--model", "FILE|DIR", &i.model, "a GGUF file, or the folder that train_gpt wrote", required()},
        {"--text", "FILE...", &i.texts, "the texts to count, one after another", required()},

@@ -3,7 +3,7 @@
 # -v job=list, over a page: line, command and rules of each transcript, with tabs between. A comment stands before its
 #   block, <!-- transcript: COMMAND; keeps: "TEXT" N, "TEXT" N -->
 # -v job=excerpt -v rules=..., over an output: N lines from the first that holds TEXT, then so for the next rule; "..."
-#   stands for what is left out.
+#   stands for what is left out; progress lines do not count.
 # -v job=mask, over a transcript: what a clock, a machine or the date decides becomes "#". The rest is compared.
 # -v job=block -v at=LINE, over a page: what the block behind the comment in that line holds.
 # -v job=put -v at=LINE -v file=FILE, over a page: the page with the file in that block.
@@ -20,6 +20,7 @@ function text_of(rule) {
   match(rule, /".*"/)
   return substr(rule, RSTART + 1, RLENGTH - 2)
 }
+job == "excerpt" && / left$/ { next }
 job == "excerpt" {
   if (left == 0 && next_rule <= wanted && index($0, text_of(rule[next_rule]))) {
     left = rule[next_rule]
@@ -48,6 +49,8 @@ job == "mask" {
   gsub(/[0-9][0-9.,]* (ms|s|min|tok\/s|tokens\/s|GFLOP\/s|MB|GB)([^a-z]|$)/, "# &")
   gsub(/# [0-9][0-9.,]*/, "#")
   mask_columns()
+  gsub(/  +/, "  ")
+  gsub(/--+/, "--")
   print
 }
 # The columns of a table that a clock decides; of a row with `auto` all figures, for its trees follow the clock. The
