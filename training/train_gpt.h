@@ -84,7 +84,7 @@ inline Command command_line(GptOptions& o) {
           "Trains a GPT on the characters of a text and writes a folder that nanospec, and transformers, can load.",
           "train_gpt --data data/*shakespeare.txt --out runs/a  # takes a minute\n"
           "train_gpt --data data/*shakespeare.txt --out runs/b --preset medium --dropout 0.1  # takes half an hour\n"
-          "train_gpt --data data/*shakespeare.txt --out runs/a --max_iters 2500 --resume\n"
+          "train_gpt --data data/*shakespeare.txt --out runs/a --max_iters 2500 --resume  # takes half a minute\n"
           "train_gpt --data data/*shakespeare.txt --out runs/llama --arch llama --n_kv_head 2  # takes a minute\n",
           flags};
 }

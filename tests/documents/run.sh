@@ -159,7 +159,7 @@ each() {
   wanted=0
   out=$(output_of "$command")
   if grep -qxF -e "$folder$tab$command" "$work/shown"; then again=$((again + 1)); return; fi
-  [ "$kind" = inline ] && case $command in make* | sh* | python3*) kind=run why=0 ;; *) kind=takes ;; esac
+  [ "$kind" = inline ] && case $command in make* | sh* | *" help "*) kind=run why=0 ;; *) kind=takes ;; esac
   printf '%s\t%s\n' "$folder" "$command" >>"$work/shown"
   if elsewhere "$command"; then elsewhere=$((elsewhere + 1)); passed=$((passed + 1)); say CI "-"; return; fi
   case $kind in
