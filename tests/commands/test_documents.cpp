@@ -162,6 +162,7 @@ TEST_CASE("documents: a command that is not what its page says is found out") {
   CHECK(commands("false   # takes a minute") == failed);
   CHECK(tried("Type `sh -c true`.\n") == passed);
   CHECK(tried("Type `sh -c false`.\n") == failed);
+  CHECK(tried("Type `nanospec help drafters`.\n") == failed);  // it is not on the path
 }
 
 TEST_CASE("documents: a transcript that is not what its command prints is found out") {
@@ -177,10 +178,11 @@ TEST_CASE("documents: a transcript that is not what its command prints is found 
   CHECK(transcript("a\\nx\\n", "a\n...") == failed);  // nothing holds b
   CHECK(transcript("a: 3.5 ms, 7 tok/s, 2 rows\\nb\\n", "a: 12.25 ms, 1,000 tok/s, 2 rows\nb") == passed);
   CHECK(transcript("a: 3.5 ms, 7 tok/s, 2 rows\\nb\\n", "a: 3.5 ms, 7 tok/s, 3 rows\nb") == failed);
-  const std::string head = "b  tok/s  acceptance\n-  -----  ----------\n";
+  const std::string head = "b       tok/s  acceptance\n------  -----  ----------\n";
   const auto table = [&](const std::string& rows) {
     return std::regex_replace("a\n" + head + rows, std::regex("\n"), "\\n");
   };
-  CHECK(transcript(table("n     17        2.30\n"), "a\n" + head + "n      9        2.30") == passed);
-  CHECK(transcript(table("n     17        2.30\n"), "a\n" + head + "n     17        2.31") == failed);
+  CHECK(transcript(table("n          17        2.30\n"), "a\n" + head + "n           9        2.30") == passed);
+  CHECK(transcript(table("n          17        2.30\n"), "a\n" + head + "n          17        2.31") == failed);
+  CHECK(transcript(table("n auto     17        2.30\n"), "a\n" + head + "n auto     17        2.31") == passed);
 }
