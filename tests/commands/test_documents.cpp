@@ -182,6 +182,8 @@ TEST_CASE("documents: a transcript that is not what its command prints is found 
   const auto table = [&](const std::string& rows) {
     return std::regex_replace("a\n" + head + rows, std::regex("\n"), "\\n");
   };
+  CHECK(tried("```text\n$ true\na\n```\n") == failed);  // no comment makes it
+  CHECK(tried("<!-- transcript: true -->\n") == failed);
   CHECK(transcript(table("n          17        2.30\n"), "a\n" + head + "n           9        2.30") == passed);
   CHECK(transcript(table("n          17        2.30\n"), "a\n" + head + "n          17        2.31") == failed);
   CHECK(transcript(table("n auto     17        2.30\n"), "a\n" + head + "n auto     17        2.31") == passed);

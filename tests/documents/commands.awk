@@ -14,6 +14,7 @@
 # words below make an excuse of it. A line that ends in \ goes on in the next.
 BEGIN {
   OFS = "\t"
+  marked = -9  # the line of the last comment that makes a transcript
   split("sh text cpp python", words, " ")
   for (i in words) known[words[i]] = 1
   things = "a network|a terminal|a GPU|a package|a file of yours"
@@ -41,6 +42,14 @@ function kind_of(comment) {
   else { fence = "none"; say("fault", "a fence's word is one of sh, text, cpp, python", "```" word) }
   command = ""
   next
+}
+
+/^<!-- transcript: / {
+  begin = marked = FNR
+  if ($0 !~ /; keeps: .* -->$/) say("fault", "after the command stands ; keeps: and what", $0)
+}
+fence == "text" && FNR == begin + 1 && /^\$ / && marked + 2 < begin {
+  say("fault", "a transcript has a comment before it, of which make transcripts makes it", $0)
 }
 
 fence == "sh" && /^ *(#|$)/ {

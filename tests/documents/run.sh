@@ -3,7 +3,7 @@
 # order of the pages. Run it from the project's root, by `make documents`.
 #
 #   run.sh               all pages; the transcripts are compared
-#   run.sh transcripts   the same; the transcripts are written into the pages
+#   run.sh transcripts   only the commands of the transcripts, which are written into the pages
 #   run.sh --here PAGE   one page, in this folder itself
 #
 # What a page says of a command, and how: commands.awk. A command that takes minutes is run in short; with
@@ -170,6 +170,7 @@ each() {
     needs) case $why in "needs a GPU"*) on_gpu ;; *) excused "$why" ;; esac ;;
   esac
 }
+each_of() { while IFS=$tab read -r kind place why command; do each; done <"$1"; }
 
 # ----------------------------------------------------------------------------------------------------------------
 # Transcripts
@@ -178,8 +179,8 @@ each() {
 transcript() {
   case $command in *"$real"* | *"make chat"*) [ -s "$root/$real" ] && [ -L "$top/$real" ] || { skipped=$((skipped + 1)); say "no model" "-"; return; } ;; esac
   folder=$top wanted=0 out=$(output_of "$command")
-  [ -e "$out" ] || attempt 600 "$command" || { bad "exit status $status"; return; }
-  printf '$ %s  # commit %s, %s\n' "$command" "$(git -C "$root" rev-parse --short HEAD)" "$(date +%F)" >"$work/made"
+  [ -e "$out" ] || attempt 1800 "$command" || { bad "exit status $status"; return; }
+  printf '$ %s  # commit %s, %s\n' "$command" "$commit" "$(date +%F)" >"$work/made"
   awk -v job=excerpt -v rules="$rules" -f "$here/transcript.awk" "$out" >>"$work/made" || { bad "$(tail -1 "$work/made")"; return; }
   if [ "$way" = transcripts ]; then
     awk -v job=put -v at="$line" -v file="$work/made" -f "$here/transcript.awk" "$page" >"$work/page" &&
@@ -205,14 +206,20 @@ targets() {
 
 case $way in
   --here) top=$root && page_commands "$2" >"$work/all" && set -- "$2" ;;
-  *) set_up && set -- $(pages | awk '!seen[$0]++') && all_commands "$@" >"$work/all" ;;
+  *) set_up && set -- $(pages | awk '!seen[$0]++') && if [ "$way" = check ]; then all_commands "$@"; fi >"$work/all" ;;
 esac
-{ grep -v "^inline\|${tab}make clean\$" "$work/all"; grep '^inline' "$work/all"; grep "${tab}make clean\$" "$work/all"; } >"$work/list"
-while IFS=$tab read -r kind place why command; do each; done <"$work/list"
+# What else the pages name of the last, and the transcripts, want what it removes.
+clean="${tab}make clean\$"
+{ grep -v "^inline\|$clean" "$work/all"; grep '^inline' "$work/all" | grep -v "$clean"; } >"$work/list"
+grep "$clean" "$work/all" >"$work/last"
+each_of "$work/list"
 cd "$root" || exit 1
+commit=$(git rev-parse --short HEAD)
+git diff --quiet HEAD -- ':!*.md' || commit="$commit with changes"
 for page in "$@"; do awk -v job=list -f "$here/transcript.awk" "$page" | sort -rn | sed "s|^|$page$tab|"; done >"$work/transcripts"
 while IFS=$tab read -r page line command rules; do place=$page:$line && transcript; done <"$work/transcripts"
-if [ "$way" != --here ]; then
+each_of "$work/last"
+if [ "$way" = check ]; then
   place=Makefile out=/dev/null
   for target in $(targets); do command="make $target" && bad "make help lists it, and nothing runs it"; done
 fi
