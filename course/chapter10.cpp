@@ -5,15 +5,8 @@
 #include <cstdio>
 
 #include "course/accesses.h"
+#include "course/parents.h"
 #include "course/student.h"
-
-// The mask of chapter 5, for who has not written it: the grader puts a call of this into Forest::sees. It goes up from
-// parent to parent, as no kernel should.
-static std::vector<int> parents;
-[[maybe_unused]] static bool sees_by_parents(int i, int j) {
-  while (i > j) i = parents[size_t(i)];
-  return i == j;
-}
 
 #include "kernels.cuh"
 
@@ -39,10 +32,7 @@ struct Launch {
     for (auto* list : {&end, &depth, &root, &first_row, &first_slot, &past}) *list = question.list<int>();
     rows = int(end.size());
     qkv = question.list<float>();
-    parents.assign(rows, -1);
-    for (int i = 0; i < rows; i++)
-      for (int above = i - 1; depth[i] > 0 && parents[i] < 0; above--)
-        if (depth[above] == depth[i] - 1) parents[i] = above;
+    set_parents(depth);
     const auto keys = question.list<float>(), values = question.list<float>();
     k.assign(KV * KeyValues<float>::key_numbers(slots, D), NAN);
     v.assign(KV * KeyValues<float>::value_numbers(slots, D), NAN);

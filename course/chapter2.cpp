@@ -2,10 +2,11 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <limits>
 
 #include "course/lanes.h"
+#include "course/parents.h"
 #include "course/student.h"
+
 #include "kernels.cuh"
 
 using namespace nanospec;
@@ -13,7 +14,7 @@ using namespace nanospec;
 namespace course {
 namespace {
 
-// One layer's attention over a text, in one forward or in several over one cache.
+// One layer's attention over a text, in one forward or in several over one cache. Rows of out have some room to spare.
 struct Layer {
   int H, KV, D, slots, first_slot, columns = (H + 2 * KV) * D;
   std::vector<float> k, v, weights;
@@ -27,14 +28,37 @@ struct Layer {
         k(KV * KeyValues<float>::key_numbers(slots, D), NAN),  // a slot that nobody wrote is NaN
         v(KV * KeyValues<float>::value_numbers(slots, D), NAN) {}
 
-  // Rows past .. past + rows - 1 of the text: qkv (rows, columns) -> out (rows, H D), log_sum (rows, H).
+  int out_row() const { return H * D + 5; }
+
+  // Rows past .. past + rows - 1 of the text: qkv (rows, columns) -> out (rows, out_row()), log_sum (rows, H) or null.
   void forward(int past, int rows, const float* qkv, int lanes, float* out, float* log_sum) {
-    std::vector<int> end(rows, rows), depth(rows), root(rows, 0);
+    std::vector<int> depth(rows);
     for (int i = 0; i < rows; i++) depth[i] = i;
-    const int first_row[] = {0, rows};
-    const Forest forest{rows, 1, end.data(), depth.data(), root.data(), first_row, &first_slot, &past};
-    const Attention<float> s{forest, H, KV, D, qkv, columns, {k.data(), v.data(), slots, D}, out, H * D, log_sum, {}};
-    const int most = past + rows;
+    forward({depth, {0, rows}, {first_slot}, {past}}, qkv, lanes, out, log_sum);
+  }
+  // Trees in preorder, by the depths of their rows, each behind a past of its own.
+  struct Trees {
+    std::vector<int> depth, first_row, first_slot, past;
+  };
+  void forward(const Trees& trees, const float* qkv, int lanes, float* out, float* log_sum) {
+    const int rows = int(trees.depth.size());
+    std::vector<int> end(rows), root(rows, -1);
+    for (size_t r = 0; r + 1 < trees.first_row.size(); r++)
+      for (int i = trees.first_row[r]; i < rows; i++) root[i] = int(r);
+    set_parents(trees.depth);
+    for (int i = 0; i < rows; i++)
+      for (int above = i; above >= 0; above = parents[above]) end[above] = i + 1;
+    const Forest forest{rows,
+                        int(trees.past.size()),
+                        end.data(),
+                        trees.depth.data(),
+                        root.data(),
+                        trees.first_row.data(),
+                        trees.first_slot.data(),
+                        trees.past.data()};
+    const Attention<float> s{forest, H,         KV,      D, qkv, columns, {k.data(), v.data(), slots, D},
+                             out,    out_row(), log_sum, {}};
+    const int most = slots;
     weights.assign(size_t(rows) * H * most, NAN);
     const WriteCache<float, float> write{s};
     const AttentionForward<float, float> attention{s, weights.data(), most};
@@ -45,26 +69,68 @@ struct Layer {
   }
 };
 
+// The rows of out without the room behind them, in which nothing may have been written.
+std::vector<float> packed(const Layer& layer, const std::vector<float>& out) {
+  std::vector<float> all;
+  const int width = layer.H * layer.D;
+  for (size_t i = 0; i < out.size(); i++)
+    if (int(i) % layer.out_row() < width) all.push_back(out[i]);
+    else if (!std::isnan(out[i])) throw std::runtime_error("a number was written behind the end of a row of out");
+  return all;
+}
+
+// Trees, each behind a text of so many rows, in one forward: H, KV, D, past of each tree, their rows' depths, qkv of
+// the texts and then of the trees -> out of the trees. There is no log_sum.
+Message answer_of_trees(Message& question) {
+  int numbers[3];
+  for (int& n : numbers) n = question.get<int>();
+  const auto [H, KV, D] = numbers;
+  Layer::Trees trees{{}, {0}, {}, question.list<int>()};
+  int slots = 0;
+  for (int past : trees.past) {
+    const auto depth = question.list<int>();
+    trees.depth.insert(trees.depth.end(), depth.begin(), depth.end());
+    trees.first_row.push_back(int(trees.depth.size()));
+    trees.first_slot.push_back(slots);
+    slots += pad64(past + int(depth.size()));
+  }
+  const auto qkv = question.list<float>();
+  Layer layer(H, KV, D, slots, 0);
+  const float* next = qkv.data();
+  for (size_t r = 0; r < trees.past.size(); r++) {
+    const int past = trees.past[r];
+    std::vector<float> out(size_t(past) * layer.out_row(), NAN);
+    layer.first_slot = trees.first_slot[r];
+    layer.forward(0, past, next, 0, out.data(), nullptr);
+    next += size_t(past) * layer.columns;
+  }
+  std::vector<float> out(trees.depth.size() * size_t(layer.out_row()), NAN);
+  layer.forward(trees, next, 0, out.data(), nullptr);
+  return Message().put(packed(layer, out));
+}
+
 }  // namespace
 
-// H, KV, D, first_slot, lanes, how many rows each forward has, qkv of all rows -> out, log_sum
+// H (0: trees), KV, D, first_slot, lanes, how many rows each forward has, qkv of all rows -> out, log_sum
 Message answer(Message& question) {
   int numbers[5];
-  for (int& n : numbers) n = question.get<int>();
+  numbers[0] = question.get<int>();
+  if (numbers[0] == 0) return answer_of_trees(question);
+  for (int i = 1; i < 5; i++) numbers[i] = question.get<int>();
   const auto [H, KV, D, first_slot, lanes] = numbers;
   const auto forwards = question.list<int>();
   const auto qkv = question.list<float>();
   int length = 0;
   for (int rows : forwards) length += rows;
   Layer layer(H, KV, D, length, first_slot);
-  std::vector<float> out(size_t(length) * H * D, NAN), log_sum(size_t(length) * H, NAN);
+  std::vector<float> out(size_t(length) * layer.out_row(), NAN), log_sum(size_t(length) * H, NAN);
   int past = 0;
   for (int rows : forwards) {
-    layer.forward(past, rows, &qkv[size_t(past) * layer.columns], lanes, &out[size_t(past) * H * D],
+    layer.forward(past, rows, &qkv[size_t(past) * layer.columns], lanes, &out[size_t(past) * layer.out_row()],
                   &log_sum[size_t(past) * H]);
     past += rows;
   }
-  return Message().put(out).put(log_sum);
+  return Message().put(packed(layer, out)).put(log_sum);
 }
 
 void measure() {
@@ -73,7 +139,8 @@ void measure() {
   printf("  tokens     the last token, all again     with the cache     ratio\n");
   for (int length = 32; length <= 1024; length *= 2) {
     Layer layer(H, H, D, length, 0);
-    std::vector<float> qkv(size_t(length) * layer.columns), out(size_t(length) * H * D), log_sum(size_t(length) * H);
+    std::vector<float> qkv(size_t(length) * layer.columns), out(size_t(length) * layer.out_row()),
+        log_sum(size_t(length) * H);
     for (size_t i = 0; i < qkv.size(); i++) qkv[i] = float(i * 7919 % 1000) / 500 - 1;
     double best[2] = {1e9, 1e9};
     for (int again = 0; again < 3; again++)

@@ -8,8 +8,9 @@
 // 5.1 is the first thing to write in chapter 5. `// course 5` marks what would give an answer away, such as a second
 // version: it is cut out too, and nobody writes it. A number may stand at several places.
 //
-// In order: reading the marks; cutting the bodies out; pasting bodies in. All are functions from texts to texts.
-// Of the engine a mark that is wrong is an error; of a submission it costs its own region and no other.
+// In order: reading the marks; cutting the bodies out; which bodies may come in; pasting them in. All are functions
+// from texts to texts. Of the engine a mark that is wrong is an error; of a submission it costs its own region and no
+// other.
 #pragma once
 
 #include <algorithm>
@@ -144,6 +145,37 @@ inline std::string cut(const std::string& text) {
 
 // ---------------------------------------------------------------------------------------------------------------
 // Pasting
+
+// Why a body may not be pasted in, "" if it may. It must stay within its function: its braces are in pairs, and it asks
+// nothing of the preprocessor, which could read other files.
+inline std::string refusal(const std::string& body) {
+  for (size_t at = 0; (at = body.find('\\', at)) != std::string::npos; at++)
+    if (body[std::min(body.find_first_not_of(" \t\r\f\v", at + 1), body.size() - 1)] == '\n')
+      return "a \\ at the end of a line";
+  int open = 0;
+  char before = ' ';
+  for (size_t i = 0; i < body.size(); before = body[i++]) {
+    const std::string two = body.substr(i, 2), unroll = "#pragma unroll";
+    const char c = two[0];
+    if (two == "//") {
+      i = std::min(body.find('\n', i), body.size()) - 1;
+    } else if (two == "/*") {
+      i = body.find("*/", i + 2);
+      if (i++ == std::string::npos) return "a comment without an end";
+    } else if (c == '"' || c == '\'') {
+      if (isalnum(uint8_t(before)) || before == '_') return std::string("a letter or digit before ") + c;
+      for (i++; i < body.size() && body[i] != c && body[i] != '\n'; i++) i += body[i] == '\\';
+      if (i >= body.size() || body[i] != c) return std::string("a ") + c + " without another one in its line";
+    } else if (body.compare(i, unroll.size(), unroll) == 0) {
+      i += unroll.size() - 1;
+    } else if (c == '#' || two == "%:" || two == "<%" || two == "%>") {
+      return "a line for the preprocessor (" + two.substr(0, c == '#' ? 1 : 2) + ")";
+    }
+    open += c == '{';
+    if (c == '}' && --open < 0) return "a } without its {";
+  }
+  return open == 0 ? "" : "a { without its }";
+}
 
 // The text, which cut() made, with these bodies in their places. A number that `bodies` lacks stays as it is; one text
 // for a number with several places serves all of them. Throws std::runtime_error where places and texts do not fit.

@@ -1,11 +1,9 @@
 // course/wire.h: what the grader and a student's program say to each other: messages, over two pipes.
 //
-// The grader makes inputs and compares outputs; the student's text runs in a process of its own, which reads questions
+// The grader makes inputs and compares outputs; the student's code runs in a process of its own, which reads questions
 // from file 3 and writes answers to file 4. So it cannot see what is expected, and what it prints harms nobody. Both
 // run on one machine: numbers are sent as they lie in memory.
 #pragma once
-
-#include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
@@ -17,7 +15,6 @@
 namespace course {
 
 constexpr int kQuestions = 3, kAnswers = 4;
-constexpr uint32_t kLongestMessage = 256u << 20;  // bytes
 
 // Values one behind the other: put in by `put`, taken out in the same order by `get` and `list`.
 struct Message {
@@ -67,35 +64,5 @@ struct Message {
     return bytes.data() + at - n;
   }
 };
-
-// Reads or writes n bytes; false where the other side is gone.
-inline bool read_all(int file, void* to, size_t n) {
-  for (size_t done = 0; done < n;) {
-    const ssize_t got = read(file, static_cast<char*>(to) + done, n - done);
-    if (got <= 0) return false;
-    done += size_t(got);
-  }
-  return true;
-}
-inline bool write_all(int file, const void* from, size_t n) {
-  for (size_t done = 0; done < n;) {
-    const ssize_t put = write(file, static_cast<const char*>(from) + done, n - done);
-    if (put <= 0) return false;
-    done += size_t(put);
-  }
-  return true;
-}
-
-inline bool send(int file, const Message& message) {
-  const uint32_t size = uint32_t(message.bytes.size());
-  return write_all(file, &size, sizeof size) && write_all(file, message.bytes.data(), size);
-}
-inline bool receive(int file, Message& message) {
-  uint32_t size = 0;
-  if (!read_all(file, &size, sizeof size) || size > kLongestMessage) return false;
-  message.bytes.resize(size);
-  message.at = 0;
-  return read_all(file, message.bytes.data(), size);
-}
 
 }  // namespace course
