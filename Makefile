@@ -384,7 +384,7 @@ course: ## the course, into build/course: a starter for students with chapters a
 
 grade: ## judges what students wrote: SUBMISSION=folder, CHAPTER=5 for one; without a folder the engine itself
 	@$(MAKE) --no-print-directory starter
-	@cd $(BUILD)/course && build/grade --reference $(REFERENCE) --submission "$(abspath $(or $(SUBMISSION),.))" \
+	@cd $(BUILD)/course && build/grade --reference $(REFERENCE) --hide $(CURDIR) --submission "$(abspath $(or $(SUBMISSION),.))" \
 	  --results "$(abspath $(or $(RESULTS),$(BUILD)/results.json))" $(if $(CHAPTER),--chapter "$(CHAPTER)")
 
 # ----------------------------------------------------------------------------------------------------------------

@@ -1,12 +1,15 @@
 // course/accesses.cpp: the functions that -fsanitize=thread calls. This file itself is compiled without it.
 #include "course/accesses.h"
 
+#include <link.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
 #include <map>
 #include <set>
+#include <unordered_map>
 
 namespace course {
 namespace {
@@ -26,6 +29,41 @@ std::vector<Watched> pieces;
 Accesses counted;
 std::map<std::pair<const void*, int>, Place> places;  // of the current block; by the place's address and the warp
 dim3 current;
+
+// What `__shared__` declares: the emulator makes it this program's thread-local variables.
+Watched declared_shared() {
+  Watched all{nullptr, 0};
+  dl_iterate_phdr(
+      [](dl_phdr_info* program, size_t, void* to) {
+        for (int i = 0; i < program->dlpi_phnum; i++)
+          if (program->dlpi_phdr[i].p_type == PT_TLS)
+            *static_cast<Watched*>(to) = {program->dlpi_tls_data, program->dlpi_phdr[i].p_memsz};
+        return 1;  // the first is the program itself
+      },
+      &all);
+  return all;
+}
+const Watched declared = declared_shared();
+bool holds(const Watched& piece, uintptr_t at) {
+  return at >= uintptr_t(piece.begin) && at < uintptr_t(piece.begin) + piece.bytes;
+}
+
+// Who touched a word of shared memory since the last meeting that orders memory.
+struct Touched {
+  long fences = -1;
+  int writer = -1, reader = -1;  // a lane, -1 for none, 32 for several
+};
+std::unordered_map<uintptr_t, Touched> touched;
+
+void look_for_race(uintptr_t word, int lane, bool write) {
+  Touched& one = touched[word];
+  const long now = emulator::block.fences + emulator::block.barriers;
+  if (one.fences != now) one = {now, -1, -1};
+  const int other = write ? one.reader : one.writer;
+  counted.races += other >= 0 && other != lane;
+  int& mine = write ? one.writer : one.reader;
+  mine = mine < 0 || mine == lane ? lane : 32;
+}
 
 long sectors(const Lanes& lanes, size_t size) {
   std::set<uintptr_t> touched;
@@ -50,6 +88,11 @@ long conflicts(const Lanes& lanes, size_t size) {
   return turns;
 }
 
+void begin_block() {
+  memset(const_cast<void*>(declared.begin), 0xff, declared.bytes);  // a NaN in any type of floats
+  touched.clear();
+  current = blockIdx;
+}
 void end_block() {
   for (const auto& [key, place] : places)
     for (const Lanes& lanes : place.instructions) {
@@ -63,13 +106,16 @@ void access(const void* address, size_t size, bool write, const void* from) {
   if (!watching || inside) return;
   inside = true;
   const uintptr_t at = uintptr_t(address);
-  const bool in_shared = emulator::block.holds(address);
-  const bool in_global = !in_shared && std::any_of(pieces.begin(), pieces.end(), [&](const Watched& piece) {
-    return at >= uintptr_t(piece.begin) && at < uintptr_t(piece.begin) + piece.bytes;
-  });
+  const bool in_shared = emulator::block.holds(address) || holds(declared, at);
+  const bool in_global =
+      !in_shared && std::any_of(pieces.begin(), pieces.end(), [&](const Watched& piece) { return holds(piece, at); });
   if (in_shared || in_global) {
-    if (current.x != blockIdx.x || current.y != blockIdx.y || current.z != blockIdx.z) end_block();
-    current = blockIdx;
+    if (current.x != blockIdx.x || current.y != blockIdx.y || current.z != blockIdx.z) {
+      end_block();
+      begin_block();
+    }
+    for (uintptr_t word = at / 4; in_shared && word <= (at + size - 1) / 4; word++)
+      look_for_race(word, int(threadIdx.x % 32), write);
     Place& place = places[{from, int(threadIdx.x / 32)}];
     const size_t lane = threadIdx.x % 32, time = place.times[lane]++;
     if (time == place.instructions.size()) place.instructions.push_back(Lanes{});
@@ -87,6 +133,7 @@ void watch_accesses(const std::vector<Watched>& global) {
   pieces = global;
   counted = {};
   places.clear();
+  current = dim3(~0u);
   watching = true;
 }
 Accesses watched_accesses() {

@@ -16,7 +16,7 @@ namespace course {
 namespace {
 
 struct Counted {
-  long meetings, barriers, reads, writes, conflicts;
+  long meetings, barriers, reads, writes, conflicts, races;
 };
 
 // One launch of the kernel. What nobody may read is NaN.
@@ -67,8 +67,12 @@ struct Launch {
       throw;
     }
     const Accesses accesses = watched_accesses();
-    return {emulator::block.warp_meetings, emulator::block.barriers, accesses.reads, accesses.writes,
-            accesses.conflicts};
+    return {emulator::block.warp_meetings,
+            emulator::block.barriers,
+            accesses.reads,
+            accesses.writes,
+            accesses.conflicts,
+            accesses.races};
   }
 };
 

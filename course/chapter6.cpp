@@ -127,17 +127,6 @@ struct Decoding {
     for (; past + 1 < int(text.size()); past++) write(past, text[past], past);
   }
 
-  // What the drafter holds for the rank-th best next token: the right one, at rank 0 in `percent` of a hundred places,
-  // at rank 1 in half of the others, and so on.
-  int draft(uint64_t after, int rank) const {
-    int right_at = 0;
-    for (uint64_t dice = mixed(after, 77) >> 8; right_at < 8 && int(dice % 100) >= (right_at ? 50 : percent);
-         dice = mixed(dice, 78) >> 8)
-      right_at++;
-    const int right = next_token(after, vocab);
-    return rank == right_at ? right : (right + 1 + rank) % vocab;
-  }
-
   void write(int slot, int token, int position) {
     cache.each_of(slot, [&](int layer, int head, int d, bool value, float& number) {
       number = cached_number(token, position, layer, head, d, value);
@@ -164,7 +153,7 @@ struct Decoding {
     std::vector<int> children(tree.token.size(), 0);
     for (int i = 0; i < tree.size(); i++) {
       const int above = tree.parent[i];
-      tree.token[i] = i == 0 ? text.back() : draft(hash[above], children[above]++);
+      tree.token[i] = i == 0 ? text.back() : drafted(hash[above], children[above]++, percent, vocab);
       hash[i] = longer_text(i == 0 ? before : hash[above], tree.token[i], past + tree.depth[i]);
       write(past + i, tree.token[i], past + tree.depth[i]);
     }

@@ -69,6 +69,43 @@ void incremental_equals_full(Examiner& judge, const Heads& heads, int length) {
   }
 }
 
+// A row of a tree has the bits that it has at the end of a text: what is behind the root, then the row's path.
+void tree_equals_text(Examiner& judge, const Heads& heads, const std::vector<int>& pasts, int rows) {
+  const struct { int trees, H, KV, D; } sizes{0, heads.H, heads.KV, heads.D};
+  Message question = Message().put(sizes).put(pasts);
+  std::vector<std::vector<int>> parents;
+  std::vector<std::vector<float>> texts, trees;
+  for (int past : pasts) {
+    parents.push_back(judge.shape(rows, 0.5));
+    std::vector<int> depth;
+    for (int above : parents.back()) depth.push_back(above < 0 ? 0 : depth[size_t(above)] + 1);
+    question.put(depth);
+    texts.push_back(queries_keys_values(judge, heads, past));
+    trees.push_back(queries_keys_values(judge, heads, rows));
+  }
+  std::vector<float> qkv;
+  for (const auto* lists : {&texts, &trees})
+    for (const auto& list : *lists) qkv.insert(qkv.end(), list.begin(), list.end());
+  const auto got = judge.student.ask(question.put(qkv)).list<float>();
+  const size_t columns = size_t(heads.H + 2 * heads.KV) * heads.D, width = size_t(heads.H) * heads.D;
+  if (got.size() != pasts.size() * rows * width) not_passed(int(got.size()), " numbers");
+  for (size_t r = 0; r < pasts.size(); r++)
+    for (int row = 0; row < rows; row++) {
+      std::vector<float> text = texts[r];
+      for (int node = row; node >= 0; node = parents[r][size_t(node)])
+        text.insert(text.begin() + long(texts[r].size()), &trees[r][node * columns],
+                    &trees[r][node * columns] + columns);
+      const int length = int(text.size() / columns);
+      const auto alone = run(judge.student, heads, {length}, text).out;
+      const size_t at = (r * rows + row) * width;
+      same_bits({got.begin() + long(at), got.begin() + long(at + width)}, {alone.end() - long(width), alone.end()},
+                [&](int i) {
+                  return line_of("trees behind texts of ", pasts, "; row ", row, " of tree ", int(r),
+                                 ", whose parents are ", parents[r], ": head ", i / heads.D, ", channel ", i % heads.D);
+                });
+    }
+}
+
 }  // namespace
 
 Chapter chapter2() {
@@ -90,10 +127,14 @@ Chapter chapter2() {
             [](Examiner& judge) {
               near_reference(judge, {6, 2, 20, 0, 0}, {5, 1, 30});
             }},
-           {"incremental equals full, bit for bit", 4,
+           {"incremental equals full, bit for bit", 3,
             [](Examiner& judge) {
               for (int length : {2, 9, 33, 80})
                 incremental_equals_full(judge, {4, 2, 12, 64 * (length % 2), length % 2}, length);
+            }},
+           {"trees: a row has the bits of a text of its path", 1,
+            [](Examiner& judge) {
+              tree_equals_text(judge, {4, 2, 12, 0, 0}, {19, 0, 40}, 14);
             }},
            {"large scores", 1,
             [](Examiner& judge) {
@@ -108,7 +149,7 @@ Chapter chapter2() {
               near(got.log_sum, right.log_sum, 3,
                    [&](int i) { return line_of("log_sum of position ", i / heads.H, ", head ", i % heads.H); });
             }}},
-          {}};
+          {{"5.2", "return course::sees_by_parents(i, j);"}}};
 }
 
 }  // namespace course

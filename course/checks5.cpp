@@ -38,6 +38,26 @@ struct Flat {
   std::vector<int> token, parent, depth, end, origin;
 };
 
+// Which node of the growth each row is, told by parents alone: the k-th child of a row is the k-th of its node. Empty
+// where the two trees have different shapes.
+std::vector<int> nodes_by_parents(const Grown& growth, const std::vector<int>& parent) {
+  const auto kept_children = [&](int node) {
+    std::vector<int> children;
+    for (int child = node + 1; child < growth.size(); child++)
+      if (growth.parent[child] == node && !growth.dropped[child]) children.push_back(child);
+    return children;
+  };
+  std::vector<int> node = {0};
+  std::vector<std::vector<int>> left = {kept_children(0)};
+  for (int i = 1; i < int(parent.size()); i++) {
+    if (parent[i] < 0 || parent[i] >= i || left[parent[i]].empty()) return {};
+    node.push_back(left[parent[i]][0]);
+    left[parent[i]].erase(left[parent[i]].begin());
+    left.push_back(kept_children(node.back()));
+  }
+  return node;
+}
+
 // What is wrong with a growth's tree, beginning with the place; "" if nothing is.
 std::string wrong_in(const Grown& growth, const Flat& tree) {
   int kept = 0;
@@ -46,6 +66,12 @@ std::string wrong_in(const Grown& growth, const Flat& tree) {
     if (int(list->size()) != kept) return line_of(int(list->size()), " entries in a list, should be ", kept);
   std::vector<int> place(growth.size(), -1);
   const auto at = [&](int node) { return "node " + std::to_string(node); };
+  // Where parents and tokens say which node each row is, and origin says something else, origin is wrong.
+  const std::vector<int> node = nodes_by_parents(growth, tree.parent);
+  bool known = !node.empty();
+  for (int i = 0; known && i < kept; i++) known = tree.token[i] == growth.token[node[i]];
+  for (int i = 0; known && i < kept; i++)
+    if (tree.origin[i] != node[i]) return line_of(at(i), ": origin is ", tree.origin[i], ", should be ", node[i]);
   for (int i = 0; i < kept; i++) {
     const int from = tree.origin[i];
     if (from < 0 || from >= growth.size()) return line_of(at(i), ": origin is ", from, ", which the growth lacks");
@@ -114,12 +140,9 @@ void flattens(Examiner& judge, int many, int most, double drops) {
 // A tree in preorder, the arrays that `sees` may use.
 Flat in_preorder(Examiner& judge, int n) {
   Flat tree;
-  const double up = judge.unit();
+  tree.parent = judge.shape(n, judge.unit());
   for (int i = 0; i < n; i++) {
-    int parent = i - 1;
-    while (parent > 0 && judge.unit() < up) parent = tree.parent[parent];
     tree.token.push_back(judge.below(1000));
-    tree.parent.push_back(parent);
     tree.depth.push_back(depth_of(tree.parent, i));
     tree.end.push_back(0);
     for (int node = i; node >= 0; node = tree.parent[node]) tree.end[node] = i + 1;

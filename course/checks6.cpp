@@ -7,23 +7,11 @@
 namespace course {
 namespace {
 
-// A random tree in preorder, by its nodes' parents.
-std::vector<int> random_shape(Examiner& judge, int n) {
-  std::vector<int> parent = {-1};
-  const double up = judge.unit();
-  for (int i = 1; i < n; i++) {
-    int above = i - 1;
-    while (above > 0 && judge.unit() < up) above = parent[above];
-    parent.push_back(above);
-  }
-  return parent;
-}
-
 // Every node picks a token; siblings carry different ones.
 void matches(Examiner& judge, int many) {
   for (int i = 0; i < many; i++) {
     const int n = judge.between(1, 15), V = judge.between(8, 30);
-    const std::vector<int> parent = random_shape(judge, n);
+    const std::vector<int> parent = judge.shape(n, judge.unit());
     std::vector<int> token(n), picks(n), children(n, 0);
     for (int node = 0; node < n; node++) {
       const int above = parent[node];
@@ -88,7 +76,7 @@ std::vector<Shape> shapes(Examiner& judge) {
                             {"tree:1x8", {-1, 0, 0, 0, 0, 0, 0, 0, 0}},
                             {"tree:3x2", {-1, 0, 1, 2, 2, 1, 5, 5, 0, 8, 9, 9, 8, 12, 12}},
                             {"cartesian:3,1,2", {-1, 0, 1, 2, 2, 0, 5, 6, 6, 0, 9, 10, 10}}};
-  for (int i = 0; i < 6; i++) all.push_back({"a tree as it grows", random_shape(judge, judge.between(3, 24))});
+  for (int i = 0; i < 6; i++) all.push_back({"a tree as it grows", judge.shape(judge.between(3, 24), judge.unit())});
   return all;
 }
 
@@ -102,14 +90,27 @@ void decodes(Examiner& judge, const Shape& shape, int percent, int lanes, int co
   } sizes{V, percent, lanes, count};
   Message answer = judge.student.ask(Message().put('d').put(sizes).put(seed).put(shape.parent).put(text));
   const auto got = answer.list<int>();
-  uint64_t hash = seed;
-  for (int i = 0; i < length + count; i++) {
-    if (i >= length) text.push_back(next_token(hash, V));
-    if (i >= int(got.size()) || got[i] != text[i])
-      not_passed(shape.name, " (parents ", shape.parent, "), drafts right in ", percent, " of a hundred: token ",
-                 i - length, " is ", i < int(got.size()) ? got[i] : -1, ", plain decoding has ", text[i]);
-    hash = longer_text(hash, text[i], i);
+  const auto where = [&] {
+    return line_of(shape.name, " (parents ", shape.parent, "), drafts right in ", percent, " percent of places: ");
+  };
+  std::vector<uint64_t> hash = {seed};  // of the text's first tokens, so many
+  for (int i = 0; i < length + count + int(shape.parent.size()); i++) {
+    if (i >= length) text.push_back(next_token(hash[i], V));
+    if (i < length + count && (i >= int(got.size()) || got[i] != text[i]))
+      not_passed(where(), "token ", i - length, " is ", i < int(got.size()) ? got[i] : -1, ", plain decoding has ",
+                 text[i]);
+    hash.push_back(longer_text(hash[i], text[i], i));
   }
+  int forwards = 0;
+  for (int n = length; n < length + count; forwards++)
+    for (int node = 0; node >= 0; n++) {  // node has the text's token n - 1
+      int next = -1, rank = 0;
+      for (int child = node + 1; child < int(shape.parent.size()) && next < 0; child++)
+        if (shape.parent[child] == node && drafted(hash[n], rank++, percent, V) == text[n]) next = child;
+      node = next;
+    }
+  if (const int counted = answer.get<int>(); counted != forwards)
+    not_passed(where(), counted, " forwards, should be ", forwards, ": is every right guess accepted?");
 }
 
 }  // namespace

@@ -220,7 +220,8 @@ fs::path file_of(const std::string& submission, const fs::path& name) {
   const fs::path folder = fs::canonical(submission);
   for (const fs::path& path : {folder / name, folder / name.filename()}) {
     const fs::path real = fs::weakly_canonical(path);  // a link leads to another's file
-    if (fs::is_regular_file(real) && std::mismatch(folder.begin(), folder.end(), real.begin(), real.end()).first == folder.end())
+    if (fs::is_regular_file(real) &&
+        std::mismatch(folder.begin(), folder.end(), real.begin(), real.end()).first == folder.end())
       return real;
   }
   return "";

@@ -37,7 +37,7 @@ class Answerer {
 struct Examiner {
   std::mt19937_64 random;  // of the seed, the chapter and the check: the student's process knows none of them
   Answerer& student;
-  Answerer& reference;  // the engine's own text, or its recorded answers
+  Answerer& reference;  // the engine's own code, or its recorded answers
 
   int below(int n) { return int(random() % uint64_t(n)); }
   int between(int least, int most) { return least + below(most - least + 1); }
@@ -46,6 +46,16 @@ struct Examiner {
     std::vector<float> list(n);
     for (float& x : list) x = float((2 * unit() - 1) * largest);
     return list;
+  }
+  // A tree of n nodes in preorder, by their parents. up: the chance to go up once more before the next node is added.
+  std::vector<int> shape(int n, double up) {
+    std::vector<int> parent;
+    for (int i = 0; i < n; i++) {
+      int above = i - 1;
+      while (above > 0 && unit() < up) above = parent[size_t(above)];
+      parent.push_back(above);
+    }
+    return parent;
   }
 };
 

@@ -1,7 +1,8 @@
 // course/text6.h: the text that the decoding of chapter 6 must give: a hash of what is in the cache, token by token.
 //
 // The grader computes it from tokens alone; the student's program reads it out of the cache that the student's gather
-// has moved. One wrong number in the cache gives another text.
+// has moved. One wrong number in the cache gives another text. Here is also the drafter, which is right now and then:
+// so the grader knows how many forwards a text takes.
 #pragma once
 
 #include <cstdint>
@@ -42,5 +43,16 @@ inline uint64_t longer_text(uint64_t hash, int token, int position) {
   });
 }
 inline int next_token(uint64_t hash, int vocab) { return int((hash >> 20) % uint64_t(vocab)); }
+
+// What the drafter holds for the rank-th best next token: the right one, at rank 0 in `percent` of a hundred places, at
+// rank 1 in half of the others, and so on. after: the hash of the text.
+inline int drafted(uint64_t after, int rank, int percent, int vocab) {
+  int right_at = 0;
+  for (uint64_t dice = mixed(after, 77) >> 8; right_at < 8 && int(dice % 100) >= (right_at ? 50 : percent);
+       dice = mixed(dice, 78) >> 8)
+    right_at++;
+  const int right = next_token(after, vocab);
+  return rank == right_at ? right : (right + 1 + rank) % vocab;
+}
 
 }  // namespace course

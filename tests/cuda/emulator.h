@@ -56,6 +56,7 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
+#define __shared__ static thread_local  // of all blocks, one after the other; it does not begin as NaNs
 #define __launch_bounds__(...)
 
 struct dim3 {
@@ -196,14 +197,18 @@ class Block {
   }
 
   // The calling thread waits for its warp; returns what its lanes showed there, valid until their next meeting but one.
-  const uint64_t* meet_warp(uint64_t shown, unsigned mask, int line) {
+  // orders_memory: what one wrote before it, all read behind it.
+  const uint64_t* meet_warp(uint64_t shown, unsigned mask, int line, bool orders_memory = false) {
     const int w = current_ / kWarp;
     Warp& warp = warps_[w];
     if (mask != warp.all) fault("a mask in line " + std::to_string(line) + " that is not the lanes of its warp");
     arrive(warp.meeting, line, "the lanes of a warp");
     uint64_t* const board = warp.boards[warp.turn];
     board[current_ % kWarp] = shown;
-    if (++warp.meeting.arrived == lanes()) warp.meeting = Meeting{}, warp.turn ^= 1, all_go_on(w), warp_meetings++;
+    if (++warp.meeting.arrived == lanes()) {
+      warp.meeting = Meeting{}, warp.turn ^= 1, warp_meetings++, fences += orders_memory;
+      all_go_on(w);
+    }
     give_way();
     return board;
   }
@@ -229,6 +234,7 @@ class Block {
   int lanes() const { return std::min(kWarp, threads_ - current_ / kWarp * kWarp); }
 
   long barriers = 0, warp_meetings = 0;  // of all blocks since the program began: of a block, of a warp
+  long fences = 0;                       // those of a warp that order memory: __syncwarp
 
  private:
   struct Piece {  // of shared memory
@@ -479,7 +485,7 @@ inline void __syncthreads(LINE) { emulator::block.meet_block(false, line); }
 inline int __syncthreads_count(bool vote, LINE) { return emulator::block.meet_block(vote, line); }
 inline int __syncthreads_or(bool vote, LINE) { return emulator::block.meet_block(vote, line) > 0; }
 inline int __syncthreads_and(bool vote, LINE) { return emulator::block.meet_block(!vote, line) == 0; }
-inline void __syncwarp(unsigned mask = ~0u, LINE) { emulator::block.meet_warp(0, mask, line); }
+inline void __syncwarp(unsigned mask = ~0u, LINE) { emulator::block.meet_warp(0, mask, line, true); }
 
 // A shuffle among groups of `width` lanes: who would read beyond them reads its own value (by xor: only beyond the
 // end).
@@ -536,6 +542,15 @@ T atomicMax(T* at, T value) {
 }
 inline void __threadfence() {}
 inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
+template <class T>
+T __ldg(const T* at) {
+  return *at;
+}
+constexpr int warpSize = 32;
+using std::max;
+using std::min;
 
 // ---------------------------------------------------------------------------------------------------------------
 // The runtime: memory, one stream, graphs
