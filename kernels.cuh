@@ -682,6 +682,7 @@ struct AttentionBackwardQueries {
     const T* dout = b.dout + size_t(row) * s.out_row + head * D;
     const T* out = s.out + size_t(row) * s.out_row + head * D;
     T *pr = p + size_t(item) * most, *dsr = ds + size_t(item) * most;
+    // course 2
     const T delta = g.template sum<T>(D, [=](int d) { return dout[d] * out[d]; }), scale = s.scale();
     const int keys = past + row - first + 1;
     g.each(keys, [&](int j) {
@@ -701,6 +702,7 @@ struct AttentionBackwardQueries {
       for (int j = 0; j < keys; j++) sum = fused(dsr[j], *s.cache.key(kv_head, slot0 + j, d), sum);
       b.dqkv[size_t(row) * s.qkv_row + head * D + d] = sum;
     });
+    // end
   }
 };
 
@@ -756,8 +758,7 @@ struct ReadCacheGradient {
 };
 
 // Keeps some rows of the last forward, in place: slot first + i takes what slot first + kept[i] holds. kept ascends and
-// kept[i] >= i, so a row only moves left. A lane copies its own columns row after row, and so never reads a slot that
-// it has already overwritten; in parallel over rows this would be a race. Row r of this operation: layer and head r.
+// kept[i] >= i, so a row only moves left. Row r of this operation: layer and head r.
 template <class S>
 struct KeepRows {
   S *k, *v;                 // of all layers
@@ -771,6 +772,8 @@ struct KeepRows {
     const int* const rows = kept + 2;
     const KeyValues<S> to = cache(item / n_kv_head);
     // course 6.2
+    // A lane copies its own columns row after row, and so never reads a slot that it has already overwritten. In
+    // parallel over rows this would be a race.
     g.each(head_size, [&](int d) {
       for (int i = 0; i < count; i++) {
         *to.key(head, first + i, d) = *to.key(head, first + rows[i], d);
@@ -838,9 +841,7 @@ struct ClipFactor {
 // The first CUDA kernels: tree attention, the gather, the matmul, as a course writes them before it makes them fast.
 // Each has the bits of the portable version above. `--kernels plain` decodes with them; the tuned ones are in cuda/.
 
-// AttentionForward, without what training adds. A warp for each (row, query head): grid (rows, heads). Two loops over
-// the keys, 32 keys at a time, one to a lane: first the largest score; then weights and values, in order of position.
-// Each score is computed twice. Nothing is stored in between, so there may be any number of keys.
+// AttentionForward, without what training adds. A warp for each (row, query head): grid (rows, heads).
 // Budget: 64 registers, 128 bytes shared. Loads: 6.
 template <class S>
 __global__ void plain_attention(Attention<float, S> s) {
@@ -851,6 +852,8 @@ __global__ void plain_attention(Attention<float, S> s) {
   const float* q = s.qkv + size_t(row) * s.qkv_row + head * D;
   float* out = s.out + size_t(row) * s.out_row + head * D;
   // course 10.1
+  // Two loops over the keys, 32 keys at a time, one to a lane: first the largest score; then weights and values, in
+  // order of position. Each score is computed twice. Nothing is stored in between, so there may be any number of keys.
   struct Memory {          // __shared__
     float weight[kLanes];  // of the current 32 keys
   };
@@ -890,11 +893,12 @@ void attention_plain(const Attention<float, S>& s) {
   start(plain_attention<S>, dim3(unsigned(s.forest.rows), unsigned(s.n_head)), kLanes, s);
 }
 
-// KeepRows: a block for each (layer, head), a thread for each column of keys or values: grid (layers, heads).
+// KeepRows: a block for each (layer, head): grid (layers, heads).
 // Budget: 40 registers, 0 bytes shared. Loads: 1.
 template <class S>
 __global__ void plain_gather(KeepRows<S> s) {
   // course 6
+  // A thread for each column of keys or values.
   const int head = blockIdx.y, first = s.kept[0], count = s.kept[1], D = s.head_size;
   const int* const rows = s.kept + 2;
   const KeyValues<S> cache = s.cache(blockIdx.x);

@@ -2,7 +2,7 @@
 //
 // In order: the Tree, flat in depth-first preorder, with the attention mask; the Growth, a tree while it grows; the
 // rule `match`. Plain C++: it includes nothing of the project and knows nothing of models, drafters, noise or machines.
-// Here and in other files, what stands between `// course 5.1` and `// end` a student of course/ writes anew.
+// Here and in other files a student of course/ writes anew what stands between `// course 5.1` and `// end`.
 #pragma once
 
 #include <cstdint>
@@ -100,9 +100,10 @@ inline void flatten_by_search(const Growth& growth, Tree& tree, int node = 0, in
   // end
 }
 
-// The same in two loops: the sizes of subtrees, leaves first; then the places of nodes, root first.
+// The same, for trees of any size.
 inline void flatten(const Growth& growth, Tree& tree) {
   // course 5.1
+  // Two loops: the sizes of subtrees, leaves first; then the places of nodes, root first.
   const int n = growth.size();
   std::vector<int> size(n), place(n);  // of each node's subtree; of each node in the tree
   std::vector<int> free_place(n);      // of each node: where its next child goes
