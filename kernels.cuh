@@ -682,9 +682,9 @@ struct AttentionBackwardQueries {
     const T* dout = b.dout + size_t(row) * s.out_row + head * D;
     const T* out = s.out + size_t(row) * s.out_row + head * D;
     T *pr = p + size_t(item) * most, *dsr = ds + size_t(item) * most;
+    const int keys = past + row - first + 1;
     // course 2
     const T delta = g.template sum<T>(D, [=](int d) { return dout[d] * out[d]; }), scale = s.scale();
-    const int keys = past + row - first + 1;
     g.each(keys, [&](int j) {
       pr[j] = dsr[j] = 0;
       if (j >= past && !f.sees(row, first + j - past)) return;

@@ -41,19 +41,14 @@ struct Flat {
 // Which node of the growth each row is, told by parents alone: the k-th child of a row is the k-th of its node. Empty
 // where the two trees have different shapes.
 std::vector<int> nodes_by_parents(const Grown& growth, const std::vector<int>& parent) {
-  const auto kept_children = [&](int node) {
-    std::vector<int> children;
-    for (int child = node + 1; child < growth.size(); child++)
-      if (growth.parent[child] == node && !growth.dropped[child]) children.push_back(child);
-    return children;
-  };
+  std::vector<std::vector<int>> left(growth.size());  // of each node, its children, the last one first
+  for (int i = growth.size() - 1; i > 0; i--)
+    if (!growth.dropped[i]) left[growth.parent[i]].push_back(i);
   std::vector<int> node = {0};
-  std::vector<std::vector<int>> left = {kept_children(0)};
   for (int i = 1; i < int(parent.size()); i++) {
-    if (parent[i] < 0 || parent[i] >= i || left[parent[i]].empty()) return {};
-    node.push_back(left[parent[i]][0]);
-    left[parent[i]].erase(left[parent[i]].begin());
-    left.push_back(kept_children(node.back()));
+    if (parent[i] < 0 || parent[i] >= i || left[node[parent[i]]].empty()) return {};
+    node.push_back(left[node[parent[i]]].back());
+    left[node[parent[i]]].pop_back();
   }
   return node;
 }

@@ -2,10 +2,12 @@
 // right.
 //
 // usage: grade [--submission DIR] [--chapter N] [--reference DIR] [--hide DIR] [--seed N] [--record] [--results FILE]
+//              [--seconds N]
 //   Run it in the starter's folder. Of the submission only what stands between marks is taken: it is put into blank/,
 //   the files as they were given out, one chapter at a time. So a chapter that does not compile costs no other.
 //   --reference: a folder with the engine's own chapter1, chapter2 ..., asked for right answers. Without it the
 //   recorded ones are right, and the seed is theirs. --record records them.
+//   --seconds: that it waits for an answer, 10; three times as many for a chapter.
 //   --hide: the compiler may read nothing in this folder, the engine's own, but what is in the starter's.
 //
 // In order: the student's process; right answers; a submission's code; compiling; one chapter; the table and
@@ -17,6 +19,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #if __has_include(<linux/landlock.h>)
 #include <linux/landlock.h>
@@ -37,10 +40,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int kAnswerSeconds = 10, kChapterSeconds = 30;  // that the grader waits: for an answer, for all of a chapter
-constexpr size_t kMemory = size_t(2) << 30;               // bytes of a student's process
-constexpr size_t kKept = 64 << 10;                        // bytes of what it prints
-constexpr uint32_t kLongestAnswer = 16 << 20;             // bytes
+constexpr int kChapterAnswers = 3;             // a chapter has as long as so many answers may take
+constexpr size_t kMemory = size_t(2) << 30;    // bytes of a student's process
+constexpr size_t kKept = 64 << 10;             // bytes of what it prints
+constexpr uint32_t kLongestAnswer = 16 << 20;  // bytes
 constexpr uint64_t kRecordedSeed = 20261124;
 
 struct Options {
@@ -48,6 +51,7 @@ struct Options {
   std::vector<int> chapters;
   uint64_t seed = 0;
   bool record = false;
+  int seconds = 10;  // that the grader waits for an answer
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -56,14 +60,14 @@ struct Options {
 // It begins with the first question, and ends with this object.
 class Program : public Answerer {
  public:
-  // left: seconds that its chapter has left.
-  Program(std::string path, double& left) : path_(std::move(path)), left_(left) {}
+  // seconds: for an answer. left: for all answers of its chapter.
+  Program(std::string path, int seconds, double& left) : path_(std::move(path)), seconds_(seconds), left_(left) {}
   ~Program() override { end(); }
 
   Message ask(const Message& question) override {
     if (process_ < 0) begin();
     const Clock::time_point start = Clock::now();
-    until_ = start + std::chrono::duration_cast<Clock::duration>(Seconds(std::min(left_, double(kAnswerSeconds))));
+    until_ = start + std::chrono::duration_cast<Clock::duration>(Seconds(std::min(left_, double(seconds_))));
     Message answer, sent = question;
     uint32_t length = uint32_t(sent.bytes.size());
     const bool came = move(to_, POLLOUT, &length, sizeof length) && move(to_, POLLOUT, sent.bytes.data(), length) &&
@@ -90,7 +94,8 @@ class Program : public Answerer {
     setpgid(process_, process_);  // whom it starts ends with it; the process itself does the same, who is first
     if (process_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      const rlimit memory{kMemory, kMemory}, seconds{kChapterSeconds, kChapterSeconds}, kept{kKept, kKept}, none{0, 0};
+      const rlimit memory{kMemory, kMemory}, seconds{rlim_t(in_all()), rlim_t(in_all())}, kept{kKept, kKept},
+          none{0, 0};
       setrlimit(RLIMIT_AS, &memory);
       setrlimit(RLIMIT_CPU, &seconds);
       setrlimit(RLIMIT_FSIZE, &kept);
@@ -123,6 +128,7 @@ class Program : public Answerer {
     close(from_);
     process_ = -1;
   }
+  int in_all() const { return kChapterAnswers * seconds_; }
   int milliseconds_left() const {
     return std::max(0, int(std::chrono::duration_cast<std::chrono::milliseconds>(until_ - Clock::now()).count()));
   }
@@ -140,22 +146,25 @@ class Program : public Answerer {
   }
   std::string how_it_ended() {
     int status = 0;
-    alarm(unsigned(milliseconds_left() / 1000));  // it ends the wait
-    const bool ended = milliseconds_left() > 1000 && waitpid(process_, &status, 0) == process_;
-    alarm(0);
+    const int left = milliseconds_left();
+    const itimerval none{}, alarm{{0, 0}, {left / 1000, left % 1000 * 1000}};
+    setitimer(ITIMER_REAL, &alarm, nullptr);  // it ends the wait
+    const bool ended = left > 0 && waitpid(process_, &status, 0) == process_;
+    setitimer(ITIMER_REAL, &none, nullptr);
     if (!ended)
-      return "no answer in time (" + std::to_string(kAnswerSeconds) + " seconds, " + std::to_string(kChapterSeconds) +
+      return "no answer in time (" + std::to_string(seconds_) + " seconds, " + std::to_string(in_all()) +
              " for a chapter): a loop without an end?";
     end();
     if (!WIFSIGNALED(status)) return "the program ended before it answered";
     const int signal = WTERMSIG(status);
     if (signal == SIGXCPU || signal == SIGKILL)
-      return "the program took more than " + std::to_string(kChapterSeconds) + " seconds";
+      return "the program took more than " + std::to_string(in_all()) + " seconds";
     return std::string("the program ended by a fault: ") + strsignal(signal) +
            (signal == SIGSEGV ? ": an index out of range, or a null pointer?" : "");
   }
 
   std::string path_;
+  const int seconds_;
   double& left_;
   pid_t process_ = -1;
   int to_ = -1, from_ = -1;
@@ -377,8 +386,8 @@ Graded grade(const Options& options, const Chapter& chapter) {
     why = notes[0];
   }
   const bool live = !options.reference.empty();
-  double left = kChapterSeconds, left_of_reference = 10 * kChapterSeconds;
-  Program reference(options.reference + "/" + program_of(chapter.number), left_of_reference);
+  double left = kChapterAnswers * options.seconds, left_of_reference = 3600;
+  Program reference(options.reference + "/" + program_of(chapter.number), 600, left_of_reference);
   Recorded right("course/recorded/" + std::to_string(chapter.number), live ? &reference : nullptr);
   for (size_t i = 0; i < graded.chapter.checks.size(); i++) {
     const Check& check = graded.chapter.checks[i];
@@ -386,7 +395,7 @@ Graded grade(const Options& options, const Chapter& chapter) {
       graded.outcomes.push_back({&check, without, why});
       continue;
     }
-    Program student(program, left);
+    Program student(program, options.seconds, left);
     std::seed_seq seed{uint32_t(options.seed), uint32_t(options.seed >> 32), uint32_t(chapter.number), uint32_t(i)};
     Examiner judge{std::mt19937_64(seed), student, right};
     Outcome outcome{&check, State::kPassed, ""};
@@ -452,7 +461,7 @@ Options read_options(int argc, char** argv) {
   Options options;
   const option names[] = {{"submission", 1, nullptr, 's'}, {"chapter", 1, nullptr, 'c'}, {"reference", 1, nullptr, 'r'},
                           {"hide", 1, nullptr, 'h'},       {"seed", 1, nullptr, 'n'},    {"record", 0, nullptr, 'w'},
-                          {"results", 1, nullptr, 'o'},    {nullptr, 0, nullptr, 0}};
+                          {"results", 1, nullptr, 'o'},    {"seconds", 1, nullptr, 't'}, {nullptr, 0, nullptr, 0}};
   for (int given; (given = getopt_long(argc, argv, "", names, nullptr)) >= 0;) switch (given) {
       case 's':
         options.submission = optarg;
@@ -467,6 +476,9 @@ Options read_options(int argc, char** argv) {
         break;
       case 'h':
         options.hidden = optarg;
+        break;
+      case 't':
+        options.seconds = std::max(1, atoi(optarg));
         break;
       case 'n':
         options.seed = strtoull(optarg, nullptr, 10);

@@ -1,10 +1,11 @@
 // tests/course/test_course.cpp: the course: marks, what a starter holds and does not, what the grader says of right,
 // wrong and broken submissions, and the worked examples of the chapters' pages.
 //
-// The starter is made by `make starter`, in build/course, as a teacher makes it.
+// The starter is made in build/course by the steps of `make course`, as a teacher makes it.
 #include <doctest/doctest.h>
 #include <stdlib.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -86,6 +87,26 @@ TEST_CASE("course: a wrong mark is named, and costs its own region alone") {
   CHECK_THROWS_AS(course::regions_of(lost), std::runtime_error);
 }
 
+TEST_CASE("course: what a student writes stays within its function, and asks nothing of the preprocessor") {
+  for (const char* good : {"", "int x = 1;\n", "  if (x) { y(); }  // } #\n", "  char c = '}', d = '\\'';\n",
+                           "  f(\"} \\\" #\");\n", "  /* } \n # */\n", "#pragma unroll\n  for (;;) {\n  }\n"})
+    CHECK_MESSAGE(course::refusal(good) == "", good);
+  const std::vector<std::pair<std::string, std::string>> bad = {
+      {"}\n}\n#include \"../../tree.h\"\nnamespace {\nvoid f() {\n", "a } without its {"},
+      {"{\n", "a { without its }"},
+      {"  {}\n  #include \"tree.h\"\n", "a line for the preprocessor (#)"},
+      {"%:include \"tree.h\"\n", "a line for the preprocessor (%:)"},
+      {"/* */ #include \"tree.h\"\n", "a line for the preprocessor (#)"},
+      {"#pragma unroll /*\n } {\n", "a comment without an end"},
+      {"<% } %>\n", "a line for the preprocessor (<%)"},
+      {"// \\\n{ }\n", "a \\ at the end of a line"},
+      {"#\\ \n include \"tree.h\"\n", "a \\ at the end of a line"},
+      {"R\"(\" } /*)\"; // */ {\n", "a letter or digit before \""},
+      {"int x = 1'000, y = '{';\n", "a letter or digit before '"},
+      {"char c = '{;\n", "a ' without another one in its line"}};
+  for (const auto& [body, says] : bad) CHECK_MESSAGE(course::refusal(body) == says, body);
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // The starter
 
@@ -109,11 +130,35 @@ Ran run(const std::string& command) {
 const std::string kStarter = "build/course";
 const std::vector<int> kChapters = {1, 2, 4, 5, 6, 10};
 
-void make_starter() {
-  static const Ran made = run("make course");
-  INFO(made.text);
-  REQUIRE(made.status == 0);
+const std::string kReference = fs::absolute("build/reference").string();
+
+// The steps of `make course`, each once. The first of them are tests of their own, so that none of these takes long.
+void make_starter(size_t steps = 4) {
+  const std::string reference = "make -C " + kStarter + " FROM=" + fs::absolute(".").string() + " B=" + kReference;
+  const std::string commands[] = {"make build/make_course && build/make_course starter " + kStarter + " && make -C " +
+                                      kStarter + " deps && " + "make -j2 -C " + kStarter +
+                                      " build/checks1.o build/checks2.o build/checks4.o build/checks5.o",
+                                  "make -j2 -C " + kStarter + " build/grade",
+                                  reference + " -j2" +
+                                      [] {
+                                        std::string all;
+                                        for (int chapter : kChapters)
+                                          all += " " + kReference + "/chapter" + std::to_string(chapter);
+                                        return all;
+                                      }(),
+                                  "make course"};
+  static size_t done = 0;
+  for (; done < steps; done++) {
+    const Ran made = run(commands[done]);
+    INFO(commands[done] << "\n" << made.text);
+    REQUIRE(made.status == 0);
+  }
 }
+
+TEST_CASE("course: a starter is made") { make_starter(1); }
+TEST_CASE("course: its grader compiles") { make_starter(2); }
+TEST_CASE("course: the engine's chapters compile") { make_starter(3); }
+TEST_CASE("course: the engine is graded, and its answers recorded") { make_starter(4); }
 
 // Grades a submission; results.json is read.
 nlohmann::json graded(const std::string& submission, const std::string& chapter = "", const std::string& more = "") {
@@ -131,7 +176,20 @@ std::string state(const nlohmann::json& results, int chapter) {
 std::string why(const nlohmann::json& results, int chapter) {
   return results["extra_data"]["chapters"][std::to_string(chapter)]["why"];
 }
-const std::string kWithReference = "--seed 7 --reference " + fs::absolute("build/reference").string();
+const std::string kWithReference = "--seed 7 --reference " + kReference + " --hide " + fs::absolute(".").string();
+
+// What a student hands in: the starter's three files, with these bodies between the marks; of `bodies` those of the
+// engine where it lacks a region.
+const std::vector<std::string> kHandIn = {"tree.h", "kernels.cuh", "rules/verify.h"};
+void hand_in(const std::string& folder, const course::Bodies& bodies = {}) {
+  for (const std::string& file : kHandIn) {
+    course::Bodies written;
+    for (const auto& [number, body] : course::bodies_of(read_file(file)))
+      if (number.find('.') != std::string::npos) written[number] = bodies.count(number) ? bodies.at(number) : body;
+    fs::create_directories(fs::path(folder + "/" + file).parent_path());
+    write_file(folder + "/" + file, course::paste(read_file(kStarter + "/blank/" + file), written));
+  }
+}
 
 std::map<std::string, std::string> files_of(const std::string& folder) {
   std::map<std::string, std::string> files;
@@ -152,7 +210,7 @@ TEST_CASE("course: a starter holds no line of an answer, in no file") {
   const auto files = files_of(folder.path);
   CHECK(files.size() > 40);
   int lines = 0;
-  for (const char* source : {"tree.h", "kernels.cuh", "rules/verify.h"})
+  for (const std::string& source : kHandIn)
     for (const auto& [number, bodies] : course::bodies_of(read_file(source)))
       for (const std::string& body : bodies) {
         std::istringstream in(body);
@@ -199,87 +257,212 @@ TEST_CASE("course: the starter compiles, and every chapter says that it is not w
   CHECK(measure.text.find("chapter 5.1 is not written yet") != std::string::npos);
 }
 
-TEST_CASE("course: the engine itself passes, by recorded answers and by a new seed") {
+// As a student hands in: three files, by folder or without folders; by recorded answers and by a new seed.
+void passes(const std::string& way, bool folders) {
   make_starter();
-  for (const std::string& way : {std::string(), kWithReference}) {
-    const nlohmann::json results = graded(fs::absolute(".").string(), "", way);
-    CHECK(results["score"] == 60);
-    for (int chapter : kChapters) CHECK(why(results, chapter) == "");
+  const Folder folder;
+  hand_in(folder.path);
+  if (!folders) fs::rename(folder.file("rules/verify.h"), folder.file("verify.h"));
+  const nlohmann::json results = graded(folder.path, "", way);
+  CHECK(results["score"] == 60);
+  for (int chapter : kChapters) CHECK(why(results, chapter) == "");
+}
+TEST_CASE("course: three files with right answers have all points, by recorded answers") { passes("", true); }
+TEST_CASE("course: three files with right answers have all points, by a new seed") { passes(kWithReference, false); }
+
+// Of each kind, right and wrong, all that are stored, or in a tenth the first.
+void judged(const std::string& region, const std::string& kind_asked, int in_a_tenth) {
+  make_starter();
+  const Folder folder;
+  const Ran made = run("build/make_course solutions course/teacher/solutions/" + region + ".txt " + folder.path);
+  INFO(made.text);
+  REQUIRE(made.status == 0);
+  const std::string chapter = region.substr(0, region.find('.'));
+  int found = 0;
+  for (int i = 1; fs::exists(folder.file(std::to_string(i))); i++) {
+    const std::string submission = folder.file(std::to_string(i));
+    std::istringstream expected(read_file(submission + "/expected"));
+    std::string kind, says;
+    std::getline(expected, kind);
+    std::getline(expected, says);
+    if (kind != kind_asked || (found++ >= in_a_tenth && a_tenth())) continue;
+    const nlohmann::json results = graded(submission, chapter, kWithReference);
+    INFO(region << ": " << kind << ": " << read_file(submission + "/name") << results.dump(1));
+    CHECK(state(results, std::stoi(chapter)) == (kind == "right" ? "passed" : "failed"));
+    bool said = false;
+    for (const auto& test : results["tests"]) said |= test["output"].get<std::string>().find(says) != std::string::npos;
+    CHECK(said);
   }
+  CHECK(found >= (kind_asked == "right" ? 2 : 6));
+}
+#define JUDGED(region)                                                                         \
+  TEST_CASE("course: wrong solutions of " region " are found") { judged(region, "wrong", 2); } \
+  TEST_CASE("course: right solutions of " region " have all points") { judged(region, "right", 1); }
+JUDGED("1.1")
+JUDGED("2.1")
+JUDGED("4.1")
+JUDGED("5.1")
+JUDGED("5.2")
+JUDGED("6.1")
+JUDGED("6.2")
+JUDGED("10.1")
+TEST_CASE("course: every region has solutions") {
+  size_t regions = 0, files = 0;
+  for (const std::string& file : kHandIn)
+    for (const course::Region& region : course::regions_of(read_file(file)))
+      regions += course::is_written(region) && (file != "kernels.cuh" || region.number != "5.2");  // it stands twice
+  for (const auto& entry : fs::directory_iterator("course/teacher/solutions")) files += entry.is_regular_file();
+  CHECK(regions == 8);
+  CHECK(files == 8);
 }
 
-TEST_CASE("course: stored solutions are judged as they say") {
-  make_starter();
-  std::vector<std::string> files;
-  for (const auto& entry : fs::directory_iterator("course/teacher/solutions")) files.push_back(entry.path().string());
-  std::sort(files.begin(), files.end());
-  CHECK(files.size() == 8);
-  int right = 0, wrong = 0;
-  for (const std::string& file : files) {
-    const Folder folder;
-    const Ran made = run("build/make_course solutions " + file + " " + folder.path);
-    INFO(made.text);
-    REQUIRE(made.status == 0);
-    const std::string number = fs::path(file).stem().string(), chapter = number.substr(0, number.find('.'));
-    int of_file[2] = {0, 0}, taken[2] = {0, 0};
-    for (int i = 1; fs::exists(folder.file(std::to_string(i))); i++) {
-      const std::string submission = folder.file(std::to_string(i));
-      std::istringstream expected(read_file(submission + "/expected"));
-      std::string kind, says;
-      std::getline(expected, kind);
-      std::getline(expected, says);
-      of_file[kind == "right"]++;
-      if (a_tenth() && taken[kind == "right"]++ > 0) continue;  // one of each kind
-      const nlohmann::json results = graded(submission, chapter, kWithReference);
-      INFO(number << ": " << kind << ": " << read_file(submission + "/name") << results.dump(1));
-      CHECK(state(results, std::stoi(chapter)) == (kind == "right" ? "passed" : "failed"));
-      bool said = false;
-      for (const auto& test : results["tests"])
-        said |= test["output"].get<std::string>().find(says) != std::string::npos;
-      CHECK(said);
-      (kind == "right" ? right : wrong)++;
-    }
-    INFO(file);
-    CHECK(of_file[0] >= 6);
-    CHECK(of_file[1] >= 2);
+// The engine's bodies, one of them with `to` in place of `from`.
+course::Bodies changed(const std::string& region, const std::string& from, const std::string& to) {
+  for (const std::string& source : kHandIn) {
+    course::Bodies bodies = course::bodies_of(read_file(source));
+    if (!bodies.count(region)) continue;
+    const size_t at = bodies[region][0].find(from);
+    REQUIRE(at != std::string::npos);
+    bodies[region][0].replace(at, from.size(), to);
+    return bodies;
   }
-  CHECK(right >= 8);
-  CHECK(wrong >= 8);
+  return {};
 }
 
-// The engine's solution with one file changed.
-std::string changed(const Folder& folder, const std::string& file, const std::string& from, const std::string& to) {
-  for (const char* source : {"tree.h", "kernels.cuh", "rules/verify.h"}) {
-    std::string text = read_file(source);
-    const size_t at = source == file ? text.find(from) : std::string::npos;
-    if (source == file) REQUIRE(at != std::string::npos);
-    if (source == file) text.replace(at, from.size(), to);
-    fs::create_directories(fs::path(folder.file(source)).parent_path());
-    folder.file(source, text);
-  }
-  return folder.path;
+// What the grader says of chapter 5 when flatten begins with this.
+std::string of_flatten(const std::string& beginning, const std::string& chapters = "5") {
+  make_starter();
+  const Folder folder;
+  hand_in(folder.path,
+          changed("5.1", "  const int n = growth.size();", beginning + "\n  const int n = growth.size();"));
+  const nlohmann::json results = graded(folder.path, chapters, kWithReference + " --seconds 1");
+  CHECK(state(results, 5) == "failed");
+  if (chapters != "5") CHECK(state(results, 6) == "passed");
+  return why(results, 5);
+}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST_CASE("course: a chapter that does not compile or has lost its marks costs no other chapter") {
+  CHECK(contains(of_flatten("  const int N = 1", "5 6"), "it does not compile: tree.h:"));
+  const Folder folder;
+  hand_in(folder.path);
+  std::string text = read_file(folder.file("tree.h"));
+  text.replace(text.find("// course 5.1\n"), 14, "// course 5,1\n");
+  const nlohmann::json results = graded(folder.file("tree.h", text).substr(0, folder.path.size()), "5 6");
+  CHECK(why(results, 5) == "tree.h: region 5.1: its marks are not there: `// course 5.1` and `// end`");
+  CHECK(state(results, 6) == "passed");
 }
 
-TEST_CASE("course: a chapter that does not compile, crashes, or lost its marks costs no other chapter") {
+TEST_CASE("course: code that leaves its function is not compiled") {
+  CHECK(contains(
+      of_flatten("}\n}\n#include \"" + fs::absolute("tree.h").string() + "\"\nnamespace nanospec {\nvoid f() {"),
+      "tree.h: region 5.1: a } without its {"));
+  CHECK(contains(of_flatten("#if 0"), "tree.h: region 5.1: a line for the preprocessor (#)"));
+}
+
+TEST_CASE("course: a link to another's file is no submission, nor is a pipe") {
   make_starter();
-  const struct {
-    const char *file, *from, *to, *says;
-  } cases[] = {
-      {"tree.h", "const int N = size[0];", "const int N = size[0]", "tree.h:"},
-      {"tree.h", "const int N = size[0];", "const int N = size[0];\n#if 0", "it does not compile"},
-      {"tree.h", "const int N = size[0];", "const int N = size[0];\n  std::abort();", "the program ended by a fault"},
-      {"tree.h", "const int N = size[0];", "const int N = size[0];\n  while (tree.size() != -1) tree.token.clear();",
-       "no answer in time"},
-      {"tree.h", "    tree.origin[at] = i;\n  }\n  // end\n", "    tree.origin[at] = i;\n  }\n", "5.1"},
+  const Folder folder;
+  hand_in(folder.path);
+  fs::remove(folder.file("tree.h"));
+  fs::create_symlink(fs::absolute("tree.h"), folder.file("tree.h"));
+  CHECK(why(graded(folder.path, "5"), 5) == "the submission has no tree.h");
+  fs::remove(folder.file("tree.h"));
+  REQUIRE(run("mkfifo " + folder.file("tree.h")).status == 0);
+  CHECK(why(graded(folder.path, "5"), 5) == "the submission has no tree.h");
+}
+
+TEST_CASE("course: the compiler cannot read the engine's files") {
+  make_starter();
+  if (syscall(444, nullptr, 0, 1) < 1) return;  // this kernel has no Landlock
+  const Folder folder;
+  hand_in(folder.path);
+  const std::string grade = "cd " + kStarter + " && rm -f build/chapter4.o build/chapter4 && CXX='g++ -include " +
+                            fs::absolute("tests/tenth.h").string() + "' build/grade --chapter 4 --submission " +
+                            folder.path + " --results " + folder.file("r.json");
+  const std::string hidden = run(grade + " --hide " + fs::absolute(".").string()).text;
+  CHECK_MESSAGE(contains(hidden, "Permission denied"), hidden);
+  CHECK(contains(run(grade).text, "10 of 10"));
+}
+
+TEST_CASE("course: code that crashes, or does not answer, is ended in time") {
+  CHECK(contains(of_flatten("  std::abort();"), "the program ended by a fault: Aborted"));
+  CHECK(contains(of_flatten("  for (;;) tree.token.clear();"), "no answer in time (1 seconds"));
+  CHECK(contains(of_flatten("  fclose(fdopen(4, \"w\"));\n  select(0, nullptr, nullptr, nullptr, nullptr);"),
+                 "no answer in time"));
+}
+
+TEST_CASE("course: half an answer, and a long one, is none") {
+  const auto writes = [](const std::string& bytes) {
+    return of_flatten("  FILE* const answers = fdopen(4, \"w\");\n  for (char c : {" + bytes +
+                      "}) fputc(c, answers);\n  fflush(answers);\n  select(0, nullptr, nullptr, nullptr, nullptr);");
   };
-  for (const auto& one : cases) {
-    const Folder folder;
-    const nlohmann::json results = graded(changed(folder, one.file, one.from, one.to), "5 6", kWithReference);
-    INFO(results.dump(1));
-    CHECK(state(results, 5) == "failed");
-    CHECK(why(results, 5).find(one.says) != std::string::npos);
-    CHECK(state(results, 6) == "passed");
+  CHECK(contains(writes("'a'"), "no answer in time"));
+  CHECK(contains(writes("'\\x10', '\\0', '\\0', '\\0', 'a'"), "no answer in time"));
+  CHECK(contains(writes("'\\0', '\\0', '\\0', '\\x0c'"), "an answer of 201326592 bytes"));
+}
+
+TEST_CASE("course: of what code prints, or throws, a little is kept") {
+  CHECK(contains(of_flatten("  for (;;) printf(\"at node %d\\n\", tree.size());"), "no answer in time"));
+  CHECK(fs::file_size(kStarter + "/build/chapter5.said") <= 64 << 10);
+  CHECK(contains(read_file(kStarter + "/build/chapter5.said"), "at node 0\n"));
+  const std::string thrown = of_flatten("  throw std::runtime_error(std::string(1000000, '\\xff'));");
+  CHECK(thrown.size() < 2000);  // each of 500 bytes, which are no UTF-8, as a sign of three
+}
+
+TEST_CASE("course: processes that code starts end with it, and it opens no file") {
+  make_starter();
+  const Folder folder;
+  hand_in(folder.path, changed("10.1", "struct Memory {", "if (fork() == 0) for (;;) pause();\n  struct Memory {"));
+  graded(folder.path, "10", kWithReference + " --seconds 1");
+  const std::string program = fs::absolute(kStarter + "/build/chapter10").string();
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    std::error_code gone;
+    CHECK(fs::read_symlink(entry.path() / "exe", gone) != program);
   }
+  hand_in(folder.path,
+          changed("10.1", "struct Memory {",
+                  "close(0);\n  if (FILE* const file = fopen(\"/dev/null\", \"r\")) *(int*)0 = fgetc(file);\n"
+                  "  struct Memory {"));
+  CHECK(state(graded(folder.path, "10", kWithReference), 10) == "passed");
+}
+
+// What students get, unpacked, with their answers in it; what is compiled already is brought along. The text to train
+// on is got without a network.
+const std::string& unpacked() {
+  static const Folder folder;
+  static const std::string path = folder.path + "/course";
+  if (fs::exists(path)) return path;
+  make_starter();
+  REQUIRE(run("tar -xzf build/course.tar.gz -C " + folder.path + " && mkdir " + path + "/build && cp -a " + kStarter +
+              "/build/*.o " + kStarter + "/build/*.dep " + kStarter + "/build/grade " + path + "/build")
+              .status == 0);
+  write_file(path + "/data/get.sh", "cat course/chapter*.md course/chapter*.md >data/shakespeare.txt\n");
+  return path;
+}
+
+TEST_CASE("course: make play grades first: with a wrong mask nothing is played") {
+  const std::string path = unpacked();
+  hand_in(path, {{"5.2", {"    return j <= i;\n"}}});
+  const Ran played = run("make -C " + path + " play");
+  INFO(played.text);
+  CHECK(played.status != 0);
+  CHECK(contains(played.text, "sees("));
+  CHECK(contains(played.text, "make play: these four chapters need all their points first"));
+  CHECK(!fs::exists(path + "/data/shakespeare.txt"));
+  const auto chapters = nlohmann::json::parse(read_file(path + "/build/play.json"))["extra_data"]["chapters"];
+  for (const char* chapter : {"1", "2", "6"}) CHECK(chapters[chapter]["state"] == "passed");
+  CHECK(chapters["5"]["state"] == "failed");
+}
+
+TEST_CASE("course: make play trains and decodes in a folder as it was unpacked, where the text is not there yet") {
+  const std::string path = unpacked();
+  hand_in(path);
+  const Ran played = run("make -C " + path + " play" + (a_tenth() ? " UPDATES=2" : ""));
+  INFO(played.text);
+  CHECK(played.status == 0);
+  CHECK(contains(played.text, "3000 tokens: plain 3000 forwards, tree:3x2 "));
+  CHECK(contains(played.text, ", the same bytes"));
 }
 
 TEST_CASE("course: the grader says what it lacks") {
