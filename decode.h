@@ -169,12 +169,12 @@ class Target {
     overwrite(layers == 0);
     const auto launches = [&] { run(batch_, true, layers); };
 #ifdef WITH_CUDA
-    if (cuda()) host_logits_ = iterations_->forward(n, layers, !after_layer, launches);
-    else
+    if (cuda()) return void(host_logits_ = iterations_->forward(n, layers, !after_layer, launches));
 #endif
-      launches();
+    launches();
+    host_logits_ = device_logits_->on_host(size_t(n) * V_, copied_logits_);
   }
-  const float* logits(int row) const { return (cuda() ? host_logits_ : device_logits_->data()) + size_t(row) * V_; }
+  const float* logits(int row) const { return host_logits_ + size_t(row) * V_; }
   // (C) the final norm's output for a row of the last forward; null on a GPU.
   const float* hidden(int row) const { return cuda() ? nullptr : norm_ + size_t(row) * C_; }
 
@@ -289,7 +289,8 @@ class Target {
   Batch rows_;         // of the current forward
   DeviceBatch batch_;
   Array<int> kept_;
-  const float* host_logits_ = nullptr;  // on a GPU: of the last forward
+  const float* host_logits_ = nullptr;  // of the last forward
+  std::vector<float> copied_logits_;
   int past_ = 0;
   std::vector<int> cached_;  // tokens that all layers have cached, from position 0 on
   bool all_layers_ = true;   // whether the last forward ran all layers

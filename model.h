@@ -199,7 +199,7 @@ struct Weights {
   // transposes, which backward() reads.
   Weights(const Config& c, const Tensors<const T>& flat, bool cuda, bool training = true) : plain(flat) {
     const auto all = list(c, cuda);
-    if (cuda && std::is_same<T, float>::value && std::is_same<W, float>::value)
+    if (kTuned && cuda && std::is_same<T, float>::value && std::is_same<W, float>::value)
       for (Weight<T, W>* weight : all) weight->use_stored();
     else memory = place_weights(all, training, cuda);
   }

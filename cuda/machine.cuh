@@ -26,17 +26,29 @@ inline void check_cuda(cudaError_t error, const char* file, int line) {
                            std::to_string(line) + ": check nvidia-smi, or use --device cpu");
 }
 
-// Why this program cannot use the GPU that is there, in words; "" if it can, or if there is none. The kernels are
-// compiled for compute capability 8.0 and above (the Makefile's NVCCFLAGS).
+// A kernel that does nothing: what the runtime says of it is so of all kernels.
+// Budget: 8 registers, 0 bytes shared.
+template <class>
+__global__ void empty_kernel() {}
+
+// For which compute capability the code was compiled that this GPU runs: 90 for 9.0; 0 if the program has none for it.
+inline int compiled_for() {
+  cudaFuncAttributes its = {};
+  if (cudaFuncGetAttributes(&its, empty_kernel<void>) == cudaSuccess) return its.ptxVersion;
+  cudaGetLastError();
+  return 0;
+}
+
+// Why this program cannot use the GPU that is there, in words; "" if it can, or if there is none.
 inline std::string device_problem() {
   int devices = 0, device = 0, major = 0, minor = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return "";
   CUDA_CHECK(cudaGetDevice(&device));
   CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
   CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-  if (major >= 8) return "";
+  if (compiled_for() > 0) return "";
   return "the GPU has compute capability " + std::to_string(major) + "." + std::to_string(minor) +
-         ", and the kernels need 8.0";
+         ", and no kernel here was compiled for that";
 }
 
 // Why this program cannot use a GPU, in words; "" if it can.
@@ -89,18 +101,13 @@ void start(void (*kernel)(Parameters...), dim3 grid, int threads, const Argument
   CUDA_CHECK(cudaGetLastError());
 }
 
-// The same, for a kernel in the middle of a decoding step. It may start before the kernels before it have ended (from
-// sm_90 on: programmatic dependent launch), so it calls wait_for_earlier() before it reads or overwrites what they
-// write. The first kernel of a step is launched by start(): it waits for all that was there before.
+// The same, for a kernel in the middle of a decoding step. It may start before the kernels before it have ended, where
+// its code waits for them (from sm_90 on: programmatic dependent launch). So it calls wait_for_earlier() before it
+// reads or overwrites what they write. The first kernel of a step is launched by start(): it waits for all that was
+// there before.
 template <class... Parameters, class... Arguments>
 void start_early(void (*kernel)(Parameters...), dim3 grid, int threads, const Arguments&... arguments) {
-#ifdef __CUDACC__
-  static const bool can = [] {
-    int device = 0, major = 0;
-    CUDA_CHECK(cudaGetDevice(&device));
-    CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    return major >= 9;
-  }();
+  static const bool waits = compiled_for() >= 90;  // not: what the GPU is. Code for 8.0 runs on a 9.0 too
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -109,18 +116,19 @@ void start_early(void (*kernel)(Parameters...), dim3 grid, int threads, const Ar
   config.blockDim = dim3(unsigned(threads));
   config.stream = stream();
   config.attrs = &early;
-  config.numAttrs = can ? 1 : 0;
+  config.numAttrs = waits ? 1 : 0;
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
-#else
-  start(kernel, grid, threads, arguments...);
-#endif
 }
 // Lets the next kernel's blocks start where there is room, and waits until the kernels before this one have ended and
 // their writes are seen. Each thread calls it, once, before it returns.
 __device__ __forceinline__ void wait_for_earlier() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#ifdef __CUDACC__
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+#else
+  emulator::wait_for_earlier();
 #endif
 }
 

@@ -208,6 +208,8 @@ struct AttentionTile {
   }
 };
 
+constexpr int kLongPast = 128;  // keys of a past of which threads may share a head
+
 // All threads work at each key/value head of the only root: they share its keys, then the pairs, then the channels.
 // scores: kRowsByKeys rows.
 template <class S>

@@ -130,6 +130,13 @@ class Array {
 
   void upload(const T* from, size_t n, size_t at = 0) { copy(data_ + at, from, n); }
   void download(T* to, size_t n, size_t at = 0) const { copy(to, data_ + at, n); }
+  // The first n numbers where the host reads them: on a CPU here, of a GPU in `copied`.
+  const T* on_host(size_t n, std::vector<T>& copied) const {
+    if (!cuda_) return data_;
+    copied.resize(n);
+    download(copied.data(), n);
+    return copied.data();
+  }
 
  private:
   void copy(T* to, const T* from, size_t n) const {
@@ -446,8 +453,7 @@ void unpack(const Team& team, int rows, const Unpack<T, AnyNumber>& s) {
 // ---------------------------------------------------------------------------------------------------------------
 // Tree attention
 
-// With a past of so many keys, threads may share the keys of a head for up to so many rows (machine/attention.h).
-constexpr int kLongPast = 128, kRowsByKeys = 16;
+constexpr int kRowsByKeys = 16;  // behind a long past threads may share the keys of a head for up to so many rows
 
 // How many numbers of scratch attention() needs for batches of up to `rows` rows. The portable version stores its
 // weights there; so does the twin when it decodes. computed: whether a batch may have rows computed before

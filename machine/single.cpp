@@ -1,7 +1,7 @@
 // machine/single.cpp: the main() of the core as one file, which `make single` writes. It trains the article's model on
 // a text, decodes plain and by trees of the bigram drafter, and compares the two generated texts.
 //
-// usage: nanospec_single TEXT [UPDATES]        TEXT: any file; a token is a byte of it
+// usage: build/single TEXT [UPDATES]        TEXT: any file; a token is a byte of it
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -9,16 +9,14 @@
 
 #include "decode.h"
 
-using namespace nanospec;
-
+namespace nanospec {
 namespace {
 
 constexpr int kBatch = 12, kBudget = 14, kNewTokens = 300;
 
 // Trains for so many updates; returns the weights.
-std::vector<float> train(const Config& config, const std::vector<int>& tokens, int updates) {
+std::vector<float> train(const Config& config, const std::vector<int>& tokens, int updates, Pool& pool) {
   const int T = config.block_size, slots = pad64(T);
-  Pool pool(2, cuda_available(), true);
   Trainer<float> trainer(config, pool);
   trainer.initialize(1337);
   for (int i = 0; i < updates; i++) {
@@ -56,15 +54,8 @@ std::vector<int> decode(Target& target, Drafter* drafter, std::vector<int> text,
   return text;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  std::ifstream file(argc > 1 ? argv[1] : "", std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  if (bytes.size() < 1000) {
-    fprintf(stderr, "usage: %s TEXT [UPDATES]: a text of 1,000 bytes at least\n", argv[0]);
-    return 2;
-  }
+// Returns whether the two texts are the same.
+bool learn_and_decode(const std::string& bytes, int updates) {
   std::string symbols;  // the vocabulary: the bytes that occur
   for (int c = 0; c < 256; c++)
     if (bytes.find(char(c)) != std::string::npos) symbols += char(c);
@@ -74,8 +65,10 @@ int main(int argc, char** argv) {
   Config config;  // the article's model: 4 layers, 4 heads, 32 channels, window 64
   config.n_embd = 32;
   config.vocab_size = int(symbols.size());
-  const std::vector<float> weights = train(config, tokens, argc > 2 ? atoi(argv[2]) : 120);
-  Target target(config, weights.data(), Dtype::fp32, std::make_shared<Pool>(2, cuda_available(), true), kBudget + 1);
+  const bool cuda = choose_cuda("auto");
+  const auto pool = std::make_shared<Pool>(2, cuda, true);  // on a GPU with the first kernels
+  const std::vector<float> weights = train(config, tokens, updates, *pool);
+  Target target(config, weights.data(), Dtype::fp32, pool, kBudget + 1);
   Bigram bigram(bigram_table(tokens, config.vocab_size), config.vocab_size);
 
   const std::vector<int> prompt(tokens.begin(), tokens.begin() + 20);
@@ -83,7 +76,20 @@ int main(int argc, char** argv) {
   const std::vector<int> plain = decode(target, nullptr, prompt, &plain_forwards);
   const std::vector<int> tree = decode(target, &bigram, prompt, &tree_forwards);
   for (int token : tree) putchar(symbols[size_t(token)]);
-  fprintf(stderr, "\n%d tokens: plain %d forwards, tree:3x2 %d forwards, %s\n", kNewTokens, plain_forwards,
-          tree_forwards, plain == tree ? "the same bytes" : "DIFFERENT TEXTS");
-  return plain == tree ? 0 : 1;
+  fprintf(stderr, "\n%d tokens on the %s: plain %d forwards, tree:3x2 %d forwards, %s\n", kNewTokens,
+          cuda ? "GPU" : "CPU", plain_forwards, tree_forwards, plain == tree ? "the same bytes" : "DIFFERENT TEXTS");
+  return plain == tree;
+}
+
+}  // namespace
+}  // namespace nanospec
+
+int main(int argc, char** argv) {
+  std::ifstream file(argc > 1 ? argv[1] : "", std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  if (bytes.size() < 1000) {
+    fprintf(stderr, "usage: %s TEXT [UPDATES]: a text of 1,000 bytes at least\n", argv[0]);
+    return 2;
+  }
+  return nanospec::learn_and_decode(bytes, argc > 2 ? atoi(argv[2]) : 120) ? 0 : 1;
 }

@@ -6,10 +6,12 @@ set -eu
 files="machine/numbers.h tree.h cuda/machine.cuh kernels.cuh machine/integers.h machine/threads.h machine/launch.h
 machine/packing.h model.h sample.h draft.h decode.h machine/single.cpp"
 
+# The commands are typed from the project's root. The text is this file: it is there.
 cat <<'HEAD'
-// nanospec, the core in one file: g++ -x c++ -std=c++17 -O3 -march=native -ffp-contract=off -fno-math-errno -pthread nanospec_single.cu -o single && ./single data/tinyshakespeare.txt
-//                           on a GPU: nvcc -std=c++17 -O3 --fmad=false nanospec_single.cu -o single && ./single data/tinyshakespeare.txt
-// `make single` wrote it out of the project's files, in the order in which they are read; each begins with its name.
+// nanospec, the core in one file: g++ -x c++ -std=c++17 -O3 -march=native -ffp-contract=off -fno-math-errno -pthread build/nanospec_single.cu -o build/single && build/single build/nanospec_single.cu
+//                           on a GPU: nvcc -std=c++17 -O3 --fmad=false build/nanospec_single.cu -o build/single && build/single build/nanospec_single.cu
+// So it learns from its own text; any other will do. `make single` wrote it out of the project's files, in the order in
+// which they are read; each begins with its name.
 #define PORTABLE
 HEAD
 cat $files | grep -hE '^#include <' | grep -vE 'immintrin|sched.h|sys/mman.h|cuda_runtime' | sort -u
@@ -25,22 +27,23 @@ cat <<'HEAD'
 #include <cuda_runtime.h>
 #endif
 HEAD
-# awk leaves out the project's own includes, the guards, and what -DPORTABLE leaves out; of decode.h also what runs whole
-# iterations on a GPU. cuda/machine.cuh is for nvcc alone.
+# awk leaves out the project's own includes, the guards, and what is known of an #if: PORTABLE is defined; of decode.h
+# the iterations of a tuned GPU are left out; cuda/machine.cuh is for nvcc alone. kept[d]: of the d-th #if around a
+# line, 1 or 0 whether the line is in the half that stays, -1 where the compiler decides.
 for file in $files; do
   echo
   case $file in cuda/*) echo "#ifdef WITH_CUDA" ;; esac
   awk -v file="$file" '
+    function known() {
+      if ($2 == "PORTABLE") return $1 == "#ifdef"
+      if (file == "decode.h" && $2 == "WITH_CUDA") return 0
+      if (file == "cuda/machine.cuh" && $2 == "__CUDACC__") return $1 == "#ifdef"
+      return -1
+    }
     /^#include/ || /^#pragma once/ { next }
-    skip > 0 && /^#if/ { depth++ }
-    skip > 0 && /^#endif/ { if (--depth == 0) skip = 0; next }
-    skip == 1 && depth == 1 && /^#else/ { skip = 0; other = 1; next }
-    skip > 0 { next }
-    other && /^#if/ { inner++ }
-    other && /^#endif/ { if (inner-- == 0) { other = 0; inner = 0; next } }
-    /^#ifndef PORTABLE/ || (file == "decode.h" && /^#ifdef WITH_CUDA/) { skip = 1; depth = 1; next }
-    /^#ifdef PORTABLE/ { other = 1; inner = 0; kept = 1; next }
-    other && kept && inner == 0 && /^#else/ { other = 0; kept = 0; skip = 2; depth = 1; next }
-    { print }' "$file"
+    /^#if/ { kept[++depth] = known(); if (kept[depth] >= 0) next }
+    /^#else/ && kept[depth] >= 0 { kept[depth] = !kept[depth]; next }
+    /^#endif/ && kept[depth--] >= 0 { next }
+    { for (d = 1; d <= depth; d++) if (kept[d] == 0) next; print }' "$file"
   case $file in cuda/*) echo "#endif" ;; esac
 done

@@ -878,9 +878,10 @@ TEST_CASE("emulated: what a GPU lacks is said in one line, with what to do") {
   CHECK(asked(1).find("CUDA: an error of the emulator: --device cuda: ") == 0);
   emulator::capability[0] = 7, emulator::capability[1] = 5;
   CHECK(asked(cudaSuccess) ==
-        "the GPU has compute capability 7.5, and the kernels need 8.0: --device cuda: use --device cpu, or see what "
+        "the GPU has compute capability 7.5, and no kernel here was compiled for that: --device cuda: use --device "
+        "cpu, or see what "
         "nvidia-smi says");
-  emulator::capability[0] = 8, emulator::capability[1] = 0;
+  emulator::capability[0] = 9, emulator::capability[1] = 0;
   CHECK(choose_cuda("cuda"));
   CHECK(error_of([] { Array<float>(size_t(1) << 30, true); }) ==
         "out of memory on the GPU: 4294967296 bytes asked, 1073741824 free: use a smaller model or batch, or --device "

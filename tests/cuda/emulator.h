@@ -8,6 +8,7 @@
 //   - threads of a warp or of a block that wait in different lines; some that wait for one that has ended;
 //   - a shuffle or vote whose mask is not exactly the lanes of its warp;
 //   - too many threads or blocks, or more shared memory than a block may have; an exception out of a kernel;
+//   - a launch that may begin before the kernel before it has ended, with a thread that does not wait for that;
 //   - a wait, a copy or an allocation within a capture.
 // Shared and device memory begin as NaNs, and end to the byte where they should: under AddressSanitizer an access
 // outside ends the program (there device memory is ordinary memory, in the host's reach). What it cannot see: two
@@ -345,7 +346,12 @@ inline void Block::live() { block.live_as(block.fibers_[block.current_]); }
 
 inline void* shared(const void* name, size_t bytes) { return block.shared(name, bytes); }
 
-inline void run(dim3 grid, int threads, const std::function<void()>& body) {
+// For which compute capability the kernels are compiled: from 9.0 on they can wait for the kernel before.
+inline int code = 90;
+inline int waited = 0;  // threads of the block that did
+inline void wait_for_earlier() { waited += code >= 90; }
+
+inline void run(dim3 grid, int threads, const std::function<void()>& body, bool early) {
   const long blocks = long(grid.x) * grid.y * grid.z;
   std::vector<long> turn(blocks);
   for (long i = 0; i < blocks; i++) turn[i] = order == Order::kDescending ? blocks - 1 - i : i;
@@ -354,7 +360,9 @@ inline void run(dim3 grid, int threads, const std::function<void()>& body) {
   gridDim = grid, blockDim = dim3(unsigned(threads));
   for (long i : turn) {
     blockIdx = dim3(unsigned(i % grid.x), unsigned(i / grid.x % grid.y), unsigned(i / grid.x / grid.y));
+    waited = 0;
     block.run(threads, body);
+    if (early && waited != threads) fault("launched early, but not every thread waits for the kernel before");
   }
 }
 
@@ -467,11 +475,12 @@ inline void settle() {
 inline void not_within_a_capture(const char* what) {
   if (recording) fault(std::string(what) + " within a capture");
 }
-inline void launch(dim3 grid, int threads, std::function<void()> body) {
+// early: it may begin before what was launched before it has ended.
+inline void launch(dim3 grid, int threads, std::function<void()> body, bool early = false) {
   if (threads < 1 || threads > kMostThreads || grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffff ||
       grid.y > 65535 || grid.z > 65535)
     fault("a launch of no threads, or of too many");
-  submit([=] { run(grid, threads, body); });
+  submit([=] { run(grid, threads, body, early); });
 }
 
 }  // namespace emulator
@@ -557,12 +566,18 @@ using std::min;
 
 using cudaError_t = int;
 using cudaStream_t = int;
-enum { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorInsufficientDriver = 35, cudaErrorNoDevice = 100 };
+enum {
+  cudaSuccess = 0,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorNoDevice = 100,
+  cudaErrorNoKernelImageForDevice = 209
+};
 #define CUDART_VERSION 12040
 namespace emulator {
 inline cudaError_t driver = cudaSuccess;     // what the driver says when it is asked for devices
 constexpr size_t kMemory = size_t(1) << 30;  // of the device
-inline int capability[] = {8, 0};            // the device's: major, minor
+inline int capability[] = {9, 0};            // the device's: major, minor
 }  // namespace emulator
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
 enum { cudaStreamCaptureModeThreadLocal };
@@ -648,6 +663,36 @@ inline cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t) {
   return cudaSuccess;
 }
 
+// A kernel: what it was compiled for, and its launch.
+struct cudaFuncAttributes {
+  int ptxVersion;
+};
+template <class Kernel>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* its, Kernel*) {
+  its->ptxVersion = emulator::code;
+  return emulator::code <= 10 * emulator::capability[0] + emulator::capability[1] ? cudaSuccess
+                                                                                  : cudaErrorNoKernelImageForDevice;
+}
+enum { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
+struct cudaLaunchAttribute {
+  int id;
+  struct {
+    int programmaticStreamSerializationAllowed;
+  } val;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  cudaStream_t stream;
+  cudaLaunchAttribute* attrs;
+  unsigned numAttrs;
+};
+template <class... Parameters>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* c, void (*kernel)(Parameters...), Parameters... arguments) {
+  return emulator::launch(
+             c->gridDim, int(c->blockDim.x), [=] { kernel(arguments...); }, c->numAttrs > 0),
+         cudaSuccess;
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // The runtime: what the device is, and its clock, which is the host's
 
@@ -662,7 +707,8 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int) {
   return *value = emulator::capability[attribute - cudaDevAttrComputeCapabilityMajor], cudaSuccess;
 }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
-  return *p = {"an emulated GPU", size_t(1) << 30, 8, 0, 1, 1 << 16}, cudaSuccess;
+  return *p = {"an emulated GPU", size_t(1) << 30, emulator::capability[0], emulator::capability[1], 1, 1 << 16},
+         cudaSuccess;
 }
 inline cudaError_t cudaDriverGetVersion(int* version) { return *version = 12040, cudaSuccess; }
 inline cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 12040, cudaSuccess; }

@@ -270,6 +270,10 @@ __global__ void throwing_kernel(int at) {
   __syncthreads();
 }
 __global__ void throwing_int_kernel() { throw 1; }
+template <class Number>
+__global__ void waiting_kernel(Number all_but) {
+  if (Number(threadIdx.x) != all_but) wait_for_earlier();
+}
 struct TooMuch {
   char bytes[(48 << 10) - 15];
 };
@@ -303,6 +307,26 @@ TEST_CASE("emulator: an exception, too much shared memory or a launch out of bou
   check_fault("a launch of no threads, or of too many", throwing_kernel, 0, 0);
   check_fault("a launch of no threads, or of too many", throwing_kernel, 1025, 0);
   CHECK_THROWS_AS(start(throwing_kernel, dim3(0), 32, 0), std::runtime_error);
+}
+
+TEST_CASE("emulator: a kernel whose code can wait is launched early, and a thread that does not wait is a fault") {
+  // start_early() asks once for each type of kernels.
+  const auto fault_of = [](int code, auto all_but) {
+    std::string said;
+    emulator::code = code;
+    try {
+      start_early(waiting_kernel<decltype(all_but)>, 2, 64, all_but);
+      cudaStreamSynchronize(stream());
+    } catch (const std::runtime_error& error) { said = error.what(); }
+    emulator::code = 90;
+    return said;
+  };
+  const std::string fault = "emulator: launched early, but not every thread waits for the kernel before";
+  REQUIRE(emulator::capability[0] == 9);
+  CHECK(fault_of(90, -1) == "");
+  CHECK(fault_of(90, 63) == fault);
+  CHECK(fault_of(75, -1L) == "");  // this code cannot wait, though the GPU could: it is not launched early
+  CHECK(fault_of(80, short(-1)) == "");
 }
 
 // ---------------------------------------------------------------------------------------------------------------
