@@ -44,11 +44,16 @@ FLAGS = -std=c++17 $(OPTIMIZE) $(SANITIZERS) $(TRUSTED) $(EXACT) $(WARN) $(MEMOR
 LIBS := -lmd -lpcre2-8 -ledit
 
 NVCC := $(shell command -v nvcc)
-NVCCFLAGS := -std=c++17 -O3 --fmad=false -x cu -Wno-deprecated-gpu-targets \
-  -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90] -Xptxas -v \
-  -I. $(addprefix -Xcompiler ,$(filter-out -I.,$(EXACT)) $(WARN) -Wno-unknown-pragmas -pthread)
-CUOBJDUMP := $(firstword $(shell command -v cuobjdump) $(wildcard build/venv/lib/python3*/site-packages/nvidia/*/bin/cuobjdump))
 GPU := $(if $(NVCC),$(shell nvidia-smi -L 2>/dev/null | head -1))
+# Kernels are compiled for the GPUs of this machine, where nvcc knows them; elsewhere, and by `make cuda`, for all from
+# 8.0 on.
+HERE := $(if $(filter cuda,$(MAKECMDGOALS)),,$(if $(GPU),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d .)))
+KNOWN := $(if $(HERE),$(shell $(NVCC) --list-gpu-arch | awk -F_ '$$2 >= 80 {print $$2}'))
+export CAPABILITIES ?= $(or $(sort $(filter $(KNOWN),$(HERE))),80 90)
+NVCCFLAGS := -std=c++17 -O3 --fmad=false -x cu -Wno-deprecated-gpu-targets -Xptxas -v \
+  $(foreach c,$(CAPABILITIES),-gencode arch=compute_$(c),code=[sm_$(c),compute_$(c)]) \
+  -I. $(addprefix -Xcompiler ,$(filter-out -I.,$(EXACT)) $(WARN) $(MEMORY) -Wno-unknown-pragmas -pthread)
+CUOBJDUMP := $(firstword $(shell command -v cuobjdump) $(wildcard build/venv/lib/python3*/site-packages/nvidia/*/bin/cuobjdump))
 
 # As many compilers at a time as there are cores, and gigabytes of free memory; the command line's -j goes first.
 JOBS := $(shell awk -v n=$$(nproc) '/MemAvailable/{m = int($$2 / 1048576)} END{print m < 1 ? 1 : m < n ? m : n}' /proc/meminfo)
@@ -121,13 +126,13 @@ data: ## gets the training text
 # Programs. What many files need is compiled once: machine/library.cpp says how.
 
 INSTANTIATE := extern template
-$(O)/machine/library.o $(O)/machine/sampling.o: INSTANTIATE := template
+$(addprefix $(O)/machine/,library.o sampling.o library.cuda.o): INSTANTIATE := template
 COMPILE = $(CXX) $(FLAGS) $(if $(INSTANTIATE),'-DINSTANTIATE=$(INSTANTIATE)') $(MORE) $(CXXFLAGS) -MMD -MP -MF $(@:.o=.dep) -c
 
 # Objects are made again when the flags change.
-ALL_FLAGS := $(CXX) $(FLAGS) $(WAITS) $(TESTS_TRUSTED) $(CXXFLAGS) $(NVCCFLAGS)
+ALL_FLAGS := $(CXX) $(FLAGS) $(WAITS) $(TESTS_TRUSTED) $(CXXFLAGS)
 $(shell mkdir -p $(BUILD)/tests $(addprefix $(O)/,machine drafters units commands study training tests $(wildcard tests/*)); \
-  echo '$(ALL_FLAGS)' | cmp -s - $(BUILD)/flags || echo '$(ALL_FLAGS)' >$(BUILD)/flags; \
+  keep() { echo "$$2" | cmp -s - $$1 || echo "$$2" >$$1; }; keep $(BUILD)/flags '$(ALL_FLAGS)'; keep $(BUILD)/flags.cuda '$(NVCCFLAGS)'; \
   for unit in $(foreach u,$(UNITS),$(u):$(subst $(empty) ,:,$(unit_$(u)))); do \
     printf '#include "%s"\n' $$(echo $${unit#*:} | tr : ' ') >$(O)/units/new; \
     cmp -s $(O)/units/new $(O)/units/$${unit%%:*}.cpp || mv $(O)/units/new $(O)/units/$${unit%%:*}.cpp; done)
@@ -153,10 +158,15 @@ $(O)/commands/page.inc: commands/page.html
 $(O)/units/commands.o: $(O)/commands/page.inc
 $(O)/units/commands.o: MORE := -I$(O)/commands
 # What ptxas says of each kernel goes into a file of its own, for tests/cuda/test_budgets.cpp; the rest is shown.
-$(O)/%.cuda.o: %.cu $(BUILD)/flags
+define COMPILE_CUDA
 	$(call step,NVCC)
-	$(Q)$(NVCC) $(NVCCFLAGS) $(MORE) -MMD -MP -MF $(@:.o=.dep) -c $< -o $@ >$(@:.cuda.o=.ptxas) 2>&1; status=$$?; \
+	$(Q)$(NVCC) $(NVCCFLAGS) $(if $(INSTANTIATE),'-DINSTANTIATE=$(INSTANTIATE)') $(MORE) -MMD -MP -MF $(@:.o=.dep) -c $< -o $@ >$(@:.cuda.o=.ptxas) 2>&1; status=$$?; \
 	grep -vE '^ptxas info|bytes stack frame' $(@:.cuda.o=.ptxas); exit $$status
+endef
+$(O)/%.cuda.o: %.cu $(BUILD)/flags.cuda
+	$(COMPILE_CUDA)
+$(O)/%.cuda.o: %.cpp $(BUILD)/flags.cuda
+	$(COMPILE_CUDA)
 
 # Of an inline function that several objects have, the linker takes the first: what is optimized stands first.
 LINK = $(Q)$(CXX) $(FLAGS) $(CXXFLAGS) $(LDFLAGS) $^ -o $@ $(LIBS)
@@ -173,9 +183,9 @@ $(PROGRAMS) $(BUILD)/dump_logits $(BUILD)/dump_gguf $(BUILD)/dump_tokens:
 	$(call step,LINK)
 	$(LINK)
 
-$(BUILD)/nanospec-cuda: $(O)/nanospec.cuda.o $(COMMANDS) $(FILES)
-$(BUILD)/train_gpt-cuda: $(O)/train_gpt.cuda.o $(call in_units,command_line) $(FILES)
-$(BUILD)/study-cuda: $(O)/nanospec.cuda.o $(O)/study/study.o $(O)/study/measured.cuda.o $(STUDY) $(call in_units,commands) $(FILES)
+$(BUILD)/nanospec-cuda: $(O)/nanospec.cuda.o $(O)/machine/library.cuda.o $(COMMANDS) $(FILES)
+$(BUILD)/train_gpt-cuda: $(O)/train_gpt.cuda.o $(O)/machine/library.cuda.o $(call in_units,command_line) $(FILES)
+$(BUILD)/study-cuda: $(O)/nanospec.cuda.o $(O)/machine/library.cuda.o $(O)/study/study.o $(O)/study/measured.cuda.o $(STUDY) $(call in_units,commands) $(FILES)
 $(ON_CUDA):
 	$(call step,LINK)
 	$(Q)$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ $(LIBS)
@@ -188,7 +198,7 @@ ifeq ($(origin GPU),command line)
 	@echo "To carry to the machine with the device, which needs no network: $(ON_CUDA) $(BUILD)/tests/run, and $(TEXT)."
 	@echo "There, in a copy of this folder: $(BUILD)/tests/run -tc='GPU: *', and $(BUILD)/nanospec-cuda bench --only gpu"
 endif
-	@NANOSPEC_PTXAS="$(O)/nanospec.ptxas $(O)/study/measured.ptxas $(O)/train_gpt.ptxas" $(MAKE) --no-print-directory test T=ptxas
+	@NANOSPEC_PTXAS="$(patsubst %,$(O)/%.ptxas,machine/library nanospec study/measured train_gpt)" $(MAKE) --no-print-directory test T=ptxas
 ifneq ($(CUOBJDUMP),)
 	@PATH="$(dir $(CUOBJDUMP)):$$PATH" $(CUOBJDUMP) --dump-sass $(BUILD)/nanospec-cuda >$(BUILD)/nanospec.sass
 	@NANOSPEC_SASS=$(BUILD)/nanospec.sass $(MAKE) --no-print-directory test T=sass
@@ -201,7 +211,7 @@ endif
 single: $(BUILD)/nanospec_single.cu ## the core as one file, build/nanospec_single.cu
 $(BUILD)/nanospec_single.cu: machine/single.sh machine/single.cpp $(wildcard *.h *.cuh machine/*.h cuda/machine.cuh)
 	@sh machine/single.sh >$@.tmp && mv $@.tmp $@
-	@head -3 $@
+	@head -4 $@
 
 # ----------------------------------------------------------------------------------------------------------------
 # Run
@@ -251,7 +261,7 @@ chat: ## gets a real model, SmolLM2-135M-Instruct, where the network allows it; 
 TESTS := $(patsubst %.cpp,$(O)/%.o,$(filter-out tests/reference/%,$(wildcard tests/*.cpp tests/*/*.cpp)))
 EMULATED := $(patsubst %.cu,$(O)/%.o,$(wildcard tests/cuda/cuda_*.cu))
 ON_GPU := $(if $(GPU),$(EMULATED:.o=.cuda.o))
-$(EMULATED): INSTANTIATE :=
+$(EMULATED) $(EMULATED:.o=.cuda.o): INSTANTIATE :=
 $(ON_GPU): MORE := -Dnanospec=nanospec_cuda
 # Most tests spend their time in the library and the commands: they are not optimized. These compute themselves,
 # gradients against differences, sweeps, distributions.
@@ -390,8 +400,8 @@ grade: ## judges what students wrote: SUBMISSION=folder, CHAPTER=5 for one; with
 # ----------------------------------------------------------------------------------------------------------------
 
 clean: ## removes what was built; data, models, build/venv and build/peers stay
-	@rm -rf $(addprefix build/,objects tests sanitize flags step *.sass course course.tar.gz make_course reference results.json bench experiments \
-	  nanospec nanospec-cuda train_gpt train_gpt-cuda train_drafter study study-cuda nanospec_single.cu dump_logits dump_gguf dump_tokens)
+	@rm -rf $(addprefix build/,objects tests sanitize flags* step *.sass course course.tar.gz make_course reference results.json bench experiments \
+	  nanospec nanospec-cuda train_gpt train_gpt-cuda train_drafter study study-cuda nanospec_single.cu single dump_logits dump_gguf dump_tokens)
 
 format: ## clang-format over all sources
 	@clang-format -i $$(git ls-files '*.h' '*.cu' '*.cuh' '*.cpp')

@@ -33,6 +33,9 @@ bool begins(const std::string& name, const std::string& with) { return name.comp
 // ---------------------------------------------------------------------------------------------------------------
 // What a kind of test needs, and whether it is here
 
+bool found(const std::string& program) {
+  return std::system(("command -v " + program + " >/dev/null 2>&1").c_str()) == 0;
+}
 bool is_set(const char* variable) { return std::getenv(variable) != nullptr; }
 #ifdef SANITIZED
 constexpr bool kSanitized = true;
@@ -51,8 +54,9 @@ const Kind kKinds[] = {
     {"GPU: ", [] { return on_device; }, "no CUDA device; an emulator runs the kernels"},
     {"ptxas: ", [] { return is_set("NANOSPEC_PTXAS"); }, "make cuda holds the kernels to their budgets"},
     {"sass: ", [] { return is_set("NANOSPEC_SASS"); }, "make cuda counts the kernels' loads"},
+    {"single: nvcc", [] { return !kSanitized && found("nvcc"); }, "no nvcc, or sanitizers: the single file"},
     {"single: ", [] { return !kSanitized; }, "sanitizers would see nothing of a program of its own"},
-    {"page: ", [] { return !kSanitized && std::system("command -v chromium >/dev/null 2>&1") == 0; },
+    {"page: ", [] { return !kSanitized && found("chromium"); },
      "no chromium, or sanitizers: the page of nanospec show is not tried"},
     {"real: ", [] { return !kSanitized && access("models/SmolLM2-135M-Instruct.Q4_1.gguf", R_OK) == 0; },
      "no real model, or sanitizers: make chat gets one"}};
