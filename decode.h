@@ -29,7 +29,7 @@
 #include "model.h"
 #include "sample.h"
 #include "tree.h"
-#ifdef WITH_CUDA
+#ifdef TUNED_CUDA
 #include "cuda/iteration.cuh"
 #endif
 
@@ -95,7 +95,7 @@ class Target {
       V_ = a.V;
     };
     std::visit(point, activations_);
-#ifdef WITH_CUDA
+#ifdef TUNED_CUDA
     if (cuda) iterations_.reset(new Iterations(most_rows_, block_size(), vocab_size(), device_logits_->data(), V_));
 #endif
     const std::vector<int> token(size_t(most_rows_), 0);
@@ -152,7 +152,7 @@ class Target {
       batch_.upload(rows_);
       run(batch_, false);
     }
-#ifdef WITH_CUDA
+#ifdef TUNED_CUDA
     if (cuda()) iterations_->wait();  // so that it can be timed; the next iteration begins anew
 #endif
     cached_.assign(tokens, tokens + n);
@@ -168,7 +168,7 @@ class Target {
     batch_.upload(rows_);
     overwrite(layers == 0);
     const auto launches = [&] { run(batch_, true, layers); };
-#ifdef WITH_CUDA
+#ifdef TUNED_CUDA
     if (cuda()) return void(host_logits_ = iterations_->forward(n, layers, !after_layer, launches));
 #endif
     launches();
@@ -208,7 +208,7 @@ class Target {
     team.wait();
   }
 
-#ifdef WITH_CUDA
+#ifdef TUNED_CUDA
   // Whole iterations on the GPU: cuda/whole.h says what these functions do.
   bool iterates() const { return cuda(); }
   Verdict iterate(const Tree& tree, const Sampling& sampling, int64_t index) {
@@ -266,7 +266,7 @@ class Target {
     };
     std::visit(move, activations_);
   }
-#ifdef WITH_CUDA
+#ifdef TUNED_CUDA
   // The parts of an iteration that the model launches.
   struct Launches {
     Target* target;
@@ -294,7 +294,7 @@ class Target {
   int past_ = 0;
   std::vector<int> cached_;  // tokens that all layers have cached, from position 0 on
   bool all_layers_ = true;   // whether the last forward ran all layers
-#ifdef WITH_CUDA
+#ifdef TUNED_CUDA
   std::unique_ptr<Iterations> iterations_;
 #endif
 };

@@ -90,6 +90,9 @@ inline size_t attention_scratch(int, int, int, int) { return 0; }
 #else
 constexpr bool kTuned = true;
 size_t attention_scratch(int rows, int n_head, int head_size, int slots);  // tuned.h, or cuda/attention.cuh
+#ifdef WITH_CUDA
+#define TUNED_CUDA  // the kernels of cuda/ are there
+#endif
 #endif
 
 // Whether to run on the GPU: `device` is "auto", "cpu" or "cuda". Throws std::runtime_error if "cuda" is not possible.

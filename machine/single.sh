@@ -27,16 +27,16 @@ cat <<'HEAD'
 #include <cuda_runtime.h>
 #endif
 HEAD
-# awk leaves out the project's own includes, the guards, and what is known of an #if: PORTABLE is defined; of decode.h
-# the iterations of a tuned GPU are left out; cuda/machine.cuh is for nvcc alone. kept[d]: of the d-th #if around a
-# line, 1 or 0 whether the line is in the half that stays, -1 where the compiler decides.
+# awk leaves out the project's own includes, the guards, and what is known of an #if: PORTABLE is defined, TUNED_CUDA is
+# not, and cuda/machine.cuh is for nvcc alone. kept[d]: of the d-th #if around a line, 1 or 0 whether the line is in the
+# half that stays, -1 where the compiler decides.
 for file in $files; do
   echo
   case $file in cuda/*) echo "#ifdef WITH_CUDA" ;; esac
   awk -v file="$file" '
     function known() {
       if ($2 == "PORTABLE") return $1 == "#ifdef"
-      if (file == "decode.h" && $2 == "WITH_CUDA") return 0
+      if ($2 == "TUNED_CUDA") return 0
       if (file == "cuda/machine.cuh" && $2 == "__CUDACC__") return $1 == "#ifdef"
       return -1
     }
