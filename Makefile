@@ -126,7 +126,7 @@ data: ## gets the training text
 # Programs. What many files need is compiled once: machine/library.cpp says how.
 
 INSTANTIATE := extern template
-$(addprefix $(O)/machine/,library.o sampling.o library.cuda.o): INSTANTIATE := template
+$(O)/machine/library.o $(O)/machine/sampling.o: INSTANTIATE := template
 COMPILE = $(CXX) $(FLAGS) $(if $(INSTANTIATE),'-DINSTANTIATE=$(INSTANTIATE)') $(MORE) $(CXXFLAGS) -MMD -MP -MF $(@:.o=.dep) -c
 
 # Objects are made again when the flags change.
@@ -158,15 +158,10 @@ $(O)/commands/page.inc: commands/page.html
 $(O)/units/commands.o: $(O)/commands/page.inc
 $(O)/units/commands.o: MORE := -I$(O)/commands
 # What ptxas says of each kernel goes into a file of its own, for tests/cuda/test_budgets.cpp; the rest is shown.
-define COMPILE_CUDA
-	$(call step,NVCC)
-	$(Q)$(NVCC) $(NVCCFLAGS) $(if $(INSTANTIATE),'-DINSTANTIATE=$(INSTANTIATE)') $(MORE) -MMD -MP -MF $(@:.o=.dep) -c $< -o $@ >$(@:.cuda.o=.ptxas) 2>&1; status=$$?; \
-	grep -vE '^ptxas info|bytes stack frame' $(@:.cuda.o=.ptxas); exit $$status
-endef
 $(O)/%.cuda.o: %.cu $(BUILD)/flags.cuda
-	$(COMPILE_CUDA)
-$(O)/%.cuda.o: %.cpp $(BUILD)/flags.cuda
-	$(COMPILE_CUDA)
+	$(call step,NVCC)
+	$(Q)$(NVCC) $(NVCCFLAGS) $(MORE) -MMD -MP -MF $(@:.o=.dep) -c $< -o $@ >$(@:.cuda.o=.ptxas) 2>&1; status=$$?; \
+	grep -vE '^ptxas info|bytes stack frame' $(@:.cuda.o=.ptxas); exit $$status
 
 # Of an inline function that several objects have, the linker takes the first: what is optimized stands first.
 LINK = $(Q)$(CXX) $(FLAGS) $(CXXFLAGS) $(LDFLAGS) $^ -o $@ $(LIBS)
@@ -183,9 +178,9 @@ $(PROGRAMS) $(BUILD)/dump_logits $(BUILD)/dump_gguf $(BUILD)/dump_tokens:
 	$(call step,LINK)
 	$(LINK)
 
-$(BUILD)/nanospec-cuda: $(O)/nanospec.cuda.o $(O)/machine/library.cuda.o $(COMMANDS) $(FILES)
-$(BUILD)/train_gpt-cuda: $(O)/train_gpt.cuda.o $(O)/machine/library.cuda.o $(call in_units,command_line) $(FILES)
-$(BUILD)/study-cuda: $(O)/nanospec.cuda.o $(O)/machine/library.cuda.o $(O)/study/study.o $(O)/study/measured.cuda.o $(STUDY) $(call in_units,commands) $(FILES)
+$(BUILD)/nanospec-cuda: $(O)/nanospec.cuda.o $(COMMANDS) $(FILES)
+$(BUILD)/train_gpt-cuda: $(O)/train_gpt.cuda.o $(call in_units,command_line) $(FILES)
+$(BUILD)/study-cuda: $(O)/nanospec.cuda.o $(O)/study/study.o $(O)/study/measured.cuda.o $(STUDY) $(call in_units,commands) $(FILES)
 $(ON_CUDA):
 	$(call step,LINK)
 	$(Q)$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ $(LIBS)
@@ -198,7 +193,7 @@ ifeq ($(origin GPU),command line)
 	@echo "To carry to the machine with the device, which needs no network: $(ON_CUDA) $(BUILD)/tests/run, and $(TEXT)."
 	@echo "There, in a copy of this folder: $(BUILD)/tests/run -tc='GPU: *', and $(BUILD)/nanospec-cuda bench --only gpu"
 endif
-	@NANOSPEC_PTXAS="$(patsubst %,$(O)/%.ptxas,machine/library nanospec study/measured train_gpt)" $(MAKE) --no-print-directory test T=ptxas
+	@NANOSPEC_PTXAS="$(patsubst %,$(O)/%.ptxas,nanospec study/measured train_gpt)" $(MAKE) --no-print-directory test T=ptxas
 ifneq ($(CUOBJDUMP),)
 	@PATH="$(dir $(CUOBJDUMP)):$$PATH" $(CUOBJDUMP) --dump-sass $(BUILD)/nanospec-cuda >$(BUILD)/nanospec.sass
 	@NANOSPEC_SASS=$(BUILD)/nanospec.sass $(MAKE) --no-print-directory test T=sass
@@ -261,7 +256,7 @@ chat: ## gets a real model, SmolLM2-135M-Instruct, where the network allows it; 
 TESTS := $(patsubst %.cpp,$(O)/%.o,$(filter-out tests/reference/%,$(wildcard tests/*.cpp tests/*/*.cpp)))
 EMULATED := $(patsubst %.cu,$(O)/%.o,$(wildcard tests/cuda/cuda_*.cu))
 ON_GPU := $(if $(GPU),$(EMULATED:.o=.cuda.o))
-$(EMULATED) $(EMULATED:.o=.cuda.o): INSTANTIATE :=
+$(EMULATED): INSTANTIATE :=
 $(ON_GPU): MORE := -Dnanospec=nanospec_cuda
 # Most tests spend their time in the library and the commands: they are not optimized. These compute themselves,
 # gradients against differences, sweeps, distributions.

@@ -8,11 +8,12 @@
 #include <fstream>
 #include <string>
 
-#include "tests/command_line.h"
+#include "tests/folder.h"
 
 using namespace nanospec;
 
 namespace {
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 // A text whose letters follow each other by habit.
 std::string made_up(int n) {
   std::string text;
