@@ -58,7 +58,7 @@ CUOBJDUMP := $(firstword $(shell command -v cuobjdump) $(wildcard build/venv/lib
 # As many compilers at a time as there are cores, and gigabytes of free memory; the command line's -j goes first.
 JOBS := $(shell awk -v n=$$(nproc) '/MemAvailable/{m = int($$2 / 1048576)} END{print m < 1 ? 1 : m < n ? m : n}' /proc/meminfo)
 # $(call build,TARGETS): makes them. A make that makes nothing counts the steps beforehand.
-build = +@: >$(BUILD)/step; $(call alive,cat $(BUILD)/step,$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) \
+build = +@: >$(BUILD)/step; $(call alive,cat $(BUILD)/step,$(MAKE) $(if $(Q),-s) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) \
   STEPS=/$$($(MAKE) --no-print-directory -n STEPS=/ $(1) | grep -c '^echo " *[0-9]*/ ') $(1))
 # $(call step,WORD): the line of a step, for instance "  12/31  CXX  build/nanospec.o".
 step = $(eval DONE += x)@echo "  $(words $(DONE))$(STEPS)  $(1)  $@" | tee $(BUILD)/step
