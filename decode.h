@@ -284,13 +284,12 @@ class Target {
   mutable Array<float> embedding_;  // made when it is asked for, where the weights have it packed
   std::variant<Activations<float, float>, Activations<float, bf16>> activations_;
   const Array<float>* device_logits_ = nullptr;
-  const float* norm_ = nullptr;
-  int C_ = 0, V_ = 0;  // row strides of norm_ and the logits
-  Batch rows_;         // of the current forward
+  const float *norm_ = nullptr, *host_logits_ = nullptr;  // of the last forward
+  int C_ = 0, V_ = 0;                                     // row strides of norm_ and the logits
+  Batch rows_;                                            // of the current forward
   DeviceBatch batch_;
   Array<int> kept_;
-  const float* host_logits_ = nullptr;  // of the last forward
-  std::vector<float> copied_logits_;
+  std::vector<float> copied_logits_;  // where they come from a GPU
   int past_ = 0;
   std::vector<int> cached_;  // tokens that all layers have cached, from position 0 on
   bool all_layers_ = true;   // whether the last forward ran all layers
