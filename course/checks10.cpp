@@ -109,10 +109,10 @@ Chapter chapter10() {
             [](Examiner& judge) {
               same_as_reference(judge, Launch(judge, 3, 1, 70, {61, 5}, 40), true);
             }},
-           {"meetings: shuffles, votes, barriers", 1,
+           {"synchronizations: shuffles, votes, barriers", 1,
             [](Examiner& judge) {
               const auto [got, right] = counted(judge);
-              within("meetings of warps and blocks", got.meetings + got.barriers, 5.0 * double(right.meetings));
+              within("synchronizations of warps and blocks", got.meetings + got.barriers, 5.0 * double(right.meetings));
             }},
            {"global memory: sectors", 2,
             [](Examiner& judge) {

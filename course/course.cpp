@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 namespace {
 
 // What a starter holds of the engine, under the same paths. The tuned versions, for CPU and GPU, stay away: a student's
-// own text runs, or nothing does.
+// own code runs, or nothing does.
 const std::vector<std::string> kEngine = {"tree.h",
                                           "kernels.cuh",
                                           "model.h",
