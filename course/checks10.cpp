@@ -107,7 +107,7 @@ Chapter chapter10() {
             }},
            {"three orders of threads", 2,
             [](Examiner& judge) {
-              same_as_reference(judge, Launch(judge, 3, 1, 70, {61, 5}, 40), true);
+              same_as_reference(judge, Launch(judge, 3, 1, 70, {61, 5}, 24), true);
             }},
            {"synchronizations: shuffles, votes, barriers", 1,
             [](Examiner& judge) {

@@ -236,6 +236,19 @@ TEST_CASE("course: a starter holds no line of an answer, in no file") {
   }
 }
 
+// As a student hands in: three files, by folder or without folders; by recorded answers and by a new seed.
+void passes(const std::string& way, bool folders) {
+  make_starter();
+  const Folder folder;
+  hand_in(folder.path);
+  if (!folders) fs::rename(folder.file("rules/verify.h"), folder.file("verify.h"));
+  const nlohmann::json results = graded(folder.path, "", way);
+  CHECK(results["score"] == 60);
+  for (int chapter : kChapters) CHECK(why(results, chapter) == "");
+}
+TEST_CASE("course: three files with right answers have all points, by recorded answers") { passes("", true); }
+TEST_CASE("course: three files with right answers have all points, by a new seed") { passes(kWithReference, false); }
+
 TEST_CASE("course: the starter compiles, and every chapter says that it is not written yet") {
   make_starter();
   const nlohmann::json results = graded(".");
@@ -256,19 +269,6 @@ TEST_CASE("course: the starter compiles, and every chapter says that it is not w
   CHECK(measure.status != 0);
   CHECK(measure.text.find("chapter 5.1 is not written yet") != std::string::npos);
 }
-
-// As a student hands in: three files, by folder or without folders; by recorded answers and by a new seed.
-void passes(const std::string& way, bool folders) {
-  make_starter();
-  const Folder folder;
-  hand_in(folder.path);
-  if (!folders) fs::rename(folder.file("rules/verify.h"), folder.file("verify.h"));
-  const nlohmann::json results = graded(folder.path, "", way);
-  CHECK(results["score"] == 60);
-  for (int chapter : kChapters) CHECK(why(results, chapter) == "");
-}
-TEST_CASE("course: three files with right answers have all points, by recorded answers") { passes("", true); }
-TEST_CASE("course: three files with right answers have all points, by a new seed") { passes(kWithReference, false); }
 
 // Of each kind, right and wrong, all that are stored, or in a tenth the first.
 void judged(const std::string& region, const std::string& kind_asked, int in_a_tenth) {
@@ -410,7 +410,14 @@ TEST_CASE("course: of what code prints, or throws, a little is kept") {
   CHECK(thrown.size() < 2000);  // each of 500 bytes, which are no UTF-8, as a sign of three
 }
 
-TEST_CASE("course: processes that code starts end with it, and it opens no file") {
+TEST_CASE("course: code opens no file, not even in place of another") {
+  CHECK(
+      of_flatten(
+          "  fclose(stdin);\n  throw std::runtime_error(fopen(\"/dev/null\", \"r\") ? \"opened\" : \"not opened\");") ==
+      "not opened");
+}
+
+TEST_CASE("course: processes that code starts end with it") {
   make_starter();
   const Folder folder;
   hand_in(folder.path, changed("10.1", "struct Memory {", "if (fork() == 0) for (;;) pause();\n  struct Memory {"));
@@ -420,11 +427,6 @@ TEST_CASE("course: processes that code starts end with it, and it opens no file"
     std::error_code gone;
     CHECK(fs::read_symlink(entry.path() / "exe", gone) != program);
   }
-  hand_in(folder.path,
-          changed("10.1", "struct Memory {",
-                  "close(0);\n  if (FILE* const file = fopen(\"/dev/null\", \"r\")) *(int*)0 = fgetc(file);\n"
-                  "  struct Memory {"));
-  CHECK(state(graded(folder.path, "10", kWithReference), 10) == "passed");
 }
 
 // What students get, unpacked, with their answers in it; what is compiled already is brought along. The text to train
