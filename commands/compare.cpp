@@ -27,7 +27,7 @@ Command describe(Comparison& c) {
       "nanospec compare --model runs/small --prompt \"ROMEO:\"\n"
       "nanospec compare --model runs/small --prompts data/prompts.jsonl --methods \"none; bigram chain:2; bigram "
       "auto\"\n"
-      "nanospec compare --model runs/small --held_out 4\n"
+      "nanospec compare --model runs/small --data data/*shakespeare.txt --held_out 4 --svg build/compare.svg\n"
       "nanospec compare --model runs/small --prompt A --repeat 9 --json build/a.json --svg build/a.svg\n",
       together(
           {text_flags(c.options),

@@ -29,7 +29,7 @@ Command describe(Indexing& i) {
       "Counts which tokens follow which in texts of yours, in a model's tokens, and writes the counts beside the "
       "model. The drafter ngram:N then guesses by them: best where the model is to write something like these "
       "texts. The text that it writes stays the same.",
-      "nanospec index --model models/SmolLM2-135M-Instruct.Q4_1.gguf --text docs/*.md\n"
+      "nanospec index --model models/SmolLM2-135M-Instruct.Q4_1.gguf --text docs/*.md README.md\n"
       "nanospec generate --model models/SmolLM2-135M-Instruct.Q4_1.gguf --prompt \"# Usage\" --drafter suffix+ngram:4\n"
       "nanospec index --model runs/small --text data/*shakespeare.txt --order 6 --overwrite\n",
       {heading("Texts"),

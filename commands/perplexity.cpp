@@ -34,7 +34,7 @@ Command describe(Reading& m) {
           "nanospec perplexity --model models/SmolLM2-135M-Instruct.Q4_1.gguf --text data/*shakespeare.txt "
           "--max_windows 20 "
           "--stats build/perplexity.json\n"
-          "nanospec perplexity --model runs/small\n",
+          "nanospec perplexity --model runs/small --data data/*shakespeare.txt\n",
           together({{heading("Text"),
                      {"--model", "FILE|DIR", &m.options.settings.model,
                       "a GGUF file, or the folder that train_gpt wrote", required()},

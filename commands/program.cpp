@@ -51,7 +51,8 @@ std::string drafters_help() {
          help_examples(
              "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter ngram:4\n"
              "nanospec generate --model runs/medium --prompt \"ROMEO:\" --drafter gpt:runs/small\n"
-             "train_drafter --medusa runs/small --data data/*shakespeare.txt  # takes a minute\n");
+             "train_drafter --medusa runs/small --data data/*shakespeare.txt --medusa_root --medusa_target distribution"
+             "  # takes a minute\n");
 }
 
 std::string shapes_help() {

@@ -225,7 +225,7 @@ Command describe(CommandLine& c) {
           "nanospec bench --roofline\n"
           "nanospec bench --model runs/medium  # takes ten minutes\n"
           "nanospec bench --only forward,decode --repeat 9 --out build/bench  # takes two minutes\n"
-          "nanospec bench --quick --out /tmp/bench\n",
+          "nanospec bench --quick --out build/quick\n",
           {heading("What to measure"),
            {"--roofline", "", &c.roofline, "the machine alone"},
            {"--only", "LIST", &c.only,

@@ -24,7 +24,7 @@ Command describe(Proof& p) {
           "of the emitted tokens is compared with the target's; with a larger one texts are sampled.",
           "nanospec exact\n"
           "nanospec exact --distributions 100 --samples 0\n"
-          "nanospec exact --vocab 50 --samples 200000 --json build/exact.json\n",
+          "nanospec exact --vocab 50 --samples 200000 --json build/exact.json  # takes half a minute\n",
           {heading("Enumeration"),
            {"--distributions", "N", &p.distributions, "target and drafter of each of 8 kinds", from(1, 100000)},
            heading("Sampling"),

@@ -44,7 +44,7 @@ Command describe(CommandLine& c) {
       "figure comes with its 95% interval over the prompts. Everything takes eleven to fifteen minutes.",
       "nanospec experiments --model runs/medium --drafter_model runs/small  # takes 12 minutes\n"
       "nanospec experiments --only entropy,auto --model runs/medium  # takes three minutes\n"
-      "nanospec experiments --quick --out /tmp/experiments\n",
+      "nanospec experiments --quick --model runs/small --out build/quick\n",
       together(
           {{heading("What to repeat"),
             {"--only", "LIST", &c.only, "some of these, with ',' between:\n" + sections_help(sections_of(b))},

@@ -12,7 +12,8 @@ namespace {
 const Command kCommand = {
     "train_drafter",
     "Trains a drafter on a model, which stays as it is.",
-    "train_drafter --medusa runs/small --data data/*shakespeare.txt  # takes a minute\n"
+    "train_drafter --medusa runs/small --data data/*shakespeare.txt --medusa_root --medusa_target distribution"
+    "  # takes a minute\n"
     "train_drafter --parallel runs/small --data data/*shakespeare.txt  # takes minutes\n",
     {heading("Drafters"),
      {"--medusa", "DIR", {}, "heads on the model in DIR, for --drafter medusa; --medusa --help says more"},

@@ -168,7 +168,7 @@ TEST_CASE("documents: a command that is not what its page says is found out") {
 TEST_CASE("documents: a transcript that is not what its command prints is found out") {
   if (documents().empty()) return;
   const auto transcript = [](const std::string& output, const std::string& block) {
-    return tried("<!-- transcript: printf '" + output + "'; keeps: \"a\" 1, \"b\" 4 -->\n\n```text\n$ printf '" +
+    return tried("<!-- transcript: printf '" + output + "'; keeps: \"a\" 1; \"b\" 4 -->\n\n```text\n$ printf '" +
                  output + "'  # commit 1234567, 2026-11-20\n" + block + "\n```\n");
   };
   const std::string passed = "1 passed, 0 failed, 0 skipped", failed = "0 passed, 1 failed, 0 skipped";

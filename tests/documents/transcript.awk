@@ -1,7 +1,7 @@
 # tests/documents/transcript.awk: what a page shows of a command's output. run.sh calls it, in three ways.
 #
 # -v job=list, over a page: line, command and rules of each transcript, with tabs between. A comment stands before its
-#   block, <!-- transcript: COMMAND; keeps: "TEXT" N, "TEXT" N -->
+#   block, <!-- transcript: COMMAND; keeps: "TEXT" N; "TEXT" N -->
 # -v job=excerpt -v rules=..., over an output: N lines from the first that holds TEXT, then so for the next rule; "..."
 #   stands for what is left out; progress lines do not count.
 # -v job=mask, over a transcript: what a clock, a machine or the date decides becomes "#". The rest is compared.
@@ -13,7 +13,7 @@ job == "list" && /^<!-- transcript: .*; keeps: .* -->$/ {
 }
 
 BEGIN {
-  wanted = split(rules, rule, /, */)
+  wanted = split(rules, rule, /; */)
   next_rule = 1
 }
 function text_of(rule) {
