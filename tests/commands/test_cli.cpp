@@ -196,9 +196,9 @@ TEST_CASE("cli: flags: --help shows every flag, its default and the examples, an
   Given given;
   const std::string help = captured(1, [&] { given = parse(v, {"--n_layer", "2", "--help"}); });
   CHECK(given.help);
-  for (const char* part :
-       {"What it does.", "First:", "Second:", "--data FILE", "(required)", "--n_layer N", "layers (4)", "--seed N",
-        "--temperature T", "auto, cpu, cuda (auto)", "--quiet                 silence\n", "\n  program --data a.txt\n"})
+  for (const char* part : {"What it does.", "First:", "Second:", "--data FILE", "(required)", "--n_layer N",
+                           "layers (4)", "--seed N", "--temperature T", "auto, cpu, cuda (auto)",
+                           "--quiet                 silence\n", "\n  build/program --data a.txt\n"})
     CHECK_MESSAGE(contains(help, part), part);
 }
 
