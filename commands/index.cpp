@@ -96,13 +96,14 @@ int index_command(int argc, char** argv) {
   const std::string path = ngram_path(i.model);
   std::optional<LockedFolder> folder;  // a GGUF file's folder is not ours to lock
   if (!is_gguf(i.model)) folder.emplace(i.model, "wait for its end");
+  Counted counted;
+  counted.metadata["tokenizer"] = tokenizer_hash(i.model);  // or it says which file is missing
   check_place(i, path);
 
   double bytes = 0;
   for (const std::string& text : i.texts) bytes += file_bytes(text);
   check_memory(i.texts.front(), bytes, takes_counts(bytes));
   Preparing preparing(bytes, i.quiet);
-  Counted counted;
   int vocab = 0;
   {
     const Tokenizer tokenizer = load_tokenizer(i.model);  // gone before the counting, which needs memory too
@@ -111,7 +112,6 @@ int index_command(int argc, char** argv) {
   }
   if (counted.tokens.empty())
     refuse("there is no text", printable(i.texts.front(), 300), "give a file with text in it");
-  counted.metadata["tokenizer"] = tokenizer_hash(i.model);
   preparing.step("counting n-grams");
   const NgramTrie trie = count_ngrams(counted.tokens, vocab, i.order, kNgramText, preparing.told());
 

@@ -27,7 +27,7 @@ bool names_model_file(const std::filesystem::path& path) {
 std::filesystem::path resolved(const std::string& path) {
   std::error_code error;
   const std::filesystem::path whole = std::filesystem::absolute(path, error);
-  const std::filesystem::path place = std::filesystem::weakly_canonical(whole, error);
+  const std::filesystem::path place = std::filesystem::weakly_canonical(behind_links(whole.string()), error);
   if (error) return whole;
   return place.has_filename() ? place : place.parent_path();  // "a/" is "a"
 }
@@ -93,11 +93,12 @@ void check_writable(const std::string& path) {
   if (path.empty()) refuse("an empty name", "the file to write", "give its name");
   struct stat status;
   const bool exists = stat(path.c_str(), &status) == 0;
+  if (!exists && errno != ENOENT) refuse_path("cannot write the file", path, errno);
   if (exists && S_ISDIR(status.st_mode)) refuse_path("cannot write the file", path, EISDIR);
   if (exists && access(path.c_str(), W_OK) != 0) refuse_path("cannot write the file", path, errno);
   if (exists && !S_ISREG(status.st_mode)) return;
   // What stands beside it for a moment says more than permissions do.
-  const Unfinished beside(temporary_name(exists ? resolved(path).string() : path));
+  const Unfinished beside(temporary_name(resolved(path).string()));
   const OpenFile file{open(beside.path().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600)};
   if (file.handle < 0) refuse_path("cannot write the file", path, errno);
 }

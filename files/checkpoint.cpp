@@ -302,11 +302,22 @@ std::string chat_template_in(const std::string& dir) {
 }
 }  // namespace
 
+std::string weights_path(const std::string& dir) {
+  if (access((dir + "/.").c_str(), F_OK) != 0 && errno == ENOTDIR)
+    refuse("a file, where the folder of a model is due", printable(dir, 300),
+           "give a folder, or to --model a file named NAME.gguf");
+  const std::string path = dir + "/model.safetensors", index = path + ".index.json";
+  if (access(path.c_str(), F_OK) != 0 && access(index.c_str(), F_OK) == 0)
+    refuse("the weights lie in several files, and nanospec reads one", printable(index, 300),
+           "join them, with transformers: from_pretrained(DIR).save_pretrained(NEW, max_shard_size=\"99GB\")");
+  return path;
+}
+
 Loaded load_model(const std::string& dir) {
-  const std::string config_path = dir + "/config.json", model_path = dir + "/model.safetensors";
+  const std::string config_path = dir + "/config.json", model_path = weights_path(dir);
   Loaded loaded;
-  loaded.config = parse_config(read_file(config_path), config_path);
-  loaded.tokenizer = parse_any_tokenizer(read_file(dir + "/tokenizer.json"), dir + "/tokenizer.json");
+  loaded.config = parse_config(read_regular(config_path), config_path);
+  loaded.tokenizer = parse_any_tokenizer(read_regular(dir + "/tokenizer.json"), dir + "/tokenizer.json");
   if (loaded.tokenizer.vocab_size() != loaded.config.vocab_size)
     refuse("the tokenizer has " + std::to_string(loaded.tokenizer.vocab_size()) +
                " symbols, config.json says vocab_size " + std::to_string(loaded.config.vocab_size),

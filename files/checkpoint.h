@@ -72,6 +72,9 @@ struct Loaded {
 // Notes that a file has no hash, as those of other programs, and of early versions of nanospec.
 void check_hashed(const SafeTensors& file, const std::string& dir);
 
+// Where the weights lie. Throws runtime_error where `dir` is a file, or an index names several files instead.
+std::string weights_path(const std::string& dir);
+
 // Reads config.json, tokenizer.json and model.safetensors; and the template of a chat, where there is one. Throws
 // runtime_error.
 Loaded load_model(const std::string& dir);

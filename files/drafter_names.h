@@ -45,9 +45,9 @@ constexpr DrafterWord kDrafters[] = {
     {"recycle", "recycle", "what the model last thought after the same token"},
     {"gpt", "gpt:DIR", "a smaller GPT, trained by train_gpt on the same text"},
     {"self", "self:K", "the model's own first K layers, and its head"},
-    {"medusa", "medusa[:DIR]", "heads on the model's last hidden state, trained by train_gpt --medusa"},
+    {"medusa", "medusa[:DIR]", "heads on the model's last hidden state, trained by train_drafter --medusa"},
     {"parallel", "parallel[:DIR]",
-     "the next tokens in one forward, from the model's layers, trained by train_gpt --parallel"},
+     "the next tokens in one forward, from the model's layers, trained by train_drafter --parallel"},
     {"random", "random", "chance alone, for study"},
 };
 constexpr const char* kUnionForm = "a+b";

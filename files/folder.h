@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "files/io.h"
+#include "files/known_files.h"
 #include "files/unfinished.h"
 
 namespace nanospec {
@@ -41,14 +42,31 @@ inline int lock_holder(int folder) {
   return 0;
 }
 
-// Whether it is the name of a temporary file (io.h) of this process, or of one that has ended.
-inline bool left_over(const std::string& name) {
+// The name of which this is the temporary one (io.h), where its process is this one or has ended; else "".
+inline std::string left_over(const std::string& name) {
   const size_t mark = name.rfind(kTemporary);
-  if (mark == std::string::npos) return false;
+  if (mark == std::string::npos) return "";
   const std::string digits = name.substr(mark + std::string(kTemporary).size());
-  if (digits.empty() || digits.size() > 9 || digits.find_first_not_of("0123456789") != std::string::npos) return false;
+  if (digits.empty() || digits.size() > 9 || digits.find_first_not_of("0123456789") != std::string::npos) return "";
   const pid_t process = std::stoi(digits);
-  return process == getpid() || (kill(process, 0) != 0 && errno == ESRCH);
+  const bool ended = process == getpid() || (process > 0 && kill(process, 0) != 0 && errno == ESRCH);
+  return ended ? name.substr(0, mark) : "";
+}
+
+// What a process of ours leaves in a folder if it is killed: files whose names ours have, and the folder of Staged,
+// with such files in it. Whatever else lies there is somebody's, and stays.
+constexpr const char* kStaged = "staged";
+inline void remove_left_over(const std::string& folder, bool staged = false) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string path = entry.path(), name = entry.path().filename(), finished = left_over(name);
+    const auto kind = entry.symlink_status(error).type();
+    const bool known = !known_file(finished).empty() || (staged && !known_file(name).empty());
+    if (kind == std::filesystem::file_type::regular && known) unlink(path.c_str());
+    if (kind != std::filesystem::file_type::directory || finished != kStaged || staged) continue;
+    remove_left_over(path, true);
+    rmdir(path.c_str());
+  }
 }
 
 class LockedFolder {
@@ -108,9 +126,7 @@ class LockedFolder {
       lock_.handle = -1;
       return;
     }
-    std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(path_, error))
-      if (left_over(entry.path().filename())) std::filesystem::remove_all(entry.path(), error);
+    remove_left_over(path_);
   }
 
   const std::string path_, advice_;
@@ -125,7 +141,7 @@ class Staged {
 
   // names: each begins with a slash.
   Staged(const std::string& folder, std::vector<std::string> names)
-      : path(temporary_name(folder + "/staged")), folder_(folder), names_(std::move(names)), made_(path) {
+      : path(temporary_name(folder + "/" + kStaged)), folder_(folder), names_(std::move(names)), made_(path) {
     create_folder(path);
     for (const std::string& name : names_) files_.emplace_back(path + name);
   }

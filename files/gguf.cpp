@@ -433,14 +433,10 @@ GgufFile parse(std::shared_ptr<const uint8_t> bytes, size_t size, const std::str
 }  // namespace
 
 GgufFile read_gguf(const std::string& path, GgufTypes types) {
-  const OpenFile open_file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  struct stat status;
-  if (open_file.handle < 0 || fstat(open_file.handle, &status) != 0) refuse_path("cannot read the file", path, errno);
-  if (S_ISDIR(status.st_mode)) refuse_path("cannot read the file", path, EISDIR);
-  if (!S_ISREG(status.st_mode)) refuse("not a regular file", printable(path, 300), "give a file: it is mapped");
-  const size_t size = size_t(status.st_size);
+  const RegularFile regular(path);
+  const size_t size = regular.size;
   if (size < kBeginning) return parse_gguf(read_file(path), path, types);  // too short; no map has 0 bytes
-  void* const map = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, open_file.handle, 0);
+  void* const map = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, regular.file.handle, 0);
   if (map == MAP_FAILED) refuse_path("cannot map the file", path, errno);
   const auto unmap = [size](const uint8_t* at) { munmap(const_cast<uint8_t*>(at), size); };
   GgufFile file = parse({static_cast<const uint8_t*>(map), unmap}, size, path, types);

@@ -61,18 +61,18 @@ inline void save_medusa(const std::string& dir, const MedusaSizes& sizes, const 
 }
 
 // Heads that were trained with another model, or on another text, than that in target_dir ("": not asked).
-inline void check_heads(const SafeTensors& file, const std::string& name, const std::string& path,
+inline void check_heads(const SafeTensors& file, const std::string& name, const std::string& dir,
                         const std::string& target_dir) {
+  const std::string path = dir + "/" + name + ".safetensors";
   check_origin(file.metadata, name == "medusa" ? "the heads were trained" : "the drafter was trained", path, target_dir,
-               "drafts are right less often; train again: train_gpt --" + name + " " + printable(target_dir, 300) +
-                   " --data FILE");
+               "drafts are right less often; train again: " + drafter_trainer(name, target_dir, dir));
 }
 
 // The heads in DIR for a target of this config, in target_dir.
 inline MedusaHeads read_medusa(const std::string& dir, const Config& config, const std::string& target_dir = "") {
   const std::string path = medusa_path(dir);
   if (!std::filesystem::exists(path))
-    refuse("drafter medusa has no heads", path, "train them: train_gpt --medusa MODEL --data FILE");
+    refuse("drafter medusa has no heads", path, "train them: " + drafter_trainer("medusa", target_dir, dir));
   const SafeTensors file = read_safetensors(path);
   MedusaHeads heads;
   MedusaSizes& sizes = heads.sizes;
@@ -89,7 +89,7 @@ inline MedusaHeads read_medusa(const std::string& dir, const Config& config, con
   if (by_name(file).count("head.1.projection.weight")) sizes.rank = kOwnProjection;
   else if (down.size() == 2) sizes.rank = int(std::min<int64_t>(down[1], kMaxVocabulary));
   heads.weights = read_exactly(file, medusa_table(sizes), path);
-  check_heads(file, "medusa", path, target_dir);
+  check_heads(file, "medusa", dir, target_dir);
   return heads;
 }
 
@@ -124,9 +124,9 @@ inline void save_parallel(const std::string& dir, const ParallelSizes& sizes, co
 
 // The drafter in DIR for a target of this config, in target_dir, as it was trained.
 inline ParallelFile read_parallel(const std::string& dir, const Config& config, const std::string& target_dir = "") {
-  const std::string path = parallel_path(dir), advice = "train it again: train_gpt --parallel MODEL --data FILE";
-  if (!std::filesystem::exists(path))
-    refuse("drafter parallel is not trained", path, "train it: train_gpt --parallel MODEL --data FILE");
+  const std::string path = parallel_path(dir), how = drafter_trainer("parallel", target_dir, dir),
+                    advice = "train it again: " + how;
+  if (!std::filesystem::exists(path)) refuse("drafter parallel is not trained", path, "train it: " + how);
   const SafeTensors file = read_safetensors(path);
   ParallelFile result;
   ParallelSizes& s = result.sizes;
@@ -157,7 +157,7 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config, 
   if (s.n_kv_head < 1 || s.n_head % s.n_kv_head != 0)
     refuse("heads do not fit: h.0.attn.c_attn.weight is " + shown_shape(qkv), path, advice);
   result.weights = read_exactly(file, parallel_table(s), path);
-  check_heads(file, "parallel", path, target_dir);
+  check_heads(file, "parallel", dir, target_dir);
   return result;
 }
 

@@ -40,6 +40,16 @@ double file_bytes(const std::string& path) {
   return error ? 0 : double(bytes);
 }
 
+RegularFile::RegularFile(const std::string& path)
+    : file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)} {  // a pipe that nobody writes is opened too
+  struct stat status;
+  if (file.handle < 0 || fstat(file.handle, &status) != 0) refuse_path("cannot read the file", path, errno);
+  if (S_ISDIR(status.st_mode)) refuse_path("cannot read the file", path, EISDIR);
+  if (!S_ISREG(status.st_mode))
+    refuse("a pipe or a device, where a file of a model is due", printable(path, 300), "give a file");
+  size = size_t(status.st_size);
+}
+
 std::string read_file(const std::string& path) {
   constexpr size_t kLongestPipe = size_t(256) << 20;
   const OpenFile file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
@@ -77,21 +87,36 @@ int write_all(int handle, const Pieces& pieces) {
   return fsync(handle) == 0 || errno == EINVAL || errno == EROFS ? 0 : errno;  // a pipe has no disk to reach
 }
 
+std::string behind_links(const std::string& path) {
+  constexpr int kMostLinks = 40;  // as the system's
+  std::string at = path;
+  for (int i = 0; i < kMostLinks; i++) {
+    std::error_code error;
+    const std::filesystem::path next = std::filesystem::read_symlink(at, error);
+    if (error) return at;
+    at = std::filesystem::path(at).replace_filename(next).string();
+  }
+  return path;
+}
+
 void write_file(const std::string& path, const Pieces& pieces) {
   struct stat status;
   const bool exists = stat(path.c_str(), &status) == 0;
+  if (!exists && errno == ELOOP) refuse_path("cannot write the file", path, ELOOP);
   const bool by_rename = !exists || S_ISREG(status.st_mode);
-  std::string target = path;
-  if (exists && by_rename) {
-    char* resolved = realpath(path.c_str(), nullptr);
-    if (resolved) target = resolved;
-    free(resolved);
-  }
+  const std::string target = by_rename ? behind_links(path) : path;
   const std::string open_path = by_rename ? temporary_name(target) : target;
   std::optional<Unfinished> unfinished;
   if (by_rename) unfinished.emplace(open_path);
-  const OpenFile file{open(open_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
+  const OpenFile file{open(open_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666)};
+  if (file.handle < 0 && errno == ENXIO)
+    refuse("nobody reads the pipe", printable(path, 300), "start its reader first, or give a file");
   if (file.handle < 0) refuse_path("cannot write the file", path, errno);
+  fcntl(file.handle, F_SETFL, 0);  // a reader may take its time
+  if (exists && by_rename) {       // the owner where it may be: if not, the writer's own file is as good
+    if (fchown(file.handle, status.st_uid, status.st_gid) != 0) errno = 0;
+    fchmod(file.handle, status.st_mode & 07777);
+  }
   int error = write_all(file.handle, pieces);
   if (!error && by_rename && rename(open_path.c_str(), target.c_str()) != 0) error = errno;
   if (error) refuse_path("cannot write the file", path, error);

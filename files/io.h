@@ -25,6 +25,14 @@ struct OpenFile {
   }
 };
 
+// A file of a model, open to be read more than once: a pipe or a device is refused, and not waited for. Throws
+// runtime_error.
+struct RegularFile {
+  OpenFile file;
+  size_t size = 0;  // bytes
+  explicit RegularFile(const std::string& path);
+};
+
 // Throws std::runtime_error if a file, and what is made of it, need more memory than there is; it advises to give
 // `other`.
 void check_memory(const std::string& path, double bytes, double takes, const std::string& other = "a smaller file");
@@ -37,6 +45,11 @@ inline double takes_tokens(double text_bytes) { return (1 + sizeof(int)) * text_
 
 // The bytes of a file, or of a pipe up to 256 MiB. Throws runtime_error.
 std::string read_file(const std::string& path);
+// The same of a file of a model.
+inline std::string read_regular(const std::string& path) {
+  const RegularFile refuses_others(path);
+  return read_file(path);
+}
 
 using Pieces = std::vector<std::string_view>;  // of a file, in order: large pieces need not be copied
 
@@ -47,8 +60,11 @@ int write_all(int handle, const Pieces& pieces);
 constexpr const char* kTemporary = ".unfinished.";  // and the process's number
 inline std::string temporary_name(const std::string& path) { return path + kTemporary + std::to_string(getpid()); }
 
-// Writes these bytes as the file `path`: under a temporary name, which is renamed at the end. A link stays a link; a
-// pipe or a device is written directly. Throws std::runtime_error.
+// Where a path leads by its links, whether that is there or not. A loop of links stays what it is.
+std::string behind_links(const std::string& path);
+
+// Writes these bytes as the file `path`: under a temporary name, which is renamed at the end. A link stays a link, and
+// a file keeps its owner and mode; a pipe or a device is written directly. Throws std::runtime_error.
 void write_file(const std::string& path, const Pieces& pieces);
 
 inline void write_file(const std::string& path, const std::string& bytes) { write_file(path, Pieces{bytes}); }

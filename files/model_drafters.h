@@ -30,7 +30,7 @@ inline std::unique_ptr<LogitsDrafter> first_layers(Target& target, int layers, c
   if (layers >= target.layers())
     refuse("drafter self:" + std::to_string(layers) + " wants " + std::to_string(layers) +
                " of the first layers, the model has " + std::to_string(target.layers()) + " in all",
-           dir + "/config.json",
+           printable(dir, 300),
            target.layers() == 1 ? "choose another drafter"
                                 : "choose self:" + std::to_string(target.layers() - 1) + " or less");
   return std::make_unique<FirstLayers>(target, layers);

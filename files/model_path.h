@@ -46,13 +46,13 @@ inline int gguf_begin_token(const GgufFile& file) {
 inline Tokenizer load_tokenizer(const std::string& model) {
   if (is_gguf(model)) return gguf_tokenizer(read_gguf(model));
   const std::string path = model + "/tokenizer.json";
-  return parse_any_tokenizer(read_file(path), path);
+  return parse_any_tokenizer(read_regular(path), path);
 }
 
 // A hash of all that a tokenizer is made of. Two models with one hash give every text the same tokens. Throws
 // runtime_error.
 inline std::string tokenizer_hash(const std::string& model) {
-  if (!is_gguf(model)) return hash_of(read_file(model + "/tokenizer.json"));
+  if (!is_gguf(model)) return hash_of(read_regular(model + "/tokenizer.json"));
   const GgufFile file = read_gguf(model);
   const std::string prefix = "tokenizer.ggml.";
   Xxh64 hash;

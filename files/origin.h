@@ -37,13 +37,19 @@ inline Metadata model_metadata(const std::string& dir) {
 // The hash of its weights, also if their file has none; "" if there are no weights.
 inline std::string model_hash(const std::string& dir) {
   const std::string hash = said_by(model_metadata(dir), "hash"), path = dir + "/model.safetensors";
-  return !hash.empty() || !std::filesystem::exists(path) ? hash : hash_of(read_file(path));
+  return !hash.empty() || !std::filesystem::exists(path) ? hash : hash_of(read_regular(path));
 }
 
 // "text, NAME": of either part what is known.
 inline std::string named_text(const Metadata& metadata, const std::string& before) {
   const std::string name = said_by(metadata, "text");
   return before + (name.empty() ? "" : ", " + printable(name));
+}
+
+// The command that trains the drafter of this name, in `dir`, on the model in `target`.
+inline std::string drafter_trainer(const std::string& name, const std::string& target, const std::string& dir) {
+  return "train_drafter --" + name + " " + (target.empty() ? "MODEL" : printable(target, 300)) + " --data FILE" +
+         (dir.empty() || dir == target ? "" : " --out " + printable(dir, 300));
 }
 
 // Notes that the file at `path` was made with another model than that in `dir`, or of another text. made: "the heads

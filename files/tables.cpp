@@ -28,10 +28,15 @@ void check_ngrams(const SafeTensors& file, const std::string& path, const std::s
 
 std::string bigram_path(const std::string& dir) { return dir + "/bigram.safetensors"; }
 
-void save_bigram(const std::string& dir, const std::vector<int>& tokens, int vocab, const Metadata& metadata) {
+void check_bigram_size(int vocab, const std::string& where) {
   if (vocab > kBigramMostTokens)
-    refuse("a bigram table of " + std::to_string(vocab) + " tokens would be too large", bigram_path(dir),
-           "use a vocabulary of at most " + std::to_string(kBigramMostTokens));
+    refuse("a text of " + std::to_string(vocab) + " different characters, and a bigram table holds at most " +
+               std::to_string(kBigramMostTokens),
+           where, "leave out or replace the rarest");
+}
+
+void save_bigram(const std::string& dir, const std::vector<int>& tokens, int vocab, const Metadata& metadata) {
+  check_bigram_size(vocab, bigram_path(dir));
   const std::vector<float> table = bigram_table(tokens, vocab);
   write_safetensors(bigram_path(dir), {{"log_probabilities", {vocab, vocab}, table.data()}}, metadata);
 }

@@ -23,6 +23,9 @@ constexpr int kBigramMostTokens = 8192;  // the table is (V, V) floats
 
 std::string bigram_path(const std::string& dir);
 
+// Throws runtime_error where no table is so large.
+void check_bigram_size(int vocab, const std::string& where);
+
 // Counts the training tokens and writes DIR/bigram.safetensors. metadata: of the text (origin.h). Throws runtime_error
 // when it cannot be written or the vocabulary is larger than kBigramMostTokens.
 void save_bigram(const std::string& dir, const std::vector<int>& tokens, int vocab, const Metadata& metadata = {});

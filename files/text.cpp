@@ -16,8 +16,8 @@ std::string printable(const std::string& text, size_t limit) {
     if (n == limit) return out + "...";
     const int bytes = code_point_bytes(text, at);
     const uint32_t c = bytes ? code_point(text, at, bytes) : uint8_t(text[at]);
-    const bool hidden =
-        c < 0x20 || (c >= 0x7F && c < 0xA0) || (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
+    const bool hidden = c < 0x20 || (c >= 0x7F && c < 0xA0) || (c >= 0x2028 && c <= 0x202E) ||
+                        (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;
     if (c == '\n') out += "\\n";
     else if (c == '\t') out += "\\t";
     else if (!bytes || hidden) out += (snprintf(escape, sizeof escape, c < 0x100 ? "\\x%02X" : "\\u%04X", c), escape);

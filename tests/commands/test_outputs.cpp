@@ -90,6 +90,15 @@ TEST_CASE("outputs: a place that cannot be written is refused with status 1, and
   CHECK(contains(refusal({"--out", f.file("new"), "--stats", f.file("new")}), "are one file"));
   CHECK(contains(refusal({"--out", f.path, "--stats", f.file("none/train.json")}), "1: "));
   CHECK(entries(f.path) == 0);
+  // A link in a circle, one into a folder that is not there; one to a file that is to come is that file.
+  std::filesystem::create_symlink("loop", f.file("loop"));
+  std::filesystem::create_symlink("none/s.json", f.file("lost"));
+  std::filesystem::create_symlink("s.json", f.file("link"));
+  CHECK(contains(refusal({"--stats", f.file("loop")}), "1: cannot write the file: " + f.file("loop") + " (Too many"));
+  CHECK(contains(refusal({"--stats", f.file("lost")}), "1: cannot write the file: " + f.file("lost") + " (No such"));
+  CHECK(refusal({"--stats", f.file("link")}) == "");
+  CHECK(contains(refusal({"--stats", f.file("link"), "--svg", f.file("s.json")}), "2: --svg and --stats are one"));
+  CHECK(entries(f.path) == 3);
 }
 
 TEST_CASE("outputs: none is what standard output or error writes") {

@@ -3,12 +3,15 @@
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <climits>
 #include <random>
 
 #include "files/checkpoint.h"
+#include "files/model_path.h"
+#include "files/origin.h"
 #include "files/sizes.h"
 #include "tests/error_of.h"
 #include "tests/folder.h"
@@ -573,6 +576,57 @@ TEST_CASE("checkpoint: files are whole or not there, whatever goes wrong") {
   write_file("/dev/null", "x");
   CHECK(fs::is_character_file("/dev/null"));
   CHECK(folder.files() == std::vector<std::string>{"f", "link"});
+
+  // A file keeps its mode, and a link stays one where nothing is there yet, through other links too. A loop is refused.
+  for (const mode_t mode : {0600, 0755}) {
+    chmod(path.c_str(), mode);
+    write_file(folder.path + "/link", "again");
+    struct stat status;
+    REQUIRE(stat(path.c_str(), &status) == 0);
+    CHECK((status.st_mode & 07777) == mode);
+  }
+  fs::create_directory(folder.path + "/d");
+  fs::create_symlink("d/next", folder.path + "/first");
+  fs::create_symlink("last", folder.path + "/d/next");
+  write_file(folder.path + "/first", "at the end");
+  CHECK(fs::is_symlink(folder.path + "/first"));
+  CHECK(fs::is_symlink(folder.path + "/d/next"));
+  CHECK(read_file(folder.path + "/d/last") == "at the end");
+  REQUIRE(mkfifo((folder.path + "/pipe").c_str(), 0600) == 0);
+  CHECK(error_of([&] { write_file(folder.path + "/pipe", "x"); }) ==
+        "nobody reads the pipe: " + folder.path + "/pipe: start its reader first, or give a file");
+  fs::create_symlink("loop", folder.path + "/loop");
+  CHECK(begins(error_of([&] { write_file(folder.path + "/loop", "x"); }),
+               "cannot write the file: " + folder.path + "/loop (Too many levels of symbolic links)"));
+  CHECK(fs::is_symlink(folder.path + "/loop"));
+}
+
+TEST_CASE("checkpoint: a pipe where a file of a model is due is refused, and not waited for") {
+  const Folder folder;
+  for (const char* name : {"m.gguf", "model.safetensors", "config.json", "tokenizer.json"}) {
+    const std::string path = folder.file(name);
+    REQUIRE(mkfifo(path.c_str(), 0600) == 0);
+    const std::string line = "a pipe or a device, where a file of a model is due: " + path + ": give a file";
+    CHECK(error_of([&] { read_regular(path); }) == line);
+    if (name == std::string("m.gguf")) CHECK(error_of([&] { read_gguf(path); }) == line);
+    if (name == std::string("model.safetensors")) CHECK(error_of([&] { read_safetensors(path); }) == line);
+    if (name == std::string("config.json")) CHECK(error_of([&] { load_model(folder.path); }) == line);
+    if (name == std::string("tokenizer.json")) CHECK(error_of([&] { load_tokenizer(folder.path); }) == line);
+  }
+  CHECK(model_metadata(folder.path).empty());
+}
+
+TEST_CASE("checkpoint: weights in several files are refused by their index, and a file by what it is not") {
+  const Folder folder;
+  const std::string file = folder.file("model", "");
+  CHECK(begins(error_of([&] { load_model(file); }), "a file, where the folder of a model is due: " + file + ": give"));
+  folder.file("config.json", format_config(tiny_config()));
+  folder.file("model.safetensors.index.json", "{}");
+  CHECK(begins(error_of([&] { load_model(folder.path); }),
+               "the weights lie in several files, and nanospec reads one: " + folder.path +
+                   "/model.safetensors.index.json: join"));
+  folder.file("model.safetensors", "");
+  CHECK(weights_path(folder.path) == folder.file("model.safetensors"));
 }
 
 TEST_CASE("checkpoint: a kill at any moment leaves a whole older or newer model") {

@@ -15,7 +15,7 @@ TEST_CASE("drafters: damaged files name the command that makes them") {
     const std::string dir = name.dir.empty() ? f.path : name.dir;
     if (name.kind == DrafterName::kMedusa) return load_medusa(dir, f.path, config);
     if (name.kind == DrafterName::kGpt) load_model(dir);
-    else read_parallel(dir, config);
+    else read_parallel(dir, config, f.path);
     return nullptr;
   };
   const auto refused = [&](const std::string& drafter) {
@@ -29,9 +29,16 @@ TEST_CASE("drafters: damaged files name the command that makes them") {
     CHECK(holds(refused("bigram"), "bigram.safetensors: " + counts));
     CHECK(holds(refused("ngram:4"), "ngram.safetensors: " + counts));
     CHECK(holds(refused("suffix+bigram"), "bigram.safetensors: " + counts));
-    CHECK(holds(refused("medusa"), "medusa.safetensors: train them again: train_gpt --medusa MODEL --data FILE"));
-    CHECK(holds(refused("medusa:" + f.path), "--data FILE --out " + f.path));
-    CHECK(holds(refused("parallel"), "parallel.safetensors: train it again: train_gpt --parallel MODEL --data FILE"));
+    CHECK(holds(refused("medusa"),
+                "medusa.safetensors: train them again: train_drafter --medusa " + f.path + " --data FILE"));
+    CHECK(holds(refused("medusa:" + f.path + "/."), "--data FILE --out " + f.path + "/."));
+    CHECK(holds(refused("parallel"),
+                "parallel.safetensors: train it again: train_drafter --parallel " + f.path + " --data FILE"));
+  }
+  for (const char* name : {"medusa", "parallel"}) {
+    std::filesystem::remove(f.file(std::string(name) + ".safetensors"));
+    CHECK(holds(refused(name), std::string(": train_drafter --") + name + " " + f.path + " --data FILE"));
+    CHECK(holds(refused(name + (":" + f.file("x"))), " --data FILE --out " + f.file("x")));
   }
   write_file(f.file("config.json"), std::string("{"));
   CHECK(holds(refused("gpt:" + f.path), "config.json: train it again: train_gpt --data FILE --out " + f.path));

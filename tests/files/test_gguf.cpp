@@ -589,7 +589,7 @@ TEST_CASE("gguf: files on the disk") {
   CHECK(holds(wrong(folder.file("cut", bytes.substr(0, bytes.size() - 100))), "bytes of tensors: "));
   CHECK(holds(wrong(folder.path), "cannot read the file: "));
   CHECK(holds(wrong(folder.file("none")), "No such file"));
-  CHECK(holds(wrong("/dev/null"), "not a regular file: /dev/null: "));
+  CHECK(holds(wrong("/dev/null"), "a pipe or a device, where a file of a model is due: /dev/null: "));
 }
 
 // Kilobytes of memory under this process's map of a file.

@@ -97,6 +97,20 @@ TEST_CASE("checkpoint: a flipped bit is found, wherever it is, in every file of 
     for (int i = 0; i < 1500; i++) flip(random() % (8 * good.size()));
     CHECK(found == tried);
   }
+  // Without the hash a file is read, whatever hashes it names of others; under a damaged key the hash is found.
+  const std::string heads = read_file(folder.file("medusa.safetensors"));
+  const auto without = [&](const std::string& key) {
+    SafeTensors file = parse_safetensors(heads, "f");
+    if (!key.empty()) file.metadata[key] = file.metadata.at("hash");
+    file.metadata.erase("hash");
+    std::vector<TensorData> tensors;
+    for (const Tensor& t : file.tensors) tensors.push_back({t.name, t.shape, file.bytes.data() + t.begin});
+    return error_of([&] { parse_safetensors(format_safetensors(tensors, file.metadata), "f"); });
+  };
+  CHECK(parse_safetensors(heads, "f").metadata.count("model") == 1);
+  CHECK(without("") == "");
+  CHECK(without("tokenizer") == "");
+  CHECK(holds(without("hasi"), "the file is damaged"));
   // Through the loaders, in a line that says what to do.
   const std::string path = folder.file("model.safetensors"), good = read_file(path);
   std::string bad = good;
@@ -202,7 +216,8 @@ TEST_CASE("checkpoint: counts and heads name their text and model, and what does
   save_model(dir, config, kAbc, weights(parameter_count(config), 2).data(), one_text());
   const std::string further = notes_of(load);
   CHECK(holds(further, "note: the heads were trained with another model than this one: " + dir +
-                           "/medusa.safetensors: drafts are right less often; train again: train_gpt --medusa " + dir));
+                           "/medusa.safetensors: drafts are right less often; train again: train_drafter --medusa " +
+                           dir));
   CHECK(holds(further, "note: the state was saved with another model than this one: " + dir + "/optimizer.safeten"));
   CHECK(!holds(further, "counts"));
 

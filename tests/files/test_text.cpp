@@ -54,6 +54,7 @@ TEST_CASE("text: a message shows what would hide or break its line as escapes") 
   CHECK(printable("\xC2\x85\xE2\x80\xA8\xE2\x80\xAE") == "\\x85\\u2028\\u202E");
   CHECK(printable("abcdef", 3) == "abc...");
   CHECK(printable("abc", 3) == "abc");
+  CHECK(printable("\xEF\xBB\xBF!") == "\\uFEFF!");  // a byte order mark
 }
 
 TEST_CASE("text: tokens are the sorted distinct characters, as nanoGPT's") {

@@ -155,8 +155,11 @@ TEST_CASE("folders: a lock is one process's, says whose it is, and takes along w
   // Of a process that was killed, the lock goes and what it left is removed; what is somebody's stays.
   Child child([&] {
     LockedFolder one(path, "wait");
-    write_file(temporary_name(path + "/x"), "");
-    create_folder(temporary_name(path + "/staged") + "/y");
+    write_file(temporary_name(path + "/train.json"), "");
+    write_file(temporary_name(path + "/train-12.safetensors"), "");
+    create_folder(temporary_name(path + "/staged"));
+    write_file(temporary_name(path + "/staged") + "/bigram.safetensors", "");
+    write_file(temporary_name(temporary_name(path + "/staged") + "/ngram.safetensors"), "");
     write_file(path + "/ready", "");
     for (;;) pause();
   });
@@ -167,14 +170,25 @@ TEST_CASE("folders: a lock is one process's, says whose it is, and takes along w
   kill(pid, SIGKILL);
   CHECK(child.wait() == 128 + SIGKILL);
   CHECK(has_temporary(path));
-  const std::string living = path + "/z" + kTemporary + std::to_string(getppid()),
-                    odd = path + "/z" + kTemporary + "1a";
-  for (const std::string& name : {living, odd}) write_file(name, "");
+  const std::string own = path + "/config.json" + kTemporary, ended = std::to_string(pid),
+                    folder_of_own_name = path + "/model.safetensors" + kTemporary + ended + "/",
+                    staged = path + "/staged" + kTemporary + "4194304";
+  const std::vector<std::string> others = {
+      own + std::to_string(getppid()), own + "1a",         own + "0", path + "/thesis" + kTemporary + ended,
+      folder_of_own_name + "chapter",  staged + "/chapter"};
+  for (const std::string& name : others) {
+    fs::create_directories(fs::path(name).parent_path());
+    write_file(name, "");
+  }
+  fs::create_symlink("file", path + "/compare.json" + kTemporary + ended);
   LockedFolder(path, "wait").make();
-  for (const std::string& name : {living, odd}) {
+  CHECK(fs::is_symlink(path + "/compare.json" + kTemporary + ended));
+  fs::remove(path + "/compare.json" + kTemporary + ended);
+  for (const std::string& name : others) {
     CHECK(fs::exists(name));
     fs::remove(name);
   }
+  fs::remove(folder_of_own_name.substr(0, folder_of_own_name.size() - 1)), fs::remove(staged);
   CHECK(!has_temporary(path));
   CHECK(read_file(path + "/file") == "kept");
 
