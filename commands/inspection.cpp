@@ -9,6 +9,7 @@
 
 #include "commands/cli.h"
 #include "files/gguf_model.h"
+#include "files/known_files.h"
 #include "files/model_path.h"
 #include "files/origin.h"
 #include "files/sizes.h"
@@ -38,11 +39,13 @@ void add_number(std::vector<Fact>& facts, const char* key, const char* label, do
   facts.push_back({key, label, value, short_text(value)});
 }
 
-// Does f; what it refuses becomes an obstacle.
+// Does f; what it refuses becomes an obstacle, with the place where that is not the model itself.
 void attempt(Inspection& all, const std::function<void()>& f) {
   try {
     f();
-  } catch (const Refusal& refusal) { all.obstacles.push_back(refusal.wrong); }
+  } catch (const Refusal& refusal) {
+    all.obstacles.push_back(refusal.wrong + (refusal.where == all.path ? "" : ": " + refusal.where));
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -147,6 +150,13 @@ std::vector<TensorKind> types_of(const std::vector<TensorFact>& tensors) {
 // Files beside the weights
 
 namespace {
+// What f finds out of the model; "" where that file of it cannot be read, which its own line says.
+std::string found_out(const std::function<std::string()>& f) {
+  try {
+    return f();
+  } catch (const Refusal&) { return ""; }
+}
+
 // Whether a file of tensors is whole, and of this model's text, weights and tokenizer.
 std::string state_of(const std::string& path, const std::string& model) {
   try {
@@ -158,8 +168,8 @@ std::string state_of(const std::string& path, const std::string& model) {
     };
     const std::string tokenizer = said_by(said, "tokenizer");
     if (tokenizer.empty()) compare("text_sha256", said_by(own, "text_sha256"), "text");
-    else compare("tokenizer", tokenizer_hash(model), "tokenizer");
-    compare("model", model_hash(model), "model");
+    else compare("tokenizer", found_out([&] { return tokenizer_hash(model); }), "tokenizer");
+    compare("model", found_out([&] { return model_hash(model); }), "model");
     if (said.count("text")) state += ": " + printable(said.at("text"), 60);
     return state;
   } catch (const Refusal& refusal) { return refusal.wrong; }
@@ -310,32 +320,6 @@ Inspection inspect_gguf(const std::string& path) {
 
 namespace {
 
-struct KnownFile {
-  const char *name, *what;
-};
-constexpr KnownFile kKnown[] = {
-    {"model.safetensors", "the weights"},
-    {"config.json", "the sizes"},
-    {"tokenizer.json", "the tokenizer"},
-    {"tokenizer_config.json", "the tokenizer, for transformers"},
-    {"optimizer.safetensors", "all that --resume needs"},
-    {"bigram.safetensors", "counts, for the drafter bigram"},
-    {"ngram.safetensors", "counts, for the drafter ngram"},
-    {"medusa.safetensors", "heads, for the drafter medusa"},
-    {"medusa-optimizer.safetensors", "their training, for --resume"},
-    {"parallel.safetensors", "the drafter parallel"},
-    {"parallel-optimizer.safetensors", "its training, for --resume"},
-    {"calibration.json", "hit rates of drafters, for shapes"},
-    {"train.json", "figures of the training"},
-    {"hidden", "states of texts, for training heads"},
-    {"features", "states of texts, for training the drafter parallel"},
-};
-std::string what_is(const std::string& name) {
-  for (const KnownFile& known : kKnown)
-    if (name == known.name) return known.what;
-  return "another's";
-}
-
 double bytes_within(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::is_directory(path, error)) return file_bytes(path.string());
@@ -346,11 +330,13 @@ double bytes_within(const std::filesystem::path& path) {
 }
 
 void list_files(Inspection& all, const std::string& dir) {
+  std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(dir)) {
-    const std::string name = entry.path().filename().string();
+    const std::string name = entry.path().filename().string() + (entry.is_directory(error) ? "/" : "");
     const bool tensors = entry.path().extension() == ".safetensors";
-    all.files.push_back({name + (entry.is_directory() ? "/" : ""), what_is(name), bytes_within(entry.path()),
-                         tensors ? state_of(entry.path().string(), dir) : ""});
+    const std::string whole = name.substr(0, name.find(kTemporary)), known = known_file(whole);
+    all.files.push_back({name, known.empty() ? "another's" : known + (whole == name ? "" : ", unfinished"),
+                         bytes_within(entry.path()), tensors ? state_of(entry.path().string(), dir) : ""});
     all.bytes += all.files.back().bytes;
   }
   std::sort(all.files.begin(), all.files.end(), [](const FileFact& a, const FileFact& b) { return a.name < b.name; });
@@ -378,8 +364,7 @@ void describe_tokenizer(Inspection& all, const std::string& dir, int vocab) {
 }  // namespace
 
 Inspection inspect_folder(const std::string& dir) {
-  const std::string config_path = dir + "/config.json", model_path = dir + "/model.safetensors";
-  const std::string bytes = read_file(config_path);
+  const std::string config_path = dir + "/config.json", bytes = read_regular(config_path);
   Inspection all;
   all.path = dir;
   all.format = "folder";
@@ -389,6 +374,7 @@ Inspection inspect_folder(const std::string& dir) {
     describe_config(all, *config, is_llama(*config) ? "llama" : "gpt2", config->block_size);
   });
   attempt(all, [&] {
+    const std::string model_path = weights_path(dir);
     const SafeTensors header = read_header(model_path);
     for (const Tensor& tensor : header.tensors) {
       const double size = double(tensor.end - tensor.begin);

@@ -186,6 +186,20 @@ TEST_CASE("inspect: a folder: what each file is, and whether it is whole and of 
   CHECK(state_of(said, "ngram.safetensors") == "hash fits; of this tokenizer: mine.txt");
   CHECK(state_of(said, "config.json") == "");
   CHECK(contains(inspect({dir}), "another's"));
+  for (const char* name :
+       {"compare.json", "compare.svg", "train.json", "medusa.json", "bigram.safetensors.unfinished.7"})
+    write_file(dir + "/" + name, "");
+  std::filesystem::create_directory(dir + "/hidden");
+  said = inspected(folder, dir);
+  const auto what = [&](const std::string& name) {
+    for (const Json& file : said["files"])
+      if (file["name"] == name) return file["what"].get<std::string>();
+    return std::string("not there");
+  };
+  CHECK(what("compare.json") == "figures of a comparison");
+  CHECK(what("hidden/") == "states of texts, for training heads");
+  CHECK(what("bigram.safetensors.unfinished.7") == "counts, for the drafter bigram, unfinished");
+  for (const Json& file : said["files"]) CHECK((file["what"] == "another's") == (file["name"] == "notes"));
 
   save_bigram(dir, {0, 1, 2}, 3, {{"text_sha256", std::string(64, '2')}, {"model", "xxh64:0"}});
   std::string bytes = read_file(dir + "/ngram.safetensors");
@@ -200,6 +214,19 @@ TEST_CASE("inspect: a folder: what each file is, and whether it is whole and of 
   said = inspected(folder, dir);
   CHECK(said["loads"] == false);
   CHECK(said["model"]["n_layer"] == 2);
+  // What cannot be read is said of that file alone.
+  save_folder(dir);
+  save_bigram(dir, {0, 1, 2}, 3, {{"text", "one.txt"}, {"model", "xxh64:0"}});
+  save_ngrams(dir, {0, 1, 2}, 3, {{"tokenizer", "xxh64:0"}, {"text", "mine.txt"}});
+  for (const char* name : {"model.safetensors", "tokenizer.json"}) {
+    std::filesystem::remove(dir + "/" + name);
+    std::filesystem::create_directory(dir + "/" + name);
+  }
+  said = inspected(folder, dir);
+  REQUIRE(said["obstacles"].size() == 2);
+  CHECK(said["obstacles"][0] == "cannot read the file: " + dir + "/model.safetensors (Is a directory)");
+  CHECK(state_of(said, "bigram.safetensors") == "hash fits: one.txt");
+  CHECK(state_of(said, "ngram.safetensors") == "hash fits: mine.txt");
   std::filesystem::remove(dir + "/model.safetensors");
   CHECK(inspected(folder, dir)["obstacles"].size() == 2);
 }
