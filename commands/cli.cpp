@@ -359,6 +359,9 @@ int say_end(const char* name, const std::exception_ptr& thrown) {
     line = std::string("out of memory: this machine, or the limit of a process (ulimit -v), has no more") + kSmaller;
   } catch (const std::length_error&) {
     line = std::string("out of memory: a size asked for is larger than any machine holds") + kSmaller;
+  } catch (const std::filesystem::filesystem_error& error) {  // a loop of links, a name too long, a folder shut
+    line = "cannot use the path: " + printable(error.path1().string(), 300) + " (" + error.code().message() +
+           "): check the path and its permissions";
   } catch (const std::system_error& error) {
     line = error.what();
     if (error.code() == std::errc::resource_unavailable_try_again)

@@ -116,7 +116,9 @@ void choose_prompts(Options& o, const Given& given, const Command& command) {
   if (known.empty()) return;
   if (found.empty() && known.back() == "--data") o.data_file = find_text(o.settings.model, false);
   if (found.empty() && o.data_file.empty())
-    throw std::invalid_argument("there is no prompt: " + command.name + ": add " + joined(known, " or "));
+    throw std::invalid_argument("there is no prompt" +
+                                (known.back() == "--data" ? ", and " + not_found_text(o.settings.model) : "") + ": " +
+                                command.name + ": add " + joined(known, " or "));
   if (found.size() > 1)
     throw std::invalid_argument("more than one prompt: " + command.name + ": give only one of " +
                                 joined(known, " or "));
@@ -134,6 +136,13 @@ std::string find_text(const std::string& model, bool any) {
   for (const std::string& path : usual)
     if ((wanted.empty() || any) && there(path)) return path;
   return "";
+}
+
+std::string not_found_text(const std::string& model) {
+  std::error_code error;
+  const std::string name = said_by(model_metadata(model), "text");
+  return "the text that the model learned" + (name.empty() ? "" : ", " + printable(name) + ",") + " is not in " +
+         printable((std::filesystem::current_path(error) / "data").string(), 300);
 }
 
 void check_held_out(const std::string& model, const std::string& text, const std::string& path) {

@@ -76,6 +76,8 @@ void choose_prompts(Options& options, const Given& given, const Command& command
 // The text in data/ that the model in this folder learned, by its hash; one that `make data` gets, where the model
 // names none or any will do; "" where there is none.
 std::string find_text(const std::string& model, bool any);
+// Where it is not: "the text that the model learned, NAME, is not in FOLDER/data".
+std::string not_found_text(const std::string& model);
 
 // Says where the model learned another text than this one, of which no prompt is then held out.
 void check_held_out(const std::string& model, const std::string& text, const std::string& path);

@@ -59,7 +59,9 @@ void check_command_line(Reading& m, const Command& command, const Given& given) 
   if (!given.has("--text") && !given.has("--data") && !is_gguf(o.settings.model))
     o.data_file = find_text(o.settings.model, false);
   if (m.text_file.empty() && o.data_file.empty())
-    throw std::invalid_argument("there is no text: nanospec perplexity: add --text FILE");
+    throw std::invalid_argument("there is no text" +
+                                (is_gguf(o.settings.model) ? "" : ", and " + not_found_text(o.settings.model)) +
+                                ": nanospec perplexity: add --text FILE");
   check_outputs(command, given, {o.data_file});
   o.settings.budget = 0;
   o.settings.rows = kRows;

@@ -143,9 +143,8 @@ int nanospec_program(int argc, char** argv) {
     names.push_back(command.name);
   }
   if (argc < 2)
-    throw std::invalid_argument(
-        "a command is missing: nanospec: build/nanospec help lists the commands, for instance "
-        "build/nanospec generate --model runs/small --prompt \"ROMEO:\"");
+    throw std::invalid_argument("a command is missing: nanospec: give one of " + joined(names) +
+                                "; build/nanospec help says what each does");
   if (word == "help") return help(argc - 1, argv + 1);
   if (word == "--help" || word == "-h") return help(1, argv);
   if (word == "--version") return print(std::string(kVersion) + "\n");

@@ -1,6 +1,10 @@
 // tests/commands/test_commands.cpp: what commands share: methods, outputs, prompts, over the engine that stands in.
 #include <doctest/doctest.h>
 
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <csignal>
 #include <filesystem>
 
 #include "commands/calibration.h"
@@ -243,7 +247,18 @@ TEST_CASE("commands: prompts come from the text that the model learned, whicheve
   CHECK(prompts("silent")[0].get<std::string>().substr(0, 17) == "shakespeare 1361\n");
   Words words = {"compare", "--model", "lost"};
   std::vector<char*> argv = arguments(words);
-  CHECK(contains(BAD_COMMAND_LINE(compare_command(3, argv.data())), "there is no prompt: nanospec compare: add --pro"));
+  const std::string data = std::filesystem::current_path().string() + "/data";
+  CHECK(contains(BAD_COMMAND_LINE(compare_command(3, argv.data())),
+                 "there is no prompt, and the text that the model learned, lost.txt, is not in " + data +
+                     ": nanospec compare: add --pro"));
+  words[0] = "perplexity", argv = arguments(words);
+  CHECK(contains(BAD_COMMAND_LINE(perplexity_command(3, argv.data())),
+                 "there is no text, and the text that the model learned, lost.txt, is not in " + data));
+  words[2] = "silent", argv = arguments(words);
+  std::filesystem::rename("data", "elsewhere");
+  CHECK(contains(BAD_COMMAND_LINE(perplexity_command(3, argv.data())),
+                 "there is no text, and the text that the model learned is not in " + data));
+  std::filesystem::rename("elsewhere", "data");
   CHECK(find_text("lost", true) == "data/shakespeare.txt");
   CHECK(find_text("tinyshakespeare", false) == "");
 }
@@ -300,6 +315,57 @@ TEST_CASE("calibrate: names its model and its text, and rates of others are said
              "\"places\": 60, \"expand_seconds\": 2e-06, \"seen\": [40], "
              "\"accuracy\": [[0.5]], \"model\": 7}]}");
   CHECK(find("shakespeare") == "");  // of no model that is named
+}
+
+TEST_CASE("commands: Ctrl-C before there is anything to show ends with its own status, and leaves no file") {
+  const Folder folder;
+  const auto stopped = [&](int (*command)(int, char**), Words words) {
+    words.insert(words.begin(), {"command", "--model", "m", "--prompt", "A"});
+    const std::string said = folder.file("said");
+    const pid_t child = fork();  // the mark of a Ctrl-C stays for the rest of a process
+    if (child == 0) {
+      if (!freopen(said.c_str(), "w", stderr)) _exit(1);
+      script = [](const Method& method, int n) {
+        if (!interrupted()) raise(SIGINT);
+        return steady(method, n);
+      };
+      std::vector<char*> argv = arguments(words);
+      const int status = run_program("nanospec", command, int(argv.size()), argv.data());
+      fflush(stderr);
+      _exit(status);
+    }
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == kInterruptedStatus);
+    CHECK(folder.files() == Words{"said"});
+    return read_file(said);
+  };
+  CHECK(stopped(compare_command, {"--json", folder.file("c.json"), "--quiet"}) ==
+        "stopped: not one repeat is complete, so there is nothing to show\n");
+  CHECK(stopped(show_command, {"--html", folder.file("s.html"), "--quiet"}) ==
+        "stopped: the generation is not complete, so no page is written\n");
+}
+
+TEST_CASE("commands: a path that the system refuses is one line of ours") {
+  const Folder folder;
+  const std::string loop = folder.file("loop"), deep = folder.file(std::string(300, 'x'));
+  std::filesystem::create_symlink("loop", loop);
+  const auto ends = [&](int (*command)(int, char**), Words words) {
+    words.insert(words.begin(), "command");
+    std::vector<char*> argv = arguments(words);
+    return captured(2, [&] { CHECK(run_program("nanospec", command, int(argv.size()), argv.data()) == 1); });
+  };
+  for (const std::string& path : {loop, deep}) {
+    const std::string why = path == loop ? "Too many levels of symbolic links" : "File name too long";
+    for (const std::string& said :
+         {ends(inspect_command, {path}), ends(index_command, {"--model", path, "--text", folder.file("none")}),
+          ends(experiments_command, {"--model", path})}) {
+      CHECK(said.compare(0, 17, "nanospec: cannot ") == 0);
+      CHECK(contains(said, " (" + why + "): check the path and its permissions\n"));
+      CHECK(std::count(said.begin(), said.end(), '\n') == 1);
+    }
+  }
 }
 
 TEST_CASE("commands: nothing is left where a command refuses") {

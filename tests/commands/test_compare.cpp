@@ -53,6 +53,46 @@ TEST_CASE("compare: plain decoding is added where it is not asked for; several p
   CHECK(json["methods"][1]["identical"] == true);
 }
 
+TEST_CASE("compare: the last sentence says no more than the table") {
+  // Seconds of each method's runs, one a repeat; the warm-up comes before them.
+  const auto sentence = [](const std::map<std::string, std::vector<double>>& seconds) {
+    std::map<std::string, size_t> runs;
+    std::string methods;
+    size_t repeats = 0;
+    for (const auto& [method, all] : seconds) {
+      methods += (methods.empty() ? "" : "; ") + method;
+      repeats = all.size();
+    }
+    script = [&](const Method& method, int n) {
+      Generated g = steady(method, n);
+      const std::string name = method_text(method);
+      const size_t run = runs[name]++;
+      const bool warm = name == "none" && run == 0;
+      g.stats.seconds = warm ? 1 : seconds.at(name)[run - (name == "none")];
+      return g;
+    };
+    const std::string out = run(compare_command, {"--model", "m", "--prompt", "A", "--max_new_tokens", "8", "--methods",
+                                                  methods, "--repeat", std::to_string(repeats)});
+    const size_t at = out.find(" plain decoding's bytes; ");
+    REQUIRE(at != std::string::npos);
+    return out.substr(at + 25, out.find('\n', at) - at - 25);
+  };
+  const std::string a = "bigram chain:2", b = "bigram chain:4", none = "none";
+  CHECK(sentence({{none, {1, 1, 1}}, {a, {0.5, 0.6, 0.8}}, {b, {0.9, 0.9, 0.9}}}) ==
+        "the fastest, bigram chain:2, is 1.67 times as fast (1.25 to 2.00).");
+  // 1.16 (0.83 to 1.17): and fewer tokens a second than plain decoding.
+  CHECK(sentence({{none, {1, 1, 1.4}}, {a, {1.2, 0.86, 1.2}}}) == "no method was faster than it in every repeat.");
+  CHECK(sentence({{none, {1, 1, 1}}, {a, {1.1, 1, 1.2}}}) == "no method is faster than it here.");
+  CHECK(sentence({{none, {1, 1, 1}}, {a, {0.999, 0.9, 0.8}}}) == "no method was faster than it in every repeat.");
+  // One is sure, another may be faster; and the two columns put another first.
+  CHECK(sentence({{none, {1, 1, 1}}, {a, {0.8, 0.8, 0.8}}, {b, {1.2, 0.5, 0.5}}}) ==
+        "1 was faster in every repeat; which is the fastest, the repeats do not tell.");
+  CHECK(sentence({{none, {1, 1, 1.9}}, {a, {0.8, 0.8, 0.9}}, {b, {0.75, 0.85, 0.7}}}) ==
+        "the fastest, bigram chain:4, is 1.33 times as fast (1.18 to 2.71).");
+  CHECK(sentence({{none, {1, 1.2, 1.9}}, {a, {0.8, 0.8, 1.5}}, {b, {0.84, 0.7, 1.6}}}) ==
+        "the fastest, bigram chain:2, is 1.27 times as fast (1.25 to 1.50).");
+}
+
 TEST_CASE("compare: another text is a bug when the method is exact, and said in words when it is biased") {
   script = [](const Method& method, int n) {
     Generated g = steady(method, n);

@@ -60,6 +60,12 @@ TEST_CASE("program: help of every command, and of every list, fits 80 columns an
   for (const char* topic : {"drafters", "shapes", "rules"}) helps.push_back(printed({"help", topic}));
   for (const std::string& help : helps) {
     CHECK_MESSAGE(contains(help, "\nExamples:\n  "), help);
+    // An example goes on where a line ends with a backslash, and nowhere else.
+    const std::vector<std::string> examples = split_at(help.substr(help.find("\nExamples:\n") + 11), '\n');
+    for (size_t i = 0; i + 1 < examples.size(); i++)
+      if (i == 0 || examples[i - 1].back() != '\\')
+        CHECK_MESSAGE((examples[i].compare(0, 11, "  nanospec ") == 0 || examples[i].compare(0, 8, "  train_") == 0),
+                      examples[i]);
     for (const std::string& line : split_at(help, '\n')) {
       const auto columns = std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xc0) != 0x80; });
       CHECK_MESSAGE(columns <= 80, line);
@@ -93,7 +99,10 @@ TEST_CASE("program: words, and how it ends") {
     CHECK(status == 0);
   }
   CHECK(printed({"help"}) == printed({"--help"}));
-  CHECK(contains(BAD_COMMAND_LINE(printed({})), "a command is missing"));
+  const std::string alone = BAD_COMMAND_LINE(printed({}));  // it lists the commands, in its one line
+  CHECK(contains(alone, "a command is missing: nanospec: give one of "));
+  for (const char* command : {"generate", "chat", "compare", "inspect", "experiments", "exact"})
+    CHECK(contains(alone, command));
   CHECK(
       contains(BAD_COMMAND_LINE(printed({"generte"})), "unknown command 'generte': nanospec: did you mean generate?"));
   CHECK(contains(BAD_COMMAND_LINE(printed({"HELP"})), "did you mean help?"));
