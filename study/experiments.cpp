@@ -73,10 +73,13 @@ void need(const std::string& path, const std::string& what, const std::string& f
                              advice);
 }
 
+bool is_target(const Lab& lab, const std::string& small) {
+  const std::string hash = model_hash(small);
+  return !hash.empty() && hash == model_hash(lab.options.settings.model);
+}
 // Throws std::invalid_argument where the small model is the target itself: every guess would be right.
 void refuse_itself(const Lab& lab, const std::string& small, const std::string& flag) {
-  const std::string hash = model_hash(small);
-  if (!hash.empty() && hash == model_hash(lab.options.settings.model))
+  if (is_target(lab, small))
     throw std::invalid_argument("the target would draft for itself: " + flag + ": " + printable(small, 300) +
                                 " holds the model of --model: name a smaller one, trained on the same text");
 }
@@ -90,11 +93,23 @@ std::string in_alphabet(const std::string& text, const std::string& alphabet) {
   return kept;
 }
 
+// The models that no flag names. The target is the small model where there is no other; and where no second model is
+// there, it stands in for the small one.
+void choose_models(Lab& lab, const Given& given) {
+  const auto there = [](const std::string& model) { return std::filesystem::exists(model + "/model.safetensors"); };
+  std::string& target = lab.options.settings.model;
+  if (!given.has("--model") && !there(target) && there(lab.drafter_model)) target = lab.drafter_model;
+  if (given.has("--drafter_model") || !there(target)) return;
+  if (!there(lab.drafter_model) || is_target(lab, lab.drafter_model)) lab.drafter_model = target;
+}
+
 // The trained drafter, or the next best one, which is said.
 void choose_drafter(Lab& lab) {
-  if (lab.drafter.empty()) lab.drafter = "gpt:" + lab.drafter_model;
   std::string missing;
-  if (!lab.usable({matched(lab.drafter, "chain:4")}, missing).empty()) return;
+  if (lab.drafter.empty() && lab.drafter_model == lab.options.settings.model)
+    missing = "left out: a smaller model as drafter: there is one model here: make experiments trains a second\n";
+  if (lab.drafter.empty()) lab.drafter = "gpt:" + lab.drafter_model;
+  if (missing.empty() && !lab.usable({matched(lab.drafter, "chain:4")}, missing).empty()) return;
   print_out(missing + "The trained drafter is " + kStrong + " instead.\n\n", true);
   lab.drafter = kStrong;
 }
@@ -111,15 +126,19 @@ int experiments_command(int argc, char** argv) {
   Sections sections = chosen(all, c.only);
   check_options(lab.options);
   if (!lab.drafter.empty()) check_method(matched(lab.drafter, "chain:4"), 64);
+  choose_models(lab, given);
   if (!given.has("--data")) lab.data = find_text(lab.options.settings.model, true);
   need(lab.options.settings.model + "/model.safetensors", "target", "--model",
        "train one with train_gpt --preset medium --max_iters 1000, or name another with --model");
   need(lab.drafter_model + "/model.safetensors", "drafter model", "--drafter_model",
        "train it with train_gpt, or name another with --drafter_model");
-  refuse_itself(lab, lab.drafter_model, "--drafter_model");
+  if (given.has("--drafter_model")) refuse_itself(lab, lab.drafter_model, "--drafter_model");
   for (const DrafterName& part : parse_drafter(lab.drafter.empty() ? kStrong : lab.drafter))
     if (part.kind == DrafterName::kGpt) refuse_itself(lab, part.dir, "--drafter");
-  need(lab.data, "text", "--data", "get it with make data, or name one with --data");
+  if (lab.data.empty())
+    refuse("there is no text", not_found_text(lab.options.settings.model),
+           "make data gets one, or name it with --data");
+  need(lab.data, "text", "--data", "check the path");
   lab.text = read_file(lab.data);
   if (lab.text.size() < 2000)
     throw std::runtime_error("the text is too short: " + printable(lab.data, 300) +

@@ -19,6 +19,7 @@ Subject& Lab::target() {
   return *target_;
 }
 Subject& Lab::small() {
+  if (drafter_model == options.settings.model) return target();
   Options its = options;
   its.settings.model = drafter_model;
   if (!small_) small_ = std::make_unique<Subject>(its);
@@ -244,9 +245,10 @@ OrderedJson studies_json(const std::vector<Experiment>& studies) {
 
 void publish(Lab& lab, const Findings& f) {
   const Settings& settings = lab.options.settings;
+  const bool one_model = lab.drafter_model == settings.model;  // which no flag may name twice
   const std::string command = "build/nanospec experiments --only " + lab.section + " --model " + settings.model +
-                              " --drafter_model " + lab.drafter_model + " --data " + lab.data + " --threads " +
-                              std::to_string(settings.threads);
+                              (one_model ? "" : " --drafter_model " + lab.drafter_model) + " --data " + lab.data +
+                              " --threads " + std::to_string(settings.threads);
   lab.print(f.question + "\n" + command + "\n" + f.circumstances, f.tables);
   if (f.json.is_null()) return;
   lab.write_json(lab.section, f.json);

@@ -183,6 +183,36 @@ TEST_CASE("experiments: --only chooses; what is missing is said with what to typ
                  }),
                  "the text is too short"));
 
+  // Where there is one model, under the default name of the small one or not, it is enough, and the command that is
+  // printed runs again.
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::create_directories(folder.file("one/runs"));
+  std::filesystem::current_path(folder.file("one"));
+  for (const char* name : {"runs/other", "runs/small"}) {
+    CAPTURE(name);
+    const Words named = {"--quick", "--model", name, "--data", folder.file("text.txt"), "--out", folder.file("out")};
+    std::filesystem::rename(name == std::string("runs/other") ? small : "runs/other", name);
+    const std::string said = run(experiments_command, named);
+    CHECK(contains(said, "left out: a smaller model as drafter: there is one model here: make experiments"));
+    CHECK(contains(said, "The trained drafter is ngram:4 instead"));
+    CHECK(contains(said, "Drafters that learn: what"));
+    CHECK(contains(said, std::string("--only rules --model ") + name + " --data "));
+    CHECK(!contains(said, "--drafter_model"));
+  }
+  Words unnamed = {"--quick", "--only", "rules", "--data", folder.file("text.txt"), "--out", folder.file("out")};
+  CHECK(contains(run(experiments_command, unnamed), "--only rules --model runs/small --data "));
+  std::filesystem::create_directory("runs/copy");
+  std::filesystem::copy_file("runs/small/model.safetensors", "runs/copy/model.safetensors");
+  unnamed.insert(unnamed.end(), {"--model", "runs/copy"});
+  CHECK(contains(run(experiments_command, unnamed), "--only rules --model runs/copy --data "));
+  CHECK(contains(error_of([&] {
+                   attempt({"--model", "runs/copy"});
+                 }),
+                 "there is no text: the text that the model learned is not in " +
+                     std::filesystem::current_path().string() + "/data: make data gets one"));
+  std::filesystem::rename("runs/small", small);
+  std::filesystem::current_path(before);
+
   // A target that drafts for itself, under whatever name.
   std::filesystem::create_directory(folder.file("copy"));
   std::filesystem::copy_file(folder.file("model.safetensors"), folder.file("copy/model.safetensors"));
