@@ -125,9 +125,7 @@ int train(int argc, char** argv) {
 
   const double train_loss = estimate(trainer, training, o), val_loss = whole_loss(trainer, validation, o);
   const double seconds = seconds_since(start);
-  if (!o.quiet)
-    fprintf(stderr, "train loss %.4f, loss over the whole validation split %.4f, %s; %s\n", train_loss, val_loss,
-            duration(seconds).c_str(), o.out.c_str());
+  if (!o.quiet) say_end(argv[0], o, text, train_loss, val_loss, seconds);
   if (!o.stats.empty()) write_stats(o, run, train_loss, val_loss, seconds, cuda);
   return 0;
 }

@@ -1,5 +1,5 @@
 // training/run.h: what every training shares, of a model or of a drafter: options and flags, its folder, the course of
-// its updates, and going on from a state.
+// its updates, the next step, and going on from a state.
 //
 // A loop reads, in train_gpt.cu as in train_drafter.h:
 //   UpdateLoop run(options, done);                                // done: the iterations of the run that was stopped
@@ -12,8 +12,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -198,6 +200,38 @@ class UpdateLoop {
   std::vector<double> times_;  // seconds of each update
   double begun_ = 0;
 };
+
+// ---------------------------------------------------------------------------------------------------------------
+// What comes next
+
+// A word of a text, for a prompt: its first letters and digits, whatever is not ASCII counted as letters; a character
+// where there are none.
+inline std::string first_word(const std::string& text) {
+  constexpr size_t kLongest = 20;
+  const auto in_word = [](unsigned char c) { return c >= 0x80 || isalnum(c); };
+  const auto begin = std::find_if(text.begin(), text.end(), in_word);
+  std::string word(begin, std::find_if_not(begin, text.end(), in_word));
+  size_t end = std::min(word.size(), kLongest);
+  while (end < word.size() && (word[end] & 0xC0) == 0x80) end--;  // to the beginning of a character
+  return end > 0 ? word.substr(0, end) : text.substr(0, size_t(std::max(1, code_point_bytes(text, 0))));
+}
+
+// As a shell takes it for one word.
+inline std::string shell_word(const std::string& text) {
+  const auto plain = [](unsigned char c) { return isalnum(c) || strchr("_./:+-", c); };
+  if (!text.empty() && std::all_of(text.begin(), text.end(), plain)) return text;
+  std::string word = "'";
+  for (char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return word + "'";
+}
+
+// The line that says how to let the model write. program: argv[0]; drafter: the one that was trained, if it was one.
+inline std::string next_step(const std::string& program, const std::string& model, const std::string& text,
+                             const std::string& drafter = "") {
+  const std::string nanospec = std::filesystem::path(program).replace_filename("nanospec").string();
+  return "next: " + shell_word(nanospec) + " generate --model " + shell_word(model) + " --prompt " +
+         shell_word(first_word(text)) + (drafter.empty() ? "" : " --drafter " + shell_word(drafter)) + "\n";
+}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Going on

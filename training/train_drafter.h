@@ -97,7 +97,8 @@ struct DistillRun {
   std::string name;  // of what is trained
   std::string out;   // the folder of NAME.safetensors
   Loaded model;
-  Split parts;  // of the data
+  Split parts;        // of the data
+  std::string begin;  // its text's
   ShardSizes sizes;
   int train_shards = 0, validation_shards = 0;
   std::map<std::string, std::string> settings;  // what the shards follow from
@@ -124,6 +125,7 @@ inline DistillRun open_run(const DistillOptions& o, const std::string& name, Rec
   preparing.step("reading");
   const std::string text = read_file(o.data);
   preparing.step("encoding");
+  run.begin = text.substr(0, 1000);
   run.parts = encode_split(run.model.tokenizer, text, o.data, preparing.told());
   const size_t shortest = size_t(config.block_size) + 1;
   if (run.parts.validation.size() < shortest)
@@ -543,6 +545,8 @@ int train_drafter(int argc, char** argv) {
   if (!course.train()) return kInterruptedStatus;
   if (!o.quiet) fprintf(stderr, "%s", course.report(shard_seconds).c_str());
   if (!o.stats.empty()) write_file(o.stats, course.stats(shard_seconds).dump(2) + "\n");
+  const std::string drafter = name + (run.out == o.dir ? "" : ":" + run.out);
+  if (!o.quiet) fputs(next_step(argv[0], o.dir, run.begin, drafter).c_str(), stderr);
   return 0;
 }
 

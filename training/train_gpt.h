@@ -141,7 +141,20 @@ struct TrainingText {
   Split parts;
   std::map<std::string, std::string> settings;  // what a resumed run must share with the one it goes on from
   Metadata origin;                              // its name and its hash, for the files that are made of it
+  std::string begin;                            // of the text
 };
+
+// Notes what an editor may have put into a text: the model would learn it.
+inline void note_marks(const std::string& text, const std::string& path) {
+  size_t ends = 0;
+  for (size_t at = text.find("\r\n"); at != std::string::npos; at = text.find("\r\n", at + 2)) ends++;
+  if (text.compare(0, 3, "\xEF\xBB\xBF") == 0)
+    note("the text begins with a byte order mark (U+FEFF), which the model learns as a character", printable(path, 300),
+         "tail -c +4 FILE >NEW leaves it out");
+  if (ends > 0)
+    note(thousands(double(ends)) + " lines end with CR and LF, and the model learns both", printable(path, 300),
+         "tr -d '\\r' <FILE >NEW leaves the CR out");
+}
 
 // Reads the data, which says the vocabulary's size. Throws runtime_error.
 inline TrainingText read_text(GptOptions& o) {
@@ -153,6 +166,7 @@ inline TrainingText read_text(GptOptions& o) {
   preparing.step("encoding");
   TrainingText text;
   text.tokenizer = character_tokenizer(bytes, o.data);
+  check_bigram_size(text.tokenizer.vocab_size(), o.data);
   text.parts = encode_split(text.tokenizer, bytes, o.data, preparing.told());
   const size_t shortest = size_t(o.config.block_size) + 2, train = text.parts.train.size(),
                validation = text.parts.validation.size();
@@ -161,6 +175,9 @@ inline TrainingText read_text(GptOptions& o) {
            "give at least " + std::to_string(10 * shortest) + ", or a smaller --block_size");
   o.config.vocab_size = text.tokenizer.vocab_size();
   validate(o.config);
+  preparing.clear();
+  note_marks(bytes, o.data);
+  text.begin = bytes.substr(0, 1000);
   preparing.step("hashing");
   text.settings = {{"seed", std::to_string(o.seed)},
                    {"batch_size", std::to_string(o.batch_size)},
@@ -246,6 +263,13 @@ inline void announce(const GptOptions& o, const TrainingText& text, bool cuda) {
   fprintf(stderr, "%s parameters, %s training tokens, vocabulary %d, %s, %s\n",
           thousands(double(parameter_count(o.config))).c_str(), thousands(double(text.parts.train.size())).c_str(),
           o.config.vocab_size, cuda ? "GPU" : (std::to_string(o.threads) + " threads").c_str(), cuda ? "CUDA" : kSimd);
+}
+
+// The last two lines: what came of it, and what to do next.
+inline void say_end(const char* program, const GptOptions& o, const TrainingText& text, double train_loss,
+                    double val_loss, double seconds) {
+  fprintf(stderr, "train loss %.4f, loss over the whole validation split %.4f, %s; %s\n%s", train_loss, val_loss,
+          duration(seconds).c_str(), o.out.c_str(), next_step(program, o.out, text.begin).c_str());
 }
 
 inline void write_stats(const GptOptions& o, const UpdateLoop& run, double train_loss, double val_loss, double seconds,

@@ -1,5 +1,6 @@
 // tests/training/test_command_line.cpp: the command lines of train_gpt and train_drafter: help, presets, outputs.
 #include "tests/command_line.h"
+#include "tests/error_of.h"
 #include "training/train_gpt.h"
 #include "training/train_medusa.h"
 #include "training/train_parallel.h"
@@ -82,4 +83,56 @@ TEST_CASE("train_gpt, train_drafter: a run that has nothing to do says so") {
   CHECK(captured(2, [&] { UpdateLoop(o, 9); }) == "");
   CHECK(
       contains(captured(2, [&] { UpdateLoop(o, 10); }), "nothing to do: 10 of 10 updates are made: raise --max_iters"));
+}
+
+TEST_CASE("train_gpt: it ends with a command that runs as it stands, whatever the folder is called") {
+  const Folder f;
+  std::string text;
+  for (int i = 0; i < 200; i++) text += "'O Tiger', who sings\n";
+  f.file("text", text);
+  for (const char* name : {"plain", "it's a \"model\""}) {
+    const std::string train = "build/train_gpt --preset article --max_iters 1 --eval_iters 1 --threads 1 --data " +
+                              f.file("text") + " --out " + shell_word(f.file(name));
+    CHECK(system((train + " 2>" + f.file("said")).c_str()) == 0);
+    const std::string said = read_file(f.file("said")), begin = "\nnext: build/nanospec generate --model ";
+    const size_t next = said.find(begin);
+    REQUIRE(next != std::string::npos);
+    CHECK(said.substr(next) == begin + shell_word(f.file(name)) + " --prompt O\n");
+    CHECK(system((said.substr(next + 7, said.size() - next - 8) + " --max_new_tokens 1 >/dev/null 2>&1").c_str()) == 0);
+    CHECK(system((train + " --overwrite --quiet 2>" + f.file("said")).c_str()) == 0);
+    CHECK(read_file(f.file("said")) == "");
+  }
+  CHECK(next_step("train_drafter", "m", " \xC3\xA9t\xC3\xA9!", "medusa:x y") ==
+        "next: nanospec generate --model m --prompt '\xC3\xA9t\xC3\xA9' --drafter 'medusa:x y'\n");
+  CHECK(first_word("?!") == "?");
+  CHECK(first_word(std::string(18, 'a') + "\xE4\xB8\xAD\xE4\xB8\xAD") == std::string(18, 'a'));
+}
+
+TEST_CASE("train_gpt: what an editor put into the text is told, and so is a text of too many characters") {
+  const Folder f;
+  const auto said = [&](const std::string& text) {
+    notes() = Notes();
+    const std::string lines = captured(2, [&] { note_marks(text, "t"); });
+    notes() = Notes();
+    return lines;
+  };
+  CHECK(said("one\ntwo\rthree\n") == "");
+  CHECK(contains(said("\xEF\xBB\xBFone\n"), "note: the text begins with a byte order mark (U+FEFF), which the model"));
+  CHECK(contains(said("one\r\ntwo\r\n\r\n"), "note: 3 lines end with CR and LF, and the model learns both: t: tr -d"));
+  GptOptions o;
+  o.config.block_size = 2;
+  o.data = f.file("crlf");
+  std::string text = "one\r\ntwo\r\n";
+  for (int i = 0; i < 8; i++) text += text;
+  write_file(o.data, text);
+  CHECK(
+      contains(captured(2, [&] { read_text(o); }), " lines end with CR and LF, and the model learns both: " + o.data));
+  notes() = Notes();
+  text.clear();
+  for (int i = 0; i < kBigramMostTokens + 1; i++)
+    text += {char(0xE4 + i / 4096), char(0x80 + i / 64 % 64), char(0x80 + i % 64)};
+  write_file(o.data, text + text);
+  CHECK(error_of([&] { read_text(o); }) ==
+        "a text of 8193 different characters, and a bigram table holds at most 8192: " + o.data +
+            ": leave out or replace the rarest");
 }
