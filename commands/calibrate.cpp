@@ -41,13 +41,13 @@ Command describe(Measurement& m) {
                     prompts,
                     {heading("Measurement"),
                      {"--drafter", "WORD", &m.drafter, "whose guesses are counted: build/nanospec help drafters"},
-                     {"--places", "N", &m.places, "places in texts at which to look, about", from(10, 1e8)},
-                     {"--depths", "N", &m.depths, "depths to tell apart", from(1, kMostDepth)},
+                     {"--places", "N", &m.places, "about how many places in texts to examine", from(10, 1e8)},
+                     {"--depths", "N", &m.depths, "depths to measure separately", from(1, kMostDepth)},
                      {"--ranks", "N", &m.ranks, "guesses to ask for at a place", from(1, 64)}},
                     sampling_flags(m.options),
                     machine_flags(m.options),
                     {heading("Output"),
-                     {"--out", "FILE", &m.out_file, "the file to write, if another one", written()},
+                     {"--out", "FILE", &m.out_file, "the file to write, if not the default one", written()},
                      {"--quiet", "", &m.options.quiet, "no progress"}}})};
 }
 
@@ -144,8 +144,9 @@ Metadata origin_of(const Options& o) {
 }
 
 std::string summary(const Measurement& m, const Accuracy& a) {
-  std::string text = "One guess takes the drafter " + decimals(1e6 * a.expand_seconds, 2) +
-                     " microseconds. If these rates hold, calibrated trees commit\nin a forward, window ends apart,";
+  std::string text =
+      "One guess takes the drafter " + decimals(1e6 * a.expand_seconds, 2) +
+      " microseconds. With these rates, calibrated trees commit\nin a forward, except at the end of a window,";
   const char* between = " ";
   for (int nodes : {4, 16, 64}) {
     text += between + decimals(expected_tokens(a, nodes), 2) + " (" + std::to_string(nodes) + " nodes)";

@@ -45,7 +45,7 @@ Command describe(Chat& c) {
       together({{text[0],
                  text[1],
                  {"--system", "TEXT", &c.system,
-                  "the text that comes first and is never dropped; unless given, the template's own"},
+                  "the text that comes first and is never dropped; the default is the template's own"},
                  {"--max_new_tokens", "N", &c.options.max_new_tokens, "most tokens of an answer", from(1, 1e9)},
                  context_flag(c.options)},
                 sampling_flags(c.options),

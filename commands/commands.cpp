@@ -35,9 +35,9 @@ std::vector<Flag> text_flags(Options& o) {
 
 std::vector<Flag> prompts_flags(Options& o) {
   return {
-      {"--prompts", "FILE", &o.prompts_file, "several: one {\"prompt\": \"...\"} a line"},
+      {"--prompts", "FILE", &o.prompts_file, "several prompts: one {\"prompt\": \"...\"} per line"},
       {"--data", "FILE", &o.data_file,
-       "the training text: prompts from its last tenth, which train_gpt held out (where no prompt is given, that in "
+       "the training text: prompts from its last tenth, which train_gpt held out (default: the text in "
        "data/)"},
       {"--held_out", "N", &o.held_out, "how many prompts --data gives", from(1, 100000)},
   };
@@ -45,25 +45,24 @@ std::vector<Flag> prompts_flags(Options& o) {
 
 Flag context_flag(Options& o) {
   return {"--context", "N", &o.settings.context,
-          "tokens that the model sees at once, an even number; 0: its own, of a GGUF file at most 4,096",
+          "tokens that the model sees at once, an even number; 0: the model's own, for a GGUF file at most 4,096",
           from(0, kMaxWindow)};
 }
 
 std::vector<Flag> model_text_flags(Options& o) {
-  return {context_flag(o), {"--ignore_eos", "", &o.ignore_eos, "go on after the end-of-text token"}};
+  return {context_flag(o), {"--ignore_eos", "", &o.ignore_eos, "continue after the end-of-text token"}};
 }
 
 std::vector<Flag> sampling_flags(Options& o) {
   return {
       heading("Sampling"),
       {"--temperature", "T", &o.sampling.temperature,
-       "0: always the likeliest; above 1: more daring. Unless given, of a model that train_gpt did not make, it and "
-       "the "
-       "next two are as the model's files advise, else 0.7, 0 and 0.95",
+       "0: always the likeliest; above 1: unlikely tokens more often. The default is 1 for a model of train_gpt. For "
+       "others it and the next two are as the model's files say, or 0.7, 0 and 0.95",
        from(0, kHottest)},
       {"--top_k", "K", &o.sampling.top_k, "sample among the K likeliest tokens; 0: all", from(0)},
       {"--top_p", "P", &o.sampling.top_p, "sample among the likeliest tokens that make up P", above(0, 1)},
-      {"--seed", "N", &o.sampling.seed, "another seed, another text"},
+      {"--seed", "N", &o.sampling.seed, "a different seed gives a different text"},
   };
 }
 
@@ -76,7 +75,7 @@ std::vector<Flag> machine_flags(Options& o) {
        "how weights are stored; q8, q4: 8 and 4 bits, as Q8_0 and Q4_0 of GGUF; auto: as in the file",
        one_of({"auto", "fp32", "bf16", "f16", "q8", "q4"})},
       {"--cache_dtype", "WORD", &o.settings.cache_dtype, "how keys and values are stored", one_of({"fp32", "bf16"})},
-      {"--kernels", "WORD", &o.settings.kernels, "on a GPU: the first kernels (kernels.cuh), or the tuned ones",
+      {"--kernels", "WORD", &o.settings.kernels, "on a GPU: the simple kernels (kernels.cuh), or the tuned kernels",
        one_of({"plain", "tuned"})},
       {"--threads", "N", &o.settings.threads, "CPU threads; the text does not depend on them", threads()},
   };

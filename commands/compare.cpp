@@ -36,8 +36,8 @@ Command describe(Comparison& c) {
            model_text_flags(c.options),
            {heading("Methods"),
             {"--methods", "LIST", &c.methods_text,
-             "DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown] [ahead=on|auto], with ';' between; quotes hold a "
-             "name with blanks together; see build/nanospec help drafters, shapes, rules; for a GGUF file the default "
+             "DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown] [ahead=on|auto], with ';' between; put a name in "
+             "quotes if it has blanks; see build/nanospec help drafters, shapes, rules; for a GGUF file the default "
              "is " +
                  std::string(kGgufMethods)},
             {"--budget", "N", &c.options.settings.budget, "most nodes in a tree, its root not counted",

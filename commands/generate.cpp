@@ -42,15 +42,15 @@ Command describe(Generation& g) {
   append(model_text_flags(g.options));
   append({{"--stop", "TEXT", &g.stops, "end before this text, which is not written; may be given several times"},
           {"--chat", "", &g.chat,
-           "the prompt is a question, put to the model by its chat template; a line end stands between it and the "
+           "the prompt is a question, given to the model in its chat template; a line end stands between it and the "
            "answer"},
-          {"--system", "TEXT", &g.system, "with --chat: the text before the question, else the template's own"}});
+          {"--system", "TEXT", &g.system, "with --chat: the text before the question; default: the template's own"}});
   append(sampling_flags(g.options));
   append(speculation_flags(g.options, g.method));
   append(machine_flags(g.options));
   append({heading("Output"),
-          {"--stream", "", &g.stream, "write each token as it is found"},
-          {"--stats", "FILE", &g.stats_file, "write what it took, as JSON", written()},
+          {"--stream", "", &g.stream, "write each token when it is generated"},
+          {"--stats", "FILE", &g.stats_file, "write counts and times, as JSON", written()},
           {"--quiet", "", &g.options.quiet, "no progress, no summary"}});
   return command;
 }

@@ -26,9 +26,9 @@ struct Indexing {
 Command describe(Indexing& i) {
   return {
       "nanospec index",
-      "Counts which tokens follow which in texts of yours, in a model's tokens, and writes the counts beside the "
-      "model. The drafter ngram:N then guesses by them: best where the model is to write something like these "
-      "texts. The text that it writes stays the same.",
+      "Counts which tokens follow which in your texts, in a model's tokens, and writes the counts next to the model. "
+      "The drafter ngram:N then guesses with these counts. It guesses best where the model writes texts similar to "
+      "yours. The text that the model writes stays the same.",
       "nanospec index --model models/SmolLM2-135M-Instruct.Q4_1.gguf --text docs/*.md README.md\n"
       "nanospec generate --model models/SmolLM2-135M-Instruct.Q4_1.gguf --prompt \"# Usage\" --drafter suffix+ngram:4\n"
       "nanospec index --model runs/small --text data/*shakespeare.txt --order 6 --overwrite\n",
@@ -37,7 +37,7 @@ Command describe(Indexing& i) {
        {"--text", "FILE...", &i.texts, "the texts to count, one after another", required()},
        {"--order", "N", &i.order, "count n-grams of up to N tokens, for ngram:1 to ngram:N", from(1, kNgramOrders)},
        heading("Output"),
-       {"--overwrite", "", &i.overwrite, "where there are counts already, replace them"},
+       {"--overwrite", "", &i.overwrite, "replace counts that are there already"},
        {"--quiet", "", &i.quiet, "no progress, no summary"}}};
 }
 

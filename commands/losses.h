@@ -1,4 +1,4 @@
-// commands/losses.h: how well a model foretells a text: the cross-entropy of its tokens, their mean, and how sure that
+// commands/losses.h: how well a model predicts a text: the cross-entropy of its tokens, their mean, and how sure that
 // is. A target is anything as decode.h describes it.
 #pragma once
 

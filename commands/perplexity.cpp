@@ -1,4 +1,4 @@
-// commands/perplexity.cpp: measures how well a model foretells a text.
+// commands/perplexity.cpp: measures how well a model predicts a text.
 //
 // The text's tokens are cut into windows of N, one behind another; what is left at the end, less than a window, is left
 // out. Each window is read from an empty cache. Its first half is context. Of the second half, the tokens N / 2 + 1 to
@@ -27,7 +27,7 @@ struct Reading {
 
 Command describe(Reading& m) {
   return {"nanospec perplexity",
-          "Measures how well a model foretells a text: its mean loss, perplexity, and bits per byte. The text is read "
+          "Measures how well a model predicts a text: its mean loss, perplexity, and bits per byte. The text is read "
           "in windows; the tokens in the second half of each count. The figures are those of llama.cpp's perplexity "
           "tool.",
           "nanospec perplexity --model models/SmolLM2-135M-Instruct.Q4_1.gguf --text README.md\n"
@@ -40,9 +40,9 @@ Command describe(Reading& m) {
                       "a GGUF file, or the folder that train_gpt wrote", required()},
                      {"--text", "FILE", &m.text_file, "the text; -: standard input"},
                      {"--data", "FILE", &m.options.data_file,
-                      "or the training text: its last tenth, which train_gpt held out (where neither is given, that in "
+                      "or the training text: its last tenth, which train_gpt held out (default: the text in "
                       "data/)"},
-                     {"--window", "N", &m.window, "tokens of a window; a model that sees fewer has its own number",
+                     {"--window", "N", &m.window, "tokens of a window; at most as many as the model sees",
                       from(4, kMaxWindow)},
                      {"--max_windows", "N", &m.max_windows, "the most windows to read; 0: all", from(0)}},
                     machine_flags(m.options),

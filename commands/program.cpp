@@ -28,14 +28,14 @@ struct CommandLine {
 constexpr CommandLine kCommands[] = {
     {"generate", generate_command, "continue a prompt: plain, or speculating"},
     {"chat", chat_command, "talk with a model: lines in, answers out"},
-    {"compare", compare_command, "decode by several methods and say what each gains"},
-    {"perplexity", perplexity_command, "measure how well a model foretells a text"},
+    {"compare", compare_command, "decode with several methods, and say what each gains"},
+    {"perplexity", perplexity_command, "measure how well a model predicts a text"},
     {"inspect", inspect_command, "say what a model's files hold"},
-    {"index", index_command, "count texts of yours, for the drafter ngram:N"},
+    {"index", index_command, "count n-grams of your texts, for the drafter ngram:N"},
     {"calibrate", calibrate_command, "measure how often a drafter guesses right, for shapes"},
     {"diagnose", study_command, "say why drafts are accepted or not"},
     {"show", show_command, "write a page that steps through a generation"},
-    {"bench", study_command, "measure this machine, and what nanospec makes of it"},
+    {"bench", study_command, "measure this machine, and how near nanospec comes to its limits"},
     {"experiments", study_command, "repeat the literature's experiments"},
     {"exact", study_command, "prove the verification rules, without a model"},
 };
@@ -60,7 +60,7 @@ std::string shapes_help() {
   for (const ShapeWord& known : kShapes) text += help_item(known.form, known.what);
   return text + "\n" +
          help_paragraph(
-             "The four of entropy take settings behind a colon, each of which may be left out: threshold=H in nats, "
+             "The four entropy shapes take settings after a colon, each of which may be left out: threshold=H in nats, "
              "depth=D, of=q or of=confidence; entropy-naive also width=K.") +
          "\n" +
          help_examples(
@@ -71,9 +71,8 @@ std::string shapes_help() {
 
 std::string rules_help() {
   std::string text = help_paragraph(
-                         "A rule says which guesses are accepted. All but match are for study: nanospec exact holds "
-                         "each against what it "
-                         "promises. --verify:") +
+                         "A rule says which guesses are accepted. All but match are for study: nanospec exact "
+                         "compares each with what it promises. --verify:") +
                      "\n";
   for (const RuleWord& known : kRules) text += help_item(known.word, known.what);
   return text + "\n" +

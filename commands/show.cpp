@@ -41,7 +41,7 @@ Command describe(Show& s) {
                 machine_flags(s.options),
                 {heading("Output"),
                  {"--html", "FILE", &s.html_file, "the page to write; open it in a browser", written(true)},
-                 {"--quiet", "", &s.options.quiet, "say nothing, and no progress"}}})};
+                 {"--quiet", "", &s.options.quiet, "no messages, no progress"}}})};
 }
 
 // Generates, and notes when each token came, in seconds since the prompt's prefill.

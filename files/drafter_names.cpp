@@ -24,20 +24,20 @@ DrafterName parse_part(const std::string& text) {
   if (name.kind == DrafterName::kSelf) name.layers = parse_count(rest);
   if (name.kind == DrafterName::kGpt) name.dir = rest;
   if (name.kind == DrafterName::kSelf && name.layers < 1)
-    throw std::invalid_argument("drafter self wants a number of layers, not '" + printable(rest) +
+    throw std::invalid_argument("drafter self needs a number of layers, not '" + printable(rest) +
                                 "': --drafter: write self:K with K from 1 on, for instance self:1");
   if (name.kind == DrafterName::kGpt && name.dir.empty())
     throw std::invalid_argument(
-        "drafter gpt wants the folder of its model: --drafter: write gpt:DIR, for instance gpt:runs/small");
+        "drafter gpt needs the folder of its model: --drafter: write gpt:DIR, for instance gpt:runs/small");
   if (name.kind == DrafterName::kMedusa || name.kind == DrafterName::kParallel) name.dir = rest;
   if (name.kind == DrafterName::kNgram && name.order < 1)
-    throw std::invalid_argument("drafter ngram wants its order, not '" + printable(rest) +
+    throw std::invalid_argument("drafter ngram needs its order, not '" + printable(rest) +
                                 "': --drafter: write ngram:N with N from 1 to " + std::to_string(kNgramOrders) +
                                 ", for instance ngram:4");
   const bool bare = name.order + name.layers == 0 && name.dir.empty();
   if (bare && text != word) refuse_word("drafter", text, "--drafter", forms[kind], all);
   if (name.order > kNgramOrders)
-    throw std::invalid_argument("drafter " + text + " wants order " + std::to_string(name.order) +
+    throw std::invalid_argument("drafter " + text + " needs order " + std::to_string(name.order) +
                                 ", n-grams are counted up to order " + std::to_string(kNgramOrders) +
                                 ": --drafter: choose ngram:" + std::to_string(kNgramOrders) + " or less");
   return name;

@@ -39,16 +39,16 @@ struct DrafterWord {
 constexpr DrafterWord kDrafters[] = {
     {"none", "none", "nobody: plain decoding"},
     {"bigram", "bigram", "counts of the training text: what follows the last token"},
-    {"ngram", "ngram:N", "the same of the last N - 1 tokens, N from 1 to 6, interpolated"},
-    {"lookup", "lookup", "what followed the same words lately in the prompt and text"},
+    {"ngram", "ngram:N", "the same for the last N - 1 tokens, N from 1 to 6, interpolated"},
+    {"lookup", "lookup", "what followed the same tokens, in the latest places of the prompt and text"},
     {"suffix", "suffix", "the same in all of the prompt and text, by a suffix automaton"},
-    {"recycle", "recycle", "what the model last thought after the same token"},
+    {"recycle", "recycle", "which tokens the model last found likeliest after the same token"},
     {"gpt", "gpt:DIR", "a smaller GPT, trained by train_gpt on the same text"},
     {"self", "self:K", "the model's own first K layers, and its head"},
     {"medusa", "medusa[:DIR]", "heads on the model's last hidden state, trained by train_drafter --medusa"},
     {"parallel", "parallel[:DIR]",
      "the next tokens in one forward, from the model's layers, trained by train_drafter --parallel"},
-    {"random", "random", "chance alone, for study"},
+    {"random", "random", "random guesses, for study"},
 };
 constexpr const char* kUnionForm = "a+b";
 constexpr const char* kUnionWhat = "up to four of them in one tree, for instance suffix+ngram:4";

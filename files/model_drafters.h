@@ -28,7 +28,7 @@ inline std::unique_ptr<LogitsDrafter> load_small_model(const std::string& dir, c
 // runtime_error where it has not more than so many layers.
 inline std::unique_ptr<LogitsDrafter> first_layers(Target& target, int layers, const std::string& dir) {
   if (layers >= target.layers())
-    refuse("drafter self:" + std::to_string(layers) + " wants " + std::to_string(layers) +
+    refuse("drafter self:" + std::to_string(layers) + " needs " + std::to_string(layers) +
                " of the first layers, the model has " + std::to_string(target.layers()) + " in all",
            printable(dir, 300),
            target.layers() == 1 ? "choose another drafter"

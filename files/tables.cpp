@@ -20,7 +20,7 @@ void check_ngrams(const SafeTensors& file, const std::string& path, const std::s
   const std::string tokenizer = said_by(file.metadata, "tokenizer");
   if (tokenizer.empty()) return check_counts(file, path, model);
   if (tokenizer != tokenizer_hash(model))
-    refuse("the n-grams are of another tokenizer than the model's", path,
+    refuse("the n-grams were counted with a different tokenizer than the model's", path,
            "build/nanospec index --model " + printable(model, 300) + " --text FILE --overwrite counts them anew");
 }
 
@@ -125,7 +125,7 @@ std::unique_ptr<LogitsDrafter> load_ngram(const std::string& model, int order, i
   check_ngrams(file, path, model);
   NgramTrie trie = parse_ngrams(file, vocab, path, ngrams_maker(model));
   if (order > trie.orders())
-    refuse("drafter ngram:" + std::to_string(order) + " wants order " + std::to_string(order) +
+    refuse("drafter ngram:" + std::to_string(order) + " needs order " + std::to_string(order) +
                ", the counts end at order " + std::to_string(trie.orders()),
            path, "choose ngram:" + std::to_string(trie.orders()) + " or less");
   return std::make_unique<Ngram>(interpolated(std::move(trie), order, vocab));

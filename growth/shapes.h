@@ -229,14 +229,14 @@ constexpr ShapeWord kShapes[] = {
     {"cartesian", "cartesian:A,B,C", "A children at the root, B at each of these, and so on"},
     {"static", "static:FILE", "a tree of ranks, as JSON: [[0], [0, 0], [1], ...]"},
     {"calibrated", "calibrated[:FILE]", "the likeliest ranks, as nanospec calibrate measured"},
-    {"sequoia", "sequoia[:FILE]", "the best tree by rank for this machine, likewise"},
+    {"sequoia", "sequoia[:FILE]", "the best tree for this machine, by the same measurement"},
     {"best-first", "best-first", "the likeliest nodes, up to the budget"},
     {"beam", "beam:W", "the W likeliest nodes of each depth, then the best of all"},
     {"entropy-stop", "entropy-stop", "a chain that ends where the drafter is unsure"},
     {"entropy-naive", "entropy-naive", "the same, with several children at its end"},
     {"entropy-width", "entropy-width", "more children where the drafter is unsure"},
-    {"entropy-depth-width", "entropy-depth-width", "the same, with none where it is lost"},
-    {"auto", "auto", "the likeliest nodes, as many as pay on this machine"},
+    {"entropy-depth-width", "entropy-depth-width", "the same, with no child where it is very unsure"},
+    {"auto", "auto", "the likeliest nodes, as many as make decoding faster on this machine"},
 };
 constexpr int kMostDepth = 64;                   // of the entropy family, and of a calibration
 constexpr int kBeamDepth = 8, kMostBeam = 1024;  // of beam:W

@@ -64,7 +64,7 @@ constexpr RuleWord kRules[] = {
      Drafts::kWithoutReplacement, true},
     {"specinfer", "the same over siblings, drawn with replacement", Promise::kSameDistribution,
      Drafts::kWithReplacement, false},
-    {"without-replacement", "the same, drawn without (Sequoia, RSD)", Promise::kSameDistribution,
+    {"without-replacement", "the same, drawn without replacement (Sequoia, RSD)", Promise::kSameDistribution,
      Drafts::kWithoutReplacement, false},
     {"block", "the same distribution: a chain judged as a whole", Promise::kSameDistribution,
      Drafts::kWithoutReplacement, true},
@@ -94,7 +94,7 @@ inline void check_rule(Rule rule, const Shape& shape) {
     throw std::invalid_argument("rule " + word + " judges chains only, not " + shape.name +
                                 ": --verify: add --shape chain:K, or choose --verify match");
   if (about(rule).drafts != Drafts::kAny && !keeps_all_drawn(shape))
-    throw std::invalid_argument("rule " + word + " wants every token that was drawn, and " + shape.name +
+    throw std::invalid_argument("rule " + word + " needs every token that was drawn, and " + shape.name +
                                 " is not fixed beforehand: --verify: add --shape chain:K or tree:DxW, or choose "
                                 "--verify match");
 }

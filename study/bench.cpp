@@ -202,8 +202,7 @@ Sections sections_of(Bench& bench) {
       {"peers", [&] { bench_peers(bench); }, peers_seconds(),
        "PyTorch and llama.cpp on the same work, where build/venv and build/peers have them"},
       {"kinds", [&] { bench_kinds(bench); }, kinds_seconds(),
-       "speculation on real models by what they are asked for, beside llama.cpp's: half an hour; where it is named",
-       false},
+       "speculation on real models by kind of question, and llama.cpp's: half an hour; only where it is named", false},
       {"gpu", [&] { bench_gpu(bench); }, 180, "where there is a GPU: its kernels, decoding and training on it",
        gpu_missing().empty()}};
 }

@@ -241,7 +241,7 @@ std::string reliability_of(const std::vector<Part>& parts) {
     }
   return chart_picture(
       "Is auto's confidence honest?", circumstances(parts[0]),
-      {{"", "chance foretold, 0 to 1", "share of the nodes that was accepted, 0 to 1", series, {}, false, true}}, 1);
+      {{"", "predicted chance, 0 to 1", "share of the nodes that was accepted, 0 to 1", series, {}, false, true}}, 1);
 }
 
 // Where the time goes: plain, each drafter's best fixed shape and auto.

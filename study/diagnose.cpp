@@ -62,7 +62,7 @@ int ngram_order(const std::string& drafter) {
   return order;
 }
 
-// How well n-grams of each order foretell the text that train_gpt held out, and how well the target does.
+// How well n-grams of each order predict the text that train_gpt held out, and how well the target does.
 void measure_cross_entropy(const Examination& e, const Engine& engine, Examined& f) {
   const std::string& model = e.options.settings.model;
   const int orders = e.options.data_file.empty() ? 0 : ngram_order(e.method.drafter);
@@ -245,8 +245,8 @@ std::string cross_entropy_table(const Examined& f) {
     rows.push_back({std::to_string(k + 1), decimals(f.cross_entropy[k], 4), decimals(std::exp(f.cross_entropy[k]), 2)});
   if (f.target_loss > 0)
     rows.push_back({"the target", decimals(f.target_loss, 4), decimals(std::exp(f.target_loss), 2)});
-  return "How well the n-grams foretell text that was held out from training, by their order: the less, the better.\n"
-         "It is the target that is to be guessed, though, not the text.\n\n" +
+  return "How well the n-grams predict text that was held out from training, by their order: the less, the better.\n"
+         "But a drafter must guess the target's picks, not this text.\n\n" +
          format_table(rows, "lrr");
 }
 
@@ -360,7 +360,7 @@ Panel ranks_panel(const Diagnosis& d) {
 }
 
 Panel reliability_panel(const Diagnosis& d) {
-  Panel panel = {"Are the chances honest?", "chance foretold, 0 to 1", "share accepted, 0 to 1", {}};
+  Panel panel = {"Are the chances right?", "predicted chance, 0 to 1", "share accepted, 0 to 1", {}};
   panel.square = true;
   for (const Forecast* forecast : {&d.raw, &d.corrected}) {
     Series series = {forecast->by_raw ? "as given" : "corrected",

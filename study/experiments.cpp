@@ -40,8 +40,8 @@ Command describe(CommandLine& c) {
   return {
       "nanospec experiments",
       "Repeats the literature's experiments, and those of this project, on the models that are there: tables on "
-      "standard output, every sample and the pictures in a folder. Methods run in turn, prompt by prompt, and a "
-      "figure comes with its 95% interval over the prompts. Everything takes eleven to fifteen minutes.",
+      "standard output, every sample and the pictures in a folder. Methods run one after the other, prompt by prompt, "
+      "and a figure comes with its 95% interval over the prompts. Everything takes eleven to fifteen minutes.",
       "nanospec experiments --model runs/medium --drafter_model runs/small  # takes 12 minutes\n"
       "nanospec experiments --only entropy,auto --model runs/medium  # takes three minutes\n"
       "nanospec experiments --quick --model runs/small --out build/quick\n",

@@ -193,8 +193,8 @@ std::string shape_text(const Method& method) {
 std::string temperature_text(float t) { return decimals(double(t), t == float(int(t)) ? 0 : 1); }
 std::string loop_warning(float temperature) {
   return temperature > 0 ? ""
-                         : "Temperature 0 stands apart: small models fall into loops there, and any drafter guesses "
-                           "loops. It says nothing of speculation elsewhere.\n";
+                         : "Temperature 0 is listed separately: small models fall into loops there, and any drafter "
+                           "guesses loops. It says nothing about speculation at other temperatures.\n";
 }
 
 std::string Experiment::circumstances(bool with_temperature) const {

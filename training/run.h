@@ -53,7 +53,7 @@ inline std::vector<Flag> run_flags(RunOptions& o, const RunWords& words) {
       {"--warmup_iters", "N", &o.warmup_iters, "updates until the highest rate", from(0)},
       {"--beta2", "X", &o.beta2, "AdamW's second decay rate (the first is 0.9)", from(0, 0.999999)},
       {"--weight_decay", "X", &o.weight_decay, "of matrices", from(0, 1e3)},
-      {"--grad_clip", "X", &o.grad_clip, "longest gradient; 0: no clipping", from(0)},
+      {"--grad_clip", "X", &o.grad_clip, "greatest length of the gradient; 0: no clipping", from(0)},
       {"--eval_interval", "N", &o.eval_interval, "updates between two evaluations, each with a checkpoint", from(1)},
       {"--seed", "N", &o.seed, words.seed},
       heading("Machine"),

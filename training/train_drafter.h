@@ -72,9 +72,9 @@ inline std::vector<Flag> distill_flags(DistillOptions& o, const DistillWords& wo
        "text to learn from, or to begin the model's own from; its last tenth is for validation", required()},
       {"--out", "DIR", &o.out, "where " + words.name + ".safetensors is written; beside the model if not given",
        written()},
-      {"--resume", "", &o.resume, "go on from " + words.name + "-optimizer.safetensors, which lies there too"},
-      {"--overwrite", "", &o.overwrite, "start anew, where one was trained already"},
-      {"--stats", "FILE.json", &o.stats, "what the run was, in figures, when it has ended", written()}};
+      {"--resume", "", &o.resume, "continue from " + words.name + "-optimizer.safetensors, which lies there too"},
+      {"--overwrite", "", &o.overwrite, "start again, if a drafter is there already"},
+      {"--stats", "FILE.json", &o.stats, "at the end of the run, write its figures", written()}};
   flags.insert(flags.end(), own.begin(), own.end());
   const std::vector<Flag> rest = {
       {flag + "_target", "WORD", &o.target, words.target_help, one_of(words.targets)},

@@ -364,7 +364,7 @@ inline Command parallel_command(ParallelOptions& o) {
       {"--parallel_segments", "N", &o.segments,
        "pieces in which the slots of a sequence are run: the same gradient in less memory", from(1, 1 << 16)},
       {"--parallel_sequential", "", &o.sequential, "one token after the other, each from the state of the one before"},
-      {"--parallel_raw", "", &o.raw, "features without their RMS norm, for study: see what becomes of the drafter"}};
+      {"--parallel_raw", "", &o.raw, "features without their RMS norm, for study"}};
   return {"train_drafter --parallel",
           "Trains a drafter on hidden states of the model in DIR, which stays as it is, for nanospec --drafter "
           "parallel.\nRuns on the CPU.",

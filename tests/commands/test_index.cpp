@@ -108,8 +108,9 @@ TEST_CASE("index: counts of another tokenizer, or damaged ones, are refused with
   };
   CHECK(complaint([](Draft&) {}) == "");
   CHECK(complaint([](Draft& d) { d.set(words("general.name", "another name")); }) == "");
-  CHECK(contains(complaint([](Draft& d) { d.set(words("tokenizer.ggml.pre", "gpt-2")); }),
-                 "the n-grams are of another tokenizer than the model's: " + path + ": " + again + " --overwrite"));
+  CHECK(contains(
+      complaint([](Draft& d) { d.set(words("tokenizer.ggml.pre", "gpt-2")); }),
+      "the n-grams were counted with a different tokenizer than the model's: " + path + ": " + again + " --overwrite"));
   std::string bytes = read_file(path);
   bytes.back() = char(bytes.back() ^ 1);
   write_file(path, bytes);

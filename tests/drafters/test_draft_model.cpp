@@ -372,7 +372,7 @@ TEST_CASE("gpt: self too: by name; what is wrong is said in one line") {
   std::filesystem::remove_all(dir);
 
   CHECK(first_layers(target, 1, "runs/x")->vocab == kVocab);
-  for (const char* part : {"self:2 wants 2", "has 2 in all", ": runs/x: ", "choose self:1 or less"})
+  for (const char* part : {"self:2 needs 2", "has 2 in all", ": runs/x: ", "choose self:1 or less"})
     CHECK(holds(error_of([&] { first_layers(target, 2, "runs/x"); }), part));
   CHECK(holds(error_of([&] { first_layers(target, 7, "m.gguf"); }), " in all: m.gguf: choose self:"));
 
