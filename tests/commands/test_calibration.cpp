@@ -146,10 +146,11 @@ TEST_CASE("calibration: the file keeps every drafter and temperature, the newest
     return error_of([&] { find_calibration(file, "suffix", dir, 0.7); });
   };
   CHECK(missing("", folder.path) == "drafter suffix is not calibrated yet: " + path +
-                                        ": run nanospec calibrate --model " + folder.path +
+                                        ": run build/nanospec calibrate --model " + folder.path +
                                         " --drafter suffix --temperature 0.7 --data TEXT");
   CHECK(missing("/nowhere/c.json", "m") ==
-        "nothing is calibrated yet: /nowhere/c.json: run nanospec calibrate --model m --drafter suffix --temperature "
+        "nothing is calibrated yet: /nowhere/c.json: run build/nanospec calibrate --model m --drafter suffix "
+        "--temperature "
         "0.7 --out /nowhere/c.json --data TEXT");
 }
 

@@ -309,7 +309,7 @@ TEST_CASE("calibrate: names its model and its text, and rates of others are said
   CHECK(find("mine") == "");
   CHECK(contains(find("shakespeare"),
                  "note: the rates of drafter bigram were measured with another model than this "
-                 "one: mine/calibration.json: its trees fit less well; run nanospec calibrate"));
+                 "one: mine/calibration.json: its trees fit less well; run build/nanospec calibrate"));
   write_file("mine/calibration.json",
              "{\"calibrations\": [{\"drafter\": \"bigram\", \"temperature\": 1, "
              "\"places\": 60, \"expand_seconds\": 2e-06, \"seen\": [40], "

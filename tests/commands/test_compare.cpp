@@ -159,10 +159,11 @@ TEST_CASE("compare: prompts out of the text that was held out") {
   CHECK(contains(BAD_COMMAND_LINE(attempt({"--prompt", "A", "--held_out", "2"})), "add --data FILE"));
   write_file(folder.file("empty"), "");
   CHECK(contains(error_of([&] { attempt({"--data", folder.file("empty")}); }), "the text is empty"));
-  CHECK(contains(error_of([&] {
-                   attempt({"--prompt", "A", "--methods", "bigram calibrated"});
-                 }),
-                 "nothing is calibrated yet: m/calibration.json: run nanospec calibrate --model m --drafter bigram"));
+  CHECK(contains(
+      error_of([&] {
+        attempt({"--prompt", "A", "--methods", "bigram calibrated"});
+      }),
+      "nothing is calibrated yet: m/calibration.json: run build/nanospec calibrate --model m --drafter bigram"));
 }
 
 TEST_CASE(

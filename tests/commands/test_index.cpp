@@ -95,7 +95,7 @@ TEST_CASE("index: beside a GGUF file, in its model's tokens, as a plain recount 
 TEST_CASE("index: counts of another tokenizer, or damaged ones, are refused with what makes them anew") {
   const Folder folder;
   const std::string model = folder.file("m.gguf", llama_with_tokenizer().bytes()), text = folder.file("t.txt", kOne);
-  const std::string path = ngram_path(model), again = "nanospec index --model " + model + " --text FILE";
+  const std::string path = ngram_path(model), again = "build/nanospec index --model " + model + " --text FILE";
   CHECK(contains(error_of([&] { load_drafter("ngram:4", model, 1001); }),
                  "drafter ngram has no counts: " + path + ": " + again));
   index({"--model", model, "--text", text});

@@ -45,6 +45,7 @@ END {
 job == "mask" {
   if (FNR == 1) sub(/  +# commit .*/, "")
   sub(/bytes;? .*(fast|faster).*/, "bytes")              # compare's last sentence: which method won
+  sub(/acceptance length [0-9.]+/, "acceptance length #")  # of a shape that follows the clock
   sub(/, [0-9]+ threads?, .*/, "")                       # the machine, behind the model's sizes
   gsub(/[0-9][0-9.,]* (ms|s|min|tok\/s|tokens\/s|GFLOP\/s|MB|GB)([^a-z]|$)/, "# &")
   gsub(/# [0-9][0-9.,]*/, "#")
