@@ -44,5 +44,5 @@ TEST_CASE("drafters: damaged files name the command that makes them") {
   CHECK(holds(refused("gpt:" + f.path), "config.json: train it again: train_gpt --data FILE --out " + f.path));
   write_file(f.file("calibration.json"), std::string("{"));
   CHECK(holds(error_of([&] { find_calibration("", "bigram", f.path, 1); }),
-              "calibration.json: remove the file and measure again with nanospec calibrate"));
+              "calibration.json: remove the file and measure again with build/nanospec calibrate"));
 }
