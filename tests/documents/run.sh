@@ -132,7 +132,7 @@ long() {
   if [ "$prove" = 1 ]; then run=$((run + 1)) && done_as run 10800 "$command"; return; fi
   short=$((short + 1))
   case $command in
-    make*) folder=$work/bare; done_as "make -n" 900 "make -n ${command#make}" ;;
+    make*) done_as "make -n" 900 "make -n ${command#make}" ;;
     build/train_gpt*) done_as short 900 "$command --max_iters 3 --n_layer 1" ;;
     build/train_drafter\ --medusa*) done_as short 900 "$command --max_iters 3 --medusa_tokens 2000" ;;
     build/train_drafter*) done_as short 900 "$command --max_iters 3 --parallel_tokens 2000" ;;
