@@ -3,7 +3,7 @@
 # -v job=list, over a page: line, command and rules of each transcript, with tabs between. A comment stands before its
 #   block, <!-- transcript: COMMAND; keeps: "TEXT" N; "TEXT" N -->
 # -v job=excerpt -v rules=..., over an output: N lines from the first that holds TEXT, then so for the next rule; "..."
-#   stands for what is left out; progress lines do not count.
+#   stands for what is left out between; progress lines do not count.
 # -v job=mask, over a transcript: what a clock, a machine or the date decides becomes "#". The rest is compared.
 # -v job=block -v at=LINE, over a page: what the block behind the comment in that line holds.
 # -v job=put -v at=LINE -v file=FILE, over a page: the page with the file in that block.
@@ -35,7 +35,6 @@ job == "excerpt" {
   } else skipped = 1
 }
 END {
-  if (job == "excerpt" && skipped) print "..."
   if (job == "excerpt" && next_rule <= wanted) {
     print "no line holds " text_of(rule[next_rule])
     exit 1
@@ -47,8 +46,10 @@ job == "mask" {
   sub(/bytes;? .*(fast|faster).*/, "bytes")              # compare's last sentence: which method won
   sub(/acceptance length [0-9.]+/, "acceptance length #")  # of a shape that follows the clock
   sub(/, [0-9]+ threads?, .*/, "")                       # the machine, behind the model's sizes
+  gsub(/[0-9]+ (h|min) [0-9]/, "0")                        # 6 min 46 s
   gsub(/[0-9][0-9.,]* (ms|s|min|tok\/s|tokens\/s|GFLOP\/s|MB|GB)([^a-z]|$)/, "# &")
   gsub(/# [0-9][0-9.,]*/, "#")
+  gsub(/# (ms|min)/, "# s")
   mask_columns()
   gsub(/  +/, "  ")
   gsub(/--+/, "--")
