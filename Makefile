@@ -99,7 +99,7 @@ study: ## build/study: bench, experiments, exact, diagnose; nanospec bench and t
 define FOUND
 	@echo "compiler  $$($(CXX) --version 2>/dev/null | head -1 || echo 'none: make deps')"
 	@echo "SIMD      $$(echo | $(CXX) -march=$(ARCH) -dM -E -x c++ - 2>/dev/null | awk '/__AVX512F__/{a=1} /__AVX2__/{b=1} /__aarch64__/{c=1} END{print a ? "AVX-512" : b ? "AVX2" : c ? "NEON" : "portable version"}') (ARCH=$(ARCH))"
-	@echo "CUDA      $(if $(GPU),$(GPU): building the -cuda programs too,$(if $(NVCC),no device here: make cuda builds the -cuda programs,no nvcc: the CPU does everything))"
+	@echo "CUDA      $(if $(GPU),$(GPU): make builds the -cuda programs too,$(if $(NVCC),no device here: make cuda builds the -cuda programs,no nvcc: the CPU does everything))"
 endef
 
 help: ## this list
