@@ -295,11 +295,13 @@ test: ## builds and runs the tests, with a tenth of the long sweeps; the last li
 
 # A copy of this folder is made, with what is built; there every command runs.
 documents: ## runs every command that the documents show, and compares what they say that it prints: three minutes
+	@$(MAKE) --no-print-directory data
 	$(call build,programs tests)
 	@sh tests/documents/run.sh
 
 transcripts: ## writes what commands print into the documents, as make documents compares it
-	$(call build,programs tests)
+	@$(MAKE) --no-print-directory data
+	$(call build,programs)
 	@sh tests/documents/run.sh transcripts
 
 prove: ## the tests with the whole of their sweeps, and the documents' long commands: an hour; with the model of make chat more

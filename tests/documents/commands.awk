@@ -82,7 +82,8 @@ fence == "" {
   for (i = 2; i <= count; i += 2) {
     command = parts[i]
     if (command ~ "^(" programs ") .*--(model|only) ") command = "build/nanospec " command
-    if (command ~ /^(make( |$)|sh |python3 |build\/[^ ]+ --|build\/nanospec (help|[a-z]+ --))/) say("inline", "-", command)
+    if (command ~ /^(make( |$)|sh |python3 |build\/[^ ]+ --|build\/nanospec (help|[a-z]+ --))/)
+      say("inline", "-", command)
     if (command ~ /^nanospec (help|[a-z]+ -)/) say("fault", "it is typed as build/nanospec", command)
   }
   command = ""

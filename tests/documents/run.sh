@@ -7,9 +7,11 @@
 #   run.sh --here PAGE   one page, in this folder itself
 #
 # What a page says of a command, and how: commands.awk. A command that takes minutes is run in short; with
-# NANOSPEC_PROVE=1 (make prove) to its end. What .ci/run itself runs is not run here. What needs a GPU is compiled. The copy has the tracked files as they are, the text, what is built, and stand-ins for models
-# that take minutes to get: a folder `folder` of right answers to the course, runs/medium, a tiny GGUF file. With
-# NANOSPEC_PROVE=1, or where transcripts are written, the real ones, where they are here.
+# NANOSPEC_PROVE=1 (make prove) to its end. What .ci/run itself runs is not run here. What needs a GPU is compiled.
+#
+# The copy has the tracked files as they are, the text, what is built, and stand-ins for what takes minutes to get: a
+# folder `folder` of right answers to the course, runs/medium, a tiny GGUF file for the real model. With
+# NANOSPEC_PROVE=1, or where transcripts are written, the real ones are taken, where they are here.
 set -u
 tab=$(printf '\t')
 root=$PWD
@@ -32,7 +34,8 @@ unset MAKELEVEL MFLAGS NANOSPEC_PROVE
 
 # clone FOLDER: the tracked files, with their times, so that make takes what was built for it.
 clone() {
-  git clone -q "$root" "$1" && git ls-files -z --deduplicate | tar --null --ignore-failed-read -T - -cf - 2>/dev/null | tar -xf - -C "$1" &&
+  git clone -q "$root" "$1" &&
+    git ls-files -z | tar --null --ignore-failed-read -T - -cf - 2>/dev/null | tar -xf - -C "$1" &&
     cp -p data/*shakespeare.txt "$1/data/"
 }
 
@@ -51,7 +54,8 @@ set_up() {
     printf '\000\010\000\000' | dd of=$real bs=1 seek=$((at + 24)) conv=notrunc 2>/dev/null
   fi
   if [ "$prove" = 1 ] && [ -s "$root/runs/medium/model.safetensors" ]; then cp -r "$root/runs/medium" runs/
-  else build/train_gpt --data data/*shakespeare.txt --out runs/medium --n_layer 4 --n_embd 32 --block_size 256 --max_iters 20 --quiet; fi
+  else build/train_gpt --data data/*shakespeare.txt --out runs/medium --n_layer 4 --n_embd 32 --block_size 256 \
+    --max_iters 20 --quiet; fi
 }
 
 # ----------------------------------------------------------------------------------------------------------------
@@ -79,8 +83,8 @@ all_commands() {
     help_commands build/nanospec help $word
   done
   make -s single >/dev/null
-  sed -n 's/^.*: \(nvcc .*\)/\1  # needs a GPU/; s/^.*: g++/g++/; /^\(g++\|nvcc\)/p' build/nanospec_single.cu | sed '1i```sh' |
-    awk -v page=build/nanospec_single.cu -f "$here/commands.awk"
+  sed -n 's/^.*: \(nvcc .*\)/\1  # needs a GPU/; s/^.*: g++/g++/; /^\(g++\|nvcc\)/p' build/nanospec_single.cu |
+    sed '1i```sh' | awk -v page=build/nanospec_single.cu -f "$here/commands.awk"
 }
 
 # ----------------------------------------------------------------------------------------------------------------
@@ -145,7 +149,9 @@ on_gpu() {
   case $command in
     nvcc*) command -v nvcc >/dev/null || { excused "no nvcc here"; return; }
       compiled=$((compiled + 1)); done_as compiled 900 "${command%% && *}" ;;
-    build/*-cuda*) compiled=$((compiled + 1)); wanted="0 1 124"; done_as compiled 1 "$(printf '%s' "$command" | sed 's/-cuda//')" ;;
+    build/*-cuda*)
+      compiled=$((compiled + 1)) wanted="0 1 124"
+      done_as compiled 1 "$(printf '%s' "$command" | sed 's/-cuda//')" ;;
     *) excused "$why" ;;
   esac
 }
@@ -160,7 +166,7 @@ excused() {
 
 each() {
   folder=$(folder_of "$place" "$command")
-  case $folder in */course) cp -r "$top/folder/." "$folder/" ;; esac # the text, and the answers of a student who is done
+  case $folder in */course) cp -r "$top/folder/." "$folder/" ;; esac # the text, and a student's answers
   wanted=0
   out=$(output_of "$command")
   if grep -qxF -e "$folder$tab$command" "$work/shown"; then again=$((again + 1)); return; fi
@@ -181,11 +187,14 @@ each_of() { while IFS=$tab read -r kind place why command; do each; done <"$1"; 
 
 # One of a page: run again, unless its command was, and compared or written.
 transcript() {
-  case $command in *"$real"* | *"make chat"*) [ -s "$root/$real" ] && [ -L "$top/$real" ] || { skipped=$((skipped + 1)); say "no model" "-"; return; } ;; esac
+  case $command in
+    *"$real"* | *"make chat"*) [ -L "$top/$real" ] || { skipped=$((skipped + 1)) && say "no model" "-"; return; } ;;
+  esac
   folder=$top wanted=0 out=$(output_of "$command")
   [ -e "$out" ] || attempt 1800 "$command" || { bad "exit status $status"; return; }
   printf '$ %s  # commit %s, %s\n' "$command" "$commit" "$(date +%F)" >"$work/made"
-  awk -v job=excerpt -v rules="$rules" -f "$here/transcript.awk" "$out" >>"$work/made" || { bad "$(tail -1 "$work/made")"; return; }
+  awk -v job=excerpt -v rules="$rules" -f "$here/transcript.awk" "$out" >>"$work/made" ||
+    { bad "$(tail -1 "$work/made")"; return; }
   if [ "$way" = transcripts ]; then
     awk -v job=put -v at="$line" -v file="$work/made" -f "$here/transcript.awk" "$page" >"$work/page" &&
       cat "$work/page" >"$page" && passed=$((passed + 1)) && say written "-"
@@ -220,13 +229,16 @@ each_of "$work/list"
 cd "$root" || exit 1
 commit=$(git rev-parse --short HEAD)
 git diff --quiet HEAD -- ':!*.md' || commit="$commit with changes"
-for page in "$@"; do awk -v job=list -f "$here/transcript.awk" "$page" | sort -rn | sed "s|^|$page$tab|"; done >"$work/transcripts"
+for page in "$@"; do
+  awk -v job=list -f "$here/transcript.awk" "$page" | sort -rn | sed "s|^|$page$tab|"
+done >"$work/transcripts"
 while IFS=$tab read -r page line command rules; do place=$page:$line && transcript; done <"$work/transcripts"
 each_of "$work/last"
 if [ "$way" = check ]; then
   place=Makefile out=/dev/null
   for target in $(targets); do command="make $target" && bad "make help lists it, and nothing runs it"; done
 fi
-echo "$run run, $compiled compiled, $short in short (make prove: whole), $elsewhere run by .ci/run or make prove itself, $skipped skipped, $again seen before"
+echo "$run run, $short in short (make prove: whole), $compiled compiled, $elsewhere by .ci/run or make prove itself,"
+echo "$skipped skipped, each with what it needs; $again were seen before"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ]
