@@ -224,7 +224,8 @@ inline Command medusa_command(MedusaOptions& o) {
       "Trains Medusa heads on the model in DIR, which stays as it is, for nanospec --drafter medusa. Runs on the CPU.",
       "train_drafter --medusa runs/small --data data/*shakespeare.txt --medusa_root --medusa_target distribution"
       "  # takes a minute\n"
-      "train_drafter --medusa runs/medium --data data/*shakespeare.txt --medusa_target text  # takes minutes\n",
+      "train_drafter --medusa runs/medium --data data/*shakespeare.txt --medusa_target text --out runs/heads  # takes "
+      "minutes\n",
       distill_flags(
           o, words,
           {heading("Heads"),

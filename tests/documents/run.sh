@@ -132,6 +132,7 @@ elsewhere() {
 # What takes minutes, in short: a training, bench and experiments have a quick form, make -n reads a Makefile, and any
 # other is begun.
 long() {
+  case $command in python3*) command -v python3 >/dev/null || { excused "no python3 here"; return; } ;; esac
   case $command in make*=*) folder=$work/bare ;; esac # another compiler, other flags: built from nothing
   if [ "$prove" = 1 ]; then run=$((run + 1)) && done_as run 10800 "$command"; return; fi
   short=$((short + 1))
