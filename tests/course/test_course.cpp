@@ -463,7 +463,7 @@ TEST_CASE("course: make play trains and decodes in a folder as it was unpacked, 
   const Ran played = run("make -C " + path + " play" + (a_tenth() ? " UPDATES=2" : ""));
   INFO(played.text);
   CHECK(played.status == 0);
-  CHECK(contains(played.text, "3000 tokens: plain 3000 forwards, tree:3x2 "));
+  CHECK(contains(played.text, "3000 tokens on the CPU: plain 3000 forwards, tree:3x2 "));
   CHECK(contains(played.text, ", the same bytes"));
 }
 
