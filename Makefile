@@ -50,7 +50,7 @@ GPU := $(if $(NVCC),$(shell nvidia-smi -L 2>/dev/null | head -1))
 HERE := $(if $(filter cuda,$(MAKECMDGOALS)),,$(if $(GPU),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d .)))
 KNOWN := $(if $(HERE),$(shell $(NVCC) --list-gpu-arch | awk -F_ '$$2 >= 80 {print $$2}'))
 export CAPABILITIES ?= $(or $(sort $(filter $(KNOWN),$(HERE))),80 90)
-NVCCFLAGS := -std=c++17 -O3 --fmad=false -x cu -Wno-deprecated-gpu-targets -Xptxas -v \
+NVCCFLAGS := -std=c++17 --fmad=false -x cu -Wno-deprecated-gpu-targets -Xptxas -v \
   $(foreach c,$(CAPABILITIES),-gencode arch=compute_$(c),code=[sm_$(c),compute_$(c)]) \
   -I. $(addprefix -Xcompiler ,$(filter-out -I.,$(EXACT)) $(WARN) $(MEMORY) -Wno-unknown-pragmas -pthread)
 CUOBJDUMP := $(firstword $(shell command -v cuobjdump) $(wildcard build/venv/lib/python3*/site-packages/nvidia/*/bin/cuobjdump))
@@ -126,13 +126,14 @@ data: ## gets the training text
 # Programs. What many files need is compiled once: machine/library.cpp says how.
 
 INSTANTIATE := extern template
-$(O)/machine/library.o $(O)/machine/sampling.o: INSTANTIATE := template
-COMPILE = $(CXX) $(FLAGS) $(if $(INSTANTIATE),'-DINSTANTIATE=$(INSTANTIATE)') $(MORE) $(CXXFLAGS) -MMD -MP -MF $(@:.o=.dep) -c
+$(addprefix $(O)/machine/,library.o library.cuda.o sampling.o): INSTANTIATE := template
+INSTANTIATES = $(if $(INSTANTIATE),'-DINSTANTIATE=$(INSTANTIATE)')
+COMPILE = $(CXX) $(FLAGS) $(INSTANTIATES) $(MORE) $(CXXFLAGS) -MMD -MP -MF $(@:.o=.dep) -c
 
 # Objects are made again when the flags change.
 ALL_FLAGS := $(CXX) $(FLAGS) $(WAITS) $(TESTS_TRUSTED) $(CXXFLAGS)
 $(shell mkdir -p $(BUILD)/tests $(addprefix $(O)/,machine drafters units commands study training tests $(wildcard tests/*)); \
-  keep() { echo "$$2" | cmp -s - $$1 || echo "$$2" >$$1; }; keep $(BUILD)/flags '$(ALL_FLAGS)'; keep $(BUILD)/flags.cuda '$(NVCCFLAGS)'; \
+  keep() { echo "$$2" | cmp -s - $$1 || echo "$$2" >$$1; }; keep $(BUILD)/flags '$(ALL_FLAGS)'; keep $(BUILD)/flags.cuda '$(WAITS) $(NVCCFLAGS)'; \
   for unit in $(foreach u,$(UNITS),$(u):$(subst $(empty) ,:,$(unit_$(u)))); do \
     printf '#include "%s"\n' $$(echo $${unit#*:} | tr : ' ') >$(O)/units/new; \
     cmp -s $(O)/units/new $(O)/units/$${unit%%:*}.cpp || mv $(O)/units/new $(O)/units/$${unit%%:*}.cpp; done)
@@ -157,11 +158,19 @@ $(O)/commands/page.inc: commands/page.html
 	@{ printf 'R"page('; cat $<; printf ')page"\n'; } >$@
 $(O)/units/commands.o: $(O)/commands/page.inc
 $(O)/units/commands.o: MORE := -I$(O)/commands
-# What ptxas says of each kernel goes into a file of its own, for tests/cuda/test_budgets.cpp; the rest is shown.
-$(O)/%.cuda.o: %.cu $(BUILD)/flags.cuda
+# What computes on a CPU is in the library, so nvcc optimizes the other files' code for the host less. What ptxas says
+# of each kernel goes into a file of its own, for tests/cuda/test_budgets.cpp; the rest is shown.
+$(O)/%.cuda.o: OPTIMIZE := $(WAITS)
+$(O)/machine/library.cuda.o: OPTIMIZE := $(COMPUTES)
+define compile_cuda
 	$(call step,NVCC)
-	$(Q)$(NVCC) $(NVCCFLAGS) $(MORE) -MMD -MP -MF $(@:.o=.dep) -c $< -o $@ >$(@:.cuda.o=.ptxas) 2>&1; status=$$?; \
+	$(Q)$(NVCC) $(OPTIMIZE) $(NVCCFLAGS) $(INSTANTIATES) $(MORE) -MMD -MP -MF $(@:.o=.dep) -c $< -o $@ >$(@:.cuda.o=.ptxas) 2>&1; status=$$?; \
 	grep -vE '^ptxas info|bytes stack frame' $(@:.cuda.o=.ptxas); exit $$status
+endef
+$(O)/%.cuda.o: %.cu $(BUILD)/flags.cuda
+	$(compile_cuda)
+$(O)/%.cuda.o: %.cpp $(BUILD)/flags.cuda
+	$(compile_cuda)
 
 # Of an inline function that several objects have, the linker takes the first: what is optimized stands first.
 LINK = $(Q)$(CXX) $(FLAGS) $(CXXFLAGS) $(LDFLAGS) $^ -o $@ $(LIBS)
@@ -178,9 +187,9 @@ $(PROGRAMS) $(BUILD)/dump_logits $(BUILD)/dump_gguf $(BUILD)/dump_tokens:
 	$(call step,LINK)
 	$(LINK)
 
-$(BUILD)/nanospec-cuda: $(O)/nanospec.cuda.o $(COMMANDS) $(FILES)
-$(BUILD)/train_gpt-cuda: $(O)/train_gpt.cuda.o $(call in_units,command_line) $(FILES)
-$(BUILD)/study-cuda: $(O)/nanospec.cuda.o $(O)/study/study.o $(O)/study/measured.cuda.o $(STUDY) $(call in_units,commands) $(FILES)
+$(BUILD)/nanospec-cuda: $(O)/machine/library.cuda.o $(O)/nanospec.cuda.o $(COMMANDS) $(FILES)
+$(BUILD)/train_gpt-cuda: $(O)/machine/library.cuda.o $(O)/train_gpt.cuda.o $(call in_units,command_line) $(FILES)
+$(BUILD)/study-cuda: $(O)/machine/library.cuda.o $(O)/nanospec.cuda.o $(O)/study/study.o $(O)/study/measured.cuda.o $(STUDY) $(call in_units,commands) $(FILES)
 $(ON_CUDA):
 	$(call step,LINK)
 	$(Q)$(NVCC) -Wno-deprecated-gpu-targets $^ -o $@ $(LIBS)
@@ -193,7 +202,7 @@ ifeq ($(origin GPU),command line)
 	@echo "To carry to the machine with the device, which needs no network: $(ON_CUDA) $(BUILD)/tests/run, and $(TEXT)."
 	@echo "There, in a copy of this folder: $(BUILD)/tests/run -tc='GPU: *', and $(BUILD)/nanospec-cuda bench --only gpu"
 endif
-	@NANOSPEC_PTXAS="$(patsubst %,$(O)/%.ptxas,nanospec study/measured train_gpt)" $(MAKE) --no-print-directory test T=ptxas
+	@NANOSPEC_PTXAS="$(patsubst %,$(O)/%.ptxas,machine/library nanospec study/measured train_gpt)" $(MAKE) --no-print-directory test T=ptxas
 ifneq ($(CUOBJDUMP),)
 	@PATH="$(dir $(CUOBJDUMP)):$$PATH" $(CUOBJDUMP) --dump-sass $(BUILD)/nanospec-cuda >$(BUILD)/nanospec.sass
 	@NANOSPEC_SASS=$(BUILD)/nanospec.sass $(MAKE) --no-print-directory test T=sass
@@ -256,7 +265,8 @@ chat: ## gets a real model, SmolLM2-135M-Instruct, where the network allows it; 
 TESTS := $(patsubst %.cpp,$(O)/%.o,$(filter-out tests/reference/%,$(wildcard tests/*.cpp tests/*/*.cpp)))
 EMULATED := $(patsubst %.cu,$(O)/%.o,$(wildcard tests/cuda/cuda_*.cu))
 ON_GPU := $(if $(GPU),$(EMULATED:.o=.cuda.o))
-$(EMULATED): INSTANTIATE :=
+$(EMULATED) $(ON_GPU): INSTANTIATE :=
+$(ON_GPU): OPTIMIZE := $(COMPUTES)
 $(ON_GPU): MORE := -Dnanospec=nanospec_cuda
 # Most tests spend their time in the library and the commands: they are not optimized. These compute themselves,
 # gradients against differences, sweeps, distributions.

@@ -270,8 +270,9 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
 }
 
 // delta: scratch (R, H).
-inline void attention_backward_cuda(const AttentionBackward<float>& b, float* delta) {
-  const Attention<float>& s = b.forward;
+template <class T>
+void attention_backward_cuda(const AttentionBackward<T>& b, T* delta) {
+  const Attention<T>& s = b.forward;
   if (s.forest.rows == 0) return;
   with_columns(s.head_size, [&](auto columns) {
     constexpr int W = decltype(columns)::value;

@@ -219,7 +219,8 @@ __global__ void __launch_bounds__(kThreads) add_runs(EmbedBackward<float> s, con
 }
 
 // order: scratch (2, rows).
-inline void embed_gradient(const EmbedBackward<float>& s, int* order) {
+template <class T>
+void embed_gradient(const EmbedBackward<T>& s, int* order) {
   constexpr int rows_each = kSortThreads / kLanes;
   const int tables = s.dwpe ? 2 : 1;
   start(sort_rows<kSortThreads>, dim3((s.rows + rows_each - 1) / rows_each, tables), kSortThreads, s, order);

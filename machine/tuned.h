@@ -31,6 +31,32 @@ inline bool tuned(const Team& team, const Pack<float, float>& s) {
   team.wait();
   return true;
 }
+// Templates, so that a file without training compiles no kernels of training: of an inline function it compiles all.
+template <class T>
+using IfFloat = std::enable_if_t<std::is_same<T, float>::value>;
+#ifdef WITH_CUDA
+// Whether the GPU's products run this column operation themselves. Others are launches of their own: the products take
+// long to compile, once for each.
+template <class After>
+constexpr bool kInProduct = false;
+template <>
+constexpr bool kInProduct<AddBias<float>> = true;
+template <>
+constexpr bool kInProduct<BiasGelu<float>> = true;
+template <>
+constexpr bool kInProduct<JoinResidual<float>> = true;
+template <class S>
+constexpr bool kInProduct<BiasAndCache<S>> = true;
+template <class W, class After>
+void product_on_gpu(const Team& team, const Matmul<float, W>& s, int rows, const After& after) {
+  if constexpr (kInProduct<After>) {
+    matmul_cuda(rows, s, after);
+  } else {
+    matmul_cuda(rows, s, AddBias<float>{s.out, s.out_row, nullptr});
+    launch_columns(team, rows, s.w.n, after);
+  }
+}
+#endif
 template <class W, class After>
 bool tuned(const Team& team, const Matmul<float, W>& s, int rows, const After& after) {
   if (!team.cuda) {
@@ -47,7 +73,7 @@ bool tuned(const Team& team, const Matmul<float, W>& s, int rows, const After& a
     }
   }
   if constexpr (std::is_same<W, f16>::value) return false;  // on a GPU it has no kernel of its own
-  else if (s.w.cuda) matmul_cuda(rows, s, after);
+  else if (s.w.cuda) product_on_gpu(team, s, rows, after);
 #endif
   return s.w.cuda;
 }
@@ -123,7 +149,8 @@ bool tuned(const Team& team, const Attention<float, S>& s, float* scratch) {
 #endif
   return true;
 }
-inline bool tuned(const Team& team, const AttentionBackward<float>& b, [[maybe_unused]] float* delta) {
+template <class T, class = IfFloat<T>>
+bool tuned(const Team& team, const AttentionBackward<T>& b, [[maybe_unused]] T* delta) {
   if (!team.cuda) {
     attention_backward_twin(team, b);
     team.wait();
@@ -141,20 +168,24 @@ bool tuned(const Team& team, const KeepRows<S>& s, int layers) {
   if (team.cuda) gather_cuda(s, layers);
   return team.cuda;
 }
-inline bool tuned(const Team& team, const NormWeights<float>& s) {
+template <class T, class = IfFloat<T>>
+bool tuned(const Team& team, const NormWeights<T>& s) {
   if (!team.cuda || !s.mean) return false;
   sum_columns(NormTerm{s.dy, s.x, s.mean, s.rstd, s.y_row, s.x_row}, s.rows, s.channels, s.dweight, s.dbias);
   return true;
 }
-inline bool tuned(const Team& team, const ColumnSum<float>& s) {
+template <class T, class = IfFloat<T>>
+bool tuned(const Team& team, const ColumnSum<T>& s) {
   if (team.cuda) sum_columns(GradientTerm{s.dy, s.y_row}, s.rows, s.columns, s.dbias);
   return team.cuda;
 }
-inline bool tuned(const Team& team, const EmbedBackward<float>& s, int* order) {
+template <class T, class = IfFloat<T>>
+bool tuned(const Team& team, const EmbedBackward<T>& s, int* order) {
   if (team.cuda) embed_gradient(s, order);
   return team.cuda;
 }
-inline bool tuned(const Team& team, const CrossEntropy<float>& s, int rows) {
+template <class T, class = IfFloat<T>>
+bool tuned(const Team& team, const CrossEntropy<T>& s, int rows) {
   if (!team.cuda || s.vocab_size < kLongRow) return false;
   start(s.gradient ? cross_entropy<true> : cross_entropy<false>, rows, kLossThreads, s.logits, s.row_stride,
         s.vocab_size, s.target, s.loss, s.scale);
@@ -167,6 +198,16 @@ bool tuned_sum(const Team& team, const Op& op) {
 }
 inline bool tuned(const Team& team, const Mean<float>& s) { return tuned_sum(team, s); }
 inline bool tuned(const Team& team, const ClipFactor<float>& s) { return tuned_sum(team, s); }
+#endif
+
+#ifdef INSTANTIATE  // machine/library.cpp
+INSTANTIATE void matmul(const Team&, int, Matmul<float, float>, const Nothing&);
+INSTANTIATE void matmul(const Team&, int, Matmul<float, float>, const JoinResidual<float>&);
+INSTANTIATE void matmul(const Team&, int, Matmul<float, bf16>, const Nothing&);
+INSTANTIATE void matmul(const Team&, int, const Matmul<float, AnyNumber>&, const Nothing&);
+INSTANTIATE void attention(const Team&, const Attention<float, float>&, float*, int);
+INSTANTIATE void attention(const Team&, const Attention<float, bf16>&, float*, int);
+INSTANTIATE void attention_backward(const Team&, const AttentionBackward<float>&, float*, float*, int);
 #endif
 
 }  // namespace nanospec
