@@ -79,7 +79,7 @@ unit_study := $(filter-out study/study.cpp study/roofline.cpp $(unit_experiments
 UNITS := command_line commands drafting files experiments study
 in_units = $(1:%=$(O)/units/%.o)
 
-FILES := $(O)/machine/sampling.o $(call in_units,drafting files)
+FILES := $(O)/machine/sampling.o $(O)/machine/twins.o $(call in_units,drafting files)
 LIBRARY := $(O)/machine/library.o $(FILES)
 COMMANDS := $(call in_units,command_line commands)
 STUDY := $(call in_units,command_line experiments study) $(O)/study/roofline.o
@@ -126,7 +126,7 @@ data: ## gets the training text
 # Programs. What many files need is compiled once: machine/library.cpp says how.
 
 INSTANTIATE := extern template
-$(addprefix $(O)/machine/,library.o library.cuda.o sampling.o): INSTANTIATE := template
+$(addprefix $(O)/machine/,sampling.o twins.o): INSTANTIATE := template
 INSTANTIATES = $(if $(INSTANTIATE),'-DINSTANTIATE=$(INSTANTIATE)')
 COMPILE = $(CXX) $(FLAGS) $(INSTANTIATES) $(MORE) $(CXXFLAGS) -MMD -MP -MF $(@:.o=.dep) -c
 
@@ -290,7 +290,7 @@ $(BUILD)/tests/run-$(T): $(if $(WIDE),$(TESTED),$(LIBRARY)) \
 # One text on every machine: the tests that show it, few and small enough for an emulated processor. How near functions
 # come to libm's is not asked there: it follows from their bits, which are.
 EVERYWHERE := main core/test_golden machine/test_integers machine/test_numbers machine/test_simd
-$(BUILD)/tests/run-everywhere: $(addprefix $(O)/,machine/library.o machine/sampling.o drafters/logits.o) \
+$(BUILD)/tests/run-everywhere: $(addprefix $(O)/,machine/library.o machine/sampling.o machine/twins.o drafters/logits.o) \
   $(EVERYWHERE:%=$(O)/tests/%.o)
 $(BUILD)/tests/run $(BUILD)/tests/run-$(T) $(BUILD)/tests/run-everywhere:
 	$(call step,LINK)

@@ -456,8 +456,6 @@ void unpack(const Team& team, int rows, const Unpack<T, AnyNumber>& s) {
 // ---------------------------------------------------------------------------------------------------------------
 // Tree attention
 
-constexpr int kRowsByKeys = 16;  // behind a long past threads may share the keys of a head for up to so many rows
-
 // How many numbers of scratch attention() needs for batches of up to `rows` rows. The portable version stores its
 // weights there; so does the twin when it decodes. computed: whether a batch may have rows computed before
 // (Attention::computed).

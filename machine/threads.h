@@ -145,6 +145,7 @@ struct Team {
     wait();
   }
 };
+constexpr int kRowsByKeys = 16;  // behind a long past threads may share the keys of a head for up to so many rows
 
 // The CPUs that this process may run on: affinity, and a container's quota.
 inline int usable_cores() {

@@ -201,6 +201,9 @@ inline bool tuned(const Team& team, const ClipFactor<float>& s) { return tuned_s
 #endif
 
 #ifdef INSTANTIATE  // machine/library.cpp
+#ifdef WITH_CUDA
+INSTANTIATE void matmul_cuda(int, const Matmul<float, float>&, const AddBias<float>&);
+#endif
 INSTANTIATE void matmul(const Team&, int, Matmul<float, float>, const Nothing&);
 INSTANTIATE void matmul(const Team&, int, Matmul<float, float>, const JoinResidual<float>&);
 INSTANTIATE void matmul(const Team&, int, Matmul<float, bf16>, const Nothing&);
