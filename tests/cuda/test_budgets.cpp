@@ -149,4 +149,15 @@ TEST_CASE("ptxas: every kernel keeps to its budget, and none spills") {
   CHECK(budgets.kernels["row_kernel"].n > 0);
 }
 
+TEST_CASE("ptxas: what takes nvcc long is compiled once, in the library") {
+  std::istringstream files(std::getenv("NANOSPEC_PTXAS"));
+  for (std::string path; files >> path;)
+    for (const char* kernel :
+         {"decode_fp32", "decode_bf16", "tiled_", "multiply_integers", "attention_k", "attention_q"}) {
+      INFO(kernel, " in ", path);
+      const bool library = path.find("library") != std::string::npos;
+      CHECK((contents(path).find(kernel) != std::string::npos) == library);
+    }
+}
+
 }  // namespace nanospec
