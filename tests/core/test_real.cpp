@@ -150,8 +150,8 @@ TEST_CASE("real: whatever drafter, shape, temperature, numbers and threads, the 
   CHECK(tally.equal == tally.generations);
   CHECK(tally.generations == (whole ? 300 : 3));
   if (whole) CHECK(tally.pairs.size() == 8 * std::size(kAllShapes));
-  for (const auto& [name, stats] : tally.by_drafter) {
-    CAPTURE(name);
-    if (whole) CHECK(stats.tokens > stats.target_forwards);  // a sweep that accepts nothing proves nothing
+  for (const auto& drafter : tally.by_drafter) {
+    CAPTURE(drafter.first);
+    if (whole) CHECK(drafter.second.tokens > drafter.second.target_forwards);  // else the sweep proves nothing
   }
 }
