@@ -82,7 +82,8 @@ TEST_CASE("program: help lists every drafter, shape and rule with what it is") {
 }
 
 TEST_CASE("program: bench and the others are handed over to build/study; where that is missing, a line says so") {
-  for (const auto& [name, command] : kStudy) {  // nothing of that name lies beside the tests
+  for (const auto& study : kStudy) {  // nothing of that name lies beside the tests
+    const std::string name = study.first;
     const std::string line = error_of([&] { printed({name, "--quick"}); });
     CHECK_MESSAGE(contains(line, "cannot start study: "), line);
     CHECK_MESSAGE(contains(line, "/study (No such file or directory): build it with make study"), line);

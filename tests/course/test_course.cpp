@@ -104,7 +104,7 @@ TEST_CASE("course: what a student writes stays within its function, and asks not
       {"R\"(\" } /*)\"; // */ {\n", "a letter or digit before \""},
       {"int x = 1'000, y = '{';\n", "a letter or digit before '"},
       {"char c = '{;\n", "a ' without another one in its line"}};
-  for (const auto& [body, says] : bad) CHECK_MESSAGE(course::refusal(body) == says, body);
+  for (const auto& region : bad) CHECK_MESSAGE(course::refusal(region.first) == region.second, region.first);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
