@@ -38,15 +38,15 @@ using IfFloat = std::enable_if_t<std::is_same<T, float>::value>;
 // Whether the GPU's products run this column operation themselves. Others are launches of their own: the products take
 // long to compile, once for each.
 template <class After>
-constexpr bool kInProduct = false;
+inline constexpr bool kInProduct = false;
 template <>
-constexpr bool kInProduct<AddBias<float>> = true;
+inline constexpr bool kInProduct<AddBias<float>> = true;
 template <>
-constexpr bool kInProduct<BiasGelu<float>> = true;
+inline constexpr bool kInProduct<BiasGelu<float>> = true;
 template <>
-constexpr bool kInProduct<JoinResidual<float>> = true;
+inline constexpr bool kInProduct<JoinResidual<float>> = true;
 template <class S>
-constexpr bool kInProduct<BiasAndCache<S>> = true;
+inline constexpr bool kInProduct<BiasAndCache<S>> = true;
 template <class W, class After>
 void product_on_gpu(const Team& team, const Matmul<float, W>& s, int rows, const After& after) {
   if constexpr (kInProduct<After>) {
