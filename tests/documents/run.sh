@@ -189,6 +189,7 @@ each_of() { while IFS=$tab read -r kind place why command; do each; done <"$1"; 
 
 # One of a page: run again, unless its command was, and compared or written.
 transcript() {
+  case $command in "make run"*) [ -s "$root/data/tinyshakespeare.txt" ] || { skipped=$((skipped + 1)); say "its text is not here" "-"; return; } ;; esac
   case $command in
     *"$real"* | *"make chat"*) [ -L "$top/$real" ] || { skipped=$((skipped + 1)) && say "no model" "-"; return; } ;;
   esac
