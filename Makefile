@@ -63,8 +63,8 @@ build = +@: >$(BUILD)/step; $(call alive,cat $(BUILD)/step,$(MAKE) $(if $(Q),-s)
 # $(call step,WORD): the line of a step, for instance "  12/31  CXX  build/nanospec.o".
 step = $(eval DONE += x)@echo "  $(words $(DONE))$(STEPS)  $(1)  $@" | tee $(BUILD)/step
 # $(call alive,WHERE,COMMAND): runs it. WHERE prints where it is, and when that has been the same for nine seconds, so
-# does this.
-alive = ( was=$$($(1)); while sleep 9 </dev/null >/dev/null 2>&1; do now=$$($(1)); \
+# does this, as long as its shell lives (a Ctrl-C does not reach what a shell has in the background).
+alive = ( was=$$($(1)); while sleep 9 </dev/null >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do now=$$($(1)); \
   [ "$$now" != "$$was" ] || [ -z "$$now" ] || echo "$$now ..."; was=$$now; done ) & heart=$$!; $(2); status=$$?; kill $$heart 2>/dev/null; exit $$status
 
 # Units: sources that one compiler reads in turn, because their headers are most of the work.
