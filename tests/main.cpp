@@ -36,6 +36,12 @@ bool begins(const std::string& name, const std::string& with) { return name.comp
 bool found(const std::string& program) {
   return std::system(("command -v " + program + " >/dev/null 2>&1").c_str()) == 0;
 }
+bool has_terminals() {
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  const bool has = terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0;
+  if (terminal >= 0) close(terminal);
+  return has;
+}
 bool is_set(const char* variable) { return std::getenv(variable) != nullptr; }
 #ifdef SANITIZED
 constexpr bool kSanitized = true;
@@ -56,6 +62,7 @@ const Kind kKinds[] = {
     {"sass: ", [] { return is_set("NANOSPEC_SASS"); }, "make cuda counts the kernels' loads"},
     {"single: nvcc", [] { return !kSanitized && found("nvcc"); }, "no nvcc, or sanitizers: the single file"},
     {"single: ", [] { return !kSanitized; }, "sanitizers would see nothing of a program of its own"},
+    {"terminal: ", has_terminals, "no pseudo-terminal can be had here: what a person types in a chat is not tried"},
     {"page: ", [] { return !kSanitized && found("chromium"); },
      "no chromium, or sanitizers: the page of nanospec show is not tried"},
     {"real: ", [] { return !kSanitized && access("models/SmolLM2-135M-Instruct.Q4_1.gguf", R_OK) == 0; },

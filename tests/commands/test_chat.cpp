@@ -253,7 +253,7 @@ struct Terminal {
   }
 };
 
-TEST_CASE("chat: a terminal shows what it talks with, a mark, what is typed, and dim notes") {
+TEST_CASE("terminal: a terminal shows what it talks with, a mark, what is typed, and dim notes") {
   const Answers answers({"Yes.<|im_end|>"});
   const Terminal terminal({"Is it?\r", "/quit\r"});
   CHECK_MESSAGE(contains(terminal.shown, "m.gguf: fp32, context 512 tokens, temperature 1; drafter suffix auto\r\n"),
@@ -264,7 +264,7 @@ TEST_CASE("chat: a terminal shows what it talks with, a mark, what is typed, and
   CHECK(terminal.as_before);
 }
 
-TEST_CASE("chat: a terminal's arrow keys give earlier lines, and edit; Ctrl-D and Ctrl-C leave") {
+TEST_CASE("terminal: a terminal's arrow keys give earlier lines, and edit; Ctrl-D and Ctrl-C leave") {
   const Answers answers({"Yes.<|im_end|>", "No.<|im_end|>"});
   const std::string where = "O\xC3\xB9 est-ce?";
   const Terminal terminal({where + "\r", "/help\r", kUp + kUp + "\r", "Iz" + kLeft + kCtrlD + "s\r", kCtrlD});
