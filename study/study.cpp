@@ -25,8 +25,9 @@ int study_program(int argc, char** argv) {
     names.push_back(command.name);
   }
   if (word == "--help" || word == "-h") {
-    print_out("Usage: study bench|experiments|exact|diagnose [FLAGS]\n\n" +
-              help_paragraph("nanospec hands over to this program. study COMMAND --help lists a command's flags."));
+    print_out(
+        "Usage: build/study bench|experiments|exact|diagnose [FLAGS]\n\n" +
+        help_paragraph("nanospec hands over to this program. build/study COMMAND --help lists a command's flags."));
     return 0;
   }
   check_word("command", word, "study", names);
