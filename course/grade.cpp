@@ -147,8 +147,8 @@ class Program : public Answerer {
   std::string how_it_ended() {
     int status = 0;
     const int left = milliseconds_left();
-    const itimerval none{}, alarm{{0, 0}, {left / 1000, left % 1000 * 1000}};
-    setitimer(ITIMER_REAL, &alarm, nullptr);  // it ends the wait
+    const itimerval none{}, alarm{{0, 10000}, {left / 1000, left % 1000 * 1000}};
+    setitimer(ITIMER_REAL, &alarm, nullptr);  // it ends the wait: again and again, should the first come before it
     const bool ended = left > 0 && waitpid(process_, &status, 0) == process_;
     setitimer(ITIMER_REAL, &none, nullptr);
     if (!ended)
