@@ -44,12 +44,23 @@ struct Product {
     x.resize(size_t(R) * K);
     chance.fill(x.data(), x.size(), 2);
   }
+  // The largest sums of products: all codes of one block are `code`, all activations of a row 1 or -1.
+  void fill(int code) {
+    for (int n = 0; n < w.n; n++)
+      for (int b = 0; b < w.blocks(); b++) {
+        IntegerBlock block{to_f16(0.001f), to_f16(-0.01f), {}};
+        for (int i = 0; i < kBlockNumbers; i++) block.codes[i] = uint8_t(n % 3 == 2 && i % 4 < 2 ? 0 : code);
+        w.set(n, b, block);
+      }
+    for (size_t i = 0; i < x.size(); i++)
+      x[i] = i / size_t(w.k) % 3 == 0 || (i / size_t(w.k) % 3 == 1 && i % 4 < 2) ? 1 : -1;
+  }
   Matmul<float, Q> matmul(std::vector<float>& out) const { return {x.data(), w.k, w, out.data(), pad16(w.n)}; }
 };
 
 template <class Q>
 void check(int K, int N) {
-  constexpr int R = 17;
+  constexpr int R = 40;
   const Product<Q> product(K, N, R);
   const int wide = pad16(N);
   std::vector<float> expected(size_t(R) * wide);
@@ -63,7 +74,7 @@ void check(int K, int N) {
   }
   CHECK(error < 0.01 * 0.01 * size);
   const int middle = wide / 2 / 16 * 16;
-  for (int rows : {1, 2, 3, 5, 6, 8, 11, 17}) {
+  for (int rows : {1, 2, 3, 5, 6, 8, 11, 17, 40}) {
     CAPTURE(rows);
     std::vector<float> out(size_t(rows) * wide, -1.0f);
     for (const Range& mine : {Range{0, middle}, Range{middle, wide}})
@@ -83,6 +94,31 @@ TEST_CASE("integers: the tuned product has the portable one's bits, whatever the
     check<Q4_0>(K, N);
     check<Q4_1>(K, N);
   }
+}
+
+namespace {
+template <class Q>
+void check_largest() {
+  constexpr int R = 40;
+  for (int code : {0, Q::kZero, (1 << Q::kBits) - 1}) {
+    CAPTURE(code);
+    Product<Q> product(64, 48, R);
+    product.fill(code);
+    for (int rows : {1, 2, 5, R}) {
+      CAPTURE(rows);
+      std::vector<float> expected(size_t(rows) * 48), out = expected;
+      product.matmul(expected)(Solo{}, rows, 0, 48);
+      matmul_twin(Range{0, 48}, rows, product.matmul(out), Nothing{});
+      CHECK(out == expected);
+    }
+  }
+}
+}  // namespace
+
+TEST_CASE("integers: the largest sums of a block fit: codes of -128 in 8 bits, 15 in 4, activations of 127") {
+  check_largest<Q8_0>();
+  check_largest<Q4_0>();
+  check_largest<Q4_1>();
 }
 
 TEST_CASE("integers: more rows than share their codes") {
