@@ -197,26 +197,52 @@ void prefetch_for(const Op&, int, int, int) {}
   prefetch_rows<true>(s.pre + size_t(row) * s.row_stride + begin, 0, 1, end - begin);
 }
 
+// Columns begin .. end - 1 of one panel as floats, (K, end - begin).
+template <class W>
+void widen(const Panels<W>& w, int begin, int end, float* to) {
+  constexpr int together = kTogether<W>;
+  const int columns = end - begin;
+  const W* line = w.at(0, begin);
+  for (int k = 0; k < w.k; k += together, line += w.width(begin) * together, to += columns * together)
+    for (int n = 0; n < columns; n += Vec::width) {
+      const Vec lanes = load_lanes(line + n * together);
+      store(to + n, numbers_of<W, 0>(lanes));
+      if (together == 2 && k + 1 < w.k) store(to + columns + n, numbers_of<W, 1>(lanes));
+    }
+}
+
 // Matmul: the columns `mine` (cut at multiples of kGroup) of all rows. `after`, a column operation, follows on some
-// rows' finished columns while they are in cache.
+// rows' finished columns while they are in cache. With few registers, many rows share each panel of a narrow type
+// widened: the tiles have none to spare for it.
 template <class W, class After>
 void matmul_twin(const Range& mine, int rows, const Matmul<float, W>& m, const After& after) {
   const Panels<W>& w = m.w;
   const bool far = w.far && rows <= kRoundRows;  // with more rows it is in L2 for the second tiles
+  const bool many = rows >= 2 * kRoundRows, widened = many && sizeof(W) < sizeof(float) && Vec::registers < 32;
   const bool two_fit = size_t(w.k) * kPanel * sizeof(W) <= l2_bytes() / 4;  // panels, in half of L2
-  for (int begin = mine.begin; begin < mine.end;) {
-    const int end = smaller(mine.end, begin / kPanel * kPanel + kPanel), step = w.width(begin) * kTogether<W>;
-    TileArguments<W> s{w.k, m.x, m.x_row, 1, w.at(0, begin), step, kGroup * kTogether<W>};
-    s.c = m.out + begin;
-    s.c_row = m.out_row;
-    s.far = far;
-    if (rows >= 2 * kRoundRows && two_fit && (end < mine.end || end >= w.n)) {
-      s.later = reinterpret_cast<const char*>(s.b + size_t(w.lines()) * step);  // the next panel, or the next weight
-      s.later_k = step * ptrdiff_t(sizeof(W));
-      s.later_lines = int(s.later_k) / kLine;
+  float* const wide = scratch(widened ? size_t(w.k) * kPanel : 0);
+  for (int begin = mine.begin, end; begin < mine.end; begin = end) {
+    end = smaller(mine.end, begin / kPanel * kPanel + kPanel);
+    const int step = w.width(begin) * kTogether<W>;
+    const W* const b = w.at(0, begin);
+    const auto multiply = [&](auto s, int later_k) {  // later_k: bytes of this panel's next one for a step of k
+      s.c = m.out + begin;
+      s.c_row = m.out_row;
+      s.far = far;
+      if (many && two_fit && (end < mine.end || end >= w.n)) {
+        s.later = reinterpret_cast<const char*>(b + size_t(w.lines()) * step);  // the next panel, or the next weight
+        s.later_k = later_k;
+        s.later_lines = later_k / kLine;
+      }
+      product(rows, end - begin, s);
+    };
+    const int bytes = step * int(sizeof(W));
+    if (widened) {
+      widen(w, begin, end, wide);
+      multiply(TileArguments<float>{w.k, m.x, m.x_row, 1, wide, end - begin, kGroup}, bytes / kTogether<W>);
+    } else {
+      multiply(TileArguments<W>{w.k, m.x, m.x_row, 1, b, step, kGroup * kTogether<W>}, bytes);
     }
-    product(rows, end - begin, s);
-    begin = end;
   }
   if (idle(after) || mine.begin == mine.end) return;
   tell(after);
