@@ -196,7 +196,7 @@ namespace {
 
 Sections sections_of(Bench& bench) {
   return {
-      {"forward", [&] { bench_forward(bench); }, 35, "plain decoding's bytes per second, the cost of rows, prefill"},
+      {"forward", [&] { bench_forward(bench); }, 70, "plain decoding's bytes per second, the cost of rows, prefill"},
       {"decode", [&] { bench_decode(bench); }, 170, "speculation: drafters, shapes and budgets against plain decoding"},
       {"train", [&] { bench_train(bench); }, 65, "training, and one update by operation"},
       {"peers", [&] { bench_peers(bench); }, peers_seconds(),

@@ -18,6 +18,9 @@ std::vector<Size> sizes(bool quick) {
   return {small_size(), medium_size(0.75), gpt2_size(0.85)};
 }
 
+const char* const kDtypes[] = {"fp32", "bf16", "q8", "q4"};
+bool is_float(const Result& result) { return result.dtype[0] != 'q'; }  // else its products are of integers
+
 const std::vector<int> kRows = {1, 2, 3, 4, 6, 8, 12, 16};
 const std::map<int, double> kCostBars = {{2, 1.05}, {4, 1.12}, {8, 1.3}, {12, 1.45}, {16, 1.9}};  // fp32, gpt2
 constexpr double kPrefillBar = 0.7, kSamplingBar = 0.05;
@@ -69,7 +72,7 @@ std::string reading_table(const Bench& bench, const std::vector<Result>& results
 void set_bars(Bench& bench, const Result& result) {
   for (const Forwards& f : result.pasts) {
     const std::string where = result.name() + ", past " + std::to_string(f.past);
-    if (result.size.bandwidth_bar > 0)
+    if (result.size.bandwidth_bar > 0 && is_float(result))
       bench.bars.push_back(
           {where + ": share of a plain read's bandwidth", median(f.shares()), true, result.size.bandwidth_bar});
     if (result.size.name == "gpt2" && result.dtype == "fp32")
@@ -77,7 +80,7 @@ void set_bars(Bench& bench, const Result& result) {
         bench.bars.push_back(
             {where + ": cost of " + std::to_string(rows) + " rows", median(f.costs(rows)), false, bar});
   }
-  if (result.size.name == "gpt2")
+  if (result.size.name == "gpt2" && is_float(result))
     bench.bars.push_back(
         {result.name() + ", prefill of " + std::to_string(result.size.prefill) + ": share of peak",
          prefill_flops(result.size, result.size.prefill) / median(result.prefill_seconds) / bench.roofline.peak(), true,
@@ -97,8 +100,8 @@ OrderedJson result_json(const Bench& bench, const Result& result) {
   return json;
 }
 
-// cost(N), and beside it the least that the roofline allows (reading as the plain read beside it, computing at the
-// peak), both over the measured time of one row: at N = 1 their distance is what one row leaves of the machine.
+// cost(N), and beside it the least that the roofline allows (reading as the plain read beside it; computing floats at
+// the peak), both over the measured time of one row: at N = 1 their distance is what one row leaves of the machine.
 std::string cost_picture(const Bench& bench, const std::vector<Result>& results) {
   std::vector<Panel> panels;
   for (const Result& result : results) {
@@ -112,8 +115,8 @@ std::string cost_picture(const Bench& bench, const std::vector<Result>& results)
       Series measured{past + ", measured", kColours[p], Series::Style::kLine},
           bound{past + ", least by roofline", kColours[p], Series::Style::kDashes};
       const auto least = [&](int rows) {
-        return least_seconds(f.bytes, forward_flops(result.size, rows, f.past), median(f.plain_reads),
-                             bench.roofline.peak());
+        const double flops = is_float(result) ? forward_flops(result.size, rows, f.past) : 0;
+        return least_seconds(f.bytes, flops, median(f.plain_reads), bench.roofline.peak());
       };
       for (int rows : kRows) {
         const std::vector<double> costs = f.costs(rows);
@@ -133,14 +136,14 @@ std::string cost_picture(const Bench& bench, const std::vector<Result>& results)
 void bench_forward(Bench& bench) {
   std::vector<Result> results;
   const std::vector<Size> all = sizes(bench.quick);
-  const double pieces = 2.0 * double(all.size());
+  const double pieces = double(std::size(kDtypes) * all.size());
   for (const Size& size : all)
-    for (const char* dtype : {"fp32", "bf16"}) {
+    for (const char* dtype : kDtypes) {
       results.push_back(measure_forwards(bench, size, dtype, bench.options.settings.device, kRows,
                                          double(results.size()) / pieces, 1 / pieces));
       if (interrupted()) return;
     }
-  const Result& largest = results[results.size() - 2];  // in fp32
+  const Result& largest = results[results.size() - std::size(kDtypes)];  // in fp32
   const int vocab = largest.size.vocab_size;
   const std::vector<double> sampling = sampling_seconds(vocab, bench.options.sampling, bench.quick ? 5 : 101);
   const double share = median(sampling) / (median(sampling) + largest.pasts[0].one());

@@ -44,7 +44,9 @@ TEST_CASE("bench: a quick run prints its tables and leaves whole files") {
     CHECK(runs <= 2);
   }
   const Json forward = json("forward");
-  REQUIRE(forward["configurations"].size() == 2);
+  REQUIRE(forward["configurations"].size() == 4);
+  CHECK(forward["configurations"][2]["dtype"] == "q8");
+  CHECK(forward["configurations"][3]["dtype"] == "q4");
   const Json& past = forward["configurations"][1]["pasts"][1];
   CHECK(forward["configurations"][1]["dtype"] == "bf16");
   CHECK(past["past"] == 48);
