@@ -11,30 +11,6 @@
 
 namespace nanospec {
 
-// ---------------------------------------------------------------------------------------------------------------
-// Bars
-
-std::string bars_table(const std::vector<Bar>& bars, bool judged) {
-  if (bars.empty()) return "";
-  TableRows rows = {{"bar", "measured", "", "wanted", "met"}};
-  for (const Bar& bar : bars)
-    rows.push_back({bar.what, decimals(bar.value, 3), bar.at_least ? "at least" : "at most", decimals(bar.limit, 2),
-                    !judged    ? "not judged"
-                    : met(bar) ? "yes"
-                               : "NO"});
-  return format_table(rows, "lrlrl");
-}
-
-OrderedJson bars_json(const std::vector<Bar>& bars) {
-  OrderedJson json = OrderedJson::array();
-  for (const Bar& bar : bars)
-    json.push_back({{"bar", bar.what},
-                    {"measured", bar.value},
-                    {bar.at_least ? "at_least" : "at_most", bar.limit},
-                    {"met", met(bar)}});
-  return json;
-}
-
 std::string busy_line(const std::vector<Evenness>& repeats) {
   const auto worst = std::max_element(repeats.begin(), repeats.end(),
                                       [](const Evenness& a, const Evenness& b) { return a.uneven < b.uneven; });
@@ -100,28 +76,18 @@ void Bench::run(const Sections& sections, double scale) {
   }
 }
 
-void Bench::conclude(bool all_bars, const OrderedJson& more) const {
-  const std::string files = "all samples and pictures: " + out + "\n";
+void Bench::conclude() const {
   if (interrupted()) print_out("Stopped early: what is shown above is complete, the rest is missing.\n");
-  if (all_bars && !quick && !bars.empty()) print_out("All bars\n\n" + bars_table(bars) + "\n");
-  if (quick) print_out(std::string(kQuickRun) + "; " + files);
-  else if (!bars.empty())
-    print_out(std::to_string(std::count_if(bars.begin(), bars.end(), met)) + " of " +
-              count(double(bars.size()), "bar") + " met; " + files);
-  else if (more.empty()) print_out(files);  // `bench` says so with its bars alone
+  print_out((quick ? std::string(kQuickRun) + "; " : "") + "all samples and pictures: " + out + "\n");
   print_out(busy_line(evenness), true);
-  OrderedJson json = {{"bars", bars_json(bars)}};
-  json.update(more);
-  write_json("bars", json);
+  OrderedJson json;
+  for (const Evenness& e : evenness) json["unevenness"][e.what] = e.uneven;
+  write_json("evenness", json);
 }
 
 void Bench::print(const std::string& heading, const std::string& table) {
   time->clear();
-  const std::string set = bars_table({bars.begin() + long(printed_), bars.end()}, !quick);
-  printed_ = bars.size();
-  print_out(heading + "\n" + (quick ? std::string(kQuickRun) + "\n" : "") + "\n" + table + "\n" +
-                (set.empty() ? "" : set + "\n"),
-            true);
+  print_out(heading + "\n" + (quick ? std::string(kQuickRun) + "\n" : "") + "\n" + table + "\n", true);
 }
 
 namespace {
@@ -304,10 +270,8 @@ int bench_command(int argc, char** argv) {
   const bool alone = sections.empty();
   sections.insert(sections.begin(), {"roofline", [&] { measure_machine(bench); }, 4, "the machine"});
   bench.run(sections);
-  OrderedJson evenness;
-  for (const Evenness& e : bench.evenness) evenness[e.what] = e.uneven;
   if (alone) print_out(busy_line(bench.evenness));
-  else bench.conclude(false, {{"unevenness", evenness}});
+  else bench.conclude();
   return interrupted() ? kInterruptedStatus : 0;
 }
 

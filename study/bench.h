@@ -2,11 +2,11 @@
 // its own: bench_forward.cpp, bench_decode.cpp, bench_train.cpp (training), bench_peers.cpp, bench_kinds.cpp,
 // bench_gpu.cpp. bench.cpp has the command line, the roofline's table and the order.
 //
-// In order: bars and how even the repeats were; the timetable; the bench itself; its sections; figures of
+// In order: how even the repeats were; the timetable; the bench itself; its sections; figures of
 // theirs that are pure arithmetic, so that tests can hold them.
 //
 // How to add a section of `bench`: write `void bench_NAME(Bench&)`, declare it below, and give it a line in sections_of
-// of bench.cpp, with its seconds. It says by bench.time how far it is, prints when it is complete, and adds to bars and
+// of bench.cpp, with its seconds. It says by bench.time how far it is, prints when it is complete, and adds to
 // evenness. A section of `experiments`: see experiments.h.
 #pragma once
 
@@ -23,20 +23,7 @@
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
-// Bars
-
-// A figure that should be at least, or at most, so much.
-struct Bar {
-  std::string what;
-  double value;
-  bool at_least;
-  double limit;
-};
-inline bool met(const Bar& bar) { return bar.at_least ? bar.value >= bar.limit : bar.value <= bar.limit; }
-
-// "" where there is none.
-std::string bars_table(const std::vector<Bar>& bars, bool judged = true);
-OrderedJson bars_json(const std::vector<Bar>& bars);
+// Repeats
 
 // How far repeats of the same thing lay apart.
 struct Evenness {
@@ -95,22 +82,18 @@ struct Bench {
   std::unique_ptr<Timetable> time;
   std::string section;  // that runs
   double seconds = 60;  // that it may take
-  std::vector<Bar> bars;
   std::vector<Evenness> evenness;
 
   // Makes the folder, looks at the machine, and runs these, until Ctrl-C. scale: of their seconds.
   void run(const Sections& sections, double scale = 1);
-  // Says what all of it comes to, and writes OUT/bars.json with `more`. all_bars: shows them once more.
-  void conclude(bool all_bars, const OrderedJson& more = OrderedJson::object()) const;
+  // Says where the files are, and whether something else was busy on the machine; writes OUT/evenness.json.
+  void conclude() const;
 
-  // Prints a table under a heading, with the bars that were set since the last one.
+  // Prints a table under a heading.
   void print(const std::string& heading, const std::string& table);
   // OUT/NAME.json, with the machine and its limits beside the section's own figures, and OUT/NAME.svg.
   void write_json(const std::string& name, const OrderedJson& json) const;
   void write_svg(const std::string& name, const std::string& svg) const;
-
- private:
-  size_t printed_ = 0;  // bars
 };
 
 // Cells of a table: median, lowest and highest, times `scale`; with so many decimals, or as thousands() below 0.

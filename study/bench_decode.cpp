@@ -20,10 +20,6 @@ constexpr double kSweepSeconds = 75, kGreedySeconds = 20, kFinalSeconds = 30;  /
 constexpr double kSweepShare = 0.7;                                            // of a temperature's time
 constexpr int kFinalRepeats = 11;
 
-constexpr double kNeverBelow = 0.98;                               // of plain decoding
-constexpr double kNearBest = 0.97;                                 // of the best fixed shape
-constexpr double kBesideForward = 0.05;                            // sampling and drafting, of an iteration
-const std::map<float, double> kGain = {{1.0f, 1.8}, {0.7f, 2.0}};  // of auto with the strong drafter
 constexpr const char* kBlind = "random";
 constexpr const char* kDrafters[] = {kWeak, kStrong, kBlind};
 
@@ -100,7 +96,7 @@ std::vector<Method> methods_of(const std::vector<std::string>& drafters, bool sw
   return methods;
 }
 
-// The best of many by a few repeats is the luckiest, too: what the bars compare runs again, oftener.
+// The best of many by a few repeats is the luckiest, too: they run again, oftener.
 std::vector<Method> finalists(const Part& part) {
   std::vector<Method> methods;
   for (size_t m : part.best()) methods.push_back(part.trial.methods[m]);
@@ -109,8 +105,6 @@ std::vector<Method> finalists(const Part& part) {
 
 // ---------------------------------------------------------------------------------------------------------------
 // Saying
-
-double share_beside_forward(const Stats& s) { return ratio(s.seconds_draft + s.seconds_verify, s.seconds); }
 
 std::string part_table(const Part& part) {
   TableRows rows = {{"method", "tok/s", "speedup", "lowest", "highest", "acceptance", "nodes/forward", "draft",
@@ -133,26 +127,6 @@ std::string part_table(const Part& part) {
     rows.push_back(row);
   }
   return format_table(rows, "lrrrrrrrrrrrl");
-}
-
-void set_bars(Bench& bench, const Part& part) {
-  const std::string where = part.temperature() + ", ";
-  for (const char* drafter : {kStrong, kWeak, kBlind}) {
-    const size_t automatic = part.largest_auto(drafter), fixed = part.best_fixed(drafter);
-    if (!part.has(automatic)) continue;
-    const std::string name = where + drafter + " auto: ";
-    const double speedup = median(part.outcomes[automatic].speedups);
-    const auto gain = kGain.find(part.degrees());
-    if (drafter == kStrong && gain != kGain.end())
-      bench.bars.push_back({name + "times plain", speedup, true, gain->second});
-    bench.bars.push_back({name + "never slower than plain", speedup, true, kNeverBelow});
-    if (part.has(fixed))
-      bench.bars.push_back({name + "over the best fixed shape, " + part.trial.methods[fixed].shape,
-                            median(part.paired(automatic, fixed)), true, kNearBest});
-    if (drafter != kBlind)
-      bench.bars.push_back({name + "sampling and drafting, share of the time",
-                            share_beside_forward(sum_of(part.outcomes[automatic])), false, kBesideForward});
-  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -320,13 +294,12 @@ void bench_decode(Bench& bench) {
     const Part& final = finals.back();
     if (final.empty()) return;  // interrupted
     bench.evenness.push_back({"plain decoding, " + part.temperature(), unevenness(speeds(final.outcomes[0]))});
-    set_bars(bench, final);
     bench.print("Speculation at " + part.temperature() +
                     (plan.temperature == 0 ? " (apart: small models loop there, and any drafter guesses loops)" : "") +
                     "; " + circumstances(part),
                 part_table(part) + (plan.temperature == 1 ? missing : ""));
     bench.print("The best of these at " + part.temperature() + " again; medians of " +
-                    count(double(final.outcomes[0].runs.size()), "repeat") + ": what the bars are held against",
+                    count(double(final.outcomes[0].runs.size()), "repeat"),
                 part_table(final));
     OrderedJson json;
     for (const Part& p : parts) json["temperatures"].push_back(comparison_json(p.trial, engine, p.outcomes));

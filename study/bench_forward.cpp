@@ -15,15 +15,13 @@ namespace {
 
 std::vector<Size> sizes(bool quick) {
   if (quick) return {small_size()};
-  return {small_size(), medium_size(0.75), gpt2_size(0.85)};
+  return {small_size(), medium_size(), gpt2_size()};
 }
 
 const char* const kDtypes[] = {"fp32", "bf16", "q8", "q4"};
 bool is_float(const Result& result) { return result.dtype[0] != 'q'; }  // else its products are of integers
 
 const std::vector<int> kRows = {1, 2, 3, 4, 6, 8, 12, 16};
-const std::map<int, double> kCostBars = {{2, 1.05}, {4, 1.12}, {8, 1.3}, {12, 1.45}, {16, 1.9}};  // fp32, gpt2
-constexpr double kPrefillBar = 0.7, kSamplingBar = 0.05;
 
 // ---------------------------------------------------------------------------------------------------------------
 // Sampling
@@ -66,25 +64,7 @@ std::string reading_table(const Bench& bench, const std::vector<Result>& results
   return format_table(rows, "lrrrrrlrrrrr") +
          "read: bytes of weights and cache that one row needs. limit: the measured bandwidth of the level that they\n"
          "fit. plain read: a bare sum over as many bytes, in the same rounds: what this machine gave just then, also\n"
-         "where the bytes lie half in one level, half in the next. The bars hold a row against that.\n";
-}
-
-void set_bars(Bench& bench, const Result& result) {
-  for (const Forwards& f : result.pasts) {
-    const std::string where = result.name() + ", past " + std::to_string(f.past);
-    if (result.size.bandwidth_bar > 0 && is_float(result))
-      bench.bars.push_back(
-          {where + ": share of a plain read's bandwidth", median(f.shares()), true, result.size.bandwidth_bar});
-    if (result.size.name == "gpt2" && result.dtype == "fp32")
-      for (const auto& [rows, bar] : kCostBars)
-        bench.bars.push_back(
-            {where + ": cost of " + std::to_string(rows) + " rows", median(f.costs(rows)), false, bar});
-  }
-  if (result.size.name == "gpt2" && is_float(result))
-    bench.bars.push_back(
-        {result.name() + ", prefill of " + std::to_string(result.size.prefill) + ": share of peak",
-         prefill_flops(result.size, result.size.prefill) / median(result.prefill_seconds) / bench.roofline.peak(), true,
-         kPrefillBar});
+         "where the bytes lie half in one level, half in the next.\n";
 }
 
 OrderedJson result_json(const Bench& bench, const Result& result) {
@@ -148,8 +128,6 @@ void bench_forward(Bench& bench) {
   const std::vector<double> sampling = sampling_seconds(vocab, bench.options.sampling, bench.quick ? 5 : 101);
   const double share = median(sampling) / (median(sampling) + largest.pasts[0].one());
 
-  for (const Result& result : results) set_bars(bench, result);
-  bench.bars.push_back({largest.name() + ": sampling and drafting, share of an iteration", share, false, kSamplingBar});
   bench.print("Forwards of one row",
               reading_table(bench, results) + "\n" + cost_table(results, kRows) + "\n" +
                   prefill_table(

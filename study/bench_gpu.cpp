@@ -18,9 +18,6 @@ KernelShares shares_of(const KernelTime& kernel, const GpuLimits& limits) {
 namespace {
 
 const std::vector<int> kGpuRows = {1, 2, 4, 8, 16, 32, 64};
-constexpr double kBandwidthBar = 0.6, kNextBandwidthBar = 0.8;  // of memory's limit, one row of 124 M parameters
-constexpr int kCostRows = 16;
-constexpr double kCostBar = 1.15;
 
 struct Measured {
   GpuFacts facts;
@@ -81,17 +78,6 @@ std::string forwards_table(const Measured& m) {
   return format_table(rows, "lrrrrrrr");
 }
 
-void set_bars(Bench& bench, const Measured& m) {
-  for (const Result& result : m.forwards)
-    for (const Forwards& f : result.pasts) {
-      const std::string where = m.facts.name + ", " + result.name() + ", past " + std::to_string(f.past);
-      bench.bars.push_back({where + ": one row, share of memory's limit",
-                            ratio(f.bytes_per_second(), median(m.limits.read)), true, kBandwidthBar});
-      bench.bars.push_back(
-          {where + ": cost of " + std::to_string(kCostRows) + " rows", median(f.costs(kCostRows)), false, kCostBar});
-    }
-}
-
 // ---------------------------------------------------------------------------------------------------------------
 // Files
 
@@ -111,8 +97,6 @@ OrderedJson gpu_json(const Measured& m) {
   json["limits"] = {{"read_bytes_per_second", limit(m.limits.read)},
                     {"fp32_flops_per_second", limit(m.limits.fp32)},
                     {"bf16_flops_per_second", limit(m.limits.bf16)}};
-  json["bars"] = {{"share_of_memory", {{"at_least", kBandwidthBar}, {"next", kNextBandwidthBar}}},
-                  {"cost_of_" + std::to_string(kCostRows) + "_rows", {{"at_most", kCostBar}}}};
   for (const KernelTime& k : m.kernels) {
     const KernelShares shares = shares_of(k, m.limits);
     json["kernels"].push_back({{"kernel", k.name},
@@ -183,7 +167,6 @@ void bench_gpu(Bench& bench) {
     if (interrupted()) return;
     bench.write_json("gpu", gpu_json(m));
   }
-  set_bars(bench, m);
   bench.print("Decoding on " + m.facts.name,
               forwards_table(m) + "\n" + cost_table(m.forwards, kGpuRows) + "\n" +
                   prefill_table(

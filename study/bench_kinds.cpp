@@ -41,16 +41,12 @@ namespace {
 // Questions and files
 
 constexpr const char* kQuestions = "data/kinds.jsonl";
-constexpr const char* kCopying = "copying";
 constexpr float kTemperatures[] = {0, 0.7f, 1};
 constexpr const char* kTypes[] = {"Q8_0", "Q4_1"};
 constexpr int kAnswerTokens = 128, kAnswerContext = 2048, kBudget = 64;
 constexpr size_t kPeerQuestions = 3;     // of a kind, that llama.cpp answers by each of its methods
 constexpr double kRepeatSeconds = 90;    // no repeat of all begins that would end later
 constexpr double kProcessSeconds = 600;  // at most, for one process
-
-constexpr double kLeastGain = 0.98;                     // of plain decoding, for every kind
-constexpr double kCopyingGain = 2, kOverLlamaBest = 2;  // for code that is written again
 
 struct Question {
   std::string kind, prompt;
@@ -238,20 +234,6 @@ Answers answer_all(Bench& bench, Engine& engine, const Trial& trial, const std::
 // ---------------------------------------------------------------------------------------------------------------
 // What is said
 
-void set_bars(Bench& bench, const Answers& a) {
-  for (size_t m = 0; m < a.trial.methods.size(); m++) {
-    if (m == a.trial.plain) continue;
-    const std::string who = a.name() + ", " + a.trial.methods[m].drafter + ": ";
-    for (const std::string& kind : a.each_kind()) {
-      const double gain = a.speedup_of(kind, m).middle;
-      bench.bars.push_back({who + kind + ", times plain", gain, true, kind == kCopying ? kCopyingGain : kLeastGain});
-      const LlamaBest best = llama_best(a, kind);
-      if (kind == kCopying && best.speed > 0)
-        bench.bars.push_back({who + kind + ", times llama.cpp's best", over_llama(a, m, best), true, kOverLlamaBest});
-    }
-  }
-}
-
 std::string kinds_table(const Answers& a) {
   TableRows rows = {{"kind", "drafter", "tok/s", "times plain", "95% interval", "tokens/forward", "nodes/forward",
                      "identical", "llama.cpp's best", "tok/s", "its plain", "times it"}};
@@ -365,7 +347,6 @@ void bench_kinds(Bench& bench) {
       all.push_back(answer_all(bench, engine, trial, kinds, type, {share * double(all.size()), share}, missing));
       const Answers& a = all.back();
       if (a.empty() || interrupted()) return;
-      set_bars(bench, a);
       bench.evenness.push_back({a.name() + ", plain decoding", unevenness(speeds(a.outcomes[trial.plain]))});
       bench.print("Speculation by what is asked for: " + a.circumstances(), kinds_table(a) + missing);
       json["answers"].push_back(answers_json(a));

@@ -2,7 +2,7 @@
 // llama.cpp, whose llama-bench `make peers` builds. The same GGUF files, as many threads, the same minutes: in each
 // round both do all of it, and who begins takes turns.
 //
-// In order: arithmetic, and llama-bench's words read; the work and its bars; llama-bench, run; the rounds; tables,
+// In order: arithmetic, and llama-bench's words read; the work; llama-bench, run; the rounds; tables,
 // figures and a picture.
 #include <unistd.h>
 
@@ -55,7 +55,7 @@ namespace {
 using Words = std::vector<std::string>;
 
 // ---------------------------------------------------------------------------------------------------------------
-// The work, and what is asked of it
+// The work
 
 // Forwards of so many rows after so many tokens; how many of them one round makes. llama-bench generates (one row) or
 // reads a prompt (several: it computes the logits of the last row alone, and we those of all).
@@ -69,18 +69,6 @@ constexpr Work kWork[kWorks] = {
     {"prefill", 512, 0, 1}, {"one row, deep", 1, 1900, 32},
 };
 
-// By a file's type; 0: none is set. Costs are over one row; `bound`: over the larger of one row and R rows' products at
-// kShareOfPeak of the machine's.
-struct PeerBars {
-  const char* type;
-  double one, eight_cost, sixteen_cost, bound, prefill, deep, deep_cost;
-};
-constexpr PeerBars kBars[] = {{"F32", 1.1, 0, 0, 1.2, 0, 1.3, 0},
-                              {"BF16", 1.5, 0, 0, 1.2, 0, 1.3, 0},
-                              {"Q8_0", 2.2, 1.5, 2.3, 0, 1, 0, 1.6},
-                              {"Q4_0", 2.5, 1.8, 3.2, 0, 1, 0, 1.6},
-                              {"Q4_1", 2.5, 1.8, 3.2, 0, 1, 0, 1.6}};
-constexpr double kShareOfPeak = 0.85;
 constexpr int kContext = 2048;  // that the work needs
 
 struct PeerFile {
@@ -215,26 +203,6 @@ void measure_file(Bench& bench, PeerFile& file, const Stretch& stretch) {
 // ---------------------------------------------------------------------------------------------------------------
 // Saying
 
-void set_bars(Bench& bench, const PeerFile& f) {
-  const auto bar = [&](const std::string& what, double value, bool at_least, double limit) {
-    if (limit > 0) bench.bars.push_back({f.type + ", " + what, value, at_least, limit});
-  };
-  for (const PeerBars& b : kBars) {
-    if (f.type != b.type) continue;
-    bar("one row: times llama.cpp's speed", median(f.times_as_fast(kOne)), true, b.one);
-    bar("cost of 8 rows", median(costs(f.ours, kEight)), false, b.eight_cost);
-    bar("cost of 16 rows", median(costs(f.ours, kSixteen)), false, b.sixteen_cost);
-    for (int w : {kEight, kSixteen}) {
-      const double products = kWork[w].rows * f.flops / (kShareOfPeak * bench.roofline.peak());
-      bar(kWork[w].name + std::string(": time over the larger of one row and products at 85% of peak"),
-          ratio(median(f.ours[w]), std::max(median(f.ours[kOne]), products)), false, b.bound);
-    }
-    bar("prefill of 512: times llama.cpp's speed", median(f.times_as_fast(kPrefill)), true, b.prefill);
-    bar("one row at 1,900: times llama.cpp's speed", median(f.times_as_fast(kDeep)), true, b.deep);
-    bar("one row at 1,900: cost over depth 0", median(costs(f.ours, kDeep)), false, b.deep_cost);
-  }
-}
-
 std::string llama_table(const std::vector<PeerFile>& files) {
   TableRows rows = {
       {"file", "work", "ms", "over one row", "llama.cpp, ms", "over one row", "times as fast", "lowest", "highest"}};
@@ -276,18 +244,10 @@ std::string llama_picture(const Bench& bench, const std::vector<PeerFile>& files
                       {median(ratios), lowest(ratios), highest(ratios)},
                       decimals(median(ratios), 2),
                       colour_at(i)});
-      for (const PeerBars& b : kBars)
-        if (const double bar = w == kOne       ? b.one
-                               : w == kPrefill ? b.prefill
-                               : w == kDeep    ? b.deep
-                                               : 0;
-            bar > 0 && files[i].type == b.type)
-          bars.back().mark = bar;
     }
   BarAxis axis{"times as fast as llama.cpp"};
   axis.line = 1;
   axis.line_name = "llama.cpp";
-  axis.mark_name = "the bar";
   axis.whisker = "lowest to highest";
   return interval_picture("Speed over llama.cpp's, on the same files", machine_line(bench), axis, bars);
 }
@@ -308,7 +268,6 @@ void against_llama(Bench& bench, const Stretch& stretch, OrderedJson& json) {
     if (interrupted()) return;
     bench.evenness.push_back({files[i].type + ", one row", unevenness(files[i].ours[kOne])});
   }
-  for (const PeerFile& file : files) set_bars(bench, file);
   bench.print("llama.cpp of " + files[0].build + ", on " + files[0].cpu, llama_table(files));
   json = {{"build", files[0].build}, {"cpu", files[0].cpu}};
   for (const PeerFile& file : files) json["files"].push_back(file_json(file));

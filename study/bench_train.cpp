@@ -31,12 +31,6 @@ struct Training {
 
 constexpr double kRunSeconds = 60, kScriptSeconds = 130;  // at most, for one process
 
-constexpr double kHalf = 0.5;  // of PyTorch's memory
-constexpr struct {
-  const char* preset;
-  double time;  // at most, over PyTorch's
-} kPeerBars[] = {{"small", 0.7}, {"medium", 0.9}};
-
 const char* suffix(const std::string& device) { return device == "cuda" ? "-cuda" : ""; }  // of our programs
 
 }  // namespace
@@ -201,27 +195,6 @@ std::string training_table(const Json& json) {
   return format_table(rows, "llrrrrr");
 }
 
-// On the CPU: our time over the faster of PyTorch's, our memory over eager PyTorch's (the compiler would take more).
-void set_training_bars(Bench& bench, const Json& json) {
-  for (const Json& preset : json.at("presets")) {
-    const std::string name = preset.at("preset");
-    const Json& ours = preset.at("ways").back();
-    const Json* best = nullptr;
-    for (const Json& way : preset.at("ways")) {
-      if (&way == &ours) continue;
-      const auto ms = [](const Json& of) { return median(of.at("ms").get<std::vector<double>>()); };
-      if (!best || ms(way) < ms(*best)) best = &way;
-    }
-    for (const auto& bar : kPeerBars) {
-      if (name != bar.preset || !best) continue;
-      bench.bars.push_back({"training " + name + ": time over " + best->at("name").get<std::string>(),
-                            median(best->at("ours_over_it")), false, bar.time});
-      bench.bars.push_back({"training " + name + ": peak memory over PyTorch eager",
-                            ratio(ours.at("peak_bytes"), preset.at("ways").front().at("peak_bytes")), false, kHalf});
-    }
-  }
-}
-
 std::string decoding_table(const Json& json) {
   TableRows rows = {{"plain decoding", "tokens", "", "how", "tok/s", "ours over it", "lowest", "highest"}};
   for (const Json& run : json.at("runs"))
@@ -324,7 +297,6 @@ std::string peers_text(Bench& bench, const std::string& device, const Stretch& s
     const Json measured = parse_json(read_file(result), result);
     tables += (tables.empty() ? "PyTorch " + measured.at("torch").get<std::string>() + "\n\n" : "") +
               peers[i].table(measured) + "\n";
-    if (!cuda && peers[i].table == training_table) set_training_bars(bench, measured);
     json[peers[i].name] = measured;
   }
   tables.pop_back();

@@ -19,7 +19,7 @@ Sections sections_of(Lab& lab) {
       {"temperatures", [&] { temperatures_experiment(lab); }, 45, "what each temperature leaves of the gain"},
       {"rules", [&] { rules_experiment(lab); }, 35, "verification rules at equal candidates"},
       {"coupling", [&] { coupling_experiment(lab); }, 30, "the same drafter with and without the target's noise"},
-      {"noise-aware", [&] { noise_aware_experiment(lab); }, 20, "best-first trees, held against their bars"},
+      {"noise-aware", [&] { noise_aware_experiment(lab); }, 20, "best-first trees that know the noise"},
       {"auto", [&] { auto_experiment(lab); }, 130, "auto against the best of all shapes"},
       {"unions", [&] { unions_experiment(lab); }, 30, "two drafters in one tree against the better of them"},
       {"held-out", [&] { held_out_experiment(lab); }, 25, "text that no drafter was trained on"},
@@ -151,14 +151,13 @@ int experiments_command(int argc, char** argv) {
 
   double seconds = 0;
   for (const Section& section : all) seconds += section.seconds;
-  const bool several = sections.size() > 1;
   const auto begin = [&] {
     print_out("Experiments: " + machine_line(lab) + "\n\n");
     choose_drafter(lab);
   };
   sections.insert(sections.begin(), {"models", begin, 0, "what is there"});
   lab.run(sections, c.minutes > 0 ? 60 * double(c.minutes) / seconds : 1);
-  lab.conclude(several);
+  lab.conclude();
   return interrupted() ? kInterruptedStatus : 0;
 }
 

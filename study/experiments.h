@@ -122,7 +122,7 @@ std::string study_table(const Experiment& study);
 
 OrderedJson studies_json(const std::vector<Experiment>& studies);  // {"studies": [...]}
 
-// What a section found: printed below the command that repeats it, with the bars that were set; written to
+// What a section found: printed below the command that repeats it; written to
 // OUT/SECTION.json and OUT/SECTION.svg, where there are figures.
 struct Findings {
   std::string question, circumstances, tables;
@@ -144,15 +144,6 @@ void auto_experiment(Lab& lab);
 void unions_experiment(Lab& lab);
 void held_out_experiment(Lab& lab);
 void drafters_experiment(Lab& lab);
-
-// Bars, for tests of their own.
-Bar noise_aware_bar(int budget, double tokens_per_forward);
-Bar auto_bar(const std::string& workload, const std::string& best, const Interval& ratio);
-Bar union_bar(const std::string& better, const Interval& ratio);
-constexpr double kWellAbove = 5;  // points of accuracy, at the low end of the interval
-Bar depth_bar(const std::string& drafter, const std::string& other, const Interval& above);
-Bar parallel_bar(const Interval& tokens_per_forward);
-Bar learned_bar(const std::string& method, const Interval& times_plain);
 
 // ---------------------------------------------------------------------------------------------------------------
 // Parts of section drafters

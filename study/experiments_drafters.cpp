@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kUnigram = "ngram:1";
 constexpr int kWideNodes = 340;  // of cartesian:4,4,4,4
 
-// Trained on the target itself: bars are for these.
+// Trained on the target itself.
 bool learned(const std::string& drafter) { return drafter.find("medusa") == 0 || drafter.find("parallel") == 0; }
 
 std::vector<std::string> all_drafters(const Lab& lab) {
@@ -268,24 +268,6 @@ Speeds run_speeds(Lab& lab, const std::vector<Method>& methods, const std::vecto
   return s;
 }
 
-// The bars of the temperature 0.7.
-void set_bars(Bench& bench, const Experiment& study, const std::vector<std::string>& drafters,
-              const std::map<std::string, Accuracies>& along) {
-  for (const std::string& drafter : drafters) {
-    if (!learned(drafter)) continue;
-    for (const char* other : {kUnigram, kWeak})
-      if (along.count(other))
-        bench.bars.push_back(
-            depth_bar(drafter, other, right_above(all_kinds(along.at(drafter)), all_kinds(along.at(other)), 0)));
-  }
-  const Method parallel = matched("parallel", "best-first", 16);
-  if (study.has(parallel)) bench.bars.push_back(parallel_bar(study.tokens_per_forward(study.at(parallel))));
-  const std::vector<size_t> best = study.by_speed([](const Method& one) { return learned(one.drafter); });
-  if (!best.empty())
-    bench.bars.push_back(
-        learned_bar(method_text(study.trial.methods[best[0]]), study.speedup(best[0], study.trial.plain)));
-}
-
 // Medusa's own widest tree, for its tokens per forward; "" where there are no heads, or it was interrupted.
 std::string wide_text(Lab& lab, const std::vector<Kind>& kinds, double seconds, const Stretch& stretch,
                       OrderedJson& json) {
@@ -468,18 +450,6 @@ TrainingRun parse_training(const std::string& text, const std::string& where) {
   return run;
 }
 
-Bar depth_bar(const std::string& drafter, const std::string& other, const Interval& above) {
-  return {drafter + ": first choice right at depth 1, points over " + (other == kUnigram ? "the unigram" : other) +
-              ", low end, T = 0.7",
-          100 * above.low, true, kWellAbove};
-}
-Bar parallel_bar(const Interval& tokens_per_forward) {
-  return {"parallel best-first, budget 16, T = 0.7: tokens per forward", tokens_per_forward.middle, true, 3};
-}
-Bar learned_bar(const std::string& method, const Interval& times_plain) {
-  return {"best trained drafter, " + method + ", T = 0.7: times plain decoding", times_plain.middle, true, 1.5};
-}
-
 // ---------------------------------------------------------------------------------------------------------------
 // The section
 
@@ -530,21 +500,18 @@ void drafters_experiment(Lab& lab) {
       json["studies"].back()["text"] = kinds[k].name;
     }
     if (part.temperature != 0.7f) continue;
-    set_bars(lab, speeds.all, drafters, along);
     std::vector<IntervalBar> bars;
     for (size_t m = 0; m < methods.size(); m++)
       if (m != speeds.all.trial.plain)
         for (size_t k = 0; k < kinds.size(); k++) {
           const Interval i = speeds.kinds[k].speedup(m, speeds.all.trial.plain);
-          bars.push_back({k == 0 ? method_text(methods[m]) : "", i, times(i.middle) + " " + kinds[k].name, colour_at(k),
-                          learned(methods[m].drafter) ? std::optional<double>(1.5) : std::nullopt});
+          bars.push_back(
+              {k == 0 ? method_text(methods[m]) : "", i, times(i.middle) + " " + kinds[k].name, colour_at(k)});
         }
-    pictures = {
-        chart_picture("First choices along what the target emits", subtitle,
-                      accuracy_panels(along, asked, kinds, part.temperature), 1),
-        interval_picture(
-            "Speed over plain decoding", subtitle,
-            {"times plain decoding's speed", 1, "plain decoding", "the bar for the best trained drafter: 1.5"}, bars)};
+    pictures = {chart_picture("First choices along what the target emits", subtitle,
+                              accuracy_panels(along, asked, kinds, part.temperature), 1),
+                interval_picture("Speed over plain decoding", subtitle,
+                                 {"times plain decoding's speed", 1, "plain decoding"}, bars)};
   }
   if (std::find(drafters.begin(), drafters.end(), "medusa") != drafters.end()) {
     OrderedJson wide;

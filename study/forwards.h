@@ -19,16 +19,14 @@ struct Size {
   std::string name;
   int n_layer, n_head, n_embd, block_size, vocab_size;  // of a GPT
   int long_past, prefill;
-  double bandwidth_bar = 0;  // the least share of the bandwidth; 0: none is set
 };
-inline Size size_of(const std::string& name, int layers, int heads, int channels, int block, int vocab, int long_past,
-                    double bar = 0) {
-  return {name, layers, heads, channels, block, vocab, long_past, std::min(512, block - 1), bar};
+inline Size size_of(const std::string& name, int layers, int heads, int channels, int block, int vocab, int long_past) {
+  return {name, layers, heads, channels, block, vocab, long_past, std::min(512, block - 1)};
 }
 inline Size small_size() { return size_of("small", 4, 4, 128, 64, 65, 48); }
-inline Size medium_size(double bar = 0) { return size_of("medium", 6, 6, 384, 256, 65, 192, bar); }
-inline Size gpt2_size(double bar = 0) {  // 124 M parameters
-  return size_of("gpt2", 12, 12, 768, 1024, 50257, 900, bar);
+inline Size medium_size() { return size_of("medium", 6, 6, 384, 256, 65, 192); }
+inline Size gpt2_size() {  // 124 M parameters
+  return size_of("gpt2", 12, 12, 768, 1024, 50257, 900);
 }
 
 // Forwards over one past: seconds by number of rows, one entry a round.

@@ -12,8 +12,7 @@ PyTorch runs in the ways of WAYS, on one thread and on two; a trial picks the fa
 one for each length. In every round these and `nanospec generate --drafter none` (the faster of one and two threads)
 each generate several times, in an order that rotates; a round's figure is the median. Each of nanospec's is a process
 of its own, cold but for the file cache; PyTorch stays warm. A ratio is ours / PyTorch in tokens per second within one
-round; the table gives the median, lowest and highest over the rounds. The bar, within the window: at least 8 for the
-small model and 1.5 for the medium one, against the better of eager and compiled.
+round; the table gives the median, lowest and highest over the rounds.
 PyTorch calls one compiled graph for each token: embedding to sampled token, noise aside, which is drawn for all tokens
 in one call. Nothing else should run on the machine meanwhile.
 """

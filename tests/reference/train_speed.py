@@ -8,8 +8,7 @@
 In every round PyTorch (eager, then compiled) and build/train_gpt each train for some iterations (--iters), in an
 order that rotates, so that drift of the machine hits all alike. An iteration is: a batch, forward, backward, clipping
 to norm 1, AdamW; its time is the median within the run. A ratio is ours / PyTorch within one round, below 1 where
-nanospec is faster; the table gives the median, lowest and highest over the rounds. The bars of the GPT: small at most
-0.8, medium at most 1.0; the Llama (llama.py) has none. PyTorch does its best here: scaled_dot_product_attention, the
+nanospec is faster; the table gives the median, lowest and highest over the rounds. PyTorch does its best here: scaled_dot_product_attention, the
 fastest of its AdamWs, whole-graph compilation. GFLOP/s are counted alike for all (gpt.py, llama.py). Nothing else
 should run on the machine meanwhile.
 With --json every sample is written, and the peak memory: train_gpt's, and that of a process that only trains in

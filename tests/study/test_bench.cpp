@@ -1,4 +1,4 @@
-// tests/study/test_bench.cpp: the parts of `bench` that are pure: levels of memory, samples, bars, operations, places
+// tests/study/test_bench.cpp: the parts of `bench` that are pure: levels of memory, samples, operations, places
 // in a text. How the command runs is in tests/study/test_bench_command.cpp.
 #include <doctest/doctest.h>
 
@@ -39,24 +39,6 @@ TEST_CASE("samples: medians, ends, unevenness") {
   CHECK(unevenness(std::vector<double>(9, 2)) == 0);
   CHECK(unevenness({9, 2, 2, 2, 2, 2, 2, 2, 2, 2}) == 0);    // one disturbed run in ten
   CHECK(unevenness({9, 9, 9, 2, 2, 2, 2, 2, 2, 2}) == 3.5);  // three
-}
-
-TEST_CASE("bench: bars say whether they are met") {
-  const std::vector<Bar> bars = {{"fast", 1.9, true, 1.8}, {"slow", 1.7, true, 1.8}, {"small", 0.05, false, 0.05}};
-  CHECK(met(bars[0]));
-  CHECK(!met(bars[1]));
-  CHECK(met(bars[2]));
-  CHECK(bars_table(bars) ==
-        "bar    measured            wanted  met\n"
-        "-----  --------  --------  ------  ---\n"
-        "fast      1.900  at least    1.80  yes\n"
-        "slow      1.700  at least    1.80  NO\n"
-        "small     0.050  at most     0.05  yes\n");
-  CHECK(bars_table({}) == "");
-  const nlohmann::ordered_json json = bars_json(bars);
-  CHECK(json[1]["at_least"] == 1.8);
-  CHECK(json[1]["met"] == false);
-  CHECK(json[2]["at_most"] == 0.05);
 }
 
 TEST_CASE("bench: a busy machine is noticed") {

@@ -1,5 +1,5 @@
 // tests/study/test_experiments.cpp: the parts of `experiments` that are pure: intervals, what is said of made-up
-// outcomes, bars, prompts. How the command runs is in tests/study/test_experiments_command.cpp.
+// outcomes, prompts. How the command runs is in tests/study/test_experiments_command.cpp.
 #include <doctest/doctest.h>
 
 #include "study/experiments.h"
@@ -130,31 +130,6 @@ TEST_CASE("experiments: studies of several seeds are joined prompt by prompt") {
           refuse_broken(broken(study.trial, study.outcomes));
         }).find("bigram best-first budget=8 (byte 3)") != std::string::npos);
   CHECK(broken(made_up_study().trial, made_up_study().outcomes) == "");
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// Bars
-
-TEST_CASE("experiments: bars of made-up outcomes") {
-  CHECK(met(noise_aware_bar(4, 2.5)));
-  CHECK(!met(noise_aware_bar(4, 2.499)));
-  CHECK(met(noise_aware_bar(8, 3.0)));
-  CHECK(!met(noise_aware_bar(16, 3.49)));
-  CHECK(!met(noise_aware_bar(32, 3.89)));
-  CHECK_THROWS_AS(noise_aware_bar(5, 3), std::logic_error);
-  CHECK(met(auto_bar("prose", "chain:4", {0.97, 0.9, 1.1})));
-  CHECK(!met(auto_bar("prose", "chain:4", {0.969, 0.9, 1.1})));
-  CHECK(auto_bar("prose", "beam:4", {1, 1, 1}).what.find("prose: auto over the best of all shapes, beam:4") == 0);
-  CHECK(met(union_bar("suffix", {1, 0.9, 1.1})));
-  CHECK(!met(union_bar("suffix", {0.999, 0.9, 1.1})));
-  CHECK(met(depth_bar("medusa", "bigram", {0.07, 0.05, 0.09})));
-  CHECK(!met(depth_bar("medusa", "bigram", {0.2, 0.049, 0.3})));  // the low end counts
-  CHECK(depth_bar("medusa", "ngram:1", {0, 0, 0}).what.find("medusa: ") == 0);
-  CHECK(depth_bar("medusa", "ngram:1", {0, 0, 0}).what.find("the unigram") != std::string::npos);
-  CHECK(met(parallel_bar({3, 2, 4})));
-  CHECK(!met(parallel_bar({2.99, 2, 4})));
-  CHECK(met(learned_bar("medusa auto", {1.5, 1, 2})));
-  CHECK(!met(learned_bar("medusa auto", {1.49, 1, 2})));
 }
 
 // ---------------------------------------------------------------------------------------------------------------
