@@ -19,44 +19,45 @@ namespace nanospec {
 //   - two_products of int16: two times two, an int32.
 
 typedef uint8_t Codes __attribute__((vector_size(sizeof(Lanes))));
-typedef int16_t Shorts __attribute__((vector_size(sizeof(Lanes))));
-typedef uint16_t UnsignedShorts __attribute__((vector_size(sizeof(Lanes))));
-typedef int32_t Ints __attribute__((vector_size(sizeof(Lanes))));
+typedef int16_t ShortLanes __attribute__((vector_size(sizeof(Lanes))));
+typedef uint16_t UnsignedShortLanes __attribute__((vector_size(sizeof(Lanes))));
+typedef int32_t IntLanes __attribute__((vector_size(sizeof(Lanes))));
 typedef Codes CodesAnywhere __attribute__((aligned(1), may_alias));
 
 #if defined(__AVX512VNNI__) && defined(__AVX512F__)
 constexpr bool kFourProducts = true, kSigned = false;
-inline Ints four_products(Ints sum, Codes c, Ints x) {
-  return Ints(_mm512_dpbusd_epi32(__m512i(sum), __m512i(c), __m512i(x)));
+inline IntLanes four_products(IntLanes sum, Codes c, IntLanes x) {
+  return IntLanes(_mm512_dpbusd_epi32(__m512i(sum), __m512i(c), __m512i(x)));
 }
 #elif defined(__AVXVNNI__) && defined(__AVX2__) && !defined(__AVX512F__)
 constexpr bool kFourProducts = true, kSigned = false;
-inline Ints four_products(Ints sum, Codes c, Ints x) {
-  return Ints(_mm256_dpbusd_avx_epi32(__m256i(sum), __m256i(c), __m256i(x)));
+inline IntLanes four_products(IntLanes sum, Codes c, IntLanes x) {
+  return IntLanes(_mm256_dpbusd_avx_epi32(__m256i(sum), __m256i(c), __m256i(x)));
 }
 #elif defined(__ARM_FEATURE_DOTPROD)
 // Both sides have signs: codes of 8 bits are taken less their zero, 128, and their sum needs no start.
 constexpr bool kFourProducts = true, kSigned = true;
-inline Ints four_products(Ints sum, Codes c, Ints x) {
+inline IntLanes four_products(IntLanes sum, Codes c, IntLanes x) {
   return vdotq_s32(sum, vreinterpretq_s8_u8(c), vreinterpretq_s8_s32(x));
 }
 #else
 constexpr bool kFourProducts = false, kSigned = false;
-inline Ints four_products(Ints sum, Codes, Ints) { return sum; }  // never called
+inline IntLanes four_products(IntLanes sum, Codes, IntLanes) { return sum; }  // never called
 #endif
 #if defined(__AVX512BW__)
-inline Shorts two_products(Codes c, Ints x) { return Shorts(_mm512_maddubs_epi16(__m512i(c), __m512i(x))); }
-inline Ints two_products(Shorts a, Ints x) { return Ints(_mm512_madd_epi16(__m512i(a), __m512i(x))); }
+inline ShortLanes two_products(Codes c, IntLanes x) { return ShortLanes(_mm512_maddubs_epi16(__m512i(c), __m512i(x))); }
+inline IntLanes two_products(ShortLanes a, IntLanes x) { return IntLanes(_mm512_madd_epi16(__m512i(a), __m512i(x))); }
 #elif defined(__AVX2__) && !defined(__AVX512F__)
-inline Shorts two_products(Codes c, Ints x) { return Shorts(_mm256_maddubs_epi16(__m256i(c), __m256i(x))); }
-inline Ints two_products(Shorts a, Ints x) { return Ints(_mm256_madd_epi16(__m256i(a), __m256i(x))); }
+inline ShortLanes two_products(Codes c, IntLanes x) { return ShortLanes(_mm256_maddubs_epi16(__m256i(c), __m256i(x))); }
+inline IntLanes two_products(ShortLanes a, IntLanes x) { return IntLanes(_mm256_madd_epi16(__m256i(a), __m256i(x))); }
 #else
-inline Shorts two_products(Codes c, Ints x) {
-  const auto pairs = UnsignedShorts(c);
-  return Shorts(pairs & 255) * (Shorts(Shorts(x) << 8) >> 8) + Shorts(pairs >> 8) * (Shorts(x) >> 8);
+inline ShortLanes two_products(Codes c, IntLanes x) {
+  const auto pairs = UnsignedShortLanes(c);
+  return ShortLanes(pairs & 255) * (ShortLanes(ShortLanes(x) << 8) >> 8) +
+         ShortLanes(pairs >> 8) * (ShortLanes(x) >> 8);
 }
-inline Ints two_products(Shorts a, Ints x) {
-  return (Ints(a) << 16 >> 16) * (x << 16 >> 16) + (Ints(a) >> 16) * (x >> 16);
+inline IntLanes two_products(ShortLanes a, IntLanes x) {
+  return (IntLanes(a) << 16 >> 16) * (x << 16 >> 16) + (IntLanes(a) >> 16) * (x >> 16);
 }
 #endif
 
@@ -73,28 +74,28 @@ struct Products {
 
   // Of a lane's two short sums the first has the start, -zero times the sum of the activations x. In it are then 16 of
   // (code - zero) x and 16 of -zero x: at most 2 * 16 * 8 * 127 = 32,512, which fits.
-  static Ints start(int32_t its) {
+  static IntLanes start(int32_t its) {
     if (kSigned && Q::kBits == 8) its = 0;
-    return Ints{} + (kShortSums ? its & 0xffff : its);
+    return IntLanes{} + (kShortSums ? its & 0xffff : its);
   }
   static Codes part(Codes c, int i) {
-    if (kShorts) return i == 0 ? Codes(UnsignedShorts(c) & 255) : Codes(UnsignedShorts(c) >> 8);
+    if (kShorts) return i == 0 ? Codes(UnsignedShortLanes(c) & 255) : Codes(UnsignedShortLanes(c) >> 8);
     if (Q::kBits == 8) return kSigned ? c ^ 128 : c;
     return i == 0 ? c & 15 : c >> 4;
   }
-  static void add(Ints& sum, Codes part, int32_t four) {
-    const Ints x = Ints{} + four;
+  static void add(IntLanes& sum, Codes part, int32_t four) {
+    const IntLanes x = IntLanes{} + four;
     if (kFourProducts) sum = four_products(sum, part, x);
-    else if (kShorts) sum += two_products(Shorts(part), x);
-    else sum = Ints(Shorts(sum) + two_products(part, x));
+    else if (kShorts) sum += two_products(ShortLanes(part), x);
+    else sum = IntLanes(ShortLanes(sum) + two_products(part, x));
 #if defined(__x86_64__)
     // A compiler may change the order of such sums. g++ would first compute all products of a block, into memory; this
     // tells it that the sum is used here.
     if (!kFourProducts) asm("" : "+x"(sum));
 #endif
   }
-  static Vec to_floats(Ints sum) {
-    if (kShortSums) sum = two_products(Shorts(sum), Ints(Shorts{} + 1));
+  static Vec to_floats(IntLanes sum) {
+    if (kShortSums) sum = two_products(ShortLanes(sum), IntLanes(ShortLanes{} + 1));
     return __builtin_convertvector(sum, Lanes);
   }
 };
@@ -155,7 +156,7 @@ void integer_tile(const ProductRows& rows, int row, const Panels<Q>& w, int firs
   for (int b = 0; b < blocks; b++, block += wide * Panels<Q>::kOutputBytes) {
     // Into L1 (3) for the one wide tile of few rows, which reads them soon; into L2 (2) for the next panel.
     for (int i = 0; i < ahead.lines; i++, ahead.next += kLine) __builtin_prefetch(ahead.next, 0, R == 4 ? 3 : 2);
-    Ints isum[T][R];
+    IntLanes isum[T][R];
     UNROLL
     for (int t = 0; t < T; t++) UNROLL
     for (int r = 0; r < R; r++) isum[t][r] = P::start(x.start[(row + t) * blocks + b]);

@@ -211,23 +211,24 @@ TEST_CASE("course: a starter holds no line of an answer, in no file") {
   CHECK(files.size() > 40);
   int lines = 0;
   for (const std::string& source : kHandIn)
-    for (const auto& [number, bodies] : course::bodies_of(read_file(source)))
-      for (const std::string& body : bodies) {
+    for (const auto& region : course::bodies_of(read_file(source)))
+      for (const std::string& body : region.second) {
         std::istringstream in(body);
         for (std::string line; std::getline(in, line);) {
           line = trimmed(line);
           // Short lines prove nothing, nor does what stands outside the marks of the operation.
           if (line.size() < 31 || line == "const int* const rows = s.kept + 2;") continue;
           lines++;
-          for (const auto& [name, text] : files) {
-            INFO(name << " has a line of region " << number << ": " << line);
-            CHECK(text.find(line) == std::string::npos);
+          for (const auto& file : files) {
+            INFO(file.first << " has a line of region " << region.first << ": " << line);
+            CHECK(file.second.find(line) == std::string::npos);
           }
         }
       }
   CHECK(lines > 60);
   // No tuned version, no other engine's test, no history, no teacher's file.
-  for (const auto& [name, text] : files) {
+  for (const auto& file : files) {
+    const std::string &name = file.first, &text = file.second;
     INFO(name);
     const std::string path = name.substr(folder.path.size() + 8);  // behind /course/
     for (const char* no :
