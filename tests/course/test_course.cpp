@@ -228,7 +228,7 @@ TEST_CASE("course: a starter holds no line of an answer, in no file") {
   CHECK(lines > 60);
   // No tuned version, no other engine's test, no history, no teacher's file.
   for (const auto& file : files) {
-    const std::string &name = file.first, &text = file.second;
+    const std::string& name = file.first;
     INFO(name);
     const std::string path = name.substr(folder.path.size() + 8);  // behind /course/
     for (const char* no :
