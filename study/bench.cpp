@@ -80,9 +80,9 @@ void Bench::conclude() const {
   if (interrupted()) print_out("Stopped early: what is shown above is complete, the rest is missing.\n");
   print_out((quick ? std::string(kQuickRun) + "; " : "") + "all samples and pictures: " + out + "\n");
   print_out(busy_line(evenness), true);
-  OrderedJson json;
-  for (const Evenness& e : evenness) json["unevenness"][e.what] = e.uneven;
-  write_json("evenness", json);
+  OrderedJson uneven = OrderedJson::object();
+  for (const Evenness& e : evenness) uneven[e.what] = e.uneven;
+  write_json("evenness", {{"unevenness", uneven}});
 }
 
 void Bench::print(const std::string& heading, const std::string& table) {
