@@ -111,7 +111,7 @@ constexpr int kUnpackedTiles = 6;  // so many tiles share codes that are unpacke
 struct ProductRows {
   IntegerRows numbers;   // their scales, starts and offsets
   const int32_t* fours;  // (R, blocks, Products::kFours) their codes
-  Codes* parts;          // scratch for unpacked codes of two vectors of outputs: (blocks, kFours, 2)
+  Codes* parts;          // scratch: the parts of two vectors of outputs, (blocks, kFours / kParts, 2, kParts)
 };
 
 struct Prefetch {

@@ -2,7 +2,6 @@
 // rows, prefill; and how little sampling takes beside it. Models of random weights: nothing needs to be trained.
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "commands/samples.h"
 #include "commands/svg.h"

@@ -122,8 +122,8 @@ std::string study_table(const Experiment& study);
 
 OrderedJson studies_json(const std::vector<Experiment>& studies);  // {"studies": [...]}
 
-// What a section found: printed below the command that repeats it; written to
-// OUT/SECTION.json and OUT/SECTION.svg, where there are figures.
+// What a section found: printed below the command that repeats it; written to OUT/SECTION.json and
+// OUT/SECTION.svg, where there are figures.
 struct Findings {
   std::string question, circumstances, tables;
   OrderedJson json;

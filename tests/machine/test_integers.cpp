@@ -44,7 +44,8 @@ struct Product {
     x.resize(size_t(R) * K);
     chance.fill(x.data(), x.size(), 2);
   }
-  // The largest sums of products: all codes of one block are `code`, all activations of a row 1 or -1.
+  // The largest sums of products: codes all alike, activations 1 or -1. In a third of the outputs, and of the rows,
+  // each half of the sums of pairs goes its own way.
   void fill(int code) {
     for (int n = 0; n < w.n; n++)
       for (int b = 0; b < w.blocks(); b++) {

@@ -33,6 +33,8 @@ import subprocess
 import sys
 import tempfile
 
+from ours import find_text
+
 PRESETS = {"small": (4, 4, 128, 64), "medium": (6, 6, 384, 256)}  # layers, heads, channels, block
 LINE = 64
 CHARACTERS = 6000
@@ -93,7 +95,7 @@ def less(a, b):
 def main():
     parser = argparse.ArgumentParser(description="Counts cache lines fetched in one update of train_gpt.")
     parser.add_argument("--program", default="build/v3/train_gpt")
-    parser.add_argument("--data", default="data/tinyshakespeare.txt")
+    parser.add_argument("--data", default=find_text())
     parser.add_argument("--preset", default="medium", choices=PRESETS)
     parser.add_argument("--batch_size", type=int, default=12)
     parser.add_argument("--cache", type=int, default=2 << 20, help="bytes of the last level")

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 
-from ours import stats_of
+from ours import find_text, stats_of
 
 PEERS = "build/peers/bin/"
 NEAR = 1e-3  # of two logits: either may be called the greater
@@ -120,7 +120,7 @@ def main() -> int:
     parser.add_argument("--ours", default="build/nanospec")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=100, help="of a continuation")
-    parser.add_argument("--text", default="data/tinyshakespeare.txt")
+    parser.add_argument("--text", default=find_text())
     parser.add_argument("--window", type=int, default=512)
     parser.add_argument("--windows", type=int, default=20)
     parser.add_argument("--dtype", default="fp32", help="of ours")

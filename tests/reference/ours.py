@@ -1,5 +1,6 @@
 """Runs nanospec's programs for the scripts beside it, and says what ratios were found. Standard library only."""
 
+import glob
 import json
 import os
 import statistics
@@ -19,6 +20,11 @@ def stats_of(command: list) -> dict:
             sys.exit(f"{' '.join(map(str, command))}: exit status {done.returncode}: {done.stderr.decode().strip()}")
         with open(path) as f:
             return json.load(f)
+
+
+def find_text() -> str:
+    """The text that `make data` got: tinyshakespeare where it could be had."""
+    return max(glob.glob("data/*shakespeare.txt"), default="data/tinyshakespeare.txt")
 
 
 def spread(ratios: list) -> str:

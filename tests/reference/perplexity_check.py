@@ -13,7 +13,9 @@ import subprocess
 import sys
 import tempfile
 
-model, text_file, windows = (sys.argv[1:] + ["runs/small", "data/tinyshakespeare.txt", "3"][len(sys.argv) - 1:])[:3]
+from ours import find_text
+
+model, text_file, windows = (sys.argv[1:] + ["runs/small", find_text(), "3"][len(sys.argv) - 1:])[:3]
 config = json.load(open(model + "/config.json"))
 L, H, C, W = (config[key] for key in ("n_layer", "n_head", "n_embd", "n_positions"))
 D = C // H

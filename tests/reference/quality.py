@@ -10,7 +10,7 @@ import argparse
 import statistics
 import tempfile
 
-from ours import stats_of
+from ours import find_text, stats_of
 
 ITERATIONS = 2000
 
@@ -18,7 +18,7 @@ ITERATIONS = 2000
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ours", default="build/train_gpt")
-    parser.add_argument("--data", default="data/tinyshakespeare.txt")
+    parser.add_argument("--data", default=find_text())
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--iters", type=int, default=ITERATIONS, help="fewer, only to try this script")
     parser.add_argument("--threads", type=int, default=2)

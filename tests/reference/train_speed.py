@@ -30,7 +30,7 @@ import torch
 import gpt
 import llama
 from gpt import PRESETS, Config, decay_groups
-from ours import spread, stats_of
+from ours import find_text, spread, stats_of
 
 ARCHS = {"gpt": (gpt.GPT, gpt.flops_per_iteration), "llama": (llama.Llama, llama.flops_per_iteration)}
 BATCH_SIZE = 12
@@ -157,7 +157,7 @@ def compare(preset: str, iterations: int, config: Config, text: torch.Tensor, ar
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ours", default="build/train_gpt", help="our program; `none` to time PyTorch alone")
-    parser.add_argument("--data", default="data/tinyshakespeare.txt")
+    parser.add_argument("--data", default=find_text())
     parser.add_argument("--arch", default="gpt", choices=list(ARCHS), help="train_gpt's (default gpt)")
     parser.add_argument("--presets", nargs="+", default=list(PRESETS), choices=list(PRESETS))
     parser.add_argument("--rounds", type=int, default=5, help="(default 5)")
