@@ -1,10 +1,10 @@
 // decode.h: the loop of decoding: draft, grow, flatten, forward, verify, keep.
 //
-// In order: the window; the target, which is a model with a cache; what the loop calls, the drafter apart: a planner of
-// trees, a runner of forwards, a watcher; the planner and the runner of the core; the loop. It reads no clock and no
-// command line. Other planners are in growth/, other rules in rules/, other watchers in watch/.
+// In order: the window; what the loop calls, the drafter apart: a planner of trees, a runner of forwards, a watcher;
+// the planner and the runner of the core; the loop. It reads no clock and no command line, and knows no model. Other
+// planners are in growth/, other rules in rules/, other watchers in watch/.
 //
-// A target is anything that has these, so that a mock with known logits can stand in:
+// A target is anything that has these: the model of target.h, or a mock with known logits.
 //   int block_size(); int vocab_size();
 //   prefill(const int* tokens, int n);
 //     caches n tokens at positions 0 .. n - 1 and forgets all others; n may be 0
@@ -18,20 +18,13 @@
 
 #include <algorithm>
 #include <functional>
-#include <memory>
-#include <numeric>
 #include <stdexcept>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "draft.h"
-#include "model.h"
 #include "sample.h"
 #include "tree.h"
-#ifdef TUNED_CUDA
-#include "cuda/iteration.cuh"
-#endif
 
 namespace nanospec {
 
@@ -57,246 +50,6 @@ void open_window(Target& target, const std::vector<int>& text) {
   const int n = int(text.size()), start = window_start(n, target.block_size());
   target.prefill(text.data() + start, n - 1 - start);
 }
-
-// ---------------------------------------------------------------------------------------------------------------
-// The target
-
-// The model that decodes: packed weights, one sequence's cache, and forwards of one tree.
-class Target {
- public:
-  // Called after each layer of a forward with logits, on every thread of the team. On a CPU alone. May be null.
-  AfterLayer<float> after_layer;
-
-  // most_rows: the rows of the largest tree, its root among them. cache_dtype: fp32 or bf16. Throws std::bad_alloc, or
-  // std::runtime_error for the GPU, and what weights.read() throws.
-  Target(const Config& config, const TensorSource& weights, Dtype dtype, bool cuda, int threads, int most_rows,
-         Dtype cache_dtype = Dtype::fp32)
-      : Target(config, weights, dtype, std::make_shared<Pool>(threads, cuda), most_rows, cache_dtype) {}
-  Target(const Target&) = delete;
-  Target& operator=(const Target&) = delete;
-  // The same on another target's threads: the two must not run at the same time.
-  Target(const Config& config, const TensorSource& weights, Dtype dtype, std::shared_ptr<Pool> pool, int most_rows,
-         Dtype cache_dtype = Dtype::fp32)
-      : config_(config),
-        pool_(std::move(pool)),
-        most_rows_(std::max(most_rows, std::min(config.block_size, kPrefillRows))),
-        batch_(most_rows_, 1, pool_->cuda()),
-        kept_(2 + most_rows_, pool_->cuda()) {
-    const bool cuda = pool_->cuda();
-    weights_ = Weights<float, AnyNumber>(config, weights, dtype, *pool_);
-    const int slots = pad64(config.block_size + most_rows_);
-    if (cache_dtype == Dtype::fp32)
-      activations_ = Activations<float, float>(config, most_rows_, slots, false, pool_->size(), cuda);
-    else activations_ = Activations<float, bf16>(config, most_rows_, slots, false, pool_->size(), cuda);
-    const auto point = [&](auto& a) {
-      device_logits_ = &a.logits;
-      norm_ = a.norm_f.data();
-      C_ = a.C;
-      V_ = a.V;
-    };
-    std::visit(point, activations_);
-#ifdef TUNED_CUDA
-    if (cuda) iterations_.reset(new Iterations(most_rows_, block_size(), vocab_size(), device_logits_->data(), V_));
-#endif
-    const std::vector<int> token(size_t(most_rows_), 0);
-    const auto try_chain = [&](int rows) {
-      rows_.clear();
-      rows_.add_chain(token.data(), rows, 0, 0);
-      batch_.upload(rows_);
-      run(batch_, rows <= most_rows);  // of more, as in a prefill, no logits: their memory is never touched
-    };
-    if (!cuda) team_.measure(pool_->size(), std::min(config.block_size, most_rows_), try_chain);
-  }
-
-  int block_size() const { return config_.block_size; }
-  int vocab_size() const { return config_.vocab_size; }
-  int layers() const { return config_.n_layer; }
-  int channels() const { return config_.n_embd; }
-  int most_rows() const { return most_rows_; }  // of one forward
-  int threads() const { return pool_->size(); }
-  bool cuda() const { return pool_->cuda(); }
-  const std::shared_ptr<Pool>& pool() const { return pool_; }
-  // (V, C). Not while threads of the team run.
-  const float* embedding() const {
-    if (!weights_.symbols.data) return weights_.plain.wte;
-    if (embedding_.size() == 0) {
-      embedding_ = Array<float>(size_t(config_.vocab_size) * config_.n_embd, cuda());
-      std::vector<int> tokens(size_t(config_.vocab_size));
-      std::iota(tokens.begin(), tokens.end(), 0);
-      Array<int> all(tokens.size(), cuda());
-      all.upload(tokens.data(), tokens.size());
-      pool_->run([&](const Team& team) {
-        unpack(team, config_.vocab_size,
-               Unpack<float, AnyNumber>{all.data(), weights_.symbols, embedding_.data(), config_.n_embd});
-      });
-    }
-    return embedding_.data();
-  }
-  const auto& activations() const { return activations_; }
-  size_t weight_bytes() const { return weights_.bytes(); }
-  // Bytes of keys and values that a row reads for each position before it.
-  size_t cache_bytes() const {
-    const auto bytes = [](const auto& a) { return (a.k_layer + a.v_layer) / a.slots * sizeof(*a.k.data()); };
-    return std::visit(bytes, activations_) * config_.n_layer;
-  }
-
-  // Caches n tokens at positions 0 .. n - 1, and forgets all others. As many of them as the cache begins with already
-  // are not run again. Returns how many were run.
-  int prefill(const int* tokens, int n) {
-    past_ = int(std::mismatch(tokens, tokens + std::min(size_t(n), cached_.size()), cached_.begin()).first - tokens);
-    const int first = past_;
-    for (int rows = 0; past_ < n; past_ += rows) {
-      rows = std::min(n - past_, most_rows_);
-      rows_.clear();
-      rows_.add_chain(tokens + past_, rows, 0, past_);
-      batch_.upload(rows_);
-      run(batch_, false);
-    }
-#ifdef TUNED_CUDA
-    if (cuda()) iterations_->wait();  // so that it can be timed; the next iteration begins anew
-#endif
-    cached_.assign(tokens, tokens + n);
-    return n - first;
-  }
-  // After this, a prefill runs all of its tokens.
-  void forget() { cached_.clear(); }
-  // Runs the rows of one tree in preorder, row i at position past() + depth[i]. logits() then gives their logits.
-  // layers: how many layers run before the final norm and the head; 0: all.
-  void forward(const int* token, const int* depth, const int* end, int n, int layers = 0) {
-    rows_.clear();
-    rows_.add_tree(token, depth, end, n, 0, past_);
-    batch_.upload(rows_);
-    overwrite(layers == 0);
-    const auto launches = [&] { run(batch_, true, layers); };
-#ifdef TUNED_CUDA
-    if (cuda()) return void(host_logits_ = iterations_->forward(n, layers, !after_layer, launches));
-#endif
-    launches();
-    host_logits_ = device_logits_->on_host(size_t(n) * V_, copied_logits_);
-  }
-  const float* logits(int row) const { return host_logits_ + size_t(row) * V_; }
-  // (C) the final norm's output for a row of the last forward; null on a GPU.
-  const float* hidden(int row) const { return cuda() ? nullptr : norm_ + size_t(row) * C_; }
-
-  // The rows of the last forward (ascending) that join the past; the others are forgotten.
-  void keep(const int* rows, int n) {
-    bool moves = false;
-    for (int i = 0; i < n; i++) moves = moves || rows[i] != i;
-    if (moves) gather(kept(rows, n), n);
-    for (int i = 0; all_layers_ && i < n && int(cached_.size()) == past_ + i; i++)
-      cached_.push_back(rows_.token[size_t(rows[i])]);
-    past_ += n;
-  }
-  int past() const { return past_; }
-  // Sets how many positions count as cached. Those behind stay in memory until a forward overwrites them, and a larger
-  // `past` brings them back.
-  void rewind(int past) { past_ = past; }
-
-  // Calls f(team) on the threads that a forward of so many rows would use; after use_pool(false) on the calling thread
-  // alone, so that another target may use the pool at the same time.
-  template <class F>
-  void on_threads(int rows, F&& f) const {
-    pool_->run(f, !uses_pool_ || team_.alone(rows));
-  }
-  void use_pool(bool uses) { uses_pool_ = uses; }
-  // Applies the final norm and the head to `rows` rows x of a residual stream. norm: (rows, x_row) scratch; logits:
-  // (rows, pad16(V)). On a CPU alone; every thread of the team calls it.
-  void head(const Team& team, int rows, const float* x, int x_row, float* norm, float* logits) const {
-    const auto& plain = weights_.plain;
-    launch(team, rows, norm_of<float>(config_, x, x_row, plain.ln_f, plain.ln_f_bias, norm, nullptr, nullptr));
-    matmul(team, rows, Matmul<float, AnyNumber>{norm, x_row, weights_.head.forward, logits, V_});
-    team.wait();
-  }
-
-#ifdef TUNED_CUDA
-  // Whole iterations on the GPU: cuda/whole.h says what these functions do.
-  bool iterates() const { return cuda(); }
-  Verdict iterate(const Tree& tree, const Sampling& sampling, int64_t index) {
-    overwrite(false);
-    const Verdict verdict = iterations_->run(tree, sampling, index, past_, Launches{this});
-    past_ += int(verdict.rows.size());
-    return verdict;
-  }
-  bool load_table(const Iterations::Table& table, int depth, int width) {
-    return iterations_->load_table(table, depth, width);
-  }
-  Verdict iterate_drafting(int root, int depth, int width, float scale, const Sampling& sampling, int64_t index,
-                           std::vector<Candidate>& drafted) {
-    overwrite(false);
-    const Verdict verdict =
-        iterations_->run_drafting(root, depth, width, scale, sampling, index, past_, drafted, Launches{this});
-    past_ += int(verdict.rows.size());
-    return verdict;
-  }
-  const Iterations& iterations() const { return *iterations_; }
-#endif
-
- private:
-  static constexpr int kPrefillRows = 256;  // of one forward: a longer prefill takes several
-
-  // The next forward writes behind the past. all_layers: whether what keep() keeps of it is a token's whole cache.
-  void overwrite(bool all_layers) {
-    all_layers_ = all_layers;
-    if (int(cached_.size()) > past_) cached_.resize(size_t(past_));
-  }
-  void run(const DeviceBatch& batch, bool with_logits, int layers = 0) {
-    Config config = config_;
-    if (layers > 0) config.n_layer = layers;
-    const auto forward = [&](const auto& a) {
-      on_threads(batch.forest.rows, [&](const Team& team) {
-        nanospec::forward(team, config, weights_, batch, a, with_logits, {}, after_layer);
-      });
-    };
-    const auto start = std::chrono::steady_clock::now();
-    std::visit(forward, activations_);
-    team_.took(batch.forest.rows, seconds_since(start));
-  }
-  // Uploads what the gather reads (KeepRows): the first slot behind the past, n, and the rows that stay.
-  const int* kept(const int* rows, int n) {
-    std::vector<int> kept = {past_, n};
-    kept.insert(kept.end(), rows, rows + n);
-    kept_.upload(kept.data(), kept.size());
-    return kept_.data();
-  }
-  void gather(const int* kept, int n) const {
-    const auto move = [&](const auto& a) {
-      const KeepRows<std::remove_pointer_t<decltype(a.k.data())>> op{
-          a.k.data(), a.v.data(), a.k_layer, a.v_layer, config_.n_kv_head, a.slots, a.D, kept};
-      on_threads(n, [&](const Team& team) { keep_rows(team, op, config_.n_layer); });
-    };
-    std::visit(move, activations_);
-  }
-#ifdef TUNED_CUDA
-  // The parts of an iteration that the model launches.
-  struct Launches {
-    Target* target;
-    void forward(const int* token, const Forest& forest) const { target->run(DeviceBatch(token, forest), true); }
-    void gather(const int* kept) const { target->gather(kept, 1); }
-  };
-#endif
-
-  const Config config_;
-  const std::shared_ptr<Pool> pool_;
-  const int most_rows_;
-  bool uses_pool_ = true;
-  TeamChoice team_;
-  Weights<float, AnyNumber> weights_;
-  mutable Array<float> embedding_;  // made when it is asked for, where the weights have it packed
-  std::variant<Activations<float, float>, Activations<float, bf16>> activations_;
-  const Array<float>* device_logits_ = nullptr;
-  const float *norm_ = nullptr, *host_logits_ = nullptr;  // of the last forward
-  int C_ = 0, V_ = 0;                                     // row strides of norm_ and the logits
-  Batch rows_;                                            // of the current forward
-  DeviceBatch batch_;
-  Array<int> kept_;
-  std::vector<float> copied_logits_;  // where they come from a GPU
-  int past_ = 0;
-  std::vector<int> cached_;  // tokens that all layers have cached, from position 0 on
-  bool all_layers_ = true;   // whether the last forward ran all layers
-#ifdef TUNED_CUDA
-  std::unique_ptr<Iterations> iterations_;
-#endif
-};
 
 // ---------------------------------------------------------------------------------------------------------------
 // What the loop calls

@@ -11,6 +11,7 @@
 #include "commands/losses.h"
 #include "commands/method.h"
 #include "decode.h"
+#include "target.h"
 #include "files/model_drafters.h"
 #include "watch/decoding.h"
 

@@ -127,10 +127,9 @@ class Iterations {
   }
 
   // Runs a forward alone, for a drafter on the host; returns the logits in the host's memory, valid until the next one.
-  // The arrays that it reads must lie where they did for as many rows and layers before. record: whether it is
-  // recorded.
+  // The arrays that it reads must lie where they did for as many rows and layers before.
   template <class F>
-  const float* forward(int rows, int layers, bool record, F launches) {
+  const float* forward(int rows, int layers, F launches) {
     drop();
     if (!host_logits_) host_logits_.reset(new Pinned<float>(size_t(most_rows_) * row_stride_));
     const auto with_copy = [&](Recording&) {
@@ -139,7 +138,7 @@ class Iterations {
                                  cudaMemcpyDeviceToHost, stream()));
     };
     known_.past = -1;
-    send({rows, 0, false, layers}, with_copy, record);
+    send({rows, 0, false, layers}, with_copy);
     CUDA_CHECK(cudaStreamSynchronize(stream()));
     return host_logits_->data();
   }
@@ -213,17 +212,17 @@ class Iterations {
         cudaMemcpyAsync(input_.data(), host_input_.data(), ints * sizeof(int), cudaMemcpyHostToDevice, stream()));
   }
 
-  // Launches a forward or an iteration of this kind; replays it, or records it, if it can.
+  // Launches a forward or an iteration of this kind: the first time as it is, then it is recorded and replayed.
   template <class F>
-  void send(const Kind& kind, F launches, bool record = true) {
+  void send(const Kind& kind, F launches) {
     last_ = kind;
     Recording& recording = recordings_of_[kind];
     if (!recording.launched && kind.width > 0) recording.tree = full_tree(kind);
-    if (!recording.graph && recording.launched && record) {
+    if (!recording.graph && recording.launched) {
       recording.graph.capture([&] { launches(recording); });
       recordings_++;
     }
-    if (recording.graph && record) recording.graph.replay();
+    if (recording.graph) recording.graph.replay();
     else launches(recording);
     recording.launched = true;
     if (kind.layers >= 0) return;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "decode.h"
+#include "target.h"
 #include "drafters/logits.h"
 
 namespace nanospec {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "files/safetensors.h"
-#include "model.h"
+#include "weights.h"
 
 namespace nanospec {
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "decode.h"
+#include "target.h"
 #include "drafters/draft_model.h"
 #include "files/checkpoint.h"
 #include "files/drafters.h"

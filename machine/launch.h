@@ -154,109 +154,6 @@ class Array {
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// The rows of one forward, in host memory and in the device's
-
-// The rows of one forward in preorder, root after root: see Forest. `target` is for training.
-struct Batch {
-  std::vector<int> token, target, end, depth, root, first_row{0}, first_slot, past;
-  int rows() const { return int(token.size()); }
-  int roots() const { return int(past.size()); }
-  void clear() {  // keeps the memory
-    for (auto* list : {&token, &target, &end, &depth, &root, &first_slot, &past}) list->clear();
-    first_row.resize(1);
-  }
-
-  // Adds a root whose rows are a tree. Depths and ends count from the tree's first row.
-  void add_tree(const int* tokens, const int* depths, const int* ends, int n, int slot, int keys_before) {
-    const int at = rows();
-    for (int i = 0; i < n; i++) {
-      token.push_back(tokens[i]);
-      depth.push_back(depths[i]);
-      end.push_back(at + ends[i]);
-      root.push_back(roots());
-    }
-    first_row.push_back(at + n);
-    first_slot.push_back(slot);
-    past.push_back(keys_before);
-  }
-  // Adds a root whose rows are a sequence: a tree with one branch.
-  void add_chain(const int* tokens, int n, int slot, int keys_before) {
-    std::vector<int> depths(n), ends(n, n);
-    for (int i = 0; i < n; i++) depths[i] = i;
-    add_tree(tokens, depths.data(), ends.data(), n, slot, keys_before);
-  }
-  // The roots first .. last - 1 as a batch of their own, with slots from 0 on.
-  Batch part(int first, int last) const {
-    Batch some;
-    for (int r = first; r < last; r++) {
-      const int at = first_row[r], n = first_row[r + 1] - at;
-      std::vector<int> ends(end.begin() + at, end.begin() + at + n);
-      for (int& its : ends) its -= at;
-      some.add_tree(token.data() + at, depth.data() + at, ends.data(), n, first_slot[r] - first_slot[first], past[r]);
-      if (!target.empty()) some.target.insert(some.target.end(), target.begin() + at, target.begin() + at + n);
-    }
-    return some;
-  }
-  // How many slots its caches take together.
-  int slots() const {
-    int most = 0;
-    for (int r = 0; r < roots(); r++)
-      most = std::max(most, first_slot[r] + pad64(past[r] + first_row[r + 1] - first_row[r]));
-    return most;
-  }
-  int most_keys() const {
-    int most = 0;
-    for (int r = 0; r < roots(); r++) most = std::max(most, past[r] + first_row[r + 1] - first_row[r]);
-    return most;
-  }
-};
-
-// A batch in the memory of the device, in arrays of fixed capacity.
-class DeviceBatch {
- public:
-  DeviceBatch() = default;
-  DeviceBatch(int rows, int roots, bool cuda)
-      : rows_(rows),
-        roots_(roots),
-        ints_(size_t(5) * rows + 3 * roots + 1, cuda),
-        host_(cuda ? ints_.size() : 0),
-        token_(ints_.data()) {}
-  // A batch whose arrays are somebody else's, in the device's memory.
-  DeviceBatch(const int* tokens, const Forest& where) : forest(where), token_(tokens) {}
-
-  void upload(const Batch& batch) {
-    int* at[] = {ints_.data(), target(), end(), depth(), root(), first_row(), first_slot(), past()};
-    const std::vector<int>* from[] = {&batch.token, &batch.target,    &batch.end,        &batch.depth,
-                                      &batch.root,  &batch.first_row, &batch.first_slot, &batch.past};
-    int* const to = host_.empty() ? ints_.data() : host_.data();
-    for (int i = 0; i < 8; i++) std::copy(from[i]->begin(), from[i]->end(), to + (at[i] - ints_.data()));
-    ints_.upload(host_.data(), host_.size());  // one copy for all arrays: a copy costs microseconds
-    forest = Forest{batch.rows(), batch.roots(), end(), depth(), root(), first_row(), first_slot(), past()};
-  }
-  bool holds(const Batch& batch) const { return batch.rows() <= rows_ && batch.roots() <= roots_; }
-  const int* token() const { return token_; }
-  int* target() const { return ints_.data() + rows_; }
-
-  Forest forest;
-  // How many of its rows, all of one root, an earlier forward has run: see Attention::computed. They are left alone.
-  // For networks without a vocabulary.
-  int computed = 0;
-
- private:
-  int* end() const { return ints_.data() + 2 * size_t(rows_); }
-  int* depth() const { return ints_.data() + 3 * size_t(rows_); }
-  int* root() const { return ints_.data() + 4 * size_t(rows_); }
-  int* first_row() const { return ints_.data() + 5 * size_t(rows_); }
-  int* first_slot() const { return first_row() + roots_ + 1; }
-  int* past() const { return first_slot() + roots_; }
-
-  int rows_ = 0, roots_ = 0;
-  Array<int> ints_;
-  std::vector<int> host_;  // the host's copy for a GPU; empty on a CPU
-  const int* token_ = nullptr;
-};
-
-// ---------------------------------------------------------------------------------------------------------------
 // Launch
 
 // Runs op(group, row) for each row. When it returns to a thread, all rows are done. On a GPU a warp runs a row. That
@@ -308,24 +205,51 @@ void by_blocks(const Team& team, int first, int rows, size_t row_bytes, const F&
   team.wait();
 }
 
+// The rows' keys and values are in the cache, if they were not.
+template <class T, class S>
+void fill_cache(const Team& team, const Attention<T, S>& s) {
+  team.wait();
+  if (!s.in_cache) launch(team, s.forest.rows, WriteCache<T, S>{s});
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // What may run in place of the portable version: plain() runs the first CUDA kernels (kernels.cuh) if the team asks for
-// them, tuned() the tuned versions (tuned.h). Each returns whether it ran the operation. A program compiled with
-// -DPORTABLE has no tuned versions.
+// them, tuned() the tuned versions (tuned.h). Each returns whether it ran the operation. An operation that has such a
+// version for its number types says so here: then a call that fits none of them does not compile, where it would run
+// the portable version in silence. A program compiled with -DPORTABLE has no tuned versions.
 
-template <class... Any>
-bool plain(const Team&, const Any&...) {
+template <class Op>
+inline constexpr bool kHasPlain = false;
+template <class Op>
+inline constexpr bool kHasTuned = false;
+
+template <class Op, class... Any>
+bool plain(const Team&, const Op&, const Any&...) {
+  static_assert(!kHasPlain<Op>, "plain() of this operation has other arguments");
   return false;
 }
-template <class... Any>
-bool tuned(const Team&, const Any&...) {
+template <class Op, class... Any>
+bool tuned(const Team&, const Op&, const Any&...) {
+  static_assert(!kHasTuned<Op>, "tuned() of this operation has other arguments");
   return false;
 }
-template <class... Any>
-bool normalizes(const Team&, const Any&...) {  // whether the tuned matmul computes Matmul::norm
+// Whether the tuned matmul computes Matmul::norm; whether it writes the keys and values that it computes into the
+// cache.
+template <class T, class W>
+bool normalizes(const Team&, const Matmul<T, W>&, int) {
+  return false;
+}
+template <class W, class T, class S>
+bool product_writes_cache(const Team&, const Attention<T, S>&) {
   return false;
 }
 #ifdef WITH_CUDA
+template <class W>
+inline constexpr bool kHasPlain<Matmul<float, W>> = true;
+template <class S>
+inline constexpr bool kHasPlain<Attention<float, S>> = true;
+template <class S>
+inline constexpr bool kHasPlain<KeepRows<S>> = true;
 template <class W, class After>
 bool plain(const Team& team, const Matmul<float, W>& s, int rows, const After& after) {
   if (!team.plain || !s.w.cuda) return false;
@@ -337,7 +261,7 @@ bool plain(const Team& team, const Matmul<float, W>& s, int rows, const After& a
 template <class S>
 bool plain(const Team& team, const Attention<float, S>& s) {
   if (!team.plain || !team.cuda || s.log_sum || s.computed > 0) return false;
-  if (!s.in_cache) launch(team, s.forest.rows, WriteCache<float, S>{s});
+  fill_cache(team, s);
   attention_plain(s);
   return true;
 }
@@ -475,139 +399,40 @@ template <class T, class S>
 void attention(const Team& team, const Attention<T, S>& s, T* scratch, int most) {
   tell(s);
   if (plain(team, s) || tuned(team, s, scratch)) return;
-  if (!s.in_cache) launch(team, s.forest.rows, WriteCache<T, S>{s});
+  fill_cache(team, s);
   launch(team, s.forest.rows * s.n_head, AttentionForward<T, S>{s, scratch, most});
 }
 
-// The matmul of the queries, keys and values that attention reads. It may write keys and values into the cache: then it
-// sets heads.in_cache.
+// The matmul of the queries, keys and values that attention reads. Where product_writes_cache(), which heads.in_cache
+// says, it writes keys and values into the cache too.
 template <class T, class W, class S>
-void matmul_qkv(const Team& team, int rows, const Matmul<T, W>& s, const AddBias<T>& bias, Attention<T, S>& heads) {
-  if (tuned(team, rows, s, bias, heads)) return;
-  matmul(team, rows, s, bias);
+void matmul_qkv(const Team& team, int rows, const Matmul<T, W>& s, const T* bias, const Attention<T, S>& heads) {
+  const AddBias<T> add{s.out, s.out_row, bias};
+  if (tuned(team, s, rows, add, heads)) return;
+  matmul(team, rows, s, add);
   team.wait();
 }
 template <class T, class S>
-void matmul_qkv(const Team& team, int rows, const Matmul<T, AnyNumber>& s, const AddBias<T>& bias,
-                Attention<T, S>& heads) {
+void matmul_qkv(const Team& team, int rows, const Matmul<T, AnyNumber>& s, const T* bias,
+                const Attention<T, S>& heads) {
   s.w.visit([&](const auto& w) { matmul_qkv(team, rows, with_panels(s, w), bias, heads); });
 }
 
 // Rotates the queries and keys of all rows, or their gradients.
 template <class T, class S>
 void rotate(const Team& team, int rows, const Rope<T>& rope, const Attention<T, S>& heads) {
-  if (!tuned(team, rows, rope, heads)) launch(team, rows * rope.heads, rope);
+  if (!tuned(team, rope, rows, heads)) launch(team, rows * rope.heads, rope);
 }
 
-// p, ds: scratch. Where the portable version runs, (R, H, most keys) each; that is in double, and on a GPU for a batch
-// with rows computed before. Else on a GPU p is (R, H), and ds is not used.
 template <class T>
-void attention_backward(const Team& team, const AttentionBackward<T>& b, T* p, T* ds, int most) {
-  const Forest& f = b.forward.forest;
-  tell(b);
-  const size_t numbers = b.at(b.forward.n_kv_head, 0);
-  const bool twin = has_twins<T>(team);  // it does all of this
-  if (!b.adds && !twin) {
-    zero(team, b.dk, numbers);
-    zero(team, b.dv, numbers);
-  }
-  if (!tuned(team, b, p)) {
-    launch(team, f.rows * b.forward.n_head, AttentionBackwardQueries<T>{b, p, ds, most});
-    launch(team, f.roots * b.forward.n_kv_head * most, AttentionBackwardKeys<T>{b, p, ds, most});
-  }
-  if (!twin) launch(team, f.rows, ReadCacheGradient<T>{b});
+void drop(const Team& team, int rows, const Drop<T>& s) {
+  if (!idle(s) && !tuned(team, s, rows)) launch_columns(team, rows, s.channels, s);
 }
 
 // Keeps rows of the last forward, in `layers` layers. On a GPU it returns before they are moved.
 template <class S>
 void keep_rows(const Team& team, const KeepRows<S>& s, int layers) {
   if (!plain(team, s, layers) && !tuned(team, s, layers)) launch(team, layers * s.n_kv_head, s);
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// Sums over rows, the loss; arrays added and zeroed
-
-// Runs a sum over rows, op(group, 0, begin, end): a column operation of all rows at once. A group owns some columns,
-// and each sum belongs to one lane, which adds in order of rows. On a CPU a thread has one strip of columns, so that it
-// reads each row in one piece.
-constexpr int kChunk = 64;  // columns of a warp
-template <class Op>
-void launch_sums(const Team& team, int columns, const Op& op) {
-  const Strips<Op> strips{op, columns, team.cuda ? kChunk : pad16((columns + team.size - 1) / team.size)};
-  launch(team, strips.each(), strips);
-}
-template <class T>
-void norm_weights(const Team& team, const NormWeights<T>& s) {
-  if (!tuned(team, s)) launch_sums(team, s.channels, s);
-}
-template <class T>
-void column_sum(const Team& team, const ColumnSum<T>& s) {
-  if (!tuned(team, s)) launch_sums(team, s.columns, s);
-}
-template <class T>
-void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {
-  tell(s);
-  if (!tuned(team, s)) launch(team, s.inputs, s);
-  if (s.dbias && !has_twins<T>(team)) column_sum(team, ColumnSum<T>{s.rows, s.outputs, s.dy, s.dy_row, s.dbias});
-}
-template <class T>
-void drop(const Team& team, int rows, const Drop<T>& s) {
-  if (!idle(s) && !tuned(team, s, rows)) launch_columns(team, rows, s.channels, s);
-}
-// order: scratch (2, rows), used on a GPU alone.
-template <class T>
-void embed_backward(const Team& team, const EmbedBackward<T>& s, int* order) {
-  if (!tuned(team, s, order)) launch_sums(team, s.channels, s);
-}
-template <class T>
-void loss_of_rows(const Team& team, int rows, const CrossEntropy<T>& s) {
-  if (!tuned(team, s, rows)) launch(team, rows, s);
-}
-// Mean or ClipFactor as an operation of one row.
-template <class Op>
-struct SumRow {
-  Op op;
-  template <class G>
-  HD void operator()(const G& g, int) const {
-    const auto* const values = op.values;
-    using T = std::decay_t<decltype(*values)>;
-    const T sum = g.template sum<T>(op.n, [=](int i) { return values[i]; });
-    g.each(1, [&](int) { op.finish(sum); });
-  }
-};
-template <class Op>
-void launch_sum(const Team& team, const Op& op) {
-  if (!tuned(team, op)) launch(team, 1, SumRow<Op>{op});
-}
-// to += from, or to = from. A row of this operation is a block.
-template <class T>
-struct Add {
-  const T* from;
-  T* to;
-  size_t n;
-  bool copy;
-  static constexpr int block = 4096;
-  template <class G>
-  HD void operator()(const G& g, int row) const {
-    const size_t at = size_t(row) * block;
-    const T* added = from + at;
-    T* sum = to + at;
-    const int count = int(smaller(n - at, size_t(block)));
-    if (copy) g.map(sum, count, [=](int i) { return added[i]; });
-    else g.map(sum, count, [=](int i) { return sum[i] + added[i]; });
-  }
-};
-template <class T>
-void add(const Team& team, const T* from, T* to, size_t n, bool copy = false) {
-  launch(team, int((n + Add<T>::block - 1) / Add<T>::block), Add<T>{from, to, n, copy});
-}
-struct Zeros {};  // what an Observer is told
-template <class T>
-void zero(const Team& team, T* data, size_t n) {
-  if (team.cuda) return zero_on_gpu(data, n * sizeof(T));
-  tell(Zeros{});
-  std::fill(data + n * team.rank / team.size, data + n * (team.rank + 1) / team.size, T(0));
-  team.wait();
 }
 
 }  // namespace nanospec

@@ -9,4 +9,5 @@
 #include "machine/integer_products.h"
 #undef INSTANTIATE
 #define INSTANTIATE template
-#include "model.h"
+#include "train.h"
+#include "weights.h"

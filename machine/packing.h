@@ -53,12 +53,13 @@ void set_blocks(Panels<AnyNumber> panels, Array<AnyNumber>& memory, Each each) {
 template <class T, class W>
 struct Weight {
   Panels<W> forward, transposed;
-  const T* from = nullptr;
+  const T *from = nullptr, *bias = nullptr;  // as they are stored; the bias (out) may be null
   size_t k_stride = 0, n_stride = 0;
 
   Weight() = default;
   // stored: (in, out); if `tied` (out, in), as the embedding that is also the head.
-  Weight(const T* stored, int in, int out, bool tied = false) : from(stored) {
+  Weight(const T* stored, int in, int out, bool tied = false, const T* its_bias = nullptr)
+      : from(stored), bias(its_bias) {
     forward.k = transposed.n = in;
     forward.n = transposed.k = out;
     k_stride = tied ? 1 : size_t(out);

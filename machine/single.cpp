@@ -8,6 +8,8 @@
 #include <iterator>
 
 #include "decode.h"
+#include "target.h"
+#include "train.h"
 
 namespace nanospec {
 namespace {

@@ -3,8 +3,9 @@
 # floor's portable files where they are first needed, and a main. The tuned versions (machine/tuned.h; cuda/, all but
 # cuda/machine.cuh) are left out: the file is the project compiled with -DPORTABLE. Run it from the project's root.
 set -eu
-files="machine/numbers.h tree.h cuda/machine.cuh kernels.cuh machine/integers.h machine/threads.h machine/launch.h
-machine/packing.h model.h sample.h draft.h decode.h machine/single.cpp"
+files="machine/numbers.h tree.h sample.h draft.h decode.h cuda/machine.cuh kernels.cuh machine/integers.h
+machine/threads.h machine/launch.h rows.h machine/packing.h model.h weights.h target.h gradients.cuh
+machine/launch_gradients.h train.h machine/single.cpp"
 
 # The commands are typed from the project's root. The text is this file: it is there.
 cat <<'HEAD'

@@ -9,18 +9,34 @@
 #include "machine/integer_products.h"
 #include "machine/launch.h"
 #ifdef WITH_CUDA
-#include "cuda/attention_backward.cuh"
+#include "cuda/attention.cuh"
 #include "cuda/blas.cuh"
 #include "cuda/gather.cuh"
 #include "cuda/matmul_integers.cuh"
 #include "cuda/matmul_mma.cuh"
-#include "cuda/train.cuh"
 #endif
 
 namespace nanospec {
 
 #ifndef WITH_CUDA
 inline size_t attention_scratch(int, int, int, int) { return 0; }  // of a GPU
+#endif
+
+template <>
+inline constexpr bool kHasTuned<Pack<float, float>> = true;
+template <class W>
+inline constexpr bool kHasTuned<Matmul<float, W>> = true;
+template <>
+inline constexpr bool kHasTuned<Drop<float>> = true;
+template <class S>
+inline constexpr bool kHasTuned<Attention<float, S>> = true;
+#ifdef WITH_CUDA
+template <>
+inline constexpr bool kHasTuned<Norm<float>> = true;
+template <>
+inline constexpr bool kHasTuned<Rope<float>> = true;
+template <class S>
+inline constexpr bool kHasTuned<KeepRows<S>> = true;
 #endif
 
 inline bool tuned(const Team& team, const Pack<float, float>& s) {
@@ -31,9 +47,6 @@ inline bool tuned(const Team& team, const Pack<float, float>& s) {
   team.wait();
   return true;
 }
-// Templates, so that a file without training compiles no kernels of training: of an inline function it compiles all.
-template <class T>
-using IfFloat = std::enable_if_t<std::is_same<T, float>::value>;
 #ifdef WITH_CUDA
 // Whether the GPU's products run this column operation themselves. Others are launches of their own: the products take
 // long to compile, once for each.
@@ -85,13 +98,17 @@ bool normalizes(const Team& team, const Matmul<float, W>& s, int rows) {
   if constexpr (std::is_same<W, bf16>::value) return rows <= 16 && by_fours(s.norm);
   return false;
 }
+template <class W, class S>
+bool product_writes_cache(const Team& team, const Attention<float, S>& s) {
+  return team.cuda && !team.plain && s.computed == 0;
+}
 inline bool tuned(const Team& team, const Norm<float>& s, int rows) {
   if (!team.cuda || rows > kDecodeRows) return false;
   start_early(norm_kernel<kProductThreads>, rows, kProductThreads, s);
   return true;
 }
 template <class S>
-bool tuned(const Team&, int rows, const Rope<float>& rope, const Attention<float, S>& heads) {
+bool tuned(const Team&, const Rope<float>& rope, int rows, const Attention<float, S>& heads) {
   if (!heads.in_cache || rope.back) return false;
   launch_early(rows * rope.heads, RotateIntoCache<S>{rope, heads});
   return true;
@@ -101,14 +118,12 @@ bool tuned(const Team&, int rows, const Rope<float>& rope, const Attention<float
 // and as many heads for every thread, a thread computes those of the heads that it will use in attention: it need not
 // wait for the others, nor read what they wrote.
 template <class W, class S>
-bool tuned(const Team& team, int rows, const Matmul<float, W>& s, const AddBias<float>& bias,
-           Attention<float, S>& heads) {
+bool tuned(const Team& team, const Matmul<float, W>& s, int rows, const AddBias<float>& bias,
+           const Attention<float, S>& heads) {
   const int D = heads.head_size, H = heads.n_head, KV = heads.n_kv_head;
 #ifdef WITH_CUDA
-  if (team.cuda && !team.plain && heads.computed == 0) {
-    matmul(team, rows, s, BiasAndCache<S>{bias, heads});
-    return heads.in_cache = true;
-  }
+  if (heads.in_cache) matmul(team, rows, s, BiasAndCache<S>{bias, heads});
+  if (heads.in_cache) return true;
 #endif
   if (team.cuda || heads.forest.roots != 1 || D % kGroup != 0 || KV % team.size != 0) return false;
   tell(s);
@@ -128,13 +143,6 @@ inline bool tuned(const Team& team, const Drop<float>& s, int rows) {
   team.wait();
   return true;
 }
-inline bool tuned(const Team& team, const MatmulGradient<float>& s) {
-  if (!team.cuda) matmul_gradient_twin(team, s);
-#ifdef WITH_CUDA
-  else gemm(s.inputs, s.outputs, s.rows, {s.x, 1, size_t(s.x_row)}, {s.dy, size_t(s.dy_row), 1}, s.dw, s.outputs, true);
-#endif
-  return true;
-}
 template <class S>
 bool tuned(const Team& team, const Attention<float, S>& s, float* scratch) {
   if (!team.cuda) {
@@ -143,22 +151,9 @@ bool tuned(const Team& team, const Attention<float, S>& s, float* scratch) {
     return true;
   }
   if (s.computed > 0) return false;
-  if (!s.in_cache) launch(team, s.forest.rows, WriteCache<float, S>{s});
+  fill_cache(team, s);
 #ifdef WITH_CUDA
   attention_cuda(s, scratch);
-#endif
-  return true;
-}
-template <class T, class = IfFloat<T>>
-bool tuned(const Team& team, const AttentionBackward<T>& b, [[maybe_unused]] T* delta) {
-  if (!team.cuda) {
-    attention_backward_twin(team, b);
-    team.wait();
-    return true;
-  }
-  if (b.forward.computed > 0) return false;
-#ifdef WITH_CUDA
-  attention_backward_cuda(b, delta);
 #endif
   return true;
 }
@@ -168,36 +163,6 @@ bool tuned(const Team& team, const KeepRows<S>& s, int layers) {
   if (team.cuda) gather_cuda(s, layers);
   return team.cuda;
 }
-template <class T, class = IfFloat<T>>
-bool tuned(const Team& team, const NormWeights<T>& s) {
-  if (!team.cuda || !s.mean) return false;
-  sum_columns(NormTerm{s.dy, s.x, s.mean, s.rstd, s.y_row, s.x_row}, s.rows, s.channels, s.dweight, s.dbias);
-  return true;
-}
-template <class T, class = IfFloat<T>>
-bool tuned(const Team& team, const ColumnSum<T>& s) {
-  if (team.cuda) sum_columns(GradientTerm{s.dy, s.y_row}, s.rows, s.columns, s.dbias);
-  return team.cuda;
-}
-template <class T, class = IfFloat<T>>
-bool tuned(const Team& team, const EmbedBackward<T>& s, int* order) {
-  if (team.cuda) embed_gradient(s, order);
-  return team.cuda;
-}
-template <class T, class = IfFloat<T>>
-bool tuned(const Team& team, const CrossEntropy<T>& s, int rows) {
-  if (!team.cuda || s.vocab_size < kLongRow) return false;
-  start(s.gradient ? cross_entropy<true> : cross_entropy<false>, rows, kLossThreads, s.logits, s.row_stride,
-        s.vocab_size, s.target, s.loss, s.scale);
-  return true;
-}
-template <class Op>
-bool tuned_sum(const Team& team, const Op& op) {
-  if (team.cuda) start(long_sum<Op>, 1, kSumThreads, op);
-  return team.cuda;
-}
-inline bool tuned(const Team& team, const Mean<float>& s) { return tuned_sum(team, s); }
-inline bool tuned(const Team& team, const ClipFactor<float>& s) { return tuned_sum(team, s); }
 #endif
 
 #ifdef INSTANTIATE  // machine/library.cpp
@@ -210,7 +175,6 @@ INSTANTIATE void matmul(const Team&, int, Matmul<float, bf16>, const Nothing&);
 INSTANTIATE void matmul(const Team&, int, const Matmul<float, AnyNumber>&, const Nothing&);
 INSTANTIATE void attention(const Team&, const Attention<float, float>&, float*, int);
 INSTANTIATE void attention(const Team&, const Attention<float, bf16>&, float*, int);
-INSTANTIATE void attention_backward(const Team&, const AttentionBackward<float>&, float*, float*, int);
 #endif
 
 }  // namespace nanospec

@@ -10,10 +10,10 @@
 #include <cmath>
 
 #include "cuda/decode.cuh"
-#include "model.h"
 #include "study/gpu.h"
 #include "study/ladder.cuh"
 #include "study/limits.cuh"
+#include "train.h"
 
 namespace nanospec {
 
@@ -232,9 +232,9 @@ inline Config attention_config(const KernelShapes& s, int layers) {
 
 template <class T, class S>
 void run_attention(const DeviceBatch& batch, const Activations<T, S>& a, int layer, bool plain = false) {
-  Attention<T, S> heads = attention_of(batch, a, layer, {});
-  heads.in_cache = true;  // qkv's product writes keys and values
   const Team team{0, 1, nullptr, true, plain};
+  Attention<T, S> heads = attention_of<T>(team, batch, a, layer, {});
+  heads.in_cache = true;  // qkv's product writes keys and values
   attention(team, heads, a.attention_scratch.data(), a.slots);
 }
 
@@ -282,10 +282,10 @@ inline void time_causal_attention(const KernelShapes& s, KernelTimes& times) {
   const double pairs = 0.5 * s.sequences * s.sequence * (s.sequence + 1.0), row = 4.0 * R * s.channels;
   times.add("causal attention", shape, 4 * row, 4 * pairs * s.channels, [&](int) { run_attention(batch, a, 0); });
   times.add("causal attention, backward", shape, 8 * row, 10 * pairs * s.channels, [&](int) {
-    attention_backward(
-        kGpuTeam,
-        AttentionBackward<float>{attention_of(batch, a, 0, {}), g.att.data(), g.k.data(), g.v.data(), g.qkv.data()},
-        g.p.data(), g.ds.data(), a.slots);
+    attention_backward(kGpuTeam,
+                       AttentionBackward<float>{attention_of<float>(kGpuTeam, batch, a, 0, {}), g.att.data(),
+                                                g.k.data(), g.v.data(), g.qkv.data()},
+                       g.p.data(), g.ds.data(), a.slots);
   });
 }
 

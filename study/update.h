@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "model.h"
+#include "train.h"
 
 namespace nanospec {
 

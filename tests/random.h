@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "decode.h"
+#include "target.h"
 
 namespace nanospec {
 

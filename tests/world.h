@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "files/tables.h"
-#include "model.h"
 #include "tests/command_line.h"
 #include "tests/random.h"
+#include "train.h"
 
 namespace nanospec {
 namespace {

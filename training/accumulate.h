@@ -10,7 +10,7 @@
 #include <functional>
 #include <vector>
 
-#include "model.h"
+#include "train.h"
 
 namespace nanospec {
 

@@ -23,7 +23,7 @@
 #include "commands/samples.h"
 #include "files/checkpoint.h"
 #include "files/folder.h"
-#include "model.h"
+#include "train.h"
 
 namespace nanospec {
 

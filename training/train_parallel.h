@@ -77,8 +77,8 @@ struct FrozenHead {
   }
   // Of the rows of `a` from `first` on: their last x.
   Norm<T> norm(const Activations<T>& a, int first) const {
-    return norm_of(config, a.x.at(a.L, first), a.C, plain.ln_f, plain.ln_f_bias, a.norm_f.at(0, first),
-                   a.mean_f.at(0, first), a.rstd_f.at(0, first));
+    return norm_of<T>(config, {a.x.at(a.L, first), a.C}, plain.ln_f, plain.ln_f_bias, {a.norm_f.at(0, first), a.C},
+                      a.mean_f.at(0, first), a.rstd_f.at(0, first));
   }
 };
 
@@ -221,7 +221,7 @@ class ParallelTrainer {
   // gradient flows through a state (as in EAGLE-3's training-time test, which has another number of rounds).
   void feed_back(int begin, int end, bool at_first) {
     const int K = sizes.slots(), C = sizes.n_embd;
-    const T* const state = a_.x[sizes.n_layer];
+    const T* const state = a_.x.at(sizes.n_layer, 0);
     for (int t = begin; t < end; t++)
       for (int d = 1; d <= K; d++) {
         const int of_stream = std::min(t + d - 1, n_ - 1);
@@ -246,7 +246,7 @@ class ParallelTrainer {
     matmul(team, rows, Matmul<T, T>{logits, V_, frozen_.head.transposed, dnorm, a_.C});
     team.wait();
     zero(team, dtop, size_t(rows) * size_t(a_.C));
-    launch(team, rows, norm_backward(norm, dnorm, dtop));
+    launch(team, rows, norm_backward<T>(norm, {dnorm, a_.C}, {dtop, a_.C}));
   }
   // Rows of the stream, or slots of positions before `end`.
   void count(int b, int first, int rows, int end, const Said& said) {

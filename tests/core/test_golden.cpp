@@ -9,7 +9,9 @@
 
 #include "decode.h"
 #include "drafters/ngram.h"
+#include "target.h"
 #include "tests/random.h"
+#include "train.h"
 
 using namespace nanospec;
 

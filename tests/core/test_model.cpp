@@ -4,9 +4,12 @@
 // rows do not know of each other. Reference values: tests/reference/make_values.py.
 #include <doctest/doctest.h>
 
+#include <numeric>
+
 #include "drafters/features.h"
 #include "files/checkpoint.h"
 #include "tests/random.h"
+#include "train.h"
 
 using namespace nanospec;
 
@@ -68,6 +71,48 @@ double difference(double h, F f) {
   return (8 * (f(h) - f(-h)) - (f(2 * h) - f(-2 * h))) / (12 * h);
 }
 
+// A model that is trained on a whole batch in one thread, as Trainer does halves: with the gradients of all layers'
+// keys and values, the past's too.
+struct Whole {
+  const Config config;
+  Array<double> parameters{parameter_count(config)}, gradient{parameter_count(config)};
+  Weights<double, double> packed{config, {config, parameters.data()}, false};
+  std::unique_ptr<Activations<double>> a{};
+  std::unique_ptr<Gradients<double>> g{};
+
+  void set_weights(const double* flat) {
+    parameters.upload(flat, parameters.size());
+    packed.pack(Team());
+  }
+  double loss(const Batch& batch, const Dropout& dropout = {}) { return run(batch, dropout, 0); }
+  double loss_and_gradient(const Batch& batch, const Dropout& dropout = {}, int parts = 1) {
+    return run(batch, dropout, parts);
+  }
+
+ private:
+  double run(const Batch& batch, const Dropout& dropout, int parts) {
+    const Team team;
+    const int R = batch.rows();
+    if (!a || a->R < R || a->slots < batch.slots()) {
+      a.reset(new Activations<double>(config, R, batch.slots(), true, 1, false));
+      g.reset(new Gradients<double>{*a, true});
+    }
+    DeviceBatch rows(R, batch.roots(), false);
+    rows.upload(batch);
+    std::vector<double> losses(static_cast<size_t>(R));
+    nanospec::forward(team, config, packed, rows, *a, true, dropout);
+    loss_of_rows(team, R,
+                 CrossEntropy<double>{a->logits.data(), a->V, config.vocab_size, rows.target(), losses.data(),
+                                      parts > 0, 1.0 / (double(R) * std::max(parts, 1))});
+    if (parts > 0) {
+      for (auto* sums : {&g->k, &g->v}) std::fill_n(sums->data(), sums->size(), 0.0);
+      std::fill_n(gradient.data(), gradient.size(), 0.0);
+      backward(team, config, packed, rows, *a, *g, Tensors<double>(config, gradient.data()), dropout);
+    }
+    return std::accumulate(losses.begin(), losses.end(), 0.0) / R;
+  }
+};
+
 // Every parameter's gradient, and those of the past's keys and values, against differences of the loss.
 void check_gradients(const Config& config, bool with_past, float dropout_rate) {
   CAPTURE(config.bias);
@@ -76,10 +121,9 @@ void check_gradients(const Config& config, bool with_past, float dropout_rate) {
   CAPTURE(dropout_rate);
   Chance chance(with_past ? 21 : 22);
   const Batch batch = batch_of(chance, with_past);
-  Pool pool(1);
-  Trainer<double> trainer(config, pool, true);
+  Whole trainer{config};
   trainer.loss(batch);  // now there is a cache
-  const auto& a = trainer.activations();
+  const Activations<double>& a = *trainer.a;
   chance.fill(a.k.data(), a.k.size());
   chance.fill(a.v.data(), a.v.size());
   const Dropout dropout{dropout_rate, 3, 4, 0};
@@ -135,8 +179,8 @@ void check_gradients(const Config& config, bool with_past, float dropout_rate) {
                 *x = before;
                 return loss;
               });
-              const auto& sums = values ? trainer.gradients().v : trainer.gradients().k;
-              const double exact = sums[l][(size_t(head) * cache.slots + slot) * pad16(D) + d];
+              const auto& sums = values ? trainer.g->v : trainer.g->k;
+              const double exact = sums.at(l, 0)[(size_t(head) * cache.slots + slot) * pad16(D) + d];
               wrong += (slope - exact) * (slope - exact);
               norm += slope * slope;
             }
@@ -202,7 +246,6 @@ TEST_CASE("model: a part of a batch is its roots, as if they had been added alon
   CHECK(whole.part(2, 5).target.empty());
 }
 
-// With past_gradients a batch is not halved.
 TEST_CASE("model: the halves of a batch have its loss and gradient, dropout included, whatever was trained before") {
   for (const Config& config : {tiny(true), tiny_llama(false)}) {
     CAPTURE(config.rotary);
@@ -217,7 +260,7 @@ TEST_CASE("model: the halves of a batch have its loss and gradient, dropout incl
         CAPTURE(parts);
         const Batch batch = random_batch(chance, roots, 9, 0, 11);
         const Dropout dropout{roots % 2 * 0.2f, 3, uint32_t(roots)};
-        Trainer<double> whole(config, pool, true);
+        Whole whole{config};
         whole.set_weights(weights.data());
         const double loss = whole.loss_and_gradient(batch, dropout, parts);
         CHECK(halves.loss(batch, dropout) == doctest::Approx(loss).epsilon(1e-12));
@@ -483,8 +526,7 @@ TEST_CASE("features: the residual stream after the tapped layers, for every row 
     CAPTURE(threads);
     Target target(config, weights.data(), Dtype::fp32, false, threads, 12),
         chain(config, weights.data(), Dtype::fp32, false, 1, 12);
-    Pool pool(1);
-    Trainer<double> trainer(config, pool);
+    Whole trainer{config};
     trainer.set_weights(exact.data());
     const RandomTree tree = random_tree(chance, 12, 11, 0.7);
     const auto run = [&](Target& which, int layers) {
@@ -492,13 +534,11 @@ TEST_CASE("features: the residual stream after the tapped layers, for every row 
       which.forward(tree.token.data(), tree.depth.data(), tree.end.data(), 12, layers);
     };
     run(target, 0);
-    const std::vector<float> untapped(target.logits(11), target.logits(11) + 11);
-    const Features features(target), chains(chain);
-    CHECK(features.row(0) == nullptr);  // of no forward yet
+    Features features(target), chains(chain);
+    CHECK(chains.row(0) == nullptr);  // of no forward yet
     run(target, 4);
     CHECK(features.row(0) == nullptr);
     run(target, 0);
-    CHECK(std::equal(untapped.begin(), untapped.end(), target.logits(11)));
     REQUIRE(features.row(0));
 
     for (int row = 0; row < 12; row++) {
@@ -516,17 +556,16 @@ TEST_CASE("features: the residual stream after the tapped layers, for every row 
       trainer.loss(batch);
       for (int tap = 0; tap < kFeatures; tap++) {
         const int layers = feature_layers(5)[size_t(tap)];
-        const double* const stream = trainer.activations().x.at(layers, n - 1);
+        const double* const stream = trainer.a->x.at(layers, n - 1);
         CHECK(relative_error(features.row(row) + tap * C, stream, size_t(C)) < 1e-5);
       }
     }
-    const Features others(target, {5, 2});                              // other layers, in another order
+    Features others(target, {5, 2});                                    // other layers, in another order
     const std::vector<float> before(chains.row(0), chains.row(0) + W);  // of row 11: layers 2, 3, 5
-    CHECK(others.row(0) == nullptr);
     run(target, 0);
     CHECK(std::equal(before.begin() + 2 * C, before.end(), others.row(11)));
     CHECK(std::equal(before.begin(), before.begin() + C, others.row(11) + C));
-    CHECK(std::equal(chains.row(0), chains.row(0) + W, features.row(11)));  // both listen
+    CHECK(std::equal(chains.row(0), chains.row(0) + W, features.row(11)));
     target.forget();
     target.prefill(tree.token.data(), 2);
     CHECK(others.row(0) == nullptr);

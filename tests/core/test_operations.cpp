@@ -4,7 +4,11 @@
 // 32 lanes (tests/cuda/cuda_rows.cu). What the operations compute is the gradient check's business (test_model.cpp).
 #include <doctest/doctest.h>
 
+#include <map>
+#include <typeindex>
+
 #include "tests/random.h"
+#include "train.h"
 
 using namespace nanospec;
 
@@ -592,6 +596,47 @@ TEST_CASE("kernels: dropout of rows is the portable version's on any team, in pl
       drop(team, rows, Drop<float>{in_place.data(), in_place.data(), stride, channels, drop_some});
     });
     CHECK(in_place == portable);
+  }
+}
+
+namespace {
+
+// Counts the operations that begin on this thread, by their types.
+struct Began : Observer {
+  std::map<std::type_index, int> counts;
+  Began() { observer = this; }
+  ~Began() override { observer = nullptr; }
+  void begins(const std::type_info& type, const void*) override { counts[type]++; }
+  template <class... Ops>
+  int of() {
+    return (counts[typeid(Ops)] + ...);
+  }
+};
+
+// How often an update of one sequence began what stands in for twins: all portable versions, and how often the gradient
+// of a weight, which counts once more where its portable version runs.
+template <class T>
+std::pair<int, int> portable_runs(const Config& config) {
+  Chance chance(12);
+  Pool pool(1);
+  Trainer<T> trainer(config, pool);
+  trainer.initialize(1);
+  Began began;
+  trainer.step(random_batch(chance, 1, 20, 0, config.vocab_size), {}, {0.1f, 1, 1, 0});
+  return {began.of<ColumnBlocks<Matmul<T, T>>, AttentionForward<T, T>, AttentionBackwardQueries<T>,
+                   AttentionBackwardKeys<T>, ReadCacheGradient<T>, Strips<Drop<T>>>(),
+          began.of<MatmulGradient<T>>()};
+}
+
+}  // namespace
+
+TEST_CASE("kernels: an update in float runs the twin of every operation that has one, in double the portable version") {
+  for (bool llama : {false, true}) {
+    Config config = small_config(3, 32);
+    config.rotary = config.swiglu = llama;
+    const int weights = 4 * 3 + 1, products = 2 * weights, attention = 3 * 4, drops = 2 + 2 * 2 * 3;
+    CHECK(portable_runs<float>(config) == std::make_pair(0, weights));
+    CHECK(portable_runs<double>(config) == std::make_pair(products + attention + drops, 2 * weights));
   }
 }
 

@@ -11,6 +11,7 @@
 #include "drafters/adapt.h"
 #include "files/gguf_model.h"
 #include "files/model_drafters.h"
+#include "target.h"
 #include "tests/mock.h"
 
 using namespace nanospec;

@@ -26,19 +26,28 @@ using Sources = std::map<std::string, std::string>;  // what each file holds, by
 // ---------------------------------------------------------------------------------------------------------------
 // The table: who may include whom
 
-const Words kHeaders = {"tree.h", "kernels.cuh", "model.h", "sample.h", "draft.h", "decode.h"};
-const Words kPrograms = {"train_gpt.cu", "nanospec.cu"};  // doors: they alone include anything
-const Words kFloor = {"machine", "cuda"};                 // these and the headers include one another, and no ring
+// The core's two readings: what decodes, in the order in which it is read, and what training adds.
+const Words kDecoding = {"tree.h", "sample.h", "draft.h",   "decode.h", "kernels.cuh",
+                         "rows.h", "model.h",  "weights.h", "target.h"};
+const Words kTraining = {"gradients.cuh", "train.h"};
+const Words kHeaders = [] {
+  Words all = kDecoding;
+  all.insert(all.end(), kTraining.begin(), kTraining.end());
+  return all;
+}();
+const Words kSpeculation = {"tree.h", "sample.h", "draft.h", "decode.h"};  // read before any model
+const Words kPrograms = {"train_gpt.cu", "nanospec.cu"};                   // doors: they alone include anything
+const Words kFloor = {"machine", "cuda"};  // these and the headers include one another, and no ring
 // Lowest first. A ring includes the headers, the floor, itself and the rings before it. drafters/ so knows no file
 // format, and cuda/ no command line. training/ stands on commands/: a trainer is something that a user runs.
 const Words kRings = {"drafters", "files", "growth", "rules", "watch", "commands", "training", "study", "course"};
 // Included, and made by the Makefile from another file.
 const std::map<std::string, std::string> kMade = {{"page.inc", "commands/page.html"}};
 
-constexpr int kCoreCode = 2500, kFileLines = 950, kFunctionLines = 80, kLoopLines = 60;
+constexpr int kCoreCode = 2700, kFileLines = 650, kFunctionLines = 70, kLoopLines = 60;
 constexpr double kComments = 0.15;
 
-// What no word of the six headers begins with: features of rings. "pace" is a whole word, for there are spaces.
+// What no word of the headers begins with: features of rings. "pace" is a whole word, for there are spaces.
 const Words kForeign = {"medusa", "parallel drafter", "suffix",    "lookup", "recycl", "eagle", "wants_", "trust",
                         "pace",   "feature",          "experience"};
 
@@ -53,7 +62,7 @@ std::string joined(const Words& words, const std::string& between) {
 }
 
 std::string the_order() {
-  return "lowest first: the six headers with " + joined(kFloor, "/ and ") + "/ < " + joined(kRings, "/ < ") +
+  return "lowest first: the headers with " + joined(kFloor, "/ and ") + "/ < " + joined(kRings, "/ < ") +
          "/ < the two programs";
 }
 
@@ -154,7 +163,7 @@ Words wrong_includes(const Sources& sources, const std::function<bool(const std:
   for (const auto& [file, text] : sources) {
     if (place(file) < 0) {
       wrong.push_back(file.find('/') == std::string::npos
-                          ? file + ": the top level has the eight sources of the core alone"
+                          ? file + ": the top level has the sources of the core alone"
                           : file + ": its folder is no ring of the table in tests/core/test_rings.cpp");
       continue;
     }
@@ -174,6 +183,33 @@ Words wrong_includes(const Sources& sources, const std::function<bool(const std:
   for (const Words& files : {kHeaders, kPrograms})
     for (const std::string& file : files)
       if (!sources.count(file)) wrong.push_back(file + ": the core lacks it");
+  return wrong;
+}
+
+// All files that `file` includes, by way of others too.
+Words reached_from(const Sources& sources, const std::string& file) {
+  static const std::regex include("#include \"([^\"]*)\"");
+  Words reached = {file};
+  for (size_t i = 0; i < reached.size(); i++) {
+    const auto source = sources.find(reached[i]);
+    if (source == sources.end()) continue;
+    const std::string& text = source->second;
+    for (std::sregex_iterator it(text.begin(), text.end(), include), end; it != end; ++it)
+      if (!among(reached, (*it)[1])) reached.push_back((*it)[1]);
+  }
+  return reached;
+}
+
+// A reading is whole without the other: who decodes needs nothing of training, and the loop no model.
+Words wrong_readings(const Sources& sources) {
+  Words wrong;
+  const auto apart = [&](const Words& files, const Words& others) {
+    for (const std::string& file : files)
+      for (const std::string& reached : reached_from(sources, file))
+        if (among(others, reached)) wrong.push_back(file + " reaches " + reached);
+  };
+  apart(kDecoding, kTraining);
+  apart(kSpeculation, {"kernels.cuh", "rows.h", "model.h", "weights.h", "target.h"});
   return wrong;
 }
 
@@ -449,6 +485,7 @@ TEST_CASE("rings: the arrow of the includes points inward, file by file") {
       CHECK((first != sources.end() && first->first.compare(0, folder.size() + 1, folder + "/") == 0));
     }
   show(wrong_includes(sources, on_disk));
+  show(wrong_readings(sources));
 }
 
 TEST_CASE("rings: the core is small, its functions short, and its comments many") {
@@ -522,6 +559,11 @@ TEST_CASE("rings: an include that points outward is found, and one of nothing") 
   fault("nanospec.cu", "drafters/b.h", "there is no such file");
   fault("commands/a.cpp", "a.cpp", "there is no such file");  // beside it: includes are written from the root
   fault("commands/a.cpp", "tests/a.h", "that is neither");
+  CHECK(wrong_readings(house).empty());
+  Sources mixed = house;
+  mixed["target.h"] = "#include \"machine/b.h\"\n", mixed["machine/b.h"] = "#include \"train.h\"\n";
+  mixed["draft.h"] = "#include \"model.h\"\n";
+  CHECK(wrong_readings(mixed) == Words{"target.h reaches train.h", "draft.h reaches model.h"});
   house["more.h"] = house["attic/a.h"] = "", house.erase("sample.h");
   CHECK(wrong_includes(house, made_up).size() == 3);
 }
@@ -566,7 +608,7 @@ TEST_CASE("rings: a core that grew, fell silent or learned a ring's word is foun
   const auto function = [&](const std::string& name, int lines) {
     return "void " + name + "() {\n" + many(lines - 2, "  f();  // why") + "}\n";
   };
-  const std::string said = many(900, "// so");
+  const std::string said = many(600, "// so");
   const Sources house = {{"tree.h", function("flatten", kFunctionLines)},
                          {"decode.h", function("generate", kLoopLines)},
                          {"sample.h", said},
@@ -577,14 +619,15 @@ TEST_CASE("rings: a core that grew, fell silent or learned a ring's word is foun
     broken[file] = text;
     CHECK(wrong_measures(broken) == Words{message});
   };
-  fault("tree.h", "\n" + function("flatten", 81), "tree.h:2: flatten() has 81 lines: at most 80");
+  fault("tree.h", "\n" + function("flatten", 71), "tree.h:2: flatten() has 71 lines: at most 70");
   fault("decode.h", function("generate", 61), "decode.h:1: generate() has 61 lines: at most 60");
   fault("decode.h", function("degenerate", 61), "decode.h has no generate()");
-  fault("model.h", many(951, "\n").substr(0, 951), "model.h has 951 lines: at most 950");
-  fault("sample.h", many(20, "// so"), "the core has 20 lines of comment on 140 of code: at least 15 of a hundred");
+  fault("model.h", many(651, "\n").substr(0, 651), "model.h has 651 lines: at most 650");
+  fault("sample.h", many(15, "// so"), "the core has 15 lines of comment on 130 of code: at least 15 of a hundred");
   Sources broken = house;
-  for (const char* file : {"model.h", "draft.h", "nanospec.cu"}) broken[file] = many(900, "int i;");
-  CHECK(wrong_measures(broken) == Words{"the core has 2840 lines of code: at most 2500"});
+  for (const char* file : {"model.h", "draft.h", "train.h", "target.h", "nanospec.cu"})
+    broken[file] = many(600, "int i;");
+  CHECK(wrong_measures(broken) == Words{"the core has 3130 lines of code: at most 2700"});
 
   const auto foreign = [](const std::string& text) { return foreign_words({{"draft.h", text}}).size(); };
   CHECK(foreign("// What learns: growth/trust.h. A namespace has spaces.\n#include \"distrust.h\"\n") == 0);

@@ -8,8 +8,10 @@
 #include "decode.h"
 #include "drafters/adapt.h"
 #include "files/checkpoint.h"
+#include "target.h"
 #include "tests/mock.h"
 #include "tests/random.h"
+#include "train.h"
 
 using namespace nanospec;
 

@@ -7,6 +7,7 @@
 #include "drafters/logits.cpp"  // these three are in the library, but under another namespace
 #include "files/words.cpp"
 #include "growth/shapes.cpp"
+#include "target.h"
 #include "tests/error_of.h"
 #include "tests/mock.h"
 #include "tests/random.h"

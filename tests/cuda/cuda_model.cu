@@ -3,8 +3,10 @@
 #include "tests/cuda/cuda_test.h"  // first: it brings the emulator
 
 #include "decode.h"
+#include "target.h"
 #include "tests/random.h"
 #include "tests/tenth.h"
+#include "train.h"
 
 #ifdef __CUDACC__
 bool device_for_tests() { return nanospec::cuda_available(); }

@@ -4,6 +4,8 @@
 #include "tests/cuda/cuda_test.h"  // first: it brings the emulator
 
 #include "decode.h"
+#include "target.h"
+#include "train.h"
 
 namespace nanospec {
 namespace {

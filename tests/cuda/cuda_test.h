@@ -20,7 +20,7 @@
 #include <cstring>
 #include <vector>
 
-#include "machine/launch.h"
+#include "rows.h"
 
 namespace nanospec {
 

@@ -7,6 +7,7 @@
 
 #include "drafters/operations.h"
 #include "tests/random.h"
+#include "train.h"
 
 using namespace nanospec;
 

@@ -11,6 +11,7 @@
 #include <random>
 
 #include "decode.h"
+#include "target.h"
 #include "files/gguf_model.h"
 #include "tests/damaged.h"
 #include "tests/error_of.h"

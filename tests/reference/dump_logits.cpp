@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "decode.h"
+#include "target.h"
 #include "files/gguf_model.h"
 
 using namespace nanospec;

@@ -1,0 +1,93 @@
+// machine/tuned_gradients.h: the tuned versions of a backward's operations: see tuned.h.
+#pragma once
+
+#include "machine/attention_gradient.h"
+#include "machine/launch_gradients.h"
+#include "machine/matmul_gradient.h"
+#ifdef WITH_CUDA
+#include "cuda/attention_backward.cuh"
+#include "cuda/train.cuh"
+#endif
+
+namespace nanospec {
+
+// Templates, so that a file without training compiles no kernels of training: of an inline function it compiles all.
+template <class T>
+using IfFloat = std::enable_if_t<std::is_same<T, float>::value>;
+template <>
+inline constexpr bool kHasTuned<MatmulGradient<float>> = true;
+template <>
+inline constexpr bool kHasTuned<AttentionBackward<float>> = true;
+#ifdef WITH_CUDA
+template <>
+inline constexpr bool kHasTuned<NormWeights<float>> = true;
+template <>
+inline constexpr bool kHasTuned<ColumnSum<float>> = true;
+template <>
+inline constexpr bool kHasTuned<EmbedBackward<float>> = true;
+template <>
+inline constexpr bool kHasTuned<CrossEntropy<float>> = true;
+template <>
+inline constexpr bool kHasTuned<Mean<float>> = true;
+template <>
+inline constexpr bool kHasTuned<ClipFactor<float>> = true;
+#endif
+
+inline bool tuned(const Team& team, const MatmulGradient<float>& s) {
+  if (!team.cuda) matmul_gradient_twin(team, s);
+#ifdef WITH_CUDA
+  else gemm(s.inputs, s.outputs, s.rows, {s.x, 1, size_t(s.x_row)}, {s.dy, size_t(s.dy_row), 1}, s.dw, s.outputs, true);
+#endif
+  return true;
+}
+template <class T, class = IfFloat<T>>
+bool tuned(const Team& team, const AttentionBackward<T>& b, [[maybe_unused]] T* delta) {
+  if (!team.cuda) {
+    attention_backward_twin(team, b);
+    team.wait();
+    return true;
+  }
+  if (b.forward.computed > 0) return false;
+#ifdef WITH_CUDA
+  attention_backward_cuda(b, delta);
+#endif
+  return true;
+}
+#ifdef WITH_CUDA
+template <class T, class = IfFloat<T>>
+bool tuned(const Team& team, const NormWeights<T>& s) {
+  if (!team.cuda || !s.mean) return false;
+  sum_columns(NormTerm{s.dy, s.x, s.mean, s.rstd, s.y_row, s.x_row}, s.rows, s.channels, s.dweight, s.dbias);
+  return true;
+}
+template <class T, class = IfFloat<T>>
+bool tuned(const Team& team, const ColumnSum<T>& s) {
+  if (team.cuda) sum_columns(GradientTerm{s.dy, s.y_row}, s.rows, s.columns, s.dbias);
+  return team.cuda;
+}
+template <class T, class = IfFloat<T>>
+bool tuned(const Team& team, const EmbedBackward<T>& s, int* order) {
+  if (team.cuda) embed_gradient(s, order);
+  return team.cuda;
+}
+template <class T, class = IfFloat<T>>
+bool tuned(const Team& team, const CrossEntropy<T>& s, int rows) {
+  if (!team.cuda || s.vocab_size < kLongRow) return false;
+  start(s.gradient ? cross_entropy<true> : cross_entropy<false>, rows, kLossThreads, s.logits, s.row_stride,
+        s.vocab_size, s.target, s.loss, s.scale);
+  return true;
+}
+template <class Op>
+bool tuned_sum(const Team& team, const Op& op) {
+  if (team.cuda) start(long_sum<Op>, 1, kSumThreads, op);
+  return team.cuda;
+}
+inline bool tuned(const Team& team, const Mean<float>& s) { return tuned_sum(team, s); }
+inline bool tuned(const Team& team, const ClipFactor<float>& s) { return tuned_sum(team, s); }
+#endif
+
+#ifdef INSTANTIATE  // machine/library.cpp
+INSTANTIATE void attention_backward(const Team&, const AttentionBackward<float>&, float*, float*, int);
+#endif
+
+}  // namespace nanospec

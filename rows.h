@@ -1,0 +1,114 @@
+// rows.h: the rows of one forward: which token each has, and which rows and keys it sees.
+//
+// In order: a Batch, which is made on the host root after root; a DeviceBatch, where the forward reads it (Forest,
+// kernels.cuh). To decode, a batch is one tree with a past; to train, a forest of chains without one.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "machine/launch.h"
+
+namespace nanospec {
+
+// The rows of one forward in preorder, root after root: see Forest. `target` is for training.
+struct Batch {
+  std::vector<int> token, target, end, depth, root, first_row{0}, first_slot, past;
+  int rows() const { return int(token.size()); }
+  int roots() const { return int(past.size()); }
+  void clear() {  // keeps the memory
+    for (auto* list : {&token, &target, &end, &depth, &root, &first_slot, &past}) list->clear();
+    first_row.resize(1);
+  }
+
+  // Adds a root whose rows are a tree. Depths and ends count from the tree's first row.
+  void add_tree(const int* tokens, const int* depths, const int* ends, int n, int slot, int keys_before) {
+    const int at = rows();
+    for (int i = 0; i < n; i++) {
+      token.push_back(tokens[i]);
+      depth.push_back(depths[i]);
+      end.push_back(at + ends[i]);
+      root.push_back(roots());
+    }
+    first_row.push_back(at + n);
+    first_slot.push_back(slot);
+    past.push_back(keys_before);
+  }
+  // Adds a root whose rows are a sequence: a tree with one branch.
+  void add_chain(const int* tokens, int n, int slot, int keys_before) {
+    std::vector<int> depths(n), ends(n, n);
+    for (int i = 0; i < n; i++) depths[i] = i;
+    add_tree(tokens, depths.data(), ends.data(), n, slot, keys_before);
+  }
+  // The roots first .. last - 1 as a batch of their own, with slots from 0 on.
+  Batch part(int first, int last) const {
+    Batch some;
+    for (int r = first; r < last; r++) {
+      const int at = first_row[r], n = first_row[r + 1] - at;
+      std::vector<int> ends(end.begin() + at, end.begin() + at + n);
+      for (int& its : ends) its -= at;
+      some.add_tree(token.data() + at, depth.data() + at, ends.data(), n, first_slot[r] - first_slot[first], past[r]);
+      if (!target.empty()) some.target.insert(some.target.end(), target.begin() + at, target.begin() + at + n);
+    }
+    return some;
+  }
+  // How many slots its caches take together.
+  int slots() const {
+    int most = 0;
+    for (int r = 0; r < roots(); r++)
+      most = std::max(most, first_slot[r] + pad64(past[r] + first_row[r + 1] - first_row[r]));
+    return most;
+  }
+  int most_keys() const {
+    int most = 0;
+    for (int r = 0; r < roots(); r++) most = std::max(most, past[r] + first_row[r + 1] - first_row[r]);
+    return most;
+  }
+};
+
+// A batch in the memory of the device, in arrays of fixed capacity.
+class DeviceBatch {
+ public:
+  DeviceBatch() = default;
+  DeviceBatch(int rows, int roots, bool cuda)
+      : rows_(rows),
+        roots_(roots),
+        ints_(size_t(5) * rows + 3 * roots + 1, cuda),
+        host_(cuda ? ints_.size() : 0),
+        token_(ints_.data()) {}
+  // A batch whose arrays are somebody else's, in the device's memory.
+  DeviceBatch(const int* tokens, const Forest& where) : forest(where), token_(tokens) {}
+
+  void upload(const Batch& batch) {
+    int* at[] = {ints_.data(), target(), end(), depth(), root(), first_row(), first_slot(), past()};
+    const std::vector<int>* from[] = {&batch.token, &batch.target,    &batch.end,        &batch.depth,
+                                      &batch.root,  &batch.first_row, &batch.first_slot, &batch.past};
+    int* const to = host_.empty() ? ints_.data() : host_.data();
+    for (int i = 0; i < 8; i++) std::copy(from[i]->begin(), from[i]->end(), to + (at[i] - ints_.data()));
+    ints_.upload(host_.data(), host_.size());  // one copy for all arrays: a copy costs microseconds
+    forest = Forest{batch.rows(), batch.roots(), end(), depth(), root(), first_row(), first_slot(), past()};
+  }
+  bool holds(const Batch& batch) const { return batch.rows() <= rows_ && batch.roots() <= roots_; }
+  const int* token() const { return token_; }
+  int* target() const { return ints_.data() + rows_; }
+
+  Forest forest;
+  // How many of its rows, all of one root, an earlier forward has run: see Attention::computed. They are left alone.
+  // For networks without a vocabulary.
+  int computed = 0;
+
+ private:
+  int* end() const { return ints_.data() + 2 * size_t(rows_); }
+  int* depth() const { return ints_.data() + 3 * size_t(rows_); }
+  int* root() const { return ints_.data() + 4 * size_t(rows_); }
+  int* first_row() const { return ints_.data() + 5 * size_t(rows_); }
+  int* first_slot() const { return first_row() + roots_ + 1; }
+  int* past() const { return first_slot() + roots_; }
+
+  int rows_ = 0, roots_ = 0;
+  Array<int> ints_;
+  std::vector<int> host_;  // the host's copy for a GPU; empty on a CPU
+  const int* token_ = nullptr;
+};
+
+}  // namespace nanospec

@@ -1,0 +1,349 @@
+// train.h: the gradients of a model, and what training does with them: forward, backward, update.
+//
+// In order: the gradients of activations; backward, which walks model.h's forward from its end to its beginning; the
+// update; `Trainer`, which owns what training needs. The file knows nothing of decoding.
+//
+// T is the number type: float, or double for the gradient check. Shapes are model.h's.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "machine/launch_gradients.h"
+#include "model.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Backward
+
+// The gradients of activations. One layer's arrays serve for all layers in turn.
+template <class T>
+struct Gradients {
+  const Activations<T>& a;
+  // Whether there are gradients of every layer's keys and values, the past's too. Then backward() adds to what is in
+  // them; else it begins at zero.
+  bool past_gradients = false;
+
+  static constexpr bool portable = !kTuned || !std::is_same<T, float>::value;  // attention is the portable version
+  Rows<T> stream = a.once(a.R, a.C);                                           // (R, C) the residual stream's
+  Rows<T> norm = a.once(a.R, a.C);                                             // (R, C) a norm's
+  Rows<T> branch = a.once(a.R, a.C);  // (R, C) the part of the stream's that flows into a branch with dropout
+  Rows<T> qkv = a.once(a.R, a.Q);     // (R, H D + 2 KV D)
+  Rows<T> att = a.once(a.R, a.A);     // (R, H D)
+  Rows<T> k = a.room(past_gradients ? a.L : 1, 1, a.v_layer);  // (1, KV, slots, pad16(D)), or (L, ...)
+  Rows<T> v = a.room(past_gradients ? a.L : 1, 1, a.v_layer);
+  // Scratch of attention: attention_backward() says what it needs.
+  Rows<T> p = a.once(portable || a.cuda ? a.R : 0, size_t(a.H) * (portable ? a.slots : 1));
+  Rows<T> ds = a.once(portable ? a.R : 0, size_t(a.H) * a.slots);
+  Rows<int> order = a.template room<int>(1, a.cuda ? 2 : 0, a.R);  // scratch of the embedding on a GPU: rows by token
+};
+
+// The gradient of a weight (in, out) and its bias: of out = x W + b, where dy is the gradient of out.
+template <class T>
+MatmulGradient<T> weight_gradient(int rows, View<T> x, int in, View<T> dy, int out, T* dw, T* dbias) {
+  return {rows, in, out, x.at, x.stride, dy.at, dy.stride, dw, dbias};
+}
+// The gradients of a norm's weight and bias.
+template <class T>
+NormWeights<T> norm_gradient(int rows, const Norm<T>& s, View<T> dy, T* dweight, T* dbias) {
+  return {rows, s.x, s.x_row, s.channels, s.center ? s.mean : nullptr, s.rstd, dy.at, dy.stride, dweight, dbias};
+}
+// The gradient through one norm: dy (R, C) comes from above, and adds to dx (R, C).
+template <class T>
+NormBackward<T> norm_backward(const Norm<T>& s, View<T> dy, View<T> dx) {
+  return {s.x, s.x_row, s.channels, s.weight, s.center ? s.mean : nullptr, s.rstd, dy.at, dy.stride, dx.at};
+}
+
+// The gradient through norm and product, of y = norm(x) W: from dy to dx, by way of `between`, the norm's.
+template <class T, class W>
+void back_to_stream(const RowBlock& b, View<T> dy, const Weight<T, W>& w, const Norm<T>& norm, View<T> between,
+                    View<T> dx) {
+  matmul(b.team, b.rows, product(dy, w.transposed, between));
+  b.team.wait();
+  launch(b.team, b.rows, norm_backward(norm, between, dx));
+}
+
+// The gradient of pre (R, a.G), into pre, from dy, that of act W. Then act is again what the forward had there, and did
+// not store.
+template <class T, class W>
+void activate_backward(const RowBlock& b, const Config& c, View<T> dy, const Weight<T, W>& w, View<T> pre,
+                       View<T> act) {
+  const auto through = product(dy, w.transposed, act);
+  if (!c.swiglu) {
+    matmul(b.team, b.rows, through, GeluBackward<T>{pre.at, act.at, act.stride});
+    return b.team.wait();
+  }
+  matmul(b.team, b.rows, through);
+  b.team.wait();
+  launch(b.team, b.rows, SwiGluBackward<T>{pre.at, pre.stride, c.inner(), act.at, act.stride});
+}
+
+// The gradient through the last norm and the head: into g.stream.
+template <class T, class W>
+void head_backward(const Team& team, const Config& c, const Weights<T, W>& w, const RowBlock& all,
+                   const Activations<T>& a, const Gradients<T>& g, const Tensors<T>& d) {
+  zero(team, g.stream.data(), size_t(all.rows) * a.C);
+  matmul_gradient(team, weight_gradient<T>(all.rows, a.logits(0, all), c.vocab_size, a.norm_f(0, all), c.n_embd,
+                                           c.tied ? d.wte : d.lm_head, nullptr));
+  by_blocks(team, 0, all.rows, a.row_bytes(), [&](const RowBlock& b) {
+    back_to_stream(b, a.logits(0, b), w.head, last_norm(a, w, c.n_layer, b), g.norm(0, b), g.stream(0, b));
+  });
+  norm_weights(team, norm_gradient(all.rows, last_norm(a, w, c.n_layer, all), g.norm(0, all), d.ln_f, d.ln_f_bias));
+}
+
+// Adds every parameter's gradient to d. It follows a forward whose a.logits have become dlogits; without a vocabulary
+// g.stream is the gradient of the last x, and becomes that of the first. Every thread of the team calls it.
+template <class T, class W>
+void backward(const Team& team, const Config& c, const Weights<T, W>& w, const DeviceBatch& batch,
+              const Activations<T>& a, const Gradients<T>& g, const Tensors<T>& d, const Dropout& dropout = {}) {
+  const int first = batch.computed, R = batch.forest.rows - first;
+  const int C = c.n_embd, A = c.heads_size(), F = c.inner(), Q = c.qkv_size();
+  const RowBlock all{team, first, R, first};
+  // Norms and act are computed again, and all rows of them are kept, for the gradients of weights.
+  const auto blocks = [&](const auto& f) {
+    by_blocks(team, first, R, a.row_bytes(), [&](const RowBlock& b) { f(RowBlock{b.team, b.row, b.rows, b.row}); });
+  };
+  // The gradient that flows from the stream into a branch, through the branch's dropout, lies in dout.
+  const Rows<T>& dout = dropout.rate == 0 ? g.stream : g.branch;
+  const auto into_branch = [&](const RowBlock& b, int l, int site) {
+    T *const from = g.stream.at(0, b.row), *const to = g.branch.at(0, b.row);
+    drop(b.team, b.rows, Drop<T>{from, to, a.C, C, dropout_at(dropout, l, site, b.row)});
+  };
+
+  if (c.vocab_size) head_backward(team, c, w, all, a, g, d);  // logits = norm_f(x) wte^T
+  for (int l = c.n_layer - 1; l >= 0; l--) {
+    const auto& layer = w.layers[l];
+    const auto& dl = d.layers[l];
+    // x of the next layer = mid + act W + b
+    blocks([&](const RowBlock& b) {
+      into_branch(b, l, kDropMlp);
+      activate_backward(b, c, dout(0, b), layer.fc_proj, a.pre(l, b), a.act.in_room(b));
+    });
+    matmul_gradient(team, weight_gradient(R, a.act(0, all), F, dout(0, all), C, dl.fc_proj, dl.fc_proj_bias));
+    team.wait();  // the gradient of the stream goes on to mid
+    blocks([&](const RowBlock& b) {
+      // pre = norm_2(mid) W + b
+      launch(b.team, b.rows, norm_2(a, w, l, b));
+      back_to_stream(b, a.pre(l, b), layer.fc, norm_2(a, w, l, b), g.norm(0, b), g.stream(0, b));
+      // mid = x + att W + b
+      into_branch(b, l, kDropProjection);
+      matmul(b.team, b.rows, product(dout(0, b), layer.proj.transposed, g.att(0, b)));
+      b.team.wait();
+    });
+    matmul_gradient(team, weight_gradient(R, a.norm_2(0, all), C, a.pre(l, all), c.hidden(), dl.fc, dl.fc_bias));
+    norm_weights(team, norm_gradient(R, norm_2(a, w, l, all), g.norm(0, all), dl.ln_2, dl.ln_2_bias));
+    matmul_gradient(team, weight_gradient(R, a.att(l, all), A, dout(0, all), C, dl.proj, dl.proj_bias));
+    // att = attention(qkv, cache)
+    const Attention<T> heads = attention_of<W>(team, batch, a, l, dropout);
+    attention_backward(
+        team, AttentionBackward<T>{heads, g.att.data(), g.k.at(l, 0), g.v.at(l, 0), g.qkv.data(), g.past_gradients},
+        g.p.data(), g.ds.data(), a.slots);
+    // qkv = norm_1(x) W + b
+    blocks([&](const RowBlock& b) {
+      launch(b.team, b.rows, norm_1(a, w, l, b));
+      if (c.rotary) turn(b, heads, g.qkv.data(), w.rope, true);
+      back_to_stream(b, g.qkv(0, b), layer.qkv, norm_1(a, w, l, b), g.norm(0, b), g.stream(0, b));
+    });
+    matmul_gradient(team, weight_gradient(R, a.norm_1(0, all), C, g.qkv(0, all), Q, dl.qkv, dl.qkv_bias));
+    norm_weights(team, norm_gradient(R, norm_1(a, w, l, all), g.norm(0, all), dl.ln_1, dl.ln_1_bias));
+    team.wait();  // the next layer's norms overwrite these
+  }
+  if (!c.vocab_size) return;
+  T* const dx = g.stream.data();
+  drop(team, R, Drop<T>{dx, dx, a.C, C, dropout_at(dropout, c.n_layer, kDropEmbedding)});
+  embed_backward(team, EmbedBackward<T>{R, batch.token(), batch.forest, dx, a.C, C, d.wte, d.wpe}, g.order.data());
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The update
+
+// What one AdamW update needs to know; names and defaults are nanoGPT's.
+struct Update {
+  int64_t iteration = 0;  // updates made before this one
+  double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.99, weight_decay = 0.1, grad_clip = 1.0;
+};
+
+// The learning rate: a warm-up, then a cosine down to the lowest rate (Loshchilov, Hutter 2017), as nanoGPT's get_lr.
+inline double cosine_rate(int64_t iteration, int warmup, int decay, double most, double least) {
+  if (iteration < warmup) return most * double(iteration + 1) / (warmup + 1);
+  if (iteration > decay) return least;
+  const double decayed = double(iteration - warmup) / std::max(1, decay - warmup);
+  return least + 0.5 * (1 + cos(3.14159265358979323846 * decayed)) * (most - least);
+}
+
+// AdamW over a flat array of parameters, after the whole gradient has been clipped.
+template <class T>
+class Optimizer {
+ public:
+  Optimizer(const std::vector<TensorSpec>& table, bool cuda) : norm_(2, cuda) {
+    std::vector<Piece> pieces;
+    const size_t most = cuda ? 1024 : 8192;  // of one piece: on a GPU, so few that a small model's pieces fill it
+    for (const TensorSpec& spec : table)
+      for (size_t at = 0; at < spec.size; at += most)
+        pieces.push_back({spec.offset + at, int(std::min(most, spec.size - at)), spec.decay ? 1.0f : 0.0f});
+    pieces_ = Array<Piece>(pieces.size(), cuda);
+    pieces_.upload(pieces.data(), pieces.size());
+    squares_ = Array<T>(pieces.size(), cuda);
+  }
+  void step(const Team& team, const Update& u, T* weights, const T* gradient, T* m, T* v) const {
+    const int pieces = int(pieces_.size());
+    const int64_t t = u.iteration + 1;
+    launch(team, pieces, SumSquares<T>{pieces_.data(), gradient, squares_.data()});
+    launch_sum(team, ClipFactor<T>{squares_.data(), pieces, T(u.grad_clip), norm_.data()});
+    launch(team, pieces,
+           AdamW<T>{pieces_.data(), weights, m, v, gradient, norm_.data(), T(u.learning_rate), T(u.weight_decay),
+                    T(u.beta1), T(u.beta2), T(1 - power(u.beta1, t)), T(1 - power(u.beta2, t))});
+  }
+
+ private:
+  Array<T> norm_, squares_;
+  Array<Piece> pieces_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Trainer
+
+// Everything that training needs: parameters, their packed forms, gradients, moments, and what a forward computes.
+//
+// On a CPU the first half of a batch's sequences and the second have a gradient each, and the two are added, whatever
+// the threads. So the halves of a team need neither wait for each other nor read what lies in the other's caches.
+template <class T>
+class Trainer {
+ public:
+  const Config config;
+  Array<T> weights, gradient, m, v;  // flat: tensor_table(config) says what lies where
+
+  Trainer(const Config& sizes, Pool& pool)
+      : config(sizes),
+        weights(parameter_count(sizes), pool.cuda()),
+        gradient(parameter_count(sizes), pool.cuda()),
+        m(parameter_count(sizes), pool.cuda()),
+        v(parameter_count(sizes), pool.cuda()),
+        pool_(pool),
+        packed_(sizes, {sizes, weights.data()}, pool.cuda()),
+        optimizer_(tensor_table(sizes), pool.cuda()) {}
+
+  // Sets the parameters to their initial values. The moments start at zero.
+  void initialize(uint64_t seed) {
+    const std::vector<float> values = initial_weights(config, seed);
+    set_weights(std::vector<T>(values.begin(), values.end()).data());
+  }
+  // Sets the parameters; the moments stay as they are.
+  void set_weights(const T* flat) {
+    weights.upload(flat, weights.size());
+    pool_.run([&](const Team& team) { packed_.pack(team); });
+  }
+
+  // The mean cross-entropy of batch.target (natural logarithm).
+  T loss(const Batch& batch, const Dropout& dropout = {}) {
+    upload(batch);
+    pool_.run([&](const Team& team) { loss_of_batch(team, false, dropout); });
+    return read(loss_);
+  }
+  // The same, and sets `gradient`: of the loss, over `parts` where it is one part of so many.
+  T loss_and_gradient(const Batch& batch, const Dropout& dropout = {}, int parts = 1) {
+    upload(batch);
+    pool_.run([&](const Team& team) { loss_of_batch(team, true, dropout, parts); });
+    return read(loss_);
+  }
+  // One AdamW update with `gradient` as it is.
+  void apply(const Update& update) {
+    pool_.run([&](const Team& team) { adamw_and_pack(team, update); });
+  }
+  // One update of training; returns the loss before it.
+  T step(const Batch& batch, const Update& update, const Dropout& dropout = {}) {
+    upload(batch);
+    pool_.run([&](const Team& team) {
+      loss_of_batch(team, true, dropout);
+      adamw_and_pack(team, update);
+    });
+    return read(loss_);
+  }
+
+ private:
+  // Half of a batch, or all of it: what its forward and backward compute.
+  struct Half {
+    const Array<T>& sums;  // every parameter's gradient
+    Tensors<T> by_name;
+    Activations<T> activations;
+    Gradients<T> gradients;
+    DeviceBatch batch;
+    int first_row = 0;
+    Half(const Config& c, const Batch& b, Pool& pool, const Array<T>& gradient)
+        : sums(gradient),
+          by_name(c, sums.data()),
+          activations(c, b.rows(), b.slots(), true, pool.size(), pool.cuda()),
+          gradients{activations},
+          batch(b.rows(), b.roots(), pool.cuda()) {
+      activations.cache_is_read = false;
+    }
+  };
+
+  void upload(const Batch& batch) {
+    count_ = pool_.cuda() || batch.roots() < 2 ? 1 : 2;
+    if (losses_.size() < size_t(batch.rows())) losses_ = Array<T>(size_t(batch.rows()), pool_.cuda());
+    if (count_ == 2 && second_.size() == 0) second_ = Array<T>(gradient.size());
+    for (int i = 0; i < count_; i++) {
+      const int first = batch.roots() * i / count_;
+      const Batch its = batch.part(first, batch.roots() * (i + 1) / count_);
+      auto& half = halves_[i];
+      if (!half || !half->batch.holds(its) || half->activations.slots < its.slots()) {
+        half.reset();  // before the next one takes its memory
+        half.reset(new Half(config, its, pool_, i == 0 ? gradient : second_));
+      }
+      half->batch.upload(its);
+      half->first_row = batch.first_row[first];
+    }
+    rows_ = batch.rows();
+  }
+  T read(const Array<T>& one) const {
+    T value = 0;
+    one.download(&value, 1);
+    return value;
+  }
+  // Sets loss_ and, with_gradient, the gradient of the loss over `parts`.
+  void loss_of_batch(const Team& team, bool with_gradient, const Dropout& dropout, int parts = 1) {
+    const T scale = T(1) / (T(rows_) * T(parts));
+    const auto run = [&](const Team& some, int i) { loss_of_half(some, *halves_[i], with_gradient, scale, dropout); };
+    if (count_ == 2) team.halves(run);
+    else run(team, 0);
+    launch_sum(team, Mean<T>{losses_.data(), rows_, loss_.data()});
+    if (with_gradient && count_ == 2) add(team, second_.data(), gradient.data(), gradient.size());
+  }
+  void loss_of_half(const Team& team, const Half& half, bool with_gradient, T scale, Dropout dropout) {
+    const Activations<T>& a = half.activations;
+    dropout.first_row = half.first_row;
+    if (with_gradient) zero(team, half.sums.data(), half.sums.size());
+    forward(team, config, packed_, half.batch, a, true, dropout);
+    loss_of_rows(team, half.batch.forest.rows,
+                 CrossEntropy<T>{a.logits.data(), a.V, config.vocab_size, half.batch.target(),
+                                 losses_.data() + half.first_row, with_gradient, scale});
+    if (!with_gradient) return;
+    backward(team, config, packed_, half.batch, a, half.gradients, half.by_name, dropout);
+    team.wait();
+  }
+  void adamw_and_pack(const Team& team, const Update& u) {
+    optimizer_.step(team, u, weights.data(), gradient.data(), m.data(), v.data());
+    packed_.pack(team);
+  }
+
+  Pool& pool_;
+  Weights<T, T> packed_;
+  std::unique_ptr<Half> halves_[2];
+  int count_ = 1, rows_ = 0;                          // of halves (1: all in one), of the batch's rows
+  Array<T> losses_, loss_{1, pool_.cuda()}, second_;  // second_: the gradient of the second half
+  Optimizer<T> optimizer_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Compiled once: machine/library.cpp
+
+#ifdef INSTANTIATE
+INSTANTIATE void backward(const Team&, const Config&, const Weights<float, float>&, const DeviceBatch&,
+                          const Activations<float>&, const Gradients<float>&, const Tensors<float>&, const Dropout&);
+INSTANTIATE class Trainer<float>;
+#endif
+
+}  // namespace nanospec
