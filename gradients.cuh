@@ -206,7 +206,7 @@ struct AttentionBackwardQueries {
       for (int d = 0; d < D; d++) score = fused(q[d], *s.cache.key(kv_head, slot0 + j, d), score);
       for (int d = 0; d < D; d++) dp = fused(dout[d], v[d], dp);
       const T weight = exp(score * scale - s.log_sum[item]);
-      const T keep = s.keep(row, head, j < past ? j : past + f.depth[first + j - past]);
+      const T keep = s.factor(row, head, j < past ? j : past + f.depth[first + j - past]);
       dsr[j] = weight * (dp * keep - delta) * scale;
       pr[j] = weight * keep;
     });

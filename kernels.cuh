@@ -48,8 +48,8 @@ struct Forest {
   HD int slot(int row) const { return first_slot[root[row]] + past[root[row]] + row - first_row[root[row]]; }
 };
 
-// Dropout at one site, which is a place in the network. keep(i) is 1 / (1 - rate) where element i stays, else 0. It is
-// a pure function of seed, iteration, site and i, which counts from the first element of the batch's first row.
+// Dropout at one site, which is a place in the network. factor(i) is 1 / (1 - rate) where element i stays, else 0. It
+// is a pure function of seed, iteration, site and i, which counts from the first element of the batch's first row.
 struct Dropout {
   float rate = 0;
   uint64_t seed = 0;
@@ -57,7 +57,7 @@ struct Dropout {
   int first_row = 0;  // the row of the batch that is row 0 here
   HD uint64_t first_of(int row, uint64_t elements) const { return uint64_t(first_row + row) * elements; }  // of a row
   template <class T>
-  HD T keep(uint64_t i) const {
+  HD T factor(uint64_t i) const {
     return rate == 0 ? T(1) : bits(i) < least() ? T(0) : scale<T>();
   }
   HD uint32_t bits(uint64_t i) const { return uint32_t(random_bits(seed, iteration, kStreamDropout, i, site)); }
@@ -159,7 +159,7 @@ struct Attention {
   HD uint64_t first_weight(int row, int head) const {  // for dropout, which counts 2^20 weights a row and head
     return (dropout.first_of(row, n_head) + head) << 20;
   }
-  HD T keep(int row, int head, int position) const { return dropout.keep<T>(first_weight(row, head) | position); }
+  HD T factor(int row, int head, int position) const { return dropout.factor<T>(first_weight(row, head) | position); }
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -173,11 +173,11 @@ template <class Op>
 struct Strips {
   Op op;
   int columns, width = columns;
-  HD int each() const { return (columns + width - 1) / width; }  // strips of a row
+  HD int per_row() const { return (columns + width - 1) / width; }  // strips of a row
   template <class G>
   HD void operator()(const G& g, int item) const {
-    const int begin = item % each() * width;
-    op(g, item / each(), begin, smaller(columns, begin + width));
+    const int begin = item % per_row() * width;
+    op(g, item / per_row(), begin, smaller(columns, begin + width));
   }
 };
 
@@ -358,7 +358,7 @@ struct Drop {
     const T* a = x + size_t(row) * row_stride + begin;
     T* o = y + size_t(row) * row_stride + begin;
     const uint64_t first = dropout.first_of(row, channels) + begin;
-    g.map(o, end - begin, [=](int c) { return a[c] * dropout.keep<T>(first + c); });
+    g.map(o, end - begin, [=](int c) { return a[c] * dropout.factor<T>(first + c); });
   }
 };
 template <class T>
@@ -496,7 +496,7 @@ struct AttentionForward {
     g.each(seen, [=](int i) { w[i] = exp(w[i] * scale - top); });
     const T total = g.template sum<T>(seen, [=](int i) { return w[i]; });
     if (s.log_sum) g.each(1, [&](int) { s.log_sum[item] = top + log(total); });
-    if (s.dropout.rate > 0) g.each(seen, [&](int i) { w[i] *= s.keep(row, head, i); });
+    if (s.dropout.rate > 0) g.each(seen, [&](int i) { w[i] *= s.factor(row, head, i); });
     g.each(D, [&](int d) {
       const auto value = [&](int j) { return T(to_float(*s.cache.value(kv_head, slot0 + j, d))); };
       T sum = 0;

@@ -270,8 +270,9 @@ struct Rows : Array<T> {
     if (layers * rows * row_stride > 0) Array<T>::operator=(Array<T>(layers * rows * row_stride + spare, cuda));
   }
   T* at(int l, int row) const { return this->data() ? this->data() + l * layer + row * stride : nullptr; }
-  View<T> operator()(int l, const RowBlock& b) const { return {at(l, b.row), int(stride)}; }  // of the block's rows
-  View<T> in_room(const RowBlock& b) const { return {at(0, b.room), int(stride)}; }           // of what it alone needs
+  // A block's rows of layer l; and where it may put what it alone needs.
+  View<T> operator()(int l, const RowBlock& b) const { return {at(l, b.row), int(stride)}; }
+  View<T> in_scratch(const RowBlock& b) const { return {at(0, b.scratch), int(stride)}; }
 };
 
 // Up to this many rows, each thread normalizes all rows for itself: that is cheaper than a barrier.
@@ -298,12 +299,13 @@ struct Activations {
         cuda(on_gpu) {}
 
   template <class Number = T>
-  Rows<Number> room(size_t layers, size_t rows, size_t stride) const {
+  Rows<Number> rows_of(size_t layers, size_t rows, size_t stride) const {
     return {layers, rows, stride, cuda};
   }
-  Rows<T> each(size_t stride) const { return room(training ? L : 1, R, stride); }   // in training one for each layer
-  Rows<T> once(size_t rows, size_t stride) const { return room(1, rows, stride); }  // one for all layers
-  Rows<T> saved(size_t stride) const { return room(training ? L : 0, R, stride); }  // for the backward alone
+  // One for all layers; in training one for each; for the backward alone.
+  Rows<T> once(size_t rows, size_t stride) const { return rows_of(1, rows, stride); }
+  Rows<T> per_layer(size_t stride) const { return rows_of(training ? L : 1, R, stride); }
+  Rows<T> saved(size_t stride) const { return rows_of(training ? L : 0, R, stride); }
 
   int L = config.n_layer, H = config.n_head, KV = config.n_kv_head, D = config.head_size();
   // Strides: an odd number of cache lines, so that the same columns of many rows do not meet in a few sets of a cache.
@@ -311,21 +313,21 @@ struct Activations {
   int G = pad16(config.hidden()) | 16, F = pad16(config.inner()) | 16, V = pad16(config.vocab_size);
   size_t k_layer = KV * KeyValues<S>::key_numbers(slots, D), v_layer = KV * KeyValues<S>::value_numbers(slots, D);
 
-  Rows<T> x =
-      room(cuda && !training ? 1 : L + 1, R, C);  // (L + 1, R, C) the residual stream before each layer, after all
-  Rows<T> norm_1 = once(N, C);                    // (R, C) the norm of x
-  Rows<T> mean_1 = saved(1), rstd_1 = saved(1);   // (L, R) each: the mean of a row of x, and 1 / its standard deviation
-  Rows<T> qkv = each(Q);                          // (L, R, H D + 2 KV D) queries of all heads, then keys, then values
-  Rows<S> k = room<S>(L, 1, k_layer);             // (L, KV, slots, D) the cache: KeyValues says how it lies
-  Rows<S> v = room<S>(L, 1, v_layer);             // (L, KV, slots, D)
-  Rows<T> log_sum = saved(H);                     // (L, R, H) of the softmax
-  Rows<T> att = each(A);                          // (L, R, H D) the outputs of all heads, side by side
-  Rows<T> mid = each(C);                          // (L, R, C) the residual stream between attention and MLP
-  Rows<T> norm_2 = once(N, C);                    // (R, C) the norm of mid
-  Rows<T> mean_2 = saved(1), rstd_2 = saved(1);   // (L, R) each
-  Rows<T> pre = each(G);                          // (L, R, F) before the GELU; (L, R, 2 F) gates and ups of SwiGLU
-  Rows<T> act = once(R, F);                       // (R, F) after it
-  Rows<T> norm_f = once(N, C);                    // (R, C) the norm of the last x
+  int X = cuda && !training ? 1 : L + 1;         // on a CPU a drafter may read the stream after any layer
+  Rows<T> x = rows_of(X, R, C);                  // (L + 1, R, C) the residual stream before each layer and at the end
+  Rows<T> norm_1 = once(N, C);                   // (R, C) the norm of x
+  Rows<T> mean_1 = saved(1), rstd_1 = saved(1);  // (L, R) each: the mean of a row of x, and 1 / its standard deviation
+  Rows<T> qkv = per_layer(Q);                    // (L, R, H D + 2 KV D) queries of all heads, then keys, then values
+  Rows<S> k = rows_of<S>(L, 1, k_layer);         // (L, KV, slots, D) the cache: KeyValues says how it lies
+  Rows<S> v = rows_of<S>(L, 1, v_layer);         // (L, KV, slots, D)
+  Rows<T> log_sum = saved(H);                    // (L, R, H) of the softmax
+  Rows<T> att = per_layer(A);                    // (L, R, H D) the outputs of all heads, side by side
+  Rows<T> mid = per_layer(C);                    // (L, R, C) the residual stream between attention and MLP
+  Rows<T> norm_2 = once(N, C);                   // (R, C) the norm of mid
+  Rows<T> mean_2 = saved(1), rstd_2 = saved(1);  // (L, R) each
+  Rows<T> pre = per_layer(G);                    // (L, R, F) before the GELU; (L, R, 2 F) gates and ups of SwiGLU
+  Rows<T> act = once(R, F);                      // (R, F) after it
+  Rows<T> norm_f = once(N, C);                   // (R, C) the norm of the last x
   Rows<T> mean_f = once(training ? R : 0, 1), rstd_f = once(training ? R : 0, 1);  // (R) each
   Rows<T> logits = once(R, V);                                                     // (R, V)
   Rows<T> attention_scratch = once(1, attention_scratch_size<T>(R, H, D, slots, training, cuda));
@@ -350,18 +352,28 @@ inline Dropout dropout_at(Dropout dropout, int layer, int site, int row = 0) {  
 // last x. What they write is needed in the block alone.
 template <class T>
 Norm<T> norm_of(const Config& c, View<T> x, const T* weight, const T* bias, View<T> y, T* mean, T* rstd) {
-  return {x.at, x.stride, c.n_embd, weight, bias, y.at, y.stride, mean, rstd, c.center, T(c.norm_epsilon)};
+  return {.x = x.at,
+          .x_row = x.stride,
+          .channels = c.n_embd,
+          .weight = weight,
+          .bias = bias,
+          .y = y.at,
+          .y_row = y.stride,
+          .mean = mean,
+          .rstd = rstd,
+          .center = c.center,
+          .epsilon = T(c.norm_epsilon)};
 }
 template <class T, class S, class W>
 Norm<T> norm_1(const Activations<T, S>& a, const Weights<T, W>& w, int l, const RowBlock& b) {
   const auto& its = w.plain.layers[l];
-  return norm_of(a.config, a.x(l, b), its.ln_1, its.ln_1_bias, a.norm_1.in_room(b), a.mean_1.at(l, b.row),
+  return norm_of(a.config, a.x(l, b), its.ln_1, its.ln_1_bias, a.norm_1.in_scratch(b), a.mean_1.at(l, b.row),
                  a.rstd_1.at(l, b.row));
 }
 template <class T, class S, class W>
 Norm<T> norm_2(const Activations<T, S>& a, const Weights<T, W>& w, int l, const RowBlock& b) {
   const auto& its = w.plain.layers[l];
-  return norm_of(a.config, a.mid(l, b), its.ln_2, its.ln_2_bias, a.norm_2.in_room(b), a.mean_2.at(l, b.row),
+  return norm_of(a.config, a.mid(l, b), its.ln_2, its.ln_2_bias, a.norm_2.in_scratch(b), a.mean_2.at(l, b.row),
                  a.rstd_2.at(l, b.row));
 }
 template <class T, class S, class W>
@@ -391,11 +403,11 @@ Normalized<T> normalize(const RowBlock& b, Norm<T> norm, bool training) {
 // out = x W, as an operation.
 template <class T, class W>
 Matmul<T, W> product(View<T> x, const Panels<W>& w, View<T> out) {
-  return {x.at, x.stride, w, out.at, out.stride};
+  return {.x = x.at, .x_row = x.stride, .w = w, .out = out.at, .out_row = out.stride};
 }
 template <class T, class W>
 Matmul<T, W> product(const Normalized<T>& n, const Panels<W>& w, View<T> out) {
-  return {n.x.at, n.x.stride, w, out.at, out.stride, n.norm};
+  return {.x = n.x.at, .x_row = n.x.stride, .w = w, .out = out.at, .out_row = out.stride, .norm = n.norm};
 }
 
 // x (R, C) = wte[token] + wpe[position], of all rows.
@@ -413,12 +425,20 @@ void embed(const Team& team, const Config& c, const Weights<T, W>& w, const Devi
 template <class W, class T, class S>
 Attention<T, S> attention_of(const Team& team, const DeviceBatch& batch, const Activations<T, S>& a, int l,
                              const Dropout& dropout) {
-  Attention<T, S> heads{batch.forest, a.H, a.KV, a.D, a.qkv.at(l, 0), a.Q, a.cache(l), a.att.at(l, 0), a.A};
-  heads.log_sum = a.log_sum.at(l, 0);
-  heads.dropout = dropout_at(dropout, l, kDropAttention);
-  heads.computed = batch.computed;
+  Attention<T, S> heads{.forest = batch.forest,
+                        .n_head = a.H,
+                        .n_kv_head = a.KV,
+                        .head_size = a.D,
+                        .qkv = a.qkv.at(l, 0),
+                        .qkv_row = a.Q,
+                        .cache = a.cache(l),
+                        .out = a.att.at(l, 0),
+                        .out_row = a.A,
+                        .log_sum = a.log_sum.at(l, 0),
+                        .dropout = dropout_at(dropout, l, kDropAttention),
+                        .computed = batch.computed,
+                        .cache_is_read = a.cache_is_read};
   heads.in_cache = product_writes_cache<W>(team, heads);
-  heads.cache_is_read = a.cache_is_read;
   return heads;
 }
 
@@ -426,10 +446,15 @@ Attention<T, S> attention_of(const Team& team, const DeviceBatch& batch, const A
 template <class T, class S>
 void turn(const RowBlock& b, const Attention<T, S>& heads, T* qkv, const Array<T>& table, bool back = false) {
   b.team.wait();
-  rotate(b.team, b.rows,
-         Rope<T>{heads.forest, b.row, qkv, heads.qkv_row, heads.n_head + heads.n_kv_head, heads.head_size, table.data(),
-                 back},
-         heads);
+  const Rope<T> rope{.forest = heads.forest,
+                     .first = b.row,
+                     .qkv = qkv,
+                     .qkv_row = heads.qkv_row,
+                     .heads = heads.n_head + heads.n_kv_head,
+                     .head_size = heads.head_size,
+                     .table = table.data(),
+                     .back = back};
+  rotate(b.team, b.rows, rope, heads);
 }
 
 // act (R, F) = GELU(pre) or SwiGLU(pre), with pre (R, hidden) = x W + b.
@@ -491,9 +516,9 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
       join(b, a.att(l, b), layer.proj, a.x(l, b), a.mid(l, b), dropout_at(dropout, l, kDropProjection, b.row));
       // act (R, F) = GELU(norm_2(mid) W + b), or SwiGLU
       const Normalized<T> mid = normalize(b, norm_2(a, w, l, b), a.training);
-      activate(b, c, mid, layer.fc, a.pre(l, b), a.act.in_room(b));
+      activate(b, c, mid, layer.fc, a.pre(l, b), a.act.in_scratch(b));
       // x (R, C) of the next layer = mid + act W + b
-      join(b, a.act.in_room(b), layer.fc_proj, a.mid(l, b), a.x(l + 1, b), dropout_at(dropout, l, kDropMlp, b.row));
+      join(b, a.act.in_scratch(b), layer.fc_proj, a.mid(l, b), a.x(l + 1, b), dropout_at(dropout, l, kDropMlp, b.row));
     });
   }
   if (!with_logits || !c.vocab_size) return;

@@ -32,18 +32,27 @@ struct Gradients {
   Rows<T> branch = a.once(a.R, a.C);  // (R, C) the part of the stream's that flows into a branch with dropout
   Rows<T> qkv = a.once(a.R, a.Q);     // (R, H D + 2 KV D)
   Rows<T> att = a.once(a.R, a.A);     // (R, H D)
-  Rows<T> k = a.room(past_gradients ? a.L : 1, 1, a.v_layer);  // (1, KV, slots, pad16(D)), or (L, ...)
-  Rows<T> v = a.room(past_gradients ? a.L : 1, 1, a.v_layer);
+  Rows<T> k = a.rows_of(past_gradients ? a.L : 1, 1, a.v_layer);  // (1, KV, slots, pad16(D)), or (L, ...)
+  Rows<T> v = a.rows_of(past_gradients ? a.L : 1, 1, a.v_layer);
   // Scratch of attention: attention_backward() says what it needs.
   Rows<T> p = a.once(portable || a.cuda ? a.R : 0, size_t(a.H) * (portable ? a.slots : 1));
   Rows<T> ds = a.once(portable ? a.R : 0, size_t(a.H) * a.slots);
-  Rows<int> order = a.template room<int>(1, a.cuda ? 2 : 0, a.R);  // scratch of the embedding on a GPU: rows by token
+  Rows<int> order =
+      a.template rows_of<int>(1, a.cuda ? 2 : 0, a.R);  // scratch of the embedding on a GPU: rows by token
 };
 
 // The gradient of a weight (in, out) and its bias: of out = x W + b, where dy is the gradient of out.
 template <class T>
 MatmulGradient<T> weight_gradient(int rows, View<T> x, int in, View<T> dy, int out, T* dw, T* dbias) {
-  return {rows, in, out, x.at, x.stride, dy.at, dy.stride, dw, dbias};
+  return {.rows = rows,
+          .inputs = in,
+          .outputs = out,
+          .x = x.at,
+          .x_row = x.stride,
+          .dy = dy.at,
+          .dy_row = dy.stride,
+          .dw = dw,
+          .dbias = dbias};
 }
 // The gradients of a norm's weight and bias.
 template <class T>
@@ -119,7 +128,7 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
     // x of the next layer = mid + act W + b
     blocks([&](const RowBlock& b) {
       into_branch(b, l, kDropMlp);
-      activate_backward(b, c, dout(0, b), layer.fc_proj, a.pre(l, b), a.act.in_room(b));
+      activate_backward(b, c, dout(0, b), layer.fc_proj, a.pre(l, b), a.act.in_scratch(b));
     });
     matmul_gradient(team, weight_gradient(R, a.act(0, all), F, dout(0, all), C, dl.fc_proj, dl.fc_proj_bias));
     team.wait();  // the gradient of the stream goes on to mid

@@ -188,7 +188,7 @@ __device__ __forceinline__ void attend(const Attention<float, S>& s, ForwardMemo
       ROLLED
       for (int p = 0; p < kWarpPairs; p++) {
         const Pair one = memory.pair[mine + p];
-        weight[p][lane] *= s.keep(one.row, one.head, key.position);
+        weight[p][lane] *= s.factor(one.row, one.head, key.position);
       }
       __syncwarp();
     }

@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
     ROLLED
     for (int p = 0; p < P; p++) {
       const Pair one = memory.pair[mine + p];
-      memory.ds[mine + p][lane] = s.keep(one.row, one.head, key.position);
+      memory.ds[mine + p][lane] = s.factor(one.row, one.head, key.position);
     }
     UNROLL
     for (int p = 0; p < P; p++) {
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
         dot<P, W>(score, memory.q + mine, D, [&](int d) { return tile.k[d][lane]; });
         dot<P, W>(dp, memory.dout + mine, D, [&](int d) { return tile.v[lane][d]; });
         ROLLED
-        for (int p = 0; p < P; p++) memory.p[mine + p][lane] = s.keep(first + p, head, key.position);
+        for (int p = 0; p < P; p++) memory.p[mine + p][lane] = s.factor(first + p, head, key.position);
         UNROLL
         for (int p = 0; p < P; p++) {
           WeightGradient g{0, 0};

@@ -126,9 +126,10 @@ struct ParallelActivations : Activations<T> {
   int E = pad16(2 * this->config.n_embd), X = pad16(kFeatures * this->config.n_embd);  // row strides
   int entering = all_enter ? this->R : stream + 1;
 
-  Rows<T> features = this->room(1, stream, X);        // (stream, 3 C) the target's
-  Rows<T> hidden = this->room(1, entering, this->C);  // (entering, C) feat_proj of them, or the state of the row above
-  Rows<T> input = this->room(1, entering, E);         // (entering, 2 C) the embedding, and hidden
+  Rows<T> features = this->rows_of(1, stream, X);  // (stream, 3 C) the target's
+  Rows<T> hidden =
+      this->rows_of(1, entering, this->C);        // (entering, C) feat_proj of them, or the state of the row above
+  Rows<T> input = this->rows_of(1, entering, E);  // (entering, 2 C) the embedding, and hidden
 };
 
 // ---------------------------------------------------------------------------------------------------------------

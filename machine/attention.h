@@ -182,8 +182,8 @@ struct AttentionTile {
     }
     for (int i = 0; i < n && s.dropout.rate > 0; i++) {
       float* const p = weights(pair + i);
-      each_keep(s.dropout, s.first_weight(row_of(pair + i), head_of(pair + i)), seen[i],
-                [=](int k, float keep) { p[k] *= keep; });
+      each_factor(s.dropout, s.first_weight(row_of(pair + i), head_of(pair + i)), seen[i],
+                  [=](int k, float keep) { p[k] *= keep; });
     }
   }
   // Channels begin .. end - 1 of the outputs, which are multiples of 16. sums: scratch, (pairs, end - begin).

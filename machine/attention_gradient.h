@@ -111,11 +111,11 @@ struct AttentionGradient {
       ds[j] *= keep;
     };
     if (drops && sees_all)
-      each_keep(s.dropout, s.first_weight(row, head) + begin, stop - begin,
-                [=](int i, float keep) { drop(begin + i, keep); });
+      each_factor(s.dropout, s.first_weight(row, head) + begin, stop - begin,
+                  [=](int i, float keep) { drop(begin + i, keep); });
     else
       for (int j = begin; drops && j < stop; j++)
-        drop(j, s.keep(row, head, j < past ? j : past + f.depth[first + j - past]));
+        drop(j, s.factor(row, head, j < past ? j : past + f.depth[first + j - past]));
     const auto some = [=](int j, const auto& kept) {  // a vector of keys
       const Vec weight = exp(load(p + j) * scale - log_sum);
       store(p + j, kept(weight));

@@ -1,7 +1,7 @@
 // machine/dropout.h: dropout on a CPU, in vectors.
 //
-// Dropout::keep() draws the bits of one number and looks at them. Here all bits of a run of numbers are drawn first, in
-// a loop of arithmetic alone, which compilers make vectors of. They are the same bits.
+// Dropout::factor() draws the bits of one number and looks at them. Here all bits of a run of numbers are drawn first,
+// in a loop of arithmetic alone, which compilers make vectors of. They are the same bits.
 #pragma once
 
 #include "kernels.cuh"
@@ -9,10 +9,10 @@
 
 namespace nanospec {
 
-// Calls f(i, keep(first + i)) for every i < n. The rate is not 0. Bits are drawn by whole vectors: those behind n are
+// Calls f(i, factor(first + i)) for every i < n. The rate is not 0. Bits are drawn by whole vectors: those behind n are
 // not used.
 template <class F>
-void each_keep(const Dropout& dropout, uint64_t first, int n, F f) {
+void each_factor(const Dropout& dropout, uint64_t first, int n, F f) {
   constexpr int kRun = 64, kVector = 8;
   const uint32_t least = dropout.least();
   const float scale = dropout.scale<float>();
@@ -31,8 +31,8 @@ inline void drop_twin(const Team& team, int rows, const Drop<float>& s) {
   for (int row = mine.begin; row < mine.end; row++) {
     const float* const x = s.x + size_t(row) * s.row_stride;
     float* const y = s.y + size_t(row) * s.row_stride;
-    each_keep(s.dropout, s.dropout.first_of(row, s.channels), s.channels,
-              [=](int c, float keep) { y[c] = x[c] * keep; });
+    each_factor(s.dropout, s.dropout.first_of(row, s.channels), s.channels,
+                [=](int c, float keep) { y[c] = x[c] * keep; });
   }
 }
 

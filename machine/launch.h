@@ -175,15 +175,15 @@ void launch_columns(const Team& team, int rows, int columns, const Op& op) {
   if (idle(op)) return;
   constexpr int few = 64;
   const Strips<Op> strips{op, columns, !team.cuda ? columns : rows > few ? kStrip : kFewRowsStrip};
-  if (team.cuda && rows > 0 && rows <= few) return launch_early(rows * strips.each(), strips);
-  launch(team, rows * strips.each(), strips);
+  if (team.cuda && rows > 0 && rows <= few) return launch_early(rows * strips.per_row(), strips);
+  launch(team, rows * strips.per_row(), strips);
 }
 
 // Some rows of a forward, and the team that runs them. What is needed among these rows alone may lie in the rows from
-// `room` on: those of the thread's first block, which stay in its L2.
+// `scratch` on: those of the thread's first block, which stay in its L2.
 struct RowBlock {
   Team team;
-  int row, rows, room;
+  int row, rows, scratch;
 };
 
 // Runs f(block) for all rows first .. first + rows - 1, block by block. f is some operations that follow each other, of

@@ -35,7 +35,7 @@ constexpr int kChunk = 64;  // columns of a warp
 template <class Op>
 void launch_sums(const Team& team, int columns, const Op& op) {
   const Strips<Op> strips{op, columns, team.cuda ? kChunk : pad16((columns + team.size - 1) / team.size)};
-  launch(team, strips.each(), strips);
+  launch(team, strips.per_row(), strips);
 }
 template <class T>
 void norm_weights(const Team& team, const NormWeights<T>& s) {

@@ -554,7 +554,7 @@ TEST_CASE("kernels: dropout keeps what it should, and scales it") {
   const Dropout drop{0.25f, 11, 3, 2};
   int kept = 0;
   for (int i = 0; i < 100000; i++) {
-    const float keep = drop.keep<float>(i);
+    const float keep = drop.factor<float>(i);
     CHECK((keep == 0.0f || keep == 1 / 0.75f));
     kept += keep > 0;
   }
@@ -562,7 +562,7 @@ TEST_CASE("kernels: dropout keeps what it should, and scales it") {
   Dropout next = drop;
   next.iteration++;
   int same = 0;
-  for (int i = 0; i < 1000; i++) same += next.keep<float>(i) == drop.keep<float>(i);
+  for (int i = 0; i < 1000; i++) same += next.factor<float>(i) == drop.factor<float>(i);
   CHECK(same < 750);
 }
 
@@ -571,8 +571,8 @@ TEST_CASE("kernels: dropout of a run of numbers is that of each number") {
   for (uint64_t first : {uint64_t(0), uint64_t(1), uint64_t(63), uint64_t(1) << 40})
     for (int n = 0; n < 200; n++) {
       int next = 0;
-      each_keep(drop, first, n,
-                [&](int i, float keep) { CHECK((i == next++ && keep == drop.keep<float>(first + i))); });
+      each_factor(drop, first, n,
+                  [&](int i, float keep) { CHECK((i == next++ && keep == drop.factor<float>(first + i))); });
       CHECK(next == n);
     }
 }
@@ -587,7 +587,7 @@ TEST_CASE("kernels: dropout of rows is the portable version's on any team, in pl
   launch_columns(Team{}, rows, channels, Drop<float>{x.data(), portable.data(), stride, channels, drop_some});
   for (int i = 0; i < rows * stride; i++) {
     const int row = i / stride, c = i % stride;
-    const float keep = c < channels ? drop_some.keep<float>(uint64_t(20 + row) * channels + c) : 1.0f;
+    const float keep = c < channels ? drop_some.factor<float>(uint64_t(20 + row) * channels + c) : 1.0f;
     CHECK(portable[i] == x[i] * keep);
   }
   for (int threads : {1, 3}) {

@@ -146,7 +146,7 @@ std::vector<float> plainly(const Problem<float, S>& p) {
           value[d] = to_float(*s.cache.value(kv_head, f.first_slot[root] + j, d));
         }
         if (position > 0 && position % 64 == 0) total.join(part), part = State(p.D);
-        part.add(score * s.scale(), s.keep(row, head, position), value);
+        part.add(score * s.scale(), s.factor(row, head, position), value);
         position++;
       }
       CHECK(position == f.position(row) + 1);
