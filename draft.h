@@ -1,13 +1,15 @@
 // draft.h: what a drafter is, and the bigram.
 //
 // A drafter says which tokens may come next. It never verifies, knows no shape, and cannot change the generated text: a
-// bad drafter costs speed alone. In order: what a drafter is asked and told; its three functions; the best candidates
-// of a distribution; the bigram drafter. Other kinds of drafters derive from this one in drafters/: those that give
-// whole distributions, that read the target's states, that run a model.
+// bad drafter costs speed alone. In order: what a drafter is asked and told; from logits to the best candidates; its
+// functions; the bigram drafter. All other drafters derive from the same struct, in drafters/.
 //
 // How to add a drafter:
-//   1. write a struct with `expand`; if it keeps state, also with `begin` and `committed`;
-//   2. give its name a line in files/drafter_names.h, and construct it in files/drafters.cpp;
+//   1. derive from Drafter and write `logits`. If it keeps state, write `begin` and `committed`; if it runs a model,
+//      run it in `prepare`; if it reads states of the target, keep the argument of `attach`; if it finds its candidates
+//      faster than by all its logits, write `expand`;
+//   2. give its name a line in DrafterName::Kind and, in the same order, in kDrafters (files/drafter_names.h);
+//      construct it in files/drafters.cpp or, if it runs a model, in files/model_drafters.h;
 //   3. add it to the sweeps in tests/core/test_decode.cpp (mock) and tests/core/test_sweep.cpp (model).
 #pragma once
 
@@ -21,7 +23,7 @@
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
-// What a drafter is
+// What a drafter is asked and told
 
 // How to choose the candidates of the next forward.
 struct Draws {
@@ -39,23 +41,6 @@ struct Commit {
   const Tree& tree;  // the rows' tree
 };
 
-struct Drafter {
-  virtual ~Drafter() = default;
-
-  // A new text begins: the drafter forgets the last one. text: (n) the prompt; its last token is the first root.
-  virtual void begin(const int* /*text*/, int /*n*/) {}
-
-  // Finds the best candidates after n nodes of the growing tree. Those after node k, count[k] <= width of them, go to
-  // candidates[k * width ...], best first, no token twice.
-  virtual void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws,
-                      Candidate* candidates, int* count) = 0;
-
-  // The target has committed tokens. Called after every forward but the last, before the cache keeps its rows.
-  virtual void committed(const Commit&) {}
-
-  std::string name;
-};
-
 // ---------------------------------------------------------------------------------------------------------------
 // From logits to candidates
 
@@ -70,46 +55,97 @@ inline float sharpness(const Sampling& sampling, bool noise) {
   return 1 / larger(noise ? kSharpness * sampling.temperature : sampling.temperature, kLeastSharpness);
 }
 
-// scores: (V) logit + T g of the tokens that may be drafted, -infinity for the others.
-inline void score(const float* logits, const float* noise, int vocab, const Sampling& sampling, bool kept_only,
-                  float* scores) {
-  const float t = noise ? sampling.temperature : 0, lowest = -Format<float>::kInfinity;
-  const float* const g = noise ? noise : logits;
-  const float least = kept_only ? kept_threshold(Solo{}, logits, vocab, sampling) : lowest;
-  Solo{}.each(vocab, [=](int x) {
-    const float logit = logits[x] >= least ? logits[x] : lowest;
-    const float score = fused(t, g[x], logit);
-    scores[x] = score > lowest ? score : lowest;  // lowest also where it is NaN
-  });
-}
-
 // Replaces the candidates' scores, which stand in `chance`, by their chances among all tokens. scores: (V).
 inline void score_to_chance(const float* scores, int vocab, float scale, int n, Candidate* best) {
-  if (n == 0) return;
-  const float top = best[0].chance;
+  const float top = n > 0 ? best[0].chance : 0;
   const auto weight = [=](float score) { return exp_normal(larger((score - top) * scale, Format<float>::kLogLeast)); };
   const float total = Solo{}.sum<float>(vocab, [=](int x) { return weight(scores[x]); });
   for (int rank = 0; rank < n; rank++) best[rank].chance = weight(best[rank].chance) / total;
 }
 
-// Finds the `width` candidates of highest score, best first, of equal ones the lowest token, with their chances among
-// all tokens. logits: (V); noise: (V) or null; scores: (V) scratch. Returns how many there are: fewer than `width`
-// where fewer tokens have a chance above 0.
+// Finds the `width` candidates of highest logit + T g, best first, of equal ones the lowest token, with their chances
+// among all tokens. logits: (V); noise: (V) or null; scores: (V) scratch. Returns how many there are: fewer than
+// `width` where fewer tokens have a chance above 0.
 inline int top_candidates(const float* logits, const float* noise, int vocab, const Draws& draws, int width,
                           Candidate* best, float* scores) {
-  score(logits, noise, vocab, *draws.sampling, draws.kept_only, scores);
-  float worst = -Format<float>::kInfinity;  // a token must beat this to be among the best
+  // A token that may not be drafted, or whose score is NaN, has the lowest score.
+  const float t = noise ? draws.sampling->temperature : 0, lowest = -Format<float>::kInfinity;
+  const float* const g = noise ? noise : logits;
+  const float least = draws.kept_only ? kept_threshold(Solo{}, logits, vocab, *draws.sampling) : lowest;
+  Solo{}.each(vocab, [=](int x) {
+    const float score = fused(t, g[x], logits[x]);
+    scores[x] = logits[x] >= least && score > lowest ? score : lowest;
+  });
+
+  float worst = lowest;  // a token must beat this to be among the best
   int found = 0;
-  for (int x = 0; x < vocab; x++) {
-    if (!(scores[x] > worst)) continue;
-    int at = found < width ? found++ : width - 1;
-    for (; at > 0 && best[at - 1].chance < scores[x]; at--) best[at] = best[at - 1];
-    best[at] = {x, scores[x]};  // `chance` holds the score until all are found
-    if (found == width) worst = best[width - 1].chance;
+  for (int begin = 0; begin < vocab; begin += kLanes) {
+    const int end = smaller(begin + kLanes, vocab);
+    int near = 0;  // whether a token of this block beats it: in a large vocabulary few blocks have one
+    for (int x = begin; x < end; x++) near |= scores[x] > worst;
+    for (int x = begin; near != 0 && x < end; x++) {
+      if (!(scores[x] > worst)) continue;
+      int at = found < width ? found++ : width - 1;
+      for (; at > 0 && best[at - 1].chance < scores[x]; at--) best[at] = best[at - 1];
+      best[at] = {x, scores[x]};  // `chance` holds the score until all are found
+      if (found == width) worst = best[width - 1].chance;
+    }
   }
   score_to_chance(scores, vocab, sharpness(*draws.sampling, noise != nullptr), found, best);
   return found;
 }
+
+// ---------------------------------------------------------------------------------------------------------------
+// The drafter
+
+// What may be read of the target's last forward: see drafters/logits.h.
+struct TargetRows;
+
+struct Drafter {
+  std::string name;
+  int vocab = 0;               // V
+  float temperature = 1;       // of the sampling; set before begin()
+  int64_t model_forwards = 0;  // how many its own model has run so far; for study
+
+  virtual ~Drafter() = default;
+
+  // Called before begin(), with what can be read of the target; and with null when the text is over.
+  virtual void attach(const TargetRows* /*rows*/) {}
+
+  // A new text begins: the drafter forgets the last one. text: (n) the prompt; its last token is the first root.
+  virtual void begin(const int* /*text*/, int /*n*/) {}
+
+  // These nodes of the growing tree will be expanded next: a drafter that runs a model runs it here, once for all.
+  virtual void prepare(const Growth& /*growth*/, const int* /*nodes*/, int /*n*/) {}
+
+  // (V) logits of the token after a node of the growing tree. Null where the drafter knows nothing, for instance where
+  // its model has not run. Valid until the next call. It may be called again for any node that has been expanded since
+  // the last commit.
+  virtual const float* logits(const Growth& growth, int node) = 0;
+
+  // Finds the best candidates after n nodes of the growing tree. Those after node k, count[k] <= width of them, go to
+  // candidates[k * width ...], best first, no token twice. Here they are the best of logits().
+  virtual void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws,
+                      Candidate* candidates, int* count) {
+    prepare(growth, nodes, n);
+    scores_.resize(size_t(vocab));
+    for (int k = 0; k < n; k++) {
+      const float* const row = logits(growth, nodes[k]);
+      const float* const noise = row && draws.noise ? draws.noise->row(draws.index + growth.depth[nodes[k]]) : nullptr;
+      Candidate* const best = candidates + size_t(k) * size_t(width);
+      count[k] = row ? top_candidates(row, noise, vocab, draws, width, best, scores_.data()) : 0;
+    }
+  }
+
+  // The target has committed tokens. Called after every forward but the last, before the cache keeps its rows.
+  virtual void committed(const Commit&) {}
+
+  // The name, for the statistics, of the drafter that proposed this child of an expanded node: it may consist of some.
+  virtual const std::string& author(int /*node*/, int /*token*/) const { return name; }
+
+ private:
+  std::vector<float> scores_;  // (V) scratch
+};
 
 // ---------------------------------------------------------------------------------------------------------------
 // Bigram: the next token from the last one alone
@@ -134,25 +170,14 @@ inline std::vector<float> bigram_table(const std::vector<int>& tokens, int vocab
 }
 
 struct Bigram : Drafter {
-  const int vocab;                                        // V
   const std::shared_ptr<const std::vector<float>> table;  // (V, V) log q: the next token (columns) after one (rows)
 
-  Bigram(std::vector<float> log_probabilities, int vocab_size)
-      : vocab(vocab_size),
-        table(std::make_shared<const std::vector<float>>(std::move(log_probabilities))),
-        scores_(size_t(vocab_size)) {}
-
-  void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
-              int* count) override {
-    for (int k = 0; k < n; k++) {
-      const float* const q = table->data() + size_t(growth.token[nodes[k]]) * size_t(vocab);
-      const float* const noise = draws.noise ? draws.noise->row(draws.index + growth.depth[nodes[k]]) : nullptr;
-      count[k] = top_candidates(q, noise, vocab, draws, width, candidates + size_t(k) * size_t(width), scores_.data());
-    }
+  Bigram(std::vector<float> log_q, int its) : table(std::make_shared<const std::vector<float>>(std::move(log_q))) {
+    vocab = its;
   }
-
- private:
-  std::vector<float> scores_;  // (V) scratch
+  const float* logits(const Growth& growth, int node) override {
+    return table->data() + size_t(growth.token[node]) * size_t(vocab);
+  }
 };
 
 }  // namespace nanospec

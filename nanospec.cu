@@ -106,10 +106,9 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
   decoding.knows_noise = method.knows_noise;
   decoding.on_iteration = observation.on_iteration;
   decoding.cost = p.cost;
-  std::unique_ptr<LogitsDrafter> made;
   std::unique_ptr<Drafter> stand_in;
   if (drafter && observation.stand_in) {
-    stand_in = observation.stand_in(*with_logits(drafter, made));
+    stand_in = observation.stand_in(*drafter);
     drafter = stand_in.get();
   } else if (drafter) {
     std::shared_ptr<Experience>& experience =

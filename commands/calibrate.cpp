@@ -94,7 +94,7 @@ RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::
     text.insert(text.end(), known.begin(), known.end());
     if (interrupted()) break;
     Observation observation;
-    observation.stand_in = [&](LogitsDrafter& drafter) { return std::make_unique<Forced>(drafter, text, counts); };
+    observation.stand_in = [&](Drafter& drafter) { return std::make_unique<Forced>(drafter, text, counts); };
     if (engine.generate(chain, sampling, prompt, each, on_token, observation).tokens != known && !interrupted())
       throw std::runtime_error("a chain's text is not plain decoding's: nanospec calibrate: this is a bug: report it");
   }

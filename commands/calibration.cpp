@@ -51,7 +51,7 @@ void Knowing::expand(const Growth& growth, const int* nodes, int n, int width, c
   }
 }
 
-Forced::Forced(LogitsDrafter& its, const std::vector<int>& text, RankCounts& counts)
+Forced::Forced(Drafter& its, const std::vector<int>& text, RankCounts& counts)
     : Knowing(its, text), counts_(counts), guesses_(size_t(counts.ranks)) {}
 
 bool Forced::goes_on(const Growth& growth, int node, const Draws& draws, int token) {

@@ -43,7 +43,7 @@ struct RankCounts {
 class Knowing : public StandIn {
  public:
   // text: the prompt and the target's continuation. Both arguments must outlive this object.
-  Knowing(LogitsDrafter& its, const std::vector<int>& text) : StandIn(its), text_(text) {}
+  Knowing(Drafter& its, const std::vector<int>& text) : StandIn(its), text_(text) {}
 
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
               int* count) override;
@@ -63,7 +63,7 @@ constexpr int kFollowed = 2;
 class Forced : public Knowing {
  public:
   // counts must outlive this.
-  Forced(LogitsDrafter& its, const std::vector<int>& text, RankCounts& counts);
+  Forced(Drafter& its, const std::vector<int>& text, RankCounts& counts);
 
  private:
   bool goes_on(const Growth& growth, int node, const Draws& draws, int token) override;

@@ -48,7 +48,7 @@ struct Generated {
 // How a command may observe a run.
 struct Observation {
   std::function<void(const IterationReport&)> on_iteration = nullptr;  // called after every iteration
-  std::function<std::unique_ptr<Drafter>(LogitsDrafter& its_own)> stand_in =
+  std::function<std::unique_ptr<Drafter>(Drafter& its_own)> stand_in =
       nullptr;  // makes the drafter that replaces the method's
 };
 

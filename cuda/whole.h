@@ -61,6 +61,7 @@ struct DeviceDrafter : Drafter {
   DeviceDrafter(Whole<Target>& its, int levels, int children, int64_t text_end)
       : runner(its), depth(levels), width(children), end(text_end) {}
 
+  const float* logits(const Growth&, int) override { return nullptr; }  // they stay on the device
   void expand(const Growth& growth, const int*, int n, int each, const Draws& draws, Candidate* candidates,
               int* count) override {
     if (runner.ran_at != draws.index) {

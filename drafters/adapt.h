@@ -21,8 +21,8 @@ namespace nanospec {
 // T, so it predicts p, the target's distribution at T. Its logits are max(T, kLeastSharpness) log p. Where the context
 // is new they are all equal.
 template <class Text>
-struct Matching : LogitsDrafter {
-  explicit Matching(int vocab_size) : text_(vocab_size), row_(size_t(vocab_size)) { vocab = vocab_size; }
+struct Matching : LikelyDrafter {
+  explicit Matching(int vocab_size) : LikelyDrafter(vocab_size), text_(vocab_size) {}
 
   void begin(const int* text, int n) override {
     text_.clear();
@@ -36,18 +36,12 @@ struct Matching : LogitsDrafter {
     for (int i = node; i > 0; i = growth.parent[i]) path_.push_back(growth.token[i]);
     std::reverse(path_.begin(), path_.end());
     text_.find(path_.data(), int(path_.size()), matches_);
-    if (matches_.match.empty() && vocab >= kManyTokens) return nullptr;
-    interpolation_.blend(matches_, vocab, clear_likely());
+    if (matches_.match.empty() && few_tokens()) return nullptr;
+    interpolation_.blend(matches_, vocab, likely_);
     const float t = larger(temperature, kLeastSharpness);
     for (float& p : likely_.logit) p = t * log(p);
     likely_.rest = t * log(likely_.rest);
     return &likely_;
-  }
-  bool few_tokens() const override { return vocab >= kManyTokens; }
-  const float* logits(const Growth& growth, int node) override {
-    const Likely* const some = likely(growth, node);
-    if (some) some->spread(row_.data());
-    return some ? row_.data() : nullptr;
   }
 
  private:
@@ -59,9 +53,8 @@ struct Matching : LogitsDrafter {
 
   Text text_;
   Interpolation interpolation_;
-  Matches matches_;         // scratch
-  std::vector<int> path_;   // scratch
-  std::vector<float> row_;  // (V)
+  Matches matches_;        // scratch
+  std::vector<int> path_;  // scratch
 };
 
 // Prompt lookup (Saxena 2023), for all lengths at once: it compares the latest places of the context's last token.
@@ -78,10 +71,9 @@ using Suffix = Matching<SuffixAutomaton>;
 // Token recycling (Luo et al. 2024). For each token it stores the likeliest tokens of the target's last logits after
 // it, on the path or off it; the other tokens share the rest. Where the target's logits cannot be read, its picks are
 // used: the newest gets half of the chance. 68 bytes for each token of the vocabulary.
-struct Recycle : LogitsDrafter {
-  explicit Recycle(int vocab_size) : after_(size_t(vocab_size)), row_(size_t(vocab_size)), scores_(row_) {
-    vocab = vocab_size;
-  }
+struct Recycle : LikelyDrafter {
+  explicit Recycle(int vocab_size)
+      : LikelyDrafter(vocab_size), after_(size_t(vocab_size)), scores_(size_t(vocab_size)) {}
   void attach(const TargetRows* rows) override { rows_ = rows; }
 
   void begin(const int*, int) override { after_.assign(after_.size(), {}); }
@@ -102,15 +94,10 @@ struct Recycle : LogitsDrafter {
     float rest = 1;
     for (int i = 0; i < s.n; i++) rest -= s.chance[i];
     const float each = larger(rest, kLeast) / float(std::max(1, vocab - s.n));
-    clear_likely();
+    likely_.clear();
     for (int i = 0; i < s.n; i++) likely_.add(s.token[i]) = log(larger(s.chance[i], each));
     likely_.rest = log(each);
     return &likely_;
-  }
-  bool few_tokens() const override { return vocab >= kManyTokens; }
-  const float* logits(const Growth& growth, int node) override {
-    likely(growth, node)->spread(row_.data());
-    return row_.data();
   }
 
  private:
@@ -124,7 +111,8 @@ struct Recycle : LogitsDrafter {
 
   void learn(Successors& s, const float* logits) {
     Candidate best[kSuccessors];
-    s.n = best_candidates(logits, nullptr, vocab, Sampling(), false, kSuccessors, best, scores_.data());
+    const Sampling sampling;
+    s.n = top_candidates(logits, nullptr, vocab, {&sampling, nullptr, 0, false}, kSuccessors, best, scores_.data());
     for (int i = 0; i < s.n; i++) {
       s.token[i] = best[i].token;
       s.chance[i] = best[i].chance;
@@ -145,8 +133,8 @@ struct Recycle : LogitsDrafter {
   }
 
   const TargetRows* rows_ = nullptr;
-  std::vector<Successors> after_;    // (V)
-  std::vector<float> row_, scores_;  // (V)
+  std::vector<Successors> after_;  // (V)
+  std::vector<float> scores_;      // (V) scratch
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -161,16 +149,15 @@ struct Recycle : LogitsDrafter {
 //
 // Of a large vocabulary only the tokens that some part calls likely are told apart; all others are one entry, which
 // counts as many times as there are others. The formulas are the same.
-class Union : public LogitsDrafter {
+class Union : public LikelyDrafter {
  public:
   static constexpr int kMostParts = 4;
 
-  explicit Union(std::vector<std::unique_ptr<LogitsDrafter>> parts)
-      : parts_(std::move(parts)), newton_(2 * int(parts_.size()), kPrior) {
-    vocab = parts_.front()->vocab;
+  explicit Union(std::vector<std::unique_ptr<Drafter>> parts)
+      : LikelyDrafter(parts.front()->vocab), parts_(std::move(parts)), newton_(2 * int(parts_.size()), kPrior) {
     for (size_t i = 0; i < parts_.size(); i++) weight_[i] = 1.0 / double(parts_.size());
+    best_.assign(parts_.size(), Likely(few_tokens() ? vocab : 0));
     resize(vocab, 1);
-    spread_.resize(size_t(few_tokens() ? vocab : 0));
   }
 
   void attach(const TargetRows* rows) override {
@@ -190,25 +177,19 @@ class Union : public LogitsDrafter {
     for (auto& part : parts_) part->prepare(growth, nodes, n);
   }
 
-  bool few_tokens() const override { return vocab >= kManyTokens; }
   const Likely* likely(const Growth& growth, int node) override {
-    if (!few_tokens()) return LogitsDrafter::likely(growth, node);
     ask(growth, node);
     if (unsure()) return nullptr;
     pool(kContrast * t());
-    std::copy(row_.begin(), row_.end() - 1, likely_.logit.begin());
-    likely_.rest = row_.back();
+    std::copy(pooled_.begin(), pooled_.end() - 1, likely_.logit.begin());
+    likely_.rest = pooled_.back();
     return &likely_;
   }
   const float* logits(const Growth& growth, int node) override {
-    if (few_tokens()) {
-      const Likely* const some = likely(growth, node);
-      if (some) some->spread(spread_.data());
-      return some ? spread_.data() : nullptr;
-    }
+    if (few_tokens()) return LikelyDrafter::logits(growth, node);
     ask(growth, node);
     pool(kContrast * t());
-    return row_.data();
+    return pooled_.data();
   }
 
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
@@ -216,7 +197,7 @@ class Union : public LogitsDrafter {
     prepare(growth, nodes, n);
     for (int k = 0; k < n; k++) {
       Candidate* const best = candidates + size_t(k) * width;
-      LogitsDrafter::expand(growth, nodes + k, 1, width, draws, best, count + k);  // it asks about that node
+      LikelyDrafter::expand(growth, nodes + k, 1, width, draws, best, count + k);  // it asks about that node
       for (int rank = 0; rank < count[k]; rank++)
         authors_.push_back({nodes[k], best[rank].token, author_of(best[rank].token)});
     }
@@ -266,7 +247,7 @@ class Union : public LogitsDrafter {
   void resize(int entries, int others) {
     entries_ = entries;
     others_ = others;
-    row_.resize(size_t(entries));
+    pooled_.resize(size_t(entries));
     part_logits_.resize(parts_.size() * size_t(entries));
   }
   int entry_of(int token) const {
@@ -290,9 +271,9 @@ class Union : public LogitsDrafter {
   }
   void ask_about_likely(const Growth& growth, int node) {
     const Likely* said[kMostParts];
-    clear_likely();
+    likely_.clear();
     for (size_t i = 0; i < parts_.size(); i++) {
-      said[i] = parts_[i]->likely(growth, node);
+      said[i] = likely_of(*parts_[i], growth, node, best_[i]);
       if (said[i])
         for (int token : said[i]->token) likely_.add(token);
     }
@@ -320,10 +301,10 @@ class Union : public LogitsDrafter {
     confidence_[part] = 1 / (sum + float(others_ - 1) * exp_normal(f[entries_ - 1]));
   }
 
-  // row_ = `times` the sum of w_i l_i / t.
+  // pooled_ = `times` the sum of w_i l_i / t.
   void pool(float times) {
-    float* const row = row_.data();
-    std::fill(row_.begin(), row_.end(), 0.0f);
+    float* const row = pooled_.data();
+    std::fill(pooled_.begin(), pooled_.end(), 0.0f);
     for (int i = 0; i < int(parts_.size()); i++) {
       const float* const f = logits_of(i);
       const float w = times * float(weight(i));
@@ -353,7 +334,7 @@ class Union : public LogitsDrafter {
     if (unsure()) return;
     pool(1);
     const int n = entries_, entry = entry_of(token);
-    float* const p = row_.data();
+    float* const p = pooled_.data();
     p[n - 1] += log(float(others_));
     const float top = solo.largest<float>(n, [=](int x) { return p[x]; });
     solo.each(n, [=](int x) { p[x] = exp_normal(larger(p[x] - top, Format<float>::kLogLeast)); });
@@ -397,14 +378,14 @@ class Union : public LogitsDrafter {
   struct Author {
     int node, token, part;
   };
-  std::vector<std::unique_ptr<LogitsDrafter>> parts_;  // k
-  std::array<double, kMost> weight_{};                 // a_0 .. a_{k-1}, b_0 .. b_{k-1}
+  std::vector<std::unique_ptr<Drafter>> parts_;  // k
+  std::array<double, kMost> weight_{};           // a_0 .. a_{k-1}, b_0 .. b_{k-1}
   Newton<kMost> newton_;
   std::array<float, kMostParts> confidence_{};  // m, at the node that was asked about last
   int entries_ = 0, others_ = 1;                // E; how many tokens the last entry stands for
   std::vector<float> part_logits_;              // (k, E) at that node, divided by t
-  std::vector<float> row_;                      // (E)
-  std::vector<float> spread_;                   // (V) of a large vocabulary: what logits() gives
+  std::vector<float> pooled_;                   // (E)
+  std::vector<Likely> best_;                    // (k) of a large vocabulary, of parts that have logits alone
   std::vector<Author> authors_;                 // of this iteration's candidates
   int asked_root_ = -1;                         // the root, if it was asked about last and nothing is committed since
 };

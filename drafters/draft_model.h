@@ -28,7 +28,7 @@ namespace nanospec {
 // and the missing nodes of their path run again, with them.
 // Model: a Target, or a class with those functions of a Target that are called here.
 template <class Model>
-class ModelDrafter : public LogitsDrafter {
+class ModelDrafter : public Drafter {
  public:
   // layers: how many of the model's layers run; 0: all.
   ModelDrafter(Model& model, int layers) : model_(model), layers_(layers) { vocab = model.vocab_size(); }

@@ -1,4 +1,4 @@
-// drafters/logits.h: drafters that have a distribution.
+// drafters/logits.h: what drafters read and share.
 //
 // The ring drafters/ adds more drafters: n-grams of the training text (ngram.h), the text so far (adapt.h, suffix.h),
 // small models and the target's first layers (draft_model.h), heads (medusa.h), a network that predicts several tokens
@@ -6,16 +6,9 @@
 // It hooks into the core's Drafter (draft.h); features.h also hooks into the target's after_layer, for drafters that
 // read hidden states. A drafter costs its own time, which `auto` weighs; plain decoding pays nothing.
 //
-// Here, in order: what a drafter may read of the target; a drafter that drafts ahead; the best candidates of logits,
-// and their entropy; the logits of a few likely tokens; a drafter with logits; one whose logits depend on depth alone;
-// one that replaces another; the bigram with logits; one with random logits.
-//
-// How to add a drafter:
-//   1. derive from LogitsDrafter and write `logits`. If it keeps state, write `begin` and `committed`; if it runs a
-//      model, run it in `prepare`; if it reads states of the target, keep the argument of `attach`;
-//   2. give its name a line in DrafterName::Kind and, in the same order, in kDrafters (files/drafter_names.h);
-//      construct it in files/drafters.cpp or, if it runs a model, in files/model_drafters.h;
-//   3. add it to the sweeps in tests/core/test_decode.cpp (mock) and tests/core/test_sweep.cpp (model).
+// Here, in order: what a drafter may read of the target; a drafter that drafts ahead; the entropy of logits; the logits
+// of a few likely tokens; a drafter that knows these; one whose logits depend on depth alone; one that replaces
+// another; one with random logits. How to add a drafter: see the head of draft.h.
 #pragma once
 
 #include <algorithm>
@@ -54,16 +47,16 @@ struct DraftsAhead {
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// From logits to candidates: top_candidates() of draft.h, fast for large vocabularies too, with the same bits
+// Entropy
 
-// The fast version of top_candidates(), for large vocabularies too. scores: (V) scratch.
-int best_candidates(const float* logits, const float* noise, int vocab, const Sampling& sampling, bool kept_only,
-                    int width, Candidate* best, float* scores);
-
-// The entropy, in nats, of a drafter's distribution after a node, before top-k and top-p; temperature 0 counts as 1.
-// With `of_confidence`: the entropy of the candidates' chances (score_to_chance). scores: (V) scratch.
+// In nats, of a drafter's distribution after a node, before top-k and top-p; temperature 0 counts as 1. With
+// `of_confidence`: the entropy of the candidates' chances (score_to_chance). scores: (V) scratch.
 float entropy(const float* logits, const float* noise, int vocab, const Sampling& sampling, bool of_confidence,
               float* scores);
+
+// H: (n) that of the drafter's distribution after each of n nodes; 0 where it has none.
+void entropies(Drafter& drafter, const Growth& growth, const int* nodes, int n, const Draws& draws, bool of_confidence,
+               float* H);
 
 // ---------------------------------------------------------------------------------------------------------------
 // The logits of a few likely tokens
@@ -108,61 +101,45 @@ struct Likely {
   std::vector<int> at_;  // (V) see find()
 };
 
-// As best_candidates(), among the likely tokens alone. One of the others comes with the chance that they have together
+// As top_candidates(), among the likely tokens alone. One of the others comes with the chance that they have together
 // without noise. scores: scratch.
 int best_of_likely(const Likely& likely, const float* noise, const Sampling& sampling, int width, Candidate* best,
                    std::vector<float>& scores);
 
+// What any drafter knows of the likely tokens after a node, or nearly so; null where it knows nothing. `best` is used
+// where it has logits alone: then it becomes the best of these.
+const Likely* likely_of(Drafter& drafter, const Growth& growth, int node, Likely& best);
+
 // ---------------------------------------------------------------------------------------------------------------
-// A drafter with logits
+// Kinds of drafters
 
-struct LogitsDrafter : Drafter {
-  // (V) logits of the token after a node of the growing tree. Null where the drafter has no distribution, for instance
-  // where its model has not run. Valid until the next call. It may be called again for any node that has been expanded
-  // since the last commit.
-  virtual const float* logits(const Growth& growth, int node) = 0;
+// A drafter that knows the likely tokens: of a large vocabulary it finds its candidates among them.
+struct LikelyDrafter : Drafter {
+  explicit LikelyDrafter(int vocab_size) : likely_(vocab_size), row_(size_t(vocab_size)) { vocab = vocab_size; }
 
-  // The same, or nearly so, of the likely tokens; null where the drafter has no distribution. Here they are the best of
-  // logits(); a drafter that is few_tokens() has them without going through the vocabulary.
-  virtual const Likely* likely(const Growth& growth, int node);
-  virtual bool few_tokens() const { return false; }
+  // As logits().
+  virtual const Likely* likely(const Growth& growth, int node) = 0;
+  bool few_tokens() const { return vocab >= kManyTokens; }
 
-  // These nodes of the growing tree will be expanded next: a drafter that runs a model runs it here, once for all of
-  // them. Called during drafting alone, when the target does not run, except after assume().
-  virtual void prepare(const Growth& /*growth*/, const int* /*nodes*/, int /*n*/) {}
-
-  // Called before begin(), with what can be read of the target; and with null when the text is over.
-  virtual void attach(const TargetRows* /*rows*/) {}
-
-  // The name, for the statistics, of the drafter that proposed this child of an expanded node: a union has several.
-  virtual const std::string& author(int /*node*/, int /*token*/) const { return name; }
-
-  // Computes the candidates from logits(), or from likely().
+  const float* logits(const Growth& growth, int node) override {
+    const Likely* const some = likely(growth, node);
+    if (some) some->spread(row_.data());
+    return some ? row_.data() : nullptr;
+  }
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
               int* count) override;
 
-  // H: (n) the entropy, in nats, of the drafter's distribution after each of n nodes; 0 where it has none.
-  void entropies(const Growth& growth, const int* nodes, int n, const Draws& draws, bool of_confidence, float* H);
-
-  int vocab = 0;               // V
-  float temperature = 1;       // of the sampling; set before begin()
-  int64_t model_forwards = 0;  // how many its own model, or its heads, have run so far; for study
-
  protected:
-  Likely& clear_likely() {
-    if (likely_.vocab() != vocab) likely_ = Likely(vocab);
-    likely_.clear();
-    return likely_;
-  }
-  Likely likely_{0};  // what likely() gives, once it was called
+  Likely likely_;           // what likely() gives
+  std::vector<float> row_;  // (V) what logits() gives
 
  private:
-  std::vector<float> scores_;  // (V) scratch
+  std::vector<float> some_;  // scratch
 };
 
 // A drafter whose distribution after a node depends on the node's depth alone. Nodes of one depth have the same
 // candidates, since they have the same noise too.
-struct DepthDrafter : LogitsDrafter, DraftsAhead {
+struct DepthDrafter : Drafter, DraftsAhead {
   // Behind n assumed tokens its distributions are those of the depths from n on.
   bool assume(const int*, int n) override {
     assuming = true;
@@ -182,7 +159,7 @@ struct DepthDrafter : LogitsDrafter, DraftsAhead {
       if (k > 0 && growth.depth[nodes[k]] == growth.depth[nodes[k - 1]]) {
         count[k] = count[k - 1];
         std::copy_n(best - width, count[k], best);
-      } else LogitsDrafter::expand(growth, nodes + k, 1, width, draws, best, count + k);
+      } else Drafter::expand(growth, nodes + k, 1, width, draws, best, count + k);
     }
   }
 
@@ -190,54 +167,31 @@ struct DepthDrafter : LogitsDrafter, DraftsAhead {
   int shift = 0;          // how many tokens are assumed
 };
 
-// Calls another drafter for everything: for classes that derive from it and change one function.
-struct StandIn : LogitsDrafter {
-  LogitsDrafter& drafter;
-  explicit StandIn(LogitsDrafter& its) : drafter(its) {
+// Calls another drafter for everything: for classes that derive from it and change one function. It proposes itself.
+struct StandIn : Drafter {
+  Drafter& drafter;
+  explicit StandIn(Drafter& its) : drafter(its) {
     vocab = its.vocab;
     name = its.name;
+    temperature = its.temperature;
   }
+  void attach(const TargetRows* rows) override { drafter.attach(rows); }
   void begin(const int* text, int n) override {
     drafter.temperature = temperature;
     drafter.begin(text, n);
   }
   void prepare(const Growth& growth, const int* nodes, int n) override { drafter.prepare(growth, nodes, n); }
   const float* logits(const Growth& growth, int node) override { return drafter.logits(growth, node); }
-  const Likely* likely(const Growth& growth, int node) override { return drafter.likely(growth, node); }
-  bool few_tokens() const override { return drafter.few_tokens(); }
-  void committed(const Commit& commit) override { drafter.committed(commit); }
-  void attach(const TargetRows* rows) override { drafter.attach(rows); }
-};
-
-// The core's bigram with its logits; the candidates are the same.
-struct BigramLogits : LogitsDrafter {
-  const std::shared_ptr<Bigram> bigram;
-  explicit BigramLogits(std::shared_ptr<Bigram> its) : bigram(std::move(its)) {
-    vocab = bigram->vocab;
-    name = bigram->name;
-  }
-  const float* logits(const Growth& growth, int node) override {
-    return bigram->table->data() + size_t(growth.token[node]) * size_t(vocab);
-  }
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
               int* count) override {
-    bigram->expand(growth, nodes, n, width, draws, candidates, count);
+    drafter.expand(growth, nodes, n, width, draws, candidates, count);
   }
+  void committed(const Commit& commit) override { drafter.committed(commit); }
 };
 
-// The same drafter as a LogitsDrafter; null if it has no logits. `made` owns the object that this may need.
-inline LogitsDrafter* with_logits(Drafter* drafter, std::unique_ptr<LogitsDrafter>& made) {
-  if (auto* const its = dynamic_cast<LogitsDrafter*>(drafter)) return its;
-  if (auto* const bigram = dynamic_cast<Bigram*>(drafter))
-    made = std::make_unique<BigramLogits>(std::shared_ptr<Bigram>(std::shared_ptr<void>(), bigram));  // not its owner
-  return made.get();
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// Random logits: they show what speculation costs when it gains nothing
-
-// Its logits depend on the last token alone, as the bigram's, and on no text: each row is noise.
-struct RandomLogits : LogitsDrafter {
+// Its logits depend on the last token alone, as the bigram's, and on no text: each row is noise. It shows what
+// speculation costs when it gains nothing.
+struct RandomLogits : Drafter {
   Noise rows;
 
   explicit RandomLogits(int vocab_size) : rows(Sampling(), vocab_size, kStreamInitialize) { vocab = vocab_size; }

@@ -279,10 +279,10 @@ inline double cross_entropy(const Ngrams& ngrams, const std::vector<int>& tokens
 // ---------------------------------------------------------------------------------------------------------------
 // N-gram: the next token from the last N - 1
 
-struct Ngram : LogitsDrafter {
+struct Ngram : LikelyDrafter {
   Ngrams table;
 
-  explicit Ngram(Ngrams ngrams) : table(std::move(ngrams)), row_(table.vocab) { vocab = table.vocab; }
+  explicit Ngram(Ngrams ngrams) : LikelyDrafter(ngrams.vocab), table(std::move(ngrams)) {}
 
   void begin(const int* text, int n) override {
     root_ = 0;
@@ -296,10 +296,9 @@ struct Ngram : LogitsDrafter {
     return row_.data();
   }
   const Likely* likely(const Growth& growth, int node) override {
-    table.log_probabilities(context(growth, node, table.order - 1), clear_likely());
+    table.log_probabilities(context(growth, node, table.order - 1), likely_);
     return &likely_;
   }
-  bool few_tokens() const override { return vocab >= kManyTokens; }
 
  private:
   // The longest known context after a node, of at least the last `tokens` tokens if the text has as many.
@@ -309,8 +308,7 @@ struct Ngram : LogitsDrafter {
     return table.next(context(growth, growth.parent[node], tokens - 1), growth.token[node]);
   }
 
-  int root_ = 0;            // the context after the text, whose last token is the growth's root
-  std::vector<float> row_;  // (V)
+  int root_ = 0;  // the context after the text, whose last token is the growth's root
 };
 
 }  // namespace nanospec

@@ -21,13 +21,13 @@ std::string maker_of(const DrafterName& name, const std::string& model) {
   return "repeat the train_gpt command that made the model, with --resume: it writes the counts anew";
 }
 
-std::unique_ptr<LogitsDrafter> make_part(const DrafterName& name, const std::string& dir, int vocab,
-                                         const MakeModelDrafter& make) {
+std::unique_ptr<Drafter> make_part(const DrafterName& name, const std::string& dir, int vocab,
+                                   const MakeModelDrafter& make) {
   switch (name.kind) {
     case DrafterName::kNone:
       break;
     case DrafterName::kBigram:
-      return std::make_unique<BigramLogits>(std::shared_ptr<Bigram>(load_bigram(dir, vocab)));
+      return load_bigram(dir, vocab);
     case DrafterName::kNgram:
       return load_ngram(dir, name.order, vocab);
     case DrafterName::kLookup:
@@ -48,8 +48,8 @@ std::unique_ptr<LogitsDrafter> make_part(const DrafterName& name, const std::str
   return nullptr;
 }
 
-std::unique_ptr<LogitsDrafter> load_part(const DrafterName& name, const std::string& dir, int vocab,
-                                         const MakeModelDrafter& make) {
+std::unique_ptr<Drafter> load_part(const DrafterName& name, const std::string& dir, int vocab,
+                                   const MakeModelDrafter& make) {
   return made_by(maker_of(name, dir), [&] { return make_part(name, dir, vocab, make); });
 }
 
@@ -59,12 +59,10 @@ std::unique_ptr<Drafter> load_drafter(const std::vector<DrafterName>& names, con
                                       const MakeModelDrafter& make) {
   check_drafter(names, dir);
   std::unique_ptr<Drafter> drafter;
-  if (names.size() == 1 && names[0].kind == DrafterName::kBigram) {
-    drafter = made_by(maker_of(names[0], dir), [&] { return load_bigram(dir, vocab); });
-  } else if (names.size() == 1) {
+  if (names.size() == 1) {
     drafter = load_part(names[0], dir, vocab, make);
   } else {
-    std::vector<std::unique_ptr<LogitsDrafter>> parts;
+    std::vector<std::unique_ptr<Drafter>> parts;
     for (const DrafterName& name : names) {
       parts.push_back(load_part(name, dir, vocab, make));
       parts.back()->name = name.text;

@@ -14,7 +14,7 @@ namespace nanospec {
 
 // Makes a drafter that runs a model, or heads on one: kGpt, kSelf, kMedusa, kParallel. It throws runtime_error for
 // files that are missing or do not fit.
-using MakeModelDrafter = std::function<std::unique_ptr<LogitsDrafter>(const DrafterName&)>;
+using MakeModelDrafter = std::function<std::unique_ptr<Drafter>(const DrafterName&)>;
 
 // The drafter of these names for the model in `dir`, of `vocab` tokens; null for `none`, plain decoding. Throws
 // runtime_error for a file that is missing or does not fit.

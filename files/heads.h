@@ -94,8 +94,8 @@ inline MedusaHeads read_medusa(const std::string& dir, const Config& config, con
 }
 
 // The drafter in DIR for the target in `target_dir`, which has this config.
-inline std::unique_ptr<LogitsDrafter> load_medusa(const std::string& dir, const std::string& target_dir,
-                                                  const Config& config) {
+inline std::unique_ptr<Drafter> load_medusa(const std::string& dir, const std::string& target_dir,
+                                            const Config& config) {
   const MedusaHeads heads = read_medusa(dir, config, target_dir);
   if (heads.sizes.rank == kOwnProjection && !heads.sizes.root) return std::make_unique<Medusa>(heads, nullptr);
   const std::vector<float> weights = load_model(target_dir).weights;
@@ -162,8 +162,8 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config, 
 }
 
 // The drafter in DIR for this target of this config, in target_dir.
-inline std::unique_ptr<LogitsDrafter> load_parallel(const std::string& dir, const std::string& target_dir,
-                                                    Target& target, const Config& config) {
+inline std::unique_ptr<Drafter> load_parallel(const std::string& dir, const std::string& target_dir, Target& target,
+                                              const Config& config) {
   const ParallelFile file = read_parallel(dir, config, target_dir);
   if (!file.sizes.sequential) return std::make_unique<Parallel>(file, target);
   return std::make_unique<Sequential>(std::make_unique<TextStream>(file, target, target.most_rows()));

@@ -15,8 +15,8 @@ namespace nanospec {
 
 // It runs on the target's threads, since the two take turns: a second team on the same cores would only be in the way.
 // Throws runtime_error for a model that cannot be read, or is of other tokens than the target's.
-inline std::unique_ptr<LogitsDrafter> load_small_model(const std::string& dir, const Tokenizer& tokenizer, Dtype dtype,
-                                                       Dtype cache_dtype, const Target& target) {
+inline std::unique_ptr<Drafter> load_small_model(const std::string& dir, const Tokenizer& tokenizer, Dtype dtype,
+                                                 Dtype cache_dtype, const Target& target) {
   Loaded loaded = load_model(dir);
   if (loaded.tokenizer.symbols != tokenizer.symbols)
     refuse("drafter gpt:" + printable(dir) + " has other tokens than the target", dir + "/tokenizer.json",
@@ -27,7 +27,7 @@ inline std::unique_ptr<LogitsDrafter> load_small_model(const std::string& dir, c
 
 // All layers would draft what the target says, at the price of asking it. dir: the target's, for the message. Throws
 // runtime_error where it has not more than so many layers.
-inline std::unique_ptr<LogitsDrafter> first_layers(Target& target, int layers, const std::string& dir) {
+inline std::unique_ptr<Drafter> first_layers(Target& target, int layers, const std::string& dir) {
   if (layers >= target.layers())
     refuse("drafter self:" + std::to_string(layers) + " needs " + std::to_string(layers) +
                " of the first layers, the model has " + std::to_string(target.layers()) + " in all",
@@ -41,8 +41,7 @@ inline std::unique_ptr<LogitsDrafter> first_layers(Target& target, int layers, c
 // for heads on a target whose states stay on a GPU.
 inline MakeModelDrafter model_drafters(Target& target, const std::string& dir, const Config& config,
                                        const Tokenizer& tokenizer, Dtype dtype, Dtype cache_dtype) {
-  return [&target, dir, config, &tokenizer, dtype,
-          cache_dtype](const DrafterName& part) -> std::unique_ptr<LogitsDrafter> {
+  return [&target, dir, config, &tokenizer, dtype, cache_dtype](const DrafterName& part) -> std::unique_ptr<Drafter> {
     if (part.kind == DrafterName::kSelf) return first_layers(target, part.layers, dir);
     if (part.kind == DrafterName::kGpt) {
       check_origin(model_metadata(part.dir), "drafter " + printable(part.text, 300) + " was trained", part.dir, dir,

@@ -115,7 +115,7 @@ double takes_counts(double text_bytes) {
   return std::max(takes_tokens(text_bytes), sizeof(int) * (text_bytes + 2 * counted));
 }
 
-std::unique_ptr<LogitsDrafter> load_ngram(const std::string& model, int order, int vocab) {
+std::unique_ptr<Drafter> load_ngram(const std::string& model, int order, int vocab) {
   const std::string path = ngram_path(model);
   if (!std::filesystem::exists(path))
     refuse("drafter ngram has no counts", path,

@@ -60,6 +60,6 @@ double takes_counts(double text_bytes);
 
 // Reads the n-grams beside a model. Throws runtime_error when they are missing, broken, of another vocabulary or
 // tokenizer, or none has `order` tokens.
-std::unique_ptr<LogitsDrafter> load_ngram(const std::string& model, int order, int vocab);
+std::unique_ptr<Drafter> load_ngram(const std::string& model, int order, int vocab);
 
 }  // namespace nanospec

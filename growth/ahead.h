@@ -39,7 +39,7 @@ class DraftingAhead {
  public:
   // drafter: one that can assume() tokens. limits_at(n): the limits of a tree after a text of n tokens; a depth below 1
   // where there is nothing to draft.
-  DraftingAhead(LogitsDrafter& drafter, const Shape& shape, const Sampling& sampling, bool knows_noise,
+  DraftingAhead(Drafter& drafter, const Shape& shape, const Sampling& sampling, bool knows_noise,
                 std::function<Limits(int n)> limits_at)
       : drafter_(drafter),
         assumes_(dynamic_cast<DraftsAhead&>(drafter)),
@@ -194,16 +194,16 @@ class DraftingAhead {
   }
 
   // The drafter, until its tree is not needed any more: then it has no candidates.
-  struct Stoppable : Drafter {
+  struct Stoppable : StandIn {
     DraftingAhead& worker;
     const Key& key;
     bool cut = false;
-    Stoppable(DraftingAhead& its, const Key& tokens) : worker(its), key(tokens) {}
+    Stoppable(DraftingAhead& its, const Key& tokens) : StandIn(its.drafter_), worker(its), key(tokens) {}
     void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
                 int* count) override {
       cut = cut || worker.stopped(key);
       if (cut) std::fill_n(count, n, 0);
-      else worker.drafter_.expand(growth, nodes, n, width, draws, candidates, count);
+      else drafter.expand(growth, nodes, n, width, draws, candidates, count);
     }
   };
 
@@ -222,7 +222,7 @@ class DraftingAhead {
     if (!stoppable.cut) cache_.emplace(key, std::move(ready));
   }
 
-  LogitsDrafter& drafter_;
+  Drafter& drafter_;
   DraftsAhead& assumes_;
   const Shape shape_;
   const Sampling sampling_;
@@ -263,7 +263,7 @@ class AheadPlanner : public Planner, public Watcher {
   AheadStats stats;
 
   // room(n): how deep a tree may be after a text of n tokens.
-  AheadPlanner(ShapePlanner& plan, LogitsDrafter& drafter, Ahead when, const Sampling& sampling, bool knows_noise,
+  AheadPlanner(ShapePlanner& plan, Drafter& drafter, Ahead when, const Sampling& sampling, bool knows_noise,
                Clock& clock, std::function<int(int n)> room, std::function<double()> decoding_seconds)
       : plan_(plan), drafter_(drafter), when_(when), clock_(clock), decoding_seconds_(std::move(decoding_seconds)) {
     make_worker_ = [this, sampling, knows_noise, room] {
@@ -311,7 +311,7 @@ class AheadPlanner : public Planner, public Watcher {
 
  private:
   ShapePlanner& plan_;
-  LogitsDrafter& drafter_;
+  Drafter& drafter_;
   const Ahead when_;
   Clock& clock_;
   const std::function<double()> decoding_seconds_;

@@ -32,14 +32,13 @@ struct Questions {
 };
 
 // A drafter with corrected chances.
-struct Corrected : Drafter {
-  Drafter& drafter;
+struct Corrected : StandIn {
   const Trust& trust;
   float& best_chance;  // the smoothed chance of a node's best child: it is updated
   Questions asked;
   std::function<void()> after_root = nullptr;  // called when the root has been expanded
 
-  Corrected(Drafter& its, const Trust& learned, float& chance) : drafter(its), trust(learned), best_chance(chance) {}
+  Corrected(Drafter& its, const Trust& learned, float& chance) : StandIn(its), trust(learned), best_chance(chance) {}
 
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
               int* count) override {
@@ -56,12 +55,12 @@ struct Corrected : Drafter {
 };
 
 // Grows a tree of that shape. entropies: the drafter without corrections, for shapes by entropy.
-inline void grow_shape(const Shape& shape, Limits limits, Drafter& drafter, LogitsDrafter* entropies,
-                       const Draws& draws, Growth& growth) {
+inline void grow_shape(const Shape& shape, Limits limits, Drafter& drafter, Drafter* entropies, const Draws& draws,
+                       Growth& growth) {
   if (shape.full()) return FullTree(shape.depth, shape.width).grow(drafter, draws, limits.depth, growth);
   if (shape.by_entropy() && entropies)
     limits.entropy = [&](const int* nodes, int n, float* H) {
-      entropies->entropies(growth, nodes, n, draws, shape.of_confidence, H);
+      nanospec::entropies(*entropies, growth, nodes, n, draws, shape.of_confidence, H);
     };
   grow(shape, limits, growth, [&](const int* nodes, int n, int width, Candidate* candidates, int* count) {
     drafter.expand(growth, nodes, n, width, draws, candidates, count);
@@ -77,7 +76,7 @@ class ShapePlanner : public Planner, public Watcher {
   bool drafts = false;           // whether the drafter was asked for this tree, or has drafted it ahead
 
   // cost: of the target's forwards, which it updates; null for shapes that do not use it. experience: with the drafter.
-  ShapePlanner(const Shape& shape, Cost* cost, Experience& experience, LogitsDrafter* entropies, Clock& clock)
+  ShapePlanner(const Shape& shape, Cost* cost, Experience& experience, Drafter* entropies, Clock& clock)
       : shape_(shape), cost_(cost), experience_(experience), entropies_(entropies), clock_(clock) {}
 
   const Shape& shape() const { return shape_; }
@@ -160,7 +159,7 @@ class ShapePlanner : public Planner, public Watcher {
   const Shape shape_;
   Cost* const cost_;
   Experience& experience_;
-  LogitsDrafter* const entropies_;
+  Drafter* const entropies_;
   Clock& clock_;
   Questions asked_;
   double began_ = 0, root_at_ = 0;  // when the draft, or the forward, began; when the root was expanded

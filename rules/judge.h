@@ -14,27 +14,27 @@ namespace nanospec {
 // Candidates that are a sample
 
 // q: (V) the distribution that a drafter's token after a node is drawn from, after temperature, top-k and top-p. The
-// rules compare it with the target's.
-inline void draft_distribution(LogitsDrafter& drafter, const Growth& growth, int node, const Sampling& sampling,
-                               float* q) {
-  const float* logits = drafter.logits(growth, node);
-  if (!logits) throw std::runtime_error("this drafter has no distribution: --verify: choose --verify match");
-  distribution(logits, drafter.vocab, sampling, q);
+// rules compare it with the target's. The drafter has logits there.
+inline void draft_distribution(Drafter& drafter, const Growth& growth, int node, const Sampling& sampling, float* q) {
+  distribution(drafter.logits(growth, node), drafter.vocab, sampling, q);
 }
 
 // Draws up to `width` tokens from q after each of n nodes, in place of the candidates that `expand` chose for them, and
 // in the order of drawing. with_replacement: each is drawn from all of q, so a token may be drawn twice. Else the token
 // with the largest log q(x) + gumbel(x) comes first, then the next one (the exponential race: Kool, van Hoof, Welling
 // 2019). Each node of each forward has its own random numbers.
-inline void draw_candidates(LogitsDrafter& drafter, const Growth& growth, const int* nodes, int n, int width,
+inline void draw_candidates(Drafter& drafter, const Growth& growth, const int* nodes, int n, int width,
                             const Draws& draws, bool with_replacement, Candidate* candidates, int* count) {
   const int vocab = drafter.vocab;
   const Sampling& sampling = *draws.sampling;
   std::vector<float> q(vocab), noise(whole(vocab, kNoiseBlock)), scores(vocab);
   for (int k = 0; k < n; k++) {
     Candidate* const drawn = candidates + size_t(k) * width;
-    if (count[k] == 0 && !drafter.logits(growth, nodes[k])) continue;  // the drafter has no distribution there
-    Sampling node_sampling;                                            // with a seed for this node alone
+    if (!drafter.logits(growth, nodes[k])) {  // there the drafter knows nothing
+      count[k] = 0;
+      continue;
+    }
+    Sampling node_sampling;  // with a seed for this node alone
     node_sampling.seed =
         random_bits(sampling.seed, sampling.sequence, kStreamDraft, uint64_t(draws.index), uint32_t(nodes[k]));
     draft_distribution(drafter, growth, nodes[k], sampling, q.data());
@@ -44,8 +44,7 @@ inline void draw_candidates(LogitsDrafter& drafter, const Growth& growth, const 
     } else {
       make_noise(Solo{}, node_sampling, kStreamDraft, 0, vocab, noise.data());
       const float* const race = sampling.temperature > 0 ? noise.data() : nullptr;
-      count[k] =
-          best_candidates(drafter.logits(growth, nodes[k]), race, vocab, sampling, true, width, drawn, scores.data());
+      count[k] = top_candidates(drafter.logits(growth, nodes[k]), race, vocab, draws, width, drawn, scores.data());
       while (count[k] > 0 && q[drawn[count[k] - 1].token] == 0) count[k]--;  // q cannot draw these
     }
     for (int i = 0; i < count[k]; i++) drawn[i].chance = q[drawn[i].token];
@@ -53,13 +52,10 @@ inline void draw_candidates(LogitsDrafter& drafter, const Growth& growth, const 
 }
 
 // A drafter whose candidates are drawn.
-struct SampledDrafter : Drafter {
-  LogitsDrafter& drafter;
+struct SampledDrafter : StandIn {
   const bool with_replacement;
-  SampledDrafter(LogitsDrafter& its, bool replaces) : drafter(its), with_replacement(replaces) {}
+  SampledDrafter(Drafter& its, bool replaces) : StandIn(its), with_replacement(replaces) {}
 
-  void begin(const int* text, int n) override { drafter.begin(text, n); }
-  void committed(const Commit& commit) override { drafter.committed(commit); }
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
               int* count) override {
     drafter.expand(growth, nodes, n, width, draws, candidates, count);
@@ -72,9 +68,9 @@ struct SampledDrafter : Drafter {
 
 template <class Target>
 struct Judge : Host<Target> {
-  LogitsDrafter& drafter;
+  Drafter& drafter;
   const Rule rule;
-  Judge(Target& target, const Sampling& sampling, Noise& noise, LogitsDrafter& its, Rule r)
+  Judge(Target& target, const Sampling& sampling, Noise& noise, Drafter& its, Rule r)
       : Host<Target>(target, sampling, noise), drafter(its), rule(r) {}
 
   Verdict verify(const Growth& growth, const Tree& tree, int64_t index) override {

@@ -51,7 +51,7 @@ inline double nats_of(const float* logits, int vocab, int token) {
 class Along : public Knowing {
  public:
   // counts must outlive this.
-  Along(LogitsDrafter& its, const std::vector<int>& text, AlongCounts& counts) : Knowing(its, text), counts_(counts) {}
+  Along(Drafter& its, const std::vector<int>& text, AlongCounts& counts) : Knowing(its, text), counts_(counts) {}
 
   void begin(const int* text, int n) override {
     Knowing::begin(text, n);

@@ -115,8 +115,8 @@ struct Diagnosis {
     const int origin = tree.origin[node];
     const size_t depth = size_t(tree.depth[node]);
     Unsure unsure_here = {0, 0, accepted_child >= 0};
-    report.drafter->entropies(report.growth, &origin, 1, report.draws, false, &unsure_here.of_q);
-    report.drafter->entropies(report.growth, &origin, 1, report.draws, true, &unsure_here.of_confidence);
+    entropies(*report.drafter, report.growth, &origin, 1, report.draws, false, &unsure_here.of_q);
+    entropies(*report.drafter, report.growth, &origin, 1, report.draws, true, &unsure_here.of_confidence);
     unsure.push_back(unsure_here);
     if (depth >= asked.size()) {
       asked.resize(depth + 1);

@@ -84,7 +84,7 @@ std::map<std::string, Accuracies> measure_along(Lab& lab, const std::vector<std:
                        stretch.at(done / prompts));
         AlongCounts counts(kDepths);
         Observation observation;
-        observation.stand_in = [&](LogitsDrafter& own) { return std::make_unique<Along>(own, text, counts); };
+        observation.stand_in = [&](Drafter& own) { return std::make_unique<Along>(own, text, counts); };
         const Method chain = matched(drafter, "chain:" + std::to_string(kDepths));
         const std::vector<int> again = engine.generate(chain, sampling, prompt, tokens, on_token, observation).tokens;
         if (interrupted()) return {};

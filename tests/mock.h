@@ -171,7 +171,7 @@ class Mock {
 
 // Drafts with the target's own function: by a model and a cache of its own, fed only by what it is told.
 template <class Target>
-struct SelfDrafter : LogitsDrafter {
+struct SelfDrafter : Drafter {
   Target& model;  // not the one that verifies
   std::vector<int> text;
   Tree tree;          // the last forward's
@@ -195,7 +195,7 @@ struct SelfDrafter : LogitsDrafter {
               int* count) override {
     Draws kept = draws;
     kept.kept_only = true;  // the very target drops what top-k and top-p drop
-    LogitsDrafter::expand(growth, nodes, n, width, kept, candidates, count);
+    Drafter::expand(growth, nodes, n, width, kept, candidates, count);
   }
   void committed(const Commit& commit) override {
     const int n = commit.n;
@@ -230,7 +230,7 @@ struct WrongDrafter : SelfDrafter<Target> {
 };
 
 // Proposes tokens, and fewer of them than asked for, by chance alone; sure of all or of none.
-struct RandomDrafter : LogitsDrafter {
+struct RandomDrafter : Drafter {
   uint64_t calls = 0;
   std::vector<float> noise;
 
@@ -250,14 +250,6 @@ struct RandomDrafter : LogitsDrafter {
   }
 };
 
-// A drafter by its name that has logits, as tests ask for them.
-inline std::unique_ptr<LogitsDrafter> load_logits(const std::string& name, const std::string& dir, int vocab) {
-  std::unique_ptr<Drafter> drafter = load_drafter(name, dir, vocab);
-  if (auto* const logits = dynamic_cast<LogitsDrafter*>(drafter.get()))
-    return drafter.release(), std::unique_ptr<LogitsDrafter>(logits);
-  return std::make_unique<BigramLogits>(std::shared_ptr<Bigram>(dynamic_cast<Bigram*>(drafter.release())));
-}
-
 // States of a target that a test makes up.
 struct MadeUpRows : TargetRows {
   std::function<const float*(int row)> of_logits, of_hidden, of_features;
@@ -268,7 +260,7 @@ struct MadeUpRows : TargetRows {
   void tap() const override {}
 };
 // Tells a drafter what came, with such states.
-inline void tell(LogitsDrafter& drafter, const Commit& commit, const MadeUpRows& rows) {
+inline void tell(Drafter& drafter, const Commit& commit, const MadeUpRows& rows) {
   drafter.attach(&rows);
   drafter.committed(commit);
   drafter.attach(nullptr);

@@ -51,7 +51,7 @@ std::vector<T> start_of(const ParallelSizes& s) {
 }
 
 // By way of its file.
-inline std::unique_ptr<LogitsDrafter> drafter_of(const ParallelFile& file, Target& target, const Config& config) {
+inline std::unique_ptr<Drafter> drafter_of(const ParallelFile& file, Target& target, const Config& config) {
   const Folder folder;
   save_parallel(folder.path, file.sizes, file.weights.data());
   return load_parallel(folder.path, folder.path, target, config);

@@ -87,25 +87,20 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
 
   // The drafter.
   const RowsOf<Target> rows(target, iterates(target) && decoding.rule == Rule::kMatch);
-  std::unique_ptr<LogitsDrafter> made;
-  LogitsDrafter* const logits = with_logits(drafter, made);
-  if (drafter && !logits && decoding.rule != Rule::kMatch)
-    throw std::invalid_argument("drafter " + drafter->name +
-                                " has no distribution to judge by: --verify: choose --verify match");
-  if (logits) {
-    logits->temperature = sampling.temperature;
-    logits->attach(&rows);
+  if (drafter) {
+    drafter->temperature = sampling.temperature;
+    drafter->attach(&rows);
   }
   const struct Detach {  // also if an exception ends the text
-    LogitsDrafter* drafter;
+    Drafter* drafter;
     ~Detach() {
       if (drafter) drafter->attach(nullptr);
     }
-  } detach{logits};
+  } detach{drafter};
   std::unique_ptr<Drafter> drawn;
   const Drafts drafts = about(decoding.rule).drafts;
-  if (logits && drafts != Drafts::kAny && decoding.rule != Rule::kRejection)
-    drawn = std::make_unique<SampledDrafter>(*logits, drafts == Drafts::kWithReplacement);
+  if (drafter && drafts != Drafts::kAny && decoding.rule != Rule::kRejection)
+    drawn = std::make_unique<SampledDrafter>(*drafter, drafts == Drafts::kWithReplacement);
 
   // The runner.
   std::unique_ptr<Runner> runner;
@@ -121,9 +116,9 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
     }
   }
   if (!runner) {
-    auto host = decoding.rule == Rule::kMatch || !logits
+    auto host = decoding.rule == Rule::kMatch || !drafter
                     ? std::make_unique<Host<Target>>(target, sampling, noise)
-                    : std::make_unique<Judge<Target>>(target, sampling, noise, *logits, decoding.rule);
+                    : std::make_unique<Judge<Target>>(target, sampling, noise, *drafter, decoding.rule);
     pick = [&host = *host](const Tree& tree, int node, int64_t index) { return host.pick_after(tree, node, index); };
     runner = std::move(host);
   }
@@ -131,17 +126,16 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
   // The planner and the watcher.
   Experience fresh;
   ShapePlanner plan(decoding.shape, on_device ? nullptr : decoding.cost.get(),
-                    decoding.experience ? *decoding.experience : fresh, logits, clock);
+                    decoding.experience ? *decoding.experience : fresh, drafter, clock);
   std::unique_ptr<AheadPlanner> ahead;
   const Recorder* records = nullptr;
-  if (logits && decoding.ahead != Ahead::kOff)
+  if (drafter && decoding.ahead != Ahead::kOff)
     ahead = std::make_unique<AheadPlanner>(
-        plan, *logits, decoding.ahead, sampling, decoding.knows_noise, clock,
+        plan, *drafter, decoding.ahead, sampling, decoding.knows_noise, clock,
         [=](int n) { return room_at(n, end, block); }, [&] { return work_seconds(records->stats); });
-  Recorder recorder(
-      clock, ahead ? static_cast<Watcher&>(*ahead) : plan,
-      {int64_t(text.size()), end, block, draws_of(decoding, noise, other_noise), logits, drafter ? drafter->name : "",
-       plan, on_device, [&] { return target.past(); }, pick, decoding.on_iteration});
+  Recorder recorder(clock, ahead ? static_cast<Watcher&>(*ahead) : plan,
+                    {int64_t(text.size()), end, block, draws_of(decoding, noise, other_noise), drafter, plan, on_device,
+                     [&] { return target.past(); }, pick, decoding.on_iteration});
   records = &recorder;
 
   generate(*runner, ahead ? static_cast<Planner&>(*ahead) : plan, drawn ? drawn.get() : drafter, recorder,

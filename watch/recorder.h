@@ -20,8 +20,7 @@ class Recorder : public Watcher {
     int64_t begin, end;  // tokens of the prompt, and of the text at its end
     int block_size;
     Draws draws;
-    LogitsDrafter* drafter;  // null if it has no distribution, or if there is no drafter
-    std::string name;        // of the drafter
+    Drafter* drafter;  // null for plain decoding
     const ShapePlanner& plan;
     bool drafts_on_device;
     std::function<int()> past;
@@ -85,9 +84,7 @@ class Recorder : public Watcher {
   bool slides(int64_t before, int64_t after) const {
     return window_start(int(before), sources_.block_size) != window_start(int(after), sources_.block_size);
   }
-  const std::string& author(int node, int token) const {
-    return sources_.drafter ? sources_.drafter->author(node, token) : sources_.name;
-  }
+  const std::string& author(int node, int token) const { return sources_.drafter->author(node, token); }
   void report(const Growth& growth, const Tree& tree, const Verdict& verdict, int emitted) {
     Draws draws = sources_.draws;
     draws.index = n_;

@@ -52,15 +52,13 @@ inline double work_seconds(const Stats& stats) {
 // ---------------------------------------------------------------------------------------------------------------
 // The report of one iteration
 
-struct LogitsDrafter;  // drafters/logits.h
-
 // All of it is valid until the call ends. The drafter may still be asked about nodes that it has expanded.
 struct IterationReport {
-  int64_t index;           // index in the text of the root's children
-  int past;                // cached positions: node i stands at past + depth[i]
-  int deepest;             // the depth that no node could exceed: at the window's end, or at the text's
-  bool drafted;            // whether the drafter was asked
-  LogitsDrafter* drafter;  // null for plain decoding
+  int64_t index;     // index in the text of the root's children
+  int past;          // cached positions: node i stands at past + depth[i]
+  int deepest;       // the depth that no node could exceed: at the window's end, or at the text's
+  bool drafted;      // whether the drafter was asked
+  Drafter* drafter;  // null for plain decoding
   const Draws& draws;
   const Growth& growth;
   const Tree& tree;

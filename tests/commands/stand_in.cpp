@@ -88,8 +88,7 @@ Generated decoded(const Method& method, const Sampling& sampling, const std::vec
   decoding.shape = parse_shape(method.shape, 340), decoding.sampling = sampling, decoding.max_new_tokens = n;
   decoding.on_iteration = observation.on_iteration;
   std::unique_ptr<Drafter> other;
-  std::unique_ptr<LogitsDrafter> made;
-  if (observation.stand_in) other = observation.stand_in(*with_logits(drafter.get(), made));
+  if (observation.stand_in) other = observation.stand_in(*drafter);
   std::vector<int> text = prompt;
   Drafter* const used = method.drafter == "none" ? nullptr : other ? other.get() : drafter.get();
   Generated g;

@@ -19,7 +19,7 @@ Stats run(Mock& mock, Drafter* drafter, const Shape& shape, const Sampling& samp
 }
 
 // What a drafter's guesses are worth against the mock: as calibrate_command measures it.
-RankCounts measured(Mock& mock, LogitsDrafter& drafter, const Sampling& sampling, int depths, int ranks, int tokens) {
+RankCounts measured(Mock& mock, Drafter& drafter, const Sampling& sampling, int depths, int ranks, int tokens) {
   std::vector<int> text = {1, 2, 3}, again = text;
   run(mock, nullptr, Shape(), sampling, tokens, text);
   RankCounts counts(depths, ranks);

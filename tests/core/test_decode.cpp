@@ -104,7 +104,7 @@ const Ngrams& mock_ngrams();
 
 // suffix+ngram:4+recycle
 std::unique_ptr<Drafter> mock_union() {
-  std::vector<std::unique_ptr<LogitsDrafter>> parts;
+  std::vector<std::unique_ptr<Drafter>> parts;
   parts.push_back(std::make_unique<Suffix>(kVocab)), parts.back()->name = "suffix";
   parts.push_back(std::make_unique<Ngram>(mock_ngrams())), parts.back()->name = "ngram:4";
   parts.push_back(std::make_unique<Recycle>(kVocab)), parts.back()->name = "recycle";
@@ -248,12 +248,14 @@ TEST_CASE("decode: a drafter that is always wrong changes nothing but speed") {
     }
 }
 
-TEST_CASE("decode: a drafter of the core's three functions alone is enough") {
+TEST_CASE("decode: a drafter that has logits alone is enough") {
   struct Constant : Drafter {  // always the same token
-    int token = 0, told = 0;
-    void expand(const Growth&, const int*, int n, int width, const Draws&, Candidate* candidates, int* count) override {
-      for (int k = 0; k < n; k++) candidates[k * width] = {token, 0.5f}, count[k] = 1;
+    int told = 0;
+    std::vector<float> row;
+    explicit Constant(int token) : row(size_t(kVocab), -std::numeric_limits<float>::infinity()) {
+      vocab = kVocab, name = "constant", row[size_t(token)] = 0;
     }
+    const float* logits(const Growth&, int) override { return row.data(); }
     void committed(const Commit& commit) override { told += commit.n; }
   };
   for (const char* shape : {"chain:3", "tree:2x3", "best-first", "auto"})
@@ -261,8 +263,7 @@ TEST_CASE("decode: a drafter of the core's three functions alone is enough") {
       Decoding decoding = decoding_of(shape, 1, 200);
       decoding.ahead = ahead;
       Mock target = make_mock();
-      Constant drafter;
-      drafter.token = plain_text(decoding, prompt_of(3))[3], drafter.name = "constant";
+      Constant drafter(plain_text(decoding, prompt_of(3))[3]);
       Ints text = prompt_of(3);
       const Stats stats = counted(target, &drafter, decoding, text);
       CHECK(same(text, plain_text(decoding, prompt_of(3))));
@@ -271,8 +272,9 @@ TEST_CASE("decode: a drafter of the core's three functions alone is enough") {
       CHECK(stats.ahead.wanted == (ahead == Ahead::kOn));
       CHECK(!stats.ahead.able);
       if (!strcmp(shape, "chain:3")) CHECK(stats.accepted_by.count("constant") == 1);
+      if (strcmp(shape, "chain:3") != 0) continue;
       decoding.rule = Rule::kIndependent, decoding.ahead = Ahead::kOff;
-      CHECK_THROWS_AS(counted(target, &drafter, decoding, text), std::invalid_argument);
+      CHECK(counted(target, &drafter, decoding, text).tokens == 200);
     }
 }
 
@@ -725,7 +727,7 @@ TEST_CASE("rules: distributions: exact rules emit the first three tokens as soft
 
 TEST_CASE("rules: distributions: independent emits what can be worked out by hand, not the target's distribution") {
   // a target and a drafter that say the same after any token, so that each forward is the case of the test by hand
-  struct Fixed : LogitsDrafter {
+  struct Fixed : Drafter {
     std::vector<float> row;
     const float* logits(const Growth&, int) override { return row.data(); }
   };

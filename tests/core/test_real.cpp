@@ -53,8 +53,8 @@ struct Drafters {
     const auto ngram = [&](int order) {
       return std::make_unique<Ngram>(interpolated(count_ngrams(text, vocab, order), order, vocab));
     };
-    const auto both = [](std::unique_ptr<LogitsDrafter> a, std::unique_ptr<LogitsDrafter> b) {
-      std::vector<std::unique_ptr<LogitsDrafter>> parts;
+    const auto both = [](std::unique_ptr<Drafter> a, std::unique_ptr<Drafter> b) {
+      std::vector<std::unique_ptr<Drafter>> parts;
       parts.push_back(std::move(a)), parts.push_back(std::move(b));
       return std::make_unique<Union>(std::move(parts));
     };

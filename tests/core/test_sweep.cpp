@@ -100,7 +100,7 @@ TEST_CASE("sweep: every drafter and shape prints the bytes of plain decoding") {
   Lookup lookup(a.config.vocab_size);
   Suffix suffix(a.config.vocab_size);
   Recycle recycle(a.config.vocab_size);
-  std::vector<std::unique_ptr<LogitsDrafter>> parts;
+  std::vector<std::unique_ptr<Drafter>> parts;
   parts.push_back(std::make_unique<Suffix>(a.config.vocab_size)), parts.push_back(std::make_unique<Ngram>(ngram));
   Union both(std::move(parts));
 
@@ -163,7 +163,7 @@ TEST_CASE("sweep: every drafter and shape prints the bytes of plain decoding") {
 TEST_CASE("sweep: a Llama prints the bytes of plain decoding, by every drafter and shape, while its window slides") {
   const Article& a = llama_article();
   const int vocab = a.config.vocab_size;
-  std::vector<std::unique_ptr<LogitsDrafter>> parts;
+  std::vector<std::unique_ptr<Drafter>> parts;
   parts.push_back(std::make_unique<Suffix>(vocab)), parts.push_back(std::make_unique<Ngram>(ngram_of(a)));
   Union both(std::move(parts));
   Bigram bigram = bigram_of(a);

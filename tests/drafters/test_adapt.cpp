@@ -99,7 +99,7 @@ Ints repeated(const Ints& some, int times) {
   return text;
 }
 
-struct ByParity : LogitsDrafter {  // one row after even tokens, one after odd ones
+struct ByParity : Drafter {  // one row after even tokens, one after odd ones
   std::vector<float> rows[2];
   ByParity(std::vector<float> even, std::vector<float> odd) : rows{std::move(even), std::move(odd)} {
     vocab = int(rows[0].size());
@@ -107,7 +107,7 @@ struct ByParity : LogitsDrafter {  // one row after even tokens, one after odd o
   const float* logits(const Growth& growth, int node) override { return rows[growth.token[node] % 2].data(); }
 };
 
-struct Fixed : LogitsDrafter {  // the same logits always
+struct Fixed : Drafter {  // the same logits always
   std::vector<float> row;
   bool silent = false;
   explicit Fixed(std::vector<float> logits) : row(std::move(logits)) { vocab = int(row.size()); }
@@ -228,7 +228,7 @@ TEST_CASE("adapt: lookup and suffix: propose what followed, surer the longer the
   const Ints passage = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
   for (const char* word : {"lookup", "suffix"}) {
     CAPTURE(word);
-    const std::unique_ptr<LogitsDrafter> drafter = load_logits(word, "", 20);
+    const std::unique_ptr<Drafter> drafter = load_drafter(word, "", 20);
     Ints text = passage;
     text.insert(text.end(), {0, 3, 15, 0});
     float last = 0;
@@ -296,7 +296,7 @@ TEST_CASE("adapt: recycle: the target's last word after a token, on the path or 
 TEST_CASE("adapt: union: comes to believe the part that is right, and drafts as that one alone") {
   const Ints song = {1, 2, 3, 4, 5, 6, 7, 8};
   for (int place : {0, 1}) {
-    std::vector<std::unique_ptr<LogitsDrafter>> parts(2);
+    std::vector<std::unique_ptr<Drafter>> parts(2);
     parts[size_t(place)] = std::make_unique<Suffix>(12), parts[size_t(place)]->name = "suffix";
     parts[size_t(1 - place)] = std::make_unique<RandomLogits>(12), parts[size_t(1 - place)]->name = "random";
     Union both(std::move(parts));
@@ -316,7 +316,7 @@ TEST_CASE("adapt: union: comes to believe the part that is right, and drafts as 
 
 TEST_CASE("adapt: union: two halves of the truth are better than each, and each token is a candidate once") {
   // one part knows tokens 0 to 3 apart, the other one the parity: together they know token 2
-  std::vector<std::unique_ptr<LogitsDrafter>> parts;
+  std::vector<std::unique_ptr<Drafter>> parts;
   parts.push_back(std::make_unique<Fixed>(std::vector<float>{0, 0, 2, 2}));
   parts.push_back(std::make_unique<Fixed>(std::vector<float>{2, 0, 2, 0}));
   Union both(std::move(parts));
@@ -344,13 +344,12 @@ TEST_CASE("adapt: union: two halves of the truth are better than each, and each 
 }
 
 TEST_CASE("adapt: union: a part may count for much where it is sure of itself, and for little where it is not") {
-  std::vector<std::unique_ptr<LogitsDrafter>>
-      parts;  // 0 and 1 take turns; the first part is sure, and right, after 0 only
+  std::vector<std::unique_ptr<Drafter>> parts;  // 0 and 1 take turns; the first part is sure, and right, after 0 only
   parts.push_back(
       std::make_unique<ByParity>(std::vector<float>{0, 3, 0, 0, 0, 0}, std::vector<float>{0, 0, 3, 3, 0, 0}));
   parts.push_back(
       std::make_unique<ByParity>(std::vector<float>{0, 0, 0, 0, 2, 0}, std::vector<float>{2, 0, 0, 0, 0, 0}));
-  const LogitsDrafter& part = *parts[0];
+  const Drafter& part = *parts[0];
   Union both(std::move(parts));
   both.temperature = 0.9f;
   int root = 0;
@@ -368,7 +367,7 @@ TEST_CASE("adapt: union: of a large vocabulary nothing is drafted where no part 
   std::vector<float> flat(size_t(kManyTokens), 0.0f), peaked = flat;
   peaked[7] = 12;  // a chance of 0.98
   for (const auto& [logits, drafted] : {std::pair{flat, 0}, std::pair{peaked, 1}}) {
-    std::vector<std::unique_ptr<LogitsDrafter>> parts;
+    std::vector<std::unique_ptr<Drafter>> parts;
     parts.push_back(std::make_unique<Fixed>(logits));
     parts.push_back(std::make_unique<Fixed>(flat));
     Union both(std::move(parts));
@@ -398,7 +397,7 @@ TEST_CASE("adapt: union: of a large vocabulary it learns and drafts by few token
   std::vector<Candidate> drafted[2];
   for (int many : {0, 1}) {  // one token less, and all are told apart
     const int vocab = kManyTokens - 1 + many;
-    std::vector<std::unique_ptr<LogitsDrafter>> parts;
+    std::vector<std::unique_ptr<Drafter>> parts;
     for (uint32_t part : {0u, 1u}) {
       std::vector<float> rows[2];
       std::mt19937 random(part);
@@ -430,7 +429,8 @@ TEST_CASE("adapt: union: of a large vocabulary it learns and drafts by few token
       const std::vector<float> row(both.logits(growth, node), both.logits(growth, node) + vocab);
       std::vector<float> scores(row.size());
       std::vector<Candidate> by_all(8);
-      CHECK(best_candidates(row.data(), nullptr, vocab, sampling, false, 8, by_all.data(), scores.data()) == 8);
+      CHECK(top_candidates(row.data(), nullptr, vocab, {&sampling, nullptr, 0, false}, 8, by_all.data(),
+                           scores.data()) == 8);
       for (size_t i = 0; i < 8; i++) {
         CHECK(by_all[i].token == best[i].token);
         CHECK(by_all[i].chance == doctest::Approx(best[i].chance).epsilon(1e-4));
@@ -462,7 +462,8 @@ TEST_CASE("adapt: likely: with noise the best of them are those of all, and thei
         likely.rest = -20;
         Candidate by_few[width], by_all[width];
         std::vector<float> all(vocab);
-        REQUIRE(best_candidates(row.data(), g, vocab, sampling, false, width, by_all, all.data()) == width);
+        REQUIRE(top_candidates(row.data(), g, vocab, {&sampling, nullptr, 0, false}, width, by_all, all.data()) ==
+                width);
         REQUIRE(best_of_likely(likely, g, sampling, width, by_few, scores) == width);
         likely.rest = rest;
         Candidate fewer[width];
@@ -488,7 +489,7 @@ TEST_CASE("adapt: union: a part that says nothing, or nonsense, does no harm") {
                                         {nan, nan, nan, nan, nan},
                                         {-inf, -inf, -inf, -inf, -inf},
                                         {1e30f, -1e30f, 0, nan, 1}}) {
-    std::vector<std::unique_ptr<LogitsDrafter>> parts;
+    std::vector<std::unique_ptr<Drafter>> parts;
     parts.push_back(std::make_unique<Fixed>(std::vector<float>{0, 1, 2, 3, 9}));
     parts.push_back(std::make_unique<Fixed>(odd));
     parts.push_back(std::make_unique<Fixed>(odd));
@@ -504,7 +505,7 @@ TEST_CASE("adapt: union: a part that says nothing, or nonsense, does no harm") {
 }
 
 TEST_CASE("adapt: union: keeps its head where text is certain for long and then is not") {
-  const std::unique_ptr<LogitsDrafter> both = load_logits("suffix+lookup", "", 30);
+  const std::unique_ptr<Drafter> both = load_drafter("suffix+lookup", "", 30);
   both->temperature = 0;
   int root = 0;
   both->begin(&root, 1);
@@ -522,7 +523,7 @@ TEST_CASE("adapt: union: keeps its head where text is certain for long and then 
 
 TEST_CASE("adapt: lookup and suffix: nothing is impossible, however long the text was certain") {
   for (const char* word : {"lookup", "suffix"}) {
-    const std::unique_ptr<LogitsDrafter> drafter = load_logits(word, "", 30);
+    const std::unique_ptr<Drafter> drafter = load_drafter(word, "", 30);
     const Ints text = repeated({1}, 5000);
     drafter->begin(text.data(), 5000);
     const float* row = drafter->logits(rooted(1), 0);
@@ -540,7 +541,7 @@ TEST_CASE("adapt: unions by name: parts in any number up to four, and what is wr
   };
   const auto holds = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
   for (const char* name : {"lookup", "suffix", "recycle", "suffix+lookup", "random+suffix+recycle+lookup"}) {
-    const std::unique_ptr<LogitsDrafter> drafter = load_logits(name, "", 5);
+    const std::unique_ptr<Drafter> drafter = load_drafter(name, "", 5);
     CHECK(drafter->name == name);
     CHECK(drafter->vocab == 5);
   }
@@ -562,7 +563,7 @@ TEST_CASE("adapt: union: every part may read the target's rows, until the text i
     Reader() : Fixed({0, 1, 2}) {}
     void attach(const TargetRows* rows) override { its = rows; }
   };
-  std::vector<std::unique_ptr<LogitsDrafter>> parts;
+  std::vector<std::unique_ptr<Drafter>> parts;
   for (int i = 0; i < 3; i++) parts.push_back(std::make_unique<Reader>());
   const auto* const last = static_cast<Reader*>(parts[2].get());
   Union all(std::move(parts));

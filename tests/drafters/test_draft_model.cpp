@@ -76,7 +76,7 @@ struct Game {
     }
   }
   // Held against `plain`, a model of window `block`; past that window there must be nothing.
-  void check(LogitsDrafter& drafter, Plain& plain, int block, const Growth& which, int node) {
+  void check(Drafter& drafter, Plain& plain, int block, const Growth& which, int node) {
     const std::vector<int> seen = window(block, node);
     const float* logits = drafter.logits(which, node);
     asked++;
@@ -90,7 +90,7 @@ struct Game {
     CHECK(std::memcmp(logits, expected.data(), sizeof(float) * kVocab) == 0);
   }
   // Asks as a shape would: parents before children; `batch` nodes at a time.
-  void ask(LogitsDrafter& drafter, Plain& plain, int block) {
+  void ask(Drafter& drafter, Plain& plain, int block) {
     std::vector<int> nodes = {0};
     drafter.prepare(growth, nodes.data(), 1);
     for (int first = 1; first < growth.size();) {
@@ -271,7 +271,7 @@ TEST_CASE("gpt: self too: every shape prints the bytes of plain decoding, alone 
   for (Dtype cache : {Dtype::fp32, Dtype::bf16})
     for (int threads : {1, 2}) {
       Target target(config, weights.data(), Dtype::fp32, false, threads, 65, cache);
-      const auto make = [&](const DrafterName& name) -> std::unique_ptr<LogitsDrafter> {
+      const auto make = [&](const DrafterName& name) -> std::unique_ptr<Drafter> {
         if (name.kind == DrafterName::kSelf) return first_layers(target, name.layers, "");
         const bool copy = name.dir == "copy";
         return std::make_unique<SmallModel>(std::make_unique<Target>(
@@ -333,7 +333,7 @@ TEST_CASE("gpt: self too: the rules that want a sample of q have one, also where
   const Config config = small_config(2, 64), small = small_config(1, 16);
   const std::vector<float> weights = loud_weights(config, 4), small_weights = loud_weights(small, 5);
   Target target(config, weights.data(), Dtype::fp32, false, 2, 65);
-  const auto make = [&](const DrafterName& name) -> std::unique_ptr<LogitsDrafter> {
+  const auto make = [&](const DrafterName& name) -> std::unique_ptr<Drafter> {
     if (name.kind == DrafterName::kSelf) return first_layers(target, name.layers, "");
     return std::make_unique<SmallModel>(
         std::make_unique<Target>(small, small_weights.data(), Dtype::fp32, false, 1, 65));

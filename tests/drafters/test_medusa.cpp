@@ -443,7 +443,7 @@ const MedusaHeads& trained_heads(bool root = false) {
 // Knows what is to come, and drafts a chain that is right for `right` nodes and then wrong. After every forward the
 // heads must say what they say of the hidden state that a target of its own, from nothing, has for the token before the
 // root.
-struct Scripted : LogitsDrafter {
+struct Scripted : Drafter {
   Medusa medusa;
   MedusaSizes sizes;
   Target fresh;
@@ -531,9 +531,9 @@ TEST_CASE("medusa: whatever the heads say, the text is plain decoding's") {
   Medusa trained(trained_heads(), nullptr), wild(random_heads(sizes_of(3, kOwnProjection), 8, 3), nullptr);
   const std::vector<float> wte = head_of_world();
   Medusa rooted(trained_heads(true), wte.data()), low(random_heads(sizes_of(5, 2), 9, 1), wte.data());
-  std::vector<std::unique_ptr<LogitsDrafter>> parts;
+  std::vector<std::unique_ptr<Drafter>> parts;
   parts.push_back(std::make_unique<Medusa>(trained_heads(), nullptr));
-  parts.push_back(load_logits("ngram:4", w.dir, w.config.vocab_size));
+  parts.push_back(load_drafter("ngram:4", w.dir, w.config.vocab_size));
   Union both(std::move(parts));
   const std::vector<Drafter*> drafters = {&trained, &rooted, &wild, &low, &both};
   std::map<Drafter*, std::pair<double, double>> lengths;

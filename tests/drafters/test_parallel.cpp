@@ -26,7 +26,7 @@ struct Telling {
     chance.fill(features.data(), features.size(), 3);
   }
   // Tokens begin .. end - 1 are committed.
-  void tell(LogitsDrafter& drafter, int begin, int end) const {
+  void tell(Drafter& drafter, int begin, int end) const {
     const Tree tree;
     std::vector<int> rows;
     for (int i = begin; i < end; i++) rows.push_back(i);
@@ -35,8 +35,7 @@ struct Telling {
     nanospec::tell(drafter, {tokens.data() + begin, rows.data(), end - begin, tree}, states);
   }
   // A new drafter's, that is told the same from `begin` on, `piece` tokens at a time, and asked for one path.
-  std::vector<float> afresh(LogitsDrafter& drafter, int begin, int end, int piece, const Growth& growth,
-                            int node) const {
+  std::vector<float> afresh(Drafter& drafter, int begin, int end, int piece, const Growth& growth, int node) const {
     drafter.begin(nullptr, 0);
     std::vector<int> path;
     for (int i = node; i > 0; i = growth.parent[size_t(i)]) path.insert(path.begin(), growth.token[size_t(i)]);
@@ -58,7 +57,7 @@ struct Telling {
   // Grows a tree at random and asks for many of its nodes, some at a time, each after the one above it, as a shape
   // does. each(node).
   template <class Each>
-  void ask(LogitsDrafter& drafter, int told, Growth& growth, Each each) {
+  void ask(Drafter& drafter, int told, Growth& growth, Each each) {
     growth.start(tokens[size_t(told - 1)]);
     for (int n = chance.below(12); n > 0; n--)
       growth.add(chance.below(2) ? growth.size() - 1 : chance.below(growth.size()), {chance.below(V), 1});
@@ -356,9 +355,9 @@ TEST_CASE("parallel: whatever it says, the text is plain decoding's") {
   for (Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
     Target target(w.config, w.weights.data(), dtype, false, 1, 65);
     const std::vector<double> cost = measure_cost(target, 64);
-    std::map<std::string, std::unique_ptr<LogitsDrafter>> drafters;
-    const auto both = [&](bool sequential, std::unique_ptr<LogitsDrafter> other) {
-      std::vector<std::unique_ptr<LogitsDrafter>> parts;
+    std::map<std::string, std::unique_ptr<Drafter>> drafters;
+    const auto both = [&](bool sequential, std::unique_ptr<Drafter> other) {
+      std::vector<std::unique_ptr<Drafter>> parts;
       parts.push_back(drafter_of(trained(sequential), target, w.config));
       parts.push_back(std::move(other));
       return std::make_unique<Union>(std::move(parts));
@@ -366,8 +365,8 @@ TEST_CASE("parallel: whatever it says, the text is plain decoding's") {
     drafters["parallel"] = drafter_of(trained(false), target, w.config);
     drafters["sequential"] = drafter_of(trained(true), target, w.config);
     drafters["wild"] = drafter_of(wild_file, target, w.config);
-    drafters["parallel+ngram:2"] = both(false, load_logits("ngram:2", w.dir, w.config.vocab_size));
-    drafters["sequential+ngram:2"] = both(true, load_logits("ngram:2", w.dir, w.config.vocab_size));
+    drafters["parallel+ngram:2"] = both(false, load_drafter("ngram:2", w.dir, w.config.vocab_size));
+    drafters["sequential+ngram:2"] = both(true, load_drafter("ngram:2", w.dir, w.config.vocab_size));
     drafters["parallel+medusa"] = both(false, std::make_unique<Medusa>(wild_heads, nullptr));
     for (const auto& setting : settings)
       for (const char* prompt : prompts) {

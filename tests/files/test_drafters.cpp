@@ -11,7 +11,7 @@ TEST_CASE("drafters: damaged files name the command that makes them") {
   const Folder f;
   Config config;
   config.vocab_size = 5;
-  const MakeModelDrafter make = [&](const DrafterName& name) -> std::unique_ptr<LogitsDrafter> {
+  const MakeModelDrafter make = [&](const DrafterName& name) -> std::unique_ptr<Drafter> {
     const std::string dir = name.dir.empty() ? f.path : name.dir;
     if (name.kind == DrafterName::kMedusa) return load_medusa(dir, f.path, config);
     if (name.kind == DrafterName::kGpt) load_model(dir);

@@ -69,8 +69,8 @@ struct Slow {
 };
 
 // Any drafter, watched: tells its progress, takes its time, and can refuse to be asked by two at once.
-struct Watched : LogitsDrafter, DraftsAhead {
-  LogitsDrafter& inner;
+struct Watched : Drafter, DraftsAhead {
+  Drafter& inner;
   DraftsAhead* const can_assume;
   Progress& progress;
   int delay = 0;  // microseconds at most of an expansion
@@ -81,8 +81,7 @@ struct Watched : LogitsDrafter, DraftsAhead {
   int64_t foreseen = 0;                   // forwards that came out as one of them
   const std::thread::id home = std::this_thread::get_id();
 
-  Watched(LogitsDrafter& its, Progress& shared)
-      : inner(its), can_assume(dynamic_cast<DraftsAhead*>(&its)), progress(shared) {
+  Watched(Drafter& its, Progress& shared) : inner(its), can_assume(dynamic_cast<DraftsAhead*>(&its)), progress(shared) {
     vocab = its.vocab, name = its.name;
   }
 
@@ -206,7 +205,7 @@ struct Game {
     return all;
   }
   // Grows under `root` and asks for every node; the logits of all that there were.
-  std::vector<float> ask(LogitsDrafter& drafter, int root, int most) {
+  std::vector<float> ask(Drafter& drafter, int root, int most) {
     std::vector<float> said;
     growth.start(root);
     for (int i = 0; i < most; i++) {
@@ -331,7 +330,7 @@ TEST_CASE("ahead: every shape and kind of drafter prints plain decoding's bytes,
     Medusa rooted(random_heads({3, 0, config.n_embd, kVocab, true}, 9, 1), wte.data());
     Assuming<Target> self(own);
     WrongDrafter<Target> wrong(own);
-    const std::vector<std::pair<std::string, LogitsDrafter*>> drafters = {
+    const std::vector<std::pair<std::string, Drafter*>> drafters = {
         {"gpt", &gpt}, {"copy", &copy}, {"medusa", &medusa}, {"rooted", &rooted}, {"self", &self}, {"wrong", &wrong}};
     for (float temperature : {0.0f, 0.7f, 1.0f}) {
       // Two texts in turn: a new prompt must not meet what the last one left.

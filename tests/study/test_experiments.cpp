@@ -138,7 +138,7 @@ TEST_CASE("experiments: studies of several seeds are joined prompt by prompt") {
 namespace {
 
 // What a drafter's first choices are worth along the mock's text, in chains of `depths`.
-AlongCounts along(LogitsDrafter& drafter, float temperature, int depths, int tokens) {
+AlongCounts along(Drafter& drafter, float temperature, int depths, int tokens) {
   Mock mock(20, 128, 1, 2);  // whose window does not move
   Decoding decoding;
   decoding.sampling.temperature = temperature, decoding.max_new_tokens = tokens;

@@ -19,7 +19,7 @@ namespace {
 struct Hearing : StandIn {
   std::vector<float> heard;  // of the rows of all forwards, in their order
 
-  explicit Hearing(LogitsDrafter& other) : StandIn(other) {}
+  explicit Hearing(Drafter& other) : StandIn(other) {}
   const TargetRows* rows = nullptr;
   void attach(const TargetRows* its) override {
     if ((rows = its)) its->tap();
@@ -51,7 +51,7 @@ TEST_CASE(
   decoding.shape = parse_shape("best-first", 8);
   decoding.sampling.temperature = 0.8f;
   const std::vector<int> prompt = w.tokenizer.encode("the king");
-  const std::unique_ptr<LogitsDrafter> ngram = load_logits("ngram:4", w.dir, w.config.vocab_size);
+  const std::unique_ptr<Drafter> ngram = load_drafter("ngram:4", w.dir, w.config.vocab_size);
   Hearing hearing(*ngram);
   Shard plain, fast;
   plain.sizes = fast.sizes = {1, L, W, Recorded::kFeatures};
