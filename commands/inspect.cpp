@@ -6,15 +6,10 @@
 //
 // In order: the command line; a model's sizes; GGUF files; folders; what is written for people. What is found out is
 // collected as the JSON that --json writes; a label or a text of its own is given to what people read otherwise.
-#include <algorithm>
 #include <cctype>
-#include <filesystem>
-#include <functional>
 #include <map>
-#include <optional>
 
 #include "commands/commands.h"
-#include "commands/outputs.h"
 #include "files/gguf_model.h"
 #include "files/known_files.h"
 #include "files/model_path.h"
