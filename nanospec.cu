@@ -9,7 +9,6 @@
 #include "commands/commands.h"
 #include "commands/loading.h"
 #include "commands/losses.h"
-#include "commands/method.h"
 #include "decode.h"
 #include "target.h"
 #include "files/model_drafters.h"

@@ -3,15 +3,9 @@
 //
 // It first decodes a text plainly. Then it decodes the text again by chains of a stand-in, which knows the text and
 // asks the drafter for its candidates at every place.
-#include <algorithm>
-#include <cstdio>
-#include <filesystem>
 
 #include "commands/calibration.h"
 #include "commands/comparison.h"
-#include "commands/conversation.h"
-#include "commands/outputs.h"
-#include "files/drafter_names.h"
 
 namespace nanospec {
 namespace {
@@ -78,24 +72,22 @@ RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::
   const double all = 2.0 * each * double(prompts.size());
   double done = 0;
   Progress progress(o.quiet);
-  const Tokens ends = ends_of(o, engine);
-  const auto on_token = [&](int token) {
+  const auto on_token = [&](int, bool) {
     done++;
     if (progress.due())
       progress.show(thousands(double(counts.places())) + " places, " + time_left(done, all, progress.seconds()));
-    return !interrupted() && !is_among(ends, token);
+    return true;
   };
   for (size_t p = 0; p < prompts.size() && !interrupted(); p++) {
     std::vector<int> text = engine.encode_prompt(prompts[p], "prompt " + std::to_string(p + 1));
     const std::vector<int> prompt = text;
-    Sampling sampling = o.sampling;
-    sampling.sequence = uint32_t(p);  // noise of its own, or all prompts would meet the same at the same place
-    const std::vector<int> known = engine.generate(kPlain, sampling, prompt, each, on_token).tokens;
+    // Noise of its own, or all prompts would meet the same at the same place.
+    const Tokens known = continue_text(engine, o, kPlain, prompt, each, on_token, {}, uint32_t(p)).tokens;
     text.insert(text.end(), known.begin(), known.end());
     if (interrupted()) break;
-    Observation observation;
-    observation.stand_in = [&](Drafter& drafter) { return std::make_unique<Forced>(drafter, text, counts); };
-    if (engine.generate(chain, sampling, prompt, each, on_token, observation).tokens != known && !interrupted())
+    const auto forced = [&](Drafter& drafter) { return std::make_unique<Forced>(drafter, text, counts); };
+    const Generated again = continue_text(engine, o, chain, prompt, each, on_token, {nullptr, forced}, uint32_t(p));
+    if (again.tokens != known && !interrupted())
       throw std::runtime_error("a chain's text is not plain decoding's: nanospec calibrate: this is a bug: report it");
   }
   return counts;

@@ -8,18 +8,14 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <clocale>
 #include <csignal>
 #include <cstring>
 #include <cwchar>
 #include <memory>
-#include <optional>
 
 #include "commands/commands.h"
-#include "commands/conversation.h"
 #include "commands/shown_text.h"
-#include "files/words.h"
 
 namespace nanospec {
 namespace {
@@ -31,17 +27,15 @@ struct Chat {
 };
 
 Command describe(Chat& c) {
-  Command command;
-  command.name = "nanospec chat";
-  command.what =
+  const std::string start = "nanospec chat --model models/SmolLM2-135M-Instruct.Q4_1.gguf ";
+  const std::vector<Flag> text = text_flags(c.options);
+  return {
+      "nanospec chat",
       "Answers each line of standard input, as part of one conversation. Standard output gets the answers, nothing "
       "else. Ctrl-C stops an answer; at the prompt it leaves, as the end of the input does. /help lists what else a "
-      "line may say. --drafter, --shape and --budget change how fast an answer appears, never one character of it.";
-  const std::string start = "nanospec chat --model models/SmolLM2-135M-Instruct.Q4_1.gguf ";
-  command.examples = start + "--temperature 0.2 --top_p 0.9\n" + start + "--system \"You answer in one word.\"\n" +
-                     start + "--temperature 0 --quiet <questions.txt >build/answers.txt  # needs a file of yours\n";
-  const std::vector<Flag> text = text_flags(c.options);
-  command.flags =
+      "line may say. --drafter, --shape and --budget change how fast an answer appears, never one character of it.",
+      start + "--temperature 0.2 --top_p 0.9\n" + start + "--system \"You answer in one word.\"\n" + start +
+          "--temperature 0 --quiet <questions.txt >build/answers.txt  # needs a file of yours\n",
       together({{text[0],
                  text[1],
                  {"--system", "TEXT", &c.system,
@@ -51,8 +45,7 @@ Command describe(Chat& c) {
                 sampling_flags(c.options),
                 speculation_flags(c.options, c.method),
                 machine_flags(c.options),
-                {heading("Output"), {"--quiet", "", &c.options.quiet, "no notes"}}});
-  return command;
+                {heading("Output"), {"--quiet", "", &c.options.quiet, "no notes"}}})};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -207,11 +200,12 @@ void answer(Session& s) {
     if (!text.empty()) open = text.back() != '\n';
     print_out(text, true);
   };
-  const Generated generated = s.engine.generate(s.chat.method, s.chat.options.sampling, prompt, most, [&](int token) {
-    ended = is_among(s.talk.ends(), token);
+  const auto on_token = [&](int token, bool ends) {
+    ended = ends;
     if (!ended) print(stream.put(s.engine.decode(token)));
-    return !ended && !interrupted();
-  });
+    return true;
+  };
+  const Generated generated = continue_text(s.engine, s.chat.options, s.chat.method, prompt, most, on_token);
   print(stream.finish());
   if (open) print("\n");
   s.talk.answer(generated.tokens);
@@ -239,8 +233,7 @@ std::string stats_text(const Session& s) {
   if (s.answers == 0) return "no answer yet\n" + context;
   return "last answer: " + speed_text(s.last) + "\n" + count(s.answers, "answer") + ": " + speed_text(s.all) + "\n" +
          context + "\n" + method_text(s.chat.method) + "; " + sampling_text(s.chat.options.sampling) + "; " +
-         s.engine.device() + ", " + numbers_text(s.chat.options.settings, s.engine) + ", " +
-         count(s.engine.threads(), "thread");
+         machine_text(s.chat.options.settings, s.engine);
 }
 
 // Returns whether the conversation goes on.

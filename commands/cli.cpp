@@ -1,12 +1,10 @@
-// commands/cli.cpp: see cli.h. The parser is CLI11, which splits the command line; every message is our own, since an
-// error must say what to type next.
+// commands/cli.cpp: see cli.h. In order: values; flags; help; how a program ends; progress, tables, numbers for people.
 #include "commands/cli.h"
 
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -21,6 +19,7 @@
 #include <new>
 #include <stdexcept>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 
 #include "files/text.h"
@@ -29,50 +28,42 @@
 #include "machine/threads.h"
 
 namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Values
+
 namespace {
 
-std::string short_number(double x) {
-  char text[32];
-  snprintf(text, sizeof text, "%.6g", x);
-  return std::fabs(x) < 1e15 && x == std::floor(x) ? std::to_string((long long)x) : text;
-}
+std::string limit_text(double x) { return std::fabs(x) < 1e15 && x == std::floor(x) ? decimals(x, 0) : shortest(x); }
 
 // "a number from 0 to 1", "a whole number of at least 1"
-std::string wanted(const Accepts& accepts, std::string text) {
-  if (accepts.without_low) text += " above " + short_number(accepts.low);
-  if (accepts.high < 1e300) {
-    if (!accepts.without_low) text += " from " + short_number(accepts.low);
-    text += accepts.without_low ? ", at most " : " to ";
-    text += short_number(accepts.high);
-  } else if (!accepts.without_low && accepts.low > -1e300) {
-    text += " of at least " + short_number(accepts.low);
-  }
-  return text;
+std::string wanted(const std::string& kind, const Accepts& accepts, const std::string& high) {
+  const std::string low = limit_text(accepts.low);
+  if (accepts.without_low) return kind + " above " + low + (accepts.high < 1e300 ? ", at most " + high : "");
+  if (accepts.high < 1e300) return kind + " from " + low + " to " + high;
+  return kind + (accepts.low > -1e300 ? " of at least " + low : "");
 }
 
-[[noreturn]] void refuse_number(const std::string& text, const std::string& wrong, const std::string& where,
-                                const Accepts& accepts, const std::string& kind) {
-  throw std::invalid_argument(quoted(text) + " is " + wrong + ": " + where + ": give " + wanted(accepts, kind));
-}
-constexpr const char *kOutOfRange = "out of range", *kNumber = "a number", *kWhole = "a whole number";
-
-bool within(double x, const Accepts& accepts) {
-  return x <= accepts.high && (accepts.without_low ? x > accepts.low : x >= accepts.low);
-}
-
-template <class Integer>
-Integer parse_integer(const std::string& text, const std::string& where, Accepts accepts) {
-  accepts.low = std::max(accepts.low, double(std::numeric_limits<Integer>::min()));
-  std::string kind = kWhole;
-  if (accepts.high < 1e300 || sizeof(Integer) < 8)
-    accepts.high = std::min(accepts.high, double(std::numeric_limits<Integer>::max()));
-  else kind += " from " + short_number(accepts.low) + " to " + std::to_string(std::numeric_limits<Integer>::max());
-  const Accepts& said = kind == kWhole ? accepts : Accepts();  // a double does not hold the largest of 64 bits
-  if (!is_whole(text)) refuse_number(text, std::string("not ") + kWhole, where, said, kind);
-  Integer value = 0;
+template <class Number>
+Number parse(const std::string& text, const std::string& where, Accepts accepts) {
+  constexpr bool kWhole = std::is_integral_v<Number>;
+  constexpr Number kMost = std::numeric_limits<Number>::max();
+  const std::string kind = kWhole ? "a whole number" : "a number";
+  if (kWhole) accepts.low = std::max(accepts.low, double(std::numeric_limits<Number>::min()));
+  if (kWhole) accepts.high = std::min(accepts.high, double(kMost));
+  // A double does not hold the largest number of 64 bits.
+  const std::string high = kWhole && accepts.high == double(kMost) ? std::to_string(kMost) : limit_text(accepts.high);
+  const auto refuse_number = [&](const std::string& wrong) {
+    throw std::invalid_argument(quoted(text) + " is " + wrong + ": " + where + ": give " + wanted(kind, accepts, high));
+  };
+  Number value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !within(double(value), accepts))
-    refuse_number(text, kOutOfRange, where, said, kind);
+  const bool all = end == text.data() + text.size() && !text.empty(), fits = all && error == std::errc();
+  const bool real = (fits && std::isfinite(double(value))) || (all && error == std::errc::result_out_of_range);
+  if (!(kWhole ? is_whole(text) : real)) refuse_number("not " + kind);
+  const double x = double(value);
+  if (!fits || x > accepts.high || (accepts.without_low ? x <= accepts.low : x < accepts.low))
+    refuse_number("out of range");
   return value;
 }
 
@@ -86,63 +77,67 @@ int capped(int asked, const std::string& where, const Accepts& accepts) {
   return int(accepts.most);
 }
 
-void store(const Flag& flag, const std::string& text) {
-  const std::string& where = flag.name;
-  if (auto* const* whole = std::get_if<int*>(&flag.value))
-    **whole = capped(parse_int(text, where, flag.accepts), where, flag.accepts);
-  if (auto* const* seed = std::get_if<uint64_t*>(&flag.value)) **seed = parse_uint64(text, where, flag.accepts);
-  if (auto* const* real = std::get_if<float*>(&flag.value)) **real = float(parse_number(text, where, flag.accepts));
-  if (auto* const* list = std::get_if<std::vector<std::string>*>(&flag.value)) (**list).push_back(text);
-  if (auto* const* word = std::get_if<std::string*>(&flag.value)) {
-    if (!flag.accepts.words.empty()) check_word("word", text, where, flag.accepts.words);
-    **word = text;
+// Puts a flag's text where its value goes.
+struct Store {
+  const Flag& flag;
+  const std::string& text;
+
+  void operator()(std::monostate) const {}
+  void operator()(bool* value) const { *value = true; }
+  void operator()(int* value) const {
+    *value = capped(parse_int(text, flag.name, flag.accepts), flag.name, flag.accepts);
   }
-}
-
-// What the help shows as the default: what the flag's variable holds; nothing for switches and empty texts.
-std::string default_text(const Flag& flag) {
-  char text[32] = "";
-  if (auto* const* whole = std::get_if<int*>(&flag.value)) snprintf(text, sizeof text, "%d", **whole);
-  if (auto* const* seed = std::get_if<uint64_t*>(&flag.value))
-    snprintf(text, sizeof text, "%llu", (unsigned long long)**seed);
-  if (auto* const* real = std::get_if<float*>(&flag.value)) snprintf(text, sizeof text, "%.6g", double(**real));
-  if (auto* const* word = std::get_if<std::string*>(&flag.value)) return **word;
-  return text;
-}
-
-bool is_switch(const Flag& flag) { return std::holds_alternative<bool*>(flag.value); }
-// Whether all words up to the next flag are its values.
-bool takes_several(const Flag& flag) {
-  return flag.takes.size() > 3 && flag.takes.substr(flag.takes.size() - 3) == "...";
-}
-bool is_list(const Flag& flag) { return std::holds_alternative<std::vector<std::string>*>(flag.value); }
-
-// The library's view of one flag: its text, or those of a list, are collected here, and checked by us afterwards.
-struct Collected {
-  CLI::Option* option = nullptr;
-  std::string text;
-  std::vector<std::string> list;
-};
-
-struct Parser {
-  CLI::App app;
-  std::vector<Collected> collected;  // one a flag
-
-  explicit Parser(const Command& command) : app(command.what, command.name), collected(command.flags.size()) {
-    for (size_t i = 0; i < command.flags.size(); i++) {
-      const Flag& flag = command.flags[i];
-      if (flag.name.empty()) continue;
-      CLI::Option*& option = collected[i].option;
-      if (is_switch(flag)) option = app.add_flag(flag.name);
-      else if (is_list(flag)) option = app.add_option(flag.name, collected[i].list)->allow_extra_args(false);
-      else option = app.add_option(flag.name, collected[i].text);
-      if (!is_list(flag)) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-    }
-    app.set_help_flag("--help,-h");
-    app.allow_extras();
+  void operator()(uint64_t* value) const { *value = parse_uint64(text, flag.name, flag.accepts); }
+  void operator()(float* value) const { *value = float(parse_number(text, flag.name, flag.accepts)); }
+  void operator()(std::vector<std::string>* list) const { list->push_back(text); }
+  void operator()(std::string* value) const {
+    if (!flag.accepts.words.empty()) check_word("word", text, flag.name, flag.accepts.words);
+    *value = text;
   }
 };
 
+// What the help shows as the default: what the flag's variable holds; nothing for switches and lists.
+struct DefaultText {
+  std::string operator()(std::string* value) const { return *value; }
+  std::string operator()(int* value) const { return std::to_string(*value); }
+  std::string operator()(uint64_t* value) const { return std::to_string(*value); }
+  std::string operator()(float* value) const { return shortest(double(*value)); }
+  template <class Other>
+  std::string operator()(Other) const {
+    return "";
+  }
+};
+
+}  // namespace
+
+double parse_number(const std::string& text, const std::string& where, const Accepts& accepts) {
+  return parse<double>(text, where, accepts);
+}
+int parse_int(const std::string& text, const std::string& where, const Accepts& accepts) {
+  return parse<int>(text, where, accepts);
+}
+uint64_t parse_uint64(const std::string& text, const std::string& where, const Accepts& accepts) {
+  return parse<uint64_t>(text, where, accepts);
+}
+
+void check_word(const std::string& kind, const std::string& word, const std::string& where,
+                const std::vector<std::string>& known) {
+  if (std::find(known.begin(), known.end(), word) != known.end()) return;
+  refuse_word(kind, word, where, closest_word(word, known), "known: " + joined(known));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Flags
+
+std::vector<Flag> together(const std::vector<std::vector<Flag>>& parts) {
+  std::vector<Flag> flags;
+  for (const std::vector<Flag>& part : parts) flags.insert(flags.end(), part.begin(), part.end());
+  return flags;
+}
+
+namespace {
+
+// A word of the command line that is no flag's value.
 [[noreturn]] void surplus(const Command& command, const std::string& word) {
   const std::string list = "build/" + command.name + " --help lists the flags";
   if (word.size() < 2 || word[0] != '-')
@@ -154,106 +149,70 @@ struct Parser {
   refuse_word("flag", word, command.name, closest_word(word.substr(0, word.find('=')), known), list);
 }
 
-// A flag's name where a value is due: the value was forgotten.
-void check_no_flag(const Command& command, const Flag& flag, const std::string& text) {
-  for (const Flag& other : command.flags)
-    if (!other.name.empty() && text == other.name)
-      throw std::invalid_argument("a value is missing: " + flag.name + ": it takes one, and " + text +
-                                  " is itself a flag");
+// The place of a flag in the table; its size for a word that is none.
+size_t place_of(const Command& command, const std::string& name) {
+  const auto same = [&](const Flag& flag) { return !flag.name.empty() && flag.name == name; };
+  return size_t(std::find_if(command.flags.begin(), command.flags.end(), same) - command.flags.begin());
 }
 
-}  // namespace
+bool is_value(const std::string& word) { return word.empty() || word[0] != '-'; }
 
-// ---------------------------------------------------------------------------------------------------------------
-// Flags
+// Which texts each flag was given, in the order of the table; a switch has an empty one.
+struct Texts {
+  std::vector<std::vector<std::string>> of;
+  std::vector<std::string> left;  // words that belong to no flag
+  bool help = false;
+};
 
-double parse_number(const std::string& text, const std::string& where, const Accepts& accepts) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool whole_text = end == text.data() + text.size() && !text.empty();
-  const bool too_far = whole_text && error == std::errc::result_out_of_range;
-  if (!too_far && (!whole_text || error != std::errc() || !std::isfinite(value)))
-    refuse_number(text, std::string("not ") + kNumber, where, accepts, kNumber);
-  if (too_far || !within(value, accepts)) refuse_number(text, kOutOfRange, where, accepts, kNumber);
-  return value;
-}
-int parse_int(const std::string& text, const std::string& where, const Accepts& accepts) {
-  return parse_integer<int>(text, where, accepts);
-}
-uint64_t parse_uint64(const std::string& text, const std::string& where, const Accepts& accepts) {
-  return parse_integer<uint64_t>(text, where, accepts);
-}
-
-void check_word(const std::string& kind, const std::string& word, const std::string& where,
-                const std::vector<std::string>& known) {
-  if (std::find(known.begin(), known.end(), word) != known.end()) return;
-  refuse_word(kind, word, where, closest_word(word, known), "known: " + joined(known));
-}
-
-std::vector<Flag> together(const std::vector<std::vector<Flag>>& parts) {
-  std::vector<Flag> flags;
-  for (const std::vector<Flag>& part : parts) flags.insert(flags.end(), part.begin(), part.end());
-  return flags;
-}
-
-namespace {
-// The words of a command line as the library reads them: each value follows its flag. --flag=value becomes two words,
-// or the library would take the word after "--flag=" for its value; the name of a list that takes several words stands
-// before each.
-std::vector<std::string> words_of(const Command& command, int argc, const char* const* argv) {
-  std::vector<std::string> words;
-  std::string list;  // whose words these are; empty: none
-  for (int i = 1; i < argc; i++) {
-    const std::string word = argv[i], name = word.substr(0, word.find('='));
-    const bool value = word.empty() || word[0] != '-';
-    if (i == 1 && value && !command.first.empty()) words.push_back(command.first);
-    const auto flag = std::find_if(command.flags.begin(), command.flags.end(),
-                                   [&](const Flag& f) { return !f.name.empty() && f.name == name; });
-    const bool known = flag != command.flags.end(), with_value = known && name.size() < word.size();
-    if (with_value && is_switch(*flag))
+Texts sorted_by_flag(const Command& command, std::vector<std::string> words) {
+  Texts texts;
+  texts.of.resize(command.flags.size());
+  if (!command.first.empty() && !words.empty() && is_value(words[0])) words.insert(words.begin(), command.first);
+  for (size_t i = 0; i < words.size(); i++) {
+    const std::string &word = words[i], name = word.substr(0, word.find('='));
+    const size_t place = place_of(command, name);
+    if (word == "--help" || word == "-h") {
+      texts.help = true;
+      continue;
+    }
+    if (place == command.flags.size()) {
+      texts.left.push_back(word);
+      continue;
+    }
+    const Flag& flag = command.flags[place];
+    const bool with_value = name.size() < word.size(), is_switch = std::holds_alternative<bool*>(flag.value);
+    if (is_switch && with_value)
       throw std::invalid_argument("a switch takes no value: " + name + ": give it alone or leave it out");
-    if (!list.empty() && value && words.back() != list) words.push_back(list);
-    if (with_value) words.push_back(name);
-    words.push_back(with_value ? word.substr(name.size() + 1) : word);
-    if (!value) list = known && takes_several(*flag) ? name : "";
+    if (!with_value && !is_switch && ++i == words.size())
+      throw std::invalid_argument("a value is missing: " + name + ": it takes one; build/" + command.name +
+                                  " --help shows it");
+    texts.of[place].push_back(with_value ? word.substr(name.size() + 1) : is_switch ? "" : words[i]);
+    const bool several = flag.takes.size() > 3 && flag.takes.substr(flag.takes.size() - 3) == "...";
+    while (several && i + 1 < words.size() && is_value(words[i + 1])) texts.of[place].push_back(words[++i]);
   }
-  return words;
+  return texts;
 }
+
 }  // namespace
 
 Given parse_flags(const Command& command, int argc, const char* const* argv) {
-  Parser parser(command);
-  std::vector<std::string> words = words_of(command, argc, argv);
-  std::reverse(words.begin(), words.end());  // the library wants them last to first
-  const std::string last = words.empty() ? "" : words.front();
+  const Texts texts = sorted_by_flag(command, {argv + std::min(argc, 1), argv + argc});
   Given given;
-  try {
-    parser.app.parse(words);
-  } catch (const CLI::CallForHelp&) {
-    print_out(help_text(command));
-    given.help = true;
-    return given;
-  } catch (const CLI::ArgumentMismatch&) {  // only the last word can lack its value
-    throw std::invalid_argument("a value is missing: " + last + ": it takes one; build/" + command.name +
-                                " --help shows it");
-  }
-  if (!parser.app.remaining().empty()) surplus(command, parser.app.remaining().front());
+  given.help = texts.help;
+  if (given.help) print_out(help_text(command));
+  if (given.help) return given;
+  if (!texts.left.empty()) surplus(command, texts.left.front());
   for (size_t i = 0; i < command.flags.size(); i++) {
     const Flag& flag = command.flags[i];
-    if (flag.name.empty()) continue;
-    if (parser.collected[i].option->count() > 0) given.flags.insert(flag.name);
+    if (!texts.of[i].empty()) given.flags.insert(flag.name);
     else if (flag.accepts.required)
       throw std::invalid_argument("a flag is missing: " + command.name + ": add " + flag.name + " " + flag.takes);
-    else continue;
-    if (is_switch(flag)) {
-      *std::get<bool*>(flag.value) = true;
-      continue;
-    }
-    std::vector<std::string> texts = parser.collected[i].list;
-    if (!is_list(flag)) texts = {parser.collected[i].text};
-    for (const std::string& text : texts) {
-      check_no_flag(command, flag, text);
-      store(flag, text);
+    for (const std::string& text : texts.of[i]) {
+      if (place_of(command, text.substr(0, text.find('='))) <
+          command.flags.size())  // where a value is due: it was forgotten
+        throw std::invalid_argument("a value is missing: " + flag.name + ": it takes one, and " + text +
+                                    " is itself a flag");
+      std::visit(Store{flag, text}, flag.value);
     }
   }
   notes().quiet = given.has("--quiet");
@@ -327,7 +286,7 @@ std::string help_text(const Command& command) {
       continue;
     }
     std::string what = flag.help;
-    const std::string standard = default_text(flag);
+    const std::string standard = std::visit(DefaultText(), flag.value);
     if (!flag.accepts.words.empty()) what += (what.empty() ? "" : ": ") + joined(flag.accepts.words);
     if (flag.accepts.required) what += " (required)";
     else if (!standard.empty()) what += " (" + standard + ")";
@@ -492,6 +451,12 @@ void Progress::clear() {
 std::string decimals(double x, int places) {
   char text[352];
   snprintf(text, sizeof text, "%.*f", places, x);
+  return text;
+}
+
+std::string shortest(double x) {
+  char text[32];
+  snprintf(text, sizeof text, "%.6g", x);
   return text;
 }
 

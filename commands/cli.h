@@ -146,6 +146,7 @@ class Progress {
 
 std::string thousands(double x);                                   // 12,345
 std::string decimals(double x, int places);                        // 1.50
+std::string shortest(double x);                                    // 1.5, 1e-05: six digits at most
 std::string duration(double seconds);                              // "12.3 ms", "4.2 s", "3 min 05 s", "2 h 07 min"
 std::string bytes_text(double bytes);                              // "42.6 MB"
 std::string time_left(double done, double total, double seconds);  // "4.2 s left"; "" when nothing is done yet

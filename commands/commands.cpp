@@ -3,22 +3,33 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
-#include <stdexcept>
-
 #include "commands/calibration.h"
-#include "commands/conversation.h"
-#include "commands/method.h"
-#include "commands/outputs.h"
 #include "files/advice.h"
 #include "files/gguf.h"
 #include "files/origin.h"
+#include "files/sizes.h"
 
 namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// What follows from the other functions of the Engine, whichever it is
+
+static_assert(kMaxWindow == kMaxBlock, "one limit for the flag --context and for models");
+
+int Engine::context() const { return config().block_size; }
+int Engine::vocab_size() const { return config().vocab_size; }
+
+std::string Engine::sizes_text() const {
+  const Config& c = config();
+  return count(c.n_layer, "layer") + ", " + count(c.n_head, "head") + ", " + count(c.n_embd, "channel") + ", block " +
+         std::to_string(c.block_size);
+}
+
+std::vector<int> Engine::encode_prompt(const std::string& prompt, const std::string& what) const {
+  std::vector<int> tokens = tokenizer().encode(prompt, what);
+  if (begin_token() >= 0) tokens.insert(tokens.begin(), begin_token());
+  return tokens;
+}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Flags
@@ -205,28 +216,36 @@ std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t
   return prompts_of(text, held_out_begin(text), n, bytes);
 }
 
-namespace {
-std::string shortest(float x) {
-  char text[32];
-  snprintf(text, sizeof text, "%.6g", double(x));
-  return text;
-}
-}  // namespace
-
 std::vector<int> ends_of(const Options& o, const Engine& engine) {
   return o.ignore_eos ? Tokens() : end_tokens(engine.tokenizer());
 }
 
+Generated continue_text(Engine& engine, const Options& options, const Method& method, const std::vector<int>& prompt,
+                        int max_new_tokens, const OnToken& on_token, const Observation& observation,
+                        uint32_t sequence) {
+  const Tokens end_tokens = ends_of(options, engine);
+  Sampling sampling = options.sampling;
+  sampling.sequence = sequence;
+  const auto goes_on = [&](int token) {
+    const bool ends = is_among(end_tokens, token);
+    return on_token(token, ends) && !ends && !interrupted();
+  };
+  return engine.generate(method, sampling, prompt, max_new_tokens, goes_on, observation);
+}
+
+std::string machine_text(const Settings& settings, const Engine& engine) {
+  return engine.device() + ", " + numbers_text(settings, engine) + ", " + count(engine.threads(), "thread");
+}
+
 std::string sampling_text(const Sampling& s) {
-  std::string text = "temperature " + shortest(s.temperature);
+  std::string text = "temperature " + shortest(double(s.temperature));
   if (s.top_k > 0) text += ", top_k " + std::to_string(s.top_k);
-  if (s.top_p < 1) text += ", top_p " + shortest(s.top_p);
+  if (s.top_p < 1) text += ", top_p " + shortest(double(s.top_p));
   return text;
 }
 
 std::string circumstances(const Options& o, const Engine& engine, size_t prompts) {
-  return o.settings.model + ": " + engine.sizes_text() + "; " + engine.device() + ", " +
-         numbers_text(o.settings, engine) + ", " + count(engine.threads(), "thread") + "; " +
+  return o.settings.model + ": " + engine.sizes_text() + "; " + machine_text(o.settings, engine) + "; " +
          count(double(prompts), "prompt") + ", " + count(o.max_new_tokens, "new token") + " each, " +
          sampling_text(o.sampling) + ", seed " + std::to_string(o.sampling.seed);
 }
@@ -250,6 +269,8 @@ Meaning read_method(const Method& method, int budget) {
   return meaning;
 }
 
+namespace {
+// The files and folders that a method's words name.
 std::vector<std::string> paths_of(const Method& method) {
   std::vector<std::string> paths;
   for (const DrafterName& name : parse_drafter(method.drafter))
@@ -259,20 +280,40 @@ std::vector<std::string> paths_of(const Method& method) {
   return paths;
 }
 
+// Throws std::runtime_error where the method's shape needs a file that is missing or wrong.
+void check_shape_file(const Method& method, const Options& options) {
+  const Meaning meaning = read_method(method, options.settings.budget);
+  const Shape& shape = meaning.shape;
+  if (meaning.plain()) return;
+  if (shape.kind == Shape::kStatic) read_static(shape.file);
+  else if (from_file(shape))
+    find_calibration(shape.file, method.drafter, options.settings.model, options.sampling.temperature);
+}
+}  // namespace
+
+void check_methods(const std::vector<Method>& methods, const Command& command, const Given& given, Options& options) {
+  Settings& settings = options.settings;
+  for (const Method& method : methods) check_drafter(parse_drafter(method.drafter), settings.model);
+  choose_prompts(options, given, command);
+  std::vector<std::string> paths = {options.data_file};
+  for (const Method& method : methods)
+    for (const std::string& path : paths_of(method)) paths.push_back(path);
+  check_outputs(command, given, paths);
+  choose_sampling(options, given);
+  settings.rows = 1;
+  for (const Method& method : methods) {
+    check_shape_file(method, options);
+    settings.rows = std::max(settings.rows, most_nodes(method, settings.budget) + 1);
+  }
+}
+
 bool read_command_line(const Command& command, int argc, char** argv, Options& options, Method& method, Given& given) {
   given = parse_flags(command, argc, argv);
   if (given.help) return false;
   if (is_gguf(options.settings.model) && !given.has("--drafter")) method.drafter = kGgufDrafter;
   check_options(options);
   check_method(method, options.settings.budget);
-  check_drafter(parse_drafter(method.drafter), options.settings.model);
-  choose_prompts(options, given, command);
-  std::vector<std::string> paths = paths_of(method);
-  paths.push_back(options.data_file);
-  check_outputs(command, given, paths);
-  choose_sampling(options, given);
-  check_shape_file(method, options);
-  options.settings.rows = most_nodes(method, options.settings.budget) + 1;
+  check_methods({method}, command, given, options);
   return true;
 }
 
@@ -302,15 +343,6 @@ std::vector<Flag> speculation_flags(Options& o, Method& method) {
   };
 }
 
-void check_shape_file(const Method& method, const Options& options) {
-  const Meaning meaning = read_method(method, options.settings.budget);
-  const Shape& shape = meaning.shape;
-  if (meaning.plain()) return;
-  if (shape.kind == Shape::kStatic) read_static(shape.file);
-  else if (from_file(shape))
-    find_calibration(shape.file, method.drafter, options.settings.model, options.sampling.temperature);
-}
-
 namespace {
 constexpr const char* kBlank = " \t\n\r";
 
@@ -321,19 +353,13 @@ std::vector<std::vector<std::string>> words_of_methods(const std::string& text) 
   bool begun = false;
   char quote = 0;
   for (char c : text + ";") {
-    if (quote && c != quote) word += c;
-    else if (c == '"' || c == '\'') {
-      quote = quote ? 0 : c;
-      begun = true;
-    } else if (c != ';' && !strchr(kBlank, c)) {
-      word += c;
-      begun = true;
-    } else {
-      if (begun) methods.back().push_back(word);
-      if (c == ';') methods.push_back({});
-      word.clear();
-      begun = false;
-    }
+    const bool marks = quote ? c == quote : c == '"' || c == '\'';  // a quote's begin or end
+    const bool between = !quote && (c == ';' || strchr(kBlank, c));
+    if (between && begun) methods.back().push_back(std::exchange(word, ""));
+    if (between && c == ';') methods.emplace_back();
+    begun = !between;
+    if (marks) quote = quote ? 0 : c;
+    else if (!between) word += c;
   }
   if (quote)
     throw std::invalid_argument("a quote is never closed: --methods: write another " + std::string(1, quote) +
@@ -426,28 +452,21 @@ std::string flaw(Promise promise) {
 double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 
 void add(Stats& sum, const Stats& part) {
-  sum.tokens += part.tokens;
-  sum.target_forwards += part.target_forwards;
-  sum.slide_prefills += part.slide_prefills;
-  sum.drafted_nodes += part.drafted_nodes;
+  for (auto count : {&Stats::tokens, &Stats::target_forwards, &Stats::slide_prefills, &Stats::drafted_nodes})
+    sum.*count += part.*count;
+  for (auto seconds : {&Stats::prefill_seconds, &Stats::seconds, &Stats::seconds_draft, &Stats::seconds_forward,
+                       &Stats::seconds_verify, &Stats::seconds_keep, &Stats::seconds_slide})
+    sum.*seconds += part.*seconds;
   sum.accept_histogram.resize(std::max(sum.accept_histogram.size(), part.accept_histogram.size()));
   for (size_t i = 0; i < part.accept_histogram.size(); i++) sum.accept_histogram[i] += part.accept_histogram[i];
   for (const auto& [drafter, nodes] : part.accepted_by) sum.accepted_by[drafter] += nodes;
   for (size_t i = 0; i < part.reliability.size(); i++) {
-    Reliability& tenth = sum.reliability[i];
-    tenth.nodes += part.reliability[i].nodes;
-    tenth.accepted += part.reliability[i].accepted;
-    tenth.raw += part.reliability[i].raw;
-    tenth.corrected += part.reliability[i].corrected;
+    for (auto count : {&Reliability::nodes, &Reliability::accepted})
+      sum.reliability[i].*count += part.reliability[i].*count;
+    for (auto chance : {&Reliability::raw, &Reliability::corrected})
+      sum.reliability[i].*chance += part.reliability[i].*chance;
   }
   add(sum.ahead, part.ahead);
-  sum.prefill_seconds += part.prefill_seconds;
-  sum.seconds += part.seconds;
-  sum.seconds_draft += part.seconds_draft;
-  sum.seconds_forward += part.seconds_forward;
-  sum.seconds_verify += part.seconds_verify;
-  sum.seconds_keep += part.seconds_keep;
-  sum.seconds_slide += part.seconds_slide;
 }
 
 double gigabytes_per_second(const Engine& engine, const Stats& stats) {
@@ -455,34 +474,23 @@ double gigabytes_per_second(const Engine& engine, const Stats& stats) {
 }
 
 namespace {
-nlohmann::ordered_json reliability_json(const ReliabilityCurve& curve) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();
-  for (const Reliability& tenth : curve) {
-    const double nodes = double(tenth.nodes);
-    json.push_back({{"nodes", tenth.nodes},
-                    {"accepted", tenth.accepted},
-                    {"raw", ratio(tenth.raw, nodes)},
-                    {"corrected", ratio(tenth.corrected, nodes)}});
-  }
-  return json;
-}
 // Seconds and what follows from them: null where they are not known.
-nlohmann::ordered_json ahead_json(const AheadStats& ahead) {
-  const auto known = [](double x) { return x > 0 ? nlohmann::ordered_json(x) : nlohmann::ordered_json(); };
-  return {{"wanted", ahead.wanted},
-          {"why", ahead_text(ahead)},
-          {"passes", ahead.forwards},
-          {"passes_without", ahead.forwards_without},
-          {"outcomes", ahead.outcomes},
-          {"fan_out", ahead.fan_out()},
-          {"cut", ahead.cut},
-          {"hits", ahead.hits},
-          {"misses", ahead.misses},
-          {"hit_rate", ahead.hit_rate()},
-          {"seconds_saved", ahead.seconds_saved},
-          {"seconds_waited", ahead.seconds_waited},
-          {"contention", known(ahead.contention())},
-          {"gain", known(ahead.gain)}};
+OrderedJson ahead_json(const AheadStats& a) {
+  const auto known = [](double x) { return x > 0 ? OrderedJson(x) : OrderedJson(); };
+  return {{"wanted", a.wanted},
+          {"why", ahead_text(a)},
+          {"passes", a.forwards},
+          {"passes_without", a.forwards_without},
+          {"outcomes", a.outcomes},
+          {"fan_out", a.fan_out()},
+          {"cut", a.cut},
+          {"hits", a.hits},
+          {"misses", a.misses},
+          {"hit_rate", a.hit_rate()},
+          {"seconds_saved", a.seconds_saved},
+          {"seconds_waited", a.seconds_waited},
+          {"contention", known(a.contention())},
+          {"gain", known(a.gain)}};
 }
 }  // namespace
 
@@ -499,7 +507,13 @@ std::string ahead_text(const AheadStats& ahead) {
   return text;
 }
 
-nlohmann::ordered_json stats_json(const Engine& engine, const Stats& stats) {
+OrderedJson stats_json(const Engine& engine, const Stats& stats) {
+  OrderedJson reliability = OrderedJson::array();
+  for (const Reliability& tenth : stats.reliability)
+    reliability.push_back({{"nodes", tenth.nodes},
+                           {"accepted", tenth.accepted},
+                           {"raw", ratio(tenth.raw, double(tenth.nodes))},
+                           {"corrected", ratio(tenth.corrected, double(tenth.nodes))}});
   return {{"tokens", stats.tokens},
           {"seconds", stats.seconds},
           {"prefill_seconds", stats.prefill_seconds},
@@ -510,7 +524,7 @@ nlohmann::ordered_json stats_json(const Engine& engine, const Stats& stats) {
           {"accept_histogram", stats.accept_histogram},
           {"drafted_nodes", stats.drafted_nodes},
           {"accepted_by", stats.accepted_by},
-          {"reliability", reliability_json(stats.reliability)},
+          {"reliability", reliability},
           {"ahead", ahead_json(stats.ahead)},
           {"seconds_draft", stats.seconds_draft},
           {"seconds_forward", stats.seconds_forward},
@@ -526,7 +540,7 @@ double as_typed(float x) {
   return strtod(text, nullptr);
 }
 
-nlohmann::ordered_json settings_json(const Options& o, const Engine& engine) {
+OrderedJson settings_json(const Options& o, const Engine& engine) {
   return {{"model", o.settings.model},
           {"device", engine.device()},
           {"dtype", engine.dtype()},
@@ -542,14 +556,14 @@ nlohmann::ordered_json settings_json(const Options& o, const Engine& engine) {
           {"peak_bytes", uint64_t(peak_bytes())}};
 }
 
-nlohmann::ordered_json method_json(const Method& method) {
+OrderedJson method_json(const Method& method) {
   const Promise promise = promise_of(method);
-  nlohmann::ordered_json json = {{"drafter", method.drafter},
-                                 {"shape", method.shape},
-                                 {"verify", method.verify},
-                                 {"exact", promise == Promise::kSameBytes},
-                                 {"biased", promise == Promise::kBiased},
-                                 {"lossy", promise == Promise::kLossy}};
+  OrderedJson json = {{"drafter", method.drafter},
+                      {"shape", method.shape},
+                      {"verify", method.verify},
+                      {"exact", promise == Promise::kSameBytes},
+                      {"biased", promise == Promise::kBiased},
+                      {"lossy", promise == Promise::kLossy}};
   if (method.budget > 0) json["budget"] = method.budget;
   if (!method.knows_noise) json["noise"] = "unknown";
   if (method.ahead != "off") json["ahead_wanted"] = method.ahead;

@@ -14,13 +14,24 @@
 // Here, in order: the commands; flags; methods; statistics.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "commands/cli.h"
+#include "commands/conversation.h"
 #include "commands/engine.h"
+#include "commands/outputs.h"
+#include "files/drafter_names.h"
 #include "files/safetensors.h"
-#include "rules/verify.h"
+#include "files/words.h"
+#include "watch/settings.h"
 
 namespace nanospec {
 
@@ -103,6 +114,17 @@ constexpr size_t kHeldOutBytes = 64;  // of a prompt
 // The tokens that end a text; none after --ignore_eos, and of models that have no such token.
 std::vector<int> ends_of(const Options& options, const Engine& engine);
 
+// Continues a prompt, as every command does: the text ends with an end-of-text token (`ends`; it is no part of what
+// people read), with a Ctrl-C, and where on_token returns false. sequence: texts of different ones have noise of their
+// own.
+using OnToken = std::function<bool(int token, bool ends)>;
+Generated continue_text(Engine& engine, const Options& options, const Method& method, const std::vector<int>& prompt,
+                        int max_new_tokens, const OnToken& on_token, const Observation& observation = {},
+                        uint32_t sequence = 0);
+
+// The machine and the numbers, as lines for people end: "cpu, fp32, 2 threads".
+std::string machine_text(const Settings& settings, const Engine& engine);
+
 std::string sampling_text(const Sampling& sampling);  // "temperature 0.7, top_p 0.95"
 
 // The settings that the figures of a run depend on, in one line.
@@ -111,11 +133,24 @@ std::string circumstances(const Options& options, const Engine& engine, size_t p
 // ---------------------------------------------------------------------------------------------------------------
 // Methods
 
-// Throws what read_method (method.h) throws.
+// A method whose words have been read.
+struct Meaning {
+  std::vector<DrafterName> drafter;  // the parts of a union, or one; kNone: plain decoding
+  Shape shape;
+  Rule rule;
+  Ahead ahead;
+  bool plain() const { return drafter.front().kind == DrafterName::kNone; }
+};
+// budget: where the method has none of its own. Throws std::invalid_argument for an unknown drafter, shape, rule or way
+// of drafting ahead, for a shape larger than the budget, and where the rule cannot judge the shape or does not allow
+// drafting ahead.
+Meaning read_method(const Method& method, int budget);
+
 void check_method(const Method& method, int budget);
 
-// The files and folders that a method's words name.
-std::vector<std::string> paths_of(const Method& method);
+// Checks, of a command whose methods are known, all that can be told before the model is loaded, and makes room for the
+// methods' trees. Throws std::invalid_argument and std::runtime_error.
+void check_methods(const std::vector<Method>& methods, const Command& command, const Given& given, Options& options);
 
 // What a command with one method begins with: reads its flags, then checks all that can be told before the model is
 // loaded, and makes room for the method's trees. A GGUF file has no bigrams: there the default drafter is kGgufDrafter.
@@ -125,9 +160,6 @@ constexpr const char* kGgufDrafter = "suffix";
 
 // The flags that make up one method: drafter, shape, budget, verify, ahead.
 std::vector<Flag> speculation_flags(Options& options, Method& method);
-
-// Throws std::runtime_error where the method's shape needs a file that is missing or wrong.
-void check_shape_file(const Method& method, const Options& options);
 
 // Reads "none; bigram chain:4; bigram tree:3x2 verify=independent; 'gpt:my model' auto budget=8": a drafter, a shape
 // (auto where left out), a rule, a budget of its own; noise=unknown: the drafter is not told the target's noise;
@@ -154,9 +186,9 @@ void add(Stats& sum, const Stats& part);
 double gigabytes_per_second(const Engine& engine, const Stats& stats);  // of weights, while the target ran
 
 // Every field of Stats and those that follow from it, under the names that scripts read.
-nlohmann::ordered_json stats_json(const Engine& engine, const Stats& stats);
-nlohmann::ordered_json settings_json(const Options& options, const Engine& engine);  // model, device, sampling ...
-nlohmann::ordered_json method_json(const Method& method);  // drafter, shape, verify, and what the rule promises
+OrderedJson stats_json(const Engine& engine, const Stats& stats);
+OrderedJson settings_json(const Options& options, const Engine& engine);  // model, device, sampling ...
+OrderedJson method_json(const Method& method);  // drafter, shape, verify, and what the rule promises
 
 // The result of drafting while the target verifies, in one line; "" if it was not asked for.
 std::string ahead_text(const AheadStats& ahead);

@@ -1,13 +1,8 @@
 // commands/compare.cpp: plain decoding and speculation side by side, in the same run.
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
 
 #include "commands/comparison.h"
-#include "commands/outputs.h"
 #include "commands/samples.h"
 #include "commands/svg.h"
-#include "files/drafter_names.h"
 #include "files/gguf.h"
 
 namespace nanospec {
@@ -139,22 +134,10 @@ void check_command_line(Comparison& c, const Command& command, const Given& give
   check_options(c.options);
   if (is_gguf(c.options.settings.model) && !given.has("--methods")) c.methods_text = kGgufMethods;
   c.methods = parse_methods(c.methods_text, c.options.settings.budget);
-  choose_prompts(c.options, given, command);
-  std::vector<std::string> paths = {c.options.data_file};
-  for (const Method& method : c.methods)
-    for (const std::string& path : paths_of(method)) paths.push_back(path);
-  check_outputs(command, given, paths);
-  choose_sampling(c.options, given);
-  for (const Method& method : c.methods) {
-    check_drafter(parse_drafter(method.drafter), c.options.settings.model);
-    check_shape_file(method, c.options);
-  }
+  check_methods(c.methods, command, given, c.options);
   const auto is_plain = [](const Method& method) { return method.drafter == "none"; };
   if (std::none_of(c.methods.begin(), c.methods.end(), is_plain)) c.methods.insert(c.methods.begin(), kPlain);
   c.plain = size_t(std::find_if(c.methods.begin(), c.methods.end(), is_plain) - c.methods.begin());
-  c.options.settings.rows = 1;
-  for (const Method& method : c.methods)
-    c.options.settings.rows = std::max(c.options.settings.rows, most_nodes(method, c.options.settings.budget) + 1);
 }
 
 }  // namespace

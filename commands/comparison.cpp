@@ -1,9 +1,6 @@
 // commands/comparison.cpp: see comparison.h.
 #include "commands/comparison.h"
 
-#include <algorithm>
-
-#include "commands/conversation.h"
 #include "commands/samples.h"
 #include "growth/clock.h"
 
@@ -31,7 +28,6 @@ std::vector<std::vector<int>> encoded(const Engine& engine, const std::vector<st
 
 std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& report) {
   const std::vector<std::vector<int>> prompts = c.tokens.empty() ? encoded(engine, c.prompts) : c.tokens;
-  const Tokens ends = ends_of(c.options, engine);
   Stopwatch watch;
   double spent = 0;
   const auto seconds = [&] { return spent += watch.lap(); };
@@ -41,15 +37,13 @@ std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& repor
   Stats stats;
   const auto decode = [&](const Method& method, size_t prompt) {  // returns the text, its statistics are in `stats`
     std::string text = c.prompts[prompt];
-    Sampling sampling = c.options.sampling;
-    if (c.own_noise) sampling.sequence = uint32_t(prompt);
-    stats = engine
-                .generate(method, sampling, prompts[prompt], c.options.max_new_tokens,
-                          [&](int token) {
-                            text += engine.decode(token);
-                            report(doing, std::max(done / total, seconds() / c.most_seconds));
-                            return !is_among(ends, token) && !interrupted();
-                          })
+    const auto on_token = [&](int token, bool) {
+      text += engine.decode(token);
+      report(doing, std::max(done / total, seconds() / c.most_seconds));
+      return true;
+    };
+    stats = continue_text(engine, c.options, method, prompts[prompt], c.options.max_new_tokens, on_token, {},
+                          c.own_noise ? uint32_t(prompt) : 0)
                 .stats;
     done++;
     return text;

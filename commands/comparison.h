@@ -4,10 +4,7 @@
 // so that a machine that speeds up or slows down hits all methods alike. Texts are compared byte by byte.
 #pragma once
 
-#include <functional>
 #include <limits>
-#include <string>
-#include <vector>
 
 #include "commands/commands.h"
 

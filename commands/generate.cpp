@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "commands/commands.h"
-#include "commands/conversation.h"
 #include "commands/shown_text.h"
 
 namespace nanospec {
@@ -21,38 +20,33 @@ struct Generation {
 };
 
 Command describe(Generation& g) {
-  Command command;
-  command.name = "nanospec generate";
-  command.what =
+  return {
+      "nanospec generate",
       "Continues a prompt. Standard output gets the prompt and the text, nothing else. The text depends on the model, "
       "how its numbers are stored, the prompt, the seed and the sampling alone: --drafter, --shape and --budget change "
-      "how fast it appears, never one character of it.";
-  command.examples =
+      "how fast it appears, never one character of it.",
       "nanospec generate --model runs/small --prompt \"ROMEO:\"\n"
       "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter ngram:4 --shape auto\n"
       "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter none\n"
       "nanospec generate --model runs/small --prompt \"JULIET:\" --shape tree:3x2 --stats build/stats.json\n"
       "nanospec generate --model models/SmolLM2-135M-Instruct.Q4_1.gguf --prompt \"Name three colours.\" --chat\n"
       "nanospec generate --model models/SmolLM2-135M-Instruct.Q4_1.gguf --prompt \"def f(\" --stop \"#\" --stop "
-      "class\n";
-  const auto append = [&](std::vector<Flag> flags) {
-    command.flags.insert(command.flags.end(), flags.begin(), flags.end());
-  };
-  append(text_flags(g.options));
-  append(model_text_flags(g.options));
-  append({{"--stop", "TEXT", &g.stops, "end before this text, which is not written; may be given several times"},
-          {"--chat", "", &g.chat,
-           "the prompt is a question, given to the model in its chat template; a line end stands between it and the "
-           "answer"},
-          {"--system", "TEXT", &g.system, "with --chat: the text before the question; default: the template's own"}});
-  append(sampling_flags(g.options));
-  append(speculation_flags(g.options, g.method));
-  append(machine_flags(g.options));
-  append({heading("Output"),
-          {"--stream", "", &g.stream, "write each token when it is generated"},
-          {"--stats", "FILE", &g.stats_file, "write counts and times, as JSON", written()},
-          {"--quiet", "", &g.options.quiet, "no progress, no summary"}});
-  return command;
+      "class\n",
+      together(
+          {text_flags(g.options),
+           model_text_flags(g.options),
+           {{"--stop", "TEXT", &g.stops, "end before this text, which is not written; may be given several times"},
+            {"--chat", "", &g.chat,
+             "the prompt is a question, given to the model in its chat template; a line end stands between it and "
+             "the answer"},
+            {"--system", "TEXT", &g.system, "with --chat: the text before the question; default: the template's own"}},
+           sampling_flags(g.options),
+           speculation_flags(g.options, g.method),
+           machine_flags(g.options),
+           {heading("Output"),
+            {"--stream", "", &g.stream, "write each token when it is generated"},
+            {"--stats", "FILE", &g.stats_file, "write counts and times, as JSON", written()},
+            {"--quiet", "", &g.options.quiet, "no progress, no summary"}}})};
 }
 
 void check_command_line(const Generation& g, const Given& given) {
@@ -73,17 +67,6 @@ Tokens encode_prompt(const Generation& g, const Given& given, const Engine& engi
   return talk.tokens();
 }
 
-// What standard output gets, and how much of it is written.
-struct Output {
-  std::string text;
-  size_t written = 0;
-
-  void print() {
-    print_out(text.substr(written), true);
-    written = text.size();
-  }
-};
-
 // What a rule other than match makes of the text, in one line.
 std::string promise_text(const Method& method) {
   const std::string wrong = flaw(promise_of(method)), rule = "--verify " + method.verify;
@@ -97,8 +80,7 @@ std::string summary(const Generation& g, const Engine& engine, const Stats& stat
   const double tokens = double(stats.tokens), forwards = double(stats.target_forwards);
   std::string text = count(tokens, "token") + " in " + duration(stats.seconds) + ": " +
                      thousands(ratio(tokens, stats.seconds)) + " tok/s  (" + method_text(g.method) + "; " +
-                     sampling_text(g.options.sampling) + "; " + engine.device() + ", " +
-                     numbers_text(g.options.settings, engine) + ", " + count(engine.threads(), "thread") +
+                     sampling_text(g.options.sampling) + "; " + machine_text(g.options.settings, engine) +
                      "; prefill " + duration(stats.prefill_seconds) + ")\n";
   text += "acceptance length " + decimals(ratio(tokens, forwards), 2) + ": " + count(forwards, "target forward") +
           ", " + count(double(stats.drafted_nodes), "drafted node") + ", " +
@@ -125,13 +107,13 @@ std::string summary(const Generation& g, const Engine& engine, const Stats& stat
 
 std::string report_json(const Generation& g, const Engine& engine, const Stats& stats, const std::string& text,
                         const std::string& why) {
-  nlohmann::ordered_json json = stats_json(engine, stats);
+  OrderedJson json = stats_json(engine, stats);
   json.update(method_json(g.method));
   json.update(settings_json(g.options, engine));
   json["context"] = engine.context();
   json["ended_by"] = why;
   json["text_sha256"] = sha256(text);
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_text(json, 2);
 }
 
 }  // namespace
@@ -145,36 +127,41 @@ int generate_command(int argc, char** argv) {
   const std::string prompt = read_prompt(g.options, given);
   Engine engine(g.options.settings);
   const Tokens prompt_tokens = encode_prompt(g, given, engine, prompt);
-  const Tokens ends = ends_of(g.options, engine);
 
   const int wanted = g.options.max_new_tokens;
-  Output out{prompt + (g.chat ? "\n" : "")};
+  std::string text = prompt + (g.chat ? "\n" : "");  // what standard output gets
+  size_t printed = 0;
+  const auto print = [&] {
+    print_out(text.substr(printed), true);
+    printed = text.size();
+  };
   ShownText stream(g.stops);
   int done = 0;
   bool ended = false;  // by the end-of-text token
   Progress progress(g.options.quiet || (g.stream && isatty(STDOUT_FILENO)));
   watch_interrupts();
-  const Generated generated = engine.generate(g.method, g.options.sampling, prompt_tokens, wanted, [&](int token) {
+  const auto on_token = [&](int token, bool ends) {
     done++;
-    ended = is_among(ends, token);
-    if (!ended) out.text += stream.put(engine.decode(token));
-    if (g.stream) out.print();  // with the prompt: nothing was refused
+    ended = ends;
+    if (!ended) text += stream.put(engine.decode(token));
+    if (g.stream) print();  // with the prompt: nothing was refused
     if (progress.due())
       progress.show(thousands(done) + " of " + count(wanted, "token") + ", " +
                     thousands(ratio(done, progress.seconds())) + " tok/s, " +
                     time_left(done, wanted, progress.seconds()));
-    return !ended && !stream.stopped() && !interrupted();
-  });
+    return !stream.stopped();
+  };
+  const Stats stats = continue_text(engine, g.options, g.method, prompt_tokens, wanted, on_token).stats;
   progress.clear();
-  out.text += stream.finish();
-  out.print();
+  text += stream.finish();
+  print();
 
   const std::string why = ended ? "end of text" : stream.stopped() ? "stop" : interrupted() ? "interrupt" : "length";
-  if (given.has("--stats")) write_file(g.stats_file, report_json(g, engine, generated.stats, out.text, why));
+  if (given.has("--stats")) write_file(g.stats_file, report_json(g, engine, stats, text, why));
   if (!g.options.quiet) {
-    if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO)) fputs(out.text.back() == '\n' ? "\n" : "\n\n", stderr);
+    if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO)) fputs(text.back() == '\n' ? "\n" : "\n\n", stderr);
     if (interrupted()) fputs("stopped early\n", stderr);
-    fputs(summary(g, engine, generated.stats).c_str(), stderr);
+    fputs(summary(g, engine, stats).c_str(), stderr);
   }
   return interrupted() ? kInterruptedStatus : 0;
 }

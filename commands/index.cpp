@@ -2,11 +2,8 @@
 //
 // It reads the model's tokenizer and none of its weights. The counts are written beside the model (ngram_path in
 // files/tables.h), where `--drafter ngram:4` looks for them. They change how often drafts are right, never the text.
-#include <filesystem>
-#include <optional>
 
 #include "commands/commands.h"
-#include "commands/outputs.h"
 #include "commands/preparing.h"
 #include "files/folder.h"
 #include "files/tables.h"

@@ -1,9 +1,21 @@
-// commands/inspect.cpp: says what a model's files hold: sizes, tokenizer, tensors, files. inspection.h finds it out;
-// here it is written, for people and as JSON.
+// commands/inspect.cpp: says what a model's files hold, as far as can be said without loading the weights: sizes,
+// tokenizer, tensors, files.
+//
+// A GGUF file is mapped and only its header is read; so are its tokens. Of a folder every file is read, to see whether
+// its hash fits. A model that nanospec does not load is described too: "obstacles" says why it does not.
+//
+// In order: the command line; a model's sizes; GGUF files; folders; what is written for people. What is found out is
+// collected as the JSON that --json writes; a label or a text of its own is given to what people read otherwise.
+#include <cctype>
+#include <map>
+
 #include "commands/commands.h"
-#include "commands/inspection.h"
-#include "commands/outputs.h"
+#include "files/gguf_model.h"
+#include "files/known_files.h"
 #include "files/model_path.h"
+#include "files/origin.h"
+#include "files/sizes.h"
+#include "files/tables.h"
 
 namespace nanospec {
 namespace {
@@ -27,97 +39,406 @@ Command describe(Wanted& w) {
           "--model"};
 }
 
+// What people read in place of a name, where that is another word; and a GGUF file's key of it.
+struct Field {
+  const char *name, *label, *gguf_key = "";
+};
+constexpr Field kFields[] = {
+    {"n_layer", "layers", "block_count"},
+    {"n_embd", "channels", "embedding_length"},
+    {"n_head", "heads", "attention.head_count"},
+    {"n_kv_head", "key/value heads", "attention.head_count_kv"},
+    {"head_dim", "head size", "attention.key_length"},
+    {"n_inner", "MLP channels", "feed_forward_length"},
+    {"mlp", "MLP"},
+    {"rope_theta", "rotary theta", "rope.freq_base"},
+    {"norm_epsilon", "norm epsilon", "attention.layer_norm_rms_epsilon"},
+    {"norm_epsilon", "norm epsilon", "attention.layer_norm_epsilon"},
+    {"bias", "biases"},
+    {"context", "context", "context_length"},
+    {"window", "window here"},
+    {"vocab_size", "vocabulary", "vocab_size"},
+    {"weight_bytes_fp32", "weights, fp32"},
+    {"weight_bytes_bf16", "weights, bf16"},
+    {"cache_bytes_fp32", "cache, a token, fp32"},
+    {"cache_bytes_bf16", "cache, a token, bf16"},
+    {"pre", "pre-split"},
+    {"bos_token_id", "beginning of text"},
+    {"eos_token_id", "end of text"},
+    {"unknown_token_id", "unknown token"},
+    {"padding_token_id", "padding"},
+    {"add_bos_token", "before every text"},
+    {"special", "special tokens"},
+    {"chat_template", "chat template"},
+};
+
+struct Inspection {
+  std::string path;
+  OrderedJson said;                          // what --json writes
+  std::map<std::string, std::string> shown;  // what people read in place of a value, by its key
+
+  Inspection(const std::string& p, const std::string& format)
+      : path(p), said{{"path", p}, {"format", format}, {"bytes", 0}, {"loads", true}} {
+    for (const char* list : {"obstacles", "model", "sizes", "tokenizer", "tensors", "types", "files", "metadata"})
+      said[list] = OrderedJson::array();
+    for (const char* object : {"model", "sizes", "tokenizer", "metadata"}) said[object] = OrderedJson::object();
+  }
+  OrderedJson& operator[](const char* key) { return said[key]; }
+
+  // Does f; what it refuses becomes an obstacle, with the place where that is not the model itself.
+  void attempt(const std::function<void()>& f) {
+    try {
+      f();
+    } catch (const Refusal& refusal) {
+      said["obstacles"].push_back(refusal.wrong + (refusal.where == path ? "" : ": " + refusal.where));
+    }
+  }
+  void add_tensor(const std::string& name, const std::vector<int64_t>& shape, const std::string& type, size_t bytes) {
+    int64_t numbers = 1;
+    for (int64_t dimension : shape) numbers *= dimension;
+    said["tensors"].push_back(
+        {{"name", name}, {"shape", shape}, {"type", type}, {"numbers", numbers}, {"bytes", bytes}});
+  }
+  void add_file(const std::string& name, const std::string& what, double bytes, const std::string& state) {
+    said["files"].push_back({{"name", name}, {"what", what}, {"bytes", int64_t(bytes)}, {"state", state}});
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// A model's sizes
+
+// context: tokens that it was trained to see.
+void describe_config(Inspection& all, const Config& c, const std::string& architecture, int context) {
+  OrderedJson& m = all["model"];
+  m["architecture"] = architecture;
+  m["n_layer"] = c.n_layer;
+  m["n_embd"] = c.n_embd;
+  m["n_head"] = c.n_head;
+  m["n_kv_head"] = c.n_kv_head;
+  m["head_dim"] = c.head_size();
+  m["n_inner"] = c.inner();
+  m["mlp"] = c.swiglu ? "SwiGLU, three matrices" : "GELU, two matrices";
+  m["positions"] = c.rotary ? "rotary" : "learned";
+  if (c.rotary) m["rope_theta"] = double(c.rope_theta);
+  m["norm"] = c.center ? "LayerNorm" : "RMSNorm";
+  m["norm_epsilon"] = double(c.norm_epsilon);
+  m["bias"] = c.bias ? "yes" : "no";
+  m["head"] = c.tied ? "tied: the embedding" : "its own matrix";
+  m["context"] = context;
+  if (c.block_size < context) m["window"] = c.block_size;
+  m["vocab_size"] = c.vocab_size;
+}
+
+// A folder's file holds more than its model, zeros for biases: of a model whose config is known its own table counts.
+void describe_sizes(Inspection& all, const std::optional<Config>& config) {
+  int64_t numbers = 0, vectors = 0;
+  const auto count = [&](int64_t size, size_t dimensions) {
+    numbers += size;
+    if (dimensions < 2) vectors += size;
+  };
+  if (config)
+    for (const TensorSpec& tensor : tensor_table(*config)) count(int64_t(tensor.size), tensor.shape.size());
+  else
+    for (const OrderedJson& tensor : all["tensors"]) count(tensor["numbers"], tensor["shape"].size());
+  all["sizes"] = {{"parameters", numbers},
+                  {"weight_bytes_fp32", 4 * numbers},
+                  {"weight_bytes_bf16", 2 * numbers + 2 * vectors}};  // norms and biases stay fp32
+  if (!config) return;
+  const int64_t cached = int64_t(2) * config->n_layer * config->n_kv_head * config->head_size();  // of each token
+  all["sizes"]["cache_bytes_fp32"] = 4 * cached;
+  all["sizes"]["cache_bytes_bf16"] = 2 * cached;
+}
+
+// The name with N for its first number between dots.
+std::string kind_name(const std::string& name) {
+  for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
+    size_t end = dot + 1;
+    while (end < name.size() && isdigit(static_cast<unsigned char>(name[end]))) end++;
+    if (end > dot + 1 && end < name.size() && name[end] == '.') return name.substr(0, dot + 1) + "N" + name.substr(end);
+  }
+  return name;
+}
+
+// Tensors that are alike in these members count as one: how many they are, their numbers and bytes. Those of all layers
+// have one name: "blk.N.attn_q.weight", 30 of them.
+OrderedJson grouped(const OrderedJson& tensors, const std::vector<const char*>& members) {
+  OrderedJson kinds = OrderedJson::array();
+  std::map<std::string, size_t> places;
+  for (const OrderedJson& tensor : tensors) {
+    OrderedJson kind;
+    for (const char* member : members) kind[member] = tensor[member];
+    if (kind.contains("name")) kind["name"] = kind_name(kind["name"]);
+    const auto [place, is_new] = places.emplace(json_text(kind, -1), kinds.size());
+    for (const char* sum : {"tensors", "numbers", "bytes"}) kind[sum] = 0;
+    if (is_new) kinds.push_back(kind);
+    OrderedJson& found = kinds[place->second];
+    found["tensors"] = found["tensors"].get<int>() + 1;
+    for (const char* sum : {"numbers", "bytes"}) found[sum] = found[sum].get<int64_t>() + tensor[sum].get<int64_t>();
+  }
+  return kinds;
+}
+
+// What f finds out of the model; "" where that file of it cannot be read, which its own line says.
+std::string found_out(const std::function<std::string()>& f) {
+  try {
+    return f();
+  } catch (const Refusal&) { return ""; }
+}
+
+// Whether a file of tensors is whole, and of this model's text, weights and tokenizer.
+std::string state_of(const std::string& path, const std::string& model) {
+  try {
+    const Metadata said = read_safetensors(path).metadata, own = model_metadata(model);
+    std::string state = said.count("hash") ? "hash fits" : "no hash";
+    const auto compare = [&](const char* key, const std::string& its, const char* what) {
+      const std::string found = said_by(said, key);
+      if (!found.empty() && !its.empty()) state += std::string(found == its ? "; of this " : "; of another ") + what;
+    };
+    if (said_by(said, "tokenizer").empty()) compare("text_sha256", said_by(own, "text_sha256"), "text");
+    else compare("tokenizer", found_out([&] { return tokenizer_hash(model); }), "tokenizer");
+    compare("model", found_out([&] { return model_hash(model); }), "model");
+    if (said.count("text")) state += ": " + printable(said.at("text"), 60);
+    return state;
+  } catch (const Refusal& refusal) { return refusal.wrong; }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// GGUF files
+
+std::string template_kind(const std::string& text) {
+  const auto has = [&](const char* part) { return text.find(part) != std::string::npos; };
+  if (text.empty()) return "none";
+  if (has("<|im_start|>") && has("<|im_end|>")) return "ChatML";
+  if (has("<|start_header_id|>")) return "Llama 3";
+  return has("[INST]") ? "Llama 2" : "not recognized";
+}
+
+// Of a model of another architecture: what its keys say, as far as they have the usual names.
+void describe_keys(Inspection& all, const GgufFile& file) {
+  std::string architecture = "not named";
+  all.attempt([&] { architecture = file.text("general.architecture"); });
+  all["model"]["architecture"] = architecture;
+  for (const Field& field : kFields) {
+    const auto found = file.metadata.find(architecture + "." + field.gguf_key);
+    if (found != file.metadata.end()) all["model"][field.name] = shown_value(found->second);
+  }
+}
+
+std::optional<Config> describe_model(Inspection& all, const GgufFile& file) {
+  std::optional<Config> config;
+  all.attempt([&] {
+    const LlamaHeader header = read_llama_header(file);
+    const Config read = config_of(header, kMostContext);
+    const std::string problem = config_problem(read);
+    if (!problem.empty()) refuse(problem, file.path, "use another model");
+    describe_config(all, read, "llama", header.block_size);
+    config = read;
+  });
+  if (!config) describe_keys(all, file);
+  return config;
+}
+
+void describe_special(Inspection& all, const GgufFile& file, const std::vector<std::string>& tokens) {
+  constexpr size_t kShown = 6;
+  const std::string prefix = "tokenizer.ggml.";
+  const auto named = [&](int64_t id) { return std::to_string(id) + " " + printable(tokens[size_t(id)]); };
+  for (const char* key : {"bos_token_id", "eos_token_id", "unknown_token_id", "padding_token_id"}) {
+    if (!file.has(prefix + key)) continue;
+    const int64_t id = file.integer(prefix + key, 0, int64_t(tokens.size()) - 1);
+    all["tokenizer"][key] = id;
+    all.shown[key] = named(id);
+  }
+  const int begin = gguf_begin_token(file);
+  all["tokenizer"]["add_bos_token"] = begin < 0 ? "nothing" : named(begin);
+
+  OrderedJson& special = all["tokenizer"]["special"] = OrderedJson::array();
+  std::vector<std::string> names;
+  const std::vector<int64_t> types = file.integers(prefix + "token_type", 0, 6, std::vector<int64_t>());
+  for (size_t id = 0; id < std::min(types.size(), tokens.size()); id++) {
+    if (types[id] != int64_t(TokenType::control) && types[id] != int64_t(TokenType::user_defined)) continue;
+    if (names.size() < kShown) names.push_back(printable(tokens[id]));
+    special.push_back({{"id", id}, {"text", tokens[id]}});
+  }
+  const size_t n = special.size();
+  all.shown["special"] = std::to_string(n) + (n ? ": " + joined(names) : "") + (n > kShown ? ", ..." : "");
+}
+
+void describe_tokenizer(Inspection& all, const GgufFile& file) {
+  const std::string prefix = "tokenizer.ggml.";
+  OrderedJson& t = all["tokenizer"];
+  if (!file.has(prefix + "model")) {
+    t["kind"] = "none";
+    return all["obstacles"].push_back("there is no tokenizer");
+  }
+  all.attempt([&] {
+    const std::string kind = file.text(prefix + "model");
+    t["kind"] = kind == "gpt2" ? "byte-level BPE (gpt2)" : kind;
+    if (file.has(prefix + "pre")) t["pre"] = file.text(prefix + "pre");
+    const std::vector<std::string> tokens = file.texts(prefix + "tokens");
+    t["tokens"] = tokens.size();
+    if (file.has(prefix + "merges")) t["merges"] = file.length(prefix + "merges");
+    describe_special(all, file, tokens);
+    t["chat_template"] = template_kind(file.text("tokenizer.chat_template", ""));
+    gguf_tokenizer(file);  // whether it can be used
+  });
+}
+
+void list_tensors(Inspection& all, const GgufFile& file) {
+  std::vector<std::string> others;
+  for (const GgufTensor& tensor : file.tensors) {
+    const std::string type = type_name(tensor.type);
+    all.add_tensor(tensor.name, tensor.shape, type, tensor.bytes);
+    if (!is_readable(tensor.type) && std::find(others.begin(), others.end(), type) == others.end())
+      others.push_back(type);
+  }
+  if (!others.empty()) all["obstacles"].push_back("tensors of types that are not read: " + joined(others));
+}
+
+// Throws runtime_error where the file is no GGUF.
+Inspection inspect_gguf(const std::string& path) {
+  const GgufFile file = read_gguf(path, GgufTypes::any);
+  Inspection all(path, "GGUF " + std::to_string(file.version));
+  all["bytes"] = file.size;
+  if (file.has("general.name")) all.attempt([&] { all["model"]["name"] = file.text("general.name"); });
+  const std::optional<Config> config = describe_model(all, file);
+  list_tensors(all, file);
+  describe_sizes(all, config);
+  describe_tokenizer(all, file);
+  for (const auto& [key, value] : file.metadata) all["metadata"][key] = shown_value(value);
+  const std::string ngrams = ngram_path(path);
+  if (std::filesystem::exists(ngrams))
+    all.add_file(std::filesystem::path(ngrams).filename().string(), "counts, for the drafter ngram", file_bytes(ngrams),
+                 state_of(ngrams, path));
+  return all;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Folders
+
+double bytes_within(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) return file_bytes(path.string());
+  double bytes = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(path, error))
+    if (entry.is_regular_file(error)) bytes += file_bytes(entry.path().string());
+  return bytes;
+}
+
+void list_files(Inspection& all, const std::string& dir) {
+  std::error_code error;
+  std::map<std::string, std::filesystem::path> entries;
+  for (const auto& entry : std::filesystem::directory_iterator(dir))
+    entries[entry.path().filename().string() + (entry.is_directory(error) ? "/" : "")] = entry.path();
+  double sum = 0;
+  for (const auto& [name, path] : entries) {
+    const std::string whole = name.substr(0, name.find(kTemporary)), known = known_file(whole);
+    const double bytes = bytes_within(path);
+    all.add_file(name, known.empty() ? "another's" : known + (whole == name ? "" : ", unfinished"), bytes,
+                 path.extension() == ".safetensors" ? state_of(path.string(), dir) : "");
+    sum += bytes;
+  }
+  all["bytes"] = int64_t(sum);
+}
+
+void describe_tokenizer(Inspection& all, const std::string& dir, int vocab) {
+  const Tokenizer tokenizer = load_tokenizer(dir);
+  OrderedJson& t = all["tokenizer"];
+  t["kind"] = tokenizer.bpe ? "byte-level BPE" : "characters";
+  if (tokenizer.bpe) t["pre"] = tokenizer.bpe->pre();
+  t["tokens"] = tokenizer.vocab_size();
+  if (!tokenizer.bpe) {
+    const std::string symbols = joined(tokenizer.symbols, "");
+    t["characters"] = symbols;
+    all.shown["characters"] = printable(symbols, 50);
+  }
+  if (vocab > 0 && tokenizer.vocab_size() != vocab)
+    refuse("the tokenizer has " + std::to_string(tokenizer.vocab_size()) + " tokens, config.json says vocab_size " +
+               std::to_string(vocab),
+           dir, "use files of one and the same model");
+}
+
+// Throws runtime_error where there is no config.json.
+Inspection inspect_folder(const std::string& dir) {
+  const std::string config_path = dir + "/config.json", bytes = read_regular(config_path);
+  Inspection all(dir, "folder");
+  std::optional<Config> config;
+  all.attempt([&] {
+    config = parse_config(bytes, config_path);
+    describe_config(all, *config, is_llama(*config) ? "llama" : "gpt2", config->block_size);
+  });
+  all.attempt([&] {
+    const std::string model_path = weights_path(dir);
+    const SafeTensors header = read_header(model_path);
+    for (const Tensor& one : header.tensors) all.add_tensor(one.name, one.shape, one.dtype, one.end - one.begin);
+    for (const auto& [key, value] : header.metadata) all["metadata"][key] = printable(value);
+    if (config) check_model(header, *config, model_path);
+  });
+  describe_sizes(all, config);
+  all.attempt([&] { describe_tokenizer(all, dir, config ? config->vocab_size : 0); });
+  list_files(all, dir);
+  return all;
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // For people
 
-std::string facts_text(const std::string& title, const std::vector<Fact>& facts) {
+std::string shown_fact(const std::string& key, const OrderedJson& value) {
+  if (value.is_string()) return printable(value.get<std::string>(), 200);
+  if (value.is_number_float()) return shortest(value);
+  return key.find("_bytes_") != std::string::npos ? bytes_text(value) : thousands(value);
+}
+
+std::string facts_text(const Inspection& all, const std::string& title, const char* part) {
   constexpr size_t kColumn = 24;  // where values begin
-  if (facts.empty()) return "";
-  std::string text = "\n" + title + "\n";
-  for (const Fact& fact : facts) {
-    std::string line = "  " + fact.label;
+  std::string text = all.said[part].empty() ? "" : "\n" + title + "\n";
+  for (const auto& [key, value] : all.said[part].items()) {
+    std::string line = "  " + key;
+    for (const Field& field : kFields)
+      if (key == field.name) line = std::string("  ") + field.label;
     line.resize(std::max(line.size() + 1, kColumn), ' ');
-    text += line + fact.text + "\n";
+    const auto shown = all.shown.find(key);
+    text += line + (shown != all.shown.end() ? shown->second : shown_fact(key, value)) + "\n";
   }
   return text;
 }
 
-std::string tensors_text(const Inspection& all, bool each) {
-  if (all.tensors.empty()) return "";
-  TableRows rows = {{"tensor", "number", "shape", "type", "bytes"}};
-  std::vector<TensorKind> kinds;
-  if (each)
-    for (const TensorFact& tensor : all.tensors) kinds.push_back({tensor, 1});
-  else kinds = kinds_of(all.tensors);
-  for (const TensorKind& kind : kinds)
-    rows.push_back({printable(kind.one.name), std::to_string(kind.n), shown_shape(kind.one.shape), kind.one.type,
-                    thousands(kind.one.bytes)});
-  TableRows types = {{"type", "tensors", "numbers", "bytes", "bits a number"}};
-  for (const TensorKind& type : types_of(all.tensors))
-    types.push_back({type.one.name, std::to_string(type.n), thousands(type.one.numbers), thousands(type.one.bytes),
-                     decimals(8 * ratio(type.one.bytes, type.one.numbers), 2)});
-  return "\n" + format_table(rows, "lrllr") + "\n" + format_table(types, "lrrrr");
-}
-
-std::string files_text(const Inspection& all) {
-  if (all.files.empty()) return "";
-  TableRows rows = {{"file", "bytes", "what it is", "state"}};
-  for (const FileFact& file : all.files)
-    rows.push_back({printable(file.name), thousands(file.bytes), file.what, file.state});
-  return "\n" + format_table(rows, "lrll");
+// A table of these members of each; head: what they are called.
+std::string table_text(const OrderedJson& list, const Row& head, const Row& members, const std::string& align) {
+  if (list.empty()) return "";
+  TableRows rows = {head};
+  for (const OrderedJson& one : list) {
+    rows.emplace_back();
+    for (const std::string& member : members) {
+      const OrderedJson value = one.value(member, OrderedJson(1));  // one tensor of a name
+      rows.back().push_back(member == "tensors" ? std::to_string(value.get<int>())
+                            : member == "shape" ? shown_shape(value)
+                            : member == "bits"  ? decimals(8 * ratio(one["bytes"], one["numbers"]), 2)
+                            : value.is_string() ? printable(value.get<std::string>(), member == "name" ? 80 : 1000)
+                                                : thousands(value));
+    }
+  }
+  return "\n" + format_table(rows, align);
 }
 
 std::string report(const Inspection& all, const Wanted& w) {
-  std::string text = all.path + ": " + all.format + ", " + bytes_text(all.bytes) + ". nanospec " +
-                     (all.obstacles.empty() ? "loads it." : "does not load it:") + "\n";
-  for (const std::string& obstacle : all.obstacles) text += "  " + obstacle + "\n";
-  text += facts_text("Model", all.model) + facts_text("Sizes", all.sizes) + facts_text("Tokenizer", all.tokenizer);
-  text += tensors_text(all, w.tensors) + files_text(all);
-  if (w.metadata) {
-    text += "\nMetadata\n";
-    for (const auto& [key, value] : all.metadata) text += "  " + printable(key) + " = " + value + "\n";
-  }
+  const OrderedJson& said = all.said;
+  std::string text = all.path + ": " + said["format"].get<std::string>() + ", " + bytes_text(said["bytes"]) +
+                     ". nanospec " + (said["loads"] ? "loads it." : "does not load it:") + "\n";
+  for (const OrderedJson& obstacle : said["obstacles"]) text += "  " + obstacle.get<std::string>() + "\n";
+  text +=
+      facts_text(all, "Model", "model") + facts_text(all, "Sizes", "sizes") + facts_text(all, "Tokenizer", "tokenizer");
+  text += table_text(w.tensors ? said["tensors"] : grouped(said["tensors"], {"name", "shape", "type"}),
+                     {"tensor", "number", "shape", "type", "bytes"}, {"name", "tensors", "shape", "type", "bytes"},
+                     "lrllr");
+  text += table_text(said["types"], {"type", "tensors", "numbers", "bytes", "bits a number"},
+                     {"type", "tensors", "numbers", "bytes", "bits"}, "lrrrr");
+  text +=
+      table_text(said["files"], {"file", "bytes", "what it is", "state"}, {"name", "bytes", "what", "state"}, "lrll");
+  if (!w.metadata) return text;
+  text += "\nMetadata\n";
+  for (const auto& [key, value] : said["metadata"].items())
+    text += "  " + printable(key) + " = " + value.get<std::string>() + "\n";
   return text;
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// JSON
-
-OrderedJson facts_json(const std::vector<Fact>& facts) {
-  OrderedJson json = OrderedJson::object();
-  for (const Fact& fact : facts) json[fact.key] = fact.value;
-  return json;
-}
-
-OrderedJson report_json(const Inspection& all) {
-  OrderedJson tensors = OrderedJson::array(), types = OrderedJson::array(), files = OrderedJson::array();
-  for (const TensorFact& one : all.tensors)
-    tensors.push_back({{"name", one.name},
-                       {"shape", one.shape},
-                       {"type", one.type},
-                       {"numbers", int64_t(one.numbers)},
-                       {"bytes", int64_t(one.bytes)}});
-  for (const TensorKind& type : types_of(all.tensors))
-    types.push_back({{"type", type.one.name},
-                     {"tensors", type.n},
-                     {"numbers", int64_t(type.one.numbers)},
-                     {"bytes", int64_t(type.one.bytes)}});
-  for (const FileFact& file : all.files)
-    files.push_back({{"name", file.name}, {"what", file.what}, {"bytes", int64_t(file.bytes)}, {"state", file.state}});
-  OrderedJson metadata = OrderedJson::object();
-  for (const auto& [key, value] : all.metadata) metadata[key] = value;
-  return {{"path", all.path},
-          {"format", all.format},
-          {"bytes", int64_t(all.bytes)},
-          {"loads", all.obstacles.empty()},
-          {"obstacles", all.obstacles},
-          {"model", facts_json(all.model)},
-          {"sizes", facts_json(all.sizes)},
-          {"tokenizer", facts_json(all.tokenizer)},
-          {"tensors", tensors},
-          {"types", types},
-          {"files", files},
-          {"metadata", metadata}};
 }
 
 }  // namespace
@@ -129,10 +450,11 @@ int inspect_command(int argc, char** argv) {
   if (given.help) return 0;
   if (w.model.empty()) throw std::invalid_argument("an empty name: --model: give a GGUF file or a folder");
   check_outputs(command, given);
-  const bool folder = std::filesystem::is_directory(w.model);
-  const Inspection all = folder ? inspect_folder(w.model) : inspect_gguf(w.model);
+  Inspection all = std::filesystem::is_directory(w.model) ? inspect_folder(w.model) : inspect_gguf(w.model);
+  all["types"] = grouped(all["tensors"], {"type"});
+  all["loads"] = all["obstacles"].empty();
   print_out(report(all, w));
-  if (given.has("--json")) write_file(w.json_file, json_text(report_json(all), 2));
+  if (given.has("--json")) write_file(w.json_file, json_text(all.said, 2));
   return 0;
 }
 

@@ -5,13 +5,9 @@
 // N - 1 (counted from 0) count: N - N / 2 - 1 of them, each after all tokens of its window before it. Where the model
 // puts a token before every text (a GGUF file's add_bos_token), that token stands before the text, and in place of each
 // window's first token. So does llama.cpp's perplexity tool, whose default of N is 512 too.
-#include <algorithm>
-#include <cstdio>
-#include <stdexcept>
 
 #include "commands/commands.h"
 #include "commands/losses.h"
-#include "commands/outputs.h"
 #include "files/model_path.h"
 
 namespace nanospec {
@@ -158,8 +154,7 @@ std::string summary(const Reading& m, const Engine& engine, const Windows& windo
          decimals(all.bits_per_byte(), 4) + "\n" + count(double(all.loss.n), "token") + " of " +
          count(double(all.windows), "window") + " of " + count(windows.size, "token") + ", after " +
          std::to_string(windows.first()) + " each; " + count(read, "token") + " in " + duration(all.seconds) + ": " +
-         thousands(ratio(read, all.seconds)) + " tok/s  (" + engine.device() + ", " +
-         numbers_text(m.options.settings, engine) + ", " + count(engine.threads(), "thread") + ")\n";
+         thousands(ratio(read, all.seconds)) + " tok/s  (" + machine_text(m.options.settings, engine) + ")\n";
 }
 
 std::string stats_json(const Reading& m, const Engine& engine, const Text& text, const Windows& windows,

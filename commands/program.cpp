@@ -3,9 +3,6 @@
 #include <cstring>
 
 #include "commands/commands.h"
-#include "files/drafter_names.h"
-#include "files/words.h"
-#include "watch/settings.h"
 
 namespace nanospec {
 namespace {
@@ -43,43 +40,42 @@ constexpr CommandLine kCommands[] = {
 // ---------------------------------------------------------------------------------------------------------------
 // Lists of words
 
+// A paragraph, a list of words with what each says, more, and examples.
+template <class Word, size_t n>
+std::string topic_help(const char* about, const Word (&words)[n], const char* Word::*form, const std::string& more,
+                       const char* examples) {
+  std::string text = help_paragraph(about) + "\n";
+  for (const Word& known : words) text += help_item(known.*form, known.what);
+  return text + more + "\n" + help_examples(examples);
+}
+
 std::string drafters_help() {
-  std::string text =
-      help_paragraph("A drafter guesses the tokens to come; the model checks its guesses. --drafter:") + "\n";
-  for (const DrafterWord& known : kDrafters) text += help_item(known.form, known.what);
-  return text + help_item(kUnionForm, kUnionWhat) + "\n" +
-         help_examples(
-             "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter ngram:4\n"
-             "nanospec generate --model runs/medium --prompt \"ROMEO:\" --drafter gpt:runs/small\n"
-             "train_drafter --medusa runs/small --data data/*shakespeare.txt --medusa_root --medusa_target distribution"
-             "  # takes a minute\n");
+  return topic_help(
+      "A drafter guesses the tokens to come; the model checks its guesses. --drafter:", kDrafters, &DrafterWord::form,
+      help_item(kUnionForm, kUnionWhat),
+      "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter ngram:4\n"
+      "nanospec generate --model runs/medium --prompt \"ROMEO:\" --drafter gpt:runs/small\n"
+      "train_drafter --medusa runs/small --data data/*shakespeare.txt --medusa_root --medusa_target distribution"
+      "  # takes a minute\n");
 }
 
 std::string shapes_help() {
-  std::string text = help_paragraph("A shape says which guesses are worth a node of the tree. --shape:") + "\n";
-  for (const ShapeWord& known : kShapes) text += help_item(known.form, known.what);
-  return text + "\n" +
-         help_paragraph(
-             "The four entropy shapes take settings after a colon, each of which may be left out: threshold=H in nats, "
-             "depth=D, of=q or of=confidence; entropy-naive also width=K.") +
-         "\n" +
-         help_examples(
-             "nanospec generate --model runs/small --prompt \"ROMEO:\" --shape tree:3x2\n"
-             "nanospec generate --model runs/small --prompt \"ROMEO:\" --shape best-first --budget 16\n"
-             "nanospec generate --model runs/small --prompt \"ROMEO:\" --shape entropy-stop:threshold=1,depth=8\n");
+  return topic_help(
+      "A shape says which guesses are worth a node of the tree. --shape:", kShapes, &ShapeWord::form,
+      "\n" + help_paragraph("The four entropy shapes take settings after a colon, each of which may be left out: "
+                            "threshold=H in nats, depth=D, of=q or of=confidence; entropy-naive also width=K."),
+      "nanospec generate --model runs/small --prompt \"ROMEO:\" --shape tree:3x2\n"
+      "nanospec generate --model runs/small --prompt \"ROMEO:\" --shape best-first --budget 16\n"
+      "nanospec generate --model runs/small --prompt \"ROMEO:\" --shape entropy-stop:threshold=1,depth=8\n");
 }
 
 std::string rules_help() {
-  std::string text = help_paragraph(
-                         "A rule says which guesses are accepted. All but match are for study: nanospec exact "
-                         "compares each with what it promises. --verify:") +
-                     "\n";
-  for (const RuleWord& known : kRules) text += help_item(known.word, known.what);
-  return text + "\n" +
-         help_examples(
-             "nanospec exact\n"
-             "nanospec compare --model runs/small --prompt \"ROMEO:\" --methods \"none; bigram chain:4 "
-             "verify=rejection\"\n");
+  return topic_help(
+      "A rule says which guesses are accepted. All but match are for study: nanospec exact compares each with what it "
+      "promises. --verify:",
+      kRules, &RuleWord::word, "",
+      "nanospec exact\n"
+      "nanospec compare --model runs/small --prompt \"ROMEO:\" --methods \"none; bigram chain:4 verify=rejection\"\n");
 }
 
 struct Topic {

@@ -1,9 +1,7 @@
 // commands/show.cpp: one generation as a page that is stepped through: every tree, what the target chose, what was
 // kept, and a race against plain decoding. The page itself is commands/page.html; here it gets its data.
 #include "commands/comparison.h"
-#include "commands/conversation.h"
 #include "drafters/logits.h"
-#include "growth/clock.h"
 
 namespace nanospec {
 namespace {
@@ -55,20 +53,15 @@ Timed timed(
     const std::string& doing, const Observation& observation = {},
     const std::function<bool()>& goes_on = [] { return true; }) {
   Timed run;
-  Stopwatch watch;
   Progress progress(s.options.quiet);
-  const Tokens ends = ends_of(s.options, engine);
-  double now = 0;
-  run.generated = engine.generate(
-      method, s.options.sampling, prompt, wanted,
-      [&](int token) {
-        run.times.push_back(now += watch.lap());
-        if (progress.due())
-          progress.show(doing + ": " + thousands(double(run.times.size())) + " of " + count(wanted, "token") + ", " +
-                        time_left(double(run.times.size()), wanted, progress.seconds()));
-        return !is_among(ends, token) && !interrupted() && goes_on();
-      },
-      observation);
+  const auto on_token = [&](int, bool) {
+    run.times.push_back(progress.seconds());
+    if (progress.due())
+      progress.show(doing + ": " + thousands(double(run.times.size())) + " of " + count(wanted, "token") + ", " +
+                    time_left(double(run.times.size()), wanted, progress.seconds()));
+    return goes_on();
+  };
+  run.generated = continue_text(engine, s.options, method, prompt, wanted, on_token, observation);
   for (double& time : run.times) time -= run.generated.stats.prefill_seconds;
   return run;
 }
@@ -99,16 +92,16 @@ std::string stop_text(const IterationReport& report, const Engine& engine, const
   return "the tree ended there: every guess on the path was right";
 }
 
-// The texts of the first n tokens.
-OrderedJson texts_of(const Engine& engine, const std::vector<int>& tokens, size_t n) {
+OrderedJson texts_of(const Engine& engine, const std::vector<int>& tokens) {
   OrderedJson texts = OrderedJson::array();
-  for (size_t i = 0; i < n; i++) texts.push_back(engine.decode(tokens[i]));
+  for (int token : tokens) texts.push_back(engine.decode(token));
   return texts;
 }
 
 OrderedJson report_json(const IterationReport& report, const Engine& engine, const Options& options) {
   const Sampling& sampling = options.sampling;
   const Tree& tree = report.tree;
+  const Tokens& tokens = report.verdict.tokens;
   std::vector<OrderedJson> picks(size_t(tree.size()), nullptr);
   for (int row = 0; row < tree.size() && report.pick; row++) picks[size_t(row)] = engine.decode(report.pick(row));
   for (size_t i = 0; i < report.verdict.rows.size(); i++)
@@ -136,7 +129,7 @@ OrderedJson report_json(const IterationReport& report, const Engine& engine, con
           {"slide", report.slides},
           {"nodes", std::move(nodes)},
           {"rows", report.verdict.rows},
-          {"emitted", texts_of(engine, report.verdict.tokens, size_t(report.emitted))},
+          {"emitted", texts_of(engine, {tokens.begin(), tokens.begin() + report.emitted})},
           {"seconds",
            {{"draft", report.draft_seconds}, {"forward", report.forward_seconds}, {"verify", report.verify_seconds}}},
           {"stop", stop_text(report, engine, ends_of(options, engine))}};
@@ -197,7 +190,7 @@ int show_command(int argc, char** argv) {
   const auto side = [&](const Timed& run) {  // its own tokens too: rules other than match may write another text
     return OrderedJson{{"seconds", run.generated.stats.seconds},
                        {"times", run.times},
-                       {"tokens", texts_of(engine, run.generated.tokens, run.generated.tokens.size())}};
+                       {"tokens", texts_of(engine, run.generated.tokens)}};
   };
   OrderedJson data = {{"model", s.options.settings.model},
                       {"method", method_json(s.method)},
@@ -211,7 +204,7 @@ int show_command(int argc, char** argv) {
                       {"prompt", end_of(prompt)},
                       {"plain", side(plain)},
                       {"speculative", side(fast)},
-                      {"tokens", texts_of(engine, watched.generated.tokens, watched.generated.tokens.size())},
+                      {"tokens", texts_of(engine, watched.generated.tokens)},
                       {"iterations", std::move(iterations)}};
   std::string page = kPage;
   const size_t place = page.find(kPlaceOfData);

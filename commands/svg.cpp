@@ -36,28 +36,25 @@ constexpr double kTitle = 20, kText = 15, kSmall = 14;                          
 
 std::string escaped(const std::string& text) {
   std::string out;
-  for (char c : text) {
-    if (c == '&') out += "&amp;";
-    else if (c == '<') out += "&lt;";
-    else if (c == '>') out += "&gt;";
-    else if (c == '"') out += "&quot;";
-    else out += c;
-  }
+  for (char c : text)
+    out += c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '"' ? "&quot;" : std::string(1, c);
   return out;
 }
-std::string attribute(const char* name, double value) {
-  return std::string(" ") + name + "=\"" + decimals(value, 1) + "\"";
+// The beginning of a tag, with its numbers.
+std::string tag(const char* name, const std::vector<std::pair<const char*, double>>& numbers) {
+  std::string svg = std::string("<") + name;
+  for (const auto& [attribute, value] : numbers)
+    svg += std::string(" ") + attribute + "=\"" + decimals(value, 1) + "\"";
+  return svg;
 }
 std::string stroke(const std::string& colour, double width) {
   return " stroke=\"" + colour + "\" stroke-width=\"" + decimals(width, 1) + "\"";
 }
 std::string svg_bar(double x, double y, double width, double height, const std::string& colour) {
-  return "<rect" + attribute("x", x) + attribute("y", y) + attribute("width", width) + attribute("height", height) +
-         " fill=\"" + colour + "\"/>\n";
+  return tag("rect", {{"x", x}, {"y", y}, {"width", width}, {"height", height}}) + " fill=\"" + colour + "\"/>\n";
 }
 std::string svg_line(double x1, double y1, double x2, double y2, const std::string& style) {
-  return "<line" + attribute("x1", x1) + attribute("y1", y1) + attribute("x2", x2) + attribute("y2", y2) + style +
-         "/>\n";
+  return tag("line", {{"x1", x1}, {"y1", y1}, {"x2", x2}, {"y2", y2}}) + style + "/>\n";
 }
 
 // Letters of one size and colour.
@@ -69,7 +66,7 @@ struct Letters {
   double width(const std::string& text) const { return svg_text_width(text, size, bold); }
   // anchor: of x, "start", "middle" or "end".
   std::string at(double x, double y, const std::string& text, const char* anchor = "start") const {
-    return "<text" + attribute("x", x) + attribute("y", y) + attribute("font-size", size) + " fill=\"" + colour + "\"" +
+    return tag("text", {{"x", x}, {"y", y}, {"font-size", size}}) + " fill=\"" + colour + "\"" +
            (bold ? " font-weight=\"bold\"" : "") + " text-anchor=\"" + anchor + "\">" + escaped(text) + "</text>\n";
   }
   // As many lines of at most `wide` as it takes; y: where they begin, then where they end.
@@ -188,11 +185,8 @@ std::vector<double> axis_ticks(double most) {
   if (!(most > 0)) return {0, 1};
   const double rough = most / 5, power = std::pow(10, std::floor(std::log10(rough)));
   double step = 10 * power;
-  for (double nice : {1.0, 2.0, 2.5, 5.0})
-    if (nice * power >= rough * 0.8) {
-      step = nice * power;
-      break;
-    }
+  for (double nice : {5.0, 2.5, 2.0, 1.0})
+    if (nice * power >= rough * 0.8) step = nice * power;
   std::vector<double> ticks;
   for (int i = 0; ticks.empty() || ticks.back() < most * 0.9999; i++) ticks.push_back(i * step);
   return ticks;
@@ -237,32 +231,26 @@ bool whole(double x) { return x == std::floor(x); }
 class Axes {
  public:
   explicit Axes(const Panel& panel) : log_x_(panel.log_x), pad_(panel.square ? 0 : 12), x_ticks_(panel.x_ticks) {
-    std::vector<Point> points;
-    bool bars = false;
+    bool bars = false, counts = true, any = false;
+    double most_y = 0, most_high = 0;
     for (const Series& series : panel.series) {
       bars = bars || series.style == Series::Style::kBars;
-      points.insert(points.end(), series.points.begin(), series.points.end());
-    }
-    double most_y = 0, most_high = 0;
-    if (!points.empty()) low_x_ = high_x_ = points[0].x;
-    for (const Point& point : points) {
-      low_x_ = std::min(low_x_, point.x);
-      high_x_ = std::max(high_x_, point.x);
-      most_y = std::max(most_y, point.y);
-      most_high = std::max(most_high, point.high);
+      for (const Point& point : series.points) {
+        low_x_ = any ? std::min(low_x_, point.x) : point.x;
+        high_x_ = any ? std::max(high_x_, point.x) : point.x;
+        most_y = std::max(most_y, point.y);
+        most_high = std::max(most_high, point.high);
+        counts = counts && whole(point.x);
+        any = true;
+      }
     }
     y_ticks_ = axis_ticks(panel.square ? 1 : reach(most_y, most_high));
-    if (panel.square) {
-      low_x_ = 0;
-      high_x_ = 1;
-      x_ticks_ = y_ticks_;
-    } else if (log_x_) {
+    if (panel.square) low_x_ = 0, high_x_ = 1, x_ticks_ = y_ticks_;
+    else if (log_x_) {
       low_x_ = std::floor(std::log2(std::max(low_x_, 1.0)));
       high_x_ = std::ceil(std::log2(std::max(high_x_, 1.0)));
       for (double power = low_x_; power <= high_x_; power++) x_ticks_.push_back(std::exp2(power));
-    } else if (x_ticks_.empty()) {
-      choose_x_ticks(std::all_of(points.begin(), points.end(), [](const Point& p) { return whole(p.x); }), bars);
-    }
+    } else if (x_ticks_.empty()) choose_x_ticks(counts, bars);
     if (bars) {
       low_x_ -= 0.6 * panel.bar_step;
       high_x_ += 0.6 * panel.bar_step;

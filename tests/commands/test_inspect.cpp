@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include "commands/commands.h"
-#include "commands/inspection.h"
 #include "files/tables.h"
 #include "tests/command_line.h"
 #include "tests/error_of.h"
@@ -146,25 +145,22 @@ TEST_CASE("inspect: a GGUF file that does not load is described as far as it goe
 }
 
 TEST_CASE("inspect: chat templates by kind, tensors by kind") {
-  CHECK(template_kind("") == "none");
-  CHECK(template_kind("{{'<|im_start|>' + role}}<|im_end|>") == "ChatML");
-  CHECK(template_kind("[INST] {{x}} [/INST]") == "Llama 2");
-  CHECK(template_kind("<|start_header_id|>") == "Llama 3");
-  CHECK(template_kind("{{x}}") == "not recognized");
-  const std::vector<TensorFact> tensors = {{"a.0.w", "F32", {2, 3}, 6, 24},
-                                           {"a.1.w", "F32", {2, 3}, 6, 24},
-                                           {"a.12.w", "F16", {2, 3}, 6, 12},
-                                           {"a.w2.b", "F32", {2, 3}, 6, 24}};
-  const std::vector<TensorKind> kinds = kinds_of(tensors), types = types_of(tensors);
-  REQUIRE(kinds.size() == 3);
-  CHECK(kinds[0].one.name == "a.N.w");
-  CHECK(kinds[0].n == 2);
-  CHECK(kinds[0].one.bytes == 48);
-  CHECK(kinds[1].one.name == "a.N.w");
-  CHECK(kinds[2].one.name == "a.w2.b");
-  REQUIRE(types.size() == 2);
-  CHECK(types[0].n == 3);
-  CHECK(types[0].one.numbers == 18);
+  const std::pair<const char*, const char*> templates[] = {{"", "none"},
+                                                           {"{{'<|im_start|>' + role}}<|im_end|>", "ChatML"},
+                                                           {"[INST] {{x}} [/INST]", "Llama 2"},
+                                                           {"<|start_header_id|>", "Llama 3"},
+                                                           {"{{x}}", "not recognized"}};
+  for (const auto& [source, kind] : templates) {
+    const auto set = [text = source](Draft& d) { d.set(words("tokenizer.chat_template", text)); };
+    CHECK(gguf_inspected(llama_with_tokenizer(), set)["tokenizer"]["chat_template"] == kind);
+  }
+  Draft draft = llama_with_tokenizer();
+  draft.tensor("blk.1.attn_q.weight").type = 14;  // Q6_K
+  const Folder folder;
+  const std::string text = inspect({folder.file("m.gguf", draft.bytes())});
+  CHECK(contains(text, "blk.N.attn_q.weight            1  (4, 4)     F32 "));
+  CHECK(contains(text, "blk.N.attn_q.weight            1  (4, 4)     Q6_K"));
+  CHECK(contains(text, "blk.N.attn_k.weight            2  (2, 4)     F32 "));
 }
 
 TEST_CASE("inspect: a folder: what each file is, and whether it is whole and of this model") {
