@@ -217,7 +217,7 @@ void describe_keys(Inspection& all, const GgufFile& file) {
 
 std::optional<Config> describe_model(Inspection& all, const GgufFile& file) {
   Config config;
-  LlamaHeader header = {};
+  Config header;
   const size_t before = all.obstacles.size();
   attempt(all, [&] {
     header = read_llama_header(file);

@@ -203,17 +203,6 @@ int Bpe::special_at(std::string_view text, size_t at) const {
   return -1;
 }
 
-const std::string& Bpe::decode(int id, bool control_text) const {
-  static const std::string nothing;
-  return !control_text && type(id) == TokenType::control ? nothing : bytes_[size_t(id)];
-}
-
-std::string Bpe::decode(const std::vector<int>& ids, bool control_text) const {
-  std::string text;
-  for (int id : ids) text += decode(id, control_text);
-  return text;
-}
-
 namespace {
 
 // Puts U+FFFD for each run of bad bytes, into `repaired`. Returns how many there were; where there are none, nothing is
@@ -269,21 +258,14 @@ class BpeRun {
 
   void piece(std::string_view bytes) {
     counts_.pieces++;
-    if (bytes.size() > kLongestCached) {
-      merge(bytes);
-      for (int id : merged_) put_(id);
-      return;
-    }
     key_.assign(bytes);
-    auto known = cache_.find(key_);
-    if (known == cache_.end()) {
-      merge(bytes);
-      if (cache_.size() == kMostCached) cache_.clear();
-      known = cache_.emplace(key_, merged_).first;
-    } else {
-      counts_.cached++;
-    }
-    for (int id : known->second) put_(id);
+    const auto known = cache_.find(key_);
+    counts_.cached += known != cache_.end();
+    if (known == cache_.end()) merge(bytes);
+    for (int id : known == cache_.end() ? merged_ : known->second) put_(id);
+    if (known != cache_.end() || bytes.size() > kLongestCached) return;
+    if (cache_.size() == kMostCached) cache_.clear();
+    cache_.emplace(key_, merged_);
   }
 
   // Merges one piece into merged_. The tokens are a list, linked both ways; the pairs of neighbours wait in a queue by
@@ -397,8 +379,7 @@ struct HfReader {
   const Json file;
   const std::string& where;
   const std::string advice = "give a byte-level BPE tokenizer whose pre-split is smollm or gpt-2";
-  BpeParts parts = {};
-  std::vector<bool> taken = {};  // ids
+  BpeParts parts = {};  // a type of 0: there is no such token yet
 
   // Refuses an option that is neither missing nor one of these.
   void expect(const std::string& of, const Json& object, const char* name, std::initializer_list<Json> allowed) const {
@@ -456,10 +437,15 @@ struct HfReader {
              where, kReplace);
     return id.get<int>();
   }
+  // An added token may be in the vocabulary too, under the same id.
   void put(const std::string& name, int id, TokenType type) {
-    parts.tokens[size_t(id)] = name;
-    parts.types[size_t(id)] = int(type);
-    taken[size_t(id)] = true;
+    std::string& token = parts.tokens[size_t(id)];
+    int& its = parts.types[size_t(id)];
+    const int normal = int(TokenType::normal);
+    if (its && (type == TokenType::normal || its != normal || token != name))
+      refuse("the id " + std::to_string(id) + " is there twice", where, kReplace);
+    token = name;
+    its = int(type);
   }
 
   void read_vocabulary() {
@@ -474,15 +460,10 @@ struct HfReader {
     }
     parts.tokens.resize(all);
     parts.types.resize(all);
-    taken.resize(all);
-    for (const auto& [name, id] : vocabulary.items()) {
-      const int number = id_of(name, id, all);
-      if (taken[size_t(number)]) refuse("the id " + std::to_string(number) + " is there twice", where, kReplace);
-      put(name, number, TokenType::normal);
-    }
+    for (const auto& [name, id] : vocabulary.items()) put(name, id_of(name, id, all), TokenType::normal);
     for (const Json& token : added) read_added(token, added[0], all);
   }
-  // An added token may be in the vocabulary too, under the same id. It is sought in the text as it is.
+  // It is sought in the text as it is.
   void read_added(const Json& token, const Json& first, size_t all) {
     const std::string& name = member(token, "content").get_ref<const std::string&>();
     const std::string of = "the added token \"" + printable(name) + "\": its ";
@@ -491,8 +472,6 @@ struct HfReader {
     expect(of, token, "special", {true, false});
     expect(of, token, "normalized", {true, false});
     expect(of, token, "normalized", {member(first, "normalized")});  // Hugging Face would seek them in two turns
-    if (taken[size_t(id)] && (parts.tokens[size_t(id)] != name || parts.types[size_t(id)] != int(TokenType::normal)))
-      refuse("the id " + std::to_string(id) + " is there twice", where, kReplace);
     put(name, id, member(token, "special").get<bool>() ? TokenType::control : TokenType::user_defined);
   }
 
@@ -540,22 +519,16 @@ Tokenizer parse_any_tokenizer(const std::string& text, const std::string& where)
 namespace {
 
 // Whether these bytes, which are no whole character, may become one with more bytes.
-bool begins_character(std::string bytes) {
-  if (bytes.size() > 3) return false;
-  for (const char* more : {"\x80", "\xBF"}) {
-    std::string whole = bytes + more;
-    while (whole.size() < 4 && !code_point_bytes(whole, 0)) whole += '\x80';
-    if (code_point_bytes(whole, 0) > int(bytes.size())) return true;
-  }
+bool begins_character(const std::string& bytes) {
+  for (const std::string more : {"\x80", "\xBF", "\x80\x80", "\xBF\x80", "\x80\x80\x80", "\xBF\x80\x80"})
+    if (code_point_bytes(bytes + more, 0) == int(bytes.size() + more.size())) return true;
   return false;
 }
 
 }  // namespace
 
 std::string Utf8Stream::put(std::string_view bytes) {
-  std::string ready = std::move(held_);
-  ready += bytes;
-  held_.clear();
+  std::string ready = finish().append(bytes);
   for (size_t n = std::min<size_t>(3, ready.size()); n > 0; n--) {
     const std::string tail = ready.substr(ready.size() - n);
     if (code_point_bytes(tail, 0) || !begins_character(tail)) continue;
@@ -566,10 +539,6 @@ std::string Utf8Stream::put(std::string_view bytes) {
   return ready;
 }
 
-std::string Utf8Stream::finish() {
-  std::string rest = std::move(held_);
-  held_.clear();
-  return rest;
-}
+std::string Utf8Stream::finish() { return std::exchange(held_, ""); }
 
 }  // namespace nanospec

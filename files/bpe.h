@@ -89,9 +89,6 @@ class Bpe {
 
   // The bytes of each id: of a special token its text, of an unused one nothing.
   const std::vector<std::string>& symbols() const { return bytes_; }
-  // The bytes of one id, which must lie in [0, V); for a control token its text, or nothing.
-  const std::string& decode(int id, bool control_text = true) const;
-  std::string decode(const std::vector<int>& ids, bool control_text = true) const;
 
  private:
   friend class BpeRun;

@@ -11,31 +11,18 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 
 #include "files/io.h"
 #include "files/text.h"
-#include "machine/numbers.h"
 
 namespace nanospec {
-
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "GGUF is read as it lies in memory");
-static_assert(sizeof(BlockQ8_0) == 34 && sizeof(BlockQ4_0) == 18 && sizeof(BlockQ4_1) == 20, "blocks have no gaps");
 
 namespace {
 
 constexpr const char* kAgain = "get the file again, it may be cut off or damaged";
-constexpr const char* kConvert = "make the file again with a converter of llama.cpp";
-
-template <class T>
-T load(const uint8_t* at) {
-  T value;
-  memcpy(&value, at, sizeof value);
-  return value;
-}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Tensors
@@ -71,7 +58,6 @@ std::string type_name(GgufType type) {
 }
 bool is_readable(GgufType type) { return readable(uint32_t(type)) != nullptr; }
 size_t block_numbers(GgufType type) { return readable(uint32_t(type))->numbers; }
-size_t block_bytes(GgufType type) { return readable(uint32_t(type))->bytes; }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Metadata
@@ -131,13 +117,13 @@ template <class T, class Read>
 T value_of(const GgufFile& file, const std::string& key, const std::optional<T>& otherwise, Read read) {
   const auto found = file.metadata.find(key);
   if (found != file.metadata.end()) return read(found->second);
-  if (!otherwise) refuse("the metadata lack " + printable(key), printable(file.path, 300), kConvert);
+  if (!otherwise) refuse("the metadata lack " + printable(key), printable(file.path, 300), kConvertAgain);
   return *otherwise;
 }
 
 [[noreturn]] void refuse_value(const GgufFile& file, const std::string& key, const std::string& is,
                                const std::string& expected) {
-  refuse(printable(key) + " is " + is + ", expected " + expected, printable(file.path, 300), kConvert);
+  refuse(printable(key) + " is " + is + ", expected " + expected, printable(file.path, 300), kConvertAgain);
 }
 void expect(bool right, const GgufFile& file, const std::string& key, const GgufValue& value, const char* expected) {
   if (!right) refuse_value(file, key, shown_value(value), expected);
@@ -218,7 +204,7 @@ const GgufTensor* GgufFile::find(const std::string& name) const {
 }
 const GgufTensor& GgufFile::tensor(const std::string& name) const {
   const GgufTensor* found = find(name);
-  if (!found) refuse("tensor " + printable(name) + " is missing", printable(path, 300), kConvert);
+  if (!found) refuse("tensor " + printable(name) + " is missing", printable(path, 300), kConvertAgain);
   return *found;
 }
 void GgufFile::release() const {
@@ -256,7 +242,7 @@ struct Cursor {
     const uint64_t length = number<uint64_t>(what);
     const uint8_t* taken = take(length, 1, what);
     if (length > most)
-      refuse(what + " has " + std::to_string(length) + " bytes, at most " + std::to_string(most), where, kConvert);
+      refuse(what + " has " + std::to_string(length) + " bytes, at most " + std::to_string(most), where, kConvertAgain);
     return {reinterpret_cast<const char*>(taken), size_t(length)};
   }
 };
@@ -270,9 +256,10 @@ GgufValue read_value(Cursor& cursor, const std::string& what) {
   if (value.list) {
     kind = cursor.number<uint32_t>(what);
     value.count = cursor.number<uint64_t>(what);
-    if (kind == kList) refuse(what + " is a list of lists", cursor.where, kConvert);
+    if (kind == kList) refuse(what + " is a list of lists", cursor.where, kConvertAgain);
   }
-  if (kind >= kKinds) refuse(what + " has type number " + std::to_string(kind) + ", unknown", cursor.where, kConvert);
+  if (kind >= kKinds)
+    refuse(what + " has type number " + std::to_string(kind) + ", unknown", cursor.where, kConvertAgain);
   value.kind = GgufKind(kind);
   const size_t begin = cursor.at;
   value.data = cursor.take(value.count, kWidths[kind], what);
@@ -283,7 +270,8 @@ GgufValue read_value(Cursor& cursor, const std::string& what) {
   if (value.kind == GgufKind::flag)
     for (uint64_t i = 0; i < value.count; i++)
       if (value.data[i] > 1)
-        refuse(what + " has a flag " + std::to_string(value.data[i]) + ", expected 0 or 1", cursor.where, kConvert);
+        refuse(what + " has a flag " + std::to_string(value.data[i]) + ", expected 0 or 1", cursor.where,
+               kConvertAgain);
   return value;
 }
 
@@ -304,7 +292,7 @@ Placed read_tensor(Cursor& cursor, const std::string& in_list, GgufTypes types) 
   };
   const uint32_t dimensions = cursor.number<uint32_t>(what);
   if (dimensions < 1 || dimensions > kMostDimensions)
-    bad("has " + std::to_string(dimensions) + " dimensions, expected 1 to 4", kConvert);
+    bad("has " + std::to_string(dimensions) + " dimensions, expected 1 to 4", kConvertAgain);
   const uint8_t* const sizes = cursor.take(dimensions, 8, what);
   const uint32_t type = cursor.number<uint32_t>(what);
   placed.offset = cursor.number<uint64_t>(what);
@@ -319,7 +307,7 @@ Placed read_tensor(Cursor& cursor, const std::string& in_list, GgufTypes types) 
   uint64_t count = 1;
   for (uint32_t i = dimensions; i-- > 0;) {
     const uint64_t n = load<uint64_t>(sizes + 8 * i);
-    if (n == 0) bad("has a dimension of 0", kConvert);
+    if (n == 0) bad("has a dimension of 0", kConvertAgain);
     if (n > most / count) bad("has a shape larger than the file", kAgain);
     count *= n;
     tensor.shape.push_back(int64_t(n));
@@ -328,7 +316,7 @@ Placed read_tensor(Cursor& cursor, const std::string& in_list, GgufTypes types) 
   if (tensor.columns() % format->numbers != 0)
     bad(std::string("of type ") + format->name + " has " + std::to_string(tensor.columns()) +
             " columns, expected a multiple of " + std::to_string(format->numbers),
-        kConvert);
+        kConvertAgain);
   tensor.bytes = size_t(count) / format->numbers * format->bytes;
   return placed;
 }
@@ -343,7 +331,7 @@ void read_metadata(GgufFile& file, Cursor& cursor, uint64_t count) {
     const std::string key = cursor.text("key " + std::to_string(i + 1) + " of the metadata", kLongestKey);
     const GgufValue value = read_value(cursor, "the metadata's " + printable(key));
     if (!file.metadata.emplace(key, value).second)
-      refuse("the metadata name " + printable(key) + " twice", cursor.where, kConvert);
+      refuse("the metadata name " + printable(key) + " twice", cursor.where, kConvertAgain);
   }
 }
 
@@ -358,7 +346,7 @@ std::vector<Placed> read_tensors(GgufFile& file, Cursor& cursor, uint64_t count,
     placed.push_back(read_tensor(cursor, "tensor " + std::to_string(i + 1), types));
     const std::string& name = placed.back().tensor.name;
     if (!file.index.emplace(name, i).second)
-      refuse("two tensors are called " + printable(name), cursor.where, kConvert);
+      refuse("two tensors are called " + printable(name), cursor.where, kConvertAgain);
   }
   return placed;
 }
@@ -374,7 +362,7 @@ void place_tensors(GgufFile& file, std::vector<Placed>& placed, const Cursor& cu
   for (Placed& one : placed) {
     if (one.offset % file.alignment != 0)
       bad(one, "lies at offset " + std::to_string(one.offset) + ", not a multiple of " + std::to_string(file.alignment),
-          kConvert);
+          kConvertAgain);
     if (one.offset > room || one.tensor.bytes > room - one.offset)
       bad(one,
           "has " + std::to_string(one.tensor.bytes) + " bytes at offset " + std::to_string(one.offset) +
@@ -391,7 +379,7 @@ void place_tensors(GgufFile& file, std::vector<Placed>& placed, const Cursor& cu
   }
   for (size_t i = 1; i < by_offset.size(); i++)
     if (by_offset[i]->offset - by_offset[i - 1]->offset < by_offset[i - 1]->tensor.bytes)
-      bad(*by_offset[i], "overlaps tensor " + printable(by_offset[i - 1]->tensor.name), kConvert);
+      bad(*by_offset[i], "overlaps tensor " + printable(by_offset[i - 1]->tensor.name), kConvertAgain);
   file.tensors.reserve(placed.size());
   for (Placed& one : placed) file.tensors.push_back(std::move(one.tensor));
 }
@@ -414,7 +402,7 @@ GgufFile parse(std::shared_ptr<const uint8_t> bytes, size_t size, const std::str
   if (file.version != 0 && file.version % 65536 == 0)
     refuse("a big-endian GGUF file", cursor.where, "give a little-endian one");
   if (file.version != 2 && file.version != 3)
-    refuse("GGUF version " + std::to_string(file.version) + ", expected 2 or 3", cursor.where, kConvert);
+    refuse("GGUF version " + std::to_string(file.version) + ", expected 2 or 3", cursor.where, kConvertAgain);
   const uint64_t tensors = cursor.number<uint64_t>("the header");
   read_metadata(file, cursor, cursor.number<uint64_t>("the header"));
   std::vector<Placed> placed = read_tensors(file, cursor, tensors, types);
@@ -449,250 +437,6 @@ GgufFile parse_gguf(const std::string& bytes, const std::string& where, GgufType
   std::shared_ptr<uint64_t> copy(new uint64_t[words](), std::default_delete<uint64_t[]>());
   memcpy(copy.get(), bytes.data(), bytes.size());
   return parse({copy, reinterpret_cast<const uint8_t*>(copy.get())}, bytes.size(), where, types);
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// From blocks to floats
-
-namespace {
-
-constexpr size_t kBlock = 32, kHalf = kBlock / 2;
-
-void expand(const BlockQ8_0& block, float* out) {
-  const float d = half_to_float(block.d);
-  for (size_t i = 0; i < kBlock; i++) out[i] = float(block.q[i]) * d;
-}
-void expand(const BlockQ4_0& block, float* out) {
-  const float d = half_to_float(block.d);
-  for (size_t i = 0; i < kHalf; i++) {
-    out[i] = float((block.q[i] & 15) - 8) * d;
-    out[i + kHalf] = float((block.q[i] >> 4) - 8) * d;
-  }
-}
-void expand(const BlockQ4_1& block, float* out) {
-  const float d = half_to_float(block.d), m = half_to_float(block.m);
-  for (size_t i = 0; i < kHalf; i++) {
-    out[i] = float(block.q[i] & 15) * d + m;
-    out[i + kHalf] = float(block.q[i] >> 4) * d + m;
-  }
-}
-
-template <class Block>
-void expand_all(const GgufTensor& tensor, size_t first, size_t n, float* out) {
-  const Block* block = tensor.blocks<Block>() + first / kBlock;
-  for (size_t i = 0; i < n; i += kBlock) expand(*block++, out + i);
-}
-
-}  // namespace
-
-void dequantize(const GgufTensor& tensor, size_t first, size_t n, float* out) {
-  const size_t block = block_numbers(tensor.type), size = tensor.size();
-  if (first % block != 0 || n % block != 0 || first > size || n > size - first)
-    throw std::invalid_argument("dequantize: numbers " + std::to_string(first) + " to " + std::to_string(first + n) +
-                                " of tensor " + tensor.name + " are no whole blocks of it");
-  const uint16_t* const halves = tensor.blocks<uint16_t>() + first;
-  switch (tensor.type) {
-    case GgufType::F32:
-      memcpy(out, tensor.data + 4 * first, 4 * n);
-      break;
-    case GgufType::F16:
-      for (size_t i = 0; i < n; i++) out[i] = half_to_float(halves[i]);
-      break;
-    case GgufType::BF16:
-      for (size_t i = 0; i < n; i++) out[i] = to_float(bf16{halves[i]});
-      break;
-    case GgufType::Q8_0:
-      expand_all<BlockQ8_0>(tensor, first, n, out);
-      break;
-    case GgufType::Q4_0:
-      expand_all<BlockQ4_0>(tensor, first, n, out);
-      break;
-    case GgufType::Q4_1:
-      expand_all<BlockQ4_1>(tensor, first, n, out);
-      break;
-  }
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// Models of the architecture `llama`
-
-namespace {
-
-constexpr const char* kAnother = "use a plain Llama model (docs/formats.md says what loads)";
-
-// Keys after "llama." that read_llama_header reads.
-constexpr const char* kRead[] = {"context_length",
-                                 "embedding_length",
-                                 "block_count",
-                                 "feed_forward_length",
-                                 "vocab_size",
-                                 "attention.head_count",
-                                 "attention.head_count_kv",
-                                 "attention.key_length",
-                                 "attention.value_length",
-                                 "attention.layer_norm_rms_epsilon",
-                                 "rope.freq_base",
-                                 "rope.dimension_count"};
-// Keys that may be there with values that ask for nothing; none are listed where every value is harmless.
-struct Harmless {
-  const char* key;
-  std::vector<const char*> values;
-  const char* feature;
-};
-const std::vector<Harmless>& harmless() {
-  static const std::vector<Harmless> all = {
-      {"rope.scaling.type", {"\"none\""}, "scaled rotary positions"},
-      {"rope.scaling.factor", {"0", "1"}, "scaled rotary positions"},
-      {"rope.scaling.attn_factor", {"1"}, "scaled rotary positions"},
-      {"rope.scale_linear", {"0", "1"}, "scaled rotary positions"},
-      {"rope.scaling.original_context_length", {}, ""},
-      {"rope.scaling.finetuned", {}, ""},
-      {"expert_count", {"0"}, "a mixture of experts"},
-      {"expert_used_count", {"0"}, "a mixture of experts"},
-      {"attention.causal", {"true"}, "attention to later tokens"},
-      {"attention.sliding_window", {"0"}, "attention to the last tokens only"},
-      {"attention.clamp_kqv", {"0"}, "clamped queries, keys and values"},
-      {"attention.max_alibi_bias", {"0"}, "ALiBi positions"},
-      {"attn_logit_softcapping", {"0"}, "soft-capped logits"},
-      {"final_logit_softcapping", {"0"}, "soft-capped logits"},
-      {"logit_scale", {"0", "1"}, "scaled logits"},
-      {"embedding_scale", {"0", "1"}, "scaled embeddings"},
-      {"residual_scale", {"0", "1"}, "scaled residuals"},
-      {"use_parallel_residual", {"false"}, "attention beside the MLP"},
-      {"pooling_type", {"0"}, "pooled embeddings"},
-      {"tensor_data_layout", {"\"Meta AI original pth\"", "\"llama.cpp\""}, "rotary rows in another order"},
-  };
-  return all;
-}
-
-void check_keys(const GgufFile& file) {
-  const std::string where = printable(file.path, 300), prefix = "llama.";
-  for (auto at = file.metadata.lower_bound(prefix); at != file.metadata.end(); ++at) {
-    const std::string& key = at->first;
-    if (key.compare(0, prefix.size(), prefix) != 0) break;
-    const std::string rest = key.substr(prefix.size()), value = shown_value(at->second);
-    if (std::find(std::begin(kRead), std::end(kRead), rest) != std::end(kRead)) continue;
-    const auto known =
-        std::find_if(harmless().begin(), harmless().end(), [&](const Harmless& h) { return h.key == rest; });
-    if (known == harmless().end())
-      refuse(printable(key) + " is " + value + ", and its meaning is not known", where, kAnother);
-    const std::vector<const char*>& values = known->values;
-    if (!values.empty() && std::find(values.begin(), values.end(), value) == values.end())
-      refuse(key + " is " + value + ": " + known->feature + " cannot be computed", where, kAnother);
-  }
-}
-
-// Why a tensor that is not expected may be there, by a part of its name.
-const char* feature_of(const std::string& name) {
-  constexpr const char* kFeatures[][2] = {
-      {".bias", "biases"},
-      {"rope_freqs", "scaled rotary positions"},
-      {"_exps.", "a mixture of experts"},
-      {"_shexp.", "a mixture of experts"},
-      {"ffn_gate_inp", "a mixture of experts"},
-      {"attn_q_norm", "norms of queries and keys"},
-      {"attn_k_norm", "norms of queries and keys"},
-      {"attn_qkv", "queries, keys and values in one tensor"},
-      {".scale", "scales of tensors"},
-  };
-  for (const auto& [part, feature] : kFeatures)
-    if (name.find(part) != std::string::npos) return feature;
-  return "no part of a Llama model";
-}
-
-using Shapes = std::map<std::string, std::vector<int64_t>>;
-
-Shapes llama_shapes(const LlamaHeader& h) {
-  const int64_t C = h.n_embd, F = h.n_inner, V = h.vocab_size;
-  const int64_t queries = int64_t(h.n_head) * h.head_dim, keys = int64_t(h.n_kv_head) * h.head_dim;
-  Shapes shapes = {{"token_embd.weight", {V, C}}, {"output_norm.weight", {C}}};
-  if (!h.tie_word_embeddings) shapes["output.weight"] = {V, C};
-  for (int n = 0; n < h.n_layer; n++) {
-    const std::string layer = "blk." + std::to_string(n) + ".";
-    shapes[layer + "attn_norm.weight"] = shapes[layer + "ffn_norm.weight"] = {C};
-    shapes[layer + "attn_q.weight"] = {queries, C};
-    shapes[layer + "attn_k.weight"] = shapes[layer + "attn_v.weight"] = {keys, C};
-    shapes[layer + "attn_output.weight"] = {C, queries};
-    shapes[layer + "ffn_gate.weight"] = shapes[layer + "ffn_up.weight"] = {F, C};
-    shapes[layer + "ffn_down.weight"] = {C, F};
-  }
-  return shapes;
-}
-
-void check_shapes(const GgufFile& file, const Shapes& expected) {
-  const std::string where = printable(file.path, 300);
-  for (const GgufTensor& tensor : file.tensors)
-    if (!expected.count(tensor.name))
-      refuse("tensor " + printable(tensor.name) + " is not expected (" + feature_of(tensor.name) + ")", where,
-             kAnother);
-  for (const auto& [name, shape] : expected) {
-    const GgufTensor& tensor = file.tensor(name);
-    if (tensor.shape != shape)
-      refuse("tensor " + name + " has shape " + shown_shape(tensor.shape) + ", expected " + shown_shape(shape), where,
-             kConvert);
-  }
-}
-
-// Throws unless the file is one whole model of the architecture `llama`.
-void check_kind(const GgufFile& file) {
-  const std::string where = printable(file.path, 300);
-  const std::string architecture = file.text("general.architecture"), type = file.text("general.type", "model");
-  if (architecture != "llama")
-    refuse("a model of the architecture \"" + printable(architecture) + "\", expected \"llama\"", where, kAnother);
-  if (type != "model") refuse("a file of type \"" + printable(type) + "\", expected \"model\"", where, kAnother);
-  if (file.integer("split.count", 0, 65535, 0) > 1)
-    refuse("one part of a model in several files", where, "join them with llama-gguf-split --merge");
-}
-
-}  // namespace
-
-LlamaHeader read_llama_header(const GgufFile& file) {
-  check_kind(file);
-  check_keys(file);
-  const auto size = [&](const std::string& key, const std::optional<int64_t>& otherwise = {}) {
-    return int(file.integer("llama." + key, 1, INT_MAX, otherwise));
-  };
-  const auto disagree = [&](const std::string& what) { refuse(what, printable(file.path, 300), kConvert); };
-  LlamaHeader h = {};
-  h.block_size = size("context_length");
-  h.n_embd = size("embedding_length");
-  h.n_layer = size("block_count");
-  h.n_inner = size("feed_forward_length");
-  h.n_head = size("attention.head_count");
-  h.n_kv_head = size("attention.head_count_kv", h.n_head);
-  if (h.n_head % h.n_kv_head != 0)
-    disagree("llama.attention.head_count_kv is " + std::to_string(h.n_kv_head) + ", no divisor of the " +
-             std::to_string(h.n_head) + " heads");
-  if (!file.has("llama.attention.key_length") && h.n_embd % h.n_head != 0)
-    disagree("llama.embedding_length is " + std::to_string(h.n_embd) + ", no multiple of the " +
-             std::to_string(h.n_head) + " heads");
-  h.head_dim = size("attention.key_length", std::max(1, h.n_embd / h.n_head));
-  if (h.head_dim % 2 != 0) disagree("heads have " + std::to_string(h.head_dim) + " channels, expected an even number");
-  for (const char* same : {"attention.value_length", "rope.dimension_count"})
-    if (size(same, h.head_dim) != h.head_dim)
-      disagree(std::string("llama.") + same + " is " + std::to_string(size(same)) + ", expected the " +
-               std::to_string(h.head_dim) + " channels of a head");
-  h.rms_norm_eps = float(file.number("llama.attention.layer_norm_rms_epsilon"));
-  h.rope_theta = float(file.number("llama.rope.freq_base", 10000.0));
-  if (!(h.rms_norm_eps > 0)) disagree("llama.attention.layer_norm_rms_epsilon is not above 0");
-  if (!(h.rope_theta > 0)) disagree("llama.rope.freq_base is not above 0");
-
-  h.tie_word_embeddings = !file.find("output.weight");
-  const GgufTensor& embedding = file.tensor("token_embd.weight");
-  if (embedding.shape.size() != 2 || embedding.shape[0] > INT_MAX)
-    disagree("tensor token_embd.weight has shape " + shown_shape(embedding.shape) + ", expected (tokens, channels)");
-  h.vocab_size = int(embedding.shape[0]);
-  if (size("vocab_size", h.vocab_size) != h.vocab_size)
-    disagree("llama.vocab_size is " + std::to_string(size("vocab_size")) + ", but token_embd.weight has " +
-             std::to_string(h.vocab_size) + " rows");
-  if (file.has("tokenizer.ggml.tokens") && file.length("tokenizer.ggml.tokens") != uint64_t(h.vocab_size))
-    disagree("the tokenizer has " + std::to_string(file.length("tokenizer.ggml.tokens")) +
-             " tokens, but token_embd.weight has " + std::to_string(h.vocab_size) + " rows");
-  if (size_t(h.n_layer) > file.tensors.size())  // before anything is made for each layer
-    disagree("llama.block_count is " + std::to_string(h.n_layer) + ", but the file has " +
-             std::to_string(file.tensors.size()) + " tensors");
-  check_shapes(file, llama_shapes(h));
-  return h;
 }
 
 }  // namespace nanospec

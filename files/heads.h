@@ -23,16 +23,14 @@ namespace nanospec {
 
 // How many there are of PREFIX + number + SUFFIX, numbered through from `first`.
 inline int count_tensors(const SafeTensors& file, const std::string& prefix, int first, const std::string& suffix) {
-  const auto found = by_name(file);
   int n = 0;
-  while (found.count(prefix + std::to_string(first + n) + suffix)) n++;
+  while (file.find(prefix + std::to_string(first + n) + suffix)) n++;
   return n;
 }
 // The shape of the tensor of that name; empty where there is none.
 inline std::vector<int64_t> shape_in(const SafeTensors& file, const std::string& name) {
-  const auto found = by_name(file);
-  const auto at = found.find(name);
-  return at == found.end() ? std::vector<int64_t>() : at->second->shape;
+  const Tensor* const found = file.find(name);
+  return found ? found->shape : std::vector<int64_t>();
 }
 // The flat array of this table, which must be all that the file holds.
 inline std::vector<float> read_exactly(const SafeTensors& file, const std::vector<TensorSpec>& table,
@@ -86,7 +84,7 @@ inline MedusaHeads read_medusa(const std::string& dir, const Config& config, con
   const std::vector<int64_t> linear = shape_in(file, "head.1.linear.weight"),
                              down = shape_in(file, "head.1.down.weight");
   sizes.root = !linear.empty() && linear[0] == 2 * int64_t(config.n_embd);
-  if (by_name(file).count("head.1.projection.weight")) sizes.rank = kOwnProjection;
+  if (file.find("head.1.projection.weight")) sizes.rank = kOwnProjection;
   else if (down.size() == 2) sizes.rank = int(std::min<int64_t>(down[1], kMaxVocabulary));
   heads.weights = read_exactly(file, medusa_table(sizes), path);
   check_heads(file, "medusa", dir, target_dir);
