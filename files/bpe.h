@@ -19,13 +19,6 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <string>
-#include <string_view>
-#include <unordered_map>
-#include <vector>
 
 #include "files/text.h"
 

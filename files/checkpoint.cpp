@@ -3,13 +3,10 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <climits>
 #include <filesystem>
-#include <set>
-#include <string_view>
 
 #include "files/bpe.h"
 #include "files/hash.h"

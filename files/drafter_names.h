@@ -1,9 +1,6 @@
 // files/drafter_names.h: the words by which drafters are known, and reading them. It makes none.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "drafters/adapt.h"
 #include "drafters/ngram.h"
 #include "files/text.h"

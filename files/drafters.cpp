@@ -1,8 +1,6 @@
 // files/drafters.cpp: which drafter a name stands for.
 #include "files/drafters.h"
 
-#include <stdexcept>
-
 #include "drafters/adapt.h"
 #include "drafters/ngram.h"
 #include "files/origin.h"

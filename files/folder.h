@@ -15,8 +15,6 @@
 #include <filesystem>
 #include <list>
 #include <sstream>
-#include <string>
-#include <vector>
 
 #include "files/io.h"
 #include "files/known_files.h"

@@ -9,11 +9,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 
 #include "files/io.h"
 #include "files/text.h"
@@ -70,15 +67,19 @@ constexpr const char* kNouns[kKinds] = {"whole number", "whole number", "whole n
                                         "whole number", "float",        "flag",         "text",         "list",
                                         "whole number", "whole number", "float"};
 
-bool is_float(const GgufValue& value) { return value.kind == GgufKind::f32 || value.kind == GgufKind::f64; }
+bool is_of(const GgufValue& value, std::initializer_list<GgufKind> kinds) {
+  return std::find(kinds.begin(), kinds.end(), value.kind) != kinds.end();
+}
+bool is_text(const GgufValue& value) { return value.kind == GgufKind::text; }
+bool is_flag(const GgufValue& value) { return value.kind == GgufKind::flag; }
+bool is_float(const GgufValue& value) { return is_of(value, {GgufKind::f32, GgufKind::f64}); }
 bool is_signed(const GgufValue& value) {
-  return value.kind == GgufKind::i8 || value.kind == GgufKind::i16 || value.kind == GgufKind::i32 ||
-         value.kind == GgufKind::i64;
+  return is_of(value, {GgufKind::i8, GgufKind::i16, GgufKind::i32, GgufKind::i64});
 }
 bool is_integer(const GgufValue& value) {
-  return !is_float(value) && value.kind != GgufKind::flag && value.kind != GgufKind::text &&
-         value.kind != GgufKind::list;
+  return is_signed(value) || is_of(value, {GgufKind::u8, GgufKind::u16, GgufKind::u32, GgufKind::u64});
 }
+bool is_any(const GgufValue&) { return true; }
 
 // Element i of a value of whole numbers; none where an int64_t does not hold it.
 std::optional<int64_t> integer_at(const GgufValue& value, uint64_t i) {
@@ -99,8 +100,8 @@ std::string text_at(const uint8_t* at) { return {reinterpret_cast<const char*>(a
 std::string shown_value(const GgufValue& value) {
   const std::string noun = kNouns[uint32_t(value.kind)];
   if (value.list) return "a list of " + std::to_string(value.count) + " " + noun + (value.count == 1 ? "" : "s");
-  if (value.kind == GgufKind::flag) return *value.data ? "true" : "false";
-  if (value.kind == GgufKind::text) return "\"" + printable(text_at(value.data)) + "\"";
+  if (is_flag(value)) return *value.data ? "true" : "false";
+  if (is_text(value)) return "\"" + printable(text_at(value.data)) + "\"";
   if (is_float(value)) {
     char text[32];
     snprintf(text, sizeof text, value.kind == GgufKind::f32 ? "%.9g" : "%.17g", float_at(value));
@@ -112,21 +113,23 @@ std::string shown_value(const GgufValue& value) {
 
 namespace {
 
-// What `read` makes of the value under a key; `otherwise` if there is none.
-template <class T, class Read>
-T value_of(const GgufFile& file, const std::string& key, const std::optional<T>& otherwise, Read read) {
-  const auto found = file.metadata.find(key);
-  if (found != file.metadata.end()) return read(found->second);
-  if (!otherwise) refuse("the metadata lack " + printable(key), printable(file.path, 300), kConvertAgain);
-  return *otherwise;
-}
-
 [[noreturn]] void refuse_value(const GgufFile& file, const std::string& key, const std::string& is,
                                const std::string& expected) {
   refuse(printable(key) + " is " + is + ", expected " + expected, printable(file.path, 300), kConvertAgain);
 }
-void expect(bool right, const GgufFile& file, const std::string& key, const GgufValue& value, const char* expected) {
-  if (!right) refuse_value(file, key, shown_value(value), expected);
+
+// What `read` makes of the value under a key, which must be a list or none, and of a kind for which `right` is true;
+// `otherwise` if there is none.
+template <class T, class Read>
+T value_of(const GgufFile& file, const std::string& key, const std::optional<T>& otherwise, const char* expected,
+           bool list, bool (*right)(const GgufValue&), Read read) {
+  const auto found = file.metadata.find(key);
+  if (found == file.metadata.end() && otherwise) return *otherwise;
+  if (found == file.metadata.end())
+    refuse("the metadata lack " + printable(key), printable(file.path, 300), kConvertAgain);
+  const GgufValue& value = found->second;
+  if (value.list != list || !right(value)) refuse_value(file, key, shown_value(value), expected);
+  return read(value);
 }
 
 int64_t checked_integer(const GgufFile& file, const std::string& key, const GgufValue& value, uint64_t i, int64_t least,
@@ -138,43 +141,29 @@ int64_t checked_integer(const GgufFile& file, const std::string& key, const Gguf
                  std::to_string(least) + " to " + std::to_string(most));
   return *number;
 }
-double checked_float(const GgufFile& file, const std::string& key, const GgufValue& value) {
-  const double number = float_at(value);
-  if (!std::isfinite(number)) refuse_value(file, key, std::to_string(number), "a finite number");
-  return number;
-}
 
 }  // namespace
 
 std::string GgufFile::text(const std::string& key, const Otherwise<std::string>& otherwise) const {
-  return value_of(*this, key, otherwise, [&](const GgufValue& value) {
-    expect(!value.list && value.kind == GgufKind::text, *this, key, value, "a text");
-    return text_at(value.data);
-  });
+  return value_of(*this, key, otherwise, "a text", false, is_text, [](auto& value) { return text_at(value.data); });
 }
 int64_t GgufFile::integer(const std::string& key, int64_t least, int64_t most,
                           const Otherwise<int64_t>& otherwise) const {
-  return value_of(*this, key, otherwise, [&](const GgufValue& value) {
-    expect(!value.list && is_integer(value), *this, key, value, "a whole number");
-    return checked_integer(*this, key, value, 0, least, most);
-  });
+  return value_of(*this, key, otherwise, "a whole number", false, is_integer,
+                  [&](auto& value) { return checked_integer(*this, key, value, 0, least, most); });
 }
 double GgufFile::number(const std::string& key, const Otherwise<double>& otherwise) const {
-  return value_of(*this, key, otherwise, [&](const GgufValue& value) {
-    expect(!value.list && is_float(value), *this, key, value, "a float");
-    return checked_float(*this, key, value);
+  return value_of(*this, key, otherwise, "a float", false, is_float, [&](auto& value) {
+    const double number = float_at(value);
+    if (!std::isfinite(number)) refuse_value(*this, key, std::to_string(number), "a finite number");
+    return number;
   });
 }
 bool GgufFile::flag(const std::string& key, const Otherwise<bool>& otherwise) const {
-  return value_of(*this, key, otherwise, [&](const GgufValue& value) {
-    expect(!value.list && value.kind == GgufKind::flag, *this, key, value, "true or false");
-    return *value.data != 0;
-  });
+  return value_of(*this, key, otherwise, "true or false", false, is_flag, [](auto& value) { return *value.data != 0; });
 }
-
-GgufFile::Texts GgufFile::texts(const std::string& key, const Otherwise<Texts>& otherwise) const {
-  return value_of(*this, key, otherwise, [&](const GgufValue& value) {
-    expect(value.list && value.kind == GgufKind::text, *this, key, value, "a list of texts");
+GgufFile::Texts GgufFile::texts(const std::string& key) const {
+  return value_of(*this, key, Otherwise<Texts>(), "a list of texts", true, is_text, [](auto& value) {
     Texts all;
     all.reserve(value.count);
     for (const uint8_t* at = value.data; all.size() < value.count; at += 8 + all.back().size())
@@ -184,18 +173,14 @@ GgufFile::Texts GgufFile::texts(const std::string& key, const Otherwise<Texts>& 
 }
 GgufFile::Integers GgufFile::integers(const std::string& key, int64_t least, int64_t most,
                                       const Otherwise<Integers>& otherwise) const {
-  return value_of(*this, key, otherwise, [&](const GgufValue& value) {
-    expect(value.list && is_integer(value), *this, key, value, "a list of whole numbers");
+  return value_of(*this, key, otherwise, "a list of whole numbers", true, is_integer, [&](auto& value) {
     Integers all(value.count);
     for (uint64_t i = 0; i < value.count; i++) all[i] = checked_integer(*this, key, value, i, least, most);
     return all;
   });
 }
 uint64_t GgufFile::length(const std::string& key) const {
-  return value_of(*this, key, std::optional<uint64_t>(0), [&](const GgufValue& value) {
-    expect(value.list, *this, key, value, "a list");
-    return value.count;
-  });
+  return value_of(*this, key, Otherwise<uint64_t>(0), "a list", true, is_any, [](auto& value) { return value.count; });
 }
 
 const GgufTensor* GgufFile::find(const std::string& name) const {
@@ -245,6 +230,16 @@ struct Cursor {
       refuse(what + " has " + std::to_string(length) + " bytes, at most " + std::to_string(most), where, kConvertAgain);
     return {reinterpret_cast<const char*>(taken), size_t(length)};
   }
+  // How many of something the file says that it has, each of at least so many bytes.
+  void expect(uint64_t count, size_t least, const char* what) const {
+    if (count > (size - at) / least)
+      refuse("the file says that it has " + std::to_string(count) + " " + what + ", more than its " +
+                 std::to_string(size) + " bytes hold",
+             where, kAgain);
+  }
+  [[noreturn]] void refuse_tensor(const GgufTensor& tensor, const std::string& wrong, const char* advice) const {
+    refuse("tensor " + printable(tensor.name) + " " + wrong, where, advice);
+  }
 };
 
 GgufValue read_value(Cursor& cursor, const std::string& what) {
@@ -263,39 +258,30 @@ GgufValue read_value(Cursor& cursor, const std::string& what) {
   value.kind = GgufKind(kind);
   const size_t begin = cursor.at;
   value.data = cursor.take(value.count, kWidths[kind], what);
-  if (value.kind == GgufKind::text) {  // as many lengths have room; now each with its text
+  if (is_text(value)) {  // as many lengths have room; now each with its text
     cursor.at = begin;
     for (uint64_t i = 0; i < value.count; i++) cursor.take(cursor.number<uint64_t>(what), 1, what);
   }
-  if (value.kind == GgufKind::flag)
-    for (uint64_t i = 0; i < value.count; i++)
-      if (value.data[i] > 1)
-        refuse(what + " has a flag " + std::to_string(value.data[i]) + ", expected 0 or 1", cursor.where,
-               kConvertAgain);
+  for (uint64_t i = 0; is_flag(value) && i < value.count; i++)
+    if (value.data[i] > 1)
+      refuse(what + " has a flag " + std::to_string(value.data[i]) + ", expected 0 or 1", cursor.where, kConvertAgain);
   return value;
 }
 
-// One tensor of the list, with its offset from where the tensors begin.
-struct Placed {
-  GgufTensor tensor;
-  uint64_t offset;
-};
-Placed read_tensor(Cursor& cursor, const std::string& in_list, GgufTypes types) {
+// One tensor of the list.
+GgufTensor read_tensor(Cursor& cursor, const std::string& in_list, GgufTypes types) {
   constexpr size_t kLongestName = 64;
   constexpr uint32_t kMostDimensions = 4;
-  Placed placed = {};
-  GgufTensor& tensor = placed.tensor;
+  GgufTensor tensor = {};
   tensor.name = cursor.text("the name of " + in_list, kLongestName);
   const std::string what = "tensor " + printable(tensor.name);
-  const auto bad = [&](const std::string& wrong, const char* advice) {
-    refuse(what + " " + wrong, cursor.where, advice);
-  };
+  const auto bad = [&](const std::string& wrong, const char* advice) { cursor.refuse_tensor(tensor, wrong, advice); };
   const uint32_t dimensions = cursor.number<uint32_t>(what);
   if (dimensions < 1 || dimensions > kMostDimensions)
     bad("has " + std::to_string(dimensions) + " dimensions, expected 1 to 4", kConvertAgain);
   const uint8_t* const sizes = cursor.take(dimensions, 8, what);
   const uint32_t type = cursor.number<uint32_t>(what);
-  placed.offset = cursor.number<uint64_t>(what);
+  tensor.offset = cursor.number<uint64_t>(what);
 
   tensor.type = GgufType(type);
   if (types == GgufTypes::readable && !readable(type))
@@ -312,21 +298,18 @@ Placed read_tensor(Cursor& cursor, const std::string& in_list, GgufTypes types) 
     count *= n;
     tensor.shape.push_back(int64_t(n));
   }
-  if (format == &kOther) return placed;  // its bytes follow from its place
+  if (format == &kOther) return tensor;  // its bytes follow from its place
   if (tensor.columns() % format->numbers != 0)
     bad(std::string("of type ") + format->name + " has " + std::to_string(tensor.columns()) +
             " columns, expected a multiple of " + std::to_string(format->numbers),
         kConvertAgain);
   tensor.bytes = size_t(count) / format->numbers * format->bytes;
-  return placed;
+  return tensor;
 }
 
 void read_metadata(GgufFile& file, Cursor& cursor, uint64_t count) {
   constexpr size_t kLongestKey = 65535, kLeast = 8 + 4 + 1;  // bytes of a key and its value
-  if (count > (cursor.size - cursor.at) / kLeast)
-    refuse("the file says that it has " + std::to_string(count) + " keys, more than its " +
-               std::to_string(cursor.size) + " bytes hold",
-           cursor.where, kAgain);
+  cursor.expect(count, kLeast, "keys");
   for (uint64_t i = 0; i < count; i++) {
     const std::string key = cursor.text("key " + std::to_string(i + 1) + " of the metadata", kLongestKey);
     const GgufValue value = read_value(cursor, "the metadata's " + printable(key));
@@ -335,53 +318,44 @@ void read_metadata(GgufFile& file, Cursor& cursor, uint64_t count) {
   }
 }
 
-std::vector<Placed> read_tensors(GgufFile& file, Cursor& cursor, uint64_t count, GgufTypes types) {
+void read_tensors(GgufFile& file, Cursor& cursor, uint64_t count, GgufTypes types) {
   constexpr size_t kLeast = 8 + 4 + 8 + 4 + 8;  // bytes of a tensor in the list
-  if (count > (cursor.size - cursor.at) / kLeast)
-    refuse("the file says that it has " + std::to_string(count) + " tensors, more than its " +
-               std::to_string(cursor.size) + " bytes hold",
-           cursor.where, kAgain);
-  std::vector<Placed> placed;
+  cursor.expect(count, kLeast, "tensors");
   for (uint64_t i = 0; i < count; i++) {
-    placed.push_back(read_tensor(cursor, "tensor " + std::to_string(i + 1), types));
-    const std::string& name = placed.back().tensor.name;
+    file.tensors.push_back(read_tensor(cursor, "tensor " + std::to_string(i + 1), types));
+    const std::string& name = file.tensors.back().name;
     if (!file.index.emplace(name, i).second)
       refuse("two tensors are called " + printable(name), cursor.where, kConvertAgain);
   }
-  return placed;
 }
 
 // Gives every tensor its place. The tensors begin at the next multiple of the alignment after the list.
-void place_tensors(GgufFile& file, std::vector<Placed>& placed, const Cursor& cursor) {
+void place_tensors(GgufFile& file, const Cursor& cursor) {
   const size_t padding = (file.alignment - cursor.at % file.alignment) % file.alignment;
   const size_t room = file.size - cursor.at - std::min(padding, file.size - cursor.at);
-  const auto bad = [&](const Placed& one, const std::string& wrong, const char* advice) {
-    refuse("tensor " + printable(one.tensor.name) + " " + wrong, cursor.where, advice);
-  };
-  std::vector<Placed*> by_offset;
-  for (Placed& one : placed) {
+  std::vector<GgufTensor*> by_offset;
+  for (GgufTensor& one : file.tensors) {
+    const std::string offset = std::to_string(one.offset);
     if (one.offset % file.alignment != 0)
-      bad(one, "lies at offset " + std::to_string(one.offset) + ", not a multiple of " + std::to_string(file.alignment),
-          kConvertAgain);
-    if (one.offset > room || one.tensor.bytes > room - one.offset)
-      bad(one,
-          "has " + std::to_string(one.tensor.bytes) + " bytes at offset " + std::to_string(one.offset) +
-              ", but the file has only " + std::to_string(room) + " bytes of tensors",
-          kAgain);
-    one.tensor.data = file.bytes.get() + cursor.at + padding + one.offset;
+      cursor.refuse_tensor(one, "lies at offset " + offset + ", not a multiple of " + std::to_string(file.alignment),
+                           kConvertAgain);
+    if (one.offset > room || one.bytes > room - one.offset)
+      cursor.refuse_tensor(one,
+                           "has " + std::to_string(one.bytes) + " bytes at offset " + offset +
+                               ", but the file has only " + std::to_string(room) + " bytes of tensors",
+                           kAgain);
+    one.data = file.bytes.get() + cursor.at + padding + one.offset;
     by_offset.push_back(&one);
   }
-  std::sort(by_offset.begin(), by_offset.end(), [](const Placed* a, const Placed* b) { return a->offset < b->offset; });
-  for (size_t i = 0; i < placed.size(); i++) {
-    GgufTensor& tensor = by_offset[i]->tensor;
-    const uint64_t next = i + 1 < placed.size() ? by_offset[i + 1]->offset : room;
-    if (!is_readable(tensor.type)) tensor.bytes = size_t(next - by_offset[i]->offset);
+  std::sort(by_offset.begin(), by_offset.end(), [](auto* a, auto* b) { return a->offset < b->offset; });
+  for (size_t i = 0; i < by_offset.size(); i++) {
+    GgufTensor& tensor = *by_offset[i];
+    const uint64_t next = i + 1 < by_offset.size() ? by_offset[i + 1]->offset : room;
+    if (!is_readable(tensor.type)) tensor.bytes = size_t(next - tensor.offset);
   }
   for (size_t i = 1; i < by_offset.size(); i++)
-    if (by_offset[i]->offset - by_offset[i - 1]->offset < by_offset[i - 1]->tensor.bytes)
-      bad(*by_offset[i], "overlaps tensor " + printable(by_offset[i - 1]->tensor.name), kConvertAgain);
-  file.tensors.reserve(placed.size());
-  for (Placed& one : placed) file.tensors.push_back(std::move(one.tensor));
+    if (by_offset[i]->offset - by_offset[i - 1]->offset < by_offset[i - 1]->bytes)
+      cursor.refuse_tensor(*by_offset[i], "overlaps tensor " + printable(by_offset[i - 1]->name), kConvertAgain);
 }
 
 // "GGUF", the version, and how many tensors and keys.
@@ -405,16 +379,16 @@ GgufFile parse(std::shared_ptr<const uint8_t> bytes, size_t size, const std::str
     refuse("GGUF version " + std::to_string(file.version) + ", expected 2 or 3", cursor.where, kConvertAgain);
   const uint64_t tensors = cursor.number<uint64_t>("the header");
   read_metadata(file, cursor, cursor.number<uint64_t>("the header"));
-  std::vector<Placed> placed = read_tensors(file, cursor, tensors, types);
+  read_tensors(file, cursor, tensors, types);
 
   file.alignment = size_t(file.integer("general.alignment", 8, 1 << 30, 32));
   if (file.alignment & (file.alignment - 1))
     refuse_value(file, "general.alignment", std::to_string(file.alignment), "a power of two");
-  const bool quantized = std::any_of(placed.begin(), placed.end(), [](const Placed& one) {
-    return is_readable(one.tensor.type) && block_numbers(one.tensor.type) > 1;
+  const bool quantized = std::any_of(file.tensors.begin(), file.tensors.end(), [](const GgufTensor& one) {
+    return is_readable(one.type) && block_numbers(one.type) > 1;
   });
   if (quantized) file.integer("general.quantization_version", 2, 2, 2);  // before, nibbles lay in another order
-  place_tensors(file, placed, cursor);
+  place_tensors(file, cursor);
   return file;
 }
 

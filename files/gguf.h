@@ -41,6 +41,7 @@ struct GgufTensor {
   GgufType type;
   const uint8_t* data;  // in the file, at a multiple of its alignment; valid as long as the GgufFile, or a copy of it
   size_t bytes;
+  uint64_t offset;  // from where the tensors begin
 
   size_t size() const {  // numbers
     size_t n = 1;
@@ -98,7 +99,7 @@ struct GgufFile {
   bool flag(const std::string& key, const Otherwise<bool>& otherwise = {}) const;
   using Texts = std::vector<std::string>;
   using Integers = std::vector<int64_t>;
-  Texts texts(const std::string& key, const Otherwise<Texts>& otherwise = {}) const;
+  Texts texts(const std::string& key) const;
   Integers integers(const std::string& key, int64_t least, int64_t most,
                     const Otherwise<Integers>& otherwise = {}) const;
   uint64_t length(const std::string& key) const;  // of a list; 0 if there is none

@@ -3,7 +3,6 @@
 
 #include <climits>
 #include <cmath>
-#include <set>
 
 #include "files/model_path.h"
 #include "files/sizes.h"

@@ -4,10 +4,6 @@
 // How to add an architecture: a function like read_llama_header, and a table like that of llama.h.
 #pragma once
 
-#include <algorithm>
-#include <string>
-#include <vector>
-
 #include "files/checkpoint.h"
 #include "files/gguf.h"
 #include "files/llama.h"

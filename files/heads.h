@@ -6,12 +6,6 @@
 // with one line where the file is missing, broken, or not for this target.
 #pragma once
 
-#include <filesystem>
-#include <map>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "drafters/medusa.h"
 #include "drafters/parallel.h"
 #include "files/checkpoint.h"

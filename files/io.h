@@ -7,9 +7,6 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "files/text.h"
 

@@ -1,9 +1,6 @@
 // files/model_drafters.h: makes the drafters that run a model, or heads on one, for a target. drafters.h asks for them.
 #pragma once
 
-#include <memory>
-#include <string>
-
 #include "decode.h"
 #include "drafters/draft_model.h"
 #include "files/checkpoint.h"

@@ -2,8 +2,6 @@
 // and the token that begins a text, without its weights.
 #pragma once
 
-#include <string>
-
 #include "files/bpe.h"
 #include "files/gguf.h"
 #include "files/hash.h"

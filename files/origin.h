@@ -6,7 +6,6 @@
 #pragma once
 
 #include <filesystem>
-#include <string>
 
 #include "files/hash.h"
 #include "files/safetensors.h"

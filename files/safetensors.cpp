@@ -1,9 +1,7 @@
 // files/safetensors.cpp: the reader and writer that safetensors.h declares, in the same order.
 #include "files/safetensors.h"
 
-#include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "files/hash.h"
 #include "machine/numbers.h"

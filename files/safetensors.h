@@ -8,11 +8,7 @@
 // of another shape or name.
 #pragma once
 
-#include <functional>
 #include <map>
-#include <string>
-#include <unordered_map>
-#include <vector>
 
 #include "files/io.h"
 #include "files/text.h"

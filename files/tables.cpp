@@ -2,7 +2,6 @@
 #include "files/tables.h"
 
 #include <climits>
-#include <filesystem>
 
 namespace nanospec {
 

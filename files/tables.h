@@ -5,10 +5,6 @@
 // missing, broken, or of another vocabulary or tokenizer.
 #pragma once
 
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "draft.h"
 #include "drafters/ngram.h"
 #include "files/model_path.h"

@@ -1,9 +1,6 @@
 // files/text.cpp: what text.h declares, in the same order.
 #include "files/text.h"
 
-#include <algorithm>
-#include <cstdio>
-
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------

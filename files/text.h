@@ -7,6 +7,8 @@
 // words.h include nothing of the project. It hooks into no loop: it runs before a text and after a training. The core's
 // one table of tensors (model.h) says in which order tensors are written.
 //
+// What this header and io.h include of the standard library, the others do not include again.
+//
 // How to add a file: write NAME_path, save_NAME and load_NAME as in tables.h. Read with parse_safetensors or
 // parse_json, write with write_file (io.h). Trust nothing: every reader throws std::runtime_error with one line: what
 // is wrong, where, what to do. Then let tests/files/test_mutation.cpp mutate the file.

@@ -195,7 +195,6 @@ TEST_CASE("gguf: metadata of every kind") {
   CHECK(file.number("missing", 0.25) == 0.25);
   CHECK(file.flag("missing", true));
   CHECK(file.text("missing", "so") == "so");
-  CHECK(file.texts("missing", GgufFile::Texts{}).empty());
   CHECK(file.integers("missing", 0, 1, GgufFile::Integers{1}) == GgufFile::Integers{1});
 
   const auto shown = [&](const char* key) { return shown_value(file.metadata.at(key)); };
