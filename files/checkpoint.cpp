@@ -9,7 +9,6 @@
 #include <filesystem>
 
 #include "files/bpe.h"
-#include "files/hash.h"
 #include "files/llama.h"
 #include "files/sizes.h"
 #include "machine/numbers.h"

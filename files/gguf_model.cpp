@@ -6,7 +6,7 @@
 
 #include "files/model_path.h"
 #include "files/sizes.h"
-#include "files/text.h"
+#include "files/words.h"
 
 namespace nanospec {
 
@@ -116,49 +116,39 @@ namespace {
 
 constexpr const char* kAnother = "use a plain Llama model (docs/formats.md says what loads)";
 
-// Keys after "llama." that read_llama_header reads.
-constexpr const char* kRead[] = {"context_length",
-                                 "embedding_length",
-                                 "block_count",
-                                 "feed_forward_length",
-                                 "vocab_size",
-                                 "attention.head_count",
-                                 "attention.head_count_kv",
-                                 "attention.key_length",
-                                 "attention.value_length",
-                                 "attention.layer_norm_rms_epsilon",
-                                 "rope.freq_base",
-                                 "rope.dimension_count"};
-// Keys that may be there with values that ask for nothing; none are listed where every value is harmless.
+// Keys after "llama." that read_llama_header reads, or that change nothing here.
+constexpr const char* kRead =
+    "context_length embedding_length block_count feed_forward_length vocab_size attention.head_count "
+    "attention.head_count_kv attention.key_length attention.value_length attention.layer_norm_rms_epsilon "
+    "rope.freq_base rope.dimension_count rope.scaling.original_context_length rope.scaling.finetuned";
+// Keys that may be there with values that ask for nothing, between '|'.
 struct Harmless {
-  const char* key;
-  std::vector<const char*> values;
-  const char* feature;
+  const char *key, *values, *feature;
 };
-const std::vector<Harmless>& harmless() {
-  static const std::vector<Harmless> all = {
-      {"rope.scaling.type", {"\"none\""}, "scaled rotary positions"},
-      {"rope.scaling.factor", {"0", "1"}, "scaled rotary positions"},
-      {"rope.scaling.attn_factor", {"1"}, "scaled rotary positions"},
-      {"rope.scale_linear", {"0", "1"}, "scaled rotary positions"},
-      {"rope.scaling.original_context_length", {}, ""},
-      {"rope.scaling.finetuned", {}, ""},
-      {"expert_count", {"0"}, "a mixture of experts"},
-      {"expert_used_count", {"0"}, "a mixture of experts"},
-      {"attention.causal", {"true"}, "attention to later tokens"},
-      {"attention.sliding_window", {"0"}, "attention to the last tokens only"},
-      {"attention.clamp_kqv", {"0"}, "clamped queries, keys and values"},
-      {"attention.max_alibi_bias", {"0"}, "ALiBi positions"},
-      {"attn_logit_softcapping", {"0"}, "soft-capped logits"},
-      {"final_logit_softcapping", {"0"}, "soft-capped logits"},
-      {"logit_scale", {"0", "1"}, "scaled logits"},
-      {"embedding_scale", {"0", "1"}, "scaled embeddings"},
-      {"residual_scale", {"0", "1"}, "scaled residuals"},
-      {"use_parallel_residual", {"false"}, "attention beside the MLP"},
-      {"pooling_type", {"0"}, "pooled embeddings"},
-      {"tensor_data_layout", {"\"Meta AI original pth\"", "\"llama.cpp\""}, "rotary rows in another order"},
-  };
-  return all;
+constexpr Harmless kHarmless[] = {
+    {"rope.scaling.type", "\"none\"", "scaled rotary positions"},
+    {"rope.scaling.factor", "0|1", "scaled rotary positions"},
+    {"rope.scaling.attn_factor", "1", "scaled rotary positions"},
+    {"rope.scale_linear", "0|1", "scaled rotary positions"},
+    {"expert_count", "0", "a mixture of experts"},
+    {"expert_used_count", "0", "a mixture of experts"},
+    {"attention.causal", "true", "attention to later tokens"},
+    {"attention.sliding_window", "0", "attention to the last tokens only"},
+    {"attention.clamp_kqv", "0", "clamped queries, keys and values"},
+    {"attention.max_alibi_bias", "0", "ALiBi positions"},
+    {"attn_logit_softcapping", "0", "soft-capped logits"},
+    {"final_logit_softcapping", "0", "soft-capped logits"},
+    {"logit_scale", "0|1", "scaled logits"},
+    {"embedding_scale", "0|1", "scaled embeddings"},
+    {"residual_scale", "0|1", "scaled residuals"},
+    {"use_parallel_residual", "false", "attention beside the MLP"},
+    {"pooling_type", "0", "pooled embeddings"},
+    {"tensor_data_layout", "\"Meta AI original pth\"|\"llama.cpp\"", "rotary rows in another order"},
+};
+
+bool among(const std::string& word, const std::string& words, char between) {
+  const std::vector<std::string> all = split_at(words, between);
+  return std::find(all.begin(), all.end(), word) != all.end();
 }
 
 void check_keys(const GgufFile& file) {
@@ -167,13 +157,12 @@ void check_keys(const GgufFile& file) {
     const std::string& key = at->first;
     if (key.compare(0, prefix.size(), prefix) != 0) break;
     const std::string rest = key.substr(prefix.size()), value = shown_value(at->second);
-    if (std::find(std::begin(kRead), std::end(kRead), rest) != std::end(kRead)) continue;
+    if (among(rest, kRead, ' ')) continue;
     const auto known =
-        std::find_if(harmless().begin(), harmless().end(), [&](const Harmless& h) { return h.key == rest; });
-    if (known == harmless().end())
+        std::find_if(std::begin(kHarmless), std::end(kHarmless), [&](const Harmless& h) { return h.key == rest; });
+    if (known == std::end(kHarmless))
       refuse(printable(key) + " is " + value + ", and its meaning is not known", where, kAnother);
-    const std::vector<const char*>& values = known->values;
-    if (!values.empty() && std::find(values.begin(), values.end(), value) == values.end())
+    if (!among(value, known->values, '|'))
       refuse(key + " is " + value + ": " + known->feature + " cannot be computed", where, kAnother);
   }
 }

@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <sha256.h>
 #include <sys/stat.h>
+#define XXH_INLINE_ALL  // a header is all of the library that is needed
+#include <xxhash.h>
 
 #include <cerrno>
 #include <cstdlib>
@@ -129,6 +131,15 @@ void write_file(const std::string& path, const Pieces& pieces) {
   int error = write_all(file.handle, pieces);
   if (!error && by_rename && rename(open_path.c_str(), target.c_str()) != 0) error = errno;
   if (error) refuse_path("cannot write the file", path, error);
+}
+
+std::string hash_of(const Pieces& pieces) {
+  XXH64_state_t state;
+  XXH64_reset(&state, 0);
+  for (std::string_view bytes : pieces) XXH64_update(&state, bytes.data(), bytes.size());
+  char digits[17];
+  snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(XXH64_digest(&state)));
+  return kHashPrefix + std::string(digits);
 }
 
 std::string sha256(const std::string& bytes) {

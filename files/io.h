@@ -78,6 +78,12 @@ void write_file(const std::string& path, const Pieces& pieces);
 
 inline void write_file(const std::string& path, const std::string& bytes) { write_file(path, Pieces{bytes}); }
 
+// XXH64 with seed 0 of all pieces, as `xxhsum -H1` prints it: "xxh64:" and 16 hexadecimal digits. It is as fast as
+// memory, so every file can be checked at every start. It finds damage, not forgery.
+constexpr const char* kHashPrefix = "xxh64:";
+std::string hash_of(const Pieces& pieces);
+inline std::string hash_of(const std::string& bytes) { return hash_of(Pieces{bytes}); }
+
 // 64 hexadecimal digits.
 std::string sha256(const std::string& bytes);
 

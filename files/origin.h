@@ -7,7 +7,6 @@
 
 #include <filesystem>
 
-#include "files/hash.h"
 #include "files/safetensors.h"
 
 namespace nanospec {

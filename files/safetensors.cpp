@@ -3,7 +3,6 @@
 
 #include <cmath>
 
-#include "files/hash.h"
 #include "machine/numbers.h"
 
 namespace nanospec {
@@ -125,10 +124,7 @@ void check_hash(const SafeTensors& file, const std::string& where) {
     std::string header = file.bytes.substr(0, file.header);
     const size_t at = header.find(said->second);
     if (at != std::string::npos) header.replace(at, said->second.size(), kNoDigits);
-    Xxh64 hash;
-    hash.add(header);
-    hash.add(std::string_view(file.bytes).substr(file.header));
-    right = hash_text(hash) == said->second;
+    right = hash_of({header, std::string_view(file.bytes).substr(file.header)}) == said->second;
   } else {
     for (const auto& [key, value] : file.metadata)
       right = right && (key == "model" || key == "tokenizer" || value.find(kHashPrefix) != 0);
@@ -209,9 +205,7 @@ Metadata with_hash(const std::vector<TensorData>& tensors, Metadata metadata) {
   metadata["format"] = "pt";
   metadata["hash"] = kNoDigits;
   const std::string header = safetensors_header(tensors, metadata);
-  Xxh64 hash;
-  for (std::string_view piece : pieces_of(header, tensors)) hash.add(piece);
-  metadata["hash"] = hash_text(hash);
+  metadata["hash"] = hash_of(pieces_of(header, tensors));
   return metadata;
 }
 
