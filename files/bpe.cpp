@@ -11,8 +11,6 @@
 namespace nanospec {
 namespace {
 
-const char* const kReplace = "replace the file";
-
 // ---------------------------------------------------------------------------------------------------------------
 // GPT-2's characters for bytes: a byte that can be seen is the code point of its number; the others, in order, are
 // U+0100, U+0101, ... So a token's name has no space and no control character.
@@ -105,9 +103,7 @@ std::shared_ptr<const pcre2_code> compile_split(const std::string& pre, const st
 // ---------------------------------------------------------------------------------------------------------------
 // Making one
 
-std::string token_name(int id, const std::string& name) {
-  return "token " + std::to_string(id) + ", \"" + printable(name) + "\",";
-}
+std::string token_name(int id, const std::string& name) { return filled("token {}, \"{}\",", id, printable(name)); }
 
 }  // namespace
 
@@ -115,33 +111,32 @@ Bpe::Bpe(const BpeParts& parts, const std::string& where) : pre_(parts.pre), bos
   read_merges(parts, read_tokens(parts, where), where);
   for (int id : {bos_, eos_})
     if (id < -1 || id >= vocab_size())
-      refuse("the id " + std::to_string(id) + " of a special token is not below " + std::to_string(vocab_size()), where,
-             kReplace);
+      refuse(filled("the id {} of a special token is not below {}", id, vocab_size()), where);
   split_ = compile_split(pre_, where);
 }
 
 Bpe::Ids Bpe::read_tokens(const BpeParts& parts, const std::string& where) {
   Ids id_of;
   const size_t all = parts.tokens.size();
-  if (all == 0 || all > size_t(INT32_MAX)) refuse("no vocabulary", where, kReplace);
+  if (all == 0 || all > size_t(INT32_MAX)) refuse("no vocabulary", where);
   if (!parts.types.empty() && parts.types.size() != all)
-    refuse(std::to_string(parts.types.size()) + " token types for " + std::to_string(all) + " tokens", where, kReplace);
+    refuse(filled("{} token types for {} tokens", parts.types.size(), all), where);
   bytes_.resize(all);
   types_.resize(all, TokenType::normal);
   for (size_t i = 0; i < all; i++) {
     const int id = int(i), type = parts.types.empty() ? 1 : parts.types[i];
     const std::string& name = parts.tokens[i];
     if (type != 1 && (type < 3 || type > 6))
-      refuse(token_name(id, name) + " has the type " + std::to_string(type), where, "give a model with byte-level BPE");
+      refuse(filled("{} has the type {}", token_name(id, name), type), where, "give a model with byte-level BPE");
     types_[i] = TokenType(type == 6 ? 1 : type);
     if (types_[i] == TokenType::unused) continue;
-    if (!id_of.emplace(name, id).second) refuse(token_name(id, name) + " is there twice", where, kReplace);
+    if (!id_of.emplace(name, id).second) refuse(token_name(id, name) + " is there twice", where);
     if (types_[i] == TokenType::normal) {
       if (!bytes_of(name, bytes_[i]) || (type == 6 && bytes_[i].size() != 1))
         refuse(token_name(id, name) + " is not written in GPT-2's characters for bytes", where,
                "give a model with byte-level BPE");
     } else {
-      if (name.empty()) refuse(token_name(id, name) + " is special, but has no text", where, kReplace);
+      if (name.empty()) refuse(token_name(id, name) + " is special, but has no text", where);
       bytes_[i] = name;
       specials_[uint8_t(name[0])].push_back(id);
     }
@@ -155,7 +150,7 @@ Bpe::Ids Bpe::read_tokens(const BpeParts& parts, const std::string& where) {
     const auto found = id_of.find(utf8(alphabet().of_byte[size_t(byte)]));
     byte_id_[size_t(byte)] = found == id_of.end() ? -1 : found->second;
     if (found == id_of.end() && !rare(byte))
-      refuse("the vocabulary lacks the byte '" + printable(std::string(1, char(byte))) + "'", where, kReplace);
+      refuse("the vocabulary lacks the byte '" + printable(std::string(1, char(byte))) + "'", where);
   }
   return id_of;
 }
@@ -164,7 +159,7 @@ void Bpe::read_merges(const BpeParts& parts, const Ids& ids, const std::string& 
   merges_.reserve(parts.merges.size());
   for (const std::string& merge : parts.merges) {
     const auto wrong = [&](const std::string& what) {
-      refuse("merge " + std::to_string(merged_.size()) + ", \"" + printable(merge) + "\", " + what, where, kReplace);
+      refuse(filled("merge {}, \"{}\", {}", merged_.size(), printable(merge), what), where);
     };
     const auto id_of = [&](const std::string& name) {
       const auto found = ids.find(name);
@@ -175,8 +170,7 @@ void Bpe::read_merges(const BpeParts& parts, const Ids& ids, const std::string& 
     if (space == std::string::npos || merge.find(' ', space + 1) != std::string::npos) wrong("is not two tokens");
     const std::string left = merge.substr(0, space), right = merge.substr(space + 1);
     const int result = id_of(left + right);
-    if (!merges_.emplace(pair(id_of(left), id_of(right)), Merge{uint32_t(merged_.size()), result}).second)
-      wrong("is there twice");
+    if (!merges_.emplace(pair(id_of(left), id_of(right)), uint32_t(merged_.size())).second) wrong("is there twice");
     merged_.push_back(result);
   }
 }
@@ -245,7 +239,7 @@ class BpeRun {
                                     PCRE2_NO_UTF_CHECK, match_.get(), nullptr);
       const size_t end = found > 0 ? pcre2_get_ovector_pointer(match_.get())[1] : at;
       if (end <= at)
-        refuse("PCRE2 stopped (" + message_of_pcre2(found) + ")", "byte " + std::to_string(at + 1) + " of a text",
+        refuse("PCRE2 stopped (" + message_of_pcre2(found) + ")", filled("byte {} of a text", at + 1),
                "give another text");
       piece(text.substr(at, end - at));
       at = end;
@@ -306,7 +300,7 @@ class BpeRun {
     counts_.pairs++;
     const auto found = bpe_.merges_.find(Bpe::pair(left.id, nodes_[left.next].id));
     if (found == bpe_.merges_.end()) return;
-    left.rank = found->second.rank;
+    left.rank = found->second;
     queue_.push(uint64_t(left.rank) << 32 | at);
   }
 
@@ -361,10 +355,9 @@ void encode_bpe(const Bpe& bpe, const std::function<void(int id)>& put, const st
   BpeCounts counts;
   bpe.encode_to(put, text, Control::plain, &counts);
   if (counts.repaired)
-    note("bytes that are not UTF-8, " + std::to_string(counts.repaired) + " times, became U+FFFD", what,
-         "give the text in UTF-8");
+    note(filled("bytes that are not UTF-8, {} times, became U+FFFD", counts.repaired), what, "give the text in UTF-8");
   if (counts.left_out)
-    note("bytes that no token has, " + std::to_string(counts.left_out) + ", were left out", what,
+    note(filled("bytes that no token has, {}, were left out", counts.left_out), what,
          "nothing need be done; the model knows no control characters");
 }
 
@@ -431,9 +424,8 @@ struct HfReader {
   // An id of the file: one of `all`.
   int id_of(const std::string& name, const Json& id, size_t all) const {
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= all)
-      refuse("the id of \"" + printable(name) + "\" is " + shown(id) + ", expected each of 0 to " +
-                 std::to_string(all - 1) + " once",
-             where, kReplace);
+      refuse(filled("the id of \"{}\" is {}, expected each of 0 to {} once", printable(name), shown(id), all - 1),
+             where);
     return id.get<int>();
   }
   // An added token may be in the vocabulary too, under the same id.
@@ -442,7 +434,7 @@ struct HfReader {
     int& its = parts.types[size_t(id)];
     const int normal = int(TokenType::normal);
     if (its && (type == TokenType::normal || its != normal || token != name))
-      refuse("the id " + std::to_string(id) + " is there twice", where, kReplace);
+      refuse(filled("the id {} is there twice", id), where);
     token = name;
     its = int(type);
   }
@@ -450,11 +442,11 @@ struct HfReader {
   void read_vocabulary() {
     const Json& vocabulary = member(member(file, "model"), "vocab");
     const Json& added = member(file, "added_tokens");
-    if (!vocabulary.is_object() || vocabulary.empty()) refuse("no vocabulary (model.vocab)", where, kReplace);
-    if (!added.is_null() && !added.is_array()) refuse("added_tokens is " + shown(added), where, kReplace);
+    if (!vocabulary.is_object() || vocabulary.empty()) refuse("no vocabulary (model.vocab)", where);
+    if (!added.is_null() && !added.is_array()) refuse("added_tokens is " + shown(added), where);
     size_t all = vocabulary.size();
     for (const Json& token : added) {
-      if (!member(token, "content").is_string()) refuse("an added token has no content", where, kReplace);
+      if (!member(token, "content").is_string()) refuse("an added token has no content", where);
       all += !vocabulary.contains(member(token, "content").get_ref<const std::string&>());
     }
     parts.tokens.resize(all);
@@ -477,12 +469,12 @@ struct HfReader {
   // "left right", or since 2024 ["left", "right"].
   void read_merges() {
     const Json& merges = member(member(file, "model"), "merges");
-    if (!merges.is_array()) refuse("no merges (model.merges)", where, kReplace);
+    if (!merges.is_array()) refuse("no merges (model.merges)", where);
     for (const Json& merge : merges) {
       if (merge.is_string()) parts.merges.push_back(merge.get<std::string>());
       else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string())
         parts.merges.push_back(merge[0].get<std::string>() + " " + merge[1].get<std::string>());
-      else refuse("merge " + std::to_string(parts.merges.size()) + " is " + shown(merge), where, kReplace);
+      else refuse(filled("merge {} is {}", parts.merges.size(), shown(merge)), where);
     }
   }
 

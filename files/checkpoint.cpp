@@ -239,9 +239,8 @@ std::vector<TensorData> model_tensors(const Config& config, const float* weights
 
 void check_model(const SafeTensors& file, const Config& config, const std::string& where) {
   if (size_t(config.n_layer) > file.tensors.size())  // before a table is made of that many
-    refuse("too few tensors for the " + std::to_string(config.n_layer) +
-               " layers of config.json: " + std::to_string(file.tensors.size()),
-           where, "use files of one and the same model");
+    refuse(filled("too few tensors for the {} layers of config.json: {}", config.n_layer, file.tensors.size()), where,
+           "use files of one and the same model");
   Expected expected;
   if (is_llama(config)) {
     for (const LlamaTensor& part : llama_tensors(config)) expected[part.name] = part.shape;
@@ -310,8 +309,8 @@ Loaded load_model(const std::string& dir) {
   loaded.config = parse_config(read_regular(config_path), config_path);
   loaded.tokenizer = parse_any_tokenizer(read_regular(dir + "/tokenizer.json"), dir + "/tokenizer.json");
   if (loaded.tokenizer.vocab_size() != loaded.config.vocab_size)
-    refuse("the tokenizer has " + std::to_string(loaded.tokenizer.vocab_size()) +
-               " symbols, config.json says vocab_size " + std::to_string(loaded.config.vocab_size),
+    refuse(filled("the tokenizer has {} symbols, config.json says vocab_size {}", loaded.tokenizer.vocab_size(),
+                  loaded.config.vocab_size),
            dir, "use files of one and the same model");
   const SafeTensors file = read_safetensors(model_path, [&](const SafeTensors& header) {
     check_model(header, loaded.config, model_path);

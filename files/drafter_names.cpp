@@ -41,7 +41,7 @@ DrafterName parse_part(const std::string& text) {
   const bool bare = name.order + name.layers == 0 && name.dir.empty();
   if (bare && text != word) refuse_word("drafter", text, "--drafter", forms[kind], all);
   if (name.order > kNgramOrders)
-    refuse_name(text + " needs order " + std::to_string(name.order) + ", n-grams are counted up to order " + most,
+    refuse_name(filled("{} needs order {}, n-grams are counted up to order {}", text, name.order, most),
                 "choose ngram:" + most + " or less");
   return name;
 }
@@ -56,7 +56,7 @@ std::vector<DrafterName> parse_drafter(const std::string& text) {
   };
   const std::string shown = printable(text);
   if (names.size() > size_t(Union::kMostParts))
-    refuse_name(shown + " is a union of " + std::to_string(names.size()),
+    refuse_name(filled("{} is a union of {}", shown, names.size()),
                 "choose at most " + std::to_string(Union::kMostParts));
   if (count(DrafterName::kSelf) > 1) refuse_name(shown + " has self among its parts twice", "keep one of them");
   if (names.size() > 1 && count(DrafterName::kNone)) refuse_name(shown + " has none among its parts", "leave it out");

@@ -99,7 +99,7 @@ std::string text_at(const uint8_t* at) { return {reinterpret_cast<const char*>(a
 
 std::string shown_value(const GgufValue& value) {
   const std::string noun = kNouns[uint32_t(value.kind)];
-  if (value.list) return "a list of " + std::to_string(value.count) + " " + noun + (value.count == 1 ? "" : "s");
+  if (value.list) return filled("a list of {} {}{}", value.count, noun, (value.count == 1 ? "" : "s"));
   if (is_flag(value)) return *value.data ? "true" : "false";
   if (is_text(value)) return "\"" + printable(text_at(value.data)) + "\"";
   if (is_float(value)) {
@@ -136,9 +136,9 @@ int64_t checked_integer(const GgufFile& file, const std::string& key, const Gguf
                         int64_t most) {
   const std::optional<int64_t> number = integer_at(value, i);
   if (!number || *number < least || *number > most)
-    refuse_value(file, key + (value.list ? ", element " + std::to_string(i + 1) + "," : ""),
+    refuse_value(file, key + (value.list ? filled(", element {},", i + 1) : ""),
                  shown_value({value.kind, false, 1, value.data + i * kWidths[uint32_t(value.kind)]}),
-                 std::to_string(least) + " to " + std::to_string(most));
+                 filled("{} to {}", least, most));
   return *number;
 }
 
@@ -211,9 +211,8 @@ struct Cursor {
 
   const uint8_t* take(uint64_t count, size_t width, const std::string& what) {
     if (count > (size - at) / width)
-      refuse(what + " has a length of " + std::to_string(count) + ", more than the " + std::to_string(size - at) +
-                 " bytes that are left",
-             where, kAgain);
+      refuse(filled("{} has a length of {}, more than the {} bytes that are left", what, count, size - at), where,
+             kAgain);
     const uint8_t* taken = bytes + at;
     at += size_t(count) * width;
     return taken;
@@ -226,16 +225,13 @@ struct Cursor {
   std::string text(const std::string& what, size_t most) {
     const uint64_t length = number<uint64_t>(what);
     const uint8_t* taken = take(length, 1, what);
-    if (length > most)
-      refuse(what + " has " + std::to_string(length) + " bytes, at most " + std::to_string(most), where, kConvertAgain);
+    if (length > most) refuse(filled("{} has {} bytes, at most {}", what, length, most), where, kConvertAgain);
     return {reinterpret_cast<const char*>(taken), size_t(length)};
   }
   // How many of something the file says that it has, each of at least so many bytes.
   void expect(uint64_t count, size_t least, const char* what) const {
     if (count > (size - at) / least)
-      refuse("the file says that it has " + std::to_string(count) + " " + what + ", more than its " +
-                 std::to_string(size) + " bytes hold",
-             where, kAgain);
+      refuse(filled("the file says that it has {} {}, more than its {} bytes hold", count, what, size), where, kAgain);
   }
   [[noreturn]] void refuse_tensor(const GgufTensor& tensor, const std::string& wrong, const char* advice) const {
     refuse("tensor " + printable(tensor.name) + " " + wrong, where, advice);
@@ -253,8 +249,7 @@ GgufValue read_value(Cursor& cursor, const std::string& what) {
     value.count = cursor.number<uint64_t>(what);
     if (kind == kList) refuse(what + " is a list of lists", cursor.where, kConvertAgain);
   }
-  if (kind >= kKinds)
-    refuse(what + " has type number " + std::to_string(kind) + ", unknown", cursor.where, kConvertAgain);
+  if (kind >= kKinds) refuse(filled("{} has type number {}, unknown", what, kind), cursor.where, kConvertAgain);
   value.kind = GgufKind(kind);
   const size_t begin = cursor.at;
   value.data = cursor.take(value.count, kWidths[kind], what);
@@ -264,7 +259,7 @@ GgufValue read_value(Cursor& cursor, const std::string& what) {
   }
   for (uint64_t i = 0; is_flag(value) && i < value.count; i++)
     if (value.data[i] > 1)
-      refuse(what + " has a flag " + std::to_string(value.data[i]) + ", expected 0 or 1", cursor.where, kConvertAgain);
+      refuse(filled("{} has a flag {}, expected 0 or 1", what, int(value.data[i])), cursor.where, kConvertAgain);
   return value;
 }
 
@@ -278,7 +273,7 @@ GgufTensor read_tensor(Cursor& cursor, const std::string& in_list, GgufTypes typ
   const auto bad = [&](const std::string& wrong, const char* advice) { cursor.refuse_tensor(tensor, wrong, advice); };
   const uint32_t dimensions = cursor.number<uint32_t>(what);
   if (dimensions < 1 || dimensions > kMostDimensions)
-    bad("has " + std::to_string(dimensions) + " dimensions, expected 1 to 4", kConvertAgain);
+    bad(filled("has {} dimensions, expected 1 to 4", dimensions), kConvertAgain);
   const uint8_t* const sizes = cursor.take(dimensions, 8, what);
   const uint32_t type = cursor.number<uint32_t>(what);
   tensor.offset = cursor.number<uint64_t>(what);
@@ -300,8 +295,7 @@ GgufTensor read_tensor(Cursor& cursor, const std::string& in_list, GgufTypes typ
   }
   if (format == &kOther) return tensor;  // its bytes follow from its place
   if (tensor.columns() % format->numbers != 0)
-    bad(std::string("of type ") + format->name + " has " + std::to_string(tensor.columns()) +
-            " columns, expected a multiple of " + std::to_string(format->numbers),
+    bad(filled("of type {} has {} columns, expected a multiple of {}", format->name, tensor.columns(), format->numbers),
         kConvertAgain);
   tensor.bytes = size_t(count) / format->numbers * format->bytes;
   return tensor;
@@ -311,7 +305,7 @@ void read_metadata(GgufFile& file, Cursor& cursor, uint64_t count) {
   constexpr size_t kLongestKey = 65535, kLeast = 8 + 4 + 1;  // bytes of a key and its value
   cursor.expect(count, kLeast, "keys");
   for (uint64_t i = 0; i < count; i++) {
-    const std::string key = cursor.text("key " + std::to_string(i + 1) + " of the metadata", kLongestKey);
+    const std::string key = cursor.text(filled("key {} of the metadata", i + 1), kLongestKey);
     const GgufValue value = read_value(cursor, "the metadata's " + printable(key));
     if (!file.metadata.emplace(key, value).second)
       refuse("the metadata name " + printable(key) + " twice", cursor.where, kConvertAgain);
@@ -337,13 +331,12 @@ void place_tensors(GgufFile& file, const Cursor& cursor) {
   for (GgufTensor& one : file.tensors) {
     const std::string offset = std::to_string(one.offset);
     if (one.offset % file.alignment != 0)
-      cursor.refuse_tensor(one, "lies at offset " + offset + ", not a multiple of " + std::to_string(file.alignment),
+      cursor.refuse_tensor(one, filled("lies at offset {}, not a multiple of {}", offset, file.alignment),
                            kConvertAgain);
     if (one.offset > room || one.bytes > room - one.offset)
-      cursor.refuse_tensor(one,
-                           "has " + std::to_string(one.bytes) + " bytes at offset " + offset +
-                               ", but the file has only " + std::to_string(room) + " bytes of tensors",
-                           kAgain);
+      cursor.refuse_tensor(
+          one, filled("has {} bytes at offset {}, but the file has only {} bytes of tensors", one.bytes, offset, room),
+          kAgain);
     one.data = file.bytes.get() + cursor.at + padding + one.offset;
     by_offset.push_back(&one);
   }
@@ -376,7 +369,7 @@ GgufFile parse(std::shared_ptr<const uint8_t> bytes, size_t size, const std::str
   if (file.version != 0 && file.version % 65536 == 0)
     refuse("a big-endian GGUF file", cursor.where, "give a little-endian one");
   if (file.version != 2 && file.version != 3)
-    refuse("GGUF version " + std::to_string(file.version) + ", expected 2 or 3", cursor.where, kConvertAgain);
+    refuse(filled("GGUF version {}, expected 2 or 3", file.version), cursor.where, kConvertAgain);
   const uint64_t tensors = cursor.number<uint64_t>("the header");
   read_metadata(file, cursor, cursor.number<uint64_t>("the header"));
   read_tensors(file, cursor, tensors, types);

@@ -28,8 +28,8 @@ Dtype stored_type(GgufType type) {
 void dequantize(const GgufTensor& tensor, size_t first, size_t n, float* out) {
   const size_t block = block_numbers(tensor.type), size = tensor.size();
   if (first % block != 0 || n % block != 0 || first > size || n > size - first)
-    throw std::invalid_argument("dequantize: numbers " + std::to_string(first) + " to " + std::to_string(first + n) +
-                                " of tensor " + tensor.name + " are no whole blocks of it");
+    throw std::invalid_argument(
+        filled("dequantize: numbers {} to {} of tensor {} are no whole blocks of it", first, first + n, tensor.name));
   const bool blocks = visit_blocks(tensor, [&](auto format) {
     using Q = decltype(format);
     for (size_t b = first / block; b < (first + n) / block; b++) {
@@ -56,7 +56,7 @@ size_t our_row(const LlamaTensor& part, size_t row, int head_size) {
 }
 
 void check_finite(bool finite, const GgufFile& file) {
-  if (!finite) refuse("a weight is not a finite number", file.path, "replace the file");
+  if (!finite) refuse("a weight is not a finite number", file.path);
 }
 
 // Calls set(output, block of k, its numbers) for all blocks of a tensor of the table. Throws runtime_error where a
@@ -231,17 +231,14 @@ Config read_llama_header(const GgufFile& file) {
   h.n_head = size("attention.head_count");
   h.n_kv_head = size("attention.head_count_kv", h.n_head);
   if (h.n_head % h.n_kv_head != 0)
-    disagree("llama.attention.head_count_kv is " + std::to_string(h.n_kv_head) + ", no divisor of the " +
-             std::to_string(h.n_head) + " heads");
+    disagree(filled("llama.attention.head_count_kv is {}, no divisor of the {} heads", h.n_kv_head, h.n_head));
   if (!file.has("llama.attention.key_length") && h.n_embd % h.n_head != 0)
-    disagree("llama.embedding_length is " + std::to_string(h.n_embd) + ", no multiple of the " +
-             std::to_string(h.n_head) + " heads");
+    disagree(filled("llama.embedding_length is {}, no multiple of the {} heads", h.n_embd, h.n_head));
   h.head_dim = size("attention.key_length", std::max(1, h.n_embd / h.n_head));
-  if (h.head_dim % 2 != 0) disagree("heads have " + std::to_string(h.head_dim) + " channels, expected an even number");
+  if (h.head_dim % 2 != 0) disagree(filled("heads have {} channels, expected an even number", h.head_dim));
   for (const char* same : {"attention.value_length", "rope.dimension_count"})
     if (size(same, h.head_dim) != h.head_dim)
-      disagree(std::string("llama.") + same + " is " + std::to_string(size(same)) + ", expected the " +
-               std::to_string(h.head_dim) + " channels of a head");
+      disagree(filled("llama.{} is {}, expected the {} channels of a head", same, size(same), h.head_dim));
   h.norm_epsilon = float(file.number("llama.attention.layer_norm_rms_epsilon"));
   h.rope_theta = float(file.number("llama.rope.freq_base", 10000.0));
   if (!(h.norm_epsilon > 0)) disagree("llama.attention.layer_norm_rms_epsilon is not above 0");
@@ -253,14 +250,12 @@ Config read_llama_header(const GgufFile& file) {
     disagree("tensor token_embd.weight has shape " + shown_shape(embedding.shape) + ", expected (tokens, channels)");
   h.vocab_size = int(embedding.shape[0]);
   if (size("vocab_size", h.vocab_size) != h.vocab_size)
-    disagree("llama.vocab_size is " + std::to_string(size("vocab_size")) + ", but token_embd.weight has " +
-             std::to_string(h.vocab_size) + " rows");
+    disagree(filled("llama.vocab_size is {}, but token_embd.weight has {} rows", size("vocab_size"), h.vocab_size));
   if (file.has("tokenizer.ggml.tokens") && file.length("tokenizer.ggml.tokens") != uint64_t(h.vocab_size))
-    disagree("the tokenizer has " + std::to_string(file.length("tokenizer.ggml.tokens")) +
-             " tokens, but token_embd.weight has " + std::to_string(h.vocab_size) + " rows");
+    disagree(filled("the tokenizer has {} tokens, but token_embd.weight has {} rows",
+                    file.length("tokenizer.ggml.tokens"), h.vocab_size));
   if (size_t(h.n_layer) > file.tensors.size())  // before anything is made for each layer
-    disagree("llama.block_count is " + std::to_string(h.n_layer) + ", but the file has " +
-             std::to_string(file.tensors.size()) + " tensors");
+    disagree(filled("llama.block_count is {}, but the file has {} tensors", h.n_layer, file.tensors.size()));
   check_shapes(file, h);
   return h;
 }
@@ -271,9 +266,8 @@ Config read_llama_header(const GgufFile& file) {
 int context_of(const Config& model, int wanted, const std::string& path) {
   if (wanted == 0) return std::min(model.block_size, kMostContext);
   if (wanted > model.block_size)
-    refuse("a context of " + std::to_string(wanted) + " tokens is more than the model's own " +
-               std::to_string(model.block_size),
-           path, "give at most that to --context");
+    refuse(filled("a context of {} tokens is more than the model's own {}", wanted, model.block_size), path,
+           "give at most that to --context");
   return wanted;
 }
 

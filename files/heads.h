@@ -73,8 +73,7 @@ inline MedusaHeads read_medusa(const std::string& dir, const Config& config, con
   sizes.rank = 0;
   sizes.heads = count_tensors(file, "head.", 1, ".linear.weight");
   if (sizes.heads < 1 || sizes.heads > kMostHeads)
-    refuse("the file holds " + std::to_string(sizes.heads) + " heads, expected 1 to " + std::to_string(kMostHeads),
-           path, "replace the file");
+    refuse(filled("the file holds {} heads, expected 1 to {}", sizes.heads, kMostHeads), path);
   const std::vector<int64_t> linear = shape_in(file, "head.1.linear.weight"),
                              down = shape_in(file, "head.1.down.weight");
   sizes.root = !linear.empty() && linear[0] == 2 * int64_t(config.n_embd);
@@ -122,10 +121,7 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config, 
   const SafeTensors file = read_safetensors(path);
   ParallelFile result;
   ParallelSizes& s = result.sizes;
-  const auto word = [&](const char* key) {
-    const auto entry = file.metadata.find(key);
-    return entry == file.metadata.end() ? std::string() : entry->second;
-  };
+  const auto word = [&](const char* key) { return said_by(file.metadata, key); };
   const auto yes = [&](const char* key) {
     if (word(key) != "yes" && word(key) != "no")
       refuse("its metadata's " + std::string(key) + " is neither yes nor no", path, advice);
@@ -138,8 +134,7 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config, 
   s.n_layer = count_tensors(file, "h.", 0, ".attn.c_attn.weight");
   if (s.n_layer < 1 || s.n_layer > kMostParallelLayers || s.ahead < 1 || s.ahead > kMostAhead || s.n_head < 1 ||
       s.n_embd % s.n_head != 0 || s.head_size() % 2 != 0)
-    refuse("not a drafter for this model: " + std::to_string(s.n_layer) + " layers, " + std::to_string(s.ahead) +
-               " tokens at once, " + std::to_string(s.n_head) + " heads",
+    refuse(filled("not a drafter for this model: {} layers, {} tokens at once, {} heads", s.n_layer, s.ahead, s.n_head),
            path, advice);
   s.sequential = yes("sequential");
   s.raw = yes("raw");

@@ -25,11 +25,10 @@ inline std::unique_ptr<LogitsDrafter> load_small_model(const std::string& dir, c
 // runtime_error where it has not more than so many layers.
 inline std::unique_ptr<LogitsDrafter> first_layers(Target& target, int layers, const std::string& dir) {
   if (layers >= target.layers())
-    refuse("drafter self:" + std::to_string(layers) + " needs " + std::to_string(layers) +
-               " of the first layers, the model has " + std::to_string(target.layers()) + " in all",
+    refuse(filled("drafter self:{} needs {} of the first layers, the model has {} in all", layers, layers,
+                  target.layers()),
            printable(dir, 300),
-           target.layers() == 1 ? "choose another drafter"
-                                : "choose self:" + std::to_string(target.layers() - 1) + " or less");
+           target.layers() == 1 ? "choose another drafter" : filled("choose self:{} or less", target.layers() - 1));
   return std::make_unique<FirstLayers>(target, layers);
 }
 

@@ -25,9 +25,7 @@ namespace {
 // Reads one tensor of the header, and checks it against the `data` bytes that begin at `origin`.
 Tensor parse_tensor(const std::string& name, const Json& entry, size_t origin, size_t data, const std::string& where) {
   constexpr size_t kMostDimensions = 8;
-  const auto bad = [&](const std::string& wrong) {
-    refuse("tensor " + printable(name) + " " + wrong, where, "replace the file");
-  };
+  const auto bad = [&](const std::string& wrong) { refuse("tensor " + printable(name) + " " + wrong, where); };
   const Json &dtype = member(entry, "dtype"), &shape = member(entry, "shape"), &span = member(entry, "data_offsets");
   Tensor tensor;
   tensor.name = name;
@@ -50,13 +48,10 @@ Tensor parse_tensor(const std::string& name, const Json& entry, size_t origin, s
     bad("has no data_offsets [begin, end]");
   const uint64_t begin = span[0].get<uint64_t>(), end = span[1].get<uint64_t>();
   if (begin > end || end > data)
-    bad("lies at " + std::to_string(begin) + " to " + std::to_string(end) + ", but the file holds " +
-        std::to_string(data) + " bytes of tensors");
+    bad(filled("lies at {} to {}, but the file holds {} bytes of tensors", begin, end, data));
   if ((end - begin) / width != count || (end - begin) % width != 0)
-    bad("of shape " + shown_shape(tensor.shape) + " and dtype " + tensor.dtype + " has " + std::to_string(end - begin) +
-        " bytes");
-  if (begin % width != 0)
-    bad("begins at " + std::to_string(begin) + ", not a multiple of its " + std::to_string(width) + " bytes");
+    bad(filled("of shape {} and dtype {} has {} bytes", shown_shape(tensor.shape), tensor.dtype, end - begin));
+  if (begin % width != 0) bad(filled("begins at {}, not a multiple of its {} bytes", begin, width));
   tensor.begin = origin + begin;
   tensor.end = origin + end;
   return tensor;
@@ -65,13 +60,10 @@ Tensor parse_tensor(const std::string& name, const Json& entry, size_t origin, s
 // Where the header ends, in a file that begins with these bytes and has that size. Throws std::runtime_error.
 size_t header_end(const std::string& begin, uint64_t size, const std::string& where) {
   constexpr uint64_t kLongestHeader = 100000000;  // the format's own limit
-  if (size < 8 || begin.size() < 8)
-    refuse("not a safetensors file: only " + std::to_string(size) + " bytes", where, "replace the file");
+  if (size < 8 || begin.size() < 8) refuse(filled("not a safetensors file: only {} bytes", size), where);
   const uint64_t header_bytes = load<uint64_t>(begin.data());
   if (header_bytes > kLongestHeader || header_bytes > size - 8)
-    refuse("not a whole safetensors file: a header of " + std::to_string(header_bytes) + " bytes in a file of " +
-               std::to_string(size),
-           where, "replace the file");
+    refuse(filled("not a whole safetensors file: a header of {} bytes in a file of {}", header_bytes, size), where);
   return 8 + size_t(header_bytes);
 }
 
@@ -101,14 +93,13 @@ SafeTensors parse_header(const std::string& bytes, uint64_t size, const std::str
   for (const Tensor& tensor : file.tensors) {
     file.index.emplace(tensor.name, file.index.size());
     if (tensor.begin != reached)
-      refuse("tensor " + printable(tensor.name) + " begins at " + std::to_string(tensor.begin - origin) +
-                 ", expected " + std::to_string(reached - origin) + " (a gap or an overlap)",
+      refuse(filled("tensor {} begins at {}, expected {} (a gap or an overlap)", printable(tensor.name),
+                    tensor.begin - origin, reached - origin),
              where, advice);
     reached = tensor.end;
   }
   if (reached != size)
-    refuse("the tensors take " + std::to_string(reached - origin) + " bytes, the file holds " + std::to_string(data),
-           where, advice);
+    refuse(filled("the tensors take {} bytes, the file holds {}", reached - origin, data), where, advice);
   return file;
 }
 
@@ -129,8 +120,7 @@ void check_hash(const SafeTensors& file, const std::string& where) {
     for (const auto& [key, value] : file.metadata)
       right = right && (key == "model" || key == "tokenizer" || value.find(kHashPrefix) != 0);
   }
-  if (!right)
-    refuse("the file is damaged: its bytes are not those that its hash was made of", where, "replace the file");
+  if (!right) refuse("the file is damaged: its bytes are not those that its hash was made of", where);
 }
 
 }  // namespace
@@ -215,8 +205,7 @@ void write_safetensors(const std::string& path, const std::vector<TensorData>& t
 }
 
 void copy_floats(const SafeTensors& file, const Tensor& tensor, float* out, const std::string& where) {
-  if (tensor.dtype == "I32")
-    refuse("tensor " + printable(tensor.name) + " has dtype I32, expected floats", where, "replace the file");
+  if (tensor.dtype == "I32") refuse("tensor " + printable(tensor.name) + " has dtype I32, expected floats", where);
   const size_t count = (tensor.end - tensor.begin) / dtype_size(tensor.dtype);
   to_floats(file.bytes.data() + tensor.begin, tensor.dtype, count, out);
   if (!std::all_of(out, out + count, [](float x) { return std::isfinite(x); }))
@@ -251,11 +240,11 @@ std::vector<float> read_tensor(const SafeTensors& file, const std::string& name,
 
 std::vector<int32_t> read_integers(const SafeTensors& file, const std::string& name, const std::string& where) {
   const Tensor* const tensor = file.find(name);
-  if (!tensor) refuse("tensor " + name + " is missing", where, "replace the file");
+  if (!tensor) refuse("tensor " + name + " is missing", where);
   if (tensor->dtype != "I32" || tensor->shape.size() != 1)
     refuse("tensor " + name + " has dtype " + tensor->dtype + " and shape " + shown_shape(tensor->shape) +
                ", expected a list of I32",
-           where, "replace the file");
+           where);
   std::vector<int32_t> out(size_t(tensor->shape[0]));
   if (!out.empty()) memcpy(out.data(), file.bytes.data() + tensor->begin, tensor->end - tensor->begin);
   return out;

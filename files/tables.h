@@ -40,8 +40,7 @@ inline std::string bigram_path(const std::string& dir) { return dir + "/bigram.s
 // Throws runtime_error where no table is so large.
 inline void check_bigram_size(int vocab, const std::string& where) {
   if (vocab > kBigramMostTokens)
-    refuse("a text of " + std::to_string(vocab) + " different characters, and a bigram table holds at most " +
-               std::to_string(kBigramMostTokens),
+    refuse(filled("a text of {} different characters, and a bigram table holds at most {}", vocab, kBigramMostTokens),
            where, "leave out or replace the rarest");
 }
 
@@ -150,9 +149,8 @@ inline std::unique_ptr<LogitsDrafter> load_ngram(const std::string& model, int o
   check_ngrams(file, path, model);
   NgramTrie trie = parse_ngrams(file, vocab, path, ngrams_maker(model));
   if (order > trie.orders())
-    refuse("drafter ngram:" + std::to_string(order) + " needs order " + std::to_string(order) +
-               ", the counts end at order " + std::to_string(trie.orders()),
-           path, "choose ngram:" + std::to_string(trie.orders()) + " or less");
+    refuse(filled("drafter ngram:{} needs order {}, the counts end at order {}", order, order, trie.orders()), path,
+           filled("choose ngram:{} or less", trie.orders()));
   return std::make_unique<Ngram>(interpolated(std::move(trie), order, vocab));
 }
 
