@@ -5,10 +5,6 @@
 // nothing, it is what most chats use. A model of train_gpt is sampled as it is: temperature 1.
 #pragma once
 
-#include <algorithm>
-#include <filesystem>
-#include <string>
-
 #include "files/gguf.h"
 #include "files/model_path.h"
 #include "files/origin.h"

@@ -5,14 +5,11 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-#include <algorithm>
 #include <map>
 #include <queue>
 
 namespace nanospec {
 namespace {
-
-const char* const kReplace = "replace the file";
 
 // ---------------------------------------------------------------------------------------------------------------
 // GPT-2's characters for bytes: a byte that can be seen is the code point of its number; the others, in order, are
@@ -106,9 +103,7 @@ std::shared_ptr<const pcre2_code> compile_split(const std::string& pre, const st
 // ---------------------------------------------------------------------------------------------------------------
 // Making one
 
-std::string token_name(int id, const std::string& name) {
-  return "token " + std::to_string(id) + ", \"" + printable(name) + "\",";
-}
+std::string token_name(int id, const std::string& name) { return filled("token {}, \"{}\",", id, printable(name)); }
 
 }  // namespace
 
@@ -116,33 +111,32 @@ Bpe::Bpe(const BpeParts& parts, const std::string& where) : pre_(parts.pre), bos
   read_merges(parts, read_tokens(parts, where), where);
   for (int id : {bos_, eos_})
     if (id < -1 || id >= vocab_size())
-      refuse("the id " + std::to_string(id) + " of a special token is not below " + std::to_string(vocab_size()), where,
-             kReplace);
+      refuse(filled("the id {} of a special token is not below {}", id, vocab_size()), where);
   split_ = compile_split(pre_, where);
 }
 
 Bpe::Ids Bpe::read_tokens(const BpeParts& parts, const std::string& where) {
   Ids id_of;
   const size_t all = parts.tokens.size();
-  if (all == 0 || all > size_t(INT32_MAX)) refuse("no vocabulary", where, kReplace);
+  if (all == 0 || all > size_t(INT32_MAX)) refuse("no vocabulary", where);
   if (!parts.types.empty() && parts.types.size() != all)
-    refuse(std::to_string(parts.types.size()) + " token types for " + std::to_string(all) + " tokens", where, kReplace);
+    refuse(filled("{} token types for {} tokens", parts.types.size(), all), where);
   bytes_.resize(all);
   types_.resize(all, TokenType::normal);
   for (size_t i = 0; i < all; i++) {
     const int id = int(i), type = parts.types.empty() ? 1 : parts.types[i];
     const std::string& name = parts.tokens[i];
     if (type != 1 && (type < 3 || type > 6))
-      refuse(token_name(id, name) + " has the type " + std::to_string(type), where, "give a model with byte-level BPE");
+      refuse(filled("{} has the type {}", token_name(id, name), type), where, "give a model with byte-level BPE");
     types_[i] = TokenType(type == 6 ? 1 : type);
     if (types_[i] == TokenType::unused) continue;
-    if (!id_of.emplace(name, id).second) refuse(token_name(id, name) + " is there twice", where, kReplace);
+    if (!id_of.emplace(name, id).second) refuse(token_name(id, name) + " is there twice", where);
     if (types_[i] == TokenType::normal) {
       if (!bytes_of(name, bytes_[i]) || (type == 6 && bytes_[i].size() != 1))
         refuse(token_name(id, name) + " is not written in GPT-2's characters for bytes", where,
                "give a model with byte-level BPE");
     } else {
-      if (name.empty()) refuse(token_name(id, name) + " is special, but has no text", where, kReplace);
+      if (name.empty()) refuse(token_name(id, name) + " is special, but has no text", where);
       bytes_[i] = name;
       specials_[uint8_t(name[0])].push_back(id);
     }
@@ -156,7 +150,7 @@ Bpe::Ids Bpe::read_tokens(const BpeParts& parts, const std::string& where) {
     const auto found = id_of.find(utf8(alphabet().of_byte[size_t(byte)]));
     byte_id_[size_t(byte)] = found == id_of.end() ? -1 : found->second;
     if (found == id_of.end() && !rare(byte))
-      refuse("the vocabulary lacks the byte '" + printable(std::string(1, char(byte))) + "'", where, kReplace);
+      refuse("the vocabulary lacks the byte '" + printable(std::string(1, char(byte))) + "'", where);
   }
   return id_of;
 }
@@ -165,7 +159,7 @@ void Bpe::read_merges(const BpeParts& parts, const Ids& ids, const std::string& 
   merges_.reserve(parts.merges.size());
   for (const std::string& merge : parts.merges) {
     const auto wrong = [&](const std::string& what) {
-      refuse("merge " + std::to_string(merged_.size()) + ", \"" + printable(merge) + "\", " + what, where, kReplace);
+      refuse(filled("merge {}, \"{}\", {}", merged_.size(), printable(merge), what), where);
     };
     const auto id_of = [&](const std::string& name) {
       const auto found = ids.find(name);
@@ -176,8 +170,7 @@ void Bpe::read_merges(const BpeParts& parts, const Ids& ids, const std::string& 
     if (space == std::string::npos || merge.find(' ', space + 1) != std::string::npos) wrong("is not two tokens");
     const std::string left = merge.substr(0, space), right = merge.substr(space + 1);
     const int result = id_of(left + right);
-    if (!merges_.emplace(pair(id_of(left), id_of(right)), Merge{uint32_t(merged_.size()), result}).second)
-      wrong("is there twice");
+    if (!merges_.emplace(pair(id_of(left), id_of(right)), uint32_t(merged_.size())).second) wrong("is there twice");
     merged_.push_back(result);
   }
 }
@@ -201,17 +194,6 @@ int Bpe::special_at(std::string_view text, size_t at) const {
   for (int id : specials_[uint8_t(text[at])])
     if (text.compare(at, bytes_[size_t(id)].size(), bytes_[size_t(id)]) == 0) return id;
   return -1;
-}
-
-const std::string& Bpe::decode(int id, bool control_text) const {
-  static const std::string nothing;
-  return !control_text && type(id) == TokenType::control ? nothing : bytes_[size_t(id)];
-}
-
-std::string Bpe::decode(const std::vector<int>& ids, bool control_text) const {
-  std::string text;
-  for (int id : ids) text += decode(id, control_text);
-  return text;
 }
 
 namespace {
@@ -257,7 +239,7 @@ class BpeRun {
                                     PCRE2_NO_UTF_CHECK, match_.get(), nullptr);
       const size_t end = found > 0 ? pcre2_get_ovector_pointer(match_.get())[1] : at;
       if (end <= at)
-        refuse("PCRE2 stopped (" + message_of_pcre2(found) + ")", "byte " + std::to_string(at + 1) + " of a text",
+        refuse("PCRE2 stopped (" + message_of_pcre2(found) + ")", filled("byte {} of a text", at + 1),
                "give another text");
       piece(text.substr(at, end - at));
       at = end;
@@ -269,21 +251,14 @@ class BpeRun {
 
   void piece(std::string_view bytes) {
     counts_.pieces++;
-    if (bytes.size() > kLongestCached) {
-      merge(bytes);
-      for (int id : merged_) put_(id);
-      return;
-    }
     key_.assign(bytes);
-    auto known = cache_.find(key_);
-    if (known == cache_.end()) {
-      merge(bytes);
-      if (cache_.size() == kMostCached) cache_.clear();
-      known = cache_.emplace(key_, merged_).first;
-    } else {
-      counts_.cached++;
-    }
-    for (int id : known->second) put_(id);
+    const auto known = cache_.find(key_);
+    counts_.cached += known != cache_.end();
+    if (known == cache_.end()) merge(bytes);
+    for (int id : known == cache_.end() ? merged_ : known->second) put_(id);
+    if (known != cache_.end() || bytes.size() > kLongestCached) return;
+    if (cache_.size() == kMostCached) cache_.clear();
+    cache_.emplace(key_, merged_);
   }
 
   // Merges one piece into merged_. The tokens are a list, linked both ways; the pairs of neighbours wait in a queue by
@@ -325,7 +300,7 @@ class BpeRun {
     counts_.pairs++;
     const auto found = bpe_.merges_.find(Bpe::pair(left.id, nodes_[left.next].id));
     if (found == bpe_.merges_.end()) return;
-    left.rank = found->second.rank;
+    left.rank = found->second;
     queue_.push(uint64_t(left.rank) << 32 | at);
   }
 
@@ -380,10 +355,9 @@ void encode_bpe(const Bpe& bpe, const std::function<void(int id)>& put, const st
   BpeCounts counts;
   bpe.encode_to(put, text, Control::plain, &counts);
   if (counts.repaired)
-    note("bytes that are not UTF-8, " + std::to_string(counts.repaired) + " times, became U+FFFD", what,
-         "give the text in UTF-8");
+    note(filled("bytes that are not UTF-8, {} times, became U+FFFD", counts.repaired), what, "give the text in UTF-8");
   if (counts.left_out)
-    note("bytes that no token has, " + std::to_string(counts.left_out) + ", were left out", what,
+    note(filled("bytes that no token has, {}, were left out", counts.left_out), what,
          "nothing need be done; the model knows no control characters");
 }
 
@@ -397,8 +371,7 @@ struct HfReader {
   const Json file;
   const std::string& where;
   const std::string advice = "give a byte-level BPE tokenizer whose pre-split is smollm or gpt-2";
-  BpeParts parts = {};
-  std::vector<bool> taken = {};  // ids
+  BpeParts parts = {};  // a type of 0: there is no such token yet
 
   // Refuses an option that is neither missing nor one of these.
   void expect(const std::string& of, const Json& object, const char* name, std::initializer_list<Json> allowed) const {
@@ -451,38 +424,37 @@ struct HfReader {
   // An id of the file: one of `all`.
   int id_of(const std::string& name, const Json& id, size_t all) const {
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= all)
-      refuse("the id of \"" + printable(name) + "\" is " + shown(id) + ", expected each of 0 to " +
-                 std::to_string(all - 1) + " once",
-             where, kReplace);
+      refuse(filled("the id of \"{}\" is {}, expected each of 0 to {} once", printable(name), shown(id), all - 1),
+             where);
     return id.get<int>();
   }
+  // An added token may be in the vocabulary too, under the same id.
   void put(const std::string& name, int id, TokenType type) {
-    parts.tokens[size_t(id)] = name;
-    parts.types[size_t(id)] = int(type);
-    taken[size_t(id)] = true;
+    std::string& token = parts.tokens[size_t(id)];
+    int& its = parts.types[size_t(id)];
+    const int normal = int(TokenType::normal);
+    if (its && (type == TokenType::normal || its != normal || token != name))
+      refuse(filled("the id {} is there twice", id), where);
+    token = name;
+    its = int(type);
   }
 
   void read_vocabulary() {
     const Json& vocabulary = member(member(file, "model"), "vocab");
     const Json& added = member(file, "added_tokens");
-    if (!vocabulary.is_object() || vocabulary.empty()) refuse("no vocabulary (model.vocab)", where, kReplace);
-    if (!added.is_null() && !added.is_array()) refuse("added_tokens is " + shown(added), where, kReplace);
+    if (!vocabulary.is_object() || vocabulary.empty()) refuse("no vocabulary (model.vocab)", where);
+    if (!added.is_null() && !added.is_array()) refuse("added_tokens is " + shown(added), where);
     size_t all = vocabulary.size();
     for (const Json& token : added) {
-      if (!member(token, "content").is_string()) refuse("an added token has no content", where, kReplace);
+      if (!member(token, "content").is_string()) refuse("an added token has no content", where);
       all += !vocabulary.contains(member(token, "content").get_ref<const std::string&>());
     }
     parts.tokens.resize(all);
     parts.types.resize(all);
-    taken.resize(all);
-    for (const auto& [name, id] : vocabulary.items()) {
-      const int number = id_of(name, id, all);
-      if (taken[size_t(number)]) refuse("the id " + std::to_string(number) + " is there twice", where, kReplace);
-      put(name, number, TokenType::normal);
-    }
+    for (const auto& [name, id] : vocabulary.items()) put(name, id_of(name, id, all), TokenType::normal);
     for (const Json& token : added) read_added(token, added[0], all);
   }
-  // An added token may be in the vocabulary too, under the same id. It is sought in the text as it is.
+  // It is sought in the text as it is.
   void read_added(const Json& token, const Json& first, size_t all) {
     const std::string& name = member(token, "content").get_ref<const std::string&>();
     const std::string of = "the added token \"" + printable(name) + "\": its ";
@@ -491,20 +463,18 @@ struct HfReader {
     expect(of, token, "special", {true, false});
     expect(of, token, "normalized", {true, false});
     expect(of, token, "normalized", {member(first, "normalized")});  // Hugging Face would seek them in two turns
-    if (taken[size_t(id)] && (parts.tokens[size_t(id)] != name || parts.types[size_t(id)] != int(TokenType::normal)))
-      refuse("the id " + std::to_string(id) + " is there twice", where, kReplace);
     put(name, id, member(token, "special").get<bool>() ? TokenType::control : TokenType::user_defined);
   }
 
   // "left right", or since 2024 ["left", "right"].
   void read_merges() {
     const Json& merges = member(member(file, "model"), "merges");
-    if (!merges.is_array()) refuse("no merges (model.merges)", where, kReplace);
+    if (!merges.is_array()) refuse("no merges (model.merges)", where);
     for (const Json& merge : merges) {
       if (merge.is_string()) parts.merges.push_back(merge.get<std::string>());
       else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string())
         parts.merges.push_back(merge[0].get<std::string>() + " " + merge[1].get<std::string>());
-      else refuse("merge " + std::to_string(parts.merges.size()) + " is " + shown(merge), where, kReplace);
+      else refuse(filled("merge {} is {}", parts.merges.size(), shown(merge)), where);
     }
   }
 
@@ -540,22 +510,16 @@ Tokenizer parse_any_tokenizer(const std::string& text, const std::string& where)
 namespace {
 
 // Whether these bytes, which are no whole character, may become one with more bytes.
-bool begins_character(std::string bytes) {
-  if (bytes.size() > 3) return false;
-  for (const char* more : {"\x80", "\xBF"}) {
-    std::string whole = bytes + more;
-    while (whole.size() < 4 && !code_point_bytes(whole, 0)) whole += '\x80';
-    if (code_point_bytes(whole, 0) > int(bytes.size())) return true;
-  }
+bool begins_character(const std::string& bytes) {
+  for (const std::string more : {"\x80", "\xBF", "\x80\x80", "\xBF\x80", "\x80\x80\x80", "\xBF\x80\x80"})
+    if (code_point_bytes(bytes + more, 0) == int(bytes.size() + more.size())) return true;
   return false;
 }
 
 }  // namespace
 
 std::string Utf8Stream::put(std::string_view bytes) {
-  std::string ready = std::move(held_);
-  ready += bytes;
-  held_.clear();
+  std::string ready = finish().append(bytes);
   for (size_t n = std::min<size_t>(3, ready.size()); n > 0; n--) {
     const std::string tail = ready.substr(ready.size() - n);
     if (code_point_bytes(tail, 0) || !begins_character(tail)) continue;
@@ -566,10 +530,6 @@ std::string Utf8Stream::put(std::string_view bytes) {
   return ready;
 }
 
-std::string Utf8Stream::finish() {
-  std::string rest = std::move(held_);
-  held_.clear();
-  return rest;
-}
+std::string Utf8Stream::finish() { return std::exchange(held_, ""); }
 
 }  // namespace nanospec

@@ -19,13 +19,6 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <string>
-#include <string_view>
-#include <unordered_map>
-#include <vector>
 
 #include "files/text.h"
 
@@ -89,16 +82,9 @@ class Bpe {
 
   // The bytes of each id: of a special token its text, of an unused one nothing.
   const std::vector<std::string>& symbols() const { return bytes_; }
-  // The bytes of one id, which must lie in [0, V); for a control token its text, or nothing.
-  const std::string& decode(int id, bool control_text = true) const;
-  std::string decode(const std::vector<int>& ids, bool control_text = true) const;
 
  private:
   friend class BpeRun;
-  struct Merge {
-    uint32_t rank;
-    int id;
-  };
   static uint64_t pair(int left, int right) { return uint64_t(left) << 32 | uint64_t(right); }
   using Ids = std::unordered_map<std::string_view, int>;  // by what the file calls a token
   Ids read_tokens(const BpeParts& parts, const std::string& where);
@@ -108,7 +94,7 @@ class Bpe {
   std::vector<std::string> bytes_;                  // (V)
   std::vector<TokenType> types_;                    // (V)
   std::array<int, 256> byte_id_;                    // -1: the vocabulary lacks this byte
-  std::unordered_map<uint64_t, Merge> merges_;      // by pair()
+  std::unordered_map<uint64_t, uint32_t> merges_;   // rank, by pair()
   std::vector<int> merged_;                         // rank -> the id that it makes
   std::array<std::vector<int>, 256> specials_;      // by the first byte of their text, the longest first
   std::shared_ptr<const pcre2_real_code_8> split_;  // the pre-split

@@ -3,16 +3,12 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <climits>
 #include <filesystem>
-#include <set>
-#include <string_view>
 
 #include "files/bpe.h"
-#include "files/hash.h"
 #include "files/llama.h"
 #include "files/sizes.h"
 #include "machine/numbers.h"
@@ -24,29 +20,42 @@ namespace nanospec {
 
 namespace {
 
-// Valid for transformers' LlamaForCausalLM.
-std::string format_llama_config(const Config& config) {
-  const Json file = {{"architectures", {"LlamaForCausalLM"}},
-                     {"model_type", "llama"},
-                     {"vocab_size", config.vocab_size},
-                     {"max_position_embeddings", config.block_size},
-                     {"hidden_size", config.n_embd},
-                     {"intermediate_size", config.inner()},
-                     {"num_hidden_layers", config.n_layer},
-                     {"num_attention_heads", config.n_head},
-                     {"num_key_value_heads", config.n_kv_head},
-                     {"head_dim", config.head_size()},
-                     {"hidden_act", "silu"},
-                     {"rms_norm_eps", config.norm_epsilon},
-                     {"rope_theta", config.rope_theta},
-                     {"attention_bias", false},
-                     {"mlp_bias", false},
-                     {"attention_dropout", 0.0},
-                     {"initializer_range", 0.02},
-                     {"tie_word_embeddings", config.tied},
-                     {"bos_token_id", nullptr},
-                     {"eos_token_id", nullptr}};
-  return file.dump(2) + "\n";
+// The sizes of a config.json, by the keys of GPT2LMHeadModel and LlamaForCausalLM.
+struct SizeKey {
+  int Config::*size;
+  const char *gpt, *llama;  // null: the model has no such key
+};
+constexpr SizeKey kSizeKeys[] = {
+    {&Config::vocab_size, "vocab_size", "vocab_size"},
+    {&Config::block_size, "n_positions", "max_position_embeddings"},
+    {&Config::n_embd, "n_embd", "hidden_size"},
+    {&Config::n_inner, nullptr, "intermediate_size"},
+    {&Config::n_layer, "n_layer", "num_hidden_layers"},
+    {&Config::n_head, "n_head", "num_attention_heads"},
+    {&Config::n_kv_head, nullptr, "num_key_value_heads"},
+    {&Config::head_dim, nullptr, "head_dim"},
+};
+// What else each has in a file of ours.
+Json gpt_settings(const Config& config) {
+  return {{"architectures", {"GPT2LMHeadModel"}},
+          {"model_type", "gpt2"},
+          {"n_inner", nullptr},
+          {"activation_function", "gelu"},
+          {"layer_norm_epsilon", 1e-5},
+          {"resid_pdrop", 0.0},
+          {"embd_pdrop", 0.0},
+          {"attn_pdrop", 0.0},
+          {"bias", config.bias}};
+}
+Json llama_settings(const Config& config) {
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"model_type", "llama"},
+          {"hidden_act", "silu"},
+          {"rms_norm_eps", config.norm_epsilon},
+          {"rope_theta", config.rope_theta},
+          {"attention_bias", false},
+          {"mlp_bias", false},
+          {"attention_dropout", 0.0}};
 }
 
 // Reads the values of a config.json. Its functions throw std::runtime_error with the key.
@@ -81,14 +90,7 @@ struct ConfigFile {
   static constexpr const char* kAdvice = "correct the file";
 };
 
-Config gpt_config(const ConfigFile& file) {
-  file.fixed("activation_function", "gelu", true);
-  Config config;
-  config.vocab_size = file.number("vocab_size");
-  config.block_size = file.number("n_positions");
-  config.n_embd = file.number("n_embd");
-  config.n_layer = file.number("n_layer");
-  config.n_head = file.number("n_head");
+Config gpt_config(const ConfigFile& file, Config config) {
   config.n_kv_head = config.n_head;
   if (member(file.file, "n_inner") != Json(4 * int64_t(config.n_embd))) file.fixed("n_inner", nullptr);
   file.fixed("layer_norm_epsilon", 1e-5);
@@ -113,22 +115,9 @@ float read_rope_theta(const ConfigFile& file) {
              "use a model whose rotary positions are not scaled");
   return rope.real("rope_theta");
 }
-Config llama_config(const ConfigFile& file) {
-  file.fixed("hidden_act", "silu", true);
-  file.fixed("rope_scaling", nullptr);
-  file.fixed("attention_bias", false);
-  file.fixed("mlp_bias", false);
-  Config config;
+Config llama_config(const ConfigFile& file, Config config) {
   config.rotary = config.swiglu = true;
   config.center = false;
-  config.vocab_size = file.number("vocab_size");
-  config.block_size = file.number("max_position_embeddings");
-  config.n_embd = file.number("hidden_size");
-  config.n_inner = file.number("intermediate_size");
-  config.n_layer = file.number("num_hidden_layers");
-  config.n_head = file.number("num_attention_heads");
-  config.n_kv_head = file.number("num_key_value_heads");
-  if (file.file.contains("head_dim")) config.head_dim = file.number("head_dim");
   config.norm_epsilon = file.real("rms_norm_eps");
   config.rope_theta = read_rope_theta(file);
   config.tied = file.flag("tie_word_embeddings", false);
@@ -138,25 +127,16 @@ Config llama_config(const ConfigFile& file) {
 }  // namespace
 
 std::string format_config(const Config& config) {
-  if (is_llama(config)) return format_llama_config(config);
-  const Json file = {{"architectures", {"GPT2LMHeadModel"}},
-                     {"model_type", "gpt2"},
-                     {"vocab_size", config.vocab_size},
-                     {"n_positions", config.block_size},
-                     {"n_embd", config.n_embd},
-                     {"n_layer", config.n_layer},
-                     {"n_head", config.n_head},
-                     {"n_inner", nullptr},
-                     {"activation_function", "gelu"},
-                     {"layer_norm_epsilon", 1e-5},
-                     {"resid_pdrop", 0.0},
-                     {"embd_pdrop", 0.0},
-                     {"attn_pdrop", 0.0},
-                     {"initializer_range", 0.02},
-                     {"tie_word_embeddings", true},
-                     {"bos_token_id", nullptr},
-                     {"eos_token_id", nullptr},
-                     {"bias", config.bias}};
+  const bool llama = is_llama(config);
+  Config sizes = config;
+  sizes.n_inner = config.inner();
+  sizes.head_dim = config.head_size();
+  Json file = llama ? llama_settings(config) : gpt_settings(config);
+  for (const SizeKey& key : kSizeKeys)
+    if (const char* name = llama ? key.llama : key.gpt) file[name] = sizes.*key.size;
+  file["initializer_range"] = 0.02;
+  file["tie_word_embeddings"] = config.tied;
+  file["bos_token_id"] = file["eos_token_id"] = nullptr;
   return file.dump(2) + "\n";
 }
 
@@ -167,7 +147,15 @@ Config parse_config(const std::string& text, const std::string& where) {
   const bool llama = type == Json("llama");
   if (!llama && type != Json("gpt2"))
     refuse("model_type is " + shown(type) + ", expected \"gpt2\" or \"llama\"", where, "use a model of that kind");
-  const Config config = llama ? llama_config(file) : gpt_config(file);
+  file.fixed(llama ? "hidden_act" : "activation_function", llama ? "silu" : "gelu", true);
+  if (llama) file.fixed("rope_scaling", nullptr);
+  if (llama) file.fixed("attention_bias", false);
+  if (llama) file.fixed("mlp_bias", false);
+  Config config;
+  for (const SizeKey& key : kSizeKeys)
+    if (const char* name = llama ? key.llama : key.gpt)
+      if (key.size != &Config::head_dim || file.file.contains(name)) config.*key.size = file.number(name);
+  config = llama ? llama_config(file, config) : gpt_config(file, config);
   const std::string problem = config_problem(config);
   if (!problem.empty()) refuse(problem, where, ConfigFile::kAdvice);
   return config;
@@ -187,10 +175,9 @@ void expect_tensors(Expected& expected, const std::vector<TensorSpec>& table, co
 
 std::vector<float> read_flat(const SafeTensors& file, const std::vector<TensorSpec>& table, const std::string& where,
                              const std::string& prefix) {
-  const std::map<std::string, const Tensor*> found = by_name(file);
   std::vector<float> flat(table.back().offset + table.back().size);
   for (const TensorSpec& spec : table)
-    copy_floats(file, *found.at(prefix + spec.name), flat.data() + spec.offset, where);
+    copy_floats(file, *file.find(prefix + spec.name), flat.data() + spec.offset, where);
   return flat;
 }
 
@@ -201,14 +188,20 @@ std::vector<TensorSpec> file_table(Config config) {
 
 namespace {
 
+std::map<std::string, size_t> offsets_of(const Config& config) {
+  std::map<std::string, size_t> offsets;
+  for (const TensorSpec& spec : tensor_table(config)) offsets[spec.name] = spec.offset;
+  return offsets;
+}
+
 // Those of a Llama model, all in `copies`, one after the other.
 std::vector<TensorData> llama_model_tensors(const Config& config, const float* weights, std::vector<float>& copies) {
-  const std::vector<LlamaTensor> parts = llama_tensors(config);
+  const std::map<std::string, size_t> offset = offsets_of(config);
   copies.clear();
   copies.reserve(parameter_count(config));
   std::vector<TensorData> tensors;
-  for (const LlamaTensor& part : parts) {
-    const std::vector<float> copy = copied_for_file(part, weights + part.ours.offset);
+  for (const LlamaTensor& part : llama_tensors(config)) {
+    const std::vector<float> copy = copied_for_file(part, weights + offset.at(part.ours));
     tensors.push_back({part.name, part.shape, copies.data() + copies.size()});
     copies.insert(copies.end(), copy.begin(), copy.end());
   }
@@ -216,16 +209,15 @@ std::vector<TensorData> llama_model_tensors(const Config& config, const float* w
 }
 
 std::vector<float> parse_llama_model(const SafeTensors& file, const Config& config, const std::string& where) {
-  const std::map<std::string, const Tensor*> found = by_name(file);
-  std::vector<float> flat(parameter_count(config)), numbers;
+  const std::map<std::string, size_t> offset = offsets_of(config);
+  std::vector<float> flat(parameter_count(config));
   for (const LlamaTensor& part : llama_tensors(config)) {
-    const size_t columns = part.shape.size() > 1 ? size_t(part.shape[1]) : 1;
-    numbers.resize(size_t(part.shape[0]) * columns);
-    copy_floats(file, *found.at(part.name), numbers.data(), where);
+    const std::vector<float> numbers = read_tensor(file, part.name, part.shape, where);
+    const size_t columns = numbers.size() / size_t(part.shape[0]);
     const auto rows = [&](size_t first, size_t n, float* out) {
       std::copy_n(numbers.begin() + long(first * columns), n * columns, out);
     };
-    copy_from_file(part, flat.data() + part.ours.offset, rows, [](size_t row) { return row; });
+    copy_from_file(part, flat.data() + offset.at(part.ours), rows, [](size_t row) { return row; });
   }
   return flat;
 }
@@ -235,22 +227,20 @@ std::vector<float> parse_llama_model(const SafeTensors& file, const Config& conf
 std::vector<TensorData> model_tensors(const Config& config, const float* weights, std::vector<float>& zeros) {
   if (is_llama(config)) return llama_model_tensors(config, weights, zeros);
   zeros.assign(size_t(4) * size_t(config.n_embd), 0);  // the longest bias, (4 C)
-  std::map<std::string, const float*> source;
-  for (const TensorSpec& spec : tensor_table(config)) source[spec.name] = weights + spec.offset;
+  const std::map<std::string, size_t> offset = offsets_of(config);
   std::vector<TensorData> tensors;
   for (const TensorSpec& spec : file_table(config)) {
-    const auto found = source.find(spec.name);
+    const auto found = offset.find(spec.name);
     tensors.push_back(
-        {"transformer." + spec.name, shape_of(spec), found == source.end() ? zeros.data() : found->second});
+        {"transformer." + spec.name, shape_of(spec), found == offset.end() ? zeros.data() : weights + found->second});
   }
   return tensors;
 }
 
 void check_model(const SafeTensors& file, const Config& config, const std::string& where) {
   if (size_t(config.n_layer) > file.tensors.size())  // before a table is made of that many
-    refuse("too few tensors for the " + std::to_string(config.n_layer) +
-               " layers of config.json: " + std::to_string(file.tensors.size()),
-           where, "use files of one and the same model");
+    refuse(filled("too few tensors for the {} layers of config.json: {}", config.n_layer, file.tensors.size()), where,
+           "use files of one and the same model");
   Expected expected;
   if (is_llama(config)) {
     for (const LlamaTensor& part : llama_tensors(config)) expected[part.name] = part.shape;
@@ -319,8 +309,8 @@ Loaded load_model(const std::string& dir) {
   loaded.config = parse_config(read_regular(config_path), config_path);
   loaded.tokenizer = parse_any_tokenizer(read_regular(dir + "/tokenizer.json"), dir + "/tokenizer.json");
   if (loaded.tokenizer.vocab_size() != loaded.config.vocab_size)
-    refuse("the tokenizer has " + std::to_string(loaded.tokenizer.vocab_size()) +
-               " symbols, config.json says vocab_size " + std::to_string(loaded.config.vocab_size),
+    refuse(filled("the tokenizer has {} symbols, config.json says vocab_size {}", loaded.tokenizer.vocab_size(),
+                  loaded.config.vocab_size),
            dir, "use files of one and the same model");
   const SafeTensors file = read_safetensors(model_path, [&](const SafeTensors& header) {
     check_model(header, loaded.config, model_path);

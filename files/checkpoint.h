@@ -5,11 +5,6 @@
 // as in model.h.
 #pragma once
 
-#include <functional>
-#include <map>
-#include <string>
-#include <vector>
-
 #include "files/safetensors.h"
 #include "weights.h"
 

@@ -4,10 +4,17 @@
 #include "files/gguf.h"
 
 namespace nanospec {
+namespace {
 
+[[noreturn]] void refuse_name(const std::string& wrong, const std::string& advice) {
+  throw std::invalid_argument("drafter " + wrong + ": --drafter: " + advice);
+}
+
+// Reads one drafter's name.
 DrafterName parse_part(const std::string& text) {
   const size_t colon = std::min(text.find(':'), text.size());
   const std::string word = text.substr(0, colon), rest = text.substr(std::min(colon + 1, text.size()));
+  const std::string most = std::to_string(kNgramOrders);
   std::vector<std::string> words, forms;
   for (const DrafterWord& known : kDrafters) {
     words.push_back(known.word);
@@ -21,45 +28,38 @@ DrafterName parse_part(const std::string& text) {
   name.kind = DrafterName::Kind(kind);
   name.text = text;
   if (name.kind == DrafterName::kNgram) name.order = parse_count(rest);
-  if (name.kind == DrafterName::kSelf) name.layers = parse_count(rest);
-  if (name.kind == DrafterName::kGpt) name.dir = rest;
+  else if (name.kind == DrafterName::kSelf) name.layers = parse_count(rest);
+  else if (name.kind == DrafterName::kGpt || has_heads(name)) name.dir = rest;
   if (name.kind == DrafterName::kSelf && name.layers < 1)
-    throw std::invalid_argument("drafter self needs a number of layers, not '" + printable(rest) +
-                                "': --drafter: write self:K with K from 1 on, for instance self:1");
+    refuse_name("self needs a number of layers, not '" + printable(rest) + "'",
+                "write self:K with K from 1 on, for instance self:1");
   if (name.kind == DrafterName::kGpt && name.dir.empty())
-    throw std::invalid_argument(
-        "drafter gpt needs the folder of its model: --drafter: write gpt:DIR, for instance gpt:runs/small");
-  if (name.kind == DrafterName::kMedusa || name.kind == DrafterName::kParallel) name.dir = rest;
+    refuse_name("gpt needs the folder of its model", "write gpt:DIR, for instance gpt:runs/small");
   if (name.kind == DrafterName::kNgram && name.order < 1)
-    throw std::invalid_argument("drafter ngram needs its order, not '" + printable(rest) +
-                                "': --drafter: write ngram:N with N from 1 to " + std::to_string(kNgramOrders) +
-                                ", for instance ngram:4");
+    refuse_name("ngram needs its order, not '" + printable(rest) + "'",
+                "write ngram:N with N from 1 to " + most + ", for instance ngram:4");
   const bool bare = name.order + name.layers == 0 && name.dir.empty();
   if (bare && text != word) refuse_word("drafter", text, "--drafter", forms[kind], all);
   if (name.order > kNgramOrders)
-    throw std::invalid_argument("drafter " + text + " needs order " + std::to_string(name.order) +
-                                ", n-grams are counted up to order " + std::to_string(kNgramOrders) +
-                                ": --drafter: choose ngram:" + std::to_string(kNgramOrders) + " or less");
+    refuse_name(filled("{} needs order {}, n-grams are counted up to order {}", text, name.order, most),
+                "choose ngram:" + most + " or less");
   return name;
 }
 
+}  // namespace
+
 std::vector<DrafterName> parse_drafter(const std::string& text) {
   std::vector<DrafterName> names;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t plus = std::min(text.find('+', at), text.size());
-    names.push_back(parse_part(text.substr(at, plus - at)));
-    at = plus + 1;
-  }
+  for (const std::string& part : split_at(text + "+", '+')) names.push_back(parse_part(part));
+  const auto count = [&](DrafterName::Kind kind) {
+    return std::count_if(names.begin(), names.end(), [&](const DrafterName& name) { return name.kind == kind; });
+  };
+  const std::string shown = printable(text);
   if (names.size() > size_t(Union::kMostParts))
-    throw std::invalid_argument("drafter " + printable(text) + " is a union of " + std::to_string(names.size()) +
-                                ": --drafter: choose at most " + std::to_string(Union::kMostParts));
-  const auto is_self = [](const DrafterName& name) { return name.kind == DrafterName::kSelf; };
-  if (std::count_if(names.begin(), names.end(), is_self) > 1)
-    throw std::invalid_argument("drafter " + printable(text) +
-                                " has self among its parts twice: --drafter: keep one of them");
-  for (const DrafterName& name : names)
-    if (names.size() > 1 && name.kind == DrafterName::kNone)
-      throw std::invalid_argument("drafter " + printable(text) + " has none among its parts: --drafter: leave it out");
+    refuse_name(filled("{} is a union of {}", shown, names.size()),
+                "choose at most " + std::to_string(Union::kMostParts));
+  if (count(DrafterName::kSelf) > 1) refuse_name(shown + " has self among its parts twice", "keep one of them");
+  if (names.size() > 1 && count(DrafterName::kNone)) refuse_name(shown + " has none among its parts", "leave it out");
   return names;
 }
 
@@ -73,7 +73,7 @@ void check_drafter(const std::vector<DrafterName>& names, const std::string& mod
   if (!is_gguf(model)) return;
   for (const DrafterName& name : names) {
     const bool counts = name.kind == DrafterName::kBigram;
-    if (counts || name.kind == DrafterName::kMedusa || name.kind == DrafterName::kParallel)
+    if (counts || has_heads(name))
       refuse("drafter " + printable(name.text) + " needs " +
                  (counts ? "bigrams of the training text" : "trained heads") + ", which a GGUF file does not have",
              printable(model, 300),

@@ -1,11 +1,6 @@
 // files/drafter_names.h: the words by which drafters are known, and reading them. It makes none.
 #pragma once
 
-#include <algorithm>
-#include <stdexcept>
-#include <string>
-#include <vector>
-
 #include "drafters/adapt.h"
 #include "drafters/ngram.h"
 #include "files/text.h"
@@ -14,24 +9,17 @@
 namespace nanospec {
 
 struct DrafterName {
-  enum Kind {
-    kNone,
-    kBigram,
-    kNgram,
-    kLookup,
-    kSuffix,
-    kRecycle,
-    kGpt,
-    kSelf,
-    kMedusa,
-    kParallel,
-    kRandom
-  } kind = kNone;
-  int order = 0;    // of ngram:N; kinds are in the order of kDrafters
-  int layers = 0;   // of self:K
-  std::string dir;  // of gpt:DIR, medusa:DIR, parallel:DIR
+  enum Kind { kNone, kBigram, kNgram, kLookup, kSuffix, kRecycle, kGpt, kSelf, kMedusa, kParallel, kRandom };
+  Kind kind = kNone;  // in the order of kDrafters
+  int order = 0;      // of ngram:N
+  int layers = 0;     // of self:K
+  std::string dir;    // of gpt:DIR, medusa:DIR, parallel:DIR
   std::string text = "none";
 };
+
+inline bool has_heads(const DrafterName& name) {
+  return name.kind == DrafterName::kMedusa || name.kind == DrafterName::kParallel;
+}
 
 struct DrafterWord {
   const char *word, *form, *what;
@@ -52,9 +40,6 @@ constexpr DrafterWord kDrafters[] = {
 };
 constexpr const char* kUnionForm = "a+b";
 constexpr const char* kUnionWhat = "up to four of them in one tree, for instance suffix+ngram:4";
-
-// Reads one drafter's name.
-DrafterName parse_part(const std::string& text);
 
 // Reads a drafter's name, or the parts of a union. Throws std::invalid_argument for an unknown name (the message has
 // the nearest), for an order that is no number from 1 to kNgramOrders, and for a union of too many parts, of none, or

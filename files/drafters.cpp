@@ -1,8 +1,6 @@
 // files/drafters.cpp: which drafter a name stands for.
 #include "files/drafters.h"
 
-#include <stdexcept>
-
 #include "drafters/adapt.h"
 #include "drafters/ngram.h"
 #include "files/origin.h"
@@ -23,29 +21,16 @@ std::string maker_of(const DrafterName& name, const std::string& model) {
 
 std::unique_ptr<Drafter> make_part(const DrafterName& name, const std::string& dir, int vocab,
                                    const MakeModelDrafter& make) {
-  switch (name.kind) {
-    case DrafterName::kNone:
-      break;
-    case DrafterName::kBigram:
-      return load_bigram(dir, vocab);
-    case DrafterName::kNgram:
-      return load_ngram(dir, name.order, vocab);
-    case DrafterName::kLookup:
-      return std::make_unique<Lookup>(vocab);
-    case DrafterName::kSuffix:
-      return std::make_unique<Suffix>(vocab);
-    case DrafterName::kRecycle:
-      return std::make_unique<Recycle>(vocab);
-    case DrafterName::kGpt:
-    case DrafterName::kSelf:
-    case DrafterName::kMedusa:
-    case DrafterName::kParallel:
-      if (!make) throw std::logic_error("there is no model to draft with");
-      return make(name);
-    case DrafterName::kRandom:
-      return std::make_unique<RandomLogits>(vocab);
-  }
-  return nullptr;
+  const DrafterName::Kind kind = name.kind;
+  if (kind == DrafterName::kBigram) return load_bigram(dir, vocab);
+  if (kind == DrafterName::kNgram) return load_ngram(dir, name.order, vocab);
+  if (kind == DrafterName::kLookup) return std::make_unique<Lookup>(vocab);
+  if (kind == DrafterName::kSuffix) return std::make_unique<Suffix>(vocab);
+  if (kind == DrafterName::kRecycle) return std::make_unique<Recycle>(vocab);
+  if (kind == DrafterName::kRandom) return std::make_unique<RandomLogits>(vocab);
+  if (kind == DrafterName::kNone) return nullptr;
+  if (!make) throw std::logic_error("there is no model to draft with");
+  return make(name);
 }
 
 std::unique_ptr<Drafter> load_part(const DrafterName& name, const std::string& dir, int vocab,

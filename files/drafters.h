@@ -2,11 +2,6 @@
 // run a model: model_drafters.h. It drafts nothing itself.
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "drafters/logits.h"
 #include "files/drafter_names.h"
 

@@ -14,13 +14,11 @@
 #include <cerrno>
 #include <filesystem>
 #include <list>
-#include <sstream>
-#include <string>
-#include <vector>
 
 #include "files/io.h"
 #include "files/known_files.h"
 #include "files/unfinished.h"
+#include "files/words.h"
 
 namespace nanospec {
 
@@ -31,14 +29,12 @@ inline int lock_holder(int folder) {
   char wanted[64];
   snprintf(wanted, sizeof wanted, "%02x:%02x:%llu", major(status.st_dev), minor(status.st_dev),
            static_cast<unsigned long long>(status.st_ino));
-  std::istringstream lines(read_file("/proc/locks"));
-  for (std::string line; std::getline(lines, line);) {  // "1: FLOCK  ADVISORY  WRITE 1234 fd:01:56789 0 EOF"
-    std::istringstream words(line);
-    std::string number, kind, advisory, mode, file;
-    int process = 0;
-    if (words >> number >> kind >> advisory >> mode >> process >> file && kind == "FLOCK" && file == wanted)
+  char file[sizeof wanted];
+  int process = 0;
+  for (const std::string& line :
+       split_at(read_file("/proc/locks"), '\n'))  // "1: FLOCK  ADVISORY  WRITE 12 fd:01:5 0 EOF"
+    if (sscanf(line.c_str(), "%*d: FLOCK %*s %*s %d %63s", &process, file) == 2 && !strcmp(file, wanted))
       return process;
-  }
   return 0;
 }
 
@@ -46,9 +42,7 @@ inline int lock_holder(int folder) {
 inline std::string left_over(const std::string& name) {
   const size_t mark = name.rfind(kTemporary);
   if (mark == std::string::npos) return "";
-  const std::string digits = name.substr(mark + std::string(kTemporary).size());
-  if (digits.empty() || digits.size() > 9 || digits.find_first_not_of("0123456789") != std::string::npos) return "";
-  const pid_t process = std::stoi(digits);
+  const pid_t process = parse_count(name.substr(mark + std::string(kTemporary).size()));
   const bool ended = process == getpid() || (process > 0 && kill(process, 0) != 0 && errno == ESRCH);
   return ended ? name.substr(0, mark) : "";
 }

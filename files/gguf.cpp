@@ -9,33 +9,17 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 
 #include "files/io.h"
 #include "files/text.h"
-#include "machine/numbers.h"
 
 namespace nanospec {
-
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "GGUF is read as it lies in memory");
-static_assert(sizeof(BlockQ8_0) == 34 && sizeof(BlockQ4_0) == 18 && sizeof(BlockQ4_1) == 20, "blocks have no gaps");
 
 namespace {
 
 constexpr const char* kAgain = "get the file again, it may be cut off or damaged";
-constexpr const char* kConvert = "make the file again with a converter of llama.cpp";
-
-template <class T>
-T load(const uint8_t* at) {
-  T value;
-  memcpy(&value, at, sizeof value);
-  return value;
-}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Tensors
@@ -71,7 +55,6 @@ std::string type_name(GgufType type) {
 }
 bool is_readable(GgufType type) { return readable(uint32_t(type)) != nullptr; }
 size_t block_numbers(GgufType type) { return readable(uint32_t(type))->numbers; }
-size_t block_bytes(GgufType type) { return readable(uint32_t(type))->bytes; }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Metadata
@@ -84,15 +67,19 @@ constexpr const char* kNouns[kKinds] = {"whole number", "whole number", "whole n
                                         "whole number", "float",        "flag",         "text",         "list",
                                         "whole number", "whole number", "float"};
 
-bool is_float(const GgufValue& value) { return value.kind == GgufKind::f32 || value.kind == GgufKind::f64; }
+bool is_of(const GgufValue& value, std::initializer_list<GgufKind> kinds) {
+  return std::find(kinds.begin(), kinds.end(), value.kind) != kinds.end();
+}
+bool is_text(const GgufValue& value) { return value.kind == GgufKind::text; }
+bool is_flag(const GgufValue& value) { return value.kind == GgufKind::flag; }
+bool is_float(const GgufValue& value) { return is_of(value, {GgufKind::f32, GgufKind::f64}); }
 bool is_signed(const GgufValue& value) {
-  return value.kind == GgufKind::i8 || value.kind == GgufKind::i16 || value.kind == GgufKind::i32 ||
-         value.kind == GgufKind::i64;
+  return is_of(value, {GgufKind::i8, GgufKind::i16, GgufKind::i32, GgufKind::i64});
 }
 bool is_integer(const GgufValue& value) {
-  return !is_float(value) && value.kind != GgufKind::flag && value.kind != GgufKind::text &&
-         value.kind != GgufKind::list;
+  return is_signed(value) || is_of(value, {GgufKind::u8, GgufKind::u16, GgufKind::u32, GgufKind::u64});
 }
+bool is_any(const GgufValue&) { return true; }
 
 // Element i of a value of whole numbers; none where an int64_t does not hold it.
 std::optional<int64_t> integer_at(const GgufValue& value, uint64_t i) {
@@ -112,9 +99,9 @@ std::string text_at(const uint8_t* at) { return {reinterpret_cast<const char*>(a
 
 std::string shown_value(const GgufValue& value) {
   const std::string noun = kNouns[uint32_t(value.kind)];
-  if (value.list) return "a list of " + std::to_string(value.count) + " " + noun + (value.count == 1 ? "" : "s");
-  if (value.kind == GgufKind::flag) return *value.data ? "true" : "false";
-  if (value.kind == GgufKind::text) return "\"" + printable(text_at(value.data)) + "\"";
+  if (value.list) return filled("a list of {} {}{}", value.count, noun, (value.count == 1 ? "" : "s"));
+  if (is_flag(value)) return *value.data ? "true" : "false";
+  if (is_text(value)) return "\"" + printable(text_at(value.data)) + "\"";
   if (is_float(value)) {
     char text[32];
     snprintf(text, sizeof text, value.kind == GgufKind::f32 ? "%.9g" : "%.17g", float_at(value));
@@ -126,69 +113,57 @@ std::string shown_value(const GgufValue& value) {
 
 namespace {
 
-// What `read` makes of the value under a key; `otherwise` if there is none.
-template <class T, class Read>
-T value_of(const GgufFile& file, const std::string& key, const std::optional<T>& otherwise, Read read) {
-  const auto found = file.metadata.find(key);
-  if (found != file.metadata.end()) return read(found->second);
-  if (!otherwise) refuse("the metadata lack " + printable(key), printable(file.path, 300), kConvert);
-  return *otherwise;
-}
-
 [[noreturn]] void refuse_value(const GgufFile& file, const std::string& key, const std::string& is,
                                const std::string& expected) {
-  refuse(printable(key) + " is " + is + ", expected " + expected, printable(file.path, 300), kConvert);
+  refuse(printable(key) + " is " + is + ", expected " + expected, printable(file.path, 300), kConvertAgain);
 }
-void expect(bool right, const GgufFile& file, const std::string& key, const GgufValue& value, const char* expected) {
-  if (!right) refuse_value(file, key, shown_value(value), expected);
+
+// What `read` makes of the value under a key, which must be a list or none, and of a kind for which `right` is true;
+// `otherwise` if there is none.
+template <class T, class Read>
+T value_of(const GgufFile& file, const std::string& key, const std::optional<T>& otherwise, const char* expected,
+           bool list, bool (*right)(const GgufValue&), Read read) {
+  const auto found = file.metadata.find(key);
+  if (found == file.metadata.end() && otherwise) return *otherwise;
+  if (found == file.metadata.end())
+    refuse("the metadata lack " + printable(key), printable(file.path, 300), kConvertAgain);
+  const GgufValue& value = found->second;
+  if (value.list != list || !right(value)) refuse_value(file, key, shown_value(value), expected);
+  return read(value);
 }
 
 int64_t checked_integer(const GgufFile& file, const std::string& key, const GgufValue& value, uint64_t i, int64_t least,
                         int64_t most) {
   const std::optional<int64_t> number = integer_at(value, i);
   if (!number || *number < least || *number > most)
-    refuse_value(file, key + (value.list ? ", element " + std::to_string(i + 1) + "," : ""),
+    refuse_value(file, key + (value.list ? filled(", element {},", i + 1) : ""),
                  shown_value({value.kind, false, 1, value.data + i * kWidths[uint32_t(value.kind)]}),
-                 std::to_string(least) + " to " + std::to_string(most));
+                 filled("{} to {}", least, most));
   return *number;
-}
-double checked_float(const GgufFile& file, const std::string& key, const GgufValue& value) {
-  const double number = float_at(value);
-  if (!std::isfinite(number)) refuse_value(file, key, std::to_string(number), "a finite number");
-  return number;
 }
 
 }  // namespace
 
 std::string GgufFile::text(const std::string& key, const Otherwise<std::string>& otherwise) const {
-  return value_of(*this, key, otherwise, [&](const GgufValue& value) {
-    expect(!value.list && value.kind == GgufKind::text, *this, key, value, "a text");
-    return text_at(value.data);
-  });
+  return value_of(*this, key, otherwise, "a text", false, is_text, [](auto& value) { return text_at(value.data); });
 }
 int64_t GgufFile::integer(const std::string& key, int64_t least, int64_t most,
                           const Otherwise<int64_t>& otherwise) const {
-  return value_of(*this, key, otherwise, [&](const GgufValue& value) {
-    expect(!value.list && is_integer(value), *this, key, value, "a whole number");
-    return checked_integer(*this, key, value, 0, least, most);
-  });
+  return value_of(*this, key, otherwise, "a whole number", false, is_integer,
+                  [&](auto& value) { return checked_integer(*this, key, value, 0, least, most); });
 }
 double GgufFile::number(const std::string& key, const Otherwise<double>& otherwise) const {
-  return value_of(*this, key, otherwise, [&](const GgufValue& value) {
-    expect(!value.list && is_float(value), *this, key, value, "a float");
-    return checked_float(*this, key, value);
+  return value_of(*this, key, otherwise, "a float", false, is_float, [&](auto& value) {
+    const double number = float_at(value);
+    if (!std::isfinite(number)) refuse_value(*this, key, std::to_string(number), "a finite number");
+    return number;
   });
 }
 bool GgufFile::flag(const std::string& key, const Otherwise<bool>& otherwise) const {
-  return value_of(*this, key, otherwise, [&](const GgufValue& value) {
-    expect(!value.list && value.kind == GgufKind::flag, *this, key, value, "true or false");
-    return *value.data != 0;
-  });
+  return value_of(*this, key, otherwise, "true or false", false, is_flag, [](auto& value) { return *value.data != 0; });
 }
-
-GgufFile::Texts GgufFile::texts(const std::string& key, const Otherwise<Texts>& otherwise) const {
-  return value_of(*this, key, otherwise, [&](const GgufValue& value) {
-    expect(value.list && value.kind == GgufKind::text, *this, key, value, "a list of texts");
+GgufFile::Texts GgufFile::texts(const std::string& key) const {
+  return value_of(*this, key, Otherwise<Texts>(), "a list of texts", true, is_text, [](auto& value) {
     Texts all;
     all.reserve(value.count);
     for (const uint8_t* at = value.data; all.size() < value.count; at += 8 + all.back().size())
@@ -198,18 +173,14 @@ GgufFile::Texts GgufFile::texts(const std::string& key, const Otherwise<Texts>& 
 }
 GgufFile::Integers GgufFile::integers(const std::string& key, int64_t least, int64_t most,
                                       const Otherwise<Integers>& otherwise) const {
-  return value_of(*this, key, otherwise, [&](const GgufValue& value) {
-    expect(value.list && is_integer(value), *this, key, value, "a list of whole numbers");
+  return value_of(*this, key, otherwise, "a list of whole numbers", true, is_integer, [&](auto& value) {
     Integers all(value.count);
     for (uint64_t i = 0; i < value.count; i++) all[i] = checked_integer(*this, key, value, i, least, most);
     return all;
   });
 }
 uint64_t GgufFile::length(const std::string& key) const {
-  return value_of(*this, key, std::optional<uint64_t>(0), [&](const GgufValue& value) {
-    expect(value.list, *this, key, value, "a list");
-    return value.count;
-  });
+  return value_of(*this, key, Otherwise<uint64_t>(0), "a list", true, is_any, [](auto& value) { return value.count; });
 }
 
 const GgufTensor* GgufFile::find(const std::string& name) const {
@@ -218,7 +189,7 @@ const GgufTensor* GgufFile::find(const std::string& name) const {
 }
 const GgufTensor& GgufFile::tensor(const std::string& name) const {
   const GgufTensor* found = find(name);
-  if (!found) refuse("tensor " + printable(name) + " is missing", printable(path, 300), kConvert);
+  if (!found) refuse("tensor " + printable(name) + " is missing", printable(path, 300), kConvertAgain);
   return *found;
 }
 void GgufFile::release() const {
@@ -240,9 +211,8 @@ struct Cursor {
 
   const uint8_t* take(uint64_t count, size_t width, const std::string& what) {
     if (count > (size - at) / width)
-      refuse(what + " has a length of " + std::to_string(count) + ", more than the " + std::to_string(size - at) +
-                 " bytes that are left",
-             where, kAgain);
+      refuse(filled("{} has a length of {}, more than the {} bytes that are left", what, count, size - at), where,
+             kAgain);
     const uint8_t* taken = bytes + at;
     at += size_t(count) * width;
     return taken;
@@ -255,9 +225,16 @@ struct Cursor {
   std::string text(const std::string& what, size_t most) {
     const uint64_t length = number<uint64_t>(what);
     const uint8_t* taken = take(length, 1, what);
-    if (length > most)
-      refuse(what + " has " + std::to_string(length) + " bytes, at most " + std::to_string(most), where, kConvert);
+    if (length > most) refuse(filled("{} has {} bytes, at most {}", what, length, most), where, kConvertAgain);
     return {reinterpret_cast<const char*>(taken), size_t(length)};
+  }
+  // How many of something the file says that it has, each of at least so many bytes.
+  void expect(uint64_t count, size_t least, const char* what) const {
+    if (count > (size - at) / least)
+      refuse(filled("the file says that it has {} {}, more than its {} bytes hold", count, what, size), where, kAgain);
+  }
+  [[noreturn]] void refuse_tensor(const GgufTensor& tensor, const std::string& wrong, const char* advice) const {
+    refuse("tensor " + printable(tensor.name) + " " + wrong, where, advice);
   }
 };
 
@@ -270,44 +247,36 @@ GgufValue read_value(Cursor& cursor, const std::string& what) {
   if (value.list) {
     kind = cursor.number<uint32_t>(what);
     value.count = cursor.number<uint64_t>(what);
-    if (kind == kList) refuse(what + " is a list of lists", cursor.where, kConvert);
+    if (kind == kList) refuse(what + " is a list of lists", cursor.where, kConvertAgain);
   }
-  if (kind >= kKinds) refuse(what + " has type number " + std::to_string(kind) + ", unknown", cursor.where, kConvert);
+  if (kind >= kKinds) refuse(filled("{} has type number {}, unknown", what, kind), cursor.where, kConvertAgain);
   value.kind = GgufKind(kind);
   const size_t begin = cursor.at;
   value.data = cursor.take(value.count, kWidths[kind], what);
-  if (value.kind == GgufKind::text) {  // as many lengths have room; now each with its text
+  if (is_text(value)) {  // as many lengths have room; now each with its text
     cursor.at = begin;
     for (uint64_t i = 0; i < value.count; i++) cursor.take(cursor.number<uint64_t>(what), 1, what);
   }
-  if (value.kind == GgufKind::flag)
-    for (uint64_t i = 0; i < value.count; i++)
-      if (value.data[i] > 1)
-        refuse(what + " has a flag " + std::to_string(value.data[i]) + ", expected 0 or 1", cursor.where, kConvert);
+  for (uint64_t i = 0; is_flag(value) && i < value.count; i++)
+    if (value.data[i] > 1)
+      refuse(filled("{} has a flag {}, expected 0 or 1", what, int(value.data[i])), cursor.where, kConvertAgain);
   return value;
 }
 
-// One tensor of the list, with its offset from where the tensors begin.
-struct Placed {
-  GgufTensor tensor;
-  uint64_t offset;
-};
-Placed read_tensor(Cursor& cursor, const std::string& in_list, GgufTypes types) {
+// One tensor of the list.
+GgufTensor read_tensor(Cursor& cursor, const std::string& in_list, GgufTypes types) {
   constexpr size_t kLongestName = 64;
   constexpr uint32_t kMostDimensions = 4;
-  Placed placed = {};
-  GgufTensor& tensor = placed.tensor;
+  GgufTensor tensor = {};
   tensor.name = cursor.text("the name of " + in_list, kLongestName);
   const std::string what = "tensor " + printable(tensor.name);
-  const auto bad = [&](const std::string& wrong, const char* advice) {
-    refuse(what + " " + wrong, cursor.where, advice);
-  };
+  const auto bad = [&](const std::string& wrong, const char* advice) { cursor.refuse_tensor(tensor, wrong, advice); };
   const uint32_t dimensions = cursor.number<uint32_t>(what);
   if (dimensions < 1 || dimensions > kMostDimensions)
-    bad("has " + std::to_string(dimensions) + " dimensions, expected 1 to 4", kConvert);
+    bad(filled("has {} dimensions, expected 1 to 4", dimensions), kConvertAgain);
   const uint8_t* const sizes = cursor.take(dimensions, 8, what);
   const uint32_t type = cursor.number<uint32_t>(what);
-  placed.offset = cursor.number<uint64_t>(what);
+  tensor.offset = cursor.number<uint64_t>(what);
 
   tensor.type = GgufType(type);
   if (types == GgufTypes::readable && !readable(type))
@@ -319,81 +288,67 @@ Placed read_tensor(Cursor& cursor, const std::string& in_list, GgufTypes types) 
   uint64_t count = 1;
   for (uint32_t i = dimensions; i-- > 0;) {
     const uint64_t n = load<uint64_t>(sizes + 8 * i);
-    if (n == 0) bad("has a dimension of 0", kConvert);
+    if (n == 0) bad("has a dimension of 0", kConvertAgain);
     if (n > most / count) bad("has a shape larger than the file", kAgain);
     count *= n;
     tensor.shape.push_back(int64_t(n));
   }
-  if (format == &kOther) return placed;  // its bytes follow from its place
+  if (format == &kOther) return tensor;  // its bytes follow from its place
   if (tensor.columns() % format->numbers != 0)
-    bad(std::string("of type ") + format->name + " has " + std::to_string(tensor.columns()) +
-            " columns, expected a multiple of " + std::to_string(format->numbers),
-        kConvert);
+    bad(filled("of type {} has {} columns, expected a multiple of {}", format->name, tensor.columns(), format->numbers),
+        kConvertAgain);
   tensor.bytes = size_t(count) / format->numbers * format->bytes;
-  return placed;
+  return tensor;
 }
 
 void read_metadata(GgufFile& file, Cursor& cursor, uint64_t count) {
   constexpr size_t kLongestKey = 65535, kLeast = 8 + 4 + 1;  // bytes of a key and its value
-  if (count > (cursor.size - cursor.at) / kLeast)
-    refuse("the file says that it has " + std::to_string(count) + " keys, more than its " +
-               std::to_string(cursor.size) + " bytes hold",
-           cursor.where, kAgain);
+  cursor.expect(count, kLeast, "keys");
   for (uint64_t i = 0; i < count; i++) {
-    const std::string key = cursor.text("key " + std::to_string(i + 1) + " of the metadata", kLongestKey);
+    const std::string key = cursor.text(filled("key {} of the metadata", i + 1), kLongestKey);
     const GgufValue value = read_value(cursor, "the metadata's " + printable(key));
     if (!file.metadata.emplace(key, value).second)
-      refuse("the metadata name " + printable(key) + " twice", cursor.where, kConvert);
+      refuse("the metadata name " + printable(key) + " twice", cursor.where, kConvertAgain);
   }
 }
 
-std::vector<Placed> read_tensors(GgufFile& file, Cursor& cursor, uint64_t count, GgufTypes types) {
+void read_tensors(GgufFile& file, Cursor& cursor, uint64_t count, GgufTypes types) {
   constexpr size_t kLeast = 8 + 4 + 8 + 4 + 8;  // bytes of a tensor in the list
-  if (count > (cursor.size - cursor.at) / kLeast)
-    refuse("the file says that it has " + std::to_string(count) + " tensors, more than its " +
-               std::to_string(cursor.size) + " bytes hold",
-           cursor.where, kAgain);
-  std::vector<Placed> placed;
+  cursor.expect(count, kLeast, "tensors");
   for (uint64_t i = 0; i < count; i++) {
-    placed.push_back(read_tensor(cursor, "tensor " + std::to_string(i + 1), types));
-    const std::string& name = placed.back().tensor.name;
+    file.tensors.push_back(read_tensor(cursor, "tensor " + std::to_string(i + 1), types));
+    const std::string& name = file.tensors.back().name;
     if (!file.index.emplace(name, i).second)
-      refuse("two tensors are called " + printable(name), cursor.where, kConvert);
+      refuse("two tensors are called " + printable(name), cursor.where, kConvertAgain);
   }
-  return placed;
 }
 
 // Gives every tensor its place. The tensors begin at the next multiple of the alignment after the list.
-void place_tensors(GgufFile& file, std::vector<Placed>& placed, const Cursor& cursor) {
+void place_tensors(GgufFile& file, const Cursor& cursor) {
   const size_t padding = (file.alignment - cursor.at % file.alignment) % file.alignment;
   const size_t room = file.size - cursor.at - std::min(padding, file.size - cursor.at);
-  const auto bad = [&](const Placed& one, const std::string& wrong, const char* advice) {
-    refuse("tensor " + printable(one.tensor.name) + " " + wrong, cursor.where, advice);
-  };
-  std::vector<Placed*> by_offset;
-  for (Placed& one : placed) {
+  std::vector<GgufTensor*> by_offset;
+  for (GgufTensor& one : file.tensors) {
+    const std::string offset = std::to_string(one.offset);
     if (one.offset % file.alignment != 0)
-      bad(one, "lies at offset " + std::to_string(one.offset) + ", not a multiple of " + std::to_string(file.alignment),
-          kConvert);
-    if (one.offset > room || one.tensor.bytes > room - one.offset)
-      bad(one,
-          "has " + std::to_string(one.tensor.bytes) + " bytes at offset " + std::to_string(one.offset) +
-              ", but the file has only " + std::to_string(room) + " bytes of tensors",
+      cursor.refuse_tensor(one, filled("lies at offset {}, not a multiple of {}", offset, file.alignment),
+                           kConvertAgain);
+    if (one.offset > room || one.bytes > room - one.offset)
+      cursor.refuse_tensor(
+          one, filled("has {} bytes at offset {}, but the file has only {} bytes of tensors", one.bytes, offset, room),
           kAgain);
-    one.tensor.data = file.bytes.get() + cursor.at + padding + one.offset;
+    one.data = file.bytes.get() + cursor.at + padding + one.offset;
     by_offset.push_back(&one);
   }
-  std::sort(by_offset.begin(), by_offset.end(), [](const Placed* a, const Placed* b) { return a->offset < b->offset; });
-  for (size_t i = 0; i < placed.size(); i++) {
-    GgufTensor& tensor = by_offset[i]->tensor;
-    const uint64_t next = i + 1 < placed.size() ? by_offset[i + 1]->offset : room;
-    if (!is_readable(tensor.type)) tensor.bytes = size_t(next - by_offset[i]->offset);
+  std::sort(by_offset.begin(), by_offset.end(), [](auto* a, auto* b) { return a->offset < b->offset; });
+  for (size_t i = 0; i < by_offset.size(); i++) {
+    GgufTensor& tensor = *by_offset[i];
+    const uint64_t next = i + 1 < by_offset.size() ? by_offset[i + 1]->offset : room;
+    if (!is_readable(tensor.type)) tensor.bytes = size_t(next - tensor.offset);
   }
   for (size_t i = 1; i < by_offset.size(); i++)
-    if (by_offset[i]->offset - by_offset[i - 1]->offset < by_offset[i - 1]->tensor.bytes)
-      bad(*by_offset[i], "overlaps tensor " + printable(by_offset[i - 1]->tensor.name), kConvert);
-  file.tensors.reserve(placed.size());
-  for (Placed& one : placed) file.tensors.push_back(std::move(one.tensor));
+    if (by_offset[i]->offset - by_offset[i - 1]->offset < by_offset[i - 1]->bytes)
+      cursor.refuse_tensor(*by_offset[i], "overlaps tensor " + printable(by_offset[i - 1]->name), kConvertAgain);
 }
 
 // "GGUF", the version, and how many tensors and keys.
@@ -414,19 +369,19 @@ GgufFile parse(std::shared_ptr<const uint8_t> bytes, size_t size, const std::str
   if (file.version != 0 && file.version % 65536 == 0)
     refuse("a big-endian GGUF file", cursor.where, "give a little-endian one");
   if (file.version != 2 && file.version != 3)
-    refuse("GGUF version " + std::to_string(file.version) + ", expected 2 or 3", cursor.where, kConvert);
+    refuse(filled("GGUF version {}, expected 2 or 3", file.version), cursor.where, kConvertAgain);
   const uint64_t tensors = cursor.number<uint64_t>("the header");
   read_metadata(file, cursor, cursor.number<uint64_t>("the header"));
-  std::vector<Placed> placed = read_tensors(file, cursor, tensors, types);
+  read_tensors(file, cursor, tensors, types);
 
   file.alignment = size_t(file.integer("general.alignment", 8, 1 << 30, 32));
   if (file.alignment & (file.alignment - 1))
     refuse_value(file, "general.alignment", std::to_string(file.alignment), "a power of two");
-  const bool quantized = std::any_of(placed.begin(), placed.end(), [](const Placed& one) {
-    return is_readable(one.tensor.type) && block_numbers(one.tensor.type) > 1;
+  const bool quantized = std::any_of(file.tensors.begin(), file.tensors.end(), [](const GgufTensor& one) {
+    return is_readable(one.type) && block_numbers(one.type) > 1;
   });
   if (quantized) file.integer("general.quantization_version", 2, 2, 2);  // before, nibbles lay in another order
-  place_tensors(file, placed, cursor);
+  place_tensors(file, cursor);
   return file;
 }
 
@@ -449,250 +404,6 @@ GgufFile parse_gguf(const std::string& bytes, const std::string& where, GgufType
   std::shared_ptr<uint64_t> copy(new uint64_t[words](), std::default_delete<uint64_t[]>());
   memcpy(copy.get(), bytes.data(), bytes.size());
   return parse({copy, reinterpret_cast<const uint8_t*>(copy.get())}, bytes.size(), where, types);
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// From blocks to floats
-
-namespace {
-
-constexpr size_t kBlock = 32, kHalf = kBlock / 2;
-
-void expand(const BlockQ8_0& block, float* out) {
-  const float d = half_to_float(block.d);
-  for (size_t i = 0; i < kBlock; i++) out[i] = float(block.q[i]) * d;
-}
-void expand(const BlockQ4_0& block, float* out) {
-  const float d = half_to_float(block.d);
-  for (size_t i = 0; i < kHalf; i++) {
-    out[i] = float((block.q[i] & 15) - 8) * d;
-    out[i + kHalf] = float((block.q[i] >> 4) - 8) * d;
-  }
-}
-void expand(const BlockQ4_1& block, float* out) {
-  const float d = half_to_float(block.d), m = half_to_float(block.m);
-  for (size_t i = 0; i < kHalf; i++) {
-    out[i] = float(block.q[i] & 15) * d + m;
-    out[i + kHalf] = float(block.q[i] >> 4) * d + m;
-  }
-}
-
-template <class Block>
-void expand_all(const GgufTensor& tensor, size_t first, size_t n, float* out) {
-  const Block* block = tensor.blocks<Block>() + first / kBlock;
-  for (size_t i = 0; i < n; i += kBlock) expand(*block++, out + i);
-}
-
-}  // namespace
-
-void dequantize(const GgufTensor& tensor, size_t first, size_t n, float* out) {
-  const size_t block = block_numbers(tensor.type), size = tensor.size();
-  if (first % block != 0 || n % block != 0 || first > size || n > size - first)
-    throw std::invalid_argument("dequantize: numbers " + std::to_string(first) + " to " + std::to_string(first + n) +
-                                " of tensor " + tensor.name + " are no whole blocks of it");
-  const uint16_t* const halves = tensor.blocks<uint16_t>() + first;
-  switch (tensor.type) {
-    case GgufType::F32:
-      memcpy(out, tensor.data + 4 * first, 4 * n);
-      break;
-    case GgufType::F16:
-      for (size_t i = 0; i < n; i++) out[i] = half_to_float(halves[i]);
-      break;
-    case GgufType::BF16:
-      for (size_t i = 0; i < n; i++) out[i] = to_float(bf16{halves[i]});
-      break;
-    case GgufType::Q8_0:
-      expand_all<BlockQ8_0>(tensor, first, n, out);
-      break;
-    case GgufType::Q4_0:
-      expand_all<BlockQ4_0>(tensor, first, n, out);
-      break;
-    case GgufType::Q4_1:
-      expand_all<BlockQ4_1>(tensor, first, n, out);
-      break;
-  }
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// Models of the architecture `llama`
-
-namespace {
-
-constexpr const char* kAnother = "use a plain Llama model (docs/formats.md says what loads)";
-
-// Keys after "llama." that read_llama_header reads.
-constexpr const char* kRead[] = {"context_length",
-                                 "embedding_length",
-                                 "block_count",
-                                 "feed_forward_length",
-                                 "vocab_size",
-                                 "attention.head_count",
-                                 "attention.head_count_kv",
-                                 "attention.key_length",
-                                 "attention.value_length",
-                                 "attention.layer_norm_rms_epsilon",
-                                 "rope.freq_base",
-                                 "rope.dimension_count"};
-// Keys that may be there with values that ask for nothing; none are listed where every value is harmless.
-struct Harmless {
-  const char* key;
-  std::vector<const char*> values;
-  const char* feature;
-};
-const std::vector<Harmless>& harmless() {
-  static const std::vector<Harmless> all = {
-      {"rope.scaling.type", {"\"none\""}, "scaled rotary positions"},
-      {"rope.scaling.factor", {"0", "1"}, "scaled rotary positions"},
-      {"rope.scaling.attn_factor", {"1"}, "scaled rotary positions"},
-      {"rope.scale_linear", {"0", "1"}, "scaled rotary positions"},
-      {"rope.scaling.original_context_length", {}, ""},
-      {"rope.scaling.finetuned", {}, ""},
-      {"expert_count", {"0"}, "a mixture of experts"},
-      {"expert_used_count", {"0"}, "a mixture of experts"},
-      {"attention.causal", {"true"}, "attention to later tokens"},
-      {"attention.sliding_window", {"0"}, "attention to the last tokens only"},
-      {"attention.clamp_kqv", {"0"}, "clamped queries, keys and values"},
-      {"attention.max_alibi_bias", {"0"}, "ALiBi positions"},
-      {"attn_logit_softcapping", {"0"}, "soft-capped logits"},
-      {"final_logit_softcapping", {"0"}, "soft-capped logits"},
-      {"logit_scale", {"0", "1"}, "scaled logits"},
-      {"embedding_scale", {"0", "1"}, "scaled embeddings"},
-      {"residual_scale", {"0", "1"}, "scaled residuals"},
-      {"use_parallel_residual", {"false"}, "attention beside the MLP"},
-      {"pooling_type", {"0"}, "pooled embeddings"},
-      {"tensor_data_layout", {"\"Meta AI original pth\"", "\"llama.cpp\""}, "rotary rows in another order"},
-  };
-  return all;
-}
-
-void check_keys(const GgufFile& file) {
-  const std::string where = printable(file.path, 300), prefix = "llama.";
-  for (auto at = file.metadata.lower_bound(prefix); at != file.metadata.end(); ++at) {
-    const std::string& key = at->first;
-    if (key.compare(0, prefix.size(), prefix) != 0) break;
-    const std::string rest = key.substr(prefix.size()), value = shown_value(at->second);
-    if (std::find(std::begin(kRead), std::end(kRead), rest) != std::end(kRead)) continue;
-    const auto known =
-        std::find_if(harmless().begin(), harmless().end(), [&](const Harmless& h) { return h.key == rest; });
-    if (known == harmless().end())
-      refuse(printable(key) + " is " + value + ", and its meaning is not known", where, kAnother);
-    const std::vector<const char*>& values = known->values;
-    if (!values.empty() && std::find(values.begin(), values.end(), value) == values.end())
-      refuse(key + " is " + value + ": " + known->feature + " cannot be computed", where, kAnother);
-  }
-}
-
-// Why a tensor that is not expected may be there, by a part of its name.
-const char* feature_of(const std::string& name) {
-  constexpr const char* kFeatures[][2] = {
-      {".bias", "biases"},
-      {"rope_freqs", "scaled rotary positions"},
-      {"_exps.", "a mixture of experts"},
-      {"_shexp.", "a mixture of experts"},
-      {"ffn_gate_inp", "a mixture of experts"},
-      {"attn_q_norm", "norms of queries and keys"},
-      {"attn_k_norm", "norms of queries and keys"},
-      {"attn_qkv", "queries, keys and values in one tensor"},
-      {".scale", "scales of tensors"},
-  };
-  for (const auto& [part, feature] : kFeatures)
-    if (name.find(part) != std::string::npos) return feature;
-  return "no part of a Llama model";
-}
-
-using Shapes = std::map<std::string, std::vector<int64_t>>;
-
-Shapes llama_shapes(const LlamaHeader& h) {
-  const int64_t C = h.n_embd, F = h.n_inner, V = h.vocab_size;
-  const int64_t queries = int64_t(h.n_head) * h.head_dim, keys = int64_t(h.n_kv_head) * h.head_dim;
-  Shapes shapes = {{"token_embd.weight", {V, C}}, {"output_norm.weight", {C}}};
-  if (!h.tie_word_embeddings) shapes["output.weight"] = {V, C};
-  for (int n = 0; n < h.n_layer; n++) {
-    const std::string layer = "blk." + std::to_string(n) + ".";
-    shapes[layer + "attn_norm.weight"] = shapes[layer + "ffn_norm.weight"] = {C};
-    shapes[layer + "attn_q.weight"] = {queries, C};
-    shapes[layer + "attn_k.weight"] = shapes[layer + "attn_v.weight"] = {keys, C};
-    shapes[layer + "attn_output.weight"] = {C, queries};
-    shapes[layer + "ffn_gate.weight"] = shapes[layer + "ffn_up.weight"] = {F, C};
-    shapes[layer + "ffn_down.weight"] = {C, F};
-  }
-  return shapes;
-}
-
-void check_shapes(const GgufFile& file, const Shapes& expected) {
-  const std::string where = printable(file.path, 300);
-  for (const GgufTensor& tensor : file.tensors)
-    if (!expected.count(tensor.name))
-      refuse("tensor " + printable(tensor.name) + " is not expected (" + feature_of(tensor.name) + ")", where,
-             kAnother);
-  for (const auto& [name, shape] : expected) {
-    const GgufTensor& tensor = file.tensor(name);
-    if (tensor.shape != shape)
-      refuse("tensor " + name + " has shape " + shown_shape(tensor.shape) + ", expected " + shown_shape(shape), where,
-             kConvert);
-  }
-}
-
-// Throws unless the file is one whole model of the architecture `llama`.
-void check_kind(const GgufFile& file) {
-  const std::string where = printable(file.path, 300);
-  const std::string architecture = file.text("general.architecture"), type = file.text("general.type", "model");
-  if (architecture != "llama")
-    refuse("a model of the architecture \"" + printable(architecture) + "\", expected \"llama\"", where, kAnother);
-  if (type != "model") refuse("a file of type \"" + printable(type) + "\", expected \"model\"", where, kAnother);
-  if (file.integer("split.count", 0, 65535, 0) > 1)
-    refuse("one part of a model in several files", where, "join them with llama-gguf-split --merge");
-}
-
-}  // namespace
-
-LlamaHeader read_llama_header(const GgufFile& file) {
-  check_kind(file);
-  check_keys(file);
-  const auto size = [&](const std::string& key, const std::optional<int64_t>& otherwise = {}) {
-    return int(file.integer("llama." + key, 1, INT_MAX, otherwise));
-  };
-  const auto disagree = [&](const std::string& what) { refuse(what, printable(file.path, 300), kConvert); };
-  LlamaHeader h = {};
-  h.block_size = size("context_length");
-  h.n_embd = size("embedding_length");
-  h.n_layer = size("block_count");
-  h.n_inner = size("feed_forward_length");
-  h.n_head = size("attention.head_count");
-  h.n_kv_head = size("attention.head_count_kv", h.n_head);
-  if (h.n_head % h.n_kv_head != 0)
-    disagree("llama.attention.head_count_kv is " + std::to_string(h.n_kv_head) + ", no divisor of the " +
-             std::to_string(h.n_head) + " heads");
-  if (!file.has("llama.attention.key_length") && h.n_embd % h.n_head != 0)
-    disagree("llama.embedding_length is " + std::to_string(h.n_embd) + ", no multiple of the " +
-             std::to_string(h.n_head) + " heads");
-  h.head_dim = size("attention.key_length", std::max(1, h.n_embd / h.n_head));
-  if (h.head_dim % 2 != 0) disagree("heads have " + std::to_string(h.head_dim) + " channels, expected an even number");
-  for (const char* same : {"attention.value_length", "rope.dimension_count"})
-    if (size(same, h.head_dim) != h.head_dim)
-      disagree(std::string("llama.") + same + " is " + std::to_string(size(same)) + ", expected the " +
-               std::to_string(h.head_dim) + " channels of a head");
-  h.rms_norm_eps = float(file.number("llama.attention.layer_norm_rms_epsilon"));
-  h.rope_theta = float(file.number("llama.rope.freq_base", 10000.0));
-  if (!(h.rms_norm_eps > 0)) disagree("llama.attention.layer_norm_rms_epsilon is not above 0");
-  if (!(h.rope_theta > 0)) disagree("llama.rope.freq_base is not above 0");
-
-  h.tie_word_embeddings = !file.find("output.weight");
-  const GgufTensor& embedding = file.tensor("token_embd.weight");
-  if (embedding.shape.size() != 2 || embedding.shape[0] > INT_MAX)
-    disagree("tensor token_embd.weight has shape " + shown_shape(embedding.shape) + ", expected (tokens, channels)");
-  h.vocab_size = int(embedding.shape[0]);
-  if (size("vocab_size", h.vocab_size) != h.vocab_size)
-    disagree("llama.vocab_size is " + std::to_string(size("vocab_size")) + ", but token_embd.weight has " +
-             std::to_string(h.vocab_size) + " rows");
-  if (file.has("tokenizer.ggml.tokens") && file.length("tokenizer.ggml.tokens") != uint64_t(h.vocab_size))
-    disagree("the tokenizer has " + std::to_string(file.length("tokenizer.ggml.tokens")) +
-             " tokens, but token_embd.weight has " + std::to_string(h.vocab_size) + " rows");
-  if (size_t(h.n_layer) > file.tensors.size())  // before anything is made for each layer
-    disagree("llama.block_count is " + std::to_string(h.n_layer) + ", but the file has " +
-             std::to_string(file.tensors.size()) + " tensors");
-  check_shapes(file, llama_shapes(h));
-  return h;
 }
 
 }  // namespace nanospec

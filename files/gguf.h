@@ -1,14 +1,14 @@
 // files/gguf.h: reads GGUF, the format of llama.cpp's models: one file with metadata and tensors.
 //
-// In order: types and tensors; the metadata; the file; from blocks to floats; models of the architecture `llama`. The
-// file is mapped, not copied: tensors point into it, and its pages come from the disk when they are used. Whoever makes
+// In order: types and tensors; the metadata; the file. What numbers and which model it holds: gguf_model.h. The file is
+// mapped, not copied: tensors point into it, and its pages come from the disk when they are used. Whoever makes
 // the file shorter while it is mapped kills the process (SIGBUS).
 // Nothing in a file is trusted: every length, count and offset is checked against the file's size before it is used,
 // and no memory is taken by an unchecked number. What is not known is refused by name. Every reader throws
 // std::runtime_error with one line: what is wrong, where, what to do.
 //
-// How to add a type of tensors: a number in GgufType, a line in kReadable, its blocks and its case in dequantize
-// (gguf.cpp), a line in tests/reference/gguf_check.py. How to add an architecture: a struct like LlamaHeader.
+// How to add a type of tensors: a number in GgufType, a line in kReadable (gguf.cpp), its blocks and its case in
+// visit_blocks and stored_type (gguf_model.h), a line in tests/reference/gguf_check.py.
 #pragma once
 
 #include <cstddef>
@@ -23,6 +23,8 @@
 
 namespace nanospec {
 
+constexpr const char* kConvertAgain = "make the file again with a converter of llama.cpp";  // what to do
+
 // ---------------------------------------------------------------------------------------------------------------
 // Tensors
 
@@ -32,22 +34,6 @@ enum class GgufType : uint32_t { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q8_0 = 8,
 std::string type_name(GgufType type);  // also of types that are not read: "Q4_K", "type number 99"
 bool is_readable(GgufType type);
 size_t block_numbers(GgufType type);  // how many numbers a block has: 32, or 1 where the type has no blocks
-size_t block_bytes(GgufType type);    // how many bytes a block takes
-
-// Blocks of 32 numbers x, as they lie in the file. d and m are half-precision floats (half_to_float).
-// A byte of q has two numbers of 4 bits: byte i has number i in its low half, and number i + 16 in its high half.
-struct BlockQ8_0 {
-  uint16_t d;
-  int8_t q[32];  // x = q d
-};
-struct BlockQ4_0 {
-  uint16_t d;
-  uint8_t q[16];  // x = (q - 8) d
-};
-struct BlockQ4_1 {
-  uint16_t d, m;
-  uint8_t q[16];  // x = q d + m
-};
 
 struct GgufTensor {
   std::string name;
@@ -55,6 +41,7 @@ struct GgufTensor {
   GgufType type;
   const uint8_t* data;  // in the file, at a multiple of its alignment; valid as long as the GgufFile, or a copy of it
   size_t bytes;
+  uint64_t offset;  // from where the tensors begin
 
   size_t size() const {  // numbers
     size_t n = 1;
@@ -62,11 +49,6 @@ struct GgufTensor {
     return n;
   }
   size_t columns() const { return size_t(shape.back()); }  // numbers in a row, whole blocks: rows do not share one
-  // The blocks of a tensor of that type.
-  template <class Block>
-  const Block* blocks() const {
-    return reinterpret_cast<const Block*>(data);
-  }
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -117,7 +99,7 @@ struct GgufFile {
   bool flag(const std::string& key, const Otherwise<bool>& otherwise = {}) const;
   using Texts = std::vector<std::string>;
   using Integers = std::vector<int64_t>;
-  Texts texts(const std::string& key, const Otherwise<Texts>& otherwise = {}) const;
+  Texts texts(const std::string& key) const;
   Integers integers(const std::string& key, int64_t least, int64_t most,
                     const Otherwise<Integers>& otherwise = {}) const;
   uint64_t length(const std::string& key) const;  // of a list; 0 if there is none
@@ -138,48 +120,5 @@ enum class GgufTypes { readable, any };
 GgufFile read_gguf(const std::string& path, GgufTypes types = GgufTypes::readable);
 // The same of a file in memory; `where` names it in errors.
 GgufFile parse_gguf(const std::string& bytes, const std::string& where, GgufTypes types = GgufTypes::readable);
-
-// ---------------------------------------------------------------------------------------------------------------
-// From blocks to floats
-
-// Writes the numbers first .. first + n - 1 of a tensor, row after row, as floats: the bits that the Python package
-// `gguf` gives. `first` and n must be multiples of block_numbers: std::invalid_argument if they are not, or if they go
-// past the end. Numbers that are not finite stay so.
-void dequantize(const GgufTensor& tensor, size_t first, size_t n, float* out);
-
-// ---------------------------------------------------------------------------------------------------------------
-// Models of the architecture `llama`
-
-// The sizes, named as in model.h or as in Hugging Face's LlamaConfig.
-struct LlamaHeader {
-  int vocab_size;         // V, the rows of token_embd.weight
-  int block_size;         // llama.context_length: tokens that the model was trained to see
-  int n_layer;            // L
-  int n_embd;             // C
-  int n_inner;            // F, the channels of the MLP
-  int n_head, n_kv_head;  // H, KV
-  int head_dim;           // D, not always C / H
-  float rms_norm_eps;
-  float rope_theta;
-  bool tie_word_embeddings;  // there is no output.weight: the head is token_embd.weight
-};
-
-// Checks that the file has exactly the tensors of such a model, in these shapes, and asks for nothing that is not in
-// LlamaHeader. Throws runtime_error, which names the key or the tensor.
-//   token_embd.weight (V, C), output_norm.weight (C), output.weight (V, C) unless tied; for each layer N, after
-//   "blk.N.": attn_norm.weight, ffn_norm.weight (C); attn_q.weight (H D, C); attn_k.weight, attn_v.weight (KV D, C);
-//   attn_output.weight (C, H D); ffn_gate.weight, ffn_up.weight (F, C); ffn_down.weight (C, F)
-// A tokenizer need not be there; if it is, it must have V tokens.
-LlamaHeader read_llama_header(const GgufFile& file);
-
-// The order of rows in attn_q.weight and attn_k.weight. Rotary positions turn pairs of channels. Hugging Face has the
-// first channels of a head's D / 2 pairs, then the second ones; GGUF has the two channels of a pair side by side (its
-// writers do w.reshape(H, 2, D / 2, C).swapaxes(1, 2)). So
-//   row h D + 2 i + s in GGUF is row h D + s D / 2 + i in Hugging Face's order, for i < D / 2 and s = 0, 1.
-// This returns that row of Hugging Face's order. attn_v.weight and attn_output.weight are not reordered.
-constexpr int64_t hugging_face_row(int64_t row, int64_t head_dim) {
-  const int64_t channel = row % head_dim;
-  return row - channel + channel % 2 * (head_dim / 2) + channel / 2;
-}
 
 }  // namespace nanospec

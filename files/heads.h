@@ -6,12 +6,6 @@
 // with one line where the file is missing, broken, or not for this target.
 #pragma once
 
-#include <filesystem>
-#include <map>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "drafters/medusa.h"
 #include "drafters/parallel.h"
 #include "files/checkpoint.h"
@@ -23,16 +17,14 @@ namespace nanospec {
 
 // How many there are of PREFIX + number + SUFFIX, numbered through from `first`.
 inline int count_tensors(const SafeTensors& file, const std::string& prefix, int first, const std::string& suffix) {
-  const auto found = by_name(file);
   int n = 0;
-  while (found.count(prefix + std::to_string(first + n) + suffix)) n++;
+  while (file.find(prefix + std::to_string(first + n) + suffix)) n++;
   return n;
 }
 // The shape of the tensor of that name; empty where there is none.
 inline std::vector<int64_t> shape_in(const SafeTensors& file, const std::string& name) {
-  const auto found = by_name(file);
-  const auto at = found.find(name);
-  return at == found.end() ? std::vector<int64_t>() : at->second->shape;
+  const Tensor* const found = file.find(name);
+  return found ? found->shape : std::vector<int64_t>();
 }
 // The flat array of this table, which must be all that the file holds.
 inline std::vector<float> read_exactly(const SafeTensors& file, const std::vector<TensorSpec>& table,
@@ -81,12 +73,11 @@ inline MedusaHeads read_medusa(const std::string& dir, const Config& config, con
   sizes.rank = 0;
   sizes.heads = count_tensors(file, "head.", 1, ".linear.weight");
   if (sizes.heads < 1 || sizes.heads > kMostHeads)
-    refuse("the file holds " + std::to_string(sizes.heads) + " heads, expected 1 to " + std::to_string(kMostHeads),
-           path, "replace the file");
+    refuse(filled("the file holds {} heads, expected 1 to {}", sizes.heads, kMostHeads), path);
   const std::vector<int64_t> linear = shape_in(file, "head.1.linear.weight"),
                              down = shape_in(file, "head.1.down.weight");
   sizes.root = !linear.empty() && linear[0] == 2 * int64_t(config.n_embd);
-  if (by_name(file).count("head.1.projection.weight")) sizes.rank = kOwnProjection;
+  if (file.find("head.1.projection.weight")) sizes.rank = kOwnProjection;
   else if (down.size() == 2) sizes.rank = int(std::min<int64_t>(down[1], kMaxVocabulary));
   heads.weights = read_exactly(file, medusa_table(sizes), path);
   check_heads(file, "medusa", dir, target_dir);
@@ -130,10 +121,7 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config, 
   const SafeTensors file = read_safetensors(path);
   ParallelFile result;
   ParallelSizes& s = result.sizes;
-  const auto word = [&](const char* key) {
-    const auto entry = file.metadata.find(key);
-    return entry == file.metadata.end() ? std::string() : entry->second;
-  };
+  const auto word = [&](const char* key) { return said_by(file.metadata, key); };
   const auto yes = [&](const char* key) {
     if (word(key) != "yes" && word(key) != "no")
       refuse("its metadata's " + std::string(key) + " is neither yes nor no", path, advice);
@@ -146,8 +134,7 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config, 
   s.n_layer = count_tensors(file, "h.", 0, ".attn.c_attn.weight");
   if (s.n_layer < 1 || s.n_layer > kMostParallelLayers || s.ahead < 1 || s.ahead > kMostAhead || s.n_head < 1 ||
       s.n_embd % s.n_head != 0 || s.head_size() % 2 != 0)
-    refuse("not a drafter for this model: " + std::to_string(s.n_layer) + " layers, " + std::to_string(s.ahead) +
-               " tokens at once, " + std::to_string(s.n_head) + " heads",
+    refuse(filled("not a drafter for this model: {} layers, {} tokens at once, {} heads", s.n_layer, s.ahead, s.n_head),
            path, advice);
   s.sequential = yes("sequential");
   s.raw = yes("raw");

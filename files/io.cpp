@@ -4,10 +4,11 @@
 #include <fcntl.h>
 #include <sha256.h>
 #include <sys/stat.h>
+#define XXH_INLINE_ALL  // a header is all of the library that is needed
+#include <xxhash.h>
 
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <optional>
 
@@ -40,41 +41,51 @@ double file_bytes(const std::string& path) {
   return error ? 0 : double(bytes);
 }
 
-RegularFile::RegularFile(const std::string& path)
-    : file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)} {  // a pipe that nobody writes is opened too
+namespace {
+
+struct stat status_of(const OpenFile& file, const std::string& path) {
   struct stat status;
   if (file.handle < 0 || fstat(file.handle, &status) != 0) refuse_path("cannot read the file", path, errno);
   if (S_ISDIR(status.st_mode)) refuse_path("cannot read the file", path, EISDIR);
+  return status;
+}
+
+}  // namespace
+
+RegularFile::RegularFile(const std::string& path)
+    : file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)} {  // a pipe that nobody writes is opened too
+  const struct stat status = status_of(file, path);
   if (!S_ISREG(status.st_mode))
     refuse("a pipe or a device, where a file of a model is due", printable(path, 300), "give a file");
   size = size_t(status.st_size);
 }
 
+void read_more(const OpenFile& file, size_t n, std::string& bytes, const std::string& path) {
+  size_t filled = bytes.size();
+  bytes.resize(filled + n);
+  while (filled < bytes.size()) {
+    const ssize_t got = read(file.handle, &bytes[filled], bytes.size() - filled);
+    if (got < 0 && errno != EINTR) refuse_path("cannot read the file", path, errno);
+    if (got == 0) break;
+    if (got > 0) filled += size_t(got);
+  }
+  bytes.resize(filled);
+}
+
 std::string read_file(const std::string& path) {
-  constexpr size_t kLongestPipe = size_t(256) << 20;
+  constexpr size_t kLongestPipe = size_t(256) << 20, kLeast = 1 << 16;
   const OpenFile file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  struct stat status;
-  if (file.handle < 0 || fstat(file.handle, &status) != 0) refuse_path("cannot read the file", path, errno);
-  if (S_ISDIR(status.st_mode)) refuse_path("cannot read the file", path, EISDIR);
+  const struct stat status = status_of(file, path);
   const bool regular = S_ISREG(status.st_mode);
   if (regular) check_memory(path, double(status.st_size), double(status.st_size));
   std::string bytes;
-  size_t filled = 0;
-  for (;;) {
-    if (filled == bytes.size()) {
-      if (!regular && filled >= kLongestPipe)
-        refuse("more than 256 MiB from a pipe", printable(path, 300), "give a file");
-      const size_t more = regular && filled < size_t(status.st_size) ? size_t(status.st_size) - filled + 1 : 1 << 16;
-      bytes.resize(filled + std::max(more, regular ? 0 : filled));
-    }
-    const ssize_t got = read(file.handle, &bytes[filled], bytes.size() - filled);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) refuse_path("cannot read the file", path, errno);
-    if (got == 0) break;
-    filled += size_t(got);
+  for (size_t more = regular ? size_t(status.st_size) + 1 : kLeast;; more = std::max(kLeast, bytes.size())) {
+    const size_t wanted = bytes.size() + more;
+    read_more(file, more, bytes, path);
+    if (bytes.size() < wanted) return bytes;
+    if (!regular && wanted >= kLongestPipe)
+      refuse("more than 256 MiB from a pipe", printable(path, 300), "give a file");
   }
-  bytes.resize(filled);
-  return bytes;
 }
 
 int write_all(int handle, const Pieces& pieces) {
@@ -120,6 +131,15 @@ void write_file(const std::string& path, const Pieces& pieces) {
   int error = write_all(file.handle, pieces);
   if (!error && by_rename && rename(open_path.c_str(), target.c_str()) != 0) error = errno;
   if (error) refuse_path("cannot write the file", path, error);
+}
+
+std::string hash_of(const Pieces& pieces) {
+  XXH64_state_t state;
+  XXH64_reset(&state, 0);
+  for (std::string_view bytes : pieces) XXH64_update(&state, bytes.data(), bytes.size());
+  char digits[17];
+  snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(XXH64_digest(&state)));
+  return kHashPrefix + std::string(digits);
 }
 
 std::string sha256(const std::string& bytes) {

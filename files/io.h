@@ -6,9 +6,7 @@
 
 #include <unistd.h>
 
-#include <string>
-#include <string_view>
-#include <vector>
+#include <cstring>
 
 #include "files/text.h"
 
@@ -43,6 +41,17 @@ double file_bytes(const std::string& path);
 // How many bytes a text and its tokens need, while it is encoded: each byte may be a character.
 inline double takes_tokens(double text_bytes) { return (1 + sizeof(int)) * text_bytes; }
 
+// A number as it lies in a file, little-endian.
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files are read as they lie in memory");
+template <class T>
+T load(const void* at) {
+  T value;
+  memcpy(&value, at, sizeof value);
+  return value;
+}
+
+// Appends the next n bytes of an open file, or as many as are left. Throws runtime_error.
+void read_more(const OpenFile& file, size_t n, std::string& bytes, const std::string& path);
 // The bytes of a file, or of a pipe up to 256 MiB. Throws runtime_error.
 std::string read_file(const std::string& path);
 // The same of a file of a model.
@@ -68,6 +77,12 @@ std::string behind_links(const std::string& path);
 void write_file(const std::string& path, const Pieces& pieces);
 
 inline void write_file(const std::string& path, const std::string& bytes) { write_file(path, Pieces{bytes}); }
+
+// XXH64 with seed 0 of all pieces, as `xxhsum -H1` prints it: "xxh64:" and 16 hexadecimal digits. It is as fast as
+// memory, so every file can be checked at every start. It finds damage, not forgery.
+constexpr const char* kHashPrefix = "xxh64:";
+std::string hash_of(const Pieces& pieces);
+inline std::string hash_of(const std::string& bytes) { return hash_of(Pieces{bytes}); }
 
 // 64 hexadecimal digits.
 std::string sha256(const std::string& bytes);

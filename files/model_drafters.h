@@ -1,9 +1,6 @@
 // files/model_drafters.h: makes the drafters that run a model, or heads on one, for a target. drafters.h asks for them.
 #pragma once
 
-#include <memory>
-#include <string>
-
 #include "decode.h"
 #include "target.h"
 #include "drafters/draft_model.h"
@@ -29,11 +26,10 @@ inline std::unique_ptr<Drafter> load_small_model(const std::string& dir, const T
 // runtime_error where it has not more than so many layers.
 inline std::unique_ptr<Drafter> first_layers(Target& target, int layers, const std::string& dir) {
   if (layers >= target.layers())
-    refuse("drafter self:" + std::to_string(layers) + " needs " + std::to_string(layers) +
-               " of the first layers, the model has " + std::to_string(target.layers()) + " in all",
+    refuse(filled("drafter self:{} needs {} of the first layers, the model has {} in all", layers, layers,
+                  target.layers()),
            printable(dir, 300),
-           target.layers() == 1 ? "choose another drafter"
-                                : "choose self:" + std::to_string(target.layers() - 1) + " or less");
+           target.layers() == 1 ? "choose another drafter" : filled("choose self:{} or less", target.layers() - 1));
   return std::make_unique<FirstLayers>(target, layers);
 }
 

@@ -2,11 +2,8 @@
 // and the token that begins a text, without its weights.
 #pragma once
 
-#include <string>
-
 #include "files/bpe.h"
 #include "files/gguf.h"
-#include "files/hash.h"
 #include "files/io.h"
 
 namespace nanospec {
@@ -55,13 +52,13 @@ inline std::string tokenizer_hash(const std::string& model) {
   if (!is_gguf(model)) return hash_of(read_regular(model + "/tokenizer.json"));
   const GgufFile file = read_gguf(model);
   const std::string prefix = "tokenizer.ggml.";
-  Xxh64 hash;
-  const auto add = [&](const std::string& text) { hash.add(std::to_string(text.size()) + ":" + text); };
+  std::string all;
+  const auto add = [&](const std::string& text) { all += std::to_string(text.size()) + ":" + text; };
   for (const char* list : {"tokens", "merges"})
     for (const std::string& text : file.texts(prefix + list)) add(text);
   for (int64_t type : file.integers(prefix + "token_type", 0, 6)) add(std::to_string(type));
   add(file.text(prefix + "pre"));
-  return hash_text(hash);
+  return hash_of(all);
 }
 
 }  // namespace nanospec

@@ -6,9 +6,7 @@
 #pragma once
 
 #include <filesystem>
-#include <string>
 
-#include "files/hash.h"
 #include "files/safetensors.h"
 
 namespace nanospec {

@@ -1,29 +1,23 @@
 // files/safetensors.cpp: the reader and writer that safetensors.h declares, in the same order.
 #include "files/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <cmath>
 
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <string_view>
-
-#include "files/hash.h"
 #include "machine/numbers.h"
 
 namespace nanospec {
 
-std::map<std::string, const Tensor*> by_name(const SafeTensors& file) {
-  std::map<std::string, const Tensor*> found;
-  for (const Tensor& tensor : file.tensors) found[tensor.name] = &tensor;
-  return found;
-}
-
 size_t dtype_size(const std::string& dtype) {
   return dtype == "F32" || dtype == "I32" ? 4 : dtype == "F16" || dtype == "BF16" ? 2 : 0;
+}
+
+void to_floats(const void* numbers, const std::string& dtype, size_t n, float* out) {
+  if (dtype == "F32") memcpy(out, numbers, 4 * n);
+  const uint8_t* const halves = static_cast<const uint8_t*>(numbers);
+  if (dtype == "F16")
+    for (size_t i = 0; i < n; i++) out[i] = to_float(load<f16>(halves + 2 * i));
+  if (dtype == "BF16")
+    for (size_t i = 0; i < n; i++) out[i] = to_float(load<bf16>(halves + 2 * i));
 }
 
 namespace {
@@ -31,9 +25,7 @@ namespace {
 // Reads one tensor of the header, and checks it against the `data` bytes that begin at `origin`.
 Tensor parse_tensor(const std::string& name, const Json& entry, size_t origin, size_t data, const std::string& where) {
   constexpr size_t kMostDimensions = 8;
-  const auto bad = [&](const std::string& wrong) {
-    refuse("tensor " + printable(name) + " " + wrong, where, "replace the file");
-  };
+  const auto bad = [&](const std::string& wrong) { refuse("tensor " + printable(name) + " " + wrong, where); };
   const Json &dtype = member(entry, "dtype"), &shape = member(entry, "shape"), &span = member(entry, "data_offsets");
   Tensor tensor;
   tensor.name = name;
@@ -56,13 +48,10 @@ Tensor parse_tensor(const std::string& name, const Json& entry, size_t origin, s
     bad("has no data_offsets [begin, end]");
   const uint64_t begin = span[0].get<uint64_t>(), end = span[1].get<uint64_t>();
   if (begin > end || end > data)
-    bad("lies at " + std::to_string(begin) + " to " + std::to_string(end) + ", but the file holds " +
-        std::to_string(data) + " bytes of tensors");
+    bad(filled("lies at {} to {}, but the file holds {} bytes of tensors", begin, end, data));
   if ((end - begin) / width != count || (end - begin) % width != 0)
-    bad("of shape " + shown_shape(tensor.shape) + " and dtype " + tensor.dtype + " has " + std::to_string(end - begin) +
-        " bytes");
-  if (begin % width != 0)
-    bad("begins at " + std::to_string(begin) + ", not a multiple of its " + std::to_string(width) + " bytes");
+    bad(filled("of shape {} and dtype {} has {} bytes", shown_shape(tensor.shape), tensor.dtype, end - begin));
+  if (begin % width != 0) bad(filled("begins at {}, not a multiple of its {} bytes", begin, width));
   tensor.begin = origin + begin;
   tensor.end = origin + end;
   return tensor;
@@ -71,14 +60,10 @@ Tensor parse_tensor(const std::string& name, const Json& entry, size_t origin, s
 // Where the header ends, in a file that begins with these bytes and has that size. Throws std::runtime_error.
 size_t header_end(const std::string& begin, uint64_t size, const std::string& where) {
   constexpr uint64_t kLongestHeader = 100000000;  // the format's own limit
-  if (size < 8 || begin.size() < 8)
-    refuse("not a safetensors file: only " + std::to_string(size) + " bytes", where, "replace the file");
-  uint64_t header_bytes = 0;
-  for (int i = 7; i >= 0; i--) header_bytes = header_bytes << 8 | uint8_t(begin[size_t(i)]);
+  if (size < 8 || begin.size() < 8) refuse(filled("not a safetensors file: only {} bytes", size), where);
+  const uint64_t header_bytes = load<uint64_t>(begin.data());
   if (header_bytes > kLongestHeader || header_bytes > size - 8)
-    refuse("not a whole safetensors file: a header of " + std::to_string(header_bytes) + " bytes in a file of " +
-               std::to_string(size),
-           where, "replace the file");
+    refuse(filled("not a whole safetensors file: a header of {} bytes in a file of {}", header_bytes, size), where);
   return 8 + size_t(header_bytes);
 }
 
@@ -106,15 +91,15 @@ SafeTensors parse_header(const std::string& bytes, uint64_t size, const std::str
             [](const Tensor& a, const Tensor& b) { return a.begin != b.begin ? a.begin < b.begin : a.end < b.end; });
   size_t reached = origin;
   for (const Tensor& tensor : file.tensors) {
+    file.index.emplace(tensor.name, file.index.size());
     if (tensor.begin != reached)
-      refuse("tensor " + printable(tensor.name) + " begins at " + std::to_string(tensor.begin - origin) +
-                 ", expected " + std::to_string(reached - origin) + " (a gap or an overlap)",
+      refuse(filled("tensor {} begins at {}, expected {} (a gap or an overlap)", printable(tensor.name),
+                    tensor.begin - origin, reached - origin),
              where, advice);
     reached = tensor.end;
   }
   if (reached != size)
-    refuse("the tensors take " + std::to_string(reached - origin) + " bytes, the file holds " + std::to_string(data),
-           where, advice);
+    refuse(filled("the tensors take {} bytes, the file holds {}", reached - origin, data), where, advice);
   return file;
 }
 
@@ -130,16 +115,12 @@ void check_hash(const SafeTensors& file, const std::string& where) {
     std::string header = file.bytes.substr(0, file.header);
     const size_t at = header.find(said->second);
     if (at != std::string::npos) header.replace(at, said->second.size(), kNoDigits);
-    Xxh64 hash;
-    hash.add(header);
-    hash.add(std::string_view(file.bytes).substr(file.header));
-    right = hash_text(hash) == said->second;
+    right = hash_of({header, std::string_view(file.bytes).substr(file.header)}) == said->second;
   } else {
     for (const auto& [key, value] : file.metadata)
       right = right && (key == "model" || key == "tokenizer" || value.find(kHashPrefix) != 0);
   }
-  if (!right)
-    refuse("the file is damaged: its bytes are not those that its hash was made of", where, "replace the file");
+  if (!right) refuse("the file is damaged: its bytes are not those that its hash was made of", where);
 }
 
 }  // namespace
@@ -152,33 +133,15 @@ SafeTensors parse_safetensors(std::string bytes, const std::string& where) {
   return file;
 }
 
-namespace {
-
-// Appends the next n bytes of an open file, or as many as are left.
-void read_more(const OpenFile& file, size_t n, std::string& bytes, const std::string& path) {
-  size_t filled = bytes.size();
-  bytes.resize(filled + n);
-  while (filled < bytes.size()) {
-    const ssize_t got = read(file.handle, &bytes[filled], bytes.size() - filled);
-    if (got < 0 && errno != EINTR) refuse_path("cannot read the file", path, errno);
-    if (got == 0) break;
-    if (got > 0) filled += size_t(got);
-  }
-  bytes.resize(filled);
-}
-
-}  // namespace
-
 SafeTensors read_safetensors(const std::string& path, const std::function<bool(const SafeTensors&)>& go_on) {
   const RegularFile regular(path);
-  const OpenFile& open_file = regular.file;
   const size_t size = regular.size;
   std::string bytes;
-  read_more(open_file, 8, bytes, path);
-  read_more(open_file, header_end(bytes, size, path) - 8, bytes, path);
+  read_more(regular.file, 8, bytes, path);
+  read_more(regular.file, header_end(bytes, size, path) - 8, bytes, path);
   SafeTensors file = parse_header(bytes, size, path);
   if (go_on && !go_on(file)) return file;
-  read_more(open_file, size - bytes.size(), bytes, path);
+  read_more(regular.file, size - bytes.size(), bytes, path);
   if (bytes.size() != size) refuse("the file became shorter while it was read", path, "try again");
   file.bytes = std::move(bytes);
   check_hash(file, path);
@@ -207,10 +170,10 @@ std::string safetensors_header(const std::vector<TensorData>& tensors, const Met
     end += bytes_of(tensor);
     header[tensor.name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
   }
-  std::string text = header.dump(), bytes;
+  std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
-  for (int i = 0; i < 8; i++) bytes += char(uint64_t(text.size()) >> (8 * i) & 0xFF);
-  return bytes + text;
+  const uint64_t length = text.size();
+  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
 }
 
 Pieces pieces_of(const std::string& header, const std::vector<TensorData>& tensors) {
@@ -232,9 +195,7 @@ Metadata with_hash(const std::vector<TensorData>& tensors, Metadata metadata) {
   metadata["format"] = "pt";
   metadata["hash"] = kNoDigits;
   const std::string header = safetensors_header(tensors, metadata);
-  Xxh64 hash;
-  for (std::string_view piece : pieces_of(header, tensors)) hash.add(piece);
-  metadata["hash"] = hash_text(hash);
+  metadata["hash"] = hash_of(pieces_of(header, tensors));
   return metadata;
 }
 
@@ -244,35 +205,22 @@ void write_safetensors(const std::string& path, const std::vector<TensorData>& t
 }
 
 void copy_floats(const SafeTensors& file, const Tensor& tensor, float* out, const std::string& where) {
-  if (tensor.dtype == "I32")
-    refuse("tensor " + printable(tensor.name) + " has dtype I32, expected floats", where, "replace the file");
-  const size_t width = dtype_size(tensor.dtype), count = (tensor.end - tensor.begin) / width;
-  const char* bytes = file.bytes.data() + tensor.begin;
-  bool finite = true;
-  for (size_t i = 0; i < count; i++) {
-    if (width == 4) memcpy(&out[i], bytes + 4 * i, 4);
-    else {
-      uint16_t half;
-      memcpy(&half, bytes + 2 * i, 2);
-      out[i] = tensor.dtype == "BF16" ? to_float(bf16{half}) : half_to_float(half);
-    }
-    finite = finite && (bits_as<uint32_t>(out[i]) & 0x7F800000u) != 0x7F800000u;
-  }
-  if (!finite)
+  if (tensor.dtype == "I32") refuse("tensor " + printable(tensor.name) + " has dtype I32, expected floats", where);
+  const size_t count = (tensor.end - tensor.begin) / dtype_size(tensor.dtype);
+  to_floats(file.bytes.data() + tensor.begin, tensor.dtype, count, out);
+  if (!std::all_of(out, out + count, [](float x) { return std::isfinite(x); }))
     refuse("tensor " + printable(tensor.name) + " holds numbers that are not finite", where,
            "train again, with a lower learning rate if it diverged");
 }
 
 void check_tensors(const SafeTensors& file, const Expected& expected, const std::string& where) {
   const std::string advice = "use files of one and the same model";
-  const std::map<std::string, const Tensor*> found = by_name(file);
   for (const auto& [name, shape] : expected) {
-    const auto at = found.find(name);
-    if (at == found.end())
-      refuse("tensor " + name + " is missing, expected with shape " + shown_shape(shape), where, advice);
-    if (at->second->shape != shape)
-      refuse("tensor " + name + " has shape " + shown_shape(at->second->shape) + ", expected " + shown_shape(shape),
-             where, advice);
+    const Tensor* const found = file.find(name);
+    if (!found) refuse("tensor " + name + " is missing, expected with shape " + shown_shape(shape), where, advice);
+    if (found->shape != shape)
+      refuse("tensor " + name + " has shape " + shown_shape(found->shape) + ", expected " + shown_shape(shape), where,
+             advice);
   }
   for (const Tensor& tensor : file.tensors)
     if (!expected.count(tensor.name))
@@ -283,24 +231,22 @@ void check_tensors(const SafeTensors& file, const Expected& expected, const std:
 
 std::vector<float> read_tensor(const SafeTensors& file, const std::string& name, const std::vector<int64_t>& shape,
                                const std::string& where) {
-  const std::map<std::string, const Tensor*> found = by_name(file);
-  if (!found.count(name) || found.at(name)->shape != shape) check_tensors(file, {{name, shape}}, where);
-  const Tensor& tensor = *found.at(name);
-  std::vector<float> out((tensor.end - tensor.begin) / dtype_size(tensor.dtype));
-  copy_floats(file, tensor, out.data(), where);
+  const Tensor* const tensor = file.find(name);
+  if (!tensor || tensor->shape != shape) check_tensors(file, {{name, shape}}, where);
+  std::vector<float> out((tensor->end - tensor->begin) / dtype_size(tensor->dtype));
+  copy_floats(file, *tensor, out.data(), where);
   return out;
 }
 
 std::vector<int32_t> read_integers(const SafeTensors& file, const std::string& name, const std::string& where) {
-  const std::map<std::string, const Tensor*> found = by_name(file);
-  if (!found.count(name)) refuse("tensor " + name + " is missing", where, "replace the file");
-  const Tensor& tensor = *found.at(name);
-  if (tensor.dtype != "I32" || tensor.shape.size() != 1)
-    refuse("tensor " + name + " has dtype " + tensor.dtype + " and shape " + shown_shape(tensor.shape) +
+  const Tensor* const tensor = file.find(name);
+  if (!tensor) refuse("tensor " + name + " is missing", where);
+  if (tensor->dtype != "I32" || tensor->shape.size() != 1)
+    refuse("tensor " + name + " has dtype " + tensor->dtype + " and shape " + shown_shape(tensor->shape) +
                ", expected a list of I32",
-           where, "replace the file");
-  std::vector<int32_t> out(size_t(tensor.shape[0]));
-  if (!out.empty()) memcpy(out.data(), file.bytes.data() + tensor.begin, tensor.end - tensor.begin);
+           where);
+  std::vector<int32_t> out(size_t(tensor->shape[0]));
+  if (!out.empty()) memcpy(out.data(), file.bytes.data() + tensor->begin, tensor->end - tensor->begin);
   return out;
 }
 

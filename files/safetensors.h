@@ -8,10 +8,7 @@
 // of another shape or name.
 #pragma once
 
-#include <functional>
 #include <map>
-#include <string>
-#include <vector>
 
 #include "files/io.h"
 #include "files/text.h"
@@ -30,13 +27,21 @@ using Metadata = std::map<std::string, std::string>;
 
 struct SafeTensors {
   Metadata metadata;
-  std::vector<Tensor> tensors;  // in the order of their bytes
-  size_t header = 0;            // bytes before those
-  std::string bytes;            // the whole file
+  std::vector<Tensor> tensors;                    // in the order of their bytes
+  std::unordered_map<std::string, size_t> index;  // of a tensor, by its name
+  size_t header = 0;                              // bytes before those
+  std::string bytes;                              // the whole file
+
+  const Tensor* find(const std::string& name) const {  // null if there is none
+    const auto found = index.find(name);
+    return found == index.end() ? nullptr : &tensors[found->second];
+  }
 };
-std::map<std::string, const Tensor*> by_name(const SafeTensors& file);
 
 size_t dtype_size(const std::string& dtype);  // bytes of a number; 0: of an unknown type
+
+// Writes n numbers of the type F32, F16 or BF16 as floats to out.
+void to_floats(const void* numbers, const std::string& dtype, size_t n, float* out);
 
 SafeTensors parse_safetensors(std::string bytes, const std::string& where);
 

@@ -3,9 +3,7 @@
 // The core takes every Config as it is: so what reads one asks config_problem() first.
 #pragma once
 
-#include <stdexcept>
-#include <string>
-
+#include "files/text.h"
 #include "model.h"
 
 namespace nanospec {
@@ -21,8 +19,7 @@ constexpr uint64_t kMaxParameters = uint64_t(1) << 32;
 inline std::string config_problem(const Config& config) {
   const auto range = [](const char* name, int value, int low, int high) {
     if (value >= low && value <= high) return std::string();
-    return std::string(name) + " is " + std::to_string(value) + ", expected " + std::to_string(low) + " to " +
-           std::to_string(high);
+    return filled("{} is {}, expected {} to {}", name, value, low, high);
   };
   std::string problem = range("n_layer", config.n_layer, 1, kMaxLayers);
   if (problem.empty()) problem = range("n_embd", config.n_embd, 1, kMaxChannels);
@@ -31,23 +28,19 @@ inline std::string config_problem(const Config& config) {
   if (problem.empty()) problem = range("vocab_size", config.vocab_size, 1, kMaxVocabulary);
   if (!problem.empty()) return problem;
   if (!config.head_dim && config.n_embd % config.n_head != 0)
-    return "n_embd is " + std::to_string(config.n_embd) + ", not a multiple of n_head, " +
-           std::to_string(config.n_head);
+    return filled("n_embd is {}, not a multiple of n_head, {}", config.n_embd, config.n_head);
   problem = range("head_dim", config.head_size(), 1, kMaxChannels);
   if (problem.empty()) problem = range("n_inner", config.inner(), 1, 4 * kMaxChannels);
   if (problem.empty()) problem = range("n_kv_head", config.n_kv_head, 1, config.n_head);
   if (!problem.empty()) return problem;
   if (config.n_head % config.n_kv_head != 0)
-    return "n_head is " + std::to_string(config.n_head) + ", not a multiple of n_kv_head, " +
-           std::to_string(config.n_kv_head);
+    return filled("n_head is {}, not a multiple of n_kv_head, {}", config.n_head, config.n_kv_head);
   if (config.rotary && config.head_size() % 2 != 0)
-    return "head_dim is " + std::to_string(config.head_size()) + ", expected an even number for rotary positions";
-  if (config.block_size % 2 != 0)
-    return "block_size is " + std::to_string(config.block_size) + ", expected an even number";
+    return filled("head_dim is {}, expected an even number for rotary positions", config.head_size());
+  if (config.block_size % 2 != 0) return filled("block_size is {}, expected an even number", config.block_size);
   const uint64_t parameters = parameter_count(config);
   if (parameters > kMaxParameters)
-    return "the model would have " + std::to_string(parameters) + " parameters, at most " +
-           std::to_string(kMaxParameters) + " are possible";
+    return filled("the model would have {} parameters, at most {} are possible", parameters, kMaxParameters);
   return "";
 }
 

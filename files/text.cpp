@@ -1,9 +1,6 @@
 // files/text.cpp: what text.h declares, in the same order.
 #include "files/text.h"
 
-#include <algorithm>
-#include <cstdio>
-
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -51,7 +48,7 @@ std::string line_and_column(const std::string& text, size_t at) {
     }
     i += size_t(std::max(1, code_point_bytes(text, i)));
   }
-  return "(line " + std::to_string(line) + ", column " + std::to_string(column) + ")";
+  return filled("(line {}, column {})", line, column);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -67,12 +64,12 @@ struct JsonGuard {
 
   bool open() {
     constexpr size_t kDeepest = 32;
-    if (keys.size() == kDeepest) refuse("JSON nested too deeply", where, "replace the file");
+    if (keys.size() == kDeepest) refuse("JSON nested too deeply", where);
     keys.emplace_back();
     return true;
   }
   bool key(std::string& name) {
-    if (!keys.back().insert(name).second) refuse("\"" + printable(name) + "\" named twice", where, "replace the file");
+    if (!keys.back().insert(name).second) refuse("\"" + printable(name) + "\" named twice", where);
     return true;
   }
   bool close() {
@@ -103,10 +100,9 @@ Json parse_json(const std::string& text, const std::string& where) {
   } catch (const Json::parse_error& error) {
     const size_t at = error.byte ? error.byte - 1 : 0;
     const bool lines = text.find('\n') != std::string::npos;
-    refuse("not valid JSON " + (lines ? line_and_column(text, at) : "(byte " + std::to_string(at + 1) + ")"), where,
-           "replace the file");
+    refuse("not valid JSON " + (lines ? line_and_column(text, at) : filled("(byte {})", at + 1)), where);
   } catch (const Json::exception&) {  // a number that no double holds
-    refuse("JSON with a number out of range", where, "replace the file");
+    refuse("JSON with a number out of range", where);
   }
 }
 
@@ -187,8 +183,8 @@ Tokenizer parse_tokenizer(const std::string& text, const std::string& where) {
       refuse("the symbol \"" + printable(symbol) + "\" is not one character", where, advice);
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= vocabulary.size() ||
         !tokenizer.symbols[id.get<size_t>()].empty())
-      refuse("the id of \"" + printable(symbol) + "\" is " + shown(id) + ", expected each of 0 to " +
-                 std::to_string(vocabulary.size() - 1) + " once",
+      refuse(filled("the id of \"{}\" is {}, expected each of 0 to {} once", printable(symbol), shown(id),
+                    vocabulary.size() - 1),
              where, advice);
     tokenizer.symbols[id.get<size_t>()] = symbol;
   }
@@ -230,7 +226,7 @@ std::vector<std::string> read_prompts_jsonl(const std::string& text, const std::
   for (size_t start = 0, line = 1; start < text.size(); line++) {
     const size_t end = std::min(text.find('\n', start), text.size());
     const std::string here = text.substr(start, end - start);
-    const std::string place = where + ", line " + std::to_string(line);
+    const std::string place = filled("{}, line {}", where, line);
     start = end + 1;
     if (here.find_first_not_of(" \t\r") == std::string::npos) continue;
     const Json parsed = parse_json(here, place);

@@ -7,6 +7,8 @@
 // words.h include nothing of the project. It hooks into no loop: it runs before a text and after a training. The core's
 // one table of tensors (model.h) says in which order tensors are written.
 //
+// What this header and io.h include of the standard library, the others do not include again.
+//
 // How to add a file: write NAME_path, save_NAME and load_NAME as in tables.h. Read with parse_safetensors or
 // parse_json, write with write_file (io.h). Trust nothing: every reader throws std::runtime_error with one line: what
 // is wrong, where, what to do. Then let tests/files/test_mutation.cpp mutate the file.
@@ -24,6 +26,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -70,13 +73,30 @@ std::string shown_shape(const std::vector<int64_t>& shape);
 // ---------------------------------------------------------------------------------------------------------------
 // Errors
 
+// A text with values: each {} in turn becomes the next of them, a text as it is, a number in digits.
+template <class... Values>
+std::string filled(const std::string& pattern, const Values&... values) {
+  std::ostringstream text;
+  size_t at = 0;
+  const auto put = [&](const auto& value) {
+    const size_t next = pattern.find("{}", at);
+    text << pattern.substr(at, next - at) << value;
+    at = next + 2;
+  };
+  (put(values), ...);
+  return text.str() + pattern.substr(at);
+}
+
+constexpr const char* kReplace = "replace the file";
+
 // A runtime_error with the one line "what is wrong: where: what to do".
 struct Refusal : std::runtime_error {
   std::string wrong, where, advice;
   Refusal(const std::string& w, const std::string& at, const std::string& todo)
       : std::runtime_error(w + ": " + at + ": " + todo), wrong(w), where(at), advice(todo) {}
 };
-[[noreturn]] inline void refuse(const std::string& wrong, const std::string& where, const std::string& advice) {
+[[noreturn]] inline void refuse(const std::string& wrong, const std::string& where,
+                                const std::string& advice = kReplace) {
   throw Refusal(wrong, where, advice);
 }
 
@@ -87,7 +107,7 @@ auto made_by(const std::string& command, F read) {
   try {
     return read();
   } catch (const Refusal& refusal) {
-    if (refusal.advice != "replace the file" && refusal.advice != "use files of one and the same model") throw;
+    if (refusal.advice != kReplace && refusal.advice != "use files of one and the same model") throw;
     refuse(refusal.wrong, refusal.where, command);
   }
 }
@@ -165,8 +185,7 @@ void for_each_code_point(const std::string& text, const std::string& what, F vis
     const int bytes = code_point_bytes(text, at);
     if (!bytes)
       refuse("byte '" + printable(text.substr(at, 1)) + "' is not UTF-8",
-             "byte " + std::to_string(at + 1) + " of " + what + " " + line_and_column(text, at),
-             "give the text in UTF-8");
+             filled("byte {} of {} {}", at + 1, what, line_and_column(text, at)), "give the text in UTF-8");
     visit(code_point(text, at, bytes), at, bytes);
     at += size_t(bytes);
   }
@@ -186,7 +205,7 @@ void Tokenizer::encode_to(Put put, const std::string& text, const std::string& w
       char number[16];
       snprintf(number, sizeof number, "U+%04X", c);
       refuse("character '" + printable(text.substr(at, size_t(bytes))) + "' (" + number + ") is not in the vocabulary",
-             "character " + std::to_string(number_of) + " of " + what + " " + line_and_column(text, at),
+             filled("character {} of {} {}", number_of, what, line_and_column(text, at)),
              "use only characters of the training text");
     }
     put(found->second);

@@ -13,19 +13,63 @@
 namespace nanospec {
 
 // Fewest edits (insert, drop or change a character, swap two neighbours) that turn one word into the other.
-int edit_distance(const std::string& a, const std::string& b);
+inline int edit_distance(const std::string& a, const std::string& b) {
+  const int m = int(a.size()), n = int(b.size());
+  std::vector<std::vector<int>> edits(m + 1, std::vector<int>(n + 1));  // [i][j]: of the first i and j characters
+  for (int i = 0; i <= m; i++)
+    for (int j = 0; j <= n; j++) {
+      edits[i][j] = i + j;
+      if (i == 0 || j == 0) continue;
+      edits[i][j] = std::min({edits[i - 1][j - 1] + (a[i - 1] != b[j - 1]), edits[i - 1][j] + 1, edits[i][j - 1] + 1});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        edits[i][j] = std::min(edits[i][j], edits[i - 2][j - 2] + 1);
+    }
+  return edits[m][n];
+}
 
 // Edits between two words that people take for one another, capitals and the dashes of flags apart: at most a third of
 // the longer one's letters; one that begins with the other is nearer than any edit. Else -1.
-int nearness(const std::string& word, const std::string& known);
+inline int nearness(const std::string& word, const std::string& known) {
+  const auto letters = [](const std::string& text) {
+    std::string lower = text.substr(std::min(text.find_first_not_of('-'), text.size()), 64);
+    for (char& c : lower) c = char(std::tolower((unsigned char)c));
+    return lower;
+  };
+  const std::string a = letters(word), b = letters(known);
+  const size_t shorter = std::min(a.size(), b.size()), longer = std::max(a.size(), b.size());
+  if (shorter >= 3 && a.compare(0, shorter, b, 0, shorter) == 0) return 0;
+  const int edits = edit_distance(a, b);
+  return shorter > 0 && size_t(edits) * 3 <= longer ? edits : -1;
+}
 
 // The nearest of `known` to a word that is not among them, the first of several, as `forms` writes it (as `known` does,
 // where there are none); "" where none is near.
-std::string closest_word(const std::string& word, const std::vector<std::string>& known,
-                         const std::vector<std::string>& forms = {});
+inline std::string closest_word(const std::string& word, const std::vector<std::string>& known,
+                                const std::vector<std::string>& forms = {}) {
+  std::string best;
+  int fewest = std::numeric_limits<int>::max();
+  for (size_t i = 0; i < known.size(); i++) {
+    const int edits = nearness(word, known[i]);
+    if (edits >= 0 && edits < fewest) {
+      fewest = edits;
+      best = forms.empty() ? known[i] : forms[i];
+    }
+  }
+  return best;
+}
 
 // A word as an error line shows it: shortened, and with no byte that could break the line or upset a terminal.
-std::string quoted(const std::string& word);
+inline std::string quoted(const std::string& word) {
+  std::string shown = "'";
+  for (const char c : word.substr(0, 60)) {
+    char escaped[5];
+    if ((unsigned char)c < 0x20 || c == 0x7f) {
+      snprintf(escaped, sizeof escaped, "\\x%02x", c);
+      shown += escaped;
+    } else shown += c;
+  }
+  return shown + (word.size() > 60 ? "...'" : "'");
+}
 
 inline std::string joined(const std::vector<std::string>& words, const std::string& between = ", ") {
   std::string text;
@@ -34,7 +78,12 @@ inline std::string joined(const std::vector<std::string>& words, const std::stri
 }
 
 // "a,b" at ',' is "a" and "b".
-std::vector<std::string> split_at(const std::string& text, char between);
+inline std::vector<std::string> split_at(const std::string& text, char between) {
+  std::vector<std::string> parts;
+  std::istringstream list(text);
+  for (std::string part; std::getline(list, part, between);) parts.push_back(part);
+  return parts;
+}
 
 // Throws invalid_argument: "unknown KIND 'WORD': WHERE: did you mean NEAREST? ADVICE"; nearest "": it asks nothing.
 [[noreturn]] inline void refuse_word(const std::string& kind, const std::string& word, const std::string& where,
@@ -54,6 +103,9 @@ inline bool is_whole(const std::string& text) {
 }
 
 // Reads a whole number from 1 to 999,999,999; 0 for anything else.
-int parse_count(const std::string& text);
+inline int parse_count(const std::string& text) {
+  if (text.empty() || text.size() > 9 || text.find_first_not_of("0123456789") != std::string::npos) return 0;
+  return std::stoi(text);
+}
 
 }  // namespace nanospec

@@ -200,8 +200,7 @@ std::string ask_llama(Answers& a, const std::function<void()>& waiting) {
   std::string lines;
   for (size_t p : peer_places(a)) {
     const std::vector<int>& tokens = a.trial.tokens[p];
-    lines +=
-        Json{{"prompt", tokenizer.bpe ? tokenizer.bpe->decode(tokens, true) : tokenizer.decode(tokens)}}.dump() + "\n";
+    lines += Json{{"prompt", tokenizer.decode(tokens)}}.dump() + "\n";
   }
   write_file(questions, lines);
   const Settings& settings = a.trial.options.settings;

@@ -13,7 +13,7 @@
 #include "commands/commands.h"
 #include "commands/samples.h"
 #include "commands/svg.h"
-#include "files/gguf.h"
+#include "files/gguf_model.h"
 #include "study/forwards.h"
 #include "study/llama_bench.h"
 #include "study/process.h"

@@ -413,7 +413,7 @@ TEST_CASE("chat: calibrate looks at places before the end of text, or goes on wi
 }
 
 TEST_CASE("chat: the context is the model's own, up to 4,096 tokens, or what is asked for within it") {
-  LlamaHeader header = {};
+  Config header;
   header.block_size = 8192;
   CHECK(context_of(header, 0, "m.gguf") == 4096);
   CHECK(context_of(header, 8192, "m.gguf") == 8192);

@@ -36,6 +36,8 @@ const Bpe& small(const std::string& pre = "smollm") {
   return pre == "smollm" ? smollm : gpt2;
 }
 
+std::string decoded(const Bpe& bpe, const std::vector<int>& ids) { return Tokenizer{bpe.symbols()}.decode(ids); }
+
 // The first merges of the small file alone: a file that is soon read.
 Json tiny_file() {
   constexpr int kIds = 280;
@@ -90,9 +92,9 @@ TEST_CASE("bpe: stored lines have Hugging Face's ids, in both pre-splits, and co
     CHECK(small().encode(text, Control::plain) == plain);
     CHECK((counts.repaired > 0) == hex);
     if (!hex) {
-      CHECK(small().decode(smollm) == text);
-      CHECK(small("gpt-2").decode(gpt2) == text);
-      CHECK(small().decode(plain) == text);
+      CHECK(decoded(small(), smollm) == text);
+      CHECK(decoded(small("gpt-2"), gpt2) == text);
+      CHECK(decoded(small(), plain) == text);
     }
     bad += hex;
     other_split += gpt2 != smollm;
@@ -119,11 +121,11 @@ TEST_CASE("bpe: every valid text comes back, and bad bytes count as U+FFFD, one 
     }
     for (const char* pre : {"smollm", "gpt-2"}) {
       const Bpe& bpe = small(pre);
-      CHECK(bpe.decode(bpe.encode(text, Control::found)) == text);
+      CHECK(decoded(bpe, bpe.encode(text, Control::found)) == text);
       CHECK(bpe.encode(broken, Control::found) == bpe.encode(mended, Control::found));
     }
   }
-  const auto mended = [](const char* text) { return small().decode(small().encode(text, Control::plain)); };
+  const auto mended = [](const char* text) { return decoded(small(), small().encode(text, Control::plain)); };
   CHECK(mended("a\xFF\xFE\x80z") == "a\xEF\xBF\xBDz");
   CHECK(mended("\xE2\x82") == "\xEF\xBF\xBD");                            // the beginning of a character
   CHECK(mended("\xC0\x80 \xED\xA0\x80") == "\xEF\xBF\xBD \xEF\xBF\xBD");  // overlong; a surrogate
@@ -139,8 +141,8 @@ static std::vector<int> plain_merges(const BpeParts& parts, const Bpe& bpe, cons
   std::map<std::string, int> id_of;
   for (int id = 0; id < bpe.vocab_size(); id++) {
     if (bpe.type(id) != TokenType::normal) continue;
-    bytes_of[parts.tokens[size_t(id)]] = bpe.decode(id);
-    id_of[bpe.decode(id)] = id;
+    bytes_of[parts.tokens[size_t(id)]] = bpe.symbols()[size_t(id)];
+    id_of[bpe.symbols()[size_t(id)]] = id;
   }
   for (size_t rank = 0; rank < parts.merges.size(); rank++) {
     const std::string& merge = parts.merges[rank];
@@ -187,7 +189,7 @@ TEST_CASE("bpe: a piece of a million letters takes three looks a byte") {
       BpeCounts counts;
       const std::vector<int> ids = small(pre).encode(text, Control::plain, &counts);
       CHECK(counts.pairs <= 3 * text.size());
-      CHECK(small(pre).decode(ids) == text);
+      CHECK(decoded(small(pre), ids) == text);
     }
   BpeCounts counts;
   std::string words;
@@ -233,15 +235,14 @@ TEST_CASE("bpe: special tokens, the longest first; control tokens where they are
   const std::vector<int> plain = bpe.encode("<tool><|im_end|>", Control::plain);
   CHECK(plain.size() > 3);
   CHECK(plain[0] == tool);
-  CHECK(bpe.decode({start, tool, end}) == "<|im_start|><tool><|im_end|>");
-  CHECK(bpe.decode({start, tool, end}, false) == "<tool>");
+  CHECK(decoded(bpe, {start, tool, end}) == "<|im_start|><tool><|im_end|>");
 
   BpeParts nested = small_parts();
   nested.tokens[3] = "[<tool>]";  // a control token with a user-defined one within hides it, found or plain
   const Bpe outer(nested, "n");
   CHECK(outer.encode("[<tool>]", Control::found) == std::vector<int>{3});
   const std::vector<int> hidden = outer.encode("[<tool>]", Control::plain);
-  CHECK(outer.decode(hidden) == "[<tool>]");
+  CHECK(decoded(outer, hidden) == "[<tool>]");
   CHECK(std::find(hidden.begin(), hidden.end(), tool) == hidden.end());
 }
 
@@ -253,7 +254,7 @@ TEST_CASE("bpe: a vocabulary may lack bytes that texts hardly have, which are le
   rename("\xC4\x84", "!!!!!!!!!!!!");  // U+0104 stands for the byte 4
   const Bpe bpe(parts, "g");
   BpeCounts counts;
-  CHECK(bpe.decode(bpe.encode("a\x04z", Control::plain, &counts)) == "az");
+  CHECK(decoded(bpe, bpe.encode("a\x04z", Control::plain, &counts)) == "az");
   CHECK(counts.left_out == 1);
   CHECK(bpe.encode("--\x04--", Control::plain) == bpe.encode("----", Control::plain));
   rename("q", "????????????");
@@ -291,7 +292,7 @@ TEST_CASE("bpe: parts that make no tokenizer are refused by name") {
   parts.tokens.push_back("[PAD1001]");
   parts.types.push_back(5);
   const Bpe bpe(parts, "g");
-  CHECK(bpe.decode(1001).empty());
+  CHECK(bpe.symbols()[1001].empty());
   CHECK(bpe.special("[PAD1001]") == -1);
 }
 
@@ -475,7 +476,7 @@ void survive(const std::function<Tokenizer(Random&)>& load) {
       for (Control control : {Control::plain, Control::found})
         for (int id : tokenizer.bpe->encode(text, control))
           if (id < 0 || id >= tokenizer.vocab_size()) throw std::logic_error("no id: " + std::to_string(id));
-      tokenizer.bpe->decode(tokenizer.bpe->encode(text, Control::found));
+      tokenizer.decode(tokenizer.bpe->encode(text, Control::found));
     });
     loaded += result.loaded;
     if (!result.loaded) messages.insert(result.refused.substr(0, 12));

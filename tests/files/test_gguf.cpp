@@ -14,7 +14,7 @@
 #include <random>
 #include <set>
 
-#include "files/gguf.h"
+#include "files/gguf_model.h"
 #include "files/text.h"
 #include "machine/numbers.h"
 #include "tests/damaged.h"
@@ -195,7 +195,6 @@ TEST_CASE("gguf: metadata of every kind") {
   CHECK(file.number("missing", 0.25) == 0.25);
   CHECK(file.flag("missing", true));
   CHECK(file.text("missing", "so") == "so");
-  CHECK(file.texts("missing", GgufFile::Texts{}).empty());
   CHECK(file.integers("missing", 0, 1, GgufFile::Integers{1}) == GgufFile::Integers{1});
 
   const auto shown = [&](const char* key) { return shown_value(file.metadata.at(key)); };
@@ -392,10 +391,12 @@ TEST_CASE("gguf: blocks become floats as the format says") {
 
   CHECK(q.bytes == 36);
   CHECK(q.size() == 64);
-  CHECK(q.blocks<BlockQ4_0>()[1].d == half);
-  CHECK(q.blocks<BlockQ4_0>()[1].q[1] == (1 | 14 << 4));
-  CHECK(file.tensor("q41").blocks<BlockQ4_1>()->m == quarter);
-  CHECK(file.tensor("q8").blocks<BlockQ8_0>()->q[31] == -128);
+  const IntegerBlock second = integer_block<Q4_0>(q, 1);
+  CHECK(second.scale.bits == half);
+  CHECK(second.codes[1] == 1);
+  CHECK(second.codes[17] == 14);
+  CHECK(integer_block<Q4_1>(file.tensor("q41"), 0).min.bits == quarter);
+  CHECK(integer_block<Q8_0>(file.tensor("q8"), 0).codes[31] == 0);
 
   float part[32];
   dequantize(q, 32, 32, part);  // a row
@@ -423,7 +424,7 @@ TEST_CASE("gguf: all 65,536 halves") {
 }
 
 TEST_CASE("gguf: the sizes of a Llama model") {
-  const LlamaHeader h = read_llama_header(parse_gguf(llama_gguf().bytes(), "f.gguf"));
+  const Config h = read_llama_header(parse_gguf(llama_gguf().bytes(), "f.gguf"));
   CHECK(h.vocab_size == 5);
   CHECK(h.block_size == 16);
   CHECK(h.n_layer == 2);
@@ -432,9 +433,9 @@ TEST_CASE("gguf: the sizes of a Llama model") {
   CHECK(h.n_head == 2);
   CHECK(h.n_kv_head == 1);
   CHECK(h.head_dim == 2);
-  CHECK(h.rms_norm_eps == 1e-5f);
+  CHECK(h.norm_epsilon == 1e-5f);
   CHECK(h.rope_theta == 10000);
-  CHECK(h.tie_word_embeddings);
+  CHECK(h.tied);
 
   Draft other = llama_gguf();  // heads of a size that is not C / H, a head of its own, and keys that ask for nothing
   for (const Key& key :
@@ -451,10 +452,10 @@ TEST_CASE("gguf: the sizes of a Llama model") {
     other.tensor(layer + "attn_output.weight") = floats(layer + "attn_output.weight", {8, 4});
   }
   other.tensors.push_back(floats("output.weight", {4, 5}));
-  const LlamaHeader own = read_llama_header(parse_gguf(other.bytes(), "f.gguf"));
+  const Config own = read_llama_header(parse_gguf(other.bytes(), "f.gguf"));
   CHECK(own.head_dim == 4);
   CHECK(own.rope_theta == 5e5f);
-  CHECK(!own.tie_word_embeddings);
+  CHECK(!own.tied);
 
   CHECK(llama_complaint([](Draft& d) { d.remove("tokenizer.ggml.tokens"); }).empty());
   CHECK(holds(llama_complaint([](Draft& d) { d.remove("llama.attention.head_count_kv"); }),
@@ -640,6 +641,7 @@ Draft mixed() {
                             GgufType::Q8_0, GgufType::Q4_1, GgufType::BF16};
   const std::vector<uint64_t> shapes[] = {{32, 5},  {32},     {32},     {32},     {32, 32}, {32, 32},
                                           {32, 16}, {32, 16}, {32, 64}, {32, 64}, {64, 32}};
+  const size_t bytes[] = {34, 128, 64, 64, 18, 20, 18, 64, 34, 20, 64};  // of 32 numbers
   draft.tensors.resize(std::size(types));
   for (size_t i = 0; i < draft.tensors.size(); i++) {
     Part& tensor = draft.tensors[i];
@@ -647,7 +649,7 @@ Draft mixed() {
     tensor.shape = shapes[i];
     size_t numbers = 1;
     for (uint64_t size : tensor.shape) numbers *= size;
-    tensor.data.assign(numbers / block_numbers(types[i]) * block_bytes(types[i]), char(0x30 + i));
+    tensor.data.assign(numbers / 32 * bytes[i], char(0x30 + i));
   }
   return draft;
 }

@@ -222,7 +222,7 @@ TEST_CASE("mutation: a safetensors file of any tensors, read by name") {
 }
 
 TEST_CASE("mutation: ngram.safetensors, and a walk through it") {
-  survive(format_ngrams(count_ngrams({0, 1, 0, 1, 1, 2, 0, 1, 0}, 3, 3)), mutate_integers,
+  survive(format_safetensors(ngram_tensors(count_ngrams({0, 1, 0, 1, 1, 2, 0, 1, 0}, 3, 3)), {}), mutate_integers,
           [](const std::string& bytes) {
             const NgramTrie trie = parse_ngrams(parse_safetensors(bytes, "n"), 3, "n");
             for (int order = 1; order <= trie.orders(); order++) {

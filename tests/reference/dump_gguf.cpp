@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "files/gguf.h"
+#include "files/gguf_model.h"
 
 using namespace nanospec;
 
@@ -24,10 +24,10 @@ void write_floats(const GgufFile& file, FILE* out) {
   }
 }
 
-void print_header(const LlamaHeader& h) {
+void print_header(const Config& h) {
   printf("llama\tV %d  block %d  L %d  C %d  F %d  H %d  KV %d  D %d  eps %.9g  theta %.9g  %s\n", h.vocab_size,
-         h.block_size, h.n_layer, h.n_embd, h.n_inner, h.n_head, h.n_kv_head, h.head_dim, double(h.rms_norm_eps),
-         double(h.rope_theta), h.tie_word_embeddings ? "tied" : "a head of its own");
+         h.block_size, h.n_layer, h.n_embd, h.n_inner, h.n_head, h.n_kv_head, h.head_dim, double(h.norm_epsilon),
+         double(h.rope_theta), h.tied ? "tied" : "a head of its own");
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ using namespace nanospec;
 int main(int argc, char** argv) try {
   if (argc != 5) throw std::invalid_argument("usage: dump_tokens TOKENIZER LINES IDS plain|found");
   const Bpe bpe(parse_bpe(read_file(argv[1]), argv[1]), argv[1]);
+  const Tokenizer decoder{bpe.symbols()};
   const std::string lines = read_file(argv[2]);
   const Control control = std::string(argv[4]) == "found" ? Control::found : Control::plain;
   std::string out;
@@ -31,7 +32,7 @@ int main(int argc, char** argv) try {
     BpeCounts counts;
     const std::vector<int> ids = bpe.encode(line, control, &counts);
     seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    if (!counts.repaired && !counts.left_out && bpe.decode(ids) != line)
+    if (!counts.repaired && !counts.left_out && decoder.decode(ids) != line)
       refuse("the tokens do not give the line back", "byte " + std::to_string(at) + " of LINES", "mend files/bpe.cpp");
     all.repaired += counts.repaired;
     all.left_out += counts.left_out;

@@ -1,0 +1,320 @@
+// files/gguf_model.cpp: what gguf_model.h declares, in the same order.
+#include "files/gguf_model.h"
+
+#include <climits>
+#include <cmath>
+
+#include "files/model_path.h"
+#include "files/sizes.h"
+#include "files/words.h"
+
+namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// The numbers of a tensor
+
+namespace {
+
+// The types that are read, and how weights of each are stored here, where they are stored as in the file.
+constexpr std::pair<GgufType, Dtype> kStored[] = {{GgufType::F32, Dtype::fp32},  {GgufType::F16, Dtype::f16},
+                                                  {GgufType::BF16, Dtype::bf16}, {GgufType::Q8_0, Dtype::q8_0},
+                                                  {GgufType::Q4_0, Dtype::q4_0}, {GgufType::Q4_1, Dtype::q4_1}};
+Dtype stored_type(GgufType type) {
+  return std::find_if(std::begin(kStored), std::end(kStored), [&](auto& one) { return one.first == type; })->second;
+}
+
+}  // namespace
+
+void dequantize(const GgufTensor& tensor, size_t first, size_t n, float* out) {
+  const size_t block = block_numbers(tensor.type), size = tensor.size();
+  if (first % block != 0 || n % block != 0 || first > size || n > size - first)
+    throw std::invalid_argument(
+        filled("dequantize: numbers {} to {} of tensor {} are no whole blocks of it", first, first + n, tensor.name));
+  const bool blocks = visit_blocks(tensor, [&](auto format) {
+    using Q = decltype(format);
+    for (size_t b = first / block; b < (first + n) / block; b++) {
+      const IntegerBlock its = integer_block<Q>(tensor, b);
+      const float scale = to_float(its.scale), min = to_float(its.min);
+      for (uint8_t code : its.codes) *out++ = Q::kMin ? float(code) * scale + min : float(code - Q::kZero) * scale;
+    }
+  });
+  const size_t width = tensor.bytes / size;  // of a number, where there are no blocks
+  if (!blocks) to_floats(tensor.data + first * width, type_name(tensor.type), n, out);
+}
+
+namespace {
+
+// Calls f(part, tensor of the file) for all that a tensor of the table is made of.
+template <class F>
+void each_part(const GgufFile& file, const std::vector<LlamaTensor>& parts, const TensorSpec& spec, F f) {
+  for (const LlamaTensor& part : parts)
+    if (part.ours == spec.name) f(part, file.tensor(part.gguf));
+}
+
+size_t our_row(const LlamaTensor& part, size_t row, int head_size) {
+  return part.rotary ? size_t(hugging_face_row(int64_t(row), head_size)) : row;
+}
+
+void check_finite(bool finite, const GgufFile& file) {
+  if (!finite) refuse("a weight is not a finite number", file.path);
+}
+
+// Calls set(output, block of k, its numbers) for all blocks of a tensor of the table. Throws runtime_error where a
+// scale is not finite.
+void read_gguf_blocks(const GgufFile& file, const std::vector<LlamaTensor>& parts, int head_size,
+                      const TensorSpec& spec, const TensorSource::SetBlock& set) {
+  each_part(file, parts, spec, [&](const LlamaTensor& part, const GgufTensor& tensor) {
+    const size_t rows = size_t(part.shape[0]), blocks = size_t(part.shape[1]) / kBlockNumbers;
+    visit_blocks(tensor, [&](auto format) {
+      for (size_t row = 0; row < rows; row++)
+        for (size_t b = 0; b < blocks; b++) {
+          const IntegerBlock its = integer_block<decltype(format)>(tensor, row * blocks + b);
+          check_finite(std::isfinite(to_float(its.scale)) && std::isfinite(to_float(its.min)), file);
+          set(int(part.first + our_row(part, row, head_size)), int(b), its);
+        }
+    });
+    file.release();
+  });
+}
+
+// The tensors of a file, which stays mapped. A matrix of ours whose parts have different types there is one of bf16.
+TensorSource gguf_source(const GgufFile& file, const Config& config) {
+  const std::vector<LlamaTensor> parts = llama_tensors(config);
+  const int head_size = config.head_size();
+  TensorSource source;
+  source.read = [=](const TensorSpec& spec, float* to) { read_gguf_tensor(file, parts, head_size, spec, to); };
+  source.blocks = [=](const TensorSpec& spec, const TensorSource::SetBlock& set) {
+    read_gguf_blocks(file, parts, head_size, spec, set);
+  };
+  source.type = [=](const TensorSpec& spec) {
+    std::set<Dtype> types;
+    each_part(file, parts, spec, [&](auto&, auto& tensor) { types.insert(stored_type(tensor.type)); });
+    return types.size() == 1 ? *types.begin() : Dtype::bf16;
+  };
+  return source;
+}
+
+}  // namespace
+
+void read_gguf_tensor(const GgufFile& file, const std::vector<LlamaTensor>& parts, int head_size,
+                      const TensorSpec& spec, float* to) {
+  each_part(file, parts, spec, [&](const LlamaTensor& part, const GgufTensor& tensor) {
+    const size_t row_numbers = part.shape.size() > 1 ? tensor.columns() : 1;
+    const auto rows = [&](size_t first, size_t n, float* out) {
+      dequantize(tensor, first * row_numbers, n * row_numbers, out);
+    };
+    copy_from_file(part, to, rows, [&](size_t row) { return our_row(part, row, head_size); });
+    file.release();
+  });
+  check_finite(std::all_of(to, to + spec.size, [](float x) { return std::isfinite(x); }), file);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The sizes: models of the architecture `llama`
+
+namespace {
+
+constexpr const char* kAnother = "use a plain Llama model (docs/formats.md says what loads)";
+
+// Keys after "llama." that read_llama_header reads, or that change nothing here.
+constexpr const char* kRead =
+    "context_length embedding_length block_count feed_forward_length vocab_size attention.head_count "
+    "attention.head_count_kv attention.key_length attention.value_length attention.layer_norm_rms_epsilon "
+    "rope.freq_base rope.dimension_count rope.scaling.original_context_length rope.scaling.finetuned";
+// Keys that may be there with values that ask for nothing, between '|'.
+struct Harmless {
+  const char *key, *values, *feature;
+};
+constexpr Harmless kHarmless[] = {
+    {"rope.scaling.type", "\"none\"", "scaled rotary positions"},
+    {"rope.scaling.factor", "0|1", "scaled rotary positions"},
+    {"rope.scaling.attn_factor", "1", "scaled rotary positions"},
+    {"rope.scale_linear", "0|1", "scaled rotary positions"},
+    {"expert_count", "0", "a mixture of experts"},
+    {"expert_used_count", "0", "a mixture of experts"},
+    {"attention.causal", "true", "attention to later tokens"},
+    {"attention.sliding_window", "0", "attention to the last tokens only"},
+    {"attention.clamp_kqv", "0", "clamped queries, keys and values"},
+    {"attention.max_alibi_bias", "0", "ALiBi positions"},
+    {"attn_logit_softcapping", "0", "soft-capped logits"},
+    {"final_logit_softcapping", "0", "soft-capped logits"},
+    {"logit_scale", "0|1", "scaled logits"},
+    {"embedding_scale", "0|1", "scaled embeddings"},
+    {"residual_scale", "0|1", "scaled residuals"},
+    {"use_parallel_residual", "false", "attention beside the MLP"},
+    {"pooling_type", "0", "pooled embeddings"},
+    {"tensor_data_layout", "\"Meta AI original pth\"|\"llama.cpp\"", "rotary rows in another order"},
+};
+
+bool among(const std::string& word, const std::string& words, char between) {
+  const std::vector<std::string> all = split_at(words, between);
+  return std::find(all.begin(), all.end(), word) != all.end();
+}
+
+void check_keys(const GgufFile& file) {
+  const std::string where = printable(file.path, 300), prefix = "llama.";
+  for (auto at = file.metadata.lower_bound(prefix); at != file.metadata.end(); ++at) {
+    const std::string& key = at->first;
+    if (key.compare(0, prefix.size(), prefix) != 0) break;
+    const std::string rest = key.substr(prefix.size()), value = shown_value(at->second);
+    if (among(rest, kRead, ' ')) continue;
+    const auto known =
+        std::find_if(std::begin(kHarmless), std::end(kHarmless), [&](const Harmless& h) { return h.key == rest; });
+    if (known == std::end(kHarmless))
+      refuse(printable(key) + " is " + value + ", and its meaning is not known", where, kAnother);
+    if (!among(value, known->values, '|'))
+      refuse(key + " is " + value + ": " + known->feature + " cannot be computed", where, kAnother);
+  }
+}
+
+// Why a tensor that is not expected may be there, by a part of its name.
+const char* feature_of(const std::string& name) {
+  constexpr const char* kFeatures[][2] = {
+      {".bias", "biases"},
+      {"rope_freqs", "scaled rotary positions"},
+      {"_exps.", "a mixture of experts"},
+      {"_shexp.", "a mixture of experts"},
+      {"ffn_gate_inp", "a mixture of experts"},
+      {"attn_q_norm", "norms of queries and keys"},
+      {"attn_k_norm", "norms of queries and keys"},
+      {"attn_qkv", "queries, keys and values in one tensor"},
+      {".scale", "scales of tensors"},
+  };
+  for (const auto& [part, feature] : kFeatures)
+    if (name.find(part) != std::string::npos) return feature;
+  return "no part of a Llama model";
+}
+
+void check_shapes(const GgufFile& file, const Config& config) {
+  const std::string where = printable(file.path, 300);
+  Expected expected;
+  for (const LlamaTensor& tensor : llama_tensors(config)) expected[tensor.gguf] = tensor.shape;
+  for (const GgufTensor& tensor : file.tensors)
+    if (!expected.count(tensor.name))
+      refuse("tensor " + printable(tensor.name) + " is not expected (" + feature_of(tensor.name) + ")", where,
+             kAnother);
+  for (const auto& [name, shape] : expected) {
+    const GgufTensor& tensor = file.tensor(name);
+    if (tensor.shape != shape)
+      refuse("tensor " + name + " has shape " + shown_shape(tensor.shape) + ", expected " + shown_shape(shape), where,
+             kConvertAgain);
+  }
+}
+
+// Throws unless the file is one whole model of the architecture `llama`.
+void check_kind(const GgufFile& file) {
+  const std::string where = printable(file.path, 300);
+  const std::string architecture = file.text("general.architecture"), type = file.text("general.type", "model");
+  if (architecture != "llama")
+    refuse("a model of the architecture \"" + printable(architecture) + "\", expected \"llama\"", where, kAnother);
+  if (type != "model") refuse("a file of type \"" + printable(type) + "\", expected \"model\"", where, kAnother);
+  if (file.integer("split.count", 0, 65535, 0) > 1)
+    refuse("one part of a model in several files", where, "join them with llama-gguf-split --merge");
+}
+
+}  // namespace
+
+Config read_llama_header(const GgufFile& file) {
+  check_kind(file);
+  check_keys(file);
+  const auto size = [&](const std::string& key, const std::optional<int64_t>& otherwise = {}) {
+    return int(file.integer("llama." + key, 1, INT_MAX, otherwise));
+  };
+  const auto disagree = [&](const std::string& what) { refuse(what, printable(file.path, 300), kConvertAgain); };
+  Config h;
+  h.rotary = h.swiglu = true;
+  h.center = false;
+  h.block_size = size("context_length");
+  h.n_embd = size("embedding_length");
+  h.n_layer = size("block_count");
+  h.n_inner = size("feed_forward_length");
+  h.n_head = size("attention.head_count");
+  h.n_kv_head = size("attention.head_count_kv", h.n_head);
+  if (h.n_head % h.n_kv_head != 0)
+    disagree(filled("llama.attention.head_count_kv is {}, no divisor of the {} heads", h.n_kv_head, h.n_head));
+  if (!file.has("llama.attention.key_length") && h.n_embd % h.n_head != 0)
+    disagree(filled("llama.embedding_length is {}, no multiple of the {} heads", h.n_embd, h.n_head));
+  h.head_dim = size("attention.key_length", std::max(1, h.n_embd / h.n_head));
+  if (h.head_dim % 2 != 0) disagree(filled("heads have {} channels, expected an even number", h.head_dim));
+  for (const char* same : {"attention.value_length", "rope.dimension_count"})
+    if (size(same, h.head_dim) != h.head_dim)
+      disagree(filled("llama.{} is {}, expected the {} channels of a head", same, size(same), h.head_dim));
+  h.norm_epsilon = float(file.number("llama.attention.layer_norm_rms_epsilon"));
+  h.rope_theta = float(file.number("llama.rope.freq_base", 10000.0));
+  if (!(h.norm_epsilon > 0)) disagree("llama.attention.layer_norm_rms_epsilon is not above 0");
+  if (!(h.rope_theta > 0)) disagree("llama.rope.freq_base is not above 0");
+
+  h.tied = !file.find("output.weight");
+  const GgufTensor& embedding = file.tensor("token_embd.weight");
+  if (embedding.shape.size() != 2 || embedding.shape[0] > INT_MAX)
+    disagree("tensor token_embd.weight has shape " + shown_shape(embedding.shape) + ", expected (tokens, channels)");
+  h.vocab_size = int(embedding.shape[0]);
+  if (size("vocab_size", h.vocab_size) != h.vocab_size)
+    disagree(filled("llama.vocab_size is {}, but token_embd.weight has {} rows", size("vocab_size"), h.vocab_size));
+  if (file.has("tokenizer.ggml.tokens") && file.length("tokenizer.ggml.tokens") != uint64_t(h.vocab_size))
+    disagree(filled("the tokenizer has {} tokens, but token_embd.weight has {} rows",
+                    file.length("tokenizer.ggml.tokens"), h.vocab_size));
+  if (size_t(h.n_layer) > file.tensors.size())  // before anything is made for each layer
+    disagree(filled("llama.block_count is {}, but the file has {} tensors", h.n_layer, file.tensors.size()));
+  check_shapes(file, h);
+  return h;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// All of it
+
+int context_of(const Config& model, int wanted, const std::string& path) {
+  if (wanted == 0) return std::min(model.block_size, kMostContext);
+  if (wanted > model.block_size)
+    refuse(filled("a context of {} tokens is more than the model's own {}", wanted, model.block_size), path,
+           "give at most that to --context");
+  return wanted;
+}
+
+namespace {
+
+// Bytes of a number of that type.
+double bytes_of(Dtype dtype) {
+  const int a_block = dtype == Dtype::q8_0   ? Panels<Q8_0>::kOutputBytes
+                      : dtype == Dtype::q4_0 ? Panels<Q4_0>::kOutputBytes
+                                             : Panels<Q4_1>::kOutputBytes;
+  return dtype == Dtype::fp32 ? 4 : !is_quantized(dtype) ? 2 : double(a_block) / kBlockNumbers;
+}
+
+// About how many bytes decoding takes: packed matrices, cached numbers, what is read as it is stored, and the largest
+// matrix while it is packed.
+double takes_decoding(const Config& c, const TensorSource& source, Dtype dtype, double cache_bytes) {
+  constexpr double kRows = 256;  // of slots beyond the window, and of activations
+  double matrices = 0, largest = 0;
+  for (const TensorSpec& spec : tensor_table(c)) {
+    const Dtype stored = source.type(spec), its = dtype == Dtype::as_stored ? stored : dtype;
+    if (spec.decay) matrices += double(spec.size) * bytes_of(its);
+    if (its != stored || !is_quantized(its)) largest = std::max(largest, double(spec.size));
+  }
+  const double cached = 2.0 * c.n_layer * c.n_kv_head * c.head_size() * (c.block_size + kRows);
+  return matrices + 2 * largest * sizeof(float) + cached * cache_bytes +
+         kRows * (c.vocab_size + 3.0 * c.hidden()) * sizeof(float);
+}
+
+}  // namespace
+
+Loaded load_gguf(const GgufFile& file, int context, Dtype dtype, Dtype cache_dtype) {
+  const std::string& path = file.path;
+  const Config model = read_llama_header(file);
+  Loaded loaded;
+  loaded.config = config_of(model, context_of(model, context, path));
+  loaded.chat_template = file.text("tokenizer.chat_template", "");
+  const std::string problem = config_problem(loaded.config);
+  if (!problem.empty()) refuse(problem, path, "use another model");
+  loaded.tensors = gguf_source(file, loaded.config);
+  check_memory(path, double(file.size), takes_decoding(loaded.config, loaded.tensors, dtype, bytes_of(cache_dtype)),
+               "a smaller file, or a smaller --context");
+  loaded.tokenizer = gguf_tokenizer(file);
+  loaded.begin_token = gguf_begin_token(file);
+  return loaded;
+}
+Loaded load_gguf(const std::string& path, int context, Dtype dtype, Dtype cache_dtype) {
+  return load_gguf(read_gguf(path), context, dtype, cache_dtype);
+}
+
+}  // namespace nanospec
