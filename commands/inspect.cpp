@@ -227,7 +227,7 @@ void describe_keys(Inspection& all, const GgufFile& file) {
 std::optional<Config> describe_model(Inspection& all, const GgufFile& file) {
   std::optional<Config> config;
   all.attempt([&] {
-    const LlamaHeader header = read_llama_header(file);
+    const Config header = read_llama_header(file);
     const Config read = config_of(header, kMostContext);
     const std::string problem = config_problem(read);
     if (!problem.empty()) refuse(problem, file.path, "use another model");
