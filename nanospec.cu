@@ -10,8 +10,8 @@
 #include "commands/loading.h"
 #include "commands/losses.h"
 #include "decode.h"
-#include "target.h"
 #include "files/model_drafters.h"
+#include "target.h"
 #include "watch/decoding.h"
 
 namespace nanospec {
@@ -147,20 +147,26 @@ Probe::Probe(const Settings& s) {
 }
 Probe::~Probe() = default;
 
+namespace {
+// Runs a tree as decoding does: on a GPU as one graph, with no logits copied to the host.
+template <class Its>
+void run_tree(Its& target, const Tree& tree) {
+  const int past = target.past();
+  if constexpr (Iterates<Its>::value)
+    if (target.iterates()) {
+      target.iterate(tree, Sampling(), past + 1);
+      return target.rewind(past);
+    }
+  target.forward(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size());
+}
+}  // namespace
+
 double Probe::forward_seconds(int rows, int past) {
   Target& target = parts_->target;
   if (target.past() != past) target.prefill(std::vector<int>(size_t(past), 0).data(), past);
   const Tree tree = star(rows - 1);
   Stopwatch watch;
-#ifdef WITH_CUDA
-  if (target.cuda()) {  // as in decoding: one graph, and no logits copied to the host
-    target.iterate(tree, Sampling(), past + 1);
-    const double seconds = watch.lap();
-    target.rewind(past);
-    return seconds;
-  }
-#endif
-  target.forward(tree.token.data(), tree.depth.data(), tree.end.data(), rows);
+  run_tree(target, tree);
   return watch.lap();
 }
 double Probe::prefill_seconds(int tokens) {

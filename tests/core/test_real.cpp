@@ -9,6 +9,7 @@
 
 #include "decode.h"
 #include "drafters/adapt.h"
+#include "files/bpe.h"
 #include "files/gguf_model.h"
 #include "files/model_drafters.h"
 #include "target.h"

@@ -313,8 +313,10 @@ Words wrong_measures(const Sources& sources) {
       for (const Function& f : functions_of(text)) {
         const bool loop = file == "decode.h" && f.name == "generate";
         loops += loop;
-        too_many(file + ":" + std::to_string(f.first) + ": " + f.name + "()", f.lines(),
-                 loop ? kLoopLines : kFunctionLines);
+        const std::string name = file + ":" + std::to_string(f.first) + ": " + f.name + "()";
+        too_many(name, f.lines(), loop ? kLoopLines : kFunctionLines);
+        for (int i = f.first; i < f.last; i++)
+          if (all[size_t(i)].compare(0, 3, "#if") == 0) wrong.push_back(name + " has an #if inside");
       }
     } catch (const std::runtime_error& e) { wrong.push_back(file + ": " + e.what()); }
   }
@@ -621,6 +623,8 @@ TEST_CASE("rings: a core that grew, fell silent or learned a ring's word is foun
   };
   fault("tree.h", "\n" + function("flatten", 71), "tree.h:2: flatten() has 71 lines: at most 70");
   fault("decode.h", function("generate", 61), "decode.h:1: generate() has 61 lines: at most 60");
+  fault("tree.h", "void flatten() {\n  a();  // so\n#ifdef B\n  b();\n#endif\n}\n",
+        "tree.h:1: flatten() has an #if inside");
   fault("decode.h", function("degenerate", 61), "decode.h has no generate()");
   fault("model.h", many(651, "\n").substr(0, 651), "model.h has 651 lines: at most 650");
   fault("sample.h", many(15, "// so"), "the core has 15 lines of comment on 130 of code: at least 15 of a hundred");

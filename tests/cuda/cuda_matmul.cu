@@ -6,6 +6,7 @@
 
 #include "tests/random.h"
 #include "tests/tenth.h"
+#include "train.h"
 
 namespace nanospec {
 
