@@ -165,8 +165,10 @@ Sections sections_of(Bench& bench) {
       {"forward", [&] { bench_forward(bench); }, 70, "plain decoding's bytes per second, the cost of rows, prefill"},
       {"decode", [&] { bench_decode(bench); }, 170, "speculation: drafters, shapes and budgets against plain decoding"},
       {"train", [&] { bench_train(bench); }, 65, "training, and one update by operation"},
-      {"peers", [&] { bench_peers(bench); }, peers_seconds(),
+      {"peers", [&] { bench_peers(bench); }, 400,
        "PyTorch and llama.cpp on the same work, where build/venv and build/peers have them"},
+      {"rows", [&] { bench_rows(bench); }, 20, "what peers asks of nanospec: forwards of one GGUF file; named alone",
+       false},
       {"kinds", [&] { bench_kinds(bench); }, kinds_seconds(),
        "speculation on real models by kind of question, and llama.cpp's: half an hour; only where it is named", false},
       {"gpu", [&] { bench_gpu(bench); }, 180, "where there is a GPU: its kernels, decoding and training on it",
@@ -268,7 +270,8 @@ int bench_command(int argc, char** argv) {
         .tokenizer()
         .encode(read_file(bench.data), bench.data);  // or refused, before a folder is made
   const bool alone = sections.empty();
-  sections.insert(sections.begin(), {"roofline", [&] { measure_machine(bench); }, 4, "the machine"});
+  if (c.only != "rows")
+    sections.insert(sections.begin(), {"roofline", [&] { measure_machine(bench); }, 4, "the machine"});
   bench.run(sections);
   if (alone) print_out(busy_line(bench.evenness));
   else bench.conclude();

@@ -111,7 +111,7 @@ std::string decode_missing(const Bench& bench);  // what section decode cannot r
 void bench_decode(Bench& bench);
 void bench_train(Bench& bench);
 void bench_peers(Bench& bench);
-double peers_seconds();  // that it takes, about
+void bench_rows(Bench& bench);
 void bench_kinds(Bench& bench);
 double kinds_seconds();
 void bench_gpu(Bench& bench);
@@ -122,10 +122,10 @@ struct Stretch {
   double at(double done) const { return begin + share * done; }
 };
 
-// Training on a device (cpu, cuda), held against `peak` flop/s; and PyTorch on the same work. Each returns its tables,
-// and fills in `json`, or says why it is left out; "" when it was interrupted.
+// Training on a device (cpu, cuda), held against `peak` flop/s; and other engines, by tests/reference/peers.py with
+// these words. Each returns its tables, and fills in `json`, or says why it is left out; "" when it was interrupted.
 std::string train_text(Bench& bench, const std::string& device, double peak, const Stretch& stretch, OrderedJson& json);
-std::string peers_text(Bench& bench, const std::string& device, const Stretch& stretch, OrderedJson& json);
+std::string peers_text(Bench& bench, std::vector<std::string> words, const Stretch& stretch, OrderedJson& json);
 
 // ---------------------------------------------------------------------------------------------------------------
 // Arithmetic of a GPU's kernels; a multiply-add counts two

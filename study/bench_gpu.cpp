@@ -25,8 +25,9 @@ struct Measured {
   std::vector<KernelTime> kernels;
   std::vector<Result> forwards;
 
-  const std::vector<double>& peak(const std::string& dtype) const {
-    return dtype == "bf16" ? limits.bf16 : limits.fp32;
+  ForwardLimits forward_limits() const {
+    return {[this](const Forwards&) { return median(limits.read); },
+            [this](const Result& result) { return median(result.dtype == "bf16" ? limits.bf16 : limits.fp32); }};
   }
   std::string line(const Bench& bench) const {  // for people
     return facts.name + ", " + std::to_string(facts.multiprocessors) + " multiprocessors, compute capability " +
@@ -67,17 +68,6 @@ std::string kernels_table(const Measured& m) {
          "them).\n";
 }
 
-std::string forwards_table(const Measured& m) {
-  TableRows rows = {{"one row", "past", "ms", "lowest", "highest", "read", "GB/s", "of memory"}};
-  for (const Result& result : m.forwards)
-    for (const Forwards& f : result.pasts) {
-      rows.push_back(together(timed_cells(result.name(), f.past, f.seconds.at(1), 3),
-                              {{bytes_text(f.bytes), thousands(f.bytes_per_second() / 1e9),
-                                percent(f.bytes_per_second(), median(m.limits.read))}}));
-    }
-  return format_table(rows, "lrrrrrrr");
-}
-
 // ---------------------------------------------------------------------------------------------------------------
 // Files
 
@@ -109,12 +99,7 @@ OrderedJson gpu_json(const Measured& m) {
                                {"limit", shares.memory_binds() ? "memory" : "compute"},
                                {"seconds", k.seconds}});
   }
-  for (const Result& result : m.forwards) {
-    OrderedJson configuration = configuration_json(result);
-    for (const Forwards& f : result.pasts) configuration["pasts"].push_back(forwards_json(f, median(m.limits.read)));
-    configuration["prefill"] = prefill_json(result, median(m.peak(result.dtype)));
-    json["configurations"].push_back(configuration);
-  }
+  if (!m.forwards.empty()) json["configurations"] = forwards_json(m.forwards, m.forward_limits());
   return json;
 }
 
@@ -163,29 +148,25 @@ void bench_gpu(Bench& bench) {
 
   for (const char* dtype : {"fp32", "bf16"}) {
     m.forwards.push_back(measure_forwards(bench, bench.quick ? small_size() : gpt2_size(), dtype, "cuda", kGpuRows,
-                                          0.12 + 0.14 * double(m.forwards.size()), 0.14));
+                                          {0.12 + 0.14 * double(m.forwards.size()), 0.14}));
     if (interrupted()) return;
     bench.write_json("gpu", gpu_json(m));
   }
-  bench.print("Decoding on " + m.facts.name,
-              forwards_table(m) + "\n" + cost_table(m.forwards, kGpuRows) + "\n" +
-                  prefill_table(
-                      m.forwards, "of compute", [&](const Result& r) { return median(m.peak(r.dtype)); }, -1));
+  bench.print("Decoding on " + m.facts.name, forwards_text(m.forwards, m.forward_limits()));
 
   OrderedJson json = gpu_json(m);
-  const auto add = [&](const char* name, const std::string& title, const std::string& text, const OrderedJson& part) {
+  const auto add = [&](const char* name, const char* title, const std::string& text, const OrderedJson& part) {
     if (interrupted()) return;
-    bench.print(title + " on " + m.facts.name, text);
+    bench.print(title + (" on " + m.facts.name), text);
     json[name] = part;
     bench.write_json("gpu", json);
   };
-  OrderedJson part;
-  const std::string training = train_text(bench, "cuda", median(m.limits.fp32), {0.4, 0.2}, part);
-  add("training", "Training", training, part);
+  OrderedJson training, peers;
+  const std::string trained = train_text(bench, "cuda", median(m.limits.fp32), {0.4, 0.2}, training);
+  add("training", "Training", trained, training);
   if (interrupted()) return;
-  OrderedJson peers;
-  const std::string text = peers_text(bench, "cuda", {0.6, 0.4}, peers);
-  add("peers", "Others", text, peers);
+  const std::string others = peers_text(bench, {"torch", "--device", "cuda"}, {0.6, 0.4}, peers);
+  add("peers", "Others", others, peers);
 }
 
 }  // namespace nanospec

@@ -2,14 +2,10 @@
 // where the time went, and why each forward committed no more.
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 
 #include "commands/comparison.h"
 #include "commands/conversation.h"
 #include "commands/svg.h"
-#include "drafters/ngram.h"
-#include "files/drafter_names.h"
-#include "files/tables.h"
 #include "study/diagnosis.h"
 #include "study/study.h"
 
@@ -27,8 +23,6 @@ struct Examination {
 struct Examined {
   Diagnosis diagnosis;
   Stats stats;
-  std::vector<double> cross_entropy;  // [k - 1]: of n-grams of order k, nats a token of held-out text
-  double target_loss = 0;             // what train_gpt found the target's to be; 0: not known
 };
 
 Command describe(Examination& e) {
@@ -54,37 +48,9 @@ Command describe(Examination& e) {
 // ---------------------------------------------------------------------------------------------------------------
 // Finding out
 
-// The highest order of the n-grams among the drafter's parts; 0: there are none.
-int ngram_order(const std::string& drafter) {
-  int order = 0;
-  for (const DrafterName& part : parse_drafter(drafter))
-    if (part.kind == DrafterName::kNgram) order = std::max(order, part.order);
-  return order;
-}
-
-// How well n-grams of each order predict the text that train_gpt held out, and how well the target does.
-void measure_cross_entropy(const Examination& e, const Engine& engine, Examined& f) {
-  const std::string& model = e.options.settings.model;
-  const int orders = e.options.data_file.empty() ? 0 : ngram_order(e.method.drafter);
-  if (orders == 0) return;
-  const double bytes = file_bytes(e.options.data_file);
-  check_memory(e.options.data_file, bytes, takes_tokens(bytes));
-  const std::vector<int> held_out =
-      split(engine.tokenizer().encode(read_file(e.options.data_file), e.options.data_file)).validation;
-  for (int order = 1; order <= orders; order++) {
-    const std::unique_ptr<Drafter> drafter = load_ngram(model, order, engine.vocab_size());
-    f.cross_entropy.push_back(cross_entropy(static_cast<Ngram&>(*drafter).table, held_out));
-  }
-  const std::string trained = model + "/train.json";
-  if (!std::filesystem::exists(trained)) return;
-  const Json file = parse_json(read_file(trained), printable(trained, 300));
-  if (member(file, "val_loss").is_number()) f.target_loss = member(file, "val_loss").get<double>();
-}
-
 Examined examine(const Examination& e, Engine& engine) {
   const Options& o = e.options;
-  Examined f = {Diagnosis(parse_shape(e.method.shape, o.settings.budget)), {}, {}, 0};
-  measure_cross_entropy(e, engine, f);  // first: what is wrong with a file is better said before the work
+  Examined f = {Diagnosis(parse_shape(e.method.shape, o.settings.budget)), {}};
   Observation observation;
   observation.on_iteration = [&](const IterationReport& report) { f.diagnosis.add(report); };
   double done = 0;
@@ -92,31 +58,34 @@ Examined examine(const Examination& e, Engine& engine) {
   Progress progress(o.quiet);
   const std::vector<std::vector<int>> prompts = encoded(engine, e.prompts);
   const Tokens ends = ends_of(o, engine);
+  const auto on_token = [&](int token) {
+    done++;
+    if (progress.due())
+      progress.show(thousands(done) + " of " + count(all, "token") + ", " + time_left(done, all, progress.seconds()));
+    return !is_among(ends, token) && !interrupted();
+  };
   for (size_t p = 0; p < prompts.size() && !interrupted(); p++) {
     Sampling sampling = o.sampling;
     sampling.sequence = uint32_t(p);  // noise of its own, or all prompts would meet the same at the same place
-    const auto on_token = [&](int token) {
-      done++;
-      if (progress.due())
-        progress.show(thousands(done) + " of " + count(all, "token") + ", " + time_left(done, all, progress.seconds()));
-      return !is_among(ends, token) && !interrupted();
-    };
     add(f.stats, engine.generate(e.method, sampling, prompts[p], o.max_new_tokens, on_token, observation).stats);
   }
   return f;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Tables
+// Tables: what a report says, one after the other
 
 std::string share(double part, double whole) { return decimals(100 * ratio(part, whole), 1) + "%"; }
+std::string from_to(size_t i, double step) {
+  return decimals(double(i) * step, 1) + " to " + decimals(double(i + 1) * step, 1);
+}
 
 std::string stops_table(const Diagnosis& d) {
   TableRows rows = {{"why", "forwards", "share"}};
-  for (int stop = 0; stop < kStopKinds; stop++) {
-    const double n = double(d.stops[size_t(stop)]);
-    if (n > 0) rows.push_back({kStops[stop], thousands(n), share(n, double(d.forwards))});
-  }
+  for (size_t stop = 0; stop < kStopKinds; stop++)
+    if (d.stops[stop] > 0)
+      rows.push_back(
+          {kStops[stop], thousands(double(d.stops[stop])), share(double(d.stops[stop]), double(d.forwards))});
   std::string text =
       "Why each forward committed no more tokens: the target chose a token that no node carried, or the "
       "accepted\npath ended in a leaf.\n\n" +
@@ -124,27 +93,23 @@ std::string stops_table(const Diagnosis& d) {
   const double no_node = double(d.stops[size_t(Stop::kNoNode)]);
   if (no_node == 0) return text;
   text += "Of the guesses without a node, by rank (1: the second best):";
-  for (int rank = 0; rank < kAskedRanks; rank++)
-    if (d.missing_rank[size_t(rank)] > 0)
-      text += "  " + std::to_string(rank) + ": " + share(double(d.missing_rank[size_t(rank)]), no_node);
+  for (size_t rank = 0; rank < kAskedRanks; rank++)
+    if (d.missing_rank[rank] > 0)
+      text += "  " + std::to_string(rank) + ": " + share(double(d.missing_rank[rank]), no_node);
   return text + "\n";
 }
 
 std::string entropy_table(const Diagnosis& d) {
   const auto of_q = by_entropy(d.unsure, false), of_confidence = by_entropy(d.unsure, true);
   TableRows rows = {{"H, nats", "right", "wrong", "right, H of q", "right", "wrong", "right, H of confidence"}};
-  const auto cells = [&](const EntropyBin& bin) {
-    const double all = double(bin.matched + bin.mismatched);
-    rows.back().push_back(thousands(double(bin.matched)));
-    rows.back().push_back(thousands(double(bin.mismatched)));
-    rows.back().push_back(all > 0 ? share(double(bin.matched), all) : "");
-  };
   for (size_t i = 0; i < kEntropyBins; i++) {
-    if (of_q[i].matched + of_q[i].mismatched + of_confidence[i].matched + of_confidence[i].mismatched == 0) continue;
-    rows.push_back({decimals(double(i) * kEntropyBin, 1) +
-                    (i + 1 < kEntropyBins ? " to " + decimals(double(i + 1) * kEntropyBin, 1) : " or more")});
-    cells(of_q[i]);
-    cells(of_confidence[i]);
+    if (of_q[i].all() + of_confidence[i].all() == 0) continue;
+    rows.push_back({from_to(i, kEntropyBin)});
+    for (const EntropyBin& bin : {of_q[i], of_confidence[i]})
+      for (const std::string& cell : {thousands(double(bin.matched)), thousands(double(bin.mismatched)),
+                                      bin.all() > 0 ? share(double(bin.matched), bin.all()) : ""})
+        rows.back().push_back(cell);
+    if (i + 1 == kEntropyBins) rows.back()[0] = decimals(double(i) * kEntropyBin, 1) + " or more";
   }
   return "How unsure the drafter was where a child was right, and where none was: the entropy H of its distribution "
          "q,\nand of its confidence, which knows the noise. Nodes on the path that had children.\n\n" +
@@ -157,23 +122,18 @@ std::string accuracy_table(const Diagnosis& d) {
   TableRows rows = {{"depth", "nodes"}};
   for (int rank = 0; rank < kAskedRanks; rank++) rows[0].push_back("rank " + std::to_string(rank));
   rows[0].push_back("none of them");
-  const auto row = [&](const std::string& name, double asked, const auto& right) {
-    rows.push_back({name, thousands(asked)});
-    double any = 0;
-    for (int rank = 0; rank < kAskedRanks; rank++) {
-      any += double(right[rank]);
-      rows.back().push_back(decimals(ratio(double(right[rank]), asked), 3));
+  const auto row = [&](const std::string& name, int64_t asked, const Ranks& right) {
+    rows.push_back({name, thousands(double(asked))});
+    int64_t none = asked;
+    for (int64_t n : right) {
+      none -= n;
+      rows.back().push_back(decimals(ratio(double(n), double(asked)), 3));
     }
-    rows.back().push_back(decimals(1 - ratio(any, asked), 3));
+    rows.back().push_back(decimals(ratio(double(none), double(asked)), 3));
   };
-  std::array<int64_t, kAskedRanks> sum = {};
-  int64_t asked = 0;
-  for (size_t depth = 0; depth < d.asked.size(); depth++) {
-    for (int rank = 0; rank < kAskedRanks; rank++) sum[size_t(rank)] += d.right[depth][size_t(rank)];
-    asked += d.asked[depth];
-    if (d.asked[depth] > 0) row(std::to_string(depth + 1), double(d.asked[depth]), d.right[depth]);
-  }
-  row("all", double(asked), sum);
+  for (size_t depth = 0; depth < d.asked.size(); depth++)
+    if (d.asked[depth] > 0) row(std::to_string(depth + 1), d.asked[depth], d.right[depth]);
+  row("all", sum_of(d.asked), d.right_by_rank());
   return "Which of the drafter's guesses was the target's token (rank 0: the best), whether it got a node or not; "
          "depth 1\nis the token after the root. Of the nodes on the path that had children.\n\n" +
          format_table(rows, std::string(rows[0].size(), 'r'));
@@ -183,13 +143,12 @@ std::string reliability_table(const Diagnosis& d) {
   TableRows rows = {{"chance", "nodes", "foretold", "accepted", "nodes", "foretold", "accepted"}};
   for (size_t i = 0; i < 10; i++) {
     if (d.raw.tenths[i].nodes + d.corrected.tenths[i].nodes == 0) continue;
-    rows.push_back({decimals(double(i) / 10, 1) + " to " + decimals(double(i + 1) / 10, 1)});
+    rows.push_back({from_to(i, 0.1)});
     for (const Forecast* forecast : {&d.raw, &d.corrected}) {
-      const Reliability& tenth = forecast->tenths[i];
-      const double n = double(tenth.nodes);
-      rows.back().push_back(thousands(n));
-      rows.back().push_back(n > 0 ? decimals(forecast->promised(tenth) / n, 3) : "");
-      rows.back().push_back(n > 0 ? decimals(double(tenth.accepted) / n, 3) : "");
+      const double n = double(forecast->tenths[i].nodes);
+      for (const std::string& cell : {thousands(n), n > 0 ? decimals(forecast->foretold(i), 3) : "",
+                                      n > 0 ? decimals(forecast->accepted(i), 3) : ""})
+        rows.back().push_back(cell);
     }
   }
   return "Whether the drafter's chances can be believed, as it gives them (left) and as experience corrects them "
@@ -203,51 +162,29 @@ std::string reliability_table(const Diagnosis& d) {
 
 std::string nodes_table(const Diagnosis& d) {
   TableRows rows = {{"depth", "drafted", "accepted", "wasted", "wasted share"}};
-  double drafted = 0, accepted = 0;
-  const auto row = [&](const std::string& name, double its_drafted, double its_accepted) {
-    rows.push_back({name, thousands(its_drafted), thousands(its_accepted), thousands(its_drafted - its_accepted),
-                    share(its_drafted - its_accepted, its_drafted)});
+  const auto row = [&](const std::string& name, double drafted, double accepted) {
+    rows.push_back({name, thousands(drafted), thousands(accepted), thousands(drafted - accepted),
+                    share(drafted - accepted, drafted)});
   };
-  for (size_t depth = 1; depth < d.drafted.size(); depth++) {
-    drafted += double(d.drafted[depth]);
-    accepted += double(d.accepted[depth]);
+  for (size_t depth = 1; depth < d.drafted.size(); depth++)
     row(std::to_string(depth), double(d.drafted[depth]), double(d.accepted[depth]));
-  }
-  row("all", drafted, accepted);
+  row("all", double(sum_of(d.drafted)), double(sum_of(d.accepted)));
   return "Nodes that the target computed, and how many of them the text got.\n\n" + format_table(rows, "rrrrr");
 }
 
-std::vector<std::pair<std::string, double>> time_parts(const Stats& s) {
-  return {{"draft", s.seconds_draft},
-          {"forward", s.seconds_forward},
-          {"verify", s.seconds_verify},
-          {"keep", s.seconds_keep},
-          {"slides", s.seconds_slide}};
-}
+constexpr std::pair<const char*, double Stats::*> kTimes[] = {
+    {"draft", &Stats::seconds_draft}, {"forward", &Stats::seconds_forward}, {"verify", &Stats::seconds_verify},
+    {"keep", &Stats::seconds_keep},   {"slides", &Stats::seconds_slide},    {"all", &Stats::seconds}};
 
 std::string time_table(const Stats& stats) {
   TableRows rows = {{"part", "share", "microseconds a forward", "microseconds a token"}};
-  const auto row = [&](const std::string& name, double seconds) {
-    rows.push_back({name, share(seconds, stats.seconds),
-                    decimals(1e6 * ratio(seconds, double(stats.target_forwards)), 2),
-                    decimals(1e6 * ratio(seconds, double(stats.tokens)), 2)});
-  };
-  for (const auto& [name, seconds] : time_parts(stats)) row(name, seconds);
-  row("all", stats.seconds);
+  for (const auto& [name, seconds] : kTimes)
+    rows.push_back({name, share(stats.*seconds, stats.seconds),
+                    decimals(1e6 * ratio(stats.*seconds, double(stats.target_forwards)), 2),
+                    decimals(1e6 * ratio(stats.*seconds, double(stats.tokens)), 2)});
   return "Where the time went: the drafter and the tree; the target; the walk down the tree; the cache's gather; and\n"
          "the prefills of moved windows.\n\n" +
          format_table(rows, "lrrr");
-}
-
-std::string cross_entropy_table(const Examined& f) {
-  TableRows rows = {{"order", "nats a token", "perplexity"}};
-  for (size_t k = 0; k < f.cross_entropy.size(); k++)
-    rows.push_back({std::to_string(k + 1), decimals(f.cross_entropy[k], 4), decimals(std::exp(f.cross_entropy[k]), 2)});
-  if (f.target_loss > 0)
-    rows.push_back({"the target", decimals(f.target_loss, 4), decimals(std::exp(f.target_loss), 2)});
-  return "How well the n-grams predict text that was held out from training, by their order: the less, the better.\n"
-         "But a drafter must guess the target's picks, not this text.\n\n" +
-         format_table(rows, "lrr");
 }
 
 std::string report_text(const Examination& e, const Engine& engine, const Examined& f) {
@@ -257,10 +194,9 @@ std::string report_text(const Examination& e, const Engine& engine, const Examin
                      decimals(ratio(double(s.tokens), double(s.target_forwards)), 2) + " each, " +
                      decimals(ratio(double(s.drafted_nodes), double(s.target_forwards)), 1) + " nodes each, " +
                      thousands(ratio(double(s.tokens), s.seconds)) + " tok/s\n";
-  for (const std::string& table : {stops_table(f.diagnosis), entropy_table(f.diagnosis), accuracy_table(f.diagnosis),
-                                   reliability_table(f.diagnosis), nodes_table(f.diagnosis), time_table(s)})
-    text += "\n" + table;
-  return f.cross_entropy.empty() ? text : text + "\n" + cross_entropy_table(f);
+  for (auto table : {stops_table, entropy_table, accuracy_table, reliability_table, nodes_table})
+    text += "\n" + table(f.diagnosis);
+  return text + "\n" + time_table(s);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -268,20 +204,19 @@ std::string report_text(const Examination& e, const Engine& engine, const Examin
 
 OrderedJson entropy_json(const Diagnosis& d, bool of_confidence) {
   OrderedJson json = {{"separation", separation(d.unsure, of_confidence)}};
-  double from = 0;
-  for (const EntropyBin& bin : by_entropy(d.unsure, of_confidence)) {
-    json["bins"].push_back({{"from", from}, {"matched", bin.matched}, {"mismatched", bin.mismatched}});
-    from += kEntropyBin;
-  }
+  for (const EntropyBin& bin : by_entropy(d.unsure, of_confidence))
+    json["bins"].push_back({{"from", kEntropyBin * double(json.contains("bins") ? json["bins"].size() : 0)},
+                            {"matched", bin.matched},
+                            {"mismatched", bin.mismatched}});
   return json;
 }
 
 OrderedJson forecast_json(const Forecast& forecast) {
   OrderedJson json = {{"brier", forecast.brier()}, {"calibration_error", forecast.calibration_error()}};
-  for (const Reliability& tenth : forecast.tenths)
-    json["tenths"].push_back({{"nodes", tenth.nodes},
-                              {"accepted", tenth.accepted},
-                              {"foretold", ratio(forecast.promised(tenth), double(tenth.nodes))}});
+  for (size_t i = 0; i < 10; i++)
+    json["tenths"].push_back({{"nodes", forecast.tenths[i].nodes},
+                              {"accepted", forecast.tenths[i].accepted},
+                              {"foretold", forecast.foretold(i)}});
   return json;
 }
 
@@ -291,7 +226,7 @@ std::string report_json(const Examination& e, const Engine& engine, const Examin
   json.update(method_json(e.method));
   json.update(settings_json(e.options, engine));
   json["prompts"] = e.prompts;
-  for (int stop = 0; stop < kStopKinds; stop++) json["stops"][kStops[stop]] = d.stops[size_t(stop)];
+  for (size_t stop = 0; stop < kStopKinds; stop++) json["stops"][kStops[stop]] = d.stops[stop];
   json["guessed_without_node_by_rank"] = d.missing_rank;
   json["entropy"] = {{"of_q", entropy_json(d, false)}, {"of_confidence", entropy_json(d, true)}};
   json["accuracy"] = OrderedJson::array();
@@ -301,44 +236,38 @@ std::string report_json(const Examination& e, const Engine& engine, const Examin
   json["forecasts"] = {{"raw", forecast_json(d.raw)}, {"corrected", forecast_json(d.corrected)}};
   for (size_t depth = 1; depth < d.drafted.size(); depth++)
     json["nodes"].push_back({{"depth", depth}, {"drafted", d.drafted[depth]}, {"accepted", d.accepted[depth]}});
-  json["held_out_cross_entropy"] = f.cross_entropy;
-  if (f.target_loss > 0) json["target_loss"] = f.target_loss;
   return json_text(json, 2);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Pictures
 
-constexpr const char *kRight = kColours[2], *kWrong = kColours[1];
+constexpr int64_t kFew = 20;  // nodes, that say nothing of a share
+using Style = Series::Style;
 
 Panel entropy_panel(const Diagnosis& d, bool of_confidence) {
-  using Style = Series::Style;
-  Series right = {"a child was right", kRight, Style::kBars}, wrong = {"none was", kWrong, Style::kBars};
-  double at = 0;
+  Series right = {"a child was right", kColours[2], Style::kBars}, wrong = {"none was", kColours[1], Style::kBars};
+  Panel panel = {of_confidence ? "Entropy of the confidence" : "Entropy of q", "entropy, nats",
+                 "nodes on the path, by 0.5 nats"};
+  double at = kEntropyBin / 2;
   for (const EntropyBin& bin : by_entropy(d.unsure, of_confidence)) {
-    right.points.push_back({at + kEntropyBin / 2, double(bin.matched)});
-    wrong.points.push_back({at + kEntropyBin / 2, double(bin.mismatched)});
+    right.points.push_back({at, double(bin.matched)});
+    wrong.points.push_back({at, double(bin.mismatched)});
     at += kEntropyBin;
   }
-  Panel panel = {of_confidence ? "Entropy of the confidence" : "Entropy of q",
-                 "entropy, nats",
-                 "nodes on the path, by 0.5 nats",
-                 {right, wrong}};
+  panel.series = {right, wrong};
   panel.bar_step = kEntropyBin;
-  for (double nats = 0; nats <= at; nats++) panel.x_ticks.push_back(nats);
+  for (double nats = 0; nats < at; nats++) panel.x_ticks.push_back(nats);
   return panel;
 }
 
 Panel accuracy_panel(const Diagnosis& d) {
-  Panel panel = {"Accuracy by depth", "depth of the guess", "guesses that were right, %", {}};
-  int colour = 0;
+  Panel panel = {"Accuracy by depth", "depth of the guess", "guesses that were right, %"};
   for (int ranks : {1, 2, 4, kAskedRanks}) {
-    Series series = {ranks == 1 ? "best guess" : "one of " + std::to_string(ranks), kColours[colour++],
-                     Series::Style::kLine};
+    Series series = {ranks == 1 ? "best guess" : "one of " + std::to_string(ranks), colour_at(panel.series.size()),
+                     Style::kLine};
     for (size_t depth = 0; depth < d.asked.size(); depth++) {
-      double right = 0;
-      for (int rank = 0; rank < ranks; rank++) right += double(d.right[depth][size_t(rank)]);
-      constexpr int64_t kFew = 20;  // that say nothing of a share
+      const double right = double(std::accumulate(d.right[depth].begin(), d.right[depth].begin() + ranks, int64_t(0)));
       if (d.asked[depth] >= kFew) series.points.push_back({double(depth + 1), 100 * right / double(d.asked[depth])});
     }
     panel.series.push_back(series);
@@ -347,37 +276,26 @@ Panel accuracy_panel(const Diagnosis& d) {
 }
 
 Panel ranks_panel(const Diagnosis& d) {
-  Series series = {"all depths", kColours[4], Series::Style::kBars};
-  for (int rank = 0; rank < kAskedRanks; rank++) {
-    double asked = 0, right = 0;
-    for (size_t depth = 0; depth < d.asked.size(); depth++) {
-      asked += double(d.asked[depth]);
-      right += double(d.right[depth][size_t(rank)]);
-    }
-    series.points.push_back({double(rank), 100 * ratio(right, asked)});
-  }
+  Series series = {"all depths", kColours[4], Style::kBars};
+  for (int64_t right : d.right_by_rank())
+    series.points.push_back({double(series.points.size()), 100 * ratio(double(right), double(sum_of(d.asked)))});
   return {"Accuracy by rank", "rank, 0: the best guess", "guesses that were right, %", {series}};
 }
 
 Panel reliability_panel(const Diagnosis& d) {
-  Panel panel = {"Are the chances right?", "predicted chance, 0 to 1", "share accepted, 0 to 1", {}};
+  Panel panel = {"Are the chances right?", "predicted chance, 0 to 1", "share accepted, 0 to 1"};
   panel.square = true;
   for (const Forecast* forecast : {&d.raw, &d.corrected}) {
-    Series series = {forecast->by_raw ? "as given" : "corrected",
-                     kColours[forecast->by_raw ? 3 : 5],
-                     forecast->by_raw ? Series::Style::kDots : Series::Style::kLine,
-                     {}};
-    for (const Reliability& tenth : forecast->tenths) {
-      const double n = double(tenth.nodes);
-      if (n >= 20) series.points.push_back({forecast->promised(tenth) / n, double(tenth.accepted) / n});
-    }
+    const bool raw = forecast->by_raw;
+    Series series = {raw ? "as given" : "corrected", kColours[raw ? 3 : 5], raw ? Style::kDots : Style::kLine};
+    for (size_t i = 0; i < 10; i++)
+      if (forecast->tenths[i].nodes >= kFew) series.points.push_back({forecast->foretold(i), forecast->accepted(i)});
     panel.series.push_back(series);
   }
   return panel;
 }
 
 Panel nodes_panel(const Diagnosis& d) {
-  using Style = Series::Style;
   Series drafted = {"drafted", kPlainColour, Style::kBars}, accepted = {"accepted", kColours[0], Style::kBars};
   for (size_t depth = 1; depth < d.drafted.size(); depth++) {
     drafted.points.push_back({double(depth), double(d.drafted[depth])});
@@ -393,12 +311,13 @@ std::string picture(const Examination& e, const Engine& engine, const Examined& 
                                            {entropy_panel(d, false), entropy_panel(d, true), accuracy_panel(d),
                                             ranks_panel(d), reliability_panel(d), nodes_panel(d)},
                                            2);
-  const auto bar = [](const std::string& name, double part, double all) {
-    return IntervalBar{name, {100 * ratio(part, all)}, share(part, all), kColours[0]};
-  };
   std::vector<IntervalBar> time, stops;
-  for (const auto& [name, seconds] : time_parts(f.stats)) time.push_back(bar(name, seconds, f.stats.seconds));
-  for (int i = 0; i < kStopKinds; i++) stops.push_back(bar(kStops[i], double(d.stops[size_t(i)]), double(d.forwards)));
+  const auto add = [](std::vector<IntervalBar>& bars, const char* name, double part, double all) {
+    bars.push_back({name, {100 * ratio(part, all)}, share(part, all), kColours[0]});
+  };
+  for (const auto& [name, seconds] : kTimes)
+    if (seconds != &Stats::seconds) add(time, name, f.stats.*seconds, f.stats.seconds);
+  for (size_t i = 0; i < kStopKinds; i++) add(stops, kStops[i], double(d.stops[i]), double(d.forwards));
   return svg_below_each_other(
       {charts,
        interval_picture("Why each forward committed no more", "",

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,17 @@
 namespace nanospec {
 
 constexpr int kAskedRanks = 8;  // how many candidates of the drafter are searched for the target's token
+using Ranks = std::array<int64_t, kAskedRanks>;
+
+inline int64_t sum_of(const std::vector<int64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t(0));
+}
+// counts[i], of counts that grow as they are needed.
+template <class T>
+T& grown(std::vector<T>& counts, size_t i) {
+  if (i >= counts.size()) counts.resize(i + 1);
+  return counts[i];
+}
 
 // Why a forward committed no more tokens.
 enum class Stop {
@@ -35,7 +47,7 @@ constexpr const char* kStops[] = {
     "leaf: the window's end, or that of the text",
     "drafting was not tried",
 };
-constexpr int kStopKinds = int(std::size(kStops));
+constexpr size_t kStopKinds = std::size(kStops);
 
 // A node on the path that had children: how unsure the drafter was, and whether one of them was right.
 struct Unsure {
@@ -50,10 +62,15 @@ struct Forecast {
 
   bool by_raw = false;  // whether it goes by the raw chances or the corrected ones
 
-  double promised(const Reliability& tenth) const { return by_raw ? tenth.raw : tenth.corrected; }  // sum of chances
+  double promised(size_t i) const { return by_raw ? tenths[i].raw : tenths[i].corrected; }  // sum of chances
+  // Of a tenth's nodes: the mean chance, and the share that was accepted.
+  double foretold(size_t i) const { return tenths[i].nodes > 0 ? promised(i) / double(tenths[i].nodes) : 0; }
+  double accepted(size_t i) const {
+    return tenths[i].nodes > 0 ? double(tenths[i].accepted) / double(tenths[i].nodes) : 0;
+  }
   void note(float raw, float corrected, bool accepted) {
     const float chance = by_raw ? raw : corrected;
-    Reliability& tenth = tenths[size_t(std::max(0, std::min(9, int(chance * 10))))];
+    Reliability& tenth = tenths[size_t(std::clamp(int(chance * 10), 0, 9))];
     tenth.nodes++;
     tenth.accepted += accepted;
     tenth.raw += double(raw);
@@ -68,7 +85,7 @@ struct Forecast {
   double brier() const { return nodes() > 0 ? squares / nodes() : 0; }  // mean square; a coin scores 0.25
   double calibration_error() const {  // expected: |promised - measured|, over the tenths by their nodes
     double sum = 0;
-    for (const Reliability& tenth : tenths) sum += std::fabs(promised(tenth) - double(tenth.accepted));
+    for (size_t i = 0; i < tenths.size(); i++) sum += std::fabs(promised(i) - double(tenths[i].accepted));
     return nodes() > 0 ? sum / nodes() : 0;
   }
 };
@@ -82,11 +99,8 @@ struct Diagnosis {
     forwards++;
     for (int node = 1; node < tree.size(); node++) {
       const size_t depth = size_t(tree.depth[node]);
-      if (depth >= drafted.size()) {
-        drafted.resize(depth + 1);
-        accepted.resize(depth + 1);
-      }
-      drafted[depth]++;
+      grown(drafted, depth)++;
+      grown(accepted, depth);
     }
     for (size_t i = 0; i < rows.size(); i++) {
       if (i > 0) accepted[i]++;
@@ -98,15 +112,22 @@ struct Diagnosis {
     if (stop == Stop::kNoNode) missing_rank[size_t(rank_of(report, rows.back(), report.verdict.tokens.back()))]++;
   }
 
+  Ranks right_by_rank() const {  // at all depths
+    Ranks sum = {};
+    for (const Ranks& of_depth : right)
+      for (size_t rank = 0; rank < kAskedRanks; rank++) sum[rank] += of_depth[rank];
+    return sum;
+  }
+
   Shape shape;
   int64_t forwards = 0;
   std::vector<Unsure> unsure;
-  std::vector<int64_t> asked;                           // [d]: nodes of depth d on the path that had children
-  std::vector<std::array<int64_t, kAskedRanks>> right;  // [d][r]: whose rank-r guess was the target's token
+  std::vector<int64_t> asked;  // [d]: nodes of depth d on the path that had children
+  std::vector<Ranks> right;    // [d][r]: whose rank-r guess was the target's token
   Forecast raw, corrected;
-  std::vector<int64_t> drafted, accepted;              // [d]: nodes of depth d; [0]: nothing, the roots do not count
-  std::array<int64_t, kStopKinds> stops = {};          // forwards
-  std::array<int64_t, kAskedRanks> missing_rank = {};  // kNoNode: the guess's rank
+  std::vector<int64_t> drafted, accepted;      // [d]: nodes of depth d; [0]: nothing, the roots do not count
+  std::array<int64_t, kStopKinds> stops = {};  // forwards
+  Ranks missing_rank = {};                     // kNoNode: the guess's rank
 
  private:
   // A node on the path that had children. token: what the target chose there; accepted_child: -1: none.
@@ -118,11 +139,8 @@ struct Diagnosis {
     entropies(*report.drafter, report.growth, &origin, 1, report.draws, false, &unsure_here.of_q);
     entropies(*report.drafter, report.growth, &origin, 1, report.draws, true, &unsure_here.of_confidence);
     unsure.push_back(unsure_here);
-    if (depth >= asked.size()) {
-      asked.resize(depth + 1);
-      right.resize(depth + 1);
-    }
-    asked[depth]++;
+    grown(asked, depth)++;
+    grown(right, depth);
     const int rank = rank_of(report, node, token);
     if (rank >= 0) right[depth][size_t(rank)]++;
     for (int child = tree.first_child(node); child >= 0; child = tree.next_sibling(child)) {
@@ -173,15 +191,16 @@ inline double separation(const std::vector<Unsure>& unsure, bool of_confidence) 
 
 // Matched and mismatched nodes by entropy, in bins of kEntropyBin nats; the last holds all from there on.
 constexpr double kEntropyBin = 0.5;
-constexpr int kEntropyBins = 10;
+constexpr size_t kEntropyBins = 10;
 struct EntropyBin {
   int64_t matched = 0, mismatched = 0;
+  double all() const { return double(matched + mismatched); }
 };
 inline std::array<EntropyBin, kEntropyBins> by_entropy(const std::vector<Unsure>& unsure, bool of_confidence) {
   std::array<EntropyBin, kEntropyBins> bins;
   for (const Unsure& one : unsure) {
     const double entropy = double(of_confidence ? one.of_confidence : one.of_q);
-    EntropyBin& bin = bins[size_t(std::max(0, std::min(kEntropyBins - 1, int(entropy / kEntropyBin))))];
+    EntropyBin& bin = bins[size_t(std::clamp(int(entropy / kEntropyBin), 0, int(kEntropyBins) - 1))];
     (one.matched ? bin.matched : bin.mismatched)++;
   }
   return bins;

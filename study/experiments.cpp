@@ -12,19 +12,10 @@ namespace nanospec {
 namespace {
 
 Sections sections_of(Lab& lab) {
-  return {
-      {"entropy", [&] { entropy_experiment(lab); }, 110,
-       "trees that follow the entropy, against a chain: the paper's experiment"},
-      {"budgets", [&] { budgets_experiment(lab); }, 70, "every shape against its budget"},
-      {"temperatures", [&] { temperatures_experiment(lab); }, 45, "what each temperature leaves of the gain"},
-      {"rules", [&] { rules_experiment(lab); }, 35, "verification rules at equal candidates"},
-      {"coupling", [&] { coupling_experiment(lab); }, 30, "the same drafter with and without the target's noise"},
-      {"noise-aware", [&] { noise_aware_experiment(lab); }, 20, "best-first trees that know the noise"},
-      {"auto", [&] { auto_experiment(lab); }, 130, "auto against the best of all shapes"},
-      {"unions", [&] { unions_experiment(lab); }, 30, "two drafters in one tree against the better of them"},
-      {"held-out", [&] { held_out_experiment(lab); }, 25, "text that no drafter was trained on"},
-      {"drafters", [&] { drafters_experiment(lab); }, 150, "drafters that learn, against tables and plain decoding"},
-  };
+  Sections sections;
+  for (const Topic& topic : kTopics)
+    sections.push_back({topic.name, [&lab, &topic] { run_topic(lab, topic); }, topic.seconds, topic.question});
+  return sections;
 }
 
 struct CommandLine {
@@ -115,6 +106,109 @@ void choose_drafter(Lab& lab) {
 }
 
 }  // namespace
+
+// In --help's order.
+const std::vector<Topic> kTopics = {
+    {"entropy",
+     110,
+     "does a tree that follows the drafter's entropy save time over a chain of 4, as its paper reports?",
+     "{'%'|ngram:4} {chain:4|tree:4x2|entropy-stop:depth=4|entropy-depth-width|entropy-width"
+     "|entropy-stop:depth=4,of=confidence|entropy-depth-width:of=confidence|entropy-width:of=confidence"
+     "|entropy-depth-width budget=8|entropy-width budget=8|sequoia|calibrated budget=16|best-first budget=16|auto}",
+     {"held-out", 45},
+     {2, 16, 64, 0.9},
+     {Measure::kSaved,
+      "time saved over chain:4, %",
+      [](Method m) { return matched(m.drafter, "chain:4"); },
+      {{"chain:4", 0},
+       {"tree:4x2", 2.3},
+       {"entropy-stop:depth=4", 4.43},
+       {"entropy-depth-width", 6.65},
+       {"entropy-width", 7.16}}},
+     {0.4f}},
+    {"budgets",
+     70,
+     "what does each shape make of a budget of nodes?",
+     "ngram:4 {chain:4|chain:8|chain:16|tree:2x2|tree:3x2|tree:4x2|tree:5x2};"
+     "ngram:4 {best-first|beam:4|calibrated|sequoia|auto|entropy-width} budget={4|8|16|32|64}",
+     {},
+     {},
+     {},
+     {1},
+     Drawing::kByBudget},
+    {"temperatures",
+     45,
+     "how much of the gain does each temperature leave?",
+     "ngram:4 {chain:4|tree:3x2|best-first budget=16|auto}",
+     {},
+     {},
+     {},
+     {0.4f, 0.7f, 1, 1.3f, 0},
+     Drawing::kByTemperature},
+    {"rules",
+     35,
+     "of the same number of candidates, how many tokens does each rule accept? One that is not exact wins nothing.",
+     "ngram:4 {chain:4|tree:2x2} {verify=match|noise=unknown|verify=traversal|verify=typical|verify=independent};"
+     "ngram:4 chain:4 verify={rejection|block};ngram:4 tree:2x2 verify={specinfer|without-replacement}",
+     {"held-out", 48, 64, true},
+     {1, 250, 250},
+     {Measure::kTokens, "tokens over rejection's, specinfer's",
+      [](Method m) {
+        return Method{m.drafter, m.shape, m.shape == "chain:4" ? "rejection" : "specinfer", 0, true};
+      }}},
+    {"coupling",
+     30,
+     "what does a drafter gain by drafting with the target's noise?",
+     "{bigram chain:4|ngram:4 chain:4|ngram:4 tree:3x2|ngram:4 best-first budget=16|ngram:4 auto|'%' chain:4"
+     "|'%' best-first budget=16} {verify=match|noise=unknown}",
+     {"held-out", 16},
+     {},
+     {Measure::kTokens, "tokens, told over not told",
+      [](Method m) {
+        m.knows_noise = false;
+        return m;
+      }}},
+    {"noise-aware",
+     20,
+     "how many tokens does a forward commit when a best-first tree knows the noise?",
+     "ngram:4 best-first budget={4|8|16|32}",
+     {"held-out", 45, 64, true},
+     {1, 500, 500},
+     {Measure::kTokens}},
+    {"auto",
+     130,
+     "how near does auto come to the best of all shapes, whatever the workload?",
+     "{ngram:4|bigram|suffix+ngram:4|'%'} {auto|chain:2|chain:4|chain:8|tree:2x2|tree:3x2|tree:4x2|cartesian:4,2,1,1"
+     "|entropy-stop:of=confidence|best-first budget=8|best-first budget=16|best-first budget=32|beam:4 budget=16"
+     "|calibrated budget=16|sequoia budget=16}",
+     {},
+     {1, 12, 200},
+     {Measure::kSpeed, "speed over auto's", [](Method m) { return matched(m.drafter, "auto"); }},
+     {1, 0.7f, 0}},
+    {"unions",
+     30,
+     "are two drafters in one tree as fast as the better of them, on prose and on greedy copying?",
+     "{suffix|ngram:4|suffix+ngram:4} auto",
+     {"held-out,copying"},
+     {3, 24, 120},
+     {Measure::kSpeed, "speed over the union's", [](Method m) { return matched("suffix+ngram:4", m.shape); }}},
+    {"held-out",
+     25,
+     "what is each drafter worth after seen text, held-out text and foreign text (README.md)?",
+     "{bigram|ngram:3|ngram:4|ngram:5|ngram:6|lookup|suffix|recycle|suffix+ngram:4|'%'|'suffix+%'} best-first "
+     "budget=16",
+     {"seen,held-out,foreign", 12, 160},
+     {1, 24, 100},
+     {Measure::kTokens}},
+    {"drafters",
+     150,
+     "what do drafters that learn gain and cost, against tables? prose: no change of speaker; structured: four",
+     "{medusa|parallel|'parallel:@/sequential'|'%'|ngram:4|bigram} {best-first budget=16|chain:4|auto};"
+     "{medusa|parallel|'parallel:@/sequential'|ngram:4} calibrated budget=64",
+     {"prose,structured", 8, 160},
+     {1, 40, 160, 0.9},
+     {},
+     {0.7f, 1, 0}}};
 
 int experiments_command(int argc, char** argv) {
   CommandLine c;

@@ -1,13 +1,11 @@
-// study/experiments.h: what the sections of `experiments` share, each in a file of its own: experiments_shapes.cpp
-// (entropy, budgets, temperatures), experiments_auto.cpp (and unions), experiments_rules.cpp (and coupling,
-// noise-aware, held-out), experiments_drafters.cpp. experiments.cpp has the command line and the order.
+// study/experiments.h: what `experiments` and the sections of `bench` that decode share. experiments.cpp has the
+// command line and the table of experiments; experiments_study.cpp runs studies, and an experiment of the table;
+// experiments_auto.cpp is the one that is no row of it; along.h and experiments_drafters.cpp measure drafters.
 //
-// In order: the laboratory; an experiment, several methods over the same prompts; what is said and drawn of it; the
-// sections.
+// In order: the laboratory; a study, several methods over the same prompts; what is said of it; an experiment; parts of
+// them that tests hold.
 //
-// How to add a section: write `void NAME_experiment(Lab&)`: it runs studies with run_study() and hands what it found
-// to publish(). Declare it below, and give it a line in sections_of of experiments.cpp, with the seconds that it may
-// take.
+// How to add an experiment: a row of kTopics in experiments.cpp.
 #pragma once
 
 #include <map>
@@ -16,7 +14,6 @@
 #include "commands/comparison.h"
 #include "commands/samples.h"
 #include "commands/svg.h"
-#include "study/along.h"
 #include "study/bench.h"
 
 namespace nanospec {
@@ -29,6 +26,12 @@ struct Subject {
   Options options;
   Engine engine;
   explicit Subject(const Options& its_options) : options(its_options), engine(options.settings) {}
+
+  // Of these methods those that it can run after this prompt; of the others a line each that says why not.
+  std::vector<Method> usable(const std::vector<Method>& methods, const std::vector<int>& prompt, std::string& missing);
+
+ private:
+  std::map<std::string, std::string> known_;  // of drafters and shapes that were tried: "", or why not
 };
 
 struct Lab : Bench {  // options: the target's
@@ -43,19 +46,10 @@ struct Lab : Bench {  // options: the target's
 
   // Prompts of so many bytes: from the data's last tenth, which no model and no drafter was trained on, evenly.
   std::vector<std::string> held_out(int count, size_t bytes = 64) const;
-
-  // Of these methods those that the target can run; of the others a line each that says why not.
-  std::vector<Method> usable(const std::vector<Method>& methods, std::string& missing);
+  std::vector<Method> usable(const std::vector<Method>& methods, std::string& missing);  // by the target
 
  private:
   std::unique_ptr<Subject> target_, small_;
-  std::map<std::string, std::string> known_;  // of drafters and shapes that were tried: "", or why not
-};
-
-// Prompts of one kind.
-struct Kind {
-  std::string name;
-  std::vector<std::string> prompts;
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -66,13 +60,10 @@ inline Method matched(const std::string& drafter, const std::string& shape, int 
   return {drafter, shape, "match", budget, true};
 }
 
-// What is asked for; whatever its methods, they go through all prompts in turn, prompt by prompt.
+// How much is decoded; whatever its methods, they go through all prompts in turn, prompt by prompt.
 struct Plan {
-  float temperature = 1;
-  double seconds = 30;          // of the whole study, about
-  int repeats = 3;              // at most
+  int repeats = 2;              // at most
   int fewest = 16, most = 200;  // new tokens of each prompt: what finds time
-  uint64_t seed = 0;            // 0: the command line's
   double share = 0.6;           // of plain decoding's time for a token, on average over the methods
 };
 
@@ -84,6 +75,7 @@ struct Experiment {
   bool empty() const { return outcomes.empty() || outcomes[0].runs.empty(); }
   size_t at(const Method& method) const;  // its place; methods.size() where it has none
   bool has(const Method& method) const { return at(method) < trial.methods.size(); }
+  float temperature() const { return trial.options.sampling.temperature; }
 
   // For each prompt the median over repeats of log(base's seconds a token / m's), pairs of one repeat.
   std::vector<double> gains(size_t m, size_t base) const;
@@ -92,21 +84,18 @@ struct Experiment {
   // Of m's tokens per forward and base's, prompt by prompt.
   Interval forwards_saved(size_t m, size_t base) const;
   double nodes_per_forward(size_t m) const;
-  double tokens_per_second(size_t m) const;
   std::vector<Stats> by_prompt(size_t m) const;  // sums over the repeats
-  // The places of the methods that `which` takes, the fastest first.
-  std::vector<size_t> by_speed(const std::function<bool(const Method&)>& which) const;
+  // The methods that `which` takes, the fastest first; `most` of them.
+  std::vector<Method> fastest(size_t most, const std::function<bool(const Method&)>& which) const;
 
   std::string circumstances(bool with_temperature = true) const;
   OrderedJson json() const;
 };
 
 // Runs it; empty where it was interrupted before all was run once. stretch: of the section, for the progress line.
-Experiment run_study(Lab& lab, Subject& subject, const std::vector<Method>& methods,
-                     const std::vector<std::string>& prompts, const Plan& plan, const Stretch& stretch = {});
-
-// Appends the other's prompts: the same methods, other prompts; repeats that both have.
-void join(Experiment& study, const Experiment& other);
+Experiment run_study(const Bench& bench, Subject& subject, const std::vector<Method>& methods,
+                     const std::vector<std::string>& prompts, const Plan& plan, float temperature, double seconds,
+                     const Stretch& stretch = {});
 
 // ---------------------------------------------------------------------------------------------------------------
 // Saying
@@ -114,74 +103,81 @@ void join(Experiment& study, const Experiment& other);
 std::string with_interval(const Interval& interval, int places);  // "2.31 (2.25 to 2.38)"
 OrderedJson interval_json(const Interval& interval);              // middle, low, high
 std::string temperature_text(float temperature);                  // "0.7"
-std::string shape_text(const Method& method);                     // "beam:4 budget=8"
 std::string loop_warning(float temperature);                      // "" but for greedy decoding
 
-// The usual table: speedup over plain decoding, tokens per forward, both with intervals; nodes, the text.
-std::string study_table(const Experiment& study);
+// A column of a study's table: what stands in it for a method.
+struct Column {
+  std::string name;
+  std::function<std::string(size_t m)> cell;
+};
+// A method a row: speedup over plain decoding, tokens per forward, both with intervals; nodes; these; the text.
+std::string study_table(const Experiment& study, const std::vector<Column>& more = {});
 
-OrderedJson studies_json(const std::vector<Experiment>& studies);  // {"studies": [...]}
+// What a picture is of; and a line in it for each kind of shape, by the nodes of a tree, or for each method, by
+// temperature (greedy decoding apart).
+struct Quantity {
+  const char* name;
+  Interval (*of)(const Experiment&, size_t m);
+};
+extern const Quantity kTokensQuantity, kSpeedQuantity;
+Panel lines_panel(const std::vector<Experiment>& studies, const Quantity& quantity, bool by_budget);
 
 // What a section found: printed below the command that repeats it; written to OUT/SECTION.json and
 // OUT/SECTION.svg, where there are figures.
 struct Findings {
-  std::string question, circumstances, tables;
+  std::string question, tables;
   OrderedJson json;
   std::string svg;
 };
 void publish(Lab& lab, const Findings& findings);
 
 // ---------------------------------------------------------------------------------------------------------------
-// The sections
+// Experiments
 
-void entropy_experiment(Lab& lab);
-void budgets_experiment(Lab& lab);
-void temperatures_experiment(Lab& lab);
-void rules_experiment(Lab& lab);
-void coupling_experiment(Lab& lab);
-void noise_aware_experiment(Lab& lab);
-void auto_experiment(Lab& lab);
-void unions_experiment(Lab& lab);
-void held_out_experiment(Lab& lab);
-void drafters_experiment(Lab& lab);
+// Prompts of one kind. "copying" is greedy: a model of this size copies at temperature 0 alone.
+struct Text {
+  std::string name;
+  std::vector<std::string> prompts;
+};
+// names: of held-out, seen, foreign, copying, prose, structured, with ',' between; what the data has not is `missing`.
+std::vector<Text> texts_of(const Lab& lab, const std::string& names, int prompts, size_t bytes, std::string& missing);
+
+enum class Measure { kTokens, kSpeed, kSaved };           // tokens per forward, times the speed, percent of the time
+enum class Drawing { kBars, kByBudget, kByTemperature };  // what the picture is
+
+// An experiment: methods, prompts, a measure and a sentence.
+struct Topic {
+  const char* name;
+  double seconds;  // that it may take, about
+  const char* question;
+  const char* methods;  // as `compare` reads them; {a|b}: each of these in turn; %: the trained drafter; @: the model
+  struct {
+    const char* texts = "held-out";
+    int prompts = 12;
+    size_t bytes = 64;
+    bool on_small = false;  // the small model is the target: no clock matters
+  } from = {};
+  Plan plan = {};
+  struct {
+    Measure measure = Measure::kSpeed;                          // of the picture; and over the base
+    const char* over = "";                                      // what that is called
+    Method (*base)(Method) = nullptr;                           // what a method is held against beside plain decoding
+    std::vector<std::pair<const char*, double>> reported = {};  // the literature's figure for a shape, in percent saved
+  } held = {};
+  std::vector<float> temperatures = {1};
+  Drawing drawing = Drawing::kBars;
+};
+extern const std::vector<Topic> kTopics;
+void run_topic(Lab& lab, const Topic& topic);
 
 // ---------------------------------------------------------------------------------------------------------------
-// Parts of section drafters
+// What tests hold
 
-// Passages of so many bytes from the beginnings of lines on, evenly among all such places from `from` on: prose has no
-// empty line, which is to say one speaker; structured ones at least `turns`: kTurns, or what n passages reach.
-constexpr int kTurns = 4;
-struct Passages {
-  std::vector<std::string> prose, structured;
-  int turns = 0;
-  size_t prose_places = 0, structured_places = 0;  // that there were to choose from
-};
-Passages passages_of(const std::string& text, size_t from, int n, size_t bytes);
+// "a {b|c}" as "a b" and "a c".
+std::vector<std::string> alternatives(const std::string& text);
 
-// Of counts by prompt: how often the first choice at a depth (0: the root's child) was right; by how much oftener than
-// another drafter's, prompt by prompt; the mean cross-entropy, 0 where there was nothing to judge.
-Interval right_at(const std::vector<AlongCounts>& prompts, int depth);
-Interval right_above(const std::vector<AlongCounts>& own, const std::vector<AlongCounts>& other, int depth);
-double nats_at(const std::vector<AlongCounts>& prompts, int depth);
-
-// A drafter's fastest method, and what explains its speed; why it loses to a table, in a line; "" where it does not.
-struct Rated {
-  std::string method;
-  double times_plain, right, deeper, nats, draft_share;  // right: at depth 1; deeper: at depth 4
-};
-std::string why_slower(const Rated& own, const Rated& table);
-
-// What a trainer's --stats file says; 0 or empty for what it does not. Throws std::runtime_error where it is no JSON.
-struct CurvePoint {
-  double iteration, epoch, loss;
-  std::vector<double> accuracy;  // in validation, by depth
-};
-struct TrainingRun {
-  double parameters = 0, iterations = 0, seconds = 0, peak_bytes = 0;
-  double state_bytes = 0, state_seconds = 0;  // of the target's states on disk
-  double bigram = 0;                          // its accuracy at depth 1
-  std::vector<CurvePoint> curve;
-};
-TrainingRun parse_training(const std::string& text, const std::string& where);
+// Passages of so many bytes from the beginnings of lines on, evenly among all such places from `from` on that have from
+// `fewest` to `most` empty lines: an empty line is a change of speaker.
+std::vector<std::string> passages_of(const std::string& text, size_t from, int n, size_t bytes, int fewest, int most);
 
 }  // namespace nanospec

@@ -1,8 +1,8 @@
-// study/experiments_study.cpp: see experiments.h: the laboratory, studies, and what is said of them.
+// study/experiments_study.cpp: see experiments.h: the laboratory, studies, what is said of them; an experiment, run.
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
-#include "commands/samples.h"
 #include "study/experiments.h"
 
 namespace nanospec {
@@ -12,6 +12,27 @@ namespace nanospec {
 
 namespace {
 constexpr int kLargest = 64;  // nodes of a tree
+bool go_on(int) { return !interrupted(); }
+}  // namespace
+
+std::vector<Method> Subject::usable(const std::vector<Method>& methods, const std::vector<int>& prompt,
+                                    std::string& missing) {
+  std::vector<Method> found;
+  std::set<std::string> said;
+  for (const Method& method : methods) {
+    const std::string key = method.drafter + " " + method.shape.substr(0, method.shape.find(':'));
+    if (!known_.count(key)) {
+      known_[key] = "";
+      try {
+        check_method(method, kLargest);
+        engine.generate(method, {}, prompt, 2, [](int) { return true; });
+      } catch (const std::exception& error) { known_[key] = error.what(); }
+    }
+    const std::string& why = known_[key];
+    if (why.empty()) found.push_back(method);
+    else if (said.insert(why).second) missing += "left out: " + method.drafter + " " + method.shape + ": " + why + "\n";
+  }
+  return found;
 }
 
 Subject& Lab::target() {
@@ -29,28 +50,8 @@ Subject& Lab::small() {
 std::vector<std::string> Lab::held_out(int count, size_t bytes) const {
   return prompts_of(text, held_out_begin(text), quick ? std::min(count, 2) : count, bytes);
 }
-
 std::vector<Method> Lab::usable(const std::vector<Method>& methods, std::string& missing) {
-  Engine& engine = target().engine;
-  const std::vector<int> prompt = engine.encode_prompt(held_out(1).at(0), "a prompt of " + data);
-  std::vector<Method> found;
-  std::vector<std::string> said;
-  for (const Method& method : methods) {
-    const std::string key = method.drafter + " " + method.shape.substr(0, method.shape.find(':'));
-    if (!known_.count(key)) {
-      known_[key] = "";
-      try {
-        check_method(method, kLargest);
-        engine.generate(method, {}, prompt, 2, [](int) { return true; });
-      } catch (const std::exception& error) { known_[key] = error.what(); }
-    }
-    const std::string& why = known_[key];
-    if (why.empty()) found.push_back(method);
-    if (why.empty() || std::find(said.begin(), said.end(), why) != said.end()) continue;
-    said.push_back(why);
-    missing += "left out: " + method.drafter + " " + method.shape + ": " + why + "\n";
-  }
-  return found;
+  return target().usable(methods, target().engine.encode_prompt(held_out(1).at(0), "a prompt of " + data), missing);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -101,83 +102,64 @@ Interval Experiment::forwards_saved(size_t m, size_t base) const {
   return ratio_interval(logarithms);
 }
 
-std::vector<size_t> Experiment::by_speed(const std::function<bool(const Method&)>& which) const {
+std::vector<Method> Experiment::fastest(size_t most, const std::function<bool(const Method&)>& which) const {
   std::vector<std::pair<double, size_t>> order;
   for (size_t m = 0; m < trial.methods.size(); m++)
     if (which(trial.methods[m])) order.push_back({-speedup(m, trial.plain).middle, m});
   std::sort(order.begin(), order.end());
-  std::vector<size_t> places;
-  for (const auto& [speed, m] : order) places.push_back(m);
-  return places;
+  std::vector<Method> methods;
+  for (size_t i = 0; i < std::min(most, order.size()); i++) methods.push_back(trial.methods[order[i].second]);
+  return methods;
 }
 
 double Experiment::nodes_per_forward(size_t m) const {
   const Stats sum = sum_of(outcomes[m]);
   return ratio(double(sum.drafted_nodes), double(sum.target_forwards));
 }
-double Experiment::tokens_per_second(size_t m) const { return median(speeds(outcomes[m])); }
 
 namespace {
 
 // New tokens for each prompt, so that the repeats find time: a run takes its prefill, and then for each token
 // plan.share of what plain decoding takes.
-int affordable_tokens(Engine& engine, const Sampling& sampling, const std::vector<Method>& methods,
-                      const std::vector<std::string>& prompts, const Plan& plan) {
+int affordable_tokens(Engine& engine, const Trial& trial, const Plan& plan, double seconds) {
   if (plan.fewest == plan.most) return plan.most;
-  const std::vector<int> prompt = engine.encode_prompt(prompts[0], "a prompt");
+  const std::vector<int> prompt = engine.encode_prompt(trial.prompts[0], "a prompt");
   std::vector<double> prefill, token;
   for (int round = 0; round < 4; round++) {
-    const Stats stats = engine.generate(kPlain, sampling, prompt, 24, [](int) { return !interrupted(); }).stats;
+    const Stats stats = engine.generate(kPlain, trial.options.sampling, prompt, 24, go_on).stats;
     if (round == 0) continue;  // warms up
     prefill.push_back(stats.prefill_seconds);
     token.push_back(ratio(stats.seconds, double(stats.tokens)));
   }
-  const double runs = double(prompts.size()) * double(size_t(plan.repeats) * methods.size() + 2);  // 2: warming up
-  const double each = plan.seconds / runs - median(prefill);
+  const double warm_up = 2, runs = double(size_t(plan.repeats) * trial.methods.size()) + warm_up;
+  const double each = seconds / (double(trial.prompts.size()) * runs) - median(prefill);
   return int(std::clamp(ratio(each, plan.share * median(token)), double(plan.fewest), double(plan.most)));
 }
 
 }  // namespace
 
-Experiment run_study(Lab& lab, Subject& subject, const std::vector<Method>& methods,
-                     const std::vector<std::string>& prompts, const Plan& plan, const Stretch& stretch) {
+Experiment run_study(const Bench& bench, Subject& subject, const std::vector<Method>& methods,
+                     const std::vector<std::string>& prompts, const Plan& plan, float temperature, double seconds,
+                     const Stretch& stretch) {
   Experiment study;
   study.engine = &subject.engine;
   Trial& trial = study.trial;
   trial.options = subject.options;
-  trial.options.sampling.temperature = plan.temperature;
-  if (plan.seed > 0) trial.options.sampling.seed = plan.seed;
+  trial.options.sampling.temperature = temperature;
   trial.methods = methods;
   if (!study.has(kPlain)) trial.methods.insert(trial.methods.begin(), kPlain);
   trial.plain = study.at(kPlain);
   trial.prompts = prompts;
   trial.by_prompt = trial.own_noise = true;
-  trial.repeats = lab.quick ? 1 : plan.repeats;
-  trial.most_seconds = plan.seconds * 1.2;
-  const auto show = [&](const std::string& doing, double done) {
-    lab.time->show("temperature " + temperature_text(plan.temperature) + ", " + doing, stretch.at(std::min(done, 1.0)));
-  };
+  trial.repeats = bench.quick ? 1 : plan.repeats;
+  trial.most_seconds = seconds * 1.2;
   trial.options.max_new_tokens =
-      lab.quick ? std::min(plan.most, 12)
-                : affordable_tokens(subject.engine, trial.options.sampling, trial.methods, prompts, plan);
-  study.outcomes = run_all(trial, subject.engine, show);
+      bench.quick ? std::min(plan.most, 12) : affordable_tokens(subject.engine, trial, plan, seconds);
+  study.outcomes = run_all(trial, subject.engine, [&](const std::string& doing, double done) {
+    bench.time->show("temperature " + temperature_text(temperature) + ", " + doing, stretch.at(std::min(done, 1.0)));
+  });
   if (!study.empty()) refuse_broken(broken(trial, study.outcomes));
   return study;
-}
-
-void join(Experiment& study, const Experiment& other) {
-  for (size_t m = 0; m < study.outcomes.size(); m++) {
-    std::vector<Run>& runs = study.outcomes[m].runs;
-    const std::vector<Run>& more = other.outcomes[m].runs;
-    runs.resize(std::min(runs.size(), more.size()));
-    for (size_t r = 0; r < runs.size(); r++) {
-      add(runs[r].stats, more[r].stats);
-      runs[r].prompts.insert(runs[r].prompts.end(), more[r].prompts.begin(), more[r].prompts.end());
-    }
-    if (study.outcomes[m].difference.empty()) study.outcomes[m].difference = other.outcomes[m].difference;
-  }
-  study.trial.prompts.insert(study.trial.prompts.end(), other.trial.prompts.begin(), other.trial.prompts.end());
-  set_speedups(study.outcomes, study.trial.plain);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -187,9 +169,6 @@ std::string with_interval(const Interval& i, int places) {
   return decimals(i.middle, places) + " (" + decimals(i.low, places) + " to " + decimals(i.high, places) + ")";
 }
 OrderedJson interval_json(const Interval& i) { return {i.middle, i.low, i.high}; }
-std::string shape_text(const Method& method) {
-  return method.shape + (method.budget > 0 ? " budget=" + std::to_string(method.budget) : "");
-}
 std::string temperature_text(float t) { return decimals(double(t), t == float(int(t)) ? 0 : 1); }
 std::string loop_warning(float temperature) {
   return temperature > 0 ? ""
@@ -201,29 +180,31 @@ std::string Experiment::circumstances(bool with_temperature) const {
   const Options& o = trial.options;
   return o.settings.model + "; " + engine->device() + ", " + numbers_text(o.settings, *engine) + ", " +
          count(engine->threads(), "thread") +
-         (with_temperature ? "; temperature " + temperature_text(o.sampling.temperature) : "") + "; " +
+         (with_temperature ? "; temperature " + temperature_text(temperature()) : "") + "; " +
          count(double(trial.prompts.size()), "prompt") + ", " + count(o.max_new_tokens, "new token") + " each; " +
          count(double(outcomes[0].runs.size()), "repeat");
 }
 
-std::string study_table(const Experiment& study) {
-  TableRows rows = {{"method", "tok/s", "times plain", "tokens/forward", "nodes/forward", "identical"}};
-  for (size_t m = 0; m < study.trial.methods.size(); m++)
-    rows.push_back({method_text(study.trial.methods[m]), thousands(study.tokens_per_second(m)),
+std::string study_table(const Experiment& study, const std::vector<Column>& more) {
+  TableRows rows = {{"method", "tok/s", "times plain", "tokens/forward", "nodes/forward"}};
+  for (const Column& column : more) rows[0].push_back(column.name);
+  rows[0].push_back("identical");
+  for (size_t m = 0; m < study.trial.methods.size(); m++) {
+    rows.push_back({method_text(study.trial.methods[m]), thousands(median(speeds(study.outcomes[m]))),
                     with_interval(study.speedup(m, study.trial.plain), 2),
-                    with_interval(study.tokens_per_forward(m), 2), decimals(study.nodes_per_forward(m), 1),
-                    identical(study.trial.methods[m], study.outcomes[m])});
-  return format_table(rows, "lrrrrl");
+                    with_interval(study.tokens_per_forward(m), 2), decimals(study.nodes_per_forward(m), 1)});
+    for (const Column& column : more) rows.back().push_back(column.cell(m));
+    rows.back().push_back(identical(study.trial.methods[m], study.outcomes[m]));
+  }
+  return format_table(rows, "l" + std::string(rows[0].size() - 2, 'r') + "l");
 }
 
 OrderedJson Experiment::json() const {
-  OrderedJson json = settings_json(trial.options, *engine);
-  json["prompts"] = trial.prompts;
-  json["repeats"] = outcomes[0].runs.size();
-  json["intervals"] = "middle, low, high: 95% by Student's t, over prompts";
-  json["samples_are"] = {"tokens", "target_forwards", "drafted_nodes", "seconds"};
+  OrderedJson json = comparison_json(trial, *engine, outcomes,
+                                     {{"intervals", "middle, low, high: 95% by Student's t, over prompts"},
+                                      {"samples_are", {"tokens", "target_forwards", "drafted_nodes", "seconds"}}});
   for (size_t m = 0; m < outcomes.size(); m++) {
-    OrderedJson method = outcome_json(*engine, trial.methods[m], outcomes[m]);
+    OrderedJson& method = json["methods"][m];
     method["times_plain"] = interval_json(speedup(m, trial.plain));
     method["tokens_per_forward"] = interval_json(tokens_per_forward(m));
     method["nodes_per_forward"] = nodes_per_forward(m);
@@ -232,15 +213,44 @@ OrderedJson Experiment::json() const {
       for (const Stats& s : run.prompts) repeat.push_back({s.tokens, s.target_forwards, s.drafted_nodes, s.seconds});
       method["samples"].push_back(repeat);
     }
-    json["methods"].push_back(method);
   }
   return json;
 }
 
-OrderedJson studies_json(const std::vector<Experiment>& studies) {
-  OrderedJson json;
-  for (const Experiment& study : studies) json["studies"].push_back(study.json());
-  return json;
+const Quantity kTokensQuantity = {"tokens per forward",
+                                  [](const Experiment& s, size_t m) { return s.tokens_per_forward(m); }};
+const Quantity kSpeedQuantity = {"times plain decoding",
+                                 [](const Experiment& s, size_t m) { return s.speedup(m, s.trial.plain); }};
+
+Panel lines_panel(const std::vector<Experiment>& studies, const Quantity& quantity, bool by_budget) {
+  Panel panel{"", by_budget ? "most nodes of a tree" : "temperature, 0: greedy", quantity.name, {}, {}, by_budget};
+  if (!by_budget) {
+    panel.whisker = kOverPrompts;
+    for (const Experiment& study : studies) panel.x_ticks.push_back(as_typed(study.temperature()));
+    std::sort(panel.x_ticks.begin(), panel.x_ticks.end());
+  }
+  std::map<std::string, size_t> places;
+  for (size_t m = 0; m < studies[0].trial.methods.size(); m++)
+    for (const Experiment& study : studies) {
+      const Method& method = study.trial.methods[m];
+      if (method.drafter == "none") continue;
+      const bool chain = method.shape.find("chain") == 0, full = method.shape.find("tree") == 0;
+      const bool greedy = !by_budget && study.temperature() == 0;
+      const std::string kind = chain  ? "chains"
+                               : full ? "full trees"
+                                      : method.shape,
+                        name = by_budget ? method.drafter + " " + kind : method_text(method);
+      const auto style = greedy                         ? Series::Style::kDots
+                         : by_budget && (chain || full) ? Series::Style::kDashes
+                                                        : Series::Style::kLine;
+      const auto [place, added] = places.insert({name + (greedy ? " greedy" : ""), panel.series.size()});
+      if (added) panel.series.push_back({name, colour_at(by_budget ? panel.series.size() : m - 1), style, {}});
+      const Interval i = quantity.of(study, m);
+      std::vector<Point>& points = panel.series[place->second].points;
+      if (by_budget) points.push_back({double(most_nodes(method, kLargest)), i.middle});
+      else points.push_back({as_typed(study.temperature()), i.middle, i.low, i.high});
+    }
+  return panel;
 }
 
 void publish(Lab& lab, const Findings& f) {
@@ -249,10 +259,194 @@ void publish(Lab& lab, const Findings& f) {
   const std::string command = "build/nanospec experiments --only " + lab.section + " --model " + settings.model +
                               (one_model ? "" : " --drafter_model " + lab.drafter_model) + " --data " + lab.data +
                               " --threads " + std::to_string(settings.threads);
-  lab.print(f.question + "\n" + command + "\n" + f.circumstances, f.tables);
+  lab.print(f.question + "\n" + command, f.tables);
   if (f.json.is_null()) return;
   lab.write_json(lab.section, f.json);
   lab.write_svg(lab.section, f.svg);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Texts
+
+std::vector<std::string> passages_of(const std::string& text, size_t from, int n, size_t bytes, int fewest, int most) {
+  std::vector<size_t> places;
+  for (size_t at = from; at + bytes <= text.size(); at++) {
+    if ((at > 0 && text[at - 1] != '\n') || text[at] == '\n' || (text[at] & 0xc0) == 0x80) continue;
+    int turns = 0;
+    for (size_t i = at + 1; i < at + bytes; i++) turns += text[i] == '\n' && text[i - 1] == '\n';
+    if (turns >= fewest && turns <= most) places.push_back(at);
+  }
+  std::vector<std::string> passages;
+  const size_t count = std::min(places.size(), size_t(n));
+  for (size_t i = 0; i < count; i++) {
+    const size_t at = places[places.size() * i / count];
+    size_t end = at + bytes;
+    while (end < text.size() && (text[end] & 0xc0) == 0x80) end++;  // to the end of a character
+    passages.push_back(text.substr(at, end - at));
+  }
+  return passages;
+}
+
+std::vector<Text> texts_of(const Lab& lab, const std::string& names, int prompts, size_t bytes, std::string& missing) {
+  constexpr int kTurns = 4, kAny = 1 << 20;
+  const size_t held_out = held_out_begin(lab.text);
+  const int n = lab.quick ? 2 : prompts;
+  std::vector<Text> texts;
+  for (const std::string& name : split_at(names, ',')) {
+    Text text = {name, {}};
+    if (name == "held-out") text.prompts = lab.held_out(n, bytes);
+    if (name == "seen") text.prompts = prompts_of(lab.text.substr(0, held_out), 0, n, bytes);
+    if (name == "foreign" && lab.readme.size() > 2 * bytes) text.prompts = prompts_of(lab.readme, 0, n, bytes);
+    if (name == "prose") text.prompts = passages_of(lab.text, held_out, n, bytes, 0, 0);
+    if (name == "structured") text.prompts = passages_of(lab.text, held_out, n, bytes, kTurns, kAny);
+    if (name == "copying")  // a passage, and the same again
+      for (const std::string& passage : lab.held_out(n, 40))
+        text.prompts.push_back(passage + "\n" + passage + "\n" + passage + "\n");
+    if (!text.prompts.empty()) texts.push_back(text);
+    else
+      missing += "left out: " + name +
+                 " prompts: " + (name == "foreign" ? "there is no README.md here" : "the text has no such passages") +
+                 "\n";
+  }
+  if (texts.empty()) texts.push_back({"held-out", lab.held_out(n, std::min(bytes, (lab.text.size() - held_out) / 2))});
+  return texts;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// An experiment
+
+std::vector<std::string> alternatives(const std::string& text) {
+  const size_t open = text.find('{'), close = text.find('}', open);
+  if (close == std::string::npos) return {text};
+  std::vector<std::string> all;
+  for (const std::string& one : split_at(text.substr(open + 1, close - open - 1), '|'))
+    for (const std::string& rest : alternatives(text.substr(0, open) + one + text.substr(close + 1)))
+      all.push_back(rest);
+  return all;
+}
+
+namespace {
+
+std::vector<Method> methods_of(const Lab& lab, const Topic& topic) {
+  std::vector<Method> methods = {kPlain};
+  std::set<std::string> known;
+  for (const std::string& words : split_at(topic.methods, ';'))
+    for (std::string one : alternatives(words)) {
+      for (const auto& [sign, word] : {std::pair{'%', lab.drafter}, {'@', lab.options.settings.model}})
+        for (size_t at; (at = one.find(sign)) != std::string::npos;) one.replace(at, 1, word);
+      const Method method = parse_methods(one, kLargest).at(0);
+      if (known.insert(method_text(method)).second) methods.push_back(method);
+    }
+  if (lab.quick && methods.size() > 40) methods.resize(40);
+  return methods;
+}
+
+Interval measured(const Experiment& study, Measure measure, size_t m, size_t base) {
+  if (measure == Measure::kTokens) return study.forwards_saved(m, base);
+  return measure == Measure::kSpeed ? study.speedup(m, base) : percent_saved(study.speedup(m, base));
+}
+
+// What one method is held against; its own place where there is no such method.
+size_t base_of(const Experiment& study, const Topic& topic, size_t m) {
+  const Method& method = study.trial.methods[m];
+  if (!topic.held.base || method.drafter == "none") return m;
+  const size_t base = study.at(topic.held.base(method));
+  return base < study.trial.methods.size() ? base : m;
+}
+
+std::optional<double> reported_of(const Topic& topic, const Method& method) {
+  for (const auto& [shape, percent] : topic.held.reported)
+    if (method.shape == shape && method.budget == 0) return percent;
+  return {};
+}
+
+std::string topic_table(const Experiment& study, const Topic& topic, OrderedJson& json) {
+  std::vector<Column> columns;
+  const auto over = [&](size_t m) -> std::string {
+    const size_t base = base_of(study, topic, m);
+    return base == m ? "" : with_interval(measured(study, topic.held.measure, m, base), 2);
+  };
+  const auto reported = [&](size_t m) {
+    const std::optional<double> percent = reported_of(topic, study.trial.methods[m]);
+    return percent ? decimals(*percent, 2) : "";
+  };
+  const auto drafting = [&](size_t m) {
+    const Stats sum = sum_of(study.outcomes[m]);
+    return percent(sum.seconds_draft, sum.seconds);
+  };
+  if (topic.held.base) columns.push_back({topic.held.over, over});
+  if (!topic.held.reported.empty()) columns.push_back({"paper", reported});
+  columns.push_back({"drafting", drafting});
+  for (size_t m = 0; topic.held.base && m < study.trial.methods.size(); m++) {
+    const Method& method = study.trial.methods[m];
+    const std::optional<double> percent = reported_of(topic, method);
+    if (method.drafter == "none") continue;
+    const char* what = topic.held.measure == Measure::kSaved ? "percent_saved" : "times";
+    json.push_back({{"drafter", method.drafter},
+                    {"shape", method.shape},
+                    {"budget", method.budget},
+                    {"method", method_text(method)},
+                    {what, interval_json(measured(study, topic.held.measure, m, base_of(study, topic, m)))},
+                    {"paper", percent ? OrderedJson(*percent) : OrderedJson()}});
+  }
+  return study_table(study, columns);
+}
+
+std::string bars_picture(const std::vector<Experiment>& studies, const std::vector<Text>& texts, const Topic& topic) {
+  const bool saved = topic.held.measure == Measure::kSaved;
+  const Quantity& quantity = topic.held.measure == Measure::kSpeed ? kSpeedQuantity : kTokensQuantity;
+  BarAxis axis{saved ? topic.held.over : quantity.name, saved ? 0.0 : 1.0, saved ? "" : "plain decoding",
+               saved ? "what the paper reported, on its own models" : ""};
+  for (size_t t = 0; texts.size() > 1 && t < texts.size(); t++) axis.colours.push_back({texts[t].name, colour_at(t)});
+  std::vector<IntervalBar> bars;
+  for (size_t m = 0; m < studies[0].trial.methods.size(); m++)
+    for (size_t t = 0; t < texts.size(); t++) {
+      const Experiment& study = studies[t];
+      const Method& method = study.trial.methods[m];
+      if (method.drafter == "none") continue;
+      const Interval i =
+          saved ? measured(study, topic.held.measure, m, base_of(study, topic, m)) : quantity.of(study, m);
+      const std::string wrong = flaw(promise_of(method));
+      bars.push_back({t == 0 ? method_text(method) : "", i,
+                      decimals(i.middle, saved ? 1 : 2) + (wrong.empty() ? "" : ", " + wrong),
+                      wrong.empty() ? colour_at(t) : kPlainColour, reported_of(topic, method)});
+    }
+  return interval_picture(topic.question, studies[0].circumstances(), axis, bars);
+}
+
+std::string topic_picture(const std::vector<Experiment>& studies, const std::vector<Text>& texts, const Topic& topic) {
+  if (topic.drawing == Drawing::kBars) return bars_picture(studies, texts, topic);
+  const bool by_budget = topic.drawing == Drawing::kByBudget;
+  return chart_picture(
+      topic.question, studies[0].circumstances(by_budget),
+      {lines_panel(studies, kTokensQuantity, by_budget), lines_panel(studies, kSpeedQuantity, by_budget)}, 2);
+}
+
+}  // namespace
+
+void run_topic(Lab& lab, const Topic& topic) {
+  std::string missing, tables;
+  const std::vector<Text> texts = texts_of(lab, topic.from.texts, topic.from.prompts, topic.from.bytes, missing);
+  const std::vector<Method> methods = lab.usable(methods_of(lab, topic), missing);
+  const double share = 1.0 / double(texts.size() * topic.temperatures.size());
+  std::vector<Experiment> studies;
+  OrderedJson json, over;
+  for (float wanted : topic.temperatures)
+    for (const Text& text : texts) {
+      const float temperature = text.name == "copying" ? 0 : wanted;
+      studies.push_back(run_study(lab, topic.from.on_small ? lab.small() : lab.target(), methods, text.prompts,
+                                  topic.plan, temperature, lab.seconds * share,
+                                  {double(studies.size()) * share, share}));
+      const Experiment& study = studies.back();
+      if (study.empty()) return;  // interrupted
+      tables += (texts.size() > 1 ? text.name + ": " : "") + study.circumstances() + "\n" + loop_warning(temperature) +
+                topic_table(study, topic, over) + "\n";
+      json["studies"].push_back(study.json());
+      json["studies"].back()["text"] = text.name;
+    }
+  if (!over.is_null()) json[topic.held.measure == Measure::kSaved ? "time_saved" : "over_base"] = over;
+  publish(lab, {topic.name + (": " + std::string(topic.question)), tables + missing, json,
+                topic_picture(studies, texts, topic)});
 }
 
 }  // namespace nanospec

@@ -1,10 +1,9 @@
 // study/forwards.cpp: forwards of models with random weights, measured: see forwards.h.
 #include "study/forwards.h"
 
-#include "growth/clock.h"
-#include "model.h"
-
 #include <algorithm>
+
+#include "growth/clock.h"
 
 namespace nanospec {
 
@@ -46,12 +45,11 @@ void measure_rows(Probe& probe, const std::vector<int>& all_rows, int rounds, Re
 }  // namespace
 
 Result measure_forwards(Bench& bench, const Size& size, const std::string& dtype, const std::string& device,
-                        const std::vector<int>& rows, double done, double share) {
+                        const std::vector<int>& rows, const Stretch& stretch) {
   Result result{size, dtype, 0, {}, {}};
   const int rounds = bench.quick ? 2 : 3 * bench.repeats, threads = bench.options.settings.threads;
-  bench.time->show(result.name() + ": making weights", done);
-  Config config{size.n_layer, size.n_head, size.n_head, size.n_embd, size.block_size, size.vocab_size, false};
-  Probe probe(config, dtype, device, threads, *std::max_element(rows.begin(), rows.end()));
+  bench.time->show(result.name() + ": making weights", stretch.begin);
+  Probe probe(size.config, dtype, device, threads, *std::max_element(rows.begin(), rows.end()));
   result.weight_bytes = probe.weight_bytes();
   for (int past : {0, size.long_past}) {
     Forwards f;
@@ -62,7 +60,7 @@ Result measure_forwards(Bench& bench, const Size& size, const std::string& dtype
     if (device == "cpu") reader.reset(new Reader(f.bytes, threads));
     measure_rows(probe, rows, rounds, reader.get(), f, [&](int round) {
       bench.time->show(result.name() + ", past " + std::to_string(past),
-                       done + share * 0.4 * ((past > 0) + double(round) / rounds));
+                       stretch.at(0.4 * ((past > 0) + double(round) / rounds)));
     });
     result.pasts.push_back(f);
     bench.evenness.push_back(
@@ -71,7 +69,7 @@ Result measure_forwards(Bench& bench, const Size& size, const std::string& dtype
   }
   probe.prefill_seconds(size.prefill);
   for (int round = 0; round < (bench.quick ? 2 : bench.repeats) && (round == 0 || !interrupted()); round++) {
-    bench.time->show(result.name() + ", prefill", done + share * 0.9);
+    bench.time->show(result.name() + ", prefill", stretch.at(0.9));
     result.prefill_seconds.push_back(probe.prefill_seconds(size.prefill));
   }
   return result;
@@ -80,45 +78,69 @@ Result measure_forwards(Bench& bench, const Size& size, const std::string& dtype
 // ---------------------------------------------------------------------------------------------------------------
 // Saying
 
-std::string cost_table(const std::vector<Result>& results, const std::vector<int>& all_rows) {
-  std::vector<std::string> head = {"cost of N rows", "past"};
-  for (int rows : all_rows)
-    if (rows > 1) head.push_back(std::to_string(rows));
-  TableRows table = {head};
+namespace {
+
+std::string one_row_table(const std::vector<Result>& results, const ForwardLimits& limits) {
+  const bool cpu = !results[0].pasts[0].plain_reads.empty();
+  TableRows rows = {{"one row", "past", "ms", "lowest", "highest", "read", "GB/s", "limit", "share"}};
+  if (cpu) rows[0].insert(rows[0].end(), {"fits", "plain read", "share"});
   for (const Result& result : results)
     for (const Forwards& f : result.pasts) {
-      std::vector<std::string> median_row = {result.name(), std::to_string(f.past)}, ends = {"", ""};
-      for (int rows : all_rows) {
-        if (rows == 1) continue;
-        const std::vector<double> costs = f.costs(rows);
-        median_row.push_back(decimals(median(costs), 2));
-        ends.push_back(decimals(lowest(costs), 2) + "-" + decimals(highest(costs), 2));
-      }
-      table.push_back(median_row);
-      table.push_back(ends);
+      const double limit = limits.read(f);
+      rows.push_back(together({result.name(), std::to_string(f.past)},
+                              {middle_and_ends(f.seconds.at(1), 1e3, 3),
+                               {bytes_text(f.bytes), decimals(f.bytes_per_second() / 1e9, 1), decimals(limit / 1e9, 1),
+                                percent(f.bytes_per_second(), limit)}}));
+      if (cpu)
+        rows.back().insert(rows.back().end(), {level_name(f.level), decimals(median(f.plain_reads) / 1e9, 1),
+                                               percent(median(f.shares()), 1)});
     }
-  return format_table(table, "lr" + std::string(all_rows.size() - 1, 'r')) +
+  return format_table(rows, cpu ? "lrrrrrrrrlrr" : "lrrrrrrrr") +
+         "read: bytes of weights and cache that one row needs. limit: the measured bandwidth of the memory that they\n"
+         "fit. " +
+         (cpu ? "plain read: a bare sum over as many bytes, in the same rounds: what this machine gave just then, "
+                "also\n"
+                "where the bytes lie half in one level, half in the next.\n"
+              : "\n");
+}
+
+std::string cost_table(const std::vector<Result>& results) {
+  TableRows table = {{"cost of N rows", "past"}};
+  for (const auto& [rows, seconds] : results[0].pasts[0].seconds)
+    if (rows > 1) table[0].push_back(std::to_string(rows));
+  for (const Result& result : results)
+    for (const Forwards& f : result.pasts) {
+      Row medians = {result.name(), std::to_string(f.past)}, ends = {"", ""};
+      for (const auto& [rows, seconds] : f.seconds) {
+        if (rows == 1) continue;
+        const Row cells = middle_and_ends(f.costs(rows), 1, 2);
+        medians.push_back(cells[0]);
+        ends.push_back(cells[1] + "-" + cells[2]);
+      }
+      table.insert(table.end(), {medians, ends});
+    }
+  return format_table(table, "lr" + std::string(table[0].size() - 2, 'r')) +
          "A forward of N rows over one row of the same round: median, below it lowest and highest.\n";
 }
 
-Row timed_cells(const std::string& what, int tokens, const std::vector<double>& seconds, int places) {
-  return together({what, std::to_string(tokens)}, {middle_and_ends(seconds, 1e3, places)});
+double prefill_rate(const Result& result) {
+  return ratio(prefill_flops(result.size, result.size.prefill), median(result.prefill_seconds));
 }
 
-std::string prefill_table(const std::vector<Result>& results, const std::string& peak_name,
-                          const std::function<double(const Result&)>& peak, int places) {
-  TableRows rows = {{"prefill", "tokens", "ms", "lowest", "highest", "tok/s", "GFLOP/s", peak_name}};
+std::string prefill_table(const std::vector<Result>& results, const ForwardLimits& limits) {
+  TableRows rows = {{"prefill", "tokens", "ms", "lowest", "highest", "tok/s", "GFLOP/s", "share of peak"}};
   for (const Result& result : results) {
     const int tokens = result.size.prefill;
-    const double seconds = median(result.prefill_seconds), flops = ratio(prefill_flops(result.size, tokens), seconds);
-    rows.push_back(together(timed_cells(result.name(), tokens, result.prefill_seconds, 2),
-                            {{thousands(ratio(tokens, seconds)), middle_and_ends({flops}, 1e-9, places)[0],
-                              percent(flops, peak(result))}}));
+    rows.push_back(
+        together({result.name(), std::to_string(tokens)},
+                 {middle_and_ends(result.prefill_seconds, 1e3, 2),
+                  {thousands(ratio(tokens, median(result.prefill_seconds))), decimals(prefill_rate(result) / 1e9, 1),
+                   percent(prefill_rate(result), limits.peak(result))}}));
   }
   return format_table(rows, "lrrrrrrr");
 }
 
-OrderedJson forwards_json(const Forwards& f, double limit) {
+OrderedJson past_json(const Forwards& f, double limit) {
   OrderedJson json = {{"past", f.past},
                       {"bytes", f.bytes},
                       {"seconds", f.one()},
@@ -133,51 +155,52 @@ OrderedJson forwards_json(const Forwards& f, double limit) {
                             {"cost_highest", highest(costs)},
                             {"seconds", seconds}});
   }
+  if (f.plain_reads.empty()) return json;
+  json["fits"] = level_name(f.level);
+  json["plain_read_share"] = median(f.shares());
+  json["plain_read_bytes_per_second"] = f.plain_reads;
   return json;
 }
 
-OrderedJson configuration_json(const Result& result) {
-  const Size& size = result.size;
-  return {{"name", size.name},
-          {"dtype", result.dtype},
-          {"n_layer", size.n_layer},
-          {"n_head", size.n_head},
-          {"n_embd", size.n_embd},
-          {"block_size", size.block_size},
-          {"vocab_size", size.vocab_size},
-          {"weight_bytes", result.weight_bytes}};
+}  // namespace
+
+std::string forwards_text(const std::vector<Result>& results, const ForwardLimits& limits) {
+  return one_row_table(results, limits) + "\n" + cost_table(results) + "\n" + prefill_table(results, limits);
 }
 
-OrderedJson prefill_json(const Result& result, double peak) {
-  const double flops = prefill_flops(result.size, result.size.prefill);
-  const double rate = ratio(flops, median(result.prefill_seconds));
-  return {{"tokens", result.size.prefill},
-          {"flops", flops},
-          {"flops_per_second", rate},
-          {"share", ratio(rate, peak)},
-          {"seconds", result.prefill_seconds}};
+OrderedJson forwards_json(const std::vector<Result>& results, const ForwardLimits& limits) {
+  OrderedJson all;
+  for (const Result& result : results) {
+    const Config& c = result.size.config;
+    OrderedJson json = {{"name", result.size.name},   {"dtype", result.dtype},
+                        {"n_layer", c.n_layer},       {"n_head", c.n_head},
+                        {"n_embd", c.n_embd},         {"block_size", c.block_size},
+                        {"vocab_size", c.vocab_size}, {"weight_bytes", result.weight_bytes}};
+    for (const Forwards& f : result.pasts) json["pasts"].push_back(past_json(f, limits.read(f)));
+    json["prefill"] = {{"tokens", result.size.prefill},
+                       {"flops", prefill_flops(result.size, result.size.prefill)},
+                       {"flops_per_second", prefill_rate(result)},
+                       {"share", ratio(prefill_rate(result), limits.peak(result))},
+                       {"seconds", result.prefill_seconds}};
+    all.push_back(json);
+  }
+  return all;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Arithmetic
 
 double forward_flops(const Size& size, int rows, int past) {
-  const double channels = size.n_embd, weights = size.n_layer * 12.0 * channels * channels + size.vocab_size * channels;
+  const double channels = size.config.n_embd, layers = size.config.n_layer;
+  const double weights = layers * 12.0 * channels * channels + size.config.vocab_size * channels;
   const double keys = double(rows) * past + 2.0 * rows - 1;  // a child sees the past, its root and itself
-  return 2.0 * rows * weights + 4.0 * size.n_layer * channels * keys;
+  return 2.0 * rows * weights + 4.0 * layers * channels * keys;
 }
 
 double prefill_flops(const Size& size, int tokens) {
-  const double channels = size.n_embd, layers = size.n_layer;
+  const double channels = size.config.n_embd, layers = size.config.n_layer;
   const double weights = (layers - 1) * 12 * channels * channels + 3 * channels * channels;  // the last layer's K, V, Q
   return tokens * 2 * weights + (layers - 1) * 4 * channels * (double(tokens) * (tokens + 1) / 2);
-}
-
-double row_flops(const Config& c) {
-  double numbers = c.tied ? double(c.vocab_size) * c.n_embd : 0;
-  for (const TensorSpec& spec : tensor_table(c))
-    if (spec.decay && spec.name[0] != 'w') numbers += double(spec.size);  // wte and wpe are looked up, not multiplied
-  return 2 * numbers;
 }
 
 double least_seconds(double bytes, double flops, double bandwidth, double peak) {

@@ -1,5 +1,5 @@
-// study/forwards.h: forwards of models with random weights, measured: what one row takes, what N rows cost beside
-// it, prefill. bench_forward.cpp shows those of the CPU, bench_gpu.cpp those of a GPU.
+// study/forwards.h: forwards of models with random weights, measured: what one row takes, what N rows cost beside it,
+// prefill. bench_forward.cpp shows those of the CPU, bench_gpu.cpp those of a GPU.
 #pragma once
 
 #include <algorithm>
@@ -9,25 +9,22 @@
 #include <vector>
 
 #include "commands/samples.h"
+#include "model.h"
 #include "study/bench.h"
 
 namespace nanospec {
 
-struct Config;  // model.h
-
 struct Size {
   std::string name;
-  int n_layer, n_head, n_embd, block_size, vocab_size;  // of a GPT
+  Config config;  // of a GPT
   int long_past, prefill;
 };
 inline Size size_of(const std::string& name, int layers, int heads, int channels, int block, int vocab, int long_past) {
-  return {name, layers, heads, channels, block, vocab, long_past, std::min(512, block - 1)};
+  return {name, {layers, heads, heads, channels, block, vocab, false}, long_past, std::min(512, block - 1)};
 }
 inline Size small_size() { return size_of("small", 4, 4, 128, 64, 65, 48); }
 inline Size medium_size() { return size_of("medium", 6, 6, 384, 256, 65, 192); }
-inline Size gpt2_size() {  // 124 M parameters
-  return size_of("gpt2", 12, 12, 768, 1024, 50257, 900);
-}
+inline Size gpt2_size() { return size_of("gpt2", 12, 12, 768, 1024, 50257, 900); }  // 124 M parameters
 
 // Forwards over one past: seconds by number of rows, one entry a round.
 struct Forwards {
@@ -60,32 +57,25 @@ struct Result {
   std::string name() const { return size.name + " " + dtype; }
 };
 
-// In each round all of `rows`, which begin with 1, in an order that rotates. The work is the section's from `done` to
-// `done + share`. An interrupted measurement has fewer rounds, or lacks the prefill.
+// In each round all of `rows`, which begin with 1, in an order that rotates. The work is the section's of `stretch`. An
+// interrupted measurement has fewer rounds, or lacks the prefill.
 Result measure_forwards(Bench& bench, const Size& size, const std::string& dtype, const std::string& device,
-                        const std::vector<int>& rows, double done, double share);
+                        const std::vector<int>& rows, const Stretch& stretch);
 
-std::string cost_table(const std::vector<Result>& results, const std::vector<int>& rows);
-
-// Cells that begin a row: what and over how many tokens; milliseconds, lowest and highest.
-Row timed_cells(const std::string& what, int tokens, const std::vector<double>& seconds, int places);
-
-// peak: the flop/s that a result is held against, and its name; places: of its GFLOP/s, as in middle_and_ends.
-std::string prefill_table(const std::vector<Result>& results, const std::string& peak_name,
-                          const std::function<double(const Result&)>& peak, int places);
-
-// One past of a configuration: `limit` is the bandwidth that one row is held against.
-OrderedJson forwards_json(const Forwards& forwards, double limit);
-// A configuration without its pasts, and its prefill: `peak` is the flop/s that it is held against.
-OrderedJson configuration_json(const Result& result);
-OrderedJson prefill_json(const Result& result, double peak);
+// What results are held against: bytes that one row may read a second, operations of a prefill a second.
+struct ForwardLimits {
+  std::function<double(const Forwards&)> read;
+  std::function<double(const Result&)> peak;
+};
+// Tables: one row; the cost of N rows; prefill.
+std::string forwards_text(const std::vector<Result>& results, const ForwardLimits& limits);
+OrderedJson forwards_json(const std::vector<Result>& results, const ForwardLimits& limits);  // one entry a result
 
 // ---------------------------------------------------------------------------------------------------------------
 // Arithmetic of a GPT; a multiply-add counts two
 
 double forward_flops(const Size& size, int rows, int past);  // of the rows of one tree: all but row operations
 double prefill_flops(const Size& size, int tokens);          // without the head and what only the head needs
-double row_flops(const Config& config);  // of the products of one row with weights, head too; of any architecture
 
 // The least seconds that a forward can take: it must read its bytes, and it must multiply.
 double least_seconds(double bytes, double flops, double bandwidth, double peak);

@@ -11,7 +11,6 @@
 
 #include "cuda/decode.cuh"
 #include "study/gpu.h"
-#include "study/ladder.cuh"
 #include "study/limits.cuh"
 #include "train.h"
 
@@ -158,7 +157,7 @@ class KernelTimes {
   template <class F>
   void add(const std::string& name, const std::string& shape, double bytes, double flops, const F& launch,
            Peak peak = Peak::kFp32) {
-    constexpr double about = 53;  // lines
+    constexpr double about = 50;  // lines
     stopped_ = stopped_ || !working_(name + ", " + shape, std::min(1.0, double(lines.size()) / about));
     if (!stopped_) lines.push_back({name, shape, bytes, flops, peak, repeated_seconds(runs_, launch)});
   }
@@ -201,22 +200,6 @@ void time_matmuls(const KernelShapes& s, KernelTimes& times) {
   time(s.channels, s.hidden(), with_prefill);
   time(s.hidden(), s.channels, with_prefill);
   time(s.channels, s.vocab, s.rows);
-}
-
-// The steps that lead to the tuned matmul of one row.
-inline void time_ladder(const KernelShapes& s, KernelTimes& times) {
-  const int K = s.channels, N = s.hidden();
-  Panels<float> panels{nullptr, K, N, true};
-  const int copies = s.copies(4.0 * double(panels.size()));
-  const Array<float> weights = filled<float>(copies * panels.size()), x = filled<float>(size_t(pad16(K)));
-  const Array<float> out(size_t(pad16(N)), true);
-  for (int rung = 1; rung <= kRungs; rung++)
-    times.add("ladder " + std::to_string(rung) + ", " + rung_name(rung), by(1, K) + " x " + std::to_string(N),
-              4.0 * K * N + 4.0 * (K + N), 2.0 * K * N, [&](int turn) {
-                Panels<float> w = panels;
-                w.data = weights.data() + size_t(turn % copies) * panels.size();
-                run_rung(rung, {x.data(), w, out.data()});
-              });
 }
 
 // A model of so many layers, of which only the attention is run.
@@ -384,7 +367,6 @@ inline void time_gather(const KernelShapes& s, KernelTimes& times) {
 
 inline std::vector<KernelTime> kernels_of_gpu(const KernelShapes& s, int runs, const GpuWorking& working) {
   KernelTimes times(runs, working);
-  time_ladder(s, times);
   time_matmuls<float>(s, times);
   time_matmuls<bf16>(s, times);
   time_tree_attention<float>(s, times);

@@ -2,7 +2,6 @@
 #include "study/process.h"
 
 #include <fcntl.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,8 +12,6 @@
 
 #include "commands/commands.h"
 #include "growth/clock.h"
-
-extern char** environ;
 
 namespace nanospec {
 
@@ -33,29 +30,25 @@ int run_process(std::vector<std::string> words, const std::string& log, double m
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(&word[0]);
   argv.push_back(nullptr);
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
-  posix_spawn_file_actions_adddup2(&files, STDOUT_FILENO, STDERR_FILENO);
-  posix_spawnattr_t attributes;  // a process group of its own, so that a signal reaches its children too
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  pid_t child = 0;
-  const int error = posix_spawn(&child, words[0].c_str(), &files, &attributes, argv.data(), environ);
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&files);
-  if (error != 0) return 127;
+  const int in = open("/dev/null", O_RDONLY | O_CLOEXEC),
+            out = open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  const pid_t child = fork();
+  if (child == 0) {
+    setpgid(0, 0);  // a process group of its own, so that a signal reaches its children too
+    for (const auto& [from, to] : {std::pair{in, STDIN_FILENO}, {out, STDOUT_FILENO}, {out, STDERR_FILENO}})
+      dup2(from, to);
+    execvp(argv[0], argv.data());
+    _exit(127);
+  }
+  close(in);
+  close(out);
+  if (child < 0) return 127;
   int status = 0;
   bool late = false, told = false;
   Stopwatch watch;
   for (double spent = 0; waitpid(child, &status, WNOHANG) == 0; spent += watch.lap()) {
     late = late || spent > most_seconds;
-    if ((interrupted() || late) && !told) {
-      kill(-child, SIGTERM);
-      told = true;
-    }
+    if ((interrupted() || late) && !told) told = kill(-child, SIGTERM) == 0;
     waiting();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

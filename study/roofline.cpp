@@ -29,32 +29,23 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// One cache of the first CPU, as the kernel describes it; all 0 where it does not.
-struct CacheFile {
-  double bytes = 0;
-  int cpus = 1;  // that share it
-};
-CacheFile cache_of_level(int level) {
-  for (int index = 0; index < 8; index++) {
-    const std::string folder = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/";
-    if (first_line(folder + "level") != std::to_string(level) || first_line(folder + "type") == "Instruction") continue;
-    const std::string size = first_line(folder + "size");  // "1024K"
-    const double unit = size.find('M') != std::string::npos ? 1 << 20 : size.find('K') != std::string::npos ? 1024 : 1;
-    return {atof(size.c_str()) * unit, std::max(1, listed_cpus(first_line(folder + "shared_cpu_list")))};
-  }
-  return {};
+// A cache's bytes over the CPUs that share it: the first CPU's of this level, as the kernel describes it, or as the C
+// library knows it, or else `otherwise`.
+double cache_share(int level, long known_as, int cpus, double otherwise, bool& assumed) {
+  const std::string folder = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(level) + "/";  // 0, 1: L1
+  const double bytes = 1024.0 * double(system_number((folder + "size").c_str(), "", 0));
+  if (bytes > 0) return bytes / std::max(1, listed_cpus(first_line(folder + "shared_cpu_list")));
+  const double told = double(sysconf(known_as));
+  assumed = assumed || told <= 0;
+  return (told > 0 ? told : otherwise) / cpus;
 }
 
 Caches caches_of(int threads) {
-  CacheFile l2 = cache_of_level(2), l3 = cache_of_level(3);
-  if (l2.bytes <= 0) l2 = {double(sysconf(_SC_LEVEL2_CACHE_SIZE)), 1};
-  if (l3.bytes <= 0) l3 = {double(sysconf(_SC_LEVEL3_CACHE_SIZE)), threads};
   Caches caches;
-  caches.assumed = l2.bytes <= 0 || l3.bytes <= 0;
-  if (l2.bytes <= 0) l2.bytes = double(1 << 20);
-  if (l3.bytes <= 0) l3 = {double(32 << 20), threads};
-  caches.l2 = l2.bytes / l2.cpus;
-  caches.l3 = l3.bytes * std::max(1, (threads + l3.cpus - 1) / l3.cpus);
+  caches.l2 = cache_share(2, _SC_LEVEL2_CACHE_SIZE, 1, double(1 << 20), caches.assumed);
+  const int sharing = std::max(1, listed_cpus(first_line("/sys/devices/system/cpu/cpu0/cache/index3/shared_cpu_list")));
+  const int all = sharing > 1 ? (threads + sharing - 1) / sharing * sharing : threads;
+  caches.l3 = all * cache_share(3, _SC_LEVEL3_CACHE_SIZE, threads, double(32 << 20), caches.assumed);
   return caches;
 }
 

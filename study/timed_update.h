@@ -33,7 +33,8 @@ UpdateTimes measure_update(const Config& c, int sequences, int pairs, Pool& pool
   next();  // touches all memory
   for (int i = 0; i < pairs && working(double(i) / pairs); i++) {
     clock.watch(next);
-    for (size_t k = 0; k < kUpdateOperations; k++) times.seconds[k].push_back(clock.seconds[k]);
+    times.seconds.resize(clock.seconds.size());
+    for (size_t k = 0; k < clock.seconds.size(); k++) times.seconds[k].push_back(clock.seconds[k]);
     const auto begin = std::chrono::steady_clock::now();
     next();
     times.whole.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());

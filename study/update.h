@@ -1,17 +1,18 @@
 // study/update.h: one update of training on the CPU, operation by operation: the least that each has to compute and to
 // touch, and the time that it takes.
 //
-// In order: the operations; their work; the clock. The work is arithmetic from the model's sizes. The clock is an
-// Observer (machine/threads.h): a tuned operation tells it that it begins, as everything that `launch` runs does, and
-// what lies between two of them is the first one's. So the times add up to the whole, and what runs over blocks of rows
-// is one operation still.
+// The work is arithmetic from the model's sizes: a table, a row an operation. The clock is an Observer
+// (machine/threads.h): a tuned operation tells it that it begins, as everything that `launch` runs does, and what lies
+// between two of them is the first one's. So the times add up to the whole, and what runs over blocks of rows is one
+// operation still.
 //
-// How to add an operation: a name in the list, its work in update_work(), its struct in UpdateClock::place().
+// How to add an operation: a row in update_work().
 #pragma once
 
 #include <chrono>
 #include <functional>
 #include <string>
+#include <typeindex>
 #include <vector>
 
 #include "train.h"
@@ -19,56 +20,21 @@
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
-// Operations, forward and then backward; a linear layer's backward has two products: the weight's gradient, x^T dy, and
-// the input's, dy W^T
-
-enum UpdateOperation {
-  kUpEmbedding,
-  kUpNorms,
-  kUpQkv,
-  kUpAttention,
-  kUpProj,
-  kUpFc,
-  kUpGelu,
-  kUpFcProj,
-  kUpJoins,
-  kUpHead,
-  kUpLoss,
-  kUpHeadWeight,
-  kUpHeadInput,
-  kUpNormsAgain,
-  kUpFcProjWeight,
-  kUpFcProjInput,
-  kUpGeluBackward,
-  kUpFcWeight,
-  kUpFcInput,
-  kUpProjWeight,
-  kUpProjInput,
-  kUpAttentionBackward,
-  kUpQkvWeight,
-  kUpQkvInput,
-  kUpNormsBackward,
-  kUpSums,
-  kUpEmbeddingBackward,
-  kUpWaiting,
-  kUpZeros,
-  kUpAdamW,
-  kUpPack,
-  kUpOther,
-  kUpdateOperations
-};
-
-// ---------------------------------------------------------------------------------------------------------------
 // Work
 
 // What an operation does in one update, in all layers. flops: of products alone; a multiply-add counts two. bytes: its
 // inputs, weights and outputs, each once: the least that passes if nothing stays in a cache between operations.
 struct UpdateWork {
+  enum When { kForward, kBackward, kAnyTime };
   std::string name;
   double flops = 0, bytes = 0;
+  When when = kAnyTime;
+  std::vector<std::type_index> types = {};  // of what tells the clock that this operation begins
+  int inputs = 0, outputs = 0;              // of a product of matrices: those of its call
 };
 
-// By UpdateOperation, of a GPT without biases; `sequences` of block_size tokens.
+// Forward and then backward, of a GPT without biases; `sequences` of block_size tokens. A linear layer's backward has
+// two products: the weight's gradient, x^T dy, and the input's, dy W^T. The last one is whatever else there is.
 std::vector<UpdateWork> update_work(const Config& c, int sequences);
 
 // What an update holds in memory: parameters and what belongs to them, and the activations of all layers.
@@ -86,44 +52,42 @@ UpdateBound update_bound(const UpdateWork& work, double flops_per_second, double
 
 class UpdateClock : public Observer {
  public:
-  explicit UpdateClock(const Config& c) : config_(c) {}
+  explicit UpdateClock(const Config& c) : work_(update_work(c, 1)) {}
 
-  std::vector<double> seconds;  // by UpdateOperation, of the last update
+  std::vector<double> seconds;  // as update_work, of the last update
   std::vector<int> begun;       // how often each began
 
   // Runs an update on this thread, and the team's others.
   template <class F>
   void watch(F update) {
-    seconds.assign(kUpdateOperations, 0);
-    begun.assign(kUpdateOperations, 0);
-    now_ = kUpOther;
+    seconds.assign(work_.size(), 0);
+    begun.assign(work_.size(), 0);
+    now_ = work_.size() - 1;
     since_ = Clock::now();
     observer = this;
     update();
     observer = nullptr;
-    turn_to(kUpOther);
+    turn_to(work_.size() - 1);
   }
   void begins(const std::type_info& type, const void* operation) override {
-    const UpdateOperation next = place(type, operation);
+    const size_t next = place(type, operation);
     begun[next]++;
     turn_to(next);
   }
 
  private:
   using Clock = std::chrono::steady_clock;
-  void turn_to(UpdateOperation next) {
+  void turn_to(size_t next) {
     const Clock::time_point at = Clock::now();
     seconds[now_] += std::chrono::duration<double>(at - since_).count();
     since_ = at;
     now_ = next;
   }
-  UpdateOperation place(const std::type_info& type, const void* operation);
-  UpdateOperation product(int inputs, int outputs) const;
-  UpdateOperation weight_gradient(int inputs, int outputs) const;
+  size_t place(const std::type_info& type, const void* operation);
 
-  const Config config_;
+  const std::vector<UpdateWork> work_;
   bool after_loss_ = false;
-  UpdateOperation now_ = kUpOther;
+  size_t now_ = 0;
   Clock::time_point since_;
 };
 
@@ -131,7 +95,7 @@ class UpdateClock : public Observer {
 // watched, of which there is the whole alone. What is shown is the fastest update: what disturbs one does not disturb
 // all of its operations, so medians of them would not add up to one of the whole.
 struct UpdateTimes {
-  std::vector<std::vector<double>> seconds = std::vector<std::vector<double>>(kUpdateOperations);
+  std::vector<std::vector<double>> seconds;  // as update_work
   std::vector<double> whole;
 
   size_t fastest() const;  // of those that were watched

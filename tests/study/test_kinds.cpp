@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include "commands/commands.h"
-#include "study/llama_speculate.h"
 #include "study/study.h"
 #include "tests/command_line.h"
 #include "tests/commands/stand_in.h"
@@ -38,18 +37,6 @@ struct Questions : PeerFolder {
 };
 
 }  // namespace
-
-TEST_CASE("kinds: what llama_speculate prints is read, line by line") {
-  const std::vector<LlamaAnswer> answers =
-      parse_llama_speculate("a line of a log\n" + answered(1, "lookup:8", 40, 0.5), "a log");
-  REQUIRE(answers.size() == 1);
-  CHECK(answers[0].prompt == 1);
-  CHECK(answers[0].method == "lookup:8");
-  CHECK(answers[0].tokens == 40);
-  CHECK(answers[0].seconds == doctest::Approx(0.5));
-  CHECK(contains(error_of([] { parse_llama_speculate("{\"prompt\": 1}\n", "a log"); }),
-                 "not what llama_speculate prints: a log"));
-}
 
 TEST_CASE("kinds: speculation over plain decoding and over llama.cpp's best way, kind by kind") {
   const Questions questions(answered(0, "plain", 16, 2) + answered(0, "lookup", 16, 0.25) +

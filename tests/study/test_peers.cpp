@@ -1,13 +1,11 @@
-// tests/study/test_peers.cpp: section peers of `bench`: what llama-bench prints, read; the operations of a row; the
-// section with a llama-bench that is a script, and a Probe that is stand_in.cpp's.
+// tests/study/test_peers.cpp: sections peers and rows of `bench`: rows over the Probe of stand_in.cpp, and the script
+// tests/reference/peers.py with other programs that are scripts.
 #include <doctest/doctest.h>
 
 #include "commands/commands.h"
-#include "model.h"
-#include "study/forwards.h"
-#include "study/llama_bench.h"
 #include "study/study.h"
 #include "tests/command_line.h"
+#include "tests/commands/stand_in.h"
 #include "tests/error_of.h"
 #include "tests/gguf_file.h"
 #include "tests/peer_folder.h"
@@ -17,90 +15,29 @@ using namespace nanospec;
 
 namespace {
 
-// As the program of llama-cpp-python 0.3.36 printed it, without the fields that nobody reads, under a line of its log.
-const std::string kPrinted = R"(warning: a line of the log [1]
-[
-  {
-    "build_commit": "llama-cpp-python 0.3.36",
-    "cpu_info": "Intel(R) Xeon(R) Processor",
-    "n_prompt": 8,
-    "n_gen": 0,
-    "n_depth": 0,
-    "avg_ns": 1593934833,
-    "samples_ns": [ 1635321131, 1552548536 ],
-    "samples_ts": [ 4.89201, 5.15282 ]
-  },
-  {
-    "build_commit": "llama-cpp-python 0.3.36",
-    "cpu_info": "Intel(R) Xeon(R) Processor",
-    "n_prompt": 0,
-    "n_gen": 8,
-    "n_depth": 1900,
-    "avg_ns": 4991788313,
-    "samples_ns": [ 8385462296 ],
-    "samples_ts": [ 0.954032 ]
-  }
-]
-)";
-
-}  // namespace
-
-TEST_CASE("peers: what llama-bench prints gives the seconds of one forward") {
-  const std::vector<LlamaTest> tests = parse_llama_bench(kPrinted, "a log");
-  REQUIRE(tests.size() == 2);
-  CHECK(tests[0].build == "llama-cpp-python 0.3.36");
-  CHECK(tests[0].cpu == "Intel(R) Xeon(R) Processor");
-  const LlamaTest& rows = find_test(tests, 8, 0, 0);
-  CHECK(rows.seconds == std::vector<double>{1.635321131, 1.552548536});  // all rows in one forward
-  const LlamaTest& tokens = find_test(tests, 0, 8, 1900);
-  REQUIRE(tokens.seconds.size() == 1);
-  CHECK(tokens.seconds[0] == doctest::Approx(8.385462296 / 8));  // one forward for each token
-  CHECK(parse_llama_bench(kPrinted.substr(kPrinted.find("\n[") + 1), "a list alone").size() == 2);
-}
-
-TEST_CASE("peers: what llama-bench did not print is refused") {
-  for (const std::string& wrong : {std::string(), std::string("error: failed to load model\n"), std::string("]\n["),
-                                   kPrinted.substr(0, kPrinted.size() - 2)})
-    CHECK(error_of([&] { parse_llama_bench(wrong, "a log"); }).find("no list of tests: a log") == 0);
-  for (const char* wrong : {"[\n  {}\n]\n", "[\n  3\n]\n", "[\n  {\"n_prompt\": \"8\"}\n]\n", "[\n  ,\n]\n"})
-    CHECK(error_of([&] { parse_llama_bench(wrong, "a log"); }).find("not what llama-bench prints: a log") == 0);
-  const std::vector<LlamaTest> tests = parse_llama_bench(kPrinted, "a log");
-  CHECK(error_of([&] { find_test(tests, 16, 0, 0); }).find("llama-bench did not run the test of 16") == 0);
-}
-
-// Every matrix that a row is multiplied with, once; an embedding only where it is the head.
-TEST_CASE("peers: operations of one row") {
-  const double C = 8, V = 11, gpt = 3 * (C * 3 * C + C * C + C * 4 * C + 4 * C * C);
-  Config config{3, 2, 2, 8, 32, 11, false};
-  CHECK(row_flops(config) == 2 * (gpt + V * C));
-  CHECK(row_flops(config) ==
-        forward_flops(size_of("tiny", 3, 2, 8, 32, 11, 16), 1, 0) - 4 * 3 * C);  // but for the one key
-  config.n_kv_head = 1;
-  config.n_inner = 20;
-  config.rotary = config.swiglu = true;
-  config.tied = false;
-  CHECK(row_flops(config) == 2 * (3 * (C * (C + 2 * C / 2) + C * C + 3 * 20 * C) + V * C));
-  config.tied = true;
-  CHECK(row_flops(config) == 2 * (3 * (C * (C + 2 * C / 2) + C * C + 3 * 20 * C) + V * C));
-}
-
-namespace {
-
-// A llama-bench beside this program, for a test, and a folder with a model to work in.
+// A llama-bench beside this program, for a test, and a folder with a model to work in. What `bench --only rows` would
+// write lies there too, and a program that copies it.
 struct Peers : PeerFolder {
+  std::string study = program_folder() + "/study";
   explicit Peers(const std::string& script) : PeerFolder("llama-bench", script) {
     std::filesystem::create_directory("models");
     Draft model = llama_gguf();
     write_file("models/short.gguf", model.bytes());
     model.set(whole("llama.context_length", 2048));
     write_file("models/long.gguf", model.bytes());
+    write_file(study,
+               "#!/bin/sh\n[ $5 = models/long.gguf ] || { echo too short >&2; exit 1; }\nshift 9\ncp rows.json $1/\n");
+    chmod(study.c_str(), 0755);
   }
+  ~Peers() { std::filesystem::remove(study); }
 };
 
-std::string run_peers() {
-  Words words = {"bench", "--quick", "--only", "peers", "--quiet", "--out", "out", "--threads", "2"};
-  std::vector<char*> argv = arguments(words);
-  return captured(1, [&] { CHECK(bench_command(int(argv.size()), argv.data()) == 0); });
+bool has_python() { return system("python3 -c pass >/dev/null 2>&1") == 0; }
+
+std::string run_section(const char* section, const Words& more = {}) {
+  Words words = {"--quick", "--only", section, "--quiet", "--out", "out", "--threads", "2"};
+  words.insert(words.end(), more.begin(), more.end());
+  return run(bench_command, words);
 }
 
 // One test, as llama-bench prints it.
@@ -110,13 +47,39 @@ std::string printed(int prompt, int generated, int depth, double seconds) {
          ", \"samples_ns\": [" + std::to_string(int64_t(seconds * 1e9)) + "]}";
 }
 
+// All of its tests, under a line of a log.
+std::string all_printed() {
+  return "cat <<'END'\na line of the log [1]\n[\n" + printed(8, 0, 0, 0.034) + ",\n" + printed(16, 0, 0, 0.05) + ",\n" +
+         printed(512, 0, 0, 1) + ",\n" + printed(0, 64, 0, 64 * 0.02) + ",\n" + printed(0, 32, 1900, 32 * 0.06) +
+         "\n]\nEND\n";
+}
+
 }  // namespace
 
+TEST_CASE("peers: rows: forwards of a GGUF file as llama-bench makes them, and no roofline") {
+  const Peers peers("");
+  const std::string out = run_section("rows", {"--model", "models/long.gguf"});
+  CHECK_MESSAGE(contains(out, "one row, deep"), out);
+  CHECK(!contains(out, "Roofline"));
+  const Json json = Json::parse(read_file("out/rows.json"));
+  CHECK(json["file"] == "long.gguf");
+  CHECK(json["type"] == "F32");
+  REQUIRE(json["work"].size() == 5);
+  CHECK(json["work"][0]["seconds"].get<double>() == doctest::Approx(0.01 + 32e-5));
+  CHECK(json["work"][1]["seconds"].get<double>() == doctest::Approx(0.017));
+  CHECK(json["work"][3]["rows"] == 512);
+  CHECK(json["work"][3]["seconds"].get<double>() == doctest::Approx(0.511 + 0.01 + 511e-5));
+  Words words = {"bench", "--only", "rows", "--model", "models/short.gguf", "--quiet", "--out", "out"};
+  std::vector<char*> argv = arguments(words);
+  CHECK(contains(error_of([&] { bench_command(int(argv.size()), argv.data()); }), "it sees fewer than 2,048 tokens"));
+}
+
 TEST_CASE("peers: nanospec beside llama.cpp, in a table, a file and a picture") {
-  const Peers peers("cat <<'END'\n[\n" + printed(8, 0, 0, 0.034) + ",\n" + printed(16, 0, 0, 0.05) + ",\n" +
-                    printed(512, 0, 0, 1) + ",\n" + printed(0, 64, 0, 64 * 0.02) + ",\n" +
-                    printed(0, 32, 1900, 32 * 0.06) + "\n]\nEND\n");
-  const std::string out = run_peers();
+  if (!has_python()) return;
+  const Peers peers(all_printed());
+  run_section("rows", {"--model", "models/long.gguf"});
+  std::filesystem::rename("out/rows.json", "rows.json");
+  const std::string out = run_section("peers");
   for (const char* part : {"llama.cpp of b1, on Abacus <9>", "one row, deep", "prefill", "F32"})
     CHECK_MESSAGE(contains(out, part), out);
   const Json json = Json::parse(read_file("out/peers.json"))["llama_cpp"];
@@ -138,12 +101,16 @@ TEST_CASE("peers: nanospec beside llama.cpp, in a table, a file and a picture") 
 }
 
 TEST_CASE("peers: a llama-bench that fails, or is not there, is said and not fatal") {
+  if (!has_python()) return;
   const Peers peers("echo no such model >&2; exit 1\n");
-  const std::string out = run_peers();
+  write_file("rows.json", "{}");
+  std::string out = run_section("peers");
   CHECK_MESSAGE(contains(out, "left out: llama-bench failed: no such model"), out);
   CHECK(!std::filesystem::exists("out/peers.json"));
+  write_file(peers.path + "/llama-bench", "#!/bin/sh\necho '[{}'\n");
+  CHECK(contains(out = run_section("peers"), "left out: llama-bench printed what is not"));
   std::filesystem::remove_all("models");
-  CHECK(contains(run_peers(), "left out: there is no GGUF file in models/ that loads"));
+  CHECK(contains(run_section("peers"), "left out: there is no GGUF file in models/ that loads"));
   std::filesystem::remove(peers.path + "/llama-bench");
-  CHECK(contains(run_peers(), "build it with make peers"));
+  CHECK(contains(run_section("peers"), "build it with make peers"));
 }

@@ -1,0 +1,280 @@
+"""Holds nanospec against other engines on the same work: tables on standard output, and every sample as JSON. `nanospec
+bench --only peers` (torch, llama), `--only kinds` (kinds) and `--only gpu` (torch) run it.
+
+    python3 tests/reference/peers.py torch|llama|kinds [--ours build] [--device cpu|cuda] [--threads 2] [--rounds 5]
+                                     [--data FILE] [--model DIR] [--kinds KINDS.json] [--quick] [--json FILE]
+
+torch: PyTorch's forwards, training and decoding, by the scripts beside this one. llama: llama.cpp's llama-bench, which
+`make peers` builds, on every GGUF file in models/ that nanospec loads; in each round both do all of the work, and who
+begins takes turns. kinds: llama_speculate, which `make peers` builds too, answers three questions of each kind of those
+that nanospec has answered in KINDS.json. What is not there is left out, and a line says how to get it. Standard library
+only; PyTorch runs in the other scripts.
+"""
+
+import argparse
+import glob
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SCRIPT_SECONDS, LLAMA_SECONDS, ANSWER_SECONDS = 130, 120, 600  # at most, for one process
+FLAGS = (["-p", "8,16", "-n", "0", "-r", "16"], ["-p", "512", "-n", "64", "-r", "1"],
+         ["-p", "0", "-n", "32", "-d", "1900", "-r", "1"])  # of llama-bench: all of the work of `bench --only rows`
+NAMES = {"one row": (0, 64, 0), "8 rows": (8, 0, 0), "16 rows": (16, 0, 0), "prefill": (512, 0, 0),
+         "one row, deep": (0, 32, 1900)}  # its tests: prompt, generated, depth
+QUESTIONS = 3  # of a kind, that llama.cpp answers by each of its methods
+
+
+class Failed(Exception):
+    pass
+
+
+def left_out(why: str):
+    print(f"left out: {why}\n")
+
+
+def output_of(command: list, seconds: float) -> str:
+    """Runs it; what it printed. Throws Failed with its last line."""
+    name = next((os.path.basename(w) for w in map(str, command) if w.endswith(".py")), os.path.basename(command[0]))
+    try:
+        done = subprocess.run(list(map(str, command)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=seconds)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"{name} took more than {seconds} seconds")
+    if done.returncode != 0:
+        lines = (done.stdout + done.stderr).strip().splitlines() or [""]
+        raise Failed(f"{name} failed: {lines[-1]}")
+    return done.stdout
+
+
+def table(rows: list, align: str):
+    """Prints rows of cells as aligned columns, the first one a head with a rule below."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for k, row in enumerate(rows):
+        cells = [c.ljust(w) if a == "l" else c.rjust(w) for c, w, a in zip(row, widths, align)]
+        print("  ".join(cells).rstrip())
+        if k == 0:
+            print("  ".join("-" * w for w in widths))
+    print()
+
+
+def spread(values: list) -> list:
+    return [f"{x:.2f}" for x in (statistics.median(values), min(values), max(values))]
+
+
+# PyTorch
+
+
+def torch_work(args) -> list:
+    """Names, scripts and flags."""
+    ours = ["--threads", args.threads, "--rounds", 1 if args.quick else 2]
+    suffix, cpu = ("-cuda" if args.device == "cuda" else ""), args.device == "cpu"
+
+    def training(preset: str, iters: int, *more):
+        return (f"train {preset}", "train_speed.py", ["--ours", f"{args.ours}/train_gpt{suffix}", "--device",
+                args.device, "--data", args.data, "--presets", preset, "--iters", iters, *ours, *more])
+
+    work = [("forward", "forward_speed.py", ["--threads", args.threads, "--rounds", 2 if args.quick else 7])] * cpu
+    if args.quick:
+        return work + [training("small", 3, "--no-compile")]
+    work += [training("small", 60 if cpu else 200), training("medium", 4 if cpu else 100)]
+    if cpu and os.path.exists(f"{args.model}/model.safetensors"):
+        decoding = [args.model, "--ours", f"{args.ours}/nanospec", "--repeats", 3, "--tokens", 0]
+        work.append(("decode", "decode_speed.py", decoding + ours))
+    return work
+
+
+def torch(args, result: dict):
+    cuda = args.device == "cuda"
+    try:
+        output_of([sys.executable, "-c", "import torch" + ("; torch.zeros(1).cuda()" if cuda else "")], SCRIPT_SECONDS)
+    except Failed:
+        where = " that finds the GPU" if cuda else ""
+        return left_out(f"there is no PyTorch{where}: {sys.executable}: python3 -m venv build/venv && "
+                        "build/venv/bin/pip install torch numpy transformers")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, script, flags in torch_work(args):
+            path = os.path.join(folder, "result.json")
+            try:
+                print(output_of([sys.executable, f"{HERE}/{script}", "--json", path, *flags], SCRIPT_SECONDS))
+            except Failed as failed:
+                left_out(str(failed))
+                continue
+            with open(path) as f:
+                result[name] = json.load(f)
+
+
+# llama-bench
+
+
+def their_round(args, file: str) -> dict:
+    """Seconds of one forward by the work's name; and the build and the processor."""
+    program, tests = f"{args.ours}/peers/bin/llama-bench", []
+    for flags in FLAGS:
+        text = output_of([program, "-m", file, "-t", args.threads, "-fa", 0, "-o", "json", *flags], LLAMA_SECONDS)
+        try:
+            tests += json.loads(text[max(text.find("\n["), 0) : text.rindex("\n]") + 2])
+            found = {"build": tests[0]["build_commit"], "cpu": tests[0]["cpu_info"]}
+        except (ValueError, LookupError):
+            raise Failed("llama-bench printed what is not its -o json")
+    for name, (prompt, generated, depth) in NAMES.items():
+        same = [t for t in tests if (t["n_prompt"], t["n_gen"], t["n_depth"]) == (prompt, generated, depth)]
+        if not same:
+            raise Failed(f"llama-bench did not run the test of {prompt} and {generated} tokens at {depth}")
+        found[name] = statistics.mean(same[0]["samples_ns"]) / 1e9 / max(generated, 1)
+    return found
+
+
+def our_round(args, file: str) -> dict:
+    """What `bench --only rows` writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        output_of([f"{args.ours}/study", "bench", "--only", "rows", "--model", file, "--threads", args.threads, "--quiet",
+                   "--out", folder], LLAMA_SECONDS)
+        with open(f"{folder}/rows.json") as f:
+            return json.load(f)
+
+
+def held_against(ours: list, theirs: list) -> dict:
+    """One file's entry, of as many rounds of each."""
+    entry = {key: ours[0][key] for key in ("file", "type", "weight_bytes")}
+    entry["work"] = []
+    for k, work in enumerate(ours[0]["work"]):
+        seconds, peer = [r["work"][k]["seconds"] for r in ours], [r[work["name"]] for r in theirs]
+        one, peer_one = [r["work"][0]["seconds"] for r in ours], [r["one row"] for r in theirs]
+        cost, peer_cost = ([a / b for a, b in zip(*two)] for two in ((seconds, one), (peer, peer_one)))
+        times = [b / a for a, b in zip(seconds, peer)]
+        entry["work"].append({**work, "times_as_fast": statistics.median(times), "cost": statistics.median(cost),
+                              "peer_cost": statistics.median(peer_cost), "seconds": seconds, "peer_seconds": peer})
+    return entry
+
+
+def llama(args, result: dict):
+    program = f"{args.ours}/peers/bin/llama-bench"
+    if not os.access(program, os.X_OK):
+        return left_out(f"there is no llama.cpp: {program}: build it with make peers")
+    entries, build, cpu = [], "", ""
+    files = sorted(glob.glob("models/*.gguf"), key=lambda f: (-os.path.getsize(f), f))
+    for file in files[::-1] if args.quick else files:
+        ours, theirs = [], []
+        try:
+            for r in range(args.rounds):
+                for turn in (our_round, their_round) if r % 2 == 0 else (their_round, our_round):
+                    (ours if turn is our_round else theirs).append(turn(args, file))
+        except Failed as failed:
+            if str(failed).startswith("llama-bench"):
+                return left_out(str(failed))
+            print(f"left out: {file}: {failed}")
+            continue
+        build, cpu = theirs[0].pop("build"), theirs[0].pop("cpu")
+        entries.append(held_against(ours, theirs))
+        if args.quick:
+            break
+    if not entries:
+        return left_out("there is no GGUF file in models/ that loads: sh data/get_model.sh gets one")
+    rows = [["file", "work", "ms", "over one row", "llama.cpp, ms", "over one row", "times as fast", "lowest", "highest"]]
+    for entry in entries:
+        for work in entry["work"]:
+            times = [b / a for a, b in zip(work["seconds"], work["peer_seconds"])]
+            rows.append([entry["type"] if work is entry["work"][0] else "", work["name"],
+                         f"{1e3 * statistics.median(work['seconds']):.2f}", f"{work['cost']:.2f}",
+                         f"{1e3 * statistics.median(work['peer_seconds']):.2f}", f"{work['peer_cost']:.2f}",
+                         *spread(times)])
+    print(f"llama.cpp of {build}, on {cpu}\n")
+    table(rows, "llrrrrrrr")
+    print("One forward of each, in the same minutes: one row after 0 to 64 tokens; 8 and 16 rows; 512 tokens; one row\n"
+          "after 1,900. Of several rows llama.cpp computes the logits of the last alone, nanospec those of all, but in\n"
+          "a prefill. Its cache has 16 bits; ours too with weights of 8 and 4 bits, and else 32. Its flash attention is\n"
+          "off (-fa 0).")
+    result["llama_cpp"] = {"build": build, "cpu": cpu, "files": entries}
+
+
+# Kinds of questions
+
+
+def geometric_mean(values: list) -> float:
+    return math.exp(statistics.mean(map(math.log, values))) if values else 0.0
+
+
+def answers_of(args, answer: dict, places: list) -> list:
+    """llama.cpp's answers to the questions in these places, a dict for each question and method."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "questions.jsonl")
+        with open(path, "w") as f:
+            f.writelines(json.dumps({"prompt": answer["asked"][p]}) + "\n" for p in places)
+        text = output_of([f"{args.ours}/peers/bin/llama_speculate", answer["model"], path, answer["max_new_tokens"],
+                          args.threads, answer["temperature"]], ANSWER_SECONDS)
+    try:
+        lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+        return [{key: line[key] for key in ("prompt", "method", "tokens", "seconds")} for line in lines]
+    except (ValueError, KeyError) as error:
+        raise Failed(f"not what llama_speculate prints: {error}")
+
+
+def add_kind(answer: dict, of_kind: dict, places: list, rows: list):
+    """The best of llama.cpp's ways for one kind of questions, and our speed over it."""
+    kind, speeds = of_kind["kind"], {}
+    for a in answer["llama_cpp"]:
+        if answer["kinds"][places[a["prompt"]]] == kind and a["seconds"] > 0:
+            speeds.setdefault(a["method"], []).append(a["tokens"] / a["seconds"])
+    if not speeds:
+        return
+    best = max(speeds, key=lambda method: geometric_mean(speeds[method]))
+    speed, plain = geometric_mean(speeds[best]), geometric_mean(speeds.get("plain", []))
+    over = {}
+    for method in answer["methods"]:
+        ours = [method["tokens_per_second_by_prompt"][p] for p in places if answer["kinds"][p] == kind]
+        over[method["drafter"]] = geometric_mean(ours) / speed
+    of_kind["llama_cpp"] = {"best": best, "speed": speed, "plain": plain, "over": over}
+    rows.append([os.path.basename(answer["model"]), f"{answer['temperature']:g}", kind, best, f"{speed:.1f}",
+                 f"{plain:.1f}", ", ".join(f"{drafter} {ratio:.2f}" for drafter, ratio in over.items())])
+
+
+def kinds(args, result: dict):
+    program = f"{args.ours}/peers/bin/llama_speculate"
+    if not os.access(program, os.X_OK):
+        return left_out(f"there is no llama.cpp: {program}: build it with make peers")
+    with open(args.kinds) as f:
+        answers = json.load(f)["answers"]
+    rows = [["file", "T", "kind", "llama.cpp's best", "tok/s", "its plain", "ours over its best"]]
+    for answer in answers:
+        places = [p for p, kind in enumerate(answer["kinds"]) if answer["kinds"][:p].count(kind) < QUESTIONS]
+        try:
+            answer["llama_cpp"] = answers_of(args, answer, places)
+        except Failed as failed:
+            left_out(str(failed))
+            break
+        for of_kind in answer["by_kind"]:
+            add_kind(answer, of_kind, places, rows)
+    if len(rows) > 1:
+        table(rows, "lrllrrl")
+    result["answers"] = answers
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("work", nargs="+", choices=["torch", "llama", "kinds"])
+    parser.add_argument("--ours", default="build", help="the folder of our programs (default build)")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5, help="of llama.cpp and ours (default 5)")
+    parser.add_argument("--data", default="", help="the training text")
+    parser.add_argument("--model", default="", help="a trained model's folder")
+    parser.add_argument("--kinds", default="", metavar="FILE", help="what `bench --only kinds` wrote")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", metavar="FILE", help="write every sample")
+    args = parser.parse_args()
+    result = {}
+    for work in args.work:
+        {"torch": torch, "llama": llama, "kinds": kinds}[work](args, result)
+    if args.json:
+        with open(args.json, "w") as f:
+            json.dump(result, f)
+
+
+if __name__ == "__main__":
+    main()
