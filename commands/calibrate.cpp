@@ -163,10 +163,7 @@ int calibrate_command(int argc, char** argv) {
 
   watch_interrupts();
   const RankCounts counts = measure(m, engine, prompts);
-  if (interrupted()) {
-    fprintf(stderr, "stopped: nothing is written\n");
-    return kInterruptedStatus;
-  }
+  if (interrupted()) return stopped(": nothing is written");
   if (counts.places() == 0)
     refuse("every text ended at once, so that there is nothing to look at", m.options.settings.model,
            "give other prompts, or --ignore_eos");

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 #include <set>
 
+#include "commands/cli.h"
 #include "commands/samples.h"
 #include "files/model_path.h"
 #include "files/safetensors.h"
@@ -16,11 +18,7 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Counting
 
-int64_t RankCounts::places() const {
-  int64_t sum = 0;
-  for (int64_t n : seen) sum += n;
-  return sum;
-}
+int64_t RankCounts::places() const { return std::accumulate(seen.begin(), seen.end(), int64_t(0)); }
 
 Accuracy RankCounts::accuracy() const {
   constexpr double kPrior = 20;  // places
@@ -84,8 +82,7 @@ std::vector<double> numbers(const Json& list, double least, double most, const c
   if (!list.is_array()) refuse_as(std::string("no list of ") + what);
   std::vector<double> values;
   for (const Json& one : list) {
-    if (!one.is_number()) refuse_as(shown(one) + " among the " + what);
-    values.push_back(one.get<double>());
+    values.push_back(one.is_number() ? one.get<double>() : least - 1);
     if (!(values.back() >= least && values.back() <= most)) refuse_as(shown(one) + " among the " + what);
   }
   return values;
@@ -116,9 +113,8 @@ Calibration parse_calibration(const Json& entry, int number, const std::string& 
     if (rates.empty() || rates.size() > kMostRanks) bad("no rates at some depth");
     if (a.depths++ == 0) a.ranks = int(rates.size());
     if (int(rates.size()) != a.ranks) bad("more rates at one depth than at another");
-    double sum = 0;
-    for (double rate : rates) sum += rate;
-    if (sum > 1 + 1e-9) bad("rates of one depth that add up to more than 1");
+    if (std::accumulate(rates.begin(), rates.end(), 0.0) > 1 + 1e-9)
+      bad("rates of one depth that add up to more than 1");
     a.rate.insert(a.rate.end(), rates.begin(), rates.end());
   }
   a.seen = numbers(member(entry, "seen"), 0, 1e15, "places seen", bad);
@@ -145,10 +141,9 @@ Json to_json(const Calibration& c) {
 // What measures it.
 std::string command_for(const std::string& file, const std::string& drafter, const std::string& model_dir,
                         double temperature) {
-  char number[32];
-  snprintf(number, sizeof number, "%g", temperature);
   return "run build/nanospec calibrate --model " + printable(model_dir, 300) + " --drafter " + printable(drafter) +
-         " --temperature " + number + (file.empty() ? "" : " --out " + printable(file, 300)) + " --data TEXT";
+         " --temperature " + shortest(temperature) + (file.empty() ? "" : " --out " + printable(file, 300)) +
+         " --data TEXT";
 }
 
 }  // namespace
@@ -241,20 +236,14 @@ Template parse_static(const std::string& text, const std::string& where) {
 void prepare_shape(Shape& shape, const std::string& drafter, const std::string& model_dir, double temperature,
                    const Cost* cost) {
   if (!from_file(shape)) return;
-  Template plan;
-  if (shape.kind == Shape::kStatic) {
-    plan = truncated(read_static(shape.file), shape.budget);
-  } else {
+  const auto plan = [&]() -> Template {
+    if (shape.kind == Shape::kStatic) return truncated(read_static(shape.file), shape.budget);
     const Accuracy accuracy = find_calibration(shape.file, drafter, model_dir, temperature).accuracy;
-    if (shape.kind == Shape::kCalibrated) {
-      plan = calibrated_template(accuracy, shape.budget);
-    } else {
-      if (!cost) throw std::logic_error("shape sequoia knows no costs: measure them first");
-      const auto seconds = [&](int nodes) { return cost->seconds(nodes); };
-      plan = sequoia_template(accuracy, std::min(shape.budget, cost->most()), seconds);
-    }
-  }
-  shape.plan = std::make_shared<const Template>(std::move(plan));
+    if (shape.kind == Shape::kCalibrated) return calibrated_template(accuracy, shape.budget);
+    if (!cost) throw std::logic_error("shape sequoia knows no costs: measure them first");
+    return sequoia_template(accuracy, std::min(shape.budget, cost->most()), [&](int n) { return cost->seconds(n); });
+  };
+  shape.plan = std::make_shared<const Template>(plan());
 }
 
 }  // namespace nanospec

@@ -295,11 +295,7 @@ int chat_command(int argc, char** argv) {
   progress.show("loading " + chat.options.settings.model);
   Engine engine(chat.options.settings);
   progress.clear();
-  std::optional<std::string> system;
-  if (given.has("--system")) system = chat.system;
-  Session session{chat, engine,
-                  begin_conversation(engine.tokenizer(), engine.chat_template(), chat.options.settings.model, system,
-                                     engine.begin_token())};
+  Session session{chat, engine, conversation_of(engine, chat.options, given, chat.system)};
   watch_interrupts();
   if (session.person)
     tell(session, chat.options.settings.model + ": " + numbers_text(chat.options.settings, engine) + ", context " +

@@ -87,7 +87,7 @@ struct Store {
   void operator()(int* value) const {
     *value = capped(parse_int(text, flag.name, flag.accepts), flag.name, flag.accepts);
   }
-  void operator()(uint64_t* value) const { *value = parse_uint64(text, flag.name, flag.accepts); }
+  void operator()(uint64_t* value) const { *value = parse<uint64_t>(text, flag.name, flag.accepts); }
   void operator()(float* value) const { *value = float(parse_number(text, flag.name, flag.accepts)); }
   void operator()(std::vector<std::string>* list) const { list->push_back(text); }
   void operator()(std::string* value) const {
@@ -115,9 +115,6 @@ double parse_number(const std::string& text, const std::string& where, const Acc
 }
 int parse_int(const std::string& text, const std::string& where, const Accepts& accepts) {
   return parse<int>(text, where, accepts);
-}
-uint64_t parse_uint64(const std::string& text, const std::string& where, const Accepts& accepts) {
-  return parse<uint64_t>(text, where, accepts);
 }
 
 void check_word(const std::string& kind, const std::string& word, const std::string& where,
@@ -407,6 +404,10 @@ void watch_interrupts(const std::string& last_line) {
   if (sigaction(SIGHUP, nullptr, &hup) == 0 && hup.sa_handler != SIG_IGN) handle(SIGHUP, mark_interrupt);
 }
 bool interrupted() { return interrupt_mark != 0; }
+int stopped(const std::string& what) {
+  fprintf(stderr, "stopped%s\n", what.c_str());
+  return kInterruptedStatus;
+}
 bool forget_interrupt() {
   if (interrupt_mark != 0 && interrupt_mark != SIGINT) return false;
   handle(SIGINT, mark_interrupt);

@@ -94,7 +94,6 @@ std::string help_examples(const std::string& examples);
 // characters, nan, inf and hexadecimal are refused.
 double parse_number(const std::string& text, const std::string& where, const Accepts& accepts = {});
 int parse_int(const std::string& text, const std::string& where, const Accepts& accepts = {});
-uint64_t parse_uint64(const std::string& text, const std::string& where, const Accepts& accepts = {});
 
 // Throws std::invalid_argument unless the word is known: "unknown KIND 'word': WHERE: did you mean ...?".
 void check_word(const std::string& kind, const std::string& word, const std::string& where,
@@ -123,6 +122,7 @@ bool interrupted();
 // process to end.
 bool forget_interrupt();
 constexpr int kInterruptedStatus = 130;
+int stopped(const std::string& what);  // says on standard error "stopped" and what, and returns that status
 
 // ---------------------------------------------------------------------------------------------------------------
 // Progress, tables, numbers for people

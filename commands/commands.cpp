@@ -118,11 +118,11 @@ void choose_sampling(Options& o, const Given& given) {
 
 void choose_prompts(Options& o, const Given& given, const Command& command) {
   std::vector<std::string> known, found;
-  for (const char* name : {"--prompt", "--prompt_file", "--prompts", "--data"})
-    for (const Flag& flag : command.flags)
+  for (const Flag& flag : command.flags)
+    for (const char* name : {"--prompt", "--prompt_file", "--prompts", "--data"}) {
       if (flag.name == name) known.push_back(name);
-  std::copy_if(known.begin(), known.end(), std::back_inserter(found),
-               [&](const std::string& name) { return given.has(name); });
+      if (flag.name == name && given.has(name)) found.push_back(name);
+    }
   if (known.empty()) return;
   if (found.empty() && known.back() == "--data") o.data_file = find_text(o.settings.model, false);
   if (found.empty() && o.data_file.empty())
@@ -214,6 +214,12 @@ std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t
   if (text.empty()) refuse("the text is empty", printable(path, 300), "give the text that the model was trained on");
   check_held_out(model, text, path);
   return prompts_of(text, held_out_begin(text), n, bytes);
+}
+
+Conversation conversation_of(const Engine& engine, const Options& options, const Given& given,
+                             const std::string& system) {
+  return begin_conversation(engine.tokenizer(), engine.chat_template(), options.settings.model,
+                            given.has("--system") ? std::optional(system) : std::nullopt, engine.begin_token());
 }
 
 std::vector<int> ends_of(const Options& o, const Engine& engine) {

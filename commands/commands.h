@@ -111,6 +111,10 @@ std::vector<std::string> prompts_of(const std::string& text, size_t from, int n,
 std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t bytes, const std::string& model);
 constexpr size_t kHeldOutBytes = 64;  // of a prompt
 
+// A conversation by the model's own template. system: what --system gave.
+Conversation conversation_of(const Engine& engine, const Options& options, const Given& given,
+                             const std::string& system);
+
 // The tokens that end a text; none after --ignore_eos, and of models that have no such token.
 std::vector<int> ends_of(const Options& options, const Engine& engine);
 

@@ -160,10 +160,7 @@ int compare_command(int argc, char** argv) {
     });
   }
   const size_t repeats = outcomes[c.plain].runs.size();
-  if (repeats == 0) {
-    fprintf(stderr, "stopped: not one repeat is complete, so there is nothing to show\n");
-    return kInterruptedStatus;
-  }
+  if (repeats == 0) return stopped(": not one repeat is complete, so there is nothing to show");
 
   print_out(circumstances(c.options, engine, c.prompts.size()) + ", " + count(double(repeats), "repeat") + "\n\n" +
             table(c, outcomes) + "\n");

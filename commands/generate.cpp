@@ -59,10 +59,7 @@ void check_command_line(const Generation& g, const Given& given) {
 // The prompt's tokens: what it says is plain text, as in "<|im_end|>"; the template alone brings control tokens.
 Tokens encode_prompt(const Generation& g, const Given& given, const Engine& engine, const std::string& prompt) {
   if (!g.chat) return engine.encode_prompt(prompt, "the prompt");
-  std::optional<std::string> system;
-  if (given.has("--system")) system = g.system;
-  Conversation talk = begin_conversation(engine.tokenizer(), engine.chat_template(), g.options.settings.model, system,
-                                         engine.begin_token());
+  Conversation talk = conversation_of(engine, g.options, given, g.system);
   talk.ask(prompt);
   return talk.tokens();
 }

@@ -75,10 +75,9 @@ void check_output(const NamedPath& output, const std::vector<NamedPath>& reads, 
     refuse_output(output, "would write over a file of a model");
   struct stat standard, status;
   if (stat(output.path.c_str(), &status) != 0) return;
-  if (fstat(STDOUT_FILENO, &standard) == 0 && same_place(standard, status))
-    refuse_output(output, "is what standard output writes");
-  if (fstat(STDERR_FILENO, &standard) == 0 && same_place(standard, status))
-    refuse_output(output, "is what standard error writes");
+  for (const auto& [handle, name] : {std::pair(STDOUT_FILENO, "output"), std::pair(STDERR_FILENO, "error")})
+    if (fstat(handle, &standard) == 0 && same_place(standard, status))
+      refuse_output(output, std::string("is what standard ") + name + " writes");
 }
 
 }  // namespace
@@ -92,10 +91,9 @@ bool same_file(const std::string& a, const std::string& b) {
 void check_writable(const std::string& path) {
   if (path.empty()) refuse("an empty name", "the file to write", "give its name");
   struct stat status;
-  const bool exists = stat(path.c_str(), &status) == 0;
-  if (!exists && errno != ENOENT) refuse_path("cannot write the file", path, errno);
-  if (exists && S_ISDIR(status.st_mode)) refuse_path("cannot write the file", path, EISDIR);
-  if (exists && access(path.c_str(), W_OK) != 0) refuse_path("cannot write the file", path, errno);
+  const bool exists = stat(path.c_str(), &status) == 0, folder = exists && S_ISDIR(status.st_mode);
+  if ((exists && !folder && access(path.c_str(), W_OK) != 0) || folder || (!exists && errno != ENOENT))
+    refuse_path("cannot write the file", path, folder ? EISDIR : errno);
   if (exists && !S_ISREG(status.st_mode)) return;
   // What stands beside it for a moment says more than permissions do.
   const Unfinished beside(temporary_name(resolved(path).string()));

@@ -19,6 +19,18 @@ struct Reading {
   Options options;
   std::string text_file, stats_file;
   int window = 512, max_windows = 0;
+
+  std::string name, bytes;  // of the text
+  Tokens tokens;
+  int begin = -1;                // the token that the model wants before every text
+  size_t windows = 0, done = 0;  // how many are to be read, and have been
+  MeanLoss loss;
+  double counted = 0;  // bytes of the tokens that count
+  double seconds = 0;
+
+  int first() const { return window / 2 + 1; }           // of a window's tokens that count
+  double read() const { return double(done) * window; }  // tokens
+  double bits_per_byte() const { return ratio(loss.sum, counted) / std::log(2.0); }
 };
 
 Command describe(Reading& m) {
@@ -63,126 +75,95 @@ void check_command_line(Reading& m, const Command& command, const Given& given) 
   o.settings.rows = kRows;
 }
 
-// The text that is measured, and what it is called. Throws runtime_error.
-struct Text {
-  std::string name, bytes;
-};
-Text read_text(const Reading& m) {
+// Reads the text that is measured. Throws runtime_error.
+void read_text(Reading& m) {
   const std::string& data = m.options.data_file;
-  if (m.text_file == "-") return {"standard input", read_file("/dev/stdin")};
-  if (data.empty()) return {printable(m.text_file, 300), read_file(m.text_file)};
-  const std::string bytes = read_file(data);
-  check_held_out(m.options.settings.model, bytes, data);
-  return {"the last tenth of " + printable(data, 300), bytes.substr(held_out_begin(bytes))};
+  const bool standard = m.text_file == "-";
+  m.name = standard ? "standard input" : printable(data.empty() ? m.text_file : data, 300);
+  m.bytes = read_file(standard ? "/dev/stdin" : data.empty() ? m.text_file : data);
+  if (standard || data.empty()) return;
+  check_held_out(m.options.settings.model, m.bytes, data);
+  m.name = "the last tenth of " + m.name;
+  m.bytes = m.bytes.substr(held_out_begin(m.bytes));
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Measuring
 
-struct Windows {
-  std::vector<int> tokens;  // of the text
-  int size = 0, begin = -1;
-  size_t n = 0;  // how many are read
-
-  int first() const { return size / 2 + 1; }  // of a window's tokens that count
-  std::vector<int> at(size_t i) const {
-    const auto from = tokens.begin() + long(i * size_t(size));
-    std::vector<int> window(from, from + size);
-    if (begin >= 0) window[0] = begin;
-    return window;
-  }
-};
-
-// Throws invalid_argument where the model sees fewer tokens than --window says, and runtime_error where the text has
-// too few.
-Windows cut(const Reading& m, const Given& given, const Engine& engine, const Text& text) {
+// Makes the windows. Throws invalid_argument where the model sees fewer tokens than --window says, and runtime_error
+// where the text has too few.
+void cut(Reading& m, const Given& given, const Engine& engine) {
   const int block = engine.context();
   if (given.has("--window") && m.window > block)
     throw std::invalid_argument("the model sees at most " + std::to_string(block) + " tokens: --window " +
                                 std::to_string(m.window) + ": give a smaller one");
-  Windows windows;
-  windows.size = std::min(m.window, block);
-  windows.begin = engine.begin_token();
-  windows.tokens = engine.tokenizer().encode(text.bytes, text.name);
-  if (windows.begin >= 0) windows.tokens.insert(windows.tokens.begin(), windows.begin);
-  windows.n = windows.tokens.size() / size_t(windows.size);
-  if (windows.n == 0)
-    refuse("the text has " + count(double(windows.tokens.size()), "token") + ", less than a window of " +
-               std::to_string(windows.size),
-           text.name, "give a longer text, or a smaller --window");
-  if (m.max_windows > 0) windows.n = std::min(windows.n, size_t(m.max_windows));
-  return windows;
+  m.window = std::min(m.window, block);
+  m.begin = engine.begin_token();
+  m.tokens = engine.tokenizer().encode(m.bytes, m.name);
+  if (m.begin >= 0) m.tokens.insert(m.tokens.begin(), m.begin);
+  m.windows = m.tokens.size() / size_t(m.window);
+  if (m.windows == 0)
+    refuse("the text has " + count(double(m.tokens.size()), "token") + ", less than a window of " +
+               std::to_string(m.window),
+           m.name, "give a longer text, or a smaller --window");
+  if (m.max_windows > 0) m.windows = std::min(m.windows, size_t(m.max_windows));
 }
 
-struct Measured {
-  MeanLoss loss;
-  double bytes = 0;  // of the tokens that count
-  size_t windows = 0;
-  double seconds = 0;
-
-  double bits_per_byte() const { return ratio(loss.sum, bytes) / std::log(2.0); }
-};
-
 // All windows; an interrupt ends it after the window that is being read.
-Measured measure(const Reading& m, Engine& engine, const Windows& windows) {
-  Measured all;
+void measure(Reading& m, Engine& engine) {
   Progress progress(m.options.quiet);
-  while (all.windows < windows.n && !interrupted()) {
-    const std::vector<int> tokens = windows.at(all.windows);
-    for (double loss : engine.losses(tokens, windows.first())) all.loss.add(loss);
-    for (size_t i = size_t(windows.first()); i < tokens.size(); i++)
-      all.bytes += double(engine.decode(tokens[i]).size());
-    all.windows++;
-    all.seconds = progress.seconds();
-    const double done = double(all.windows);
+  while (m.done < m.windows && !interrupted()) {
+    const auto from = m.tokens.begin() + long(m.done * size_t(m.window));
+    Tokens window(from, from + m.window);
+    if (m.begin >= 0) window[0] = m.begin;
+    for (double loss : engine.losses(window, m.first())) m.loss.add(loss);
+    for (size_t i = size_t(m.first()); i < window.size(); i++) m.counted += double(engine.decode(window[i]).size());
+    m.done++;
+    m.seconds = progress.seconds();
     if (progress.due())
-      progress.show(thousands(done) + " of " + count(double(windows.n), "window") + ", perplexity " +
-                    decimals(all.loss.perplexity(), 2) + ", " + thousands(ratio(done * windows.size, all.seconds)) +
-                    " tok/s, " + time_left(done, double(windows.n), all.seconds));
+      progress.show(thousands(double(m.done)) + " of " + count(double(m.windows), "window") + ", perplexity " +
+                    decimals(m.loss.perplexity(), 2) + ", " + thousands(ratio(m.read(), m.seconds)) + " tok/s, " +
+                    time_left(double(m.done), double(m.windows), m.seconds));
   }
-  return all;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Saying
 
-std::string summary(const Reading& m, const Engine& engine, const Windows& windows, const Measured& all) {
-  const double read = double(all.windows) * windows.size;
-  return "loss           " + decimals(all.loss.mean(), 4) + " nats per token, standard error " +
-         decimals(all.loss.error(), 4) + "\nperplexity     " + decimals(all.loss.perplexity(), 3) +
-         ", standard error " + decimals(all.loss.perplexity_error(), 3) + "\nbits per byte  " +
-         decimals(all.bits_per_byte(), 4) + "\n" + count(double(all.loss.n), "token") + " of " +
-         count(double(all.windows), "window") + " of " + count(windows.size, "token") + ", after " +
-         std::to_string(windows.first()) + " each; " + count(read, "token") + " in " + duration(all.seconds) + ": " +
-         thousands(ratio(read, all.seconds)) + " tok/s  (" + machine_text(m.options.settings, engine) + ")\n";
+std::string summary(const Reading& m, const Engine& engine) {
+  return "loss           " + decimals(m.loss.mean(), 4) + " nats per token, standard error " +
+         decimals(m.loss.error(), 4) + "\nperplexity     " + decimals(m.loss.perplexity(), 3) + ", standard error " +
+         decimals(m.loss.perplexity_error(), 3) + "\nbits per byte  " + decimals(m.bits_per_byte(), 4) + "\n" +
+         count(double(m.loss.n), "token") + " of " + count(double(m.done), "window") + " of " +
+         count(m.window, "token") + ", after " + std::to_string(m.first()) + " each; " + count(m.read(), "token") +
+         " in " + duration(m.seconds) + ": " + thousands(ratio(m.read(), m.seconds)) + " tok/s  (" +
+         machine_text(m.options.settings, engine) + ")\n";
 }
 
-std::string stats_json(const Reading& m, const Engine& engine, const Text& text, const Windows& windows,
-                       const Measured& all) {
+OrderedJson stats_json(const Reading& m, const Engine& engine) {
   const Settings& s = m.options.settings;
-  const OrderedJson json = {{"loss", all.loss.mean()},
-                            {"loss_error", all.loss.error()},
-                            {"perplexity", all.loss.perplexity()},
-                            {"perplexity_error", all.loss.perplexity_error()},
-                            {"bits_per_byte", all.bits_per_byte()},
-                            {"tokens", all.loss.n},
-                            {"bytes", int64_t(all.bytes)},
-                            {"window", windows.size},
-                            {"windows", all.windows},
-                            {"whole", all.windows == windows.n},
-                            {"begin_token", windows.begin},
-                            {"seconds", all.seconds},
-                            {"tokens_per_second", ratio(double(all.windows) * windows.size, all.seconds)},
-                            {"text", text.name},
-                            {"text_sha256", sha256(text.bytes)},
-                            {"model", s.model},
-                            {"device", engine.device()},
-                            {"dtype", engine.dtype()},
-                            {"cache_dtype", s.cache_dtype},
-                            {"threads", engine.threads()},
-                            {"weight_bytes", uint64_t(engine.weight_bytes())},
-                            {"peak_bytes", uint64_t(peak_bytes())}};
-  return json_text(json, 2);
+  return {{"loss", m.loss.mean()},
+          {"loss_error", m.loss.error()},
+          {"perplexity", m.loss.perplexity()},
+          {"perplexity_error", m.loss.perplexity_error()},
+          {"bits_per_byte", m.bits_per_byte()},
+          {"tokens", m.loss.n},
+          {"bytes", int64_t(m.counted)},
+          {"window", m.window},
+          {"windows", m.done},
+          {"whole", m.done == m.windows},
+          {"begin_token", m.begin},
+          {"seconds", m.seconds},
+          {"tokens_per_second", ratio(m.read(), m.seconds)},
+          {"text", m.name},
+          {"text_sha256", sha256(m.bytes)},
+          {"model", s.model},
+          {"device", engine.device()},
+          {"dtype", engine.dtype()},
+          {"cache_dtype", s.cache_dtype},
+          {"threads", engine.threads()},
+          {"weight_bytes", uint64_t(engine.weight_bytes())},
+          {"peak_bytes", uint64_t(peak_bytes())}};
 }
 
 }  // namespace
@@ -193,21 +174,17 @@ int perplexity_command(int argc, char** argv) {
   const Given given = parse_flags(command, argc, argv);
   if (given.help) return 0;
   check_command_line(m, command, given);
-  const Text text = read_text(m);
+  read_text(m);
   Engine engine(m.options.settings);
-  const Windows windows = cut(m, given, engine, text);
+  cut(m, given, engine);
 
   watch_interrupts();
-  const Measured all = measure(m, engine, windows);
-  if (all.windows == 0) {
-    fprintf(stderr, "stopped: nothing is measured\n");
-    return kInterruptedStatus;
-  }
-  print_out(summary(m, engine, windows, all));
-  if (given.has("--stats")) write_file(m.stats_file, stats_json(m, engine, text, windows, all));
+  measure(m, engine);
+  if (m.done == 0) return stopped(": nothing is measured");
+  print_out(summary(m, engine));
+  if (given.has("--stats")) write_file(m.stats_file, json_text(stats_json(m, engine), 2));
   if (!interrupted()) return 0;
-  fprintf(stderr, "stopped after %zu of %zu windows\n", all.windows, windows.n);
-  return kInterruptedStatus;
+  return stopped(" after " + std::to_string(m.done) + " of " + std::to_string(m.windows) + " windows");
 }
 
 }  // namespace nanospec

@@ -182,10 +182,7 @@ int show_command(int argc, char** argv) {
   const bool page_is_full = full();
   const Timed plain = timed(engine, s, kPlain, tokens, wanted, "timing plain decoding");
   const Timed fast = timed(engine, s, s.method, tokens, wanted, "timing " + method_text(s.method));
-  if (interrupted()) {
-    fprintf(stderr, "stopped: the generation is not complete, so no page is written\n");
-    return kInterruptedStatus;
-  }
+  if (interrupted()) return stopped(": the generation is not complete, so no page is written");
 
   const auto side = [&](const Timed& run) {  // its own tokens too: rules other than match may write another text
     return OrderedJson{{"seconds", run.generated.stats.seconds},

@@ -19,32 +19,25 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // What a drafter reads and draws with
 
-// The target's rows as drafters may read them. A target that runs whole iterations gives no logits.
+// The target's rows as drafters may read them. A target that runs whole iterations gives no logits. Storing a model's
+// features costs time: it is done from tap() on, until the text ends; other targets have their own.
 template <class T>
 struct RowsOf : TargetRows {
+  static constexpr bool kStores = std::is_same_v<T, Target>;
   T& target;
   const bool whole;  // whether it runs whole iterations
+  mutable std::unique_ptr<Features> stored = {};
   RowsOf(T& its, bool runs_whole) : target(its), whole(runs_whole) {}
   const float* logits(int row) const override { return whole ? nullptr : target.logits(row); }
   const float* hidden(int row) const override { return target.hidden(row); }
-  const float* features(int row) const override { return target.features(row); }
-  void tap() const override { target.tap(); }
-};
-// Storing the model's features costs time: it is done from tap() on, until the text ends.
-template <>
-struct RowsOf<Target> : TargetRows {
-  Target& target;
-  const bool whole;
-  RowsOf(Target& its, bool runs_whole) : target(its), whole(runs_whole) {}
-  const float* logits(int row) const override { return whole ? nullptr : target.logits(row); }
-  const float* hidden(int row) const override { return target.hidden(row); }
-  const float* features(int row) const override { return features_ ? features_->row(row) : nullptr; }
-  void tap() const override {
-    if (!features_) features_ = std::make_unique<Features>(target);
+  const float* features(int row) const override {
+    if constexpr (kStores) return stored ? stored->row(row) : nullptr;
+    else return target.features(row);
   }
-
- private:
-  mutable std::unique_ptr<Features> features_;
+  void tap() const override {
+    if constexpr (!kStores) target.tap();
+    else if (!stored) stored = std::make_unique<Features>(target);
+  }
 };
 
 // The noise that the drafter draws with. Under `match` it is the noise that the target will pick with. The proofs of
