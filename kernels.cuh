@@ -11,7 +11,8 @@
 //   1. write a struct here: its fields are the arrays, with their shapes; its call operator is a group's work on a row;
 //   2. give it a row in tests/cuda/cuda_rows.cu, where a warp and a core must give the same bits;
 //   3. call launch(team, rows, operation) where it is needed;
-//   4. if a machine can do better, write a tuned version in machine/ or cuda/, and a `tuned` for it in machine/tuned.h.
+//   4. if a machine can do better, write a tuned version in machine/ or cuda/, and in machine/tuned.h a `tuned` that
+//      calls it, with a line that says so (kHasTuned).
 //
 // Shapes: rows R (all tokens of a forward), channels C, heads H, head size D, vocabulary V. Matrices that a matmul
 // writes have rows padded to a multiple of 16 numbers.

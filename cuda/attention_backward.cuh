@@ -8,6 +8,7 @@
 #pragma once
 
 #include "cuda/attention.cuh"
+#include "gradients.cuh"
 
 namespace nanospec {
 

@@ -9,7 +9,7 @@
 // cross-entropy. Matrices have rows padded to a multiple of 16 numbers, so four columns are one load of 16 bytes.
 #pragma once
 
-#include "kernels.cuh"
+#include "gradients.cuh"
 
 namespace nanospec {
 

@@ -1,8 +1,9 @@
-// machine/launch.h: which machine runs an operation, and how: memory, the rows of a forward, launches.
+// machine/launch.h: which machine runs an operation, and how: memory and launches.
 //
 // kernels.cuh says what is computed. `launch` runs an operation over all rows: on a CPU each thread of the team takes a
 // share of them; on a GPU a warp takes a row. Some operations have a twin for the CPU or a kernel for the GPU: tuned.h
-// knows which. This file knows nothing of models, trees or files.
+// knows which. The operations of a backward are launched in launch_gradients.h. This file knows nothing of models,
+// trees or files.
 #pragma once
 
 #include <algorithm>

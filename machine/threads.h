@@ -99,7 +99,7 @@ struct Range {
 };
 
 // Is told of each operation that begins on one thread: of its struct (kernels.cuh). So it may measure what takes how
-// long, between two of them. Nobody looks on but where study/ does.
+// long, between two of them, and a test which versions run. Else nobody looks on.
 struct Observer {
   virtual ~Observer() = default;
   virtual void begins(const std::type_info& type, const void* operation) = 0;
