@@ -1,6 +1,6 @@
 // commands/engine.cpp: what follows from the other functions of the Engine, whichever it is.
 #include "commands/commands.h"
-#include "files/sizes.h"
+#include "files/checkpoint.h"
 #include "files/text.h"
 
 namespace nanospec {

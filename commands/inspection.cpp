@@ -8,11 +8,10 @@
 #include <functional>
 
 #include "commands/cli.h"
+#include "files/folder.h"
 #include "files/gguf_model.h"
-#include "files/known_files.h"
 #include "files/model_path.h"
 #include "files/origin.h"
-#include "files/sizes.h"
 #include "files/tables.h"
 
 namespace nanospec {

@@ -4,8 +4,7 @@
 
 #include "decode.h"
 #include "drafters/draft_model.h"
-#include "drafters/logits.cpp"  // these three are in the library, but under another namespace
-#include "files/words.cpp"
+#include "drafters/logits.cpp"  // these two are in the library, but under another namespace
 #include "growth/shapes.cpp"
 #include "tests/error_of.h"
 #include "tests/mock.h"
