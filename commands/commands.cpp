@@ -5,9 +5,9 @@
 
 #include "commands/calibration.h"
 #include "files/advice.h"
+#include "files/checkpoint.h"
 #include "files/gguf.h"
 #include "files/origin.h"
-#include "files/sizes.h"
 
 namespace nanospec {
 

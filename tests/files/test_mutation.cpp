@@ -244,9 +244,11 @@ TEST_CASE("mutation: optimizer.safetensors") {
   state.iteration = 100;
   state.weights = state.m = state.v = counted(parameter_count(state.config));
   state.settings = {{"seed", "1337"}};
+  Metadata metadata = training_metadata(state.iteration, state.settings);
+  metadata["config"] = format_config(state.config);
   survive(format_safetensors(
               optimizer_tensors(tensor_table(state.config), {state.weights.data(), state.m.data(), state.v.data()}),
-              optimizer_metadata(state.config, state.iteration, state.settings)),
+              metadata),
           mutate_tensors, [](const std::string& bytes) { parse_optimizer(parse_safetensors(bytes, "o"), "o"); });
 }
 
