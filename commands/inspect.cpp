@@ -11,6 +11,7 @@
 
 #include "commands/commands.h"
 #include "files/checkpoint.h"
+#include "files/folder.h"
 #include "files/gguf_model.h"
 #include "files/model_path.h"
 #include "files/origin.h"
