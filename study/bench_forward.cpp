@@ -39,7 +39,8 @@ std::vector<double> sampling_seconds(int vocab, const Sampling& sampling, int ro
     watch.lap();
     const float* row = noise.row(round);
     picked += pick(logits.data(), row, vocab, sampling);
-    picked += top_candidates(logits.data(), row, vocab, {&sampling, nullptr, 0, false}, 4, candidates, scores.data());
+    picked +=
+        top_candidates(Solo{}, logits.data(), row, vocab, {&sampling, nullptr, 0, false}, 4, candidates, scores.data());
     if (round > 0) seconds.push_back(watch.lap());  // the first one asks for memory
   }
   if (picked < 0) throw std::logic_error("a token below 0");  // and so nothing above can be left out
