@@ -137,7 +137,7 @@ std::vector<TensorSpec> table_of(const Sizes& sizes) {
   return list;
 }
 
-// The table of a model's tensors. A model's sizes are checked where they come from: files/sizes.h.
+// The table of a model's tensors. A model's sizes are checked where they come from: files/checkpoint.h.
 inline std::vector<TensorSpec> tensor_table(const Config& config) { return table_of<Tensors>(config); }
 
 // How many numbers the flat array holds. It cannot overflow for sizes that were accepted there.

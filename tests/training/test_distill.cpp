@@ -22,7 +22,7 @@ struct Hearing : StandIn {
   explicit Hearing(Drafter& other) : StandIn(other) {}
   const TargetRows* rows = nullptr;
   void attach(const TargetRows* its) override {
-    if ((rows = its)) its->tap();
+    rows = its;
   }
   void begin(const int* text, int n) override { heard.clear(), StandIn::begin(text, n); }
   void committed(const Commit& commit) override {
