@@ -47,7 +47,7 @@ class Features {
 // The target's embedding, (V, C), on a CPU. `unpacked` is where it lies, if the target has it in panels alone.
 inline const float* embedding_of(const Target& target, Array<float>& unpacked) {
   const auto& weights = target.weights();
-  if (!weights.symbols.data) return weights.plain.wte;
+  if (!weights.symbols.data) return weights.tensors.wte;
   const int V = target.vocab_size(), C = target.channels();
   std::vector<int> tokens(static_cast<size_t>(V));
   std::iota(tokens.begin(), tokens.end(), 0);
@@ -64,7 +64,7 @@ inline void head_of(const Target& target, const Team& team, int rows, const floa
                     float* logits) {
   const auto& w = target.weights();
   const View<float> to{norm, x_row};
-  Norm<float> last = norm_of<float>(target.config(), to, w.plain.ln_f, w.plain.ln_f_bias, to, nullptr, nullptr);
+  Norm<float> last = norm_of<float>(target.config(), to, w.tensors.ln_f, w.tensors.ln_f_bias, to, nullptr, nullptr);
   last.x = x;
   launch(team, rows, last);
   matmul(team, rows, product(to, w.head.forward, {logits, pad16(target.vocab_size())}));

@@ -90,18 +90,18 @@ inline std::vector<TensorSpec> parallel_table(const ParallelSizes& s) { return t
 
 template <class T>
 struct ParallelWeights {
-  ParallelTensors<const T> plain;
+  ParallelTensors<const T> tensors;
   Weight<T, T> features, input;
   Array<T> memory;       // the panels of these two
   Weights<T, T> layers;  // with the table of angles
 
   // flat: parallel_table(s); each pack() reads it again. positions: those of the table.
   ParallelWeights(const ParallelSizes& s, int positions, const T* flat, bool training)
-      : plain(s, flat),
-        features(plain.features, kFeatures * s.n_embd, s.n_embd),
-        input(plain.input, 2 * s.n_embd, s.n_embd),
+      : tensors(s, flat),
+        features(tensors.features, kFeatures * s.n_embd, s.n_embd),
+        input(tensors.input, 2 * s.n_embd, s.n_embd),
         memory(place_weights<T, T>({&features, &input}, training)),
-        layers(layers_of(s, positions), plain.layers, false, training) {}
+        layers(layers_of(s, positions), tensors.layers, false, training) {}
   void pack(const Team& team) const {
     features.pack(team);
     input.pack(team);
@@ -178,8 +178,8 @@ void parallel_enter(const Team& team, const ParallelSizes& s, const ParallelWeig
   launch(team, n, JoinInput<T>{token + first, wte, a.hidden.at(0, first), a.C, input, a.E, C});
   if (slot) {
     T* const last = input + size_t(n) * size_t(a.E);
-    add(team, w.plain.mask, last, size_t(C), true);
-    add(team, w.plain.shared, last + C, size_t(C), true);
+    add(team, w.tensors.mask, last, size_t(C), true);
+    add(team, w.tensors.shared, last + C, size_t(C), true);
   }
   matmul(team, n + slot, Matmul<T, T>{input, a.E, w.input.forward, a.x.at(0, first), a.C});
   team.wait();
