@@ -279,7 +279,7 @@ class TextStream {
   }
   // Of the last forward's outputs: the logits (V), and the state (C), which is the last layer's output.
   const float* logits(int row) const { return logits_.at(0, row); }
-  const float* state(int row) const { return a_.x.at(0, first_output_ + row); }
+  const float* state(int row) const { return a_.x.at(a_.L, first_output_ + row); }
 
   int vocab_size() const { return sizes.vocab_size; }
   int block_size() const { return 1 << 30; }  // rotary positions have no end
@@ -303,7 +303,7 @@ class TextStream {
     target_.on_threads(R, [&](const Team& team) {
       input(team);
       nanospec::forward(team, config_, weights_.layers, batch_, a_, true);
-      head_of(target_, team, R - first_output, a_.x.at(0, first_output), a_.C, norm_.data(), logits_.data());
+      head_of(target_, team, R - first_output, a_.x.at(a_.L, first_output), a_.C, norm_.data(), logits_.data());
     });
   }
   void make_room() {

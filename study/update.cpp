@@ -98,11 +98,13 @@ size_t UpdateClock::place(const std::type_info& type, const void* operation) {
   int inputs = 0, outputs = 0;
   if (type == typeid(Matmul<float, float>)) {
     const auto& w = static_cast<const Matmul<float, float>*>(operation)->w;
-    inputs = w.k, outputs = w.n;
+    inputs = w.k;
+    outputs = w.n;
   }
   if (type == typeid(MatmulGradient<float>)) {
     const auto& s = *static_cast<const MatmulGradient<float>*>(operation);
-    inputs = s.inputs, outputs = s.outputs;
+    inputs = s.inputs;
+    outputs = s.outputs;
   }
   const auto is_it = [&](const UpdateWork& work) {
     return std::count(work.types.begin(), work.types.end(), std::type_index(type)) > 0 && work.inputs == inputs &&
