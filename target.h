@@ -58,7 +58,7 @@ class Target {
       run(batch_, rows <= most_rows);  // of more, as in a prefill, no logits: their memory is never touched
     };
     if (!cuda) team_.measure(pool_->size(), std::min(config.block_size, most_rows_), try_chain);
-    layers_run_ = 0;  // those were nobody's
+    layers_run_ = 0;  // no text has had a forward yet
   }
 
   int block_size() const { return config_.block_size; }
