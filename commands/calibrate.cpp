@@ -136,15 +136,12 @@ Metadata origin_of(const Options& o) {
 }
 
 std::string summary(const Measurement& m, const Accuracy& a) {
-  std::string text =
-      "One guess takes the drafter " + decimals(1e6 * a.expand_seconds, 2) +
-      " microseconds. With these rates, calibrated trees commit\nin a forward, except at the end of a window,";
-  const char* between = " ";
-  for (int nodes : {4, 16, 64}) {
-    text += between + decimals(expected_tokens(a, nodes), 2) + " (" + std::to_string(nodes) + " nodes)";
-    between = ", ";
-  }
-  return text + " tokens.\nWritten to " + m.out_file + ": " + m.drafter + " at temperature " +
+  std::vector<std::string> trees;
+  for (int nodes : {4, 16, 64})
+    trees.push_back(decimals(expected_tokens(a, nodes), 2) + " (" + std::to_string(nodes) + " nodes)");
+  return "One guess takes the drafter " + decimals(1e6 * a.expand_seconds, 2) +
+         " microseconds. With these rates, calibrated trees commit\nin a forward, except at the end of a window, " +
+         joined(trees) + " tokens.\nWritten to " + m.out_file + ": " + m.drafter + " at temperature " +
          decimals(double(m.options.sampling.temperature), 2) + ".\n";
 }
 

@@ -153,7 +153,8 @@ class TypedLines {
 // The session
 
 struct Session {
-  const Chat& chat;
+  const Options& options;
+  const Method& method;
   Engine& engine;
   Conversation talk;
   const bool person = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);  // somebody types
@@ -167,7 +168,7 @@ void say(const std::string& text) {
   fprintf(stderr, "%s%s%s\n", dim ? "\x1b[2m" : "", text.c_str(), dim ? "\x1b[0m" : "");
 }
 void tell(const Session& s, const std::string& text) {
-  if (!s.chat.options.quiet) say(text);
+  if (!s.options.quiet) say(text);
 }
 
 std::string speed_text(const Stats& stats) {
@@ -179,7 +180,7 @@ std::string speed_text(const Stats& stats) {
 // Makes room for an answer to the last question. Says what it dropped; false where the question is too long by itself.
 bool make_room(Session& s) {
   const int context = s.engine.context();
-  const int answer = std::min(s.chat.options.max_new_tokens, std::max(1, context / 4));  // what there is room for
+  const int answer = std::min(s.options.max_new_tokens, std::max(1, context / 4));  // what there is room for
   const int dropped = s.talk.fit(context - answer);
   if (dropped < 0)
     say("a question of " + count(s.talk.least(), "token") + " with the system text leaves no room for an answer: the " +
@@ -193,7 +194,7 @@ bool make_room(Session& s) {
 // Answers the last question of the conversation, and adds the answer to it.
 void answer(Session& s) {
   const Tokens prompt = s.talk.tokens();
-  const int most = std::min(s.chat.options.max_new_tokens, s.engine.context() - int(prompt.size()));
+  const int most = std::min(s.options.max_new_tokens, s.engine.context() - int(prompt.size()));
   ShownText stream;
   bool ended = false, open = true;  // open: what is written does not end a line
   const auto print = [&](const std::string& text) {
@@ -205,7 +206,7 @@ void answer(Session& s) {
     if (!ended) print(stream.put(s.engine.decode(token)));
     return true;
   };
-  const Generated generated = continue_text(s.engine, s.chat.options, s.chat.method, prompt, most, on_token);
+  const Generated generated = continue_text(s.engine, s.options, s.method, prompt, most, on_token);
   print(stream.finish());
   if (open) print("\n");
   s.talk.answer(generated.tokens);
@@ -232,8 +233,8 @@ std::string stats_text(const Session& s) {
                               count(s.engine.context(), "token") + ", " + count(s.talk.turns(), "turn");
   if (s.answers == 0) return "no answer yet\n" + context;
   return "last answer: " + speed_text(s.last) + "\n" + count(s.answers, "answer") + ": " + speed_text(s.all) + "\n" +
-         context + "\n" + method_text(s.chat.method) + "; " + sampling_text(s.chat.options.sampling) + "; " +
-         machine_text(s.chat.options.settings, s.engine);
+         context + "\n" + method_text(s.method) + "; " + sampling_text(s.options.sampling) + "; " +
+         machine_text(s.options.settings, s.engine);
 }
 
 // Returns whether the conversation goes on.
@@ -287,19 +288,20 @@ int converse(Session& s) {
 
 int chat_command(int argc, char** argv) {
   Chat chat;
+  Options& o = chat.options;
   const Command command = describe(chat);
   Given given;
-  if (!read_command_line(command, argc, argv, chat.options, chat.method, given)) return 0;
-  chat.options.settings.keeps_cache = true;
-  Progress progress(chat.options.quiet || !isatty(STDIN_FILENO));
-  progress.show("loading " + chat.options.settings.model);
-  Engine engine(chat.options.settings);
+  if (!read_command_line(command, argc, argv, o, chat.method, given)) return 0;
+  o.settings.keeps_cache = true;
+  Progress progress(o.quiet || !isatty(STDIN_FILENO));
+  progress.show("loading " + o.settings.model);
+  Engine engine(o.settings);
   progress.clear();
-  Session session{chat, engine, conversation_of(engine, chat.options, given, chat.system)};
+  Session session{o, chat.method, engine, conversation_of(engine, o, given, chat.system)};
   watch_interrupts();
   if (session.person)
-    tell(session, chat.options.settings.model + ": " + numbers_text(chat.options.settings, engine) + ", context " +
-                      count(engine.context(), "token") + ", " + sampling_text(chat.options.sampling) + "; drafter " +
+    tell(session, o.settings.model + ": " + numbers_text(o.settings, engine) + ", context " +
+                      count(engine.context(), "token") + ", " + sampling_text(o.sampling) + "; drafter " +
                       method_text(chat.method) +
                       "\nCtrl-C stops an answer, Ctrl-D or /quit leaves, /help lists the commands");
   return converse(session);

@@ -5,9 +5,9 @@
 
 #include "commands/calibration.h"
 #include "files/advice.h"
+#include "files/checkpoint.h"
 #include "files/gguf.h"
 #include "files/origin.h"
-#include "files/sizes.h"
 
 namespace nanospec {
 
@@ -275,41 +275,27 @@ Meaning read_method(const Method& method, int budget) {
   return meaning;
 }
 
-namespace {
-// The files and folders that a method's words name.
-std::vector<std::string> paths_of(const Method& method) {
-  std::vector<std::string> paths;
-  for (const DrafterName& name : parse_drafter(method.drafter))
-    if (!name.dir.empty()) paths.push_back(name.dir);
-  const std::string file = parse_shape(method.shape, kMaxBudget).file;
-  if (!file.empty()) paths.push_back(file);
-  return paths;
-}
-
-// Throws std::runtime_error where the method's shape needs a file that is missing or wrong.
-void check_shape_file(const Method& method, const Options& options) {
-  const Meaning meaning = read_method(method, options.settings.budget);
-  const Shape& shape = meaning.shape;
-  if (meaning.plain()) return;
-  if (shape.kind == Shape::kStatic) read_static(shape.file);
-  else if (from_file(shape))
-    find_calibration(shape.file, method.drafter, options.settings.model, options.sampling.temperature);
-}
-}  // namespace
-
 void check_methods(const std::vector<Method>& methods, const Command& command, const Given& given, Options& options) {
   Settings& settings = options.settings;
-  for (const Method& method : methods) check_drafter(parse_drafter(method.drafter), settings.model);
+  std::vector<std::string> paths;  // that methods name
+  for (const Method& method : methods) {
+    const Meaning meaning = read_method(method, settings.budget);
+    check_drafter(meaning.drafter, settings.model);
+    for (const DrafterName& name : meaning.drafter) paths.push_back(name.dir);
+    paths.push_back(meaning.shape.file);
+  }
   choose_prompts(options, given, command);
-  std::vector<std::string> paths = {options.data_file};
-  for (const Method& method : methods)
-    for (const std::string& path : paths_of(method)) paths.push_back(path);
+  paths.push_back(options.data_file);
   check_outputs(command, given, paths);
   choose_sampling(options, given);
   settings.rows = 1;
   for (const Method& method : methods) {
-    check_shape_file(method, options);
+    const Meaning meaning = read_method(method, settings.budget);
+    const Shape& shape = meaning.shape;
     settings.rows = std::max(settings.rows, most_nodes(method, settings.budget) + 1);
+    if (meaning.plain() || !from_file(shape)) continue;
+    if (shape.kind == Shape::kStatic) read_static(shape.file);
+    else find_calibration(shape.file, method.drafter, settings.model, options.sampling.temperature);
   }
 }
 

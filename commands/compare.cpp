@@ -49,16 +49,19 @@ Command describe(Comparison& c) {
 // ---------------------------------------------------------------------------------------------------------------
 // Saying
 
+// Of runs: their median, from the lowest to the highest.
+Interval spread_of(const std::vector<double>& runs) { return {median(runs), lowest(runs), highest(runs)}; }
+
 std::string table(const Comparison& c, const std::vector<Outcome>& outcomes) {
   TableRows rows = {{"method", "tok/s", "speedup", "lowest", "highest", "acceptance", "nodes/forward", "ms/forward",
                      "draft", "identical to plain"}};
   for (size_t m = 0; m < outcomes.size(); m++) {
     const Outcome& outcome = outcomes[m];
     const Stats sum = sum_of(outcome);
+    const Interval gain = spread_of(outcome.speedups);
     const double forwards = double(sum.target_forwards);
-    rows.push_back({method_text(c.methods[m]), thousands(median(speeds(outcome))), times(median(outcome.speedups)),
-                    times(lowest(outcome.speedups)), times(highest(outcome.speedups)),
-                    decimals(ratio(double(sum.tokens), forwards), 2),
+    rows.push_back({method_text(c.methods[m]), thousands(median(speeds(outcome))), times(gain.middle), times(gain.low),
+                    times(gain.high), decimals(ratio(double(sum.tokens), forwards), 2),
                     decimals(ratio(double(sum.drafted_nodes), forwards), 1),
                     decimals(1e3 * ratio(sum.seconds_forward, forwards), 3), percent(sum.seconds_draft, sum.seconds),
                     identical(c.methods[m], outcome)});
@@ -67,8 +70,8 @@ std::string table(const Comparison& c, const std::vector<Outcome>& outcomes) {
 }
 
 double plain_spread(const Comparison& c, const std::vector<Outcome>& outcomes) {
-  const std::vector<double> values = speeds(outcomes[c.plain]);
-  return ratio(highest(values), lowest(values)) - 1;
+  const Interval speed = spread_of(speeds(outcomes[c.plain]));
+  return ratio(speed.high, speed.low) - 1;
 }
 
 // As times() prints it.
@@ -89,17 +92,17 @@ std::string verdict(const Comparison& c, const std::vector<Outcome>& outcomes) {
   }
   if (exact == 0) return "";
   const std::string same =
-      exact == 1 ? "The exact method prints" : "All " + std::to_string(exact) + " exact methods print";
-  if (plain_spread(c, outcomes) > 1) return same + " plain decoding's bytes; the speeds are too uneven to tell more.\n";
-  if (highest_of_all <= 1) return same + " plain decoding's bytes; no method is faster than it here.\n";
-  if (faster == 0) return same + " plain decoding's bytes; no method was faster than it in every repeat.\n";
-  const std::vector<double>& s = outcomes[best].speedups;
-  if (best != most || rounded(lowest(s)) <= 1)
-    return same + " plain decoding's bytes; " + std::to_string(faster) + (faster == 1 ? " was" : " were") +
+      (exact == 1 ? "The exact method prints" : "All " + std::to_string(exact) + " exact methods print") +
+      " plain decoding's bytes; ";
+  const Interval gain = spread_of(outcomes[best].speedups);
+  if (plain_spread(c, outcomes) > 1) return same + "the speeds are too uneven to tell more.\n";
+  if (highest_of_all <= 1) return same + "no method is faster than it here.\n";
+  if (faster == 0) return same + "no method was faster than it in every repeat.\n";
+  if (best != most || rounded(gain.low) <= 1)
+    return same + std::to_string(faster) + (faster == 1 ? " was" : " were") +
            " faster in every repeat; which is the fastest, the repeats do not tell.\n";
-  return same + " plain decoding's bytes; the fastest, " + method_text(c.methods[best]) + ", is " +
-         decimals(median(s), 2) + " times as fast (" + decimals(lowest(s), 2) + " to " + decimals(highest(s), 2) +
-         ").\n";
+  return same + "the fastest, " + method_text(c.methods[best]) + ", is " + decimals(gain.middle, 2) +
+         " times as fast (" + decimals(gain.low, 2) + " to " + decimals(gain.high, 2) + ").\n";
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -109,18 +112,13 @@ std::string verdict(const Comparison& c, const std::vector<Outcome>& outcomes) {
 std::string picture(const Comparison& c, const Engine& engine, const std::vector<Outcome>& outcomes) {
   std::vector<IntervalBar> bars;
   for (size_t m = 0; m < outcomes.size(); m++) {
-    const std::vector<double> speed = speeds(outcomes[m]), &times_plain = outcomes[m].speedups;
+    const Interval speed = spread_of(speeds(outcomes[m])), gain = spread_of(outcomes[m].speedups);
     const std::string wrong = flaw(promise_of(c.methods[m]));
     std::string name = method_text(c.methods[m]) + (wrong.empty() ? "" : ", " + wrong);
     if (m != c.plain)
-      name += ": " + times(median(times_plain)) + " (" + decimals(lowest(times_plain), 2) + " to " +
-              decimals(highest(times_plain), 2) + ")";
-    bars.push_back({name,
-                    {median(speed), lowest(speed), highest(speed)},
-                    thousands(median(speed)),
-                    c.methods[m].drafter == "none" ? kPlainColour
-                    : wrong.empty()                ? kColours[0]
-                                                   : kColours[4]});
+      name += ": " + times(gain.middle) + " (" + decimals(gain.low, 2) + " to " + decimals(gain.high, 2) + ")";
+    const char* const colour = wrong.empty() ? kColours[0] : kColours[4];
+    bars.push_back({name, speed, thousands(speed.middle), c.methods[m].drafter == "none" ? kPlainColour : colour});
   }
   BarAxis axis{"tokens per second, median of " + count(double(outcomes[0].runs.size()), "repeat")};
   axis.whisker = "slowest to fastest repeat";
@@ -166,11 +164,10 @@ int compare_command(int argc, char** argv) {
             table(c, outcomes) + "\n");
   const std::string wrong = broken(c, outcomes);
   if (wrong.empty()) print_out(verdict(c, outcomes));
-  if (plain_spread(c, outcomes) > 0.15) {
-    const std::vector<double> plain = speeds(outcomes[c.plain]);
-    print_out("Plain decoding itself ran at " + thousands(lowest(plain)) + " to " + thousands(highest(plain)) +
+  const Interval plain = spread_of(speeds(outcomes[c.plain]));
+  if (plain_spread(c, outcomes) > 0.15)
+    print_out("Plain decoding itself ran at " + thousands(plain.low) + " to " + thousands(plain.high) +
               " tok/s: something else was busy on this machine, so judge by lowest and highest.\n");
-  }
   print_out("", true);
   const OrderedJson spread = {{"plain_spread", plain_spread(c, outcomes)}};
   if (given.has("--json")) write_file(c.json_file, json_text(comparison_json(c, engine, outcomes, spread), 2));

@@ -18,6 +18,10 @@ struct Indexing {
   std::vector<std::string> texts;
   int order = kIndexOrders;
   bool overwrite = false, quiet = false;
+
+  Tokens tokens;
+  double bytes = 0;   // of the texts
+  Metadata metadata;  // names and hashes of the texts, and the tokenizer's
 };
 
 Command describe(Indexing& i) {
@@ -47,39 +51,32 @@ void check_place(const Indexing& i, const std::string& path) {
   check_writable(path);
 }
 
-struct Counted {
-  std::vector<int> tokens;
-  double bytes = 0;   // of the texts
-  Metadata metadata;  // names and hashes of the texts, and the tokenizer's
-};
-
 // Appends a text's tokens.
-void add_text(Counted& counted, const Tokenizer& tokenizer, const std::string& path, Preparing& preparing) {
+void add_text(Indexing& i, const Tokenizer& tokenizer, const std::string& path, Preparing& preparing) {
   constexpr size_t kTurn = 1 << 16;  // tokens
   const std::string text = read_file(path);
   const Metadata origin = text_origin(path, sha256(text));
   for (const char* key : {"text", "text_sha256"}) {
-    std::string& all = counted.metadata[key];
+    std::string& all = i.metadata[key];
     all += (all.empty() ? "" : ", ") + said_by(origin, key);
   }
   preparing.step("encoding " + printable(path));
   const std::function<void(double)> told = preparing.told();
   size_t done = 0;
   const auto put = [&](int id) {
-    counted.tokens.push_back(id);
+    i.tokens.push_back(id);
     done += tokenizer.decode(id).size();
-    if (counted.tokens.size() % kTurn == 0) told(double(done) / double(text.size()));
+    if (i.tokens.size() % kTurn == 0) told(double(done) / double(text.size()));
   };
   tokenizer.encode_to(put, text, printable(path, 300));
-  counted.bytes += double(text.size());
+  i.bytes += double(text.size());
 }
 
-std::string summary(const Counted& counted, const NgramTrie& trie, size_t texts, const std::string& path) {
-  std::string line = count(double(counted.tokens.size()), "token") + " in " + bytes_text(counted.bytes) + " of " +
-                     count(double(texts), "text") + ": " + thousands(double(trie.token.size() - 1)) +
+std::string summary(const Indexing& i, const NgramTrie& trie, const std::string& path) {
+  std::string line = count(double(i.tokens.size()), "token") + " in " + bytes_text(i.bytes) + " of " +
+                     count(double(i.texts.size()), "text") + ": " + thousands(double(trie.token.size() - 1)) +
                      " different n-grams of 1 to " + count(trie.orders(), "token") + ".\n";
-  if (counted.tokens.size() > kNgramText)
-    line += "Only the first " + count(double(kNgramText), "token") + " are counted.\n";
+  if (i.tokens.size() > kNgramText) line += "Only the first " + count(double(kNgramText), "token") + " are i.\n";
   return line + "Written to " + path + ", " + bytes_text(file_bytes(path)) +
          ": for --drafter ngram:" + std::to_string(trie.orders()) + ".\n";
 }
@@ -93,8 +90,7 @@ int index_command(int argc, char** argv) {
   const std::string path = ngram_path(i.model);
   std::optional<LockedFolder> folder;  // a GGUF file's folder is not ours to lock
   if (!is_gguf(i.model)) folder.emplace(i.model, "wait for its end");
-  Counted counted;
-  counted.metadata["tokenizer"] = tokenizer_hash(i.model);  // or it says which file is missing
+  i.metadata["tokenizer"] = tokenizer_hash(i.model);  // or it says which file is missing
   check_place(i, path);
 
   double bytes = 0;
@@ -104,18 +100,17 @@ int index_command(int argc, char** argv) {
   int vocab = 0;
   {
     const Tokenizer tokenizer = load_tokenizer(i.model);  // gone before the counting, which needs memory too
-    for (const std::string& text : i.texts) add_text(counted, tokenizer, text, preparing);
+    for (const std::string& text : i.texts) add_text(i, tokenizer, text, preparing);
     vocab = tokenizer.vocab_size();
   }
-  if (counted.tokens.empty())
-    refuse("there is no text", printable(i.texts.front(), 300), "give a file with text in it");
+  if (i.tokens.empty()) refuse("there is no text", printable(i.texts.front(), 300), "give a file with text in it");
   preparing.step("counting n-grams");
-  const NgramTrie trie = count_ngrams(counted.tokens, vocab, i.order, kNgramText, preparing.told());
+  const NgramTrie trie = count_ngrams(i.tokens, vocab, i.order, kNgramText, preparing.told());
 
   watch_interrupts();  // a file that is being written is finished; before, Ctrl-C leaves all as it was
-  write_safetensors(path, ngram_tensors(trie), counted.metadata);
+  write_safetensors(path, ngram_tensors(trie), i.metadata);
   preparing.clear();
-  if (!i.quiet) print_out(summary(counted, trie, i.texts.size(), path));
+  if (!i.quiet) print_out(summary(i, trie, path));
   return 0;
 }
 

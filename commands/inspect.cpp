@@ -10,11 +10,11 @@
 #include <map>
 
 #include "commands/commands.h"
+#include "files/checkpoint.h"
+#include "files/folder.h"
 #include "files/gguf_model.h"
-#include "files/known_files.h"
 #include "files/model_path.h"
 #include "files/origin.h"
-#include "files/sizes.h"
 #include "files/tables.h"
 
 namespace nanospec {

@@ -245,8 +245,11 @@ class Axes {
       }
     }
     y_ticks_ = axis_ticks(panel.square ? 1 : reach(most_y, most_high));
-    if (panel.square) low_x_ = 0, high_x_ = 1, x_ticks_ = y_ticks_;
-    else if (log_x_) {
+    if (panel.square) {
+      low_x_ = 0;
+      high_x_ = 1;
+      x_ticks_ = y_ticks_;
+    } else if (log_x_) {
       low_x_ = std::floor(std::log2(std::max(low_x_, 1.0)));
       high_x_ = std::ceil(std::log2(std::max(high_x_, 1.0)));
       for (double power = low_x_; power <= high_x_; power++) x_ticks_.push_back(std::exp2(power));

@@ -35,9 +35,7 @@ std::vector<float> product(const std::vector<float>& x, const std::vector<float>
 
 // rows, K, N, begin, end, lanes, whether the weights are bf16, the number in unwritten places, x, w -> out
 Message answer(Message& question) {
-  int numbers[7];
-  for (int& n : numbers) n = question.get<int>();
-  const auto [rows, K, N, begin, end, lanes, small] = numbers;
+  const auto [rows, K, N, begin, end, lanes, small] = question.get<std::array<int, 7>>();
   const float unwritten = question.get<float>();
   const auto x = question.list<float>(), w = question.list<float>();
   return Message().put(small ? product<bf16>(x, w, rows, K, N, begin, end, lanes, unwritten)

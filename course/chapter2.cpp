@@ -82,9 +82,7 @@ std::vector<float> packed(const Layer& layer, const std::vector<float>& out) {
 // Trees, each behind a text of so many rows, in one forward: H, KV, D, past of each tree, their rows' depths, qkv of
 // the texts and then of the trees -> out of the trees. There is no log_sum.
 Message answer_of_trees(Message& question) {
-  int numbers[3];
-  for (int& n : numbers) n = question.get<int>();
-  const auto [H, KV, D] = numbers;
+  const auto [H, KV, D] = question.get<std::array<int, 3>>();
   Layer::Trees trees{{}, {0}, {}, question.list<int>()};
   int slots = 0;
   for (int past : trees.past) {

@@ -85,9 +85,7 @@ struct Cache {
 
 // layers, heads, slots, head size, first, lanes, kept rows, all numbers -> all numbers
 Message gathered(Message& question) {
-  int numbers[6];
-  for (int& n : numbers) n = question.get<int>();
-  const auto [layers, heads, slots, head_size, first, lanes] = numbers;
+  const auto [layers, heads, slots, head_size, first, lanes] = question.get<std::array<int, 6>>();
   const auto kept = question.list<int>();
   auto all = question.list<float>();
   Cache cache(layers, heads, slots, head_size);
@@ -179,9 +177,7 @@ struct Decoding {
 
 // V, percent, lanes, how many tokens, seed, parents, prompt -> the text, forwards
 Message decoded(Message& question) {
-  int numbers[4];
-  for (int& n : numbers) n = question.get<int>();
-  const auto [V, percent, lanes, count] = numbers;
+  const auto [V, percent, lanes, count] = question.get<std::array<int, 4>>();
   const auto seed = question.get<uint64_t>();
   const Tree tree = shaped(question.list<int>());
   const auto prompt = question.list<int>();

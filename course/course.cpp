@@ -6,7 +6,7 @@
 //
 // In order: the starter's files; the starter; stored solutions.
 #include <cstdio>
-#include <iostream>
+#include <iterator>
 #include <sstream>
 
 #include "course/files.h"
@@ -17,35 +17,18 @@ namespace fs = std::filesystem;
 
 namespace {
 
+std::vector<std::string> words(const std::string& text) {
+  std::istringstream all(text);
+  return {std::istream_iterator<std::string>(all), {}};
+}
+
 // What a starter holds of the engine, under the same paths. The tuned versions, for CPU and GPU, stay away: a student's
 // own code runs, or nothing does.
-const std::vector<std::string> kEngine = {"tree.h",
-                                          "sample.h",
-                                          "draft.h",
-                                          "decode.h",
-                                          "kernels.cuh",
-                                          "rows.h",
-                                          "model.h",
-                                          "weights.h",
-                                          "target.h",
-                                          "gradients.cuh",
-                                          "train.h",
-                                          "machine/numbers.h",
-                                          "machine/launch.h",
-                                          "machine/launch_gradients.h",
-                                          "machine/threads.h",
-                                          "machine/integers.h",
-                                          "machine/packing.h",
-                                          "machine/single.sh",
-                                          "machine/single.cpp",
-                                          "rules/verify.h",
-                                          "growth/shapes.h",
-                                          "files/words.h",
-                                          "cuda/machine.cuh",
-                                          "tests/cuda/emulator.h",
-                                          "data/get.sh",
-                                          "data/pip.sh",
-                                          "LICENSE"};
+const std::vector<std::string> kEngine = words(
+    "tree.h sample.h draft.h decode.h kernels.cuh rows.h model.h weights.h target.h gradients.cuh train.h "
+    "machine/numbers.h machine/launch.h machine/launch_gradients.h machine/threads.h machine/integers.h "
+    "machine/packing.h machine/single.sh machine/single.cpp rules/verify.h growth/shapes.h files/words.h "
+    "cuda/machine.cuh tests/cuda/emulator.h data/get.sh data/pip.sh LICENSE");
 // Folders of course/ that students do not get, or get elsewhere; and this program.
 const std::vector<std::string> kTeachers = {"teacher", "starter", "course.cpp", "README.md"};
 

@@ -462,36 +462,19 @@ Options read_options(int argc, char** argv) {
   const option names[] = {{"submission", 1, nullptr, 's'}, {"chapter", 1, nullptr, 'c'}, {"reference", 1, nullptr, 'r'},
                           {"hide", 1, nullptr, 'h'},       {"seed", 1, nullptr, 'n'},    {"record", 0, nullptr, 'w'},
                           {"results", 1, nullptr, 'o'},    {"seconds", 1, nullptr, 't'}, {nullptr, 0, nullptr, 0}};
-  for (int given; (given = getopt_long(argc, argv, "", names, nullptr)) >= 0;) switch (given) {
-      case 's':
-        options.submission = optarg;
-        break;
-      case 'c': {
-        std::istringstream words(optarg);
-        for (int number; words >> number;) options.chapters.push_back(number);
-        break;
-      }
-      case 'r':
-        options.reference = optarg;
-        break;
-      case 'h':
-        options.hidden = optarg;
-        break;
-      case 't':
-        options.seconds = std::max(1, atoi(optarg));
-        break;
-      case 'n':
-        options.seed = strtoull(optarg, nullptr, 10);
-        break;
-      case 'w':
-        options.record = true;
-        break;
-      case 'o':
-        options.results = optarg;
-        break;
-      default:
-        exit(2);
-    }
+  std::string chapters, seed = "0", seconds = std::to_string(options.seconds);
+  const std::map<int, std::string*> texts = {
+      {'s', &options.submission}, {'r', &options.reference}, {'h', &options.hidden}, {'n', &seed}, {'t', &seconds},
+      {'o', &options.results}};
+  for (int given; (given = getopt_long(argc, argv, "", names, nullptr)) >= 0;)
+    if (given == 'w') options.record = true;
+    else if (given == 'c') chapters += std::string(" ") + optarg;
+    else if (texts.count(given)) *texts.at(given) = optarg;
+    else exit(2);
+  std::istringstream words(chapters);
+  for (int number; words >> number;) options.chapters.push_back(number);
+  options.seed = strtoull(seed.c_str(), nullptr, 10);
+  options.seconds = std::max(1, atoi(seconds.c_str()));
   if (options.reference.empty() || options.record) options.seed = kRecordedSeed;
   else if (options.seed == 0) options.seed = uint64_t(std::random_device{}()) << 32 | std::random_device{}();
   return options;

@@ -5,6 +5,7 @@
 // run on one machine: numbers are sent as they lie in memory.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>

@@ -196,11 +196,9 @@ int Bpe::special_at(std::string_view text, size_t at) const {
   return -1;
 }
 
-namespace {
-
 // Puts U+FFFD for each run of bad bytes, into `repaired`. Returns how many there were; where there are none, nothing is
 // copied.
-size_t repair(std::string_view text, std::string& repaired) {
+static size_t repair(std::string_view text, std::string& repaired) {
   size_t runs = 0, good = 0;  // text[good, at) is valid and not copied yet
   bool bad_before = false;
   for (size_t at = 0; at < text.size();) {
@@ -217,8 +215,6 @@ size_t repair(std::string_view text, std::string& repaired) {
   if (runs) repaired.append(text, good, text.size() - good);
   return runs;
 }
-
-}  // namespace
 
 // ---------------------------------------------------------------------------------------------------------------
 // Encoding
@@ -507,16 +503,12 @@ Tokenizer parse_any_tokenizer(const std::string& text, const std::string& where)
 // ---------------------------------------------------------------------------------------------------------------
 // The stream
 
-namespace {
-
 // Whether these bytes, which are no whole character, may become one with more bytes.
-bool begins_character(const std::string& bytes) {
+static bool begins_character(const std::string& bytes) {
   for (const std::string more : {"\x80", "\xBF", "\x80\x80", "\xBF\x80", "\x80\x80\x80", "\xBF\x80\x80"})
     if (code_point_bytes(bytes + more, 0) == int(bytes.size() + more.size())) return true;
   return false;
 }
-
-}  // namespace
 
 std::string Utf8Stream::put(std::string_view bytes) {
   std::string ready = finish().append(bytes);

@@ -10,7 +10,6 @@
 
 #include "files/bpe.h"
 #include "files/llama.h"
-#include "files/sizes.h"
 #include "machine/numbers.h"
 
 namespace nanospec {
@@ -77,8 +76,7 @@ struct ConfigFile {
   }
   bool flag(const char* key, bool otherwise) const {
     const Json value = file.value(key, Json(otherwise));
-    if (!value.is_boolean())
-      refuse(std::string(key) + " is " + shown(value) + ", expected true or false", where, kAdvice);
+    if (!value.is_boolean()) refuse(filled("{} is {}, expected true or false", key, shown(value)), where, kAdvice);
     return value.get<bool>();
   }
   void fixed(const char* key, const Json& expected, bool required = false) const {
@@ -186,16 +184,15 @@ std::vector<TensorSpec> file_table(Config config) {
   return tensor_table(config);
 }
 
-namespace {
-
-std::map<std::string, size_t> offsets_of(const Config& config) {
+static std::map<std::string, size_t> offsets_of(const Config& config) {
   std::map<std::string, size_t> offsets;
   for (const TensorSpec& spec : tensor_table(config)) offsets[spec.name] = spec.offset;
   return offsets;
 }
 
 // Those of a Llama model, all in `copies`, one after the other.
-std::vector<TensorData> llama_model_tensors(const Config& config, const float* weights, std::vector<float>& copies) {
+static std::vector<TensorData> llama_model_tensors(const Config& config, const float* weights,
+                                                   std::vector<float>& copies) {
   const std::map<std::string, size_t> offset = offsets_of(config);
   copies.clear();
   copies.reserve(parameter_count(config));
@@ -208,7 +205,7 @@ std::vector<TensorData> llama_model_tensors(const Config& config, const float* w
   return tensors;
 }
 
-std::vector<float> parse_llama_model(const SafeTensors& file, const Config& config, const std::string& where) {
+static std::vector<float> parse_llama_model(const SafeTensors& file, const Config& config, const std::string& where) {
   const std::map<std::string, size_t> offset = offsets_of(config);
   std::vector<float> flat(parameter_count(config));
   for (const LlamaTensor& part : llama_tensors(config)) {
@@ -221,8 +218,6 @@ std::vector<float> parse_llama_model(const SafeTensors& file, const Config& conf
   }
   return flat;
 }
-
-}  // namespace
 
 std::vector<TensorData> model_tensors(const Config& config, const float* weights, std::vector<float>& zeros) {
   if (is_llama(config)) return llama_model_tensors(config, weights, zeros);
@@ -274,15 +269,15 @@ std::vector<float> parse_model(const SafeTensors& file, const Config& config, co
 // ---------------------------------------------------------------------------------------------------------------
 // The folder of a model
 
-void check_hashed(const SafeTensors& file, const std::string& dir) {
+// Notes that a file has no hash, as those of other programs, and of early versions of nanospec.
+static void check_hashed(const SafeTensors& file, const std::string& dir) {
   if (!file.metadata.count("hash"))
     note("the weights carry no hash, so that damage could pass unseen", dir,
          "nothing need be done; where train_gpt made them, the same command with --resume adds it");
 }
 
-namespace {
 // How a chat is written: in a file of its own, or in tokenizer_config.json; "": not known.
-std::string chat_template_in(const std::string& dir) {
+static std::string chat_template_in(const std::string& dir) {
   const std::string own = dir + "/chat_template.jinja", shared = dir + "/tokenizer_config.json";
   if (std::filesystem::is_regular_file(own)) return read_file(own);
   if (!std::filesystem::is_regular_file(shared)) return "";
@@ -290,7 +285,6 @@ std::string chat_template_in(const std::string& dir) {
   const Json& said = member(config, "chat_template");
   return said.is_string() ? said.get<std::string>() : "";
 }
-}  // namespace
 
 std::string weights_path(const std::string& dir) {
   if (access((dir + "/.").c_str(), F_OK) != 0 && errno == ENOTDIR)
@@ -322,7 +316,8 @@ Loaded load_model(const std::string& dir) {
   return loaded;
 }
 
-std::string format_tokenizer_config(const Config& config) {
+// tokenizer_config.json: it tells `transformers` to use tokenizer.json and nothing else.
+static std::string format_tokenizer_config(const Config& config) {
   const Json file = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                      {"clean_up_tokenization_spaces", false},
                      {"model_max_length", config.block_size}};
@@ -362,26 +357,27 @@ std::vector<TensorData> optimizer_tensors(const std::vector<TensorSpec>& table, 
   return tensors;
 }
 
-Metadata training_metadata(int64_t iteration, const std::map<std::string, std::string>& settings) {
+Metadata training_metadata(int64_t iteration, const Metadata& settings) {
   return {{"iteration", std::to_string(iteration)}, {"settings", Json(settings).dump()}};
 }
 
+static constexpr const char* kNewRun = "start a new run, without --resume";
+static const std::string& entry_of(const SafeTensors& file, const std::string& key, const std::string& where) {
+  const auto found = file.metadata.find(key);
+  if (found == file.metadata.end()) refuse("the metadata lack \"" + key + "\"", where, kNewRun);
+  return found->second;
+}
+
 TrainingState parse_training_metadata(const SafeTensors& file, const std::string& where) {
-  const std::string advice = "start a new run, without --resume";
-  const auto entry = [&](const std::string& key) {
-    const auto found = file.metadata.find(key);
-    if (found == file.metadata.end()) refuse("the metadata lack \"" + key + "\"", where, advice);
-    return found->second;
-  };
   TrainingState state;
-  const std::string iteration = entry("iteration");
+  const std::string iteration = entry_of(file, "iteration", where);
   const auto parsed = std::from_chars(iteration.data(), iteration.data() + iteration.size(), state.iteration);
   if (parsed.ec != std::errc() || parsed.ptr != iteration.data() + iteration.size() || state.iteration < 0)
-    refuse("the metadata's iteration is \"" + printable(iteration) + "\", expected a whole number", where, advice);
-  const Json settings = parse_json(entry("settings"), where + ", metadata \"settings\"");
-  if (!settings.is_object()) refuse("the metadata's settings are no JSON object", where, advice);
+    refuse("the metadata's iteration is \"" + printable(iteration) + "\", expected a whole number", where, kNewRun);
+  const Json settings = parse_json(entry_of(file, "settings", where), where + ", metadata \"settings\"");
+  if (!settings.is_object()) refuse("the metadata's settings are no JSON object", where, kNewRun);
   for (const auto& [key, value] : settings.items()) {
-    if (!value.is_string()) refuse("the metadata's setting " + printable(key) + " is no text", where, advice);
+    if (!value.is_string()) refuse("the metadata's setting " + printable(key) + " is no text", where, kNewRun);
     state.settings[key] = value.get<std::string>();
   }
   return state;
@@ -398,8 +394,7 @@ TrainingState parse_training(const SafeTensors& file, const std::vector<TensorSp
   return state;
 }
 
-void check_resumable(const std::map<std::string, std::string>& before, const std::map<std::string, std::string>& now,
-                     const std::string& where) {
+void check_resumable(const Metadata& before, const Metadata& now, const std::string& where) {
   for (const auto& [name, value] : now) {
     const auto was = before.find(name);
     if (was == before.end() || was->second != value)
@@ -409,26 +404,17 @@ void check_resumable(const std::map<std::string, std::string>& before, const std
   }
 }
 
-Metadata optimizer_metadata(const Config& config, int64_t iteration,
-                            const std::map<std::string, std::string>& settings) {
-  auto metadata = training_metadata(iteration, settings);
-  metadata["config"] = format_config(config);
-  return metadata;
-}
-
 OptimizerState parse_optimizer(const SafeTensors& file, const std::string& where) {
-  const auto config = file.metadata.find("config");
-  if (config == file.metadata.end()) refuse("the metadata lack \"config\"", where, "start a new run, without --resume");
   OptimizerState state;
-  state.config = parse_config(config->second, where + ", metadata \"config\"");
+  state.config = parse_config(entry_of(file, "config", where), where + ", metadata \"config\"");
   static_cast<TrainingState&>(state) = parse_training(file, tensor_table(state.config), where);
   return state;
 }
 
-void save_optimizer(const std::string& dir, const Config& config, int64_t iteration,
-                    const std::map<std::string, std::string>& settings, const OptimizerArrays& arrays,
-                    Metadata metadata) {
-  metadata.merge(optimizer_metadata(config, iteration, settings));
+void save_optimizer(const std::string& dir, const Config& config, int64_t iteration, const Metadata& settings,
+                    const OptimizerArrays& arrays, Metadata metadata) {
+  metadata.merge(training_metadata(iteration, settings));
+  metadata["config"] = format_config(config);
   write_safetensors(dir + "/optimizer.safetensors", optimizer_tensors(tensor_table(config), arrays), metadata);
 }
 

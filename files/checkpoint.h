@@ -1,14 +1,60 @@
 // files/checkpoint.h: reads and writes models, in files that Hugging Face's own loaders read too.
 //
-// In order: config.json; the model's tensors; the folder of a model; a training's state. Files are written and checked
-// as safetensors.h says. Every reader throws std::runtime_error with one line, also for any model but GPT-2 and Llama
-// as in model.h.
+// In order: which sizes a model may have; config.json; the model's tensors; the folder of a model; a training's state.
+// Files are written and checked as safetensors.h says. Every reader throws std::runtime_error with one line, also for
+// any model but GPT-2 and Llama as in model.h.
 #pragma once
 
 #include "files/safetensors.h"
 #include "weights.h"
 
 namespace nanospec {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Which sizes a model may have, whether a file or the command line names them. The core takes every Config as it is: so
+// what reads one asks config_problem() first.
+
+// The largest model that is accepted: 2^32 parameters are 16 GiB of floats.
+constexpr int kMaxLayers = 1024;
+constexpr int kMaxChannels = 1 << 16;
+constexpr int kMaxBlock = 1 << 20;
+constexpr int kMaxVocabulary = 1 << 20;
+constexpr uint64_t kMaxParameters = uint64_t(1) << 32;
+
+// What is wrong with these sizes, in words; "" when nothing is.
+inline std::string config_problem(const Config& config) {
+  const auto range = [](const char* name, int value, int low, int high) {
+    if (value >= low && value <= high) return std::string();
+    return filled("{} is {}, expected {} to {}", name, value, low, high);
+  };
+  std::string problem = range("n_layer", config.n_layer, 1, kMaxLayers);
+  if (problem.empty()) problem = range("n_embd", config.n_embd, 1, kMaxChannels);
+  if (problem.empty()) problem = range("n_head", config.n_head, 1, kMaxChannels);
+  if (problem.empty()) problem = range("block_size", config.block_size, 2, kMaxBlock);
+  if (problem.empty()) problem = range("vocab_size", config.vocab_size, 1, kMaxVocabulary);
+  if (!problem.empty()) return problem;
+  if (!config.head_dim && config.n_embd % config.n_head != 0)
+    return filled("n_embd is {}, not a multiple of n_head, {}", config.n_embd, config.n_head);
+  problem = range("head_dim", config.head_size(), 1, kMaxChannels);
+  if (problem.empty()) problem = range("n_inner", config.inner(), 1, 4 * kMaxChannels);
+  if (problem.empty()) problem = range("n_kv_head", config.n_kv_head, 1, config.n_head);
+  if (!problem.empty()) return problem;
+  if (config.n_head % config.n_kv_head != 0)
+    return filled("n_head is {}, not a multiple of n_kv_head, {}", config.n_head, config.n_kv_head);
+  if (config.rotary && config.head_size() % 2 != 0)
+    return filled("head_dim is {}, expected an even number for rotary positions", config.head_size());
+  if (config.block_size % 2 != 0) return filled("block_size is {}, expected an even number", config.block_size);
+  const uint64_t parameters = parameter_count(config);
+  if (parameters > kMaxParameters)
+    return filled("the model would have {} parameters, at most {} are possible", parameters, kMaxParameters);
+  return "";
+}
+
+// Throws std::invalid_argument (the command line is wrong) when no model can have these sizes.
+inline void validate(const Config& config) {
+  const std::string problem = config_problem(config);
+  if (!problem.empty()) throw std::invalid_argument(problem + ": the model's size: choose other sizes");
+}
 
 // ---------------------------------------------------------------------------------------------------------------
 // config.json
@@ -64,18 +110,12 @@ struct Loaded {
   TensorSource source() const { return tensors.read ? tensors : TensorSource(weights.data()); }
 };
 
-// Notes that a file has no hash, as those of other programs, and of early versions of nanospec.
-void check_hashed(const SafeTensors& file, const std::string& dir);
-
 // Where the weights lie. Throws runtime_error where `dir` is a file, or an index names several files instead.
 std::string weights_path(const std::string& dir);
 
 // Reads config.json, tokenizer.json and model.safetensors; and the template of a chat, where there is one. Throws
 // runtime_error.
 Loaded load_model(const std::string& dir);
-
-// tokenizer_config.json: it tells `transformers` to use tokenizer.json and nothing else.
-std::string format_tokenizer_config(const Config& config);
 
 // Writes the folder of a model, and creates it if needed. The weights are written last: between two checkpoints of a
 // run only they differ, and a rename replaces them in one step. If the folder has a model of another config or
@@ -90,9 +130,9 @@ std::string hash_model(const Config& config, const float* weights, const Metadat
 // A training's state: one file with all that --resume needs, so that a kill between two renames cannot mix two states.
 
 struct TrainingState {
-  int64_t iteration = 0;                        // updates done
-  std::vector<float> weights, m, v;             // each laid out by one table of tensors; m, v: AdamW's moments
-  std::map<std::string, std::string> settings;  // what else a resumed run must share: seed, data, ...
+  int64_t iteration = 0;             // updates done
+  std::vector<float> weights, m, v;  // each laid out by one table of tensors; m, v: AdamW's moments
+  Metadata settings;                 // what else a resumed run must share: seed, data, ...
 };
 
 // Pointers to the three arrays.
@@ -100,7 +140,7 @@ struct OptimizerArrays {
   const float *weights, *m, *v;
 };
 std::vector<TensorData> optimizer_tensors(const std::vector<TensorSpec>& table, const OptimizerArrays& arrays);
-Metadata training_metadata(int64_t iteration, const std::map<std::string, std::string>& settings);
+Metadata training_metadata(int64_t iteration, const Metadata& settings);
 
 // The state without its arrays. Throws std::runtime_error.
 TrainingState parse_training_metadata(const SafeTensors& file, const std::string& where);
@@ -108,21 +148,17 @@ TrainingState parse_training_metadata(const SafeTensors& file, const std::string
 TrainingState parse_training(const SafeTensors& file, const std::vector<TensorSpec>& table, const std::string& where);
 
 // Throws std::runtime_error if a resumed run has other settings than the stopped one.
-void check_resumable(const std::map<std::string, std::string>& before, const std::map<std::string, std::string>& now,
-                     const std::string& where);
+void check_resumable(const Metadata& before, const Metadata& now, const std::string& where);
 
 // Of a model: DIR/optimizer.safetensors, which holds the config too.
 struct OptimizerState : TrainingState {
   Config config;
 };
-Metadata optimizer_metadata(const Config& config, int64_t iteration,
-                            const std::map<std::string, std::string>& settings);
 OptimizerState parse_optimizer(const SafeTensors& file, const std::string& where);
 
 // The folder must be there. Both throw runtime_error.
-void save_optimizer(const std::string& dir, const Config& config, int64_t iteration,
-                    const std::map<std::string, std::string>& settings, const OptimizerArrays& arrays,
-                    Metadata metadata = {});
+void save_optimizer(const std::string& dir, const Config& config, int64_t iteration, const Metadata& settings,
+                    const OptimizerArrays& arrays, Metadata metadata = {});
 OptimizerState load_optimizer(const std::string& dir);
 
 }  // namespace nanospec

@@ -4,14 +4,12 @@
 #include "files/gguf.h"
 
 namespace nanospec {
-namespace {
-
-[[noreturn]] void refuse_name(const std::string& wrong, const std::string& advice) {
+[[noreturn]] static void refuse_name(const std::string& wrong, const std::string& advice) {
   throw std::invalid_argument("drafter " + wrong + ": --drafter: " + advice);
 }
 
 // Reads one drafter's name.
-DrafterName parse_part(const std::string& text) {
+static DrafterName parse_part(const std::string& text) {
   const size_t colon = std::min(text.find(':'), text.size());
   const std::string word = text.substr(0, colon), rest = text.substr(std::min(colon + 1, text.size()));
   const std::string most = std::to_string(kNgramOrders);
@@ -45,8 +43,6 @@ DrafterName parse_part(const std::string& text) {
                 "choose ngram:" + most + " or less");
   return name;
 }
-
-}  // namespace
 
 std::vector<DrafterName> parse_drafter(const std::string& text) {
   std::vector<DrafterName> names;

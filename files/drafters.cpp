@@ -7,10 +7,8 @@
 #include "files/tables.h"
 
 namespace nanospec {
-namespace {
-
 // What makes its file anew. model: the target's folder or file.
-std::string maker_of(const DrafterName& name, const std::string& model) {
+static std::string maker_of(const DrafterName& name, const std::string& model) {
   const std::string place = name.dir.empty() ? "" : " --out " + printable(name.dir, 300);
   if (name.kind == DrafterName::kGpt) return "train it again: train_gpt --data FILE" + place;
   if (name.kind == DrafterName::kMedusa) return "train them again: " + drafter_trainer("medusa", model, name.dir);
@@ -19,8 +17,8 @@ std::string maker_of(const DrafterName& name, const std::string& model) {
   return "repeat the train_gpt command that made the model, with --resume: it writes the counts anew";
 }
 
-std::unique_ptr<Drafter> make_part(const DrafterName& name, const std::string& dir, int vocab,
-                                   const MakeModelDrafter& make) {
+static std::unique_ptr<Drafter> make_part(const DrafterName& name, const std::string& dir, int vocab,
+                                          const MakeModelDrafter& make) {
   const DrafterName::Kind kind = name.kind;
   if (kind == DrafterName::kBigram) return load_bigram(dir, vocab);
   if (kind == DrafterName::kNgram) return load_ngram(dir, name.order, vocab);
@@ -33,12 +31,10 @@ std::unique_ptr<Drafter> make_part(const DrafterName& name, const std::string& d
   return make(name);
 }
 
-std::unique_ptr<Drafter> load_part(const DrafterName& name, const std::string& dir, int vocab,
-                                   const MakeModelDrafter& make) {
+static std::unique_ptr<Drafter> load_part(const DrafterName& name, const std::string& dir, int vocab,
+                                          const MakeModelDrafter& make) {
   return made_by(maker_of(name, dir), [&] { return make_part(name, dir, vocab, make); });
 }
-
-}  // namespace
 
 std::unique_ptr<Drafter> load_drafter(const std::vector<DrafterName>& names, const std::string& dir, int vocab,
                                       const MakeModelDrafter& make) {

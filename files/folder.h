@@ -13,14 +13,50 @@
 
 #include <cerrno>
 #include <filesystem>
-#include <list>
 
 #include "files/io.h"
-#include "files/known_files.h"
 #include "files/unfinished.h"
 #include "files/words.h"
 
 namespace nanospec {
+
+// The names under which programs of ours write into a model's folder, and what each file is.
+struct KnownFile {
+  const char *name, *what;  // a folder's name ends with a slash
+};
+constexpr KnownFile kKnownFiles[] = {
+    {"model.safetensors", "the weights"},
+    {"config.json", "the sizes"},
+    {"tokenizer.json", "the tokenizer"},
+    {"tokenizer_config.json", "the tokenizer, for transformers"},
+    {"optimizer.safetensors", "all that --resume needs"},
+    {"bigram.safetensors", "counts, for the drafter bigram"},
+    {"ngram.safetensors", "counts, for the drafter ngram"},
+    {"medusa.safetensors", "heads, for the drafter medusa"},
+    {"medusa-optimizer.safetensors", "their training, for --resume"},
+    {"parallel.safetensors", "the drafter parallel"},
+    {"parallel-optimizer.safetensors", "its training, for --resume"},
+    {"calibration.json", "hit rates of drafters, for shapes"},
+    {"train.json", "figures of the training"},
+    {"medusa.json", "figures of the heads' training"},
+    {"parallel.json", "figures of the drafter's training"},
+    {"compare.json", "figures of a comparison"},
+    {"compare.svg", "a picture of a comparison"},
+    {"hidden/", "states of texts, for training heads"},
+    {"features/", "states of texts, for training the drafter parallel"},
+    {"sequential/", "the drafter parallel in its sequential form"},
+    {"index.json", "what the states are of"},  // in hidden/ and features/, with train-N and validation-N.safetensors
+};
+
+// What the file of this name is; "" where no program of ours writes one.
+inline std::string known_file(const std::string& name) {
+  for (const KnownFile& known : kKnownFiles)
+    if (name == known.name) return known.what;
+  const size_t dash = name.find('-'), dot = name.find('.');
+  const std::string part = name.substr(0, dash), more = name.substr(std::min(dot, name.size()));
+  if ((part != "train" && part != "validation") || more != ".safetensors" || dot <= dash + 1) return "";
+  return name.find_first_not_of("0123456789", dash + 1) == dot ? "states of texts" : "";
+}
 
 // The process that holds the lock on an open folder; 0 if the system does not show it.
 inline int lock_holder(int folder) {
@@ -72,10 +108,6 @@ class LockedFolder {
   }
   LockedFolder(const LockedFolder&) = delete;
   LockedFolder& operator=(const LockedFolder&) = delete;
-  // Removes the folders that it has made, if they are still empty.
-  ~LockedFolder() {
-    while (!made_.empty()) made_.pop_back();
-  }
 
   // Makes the folder, and those around it, and locks it. Call it after all other checks.
   void make() {
@@ -125,7 +157,7 @@ class LockedFolder {
 
   const std::string path_, advice_;
   OpenFile lock_{-1};
-  std::list<Unfinished> made_;  // the innermost last
+  UnfinishedList made_;  // the innermost last: what is still empty is removed at the end
 };
 
 // Files that are first written into a temporary folder, inside the one that they are for, and moved up later.
@@ -139,11 +171,6 @@ class Staged {
     create_folder(path);
     for (const std::string& name : names_) files_.emplace_back(path + name);
   }
-  Staged(const Staged&) = delete;
-  Staged& operator=(const Staged&) = delete;
-  ~Staged() {
-    while (!files_.empty()) files_.pop_back();
-  }
   // Moves them up: once, however often it is called. Throws runtime_error.
   void publish() {
     for (const std::string& name : names_)
@@ -156,7 +183,7 @@ class Staged {
   const std::string folder_;
   const std::vector<std::string> names_;
   const Unfinished made_;
-  std::list<Unfinished> files_;
+  UnfinishedList files_;
 };
 
 }  // namespace nanospec

@@ -111,18 +111,16 @@ std::string shown_value(const GgufValue& value) {
   return number ? std::to_string(*number) : std::to_string(load<uint64_t>(value.data));
 }
 
-namespace {
-
-[[noreturn]] void refuse_value(const GgufFile& file, const std::string& key, const std::string& is,
-                               const std::string& expected) {
+[[noreturn]] static void refuse_value(const GgufFile& file, const std::string& key, const std::string& is,
+                                      const std::string& expected) {
   refuse(printable(key) + " is " + is + ", expected " + expected, printable(file.path, 300), kConvertAgain);
 }
 
 // What `read` makes of the value under a key, which must be a list or none, and of a kind for which `right` is true;
 // `otherwise` if there is none.
 template <class T, class Read>
-T value_of(const GgufFile& file, const std::string& key, const std::optional<T>& otherwise, const char* expected,
-           bool list, bool (*right)(const GgufValue&), Read read) {
+static T value_of(const GgufFile& file, const std::string& key, const std::optional<T>& otherwise, const char* expected,
+                  bool list, bool (*right)(const GgufValue&), Read read) {
   const auto found = file.metadata.find(key);
   if (found == file.metadata.end() && otherwise) return *otherwise;
   if (found == file.metadata.end())
@@ -132,8 +130,8 @@ T value_of(const GgufFile& file, const std::string& key, const std::optional<T>&
   return read(value);
 }
 
-int64_t checked_integer(const GgufFile& file, const std::string& key, const GgufValue& value, uint64_t i, int64_t least,
-                        int64_t most) {
+static int64_t checked_integer(const GgufFile& file, const std::string& key, const GgufValue& value, uint64_t i,
+                               int64_t least, int64_t most) {
   const std::optional<int64_t> number = integer_at(value, i);
   if (!number || *number < least || *number > most)
     refuse_value(file, key + (value.list ? filled(", element {},", i + 1) : ""),
@@ -141,8 +139,6 @@ int64_t checked_integer(const GgufFile& file, const std::string& key, const Gguf
                  filled("{} to {}", least, most));
   return *number;
 }
-
-}  // namespace
 
 std::string GgufFile::text(const std::string& key, const Otherwise<std::string>& otherwise) const {
   return value_of(*this, key, otherwise, "a text", false, is_text, [](auto& value) { return text_at(value.data); });

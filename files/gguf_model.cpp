@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "files/model_path.h"
-#include "files/sizes.h"
 #include "files/words.h"
 
 namespace nanospec {
@@ -13,17 +12,13 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // The numbers of a tensor
 
-namespace {
-
 // The types that are read, and how weights of each are stored here, where they are stored as in the file.
 constexpr std::pair<GgufType, Dtype> kStored[] = {{GgufType::F32, Dtype::fp32},  {GgufType::F16, Dtype::f16},
                                                   {GgufType::BF16, Dtype::bf16}, {GgufType::Q8_0, Dtype::q8_0},
                                                   {GgufType::Q4_0, Dtype::q4_0}, {GgufType::Q4_1, Dtype::q4_1}};
-Dtype stored_type(GgufType type) {
+static Dtype stored_type(GgufType type) {
   return std::find_if(std::begin(kStored), std::end(kStored), [&](auto& one) { return one.first == type; })->second;
 }
-
-}  // namespace
 
 void dequantize(const GgufTensor& tensor, size_t first, size_t n, float* out) {
   const size_t block = block_numbers(tensor.type), size = tensor.size();
@@ -42,27 +37,25 @@ void dequantize(const GgufTensor& tensor, size_t first, size_t n, float* out) {
   if (!blocks) to_floats(tensor.data + first * width, type_name(tensor.type), n, out);
 }
 
-namespace {
-
 // Calls f(part, tensor of the file) for all that a tensor of the table is made of.
 template <class F>
-void each_part(const GgufFile& file, const std::vector<LlamaTensor>& parts, const TensorSpec& spec, F f) {
+static void each_part(const GgufFile& file, const std::vector<LlamaTensor>& parts, const TensorSpec& spec, F f) {
   for (const LlamaTensor& part : parts)
     if (part.ours == spec.name) f(part, file.tensor(part.gguf));
 }
 
-size_t our_row(const LlamaTensor& part, size_t row, int head_size) {
+static size_t our_row(const LlamaTensor& part, size_t row, int head_size) {
   return part.rotary ? size_t(hugging_face_row(int64_t(row), head_size)) : row;
 }
 
-void check_finite(bool finite, const GgufFile& file) {
+static void check_finite(bool finite, const GgufFile& file) {
   if (!finite) refuse("a weight is not a finite number", file.path);
 }
 
 // Calls set(output, block of k, its numbers) for all blocks of a tensor of the table. Throws runtime_error where a
 // scale is not finite.
-void read_gguf_blocks(const GgufFile& file, const std::vector<LlamaTensor>& parts, int head_size,
-                      const TensorSpec& spec, const TensorSource::SetBlock& set) {
+static void read_gguf_blocks(const GgufFile& file, const std::vector<LlamaTensor>& parts, int head_size,
+                             const TensorSpec& spec, const TensorSource::SetBlock& set) {
   each_part(file, parts, spec, [&](const LlamaTensor& part, const GgufTensor& tensor) {
     const size_t rows = size_t(part.shape[0]), blocks = size_t(part.shape[1]) / kBlockNumbers;
     visit_blocks(tensor, [&](auto format) {
@@ -78,7 +71,7 @@ void read_gguf_blocks(const GgufFile& file, const std::vector<LlamaTensor>& part
 }
 
 // The tensors of a file, which stays mapped. A matrix of ours whose parts have different types there is one of bf16.
-TensorSource gguf_source(const GgufFile& file, const Config& config) {
+static TensorSource gguf_source(const GgufFile& file, const Config& config) {
   const std::vector<LlamaTensor> parts = llama_tensors(config);
   const int head_size = config.head_size();
   TensorSource source;
@@ -93,8 +86,6 @@ TensorSource gguf_source(const GgufFile& file, const Config& config) {
   };
   return source;
 }
-
-}  // namespace
 
 void read_gguf_tensor(const GgufFile& file, const std::vector<LlamaTensor>& parts, int head_size,
                       const TensorSpec& spec, float* to) {
@@ -271,10 +262,8 @@ int context_of(const Config& model, int wanted, const std::string& path) {
   return wanted;
 }
 
-namespace {
-
 // Bytes of a number of that type.
-double bytes_of(Dtype dtype) {
+static double bytes_of(Dtype dtype) {
   const int a_block = dtype == Dtype::q8_0   ? Panels<Q8_0>::kOutputBytes
                       : dtype == Dtype::q4_0 ? Panels<Q4_0>::kOutputBytes
                                              : Panels<Q4_1>::kOutputBytes;
@@ -283,7 +272,7 @@ double bytes_of(Dtype dtype) {
 
 // About how many bytes decoding takes: packed matrices, cached numbers, what is read as it is stored, and the largest
 // matrix while it is packed.
-double takes_decoding(const Config& c, const TensorSource& source, Dtype dtype, double cache_bytes) {
+static double takes_decoding(const Config& c, const TensorSource& source, Dtype dtype, double cache_bytes) {
   constexpr double kRows = 256;  // of slots beyond the window, and of activations
   double matrices = 0, largest = 0;
   for (const TensorSpec& spec : tensor_table(c)) {
@@ -295,8 +284,6 @@ double takes_decoding(const Config& c, const TensorSource& source, Dtype dtype, 
   return matrices + 2 * largest * sizeof(float) + cached * cache_bytes +
          kRows * (c.vocab_size + 3.0 * c.hidden()) * sizeof(float);
 }
-
-}  // namespace
 
 Loaded load_gguf(const GgufFile& file, int context, Dtype dtype, Dtype cache_dtype) {
   const std::string& path = file.path;

@@ -22,8 +22,11 @@ IntegerBlock integer_block(const GgufTensor& tensor, size_t number) {
   const uint8_t* const at = tensor.data + number * kBytes;
   IntegerBlock block{};
   memcpy(&block, at, kFloats);
-  for (int i = 0; i < kBlockNumbers; i++)
-    block.codes[i] = Q::kBits == 8 ? uint8_t(at[kFloats + i] + Q::kZero) : at[kFloats + i % 16] >> (i / 16 * 4) & 15;
+  for (int i = 0; i < int(kBytes - kFloats); i++) {
+    const uint8_t byte = at[kFloats + i];
+    block.codes[i] = Q::kBits == 8 ? uint8_t(byte + Q::kZero) : byte & 15;
+    if (Q::kBits == 4) block.codes[i + 16] = byte >> 4;
+  }
   return block;
 }
 

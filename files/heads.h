@@ -10,7 +10,6 @@
 #include "drafters/parallel.h"
 #include "files/checkpoint.h"
 #include "files/origin.h"
-#include "files/sizes.h"
 #include "files/words.h"
 
 namespace nanospec {
@@ -35,7 +34,7 @@ inline std::vector<float> read_exactly(const SafeTensors& file, const std::vecto
   return read_flat(file, table, path);
 }
 inline void write_flat(const std::string& path, const std::vector<TensorSpec>& table, const float* flat,
-                       const std::map<std::string, std::string>& metadata) {
+                       const Metadata& metadata) {
   std::vector<TensorData> tensors;
   add_tensors(tensors, table, flat);
   write_safetensors(path, tensors, metadata);

@@ -28,11 +28,12 @@ void check_memory(const std::string& path, double bytes, double takes, const std
   constexpr double kLarge = 64e6;  // less is not checked
   const double free = takes > kLarge ? double(available_bytes()) : takes;
   if (takes <= free) return;
-  char numbers[3][32];
-  int i = 0;
-  for (double number : {bytes, takes, free}) snprintf(numbers[i++], sizeof numbers[0], "%.1f GB", number * 1e-9);
-  refuse("the file does not fit in memory", printable(path, 300) + " (" + numbers[0] + ")",
-         std::string("it takes ") + numbers[1] + ", " + numbers[2] + " are free; give " + other);
+  const auto gigabytes = [](double number) {
+    char text[32];
+    return std::string(text, size_t(snprintf(text, sizeof text, "%.1f GB", number * 1e-9)));
+  };
+  refuse("the file does not fit in memory", filled("{} ({})", printable(path, 300), gigabytes(bytes)),
+         filled("it takes {}, {} are free; give {}", gigabytes(takes), gigabytes(free), other));
 }
 
 double file_bytes(const std::string& path) {

@@ -20,10 +20,9 @@ void to_floats(const void* numbers, const std::string& dtype, size_t n, float* o
     for (size_t i = 0; i < n; i++) out[i] = to_float(load<bf16>(halves + 2 * i));
 }
 
-namespace {
-
 // Reads one tensor of the header, and checks it against the `data` bytes that begin at `origin`.
-Tensor parse_tensor(const std::string& name, const Json& entry, size_t origin, size_t data, const std::string& where) {
+static Tensor parse_tensor(const std::string& name, const Json& entry, size_t origin, size_t data,
+                           const std::string& where) {
   constexpr size_t kMostDimensions = 8;
   const auto bad = [&](const std::string& wrong) { refuse("tensor " + printable(name) + " " + wrong, where); };
   const Json &dtype = member(entry, "dtype"), &shape = member(entry, "shape"), &span = member(entry, "data_offsets");
@@ -58,7 +57,7 @@ Tensor parse_tensor(const std::string& name, const Json& entry, size_t origin, s
 }
 
 // Where the header ends, in a file that begins with these bytes and has that size. Throws std::runtime_error.
-size_t header_end(const std::string& begin, uint64_t size, const std::string& where) {
+static size_t header_end(const std::string& begin, uint64_t size, const std::string& where) {
   constexpr uint64_t kLongestHeader = 100000000;  // the format's own limit
   if (size < 8 || begin.size() < 8) refuse(filled("not a safetensors file: only {} bytes", size), where);
   const uint64_t header_bytes = load<uint64_t>(begin.data());
@@ -69,7 +68,7 @@ size_t header_end(const std::string& begin, uint64_t size, const std::string& wh
 
 // Reads a file's header. Checks all of it: names are distinct, shapes and offsets agree, there is no gap, no overlap
 // and no byte left over. Throws std::runtime_error.
-SafeTensors parse_header(const std::string& bytes, uint64_t size, const std::string& where) {
+static SafeTensors parse_header(const std::string& bytes, uint64_t size, const std::string& where) {
   const std::string advice = "replace the file";
   const size_t origin = bytes.size(), data = size_t(size) - origin;
   const Json header = parse_json(bytes.substr(8), where);
@@ -108,7 +107,7 @@ constexpr const char* kNoDigits = "xxh64:0000000000000000";
 
 // Throws std::runtime_error if the file is not the one that was written. If a hash is found under a key that has none,
 // the key was "hash" and is damaged.
-void check_hash(const SafeTensors& file, const std::string& where) {
+static void check_hash(const SafeTensors& file, const std::string& where) {
   const auto said = file.metadata.find("hash");
   bool right = true;
   if (said != file.metadata.end()) {
@@ -122,8 +121,6 @@ void check_hash(const SafeTensors& file, const std::string& where) {
   }
   if (!right) refuse("the file is damaged: its bytes are not those that its hash was made of", where);
 }
-
-}  // namespace
 
 SafeTensors parse_safetensors(std::string bytes, const std::string& where) {
   const size_t end = header_end(bytes, bytes.size(), where);
@@ -152,16 +149,14 @@ SafeTensors read_header(const std::string& path) {
   return read_safetensors(path, [](const SafeTensors&) { return false; });
 }
 
-namespace {
-
-size_t bytes_of(const TensorData& tensor) {
+static size_t bytes_of(const TensorData& tensor) {
   size_t count = 1;
   for (int64_t size : tensor.shape) count *= size_t(size);
   return count * dtype_size(tensor.dtype);
 }
 
 // The part of a safetensors file before the data of these tensors. It ends at a multiple of 8 bytes.
-std::string safetensors_header(const std::vector<TensorData>& tensors, const Metadata& metadata) {
+static std::string safetensors_header(const std::vector<TensorData>& tensors, const Metadata& metadata) {
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   size_t end = 0;
@@ -176,13 +171,11 @@ std::string safetensors_header(const std::vector<TensorData>& tensors, const Met
   return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
 }
 
-Pieces pieces_of(const std::string& header, const std::vector<TensorData>& tensors) {
+static Pieces pieces_of(const std::string& header, const std::vector<TensorData>& tensors) {
   Pieces pieces = {header};
   for (const TensorData& tensor : tensors) pieces.push_back({static_cast<const char*>(tensor.data), bytes_of(tensor)});
   return pieces;
 }
-
-}  // namespace
 
 std::string format_safetensors(const std::vector<TensorData>& tensors, const Metadata& metadata) {
   const std::string header = safetensors_header(tensors, metadata);

@@ -39,15 +39,11 @@ void note(const std::string& what, const std::string& where, const std::string& 
 }
 
 std::string line_and_column(const std::string& text, size_t at) {
-  size_t line = 1, column = 1;
-  for (size_t i = 0; i < at && i < text.size();) {
-    column++;
-    if (text[i] == '\n') {
-      line++;
-      column = 1;
-    }
+  const std::string before = text.substr(0, at);
+  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  size_t column = 1;
+  for (size_t i = before.rfind('\n') + 1; i < before.size(); column++)
     i += size_t(std::max(1, code_point_bytes(text, i)));
-  }
   return filled("(line {}, column {})", line, column);
 }
 
@@ -141,22 +137,25 @@ Tokenizer character_tokenizer(const std::string& text, const std::string& what) 
   return tokenizer;
 }
 
-Json character_split() {
-  return {{"type", "Split"}, {"pattern", {{"Regex", "[\\s\\S]"}}}, {"behavior", "Isolated"}, {"invert", false}};
+// tokenizer.json without its vocabulary. It tells Hugging Face's `tokenizers` to split a text into characters, and to
+// join them again.
+static Json character_file() {
+  const Json characters = {
+      {"type", "Split"}, {"pattern", {{"Regex", "[\\s\\S]"}}}, {"behavior", "Isolated"}, {"invert", false}};
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", Json::array()},
+          {"normalizer", nullptr},
+          {"pre_tokenizer", characters},
+          {"post_processor", nullptr},
+          {"decoder", {{"type", "Fuse"}}},
+          {"model", {{"type", "WordLevel"}, {"vocab", Json::object()}, {"unk_token", "[UNK]"}}}};
 }
 
 std::string format_tokenizer(const Tokenizer& tokenizer) {
-  Json vocabulary = Json::object();
-  for (size_t id = 0; id < tokenizer.symbols.size(); id++) vocabulary[tokenizer.symbols[id]] = id;
-  const Json file = {{"version", "1.0"},
-                     {"truncation", nullptr},
-                     {"padding", nullptr},
-                     {"added_tokens", Json::array()},
-                     {"normalizer", nullptr},
-                     {"pre_tokenizer", character_split()},
-                     {"post_processor", nullptr},
-                     {"decoder", fused_decoder()},
-                     {"model", {{"type", "WordLevel"}, {"vocab", vocabulary}, {"unk_token", "[UNK]"}}}};
+  Json file = character_file();
+  for (size_t id = 0; id < tokenizer.symbols.size(); id++) file["model"]["vocab"][tokenizer.symbols[id]] = id;
   return file.dump(2) + "\n";
 }
 
@@ -166,10 +165,9 @@ Tokenizer parse_tokenizer(const std::string& text, const std::string& where) {
   const auto expect = [&](const char* name, const Json& found, const Json& expected) {
     if (found != expected) refuse(std::string(name) + " is not that of a character tokenizer", where, advice);
   };
-  expect("normalizer", member(file, "normalizer"), nullptr);
-  expect("pre_tokenizer", member(file, "pre_tokenizer"), character_split());
-  expect("post_processor", member(file, "post_processor"), nullptr);
-  expect("decoder", member(file, "decoder"), fused_decoder());
+  const Json ours = character_file();
+  for (const char* name : {"normalizer", "pre_tokenizer", "post_processor", "decoder"})
+    expect(name, member(file, name), ours[name]);
   if (!member(file, "added_tokens").empty()) refuse("added_tokens must be empty", where, advice);
   const Json& model = member(file, "model");
   expect("the model's type", member(model, "type"), "WordLevel");
@@ -223,11 +221,10 @@ Split encode_split(const Tokenizer& tokenizer, const std::string& text, const st
 std::vector<std::string> read_prompts_jsonl(const std::string& text, const std::string& where) {
   const std::string advice = "write one {\"prompt\": \"...\"} a line";
   std::vector<std::string> prompts;
-  for (size_t start = 0, line = 1; start < text.size(); line++) {
-    const size_t end = std::min(text.find('\n', start), text.size());
-    const std::string here = text.substr(start, end - start);
-    const std::string place = filled("{}, line {}", where, line);
-    start = end + 1;
+  std::istringstream lines(text);
+  size_t line = 0;
+  for (std::string here; std::getline(lines, here);) {
+    const std::string place = filled("{}, line {}", where, ++line);
     if (here.find_first_not_of(" \t\r") == std::string::npos) continue;
     const Json parsed = parse_json(here, place);
     const Json& prompt = member(parsed, "prompt");

@@ -7,7 +7,7 @@
 // words.h include nothing of the project. It hooks into no loop: it runs before a text and after a training. The core's
 // one table of tensors (model.h) says in which order tensors are written.
 //
-// What this header and io.h include of the standard library, the others do not include again.
+// What headers of this ring include of the standard library, those who include them do not include again.
 //
 // How to add a file: write NAME_path, save_NAME and load_NAME as in tables.h. Read with parse_safetensors or
 // parse_json, write with write_file (io.h). Trust nothing: every reader throws std::runtime_error with one line: what
@@ -73,18 +73,23 @@ std::string shown_shape(const std::vector<int64_t>& shape);
 // ---------------------------------------------------------------------------------------------------------------
 // Errors
 
-// A text with values: each {} in turn becomes the next of them, a text as it is, a number in digits.
-template <class... Values>
-std::string filled(const std::string& pattern, const Values&... values) {
+// A value as a stream writes it.
+template <class T>
+std::string as_text(const T& value) {
   std::ostringstream text;
+  text << value;
+  return text.str();
+}
+// A text with values: each {} in turn becomes the next of them.
+template <class... Values>
+std::string filled(std::string text, const Values&... values) {
   size_t at = 0;
-  const auto put = [&](const auto& value) {
-    const size_t next = pattern.find("{}", at);
-    text << pattern.substr(at, next - at) << value;
-    at = next + 2;
-  };
-  (put(values), ...);
-  return text.str() + pattern.substr(at);
+  for (const std::string& value : {as_text(values)...}) {
+    at = text.find("{}", at);
+    text.replace(at, 2, value);
+    at += value.size();
+  }
+  return text;
 }
 
 constexpr const char* kReplace = "replace the file";
@@ -215,10 +220,6 @@ void Tokenizer::encode_to(Put put, const std::string& text, const std::string& w
 // The distinct code points of a text in ascending order, as nanoGPT's. `what` names the text in errors: runtime_error
 // where it is empty or not UTF-8.
 Tokenizer character_tokenizer(const std::string& text, const std::string& what = "the training text");
-
-// Tells Hugging Face's `tokenizers` to split a text into characters, and to join them again.
-Json character_split();
-inline Json fused_decoder() { return {{"type", "Fuse"}}; }
 
 // tokenizer.json. Its unknown token is not in the vocabulary, so `tokenizers` too reports an error for unknown
 // characters.

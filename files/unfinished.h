@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <list>
 #include <string>
 
 namespace nanospec {
@@ -33,6 +34,13 @@ class Unfinished {
   inline static std::atomic<const Unfinished*> newest_{nullptr};
   const std::string path_;
   const Unfinished* const before_;
+};
+
+// Several of them, which are destroyed in the reverse order of their making.
+struct UnfinishedList : std::list<Unfinished> {
+  ~UnfinishedList() {
+    while (!empty()) pop_back();
+  }
 };
 
 // Removes all of them, for a process that is about to end. A signal handler may call it.

@@ -1,8 +1,8 @@
 // growth/trust.h: learns how right a drafter's chances are, and whether drafting pays at all.
 //
 // In order: the counts of reliability; the correction of chances; the pace, or how often to draft; the test of drafting
-// ahead. Plain C++ over numbers: it knows no models and no trees, and reads no clock. It cannot change the text under
-// rule `match`.
+// ahead; all that is learned about one drafter. Plain C++ over numbers: it knows no models, grows no trees and reads no
+// clock. It cannot change the text under rule `match`.
 #pragma once
 
 #include <algorithm>

@@ -106,8 +106,6 @@ OrderedJson roofline_json(const Roofline& r) {
     json["read_bytes_per_second"][level_name(level)]["working_set_bytes"] = r.working_set[int(level)];
   }
   json["flops_per_second"]["fp32"] = rates_json(r.fp32);
-  json["flops_per_second"]["bf16"] = rates_json(r.bf16);
-  json["flops_per_second"]["bf16"]["by"] = r.bf16_by;
   return json;
 }
 
@@ -238,9 +236,8 @@ void measure_machine(Bench& bench) {
   for (Level level : kLevels)
     row(std::string("reading ") + level_name(level), bytes_text(r.working_set[int(level)]), r.read[int(level)], "GB/s");
   row("multiply-add fp32", "", r.fp32, "GFLOP/s");
-  row("multiply-add bf16", "", r.bf16, "GFLOP/s");
   bench.print("Roofline: " + machine_line(bench),
-              format_table(rows, "lrrrrrrrl") + "bf16 by " + r.bf16_by + "; a multiply-add counts two operations.\n");
+              format_table(rows, "lrrrrrrrl") + "A multiply-add counts two operations.\n");
   bench.write_json("roofline", OrderedJson::object());
 }
 

@@ -16,7 +16,7 @@ constexpr const char* kQuestions = "data/kinds.jsonl";
 constexpr float kTemperatures[] = {0, 0.7f, 1};
 constexpr const char* kTypes[] = {"Q8_0", "Q4_1"};
 constexpr int kAnswerTokens = 128, kAnswerContext = 2048;
-constexpr double kRepeatSeconds = 90;  // no repeat of all begins that would end later
+constexpr double kRepeatSeconds = 75;  // no repeat of all begins that would end much later
 
 // For each type the first file of models/ whose name has it.
 std::map<std::string, std::string> kinds_files() {
@@ -36,63 +36,38 @@ struct Answers : Experiment {
   std::string type;
   std::vector<std::string> kinds, asked;  // of the prompts; in the file's chat template
 
-  std::string name() const { return type + ", temperature " + temperature_text(temperature()); }
   std::vector<std::string> each_kind() const {
     std::vector<std::string> each;
     for (const std::string& kind : kinds)
       if (each.empty() || each.back() != kind) each.push_back(kind);
     return each;
   }
-  template <class Numbers>
-  Numbers of_kind(const Numbers& numbers, const std::string& kind) const {
-    Numbers its;
-    for (size_t p = 0; p < kinds.size(); p++)
-      if (kinds[p] == kind) its.push_back(numbers[p]);
+  Experiment of_kind(const std::string& kind) const {  // these prompts alone
+    Experiment its = *this;
+    for (Outcome& outcome : its.outcomes)
+      for (Run& run : outcome.runs) {
+        const std::vector<Stats> all = std::move(run.prompts);
+        run = {};
+        for (size_t p = 0; p < kinds.size(); p++) {
+          if (kinds[p] != kind) continue;
+          run.prompts.push_back(all[p]);
+          add(run.stats, all[p]);
+        }
+      }
     return its;
-  }
-  Interval speedup_of(const std::string& kind, size_t m) const {
-    return ratio_interval(of_kind(gains(m, trial.plain), kind));
-  }
-  // m's tokens a second, prompt by prompt: the median of the repeats.
-  std::vector<double> prompt_speeds(size_t m) const {
-    std::vector<double> all;
-    for (size_t p = 0; p < kinds.size(); p++) {
-      std::vector<double> repeats;
-      for (const Run& run : outcomes[m].runs)
-        repeats.push_back(ratio(double(run.prompts[p].tokens), run.prompts[p].seconds));
-      all.push_back(median(repeats));
-    }
-    return all;
   }
 };
 
-std::string kinds_table(const Answers& a) {
-  TableRows rows = {
-      {"kind", "drafter", "tok/s", "times plain", "95% interval", "tokens/forward", "nodes/forward", "identical"}};
-  for (const std::string& kind : a.each_kind())
-    for (size_t m = 0; m < a.trial.methods.size(); m++) {
-      const Interval gain = a.speedup_of(kind, m);
-      Stats sum;
-      for (const Stats& its : a.of_kind(a.by_prompt(m), kind)) add(sum, its);
-      const double forwards = double(sum.target_forwards);
-      rows.push_back(
-          {m ? "" : kind, a.trial.methods[m].drafter, decimals(median(a.of_kind(a.prompt_speeds(m), kind)), 1),
-           decimals(gain.middle, 2), m ? decimals(gain.low, 2) + " to " + decimals(gain.high, 2) : "",
-           decimals(ratio(double(sum.tokens), forwards), 2), decimals(ratio(double(sum.drafted_nodes), forwards), 1),
-           identical(a.trial.methods[m], a.outcomes[m])});
-    }
-  return format_table(rows, "llrrrrrl");
-}
-
 OrderedJson answers_json(const Answers& a) {
-  OrderedJson json = comparison_json(a.trial, *a.engine, a.outcomes, {{"kinds", a.kinds}, {"asked", a.asked}});
-  for (size_t m = 0; m < a.trial.methods.size(); m++)
-    json["methods"][m]["tokens_per_second_by_prompt"] = a.prompt_speeds(m);
+  OrderedJson json = a.json();
+  json["kinds"] = a.kinds;
+  json["asked"] = a.asked;
   for (const std::string& kind : a.each_kind()) {
-    OrderedJson of = {{"kind", kind}};
+    const Experiment its = a.of_kind(kind);
+    OrderedJson times;
     for (size_t m = 0; m < a.trial.methods.size(); m++)
-      of["times_plain"][a.trial.methods[m].drafter] = interval_json(a.speedup_of(kind, m));
-    json["by_kind"].push_back(of);
+      times[a.trial.methods[m].drafter] = interval_json(its.speedup(m, a.trial.plain));
+    json["by_kind"].push_back({{"kind", kind}, {"times_plain", times}});
   }
   return json;
 }
@@ -106,7 +81,7 @@ std::string kinds_picture(const Bench& bench, const std::vector<Answers>& all) {
   for (const Answers& a : all)
     for (const std::string& kind : a.each_kind()) {
       std::vector<IntervalBar>& its = bars[a.type + ", " + kind];
-      const Interval gain = a.speedup_of(kind, a.trial.methods.size() - 1);
+      const Interval gain = a.of_kind(kind).speedup(a.trial.methods.size() - 1, a.trial.plain);
       its.push_back({its.empty() ? a.type + ", " + kind : "", gain, decimals(gain.middle, 2), colour_at(its.size())});
     }
   std::vector<IntervalBar> in_turn;
@@ -142,46 +117,42 @@ void bench_kinds(Bench& bench) {
     options.settings.model = path;
     options.settings.context = kAnswerContext;
     options.settings.keeps_cache = true;
-    options.max_new_tokens = bench.quick ? 16 : kAnswerTokens;
     subjects.push_back(std::make_unique<Subject>(options));
     Subject& subject = *subjects.back();
     Engine& engine = subject.engine;
     Answers a;
-    a.engine = &engine;
     a.type = type;
-    Trial& trial = a.trial;
-    trial.options = options;
-    trial.by_prompt = trial.own_noise = true;
-    trial.repeats = bench.quick ? 1 : bench.repeats;
-    trial.most_seconds = kRepeatSeconds;
+    std::vector<std::string> prompts;
+    std::vector<std::vector<int>> tokens;  // theirs, in the chat template
     for (const Json& question : questions) {
       Conversation talk =
           begin_conversation(engine.tokenizer(), engine.chat_template(), path, std::nullopt, engine.begin_token());
       talk.ask(question.at("prompt"));
       const Tokenizer& tokenizer = engine.tokenizer();
       a.kinds.push_back(question.at("kind"));
-      trial.prompts.push_back(question.at("prompt"));
-      trial.tokens.push_back(talk.tokens());
+      prompts.push_back(question.at("prompt"));
+      tokens.push_back(talk.tokens());
       std::string asked;  // with the text of control tokens
-      for (int token : talk.tokens())
+      for (int token : tokens.back())
         asked += (tokenizer.bpe ? tokenizer.bpe->symbols() : tokenizer.symbols)[size_t(token)];
       a.asked.push_back(asked);
     }
     std::string missing;
-    trial.methods = subject.usable({kPlain, matched("suffix", "auto"), matched("suffix+ngram:4", "auto")},
-                                   trial.tokens[0], missing);
+    const std::vector<Method> methods =
+        subject.usable({kPlain, matched("suffix", "auto"), matched("suffix+ngram:4", "auto")}, tokens[0], missing);
     for (float temperature : kTemperatures) {
-      trial.options.sampling.temperature = temperature;
-      a.outcomes = run_all(trial, engine, [&](const std::string& doing, double done) {
-        bench.time->show(a.name() + ", " + doing, share * (double(all.size()) + 0.5 * done));
-      });
+      static_cast<Experiment&>(a) =
+          run_study(bench, subject, methods, prompts, {bench.repeats, kAnswerTokens, kAnswerTokens}, temperature,
+                    kRepeatSeconds, {share * double(all.size()), share / 2}, tokens);
       if (a.empty() || interrupted()) return;
       all.push_back(a);
-      bench.evenness.push_back({a.name() + ", plain decoding", unevenness(speeds(a.outcomes[trial.plain]))});
-      bench.print("Speculation by what is asked for: " + a.circumstances(), kinds_table(a) + missing);
+      bench.evenness.push_back({type + ", temperature " + temperature_text(temperature) + ", plain decoding",
+                                unevenness(speeds(a.outcomes[a.trial.plain]))});
+      std::string tables;
+      for (const std::string& kind : a.each_kind()) tables += kind + "\n" + study_table(a.of_kind(kind)) + "\n";
+      bench.print("Speculation by what is asked for: " + a.circumstances(), tables + missing);
       json["answers"].push_back(answers_json(a));
       bench.write_json("kinds", json);
-      refuse_broken(broken(trial, a.outcomes));
       missing.clear();
     }
   }

@@ -93,9 +93,10 @@ struct Experiment {
 };
 
 // Runs it; empty where it was interrupted before all was run once. stretch: of the section, for the progress line.
+// tokens: the prompts', where the engine's encoding would make others.
 Experiment run_study(const Bench& bench, Subject& subject, const std::vector<Method>& methods,
                      const std::vector<std::string>& prompts, const Plan& plan, float temperature, double seconds,
-                     const Stretch& stretch = {});
+                     const Stretch& stretch = {}, const std::vector<std::vector<int>>& tokens = {});
 
 // ---------------------------------------------------------------------------------------------------------------
 // Saying

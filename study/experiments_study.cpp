@@ -140,7 +140,7 @@ int affordable_tokens(Engine& engine, const Trial& trial, const Plan& plan, doub
 
 Experiment run_study(const Bench& bench, Subject& subject, const std::vector<Method>& methods,
                      const std::vector<std::string>& prompts, const Plan& plan, float temperature, double seconds,
-                     const Stretch& stretch) {
+                     const Stretch& stretch, const std::vector<std::vector<int>>& tokens) {
   Experiment study;
   study.engine = &subject.engine;
   Trial& trial = study.trial;
@@ -150,11 +150,12 @@ Experiment run_study(const Bench& bench, Subject& subject, const std::vector<Met
   if (!study.has(kPlain)) trial.methods.insert(trial.methods.begin(), kPlain);
   trial.plain = study.at(kPlain);
   trial.prompts = prompts;
+  trial.tokens = tokens;
   trial.by_prompt = trial.own_noise = true;
   trial.repeats = bench.quick ? 1 : plan.repeats;
   trial.most_seconds = seconds * 1.2;
   trial.options.max_new_tokens =
-      bench.quick ? std::min(plan.most, 12) : affordable_tokens(subject.engine, trial, plan, seconds);
+      bench.quick ? std::min(plan.most, 16) : affordable_tokens(subject.engine, trial, plan, seconds);
   study.outcomes = run_all(trial, subject.engine, [&](const std::string& doing, double done) {
     bench.time->show("temperature " + temperature_text(temperature) + ", " + doing, stretch.at(std::min(done, 1.0)));
   });
@@ -439,6 +440,8 @@ void run_topic(Lab& lab, const Topic& topic) {
                                   {double(studies.size()) * share, share}));
       const Experiment& study = studies.back();
       if (study.empty()) return;  // interrupted
+      lab.evenness.push_back({"plain decoding, " + text.name + ", temperature " + temperature_text(temperature),
+                              unevenness(speeds(study.outcomes[study.trial.plain]))});
       tables += (texts.size() > 1 ? text.name + ": " : "") + study.circumstances() + "\n" + loop_warning(temperature) +
                 topic_table(study, topic, over) + "\n";
       json["studies"].push_back(study.json());

@@ -138,16 +138,7 @@ struct KernelShapes {
   int copies(double bytes) const { return int(std::clamp(std::ceil(copied / bytes), 1.0, 256.0)); }
 };
 inline KernelShapes quick_shapes() {
-  KernelShapes s;
-  s.channels = 128;
-  s.heads = 4;
-  s.vocab = 2003;
-  s.past = 48;
-  s.prefill = 63;
-  s.sequence = 64;
-  s.parameters = 1000000;
-  s.copied = 16777216;
-  return s;
+  return {128, 4, 2003, {1, 8, 16, 64}, {1, 16, 64}, 48, 63, 64, 8, 1000000, 16777216};
 }
 
 // Collects the lines. A line's `launch(turn)` starts the kernel on the operands that are due at that turn.

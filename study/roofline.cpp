@@ -196,7 +196,7 @@ namespace {
 // Each does `steps` rounds of kSums multiply-adds that wait for nothing but their own last, and returns a number that
 // depends on all. Twelve hide the latency of two units, and every compiler keeps so many in registers.
 constexpr int kSums = 12;
-float multiply_fp32(long steps, const float* data) {
+float multiply(long steps, const float* data) {
   const Vec a = load(data), b = load(data + Vec::width);
   Vec sum[kSums];
   for (Vec& s : sum) s = a;
@@ -207,45 +207,9 @@ float multiply_fp32(long steps, const float* data) {
   return total(sum, kSums);
 }
 
-#if defined(__AVX512BF16__)
-constexpr const char* kBf16By = "AVX512-BF16 dot products";
-constexpr int kBf16Terms = 2;  // multiply-adds of a lane in one step
-float multiply_bf16(long steps, const float* data) {
-  const __m512bh a = (__m512bh)_mm512_loadu_si512(data), b = (__m512bh)_mm512_loadu_si512(data + 16);
-  Vec sum[kSums];
-  for (Vec& s : sum) s = load(data);
-  for (long i = 0; i < steps; i++) {
-    UNROLL
-    for (int c = 0; c < kSums; c++) sum[c].v = _mm512_dpbf16_ps(sum[c].v, a, b);
-  }
-  return total(sum, kSums);
-}
-#else
-constexpr const char* kBf16By = "widening to fp32";
-constexpr int kBf16Terms = 1;
-// One operand is widened as it is loaded, as machine/products.h does.
-float multiply_bf16(long steps, const float* data) {
-  const bf16* weights = reinterpret_cast<const bf16*>(data);
-  const Vec a = load(data);
-  Vec sum[kSums];
-  for (Vec& s : sum) s = a;
-  constexpr int kShared = 4;  // sums that use one widened vector, as rows of a tile do
-  for (long i = 0; i < steps; i++) {
-    UNROLL
-    for (int c = 0; c < kSums; c += kShared) {
-      const Vec b = numbers_of<bf16, 0>(load_lanes(weights + (i * 3 + c / kShared) % 8 * 2 * Vec::width));
-      UNROLL
-      for (int s = 0; s < kShared; s++) sum[c + s] = fused(a, b, sum[c + s]);
-    }
-  }
-  return total(sum, kSums);
-}
-#endif
-
 // Operations a second, one run.
-template <class Multiply>
-double flops(Pool& pool, int terms, const Multiply& multiply) {
-  alignas(64) float data[16 * Vec::width];
+double flops(Pool& pool) {
+  alignas(64) float data[2 * Vec::width];
   for (float& x : data) x = 1e-3f;
   const auto run = [&](long steps) {
     const auto start = Clock::now();
@@ -254,7 +218,7 @@ double flops(Pool& pool, int terms, const Multiply& multiply) {
   };
   const double some = run(2000);
   const long steps = std::max(2000L, long(2000 * kRunSeconds / std::max(some, 1e-6)));
-  return 2.0 * terms * kSums * Vec::width * pool.size() * double(steps) / run(steps);
+  return 2.0 * kSums * Vec::width * pool.size() * double(steps) / run(steps);
 }
 
 }  // namespace
@@ -272,7 +236,6 @@ Roofline measure_roofline(const Machine& machine, int threads, int runs, const s
                           double most_seconds) {
   Roofline r;
   r.threads = threads;
-  r.bf16_by = kBf16By;
   const double available = double(available_bytes());
   const auto set_of = [&](Level level, int readers) { return working_set(level, readers, machine.caches, available); };
   double most = 0, longest = 0;  // bytes of a set; seconds of a run
@@ -292,8 +255,7 @@ Roofline measure_roofline(const Machine& machine, int threads, int runs, const s
     for (Level level : kLevels)
       measure(r.read[int(level)],
               [&](bool every) { return reader.bytes_per_second(set_of(level, every ? threads : 1), !every); });
-    measure(r.fp32, [&](bool every) { return flops(every ? team : single, 1, multiply_fp32); });
-    measure(r.bf16, [&](bool every) { return flops(every ? team : single, kBf16Terms, multiply_bf16); });
+    measure(r.fp32, [&](bool every) { return flops(every ? team : single); });
     longest = std::max(longest, seconds_since(start) - begun);
   }
   return r;

@@ -52,8 +52,7 @@ struct Roofline {
   int threads = 1;  // what "all" means
   Rates read[3];    // by Level
   double working_set[3] = {0, 0, 0};
-  Rates fp32, bf16;
-  std::string bf16_by;  // the instruction that bf16's peak is of
+  Rates fp32;
 
   double bandwidth(Level level) const;  // medians, with all threads
   double peak() const;                  // fp32

@@ -3,11 +3,15 @@
 #pragma once
 
 #include <exception>
+#include <random>
 #include <string>
 #include <typeinfo>
 
 #include "files/text.h"
 #include "tests/allocation.h"
+
+using Random = std::mt19937_64;
+inline size_t below(Random& random, size_t n) { return size_t(random() % n); }
 
 struct DamagedRead {
   bool loaded = false;

@@ -1,4 +1,5 @@
-// tests/main.cpp: runs all tests. Each check that failed is told once more at the end, and the last line counts the
+// tests/main.cpp: runs all tests. The first line says by what seed the long sweeps are cut (tests/tenth.h). Each check
+// that failed is told once more at the end, with the command that runs its test again, and the last line counts the
 // tests. It also has the allocator that notes the largest allocation.
 //
 // A test of the CUDA kernels is one text for two machines (tests/cuda/cuda_*.cu): "emulated: " runs everywhere, its
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "tests/allocation.h"
+#include "tests/tenth.h"
 
 // In a plain build, every allocation of this program is noted, so that the largest one can be held against the file.
 // Sanitizers bring their own allocator, and a limit of their own on what it gives.
@@ -116,10 +118,21 @@ Whereabouts* whereabouts;
 unsigned passed, failed;
 std::map<std::string, unsigned> skipped;  // by the reason
 
+std::string program;  // this one, as it was called
+
+// The command that runs a test again as it ran: with the same cases. doctest takes ? for any letter.
+std::string again(std::string name) {
+  for (char& letter : name)
+    if (letter == ',' || letter == '\'' || letter == '\\') letter = '?';
+  return (nanospec::a_tenth() ? "NANOSPEC_SEED=" + std::to_string(nanospec::sweep_seed()) : "NANOSPEC_PROVE=1") + " " +
+         program + " -tc='" + name + "'";
+}
+
 struct Counts : doctest::IReporter {
   explicit Counts(const doctest::ContextOptions&) {}
   void test_run_end(const doctest::TestRunStats& s) override {
     for (const std::string& place : wrong_) printf("failed: %s\n", place.c_str());
+    for (const std::string& name : failed_) printf("again: %s\n", again(name).c_str());
     failed = s.numTestCasesFailed;
     passed = s.numTestCasesPassingFilters - failed;
     if (!without_device_.empty()) skipped[kKinds[0].why] = unsigned(without_device_.size());
@@ -139,17 +152,22 @@ struct Counts : doctest::IReporter {
     skipped[kFiltered]++;
   }
   void report_query(const doctest::QueryData&) override {}
-  void test_run_start() override {}
+  void test_run_start() override {
+    if (nanospec::a_tenth())
+      printf("Of the long sweeps a tenth: NANOSPEC_SEED=%s draws the same one again.\n", std::getenv("NANOSPEC_SEED"));
+    fflush(stdout);
+  }
   void test_case_reenter(const doctest::TestCaseData&) override {}
   void test_case_end(const doctest::CurrentTestCaseStats&) override {}
   void test_case_exception(const doctest::TestCaseException& e) override {
-    wrong_.push_back(std::string(e.error_string.c_str()) + ", in " + name_);
+    wrong_.push_back(std::string(e.error_string.c_str()) + ", in " + name_), failed_.insert(name_);
   }
   void subcase_start(const doctest::SubcaseSignature&) override {}
   void subcase_end() override {}
   void log_assert(const doctest::AssertData& a) override {
-    if (a.m_failed)
-      wrong_.push_back(std::string(a.m_file) + ":" + std::to_string(a.m_line) + ": " + a.m_expr + ", in " + name_);
+    if (!a.m_failed) return;
+    wrong_.push_back(std::string(a.m_file) + ":" + std::to_string(a.m_line) + ": " + a.m_expr + ", in " + name_);
+    failed_.insert(name_);
   }
   void log_message(const doctest::MessageData&) override {}
 
@@ -157,6 +175,7 @@ struct Counts : doctest::IReporter {
   std::set<std::string> without_device_;  // tests that were compiled for a device or not, but have not run on one
   std::string name_;                      // of the test that runs
   std::vector<std::string> wrong_;        // told once more at the end, where one looks
+  std::set<std::string> failed_;          // the tests that these are in
 };
 DOCTEST_REGISTER_LISTENER("counts", 1, Counts);
 
@@ -180,6 +199,10 @@ __attribute__((noinline)) void operator delete(void* memory, size_t) noexcept { 
 __attribute__((weak)) bool device_for_tests();
 
 int main(int argc, char** argv) {
+  program = argv[0];
+  const auto clock_now = std::chrono::system_clock::now().time_since_epoch();
+  const auto microseconds = std::chrono::duration_cast<std::chrono::microseconds>(clock_now).count();
+  setenv("NANOSPEC_SEED", std::to_string(microseconds % 1000000 + 1).c_str(), 0);  // unless it is set
   doctest::Context context(argc, argv);
   context.setOption("no-version", true);
   on_device = device_for_tests && device_for_tests();

@@ -10,7 +10,7 @@
 
 namespace {
 
-struct Piece {
+struct Drawn {
   std::string what;  // the words, or the colour
   double left, top, right, bottom;
   double size = 0;  // of letters
@@ -18,11 +18,11 @@ struct Piece {
 
 struct Picture {
   double wide = 0, high = 0;
-  std::vector<Piece> words, bars, lines;
+  std::vector<Drawn> words, bars, lines;
 
   // The first of these words; a place nowhere where there is none.
-  Piece word(const std::string& text) const {
-    for (const Piece& piece : words)
+  Drawn word(const std::string& text) const {
+    for (const Drawn& piece : words)
       if (piece.what == text) return piece;
     return {"", -1, -1, -1, -1};
   }
@@ -84,11 +84,11 @@ inline std::string picture_problem(const std::string& svg) {
   if (p.bars.empty() || p.bars[0].what != "#ffffff" || p.bars[0].right < p.wide || p.bars[0].bottom < p.high)
     return "no white page";
   for (size_t i = 0; i < p.words.size(); i++) {
-    const Piece& a = p.words[i];
+    const Drawn& a = p.words[i];
     if (a.left < 0 || a.top < 0 || a.right > p.wide || a.bottom > p.high) return "cut: " + a.what;
     if (a.size * 390 / p.wide < 8) return "too small at 390 pixels: " + a.what;
     for (size_t j = 0; j < i; j++) {
-      const Piece& b = p.words[j];
+      const Drawn& b = p.words[j];
       if (std::min(a.right, b.right) > std::max(a.left, b.left) + 1 &&
           std::min(a.bottom, b.bottom) > std::max(a.top, b.top) + 1)
         return "one over the other: " + b.what + ", " + a.what;

@@ -1,4 +1,4 @@
-// tests/tree_by_hand.h: the tree that the README draws.
+// tests/tree_by_hand.h: a tree of the shape that the README shows.
 #pragma once
 
 #include "tree.h"

@@ -12,7 +12,6 @@
 
 #include "commands/outputs.h"
 #include "commands/preparing.h"
-#include "files/sizes.h"
 #include "files/tables.h"
 #include "training/run.h"
 

@@ -12,7 +12,7 @@ using namespace nanospec;
 
 namespace {
 
-Stats run(Mock& mock, Drafter* drafter, const Shape& shape, const Sampling& sampling, int n, std::vector<int>& text) {
+Stats decode_mock(Mock& mock, Drafter* drafter, const Shape& shape, const Sampling& sampling, int n, std::vector<int>& text) {
   Decoding decoding;
   decoding.shape = shape, decoding.sampling = sampling, decoding.max_new_tokens = n;
   return generate(mock, drafter, decoding, text, [](int) { return true; });
@@ -21,10 +21,10 @@ Stats run(Mock& mock, Drafter* drafter, const Shape& shape, const Sampling& samp
 // What a drafter's guesses are worth against the mock: as calibrate_command measures it.
 RankCounts measured(Mock& mock, Drafter& drafter, const Sampling& sampling, int depths, int ranks, int tokens) {
   std::vector<int> text = {1, 2, 3}, again = text;
-  run(mock, nullptr, Shape(), sampling, tokens, text);
+  decode_mock(mock, nullptr, Shape(), sampling, tokens, text);
   RankCounts counts(depths, ranks);
   Forced forced(drafter, text, counts);
-  const Stats stats = run(mock, &forced, parse_shape("chain:" + std::to_string(depths), 64), sampling, tokens, again);
+  const Stats stats = decode_mock(mock, &forced, parse_shape("chain:" + std::to_string(depths), 64), sampling, tokens, again);
   CHECK(again == text);
   int64_t accepted = 0;
   for (const auto& [name, n] : stats.accepted_by) accepted += n;
@@ -239,12 +239,12 @@ TEST_CASE("shapes: from files: what is made, and that no text depends on it") {
     Sampling sampling;
     sampling.temperature = temperature;
     std::vector<int> plain = {4, 5};
-    run(mock, nullptr, Shape(), sampling, 150, plain);
+    decode_mock(mock, nullptr, Shape(), sampling, 150, plain);
     for (const std::string& word :
          {file, std::string("calibrated"), std::string("sequoia:" + calibration_path(folder.path))})
       for (int budget : {1, 4, 16}) {
         std::vector<int> text = {4, 5};
-        const Stats stats = run(mock, &drafter, prepared(word, budget), sampling, 150, text);
+        const Stats stats = decode_mock(mock, &drafter, prepared(word, budget), sampling, 150, text);
         CHECK(text == plain);
         CHECK(stats.drafted_nodes > 0);
       }

@@ -16,19 +16,13 @@
 #include "files/gguf_model.h"
 #include "study/study.h"
 #include "tests/command_line.h"
+#include "tests/commands/small.h"
 #include "tests/commands/stand_in.h"
 #include "watch/decoding.h"
 
 using namespace nanospec;
 
 namespace {
-
-const Tokenizer& small() {
-  static const Tokenizer tokenizer =
-      bpe_tokenizer(parse_bpe(read_file("tests/files/bpe_small.json"), "small"), "small");
-  return tokenizer;
-}
-std::vector<int> tokens_of(const std::string& text) { return small().bpe->encode(text, Control::found); }
 
 // While it lives, the engine has a chat template and answers with these texts, one after the other.
 struct Answers {

@@ -10,7 +10,7 @@ using namespace nanospec;
 namespace {
 
 // A command with every kind of path, and what it says of these words: "" where it would begin.
-std::string refusal(Words words, const std::vector<std::string>& also_reads = {}, const std::string& own = "") {
+std::string complaint(Words words, const std::vector<std::string>& also_reads = {}, const std::string& own = "") {
   std::string model, prompt, stats, svg, out;
   const Command command = {"tool",
                            "",
@@ -42,11 +42,11 @@ TEST_CASE("outputs: two of them are never one file, by whatever links") {
   const std::string a = f.file("a", "old"), link = f.file("link"), hard = f.file("hard");
   std::filesystem::create_symlink("a", link);
   std::filesystem::create_hard_link(a, hard);
-  CHECK(refusal({"--stats", a, "--svg", f.file("b")}) == "");
+  CHECK(complaint({"--stats", a, "--svg", f.file("b")}) == "");
   for (const std::string& other : {a, link, hard, f.path + "/./a", f.path + "/../" + f.path.substr(5) + "/a"})
-    CHECK(contains(refusal({"--stats", a, "--svg", other}), "2: --svg and --stats are one file: "));
-  CHECK(contains(refusal({"--stats", f.file("new"), "--svg", f.path + "/x/../new"}), "are one file"));  // yet to come
-  CHECK(refusal({"--stats", "/dev/null", "--svg", "/dev/null"}) == "");
+    CHECK(contains(complaint({"--stats", a, "--svg", other}), "2: --svg and --stats are one file: "));
+  CHECK(contains(complaint({"--stats", f.file("new"), "--svg", f.path + "/x/../new"}), "are one file"));  // yet to come
+  CHECK(complaint({"--stats", "/dev/null", "--svg", "/dev/null"}) == "");
   CHECK(read_file(a) == "old");
   CHECK(entries(f.path) == 3);
 }
@@ -57,47 +57,47 @@ TEST_CASE("outputs: what the run reads stays, and so does every file of a model"
                     blob = f.file("blob", "");
   std::filesystem::create_symlink(text, link);
   std::filesystem::create_directory(model);
-  CHECK(contains(refusal({"--prompt_file", text, "--stats", text}), "2: --stats would write over what --prompt_file"));
-  CHECK(contains(refusal({"--prompt_file", text, "--stats", link}), "reads"));
-  CHECK(contains(refusal({"--prompt_file", link, "--stats", text}), "reads"));
-  CHECK(contains(refusal({"--svg", text}, {text}), "2: --svg would write over what this run reads"));
-  CHECK(refusal({"--prompt_file", text, "--stats", f.file("s.json")}) == "");
+  CHECK(contains(complaint({"--prompt_file", text, "--stats", text}), "2: --stats would write over what --prompt_file"));
+  CHECK(contains(complaint({"--prompt_file", text, "--stats", link}), "reads"));
+  CHECK(contains(complaint({"--prompt_file", link, "--stats", text}), "reads"));
+  CHECK(contains(complaint({"--svg", text}, {text}), "2: --svg would write over what this run reads"));
+  CHECK(complaint({"--prompt_file", text, "--stats", f.file("s.json")}) == "");
 
   // By name, there or not, in any folder; and by what the model's own names lead to.
   for (const char* name : {"model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json",
                            "optimizer.safetensors", "bigram.safetensors", "medusa.safetensors", "calibration.json"})
-    CHECK(contains(refusal({"--stats", model + "/" + name}), "2: --stats would write over a file of a model: "));
+    CHECK(contains(complaint({"--stats", model + "/" + name}), "2: --stats would write over a file of a model: "));
   std::filesystem::create_symlink(blob, model + "/model.safetensors");
-  CHECK(contains(refusal({"--model", model, "--stats", blob}), "a file of a model"));
-  CHECK(contains(refusal({"--svg", blob}, {model}), "a file of a model"));
-  CHECK(refusal({"--stats", blob}) == "");
-  CHECK(refusal({"--stats", model + "/train.json"}) == "");
-  CHECK(refusal({"--svg", model + "/calibration.json"}, {}, "calibration.json") == "");
+  CHECK(contains(complaint({"--model", model, "--stats", blob}), "a file of a model"));
+  CHECK(contains(complaint({"--svg", blob}, {model}), "a file of a model"));
+  CHECK(complaint({"--stats", blob}) == "");
+  CHECK(complaint({"--stats", model + "/train.json"}) == "");
+  CHECK(complaint({"--svg", model + "/calibration.json"}, {}, "calibration.json") == "");
 
   // What is trained on does not lie where the training writes.
   const std::string data = f.file("m/bigram.safetensors", "text");
   CHECK(
-      contains(refusal({"--prompt_file", data, "--out", model + "/"}), "2: --out would write over what --prompt_file"));
-  CHECK(refusal({"--prompt_file", text, "--out", f.path}) == "");
+      contains(complaint({"--prompt_file", data, "--out", model + "/"}), "2: --out would write over what --prompt_file"));
+  CHECK(complaint({"--prompt_file", text, "--out", f.path}) == "");
 }
 
 TEST_CASE("outputs: a place that cannot be written is refused with status 1, and nothing is left of the attempt") {
   const Folder f;
   for (const std::string& bad : {f.path, f.file("none") + "/s.json", std::string("/proc/s.json"), std::string(""),
                                  f.file(std::string(300, 'x'))})
-    CHECK_MESSAGE(refusal({"--stats", bad}).substr(0, 3) == "1: ", bad);
-  CHECK(refusal({"--out", f.file("new"), "--stats", f.file("new/train.json")}) == "");  // the run makes that folder
-  CHECK(contains(refusal({"--out", f.file("new"), "--stats", f.file("new")}), "are one file"));
-  CHECK(contains(refusal({"--out", f.path, "--stats", f.file("none/train.json")}), "1: "));
+    CHECK_MESSAGE(complaint({"--stats", bad}).substr(0, 3) == "1: ", bad);
+  CHECK(complaint({"--out", f.file("new"), "--stats", f.file("new/train.json")}) == "");  // the run makes that folder
+  CHECK(contains(complaint({"--out", f.file("new"), "--stats", f.file("new")}), "are one file"));
+  CHECK(contains(complaint({"--out", f.path, "--stats", f.file("none/train.json")}), "1: "));
   CHECK(entries(f.path) == 0);
   // A link in a circle, one into a folder that is not there; one to a file that is to come is that file.
   std::filesystem::create_symlink("loop", f.file("loop"));
   std::filesystem::create_symlink("none/s.json", f.file("lost"));
   std::filesystem::create_symlink("s.json", f.file("link"));
-  CHECK(contains(refusal({"--stats", f.file("loop")}), "1: cannot write the file: " + f.file("loop") + " (Too many"));
-  CHECK(contains(refusal({"--stats", f.file("lost")}), "1: cannot write the file: " + f.file("lost") + " (No such"));
-  CHECK(refusal({"--stats", f.file("link")}) == "");
-  CHECK(contains(refusal({"--stats", f.file("link"), "--svg", f.file("s.json")}), "2: --svg and --stats are one"));
+  CHECK(contains(complaint({"--stats", f.file("loop")}), "1: cannot write the file: " + f.file("loop") + " (Too many"));
+  CHECK(contains(complaint({"--stats", f.file("lost")}), "1: cannot write the file: " + f.file("lost") + " (No such"));
+  CHECK(complaint({"--stats", f.file("link")}) == "");
+  CHECK(contains(complaint({"--stats", f.file("link"), "--svg", f.file("s.json")}), "2: --svg and --stats are one"));
   CHECK(entries(f.path) == 3);
 }
 
@@ -105,7 +105,7 @@ TEST_CASE("outputs: none is what standard output or error writes") {
   const Folder f;
   for (int output : {1, 2}) {
     std::string line;
-    captured(output, [&] { line = refusal({"--stats", output == 1 ? "/dev/stdout" : "/dev/stderr"}); });
+    captured(output, [&] { line = complaint({"--stats", output == 1 ? "/dev/stdout" : "/dev/stderr"}); });
     CHECK(contains(line, output == 1 ? "2: --stats is what standard output writes" : "is what standard error writes"));
   }
 }

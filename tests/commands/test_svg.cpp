@@ -124,7 +124,7 @@ TEST_CASE("svg: bars begin at 0 and are as long as their values") {
   const Series some{"some", kColours[0], Style::kBars, {{1, 3}, {2, 4}}};
   const Picture chart = read_picture(chart_picture("t", "s", {{"p", "x", "y", {some}}}, 1));
   REQUIRE(chart.bars.size() == 3);  // the page, and no legend where there is nothing to tell apart
-  const Piece three = chart.bars[1], four = chart.bars[2], zero = chart.word("0");
+  const Drawn three = chart.bars[1], four = chart.bars[2], zero = chart.word("0");
   CHECK(three.bottom == doctest::Approx(four.bottom).epsilon(0.001));
   CHECK(three.bottom > zero.top);
   CHECK(three.bottom < zero.bottom);
@@ -135,7 +135,7 @@ TEST_CASE("svg: bars begin at 0 and are as long as their values") {
                                                       {"less", {1.5}, "1.5", kColours[1]},
                                                       {"loss", {-1.5}, "-1.5", kColours[2]}}));
   REQUIRE(rows.bars.size() == 4);
-  const Piece gain = rows.bars[1], less = rows.bars[2], loss = rows.bars[3], at_zero = rows.word("0");
+  const Drawn gain = rows.bars[1], less = rows.bars[2], loss = rows.bars[3], at_zero = rows.word("0");
   CHECK(gain.left == doctest::Approx((at_zero.left + at_zero.right) / 2).epsilon(0.001));
   CHECK(less.left == gain.left);
   CHECK(loss.right == doctest::Approx(gain.left).epsilon(0.001));
@@ -183,7 +183,7 @@ TEST_CASE("svg: whiskers say what they are, and an arrow where they go on") {
   for (const std::string& svg : {chart(99), rows(8, 99), rows(-99, 12)}) {
     CHECK(count_of(svg, "goes on") == 1);
     const Picture p = read_picture(svg);
-    for (const Piece& line : p.lines) CHECK((line.top >= 0 && line.left >= 0 && line.right <= p.wide));
+    for (const Drawn& line : p.lines) CHECK((line.top >= 0 && line.left >= 0 && line.right <= p.wide));
   }
   CHECK(count_of(rows(-99, 99), "<path") == count_of(rows(8, 99), "<path") + 1);
 }

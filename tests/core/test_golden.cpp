@@ -17,7 +17,7 @@ using namespace nanospec;
 
 namespace {
 
-std::string sha256(const std::string& bytes) {
+std::string digest(const std::string& bytes) {
   char digits[SHA256_DIGEST_STRING_LENGTH];
   return SHA256Data(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), digits);
 }
@@ -39,20 +39,20 @@ std::string values_of(F f, double low, double high, int n = 5000) {
   return bytes_of(values);
 }
 
-constexpr int kVocab = 61;
+constexpr int kGoldenVocab = 61;
 
 // Heads of 18 channels, and sums over 72: no multiples of a vector or of a block of 32.
 Config gpt() {
   Config config;
   config.n_layer = 2, config.n_head = config.n_kv_head = 4, config.n_embd = 72, config.block_size = 32;
-  config.vocab_size = kVocab, config.bias = true;
+  config.vocab_size = kGoldenVocab, config.bias = true;
   return config;
 }
 // All that Llama does otherwise.
 Config llama() {
   Config config;
   config.n_layer = 2, config.n_head = 4, config.n_kv_head = 2, config.n_embd = 64, config.block_size = 32;
-  config.vocab_size = kVocab, config.head_dim = 12, config.n_inner = 104, config.rope_theta = 1e5f;
+  config.vocab_size = kGoldenVocab, config.head_dim = 12, config.n_inner = 104, config.rope_theta = 1e5f;
   config.rotary = config.swiglu = true, config.center = config.tied = false;
   return config;
 }
@@ -62,11 +62,11 @@ std::vector<int> made_up_tokens(int n) {
   Chance chance(11);
   std::vector<int> tokens = {1};
   while (int(tokens.size()) < n)
-    tokens.push_back(chance.below(4) ? (tokens.back() * 7 + 3) % kVocab : chance.below(kVocab));
+    tokens.push_back(chance.below(4) ? (tokens.back() * 7 + 3) % kGoldenVocab : chance.below(kGoldenVocab));
   return tokens;
 }
 
-Ngram ngram() { return Ngram(interpolated(count_ngrams(made_up_tokens(3000), kVocab), 4, kVocab)); }
+Ngram ngram() { return Ngram(interpolated(count_ngrams(made_up_tokens(3000), kGoldenVocab), 4, kGoldenVocab)); }
 
 // The logits of a small tree after a prefill, and of the root's child after it joins the past.
 std::string logits_of(Target& target) {
@@ -74,18 +74,18 @@ std::string logits_of(Target& target) {
   std::string bytes;
   target.prefill(tokens.data(), 17);
   target.forward(tokens.data() + 17, depth.data(), end.data(), 7);
-  for (int row = 0; row < 7; row++) bytes += bytes_of(target.logits(row), kVocab);
+  for (int row = 0; row < 7; row++) bytes += bytes_of(target.logits(row), kGoldenVocab);
   const int kept[] = {0, 4};
   target.keep(kept, 2);
   target.forward(tokens.data(), depth.data(), end.data() + 2, 1);
-  return bytes + bytes_of(target.logits(0), kVocab);
+  return bytes + bytes_of(target.logits(0), kGoldenVocab);
 }
 
 // 40 tokens, past the window's end. drafter: null for plain decoding.
 std::vector<int> text_of(Target& target, Drafter* drafter, float temperature) {
   Sampling sampling;
   sampling.temperature = temperature;
-  Noise noise(sampling, kVocab);
+  Noise noise(sampling, kGoldenVocab);
   Host<Target> host(target, sampling, noise);
   FullTree tree(3, 2);
   Watcher watcher;
@@ -116,8 +116,8 @@ void check(const Config& config, const std::vector<Sums>& all) {
         texts += bytes_of(plain);
       }
     }
-    CHECK(sha256(logits) == sums.logits);
-    CHECK(sha256(texts) == sums.texts);
+    CHECK(digest(logits) == sums.logits);
+    CHECK(digest(texts) == sums.texts);
   }
 }
 
@@ -152,30 +152,30 @@ TEST_CASE("golden: the functions of numbers.h") {
   const auto erf = [](auto x) { return nanospec::erf(x); };
   const auto cos = [](double x) { return nanospec::cos(x); };
   const auto sin = [](double x) { return nanospec::sin(x); };
-  CHECK(sha256(values_of<float>(exp, -90, 90) + values_of<float>(log, 0, 1e6) + values_of<float>(erf, -5, 5)) ==
+  CHECK(digest(values_of<float>(exp, -90, 90) + values_of<float>(log, 0, 1e6) + values_of<float>(erf, -5, 5)) ==
         "cc804c2a36f0d6eab21395f77c5fb2f879fb3c95d92ca4927e4241d4766c5d3d");
-  CHECK(sha256(values_of<double>(exp, -710, 710) + values_of<double>(log, 0, 1e6) + values_of<double>(erf, -7, 7)) ==
+  CHECK(digest(values_of<double>(exp, -710, 710) + values_of<double>(log, 0, 1e6) + values_of<double>(erf, -7, 7)) ==
         "dbea87cb935b9b4c03ef997052ffae2c7dfc87935d0d75828bd3842667365a2d");
-  CHECK(sha256(values_of<double>(cos, -10, 10) + values_of<double>(sin, -1e6, 1e6)) ==
+  CHECK(digest(values_of<double>(cos, -10, 10) + values_of<double>(sin, -1e6, 1e6)) ==
         "5af9686bceb5a24ab3fef2fa71d1c8ded08255ef909b530430db19a8ad41cafc");
 }
 
 TEST_CASE("golden: tables: angles of positions, bigrams, n-grams") {
-  CHECK(sha256(bytes_of(rope_table<float>(4096, 64, 10000)) + bytes_of(rope_table<float>(64, 128, 5e5, 1 << 20))) ==
+  CHECK(digest(bytes_of(rope_table<float>(4096, 64, 10000)) + bytes_of(rope_table<float>(64, 128, 5e5, 1 << 20))) ==
         "719badc7228ae75f19b0d1800b1b0e92be5d160e0bbd8c6c5e4840b442e5a8c2");
-  CHECK(sha256(bytes_of(bigram_table(made_up_tokens(3000), kVocab))) ==
+  CHECK(digest(bytes_of(bigram_table(made_up_tokens(3000), kGoldenVocab))) ==
         "4e83c2487ae85de2d9df8ea648defdc4a0e45598357d9cf4d97311107572f8fe");
   const Ngram drafter = ngram();
-  std::vector<float> rows(size_t(kVocab) * 200);
+  std::vector<float> rows(size_t(kGoldenVocab) * 200);
   for (int context = 0; context < 200; context++)
-    drafter.table.log_probabilities(context * 5, rows.data() + size_t(context) * kVocab);
-  CHECK(sha256(bytes_of(rows)) == "b0c03547af5842a7912cdc3fdd4eac076af25f971dca52ae1dc11b082488dc37");
+    drafter.table.log_probabilities(context * 5, rows.data() + size_t(context) * kGoldenVocab);
+  CHECK(digest(bytes_of(rows)) == "b0c03547af5842a7912cdc3fdd4eac076af25f971dca52ae1dc11b082488dc37");
 }
 
 TEST_CASE("golden: initial weights") {
-  CHECK(sha256(bytes_of(initial_weights(gpt(), 1))) ==
+  CHECK(digest(bytes_of(initial_weights(gpt(), 1))) ==
         "46a1f4637ac732cbe0a767efe9918de1f04b0e998b4a09804d475c5ac4e9936c");
-  CHECK(sha256(bytes_of(initial_weights(llama(), 2))) ==
+  CHECK(digest(bytes_of(initial_weights(llama(), 2))) ==
         "844df5d5f69532d339677ab41432482db1b6e96fd692366b7d00f823980a8db2");
 }
 
@@ -210,6 +210,6 @@ TEST_CASE("golden: logits and texts of a Llama") {
 }
 
 TEST_CASE("golden: a training's losses, weights and moments") {
-  CHECK(sha256(trained(gpt(), 1)) == "b3c42779e31525c2053f82e3d141a43cd83a38386b94f56b6396b72bfe14403e");
-  CHECK(sha256(trained(llama(), 2)) == "e77cab5f6fa3725c2d24cd5975d29804d083ac971f33bebdbbedb9e24b5aa046");
+  CHECK(digest(trained(gpt(), 1)) == "b3c42779e31525c2053f82e3d141a43cd83a38386b94f56b6396b72bfe14403e");
+  CHECK(digest(trained(llama(), 2)) == "e77cab5f6fa3725c2d24cd5975d29804d083ac971f33bebdbbedb9e24b5aa046");
 }

@@ -73,7 +73,7 @@ double difference(double h, F f) {
 
 // A model that is trained on a whole batch in one thread, as Trainer does halves: with the gradients of all layers'
 // keys and values, the past's too.
-struct Whole {
+struct WholeBatch {
   const Config config;
   Array<double> parameters{parameter_count(config)}, gradient{parameter_count(config)};
   Weights<double, double> packed{config, {config, parameters.data()}, false};
@@ -121,7 +121,7 @@ void check_gradients(const Config& config, bool with_past, float dropout_rate) {
   CAPTURE(dropout_rate);
   Chance chance(with_past ? 21 : 22);
   const Batch batch = batch_of(chance, with_past);
-  Whole trainer{config};
+  WholeBatch trainer{config};
   trainer.loss(batch);  // now there is a cache
   const Activations<double>& a = *trainer.a;
   chance.fill(a.k.data(), a.k.size());
@@ -260,7 +260,7 @@ TEST_CASE("model: the halves of a batch have its loss and gradient, dropout incl
         CAPTURE(parts);
         const Batch batch = random_batch(chance, roots, 9, 0, 11);
         const Dropout dropout{roots % 2 * 0.2f, 3, uint32_t(roots)};
-        Whole whole{config};
+        WholeBatch whole{config};
         whole.set_weights(weights.data());
         const double loss = whole.loss_and_gradient(batch, dropout, parts);
         CHECK(halves.loss(batch, dropout) == doctest::Approx(loss).epsilon(1e-12));
@@ -526,7 +526,7 @@ TEST_CASE("features: the residual stream after the tapped layers, for every row 
     CAPTURE(threads);
     Target target(config, weights.data(), Dtype::fp32, false, threads, 12),
         chain(config, weights.data(), Dtype::fp32, false, 1, 12);
-    Whole trainer{config};
+    WholeBatch trainer{config};
     trainer.set_weights(exact.data());
     const RandomTree tree = random_tree(chance, 12, 11, 0.7);
     const auto run = [&](Target& which, int layers) {

@@ -273,22 +273,22 @@ TEST_CASE("course: the starter compiles, and every chapter says that it is not w
   CHECK(measure.text.find("chapter 5.1 is not written yet") != std::string::npos);
 }
 
-// Of each kind, right and wrong, all that are stored, or in a tenth the first.
-void judged(const std::string& region, const std::string& kind_asked, int in_a_tenth) {
+// Of each kind, right and wrong, all that are stored, or one of each `of`, drawn.
+void judged(const std::string& region, const std::string& kind_asked, size_t of) {
   make_starter();
   const Folder folder;
   const Ran made = run("build/make_course solutions course/teacher/solutions/" + region + ".txt " + folder.path);
   INFO(made.text);
   REQUIRE(made.status == 0);
   const std::string chapter = region.substr(0, region.find('.'));
-  int found = 0;
+  size_t found = 0;
   for (int i = 1; fs::exists(folder.file(std::to_string(i))); i++) {
     const std::string submission = folder.file(std::to_string(i));
     std::istringstream expected(read_file(submission + "/expected"));
     std::string kind, says;
     std::getline(expected, kind);
     std::getline(expected, says);
-    if (kind != kind_asked || (found++ >= in_a_tenth && a_tenth())) continue;
+    if (kind != kind_asked || !runs(found++, of)) continue;
     const nlohmann::json results = graded(submission, chapter, kWithReference);
     INFO(region << ": " << kind << ": " << read_file(submission + "/name") << results.dump(1));
     CHECK(state(results, std::stoi(chapter)) == (kind == "right" ? "passed" : "failed"));
@@ -299,8 +299,8 @@ void judged(const std::string& region, const std::string& kind_asked, int in_a_t
   CHECK(found >= (kind_asked == "right" ? 2 : 6));
 }
 #define JUDGED(region)                                                                         \
-  TEST_CASE("course: wrong solutions of " region " are found") { judged(region, "wrong", 2); } \
-  TEST_CASE("course: right solutions of " region " have all points") { judged(region, "right", 1); }
+  TEST_CASE("course: wrong solutions of " region " are found") { judged(region, "wrong", 5); } \
+  TEST_CASE("course: right solutions of " region " have all points") { judged(region, "right", 2); }
 JUDGED("1.1")
 JUDGED("2.1")
 JUDGED("4.1")

@@ -15,14 +15,14 @@ namespace {
 // One forward through one layer's attention, in host memory. What nobody may read is NaN: slots without a key, and the
 // values' columns beyond the head's.
 template <class T, class S = T>
-struct Problem {
+struct AttentionProblem {
   Batch batch;
   int H, KV, D, slots, qkv_row, out_row, computed = 0;
   Dropout drop;
   std::vector<T> qkv, dout;
   std::vector<S> k, v;
 
-  Problem(const Batch& rows, int n_head, int n_kv_head, int head_size, uint64_t seed, double spread = 1)
+  AttentionProblem(const Batch& rows, int n_head, int n_kv_head, int head_size, uint64_t seed, double spread = 1)
       : batch(rows),
         H(n_head),
         KV(n_kv_head),
@@ -73,7 +73,7 @@ struct Problem {
 
 // out (rows, out_row), then log_sum (rows, H).
 template <class S>
-std::vector<float> on_gpu(const Problem<float, S>& p, bool split) {
+std::vector<float> on_gpu(const AttentionProblem<float, S>& p, bool split) {
   DeviceBatch batch(p.batch.rows(), p.batch.roots(), true);
   batch.upload(p.batch);
   const Array<float> qkv = on_device(p.qkv);
@@ -93,7 +93,7 @@ std::vector<float> on_gpu(const Problem<float, S>& p, bool split) {
 
 // out (rows, out_row) of the plain kernel.
 template <class S>
-std::vector<float> plain_on_gpu(const Problem<float, S>& p) {
+std::vector<float> plain_on_gpu(const AttentionProblem<float, S>& p) {
   DeviceBatch batch(p.batch.rows(), p.batch.roots(), true);
   batch.upload(p.batch);
   const Array<float> qkv = on_device(p.qkv), out(size_t(p.batch.rows()) * p.out_row, true);
@@ -104,10 +104,10 @@ std::vector<float> plain_on_gpu(const Problem<float, S>& p) {
 }
 
 // The formula of cuda/attention.cuh in the plainest loops there are.
-struct State {
+struct PartialSum {
   float m = kNoScore, l = 0;
   std::vector<float> sum;
-  explicit State(int D) : sum(D, 0.0f) {}
+  explicit PartialSum(int D) : sum(D, 0.0f) {}
   void add(float score, float keep, const std::vector<float>& value) {
     if (score > m + 8) {
       const float c = exp(m - score);
@@ -118,14 +118,14 @@ struct State {
     l += p;
     for (size_t d = 0; d < sum.size(); d++) sum[d] = fused(p * keep, value[d], sum[d]);
   }
-  void join(const State& next) {
+  void join(const PartialSum& next) {
     const float top = larger(m, next.m), a = exp(m - top), b = exp(next.m - top);
     m = top, l = fused(next.l, b, l * a);
     for (size_t d = 0; d < sum.size(); d++) sum[d] = fused(next.sum[d], b, sum[d] * a);
   }
 };
 template <class S>
-std::vector<float> plainly(const Problem<float, S>& p) {
+std::vector<float> plainly(const AttentionProblem<float, S>& p) {
   const Forest f = p.forest();
   std::vector<S> k = p.k, v = p.v;
   const size_t n = size_t(f.rows) * p.out_row;
@@ -135,7 +135,7 @@ std::vector<float> plainly(const Problem<float, S>& p) {
   for (int row = 0; row < f.rows; row++)
     for (int head = 0; head < p.H; head++) {
       const int root = f.root[row], kv_head = head / s.queries(), past = f.past[root];
-      State total(p.D), part(p.D);
+      PartialSum total(p.D), part(p.D);
       int position = 0;
       for (int j = 0; j <= past + row - f.first_row[root]; j++) {
         if (j >= past && !f.sees(row, f.first_row[root] + j - past)) continue;
@@ -145,7 +145,7 @@ std::vector<float> plainly(const Problem<float, S>& p) {
           score = fused(q, to_float(*s.cache.key(kv_head, f.first_slot[root] + j, d)), score);
           value[d] = to_float(*s.cache.value(kv_head, f.first_slot[root] + j, d));
         }
-        if (position > 0 && position % 64 == 0) total.join(part), part = State(p.D);
+        if (position > 0 && position % 64 == 0) total.join(part), part = PartialSum(p.D);
         part.add(score * s.scale(), s.factor(row, head, position), value);
         position++;
       }
@@ -162,14 +162,10 @@ double greatest_difference(const std::vector<float>& a, const std::vector<float>
   for (size_t i = 0; i < n; i++) most = std::max(most, std::abs(double(a[i]) - b[i]));
   return most;
 }
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
 // Holds the tuned kernel against the formula, whole and split, and against the portable version, whose bits the plain
 // kernel has.
 template <class S>
-void check_forward(const Problem<float, S>& p) {
+void check_forward(const AttentionProblem<float, S>& p) {
   CAPTURE(p.batch.rows());
   CAPTURE(p.batch.roots());
   CAPTURE(p.batch.past[0]);
@@ -205,7 +201,7 @@ Batch tree_batch(Chance& chance, int roots, int rows, int past, double bushy) {
   return batch;
 }
 
-struct Size {
+struct AttentionSize {
   int roots, rows, past, H, KV, D;
   double bushy;
 };
@@ -217,7 +213,7 @@ TEST_CASE(ON "attention by hand: two keys, the first seen twice as much") {
   Batch batch;
   const int token[] = {0, 0};
   batch.add_chain(token, 2, 0, 0);
-  Problem<float> p(batch, 1, 1, 1, 1);
+  AttentionProblem<float> p(batch, 1, 1, 1, 1);
   for (int row = 0; row < 2; row++) p.qkv[16 * row] = 1;
   p.qkv[1] = std::log(2.0f), p.qkv[2] = 3, p.qkv[17] = 0, p.qkv[18] = 6;
   const std::vector<float> out = on_gpu(p, false);
@@ -229,45 +225,47 @@ TEST_CASE(ON "attention by hand: two keys, the first seen twice as much") {
 TEST_CASE(ON "attention has the bits of its formula, key by key, whole and split into chunks") {
   Chance chance(11);
   // roots, rows, past, heads, key/value heads, head size, bushiness; float and bf16 by turns
-  const Size shapes[] = {{1, 1, 0, 1, 1, 16, 0},     {1, 1, 1000, 2, 1, 64, 0},   {1, 16, 250, 2, 2, 24, 0.9},
-                         {1, 33, 63, 4, 1, 80, 0.5}, {3, 20, 130, 3, 1, 33, 1},   {1, 300, 0, 1, 1, 16, 0},
-                         {2, 70, 60, 1, 1, 128, 0},  {5, 1, 200, 2, 2, 100, 0},   {1, 150, 300, 1, 1, 20, 0.8},
-                         {1, 7, 64, 18, 1, 17, 0.9}, {2, 129, 1, 2, 2, 31, 0.2},  {1, 65, 31, 1, 1, 96, 0.6},
-                         {1, 2, 999, 2, 2, 48, 0},   {1, 9, 100, 1, 1, 128, 0.5}, {1, 5, 70, 1, 1, 64, 1},
-                         {18, 1, 70, 1, 1, 16, 0},   {1, 40, 20, 1, 1, 32, 2}};
+  const AttentionSize shapes[] = {{1, 1, 0, 1, 1, 16, 0},     {1, 1, 1000, 2, 1, 64, 0},   {1, 16, 250, 2, 2, 24, 0.9},
+                                  {1, 33, 63, 4, 1, 80, 0.5}, {3, 20, 130, 3, 1, 33, 1},   {1, 300, 0, 1, 1, 16, 0},
+                                  {2, 70, 60, 1, 1, 128, 0},  {5, 1, 200, 2, 2, 100, 0},   {1, 150, 300, 1, 1, 20, 0.8},
+                                  {1, 7, 64, 18, 1, 17, 0.9}, {2, 129, 1, 2, 2, 31, 0.2},  {1, 65, 31, 1, 1, 96, 0.6},
+                                  {1, 2, 999, 2, 2, 48, 0},   {1, 9, 100, 1, 1, 128, 0.5}, {1, 5, 70, 1, 1, 64, 1},
+                                  {18, 1, 70, 1, 1, 16, 0},   {1, 40, 20, 1, 1, 32, 2}};
   int round = 0;
-  for (const Size& shape : shapes) {
+  for (const AttentionSize& shape : shapes) {
     const Batch batch = tree_batch(chance, shape.roots, shape.rows, shape.past, shape.bushy);
     const int turn = round++;
-    if (a_tenth() && turn % 5 != 2) continue;
-    if (turn % 2) check_forward(Problem<float, bf16>(batch, shape.H, shape.KV, shape.D, 13));
-    else check_forward(Problem<float>(batch, shape.H, shape.KV, shape.D, 12));
+    if (!runs(size_t(turn), 5)) continue;
+    if (turn % 2) check_forward(AttentionProblem<float, bf16>(batch, shape.H, shape.KV, shape.D, 13));
+    else check_forward(AttentionProblem<float>(batch, shape.H, shape.KV, shape.D, 12));
   }
 }
 
 TEST_CASE(ON "attention where scores rise and rise, and with dropout") {
   Chance chance(21);
+  size_t tried = 0;
   for (double spread : {3.0, 10.0, 30.0}) {
-    Problem<float> p(tree_batch(chance, 2, 15, 150, 0.5), 2, 1, 24, 22, spread);
-    if (a_tenth() && spread != 10) continue;
+    AttentionProblem<float> p(tree_batch(chance, 2, 15, 150, 0.5), 2, 1, 24, 22, spread);
+    if (!runs(tried++, 3)) continue;
     const std::vector<float> formula = plainly(p);
     CHECK(same_bits(in_every_order([&] { return on_gpu(p, false); }), formula));
     CHECK(same_bits(in_every_order([&] { return on_gpu(p, true); }), formula));
   }
-  Problem<float> p(tree_batch(chance, 2, 15, 120, 0.5), 4, 2, 24, 23);
+  AttentionProblem<float> p(tree_batch(chance, 2, 15, 120, 0.5), 4, 2, 24, 23);
   p.drop = Dropout{0.3f, 5, 6, 7};
   check_forward(p);
 }
 
 TEST_CASE(ON "attention: a node of a tree has the bits of its path, one row at a time") {
   Chance chance(31);
+  size_t tried = 0;
   for (int past : {0, 50, 120})
     for (int D : {16, 40}) {
-      if (a_tenth() && past != 50) continue;
+      if (!runs(tried++, 3)) continue;
       const RandomTree tree = random_tree(chance, 60, 7, 0.15);
       Batch batch;
       batch.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size(), 0, past);
-      const Problem<float, bf16> p(batch, 2, 1, D, 32);
+      const AttentionProblem<float, bf16> p(batch, 2, 1, D, 32);
       const std::vector<float> all = on_gpu(p, false);
       for (int node = tree.size() - 1; node >= 0; node -= 13) {
         std::vector<int> path;
@@ -296,7 +294,8 @@ namespace {
 template <class T>
 struct Gradient {
   std::vector<T> dqkv, dk, dv;
-  explicit Gradient(const Problem<T>& p) : dqkv(p.qkv.size()), dk(size_t(p.KV) * p.slots * pad16(p.D)), dv(dk.size()) {
+  explicit Gradient(const AttentionProblem<T>& p)
+      : dqkv(p.qkv.size()), dk(size_t(p.KV) * p.slots * pad16(p.D)), dv(dk.size()) {
     Chance chance(41);
     chance.fill(dk.data(), dk.size()), chance.fill(dv.data(), dv.size());
   }
@@ -312,7 +311,7 @@ struct Gradient {
 
 // The portable version, forward and backward; `out` becomes its out, log_sum.
 template <class T>
-std::vector<T> portable_gradient(const Problem<T>& p, std::vector<T>* forward_result) {
+std::vector<T> portable_gradient(const AttentionProblem<T>& p, std::vector<T>* forward_result) {
   const int rows = p.batch.rows();
   std::vector<T> k = p.k, v = p.v, weights(size_t(rows) * p.H * p.slots), ds(weights);
   const size_t n = size_t(rows) * p.out_row;
@@ -333,7 +332,7 @@ std::vector<T> portable_gradient(const Problem<T>& p, std::vector<T>* forward_re
 }
 
 // The kernels, from a given forward; its keys and values are made by attention() itself.
-std::vector<float> gradient_on_gpu(const Problem<float>& p, const std::vector<float>& forward_result) {
+std::vector<float> gradient_on_gpu(const AttentionProblem<float>& p, const std::vector<float>& forward_result) {
   DeviceBatch batch(p.batch.rows(), p.batch.roots(), true);
   batch.upload(p.batch);
   const Array<float> qkv = on_device(p.qkv), k = on_device(p.k), v = on_device(p.v), dout = on_device(p.dout);
@@ -356,17 +355,17 @@ std::vector<float> gradient_on_gpu(const Problem<float>& p, const std::vector<fl
 
 TEST_CASE(ON "attention backward has the portable version's bits, and is near its doubles") {
   Chance chance(51);
-  const Size shapes[] = {
+  const AttentionSize shapes[] = {
       {1, 1, 0, 1, 1, 16, 0},      {4, 64, 0, 2, 2, 24, 0},   {1, 300, 0, 1, 1, 16, 0},
       {2, 45, 70, 4, 2, 33, 0.7},  {1, 20, 200, 3, 1, 64, 1}, {1, 40, 33, 2, 1, 100, 0.4},
       {3, 35, 10, 2, 1, 128, 0.3}, {1, 3, 500, 1, 1, 80, 0},  {1, 40, 20, 1, 1, 32, 2}};  // the last is a star
   int round = 0;
-  for (const Size& shape : shapes) {
+  for (const AttentionSize& shape : shapes) {
     const Batch batch = tree_batch(chance, shape.roots, shape.rows, shape.past, shape.bushy);
     const int turn = round++;
-    if (a_tenth() && turn % 4 != 3) continue;
-    Problem<float> p(batch, shape.H, shape.KV, shape.D, 52);
-    Problem<double> exact(batch, shape.H, shape.KV, shape.D, 52);
+    if (!runs(size_t(turn), 4)) continue;
+    AttentionProblem<float> p(batch, shape.H, shape.KV, shape.D, 52);
+    AttentionProblem<double> exact(batch, shape.H, shape.KV, shape.D, 52);
     if (turn % 2) p.drop = exact.drop = Dropout{0.2f, 8, 9, 10};
     CAPTURE(batch.rows());
     CAPTURE(p.D);
@@ -386,7 +385,7 @@ TEST_CASE(ON "attention backward has the portable version's bits, and is near it
 TEST_CASE(ON "attention whose first rows were computed before has the portable version's bits, forward and backward") {
   Chance chance(71);
   for (int computed : {1, 9}) {
-    Problem<float> p(tree_batch(chance, 2, 20, 40, 0.5), 4, 2, 24, 72);
+    AttentionProblem<float> p(tree_batch(chance, 2, 20, 40, 0.5), 4, 2, 24, 72);
     p.drop = Dropout{0.2f, 8, 9, 10};
     p.give(computed);
     std::vector<float> forward_result;
@@ -402,7 +401,7 @@ TEST_CASE(ON "a head too large for the tuned kernels is refused in words") {
   Batch batch;
   const int token[] = {0};
   batch.add_chain(token, 1, 0, 0);
-  const Problem<float> p(batch, 1, 1, 129, 1);
+  const AttentionProblem<float> p(batch, 1, 1, 129, 1);
   CHECK_NOTHROW(plain_on_gpu(p));
   CHECK_THROWS_WITH_AS(on_gpu(p, false),
                        "heads of 129 channels: the CUDA attention takes up to 128: use --device cpu, or more heads",

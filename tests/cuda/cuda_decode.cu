@@ -78,11 +78,6 @@ Array<State> state_on_device(const Sampling& sampling, int64_t index, int root =
 
 Tree tree_of(const RandomTree& tree) { return Tree{tree.token, tree.parent, tree.depth, tree.end, {}}; }
 
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
-}
-
 template <int kThreads>
 __global__ void group_kernel(const float* x, int n, float* out) {
   const Block<kThreads> block;
@@ -139,9 +134,9 @@ TEST_CASE(ON "the picks and thresholds of equal logits are the CPU's") {
     }
     const Array<float> there = on_device(logits);
     const Array<int> depth_there = on_device(depth);
-    int tried = 0;
+    size_t tried = size_t(vocab) * 1000;
     for (const Sampling& sampling : settings(vocab)) {
-      if (tried++ % (vocab > 2000 ? 37 : vocab > 100 || a_tenth() ? 11 : 3)) continue;
+      if (!drawn(tried++, vocab > 2000 ? 37 : vocab > 100 || a_tenth() ? 11 : 3)) continue;
       const int64_t index = chance.below(2) ? 17 : (int64_t(5) << 32) + 3;
       const Array<State> state = state_on_device(sampling, index);
       Array<float> least(rows, true);
@@ -512,7 +507,7 @@ TEST_CASE(ON "every drafter, shape and setting prints the text of plain decoding
                           sampling_of(0.7f, 12, 0.9f, 4)};
   double tokens = 0, forwards = 0;
   for (int nth = 0; nth < 6; nth++) {
-    if (a_tenth() && nth % 3) continue;
+    if (!runs(size_t(nth), 3)) continue;
     Decoding decoding;
     decoding.sampling = all[nth];
     decoding.max_new_tokens = 18;  // past two slides of the window

@@ -15,14 +15,14 @@ namespace {
 constexpr Dtype kTypes[] = {Dtype::q8_0, Dtype::q4_0, Dtype::q4_1};
 
 // x (R, x_row) with NaN beside its K columns, and the same random blocks of weights in the memory of both machines.
-struct Problem {
+struct IntegerProblem {
   int rows, x_row, out_row;
   std::vector<float> x;
   Array<float> x_on;
   Panels<AnyNumber> host, device;
   Array<AnyNumber> host_memory, device_memory;
 
-  Problem(Dtype dtype, int its_rows, int k, int n, int spare = 0)
+  IntegerProblem(Dtype dtype, int its_rows, int k, int n, int spare = 0)
       : rows(its_rows), x_row(pad16(k) + spare), out_row(pad16(n) + spare), x(size_t(rows) * x_row) {
     Chance chance(3);
     chance.fill(x.data(), x.size(), 2);
@@ -73,10 +73,6 @@ struct Problem {
   }
 };
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
 __global__ void dp4a_once(const uint32_t* codes, const uint32_t* x, int32_t* sum) {
   const int lane = int(threadIdx.x);
   sum[lane] = dp4a(codes[lane], x[lane], sum[lane]);
@@ -110,14 +106,15 @@ TEST_CASE(ON "integer matmul: the CPU's bits, for 1 to 17 rows") {
   struct Size {
     int k, n, spare;
   };
+  size_t tried = 0;
   for (const Size& size : {Size{32, 16, 0}, {100, 65, 16}, {24, 20, 0}, {600, 129, 0}})
     for (Dtype dtype : kTypes) {
       CAPTURE(size.k);
       CAPTURE(int(dtype));
-      const Problem p(dtype, 17, size.k, size.n, size.spare);
+      const IntegerProblem p(dtype, 17, size.k, size.n, size.spare);
       int wrong = 0;
       for (int rows = 1; rows <= 17; rows++) {
-        if (a_tenth() && size.k > 100 && rows % 16 > 1) continue;
+        if (size.k > 100 && rows % 16 > 1 && !runs(tried++, 14)) continue;
         const bool in_all_orders = rows == 3 || rows == 17;
         const auto run = [&] { return p.run(true, rows); };
         wrong += !same_bits(in_all_orders ? in_every_order(run) : run(), p.run(false, rows));
@@ -132,26 +129,26 @@ TEST_CASE(ON "integer matmul: the CPU's bits where blocks of k are many") {
     for (int k : {1024, 1500, 2080, 4128 + 7}) {
       CAPTURE(k);
       CAPTURE(int(dtype));
-      const Problem p(dtype, 2, k, 33);
+      const IntegerProblem p(dtype, 2, k, 33);
       CHECK(same_bits(in_every_order([&] { return p.run(true, 2); }), p.run(false, 2)));
     }
 }
 
 TEST_CASE(ON "integer matmul: more rows than the scratch holds") {
   for (Dtype dtype : kTypes) {
-    const Problem p(dtype, kScratchRows + 20, 40, 16);
+    const IntegerProblem p(dtype, kScratchRows + 20, 40, 16);
     CHECK(same_bits(p.run(true, p.rows), p.run(false, p.rows)));
   }
 }
 
 TEST_CASE(ON "integer matmul: an epilogue in the kernel gives the CPU's bits") {
   using F = float;
-  const auto check = [](const Problem& p, auto make) {
+  const auto check = [](const IntegerProblem& p, auto make) {
     CHECK(same_bits(in_every_order([&] { return p.run(true, p.rows, make); }), p.run(false, p.rows, make)));
   };
   for (Dtype dtype : kTypes) {
     CAPTURE(int(dtype));
-    const Problem p(dtype, 9, 70, 67, 16);
+    const IntegerProblem p(dtype, 9, 70, 67, 16);
     const int row = p.out_row;
     check(p, [=](F* out, F* other, F*) { return AddBias<F>{out, row, other}; });
     check(p, [=](F* out, F* act, F* bias) { return BiasGelu<F>{out, act, row, bias}; });

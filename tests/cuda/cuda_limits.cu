@@ -98,8 +98,7 @@ TEST_CASE(ON "limits: every kernel of bench's table runs and is counted") {
     CHECK(names[i] == line.name + ", " + line.shape);
     CHECK(line.bytes > 0);
     const auto named = [&](const char* part) { return line.name.find(part) != std::string::npos; };
-    CHECK((line.flops > 0) ==
-          (line.name.find("matmul") == 0 || named("attention") || named("first")));
+    CHECK((line.flops > 0) == (line.name.find("matmul") == 0 || named("attention") || named("first")));
     REQUIRE(line.seconds.size() == 2);
     for (double seconds : line.seconds) CHECK(seconds > 0);
   }

@@ -47,6 +47,11 @@ auto in_every_order(F run) {
 #endif
 }
 
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
 // Numbers in the device's memory, and back.
 template <class T>
 Array<T> on_device(const std::vector<T>& values) {

@@ -267,7 +267,8 @@ TEST_CASE("gpt: self too: a drafter that never was prepared says nothing, and ru
 TEST_CASE("gpt: self too: every shape prints the bytes of plain decoding, alone and in unions") {
   const Config config = small_config(3, 64), small = small_config(1, 32);
   const std::vector<float> weights = loud_weights(config, 4), small_weights = loud_weights(small, 5);
-  int generations = 0, setting = 0;
+  int generations = 0;
+  size_t setting = 0;
   for (Dtype cache : {Dtype::fp32, Dtype::bf16})
     for (int threads : {1, 2}) {
       Target target(config, weights.data(), Dtype::fp32, false, threads, 65, cache);
@@ -292,7 +293,7 @@ TEST_CASE("gpt: self too: every shape prints the bytes of plain decoding, alone 
         stats = generate(target, nullptr, decoding, plain, [](int) { return true; });
         for (const auto& one : drafters)
           for (const char* shape : {"chain:4", "tree:3x2", "tree:1x8", "auto"}) {
-            if (a_tenth() && setting++ % 10) continue;
+            if (!runs(setting++)) continue;
             CAPTURE(one.first);
             CAPTURE(shape);
             CAPTURE(temperature);

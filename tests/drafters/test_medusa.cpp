@@ -29,21 +29,21 @@ MedusaHeads random_heads(const MedusaSizes& sizes, uint64_t seed, double scale) 
   return heads;
 }
 
-std::vector<int> generated(Target& target, Drafter* drafter, const Decoding& decoding, const std::string& prompt,
-                           Stats* stats) {
+std::vector<int> text_by(Target& target, Drafter* drafter, const Decoding& decoding, const std::string& prompt,
+                         Stats* stats) {
   std::vector<int> text = world().tokenizer.encode(prompt);
   *stats = generate(target, drafter, decoding, text, [](int) { return true; });
   return text;
 }
 
 // Runs the program; returns its status.
-int train(std::vector<std::string> words) {
+int train_heads(std::vector<std::string> words) {
   words.insert(words.begin(), {"train_drafter", "--quiet", "--threads", "1"});
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(&word[0]);
   return train_medusa(int(argv.size()), argv.data());
 }
-std::vector<std::string> usual(const std::string& dir, const std::vector<std::string>& more) {
+std::vector<std::string> medusa_words(const std::string& dir, const std::vector<std::string>& more) {
   std::vector<std::string> words = {"--medusa",        dir,   "--data",       world().data, "--medusa_tokens", "6000",
                                     "--max_iters",     "300", "--batch_size", "256",        "--warmup_iters",  "10",
                                     "--learning_rate", "1e-2"};
@@ -345,7 +345,7 @@ TEST_CASE("medusa: train_gpt --medusa leaves the model as it is, learns, and rep
   std::filesystem::copy(w.dir, dir);
   const auto before = files_of(dir);
 
-  CHECK(train(usual(dir, {"--stats", folder.file("stats.json")})) == 0);
+  CHECK(train_heads(medusa_words(dir, {"--stats", folder.file("stats.json")})) == 0);
   auto after = files_of(dir);
   const std::string heads = after["medusa.safetensors"];
   CHECK(!heads.empty());
@@ -371,8 +371,8 @@ TEST_CASE("medusa: train_gpt --medusa leaves the model as it is, learns, and rep
   CHECK(double(end["loss"]) < double(begin["loss"]));
 
   // A head in training says more than before it: the untrained head says token t + 1, not t + 1 + k.
-  CHECK(train(usual(dir, {"--stats", folder.file("untrained.json"), "--max_iters", "1", "--learning_rate", "1e-9",
-                          "--min_lr", "0", "--out", folder.file("elsewhere")})) == 0);
+  CHECK(train_heads(medusa_words(dir, {"--stats", folder.file("untrained.json"), "--max_iters", "1", "--learning_rate",
+                                       "1e-9", "--min_lr", "0", "--out", folder.file("elsewhere")})) == 0);
   const Json untrained = parse_json(read_file(folder.file("untrained.json")), "stats");
   CHECK(double(untrained["hidden_seconds"]) == 0);  // the target has not run again
   CHECK(untrained["curve"].size() == 2);
@@ -385,8 +385,8 @@ TEST_CASE("medusa: train_gpt --medusa leaves the model as it is, learns, and rep
   CHECK(read_file(medusa_path(dir)) == heads);  // --out went elsewhere
 
   // Who sees the root knows more of what follows it.
-  CHECK(train(usual(dir, {"--stats", folder.file("root.json"), "--medusa_root", "--overwrite", "--out",
-                          folder.file("elsewhere")})) == 0);
+  CHECK(train_heads(medusa_words(dir, {"--stats", folder.file("root.json"), "--medusa_root", "--overwrite", "--out",
+                                       folder.file("elsewhere")})) == 0);
   const Json root = parse_json(read_file(folder.file("root.json")), "stats");
   CHECK(double(root["accuracy"][0][0]) > double(stats["accuracy"][0][0]) + 0.05);
   CHECK(read_medusa(folder.file("elsewhere"), w.config).sizes.root);
@@ -394,15 +394,15 @@ TEST_CASE("medusa: train_gpt --medusa leaves the model as it is, learns, and rep
 
   // The same again, on two threads, the hidden states made anew.
   std::filesystem::remove_all(dir + "/hidden");
-  CHECK(train(usual(dir, {"--threads", "2", "--overwrite"})) == 0);
+  CHECK(train_heads(medusa_words(dir, {"--threads", "2", "--overwrite"})) == 0);
   CHECK(read_file(medusa_path(dir)) == heads);
 
   for (const char* target : {"text", "distribution"})
     for (const char* rank : {"-1", "0", "4"}) {
       CAPTURE(target);
       CAPTURE(rank);
-      CHECK(train(usual(dir, {"--medusa_target", target, "--medusa_rank", rank, "--medusa_heads", "2", "--overwrite",
-                              "--stats", folder.file("stats.json")})) == 0);
+      CHECK(train_heads(medusa_words(dir, {"--medusa_target", target, "--medusa_rank", rank, "--medusa_heads", "2",
+                                           "--overwrite", "--stats", folder.file("stats.json")})) == 0);
       const Json kind = parse_json(read_file(folder.file("stats.json")), "stats");
       for (int k = 0; k < 2; k++) CHECK(double(kind["val_loss"][k]) < 0.8 * double(untrained["val_loss"][k]));
     }
@@ -411,14 +411,23 @@ TEST_CASE("medusa: train_gpt --medusa leaves the model as it is, learns, and rep
 TEST_CASE("medusa: train_gpt --medusa refuses what it cannot use") {
   const World& w = world();
   const Folder folder;
-  CHECK(holds(error_of([&] { train({"--medusa", folder.path, "--data", w.data}); }), "config.json"));
+  CHECK(holds(error_of([&] { train_heads({"--medusa", folder.path, "--data", w.data}); }), "config.json"));
   write_file(folder.file("short"), std::string("the king"));
-  CHECK(holds(error_of([&] { train({"--medusa", w.dir, "--data", folder.file("short")}); }), "only 8 characters"));
+  CHECK(holds(error_of([&] {
+                train_heads({"--medusa", w.dir, "--data", folder.file("short")});
+              }),
+              "only 8 characters"));
   write_file(folder.file("strange"), std::string("the k\xC3\xB6nig"));
-  CHECK(holds(error_of([&] { train({"--medusa", w.dir, "--data", folder.file("strange")}); }), "not in the vocab"));
-  CHECK(holds(message_of([&] { train(usual(w.dir, {"--min_lr", "1"})); }), "is above"));
-  CHECK(holds(message_of([&] { train(usual(w.dir, {"--medusa_target", "selfish"})); }), "did you mean self"));
-  CHECK(holds(message_of([&] { train(usual(w.dir, {"--medusa_heads", "17"})); }), "out of range"));
+  CHECK(holds(error_of([&] {
+                train_heads({"--medusa", w.dir, "--data", folder.file("strange")});
+              }),
+              "not in the vocab"));
+  CHECK(holds(message_of([&] { train_heads(medusa_words(w.dir, {"--min_lr", "1"})); }), "is above"));
+  CHECK(holds(message_of([&] {
+                train_heads(medusa_words(w.dir, {"--medusa_target", "selfish"}));
+              }),
+              "did you mean self"));
+  CHECK(holds(message_of([&] { train_heads(medusa_words(w.dir, {"--medusa_heads", "17"})); }), "out of range"));
   CHECK(!std::filesystem::exists(w.dir + "/hidden"));
 }
 
@@ -433,8 +442,8 @@ const MedusaHeads& trained_heads(bool root = false) {
     const Folder folder;
     const std::string dir = folder.file("model");
     std::filesystem::copy(world().dir, dir);
-    train(usual(dir, {}));
-    train(usual(dir, {"--medusa_root", "--out", folder.file("root")}));
+    train_heads(medusa_words(dir, {}));
+    train_heads(medusa_words(dir, {"--medusa_root", "--out", folder.file("root")}));
     return std::vector<MedusaHeads>{read_medusa(dir, world().config), read_medusa(folder.file("root"), world().config)};
   }();
   return heads[root];
@@ -515,12 +524,12 @@ TEST_CASE("medusa: the state after a first, a middle, a last and no rejection is
   Decoding decoding;
   decoding.max_new_tokens = 90;  // the window moves
   Stats stats;
-  const std::vector<int> plain = generated(target, nullptr, decoding, "the fool", &stats);
+  const std::vector<int> plain = text_by(target, nullptr, decoding, "the fool", &stats);
   for (int right : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}) {
     CAPTURE(right);
     Scripted drafter(trained_heads(right >= 5), plain, right % 5);
     decoding.shape = parse_shape("chain:4", 64);
-    for (int text = 0; text < 2; text++) CHECK(generated(target, &drafter, decoding, "the fool", &stats) == plain);
+    for (int text = 0; text < 2; text++) CHECK(text_by(target, &drafter, decoding, "the fool", &stats) == plain);
     CHECK(drafter.forwards > 2 * 90 / 6);
     CHECK(stats.accept_histogram[size_t(right % 5 + 1)] >= 90 / (right % 5 + 1) / 2);
   }
@@ -546,19 +555,24 @@ TEST_CASE("medusa: whatever the heads say, the text is plain decoding's") {
   const std::vector<Setting> settings = {{0, 1, 0}, {0.7f, 1, 0}, {0.7f, 0.8f, 0},
                                          {1, 1, 0}, {1, 1, 5},    {1.5f, 0.9f, 9}};
   int generations = 0, different = 0;
+  size_t setting_tried = 0, pair = 0;
   for (Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
     Target target(w.config, w.weights.data(), dtype, false, 1, 341);
     const std::vector<double> cost = measure_cost(target, 64);
     for (const Setting& setting : settings)
       for (const char* prompt : {"the king", "a", "fool sings of the crown and the fair queen of a sword"}) {
-        if (a_tenth() && (generations > 0 || dtype == Dtype::bf16)) continue;
+        // The first setting by all, for the lengths below; in a tenth of the other 35 one, where each shape has a
+        // drafter.
+        const bool by_all = generations == 0 || !a_tenth();
+        if (!by_all && !drawn(setting_tried++, 35)) continue;
         Decoding decoding;
         decoding.sampling.temperature = setting.temperature, decoding.max_new_tokens = 60;
         decoding.sampling.top_p = setting.top_p, decoding.sampling.top_k = setting.top_k;
         Stats stats;
-        const std::vector<int> plain = generated(target, nullptr, decoding, prompt, &stats);
+        const std::vector<int> plain = text_by(target, nullptr, decoding, prompt, &stats);
         for (const std::string& shape : shapes)
           for (Drafter* drafter : drafters) {
+            if (!by_all && !drawn(pair++, drafters.size())) continue;
             CAPTURE(shape);
             CAPTURE(setting.temperature);
             decoding.shape = ready_shape(shape, shape == "cartesian:4,4,4,4" ? 340 : 64);
@@ -567,12 +581,13 @@ TEST_CASE("medusa: whatever the heads say, the text is plain decoding's") {
             decoding.on_iteration = [&](const IterationReport& report) {
               largest = std::max(largest, report.tree.size());
             };
-            different += generated(target, drafter, decoding, prompt, &stats) != plain;
+            different += text_by(target, drafter, decoding, prompt, &stats) != plain;
             CHECK(different == 0);
+            generations++;
+            if (!by_all) continue;
             lengths[drafter].first += double(stats.tokens), lengths[drafter].second += double(stats.target_forwards);
             if (shape == "cartesian:4,4,4,4" && drafter == &trained) CHECK(largest == 341);
             if (drafter == &trained) CHECK(stats.accept_histogram[1] > 0);  // the first forward has nothing to go by
-            generations++;
           }
       }
   }

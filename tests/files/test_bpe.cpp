@@ -16,9 +16,6 @@ using namespace nanospec;
 
 namespace {
 
-using Random = std::mt19937_64;
-size_t below(Random& random, size_t n) { return size_t(random() % n); }
-
 const Json& small_file() {
   static const Json file = parse_json(read_file("tests/files/bpe_small.json"), "small");
   return file;
@@ -467,7 +464,7 @@ void mutate_parts(BpeParts& parts, Random& random) {
 void survive(const std::function<Tokenizer(Random&)>& load) {
   const int files = a_tenth() ? 2000 : 20000;
   const std::string text = "the <tool>  1859<|im_end|> \xE4\xB8\x96 \xFF\n";
-  Random random(20240229);
+  Random random(20240229 + sweep_seed());
   std::set<std::string> messages;
   int loaded = 0;
   for (int i = 0; i < files; i++) {

@@ -12,7 +12,6 @@
 #include "files/checkpoint.h"
 #include "files/model_path.h"
 #include "files/origin.h"
-#include "files/sizes.h"
 #include "tests/error_of.h"
 #include "tests/folder.h"
 

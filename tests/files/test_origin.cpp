@@ -1,5 +1,5 @@
-// tests/files/test_origin.cpp: files/hash.h and files/origin.h: what files say of themselves. Flipped bits are found,
-// what cannot be right is refused before it is read, and files of another model or text are said to be.
+// tests/files/test_origin.cpp: files/io.h's hash and files/origin.h: what files say of themselves. Flipped bits are
+// found, what cannot be right is refused before it is read, and files of another model or text are said to be.
 #include <doctest/doctest.h>
 
 #include <chrono>

@@ -215,6 +215,11 @@ def answers_of(args, answer: dict, places: list) -> list:
         raise Failed(f"not what llama_speculate prints: {error}")
 
 
+def our_speed(method: dict, prompt: int) -> float:
+    """Tokens a second, the median of the repeats; a sample has tokens, forwards, nodes, seconds."""
+    return statistics.median(repeat[prompt][0] / repeat[prompt][3] for repeat in method["samples"])
+
+
 def add_kind(answer: dict, of_kind: dict, places: list, rows: list):
     """The best of llama.cpp's ways for one kind of questions, and our speed over it."""
     kind, speeds = of_kind["kind"], {}
@@ -227,7 +232,7 @@ def add_kind(answer: dict, of_kind: dict, places: list, rows: list):
     speed, plain = geometric_mean(speeds[best]), geometric_mean(speeds.get("plain", []))
     over = {}
     for method in answer["methods"]:
-        ours = [method["tokens_per_second_by_prompt"][p] for p in places if answer["kinds"][p] == kind]
+        ours = [our_speed(method, p) for p in places if answer["kinds"][p] == kind]
         over[method["drafter"]] = geometric_mean(ours) / speed
     of_kind["llama_cpp"] = {"best": best, "speed": speed, "plain": plain, "over": over}
     rows.append([os.path.basename(answer["model"]), f"{answer['temperature']:g}", kind, best, f"{speed:.1f}",

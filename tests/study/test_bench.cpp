@@ -120,7 +120,7 @@ TEST_CASE("bench: the roofline is measured until it is told to stop") {
     CHECK(r.bandwidth(level) > 0);
   }
   CHECK(r.peak() > 0);
-  CHECK(r.bf16.all.size() == 2);
+  CHECK(r.fp32.all.size() == 2);
 }
 
 TEST_CASE("bench: the roofline keeps to its memory and its time") {

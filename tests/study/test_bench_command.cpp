@@ -22,7 +22,7 @@ TEST_CASE("bench: a quick run prints its tables and leaves whole files") {
   write_file(folder.file("text.txt"), text);
   const std::string out = run(bench_command, {"--quick", "--model", folder.path, "--data", folder.file("text.txt"),
                                               "--out", folder.file("out"), "--threads", "2"});
-  for (const char* part : {"Roofline: ", "reading L2", "multiply-add bf16", "cost of N rows", "small bf16", "prefill",
+  for (const char* part : {"Roofline: ", "reading L2", "multiply-add fp32", "cost of N rows", "small bf16", "prefill",
                            "Speculation at temperature 0.7", "bigram auto budget=64", "left out: there is no train_gpt",
                            "attention backward", "whole updates, unwatched: ", "left out: there is no P"})
     CHECK_MESSAGE(contains(out, part), part);

@@ -21,8 +21,8 @@ std::string answered(int prompt, const char* method, int tokens, double seconds)
 }
 
 // A folder with a model, and two questions of two kinds; a llama_speculate beside this program.
-struct Questions : PeerFolder {
-  explicit Questions(const std::string& output)
+struct AnsweredQuestions : PeerFolder {
+  explicit AnsweredQuestions(const std::string& output)
       : PeerFolder("llama_speculate", "echo $3 >tokens; cat <<'END'\n" + output + "END\n") {
     std::filesystem::create_directory("models");
     std::filesystem::create_directory("data");
@@ -39,7 +39,7 @@ struct Questions : PeerFolder {
 }  // namespace
 
 TEST_CASE("kinds: speculation over plain decoding and over llama.cpp's best way, kind by kind") {
-  const Questions questions(answered(0, "plain", 16, 2) + answered(0, "lookup", 16, 0.25) +
+  const AnsweredQuestions questions(answered(0, "plain", 16, 2) + answered(0, "lookup", 16, 0.25) +
                             answered(0, "ngram-mod", 16, 1) + answered(1, "plain", 16, 0.5) +
                             answered(1, "lookup", 16, 1));
   const std::string out = questions.run_kinds();
@@ -62,7 +62,7 @@ TEST_CASE("kinds: speculation over plain decoding and over llama.cpp's best way,
 }
 
 TEST_CASE("kinds: what is missing is said, and llama.cpp's part may be left out") {
-  const Questions questions("no such model\n");
+  const AnsweredQuestions questions("no such model\n");
   std::filesystem::remove(questions.path + "/llama_speculate");
   const std::string out = questions.run_kinds();
   CHECK_MESSAGE(contains(out, "build it with make peers"), out);

@@ -160,7 +160,7 @@ Words flags(const std::string& out, const Words& more) {
   return words;
 }
 
-int train(const std::string& out, const Words& more, std::string* said = nullptr) {
+int run_training(const std::string& out, const Words& more, std::string* said = nullptr) {
   const Folder folder;
   std::string line = "build/";
   for (const std::string& word : flags(out, more)) line += "'" + word + "' ";
@@ -221,18 +221,18 @@ TEST_CASE("accumulation: train_gpt's weights are those of parts added in a tree,
     CAPTURE(parts);
     const std::string out = folder.file(std::to_string(parts)), steps = std::to_string(parts);
     const Words more = {"--gradient_accumulation_steps", steps, "--max_iters", "3"};
-    REQUIRE_MESSAGE(train(out, more) == 0, "this test needs build/train_gpt");
+    REQUIRE_MESSAGE(run_training(out, more) == 0, "this test needs build/train_gpt");
     CHECK(load_optimizer(out).weights == reference(3, parts));
     for (const char* threads : {"2", "3"}) {
       Words others = more;
       others.insert(others.end(), {"--threads", threads, "--overwrite"});
       const std::string first = bytes_in(out);
-      CHECK(train(out, others) == 0);
+      CHECK(run_training(out, others) == 0);
       CHECK(bytes_in(out) == first);
     }
   }
   const std::string out = folder.file("without");
-  CHECK(train(out, {"--max_iters", "3"}) == 0);
+  CHECK(run_training(out, {"--max_iters", "3"}) == 0);
   CHECK(bytes_in(out) == bytes_in(folder.file("1")));
 }
 
@@ -240,29 +240,29 @@ TEST_CASE("accumulation: a resumed run has the bytes of an unbroken one, and mus
   const Folder folder;
   const std::string whole = folder.file("whole"), broken = folder.file("broken");
   const std::string steps = "--gradient_accumulation_steps";
-  REQUIRE(train(whole, {steps, "3", "--max_iters", "5"}) == 0);
-  REQUIRE(train(broken, {steps, "3", "--max_iters", "2"}) == 0);
+  REQUIRE(run_training(whole, {steps, "3", "--max_iters", "5"}) == 0);
+  REQUIRE(run_training(broken, {steps, "3", "--max_iters", "2"}) == 0);
   std::string said;
   for (const Words& other : {Words{steps, "4"}, Words{}}) {
     Words more = {"--max_iters", "5", "--resume"};
     more.insert(more.end(), other.begin(), other.end());
-    CHECK(train(broken, more, &said) == 1);
+    CHECK(run_training(broken, more, &said) == 1);
     CHECK(contains(said, "the run to resume had gradient_accumulation_steps 3, this one has "));
   }
-  CHECK(train(broken, {steps, "3", "--max_iters", "5", "--resume"}) == 0);
+  CHECK(run_training(broken, {steps, "3", "--max_iters", "5", "--resume"}) == 0);
   CHECK(bytes_in(broken) == bytes_in(whole));
 
   // A state of an older version does not name them: it had one.
   const std::string old = folder.file("old");
-  REQUIRE(train(old, {"--max_iters", "2"}) == 0);
+  REQUIRE(run_training(old, {"--max_iters", "2"}) == 0);
   OptimizerState state = load_optimizer(old);
   CHECK(state.settings.erase(kAccumulation) == 1);
   Metadata origin = read_header(old + "/optimizer.safetensors").metadata;
   for (const char* own : {"iteration", "settings", "config"}) origin.erase(own);
   save_optimizer(old, state.config, 2, state.settings, {state.weights.data(), state.m.data(), state.v.data()}, origin);
-  CHECK(train(old, {steps, "2", "--max_iters", "3", "--resume"}, &said) == 1);
+  CHECK(run_training(old, {steps, "2", "--max_iters", "3", "--resume"}, &said) == 1);
   CHECK(contains(said, "had gradient_accumulation_steps 1, this one has 2"));
-  CHECK(train(old, {"--max_iters", "3", "--resume"}) == 0);
+  CHECK(run_training(old, {"--max_iters", "3", "--resume"}) == 0);
 }
 
 TEST_CASE("accumulation: the figures count all parts; what is no number of steps is refused") {
@@ -274,7 +274,7 @@ TEST_CASE("accumulation: the figures count all parts; what is no number of steps
   for (const char* bad : {"0", "-1", "x", "1.5", ""}) {
     CAPTURE(bad);
     std::string said;
-    CHECK(train(folder.file("bad"), {"--gradient_accumulation_steps", bad, "--max_iters", "1"}, &said) == 2);
+    CHECK(run_training(folder.file("bad"), {"--gradient_accumulation_steps", bad, "--max_iters", "1"}, &said) == 2);
     CHECK(contains(said, "--gradient_accumulation_steps"));
     CHECK(!std::filesystem::exists(folder.file("bad")));
   }

@@ -42,7 +42,7 @@ std::string from_a_child(const std::function<std::string()>& f) {
   close(ends[1]);
   std::string line;
   char buffer[512];
-  for (ssize_t got; (got = read(ends[0], buffer, sizeof buffer)) > 0;) line.append(buffer, size_t(got));
+  for (ssize_t got; (got = ::read(ends[0], buffer, sizeof buffer)) > 0;) line.append(buffer, size_t(got));
   close(ends[0]), waitpid(child, nullptr, 0);
   return line;
 }
