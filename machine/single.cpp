@@ -18,7 +18,7 @@
 namespace nanospec {
 namespace {
 
-constexpr int kUpdates = 1200, kBatch = 8, kBudget = 14, kNewTokens = 300;
+constexpr int kUpdates = 1500, kBatch = 8, kBudget = 14, kNewTokens = 300;
 
 // Says how far the training is, on one line that is written again and again.
 void show_progress(int done, int updates, float loss, double seconds) {

@@ -12,9 +12,9 @@ set -eu
 cat <<'HEAD'
 // nanospec, the core in one file: g++ -x c++ -std=c++17 -O3 -march=native -ffp-contract=off -fno-math-errno build/nanospec_single.cu -o build/single && build/single build/nanospec_single.cu
 //                           on a GPU: nvcc -std=c++17 -O3 --fmad=false build/nanospec_single.cu -o build/single && build/single build/nanospec_single.cu
-// So it learns from its own text; data/get.sh gets a better one. `make single` wrote it out of the project's files, in
-// the order in which they are read: how a tree is drafted, verified and decoded; the floor, a plain machine to run on;
-// the model; how it is trained; and a main.
+// So it learns from its own text; any other will do. `make single` wrote it out of the project's files, in the order in
+// which they are read: how a tree is drafted, verified and decoded; the floor, a plain machine to run on; the model; how
+// it is trained; and a main. Each part begins with its name.
 
 HEAD
 files="tree.h machine/numbers.h sample.h draft.h decode.h kernels.cuh rows.h model.h target.h gradients.cuh train.h
@@ -27,20 +27,28 @@ awk -v marks="${1-}" -v files="$files" '
   function trim(s) { gsub(/^ +| +$/, "", s); return s }
   function begins(line, start) { return substr(line, 1, length(start)) == start }
   function say(line) {  # a ruler, an empty line and an empty comment are held back until something follows them
-    if (line ~ /^ *\/\/ -{20,}$/) { ruler = line; return }
+    if (line ~ /^ *\/\/ -{20,}$/) {
+      if (opened != "") { print "\n" opened; opened = ""; gap = 0 }
+      ruler = line
+      return
+    }
     if (line == "") { gap = 1; return }
     if (line == "//") { bar = 1; return }
+    if (line == "#ifdef __CUDACC__" && opened == "") { opened = line; return }
+    if (line == "#endif" && opened != "") { opened = ""; return }
     if (bar && line ~ /^\/\//) print "//"
     if (gap || ruler) print ""
     if (ruler) print ruler
-    gap = bar = 0; ruler = ""
+    if (opened != "") print opened
+    gap = bar = 0; opened = ruler = ""
     print line
   }
   function rule_for(file, line,    i) {
     for (i = 1; i <= rules; i++) if (of[i] == file && !used[i] && begins(line, from[i])) return i
     return 0
   }
-  # In which half of an #if: INSTANTIATE, TUNED_CUDA and kTuned are of other programs; WITH_CUDA is what nvcc compiles.
+  # Writes a part: a whole file, or of the floor what stands below this title. kept[d]: of the d-th #if around a line,
+  # whether the line is in the half that stays: 1, 0, or -1 where the compiler decides.
   function paste(path, title,    line, indent, rule, depth, kept, at, on, d) {
     depth = 0; rule = 0; on = title == ""
     while ((getline line < path) > 0) {
@@ -70,6 +78,7 @@ awk -v marks="${1-}" -v files="$files" '
         if (to[rule] == "") rule = 0
         continue
       }
+      sub(/WITH_CUDA/, "__CUDACC__", line)
       say(line)
     }
     if (rule) fail(path ": nothing ends what begins with: " from[rule])
@@ -102,8 +111,7 @@ tree.h | // How many nodes a tree has, the root not counted | } |
 tree.h | inline int64_t full_tree_nodes( | } |
 
 machine/numbers.h | // machine/numbers.h: | | // numbers.h: the functions of which every operation is made, for CPU and GPU.
-machine/numbers.h | // There is a GPU to compile for: | | // There is a GPU to compile for.
-machine/numbers.h | #if defined(__CUDACC__) | | #ifdef __CUDACC__
+machine/numbers.h | // There is a GPU to compile for: | #endif |
 machine/numbers.h | // The loop must not be unrolled | #endif |
 machine/numbers.h | // On a GPU the loop is unrolled by kSteps | #endif |
 machine/numbers.h | // The float that half precision | } |
@@ -142,11 +150,32 @@ kernels.cuh | // In bf16 two steps of the sum that reads them | // These are the
 kernels.cuh | // out (R, N) = x (R, K) W: one serial sum | // (cuda/matmul.cuh | // out (R, N) = x (R, K) W: one serial sum over k for each output. A call computes columns begin .. end - 1 of all rows:
 kernels.cuh | // Tree attention. On a GPU its tuned | | // Tree attention
 kernels.cuh | // The first CUDA kernels: tree attention | // Each has the bits | // The first CUDA kernels: tree attention, the gather, the matmul. Each has the bits of the operation above.
+kernels.cuh | // SiLU(x) = x / (1 + exp(-x)) | }; |
+kernels.cuh | // act = SiLU(gate) up (Shazeer | }; |
+kernels.cuh | // Rotary positions (Su et al. | }; |
 kernels.cuh | // x (R, C) = the columns of w, (C, V) in panels | }; |
 
 rows.h | int most_keys() const | } |
 rows.h | // A batch whose arrays are somebody else's | DeviceBatch(const int* tokens, |
 
+model.h | // model.h: one transformer: | | // model.h: the transformer: GPT as nanoGPT defines it.
+model.h | // What Llama (Touvron et al. | | // What other models do otherwise. 0 stands for GPT's size.
+model.h | bool rotary = false; | bool swiglu = false; |
+model.h | float norm_epsilon = 1e-5f, rope_theta | | float norm_epsilon = 1e-5f;
+model.h | int hidden() const { | | int hidden() const { return inner(); }                                   // what the MLP's first matrix gives
+model.h | if (!config.rotary) f( | | f("wpe.weight", {config.block_size, C}, std, wpe);
+model.h | // (positions, D / 2, 2) the cosine and sine | } |
+model.h | Array<T> rope; | |
+model.h | // Points all weights at the tensors of `plain`, | // their use, which | // Points all weights at the tensors of `plain`. Returns them in the order of their use.
+model.h | std::vector<Weight<T, W>*> list(const Config& c, | | std::vector<Weight<T, W>*> list(const Config& c, bool) {
+model.h | if (c.rotary) { | } |
+model.h | // Queries and keys of the block's rows turn | } |
+model.h | // act (R, F) = GELU(pre) or SwiGLU(pre), | | // act (R, F) = GELU(pre), with pre (R, hidden) = x W + b.
+model.h | void activate(const RowBlock& b, const Config& c, | | void activate(const RowBlock& b, const Config&, const Normalized<T>& x, const Weight<T, W>& fc, View<T> pre,
+model.h | if (!c.swiglu) { | launch_columns( | matmul(b.team, b.rows, product(x, fc.forward, pre), BiasGelu<T>{pre.at, act.at, pre.stride, fc.bias});\nb.team.wait();
+model.h | // qkv (R, Q) = norm_1(x) W + b, queries | | // qkv (R, Q) = norm_1(x) W + b
+model.h | if (c.rotary) turn( | |
+model.h | // act (R, F) = GELU(norm_2(mid) W + b), or | | // act (R, F) = GELU(norm_2(mid) W + b)
 model.h | // The table of a model's tensors. A model's sizes | | // The table of a model's tensors.
 model.h | // Weights as the forward reads them: | | // Weights as the forward reads them: panels
 model.h | // flat: the parameters, in the device | // transposes, which | // flat: the parameters, in the device's memory; each pack() reads them again. training: with the transposes too.
@@ -193,6 +222,11 @@ target.h | mutable Array<float> embedding_; | |
 
 machine/single.cpp | // machine/single.cpp: the main() | // usage: | // The main: it trains a small model on a text, decodes plain and by trees, and compares the two generated texts.\n//\n// usage: build/single TEXT [UPDATES]        TEXT: any file; a token is a byte of it
 
+gradients.cuh | // From gate_up and the gradient of act | }; |
+
+train.h | void activate_backward(const RowBlock& b, const Config& c, | | void activate_backward(const RowBlock& b, const Config&, View<T> dy, const Weight<T, W>& w, View<T> pre,
+train.h | if (!c.swiglu) { | launch(b.team | matmul(b.team, b.rows, through, GeluBackward<T>{pre.at, act.at, act.stride});\nb.team.wait();
+train.h | if (c.rotary) turn( | |
 train.h | static constexpr bool portable = | |
 train.h | Rows<T> p = a.once( | | Rows<T> p = a.once(a.R, size_t(a.H) * a.slots);
 train.h | Rows<T> ds = a.once( | | Rows<T> ds = a.once(a.R, size_t(a.H) * a.slots);

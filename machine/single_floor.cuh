@@ -74,12 +74,10 @@ class Array {
   Array() = default;
   explicit Array(size_t n, bool cuda = false) : n_(n), cuda_(cuda) {
 #ifdef WITH_CUDA
-    if (cuda) {
-      check_cuda(cudaMalloc(&data_, n * sizeof(T)));
-      return check_cuda(cudaMemset(data_, 0, n * sizeof(T)));
-    }
+    if (cuda) check_cuda(cudaMalloc(&data_, n * sizeof(T)));
+    if (cuda) check_cuda(cudaMemset(data_, 0, n * sizeof(T)));
 #endif
-    data_ = new T[n]();
+    if (!cuda) data_ = new T[n]();
   }
   Array(Array&& other) noexcept { *this = std::move(other); }
   Array& operator=(Array&& other) noexcept {
@@ -130,18 +128,15 @@ struct Team {
     f(*this, 1);
   }
 };
-class Pool {
- public:
-  Pool(int /*threads*/, bool cuda, bool /*plain*/) : team_{cuda} {}
+struct Pool {
+  const Team team;
+  Pool(int /*threads*/, bool cuda, bool /*plain*/) : team{cuda} {}
   int size() const { return 1; }
-  bool cuda() const { return team_.cuda; }
+  bool cuda() const { return team.cuda; }
   template <class F>
   void run(const F& f) const {
-    f(team_);
+    f(team);
   }
-
- private:
-  const Team team_;
 };
 // Some rows of a forward and who runs them: here always all rows.
 struct RowBlock {
@@ -164,15 +159,13 @@ __global__ void row_kernel(Op op, int rows) {
 template <class Op>
 void launch(const Team& team, int rows, const Op& op) {
 #ifdef WITH_CUDA
-  constexpr int warps = 4;
-  if (team.cuda) return start(row_kernel<Op>, dim3((rows + warps - 1) / warps), warps * kLanes, op, rows);
+  if (team.cuda) return start(row_kernel<Op>, dim3((rows + 3) / 4), 4 * kLanes, op, rows);
 #endif
-  (void)team;
-  for (int row = 0; row < rows; row++) op(Solo{}, row);
+  for (int row = 0; row < rows && !team.cuda; row++) op(Solo{}, row);
 }
 
-// A weight (K inputs, N outputs) as a matmul reads it: (N / 16, K, 16), a panel of 16 outputs for all k in turn, so that
-// a loop over k reads one stream. N is padded to a multiple of 16 with zeros.
+// A weight (K inputs, N outputs) as a matmul reads it: (N / 16, K, 16), a panel of 16 outputs for all k in turn, so
+// that a loop over k reads one stream. N is padded to a multiple of 16 with zeros.
 template <class W>
 struct Panels {
   W* data = nullptr;
@@ -193,8 +186,8 @@ void launch_columns(const Team& team, int rows, int columns, const Op& op) {
   launch(team, rows * strips.per_row(), strips);
 }
 
-// Runs the matmul, then `after` on each row's columns. On a CPU a call computes 16 outputs of one row: so compilers make
-// a vector of their sums.
+// Runs the matmul, then `after` on each row's columns. On a CPU a call computes 16 outputs of one row: so compilers
+// make a vector of their sums.
 template <class T, class W, class After = Nothing>
 void matmul(const Team& team, int rows, Matmul<T, W> s, const After& after = {}) {
   if (!s.x) {
@@ -234,10 +227,6 @@ void attention(const Team& team, const Attention<T, S>& s, T* weights, int most)
   if (team.cuda && !s.log_sum) return attention_plain(s);
 #endif
   launch(team, s.forest.rows * s.n_head, AttentionForward<T, S>{s, weights, most});
-}
-template <class T, class S>
-void rotate(const Team& team, int rows, const Rope<T>& rope, const Attention<T, S>&) {
-  launch(team, rows * rope.heads, rope);
 }
 template <class T>
 void drop(const Team& team, int rows, const Drop<T>& s) {
@@ -310,10 +299,9 @@ Weights<float, W> load_weights(const Config& c, const float* flat, Dtype, const 
 template <class T>
 void zero(const Team& team, T* data, size_t n) {
 #ifdef WITH_CUDA
-  if (team.cuda) return check_cuda(cudaMemsetAsync(data, 0, n * sizeof(T)));
+  if (team.cuda) return check_cuda(cudaMemset(data, 0, n * sizeof(T)));
 #endif
-  (void)team;
-  std::fill_n(data, n, T(0));
+  if (!team.cuda) std::fill_n(data, n, T(0));
 }
 // to += from: on a CPU alone, for a GPU does not cut a batch into halves.
 template <class T>
@@ -334,25 +322,19 @@ void attention_backward(const Team& team, const AttentionBackward<T>& b, T* p, T
   launch(team, s.forest.rows, ReadCacheGradient<T>{b});
 }
 
-// Runs a sum over rows: a column operation of all rows at once. Each sum belongs to one lane, which adds in order of
-// rows.
-template <class Op>
-void launch_sums(const Team& team, int columns, const Op& op) {
-  launch_columns(team, 1, columns, op);
-}
+// Sums over rows: a column operation of all rows at once. Each sum belongs to one lane, which adds in order of rows.
 template <class T>
 void norm_weights(const Team& team, const NormWeights<T>& s) {
-  launch_sums(team, s.channels, s);
+  launch_columns(team, 1, s.channels, s);
 }
 template <class T>
 void embed_backward(const Team& team, const EmbedBackward<T>& s, int*) {
-  launch_sums(team, s.channels, s);
+  launch_columns(team, 1, s.channels, s);
 }
 template <class T>
 void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {
-  if (s.rows <= 0) return;
   launch(team, s.inputs, s);
-  if (s.dbias) launch_sums(team, s.outputs, ColumnSum<T>{s.rows, s.outputs, s.dy, s.dy_row, s.dbias});
+  if (s.dbias) launch_columns(team, 1, s.outputs, ColumnSum<T>{s.rows, s.outputs, s.dy, s.dy_row, s.dbias});
 }
 template <class T>
 void loss_of_rows(const Team& team, int rows, const CrossEntropy<T>& s) {
