@@ -27,7 +27,7 @@ awk -v marks="${1-}" -v files="$files" '
   function trim(s) { gsub(/^ +| +$/, "", s); return s }
   function begins(line, start) { return substr(line, 1, length(start)) == start }
   function say(line) {  # a ruler, an empty line and an empty comment are held back until something follows them
-    if (line ~ /^ *\/\/ -{20,}$/) {
+    if (line ~ /^ *\/\/ -----*$/) {
       if (opened != "") { print "\n" opened; opened = ""; gap = 0 }
       ruler = line
       return
@@ -86,7 +86,8 @@ awk -v marks="${1-}" -v files="$files" '
   }
   function title() { say("// " double); }
   function fail(why) { print "machine/single.sh: " why > "/dev/stderr"; failed = 1; exit 1 }
-  BEGIN { double = sprintf("%111s", ""); gsub(/ /, "=", double) }
+  BEGIN { double = sprintf("%111s", ""); single = double; gsub(/ /, "=", double); gsub(/ /, "-", single)
+    single = "// " single }
   /^#|^ *$/ { next }
   { split($0, field, / *\| */); rules++; of[rules] = trim(field[1]); from[rules] = trim(field[2])
     to[rules] = trim(field[3]); new[rules] = trim(field[4]) }
@@ -100,6 +101,7 @@ awk -v marks="${1-}" -v files="$files" '
       if (list[i] == "kernels.cuh") { paste("machine/single_floor.cuh", "before kernels.cuh"); say(""); title() }
       paste(list[i], "")
       say("")
+      if (list[i] ~ /^(kernels.cuh|model.h|gradients.cuh)$/) say(single)
       if (list[i] ~ /^(kernels.cuh|model.h|gradients.cuh)$/) paste("machine/single_floor.cuh", "after " list[i])
     }
     for (i = 1; i <= rules; i++) if (!used[i]) fail(of[i] ": no line begins with: " from[i])
@@ -145,6 +147,7 @@ decode.h | std::to_string(vocab) + | | std::to_string(vocab));
 
 kernels.cuh | // lanes (machine/numbers.h) does to one row; a group | // Shapes: rows R | // lanes does to one row; a group is a core of a CPU, or a warp of a GPU. The same code serves both. At the end three\n// operations are also written as CUDA kernels. The file knows nothing of threads, models or files.\n//\n// Shapes: rows R (all tokens of a forward), channels C, heads H, head size D, vocabulary V. Matrices that a matmul
 kernels.cuh | constexpr int kStrip = | | constexpr int kStrip = 4 * kLanes;
+kernels.cuh | const T *wte, *wpe; | | const T *wte, *wpe;  // (V, C), (block, C)
 kernels.cuh | // A weight (K inputs, N outputs), as panels. | }; |
 kernels.cuh | // In bf16 two steps of the sum that reads them | // These are the bytes |
 kernels.cuh | // out (R, N) = x (R, K) W: one serial sum | // (cuda/matmul.cuh | // out (R, N) = x (R, K) W: one serial sum over k for each output. A call computes columns begin .. end - 1 of all rows:
@@ -170,6 +173,7 @@ model.h | // Points all weights at the tensors of `plain`, | // their use, which
 model.h | std::vector<Weight<T, W>*> list(const Config& c, | | std::vector<Weight<T, W>*> list(const Config& c, bool) {
 model.h | if (c.rotary) { | } |
 model.h | // Queries and keys of the block's rows turn | } |
+model.h | Rows<T> pre = per_layer(G); | | Rows<T> pre = per_layer(G);                    // (L, R, F) before the GELU
 model.h | // act (R, F) = GELU(pre) or SwiGLU(pre), | | // act (R, F) = GELU(pre), with pre (R, hidden) = x W + b.
 model.h | void activate(const RowBlock& b, const Config& c, | | void activate(const RowBlock& b, const Config&, const Normalized<T>& x, const Weight<T, W>& fc, View<T> pre,
 model.h | if (!c.swiglu) { | launch_columns( | matmul(b.team, b.rows, product(x, fc.forward, pre), BiasGelu<T>{pre.at, act.at, pre.stride, fc.bias});\nb.team.wait();

@@ -176,7 +176,7 @@ struct Panels {
 };
 
 // ======== after kernels.cuh
-// How these operations run: a forward's, but for the rest of `launch`.
+// How the operations of a forward run
 
 // Runs a column operation over whole rows; on a GPU over strips of them.
 template <class Op>
@@ -279,7 +279,8 @@ Array<W> place_weights(const std::vector<Weight<T, W>*>& all, bool training, boo
 }
 
 // ======== after model.h
-// The weights of a model that decodes, out of the flat array of them all.
+// The weights of a model that decodes, out of the flat array of them all
+
 using TensorSource = const float*;
 using AnyNumber = float;
 enum class Dtype { as_stored, fp32 };
@@ -294,7 +295,7 @@ Weights<float, W> load_weights(const Config& c, const float* flat, Dtype, const 
 }
 
 // ======== after gradients.cuh
-// How the operations of a backward and of an update run.
+// How the operations of a backward and of an update run
 
 template <class T>
 void zero(const Team& team, T* data, size_t n) {
@@ -322,19 +323,24 @@ void attention_backward(const Team& team, const AttentionBackward<T>& b, T* p, T
   launch(team, s.forest.rows, ReadCacheGradient<T>{b});
 }
 
-// Sums over rows: a column operation of all rows at once. Each sum belongs to one lane, which adds in order of rows.
+// Runs a sum over rows: a column operation of all rows at once. Each sum belongs to one lane, which adds in order of
+// rows.
+template <class Op>
+void launch_sums(const Team& team, int columns, const Op& op) {
+  launch_columns(team, 1, columns, op);
+}
 template <class T>
 void norm_weights(const Team& team, const NormWeights<T>& s) {
-  launch_columns(team, 1, s.channels, s);
+  launch_sums(team, s.channels, s);
 }
 template <class T>
 void embed_backward(const Team& team, const EmbedBackward<T>& s, int*) {
-  launch_columns(team, 1, s.channels, s);
+  launch_sums(team, s.channels, s);
 }
 template <class T>
 void matmul_gradient(const Team& team, const MatmulGradient<T>& s) {
   launch(team, s.inputs, s);
-  if (s.dbias) launch_columns(team, 1, s.outputs, ColumnSum<T>{s.rows, s.outputs, s.dy, s.dy_row, s.dbias});
+  if (s.dbias) launch_sums(team, s.outputs, ColumnSum<T>{s.rows, s.outputs, s.dy, s.dy_row, s.dbias});
 }
 template <class T>
 void loss_of_rows(const Team& team, int rows, const CrossEntropy<T>& s) {

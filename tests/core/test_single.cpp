@@ -10,7 +10,10 @@
 #include <fstream>
 #include <iterator>
 #include <regex>
+#include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "decode.h"
 #include "target.h"
@@ -117,6 +120,29 @@ TEST_CASE("single: its weights and its text have the project's bits") {
   REQUIRE(own.size() > 303);
   REQUIRE(bytes.size() == own.size() * sizeof(float));
   CHECK(memcmp(bytes.data(), own.data(), bytes.size()) == 0);
+}
+
+TEST_CASE("single: on the emulated GPU it trains, and decodes a tree byte for byte as plain") {
+  const SingleFile single;
+  std::string source = single.source;
+  const std::pair<const char*, const char*> changes[] = {
+      {"__CUDACC__", "EMULATED_CUDA"},
+      {"kernel<<<grid, threads>>>\\(arguments...\\);",
+       "emulator::launch(grid, threads, [=] { kernel(arguments...); });"},
+      {"cudaMalloc\\(&data_", "cudaMalloc((void**)&data_"},
+      {"kBatch = [0-9]+", "kBatch = 2"},
+      {"kNewTokens = [0-9]+", "kNewTokens = 30"}};
+  for (const auto& [from, to] : changes) {
+    REQUIRE(std::regex_search(source, std::regex(from)));
+    source = std::regex_replace(source, std::regex(from), to);
+  }
+  const std::string file = single.folder.file("emulated.cpp", source), program = single.folder.file("emulated");
+  REQUIRE(single.run("g++ -std=c++17 -O1 -ffp-contract=off -I. -include tests/cuda/emulator.h " + file +
+                     " -pthread -o " + program) == 0);
+  REQUIRE(single.run(program + " " + single.folder.file("text") + " 2") == 0);
+  const std::string said = read_file(single.folder.file("errors"));
+  CHECK(has(said, "30 tokens on the GPU: plain 30 forwards, tree:3x2 "));
+  CHECK(has(said, "the same bytes"));
 }
 
 TEST_CASE("single: it is read from top to bottom: short, the tree first, and nothing in it is elsewhere") {
