@@ -66,14 +66,15 @@ inline void score_to_chance(const float* scores, int vocab, float scale, int n, 
 // Finds the `width` candidates of highest logit + T g, best first, of equal ones the lowest token, with their chances
 // among all tokens. logits: (V); noise: (V) or null; scores: (V) scratch. Returns how many there are: fewer than
 // `width` where fewer tokens have a chance above 0.
-inline int top_candidates(const float* logits, const float* noise, int vocab, const Draws& draws, int width,
-                          Candidate* best, float* scores) {
+template <class G>
+int top_candidates(G g, const float* logits, const float* noise, int vocab, const Draws& draws, int width,
+                   Candidate* best, float* scores) {
   // A token that may not be drafted, or whose score is NaN, has the lowest score.
   const float t = noise ? draws.sampling->temperature : 0, lowest = -Format<float>::kInfinity;
-  const float* const g = noise ? noise : logits;
-  const float least = draws.kept_only ? kept_threshold(Solo{}, logits, vocab, *draws.sampling) : lowest;
-  Solo{}.each(vocab, [=](int x) {
-    const float score = fused(t, g[x], logits[x]);
+  const float* const added = noise ? noise : logits;
+  const float least = draws.kept_only ? kept_threshold(g, logits, vocab, *draws.sampling) : lowest;
+  g.each(vocab, [=](int x) {
+    const float score = fused(t, added[x], logits[x]);
     scores[x] = logits[x] >= least && score > lowest ? score : lowest;
   });
 
@@ -98,9 +99,6 @@ inline int top_candidates(const float* logits, const float* noise, int vocab, co
 // ---------------------------------------------------------------------------------------------------------------
 // The drafter
 
-// What may be read of the target's last forward: see drafters/logits.h.
-struct TargetRows;
-
 struct Drafter {
   std::string name;
   int vocab = 0;               // V
@@ -109,8 +107,9 @@ struct Drafter {
 
   virtual ~Drafter() = default;
 
-  // Called before begin(), with what can be read of the target; and with null when the text is over.
-  virtual void attach(const TargetRows* /*rows*/) {}
+  // Called before begin(), with what can be read of the target's last forward (drafters/logits.h says what); and with
+  // null when the text is over.
+  virtual void attach(const struct TargetRows* /*rows*/) {}
 
   // A new text begins: the drafter forgets the last one. text: (n) the prompt; its last token is the first root.
   virtual void begin(const int* /*text*/, int /*n*/) {}
@@ -133,7 +132,7 @@ struct Drafter {
       const float* const row = logits(growth, nodes[k]);
       const float* const noise = row && draws.noise ? draws.noise->row(draws.index + growth.depth[nodes[k]]) : nullptr;
       Candidate* const best = candidates + size_t(k) * size_t(width);
-      count[k] = row ? top_candidates(row, noise, vocab, draws, width, best, scores_.data()) : 0;
+      count[k] = row ? top_candidates(Solo{}, row, noise, vocab, draws, width, best, scores_.data()) : 0;
     }
   }
 
@@ -152,10 +151,9 @@ struct Drafter {
 
 constexpr double kBigramPrior = 4;  // the unigram weighs as much as this many counts
 
-// (V, V) log q(x | c) = log((count(c, x) + a unigram(x)) / (count(c) + a)), a = kBigramPrior. The unigram counts every
-// token once more than it occurs, so that no chance is zero. tokens: each in [0, V).
-inline std::vector<float> bigram_table(const std::vector<int>& tokens, int vocab) {
-  const size_t v = size_t(vocab);
+// (v, v) log q(x | c) = log((count(c, x) + a unigram(x)) / (count(c) + a)), a = kBigramPrior. The unigram counts every
+// token once more than it occurs, so that no chance is zero. tokens: each in [0, v).
+inline std::vector<float> bigram_table(const std::vector<int>& tokens, size_t v) {
   std::vector<double> unigram(v, 1.0 / double(tokens.size() + v)), total(v, 0);
   for (int token : tokens) unigram[token] += 1.0 / double(tokens.size() + v);
   std::vector<float> table(v * v, 0);  // counts first: exact up to 2^24
@@ -179,5 +177,9 @@ struct Bigram : Drafter {
     return table->data() + size_t(growth.token[node]) * size_t(vocab);
   }
 };
+
+#ifdef INSTANTIATE  // machine/sampling.cpp
+INSTANTIATE int top_candidates(Solo, const float*, const float*, int, const Draws&, int, Candidate*, float*);
+#endif
 
 }  // namespace nanospec

@@ -106,10 +106,8 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
   decoding.on_iteration = observation.on_iteration;
   decoding.cost = p.cost;
   std::unique_ptr<Drafter> stand_in;
-  if (drafter && observation.stand_in) {
-    stand_in = observation.stand_in(*drafter);
-    drafter = stand_in.get();
-  } else if (drafter) {
+  if (drafter && observation.stand_in) stand_in = observation.stand_in(*drafter);
+  else if (drafter) {
     std::shared_ptr<Experience>& experience =
         p.experiences[method.drafter + " " + method.verify + (method.knows_noise ? " " : " without noise ") +
                       method.ahead + " " + std::to_string(sampling.temperature) + " " + std::to_string(sampling.top_k) +
@@ -121,7 +119,7 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
   if (!p.settings.keeps_cache) p.target.forget();
   Generated generated;
   std::vector<int> text = prompt;
-  generated.stats = nanospec::generate(p.target, drafter, decoding, text, on_token);
+  generated.stats = nanospec::generate(p.target, stand_in ? stand_in.get() : drafter, decoding, text, on_token);
   generated.tokens.assign(text.begin() + long(prompt.size()), text.end());
   return generated;
 }

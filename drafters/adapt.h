@@ -112,7 +112,8 @@ struct Recycle : LikelyDrafter {
   void learn(Successors& s, const float* logits) {
     Candidate best[kSuccessors];
     const Sampling sampling;
-    s.n = top_candidates(logits, nullptr, vocab, {&sampling, nullptr, 0, false}, kSuccessors, best, scores_.data());
+    s.n = top_candidates(Solo{}, logits, nullptr, vocab, {&sampling, nullptr, 0, false}, kSuccessors, best,
+                         scores_.data());
     for (int i = 0; i < s.n; i++) {
       s.token[i] = best[i].token;
       s.chance[i] = best[i].chance;
@@ -123,10 +124,8 @@ struct Recycle : LikelyDrafter {
     float chance = at < s.n ? s.chance[at] : 0;
     if (at == kSuccessors) at--;
     s.n = std::max(s.n, at + 1);
-    for (; at > 0; at--) {
-      s.token[at] = s.token[at - 1];
-      s.chance[at] = s.chance[at - 1];
-    }
+    std::copy_backward(s.token, s.token + at, s.token + at + 1);
+    std::copy_backward(s.chance, s.chance + at, s.chance + at + 1);
     s.token[0] = pick;
     s.chance[0] = chance + 1;
     for (int i = 0; i < s.n; i++) s.chance[i] /= 2;

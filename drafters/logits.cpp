@@ -5,8 +5,11 @@
 
 namespace nanospec {
 
-float entropy(const float* logits, const float* noise, int vocab, const Sampling& sampling, bool of_confidence,
-              float* scores) {
+namespace {
+
+// The entropy of a distribution, see entropies(). scores: (V) scratch.
+float entropy_of(const float* logits, const float* noise, int vocab, const Sampling& sampling, bool of_confidence,
+                 float* scores) {
   const Solo solo;
   const bool coupled = of_confidence && noise;
   const float t = coupled ? sampling.temperature : 0;
@@ -22,6 +25,8 @@ float entropy(const float* logits, const float* noise, int vocab, const Sampling
   return log(Z) - mean;
 }
 
+}  // namespace
+
 void entropies(Drafter& drafter, const Growth& growth, const int* nodes, int n, const Draws& draws, bool of_confidence,
                float* H) {
   std::vector<float> scores(size_t(drafter.vocab));
@@ -29,7 +34,7 @@ void entropies(Drafter& drafter, const Growth& growth, const int* nodes, int n, 
   for (int k = 0; k < n; k++) {
     const float* const row = drafter.logits(growth, nodes[k]);
     const float* const noise = draws.noise ? draws.noise->row(draws.index + growth.depth[nodes[k]]) : nullptr;
-    H[k] = row ? entropy(row, noise, drafter.vocab, *draws.sampling, of_confidence, scores.data()) : 0;
+    H[k] = row ? entropy_of(row, noise, drafter.vocab, *draws.sampling, of_confidence, scores.data()) : 0;
   }
 }
 
@@ -75,7 +80,7 @@ const Likely* likely_of(Drafter& drafter, const Growth& growth, int node, Likely
   Sampling sampling;
   sampling.temperature = drafter.temperature;
   const int n =
-      top_candidates(row, nullptr, drafter.vocab, {&sampling, nullptr, 0, false}, kBest, found, scores.data());
+      top_candidates(Solo{}, row, nullptr, drafter.vocab, {&sampling, nullptr, 0, false}, kBest, found, scores.data());
   if (n == 0) return nullptr;
   float left = 1;
   for (int i = 0; i < n; i++) {

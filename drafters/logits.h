@@ -12,9 +12,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "draft.h"
@@ -49,12 +46,8 @@ struct DraftsAhead {
 // ---------------------------------------------------------------------------------------------------------------
 // Entropy
 
-// In nats, of a drafter's distribution after a node, before top-k and top-p; temperature 0 counts as 1. With
-// `of_confidence`: the entropy of the candidates' chances (score_to_chance). scores: (V) scratch.
-float entropy(const float* logits, const float* noise, int vocab, const Sampling& sampling, bool of_confidence,
-              float* scores);
-
-// H: (n) that of the drafter's distribution after each of n nodes; 0 where it has none.
+// H: (n) the entropy, in nats, of a drafter's distribution after each of n nodes, before top-k and top-p; 0 where it
+// has none. Temperature 0 counts as 1. With `of_confidence`: that of the candidates' chances (score_to_chance).
 void entropies(Drafter& drafter, const Growth& growth, const int* nodes, int n, const Draws& draws, bool of_confidence,
                float* H);
 
@@ -137,9 +130,13 @@ struct LikelyDrafter : Drafter {
   std::vector<float> some_;  // scratch
 };
 
-// A drafter whose distribution after a node depends on the node's depth alone. Nodes of one depth have the same
-// candidates, since they have the same noise too.
+// A drafter whose distribution after a node depends on the node's depth alone, and on the target's states where the
+// root was picked. Nodes of one depth have the same candidates, since they have the same noise too.
 struct DepthDrafter : Drafter, DraftsAhead {
+  virtual int depths() const = 0;                // how many depths it has distributions for
+  virtual const float* at_depth(int depth) = 0;  // (V) logits; null where the drafter knows nothing
+
+  void attach(const TargetRows* its) override { rows = its; }
   // Behind n assumed tokens its distributions are those of the depths from n on.
   bool assume(const int*, int n) override {
     assuming = true;
@@ -150,8 +147,10 @@ struct DepthDrafter : Drafter, DraftsAhead {
     assuming = false;
     shift = 0;
   }
-  virtual int depths() const = 0;  // how many depths it has distributions for
-
+  const float* logits(const Growth& growth, int node) override {
+    const int depth = growth.depth[node] + shift;
+    return depth < depths() ? at_depth(depth) : nullptr;
+  }
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
               int* count) override {
     for (int k = 0; k < n; k++) {
@@ -163,6 +162,8 @@ struct DepthDrafter : Drafter, DraftsAhead {
     }
   }
 
+ protected:
+  const TargetRows* rows = nullptr;
   bool assuming = false;  // then the target may be running
   int shift = 0;          // how many tokens are assumed
 };

@@ -172,15 +172,15 @@ struct MedusaActivations {
 // to rows at .. at + R - 1 of `a`. Every thread of the team calls it.
 template <class T>
 void medusa_forward(const Team& team, const MedusaWeights<T>& w, int k, int R, const T* h, const T* x,
-                    const MedusaActivations<T>& a, size_t at = 0) {
+                    const MedusaActivations<T>& a, int at = 0) {
   const typename MedusaWeights<T>::Head& head = w.heads[size_t(k)];
-  T *pre = a.pre.data() + at * a.C, *g = a.g.data() + at * a.C, *logits = a.logits.data() + at * a.V;
+  T *pre = a.pre.at(0, at), *g = a.g.at(0, at), *logits = a.logits.at(0, at);
   matmul(team, R, Matmul<T, T>{x, a.X, head.linear.forward, pre, a.C}, JoinSilu<T>{pre, g, a.C, head.bias, h});
   team.wait();
   if (head.low_rank.empty()) {
     matmul(team, R, Matmul<T, T>{g, a.C, head.projection.forward, logits, a.V});
   } else {
-    T* const down = a.down.data() + at * a.r;
+    T* const down = a.down.at(0, at);
     matmul(team, R, Matmul<T, T>{g, a.C, head.projection.forward, a.base.data(), a.V});
     matmul(team, R, Matmul<T, T>{g, a.C, head.low_rank[0].forward, down, a.r});
     team.wait();
@@ -215,8 +215,6 @@ class Medusa : public DepthDrafter {
     for (auto& head : weights_.heads) biases_.emplace_back(head.bias, head.bias + sizes_.n_embd);
     for (size_t k = 0; k < biases_.size(); k++) weights_.heads[k].bias = biases_[k].data();
   }
-  void attach(const TargetRows* rows) override { rows_ = rows; }
-
   int depths() const override { return sizes_.heads; }
 
   void begin(const int*, int) override {
@@ -225,7 +223,7 @@ class Medusa : public DepthDrafter {
   }
   void committed(const Commit& commit) override {
     rollback();
-    const float* const last = rows_ ? rows_->hidden(commit.rows[commit.n - 1]) : nullptr;
+    const float* const last = rows ? rows->hidden(commit.rows[commit.n - 1]) : nullptr;
     ready_ = last != nullptr;
     if (ready_) std::copy_n(last, sizes_.n_embd, input_.data());
     const int C = sizes_.n_embd, root = commit.tokens[commit.n - 1];
@@ -233,15 +231,14 @@ class Medusa : public DepthDrafter {
     std::fill(known_.begin(), known_.end(), 0);
   }
 
-  const float* logits(const Growth& growth, int node) override {
-    const int k = growth.depth[node] + shift;
-    if (!ready_ || k >= sizes_.heads) return nullptr;
+  const float* at_depth(int k) override {
+    if (!ready_) return nullptr;
     if (!known_[size_t(k)]) {
-      medusa_forward(kOneThread, weights_, k, 1, input_.data(), input_.data(), activations_, size_t(k));
+      medusa_forward(kOneThread, weights_, k, 1, input_.data(), input_.data(), activations_, k);
       known_[size_t(k)] = 1;
       model_forwards++;
     }
-    return activations_.logits.data() + size_t(k) * activations_.V;
+    return activations_.logits.at(0, k);
   }
 
  private:
@@ -253,8 +250,7 @@ class Medusa : public DepthDrafter {
   std::vector<float> roots_;              // (V, C) or none
   std::vector<float> input_;              // (C) the hidden state that picked the root, and (C) the root's row
   std::vector<char> known_;               // (K) whether the head has run in this iteration
-  const TargetRows* rows_ = nullptr;
-  bool ready_ = false;  // whether there is a hidden state
+  bool ready_ = false;                    // whether there is a hidden state
 };
 
 }  // namespace nanospec

@@ -155,21 +155,6 @@ struct JoinInput {
   }
 };
 
-// to = from: R rows of C numbers; from one row if from_row is 0.
-template <class T>
-struct CopyRow {
-  const T* from;
-  int from_row;
-  T* to;
-  int to_row, channels;
-  template <class G>
-  HD void operator()(const G& g, int row) const {
-    const T* a = from + size_t(row) * from_row;
-    T* out = to + size_t(row) * to_row;
-    g.each(channels, [=](int c) { out[c] = a[c]; });
-  }
-};
-
 // Every thread of the team calls the functions below. This one computes the stream's hidden states: feat_proj of the
 // target's features, a.features (n, 3 C).
 template <class T>
@@ -193,8 +178,8 @@ void parallel_enter(const Team& team, const ParallelSizes& s, const ParallelWeig
   launch(team, n, JoinInput<T>{token + first, wte, a.hidden.at(0, first), a.C, input, a.E, C});
   if (slot) {
     T* const last = input + size_t(n) * size_t(a.E);
-    launch(team, 1, CopyRow<T>{w.plain.mask, 0, last, 0, C});
-    launch(team, 1, CopyRow<T>{w.plain.shared, 0, last + C, 0, C});
+    add(team, w.plain.mask, last, size_t(C), true);
+    add(team, w.plain.shared, last + C, size_t(C), true);
   }
   matmul(team, n + slot, Matmul<T, T>{input, a.E, w.input.forward, a.x.at(0, first), a.C});
   team.wait();
@@ -203,8 +188,9 @@ void parallel_enter(const Team& team, const ParallelSizes& s, const ParallelWeig
 // All slots have the same x: copies row `first` to the n - 1 rows after it.
 template <class T>
 void spread_slot(const Team& team, const ParallelSizes& s, int first, int n, const ParallelActivations<T>& a) {
-  T* const slot = a.x.at(0, first);
-  launch(team, n - 1, CopyRow<T>{slot, 0, slot + a.C, a.C, s.n_embd});
+  const Range mine = team.share(n - 1);
+  for (int i = mine.begin; i < mine.end; i++) std::copy_n(a.x.at(0, first), s.n_embd, a.x.at(0, first + 1 + i));
+  team.wait();
 }
 
 struct ParallelFile {
@@ -235,8 +221,8 @@ class TextStream {
         a_(sizes, window_, window_ + most_drafted_, pad64(window_ + 2 * most_drafted_), false, target.threads()),
         batch_(window_ + most_drafted_, 1, false),
         kept_(2 + size_t(window_ + most_drafted_)),
-        norm_(size_t(most_drafted_) * size_t(a_.C) + 16),
-        logits_(size_t(most_drafted_) * size_t(pad16(sizes.vocab_size)) + 16) {
+        norm_(1, most_drafted_, a_.C),
+        logits_(1, most_drafted_, pad16(sizes.vocab_size)) {
     target_.on_threads(1, [&](const Team& team) { weights_.pack(team); });
     begin();
   }
@@ -267,8 +253,7 @@ class TextStream {
   void run(int slots) {
     make_room();
     const int n = int(tokens_.size()), X = kFeatures * sizes.n_embd;
-    for (int row = 0; row < n; row++)
-      std::copy_n(features_.data() + size_t(row) * X, X, a_.features.data() + size_t(row) * a_.X);
+    for (int row = 0; row < n; row++) std::copy_n(features_.data() + size_t(row) * X, X, a_.features.at(0, row));
     std::vector<int> token = tokens_;
     token.resize(size_t(n + slots));
     rows_.clear();
@@ -285,7 +270,7 @@ class TextStream {
   }
   // For the sequential form: runs the rows of a tree in preorder. input_state(row) (C) must first be set to the state
   // of the row above. All rows are outputs.
-  float* input_state(int row) { return a_.hidden.data() + size_t(row) * size_t(a_.C); }
+  float* input_state(int row) { return a_.hidden.at(0, row); }
   void forward(const int* token, const int* depth, const int* end, int n, int /*layers*/) {
     rows_.clear();
     rows_.add_tree(token, depth, end, n, 0, past_);
@@ -295,8 +280,8 @@ class TextStream {
     });
   }
   // Of the last forward's outputs: the logits (V), and the state (C), which is the last layer's output.
-  const float* logits(int row) const { return logits_.data() + size_t(row) * size_t(pad16(sizes.vocab_size)); }
-  const float* state(int row) const { return a_.x.data() + (size_t(first_output_) + size_t(row)) * size_t(a_.C); }
+  const float* logits(int row) const { return logits_.at(0, row); }
+  const float* state(int row) const { return a_.x.at(0, first_output_ + row); }
 
   int vocab_size() const { return sizes.vocab_size; }
   int block_size() const { return 1 << 30; }  // rotary positions have no end
@@ -319,8 +304,7 @@ class TextStream {
     target_.on_threads(R, [&](const Team& team) {
       input(team);
       nanospec::forward(team, config_, weights_.layers, batch_, a_, true);
-      target_.head(team, R - first_output, a_.x.data() + size_t(first_output) * size_t(a_.C), a_.C, norm_.data(),
-                   logits_.data());
+      target_.head(team, R - first_output, a_.x.at(0, first_output), a_.C, norm_.data(), logits_.data());
     });
   }
   void make_room() {
@@ -367,7 +351,7 @@ class TextStream {
   Batch rows_;  // of the current forward
   DeviceBatch batch_;
   Array<int> kept_;
-  Array<float> norm_, logits_;   // of the outputs
+  Rows<float> norm_, logits_;    // of the outputs
   std::vector<int> tokens_;      // (n) committed, not yet run
   std::vector<float> features_;  // (n, 3 C)
   int past_ = 0, first_ = 0, first_output_ = 0;
@@ -384,10 +368,9 @@ class Parallel : public DepthDrafter {
   Parallel(const ParallelFile& file, Target& target) : stream_(file, target, kMostAhead) {
     vocab = target.vocab_size();
   }
-  void attach(const TargetRows* rows) override {
-    if ((rows_ = rows)) rows->tap();
+  void attach(const TargetRows* its) override {
+    if ((rows = its)) rows->tap();
   }
-
   int depths() const override { return stream_.sizes.ahead; }
 
   void begin(const int*, int) override {
@@ -398,7 +381,7 @@ class Parallel : public DepthDrafter {
   void committed(const Commit& commit) override {
     known_ = false;
     rollback();
-    stream_.commit(commit, rows_);
+    stream_.commit(commit, rows);
   }
   void prepare(const Growth&, const int*, int) override {
     if (known_ || assuming || !stream_.pending()) return;
@@ -406,14 +389,10 @@ class Parallel : public DepthDrafter {
     model_forwards++;
     known_ = true;
   }
-  const float* logits(const Growth& growth, int node) override {
-    const int depth = growth.depth[node] + shift;
-    return known_ && depth < stream_.sizes.ahead ? stream_.logits(depth) : nullptr;
-  }
+  const float* at_depth(int depth) override { return known_ ? stream_.logits(depth) : nullptr; }
 
  private:
   TextStream stream_;
-  const TargetRows* rows_ = nullptr;
   bool known_ = false;  // whether it has run since the last commit
 };
 

@@ -142,7 +142,7 @@ class Interpolation {
 // It takes 8 bytes for each token of the text, and 8 for each of the vocabulary.
 class LookBack {
  public:
-  explicit LookBack(int vocab) : latest_(size_t(vocab), -1), slot_(size_t(vocab), -1) {}
+  explicit LookBack(int vocab) : latest_(size_t(vocab), -1), count_(vocab) {}
 
   void clear() {
     text_.clear();
@@ -182,23 +182,15 @@ class LookBack {
     count_.clear();
     for (int length = kLongestMatch; length > 0; length--) {
       if (places_[length].empty()) continue;
-      for (int token : places_[length]) {
-        if (slot_[token] < 0) {
-          slot_[token] = int(count_.size());
-          count_.push_back({token, 0});
-        }
-        count_[slot_[token]].count++;
-      }
-      matches.follower.insert(matches.follower.end(), count_.begin(), count_.end());
+      for (int token : places_[length]) count_.add(token)++;
+      for (int token : count_.token) matches.follower.push_back({token, int32_t(count_.of(token))});
       matches.close(length);
     }
-    for (const Follower& follower : count_) slot_[follower.token] = -1;
   }
 
   std::vector<int> text_, earlier_;  // (n)
   std::vector<int> latest_;          // (V) latest place of each token; -1: none
-  std::vector<int> slot_;            // (V) scratch: index in count_
-  std::vector<Follower> count_;      // scratch
+  Likely count_;                     // scratch: of a token that followed, how often
   std::vector<std::vector<int>> places_ =
       std::vector<std::vector<int>>(kLongestMatch + 1);  // the tokens that followed, by length of the match; scratch
 };

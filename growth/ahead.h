@@ -215,7 +215,7 @@ class DraftingAhead {
     ready.growth.start(key.back());
     Stoppable stoppable(*this, key);
     Corrected corrected(stoppable, trust_, best_chance_);
-    grow_shape(shape_, limits, corrected, &drafter_, draws_at(n_ + int(key.size())), ready.growth);
+    grow_shape(shape_, limits, corrected, draws_at(n_ + int(key.size())), ready.growth);
     ready.asked = corrected.asked;
     cut_ += stoppable.cut;
     ready.seconds = seconds_since(before);

@@ -54,13 +54,12 @@ struct Corrected : StandIn {
   }
 };
 
-// Grows a tree of that shape. entropies: the drafter without corrections, for shapes by entropy.
-inline void grow_shape(const Shape& shape, Limits limits, Drafter& drafter, Drafter* entropies, const Draws& draws,
-                       Growth& growth) {
+// Grows a tree of that shape.
+inline void grow_shape(const Shape& shape, Limits limits, Drafter& drafter, const Draws& draws, Growth& growth) {
   if (shape.full()) return FullTree(shape.depth, shape.width).grow(drafter, draws, limits.depth, growth);
-  if (shape.by_entropy() && entropies)
+  if (shape.by_entropy())
     limits.entropy = [&](const int* nodes, int n, float* H) {
-      nanospec::entropies(*entropies, growth, nodes, n, draws, shape.of_confidence, H);
+      entropies(drafter, growth, nodes, n, draws, shape.of_confidence, H);
     };
   grow(shape, limits, growth, [&](const int* nodes, int n, int width, Candidate* candidates, int* count) {
     drafter.expand(growth, nodes, n, width, draws, candidates, count);
@@ -76,8 +75,8 @@ class ShapePlanner : public Planner, public Watcher {
   bool drafts = false;           // whether the drafter was asked for this tree, or has drafted it ahead
 
   // cost: of the target's forwards, which it updates; null for shapes that do not use it. experience: with the drafter.
-  ShapePlanner(const Shape& shape, Cost* cost, Experience& experience, Drafter* entropies, Clock& clock)
-      : shape_(shape), cost_(cost), experience_(experience), entropies_(entropies), clock_(clock) {}
+  ShapePlanner(const Shape& shape, Cost* cost, Experience& experience, Clock& clock)
+      : shape_(shape), cost_(cost), experience_(experience), clock_(clock) {}
 
   const Shape& shape() const { return shape_; }
   Experience& experience() const { return experience_; }
@@ -95,7 +94,7 @@ class ShapePlanner : public Planner, public Watcher {
     }
     Corrected corrected(drafter, experience_.trust, experience_.best_chance);
     if (by_costs()) corrected.after_root = [&] { root_at_ = clock_.now(); };
-    grow_shape(shape_, limits, corrected, entropies_, draws, growth);
+    grow_shape(shape_, limits, corrected, draws, growth);
     asked_ = corrected.asked;
   }
   // Called instead of grow() if the tree was drafted ahead.
@@ -159,7 +158,6 @@ class ShapePlanner : public Planner, public Watcher {
   const Shape shape_;
   Cost* const cost_;
   Experience& experience_;
-  Drafter* const entropies_;
   Clock& clock_;
   Questions asked_;
   double began_ = 0, root_at_ = 0;  // when the draft, or the forward, began; when the root was expanded

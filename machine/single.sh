@@ -135,7 +135,6 @@ sample.h | inline void distribution( | } |
 sample.h | // Draws token x with chance | } |
 
 draft.h | // functions; the bigram drafter. All other | | // functions; the bigram drafter.
-draft.h | // What may be read of the target's last forward | struct TargetRows; |
 draft.h | int64_t model_forwards = 0; | |
 draft.h | // Called before begin(), with what can be read | virtual void attach( |
 draft.h | // The name, for the statistics, of the drafter | virtual const std::string& author( |

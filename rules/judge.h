@@ -13,16 +13,11 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Candidates that are a sample
 
-// q: (V) the distribution that a drafter's token after a node is drawn from, after temperature, top-k and top-p. The
-// rules compare it with the target's. The drafter has logits there.
-inline void draft_distribution(Drafter& drafter, const Growth& growth, int node, const Sampling& sampling, float* q) {
-  distribution(drafter.logits(growth, node), drafter.vocab, sampling, q);
-}
-
-// Draws up to `width` tokens from q after each of n nodes, in place of the candidates that `expand` chose for them, and
-// in the order of drawing. with_replacement: each is drawn from all of q, so a token may be drawn twice. Else the token
-// with the largest log q(x) + gumbel(x) comes first, then the next one (the exponential race: Kool, van Hoof, Welling
-// 2019). Each node of each forward has its own random numbers.
+// Draws up to `width` tokens after each of n nodes from q, the drafter's distribution after temperature, top-k and
+// top-p, which the rules compare with the target's. They come in place of the candidates that `expand` chose for them,
+// and in the order of drawing. with_replacement: each is drawn from all of q, so a token may be drawn twice. Else the
+// token with the largest log q(x) + gumbel(x) comes first, then the next one (the exponential race: Kool, van Hoof,
+// Welling 2019). Each node of each forward has its own random numbers.
 inline void draw_candidates(Drafter& drafter, const Growth& growth, const int* nodes, int n, int width,
                             const Draws& draws, bool with_replacement, Candidate* candidates, int* count) {
   const int vocab = drafter.vocab;
@@ -30,21 +25,22 @@ inline void draw_candidates(Drafter& drafter, const Growth& growth, const int* n
   std::vector<float> q(vocab), noise(whole(vocab, kNoiseBlock)), scores(vocab);
   for (int k = 0; k < n; k++) {
     Candidate* const drawn = candidates + size_t(k) * width;
-    if (!drafter.logits(growth, nodes[k])) {  // there the drafter knows nothing
+    const float* const row = drafter.logits(growth, nodes[k]);
+    if (!row) {  // there the drafter knows nothing
       count[k] = 0;
       continue;
     }
     Sampling node_sampling;  // with a seed for this node alone
     node_sampling.seed =
         random_bits(sampling.seed, sampling.sequence, kStreamDraft, uint64_t(draws.index), uint32_t(nodes[k]));
-    draft_distribution(drafter, growth, nodes[k], sampling, q.data());
+    distribution(row, vocab, sampling, q.data());
     if (with_replacement) {
       count[k] = width;
       for (int i = 0; i < width; i++) drawn[i].token = draw(q.data(), vocab, chance(node_sampling, kStreamDraft, 0, i));
     } else {
       make_noise(Solo{}, node_sampling, kStreamDraft, 0, vocab, noise.data());
       const float* const race = sampling.temperature > 0 ? noise.data() : nullptr;
-      count[k] = top_candidates(drafter.logits(growth, nodes[k]), race, vocab, draws, width, drawn, scores.data());
+      count[k] = top_candidates(Solo{}, row, race, vocab, draws, width, drawn, scores.data());
       while (count[k] > 0 && q[drawn[count[k] - 1].token] == 0) count[k]--;  // q cannot draw these
     }
     for (int i = 0; i < count[k]; i++) drawn[i].chance = q[drawn[i].token];
@@ -96,7 +92,7 @@ struct Judge : Host<Target> {
     }
     const float* q(int node) {
       q_row.resize(size_t(vocab()));
-      draft_distribution(runner.drafter, growth, tree.origin[node], runner.sampling, q_row.data());
+      distribution(runner.drafter.logits(growth, tree.origin[node]), vocab(), runner.sampling, q_row.data());
       return q_row.data();
     }
     bool accept(int node, double a) {

@@ -19,10 +19,16 @@ namespace {
 
 const std::vector<int> kGpuRows = {1, 2, 4, 8, 16, 32, 64};
 
+struct KernelsSaid {
+  std::string table, svg;
+  OrderedJson json;
+};
+
 struct Measured {
   GpuFacts facts;
   GpuLimits limits;
   std::vector<KernelTime> kernels;
+  KernelsSaid said;  // of the kernels
   std::vector<Result> forwards;
 
   ForwardLimits forward_limits() const {
@@ -50,24 +56,6 @@ std::string limits_table(const GpuLimits& limits) {
   return format_table(rows, "lrrrl") + "bf16 by mma m16n8k16; a multiply-add counts two operations.\n";
 }
 
-std::string kernels_table(const Measured& m) {
-  TableRows rows = {
-      {"kernel", "shape", "us", "lowest", "highest", "GB/s", "of memory", "GFLOP/s", "of compute", "limit"}};
-  for (const KernelTime& k : m.kernels) {
-    const double seconds = median(k.seconds);
-    const KernelShares shares = shares_of(k, m.limits);
-    rows.push_back(together({k.name, k.shape}, {middle_and_ends(k.seconds, 1e6, 1),
-                                                {thousands(ratio(k.bytes, seconds) / 1e9), percent(shares.memory, 1),
-                                                 k.flops > 0 ? thousands(ratio(k.flops, seconds) / 1e9) : "",
-                                                 k.flops > 0 ? percent(shares.compute, 1) : "",
-                                                 shares.memory_binds() ? "memory" : "compute"}}));
-  }
-  return format_table(rows, "llrrrrrrrl") +
-         "GB/s: of the least bytes that the kernel must move. limit: the one that takes longer. Launches follow each\n"
-         "other in one CUDA graph, on operands that L2 does not hold (but the gather's: a forward has just written\n"
-         "them).\n";
-}
-
 // ---------------------------------------------------------------------------------------------------------------
 // Files
 
@@ -87,38 +75,49 @@ OrderedJson gpu_json(const Measured& m) {
   json["limits"] = {{"read_bytes_per_second", limit(m.limits.read)},
                     {"fp32_flops_per_second", limit(m.limits.fp32)},
                     {"bf16_flops_per_second", limit(m.limits.bf16)}};
-  for (const KernelTime& k : m.kernels) {
-    const KernelShares shares = shares_of(k, m.limits);
-    json["kernels"].push_back({{"kernel", k.name},
-                               {"shape", k.shape},
-                               {"bytes", k.bytes},
-                               {"flops", k.flops},
-                               {"peak", k.peak == Peak::kBf16 ? "bf16" : "fp32"},
-                               {"share_of_memory", shares.memory},
-                               {"share_of_compute", shares.compute},
-                               {"limit", shares.memory_binds() ? "memory" : "compute"},
-                               {"seconds", k.seconds}});
-  }
+  if (!m.kernels.empty()) json["kernels"] = m.said.json;
   if (!m.forwards.empty()) json["configurations"] = forwards_json(m.forwards, m.forward_limits());
   return json;
 }
 
-std::string kernels_picture(const Bench& bench, const Measured& m) {
+// What is said of the kernels: their table, figures and picture.
+KernelsSaid said_of(const Bench& bench, const Measured& m) {
+  KernelsSaid said;
+  TableRows rows = {
+      {"kernel", "shape", "us", "lowest", "highest", "GB/s", "of memory", "GFLOP/s", "of compute", "limit"}};
   std::vector<IntervalBar> bars;
   for (const KernelTime& k : m.kernels) {
     const KernelShares shares = shares_of(k, m.limits);
     const double seconds = median(k.seconds);
-    const bool memory = shares.memory_binds();
-    bars.push_back(
-        {k.name + ", " + k.shape,
-         {100 * shares.of_limit()},
-         memory ? thousands(ratio(k.bytes, seconds) / 1e9) + " GB/s"
-                : thousands(ratio(k.flops, seconds) / 1e9) + " GFLOP/s in " + (k.peak == Peak::kBf16 ? "bf16" : "fp32"),
-         kColours[memory ? 0 : 1]});
+    const bool memory = shares.memory_binds(), computes = k.flops > 0;
+    const std::string peak = k.peak == Peak::kBf16 ? "bf16" : "fp32", limit = memory ? "memory" : "compute",
+                      bytes = thousands(ratio(k.bytes, seconds) / 1e9),
+                      flops = thousands(ratio(k.flops, seconds) / 1e9);
+    rows.push_back(together({k.name, k.shape}, {middle_and_ends(k.seconds, 1e6, 1),
+                                                {bytes, percent(shares.memory, 1), computes ? flops : "",
+                                                 computes ? percent(shares.compute, 1) : "", limit}}));
+    said.json.push_back({{"kernel", k.name},
+                         {"shape", k.shape},
+                         {"bytes", k.bytes},
+                         {"flops", k.flops},
+                         {"peak", peak},
+                         {"share_of_memory", shares.memory},
+                         {"share_of_compute", shares.compute},
+                         {"limit", limit},
+                         {"seconds", k.seconds}});
+    bars.push_back({k.name + ", " + k.shape,
+                    {100 * shares.of_limit()},
+                    memory ? bytes + " GB/s" : flops + " GFLOP/s in " + peak,
+                    kColours[memory ? 0 : 1]});
   }
+  said.table = format_table(rows, "llrrrrrrrl") +
+               "GB/s: of the least bytes that the kernel must move. limit: the one that takes longer. Launches follow "
+               "each\nother in one CUDA graph, on operands that L2 does not hold (but the gather's: a forward has just "
+               "written\nthem).\n";
   BarAxis axis{"percent of the limit that binds it", 100, "the limit"};
   axis.colours = {{"memory binds", kColours[0]}, {"computing binds", kColours[1]}};
-  return interval_picture("How near each kernel comes to its limit", m.line(bench), axis, bars);
+  said.svg = interval_picture("How near each kernel comes to its limit", m.line(bench), axis, bars);
+  return said;
 }
 
 }  // namespace
@@ -142,8 +141,9 @@ void bench_gpu(Bench& bench) {
   bench.print("GPU: " + m.line(bench), limits_table(m.limits));
   m.kernels = measure_gpu_kernels(bench.quick, runs, working({0.02, 0.1}));
   if (interrupted()) return;
-  bench.print("Kernels on " + m.facts.name, kernels_table(m));
-  bench.write_svg("kernels", kernels_picture(bench, m));
+  m.said = said_of(bench, m);
+  bench.print("Kernels on " + m.facts.name, m.said.table);
+  bench.write_svg("kernels", m.said.svg);
   bench.write_json("gpu", gpu_json(m));
 
   for (const char* dtype : {"fp32", "bf16"}) {

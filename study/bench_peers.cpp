@@ -108,6 +108,7 @@ std::string most_numbers(const GgufFile& file) {
 
 void bench_rows(Bench& bench) {
   Settings settings = bench.options.settings;
+  if (!is_gguf(settings.model)) refuse("this is no GGUF file", settings.model, "name one with --model");
   const GgufFile file = read_gguf(settings.model);
   if (read_llama_header(file).block_size < kContext)
     throw std::runtime_error("it sees fewer than " + count(kContext, "token") + ": " + printable(settings.model, 300) +

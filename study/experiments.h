@@ -123,25 +123,8 @@ struct Quantity {
 extern const Quantity kTokensQuantity, kSpeedQuantity;
 Panel lines_panel(const std::vector<Experiment>& studies, const Quantity& quantity, bool by_budget);
 
-// What a section found: printed below the command that repeats it; written to OUT/SECTION.json and
-// OUT/SECTION.svg, where there are figures.
-struct Findings {
-  std::string question, tables;
-  OrderedJson json;
-  std::string svg;
-};
-void publish(Lab& lab, const Findings& findings);
-
 // ---------------------------------------------------------------------------------------------------------------
 // Experiments
-
-// Prompts of one kind. "copying" is greedy: a model of this size copies at temperature 0 alone.
-struct Text {
-  std::string name;
-  std::vector<std::string> prompts;
-};
-// names: of held-out, seen, foreign, copying, prose, structured, with ',' between; what the data has not is `missing`.
-std::vector<Text> texts_of(const Lab& lab, const std::string& names, int prompts, size_t bytes, std::string& missing);
 
 enum class Measure { kTokens, kSpeed, kSaved };           // tokens per forward, times the speed, percent of the time
 enum class Drawing { kBars, kByBudget, kByTemperature };  // what the picture is
@@ -153,7 +136,7 @@ struct Topic {
   const char* question;
   const char* methods;  // as `compare` reads them; {a|b}: each of these in turn; %: the trained drafter; @: the model
   struct {
-    const char* texts = "held-out";
+    const char* texts = "held-out";  // of these, seen, foreign, copying, prose, structured, with ',' between
     int prompts = 12;
     size_t bytes = 64;
     bool on_small = false;  // the small model is the target: no clock matters
@@ -169,6 +152,7 @@ struct Topic {
   Drawing drawing = Drawing::kBars;
 };
 extern const std::vector<Topic> kTopics;
+// Prints it below the command that repeats it, and writes OUT/NAME.json and OUT/NAME.svg.
 void run_topic(Lab& lab, const Topic& topic);
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -254,18 +254,6 @@ Panel lines_panel(const std::vector<Experiment>& studies, const Quantity& quanti
   return panel;
 }
 
-void publish(Lab& lab, const Findings& f) {
-  const Settings& settings = lab.options.settings;
-  const bool one_model = lab.drafter_model == settings.model;  // which no flag may name twice
-  const std::string command = "build/nanospec experiments --only " + lab.section + " --model " + settings.model +
-                              (one_model ? "" : " --drafter_model " + lab.drafter_model) + " --data " + lab.data +
-                              " --threads " + std::to_string(settings.threads);
-  lab.print(f.question + "\n" + command, f.tables);
-  if (f.json.is_null()) return;
-  lab.write_json(lab.section, f.json);
-  lab.write_svg(lab.section, f.svg);
-}
-
 // ---------------------------------------------------------------------------------------------------------------
 // Texts
 
@@ -288,6 +276,15 @@ std::vector<std::string> passages_of(const std::string& text, size_t from, int n
   return passages;
 }
 
+namespace {
+
+// Prompts of one kind. "copying" is greedy: a model of this size copies at temperature 0 alone.
+struct Text {
+  std::string name;
+  std::vector<std::string> prompts;
+};
+
+// What the data has not is `missing`.
 std::vector<Text> texts_of(const Lab& lab, const std::string& names, int prompts, size_t bytes, std::string& missing) {
   constexpr int kTurns = 4, kAny = 1 << 20;
   const size_t held_out = held_out_begin(lab.text);
@@ -312,6 +309,8 @@ std::vector<Text> texts_of(const Lab& lab, const std::string& names, int prompts
   if (texts.empty()) texts.push_back({"held-out", lab.held_out(n, std::min(bytes, (lab.text.size() - held_out) / 2))});
   return texts;
 }
+
+}  // namespace
 
 // ---------------------------------------------------------------------------------------------------------------
 // An experiment
@@ -429,6 +428,7 @@ void run_topic(Lab& lab, const Topic& topic) {
   std::string missing, tables;
   const std::vector<Text> texts = texts_of(lab, topic.from.texts, topic.from.prompts, topic.from.bytes, missing);
   const std::vector<Method> methods = lab.usable(methods_of(lab, topic), missing);
+  if (methods.size() < 2) return lab.print(topic.name + (": " + std::string(topic.question)), missing);  // plain alone
   const double share = 1.0 / double(texts.size() * topic.temperatures.size());
   std::vector<Experiment> studies;
   OrderedJson json, over;
@@ -448,8 +448,13 @@ void run_topic(Lab& lab, const Topic& topic) {
       json["studies"].back()["text"] = text.name;
     }
   if (!over.is_null()) json[topic.held.measure == Measure::kSaved ? "time_saved" : "over_base"] = over;
-  publish(lab, {topic.name + (": " + std::string(topic.question)), tables + missing, json,
-                topic_picture(studies, texts, topic)});
+  const std::string &model = lab.options.settings.model, &small = lab.drafter_model;
+  lab.print(topic.name + (": " + std::string(topic.question)) + "\nbuild/nanospec experiments --only " + topic.name +
+                " --model " + model + (small == model ? "" : " --drafter_model " + small) + " --data " + lab.data +
+                " --threads " + std::to_string(lab.options.settings.threads),
+            tables + missing);
+  lab.write_json(topic.name, json);
+  lab.write_svg(topic.name, topic_picture(studies, texts, topic));
 }
 
 }  // namespace nanospec

@@ -16,6 +16,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -187,11 +188,7 @@ class UpdateLoop {
     return median({times_.end() - long(std::min<size_t>(times_.size(), 50)), times_.end()});
   }
   double median_seconds() const { return median(times_); }
-  double seconds() const {
-    double sum = 0;
-    for (double time : times_) sum += time;
-    return sum;
-  }
+  double seconds() const { return std::accumulate(times_.begin(), times_.end(), 0.0); }
   double updates() const { return double(times_.size()); }  // that this run made
 
  private:

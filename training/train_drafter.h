@@ -7,16 +7,17 @@
 // writes down what the target computes. It costs decoding nothing; what a training costs is in its --stats.
 //
 // Here, in order: options and flags; a run: model, text, shards, and making those that are missing; the order of what
-// is learned; how often a guesser is right, by rank; a training: its loop, checkpoints and --resume; the program. All
+// is learned; the trained tensors and their updates; how often a guesser is right, by rank; a training: its loop,
+// checkpoints and --resume; the program. All
 // of it runs on the CPU, whatever the target will run on. Nothing of the target's own files is written. Everything
 // random is a pure function of (seed, iteration): a run that was stopped and resumed gives the weights of one that was
 // not, bit for bit.
 //
-// How to add a drafter: write a struct like MedusaTraining (train_medusa.h) or ParallelTraining (train_parallel.h), and
-// name it in train_drafter.cpp. What the program asks of it:
+// How to train another drafter: write a struct like MedusaTraining (train_medusa.h) or ParallelTraining
+// (train_parallel.h), and name it in train_drafter.cpp. What the program asks of it:
 //   Options, command(options), sizes_of(options, run)   its flags; what its tensors' shapes follow from, or a refusal
 //   kName, kWhat, kGuesser, kRecorded                   "medusa", "heads", "head", what it learns from
-//   settings(options, sizes)                            what a resumed run must share
+//   settings(sizes)                                     what a resumed run must share
 //   trainer, save(dir, origin)                          its table and arrays; its file
 //   ahead(), pieces, positions(pieces)                  tokens that it says; parts of a shard, of that many positions
 //   step(some, update), validate(shard, ...)            an update on some pieces; counting how often it is right
@@ -65,7 +66,7 @@ struct DistillWords {
 // Every flag of such a program. own: those of the trainer alone, with a heading.
 inline std::vector<Flag> distill_flags(DistillOptions& o, const DistillWords& words, const std::vector<Flag>& own) {
   const std::string flag = "--" + words.name;
-  std::vector<Flag> flags = {
+  const std::vector<Flag> files = {
       heading("Files"),
       {flag, "DIR", &o.dir, words.dir_help, required()},
       {"--data", "FILE", &o.data,
@@ -75,17 +76,14 @@ inline std::vector<Flag> distill_flags(DistillOptions& o, const DistillWords& wo
       {"--resume", "", &o.resume, "continue from " + words.name + "-optimizer.safetensors, which lies there too"},
       {"--overwrite", "", &o.overwrite, "start again, if a drafter is there already"},
       {"--stats", "FILE.json", &o.stats, "at the end of the run, write its figures", written()}};
-  flags.insert(flags.end(), own.begin(), own.end());
-  const std::vector<Flag> rest = {
+  const std::vector<Flag> learned = {
       {flag + "_target", "WORD", &o.target, words.target_help, one_of(words.targets)},
       {flag + "_tokens", "N", &o.tokens,
        "tokens of text to train on, in whole shards; a tenth of these, and at least one, validate", from(1, 1 << 30)},
       {"--temperature", "T", &o.temperature, "of the text that the model generates", from(0, 1e6)}};
-  flags.insert(flags.end(), rest.begin(), rest.end());
-  const std::vector<Flag> updates = run_flags(o, {words.batch_help, "the highest rate; it falls by a cosine",
-                                                  "the rate at the end", "of the generated text and the batches"});
-  flags.insert(flags.end(), updates.begin(), updates.end());
-  return flags;
+  return together({files, own, learned,
+                   run_flags(o, {words.batch_help, "the highest rate; it falls by a cosine", "the rate at the end",
+                                 "of the generated text and the batches"})});
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -236,6 +234,12 @@ inline double make_shards(const DistillRun& run, Recordings& states) {
 // ---------------------------------------------------------------------------------------------------------------
 // The order of what is learned
 
+inline std::vector<int> numbers_to(int n) {
+  std::vector<int> list(static_cast<size_t>(n));
+  std::iota(list.begin(), list.end(), 0);
+  return list;
+}
+
 // Batches without end: every epoch goes through the shards, and through each one's pieces (its places, its sequences),
 // in an order of its own. Which pieces a batch has is a function of (seed, iteration) alone. One shard is in memory at
 // a time, and no batch crosses from one into the next: fewer pieces than a batch are left over, others in each epoch.
@@ -262,18 +266,13 @@ class ShardOrder {
   void open(int64_t nth) {
     const int64_t epoch = nth / shards_;
     if (epoch + 1 < epochs_) epochs_ = 0;
-    if (epochs_ == 0) order_ = counted(shards_);
+    if (epochs_ == 0) order_ = numbers_to(shards_);
     for (; epochs_ <= epoch; epochs_++) shuffle(order_, uint32_t(epochs_), 0);
     const uint32_t which = uint32_t(nth % shards_);
     shard_ = states_.read("train-" + std::to_string(order_[which]));
-    list_ = counted(pieces_);
+    list_ = numbers_to(pieces_);
     shuffle(list_, uint32_t(epoch), which + 1);
     open_ = nth;
-  }
-  static std::vector<int> counted(int n) {
-    std::vector<int> list(static_cast<size_t>(n));
-    std::iota(list.begin(), list.end(), 0);
-    return list;
   }
   // Fisher and Yates 1938.
   void shuffle(std::vector<int>& list, uint32_t epoch, uint32_t which) const {
@@ -287,6 +286,60 @@ class ShardOrder {
   std::vector<int> order_, list_;   // of the epoch's shards, of the open shard's pieces
   int64_t open_ = -1, epochs_ = 0;  // the open shard; epochs whose order has been made
   Shard shard_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// The trained tensors
+
+// What is trained, and how it is updated. Examples: what it learns from in one update. T is the number type: float;
+// double for the gradient check.
+template <class T, class Examples>
+class DrafterTrainer {
+ public:
+  const std::vector<TensorSpec> table;
+  Array<T> weights, gradient, m, v;  // flat: `table`
+
+  DrafterTrainer(std::vector<TensorSpec> tensors, Pool& pool)
+      : table(std::move(tensors)),
+        weights(table.back().offset + table.back().size),
+        gradient(weights.size()),
+        m(weights.size()),
+        v(weights.size()),
+        pool_(pool),
+        optimizer_(table, false) {}
+  virtual ~DrafterTrainer() = default;
+
+  void set_weights(const T* flat) {
+    weights.upload(flat, weights.size());
+    pool_.run([&](const Team& team) { pack(team, true); });
+  }
+  // The mean cross-entropy of all guesses.
+  T loss(const Examples& batch) { return run(batch, false); }
+  // The same, and `gradient` becomes its gradient.
+  T loss_and_gradient(const Examples& batch) {
+    pool_.run([&](const Team& team) { zero(team, gradient.data(), gradient.size()); });
+    return run(batch, true);
+  }
+  // One AdamW update; returns the loss before it.
+  T step(const Examples& batch, const Update& update) {
+    const T loss = loss_and_gradient(batch);
+    pool_.run([&](const Team& team) {
+      optimizer_.step(team, update, weights.data(), gradient.data(), m.data(), v.data());
+      pack(team, false);
+    });
+    return loss;
+  }
+
+ protected:
+  // The loss; with_gradient, adds its gradient to `gradient`.
+  virtual T run(const Examples& batch, bool with_gradient) = 0;
+  // Packs the trained weights; with `frozen` also the target's, which never change.
+  virtual void pack(const Team& team, bool frozen) = 0;
+
+  Pool& pool_;
+
+ private:
+  Optimizer<T> optimizer_;
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -310,11 +363,7 @@ struct RankRates {
     for (double& share : rate) share /= std::max(1.0, rows);
     loss /= std::max(1.0, rows);
   }
-  double within(int ranks) const {
-    double sum = 0;
-    for (int r = 0; r < ranks; r++) sum += rate[size_t(r)];
-    return sum;
-  }
+  double within_all() const { return std::accumulate(rate.begin(), rate.end(), 0.0); }
 };
 
 // What counting alone knows of a token: how frequent it is, and how frequent after the one before it.
@@ -351,7 +400,7 @@ inline std::string rank_table(const std::string& who, const std::vector<RankRate
   const auto add = [&](const std::string& name, size_t ahead, const RankRates& rates) {
     rows.push_back({name, "t + " + std::to_string(ahead), decimals(rates.loss, 3)});
     for (int rank = 0; rank < 4; rank++) rows.back().push_back(decimals(100 * rates.rate[size_t(rank)], 1) + "%");
-    rows.back().push_back(decimals(100 * rates.within(kRanks), 1) + "%");
+    rows.back().push_back(decimals(100 * rates.within_all(), 1) + "%");
   };
   for (size_t k = 0; k < guessers.size(); k++) add(who + " " + std::to_string(k + 1), k + 2, guessers[k]);
   add("unigram", 2, baselines.unigram);
@@ -526,7 +575,7 @@ int train_drafter(int argc, char** argv) {
                         name + "-optimizer.safetensors");
   DistillRun run = open_run(o, name, Training::kRecorded);
   const auto sizes = Training::sizes_of(o, run);
-  share(run, Training::settings(o, sizes));
+  share(run, Training::settings(sizes));
   LockedFolder shards(run.folder(), "wait for its end");  // another training's settings may replace them
   folder.begin();
   shards.make();

@@ -42,7 +42,7 @@ inline void apply_preset(GptOptions& o) {
 }
 
 inline Command command_line(GptOptions& o) {
-  std::vector<Flag> flags = {
+  const std::vector<Flag> flags = {
       heading("Files"),
       {"--data", "FILE", &o.data, "the text to learn, UTF-8; its last tenth is for validation", required()},
       {"--out", "DIR", &o.out, "where the model is written, at every evaluation and at the end", written(true)},
@@ -78,14 +78,13 @@ inline Command command_line(GptOptions& o) {
              {"--lr_decay_iters", "N", &o.lr_decay_iters, "updates until the lowest rate", from(1)});
   add_before(updates, "--seed", {"--eval_iters", "N", &o.eval_iters, "batches that estimate a loss", from(1)});
   add_before(updates, "--threads", {"--device", "NAME", &o.device, "where to train", one_of({"auto", "cpu", "cuda"})});
-  flags.insert(flags.end(), updates.begin(), updates.end());
   return {"train_gpt",
           "Trains a GPT on the characters of a text and writes a folder that nanospec, and transformers, can load.",
           "train_gpt --data data/*shakespeare.txt --out runs/a  # takes a minute\n"
           "train_gpt --data data/*shakespeare.txt --out runs/b --preset medium --dropout 0.1  # takes half an hour\n"
           "train_gpt --data data/*shakespeare.txt --out runs/a --max_iters 2500 --resume  # takes half a minute\n"
           "train_gpt --data data/*shakespeare.txt --out runs/llama --arch llama --n_kv_head 2  # takes a minute\n",
-          flags};
+          together({flags, updates})};
 }
 
 // The settings that --arch stands for. Throws invalid_argument for a flag of the other architecture.

@@ -23,85 +23,53 @@ struct HeadBatch {
   std::vector<int> root;      // (R) the token that the target's own head is to say
   std::vector<int> target;    // (K, R) the token that head k + 1 is to say
   std::vector<float> ahead;   // (K, R, C) the target's hidden state where it was to say that token; or empty
-
-  void clear() {
-    rows = 0;
-    hidden.clear();
-    root.clear();
-    target.clear();
-    ahead.clear();
-  }
 };
 
 // ---------------------------------------------------------------------------------------------------------------
 // The trainer
 
-// T is the number type: float; double for the gradient check.
 template <class T>
-class MedusaTrainer {
+class MedusaTrainer : public DrafterTrainer<T, HeadBatch> {
  public:
   const MedusaSizes sizes;
-  const std::vector<TensorSpec> table;
-  Array<T> weights, gradient, m, v;  // flat: `table`
 
   // rows: most of a batch.
   MedusaTrainer(const MedusaSizes& s, const TargetEnds<T>& target, int rows, Pool& pool)
-      : sizes(s),
-        table(medusa_table(s)),
-        weights(medusa_parameters(s)),
-        gradient(weights.size()),
-        m(weights.size()),
-        v(weights.size()),
-        pool_(pool),
+      : DrafterTrainer<T, HeadBatch>(medusa_table(s), pool),
+        sizes(s),
         head_(target.head, target.head + size_t(s.vocab_size) * size_t(s.n_embd)),
         roots_(root_table(s, target.embedding)),
-        packed_(s, weights.data(), head_.data(), true),
-        optimizer_(table, false),
+        packed_(s, this->weights.data(), head_.data(), true),
+        gradients_(s, this->gradient.data()),
         a_(s, rows, s.heads),
-        hidden_(size_t(rows) * a_.C + 16),
-        input_(s.root ? size_t(rows) * a_.X + 16 : 0),
-        ahead_(size_t(rows) * a_.C + 16),
-        teacher_(size_t(rows) * a_.V + 16),
-        dg_(size_t(rows) * a_.C + 16),
-        through_(size_t(rows) * a_.C + 16),
-        ddown_(size_t(rows) * a_.r + 16),
+        hidden_(1, rows, a_.C),
+        input_(s.root, rows, a_.X),
+        ahead_(1, rows, a_.C),
+        teacher_(1, rows, a_.V),
+        dg_(1, rows, a_.C),
+        through_(1, rows, a_.C),
+        ddown_(1, rows, a_.r),
         losses_(size_t(rows) * s.heads),
         loss_(1) {}
 
-  void set_weights(const T* flat) {
-    weights.upload(flat, weights.size());
-    pool_.run([&](const Team& team) { packed_.pack(team, true); });
-  }
-  // Mean cross-entropy over the heads and rows.
-  T loss(const HeadBatch& batch) { return run_batch(batch, false, nullptr); }
-  // The same, and `gradient` becomes its gradient.
-  T loss_and_gradient(const HeadBatch& batch) { return run_batch(batch, true, nullptr); }
-  // One AdamW update; returns the loss before it.
-  T step(const HeadBatch& batch, const Update& update) { return run_batch(batch, true, &update); }
   // After loss(): what a head said of a row, and what that cost.
-  const T* logits(int head, int row) const {
-    return a_.logits.data() + (size_t(head) * size_t(rows_) + size_t(row)) * size_t(a_.V);
-  }
+  const T* logits(int head, int row) const { return a_.logits.at(0, head * rows_ + row); }
   T cost(int head, int row) const { return losses_.data()[size_t(head) * size_t(rows_) + size_t(row)]; }
 
  private:
-  T run_batch(const HeadBatch& batch, bool with_gradient, const Update* update) {
+  T run(const HeadBatch& batch, bool with_gradient) override {
     load(batch);
-    pool_.run([&](const Team& team) {
-      run(team, batch, with_gradient);
-      if (!update) return;
-      optimizer_.step(team, *update, weights.data(), gradient.data(), m.data(), v.data());
-      packed_.pack(team, false);
-    });
+    this->pool_.run([&](const Team& team) { run(team, batch, with_gradient); });
     return loss_.data()[0];
   }
+  void pack(const Team& team, bool frozen) override { packed_.pack(team, frozen); }
   void load(const HeadBatch& batch) {
     rows_ = batch.rows;
     spread(batch.hidden.data(), hidden_.data());
     target_.assign(batch.target.begin(), batch.target.end());
     const int C = sizes.n_embd;
     for (int row = 0; sizes.root && row < rows_; row++) {
-      T* const x = std::copy_n(hidden_.data() + size_t(row) * a_.C, C, input_.data() + size_t(row) * a_.X);
+      T* const x = std::copy_n(hidden_.at(0, row), C, input_.at(0, row));
       std::copy_n(roots_.data() + size_t(batch.root[size_t(row)]) * size_t(C), C, x);
     }
   }
@@ -116,16 +84,15 @@ class MedusaTrainer {
   void run(const Team& team, const HeadBatch& batch, bool with_gradient) {
     const int R = rows_, V = sizes.vocab_size, K = sizes.heads;
     const T scale = T(1) / (T(R) * T(K));
-    if (with_gradient) zero(team, gradient.data(), gradient.size());
     for (int k = 0; k < K; k++) {
-      const size_t at = size_t(k) * R;
-      T* const logits = a_.logits.data() + at * a_.V;
+      const int at = k * R;
+      T* const logits = a_.logits.at(0, at);
       medusa_forward(team, packed_, k, R, hidden_.data(), input(), a_, at);
       if (batch.ahead.empty()) {
         loss_of_rows(team, R,
                      CrossEntropy<T>{logits, a_.V, V, target_.data() + at, losses_.data() + at, with_gradient, scale});
       } else {
-        if (team.rank == 0) spread(batch.ahead.data() + at * sizes.n_embd, ahead_.data());
+        if (team.rank == 0) spread(batch.ahead.data() + size_t(at) * sizes.n_embd, ahead_.data());
         team.wait();
         matmul(team, R, Matmul<T, T>{ahead_.data(), a_.C, packed_.target.forward, teacher_.data(), a_.V});
         team.wait();
@@ -138,46 +105,44 @@ class MedusaTrainer {
   }
 
   // With dlogits where the logits were: the gradients of one head. h itself is the target's, and frozen.
-  void backward(const Team& team, int k, size_t at) {
+  void backward(const Team& team, int k, int at) {
     const int R = rows_, C = sizes.n_embd, V = sizes.vocab_size, C_row = a_.C, V_row = a_.V;
     const auto& head = packed_.heads[size_t(k)];
-    const T *dlogits = a_.logits.data() + at * V_row, *g = a_.g.data() + at * C_row;
-    const size_t each = table.size() / size_t(sizes.heads);
-    const auto d = [&](size_t i) { return gradient.data() + table[size_t(k) * each + i].offset; };
+    const auto& d = gradients_.heads[size_t(k)];
+    const T *dlogits = a_.logits.at(0, at), *g = a_.g.at(0, at);
     T* const dg = dg_.data();
-    const SiluBackward<T> silu{a_.pre.data() + at * C_row, dg, C_row};
+    const SiluBackward<T> silu{a_.pre.at(0, at), dg, C_row};
     if (head.low_rank.empty()) {
-      if (packed_.own) matmul_gradient(team, MatmulGradient<T>{R, V, C, dlogits, V_row, g, C_row, d(2)});
+      if (packed_.own) matmul_gradient(team, MatmulGradient<T>{R, V, C, dlogits, V_row, g, C_row, d.projection});
       matmul(team, R, Matmul<T, T>{dlogits, V_row, head.projection.transposed, dg, C_row}, silu);
     } else {
       const int r = sizes.rank, r_row = a_.r;
       T *const ddown = ddown_.data(), *const through = through_.data();
       matmul(team, R, Matmul<T, T>{dlogits, V_row, head.projection.transposed, through, C_row});
-      matmul_gradient(team, MatmulGradient<T>{R, r, V, a_.down.data() + at * r_row, r_row, dlogits, V_row, d(3)});
+      matmul_gradient(team, MatmulGradient<T>{R, r, V, a_.down.at(0, at), r_row, dlogits, V_row, d.up});
       matmul(team, R, Matmul<T, T>{dlogits, V_row, head.low_rank[1].transposed, ddown, r_row});
       team.wait();
-      matmul_gradient(team, MatmulGradient<T>{R, C, r, g, C_row, ddown, r_row, d(2)});
+      matmul_gradient(team, MatmulGradient<T>{R, C, r, g, C_row, ddown, r_row, d.down});
       matmul(team, R, Matmul<T, T>{ddown, r_row, head.low_rank[0].transposed, dg, C_row},
              JoinResidual<T>{through, dg, C_row, nullptr});
       team.wait();
       launch_columns(team, R, C, silu);
     }
     team.wait();
-    matmul_gradient(team, MatmulGradient<T>{R, sizes.inputs(), C, input(), a_.X, dg, C_row, d(0), d(1)});
+    matmul_gradient(team, MatmulGradient<T>{R, sizes.inputs(), C, input(), a_.X, dg, C_row, d.linear, d.bias});
     team.wait();
   }
 
-  Pool& pool_;
   const std::vector<T> head_, roots_;  // (V, C)
   MedusaWeights<T> packed_;
-  Optimizer<T> optimizer_;
-  MedusaActivations<T> a_;         // of all heads: head k's row i at row k R + i
-  Array<T> hidden_, input_;        // (R, C), (R, X)
-  Array<T> ahead_, teacher_;       // of one head: (R, C), (R, V)
-  Array<T> dg_, through_, ddown_;  // of one head: (R, C), (R, C), (R, r)
-  Array<T> losses_, loss_;         // (K, R), (1)
-  std::vector<int> target_;        // (K, R)
-  int rows_ = 0;                   // R
+  MedusaTensors<T> gradients_;
+  MedusaActivations<T> a_;        // of all heads: head k's row i at row k R + i
+  Rows<T> hidden_, input_;        // (R, C), (R, X)
+  Rows<T> ahead_, teacher_;       // of one head: (R, C), (R, V)
+  Rows<T> dg_, through_, ddown_;  // of one head: (R, C), (R, C), (R, r)
+  Array<T> losses_, loss_;        // (K, R), (1)
+  std::vector<int> target_;       // (K, R)
+  int rows_ = 0;                  // R
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -186,7 +151,7 @@ class MedusaTrainer {
 // places (n): each is sequence * usable_rows + row. Row l has seen token l: head k says token l + 1 + k.
 inline void fill_batch(const Shard& shard, const int* places, int n, int heads, bool distribution, HeadBatch& batch) {
   const int usable = usable_rows(shard.sizes, heads), C = shard.sizes.channels;
-  batch.clear();
+  batch = {};
   batch.rows = n;
   const auto append = [&](std::vector<float>& to, int sequence, int row) {
     const float* const state = shard.state(sequence, row);
@@ -208,8 +173,7 @@ inline void fill_batch(const Shard& shard, const int* places, int n, int heads, 
 // Flags
 
 struct MedusaOptions : DistillOptions {
-  int heads = 4, rank = kOwnProjection;
-  bool root = false;
+  MedusaSizes sizes;
 };
 
 inline Command medusa_command(MedusaOptions& o) {
@@ -229,14 +193,15 @@ inline Command medusa_command(MedusaOptions& o) {
       distill_flags(
           o, words,
           {heading("Heads"),
-           {"--medusa_heads", "N", &o.heads, "how many: head k says the k-th token after the next",
+           {"--medusa_heads", "N", &o.sizes.heads, "how many: head k says the k-th token after the next",
             from(1, kMostHeads)},
-           {"--medusa_rank", "N", &o.rank,
+           {"--medusa_rank", "N", &o.sizes.rank,
             "-1: each has a projection onto the vocabulary of its own; 0: the model's; above: the model's plus a "
             "product\n"
             "of this rank",
             from(-1, 1 << 16)},
-           {"--medusa_root", "", &o.root, "the heads see the root, too: the next token, known when they draft"}})};
+           {"--medusa_root", "", &o.sizes.root,
+            "the heads see the root, too: the next token, known when they draft"}})};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -257,8 +222,11 @@ struct MedusaTraining {
   static constexpr Recorded kRecorded = Recorded::kHidden;
   static Command command(Options& o) { return medusa_command(o); }
   static MedusaSizes sizes_of(const Options& o, const DistillRun& run) {
-    check_window(run, o.heads, 1, std::to_string(o.heads) + " heads", "--medusa_heads");
-    return {o.heads, o.rank, run.model.config.n_embd, run.model.config.vocab_size, o.root};
+    check_window(run, o.sizes.heads, 1, std::to_string(o.sizes.heads) + " heads", "--medusa_heads");
+    MedusaSizes s = o.sizes;
+    s.n_embd = run.model.config.n_embd;
+    s.vocab_size = run.model.config.vocab_size;
+    return s;
   }
 
   const Options& o;
@@ -269,25 +237,24 @@ struct MedusaTraining {
   MedusaTraining(const Options& options, const MedusaSizes& sizes, const DistillRun& run, Pool& pool)
       : o(options),
         trainer(sizes, {run.model.config, run.model.weights.data()}, o.batch_size, pool),
-        pieces(run.sizes.sequences * usable_rows(run.sizes, o.heads)) {
+        pieces(run.sizes.sequences * usable_rows(run.sizes, sizes.heads)) {
     const TargetEnds<float> target(run.model.config, run.model.weights.data());
     trainer.set_weights(initial_medusa(sizes, target.head, o.seed).data());
   }
-  int ahead() const { return o.heads; }
+  int ahead() const { return o.sizes.heads; }
   double positions(int rows) const { return rows; }
   double step(const ShardOrder::Some& some, const Update& update) {
-    fill_batch(some.shard, some.pieces, some.n, o.heads, o.target == "distribution", batch);
+    fill_batch(some.shard, some.pieces, some.n, ahead(), o.target == "distribution", batch);
     return double(trainer.step(batch, update));
   }
   // The bigram beside head 1 knows the root, the token before; the head may not.
   void validate(const Shard& shard, std::vector<RankRates>& heads, Baselines& baselines) {
-    const int usable = usable_rows(shard.sizes, o.heads), n = shard.sizes.sequences * usable;
-    std::vector<int> places(static_cast<size_t>(n));
-    std::iota(places.begin(), places.end(), 0);
+    const int usable = usable_rows(shard.sizes, ahead()), n = shard.sizes.sequences * usable;
+    const std::vector<int> places = numbers_to(n);
     for (int at = 0; at < n; at += o.batch_size) {
-      fill_batch(shard, places.data() + at, std::min(o.batch_size, n - at), o.heads, false, batch);
+      fill_batch(shard, places.data() + at, std::min(o.batch_size, n - at), ahead(), false, batch);
       trainer.loss(batch);
-      for (int k = 0; k < o.heads; k++)
+      for (int k = 0; k < ahead(); k++)
         for (int row = 0; row < batch.rows; row++)
           heads[size_t(k)].count(trainer.logits(k, row), trainer.sizes.vocab_size,
                                  batch.target[size_t(k * batch.rows + row)], double(trainer.cost(k, row)));
@@ -297,14 +264,14 @@ struct MedusaTraining {
   void save(const std::string& dir, const Metadata& origin) const {
     save_medusa(dir, trainer.sizes, trainer.weights.data(), origin);
   }
-  static std::map<std::string, std::string> settings(const Options& o, const MedusaSizes&) {
-    return {{"heads", std::to_string(o.heads)}, {"rank", std::to_string(o.rank)}, {"root", std::to_string(o.root)}};
+  static std::map<std::string, std::string> settings(const MedusaSizes& s) {
+    return {{"heads", std::to_string(s.heads)}, {"rank", std::to_string(s.rank)}, {"root", std::to_string(s.root)}};
   }
-  std::string described() const { return " in " + std::to_string(o.heads) + " heads"; }
+  std::string described() const { return " in " + std::to_string(ahead()) + " heads"; }
   void stats(Json& stats) const {
-    stats["medusa_heads"] = o.heads;
-    stats["medusa_rank"] = o.rank;
-    stats["medusa_root"] = o.root;
+    stats["medusa_heads"] = o.sizes.heads;
+    stats["medusa_rank"] = o.sizes.rank;
+    stats["medusa_root"] = o.sizes.root;
   }
 };
 

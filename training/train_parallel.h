@@ -1,12 +1,12 @@
 // training/train_parallel.h: training the parallel drafter on a frozen target: train_drafter --parallel DIR.
 //
-// In order: a batch; the caterpillar, the layout of its rows; the trainer; batches out of
-// shards; flags; what train_drafter.h asks of a drafter. A sequence of n positions, each with K - 1 slots hanging from
-// it, is n K rows. They are a tree whose one long branch is the stream, so the tree attention serves, forward and
-// backward, and no mask is stored. Nor are they there all at once: with S segments (P-EAGLE) the stream runs forward
-// once, then the slots of n / S positions at a time run forward and backward against its cached keys and values, whose
-// gradients add up, and the stream's backward comes last. The gradient is the same; memory falls from n K rows to n + n
-// (K - 1) / S. It runs on the CPU. Nothing of the target's own files is written.
+// In order: a batch; the caterpillar, the layout of its rows; the trainer; batches out of shards; flags; what
+// train_drafter.h asks of a drafter. A sequence of n positions, each with K - 1 slots hanging from it, is n K rows.
+// They are a tree whose one long branch is the stream, so the tree attention serves, forward and backward, and no mask
+// is stored. Nor are they there all at once: with S segments (P-EAGLE) the stream runs forward once, then the slots of
+// n / S positions at a time run forward and backward against its cached keys and values, whose gradients add up, and
+// the stream's backward comes last. The gradient is the same; memory falls from n K rows to n + n (K - 1) / S. It runs
+// on the CPU. Nothing of the target's own files is written.
 #pragma once
 
 #include <functional>
@@ -33,22 +33,17 @@ struct SequenceBatch {
 // The caterpillar
 
 // A tree in preorder: the stream of n rows, whose next position is always the first child, and behind it, the last
-// position first, the chains of `slots` rows that hang from positions begin .. end - 1. token_of(t, d): of slot d of t.
-template <class TokenOf>
-void add_caterpillar(Batch& batch, const int* tokens, int n, int begin, int end, int slots, TokenOf token_of) {
-  std::vector<int> token(tokens, tokens + n), depth, ends;
-  const int rows = n + (end - begin) * slots;
-  for (int t = 0; t < n; t++) {
-    depth.push_back(t);
-    ends.push_back(t < end ? n + (end - std::max(t, begin)) * slots : n);
-  }
-  for (int t = end - 1; t >= begin; t--)
-    for (int d = 1; d <= slots; d++) {
-      token.push_back(token_of(t, d));
-      depth.push_back(t + d);
-      ends.push_back(n + (end - t) * slots);
-    }
-  batch.add_tree(token.data(), depth.data(), ends.data(), rows, 0, 0);
+// position first, the chains of `slots` rows that hang from positions begin .. end - 1. tokens: (n + slots) a row of
+// depth d has the token d.
+inline void add_caterpillar(Batch& batch, const int* tokens, int n, int begin, int end, int slots) {
+  Growth growth;
+  growth.start(tokens[0]);
+  for (int t = 1; t < n; t++) growth.add(t - 1, {tokens[t], 1});
+  for (int t = begin; t < end; t++)
+    for (int d = 1, above = t; d <= slots; d++) above = growth.add(above, {tokens[t + d], 1});
+  Tree tree;
+  flatten(growth, tree);
+  batch.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size(), 0, 0);
 }
 // The most that it has where the slots of n positions come in so many segments.
 inline int caterpillar_rows(int n, int slots, int segments) { return n + (n + segments - 1) / segments * slots; }
@@ -82,74 +77,56 @@ struct FrozenHead {
   }
 };
 
-// T is the number type: float; double for the gradient check.
 template <class T>
-class ParallelTrainer {
+class ParallelTrainer : public DrafterTrainer<T, SequenceBatch> {
+  using Base = DrafterTrainer<T, SequenceBatch>;
+
  public:
   const ParallelSizes sizes;
-  const std::vector<TensorSpec> table;
-  Array<T> weights, gradient, m, v;  // flat: `table`
 
   // target: its parameters; positions: n of every sequence; segments: S.
   ParallelTrainer(const ParallelSizes& s, const Config& config, const float* target, int positions, int segments,
                   Pool& pool)
-      : sizes(s),
-        table(parallel_table(s)),
-        weights(table.back().offset + table.back().size),
-        gradient(weights.size()),
-        m(weights.size()),
-        v(weights.size()),
-        pool_(pool),
+      : Base(parallel_table(s), pool),
+        sizes(s),
         n_(positions),
         segments_(std::min(segments, positions)),
-        rows_at_once_(size_t(caterpillar_rows(positions, s.slots(), segments))),
+        most_rows_(caterpillar_rows(positions, s.slots(), segments)),
         frozen_(config, target, Team{0, 1, nullptr, false}),
-        packed_(s, n_ + s.ahead, weights.data(), true),
-        by_name_(s, gradient.data()),
-        optimizer_(table, false),
-        a_(s, n_, int(rows_at_once_), pad64(int(rows_at_once_)), true, 1),
+        packed_(s, n_ + s.ahead, this->weights.data(), true),
+        by_name_(s, this->gradient.data()),
+        a_(s, n_, most_rows_, pad64(most_rows_), true, 1),
         g_{a_, true},
-        dinput_((size_t(n_) + 1) * size_t(a_.E) + 16),
+        dinput_(1, n_ + 1, a_.E),
         dslot_(size_t(a_.C)),
         stream_(n_, 1, false),
-        segment_(int(rows_at_once_), 1, false),
-        V_(pad16(s.vocab_size)),
-        logits_(rows_at_once_ * size_t(V_) + 16),
-        losses_(rows_at_once_),
-        targets_(rows_at_once_) {}
+        segment_(most_rows_, 1, false),
+        logits_(1, most_rows_, pad16(s.vocab_size)),
+        losses_(size_t(most_rows_)),
+        targets_(size_t(most_rows_)) {}
 
-  void set_weights(const T* flat) {
-    weights.upload(flat, weights.size());
-    pool_.run([&](const Team& team) { packed_.pack(team); });
-  }
   // What depth k said of position t of a sequence, and what that cost.
   using Said = std::function<void(int sequence, int position, int depth, const T* logits, T cost)>;
-
-  // Mean cross-entropy over the sequences, positions and depths.
-  T loss(const SequenceBatch& batch, const Said& said = nullptr) { return run(batch, false, said); }
-  // The same, and `gradient` becomes its gradient.
-  T loss_and_gradient(const SequenceBatch& batch) { return run(batch, true, nullptr); }
-  // One AdamW update; returns the loss before it.
-  T step(const SequenceBatch& batch, const Update& update) {
-    const T loss = run(batch, true, nullptr);
-    pool_.run([&](const Team& team) {
-      optimizer_.step(team, update, weights.data(), gradient.data(), m.data(), v.data());
-      packed_.pack(team);
-    });
-    return loss;
+  using Base::loss;
+  T loss(const SequenceBatch& batch, const Said& said) {
+    said_ = said;
+    const T mean = loss(batch);
+    said_ = nullptr;
+    return mean;
   }
 
  private:
   static constexpr int kFeedbackRounds = 2;
 
-  T run(const SequenceBatch& batch, bool with_gradient, const Said& said) {
+  void pack(const Team& team, bool) override { packed_.pack(team); }
+
+  T run(const SequenceBatch& batch, bool with_gradient) override {
     if (batch.positions != n_ || batch.ahead != sizes.ahead) throw std::logic_error("a batch of other sizes");
     scale_ = T(1) / (T(batch.sequences) * T(n_) * T(sizes.ahead));
-    if (with_gradient) pool_.run([&](const Team& team) { zero(team, gradient.data(), gradient.size()); });
     total_ = 0;
     for (int b = 0; b < batch.sequences; b++) {
-      run_stream(batch, b, with_gradient, said);
-      for (int s = 0; s < segments_; s++) run_segment(batch, b, s, with_gradient, said);
+      run_stream(batch, b, with_gradient);
+      for (int s = 0; s < segments_; s++) run_segment(batch, b, s, with_gradient);
       if (with_gradient) stream_backward();
     }
     return total_ * scale_;
@@ -159,17 +136,16 @@ class ParallelTrainer {
   bool with_slot() const { return !sizes.sequential && sizes.slots() > 0; }
 
   // The stream forward, its loss and the gradient of its top.
-  void run_stream(const SequenceBatch& batch, int b, bool with_gradient, const Said& said) {
+  void run_stream(const SequenceBatch& batch, int b, bool with_gradient) {
     const int X = kFeatures * sizes.n_embd;
     const float* const features = batch.features.data() + size_t(b) * size_t(n_) * size_t(X);
-    for (int t = 0; t < n_; t++)
-      std::copy_n(features + size_t(t) * size_t(X), X, a_.features.data() + size_t(t) * size_t(a_.X));
+    for (int t = 0; t < n_; t++) std::copy_n(features + size_t(t) * size_t(X), X, a_.features.at(0, t));
     const int* const tokens = batch.tokens(b);
     rows_.clear();
     rows_.add_chain(tokens + 1, n_, 0, 0);
     stream_.upload(rows_);
     for (int t = 0; t < n_; t++) targets_[size_t(t)] = tokens[t + 2];
-    pool_.run([&](const Team& team) {
+    this->pool_.run([&](const Team& team) {
       if (with_gradient) {
         zero(team, g_.k.data(), g_.k.size());
         zero(team, g_.v.data(), g_.v.size());
@@ -180,17 +156,17 @@ class ParallelTrainer {
       forward(team, a_.config, packed_.layers, stream_, a_, true);
       output_loss(team, 0, n_, with_gradient);
     });
-    count(b, 0, n_, 0, said);
+    count(b, 0, n_, 0);
   }
 
   // Some positions' slots, forward and, up to where they begin, backward.
-  void run_segment(const SequenceBatch& batch, int b, int s, bool with_gradient, const Said& said) {
+  void run_segment(const SequenceBatch& batch, int b, int s, bool with_gradient) {
     const int K = sizes.slots(), begin = n_ * s / segments_, end = n_ * (s + 1) / segments_;
     const int rows = (end - begin) * K;
     if (rows == 0) return;
     const int* const tokens = batch.tokens(b);
     rows_.clear();
-    add_caterpillar(rows_, tokens + 1, n_, begin, end, K, [&](int t, int d) { return tokens[t + 1 + d]; });
+    add_caterpillar(rows_, tokens + 1, n_, begin, end, K);
     segment_.upload(rows_);
     segment_.computed = n_;
     for (int t = begin; t < end; t++)
@@ -198,16 +174,16 @@ class ParallelTrainer {
     if (sizes.sequential) {
       for (int round = 0; round < kFeedbackRounds; round++) {
         feed_back(begin, end, round == 0);
-        pool_.run([&](const Team& team) { forward_slots(team, rows); });
+        this->pool_.run([&](const Team& team) { forward_slots(team, rows); });
       }
       feed_back(begin, end, false);
     }
-    pool_.run([&](const Team& team) {
+    this->pool_.run([&](const Team& team) {
       forward_slots(team, rows);
       output_loss(team, n_, rows, with_gradient);
       if (with_gradient) slots_backward(team, rows);
     });
-    count(b, n_, rows, end, said);
+    count(b, n_, rows, end);
   }
   void forward_slots(const Team& team, int rows) {
     if (sizes.sequential)
@@ -221,42 +197,41 @@ class ParallelTrainer {
   // gradient flows through a state (as in EAGLE-3's training-time test, which has another number of rounds).
   void feed_back(int begin, int end, bool at_first) {
     const int K = sizes.slots(), C = sizes.n_embd;
-    const T* const state = a_.x.at(sizes.n_layer, 0);
     for (int t = begin; t < end; t++)
       for (int d = 1; d <= K; d++) {
         const int of_stream = std::min(t + d - 1, n_ - 1);
         const int above = d == 1 || at_first ? of_stream : slot_row(n_, end, K, t, d - 1);
-        std::copy_n(state + size_t(above) * size_t(a_.C), C,
-                    a_.hidden.data() + size_t(slot_row(n_, end, K, t, d)) * size_t(a_.C));
+        std::copy_n(a_.x.at(sizes.n_layer, above), C, a_.hidden.at(0, slot_row(n_, end, K, t, d)));
       }
   }
 
   // Final norm, head and loss of rows first .. first + rows - 1, and the gradient of the top.
   void output_loss(const Team& team, int first, int rows, bool with_gradient) {
-    T* const logits = logits_.data() + size_t(first) * size_t(V_);
+    T* const logits = logits_.at(0, first);
+    const int V = int(logits_.stride);
     const Norm<T> norm = frozen_.norm(a_, first);
     launch(team, rows, norm);
-    matmul(team, rows, Matmul<T, T>{norm.y, a_.C, frozen_.head.forward, logits, V_});
+    matmul(team, rows, Matmul<T, T>{norm.y, a_.C, frozen_.head.forward, logits, V});
     team.wait();
     loss_of_rows(team, rows,
-                 CrossEntropy<T>{logits, V_, sizes.vocab_size, targets_.data() + first, losses_.data() + first,
+                 CrossEntropy<T>{logits, V, sizes.vocab_size, targets_.data() + first, losses_.data() + first,
                                  with_gradient, scale_});
     if (!with_gradient) return;
     T *const dnorm = g_.norm.at(0, first), *const dtop = g_.stream.at(0, first);
-    matmul(team, rows, Matmul<T, T>{logits, V_, frozen_.head.transposed, dnorm, a_.C});
+    matmul(team, rows, Matmul<T, T>{logits, V, frozen_.head.transposed, dnorm, a_.C});
     team.wait();
     zero(team, dtop, size_t(rows) * size_t(a_.C));
     launch(team, rows, norm_backward<T>(norm, {dnorm, a_.C}, {dtop, a_.C}));
   }
   // Rows of the stream, or slots of positions before `end`.
-  void count(int b, int first, int rows, int end, const Said& said) {
+  void count(int b, int first, int rows, int end) {
     for (int row = first; row < first + rows; row++) {
-      const T cost = losses_.data()[row], *const logits = logits_.data() + size_t(row) * size_t(V_);
+      const T cost = losses_.data()[row], *const logits = logits_.at(0, row);
       total_ += cost;
-      if (!said) continue;
+      if (!said_) continue;
       const int K = sizes.slots(), slot = row - n_;
-      if (slot < 0) said(b, row, 0, logits, cost);
-      else said(b, end - 1 - slot / K, slot % K + 1, logits, cost);
+      if (slot < 0) said_(b, row, 0, logits, cost);
+      else said_(b, end - 1 - slot / K, slot % K + 1, logits, cost);
     }
   }
 
@@ -268,11 +243,10 @@ class ParallelTrainer {
       zero(team, g_.v.data() + i * head + mine, head - mine);
     }
     backward(team, a_.config, packed_.layers, segment_, a_, g_, by_name_.layers);
-    const T* const dx = g_.stream.data() + size_t(n_) * size_t(a_.C);
+    const T* const dx = g_.stream.at(0, n_);
     const int C = sizes.n_embd;
     if (sizes.sequential)
-      matmul_gradient(team, MatmulGradient<T>{rows, 2 * C, C, a_.input.data() + size_t(n_) * size_t(a_.E), a_.E, dx,
-                                              a_.C, by_name_.input});
+      matmul_gradient(team, MatmulGradient<T>{rows, 2 * C, C, a_.input.at(0, n_), a_.E, dx, a_.C, by_name_.input});
     else column_sum(team, ColumnSum<T>{rows, C, dx, a_.C, dslot_.data()});
     team.wait();
   }
@@ -280,39 +254,37 @@ class ParallelTrainer {
   // What the slots have left in g_.k and g_.v, and the gradient of the stream's own top; then where all begin.
   void stream_backward() {
     const int C = sizes.n_embd, rows = n_ + with_slot();
-    pool_.run([&](const Team& team) {
+    this->pool_.run([&](const Team& team) {
       backward(team, a_.config, packed_.layers, stream_, a_, g_, by_name_.layers);
       T* const dx = g_.stream.data();
-      if (with_slot()) launch(team, 1, CopyRow<T>{dslot_.data(), 0, dx + size_t(n_) * size_t(a_.C), 0, C});
+      if (with_slot()) add(team, dslot_.data(), g_.stream.at(0, n_), size_t(C), true);
       matmul_gradient(team, MatmulGradient<T>{rows, 2 * C, C, a_.input.data(), a_.E, dx, a_.C, by_name_.input});
       matmul(team, rows, Matmul<T, T>{dx, a_.C, packed_.input.transposed, dinput_.data(), a_.E});
       team.wait();
       matmul_gradient(team, MatmulGradient<T>{n_, kFeatures * C, C, a_.features.data(), a_.X, dinput_.data() + C, a_.E,
                                               by_name_.features});
       if (!with_slot()) return;
-      const T* const slot = dinput_.data() + size_t(n_) * size_t(a_.E);
+      const T* const slot = dinput_.at(0, n_);
       column_sum(team, ColumnSum<T>{1, C, slot, a_.E, by_name_.mask});
       column_sum(team, ColumnSum<T>{1, C, slot + C, a_.E, by_name_.shared});
     });
   }
 
-  Pool& pool_;
-  const int n_, segments_;
-  const size_t rows_at_once_;  // of the longest caterpillar
+  const int n_, segments_, most_rows_;  // most_rows_: of the longest caterpillar
   FrozenHead<T> frozen_;
   ParallelWeights<T> packed_;
   ParallelTensors<T> by_name_;
-  Optimizer<T> optimizer_;
   ParallelActivations<T> a_;
   Gradients<T> g_;
-  Array<T> dinput_;               // (n + 1, 2 C) the gradient of what enters
+  Rows<T> dinput_;                // (n + 1, 2 C) the gradient of what enters
   Array<T> dslot_;                // (C) the sum over all slots, where they begin
   Batch rows_;                    // scratch
   DeviceBatch stream_, segment_;  // the chain; the chain with some of its slots
-  const int V_;
-  Array<T> logits_, losses_;  // of the rows that speak
+  Rows<T> logits_;                // of the rows that speak
+  Array<T> losses_;
   std::vector<int> targets_;
   T scale_ = 0, total_ = 0;
+  Said said_;
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -338,8 +310,8 @@ inline void fill_batch(const Shard& shard, const int* numbers, int B, int ahead,
 // Flags
 
 struct ParallelOptions : DistillOptions {
-  int layers = 2, ahead = 6, kv_heads = 0, segments = 1;
-  bool sequential = false, raw = false;
+  ParallelSizes sizes;
+  int segments = 1;
   ParallelOptions() {
     tokens = 1 << 17;
     batch_size = 2;
@@ -357,14 +329,15 @@ inline Command parallel_command(ParallelOptions& o) {
                               "self: the tokens of text that the model generated; text: those of the data"};
   const std::vector<Flag> own = {
       heading("Drafter"),
-      {"--parallel_layers", "N", &o.layers, "layers", from(1, kMostParallelLayers)},
-      {"--parallel_ahead", "N", &o.ahead, "tokens that it says in one forward", from(1, kMostAhead)},
-      {"--parallel_kv_heads", "N", &o.kv_heads,
+      {"--parallel_layers", "N", &o.sizes.n_layer, "layers", from(1, kMostParallelLayers)},
+      {"--parallel_ahead", "N", &o.sizes.ahead, "tokens that it says in one forward", from(1, kMostAhead)},
+      {"--parallel_kv_heads", "N", &o.sizes.n_kv_head,
        "key/value heads, a divisor of the model's heads; 0: two where those are even, else one", from(0, 1 << 16)},
       {"--parallel_segments", "N", &o.segments,
        "pieces in which the slots of a sequence are run: the same gradient in less memory", from(1, 1 << 16)},
-      {"--parallel_sequential", "", &o.sequential, "one token after the other, each from the state of the one before"},
-      {"--parallel_raw", "", &o.raw, "features without their RMS norm, for study"}};
+      {"--parallel_sequential", "", &o.sizes.sequential,
+       "one token after the other, each from the state of the one before"},
+      {"--parallel_raw", "", &o.sizes.raw, "features without their RMS norm, for study"}};
   return {"train_drafter --parallel",
           "Trains a drafter on hidden states of the model in DIR, which stays as it is, for nanospec --drafter "
           "parallel.\nRuns on the CPU.",
@@ -388,15 +361,11 @@ struct ParallelTraining {
   static Command command(Options& o) { return parallel_command(o); }
   static ParallelSizes sizes_of(const Options& o, const DistillRun& run) {
     const Config& config = run.model.config;
-    ParallelSizes s;
-    s.n_layer = o.layers;
+    ParallelSizes s = o.sizes;
     s.n_head = config.n_head;
     s.n_embd = config.n_embd;
     s.vocab_size = config.vocab_size;
-    s.n_kv_head = o.kv_heads > 0 ? o.kv_heads : default_kv_heads(config.n_head);
-    s.ahead = o.ahead;
-    s.sequential = o.sequential;
-    s.raw = o.raw;
+    if (s.n_kv_head == 0) s.n_kv_head = default_kv_heads(config.n_head);
     if (config.n_head % s.n_kv_head != 0)
       throw std::invalid_argument("the model's " + std::to_string(config.n_head) + " heads do not share " +
                                   std::to_string(s.n_kv_head) + ": --parallel_kv_heads: give a divisor");
@@ -407,7 +376,7 @@ struct ParallelTraining {
     if (s.head_size() % 2 != 0)
       throw std::invalid_argument("the model's heads have an odd number of channels, " + std::to_string(s.head_size()) +
                                   ": --parallel: rotary positions turn pairs of them; choose another model");
-    check_window(run, o.ahead, 2, std::to_string(o.ahead) + " tokens at once", "--parallel_ahead");
+    check_window(run, s.ahead, 2, std::to_string(s.ahead) + " tokens at once", "--parallel_ahead");
     return s;
   }
 
@@ -418,20 +387,21 @@ struct ParallelTraining {
 
   ParallelTraining(const Options& options, const ParallelSizes& sizes, const DistillRun& run, Pool& pool)
       : o(options),
-        trainer(sizes, run.model.config, run.model.weights.data(), usable_rows(run.sizes, o.ahead), o.segments, pool),
-        usable(usable_rows(run.sizes, o.ahead)),
+        trainer(sizes, run.model.config, run.model.weights.data(), usable_rows(run.sizes, sizes.ahead), o.segments,
+                pool),
+        usable(usable_rows(run.sizes, sizes.ahead)),
         pieces(run.sizes.sequences) {
     trainer.set_weights(initial_parallel(sizes, o.seed).data());
   }
-  int ahead() const { return o.ahead; }
+  int ahead() const { return o.sizes.ahead; }
   double positions(int sequences) const { return double(std::min(sequences, pieces)) * usable; }
   double step(const ShardOrder::Some& some, const Update& update) {
-    fill_batch(some.shard, some.pieces, some.n, o.ahead, batch);
+    fill_batch(some.shard, some.pieces, some.n, ahead(), batch);
     return double(trainer.step(batch, update));
   }
   void validate(const Shard& shard, std::vector<RankRates>& depths, Baselines& baselines) {
     for (int s = 0; s < shard.sizes.sequences; s++) {
-      fill_batch(shard, &s, 1, o.ahead, batch);
+      fill_batch(shard, &s, 1, ahead(), batch);
       const int* const tokens = batch.tokens(0);
       trainer.loss(batch, [&](int, int t, int depth, const float* logits, float cost) {
         depths[size_t(depth)].count(logits, trainer.sizes.vocab_size, tokens[t + 2 + depth], double(cost));
@@ -442,17 +412,17 @@ struct ParallelTraining {
   void save(const std::string& dir, const Metadata& origin) const {
     save_parallel(dir, trainer.sizes, trainer.weights.data(), origin);
   }
-  static std::map<std::string, std::string> settings(const Options&, const ParallelSizes& sizes) {
+  static std::map<std::string, std::string> settings(const ParallelSizes& sizes) {
     std::map<std::string, std::string> settings = parallel_metadata(sizes);
     settings["n_layer"] = std::to_string(sizes.n_layer);
     settings["kv_heads"] = std::to_string(sizes.n_kv_head);
     return settings;
   }
   std::string described() const {
-    return o.sequential ? ", one token after the other" : ", " + std::to_string(o.ahead) + " tokens at once";
+    return o.sizes.sequential ? ", one token after the other" : ", " + std::to_string(ahead()) + " tokens at once";
   }
   void stats(Json& stats) const {
-    for (const auto& [key, value] : settings(o, trainer.sizes)) stats["parallel_" + key] = value;
+    for (const auto& [key, value] : settings(trainer.sizes)) stats["parallel_" + key] = value;
     stats["parallel_segments"] = o.segments;
   }
 };

@@ -119,7 +119,7 @@ Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::
   // The planner and the watcher.
   Experience fresh;
   ShapePlanner plan(decoding.shape, on_device ? nullptr : decoding.cost.get(),
-                    decoding.experience ? *decoding.experience : fresh, drafter, clock);
+                    decoding.experience ? *decoding.experience : fresh, clock);
   std::unique_ptr<AheadPlanner> ahead;
   const Recorder* records = nullptr;
   if (drafter && decoding.ahead != Ahead::kOff)

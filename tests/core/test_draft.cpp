@@ -34,7 +34,7 @@ std::vector<Candidate> best_of(const std::vector<float>& logits, const std::vect
   const int vocab = int(logits.size());
   std::vector<Candidate> best(width);
   std::vector<float> scores(vocab);
-  best.resize(top_candidates(logits.data(), noise.empty() ? nullptr : noise.data(), vocab,
+  best.resize(top_candidates(Solo{}, logits.data(), noise.empty() ? nullptr : noise.data(), vocab,
                              {&sampling, nullptr, 0, kept_only}, width, best.data(), scores.data()));
   return best;
 }

@@ -429,7 +429,7 @@ TEST_CASE("adapt: union: of a large vocabulary it learns and drafts by few token
       const std::vector<float> row(both.logits(growth, node), both.logits(growth, node) + vocab);
       std::vector<float> scores(row.size());
       std::vector<Candidate> by_all(8);
-      CHECK(top_candidates(row.data(), nullptr, vocab, {&sampling, nullptr, 0, false}, 8, by_all.data(),
+      CHECK(top_candidates(Solo{}, row.data(), nullptr, vocab, {&sampling, nullptr, 0, false}, 8, by_all.data(),
                            scores.data()) == 8);
       for (size_t i = 0; i < 8; i++) {
         CHECK(by_all[i].token == best[i].token);
@@ -462,8 +462,8 @@ TEST_CASE("adapt: likely: with noise the best of them are those of all, and thei
         likely.rest = -20;
         Candidate by_few[width], by_all[width];
         std::vector<float> all(vocab);
-        REQUIRE(top_candidates(row.data(), g, vocab, {&sampling, nullptr, 0, false}, width, by_all, all.data()) ==
-                width);
+        REQUIRE(top_candidates(Solo{}, row.data(), g, vocab, {&sampling, nullptr, 0, false}, width, by_all,
+                               all.data()) == width);
         REQUIRE(best_of_likely(likely, g, sampling, width, by_few, scores) == width);
         likely.rest = rest;
         Candidate fewer[width];

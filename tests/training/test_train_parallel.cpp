@@ -86,14 +86,15 @@ TEST_CASE("parallel: a caterpillar is the tree that it is said to be") {
   const int n = 7, K = 3;
   for (const auto& [begin, end] : {std::pair<int, int>{0, 7}, {2, 5}, {6, 7}, {0, 1}}) {
     Batch batch;
-    const std::vector<int> tokens(static_cast<size_t>(n), 1);
-    add_caterpillar(batch, tokens.data(), n, begin, end, K, [](int t, int d) { return 10 * t + d; });
+    std::vector<int> tokens;
+    for (int i = 0; i < n + K; i++) tokens.push_back(10 * i);
+    add_caterpillar(batch, tokens.data(), n, begin, end, K);
     REQUIRE(batch.rows() == n + (end - begin) * K);
     const auto sees = [&](int row, int other) { return other <= row && row < batch.end[size_t(other)]; };
     for (int t = begin; t < end; t++)
       for (int d = 1; d <= K; d++) {
         const int row = slot_row(n, end, K, t, d);
-        CHECK(batch.token[size_t(row)] == 10 * t + d);
+        CHECK(batch.token[size_t(row)] == 10 * (t + d));
         CHECK(batch.depth[size_t(row)] == t + d);
         for (int other = 0; other < n; other++) CHECK(sees(row, other) == (other <= t));
         for (int u = begin; u < end; u++)
