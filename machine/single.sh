@@ -196,6 +196,16 @@ target.h | // It has what decode.h asks of a target, and what | | // It has what
 target.h | // GPU whole iterations run as one graph | |
 target.h | Target(const Config& config, const TensorSource& weights, Dtype dtype, bool cuda | Target(const Target&) | Target(const Target&) = delete;
 target.h | // The same on another target's threads: | |
+target.h | // most_rows: the rows of the largest tree, its root | // std::runtime_error for |
+target.h | Target(const Config& config, const TensorSource& weights, Dtype dtype, std::shared_ptr | | // most_rows: the rows of the largest tree, its root among them.\nTarget(const Config& config, const TensorSource& weights, Dtype dtype, std::shared_ptr<Pool> pool, int most_rows)
+target.h | Dtype cache_dtype = Dtype::fp32) | |
+target.h | if (cache_dtype == Dtype::fp32) | else activations_ = | activations_ = Activations<float>(config, most_rows_, slots, false, pool_->size(), cuda);
+target.h | x_ = &a.x; | norm_ = &a.norm_f; |
+target.h | layers_run_ = with_logits | |
+target.h | std::variant<Activations<float, float>, | | std::variant<Activations<float>> activations_;
+target.h | const Rows<float>*x_ = nullptr, | | const Rows<float>* device_logits_ = nullptr;  // of the activations
+target.h | const float* host_logits_ = nullptr; | | const float* host_logits_ = nullptr;          // of the last forward
+target.h | int V_ = 0, layers_run_ = 0; | | int V_ = 0;                   // the row stride of the logits
 target.h | if (cuda) prepare_iterations(); | |
 target.h | const std::vector<int> token(size_t(most_rows_), 0); | if (!cuda) team_.measure( |
 target.h | int layers() const | int threads() const |
