@@ -137,7 +137,7 @@ std::vector<TensorSpec> table_of(const Sizes& sizes) {
   return list;
 }
 
-// The table of a model's tensors. A model's sizes are checked where they come from: files/sizes.h.
+// The table of a model's tensors. A model's sizes are checked where they come from: files/checkpoint.h.
 inline std::vector<TensorSpec> tensor_table(const Config& config) { return table_of<Tensors>(config); }
 
 // How many numbers the flat array holds. It cannot overflow for sizes that were accepted there.
@@ -193,18 +193,18 @@ struct Weights {
   struct Layer {
     Weight<T, W> qkv, proj, fc, fc_proj;  // each with its bias
   };
-  Tensors<const T> plain;  // embeddings, norms and biases are read as they are stored
+  Tensors<const T> tensors;  // embeddings, norms and biases are read as they are stored
   std::vector<Layer> layers;
   Weight<T, W> head;  // the embedding, where it is tied
-  Panels<W> symbols;  // an embedding of 8 or 4 bits, in place of plain.wte: the head's panels, where it is tied
+  Panels<W> symbols;  // an embedding of 8 or 4 bits, in place of tensors.wte: the head's panels, where it is tied
   Array<T> rope;      // (block, D / 2, 2) rope_table(); none for learned positions
   Array<W> memory;    // all panels; none where a GPU trains: cuBLAS needs no panels
-  Array<T> stored;    // what `plain` points into; none where training has the flat array
+  Array<T> stored;    // what `tensors` points into; none where training has the flat array
 
   Weights() = default;
   // flat: the parameters, in the device's memory; each pack() reads them again. training: with the panels of the
   // transposes, which backward() reads. load_weights() (weights.h) reads a model that only decodes.
-  Weights(const Config& c, const Tensors<const T>& flat, bool cuda, bool training = true) : plain(flat) {
+  Weights(const Config& c, const Tensors<const T>& flat, bool cuda, bool training = true) : tensors(flat) {
     const auto all = list(c, cuda);
     if (kTuned && cuda && std::is_same<T, float>::value && std::is_same<W, float>::value)
       for (Weight<T, W>* weight : all) weight->use_stored();
@@ -218,16 +218,16 @@ struct Weights {
     each(*this, [&](const Weight<T, W>& weight) { sum += weight.bytes(); });
     return sum;
   }
-  // Points all weights at the tensors of `plain`, and makes the table of positions. Returns the weights in the order of
+  // Points all weights at the tensors, and makes the table of positions. Returns the weights in the order of
   // their use, which is the table's order but for the head.
   std::vector<Weight<T, W>*> list(const Config& c, bool cuda) {
     const int C = c.n_embd;
-    for (const auto& layer : plain.layers)
+    for (const auto& layer : tensors.layers)
       layers.push_back({{layer.qkv, C, c.qkv_size(), false, layer.qkv_bias},
                         {layer.proj, c.heads_size(), C, false, layer.proj_bias},
                         {layer.fc, C, c.hidden(), false, layer.fc_bias},
                         {layer.fc_proj, c.inner(), C, false, layer.fc_proj_bias}});
-    if (c.vocab_size) head = {c.tied ? plain.wte : plain.lm_head, C, c.vocab_size, true};
+    if (c.vocab_size) head = {c.tied ? tensors.wte : tensors.lm_head, C, c.vocab_size, true};
     if (c.rotary) {
       const std::vector<T> table = rope_table<T>(c.block_size, c.head_size(), c.rope_theta);
       rope = Array<T>(table.size(), cuda);
@@ -366,19 +366,19 @@ Norm<T> norm_of(const Config& c, View<T> x, const T* weight, const T* bias, View
 }
 template <class T, class S, class W>
 Norm<T> norm_1(const Activations<T, S>& a, const Weights<T, W>& w, int l, const RowBlock& b) {
-  const auto& its = w.plain.layers[l];
+  const auto& its = w.tensors.layers[l];
   return norm_of(a.config, a.x(l, b), its.ln_1, its.ln_1_bias, a.norm_1.in_scratch(b), a.mean_1.at(l, b.row),
                  a.rstd_1.at(l, b.row));
 }
 template <class T, class S, class W>
 Norm<T> norm_2(const Activations<T, S>& a, const Weights<T, W>& w, int l, const RowBlock& b) {
-  const auto& its = w.plain.layers[l];
+  const auto& its = w.tensors.layers[l];
   return norm_of(a.config, a.mid(l, b), its.ln_2, its.ln_2_bias, a.norm_2.in_scratch(b), a.mean_2.at(l, b.row),
                  a.rstd_2.at(l, b.row));
 }
 template <class T, class S, class W>
 Norm<T> last_norm(const Activations<T, S>& a, const Weights<T, W>& w, int layers, const RowBlock& b) {
-  return norm_of(a.config, a.x(layers, b), w.plain.ln_f, w.plain.ln_f_bias, a.norm_f(0, b), a.mean_f.at(0, b.row),
+  return norm_of(a.config, a.x(layers, b), w.tensors.ln_f, w.tensors.ln_f_bias, a.norm_f(0, b), a.mean_f.at(0, b.row),
                  a.rstd_f.at(0, b.row));
 }
 
@@ -417,7 +417,7 @@ void embed(const Team& team, const Config& c, const Weights<T, W>& w, const Devi
   const int R = batch.forest.rows, C = c.n_embd;
   T* const x = a.x.at(0, 0);
   if (w.symbols.data) unpack(team, R, Unpack<T, W>{batch.token(), w.symbols, x, a.C});
-  launch(team, R, Embed<T>{batch.token(), batch.forest, w.plain.wte, w.plain.wpe, x, a.C, C});
+  launch(team, R, Embed<T>{batch.token(), batch.forest, w.tensors.wte, w.tensors.wpe, x, a.C, C});
   drop(team, R, Drop<T>{x, x, a.C, C, dropout_at(dropout, c.n_layer, kDropEmbedding)});
 }
 

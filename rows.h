@@ -59,11 +59,6 @@ struct Batch {
       most = std::max(most, first_slot[r] + pad64(past[r] + first_row[r + 1] - first_row[r]));
     return most;
   }
-  int most_keys() const {
-    int most = 0;
-    for (int r = 0; r < roots(); r++) most = std::max(most, past[r] + first_row[r + 1] - first_row[r]);
-    return most;
-  }
 };
 
 // A batch in the memory of the device, in arrays of fixed capacity.

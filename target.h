@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <numeric>
 #include <variant>
 #include <vector>
 
@@ -69,23 +68,9 @@ class Target {
   int threads() const { return pool_->size(); }
   bool cuda() const { return pool_->cuda(); }
   const std::shared_ptr<Pool>& pool() const { return pool_; }
-  // (V, C). Not while threads of the team run.
-  const float* embedding() const {
-    if (!weights_.symbols.data) return weights_.plain.wte;
-    if (embedding_.size() == 0) {
-      embedding_ = Array<float>(size_t(config_.vocab_size) * config_.n_embd, cuda());
-      std::vector<int> tokens(size_t(config_.vocab_size));
-      std::iota(tokens.begin(), tokens.end(), 0);
-      Array<int> all(tokens.size(), cuda());
-      all.upload(tokens.data(), tokens.size());
-      pool_->run([&](const Team& team) {
-        unpack(team, config_.vocab_size,
-               Unpack<float, AnyNumber>{all.data(), weights_.symbols, embedding_.data(), config_.n_embd});
-      });
-    }
-    return embedding_.data();
-  }
   const auto& activations() const { return activations_; }
+  const Config& config() const { return config_; }
+  const Weights<float, AnyNumber>& weights() const { return weights_; }
   size_t weight_bytes() const { return weights_.bytes(); }
   // Bytes of keys and values that a row reads for each position before it.
   size_t cache_bytes() const {
@@ -147,16 +132,6 @@ class Target {
     pool_->run(f, !uses_pool_ || team_.alone(rows));
   }
   void use_pool(bool uses) { uses_pool_ = uses; }
-  // Applies the final norm and the head to `rows` rows x of a residual stream. norm: (rows, x_row) scratch; logits:
-  // (rows, pad16(V)). On a CPU alone; every thread of the team calls it.
-  void head(const Team& team, int rows, const float* x, int x_row, float* norm, float* logits) const {
-    const View<float> to{norm, x_row};
-    Norm<float> last = norm_of<float>(config_, to, weights_.plain.ln_f, weights_.plain.ln_f_bias, to, nullptr, nullptr);
-    last.x = x;
-    launch(team, rows, last);
-    matmul(team, rows, product(to, weights_.head.forward, {logits, V_}));
-    team.wait();
-  }
 
 #ifdef TUNED_CUDA
   // Whole iterations on the GPU: cuda/whole.h says what these functions do.
@@ -246,7 +221,6 @@ class Target {
   bool uses_pool_ = true;
   TeamChoice team_;
   Weights<float, AnyNumber> weights_;
-  mutable Array<float> embedding_;  // made when it is asked for, where the weights have it packed
   std::variant<Activations<float, float>, Activations<float, bf16>> activations_;
   const Rows<float>*x_ = nullptr, *norm_ = nullptr, *device_logits_ = nullptr;  // of the activations
   const float* host_logits_ = nullptr;                                          // of the last forward

@@ -29,7 +29,7 @@ template <class W>
 struct Destination {
   TensorSpec spec;
   Dtype type;                          // how it is held
-  float* plain = nullptr;              // in Weights::stored: norms, biases, wpe, and wte where it is not quantized
+  float* kept = nullptr;               // in Weights::stored: norms, biases, wpe, and wte where it is not quantized
   Weight<float, W>* packed = nullptr;  // or the matrix whose panels it becomes
   bool in_blocks = false;              // whether the source has the panels' own blocks
 };
@@ -63,9 +63,9 @@ struct Passage {
     if (one.packed && one.in_blocks)
       return set_blocks(one.packed->forward, w.memory,
                         [&](const TensorSource::SetBlock& set) { source.blocks(one.spec, set); });
-    source.read(one.spec, one.plain && !pool.cuda() ? one.plain : host.data());
-    if (one.plain && pool.cuda()) w.stored.upload(host.data(), one.spec.size, size_t(one.plain - w.stored.data()));
-    if (one.plain) return;
+    source.read(one.spec, one.kept && !pool.cuda() ? one.kept : host.data());
+    if (one.kept && pool.cuda()) w.stored.upload(host.data(), one.spec.size, size_t(one.kept - w.stored.data()));
+    if (one.kept) return;
     if (pool.cuda()) device.upload(host.data(), one.spec.size);
     pack(*one.packed, pool.cuda() ? device.data() : host.data());
   }
@@ -84,18 +84,18 @@ Weights<float, W> load_weights(const Config& c, const TensorSource& source, Dtyp
   std::vector<Destination<W>> all = destinations<W>(c, source, dtype);
   const bool packs_wte = !stays(all[0]);
 
-  // What stays: one array, into which w.plain points.
-  size_t kept = 0, largest = 0;
+  // What stays: one array, into which w.tensors points.
+  size_t stay = 0, largest = 0;
   for (const auto& one : all) {
-    if (stays(one)) kept += one.spec.size;
+    if (stays(one)) stay += one.spec.size;
     if (stays(one) ? cuda : !one.in_blocks) largest = std::max(largest, one.spec.size);
   }
-  w.stored = Array<float>(kept, cuda);
+  w.stored = Array<float>(stay, cuda);
   auto next = all.begin();
   float* place = w.stored.data();
-  w.plain.each(c, [&](const std::string&, const std::vector<int>&, float, const float*& tensor) {
-    if (stays(*next)) next->plain = std::exchange(place, place + next->spec.size);
-    tensor = next++->plain;
+  w.tensors.each(c, [&](const std::string&, const std::vector<int>&, float, const float*& tensor) {
+    if (stays(*next)) next->kept = std::exchange(place, place + next->spec.size);
+    tensor = next++->kept;
   });
 
   // What is packed: in the order of the table, in which an embedding comes first and a head of its own last.
@@ -116,7 +116,7 @@ Weights<float, W> load_weights(const Config& c, const TensorSource& source, Dtyp
 
   Passage<W> passage(pool, largest);
   for (const auto& one : all) passage.bring(one, source, w);
-  if (c.tied && !packs_wte) passage.pack(w.head, w.plain.wte);
+  if (c.tied && !packs_wte) passage.pack(w.head, w.tensors.wte);
   return w;
 }
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "decode.h"
-#include "target.h"
 #include "drafters/logits.h"
+#include "target.h"
 
 namespace nanospec {
 

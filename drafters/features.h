@@ -1,9 +1,11 @@
-// drafters/features.h: hidden states of the target's layers, for drafters that read them.
+// drafters/features.h: what drafters' networks borrow of the target: hidden states of its layers, embedding, last norm
+// and head.
 //
-// A forward on a CPU leaves them in memory (Target::state), so they cost nothing until they are read.
+// A forward on a CPU leaves the states in memory (Target::state), so they cost nothing until they are read.
 #pragma once
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "target.h"
@@ -41,5 +43,32 @@ class Features {
   const size_t C_;
   std::vector<float> rows_;  // (R, layers, C)
 };
+
+// The target's embedding, (V, C), on a CPU. `unpacked` is where it lies, if the target has it in panels alone.
+inline const float* embedding_of(const Target& target, Array<float>& unpacked) {
+  const auto& weights = target.weights();
+  if (!weights.symbols.data) return weights.tensors.wte;
+  const int V = target.vocab_size(), C = target.channels();
+  std::vector<int> tokens(static_cast<size_t>(V));
+  std::iota(tokens.begin(), tokens.end(), 0);
+  unpacked = Array<float>(size_t(V) * size_t(C));
+  target.on_threads(V, [&](const Team& team) {
+    unpack(team, V, Unpack<float, AnyNumber>{tokens.data(), weights.symbols, unpacked.data(), C});
+  });
+  return unpacked.data();
+}
+
+// The target's last norm and head over `rows` rows x of a residual stream, on a CPU: norm (rows, x_row) is scratch,
+// logits (rows, pad16(V)). Every thread of the team calls it.
+inline void head_of(const Target& target, const Team& team, int rows, const float* x, int x_row, float* norm,
+                    float* logits) {
+  const auto& w = target.weights();
+  const View<float> to{norm, x_row};
+  Norm<float> last = norm_of<float>(target.config(), to, w.tensors.ln_f, w.tensors.ln_f_bias, to, nullptr, nullptr);
+  last.x = x;
+  launch(team, rows, last);
+  matmul(team, rows, product(to, w.head.forward, {logits, pad16(target.vocab_size())}));
+  team.wait();
+}
 
 }  // namespace nanospec

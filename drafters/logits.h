@@ -28,7 +28,6 @@ struct TargetRows {
   virtual const float* logits(int row) const = 0;    // (V)
   virtual const float* hidden(int row) const = 0;    // (C) final hidden state
   virtual const float* features(int row) const = 0;  // (3 C) hidden states after an early, a middle and the last layer
-  virtual void tap() const = 0;                      // from now on forwards store features; called before a text begins
 };
 
 // A drafter that can draft while the target runs, for tokens that the target may commit. It works on the calling thread

@@ -90,18 +90,18 @@ inline std::vector<TensorSpec> parallel_table(const ParallelSizes& s) { return t
 
 template <class T>
 struct ParallelWeights {
-  ParallelTensors<const T> plain;
+  ParallelTensors<const T> tensors;
   Weight<T, T> features, input;
   Array<T> memory;       // the panels of these two
   Weights<T, T> layers;  // with the table of angles
 
   // flat: parallel_table(s); each pack() reads it again. positions: those of the table.
   ParallelWeights(const ParallelSizes& s, int positions, const T* flat, bool training)
-      : plain(s, flat),
-        features(plain.features, kFeatures * s.n_embd, s.n_embd),
-        input(plain.input, 2 * s.n_embd, s.n_embd),
+      : tensors(s, flat),
+        features(tensors.features, kFeatures * s.n_embd, s.n_embd),
+        input(tensors.input, 2 * s.n_embd, s.n_embd),
         memory(place_weights<T, T>({&features, &input}, training)),
-        layers(layers_of(s, positions), plain.layers, false, training) {}
+        layers(layers_of(s, positions), tensors.layers, false, training) {}
   void pack(const Team& team) const {
     features.pack(team);
     input.pack(team);
@@ -178,8 +178,8 @@ void parallel_enter(const Team& team, const ParallelSizes& s, const ParallelWeig
   launch(team, n, JoinInput<T>{token + first, wte, a.hidden.at(0, first), a.C, input, a.E, C});
   if (slot) {
     T* const last = input + size_t(n) * size_t(a.E);
-    add(team, w.plain.mask, last, size_t(C), true);
-    add(team, w.plain.shared, last + C, size_t(C), true);
+    add(team, w.tensors.mask, last, size_t(C), true);
+    add(team, w.tensors.shared, last + C, size_t(C), true);
   }
   matmul(team, n + slot, Matmul<T, T>{input, a.E, w.input.forward, a.x.at(0, first), a.C});
   team.wait();
@@ -258,10 +258,9 @@ class TextStream {
     token.resize(size_t(n + slots));
     rows_.clear();
     rows_.add_chain(token.data(), n + slots, 0, past_);
-    const float* const embedding = target_.embedding();
     run_rows(n - 1, [&](const Team& team) {
       parallel_features(team, sizes, weights_, n, a_);
-      parallel_enter(team, sizes, weights_, embedding, batch_.token(), 0, n, slots > 0, a_);
+      parallel_enter(team, sizes, weights_, embedding_, batch_.token(), 0, n, slots > 0, a_);
       spread_slot(team, sizes, n, slots, a_);
     });
     past_ += n;
@@ -274,9 +273,8 @@ class TextStream {
   void forward(const int* token, const int* depth, const int* end, int n, int /*layers*/) {
     rows_.clear();
     rows_.add_tree(token, depth, end, n, 0, past_);
-    const float* const embedding = target_.embedding();
     run_rows(0, [&](const Team& team) {
-      parallel_enter(team, sizes, weights_, embedding, batch_.token(), 0, n, false, a_);
+      parallel_enter(team, sizes, weights_, embedding_, batch_.token(), 0, n, false, a_);
     });
   }
   // Of the last forward's outputs: the logits (V), and the state (C), which is the last layer's output.
@@ -298,13 +296,14 @@ class TextStream {
   // Runs rows_. input(team) fills the first layer's x; the rows from `first_output` on are the outputs.
   template <class Input>
   void run_rows(int first_output, const Input& input) {
+    if (!embedding_) embedding_ = embedding_of(target_, unpacked_);
     batch_.upload(rows_);
     first_output_ = first_output;
     const int R = rows_.rows();
     target_.on_threads(R, [&](const Team& team) {
       input(team);
       nanospec::forward(team, config_, weights_.layers, batch_, a_, true);
-      target_.head(team, R - first_output, a_.x.at(0, first_output), a_.C, norm_.data(), logits_.data());
+      head_of(target_, team, R - first_output, a_.x.at(0, first_output), a_.C, norm_.data(), logits_.data());
     });
   }
   void make_room() {
@@ -351,6 +350,8 @@ class TextStream {
   Batch rows_;  // of the current forward
   DeviceBatch batch_;
   Array<int> kept_;
+  Array<float> unpacked_;  // see embedding_of()
+  const float* embedding_ = nullptr;
   Rows<float> norm_, logits_;    // of the outputs
   std::vector<int> tokens_;      // (n) committed, not yet run
   std::vector<float> features_;  // (n, 3 C)
@@ -367,9 +368,6 @@ class Parallel : public DepthDrafter {
  public:
   Parallel(const ParallelFile& file, Target& target) : stream_(file, target, kMostAhead) {
     vocab = target.vocab_size();
-  }
-  void attach(const TargetRows* its) override {
-    if ((rows = its)) rows->tap();
   }
   int depths() const override { return stream_.sizes.ahead; }
 
@@ -403,9 +401,7 @@ class Sequential : public ModelDrafter<TextStream> {
   explicit Sequential(std::unique_ptr<TextStream> stream) : ModelDrafter(*stream, 0), stream_(std::move(stream)) {
     base_ = -1;
   }
-  void attach(const TargetRows* rows) override {
-    if ((rows_ = rows)) rows->tap();
-  }
+  void attach(const TargetRows* rows) override { rows_ = rows; }
 
   void begin(const int*, int) override {
     stream_->begin();

@@ -1,11 +1,11 @@
 // files/text.h: from text to tokens and back.
 //
 // The ring files/ reads and writes: text and tokenizers (here, bpe.h), whole files (io.h), arrays in files
-// (safetensors.h), models and states of training (checkpoint.h), models of llama.cpp (gguf.h), counts of the training
-// text (tables.h), heads and the parallel drafter (heads.h). It also has the words that people type: the error for an
-// unknown one (words.h), drafters by name (drafter_names.h, drafters.h). It includes the core and drafters/; text.h and
-// words.h include nothing of the project. It hooks into no loop: it runs before a text and after a training. The core's
-// one table of tensors (model.h) says in which order tensors are written.
+// (safetensors.h), models and states of training (checkpoint.h), models of llama.cpp (gguf.h, gguf_model.h), counts of
+// the training text (tables.h), heads and the parallel drafter (heads.h). It also has the words that people type: the
+// error for an unknown one (words.h), drafters by name (drafter_names.h, drafters.h). It includes the core and
+// drafters/; text.h and words.h include nothing of the project. It hooks into no loop: it runs before a text and after
+// a training. The core's one table of tensors (model.h) says in which order tensors are written.
 //
 // What headers of this ring include of the standard library, those who include them do not include again.
 //

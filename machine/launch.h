@@ -436,6 +436,29 @@ void keep_rows(const Team& team, const KeepRows<S>& s, int layers) {
   if (!plain(team, s, layers) && !tuned(team, s, layers)) launch(team, layers * s.n_kv_head, s);
 }
 
+// to += from, or to = from. A row of this operation is a block.
+template <class T>
+struct Add {
+  const T* from;
+  T* to;
+  size_t n;
+  bool copy;
+  static constexpr int block = 4096;
+  template <class G>
+  HD void operator()(const G& g, int row) const {
+    const size_t at = size_t(row) * block;
+    const T* added = from + at;
+    T* sum = to + at;
+    const int count = int(smaller(n - at, size_t(block)));
+    if (copy) g.map(sum, count, [=](int i) { return added[i]; });
+    else g.map(sum, count, [=](int i) { return sum[i] + added[i]; });
+  }
+};
+template <class T>
+void add(const Team& team, const T* from, T* to, size_t n, bool copy = false) {
+  launch(team, int((n + Add<T>::block - 1) / Add<T>::block), Add<T>{from, to, n, copy});
+}
+
 }  // namespace nanospec
 
 #ifndef PORTABLE

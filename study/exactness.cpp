@@ -344,7 +344,6 @@ struct TableTarget {
   }
   const float* logits(int row) { return table.data() + size_t(last[size_t(row)]) * size_t(vocab); }
   const float* hidden(int) { return nullptr; }
-  void tap() {}
   const float* features(int) { return nullptr; }
   void keep(const int*, int n) { held += n; }
 };

@@ -39,6 +39,14 @@ inline RandomTree random_tree(Chance& chance, int n, int vocab, double bushy) {
   return tree;
 }
 
+// Of any of its roots: the keys that its last row may see.
+inline int most_keys(const Batch& batch) {
+  int most = 0;
+  for (int r = 0; r < batch.roots(); r++)
+    most = std::max(most, batch.past[size_t(r)] + batch.first_row[size_t(r) + 1] - batch.first_row[size_t(r)]);
+  return most;
+}
+
 // A forest of `roots` trees of up to `rows` rows each, with pasts of up to `past` keys.
 inline Batch random_batch(Chance& chance, int roots, int rows, int past, int vocab) {
   Batch batch;

@@ -58,21 +58,21 @@ template <class T>
 struct FrozenHead {
   const Config config;
   std::vector<T> flat;  // the target's parameters
-  Tensors<const T> plain;
+  Tensors<const T> tensors;
   Weight<T, T> head;
   Array<T> memory;
 
   FrozenHead(const Config& target, const float* weights, const Team& team)
       : config(target),
         flat(weights, weights + parameter_count(config)),
-        plain(config, flat.data()),
-        head(config.tied ? plain.wte : plain.lm_head, config.n_embd, config.vocab_size, true),
+        tensors(config, flat.data()),
+        head(config.tied ? tensors.wte : tensors.lm_head, config.n_embd, config.vocab_size, true),
         memory(place_weights<T, T>({&head}, true)) {
     head.pack(team);
   }
   // Of the rows of `a` from `first` on: their last x.
   Norm<T> norm(const Activations<T>& a, int first) const {
-    return norm_of<T>(config, {a.x.at(a.L, first), a.C}, plain.ln_f, plain.ln_f_bias, {a.norm_f.at(0, first), a.C},
+    return norm_of<T>(config, {a.x.at(a.L, first), a.C}, tensors.ln_f, tensors.ln_f_bias, {a.norm_f.at(0, first), a.C},
                       a.mean_f.at(0, first), a.rstd_f.at(0, first));
   }
 };
@@ -152,7 +152,7 @@ class ParallelTrainer : public DrafterTrainer<T, SequenceBatch> {
         zero(team, dslot_.data(), dslot_.size());
       }
       parallel_features(team, sizes, packed_, n_, a_);
-      parallel_enter(team, sizes, packed_, frozen_.plain.wte, stream_.token(), 0, n_, with_slot(), a_);
+      parallel_enter(team, sizes, packed_, frozen_.tensors.wte, stream_.token(), 0, n_, with_slot(), a_);
       forward(team, a_.config, packed_.layers, stream_, a_, true);
       output_loss(team, 0, n_, with_gradient);
     });
@@ -187,7 +187,7 @@ class ParallelTrainer : public DrafterTrainer<T, SequenceBatch> {
   }
   void forward_slots(const Team& team, int rows) {
     if (sizes.sequential)
-      parallel_enter(team, sizes, packed_, frozen_.plain.wte, segment_.token(), n_, rows, false, a_);
+      parallel_enter(team, sizes, packed_, frozen_.tensors.wte, segment_.token(), n_, rows, false, a_);
     else spread_slot(team, sizes, n_, rows, a_);
     forward(team, a_.config, packed_.layers, segment_, a_, true);
   }

@@ -19,24 +19,21 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // What a drafter reads and draws with
 
-// The target's rows as drafters may read them. A target that runs whole iterations gives no logits. Storing a model's
-// features costs time: it is done from tap() on, until the text ends; other targets have their own.
+// The target's rows as drafters may read them. A target that runs whole iterations gives no logits.
 template <class T>
 struct RowsOf : TargetRows {
-  static constexpr bool kStores = std::is_same_v<T, Target>;
   T& target;
   const bool whole;  // whether it runs whole iterations
-  mutable std::unique_ptr<Features> stored = {};
+  mutable std::unique_ptr<Features> states = {};
   RowsOf(T& its, bool runs_whole) : target(its), whole(runs_whole) {}
   const float* logits(int row) const override { return whole ? nullptr : target.logits(row); }
   const float* hidden(int row) const override { return target.hidden(row); }
   const float* features(int row) const override {
-    if constexpr (kStores) return stored ? stored->row(row) : nullptr;
-    else return target.features(row);
-  }
-  void tap() const override {
-    if constexpr (!kStores) target.tap();
-    else if (!stored) stored = std::make_unique<Features>(target);
+    if constexpr (!std::is_same_v<T, Target>) return target.features(row);  // a mock has its own
+    else {
+      if (!states) states = std::make_unique<Features>(target);
+      return states->row(row);
+    }
   }
 };
 

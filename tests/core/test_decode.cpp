@@ -405,10 +405,7 @@ TEST_CASE("decode: the drafter is told each forward's tokens, rows, hidden state
     int heard = 0, wrong = 0;
     Mock* verifier = nullptr;
     const TargetRows* its = nullptr;
-    void attach(const TargetRows* rows) override {
-      its = rows;
-      if (rows) rows->tap();
-    }
+    void attach(const TargetRows* rows) override { its = rows; }
     void committed(const Commit& commit) override {
       wrong += commit.rows[0] != 0;
       for (int row = 0; row < commit.tree.size(); row++) wrong += its->logits(row) != verifier->logits(row);
@@ -742,7 +739,6 @@ TEST_CASE("rules: distributions: independent emits what can be worked out by han
     void forward(const int*, const int*, const int*, int) {}
     const float* logits(int) { return row.data(); }
     const float* hidden(int) { return nullptr; }
-    void tap() {}
     const float* features(int) { return nullptr; }
     void keep(const int*, int n) { held += n; }
   };

@@ -511,7 +511,7 @@ TEST_CASE("model: every node of a tree gets the bits of its path decoded one tok
       }
 }
 
-TEST_CASE("features: the residual stream after the tapped layers, for every row of a tree that of its path") {
+TEST_CASE("features: the residual stream after those layers, for every row of a tree that of its path") {
   CHECK(feature_layers(1) == std::vector<int>{1, 1, 1});
   CHECK(feature_layers(4) == std::vector<int>{1, 2, 4});
   CHECK(feature_layers(6) == std::vector<int>{2, 3, 6});
@@ -554,10 +554,10 @@ TEST_CASE("features: the residual stream after the tapped layers, for every row 
       batch.add_chain(path.data(), n, 0, 0);
       batch.target.assign(size_t(n), 0);
       trainer.loss(batch);
-      for (int tap = 0; tap < kFeatures; tap++) {
-        const int layers = feature_layers(5)[size_t(tap)];
+      for (int i = 0; i < kFeatures; i++) {
+        const int layers = feature_layers(5)[size_t(i)];
         const double* const stream = trainer.a->x.at(layers, n - 1);
-        CHECK(relative_error(features.row(row) + tap * C, stream, size_t(C)) < 1e-5);
+        CHECK(relative_error(features.row(row) + i * C, stream, size_t(C)) < 1e-5);
       }
     }
     Features others(target, {5, 2});                                    // other layers, in another order

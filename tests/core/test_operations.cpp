@@ -142,7 +142,7 @@ TEST_CASE("kernels: tree attention: the CPU twin has the portable version's bits
       const int most_rows = long_tree ? 900 : round % 6 < 3 ? 20 : 120;
       const Batch batch = random_batch(chance, long_tree ? 3 : 1 + round % 6, most_rows, round % 2 ? 90 : 0, 7);
       const Forest forest = forest_of(batch);
-      const int slots = batch.slots(), rows = batch.rows(), most = pad64(batch.most_keys());
+      const int slots = batch.slots(), rows = batch.rows(), most = pad64(most_keys(batch));
       const int qkv_row = pad16((H + 2 * KV) * D), out_row = pad16(H * D);
       struct Side {
         std::vector<float> k, v, out, log_sum, dk, dv, dqkv;
@@ -213,7 +213,7 @@ TEST_CASE(
       const int KV = 1 + round % 2, H = KV * (1 + round % 3), wide = pad16(D);
       const Batch batch = random_batch(chance, 1, round < 3 ? 9 : 60, round % 2 ? kLongPast + 7 : 0, 7);
       const Forest forest = forest_of(batch);
-      const int slots = batch.slots(), rows = batch.rows(), most = pad64(batch.most_keys());
+      const int slots = batch.slots(), rows = batch.rows(), most = pad64(most_keys(batch));
       const int qkv_row = pad16((H + 2 * KV) * D), out_row = pad16(H * D);
       std::vector<float> qkv(size_t(rows) * qkv_row + 16), scratch(size_t(rows) * H * (most + kLanes));
       chance.fill(qkv.data(), qkv.size());

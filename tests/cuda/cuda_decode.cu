@@ -395,7 +395,6 @@ struct ByHost {
   }
   const float* logits(int row) const { return target.logits(row); }
   const float* hidden(int row) const { return target.hidden(row); }
-  void tap() {}
   const float* features(int) const { return nullptr; }
   void keep(const int* kept, int n) { target.keep(kept, n); }
 };

@@ -174,7 +174,7 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
 TEST_CASE(ON "tree attention and the cache, row by row: a warp gives a core's bits") {
   Chance chance(2);
   const Batch batch = random_batch(chance, 3, 9, 20, 7);
-  const int slots = batch.slots(), H = 4, KV = 2, D = 5, most = pad64(batch.most_keys());
+  const int slots = batch.slots(), H = 4, KV = 2, D = 5, most = pad64(most_keys(batch));
   const auto check = [&](const char* name, int n, auto make) { check_groups(name, batch, n, make); };
   for (int computed : {0, 2}) {
     CAPTURE(computed);

@@ -64,7 +64,6 @@ struct Slow {
   const float* logits(int row) { return inner.logits(row); }
   const float* hidden(int row) { return inner.hidden(row); }
   const float* features(int) { return nullptr; }
-  void tap() {}
   void keep(const int* rows, int n) { inner.keep(rows, n); }
 };
 

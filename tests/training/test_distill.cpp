@@ -21,9 +21,7 @@ struct Hearing : StandIn {
 
   explicit Hearing(Drafter& other) : StandIn(other) {}
   const TargetRows* rows = nullptr;
-  void attach(const TargetRows* its) override {
-    if ((rows = its)) its->tap();
-  }
+  void attach(const TargetRows* its) override { rows = its; }
   void begin(const int* text, int n) override { heard.clear(), StandIn::begin(text, n); }
   void committed(const Commit& commit) override {
     for (int i = 0; i < commit.n; i++)

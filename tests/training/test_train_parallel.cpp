@@ -73,7 +73,8 @@ TEST_CASE("parallel: what trains has the target's own last norm and head, bit fo
     Chance chance(4);
     chance.fill(x, size_t(rows) * size_t(a.C), 2);
     std::vector<float> norm(size_t(rows * a.C) + 16), expected(size_t(rows * V) + 16), logits(expected.size());
-    Target(config, weights.data(), Dtype::fp32, false, 1, rows).head(one, rows, x, a.C, norm.data(), expected.data());
+    const Target target(config, weights.data(), Dtype::fp32, false, 1, rows);
+    head_of(target, one, rows, x, a.C, norm.data(), expected.data());
     launch(one, 3, frozen.norm(a, 2));  // from the third row on
     launch(one, 2, frozen.norm(a, 0));
     matmul(one, rows, Matmul<float, float>{a.norm_f.data(), a.C, frozen.head.forward, logits.data(), V});
