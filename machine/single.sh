@@ -157,7 +157,6 @@ kernels.cuh | // act = SiLU(gate) up (Shazeer | }; |
 kernels.cuh | // Rotary positions (Su et al. | }; |
 kernels.cuh | // x (R, C) = the columns of w, (C, V) in panels | }; |
 
-rows.h | int most_keys() const | } |
 rows.h | // A batch whose arrays are somebody else's | DeviceBatch(const int* tokens, |
 
 model.h | // model.h: one transformer: | | // model.h: the transformer: GPT as nanoGPT defines it.
@@ -168,7 +167,7 @@ model.h | int hidden() const { | | int hidden() const { return inner(); }       
 model.h | if (!config.rotary) f( | | f("wpe.weight", {config.block_size, C}, std, wpe);
 model.h | // (positions, D / 2, 2) the cosine and sine | } |
 model.h | Array<T> rope; | |
-model.h | // Points all weights at the tensors of `plain`, | // their use, which | // Points all weights at the tensors of `plain`. Returns them in the order of their use.
+model.h | // Points all weights at the tensors, and makes | // their use, which | // Points all weights at the tensors. Returns them in the order of their use.
 model.h | std::vector<Weight<T, W>*> list(const Config& c, | | std::vector<Weight<T, W>*> list(const Config& c, bool) {
 model.h | if (c.rotary) { | } |
 model.h | // Queries and keys of the block's rows turn | } |
@@ -210,8 +209,8 @@ target.h | if (cuda) prepare_iterations(); | |
 target.h | const std::vector<int> token(size_t(most_rows_), 0); | if (!cuda) team_.measure( |
 target.h | int layers() const | int threads() const |
 target.h | const std::shared_ptr<Pool>& pool() const | |
-target.h | // (V, C). Not while threads of the team run. | } |
 target.h | const auto& activations() const | |
+target.h | const Config& config() const | const Weights<float, AnyNumber>& weights() const |
 target.h | size_t weight_bytes() const | |
 target.h | // Bytes of keys and values that a row reads | } |
 target.h | if (cuda()) wait_for_iterations(); | |
@@ -223,7 +222,6 @@ target.h | // Calls f(team) on the threads that a forward | // alone, so that |
 target.h | void on_threads(int rows, | | void on_threads(int /*rows*/, F&& f) const {
 target.h | pool_->run(f, | | pool_->run(f);
 target.h | void use_pool(bool | |
-target.h | // Applies the final norm and the head to | } |
 target.h | const auto start = std::chrono::steady_clock::now(); | |
 target.h | team_.took( | |
 target.h | void prepare_iterations() {} | |
@@ -231,7 +229,6 @@ target.h | void wait_for_iterations() const {} | |
 target.h | const float* forward_on_gpu(int n, int layers) { return | |
 target.h | bool uses_pool_ = true; | |
 target.h | TeamChoice team_; | |
-target.h | mutable Array<float> embedding_; | |
 
 machine/single.cpp | // machine/single.cpp: the main() | // usage: | // The main: it trains a small model on a text, decodes plain and by trees, and compares the two generated texts.\n//\n// usage: build/single TEXT [UPDATES]        TEXT: any file; a token is a byte of it
 
