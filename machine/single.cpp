@@ -2,10 +2,14 @@
 // a text, decodes plain and by trees of the bigram drafter, and compares the two generated texts.
 //
 // usage: build/single TEXT [UPDATES]        TEXT: any file; a token is a byte of it
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "decode.h"
 #include "target.h"
@@ -14,25 +18,34 @@
 namespace nanospec {
 namespace {
 
-constexpr int kBatch = 12, kBudget = 14, kNewTokens = 300;
+constexpr int kUpdates = 1500, kBatch = 8, kBudget = 14, kNewTokens = 300;
+
+// Says how far the training is, on one line that is written again and again.
+void show_progress(int done, int updates, float loss, double seconds) {
+  fprintf(stderr, "\rupdate %d of %d: loss %.4f, %.0f s to go  ", done, updates, double(loss),
+          seconds / done * (updates - done));
+  if (done == updates) fprintf(stderr, "\n");
+}
 
 // Trains for so many updates; returns the weights.
 std::vector<float> train(const Config& config, const std::vector<int>& tokens, int updates, Pool& pool) {
   const int T = config.block_size, slots = pad64(T);
   Trainer<float> trainer(config, pool);
   trainer.initialize(1337);
+  const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < updates; i++) {
     Batch batch;  // where its sequences start is a function of i
     for (int b = 0; b < kBatch; b++) {
-      const size_t start = random_bits(1337, uint32_t(b), kStreamBatch, uint64_t(i), 0) % (tokens.size() - T - 1);
-      batch.add_chain(&tokens[start], T, b * slots, 0);
-      batch.target.insert(batch.target.end(), &tokens[start + 1], &tokens[start + 1 + T]);
+      const size_t at = random_bits(1337, uint32_t(b), kStreamBatch, uint64_t(i), 0) % (tokens.size() - T - 1);
+      batch.add_chain(&tokens[at], T, b * slots, 0);
+      batch.target.insert(batch.target.end(), &tokens[at + 1], &tokens[at + 1 + T]);
     }
     Update update;
     update.iteration = i;
-    update.learning_rate = cosine_rate(i, 10, updates, 1e-3, 1e-4);
+    update.learning_rate = cosine_rate(i, 50, updates, 8e-3, 1e-4);
     const float loss = trainer.step(batch, update);
-    if (i % 10 == 0) fprintf(stderr, "update %d: loss %.4f\n", i, double(loss));
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    if (i % 10 == 9 || i + 1 == updates) show_progress(i + 1, updates, loss, taken.count());
   }
   std::vector<float> weights(trainer.weights.size());
   trainer.weights.download(weights.data(), weights.size());
@@ -45,6 +58,7 @@ struct Counter : Watcher {
   void forwarded(const Tree&) override { forwards++; }
 };
 
+// Decodes kNewTokens tokens behind the prompt; without a drafter plain.
 std::vector<int> decode(Target& target, Drafter* drafter, std::vector<int> text, int* forwards) {
   Sampling sampling;  // temperature 1
   Noise noise(sampling, target.vocab_size());
@@ -56,6 +70,14 @@ std::vector<int> decode(Target& target, Drafter* drafter, std::vector<int> text,
   return text;
 }
 
+// The article's model: 4 layers, 4 heads, 32 channels, window 64.
+Config article(int vocab_size) {
+  Config config;
+  config.n_embd = 32;
+  config.vocab_size = vocab_size;
+  return config;
+}
+
 // Returns whether the two texts are the same.
 bool learn_and_decode(const std::string& bytes, int updates) {
   std::string symbols;  // the vocabulary: the bytes that occur
@@ -64,11 +86,8 @@ bool learn_and_decode(const std::string& bytes, int updates) {
   std::vector<int> tokens;
   for (char c : bytes) tokens.push_back(int(symbols.find(c)));
 
-  Config config;  // the article's model: 4 layers, 4 heads, 32 channels, window 64
-  config.n_embd = 32;
-  config.vocab_size = int(symbols.size());
-  const bool cuda = choose_cuda("auto");
-  const auto pool = std::make_shared<Pool>(2, cuda, true);  // on a GPU with the first kernels
+  const Config config = article(int(symbols.size()));
+  const auto pool = std::make_shared<Pool>(1, cuda_available(), true);
   const std::vector<float> weights = train(config, tokens, updates, *pool);
   Target target(config, weights.data(), Dtype::fp32, pool, kBudget + 1);
   Bigram bigram(bigram_table(tokens, config.vocab_size), config.vocab_size);
@@ -79,7 +98,8 @@ bool learn_and_decode(const std::string& bytes, int updates) {
   const std::vector<int> tree = decode(target, &bigram, prompt, &tree_forwards);
   for (int token : tree) putchar(symbols[size_t(token)]);
   fprintf(stderr, "\n%d tokens on the %s: plain %d forwards, tree:3x2 %d forwards, %s\n", kNewTokens,
-          cuda ? "GPU" : "CPU", plain_forwards, tree_forwards, plain == tree ? "the same bytes" : "DIFFERENT TEXTS");
+          pool->cuda() ? "GPU" : "CPU", plain_forwards, tree_forwards,
+          plain == tree ? "the same bytes" : "DIFFERENT TEXTS");
   return plain == tree;
 }
 
@@ -93,5 +113,5 @@ int main(int argc, char** argv) {
     fprintf(stderr, "usage: %s TEXT [UPDATES]: a text of 1,000 bytes at least\n", argv[0]);
     return 2;
   }
-  return nanospec::learn_and_decode(bytes, argc > 2 ? atoi(argv[2]) : 120) ? 0 : 1;
+  return nanospec::learn_and_decode(bytes, argc > 2 ? atoi(argv[2]) : nanospec::kUpdates) ? 0 : 1;
 }

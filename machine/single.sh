@@ -1,50 +1,247 @@
 #!/bin/sh
-# machine/single.sh: writes the core as one file to standard output, for `make single`: the headers in reading order, the
-# floor's portable files where they are first needed, and a main. The tuned versions (machine/tuned.h; cuda/, all but
-# cuda/machine.cuh) are left out: the file is the project compiled with -DPORTABLE. Run it from the project's root.
+# machine/single.sh: writes the core as one file to standard output, for `make single`: the headers in reading order, a
+# floor of its own under them (machine/single_floor.cuh), and a main. Run it from the project's root.
+#
+# usage: sh machine/single.sh            with the argument `marks` it keeps the course's marks (course/regions.h)
+#
+# What the file cannot use is left out by the rules below: what only other rings call, what has a tuned version, and
+# words about files that are not in it. A rule that finds nothing is an error, so none is forgotten here.
 set -eu
-files="machine/numbers.h tree.h sample.h draft.h decode.h cuda/machine.cuh kernels.cuh machine/integers.h
-machine/threads.h machine/launch.h rows.h machine/packing.h model.h weights.h target.h gradients.cuh
-machine/launch_gradients.h train.h machine/single.cpp"
 
 # The commands are typed from the project's root. The text is this file: it is there.
 cat <<'HEAD'
-// nanospec, the core in one file: g++ -x c++ -std=c++17 -O3 -march=native -ffp-contract=off -fno-math-errno -pthread build/nanospec_single.cu -o build/single && build/single build/nanospec_single.cu
+// nanospec, the core in one file: g++ -x c++ -std=c++17 -O3 -march=native -ffp-contract=off -fno-math-errno build/nanospec_single.cu -o build/single && build/single build/nanospec_single.cu
 //                           on a GPU: nvcc -std=c++17 -O3 --fmad=false build/nanospec_single.cu -o build/single && build/single build/nanospec_single.cu
 // So it learns from its own text; any other will do. `make single` wrote it out of the project's files, in the order in
-// which they are read; each begins with its name.
-#define PORTABLE
+// which they are read: how a tree is drafted, verified and decoded; the floor, a plain machine to run on; the model; how
+// it is trained; and a main. Each part begins with its name.
+
 HEAD
-cat $files | grep -hE '^#include <' | grep -vE 'immintrin|sched.h|sys/mman.h|cuda_runtime' | sort -u
-cat <<'HEAD'
-#if defined(__linux__)
-#include <sched.h>
-#include <sys/mman.h>
-#endif
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-#ifdef __CUDACC__
-#include <cuda_runtime.h>
-#endif
-HEAD
-# awk leaves out the project's own includes, the guards, and what is known of an #if: PORTABLE is defined, TUNED_CUDA is
-# not, and cuda/machine.cuh is for nvcc alone. kept[d]: of the d-th #if around a line, 1 or 0 whether the line is in the
-# half that stays, -1 where the compiler decides.
-for file in $files; do
-  echo
-  case $file in cuda/*) echo "#ifdef WITH_CUDA" ;; esac
-  awk -v file="$file" '
-    function known() {
-      if ($2 == "PORTABLE") return $1 == "#ifdef"
-      if ($2 == "TUNED_CUDA") return 0
-      if (file == "cuda/machine.cuh" && $2 == "__CUDACC__") return $1 == "#ifdef"
-      return -1
+files="tree.h machine/numbers.h sample.h draft.h decode.h kernels.cuh rows.h model.h target.h gradients.cuh train.h
+machine/single.cpp"
+grep -hE '^#include <' $files machine/single_floor.cuh | sort -u
+
+# The rules: FILE | FROM | TO | NEW. The line that begins with FROM (after its indentation) is left out, with all lines
+# to the next one of the same indentation that begins with TO; without TO just that line. NEW stands in its place.
+awk -v marks="${1-}" -v files="$files" '
+  function trim(s) { gsub(/^ +| +$/, "", s); return s }
+  function begins(line, start) { return substr(line, 1, length(start)) == start }
+  function say(line) {  # a ruler, an empty line and an empty comment are held back until something follows them
+    if (line ~ /^ *\/\/ -----*$/) {
+      if (opened != "") { print "\n" opened; opened = ""; gap = 0 }
+      ruler = line
+      return
     }
-    /^#include/ || /^#pragma once/ { next }
-    /^#if/ { kept[++depth] = known(); if (kept[depth] >= 0) next }
-    /^#else/ && kept[depth] >= 0 { kept[depth] = !kept[depth]; next }
-    /^#endif/ && kept[depth--] >= 0 { next }
-    { for (d = 1; d <= depth; d++) if (kept[d] == 0) next; print }' "$file"
-  case $file in cuda/*) echo "#endif" ;; esac
-done
+    if (line == "") { gap = 1; return }
+    if (line == "//") { bar = 1; return }
+    if (line == "#ifdef __CUDACC__" && opened == "") { opened = line; return }
+    if (line == "#endif" && opened != "") { opened = ""; return }
+    if (bar && line ~ /^\/\//) print "//"
+    if (gap || ruler) print ""
+    if (ruler) print ruler
+    if (opened != "") print opened
+    gap = bar = 0; opened = ruler = ""
+    print line
+  }
+  function rule_for(file, line,    i) {
+    for (i = 1; i <= rules; i++) if (of[i] == file && !used[i] && begins(line, from[i])) return i
+    return 0
+  }
+  # Writes a part: a whole file, or of the floor what stands below this title. kept[d]: of the d-th #if around a line,
+  # whether the line is in the half that stays: 1, 0, or -1 where the compiler decides.
+  function paste(path, title,    line, indent, rule, depth, kept, at, on, d) {
+    depth = 0; rule = 0; on = title == ""
+    while ((getline line < path) > 0) {
+      if (begins(line, "// ======== ")) { on = title != "" && line == "// ======== " title; continue }
+      if (!on || line ~ /^#include|^#pragma once|^namespace nanospec \{$/) continue
+      if (line == "}  // namespace nanospec" && path != "machine/single.cpp") continue
+      if (line ~ /^#if/) {
+        kept[++depth] = line ~ /INSTANTIATE|TUNED_CUDA/ ? 0 : -1
+        if (kept[depth] >= 0) continue
+      }
+      if (line ~ /^#else/ && kept[depth] >= 0) { kept[depth] = !kept[depth]; continue }
+      if (line ~ /^#endif/ && kept[depth--] >= 0) continue
+      for (d = 1; d <= depth; d++) if (kept[d] == 0) break
+      if (d <= depth) continue
+      if (line ~ /^ *\/\/ Budget: /) continue
+      if (marks == "" && line ~ /^ *\/\/ (course [0-9.]+|end)$/) continue
+      if (marks == "") sub(/  \/\/ course [0-9.]+.*$/, "", line)
+      match(line, /^ */); indent = RLENGTH; at = substr(line, indent + 1)
+      if (rule) {
+        if (indent == from_indent && begins(at, to[rule])) rule = 0
+        continue
+      }
+      if (rule = rule_for(path, at)) {
+        used[rule] = 1; from_indent = indent
+        lines = split(new[rule], line_of, /\\n/)
+        for (d = 1; d <= lines; d++) say(substr(line, 1, indent) line_of[d])
+        if (to[rule] == "") rule = 0
+        continue
+      }
+      sub(/WITH_CUDA/, "__CUDACC__", line)
+      say(line)
+    }
+    if (rule) fail(path ": nothing ends what begins with: " from[rule])
+    close(path)
+  }
+  function title() { say("// " double); }
+  function fail(why) { print "machine/single.sh: " why > "/dev/stderr"; failed = 1; exit 1 }
+  BEGIN { double = sprintf("%111s", ""); single = double; gsub(/ /, "=", double); gsub(/ /, "-", single)
+    single = "// " single }
+  /^#|^ *$/ { next }
+  { split($0, field, / *\| */); rules++; of[rules] = trim(field[1]); from[rules] = trim(field[2])
+    to[rules] = trim(field[3]); new[rules] = trim(field[4]) }
+  END {
+    if (failed) exit 1
+    n = split(files, list, /[ \n]+/)
+    say(""); say("namespace nanospec {")
+    for (i = 1; i <= n; i++) {
+      say("")
+      title()
+      if (list[i] == "kernels.cuh") { paste("machine/single_floor.cuh", "before kernels.cuh"); say(""); title() }
+      paste(list[i], "")
+      say("")
+      if (list[i] ~ /^(kernels.cuh|model.h|gradients.cuh)$/) say(single)
+      if (list[i] ~ /^(kernels.cuh|model.h|gradients.cuh)$/) paste("machine/single_floor.cuh", "after " list[i])
+    }
+    for (i = 1; i <= rules; i++) if (!used[i]) fail(of[i] ": no line begins with: " from[i])
+  }' <<'RULES'
+tree.h | // Here and in other files a student of course/ | |
+tree.h | // Lays the growth out in preorder, as a depth-first | } |
+tree.h | // The same, for trees of any size. | | // Lays the growth out in preorder: children in the order of their addition.
+tree.h | // How many nodes a tree has, the root not counted | } |
+tree.h | inline int64_t full_tree_nodes( | } |
+
+machine/numbers.h | // machine/numbers.h: | | // numbers.h: the functions of which every operation is made, for CPU and GPU.
+machine/numbers.h | // There is a GPU to compile for: | #endif |
+machine/numbers.h | // The loop must not be unrolled | #endif |
+machine/numbers.h | // On a GPU the loop is unrolled by kSteps | #endif |
+machine/numbers.h | // The float that half precision | } |
+machine/numbers.h | // Half precision as weights | }; |
+machine/numbers.h | HD inline float to_float(f16 | |
+machine/numbers.h | HD inline f16 to_f16( | } |
+machine/numbers.h | else if constexpr (std::is_same<W, f16> | |
+machine/numbers.h | // The outputs of a panel of weights | #endif |
+machine/numbers.h | // Each function is one formula for both types, and exp for | | // Each function is one formula for both types. The types differ in the
+machine/numbers.h | // exact result. The errors were measured on | | // exact result. The errors were measured on every seventh float and 2 * 10^7 doubles.
+machine/numbers.h | // checks bounds just above them. | |
+machine/numbers.h | constexpr unsigned kEveryLane | |
+machine/numbers.h | // Calls use(i, f(i)) for i = first | } |
+machine/numbers.h | // A GPU's warp. Its lanes synchronize | }; |
+
+sample.h | // A uniform number in (0, 1), for rules | } |
+sample.h | // p: (V) the distribution that `pick` samples | } |
+sample.h | inline void distribution( | } |
+sample.h | // Draws token x with chance | } |
+
+draft.h | // functions; the bigram drafter. All other | | // functions; the bigram drafter.
+draft.h | int64_t model_forwards = 0; | |
+draft.h | // Called before begin(), with what can be read | virtual void attach( |
+draft.h | // The name, for the statistics, of the drafter | virtual const std::string& author( |
+draft.h | // How to add a drafter: | //   3. |
+
+decode.h | // the planner and the runner of the core; | // planners are in | // the planner and the runner; the loop. It reads no clock and no command line, and knows no model.
+decode.h | if (text.empty()) throw | | if (text.empty()) throw std::runtime_error("the prompt is empty");
+decode.h | std::to_string(vocab) + | | std::to_string(vocab));
+
+kernels.cuh | // lanes (machine/numbers.h) does to one row; a group | // Shapes: rows R | // lanes does to one row; a group is a core of a CPU, or a warp of a GPU. The same code serves both. At the end three\n// operations are also written as CUDA kernels. The file knows nothing of threads, models or files.\n//\n// Shapes: rows R (all tokens of a forward), channels C, heads H, head size D, vocabulary V. Matrices that a matmul
+kernels.cuh | constexpr int kStrip = | | constexpr int kStrip = 4 * kLanes;
+kernels.cuh | const T *wte, *wpe; | | const T *wte, *wpe;  // (V, C), (block, C)
+kernels.cuh | // A weight (K inputs, N outputs), as panels. | }; |
+kernels.cuh | // In bf16 two steps of the sum that reads them | // These are the bytes |
+kernels.cuh | // out (R, N) = x (R, K) W: one serial sum | // (cuda/matmul.cuh | // out (R, N) = x (R, K) W: one serial sum over k for each output. A call computes columns begin .. end - 1 of all rows:
+kernels.cuh | // Tree attention. On a GPU its tuned | | // Tree attention
+kernels.cuh | // The first CUDA kernels: tree attention | // Each has the bits | // The first CUDA kernels: tree attention, the gather, the matmul. Each has the bits of the operation above.
+kernels.cuh | // SiLU(x) = x / (1 + exp(-x)) | }; |
+kernels.cuh | // act = SiLU(gate) up (Shazeer | }; |
+kernels.cuh | // Rotary positions (Su et al. | }; |
+kernels.cuh | // x (R, C) = the columns of w, (C, V) in panels | }; |
+
+rows.h | // A batch whose arrays are somebody else's | DeviceBatch(const int* tokens, |
+
+model.h | // model.h: one transformer: | | // model.h: the transformer: GPT as nanoGPT defines it.
+model.h | // What Llama (Touvron et al. | | // What other models do otherwise. 0 stands for GPT's size.
+model.h | bool rotary = false; | bool swiglu = false; |
+model.h | float norm_epsilon = 1e-5f, rope_theta | | float norm_epsilon = 1e-5f;
+model.h | int hidden() const { | | int hidden() const { return inner(); }                                   // what the MLP's first matrix gives
+model.h | if (!config.rotary) f( | | f("wpe.weight", {config.block_size, C}, std, wpe);
+model.h | // (positions, D / 2, 2) the cosine and sine | } |
+model.h | Array<T> rope; | |
+model.h | // Points all weights at the tensors, and makes | // their use, which | // Points all weights at the tensors. Returns them in the order of their use.
+model.h | std::vector<Weight<T, W>*> list(const Config& c, | | std::vector<Weight<T, W>*> list(const Config& c, bool) {
+model.h | if (c.rotary) { | } |
+model.h | // Queries and keys of the block's rows turn | } |
+model.h | Rows<T> pre = per_layer(G); | | Rows<T> pre = per_layer(G);                    // (L, R, F) before the GELU
+model.h | // act (R, F) = GELU(pre) or SwiGLU(pre), | | // act (R, F) = GELU(pre), with pre (R, hidden) = x W + b.
+model.h | void activate(const RowBlock& b, const Config& c, | | void activate(const RowBlock& b, const Config&, const Normalized<T>& x, const Weight<T, W>& fc, View<T> pre,
+model.h | if (!c.swiglu) { | launch_columns( | matmul(b.team, b.rows, product(x, fc.forward, pre), BiasGelu<T>{pre.at, act.at, pre.stride, fc.bias});\nb.team.wait();
+model.h | // qkv (R, Q) = norm_1(x) W + b, queries | | // qkv (R, Q) = norm_1(x) W + b
+model.h | if (c.rotary) turn( | |
+model.h | // act (R, F) = GELU(norm_2(mid) W + b), or | | // act (R, F) = GELU(norm_2(mid) W + b)
+model.h | // The table of a model's tensors. A model's sizes | | // The table of a model's tensors.
+model.h | // Weights as the forward reads them: | | // Weights as the forward reads them: panels
+model.h | // flat: the parameters, in the device | // transposes, which | // flat: the parameters, in the device's memory; each pack() reads them again. training: with the transposes too.
+model.h | Array<W> memory; | | Array<W> memory;    // all panels
+model.h | if (kTuned && cuda | |
+model.h | for (Weight<T, W>* weight : all) weight->use_stored(); | |
+model.h | else memory = place_weights( | | memory = place_weights(all, training, cuda);
+model.h | size_t bytes() const { | } |
+model.h | Panels<W> symbols; | |
+model.h | if (w.symbols.data) unpack( | |
+model.h | Rows<T> attention_scratch = | | Rows<T> attention_scratch = once(R, size_t(H) * slots);
+model.h | // Compiled once | |
+
+target.h | // It has what decode.h asks of a target, and what | | // It has what decode.h asks of a target.
+target.h | // GPU whole iterations run as one graph | |
+target.h | Target(const Config& config, const TensorSource& weights, Dtype dtype, bool cuda | Target(const Target&) | Target(const Target&) = delete;
+target.h | // The same on another target's threads: | |
+target.h | // most_rows: the rows of the largest tree, its root | // std::runtime_error for |
+target.h | Target(const Config& config, const TensorSource& weights, Dtype dtype, std::shared_ptr | | // most_rows: the rows of the largest tree, its root among them.\nTarget(const Config& config, const TensorSource& weights, Dtype dtype, std::shared_ptr<Pool> pool, int most_rows)
+target.h | Dtype cache_dtype = Dtype::fp32) | |
+target.h | if (cache_dtype == Dtype::fp32) | else activations_ = | activations_ = Activations<float>(config, most_rows_, slots, false, pool_->size(), cuda);
+target.h | x_ = &a.x; | norm_ = &a.norm_f; |
+target.h | layers_run_ = with_logits | |
+target.h | std::variant<Activations<float, float>, | | std::variant<Activations<float>> activations_;
+target.h | const Rows<float>*x_ = nullptr, | | const Rows<float>* device_logits_ = nullptr;  // of the activations
+target.h | const float* host_logits_ = nullptr; | | const float* host_logits_ = nullptr;          // of the last forward
+target.h | int V_ = 0, layers_run_ = 0; | | int V_ = 0;                   // the row stride of the logits
+target.h | if (cuda) prepare_iterations(); | |
+target.h | const std::vector<int> token(size_t(most_rows_), 0); | if (!cuda) team_.measure( |
+target.h | int layers() const | int threads() const |
+target.h | const std::shared_ptr<Pool>& pool() const | |
+target.h | const auto& activations() const | |
+target.h | const Config& config() const | const Weights<float, AnyNumber>& weights() const |
+target.h | size_t weight_bytes() const | |
+target.h | // Bytes of keys and values that a row reads | } |
+target.h | if (cuda()) wait_for_iterations(); | |
+target.h | // After this, a prefill runs all of its | void forget() |
+target.h | host_logits_ = cuda() ? forward_on_gpu( | | host_logits_ = forward_here(n, layers);
+target.h | // (C) of a row of the last forward: | const float* hidden( |
+target.h | // Sets how many positions count as cached. | void rewind( |
+target.h | // Calls f(team) on the threads that a forward | // alone, so that |
+target.h | void on_threads(int rows, | | void on_threads(int /*rows*/, F&& f) const {
+target.h | pool_->run(f, | | pool_->run(f);
+target.h | void use_pool(bool | |
+target.h | const auto start = std::chrono::steady_clock::now(); | |
+target.h | team_.took( | |
+target.h | void prepare_iterations() {} | |
+target.h | void wait_for_iterations() const {} | |
+target.h | const float* forward_on_gpu(int n, int layers) { return | |
+target.h | bool uses_pool_ = true; | |
+target.h | TeamChoice team_; | |
+
+machine/single.cpp | // machine/single.cpp: the main() | // usage: | // The main: it trains a small model on a text, decodes plain and by trees, and compares the two generated texts.\n//\n// usage: build/single TEXT [UPDATES]        TEXT: any file; a token is a byte of it
+
+gradients.cuh | // From gate_up and the gradient of act | }; |
+
+train.h | void activate_backward(const RowBlock& b, const Config& c, | | void activate_backward(const RowBlock& b, const Config&, View<T> dy, const Weight<T, W>& w, View<T> pre,
+train.h | if (!c.swiglu) { | launch(b.team | matmul(b.team, b.rows, through, GeluBackward<T>{pre.at, act.at, act.stride});\nb.team.wait();
+train.h | if (c.rotary) turn( | |
+train.h | static constexpr bool portable = | |
+train.h | Rows<T> p = a.once( | | Rows<T> p = a.once(a.R, size_t(a.H) * a.slots);
+train.h | Rows<T> ds = a.once( | | Rows<T> ds = a.once(a.R, size_t(a.H) * a.slots);
+train.h | // The mean cross-entropy of batch.target | } |
+train.h | // The same, and sets `gradient`: of the loss | } |
+train.h | // One AdamW update with `gradient` as it is. | } |
+train.h | // Compiled once | |
+RULES
