@@ -200,6 +200,7 @@ target.h | Target(const Config& config, const TensorSource& weights, Dtype dtype
 target.h | Dtype cache_dtype = Dtype::fp32) | |
 target.h | if (cache_dtype == Dtype::fp32) | else activations_ = | activations_ = Activations<float>(config, most_rows_, slots, false, pool_->size(), cuda);
 target.h | x_ = &a.x; | norm_ = &a.norm_f; |
+target.h | layers_run_ = 0; | |
 target.h | layers_run_ = with_logits | |
 target.h | std::variant<Activations<float, float>, | | std::variant<Activations<float>> activations_;
 target.h | const Rows<float>*x_ = nullptr, | | const Rows<float>* device_logits_ = nullptr;  // of the activations
