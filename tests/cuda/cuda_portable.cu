@@ -1,5 +1,5 @@
-// tests/cuda/cuda_portable.cu: the core without its tuned versions, on a GPU: what `make single` writes. A model
-// trains, and decodes with the first CUDA kernels; what it computes is held against the CPU.
+// tests/cuda/cuda_portable.cu: the core without its tuned versions, on a GPU. A model trains, and decodes with the
+// first CUDA kernels; what it computes is held against the CPU.
 #define PORTABLE
 #include "tests/cuda/cuda_test.h"  // first: it brings the emulator
 
