@@ -2,11 +2,11 @@
 #pragma once
 
 #include "decode.h"
-#include "target.h"
 #include "drafters/draft_model.h"
 #include "files/checkpoint.h"
 #include "files/drafters.h"
 #include "files/heads.h"
+#include "target.h"
 
 namespace nanospec {
 

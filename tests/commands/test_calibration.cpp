@@ -12,7 +12,8 @@ using namespace nanospec;
 
 namespace {
 
-Stats decode_mock(Mock& mock, Drafter* drafter, const Shape& shape, const Sampling& sampling, int n, std::vector<int>& text) {
+Stats decode_mock(Mock& mock, Drafter* drafter, const Shape& shape, const Sampling& sampling, int n,
+                  std::vector<int>& text) {
   Decoding decoding;
   decoding.shape = shape, decoding.sampling = sampling, decoding.max_new_tokens = n;
   return generate(mock, drafter, decoding, text, [](int) { return true; });
@@ -24,7 +25,8 @@ RankCounts measured(Mock& mock, Drafter& drafter, const Sampling& sampling, int 
   decode_mock(mock, nullptr, Shape(), sampling, tokens, text);
   RankCounts counts(depths, ranks);
   Forced forced(drafter, text, counts);
-  const Stats stats = decode_mock(mock, &forced, parse_shape("chain:" + std::to_string(depths), 64), sampling, tokens, again);
+  const Stats stats =
+      decode_mock(mock, &forced, parse_shape("chain:" + std::to_string(depths), 64), sampling, tokens, again);
   CHECK(again == text);
   int64_t accepted = 0;
   for (const auto& [name, n] : stats.accepted_by) accepted += n;

@@ -57,7 +57,8 @@ TEST_CASE("outputs: what the run reads stays, and so does every file of a model"
                     blob = f.file("blob", "");
   std::filesystem::create_symlink(text, link);
   std::filesystem::create_directory(model);
-  CHECK(contains(complaint({"--prompt_file", text, "--stats", text}), "2: --stats would write over what --prompt_file"));
+  CHECK(
+      contains(complaint({"--prompt_file", text, "--stats", text}), "2: --stats would write over what --prompt_file"));
   CHECK(contains(complaint({"--prompt_file", text, "--stats", link}), "reads"));
   CHECK(contains(complaint({"--prompt_file", link, "--stats", text}), "reads"));
   CHECK(contains(complaint({"--svg", text}, {text}), "2: --svg would write over what this run reads"));
@@ -76,8 +77,8 @@ TEST_CASE("outputs: what the run reads stays, and so does every file of a model"
 
   // What is trained on does not lie where the training writes.
   const std::string data = f.file("m/bigram.safetensors", "text");
-  CHECK(
-      contains(complaint({"--prompt_file", data, "--out", model + "/"}), "2: --out would write over what --prompt_file"));
+  CHECK(contains(complaint({"--prompt_file", data, "--out", model + "/"}),
+                 "2: --out would write over what --prompt_file"));
   CHECK(complaint({"--prompt_file", text, "--out", f.path}) == "");
 }
 

@@ -11,8 +11,8 @@
 #include <random>
 
 #include "decode.h"
-#include "target.h"
 #include "files/gguf_model.h"
+#include "target.h"
 #include "tests/damaged.h"
 #include "tests/error_of.h"
 #include "tests/folder.h"

@@ -6,8 +6,8 @@
 #include <cstdio>
 
 #include "decode.h"
-#include "target.h"
 #include "files/gguf_model.h"
+#include "target.h"
 
 using namespace nanospec;
 

@@ -40,8 +40,8 @@ struct AnsweredQuestions : PeerFolder {
 
 TEST_CASE("kinds: speculation over plain decoding and over llama.cpp's best way, kind by kind") {
   const AnsweredQuestions questions(answered(0, "plain", 16, 2) + answered(0, "lookup", 16, 0.25) +
-                            answered(0, "ngram-mod", 16, 1) + answered(1, "plain", 16, 0.5) +
-                            answered(1, "lookup", 16, 1));
+                                    answered(0, "ngram-mod", 16, 1) + answered(1, "plain", 16, 0.5) +
+                                    answered(1, "lookup", 16, 1));
   const std::string out = questions.run_kinds();
   for (const char* part : {"temperature 0.7", "copying", "story", "lookup", "A quick run proves nothing"})
     CHECK_MESSAGE(contains(out, part), out);
