@@ -12,7 +12,7 @@ size_t dtype_size(const std::string& dtype) {
 }
 
 void to_floats(const void* numbers, const std::string& dtype, size_t n, float* out) {
-  if (dtype == "F32") memcpy(out, numbers, 4 * n);
+  if (dtype == "F32" && n > 0) memcpy(out, numbers, 4 * n);
   const uint8_t* const halves = static_cast<const uint8_t*>(numbers);
   if (dtype == "F16")
     for (size_t i = 0; i < n; i++) out[i] = to_float(load<f16>(halves + 2 * i));
