@@ -118,7 +118,7 @@ def torch(args, result: dict):
             try:
                 print(output_of([sys.executable, f"{HERE}/{script}", "--json", path, *flags], SCRIPT_SECONDS), flush=True)
             except Failed as failed:
-                left_out(str(failed))
+                left_out(f"{name}: {failed}")
                 continue
             with open(path) as f:
                 result[name] = json.load(f)
