@@ -163,7 +163,8 @@ def held_against(ours: list, theirs: list) -> dict:
         one, peer_one = [r["work"][0]["seconds"] for r in ours], [r["one row"] for r in theirs]
         cost, peer_cost = ([a / b for a, b in zip(*two)] for two in ((seconds, one), (peer, peer_one)))
         times = [b / a for a, b in zip(seconds, peer)]
-        entry["work"].append({**work, "times_as_fast": statistics.median(times), "cost": statistics.median(cost),
+        entry["work"].append({**{key: work[key] for key in ("name", "rows", "depth")},
+                              "times_as_fast": statistics.median(times), "cost": statistics.median(cost),
                               "peer_cost": statistics.median(peer_cost), "seconds": seconds, "peer_seconds": peer})
     return entry
 
