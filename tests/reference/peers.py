@@ -110,13 +110,16 @@ def torch(args, result: dict):
         where = " that finds the GPU" if cuda else ""
         return left_out(f"there is no PyTorch{where}: {sys.executable}: python3 -m venv build/venv && "
                         "build/venv/bin/pip install torch numpy transformers")
-    if not os.path.exists(args.data):
-        return left_out(f"there is no text: {args.data}: get it with make data, or name one with --data")
     with tempfile.TemporaryDirectory() as folder:
         for name, script, flags in torch_work(args):
             path = os.path.join(folder, "result.json")
+            if "--data" in flags and not os.path.exists(args.data):
+                left_out(f"{name}: there is no text: {args.data or 'data'}: get it with make data, or name one with "
+                         "--data")
+                continue
             try:
-                print(output_of([sys.executable, f"{HERE}/{script}", "--json", path, *flags], SCRIPT_SECONDS), flush=True)
+                command = [sys.executable, f"{HERE}/{script}", "--json", path, *flags]
+                print(output_of(command, SCRIPT_SECONDS), flush=True)
             except Failed as failed:
                 left_out(f"{name}: {failed}")
                 continue
