@@ -123,7 +123,8 @@ struct Stretch {
 };
 
 // Training on a device (cpu, cuda), held against `peak` flop/s; and other engines, by tests/reference/peers.py with
-// these words. Each returns its tables, and fills in `json`, or says why it is left out; "" when it was interrupted.
+// these words. Each returns its tables, and fills in `json`, or says why it is left out; "" when it was interrupted,
+// but of other engines what was whole by then.
 std::string train_text(Bench& bench, const std::string& device, double peak, const Stretch& stretch, OrderedJson& json);
 std::string peers_text(Bench& bench, std::vector<std::string> words, const Stretch& stretch, OrderedJson& json);
 

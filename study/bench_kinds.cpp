@@ -158,7 +158,7 @@ void bench_kinds(Bench& bench) {
   }
   bench.write_svg("kinds", kinds_picture(bench, all));
   const std::string text = peers_text(bench, {"kinds", "--kinds", bench.out + "/kinds.json"}, {0.5, 0.5}, json);
-  if (interrupted()) return;
+  if (text.empty()) return;
   bench.print("llama.cpp's own speculation, on three questions of each kind", text);
   bench.write_json("kinds", json);
 }

@@ -28,20 +28,23 @@ std::string peers_text(Bench& bench, std::vector<std::string> words, const Stret
   if (bench.quick) words.push_back("--quick");
   const int status =
       run_process(words, log, kMostSeconds, [&] { bench.time->show("other engines: " + words[2], stretch.at(0)); });
-  if (interrupted()) return "";
+  const bool measured = std::filesystem::exists(result);  // by Ctrl-C all that was whole by then
+  if (measured) json.update(OrderedJson::parse(read_file(result)));
+  if (interrupted() && !measured) return "";
   if (status == 127) return left_out("there is no Python: python3: install it");
-  if (status != 0) return left_out("peers.py failed: " + last_line(log));
-  if (const Json measured = parse_json(read_file(result), result); !measured.empty()) json.update(measured);
-  return read_file(log);
+  if (!measured) return left_out("peers.py failed: " + last_line(log));
+  std::string text = read_file(log);
+  while (text.size() > 1 && text.compare(text.size() - 2, 2, "\n\n") == 0) text.pop_back();
+  return text;
 }
 
 namespace {
 
 // Times as fast as llama.cpp, by file and work.
-std::string llama_picture(const Bench& bench, const Json& files) {
+std::string llama_picture(const Bench& bench, const OrderedJson& files) {
   std::vector<IntervalBar> bars;
-  for (const Json& file : files)
-    for (const Json& work : file.at("work")) {
+  for (const OrderedJson& file : files)
+    for (const OrderedJson& work : file.at("work")) {
       std::vector<double> times;
       for (size_t r = 0; r < work.at("seconds").size(); r++)
         times.push_back(work.at("peer_seconds")[r].get<double>() / work.at("seconds")[r].get<double>());
@@ -57,13 +60,18 @@ std::string llama_picture(const Bench& bench, const Json& files) {
 }  // namespace
 
 void bench_peers(Bench& bench) {
-  OrderedJson json;
-  const std::string text = peers_text(bench, {"torch", "llama"}, {}, json);
-  if (interrupted()) return;
-  bench.print("Peers", text);
-  if (json.is_null()) return;
-  bench.write_json("peers", json);
-  if (json.contains("llama_cpp")) bench.write_svg("peers", llama_picture(bench, Json(json["llama_cpp"]["files"])));
+  OrderedJson json = OrderedJson::object();
+  for (const char* peer : {"torch", "llama"}) {
+    const std::string text = peers_text(bench, {peer}, {}, json);
+    if (!text.empty()) bench.print(peer == std::string("torch") ? "Peers: PyTorch" : "Peers: llama.cpp", text);
+    if (!json.empty()) bench.write_json("peers", json);
+    if (interrupted()) break;
+  }
+  if (!json.contains("llama_cpp")) return;
+  const OrderedJson& files = json["llama_cpp"]["files"];
+  for (const OrderedJson& file : files)
+    bench.evenness.push_back({file["type"].get<std::string>() + ", one row", unevenness(file["work"][0]["seconds"])});
+  bench.write_svg("peers", llama_picture(bench, files));
 }
 
 // ---------------------------------------------------------------------------------------------------------------

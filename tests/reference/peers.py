@@ -7,8 +7,8 @@ bench --only peers` (torch, llama), `--only kinds` (kinds) and `--only gpu` (tor
 torch: PyTorch's forwards, training and decoding, by the scripts beside this one. llama: llama.cpp's llama-bench, which
 `make peers` builds, on every GGUF file in models/ that nanospec loads; in each round both do all of the work, and who
 begins takes turns. kinds: llama_speculate, which `make peers` builds too, answers three questions of each kind of those
-that nanospec has answered in KINDS.json. What is not there is left out, and a line says how to get it. Standard library
-only; PyTorch runs in the other scripts.
+that nanospec has answered in KINDS.json. What is not there is left out, and a line says how to get it. Ctrl-C ends it,
+and what was measured whole by then is shown and written. Standard library only; PyTorch runs in the other scripts.
 """
 
 import argparse
@@ -16,13 +16,14 @@ import glob
 import json
 import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SCRIPT_SECONDS, LLAMA_SECONDS, ANSWER_SECONDS = 130, 120, 600  # at most, for one process
+SCRIPT_SECONDS, LLAMA_SECONDS, OUR_SECONDS, ANSWER_SECONDS = 130, 120, 360, 600  # at most, for one process
 FLAGS = (["-p", "8,16", "-n", "0", "-r", "16"], ["-p", "512", "-n", "64", "-r", "1"],
          ["-p", "0", "-n", "32", "-d", "1900", "-r", "1"])  # of llama-bench: all of the work of `bench --only rows`
 NAMES = {"one row": (0, 64, 0), "8 rows": (8, 0, 0), "16 rows": (16, 0, 0), "prefill": (512, 0, 0),
@@ -41,15 +42,25 @@ def left_out(why: str):
 def output_of(command: list, seconds: float) -> str:
     """Runs it; what it printed. Throws Failed with its last line."""
     name = next((os.path.basename(w) for w in map(str, command) if w.endswith(".py")), os.path.basename(command[0]))
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     try:
-        done = subprocess.run(list(map(str, command)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              timeout=seconds)
-    except subprocess.TimeoutExpired:
-        raise Failed(f"{name} took more than {seconds} seconds")
-    if done.returncode != 0:
-        lines = (done.stdout + done.stderr).strip().splitlines() or [""]
-        raise Failed(f"{name} failed: {lines[-1]}")
-    return done.stdout
+        process = subprocess.Popen(list(map(str, command)), text=True, start_new_session=True, **pipes)
+    except OSError as error:
+        raise Failed(f"{name} does not start: {error.strerror}: {command[0]}")
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except BaseException as reason:  # too late, or Ctrl-C
+        os.killpg(process.pid, signal.SIGTERM)  # and all that it started
+        process.communicate()
+        if isinstance(reason, subprocess.TimeoutExpired):
+            raise Failed(f"{name} took more than {seconds} seconds")
+        raise
+    if process.returncode != 0:
+        status = f"exit status {process.returncode}"
+        if process.returncode < 0:
+            status = signal.Signals(-process.returncode).name
+        raise Failed(f"{name} failed: {((out + err).strip().splitlines() or [status])[-1]}")
+    return out
 
 
 def table(rows: list, align: str):
@@ -93,17 +104,24 @@ def torch(args, result: dict):
     cuda = args.device == "cuda"
     try:
         output_of([sys.executable, "-c", "import torch" + ("; torch.zeros(1).cuda()" if cuda else "")], SCRIPT_SECONDS)
-    except Failed:
+    except Failed as failed:
+        if not cuda and "No module named 'torch'" not in str(failed):
+            return left_out(f"PyTorch does not load: {failed}")
         where = " that finds the GPU" if cuda else ""
         return left_out(f"there is no PyTorch{where}: {sys.executable}: python3 -m venv build/venv && "
                         "build/venv/bin/pip install torch numpy transformers")
     with tempfile.TemporaryDirectory() as folder:
         for name, script, flags in torch_work(args):
             path = os.path.join(folder, "result.json")
+            if "--data" in flags and not os.path.exists(args.data):
+                left_out(f"{name}: there is no text: {args.data or 'data'}: get it with make data, or name one with "
+                         "--data")
+                continue
             try:
-                print(output_of([sys.executable, f"{HERE}/{script}", "--json", path, *flags], SCRIPT_SECONDS))
+                command = [sys.executable, f"{HERE}/{script}", "--json", path, *flags]
+                print(output_of(command, SCRIPT_SECONDS), flush=True)
             except Failed as failed:
-                left_out(str(failed))
+                left_out(f"{name}: {failed}")
                 continue
             with open(path) as f:
                 result[name] = json.load(f)
@@ -134,7 +152,7 @@ def our_round(args, file: str) -> dict:
     """What `bench --only rows` writes."""
     with tempfile.TemporaryDirectory() as folder:
         output_of([f"{args.ours}/study", "bench", "--only", "rows", "--model", file, "--threads", args.threads, "--quiet",
-                   "--out", folder], LLAMA_SECONDS)
+                   "--out", folder], OUR_SECONDS)
         with open(f"{folder}/rows.json") as f:
             return json.load(f)
 
@@ -148,36 +166,36 @@ def held_against(ours: list, theirs: list) -> dict:
         one, peer_one = [r["work"][0]["seconds"] for r in ours], [r["one row"] for r in theirs]
         cost, peer_cost = ([a / b for a, b in zip(*two)] for two in ((seconds, one), (peer, peer_one)))
         times = [b / a for a, b in zip(seconds, peer)]
-        entry["work"].append({**work, "times_as_fast": statistics.median(times), "cost": statistics.median(cost),
+        entry["work"].append({**{key: work[key] for key in ("name", "rows", "depth")},
+                              "times_as_fast": statistics.median(times), "cost": statistics.median(cost),
                               "peer_cost": statistics.median(peer_cost), "seconds": seconds, "peer_seconds": peer})
     return entry
 
 
-def llama(args, result: dict):
-    program = f"{args.ours}/peers/bin/llama-bench"
-    if not os.access(program, os.X_OK):
-        return left_out(f"there is no llama.cpp: {program}: build it with make peers")
-    entries, build, cpu = [], "", ""
-    files = sorted(glob.glob("models/*.gguf"), key=lambda f: (-os.path.getsize(f), f))
-    for file in files[::-1] if args.quick else files:
-        ours, theirs = [], []
+def measure_file(args, file: str) -> tuple:
+    """One file's entry; llama.cpp's build; the processor."""
+    ours, theirs = [], []
+    for r in range(args.rounds):
+        for turn in (our_round, their_round) if r % 2 == 0 else (their_round, our_round):
+            (ours if turn is our_round else theirs).append(turn(args, file))
+    return held_against(ours, theirs), theirs[0]["build"], theirs[0]["cpu"]
+
+
+def measure_files(args, files: list, result: dict):
+    for file in files:
         try:
-            for r in range(args.rounds):
-                for turn in (our_round, their_round) if r % 2 == 0 else (their_round, our_round):
-                    (ours if turn is our_round else theirs).append(turn(args, file))
+            entry, build, cpu = measure_file(args, file)
         except Failed as failed:
-            if str(failed).startswith("llama-bench"):
-                return left_out(str(failed))
-            print(f"left out: {file}: {failed}")
+            print(f"left out: {failed}" + (f": {file}" if file not in str(failed) else ""))
             continue
-        build, cpu = theirs[0].pop("build"), theirs[0].pop("cpu")
-        entries.append(held_against(ours, theirs))
+        result.setdefault("llama_cpp", {"build": build, "cpu": cpu, "files": []})["files"].append(entry)
         if args.quick:
-            break
-    if not entries:
-        return left_out("there is no GGUF file in models/ that loads: sh data/get_model.sh gets one")
+            return
+
+
+def llama_table(build: str, cpu: str, files: list):
     rows = [["file", "work", "ms", "over one row", "llama.cpp, ms", "over one row", "times as fast", "lowest", "highest"]]
-    for entry in entries:
+    for entry in files:
         for work in entry["work"]:
             times = [b / a for a, b in zip(work["seconds"], work["peer_seconds"])]
             rows.append([entry["type"] if work is entry["work"][0] else "", work["name"],
@@ -190,7 +208,20 @@ def llama(args, result: dict):
           "after 1,900. Of several rows llama.cpp computes the logits of the last alone, nanospec those of all, but in\n"
           "a prefill. Its cache has 16 bits; ours too with weights of 8 and 4 bits, and else 32. Its flash attention is\n"
           "off (-fa 0).")
-    result["llama_cpp"] = {"build": build, "cpu": cpu, "files": entries}
+
+
+def llama(args, result: dict):
+    program = f"{args.ours}/peers/bin/llama-bench"
+    if not os.access(program, os.X_OK):
+        return left_out(f"there is no llama.cpp: {program}: build it with make peers")
+    files = sorted(glob.glob("models/*.gguf"), key=lambda f: (-os.path.getsize(f), f))
+    if not files:
+        return left_out("there is no GGUF file in models/ that loads: sh data/get_model.sh gets one")
+    try:
+        measure_files(args, files[::-1] if args.quick else files, result)
+    finally:  # where it was ended, those that are whole
+        if "llama_cpp" in result:
+            llama_table(**result["llama_cpp"])
 
 
 # Kinds of questions
@@ -243,21 +274,23 @@ def kinds(args, result: dict):
     program = f"{args.ours}/peers/bin/llama_speculate"
     if not os.access(program, os.X_OK):
         return left_out(f"there is no llama.cpp: {program}: build it with make peers")
+    if not os.path.exists(args.kinds):
+        return left_out(f"there is no {args.kinds or 'kinds.json'}: bench --only kinds writes it: name it with --kinds")
     with open(args.kinds) as f:
         answers = json.load(f)["answers"]
     rows = [["file", "T", "kind", "llama.cpp's best", "tok/s", "its plain", "ours over its best"]]
-    for answer in answers:
-        places = [p for p, kind in enumerate(answer["kinds"]) if answer["kinds"][:p].count(kind) < QUESTIONS]
-        try:
-            answer["llama_cpp"] = answers_of(args, answer, places)
-        except Failed as failed:
-            left_out(str(failed))
-            break
-        for of_kind in answer["by_kind"]:
-            add_kind(answer, of_kind, places, rows)
-    if len(rows) > 1:
-        table(rows, "lrllrrl")
     result["answers"] = answers
+    try:
+        for answer in answers:
+            places = [p for p, kind in enumerate(answer["kinds"]) if answer["kinds"][:p].count(kind) < QUESTIONS]
+            answer["llama_cpp"] = answers_of(args, answer, places)
+            for of_kind in answer["by_kind"]:
+                add_kind(answer, of_kind, places, rows)
+    except Failed as failed:
+        left_out(str(failed))
+    finally:  # where it was ended, those that are whole
+        if len(rows) > 1:
+            table(rows, "lrllrrl")
 
 
 def main():
@@ -273,12 +306,18 @@ def main():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", metavar="FILE", help="write every sample")
     args = parser.parse_args()
-    result = {}
-    for work in args.work:
-        {"torch": torch, "llama": llama, "kinds": kinds}[work](args, result)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends it as Ctrl-C does
+    result, status = {}, 0
+    try:
+        for work in args.work:
+            {"torch": torch, "llama": llama, "kinds": kinds}[work](args, result)
+    except KeyboardInterrupt:
+        print("stopped; what was not whole is left out")
+        status = 128 + signal.SIGINT
     if args.json:
         with open(args.json, "w") as f:
             json.dump(result, f)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -109,6 +109,14 @@ TEST_CASE("peers: a llama-bench that fails, or is not there, is said and not fat
   CHECK(!std::filesystem::exists("out/peers.json"));
   write_file(peers.path + "/llama-bench", "#!/bin/sh\necho '[{}'\n");
   CHECK(contains(out = run_section("peers"), "left out: llama-bench printed what is not"));
+  write_file(peers.study, "#!/bin/sh\nshift 9\ncp rows.json $1/\n");
+  write_file(peers.path + "/llama-bench", "#!/bin/sh\n[ $2 = models/long.gguf ] || exit 3\n" + all_printed());
+  run_section("rows", {"--model", "models/long.gguf"});
+  std::filesystem::rename("out/rows.json", "rows.json");
+  CHECK(contains(out = run_section("peers"), "left out: llama-bench failed: exit status 3: models/short.gguf"));
+  CHECK_MESSAGE(contains(out, "one row, deep"), out);  // of the other file
+  std::filesystem::remove(peers.study);
+  CHECK(contains(run_section("peers"), "left out: study does not start: No such file or directory"));
   std::filesystem::remove_all("models");
   CHECK(contains(run_section("peers"), "left out: there is no GGUF file in models/ that loads"));
   std::filesystem::remove(peers.path + "/llama-bench");
