@@ -374,7 +374,7 @@ TEST_CASE("ahead: every shape and kind of drafter prints plain decoding's bytes,
   CHECK(generations > (a_sixtieth() ? 50 : a_tenth() ? 100 : 750));
   for (const char* name : {"gpt", "copy", "medusa", "rooted", "self"}) {
     CAPTURE(name);
-    CHECK(hits[name] > 10);
+    CHECK(hits[name] > (a_sixtieth() ? 2 : 10));  // a few draws may hold few
   }
   INFO(generations << " generations");
   CHECK(hits["wrong"] == 0);

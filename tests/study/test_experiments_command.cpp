@@ -85,7 +85,8 @@ TEST_CASE("experiments: a quick run prints every section and leaves whole files"
   }
   CHECK(found);
   // The union takes half the time of its parts.
-  for (const Json& row : json("unions")["over_base"])
+  const Json unions = json("unions");
+  for (const Json& row : unions["over_base"])
     CHECK(row["times"][0].get<double>() == doctest::Approx(row["drafter"] == "suffix+ngram:4" ? 1 : 0.5));
 }
 
