@@ -244,7 +244,8 @@ TEST_CASE(ON "cross-entropy with a block a row: loss and gradient, in every orde
     };
     for (bool gradient : {true, false}) {
       const auto block = in_every_order([&] { return run(2, gradient); }), warp = run(0, gradient);
-      CHECK(difference(block, warp) < 1e-6);
+      // A lane of the warp adds V / 32 numbers: so many roundings, the root of so many apart.
+      CHECK(difference(block, warp) < 1e-6 + 2 * 6e-8 * std::sqrt(V / kLanes));
       CHECK(same_bits(run(1, gradient), V >= kLongRow ? block : warp));
       if (!gradient) continue;
       for (int r = 0; r < rows; r++) {  // against double, and by what a gradient must be: it sums to nothing
