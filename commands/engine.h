@@ -1,8 +1,8 @@
 // commands/engine.h: the engine as the commands see it: load a model, generate by a method, report the time.
 //
 // In order: an engine with a trained model; a probe, to measure forwards. Both are implemented in nanospec.cu, which
-// g++ compiles for the CPU and nvcc for a GPU; engine.cpp has what follows from the rest of the engine, whichever it
-// is. So the commands are plain C++, and touch neither arrays nor the model.
+// g++ compiles for the CPU and nvcc for a GPU; commands.cpp has what follows from the rest of the engine, whichever
+// it is. So the commands are plain C++, and touch neither arrays nor the model.
 #pragma once
 
 #include <functional>

@@ -67,7 +67,7 @@ struct IntervalBar {
   Interval value;     // a whisker, where high > low
   std::string label;  // after the bar
   std::string colour;
-  std::optional<double> mark = {};  // a diamond: what others reported, or a bar to reach
+  std::optional<double> mark = {};  // a diamond: what others reported
 };
 
 // What they are read by.

@@ -1,6 +1,6 @@
 // cuda/train.cuh: kernels of training for operations that one warp a row does not suit.
 //
-// The portable version in kernels.cuh gives a row to one warp. That suits operations on many rows: norms, GELU,
+// The portable version (gradients.cuh) gives a row to one warp. That suits operations on many rows: norms, GELU,
 // residual, AdamW's pieces. It does not suit sums over rows (few columns, many rows), a row as long as a vocabulary,
 // and a single long sum. Those are here. All are deterministic: the order of a sum depends on the shapes alone, and
 // there are no atomics.

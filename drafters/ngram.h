@@ -1,6 +1,6 @@
 // drafters/ngram.h: counts the n-grams of a text, and interpolates them to predict the next token.
 //
-// In order: the trie of counts; the probabilities of one order, and the cross-entropy of a text; the drafter.
+// In order: the trie of counts; the probabilities of one order; the drafter.
 //
 // Each node of the trie is an n-gram of the text; its children are the n-grams one token longer. The nodes lie level by
 // level, within a level by parent, under a parent by token. So the children of node i are adjacent,
@@ -260,20 +260,6 @@ inline Ngrams interpolated(NgramTrie trie, int order, int vocab) {
   ngrams.trie = std::move(trie);
   find_crowded(ngrams);
   return ngrams;
-}
-
-// The cross-entropy of a text under a model of n-grams: the mean of -log p(token | tokens before), in nats. 0 for an
-// empty text.
-inline double cross_entropy(const Ngrams& ngrams, const std::vector<int>& tokens) {
-  std::vector<float> row(size_t(ngrams.vocab));
-  double sum = 0;
-  int context = 0;
-  for (int token : tokens) {
-    ngrams.log_probabilities(context, row.data());
-    sum -= double(row[size_t(token)]);
-    context = ngrams.next(context, token);
-  }
-  return tokens.empty() ? 0 : sum / double(tokens.size());
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -2,10 +2,10 @@
 // read.
 //
 // A file is 8 bytes, the length of a JSON header, little-endian; the header; the tensors, end to end. In order: a file
-// as it is read; what is written; what is checked. A file is written under another name and renamed
-// (io.h). Nothing in it is trusted: its sizes are checked against the file's length before bytes are read or memory is
-// allocated, and its hash against its content. Every reader throws std::runtime_error with one line, also for tensors
-// of another shape or name.
+// as it is read; what is written; what is checked. A file is written under another name and renamed (io.h). Nothing in
+// it is trusted: its sizes are checked against the file's length before bytes are read or memory is allocated, and its
+// hash against its content. Every reader throws std::runtime_error with one line, also for tensors of another shape or
+// name.
 #pragma once
 
 #include <map>

@@ -114,7 +114,6 @@ tree.h | inline int64_t full_tree_nodes( | } |
 
 machine/numbers.h | // machine/numbers.h: | | // numbers.h: the functions of which every operation is made, for CPU and GPU.
 machine/numbers.h | // There is a GPU to compile for: | #endif |
-machine/numbers.h | // The loop must not be unrolled | #endif |
 machine/numbers.h | // On a GPU the loop is unrolled by kSteps | #endif |
 machine/numbers.h | // The float that half precision | } |
 machine/numbers.h | // Half precision as weights | }; |
@@ -125,9 +124,6 @@ machine/numbers.h | // The outputs of a panel of weights | #endif |
 machine/numbers.h | // Each function is one formula for both types, and exp for | | // Each function is one formula for both types. The types differ in the
 machine/numbers.h | // exact result. The errors were measured on | | // exact result. The errors were measured on every seventh float and 2 * 10^7 doubles.
 machine/numbers.h | // checks bounds just above them. | |
-machine/numbers.h | constexpr unsigned kEveryLane | |
-machine/numbers.h | // Calls use(i, f(i)) for i = first | } |
-machine/numbers.h | // A GPU's warp. Its lanes synchronize | }; |
 
 sample.h | // A uniform number in (0, 1), for rules | } |
 sample.h | // p: (V) the distribution that `pick` samples | } |

@@ -10,7 +10,7 @@
 // ======== before kernels.cuh
 // The floor: what runs an operation, in the plainest way: one thread of a CPU, or a GPU whose warps take a row each.
 //
-// In order: the warp, and how a kernel starts; arrays in the machine's memory; the team that runs an operation; launch.
+// In order: how a kernel starts; arrays in the machine's memory; the team that runs an operation; launch.
 
 #ifdef WITH_CUDA
 inline void check_cuda(cudaError_t error) {
@@ -34,35 +34,6 @@ __device__ S& shared() {
   __shared__ S memory;
   return memory;
 }
-
-// A GPU's warp: what Solo is on a CPU. Lane l takes i = l, l + 32, ...; then the lanes wait for each other, so that one
-// may read what another wrote.
-constexpr unsigned kEveryLane = 0xffffffffu;  // the mask of a whole warp
-struct Warp {
-  template <class F>
-  __device__ void each(int n, F f) const {
-    for (int i = threadIdx.x % kLanes; i < n; i += kLanes) f(i);
-    __syncwarp();
-  }
-  template <class Out, class F>
-  __device__ void map(Out out, int n, F f) const {
-    each(n, [=](int i) { put(out, i, f(i)); });
-  }
-  template <class T, class F>
-  __device__ T sum(int n, F f) const {
-    T part = T(0);
-    for (int i = threadIdx.x % kLanes; i < n; i += kLanes) part += f(i);
-    for (int half = kLanes / 2; half > 0; half /= 2) part += __shfl_xor_sync(kEveryLane, part, half);
-    return part;
-  }
-  template <class T, class F>
-  __device__ T largest(int n, F f) const {
-    T best = f(0);
-    for (int i = threadIdx.x % kLanes; i < n; i += kLanes) best = larger(best, f(i));
-    for (int half = kLanes / 2; half > 0; half /= 2) best = larger(best, __shfl_xor_sync(kEveryLane, best, half));
-    return best;
-  }
-};
 #else
 inline bool cuda_available() { return false; }
 #endif

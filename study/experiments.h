@@ -1,6 +1,5 @@
 // study/experiments.h: what `experiments` and the sections of `bench` that decode share. experiments.cpp has the
-// command line and the table of experiments; experiments_study.cpp runs studies, and an experiment of the table;
-// experiments_auto.cpp is the one that is no row of it; along.h and experiments_drafters.cpp measure drafters.
+// command line and the table of experiments; experiments_study.cpp runs studies, and an experiment of the table.
 //
 // In order: the laboratory; a study, several methods over the same prompts; what is said of it; an experiment; parts of
 // them that tests hold.

@@ -1,6 +1,5 @@
 // study/timed_update.h: measure_update() of study/update.h. It trains a model, so it is compiled where the model is:
-// one file of a program includes it, study/measured.cu, and in the tests
-// tests/commands/stand_in.cpp.
+// study/measured.cu includes it, and in the tests tests/commands/stand_in.cpp.
 #pragma once
 
 #include "study/update.h"

@@ -21,6 +21,20 @@ using namespace nanospec;
 
 namespace {
 
+// The cross-entropy of a text under a model of n-grams: the mean of -log p(token | tokens before), in nats. 0 for an
+// empty text.
+double cross_entropy(const Ngrams& ngrams, const std::vector<int>& tokens) {
+  std::vector<float> row(size_t(ngrams.vocab));
+  double sum = 0;
+  int context = 0;
+  for (int token : tokens) {
+    ngrams.log_probabilities(context, row.data());
+    sum -= double(row[size_t(token)]);
+    context = ngrams.next(context, token);
+  }
+  return tokens.empty() ? 0 : sum / double(tokens.size());
+}
+
 std::vector<float> random_numbers(uint32_t seed, int n, float spread) {
   std::mt19937 random(seed);
   std::normal_distribution<float> bell(0, spread);
@@ -541,4 +555,63 @@ TEST_CASE("draft: the core's full tree is the template of the same width at ever
         CHECK(plain.chance == planned.chance);
         CHECK(plain.size() == 1 + full_tree_nodes(std::min(depth, room), std::min(width, 5)));
       }
+}
+
+namespace {
+
+// The candidates by their definition: all tokens that may be drafted, in the order of their scores. NaNs have none.
+std::vector<Candidate> sorted_candidates(const std::vector<float>& logits, const float* noise, const Sampling& sampling,
+                                         bool kept_only, int width) {
+  const int vocab = int(logits.size());
+  const float t = noise ? sampling.temperature : 0, infinity = std::numeric_limits<float>::infinity();
+  const float least = kept_only ? kept_threshold(Solo{}, logits.data(), vocab, sampling) : -infinity;
+  std::vector<Candidate> all;
+  for (int x = 0; x < vocab; x++) {
+    const float score = std::fma(t, noise ? noise[x] : 0.0f, logits[size_t(x)]);
+    if (logits[size_t(x)] >= least && score > -infinity) all.push_back({x, score});
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) { return a.chance > b.chance; });
+  const double sharp = 1 / std::max(noise ? 0.7 * sampling.temperature : double(sampling.temperature), 0.5);
+  double total = 0;
+  for (const Candidate& one : all) total += std::exp((double(one.chance) - all[0].chance) * sharp);
+  const double top = all.empty() ? 0 : all[0].chance;
+  for (Candidate& one : all) one.chance = float(std::exp((one.chance - top) * sharp) / total);
+  all.resize(std::min(all.size(), size_t(width)));
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("draft: the candidates are those of a sort, whatever the vocabulary and the width") {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  int64_t compared = 0;
+  for (int vocab : {1, 2, 7, 31, 32, 33, 65, 300, 5000})
+    for (int width : {1, 2, 4, 8, 9, 20})
+      for (uint64_t seed = 0; seed < 24; seed++) {
+        std::vector<float> logits(size_t(vocab), 0), noise(size_t(vocab), 0), scores(size_t(vocab), 0);
+        for (int x = 0; x < vocab; x++) {
+          const uint64_t bits = random_bits(seed, 3, 1000, uint64_t(x), uint32_t(vocab));
+          logits[size_t(x)] = seed % 3 == 0 ? float(bits % 5) : float(bits % 1000) / 100;  // with equal ones
+          noise[size_t(x)] = float(bits >> 40) / float(1 << 24);
+          if (seed % 4 == 1 && bits % 11 == 0) logits[size_t(x)] = bits % 2 ? -inf : nan;
+        }
+        Sampling sampling;
+        sampling.temperature = float(seed % 4) / 2;
+        sampling.top_k = int(seed % 5);
+        sampling.top_p = seed % 2 ? 0.8f : 1;
+        for (const float* g : {static_cast<const float*>(nullptr), static_cast<const float*>(noise.data())})
+          for (bool kept_only : {false, true}) {
+            std::vector<Candidate> found(size_t(width), Candidate{-1, 0});
+            found.resize(size_t(top_candidates(Solo{}, logits.data(), g, vocab, {&sampling, nullptr, 0, kept_only},
+                                               width, found.data(), scores.data())));
+            const std::vector<Candidate> expected = sorted_candidates(logits, g, sampling, kept_only, width);
+            REQUIRE(found.size() == expected.size());
+            for (size_t i = 0; i < found.size(); i++) {
+              CHECK(found[i].token == expected[i].token);
+              CHECK(found[i].chance == doctest::Approx(expected[i].chance).epsilon(1e-4));
+            }
+            compared += int64_t(found.size());
+          }
+      }
+  CHECK(compared > 20000);
 }

@@ -217,10 +217,10 @@ TEST_CASE(ON "cross-entropy with a block a row: loss and gradient, in every orde
   Chance chance(906);
   size_t tried = 0;
   for (int V : {1, 65, 1003, 4096, 20483}) {
-    if (!runs(tried++, 3)) continue;
     CAPTURE(V);
     const int rows = 3, stride = pad16(V);
-    auto logits = random_floats(chance, size_t(rows) * stride, 9);
+    auto logits = random_floats(chance, size_t(rows) * stride, 9);  // the same, whichever cases run
+    if (!runs(tried++, 3)) continue;
     for (int c = 0; c < V; c++) logits[c] = -200 - logits[c];  // the first row: all far below zero
     if (V > 1) logits[stride + V / 2] = 95;                    // the second: one that alone counts
     for (int r = 0; r < rows; r++)
@@ -244,8 +244,7 @@ TEST_CASE(ON "cross-entropy with a block a row: loss and gradient, in every orde
     };
     for (bool gradient : {true, false}) {
       const auto block = in_every_order([&] { return run(2, gradient); }), warp = run(0, gradient);
-      // A lane of the warp adds V / 32 numbers: so many roundings, the root of so many apart.
-      CHECK(difference(block, warp) < 1e-6 + 2 * 6e-8 * std::sqrt(V / kLanes));
+      CHECK(difference(block, warp) < 1e-6);
       CHECK(same_bits(run(1, gradient), V >= kLongRow ? block : warp));
       if (!gradient) continue;
       for (int r = 0; r < rows; r++) {  // against double, and by what a gradient must be: it sums to nothing
