@@ -57,18 +57,15 @@ Examined examine(const Examination& e, Engine& engine) {
   const double all = double(o.max_new_tokens) * double(e.prompts.size());
   Progress progress(o.quiet);
   const std::vector<std::vector<int>> prompts = encoded(engine, e.prompts);
-  const Tokens ends = ends_of(o, engine);
-  const auto on_token = [&](int token) {
+  const auto on_token = [&](int, bool) {
     done++;
     if (progress.due())
       progress.show(thousands(done) + " of " + count(all, "token") + ", " + time_left(done, all, progress.seconds()));
-    return !is_among(ends, token) && !interrupted();
+    return true;
   };
-  for (size_t p = 0; p < prompts.size() && !interrupted(); p++) {
-    Sampling sampling = o.sampling;
-    sampling.sequence = uint32_t(p);  // noise of its own, or all prompts would meet the same at the same place
-    add(f.stats, engine.generate(e.method, sampling, prompts[p], o.max_new_tokens, on_token, observation).stats);
-  }
+  for (size_t p = 0; p < prompts.size() && !interrupted(); p++)  // each with noise of its own
+    add(f.stats,
+        continue_text(engine, o, e.method, prompts[p], o.max_new_tokens, on_token, observation, uint32_t(p)).stats);
   return f;
 }
 
@@ -76,8 +73,17 @@ Examined examine(const Examination& e, Engine& engine) {
 // Tables: what a report says, one after the other
 
 std::string share(double part, double whole) { return decimals(100 * ratio(part, whole), 1) + "%"; }
-std::string from_to(size_t i, double step) {
-  return decimals(double(i) * step, 1) + " to " + decimals(double(i + 1) * step, 1);
+
+// A row for each bin that has nodes on one side or the other: the bin, and three cells for each side.
+TableRows bins_rows(const Row& head, const Bins& left, const Bins& right, double step, Row (*cells)(const Bin&)) {
+  TableRows rows = {head};
+  for (size_t i = 0; i < kBins; i++) {
+    if (left[i].nodes + right[i].nodes == 0) continue;
+    rows.push_back({decimals(double(i) * step, 1) + " to " + decimals(double(i + 1) * step, 1)});
+    for (const Bin& bin : {left[i], right[i]})
+      for (const std::string& cell : cells(bin)) rows.back().push_back(cell);
+  }
+  return rows;
 }
 
 std::string stops_table(const Diagnosis& d) {
@@ -100,21 +106,18 @@ std::string stops_table(const Diagnosis& d) {
 }
 
 std::string entropy_table(const Diagnosis& d) {
-  const auto of_q = by_entropy(d.unsure, false), of_confidence = by_entropy(d.unsure, true);
-  TableRows rows = {{"H, nats", "right", "wrong", "right, H of q", "right", "wrong", "right, H of confidence"}};
-  for (size_t i = 0; i < kEntropyBins; i++) {
-    if (of_q[i].all() + of_confidence[i].all() == 0) continue;
-    rows.push_back({from_to(i, kEntropyBin)});
-    for (const EntropyBin& bin : {of_q[i], of_confidence[i]})
-      for (const std::string& cell : {thousands(double(bin.matched)), thousands(double(bin.mismatched)),
-                                      bin.all() > 0 ? share(double(bin.matched), bin.all()) : ""})
-        rows.back().push_back(cell);
-    if (i + 1 == kEntropyBins) rows.back()[0] = decimals(double(i) * kEntropyBin, 1) + " or more";
-  }
+  const Bins of_q = by_entropy(d.by_q), of_confidence = by_entropy(d.by_confidence);
+  TableRows rows = bins_rows({"H, nats", "right", "wrong", "right, H of q", "right", "wrong", "right, H of confidence"},
+                             of_q, of_confidence, kEntropyBin, [](const Bin& bin) -> Row {
+                               return {thousands(double(bin.right)), thousands(double(bin.nodes - bin.right)),
+                                       bin.nodes > 0 ? share(double(bin.right), double(bin.nodes)) : ""};
+                             });
+  if (of_q[kBins - 1].nodes + of_confidence[kBins - 1].nodes > 0)
+    rows.back()[0] = decimals(double(kBins - 1) * kEntropyBin, 1) + " or more";
   return "How unsure the drafter was where a child was right, and where none was: the entropy H of its distribution "
          "q,\nand of its confidence, which knows the noise. Nodes on the path that had children.\n\n" +
-         format_table(rows, "lrrrrrr") + "A wrong one is the less sure of two in " +
-         share(separation(d.unsure, false), 1) + " of pairs by H of q, in " + share(separation(d.unsure, true), 1) +
+         format_table(rows, "lrrrrrr") + "A wrong one is the less sure of two in " + share(separation(d.by_q), 1) +
+         " of pairs by H of q, in " + share(separation(d.by_confidence), 1) +
          " by that of the confidence (50%: it says nothing).\n";
 }
 
@@ -140,17 +143,12 @@ std::string accuracy_table(const Diagnosis& d) {
 }
 
 std::string reliability_table(const Diagnosis& d) {
-  TableRows rows = {{"chance", "nodes", "foretold", "accepted", "nodes", "foretold", "accepted"}};
-  for (size_t i = 0; i < 10; i++) {
-    if (d.raw.tenths[i].nodes + d.corrected.tenths[i].nodes == 0) continue;
-    rows.push_back({from_to(i, 0.1)});
-    for (const Forecast* forecast : {&d.raw, &d.corrected}) {
-      const double n = double(forecast->tenths[i].nodes);
-      for (const std::string& cell : {thousands(n), n > 0 ? decimals(forecast->foretold(i), 3) : "",
-                                      n > 0 ? decimals(forecast->accepted(i), 3) : ""})
-        rows.back().push_back(cell);
-    }
-  }
+  const TableRows rows = bins_rows({"chance", "nodes", "foretold", "accepted", "nodes", "foretold", "accepted"},
+                                   d.raw.tenths, d.corrected.tenths, 0.1, [](const Bin& bin) -> Row {
+                                     const bool any = bin.nodes > 0;
+                                     return {thousands(double(bin.nodes)), any ? decimals(bin.foretold(), 3) : "",
+                                             any ? decimals(bin.share(), 3) : ""};
+                                   });
   return "Whether the drafter's chances can be believed, as it gives them (left) and as experience corrects them "
          "(right):\nnodes whose parent was on the path.\n\n" +
          format_table(rows, "lrrrrrr") +
@@ -202,22 +200,19 @@ std::string report_text(const Examination& e, const Engine& engine, const Examin
 // ---------------------------------------------------------------------------------------------------------------
 // JSON
 
-OrderedJson entropy_json(const Diagnosis& d, bool of_confidence) {
-  OrderedJson json = {{"separation", separation(d.unsure, of_confidence)}};
-  for (const EntropyBin& bin : by_entropy(d.unsure, of_confidence))
-    json["bins"].push_back({{"from", kEntropyBin * double(json.contains("bins") ? json["bins"].size() : 0)},
-                            {"matched", bin.matched},
-                            {"mismatched", bin.mismatched}});
-  return json;
+OrderedJson entropy_json(const std::vector<Unsure>& nodes) {
+  OrderedJson bins;
+  for (const Bin& bin : by_entropy(nodes))
+    bins.push_back(
+        {{"from", kEntropyBin * double(bins.size())}, {"matched", bin.right}, {"mismatched", bin.nodes - bin.right}});
+  return {{"separation", separation(nodes)}, {"bins", bins}};
 }
 
 OrderedJson forecast_json(const Forecast& forecast) {
-  OrderedJson json = {{"brier", forecast.brier()}, {"calibration_error", forecast.calibration_error()}};
-  for (size_t i = 0; i < 10; i++)
-    json["tenths"].push_back({{"nodes", forecast.tenths[i].nodes},
-                              {"accepted", forecast.tenths[i].accepted},
-                              {"foretold", forecast.foretold(i)}});
-  return json;
+  OrderedJson tenths;
+  for (const Bin& tenth : forecast.tenths)
+    tenths.push_back({{"nodes", tenth.nodes}, {"accepted", tenth.right}, {"foretold", tenth.foretold()}});
+  return {{"brier", forecast.brier()}, {"calibration_error", forecast.calibration_error()}, {"tenths", tenths}};
 }
 
 std::string report_json(const Examination& e, const Engine& engine, const Examined& f) {
@@ -228,7 +223,7 @@ std::string report_json(const Examination& e, const Engine& engine, const Examin
   json["prompts"] = e.prompts;
   for (size_t stop = 0; stop < kStopKinds; stop++) json["stops"][kStops[stop]] = d.stops[stop];
   json["guessed_without_node_by_rank"] = d.missing_rank;
-  json["entropy"] = {{"of_q", entropy_json(d, false)}, {"of_confidence", entropy_json(d, true)}};
+  json["entropy"] = {{"of_q", entropy_json(d.by_q)}, {"of_confidence", entropy_json(d.by_confidence)}};
   json["accuracy"] = OrderedJson::array();
   json["nodes"] = OrderedJson::array();
   for (size_t depth = 0; depth < d.asked.size(); depth++)
@@ -245,14 +240,13 @@ std::string report_json(const Examination& e, const Engine& engine, const Examin
 constexpr int64_t kFew = 20;  // nodes, that say nothing of a share
 using Style = Series::Style;
 
-Panel entropy_panel(const Diagnosis& d, bool of_confidence) {
+Panel entropy_panel(const std::string& title, const std::vector<Unsure>& nodes) {
   Series right = {"a child was right", kColours[2], Style::kBars}, wrong = {"none was", kColours[1], Style::kBars};
-  Panel panel = {of_confidence ? "Entropy of the confidence" : "Entropy of q", "entropy, nats",
-                 "nodes on the path, by 0.5 nats"};
+  Panel panel = {title, "entropy, nats", "nodes on the path, by 0.5 nats"};
   double at = kEntropyBin / 2;
-  for (const EntropyBin& bin : by_entropy(d.unsure, of_confidence)) {
-    right.points.push_back({at, double(bin.matched)});
-    wrong.points.push_back({at, double(bin.mismatched)});
+  for (const Bin& bin : by_entropy(nodes)) {
+    right.points.push_back({at, double(bin.right)});
+    wrong.points.push_back({at, double(bin.nodes - bin.right)});
     at += kEntropyBin;
   }
   panel.series = {right, wrong};
@@ -285,13 +279,10 @@ Panel ranks_panel(const Diagnosis& d) {
 Panel reliability_panel(const Diagnosis& d) {
   Panel panel = {"Are the chances right?", "predicted chance, 0 to 1", "share accepted, 0 to 1"};
   panel.square = true;
-  for (const Forecast* forecast : {&d.raw, &d.corrected}) {
-    const bool raw = forecast->by_raw;
-    Series series = {raw ? "as given" : "corrected", kColours[raw ? 3 : 5], raw ? Style::kDots : Style::kLine};
-    for (size_t i = 0; i < 10; i++)
-      if (forecast->tenths[i].nodes >= kFew) series.points.push_back({forecast->foretold(i), forecast->accepted(i)});
-    panel.series.push_back(series);
-  }
+  panel.series = {{"as given", kColours[3], Style::kDots}, {"corrected", kColours[5], Style::kLine}};
+  for (size_t side : {0, 1})
+    for (const Bin& tenth : (side == 0 ? d.raw : d.corrected).tenths)
+      if (tenth.nodes >= kFew) panel.series[side].points.push_back({tenth.foretold(), tenth.share()});
   return panel;
 }
 
@@ -306,11 +297,11 @@ Panel nodes_panel(const Diagnosis& d) {
 
 std::string picture(const Examination& e, const Engine& engine, const Examined& f) {
   const Diagnosis& d = f.diagnosis;
-  const std::string charts = chart_picture("Why drafts are accepted or not: " + method_text(e.method),
-                                           circumstances(e.options, engine, e.prompts.size()),
-                                           {entropy_panel(d, false), entropy_panel(d, true), accuracy_panel(d),
-                                            ranks_panel(d), reliability_panel(d), nodes_panel(d)},
-                                           2);
+  const std::string charts = chart_picture(
+      "Why drafts are accepted or not: " + method_text(e.method), circumstances(e.options, engine, e.prompts.size()),
+      {entropy_panel("Entropy of q", d.by_q), entropy_panel("Entropy of the confidence", d.by_confidence),
+       accuracy_panel(d), ranks_panel(d), reliability_panel(d), nodes_panel(d)},
+      2);
   std::vector<IntervalBar> time, stops;
   const auto add = [](std::vector<IntervalBar>& bars, const char* name, double part, double all) {
     bars.push_back({name, {100 * ratio(part, all)}, share(part, all), kColours[0]});

@@ -51,47 +51,48 @@ constexpr size_t kStopKinds = std::size(kStops);
 
 // A node on the path that had children: how unsure the drafter was, and whether one of them was right.
 struct Unsure {
-  float of_q, of_confidence;  // entropies, in nats
-  bool matched;
+  float entropy;  // in nats
+  bool right;
 };
+
+// Nodes that are alike, and how many of them were right.
+struct Bin {
+  int64_t nodes = 0, right = 0;
+  double promised = 0;  // the sum of their chances
+  double share() const { return nodes > 0 ? double(right) / double(nodes) : 0; }
+  double foretold() const { return nodes > 0 ? promised / double(nodes) : 0; }  // the mean chance
+};
+constexpr size_t kBins = 10;
+using Bins = std::array<Bin, kBins>;
+inline Bin& bin_at(Bins& bins, double place) { return bins[size_t(std::clamp(int(place), 0, int(kBins) - 1))]; }
 
 // What was promised of nodes whose parent was on the path, by tenths, and how far off that was.
 struct Forecast {
-  std::array<Reliability, 10> tenths;  // [i]: chances from i / 10 on; `raw` and `corrected` as in growth/trust.h
-  double squares = 0;                  // sum of (chance - 0 or 1)^2
+  Bins tenths;         // [i]: chances from i / 10 on
+  double squares = 0;  // sum of (chance - 0 or 1)^2
 
-  bool by_raw = false;  // whether it goes by the raw chances or the corrected ones
-
-  double promised(size_t i) const { return by_raw ? tenths[i].raw : tenths[i].corrected; }  // sum of chances
-  // Of a tenth's nodes: the mean chance, and the share that was accepted.
-  double foretold(size_t i) const { return tenths[i].nodes > 0 ? promised(i) / double(tenths[i].nodes) : 0; }
-  double accepted(size_t i) const {
-    return tenths[i].nodes > 0 ? double(tenths[i].accepted) / double(tenths[i].nodes) : 0;
-  }
-  void note(float raw, float corrected, bool accepted) {
-    const float chance = by_raw ? raw : corrected;
-    Reliability& tenth = tenths[size_t(std::clamp(int(chance * 10), 0, 9))];
+  void note(float chance, bool accepted) {
+    Bin& tenth = bin_at(tenths, double(chance * 10));
     tenth.nodes++;
-    tenth.accepted += accepted;
-    tenth.raw += double(raw);
-    tenth.corrected += double(corrected);
+    tenth.right += accepted;
+    tenth.promised += double(chance);
     squares += (double(chance) - accepted) * (double(chance) - accepted);
   }
   double nodes() const {
     double sum = 0;
-    for (const Reliability& tenth : tenths) sum += double(tenth.nodes);
+    for (const Bin& tenth : tenths) sum += double(tenth.nodes);
     return sum;
   }
   double brier() const { return nodes() > 0 ? squares / nodes() : 0; }  // mean square; a coin scores 0.25
   double calibration_error() const {  // expected: |promised - measured|, over the tenths by their nodes
     double sum = 0;
-    for (size_t i = 0; i < tenths.size(); i++) sum += std::fabs(promised(i) - double(tenths[i].accepted));
+    for (const Bin& tenth : tenths) sum += std::fabs(tenth.promised - double(tenth.right));
     return nodes() > 0 ? sum / nodes() : 0;
   }
 };
 
 struct Diagnosis {
-  explicit Diagnosis(const Shape& its_shape) : shape(its_shape) { raw.by_raw = true; }
+  explicit Diagnosis(const Shape& its_shape) : shape(its_shape) {}
 
   void add(const IterationReport& report) {
     const Tree& tree = report.tree;
@@ -121,10 +122,10 @@ struct Diagnosis {
 
   Shape shape;
   int64_t forwards = 0;
-  std::vector<Unsure> unsure;
-  std::vector<int64_t> asked;  // [d]: nodes of depth d on the path that had children
-  std::vector<Ranks> right;    // [d][r]: whose rank-r guess was the target's token
-  Forecast raw, corrected;
+  std::vector<Unsure> by_q, by_confidence;     // one entry a node, of both the same nodes
+  std::vector<int64_t> asked;                  // [d]: nodes of depth d on the path that had children
+  std::vector<Ranks> right;                    // [d][r]: whose rank-r guess was the target's token
+  Forecast raw, corrected;                     // as the drafter gives chances, and as experience corrects them
   std::vector<int64_t> drafted, accepted;      // [d]: nodes of depth d; [0]: nothing, the roots do not count
   std::array<int64_t, kStopKinds> stops = {};  // forwards
   Ranks missing_rank = {};                     // kNoNode: the guess's rank
@@ -135,18 +136,18 @@ struct Diagnosis {
     const Tree& tree = report.tree;
     const int origin = tree.origin[node];
     const size_t depth = size_t(tree.depth[node]);
-    Unsure unsure_here = {0, 0, accepted_child >= 0};
-    entropies(*report.drafter, report.growth, &origin, 1, report.draws, false, &unsure_here.of_q);
-    entropies(*report.drafter, report.growth, &origin, 1, report.draws, true, &unsure_here.of_confidence);
-    unsure.push_back(unsure_here);
+    for (bool of_confidence : {false, true}) {
+      Unsure here = {0, accepted_child >= 0};
+      entropies(*report.drafter, report.growth, &origin, 1, report.draws, of_confidence, &here.entropy);
+      (of_confidence ? by_confidence : by_q).push_back(here);
+    }
     grown(asked, depth)++;
     grown(right, depth);
     const int rank = rank_of(report, node, token);
     if (rank >= 0) right[depth][size_t(rank)]++;
     for (int child = tree.first_child(node); child >= 0; child = tree.next_sibling(child)) {
-      const float raw_chance = report.growth.raw[tree.origin[child]], chance = report.growth.chance[tree.origin[child]];
-      raw.note(raw_chance, chance, child == accepted_child);
-      corrected.note(raw_chance, chance, child == accepted_child);
+      raw.note(report.growth.raw[tree.origin[child]], child == accepted_child);
+      corrected.note(report.growth.chance[tree.origin[child]], child == accepted_child);
     }
   }
 
@@ -171,37 +172,30 @@ struct Diagnosis {
   }
 };
 
-// The chance that a mismatched node was less sure than a matched one: 0.5 says nothing, 1 everything (the area under
-// the ROC curve; of equal ones each counts half). 0.5 where there are none of one kind.
-inline double separation(const std::vector<Unsure>& unsure, bool of_confidence) {
-  std::vector<std::pair<float, bool>> sorted;
-  for (const Unsure& one : unsure) sorted.push_back({of_confidence ? one.of_confidence : one.of_q, one.matched});
-  std::sort(sorted.begin(), sorted.end());
-  double below = 0, pairs = 0, mismatched = 0;  // matched nodes below; pairs in the right order
-  for (size_t i = 0; i < sorted.size();) {
+// The chance that a wrong node was less sure than a right one: 0.5 says nothing, 1 everything (the area under the ROC
+// curve; of equal ones each counts half). 0.5 where there are none of one kind.
+inline double separation(std::vector<Unsure> nodes) {
+  std::sort(nodes.begin(), nodes.end(), [](const Unsure& a, const Unsure& b) { return a.entropy < b.entropy; });
+  double below = 0, pairs = 0, wrong = 0;  // right nodes below; pairs in the right order
+  for (size_t i = 0; i < nodes.size();) {
     double same[2] = {0, 0};
-    for (const float entropy = sorted[i].first; i < sorted.size() && sorted[i].first == entropy; i++)
-      same[sorted[i].second]++;
+    for (const float entropy = nodes[i].entropy; i < nodes.size() && nodes[i].entropy == entropy; i++)
+      same[nodes[i].right]++;
     pairs += same[0] * (below + same[1] / 2);
-    mismatched += same[0];
+    wrong += same[0];
     below += same[1];
   }
-  return below > 0 && mismatched > 0 ? pairs / (below * mismatched) : 0.5;
+  return below > 0 && wrong > 0 ? pairs / (below * wrong) : 0.5;
 }
 
-// Matched and mismatched nodes by entropy, in bins of kEntropyBin nats; the last holds all from there on.
+// Nodes by entropy, in bins of kEntropyBin nats; the last holds all from there on.
 constexpr double kEntropyBin = 0.5;
-constexpr size_t kEntropyBins = 10;
-struct EntropyBin {
-  int64_t matched = 0, mismatched = 0;
-  double all() const { return double(matched + mismatched); }
-};
-inline std::array<EntropyBin, kEntropyBins> by_entropy(const std::vector<Unsure>& unsure, bool of_confidence) {
-  std::array<EntropyBin, kEntropyBins> bins;
-  for (const Unsure& one : unsure) {
-    const double entropy = double(of_confidence ? one.of_confidence : one.of_q);
-    EntropyBin& bin = bins[size_t(std::clamp(int(entropy / kEntropyBin), 0, int(kEntropyBins) - 1))];
-    (one.matched ? bin.matched : bin.mismatched)++;
+inline Bins by_entropy(const std::vector<Unsure>& nodes) {
+  Bins bins;
+  for (const Unsure& one : nodes) {
+    Bin& bin = bin_at(bins, double(one.entropy) / kEntropyBin);
+    bin.nodes++;
+    bin.right += one.right;
   }
   return bins;
 }

@@ -53,23 +53,25 @@ TEST_CASE("diagnosis: its sums are those of the loop's own statistics") {
         CHECK(sum({d.stops.begin(), d.stops.end()}) == d.forwards);
         CHECK(sum(d.drafted) == e.stats.drafted_nodes);
         CHECK(sum(d.accepted) + d.forwards == e.stats.tokens);
-        CHECK(int64_t(d.unsure.size()) == sum(d.asked));
-        const auto matched = [](const Unsure& one) { return one.matched; };
-        CHECK(std::count_if(d.unsure.begin(), d.unsure.end(), matched) == sum(d.accepted));
+        for (const std::vector<Unsure>& nodes : {d.by_q, d.by_confidence}) {
+          CHECK(int64_t(nodes.size()) == sum(d.asked));
+          const auto right = [](const Unsure& one) { return one.right; };
+          CHECK(std::count_if(nodes.begin(), nodes.end(), right) == sum(d.accepted));
+          int64_t binned = 0;
+          for (const Bin& bin : by_entropy(nodes)) binned += bin.nodes;
+          CHECK(binned == sum(d.asked));
+        }
         CHECK(e.of(Stop::kNoNode) + e.of(Stop::kNotGuessed) == sum(d.asked) - sum(d.accepted));
         CHECK(sum({d.missing_rank.begin(), d.missing_rank.end()}) == e.of(Stop::kNoNode));
         CHECK(d.raw.nodes() == d.corrected.nodes());
+        double raw = 0;  // the loop sorts by corrected chances
         for (size_t i = 0; i < 10; i++) {
           CHECK(d.corrected.tenths[i].nodes == e.stats.reliability[i].nodes);
-          CHECK(d.corrected.tenths[i].accepted == e.stats.reliability[i].accepted);
-          CHECK(d.corrected.tenths[i].raw == doctest::Approx(e.stats.reliability[i].raw));
-          CHECK(d.corrected.tenths[i].corrected == doctest::Approx(e.stats.reliability[i].corrected));
+          CHECK(d.corrected.tenths[i].right == e.stats.reliability[i].accepted);
+          CHECK(d.corrected.tenths[i].promised == doctest::Approx(e.stats.reliability[i].corrected));
+          raw += d.raw.tenths[i].promised - e.stats.reliability[i].raw;
         }
-        for (bool of_confidence : {false, true}) {
-          int64_t nodes = 0;
-          for (const EntropyBin& bin : by_entropy(d.unsure, of_confidence)) nodes += bin.matched + bin.mismatched;
-          CHECK(nodes == sum(d.asked));
-        }
+        CHECK(raw == doctest::Approx(0));
       }
 }
 
@@ -83,7 +85,7 @@ TEST_CASE("diagnosis: which guess was right, and why a path stopped, where it is
   CHECK(e.of(Stop::kShape) + e.of(Stop::kEnd) == d.forwards);
   CHECK(e.of(Stop::kShape) > 20);
   CHECK(e.of(Stop::kEnd) > 0);
-  CHECK(separation(d.unsure, false) == 0.5);  // nothing went wrong
+  CHECK(separation(d.by_q) == 0.5);  // nothing went wrong
   e = examined(mock, self, "best-first", 4, 200);
   CHECK(e.of(Stop::kBudget) + e.of(Stop::kEnd) == e.diagnosis.forwards);
   CHECK(e.of(Stop::kBudget) > 20);
@@ -109,25 +111,27 @@ TEST_CASE("diagnosis: which guess was right, and why a path stopped, where it is
 }
 
 TEST_CASE("diagnosis: entropies that tell right from wrong, and forecasts by hand") {
-  std::vector<Unsure> unsure = {{0.1f, 1, true}, {0.2f, 1, true}, {0.7f, 1, false}, {9, 1, false}};
-  CHECK(separation(unsure, false) == 1);
-  CHECK(separation(unsure, true) == 0.5);
-  unsure.push_back({0.05f, 1, false});  // below both right ones: 4 pairs of 6 in order
-  CHECK(separation(unsure, false) == doctest::Approx(4.0 / 6));
-  CHECK(separation({{1, 1, true}}, false) == 0.5);
-  const auto bins = by_entropy(unsure, false);
-  CHECK(bins[0].matched == 2);
-  CHECK(bins[0].mismatched == 1);
-  CHECK(bins[1].mismatched == 1);
-  CHECK(bins[kEntropyBins - 1].mismatched == 1);
+  std::vector<Unsure> unsure = {{0.1f, true}, {0.2f, true}, {0.7f, false}, {9, false}};
+  CHECK(separation(unsure) == 1);
+  CHECK(separation({{1, true}, {1, true}, {1, false}, {1, false}}) == 0.5);
+  unsure.push_back({0.05f, false});  // below both right ones: 4 pairs of 6 in order
+  CHECK(separation(unsure) == doctest::Approx(4.0 / 6));
+  CHECK(separation({{1, true}}) == 0.5);
+  const Bins bins = by_entropy(unsure);
+  CHECK(bins[0].right == 2);
+  CHECK(bins[0].nodes == 3);
+  CHECK(bins[1].right == 0);
+  CHECK(bins[1].nodes == 1);
+  CHECK(bins[kBins - 1].nodes == 1);
 
   Forecast forecast;
-  forecast.tenths[2] = {10, 5, 0, 2.5};  // promised a quarter, kept a half
-  forecast.tenths[9] = {10, 9, 0, 9};
+  forecast.tenths[2] = {10, 5, 2.5};  // promised a quarter, kept a half
+  forecast.tenths[9] = {10, 9, 9};
   forecast.squares = 4;
   CHECK(forecast.brier() == 0.2);
   CHECK(forecast.calibration_error() == doctest::Approx(2.5 / 20));
-  forecast.by_raw = true;
-  CHECK(forecast.calibration_error() == doctest::Approx(14.0 / 20));
+  CHECK(forecast.tenths[2].foretold() == 0.25);
+  CHECK(forecast.tenths[2].share() == 0.5);
   CHECK(Forecast().brier() == 0);
+  CHECK(Bin().share() == 0);
 }
