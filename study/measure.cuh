@@ -131,15 +131,11 @@ struct KernelShapes {
   int channels = 768, heads = 12, vocab = 50257;
   std::vector<int> rows = {1, 8, 16, 64}, tree_rows = {1, 16, 64};
   int past = 900, prefill = 512, sequence = 1024, sequences = 8;
-  size_t parameters = 124439808;  // GPT-2's
-  double copied = 268435456;      // bytes of all copies of an operand together, far more than L2 holds
+  double copied = 268435456;  // bytes of all copies of an operand together, far more than L2 holds
   int hidden() const { return 4 * channels; }
-  int training_rows() const { return sequence * sequences; }
   int copies(double bytes) const { return int(std::clamp(std::ceil(copied / bytes), 1.0, 256.0)); }
 };
-inline KernelShapes quick_shapes() {
-  return {128, 4, 2003, {1, 8, 16, 64}, {1, 16, 64}, 48, 63, 64, 8, 1000000, 16777216};
-}
+inline KernelShapes quick_shapes() { return {128, 4, 2003, {1, 8, 16, 64}, {1, 16, 64}, 48, 63, 64, 8, 16777216}; }
 
 // Collects the lines. A line's `launch(turn)` starts the kernel on the operands that are due at that turn.
 class KernelTimes {
@@ -148,7 +144,7 @@ class KernelTimes {
   template <class F>
   void add(const std::string& name, const std::string& shape, double bytes, double flops, const F& launch,
            Peak peak = Peak::kFp32) {
-    constexpr double about = 50;  // lines
+    constexpr double about = 45;  // lines
     stopped_ = stopped_ || !working_(name + ", " + shape, std::min(1.0, double(lines.size()) / about));
     if (!stopped_) lines.push_back({name, shape, bytes, flops, peak, repeated_seconds(runs_, launch)});
   }
@@ -241,7 +237,7 @@ void time_tree_attention(const KernelShapes& s, KernelTimes& times) {
 // For training: sequences without a past. The backward computes five products, the forward two. The five are the scores
 // and their gradients, and the gradients of queries, keys and values.
 inline void time_causal_attention(const KernelShapes& s, KernelTimes& times) {
-  const int R = s.training_rows(), slots = pad64(s.sequence);
+  const int R = s.sequence * s.sequences, slots = pad64(s.sequence);
   const Config c = attention_config(s, 1);
   const Activations<float> a(c, R, s.sequences * slots, true, 1, true);
   const Gradients<float> g{a, false};
@@ -260,63 +256,6 @@ inline void time_causal_attention(const KernelShapes& s, KernelTimes& times) {
                        AttentionBackward<float>{attention_of<float>(kGpuTeam, batch, a, 0, {}), g.att.data(),
                                                 g.k.data(), g.v.data(), g.qkv.data()},
                        g.p.data(), g.ds.data(), a.slots);
-  });
-}
-
-inline void time_row_operations(const KernelShapes& s, KernelTimes& times) {
-  const int R = s.training_rows(), C = s.channels, stride = pad16(C);
-  const double row = 4.0 * R * C;  // bytes of a (R, C)
-  const int copies = s.copies(row);
-  const size_t size = size_t(R) * stride;
-  const auto at = [&](const Array<float>& array, int turn) { return array.data() + size_t(turn % copies) * size; };
-  const std::string shape = by(R, C);
-  const Array<float> x = filled<float>(copies * size), y(copies * size, true), d(copies * size, true),
-                     wte = filled<float>(size_t(s.vocab) * C), wpe = filled<float>(size_t(s.sequence) * C),
-                     weight = filled<float>(size_t(C)), mean(size_t(R), true), rstd(size_t(R), true);
-  Batch host;
-  std::vector<int> tokens(s.sequence);
-  for (int i = 0; i < s.sequences; i++) {
-    for (int t = 0; t < s.sequence; t++) tokens[t] = int((int64_t(i) * s.sequence + t) * 7919 % s.vocab);
-    host.add_chain(tokens.data(), s.sequence, i * s.sequence, 0);
-  }
-  DeviceBatch batch(R, s.sequences, true);
-  batch.upload(host);
-  times.add("embedding", shape, 2 * row + 4.0 * s.sequence * C, 0, [&](int turn) {
-    launch(kGpuTeam, R, Embed<float>{batch.token(), batch.forest, wte.data(), wpe.data(), at(y, turn), stride, C});
-  });
-  times.add("LayerNorm", shape, 2 * row, 0, [&](int turn) {
-    launch(kGpuTeam, R,
-           Norm<float>{at(x, turn), stride, C, weight.data(), nullptr, at(y, turn), stride, mean.data(), rstd.data()});
-  });
-  times.add("LayerNorm, backward", shape, 4 * row, 0, [&](int turn) {
-    launch(kGpuTeam, R,
-           NormBackward<float>{at(x, turn), stride, C, weight.data(), mean.data(), rstd.data(), at(y, turn), stride,
-                               at(d, turn)});
-  });
-}
-
-inline void time_loss_and_optimizer(const KernelShapes& s, KernelTimes& times) {
-  {
-    const int R = s.sequence, V = s.vocab, stride = pad16(V);
-    const Array<float> logits = filled<float>(size_t(R) * stride), loss(size_t(R), true);
-    const Array<int> target(size_t(R), true);
-    const CrossEntropy<float> op{logits.data(), stride, V, target.data(), loss.data(), true, 1.0f / R};
-    times.add("cross-entropy, with gradient", by(R, V), 8.0 * R * V, 0, [&](int) { loss_of_rows(kGpuTeam, R, op); });
-  }
-  const size_t n = s.parameters;
-  std::vector<Piece> pieces;
-  constexpr size_t most = 8192;
-  for (size_t at = 0; at < n; at += most) pieces.push_back({at, int(std::min(most, n - at)), 1.0f});
-  Array<Piece> on_gpu(pieces.size(), true);
-  on_gpu.upload(pieces.data(), pieces.size());
-  const float one[] = {1, 1};
-  Array<float> norm(2, true);
-  norm.upload(one, 2);
-  const Array<float> weight = filled<float>(n), gradient = filled<float>(n), m(n, true), v(n, true);
-  times.add("AdamW", std::to_string(n) + " numbers", 28.0 * double(n), 0, [&](int) {
-    launch(kGpuTeam, int(pieces.size()),
-           AdamW<float>{on_gpu.data(), weight.data(), m.data(), v.data(), gradient.data(), norm.data(), 1e-3f, 0.1f,
-                        0.9f, 0.99f, 0.1f, 0.01f});
   });
 }
 
@@ -365,8 +304,6 @@ inline std::vector<KernelTime> kernels_of_gpu(const KernelShapes& s, int runs, c
   time_decoding(s, times);
   time_gather(s, times);
   time_causal_attention(s, times);
-  time_row_operations(s, times);
-  time_loss_and_optimizer(s, times);
   return times.lines;
 }
 
