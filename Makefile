@@ -179,12 +179,12 @@ chat: deps ## gets a real model, SmolLM2-135M-Instruct, where the network allows
 	@sh data/get_model.sh
 	$(call build,$(BUILD)/nanospec)
 	@[ ! -t 0 ] || set -m; $(BUILD)/nanospec chat $(CHAT); exit $$?
-bench: ## tables and pictures of speed, into build/bench: under ten minutes; a GPU takes some more
+bench: ## tables and pictures of speed, into build/bench: five minutes; a GPU takes some more
 	$(call build,programs)
 	@$(BUILD)/nanospec bench --out $(BUILD)/bench
 	@$(if $(GPU),$(BUILD)/nanospec-cuda bench --only gpu --out $(BUILD)/bench/gpu,echo; \
 	  echo "The GPU's rows are left out, unmeasured: $(if $(NVCC),nvidia-smi -L names no device,there is no nvcc)")
-peers: ## builds llama.cpp into build/peers, once, so that bench holds it beside nanospec: minutes to half an hour
+peers: ## builds llama.cpp into build/peers, once, so that peers.py holds it beside nanospec: minutes to half an hour
 	@sh tests/reference/peers.sh
 experiments: deps ## the literature's experiments, into build/experiments: 12 minutes, and the training of what is missing
 	@$(MAKE) data

@@ -132,17 +132,13 @@ std::vector<double> Engine::losses(const std::vector<int>& tokens, int first) {
 // Probe
 
 struct Probe::Parts {
-  Config config;
   Target target;
 };
 
 Probe::Probe(const Config& config, const std::string& dtype, const std::string& device, int threads, int most_rows)
-    : parts_(new Parts{config, Target(config, initial_weights(config, 1).data(), dtype_of(dtype), choose_cuda(device),
-                                      threads, most_rows)}) {}
-Probe::Probe(const Settings& s) {
-  const Loaded loaded = load(s);
-  parts_.reset(new Parts{loaded.config, target_of(s, loaded)});
-}
+    : parts_(new Parts{Target(config, initial_weights(config, 1).data(), dtype_of(dtype), choose_cuda(device), threads,
+                              most_rows)}) {}
+Probe::Probe(const Settings& s) { parts_.reset(new Parts{target_of(s, load(s))}); }
 Probe::~Probe() = default;
 
 namespace {
@@ -174,7 +170,6 @@ double Probe::prefill_seconds(int tokens) {
   parts_->target.prefill(text.data(), tokens);
   return watch.lap();
 }
-const Config& Probe::config() const { return parts_->config; }
 double Probe::weight_bytes() const { return double(parts_->target.weight_bytes()); }
 double Probe::cache_bytes(int past) const { return double(parts_->target.cache_bytes()) * past; }
 

@@ -102,7 +102,6 @@ class Probe {
   double forward_seconds(int rows, int past);
   double prefill_seconds(int tokens);  // of one prefill
 
-  const Config& config() const;
   double weight_bytes() const;         // that one forward reads
   double cache_bytes(int past) const;  // keys and values that one forward reads
 

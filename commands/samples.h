@@ -7,16 +7,13 @@
 #include <cstddef>
 #include <vector>
 
+#include "growth/clock.h"  // median()
+
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
 // Runs
 
-inline double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n == 0 ? 0 : (values[(n - 1) / 2] + values[n / 2]) / 2;
-}
 inline double lowest(const std::vector<double>& v) { return v.empty() ? 0 : *std::min_element(v.begin(), v.end()); }
 inline double highest(const std::vector<double>& v) { return v.empty() ? 0 : *std::max_element(v.begin(), v.end()); }
 
@@ -79,11 +76,6 @@ inline Interval inverse_interval(const std::vector<double>& values) {
 // The geometric mean of ratios, given by their logarithms.
 inline Interval ratio_interval(const std::vector<double>& logarithms) {
   return mapped(mean_interval(logarithms), [](double x) { return std::exp(x); });
-}
-
-// The percentage of the time that a speedup saves.
-inline Interval percent_saved(const Interval& speedup) {
-  return mapped(speedup, [](double x) { return x > 0 ? 100 * (1 - 1 / x) : 0; });
 }
 
 }  // namespace nanospec

@@ -121,7 +121,6 @@ std::string shape(const char* path, double x, double y, const std::string& fill,
   return "<path d=\"" + std::string(path) + "\" transform=\"translate(" + decimals(x, 1) + " " + decimals(y, 1) +
          ")\" fill=\"" + fill + "\"" + outline + "/>\n";
 }
-std::string diamond(double x, double y) { return shape(kMarks[3], x, y, "#ffffff", stroke(kInk, 1.5)); }
 
 // "" for a colour that has none. Full on a full line, else hollow.
 std::string mark(double x, double y, const Series& series) {
@@ -468,7 +467,7 @@ std::string drawn_interval(const IntervalBar& bar, double y, const std::vector<d
     if (bar.value.low < ticks.front()) svg += shape(kLeftwards, low, middle, kInk, "");
     if (bar.value.high > ticks.back()) svg += shape(kRightwards, high, middle, kInk, "");
   }
-  return bar.mark ? svg + diamond(at(*bar.mark), middle) : svg;
+  return svg;
 }
 
 }  // namespace
@@ -478,8 +477,8 @@ std::string interval_picture(const std::string& title, const std::string& subtit
   double least = 0, most = axis.line, low = 0, high = 0;
   bool whiskers = false;
   for (const IntervalBar& bar : bars) {
-    least = std::min({least, bar.value.middle, bar.mark.value_or(0)});
-    most = std::max({most, bar.value.middle, bar.mark.value_or(0)});
+    least = std::min(least, bar.value.middle);
+    most = std::max(most, bar.value.middle);
     low = std::min(low, bar.value.low);
     high = std::max(high, bar.value.high);
     whiskers = whiskers || bar.value.high > bar.value.low;
@@ -488,7 +487,6 @@ std::string interval_picture(const std::string& title, const std::string& subtit
   std::vector<Entry> legend;
   for (const auto& [name, colour] : axis.colours) legend.push_back(entry_of({name, colour, Series::Style::kBars}));
   if (!axis.line_name.empty()) legend.push_back({axis.line_name, svg_line(11, -9, 11, 9, kLineStyle)});
-  if (!axis.mark_name.empty()) legend.push_back({axis.mark_name, diamond(11, 0)});
   if (whiskers) legend.push_back({axis.whisker, whisker(0, 0, 22, 0, kInk)});
   if (low < ticks.front() || high > ticks.back()) legend.push_back(goes_on(kRightwards));
   return rows_picture(

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <iterator>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -67,14 +66,13 @@ struct IntervalBar {
   Interval value;     // a whisker, where high > low
   std::string label;  // after the bar
   std::string colour;
-  std::optional<double> mark = {};  // a diamond: what others reported
 };
 
 // What they are read by.
 struct BarAxis {
   std::string name;                                               // with the unit
   double line = 0;                                                // one more line than that of 0
-  std::string line_name = {}, mark_name = {};                     // what it and a diamond say
+  std::string line_name = {};                                     // what it says
   std::string whisker = kOverPrompts;                             // what one reaches from and to
   std::vector<std::pair<std::string, std::string>> colours = {};  // what each says, where labels do not
 };

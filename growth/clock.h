@@ -1,8 +1,10 @@
-// growth/clock.h: measures time, for what learns from it or reports it.
+// growth/clock.h: measures time, for what learns from it or reports it; and the middle of what was measured.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
+#include <vector>
 
 namespace nanospec {
 
@@ -31,5 +33,12 @@ class Clock {
   std::function<double()> lap_;
   double now_ = 0;
 };
+
+// The middle one; of an even number the mean of the two in the middle; 0 of none.
+inline double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return n == 0 ? 0 : (values[(n - 1) / 2] + values[n / 2]) / 2;
+}
 
 }  // namespace nanospec

@@ -23,19 +23,16 @@ std::string busy_line(const std::vector<Evenness>& repeats) {
 // ---------------------------------------------------------------------------------------------------------------
 // The timetable
 
-void Timetable::begin(const std::string& section) {
+void Timetable::begin(const std::string& section, double seconds) {
   section_ = section;
-  began_ = progress_.seconds();
-  guess_ = guesses_.empty() ? 0 : guesses_.front();
-  if (!guesses_.empty()) guesses_.erase(guesses_.begin());
+  before_ += now_;
+  now_ = seconds;
 }
 
 void Timetable::show(const std::string& doing, double done) {
   if (!progress_.due()) return;
-  const double spent = progress_.seconds() - began_;
-  double left = done > 0.1 ? spent / done * (1 - done) : std::max(guess_ - spent, 0.1 * guess_);
-  for (double guess : guesses_) left += guess;
-  progress_.show(section_ + ": " + doing + ", " + duration(left) + " left");
+  const std::string left = time_left(before_ + done * now_, all_, progress_.seconds());
+  progress_.show(section_ + ": " + doing + (left.empty() ? "" : ", " + left));
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -62,16 +59,16 @@ Sections chosen(const Sections& all, const std::string& only) {
 void Bench::run(const Sections& sections, double scale) {
   folder = std::make_unique<LockedFolder>(out, "wait for its end, or give another --out");
   folder->make();
-  std::vector<double> guesses;
-  for (const Section& one : sections) guesses.push_back(one.seconds * (quick ? 0.05 : scale));
-  time = std::make_unique<Timetable>(options.quiet, guesses);
+  double all = 0;
+  for (const Section& one : sections) all += one.seconds;
+  time = std::make_unique<Timetable>(options.quiet, all);
   machine = this_machine();
   watch_interrupts();
   for (const Section& one : sections) {
     if (interrupted()) break;
     section = one.name;
     seconds = one.seconds * scale;
-    time->begin(section);
+    time->begin(section, one.seconds);
     one.run();
   }
 }
@@ -162,13 +159,9 @@ Sections sections_of(Bench& bench) {
   return {
       {"forward", [&] { bench_forward(bench); }, 70, "plain decoding's bytes per second, the cost of rows, prefill"},
       {"decode", [&] { bench_decode(bench); }, 170, "speculation: drafters, shapes and budgets against plain decoding"},
-      {"train", [&] { bench_train(bench); }, 65, "training, and one update by operation"},
-      {"peers", [&] { bench_peers(bench); }, 400,
-       "PyTorch and llama.cpp on the same work, where build/venv and build/peers have them"},
-      {"rows", [&] { bench_rows(bench); }, 20, "what peers asks of nanospec: forwards of one GGUF file; named alone",
-       false},
-      {"kinds", [&] { bench_kinds(bench); }, kinds_seconds(),
-       "speculation on real models by kind of question, and llama.cpp's: half an hour; only where it is named", false},
+      {"train", [&] { bench_train(bench); }, 25, "training: an update, and one by operation"},
+      {"kinds", [&] { bench_kinds(bench); }, 360,
+       "speculation on the GGUF file that --model names, by kind of question; only where it is named", false},
       {"gpu", [&] { bench_gpu(bench); }, 180, "where there is a GPU: its kernels, decoding and training on it",
        gpu_missing().empty()}};
 }
@@ -186,9 +179,9 @@ Command describe(CommandLine& c) {
   return {"nanospec bench",
           "Measures what this machine can do (the roofline), and how near nanospec comes to it: tables on standard "
           "output, every sample and the pictures in a folder. Repeats are paired and their order rotates; a figure is "
-          "a median. Everything takes less than ten minutes.",
+          "a median. Everything takes five minutes.",
           "nanospec bench --roofline\n"
-          "nanospec bench --model runs/medium  # takes ten minutes\n"
+          "nanospec bench --model runs/medium  # takes five minutes\n"
           "nanospec bench --only forward,decode --repeat 9 --out build/bench  # takes two minutes\n"
           "nanospec bench --quick --out build/quick\n",
           {heading("What to measure"),
@@ -199,10 +192,10 @@ Command describe(CommandLine& c) {
            {"--repeat", "N", &b.repeats, "how often everything runs, where time allows", from(1, 1000)},
            heading("Text and model"),
            {"--model", "DIR", &b.options.settings.model,
-            "the trained model of section decode (runs/medium, else runs/small)"},
+            "the trained model of section decode (runs/medium, else runs/small), or a GGUF file for sections forward "
+            "and kinds"},
            {"--data", "FILE", &b.data,
-            "the text: training, and prompts from its last tenth (the one that the model learned, "
-            "where it is in data/)"},
+            "the text of whose last tenth prompts are (the one that the model learned, where it is in data/)"},
            {"--seed", "N", &b.options.sampling.seed, "of the texts that are decoded"},
            heading("Machine"),
            {"--threads", "N", &b.options.settings.threads, "CPU threads", threads()},
@@ -261,14 +254,11 @@ int bench_command(int argc, char** argv) {
       throw std::runtime_error("there is no such file or folder: " + printable(path, 300) + ": " + flag +
                                ": check the path");
   }
-  const auto is_decode = [](const Section& one) { return one.name == std::string("decode"); };
-  if (std::any_of(sections.begin(), sections.end(), is_decode) && decode_missing(bench).empty())
-    Engine(bench.options.settings)
-        .tokenizer()
-        .encode(read_file(bench.data), bench.data);  // or refused, before a folder is made
+  for (const Section& one : sections)  // a text that does not fit is refused before a folder is made
+    if (one.name == std::string("decode") && decode_missing(bench).empty())
+      Engine(bench.options.settings).tokenizer().encode(read_file(bench.data), bench.data);
   const bool alone = sections.empty();
-  if (c.only != "rows")
-    sections.insert(sections.begin(), {"roofline", [&] { measure_machine(bench); }, 4, "the machine"});
+  sections.insert(sections.begin(), {"roofline", [&] { measure_machine(bench); }, 4, "the machine"});
   bench.run(sections);
   if (alone) print_out(busy_line(bench.evenness));
   else bench.conclude();

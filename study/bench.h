@@ -1,13 +1,14 @@
 // study/bench.h: what `bench` and `experiments` are made of, and what the sections of `bench` share, each in a file of
-// its own: bench_forward.cpp, bench_decode.cpp, bench_train.cpp (training), bench_peers.cpp, bench_kinds.cpp,
-// bench_gpu.cpp. bench.cpp has the command line, the roofline's table and the order.
+// its own: bench_forward.cpp, bench_decode.cpp (decode, kinds), bench_train.cpp, bench_gpu.cpp. bench.cpp has the
+// command line, the roofline's table and the order. What other engines make of the same work, tests/reference/peers.py
+// measures.
 //
-// In order: how even the repeats were; the timetable; the bench itself; its sections; figures of
-// theirs that are pure arithmetic, so that tests can hold them.
+// In order: how even the repeats were; the timetable; the bench itself; its sections; figures of theirs that are pure
+// arithmetic, so that tests can hold them.
 //
 // How to add a section of `bench`: write `void bench_NAME(Bench&)`, declare it below, and give it a line in sections_of
 // of bench.cpp, with its seconds. It says by bench.time how far it is, prints when it is complete, and adds to
-// evenness. A section of `experiments`: see experiments.h.
+// evenness. What compares methods is a Topic, as an experiment is: see experiments.h.
 #pragma once
 
 #include <functional>
@@ -37,19 +38,18 @@ std::string busy_line(const std::vector<Evenness>& repeats);
 // ---------------------------------------------------------------------------------------------------------------
 // The timetable
 
-// What is left to do, from guesses that the clock corrects.
+// What is left to do, by the shares that sections have of the whole.
 class Timetable {
  public:
-  Timetable(bool quiet, std::vector<double> section_seconds) : progress_(quiet), guesses_(std::move(section_seconds)) {}
-  void begin(const std::string& section);            // the next section
+  Timetable(bool quiet, double all) : progress_(quiet), all_(all) {}  // all: the sections' seconds
+  void begin(const std::string& section, double seconds);             // the next section
   void show(const std::string& doing, double done);  // done: 0 to 1, of this section; says so where it is time to
   void clear() { progress_.clear(); }
 
  private:
   Progress progress_;
-  std::vector<double> guesses_;  // seconds of the sections that have not begun
   std::string section_;
-  double began_ = 0, guess_ = 0;
+  double all_, before_ = 0, now_ = 0;  // seconds of all sections, of those before this one, of this one
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -101,19 +101,16 @@ Row middle_and_ends(const std::vector<double>& runs, double scale, int places);
 Row together(Row cells, const std::vector<Row>& more);  // one row of all
 
 std::string machine_line(const Bench& bench);  // for people: below a picture's title
+inline std::string left_out(const std::string& why) { return "left out: " + why + "\n"; }
 
 // ---------------------------------------------------------------------------------------------------------------
-// The sections. Each prints, and writes its files, when it is complete (decode: temperature by temperature); an
-// interrupted one leaves whole files or none.
+// The sections. Each prints, and writes its files, when it is complete; an interrupted one leaves whole files or none.
 
 void bench_forward(Bench& bench);
 std::string decode_missing(const Bench& bench);  // what section decode cannot run without; "" where it can
 void bench_decode(Bench& bench);
 void bench_train(Bench& bench);
-void bench_peers(Bench& bench);
-void bench_rows(Bench& bench);
 void bench_kinds(Bench& bench);
-double kinds_seconds();
 void bench_gpu(Bench& bench);
 
 // A part of a section's work, as shares that are done where it begins, and of it.
@@ -122,11 +119,9 @@ struct Stretch {
   double at(double done) const { return begin + share * done; }
 };
 
-// Training on a device (cpu, cuda), held against `peak` flop/s; and other engines, by tests/reference/peers.py with
-// these words. Each returns its tables, and fills in `json`, or says why it is left out; "" when it was interrupted,
-// but of other engines what was whole by then.
-std::string train_text(Bench& bench, const std::string& device, double peak, const Stretch& stretch, OrderedJson& json);
-std::string peers_text(Bench& bench, std::vector<std::string> words, const Stretch& stretch, OrderedJson& json);
+// Updates of training of each size, held against `peak` flop/s: the table of what a whole one takes, and all samples in
+// `json`. On a CPU it also prints an update by operation. What it returns is empty where it was interrupted.
+std::string updates_text(Bench& bench, bool cuda, double peak, const Stretch& stretch, OrderedJson& json);
 
 // ---------------------------------------------------------------------------------------------------------------
 // Arithmetic of a GPU's kernels; a multiply-add counts two

@@ -14,7 +14,7 @@ namespace {
 Sections sections_of(Lab& lab) {
   Sections sections;
   for (const Topic& topic : kTopics)
-    sections.push_back({topic.name, [&lab, &topic] { run_topic(lab, topic); }, topic.seconds, topic.question});
+    sections.push_back({topic.name, [&lab, &topic] { run_in_lab(lab, topic); }, topic.seconds, topic.question});
   return sections;
 }
 
@@ -32,9 +32,9 @@ Command describe(CommandLine& c) {
       "nanospec experiments",
       "Repeats the literature's experiments, and those of this project, on the models that are there: tables on "
       "standard output, every sample and the pictures in a folder. Methods run one after the other, prompt by prompt, "
-      "and a figure comes with its 95% interval over the prompts. Everything takes eleven to fifteen minutes.",
-      "nanospec experiments --model runs/medium --drafter_model runs/small  # takes 12 minutes\n"
-      "nanospec experiments --only entropy,auto --model runs/medium  # takes three minutes\n"
+      "and a figure comes with its 95% interval over the prompts. Everything takes eight to ten minutes.",
+      "nanospec experiments --model runs/medium --drafter_model runs/small  # takes eight minutes\n"
+      "nanospec experiments --only budgets,auto --model runs/medium  # takes three minutes\n"
       "nanospec experiments --quick --model runs/small --out build/quick\n",
       together(
           {{heading("What to repeat"),
@@ -100,7 +100,9 @@ void choose_drafter(Lab& lab) {
   if (lab.drafter.empty() && lab.drafter_model == lab.options.settings.model)
     missing = "left out: a smaller model as drafter: there is one model here: make experiments trains a second\n";
   if (lab.drafter.empty()) lab.drafter = "gpt:" + lab.drafter_model;
-  if (missing.empty() && !lab.usable({matched(lab.drafter, "chain:4")}, missing).empty()) return;
+  Subject& target = lab.target();
+  const std::vector<int> prompt = target.engine.encode_prompt(lab.held_out(1).at(0), "a prompt of " + lab.data);
+  if (missing.empty() && !target.usable({matched(lab.drafter, "chain:4")}, prompt, missing).empty()) return;
   print_out(missing + "The trained drafter is " + kStrong + " instead.\n\n", true);
   lab.drafter = kStrong;
 }
@@ -109,23 +111,6 @@ void choose_drafter(Lab& lab) {
 
 // In --help's order.
 const std::vector<Topic> kTopics = {
-    {"entropy",
-     110,
-     "does a tree that follows the drafter's entropy save time over a chain of 4, as its paper reports?",
-     "{'%'|ngram:4} {chain:4|tree:4x2|entropy-stop:depth=4|entropy-depth-width|entropy-width"
-     "|entropy-stop:depth=4,of=confidence|entropy-depth-width:of=confidence|entropy-width:of=confidence"
-     "|entropy-depth-width budget=8|entropy-width budget=8|sequoia|calibrated budget=16|best-first budget=16|auto}",
-     {"held-out", 45},
-     {2, 16, 64, 0.9},
-     {Measure::kSaved,
-      "time saved over chain:4, %",
-      [](Method m) { return matched(m.drafter, "chain:4"); },
-      {{"chain:4", 0},
-       {"tree:4x2", 2.3},
-       {"entropy-stop:depth=4", 4.43},
-       {"entropy-depth-width", 6.65},
-       {"entropy-width", 7.16}}},
-     {0.4f}},
     {"budgets",
      70,
      "what does each shape make of a budget of nodes?",
@@ -135,16 +120,7 @@ const std::vector<Topic> kTopics = {
      {},
      {},
      {1},
-     Drawing::kByBudget},
-    {"temperatures",
-     45,
-     "how much of the gain does each temperature leave?",
-     "ngram:4 {chain:4|tree:3x2|best-first budget=16|auto}",
-     {},
-     {},
-     {},
-     {0.4f, 0.7f, 1, 1.3f, 0},
-     Drawing::kByTemperature},
+     true},
     {"rules",
      35,
      "of the same number of candidates, how many tokens does each rule accept? One that is not exact wins nothing.",
@@ -152,7 +128,7 @@ const std::vector<Topic> kTopics = {
      "ngram:4 chain:4 verify={rejection|block};ngram:4 tree:2x2 verify={specinfer|without-replacement}",
      {"held-out", 48, 64, true},
      {1, 250, 250},
-     {Measure::kTokens, "tokens over rejection's, specinfer's",
+     {kTokens, "tokens over rejection's, specinfer's",
       [](Method m) {
         return Method{m.drafter, m.shape, m.shape == "chain:4" ? "rejection" : "specinfer", 0, true};
       }}},
@@ -163,7 +139,7 @@ const std::vector<Topic> kTopics = {
      "|'%' best-first budget=16} {verify=match|noise=unknown}",
      {"held-out", 16},
      {},
-     {Measure::kTokens, "tokens, told over not told",
+     {kTokens, "tokens, told over not told",
       [](Method m) {
         m.knows_noise = false;
         return m;
@@ -174,7 +150,7 @@ const std::vector<Topic> kTopics = {
      "ngram:4 best-first budget={4|8|16|32}",
      {"held-out", 45, 64, true},
      {1, 500, 500},
-     {Measure::kTokens}},
+     {kTokens}},
     {"auto",
      130,
      "how near does auto come to the best of all shapes, whatever the workload?",
@@ -183,15 +159,8 @@ const std::vector<Topic> kTopics = {
      "|calibrated budget=16|sequoia budget=16}",
      {},
      {1, 12, 200},
-     {Measure::kSpeed, "speed over auto's", [](Method m) { return matched(m.drafter, "auto"); }},
+     {kSpeed, "speed over auto's", [](Method m) { return matched(m.drafter, "auto"); }},
      {1, 0.7f, 0}},
-    {"unions",
-     30,
-     "are two drafters in one tree as fast as the better of them, on prose and on greedy copying?",
-     "{suffix|ngram:4|suffix+ngram:4} auto",
-     {"held-out,copying"},
-     {3, 24, 120},
-     {Measure::kSpeed, "speed over the union's", [](Method m) { return matched("suffix+ngram:4", m.shape); }}},
     {"held-out",
      25,
      "what is each drafter worth after seen text, held-out text and foreign text (README.md)?",
@@ -199,7 +168,7 @@ const std::vector<Topic> kTopics = {
      "budget=16",
      {"seen,held-out,foreign", 12, 160},
      {1, 24, 100},
-     {Measure::kTokens}},
+     {kTokens}},
     {"drafters",
      150,
      "what do drafters that learn gain and cost, against tables? prose: no change of speaker; structured: four",

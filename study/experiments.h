@@ -1,5 +1,5 @@
-// study/experiments.h: what `experiments` and the sections of `bench` that decode share. experiments.cpp has the
-// command line and the table of experiments; experiments_study.cpp runs studies, and an experiment of the table.
+// study/experiments.h: what `experiments` and the sections of `bench` that decode share: a Topic, which one loop runs.
+// experiments.cpp has the command line and the table of experiments; experiments_study.cpp has the loop.
 //
 // In order: the laboratory; a study, several methods over the same prompts; what is said of it; an experiment; parts of
 // them that tests hold.
@@ -38,26 +38,28 @@ struct Lab : Bench {  // options: the target's
   std::string text;    // of --data
   std::string readme;  // text that is no part of it, in its alphabet
 
-  // The target, loaded when first asked for, and the small model as a target of its own: where no clock is read, it
+  // The target, loaded when first asked for; or the small model as a target of its own: where no clock is read, it
   // gives fifty times the text.
-  Subject& target();
-  Subject& small();
+  Subject& target(bool small = false);
 
   // Prompts of so many bytes: from the data's last tenth, which no model and no drafter was trained on, evenly.
   std::vector<std::string> held_out(int count, size_t bytes = 64) const;
-  std::vector<Method> usable(const std::vector<Method>& methods, std::string& missing);  // by the target
 
  private:
-  std::unique_ptr<Subject> target_, small_;
+  std::map<std::string, std::unique_ptr<Subject>> targets_;  // by model
 };
 
 // ---------------------------------------------------------------------------------------------------------------
 // A study
 
-constexpr const char *kStrong = "ngram:4", *kWeak = "bigram";
+constexpr const char* kStrong = "ngram:4";
 inline Method matched(const std::string& drafter, const std::string& shape, int budget = 0) {
   return {drafter, shape, "match", budget, true};
 }
+
+// The methods of a text as `compare` reads it, in which {a|b} stands for each of these in turn, and a letter of `words`
+// for a word; none twice.
+std::vector<Method> methods_of(const std::string& text, const std::map<char, std::string>& words = {});
 
 // How much is decoded; whatever its methods, they go through all prompts in turn, prompt by prompt.
 struct Plan {
@@ -84,81 +86,67 @@ struct Experiment {
   Interval forwards_saved(size_t m, size_t base) const;
   double nodes_per_forward(size_t m) const;
   std::vector<Stats> by_prompt(size_t m) const;  // sums over the repeats
-  // The methods that `which` takes, the fastest first; `most` of them.
-  std::vector<Method> fastest(size_t most, const std::function<bool(const Method&)>& which) const;
 
   std::string circumstances(bool with_temperature = true) const;
   OrderedJson json() const;
 };
 
-// Runs it; empty where it was interrupted before all was run once. stretch: of the section, for the progress line.
-// tokens: the prompts', where the engine's encoding would make others.
-Experiment run_study(const Bench& bench, Subject& subject, const std::vector<Method>& methods,
-                     const std::vector<std::string>& prompts, const Plan& plan, float temperature, double seconds,
-                     const Stretch& stretch = {}, const std::vector<std::vector<int>>& tokens = {});
-
 // ---------------------------------------------------------------------------------------------------------------
 // Saying
 
 std::string with_interval(const Interval& interval, int places);  // "2.31 (2.25 to 2.38)"
-OrderedJson interval_json(const Interval& interval);              // middle, low, high
-std::string temperature_text(float temperature);                  // "0.7"
-std::string loop_warning(float temperature);                      // "" but for greedy decoding
 
-// A column of a study's table: what stands in it for a method.
-struct Column {
-  std::string name;
-  std::function<std::string(size_t m)> cell;
-};
-// A method a row: speedup over plain decoding, tokens per forward, both with intervals; nodes; these; the text.
-std::string study_table(const Experiment& study, const std::vector<Column>& more = {});
-
-// What a picture is of; and a line in it for each kind of shape, by the nodes of a tree, or for each method, by
-// temperature (greedy decoding apart).
-struct Quantity {
+// What is measured of a method, and how many times as much of it as another one has.
+struct Measure {
   const char* name;
   Interval (*of)(const Experiment&, size_t m);
+  Interval (*over)(const Experiment&, size_t m, size_t base);
 };
-extern const Quantity kTokensQuantity, kSpeedQuantity;
-Panel lines_panel(const std::vector<Experiment>& studies, const Quantity& quantity, bool by_budget);
+extern const Measure kTokens, kSpeed;  // tokens per forward; speed, in times plain decoding's
 
 // ---------------------------------------------------------------------------------------------------------------
 // Experiments
-
-enum class Measure { kTokens, kSpeed, kSaved };           // tokens per forward, times the speed, percent of the time
-enum class Drawing { kBars, kByBudget, kByTemperature };  // what the picture is
 
 // An experiment: methods, prompts, a measure and a sentence.
 struct Topic {
   const char* name;
   double seconds;  // that it may take, about
   const char* question;
-  const char* methods;  // as `compare` reads them; {a|b}: each of these in turn; %: the trained drafter; @: the model
+  std::string methods;  // see methods_of(); %: the trained drafter; @: the model
   struct {
-    const char* texts = "held-out";  // of these, seen, foreign, copying, prose, structured, with ',' between
+    const char* texts = "held-out";  // of these, seen, foreign, prose, structured, with ',' between
     int prompts = 12;
     size_t bytes = 64;
     bool on_small = false;  // the small model is the target: no clock matters
   } from = {};
   Plan plan = {};
   struct {
-    Measure measure = Measure::kSpeed;                          // of the picture; and over the base
-    const char* over = "";                                      // what that is called
-    Method (*base)(Method) = nullptr;                           // what a method is held against beside plain decoding
-    std::vector<std::pair<const char*, double>> reported = {};  // the literature's figure for a shape, in percent saved
+    const Measure& measure = kSpeed;   // of the picture, and over the base
+    const char* over = "";             // what that is called
+    Method (*base)(Method) = nullptr;  // what a method is held against beside plain decoding
   } held = {};
   std::vector<float> temperatures = {1};
-  Drawing drawing = Drawing::kBars;
+  bool by_budget = false;  // whether the picture is of budget_panel(), and not a bar for each method
 };
+// Those of the laboratory.
 extern const std::vector<Topic> kTopics;
-// Prints it below the command that repeats it, and writes OUT/NAME.json and OUT/NAME.svg.
-void run_topic(Lab& lab, const Topic& topic);
+
+// Prompts of one kind.
+struct Text {
+  std::string name;
+  std::vector<std::string> prompts;
+  std::vector<std::vector<int>> tokens = {};  // theirs, and the text of these, where the engine's encoding would make
+  std::vector<std::string> asked = {};        // others
+};
+
+// Runs a topic, which may take bench.seconds: its methods on each text at each temperature. Prints all tables below the
+// heading, with what is `missing` already, and writes OUT/NAME.json and OUT/NAME.svg. words: of methods_of().
+void run_topic(Bench& bench, Subject& subject, const Topic& topic, const std::vector<Text>& texts,
+               const std::string& heading, std::string missing = "", const std::map<char, std::string>& words = {});
+void run_in_lab(Lab& lab, const Topic& topic);  // below the command that repeats it
 
 // ---------------------------------------------------------------------------------------------------------------
 // What tests hold
-
-// "a {b|c}" as "a b" and "a c".
-std::vector<std::string> alternatives(const std::string& text);
 
 // Passages of so many bytes from the beginnings of lines on, evenly among all such places from `from` on that have from
 // `fewest` to `most` empty lines: an empty line is a change of speaker.

@@ -12,7 +12,12 @@ namespace nanospec {
 
 namespace {
 constexpr int kLargest = 64;  // nodes of a tree
-bool go_on(int) { return !interrupted(); }
+
+OrderedJson interval_json(const Interval& i) { return {i.middle, i.low, i.high}; }
+std::string temperature_text(float t) { return decimals(double(t), t == float(int(t)) ? 0 : 1); }
+constexpr const char* kLoops =
+    "Temperature 0 is listed separately: small models fall into loops there, and any drafter guesses loops. It says "
+    "nothing about speculation at other temperatures.\n";
 }  // namespace
 
 std::vector<Method> Subject::usable(const std::vector<Method>& methods, const std::vector<int>& prompt,
@@ -35,27 +40,46 @@ std::vector<Method> Subject::usable(const std::vector<Method>& methods, const st
   return found;
 }
 
-Subject& Lab::target() {
-  if (!target_) target_ = std::make_unique<Subject>(options);
-  return *target_;
-}
-Subject& Lab::small() {
-  if (drafter_model == options.settings.model) return target();
+Subject& Lab::target(bool small) {
   Options its = options;
-  its.settings.model = drafter_model;
-  if (!small_) small_ = std::make_unique<Subject>(its);
-  return *small_;
+  if (small) its.settings.model = drafter_model;
+  std::unique_ptr<Subject>& target = targets_[its.settings.model];
+  if (!target) target = std::make_unique<Subject>(its);
+  return *target;
 }
 
 std::vector<std::string> Lab::held_out(int count, size_t bytes) const {
   return prompts_of(text, held_out_begin(text), quick ? std::min(count, 2) : count, bytes);
 }
-std::vector<Method> Lab::usable(const std::vector<Method>& methods, std::string& missing) {
-  return target().usable(methods, target().engine.encode_prompt(held_out(1).at(0), "a prompt of " + data), missing);
-}
 
 // ---------------------------------------------------------------------------------------------------------------
 // A study
+
+namespace {
+// "a {b|c}" as "a b" and "a c".
+std::vector<std::string> alternatives(const std::string& text) {
+  const size_t open = text.find('{'), close = text.find('}', open);
+  if (close == std::string::npos) return {text};
+  std::vector<std::string> all;
+  for (const std::string& one : split_at(text.substr(open + 1, close - open - 1), '|'))
+    for (const std::string& rest : alternatives(text.substr(0, open) + one + text.substr(close + 1)))
+      all.push_back(rest);
+  return all;
+}
+}  // namespace
+
+std::vector<Method> methods_of(const std::string& text, const std::map<char, std::string>& words) {
+  std::vector<Method> methods;
+  std::set<std::string> known;
+  for (const std::string& part : split_at(text, ';'))
+    for (std::string one : alternatives(part)) {
+      for (const auto& [letter, word] : words)
+        for (size_t at; (at = one.find(letter)) != std::string::npos;) one.replace(at, 1, word);
+      const Method method = parse_methods(one, kLargest).at(0);
+      if (known.insert(method_text(method)).second) methods.push_back(method);
+    }
+  return methods;
+}
 
 size_t Experiment::at(const Method& method) const {
   const auto same = [&](const Method& other) { return method_text(other) == method_text(method); };
@@ -102,16 +126,6 @@ Interval Experiment::forwards_saved(size_t m, size_t base) const {
   return ratio_interval(logarithms);
 }
 
-std::vector<Method> Experiment::fastest(size_t most, const std::function<bool(const Method&)>& which) const {
-  std::vector<std::pair<double, size_t>> order;
-  for (size_t m = 0; m < trial.methods.size(); m++)
-    if (which(trial.methods[m])) order.push_back({-speedup(m, trial.plain).middle, m});
-  std::sort(order.begin(), order.end());
-  std::vector<Method> methods;
-  for (size_t i = 0; i < std::min(most, order.size()); i++) methods.push_back(trial.methods[order[i].second]);
-  return methods;
-}
-
 double Experiment::nodes_per_forward(size_t m) const {
   const Stats sum = sum_of(outcomes[m]);
   return ratio(double(sum.drafted_nodes), double(sum.target_forwards));
@@ -126,7 +140,8 @@ int affordable_tokens(Engine& engine, const Trial& trial, const Plan& plan, doub
   const std::vector<int> prompt = engine.encode_prompt(trial.prompts[0], "a prompt");
   std::vector<double> prefill, token;
   for (int round = 0; round < 4; round++) {
-    const Stats stats = engine.generate(kPlain, trial.options.sampling, prompt, 24, go_on).stats;
+    const Stats stats =
+        engine.generate(kPlain, trial.options.sampling, prompt, 24, [](int) { return !interrupted(); }).stats;
     if (round == 0) continue;  // warms up
     prefill.push_back(stats.prefill_seconds);
     token.push_back(ratio(stats.seconds, double(stats.tokens)));
@@ -136,11 +151,9 @@ int affordable_tokens(Engine& engine, const Trial& trial, const Plan& plan, doub
   return int(std::clamp(ratio(each, plan.share * median(token)), double(plan.fewest), double(plan.most)));
 }
 
-}  // namespace
-
-Experiment run_study(const Bench& bench, Subject& subject, const std::vector<Method>& methods,
-                     const std::vector<std::string>& prompts, const Plan& plan, float temperature, double seconds,
-                     const Stretch& stretch, const std::vector<std::vector<int>>& tokens) {
+// Runs it; empty where it was interrupted before all was run once. stretch: of the section, for the progress line.
+Experiment run_study(const Bench& bench, Subject& subject, const std::vector<Method>& methods, const Text& text,
+                     const Plan& plan, float temperature, double seconds, const Stretch& stretch) {
   Experiment study;
   study.engine = &subject.engine;
   Trial& trial = study.trial;
@@ -149,8 +162,8 @@ Experiment run_study(const Bench& bench, Subject& subject, const std::vector<Met
   trial.methods = methods;
   if (!study.has(kPlain)) trial.methods.insert(trial.methods.begin(), kPlain);
   trial.plain = study.at(kPlain);
-  trial.prompts = prompts;
-  trial.tokens = tokens;
+  trial.prompts = text.prompts;
+  trial.tokens = text.tokens;
   trial.by_prompt = trial.own_noise = true;
   trial.repeats = bench.quick ? 1 : plan.repeats;
   trial.most_seconds = seconds * 1.2;
@@ -163,18 +176,13 @@ Experiment run_study(const Bench& bench, Subject& subject, const std::vector<Met
   return study;
 }
 
+}  // namespace
+
 // ---------------------------------------------------------------------------------------------------------------
 // Saying
 
 std::string with_interval(const Interval& i, int places) {
   return decimals(i.middle, places) + " (" + decimals(i.low, places) + " to " + decimals(i.high, places) + ")";
-}
-OrderedJson interval_json(const Interval& i) { return {i.middle, i.low, i.high}; }
-std::string temperature_text(float t) { return decimals(double(t), t == float(int(t)) ? 0 : 1); }
-std::string loop_warning(float temperature) {
-  return temperature > 0 ? ""
-                         : "Temperature 0 is listed separately: small models fall into loops there, and any drafter "
-                           "guesses loops. It says nothing about speculation at other temperatures.\n";
 }
 
 std::string Experiment::circumstances(bool with_temperature) const {
@@ -184,20 +192,6 @@ std::string Experiment::circumstances(bool with_temperature) const {
          (with_temperature ? "; temperature " + temperature_text(temperature()) : "") + "; " +
          count(double(trial.prompts.size()), "prompt") + ", " + count(o.max_new_tokens, "new token") + " each; " +
          count(double(outcomes[0].runs.size()), "repeat");
-}
-
-std::string study_table(const Experiment& study, const std::vector<Column>& more) {
-  TableRows rows = {{"method", "tok/s", "times plain", "tokens/forward", "nodes/forward"}};
-  for (const Column& column : more) rows[0].push_back(column.name);
-  rows[0].push_back("identical");
-  for (size_t m = 0; m < study.trial.methods.size(); m++) {
-    rows.push_back({method_text(study.trial.methods[m]), thousands(median(speeds(study.outcomes[m]))),
-                    with_interval(study.speedup(m, study.trial.plain), 2),
-                    with_interval(study.tokens_per_forward(m), 2), decimals(study.nodes_per_forward(m), 1)});
-    for (const Column& column : more) rows.back().push_back(column.cell(m));
-    rows.back().push_back(identical(study.trial.methods[m], study.outcomes[m]));
-  }
-  return format_table(rows, "l" + std::string(rows[0].size() - 2, 'r') + "l");
 }
 
 OrderedJson Experiment::json() const {
@@ -218,41 +212,34 @@ OrderedJson Experiment::json() const {
   return json;
 }
 
-const Quantity kTokensQuantity = {"tokens per forward",
-                                  [](const Experiment& s, size_t m) { return s.tokens_per_forward(m); }};
-const Quantity kSpeedQuantity = {"times plain decoding",
-                                 [](const Experiment& s, size_t m) { return s.speedup(m, s.trial.plain); }};
+const Measure kTokens = {"tokens per forward", [](const Experiment& s, size_t m) { return s.tokens_per_forward(m); },
+                         [](const Experiment& s, size_t m, size_t base) { return s.forwards_saved(m, base); }};
+const Measure kSpeed = {"times plain decoding",
+                        [](const Experiment& s, size_t m) { return s.speedup(m, s.trial.plain); },
+                        [](const Experiment& s, size_t m, size_t base) { return s.speedup(m, base); }};
 
-Panel lines_panel(const std::vector<Experiment>& studies, const Quantity& quantity, bool by_budget) {
-  Panel panel{"", by_budget ? "most nodes of a tree" : "temperature, 0: greedy", quantity.name, {}, {}, by_budget};
-  if (!by_budget) {
-    panel.whisker = kOverPrompts;
-    for (const Experiment& study : studies) panel.x_ticks.push_back(as_typed(study.temperature()));
-    std::sort(panel.x_ticks.begin(), panel.x_ticks.end());
-  }
+namespace {
+
+// A line for each kind of shape, by the nodes that a tree may have.
+Panel budget_panel(const Experiment& study, const Measure& measure) {
+  Panel panel{
+      "temperature " + temperature_text(study.temperature()), "most nodes of a tree", measure.name, {}, {}, true};
   std::map<std::string, size_t> places;
-  for (size_t m = 0; m < studies[0].trial.methods.size(); m++)
-    for (const Experiment& study : studies) {
-      const Method& method = study.trial.methods[m];
-      if (method.drafter == "none") continue;
-      const bool chain = method.shape.find("chain") == 0, full = method.shape.find("tree") == 0;
-      const bool greedy = !by_budget && study.temperature() == 0;
-      const std::string kind = chain  ? "chains"
-                               : full ? "full trees"
-                                      : method.shape,
-                        name = by_budget ? method.drafter + " " + kind : method_text(method);
-      const auto style = greedy                         ? Series::Style::kDots
-                         : by_budget && (chain || full) ? Series::Style::kDashes
-                                                        : Series::Style::kLine;
-      const auto [place, added] = places.insert({name + (greedy ? " greedy" : ""), panel.series.size()});
-      if (added) panel.series.push_back({name, colour_at(by_budget ? panel.series.size() : m - 1), style, {}});
-      const Interval i = quantity.of(study, m);
-      std::vector<Point>& points = panel.series[place->second].points;
-      if (by_budget) points.push_back({double(most_nodes(method, kLargest)), i.middle});
-      else points.push_back({as_typed(study.temperature()), i.middle, i.low, i.high});
-    }
+  for (size_t m = 0; m < study.trial.methods.size(); m++) {
+    const Method& method = study.trial.methods[m];
+    if (method.drafter == "none") continue;
+    const bool chain = method.shape.find("chain") == 0, full = method.shape.find("tree") == 0;
+    const std::string name = method.drafter + " " + (chain ? "chains" : full ? "full trees" : method.shape);
+    const auto [place, added] = places.insert({name, panel.series.size()});
+    if (added)
+      panel.series.push_back(
+          {name, colour_at(panel.series.size()), chain || full ? Series::Style::kDashes : Series::Style::kLine});
+    panel.series[place->second].points.push_back({double(most_nodes(method, kLargest)), measure.of(study, m).middle});
+  }
   return panel;
 }
+
+}  // namespace
 
 // ---------------------------------------------------------------------------------------------------------------
 // Texts
@@ -278,12 +265,6 @@ std::vector<std::string> passages_of(const std::string& text, size_t from, int n
 
 namespace {
 
-// Prompts of one kind. "copying" is greedy: a model of this size copies at temperature 0 alone.
-struct Text {
-  std::string name;
-  std::vector<std::string> prompts;
-};
-
 // What the data has not is `missing`.
 std::vector<Text> texts_of(const Lab& lab, const std::string& names, int prompts, size_t bytes, std::string& missing) {
   constexpr int kTurns = 4, kAny = 1 << 20;
@@ -297,9 +278,6 @@ std::vector<Text> texts_of(const Lab& lab, const std::string& names, int prompts
     if (name == "foreign" && lab.readme.size() > 2 * bytes) text.prompts = prompts_of(lab.readme, 0, n, bytes);
     if (name == "prose") text.prompts = passages_of(lab.text, held_out, n, bytes, 0, 0);
     if (name == "structured") text.prompts = passages_of(lab.text, held_out, n, bytes, kTurns, kAny);
-    if (name == "copying")  // a passage, and the same again
-      for (const std::string& passage : lab.held_out(n, 40))
-        text.prompts.push_back(passage + "\n" + passage + "\n" + passage + "\n");
     if (!text.prompts.empty()) texts.push_back(text);
     else
       missing += "left out: " + name +
@@ -315,36 +293,7 @@ std::vector<Text> texts_of(const Lab& lab, const std::string& names, int prompts
 // ---------------------------------------------------------------------------------------------------------------
 // An experiment
 
-std::vector<std::string> alternatives(const std::string& text) {
-  const size_t open = text.find('{'), close = text.find('}', open);
-  if (close == std::string::npos) return {text};
-  std::vector<std::string> all;
-  for (const std::string& one : split_at(text.substr(open + 1, close - open - 1), '|'))
-    for (const std::string& rest : alternatives(text.substr(0, open) + one + text.substr(close + 1)))
-      all.push_back(rest);
-  return all;
-}
-
 namespace {
-
-std::vector<Method> methods_of(const Lab& lab, const Topic& topic) {
-  std::vector<Method> methods = {kPlain};
-  std::set<std::string> known;
-  for (const std::string& words : split_at(topic.methods, ';'))
-    for (std::string one : alternatives(words)) {
-      for (const auto& [sign, word] : {std::pair{'%', lab.drafter}, {'@', lab.options.settings.model}})
-        for (size_t at; (at = one.find(sign)) != std::string::npos;) one.replace(at, 1, word);
-      const Method method = parse_methods(one, kLargest).at(0);
-      if (known.insert(method_text(method)).second) methods.push_back(method);
-    }
-  if (lab.quick && methods.size() > 40) methods.resize(40);
-  return methods;
-}
-
-Interval measured(const Experiment& study, Measure measure, size_t m, size_t base) {
-  if (measure == Measure::kTokens) return study.forwards_saved(m, base);
-  return measure == Measure::kSpeed ? study.speedup(m, base) : percent_saved(study.speedup(m, base));
-}
 
 // What one method is held against; its own place where there is no such method.
 size_t base_of(const Experiment& study, const Topic& topic, size_t m) {
@@ -354,107 +303,107 @@ size_t base_of(const Experiment& study, const Topic& topic, size_t m) {
   return base < study.trial.methods.size() ? base : m;
 }
 
-std::optional<double> reported_of(const Topic& topic, const Method& method) {
-  for (const auto& [shape, percent] : topic.held.reported)
-    if (method.shape == shape && method.budget == 0) return percent;
-  return {};
-}
-
-std::string topic_table(const Experiment& study, const Topic& topic, OrderedJson& json) {
-  std::vector<Column> columns;
-  const auto over = [&](size_t m) -> std::string {
-    const size_t base = base_of(study, topic, m);
-    return base == m ? "" : with_interval(measured(study, topic.held.measure, m, base), 2);
-  };
-  const auto reported = [&](size_t m) {
-    const std::optional<double> percent = reported_of(topic, study.trial.methods[m]);
-    return percent ? decimals(*percent, 2) : "";
-  };
-  const auto drafting = [&](size_t m) {
-    const Stats sum = sum_of(study.outcomes[m]);
-    return percent(sum.seconds_draft, sum.seconds);
-  };
-  if (topic.held.base) columns.push_back({topic.held.over, over});
-  if (!topic.held.reported.empty()) columns.push_back({"paper", reported});
-  columns.push_back({"drafting", drafting});
-  for (size_t m = 0; topic.held.base && m < study.trial.methods.size(); m++) {
+// A method a row: speedup over plain decoding, tokens per forward, both with intervals; nodes; what it has over the
+// method that it is held against, which goes to `json` too; the drafter's share of the time; the text.
+std::string study_table(const Experiment& study, const Topic& topic, OrderedJson& json) {
+  const bool held = topic.held.base;
+  TableRows rows = {{"method", "tok/s", "times plain", "tokens/forward", "nodes/forward"}};
+  if (held) rows[0].push_back(topic.held.over);
+  rows[0].insert(rows[0].end(), {"drafting", "identical"});
+  for (size_t m = 0; m < study.trial.methods.size(); m++) {
     const Method& method = study.trial.methods[m];
-    const std::optional<double> percent = reported_of(topic, method);
-    if (method.drafter == "none") continue;
-    const char* what = topic.held.measure == Measure::kSaved ? "percent_saved" : "times";
-    json.push_back({{"drafter", method.drafter},
-                    {"shape", method.shape},
-                    {"budget", method.budget},
-                    {"method", method_text(method)},
-                    {what, interval_json(measured(study, topic.held.measure, m, base_of(study, topic, m)))},
-                    {"paper", percent ? OrderedJson(*percent) : OrderedJson()}});
-  }
-  return study_table(study, columns);
-}
-
-std::string bars_picture(const std::vector<Experiment>& studies, const std::vector<Text>& texts, const Topic& topic) {
-  const bool saved = topic.held.measure == Measure::kSaved;
-  const Quantity& quantity = topic.held.measure == Measure::kSpeed ? kSpeedQuantity : kTokensQuantity;
-  BarAxis axis{saved ? topic.held.over : quantity.name, saved ? 0.0 : 1.0, saved ? "" : "plain decoding",
-               saved ? "what the paper reported, on its own models" : ""};
-  for (size_t t = 0; texts.size() > 1 && t < texts.size(); t++) axis.colours.push_back({texts[t].name, colour_at(t)});
-  std::vector<IntervalBar> bars;
-  for (size_t m = 0; m < studies[0].trial.methods.size(); m++)
-    for (size_t t = 0; t < texts.size(); t++) {
-      const Experiment& study = studies[t];
-      const Method& method = study.trial.methods[m];
-      if (method.drafter == "none") continue;
-      const Interval i =
-          saved ? measured(study, topic.held.measure, m, base_of(study, topic, m)) : quantity.of(study, m);
-      const std::string wrong = flaw(promise_of(method));
-      bars.push_back({t == 0 ? method_text(method) : "", i,
-                      decimals(i.middle, saved ? 1 : 2) + (wrong.empty() ? "" : ", " + wrong),
-                      wrong.empty() ? colour_at(t) : kPlainColour, reported_of(topic, method)});
+    const Stats sum = sum_of(study.outcomes[m]);
+    rows.push_back({method_text(method), thousands(median(speeds(study.outcomes[m]))),
+                    with_interval(study.speedup(m, study.trial.plain), 2),
+                    with_interval(study.tokens_per_forward(m), 2), decimals(study.nodes_per_forward(m), 1)});
+    if (held) {
+      const size_t base = base_of(study, topic, m);
+      const Interval over = topic.held.measure.over(study, m, base);
+      rows.back().push_back(base == m ? "" : with_interval(over, 2));
+      if (method.drafter != "none")
+        json.push_back({{"drafter", method.drafter},
+                        {"shape", method.shape},
+                        {"budget", method.budget},
+                        {"method", method_text(method)},
+                        {"times", interval_json(over)}});
     }
-  return interval_picture(topic.question, studies[0].circumstances(), axis, bars);
+    rows.back().insert(rows.back().end(),
+                       {percent(sum.seconds_draft, sum.seconds), identical(method, study.outcomes[m])});
+  }
+  return format_table(rows, "l" + std::string(rows[0].size() - 2, 'r') + "l");
 }
 
+// For each temperature: a line for each kind of shape, or a bar for each method and text.
 std::string topic_picture(const std::vector<Experiment>& studies, const std::vector<Text>& texts, const Topic& topic) {
-  if (topic.drawing == Drawing::kBars) return bars_picture(studies, texts, topic);
-  const bool by_budget = topic.drawing == Drawing::kByBudget;
-  return chart_picture(
-      topic.question, studies[0].circumstances(by_budget),
-      {lines_panel(studies, kTokensQuantity, by_budget), lines_panel(studies, kSpeedQuantity, by_budget)}, 2);
+  std::vector<Panel> panels;
+  std::vector<std::string> pictures;
+  const Measure& measure = topic.held.measure;
+  BarAxis axis{measure.name, 1, "plain decoding"};
+  for (size_t t = 0; texts.size() > 1 && t < texts.size(); t++) axis.colours.push_back({texts[t].name, colour_at(t)});
+  for (size_t first = 0; first < studies.size(); first += texts.size()) {
+    if (topic.by_budget)
+      for (const Measure* of : {&kTokens, &kSpeed}) panels.push_back(budget_panel(studies[first], *of));
+    std::vector<IntervalBar> bars;
+    for (size_t m = 0; m < studies[first].trial.methods.size(); m++)
+      for (size_t t = 0; t < texts.size(); t++) {
+        const Method& method = studies[first].trial.methods[m];
+        if (method.drafter == "none") continue;
+        const Interval i = measure.of(studies[first + t], m);
+        const std::string wrong = flaw(promise_of(method));
+        bars.push_back({t == 0 ? method_text(method) : "", i,
+                        decimals(i.middle, 2) + (wrong.empty() ? "" : ", " + wrong),
+                        wrong.empty() ? colour_at(t) : kPlainColour});
+      }
+    pictures.push_back(interval_picture(topic.question, studies[first].circumstances(), axis, bars));
+  }
+  if (topic.by_budget) return chart_picture(topic.question, studies[0].circumstances(false), panels, 2);
+  return svg_below_each_other(pictures);
 }
 
 }  // namespace
 
-void run_topic(Lab& lab, const Topic& topic) {
-  std::string missing, tables;
-  const std::vector<Text> texts = texts_of(lab, topic.from.texts, topic.from.prompts, topic.from.bytes, missing);
-  const std::vector<Method> methods = lab.usable(methods_of(lab, topic), missing);
-  if (methods.size() < 2) return lab.print(topic.name + (": " + std::string(topic.question)), missing);  // plain alone
+void run_topic(Bench& bench, Subject& subject, const Topic& topic, const std::vector<Text>& texts,
+               const std::string& heading, std::string missing, const std::map<char, std::string>& words) {
+  const Text& first = texts.at(0);
+  std::vector<Method> methods = subject.usable(
+      methods_of(topic.methods, words),
+      first.tokens.empty() ? subject.engine.encode_prompt(first.prompts.at(0), "a prompt") : first.tokens.at(0),
+      missing);
+  if (methods.empty()) return bench.print(heading, missing);
+  if (bench.quick && methods.size() > 40) methods.resize(40);
   const double share = 1.0 / double(texts.size() * topic.temperatures.size());
   std::vector<Experiment> studies;
+  std::string tables;
   OrderedJson json, over;
-  for (float wanted : topic.temperatures)
+  for (float temperature : topic.temperatures)
     for (const Text& text : texts) {
-      const float temperature = text.name == "copying" ? 0 : wanted;
-      studies.push_back(run_study(lab, topic.from.on_small ? lab.small() : lab.target(), methods, text.prompts,
-                                  topic.plan, temperature, lab.seconds * share,
+      studies.push_back(run_study(bench, subject, methods, text, topic.plan, temperature, bench.seconds * share,
                                   {double(studies.size()) * share, share}));
       const Experiment& study = studies.back();
       if (study.empty()) return;  // interrupted
-      lab.evenness.push_back({"plain decoding, " + text.name + ", temperature " + temperature_text(temperature),
-                              unevenness(speeds(study.outcomes[study.trial.plain]))});
-      tables += (texts.size() > 1 ? text.name + ": " : "") + study.circumstances() + "\n" + loop_warning(temperature) +
-                topic_table(study, topic, over) + "\n";
+      bench.evenness.push_back({"plain decoding, " + text.name + ", temperature " + temperature_text(temperature),
+                                unevenness(speeds(study.outcomes[study.trial.plain]))});
+      tables += (texts.size() > 1 ? text.name + ": " : "") + study.circumstances() + "\n" +
+                (temperature > 0 ? "" : kLoops) + study_table(study, topic, over) + "\n";
       json["studies"].push_back(study.json());
       json["studies"].back()["text"] = text.name;
+      if (!text.asked.empty()) json["studies"].back()["asked"] = text.asked;
     }
-  if (!over.is_null()) json[topic.held.measure == Measure::kSaved ? "time_saved" : "over_base"] = over;
+  if (!over.is_null()) json["over_base"] = over;
+  bench.print(heading, tables + missing);
+  bench.write_json(topic.name, json);
+  bench.write_svg(topic.name, topic_picture(studies, texts, topic));
+}
+
+void run_in_lab(Lab& lab, const Topic& topic) {
+  std::string missing;
+  const std::vector<Text> texts = texts_of(lab, topic.from.texts, topic.from.prompts, topic.from.bytes, missing);
   const std::string &model = lab.options.settings.model, &small = lab.drafter_model;
-  lab.print(topic.name + (": " + std::string(topic.question)) + "\nbuild/nanospec experiments --only " + topic.name +
-                " --model " + model + (small == model ? "" : " --drafter_model " + small) + " --data " + lab.data +
-                " --threads " + std::to_string(lab.options.settings.threads),
-            tables + missing);
-  lab.write_json(topic.name, json);
-  lab.write_svg(topic.name, topic_picture(studies, texts, topic));
+  const std::string heading = topic.name + (": " + std::string(topic.question)) +
+                              "\nbuild/nanospec experiments --only " + topic.name + " --model " + model +
+                              (small == model ? "" : " --drafter_model " + small) + " --data " + lab.data +
+                              " --threads " + std::to_string(lab.options.settings.threads);
+  run_topic(lab, lab.target(topic.from.on_small), topic, texts, heading, missing, {{'%', lab.drafter}, {'@', model}});
 }
 
 }  // namespace nanospec

@@ -44,28 +44,35 @@ void measure_rows(Probe& probe, const std::vector<int>& all_rows, int rounds, Re
 
 }  // namespace
 
-Result measure_forwards(Bench& bench, const Size& size, const std::string& dtype, const std::string& device,
+Result measure_forwards(Bench& bench, const Size& size, const std::string& dtype, const GpuLimits* gpu,
                         const std::vector<int>& rows, const Stretch& stretch) {
-  Result result{size, dtype, 0, {}, {}};
+  Result result{size, dtype, 0, 0, {}, {}};
+  result.peak = !gpu ? bench.roofline.peak() : median(dtype == "bf16" ? gpu->bf16 : gpu->fp32);
   const int rounds = bench.quick ? 2 : 3 * bench.repeats, threads = bench.options.settings.threads;
   bench.time->show(result.name() + ": making weights", stretch.begin);
-  Probe probe(size.config, dtype, device, threads, *std::max_element(rows.begin(), rows.end()));
+  Settings settings = bench.options.settings;  // of a file
+  settings.model = size.file;
+  settings.context = size.config.block_size;
+  settings.rows = *std::max_element(rows.begin(), rows.end());
+  if (dtype[0] == 'Q') settings.cache_dtype = "bf16";  // as other engines have it
+  Probe probe =
+      size.file.empty() ? Probe(size.config, dtype, gpu ? "cuda" : "cpu", threads, settings.rows) : Probe(settings);
   result.weight_bytes = probe.weight_bytes();
-  for (int past : {0, size.long_past}) {
+  for (int past : {size.short_past, size.long_past}) {
     Forwards f;
     f.past = past;
     f.bytes = result.weight_bytes + probe.cache_bytes(past);
     f.level = level_of(f.bytes, threads, bench.machine.caches);
+    f.limit = gpu ? median(gpu->read) : bench.roofline.bandwidth(f.level);
     std::unique_ptr<Reader> reader;
-    if (device == "cpu") reader.reset(new Reader(f.bytes, threads));
+    if (!gpu) reader.reset(new Reader(f.bytes, threads));
     measure_rows(probe, rows, rounds, reader.get(), f, [&](int round) {
       bench.time->show(result.name() + ", past " + std::to_string(past),
-                       stretch.at(0.4 * ((past > 0) + double(round) / rounds)));
+                       stretch.at(0.4 * (double(result.pasts.size()) + double(round) / rounds)));
     });
     result.pasts.push_back(f);
     bench.evenness.push_back(
-        {(device == "cpu" ? "" : "GPU: ") + result.name() + ", one row, past " + std::to_string(past),
-         unevenness(f.seconds[1])});
+        {(gpu ? "GPU: " : "") + result.name() + ", one row, past " + std::to_string(past), unevenness(f.seconds[1])});
   }
   probe.prefill_seconds(size.prefill);
   for (int round = 0; round < (bench.quick ? 2 : bench.repeats) && (round == 0 || !interrupted()); round++) {
@@ -80,17 +87,16 @@ Result measure_forwards(Bench& bench, const Size& size, const std::string& dtype
 
 namespace {
 
-std::string one_row_table(const std::vector<Result>& results, const ForwardLimits& limits) {
+std::string one_row_table(const std::vector<Result>& results) {
   const bool cpu = !results[0].pasts[0].plain_reads.empty();
   TableRows rows = {{"one row", "past", "ms", "lowest", "highest", "read", "GB/s", "limit", "share"}};
   if (cpu) rows[0].insert(rows[0].end(), {"fits", "plain read", "share"});
   for (const Result& result : results)
     for (const Forwards& f : result.pasts) {
-      const double limit = limits.read(f);
       rows.push_back(together({result.name(), std::to_string(f.past)},
                               {middle_and_ends(f.seconds.at(1), 1e3, 3),
-                               {bytes_text(f.bytes), decimals(f.bytes_per_second() / 1e9, 1), decimals(limit / 1e9, 1),
-                                percent(f.bytes_per_second(), limit)}}));
+                               {bytes_text(f.bytes), decimals(f.bytes_per_second() / 1e9, 1),
+                                decimals(f.limit / 1e9, 1), percent(f.bytes_per_second(), f.limit)}}));
       if (cpu)
         rows.back().insert(rows.back().end(), {level_name(f.level), decimals(median(f.plain_reads) / 1e9, 1),
                                                percent(median(f.shares()), 1)});
@@ -124,29 +130,28 @@ std::string cost_table(const std::vector<Result>& results) {
 }
 
 double prefill_rate(const Result& result) {
-  return ratio(prefill_flops(result.size, result.size.prefill), median(result.prefill_seconds));
+  return ratio(prefill_flops(result.size.config, result.size.prefill), median(result.prefill_seconds));
 }
 
-std::string prefill_table(const std::vector<Result>& results, const ForwardLimits& limits) {
+std::string prefill_table(const std::vector<Result>& results) {
   TableRows rows = {{"prefill", "tokens", "ms", "lowest", "highest", "tok/s", "GFLOP/s", "share of peak"}};
   for (const Result& result : results) {
     const int tokens = result.size.prefill;
-    rows.push_back(
-        together({result.name(), std::to_string(tokens)},
-                 {middle_and_ends(result.prefill_seconds, 1e3, 2),
-                  {thousands(ratio(tokens, median(result.prefill_seconds))), decimals(prefill_rate(result) / 1e9, 1),
-                   percent(prefill_rate(result), limits.peak(result))}}));
+    rows.push_back(together({result.name(), std::to_string(tokens)},
+                            {middle_and_ends(result.prefill_seconds, 1e3, 2),
+                             {thousands(ratio(tokens, median(result.prefill_seconds))),
+                              decimals(prefill_rate(result) / 1e9, 1), percent(prefill_rate(result), result.peak)}}));
   }
   return format_table(rows, "lrrrrrrr");
 }
 
-OrderedJson past_json(const Forwards& f, double limit) {
+OrderedJson past_json(const Forwards& f) {
   OrderedJson json = {{"past", f.past},
                       {"bytes", f.bytes},
                       {"seconds", f.one()},
                       {"bytes_per_second", f.bytes_per_second()},
-                      {"limit_bytes_per_second", limit},
-                      {"share", ratio(f.bytes_per_second(), limit)}};
+                      {"limit_bytes_per_second", f.limit},
+                      {"share", ratio(f.bytes_per_second(), f.limit)}};
   for (const auto& [rows, seconds] : f.seconds) {
     const std::vector<double> costs = f.costs(rows);
     json["rows"].push_back({{"rows", rows},
@@ -164,11 +169,11 @@ OrderedJson past_json(const Forwards& f, double limit) {
 
 }  // namespace
 
-std::string forwards_text(const std::vector<Result>& results, const ForwardLimits& limits) {
-  return one_row_table(results, limits) + "\n" + cost_table(results) + "\n" + prefill_table(results, limits);
+std::string forwards_text(const std::vector<Result>& results) {
+  return one_row_table(results) + "\n" + cost_table(results) + "\n" + prefill_table(results);
 }
 
-OrderedJson forwards_json(const std::vector<Result>& results, const ForwardLimits& limits) {
+OrderedJson forwards_json(const std::vector<Result>& results) {
   OrderedJson all;
   for (const Result& result : results) {
     const Config& c = result.size.config;
@@ -176,11 +181,11 @@ OrderedJson forwards_json(const std::vector<Result>& results, const ForwardLimit
                         {"n_layer", c.n_layer},       {"n_head", c.n_head},
                         {"n_embd", c.n_embd},         {"block_size", c.block_size},
                         {"vocab_size", c.vocab_size}, {"weight_bytes", result.weight_bytes}};
-    for (const Forwards& f : result.pasts) json["pasts"].push_back(past_json(f, limits.read(f)));
+    for (const Forwards& f : result.pasts) json["pasts"].push_back(past_json(f));
     json["prefill"] = {{"tokens", result.size.prefill},
-                       {"flops", prefill_flops(result.size, result.size.prefill)},
+                       {"flops", prefill_flops(c, result.size.prefill)},
                        {"flops_per_second", prefill_rate(result)},
-                       {"share", ratio(prefill_rate(result), limits.peak(result))},
+                       {"share", ratio(prefill_rate(result), result.peak)},
                        {"seconds", result.prefill_seconds}};
     all.push_back(json);
   }
@@ -190,17 +195,23 @@ OrderedJson forwards_json(const std::vector<Result>& results, const ForwardLimit
 // ---------------------------------------------------------------------------------------------------------------
 // Arithmetic
 
-double forward_flops(const Size& size, int rows, int past) {
-  const double channels = size.config.n_embd, layers = size.config.n_layer;
-  const double weights = layers * 12.0 * channels * channels + size.config.vocab_size * channels;
+namespace {
+// Numbers in a layer's matrices.
+double layer_numbers(const Config& c) {
+  return double(c.n_embd) * (c.qkv_size() + c.heads_size() + c.hidden() + c.inner());
+}
+}  // namespace
+
+double forward_flops(const Config& c, int rows, int past) {
+  const double weights = c.n_layer * layer_numbers(c) + double(c.vocab_size) * c.n_embd;
   const double keys = double(rows) * past + 2.0 * rows - 1;  // a child sees the past, its root and itself
-  return 2.0 * rows * weights + 4.0 * layers * channels * keys;
+  return 2.0 * rows * weights + 4.0 * c.n_layer * c.heads_size() * keys;
 }
 
-double prefill_flops(const Size& size, int tokens) {
-  const double channels = size.config.n_embd, layers = size.config.n_layer;
-  const double weights = (layers - 1) * 12 * channels * channels + 3 * channels * channels;  // the last layer's K, V, Q
-  return tokens * 2 * weights + (layers - 1) * 4 * channels * (double(tokens) * (tokens + 1) / 2);
+double prefill_flops(const Config& c, int tokens) {
+  const double layers = c.n_layer - 1;  // of the last one queries, keys and values alone
+  const double weights = layers * layer_numbers(c) + double(c.n_embd) * c.qkv_size();
+  return tokens * 2 * weights + layers * 4 * c.heads_size() * (double(tokens) * (tokens + 1) / 2);
 }
 
 double least_seconds(double bytes, double flops, double bandwidth, double peak) {

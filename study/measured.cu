@@ -12,6 +12,12 @@
 
 namespace nanospec {
 
+UpdateTimes measure_update(const Config& c, int sequences, int pairs, int threads,
+                           const std::function<bool(double)>& working) {
+  Pool pool(threads, threads == 0);
+  return time_updates(c, sequences, pairs, pool, working);
+}
+
 std::string gpu_missing() { return cuda_available() ? "" : cuda_problem() + ": " + kCudaAdvice; }
 #ifdef WITH_CUDA
 GpuFacts gpu_facts() { return facts_of_gpu(); }

@@ -4,11 +4,10 @@
 // and no ring includes it. Its four commands are a program of their own, build/study, to which nanospec hands over:
 // `bench` (speed, against the machine's limits), `experiments` (the literature's, on trained models), `exact` (rules
 // against what they promise, without a model) and `diagnose` (why drafts are right or wrong). measured.cu answers for
-// the GPU, and for an update of training. The ring hooks into Engine::generate (commands/engine.h):
-// into on_iteration, which sees every iteration, and stand_in, which replaces a drafter; into run_all
-// (commands/comparison.h), which runs methods in turn; and into Probe, whose weights are random. A run that is not
-// studied pays nothing. update.h hooks into launches, as an Observer (machine/threads.h). roofline.h and gpu.h ask the
-// machine itself.
+// the GPU, and for an update of training. The ring hooks into Engine::generate (commands/engine.h), by on_iteration,
+// which sees every iteration; into run_all (commands/comparison.h), which runs methods in turn; and into Probe, which
+// measures forwards. A run that is not studied pays nothing. update.h hooks into launches, as an Observer
+// (machine/threads.h). roofline.h and gpu.h ask the machine itself.
 //
 // How to add a command: write study/NAME.cpp with `int NAME_command(int argc, char** argv)`, declare it here, and give
 // it a line in kCommands of study.cpp, and one in that of commands/program.cpp.

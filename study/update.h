@@ -9,12 +9,12 @@
 // How to add an operation: a row in update_work().
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <string>
 #include <typeindex>
 #include <vector>
 
+#include "growth/clock.h"
 #include "train.h"
 
 namespace nanospec {
@@ -63,7 +63,7 @@ class UpdateClock : public Observer {
     seconds.assign(work_.size(), 0);
     begun.assign(work_.size(), 0);
     now_ = work_.size() - 1;
-    since_ = Clock::now();
+    watch_.lap();
     observer = this;
     update();
     observer = nullptr;
@@ -76,11 +76,8 @@ class UpdateClock : public Observer {
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
   void turn_to(size_t next) {
-    const Clock::time_point at = Clock::now();
-    seconds[now_] += std::chrono::duration<double>(at - since_).count();
-    since_ = at;
+    seconds[now_] += watch_.lap();
     now_ = next;
   }
   size_t place(const std::type_info& type, const void* operation);
@@ -88,22 +85,22 @@ class UpdateClock : public Observer {
   const std::vector<UpdateWork> work_;
   bool after_loss_ = false;
   size_t now_ = 0;
-  Clock::time_point since_;
+  Stopwatch watch_;
 };
 
 // Some updates of random tokens: the time of each operation, one entry an update; and in between as many that nobody
 // watched, of which there is the whole alone. What is shown is the fastest update: what disturbs one does not disturb
 // all of its operations, so medians of them would not add up to one of the whole.
 struct UpdateTimes {
-  std::vector<std::vector<double>> seconds;  // as update_work
+  std::vector<std::vector<double>> seconds;  // as update_work; empty in the program for a GPU, which watches none
   std::vector<double> whole;
 
   size_t fastest() const;  // of those that were watched
   double sum(size_t update) const;
 };
-// `working` is called before each pair with the share that is done; where it returns false, they end. The program for a
-// GPU measures none. It is defined in study/timed_update.h.
-UpdateTimes measure_update(const Config& c, int sequences, int pairs, Pool& pool,
+// threads: of the CPU; 0: on the GPU. `working` is called before each pair with the share that is done; where it
+// returns false, they end. It is defined in study/timed_update.h.
+UpdateTimes measure_update(const Config& c, int sequences, int pairs, int threads,
                            const std::function<bool(double)>& working);
 
 }  // namespace nanospec

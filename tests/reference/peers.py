@@ -1,5 +1,4 @@
-"""Holds nanospec against other engines on the same work: tables on standard output, and every sample as JSON. `nanospec
-bench --only peers` (torch, llama), `--only kinds` (kinds) and `--only gpu` (torch) run it.
+"""Holds nanospec against other engines on the same work: tables on standard output, and every sample as JSON.
 
     python3 tests/reference/peers.py torch|llama|kinds [--ours build] [--device cpu|cuda] [--threads 2] [--rounds 5]
                                      [--data FILE] [--model DIR] [--kinds KINDS.json] [--quick] [--json FILE]
@@ -7,8 +6,8 @@ bench --only peers` (torch, llama), `--only kinds` (kinds) and `--only gpu` (tor
 torch: PyTorch's forwards, training and decoding, by the scripts beside this one. llama: llama.cpp's llama-bench, which
 `make peers` builds, on every GGUF file in models/ that nanospec loads; in each round both do all of the work, and who
 begins takes turns. kinds: llama_speculate, which `make peers` builds too, answers three questions of each kind of those
-that nanospec has answered in KINDS.json. What is not there is left out, and a line says how to get it. Ctrl-C ends it,
-and what was measured whole by then is shown and written. Standard library only; PyTorch runs in the other scripts.
+that `nanospec bench --only kinds` has answered. What is not there is left out, and a line says how to get it. Ctrl-C ends
+it, and what was measured whole by then is shown and written. Standard library only; PyTorch runs in the other scripts.
 """
 
 import argparse
@@ -25,9 +24,11 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPT_SECONDS, LLAMA_SECONDS, OUR_SECONDS, ANSWER_SECONDS = 130, 120, 360, 600  # at most, for one process
 FLAGS = (["-p", "8,16", "-n", "0", "-r", "16"], ["-p", "512", "-n", "64", "-r", "1"],
-         ["-p", "0", "-n", "32", "-d", "1900", "-r", "1"])  # of llama-bench: all of the work of `bench --only rows`
-NAMES = {"one row": (0, 64, 0), "8 rows": (8, 0, 0), "16 rows": (16, 0, 0), "prefill": (512, 0, 0),
-         "one row, deep": (0, 32, 1900)}  # its tests: prompt, generated, depth
+         ["-p", "0", "-n", "32", "-d", "1900", "-r", "1"])  # of llama-bench: all of the work
+# Of each work: llama-bench's test (prompt, generated, depth); our rows; and the place, among the pasts that `bench --only
+# forward` measures, of the one that they come after, None for a prefill.
+WORK = {"one row": ((0, 64, 0), 1, 0), "8 rows": ((8, 0, 0), 8, 0), "16 rows": ((16, 0, 0), 16, 0),
+        "prefill": ((512, 0, 0), 512, None), "one row, deep": ((0, 32, 1900), 1, 1)}
 QUESTIONS = 3  # of a kind, that llama.cpp answers by each of its methods
 
 
@@ -140,7 +141,7 @@ def their_round(args, file: str) -> dict:
             found = {"build": tests[0]["build_commit"], "cpu": tests[0]["cpu_info"]}
         except (ValueError, LookupError):
             raise Failed("llama-bench printed what is not its -o json")
-    for name, (prompt, generated, depth) in NAMES.items():
+    for name, ((prompt, generated, depth), _, _) in WORK.items():
         same = [t for t in tests if (t["n_prompt"], t["n_gen"], t["n_depth"]) == (prompt, generated, depth)]
         if not same:
             raise Failed(f"llama-bench did not run the test of {prompt} and {generated} tokens at {depth}")
@@ -149,26 +150,34 @@ def their_round(args, file: str) -> dict:
 
 
 def our_round(args, file: str) -> dict:
-    """What `bench --only rows` writes."""
+    """The same of ours, as `bench --only forward` measures it; and the type and the bytes of the weights."""
     with tempfile.TemporaryDirectory() as folder:
-        output_of([f"{args.ours}/study", "bench", "--only", "rows", "--model", file, "--threads", args.threads, "--quiet",
-                   "--out", folder], OUR_SECONDS)
-        with open(f"{folder}/rows.json") as f:
-            return json.load(f)
+        output_of([f"{args.ours}/study", "bench", "--only", "forward", "--model", file, "--threads", args.threads,
+                   "--repeat", 3, "--quiet", "--out", folder], OUR_SECONDS)
+        with open(f"{folder}/forward.json") as f:
+            measured = json.load(f)["configurations"][0]
+    pasts, prefill = measured["pasts"], measured["prefill"]
+    if (pasts[1]["past"], prefill["tokens"]) != (1900, 512):
+        raise Failed("it sees fewer than 2,048 tokens")
+    found = {"type": measured["dtype"], "weight_bytes": measured["weight_bytes"]}
+    for name, (_, rows, past) in WORK.items():
+        same = [prefill] if past is None else [one for one in pasts[past]["rows"] if one["rows"] == rows]
+        found[name] = statistics.median(same[0]["seconds"])
+    found["prefill"] += found["one row"]  # which has the logits of the last token
+    return found
 
 
-def held_against(ours: list, theirs: list) -> dict:
+def held_against(file: str, ours: list, theirs: list) -> dict:
     """One file's entry, of as many rounds of each."""
-    entry = {key: ours[0][key] for key in ("file", "type", "weight_bytes")}
-    entry["work"] = []
-    for k, work in enumerate(ours[0]["work"]):
-        seconds, peer = [r["work"][k]["seconds"] for r in ours], [r[work["name"]] for r in theirs]
-        one, peer_one = [r["work"][0]["seconds"] for r in ours], [r["one row"] for r in theirs]
+    entry = {"file": os.path.basename(file), "type": ours[0]["type"], "weight_bytes": ours[0]["weight_bytes"], "work": []}
+    for name, ((_, _, depth), rows, _) in WORK.items():
+        seconds, peer = [r[name] for r in ours], [r[name] for r in theirs]
+        one, peer_one = [r["one row"] for r in ours], [r["one row"] for r in theirs]
         cost, peer_cost = ([a / b for a, b in zip(*two)] for two in ((seconds, one), (peer, peer_one)))
         times = [b / a for a, b in zip(seconds, peer)]
-        entry["work"].append({**{key: work[key] for key in ("name", "rows", "depth")},
-                              "times_as_fast": statistics.median(times), "cost": statistics.median(cost),
-                              "peer_cost": statistics.median(peer_cost), "seconds": seconds, "peer_seconds": peer})
+        entry["work"].append({"name": name, "rows": rows, "depth": depth, "times_as_fast": statistics.median(times),
+                              "cost": statistics.median(cost), "peer_cost": statistics.median(peer_cost),
+                              "seconds": seconds, "peer_seconds": peer})
     return entry
 
 
@@ -178,7 +187,7 @@ def measure_file(args, file: str) -> tuple:
     for r in range(args.rounds):
         for turn in (our_round, their_round) if r % 2 == 0 else (their_round, our_round):
             (ours if turn is our_round else theirs).append(turn(args, file))
-    return held_against(ours, theirs), theirs[0]["build"], theirs[0]["cpu"]
+    return held_against(file, ours, theirs), theirs[0]["build"], theirs[0]["cpu"]
 
 
 def measure_files(args, files: list, result: dict):
@@ -204,10 +213,10 @@ def llama_table(build: str, cpu: str, files: list):
                          *spread(times)])
     print(f"llama.cpp of {build}, on {cpu}\n")
     table(rows, "llrrrrrrr")
-    print("One forward of each, in the same minutes: one row after 0 to 64 tokens; 8 and 16 rows; 512 tokens; one row\n"
-          "after 1,900. Of several rows llama.cpp computes the logits of the last alone, nanospec those of all, but in\n"
-          "a prefill. Its cache has 16 bits; ours too with weights of 8 and 4 bits, and else 32. Its flash attention is\n"
-          "off (-fa 0).")
+    print("One forward of each, in the same minutes: one row after 0 to 64 tokens (ours: after 32); 8 and 16 rows; 512\n"
+          "tokens (ours: and one row more, for their logits); one row after 1,900. Of several rows llama.cpp computes the\n"
+          "logits of the last alone, nanospec those of all, but in a prefill. Its cache has 16 bits; ours too with weights\n"
+          "of 8 and 4 bits, and else 32. Its flash attention is off (-fa 0).")
 
 
 def llama(args, result: dict):
@@ -231,14 +240,14 @@ def geometric_mean(values: list) -> float:
     return math.exp(statistics.mean(map(math.log, values))) if values else 0.0
 
 
-def answers_of(args, answer: dict, places: list) -> list:
-    """llama.cpp's answers to the questions in these places, a dict for each question and method."""
+def answers_of(args, study: dict) -> list:
+    """llama.cpp's answers to the first questions, a dict for each question and method."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "questions.jsonl")
         with open(path, "w") as f:
-            f.writelines(json.dumps({"prompt": answer["asked"][p]}) + "\n" for p in places)
-        text = output_of([f"{args.ours}/peers/bin/llama_speculate", answer["model"], path, answer["max_new_tokens"],
-                          args.threads, answer["temperature"]], ANSWER_SECONDS)
+            f.writelines(json.dumps({"prompt": asked}) + "\n" for asked in study["asked"][:QUESTIONS])
+        text = output_of([f"{args.ours}/peers/bin/llama_speculate", study["model"], path, study["max_new_tokens"],
+                          args.threads, study["temperature"]], ANSWER_SECONDS)
     try:
         lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
         return [{key: line[key] for key in ("prompt", "method", "tokens", "seconds")} for line in lines]
@@ -251,23 +260,20 @@ def our_speed(method: dict, prompt: int) -> float:
     return statistics.median(repeat[prompt][0] / repeat[prompt][3] for repeat in method["samples"])
 
 
-def add_kind(answer: dict, of_kind: dict, places: list, rows: list):
-    """The best of llama.cpp's ways for one kind of questions, and our speed over it."""
-    kind, speeds = of_kind["kind"], {}
-    for a in answer["llama_cpp"]:
-        if answer["kinds"][places[a["prompt"]]] == kind and a["seconds"] > 0:
+def held_against_best(study: dict, theirs: list) -> dict:
+    """The best of llama.cpp's ways for questions of one kind, and our speed over it; {} where it answered none."""
+    speeds, over = {}, {}
+    for a in theirs:
+        if a["seconds"] > 0:
             speeds.setdefault(a["method"], []).append(a["tokens"] / a["seconds"])
     if not speeds:
-        return
+        return {}
     best = max(speeds, key=lambda method: geometric_mean(speeds[method]))
     speed, plain = geometric_mean(speeds[best]), geometric_mean(speeds.get("plain", []))
-    over = {}
-    for method in answer["methods"]:
-        ours = [our_speed(method, p) for p in places if answer["kinds"][p] == kind]
+    for method in study["methods"]:
+        ours = [our_speed(method, p) for p in range(min(QUESTIONS, len(study["asked"])))]
         over[method["drafter"]] = geometric_mean(ours) / speed
-    of_kind["llama_cpp"] = {"best": best, "speed": speed, "plain": plain, "over": over}
-    rows.append([os.path.basename(answer["model"]), f"{answer['temperature']:g}", kind, best, f"{speed:.1f}",
-                 f"{plain:.1f}", ", ".join(f"{drafter} {ratio:.2f}" for drafter, ratio in over.items())])
+    return {"best": best, "speed": speed, "plain": plain, "over": over, "answers": theirs}
 
 
 def kinds(args, result: dict):
@@ -275,22 +281,26 @@ def kinds(args, result: dict):
     if not os.access(program, os.X_OK):
         return left_out(f"there is no llama.cpp: {program}: build it with make peers")
     if not os.path.exists(args.kinds):
-        return left_out(f"there is no {args.kinds or 'kinds.json'}: bench --only kinds writes it: name it with --kinds")
+        return left_out(f"there is no {args.kinds}: bench --only kinds writes it: name it with --kinds")
     with open(args.kinds) as f:
-        answers = json.load(f)["answers"]
+        result["studies"] = json.load(f)["studies"]
     rows = [["file", "T", "kind", "llama.cpp's best", "tok/s", "its plain", "ours over its best"]]
-    result["answers"] = answers
     try:
-        for answer in answers:
-            places = [p for p, kind in enumerate(answer["kinds"]) if answer["kinds"][:p].count(kind) < QUESTIONS]
-            answer["llama_cpp"] = answers_of(args, answer, places)
-            for of_kind in answer["by_kind"]:
-                add_kind(answer, of_kind, places, rows)
+        for study in result["studies"]:
+            found = study["llama_cpp"] = held_against_best(study, answers_of(args, study))
+            if found:
+                over = ", ".join(f"{drafter} {ratio:.2f}" for drafter, ratio in found["over"].items())
+                rows.append([os.path.basename(study["model"]), f"{study['temperature']:g}", study["text"],
+                             found["best"], f"{found['speed']:.1f}", f"{found['plain']:.1f}", over])
     except Failed as failed:
         left_out(str(failed))
     finally:  # where it was ended, those that are whole
         if len(rows) > 1:
             table(rows, "lrllrrl")
+
+
+def first_there(*paths: str) -> str:
+    return next((path for path in paths if os.path.exists(path)), "")
 
 
 def main():
@@ -300,9 +310,12 @@ def main():
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5, help="of llama.cpp and ours (default 5)")
-    parser.add_argument("--data", default="", help="the training text")
-    parser.add_argument("--model", default="", help="a trained model's folder")
-    parser.add_argument("--kinds", default="", metavar="FILE", help="what `bench --only kinds` wrote")
+    parser.add_argument("--data", default=first_there("data/tinyshakespeare.txt", "data/shakespeare.txt"),
+                        help="the training text (default: that of `make data`)")
+    parser.add_argument("--model", default=first_there("runs/medium", "runs/small"),
+                        help="a trained model's folder (default runs/medium, else runs/small)")
+    parser.add_argument("--kinds", default="build/bench/kinds.json", metavar="FILE",
+                        help="what `bench --only kinds` wrote (default build/bench/kinds.json)")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", metavar="FILE", help="write every sample")
     args = parser.parse_args()
@@ -315,6 +328,7 @@ def main():
         print("stopped; what was not whole is left out")
         status = 128 + signal.SIGINT
     if args.json:
+        os.makedirs(os.path.dirname(args.json) or ".", exist_ok=True)
         with open(args.json, "w") as f:
             json.dump(result, f)
     sys.exit(status)

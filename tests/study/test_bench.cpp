@@ -61,11 +61,11 @@ TEST_CASE("bench: operations of a forward and of a prefill") {
         const double keys = past + (row == 0 ? 1 : 2);
         expected += 3 * (2 * layer + 2 * 2 * C * keys) + 2 * C * 11;
       }
-      CHECK(forward_flops(size, rows, past) == doctest::Approx(expected));
+      CHECK(forward_flops(size.config, rows, past) == doctest::Approx(expected));
     }
   double expected = 0;
   for (int row = 0; row < 6; row++) expected += 2 * (2 * layer + 2 * 2 * C * (row + 1)) + 2 * C * 3 * C;
-  CHECK(prefill_flops(size, 6) == doctest::Approx(expected));
+  CHECK(prefill_flops(size.config, 6) == doctest::Approx(expected));
 }
 
 TEST_CASE("bench: the roofline's bound is the slower of reading and multiplying") {
@@ -145,7 +145,7 @@ TEST_CASE("bench: what a quick run made says so in pictures, tables and figures,
     Bench bench;
     bench.out = folder.path;
     bench.quick = quick;
-    bench.time = std::make_unique<Timetable>(true, std::vector<double>());
+    bench.time = std::make_unique<Timetable>(true, 0);
     bench.write_svg("p", svg_warning("a picture"));
     bench.write_json("j", OrderedJson::object());
     const std::string table = captured(1, [&] { bench.print("heading", "table\n"); });

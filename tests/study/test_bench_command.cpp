@@ -9,6 +9,7 @@
 #include "tests/command_line.h"
 #include "tests/commands/stand_in.h"
 #include "tests/error_of.h"
+#include "tests/gguf_file.h"
 #include "tests/picture.h"
 
 using namespace nanospec;
@@ -22,12 +23,12 @@ TEST_CASE("bench: a quick run prints its tables and leaves whole files") {
   write_file(folder.file("text.txt"), text);
   const std::string out = run(bench_command, {"--quick", "--model", folder.path, "--data", folder.file("text.txt"),
                                               "--out", folder.file("out"), "--threads", "2"});
-  for (const char* part : {"Roofline: ", "reading L2", "multiply-add fp32", "cost of N rows", "small bf16", "prefill",
-                           "Speculation at temperature 0.7", "bigram auto budget=64", "left out: there is no train_gpt",
-                           "attention backward", "whole updates, unwatched: ", "left out: there is no P"})
+  for (const char* part :
+       {"Roofline: ", "reading L2", "multiply-add fp32", "cost of N rows", "small bf16", "prefill", "temperature 0.7",
+        "bigram auto budget=64", "training, batch 12", "attention backward", "whole updates, unwatched: "})
     CHECK_MESSAGE(contains(out, part), part);
-  check_quick_tables(out, {"Roofline: ", "Forwards of one row", "Speculation at temperature 0.7", "The best of these",
-                           "One update of small by operation, 12 x 64 tokens, 2 threads"});
+  check_quick_tables(out, {"Roofline: ", "Forwards of one row", "Speculation, by shape and budget",
+                           "One update of small by operation, 12 x 64 tokens, 2 threads", "Training"});
   for (const Call& call : calls) CHECK(call.prompt.size() == 64);
 
   const auto json = [&](const std::string& name) {
@@ -62,22 +63,51 @@ TEST_CASE("bench: a quick run prints its tables and leaves whole files") {
   REQUIRE(updates.size() == 1);
   CHECK(updates[0]["preset"] == "small");
   CHECK(updates[0]["whole_seconds"].size() == 2);
+  CHECK(updates[0]["share"] > 0);
   CHECK(updates[0]["operations"][5]["operation"] == "fc");
   CHECK(updates[0]["operations"][5]["flops"] == 2.0 * 4 * 768 * 128 * 512);
   CHECK(updates[0]["operations"][5]["seconds"].size() == 2);
 
   const Json decode = json("decode");
-  REQUIRE(decode["temperatures"].size() == 3);
-  CHECK(decode["temperatures"][1]["temperature"] == 0.7);
-  CHECK(decode["temperatures"][0]["methods"][1]["speedup"] == 2.0);
-  CHECK(decode["temperatures"][0]["methods"][3]["budget"] == 64);
+  REQUIRE(decode["studies"].size() == 3);
+  CHECK(decode["studies"][1]["temperature"] == 0.7);
+  CHECK(decode["studies"][0]["methods"][1]["speedup"] == 2.0);
+  CHECK(decode["studies"][0]["methods"][1]["samples"].size() == 1);
+  CHECK(decode["studies"][0]["methods"][21]["budget"] == 64);
   CHECK(!json("evenness")["unevenness"].empty());
-  for (const char* name : {"cost", "speed", "acceptance", "shares"}) {
+  for (const char* name : {"cost", "decode"}) {
     CAPTURE(name);
     const std::string svg = read_file(folder.file("out/" + std::string(name) + ".svg"));
     CHECK(picture_problem(svg) == "");
     CHECK(read_picture(svg).word(kQuickRun).left > 0);
   }
+}
+
+TEST_CASE("bench: section forward measures the file that --model names, after pasts and a prefill that it can have") {
+  const Folder folder;
+  Draft model = llama_gguf();
+  const auto measured = [&] {
+    const std::string path = folder.file("m.gguf", model.bytes());
+    const std::string out =
+        run(bench_command, {"--quick", "--only", "forward", "--model", path, "--out", folder.file("out")});
+    CHECK_MESSAGE(contains(out, "m.gguf F32"), out);
+    const Json all = Json::parse(read_file(folder.file("out/forward.json")))["configurations"];
+    REQUIRE(all.size() == 1);
+    return all[0];
+  };
+  const Json narrow = measured();
+  const int window = narrow["block_size"];
+  CHECK(narrow["pasts"][1]["past"] == window - 17);
+  CHECK(narrow["prefill"]["tokens"] == window - 1);
+  model.set(whole("llama.context_length", 4096));
+  const Json json = measured();
+  CHECK(json["name"] == "m.gguf");
+  CHECK(json["dtype"] == "F32");
+  CHECK(json["pasts"][0]["past"] == 32);
+  CHECK(json["pasts"][1]["past"] == 1900);
+  CHECK(json["pasts"][0]["rows"][0]["seconds"][0].get<double>() == doctest::Approx(0.01 + 32e-5));
+  CHECK(json["prefill"]["seconds"][0].get<double>() == doctest::Approx(0.512));
+  CHECK(picture_problem(read_file(folder.file("out/cost.svg"))) == "");
 }
 
 TEST_CASE("bench: section gpu holds kernels and decoding against the limits, and is left out where there is none") {
@@ -90,9 +120,9 @@ TEST_CASE("bench: section gpu holds kernels and decoding against the limits, and
   stand_in().gpu = true;
   const std::string out = run(bench_command, words);
   stand_in().gpu = false;
-  for (const char* part : {"GPU: Abacus <9>, 4 multiprocessors, compute capability 9.0", "reading memory", "8,000",
-                           "Kernels on Abacus <9>", "Decoding on Abacus <9>", "cost of N rows", "small bf16",
-                           "Training on Abacus <9>", "left out: there is no train_gpt", "Others on Abacus <9>"})
+  for (const char* part :
+       {"GPU: Abacus <9>, 4 multiprocessors, compute capability 9.0", "reading memory", "8,000",
+        "Kernels on Abacus <9>", "Decoding on Abacus <9>", "cost of N rows", "small bf16", "Training on Abacus <9>"})
     CHECK_MESSAGE(contains(out, part), part);
   const Json json = Json::parse(read_file(folder.file("out/gpu.json")));
   CHECK(json["gpu"]["name"] == "Abacus <9>");

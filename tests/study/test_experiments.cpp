@@ -42,11 +42,6 @@ TEST_CASE("samples: intervals: known numbers") {
   CHECK(inverse.low * inverse.high == doctest::Approx(inverse.middle * inverse.middle));
   CHECK(inverse_interval({}).high == 0);
 
-  const Interval saved = percent_saved({2, 1.25, 4});
-  CHECK(saved.middle == doctest::Approx(50));
-  CHECK(saved.low == doctest::Approx(20));
-  CHECK(saved.high == doctest::Approx(75));
-  CHECK(percent_saved({0.5, 0.5, 0.5}).middle == doctest::Approx(-100));  // twice the time
   CHECK(with_interval({1.234, 1, 1.5}, 2) == "1.23 (1.00 to 1.50)");
 }
 
@@ -105,7 +100,7 @@ TEST_CASE("experiments: pairs are those of one repeat and prompt, and a disturbe
   CHECK(study.speedup(1, 0).low == doctest::Approx(2));
   CHECK(study.speedup(0, 1).middle == doctest::Approx(0.5));
   CHECK(study.speedup(2, 0).middle == doctest::Approx(1));
-  CHECK(percent_saved(study.speedup(1, 2)).middle == doctest::Approx(50));
+  CHECK(kSpeed.over(study, 1, 2).middle == doctest::Approx(2));
   CHECK(study.tokens_per_forward(1).middle == doctest::Approx(20.0 / 9));
   CHECK(study.tokens_per_forward(2).low == doctest::Approx(2.5));
   CHECK(study.nodes_per_forward(1) == doctest::Approx(2));
@@ -113,12 +108,8 @@ TEST_CASE("experiments: pairs are those of one repeat and prompt, and a disturbe
   CHECK(study.forwards_saved(1, 0).middle == doctest::Approx(std::sqrt(2 * 2.5)));
 }
 
-TEST_CASE("experiments: the fastest methods, in their order; a text that should be plain's and is not is refused") {
+TEST_CASE("experiments: a text that should be plain's and is not is refused") {
   Experiment study = made_up_study();
-  const auto drafts = [](const Method& m) { return m.drafter != "none"; };
-  REQUIRE(study.fastest(5, drafts).size() == 2);
-  CHECK(study.fastest(5, drafts)[0].shape == "chain:2");
-  CHECK(study.fastest(1, [](const Method& m) { return m.budget == 8; })[0].shape == "best-first");
   CHECK(broken(study.trial, study.outcomes) == "");
   study.outcomes[2].difference = "byte 3";
   CHECK(error_of([&] {
@@ -126,9 +117,16 @@ TEST_CASE("experiments: the fastest methods, in their order; a text that should 
         }).find("bigram best-first budget=8 (byte 3)") != std::string::npos);
 }
 
-TEST_CASE("experiments: alternatives are written out, in order") {
-  CHECK(alternatives("a b") == std::vector<std::string>{"a b"});
-  CHECK(alternatives("{a|b c} d={1|2}") == std::vector<std::string>{"a d=1", "a d=2", "b c d=1", "b c d=2"});
+TEST_CASE("experiments: methods are written out, in order, none twice") {
+  const auto texts = [](const std::string& text) {
+    std::vector<std::string> all;
+    for (const Method& method : methods_of(text, {{'%', "gpt:a b"}})) all.push_back(method_text(method));
+    return all;
+  };
+  CHECK(texts("bigram chain:2") == std::vector<std::string>{"bigram chain:2"});
+  CHECK(texts("bigram {auto|beam:4} budget={8|16};bigram auto budget=8;'%' chain:2") ==
+        std::vector<std::string>{"bigram auto budget=8", "bigram auto budget=16", "bigram beam:4 budget=8",
+                                 "bigram beam:4 budget=16", "\"gpt:a b\" chain:2"});
 }
 
 TEST_CASE("experiments: passages begin a line and have as many changes of speaker as were asked for") {

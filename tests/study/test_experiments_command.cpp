@@ -43,19 +43,18 @@ TEST_CASE("experiments: a quick run prints every section and leaves whole files"
       "--quick", "--model",         folder.path, "--drafter_model", small, "--data", folder.file("text.txt"),
       "--out",   folder.file("out")};
   const std::string out = run(experiments_command, words);
-  for (const char* part : {"Experiments: ", "The trained drafter is ngram:4 instead", "entropy: does", "budgets: what",
-                           "temperatures: how", "small models fall into loops", "rules: of", "biased rule",
-                           "lossy rule", "coupling: what", "noise-aware: how", "auto: how", "unions: are",
-                           "held-out: what", "drafters: what", "left out: parallel", "left out: structured prompts",
-                           "sequoia: there is no calibration", "build/nanospec experiments --only entropy --model "})
+  for (const char* part :
+       {"Experiments: ", "The trained drafter is ngram:4 instead", "budgets: what", "small models fall into loops",
+        "rules: of", "biased rule", "lossy rule", "coupling: what", "noise-aware: how", "auto: how", "held-out: what",
+        "drafters: what", "left out: parallel", "left out: structured prompts", "sequoia: there is no calibration",
+        "build/nanospec experiments --only budgets --model "})
     CHECK_MESSAGE(contains(out, part), part);
-  check_quick_tables(out, {"entropy: does", "budgets: what", "temperatures: how", "rules: of", "coupling: what",
-                           "noise-aware: how", "auto: how", "unions: are", "held-out: what", "drafters: what"});
+  check_quick_tables(out, {"budgets: what", "rules: of", "coupling: what", "noise-aware: how", "auto: how",
+                           "held-out: what", "drafters: what"});
   const auto json = [&](const std::string& name) {
     return Json::parse(read_file(folder.file("out/" + name + ".json")));
   };
-  for (const char* name : {"entropy", "budgets", "temperatures", "rules", "coupling", "noise-aware", "auto", "unions",
-                           "held-out", "drafters"}) {
+  for (const char* name : {"budgets", "rules", "coupling", "noise-aware", "auto", "held-out", "drafters"}) {
     CAPTURE(name);
     CHECK(json(name)["machine"].contains("cpu"));
     CHECK(!json(name).contains("roofline"));  // which nobody measured
@@ -75,19 +74,16 @@ TEST_CASE("experiments: a quick run prints every section and leaves whole files"
       }
     }
   }
-  const Json entropy = json("entropy");
-  CHECK(entropy["studies"][0]["temperature"] == 0.4);
-  bool found = false;
-  for (const Json& row : entropy["time_saved"]) {
-    if (row["shape"] == "tree:4x2") CHECK(row["percent_saved"][0].get<double>() == doctest::Approx(-25));
-    if (row["shape"] == "entropy-width") found |= row["paper"] == 7.16;
+  const Json autos = json("auto");
+  CHECK(autos["studies"][1]["temperature"] == 0.7);
+  for (const Json& row : autos["over_base"]) {
+    if (row["shape"] == "auto") CHECK(row["times"][0].get<double>() == doctest::Approx(1));
+    if (row["shape"] == "tree:3x2" || row["shape"] == "chain:4")
+      CHECK(row["times"][0].get<double>() == doctest::Approx(row["drafter"] == "suffix+ngram:4" ? 1
+                                                             : row["shape"] == "chain:4"        ? 1.25
+                                                                                                : 1));
     CHECK(row["shape"] != "sequoia");
   }
-  CHECK(found);
-  // The union takes half the time of its parts.
-  const Json unions = json("unions");
-  for (const Json& row : unions["over_base"])
-    CHECK(row["times"][0].get<double>() == doctest::Approx(row["drafter"] == "suffix+ngram:4" ? 1 : 0.5));
 }
 
 TEST_CASE("experiments: drafters by kind of prompt and temperature") {
@@ -123,8 +119,8 @@ TEST_CASE("experiments: --only chooses; what is missing is said with what to typ
                                 "--data", folder.file("text.txt"), "--out", folder.file("out")});
   CHECK(contains(out, "rules: of"));
   CHECK(contains(out, "coupling: what"));
-  CHECK(!contains(out, "entropy: does"));
-  CHECK(!std::filesystem::exists(folder.file("out/entropy.json")));
+  CHECK(!contains(out, "budgets: what"));
+  CHECK(!std::filesystem::exists(folder.file("out/budgets.json")));
   bool untold = false;
   for (const Call& call : calls) untold |= contains(call.method, "noise=unknown");
   CHECK(untold);
@@ -134,7 +130,7 @@ TEST_CASE("experiments: --only chooses; what is missing is said with what to typ
     std::vector<char*> argv = arguments(words);
     experiments_command(int(argv.size()), argv.data());
   };
-  CHECK(contains(BAD_COMMAND_LINE(attempt({"--only", "entropie"})), "did you mean entropy?"));
+  CHECK(contains(BAD_COMMAND_LINE(attempt({"--only", "budget"})), "did you mean budgets?"));
   CHECK(contains(BAD_COMMAND_LINE(attempt({"--drafter", "ngramm:4"})), "did you mean ngram:N?"));
   CHECK(contains(error_of([&] { attempt({"--model", folder.file("none")}); }), "train_gpt --preset medium"));
   CHECK(contains(error_of([&] {

@@ -1,44 +1,31 @@
-// tests/study/test_peers.cpp: sections peers and rows of `bench`: rows over the Probe of stand_in.cpp, and the script
-// tests/reference/peers.py with other programs that are scripts.
+// tests/study/test_peers.cpp: tests/reference/peers.py, with other programs that are scripts: nanospec beside
+// llama.cpp, and what is said where something is missing.
 #include <doctest/doctest.h>
 
 #include "commands/commands.h"
 #include "study/study.h"
-#include "tests/command_line.h"
-#include "tests/commands/stand_in.h"
-#include "tests/error_of.h"
-#include "tests/gguf_file.h"
 #include "tests/peer_folder.h"
-#include "tests/picture.h"
 
 using namespace nanospec;
 
 namespace {
 
-// A llama-bench beside this program, for a test, and a folder with a model to work in. What `bench --only rows` would
-// write lies there too, and a program that copies it.
-struct Peers : PeerFolder {
-  std::string study = program_folder() + "/study";
-  explicit Peers(const std::string& script) : PeerFolder("llama-bench", script) {
+// Two models, what `bench --only forward` writes for each, and a program that copies that.
+struct TwoModels : PeerFolder {
+  TwoModels() {
     std::filesystem::create_directory("models");
     Draft model = llama_gguf();
     write_file("models/short.gguf", model.bytes());
     model.set(whole("llama.context_length", 2048));
     write_file("models/long.gguf", model.bytes());
-    write_file(study,
-               "#!/bin/sh\n[ $5 = models/long.gguf ] || { echo too short >&2; exit 1; }\nshift 9\ncp rows.json $1/\n");
-    chmod(study.c_str(), 0755);
+    for (const std::string name : {"short", "long"}) {
+      run(bench_command,
+          {"--quick", "--only", "forward", "--quiet", "--model", "models/" + name + ".gguf", "--out", name});
+      std::filesystem::rename(name + "/forward.json", name + ".json");
+    }
+    write_program("ours/study", "from=$(basename $5 .gguf).json\nshift 11\ncp $from $1/forward.json\n");
   }
-  ~Peers() { std::filesystem::remove(study); }
 };
-
-bool has_python() { return system("python3 -c pass >/dev/null 2>&1") == 0; }
-
-std::string run_section(const char* section, const Words& more = {}) {
-  Words words = {"--quick", "--only", section, "--quiet", "--out", "out", "--threads", "2"};
-  words.insert(words.end(), more.begin(), more.end());
-  return run(bench_command, words);
-}
 
 // One test, as llama-bench prints it.
 std::string printed(int prompt, int generated, int depth, double seconds) {
@@ -54,71 +41,84 @@ std::string all_printed() {
          "\n]\nEND\n";
 }
 
-}  // namespace
-
-TEST_CASE("peers: rows: forwards of a GGUF file as llama-bench makes them, and no roofline") {
-  const Peers peers("");
-  const std::string out = run_section("rows", {"--model", "models/long.gguf"});
-  CHECK_MESSAGE(contains(out, "one row, deep"), out);
-  CHECK(!contains(out, "Roofline"));
-  const Json json = Json::parse(read_file("out/rows.json"));
-  CHECK(json["file"] == "long.gguf");
-  CHECK(json["type"] == "F32");
-  REQUIRE(json["work"].size() == 5);
-  CHECK(json["work"][0]["seconds"].get<double>() == doctest::Approx(0.01 + 32e-5));
-  CHECK(json["work"][1]["seconds"].get<double>() == doctest::Approx(0.017));
-  CHECK(json["work"][3]["rows"] == 512);
-  CHECK(json["work"][3]["seconds"].get<double>() == doctest::Approx(0.511 + 0.01 + 511e-5));
-  Words words = {"bench", "--only", "rows", "--model", "models/short.gguf", "--quiet", "--out", "out"};
-  std::vector<char*> argv = arguments(words);
-  CHECK(contains(error_of([&] { bench_command(int(argv.size()), argv.data()); }), "it sees fewer than 2,048 tokens"));
+// As llama_speculate prints it.
+std::string answered(int prompt, const char* method, int tokens, double seconds) {
+  return "{\"prompt\":" + std::to_string(prompt) + ",\"method\":\"" + method +
+         "\",\"tokens\":" + std::to_string(tokens) + ",\"seconds\":" + std::to_string(seconds) + ",\"text\":\"\"}\n";
 }
 
-TEST_CASE("peers: nanospec beside llama.cpp, in a table, a file and a picture") {
+constexpr const char *kLlamaBench = "ours/peers/bin/llama-bench", *kSpeculate = "ours/peers/bin/llama_speculate";
+
+}  // namespace
+
+TEST_CASE("peers: nanospec beside llama.cpp, in a table and a file") {
   if (!has_python()) return;
-  const Peers peers(all_printed());
-  run_section("rows", {"--model", "models/long.gguf"});
-  std::filesystem::rename("out/rows.json", "rows.json");
-  const std::string out = run_section("peers");
+  const TwoModels folder;
+  folder.write_program(kLlamaBench, all_printed());
+  const std::string out = folder.peers("llama --rounds 1");
   for (const char* part : {"llama.cpp of b1, on Abacus <9>", "one row, deep", "prefill", "F32"})
     CHECK_MESSAGE(contains(out, part), out);
-  const Json json = Json::parse(read_file("out/peers.json"))["llama_cpp"];
+  CHECK(contains(out, "left out: it sees fewer than 2,048 tokens: models/short.gguf"));
+  const Json json = Json::parse(read_file("peers.json"))["llama_cpp"];
   CHECK(json["cpu"] == "Abacus <9>");
-  REQUIRE(json["files"].size() == 1);  // the other model sees too few tokens
+  REQUIRE(json["files"].size() == 1);
   const Json& file = json["files"][0];
   CHECK(file["file"] == "long.gguf");
   CHECK(file["type"] == "F32");
   REQUIRE(file["work"].size() == 5);
-  CHECK(file["work"][0]["times_as_fast"].get<double>() == doctest::Approx(0.02 / (0.01 + 32e-5)));
-  CHECK(file["work"][1]["times_as_fast"].get<double>() == doctest::Approx(0.034 / 0.017));
-  CHECK(file["work"][1]["cost"].get<double>() == doctest::Approx(0.017 / (0.01 + 32e-5)));
+  const double one = 0.01 + 32e-5, eight = 0.017 + 32e-5;
+  CHECK(file["work"][0]["times_as_fast"].get<double>() == doctest::Approx(0.02 / one));
+  CHECK(file["work"][1]["times_as_fast"].get<double>() == doctest::Approx(0.034 / eight));
+  CHECK(file["work"][1]["cost"].get<double>() == doctest::Approx(eight / one));
   CHECK(file["work"][2]["peer_cost"].get<double>() == doctest::Approx(2.5));
-  CHECK(file["work"][3]["seconds"][0].get<double>() == doctest::Approx(0.511 + 0.01 + 511e-5));
+  CHECK(file["work"][3]["seconds"][0].get<double>() == doctest::Approx(0.512 + one));
   CHECK(file["work"][4]["peer_seconds"][0].get<double>() == doctest::Approx(0.06));
-  const std::string svg = read_file("out/peers.svg");
-  CHECK(picture_problem(svg) == "");
-  CHECK(contains(svg, "F32, 16 rows"));
+  CHECK(file["work"][4]["seconds"][0].get<double>() == doctest::Approx(0.01 + 1900e-5));
 }
 
 TEST_CASE("peers: a llama-bench that fails, or is not there, is said and not fatal") {
   if (!has_python()) return;
-  const Peers peers("echo no such model >&2; exit 1\n");
-  write_file("rows.json", "{}");
-  std::string out = run_section("peers");
+  const TwoModels folder;
+  folder.write_program(kLlamaBench, "echo no such model >&2; exit 1\n");
+  std::string out = folder.peers("llama --rounds 1");
   CHECK_MESSAGE(contains(out, "left out: llama-bench failed: no such model"), out);
-  CHECK(!std::filesystem::exists("out/peers.json"));
-  write_file(peers.path + "/llama-bench", "#!/bin/sh\necho '[{}'\n");
-  CHECK(contains(out = run_section("peers"), "left out: llama-bench printed what is not"));
-  write_file(peers.study, "#!/bin/sh\nshift 9\ncp rows.json $1/\n");
-  write_file(peers.path + "/llama-bench", "#!/bin/sh\n[ $2 = models/long.gguf ] || exit 3\n" + all_printed());
-  run_section("rows", {"--model", "models/long.gguf"});
-  std::filesystem::rename("out/rows.json", "rows.json");
-  CHECK(contains(out = run_section("peers"), "left out: llama-bench failed: exit status 3: models/short.gguf"));
+  CHECK(read_file("peers.json") == "{}");
+  folder.write_program(kLlamaBench, "echo '[{}'\n");
+  CHECK(contains(folder.peers("llama --rounds 1"), "left out: llama-bench printed what is not"));
+  std::filesystem::copy("long.json", "short.json", std::filesystem::copy_options::overwrite_existing);
+  folder.write_program(kLlamaBench, "[ $2 = models/long.gguf ] || exit 3\n" + all_printed());
+  CHECK(contains(out = folder.peers("llama --rounds 1"),
+                 "left out: llama-bench failed: exit status 3: models/short.gguf"));
   CHECK_MESSAGE(contains(out, "one row, deep"), out);  // of the other file
-  std::filesystem::remove(peers.study);
-  CHECK(contains(run_section("peers"), "left out: study does not start: No such file or directory"));
+  std::filesystem::remove("ours/study");
+  CHECK(contains(folder.peers("llama"), "left out: study does not start: No such file or directory"));
   std::filesystem::remove_all("models");
-  CHECK(contains(run_section("peers"), "left out: there is no GGUF file in models/ that loads"));
-  std::filesystem::remove(peers.path + "/llama-bench");
-  CHECK(contains(run_section("peers"), "build it with make peers"));
+  CHECK(contains(folder.peers("llama"), "left out: there is no GGUF file in models/ that loads"));
+  std::filesystem::remove(kLlamaBench);
+  CHECK(contains(folder.peers("llama"), "build it with make peers"));
+}
+
+TEST_CASE("peers: kinds: speculation over llama.cpp's best way, kind by kind") {
+  if (!has_python()) return;
+  const PeerFolder folder;
+  folder.write_questions();
+  CHECK(contains(folder.peers("kinds"), "build it with make peers"));
+  folder.write_program(
+      kSpeculate, "echo $3 >tokens\n[ $(wc -l <$2) = 1 ] || exit 1\ngrep -q Copy $2 && cat copying || cat story\n");
+  CHECK(contains(folder.peers("kinds"), "there is no build/bench/kinds.json: bench --only kinds writes it"));
+  write_file("copying",
+             answered(0, "plain", 16, 2) + answered(0, "lookup", 16, 0.25) + answered(0, "ngram-mod", 16, 1));
+  write_file("story", answered(0, "plain", 16, 0.5) + answered(0, "lookup", 16, 1));
+  run(bench_command, kKindsWords);
+  const std::string out = folder.peers("kinds --kinds out/kinds.json");
+  for (const char* part : {"tiny.Q8_0.gguf", "copying", "story", "lookup"}) CHECK_MESSAGE(contains(out, part), out);
+  CHECK(read_file("tokens") == "16\n");  // as many as a quick run of ours may have
+  const Json studies = Json::parse(read_file("peers.json"))["studies"];
+  REQUIRE(studies.size() == 6);
+  const Json& copying = studies[0]["llama_cpp"];
+  CHECK(copying["best"] == "lookup");
+  CHECK(copying["speed"].get<double>() == doctest::Approx(64));
+  CHECK(copying["plain"].get<double>() == doctest::Approx(8));
+  CHECK(copying["over"]["suffix"].get<double>() == doctest::Approx(0.5));  // 32 tokens a second
+  CHECK(studies[1]["llama_cpp"]["best"] == "plain");
 }

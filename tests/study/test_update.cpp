@@ -106,9 +106,8 @@ TEST_CASE("update: the clock sees every operation, on one thread alone, and chan
 }
 
 TEST_CASE("update: a measurement has as many updates watched as not, and ends when it is told to") {
-  Pool pool(1);
   int asked = 0;
-  const UpdateTimes times = measure_update(tiny(), 2, 5, pool, [&](double done) {
+  const UpdateTimes times = measure_update(tiny(), 2, 5, 1, [&](double done) {
     CHECK(done == asked / 5.0);
     return asked++ < 3;
   });
