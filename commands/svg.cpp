@@ -419,44 +419,6 @@ std::vector<double> ticks_between(double least, double most) {
   return ticks;
 }
 
-// Head, legend, axis, and the bars below: a name above each, its label after it. drawn(bar, y, at) draws a bar whose
-// values lie at at(value).
-template <class Bar, class Drawn>
-std::string rows_picture(const std::string& title, const std::string& subtitle, const std::vector<Entry>& legend,
-                         const std::string& axis, const std::vector<double>& ticks, double line,
-                         const std::vector<Bar>& bars, const Drawn& drawn) {
-  double inset = 12, after = 0, y = 0;
-  for (double tick : ticks) inset = std::max(inset, kNotes.width(tick_text(tick)) / 2 - kMargin / 2);
-  for (const Bar& bar : bars) after = std::max(after, kWords.width(bar.label));
-  const double left = kMargin + inset, wide = kInner - 2 * inset - after;
-  const double span = std::max(ticks.back() - ticks.front(), 1e-9);
-  const auto at = [&](double value) { return left + wide * (value - ticks.front()) / span; };
-
-  std::string svg = svg_head(title, subtitle, y);
-  y += 8;
-  svg += draw_legend(legend, kMargin, y, kInner);
-  y += 8;
-  svg += kNotes.lines(kMargin, y, kInner, axis);
-  svg += draw_ticks(ticks, y + kSmall + 2, at);
-  y += kSmall + 8;
-  for (const Bar& bar : bars) {
-    if (!bar.name.empty()) {
-      y += 4;
-      svg += kWords.lines(kMargin, y, kInner, bar.name);
-      y += 2;
-    }
-    const auto upright = [&](double x, const std::string& style) {
-      return svg_line(at(x), y, at(x), y + kBarRow, style);
-    };
-    for (double tick : ticks) svg += upright(tick, stroke(kFaint, 1));
-    svg += drawn(bar, y + (kBarRow - kBarThick) / 2, at) + upright(0, stroke(kInk, 1));
-    if (line != 0) svg += upright(line, kLineStyle);
-    svg += kWords.at(left + wide + inset, y + 15, bar.label);
-    y += kBarRow;
-  }
-  return svg_file(y + kSmall + kMargin, svg + draw_ticks(ticks, y + kSmall + 2, at));
-}
-
 std::string drawn_interval(const IntervalBar& bar, double y, const std::vector<double>& ticks,
                            const std::function<double(double)>& at) {
   const double middle = y + kBarThick / 2, from = at(0), end = at(bar.value.middle);
@@ -468,6 +430,42 @@ std::string drawn_interval(const IntervalBar& bar, double y, const std::vector<d
     if (bar.value.high > ticks.back()) svg += shape(kRightwards, high, middle, kInk, "");
   }
   return svg;
+}
+
+// Head, legend, axis, and the bars below: a name above each, its label after it.
+std::string rows_picture(const std::string& title, const std::string& subtitle, const std::vector<Entry>& legend,
+                         const std::string& axis, const std::vector<double>& ticks, double line,
+                         const std::vector<IntervalBar>& bars) {
+  double inset = 12, after = 0, y = 0;
+  for (double tick : ticks) inset = std::max(inset, kNotes.width(tick_text(tick)) / 2 - kMargin / 2);
+  for (const IntervalBar& bar : bars) after = std::max(after, kWords.width(bar.label));
+  const double left = kMargin + inset, wide = kInner - 2 * inset - after;
+  const double span = std::max(ticks.back() - ticks.front(), 1e-9);
+  const auto at = [&](double value) { return left + wide * (value - ticks.front()) / span; };
+
+  std::string svg = svg_head(title, subtitle, y);
+  y += 8;
+  svg += draw_legend(legend, kMargin, y, kInner);
+  y += 8;
+  svg += kNotes.lines(kMargin, y, kInner, axis);
+  svg += draw_ticks(ticks, y + kSmall + 2, at);
+  y += kSmall + 8;
+  for (const IntervalBar& bar : bars) {
+    if (!bar.name.empty()) {
+      y += 4;
+      svg += kWords.lines(kMargin, y, kInner, bar.name);
+      y += 2;
+    }
+    const auto upright = [&](double x, const std::string& style) {
+      return svg_line(at(x), y, at(x), y + kBarRow, style);
+    };
+    for (double tick : ticks) svg += upright(tick, stroke(kFaint, 1));
+    svg += drawn_interval(bar, y + (kBarRow - kBarThick) / 2, ticks, at) + upright(0, stroke(kInk, 1));
+    if (line != 0) svg += upright(line, kLineStyle);
+    svg += kWords.at(left + wide + inset, y + 15, bar.label);
+    y += kBarRow;
+  }
+  return svg_file(y + kSmall + kMargin, svg + draw_ticks(ticks, y + kSmall + 2, at));
 }
 
 }  // namespace
@@ -489,31 +487,7 @@ std::string interval_picture(const std::string& title, const std::string& subtit
   if (!axis.line_name.empty()) legend.push_back({axis.line_name, svg_line(11, -9, 11, 9, kLineStyle)});
   if (whiskers) legend.push_back({axis.whisker, whisker(0, 0, 22, 0, kInk)});
   if (low < ticks.front() || high > ticks.back()) legend.push_back(goes_on(kRightwards));
-  return rows_picture(
-      title, subtitle, legend, axis.name, ticks, axis.line, bars,
-      [&](const IntervalBar& bar, double y, const auto& at) { return drawn_interval(bar, y, ticks, at); });
-}
-
-std::string stacked_picture(const std::string& title, const std::string& subtitle, const std::string& axis,
-                            const std::vector<std::string>& part_names, const std::vector<StackedBar>& bars) {
-  const auto drawn = [](const StackedBar& bar, double y, const auto& at) {
-    std::string svg;
-    double sum = 0, before = 0;
-    for (double part : bar.parts) sum += part;
-    for (size_t p = 0; p < bar.parts.size() && sum > 0; p++) {
-      const double share = 100 * bar.parts[p] / sum, x = at(before), wide = at(before + share) - x;
-      const Letters inside{13, p < 2 ? "#ffffff" : kInk};  // of the colours the first two are dark
-      svg += svg_bar(x, y, std::max(0.0, wide - 0.7), kBarThick, colour_at(p));
-      if (const std::string text = decimals(share, 0) + "%"; inside.width(text) + 4 < wide)
-        svg += inside.at(x + wide / 2, y + 12.2, text, "middle");
-      before += share;
-    }
-    return svg;
-  };
-  std::vector<Entry> legend;
-  for (const std::string& name : part_names)
-    legend.push_back(entry_of({name, colour_at(legend.size()), Series::Style::kBars}));
-  return rows_picture(title, subtitle, legend, axis, {0, 20, 40, 60, 80, 100}, 0, bars, drawn);
+  return rows_picture(title, subtitle, legend, axis.name, ticks, axis.line, bars);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

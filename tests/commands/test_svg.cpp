@@ -76,24 +76,18 @@ TEST_CASE("svg: every kind is a whole file, escapes its words and shows its poin
   CHECK(count_of(chart, "<polyline") == 3);
   CHECK(count_of(chart, "too little was measured") == 1);
 
-  const std::string stacked =
-      stacked_picture("t", "s", "share, %", {"a", "b"}, {{"first", {1, 3}, "x"}, {"nothing", {0, 0}, ""}});
-  CHECK(xml_problem(stacked) == "");
-  CHECK(picture_problem(stacked) == "");
-  CHECK(stacked.find(">25%<") != std::string::npos);
-  CHECK(stacked.find(">75%<") != std::string::npos);
-
   const std::string reliable = chart_picture(
       "t", "s", {{"", "x", "y", {{"auto", kColours[0], Style::kLine, {{0.1, 0.2}, {0.9, 0.8}}}}, {}, false, true}}, 1);
   CHECK(xml_problem(reliable) == "");
   CHECK(count_of(reliable, "stroke-dasharray=\"4 4\"") == 1);  // the diagonal
 
-  CHECK(picture_problem(interval_picture("t", "s", {"a", 1, "a line"}, {})) == "");
-  const std::string both = svg_below_each_other({svg_warning("beware"), chart, stacked});
+  const std::string empty = interval_picture("t", "s", {"a", 1, "a line"}, {});
+  CHECK(picture_problem(empty) == "");
+  const std::string both = svg_below_each_other({svg_warning("beware"), chart, empty});
   CHECK(xml_problem(both) == "");
   CHECK(picture_problem(both) == "");
   const Picture whole = read_picture(both), first = read_picture(chart);
-  CHECK(whole.high == doctest::Approx(38 + first.high + read_picture(stacked).high));
+  CHECK(whole.high == doctest::Approx(38 + first.high + read_picture(empty).high));
   CHECK(whole.word("title").top == doctest::Approx(38 + first.word("title").top));
 }
 
@@ -101,12 +95,10 @@ TEST_CASE("svg: no word is cut or stands over another one, however long they are
   const std::string longest(90, 'W'), words = "many words that take more than one line, many more than one line of it";
   std::vector<Series> lines;
   std::vector<IntervalBar> bars;
-  std::vector<StackedBar> stacked;
   for (size_t i = 0; i < 8; i++) {
     lines.push_back({words + std::to_string(i), colour_at(i), Style::kLine});
     for (double x = 0; x < 40; x++) lines.back().points.push_back({1e6 + x, 123456 + double(i), 1, 2e6});
     bars.push_back({(i % 2 ? longest : words), {-12345.0 * double(i), -1e6, 3}, "-1,000.0 tok/s", kColours[0]});
-    stacked.push_back({words, {1, 2, 3, 4, 50}, "2,000 us/token"});
   }
   for (int columns : {1, 2}) {
     Panel panel{words, words, words, lines};
@@ -117,7 +109,6 @@ TEST_CASE("svg: no word is cut or stands over another one, however long they are
   BarAxis axis{words, 1, words, words};
   axis.colours = {{longest, kInk}, {words, kInk}};
   CHECK(picture_problem(interval_picture(words, longest, axis, bars)) == "");
-  CHECK(picture_problem(stacked_picture(words, longest, words, {"a", "b", words, "d", "e"}, stacked)) == "");
 }
 
 TEST_CASE("svg: bars begin at 0 and are as long as their values") {
