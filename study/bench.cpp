@@ -21,21 +21,6 @@ std::string busy_line(const std::vector<Evenness>& repeats) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// The timetable
-
-void Timetable::begin(const std::string& section, double seconds) {
-  section_ = section;
-  before_ += now_;
-  now_ = seconds;
-}
-
-void Timetable::show(const std::string& doing, double done) {
-  if (!progress_.due()) return;
-  const std::string left = time_left(before_ + done * now_, all_, progress_.seconds());
-  progress_.show(section_ + ": " + doing + (left.empty() ? "" : ", " + left));
-}
-
-// ---------------------------------------------------------------------------------------------------------------
 // The bench
 
 std::string sections_help(const Sections& sections) {
@@ -59,17 +44,16 @@ Sections chosen(const Sections& all, const std::string& only) {
 void Bench::run(const Sections& sections, double scale) {
   folder = std::make_unique<LockedFolder>(out, "wait for its end, or give another --out");
   folder->make();
-  double all = 0;
-  for (const Section& one : sections) all += one.seconds;
-  time = std::make_unique<Timetable>(options.quiet, all);
+  for (const Section& one : sections) all_seconds += one.seconds * scale;
+  progress = std::make_unique<Progress>(options.quiet);
   machine = this_machine();
   watch_interrupts();
   for (const Section& one : sections) {
     if (interrupted()) break;
     section = one.name;
     seconds = one.seconds * scale;
-    time->begin(section, one.seconds);
     one.run();
+    before += seconds;
   }
 }
 
@@ -82,8 +66,14 @@ void Bench::conclude() const {
   write_json("evenness", {{"unevenness", uneven}});
 }
 
+void Bench::show(const std::string& doing, double done) const {
+  if (!progress->due()) return;
+  const std::string left = time_left(before + done * seconds, all_seconds, progress->seconds());
+  progress->show(section + ": " + doing + (left.empty() ? "" : ", " + left));
+}
+
 void Bench::print(const std::string& heading, const std::string& table) {
-  time->clear();
+  progress->clear();
   print_out(heading + "\n" + (quick ? std::string(kQuickRun) + "\n" : "") + "\n" + table + "\n", true);
 }
 
@@ -214,7 +204,7 @@ std::string first_there(const std::vector<std::string>& paths) {
 void measure_machine(Bench& bench) {
   bench.roofline =
       measure_roofline(bench.machine, bench.options.settings.threads, bench.quick ? 2 : 21, [&](double done) {
-        bench.time->show("reading and multiplying", done);
+        bench.show("reading and multiplying", done);
         return !interrupted() || done == 0;  // one run at least: figures beat none
       });
   const Roofline& r = bench.roofline;

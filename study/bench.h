@@ -3,11 +3,11 @@
 // command line, the roofline's table and the order. What other engines make of the same work, tests/reference/peers.py
 // measures.
 //
-// In order: how even the repeats were; the timetable; the bench itself; its sections; figures of theirs that are pure
+// In order: how even the repeats were; the bench itself; its sections; figures of theirs that are pure
 // arithmetic, so that tests can hold them.
 //
 // How to add a section of `bench`: write `void bench_NAME(Bench&)`, declare it below, and give it a line in sections_of
-// of bench.cpp, with its seconds. It says by bench.time how far it is, prints when it is complete, and adds to
+// of bench.cpp, with its seconds. It says by bench.show() how far it is, prints when it is complete, and adds to
 // evenness. What compares methods is a Topic, as an experiment is: see experiments.h.
 #pragma once
 
@@ -36,23 +36,6 @@ struct Evenness {
 std::string busy_line(const std::vector<Evenness>& repeats);
 
 // ---------------------------------------------------------------------------------------------------------------
-// The timetable
-
-// What is left to do, by the shares that sections have of the whole.
-class Timetable {
- public:
-  Timetable(bool quiet, double all) : progress_(quiet), all_(all) {}  // all: the sections' seconds
-  void begin(const std::string& section, double seconds);             // the next section
-  void show(const std::string& doing, double done);  // done: 0 to 1, of this section; says so where it is time to
-  void clear() { progress_.clear(); }
-
- private:
-  Progress progress_;
-  std::string section_;
-  double all_, before_ = 0, now_ = 0;  // seconds of all sections, of those before this one, of this one
-};
-
-// ---------------------------------------------------------------------------------------------------------------
 // The bench
 
 // A part of the work, by the name that --only knows.
@@ -79,9 +62,10 @@ struct Bench {
   Machine machine;
   Roofline roofline;
   std::unique_ptr<LockedFolder> folder;  // OUT, from run() on
-  std::unique_ptr<Timetable> time;
-  std::string section;  // that runs
-  double seconds = 60;  // that it may take
+  std::unique_ptr<Progress> progress;    // likewise
+  std::string section;                   // that runs
+  double seconds = 60;                   // that it may take
+  double all_seconds = 0, before = 0;    // that all sections may take; that those before this one might
   std::vector<Evenness> evenness;
 
   // Makes the folder, looks at the machine, and runs these, until Ctrl-C. scale: of their seconds.
@@ -89,6 +73,9 @@ struct Bench {
   // Says where the files are, and whether something else was busy on the machine; writes OUT/evenness.json.
   void conclude() const;
 
+  // A progress line, where it is time for one: what the section does, how much of it is done (0 to 1), what is left to
+  // do.
+  void show(const std::string& doing, double done) const;
   // Prints a table under a heading.
   void print(const std::string& heading, const std::string& table);
   // OUT/NAME.json, with the machine and its limits beside the section's own figures, and OUT/NAME.svg.

@@ -8,6 +8,35 @@
 #include "study/experiments.h"
 
 namespace nanospec {
+namespace {
+
+// The sections, as experiments are. Their seconds stand in the table of bench.cpp, repeats are what --repeat says.
+const Topic kDecode = {"decode",
+                       0,
+                       "Speculation, by shape and budget",
+                       "{bigram|ngram:4} {chain:1|chain:2|chain:3|chain:4|chain:5|chain:6|chain:7|chain:8"
+                       "|tree:2x2|tree:2x3|tree:3x2|tree:2x4|tree:4x2|tree:3x3|tree:5x2};"
+                       "{bigram|ngram:4} auto budget={2|4|8|16|32|64};random auto budget=64",
+                       {},
+                       {0, 60, 300, 1},
+                       {},
+                       {1, 0.7f, 0},
+                       true};
+const Topic kKinds = {"kinds",
+                      0,
+                      "Speculation on a real model, by what is asked for",
+                      "{suffix|suffix+ngram:4} auto",
+                      {},
+                      {0, 128, 128},
+                      {},
+                      {0, 0.7f, 1}};
+
+void run_section(Bench& bench, Subject& subject, Topic topic, const std::vector<Text>& texts) {
+  topic.plan.repeats = bench.repeats;
+  run_topic(bench, subject, topic, texts, topic.question);
+}
+
+}  // namespace
 
 // ---------------------------------------------------------------------------------------------------------------
 // Decode
@@ -25,22 +54,12 @@ std::string decode_missing(const Bench& bench) {
 
 void bench_decode(Bench& bench) {
   const std::string missing = decode_missing(bench);
-  if (!missing.empty()) return bench.print("Speculation", left_out(missing));
+  if (!missing.empty()) return bench.print(kDecode.question, left_out(missing));
   constexpr int kPrompts = 4;
-  const std::string shapes =
-                        " {chain:1|chain:2|chain:3|chain:4|chain:5|chain:6|chain:7|chain:8"
-                        "|tree:2x2|tree:2x3|tree:3x2|tree:2x4|tree:4x2|tree:3x3|tree:5x2};",
-                    autos = " auto budget={2|4|8|16|32|64};";
-  Topic topic = {"decode", 0, "Speculation, by shape and budget", ""};
-  topic.methods =
-      "bigram" + shapes + "bigram" + autos + "ngram:4" + shapes + "ngram:4" + autos + "random auto budget=64";
-  topic.plan = {bench.repeats, 60, 300, 1};
-  topic.temperatures = {1, 0.7f, 0};
-  topic.by_budget = true;
   Subject subject(bench.options);
-  const std::vector<std::string> prompts =
-      held_out_prompts(bench.data, bench.quick ? 1 : kPrompts, kHeldOutBytes, bench.options.settings.model);
-  run_topic(bench, subject, topic, {{"held-out", prompts}}, topic.question);
+  run_section(bench, subject, kDecode,
+              {{"held-out", held_out_prompts(bench.data, bench.quick ? 1 : kPrompts, kHeldOutBytes,
+                                             bench.options.settings.model)}});
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -71,20 +90,18 @@ std::vector<Text> read_kinds(const std::string& path, const Subject& subject, si
 }  // namespace
 
 void bench_kinds(Bench& bench) {
-  const std::string questions = "data/kinds.jsonl", heading = "Speculation on a real model, by what is asked for";
-  constexpr int kAnswerTokens = 128, kAnswerContext = 2048;
+  const std::string questions = "data/kinds.jsonl";
+  constexpr int kContext = 2048;
   if (!is_gguf(bench.options.settings.model))
-    return bench.print(heading, left_out("there is no GGUF file: --model: name one; sh data/get_model.sh gets one"));
+    return bench.print(kKinds.question,
+                       left_out("there is no GGUF file: --model: name one; sh data/get_model.sh gets one"));
   if (!std::filesystem::exists(questions))
-    return bench.print(heading, left_out("there is no " + questions + ": run it in the project's folder"));
+    return bench.print(kKinds.question, left_out("there is no " + questions + ": run it in the project's folder"));
   Options options = bench.options;
-  options.settings.context = kAnswerContext;
+  options.settings.context = kContext;
   options.settings.keeps_cache = true;
   Subject subject(options);
-  Topic topic = {"kinds", 0, heading.c_str(), "{suffix|suffix+ngram:4} auto"};
-  topic.plan = {bench.repeats, kAnswerTokens, kAnswerTokens};
-  topic.temperatures = {0, 0.7f, 1};
-  run_topic(bench, subject, topic, read_kinds(questions, subject, bench.quick ? 1 : SIZE_MAX), heading);
+  run_section(bench, subject, kKinds, read_kinds(questions, subject, bench.quick ? 1 : SIZE_MAX));
 }
 
 }  // namespace nanospec

@@ -92,7 +92,7 @@ void bench_gpu(Bench& bench) {
   const int runs = bench.quick ? 2 : 3 * bench.repeats;
   const auto working = [&](const Stretch& stretch) {
     return [&bench, stretch](const std::string& doing, double done) {
-      bench.time->show(doing, stretch.at(done));
+      bench.show(doing, stretch.at(done));
       return !interrupted();
     };
   };

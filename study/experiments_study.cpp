@@ -170,7 +170,7 @@ Experiment run_study(const Bench& bench, Subject& subject, const std::vector<Met
   trial.options.max_new_tokens =
       bench.quick ? std::min(plan.most, 16) : affordable_tokens(subject.engine, trial, plan, seconds);
   study.outcomes = run_all(trial, subject.engine, [&](const std::string& doing, double done) {
-    bench.time->show("temperature " + temperature_text(temperature) + ", " + doing, stretch.at(std::min(done, 1.0)));
+    bench.show("temperature " + temperature_text(temperature) + ", " + doing, stretch.at(std::min(done, 1.0)));
   });
   if (!study.empty()) refuse_broken(broken(trial, study.outcomes));
   return study;

@@ -49,7 +49,7 @@ Result measure_forwards(Bench& bench, const Size& size, const std::string& dtype
   Result result{size, dtype, 0, 0, {}, {}};
   result.peak = !gpu ? bench.roofline.peak() : median(dtype == "bf16" ? gpu->bf16 : gpu->fp32);
   const int rounds = bench.quick ? 2 : 3 * bench.repeats, threads = bench.options.settings.threads;
-  bench.time->show(result.name() + ": making weights", stretch.begin);
+  bench.show(result.name() + ": making weights", stretch.begin);
   Settings settings = bench.options.settings;  // of a file
   settings.model = size.file;
   settings.context = size.config.block_size;
@@ -67,8 +67,8 @@ Result measure_forwards(Bench& bench, const Size& size, const std::string& dtype
     std::unique_ptr<Reader> reader;
     if (!gpu) reader.reset(new Reader(f.bytes, threads));
     measure_rows(probe, rows, rounds, reader.get(), f, [&](int round) {
-      bench.time->show(result.name() + ", past " + std::to_string(past),
-                       stretch.at(0.4 * (double(result.pasts.size()) + double(round) / rounds)));
+      bench.show(result.name() + ", past " + std::to_string(past),
+                 stretch.at(0.4 * (double(result.pasts.size()) + double(round) / rounds)));
     });
     result.pasts.push_back(f);
     bench.evenness.push_back(
@@ -76,7 +76,7 @@ Result measure_forwards(Bench& bench, const Size& size, const std::string& dtype
   }
   probe.prefill_seconds(size.prefill);
   for (int round = 0; round < (bench.quick ? 2 : bench.repeats) && (round == 0 || !interrupted()); round++) {
-    bench.time->show(result.name() + ", prefill", stretch.at(0.9));
+    bench.show(result.name() + ", prefill", stretch.at(0.9));
     result.prefill_seconds.push_back(probe.prefill_seconds(size.prefill));
   }
   return result;

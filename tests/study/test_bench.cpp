@@ -145,7 +145,7 @@ TEST_CASE("bench: what a quick run made says so in pictures, tables and figures,
     Bench bench;
     bench.out = folder.path;
     bench.quick = quick;
-    bench.time = std::make_unique<Timetable>(true, 0);
+    bench.progress = std::make_unique<Progress>(true);
     bench.write_svg("p", svg_warning("a picture"));
     bench.write_json("j", OrderedJson::object());
     const std::string table = captured(1, [&] { bench.print("heading", "table\n"); });

@@ -73,7 +73,7 @@ TEST_CASE("bench: a quick run prints its tables and leaves whole files") {
   CHECK(decode["studies"][1]["temperature"] == 0.7);
   CHECK(decode["studies"][0]["methods"][1]["speedup"] == 2.0);
   CHECK(decode["studies"][0]["methods"][1]["samples"].size() == 1);
-  CHECK(decode["studies"][0]["methods"][21]["budget"] == 64);
+  CHECK(decode["studies"][0]["methods"][36]["budget"] == 64);
   CHECK(!json("evenness")["unevenness"].empty());
   for (const char* name : {"cost", "decode"}) {
     CAPTURE(name);
