@@ -39,20 +39,21 @@ Accuracy RankCounts::accuracy() const {
   return a;
 }
 
-void Knowing::expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws,
-                     Candidate* candidates, int* count) {
+Forced::Forced(Drafter& its, const std::vector<int>& text, RankCounts& counts)
+    : StandIn(its), text_(text), counts_(counts), guesses_(size_t(counts.ranks)) {}
+
+void Forced::expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
+                    int* count) {
   for (int k = 0; k < n; k++) {
     const size_t place = size_t(draws.index + growth.depth[nodes[k]]);
     const int token = place < text_.size() ? text_[place] : -1;
-    count[k] = goes_on(growth, nodes[k], draws, token) && token >= 0;
+    count[k] = follows(growth, nodes[k], draws, token);
     if (count[k]) candidates[size_t(k) * size_t(width)] = {token, 1};
   }
 }
 
-Forced::Forced(Drafter& its, const std::vector<int>& text, RankCounts& counts)
-    : Knowing(its, text), counts_(counts), guesses_(size_t(counts.ranks)) {}
-
-bool Forced::goes_on(const Growth& growth, int node, const Draws& draws, int token) {
+// Asks the drafter for what follows a node, and counts it. Whether the token (-1: the text ends) is to be proposed.
+bool Forced::follows(const Growth& growth, int node, const Draws& draws, int token) {
   int found = 0, rank = 0;
   Stopwatch watch;
   drafter.expand(growth, &node, 1, counts_.ranks, draws, guesses_.data(), &found);

@@ -20,7 +20,7 @@
 
 #include <chrono>
 #include <cstdint>
-#include <set>
+#include <map>
 #include <string>
 #include <variant>
 #include <vector>
@@ -73,8 +73,8 @@ struct Command {
 };
 
 struct Given {
-  bool help = false;            // --help was asked for and has been printed: end with status 0
-  std::set<std::string> flags;  // the names that the command line held
+  bool help = false;  // --help was asked for and has been printed: end with status 0
+  std::map<std::string, std::vector<std::string>> flags;  // those that the command line held, with their texts
   bool has(const std::string& name) const { return flags.count(name) > 0; }
 };
 

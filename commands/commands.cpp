@@ -21,8 +21,8 @@ int Engine::vocab_size() const { return config().vocab_size; }
 
 std::string Engine::sizes_text() const {
   const Config& c = config();
-  return count(c.n_layer, "layer") + ", " + count(c.n_head, "head") + ", " + count(c.n_embd, "channel") + ", block " +
-         std::to_string(c.block_size);
+  return filled("{}, {}, {}, block {}", count(c.n_layer, "layer"), count(c.n_head, "head"), count(c.n_embd, "channel"),
+                c.block_size);
 }
 
 std::vector<int> Engine::encode_prompt(const std::string& prompt, const std::string& what) const {
@@ -98,8 +98,7 @@ void check_options(Options& o) {
   if (o.settings.model.empty())
     throw std::invalid_argument("an empty name: --model: give the folder that train_gpt wrote, or a FILE.gguf");
   if (o.settings.context % 2 != 0)
-    throw std::invalid_argument("'" + std::to_string(o.settings.context) +
-                                "' is odd: --context: give an even number, since a full context moves by half");
+    refuse_usage("'{}' is odd: --context: give an even number, since a full context moves by half", o.settings.context);
   o.settings.quiet = o.quiet;
 }
 
@@ -117,23 +116,23 @@ void choose_sampling(Options& o, const Given& given) {
 }
 
 void choose_prompts(Options& o, const Given& given, const Command& command) {
-  std::vector<std::string> known, found;
+  std::vector<std::string> known;
+  int found = 0;
   for (const Flag& flag : command.flags)
-    for (const char* name : {"--prompt", "--prompt_file", "--prompts", "--data"}) {
-      if (flag.name == name) known.push_back(name);
-      if (flag.name == name && given.has(name)) found.push_back(name);
-    }
+    for (const char* name : {"--prompt", "--prompt_file", "--prompts", "--data"})
+      if (flag.name == name) {
+        known.push_back(name);
+        found += given.has(name);
+      }
   if (known.empty()) return;
-  if (found.empty() && known.back() == "--data") o.data_file = find_text(o.settings.model, false);
-  if (found.empty() && o.data_file.empty())
-    throw std::invalid_argument("there is no prompt" +
-                                (known.back() == "--data" ? ", and " + not_found_text(o.settings.model) : "") + ": " +
-                                command.name + ": add " + joined(known, " or "));
-  if (found.size() > 1)
-    throw std::invalid_argument("more than one prompt: " + command.name + ": give only one of " +
-                                joined(known, " or "));
+  const bool takes_data = known.back() == "--data";
+  if (found == 0 && takes_data) o.data_file = find_text(o.settings.model, false);
+  if (found == 0 && o.data_file.empty())
+    refuse_usage("there is no prompt{}: {}: add {}", takes_data ? ", and " + not_found_text(o.settings.model) : "",
+                 command.name, joined(known, " or "));
+  if (found > 1) refuse_usage("more than one prompt: {}: give only one of {}", command.name, joined(known, " or "));
   if (given.has("--held_out") && o.data_file.empty())
-    throw std::invalid_argument("--held_out says how many prompts --data gives: " + command.name + ": add --data FILE");
+    refuse_usage("--held_out says how many prompts --data gives: {}: add --data FILE", command.name);
 }
 
 std::string find_text(const std::string& model, bool any) {
@@ -179,10 +178,14 @@ std::vector<std::string> read_prompts(const Options& options, const Given& given
   return {read_prompt(options, given)};
 }
 
+size_t character_from(const std::string& text, size_t at) {
+  while (at < text.size() && (text[at] & 0xc0) == 0x80) at++;
+  return at;
+}
+
 size_t held_out_begin(const std::string& text) {
-  const auto begins = [](char c) { return (c & 0xc0) != 0x80; };  // a character of UTF-8
-  size_t left = training_part(characters(text)), at = 0;
-  while (at < text.size() && (left > 0 || !begins(text[at]))) left -= begins(text[at++]);
+  size_t at = character_from(text, 0);
+  for (size_t left = training_part(characters(text)); left > 0; left--) at = character_from(text, at + 1);
   return at;
 }
 
@@ -193,8 +196,7 @@ std::vector<size_t> prompt_places(const std::string& text, size_t from, int n, s
     size_t place = std::min(begin + (text.size() - begin) * size_t(i) / size_t(n), last);
     const size_t line = text.find('\n', place);
     if (line != std::string::npos && line + 1 <= last && line < place + 200) place = line + 1;
-    while (place < text.size() && (text[place] & 0xc0) == 0x80) place++;
-    places.push_back(place);
+    places.push_back(character_from(text, place));
   }
   return places;
 }
@@ -202,8 +204,7 @@ std::vector<size_t> prompt_places(const std::string& text, size_t from, int n, s
 std::vector<std::string> prompts_of(const std::string& text, size_t from, int n, size_t bytes) {
   std::vector<std::string> prompts;
   for (size_t place : prompt_places(text, from, n, bytes)) {
-    size_t end = std::min(place + bytes, text.size());
-    while (end < text.size() && (text[end] & 0xc0) == 0x80) end++;  // to the end of a character
+    const size_t end = character_from(text, std::min(place + bytes, text.size()));
     if (end > place) prompts.push_back(text.substr(place, end - place));
   }
   return prompts;
@@ -251,22 +252,20 @@ std::string sampling_text(const Sampling& s) {
 }
 
 std::string circumstances(const Options& o, const Engine& engine, size_t prompts) {
-  return o.settings.model + ": " + engine.sizes_text() + "; " + machine_text(o.settings, engine) + "; " +
-         count(double(prompts), "prompt") + ", " + count(o.max_new_tokens, "new token") + " each, " +
-         sampling_text(o.sampling) + ", seed " + std::to_string(o.sampling.seed);
+  return filled("{}: {}; {}; {}, {} each, {}, seed {}", o.settings.model, engine.sizes_text(),
+                machine_text(o.settings, engine), count(double(prompts), "prompt"),
+                count(o.max_new_tokens, "new token"), sampling_text(o.sampling), o.sampling.seed);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Methods
 
-void check_method(const Method& method, int budget) { read_method(method, budget); }
-
 Meaning read_method(const Method& method, int budget) {
   Meaning meaning;
   meaning.drafter = parse_drafter(method.drafter);
   if (!method.knows_noise && method.verify != "match")
-    throw std::invalid_argument("no drafter knows the noise under rule " + printable(method.verify) +
-                                ": noise=unknown: leave it out, or choose verify=match");
+    refuse_usage("no drafter knows the noise under rule {}: noise=unknown: leave it out, or choose verify=match",
+                 printable(method.verify));
   meaning.rule = parse_rule(method.verify);
   meaning.shape = parse_shape(method.shape, method.budget > 0 ? method.budget : budget);
   check_rule(meaning.rule, meaning.shape);
@@ -304,7 +303,7 @@ bool read_command_line(const Command& command, int argc, char** argv, Options& o
   if (given.help) return false;
   if (is_gguf(options.settings.model) && !given.has("--drafter")) method.drafter = kGgufDrafter;
   check_options(options);
-  check_method(method, options.settings.budget);
+  read_method(method, options.settings.budget);
   check_methods({method}, command, given, options);
   return true;
 }
@@ -353,9 +352,7 @@ std::vector<std::vector<std::string>> words_of_methods(const std::string& text) 
     if (marks) quote = quote ? 0 : c;
     else if (!between) word += c;
   }
-  if (quote)
-    throw std::invalid_argument("a quote is never closed: --methods: write another " + std::string(1, quote) +
-                                " after the name that has blanks");
+  if (quote) refuse_usage("a quote is never closed: --methods: write another {} after the name that has blanks", quote);
   const auto empty = [](const std::vector<std::string>& words) { return words.empty(); };  // a ';' at the end
   methods.erase(std::remove_if(methods.begin(), methods.end(), empty), methods.end());
   return methods;
@@ -379,9 +376,10 @@ Method method_of(const std::vector<std::string>& words, const std::string& where
     } else if (shapes++ == 0) {
       method.shape = words[i];
     } else {
-      throw std::invalid_argument(
-          "surplus word " + quoted(words[i]) + ": " + where +
-          ": write DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown] [ahead=on|auto], and ';' between methods");
+      refuse_usage(
+          "surplus word {}: {}: write DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown] [ahead=on|auto], and ';' "
+          "between methods",
+          quoted(words[i]), where);
     }
   }
   return method;
@@ -401,10 +399,8 @@ std::vector<Method> parse_methods(const std::string& text, int budget) {
     const std::string where = "--methods, method " + std::to_string(methods.size() + 1);
     methods.push_back(method_of(words, where));
     try {
-      check_method(methods.back(), budget);
-    } catch (const std::invalid_argument& error) {
-      throw std::invalid_argument(std::string(error.what()) + " (" + where + ")");
-    }
+      read_method(methods.back(), budget);
+    } catch (const std::invalid_argument& error) { refuse_usage("{} ({})", error.what(), where); }
   }
   if (methods.empty())
     throw std::invalid_argument("there is no method: --methods: write for instance \"none; bigram chain:4\"");
@@ -489,12 +485,14 @@ OrderedJson ahead_json(const AheadStats& a) {
 std::string ahead_text(const AheadStats& ahead) {
   if (!ahead.wanted) return "";
   if (!ahead.able) return "not used: this drafter cannot draft while the model is at work, or needs no time to";
-  const std::string speed = ahead.gain > 0 ? decimals(ahead.gain, 2) + " of the speed without" : "";
-  std::string text =
-      ahead.gain > 0 ? (ahead.forwards > ahead.forwards_without ? "used: " : "not used: ") + speed + "; " : "";
-  text += count(double(ahead.outcomes), "tree") + " in " + count(double(ahead.forwards), "forward") + ", " +
-          percent(double(ahead.hits), double(ahead.hits + ahead.misses)) + " hits, " + duration(ahead.seconds_saved) +
-          " saved, " + duration(ahead.seconds_waited) + " waited";
+  std::string text;
+  if (ahead.gain > 0)
+    text = filled("{}: {} of the speed without; ", ahead.forwards > ahead.forwards_without ? "used" : "not used",
+                  decimals(ahead.gain, 2));
+  text +=
+      filled("{} in {}, {} hits, {} saved, {} waited", count(double(ahead.outcomes), "tree"),
+             count(double(ahead.forwards), "forward"), percent(double(ahead.hits), double(ahead.hits + ahead.misses)),
+             duration(ahead.seconds_saved), duration(ahead.seconds_waited));
   if (ahead.contention() > 0) text += ", forwards took " + decimals(ahead.contention(), 2) + " times as long";
   return text;
 }

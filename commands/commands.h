@@ -100,6 +100,9 @@ std::string read_prompt(const Options& options, const Given& given);
 // The prompts of whichever source was given, one at least. Throws std::runtime_error as read_prompt.
 std::vector<std::string> read_prompts(const Options& options, const Given& given);
 
+// The first place from `at` on where a character of UTF-8 begins, or the text ends.
+size_t character_from(const std::string& text, size_t at);
+
 // Where the part of a text begins that train_gpt holds out: its last tenth, in characters.
 size_t held_out_begin(const std::string& text);
 
@@ -149,8 +152,6 @@ struct Meaning {
 // of drafting ahead, for a shape larger than the budget, and where the rule cannot judge the shape or does not allow
 // drafting ahead.
 Meaning read_method(const Method& method, int budget);
-
-void check_method(const Method& method, int budget);
 
 // Checks, of a command whose methods are known, all that can be told before the model is loaded, and makes room for the
 // methods' trees. Throws std::invalid_argument and std::runtime_error.

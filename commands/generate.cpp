@@ -75,31 +75,26 @@ std::string promise_text(const Method& method) {
 // What it took, for people.
 std::string summary(const Generation& g, const Engine& engine, const Stats& stats) {
   const double tokens = double(stats.tokens), forwards = double(stats.target_forwards);
-  std::string text = count(tokens, "token") + " in " + duration(stats.seconds) + ": " +
-                     thousands(ratio(tokens, stats.seconds)) + " tok/s  (" + method_text(g.method) + "; " +
-                     sampling_text(g.options.sampling) + "; " + machine_text(g.options.settings, engine) +
-                     "; prefill " + duration(stats.prefill_seconds) + ")\n";
-  text += "acceptance length " + decimals(ratio(tokens, forwards), 2) + ": " + count(forwards, "target forward") +
-          ", " + count(double(stats.drafted_nodes), "drafted node") + ", " +
-          count(double(stats.slide_prefills), "window slide") + "\n";
-  if (g.method.drafter != "none") {
-    text += "forwards by tokens committed:";
-    for (size_t i = 0; i < stats.accept_histogram.size(); i++)
-      if (stats.accept_histogram[i] > 0)
-        text += "  " + std::to_string(i) + ": " + thousands(double(stats.accept_histogram[i]));
-    text += "\n";
-  }
-  if (stats.accepted_by.size() > 1) {
-    text += "accepted nodes by drafter:";
-    for (const auto& [drafter, nodes] : stats.accepted_by) text += "  " + drafter + ": " + thousands(double(nodes));
-    text += "\n";
-  }
+  std::string text = promise_text(g.method);
+  text += filled("{} in {}: {} tok/s  ({}; {}; {}; prefill {})\n", count(tokens, "token"), duration(stats.seconds),
+                 thousands(ratio(tokens, stats.seconds)), method_text(g.method), sampling_text(g.options.sampling),
+                 machine_text(g.options.settings, engine), duration(stats.prefill_seconds));
+  text += filled("acceptance length {}: {}, {}, {}\n", decimals(ratio(tokens, forwards), 2),
+                 count(forwards, "target forward"), count(double(stats.drafted_nodes), "drafted node"),
+                 count(double(stats.slide_prefills), "window slide"));
+  std::string committed, accepted;
+  for (size_t i = 0; i < stats.accept_histogram.size(); i++)
+    if (stats.accept_histogram[i] > 0) committed += filled("  {}: {}", i, thousands(double(stats.accept_histogram[i])));
+  for (const auto& [drafter, nodes] : stats.accepted_by)
+    accepted += filled("  {}: {}", drafter, thousands(double(nodes)));
+  if (g.method.drafter != "none") text += "forwards by tokens committed:" + committed + "\n";
+  if (stats.accepted_by.size() > 1) text += "accepted nodes by drafter:" + accepted + "\n";
   if (stats.ahead.wanted) text += "ahead: " + ahead_text(stats.ahead) + "\n";
-  return promise_text(g.method) + text + "time: draft " + percent(stats.seconds_draft, stats.seconds) + ", forward " +
-         percent(stats.seconds_forward, stats.seconds) + ", verify " + percent(stats.seconds_verify, stats.seconds) +
-         ", keep " + percent(stats.seconds_keep, stats.seconds) + ", slides " +
-         percent(stats.seconds_slide, stats.seconds) + "; weights read at " +
-         decimals(gigabytes_per_second(engine, stats), 1) + " GB/s\n";
+  const auto share = [&](double seconds) { return percent(seconds, stats.seconds); };
+  return text + filled("time: draft {}, forward {}, verify {}, keep {}, slides {}; weights read at {} GB/s\n",
+                       share(stats.seconds_draft), share(stats.seconds_forward), share(stats.seconds_verify),
+                       share(stats.seconds_keep), share(stats.seconds_slide),
+                       decimals(gigabytes_per_second(engine, stats), 1));
 }
 
 std::string report_json(const Generation& g, const Engine& engine, const Stats& stats, const std::string& text,

@@ -138,9 +138,7 @@ OrderedJson report_json(const IterationReport& report, const Engine& engine, con
 // What a page shows of the prompt.
 std::string end_of(const std::string& prompt) {
   if (prompt.size() <= kMostPrompt) return prompt;
-  size_t at = prompt.size() - kMostPrompt;
-  while (at < prompt.size() && (prompt[at] & 0xc0) == 0x80) at++;  // at a character
-  return "..." + prompt.substr(at);
+  return "..." + prompt.substr(character_from(prompt, prompt.size() - kMostPrompt));
 }
 
 // JSON that may stand inside <script>: no '<' is left, so nothing can end it.

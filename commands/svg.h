@@ -1,6 +1,6 @@
 // commands/svg.h: pictures.
 //
-// In order: colours; charts, points on two axes; bars below each other, with intervals or stacked; whole pictures. A
+// In order: colours; charts, points on two axes; bars below each other, with intervals or parted; whole pictures. A
 // picture is one string, a whole SVG file. Colours and letters are chosen here, once, for all of them: every picture is
 // as wide as every other one, and its letters can be read where it is shown 390 pixels wide.
 #pragma once
@@ -68,6 +68,8 @@ struct IntervalBar {
   std::string label;  // after the bar
   std::string colour;
   std::optional<double> mark = {};  // a diamond: what others reported
+  std::vector<double> parts =
+      {};  // not empty: the bar goes to 100 and shows their shares, in the colours from the first on
 };
 
 // What they are read by.
@@ -82,14 +84,6 @@ struct BarAxis {
 // They begin at 0, and go to its left or right.
 std::string interval_picture(const std::string& title, const std::string& subtitle, const BarAxis& axis,
                              const std::vector<IntervalBar>& bars);
-
-struct StackedBar {
-  std::string name;
-  std::vector<double> parts;  // one for each part's name; they are drawn as shares of their sum
-  std::string label;          // after the bar
-};
-std::string stacked_picture(const std::string& title, const std::string& subtitle, const std::string& axis,
-                            const std::vector<std::string>& part_names, const std::vector<StackedBar>& bars);
 
 // ---------------------------------------------------------------------------------------------------------------
 // Whole pictures

@@ -98,19 +98,20 @@ Panel acceptance_panel(const Experiment& part) {
 
 // Where the time goes.
 std::string shares_picture(const std::vector<Experiment>& parts) {
-  std::vector<std::string> names;
-  for (const auto& step : kSteps) names.push_back(step.in_picture);
-  std::vector<StackedBar> bars;
+  BarAxis axis{"share of the time, %"};
+  for (const auto& step : kSteps) axis.colours.push_back({step.in_picture, colour_at(axis.colours.size())});
+  std::vector<IntervalBar> bars;
   for (const Experiment& part : parts)
     for (size_t m = 0; m < part.outcomes.size(); m++) {
       const Stats sum = sum_of(part.outcomes[m]);
       bars.push_back({"T = " + temperature_text(part.temperature()) + ", " +
                           (m == part.trial.plain ? "plain" : method_text(part.trial.methods[m])),
-                      {},
-                      decimals(1e6 * ratio(sum.seconds, double(sum.tokens)), 0) + " us/token"});
+                      {100},
+                      decimals(1e6 * ratio(sum.seconds, double(sum.tokens)), 0) + " us/token",
+                      ""});
       for (const auto& step : kSteps) bars.back().parts.push_back(sum.*step.seconds);
     }
-  return stacked_picture("Where the time goes", parts[0].circumstances(false), "share of the time, %", names, bars);
+  return interval_picture("Where the time goes", parts[0].circumstances(false), axis, bars);
 }
 
 std::string panels_picture(const std::string& title, const std::vector<Experiment>& parts,

@@ -76,8 +76,10 @@ TEST_CASE("svg: every kind is a whole file, escapes its words and shows its poin
   CHECK(count_of(chart, "<polyline") == 3);
   CHECK(count_of(chart, "too little was measured") == 1);
 
-  const std::string stacked =
-      stacked_picture("t", "s", "share, %", {"a", "b"}, {{"first", {1, 3}, "x"}, {"nothing", {0, 0}, ""}});
+  BarAxis shares{"share, %"};
+  shares.colours = {{"a", colour_at(0)}, {"b", colour_at(1)}};
+  const std::string stacked = interval_picture(
+      "t", "s", shares, {{"first", {100}, "x", "", {}, {1, 3}}, {"nothing", {100}, "", "", {}, {0, 0}}});
   CHECK(xml_problem(stacked) == "");
   CHECK(picture_problem(stacked) == "");
   CHECK(stacked.find(">25%<") != std::string::npos);
@@ -100,13 +102,12 @@ TEST_CASE("svg: every kind is a whole file, escapes its words and shows its poin
 TEST_CASE("svg: no word is cut or stands over another one, however long they are") {
   const std::string longest(90, 'W'), words = "many words that take more than one line, many more than one line of it";
   std::vector<Series> lines;
-  std::vector<IntervalBar> bars;
-  std::vector<StackedBar> stacked;
+  std::vector<IntervalBar> bars, stacked;
   for (size_t i = 0; i < 8; i++) {
     lines.push_back({words + std::to_string(i), colour_at(i), Style::kLine});
     for (double x = 0; x < 40; x++) lines.back().points.push_back({1e6 + x, 123456 + double(i), 1, 2e6});
     bars.push_back({(i % 2 ? longest : words), {-12345.0 * double(i), -1e6, 3}, "-1,000.0 tok/s", kColours[0], 9e4});
-    stacked.push_back({words, {1, 2, 3, 4, 50}, "2,000 us/token"});
+    stacked.push_back({words, {100}, "2,000 us/token", "", {}, {1, 2, 3, 4, 50}});
   }
   for (int columns : {1, 2}) {
     Panel panel{words, words, words, lines};
@@ -117,7 +118,10 @@ TEST_CASE("svg: no word is cut or stands over another one, however long they are
   BarAxis axis{words, 1, words, words};
   axis.colours = {{longest, kInk}, {words, kInk}};
   CHECK(picture_problem(interval_picture(words, longest, axis, bars)) == "");
-  CHECK(picture_problem(stacked_picture(words, longest, words, {"a", "b", words, "d", "e"}, stacked)) == "");
+  BarAxis shares{words};
+  for (const std::string& name : {std::string("a"), std::string("b"), words, std::string("d"), std::string("e")})
+    shares.colours.push_back({name, colour_at(shares.colours.size())});
+  CHECK(picture_problem(interval_picture(words, longest, shares, stacked)) == "");
 }
 
 TEST_CASE("svg: bars begin at 0 and are as long as their values") {
