@@ -15,14 +15,12 @@
 #include <memory>
 
 #include "commands/commands.h"
-#include "commands/shown_text.h"
 
 namespace nanospec {
 namespace {
 
 struct Chat {
   Options options;
-  Method method;
   std::string system;
 };
 
@@ -43,7 +41,7 @@ Command describe(Chat& c) {
                  {"--max_new_tokens", "N", &c.options.max_new_tokens, "most tokens of an answer", from(1, 1e9)},
                  context_flag(c.options)},
                 sampling_flags(c.options),
-                speculation_flags(c.options, c.method),
+                speculation_flags(c.options),
                 machine_flags(c.options),
                 {heading("Output"), {"--quiet", "", &c.options.quiet, "no notes"}}})};
 }
@@ -142,7 +140,6 @@ class TypedLines {
 
 struct Session {
   const Options& options;
-  const Method& method;
   Engine& engine;
   Conversation talk;
   const bool person = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);  // somebody types
@@ -162,7 +159,7 @@ void tell(const Session& s, const std::string& text) {
 std::string speed_text(const Stats& stats) {
   const double tokens = double(stats.tokens);
   return filled("{}, {} tok/s, acceptance length {}, prefill {}", count(tokens, "token"),
-                thousands(ratio(tokens, stats.seconds)), decimals(ratio(tokens, double(stats.target_forwards)), 2),
+                thousands(ratio(tokens, stats.seconds)), decimals(ratio(tokens, stats.target_forwards), 2),
                 duration(stats.prefill_seconds));
 }
 
@@ -197,7 +194,7 @@ void answer(Session& s) {
     if (!ended) print(stream.put(s.engine.decode(token)));
     return true;
   };
-  const Generated generated = continue_text(s.engine, s.options, s.method, prompt, most, on_token);
+  const Generated generated = continue_text(s.engine, s.options, s.options.method, prompt, most, on_token);
   print(stream.finish());
   if (open) print("\n");
   s.talk.answer(generated.tokens);
@@ -220,17 +217,16 @@ constexpr const char* kHelp =
     "A line that begins with a blank is always a question.";
 
 std::string stats_text(const Session& s) {
-  const std::string context = filled("context: {} of {}, {}", thousands(double(s.talk.tokens().size())),
+  const std::string context = filled("context: {} of {}, {}", thousands(s.talk.tokens().size()),
                                      count(s.engine.context(), "token"), count(s.talk.turns(), "turn"));
   if (s.answers == 0) return "no answer yet\n" + context;
   return filled("last answer: {}\n{}: {}\n{}\n{}; {}; {}", speed_text(s.last), count(s.answers, "answer"),
-                speed_text(s.all), context, method_text(s.method), sampling_text(s.options.sampling),
+                speed_text(s.all), context, method_text(s.options.method), sampling_text(s.options.sampling),
                 machine_text(s.options.settings, s.engine));
 }
 
 // Returns whether the conversation goes on.
 bool obey(Session& s, const std::string& word) {
-  const std::vector<std::string> known = {"/reset", "/stats", "/help", "/quit"};
   if (word == "/quit") return false;
   if (word == "/help") say(kHelp);
   else if (word == "/stats") say(stats_text(s));
@@ -238,9 +234,9 @@ bool obey(Session& s, const std::string& word) {
     s.talk.reset();
     tell(s, "the conversation is forgotten");
   } else {
-    const std::string closest = closest_word(word, known);
-    say("unknown command '" + printable(word) +
-        "': " + (closest.empty() ? "/help lists them" : "did you mean " + closest + "?"));
+    const std::string closest = closest_word(word, {"/reset", "/stats", "/help", "/quit"});
+    say(filled("unknown command '{}': {}", printable(word),
+               closest.empty() ? "/help lists them" : "did you mean " + closest + "?"));
   }
   return true;
 }
@@ -279,21 +275,19 @@ int converse(Session& s) {
 int chat_command(int argc, char** argv) {
   Chat chat;
   Options& o = chat.options;
-  const Command command = describe(chat);
-  Given given;
-  if (!read_command_line(command, argc, argv, o, chat.method, given)) return 0;
+  if (!read_command_line(describe(chat), argc, argv, o)) return 0;
   o.settings.keeps_cache = true;
   Progress progress(o.quiet || !isatty(STDIN_FILENO));
   progress.show("loading " + o.settings.model);
   Engine engine(o.settings);
   progress.clear();
-  Session session{o, chat.method, engine, conversation_of(engine, o, given, chat.system)};
+  Session session{o, engine, conversation_of(engine, o, chat.system)};
   watch_interrupts();
   if (session.person)
     tell(session, filled("{}: {}, context {}, {}; drafter {}\nCtrl-C stops an answer, Ctrl-D or /quit leaves, /help "
                          "lists the commands",
                          o.settings.model, numbers_text(o.settings, engine), count(engine.context(), "token"),
-                         sampling_text(o.sampling), method_text(chat.method)));
+                         sampling_text(o.sampling), method_text(o.method)));
   return converse(session);
 }
 

@@ -155,6 +155,7 @@ bool is_value(const std::string& word) { return word.empty() || word[0] != '-'; 
 // Which texts each flag was given; a switch has an empty one. Words that belong to no flag are left over.
 Given sorted_by_flag(const Command& command, std::vector<std::string> words, std::vector<std::string>& left) {
   Given given;
+  given.command = command;
   if (!command.first.empty() && !words.empty() && is_value(words[0])) words.insert(words.begin(), command.first);
   for (size_t i = 0; i < words.size(); i++) {
     const std::string &word = words[i], name = name_in(word);
@@ -178,7 +179,7 @@ Given sorted_by_flag(const Command& command, std::vector<std::string> words, std
 
 Given parse_flags(const Command& command, int argc, const char* const* argv) {
   std::vector<std::string> left;
-  const Given given = sorted_by_flag(command, {argv + std::min(argc, 1), argv + argc}, left);
+  Given given = sorted_by_flag(command, {argv + std::min(argc, 1), argv + argc}, left);
   if (given.help) print_out(help_text(command));
   if (given.help) return given;
   if (!left.empty()) surplus(command, left.front());
@@ -186,11 +187,13 @@ Given parse_flags(const Command& command, int argc, const char* const* argv) {
     if (flag.accepts.required && !given.has(flag.name))
       refuse_usage("a flag is missing: {}: add {} {}", command.name, flag.name, flag.takes);
     if (!given.has(flag.name)) continue;
-    for (const std::string& text : given.flags.at(flag.name)) {
+    std::vector<std::string>& texts = given.flags.at(flag.name);
+    for (const std::string& text : texts) {
       if (find_flag(command, name_in(text)))  // where a value is due: it was forgotten
         refuse_usage("a value is missing: {}: it takes one, and {} is itself a flag", flag.name, text);
       std::visit(Store{flag, text}, flag.value);
     }
+    if (!std::holds_alternative<std::vector<std::string>*>(flag.value)) texts = {texts.back()};
   }
   notes().quiet = given.has("--quiet");
   return given;
@@ -274,6 +277,19 @@ std::string help_text(const Command& command) {
 
 namespace {
 volatile std::sig_atomic_t interrupt_mark = 0;
+const char* volatile last_words = nullptr;
+
+void end_at_once(int number) {
+  remove_unfinished();
+  const char* const words = last_words;
+  if (words && write(STDERR_FILENO, words, strlen(words)) < 0) {}  // there is nobody to tell
+  signal(number, SIG_DFL);
+  raise(number);  // it comes when this returns
+}
+void mark_interrupt(int number) {
+  interrupt_mark = number;
+  if (number != SIGHUP) signal(number, end_at_once);  // a terminal that closes sends more than one HUP
+}
 
 constexpr const char* kSmaller = ": make the model, the batch or the budget smaller, or use fewer --threads";
 
@@ -343,22 +359,6 @@ void print_out(const std::string& bytes, bool flush) {
     throw std::runtime_error(filled("cannot write: standard output: {}; make room or give another place",
                                     errno ? strerror(errno) : "it failed"));
 }
-
-namespace {
-const char* volatile last_words = nullptr;
-
-void end_at_once(int number) {
-  remove_unfinished();
-  const char* const words = last_words;
-  if (words && write(STDERR_FILENO, words, strlen(words)) < 0) {}  // there is nobody to tell
-  signal(number, SIG_DFL);
-  raise(number);  // it comes when this returns
-}
-void mark_interrupt(int number) {
-  interrupt_mark = number;
-  if (number != SIGHUP) signal(number, end_at_once);  // a terminal that closes sends more than one HUP
-}
-}  // namespace
 
 void watch_interrupts(const std::string& last_line) {
   static std::string words;

@@ -17,13 +17,6 @@ namespace nanospec {
 static_assert(kMaxWindow == kMaxBlock, "one limit for the flag --context and for models");
 
 int Engine::context() const { return config().block_size; }
-int Engine::vocab_size() const { return config().vocab_size; }
-
-std::string Engine::sizes_text() const {
-  const Config& c = config();
-  return filled("{}, {}, {}, block {}", count(c.n_layer, "layer"), count(c.n_head, "head"), count(c.n_embd, "channel"),
-                c.block_size);
-}
 
 std::vector<int> Engine::encode_prompt(const std::string& prompt, const std::string& what) const {
   std::vector<int> tokens = tokenizer().encode(prompt, what);
@@ -102,27 +95,28 @@ void check_options(Options& o) {
   o.settings.quiet = o.quiet;
 }
 
-void choose_sampling(Options& o, const Given& given) {
-  if (given.has("--temperature")) return;  // what is advised belongs to its own temperature
+void choose_sampling(Options& o) {
+  if (o.given.has("--temperature")) return;  // what is advised belongs to its own temperature
   const Advice advice = advice_of(o.settings.model);
   if (advice.its_own_way) return;
   o.sampling.temperature = advice.sampling.temperature;
-  if (!given.has("--top_k")) o.sampling.top_k = advice.sampling.top_k;
-  if (!given.has("--top_p")) o.sampling.top_p = advice.sampling.top_p;
+  if (!o.given.has("--top_k")) o.sampling.top_k = advice.sampling.top_k;
+  if (!o.given.has("--top_p")) o.sampling.top_p = advice.sampling.top_p;
   if (advice.from.empty())
     note(sampling_text(o.sampling), printable(o.settings.model, 300),
          "it advises none, so this is what is usual; --temperature gives another");
   else note(sampling_text(o.sampling), printable(advice.from, 300), "it advises this; --temperature gives another");
 }
 
-void choose_prompts(Options& o, const Given& given, const Command& command) {
+void choose_prompts(Options& o) {
+  const Command& command = o.given.command;
   std::vector<std::string> known;
   int found = 0;
   for (const Flag& flag : command.flags)
     for (const char* name : {"--prompt", "--prompt_file", "--prompts", "--data"})
       if (flag.name == name) {
         known.push_back(name);
-        found += given.has(name);
+        found += o.given.has(name);
       }
   if (known.empty()) return;
   const bool takes_data = known.back() == "--data";
@@ -131,7 +125,7 @@ void choose_prompts(Options& o, const Given& given, const Command& command) {
     refuse_usage("there is no prompt{}: {}: add {}", takes_data ? ", and " + not_found_text(o.settings.model) : "",
                  command.name, joined(known, " or "));
   if (found > 1) refuse_usage("more than one prompt: {}: give only one of {}", command.name, joined(known, " or "));
-  if (given.has("--held_out") && o.data_file.empty())
+  if (o.given.has("--held_out") && o.data_file.empty())
     refuse_usage("--held_out says how many prompts --data gives: {}: add --data FILE", command.name);
 }
 
@@ -161,8 +155,8 @@ void check_held_out(const std::string& model, const std::string& text, const std
          "prompts from here are not held out from that; give --data that text");
 }
 
-std::string read_prompt(const Options& options, const Given& given) {
-  const bool file = given.has("--prompt_file");
+std::string read_prompt(const Options& options) {
+  const bool file = options.given.has("--prompt_file");
   const bool standard = file && options.prompt_file == "-";
   const std::string text = !file ? options.prompt : read_file(standard ? "/dev/stdin" : options.prompt_file);
   const std::string where = !file ? "--prompt" : standard ? "standard input" : printable(options.prompt_file, 300);
@@ -170,12 +164,12 @@ std::string read_prompt(const Options& options, const Given& given) {
   return text;
 }
 
-std::vector<std::string> read_prompts(const Options& options, const Given& given) {
-  if (given.has("--prompts"))
+std::vector<std::string> read_prompts(const Options& options) {
+  if (options.given.has("--prompts"))
     return read_prompts_jsonl(read_file(options.prompts_file), printable(options.prompts_file, 300));
-  if (given.has("--data") || !options.data_file.empty())
+  if (options.given.has("--data") || !options.data_file.empty())
     return held_out_prompts(options.data_file, options.held_out, kHeldOutBytes, options.settings.model);
-  return {read_prompt(options, given)};
+  return {read_prompt(options)};
 }
 
 size_t character_from(const std::string& text, size_t at) {
@@ -217,10 +211,9 @@ std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t
   return prompts_of(text, held_out_begin(text), n, bytes);
 }
 
-Conversation conversation_of(const Engine& engine, const Options& options, const Given& given,
-                             const std::string& system) {
+Conversation conversation_of(const Engine& engine, const Options& options, const std::string& system) {
   return begin_conversation(engine.tokenizer(), engine.chat_template(), options.settings.model,
-                            given.has("--system") ? std::optional(system) : std::nullopt, engine.begin_token());
+                            options.given.has("--system") ? std::optional(system) : std::nullopt, engine.begin_token());
 }
 
 std::vector<int> ends_of(const Options& o, const Engine& engine) {
@@ -252,9 +245,11 @@ std::string sampling_text(const Sampling& s) {
 }
 
 std::string circumstances(const Options& o, const Engine& engine, size_t prompts) {
-  return filled("{}: {}; {}; {}, {} each, {}, seed {}", o.settings.model, engine.sizes_text(),
-                machine_text(o.settings, engine), count(double(prompts), "prompt"),
-                count(o.max_new_tokens, "new token"), sampling_text(o.sampling), o.sampling.seed);
+  const Config& c = engine.config();
+  return filled("{}: {}, {}, {}, block {}; {}; {}, {} each, {}, seed {}", o.settings.model, count(c.n_layer, "layer"),
+                count(c.n_head, "head"), count(c.n_embd, "channel"), c.block_size, machine_text(o.settings, engine),
+                count(prompts, "prompt"), count(o.max_new_tokens, "new token"), sampling_text(o.sampling),
+                o.sampling.seed);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -274,7 +269,7 @@ Meaning read_method(const Method& method, int budget) {
   return meaning;
 }
 
-void check_methods(const std::vector<Method>& methods, const Command& command, const Given& given, Options& options) {
+void check_methods(const std::vector<Method>& methods, Options& options) {
   Settings& settings = options.settings;
   std::vector<std::string> paths;  // that methods name
   for (const Method& method : methods) {
@@ -283,10 +278,10 @@ void check_methods(const std::vector<Method>& methods, const Command& command, c
     for (const DrafterName& name : meaning.drafter) paths.push_back(name.dir);
     paths.push_back(meaning.shape.file);
   }
-  choose_prompts(options, given, command);
+  choose_prompts(options);
   paths.push_back(options.data_file);
-  check_outputs(command, given, paths);
-  choose_sampling(options, given);
+  check_outputs(options.given, paths);
+  choose_sampling(options);
   settings.rows = 1;
   for (const Method& method : methods) {
     const Meaning meaning = read_method(method, settings.budget);
@@ -298,13 +293,13 @@ void check_methods(const std::vector<Method>& methods, const Command& command, c
   }
 }
 
-bool read_command_line(const Command& command, int argc, char** argv, Options& options, Method& method, Given& given) {
-  given = parse_flags(command, argc, argv);
-  if (given.help) return false;
-  if (is_gguf(options.settings.model) && !given.has("--drafter")) method.drafter = kGgufDrafter;
+bool read_command_line(const Command& command, int argc, char** argv, Options& options) {
+  options.given = parse_flags(command, argc, argv);
+  if (options.given.help) return false;
+  if (is_gguf(options.settings.model) && !options.given.has("--drafter")) options.method.drafter = kGgufDrafter;
   check_options(options);
-  read_method(method, options.settings.budget);
-  check_methods({method}, command, given, options);
+  read_method(options.method, options.settings.budget);
+  check_methods({options.method}, options);
   return true;
 }
 
@@ -318,17 +313,17 @@ std::string words_of(const Word (&table)[n], const char* Word::*form, const std:
 }
 }  // namespace
 
-std::vector<Flag> speculation_flags(Options& o, Method& method) {
+std::vector<Flag> speculation_flags(Options& o) {
   return {
       heading("Speculation"),
-      {"--drafter", "WORD", &method.drafter,
+      {"--drafter", "WORD", &o.method.drafter,
        "who guesses: " + words_of(kDrafters, &DrafterWord::form, "drafters") + "; for a GGUF file the default is " +
            kGgufDrafter},
-      {"--shape", "SHAPE", &method.shape,
+      {"--shape", "SHAPE", &o.method.shape,
        "which guesses are worth a node: " + words_of(kShapes, &ShapeWord::form, "shapes")},
       {"--budget", "N", &o.settings.budget, "most nodes in a tree, its root not counted", from(0, kMaxBudget)},
-      {"--verify", "RULE", &method.verify, "the rule that accepts: " + words_of(kRules, &RuleWord::word, "rules")},
-      {"--ahead", "WORD", &method.ahead,
+      {"--verify", "RULE", &o.method.verify, "the rule that accepts: " + words_of(kRules, &RuleWord::word, "rules")},
+      {"--ahead", "WORD", &o.method.ahead,
        "whether to draft on a thread of its own while the model verifies, or only where that is faster",
        one_of({"off", "on", "auto"})},
   };
@@ -489,10 +484,9 @@ std::string ahead_text(const AheadStats& ahead) {
   if (ahead.gain > 0)
     text = filled("{}: {} of the speed without; ", ahead.forwards > ahead.forwards_without ? "used" : "not used",
                   decimals(ahead.gain, 2));
-  text +=
-      filled("{} in {}, {} hits, {} saved, {} waited", count(double(ahead.outcomes), "tree"),
-             count(double(ahead.forwards), "forward"), percent(double(ahead.hits), double(ahead.hits + ahead.misses)),
-             duration(ahead.seconds_saved), duration(ahead.seconds_waited));
+  text += filled("{} in {}, {} hits, {} saved, {} waited", count(ahead.outcomes, "tree"),
+                 count(ahead.forwards, "forward"), percent(ahead.hits, ahead.hits + ahead.misses),
+                 duration(ahead.seconds_saved), duration(ahead.seconds_waited));
   if (ahead.contention() > 0) text += ", forwards took " + decimals(ahead.contention(), 2) + " times as long";
   return text;
 }
@@ -502,15 +496,15 @@ OrderedJson stats_json(const Engine& engine, const Stats& stats) {
   for (const Reliability& tenth : stats.reliability)
     reliability.push_back({{"nodes", tenth.nodes},
                            {"accepted", tenth.accepted},
-                           {"raw", ratio(tenth.raw, double(tenth.nodes))},
-                           {"corrected", ratio(tenth.corrected, double(tenth.nodes))}});
+                           {"raw", ratio(tenth.raw, tenth.nodes)},
+                           {"corrected", ratio(tenth.corrected, tenth.nodes)}});
   return {{"tokens", stats.tokens},
           {"seconds", stats.seconds},
           {"prefill_seconds", stats.prefill_seconds},
-          {"tokens_per_second", ratio(double(stats.tokens), stats.seconds)},
+          {"tokens_per_second", ratio(stats.tokens, stats.seconds)},
           {"target_forwards", stats.target_forwards},
           {"slide_prefills", stats.slide_prefills},
-          {"acceptance_length", ratio(double(stats.tokens), double(stats.target_forwards))},
+          {"acceptance_length", ratio(stats.tokens, stats.target_forwards)},
           {"accept_histogram", stats.accept_histogram},
           {"drafted_nodes", stats.drafted_nodes},
           {"accepted_by", stats.accepted_by},

@@ -4,7 +4,6 @@
 // files/tables.h), where `--drafter ngram:4` looks for them. They change how often drafts are right, never the text.
 
 #include "commands/commands.h"
-#include "commands/preparing.h"
 #include "files/folder.h"
 #include "files/tables.h"
 
@@ -74,10 +73,9 @@ void add_text(Indexing& i, const Tokenizer& tokenizer, const std::string& path, 
 
 std::string summary(const Indexing& i, const NgramTrie& trie, const std::string& path) {
   std::string text =
-      filled("{} in {} of {}: {} different n-grams of 1 to {}.\n", count(double(i.tokens.size()), "token"),
-             bytes_text(i.bytes), count(double(i.texts.size()), "text"), thousands(double(trie.token.size() - 1)),
-             count(trie.orders(), "token"));
-  if (i.tokens.size() > kNgramText) text += "Only the first " + count(double(kNgramText), "token") + " are counted.\n";
+      filled("{} in {} of {}: {} different n-grams of 1 to {}.\n", count(i.tokens.size(), "token"), bytes_text(i.bytes),
+             count(i.texts.size(), "text"), thousands(trie.token.size() - 1), count(trie.orders(), "token"));
+  if (i.tokens.size() > kNgramText) text += "Only the first " + count(kNgramText, "token") + " are counted.\n";
   return text +
          filled("Written to {}, {}: for --drafter ngram:{}.\n", path, bytes_text(file_bytes(path)), trie.orders());
 }

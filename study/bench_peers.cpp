@@ -49,7 +49,7 @@ std::string llama_picture(const Bench& bench, const OrderedJson& files) {
       for (size_t r = 0; r < work.at("seconds").size(); r++)
         times.push_back(work.at("peer_seconds")[r].get<double>() / work.at("seconds")[r].get<double>());
       bars.push_back({file.at("type").get<std::string>() + ", " + work.at("name").get<std::string>(),
-                      {median(times), lowest(times), highest(times)},
+                      spread_of(times),
                       decimals(median(times), 2),
                       colour_at(size_t(&file - &files[0]))});
     }
