@@ -75,8 +75,7 @@ RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::
   Progress progress(o.quiet);
   const auto on_token = [&](int, bool) {
     done++;
-    if (progress.due())
-      progress.show(thousands(counts.places()) + " places, " + time_left(done, all, progress.seconds()));
+    if (progress.due()) progress.show(thousands(counts.places()) + " places, " + progress.left(done, all));
     return true;
   };
   for (size_t p = 0; p < prompts.size() && !interrupted(); p++) {

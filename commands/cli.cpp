@@ -30,7 +30,7 @@ namespace nanospec {
 
 namespace {
 
-std::string limit_text(double x) { return std::fabs(x) < 1e15 && x == std::floor(x) ? decimals(x, 0) : shortest(x); }
+std::string limit_text(double x) { return std::fabs(x) < 1e15 && x == std::floor(x) ? decimals(x, 0) : as_text(x); }
 
 // "a number from 0 to 1", "a whole number of at least 1"
 std::string wanted(const std::string& kind, const Accepts& accepts, const std::string& high) {
@@ -78,13 +78,12 @@ struct Store {
   const Flag& flag;
   const std::string& text;
 
-  void operator()(std::monostate) const {}
   void operator()(bool* value) const { *value = true; }
   void operator()(int* value) const {
     *value = capped(parse_int(text, flag.name, flag.accepts), flag.name, flag.accepts);
   }
   void operator()(uint64_t* value) const { *value = parse<uint64_t>(text, flag.name, flag.accepts); }
-  void operator()(float* value) const { *value = float(parse_number(text, flag.name, flag.accepts)); }
+  void operator()(float* value) const { *value = float(parse<double>(text, flag.name, flag.accepts)); }
   void operator()(std::vector<std::string>* list) const { list->push_back(text); }
   void operator()(std::string* value) const {
     if (!flag.accepts.words.empty()) check_word("word", text, flag.name, flag.accepts.words);
@@ -94,13 +93,11 @@ struct Store {
 
 // What the help shows as the default: what the flag's variable holds; nothing for switches and lists.
 struct DefaultText {
-  std::string operator()(std::string* value) const { return *value; }
-  std::string operator()(int* value) const { return std::to_string(*value); }
-  std::string operator()(uint64_t* value) const { return std::to_string(*value); }
-  std::string operator()(float* value) const { return shortest(double(*value)); }
-  template <class Other>
-  std::string operator()(Other) const {
-    return "";
+  std::string operator()(bool*) const { return ""; }
+  std::string operator()(std::vector<std::string>*) const { return ""; }
+  template <class Value>
+  std::string operator()(Value* value) const {
+    return as_text(*value);
   }
 };
 
@@ -418,12 +415,6 @@ void Progress::clear() {
 std::string decimals(double x, int places) {
   char text[352];
   snprintf(text, sizeof text, "%.*f", places, x);
-  return text;
-}
-
-std::string shortest(double x) {
-  char text[32];
-  snprintf(text, sizeof text, "%.6g", x);
   return text;
 }
 

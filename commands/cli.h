@@ -32,7 +32,7 @@ namespace nanospec {
 
 // Where a flag's value goes. A bool is a switch: it takes no value. A list takes one value each time the flag is given,
 // or, if its Flag::takes ends with "...", all words up to the next flag.
-using FlagValue = std::variant<std::monostate, bool*, int*, uint64_t*, float*, std::string*, std::vector<std::string>*>;
+using FlagValue = std::variant<bool*, int*, uint64_t*, float*, std::string*, std::vector<std::string>*>;
 
 // What a value must be. The default is: anything of its type (numbers are finite and fit the type, always).
 struct Accepts {
@@ -144,7 +144,13 @@ constexpr int kInterruptedStatus = 130;
 int stopped(const std::string& what);  // says on standard error "stopped" and what, and returns that status
 
 // ---------------------------------------------------------------------------------------------------------------
-// Progress, tables, numbers for people
+// Numbers for people, progress, tables
+
+std::string thousands(double x);                                   // 12,345
+std::string decimals(double x, int places);                        // 1.50
+std::string duration(double seconds);                              // "12.3 ms", "4.2 s", "3 min 05 s", "2 h 07 min"
+std::string bytes_text(double bytes);                              // "42.6 MB"
+std::string time_left(double done, double total, double seconds);  // "4.2 s left"; "" when nothing is done yet
 
 // A line on standard error that rewrites itself on a terminal; plain lines, ever rarer, where it is none.
 class Progress {
@@ -156,19 +162,13 @@ class Progress {
   bool due() const;                    // is it time for another line? Never when quiet
   void show(const std::string& line);  // rewrites the line, or adds one
   double seconds() const;              // since it was made
-  void clear();                        // takes the rewritten line away, so that others can be printed
+  std::string left(double done, double total) const { return time_left(done, total, seconds()); }
+  void clear();  // takes the rewritten line away, so that others can be printed
 
  private:
   bool quiet_, terminal_, shown_ = false;
   std::chrono::steady_clock::time_point start_, next_;
 };
-
-std::string thousands(double x);                                   // 12,345
-std::string decimals(double x, int places);                        // 1.50
-std::string shortest(double x);                                    // 1.5, 1e-05: six digits at most
-std::string duration(double seconds);                              // "12.3 ms", "4.2 s", "3 min 05 s", "2 h 07 min"
-std::string bytes_text(double bytes);                              // "42.6 MB"
-std::string time_left(double done, double total, double seconds);  // "4.2 s left"; "" when nothing is done yet
 
 // What is said while a text is read, encoded and counted: a progress line at every step of a large text, and of any
 // text after a second.

@@ -238,10 +238,8 @@ std::string machine_text(const Settings& settings, const Engine& engine) {
 }
 
 std::string sampling_text(const Sampling& s) {
-  std::string text = "temperature " + shortest(double(s.temperature));
-  if (s.top_k > 0) text += ", top_k " + std::to_string(s.top_k);
-  if (s.top_p < 1) text += ", top_p " + shortest(double(s.top_p));
-  return text;
+  return filled("temperature {}", s.temperature) + (s.top_k > 0 ? filled(", top_k {}", s.top_k) : "") +
+         (s.top_p < 1 ? filled(", top_p {}", s.top_p) : "");
 }
 
 std::string circumstances(const Options& o, const Engine& engine, size_t prompts) {
@@ -298,7 +296,6 @@ bool read_command_line(const Command& command, int argc, char** argv, Options& o
   if (options.given.help) return false;
   if (is_gguf(options.settings.model) && !options.given.has("--drafter")) options.method.drafter = kGgufDrafter;
   check_options(options);
-  read_method(options.method, options.settings.budget);
   check_methods({options.method}, options);
   return true;
 }

@@ -130,8 +130,9 @@ void check_command_line(Comparison& c) {
   c.methods = parse_methods(c.methods_text, c.options.settings.budget);
   check_methods(c.methods, c.options);
   const auto is_plain = [](const Method& method) { return method.drafter == "none"; };
-  if (std::none_of(c.methods.begin(), c.methods.end(), is_plain)) c.methods.insert(c.methods.begin(), kPlain);
-  c.plain = size_t(std::find_if(c.methods.begin(), c.methods.end(), is_plain) - c.methods.begin());
+  const auto plain = std::find_if(c.methods.begin(), c.methods.end(), is_plain);
+  if (plain == c.methods.end()) c.methods.insert(c.methods.begin(), kPlain);
+  else c.plain = size_t(plain - c.methods.begin());
 }
 
 }  // namespace
@@ -145,13 +146,11 @@ int compare_command(int argc, char** argv) {
 
   Engine engine(c.options.settings);
   watch_interrupts();
-  std::vector<Outcome> outcomes;
-  {
-    Progress progress(c.options.quiet);
-    outcomes = run_all(c, engine, [&](const std::string& doing, double done) {
-      if (progress.due()) progress.show(doing + ", " + time_left(done, 1, progress.seconds()));
-    });
-  }
+  Progress progress(c.options.quiet);
+  const std::vector<Outcome> outcomes = run_all(c, engine, [&](const std::string& doing, double done) {
+    if (progress.due()) progress.show(doing + ", " + progress.left(done, 1));
+  });
+  progress.clear();
   const size_t repeats = outcomes[c.plain].runs.size();
   if (repeats == 0) return stopped(": not one repeat is complete, so there is nothing to show");
 
@@ -166,8 +165,8 @@ int compare_command(int argc, char** argv) {
                "lowest and highest.\n",
                thousands(plain.low), thousands(plain.high)));
   print_out("", true);
-  const OrderedJson spread = {{"plain_spread", plain_spread(c, outcomes)}};
-  if (!c.json_file.empty()) write_file(c.json_file, json_text(comparison_json(c, engine, outcomes, spread), 2));
+  const OrderedJson json = comparison_json(c, engine, outcomes, {{"plain_spread", plain_spread(c, outcomes)}});
+  if (!c.json_file.empty()) write_file(c.json_file, json_text(json, 2));
   if (!c.svg_file.empty()) write_file(c.svg_file, picture(c, engine, outcomes));
   refuse_broken(wrong);
   return interrupted() ? kInterruptedStatus : 0;

@@ -134,9 +134,8 @@ int generate_command(int argc, char** argv) {
     if (!ended) text += stream.put(engine.decode(token));
     if (g.stream) print();  // with the prompt: nothing was refused
     if (progress.due())
-      progress.show(thousands(done) + " of " + count(wanted, "token") + ", " +
-                    thousands(ratio(done, progress.seconds())) + " tok/s, " +
-                    time_left(done, wanted, progress.seconds()));
+      progress.show(filled("{} of {}, {} tok/s, {}", thousands(done), count(wanted, "token"),
+                           thousands(ratio(done, progress.seconds())), progress.left(done, wanted)));
     return !stream.stopped();
   };
   const Stats stats = continue_text(engine, g.options, g.options.method, prompt_tokens, wanted, on_token).stats;

@@ -377,7 +377,7 @@ Inspection inspect_folder(const std::string& dir) {
 
 std::string shown_fact(const std::string& key, const OrderedJson& value) {
   if (value.is_string()) return printable(value.get<std::string>(), 200);
-  if (value.is_number_float()) return shortest(value);
+  if (value.is_number_float()) return as_text(value.get<double>());
   return key.find("_bytes_") != std::string::npos ? bytes_text(value) : thousands(value);
 }
 

@@ -31,8 +31,7 @@ inline void show_loading(Loaded& loaded, const Settings& s) {
       *done += double(spec.size);
       if (progress->due())
         progress->show(filled("loading {}: {}%, {} million weights/s, {}", model, decimals(100 * *done / all, 0),
-                              thousands(*done / progress->seconds() / 1e6),
-                              time_left(*done, all, progress->seconds())));
+                              thousands(*done / progress->seconds() / 1e6), progress->left(*done, all)));
     };
   };
   loaded.tensors.read = counted(loaded.tensors.read);

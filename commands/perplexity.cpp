@@ -120,7 +120,7 @@ void measure(Reading& m, Engine& engine) {
     if (progress.due())
       progress.show(filled("{} of {}, perplexity {}, {} tok/s, {}", thousands(m.done), count(m.windows, "window"),
                            decimals(m.loss.perplexity(), 2), thousands(ratio(m.read(), m.seconds)),
-                           time_left(m.done, m.windows, m.seconds)));
+                           progress.left(m.done, m.windows)));
   }
 }
 

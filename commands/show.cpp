@@ -55,7 +55,7 @@ Timed timed(Engine& engine, const Show& s, const Method& method, const Tokens& p
     run.times.push_back(progress.seconds());
     if (progress.due())
       progress.show(filled("{}: {} of {}, {}", doing, thousands(run.times.size()), count(wanted, "token"),
-                           time_left(run.times.size(), wanted, progress.seconds())));
+                           progress.left(run.times.size(), wanted)));
     return !full;
   };
   run.generated = continue_text(engine, s.options, method, prompt, wanted, on_token, observation);
@@ -89,21 +89,15 @@ std::string stop_text(const IterationReport& report, const Engine& engine, const
   return "the tree ended there: every guess on the path was right";
 }
 
-OrderedJson texts_of(const Engine& engine, const std::vector<int>& tokens) {
+OrderedJson texts_of(const Engine& engine, const Tokens& tokens) {
   OrderedJson texts = OrderedJson::array();
   for (int token : tokens) texts.push_back(engine.decode(token));
   return texts;
 }
 
 OrderedJson report_json(const IterationReport& report, const Engine& engine, const Options& options) {
-  const Sampling& sampling = options.sampling;
   const Tree& tree = report.tree;
   const Tokens& tokens = report.verdict.tokens;
-  std::vector<OrderedJson> picks(size_t(tree.size()), nullptr);
-  for (int row = 0; row < tree.size() && report.pick; row++) picks[size_t(row)] = engine.decode(report.pick(row));
-  for (size_t i = 0; i < report.verdict.rows.size(); i++)
-    picks[size_t(report.verdict.rows[i])] = engine.decode(report.verdict.tokens[i]);
-
   OrderedJson nodes = OrderedJson::array();
   std::vector<float> q;
   for (int row = 0; row < tree.size(); row++) {
@@ -113,14 +107,16 @@ OrderedJson report_json(const IterationReport& report, const Engine& engine, con
                         {"depth", tree.depth[row]},
                         {"end", tree.end[row]}};
     if (row > 0) {
-      node["q"] = chance_of(report, row, sampling, q);
+      node["q"] = chance_of(report, row, options.sampling, q);
       node["confidence"] = report.growth.chance[origin];
       node["reach"] = report.growth.reach[origin];
       node["author"] = report.drafter->author(tree.origin[tree.parent[row]], tree.token[row]);
     }
-    node["pick"] = picks[size_t(row)];
+    node["pick"] = report.pick ? OrderedJson(engine.decode(report.pick(row))) : OrderedJson();
     nodes.push_back(std::move(node));
   }
+  for (size_t i = 0; i < report.verdict.rows.size(); i++)
+    nodes[size_t(report.verdict.rows[i])]["pick"] = engine.decode(tokens[i]);
   return {{"index", report.index},
           {"past", report.past},
           {"slide", report.slides},
@@ -153,7 +149,7 @@ int show_command(int argc, char** argv) {
   const std::string prompt = read_prompt(s.options);
   const Sampling& sampling = s.options.sampling;
   Engine engine(s.options.settings);
-  const std::vector<int> tokens = engine.encode_prompt(prompt, "the prompt");
+  const Tokens tokens = engine.encode_prompt(prompt, "the prompt");
 
   // A part runs unseen, which brings it near and measures what `auto` goes by; then the trees are looked at, up to what
   // a page holds; then each side is timed, as far as the page shows it.
