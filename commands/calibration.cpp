@@ -196,18 +196,17 @@ Template parse_static(const std::string& text, const std::string& where) {
   const auto bad = [&](const std::string& wrong) {
     refuse(wrong, where, "write a list of paths of ranks, for instance [[0], [0, 0], [1]]");
   };
+  const auto shown_path = [](const Json& path) { return printable(path.dump()); };
   const Json file = parse_json(text, where);
   if (!file.is_array() || file.empty()) bad("no tree of ranks");
   using Path = std::vector<int>;
   std::set<std::pair<size_t, Path>> nodes;  // by length, then by ranks: a parent before its children
   for (const Json& one : file) {
     if (!one.is_array() || one.empty()) bad(shown(one) + " is no path of ranks");
-    Path ranks;
-    for (const Json& rank : one) {
+    for (const Json& rank : one)
       if (!rank.is_number_unsigned() || rank.get<uint64_t>() > kMostRanks) bad(shown(rank) + " is no rank");
-      ranks.push_back(rank.get<int>());
-    }
-    if (!nodes.insert({ranks.size(), ranks}).second) bad("the path " + printable(one.dump()) + " comes twice");
+    const Path ranks = one.get<Path>();
+    if (!nodes.insert({ranks.size(), ranks}).second) bad("the path " + shown_path(one) + " comes twice");
   }
   std::vector<int> parent = {-1}, rank = {0};
   std::map<Path, int> place = {{{}, 0}};
@@ -215,11 +214,9 @@ Template parse_static(const std::string& text, const std::string& where) {
     const Path above(node.begin(), node.end() - 1);
     Path before = node;
     before.back()--;
-    if (!place.count(above))
-      bad(filled("the path {} has no parent {}", printable(Json(node).dump()), printable(Json(above).dump())));
+    if (!place.count(above)) bad(filled("the path {} has no parent {}", shown_path(node), shown_path(above)));
     if (node.back() > 0 && !place.count(before))
-      bad(filled("the path {} has no sibling {} before it", printable(Json(node).dump()),
-                 printable(Json(before).dump())));
+      bad(filled("the path {} has no sibling {} before it", shown_path(node), shown_path(before)));
     place[node] = int(parent.size());
     parent.push_back(place[above]);
     rank.push_back(node.back());

@@ -83,7 +83,7 @@ struct Store {
     *value = capped(parse_int(text, flag.name, flag.accepts), flag.name, flag.accepts);
   }
   void operator()(uint64_t* value) const { *value = parse<uint64_t>(text, flag.name, flag.accepts); }
-  void operator()(float* value) const { *value = float(parse<double>(text, flag.name, flag.accepts)); }
+  void operator()(float* value) const { *value = float(parse_number(text, flag.name, flag.accepts)); }
   void operator()(std::vector<std::string>* list) const { list->push_back(text); }
   void operator()(std::string* value) const {
     if (!flag.accepts.words.empty()) check_word("word", text, flag.name, flag.accepts.words);

@@ -102,10 +102,9 @@ void choose_sampling(Options& o) {
   o.sampling.temperature = advice.sampling.temperature;
   if (!o.given.has("--top_k")) o.sampling.top_k = advice.sampling.top_k;
   if (!o.given.has("--top_p")) o.sampling.top_p = advice.sampling.top_p;
-  if (advice.from.empty())
-    note(sampling_text(o.sampling), printable(o.settings.model, 300),
-         "it advises none, so this is what is usual; --temperature gives another");
-  else note(sampling_text(o.sampling), printable(advice.from, 300), "it advises this; --temperature gives another");
+  const bool none = advice.from.empty();
+  note(sampling_text(o.sampling), printable(none ? o.settings.model : advice.from, 300),
+       filled("it advises {}; --temperature gives another", none ? "none, so this is what is usual" : "this"));
 }
 
 void choose_prompts(Options& o) {
@@ -183,21 +182,14 @@ size_t held_out_begin(const std::string& text) {
   return at;
 }
 
-std::vector<size_t> prompt_places(const std::string& text, size_t from, int n, size_t bytes) {
+std::vector<std::string> prompts_of(const std::string& text, size_t from, int n, size_t bytes) {
   const size_t begin = std::min(from, text.size()), last = text.size() > bytes ? text.size() - bytes : 0;
-  std::vector<size_t> places;
+  std::vector<std::string> prompts;
   for (int i = 0; i < n; i++) {
     size_t place = std::min(begin + (text.size() - begin) * size_t(i) / size_t(n), last);
     const size_t line = text.find('\n', place);
     if (line != std::string::npos && line + 1 <= last && line < place + 200) place = line + 1;
-    places.push_back(character_from(text, place));
-  }
-  return places;
-}
-
-std::vector<std::string> prompts_of(const std::string& text, size_t from, int n, size_t bytes) {
-  std::vector<std::string> prompts;
-  for (size_t place : prompt_places(text, from, n, bytes)) {
+    place = character_from(text, place);
     const size_t end = character_from(text, std::min(place + bytes, text.size()));
     if (end > place) prompts.push_back(text.substr(place, end - place));
   }
@@ -339,14 +331,13 @@ std::vector<std::vector<std::string>> words_of_methods(const std::string& text) 
     const bool marks = quote ? c == quote : c == '"' || c == '\'';  // a quote's begin or end
     const bool between = !quote && (c == ';' || strchr(kBlank, c));
     if (between && begun) methods.back().push_back(std::exchange(word, ""));
-    if (between && c == ';') methods.emplace_back();
+    if (between && c == ';' && !methods.back().empty()) methods.emplace_back();
     begun = !between;
     if (marks) quote = quote ? 0 : c;
     else if (!between) word += c;
   }
   if (quote) refuse_usage("a quote is never closed: --methods: write another {} after the name that has blanks", quote);
-  const auto empty = [](const std::vector<std::string>& words) { return words.empty(); };  // a ';' at the end
-  methods.erase(std::remove_if(methods.begin(), methods.end(), empty), methods.end());
+  methods.pop_back();  // which the last ';' began
   return methods;
 }
 

@@ -107,10 +107,9 @@ size_t character_from(const std::string& text, size_t at);
 // Where the part of a text begins that train_gpt holds out: its last tenth, in characters.
 size_t held_out_begin(const std::string& text);
 
-// `n` places, evenly from `from` on, each moved on to the beginning of a line where one is near, and to that of a
-// character always; the prompts of `bytes` bytes that begin there (a character is not cut); and those of the part of a
-// file that was held out from the model. The last throws std::runtime_error where the file is empty or cannot be read.
-std::vector<size_t> prompt_places(const std::string& text, size_t from, int n, size_t bytes);
+// `n` prompts of `bytes` bytes (a character is not cut): they begin evenly from `from` on, each at the beginning of a
+// line where one is near, and at that of a character always; and those of the part of a file that was held out from the
+// model. The latter throws std::runtime_error where the file is empty or cannot be read.
 std::vector<std::string> prompts_of(const std::string& text, size_t from, int n, size_t bytes);
 std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t bytes, const std::string& model);
 constexpr size_t kHeldOutBytes = 64;  // of a prompt

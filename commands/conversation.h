@@ -138,7 +138,6 @@ class Conversation {
   int turns() const { return int(turns_.size()); }
   // Tokens of the system text and the last turn.
   int least() const { return int(first_.size() + (turns_.empty() ? 0 : turns_.back().size())); }
-  const Tokens& ends() const { return ends_; }
 
  private:
   static void append(Tokens& to, const Tokens& more) { to.insert(to.end(), more.begin(), more.end()); }

@@ -345,9 +345,8 @@ void describe_tokenizer(Inspection& all, const std::string& dir, int vocab) {
     all.shown["characters"] = printable(symbols, 50);
   }
   if (vocab > 0 && tokenizer.vocab_size() != vocab)
-    refuse("the tokenizer has " + std::to_string(tokenizer.vocab_size()) + " tokens, config.json says vocab_size " +
-               std::to_string(vocab),
-           dir, "use files of one and the same model");
+    refuse(filled("the tokenizer has {} tokens, config.json says vocab_size {}", tokenizer.vocab_size(), vocab), dir,
+           "use files of one and the same model");
 }
 
 // Throws runtime_error where there is no config.json.
@@ -415,8 +414,8 @@ std::string table_text(const OrderedJson& list, const Row& head, const Row& memb
 
 std::string report(const Inspection& all, const Wanted& w) {
   const OrderedJson& said = all.said;
-  std::string text = all.path + ": " + said["format"].get<std::string>() + ", " + bytes_text(said["bytes"]) +
-                     ". nanospec " + (said["loads"] ? "loads it." : "does not load it:") + "\n";
+  std::string text = filled("{}: {}, {}. nanospec {}\n", all.path, said["format"].get<std::string>(),
+                            bytes_text(said["bytes"]), said["loads"] ? "loads it." : "does not load it:");
   for (const OrderedJson& obstacle : said["obstacles"]) text += "  " + obstacle.get<std::string>() + "\n";
   text += facts_text(all, "Model", "model") + facts_text(all, "Sizes", "sizes");
   text += facts_text(all, "Tokenizer", "tokenizer");

@@ -9,13 +9,8 @@ namespace {
 
 constexpr const char* kVersion = "nanospec 0.1";
 
-// Becomes build/study, whose commands these are; argv[0] is the command's name.
-int study_command(int, char** argv) {
-  std::vector<char*> words = {argv[0]};
-  for (char** word = argv; *word; word++) words.push_back(*word);
-  words.push_back(nullptr);
-  hand_over("study", words.data(), "make study");
-}
+// Becomes build/study, whose commands these are. Before argv[0], the command's name, stands the program's, always.
+int study_command(int, char** argv) { hand_over("study", argv - 1, "make study"); }
 
 struct CommandLine {
   const char* name;
@@ -119,9 +114,9 @@ int help(int argc, char** argv) {
     names.push_back(topic.name);
   }
   for (const CommandLine& command : kCommands) {
-    char name[32], flag[] = "--help";
-    char* line[] = {strcpy(name, command.name), flag, nullptr};
-    if (word == command.name) return command.run(2, line);
+    char program[] = "nanospec", name[32], flag[] = "--help";
+    char* line[] = {program, strcpy(name, command.name), flag, nullptr};
+    if (word == command.name) return command.run(2, line + 1);
     names.push_back(command.name);
   }
   check_word("word", word, "nanospec help", names);
