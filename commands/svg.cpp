@@ -9,7 +9,6 @@
 #include <numeric>
 
 #include "commands/cli.h"
-#include "files/text.h"
 #include "files/words.h"
 
 namespace nanospec {
@@ -98,10 +97,9 @@ constexpr Letters kTitles{kTitle, kInk, true}, kHeadings{16, kInk, true}, kWords
 // A white page with this on it; where a browser shows it on its own it shrinks to the window's width.
 std::string svg_file(double height, const std::string& body) {
   const std::string wide = decimals(kWidth, 0), high = decimals(std::ceil(height), 0);
-  return filled(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" width=\"{}\" height=\"{}\" "
-      "style=\"max-width:100%;height:auto\" font-family=\"sans-serif\">\n{}{}</svg>\n",
-      wide, high, wide, high, svg_bar(0, 0, kWidth, std::ceil(height), "#ffffff"), body);
+  return "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + wide + " " + high + "\" width=\"" + wide +
+         "\" height=\"" + high + "\" style=\"max-width:100%;height:auto\" font-family=\"sans-serif\">\n" +
+         svg_bar(0, 0, kWidth, std::ceil(height), "#ffffff") + body + "</svg>\n";
 }
 
 std::string svg_head(const std::string& title, const std::string& subtitle, double& y) {

@@ -48,10 +48,8 @@ std::string llama_picture(const Bench& bench, const OrderedJson& files) {
       std::vector<double> times;
       for (size_t r = 0; r < work.at("seconds").size(); r++)
         times.push_back(work.at("peer_seconds")[r].get<double>() / work.at("seconds")[r].get<double>());
-      bars.push_back({file.at("type").get<std::string>() + ", " + work.at("name").get<std::string>(),
-                      spread_of(times),
-                      decimals(median(times), 2),
-                      colour_at(size_t(&file - &files[0]))});
+      bars.push_back({file.at("type").get<std::string>() + ", " + work.at("name").get<std::string>(), spread_of(times),
+                      decimals(median(times), 2), colour_at(size_t(&file - &files[0]))});
     }
   const BarAxis axis{"times as fast as llama.cpp", 1, "llama.cpp", "", "lowest to highest"};
   return interval_picture("Speed over llama.cpp's, on the same files", machine_line(bench), axis, bars);
