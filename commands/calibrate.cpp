@@ -45,19 +45,20 @@ Command describe(Measurement& m) {
                      {"--quiet", "", &m.options.quiet, "no progress"}}})};
 }
 
-void check_command_line(Measurement& m, const Command& command, const Given& given) {
+void check_command_line(Measurement& m) {
   Options& o = m.options;
   check_options(o);
   if (parse_drafter(m.drafter)[0].kind == DrafterName::kNone)
     throw std::invalid_argument("drafter none guesses nothing: --drafter: name another, for instance ngram:4");
-  choose_prompts(o, given, command);
-  check_outputs(command, given, {o.data_file}, "calibration.json");
-  choose_sampling(o, given);
+  choose_prompts(o);
+  check_outputs(o.given, {o.data_file}, "calibration.json");
+  choose_sampling(o);
   if (m.out_file.empty()) m.out_file = calibration_path(o.settings.model);
   o.settings.budget = m.depths;
   o.settings.rows = m.depths + 1;
   o.max_new_tokens = m.places;  // nearly every token is looked at: all but those that end a whole chain
-  if (!o.data_file.empty() && !given.has("--held_out")) o.held_out = (o.max_new_tokens + kTokensEach - 1) / kTokensEach;
+  if (!o.data_file.empty() && !o.given.has("--held_out"))
+    o.held_out = (o.max_new_tokens + kTokensEach - 1) / kTokensEach;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -74,8 +75,7 @@ RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::
   Progress progress(o.quiet);
   const auto on_token = [&](int, bool) {
     done++;
-    if (progress.due())
-      progress.show(thousands(double(counts.places())) + " places, " + time_left(done, all, progress.seconds()));
+    if (progress.due()) progress.show(thousands(counts.places()) + " places, " + progress.left(done, all));
     return true;
   };
   for (size_t p = 0; p < prompts.size() && !interrupted(); p++) {
@@ -137,23 +137,22 @@ Metadata origin_of(const Options& o) {
 
 std::string summary(const Measurement& m, const Accuracy& a) {
   std::vector<std::string> trees;
-  for (int nodes : {4, 16, 64})
-    trees.push_back(decimals(expected_tokens(a, nodes), 2) + " (" + std::to_string(nodes) + " nodes)");
-  return "One guess takes the drafter " + decimals(1e6 * a.expand_seconds, 2) +
-         " microseconds. With these rates, calibrated trees commit\nin a forward, except at the end of a window, " +
-         joined(trees) + " tokens.\nWritten to " + m.out_file + ": " + m.drafter + " at temperature " +
-         decimals(double(m.options.sampling.temperature), 2) + ".\n";
+  for (int nodes : {4, 16, 64}) trees.push_back(filled("{} ({} nodes)", decimals(expected_tokens(a, nodes), 2), nodes));
+  return filled(
+      "One guess takes the drafter {} microseconds. With these rates, calibrated trees commit\nin a forward, except at "
+      "the end of a window, {} tokens.\nWritten to {}: {} at temperature {}.\n",
+      decimals(1e6 * a.expand_seconds, 2), joined(trees), m.out_file, m.drafter,
+      decimals(m.options.sampling.temperature, 2));
 }
 
 }  // namespace
 
 int calibrate_command(int argc, char** argv) {
   Measurement m;
-  const Command command = describe(m);
-  const Given given = parse_flags(command, argc, argv);
-  if (given.help) return 0;
-  check_command_line(m, command, given);
-  const std::vector<std::string> prompts = read_prompts(m.options, given);
+  m.options.given = parse_flags(describe(m), argc, argv);
+  if (m.options.given.help) return 0;
+  check_command_line(m);
+  const std::vector<std::string> prompts = read_prompts(m.options);
   if (std::filesystem::exists(m.out_file)) read_calibrations(m.out_file);  // what it holds is to stay
   Engine engine(m.options.settings);
   check_writable(m.out_file);

@@ -39,20 +39,21 @@ Accuracy RankCounts::accuracy() const {
   return a;
 }
 
-void Knowing::expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws,
-                     Candidate* candidates, int* count) {
+Forced::Forced(Drafter& its, const std::vector<int>& text, RankCounts& counts)
+    : StandIn(its), text_(text), counts_(counts), guesses_(size_t(counts.ranks)) {}
+
+void Forced::expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
+                    int* count) {
   for (int k = 0; k < n; k++) {
     const size_t place = size_t(draws.index + growth.depth[nodes[k]]);
     const int token = place < text_.size() ? text_[place] : -1;
-    count[k] = goes_on(growth, nodes[k], draws, token) && token >= 0;
+    count[k] = follows(growth, nodes[k], draws, token);
     if (count[k]) candidates[size_t(k) * size_t(width)] = {token, 1};
   }
 }
 
-Forced::Forced(Drafter& its, const std::vector<int>& text, RankCounts& counts)
-    : Knowing(its, text), counts_(counts), guesses_(size_t(counts.ranks)) {}
-
-bool Forced::goes_on(const Growth& growth, int node, const Draws& draws, int token) {
+// Asks the drafter for what follows a node, and counts it. Whether the token (-1: the text ends) is to be proposed.
+bool Forced::follows(const Growth& growth, int node, const Draws& draws, int token) {
   int found = 0, rank = 0;
   Stopwatch watch;
   drafter.expand(growth, &node, 1, counts_.ranks, draws, guesses_.data(), &found);
@@ -76,28 +77,21 @@ namespace {
 constexpr size_t kMostRanks = 1024;  // of a node's guesses
 constexpr const char* kOrigin[] = {"model", "text", "text_sha256"};
 
-// Numbers of a list, each in [least, most]; throws what `refuse_as` throws.
-template <class Refuse>
-std::vector<double> numbers(const Json& list, double least, double most, const char* what, Refuse refuse_as) {
-  if (!list.is_array()) refuse_as(std::string("no list of ") + what);
-  std::vector<double> values;
-  for (const Json& one : list) {
-    values.push_back(one.is_number() ? one.get<double>() : least - 1);
-    if (!(values.back() >= least && values.back() <= most)) refuse_as(shown(one) + " among the " + what);
-  }
-  return values;
+bool is_within(const Json& value, double most) {
+  return value.is_number() && value.get<double>() >= 0 && value.get<double>() <= most;
 }
 
 Calibration parse_calibration(const Json& entry, int number, const std::string& where) {
-  const auto bad = [&](const std::string& wrong) {
-    refuse("entry " + std::to_string(number) + " has " + wrong, where,
-           "remove the file and measure again with build/nanospec calibrate");
-  };
+  const auto bad = [&](const std::string& wrong) { refuse(filled("entry {} has {}", number, wrong), where); };
   const auto number_of = [&](const char* name, double most) {
-    const Json& value = member(entry, name);
-    if (!value.is_number() || !(value.get<double>() >= 0 && value.get<double>() <= most))
-      bad(std::string("no \"") + name + "\" from 0 on");
-    return value.get<double>();
+    if (!is_within(member(entry, name), most)) bad(filled("no \"{}\" from 0 on", name));
+    return member(entry, name).get<double>();
+  };
+  const auto numbers = [&](const Json& list, double most, const char* what) {
+    if (!list.is_array()) bad(filled("no list of {}", what));
+    for (const Json& one : list)
+      if (!is_within(one, most)) bad(filled("{} among the {}", shown(one), what));
+    return list.get<std::vector<double>>();
   };
   Calibration c;
   const Json &drafter = member(entry, "drafter"), &table = member(entry, "accuracy");
@@ -109,7 +103,7 @@ Calibration parse_calibration(const Json& entry, int number, const std::string& 
   a.expand_seconds = number_of("expand_seconds", 1e6);
   if (!table.is_array() || table.empty() || table.size() > size_t(kMostDepth)) bad("no \"accuracy\" by depth");
   for (const Json& depth : table) {
-    const std::vector<double> rates = numbers(depth, 0, 1, "rates", bad);
+    const std::vector<double> rates = numbers(depth, 1, "rates");
     if (rates.empty() || rates.size() > kMostRanks) bad("no rates at some depth");
     if (a.depths++ == 0) a.ranks = int(rates.size());
     if (int(rates.size()) != a.ranks) bad("more rates at one depth than at another");
@@ -117,7 +111,7 @@ Calibration parse_calibration(const Json& entry, int number, const std::string& 
       bad("rates of one depth that add up to more than 1");
     a.rate.insert(a.rate.end(), rates.begin(), rates.end());
   }
-  a.seen = numbers(member(entry, "seen"), 0, 1e15, "places seen", bad);
+  a.seen = numbers(member(entry, "seen"), 1e15, "places seen");
   if (int(a.seen.size()) != a.depths) bad("not one number of places seen for each depth");
   for (const char* key : kOrigin)
     if (member(entry, key).is_string()) c.origin[key] = member(entry, key).get<std::string>();
@@ -141,9 +135,9 @@ Json to_json(const Calibration& c) {
 // What measures it.
 std::string command_for(const std::string& file, const std::string& drafter, const std::string& model_dir,
                         double temperature) {
-  return "run build/nanospec calibrate --model " + printable(model_dir, 300) + " --drafter " + printable(drafter) +
-         " --temperature " + shortest(temperature) + (file.empty() ? "" : " --out " + printable(file, 300)) +
-         " --data TEXT";
+  return filled("run build/nanospec calibrate --model {} --drafter {} --temperature {}{} --data TEXT",
+                printable(model_dir, 300), printable(drafter), temperature,
+                file.empty() ? "" : " --out " + printable(file, 300));
 }
 
 }  // namespace
@@ -157,7 +151,7 @@ std::vector<Calibration> read_calibrations(const std::string& path) {
 std::vector<Calibration> parse_calibrations(const std::string& text, const std::string& where) {
   const Json file = parse_json(text, where);
   const Json& list = member(file, "calibrations");
-  if (!list.is_array()) refuse("no list of \"calibrations\"", where, "replace the file");
+  if (!list.is_array()) refuse("no list of \"calibrations\"", where);
   std::vector<Calibration> all;
   for (const Json& entry : list) all.push_back(parse_calibration(entry, int(all.size()) + 1, where));
   return all;
@@ -173,7 +167,7 @@ void write_calibration(const std::string& path, const Calibration& calibration) 
   all.push_back(calibration);
   Json file;
   for (const Calibration& one : all) file["calibrations"].push_back(to_json(one));
-  write_file(path, file.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_file(path, json_text(file, 1));
 }
 
 Calibration find_calibration(const std::string& file, const std::string& drafter, const std::string& model_dir,
@@ -202,18 +196,17 @@ Template parse_static(const std::string& text, const std::string& where) {
   const auto bad = [&](const std::string& wrong) {
     refuse(wrong, where, "write a list of paths of ranks, for instance [[0], [0, 0], [1]]");
   };
+  const auto shown_path = [](const Json& path) { return printable(path.dump()); };
   const Json file = parse_json(text, where);
   if (!file.is_array() || file.empty()) bad("no tree of ranks");
   using Path = std::vector<int>;
   std::set<std::pair<size_t, Path>> nodes;  // by length, then by ranks: a parent before its children
   for (const Json& one : file) {
     if (!one.is_array() || one.empty()) bad(shown(one) + " is no path of ranks");
-    Path ranks;
-    for (const Json& rank : one) {
+    for (const Json& rank : one)
       if (!rank.is_number_unsigned() || rank.get<uint64_t>() > kMostRanks) bad(shown(rank) + " is no rank");
-      ranks.push_back(rank.get<int>());
-    }
-    if (!nodes.insert({ranks.size(), ranks}).second) bad("the path " + printable(one.dump()) + " comes twice");
+    const Path ranks = one.get<Path>();
+    if (!nodes.insert({ranks.size(), ranks}).second) bad("the path " + shown_path(one) + " comes twice");
   }
   std::vector<int> parent = {-1}, rank = {0};
   std::map<Path, int> place = {{{}, 0}};
@@ -221,11 +214,9 @@ Template parse_static(const std::string& text, const std::string& where) {
     const Path above(node.begin(), node.end() - 1);
     Path before = node;
     before.back()--;
-    if (!place.count(above))
-      bad("the path " + printable(Json(node).dump()) + " has no parent " + printable(Json(above).dump()));
+    if (!place.count(above)) bad(filled("the path {} has no parent {}", shown_path(node), shown_path(above)));
     if (node.back() > 0 && !place.count(before))
-      bad("the path " + printable(Json(node).dump()) + " has no sibling " + printable(Json(before).dump()) +
-          " before it");
+      bad(filled("the path {} has no sibling {} before it", shown_path(node), shown_path(before)));
     place[node] = int(parent.size());
     parent.push_back(place[above]);
     rank.push_back(node.back());

@@ -37,37 +37,24 @@ struct RankCounts {
   Accuracy accuracy() const;
 };
 
-// Replaces a drafter when the text to come is known. It proposes the right token where goes_on() returns true, and
-// nothing elsewhere. At each place it asks the drafter, with the noise that the drafter would know, for its candidates.
-// It is for rule match and for chains: they are accepted whole, and end where goes_on() returns false.
-class Knowing : public StandIn {
+// Replaces a drafter when the text to come is known, and counts what the drafter would have guessed. At each place it
+// asks the drafter, with the noise that the drafter would know, for its candidates; then it proposes the right token,
+// where that is one of the drafter's kFollowed best, and nothing elsewhere. So every place is counted at one depth, and
+// a root follows a token that was drafted badly, as in decoding. It is for rule match and for chains, which are
+// accepted whole.
+constexpr int kFollowed = 2;
+class Forced : public StandIn {
  public:
-  // text: the prompt and the target's continuation. Both arguments must outlive this object.
-  Knowing(Drafter& its, const std::vector<int>& text) : StandIn(its), text_(text) {}
+  // text: the prompt and the target's continuation. All three arguments must outlive this object.
+  Forced(Drafter& its, const std::vector<int>& text, RankCounts& counts);
 
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
               int* count) override;
 
- protected:
-  // Called for a node that is to be expanded, with the token that follows it (-1: the text ends). Asks the drafter,
-  // counts, and returns whether to propose the token.
-  virtual bool goes_on(const Growth& growth, int node, const Draws& draws, int token) = 0;
-
  private:
+  bool follows(const Growth& growth, int node, const Draws& draws, int token);
+
   const std::vector<int>& text_;
-};
-
-// Goes on as long as the token is one of the drafter's kFollowed best candidates. So every place is counted at one
-// depth, and a root follows a token that was drafted badly, as in decoding.
-constexpr int kFollowed = 2;
-class Forced : public Knowing {
- public:
-  // counts must outlive this.
-  Forced(Drafter& its, const std::vector<int>& text, RankCounts& counts);
-
- private:
-  bool goes_on(const Growth& growth, int node, const Draws& draws, int token) override;
-
   RankCounts& counts_;
   std::vector<Candidate> guesses_;  // (ranks) scratch
 };

@@ -15,14 +15,12 @@
 #include <memory>
 
 #include "commands/commands.h"
-#include "commands/shown_text.h"
 
 namespace nanospec {
 namespace {
 
 struct Chat {
   Options options;
-  Method method;
   std::string system;
 };
 
@@ -43,7 +41,7 @@ Command describe(Chat& c) {
                  {"--max_new_tokens", "N", &c.options.max_new_tokens, "most tokens of an answer", from(1, 1e9)},
                  context_flag(c.options)},
                 sampling_flags(c.options),
-                speculation_flags(c.options, c.method),
+                speculation_flags(c.options),
                 machine_flags(c.options),
                 {heading("Output"), {"--quiet", "", &c.options.quiet, "no notes"}}})};
 }
@@ -62,32 +60,20 @@ ssize_t read_input(char* bytes, size_t most) {
   return -1;
 }
 
-// Those of a pipe or a file.
-class Lines {
- public:
-  // Waits for the next line. False at the end of the input, and after Ctrl-C.
-  bool next(std::string& line) {
-    size_t end;
-    while ((end = held_.find('\n')) == std::string::npos && !ended_ && !interrupted()) read_more();
-    if (interrupted() || held_.empty()) return false;
-    line = held_.substr(0, end);
-    held_.erase(0, end == std::string::npos ? end : end + 1);
-    return true;
-  }
-
- private:
-  void read_more() {
-    char bytes[4096];
-    const ssize_t n = read_input(bytes, sizeof bytes);
+// Waits for the next line of a pipe or a file. False at the end of the input, and after Ctrl-C.
+bool next_line(std::string& line) {
+  line.clear();
+  for (char byte;;) {
+    const ssize_t n = read_input(&byte, 1);
+    if (interrupted()) return false;
+    if (n == 0) return !line.empty();
     if (n < 0 && errno != EINTR) refuse("cannot read", "standard input", strerror(errno));
-    if (n > 0) held_.append(bytes, size_t(n));
-    ended_ = n == 0;
+    if (n > 0 && byte == '\n') return true;
+    if (n > 0) line += byte;
   }
-  std::string held_;
-  bool ended_ = false;
-};
+}
 
-// Those that a person types: libedit draws them on standard error, and knows the earlier ones.
+// The lines that a person types: libedit draws them on standard error, and knows the earlier ones.
 class TypedLines {
  public:
   TypedLines() {
@@ -105,7 +91,7 @@ class TypedLines {
     el_set(editor_.get(), EL_BIND, "^R", "em-inc-search-prev", nullptr);
   }
 
-  // As that of Lines.
+  // As next_line().
   bool next(std::string& line) {
     el_set(editor_.get(), EL_PREP_TERM, 1);  // before the mark, which asks for keys
     int length = 0;
@@ -154,7 +140,6 @@ class TypedLines {
 
 struct Session {
   const Options& options;
-  const Method& method;
   Engine& engine;
   Conversation talk;
   const bool person = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);  // somebody types
@@ -172,9 +157,10 @@ void tell(const Session& s, const std::string& text) {
 }
 
 std::string speed_text(const Stats& stats) {
-  return count(double(stats.tokens), "token") + ", " + thousands(ratio(double(stats.tokens), stats.seconds)) +
-         " tok/s, acceptance length " + decimals(ratio(double(stats.tokens), double(stats.target_forwards)), 2) +
-         ", prefill " + duration(stats.prefill_seconds);
+  const double tokens = double(stats.tokens);
+  return filled("{}, {} tok/s, acceptance length {}, prefill {}", count(tokens, "token"),
+                thousands(ratio(tokens, stats.seconds)), decimals(ratio(tokens, stats.target_forwards), 2),
+                duration(stats.prefill_seconds));
 }
 
 // Makes room for an answer to the last question. Says what it dropped; false where the question is too long by itself.
@@ -183,11 +169,13 @@ bool make_room(Session& s) {
   const int answer = std::min(s.options.max_new_tokens, std::max(1, context / 4));  // what there is room for
   const int dropped = s.talk.fit(context - answer);
   if (dropped < 0)
-    say("a question of " + count(s.talk.least(), "token") + " with the system text leaves no room for an answer: the " +
-        "context has " + thousands(context) + ": ask a shorter one, or start with a larger --context");
+    say(
+        filled("a question of {} with the system text leaves no room for an answer: the context has {}: ask a shorter "
+               "one, or start with a larger --context",
+               count(s.talk.least(), "token"), thousands(context)));
   if (dropped > 0)
-    tell(s, "the context of " + thousands(context) + " tokens is full: the oldest " +
-                (dropped == 1 ? "turn was" : count(dropped, "turn") + " were") + " dropped");
+    tell(s, filled("the context of {} tokens is full: the oldest {} dropped", thousands(context),
+                   dropped == 1 ? "turn was" : count(dropped, "turn") + " were"));
   return dropped >= 0;
 }
 
@@ -206,7 +194,7 @@ void answer(Session& s) {
     if (!ended) print(stream.put(s.engine.decode(token)));
     return true;
   };
-  const Generated generated = continue_text(s.engine, s.options, s.method, prompt, most, on_token);
+  const Generated generated = continue_text(s.engine, s.options, s.options.method, prompt, most, on_token);
   print(stream.finish());
   if (open) print("\n");
   s.talk.answer(generated.tokens);
@@ -229,17 +217,16 @@ constexpr const char* kHelp =
     "A line that begins with a blank is always a question.";
 
 std::string stats_text(const Session& s) {
-  const std::string context = "context: " + thousands(double(s.talk.tokens().size())) + " of " +
-                              count(s.engine.context(), "token") + ", " + count(s.talk.turns(), "turn");
+  const std::string context = filled("context: {} of {}, {}", thousands(s.talk.tokens().size()),
+                                     count(s.engine.context(), "token"), count(s.talk.turns(), "turn"));
   if (s.answers == 0) return "no answer yet\n" + context;
-  return "last answer: " + speed_text(s.last) + "\n" + count(s.answers, "answer") + ": " + speed_text(s.all) + "\n" +
-         context + "\n" + method_text(s.method) + "; " + sampling_text(s.options.sampling) + "; " +
-         machine_text(s.options.settings, s.engine);
+  return filled("last answer: {}\n{}: {}\n{}\n{}; {}; {}", speed_text(s.last), count(s.answers, "answer"),
+                speed_text(s.all), context, method_text(s.options.method), sampling_text(s.options.sampling),
+                machine_text(s.options.settings, s.engine));
 }
 
 // Returns whether the conversation goes on.
 bool obey(Session& s, const std::string& word) {
-  const std::vector<std::string> known = {"/reset", "/stats", "/help", "/quit"};
   if (word == "/quit") return false;
   if (word == "/help") say(kHelp);
   else if (word == "/stats") say(stats_text(s));
@@ -247,9 +234,9 @@ bool obey(Session& s, const std::string& word) {
     s.talk.reset();
     tell(s, "the conversation is forgotten");
   } else {
-    const std::string closest = closest_word(word, known);
-    say("unknown command '" + printable(word) +
-        "': " + (closest.empty() ? "/help lists them" : "did you mean " + closest + "?"));
+    const std::string closest = closest_word(word, {"/reset", "/stats", "/help", "/quit"});
+    say(filled("unknown command '{}': {}", printable(word),
+               closest.empty() ? "/help lists them" : "did you mean " + closest + "?"));
   }
   return true;
 }
@@ -268,12 +255,11 @@ void ask(Session& s, const std::string& line) {
 
 // Returns the exit status.
 int converse(Session& s) {
-  Lines lines;
   std::optional<TypedLines> typed;
   if (s.person) typed.emplace();
   std::string line;
   bool on = true;
-  while (on && (typed ? typed->next(line) : lines.next(line))) {
+  while (on && (typed ? typed->next(line) : next_line(line))) {
     line.erase(line.find_last_not_of(" \t\r") + 1);
     if (line.empty()) continue;
     if (line[0] == '/') on = obey(s, line);
@@ -289,21 +275,19 @@ int converse(Session& s) {
 int chat_command(int argc, char** argv) {
   Chat chat;
   Options& o = chat.options;
-  const Command command = describe(chat);
-  Given given;
-  if (!read_command_line(command, argc, argv, o, chat.method, given)) return 0;
+  if (!read_command_line(describe(chat), argc, argv, o)) return 0;
   o.settings.keeps_cache = true;
   Progress progress(o.quiet || !isatty(STDIN_FILENO));
   progress.show("loading " + o.settings.model);
   Engine engine(o.settings);
   progress.clear();
-  Session session{o, chat.method, engine, conversation_of(engine, o, given, chat.system)};
+  Session session{o, engine, conversation_of(engine, o, chat.system)};
   watch_interrupts();
   if (session.person)
-    tell(session, o.settings.model + ": " + numbers_text(o.settings, engine) + ", context " +
-                      count(engine.context(), "token") + ", " + sampling_text(o.sampling) + "; drafter " +
-                      method_text(chat.method) +
-                      "\nCtrl-C stops an answer, Ctrl-D or /quit leaves, /help lists the commands");
+    tell(session, filled("{}: {}, context {}, {}; drafter {}\nCtrl-C stops an answer, Ctrl-D or /quit leaves, /help "
+                         "lists the commands",
+                         o.settings.model, numbers_text(o.settings, engine), count(engine.context(), "token"),
+                         sampling_text(o.sampling), method_text(o.method)));
   return converse(session);
 }
 

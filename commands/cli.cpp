@@ -5,19 +5,15 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 #include <new>
-#include <stdexcept>
 #include <system_error>
 #include <type_traits>
 #include <utility>
@@ -34,7 +30,7 @@ namespace nanospec {
 
 namespace {
 
-std::string limit_text(double x) { return std::fabs(x) < 1e15 && x == std::floor(x) ? decimals(x, 0) : shortest(x); }
+std::string limit_text(double x) { return std::fabs(x) < 1e15 && x == std::floor(x) ? decimals(x, 0) : as_text(x); }
 
 // "a number from 0 to 1", "a whole number of at least 1"
 std::string wanted(const std::string& kind, const Accepts& accepts, const std::string& high) {
@@ -54,7 +50,7 @@ Number parse(const std::string& text, const std::string& where, Accepts accepts)
   // A double does not hold the largest number of 64 bits.
   const std::string high = kWhole && accepts.high == double(kMost) ? std::to_string(kMost) : limit_text(accepts.high);
   const auto refuse_number = [&](const std::string& wrong) {
-    throw std::invalid_argument(quoted(text) + " is " + wrong + ": " + where + ": give " + wanted(kind, accepts, high));
+    refuse_usage("{} is {}: {}: give {}", quoted(text), wrong, where, wanted(kind, accepts, high));
   };
   Number value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -82,7 +78,6 @@ struct Store {
   const Flag& flag;
   const std::string& text;
 
-  void operator()(std::monostate) const {}
   void operator()(bool* value) const { *value = true; }
   void operator()(int* value) const {
     *value = capped(parse_int(text, flag.name, flag.accepts), flag.name, flag.accepts);
@@ -98,13 +93,11 @@ struct Store {
 
 // What the help shows as the default: what the flag's variable holds; nothing for switches and lists.
 struct DefaultText {
-  std::string operator()(std::string* value) const { return *value; }
-  std::string operator()(int* value) const { return std::to_string(*value); }
-  std::string operator()(uint64_t* value) const { return std::to_string(*value); }
-  std::string operator()(float* value) const { return shortest(double(*value)); }
-  template <class Other>
-  std::string operator()(Other) const {
-    return "";
+  std::string operator()(bool*) const { return ""; }
+  std::string operator()(std::vector<std::string>*) const { return ""; }
+  template <class Value>
+  std::string operator()(Value* value) const {
+    return as_text(*value);
   }
 };
 
@@ -134,83 +127,70 @@ std::vector<Flag> together(const std::vector<std::vector<Flag>>& parts) {
 
 namespace {
 
+// The flag of this name; null for a word that is none.
+const Flag* find_flag(const Command& command, const std::string& name) {
+  for (const Flag& flag : command.flags)
+    if (!flag.name.empty() && flag.name == name) return &flag;
+  return nullptr;
+}
+std::string name_in(const std::string& word) { return word.substr(0, word.find('=')); }  // of --name=value too
+
 // A word of the command line that is no flag's value.
 [[noreturn]] void surplus(const Command& command, const std::string& word) {
   const std::string list = "build/" + command.name + " --help lists the flags";
   if (word.size() < 2 || word[0] != '-')
-    throw std::invalid_argument("surplus word " + quoted(word) + ": " + command.name +
-                                ": every value follows its flag (quote a text with spaces); " + list);
+    refuse_usage("surplus word {}: {}: every value follows its flag (quote a text with spaces); {}", quoted(word),
+                 command.name, list);
   std::vector<std::string> known = {"--help"};
   for (const Flag& flag : command.flags)
     if (!flag.name.empty()) known.push_back(flag.name);
-  refuse_word("flag", word, command.name, closest_word(word.substr(0, word.find('=')), known), list);
-}
-
-// The place of a flag in the table; its size for a word that is none.
-size_t place_of(const Command& command, const std::string& name) {
-  const auto same = [&](const Flag& flag) { return !flag.name.empty() && flag.name == name; };
-  return size_t(std::find_if(command.flags.begin(), command.flags.end(), same) - command.flags.begin());
+  refuse_word("flag", word, command.name, closest_word(name_in(word), known), list);
 }
 
 bool is_value(const std::string& word) { return word.empty() || word[0] != '-'; }
 
-// Which texts each flag was given, in the order of the table; a switch has an empty one.
-struct Texts {
-  std::vector<std::vector<std::string>> of;
-  std::vector<std::string> left;  // words that belong to no flag
-  bool help = false;
-};
-
-Texts sorted_by_flag(const Command& command, std::vector<std::string> words) {
-  Texts texts;
-  texts.of.resize(command.flags.size());
+// Which texts each flag was given; a switch has an empty one. Words that belong to no flag are left over.
+Given sorted_by_flag(const Command& command, std::vector<std::string> words, std::vector<std::string>& left) {
+  Given given;
+  given.command = command;
   if (!command.first.empty() && !words.empty() && is_value(words[0])) words.insert(words.begin(), command.first);
   for (size_t i = 0; i < words.size(); i++) {
-    const std::string &word = words[i], name = word.substr(0, word.find('='));
-    const size_t place = place_of(command, name);
-    if (word == "--help" || word == "-h") {
-      texts.help = true;
-      continue;
-    }
-    if (place == command.flags.size()) {
-      texts.left.push_back(word);
-      continue;
-    }
-    const Flag& flag = command.flags[place];
-    const bool with_value = name.size() < word.size(), is_switch = std::holds_alternative<bool*>(flag.value);
-    if (is_switch && with_value)
-      throw std::invalid_argument("a switch takes no value: " + name + ": give it alone or leave it out");
+    const std::string &word = words[i], name = name_in(word);
+    const Flag* const flag = find_flag(command, name);
+    if (word == "--help" || word == "-h") given.help = true;
+    else if (!flag) left.push_back(word);
+    if (!flag) continue;
+    std::vector<std::string>& texts = given.flags[name];
+    const bool with_value = name.size() < word.size(), is_switch = std::holds_alternative<bool*>(flag->value);
+    if (is_switch && with_value) refuse_usage("a switch takes no value: {}: give it alone or leave it out", name);
     if (!with_value && !is_switch && ++i == words.size())
-      throw std::invalid_argument("a value is missing: " + name + ": it takes one; build/" + command.name +
-                                  " --help shows it");
-    texts.of[place].push_back(with_value ? word.substr(name.size() + 1) : is_switch ? "" : words[i]);
-    const bool several = flag.takes.size() > 3 && flag.takes.substr(flag.takes.size() - 3) == "...";
-    while (several && i + 1 < words.size() && is_value(words[i + 1])) texts.of[place].push_back(words[++i]);
+      refuse_usage("a value is missing: {}: it takes one; build/{} --help shows it", name, command.name);
+    texts.push_back(with_value ? word.substr(name.size() + 1) : is_switch ? "" : words[i]);
+    const bool several = flag->takes.size() > 3 && flag->takes.substr(flag->takes.size() - 3) == "...";
+    while (several && i + 1 < words.size() && is_value(words[i + 1])) texts.push_back(words[++i]);
   }
-  return texts;
+  return given;
 }
 
 }  // namespace
 
 Given parse_flags(const Command& command, int argc, const char* const* argv) {
-  const Texts texts = sorted_by_flag(command, {argv + std::min(argc, 1), argv + argc});
-  Given given;
-  given.help = texts.help;
+  std::vector<std::string> left;
+  Given given = sorted_by_flag(command, {argv + std::min(argc, 1), argv + argc}, left);
   if (given.help) print_out(help_text(command));
   if (given.help) return given;
-  if (!texts.left.empty()) surplus(command, texts.left.front());
-  for (size_t i = 0; i < command.flags.size(); i++) {
-    const Flag& flag = command.flags[i];
-    if (!texts.of[i].empty()) given.flags.insert(flag.name);
-    else if (flag.accepts.required)
-      throw std::invalid_argument("a flag is missing: " + command.name + ": add " + flag.name + " " + flag.takes);
-    for (const std::string& text : texts.of[i]) {
-      if (place_of(command, text.substr(0, text.find('='))) <
-          command.flags.size())  // where a value is due: it was forgotten
-        throw std::invalid_argument("a value is missing: " + flag.name + ": it takes one, and " + text +
-                                    " is itself a flag");
+  if (!left.empty()) surplus(command, left.front());
+  for (const Flag& flag : command.flags) {
+    if (flag.accepts.required && !given.has(flag.name))
+      refuse_usage("a flag is missing: {}: add {} {}", command.name, flag.name, flag.takes);
+    if (!given.has(flag.name)) continue;
+    std::vector<std::string>& texts = given.flags.at(flag.name);
+    for (const std::string& text : texts) {
+      if (find_flag(command, name_in(text)))  // where a value is due: it was forgotten
+        refuse_usage("a value is missing: {}: it takes one, and {} is itself a flag", flag.name, text);
       std::visit(Store{flag, text}, flag.value);
     }
+    if (!std::holds_alternative<std::vector<std::string>*>(flag.value)) texts = {texts.back()};
   }
   notes().quiet = given.has("--quiet");
   return given;
@@ -220,18 +200,14 @@ Given parse_flags(const Command& command, int argc, const char* const* argv) {
 // Help
 
 namespace {
-// Columns that a UTF-8 text takes: its code points (no wide ones are ever printed here).
-size_t columns(const std::string& text) {
-  return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
-}
-
+// A text takes as many columns as it has characters: no wide ones are ever printed here.
 constexpr size_t kHelpWidth = 80, kHelpColumn = 26;  // where what is said of a form begins
 
 // The text in lines of at most so many columns, `between` its parts; a part that is longer has a line of its own.
 std::vector<std::string> wrapped(const std::vector<std::string>& parts, const std::string& between, size_t width) {
   std::vector<std::string> lines;
   for (const std::string& part : parts) {
-    if (lines.empty() || columns(lines.back() + between + part) > width) lines.push_back(part);
+    if (lines.empty() || characters(lines.back() + between + part) > width) lines.push_back(part);
     else lines.back() += between + part;
   }
   return lines;
@@ -252,7 +228,7 @@ std::string help_item(const std::string& form, const std::string& what) {
     hanging = 2;
   }
   const std::string begin = "  " + form;
-  if (columns(begin) + 2 > kHelpColumn) return begin + "\n" + text;
+  if (characters(begin) + 2 > kHelpColumn) return begin + "\n" + text;
   return text.empty() ? begin + "\n" : text.replace(0, begin.size(), begin);
 }
 
@@ -272,8 +248,7 @@ std::string help_examples(const std::string& examples) {
 
 std::string help_text(const Command& command) {
   std::string text = help_paragraph(command.what) + "\nUsage: build/" + command.name;
-  for (const Flag& flag : command.flags)
-    if (!command.first.empty() && flag.name == command.first) text += " " + flag.takes;
+  if (const Flag* const first = find_flag(command, command.first)) text += " " + first->takes;
   text += " [FLAGS]\n";
   const char* group = "\nFlags:\n";  // unless the table begins with a heading
   for (const Flag& flag : command.flags) {
@@ -299,6 +274,19 @@ std::string help_text(const Command& command) {
 
 namespace {
 volatile std::sig_atomic_t interrupt_mark = 0;
+const char* volatile last_words = nullptr;
+
+void end_at_once(int number) {
+  remove_unfinished();
+  const char* const words = last_words;
+  if (words && write(STDERR_FILENO, words, strlen(words)) < 0) {}  // there is nobody to tell
+  signal(number, SIG_DFL);
+  raise(number);  // it comes when this returns
+}
+void mark_interrupt(int number) {
+  interrupt_mark = number;
+  if (number != SIGHUP) signal(number, end_at_once);  // a terminal that closes sends more than one HUP
+}
 
 constexpr const char* kSmaller = ": make the model, the batch or the budget smaller, or use fewer --threads";
 
@@ -316,8 +304,8 @@ int say_end(const char* name, const std::exception_ptr& thrown) {
   } catch (const std::length_error&) {
     line = std::string("out of memory: a size asked for is larger than any machine holds") + kSmaller;
   } catch (const std::filesystem::filesystem_error& error) {  // a loop of links, a name too long, a folder shut
-    line = "cannot use the path: " + printable(error.path1().string(), 300) + " (" + error.code().message() +
-           "): check the path and its permissions";
+    line = filled("cannot use the path: {} ({}): check the path and its permissions",
+                  printable(error.path1().string(), 300), error.code().message());
   } catch (const std::system_error& error) {
     line = error.what();
     if (error.code() == std::errc::resource_unavailable_try_again)
@@ -352,56 +340,31 @@ void hand_over(const std::string& name, char** argv, const std::string& build) {
   std::error_code error;
   fs::path self = fs::read_symlink("/proc/self/exe", error);
   if (error) self = argv[0];
-  const std::string own = self.filename();
-  fs::path program = self;
-  program.replace_filename(name);
-  const std::string suffix = "-cuda";
-  const bool cuda = own.size() > suffix.size() && own.compare(own.size() - suffix.size(), suffix.size(), suffix) == 0;
+  const std::string own = self.filename(), suffix = "-cuda";
+  const bool cuda = own.size() > suffix.size() && own.substr(own.size() - suffix.size()) == suffix;
+  fs::path program = self.replace_filename(name);
   if (cuda && fs::exists(program.string() + suffix, error)) program += suffix;
   execv(program.c_str(), argv);
-  throw std::runtime_error("cannot start " + name + ": " + program.string() + " (" + std::strerror(errno) +
-                           "): build it with " + build);
+  throw std::runtime_error(
+      filled("cannot start {}: {} ({}): build it with {}", name, program.string(), std::strerror(errno), build));
 }
 
 void print_out(const std::string& bytes, bool flush) {
   errno = 0;
   const bool written = fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size();
   if (!written || (flush && fflush(stdout) != 0) || ferror(stdout))
-    throw std::runtime_error("cannot write: standard output: " + std::string(errno ? strerror(errno) : "it failed") +
-                             "; make room or give another place");
+    throw std::runtime_error(filled("cannot write: standard output: {}; make room or give another place",
+                                    errno ? strerror(errno) : "it failed"));
 }
-
-namespace {
-const char* volatile last_words = nullptr;
-
-void handle(int signal, void (*handler)(int)) {
-  struct sigaction action = {};
-  action.sa_handler = handler;
-  action.sa_flags = SA_RESTART;
-  sigaction(signal, &action, nullptr);
-}
-void end_at_once(int signal) {
-  remove_unfinished();
-  const char* const words = last_words;
-  if (words && write(STDERR_FILENO, words, strlen(words)) < 0) {}  // there is nobody to tell
-  handle(signal, SIG_DFL);
-  raise(signal);  // it comes when this returns
-}
-void mark_interrupt(int signal) {
-  interrupt_mark = signal;
-  if (signal != SIGHUP) handle(signal, end_at_once);  // a terminal that closes sends more than one HUP
-}
-}  // namespace
 
 void watch_interrupts(const std::string& last_line) {
   static std::string words;
   last_words = nullptr;
   words = last_line.empty() ? "" : (isatty(STDERR_FILENO) ? "\r\x1b[K" : "") + last_line + "\n";
   last_words = words.c_str();
-  handle(SIGINT, mark_interrupt);
-  handle(SIGTERM, mark_interrupt);
-  struct sigaction hup = {};
-  if (sigaction(SIGHUP, nullptr, &hup) == 0 && hup.sa_handler != SIG_IGN) handle(SIGHUP, mark_interrupt);
+  signal(SIGINT, mark_interrupt);
+  signal(SIGTERM, mark_interrupt);
+  if (signal(SIGHUP, mark_interrupt) == SIG_IGN) signal(SIGHUP, SIG_IGN);
 }
 bool interrupted() { return interrupt_mark != 0; }
 int stopped(const std::string& what) {
@@ -410,7 +373,7 @@ int stopped(const std::string& what) {
 }
 bool forget_interrupt() {
   if (interrupt_mark != 0 && interrupt_mark != SIGINT) return false;
-  handle(SIGINT, mark_interrupt);
+  signal(SIGINT, mark_interrupt);
   interrupt_mark = 0;
   return true;
 }
@@ -455,12 +418,6 @@ std::string decimals(double x, int places) {
   return text;
 }
 
-std::string shortest(double x) {
-  char text[32];
-  snprintf(text, sizeof text, "%.6g", x);
-  return text;
-}
-
 std::string thousands(double x) {
   std::string text = decimals(std::fabs(x), 0);
   for (int i = int(text.size()) - 3; i > 0; i -= 3) text.insert(size_t(i), ",");
@@ -491,12 +448,12 @@ std::string time_left(double done, double total, double seconds) {
 std::string format_table(const TableRows& rows, const std::string& align) {
   std::vector<size_t> width(align.size(), 0);
   for (const Row& row : rows)
-    for (size_t c = 0; c < row.size() && c < width.size(); c++) width[c] = std::max(width[c], columns(row[c]));
+    for (size_t c = 0; c < row.size() && c < width.size(); c++) width[c] = std::max(width[c], characters(row[c]));
   std::string text;
   for (size_t r = 0; r < rows.size(); r++) {
     std::string line;
     for (size_t c = 0; c < rows[r].size() && c < width.size(); c++) {
-      const std::string space(width[c] - columns(rows[r][c]), ' ');
+      const std::string space(width[c] - characters(rows[r][c]), ' ');
       line += (c ? "  " : "") + (align[c] == 'l' ? rows[r][c] + space : space + rows[r][c]);
     }
     text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";

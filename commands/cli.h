@@ -1,17 +1,16 @@
 // commands/cli.h: what every command line of this project shares.
 //
-// In order: one table of flags that drives the parser, its errors and --help; how a program ends; progress lines and
-// tables; Ctrl-C; facts about the process. Nothing here knows of models or texts.
+// In order: one table of flags that drives the parser, its errors and --help; what a run writes (outputs.cpp); how a
+// program ends; Ctrl-C; progress lines and tables; facts about the process. Nothing here knows of models or texts.
 //
 // How a program uses it (train_gpt and nanospec alike):
 //   int train(int argc, char** argv) {
 //     int n_layer = 4; std::string data; bool quiet = false;      // what a variable holds before is the default
-//     const Command command{"train_gpt", "Trains a GPT.", "train_gpt --data a.txt --out runs/a\n", {
+//     const Given given = parse_flags({"train_gpt", "Trains a GPT.", "train_gpt --data a.txt --out runs/a\n", {
 //         heading("Model"),
 //         {"--data", "FILE", &data, "the text to learn", required()},
 //         {"--n_layer", "N", &n_layer, "layers", from(1, 1000)},
-//         {"--quiet", "", &quiet, "no progress"}}};
-//     const Given given = parse_flags(command, argc, argv);       // throws std::invalid_argument: exit status 2
+//         {"--quiet", "", &quiet, "no progress"}}}, argc, argv);  // throws std::invalid_argument: exit status 2
 //     if (given.help) return 0;                                   // --help has been printed
 //     ...                                                         // and the work
 //   }
@@ -20,7 +19,8 @@
 
 #include <chrono>
 #include <cstdint>
-#include <set>
+#include <functional>
+#include <map>
 #include <string>
 #include <variant>
 #include <vector>
@@ -32,7 +32,7 @@ namespace nanospec {
 
 // Where a flag's value goes. A bool is a switch: it takes no value. A list takes one value each time the flag is given,
 // or, if its Flag::takes ends with "...", all words up to the next flag.
-using FlagValue = std::variant<std::monostate, bool*, int*, uint64_t*, float*, std::string*, std::vector<std::string>*>;
+using FlagValue = std::variant<bool*, int*, uint64_t*, float*, std::string*, std::vector<std::string>*>;
 
 // What a value must be. The default is: anything of its type (numbers are finite and fit the type, always).
 struct Accepts {
@@ -40,7 +40,7 @@ struct Accepts {
   bool without_low = false;        // low itself is refused
   std::vector<std::string> words;  // not empty: the text must be one of these
   bool required = false;           // the flag must be given
-  bool written = false;            // it names a file, or a folder, that the run writes: outputs.h checks it
+  bool written = false;            // it names a file, or a folder, that the run writes: check_outputs() checks it
   double most = 1e300;             // what is used where more is asked for
 };
 inline Accepts from(double low, double high = 1e300) { return {low, high, false, {}, false}; }
@@ -73,8 +73,9 @@ struct Command {
 };
 
 struct Given {
-  bool help = false;            // --help was asked for and has been printed: end with status 0
-  std::set<std::string> flags;  // the names that the command line held
+  Command command;    // whose table it was read by
+  bool help = false;  // --help was asked for and has been printed: end with status 0
+  std::map<std::string, std::vector<std::string>> flags;  // those that the command line held, with the texts that count
   bool has(const std::string& name) const { return flags.count(name) > 0; }
 };
 
@@ -98,6 +99,24 @@ int parse_int(const std::string& text, const std::string& where, const Accepts& 
 // Throws std::invalid_argument unless the word is known: "unknown KIND 'word': WHERE: did you mean ...?".
 void check_word(const std::string& kind, const std::string& word, const std::string& where,
                 const std::vector<std::string>& known);
+
+// ---------------------------------------------------------------------------------------------------------------
+// What a run writes
+//
+// It is looked at before the work begins: nothing is lost by a slip of the hand, and no work is done for a file that
+// cannot be written. The table of flags says what a run writes (written()) and what it reads (every other FILE or DIR).
+// Two names are one file where they lead to the same place, by whatever links.
+
+// Whether two names lead to one place; /dev/null is none.
+bool same_file(const std::string& a, const std::string& b);
+
+// Throws std::runtime_error where no file can be written.
+void check_writable(const std::string& path);
+
+// All outputs that the command line names: none is another, what the run reads, a file of a model, or where its
+// standard output or error goes (std::invalid_argument), and each can be written (std::runtime_error). also_reads:
+// files and folders that no flag names alone. own: as above.
+void check_outputs(const Given& given, const std::vector<std::string>& also_reads = {}, const std::string& own = "");
 
 // ---------------------------------------------------------------------------------------------------------------
 // Ending
@@ -125,7 +144,13 @@ constexpr int kInterruptedStatus = 130;
 int stopped(const std::string& what);  // says on standard error "stopped" and what, and returns that status
 
 // ---------------------------------------------------------------------------------------------------------------
-// Progress, tables, numbers for people
+// Numbers for people, progress, tables
+
+std::string thousands(double x);                                   // 12,345
+std::string decimals(double x, int places);                        // 1.50
+std::string duration(double seconds);                              // "12.3 ms", "4.2 s", "3 min 05 s", "2 h 07 min"
+std::string bytes_text(double bytes);                              // "42.6 MB"
+std::string time_left(double done, double total, double seconds);  // "4.2 s left"; "" when nothing is done yet
 
 // A line on standard error that rewrites itself on a terminal; plain lines, ever rarer, where it is none.
 class Progress {
@@ -137,19 +162,40 @@ class Progress {
   bool due() const;                    // is it time for another line? Never when quiet
   void show(const std::string& line);  // rewrites the line, or adds one
   double seconds() const;              // since it was made
-  void clear();                        // takes the rewritten line away, so that others can be printed
+  std::string left(double done, double total) const { return time_left(done, total, seconds()); }
+  void clear();  // takes the rewritten line away, so that others can be printed
 
  private:
   bool quiet_, terminal_, shown_ = false;
   std::chrono::steady_clock::time_point start_, next_;
 };
 
-std::string thousands(double x);                                   // 12,345
-std::string decimals(double x, int places);                        // 1.50
-std::string shortest(double x);                                    // 1.5, 1e-05: six digits at most
-std::string duration(double seconds);                              // "12.3 ms", "4.2 s", "3 min 05 s", "2 h 07 min"
-std::string bytes_text(double bytes);                              // "42.6 MB"
-std::string time_left(double done, double total, double seconds);  // "4.2 s left"; "" when nothing is done yet
+// What is said while a text is read, encoded and counted: a progress line at every step of a large text, and of any
+// text after a second.
+class Preparing {
+ public:
+  // Of a text of so many bytes.
+  Preparing(double bytes, bool quiet)
+      : progress_(quiet, 1), what_("preparing " + bytes_text(bytes) + " of text: "), large_(bytes >= kLarge) {}
+
+  void step(const std::string& name) {
+    step_ = name;
+    if (large_ || progress_.due()) progress_.show(what_ + step_);
+  }
+  void clear() { progress_.clear(); }
+  // To be told of the step's progress. It lives no longer than this object.
+  std::function<void(double share)> told() {
+    return [this](double share) {
+      if (progress_.due()) progress_.show(what_ + step_ + "  " + decimals(100 * share, 0) + "%");
+    };
+  }
+
+ private:
+  static constexpr double kLarge = 8e6;  // about a second's
+  Progress progress_;
+  std::string what_, step_;
+  bool large_;
+};
 
 using Row = std::vector<std::string>;  // cells
 using TableRows = std::vector<Row>;

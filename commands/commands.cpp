@@ -17,13 +17,6 @@ namespace nanospec {
 static_assert(kMaxWindow == kMaxBlock, "one limit for the flag --context and for models");
 
 int Engine::context() const { return config().block_size; }
-int Engine::vocab_size() const { return config().vocab_size; }
-
-std::string Engine::sizes_text() const {
-  const Config& c = config();
-  return count(c.n_layer, "layer") + ", " + count(c.n_head, "head") + ", " + count(c.n_embd, "channel") + ", block " +
-         std::to_string(c.block_size);
-}
 
 std::vector<int> Engine::encode_prompt(const std::string& prompt, const std::string& what) const {
   std::vector<int> tokens = tokenizer().encode(prompt, what);
@@ -98,42 +91,41 @@ void check_options(Options& o) {
   if (o.settings.model.empty())
     throw std::invalid_argument("an empty name: --model: give the folder that train_gpt wrote, or a FILE.gguf");
   if (o.settings.context % 2 != 0)
-    throw std::invalid_argument("'" + std::to_string(o.settings.context) +
-                                "' is odd: --context: give an even number, since a full context moves by half");
+    refuse_usage("'{}' is odd: --context: give an even number, since a full context moves by half", o.settings.context);
   o.settings.quiet = o.quiet;
 }
 
-void choose_sampling(Options& o, const Given& given) {
-  if (given.has("--temperature")) return;  // what is advised belongs to its own temperature
+void choose_sampling(Options& o) {
+  if (o.given.has("--temperature")) return;  // what is advised belongs to its own temperature
   const Advice advice = advice_of(o.settings.model);
   if (advice.its_own_way) return;
   o.sampling.temperature = advice.sampling.temperature;
-  if (!given.has("--top_k")) o.sampling.top_k = advice.sampling.top_k;
-  if (!given.has("--top_p")) o.sampling.top_p = advice.sampling.top_p;
-  if (advice.from.empty())
-    note(sampling_text(o.sampling), printable(o.settings.model, 300),
-         "it advises none, so this is what is usual; --temperature gives another");
-  else note(sampling_text(o.sampling), printable(advice.from, 300), "it advises this; --temperature gives another");
+  if (!o.given.has("--top_k")) o.sampling.top_k = advice.sampling.top_k;
+  if (!o.given.has("--top_p")) o.sampling.top_p = advice.sampling.top_p;
+  const bool none = advice.from.empty();
+  note(sampling_text(o.sampling), printable(none ? o.settings.model : advice.from, 300),
+       filled("it advises {}; --temperature gives another", none ? "none, so this is what is usual" : "this"));
 }
 
-void choose_prompts(Options& o, const Given& given, const Command& command) {
-  std::vector<std::string> known, found;
+void choose_prompts(Options& o) {
+  const Command& command = o.given.command;
+  std::vector<std::string> known;
+  int found = 0;
   for (const Flag& flag : command.flags)
-    for (const char* name : {"--prompt", "--prompt_file", "--prompts", "--data"}) {
-      if (flag.name == name) known.push_back(name);
-      if (flag.name == name && given.has(name)) found.push_back(name);
-    }
+    for (const char* name : {"--prompt", "--prompt_file", "--prompts", "--data"})
+      if (flag.name == name) {
+        known.push_back(name);
+        found += o.given.has(name);
+      }
   if (known.empty()) return;
-  if (found.empty() && known.back() == "--data") o.data_file = find_text(o.settings.model, false);
-  if (found.empty() && o.data_file.empty())
-    throw std::invalid_argument("there is no prompt" +
-                                (known.back() == "--data" ? ", and " + not_found_text(o.settings.model) : "") + ": " +
-                                command.name + ": add " + joined(known, " or "));
-  if (found.size() > 1)
-    throw std::invalid_argument("more than one prompt: " + command.name + ": give only one of " +
-                                joined(known, " or "));
-  if (given.has("--held_out") && o.data_file.empty())
-    throw std::invalid_argument("--held_out says how many prompts --data gives: " + command.name + ": add --data FILE");
+  const bool takes_data = known.back() == "--data";
+  if (found == 0 && takes_data) o.data_file = find_text(o.settings.model, false);
+  if (found == 0 && o.data_file.empty())
+    refuse_usage("there is no prompt{}: {}: add {}", takes_data ? ", and " + not_found_text(o.settings.model) : "",
+                 command.name, joined(known, " or "));
+  if (found > 1) refuse_usage("more than one prompt: {}: give only one of {}", command.name, joined(known, " or "));
+  if (o.given.has("--held_out") && o.data_file.empty())
+    refuse_usage("--held_out says how many prompts --data gives: {}: add --data FILE", command.name);
 }
 
 std::string find_text(const std::string& model, bool any) {
@@ -162,8 +154,8 @@ void check_held_out(const std::string& model, const std::string& text, const std
          "prompts from here are not held out from that; give --data that text");
 }
 
-std::string read_prompt(const Options& options, const Given& given) {
-  const bool file = given.has("--prompt_file");
+std::string read_prompt(const Options& options) {
+  const bool file = options.given.has("--prompt_file");
   const bool standard = file && options.prompt_file == "-";
   const std::string text = !file ? options.prompt : read_file(standard ? "/dev/stdin" : options.prompt_file);
   const std::string where = !file ? "--prompt" : standard ? "standard input" : printable(options.prompt_file, 300);
@@ -171,39 +163,34 @@ std::string read_prompt(const Options& options, const Given& given) {
   return text;
 }
 
-std::vector<std::string> read_prompts(const Options& options, const Given& given) {
-  if (given.has("--prompts"))
+std::vector<std::string> read_prompts(const Options& options) {
+  if (options.given.has("--prompts"))
     return read_prompts_jsonl(read_file(options.prompts_file), printable(options.prompts_file, 300));
-  if (given.has("--data") || !options.data_file.empty())
+  if (options.given.has("--data") || !options.data_file.empty())
     return held_out_prompts(options.data_file, options.held_out, kHeldOutBytes, options.settings.model);
-  return {read_prompt(options, given)};
+  return {read_prompt(options)};
 }
 
-size_t held_out_begin(const std::string& text) {
-  const auto begins = [](char c) { return (c & 0xc0) != 0x80; };  // a character of UTF-8
-  size_t left = training_part(characters(text)), at = 0;
-  while (at < text.size() && (left > 0 || !begins(text[at]))) left -= begins(text[at++]);
+size_t character_from(const std::string& text, size_t at) {
+  while (at < text.size() && (text[at] & 0xc0) == 0x80) at++;
   return at;
 }
 
-std::vector<size_t> prompt_places(const std::string& text, size_t from, int n, size_t bytes) {
+size_t held_out_begin(const std::string& text) {
+  size_t at = character_from(text, 0);
+  for (size_t left = training_part(characters(text)); left > 0; left--) at = character_from(text, at + 1);
+  return at;
+}
+
+std::vector<std::string> prompts_of(const std::string& text, size_t from, int n, size_t bytes) {
   const size_t begin = std::min(from, text.size()), last = text.size() > bytes ? text.size() - bytes : 0;
-  std::vector<size_t> places;
+  std::vector<std::string> prompts;
   for (int i = 0; i < n; i++) {
     size_t place = std::min(begin + (text.size() - begin) * size_t(i) / size_t(n), last);
     const size_t line = text.find('\n', place);
     if (line != std::string::npos && line + 1 <= last && line < place + 200) place = line + 1;
-    while (place < text.size() && (text[place] & 0xc0) == 0x80) place++;
-    places.push_back(place);
-  }
-  return places;
-}
-
-std::vector<std::string> prompts_of(const std::string& text, size_t from, int n, size_t bytes) {
-  std::vector<std::string> prompts;
-  for (size_t place : prompt_places(text, from, n, bytes)) {
-    size_t end = std::min(place + bytes, text.size());
-    while (end < text.size() && (text[end] & 0xc0) == 0x80) end++;  // to the end of a character
+    place = character_from(text, place);
+    const size_t end = character_from(text, std::min(place + bytes, text.size()));
     if (end > place) prompts.push_back(text.substr(place, end - place));
   }
   return prompts;
@@ -216,10 +203,9 @@ std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t
   return prompts_of(text, held_out_begin(text), n, bytes);
 }
 
-Conversation conversation_of(const Engine& engine, const Options& options, const Given& given,
-                             const std::string& system) {
+Conversation conversation_of(const Engine& engine, const Options& options, const std::string& system) {
   return begin_conversation(engine.tokenizer(), engine.chat_template(), options.settings.model,
-                            given.has("--system") ? std::optional(system) : std::nullopt, engine.begin_token());
+                            options.given.has("--system") ? std::optional(system) : std::nullopt, engine.begin_token());
 }
 
 std::vector<int> ends_of(const Options& o, const Engine& engine) {
@@ -244,29 +230,27 @@ std::string machine_text(const Settings& settings, const Engine& engine) {
 }
 
 std::string sampling_text(const Sampling& s) {
-  std::string text = "temperature " + shortest(double(s.temperature));
-  if (s.top_k > 0) text += ", top_k " + std::to_string(s.top_k);
-  if (s.top_p < 1) text += ", top_p " + shortest(double(s.top_p));
-  return text;
+  return filled("temperature {}", s.temperature) + (s.top_k > 0 ? filled(", top_k {}", s.top_k) : "") +
+         (s.top_p < 1 ? filled(", top_p {}", s.top_p) : "");
 }
 
 std::string circumstances(const Options& o, const Engine& engine, size_t prompts) {
-  return o.settings.model + ": " + engine.sizes_text() + "; " + machine_text(o.settings, engine) + "; " +
-         count(double(prompts), "prompt") + ", " + count(o.max_new_tokens, "new token") + " each, " +
-         sampling_text(o.sampling) + ", seed " + std::to_string(o.sampling.seed);
+  const Config& c = engine.config();
+  return filled("{}: {}, {}, {}, block {}; {}; {}, {} each, {}, seed {}", o.settings.model, count(c.n_layer, "layer"),
+                count(c.n_head, "head"), count(c.n_embd, "channel"), c.block_size, machine_text(o.settings, engine),
+                count(prompts, "prompt"), count(o.max_new_tokens, "new token"), sampling_text(o.sampling),
+                o.sampling.seed);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Methods
 
-void check_method(const Method& method, int budget) { read_method(method, budget); }
-
 Meaning read_method(const Method& method, int budget) {
   Meaning meaning;
   meaning.drafter = parse_drafter(method.drafter);
   if (!method.knows_noise && method.verify != "match")
-    throw std::invalid_argument("no drafter knows the noise under rule " + printable(method.verify) +
-                                ": noise=unknown: leave it out, or choose verify=match");
+    refuse_usage("no drafter knows the noise under rule {}: noise=unknown: leave it out, or choose verify=match",
+                 printable(method.verify));
   meaning.rule = parse_rule(method.verify);
   meaning.shape = parse_shape(method.shape, method.budget > 0 ? method.budget : budget);
   check_rule(meaning.rule, meaning.shape);
@@ -275,7 +259,7 @@ Meaning read_method(const Method& method, int budget) {
   return meaning;
 }
 
-void check_methods(const std::vector<Method>& methods, const Command& command, const Given& given, Options& options) {
+void check_methods(const std::vector<Method>& methods, Options& options) {
   Settings& settings = options.settings;
   std::vector<std::string> paths;  // that methods name
   for (const Method& method : methods) {
@@ -284,10 +268,10 @@ void check_methods(const std::vector<Method>& methods, const Command& command, c
     for (const DrafterName& name : meaning.drafter) paths.push_back(name.dir);
     paths.push_back(meaning.shape.file);
   }
-  choose_prompts(options, given, command);
+  choose_prompts(options);
   paths.push_back(options.data_file);
-  check_outputs(command, given, paths);
-  choose_sampling(options, given);
+  check_outputs(options.given, paths);
+  choose_sampling(options);
   settings.rows = 1;
   for (const Method& method : methods) {
     const Meaning meaning = read_method(method, settings.budget);
@@ -299,13 +283,12 @@ void check_methods(const std::vector<Method>& methods, const Command& command, c
   }
 }
 
-bool read_command_line(const Command& command, int argc, char** argv, Options& options, Method& method, Given& given) {
-  given = parse_flags(command, argc, argv);
-  if (given.help) return false;
-  if (is_gguf(options.settings.model) && !given.has("--drafter")) method.drafter = kGgufDrafter;
+bool read_command_line(const Command& command, int argc, char** argv, Options& options) {
+  options.given = parse_flags(command, argc, argv);
+  if (options.given.help) return false;
+  if (is_gguf(options.settings.model) && !options.given.has("--drafter")) options.method.drafter = kGgufDrafter;
   check_options(options);
-  check_method(method, options.settings.budget);
-  check_methods({method}, command, given, options);
+  check_methods({options.method}, options);
   return true;
 }
 
@@ -319,17 +302,17 @@ std::string words_of(const Word (&table)[n], const char* Word::*form, const std:
 }
 }  // namespace
 
-std::vector<Flag> speculation_flags(Options& o, Method& method) {
+std::vector<Flag> speculation_flags(Options& o) {
   return {
       heading("Speculation"),
-      {"--drafter", "WORD", &method.drafter,
+      {"--drafter", "WORD", &o.method.drafter,
        "who guesses: " + words_of(kDrafters, &DrafterWord::form, "drafters") + "; for a GGUF file the default is " +
            kGgufDrafter},
-      {"--shape", "SHAPE", &method.shape,
+      {"--shape", "SHAPE", &o.method.shape,
        "which guesses are worth a node: " + words_of(kShapes, &ShapeWord::form, "shapes")},
       {"--budget", "N", &o.settings.budget, "most nodes in a tree, its root not counted", from(0, kMaxBudget)},
-      {"--verify", "RULE", &method.verify, "the rule that accepts: " + words_of(kRules, &RuleWord::word, "rules")},
-      {"--ahead", "WORD", &method.ahead,
+      {"--verify", "RULE", &o.method.verify, "the rule that accepts: " + words_of(kRules, &RuleWord::word, "rules")},
+      {"--ahead", "WORD", &o.method.ahead,
        "whether to draft on a thread of its own while the model verifies, or only where that is faster",
        one_of({"off", "on", "auto"})},
   };
@@ -348,16 +331,13 @@ std::vector<std::vector<std::string>> words_of_methods(const std::string& text) 
     const bool marks = quote ? c == quote : c == '"' || c == '\'';  // a quote's begin or end
     const bool between = !quote && (c == ';' || strchr(kBlank, c));
     if (between && begun) methods.back().push_back(std::exchange(word, ""));
-    if (between && c == ';') methods.emplace_back();
+    if (between && c == ';' && !methods.back().empty()) methods.emplace_back();
     begun = !between;
     if (marks) quote = quote ? 0 : c;
     else if (!between) word += c;
   }
-  if (quote)
-    throw std::invalid_argument("a quote is never closed: --methods: write another " + std::string(1, quote) +
-                                " after the name that has blanks");
-  const auto empty = [](const std::vector<std::string>& words) { return words.empty(); };  // a ';' at the end
-  methods.erase(std::remove_if(methods.begin(), methods.end(), empty), methods.end());
+  if (quote) refuse_usage("a quote is never closed: --methods: write another {} after the name that has blanks", quote);
+  methods.pop_back();  // which the last ';' began
   return methods;
 }
 
@@ -379,9 +359,10 @@ Method method_of(const std::vector<std::string>& words, const std::string& where
     } else if (shapes++ == 0) {
       method.shape = words[i];
     } else {
-      throw std::invalid_argument(
-          "surplus word " + quoted(words[i]) + ": " + where +
-          ": write DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown] [ahead=on|auto], and ';' between methods");
+      refuse_usage(
+          "surplus word {}: {}: write DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown] [ahead=on|auto], and ';' "
+          "between methods",
+          quoted(words[i]), where);
     }
   }
   return method;
@@ -401,10 +382,8 @@ std::vector<Method> parse_methods(const std::string& text, int budget) {
     const std::string where = "--methods, method " + std::to_string(methods.size() + 1);
     methods.push_back(method_of(words, where));
     try {
-      check_method(methods.back(), budget);
-    } catch (const std::invalid_argument& error) {
-      throw std::invalid_argument(std::string(error.what()) + " (" + where + ")");
-    }
+      read_method(methods.back(), budget);
+    } catch (const std::invalid_argument& error) { refuse_usage("{} ({})", error.what(), where); }
   }
   if (methods.empty())
     throw std::invalid_argument("there is no method: --methods: write for instance \"none; bigram chain:4\"");
@@ -489,12 +468,13 @@ OrderedJson ahead_json(const AheadStats& a) {
 std::string ahead_text(const AheadStats& ahead) {
   if (!ahead.wanted) return "";
   if (!ahead.able) return "not used: this drafter cannot draft while the model is at work, or needs no time to";
-  const std::string speed = ahead.gain > 0 ? decimals(ahead.gain, 2) + " of the speed without" : "";
-  std::string text =
-      ahead.gain > 0 ? (ahead.forwards > ahead.forwards_without ? "used: " : "not used: ") + speed + "; " : "";
-  text += count(double(ahead.outcomes), "tree") + " in " + count(double(ahead.forwards), "forward") + ", " +
-          percent(double(ahead.hits), double(ahead.hits + ahead.misses)) + " hits, " + duration(ahead.seconds_saved) +
-          " saved, " + duration(ahead.seconds_waited) + " waited";
+  std::string text;
+  if (ahead.gain > 0)
+    text = filled("{}: {} of the speed without; ", ahead.forwards > ahead.forwards_without ? "used" : "not used",
+                  decimals(ahead.gain, 2));
+  text += filled("{} in {}, {} hits, {} saved, {} waited", count(ahead.outcomes, "tree"),
+                 count(ahead.forwards, "forward"), percent(ahead.hits, ahead.hits + ahead.misses),
+                 duration(ahead.seconds_saved), duration(ahead.seconds_waited));
   if (ahead.contention() > 0) text += ", forwards took " + decimals(ahead.contention(), 2) + " times as long";
   return text;
 }
@@ -504,15 +484,15 @@ OrderedJson stats_json(const Engine& engine, const Stats& stats) {
   for (const Reliability& tenth : stats.reliability)
     reliability.push_back({{"nodes", tenth.nodes},
                            {"accepted", tenth.accepted},
-                           {"raw", ratio(tenth.raw, double(tenth.nodes))},
-                           {"corrected", ratio(tenth.corrected, double(tenth.nodes))}});
+                           {"raw", ratio(tenth.raw, tenth.nodes)},
+                           {"corrected", ratio(tenth.corrected, tenth.nodes)}});
   return {{"tokens", stats.tokens},
           {"seconds", stats.seconds},
           {"prefill_seconds", stats.prefill_seconds},
-          {"tokens_per_second", ratio(double(stats.tokens), stats.seconds)},
+          {"tokens_per_second", ratio(stats.tokens, stats.seconds)},
           {"target_forwards", stats.target_forwards},
           {"slide_prefills", stats.slide_prefills},
-          {"acceptance_length", ratio(double(stats.tokens), double(stats.target_forwards))},
+          {"acceptance_length", ratio(stats.tokens, stats.target_forwards)},
           {"accept_histogram", stats.accept_histogram},
           {"drafted_nodes", stats.drafted_nodes},
           {"accepted_by", stats.accepted_by},

@@ -27,7 +27,6 @@
 #include "commands/cli.h"
 #include "commands/conversation.h"
 #include "commands/engine.h"
-#include "commands/outputs.h"
 #include "files/drafter_names.h"
 #include "files/safetensors.h"
 #include "files/words.h"
@@ -52,8 +51,10 @@ int nanospec_program(int argc, char** argv);
 // Flags
 
 struct Options {
+  Given given;  // what of these the command line held
   Settings settings;
   Sampling sampling;
+  Method method;                                             // of a command that has one
   std::string prompt, prompt_file, prompts_file, data_file;  // one of these
   int held_out = 8;                                          // prompts that are taken from data_file
   int max_new_tokens = 500;
@@ -77,12 +78,12 @@ void check_options(Options& options);
 
 // What is not given of temperature, top_k and top_p becomes what the model's files advise (files/advice.h), with a
 // note. Throws std::runtime_error where they cannot be read.
-void choose_sampling(Options& options, const Given& given);
+void choose_sampling(Options& options);
 
 // Where no source of prompts was given, of those that the command has flags for, data_file becomes the text that the
 // model learned, if the command takes one. Throws std::invalid_argument where there is none, and where several sources
 // were given.
-void choose_prompts(Options& options, const Given& given, const Command& command);
+void choose_prompts(Options& options);
 
 // The text in data/ that the model in this folder learned, by its hash; one that `make data` gets, where the model
 // names none or any will do; "" where there is none.
@@ -95,25 +96,26 @@ void check_held_out(const std::string& model, const std::string& text, const std
 
 // The text of --prompt, or of --prompt_file byte for byte ("-": standard input). Throws std::runtime_error where it is
 // empty or unreadable.
-std::string read_prompt(const Options& options, const Given& given);
+std::string read_prompt(const Options& options);
 
 // The prompts of whichever source was given, one at least. Throws std::runtime_error as read_prompt.
-std::vector<std::string> read_prompts(const Options& options, const Given& given);
+std::vector<std::string> read_prompts(const Options& options);
+
+// The first place from `at` on where a character of UTF-8 begins, or the text ends.
+size_t character_from(const std::string& text, size_t at);
 
 // Where the part of a text begins that train_gpt holds out: its last tenth, in characters.
 size_t held_out_begin(const std::string& text);
 
-// `n` places, evenly from `from` on, each moved on to the beginning of a line where one is near, and to that of a
-// character always; the prompts of `bytes` bytes that begin there (a character is not cut); and those of the part of a
-// file that was held out from the model. The last throws std::runtime_error where the file is empty or cannot be read.
-std::vector<size_t> prompt_places(const std::string& text, size_t from, int n, size_t bytes);
+// `n` prompts of `bytes` bytes (a character is not cut): they begin evenly from `from` on, each at the beginning of a
+// line where one is near, and at that of a character always; and those of the part of a file that was held out from the
+// model. The latter throws std::runtime_error where the file is empty or cannot be read.
 std::vector<std::string> prompts_of(const std::string& text, size_t from, int n, size_t bytes);
 std::vector<std::string> held_out_prompts(const std::string& path, int n, size_t bytes, const std::string& model);
 constexpr size_t kHeldOutBytes = 64;  // of a prompt
 
 // A conversation by the model's own template. system: what --system gave.
-Conversation conversation_of(const Engine& engine, const Options& options, const Given& given,
-                             const std::string& system);
+Conversation conversation_of(const Engine& engine, const Options& options, const std::string& system);
 
 // The tokens that end a text; none after --ignore_eos, and of models that have no such token.
 std::vector<int> ends_of(const Options& options, const Engine& engine);
@@ -150,20 +152,18 @@ struct Meaning {
 // drafting ahead.
 Meaning read_method(const Method& method, int budget);
 
-void check_method(const Method& method, int budget);
-
 // Checks, of a command whose methods are known, all that can be told before the model is loaded, and makes room for the
 // methods' trees. Throws std::invalid_argument and std::runtime_error.
-void check_methods(const std::vector<Method>& methods, const Command& command, const Given& given, Options& options);
+void check_methods(const std::vector<Method>& methods, Options& options);
 
 // What a command with one method begins with: reads its flags, then checks all that can be told before the model is
 // loaded, and makes room for the method's trees. A GGUF file has no bigrams: there the default drafter is kGgufDrafter.
 // Returns false where only help was asked for. Throws std::invalid_argument and std::runtime_error.
-bool read_command_line(const Command& command, int argc, char** argv, Options& options, Method& method, Given& given);
+bool read_command_line(const Command& command, int argc, char** argv, Options& options);
 constexpr const char* kGgufDrafter = "suffix";
 
 // The flags that make up one method: drafter, shape, budget, verify, ahead.
-std::vector<Flag> speculation_flags(Options& options, Method& method);
+std::vector<Flag> speculation_flags(Options& options);
 
 // Reads "none; bigram chain:4; bigram tree:3x2 verify=independent; 'gpt:my model' auto budget=8": a drafter, a shape
 // (auto where left out), a rule, a budget of its own; noise=unknown: the drafter is not told the target's noise;

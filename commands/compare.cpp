@@ -49,9 +49,6 @@ Command describe(Comparison& c) {
 // ---------------------------------------------------------------------------------------------------------------
 // Saying
 
-// Of runs: their median, from the lowest to the highest.
-Interval spread_of(const std::vector<double>& runs) { return {median(runs), lowest(runs), highest(runs)}; }
-
 std::string table(const Comparison& c, const std::vector<Outcome>& outcomes) {
   TableRows rows = {{"method", "tok/s", "speedup", "lowest", "highest", "acceptance", "nodes/forward", "ms/forward",
                      "draft", "identical to plain"}};
@@ -61,8 +58,8 @@ std::string table(const Comparison& c, const std::vector<Outcome>& outcomes) {
     const Interval gain = spread_of(outcome.speedups);
     const double forwards = double(sum.target_forwards);
     rows.push_back({method_text(c.methods[m]), thousands(median(speeds(outcome))), times(gain.middle), times(gain.low),
-                    times(gain.high), decimals(ratio(double(sum.tokens), forwards), 2),
-                    decimals(ratio(double(sum.drafted_nodes), forwards), 1),
+                    times(gain.high), decimals(ratio(sum.tokens, forwards), 2),
+                    decimals(ratio(sum.drafted_nodes, forwards), 1),
                     decimals(1e3 * ratio(sum.seconds_forward, forwards), 3), percent(sum.seconds_draft, sum.seconds),
                     identical(c.methods[m], outcome)});
   }
@@ -91,18 +88,17 @@ std::string verdict(const Comparison& c, const std::vector<Outcome>& outcomes) {
     if (median(speeds(outcomes[m])) > median(speeds(outcomes[most]))) most = m;
   }
   if (exact == 0) return "";
-  const std::string same =
-      (exact == 1 ? "The exact method prints" : "All " + std::to_string(exact) + " exact methods print") +
-      " plain decoding's bytes; ";
+  const std::string same = (exact == 1 ? "The exact method prints" : filled("All {} exact methods print", exact)) +
+                           " plain decoding's bytes; ";
   const Interval gain = spread_of(outcomes[best].speedups);
   if (plain_spread(c, outcomes) > 1) return same + "the speeds are too uneven to tell more.\n";
   if (highest_of_all <= 1) return same + "no method is faster than it here.\n";
   if (faster == 0) return same + "no method was faster than it in every repeat.\n";
   if (best != most || rounded(gain.low) <= 1)
-    return same + std::to_string(faster) + (faster == 1 ? " was" : " were") +
-           " faster in every repeat; which is the fastest, the repeats do not tell.\n";
-  return same + "the fastest, " + method_text(c.methods[best]) + ", is " + decimals(gain.middle, 2) +
-         " times as fast (" + decimals(gain.low, 2) + " to " + decimals(gain.high, 2) + ").\n";
+    return same + filled("{} faster in every repeat; which is the fastest, the repeats do not tell.\n",
+                         faster == 1 ? "1 was" : filled("{} were", faster));
+  return same + filled("the fastest, {}, is {} times as fast ({} to {}).\n", method_text(c.methods[best]),
+                       decimals(gain.middle, 2), decimals(gain.low, 2), decimals(gain.high, 2));
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -116,11 +112,11 @@ std::string picture(const Comparison& c, const Engine& engine, const std::vector
     const std::string wrong = flaw(promise_of(c.methods[m]));
     std::string name = method_text(c.methods[m]) + (wrong.empty() ? "" : ", " + wrong);
     if (m != c.plain)
-      name += ": " + times(gain.middle) + " (" + decimals(gain.low, 2) + " to " + decimals(gain.high, 2) + ")";
+      name += filled(": {} ({} to {})", times(gain.middle), decimals(gain.low, 2), decimals(gain.high, 2));
     const char* const colour = wrong.empty() ? kColours[0] : kColours[4];
     bars.push_back({name, speed, thousands(speed.middle), c.methods[m].drafter == "none" ? kPlainColour : colour});
   }
-  BarAxis axis{"tokens per second, median of " + count(double(outcomes[0].runs.size()), "repeat")};
+  BarAxis axis{"tokens per second, median of " + count(outcomes[0].runs.size(), "repeat")};
   axis.whisker = "slowest to fastest repeat";
   return interval_picture("Tokens per second, and times plain decoding",
                           circumstances(c.options, engine, c.prompts.size()) +
@@ -128,50 +124,50 @@ std::string picture(const Comparison& c, const Engine& engine, const std::vector
                           axis, bars);
 }
 
-void check_command_line(Comparison& c, const Command& command, const Given& given) {
+void check_command_line(Comparison& c) {
   check_options(c.options);
-  if (is_gguf(c.options.settings.model) && !given.has("--methods")) c.methods_text = kGgufMethods;
+  if (is_gguf(c.options.settings.model) && !c.options.given.has("--methods")) c.methods_text = kGgufMethods;
   c.methods = parse_methods(c.methods_text, c.options.settings.budget);
-  check_methods(c.methods, command, given, c.options);
+  check_methods(c.methods, c.options);
   const auto is_plain = [](const Method& method) { return method.drafter == "none"; };
-  if (std::none_of(c.methods.begin(), c.methods.end(), is_plain)) c.methods.insert(c.methods.begin(), kPlain);
-  c.plain = size_t(std::find_if(c.methods.begin(), c.methods.end(), is_plain) - c.methods.begin());
+  const auto plain = std::find_if(c.methods.begin(), c.methods.end(), is_plain);
+  if (plain == c.methods.end()) c.methods.insert(c.methods.begin(), kPlain);
+  else c.plain = size_t(plain - c.methods.begin());
 }
 
 }  // namespace
 
 int compare_command(int argc, char** argv) {
   Comparison c;
-  const Command command = describe(c);
-  const Given given = parse_flags(command, argc, argv);
-  if (given.help) return 0;
-  check_command_line(c, command, given);
-  c.prompts = read_prompts(c.options, given);
+  c.options.given = parse_flags(describe(c), argc, argv);
+  if (c.options.given.help) return 0;
+  check_command_line(c);
+  c.prompts = read_prompts(c.options);
 
   Engine engine(c.options.settings);
   watch_interrupts();
-  std::vector<Outcome> outcomes;
-  {
-    Progress progress(c.options.quiet);
-    outcomes = run_all(c, engine, [&](const std::string& doing, double done) {
-      if (progress.due()) progress.show(doing + ", " + time_left(done, 1, progress.seconds()));
-    });
-  }
+  Progress progress(c.options.quiet);
+  const std::vector<Outcome> outcomes = run_all(c, engine, [&](const std::string& doing, double done) {
+    if (progress.due()) progress.show(doing + ", " + progress.left(done, 1));
+  });
+  progress.clear();
   const size_t repeats = outcomes[c.plain].runs.size();
   if (repeats == 0) return stopped(": not one repeat is complete, so there is nothing to show");
 
-  print_out(circumstances(c.options, engine, c.prompts.size()) + ", " + count(double(repeats), "repeat") + "\n\n" +
-            table(c, outcomes) + "\n");
+  print_out(filled("{}, {}\n\n{}\n", circumstances(c.options, engine, c.prompts.size()), count(repeats, "repeat"),
+                   table(c, outcomes)));
   const std::string wrong = broken(c, outcomes);
   if (wrong.empty()) print_out(verdict(c, outcomes));
   const Interval plain = spread_of(speeds(outcomes[c.plain]));
   if (plain_spread(c, outcomes) > 0.15)
-    print_out("Plain decoding itself ran at " + thousands(plain.low) + " to " + thousands(plain.high) +
-              " tok/s: something else was busy on this machine, so judge by lowest and highest.\n");
+    print_out(
+        filled("Plain decoding itself ran at {} to {} tok/s: something else was busy on this machine, so judge by "
+               "lowest and highest.\n",
+               thousands(plain.low), thousands(plain.high)));
   print_out("", true);
-  const OrderedJson spread = {{"plain_spread", plain_spread(c, outcomes)}};
-  if (given.has("--json")) write_file(c.json_file, json_text(comparison_json(c, engine, outcomes, spread), 2));
-  if (given.has("--svg")) write_file(c.svg_file, picture(c, engine, outcomes));
+  const OrderedJson json = comparison_json(c, engine, outcomes, {{"plain_spread", plain_spread(c, outcomes)}});
+  if (!c.json_file.empty()) write_file(c.json_file, json_text(json, 2));
+  if (!c.svg_file.empty()) write_file(c.svg_file, picture(c, engine, outcomes));
   refuse_broken(wrong);
   return interrupted() ? kInterruptedStatus : 0;
 }

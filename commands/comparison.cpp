@@ -21,16 +21,14 @@ size_t first_difference(const std::string& a, const std::string& b) {
 std::vector<std::vector<int>> encoded(const Engine& engine, const std::vector<std::string>& prompts) {
   std::vector<std::vector<int>> tokens;
   for (const std::string& prompt : prompts)
-    tokens.push_back(engine.encode_prompt(
-        prompt, prompts.size() == 1 ? "the prompt" : "prompt " + std::to_string(tokens.size() + 1)));
+    tokens.push_back(
+        engine.encode_prompt(prompt, prompts.size() == 1 ? "the prompt" : filled("prompt {}", tokens.size() + 1)));
   return tokens;
 }
 
 std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& report) {
   const std::vector<std::vector<int>> prompts = c.tokens.empty() ? encoded(engine, c.prompts) : c.tokens;
-  Stopwatch watch;
-  double spent = 0;
-  const auto seconds = [&] { return spent += watch.lap(); };
+  Clock clock([watch = Stopwatch()]() mutable { return watch.lap(); });
   const double total = double(prompts.size()) * double(1 + c.methods.size() * size_t(c.repeats));
   double done = 0;
   std::string doing;
@@ -39,7 +37,7 @@ std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& repor
     std::string text = c.prompts[prompt];
     const auto on_token = [&](int token, bool) {
       text += engine.decode(token);
-      report(doing, std::max(done / total, seconds() / c.most_seconds));
+      report(doing, std::max(done / total, clock.now() / c.most_seconds));
       return true;
     };
     stats = continue_text(engine, c.options, method, prompts[prompt], c.options.max_new_tokens, on_token, {},
@@ -56,37 +54,29 @@ std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& repor
   std::vector<Outcome> outcomes(c.methods.size());
   const size_t block = c.by_prompt ? 1 : std::max<size_t>(prompts.size(), 1);  // prompts in a row by one method
   for (int repeat = 0; repeat < c.repeats && !interrupted(); repeat++) {
-    if (repeat > 0 && seconds() * (repeat + 1) / repeat > c.most_seconds) break;
+    if (repeat > 0 && clock.now() * (repeat + 1) / repeat > c.most_seconds) break;
     std::vector<Run> runs(c.methods.size());
     for (size_t first = 0, turn = size_t(repeat); first < prompts.size() || first == 0; first += block, turn++)
       for (size_t k = 0; k < c.methods.size() && !interrupted(); k++) {
         const size_t m = (k + turn) % c.methods.size();
-        doing = "repeat " + std::to_string(repeat + 1) + " of " + std::to_string(c.repeats) + ": " +
-                method_text(c.methods[m]);
+        doing = filled("repeat {} of {}: {}", repeat + 1, c.repeats, method_text(c.methods[m]));
         for (size_t p = first; p < std::min(first + block, prompts.size()) && !interrupted(); p++) {
           const size_t byte = first_difference(decode(c.methods[m], p), expected[p]);
           add(runs[m].stats, stats);
           runs[m].prompts.push_back(stats);
           if (byte == 0 || !outcomes[m].difference.empty() || interrupted()) continue;
-          outcomes[m].difference =
-              (prompts.size() > 1 ? "prompt " + std::to_string(p + 1) + ", " : "") + "byte " + std::to_string(byte);
+          outcomes[m].difference = (prompts.size() > 1 ? filled("prompt {}, ", p + 1) : "") + filled("byte {}", byte);
         }
       }
     if (interrupted()) break;  // only whole repeats
     for (size_t m = 0; m < c.methods.size(); m++) outcomes[m].runs.push_back(runs[m]);
   }
 
-  set_speedups(outcomes, c.plain);
-  return outcomes;
-}
-
-void set_speedups(std::vector<Outcome>& outcomes, size_t plain) {
-  for (Outcome& outcome : outcomes) {
-    outcome.speedups.clear();
+  for (Outcome& outcome : outcomes)
     for (size_t r = 0; r < outcome.runs.size(); r++)
       outcome.speedups.push_back(
-          ratio(outcome.runs[r].tokens_per_second(), outcomes[plain].runs[r].tokens_per_second()));
-  }
+          ratio(outcome.runs[r].tokens_per_second(), outcomes[c.plain].runs[r].tokens_per_second()));
+  return outcomes;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -121,10 +111,10 @@ std::string broken(const Trial& c, const std::vector<Outcome>& outcomes) {
 }
 void refuse_broken(const std::string& method) {
   if (method.empty()) return;
-  throw std::runtime_error("the text is not plain decoding's: " + method +
-                           ": this is a bug of nanospec: report the command line");
+  refuse("the text is not plain decoding's", method, "this is a bug of nanospec: report the command line");
 }
 
+namespace {
 OrderedJson outcome_json(const Engine& engine, const Method& method, const Outcome& outcome) {
   OrderedJson json = method_json(method);
   json["method"] = method_text(method);
@@ -141,6 +131,7 @@ OrderedJson outcome_json(const Engine& engine, const Method& method, const Outco
   }
   return json;
 }
+}  // namespace
 
 OrderedJson comparison_json(const Trial& trial, const Engine& engine, const std::vector<Outcome>& outcomes,
                             const OrderedJson& more) {

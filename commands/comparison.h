@@ -31,7 +31,7 @@ std::vector<std::vector<int>> encoded(const Engine& engine, const std::vector<st
 struct Run {
   Stats stats;                 // summed over the prompts
   std::vector<Stats> prompts;  // of each
-  double tokens_per_second() const { return ratio(double(stats.tokens), stats.seconds); }
+  double tokens_per_second() const { return ratio(stats.tokens, stats.seconds); }
 };
 
 struct Outcome {
@@ -46,8 +46,6 @@ using Report = std::function<void(const std::string& doing, double done)>;
 // Runs everything; after an interrupt only whole repeats are kept, perhaps none.
 std::vector<Outcome> run_all(const Trial& trial, Engine& engine, const Report& report);
 
-void set_speedups(std::vector<Outcome>& outcomes, size_t plain);
-
 std::vector<double> speeds(const Outcome& outcome);  // tokens per second of each run
 Stats sum_of(const Outcome& outcome);
 
@@ -61,9 +59,7 @@ void refuse_broken(const std::string& method);
 
 std::string times(double x);  // "1.25x"
 
-// A method's words and, for each run, all that was counted.
-OrderedJson outcome_json(const Engine& engine, const Method& method, const Outcome& outcome);
-// The settings, the prompts, `more`, and outcome_json of every method.
+// The settings, the prompts, `more`, and of every method its words and, for each run, all that was counted.
 OrderedJson comparison_json(const Trial& trial, const Engine& engine, const std::vector<Outcome>& outcomes,
                             const OrderedJson& more = OrderedJson::object());
 

@@ -1,7 +1,8 @@
-// commands/conversation.h: a conversation as tokens. It needs no engine.
+// commands/conversation.h: a conversation as tokens, and a text that is shown while it grows. It needs no engine.
 //
 // In order: the tokens that end a text; the template, which is how a model was taught to tell questions from answers;
-// the conversation. What a person types is always plain text: it never becomes a control token, whatever it says.
+// the conversation; the text. What a person types is always plain text: it never becomes a control token, whatever it
+// says.
 //
 // Templates in files are programs (Jinja). None is run: ChatML is recognized by its two marks, and every other template
 // counts as not known. How to add a form: a value of ChatTemplate::Form, its recognition in read_template, its tokens
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -136,7 +138,6 @@ class Conversation {
   int turns() const { return int(turns_.size()); }
   // Tokens of the system text and the last turn.
   int least() const { return int(first_.size() + (turns_.empty() ? 0 : turns_.back().size())); }
-  const Tokens& ends() const { return ends_; }
 
  private:
   static void append(Tokens& to, const Tokens& more) { to.insert(to.end(), more.begin(), more.end()); }
@@ -171,5 +172,53 @@ inline Conversation begin_conversation(const Tokenizer& tokenizer, const std::st
          "the model continues plain lines of text; expect no answers");
   return Conversation(tokenizer, known.form, system.value_or(known.system), begin);
 }
+
+// ---------------------------------------------------------------------------------------------------------------
+// A text that is shown while it grows
+//
+// Tokens bring bytes, and a token may end inside a character, or inside a text that ends the generation (--stop). So
+// bytes are held back until it is sure that they are shown. All that is shown, end to end, does not depend on where
+// tokens end.
+
+class ShownText {
+ public:
+  // stops: the text ends before the first of these that it contains; none is empty.
+  explicit ShownText(std::vector<std::string> stops = {}) : stops_(std::move(stops)) {}
+
+  // Takes more bytes of the text; returns what may be shown now, whole characters. After a stop it takes nothing.
+  std::string put(std::string_view bytes) {
+    for (size_t i = 0; i < bytes.size() && !stopped_; i++) {
+      held_ += bytes[i];
+      const size_t stop = stop_at_end(true);
+      stopped_ = stop > 0;
+      held_.resize(held_.size() - stop);
+    }
+    return release(stopped_ ? 0 : stop_at_end(false));
+  }
+  // Returns what is left at the text's end. The beginning of a character that never ended is left out.
+  std::string finish() { return release(0); }
+
+  bool stopped() const { return stopped_; }
+
+ private:
+  // How many bytes at the end are a whole stop, or may become one; of several the longest.
+  size_t stop_at_end(bool whole) const {
+    size_t most = 0;
+    for (const std::string& stop : stops_)
+      for (size_t n = std::min(held_.size(), stop.size() - !whole); n > most && (!whole || n == stop.size()); n--)
+        if (held_.compare(held_.size() - n, n, stop, 0, n) == 0) most = n;
+    return most;
+  }
+  std::string release(size_t keep) {
+    const std::string ready = held_.substr(0, held_.size() - keep);
+    held_.erase(0, ready.size());
+    return characters_.put(ready);
+  }
+
+  const std::vector<std::string> stops_;
+  Utf8Stream characters_;
+  std::string held_;  // bytes that may be the beginning of a stop
+  bool stopped_ = false;
+};
 
 }  // namespace nanospec

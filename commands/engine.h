@@ -75,10 +75,8 @@ class Engine {
   std::vector<double> losses(const std::vector<int>& tokens, int first);
 
   const Config& config() const;
-  int context() const;  // tokens of the window
-  int vocab_size() const;
-  std::string sizes_text() const;  // "4 layers, 4 heads, 128 channels, block 64"
-  int begin_token() const;         // that the model wants before every text; -1: none
+  int context() const;      // tokens of the window
+  int begin_token() const;  // that the model wants before every text; -1: none
   int threads() const;
   std::string device() const;   // cpu or cuda: what "auto" came to
   std::string dtype() const;    // of most weights: a word of Settings::dtype, or q4_1

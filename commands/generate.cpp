@@ -6,14 +6,12 @@
 #include <unistd.h>
 
 #include "commands/commands.h"
-#include "commands/shown_text.h"
 
 namespace nanospec {
 namespace {
 
 struct Generation {
   Options options;
-  Method method;
   std::string stats_file, system;
   std::vector<std::string> stops;
   bool stream = false, chat = false;
@@ -41,7 +39,7 @@ Command describe(Generation& g) {
              "the answer"},
             {"--system", "TEXT", &g.system, "with --chat: the text before the question; default: the template's own"}},
            sampling_flags(g.options),
-           speculation_flags(g.options, g.method),
+           speculation_flags(g.options),
            machine_flags(g.options),
            {heading("Output"),
             {"--stream", "", &g.stream, "write each token when it is generated"},
@@ -49,17 +47,17 @@ Command describe(Generation& g) {
             {"--quiet", "", &g.options.quiet, "no progress, no summary"}}})};
 }
 
-void check_command_line(const Generation& g, const Given& given) {
-  if (given.has("--system") && !g.chat)
+void check_command_line(const Generation& g) {
+  if (g.options.given.has("--system") && !g.chat)
     throw std::invalid_argument("--system is part of a chat: nanospec generate: add --chat, or put it into the prompt");
   for (const std::string& stop : g.stops)
     if (stop.empty()) throw std::invalid_argument("an empty text: --stop: give at least one character");
 }
 
 // The prompt's tokens: what it says is plain text, as in "<|im_end|>"; the template alone brings control tokens.
-Tokens encode_prompt(const Generation& g, const Given& given, const Engine& engine, const std::string& prompt) {
+Tokens encode_prompt(const Generation& g, const Engine& engine, const std::string& prompt) {
   if (!g.chat) return engine.encode_prompt(prompt, "the prompt");
-  Conversation talk = conversation_of(engine, g.options, given, g.system);
+  Conversation talk = conversation_of(engine, g.options, g.system);
   talk.ask(prompt);
   return talk.tokens();
 }
@@ -75,37 +73,32 @@ std::string promise_text(const Method& method) {
 // What it took, for people.
 std::string summary(const Generation& g, const Engine& engine, const Stats& stats) {
   const double tokens = double(stats.tokens), forwards = double(stats.target_forwards);
-  std::string text = count(tokens, "token") + " in " + duration(stats.seconds) + ": " +
-                     thousands(ratio(tokens, stats.seconds)) + " tok/s  (" + method_text(g.method) + "; " +
-                     sampling_text(g.options.sampling) + "; " + machine_text(g.options.settings, engine) +
-                     "; prefill " + duration(stats.prefill_seconds) + ")\n";
-  text += "acceptance length " + decimals(ratio(tokens, forwards), 2) + ": " + count(forwards, "target forward") +
-          ", " + count(double(stats.drafted_nodes), "drafted node") + ", " +
-          count(double(stats.slide_prefills), "window slide") + "\n";
-  if (g.method.drafter != "none") {
-    text += "forwards by tokens committed:";
-    for (size_t i = 0; i < stats.accept_histogram.size(); i++)
-      if (stats.accept_histogram[i] > 0)
-        text += "  " + std::to_string(i) + ": " + thousands(double(stats.accept_histogram[i]));
-    text += "\n";
-  }
-  if (stats.accepted_by.size() > 1) {
-    text += "accepted nodes by drafter:";
-    for (const auto& [drafter, nodes] : stats.accepted_by) text += "  " + drafter + ": " + thousands(double(nodes));
-    text += "\n";
-  }
+  std::string text = promise_text(g.options.method);
+  text +=
+      filled("{} in {}: {} tok/s  ({}; {}; {}; prefill {})\n", count(tokens, "token"), duration(stats.seconds),
+             thousands(ratio(tokens, stats.seconds)), method_text(g.options.method), sampling_text(g.options.sampling),
+             machine_text(g.options.settings, engine), duration(stats.prefill_seconds));
+  text += filled("acceptance length {}: {}, {}, {}\n", decimals(ratio(tokens, forwards), 2),
+                 count(forwards, "target forward"), count(stats.drafted_nodes, "drafted node"),
+                 count(stats.slide_prefills, "window slide"));
+  std::string committed, accepted;
+  for (size_t i = 0; i < stats.accept_histogram.size(); i++)
+    if (stats.accept_histogram[i] > 0) committed += filled("  {}: {}", i, thousands(stats.accept_histogram[i]));
+  for (const auto& [drafter, nodes] : stats.accepted_by) accepted += filled("  {}: {}", drafter, thousands(nodes));
+  if (g.options.method.drafter != "none") text += "forwards by tokens committed:" + committed + "\n";
+  if (stats.accepted_by.size() > 1) text += "accepted nodes by drafter:" + accepted + "\n";
   if (stats.ahead.wanted) text += "ahead: " + ahead_text(stats.ahead) + "\n";
-  return promise_text(g.method) + text + "time: draft " + percent(stats.seconds_draft, stats.seconds) + ", forward " +
-         percent(stats.seconds_forward, stats.seconds) + ", verify " + percent(stats.seconds_verify, stats.seconds) +
-         ", keep " + percent(stats.seconds_keep, stats.seconds) + ", slides " +
-         percent(stats.seconds_slide, stats.seconds) + "; weights read at " +
-         decimals(gigabytes_per_second(engine, stats), 1) + " GB/s\n";
+  const auto share = [&](double seconds) { return percent(seconds, stats.seconds); };
+  return text + filled("time: draft {}, forward {}, verify {}, keep {}, slides {}; weights read at {} GB/s\n",
+                       share(stats.seconds_draft), share(stats.seconds_forward), share(stats.seconds_verify),
+                       share(stats.seconds_keep), share(stats.seconds_slide),
+                       decimals(gigabytes_per_second(engine, stats), 1));
 }
 
 std::string report_json(const Generation& g, const Engine& engine, const Stats& stats, const std::string& text,
                         const std::string& why) {
   OrderedJson json = stats_json(engine, stats);
-  json.update(method_json(g.method));
+  json.update(method_json(g.options.method));
   json.update(settings_json(g.options, engine));
   json["context"] = engine.context();
   json["ended_by"] = why;
@@ -117,13 +110,11 @@ std::string report_json(const Generation& g, const Engine& engine, const Stats& 
 
 int generate_command(int argc, char** argv) {
   Generation g;
-  const Command command = describe(g);
-  Given given;
-  if (!read_command_line(command, argc, argv, g.options, g.method, given)) return 0;
-  check_command_line(g, given);
-  const std::string prompt = read_prompt(g.options, given);
+  if (!read_command_line(describe(g), argc, argv, g.options)) return 0;
+  check_command_line(g);
+  const std::string prompt = read_prompt(g.options);
   Engine engine(g.options.settings);
-  const Tokens prompt_tokens = encode_prompt(g, given, engine, prompt);
+  const Tokens prompt_tokens = encode_prompt(g, engine, prompt);
 
   const int wanted = g.options.max_new_tokens;
   std::string text = prompt + (g.chat ? "\n" : "");  // what standard output gets
@@ -143,18 +134,17 @@ int generate_command(int argc, char** argv) {
     if (!ended) text += stream.put(engine.decode(token));
     if (g.stream) print();  // with the prompt: nothing was refused
     if (progress.due())
-      progress.show(thousands(done) + " of " + count(wanted, "token") + ", " +
-                    thousands(ratio(done, progress.seconds())) + " tok/s, " +
-                    time_left(done, wanted, progress.seconds()));
+      progress.show(filled("{} of {}, {} tok/s, {}", thousands(done), count(wanted, "token"),
+                           thousands(ratio(done, progress.seconds())), progress.left(done, wanted)));
     return !stream.stopped();
   };
-  const Stats stats = continue_text(engine, g.options, g.method, prompt_tokens, wanted, on_token).stats;
+  const Stats stats = continue_text(engine, g.options, g.options.method, prompt_tokens, wanted, on_token).stats;
   progress.clear();
   text += stream.finish();
   print();
 
   const std::string why = ended ? "end of text" : stream.stopped() ? "stop" : interrupted() ? "interrupt" : "length";
-  if (given.has("--stats")) write_file(g.stats_file, report_json(g, engine, stats, text, why));
+  if (!g.stats_file.empty()) write_file(g.stats_file, report_json(g, engine, stats, text, why));
   if (!g.options.quiet) {
     if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO)) fputs(text.back() == '\n' ? "\n" : "\n\n", stderr);
     if (interrupted()) fputs("stopped early\n", stderr);

@@ -4,7 +4,6 @@
 // files/tables.h), where `--drafter ngram:4` looks for them. They change how often drafts are right, never the text.
 
 #include "commands/commands.h"
-#include "commands/preparing.h"
 #include "files/folder.h"
 #include "files/tables.h"
 
@@ -73,12 +72,12 @@ void add_text(Indexing& i, const Tokenizer& tokenizer, const std::string& path, 
 }
 
 std::string summary(const Indexing& i, const NgramTrie& trie, const std::string& path) {
-  std::string line = count(double(i.tokens.size()), "token") + " in " + bytes_text(i.bytes) + " of " +
-                     count(double(i.texts.size()), "text") + ": " + thousands(double(trie.token.size() - 1)) +
-                     " different n-grams of 1 to " + count(trie.orders(), "token") + ".\n";
-  if (i.tokens.size() > kNgramText) line += "Only the first " + count(double(kNgramText), "token") + " are i.\n";
-  return line + "Written to " + path + ", " + bytes_text(file_bytes(path)) +
-         ": for --drafter ngram:" + std::to_string(trie.orders()) + ".\n";
+  std::string text =
+      filled("{} in {} of {}: {} different n-grams of 1 to {}.\n", count(i.tokens.size(), "token"), bytes_text(i.bytes),
+             count(i.texts.size(), "text"), thousands(trie.token.size() - 1), count(trie.orders(), "token"));
+  if (i.tokens.size() > kNgramText) text += "Only the first " + count(kNgramText, "token") + " are counted.\n";
+  return text +
+         filled("Written to {}, {}: for --drafter ngram:{}.\n", path, bytes_text(file_bytes(path)), trie.orders());
 }
 
 }  // namespace

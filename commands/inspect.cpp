@@ -6,7 +6,6 @@
 //
 // In order: the command line; a model's sizes; GGUF files; folders; what is written for people. What is found out is
 // collected as the JSON that --json writes; a label or a text of its own is given to what people read otherwise.
-#include <cctype>
 #include <map>
 
 #include "commands/commands.h"
@@ -150,11 +149,10 @@ void describe_sizes(Inspection& all, const std::optional<Config>& config) {
 }
 
 // The name with N for its first number between dots.
-std::string kind_name(const std::string& name) {
-  for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
-    size_t end = dot + 1;
-    while (end < name.size() && isdigit(static_cast<unsigned char>(name[end]))) end++;
-    if (end > dot + 1 && end < name.size() && name[end] == '.') return name.substr(0, dot + 1) + "N" + name.substr(end);
+std::string kind_name(std::string name) {
+  for (size_t at = name.find('.') + 1; at > 0; at = name.find('.', at) + 1) {
+    const size_t end = std::min(name.find_first_not_of("0123456789", at), name.size());
+    if (end > at && name[end] == '.') return name.replace(at, end - at, "N");
   }
   return name;
 }
@@ -172,17 +170,10 @@ OrderedJson grouped(const OrderedJson& tensors, const std::vector<const char*>& 
     for (const char* sum : {"tensors", "numbers", "bytes"}) kind[sum] = 0;
     if (is_new) kinds.push_back(kind);
     OrderedJson& found = kinds[place->second];
-    found["tensors"] = found["tensors"].get<int>() + 1;
-    for (const char* sum : {"numbers", "bytes"}) found[sum] = found[sum].get<int64_t>() + tensor[sum].get<int64_t>();
+    for (const char* sum : {"tensors", "numbers", "bytes"})
+      found[sum] = found[sum].get<int64_t>() + tensor.value(sum, int64_t(1));
   }
   return kinds;
-}
-
-// What f finds out of the model; "" where that file of it cannot be read, which its own line says.
-std::string found_out(const std::function<std::string()>& f) {
-  try {
-    return f();
-  } catch (const Refusal&) { return ""; }
 }
 
 // Whether a file of tensors is whole, and of this model's text, weights and tokenizer.
@@ -190,13 +181,15 @@ std::string state_of(const std::string& path, const std::string& model) {
   try {
     const Metadata said = read_safetensors(path).metadata, own = model_metadata(model);
     std::string state = said.count("hash") ? "hash fits" : "no hash";
-    const auto compare = [&](const char* key, const std::string& its, const char* what) {
-      const std::string found = said_by(said, key);
-      if (!found.empty() && !its.empty()) state += std::string(found == its ? "; of this " : "; of another ") + what;
+    const auto compare = [&](const char* key, const std::string& what, const auto& of_model) {
+      try {
+        const std::string found = said_by(said, key), its = of_model();
+        if (!found.empty() && !its.empty()) state += (found == its ? "; of this " : "; of another ") + what;
+      } catch (const Refusal&) {}  // that file of the model cannot be read, which its own line says
     };
-    if (said_by(said, "tokenizer").empty()) compare("text_sha256", said_by(own, "text_sha256"), "text");
-    else compare("tokenizer", found_out([&] { return tokenizer_hash(model); }), "tokenizer");
-    compare("model", found_out([&] { return model_hash(model); }), "model");
+    if (said_by(said, "tokenizer").empty()) compare("text_sha256", "text", [&] { return said_by(own, "text_sha256"); });
+    else compare("tokenizer", "tokenizer", [&] { return tokenizer_hash(model); });
+    compare("model", "model", [&] { return model_hash(model); });
     if (said.count("text")) state += ": " + printable(said.at("text"), 60);
     return state;
   } catch (const Refusal& refusal) { return refusal.wrong; }
@@ -352,9 +345,8 @@ void describe_tokenizer(Inspection& all, const std::string& dir, int vocab) {
     all.shown["characters"] = printable(symbols, 50);
   }
   if (vocab > 0 && tokenizer.vocab_size() != vocab)
-    refuse("the tokenizer has " + std::to_string(tokenizer.vocab_size()) + " tokens, config.json says vocab_size " +
-               std::to_string(vocab),
-           dir, "use files of one and the same model");
+    refuse(filled("the tokenizer has {} tokens, config.json says vocab_size {}", tokenizer.vocab_size(), vocab), dir,
+           "use files of one and the same model");
 }
 
 // Throws runtime_error where there is no config.json.
@@ -384,7 +376,7 @@ Inspection inspect_folder(const std::string& dir) {
 
 std::string shown_fact(const std::string& key, const OrderedJson& value) {
   if (value.is_string()) return printable(value.get<std::string>(), 200);
-  if (value.is_number_float()) return shortest(value);
+  if (value.is_number_float()) return as_text(value.get<double>());
   return key.find("_bytes_") != std::string::npos ? bytes_text(value) : thousands(value);
 }
 
@@ -422,11 +414,11 @@ std::string table_text(const OrderedJson& list, const Row& head, const Row& memb
 
 std::string report(const Inspection& all, const Wanted& w) {
   const OrderedJson& said = all.said;
-  std::string text = all.path + ": " + said["format"].get<std::string>() + ", " + bytes_text(said["bytes"]) +
-                     ". nanospec " + (said["loads"] ? "loads it." : "does not load it:") + "\n";
+  std::string text = filled("{}: {}, {}. nanospec {}\n", all.path, said["format"].get<std::string>(),
+                            bytes_text(said["bytes"]), said["loads"] ? "loads it." : "does not load it:");
   for (const OrderedJson& obstacle : said["obstacles"]) text += "  " + obstacle.get<std::string>() + "\n";
-  text +=
-      facts_text(all, "Model", "model") + facts_text(all, "Sizes", "sizes") + facts_text(all, "Tokenizer", "tokenizer");
+  text += facts_text(all, "Model", "model") + facts_text(all, "Sizes", "sizes");
+  text += facts_text(all, "Tokenizer", "tokenizer");
   text += table_text(w.tensors ? said["tensors"] : grouped(said["tensors"], {"name", "shape", "type"}),
                      {"tensor", "number", "shape", "type", "bytes"}, {"name", "tensors", "shape", "type", "bytes"},
                      "lrllr");
@@ -445,16 +437,15 @@ std::string report(const Inspection& all, const Wanted& w) {
 
 int inspect_command(int argc, char** argv) {
   Wanted w;
-  const Command command = describe(w);
-  const Given given = parse_flags(command, argc, argv);
+  const Given given = parse_flags(describe(w), argc, argv);
   if (given.help) return 0;
   if (w.model.empty()) throw std::invalid_argument("an empty name: --model: give a GGUF file or a folder");
-  check_outputs(command, given);
+  check_outputs(given);
   Inspection all = std::filesystem::is_directory(w.model) ? inspect_folder(w.model) : inspect_gguf(w.model);
   all["types"] = grouped(all["tensors"], {"type"});
   all["loads"] = all["obstacles"].empty();
   print_out(report(all, w));
-  if (given.has("--json")) write_file(w.json_file, json_text(all.said, 2));
+  if (!w.json_file.empty()) write_file(w.json_file, json_text(all.said, 2));
   return 0;
 }
 

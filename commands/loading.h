@@ -22,18 +22,16 @@ inline Dtype stored_as(const Loaded& loaded) {
 // Lets the tensors of a file that stays mapped be read as before, but tells how far it is where that takes longer than
 // a second.
 inline void show_loading(Loaded& loaded, const Settings& s) {
-  const auto count = [progress = std::make_shared<Progress>(s.quiet, 1), done = std::make_shared<double>(0),
-                      all = double(parameter_count(loaded.config)),
-                      what = "loading " + printable(s.model, 60) + ": "](const TensorSpec& spec) {
-    *done += double(spec.size);
-    if (progress->due())
-      progress->show(what + decimals(100 * *done / all, 0) + "%, " + thousands(*done / progress->seconds() / 1e6) +
-                     " million weights/s, " + time_left(*done, all, progress->seconds()));
-  };
-  const auto counted = [count](const auto& f) {
-    return [f, count](const TensorSpec& spec, const auto& to) {
+  const auto progress = std::make_shared<Progress>(s.quiet, 1);
+  const auto done = std::make_shared<double>(0);
+  const double all = double(parameter_count(loaded.config));
+  const auto counted = [=, model = printable(s.model, 60)](const auto& f) {
+    return [=](const TensorSpec& spec, const auto& to) {
       f(spec, to);
-      count(spec);
+      *done += double(spec.size);
+      if (progress->due())
+        progress->show(filled("loading {}: {}%, {} million weights/s, {}", model, decimals(100 * *done / all, 0),
+                              thousands(*done / progress->seconds() / 1e6), progress->left(*done, all)));
     };
   };
   loaded.tensors.read = counted(loaded.tensors.read);
@@ -51,8 +49,7 @@ inline Loaded load(const Settings& s, Dtype dtype, Dtype cache_dtype) {
   Loaded loaded = load_model(s.model);
   const int block = loaded.config.block_size;
   if (s.context != 0 && s.context != block)
-    refuse("a context of " + std::to_string(s.context) + " tokens is not the " + std::to_string(block) +
-               " that the model was trained with",
+    refuse(filled("a context of {} tokens is not the {} that the model was trained with", s.context, block),
            printable(s.model, 300), "leave --context out");
   return loaded;
 }

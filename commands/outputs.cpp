@@ -1,6 +1,4 @@
-// commands/outputs.cpp: what outputs.h declares.
-#include "commands/outputs.h"
-
+// commands/outputs.cpp: what cli.h says of the files that a run writes.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -9,6 +7,7 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "commands/cli.h"
 #include "files/io.h"
 #include "files/unfinished.h"
 
@@ -54,15 +53,8 @@ struct NamedPath {
   bool is(const std::string& other) const { return same_file(path, other); }
 };
 
-// The texts that were given to a flag: one, or those of a list.
-std::vector<std::string> texts_of(const Flag& flag) {
-  if (auto* const* const list = std::get_if<std::vector<std::string>*>(&flag.value)) return **list;
-  if (auto* const* const text = std::get_if<std::string*>(&flag.value)) return {**text};
-  return {};
-}
-
 [[noreturn]] void refuse_output(const NamedPath& output, const std::string& why) {
-  throw std::invalid_argument(output.flag + " " + why + ": " + printable(output.path, 300) + ": give it another name");
+  refuse_usage("{} {}: {}: give it another name", output.flag, why, printable(output.path, 300));
 }
 
 // Throws std::invalid_argument where what is written there would be lost, or something else by it. reads: the run's
@@ -101,16 +93,15 @@ void check_writable(const std::string& path) {
   if (file.handle < 0) refuse_path("cannot write the file", path, errno);
 }
 
-void check_outputs(const Command& command, const Given& given, const std::vector<std::string>& also_reads,
-                   const std::string& own) {
+void check_outputs(const Given& given, const std::vector<std::string>& also_reads, const std::string& own) {
   std::vector<NamedPath> files, folders, reads;  // that are written; that are read
   std::vector<std::string> places = also_reads;
   for (const std::string& path : also_reads)
     if (!path.empty()) reads.push_back({"this run", path});
-  for (const Flag& flag : command.flags) {
+  for (const Flag& flag : given.command.flags) {
     if (!given.has(flag.name)) continue;
     const bool file = flag.takes.compare(0, 4, "FILE") == 0, folder = flag.takes.find("DIR") != std::string::npos;
-    for (const std::string& path : texts_of(flag)) {
+    for (const std::string& path : given.flags.at(flag.name)) {
       if (folder) places.push_back(path);
       if (flag.accepts.written) (file ? files : folders).push_back({flag.name, path});
       else if (file) reads.push_back({flag.name, path == "-" ? "/dev/stdin" : path});

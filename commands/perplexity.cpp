@@ -59,18 +59,17 @@ Command describe(Reading& m) {
                      {"--quiet", "", &m.options.quiet, "no progress"}}})};
 }
 
-void check_command_line(Reading& m, const Command& command, const Given& given) {
+void check_command_line(Reading& m) {
   Options& o = m.options;
   check_options(o);
-  if (given.has("--text") && given.has("--data"))
+  const bool text = o.given.has("--text"), data = o.given.has("--data");
+  if (text && data)
     throw std::invalid_argument("more than one text: nanospec perplexity: give only one of --text or --data");
-  if (!given.has("--text") && !given.has("--data") && !is_gguf(o.settings.model))
-    o.data_file = find_text(o.settings.model, false);
+  if (!text && !data && !is_gguf(o.settings.model)) o.data_file = find_text(o.settings.model, false);
   if (m.text_file.empty() && o.data_file.empty())
-    throw std::invalid_argument("there is no text" +
-                                (is_gguf(o.settings.model) ? "" : ", and " + not_found_text(o.settings.model)) +
-                                ": nanospec perplexity: add --text FILE");
-  check_outputs(command, given, {o.data_file});
+    refuse_usage("there is no text{}: nanospec perplexity: add --text FILE",
+                 is_gguf(o.settings.model) ? "" : ", and " + not_found_text(o.settings.model));
+  check_outputs(o.given, {o.data_file});
   o.settings.budget = 0;
   o.settings.rows = kRows;
 }
@@ -92,20 +91,18 @@ void read_text(Reading& m) {
 
 // Makes the windows. Throws invalid_argument where the model sees fewer tokens than --window says, and runtime_error
 // where the text has too few.
-void cut(Reading& m, const Given& given, const Engine& engine) {
+void cut(Reading& m, const Engine& engine) {
   const int block = engine.context();
-  if (given.has("--window") && m.window > block)
-    throw std::invalid_argument("the model sees at most " + std::to_string(block) + " tokens: --window " +
-                                std::to_string(m.window) + ": give a smaller one");
+  if (m.options.given.has("--window") && m.window > block)
+    refuse_usage("the model sees at most {} tokens: --window {}: give a smaller one", block, m.window);
   m.window = std::min(m.window, block);
   m.begin = engine.begin_token();
   m.tokens = engine.tokenizer().encode(m.bytes, m.name);
   if (m.begin >= 0) m.tokens.insert(m.tokens.begin(), m.begin);
   m.windows = m.tokens.size() / size_t(m.window);
   if (m.windows == 0)
-    refuse("the text has " + count(double(m.tokens.size()), "token") + ", less than a window of " +
-               std::to_string(m.window),
-           m.name, "give a longer text, or a smaller --window");
+    refuse(filled("the text has {}, less than a window of {}", count(m.tokens.size(), "token"), m.window), m.name,
+           "give a longer text, or a smaller --window");
   if (m.max_windows > 0) m.windows = std::min(m.windows, size_t(m.max_windows));
 }
 
@@ -121,9 +118,9 @@ void measure(Reading& m, Engine& engine) {
     m.done++;
     m.seconds = progress.seconds();
     if (progress.due())
-      progress.show(thousands(double(m.done)) + " of " + count(double(m.windows), "window") + ", perplexity " +
-                    decimals(m.loss.perplexity(), 2) + ", " + thousands(ratio(m.read(), m.seconds)) + " tok/s, " +
-                    time_left(double(m.done), double(m.windows), m.seconds));
+      progress.show(filled("{} of {}, perplexity {}, {} tok/s, {}", thousands(m.done), count(m.windows, "window"),
+                           decimals(m.loss.perplexity(), 2), thousands(ratio(m.read(), m.seconds)),
+                           progress.left(m.done, m.windows)));
   }
 }
 
@@ -131,13 +128,15 @@ void measure(Reading& m, Engine& engine) {
 // Saying
 
 std::string summary(const Reading& m, const Engine& engine) {
-  return "loss           " + decimals(m.loss.mean(), 4) + " nats per token, standard error " +
-         decimals(m.loss.error(), 4) + "\nperplexity     " + decimals(m.loss.perplexity(), 3) + ", standard error " +
-         decimals(m.loss.perplexity_error(), 3) + "\nbits per byte  " + decimals(m.bits_per_byte(), 4) + "\n" +
-         count(double(m.loss.n), "token") + " of " + count(double(m.done), "window") + " of " +
-         count(m.window, "token") + ", after " + std::to_string(m.first()) + " each; " + count(m.read(), "token") +
-         " in " + duration(m.seconds) + ": " + thousands(ratio(m.read(), m.seconds)) + " tok/s  (" +
-         machine_text(m.options.settings, engine) + ")\n";
+  const MeanLoss& loss = m.loss;
+  return filled("loss           {} nats per token, standard error {}\n", decimals(loss.mean(), 4),
+                decimals(loss.error(), 4)) +
+         filled("perplexity     {}, standard error {}\n", decimals(loss.perplexity(), 3),
+                decimals(loss.perplexity_error(), 3)) +
+         filled("bits per byte  {}\n", decimals(m.bits_per_byte(), 4)) +
+         filled("{} of {} of {}, after {} each; {} in {}: {} tok/s  ({})\n", count(loss.n, "token"),
+                count(m.done, "window"), count(m.window, "token"), m.first(), count(m.read(), "token"),
+                duration(m.seconds), thousands(ratio(m.read(), m.seconds)), machine_text(m.options.settings, engine));
 }
 
 OrderedJson stats_json(const Reading& m, const Engine& engine) {
@@ -170,19 +169,18 @@ OrderedJson stats_json(const Reading& m, const Engine& engine) {
 
 int perplexity_command(int argc, char** argv) {
   Reading m;
-  const Command command = describe(m);
-  const Given given = parse_flags(command, argc, argv);
-  if (given.help) return 0;
-  check_command_line(m, command, given);
+  m.options.given = parse_flags(describe(m), argc, argv);
+  if (m.options.given.help) return 0;
+  check_command_line(m);
   read_text(m);
   Engine engine(m.options.settings);
-  cut(m, given, engine);
+  cut(m, engine);
 
   watch_interrupts();
   measure(m, engine);
   if (m.done == 0) return stopped(": nothing is measured");
   print_out(summary(m, engine));
-  if (given.has("--stats")) write_file(m.stats_file, json_text(stats_json(m, engine), 2));
+  if (!m.stats_file.empty()) write_file(m.stats_file, json_text(stats_json(m, engine), 2));
   if (!interrupted()) return 0;
   return stopped(" after " + std::to_string(m.done) + " of " + std::to_string(m.windows) + " windows");
 }

@@ -9,13 +9,8 @@ namespace {
 
 constexpr const char* kVersion = "nanospec 0.1";
 
-// Becomes build/study, whose commands these are; argv[0] is the command's name.
-int study_command(int, char** argv) {
-  std::vector<char*> words = {argv[0]};
-  for (char** word = argv; *word; word++) words.push_back(*word);
-  words.push_back(nullptr);
-  hand_over("study", words.data(), "make study");
-}
+// Becomes build/study, whose commands these are. Before argv[0], the command's name, stands the program's, always.
+int study_command(int, char** argv) { hand_over("study", argv - 1, "make study"); }
 
 struct CommandLine {
   const char* name;
@@ -40,49 +35,45 @@ constexpr CommandLine kCommands[] = {
 // ---------------------------------------------------------------------------------------------------------------
 // Lists of words
 
-// A paragraph, a list of words with what each says, more, and examples.
+constexpr const char* kTopics[] = {"drafters", "shapes", "rules"};
+
+// Each word of a table with what it says.
 template <class Word, size_t n>
-std::string topic_help(const char* about, const Word (&words)[n], const char* Word::*form, const std::string& more,
-                       const char* examples) {
-  std::string text = help_paragraph(about) + "\n";
+std::string words_help(const Word (&words)[n], const char* Word::*form) {
+  std::string text = "\n";
   for (const Word& known : words) text += help_item(known.*form, known.what);
-  return text + more + "\n" + help_examples(examples);
+  return text;
 }
 
-std::string drafters_help() {
-  return topic_help(
-      "A drafter guesses the tokens to come; the model checks its guesses. --drafter:", kDrafters, &DrafterWord::form,
-      help_item(kUnionForm, kUnionWhat),
-      "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter ngram:4\n"
-      "nanospec generate --model runs/medium --prompt \"ROMEO:\" --drafter gpt:runs/small\n"
-      "train_drafter --medusa runs/small --data data/*shakespeare.txt --medusa_root --medusa_target distribution"
-      "  # takes a minute\n");
+std::string topic_help(const std::string& topic) {
+  if (topic == "drafters")
+    return help_paragraph("A drafter guesses the tokens to come; the model checks its guesses. --drafter:") +
+           words_help(kDrafters, &DrafterWord::form) + help_item(kUnionForm, kUnionWhat) + "\n" +
+           help_examples(
+               "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter ngram:4\n"
+               "nanospec generate --model runs/medium --prompt \"ROMEO:\" --drafter gpt:runs/small\n"
+               "train_drafter --medusa runs/small --data data/*shakespeare.txt --medusa_root --medusa_target "
+               "distribution  # takes a minute\n");
+  if (topic == "shapes")
+    return help_paragraph("A shape says which guesses are worth a node of the tree. --shape:") +
+           words_help(kShapes, &ShapeWord::form) + "\n" +
+           help_paragraph(
+               "The four entropy shapes take settings after a colon, each of which may be left out: "
+               "threshold=H in nats, depth=D, of=q or of=confidence; entropy-naive also width=K.") +
+           "\n" +
+           help_examples(
+               "nanospec generate --model runs/small --prompt \"ROMEO:\" --shape tree:3x2\n"
+               "nanospec generate --model runs/small --prompt \"ROMEO:\" --shape best-first --budget 16\n"
+               "nanospec generate --model runs/small --prompt \"ROMEO:\" --shape entropy-stop:threshold=1,depth=8\n");
+  return help_paragraph(
+             "A rule says which guesses are accepted. All but match are for study: nanospec exact compares each with "
+             "what it promises. --verify:") +
+         words_help(kRules, &RuleWord::word) + "\n" +
+         help_examples(
+             "nanospec exact\n"
+             "nanospec compare --model runs/small --prompt \"ROMEO:\" --methods \"none; bigram chain:4 "
+             "verify=rejection\"\n");
 }
-
-std::string shapes_help() {
-  return topic_help(
-      "A shape says which guesses are worth a node of the tree. --shape:", kShapes, &ShapeWord::form,
-      "\n" + help_paragraph("The four entropy shapes take settings after a colon, each of which may be left out: "
-                            "threshold=H in nats, depth=D, of=q or of=confidence; entropy-naive also width=K."),
-      "nanospec generate --model runs/small --prompt \"ROMEO:\" --shape tree:3x2\n"
-      "nanospec generate --model runs/small --prompt \"ROMEO:\" --shape best-first --budget 16\n"
-      "nanospec generate --model runs/small --prompt \"ROMEO:\" --shape entropy-stop:threshold=1,depth=8\n");
-}
-
-std::string rules_help() {
-  return topic_help(
-      "A rule says which guesses are accepted. All but match are for study: nanospec exact compares each with what it "
-      "promises. --verify:",
-      kRules, &RuleWord::word, "",
-      "nanospec exact\n"
-      "nanospec compare --model runs/small --prompt \"ROMEO:\" --methods \"none; bigram chain:4 verify=rejection\"\n");
-}
-
-struct Topic {
-  const char* name;
-  std::string (*help)();
-};
-constexpr Topic kTopics[] = {{"drafters", drafters_help}, {"shapes", shapes_help}, {"rules", rules_help}};
 
 // ---------------------------------------------------------------------------------------------------------------
 // The program
@@ -114,14 +105,14 @@ int help(int argc, char** argv) {
   const std::string word = argc < 2 ? "help" : argv[1];
   if (word == "help" || word == "--help" || word == "-h") return print(program_help());
   std::vector<std::string> names;
-  for (const Topic& topic : kTopics) {
-    if (word == topic.name) return print(topic.help());
-    names.push_back(topic.name);
+  for (const char* topic : kTopics) {
+    if (word == topic) return print(topic_help(topic));
+    names.push_back(topic);
   }
   for (const CommandLine& command : kCommands) {
-    char name[32], flag[] = "--help";
-    char* line[] = {strcpy(name, command.name), flag, nullptr};
-    if (word == command.name) return command.run(2, line);
+    char program[] = "nanospec", name[32], flag[] = "--help";
+    char* line[] = {program, strcpy(name, command.name), flag, nullptr};
+    if (word == command.name) return command.run(2, line + 1);
     names.push_back(command.name);
   }
   check_word("word", word, "nanospec help", names);

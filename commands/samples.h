@@ -17,6 +17,12 @@ namespace nanospec {
 inline double lowest(const std::vector<double>& v) { return v.empty() ? 0 : *std::min_element(v.begin(), v.end()); }
 inline double highest(const std::vector<double>& v) { return v.empty() ? 0 : *std::max_element(v.begin(), v.end()); }
 
+struct Interval {
+  double middle = 0, low = 0, high = 0;
+};
+
+inline Interval spread_of(const std::vector<double>& runs) { return {median(runs), lowest(runs), highest(runs)}; }
+
 // How far the middle four fifths of the runs lie apart, beside their median: 0 for runs that are all alike. One run
 // that was disturbed among ten does not show; a machine that is busy all the time does.
 inline double unevenness(std::vector<double> values) {
@@ -33,10 +39,6 @@ constexpr double kUneven = 0.15;  // beyond this something else was busy on the 
 // The unit of a sample is a prompt: repeats of a prompt repeat its text, forward by forward, so they tell of the clock
 // alone and are brought to their median before. Every prompt has noise of its own, or prompts would not be independent.
 // Ratios (speedups) are averaged as logarithms: 2x and 0.5x cancel out.
-
-struct Interval {
-  double middle = 0, low = 0, high = 0;
-};
 
 // What the middle 95% of Student's t with so many degrees of freedom reach to.
 inline double student_t(size_t degrees) {

@@ -19,7 +19,6 @@ constexpr int kUnseen = 500;              // tokens that are decoded first, and 
 
 struct Show {
   Options options;
-  Method method;
   std::string html_file;
 };
 
@@ -35,31 +34,29 @@ Command describe(Show& s) {
       together({text_flags(s.options),
                 model_text_flags(s.options),
                 sampling_flags(s.options),
-                speculation_flags(s.options, s.method),
+                speculation_flags(s.options),
                 machine_flags(s.options),
                 {heading("Output"),
                  {"--html", "FILE", &s.html_file, "the page to write; open it in a browser", written(true)},
                  {"--quiet", "", &s.options.quiet, "no messages, no progress"}}})};
 }
 
-// Generates, and notes when each token came, in seconds since the prompt's prefill.
 struct Timed {
   Generated generated;
-  std::vector<double> times;
+  std::vector<double> times;  // when each token came, in seconds since the prompt's prefill
 };
-// doing: for the progress line. goes_on: ends it early.
-Timed timed(
-    Engine& engine, const Show& s, const Method& method, const std::vector<int>& prompt, int wanted,
-    const std::string& doing, const Observation& observation = {},
-    const std::function<bool()>& goes_on = [] { return true; }) {
+
+// doing: for the progress line. The text ends early where `full` turns true.
+Timed timed(Engine& engine, const Show& s, const Method& method, const Tokens& prompt, int wanted,
+            const std::string& doing, const Observation& observation = {}, const bool& full = false) {
   Timed run;
   Progress progress(s.options.quiet);
   const auto on_token = [&](int, bool) {
     run.times.push_back(progress.seconds());
     if (progress.due())
-      progress.show(doing + ": " + thousands(double(run.times.size())) + " of " + count(wanted, "token") + ", " +
-                    time_left(double(run.times.size()), wanted, progress.seconds()));
-    return goes_on();
+      progress.show(filled("{}: {} of {}, {}", doing, thousands(run.times.size()), count(wanted, "token"),
+                           progress.left(run.times.size(), wanted)));
+    return !full;
   };
   run.generated = continue_text(engine, s.options, method, prompt, wanted, on_token, observation);
   for (double& time : run.times) time -= run.generated.stats.prefill_seconds;
@@ -92,21 +89,15 @@ std::string stop_text(const IterationReport& report, const Engine& engine, const
   return "the tree ended there: every guess on the path was right";
 }
 
-OrderedJson texts_of(const Engine& engine, const std::vector<int>& tokens) {
+OrderedJson texts_of(const Engine& engine, const Tokens& tokens) {
   OrderedJson texts = OrderedJson::array();
   for (int token : tokens) texts.push_back(engine.decode(token));
   return texts;
 }
 
 OrderedJson report_json(const IterationReport& report, const Engine& engine, const Options& options) {
-  const Sampling& sampling = options.sampling;
   const Tree& tree = report.tree;
   const Tokens& tokens = report.verdict.tokens;
-  std::vector<OrderedJson> picks(size_t(tree.size()), nullptr);
-  for (int row = 0; row < tree.size() && report.pick; row++) picks[size_t(row)] = engine.decode(report.pick(row));
-  for (size_t i = 0; i < report.verdict.rows.size(); i++)
-    picks[size_t(report.verdict.rows[i])] = engine.decode(report.verdict.tokens[i]);
-
   OrderedJson nodes = OrderedJson::array();
   std::vector<float> q;
   for (int row = 0; row < tree.size(); row++) {
@@ -116,14 +107,16 @@ OrderedJson report_json(const IterationReport& report, const Engine& engine, con
                         {"depth", tree.depth[row]},
                         {"end", tree.end[row]}};
     if (row > 0) {
-      node["q"] = chance_of(report, row, sampling, q);
+      node["q"] = chance_of(report, row, options.sampling, q);
       node["confidence"] = report.growth.chance[origin];
       node["reach"] = report.growth.reach[origin];
       node["author"] = report.drafter->author(tree.origin[tree.parent[row]], tree.token[row]);
     }
-    node["pick"] = picks[size_t(row)];
+    node["pick"] = report.pick ? OrderedJson(engine.decode(report.pick(row))) : OrderedJson();
     nodes.push_back(std::move(node));
   }
+  for (size_t i = 0; i < report.verdict.rows.size(); i++)
+    nodes[size_t(report.verdict.rows[i])]["pick"] = engine.decode(tokens[i]);
   return {{"index", report.index},
           {"past", report.past},
           {"slide", report.slides},
@@ -138,9 +131,7 @@ OrderedJson report_json(const IterationReport& report, const Engine& engine, con
 // What a page shows of the prompt.
 std::string end_of(const std::string& prompt) {
   if (prompt.size() <= kMostPrompt) return prompt;
-  size_t at = prompt.size() - kMostPrompt;
-  while (at < prompt.size() && (prompt[at] & 0xc0) == 0x80) at++;  // at a character
-  return "..." + prompt.substr(at);
+  return "..." + prompt.substr(character_from(prompt, prompt.size() - kMostPrompt));
 }
 
 // JSON that may stand inside <script>: no '<' is left, so nothing can end it.
@@ -154,34 +145,31 @@ std::string script_json(const OrderedJson& json) {
 
 int show_command(int argc, char** argv) {
   Show s;
-  const Command command = describe(s);
-  Given given;
-  if (!read_command_line(command, argc, argv, s.options, s.method, given)) return 0;
-  const std::string prompt = read_prompt(s.options, given);
+  if (!read_command_line(describe(s), argc, argv, s.options)) return 0;
+  const std::string prompt = read_prompt(s.options);
   const Sampling& sampling = s.options.sampling;
   Engine engine(s.options.settings);
-  const std::vector<int> tokens = engine.encode_prompt(prompt, "the prompt");
+  const Tokens tokens = engine.encode_prompt(prompt, "the prompt");
 
   // A part runs unseen, which brings it near and measures what `auto` goes by; then the trees are looked at, up to what
   // a page holds; then each side is timed, as far as the page shows it.
   watch_interrupts();
   const int asked = s.options.max_new_tokens, unseen = std::min(asked, kUnseen);
   timed(engine, s, kPlain, tokens, unseen, "warming up");
-  timed(engine, s, s.method, tokens, unseen, "warming up");
+  timed(engine, s, s.options.method, tokens, unseen, "warming up");
   OrderedJson iterations = OrderedJson::array();
   size_t bytes = 0;
-  const auto full = [&] { return iterations.size() >= kMostForwards || bytes >= kMostBytes; };
+  bool full = false;  // the page
   Observation observation;
   observation.on_iteration = [&](const IterationReport& report) {
     iterations.push_back(report_json(report, engine, s.options));
     bytes += script_json(iterations.back()).size();
+    full = iterations.size() >= kMostForwards || bytes >= kMostBytes;
   };
-  const Timed watched =
-      timed(engine, s, s.method, tokens, asked, "looking at each tree", observation, [&] { return !full(); });
+  const Timed watched = timed(engine, s, s.options.method, tokens, asked, "looking at each tree", observation, full);
   const int wanted = int(watched.times.size());
-  const bool page_is_full = full();
   const Timed plain = timed(engine, s, kPlain, tokens, wanted, "timing plain decoding");
-  const Timed fast = timed(engine, s, s.method, tokens, wanted, "timing " + method_text(s.method));
+  const Timed fast = timed(engine, s, s.options.method, tokens, wanted, "timing " + method_text(s.options.method));
   if (interrupted()) return stopped(": the generation is not complete, so no page is written");
 
   const auto side = [&](const Timed& run) {  // its own tokens too: rules other than match may write another text
@@ -190,7 +178,7 @@ int show_command(int argc, char** argv) {
                        {"tokens", texts_of(engine, run.generated.tokens)}};
   };
   OrderedJson data = {{"model", s.options.settings.model},
-                      {"method", method_json(s.method)},
+                      {"method", method_json(s.options.method)},
                       {"device", engine.device()},
                       {"sampling",
                        {{"temperature", as_typed(sampling.temperature)},
@@ -208,12 +196,12 @@ int show_command(int argc, char** argv) {
   page.replace(place, std::string(kPlaceOfData).size(), script_json(data));
   write_file(s.html_file, page);
   if (!s.options.quiet)
-    print_out("wrote " + s.html_file + ": " + count(double(data["iterations"].size()), "target forward") + " of " +
-              method_text(s.method) + ", " + count(wanted, "token") +
-              (wanted == asked ? ""
-               : page_is_full  ? " of " + thousands(asked) + ", as many as a page holds"
-                               : ", where the text ends") +
-              "; open it in a browser\n");
+    print_out(filled("wrote {}: {} of {}, {}{}; open it in a browser\n", s.html_file,
+                     count(data["iterations"].size(), "target forward"), method_text(s.options.method),
+                     count(wanted, "token"),
+                     wanted == asked ? ""
+                     : full          ? " of " + thousands(asked) + ", as many as a page holds"
+                                     : ", where the text ends"));
   return 0;
 }
 

@@ -201,8 +201,9 @@ std::string tick_text(double x) {
   return decimals(x, 3);
 }
 
-// Numbers centred below or above an axis, those that have room; place: of a number.
-template <class Place>
+using Place = std::function<double(double)>;  // of a number on the page
+
+// Numbers centred below or above an axis, those that have room.
 std::string draw_ticks(const std::vector<double>& ticks, double y, const Place& place) {
   std::string svg;
   double free = -1e300;
@@ -225,93 +226,94 @@ struct Box {
 };
 
 bool whole(double x) { return x == std::floor(x); }
+bool is_bars(const Series& series) { return series.style == Series::Style::kBars; }
 
-// One panel's axes: where numbers lie on the page.
-class Axes {
- public:
-  explicit Axes(const Panel& panel) : log_x_(panel.log_x), pad_(panel.square ? 0 : 12), x_ticks_(panel.x_ticks) {
-    bool bars = false, counts = true, any = false;
-    double most_y = 0, most_high = 0;
-    for (const Series& series : panel.series) {
-      bars = bars || series.style == Series::Style::kBars;
-      for (const Point& point : series.points) {
-        low_x_ = any ? std::min(low_x_, point.x) : point.x;
-        high_x_ = any ? std::max(high_x_, point.x) : point.x;
-        most_y = std::max(most_y, point.y);
-        most_high = std::max(most_high, point.high);
-        counts = counts && whole(point.x);
-        any = true;
-      }
-    }
-    y_ticks_ = axis_ticks(panel.square ? 1 : reach(most_y, most_high));
-    if (panel.square) {
-      low_x_ = 0;
-      high_x_ = 1;
-      x_ticks_ = y_ticks_;
-    } else if (log_x_) {
-      low_x_ = std::floor(std::log2(std::max(low_x_, 1.0)));
-      high_x_ = std::ceil(std::log2(std::max(high_x_, 1.0)));
-      for (double power = low_x_; power <= high_x_; power++) x_ticks_.push_back(std::exp2(power));
-    } else if (x_ticks_.empty()) choose_x_ticks(counts, bars);
-    if (bars) {
-      low_x_ -= 0.6 * panel.bar_step;
-      high_x_ += 0.6 * panel.bar_step;
-      pad_ = 0;
-    }
-    if (high_x_ <= low_x_) high_x_ = low_x_ + 1;
-  }
+// One panel's axes: where numbers lie on the page, and what its points are like.
+struct Axes {
+  const Panel& panel;
+  Box box = {0, 0, 1, 1};
+  std::vector<double> x_ticks = panel.x_ticks, y_ticks = {};
+  double low_x = 0, high_x = 1;
+  double pad = panel.square ? 0 : 12;     // room for marks left and right
+  int bars = 0;                           // series of them
+  bool empty = true;                      // no points
+  bool whiskers = false, beyond = false;  // whether there are any, and some that leave the box
 
-  double margin() const {  // what the numbers left of it take
-    double wide = 0;
-    for (double tick : y_ticks_) wide = std::max(wide, kNotes.width(tick_text(tick)));
-    return wide + 8;
-  }
-  void place(const Box& box) { box_ = box; }
-  const Box& box() const { return box_; }
   double x(double value) const {
-    const double place = log_x_ ? std::log2(std::max(value, 1.0)) : value;
-    return box_.left + pad_ + unit() * (place - low_x_);
+    const double place = panel.log_x ? std::log2(std::max(value, 1.0)) : value;
+    return box.left + pad + unit() * (place - low_x);
   }
-  double y(double value) const { return box_.top + box_.high * std::clamp(1 - value / y_ticks_.back(), 0.0, 1.0); }
-  double unit() const { return (box_.wide - 2 * pad_) / (high_x_ - low_x_); }  // of x
-  double top() const { return y_ticks_.back(); }
-
-  std::string drawn(bool diagonal) const {
-    std::string svg;
-    for (double tick : y_ticks_) {
-      svg += svg_line(box_.left, y(tick), box_.right(), y(tick), stroke(tick == 0 ? kInk : kFaint, 1));
-      svg += kNotes.at(box_.left - 7, y(tick) + 5, tick_text(tick), "end");
-    }
-    for (double tick : x_ticks_) svg += svg_line(x(tick), box_.bottom(), x(tick), box_.bottom() + 5, stroke(kInk, 1));
-    svg += draw_ticks(x_ticks_, box_.bottom() + 20, [&](double tick) { return x(tick); });
-    if (diagonal) svg += svg_line(x(0), y(0), x(1), y(1), stroke(kPlainColour, 1) + " stroke-dasharray=\"4 4\"");
-    return svg;
-  }
-
- private:
-  // Where all points are at whole numbers, so are the ticks. A line's first point has one, bars begin where they do.
-  void choose_x_ticks(bool counts, bool bars) {
-    if (counts && high_x_ - low_x_ <= 10)
-      for (double tick = low_x_; tick <= high_x_; tick++) x_ticks_.push_back(tick);
-    else
-      for (double tick : axis_ticks(high_x_))
-        if (tick >= low_x_ && tick <= high_x_ * (1 + 1e-9) && (!counts || whole(tick))) x_ticks_.push_back(tick);
-    if ((counts || !bars) && (x_ticks_.empty() || x_ticks_.front() != low_x_))
-      x_ticks_.insert(x_ticks_.begin(), low_x_);
-  }
-
-  bool log_x_;
-  double pad_, low_x_ = 0, high_x_ = 1;  // pad_: room for marks left and right
-  std::vector<double> x_ticks_, y_ticks_;
-  Box box_ = {0, 0, 1, 1};
+  double y(double value) const { return box.top + box.high * std::clamp(1 - value / y_ticks.back(), 0.0, 1.0); }
+  double unit() const { return (box.wide - 2 * pad) / (high_x - low_x); }  // of x
 };
 
-// place: which of `of` series of bars it is; step: how far bars of one series stand apart.
-std::string drawn_bars(const Series& series, const Axes& axes, int place, int of, double step) {
-  const double width = axes.unit() * step * 0.84 / of;
+// Where all points are at whole numbers, so are the ticks. A line's first point has one, bars begin where they do.
+void choose_x_ticks(Axes& axes, bool counts) {
+  std::vector<double>& ticks = axes.x_ticks;
+  if (counts && axes.high_x - axes.low_x <= 10)
+    for (double tick = axes.low_x; tick <= axes.high_x; tick++) ticks.push_back(tick);
+  else
+    for (double tick : axis_ticks(axes.high_x))
+      if (tick >= axes.low_x && tick <= axes.high_x * (1 + 1e-9) && (!counts || whole(tick))) ticks.push_back(tick);
+  if ((counts || axes.bars == 0) && (ticks.empty() || ticks.front() != axes.low_x))
+    ticks.insert(ticks.begin(), axes.low_x);
+}
+
+Axes axes_of(const Panel& panel) {
+  Axes axes{panel};
+  std::vector<double> x, y, high;
+  for (const Series& series : panel.series) {
+    axes.bars += is_bars(series);
+    for (const Point& point : series.points) {
+      x.push_back(point.x);
+      y.push_back(point.y);
+      high.push_back(point.high);
+      axes.whiskers |= point.high > point.low;
+    }
+  }
+  axes.empty = x.empty();
+  axes.y_ticks = axis_ticks(panel.square ? 1 : reach(highest(y), highest(high)));
+  axes.beyond = highest(high) > axes.y_ticks.back();
+  if (!axes.empty && !panel.square) {
+    axes.low_x = lowest(x);
+    axes.high_x = highest(x);
+  }
+  if (panel.square) {
+    axes.x_ticks = axes.y_ticks;
+  } else if (panel.log_x) {
+    axes.low_x = std::floor(std::log2(std::max(axes.low_x, 1.0)));
+    axes.high_x = std::ceil(std::log2(std::max(axes.high_x, 1.0)));
+    for (double power = axes.low_x; power <= axes.high_x; power++) axes.x_ticks.push_back(std::exp2(power));
+  } else if (axes.x_ticks.empty()) choose_x_ticks(axes, std::all_of(x.begin(), x.end(), whole));
+  if (axes.bars > 0) {
+    axes.low_x -= 0.6 * panel.bar_step;
+    axes.high_x += 0.6 * panel.bar_step;
+    axes.pad = 0;
+  }
+  if (axes.high_x <= axes.low_x) axes.high_x = axes.low_x + 1;
+  return axes;
+}
+
+std::string drawn_axes(const Axes& axes) {
+  const Box& box = axes.box;
+  std::string svg;
+  for (double tick : axes.y_ticks) {
+    svg += svg_line(box.left, axes.y(tick), box.right(), axes.y(tick), stroke(tick == 0 ? kInk : kFaint, 1));
+    svg += kNotes.at(box.left - 7, axes.y(tick) + 5, tick_text(tick), "end");
+  }
+  const auto at = [&](double tick) { return axes.x(tick); };
+  for (double tick : axes.x_ticks) svg += svg_line(at(tick), box.bottom(), at(tick), box.bottom() + 5, stroke(kInk, 1));
+  svg += draw_ticks(axes.x_ticks, box.bottom() + 20, at);
+  if (!axes.panel.square) return svg;
+  return svg + svg_line(at(0), axes.y(0), at(1), axes.y(1), stroke(kPlainColour, 1) + " stroke-dasharray=\"4 4\"");
+}
+
+// place: which of the series of bars it is.
+std::string drawn_bars(const Series& series, const Axes& axes, int place) {
+  const double width = axes.unit() * axes.panel.bar_step * 0.84 / axes.bars;
   std::string svg;
   for (const Point& point : series.points)
-    svg += svg_bar(axes.x(point.x) + width * (place - of / 2.0), axes.y(point.y), width * 0.94,
+    svg += svg_bar(axes.x(point.x) + width * (place - axes.bars / 2.0), axes.y(point.y), width * 0.94,
                    axes.y(0) - axes.y(point.y), series.colour);
   return svg;
 }
@@ -326,57 +328,53 @@ std::string drawn_points(const Series& series, const Axes& axes, double shift) {
   for (const Point& point : series.points) {
     const double x = axes.x(point.x) + shift, y = axes.y(point.y);
     if (point.high > point.low) svg += whisker(x, axes.y(point.low), x, axes.y(point.high), series.colour);
-    if (point.high > axes.top()) svg += shape(kUp, x, axes.box().top, series.colour, "");
+    if (point.high > axes.y_ticks.back()) svg += shape(kUp, x, axes.box.top, series.colour, "");
     svg += mark(x, y, series);
   }
   return svg;
 }
 
-std::string drawn_series(const Panel& panel, const Axes& axes, std::vector<Entry>& legend) {
-  const auto is_bars = [](const Series& series) { return series.style == Series::Style::kBars; };
+std::string drawn_series(const Axes& axes) {
   std::vector<std::string> colours;  // series of one colour share a place, so that a line stays one with its points
-  bool whiskers = false, beyond = false;
-  for (const Series& series : panel.series) {
+  for (const Series& series : axes.panel.series)
     if (std::find(colours.begin(), colours.end(), series.colour) == colours.end()) colours.push_back(series.colour);
-    for (const Point& point : series.points) {
-      whiskers = whiskers || point.high > point.low;
-      beyond = beyond || point.high > axes.top();
-    }
-    const auto same = [&](const Entry& entry) { return entry.name == series.name; };
-    if (std::none_of(legend.begin(), legend.end(), same)) legend.push_back(entry_of(series));
-  }
-  if (legend.size() == 1) legend.clear();  // the panel's title says it
-  if (whiskers && !panel.whisker.empty()) legend.push_back({panel.whisker, whisker(11, -6, 11, 6, kInk)});
-  if (beyond) legend.push_back(goes_on(kUp));
-
-  const int of = int(std::count_if(panel.series.begin(), panel.series.end(), is_bars));
-  int bars = 0;
   std::string svg;
-  for (const Series& series : panel.series) {
+  int bars = 0;
+  for (const Series& series : axes.panel.series) {
     const auto colour = std::find(colours.begin(), colours.end(), series.colour) - colours.begin();
-    const double shift = whiskers ? 4 * (double(colour) - double(colours.size() - 1) / 2) : 0;
-    svg += is_bars(series) ? drawn_bars(series, axes, bars++, of, panel.bar_step) : drawn_points(series, axes, shift);
+    const double shift = axes.whiskers ? 4 * (double(colour) - double(colours.size() - 1) / 2) : 0;
+    svg += is_bars(series) ? drawn_bars(series, axes, bars++) : drawn_points(series, axes, shift);
   }
   return svg;
 }
 
+std::vector<Entry> legend_of(const Axes& axes) {
+  std::vector<Entry> legend;
+  for (const Series& series : axes.panel.series) {
+    const auto same = [&](const Entry& entry) { return entry.name == series.name; };
+    if (std::none_of(legend.begin(), legend.end(), same)) legend.push_back(entry_of(series));
+  }
+  if (legend.size() == 1) legend.clear();  // the panel's title says it
+  if (axes.whiskers && !axes.panel.whisker.empty())
+    legend.push_back({axes.panel.whisker, whisker(11, -6, 11, 6, kInk)});
+  if (axes.beyond) legend.push_back(goes_on(kUp));
+  return legend;
+}
+
 // margin: what numbers take left of the axis. Returns where the panel ends.
-double draw_panel(const Panel& panel, Axes axes, double left, double y, double wide, double margin, std::string& svg) {
+double draw_panel(Axes& axes, double left, double y, double wide, double margin, std::string& svg) {
+  const Panel& panel = axes.panel;
   svg += kHeadings.lines(left, y, wide, panel.title);
   svg += kNotes.lines(left, y, wide, panel.y_name);
-  Box box = {left + margin, y + 12, wide - margin - 12, 0};
+  Box& box = axes.box = {left + margin, y + 12, wide - margin - 12, 0};
   if (panel.square) box.wide = std::min(box.wide, 300.0);
   box.high = panel.square ? box.wide : std::min(0.9 * box.wide, 240.0);
-  axes.place(box);
-  std::vector<Entry> legend;
-  svg += axes.drawn(panel.square) + drawn_series(panel, axes, legend);
-  const auto empty = [](const Series& series) { return series.points.empty(); };
-  if (std::all_of(panel.series.begin(), panel.series.end(), empty))
-    svg += kNotes.at(box.left + box.wide / 2, box.top + 30, "too little was measured", "middle");
+  svg += drawn_axes(axes) + drawn_series(axes);
+  if (axes.empty) svg += kNotes.at(box.left + box.wide / 2, box.top + 30, "too little was measured", "middle");
   y = box.bottom() + 24;
   svg += kWords.lines(box.left + box.wide / 2, y, box.wide, panel.x_name, "middle");
   y += 6;
-  svg += draw_legend(legend, left, y, wide);
+  svg += draw_legend(legend_of(axes), left, y, wide);
   return y;
 }
 
@@ -387,17 +385,16 @@ std::string chart_picture(const std::string& title, const std::string& subtitle,
   const size_t across = size_t(std::max(1, columns));
   const double wide = (kInner - kGap * double(across - 1)) / double(across);
   std::vector<Axes> axes;
-  double margin = 0, y = 0;
+  double margin = 0, y = 0;  // margin: what the numbers left of an axis take
   for (const Panel& panel : panels) {
-    axes.emplace_back(panel);
-    margin = std::max(margin, axes.back().margin());
+    axes.push_back(axes_of(panel));
+    for (double tick : axes.back().y_ticks) margin = std::max(margin, kNotes.width(tick_text(tick)) + 8);
   }
   std::string svg = svg_head(title, subtitle, y);
   for (size_t i = 0; i < panels.size(); i += across) {
     double bottom = y += kGap - 6;
     for (size_t c = 0; c < across && i + c < panels.size(); c++)
-      bottom = std::max(
-          bottom, draw_panel(panels[i + c], axes[i + c], kMargin + (wide + kGap) * double(c), y, wide, margin, svg));
+      bottom = std::max(bottom, draw_panel(axes[i + c], kMargin + (wide + kGap) * double(c), y, wide, margin, svg));
     y = bottom;
   }
   return svg_file(y + kMargin, svg);
@@ -419,8 +416,7 @@ std::vector<double> ticks_between(double least, double most) {
   return ticks;
 }
 
-std::string drawn_interval(const IntervalBar& bar, double y, const std::vector<double>& ticks,
-                           const std::function<double(double)>& at) {
+std::string drawn_interval(const IntervalBar& bar, double y, const std::vector<double>& ticks, const Place& at) {
   const double middle = y + kBarThick / 2, from = at(0), end = at(bar.value.middle);
   std::string svg = svg_bar(std::min(from, end), y, std::max(std::fabs(end - from), 0.5), kBarThick, bar.colour);
   if (bar.value.high > bar.value.low) {
@@ -432,22 +428,46 @@ std::string drawn_interval(const IntervalBar& bar, double y, const std::vector<d
   return svg;
 }
 
-// Head, legend, axis, and the bars below: a name above each, its label after it.
-std::string rows_picture(const std::string& title, const std::string& subtitle, const std::vector<Entry>& legend,
-                         const std::string& axis, const std::vector<double>& ticks, double line,
-                         const std::vector<IntervalBar>& bars) {
+// The bars' axis, which has room for most of each whisker; what the bars and their marks say.
+std::vector<double> ticks_of(const BarAxis& axis, const std::vector<IntervalBar>& bars, std::vector<Entry>& legend) {
+  double least = 0, most = axis.line, low = 0, high = 0;
+  bool whiskers = false;
+  for (const IntervalBar& bar : bars) {
+    least = std::min(least, bar.value.middle);
+    most = std::max(most, bar.value.middle);
+    low = std::min(low, bar.value.low);
+    high = std::max(high, bar.value.high);
+    whiskers |= bar.value.high > bar.value.low;
+  }
+  const std::vector<double> ticks = ticks_between(-reach(-least, -low), reach(most, high));
+  for (const auto& [name, colour] : axis.colours) legend.push_back(entry_of({name, colour, Series::Style::kBars}));
+  if (!axis.line_name.empty()) legend.push_back({axis.line_name, svg_line(11, -9, 11, 9, kLineStyle)});
+  if (whiskers) legend.push_back({axis.whisker, whisker(0, 0, 22, 0, kInk)});
+  if (low < ticks.front() || high > ticks.back()) legend.push_back(goes_on(kRightwards));
+  return ticks;
+}
+
+}  // namespace
+
+std::string interval_picture(const std::string& title, const std::string& subtitle, const BarAxis& axis,
+                             const std::vector<IntervalBar>& bars) {
+  std::vector<Entry> legend;
+  const std::vector<double> ticks = ticks_of(axis, bars, legend);
   double inset = 12, after = 0, y = 0;
   for (double tick : ticks) inset = std::max(inset, kNotes.width(tick_text(tick)) / 2 - kMargin / 2);
   for (const IntervalBar& bar : bars) after = std::max(after, kWords.width(bar.label));
   const double left = kMargin + inset, wide = kInner - 2 * inset - after;
   const double span = std::max(ticks.back() - ticks.front(), 1e-9);
-  const auto at = [&](double value) { return left + wide * (value - ticks.front()) / span; };
+  const Place at = [&](double value) { return left + wide * (value - ticks.front()) / span; };
+  const auto upright = [&](double x, const std::string& style) {
+    return svg_line(at(x), y, at(x), y + kBarRow, style);
+  };
 
   std::string svg = svg_head(title, subtitle, y);
   y += 8;
   svg += draw_legend(legend, kMargin, y, kInner);
   y += 8;
-  svg += kNotes.lines(kMargin, y, kInner, axis);
+  svg += kNotes.lines(kMargin, y, kInner, axis.name);
   svg += draw_ticks(ticks, y + kSmall + 2, at);
   y += kSmall + 8;
   for (const IntervalBar& bar : bars) {
@@ -456,38 +476,15 @@ std::string rows_picture(const std::string& title, const std::string& subtitle, 
       svg += kWords.lines(kMargin, y, kInner, bar.name);
       y += 2;
     }
-    const auto upright = [&](double x, const std::string& style) {
-      return svg_line(at(x), y, at(x), y + kBarRow, style);
-    };
     for (double tick : ticks) svg += upright(tick, stroke(kFaint, 1));
-    svg += drawn_interval(bar, y + (kBarRow - kBarThick) / 2, ticks, at) + upright(0, stroke(kInk, 1));
-    if (line != 0) svg += upright(line, kLineStyle);
+    const double top = y + (kBarRow - kBarThick) / 2;
+    svg += drawn_interval(bar, top, ticks, at);
+    svg += upright(0, stroke(kInk, 1));
+    if (axis.line != 0) svg += upright(axis.line, kLineStyle);
     svg += kWords.at(left + wide + inset, y + 15, bar.label);
     y += kBarRow;
   }
   return svg_file(y + kSmall + kMargin, svg + draw_ticks(ticks, y + kSmall + 2, at));
-}
-
-}  // namespace
-
-std::string interval_picture(const std::string& title, const std::string& subtitle, const BarAxis& axis,
-                             const std::vector<IntervalBar>& bars) {
-  double least = 0, most = axis.line, low = 0, high = 0;
-  bool whiskers = false;
-  for (const IntervalBar& bar : bars) {
-    least = std::min(least, bar.value.middle);
-    most = std::max(most, bar.value.middle);
-    low = std::min(low, bar.value.low);
-    high = std::max(high, bar.value.high);
-    whiskers = whiskers || bar.value.high > bar.value.low;
-  }
-  const std::vector<double> ticks = ticks_between(-reach(-least, -low), reach(most, high));
-  std::vector<Entry> legend;
-  for (const auto& [name, colour] : axis.colours) legend.push_back(entry_of({name, colour, Series::Style::kBars}));
-  if (!axis.line_name.empty()) legend.push_back({axis.line_name, svg_line(11, -9, 11, 9, kLineStyle)});
-  if (whiskers) legend.push_back({axis.whisker, whisker(0, 0, 22, 0, kInk)});
-  if (low < ticks.front() || high > ticks.back()) legend.push_back(goes_on(kRightwards));
-  return rows_picture(title, subtitle, legend, axis.name, ticks, axis.line, bars);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

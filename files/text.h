@@ -92,6 +92,12 @@ std::string filled(std::string text, const Values&... values) {
   return text;
 }
 
+// Throws invalid_argument, for a command line that is wrong: the line "what is wrong: where: what to do", filled.
+template <class... Values>
+[[noreturn]] void refuse_usage(const std::string& line, const Values&... values) {
+  throw std::invalid_argument(filled(line, values...));
+}
+
 constexpr const char* kReplace = "replace the file";
 
 // A runtime_error with the one line "what is wrong: where: what to do".

@@ -77,7 +77,7 @@ std::vector<Text> read_kinds(const std::string& path, const Subject& subject, si
     Text& kind = kinds.back();
     if (kind.prompts.size() == most) continue;
     kind.prompts.push_back(question.at("prompt"));
-    Conversation talk = conversation_of(subject.engine, subject.options, {}, "");
+    Conversation talk = conversation_of(subject.engine, subject.options, "");
     talk.ask(kind.prompts.back());
     kind.tokens.push_back(talk.tokens());
     kind.asked.emplace_back();  // with the text of control tokens

@@ -14,7 +14,6 @@ namespace {
 
 struct Examination {
   Options options;
-  Method method;
   std::string json_file, svg_file;
   std::vector<std::string> prompts;
 };
@@ -36,7 +35,7 @@ Command describe(Examination& e) {
           together({text_flags(e.options),
                     prompts_flags(e.options),
                     model_text_flags(e.options),
-                    speculation_flags(e.options, e.method),
+                    speculation_flags(e.options),
                     sampling_flags(e.options),
                     machine_flags(e.options),
                     {heading("Output"),
@@ -50,7 +49,7 @@ Command describe(Examination& e) {
 
 Examined examine(const Examination& e, Engine& engine) {
   const Options& o = e.options;
-  Examined f = {Diagnosis(parse_shape(e.method.shape, o.settings.budget)), {}};
+  Examined f = {Diagnosis(parse_shape(e.options.method.shape, o.settings.budget)), {}};
   Observation observation;
   observation.on_iteration = [&](const IterationReport& report) { f.diagnosis.add(report); };
   double done = 0;
@@ -65,7 +64,8 @@ Examined examine(const Examination& e, Engine& engine) {
   };
   for (size_t p = 0; p < prompts.size() && !interrupted(); p++)  // each with noise of its own
     add(f.stats,
-        continue_text(engine, o, e.method, prompts[p], o.max_new_tokens, on_token, observation, uint32_t(p)).stats);
+        continue_text(engine, o, e.options.method, prompts[p], o.max_new_tokens, on_token, observation, uint32_t(p))
+            .stats);
   return f;
 }
 
@@ -187,7 +187,7 @@ std::string time_table(const Stats& stats) {
 
 std::string report_text(const Examination& e, const Engine& engine, const Examined& f) {
   const Stats& s = f.stats;
-  std::string text = circumstances(e.options, engine, e.prompts.size()) + "\n" + method_text(e.method) + ": " +
+  std::string text = circumstances(e.options, engine, e.prompts.size()) + "\n" + method_text(e.options.method) + ": " +
                      count(double(s.tokens), "token") + " in " + count(double(s.target_forwards), "forward") + ", " +
                      decimals(ratio(double(s.tokens), double(s.target_forwards)), 2) + " each, " +
                      decimals(ratio(double(s.drafted_nodes), double(s.target_forwards)), 1) + " nodes each, " +
@@ -218,7 +218,7 @@ OrderedJson forecast_json(const Forecast& forecast) {
 std::string report_json(const Examination& e, const Engine& engine, const Examined& f) {
   const Diagnosis& d = f.diagnosis;
   OrderedJson json = stats_json(engine, f.stats);
-  json.update(method_json(e.method));
+  json.update(method_json(e.options.method));
   json.update(settings_json(e.options, engine));
   json["prompts"] = e.prompts;
   for (size_t stop = 0; stop < kStopKinds; stop++) json["stops"][kStops[stop]] = d.stops[stop];
@@ -297,11 +297,12 @@ Panel nodes_panel(const Diagnosis& d) {
 
 std::string picture(const Examination& e, const Engine& engine, const Examined& f) {
   const Diagnosis& d = f.diagnosis;
-  const std::string charts = chart_picture(
-      "Why drafts are accepted or not: " + method_text(e.method), circumstances(e.options, engine, e.prompts.size()),
-      {entropy_panel("Entropy of q", d.by_q), entropy_panel("Entropy of the confidence", d.by_confidence),
-       accuracy_panel(d), ranks_panel(d), reliability_panel(d), nodes_panel(d)},
-      2);
+  const std::string charts =
+      chart_picture("Why drafts are accepted or not: " + method_text(e.options.method),
+                    circumstances(e.options, engine, e.prompts.size()),
+                    {entropy_panel("Entropy of q", d.by_q), entropy_panel("Entropy of the confidence", d.by_confidence),
+                     accuracy_panel(d), ranks_panel(d), reliability_panel(d), nodes_panel(d)},
+                    2);
   std::vector<IntervalBar> time, stops;
   const auto add = [](std::vector<IntervalBar>& bars, const char* name, double part, double all) {
     bars.push_back({name, {100 * ratio(part, all)}, share(part, all), kColours[0]});
@@ -320,12 +321,10 @@ std::string picture(const Examination& e, const Engine& engine, const Examined& 
 
 int diagnose_command(int argc, char** argv) {
   Examination e;
-  const Command command = describe(e);
-  Given given;
-  if (!read_command_line(command, argc, argv, e.options, e.method, given)) return 0;
-  if (e.method.drafter == "none")
+  if (!read_command_line(describe(e), argc, argv, e.options)) return 0;
+  if (e.options.method.drafter == "none")
     throw std::invalid_argument("drafter none guesses nothing: --drafter: name another, for instance ngram:4");
-  e.prompts = read_prompts(e.options, given);
+  e.prompts = read_prompts(e.options);
 
   Engine engine(e.options.settings);
   watch_interrupts();
@@ -334,8 +333,8 @@ int diagnose_command(int argc, char** argv) {
     throw std::runtime_error(
         "there is nothing to tell: nanospec diagnose: let it run, and give --max_new_tokens of at least 1");
   print_out(report_text(e, engine, f), true);
-  if (given.has("--json")) write_file(e.json_file, report_json(e, engine, f));
-  if (given.has("--svg")) write_file(e.svg_file, picture(e, engine, f));
+  if (!e.json_file.empty()) write_file(e.json_file, report_json(e, engine, f));
+  if (!e.svg_file.empty()) write_file(e.svg_file, picture(e, engine, f));
   if (interrupted()) fprintf(stderr, "stopped early\n");
   return interrupted() ? kInterruptedStatus : 0;
 }

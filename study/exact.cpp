@@ -3,7 +3,6 @@
 #include <cstdio>
 
 #include "commands/commands.h"
-#include "commands/outputs.h"
 #include "study/exactness.h"
 #include "study/study.h"
 
@@ -141,10 +140,9 @@ Row sampled_row(const SampledStudy& study, const Proof& p, Judged& judged, Order
 
 int exact_command(int argc, char** argv) {
   Proof p;
-  const Command command = describe(p);
-  const Given given = parse_flags(command, argc, argv);
+  const Given given = parse_flags(describe(p), argc, argv);
   if (given.help) return 0;
-  check_outputs(command, given);
+  check_outputs(given);
 
   TableRows enumerated = {{"rule", "candidates", "shape", "vocab", "distributions", "largest TV", "TV > 0.001",
                            "tokens/pass", "bound", "exact?"}},

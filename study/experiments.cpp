@@ -188,7 +188,7 @@ int experiments_command(int argc, char** argv) {
   const Sections all = sections_of(lab);
   Sections sections = chosen(all, c.only);
   check_options(lab.options);
-  if (!lab.drafter.empty()) check_method(matched(lab.drafter, "chain:4"), 64);
+  if (!lab.drafter.empty()) read_method(matched(lab.drafter, "chain:4"), 64);
   choose_models(lab, given);
   if (!given.has("--data")) lab.data = find_text(lab.options.settings.model, true);
   need(lab.options.settings.model + "/model.safetensors", "target", "--model",

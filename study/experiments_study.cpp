@@ -29,7 +29,7 @@ std::vector<Method> Subject::usable(const std::vector<Method>& methods, const st
     if (!known_.count(key)) {
       known_[key] = "";
       try {
-        check_method(method, kLargest);
+        read_method(method, kLargest);
         engine.generate(method, {}, prompt, 2, [](int) { return true; });
       } catch (const std::exception& error) { known_[key] = error.what(); }
     }
@@ -256,9 +256,7 @@ std::vector<std::string> passages_of(const std::string& text, size_t from, int n
   const size_t count = std::min(places.size(), size_t(n));
   for (size_t i = 0; i < count; i++) {
     const size_t at = places[places.size() * i / count];
-    size_t end = at + bytes;
-    while (end < text.size() && (text[end] & 0xc0) == 0x80) end++;  // to the end of a character
-    passages.push_back(text.substr(at, end - at));
+    passages.push_back(text.substr(at, character_from(text, at + bytes) - at));
   }
   return passages;
 }

@@ -32,8 +32,6 @@
 #include <string>
 #include <vector>
 
-#include "commands/outputs.h"
-#include "commands/preparing.h"
 #include "files/drafters.h"
 #include "files/tables.h"
 #include "training/distill.h"
@@ -565,10 +563,9 @@ inline void share(DistillRun& run, const std::map<std::string, std::string>& own
 template <class Training>
 int train_drafter(int argc, char** argv) {
   typename Training::Options o;
-  const Command command = Training::command(o);
-  const Given given = parse_flags(command, argc, argv);
+  const Given given = parse_flags(Training::command(o), argc, argv);
   if (given.help) return 0;
-  check_outputs(command, given);
+  check_outputs(given);
   o.lr_decay_iters = o.max_iters;
   const std::string name = Training::kName;
   TrainingFolder folder(o, "train_drafter", o.out.empty() ? o.dir : o.out, name + ".safetensors",

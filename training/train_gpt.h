@@ -10,8 +10,6 @@
 #include <map>
 #include <string>
 
-#include "commands/outputs.h"
-#include "commands/preparing.h"
 #include "files/tables.h"
 #include "training/run.h"
 
@@ -118,14 +116,13 @@ inline bool read_flags(int argc, char** argv, GptOptions& o) {
     if (word.compare(0, flag.size() + 1, flag + "=") == 0) o.preset = word.substr(flag.size() + 1);
   }
   apply_preset(o);
-  const Command command = command_line(o);
-  const Given given = parse_flags(command, argc, argv);
+  const Given given = parse_flags(command_line(o), argc, argv);
   if (given.help) return false;
   apply_arch(o);
   o.config.vocab_size = 1;  // known when the text is read
   validate(o.config);
   check_rates(o, "train_gpt");
-  check_outputs(command, given);
+  check_outputs(given);
   return true;
 }
 

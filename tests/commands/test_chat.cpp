@@ -567,6 +567,7 @@ TEST_CASE("real: a chat's answers are those to one long prompt each, plain and s
   Loaded loaded = load_gguf(kReal, 512);
   Target target(loaded.config, loaded.tensors, Dtype::as_stored, false, 1, 65);
   Conversation talk = begin_conversation(loaded.tokenizer, loaded.chat_template, kReal, {});
+  const Tokens ends = end_tokens(loaded.tokenizer);
   std::string expected;
   for (const std::string& question : kQuestions) {
     talk.ask(question);
@@ -576,10 +577,10 @@ TEST_CASE("real: a chat's answers are those to one long prompt each, plain and s
     decoding.sampling.temperature = 0.7f;
     decoding.max_new_tokens = 40;
     target.forget();  // the chat keeps its cache; this does not
-    generate(target, nullptr, decoding, text, [&](int token) { return !is_among(talk.ends(), token); });
+    generate(target, nullptr, decoding, text, [&](int token) { return !is_among(ends, token); });
     const Tokens answer(text.begin() + long(prompt), text.end());
     for (int token : answer)
-      if (!is_among(talk.ends(), token)) expected += loaded.tokenizer.decode(token);
+      if (!is_among(ends, token)) expected += loaded.tokenizer.decode(token);
     if (expected.back() != '\n') expected += "\n";
     talk.answer(answer);
   }

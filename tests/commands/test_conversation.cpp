@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include "commands/conversation.h"
-#include "commands/shown_text.h"
 #include "files/io.h"
 #include "tests/command_line.h"
 #include "tests/commands/small.h"

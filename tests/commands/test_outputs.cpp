@@ -1,5 +1,5 @@
 // tests/commands/test_outputs.cpp: what a run may write, and what it refuses before its work begins.
-#include "commands/outputs.h"
+#include "commands/cli.h"
 
 #include <fcntl.h>
 
@@ -23,7 +23,7 @@ std::string complaint(Words words, const std::vector<std::string>& also_reads = 
   words.insert(words.begin(), "tool");
   const std::vector<char*> argv = arguments(words);
   try {
-    check_outputs(command, parse_flags(command, int(argv.size()), argv.data()), also_reads, own);
+    check_outputs(parse_flags(command, int(argv.size()), argv.data()), also_reads, own);
   } catch (const std::invalid_argument& error) {
     return std::string("2: ") + error.what();
   } catch (const std::runtime_error& error) { return std::string("1: ") + error.what(); }

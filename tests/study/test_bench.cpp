@@ -89,15 +89,27 @@ TEST_CASE("bench: a kernel's shares of a GPU's limits, and which of them binds")
 }
 
 TEST_CASE("bench: held-out prompts begin in the last tenth, at a line where one is near, at a character always") {
-  std::string text(1000, 'a');
-  CHECK(prompt_places(text, held_out_begin(text), 2, 20) == std::vector<size_t>{900, 950});
+  std::string text;
+  for (int i = 0; i < 250; i++) text += std::to_string(1000 + i);  // any 20 bytes are there once
+  const auto places = [&](size_t bytes) {
+    std::vector<size_t> found;
+    for (const std::string& prompt : prompts_of(text, held_out_begin(text), 2, bytes)) {
+      CHECK(prompt.size() == bytes);
+      found.push_back(text.find(prompt));
+    }
+    return found;
+  };
+  CHECK(places(20) == std::vector<size_t>{900, 950});
   text[910] = '\n';
-  CHECK(prompt_places(text, held_out_begin(text), 2, 20) == std::vector<size_t>{911, 950});
-  CHECK(prompt_places(text, held_out_begin(text), 2, 90) == std::vector<size_t>{900, 910});  // no room after the line
+  CHECK(places(20) == std::vector<size_t>{911, 950});
+  CHECK(places(90) == std::vector<size_t>{900, 910});  // no room after the line
   std::string accents;
   for (int i = 0; i < 500; i++) accents += i == 0 ? "a" : "\xc3\xa9";
-  for (size_t place : prompt_places(accents, held_out_begin(accents), 5, 20)) CHECK((accents[place] & 0xc0) != 0x80);
-  CHECK(prompt_places("", held_out_begin(""), 1, 20) == std::vector<size_t>{0});
+  for (const std::string& prompt : prompts_of(accents, held_out_begin(accents), 5, 20)) {
+    CHECK((prompt[0] & 0xc0) != 0x80);
+    CHECK(prompt.size() % 2 == 0);  // its last character is whole
+  }
+  CHECK(prompts_of("", held_out_begin(""), 1, 20).empty());
   CHECK(held_out_begin(std::string(50, 'x') + accents.substr(1, 100)) == 50 + 2 * 40);  // 90 of 100 characters
 }
 
