@@ -349,16 +349,15 @@ std::string hash_model(const Config& config, const float* weights, const Metadat
 // ---------------------------------------------------------------------------------------------------------------
 // A training's state: one file with all that --resume needs, so that a kill between two renames cannot mix two states.
 
-std::vector<TensorData> optimizer_tensors(const std::vector<TensorSpec>& table, const OptimizerArrays& arrays) {
+void save_training(const std::string& path, const std::vector<TensorSpec>& table, int64_t iteration,
+                   const Metadata& settings, const OptimizerArrays& arrays, Metadata metadata) {
   std::vector<TensorData> tensors;
   add_tensors(tensors, table, arrays.weights, "weights.");
   add_tensors(tensors, table, arrays.m, "m.");
   add_tensors(tensors, table, arrays.v, "v.");
-  return tensors;
-}
-
-Metadata training_metadata(int64_t iteration, const Metadata& settings) {
-  return {{"iteration", std::to_string(iteration)}, {"settings", Json(settings).dump()}};
+  metadata["iteration"] = std::to_string(iteration);
+  metadata["settings"] = Json(settings).dump();
+  write_safetensors(path, tensors, metadata);
 }
 
 static constexpr const char* kNewRun = "start a new run, without --resume";
@@ -413,9 +412,8 @@ OptimizerState parse_optimizer(const SafeTensors& file, const std::string& where
 
 void save_optimizer(const std::string& dir, const Config& config, int64_t iteration, const Metadata& settings,
                     const OptimizerArrays& arrays, Metadata metadata) {
-  metadata.merge(training_metadata(iteration, settings));
   metadata["config"] = format_config(config);
-  write_safetensors(dir + "/optimizer.safetensors", optimizer_tensors(tensor_table(config), arrays), metadata);
+  save_training(dir + "/optimizer.safetensors", tensor_table(config), iteration, settings, arrays, metadata);
 }
 
 OptimizerState load_optimizer(const std::string& dir) {

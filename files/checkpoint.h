@@ -139,8 +139,9 @@ struct TrainingState {
 struct OptimizerArrays {
   const float *weights, *m, *v;
 };
-std::vector<TensorData> optimizer_tensors(const std::vector<TensorSpec>& table, const OptimizerArrays& arrays);
-Metadata training_metadata(int64_t iteration, const Metadata& settings);
+// Writes the state of a training of this table's tensors, with more metadata of it. Throws runtime_error.
+void save_training(const std::string& path, const std::vector<TensorSpec>& table, int64_t iteration,
+                   const Metadata& settings, const OptimizerArrays& arrays, Metadata metadata);
 
 // The state without its arrays. Throws std::runtime_error.
 TrainingState parse_training_metadata(const SafeTensors& file, const std::string& where);

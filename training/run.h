@@ -11,14 +11,9 @@
 // What an update computes is the trainer's alone; this knows of losses, rates and clocks.
 #pragma once
 
-#include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <numeric>
-#include <string>
-#include <vector>
 
 #include "commands/cli.h"
 #include "commands/samples.h"
@@ -80,13 +75,9 @@ inline void check_rates(const RunOptions& o, const std::string& program) {
 class TrainingFolder {
  public:
   // weights, state: the names of its files. Throws invalid_argument where the options contradict each other.
-  TrainingFolder(const RunOptions& o, std::string program, std::string path, std::string weights, std::string state)
-      : o_(o),
-        program_(std::move(program)),
-        path_(std::move(path)),
-        weights_(std::move(weights)),
-        state_(std::move(state)),
-        folder_(path_, "wait for its end, or give another --out") {
+  TrainingFolder(const RunOptions& o, const std::string& program, const std::string& path, const std::string& weights,
+                 const std::string& state)
+      : o_(o), program_(program), path_(path), weights_(weights), state_(state) {
     if (o.resume && o.overwrite)
       throw std::invalid_argument("--resume goes on, --overwrite starts anew: " + program_ + ": give one of them");
     check();
@@ -113,7 +104,7 @@ class TrainingFolder {
 
   const RunOptions& o_;
   const std::string program_, path_, weights_, state_;
-  LockedFolder folder_;
+  LockedFolder folder_{path_, "wait for its end, or give another --out"};
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -139,13 +130,13 @@ class UpdateLoop {
     return false;
   }
   Update update() const {
-    Update update;
-    update.iteration = iteration;
-    update.learning_rate = cosine_rate(iteration, o_.warmup_iters, o_.lr_decay_iters, o_.learning_rate, o_.min_lr);
-    update.beta2 = o_.beta2;
-    update.weight_decay = o_.weight_decay;
-    update.grad_clip = o_.grad_clip;
-    return update;
+    return {
+        .iteration = iteration,
+        .learning_rate = cosine_rate(iteration, o_.warmup_iters, o_.lr_decay_iters, o_.learning_rate, o_.min_lr),
+        .beta2 = o_.beta2,
+        .weight_decay = o_.weight_decay,
+        .grad_clip = o_.grad_clip,
+    };
   }
   // It has been made. Throws runtime_error where the loss before it was not finite.
   void updated(double loss_before) {

@@ -35,7 +35,7 @@ int train(std::vector<std::string> words) {
   words.insert(words.begin(),
                {"train_drafter", "--data", world().data, "--quiet", "--medusa_tokens", "3000", "--batch_size", "100",
                 "--learning_rate", "1e-2", "--min_lr", "1e-2", "--medusa_heads", "2", "--warmup_iters", "0"});
-  return train_medusa(int(words.size()), arguments(words).data());
+  return train_drafter<MedusaOptions>(int(words.size()), arguments(words).data());
 }
 
 }  // namespace
@@ -53,9 +53,8 @@ TEST_CASE(
   Hearing hearing(*ngram);
   Shard plain, fast;
   plain.sizes = fast.sizes = {1, L, W, Recorded::kFeatures};
-  const States states(target, Recorded::kFeatures);
-  record_generated(states, nullptr, decoding, prompt, plain);
-  record_generated(states, &hearing, decoding, prompt, fast);
+  record_generated(target, nullptr, decoding, prompt, plain);
+  record_generated(target, &hearing, decoding, prompt, fast);
   CHECK(plain.states.size() == size_t(L * W));
   CHECK(plain.token == fast.token);
   CHECK(plain.states == fast.states);
@@ -65,11 +64,11 @@ TEST_CASE(
 
   Shard given;
   given.sizes = {1, 20, W, Recorded::kFeatures};
-  record_text(states, plain.token.data(), given);
+  record_text(target, plain.token.data(), given);
   target.prefill(plain.token.data(), 11);
   const int depth = 0, end = 1;
   target.forward(plain.token.data() + 11, &depth, &end, 1);
-  CHECK(memcmp(states.features->row(0), given.state(0, 11), size_t(W) * 4) == 0);
+  CHECK(memcmp(Features(target).row(0), given.state(0, 11), size_t(W) * 4) == 0);
 }
 
 TEST_CASE("distill: a folder of features is no folder of hidden states, and knows the layers") {
@@ -97,10 +96,9 @@ TEST_CASE("distill: a folder of features is no folder of hidden states, and know
   CHECK(std::filesystem::exists(o.dir + "/features/validation-0.safetensors"));
   const Shard first = states.read("train-0");
   Target target(w.config, w.weights.data(), Dtype::fp32, false, 1, 9);
-  const States recorded(target, Recorded::kFeatures);
   Shard again;
   again.sizes = {1, run.sizes.rows, run.sizes.channels, Recorded::kFeatures};
-  record_text(recorded, first.tokens(3), again);
+  record_text(target, first.tokens(3), again);
   CHECK(std::equal(again.states.begin(), again.states.end(), first.state(3, 0)));
 }
 
@@ -119,7 +117,7 @@ TEST_CASE("distill: the order of what is learned: all of it in every epoch, and 
     bool operator==(const Seen& other) const { return shard == other.shard && pieces == other.pieces; }
   };
   const auto seen = [](ShardOrder& order, int64_t iteration) {
-    const ShardOrder::Some some = order.batch(iteration);
+    const Examples some = order.batch(iteration);
     return Seen{some.shard.token[0], {some.pieces, some.pieces + some.n}};
   };
   for (int batch_size : {1, 3, 5, 10, 64}) {
