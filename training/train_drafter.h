@@ -7,7 +7,7 @@
 // writes down what the target computes. It costs decoding nothing; what a training costs is in its --stats.
 //
 // Here, in order: options and flags; a run: model, text, shards, and making those that are missing; the order of what
-// is learned; the trained tensors and their updates; how often a guesser is right, by rank; a training: its loop,
+// is learned; the trainer; how often a guesser is right, by rank; a training: its loop,
 // checkpoints and --resume; the program. All of it runs on the CPU, whatever the target will run on. Nothing of the
 // target's own files is written. Everything random is a pure function of (seed, iteration): a run that was stopped and
 // resumed gives the weights of one that was not, bit for bit.
@@ -266,52 +266,32 @@ class ShardOrder {
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// The trained tensors
+// The trainer
 
-// What is trained, and how it is updated. T is the number type: float; double for the gradient check.
+// T is the number type: float; double for the gradient check.
 template <class T>
-class DrafterTrainer {
- public:
-  const std::vector<TensorSpec> table;
-  const size_t size = table.back().offset + table.back().size;
-  Array<T> weights{size}, gradient{size}, m{size}, v{size};  // flat: `table`
+struct DrafterTrainer : Trained<T> {
+  using Trained<T>::Trained;
 
-  DrafterTrainer(std::vector<TensorSpec> tensors, Pool& pool) : table(std::move(tensors)), pool_(pool) {}
-  virtual ~DrafterTrainer() = default;
-
-  void set_weights(const T* flat) {
-    weights.upload(flat, size);
-    pool_.run([&](const Team& team) { pack(team, true); });
-  }
   // What guesser k says of a token, and its cross-entropy. before: the token before that one.
   using Said = std::function<void(int k, int before, int token, const T* logits, T cost)>;
   // The mean cross-entropy of all guesses. said: told of each; of the tokens that came, whatever else is learned.
   T loss(const Examples& some, const Said& said = nullptr) { return run(some, false, said); }
   // The same, and `gradient` becomes its gradient.
   T loss_and_gradient(const Examples& some) {
-    pool_.run([&](const Team& team) { zero(team, gradient.data(), size); });
+    this->pool_.run([&](const Team& team) { zero(team, this->gradient.data(), this->size); });
     return run(some, true, nullptr);
   }
   // One AdamW update; returns the loss before it.
   T step(const Examples& some, const Update& update) {
     const T loss = loss_and_gradient(some);
-    pool_.run([&](const Team& team) {
-      optimizer_.step(team, update, weights.data(), gradient.data(), m.data(), v.data());
-      pack(team, false);
-    });
+    this->apply(update);
     return loss;
   }
 
  protected:
   // The loss; with_gradient, adds its gradient to `gradient`.
   virtual T run(const Examples& some, bool with_gradient, const Said& said) = 0;
-  // Packs the trained weights; with `frozen` also the target's, which never change.
-  virtual void pack(const Team& team, bool frozen) = 0;
-
-  Pool& pool_;
-
- private:
-  Optimizer<T> optimizer_{table, false};
 };
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -29,7 +29,9 @@ class MedusaTrainer : public DrafterTrainer<T> {
         distribution_(distribution),
         most_(rows),
         head_(target.head, target.head + size_t(s.vocab_size) * size_t(s.n_embd)),
-        roots_(root_table(s, target.embedding)) {}
+        roots_(root_table(s, target.embedding)) {
+    pool.run([&](const Team& team) { packed_.target.pack(team); });
+  }
 
  private:
   T run(const Examples& some, bool with_gradient, const Said& said) override {
@@ -41,7 +43,7 @@ class MedusaTrainer : public DrafterTrainer<T> {
         said(k, token_[size_t(row)], token_[size_t(row + R)], a_.logits.at(0, row), losses_.data()[row]);
     return loss_.data()[0];
   }
-  void pack(const Team& team, bool frozen) override { packed_.pack(team, frozen); }
+  void pack(const Team& team) const override { packed_.pack(team); }
   void load(const Examples& some) {
     const int R = some.n, K = sizes.heads, C = sizes.n_embd, usable = usable_rows(some.shard.sizes, K);
     token_.resize(size_t(K + 1) * size_t(R));

@@ -80,7 +80,7 @@ class ParallelTrainer : public DrafterTrainer<T> {
  private:
   static constexpr int kFeedbackRounds = 2;
 
-  void pack(const Team& team, bool) override { packed_.pack(team); }
+  void pack(const Team& team) const override { packed_.pack(team); }
 
   T run(const Examples& some, bool with_gradient, const Said& said) override {
     if (usable_rows(some.shard.sizes, sizes.ahead) != n_) throw std::logic_error("a shard of other sizes");

@@ -500,7 +500,8 @@ struct Scripted : Drafter {
         weights(heads.sizes, heads.weights.data(), nullptr, false),
         activations(heads.sizes, 1, 1) {
     vocab = heads.sizes.vocab_size;
-    weights.pack(Team{}, true);
+    weights.target.pack(Team{});
+    weights.pack(Team{});
   }
   void attach(const TargetRows* rows) override { medusa.attach(rows); }
   void begin(const int* tokens, int n) override {
