@@ -45,12 +45,6 @@ inline void write_flat(const std::string& path, const std::vector<TensorSpec>& t
 
 inline std::string medusa_path(const std::string& dir) { return dir + "/medusa.safetensors"; }
 
-// weights: medusa_table(sizes); metadata: of model and text (origin.h). Throws runtime_error.
-inline void save_medusa(const std::string& dir, const MedusaSizes& sizes, const float* weights,
-                        const Metadata& metadata = {}) {
-  write_flat(medusa_path(dir), medusa_table(sizes), weights, metadata);
-}
-
 // Heads that were trained with another model, or on another text, than that in target_dir ("": not asked).
 inline void check_heads(const SafeTensors& file, const std::string& name, const std::string& dir,
                         const std::string& target_dir) {
@@ -103,13 +97,6 @@ inline Metadata parallel_metadata(const ParallelSizes& s) {
           {"ahead", std::to_string(s.ahead)},
           {"sequential", s.sequential ? "yes" : "no"},
           {"raw", s.raw ? "yes" : "no"}};
-}
-
-// weights: parallel_table(sizes); metadata: of model and text (origin.h). Throws runtime_error.
-inline void save_parallel(const std::string& dir, const ParallelSizes& sizes, const float* weights,
-                          Metadata metadata = {}) {
-  metadata.merge(parallel_metadata(sizes));
-  write_flat(parallel_path(dir), parallel_table(sizes), weights, metadata);
 }
 
 // The drafter in DIR for a target of this config, in target_dir, as it was trained.

@@ -152,7 +152,6 @@ class Recordings {
       if (has(entry.key())) sum += double(std::filesystem::file_size(file_of(entry.key())));
     return sum;
   }
-  const ShardSizes& sizes() const { return sizes_; }
 
  private:
   // A name is a plain word, whatever an index says.

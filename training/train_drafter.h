@@ -14,13 +14,11 @@
 //
 // How to train another drafter: write a DrafterTrainer, and options like MedusaOptions (train_medusa.h) or
 // ParallelOptions (train_parallel.h), and name them in train_drafter.cpp. What the program asks of options:
-//   kName, kWhat, kGuesser, kRecorded                   "medusa", "heads", "head", what it learns from
-//   command()                                           its flags
-//   set_sizes(run)                                      what its tensors' shapes follow from, or a refusal
-//   settings()                                          what a resumed run must share
-//   ahead()                                             how many tokens it says
-//   trainer(run, pool), save(dir, weights, origin)      its table and arrays, as they begin; its file
-//   described(), add_figures(json)                           what is printed of it
+//   command()                               its flags
+//   set_sizes(run), ahead()                 what its tensors' shapes follow from, or a refusal; the tokens that it says
+//   settings(), metadata()                  what a resumed run must share; what its file says beside tensors
+//   trainer(run, pool)                      its table and arrays, as they begin
+//   described(), add_figures(json)          what is printed of it
 #pragma once
 
 #include <chrono>
@@ -28,6 +26,7 @@
 #include "commands/outputs.h"
 #include "commands/preparing.h"
 #include "files/drafters.h"
+#include "files/heads.h"
 #include "files/tables.h"
 #include "training/distill.h"
 #include "training/run.h"
@@ -37,27 +36,33 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Options and flags
 
-struct DistillOptions : RunOptions {
-  std::string dir, target = "self";
-  int tokens = 1 << 18;
-  float temperature = 1;
-  DistillOptions() {
-    batch_size = 512;
-    eval_interval = 500;
-    weight_decay = 0;
-  }
-};
-
-// What the shared flags call what is trained.
+// What the program calls what it trains.
 struct DistillWords {
-  std::string name;                  // "medusa": --medusa, --medusa_target, medusa.safetensors
+  std::string name, what, guesser;   // "medusa": --medusa, --medusa_target, medusa.safetensors; "heads"; "head"
+  Recorded recorded;                 // what it learns from
   std::string dir_help, batch_help;  // of --NAME and --batch_size
   std::vector<std::string> targets;  // what may be learned: "self", "text", ...
   std::string target_help;
 };
 
+struct DistillOptions : RunOptions {
+  const DistillWords words;
+  std::string dir, target = "self";
+  int tokens = 1 << 18;
+  float temperature = 1;
+  explicit DistillOptions(DistillWords its) : words(std::move(its)) {
+    batch_size = 512;
+    eval_interval = 500;
+    weight_decay = 0;
+  }
+  bool generated() const { return target != "text"; }
+  std::string folder() const { return out.empty() ? dir : out; }  // of NAME.safetensors
+  std::string path(const char* more = "") const { return folder() + "/" + words.name + more + ".safetensors"; }
+};
+
 // Every flag of such a program. own: those of the trainer alone, with a heading.
-inline std::vector<Flag> distill_flags(DistillOptions& o, const DistillWords& words, const std::vector<Flag>& own) {
+inline std::vector<Flag> distill_flags(DistillOptions& o, const std::vector<Flag>& own) {
+  const DistillWords& words = o.words;
   const std::string flag = "--" + words.name;
   const std::vector<Flag> files = {
       heading("Files"),
@@ -84,31 +89,22 @@ inline std::vector<Flag> distill_flags(DistillOptions& o, const DistillWords& wo
 
 // What it reads, and the shards that it is of.
 struct DistillRun {
-  DistillOptions o;
-  std::string name;  // of what is trained
-  std::string out;   // the folder of NAME.safetensors
+  const DistillOptions& o;
   Loaded model;
-  Split parts;        // of the data
-  std::string begin;  // its text's
-  ShardSizes sizes;
+  Split parts = {};        // of the data
+  std::string begin = {};  // its text's
+  ShardSizes sizes = {};
   int train_shards = 0, validation_shards = 0;
-  Metadata settings;  // what the shards follow from
-  Metadata shared;    // what a resumed run must share with the one it goes on from
-  Metadata origin;    // the model and the text, for the files that are made
-
-  bool generated() const { return o.target != "text"; }
+  Metadata settings = {};  // what the shards follow from
+  Metadata shared = {};    // what a resumed run must share with the one it goes on from
+  Metadata origin = {};    // the model and the text, for the files that are made
   std::string folder() const { return o.dir + "/" + word_of(sizes.what); }
-  std::string path(const char* more = "") const { return out + "/" + name + more + ".safetensors"; }
 };
 
 // Reads the model and the data and says which shards the run is of. Throws runtime_error or invalid_argument.
-inline DistillRun open_run(const DistillOptions& o, const std::string& name, Recorded what) {
-  check_rates(o, "train_drafter --" + name);
-  DistillRun run;
-  run.o = o;
-  run.name = name;
-  run.out = o.out.empty() ? o.dir : o.out;
-  run.model = load_model(o.dir);
+inline DistillRun open_run(const DistillOptions& o) {
+  check_rates(o, "train_drafter --" + o.words.name);
+  DistillRun run{o, load_model(o.dir)};
   const Config& config = run.model.config;
   const double size = file_bytes(o.data);
   check_memory(o.data, size, takes_tokens(size));
@@ -124,19 +120,19 @@ inline DistillRun open_run(const DistillOptions& o, const std::string& name, Rec
            o.data, "give at least " + std::to_string(10 * shortest));
 
   constexpr int kGenerated = 256;
-  const bool hidden = what == Recorded::kHidden;
+  const bool hidden = o.words.recorded == Recorded::kHidden;
   const int64_t most = (hidden ? 16 : 64) << 20;  // bytes of a shard; of features whole sequences are shuffled
   ShardSizes& sizes = run.sizes;
-  sizes.what = what;
-  sizes.rows = run.generated() ? kGenerated : config.block_size;
+  sizes.what = o.words.recorded;
+  sizes.rows = o.generated() ? kGenerated : config.block_size;
   sizes.channels = hidden ? config.n_embd : kFeatures * config.n_embd;
   const int wanted = (o.tokens + sizes.rows - 1) / sizes.rows;  // sequences
   const int64_t fit = most / (int64_t(sizes.rows) * sizes.channels * int64_t(sizeof(float)));
   sizes.sequences = int(std::min<int64_t>(wanted, std::max<int64_t>(1, fit)));
   run.train_shards = (wanted + sizes.sequences - 1) / sizes.sequences;
   run.validation_shards = (run.train_shards + 9) / 10;
-  run.settings = {{"text", run.generated() ? "generated" : "data"},
-                  {"temperature", run.generated() ? std::to_string(o.temperature) : ""},
+  run.settings = {{"text", o.generated() ? "generated" : "data"},
+                  {"temperature", o.generated() ? std::to_string(o.temperature) : ""},
                   {"seed", std::to_string(o.seed)},
                   {"model_sha256", sha256(read_file(o.dir + "/model.safetensors"))},
                   {"data_sha256", sha256(text)}};
@@ -155,12 +151,12 @@ inline Recordings open_recordings(const DistillRun& run) {
 inline void record_sequence(const DistillRun& run, Target& target, Drafter* drafter, Decoding decoding, bool validation,
                             int number, Shard& shard) {
   const std::vector<int>& tokens = validation ? run.parts.validation : run.parts.train;
-  const size_t length = run.generated() ? size_t(run.model.config.block_size / 2) : size_t(run.sizes.rows + 1);
+  const size_t length = run.o.generated() ? size_t(run.model.config.block_size / 2) : size_t(run.sizes.rows + 1);
   const uint32_t sequence = uint32_t(number) + (validation ? 1u << 30 : 0);
   const auto start =
       tokens.begin() + long(random_bits(run.o.seed, sequence, kStreamBatch, 0, 0) % (tokens.size() - length + 1));
   decoding.sampling.sequence = sequence;
-  if (run.generated()) record_generated(target, drafter, decoding, {start, start + long(length)}, shard);
+  if (run.o.generated()) record_generated(target, drafter, decoding, {start, start + long(length)}, shard);
   else record_text(target, &*start, shard);
 }
 
@@ -183,7 +179,7 @@ inline double make_shards(const DistillRun& run, Recordings& states) {
   Decoding decoding;
   decoding.sampling.temperature = run.o.temperature;
   decoding.sampling.seed = run.o.seed;
-  if (run.generated()) {
+  if (run.o.generated()) {
     const bool counted = std::filesystem::exists(ngram_path(run.o.dir));
     drafter = load_drafter(counted ? "ngram:4" : "suffix", run.o.dir, config.vocab_size);
     decoding.shape = parse_shape("auto", kBudget);
@@ -300,21 +296,21 @@ struct DrafterTrainer : Trained<T> {
 constexpr int kRanks = 8;
 
 struct RankRates {
-  double loss = 0, rows = 0;  // sums, until divided by rows
-  std::vector<double> rate = std::vector<double>(kRanks, 0);
+  double rows = 0, cost = 0, right[kRanks] = {};  // sums
 
-  void count(const float* logits, int vocab, int token, double cost) {
+  void count(const float* logits, int vocab, int token, double its_cost) {
     int rank = 0;  // how many tokens come before it; of equal ones the lowest is first
     for (int x = 0; x < vocab; x++) rank += logits[x] > logits[token] || (logits[x] == logits[token] && x < token);
-    if (rank < kRanks) rate[size_t(rank)]++;
+    if (rank < kRanks) right[rank]++;
     rows++;
-    loss += cost;
+    cost += its_cost;
   }
-  void finish() {
-    for (double& share : rate) share /= std::max(1.0, rows);
-    loss /= std::max(1.0, rows);
+  double loss() const { return cost / std::max(1.0, rows); }
+  std::vector<double> rates() const {
+    std::vector<double> rates(right, right + kRanks);
+    for (double& rate : rates) rate /= std::max(1.0, rows);
+    return rates;
   }
-  double within_all() const { return std::accumulate(rate.begin(), rate.end(), 0.0); }
 };
 
 // What counting alone knows of a token: how frequent it is, and how frequent after the one before it.
@@ -333,10 +329,6 @@ struct Baselines {
     const float* const row = after_one_.data() + size_t(before) * V_;
     bigram.count(row, int(V_), token, -double(row[token]));
   }
-  void finish() {
-    unigram.finish();
-    bigram.finish();
-  }
 
  private:
   size_t V_;
@@ -348,10 +340,11 @@ inline std::string rank_table(const std::string& who, const std::vector<RankRate
                               const Baselines& baselines) {
   std::vector<std::vector<std::string>> rows = {
       {"", "token", "loss", "rank 1", "rank 2", "rank 3", "rank 4", "first 8"}};
-  const auto add = [&](const std::string& name, size_t ahead, const RankRates& rates) {
-    rows.push_back({name, "t + " + std::to_string(ahead), decimals(rates.loss, 3)});
-    for (int rank = 0; rank < 4; rank++) rows.back().push_back(decimals(100 * rates.rate[size_t(rank)], 1) + "%");
-    rows.back().push_back(decimals(100 * rates.within_all(), 1) + "%");
+  const auto add = [&](const std::string& name, size_t ahead, const RankRates& guesser) {
+    const std::vector<double> rates = guesser.rates();
+    rows.push_back({name, "t + " + std::to_string(ahead), decimals(guesser.loss(), 3)});
+    for (size_t rank = 0; rank < 4; rank++) rows.back().push_back(decimals(100 * rates[rank], 1) + "%");
+    rows.back().push_back(decimals(100 * std::accumulate(rates.begin(), rates.end(), 0.0), 1) + "%");
   };
   for (size_t k = 0; k < guessers.size(); k++) add(who + " " + std::to_string(k + 1), k + 2, guessers[k]);
   add("unigram", 2, baselines.unigram);
@@ -360,7 +353,7 @@ inline std::string rank_table(const std::string& who, const std::vector<RankRate
 }
 inline std::string right_at_once(const std::string& who, const std::vector<RankRates>& guessers) {
   std::string line;
-  for (const RankRates& one : guessers) line += (line.empty() ? "" : ", ") + decimals(100 * one.rate[0], 1) + "%";
+  for (const RankRates& one : guessers) line += (line.empty() ? "" : ", ") + decimals(100 * one.rates()[0], 1) + "%";
   return "right at once, by " + who + ": " + line;
 }
 
@@ -391,40 +384,40 @@ struct Course {
       save();
       if (o.quiet && o.stats.empty()) continue;  // the evaluation would not be printed
       evaluate();
-      updates.say("loss " + decimals(updates.mean_loss, 4) + ", " + right_at_once(o.kGuesser, guessers));
+      updates.say("loss " + decimals(updates.mean_loss, 4) + ", " + right_at_once(o.words.guesser, guessers));
     }
     if (updates.worth_saving()) save();
     if (!interrupted()) {
       evaluate();
       return true;
     }
-    updates.stopped("train_drafter", run.path() + " holds the " + o.kWhat + " as they are");
+    updates.stopped("train_drafter", o.path() + " holds the " + o.words.what + " as they are");
     return false;
   }
 
   // What came of it. shard_seconds: what the shards took, 0 where all were there.
   std::string report(double shard_seconds) const {
-    return rank_table(o.kGuesser, guessers, baselines) + thousands(baselines.unigram.rows) +
+    return rank_table(o.words.guesser, guessers, baselines) + thousands(baselines.unigram.rows) +
            " positions to validate; " + name_of(run.sizes.what) + " " + duration(shard_seconds) + ", training " +
-           duration(updates.seconds()) + "; " + run.path() + "\n";
+           duration(updates.seconds()) + "; " + o.path() + "\n";
   }
   Json stats(double shard_seconds) const {
     const double seconds = updates.seconds(), each = seconds / std::max(1.0, updates.updates());
     Json accuracy = Json::array(), loss = Json::array();
     for (const RankRates& one : guessers) {
-      accuracy.push_back(one.rate);
-      loss.push_back(one.loss);
+      accuracy.push_back(one.rates());
+      loss.push_back(one.loss());
     }
     Json stats = {{"accuracy", accuracy},  // [head or depth][rank]
                   {"val_loss", loss},
                   {"iterations", o.max_iters},
                   {"train_loss", updates.mean_loss},
                   {"curve", curve},
-                  {"accuracy_unigram", baselines.unigram.rate},
-                  {"accuracy_bigram", baselines.bigram.rate},
+                  {"accuracy_unigram", baselines.unigram.rates()},
+                  {"accuracy_bigram", baselines.bigram.rates()},
                   {"parameters", trainer.size},
-                  {run.name + "_target", o.target},
-                  {run.name + "_tokens", o.tokens},
+                  {o.words.name + "_target", o.target},
+                  {o.words.name + "_tokens", o.tokens},
                   {"hidden_bytes", states.bytes()},
                   {"hidden_seconds", shard_seconds},
                   {"ms_per_iter", 1e3 * each},
@@ -441,13 +434,15 @@ struct Course {
   double in_update() const { return in_shard() / pieces * std::min(o.batch_size, pieces); }
 
   int64_t resume() {
-    const std::string path = run.path("-optimizer");
+    const std::string path = o.path("-optimizer");
     return go_on(trainer, parse_training(read_safetensors(path), trainer.table, path));
   }
   void save() const {
-    save_training(run.path("-optimizer"), trainer.table, updates.iteration, run.shared,
+    save_training(o.path("-optimizer"), trainer.table, updates.iteration, run.shared,
                   {trainer.weights.data(), trainer.m.data(), trainer.v.data()}, run.origin);
-    o.save(run.out, trainer.weights.data(), run.origin);
+    Metadata metadata = o.metadata();
+    metadata.insert(run.origin.begin(), run.origin.end());
+    write_flat(o.path(), trainer.table, trainer.weights.data(), metadata);
   }
 
   // How often each guesser is right, over all validation shards; the baselines count beside the first. And a point of
@@ -465,13 +460,11 @@ struct Course {
       for (int at = 0; at < pieces; at += o.batch_size)
         trainer.loss({shard, all.data() + at, std::min(o.batch_size, pieces - at)}, count);
     }
-    for (RankRates& guesser : guessers) guesser.finish();
-    baselines.finish();
     Json accuracy = Json::array();
     double loss = 0;
     for (const RankRates& one : guessers) {
-      accuracy.push_back(one.rate[0]);
-      loss += one.loss / double(guessers.size());
+      accuracy.push_back(one.rates()[0]);
+      loss += one.loss() / double(guessers.size());
     }
     curve.push_back({{"iteration", updates.iteration},
                      {"epoch", double(updates.iteration) * in_update() / (in_shard() * run.train_shards)},
@@ -502,7 +495,7 @@ inline void share(DistillRun& run, const Metadata& own) {
                 {"tokens", std::to_string(run.o.tokens)},
                 {"batch_size", std::to_string(run.o.batch_size)}};
   for (const Metadata& more : {own, run.settings}) run.shared.insert(more.begin(), more.end());
-  const std::string path = run.path("-optimizer");
+  const std::string path = run.o.path("-optimizer");
   if (run.o.resume) check_resumable(parse_training_metadata(read_safetensors(path), path).settings, run.shared, path);
 }
 
@@ -515,10 +508,9 @@ int train_drafter(int argc, char** argv) {
   if (given.help) return 0;
   check_outputs(command, given);
   o.lr_decay_iters = o.max_iters;
-  const std::string name = o.kName;
-  TrainingFolder folder(o, "train_drafter", o.out.empty() ? o.dir : o.out, name + ".safetensors",
-                        name + "-optimizer.safetensors");
-  DistillRun run = open_run(o, name, o.kRecorded);
+  const std::string name = o.words.name;
+  TrainingFolder folder(o, "train_drafter", o.folder(), name + ".safetensors", name + "-optimizer.safetensors");
+  DistillRun run = open_run(o);
   o.set_sizes(run);
   share(run, o.settings());
   LockedFolder shards(run.folder(), "wait for its end");  // another training's settings may replace them
@@ -539,7 +531,7 @@ int train_drafter(int argc, char** argv) {
   if (!course.train()) return kInterruptedStatus;
   if (!o.quiet) fprintf(stderr, "%s", course.report(shard_seconds).c_str());
   if (!o.stats.empty()) write_file(o.stats, course.stats(shard_seconds).dump(2) + "\n");
-  const std::string drafter = name + (run.out == o.dir ? "" : ":" + run.out);
+  const std::string drafter = name + (o.folder() == o.dir ? "" : ":" + o.folder());
   if (!o.quiet) fputs(next_step(argv[0], o.dir, run.begin, drafter).c_str(), stderr);
   return 0;
 }

@@ -4,7 +4,6 @@
 // and the program are there.
 #pragma once
 
-#include "files/heads.h"
 #include "training/train_drafter.h"
 
 namespace nanospec {
@@ -144,17 +143,19 @@ inline std::vector<float> initial_medusa(const MedusaSizes& sizes, const float* 
 }
 
 struct MedusaOptions : DistillOptions {
-  static constexpr const char *kName = "medusa", *kWhat = "heads", *kGuesser = "head";
-  static constexpr Recorded kRecorded = Recorded::kHidden;
   MedusaSizes sizes;
+  MedusaOptions()
+      : DistillOptions({"medusa",
+                        "heads",
+                        "head",
+                        Recorded::kHidden,
+                        "the model, as train_gpt wrote it; its hidden states are kept in DIR/hidden",
+                        "positions in one update",
+                        {"self", "text", "distribution"},
+                        "self: the tokens of text that the model generated; text: those of the data;\n"
+                        "distribution: what the model said of each token, in text that it generated"}) {}
 
   Command command() {
-    const DistillWords words = {kName,
-                                "the model, as train_gpt wrote it; its hidden states are kept in DIR/hidden",
-                                "positions in one update",
-                                {"self", "text", "distribution"},
-                                "self: the tokens of text that the model generated; text: those of the data;\n"
-                                "distribution: what the model said of each token, in text that it generated"};
     const std::vector<Flag> own = {
         heading("Heads"),
         {"--medusa_heads", "N", &sizes.heads, "how many: head k says the k-th token after the next",
@@ -171,7 +172,7 @@ struct MedusaOptions : DistillOptions {
             "  # takes a minute\n"
             "train_drafter --medusa runs/medium --data data/*shakespeare.txt --medusa_target text --out runs/heads"
             "  # takes minutes\n",
-            distill_flags(*this, words, own)};
+            distill_flags(*this, own)};
   }
   void set_sizes(const DistillRun& run) {
     check_window(run, sizes.heads, 1, std::to_string(sizes.heads) + " heads", "--medusa_heads");
@@ -190,9 +191,7 @@ struct MedusaOptions : DistillOptions {
     heads->set_weights(initial_medusa(sizes, ends.head, seed).data());
     return heads;
   }
-  void save(const std::string& dir, const float* weights, const Metadata& origin) const {
-    save_medusa(dir, sizes, weights, origin);
-  }
+  Metadata metadata() const { return {}; }
   std::string described() const { return " in " + std::to_string(sizes.heads) + " heads"; }
   void add_figures(Json& stats) const {
     stats["medusa_heads"] = sizes.heads;

@@ -9,7 +9,6 @@
 // own files is written.
 #pragma once
 
-#include "files/heads.h"
 #include "training/train_drafter.h"
 
 namespace nanospec {
@@ -248,11 +247,17 @@ class ParallelTrainer : public DrafterTrainer<T> {
 // Its options
 
 struct ParallelOptions : DistillOptions {
-  static constexpr const char *kName = "parallel", *kWhat = "drafter", *kGuesser = "depth";
-  static constexpr Recorded kRecorded = Recorded::kFeatures;
   ParallelSizes sizes;
   int segments = 1;
-  ParallelOptions() {
+  ParallelOptions()
+      : DistillOptions({"parallel",
+                        "drafter",
+                        "depth",
+                        Recorded::kFeatures,
+                        "the model, as train_gpt wrote it; its features are kept in DIR/features",
+                        "sequences in one update",
+                        {"self", "text"},
+                        "self: the tokens of text that the model generated; text: those of the data"}) {
     tokens = 1 << 17;
     batch_size = 2;
     max_iters = 1200;
@@ -261,11 +266,6 @@ struct ParallelOptions : DistillOptions {
   }
 
   Command command() {
-    const DistillWords words = {kName,
-                                "the model, as train_gpt wrote it; its features are kept in DIR/features",
-                                "sequences in one update",
-                                {"self", "text"},
-                                "self: the tokens of text that the model generated; text: those of the data"};
     const std::vector<Flag> own = {
         heading("Drafter"),
         {"--parallel_layers", "N", &sizes.n_layer, "layers", from(1, kMostParallelLayers)},
@@ -283,7 +283,7 @@ struct ParallelOptions : DistillOptions {
             "train_drafter --parallel runs/small --data data/*shakespeare.txt  # takes minutes\n"
             "train_drafter --parallel runs/medium --data data/*shakespeare.txt --parallel_layers 1 --out "
             "runs/one-layer  # takes minutes\n",
-            distill_flags(*this, words, own)};
+            distill_flags(*this, own)};
   }
   void set_sizes(const DistillRun& run) {
     const int heads = run.model.config.n_head, channels = run.model.config.n_embd;
@@ -306,7 +306,7 @@ struct ParallelOptions : DistillOptions {
     check_window(run, sizes.ahead, 2, std::to_string(sizes.ahead) + " tokens at once", "--parallel_ahead");
   }
   Metadata settings() const {
-    Metadata settings = parallel_metadata(sizes);
+    Metadata settings = metadata();
     settings["n_layer"] = std::to_string(sizes.n_layer);
     settings["kv_heads"] = std::to_string(sizes.n_kv_head);
     return settings;
@@ -318,9 +318,7 @@ struct ParallelOptions : DistillOptions {
     drafter->set_weights(initial_weights(parallel_table(sizes), seed).data());
     return drafter;
   }
-  void save(const std::string& dir, const float* weights, const Metadata& origin) const {
-    save_parallel(dir, sizes, weights, origin);
-  }
+  Metadata metadata() const { return parallel_metadata(sizes); }
   std::string described() const {
     return sizes.sequential ? ", one token after the other" : ", " + std::to_string(sizes.ahead) + " tokens at once";
   }

@@ -218,19 +218,20 @@ TEST_CASE("medusa: float follows double, and any number of threads gives the sam
 TEST_CASE("medusa: heads come back from their file; files that do not fit are refused") {
   const World& w = world();
   const Folder folder;
+  const std::string path = medusa_path(folder.path);
   const auto read = [&] { return read_medusa(folder.path, w.config); };
   CHECK(holds(error_of([&] { read(); }), "has no heads"));
   for (int rank : {kOwnProjection, 0, 3})
     for (bool root : {false, true}) {
       const MedusaHeads heads = random_heads(sizes_of(2, rank, root), 5, 1);
-      save_medusa(folder.path, heads.sizes, heads.weights.data());
+      write_flat(path, medusa_table(heads.sizes), heads.weights.data(), {});
       const MedusaHeads again = read();
       CHECK(again.sizes.heads == 2);
       CHECK(again.sizes.rank == rank);
       CHECK(again.sizes.root == root);
       CHECK(again.weights == heads.weights);
     }
-  const std::string path = medusa_path(folder.path), whole = read_file(path);
+  const std::string whole = read_file(path);
   for (size_t cut : {size_t(0), size_t(7), size_t(60), whole.size() / 2, whole.size() - 1}) {
     write_file(path, whole.substr(0, cut));
     CHECK(!error_of([&] { read(); }).empty());
@@ -238,7 +239,7 @@ TEST_CASE("medusa: heads come back from their file; files that do not fit are re
   MedusaSizes other = sizes_of(2, kOwnProjection);
   const auto refused = [&](const MedusaSizes& sizes, const std::string& why) {
     const MedusaHeads heads = random_heads(sizes, 5, 1);
-    save_medusa(folder.path, sizes, heads.weights.data());
+    write_flat(path, medusa_table(sizes), heads.weights.data(), {});
     CHECK(holds(error_of([&] { read(); }), why));
   };
   other.n_embd += 2, refused(other, "has shape");
@@ -248,7 +249,7 @@ TEST_CASE("medusa: heads come back from their file; files that do not fit are re
   const MedusaSizes sizes = sizes_of(2, 0);
   MedusaHeads heads = random_heads(sizes, 5, 1);
   heads.weights[3] = NAN;
-  save_medusa(folder.path, sizes, heads.weights.data());
+  write_flat(path, medusa_table(sizes), heads.weights.data(), {});
   CHECK(holds(error_of([&] { read(); }), "not finite"));
   const float one = 1;
   write_safetensors(path, {{"something.else", {1}, &one}}, {});

@@ -83,13 +83,16 @@ TEST_CASE("distill: a folder of features is no folder of hidden states, and know
   CHECK(!Recordings(folder.path, {{"layers", "1,2,3"}}, sizes, 5).has("train-0"));
 
   const World& w = world();
-  DistillOptions o;
+  const DistillWords words = {"some", "", "", Recorded::kFeatures, "", "", {}, ""};
+  DistillOptions o(words);
   o.dir = folder.file("model"), o.data = w.data, o.tokens = 700, o.target = "text", o.quiet = true, o.threads = 1;
   std::filesystem::copy(w.dir, o.dir);
-  const DistillRun run = open_run(o, "parallel", Recorded::kFeatures);
+  const DistillRun run = open_run(o);
   CHECK(run.sizes.channels == kFeatures * w.config.n_embd);
   CHECK(run.settings.at("layers") == "1,1,2");
-  CHECK(open_run(o, "medusa", Recorded::kHidden).settings.count("layers") == 0);
+  MedusaOptions medusa;
+  medusa.dir = o.dir, medusa.data = o.data, medusa.quiet = true;
+  CHECK(open_run(medusa).settings.count("layers") == 0);
   Recordings states = open_recordings(run);
   CHECK(make_shards(run, states) > 0);
   CHECK(make_shards(run, states) == 0);
@@ -108,7 +111,7 @@ TEST_CASE("distill: the order of what is learned: all of it in every epoch, and 
   Recordings states(folder.path, {}, {1, 1, 1}, 9);
   for (int i = 0; i < kShards; i++) {
     Shard shard;
-    shard.sizes = states.sizes(), shard.token = {i, i}, shard.states = {0};
+    shard.sizes = {1, 1, 1}, shard.token = {i, i}, shard.states = {0};
     states.write("train-" + std::to_string(i), shard);
   }
   struct Seen {
