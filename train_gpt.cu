@@ -113,7 +113,7 @@ int train(int argc, char** argv) {
   };
   while (run.next()) {
     run.updated(accumulation.step(part, run.update()));
-    if (run.due()) run.show(run.loss, speed_text(o, run.recent_seconds()));
+    run.show(run.loss, [&](double each) { return speed_text(o, each); });
     if (!run.checkpoint_due()) continue;
     save(o, text, tables, trainer, run.iteration);
     if (o.quiet) continue;  // the estimates would not be printed

@@ -5,7 +5,7 @@
 //   UpdateLoop run(options, done);                                // done: the iterations of the run that was stopped
 //   while (run.next()) {                                          // until the last, or Ctrl-C
 //     run.updated(trainer.step(batch of run.iteration, run.update()));
-//     if (run.due()) run.show(...);                               // the progress line
+//     run.show(...);                                              // the progress line, now and then
 //     if (run.checkpoint_due()) ...                               // save, evaluate, say
 //   }
 // What an update computes is the trainer's alone; this knows of losses, rates and clocks.
@@ -150,12 +150,14 @@ class UpdateLoop {
   }
   bool checkpoint_due() const { return iteration % o_.eval_interval == 0 && iteration < o_.max_iters; }
 
-  bool due() const { return progress_.due(); }
-  // The progress line. speed: of an update that takes recent_seconds().
-  void show(double shown_loss, const std::string& speed) {
+  // The progress line, where it is time for one. speed(seconds): of updates that take so many each.
+  template <class Speed>
+  void show(double shown_loss, Speed speed) {
+    if (!progress_.due()) return;
+    const double each = median({times_.end() - long(std::min<size_t>(times_.size(), 50)), times_.end()});
     progress_.show("iteration " + std::to_string(iteration) + "/" + std::to_string(o_.max_iters) + "  loss " +
-                   decimals(shown_loss, 4) + "  " + speed + "  " +
-                   duration(recent_seconds() * double(o_.max_iters - iteration)) + " left");
+                   decimals(shown_loss, 4) + "  " + speed(each) + "  " +
+                   duration(each * double(o_.max_iters - iteration)) + " left");
   }
   // A line that stays.
   void say(const std::string& line) {
@@ -174,11 +176,7 @@ class UpdateLoop {
     return kInterruptedStatus;
   }
 
-  // Seconds of an update: the median of the last 50, or of all; and of all updates together.
-  double recent_seconds() const {
-    return median({times_.end() - long(std::min<size_t>(times_.size(), 50)), times_.end()});
-  }
-  double median_seconds() const { return median(times_); }
+  double median_seconds() const { return median(times_); }  // of an update; and of all together
   double seconds() const { return std::accumulate(times_.begin(), times_.end(), 0.0); }
   double updates() const { return double(times_.size()); }  // that this run made
 

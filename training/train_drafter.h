@@ -143,18 +143,16 @@ inline DistillRun open_run(const DistillOptions& o) {
   if (!hidden) run.settings["layers"] = layers;
   return run;
 }
-inline Recordings open_recordings(const DistillRun& run) {
-  return Recordings(run.folder(), run.settings, run.sizes, run.model.config.vocab_size);
-}
 
-// Appends a sequence of the train or the validation part to a shard. Sequences are numbered through in their part.
-inline void record_sequence(const DistillRun& run, Target& target, Drafter* drafter, Decoding decoding, bool validation,
-                            int number, Shard& shard) {
-  const std::vector<int>& tokens = validation ? run.parts.validation : run.parts.train;
+// Appends a sequence to a shard. Those of the train part are numbered from 0 on, those of the validation part from
+// 2^30.
+constexpr uint32_t kValidation = 1u << 30;
+inline void record_sequence(const DistillRun& run, Target& target, Drafter* drafter, Decoding decoding,
+                            uint32_t sequence, Shard& shard) {
+  const std::vector<int>& tokens = sequence < kValidation ? run.parts.train : run.parts.validation;
   const size_t length = run.o.generated() ? size_t(run.model.config.block_size / 2) : size_t(run.sizes.rows + 1);
-  const uint32_t sequence = uint32_t(number) + (validation ? 1u << 30 : 0);
-  const auto start =
-      tokens.begin() + long(random_bits(run.o.seed, sequence, kStreamBatch, 0, 0) % (tokens.size() - length + 1));
+  const size_t places = tokens.size() - length + 1;
+  const auto start = tokens.begin() + long(random_bits(run.o.seed, sequence, kStreamBatch, 0, 0) % places);
   decoding.sampling.sequence = sequence;
   if (run.o.generated()) record_generated(target, drafter, decoding, {start, start + long(length)}, shard);
   else record_text(target, &*start, shard);
@@ -190,16 +188,16 @@ inline double make_shards(const DistillRun& run, Recordings& states) {
   double done = 0;
   const double all = double(missing.size()) * run.sizes.sequences;
   for (int i : missing) {
-    const bool validation = i >= run.train_shards;
-    const int number = validation ? i - run.train_shards : i, first = number * run.sizes.sequences;
+    const int number = i < run.train_shards ? i : i - run.train_shards;
+    const uint32_t first = uint32_t(number * run.sizes.sequences) + (i < run.train_shards ? 0 : kValidation);
     Shard shard;
     shard.sizes = run.sizes;
-    for (int s = first; s < first + run.sizes.sequences && !interrupted(); s++, done++) {
+    for (int s = 0; s < run.sizes.sequences && !interrupted(); s++, done++) {
       if (progress.due())
         progress.show(std::string(name_of(run.sizes.what)) + "  " + decimals(100 * done / all, 0) + "%  " +
                       thousands(done * run.sizes.rows / progress.seconds()) + " tokens/s  " +
                       time_left(done, all, progress.seconds()));
-      record_sequence(run, target, drafter.get(), decoding, validation, s, shard);
+      record_sequence(run, target, drafter.get(), decoding, first + uint32_t(s), shard);
     }
     if (interrupted()) {
       progress.clear();
@@ -322,7 +320,6 @@ struct Baselines {
     for (float& count : after_any_) count = log(count / float(tokens.size() + V_));
     if (vocab <= kBigramMostTokens) after_one_ = bigram_table(tokens, vocab);
   }
-  void begin() { unigram = bigram = RankRates(); }
   void count(int before, int token) {
     unigram.count(after_any_.data(), int(V_), token, -double(after_any_[size_t(token)]));
     if (after_one_.empty()) return;
@@ -379,7 +376,9 @@ struct Course {
     if (!o.stats.empty()) evaluate();
     while (updates.next()) {
       updates.updated(double(trainer.step(order.batch(updates.iteration), updates.update())));
-      if (updates.due()) show();
+      updates.show(updates.mean_loss, [&](double each) {
+        return decimals(1e3 * each, 2) + " ms/iter  " + thousands(in_update() / each) + " positions/s";
+      });
       if (!updates.checkpoint_due()) continue;
       save();
       if (o.quiet && o.stats.empty()) continue;  // the evaluation would not be printed
@@ -449,7 +448,7 @@ struct Course {
   // the training curve: the mean loss, and how often each guesser's first choice was right.
   void evaluate() {
     guessers.assign(size_t(o.ahead()), RankRates());
-    baselines.begin();
+    baselines.unigram = baselines.bigram = RankRates();
     const auto count = [&](int k, int before, int token, const float* logits, float cost) {
       guessers[size_t(k)].count(logits, run.model.config.vocab_size, token, double(cost));
       if (k == 0) baselines.count(before, token);
@@ -471,11 +470,6 @@ struct Course {
                      {"seconds", updates.seconds()},
                      {"loss", loss},
                      {"accuracy", accuracy}});
-  }
-  void show() {
-    const double each = updates.recent_seconds();
-    updates.show(updates.mean_loss,
-                 decimals(1e3 * each, 2) + " ms/iter  " + thousands(in_update() / each) + " positions/s");
   }
 };
 
@@ -516,7 +510,7 @@ int train_drafter(int argc, char** argv) {
   LockedFolder shards(run.folder(), "wait for its end");  // another training's settings may replace them
   folder.begin();
   shards.make();
-  Recordings states = open_recordings(run);
+  Recordings states(run.folder(), run.settings, run.sizes, run.model.config.vocab_size);
   const double shard_seconds = make_shards(run, states);
   if (shard_seconds < 0) return kInterruptedStatus;
 
