@@ -21,8 +21,6 @@
 //   described(), add_figures(json)          what is printed of it
 #pragma once
 
-#include <chrono>
-
 #include "commands/outputs.h"
 #include "commands/preparing.h"
 #include "files/drafters.h"
@@ -170,7 +168,7 @@ inline double make_shards(const DistillRun& run, Recordings& states) {
   if (missing.empty()) return 0;
 
   constexpr int kBudget = 16;
-  const auto start = std::chrono::steady_clock::now();
+  Stopwatch watch;
   const Config& config = run.model.config;
   Target target(config, run.model.weights.data(), Dtype::fp32, false, run.o.threads, kBudget + 1);
   std::unique_ptr<Drafter> drafter;
@@ -206,7 +204,7 @@ inline double make_shards(const DistillRun& run, Recordings& states) {
     }
     states.write(name(i), shard);
   }
-  return seconds_since(start);
+  return watch.lap();
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -441,7 +439,7 @@ struct Course {
                   {trainer.weights.data(), trainer.m.data(), trainer.v.data()}, run.origin);
     Metadata metadata = o.metadata();
     metadata.insert(run.origin.begin(), run.origin.end());
-    write_flat(o.path(), trainer.table, trainer.weights.data(), metadata);
+    write_arrays(o.path(), trainer.table, {{"", trainer.weights.data()}}, metadata);
   }
 
   // How often each guesser is right, over all validation shards; the baselines count beside the first. And a point of

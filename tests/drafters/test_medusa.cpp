@@ -224,7 +224,7 @@ TEST_CASE("medusa: heads come back from their file; files that do not fit are re
   for (int rank : {kOwnProjection, 0, 3})
     for (bool root : {false, true}) {
       const MedusaHeads heads = random_heads(sizes_of(2, rank, root), 5, 1);
-      write_flat(path, medusa_table(heads.sizes), heads.weights.data(), {});
+      write_arrays(path, medusa_table(heads.sizes), {{"", heads.weights.data()}}, {});
       const MedusaHeads again = read();
       CHECK(again.sizes.heads == 2);
       CHECK(again.sizes.rank == rank);
@@ -239,7 +239,7 @@ TEST_CASE("medusa: heads come back from their file; files that do not fit are re
   MedusaSizes other = sizes_of(2, kOwnProjection);
   const auto refused = [&](const MedusaSizes& sizes, const std::string& why) {
     const MedusaHeads heads = random_heads(sizes, 5, 1);
-    write_flat(path, medusa_table(sizes), heads.weights.data(), {});
+    write_arrays(path, medusa_table(sizes), {{"", heads.weights.data()}}, {});
     CHECK(holds(error_of([&] { read(); }), why));
   };
   other.n_embd += 2, refused(other, "has shape");
@@ -249,7 +249,7 @@ TEST_CASE("medusa: heads come back from their file; files that do not fit are re
   const MedusaSizes sizes = sizes_of(2, 0);
   MedusaHeads heads = random_heads(sizes, 5, 1);
   heads.weights[3] = NAN;
-  write_flat(path, medusa_table(sizes), heads.weights.data(), {});
+  write_arrays(path, medusa_table(sizes), {{"", heads.weights.data()}}, {});
   CHECK(holds(error_of([&] { read(); }), "not finite"));
   const float one = 1;
   write_safetensors(path, {{"something.else", {1}, &one}}, {});
