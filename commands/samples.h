@@ -2,21 +2,15 @@
 // what a sample says of the mean behind it: 95% intervals by Student's t. Pure arithmetic.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
-#include <cstddef>
-#include <vector>
+
+#include "growth/clock.h"
 
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
 // Runs
 
-inline double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n == 0 ? 0 : (values[(n - 1) / 2] + values[n / 2]) / 2;
-}
 inline double lowest(const std::vector<double>& v) { return v.empty() ? 0 : *std::min_element(v.begin(), v.end()); }
 inline double highest(const std::vector<double>& v) { return v.empty() ? 0 : *std::max_element(v.begin(), v.end()); }
 

@@ -1,10 +1,19 @@
 // growth/clock.h: measures time, for what learns from it or reports it.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
+#include <vector>
 
 namespace nanospec {
+
+// Of an even number of values it is the mean of the two in the middle.
+inline double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return n == 0 ? 0 : (values[(n - 1) / 2] + values[n / 2]) / 2;
+}
 
 // lap(): seconds since the last lap.
 class Stopwatch {

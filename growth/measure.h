@@ -1,9 +1,6 @@
 // growth/measure.h: measures the cost of a target's forwards, at load.
 #pragma once
 
-#include <algorithm>
-#include <vector>
-
 #include "cuda/whole.h"
 #include "growth/clock.h"
 
@@ -63,8 +60,7 @@ std::vector<double> measure_cost(Target& target, int budget, double seconds = 0.
   double slope = 0;
   for (int n = 0; n <= budget; n++) {
     if (n > most || times[n].empty()) continue;
-    std::nth_element(times[n].begin(), times[n].begin() + times[n].size() / 2, times[n].end());
-    cost[n] = times[n][times[n].size() / 2];
+    cost[n] = median(times[n]);
     if (last >= 0) slope = std::max(0.0, (cost[n] - cost[last]) / (n - last));
     for (int between = last + 1; last >= 0 && between < n; between++)
       cost[between] = cost[last] + (cost[n] - cost[last]) * (between - last) / (n - last);

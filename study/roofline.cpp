@@ -110,8 +110,6 @@ namespace {
 constexpr double kRunSeconds = 0.012;  // long beside a barrier, short beside a second
 volatile float sink;                   // what is written here had to be computed
 
-using Clock = std::chrono::steady_clock;
-
 // One number that depends on all of them.
 float total(const Vec* vectors, int n) {
   float sum = 0, lanes[Vec::width];
@@ -169,7 +167,7 @@ double Reader::bytes_per_second(double bytes, bool alone) {
   const int threads = parts_->pool.size();
   const size_t floats = std::max<size_t>(size_t(bytes / threads) / sizeof(float) / kStride, 1) * kStride;
   const auto run = [&](float (*read)(const float*, size_t), long sweeps) {
-    const auto start = Clock::now();
+    Stopwatch watch;
     auto sweep = [&](const Team& team) {
       float sum = 0;
       const Range shares = team.share(threads);  // one each, or all
@@ -180,7 +178,7 @@ double Reader::bytes_per_second(double bytes, bool alone) {
       sink = sum;
     };
     parts_->pool.run(sweep, alone);
-    return seconds_since(start);
+    return watch.lap();
   };
   const double once = run(read_all<true>, 1);  // brings it near, too
   const long sweeps = std::max(1L, long(kRunSeconds / std::max(once, 1e-7)));
@@ -212,9 +210,9 @@ double flops(Pool& pool) {
   alignas(64) float data[2 * Vec::width];
   for (float& x : data) x = 1e-3f;
   const auto run = [&](long steps) {
-    const auto start = Clock::now();
+    Stopwatch watch;
     pool.run([&](const Team&) { sink = multiply(steps, data); });
-    return seconds_since(start);
+    return watch.lap();
   };
   const double some = run(2000);
   const long steps = std::max(2000L, long(2000 * kRunSeconds / std::max(some, 1e-6)));
@@ -241,7 +239,7 @@ Roofline measure_roofline(const Machine& machine, int threads, int runs, const s
   double most = 0, longest = 0;  // bytes of a set; seconds of a run
   for (Level level : kLevels) most = std::max(most, r.working_set[int(level)] = set_of(level, threads));
 
-  const auto start = Clock::now();
+  Stopwatch watch;
   Reader reader(most, threads);  // one thread reads what all do: twice the memory would tell no more
   Pool single(1), team(threads);
   const auto measure = [&](Rates& rates, const std::function<double(bool)>& rate) {
@@ -249,14 +247,16 @@ Roofline measure_roofline(const Machine& machine, int threads, int runs, const s
     if (threads > 1) rates.all.push_back(rate(true));
     else rates.all.push_back(rates.one.back());
   };
+  double spent = watch.lap();
   for (int run = 0; run < runs && working(double(run) / runs); run++) {
-    const double begun = seconds_since(start);
-    if (run > 0 && begun + longest > most_seconds) break;
+    if (run > 0 && spent + longest > most_seconds) break;
     for (Level level : kLevels)
       measure(r.read[int(level)],
               [&](bool every) { return reader.bytes_per_second(set_of(level, every ? threads : 1), !every); });
     measure(r.fp32, [&](bool every) { return flops(every ? team : single); });
-    longest = std::max(longest, seconds_since(start) - begun);
+    const double taken = watch.lap();
+    longest = std::max(longest, taken);
+    spent += taken;
   }
   return r;
 }
