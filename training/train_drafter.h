@@ -265,7 +265,7 @@ template <class T>
 struct DrafterTrainer : Trained<T> {
   using Trained<T>::Trained;
 
-  // What guesser k says of a token, and its cross-entropy. before: the token before that one.
+  // What guesser k, from 0 on, says of a token, and its cross-entropy. before: the token before that one.
   using Said = std::function<void(int k, int before, int token, const T* logits, T cost)>;
   // The mean cross-entropy of all guesses. said: told of each; of the tokens that came, whatever else is learned.
   T loss(const Examples& some, const Said& said = nullptr) { return run(some, false, said); }
