@@ -1,7 +1,8 @@
 // train.h: the gradients of a model, and what training does with them: forward, backward, update.
 //
 // In order: the gradients of activations; backward, which walks model.h's forward from its end to its beginning; the
-// update; `Trainer`, which owns what training needs. The file knows nothing of decoding.
+// update of whatever is trained; `Trainer`, which owns what the training of a model needs. The file knows nothing of
+// decoding.
 //
 // T is the number type: float, or double for the gradient check. Shapes are model.h's.
 #pragma once
@@ -182,29 +183,59 @@ inline double cosine_rate(int64_t iteration, int warmup, int decay, double most,
   return least + 0.5 * (1 + cos(3.14159265358979323846 * decayed)) * (most - least);
 }
 
-// AdamW over a flat array of parameters, after the whole gradient has been clipped.
+// What is trained: the tensors of one table in a flat array, with their gradient and AdamW's moments, which begin at
+// zero. Who derives from it packs the weights as its forward reads them.
 template <class T>
-class Optimizer {
+class Trained {
  public:
-  Optimizer(const std::vector<TensorSpec>& table, bool cuda) : norm_(2, cuda) {
+  const std::vector<TensorSpec> table;
+  const size_t size = table.back().offset + table.back().size;
+  Array<T> weights, gradient, m, v;  // flat: `table` says what lies where
+
+  Trained(std::vector<TensorSpec> tensors, Pool& pool)
+      : table(std::move(tensors)),
+        weights(size, pool.cuda()),
+        gradient(size, pool.cuda()),
+        m(size, pool.cuda()),
+        v(size, pool.cuda()),
+        pool_(pool),
+        norm_(2, pool.cuda()) {
     std::vector<Piece> pieces;
-    const size_t most = cuda ? 1024 : 8192;  // of one piece: on a GPU, so few that a small model's pieces fill it
+    const size_t most = pool.cuda() ? 1024 : 8192;  // of one piece: on a GPU, so few that a small model's fill it
     for (const TensorSpec& spec : table)
       for (size_t at = 0; at < spec.size; at += most)
         pieces.push_back({spec.offset + at, int(std::min(most, spec.size - at)), spec.decay ? 1.0f : 0.0f});
-    pieces_ = Array<Piece>(pieces.size(), cuda);
+    pieces_ = Array<Piece>(pieces.size(), pool.cuda());
     pieces_.upload(pieces.data(), pieces.size());
-    squares_ = Array<T>(pieces.size(), cuda);
+    squares_ = Array<T>(pieces.size(), pool.cuda());
   }
-  void step(const Team& team, const Update& u, T* weights, const T* gradient, T* m, T* v) const {
+  virtual ~Trained() = default;
+
+  // Sets the parameters; the moments stay as they are.
+  void set_weights(const T* flat) {
+    weights.upload(flat, size);
+    pool_.run([&](const Team& team) { pack(team); });
+  }
+  // One AdamW update with `gradient` as it is, after all of it has been clipped.
+  void apply(const Update& update) {
+    pool_.run([&](const Team& team) { apply(team, update); });
+  }
+
+ protected:
+  void apply(const Team& team, const Update& u) const {
     const int pieces = int(pieces_.size());
     const int64_t t = u.iteration + 1;
-    launch(team, pieces, SumSquares<T>{pieces_.data(), gradient, squares_.data()});
+    launch(team, pieces, SumSquares<T>{pieces_.data(), gradient.data(), squares_.data()});
     launch_sum(team, ClipFactor<T>{squares_.data(), pieces, T(u.grad_clip), norm_.data()});
-    launch(team, pieces,
-           AdamW<T>{pieces_.data(), weights, m, v, gradient, norm_.data(), T(u.learning_rate), T(u.weight_decay),
-                    T(u.beta1), T(u.beta2), T(1 - power(u.beta1, t)), T(1 - power(u.beta2, t))});
+    launch(
+        team, pieces,
+        AdamW<T>{pieces_.data(), weights.data(), m.data(), v.data(), gradient.data(), norm_.data(), T(u.learning_rate),
+                 T(u.weight_decay), T(u.beta1), T(u.beta2), T(1 - power(u.beta1, t)), T(1 - power(u.beta2, t))});
+    pack(team);
   }
+  virtual void pack(const Team& team) const = 0;
+
+  Pool& pool_;
 
  private:
   Array<T> norm_, squares_;
@@ -219,30 +250,17 @@ class Optimizer {
 // On a CPU the first half of a batch's sequences and the second have a gradient each, and the two are added, whatever
 // the threads. So the halves of a team need neither wait for each other nor read what lies in the other's caches.
 template <class T>
-class Trainer {
+class Trainer : public Trained<T> {
  public:
+  using Trained<T>::gradient, Trained<T>::weights;
   const Config config;
-  Array<T> weights, gradient, m, v;  // flat: tensor_table(config) says what lies where
 
-  Trainer(const Config& sizes, Pool& pool)
-      : config(sizes),
-        weights(parameter_count(sizes), pool.cuda()),
-        gradient(parameter_count(sizes), pool.cuda()),
-        m(parameter_count(sizes), pool.cuda()),
-        v(parameter_count(sizes), pool.cuda()),
-        pool_(pool),
-        packed_(sizes, {sizes, weights.data()}, pool.cuda()),
-        optimizer_(tensor_table(sizes), pool.cuda()) {}
+  Trainer(const Config& sizes, Pool& pool) : Trained<T>(tensor_table(sizes), pool), config(sizes) {}
 
-  // Sets the parameters to their initial values. The moments start at zero.
+  // Sets the parameters to their initial values.
   void initialize(uint64_t seed) {
     const std::vector<float> values = initial_weights(config, seed);
-    set_weights(std::vector<T>(values.begin(), values.end()).data());
-  }
-  // Sets the parameters; the moments stay as they are.
-  void set_weights(const T* flat) {
-    weights.upload(flat, weights.size());
-    pool_.run([&](const Team& team) { packed_.pack(team); });
+    this->set_weights(std::vector<T>(values.begin(), values.end()).data());
   }
 
   // The mean cross-entropy of batch.target (natural logarithm).
@@ -257,21 +275,18 @@ class Trainer {
     pool_.run([&](const Team& team) { loss_of_batch(team, true, dropout, parts); });
     return read(loss_);
   }
-  // One AdamW update with `gradient` as it is.
-  void apply(const Update& update) {
-    pool_.run([&](const Team& team) { adamw_and_pack(team, update); });
-  }
   // One update of training; returns the loss before it.
   T step(const Batch& batch, const Update& update, const Dropout& dropout = {}) {
     upload(batch);
     pool_.run([&](const Team& team) {
       loss_of_batch(team, true, dropout);
-      adamw_and_pack(team, update);
+      this->apply(team, update);
     });
     return read(loss_);
   }
 
  private:
+  using Trained<T>::pool_;
   // Half of a batch, or all of it: what its forward and backward compute.
   struct Half {
     const Array<T>& sums;  // every parameter's gradient
@@ -333,17 +348,12 @@ class Trainer {
     backward(team, config, packed_, half.batch, a, half.gradients, half.by_name, dropout);
     team.wait();
   }
-  void adamw_and_pack(const Team& team, const Update& u) {
-    optimizer_.step(team, u, weights.data(), gradient.data(), m.data(), v.data());
-    packed_.pack(team);
-  }
+  void pack(const Team& team) const override { packed_.pack(team); }
 
-  Pool& pool_;
-  Weights<T, T> packed_;
+  Weights<T, T> packed_{config, {config, weights.data()}, pool_.cuda()};
   std::unique_ptr<Half> halves_[2];
   int count_ = 1, rows_ = 0;                          // of halves (1: all in one), of the batch's rows
   Array<T> losses_, loss_{1, pool_.cuda()}, second_;  // second_: the gradient of the second half
-  Optimizer<T> optimizer_;
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -352,6 +362,7 @@ class Trainer {
 #ifdef INSTANTIATE
 INSTANTIATE void backward(const Team&, const Config&, const Weights<float, float>&, const DeviceBatch&,
                           const Activations<float>&, const Gradients<float>&, const Tensors<float>&, const Dropout&);
+INSTANTIATE class Trained<float>;
 INSTANTIATE class Trainer<float>;
 #endif
 

@@ -113,14 +113,14 @@ int train(int argc, char** argv) {
   };
   while (run.next()) {
     run.updated(accumulation.step(part, run.update()));
-    if (run.due()) run.show(run.loss, speed_text(o, run.recent_seconds()));
+    run.show(run.loss, [&](double each) { return speed_text(o, each); });
     if (!run.checkpoint_due()) continue;
-    save(o, text, tables, trainer, cuda, run.iteration);
+    save(o, text, tables, trainer, run.iteration);
     if (o.quiet) continue;  // the estimates would not be printed
     const double train_loss = estimate(trainer, training, o), val_loss = estimate(trainer, validation, o);
     run.say("train loss " + decimals(train_loss, 4) + ", validation loss " + decimals(val_loss, 4) + " (estimates)");
   }
-  if (run.worth_saving()) save(o, text, tables, trainer, cuda, run.iteration);
+  if (run.worth_saving()) save(o, text, tables, trainer, run.iteration);
   if (interrupted()) return run.stopped("train_gpt", o.out);
 
   const double train_loss = estimate(trainer, training, o), val_loss = whole_loss(trainer, validation, o);

@@ -2,10 +2,9 @@
 // what a sample says of the mean behind it: 95% intervals by Student's t. Pure arithmetic.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
-#include <cstddef>
-#include <vector>
+
+#include "growth/clock.h"
 
 #include "growth/clock.h"  // median()
 

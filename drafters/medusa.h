@@ -135,9 +135,8 @@ struct MedusaWeights {
     for (Head& head : heads)
       if (!own) head.projection = target;
   }
-  // Packs the weights that are trained; with `frozen` also the target's, which never change.
-  void pack(const Team& team, bool frozen) const {
-    if (frozen) target.pack(team);
+  // Packs the weights that are trained. The target's, which never change, are packed once.
+  void pack(const Team& team) const {
     for (const Head& head : heads) {
       head.linear.pack(team);
       if (own) head.projection.pack(team);
@@ -211,7 +210,8 @@ class Medusa : public DepthDrafter {
         input_(size_t(activations_.X) + 16),
         known_(size_t(sizes_.heads), 0) {
     vocab = sizes_.vocab_size;
-    weights_.pack(kOneThread, true);
+    weights_.target.pack(kOneThread);
+    weights_.pack(kOneThread);
     for (auto& head : weights_.heads) biases_.emplace_back(head.bias, head.bias + sizes_.n_embd);
     for (size_t k = 0; k < biases_.size(); k++) weights_.heads[k].bias = biases_[k].data();
   }

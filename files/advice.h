@@ -21,21 +21,21 @@ struct Advice {
 constexpr double kColdest = 1e-6, kHottest = 1e6;  // between them logits / temperature stay in a float's range
 constexpr double kMostTopK = 2147483647;
 
-inline Advice usual_advice() {
+// What a file says of each, where it says something. Throws runtime_error where it cannot be sampled so.
+using Advised = std::optional<double>;
+inline Advice said_advice(Advised its_temperature, Advised its_top_k, Advised its_top_p, const std::string& file) {
   Advice advice;
-  advice.sampling.temperature = 0.7f;
-  advice.sampling.top_p = 0.95f;
-  return advice;
-}
-
-// What a file says. Throws runtime_error where it cannot be sampled so.
-inline Advice said_advice(double temperature, double top_k, double top_p, const std::string& file) {
+  if (!its_temperature && !its_top_k && !its_top_p) {
+    advice.sampling.temperature = 0.7f;
+    advice.sampling.top_p = 0.95f;
+    return advice;
+  }
+  const double temperature = its_temperature.value_or(1), top_k = its_top_k.value_or(0), top_p = its_top_p.value_or(1);
   const bool warm = temperature >= kColdest && temperature <= kHottest;
   if (!(temperature == 0 || warm) || top_k > kMostTopK || !(top_p > 0))
     refuse("it advises a sampling that is none: temperature " + shown(temperature) + ", top_k " + shown(top_k) +
                ", top_p " + shown(top_p),
            file, "mend it there");
-  Advice advice;
   advice.sampling.temperature = float(temperature);
   advice.sampling.top_k = int(std::max(0.0, top_k));  // -1, too, is off
   advice.sampling.top_p = std::min(1.0f, float(top_p));
@@ -44,26 +44,26 @@ inline Advice said_advice(double temperature, double top_k, double top_p, const 
 }
 
 inline Advice gguf_advice(const GgufFile& file) {
-  const std::string prefix = "general.sampling.";
-  if (!file.has(prefix + "temp") && !file.has(prefix + "top_k") && !file.has(prefix + "top_p")) return usual_advice();
-  return said_advice(file.number(prefix + "temp", 1), double(file.integer(prefix + "top_k", -1, int64_t(kMostTopK), 0)),
-                     file.number(prefix + "top_p", 1), file.path);
+  const auto key = [](const char* name) { return std::string("general.sampling.") + name; };
+  const auto number = [&](const char* name) {
+    return file.has(key(name)) ? Advised(file.number(key(name))) : Advised();
+  };
+  const Advised top_k =
+      file.has(key("top_k")) ? Advised(double(file.integer(key("top_k"), -1, int64_t(kMostTopK)))) : Advised();
+  return said_advice(number("temp"), top_k, number("top_p"), file.path);
 }
 
 // Of a folder with weights that are not train_gpt's. "do_sample": false is temperature 0.
 inline Advice folder_advice(const std::string& path) {
-  if (!std::filesystem::is_regular_file(path)) return usual_advice();
-  const Json json = parse_json(read_file(path), path);
-  const auto number = [&](const char* name, double otherwise) {
+  const Json json = std::filesystem::is_regular_file(path) ? parse_json(read_file(path), path) : Json();
+  const auto number = [&](const char* name) {
     const Json& value = member(json, name);
     if (!value.is_null() && !value.is_number())
       refuse("\"" + std::string(name) + "\" is " + shown(value) + ", expected a number", path, "mend it there");
-    return value.is_null() ? otherwise : value.get<double>();
+    return value.is_null() ? Advised() : Advised(value.get<double>());
   };
-  if (member(json, "do_sample") == false) return said_advice(0, 0, 1, path);
-  if (member(json, "temperature").is_null() && member(json, "top_k").is_null() && member(json, "top_p").is_null())
-    return usual_advice();
-  return said_advice(number("temperature", 1), number("top_k", 0), number("top_p", 1), path);
+  if (member(json, "do_sample") == false) return said_advice(0, {}, {}, path);
+  return said_advice(number("temperature"), number("top_k"), number("top_p"), path);
 }
 
 // Of a model's folder or GGUF file. Throws runtime_error where what is there cannot be read.

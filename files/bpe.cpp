@@ -5,7 +5,6 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-#include <map>
 #include <queue>
 
 namespace nanospec {
@@ -183,17 +182,15 @@ Tokenizer bpe_tokenizer(const BpeParts& parts, const std::string& where) {
 // ---------------------------------------------------------------------------------------------------------------
 // Special tokens, and bad bytes
 
-int Bpe::special(const std::string& text) const {
-  for (int id : specials_[uint8_t(text[0])])
-    if (bytes_[size_t(id)] == text) return id;
-  return -1;
-}
-
 // The longest special token at text[at]; -1: there is none.
 int Bpe::special_at(std::string_view text, size_t at) const {
   for (int id : specials_[uint8_t(text[at])])
     if (text.compare(at, bytes_[size_t(id)].size(), bytes_[size_t(id)]) == 0) return id;
   return -1;
+}
+int Bpe::special(const std::string& text) const {
+  const int longest = text.empty() ? -1 : special_at(text, 0);
+  return longest >= 0 && bytes_[size_t(longest)] == text ? longest : -1;
 }
 
 // Puts U+FFFD for each run of bad bytes, into `repaired`. Returns how many there were; where there are none, nothing is

@@ -1,12 +1,8 @@
 // files/checkpoint.cpp: the reader and writer that checkpoint.h declares, in the same order.
 #include "files/checkpoint.h"
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <charconv>
 #include <climits>
-#include <filesystem>
 
 #include "files/bpe.h"
 #include "files/llama.h"
@@ -64,26 +60,25 @@ struct ConfigFile {
 
   int number(const char* key) const {
     const Json& value = member(file, key);
-    if (!value.is_number_integer() || value < 0 || value > INT_MAX)
-      refuse(std::string(key) + " is " + shown(value) + ", expected a whole number above 0", where, kAdvice);
+    if (!value.is_number_integer() || value < 0 || value > INT_MAX) wrong(key, "a whole number above 0");
     return value.get<int>();
   }
   float real(const char* key) const {
     const Json& value = member(file, key);
-    if (!value.is_number() || !(value.get<double>() > 0 && value.get<double>() < 1e9))
-      refuse(std::string(key) + " is " + shown(value) + ", expected a number above 0", where, kAdvice);
+    if (!value.is_number() || !(value.get<double>() > 0 && value.get<double>() < 1e9)) wrong(key, "a number above 0");
     return value.get<float>();
   }
   bool flag(const char* key, bool otherwise) const {
     const Json value = file.value(key, Json(otherwise));
-    if (!value.is_boolean()) refuse(filled("{} is {}, expected true or false", key, shown(value)), where, kAdvice);
+    if (!value.is_boolean()) wrong(key, "true or false");
     return value.get<bool>();
   }
   void fixed(const char* key, const Json& expected, bool required = false) const {
-    if (!file.contains(key) && !required) return;
-    if (member(file, key) != expected)
-      refuse(std::string(key) + " is " + shown(member(file, key)) + ", expected " + shown(expected), where,
-             "use a model of that kind");
+    if ((file.contains(key) || required) && member(file, key) != expected)
+      wrong(key, shown(expected), "use a model of that kind");
+  }
+  [[noreturn]] void wrong(const char* key, const std::string& expected, const char* advice = kAdvice) const {
+    refuse(filled("{} is {}, expected {}", key, shown(member(file, key)), expected), where, advice);
   }
   static constexpr const char* kAdvice = "correct the file";
 };
@@ -162,26 +157,42 @@ Config parse_config(const std::string& text, const std::string& where) {
 // ---------------------------------------------------------------------------------------------------------------
 // The model's tensors
 
-void add_tensors(std::vector<TensorData>& tensors, const std::vector<TensorSpec>& table, const float* flat,
-                 const std::string& prefix) {
-  for (const TensorSpec& spec : table) tensors.push_back({prefix + spec.name, shape_of(spec), flat + spec.offset});
+void write_arrays(const std::string& path, const std::vector<TensorSpec>& table, const std::vector<FlatArray>& arrays,
+                  const Metadata& metadata) {
+  std::vector<TensorData> tensors;
+  for (const auto& [prefix, flat] : arrays)
+    for (const TensorSpec& spec : table) tensors.push_back({prefix + spec.name, shape_of(spec), flat + spec.offset});
+  write_safetensors(path, tensors, metadata);
 }
 
-void expect_tensors(Expected& expected, const std::vector<TensorSpec>& table, const std::string& prefix) {
-  for (const TensorSpec& spec : table) expected[prefix + spec.name] = shape_of(spec);
-}
-
-std::vector<float> read_flat(const SafeTensors& file, const std::vector<TensorSpec>& table, const std::string& where,
-                             const std::string& prefix) {
-  std::vector<float> flat(table.back().offset + table.back().size);
-  for (const TensorSpec& spec : table)
-    copy_floats(file, *file.find(prefix + spec.name), flat.data() + spec.offset, where);
-  return flat;
+std::vector<std::vector<float>> read_arrays(const SafeTensors& file, const std::vector<TensorSpec>& table,
+                                            const std::vector<std::string>& prefixes, const std::string& where) {
+  Expected expected;
+  for (const std::string& prefix : prefixes)
+    for (const TensorSpec& spec : table) expected[prefix + spec.name] = shape_of(spec);
+  check_tensors(file, expected, where);
+  std::vector<std::vector<float>> arrays;
+  for (const std::string& prefix : prefixes) {
+    arrays.emplace_back(table.back().offset + table.back().size);
+    for (const TensorSpec& spec : table)
+      copy_floats(file, *file.find(prefix + spec.name), arrays.back().data() + spec.offset, where);
+  }
+  return arrays;
 }
 
 std::vector<TensorSpec> file_table(Config config) {
   config.bias = true;
   return tensor_table(config);
+}
+
+// What a file of such a model holds, and of which of ours each tensor is a part: in the order of tensor_table(config),
+// among them the biases of Hugging Face's GPT-2.
+static std::vector<LlamaTensor> file_tensors(const Config& config) {
+  if (is_llama(config)) return llama_tensors(config);
+  std::vector<LlamaTensor> tensors;
+  for (const TensorSpec& spec : file_table(config))
+    tensors.push_back({spec.name, "transformer." + spec.name, "", shape_of(spec), 0, 0, false});
+  return tensors;
 }
 
 static std::map<std::string, size_t> offsets_of(const Config& config) {
@@ -190,44 +201,20 @@ static std::map<std::string, size_t> offsets_of(const Config& config) {
   return offsets;
 }
 
-// Those of a Llama model, all in `copies`, one after the other.
-static std::vector<TensorData> llama_model_tensors(const Config& config, const float* weights,
-                                                   std::vector<float>& copies) {
+std::vector<TensorData> model_tensors(const Config& config, const float* weights, std::vector<float>& extra) {
   const std::map<std::string, size_t> offset = offsets_of(config);
-  copies.clear();
-  copies.reserve(parameter_count(config));
+  extra.assign(size_t(4) * size_t(config.n_embd), 0);  // zeros for the longest bias, (4 C)
+  if (is_llama(config)) extra.reserve(extra.size() + parameter_count(config));
   std::vector<TensorData> tensors;
-  for (const LlamaTensor& part : llama_tensors(config)) {
-    const std::vector<float> copy = copied_for_file(part, weights + offset.at(part.ours));
-    tensors.push_back({part.name, part.shape, copies.data() + copies.size()});
-    copies.insert(copies.end(), copy.begin(), copy.end());
-  }
-  return tensors;
-}
-
-static std::vector<float> parse_llama_model(const SafeTensors& file, const Config& config, const std::string& where) {
-  const std::map<std::string, size_t> offset = offsets_of(config);
-  std::vector<float> flat(parameter_count(config));
-  for (const LlamaTensor& part : llama_tensors(config)) {
-    const std::vector<float> numbers = read_tensor(file, part.name, part.shape, where);
-    const size_t columns = numbers.size() / size_t(part.shape[0]);
-    const auto rows = [&](size_t first, size_t n, float* out) {
-      std::copy_n(numbers.begin() + long(first * columns), n * columns, out);
-    };
-    copy_from_file(part, flat.data() + offset.at(part.ours), rows, [](size_t row) { return row; });
-  }
-  return flat;
-}
-
-std::vector<TensorData> model_tensors(const Config& config, const float* weights, std::vector<float>& zeros) {
-  if (is_llama(config)) return llama_model_tensors(config, weights, zeros);
-  zeros.assign(size_t(4) * size_t(config.n_embd), 0);  // the longest bias, (4 C)
-  const std::map<std::string, size_t> offset = offsets_of(config);
-  std::vector<TensorData> tensors;
-  for (const TensorSpec& spec : file_table(config)) {
-    const auto found = offset.find(spec.name);
-    tensors.push_back(
-        {"transformer." + spec.name, shape_of(spec), found == offset.end() ? zeros.data() : weights + found->second});
+  for (const LlamaTensor& part : file_tensors(config)) {
+    const auto found = offset.find(part.ours);
+    const float* numbers = found == offset.end() ? extra.data() : weights + found->second;
+    if (part.transposed()) {
+      const std::vector<float> copy = copied_for_file(part, numbers);
+      numbers = extra.data() + extra.size();
+      extra.insert(extra.end(), copy.begin(), copy.end());
+    }
+    tensors.push_back({part.name, part.shape, numbers});
   }
   return tensors;
 }
@@ -237,26 +224,30 @@ void check_model(const SafeTensors& file, const Config& config, const std::strin
     refuse(filled("too few tensors for the {} layers of config.json: {}", config.n_layer, file.tensors.size()), where,
            "use files of one and the same model");
   Expected expected;
-  if (is_llama(config)) {
-    for (const LlamaTensor& part : llama_tensors(config)) expected[part.name] = part.shape;
-    return check_tensors(file, expected, where);
-  }
-  expect_tensors(expected, file_table(config), "transformer.");
-  for (const Tensor& tensor : file.tensors)
-    if (tensor.name == "lm_head.weight") expected[tensor.name] = {config.vocab_size, config.n_embd};
+  for (const LlamaTensor& part : file_tensors(config)) expected[part.name] = part.shape;
+  if (!is_llama(config) && file.find("lm_head.weight")) expected["lm_head.weight"] = {config.vocab_size, config.n_embd};
   check_tensors(file, expected, where);
 }
 
 std::vector<float> parse_model(const SafeTensors& file, const Config& config, const std::string& where) {
   check_model(file, config, where);
-  if (is_llama(config)) return parse_llama_model(file, config, where);
-  std::vector<float> weights = read_flat(file, tensor_table(config), where, "transformer."), other;
+  const std::map<std::string, size_t> offset = offsets_of(config);
+  std::vector<float> weights(parameter_count(config));
   std::set<std::string> placed;
-  for (const TensorSpec& spec : tensor_table(config)) placed.insert("transformer." + spec.name);
+  for (const LlamaTensor& part : file_tensors(config)) {
+    const auto found = offset.find(part.ours);
+    if (found == offset.end()) continue;
+    const std::vector<float> numbers = read_tensor(file, part.name, part.shape, where);
+    const size_t columns = numbers.size() / size_t(part.shape[0]);
+    const auto rows = [&](size_t first, size_t n, float* out) {
+      std::copy_n(numbers.begin() + long(first * columns), n * columns, out);
+    };
+    copy_from_file(part, weights.data() + found->second, rows, [](size_t row) { return row; });
+    placed.insert(part.name);
+  }
   for (const Tensor& tensor : file.tensors) {
     if (placed.count(tensor.name)) continue;
-    other.resize((tensor.end - tensor.begin) / dtype_size(tensor.dtype));
-    copy_floats(file, tensor, other.data(), where);
+    const std::vector<float> other = read_tensor(file, tensor.name, tensor.shape, where);
     if (tensor.name != "lm_head.weight" && size_t(std::count(other.begin(), other.end(), 0.0f)) != other.size())
       refuse("tensor " + tensor.name + " is not zero, but the config has \"bias\": false", where, "set it to true");
     if (tensor.name == "lm_head.weight" && !std::equal(other.begin(), other.end(), weights.begin()))
@@ -349,16 +340,11 @@ std::string hash_model(const Config& config, const float* weights, const Metadat
 // ---------------------------------------------------------------------------------------------------------------
 // A training's state: one file with all that --resume needs, so that a kill between two renames cannot mix two states.
 
-std::vector<TensorData> optimizer_tensors(const std::vector<TensorSpec>& table, const OptimizerArrays& arrays) {
-  std::vector<TensorData> tensors;
-  add_tensors(tensors, table, arrays.weights, "weights.");
-  add_tensors(tensors, table, arrays.m, "m.");
-  add_tensors(tensors, table, arrays.v, "v.");
-  return tensors;
-}
-
-Metadata training_metadata(int64_t iteration, const Metadata& settings) {
-  return {{"iteration", std::to_string(iteration)}, {"settings", Json(settings).dump()}};
+void save_training(const std::string& path, const std::vector<TensorSpec>& table, int64_t iteration,
+                   const Metadata& settings, const OptimizerArrays& arrays, Metadata metadata) {
+  metadata["iteration"] = std::to_string(iteration);
+  metadata["settings"] = Json(settings).dump();
+  write_arrays(path, table, {{"weights.", arrays.weights}, {"m.", arrays.m}, {"v.", arrays.v}}, metadata);
 }
 
 static constexpr const char* kNewRun = "start a new run, without --resume";
@@ -385,12 +371,10 @@ TrainingState parse_training_metadata(const SafeTensors& file, const std::string
 
 TrainingState parse_training(const SafeTensors& file, const std::vector<TensorSpec>& table, const std::string& where) {
   TrainingState state = parse_training_metadata(file, where);
-  const std::vector<std::pair<std::string, std::vector<float>*>> parts = {
-      {"weights.", &state.weights}, {"m.", &state.m}, {"v.", &state.v}};
-  Expected expected;
-  for (const auto& [prefix, array] : parts) expect_tensors(expected, table, prefix);
-  check_tensors(file, expected, where);
-  for (const auto& [prefix, array] : parts) *array = read_flat(file, table, where, prefix);
+  std::vector<std::vector<float>> arrays = read_arrays(file, table, {"weights.", "m.", "v."}, where);
+  state.weights.swap(arrays[0]);
+  state.m.swap(arrays[1]);
+  state.v.swap(arrays[2]);
   return state;
 }
 
@@ -413,9 +397,8 @@ OptimizerState parse_optimizer(const SafeTensors& file, const std::string& where
 
 void save_optimizer(const std::string& dir, const Config& config, int64_t iteration, const Metadata& settings,
                     const OptimizerArrays& arrays, Metadata metadata) {
-  metadata.merge(training_metadata(iteration, settings));
   metadata["config"] = format_config(config);
-  write_safetensors(dir + "/optimizer.safetensors", optimizer_tensors(tensor_table(config), arrays), metadata);
+  save_training(dir + "/optimizer.safetensors", tensor_table(config), iteration, settings, arrays, metadata);
 }
 
 OptimizerState load_optimizer(const std::string& dir) {

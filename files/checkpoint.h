@@ -23,22 +23,20 @@ constexpr uint64_t kMaxParameters = uint64_t(1) << 32;
 
 // What is wrong with these sizes, in words; "" when nothing is.
 inline std::string config_problem(const Config& config) {
-  const auto range = [](const char* name, int value, int low, int high) {
-    if (value >= low && value <= high) return std::string();
-    return filled("{} is {}, expected {} to {}", name, value, low, high);
+  std::string problem;
+  const auto range = [&](const char* name, int value, int low, int high) {
+    if (value < low || value > high) problem = filled("{} is {}, expected {} to {}", name, value, low, high);
+    return problem.empty();
   };
-  std::string problem = range("n_layer", config.n_layer, 1, kMaxLayers);
-  if (problem.empty()) problem = range("n_embd", config.n_embd, 1, kMaxChannels);
-  if (problem.empty()) problem = range("n_head", config.n_head, 1, kMaxChannels);
-  if (problem.empty()) problem = range("block_size", config.block_size, 2, kMaxBlock);
-  if (problem.empty()) problem = range("vocab_size", config.vocab_size, 1, kMaxVocabulary);
-  if (!problem.empty()) return problem;
+  if (!range("n_layer", config.n_layer, 1, kMaxLayers) || !range("n_embd", config.n_embd, 1, kMaxChannels) ||
+      !range("n_head", config.n_head, 1, kMaxChannels) || !range("block_size", config.block_size, 2, kMaxBlock) ||
+      !range("vocab_size", config.vocab_size, 1, kMaxVocabulary))
+    return problem;
   if (!config.head_dim && config.n_embd % config.n_head != 0)
     return filled("n_embd is {}, not a multiple of n_head, {}", config.n_embd, config.n_head);
-  problem = range("head_dim", config.head_size(), 1, kMaxChannels);
-  if (problem.empty()) problem = range("n_inner", config.inner(), 1, 4 * kMaxChannels);
-  if (problem.empty()) problem = range("n_kv_head", config.n_kv_head, 1, config.n_head);
-  if (!problem.empty()) return problem;
+  if (!range("head_dim", config.head_size(), 1, kMaxChannels) ||
+      !range("n_inner", config.inner(), 1, 4 * kMaxChannels) || !range("n_kv_head", config.n_kv_head, 1, config.n_head))
+    return problem;
   if (config.n_head % config.n_kv_head != 0)
     return filled("n_head is {}, not a multiple of n_kv_head, {}", config.n_head, config.n_kv_head);
   if (config.rotary && config.head_size() % 2 != 0)
@@ -71,20 +69,23 @@ Config parse_config(const std::string& text, const std::string& where);
 
 inline std::vector<int64_t> shape_of(const TensorSpec& spec) { return {spec.shape.begin(), spec.shape.end()}; }
 
-// The tensors of a table in a file, each under prefix + name. These functions list them to write, list them to expect,
-// and read them into a flat array after that check.
-void add_tensors(std::vector<TensorData>& tensors, const std::vector<TensorSpec>& table, const float* flat,
-                 const std::string& prefix = "");
-void expect_tensors(Expected& expected, const std::vector<TensorSpec>& table, const std::string& prefix = "");
-std::vector<float> read_flat(const SafeTensors& file, const std::vector<TensorSpec>& table, const std::string& where,
-                             const std::string& prefix = "");
+// Flat arrays over one table of tensors, as a file has them: each tensor under prefix + name.
+struct FlatArray {
+  std::string prefix;
+  const float* flat;
+};
+void write_arrays(const std::string& path, const std::vector<TensorSpec>& table, const std::vector<FlatArray>& arrays,
+                  const Metadata& metadata);
+// The arrays under these prefixes. Throws runtime_error unless they are all that the file holds.
+std::vector<std::vector<float>> read_arrays(const SafeTensors& file, const std::vector<TensorSpec>& table,
+                                            const std::vector<std::string>& prefixes, const std::string& where);
 
 // Hugging Face's GPT-2 always has biases: the tensors of a model as its file holds them.
 std::vector<TensorSpec> file_table(Config config);
 
-// The tensors of model.safetensors: the weights, in the order of tensor_table(config), under Hugging Face's names. For
-// a GPT without biases they are `extra`, which becomes zeros; there is no separate head. Llama's tensors are all copied
-// into `extra`, since files store them otherwise (llama.h).
+// The tensors of model.safetensors: the weights, in the order of tensor_table(config), under Hugging Face's names. In
+// `extra` lies what the weights do not have: zeros, the biases of a GPT without them, and copies of Llama's matrices,
+// since files store them otherwise (llama.h). A tied model has no separate head.
 std::vector<TensorData> model_tensors(const Config& config, const float* weights, std::vector<float>& extra);
 
 // Throws std::runtime_error unless the file has exactly the tensors of this config; it may also have a separate head.
@@ -139,8 +140,9 @@ struct TrainingState {
 struct OptimizerArrays {
   const float *weights, *m, *v;
 };
-std::vector<TensorData> optimizer_tensors(const std::vector<TensorSpec>& table, const OptimizerArrays& arrays);
-Metadata training_metadata(int64_t iteration, const Metadata& settings);
+// Writes the state of a training of this table's tensors, with more metadata of it. Throws runtime_error.
+void save_training(const std::string& path, const std::vector<TensorSpec>& table, int64_t iteration,
+                   const Metadata& settings, const OptimizerArrays& arrays, Metadata metadata);
 
 // The state without its arrays. Throws std::runtime_error.
 TrainingState parse_training_metadata(const SafeTensors& file, const std::string& where);

@@ -13,17 +13,11 @@ static DrafterName parse_part(const std::string& text) {
   const size_t colon = std::min(text.find(':'), text.size());
   const std::string word = text.substr(0, colon), rest = text.substr(std::min(colon + 1, text.size()));
   const std::string most = std::to_string(kNgramOrders);
-  std::vector<std::string> words, forms;
-  for (const DrafterWord& known : kDrafters) {
-    words.push_back(known.word);
-    forms.push_back(known.form);
-  }
-  const size_t kind = std::find(words.begin(), words.end(), word) - words.begin();
-  std::vector<std::string> all = forms;
-  all.push_back(kUnionForm);
-  if (kind == words.size()) refuse_word("drafter", text, "--drafter", closest_word(word, words, forms), all);
+  std::vector<std::string> forms = column(kDrafters, &DrafterWord::form);
+  forms.push_back(kUnionForm);
   DrafterName name;
-  name.kind = DrafterName::Kind(kind);
+  name.kind =
+      DrafterName::Kind(place_of("drafter", word, text, "--drafter", column(kDrafters, &DrafterWord::word), forms));
   name.text = text;
   if (name.kind == DrafterName::kNgram) name.order = parse_count(rest);
   else if (name.kind == DrafterName::kSelf) name.layers = parse_count(rest);
@@ -37,7 +31,7 @@ static DrafterName parse_part(const std::string& text) {
     refuse_name("ngram needs its order, not '" + printable(rest) + "'",
                 "write ngram:N with N from 1 to " + most + ", for instance ngram:4");
   const bool bare = name.order + name.layers == 0 && name.dir.empty();
-  if (bare && text != word) refuse_word("drafter", text, "--drafter", forms[kind], all);
+  if (bare && text != word) refuse_word("drafter", text, "--drafter", forms[name.kind], forms);
   if (name.order > kNgramOrders)
     refuse_name(filled("{} needs order {}, n-grams are counted up to order {}", text, name.order, most),
                 "choose ngram:" + most + " or less");

@@ -1,9 +1,6 @@
 // files/drafters.cpp: which drafter a name stands for.
 #include "files/drafters.h"
 
-#include "drafters/adapt.h"
-#include "drafters/ngram.h"
-#include "files/origin.h"
 #include "files/tables.h"
 
 namespace nanospec {

@@ -9,10 +9,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <filesystem>
 
 #include "files/io.h"
 #include "files/unfinished.h"

@@ -9,11 +9,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include <cerrno>
 #include <cmath>
-
-#include "files/io.h"
-#include "files/text.h"
 
 namespace nanospec {
 
@@ -61,33 +57,26 @@ size_t block_numbers(GgufType type) { return readable(uint32_t(type))->numbers; 
 
 namespace {
 
-constexpr uint32_t kKinds = 13;
-constexpr size_t kWidths[kKinds] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 0, 8, 8, 8};  // the least bytes of a value
-constexpr const char* kNouns[kKinds] = {"whole number", "whole number", "whole number", "whole number", "whole number",
-                                        "whole number", "float",        "flag",         "text",         "list",
-                                        "whole number", "whole number", "float"};
-
-bool is_of(const GgufValue& value, std::initializer_list<GgufKind> kinds) {
-  return std::find(kinds.begin(), kinds.end(), value.kind) != kinds.end();
-}
-bool is_text(const GgufValue& value) { return value.kind == GgufKind::text; }
-bool is_flag(const GgufValue& value) { return value.kind == GgufKind::flag; }
-bool is_float(const GgufValue& value) { return is_of(value, {GgufKind::f32, GgufKind::f64}); }
-bool is_signed(const GgufValue& value) {
-  return is_of(value, {GgufKind::i8, GgufKind::i16, GgufKind::i32, GgufKind::i64});
-}
-bool is_integer(const GgufValue& value) {
-  return is_signed(value) || is_of(value, {GgufKind::u8, GgufKind::u16, GgufKind::u32, GgufKind::u64});
-}
-bool is_any(const GgufValue&) { return true; }
+// What values of each kind are, in the order of GgufKind.
+struct Kind {
+  size_t width;  // the least bytes of a value
+  std::string_view noun;
+  bool is_signed = false;
+};
+constexpr std::string_view kWhole = "whole number", kFloat = "float", kFlag = "flag", kText = "text", kListed = "list";
+constexpr Kind kKinds[] = {{1, kWhole},       {1, kWhole, true}, {2, kWhole}, {2, kWhole, true}, {4, kWhole},
+                           {4, kWhole, true}, {4, kFloat},       {1, kFlag},  {8, kText},        {0, kListed},
+                           {8, kWhole},       {8, kWhole, true}, {8, kFloat}};
+const Kind& kind_of(const GgufValue& value) { return kKinds[uint32_t(value.kind)]; }
+bool is(const GgufValue& value, std::string_view noun) { return kind_of(value).noun == noun; }
 
 // Element i of a value of whole numbers; none where an int64_t does not hold it.
 std::optional<int64_t> integer_at(const GgufValue& value, uint64_t i) {
-  const size_t width = kWidths[uint32_t(value.kind)];
+  const size_t width = kind_of(value).width;
   uint64_t bits = 0;
   memcpy(&bits, value.data + i * width, width);
   const int unused = 64 - 8 * int(width);  // high bits: shifted out and back, they take the number's sign
-  if (is_signed(value)) return int64_t(bits << unused) >> unused;
+  if (kind_of(value).is_signed) return int64_t(bits << unused) >> unused;
   return bits <= uint64_t(INT64_MAX) ? std::optional<int64_t>(int64_t(bits)) : std::nullopt;
 }
 double float_at(const GgufValue& value) {
@@ -98,11 +87,10 @@ std::string text_at(const uint8_t* at) { return {reinterpret_cast<const char*>(a
 }  // namespace
 
 std::string shown_value(const GgufValue& value) {
-  const std::string noun = kNouns[uint32_t(value.kind)];
-  if (value.list) return filled("a list of {} {}{}", value.count, noun, (value.count == 1 ? "" : "s"));
-  if (is_flag(value)) return *value.data ? "true" : "false";
-  if (is_text(value)) return "\"" + printable(text_at(value.data)) + "\"";
-  if (is_float(value)) {
+  if (value.list) return filled("a list of {} {}{}", value.count, kind_of(value).noun, (value.count == 1 ? "" : "s"));
+  if (is(value, kFlag)) return *value.data ? "true" : "false";
+  if (is(value, kText)) return "\"" + printable(text_at(value.data)) + "\"";
+  if (is(value, kFloat)) {
     char text[32];
     snprintf(text, sizeof text, value.kind == GgufKind::f32 ? "%.9g" : "%.17g", float_at(value));
     return text;
@@ -116,17 +104,17 @@ std::string shown_value(const GgufValue& value) {
   refuse(printable(key) + " is " + is + ", expected " + expected, printable(file.path, 300), kConvertAgain);
 }
 
-// What `read` makes of the value under a key, which must be a list or none, and of a kind for which `right` is true;
+// What `read` makes of the value under a key, which must be a list or none, of values that are such ("": any);
 // `otherwise` if there is none.
 template <class T, class Read>
 static T value_of(const GgufFile& file, const std::string& key, const std::optional<T>& otherwise, const char* expected,
-                  bool list, bool (*right)(const GgufValue&), Read read) {
+                  bool list, std::string_view noun, Read read) {
   const auto found = file.metadata.find(key);
   if (found == file.metadata.end() && otherwise) return *otherwise;
   if (found == file.metadata.end())
     refuse("the metadata lack " + printable(key), printable(file.path, 300), kConvertAgain);
   const GgufValue& value = found->second;
-  if (value.list != list || !right(value)) refuse_value(file, key, shown_value(value), expected);
+  if (value.list != list || (!noun.empty() && !is(value, noun))) refuse_value(file, key, shown_value(value), expected);
   return read(value);
 }
 
@@ -135,31 +123,31 @@ static int64_t checked_integer(const GgufFile& file, const std::string& key, con
   const std::optional<int64_t> number = integer_at(value, i);
   if (!number || *number < least || *number > most)
     refuse_value(file, key + (value.list ? filled(", element {},", i + 1) : ""),
-                 shown_value({value.kind, false, 1, value.data + i * kWidths[uint32_t(value.kind)]}),
+                 shown_value({value.kind, false, 1, value.data + i * kind_of(value).width}),
                  filled("{} to {}", least, most));
   return *number;
 }
 
 std::string GgufFile::text(const std::string& key, const Otherwise<std::string>& otherwise) const {
-  return value_of(*this, key, otherwise, "a text", false, is_text, [](auto& value) { return text_at(value.data); });
+  return value_of(*this, key, otherwise, "a text", false, kText, [](auto& value) { return text_at(value.data); });
 }
 int64_t GgufFile::integer(const std::string& key, int64_t least, int64_t most,
                           const Otherwise<int64_t>& otherwise) const {
-  return value_of(*this, key, otherwise, "a whole number", false, is_integer,
+  return value_of(*this, key, otherwise, "a whole number", false, kWhole,
                   [&](auto& value) { return checked_integer(*this, key, value, 0, least, most); });
 }
 double GgufFile::number(const std::string& key, const Otherwise<double>& otherwise) const {
-  return value_of(*this, key, otherwise, "a float", false, is_float, [&](auto& value) {
+  return value_of(*this, key, otherwise, "a float", false, kFloat, [&](auto& value) {
     const double number = float_at(value);
     if (!std::isfinite(number)) refuse_value(*this, key, std::to_string(number), "a finite number");
     return number;
   });
 }
 bool GgufFile::flag(const std::string& key, const Otherwise<bool>& otherwise) const {
-  return value_of(*this, key, otherwise, "true or false", false, is_flag, [](auto& value) { return *value.data != 0; });
+  return value_of(*this, key, otherwise, "true or false", false, kFlag, [](auto& value) { return *value.data != 0; });
 }
 GgufFile::Texts GgufFile::texts(const std::string& key) const {
-  return value_of(*this, key, Otherwise<Texts>(), "a list of texts", true, is_text, [](auto& value) {
+  return value_of(*this, key, Otherwise<Texts>(), "a list of texts", true, kText, [](auto& value) {
     Texts all;
     all.reserve(value.count);
     for (const uint8_t* at = value.data; all.size() < value.count; at += 8 + all.back().size())
@@ -169,14 +157,14 @@ GgufFile::Texts GgufFile::texts(const std::string& key) const {
 }
 GgufFile::Integers GgufFile::integers(const std::string& key, int64_t least, int64_t most,
                                       const Otherwise<Integers>& otherwise) const {
-  return value_of(*this, key, otherwise, "a list of whole numbers", true, is_integer, [&](auto& value) {
+  return value_of(*this, key, otherwise, "a list of whole numbers", true, kWhole, [&](auto& value) {
     Integers all(value.count);
     for (uint64_t i = 0; i < value.count; i++) all[i] = checked_integer(*this, key, value, i, least, most);
     return all;
   });
 }
 uint64_t GgufFile::length(const std::string& key) const {
-  return value_of(*this, key, Otherwise<uint64_t>(0), "a list", true, is_any, [](auto& value) { return value.count; });
+  return value_of(*this, key, Otherwise<uint64_t>(0), "a list", true, "", [](auto& value) { return value.count; });
 }
 
 const GgufTensor* GgufFile::find(const std::string& name) const {
@@ -245,15 +233,16 @@ GgufValue read_value(Cursor& cursor, const std::string& what) {
     value.count = cursor.number<uint64_t>(what);
     if (kind == kList) refuse(what + " is a list of lists", cursor.where, kConvertAgain);
   }
-  if (kind >= kKinds) refuse(filled("{} has type number {}, unknown", what, kind), cursor.where, kConvertAgain);
+  if (kind >= std::size(kKinds))
+    refuse(filled("{} has type number {}, unknown", what, kind), cursor.where, kConvertAgain);
   value.kind = GgufKind(kind);
   const size_t begin = cursor.at;
-  value.data = cursor.take(value.count, kWidths[kind], what);
-  if (is_text(value)) {  // as many lengths have room; now each with its text
+  value.data = cursor.take(value.count, kKinds[kind].width, what);
+  if (is(value, kText)) {  // as many lengths have room; now each with its text
     cursor.at = begin;
     for (uint64_t i = 0; i < value.count; i++) cursor.take(cursor.number<uint64_t>(what), 1, what);
   }
-  for (uint64_t i = 0; is_flag(value) && i < value.count; i++)
+  for (uint64_t i = 0; is(value, kFlag) && i < value.count; i++)
     if (value.data[i] > 1)
       refuse(filled("{} has a flag {}, expected 0 or 1", what, int(value.data[i])), cursor.where, kConvertAgain);
   return value;

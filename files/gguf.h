@@ -11,15 +11,9 @@
 // visit_blocks and stored_type (gguf_model.h), a line in tests/reference/gguf_check.py.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <map>
-#include <memory>
 #include <optional>
-#include <string>
-#include <string_view>
-#include <unordered_map>
-#include <vector>
+
+#include "files/io.h"
 
 namespace nanospec {
 

@@ -2,7 +2,6 @@
 #include "files/gguf_model.h"
 
 #include <climits>
-#include <cmath>
 
 #include "files/model_path.h"
 #include "files/words.h"

@@ -25,31 +25,11 @@ inline std::vector<int64_t> shape_in(const SafeTensors& file, const std::string&
   const Tensor* const found = file.find(name);
   return found ? found->shape : std::vector<int64_t>();
 }
-// The flat array of this table, which must be all that the file holds.
-inline std::vector<float> read_exactly(const SafeTensors& file, const std::vector<TensorSpec>& table,
-                                       const std::string& path) {
-  Expected expected;
-  expect_tensors(expected, table);
-  check_tensors(file, expected, path);
-  return read_flat(file, table, path);
-}
-inline void write_flat(const std::string& path, const std::vector<TensorSpec>& table, const float* flat,
-                       const Metadata& metadata) {
-  std::vector<TensorData> tensors;
-  add_tensors(tensors, table, flat);
-  write_safetensors(path, tensors, metadata);
-}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Medusa heads
 
 inline std::string medusa_path(const std::string& dir) { return dir + "/medusa.safetensors"; }
-
-// weights: medusa_table(sizes); metadata: of model and text (origin.h). Throws runtime_error.
-inline void save_medusa(const std::string& dir, const MedusaSizes& sizes, const float* weights,
-                        const Metadata& metadata = {}) {
-  write_flat(medusa_path(dir), medusa_table(sizes), weights, metadata);
-}
 
 // Heads that were trained with another model, or on another text, than that in target_dir ("": not asked).
 inline void check_heads(const SafeTensors& file, const std::string& name, const std::string& dir,
@@ -78,7 +58,7 @@ inline MedusaHeads read_medusa(const std::string& dir, const Config& config, con
   sizes.root = !linear.empty() && linear[0] == 2 * int64_t(config.n_embd);
   if (file.find("head.1.projection.weight")) sizes.rank = kOwnProjection;
   else if (down.size() == 2) sizes.rank = int(std::min<int64_t>(down[1], kMaxVocabulary));
-  heads.weights = read_exactly(file, medusa_table(sizes), path);
+  heads.weights = read_arrays(file, medusa_table(sizes), {""}, path)[0];
   check_heads(file, "medusa", dir, target_dir);
   return heads;
 }
@@ -103,13 +83,6 @@ inline Metadata parallel_metadata(const ParallelSizes& s) {
           {"ahead", std::to_string(s.ahead)},
           {"sequential", s.sequential ? "yes" : "no"},
           {"raw", s.raw ? "yes" : "no"}};
-}
-
-// weights: parallel_table(sizes); metadata: of model and text (origin.h). Throws runtime_error.
-inline void save_parallel(const std::string& dir, const ParallelSizes& sizes, const float* weights,
-                          Metadata metadata = {}) {
-  metadata.merge(parallel_metadata(sizes));
-  write_flat(parallel_path(dir), parallel_table(sizes), weights, metadata);
 }
 
 // The drafter in DIR for a target of this config, in target_dir, as it was trained.
@@ -142,7 +115,7 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config, 
   s.n_kv_head = int(std::min<int64_t>((columns / s.head_size() - s.n_head) / 2, s.n_head));
   if (s.n_kv_head < 1 || s.n_head % s.n_kv_head != 0)
     refuse("heads do not fit: h.0.attn.c_attn.weight is " + shown_shape(qkv), path, advice);
-  result.weights = read_exactly(file, parallel_table(s), path);
+  result.weights = read_arrays(file, parallel_table(s), {""}, path)[0];
   check_heads(file, "parallel", dir, target_dir);
   return result;
 }

@@ -7,9 +7,6 @@
 #define XXH_INLINE_ALL  // a header is all of the library that is needed
 #include <xxhash.h>
 
-#include <cerrno>
-#include <cstdlib>
-#include <filesystem>
 #include <optional>
 
 #include "files/unfinished.h"
@@ -42,16 +39,12 @@ double file_bytes(const std::string& path) {
   return error ? 0 : double(bytes);
 }
 
-namespace {
-
-struct stat status_of(const OpenFile& file, const std::string& path) {
+static struct stat status_of(const OpenFile& file, const std::string& path) {
   struct stat status;
   if (file.handle < 0 || fstat(file.handle, &status) != 0) refuse_path("cannot read the file", path, errno);
   if (S_ISDIR(status.st_mode)) refuse_path("cannot read the file", path, EISDIR);
   return status;
 }
-
-}  // namespace
 
 RegularFile::RegularFile(const std::string& path)
     : file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)} {  // a pipe that nobody writes is opened too

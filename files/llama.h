@@ -5,8 +5,6 @@
 #pragma once
 
 #include <map>
-#include <string>
-#include <vector>
 
 #include "model.h"
 
@@ -87,12 +85,11 @@ void copy_from_file(const LlamaTensor& tensor, float* to, ReadRows rows, RowOf r
   }
 }
 
-// The tensor as a file has it, out of ours.
+// A matrix as a file has it, out of ours.
 inline std::vector<float> copied_for_file(const LlamaTensor& tensor, const float* ours) {
-  const size_t outputs = size_t(tensor.shape[0]), inputs = tensor.shape.size() > 1 ? size_t(tensor.shape[1]) : 1;
-  std::vector<float> copy(ours, ours + (tensor.transposed() ? 0 : outputs * inputs));
-  for (size_t r = 0; r < outputs && tensor.transposed(); r++)
-    for (size_t i = 0; i < inputs; i++) copy.push_back(ours[i * tensor.columns + tensor.first + r]);
+  std::vector<float> copy;
+  for (size_t r = 0; r < size_t(tensor.shape[0]); r++)
+    for (size_t i = 0; i < size_t(tensor.shape[1]); i++) copy.push_back(ours[i * tensor.columns + tensor.first + r]);
   return copy;
 }
 

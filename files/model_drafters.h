@@ -1,12 +1,8 @@
 // files/model_drafters.h: makes the drafters that run a model, or heads on one, for a target. drafters.h asks for them.
 #pragma once
 
-#include "decode.h"
-#include "drafters/draft_model.h"
-#include "files/checkpoint.h"
 #include "files/drafters.h"
 #include "files/heads.h"
-#include "target.h"
 
 namespace nanospec {
 

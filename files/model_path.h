@@ -4,7 +4,6 @@
 
 #include "files/bpe.h"
 #include "files/gguf.h"
-#include "files/io.h"
 
 namespace nanospec {
 

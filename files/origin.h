@@ -5,8 +5,6 @@
 // A file without these metadata is used without a note.
 #pragma once
 
-#include <filesystem>
-
 #include "files/safetensors.h"
 
 namespace nanospec {

@@ -8,10 +8,7 @@
 // name.
 #pragma once
 
-#include <map>
-
 #include "files/io.h"
-#include "files/text.h"
 
 namespace nanospec {
 

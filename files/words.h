@@ -96,6 +96,23 @@ inline std::vector<std::string> split_at(const std::string& text, char between) 
   refuse_word(kind, word, where, nearest, "known are " + joined(known));
 }
 
+// One column of a table of words.
+template <class Row, size_t N>
+std::vector<std::string> column(const Row (&table)[N], const char* Row::*its) {
+  std::vector<std::string> words;
+  for (const Row& row : table) words.push_back(row.*its);
+  return words;
+}
+// The place of a word among the known ones; of one that is not, throws as refuse_word() does. text: all that was typed;
+// forms: how the known ones are written, and perhaps others.
+inline size_t place_of(const std::string& kind, const std::string& word, const std::string& text,
+                       const std::string& where, const std::vector<std::string>& known,
+                       const std::vector<std::string>& forms) {
+  const size_t place = size_t(std::find(known.begin(), known.end(), word) - known.begin());
+  if (place == known.size()) refuse_word(kind, text, where, closest_word(word, known, forms), forms);
+  return place;
+}
+
 // Is the text an optional minus sign and digits?
 inline bool is_whole(const std::string& text) {
   const size_t start = !text.empty() && text[0] == '-';

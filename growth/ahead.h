@@ -8,7 +8,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <exception>
 #include <functional>
 #include <map>
@@ -90,9 +89,9 @@ class DraftingAhead {
   // The forward has committed these tokens. Stops the worker, unless it is drafting the tree for just these tokens:
   // then waits for it. Throws what the drafter threw.
   void finish(const std::vector<int>& tokens, AheadStats& stats) {
-    const auto before = std::chrono::steady_clock::now();
+    Stopwatch watch;
     stop(tokens);
-    stats.seconds_waited += seconds_since(before);
+    stats.seconds_waited += watch.lap();
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
     stats.forwards++;
     stats.outcomes += int64_t(cache_.size());
@@ -209,7 +208,7 @@ class DraftingAhead {
 
   // Drafts the tree of the next forward, for the case that this one commits these tokens.
   void draft(const Key& key, const Limits& limits) {
-    const auto before = std::chrono::steady_clock::now();
+    Stopwatch watch;
     if (!assumes_.assume(key.data(), int(key.size()))) return;
     Ready ready;
     ready.growth.start(key.back());
@@ -218,7 +217,7 @@ class DraftingAhead {
     grow_shape(shape_, limits, corrected, draws_at(n_ + int(key.size())), ready.growth);
     ready.asked = corrected.asked;
     cut_ += stoppable.cut;
-    ready.seconds = seconds_since(before);
+    ready.seconds = watch.lap();
     if (!stoppable.cut) cache_.emplace(key, std::move(ready));
   }
 

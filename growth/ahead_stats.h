@@ -15,9 +15,7 @@ enum class Ahead { kOff, kOn, kAuto };  // auto: where it is faster, as ABTest (
 // Reads off, on or auto. Throws std::invalid_argument.
 inline Ahead parse_ahead(const std::string& word) {
   const std::vector<std::string> known = {"off", "on", "auto"};
-  const auto at = std::find(known.begin(), known.end(), word);
-  if (at == known.end()) refuse_word("way of drafting ahead", word, "--ahead", closest_word(word, known), known);
-  return Ahead(at - known.begin());
+  return Ahead(place_of("way of drafting ahead", word, word, "--ahead", known, known));
 }
 
 struct AheadStats {

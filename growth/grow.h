@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <functional>
+#include <numeric>
 
 #include "growth/cost.h"
 #include "growth/shapes.h"
@@ -27,6 +28,13 @@ struct Limits {
   // For the entropy family only:
   std::function<void(const int* nodes, int n, float* H)> entropy = nullptr;  // of the distributions after n nodes, nats
 };
+
+// The nodes of a growth from `first` on.
+inline std::vector<int> nodes_from(int first, const Growth& growth) {
+  std::vector<int> nodes(size_t(growth.size() - first));
+  std::iota(nodes.begin(), nodes.end(), first);
+  return nodes;
+}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Fixed shapes
@@ -162,13 +170,11 @@ void grow_beam(const Shape& shape, const Limits& limits, Growth& growth, Expand&
     expand(beam.data(), int(beam.size()), width, candidates.data(), count.data());
     for (size_t k = 0; k < beam.size(); k++)
       for (int rank = 0; rank < count[k]; rank++) growth.add(beam[k], candidates[k * width + rank]);
-    beam.resize(growth.size() - first);
-    for (size_t k = 0; k < beam.size(); k++) beam[k] = first + int(k);
+    beam = nodes_from(first, growth);
     std::sort(beam.begin(), beam.end(), likelier);
     if (int(beam.size()) > width) beam.resize(width);
   }
-  std::vector<int> order(growth.size());
-  for (int i = 0; i < growth.size(); i++) order[i] = i;
+  std::vector<int> order = nodes_from(0, growth);
   std::sort(order.begin(), order.end(), likelier);
   for (size_t i = size_t(shape.budget) + 1; i < order.size(); i++) growth.drop(order[i]);
 }
@@ -225,8 +231,7 @@ void grow_by_entropy(const Shape& shape, const Limits& limits, Growth& growth, E
       for (int rank = 0; rank < std::min(wanted[k], count[k]); rank++)
         growth.add(asked[k], candidates[k * width + rank]);
     if (chain && width > 1) return;
-    level.resize(growth.size() - first);
-    for (size_t k = 0; k < level.size(); k++) level[k] = first + int(k);
+    level = nodes_from(first, growth);
   }
 }
 

@@ -1,9 +1,6 @@
 // growth/measure.h: measures the cost of a target's forwards, at load.
 #pragma once
 
-#include <algorithm>
-#include <vector>
-
 #include "cuda/whole.h"
 #include "growth/clock.h"
 

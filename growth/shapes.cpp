@@ -79,21 +79,16 @@ namespace {
 // "4,4,2" as {4, 4, 2}; empty if a part is no count.
 std::vector<int> counts(const std::string& text) {
   std::vector<int> list;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t comma = std::min(text.find(',', at), text.size());
-    list.push_back(parse_count(text.substr(at, comma - at)));
+  for (const std::string& one : split_at(text + ",", ',')) {
+    list.push_back(parse_count(one));
     if (list.back() == 0) return {};
-    at = comma + 1;
   }
   return list;
 }
 
 // Reads settings of the entropy family: "threshold=0.5,depth=8,of=confidence".
 void read_settings(Shape& shape, const std::string& settings) {
-  for (size_t at = 0; at <= settings.size() && !settings.empty();) {
-    const size_t comma = std::min(settings.find(',', at), settings.size());
-    const std::string one = settings.substr(at, comma - at);
-    at = comma + 1;
+  for (const std::string& one : split_at(settings.empty() ? "" : settings + ",", ',')) {
     const size_t equals = std::min(one.find('='), one.size());
     const std::string key = one.substr(0, equals), value = one.substr(std::min(equals + 1, one.size()));
     char* end = nullptr;
@@ -117,16 +112,9 @@ void read_settings(Shape& shape, const std::string& settings) {
 Shape parse_shape(const std::string& text, int budget) {
   const size_t colon = std::min(text.find(':'), text.size());
   const std::string word = text.substr(0, colon), rest = text.substr(std::min(colon + 1, text.size()));
-  std::vector<std::string> words, forms;
-  for (const ShapeWord& known : kShapes) {
-    words.push_back(known.word);
-    forms.push_back(known.form);
-  }
-  const size_t kind = std::find(words.begin(), words.end(), word) - words.begin();
-  if (kind == words.size()) refuse_word("shape", text, "--shape", closest_word(word, words, forms), forms);
-
   Shape shape;
-  shape.kind = Shape::Kind(kind);
+  shape.kind = Shape::Kind(
+      place_of("shape", word, text, "--shape", column(kShapes, &ShapeWord::word), column(kShapes, &ShapeWord::form)));
   shape.budget = budget;
   shape.name = text;
   const size_t cross = std::min(rest.find('x'), rest.size());

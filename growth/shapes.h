@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <queue>
 
 #include "files/words.h"
 #include "tree.h"
@@ -77,23 +78,20 @@ Template likeliest_template(int depths, int ranks, int nodes, Chance chance) {
   struct Offer {
     double reach;
     int parent, rank, depth;
-    bool operator<(const Offer& other) const {  // the likeliest is the heap's top; of equal ones the first
+    bool operator<(const Offer& other) const {  // the likeliest is the queue's top; of equal ones the first
       return reach != other.reach ? reach < other.reach : parent > other.parent;
     }
   };
-  std::vector<Offer> offers;  // a heap
+  std::priority_queue<Offer> offers;
   const auto offer = [&](double above, int parent, int rank, int depth) {
-    if (depth >= depths || rank >= ranks) return;
-    offers.push_back({above * chance(depth, rank), parent, rank, depth});
-    std::push_heap(offers.begin(), offers.end());
+    if (depth < depths && rank < ranks) offers.push({above * chance(depth, rank), parent, rank, depth});
   };
   std::vector<int> parent = {-1}, rank = {0};
   std::vector<double> reach = {1};
   offer(1, 0, 0, 0);
   while (!offers.empty() && int(parent.size()) <= nodes) {
-    const Offer best = offers.front();
-    std::pop_heap(offers.begin(), offers.end());
-    offers.pop_back();
+    const Offer best = offers.top();
+    offers.pop();
     if (best.reach <= 0) break;
     parent.push_back(best.parent);
     rank.push_back(best.rank);

@@ -239,6 +239,6 @@ train.h | Rows<T> p = a.once( | | Rows<T> p = a.once(a.R, size_t(a.H) * a.slots)
 train.h | Rows<T> ds = a.once( | | Rows<T> ds = a.once(a.R, size_t(a.H) * a.slots);
 train.h | // The mean cross-entropy of batch.target | } |
 train.h | // The same, and sets `gradient`: of the loss | } |
-train.h | // One AdamW update with `gradient` as it is. | } |
+train.h | // One AdamW update with `gradient` as it is | } |
 train.h | // Compiled once | |
 RULES

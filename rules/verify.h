@@ -76,11 +76,8 @@ constexpr const RuleWord& about(Rule rule) { return kRules[int(rule)]; }
 
 // Reads a rule's name. Throws std::invalid_argument for an unknown one; the message has the nearest.
 inline Rule parse_rule(const std::string& text) {
-  std::vector<std::string> words;
-  for (const RuleWord& known : kRules) words.push_back(known.word);
-  const size_t kind = std::find(words.begin(), words.end(), text) - words.begin();
-  if (kind == words.size()) refuse_word("rule", text, "--verify", closest_word(text, words), words);
-  return Rule(kind);
+  const std::vector<std::string> words = column(kRules, &RuleWord::word);
+  return Rule(place_of("rule", text, text, "--verify", words, words));
 }
 
 // Whether a shape decides how many children a node gets before it sees them. If it keeps only likely candidates, they

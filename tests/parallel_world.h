@@ -32,18 +32,26 @@ inline ParallelSizes tiny_sizes(const Config& config, bool sequential, int layer
   s.vocab_size = config.vocab_size, s.ahead = 4, s.sequential = sequential;
   return s;
 }
-inline SequenceBatch some_batch(const Config& config, int sequences, int positions, int slots) {
-  SequenceBatch batch;
-  batch.sequences = sequences, batch.positions = positions, batch.ahead = slots;
+// Sequences of so many usable rows.
+inline Shard some_shard(const Config& config, int sequences, int positions, int ahead) {
+  Shard shard;
+  shard.sizes = {sequences, positions + ahead, kFeatures * config.n_embd, Recorded::kFeatures};
   Chance chance(5);
-  for (int i = 0; i < sequences * (positions + 1 + slots); i++) batch.token.push_back(chance.below(config.vocab_size));
-  batch.features.resize(size_t(sequences * positions * kFeatures * config.n_embd));
-  chance.fill(batch.features.data(), batch.features.size(), 3);
-  return batch;
+  for (int i = 0; i < sequences * (positions + 1 + ahead); i++) shard.token.push_back(chance.below(config.vocab_size));
+  shard.states.resize(size_t(sequences * shard.sizes.rows * shard.sizes.channels));
+  chance.fill(shard.states.data(), shard.states.size(), 3);
+  return shard;
+}
+// The positions in the order in which a trainer comes to their slots: segment after segment, each from its end.
+inline std::vector<int> segment_order(int positions, int segments) {
+  std::vector<int> order;
+  for (int s = 0; s < segments; s++)
+    for (int t = positions * (s + 1) / segments - 1; t >= positions * s / segments; t--) order.push_back(t);
+  return order;
 }
 template <class T>
 std::vector<T> start_of(const ParallelSizes& s) {
-  const std::vector<float> floats = initial_parallel(s, 3);
+  const std::vector<float> floats = initial_weights(parallel_table(s), 3);
   std::vector<T> weights(floats.begin(), floats.end());
   Chance chance(8);
   for (T& w : weights) w += T(0.2 * (chance.number() - 0.5));
@@ -53,14 +61,15 @@ std::vector<T> start_of(const ParallelSizes& s) {
 // By way of its file.
 inline std::unique_ptr<Drafter> drafter_of(const ParallelFile& file, Target& target, const Config& config) {
   const Folder folder;
-  save_parallel(folder.path, file.sizes, file.weights.data());
+  write_arrays(parallel_path(folder.path), parallel_table(file.sizes), {{"", file.weights.data()}},
+               parallel_metadata(file.sizes));
   return load_parallel(folder.path, folder.path, target, config);
 }
 
 // Runs the program; returns its status.
 inline int train(Words words) {
   words.insert(words.begin(), {"train_drafter", "--quiet", "--threads", "1"});
-  return train_parallel(int(words.size()), arguments(words).data());
+  return train_drafter<ParallelOptions>(int(words.size()), arguments(words).data());
 }
 inline Words usual(const std::string& dir, const Words& more) {
   Words words = {"--parallel",       dir,    "--data",         world().data, "--parallel_tokens", "6000",

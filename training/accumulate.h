@@ -7,9 +7,6 @@
 // so add up to the bits of one process.
 #pragma once
 
-#include <functional>
-#include <vector>
-
 #include "train.h"
 
 namespace nanospec {
@@ -35,7 +32,7 @@ class Accumulation {
   // One update; returns the mean of the parts' losses before it. The gradient is that of the mean.
   float step(const Parts& part, const Update& update) {
     const uint64_t first = uint64_t(update.iteration) * parts_;
-    if (parts_ == 1) {
+    if (parts_ == 1) {  // at once: the threads, or the GPU, need not wait in between
       const MicroBatch whole = part(first);
       return trainer_.step(whole.batch, update, whole.dropout);
     }

@@ -6,10 +6,6 @@
 // was stopped goes on, one that is repeated reads what is there, and whoever reads a shard checks it first.
 #pragma once
 
-#include <map>
-#include <string>
-#include <vector>
-
 #include "files/checkpoint.h"
 #include "watch/decoding.h"
 
@@ -40,6 +36,18 @@ struct Shard {
   }
   const int32_t* tokens(int sequence) const { return token.data() + size_t(sequence) * size_t(sizes.rows + 1); }
 };
+// Of a sequence of L rows, those whose tokens ahead are all known.
+inline int usable_rows(const ShardSizes& sizes, int ahead) { return sizes.rows - ahead; }
+// Into how many pieces a shard is taken apart: of hidden states into such rows, of features into whole sequences.
+inline int pieces_of(const ShardSizes& sizes, int ahead) {
+  return sizes.sequences * (sizes.what == Recorded::kHidden ? usable_rows(sizes, ahead) : 1);
+}
+// Some pieces of a shard.
+struct Examples {
+  const Shard& shard;
+  const int* pieces;  // (n) in [0, pieces_of(shard.sizes, ahead))
+  int n;
+};
 
 inline std::string format_shard(const Shard& shard) {
   const ShardSizes& s = shard.sizes;
@@ -66,42 +74,36 @@ inline Shard parse_shard(std::string bytes, const ShardSizes& sizes, int vocab, 
 // ---------------------------------------------------------------------------------------------------------------
 // Recording a sequence
 
-// The states of a target's last forward, as long as this lives.
-struct States {
-  Target& target;
-  const std::unique_ptr<Features> features;  // null where hidden states are recorded
-  States(Target& its, Recorded what)
-      : target(its), features(what == Recorded::kFeatures ? std::make_unique<Features>(its) : nullptr) {}
-
-  // Appends the state of a row.
-  void record(int row, Shard& shard) const {
-    const float* const state = features ? features->row(row) : target.hidden(row);
-    shard.states.insert(shard.states.end(), state, state + shard.sizes.channels);
-  }
-};
+// Appends what is recorded of a row of the target's last forward.
+inline void record_state(const Target& target, int row, Shard& shard) {
+  const auto append = [&](const float* state) {
+    shard.states.insert(shard.states.end(), state, state + target.channels());
+  };
+  if (shard.sizes.what == Recorded::kHidden) return append(target.hidden(row));
+  for (int layer : feature_layers(target.layers())) append(target.state(layer, row));
+}
 
 // Appends the L rows of a given text: tokens (L + 1), L at most the target's window.
-inline void record_text(const States& states, const int* tokens, Shard& shard) {
-  Target& target = states.target;
+inline void record_text(Target& target, const int* tokens, Shard& shard) {
   const int L = shard.sizes.rows;
   Batch chain;
   chain.add_chain(tokens, L, 0, 0);
   target.prefill(nullptr, 0);
   target.forward(tokens, chain.depth.data(), chain.end.data(), L);
   shard.token.insert(shard.token.end(), tokens, tokens + L + 1);
-  for (int l = 0; l < L; l++) states.record(l, shard);
+  for (int l = 0; l < L; l++) record_state(target, l, shard);
 }
 
 // Appends L rows that the target generates after a prompt. The text is that of plain decoding, whatever drafter speeds
 // it up, and the states are those of the accepted rows: the target runs for nothing else.
-inline void record_generated(const States& states, Drafter* drafter, Decoding decoding, std::vector<int> prompt,
+inline void record_generated(Target& target, Drafter* drafter, Decoding decoding, std::vector<int> prompt,
                              Shard& shard) {
   decoding.max_new_tokens = shard.sizes.rows;
   decoding.on_iteration = [&](const IterationReport& report) {
-    for (int i = 0; i < report.emitted; i++) states.record(report.verdict.rows[size_t(i)], shard);
+    for (int i = 0; i < report.emitted; i++) record_state(target, report.verdict.rows[size_t(i)], shard);
   };
   shard.token.push_back(prompt.back());
-  generate(states.target, drafter, decoding, prompt, [&](int token) {
+  generate(target, drafter, decoding, prompt, [&](int token) {
     shard.token.push_back(token);
     return true;
   });
@@ -114,8 +116,7 @@ inline void record_generated(const States& states, Drafter* drafter, Decoding de
 class Recordings {
  public:
   // settings: what the shards follow from. Shards of other settings are removed. Throws runtime_error.
-  Recordings(const std::string& dir, const std::map<std::string, std::string>& settings, const ShardSizes& sizes,
-             int vocab)
+  Recordings(const std::string& dir, const Metadata& settings, const ShardSizes& sizes, int vocab)
       : dir_(dir), sizes_(sizes), vocab_(vocab) {
     create_folder(dir);
     Json wanted = settings;
@@ -151,7 +152,6 @@ class Recordings {
       if (has(entry.key())) sum += double(std::filesystem::file_size(file_of(entry.key())));
     return sum;
   }
-  const ShardSizes& sizes() const { return sizes_; }
 
  private:
   // A name is a plain word, whatever an index says.

@@ -5,20 +5,15 @@
 //   UpdateLoop run(options, done);                                // done: the iterations of the run that was stopped
 //   while (run.next()) {                                          // until the last, or Ctrl-C
 //     run.updated(trainer.step(batch of run.iteration, run.update()));
-//     if (run.due()) run.show(...);                               // the progress line
+//     run.show(...);                                              // the progress line, now and then
 //     if (run.checkpoint_due()) ...                               // save, evaluate, say
 //   }
 // What an update computes is the trainer's alone; this knows of losses, rates and clocks.
 #pragma once
 
-#include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <numeric>
-#include <string>
-#include <vector>
 
 #include "commands/cli.h"
 #include "commands/samples.h"
@@ -80,13 +75,9 @@ inline void check_rates(const RunOptions& o, const std::string& program) {
 class TrainingFolder {
  public:
   // weights, state: the names of its files. Throws invalid_argument where the options contradict each other.
-  TrainingFolder(const RunOptions& o, std::string program, std::string path, std::string weights, std::string state)
-      : o_(o),
-        program_(std::move(program)),
-        path_(std::move(path)),
-        weights_(std::move(weights)),
-        state_(std::move(state)),
-        folder_(path_, "wait for its end, or give another --out") {
+  TrainingFolder(const RunOptions& o, const std::string& program, const std::string& path, const std::string& weights,
+                 const std::string& state)
+      : o_(o), program_(program), path_(path), weights_(weights), state_(state) {
     if (o.resume && o.overwrite)
       throw std::invalid_argument("--resume goes on, --overwrite starts anew: " + program_ + ": give one of them");
     check();
@@ -113,7 +104,7 @@ class TrainingFolder {
 
   const RunOptions& o_;
   const std::string program_, path_, weights_, state_;
-  LockedFolder folder_;
+  LockedFolder folder_{path_, "wait for its end, or give another --out"};
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -139,13 +130,13 @@ class UpdateLoop {
     return false;
   }
   Update update() const {
-    Update update;
-    update.iteration = iteration;
-    update.learning_rate = cosine_rate(iteration, o_.warmup_iters, o_.lr_decay_iters, o_.learning_rate, o_.min_lr);
-    update.beta2 = o_.beta2;
-    update.weight_decay = o_.weight_decay;
-    update.grad_clip = o_.grad_clip;
-    return update;
+    return {
+        .iteration = iteration,
+        .learning_rate = cosine_rate(iteration, o_.warmup_iters, o_.lr_decay_iters, o_.learning_rate, o_.min_lr),
+        .beta2 = o_.beta2,
+        .weight_decay = o_.weight_decay,
+        .grad_clip = o_.grad_clip,
+    };
   }
   // It has been made. Throws runtime_error where the loss before it was not finite.
   void updated(double loss_before) {
@@ -159,12 +150,14 @@ class UpdateLoop {
   }
   bool checkpoint_due() const { return iteration % o_.eval_interval == 0 && iteration < o_.max_iters; }
 
-  bool due() const { return progress_.due(); }
-  // The progress line. speed: of an update that takes recent_seconds().
-  void show(double shown_loss, const std::string& speed) {
+  // The progress line, where it is time for one. speed(seconds): of updates that take so many each.
+  template <class Speed>
+  void show(double shown_loss, Speed speed) {
+    if (!progress_.due()) return;
+    const double each = median({times_.end() - long(std::min<size_t>(times_.size(), 50)), times_.end()});
     progress_.show("iteration " + std::to_string(iteration) + "/" + std::to_string(o_.max_iters) + "  loss " +
-                   decimals(shown_loss, 4) + "  " + speed + "  " +
-                   duration(recent_seconds() * double(o_.max_iters - iteration)) + " left");
+                   decimals(shown_loss, 4) + "  " + speed(each) + "  " +
+                   duration(each * double(o_.max_iters - iteration)) + " left");
   }
   // A line that stays.
   void say(const std::string& line) {
@@ -183,11 +176,7 @@ class UpdateLoop {
     return kInterruptedStatus;
   }
 
-  // Seconds of an update: the median of the last 50, or of all; and of all updates together.
-  double recent_seconds() const {
-    return median({times_.end() - long(std::min<size_t>(times_.size(), 50)), times_.end()});
-  }
-  double median_seconds() const { return median(times_); }
+  double median_seconds() const { return median(times_); }  // of an update; and of all together
   double seconds() const { return std::accumulate(times_.begin(), times_.end(), 0.0); }
   double updates() const { return double(times_.size()); }  // that this run made
 

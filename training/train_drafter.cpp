@@ -24,8 +24,8 @@ int train(int argc, char** argv) {
   bool help = false;
   for (int i = argc - 1; i > 0; i--) {  // the first one counts
     const std::string word = argv[i], flag = word.substr(0, word.find('='));
-    if (flag == "--medusa") trainer = train_medusa;
-    if (flag == "--parallel") trainer = train_parallel;
+    if (flag == "--medusa") trainer = train_drafter<MedusaOptions>;
+    if (flag == "--parallel") trainer = train_drafter<ParallelOptions>;
     help = help || word == "--help" || word == "-h";
   }
   if (trainer && !help) return trainer(argc, argv);

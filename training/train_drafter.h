@@ -3,36 +3,26 @@
 //
 // The ring training/ adds what train_gpt does beside training (train_gpt.h), and the program that trains drafters
 // (train_drafter.cpp). It includes the core, drafters/, files/, watch/ and, of commands/, cli.h and samples.h. It hooks
-// into the core's update (model.h) by a table of tensors of its own, and into the target as a drafter does: distill.h
+// into the core's update (train.h) by a table of tensors of its own, and into the target as a drafter does: distill.h
 // writes down what the target computes. It costs decoding nothing; what a training costs is in its --stats.
 //
 // Here, in order: options and flags; a run: model, text, shards, and making those that are missing; the order of what
-// is learned; the trained tensors and their updates; how often a guesser is right, by rank; a training: its loop,
-// checkpoints and --resume; the program. All
-// of it runs on the CPU, whatever the target will run on. Nothing of the target's own files is written. Everything
-// random is a pure function of (seed, iteration): a run that was stopped and resumed gives the weights of one that was
-// not, bit for bit.
+// is learned; the trainer; how often a guesser is right, by rank; a training: its loop,
+// checkpoints and --resume; the program. All of it runs on the CPU, whatever the target will run on. Nothing of the
+// target's own files is written. Everything random is a pure function of (seed, iteration): a run that was stopped and
+// resumed gives the weights of one that was not, bit for bit.
 //
-// How to train another drafter: write a struct like MedusaTraining (train_medusa.h) or ParallelTraining
-// (train_parallel.h), and name it in train_drafter.cpp. What the program asks of it:
-//   Options, command(options), sizes_of(options, run)   its flags; what its tensors' shapes follow from, or a refusal
-//   kName, kWhat, kGuesser, kRecorded                   "medusa", "heads", "head", what it learns from
-//   settings(sizes)                                     what a resumed run must share
-//   trainer, save(dir, origin)                          its table and arrays; its file
-//   ahead(), pieces, positions(pieces)                  tokens that it says; parts of a shard, of that many positions
-//   step(some, update), validate(shard, ...)            an update on some pieces; counting how often it is right
-//   described(), stats(json)                            what is printed of it
+// How to train another drafter: write a DrafterTrainer, and options like MedusaOptions (train_medusa.h) or
+// ParallelOptions (train_parallel.h), and name them in train_drafter.cpp. What the program asks of options:
+//   command()                               its flags
+//   set_sizes(run), ahead()                 what its tensors' shapes follow from, or a refusal; the tokens that it says
+//   settings(), metadata()                  what a resumed run must share; what its file says beside tensors
+//   trainer(run, pool)                      its table and arrays, as they begin
+//   described(), add_figures(json)          what is printed of it
 #pragma once
 
-#include <chrono>
-#include <cstdio>
-#include <functional>
-#include <map>
-#include <numeric>
-#include <string>
-#include <vector>
-
 #include "files/drafters.h"
+#include "files/heads.h"
 #include "files/tables.h"
 #include "training/distill.h"
 #include "training/run.h"
@@ -42,27 +32,33 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Options and flags
 
-struct DistillOptions : RunOptions {
-  std::string dir, target = "self";
-  int tokens = 1 << 18;
-  float temperature = 1;
-  DistillOptions() {
-    batch_size = 512;
-    eval_interval = 500;
-    weight_decay = 0;
-  }
-};
-
-// What the shared flags call what is trained.
+// What the program calls what it trains.
 struct DistillWords {
-  std::string name;                  // "medusa": --medusa, --medusa_target, medusa.safetensors
+  std::string name, what, guesser;   // "medusa": --medusa, --medusa_target, medusa.safetensors; "heads"; "head"
+  Recorded recorded;                 // what it learns from
   std::string dir_help, batch_help;  // of --NAME and --batch_size
   std::vector<std::string> targets;  // what may be learned: "self", "text", ...
   std::string target_help;
 };
 
+struct DistillOptions : RunOptions {
+  const DistillWords words;
+  std::string dir, target = "self";
+  int tokens = 1 << 18;
+  float temperature = 1;
+  explicit DistillOptions(DistillWords its) : words(std::move(its)) {
+    batch_size = 512;
+    eval_interval = 500;
+    weight_decay = 0;
+  }
+  bool generated() const { return target != "text"; }
+  std::string folder() const { return out.empty() ? dir : out; }  // of NAME.safetensors
+  std::string path(const char* more = "") const { return folder() + "/" + words.name + more + ".safetensors"; }
+};
+
 // Every flag of such a program. own: those of the trainer alone, with a heading.
-inline std::vector<Flag> distill_flags(DistillOptions& o, const DistillWords& words, const std::vector<Flag>& own) {
+inline std::vector<Flag> distill_flags(DistillOptions& o, const std::vector<Flag>& own) {
+  const DistillWords& words = o.words;
   const std::string flag = "--" + words.name;
   const std::vector<Flag> files = {
       heading("Files"),
@@ -89,31 +85,22 @@ inline std::vector<Flag> distill_flags(DistillOptions& o, const DistillWords& wo
 
 // What it reads, and the shards that it is of.
 struct DistillRun {
-  DistillOptions o;
-  std::string name;  // of what is trained
-  std::string out;   // the folder of NAME.safetensors
+  const DistillOptions& o;
   Loaded model;
-  Split parts;        // of the data
-  std::string begin;  // its text's
-  ShardSizes sizes;
+  Split parts = {};        // of the data
+  std::string begin = {};  // its text's
+  ShardSizes sizes = {};
   int train_shards = 0, validation_shards = 0;
-  std::map<std::string, std::string> settings;  // what the shards follow from
-  std::map<std::string, std::string> shared;    // what a resumed run must share with the one it goes on from
-  Metadata origin;                              // the model and the text, for the files that are made
-
-  bool generated() const { return o.target != "text"; }
+  Metadata settings = {};  // what the shards follow from
+  Metadata shared = {};    // what a resumed run must share with the one it goes on from
+  Metadata origin = {};    // the model and the text, for the files that are made
   std::string folder() const { return o.dir + "/" + word_of(sizes.what); }
-  std::string path(const char* more = "") const { return out + "/" + name + more + ".safetensors"; }
 };
 
 // Reads the model and the data and says which shards the run is of. Throws runtime_error or invalid_argument.
-inline DistillRun open_run(const DistillOptions& o, const std::string& name, Recorded what) {
-  check_rates(o, "train_drafter --" + name);
-  DistillRun run;
-  run.o = o;
-  run.name = name;
-  run.out = o.out.empty() ? o.dir : o.out;
-  run.model = load_model(o.dir);
+inline DistillRun open_run(const DistillOptions& o) {
+  check_rates(o, "train_drafter --" + o.words.name);
+  DistillRun run{o, load_model(o.dir)};
   const Config& config = run.model.config;
   const double size = file_bytes(o.data);
   check_memory(o.data, size, takes_tokens(size));
@@ -129,19 +116,19 @@ inline DistillRun open_run(const DistillOptions& o, const std::string& name, Rec
            o.data, "give at least " + std::to_string(10 * shortest));
 
   constexpr int kGenerated = 256;
-  const bool hidden = what == Recorded::kHidden;
+  const bool hidden = o.words.recorded == Recorded::kHidden;
   const int64_t most = (hidden ? 16 : 64) << 20;  // bytes of a shard; of features whole sequences are shuffled
   ShardSizes& sizes = run.sizes;
-  sizes.what = what;
-  sizes.rows = run.generated() ? kGenerated : config.block_size;
+  sizes.what = o.words.recorded;
+  sizes.rows = o.generated() ? kGenerated : config.block_size;
   sizes.channels = hidden ? config.n_embd : kFeatures * config.n_embd;
   const int wanted = (o.tokens + sizes.rows - 1) / sizes.rows;  // sequences
   const int64_t fit = most / (int64_t(sizes.rows) * sizes.channels * int64_t(sizeof(float)));
   sizes.sequences = int(std::min<int64_t>(wanted, std::max<int64_t>(1, fit)));
   run.train_shards = (wanted + sizes.sequences - 1) / sizes.sequences;
   run.validation_shards = (run.train_shards + 9) / 10;
-  run.settings = {{"text", run.generated() ? "generated" : "data"},
-                  {"temperature", run.generated() ? std::to_string(o.temperature) : ""},
+  run.settings = {{"text", o.generated() ? "generated" : "data"},
+                  {"temperature", o.generated() ? std::to_string(o.temperature) : ""},
                   {"seed", std::to_string(o.seed)},
                   {"model_sha256", sha256(read_file(o.dir + "/model.safetensors"))},
                   {"data_sha256", sha256(text)}};
@@ -152,30 +139,19 @@ inline DistillRun open_run(const DistillOptions& o, const std::string& name, Rec
   if (!hidden) run.settings["layers"] = layers;
   return run;
 }
-inline Recordings open_recordings(const DistillRun& run) {
-  return Recordings(run.folder(), run.settings, run.sizes, run.model.config.vocab_size);
-}
 
-// A shard of the train or the validation part: its sequences are numbered through, validation from 2^30 on.
-inline Shard make_shard(const DistillRun& run, const States& states, Drafter* drafter, const Decoding& decoding,
-                        bool validation, int number, const std::function<bool()>& working) {
-  const std::vector<int>& tokens = validation ? run.parts.validation : run.parts.train;
-  const size_t length = run.generated() ? size_t(run.model.config.block_size / 2) : size_t(run.sizes.rows + 1);
-  Shard shard;
-  shard.sizes = run.sizes;
-  for (int s = 0; s < run.sizes.sequences && working(); s++) {
-    const uint32_t sequence = uint32_t(number * run.sizes.sequences + s) + (validation ? 1u << 30 : 0);
-    const size_t start = random_bits(run.o.seed, sequence, kStreamBatch, 0, 0) % (tokens.size() - length + 1);
-    if (run.generated()) {
-      Decoding own = decoding;
-      own.sampling.sequence = sequence;
-      record_generated(states, drafter, own, {tokens.begin() + long(start), tokens.begin() + long(start + length)},
-                       shard);
-    } else {
-      record_text(states, tokens.data() + start, shard);
-    }
-  }
-  return shard;
+// Appends a sequence to a shard. Those of the train part are numbered from 0 on, those of the validation part from
+// 2^30.
+constexpr uint32_t kValidation = 1u << 30;
+inline void record_sequence(const DistillRun& run, Target& target, Drafter* drafter, Decoding decoding,
+                            uint32_t sequence, Shard& shard) {
+  const std::vector<int>& tokens = sequence < kValidation ? run.parts.train : run.parts.validation;
+  const size_t length = run.o.generated() ? size_t(run.model.config.block_size / 2) : size_t(run.sizes.rows + 1);
+  const size_t places = tokens.size() - length + 1;
+  const auto start = tokens.begin() + long(random_bits(run.o.seed, sequence, kStreamBatch, 0, 0) % places);
+  decoding.sampling.sequence = sequence;
+  if (run.o.generated()) record_generated(target, drafter, decoding, {start, start + long(length)}, shard);
+  else record_text(target, &*start, shard);
 }
 
 // Makes the shards that are missing. Returns how many seconds the target took; below 0 where it was interrupted, which
@@ -190,15 +166,14 @@ inline double make_shards(const DistillRun& run, Recordings& states) {
   if (missing.empty()) return 0;
 
   constexpr int kBudget = 16;
-  const auto start = std::chrono::steady_clock::now();
+  Stopwatch watch;
   const Config& config = run.model.config;
   Target target(config, run.model.weights.data(), Dtype::fp32, false, run.o.threads, kBudget + 1);
-  const States recorded(target, run.sizes.what);
   std::unique_ptr<Drafter> drafter;
   Decoding decoding;
   decoding.sampling.temperature = run.o.temperature;
   decoding.sampling.seed = run.o.seed;
-  if (run.generated()) {
+  if (run.o.generated()) {
     const bool counted = std::filesystem::exists(ngram_path(run.o.dir));
     drafter = load_drafter(counted ? "ngram:4" : "suffix", run.o.dir, config.vocab_size);
     decoding.shape = parse_shape("auto", kBudget);
@@ -209,16 +184,17 @@ inline double make_shards(const DistillRun& run, Recordings& states) {
   double done = 0;
   const double all = double(missing.size()) * run.sizes.sequences;
   for (int i : missing) {
-    const bool validation = i >= run.train_shards;
-    const Shard shard =
-        make_shard(run, recorded, drafter.get(), decoding, validation, validation ? i - run.train_shards : i, [&] {
-          if (progress.due())
-            progress.show(std::string(name_of(run.sizes.what)) + "  " + decimals(100 * done / all, 0) + "%  " +
-                          thousands(done * run.sizes.rows / progress.seconds()) + " tokens/s  " +
-                          time_left(done, all, progress.seconds()));
-          done++;
-          return !interrupted();
-        });
+    const int number = i < run.train_shards ? i : i - run.train_shards;
+    const uint32_t first = uint32_t(number * run.sizes.sequences) + (i < run.train_shards ? 0 : kValidation);
+    Shard shard;
+    shard.sizes = run.sizes;
+    for (int s = 0; s < run.sizes.sequences && !interrupted(); s++, done++) {
+      if (progress.due())
+        progress.show(std::string(name_of(run.sizes.what)) + "  " + decimals(100 * done / all, 0) + "%  " +
+                      thousands(done * run.sizes.rows / progress.seconds()) + " tokens/s  " +
+                      time_left(done, all, progress.seconds()));
+      record_sequence(run, target, drafter.get(), decoding, first + uint32_t(s), shard);
+    }
     if (interrupted()) {
       progress.clear();
       fprintf(stderr, "train_drafter: stopped: %s: the same command goes on from there\n", run.folder().c_str());
@@ -226,7 +202,7 @@ inline double make_shards(const DistillRun& run, Recordings& states) {
     }
     states.write(name(i), shard);
   }
-  return seconds_since(start);
+  return watch.lap();
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -247,13 +223,8 @@ class ShardOrder {
   ShardOrder(const Recordings& states, int shards, int pieces, int batch_size, uint64_t seed)
       : states_(states), shards_(shards), pieces_(pieces), batch_size_(std::min(batch_size, pieces)), seed_(seed) {}
 
-  struct Some {
-    const Shard& shard;
-    const int* pieces;  // (n) in [0, pieces)
-    int n;              // the batch size, or all that a shard has
-  };
-  // Valid until the next call.
-  Some batch(int64_t iteration) {
+  // As many as a batch has, or a shard. Valid until the next call.
+  Examples batch(int64_t iteration) {
     const int each = pieces_ / batch_size_;  // batches in a shard
     if (iteration / each != open_) open(iteration / each);
     return {shard_, list_.data() + size_t(iteration % each) * size_t(batch_size_), batch_size_};
@@ -262,14 +233,12 @@ class ShardOrder {
  private:
   // The nth shard since the start. The shards' order in an epoch is a shuffle of that in the one before.
   void open(int64_t nth) {
-    const int64_t epoch = nth / shards_;
-    if (epoch + 1 < epochs_) epochs_ = 0;
-    if (epochs_ == 0) order_ = numbers_to(shards_);
-    for (; epochs_ <= epoch; epochs_++) shuffle(order_, uint32_t(epochs_), 0);
-    const uint32_t which = uint32_t(nth % shards_);
-    shard_ = states_.read("train-" + std::to_string(order_[which]));
+    const uint32_t epoch = uint32_t(nth / shards_), which = uint32_t(nth % shards_);
+    std::vector<int> order = numbers_to(shards_);
+    for (uint32_t i = 0; i <= epoch; i++) shuffle(order, i, 0);
+    shard_ = states_.read("train-" + std::to_string(order[which]));
     list_ = numbers_to(pieces_);
-    shuffle(list_, uint32_t(epoch), which + 1);
+    shuffle(list_, epoch, which + 1);
     open_ = nth;
   }
   // Fisher and Yates 1938.
@@ -281,63 +250,38 @@ class ShardOrder {
   const Recordings& states_;
   const int shards_, pieces_, batch_size_;
   const uint64_t seed_;
-  std::vector<int> order_, list_;   // of the epoch's shards, of the open shard's pieces
-  int64_t open_ = -1, epochs_ = 0;  // the open shard; epochs whose order has been made
+  int64_t open_ = -1;  // which shard is open
   Shard shard_;
+  std::vector<int> list_;  // of its pieces, in order
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// The trained tensors
+// The trainer
 
-// What is trained, and how it is updated. Examples: what it learns from in one update. T is the number type: float;
-// double for the gradient check.
-template <class T, class Examples>
-class DrafterTrainer {
- public:
-  const std::vector<TensorSpec> table;
-  Array<T> weights, gradient, m, v;  // flat: `table`
+// T is the number type: float; double for the gradient check.
+template <class T>
+struct DrafterTrainer : Trained<T> {
+  using Trained<T>::Trained;
 
-  DrafterTrainer(std::vector<TensorSpec> tensors, Pool& pool)
-      : table(std::move(tensors)),
-        weights(table.back().offset + table.back().size),
-        gradient(weights.size()),
-        m(weights.size()),
-        v(weights.size()),
-        pool_(pool),
-        optimizer_(table, false) {}
-  virtual ~DrafterTrainer() = default;
-
-  void set_weights(const T* flat) {
-    weights.upload(flat, weights.size());
-    pool_.run([&](const Team& team) { pack(team, true); });
-  }
-  // The mean cross-entropy of all guesses.
-  T loss(const Examples& batch) { return run(batch, false); }
+  // What guesser k, from 0 on, says of a token, and its cross-entropy. before: the token before that one.
+  using Said = std::function<void(int k, int before, int token, const T* logits, T cost)>;
+  // The mean cross-entropy of all guesses. said: told of each; of the tokens that came, whatever else is learned.
+  T loss(const Examples& some, const Said& said = nullptr) { return run(some, false, said); }
   // The same, and `gradient` becomes its gradient.
-  T loss_and_gradient(const Examples& batch) {
-    pool_.run([&](const Team& team) { zero(team, gradient.data(), gradient.size()); });
-    return run(batch, true);
+  T loss_and_gradient(const Examples& some) {
+    this->pool_.run([&](const Team& team) { zero(team, this->gradient.data(), this->size); });
+    return run(some, true, nullptr);
   }
   // One AdamW update; returns the loss before it.
-  T step(const Examples& batch, const Update& update) {
-    const T loss = loss_and_gradient(batch);
-    pool_.run([&](const Team& team) {
-      optimizer_.step(team, update, weights.data(), gradient.data(), m.data(), v.data());
-      pack(team, false);
-    });
+  T step(const Examples& some, const Update& update) {
+    const T loss = loss_and_gradient(some);
+    this->apply(update);
     return loss;
   }
 
  protected:
   // The loss; with_gradient, adds its gradient to `gradient`.
-  virtual T run(const Examples& batch, bool with_gradient) = 0;
-  // Packs the trained weights; with `frozen` also the target's, which never change.
-  virtual void pack(const Team& team, bool frozen) = 0;
-
-  Pool& pool_;
-
- private:
-  Optimizer<T> optimizer_;
+  virtual T run(const Examples& some, bool with_gradient, const Said& said) = 0;
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -346,22 +290,21 @@ class DrafterTrainer {
 constexpr int kRanks = 8;
 
 struct RankRates {
-  double loss = 0, rows = 0;  // sums, until divided by rows
-  std::vector<double> rate = std::vector<double>(kRanks, 0);
+  double rows = 0, cost = 0, right[kRanks] = {};  // sums
 
-  template <class T>
-  void count(const T* logits, int vocab, int token, double cost) {
+  void count(const float* logits, int vocab, int token, double its_cost) {
     int rank = 0;  // how many tokens come before it; of equal ones the lowest is first
     for (int x = 0; x < vocab; x++) rank += logits[x] > logits[token] || (logits[x] == logits[token] && x < token);
-    if (rank < kRanks) rate[size_t(rank)]++;
+    if (rank < kRanks) right[rank]++;
     rows++;
-    loss += cost;
+    cost += its_cost;
   }
-  void finish() {
-    for (double& share : rate) share /= std::max(1.0, rows);
-    loss /= std::max(1.0, rows);
+  double loss() const { return cost / std::max(1.0, rows); }
+  std::vector<double> rates() const {
+    std::vector<double> rates(right, right + kRanks);
+    for (double& rate : rates) rate /= std::max(1.0, rows);
+    return rates;
   }
-  double within_all() const { return std::accumulate(rate.begin(), rate.end(), 0.0); }
 };
 
 // What counting alone knows of a token: how frequent it is, and how frequent after the one before it.
@@ -373,16 +316,11 @@ struct Baselines {
     for (float& count : after_any_) count = log(count / float(tokens.size() + V_));
     if (vocab <= kBigramMostTokens) after_one_ = bigram_table(tokens, vocab);
   }
-  void begin() { unigram = bigram = RankRates(); }
   void count(int before, int token) {
     unigram.count(after_any_.data(), int(V_), token, -double(after_any_[size_t(token)]));
     if (after_one_.empty()) return;
     const float* const row = after_one_.data() + size_t(before) * V_;
     bigram.count(row, int(V_), token, -double(row[token]));
-  }
-  void finish() {
-    unigram.finish();
-    bigram.finish();
   }
 
  private:
@@ -395,10 +333,11 @@ inline std::string rank_table(const std::string& who, const std::vector<RankRate
                               const Baselines& baselines) {
   std::vector<std::vector<std::string>> rows = {
       {"", "token", "loss", "rank 1", "rank 2", "rank 3", "rank 4", "first 8"}};
-  const auto add = [&](const std::string& name, size_t ahead, const RankRates& rates) {
-    rows.push_back({name, "t + " + std::to_string(ahead), decimals(rates.loss, 3)});
-    for (int rank = 0; rank < 4; rank++) rows.back().push_back(decimals(100 * rates.rate[size_t(rank)], 1) + "%");
-    rows.back().push_back(decimals(100 * rates.within_all(), 1) + "%");
+  const auto add = [&](const std::string& name, size_t ahead, const RankRates& guesser) {
+    const std::vector<double> rates = guesser.rates();
+    rows.push_back({name, "t + " + std::to_string(ahead), decimals(guesser.loss(), 3)});
+    for (size_t rank = 0; rank < 4; rank++) rows.back().push_back(decimals(100 * rates[rank], 1) + "%");
+    rows.back().push_back(decimals(100 * std::accumulate(rates.begin(), rates.end(), 0.0), 1) + "%");
   };
   for (size_t k = 0; k < guessers.size(); k++) add(who + " " + std::to_string(k + 1), k + 2, guessers[k]);
   add("unigram", 2, baselines.unigram);
@@ -407,141 +346,133 @@ inline std::string rank_table(const std::string& who, const std::vector<RankRate
 }
 inline std::string right_at_once(const std::string& who, const std::vector<RankRates>& guessers) {
   std::string line;
-  for (const RankRates& one : guessers) line += (line.empty() ? "" : ", ") + decimals(100 * one.rate[0], 1) + "%";
+  for (const RankRates& one : guessers) line += (line.empty() ? "" : ", ") + decimals(100 * one.rates()[0], 1) + "%";
   return "right at once, by " + who + ": " + line;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // A training, from the first update or from where the last run was stopped
 
-template <class Training>
-class Course {
- public:
-  Course(const DistillRun& run, const Recordings& states, Training& training)
-      : run_(run),
-        states_(states),
-        training_(training),
-        trainer_(training.trainer),
-        baselines_(run.parts.train, run.model.config.vocab_size),
-        updates_(run.o, run.o.resume ? resume() : 0) {}
+template <class Options>
+struct Course {
+  const DistillRun& run;
+  const Options& o;
+  const Recordings& states;
+  DrafterTrainer<float>& trainer;
+
+  const int pieces = pieces_of(run.sizes, o.ahead());
+  Baselines baselines{run.parts.train, run.model.config.vocab_size};
+  UpdateLoop updates{o, o.resume ? resume() : 0};
+  std::vector<RankRates> guessers = {};  // at the last evaluation
+  Json curve = Json::array();            // from this run's first update to its last
 
   // Trains to the last iteration. Returns false after an interrupt, which it has said then. Throws runtime_error.
   bool train() {
-    const DistillOptions& o = run_.o;
-    ShardOrder order(states_, run_.train_shards, training_.pieces, o.batch_size, o.seed);
+    ShardOrder order(states, run.train_shards, pieces, o.batch_size, o.seed);
     if (!o.stats.empty()) evaluate();
-    while (updates_.next()) {
-      updates_.updated(training_.step(order.batch(updates_.iteration), updates_.update()));
-      if (updates_.due()) show();
-      if (!updates_.checkpoint_due()) continue;
+    while (updates.next()) {
+      updates.updated(double(trainer.step(order.batch(updates.iteration), updates.update())));
+      updates.show(updates.mean_loss, [&](double each) {
+        return decimals(1e3 * each, 2) + " ms/iter  " + thousands(in_update() / each) + " positions/s";
+      });
+      if (!updates.checkpoint_due()) continue;
       save();
       if (o.quiet && o.stats.empty()) continue;  // the evaluation would not be printed
       evaluate();
-      updates_.say("loss " + decimals(updates_.mean_loss, 4) + ", " + right_at_once(Training::kGuesser, guessers_));
+      updates.say("loss " + decimals(updates.mean_loss, 4) + ", " + right_at_once(o.words.guesser, guessers));
     }
-    if (updates_.worth_saving()) save();
+    if (updates.worth_saving()) save();
     if (!interrupted()) {
       evaluate();
       return true;
     }
-    updates_.stopped("train_drafter", run_.path() + " holds the " + Training::kWhat + " as they are");
+    updates.stopped("train_drafter", o.path() + " holds the " + o.words.what + " as they are");
     return false;
   }
 
   // What came of it. shard_seconds: what the shards took, 0 where all were there.
   std::string report(double shard_seconds) const {
-    return rank_table(Training::kGuesser, guessers_, baselines_) + thousands(baselines_.unigram.rows) +
-           " positions to validate; " + name_of(run_.sizes.what) + " " + duration(shard_seconds) + ", training " +
-           duration(updates_.seconds()) + "; " + run_.path() + "\n";
+    return rank_table(o.words.guesser, guessers, baselines) + thousands(baselines.unigram.rows) +
+           " positions to validate; " + name_of(run.sizes.what) + " " + duration(shard_seconds) + ", training " +
+           duration(updates.seconds()) + "; " + o.path() + "\n";
   }
   Json stats(double shard_seconds) const {
-    const double seconds = updates_.seconds(), each = seconds / std::max(1.0, updates_.updates());
+    const double seconds = updates.seconds(), each = seconds / std::max(1.0, updates.updates());
     Json accuracy = Json::array(), loss = Json::array();
-    for (const RankRates& one : guessers_) {
-      accuracy.push_back(one.rate);
-      loss.push_back(one.loss);
+    for (const RankRates& one : guessers) {
+      accuracy.push_back(one.rates());
+      loss.push_back(one.loss());
     }
     Json stats = {{"accuracy", accuracy},  // [head or depth][rank]
                   {"val_loss", loss},
-                  {"iterations", run_.o.max_iters},
-                  {"train_loss", updates_.mean_loss},
-                  {"curve", curve_},
-                  {"accuracy_unigram", baselines_.unigram.rate},
-                  {"accuracy_bigram", baselines_.bigram.rate},
-                  {"parameters", trainer_.weights.size()},
-                  {run_.name + "_target", run_.o.target},
-                  {run_.name + "_tokens", run_.o.tokens},
-                  {"hidden_bytes", states_.bytes()},
+                  {"iterations", o.max_iters},
+                  {"train_loss", updates.mean_loss},
+                  {"curve", curve},
+                  {"accuracy_unigram", baselines.unigram.rates()},
+                  {"accuracy_bigram", baselines.bigram.rates()},
+                  {"parameters", trainer.size},
+                  {o.words.name + "_target", o.target},
+                  {o.words.name + "_tokens", o.tokens},
+                  {"hidden_bytes", states.bytes()},
                   {"hidden_seconds", shard_seconds},
                   {"ms_per_iter", 1e3 * each},
                   {"positions_per_second", each > 0 ? in_update() / each : 0},
                   {"seconds", shard_seconds + seconds},
                   {"peak_bytes", peak_bytes()},
-                  {"threads", run_.o.threads},
+                  {"threads", o.threads},
                   {"device", "cpu"}};
-    training_.stats(stats);
+    o.add_figures(stats);
     return stats;
   }
 
- private:
-  double in_update() const { return training_.positions(run_.o.batch_size); }
+  double in_shard() const { return double(run.sizes.sequences) * usable_rows(run.sizes, o.ahead()); }  // positions
+  double in_update() const { return in_shard() / pieces * std::min(o.batch_size, pieces); }
 
   int64_t resume() {
-    const std::string path = run_.path("-optimizer");
-    return go_on(trainer_, parse_training(read_safetensors(path), trainer_.table, path));
+    const std::string path = o.path("-optimizer");
+    return go_on(trainer, parse_training(read_safetensors(path), trainer.table, path));
   }
   void save() const {
-    const OptimizerArrays arrays = {trainer_.weights.data(), trainer_.m.data(), trainer_.v.data()};
-    Metadata metadata = training_metadata(updates_.iteration, run_.shared);
-    metadata.insert(run_.origin.begin(), run_.origin.end());
-    write_safetensors(run_.path("-optimizer"), optimizer_tensors(trainer_.table, arrays), metadata);
-    training_.save(run_.out, run_.origin);
+    save_training(o.path("-optimizer"), trainer.table, updates.iteration, run.shared,
+                  {trainer.weights.data(), trainer.m.data(), trainer.v.data()}, run.origin);
+    Metadata metadata = o.metadata();
+    metadata.insert(run.origin.begin(), run.origin.end());
+    write_arrays(o.path(), trainer.table, {{"", trainer.weights.data()}}, metadata);
   }
 
   // How often each guesser is right, over all validation shards; the baselines count beside the first. And a point of
   // the training curve: the mean loss, and how often each guesser's first choice was right.
   void evaluate() {
-    guessers_.assign(size_t(training_.ahead()), RankRates());
-    baselines_.begin();
-    for (int i = 0; i < run_.validation_shards; i++)
-      training_.validate(states_.read("validation-" + std::to_string(i)), guessers_, baselines_);
-    for (RankRates& guesser : guessers_) guesser.finish();
-    baselines_.finish();
-    const double in_epoch = double(run_.train_shards) * training_.positions(training_.pieces);
+    guessers.assign(size_t(o.ahead()), RankRates());
+    baselines.unigram = baselines.bigram = RankRates();
+    const auto count = [&](int k, int before, int token, const float* logits, float cost) {
+      guessers[size_t(k)].count(logits, run.model.config.vocab_size, token, double(cost));
+      if (k == 0) baselines.count(before, token);
+    };
+    const std::vector<int> all = numbers_to(pieces);
+    for (int i = 0; i < run.validation_shards; i++) {
+      const Shard shard = states.read("validation-" + std::to_string(i));
+      for (int at = 0; at < pieces; at += o.batch_size)
+        trainer.loss({shard, all.data() + at, std::min(o.batch_size, pieces - at)}, count);
+    }
     Json accuracy = Json::array();
     double loss = 0;
-    for (const RankRates& one : guessers_) {
-      accuracy.push_back(one.rate[0]);
-      loss += one.loss / double(guessers_.size());
+    for (const RankRates& one : guessers) {
+      accuracy.push_back(one.rates()[0]);
+      loss += one.loss() / double(guessers.size());
     }
-    curve_.push_back({{"iteration", updates_.iteration},
-                      {"epoch", double(updates_.iteration) * in_update() / in_epoch},
-                      {"seconds", updates_.seconds()},
-                      {"loss", loss},
-                      {"accuracy", accuracy}});
+    curve.push_back({{"iteration", updates.iteration},
+                     {"epoch", double(updates.iteration) * in_update() / (in_shard() * run.train_shards)},
+                     {"seconds", updates.seconds()},
+                     {"loss", loss},
+                     {"accuracy", accuracy}});
   }
-  void show() {
-    const double each = updates_.recent_seconds();
-    updates_.show(updates_.mean_loss,
-                  decimals(1e3 * each, 2) + " ms/iter  " + thousands(in_update() / each) + " positions/s");
-  }
-
-  const DistillRun& run_;
-  const Recordings& states_;
-  Training& training_;
-  decltype(Training::trainer)& trainer_;
-  Baselines baselines_;
-  UpdateLoop updates_;
-  std::vector<RankRates> guessers_;  // at the last evaluation
-  Json curve_ = Json::array();       // from this run's first update to its last
 };
 
 // ---------------------------------------------------------------------------------------------------------------
 // The program
 
-// Of a sequence of L rows, those whose tokens ahead are all known.
-inline int usable_rows(const ShardSizes& sizes, int ahead) { return sizes.rows - ahead; }
-// Throws invalid_argument unless so many are left. what: "4 heads"; flag: that says how many.
+// Throws invalid_argument unless so many rows of a sequence are usable. what: "4 heads"; flag: that says how many.
 inline void check_window(const DistillRun& run, int ahead, int least, const std::string& what, const char* flag) {
   if (usable_rows(run.sizes, ahead) < least)
     throw std::invalid_argument(what + " look beyond the model's window of " +
@@ -549,49 +480,47 @@ inline void check_window(const DistillRun& run, int ahead, int least, const std:
 }
 
 // Sets what a resumed run must share. Throws std::runtime_error if this run resumes one that differs.
-inline void share(DistillRun& run, const std::map<std::string, std::string>& own) {
-  run.shared = own;
-  run.shared.insert(run.settings.begin(), run.settings.end());
-  run.shared["target"] = run.o.target;
-  run.shared["tokens"] = std::to_string(run.o.tokens);
-  run.shared["batch_size"] = std::to_string(run.o.batch_size);
-  const std::string path = run.path("-optimizer");
+inline void share(DistillRun& run, const Metadata& own) {
+  run.shared = {{"target", run.o.target},
+                {"tokens", std::to_string(run.o.tokens)},
+                {"batch_size", std::to_string(run.o.batch_size)}};
+  for (const Metadata& more : {own, run.settings}) run.shared.insert(more.begin(), more.end());
+  const std::string path = run.o.path("-optimizer");
   if (run.o.resume) check_resumable(parse_training_metadata(read_safetensors(path), path).settings, run.shared, path);
 }
 
 // Runs the program: shards, training, what came of it. Returns the exit status.
-template <class Training>
+template <class Options>
 int train_drafter(int argc, char** argv) {
-  typename Training::Options o;
-  const Given given = parse_flags(Training::command(o), argc, argv);
+  Options o;
+  const Given given = parse_flags(o.command(), argc, argv);
   if (given.help) return 0;
   check_outputs(given);
   o.lr_decay_iters = o.max_iters;
-  const std::string name = Training::kName;
-  TrainingFolder folder(o, "train_drafter", o.out.empty() ? o.dir : o.out, name + ".safetensors",
-                        name + "-optimizer.safetensors");
-  DistillRun run = open_run(o, name, Training::kRecorded);
-  const auto sizes = Training::sizes_of(o, run);
-  share(run, Training::settings(sizes));
+  const std::string name = o.words.name;
+  TrainingFolder folder(o, "train_drafter", o.folder(), name + ".safetensors", name + "-optimizer.safetensors");
+  DistillRun run = open_run(o);
+  o.set_sizes(run);
+  share(run, o.settings());
   LockedFolder shards(run.folder(), "wait for its end");  // another training's settings may replace them
   folder.begin();
   shards.make();
-  Recordings states = open_recordings(run);
+  Recordings states(run.folder(), run.settings, run.sizes, run.model.config.vocab_size);
   const double shard_seconds = make_shards(run, states);
   if (shard_seconds < 0) return kInterruptedStatus;
 
   Pool pool(o.threads);
-  Training training(o, sizes, run, pool);
+  const std::unique_ptr<DrafterTrainer<float>> trainer = o.trainer(run, pool);
   if (!o.quiet)
     fprintf(stderr, "%s parameters%s, %s of %s tokens (%s) in %s, %d threads, %s\n",
-            thousands(double(training.trainer.weights.size())).c_str(), training.described().c_str(),
-            name_of(run.sizes.what), thousands(double(run.train_shards) * run.sizes.sequences * run.sizes.rows).c_str(),
+            thousands(double(trainer->size)).c_str(), o.described().c_str(), name_of(run.sizes.what),
+            thousands(double(run.train_shards) * run.sizes.sequences * run.sizes.rows).c_str(),
             bytes_text(states.bytes()).c_str(), run.folder().c_str(), o.threads, kSimd);
-  Course<Training> course(run, states, training);
+  Course<Options> course{run, o, states, *trainer};
   if (!course.train()) return kInterruptedStatus;
   if (!o.quiet) fprintf(stderr, "%s", course.report(shard_seconds).c_str());
   if (!o.stats.empty()) write_file(o.stats, course.stats(shard_seconds).dump(2) + "\n");
-  const std::string drafter = name + (run.out == o.dir ? "" : ":" + run.out);
+  const std::string drafter = name + (o.folder() == o.dir ? "" : ":" + o.folder());
   if (!o.quiet) fputs(next_step(argv[0], o.dir, run.begin, drafter).c_str(), stderr);
   return 0;
 }

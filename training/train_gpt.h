@@ -2,14 +2,6 @@
 // and its figures. The training itself is in train_gpt.cu.
 #pragma once
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <map>
-#include <string>
-
 #include "files/tables.h"
 #include "training/run.h"
 
@@ -134,9 +126,9 @@ constexpr const char* kAccumulation = "gradient_accumulation_steps";  // a setti
 struct TrainingText {
   Tokenizer tokenizer;
   Split parts;
-  std::map<std::string, std::string> settings;  // what a resumed run must share with the one it goes on from
-  Metadata origin;                              // its name and its hash, for the files that are made of it
-  std::string begin;                            // of the text
+  Metadata settings;  // what a resumed run must share with the one it goes on from
+  Metadata origin;    // its name and its hash, for the files that are made of it
+  std::string begin;  // of the text
 };
 
 // Notes what an editor may have put into a text: the model would learn it.
@@ -201,16 +193,11 @@ inline void save_tables(const Staged& tables, const GptOptions& o, const Trainin
 
 // A checkpoint: the state to go on from, the tables, the model. No kill leaves weights that lack one of the others.
 inline void save(const GptOptions& o, const TrainingText& text, Staged& tables, const Trainer<float>& trainer,
-                 bool cuda, int64_t iteration) {
+                 int64_t iteration) {
   std::vector<float> copies[3];
-  const auto on_host = [&](const Array<float>& array, std::vector<float>& copy) -> const float* {
-    if (!cuda) return array.data();
-    copy.resize(array.size());
-    array.download(copy.data(), copy.size());
-    return copy.data();
-  };
-  const OptimizerArrays arrays = {on_host(trainer.weights, copies[0]), on_host(trainer.m, copies[1]),
-                                  on_host(trainer.v, copies[2])};
+  const size_t n = trainer.weights.size();
+  const OptimizerArrays arrays = {trainer.weights.on_host(n, copies[0]), trainer.m.on_host(n, copies[1]),
+                                  trainer.v.on_host(n, copies[2])};
   Metadata origin = text.origin;
   origin["model"] = hash_model(o.config, arrays.weights, text.origin);
   save_optimizer(o.out, o.config, iteration, text.settings, arrays, origin);

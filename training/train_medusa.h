@@ -1,112 +1,95 @@
 // training/train_medusa.h: training Medusa heads on a frozen target: train_drafter --medusa DIR.
 //
-// In order: a batch; the trainer, loss and gradient of all heads; batches out of shards; flags; what train_drafter.h
-// asks of a drafter. The loop and the program are there.
+// In order: the trainer, loss and gradient of all heads; its options: what train_drafter.h asks of a drafter. The loop
+// and the program are there.
 #pragma once
 
-#include <algorithm>
-#include <cstdio>
-#include <string>
-#include <vector>
-
-#include "files/heads.h"
 #include "training/train_drafter.h"
 
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
-// A batch
-
-struct HeadBatch {
-  int rows = 0;               // R
-  std::vector<float> hidden;  // (R, C)
-  std::vector<int> root;      // (R) the token that the target's own head is to say
-  std::vector<int> target;    // (K, R) the token that head k + 1 is to say
-  std::vector<float> ahead;   // (K, R, C) the target's hidden state where it was to say that token; or empty
-};
-
-// ---------------------------------------------------------------------------------------------------------------
 // The trainer
 
+// Its examples are rows of a shard of hidden states. Row l has seen token l; token l + 1 is its root, which the
+// target's own head is to say, and head k is to say token l + 1 + k.
 template <class T>
-class MedusaTrainer : public DrafterTrainer<T, HeadBatch> {
+class MedusaTrainer : public DrafterTrainer<T> {
+  using typename DrafterTrainer<T>::Said;
+
  public:
   const MedusaSizes sizes;
 
-  // rows: most of a batch.
-  MedusaTrainer(const MedusaSizes& s, const TargetEnds<T>& target, int rows, Pool& pool)
-      : DrafterTrainer<T, HeadBatch>(medusa_table(s), pool),
+  // distribution: the heads learn all that the target said where it was to say their token, not that token alone.
+  // rows: most of an update.
+  MedusaTrainer(const MedusaSizes& s, const TargetEnds<T>& target, bool distribution, int rows, Pool& pool)
+      : DrafterTrainer<T>(medusa_table(s), pool),
         sizes(s),
+        distribution_(distribution),
+        most_(rows),
         head_(target.head, target.head + size_t(s.vocab_size) * size_t(s.n_embd)),
-        roots_(root_table(s, target.embedding)),
-        packed_(s, this->weights.data(), head_.data(), true),
-        gradients_(s, this->gradient.data()),
-        a_(s, rows, s.heads),
-        hidden_(1, rows, a_.C),
-        input_(s.root, rows, a_.X),
-        ahead_(1, rows, a_.C),
-        teacher_(1, rows, a_.V),
-        dg_(1, rows, a_.C),
-        through_(1, rows, a_.C),
-        ddown_(1, rows, a_.r),
-        losses_(size_t(rows) * s.heads),
-        loss_(1) {}
-
-  // After loss(): what a head said of a row, and what that cost.
-  const T* logits(int head, int row) const { return a_.logits.at(0, head * rows_ + row); }
-  T cost(int head, int row) const { return losses_.data()[size_t(head) * size_t(rows_) + size_t(row)]; }
+        roots_(root_table(s, target.embedding)) {
+    pool.run([&](const Team& team) { packed_.target.pack(team); });
+  }
 
  private:
-  T run(const HeadBatch& batch, bool with_gradient) override {
-    load(batch);
-    this->pool_.run([&](const Team& team) { run(team, batch, with_gradient); });
+  T run(const Examples& some, bool with_gradient, const Said& said) override {
+    load(some);
+    const int R = some.n;
+    this->pool_.run([&](const Team& team) { run(team, R, with_gradient, distribution_ && !said); });
+    for (int k = 0; said && k < sizes.heads; k++)
+      for (int row = k * R; row < (k + 1) * R; row++)
+        said(k, token_[size_t(row)], token_[size_t(row + R)], a_.logits.at(0, row), losses_.data()[row]);
     return loss_.data()[0];
   }
-  void pack(const Team& team, bool frozen) override { packed_.pack(team, frozen); }
-  void load(const HeadBatch& batch) {
-    rows_ = batch.rows;
-    spread(batch.hidden.data(), hidden_.data());
-    target_.assign(batch.target.begin(), batch.target.end());
-    const int C = sizes.n_embd;
-    for (int row = 0; sizes.root && row < rows_; row++) {
-      T* const x = std::copy_n(hidden_.at(0, row), C, input_.at(0, row));
-      std::copy_n(roots_.data() + size_t(batch.root[size_t(row)]) * size_t(C), C, x);
+  void pack(const Team& team) const override { packed_.pack(team); }
+  void load(const Examples& some) {
+    const int R = some.n, K = sizes.heads, C = sizes.n_embd, usable = usable_rows(some.shard.sizes, K);
+    token_.resize(size_t(K + 1) * size_t(R));
+    for (int row = 0; row < R; row++) {
+      const int sequence = some.pieces[row] / usable, l = some.pieces[row] % usable;
+      state_[size_t(row)] = some.shard.state(sequence, l);
+      std::copy_n(state_[size_t(row)], C, hidden_.at(0, row));
+      for (int k = 0; k <= K; k++) token_[size_t(k * R + row)] = some.shard.tokens(sequence)[l + 1 + k];
+      if (!sizes.root) continue;
+      T* const root = std::copy_n(state_[size_t(row)], C, input_.at(0, row));
+      std::copy_n(roots_.data() + size_t(token_[size_t(row)]) * size_t(C), C, root);
     }
   }
+  Rows<T> rows(int stride) const { return {1, size_t(most_), size_t(stride)}; }
   const T* input() const { return sizes.root ? input_.data() : hidden_.data(); }
-  // (R, C) into rows of a_.C numbers.
-  void spread(const float* from, T* to) const {
-    for (int row = 0; row < rows_; row++)
-      for (int c = 0; c < sizes.n_embd; c++) to[size_t(row) * a_.C + c] = T(from[size_t(row) * sizes.n_embd + c]);
-  }
 
   // All heads' losses, one head after the other.
-  void run(const Team& team, const HeadBatch& batch, bool with_gradient) {
-    const int R = rows_, V = sizes.vocab_size, K = sizes.heads;
+  void run(const Team& team, int R, bool with_gradient, bool distribution) {
+    const int V = sizes.vocab_size, K = sizes.heads;
     const T scale = T(1) / (T(R) * T(K));
     for (int k = 0; k < K; k++) {
       const int at = k * R;
-      T* const logits = a_.logits.at(0, at);
+      T *const logits = a_.logits.at(0, at), *const losses = losses_.data() + at;
       medusa_forward(team, packed_, k, R, hidden_.data(), input(), a_, at);
-      if (batch.ahead.empty()) {
-        loss_of_rows(team, R,
-                     CrossEntropy<T>{logits, a_.V, V, target_.data() + at, losses_.data() + at, with_gradient, scale});
+      if (distribution) {
+        target_says(team, R, k + 1);
+        launch(team, R, SoftCrossEntropy<T>{logits, teacher_.data(), a_.V, V, losses, with_gradient, scale});
       } else {
-        if (team.rank == 0) spread(batch.ahead.data() + size_t(at) * sizes.n_embd, ahead_.data());
-        team.wait();
-        matmul(team, R, Matmul<T, T>{ahead_.data(), a_.C, packed_.target.forward, teacher_.data(), a_.V});
-        team.wait();
-        launch(team, R,
-               SoftCrossEntropy<T>{logits, teacher_.data(), a_.V, V, losses_.data() + at, with_gradient, scale});
+        loss_of_rows(team, R, CrossEntropy<T>{logits, a_.V, V, token_.data() + at + R, losses, with_gradient, scale});
       }
-      if (with_gradient) backward(team, k, at);
+      if (with_gradient) backward(team, R, k, at);
     }
     launch_sum(team, Mean<T>{losses_.data(), R * K, loss_.data()});
   }
+  // teacher_ becomes what the target said so many rows later.
+  void target_says(const Team& team, int R, int later) {
+    const int C = sizes.n_embd;
+    if (team.rank == 0)
+      for (int row = 0; row < R; row++) std::copy_n(state_[size_t(row)] + later * C, C, ahead_.at(0, row));
+    team.wait();
+    matmul(team, R, Matmul<T, T>{ahead_.data(), a_.C, packed_.target.forward, teacher_.data(), a_.V});
+    team.wait();
+  }
 
   // With dlogits where the logits were: the gradients of one head. h itself is the target's, and frozen.
-  void backward(const Team& team, int k, int at) {
-    const int R = rows_, C = sizes.n_embd, V = sizes.vocab_size, C_row = a_.C, V_row = a_.V;
+  void backward(const Team& team, int R, int k, int at) {
+    const int C = sizes.n_embd, V = sizes.vocab_size, C_row = a_.C, V_row = a_.V;
     const auto& head = packed_.heads[size_t(k)];
     const auto& d = gradients_.heads[size_t(k)];
     const T *dlogits = a_.logits.at(0, at), *g = a_.g.at(0, at);
@@ -133,79 +116,22 @@ class MedusaTrainer : public DrafterTrainer<T, HeadBatch> {
     team.wait();
   }
 
+  const bool distribution_;
+  const int most_;                     // rows
   const std::vector<T> head_, roots_;  // (V, C)
-  MedusaWeights<T> packed_;
-  MedusaTensors<T> gradients_;
-  MedusaActivations<T> a_;        // of all heads: head k's row i at row k R + i
-  Rows<T> hidden_, input_;        // (R, C), (R, X)
-  Rows<T> ahead_, teacher_;       // of one head: (R, C), (R, V)
-  Rows<T> dg_, through_, ddown_;  // of one head: (R, C), (R, C), (R, r)
-  Array<T> losses_, loss_;        // (K, R), (1)
-  std::vector<int> target_;       // (K, R)
-  int rows_ = 0;                  // R
+  MedusaWeights<T> packed_{sizes, this->weights.data(), head_.data(), true};
+  MedusaTensors<T> gradients_{sizes, this->gradient.data()};
+  MedusaActivations<T> a_{sizes, most_, sizes.heads};                           // head k's row i is row k R + i
+  Rows<T> hidden_ = rows(a_.C), input_ = rows(sizes.root ? a_.X : 0);           // (R, C), (R, X)
+  Rows<T> ahead_ = rows(a_.C), teacher_ = rows(a_.V);                           // of one head: (R, C), (R, V)
+  Rows<T> dg_ = rows(a_.C), through_ = rows(a_.C), ddown_ = rows(a_.r);         // of one head: (R, C), (R, C), (R, r)
+  Array<T> losses_{size_t(most_) * size_t(sizes.heads)}, loss_{1};              // (K, R), (1)
+  std::vector<const float*> state_ = std::vector<const float*>(size_t(most_));  // (R) in the shard
+  std::vector<int> token_;  // (K + 1, R) the roots, and what each head is to say
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// Batches out of shards
-
-// places (n): each is sequence * usable_rows + row. Row l has seen token l: head k says token l + 1 + k.
-inline void fill_batch(const Shard& shard, const int* places, int n, int heads, bool distribution, HeadBatch& batch) {
-  const int usable = usable_rows(shard.sizes, heads), C = shard.sizes.channels;
-  batch = {};
-  batch.rows = n;
-  const auto append = [&](std::vector<float>& to, int sequence, int row) {
-    const float* const state = shard.state(sequence, row);
-    to.insert(to.end(), state, state + C);
-  };
-  for (int i = 0; i < n; i++) {
-    append(batch.hidden, places[i] / usable, places[i] % usable);
-    batch.root.push_back(shard.tokens(places[i] / usable)[places[i] % usable + 1]);
-  }
-  for (int k = 1; k <= heads; k++)
-    for (int i = 0; i < n; i++) {
-      const int sequence = places[i] / usable, row = places[i] % usable;
-      batch.target.push_back(shard.tokens(sequence)[row + 1 + k]);
-      if (distribution) append(batch.ahead, sequence, row + k);
-    }
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// Flags
-
-struct MedusaOptions : DistillOptions {
-  MedusaSizes sizes;
-};
-
-inline Command medusa_command(MedusaOptions& o) {
-  const DistillWords words = {"medusa",
-                              "the model, as train_gpt wrote it; its hidden states are kept in DIR/hidden",
-                              "positions in one update",
-                              {"self", "text", "distribution"},
-                              "self: the tokens of text that the model generated; text: those of the data;\n"
-                              "distribution: what the model said of each token, in text that it generated"};
-  return {
-      "train_drafter --medusa",
-      "Trains Medusa heads on the model in DIR, which stays as it is, for nanospec --drafter medusa. Runs on the CPU.",
-      "train_drafter --medusa runs/small --data data/*shakespeare.txt --medusa_root --medusa_target distribution"
-      "  # takes a minute\n"
-      "train_drafter --medusa runs/medium --data data/*shakespeare.txt --medusa_target text --out runs/heads  # takes "
-      "minutes\n",
-      distill_flags(
-          o, words,
-          {heading("Heads"),
-           {"--medusa_heads", "N", &o.sizes.heads, "how many: head k says the k-th token after the next",
-            from(1, kMostHeads)},
-           {"--medusa_rank", "N", &o.sizes.rank,
-            "-1: each has a projection onto the vocabulary of its own; 0: the model's; above: the model's plus a "
-            "product\n"
-            "of this rank",
-            from(-1, 1 << 16)},
-           {"--medusa_root", "", &o.sizes.root,
-            "the heads see the root, too: the next token, known when they draft"}})};
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// What train_drafter.h asks of a drafter
+// Its options
 
 // The heads before training: flat, as medusa_table() says. head: (V, C) the target's, where projections start.
 inline std::vector<float> initial_medusa(const MedusaSizes& sizes, const float* head, uint64_t seed) {
@@ -216,65 +142,62 @@ inline std::vector<float> initial_medusa(const MedusaSizes& sizes, const float* 
   return weights;
 }
 
-struct MedusaTraining {
-  using Options = MedusaOptions;
-  static constexpr const char *kName = "medusa", *kWhat = "heads", *kGuesser = "head";
-  static constexpr Recorded kRecorded = Recorded::kHidden;
-  static Command command(Options& o) { return medusa_command(o); }
-  static MedusaSizes sizes_of(const Options& o, const DistillRun& run) {
-    check_window(run, o.sizes.heads, 1, std::to_string(o.sizes.heads) + " heads", "--medusa_heads");
-    MedusaSizes s = o.sizes;
-    s.n_embd = run.model.config.n_embd;
-    s.vocab_size = run.model.config.vocab_size;
-    return s;
-  }
+struct MedusaOptions : DistillOptions {
+  MedusaSizes sizes;
+  MedusaOptions()
+      : DistillOptions({"medusa",
+                        "heads",
+                        "head",
+                        Recorded::kHidden,
+                        "the model, as train_gpt wrote it; its hidden states are kept in DIR/hidden",
+                        "positions in one update",
+                        {"self", "text", "distribution"},
+                        "self: the tokens of text that the model generated; text: those of the data;\n"
+                        "distribution: what the model said of each token, in text that it generated"}) {}
 
-  const Options& o;
-  MedusaTrainer<float> trainer;
-  const int pieces;  // rows of a shard
-  HeadBatch batch;
-
-  MedusaTraining(const Options& options, const MedusaSizes& sizes, const DistillRun& run, Pool& pool)
-      : o(options),
-        trainer(sizes, {run.model.config, run.model.weights.data()}, o.batch_size, pool),
-        pieces(run.sizes.sequences * usable_rows(run.sizes, sizes.heads)) {
-    const TargetEnds<float> target(run.model.config, run.model.weights.data());
-    trainer.set_weights(initial_medusa(sizes, target.head, o.seed).data());
+  Command command() {
+    const std::vector<Flag> own = {
+        heading("Heads"),
+        {"--medusa_heads", "N", &sizes.heads, "how many: head k says the k-th token after the next",
+         from(1, kMostHeads)},
+        {"--medusa_rank", "N", &sizes.rank,
+         "-1: each has a projection onto the vocabulary of its own; 0: the model's; above: the model's plus a product\n"
+         "of this rank",
+         from(-1, 1 << 16)},
+        {"--medusa_root", "", &sizes.root, "the heads see the root, too: the next token, known when they draft"}};
+    return {"train_drafter --medusa",
+            "Trains Medusa heads on the model in DIR, which stays as it is, for nanospec --drafter medusa. Runs on the "
+            "CPU.",
+            "train_drafter --medusa runs/small --data data/*shakespeare.txt --medusa_root --medusa_target distribution"
+            "  # takes a minute\n"
+            "train_drafter --medusa runs/medium --data data/*shakespeare.txt --medusa_target text --out runs/heads"
+            "  # takes minutes\n",
+            distill_flags(*this, own)};
   }
-  int ahead() const { return o.sizes.heads; }
-  double positions(int rows) const { return rows; }
-  double step(const ShardOrder::Some& some, const Update& update) {
-    fill_batch(some.shard, some.pieces, some.n, ahead(), o.target == "distribution", batch);
-    return double(trainer.step(batch, update));
+  void set_sizes(const DistillRun& run) {
+    check_window(run, sizes.heads, 1, std::to_string(sizes.heads) + " heads", "--medusa_heads");
+    sizes.n_embd = run.model.config.n_embd;
+    sizes.vocab_size = run.model.config.vocab_size;
   }
-  // The bigram beside head 1 knows the root, the token before; the head may not.
-  void validate(const Shard& shard, std::vector<RankRates>& heads, Baselines& baselines) {
-    const int usable = usable_rows(shard.sizes, ahead()), n = shard.sizes.sequences * usable;
-    const std::vector<int> places = numbers_to(n);
-    for (int at = 0; at < n; at += o.batch_size) {
-      fill_batch(shard, places.data() + at, std::min(o.batch_size, n - at), ahead(), false, batch);
-      trainer.loss(batch);
-      for (int k = 0; k < ahead(); k++)
-        for (int row = 0; row < batch.rows; row++)
-          heads[size_t(k)].count(trainer.logits(k, row), trainer.sizes.vocab_size,
-                                 batch.target[size_t(k * batch.rows + row)], double(trainer.cost(k, row)));
-      for (int row = 0; row < batch.rows; row++) baselines.count(batch.root[size_t(row)], batch.target[size_t(row)]);
-    }
+  Metadata settings() const {
+    return {{"heads", std::to_string(sizes.heads)},
+            {"rank", std::to_string(sizes.rank)},
+            {"root", std::to_string(sizes.root)}};
   }
-  void save(const std::string& dir, const Metadata& origin) const {
-    save_medusa(dir, trainer.sizes, trainer.weights.data(), origin);
+  int ahead() const { return sizes.heads; }
+  std::unique_ptr<DrafterTrainer<float>> trainer(const DistillRun& run, Pool& pool) const {
+    const TargetEnds<float> ends(run.model.config, run.model.weights.data());
+    auto heads = std::make_unique<MedusaTrainer<float>>(sizes, ends, target == "distribution", batch_size, pool);
+    heads->set_weights(initial_medusa(sizes, ends.head, seed).data());
+    return heads;
   }
-  static std::map<std::string, std::string> settings(const MedusaSizes& s) {
-    return {{"heads", std::to_string(s.heads)}, {"rank", std::to_string(s.rank)}, {"root", std::to_string(s.root)}};
-  }
-  std::string described() const { return " in " + std::to_string(ahead()) + " heads"; }
-  void stats(Json& stats) const {
-    stats["medusa_heads"] = o.sizes.heads;
-    stats["medusa_rank"] = o.sizes.rank;
-    stats["medusa_root"] = o.sizes.root;
+  Metadata metadata() const { return {}; }
+  std::string described() const { return " in " + std::to_string(sizes.heads) + " heads"; }
+  void add_figures(Json& stats) const {
+    stats["medusa_heads"] = sizes.heads;
+    stats["medusa_rank"] = sizes.rank;
+    stats["medusa_root"] = sizes.root;
   }
 };
-
-inline int train_medusa(int argc, char** argv) { return train_drafter<MedusaTraining>(argc, argv); }
 
 }  // namespace nanospec

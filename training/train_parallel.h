@@ -1,33 +1,17 @@
 // training/train_parallel.h: training the parallel drafter on a frozen target: train_drafter --parallel DIR.
 //
-// In order: a batch; the caterpillar, the layout of its rows; the trainer; batches out of shards; flags; what
-// train_drafter.h asks of a drafter. A sequence of n positions, each with K - 1 slots hanging from it, is n K rows.
-// They are a tree whose one long branch is the stream, so the tree attention serves, forward and backward, and no mask
-// is stored. Nor are they there all at once: with S segments (P-EAGLE) the stream runs forward once, then the slots of
-// n / S positions at a time run forward and backward against its cached keys and values, whose gradients add up, and
-// the stream's backward comes last. The gradient is the same; memory falls from n K rows to n + n (K - 1) / S. It runs
-// on the CPU. Nothing of the target's own files is written.
+// In order: the caterpillar, the layout of its rows; the trainer; its options: what train_drafter.h asks of a drafter.
+// A sequence of n positions, each with K - 1 slots hanging from it, is n K rows. They are a tree whose one long branch
+// is the stream, so the tree attention serves, forward and backward, and no mask is stored. Nor are they there all at
+// once: with S segments (P-EAGLE) the stream runs forward once, then the slots of n / S positions at a time run forward
+// and backward against its cached keys and values, whose gradients add up, and the stream's backward comes last. The
+// gradient is the same; memory falls from n K rows to n + n (K - 1) / S. It runs on the CPU. Nothing of the target's
+// own files is written.
 #pragma once
 
-#include <functional>
-#include <string>
-#include <vector>
-
-#include "files/heads.h"
 #include "training/train_drafter.h"
 
 namespace nanospec {
-
-// ---------------------------------------------------------------------------------------------------------------
-// A batch
-
-// B sequences of n positions. Depth k = 0 .. K - 1 of position t is to say token t + 2 + k.
-struct SequenceBatch {
-  int sequences = 0, positions = 0, ahead = 0;  // B, n, K
-  std::vector<int> token;                       // (B, n + 1 + K) of each sequence the tokens 0 .. n + K
-  std::vector<float> features;                  // (B, n, 3 C)
-  const int* tokens(int sequence) const { return token.data() + size_t(sequence) * size_t(positions + 1 + ahead); }
-};
 
 // ---------------------------------------------------------------------------------------------------------------
 // The caterpillar
@@ -58,16 +42,12 @@ template <class T>
 struct FrozenHead {
   const Config config;
   std::vector<T> flat;  // the target's parameters
-  Tensors<const T> tensors;
-  Weight<T, T> head;
-  Array<T> memory;
+  Tensors<const T> tensors{config, flat.data()};
+  Weight<T, T> head{config.tied ? tensors.wte : tensors.lm_head, config.n_embd, config.vocab_size, true};
+  Array<T> memory = place_weights<T, T>({&head}, true);
 
   FrozenHead(const Config& target, const float* weights, const Team& team)
-      : config(target),
-        flat(weights, weights + parameter_count(config)),
-        tensors(config, flat.data()),
-        head(config.tied ? tensors.wte : tensors.lm_head, config.n_embd, config.vocab_size, true),
-        memory(place_weights<T, T>({&head}, true)) {
+      : config(target), flat(weights, weights + parameter_count(target)) {
     head.pack(team);
   }
   // Of the rows of `a` from `first` on: their last x.
@@ -77,9 +57,10 @@ struct FrozenHead {
   }
 };
 
+// Its examples are sequences of a shard of features. Depth k = 0 .. K - 1 of position t is to say token t + 2 + k.
 template <class T>
-class ParallelTrainer : public DrafterTrainer<T, SequenceBatch> {
-  using Base = DrafterTrainer<T, SequenceBatch>;
+class ParallelTrainer : public DrafterTrainer<T> {
+  using typename DrafterTrainer<T>::Said;
 
  public:
   const ParallelSizes sizes;
@@ -87,46 +68,28 @@ class ParallelTrainer : public DrafterTrainer<T, SequenceBatch> {
   // target: its parameters; positions: n of every sequence; segments: S.
   ParallelTrainer(const ParallelSizes& s, const Config& config, const float* target, int positions, int segments,
                   Pool& pool)
-      : Base(parallel_table(s), pool),
+      : DrafterTrainer<T>(parallel_table(s), pool),
         sizes(s),
         n_(positions),
         segments_(std::min(segments, positions)),
-        most_rows_(caterpillar_rows(positions, s.slots(), segments)),
-        frozen_(config, target, Team{0, 1, nullptr, false}),
-        packed_(s, n_ + s.ahead, this->weights.data(), true),
-        by_name_(s, this->gradient.data()),
-        a_(s, n_, most_rows_, pad64(most_rows_), true, 1),
-        g_{a_, true},
-        dinput_(1, n_ + 1, a_.E),
-        dslot_(size_t(a_.C)),
-        stream_(n_, 1, false),
-        segment_(most_rows_, 1, false),
-        logits_(1, most_rows_, pad16(s.vocab_size)),
-        losses_(size_t(most_rows_)),
-        targets_(size_t(most_rows_)) {}
-
-  // What depth k said of position t of a sequence, and what that cost.
-  using Said = std::function<void(int sequence, int position, int depth, const T* logits, T cost)>;
-  using Base::loss;
-  T loss(const SequenceBatch& batch, const Said& said) {
-    said_ = said;
-    const T mean = loss(batch);
-    said_ = nullptr;
-    return mean;
+        frozen_(config, target, Team{0, 1, nullptr, false}) {
+    segment_.computed = n_;
   }
 
  private:
   static constexpr int kFeedbackRounds = 2;
 
-  void pack(const Team& team, bool) override { packed_.pack(team); }
+  void pack(const Team& team) const override { packed_.pack(team); }
 
-  T run(const SequenceBatch& batch, bool with_gradient) override {
-    if (batch.positions != n_ || batch.ahead != sizes.ahead) throw std::logic_error("a batch of other sizes");
-    scale_ = T(1) / (T(batch.sequences) * T(n_) * T(sizes.ahead));
+  T run(const Examples& some, bool with_gradient, const Said& said) override {
+    if (usable_rows(some.shard.sizes, sizes.ahead) != n_) throw std::logic_error("a shard of other sizes");
+    scale_ = T(1) / (T(some.n) * T(n_) * T(sizes.ahead));
     total_ = 0;
-    for (int b = 0; b < batch.sequences; b++) {
-      run_stream(batch, b, with_gradient);
-      for (int s = 0; s < segments_; s++) run_segment(batch, b, s, with_gradient);
+    for (int i = 0; i < some.n; i++) {
+      tokens_ = some.shard.tokens(some.pieces[i]) + 1;
+      run_stream(some.shard.state(some.pieces[i], 0), with_gradient, said);
+      for (int s = 0; s < segments_; s++)
+        run_segment(n_ * s / segments_, n_ * (s + 1) / segments_, with_gradient, said);
       if (with_gradient) stream_backward();
     }
     return total_ * scale_;
@@ -135,16 +98,18 @@ class ParallelTrainer : public DrafterTrainer<T, SequenceBatch> {
   // Whether a row is there that all slots begin as.
   bool with_slot() const { return !sizes.sequential && sizes.slots() > 0; }
 
+  // The rows that have been laid out. Each is to say the token after its own.
+  void upload(DeviceBatch& batch) {
+    for (int depth : rows_.depth) rows_.target.push_back(tokens_[depth + 1]);
+    batch.upload(rows_);
+  }
   // The stream forward, its loss and the gradient of its top.
-  void run_stream(const SequenceBatch& batch, int b, bool with_gradient) {
+  void run_stream(const float* features, bool with_gradient, const Said& said) {
     const int X = kFeatures * sizes.n_embd;
-    const float* const features = batch.features.data() + size_t(b) * size_t(n_) * size_t(X);
     for (int t = 0; t < n_; t++) std::copy_n(features + size_t(t) * size_t(X), X, a_.features.at(0, t));
-    const int* const tokens = batch.tokens(b);
     rows_.clear();
-    rows_.add_chain(tokens + 1, n_, 0, 0);
-    stream_.upload(rows_);
-    for (int t = 0; t < n_; t++) targets_[size_t(t)] = tokens[t + 2];
+    rows_.add_chain(tokens_, n_, 0, 0);
+    upload(stream_);
     this->pool_.run([&](const Team& team) {
       if (with_gradient) {
         zero(team, g_.k.data(), g_.k.size());
@@ -154,36 +119,29 @@ class ParallelTrainer : public DrafterTrainer<T, SequenceBatch> {
       parallel_features(team, sizes, packed_, n_, a_);
       parallel_enter(team, sizes, packed_, frozen_.tensors.wte, stream_.token(), 0, n_, with_slot(), a_);
       forward(team, a_.config, packed_.layers, stream_, a_, true);
-      output_loss(team, 0, n_, with_gradient);
+      output_loss(team, stream_, with_gradient);
     });
-    count(b, 0, n_, 0);
+    count(0, said);
   }
 
-  // Some positions' slots, forward and, up to where they begin, backward.
-  void run_segment(const SequenceBatch& batch, int b, int s, bool with_gradient) {
-    const int K = sizes.slots(), begin = n_ * s / segments_, end = n_ * (s + 1) / segments_;
-    const int rows = (end - begin) * K;
+  // The slots of some positions, forward and, up to where they begin, backward.
+  void run_segment(int begin, int end, bool with_gradient, const Said& said) {
+    const int rows = (end - begin) * sizes.slots();
     if (rows == 0) return;
-    const int* const tokens = batch.tokens(b);
     rows_.clear();
-    add_caterpillar(rows_, tokens + 1, n_, begin, end, K);
-    segment_.upload(rows_);
-    segment_.computed = n_;
-    for (int t = begin; t < end; t++)
-      for (int d = 1; d <= K; d++) targets_[size_t(slot_row(n_, end, K, t, d))] = tokens[t + 2 + d];
-    if (sizes.sequential) {
-      for (int round = 0; round < kFeedbackRounds; round++) {
-        feed_back(begin, end, round == 0);
-        this->pool_.run([&](const Team& team) { forward_slots(team, rows); });
-      }
-      feed_back(begin, end, false);
+    add_caterpillar(rows_, tokens_, n_, begin, end, sizes.slots());
+    upload(segment_);
+    for (int round = 0; sizes.sequential && round < kFeedbackRounds; round++) {
+      feed_back(begin, end, round == 0);
+      this->pool_.run([&](const Team& team) { forward_slots(team, rows); });
     }
+    if (sizes.sequential) feed_back(begin, end, false);
     this->pool_.run([&](const Team& team) {
       forward_slots(team, rows);
-      output_loss(team, n_, rows, with_gradient);
+      output_loss(team, segment_, with_gradient);
       if (with_gradient) slots_backward(team, rows);
     });
-    count(b, n_, rows, end);
+    count(n_, said);
   }
   void forward_slots(const Team& team, int rows) {
     if (sizes.sequential)
@@ -205,16 +163,16 @@ class ParallelTrainer : public DrafterTrainer<T, SequenceBatch> {
       }
   }
 
-  // Final norm, head and loss of rows first .. first + rows - 1, and the gradient of the top.
-  void output_loss(const Team& team, int first, int rows, bool with_gradient) {
+  // Final norm, head and loss of the rows that a forward has run, and the gradient of the top.
+  void output_loss(const Team& team, const DeviceBatch& batch, bool with_gradient) {
+    const int first = batch.computed, rows = batch.forest.rows - first, V = int(logits_.stride);
     T* const logits = logits_.at(0, first);
-    const int V = int(logits_.stride);
     const Norm<T> norm = frozen_.norm(a_, first);
     launch(team, rows, norm);
     matmul(team, rows, Matmul<T, T>{norm.y, a_.C, frozen_.head.forward, logits, V});
     team.wait();
     loss_of_rows(team, rows,
-                 CrossEntropy<T>{logits, V, sizes.vocab_size, targets_.data() + first, losses_.data() + first,
+                 CrossEntropy<T>{logits, V, sizes.vocab_size, batch.target() + first, losses_.data() + first,
                                  with_gradient, scale_});
     if (!with_gradient) return;
     T *const dnorm = g_.norm.at(0, first), *const dtop = g_.stream.at(0, first);
@@ -223,15 +181,13 @@ class ParallelTrainer : public DrafterTrainer<T, SequenceBatch> {
     zero(team, dtop, size_t(rows) * size_t(a_.C));
     launch(team, rows, norm_backward<T>(norm, {dnorm, a_.C}, {dtop, a_.C}));
   }
-  // Rows of the stream, or slots of positions before `end`.
-  void count(int b, int first, int rows, int end) {
-    for (int row = first; row < first + rows; row++) {
-      const T cost = losses_.data()[row], *const logits = logits_.at(0, row);
+  // Of the rows from `first` on: of the stream, or of slots behind it.
+  void count(int first, const Said& said) {
+    for (int row = first; row < rows_.rows(); row++) {
+      const T cost = losses_.data()[row];
       total_ += cost;
-      if (!said_) continue;
-      const int K = sizes.slots(), slot = row - n_;
-      if (slot < 0) said_(b, row, 0, logits, cost);
-      else said_(b, end - 1 - slot / K, slot % K + 1, logits, cost);
+      const int k = row < n_ ? 0 : (row - n_) % sizes.slots() + 1;
+      if (said) said(k, rows_.token[size_t(row)], rows_.target[size_t(row)], logits_.at(0, row), cost);
     }
   }
 
@@ -270,163 +226,106 @@ class ParallelTrainer : public DrafterTrainer<T, SequenceBatch> {
     });
   }
 
-  const int n_, segments_, most_rows_;  // most_rows_: of the longest caterpillar
+  const int n_, segments_;
+  const int most_rows_ = caterpillar_rows(n_, sizes.slots(), segments_);  // of a segment, the stream among them
   FrozenHead<T> frozen_;
-  ParallelWeights<T> packed_;
-  ParallelTensors<T> by_name_;
-  ParallelActivations<T> a_;
-  Gradients<T> g_;
-  Rows<T> dinput_;                // (n + 1, 2 C) the gradient of what enters
-  Array<T> dslot_;                // (C) the sum over all slots, where they begin
-  Batch rows_;                    // scratch
-  DeviceBatch stream_, segment_;  // the chain; the chain with some of its slots
-  Rows<T> logits_;                // of the rows that speak
-  Array<T> losses_;
-  std::vector<int> targets_;
+  ParallelWeights<T> packed_{sizes, n_ + sizes.ahead, this->weights.data(), true};
+  ParallelTensors<T> by_name_{sizes, this->gradient.data()};
+  ParallelActivations<T> a_{sizes, n_, most_rows_, pad64(most_rows_), true, 1};
+  Gradients<T> g_{a_, true};
+  Rows<T> dinput_ = a_.once(n_ + 1, a_.E);                            // (n + 1, 2 C) the gradient of what enters
+  Array<T> dslot_{size_t(a_.C)};                                      // (C) the sum over all slots, where they begin
+  const int* tokens_ = nullptr;                                       // a sequence's, from the first one that enters on
+  Batch rows_;                                                        // of the forward to come, or the last one
+  DeviceBatch stream_{n_, 1, false}, segment_{most_rows_, 1, false};  // the chain; the chain with some of its slots
+  Rows<T> logits_ = a_.once(most_rows_, pad16(sizes.vocab_size));     // of the rows that speak
+  Array<T> losses_{size_t(most_rows_)};
   T scale_ = 0, total_ = 0;
-  Said said_;
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// Batches out of shards
-
-// numbers (B): of the shard's sequences.
-inline void fill_batch(const Shard& shard, const int* numbers, int B, int ahead, SequenceBatch& batch) {
-  batch.sequences = B;
-  batch.positions = usable_rows(shard.sizes, ahead);
-  batch.ahead = ahead;
-  batch.token.clear();
-  batch.features.clear();
-  for (int b = 0; b < B; b++) {
-    const int32_t* const tokens = shard.tokens(numbers[b]);
-    batch.token.insert(batch.token.end(), tokens, tokens + batch.positions + 1 + ahead);
-    const float* const features = shard.state(numbers[b], 0);
-    batch.features.insert(batch.features.end(), features,
-                          features + size_t(batch.positions) * size_t(shard.sizes.channels));
-  }
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// Flags
+// Its options
 
 struct ParallelOptions : DistillOptions {
   ParallelSizes sizes;
   int segments = 1;
-  ParallelOptions() {
+  ParallelOptions()
+      : DistillOptions({"parallel",
+                        "drafter",
+                        "depth",
+                        Recorded::kFeatures,
+                        "the model, as train_gpt wrote it; its features are kept in DIR/features",
+                        "sequences in one update",
+                        {"self", "text"},
+                        "self: the tokens of text that the model generated; text: those of the data"}) {
     tokens = 1 << 17;
     batch_size = 2;
     max_iters = 1200;
     learning_rate = 2e-3f;
     weight_decay = 0.01f;
   }
-};
 
-inline Command parallel_command(ParallelOptions& o) {
-  const DistillWords words = {"parallel",
-                              "the model, as train_gpt wrote it; its features are kept in DIR/features",
-                              "sequences in one update",
-                              {"self", "text"},
-                              "self: the tokens of text that the model generated; text: those of the data"};
-  const std::vector<Flag> own = {
-      heading("Drafter"),
-      {"--parallel_layers", "N", &o.sizes.n_layer, "layers", from(1, kMostParallelLayers)},
-      {"--parallel_ahead", "N", &o.sizes.ahead, "tokens that it says in one forward", from(1, kMostAhead)},
-      {"--parallel_kv_heads", "N", &o.sizes.n_kv_head,
-       "key/value heads, a divisor of the model's heads; 0: two where those are even, else one", from(0, 1 << 16)},
-      {"--parallel_segments", "N", &o.segments,
-       "pieces in which the slots of a sequence are run: the same gradient in less memory", from(1, 1 << 16)},
-      {"--parallel_sequential", "", &o.sizes.sequential,
-       "one token after the other, each from the state of the one before"},
-      {"--parallel_raw", "", &o.sizes.raw, "features without their RMS norm, for study"}};
-  return {"train_drafter --parallel",
-          "Trains a drafter on hidden states of the model in DIR, which stays as it is, for nanospec --drafter "
-          "parallel.\nRuns on the CPU.",
-          "train_drafter --parallel runs/small --data data/*shakespeare.txt  # takes minutes\n"
-          "train_drafter --parallel runs/medium --data data/*shakespeare.txt --parallel_layers 1 --out runs/one-layer  "
-          "# takes minutes\n",
-          distill_flags(o, words, own)};
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// What train_drafter.h asks of a drafter
-
-inline std::vector<float> initial_parallel(const ParallelSizes& sizes, uint64_t seed) {
-  return initial_weights(parallel_table(sizes), seed);
-}
-
-struct ParallelTraining {
-  using Options = ParallelOptions;
-  static constexpr const char *kName = "parallel", *kWhat = "drafter", *kGuesser = "depth";
-  static constexpr Recorded kRecorded = Recorded::kFeatures;
-  static Command command(Options& o) { return parallel_command(o); }
-  static ParallelSizes sizes_of(const Options& o, const DistillRun& run) {
-    const Config& config = run.model.config;
-    ParallelSizes s = o.sizes;
-    s.n_head = config.n_head;
-    s.n_embd = config.n_embd;
-    s.vocab_size = config.vocab_size;
-    if (s.n_kv_head == 0) s.n_kv_head = default_kv_heads(config.n_head);
-    if (config.n_head % s.n_kv_head != 0)
-      throw std::invalid_argument("the model's " + std::to_string(config.n_head) + " heads do not share " +
-                                  std::to_string(s.n_kv_head) + ": --parallel_kv_heads: give a divisor");
-    if (config.n_embd % config.n_head != 0)
-      throw std::invalid_argument("the model's " + std::to_string(config.n_embd) +
-                                  " channels are not a multiple of its heads, " + std::to_string(config.n_head) +
-                                  ": --parallel: choose another model");
-    if (s.head_size() % 2 != 0)
-      throw std::invalid_argument("the model's heads have an odd number of channels, " + std::to_string(s.head_size()) +
-                                  ": --parallel: rotary positions turn pairs of them; choose another model");
-    check_window(run, s.ahead, 2, std::to_string(s.ahead) + " tokens at once", "--parallel_ahead");
-    return s;
+  Command command() {
+    const std::vector<Flag> own = {
+        heading("Drafter"),
+        {"--parallel_layers", "N", &sizes.n_layer, "layers", from(1, kMostParallelLayers)},
+        {"--parallel_ahead", "N", &sizes.ahead, "tokens that it says in one forward", from(1, kMostAhead)},
+        {"--parallel_kv_heads", "N", &sizes.n_kv_head,
+         "key/value heads, a divisor of the model's heads; 0: two where those are even, else one", from(0, 1 << 16)},
+        {"--parallel_segments", "N", &segments,
+         "pieces in which the slots of a sequence are run: the same gradient in less memory", from(1, 1 << 16)},
+        {"--parallel_sequential", "", &sizes.sequential,
+         "one token after the other, each from the state of the one before"},
+        {"--parallel_raw", "", &sizes.raw, "features without their RMS norm, for study"}};
+    return {"train_drafter --parallel",
+            "Trains a drafter on hidden states of the model in DIR, which stays as it is, for nanospec --drafter "
+            "parallel.\nRuns on the CPU.",
+            "train_drafter --parallel runs/small --data data/*shakespeare.txt  # takes minutes\n"
+            "train_drafter --parallel runs/medium --data data/*shakespeare.txt --parallel_layers 1 --out "
+            "runs/one-layer  # takes minutes\n",
+            distill_flags(*this, own)};
   }
-
-  const Options& o;
-  ParallelTrainer<float> trainer;
-  SequenceBatch batch;
-  const int usable, pieces;  // n; sequences of a shard
-
-  ParallelTraining(const Options& options, const ParallelSizes& sizes, const DistillRun& run, Pool& pool)
-      : o(options),
-        trainer(sizes, run.model.config, run.model.weights.data(), usable_rows(run.sizes, sizes.ahead), o.segments,
-                pool),
-        usable(usable_rows(run.sizes, sizes.ahead)),
-        pieces(run.sizes.sequences) {
-    trainer.set_weights(initial_parallel(sizes, o.seed).data());
+  void set_sizes(const DistillRun& run) {
+    const int heads = run.model.config.n_head, channels = run.model.config.n_embd;
+    sizes.n_head = heads;
+    sizes.n_embd = channels;
+    sizes.vocab_size = run.model.config.vocab_size;
+    if (sizes.n_kv_head == 0) sizes.n_kv_head = default_kv_heads(heads);
+    const auto refused = [](const std::string& why) { throw std::invalid_argument(why); };
+    if (heads % sizes.n_kv_head != 0)
+      refused(
+          filled("the model's {} heads do not share {}: --parallel_kv_heads: give a divisor", heads, sizes.n_kv_head));
+    if (channels % heads != 0)
+      refused(filled("the model's {} channels are not a multiple of its heads, {}: --parallel: choose another model",
+                     channels, heads));
+    if (sizes.head_size() % 2 != 0)
+      refused(
+          filled("the model's heads have an odd number of channels, {}: --parallel: rotary positions turn pairs of "
+                 "them; choose another model",
+                 sizes.head_size()));
+    check_window(run, sizes.ahead, 2, std::to_string(sizes.ahead) + " tokens at once", "--parallel_ahead");
   }
-  int ahead() const { return o.sizes.ahead; }
-  double positions(int sequences) const { return double(std::min(sequences, pieces)) * usable; }
-  double step(const ShardOrder::Some& some, const Update& update) {
-    fill_batch(some.shard, some.pieces, some.n, ahead(), batch);
-    return double(trainer.step(batch, update));
-  }
-  void validate(const Shard& shard, std::vector<RankRates>& depths, Baselines& baselines) {
-    for (int s = 0; s < shard.sizes.sequences; s++) {
-      fill_batch(shard, &s, 1, ahead(), batch);
-      const int* const tokens = batch.tokens(0);
-      trainer.loss(batch, [&](int, int t, int depth, const float* logits, float cost) {
-        depths[size_t(depth)].count(logits, trainer.sizes.vocab_size, tokens[t + 2 + depth], double(cost));
-        if (depth == 0) baselines.count(tokens[t + 1], tokens[t + 2]);
-      });
-    }
-  }
-  void save(const std::string& dir, const Metadata& origin) const {
-    save_parallel(dir, trainer.sizes, trainer.weights.data(), origin);
-  }
-  static std::map<std::string, std::string> settings(const ParallelSizes& sizes) {
-    std::map<std::string, std::string> settings = parallel_metadata(sizes);
+  Metadata settings() const {
+    Metadata settings = metadata();
     settings["n_layer"] = std::to_string(sizes.n_layer);
     settings["kv_heads"] = std::to_string(sizes.n_kv_head);
     return settings;
   }
-  std::string described() const {
-    return o.sizes.sequential ? ", one token after the other" : ", " + std::to_string(ahead()) + " tokens at once";
+  int ahead() const { return sizes.ahead; }
+  std::unique_ptr<DrafterTrainer<float>> trainer(const DistillRun& run, Pool& pool) const {
+    auto drafter = std::make_unique<ParallelTrainer<float>>(sizes, run.model.config, run.model.weights.data(),
+                                                            usable_rows(run.sizes, sizes.ahead), segments, pool);
+    drafter->set_weights(initial_weights(parallel_table(sizes), seed).data());
+    return drafter;
   }
-  void stats(Json& stats) const {
-    for (const auto& [key, value] : settings(trainer.sizes)) stats["parallel_" + key] = value;
-    stats["parallel_segments"] = o.segments;
+  Metadata metadata() const { return parallel_metadata(sizes); }
+  std::string described() const {
+    return sizes.sequential ? ", one token after the other" : ", " + std::to_string(sizes.ahead) + " tokens at once";
+  }
+  void add_figures(Json& stats) const {
+    for (const auto& [key, value] : settings()) stats["parallel_" + key] = value;
+    stats["parallel_segments"] = segments;
   }
 };
-
-inline int train_parallel(int argc, char** argv) { return train_drafter<ParallelTraining>(argc, argv); }
 
 }  // namespace nanospec

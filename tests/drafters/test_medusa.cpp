@@ -41,7 +41,7 @@ int train_heads(std::vector<std::string> words) {
   words.insert(words.begin(), {"train_drafter", "--quiet", "--threads", "1"});
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(&word[0]);
-  return train_medusa(int(argv.size()), argv.data());
+  return train_drafter<MedusaOptions>(int(argv.size()), argv.data());
 }
 std::vector<std::string> medusa_words(const std::string& dir, const std::vector<std::string>& more) {
   std::vector<std::string> words = {"--medusa",        dir,   "--data",       world().data, "--medusa_tokens", "6000",
@@ -50,18 +50,14 @@ std::vector<std::string> medusa_words(const std::string& dir, const std::vector<
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
-HeadBatch random_batch(Chance& chance, const MedusaSizes& sizes, int rows, bool distribution) {
-  HeadBatch batch;
-  batch.rows = rows;
-  batch.hidden.resize(size_t(rows) * size_t(sizes.n_embd));
-  chance.fill(batch.hidden.data(), batch.hidden.size(), 2);
-  for (int i = 0; i < rows; i++) batch.root.push_back(chance.below(sizes.vocab_size));
-  for (int i = 0; i < rows * sizes.heads; i++) batch.target.push_back(chance.below(sizes.vocab_size));
-  if (distribution) {
-    batch.ahead.resize(batch.hidden.size() * size_t(sizes.heads));
-    chance.fill(batch.ahead.data(), batch.ahead.size(), 2);
-  }
-  return batch;
+// One sequence with so many rows whose tokens are known for all heads.
+Shard random_shard(Chance& chance, const MedusaSizes& sizes, int rows) {
+  Shard shard;
+  shard.sizes = {1, rows + sizes.heads, sizes.n_embd};
+  for (int i = 0; i <= shard.sizes.rows; i++) shard.token.push_back(chance.below(sizes.vocab_size));
+  shard.states.resize(size_t(shard.sizes.rows) * size_t(sizes.n_embd));
+  chance.fill(shard.states.data(), shard.states.size(), 2);
+  return shard;
 }
 
 }  // namespace
@@ -142,11 +138,13 @@ TEST_CASE("medusa: gradients against differences of the loss, in double") {
       CAPTURE(sizes.root);
       CAPTURE(distribution);
       Chance chance(31);
-      const HeadBatch batch = random_batch(chance, sizes, 5, distribution);
+      const Shard shard = random_shard(chance, sizes, 5);
+      const std::vector<int> places = numbers_to(5);
+      const Examples batch{shard, places.data(), 5};
       std::vector<double> wte(66), weights(medusa_parameters(sizes));
       chance.fill(wte.data(), wte.size()), chance.fill(weights.data(), weights.size(), 0.7);
       Pool pool(1);
-      MedusaTrainer<double> trainer(sizes, wte.data(), 5, pool);
+      MedusaTrainer<double> trainer(sizes, wte.data(), distribution, 5, pool);
       trainer.set_weights(weights.data());
       trainer.loss_and_gradient(batch);
       const std::vector<double> gradient(trainer.gradient.data(), trainer.gradient.data() + trainer.gradient.size());
@@ -178,12 +176,14 @@ TEST_CASE("medusa: float follows double, and any number of threads gives the sam
       CAPTURE(sizes.rank);
       CAPTURE(distribution);
       Chance chance(32);
-      const HeadBatch batch = random_batch(chance, sizes, 37, distribution);
+      const Shard shard = random_shard(chance, sizes, 37);
+      const std::vector<int> places = numbers_to(37);
+      const Examples batch{shard, places.data(), 37};
       std::vector<float> wte(40 * 70), weights(medusa_parameters(sizes));
       chance.fill(wte.data(), wte.size(), 0.3), chance.fill(weights.data(), weights.size(), 0.2);
       const auto stepped = [&](int threads) {
         Pool pool(threads);
-        MedusaTrainer<float> trainer(sizes, wte.data(), 40, pool);
+        MedusaTrainer<float> trainer(sizes, wte.data(), distribution, 40, pool);
         trainer.set_weights(weights.data());
         for (int i = 0; i < 2; i++) {
           Update update;
@@ -198,9 +198,9 @@ TEST_CASE("medusa: float follows double, and any number of threads gives the sam
       CHECK(alone == stepped(3));
 
       Pool pool(1);
-      MedusaTrainer<float> single(sizes, wte.data(), 37, pool);
+      MedusaTrainer<float> single(sizes, wte.data(), distribution, 37, pool);
       const std::vector<double> wte_d(wte.begin(), wte.end()), weights_d(weights.begin(), weights.end());
-      MedusaTrainer<double> twice(sizes, wte_d.data(), 37, pool);
+      MedusaTrainer<double> twice(sizes, wte_d.data(), distribution, 37, pool);
       single.set_weights(weights.data()), twice.set_weights(weights_d.data());
       CHECK(double(single.loss_and_gradient(batch)) == doctest::Approx(twice.loss_and_gradient(batch)).epsilon(1e-5));
       double wrong = 0, norm = 0;
@@ -218,19 +218,20 @@ TEST_CASE("medusa: float follows double, and any number of threads gives the sam
 TEST_CASE("medusa: heads come back from their file; files that do not fit are refused") {
   const World& w = world();
   const Folder folder;
+  const std::string path = medusa_path(folder.path);
   const auto read = [&] { return read_medusa(folder.path, w.config); };
   CHECK(holds(error_of([&] { read(); }), "has no heads"));
   for (int rank : {kOwnProjection, 0, 3})
     for (bool root : {false, true}) {
       const MedusaHeads heads = random_heads(sizes_of(2, rank, root), 5, 1);
-      save_medusa(folder.path, heads.sizes, heads.weights.data());
+      write_arrays(path, medusa_table(heads.sizes), {{"", heads.weights.data()}}, {});
       const MedusaHeads again = read();
       CHECK(again.sizes.heads == 2);
       CHECK(again.sizes.rank == rank);
       CHECK(again.sizes.root == root);
       CHECK(again.weights == heads.weights);
     }
-  const std::string path = medusa_path(folder.path), whole = read_file(path);
+  const std::string whole = read_file(path);
   for (size_t cut : {size_t(0), size_t(7), size_t(60), whole.size() / 2, whole.size() - 1}) {
     write_file(path, whole.substr(0, cut));
     CHECK(!error_of([&] { read(); }).empty());
@@ -238,7 +239,7 @@ TEST_CASE("medusa: heads come back from their file; files that do not fit are re
   MedusaSizes other = sizes_of(2, kOwnProjection);
   const auto refused = [&](const MedusaSizes& sizes, const std::string& why) {
     const MedusaHeads heads = random_heads(sizes, 5, 1);
-    save_medusa(folder.path, sizes, heads.weights.data());
+    write_arrays(path, medusa_table(sizes), {{"", heads.weights.data()}}, {});
     CHECK(holds(error_of([&] { read(); }), why));
   };
   other.n_embd += 2, refused(other, "has shape");
@@ -248,7 +249,7 @@ TEST_CASE("medusa: heads come back from their file; files that do not fit are re
   const MedusaSizes sizes = sizes_of(2, 0);
   MedusaHeads heads = random_heads(sizes, 5, 1);
   heads.weights[3] = NAN;
-  save_medusa(folder.path, sizes, heads.weights.data());
+  write_arrays(path, medusa_table(sizes), {{"", heads.weights.data()}}, {});
   CHECK(holds(error_of([&] { read(); }), "not finite"));
   const float one = 1;
   write_safetensors(path, {{"something.else", {1}, &one}}, {});
@@ -274,9 +275,8 @@ TEST_CASE("medusa: shards are the text and the hidden states of plain decoding")
   const std::unique_ptr<Drafter> ngram = load_drafter("ngram:4", w.dir, w.config.vocab_size);
   Shard plain, fast;
   plain.sizes = fast.sizes = {1, L, C};
-  const States states(target, Recorded::kHidden);
-  record_generated(states, nullptr, decoding, prompt, plain);
-  record_generated(states, ngram.get(), decoding, prompt, fast);
+  record_generated(target, nullptr, decoding, prompt, plain);
+  record_generated(target, ngram.get(), decoding, prompt, fast);
   CHECK(plain.token.size() == L + 1);
   CHECK(plain.token == fast.token);
   CHECK(plain.states == fast.states);
@@ -291,22 +291,53 @@ TEST_CASE("medusa: shards are the text and the hidden states of plain decoding")
   }
   Shard given;
   given.sizes = {1, 20, C};
-  record_text(states, plain.token.data(), given);
+  record_text(target, plain.token.data(), given);
   target.prefill(plain.token.data(), 11);
   const int depth = 0, end = 1;
   target.forward(plain.token.data() + 11, &depth, &end, 1);
   CHECK(memcmp(target.hidden(0), given.state(0, 11), size_t(C) * 4) == 0);
 
-  // Which token each head is to say, and the hidden state where the target was to say it.
-  HeadBatch batch;
-  const int places[] = {0, 5, usable_rows(plain.sizes, 3) - 1};
-  fill_batch(plain, places, 3, 3, true, batch);
-  for (int k = 1; k <= 3; k++)
-    for (int i = 0; i < 3; i++) {
-      CHECK(batch.root[size_t(i)] == plain.token[size_t(places[i] + 1)]);
-      CHECK(batch.target[size_t((k - 1) * 3 + i)] == plain.token[size_t(places[i] + k + 1)]);
-      CHECK(memcmp(&batch.ahead[size_t(((k - 1) * 3 + i) * C)], plain.state(0, places[i] + k), size_t(C) * 4) == 0);
+  // Which token each head is to say, and after which: untrained heads say what the target's head says of the state.
+  const MedusaSizes sizes = sizes_of(3, 0);
+  const TargetEnds<float> ends(w.config, w.weights.data());
+  const std::vector<int> places = {0, 5, usable_rows(plain.sizes, 3) - 1};
+  Pool pool(1);
+  MedusaTrainer<float> trainer(sizes, ends, true, 3, pool);
+  trainer.set_weights(initial_medusa(sizes, ends.head, 7).data());
+  int told = 0;
+  trainer.loss({plain, places.data(), 3}, [&](int k, int before, int token, const float* logits, float cost) {
+    const size_t place = size_t(places[size_t(told % 3)]);
+    CHECK(k == told++ / 3);
+    CHECK(before == plain.token[place + size_t(k) + 1]);
+    CHECK(token == plain.token[place + size_t(k) + 2]);
+    double sum = 0;
+    for (int x = 0; x < sizes.vocab_size; x++) {
+      double product = 0;
+      for (int c = 0; c < C; c++) product += double(plain.state(0, int(place))[c]) * double(ends.head[x * C + c]);
+      CHECK(double(logits[x]) == doctest::Approx(product).epsilon(1e-4));
+      sum += std::exp(double(logits[x]));
     }
+    CHECK(double(cost) == doctest::Approx(std::log(sum) - double(logits[token])));
+  });
+  CHECK(told == 9);
+  // Of the distribution a head learns what the target's head says of the state where it was to say the token.
+  double expected = 0;
+  for (int k = 1; k <= 3; k++)
+    for (int place : places) {
+      const auto says = [&](int row) {
+        std::vector<double> logits(size_t(sizes.vocab_size), 0);
+        for (int x = 0; x < sizes.vocab_size; x++)
+          for (int c = 0; c < C; c++)
+            logits[size_t(x)] += double(plain.state(0, row)[c]) * double(ends.head[x * C + c]);
+        double sum = 0;
+        for (double logit : logits) sum += std::exp(logit);
+        for (double& logit : logits) logit -= std::log(sum);
+        return logits;
+      };
+      const std::vector<double> head = says(place), teacher = says(place + k);
+      for (size_t x = 0; x < head.size(); x++) expected -= std::exp(teacher[x]) * head[x] / 9;
+    }
+  CHECK(double(trainer.loss({plain, places.data(), 3})) == doctest::Approx(expected).epsilon(1e-5));
 }
 
 TEST_CASE("medusa: a folder of shards knows its own") {
@@ -470,7 +501,8 @@ struct Scripted : Drafter {
         weights(heads.sizes, heads.weights.data(), nullptr, false),
         activations(heads.sizes, 1, 1) {
     vocab = heads.sizes.vocab_size;
-    weights.pack(Team{}, true);
+    weights.target.pack(Team{});
+    weights.pack(Team{});
   }
   void attach(const TargetRows* rows) override { medusa.attach(rows); }
   void begin(const int* tokens, int n) override {

@@ -93,7 +93,7 @@ TEST_CASE("parallel: drafters come back from their file; files that do not fit a
     ParallelSizes s = tiny_sizes(config, sequential, 3);
     s.raw = sequential, s.n_kv_head = 1;
     const std::vector<float> weights = start_of<float>(s);
-    save_parallel(folder.path, s, weights.data());
+    write_arrays(parallel_path(folder.path), parallel_table(s), {{"", weights.data()}}, parallel_metadata(s));
     const ParallelFile again = read_parallel(folder.path, config);
     CHECK(again.weights == weights);
     CHECK(parallel_metadata(again.sizes) == parallel_metadata(s));
@@ -130,7 +130,7 @@ TEST_CASE("parallel: drafters come back from their file; files that do not fit a
     CHECK(holds(error_of([&] { read_parallel(folder.path, other); }), path));
     std::vector<float> broken = weights;
     broken[7] = NAN;
-    save_parallel(folder.path, s, broken.data());
+    write_arrays(parallel_path(folder.path), parallel_table(s), {{"", broken.data()}}, parallel_metadata(s));
     CHECK(holds(line(), "not finite"));
     unlink(path.c_str());
   }
@@ -152,20 +152,25 @@ TEST_CASE("parallel: a drafter says what it said in training, to the bit, howeve
     CAPTURE(sequential);
     const ParallelSizes s = tiny_sizes(config, sequential);
     const std::vector<float> weights = start_of<float>(s);
-    const SequenceBatch batch = some_batch(config, 1, n, s.ahead);
+    const int first = 0;
+    const Shard shard = some_shard(config, 1, n, s.ahead);
     ParallelTrainer<float> trainer(s, config, model.data(), n, 3, pool);
     trainer.set_weights(weights.data());
     std::vector<float> said(size_t(n * s.ahead * V));
-    trainer.loss(batch, [&](int, int t, int depth, const float* logits, float cost) {
+    std::vector<int> told(size_t(s.ahead), 0);
+    trainer.loss({shard, &first, 1}, [&](int depth, int before, int token, const float* logits, float cost) {
+      const int number = told[size_t(depth)]++, t = depth == 0 ? number : segment_order(n, 3)[size_t(number)];
+      CHECK(before == shard.token[size_t(t + 1 + depth)]);
+      CHECK(token == shard.token[size_t(t + 2 + depth)]);
       std::copy_n(logits, V, said.begin() + (t * s.ahead + depth) * V);
       double sum = 0;
       for (int x = 0; x < V; x++) sum += std::exp(double(logits[x]));
-      CHECK(double(cost) == doctest::Approx(std::log(sum) - double(logits[batch.token[size_t(t + 2 + depth)]])));
+      CHECK(double(cost) == doctest::Approx(std::log(sum) - double(logits[token])));
     });
 
     const auto drafter = drafter_of({s, weights}, target, config);
     Telling telling(config, 4, 0);
-    telling.tokens.assign(batch.tokens(0) + 1, batch.tokens(0) + 1 + n + s.ahead), telling.features = batch.features;
+    telling.tokens.assign(shard.token.begin() + 1, shard.token.end()), telling.features = shard.states;
     for (int round = 0; round < 5; round++) {
       drafter->begin(nullptr, 0);
       for (int t = 0; t < n;) {

@@ -53,8 +53,7 @@ TEST_CASE("train_gpt: a preset's values stand where no flag names another, and t
 TEST_CASE("train_gpt, train_drafter: help fits 80 columns and ends with examples") {
   MedusaOptions medusa;
   ParallelOptions parallel;
-  for (const std::string& text :
-       {help({"--help"}), help_text(medusa_command(medusa)), help_text(parallel_command(parallel))}) {
+  for (const std::string& text : {help({"--help"}), help_text(medusa.command()), help_text(parallel.command())}) {
     CHECK(contains(text, "\nExamples:\n  "));
     for (const std::string& line : split_at(text, '\n')) CHECK_MESSAGE(line.size() <= 80, line);
   }

@@ -35,7 +35,7 @@ int train(std::vector<std::string> words) {
   words.insert(words.begin(),
                {"train_drafter", "--data", world().data, "--quiet", "--medusa_tokens", "3000", "--batch_size", "100",
                 "--learning_rate", "1e-2", "--min_lr", "1e-2", "--medusa_heads", "2", "--warmup_iters", "0"});
-  return train_medusa(int(words.size()), arguments(words).data());
+  return train_drafter<MedusaOptions>(int(words.size()), arguments(words).data());
 }
 
 }  // namespace
@@ -53,9 +53,8 @@ TEST_CASE(
   Hearing hearing(*ngram);
   Shard plain, fast;
   plain.sizes = fast.sizes = {1, L, W, Recorded::kFeatures};
-  const States states(target, Recorded::kFeatures);
-  record_generated(states, nullptr, decoding, prompt, plain);
-  record_generated(states, &hearing, decoding, prompt, fast);
+  record_generated(target, nullptr, decoding, prompt, plain);
+  record_generated(target, &hearing, decoding, prompt, fast);
   CHECK(plain.states.size() == size_t(L * W));
   CHECK(plain.token == fast.token);
   CHECK(plain.states == fast.states);
@@ -65,11 +64,11 @@ TEST_CASE(
 
   Shard given;
   given.sizes = {1, 20, W, Recorded::kFeatures};
-  record_text(states, plain.token.data(), given);
+  record_text(target, plain.token.data(), given);
   target.prefill(plain.token.data(), 11);
   const int depth = 0, end = 1;
   target.forward(plain.token.data() + 11, &depth, &end, 1);
-  CHECK(memcmp(states.features->row(0), given.state(0, 11), size_t(W) * 4) == 0);
+  CHECK(memcmp(Features(target).row(0), given.state(0, 11), size_t(W) * 4) == 0);
 }
 
 TEST_CASE("distill: a folder of features is no folder of hidden states, and knows the layers") {
@@ -84,23 +83,25 @@ TEST_CASE("distill: a folder of features is no folder of hidden states, and know
   CHECK(!Recordings(folder.path, {{"layers", "1,2,3"}}, sizes, 5).has("train-0"));
 
   const World& w = world();
-  DistillOptions o;
+  const DistillWords words = {"some", "", "", Recorded::kFeatures, "", "", {}, ""};
+  DistillOptions o(words);
   o.dir = folder.file("model"), o.data = w.data, o.tokens = 700, o.target = "text", o.quiet = true, o.threads = 1;
   std::filesystem::copy(w.dir, o.dir);
-  const DistillRun run = open_run(o, "parallel", Recorded::kFeatures);
+  const DistillRun run = open_run(o);
   CHECK(run.sizes.channels == kFeatures * w.config.n_embd);
   CHECK(run.settings.at("layers") == "1,1,2");
-  CHECK(open_run(o, "medusa", Recorded::kHidden).settings.count("layers") == 0);
-  Recordings states = open_recordings(run);
+  MedusaOptions medusa;
+  medusa.dir = o.dir, medusa.data = o.data, medusa.quiet = true;
+  CHECK(open_run(medusa).settings.count("layers") == 0);
+  Recordings states(run.folder(), run.settings, run.sizes, w.config.vocab_size);
   CHECK(make_shards(run, states) > 0);
   CHECK(make_shards(run, states) == 0);
   CHECK(std::filesystem::exists(o.dir + "/features/validation-0.safetensors"));
   const Shard first = states.read("train-0");
   Target target(w.config, w.weights.data(), Dtype::fp32, false, 1, 9);
-  const States recorded(target, Recorded::kFeatures);
   Shard again;
   again.sizes = {1, run.sizes.rows, run.sizes.channels, Recorded::kFeatures};
-  record_text(recorded, first.tokens(3), again);
+  record_text(target, first.tokens(3), again);
   CHECK(std::equal(again.states.begin(), again.states.end(), first.state(3, 0)));
 }
 
@@ -110,7 +111,7 @@ TEST_CASE("distill: the order of what is learned: all of it in every epoch, and 
   Recordings states(folder.path, {}, {1, 1, 1}, 9);
   for (int i = 0; i < kShards; i++) {
     Shard shard;
-    shard.sizes = states.sizes(), shard.token = {i, i}, shard.states = {0};
+    shard.sizes = {1, 1, 1}, shard.token = {i, i}, shard.states = {0};
     states.write("train-" + std::to_string(i), shard);
   }
   struct Seen {
@@ -119,7 +120,7 @@ TEST_CASE("distill: the order of what is learned: all of it in every epoch, and 
     bool operator==(const Seen& other) const { return shard == other.shard && pieces == other.pieces; }
   };
   const auto seen = [](ShardOrder& order, int64_t iteration) {
-    const ShardOrder::Some some = order.batch(iteration);
+    const Examples some = order.batch(iteration);
     return Seen{some.shard.token[0], {some.pieces, some.pieces + some.n}};
   };
   for (int batch_size : {1, 3, 5, 10, 64}) {

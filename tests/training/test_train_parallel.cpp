@@ -16,7 +16,9 @@ TEST_CASE("parallel: the gradient is that of finite differences, in double, what
   for (const auto& [sequential, ahead] : {std::pair<bool, int>{false, 4}, {true, 4}, {false, 1}, {true, 1}}) {
     ParallelSizes s = tiny_sizes(config, sequential);
     s.ahead = ahead;  // 1: no slots at all
-    const SequenceBatch batch = some_batch(config, 2, 11, s.ahead);
+    const int n = 11, both[] = {0, 1};
+    const Shard shard = some_shard(config, 2, n, s.ahead);
+    const Examples batch{shard, both, 2};
     std::vector<double> start = start_of<double>(s);
     // The states of a sequential drafter are fed back without a gradient. Where they weigh nothing yet, what they are
     // does not matter, and what their weights' gradient is does.
@@ -24,7 +26,7 @@ TEST_CASE("parallel: the gradient is that of finite differences, in double, what
     if (sequential) std::fill_n(start.begin() + long(states), C * C, 0.0);
     std::vector<double> whole;
     for (int segments : {1, 2, 3, 6, 11, 40}) {
-      ParallelTrainer<double> trainer(s, config, target.data(), batch.positions, segments, pool);
+      ParallelTrainer<double> trainer(s, config, target.data(), n, segments, pool);
       trainer.set_weights(start.data());
       trainer.loss_and_gradient(batch);
       const std::vector<double> gradient(trainer.gradient.data(), trainer.gradient.data() + trainer.gradient.size());
@@ -40,7 +42,7 @@ TEST_CASE("parallel: the gradient is that of finite differences, in double, what
       CHECK(largest > 1e-3);
       CHECK(worst < 1e-12 * largest);
     }
-    ParallelTrainer<double> trainer(s, config, target.data(), batch.positions, 1, pool);
+    ParallelTrainer<double> trainer(s, config, target.data(), n, 1, pool);
     for (const TensorSpec& spec : parallel_table(s))
       for (int probe = 0; probe < 3; probe++) {
         const size_t i = spec.offset + random_bits(7, uint32_t(probe), 1, spec.offset, 0) % spec.size;
@@ -141,27 +143,35 @@ TEST_CASE("parallel: more segments are fewer rows and smaller arrays") {
   }
 }
 
-TEST_CASE("parallel: a batch has the tokens and the features of its sequences, position by position") {
-  const int L = 12, W = 6, ahead = 3;
-  Shard shard;
-  shard.sizes = {3, L, W, Recorded::kFeatures};
-  for (int i = 0; i < 3 * (L + 1); i++) shard.token.push_back(100 * (i / (L + 1)) + i % (L + 1));
-  for (int i = 0; i < 3 * L * W; i++) shard.states.push_back(float(i));
-  const int numbers[] = {2, 0};
-  SequenceBatch batch;
-  for (int again = 0; again < 2; again++) fill_batch(shard, numbers, 2, ahead, batch);
-  const int n = L - ahead;
-  CHECK(batch.sequences == 2);
-  CHECK(batch.positions == n);
-  CHECK(batch.ahead == ahead);
-  REQUIRE(batch.token.size() == size_t(2 * (L + 1)));
-  REQUIRE(batch.features.size() == size_t(2 * n * W));
-  for (int b = 0; b < 2; b++) {
-    for (int t = 0; t <= L; t++) CHECK(batch.tokens(b)[t] == 100 * numbers[b] + t);
-    for (int t = 0; t < n; t++)
-      CHECK(std::equal(shard.state(numbers[b], t), shard.state(numbers[b], t) + W,
-                       batch.features.begin() + (b * n + t) * W));
-  }
+TEST_CASE("parallel: a sequence is learned with its own tokens and features, whichever others come with it") {
+  const Config config = tiny_config();
+  const std::vector<float> target = some_weights(config, 2);
+  Pool pool(1);
+  const ParallelSizes s = tiny_sizes(config, false);
+  const int n = 9, K = s.ahead;
+  const Shard shard = some_shard(config, 3, n, K);
+  ParallelTrainer<float> trainer(s, config, target.data(), n, 2, pool);
+  trainer.set_weights(start_of<float>(s).data());
+  const auto told = [&](const std::vector<int>& sequences) {
+    std::vector<std::vector<float>> all;
+    std::vector<int> guesses(size_t(K), 0);
+    trainer.loss({shard, sequences.data(), int(sequences.size())},
+                 [&](int k, int before, int token, const float* logits, float cost) {
+                   const int number = guesses[size_t(k)]++;
+                   const int32_t* const tokens = shard.tokens(sequences[size_t(number / n)]);
+                   const int t = k == 0 ? number % n : segment_order(n, 2)[size_t(number % n)];
+                   CHECK(before == tokens[t + 1 + k]);
+                   CHECK(token == tokens[t + 2 + k]);
+                   all.emplace_back(logits, logits + s.vocab_size);
+                   all.back().push_back(cost);
+                 });
+    for (int count : guesses) CHECK(count == n * int(sequences.size()));
+    return all;
+  };
+  std::vector<std::vector<float>> apart = told({2});
+  for (const auto& guess : told({0})) apart.push_back(guess);
+  CHECK(told({2, 0}) == apart);
+  CHECK(told({0, 2}) != apart);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -251,7 +261,7 @@ TEST_CASE("parallel: a run that was resumed, or has other threads, is the same t
     const std::vector<float> one = read_parallel(folder.file("whole"), w.config).weights,
                              seven = read_parallel(folder.file("segments"), w.config).weights;
     const ParallelSizes sizes = read_parallel(folder.file("whole"), w.config).sizes;
-    const std::vector<float> start = initial_parallel(sizes, 1337);
+    const std::vector<float> start = initial_weights(parallel_table(sizes), 1337);
     REQUIRE(one.size() == seven.size());
     double apart = 0, moved = 0;
     for (size_t i = 0; i < one.size(); i++)
