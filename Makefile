@@ -79,6 +79,8 @@ unit_tests-trainers := $(patsubst %,tests/%.cpp,drafters/test_medusa drafters/te
 COMPUTING := $(unit_tests-computing) $(unit_tests-trainers)
 TEST_FOLDERS := commands core course cuda drafters files growth machine study training
 $(foreach f,$(TEST_FOLDERS),$(eval unit_tests-$(f) := $(filter-out $(COMPUTING),$(wildcard tests/$(f)/*.cpp))))
+WITNESS := $(filter-out %/runtime.cpp %/cublas.cpp,$(wildcard tests/cuda/ptx/*.cpp)) # what runs nvcc's PTX
+unit_tests-cuda += $(WITNESS)
 # tests/cuda/cuda_*.cu are compiled for the emulator, and where a GPU is for that too, each under a namespace of its
 # own, or the linker would take one for the other. The emulator's objects hold all that they need.
 EMULATED := $(wildcard tests/cuda/cuda_*.cu)
@@ -200,7 +202,7 @@ $(BUILD)/tests/run: $(TESTED) $(ON_GPU) $(call units,$(filter tests-%,$(UNITS)))
   $(O)/tests/cuda/cuda_portable.o $(O)/tests/main.o
 # T=tree: the files with tests whose names begin so, with commands and programs only where they use them. What commands
 # ask of the engine is in nanospec.cu, beside its main(), or is the stand-in of tests/commands/.
-CHOSEN := $(if $(T),$(or $(if $(filter emulated%,$(T)),$(EMULATED),$(shell grep -lE 'TEST_CASE."$(T)' tests/*/*.cpp)), \
+CHOSEN := $(if $(T),$(or $(if $(filter emulated%,$(T)),$(EMULATED),$(if $(filter witness%,$(T)),$(WITNESS),$(shell grep -lE 'TEST_CASE."$(T)' tests/*/*.cpp))), \
   $(error no test's name begins with $(T): T=$(T): choose tree, model, shapes, commands, ...)))
 WIDE := $(if $(CHOSEN),$(shell grep -lE 'include "(commands|study|training|tests/(command_line|picture|world|parallel_world))' $(CHOSEN)))
 $(BUILD)/tests/run-$(T): $(if $(WIDE),$(TESTED) $(O)/tests/commands/stand_in.o,$(LIBRARY)) $(O)/tests/main.o \
@@ -223,6 +225,7 @@ transcripts: data ## writes what commands print into the documents, as make docu
 prove: ## the tests with the whole of their sweeps, and the documents' long commands: an hour; with the model of make chat more
 	@NANOSPEC_PROVE=1 $(MAKE) test
 	@NANOSPEC_PROVE=1 $(MAKE) documents
+	@$(if $(NVCC),sh tests/cuda/ptx/mutants.sh)
 everywhere:
 	$(call build,$(BUILD)/tests/run-everywhere)
 	@$(EMULATOR) $(BUILD)/tests/run-everywhere $(if $(EMULATOR),-tce="*stated error*")

@@ -306,15 +306,15 @@ __device__ __forceinline__ void share_chunk(const Attention<float, S>& s, const 
       to[D + 1] = part[p].l;
     }
   }
-  __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == 0) {  // it tells the other blocks what this one wrote, and learns what they did
+    __threadfence();
     memory.last = atomicAdd(&scratch.arrived[place], 1u) + 1 == unsigned(block.chunks);
     if (memory.last) scratch.arrived[place] = 0;
+    __threadfence();
   }
   __syncthreads();
   if (!memory.last) return;
-  __threadfence();
   const auto chunks_of = [&](int row) { return (block.root.past + s.forest.depth[row]) / kChunkKeys + 1; };
   int chunks[kWarpPairs];
   UNROLL

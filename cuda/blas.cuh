@@ -2,8 +2,9 @@
 //
 // Decoding does not use it: a row must have the same bits whatever the number of rows, which cuBLAS does not promise.
 // The library is loaded when training first needs it, so programs start, decode, and train on the CPU without it. Its
-// functions are declared here, so that nvcc alone builds everything. Sums are in fp32, without TF32. A product of one
-// shape always has the same bits: for that, cuBLAS needs one stream, and a workspace of its own.
+// functions are declared here, so that nvcc alone builds everything. Sums are in fp32, without TF32, whatever the
+// environment asks for. A product of one shape always has the same bits: for that, cuBLAS needs one stream, and a
+// workspace of its own.
 //
 // cuBLAS stores matrices by columns; here all are stored by rows. The mapping is tested without a GPU: the emulator's
 // version of cublasSgemm is written from its manual, and checks its rules.
@@ -11,6 +12,8 @@
 
 #ifdef __CUDACC__
 #include <dlfcn.h>
+
+#include <cstdlib>
 #endif
 
 #include "cuda/machine.cuh"
@@ -48,7 +51,9 @@ class Blas {
       throw std::runtime_error("cuBLAS is not installed: " + name +
                                ": install it beside the CUDA toolkit, or set LD_LIBRARY_PATH to where it lies, or use "
                                "--device cpu");
+    setenv("NVIDIA_TF32_OVERRIDE", "0", 1);  // the library reads it when the handle is made
     const auto create = find<int (*)(Handle*)>("cublasCreate_v2");
+    const auto set_math = find<int (*)(Handle, int)>("cublasSetMathMode");
     const auto set_stream = find<int (*)(Handle, cudaStream_t)>("cublasSetStream_v2");
     const auto set_workspace = find<int (*)(Handle, void*, size_t)>("cublasSetWorkspace_v2");
     name_ = find<const char* (*)(int)>("cublasGetStatusString");
@@ -59,6 +64,8 @@ class Blas {
     CUDA_CHECK(cudaMalloc(&workspace, bytes));
     device_bytes.add(bytes);
     check(create(&handle), __FILE__, __LINE__);
+    constexpr int pedantic = 2;  // CUBLAS_PEDANTIC_MATH: sums in the numbers' own type, step by step
+    check(set_math(handle, pedantic), __FILE__, __LINE__);
     check(set_stream(handle, stream()), __FILE__, __LINE__);
     check(set_workspace(handle, workspace, bytes), __FILE__, __LINE__);  // after the stream, which resets it
   }

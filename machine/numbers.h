@@ -495,18 +495,19 @@ constexpr unsigned kEveryLane = 0xffffffffu;  // the mask of a whole warp
 
 // Calls use(i, f(i)) for i = first, first + kStep, ... below n, in this order. It computes a batch of numbers before it
 // uses the first: so a lane waits for memory once for eight loads, though use() may store where the compiler must fear
-// that a later f() reads. Behind the end it computes the last number again; a lane with one number, just that.
+// that a later f() reads. Behind the end it computes its own last number again: another lane's may be written by now.
 template <int kStep, int kBatch = 8, class F, class Use>
 __device__ __forceinline__ void in_batches(int n, int first, F f, Use use) {
   if (n <= kStep) {
     if (first < n) use(first, f(first));
     return;
   }
+  const int last = n - 1 - (n - 1 - first) % kStep;
   ROLLED
   for (; first < n; first += kBatch * kStep) {
     decltype(f(0)) value[kBatch];
     UNROLL
-    for (int j = 0; j < kBatch; j++) value[j] = f(smaller(first + j * kStep, n - 1));
+    for (int j = 0; j < kBatch; j++) value[j] = f(smaller(first + j * kStep, last));
     UNROLL
     for (int j = 0; j < kBatch; j++)
       if (first + j * kStep < n) use(first + j * kStep, value[j]);
@@ -544,6 +545,7 @@ struct Warp {
     T best = f(0);
     in_batches<kLanes>(n, threadIdx.x % kLanes, f, [&](int, T x) { best = larger(best, x); });
     for (int half = kLanes / 2; half > 0; half /= 2) best = larger(best, __shfl_xor_sync(kEveryLane, best, half));
+    __syncwarp();  // all have read the first number, which lane 0 may write now
     return best;
   }
 };

@@ -62,6 +62,8 @@ const Kind kKinds[] = {
     {"GPU: ", [] { return on_device; }, "no CUDA device; an emulator runs the kernels"},
     {"ptxas: ", [] { return is_set("NANOSPEC_PTXAS"); }, "make cuda holds the kernels to their budgets"},
     {"sass: ", [] { return is_set("NANOSPEC_SASS"); }, "make cuda counts the kernels' loads"},
+    {"witness opcodes: ", [] { return is_set("NANOSPEC_PTX_OPCODES"); },
+     "make cuda lists the opcodes that nvcc writes"},
     {"single: nvcc", [] { return !kSanitized && found("nvcc"); }, "no nvcc, or sanitizers: the single file"},
     {"single: ", [] { return !kSanitized; }, "sanitizers would see nothing of a program of its own"},
     {"terminal: ", has_terminals, "no pseudo-terminal can be had here: what a person types in a chat is not tried"},

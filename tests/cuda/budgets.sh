@@ -1,6 +1,6 @@
 #!/bin/sh
-# tests/cuda/budgets.sh: holds each kernel's registers (by what ptxas said) and loads (by the machine code, SASS) to its
-# comment, once the -cuda programs are built. The end of `make cuda`, whose variables are in the environment.
+# tests/cuda/budgets.sh: runs some kernels' PTX, and holds each kernel's registers (by what ptxas said) and loads (by the
+# machine code, SASS) to its comment, once the -cuda programs are built. The end of `make cuda`, whose variables are in the environment.
 #   budgets.sh [carry]    carry: first says what to take to a machine with a device, and what to type there
 set -e
 # Variables of make's command line (CXX) hold in what is called here, its other flags do not.
@@ -13,6 +13,9 @@ if [ "${1-}" = carry ]; then
   echo "To carry to the machine with the device, which needs no network: $*, and $text."
   echo "There, in a copy of this folder: $BUILD/tests/run -tc='GPU: *', and $BUILD/nanospec-cuda bench --only gpu"
 fi
+
+# What nvcc makes of the kernels runs without a GPU: the parts that a change breaks first.
+make -f tests/cuda/ptx/witness.mk -j"$JOBS" PARTS="rows attention decode"
 
 said=
 for object in machine/library nanospec study/measured train_gpt; do said="$said $BUILD/objects/$object.ptxas"; done

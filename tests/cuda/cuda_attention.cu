@@ -230,7 +230,7 @@ TEST_CASE(ON "attention has the bits of its formula, key by key, whole and split
                                   {2, 70, 60, 1, 1, 128, 0},  {5, 1, 200, 2, 2, 100, 0},   {1, 150, 300, 1, 1, 20, 0.8},
                                   {1, 7, 64, 18, 1, 17, 0.9}, {2, 129, 1, 2, 2, 31, 0.2},  {1, 65, 31, 1, 1, 96, 0.6},
                                   {1, 2, 999, 2, 2, 48, 0},   {1, 9, 100, 1, 1, 128, 0.5}, {1, 5, 70, 1, 1, 64, 1},
-                                  {18, 1, 70, 1, 1, 16, 0},   {1, 40, 20, 1, 1, 32, 2}};
+                                  {18, 1, 70, 1, 1, 16, 0},   {1, 3, 2200, 1, 1, 16, 0.5}, {1, 40, 20, 1, 1, 32, 2}};
   int round = 0;
   for (const AttentionSize& shape : shapes) {
     const Batch batch = tree_batch(chance, shape.roots, shape.rows, shape.past, shape.bushy);
