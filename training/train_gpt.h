@@ -207,7 +207,7 @@ inline void save(const GptOptions& o, const TrainingText& text, Staged& tables, 
 
 // Returns the iteration that the run to resume had reached. The tables are there at once. Throws runtime_error.
 inline int64_t resume(const GptOptions& o, const TrainingText& text, Staged& tables, Trainer<float>& trainer) {
-  OptimizerState state = load_optimizer(o.out);
+  TrainingState state = load_optimizer(o.out);
   state.settings.emplace(kAccumulation, "1");
   const std::string where = o.out + "/optimizer.safetensors";
   if (format_config(state.config) != format_config(o.config))
