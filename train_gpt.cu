@@ -91,7 +91,8 @@ int train(int argc, char** argv) {
   if (!read_flags(argc, argv, o)) return 0;
   const bool cuda = choose_cuda(o.device);
   const auto start = std::chrono::steady_clock::now();
-  TrainingFolder folder(o, "train_gpt", o.out, "model.safetensors", "optimizer.safetensors");
+  TrainingFolder folder = {o, "train_gpt", o.out, "model.safetensors", "optimizer.safetensors"};
+  folder.check();
   const TrainingText text = read_text(o);
   check_room(o, cuda);
   folder.begin();
@@ -125,7 +126,9 @@ int train(int argc, char** argv) {
 
   const double train_loss = estimate(trainer, training, o), val_loss = whole_loss(trainer, validation, o);
   const double seconds = seconds_since(start);
-  if (!o.quiet) say_end(argv[0], o, text, train_loss, val_loss, seconds);
+  if (!o.quiet)
+    tell(filled("train loss {}, loss over the whole validation split {}, {}; {}\n{}", decimals(train_loss, 4),
+                decimals(val_loss, 4), duration(seconds), o.out, next_step(argv[0], o.out, text.begin)));
   if (!o.stats.empty()) write_stats(o, run, train_loss, val_loss, seconds, cuda);
   return 0;
 }

@@ -20,7 +20,6 @@
 
 #include "files/text.h"
 #include "files/unfinished.h"
-#include "files/words.h"
 #include "machine/threads.h"
 
 namespace nanospec {

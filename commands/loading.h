@@ -42,7 +42,7 @@ inline void show_loading(Loaded& loaded, const Settings& s) {
 // runtime_error where the context cannot be the one that is wanted.
 inline Loaded load(const Settings& s, Dtype dtype, Dtype cache_dtype) {
   if (is_gguf(s.model)) {
-    Loaded loaded = load_gguf(s.model, s.context, dtype, cache_dtype);
+    Loaded loaded = load_gguf(read_gguf(s.model), s.context, dtype, cache_dtype);
     show_loading(loaded, s);
     return loaded;
   }

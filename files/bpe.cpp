@@ -106,9 +106,9 @@ std::string token_name(int id, const std::string& name) { return filled("token {
 
 }  // namespace
 
-Bpe::Bpe(const BpeParts& parts, const std::string& where) : pre_(parts.pre), bos_(parts.bos), eos_(parts.eos) {
+Bpe::Bpe(const BpeParts& parts, const std::string& where) : pre_(parts.pre), eos_(parts.eos) {
   read_merges(parts, read_tokens(parts, where), where);
-  for (int id : {bos_, eos_})
+  for (int id : {parts.bos, eos_})
     if (id < -1 || id >= vocab_size())
       refuse(filled("the id {} of a special token is not below {}", id, vocab_size()), where);
   split_ = compile_split(pre_, where);
@@ -393,8 +393,7 @@ struct HfReader {
       expect("the pre-tokenizer's ", list[0], "individual_digits", {true});
       return "smollm";
     }
-    std::string names;
-    for (const Json& one : list) names += (names.empty() ? "" : ", ") + named(one);
+    const std::string names = joined(list, ", ", [&](const Json& one) { return named(one); });
     refuse("the pre-tokenizer is a sequence of " + printable(names, 200), where, advice);
   }
 

@@ -67,7 +67,6 @@ class Bpe {
   Bpe(const BpeParts& parts, const std::string& where);
 
   int vocab_size() const { return int(bytes_.size()); }
-  int bos() const { return bos_; }
   int eos() const { return eos_; }
   const std::string& pre() const { return pre_; }
   TokenType type(int id) const { return types_[size_t(id)]; }
@@ -99,7 +98,7 @@ class Bpe {
   std::array<std::vector<int>, 256> specials_;      // by the first byte of their text, the longest first
   std::shared_ptr<const pcre2_real_code_8> split_;  // the pre-split
   std::string pre_;
-  int bos_, eos_;
+  int eos_;
 };
 
 // ---------------------------------------------------------------------------------------------------------------

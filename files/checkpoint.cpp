@@ -6,7 +6,6 @@
 
 #include "files/bpe.h"
 #include "files/llama.h"
-#include "machine/numbers.h"
 
 namespace nanospec {
 
@@ -307,22 +306,17 @@ Loaded load_model(const std::string& dir) {
   return loaded;
 }
 
-// tokenizer_config.json: it tells `transformers` to use tokenizer.json and nothing else.
-static std::string format_tokenizer_config(const Config& config) {
-  const Json file = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                     {"clean_up_tokenization_spaces", false},
-                     {"model_max_length", config.block_size}};
-  return file.dump(2) + "\n";
-}
-
 void save_model(const std::string& dir, const Config& config, const Tokenizer& tokenizer, const float* weights,
                 const Metadata& metadata) {
   create_folder(dir);
   const std::string model_path = dir + "/model.safetensors";
+  const Json transformers = {{"tokenizer_class", "PreTrainedTokenizerFast"},  // use tokenizer.json and nothing else
+                             {"clean_up_tokenization_spaces", false},
+                             {"model_max_length", config.block_size}};
   const std::vector<std::pair<std::string, std::string>> files = {
       {dir + "/config.json", format_config(config)},
       {dir + "/tokenizer.json", format_tokenizer(tokenizer)},
-      {dir + "/tokenizer_config.json", format_tokenizer_config(config)}};
+      {dir + "/tokenizer_config.json", transformers.dump(2) + "\n"}};
   for (const auto& [path, text] : files) {
     if (access(path.c_str(), F_OK) == 0 && read_file(path) == text) continue;
     if (unlink(model_path.c_str()) != 0 && errno != ENOENT) refuse_path("cannot replace the file", model_path, errno);
@@ -388,10 +382,10 @@ void check_resumable(const Metadata& before, const Metadata& now, const std::str
   }
 }
 
-OptimizerState parse_optimizer(const SafeTensors& file, const std::string& where) {
-  OptimizerState state;
-  state.config = parse_config(entry_of(file, "config", where), where + ", metadata \"config\"");
-  static_cast<TrainingState&>(state) = parse_training(file, tensor_table(state.config), where);
+TrainingState parse_optimizer(const SafeTensors& file, const std::string& where) {
+  const Config config = parse_config(entry_of(file, "config", where), where + ", metadata \"config\"");
+  TrainingState state = parse_training(file, tensor_table(config), where);
+  state.config = config;
   return state;
 }
 
@@ -401,7 +395,7 @@ void save_optimizer(const std::string& dir, const Config& config, int64_t iterat
   save_training(dir + "/optimizer.safetensors", tensor_table(config), iteration, settings, arrays, metadata);
 }
 
-OptimizerState load_optimizer(const std::string& dir) {
+TrainingState load_optimizer(const std::string& dir) {
   const std::string path = dir + "/optimizer.safetensors";
   const SafeTensors file = read_safetensors(path);
   check_hashed(file, dir);

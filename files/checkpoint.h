@@ -134,6 +134,7 @@ struct TrainingState {
   int64_t iteration = 0;             // updates done
   std::vector<float> weights, m, v;  // each laid out by one table of tensors; m, v: AdamW's moments
   Metadata settings;                 // what else a resumed run must share: seed, data, ...
+  Config config = {};                // of a model's training: its sizes, from its file
 };
 
 // Pointers to the three arrays.
@@ -153,14 +154,11 @@ TrainingState parse_training(const SafeTensors& file, const std::vector<TensorSp
 void check_resumable(const Metadata& before, const Metadata& now, const std::string& where);
 
 // Of a model: DIR/optimizer.safetensors, which holds the config too.
-struct OptimizerState : TrainingState {
-  Config config;
-};
-OptimizerState parse_optimizer(const SafeTensors& file, const std::string& where);
+TrainingState parse_optimizer(const SafeTensors& file, const std::string& where);
 
 // The folder must be there. Both throw runtime_error.
 void save_optimizer(const std::string& dir, const Config& config, int64_t iteration, const Metadata& settings,
                     const OptimizerArrays& arrays, Metadata metadata = {});
-OptimizerState load_optimizer(const std::string& dir);
+TrainingState load_optimizer(const std::string& dir);
 
 }  // namespace nanospec

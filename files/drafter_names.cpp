@@ -54,9 +54,7 @@ std::vector<DrafterName> parse_drafter(const std::string& text) {
 }
 
 std::string text_of(const std::vector<DrafterName>& names) {
-  std::string text;
-  for (const DrafterName& name : names) text += (text.empty() ? "" : "+") + name.text;
-  return text;
+  return joined(names, "+", [](const DrafterName& name) { return name.text; });
 }
 
 void check_drafter(const std::vector<DrafterName>& names, const std::string& model) {

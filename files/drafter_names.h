@@ -4,7 +4,6 @@
 #include "drafters/adapt.h"
 #include "drafters/ngram.h"
 #include "files/text.h"
-#include "files/words.h"
 
 namespace nanospec {
 

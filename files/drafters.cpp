@@ -28,27 +28,18 @@ static std::unique_ptr<Drafter> make_part(const DrafterName& name, const std::st
   return make(name);
 }
 
-static std::unique_ptr<Drafter> load_part(const DrafterName& name, const std::string& dir, int vocab,
-                                          const MakeModelDrafter& make) {
-  return made_by(maker_of(name, dir), [&] { return make_part(name, dir, vocab, make); });
-}
-
 std::unique_ptr<Drafter> load_drafter(const std::vector<DrafterName>& names, const std::string& dir, int vocab,
                                       const MakeModelDrafter& make) {
   check_drafter(names, dir);
-  std::unique_ptr<Drafter> drafter;
-  if (names.size() == 1) {
-    drafter = load_part(names[0], dir, vocab, make);
-  } else {
-    std::vector<std::unique_ptr<Drafter>> parts;
-    for (const DrafterName& name : names) {
-      parts.push_back(load_part(name, dir, vocab, make));
-      parts.back()->name = name.text;
-    }
-    drafter = std::make_unique<Union>(std::move(parts));
+  std::vector<std::unique_ptr<Drafter>> parts;
+  for (const DrafterName& name : names) {
+    parts.push_back(made_by(maker_of(name, dir), [&] { return make_part(name, dir, vocab, make); }));
+    if (parts.back()) parts.back()->name = name.text;
   }
-  if (drafter) drafter->name = text_of(names);
-  return drafter;
+  if (parts.size() == 1) return std::move(parts[0]);
+  auto all = std::make_unique<Union>(std::move(parts));
+  all->name = text_of(names);
+  return all;
 }
 
 std::unique_ptr<Drafter> load_drafter(const std::string& text, const std::string& dir, int vocab,

@@ -12,7 +12,6 @@
 
 #include "files/io.h"
 #include "files/unfinished.h"
-#include "files/words.h"
 
 namespace nanospec {
 
@@ -63,8 +62,8 @@ inline int lock_holder(int folder) {
            static_cast<unsigned long long>(status.st_ino));
   char file[sizeof wanted];
   int process = 0;
-  for (const std::string& line :
-       split_at(read_file("/proc/locks"), '\n'))  // "1: FLOCK  ADVISORY  WRITE 12 fd:01:5 0 EOF"
+  // A line is "1: FLOCK  ADVISORY  WRITE 12 fd:01:5 0 EOF".
+  for (const std::string& line : split_at(read_file("/proc/locks"), '\n'))
     if (sscanf(line.c_str(), "%*d: FLOCK %*s %*s %d %63s", &process, file) == 2 && !strcmp(file, wanted))
       return process;
   return 0;

@@ -5,9 +5,7 @@
 // text is its length, 8 bytes, and its bytes. All numbers are little-endian.
 #include "files/gguf.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <cmath>
 
@@ -101,7 +99,7 @@ std::string shown_value(const GgufValue& value) {
 
 [[noreturn]] static void refuse_value(const GgufFile& file, const std::string& key, const std::string& is,
                                       const std::string& expected) {
-  refuse(printable(key) + " is " + is + ", expected " + expected, printable(file.path, 300), kConvertAgain);
+  refuse(printable(key) + " is " + is + ", expected " + expected, file.where(), kConvertAgain);
 }
 
 // What `read` makes of the value under a key, which must be a list or none, of values that are such ("": any);
@@ -111,8 +109,7 @@ static T value_of(const GgufFile& file, const std::string& key, const std::optio
                   bool list, std::string_view noun, Read read) {
   const auto found = file.metadata.find(key);
   if (found == file.metadata.end() && otherwise) return *otherwise;
-  if (found == file.metadata.end())
-    refuse("the metadata lack " + printable(key), printable(file.path, 300), kConvertAgain);
+  if (found == file.metadata.end()) refuse("the metadata lack " + printable(key), file.where(), kConvertAgain);
   const GgufValue& value = found->second;
   if (value.list != list || (!noun.empty() && !is(value, noun))) refuse_value(file, key, shown_value(value), expected);
   return read(value);
@@ -173,7 +170,7 @@ const GgufTensor* GgufFile::find(const std::string& name) const {
 }
 const GgufTensor& GgufFile::tensor(const std::string& name) const {
   const GgufTensor* found = find(name);
-  if (!found) refuse("tensor " + printable(name) + " is missing", printable(path, 300), kConvertAgain);
+  if (!found) refuse("tensor " + printable(name) + " is missing", where(), kConvertAgain);
   return *found;
 }
 void GgufFile::release() const {
@@ -344,7 +341,7 @@ GgufFile parse(std::shared_ptr<const uint8_t> bytes, size_t size, const std::str
   file.path = path;
   file.bytes = std::move(bytes);
   file.size = size;
-  Cursor cursor{file.bytes.get(), size, printable(path, 300)};
+  Cursor cursor{file.bytes.get(), size, file.where()};
   const std::string magic(reinterpret_cast<const char*>(file.bytes.get()), std::min<size_t>(size, 4));
   if (magic != "GGUF")
     refuse("not a GGUF file: it begins with \"" + printable(magic) + "\"", cursor.where, "give a GGUF file");

@@ -37,11 +37,7 @@ struct GgufTensor {
   size_t bytes;
   uint64_t offset;  // from where the tensors begin
 
-  size_t size() const {  // numbers
-    size_t n = 1;
-    for (int64_t dimension : shape) n *= size_t(dimension);
-    return n;
-  }
+  size_t size() const { return numbers_in(shape); }
   size_t columns() const { return size_t(shape.back()); }  // numbers in a row, whole blocks: rows do not share one
 };
 
@@ -81,6 +77,7 @@ struct GgufFile {
   size_t size = 0;
   bool mapped = false;  // not a copy in memory
 
+  std::string where() const { return printable(path, 300); }  // for errors
   bool has(const std::string& key) const { return metadata.count(key) > 0; }
 
   // The metadata under a key; if there is none, `otherwise`. They throw runtime_error, with the key, if there is

@@ -4,7 +4,6 @@
 #include <climits>
 
 #include "files/model_path.h"
-#include "files/words.h"
 
 namespace nanospec {
 
@@ -142,7 +141,7 @@ bool among(const std::string& word, const std::string& words, char between) {
 }
 
 void check_keys(const GgufFile& file) {
-  const std::string where = printable(file.path, 300), prefix = "llama.";
+  const std::string where = file.where(), prefix = "llama.";
   for (auto at = file.metadata.lower_bound(prefix); at != file.metadata.end(); ++at) {
     const std::string& key = at->first;
     if (key.compare(0, prefix.size(), prefix) != 0) break;
@@ -176,24 +175,23 @@ const char* feature_of(const std::string& name) {
 }
 
 void check_shapes(const GgufFile& file, const Config& config) {
-  const std::string where = printable(file.path, 300);
   Expected expected;
   for (const LlamaTensor& tensor : llama_tensors(config)) expected[tensor.gguf] = tensor.shape;
   for (const GgufTensor& tensor : file.tensors)
     if (!expected.count(tensor.name))
-      refuse("tensor " + printable(tensor.name) + " is not expected (" + feature_of(tensor.name) + ")", where,
+      refuse("tensor " + printable(tensor.name) + " is not expected (" + feature_of(tensor.name) + ")", file.where(),
              kAnother);
   for (const auto& [name, shape] : expected) {
     const GgufTensor& tensor = file.tensor(name);
     if (tensor.shape != shape)
-      refuse("tensor " + name + " has shape " + shown_shape(tensor.shape) + ", expected " + shown_shape(shape), where,
-             kConvertAgain);
+      refuse(filled("tensor {} has shape {}, expected {}", name, shown_shape(tensor.shape), shown_shape(shape)),
+             file.where(), kConvertAgain);
   }
 }
 
 // Throws unless the file is one whole model of the architecture `llama`.
 void check_kind(const GgufFile& file) {
-  const std::string where = printable(file.path, 300);
+  const std::string where = file.where();
   const std::string architecture = file.text("general.architecture"), type = file.text("general.type", "model");
   if (architecture != "llama")
     refuse("a model of the architecture \"" + printable(architecture) + "\", expected \"llama\"", where, kAnother);
@@ -210,7 +208,7 @@ Config read_llama_header(const GgufFile& file) {
   const auto size = [&](const std::string& key, const std::optional<int64_t>& otherwise = {}) {
     return int(file.integer("llama." + key, 1, INT_MAX, otherwise));
   };
-  const auto disagree = [&](const std::string& what) { refuse(what, printable(file.path, 300), kConvertAgain); };
+  const auto disagree = [&](const std::string& what) { refuse(what, file.where(), kConvertAgain); };
   Config h;
   h.rotary = h.swiglu = true;
   h.center = false;
@@ -298,9 +296,6 @@ Loaded load_gguf(const GgufFile& file, int context, Dtype dtype, Dtype cache_dty
   loaded.tokenizer = gguf_tokenizer(file);
   loaded.begin_token = gguf_begin_token(file);
   return loaded;
-}
-Loaded load_gguf(const std::string& path, int context, Dtype dtype, Dtype cache_dtype) {
-  return load_gguf(read_gguf(path), context, dtype, cache_dtype);
 }
 
 }  // namespace nanospec

@@ -83,6 +83,5 @@ int context_of(const Config& model, int wanted, const std::string& path);
 // context: tokens of the window; 0: see context_of. The types: of weights and of the cache. Throws runtime_error, also
 // where the memory that is free is not enough.
 Loaded load_gguf(const GgufFile& file, int context = 0, Dtype dtype = Dtype::fp32, Dtype cache_dtype = Dtype::fp32);
-Loaded load_gguf(const std::string& path, int context = 0, Dtype dtype = Dtype::fp32, Dtype cache_dtype = Dtype::fp32);
 
 }  // namespace nanospec

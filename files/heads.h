@@ -10,10 +10,13 @@
 #include "drafters/parallel.h"
 #include "files/checkpoint.h"
 #include "files/origin.h"
-#include "files/words.h"
 
 namespace nanospec {
 
+// Where the drafter of that name lies.
+inline std::string heads_path(const std::string& dir, const std::string& name) {
+  return dir + "/" + name + ".safetensors";
+}
 // How many there are of PREFIX + number + SUFFIX, numbered through from `first`.
 inline int count_tensors(const SafeTensors& file, const std::string& prefix, int first, const std::string& suffix) {
   int n = 0;
@@ -29,19 +32,17 @@ inline std::vector<int64_t> shape_in(const SafeTensors& file, const std::string&
 // ---------------------------------------------------------------------------------------------------------------
 // Medusa heads
 
-inline std::string medusa_path(const std::string& dir) { return dir + "/medusa.safetensors"; }
-
 // Heads that were trained with another model, or on another text, than that in target_dir ("": not asked).
 inline void check_heads(const SafeTensors& file, const std::string& name, const std::string& dir,
                         const std::string& target_dir) {
-  const std::string path = dir + "/" + name + ".safetensors";
-  check_origin(file.metadata, name == "medusa" ? "the heads were trained" : "the drafter was trained", path, target_dir,
+  check_origin(file.metadata, name == "medusa" ? "the heads were trained" : "the drafter was trained",
+               heads_path(dir, name), target_dir,
                "drafts are right less often; train again: " + drafter_trainer(name, target_dir, dir));
 }
 
 // The heads in DIR for a target of this config, in target_dir.
 inline MedusaHeads read_medusa(const std::string& dir, const Config& config, const std::string& target_dir = "") {
-  const std::string path = medusa_path(dir);
+  const std::string path = heads_path(dir, "medusa");
   if (!std::filesystem::exists(path))
     refuse("drafter medusa has no heads", path, "train them: " + drafter_trainer("medusa", target_dir, dir));
   const SafeTensors file = read_safetensors(path);
@@ -75,8 +76,6 @@ inline std::unique_ptr<Drafter> load_medusa(const std::string& dir, const std::s
 // ---------------------------------------------------------------------------------------------------------------
 // The parallel drafter
 
-inline std::string parallel_path(const std::string& dir) { return dir + "/parallel.safetensors"; }
-
 // What the tensors' shapes do not say.
 inline Metadata parallel_metadata(const ParallelSizes& s) {
   return {{"n_head", std::to_string(s.n_head)},
@@ -87,7 +86,7 @@ inline Metadata parallel_metadata(const ParallelSizes& s) {
 
 // The drafter in DIR for a target of this config, in target_dir, as it was trained.
 inline ParallelFile read_parallel(const std::string& dir, const Config& config, const std::string& target_dir = "") {
-  const std::string path = parallel_path(dir), how = drafter_trainer("parallel", target_dir, dir),
+  const std::string path = heads_path(dir, "parallel"), how = drafter_trainer("parallel", target_dir, dir),
                     advice = "train it again: " + how;
   if (!std::filesystem::exists(path)) refuse("drafter parallel is not trained", path, "train it: " + how);
   const SafeTensors file = read_safetensors(path);

@@ -13,29 +13,29 @@ inline std::string file_of_model(const std::string& model, const std::string& fi
   return model.substr(0, model.size() - std::string("gguf").size()) + file;
 }
 
+const std::string kTokenizerKey = "tokenizer.ggml.";  // what the keys of a GGUF file's tokenizer begin with
+
 // Throws runtime_error.
 inline Tokenizer gguf_tokenizer(const GgufFile& file) {
-  const std::string prefix = "tokenizer.ggml.";
-  const std::string kind = file.text(prefix + "model");
+  const std::string kind = file.text(kTokenizerKey + "model");
   if (kind != "gpt2")
     refuse("the tokenizer is \"" + printable(kind) + "\", not byte-level BPE (\"gpt2\")", file.path,
            "use a model with such a tokenizer");
   BpeParts parts;
-  parts.tokens = file.texts(prefix + "tokens");
-  for (int64_t type : file.integers(prefix + "token_type", 0, 6)) parts.types.push_back(int(type));
-  parts.merges = file.texts(prefix + "merges");
-  parts.pre = file.text(prefix + "pre");
+  parts.tokens = file.texts(kTokenizerKey + "tokens");
+  for (int64_t type : file.integers(kTokenizerKey + "token_type", 0, 6)) parts.types.push_back(int(type));
+  parts.merges = file.texts(kTokenizerKey + "merges");
+  parts.pre = file.text(kTokenizerKey + "pre");
   const int64_t most = int64_t(parts.tokens.size()) - 1;
-  parts.bos = int(file.integer(prefix + "bos_token_id", 0, most, -1));
-  parts.eos = int(file.integer(prefix + "eos_token_id", 0, most, -1));
+  parts.bos = int(file.integer(kTokenizerKey + "bos_token_id", 0, most, -1));
+  parts.eos = int(file.integer(kTokenizerKey + "eos_token_id", 0, most, -1));
   return bpe_tokenizer(parts, file.path);
 }
 
 // The token that the model wants before every text; -1: none.
 inline int gguf_begin_token(const GgufFile& file) {
-  const std::string prefix = "tokenizer.ggml.";
-  if (!file.flag(prefix + "add_bos_token", false)) return -1;
-  return int(file.integer(prefix + "bos_token_id", 0, int64_t(file.length(prefix + "tokens")) - 1));
+  if (!file.flag(kTokenizerKey + "add_bos_token", false)) return -1;
+  return int(file.integer(kTokenizerKey + "bos_token_id", 0, int64_t(file.length(kTokenizerKey + "tokens")) - 1));
 }
 
 // Throws runtime_error.
@@ -50,13 +50,12 @@ inline Tokenizer load_tokenizer(const std::string& model) {
 inline std::string tokenizer_hash(const std::string& model) {
   if (!is_gguf(model)) return hash_of(read_regular(model + "/tokenizer.json"));
   const GgufFile file = read_gguf(model);
-  const std::string prefix = "tokenizer.ggml.";
   std::string all;
   const auto add = [&](const std::string& text) { all += std::to_string(text.size()) + ":" + text; };
   for (const char* list : {"tokens", "merges"})
-    for (const std::string& text : file.texts(prefix + list)) add(text);
-  for (int64_t type : file.integers(prefix + "token_type", 0, 6)) add(std::to_string(type));
-  add(file.text(prefix + "pre"));
+    for (const std::string& text : file.texts(kTokenizerKey + list)) add(text);
+  for (int64_t type : file.integers(kTokenizerKey + "token_type", 0, 6)) add(std::to_string(type));
+  add(file.text(kTokenizerKey + "pre"));
   return hash_of(all);
 }
 

@@ -69,10 +69,9 @@ static size_t header_end(const std::string& begin, uint64_t size, const std::str
 // Reads a file's header. Checks all of it: names are distinct, shapes and offsets agree, there is no gap, no overlap
 // and no byte left over. Throws std::runtime_error.
 static SafeTensors parse_header(const std::string& bytes, uint64_t size, const std::string& where) {
-  const std::string advice = "replace the file";
   const size_t origin = bytes.size(), data = size_t(size) - origin;
   const Json header = parse_json(bytes.substr(8), where);
-  if (!header.is_object()) refuse("the header is no JSON object", where, advice);
+  if (!header.is_object()) refuse("the header is no JSON object", where);
 
   SafeTensors file;
   file.header = origin;
@@ -82,7 +81,7 @@ static SafeTensors parse_header(const std::string& bytes, uint64_t size, const s
       continue;
     }
     for (const auto& [key, value] : entry.items()) {
-      if (!entry.is_object() || !value.is_string()) refuse("__metadata__ is no map of texts", where, advice);
+      if (!entry.is_object() || !value.is_string()) refuse("__metadata__ is no map of texts", where);
       file.metadata[key] = value.get<std::string>();
     }
   }
@@ -94,11 +93,10 @@ static SafeTensors parse_header(const std::string& bytes, uint64_t size, const s
     if (tensor.begin != reached)
       refuse(filled("tensor {} begins at {}, expected {} (a gap or an overlap)", printable(tensor.name),
                     tensor.begin - origin, reached - origin),
-             where, advice);
+             where);
     reached = tensor.end;
   }
-  if (reached != size)
-    refuse(filled("the tensors take {} bytes, the file holds {}", reached - origin, data), where, advice);
+  if (reached != size) refuse(filled("the tensors take {} bytes, the file holds {}", reached - origin, data), where);
   return file;
 }
 
@@ -149,11 +147,7 @@ SafeTensors read_header(const std::string& path) {
   return read_safetensors(path, [](const SafeTensors&) { return false; });
 }
 
-static size_t bytes_of(const TensorData& tensor) {
-  size_t count = 1;
-  for (int64_t size : tensor.shape) count *= size_t(size);
-  return count * dtype_size(tensor.dtype);
-}
+static size_t bytes_of(const TensorData& tensor) { return numbers_in(tensor.shape) * dtype_size(tensor.dtype); }
 
 // The part of a safetensors file before the data of these tensors. It ends at a multiple of 8 bytes.
 static std::string safetensors_header(const std::vector<TensorData>& tensors, const Metadata& metadata) {

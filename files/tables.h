@@ -56,9 +56,6 @@ inline void save_bigram(const std::string& dir, const std::vector<int>& tokens, 
 // Reads DIR/bigram.safetensors. Throws runtime_error when it is missing, or not a (V, V) table of finite numbers.
 inline std::unique_ptr<Bigram> load_bigram(const std::string& dir, int vocab) {
   const std::string path = bigram_path(dir);
-  if (is_gguf(dir))
-    refuse("drafter bigram has no table", dir,
-           "--drafter ngram:2 is the same, once nanospec index has counted a text; --drafter suffix needs none");
   if (!std::filesystem::exists(path))
     refuse("drafter bigram has no table", path, "train with train_gpt, which writes it, or use --drafter none");
   const SafeTensors file = read_safetensors(path);

@@ -24,11 +24,7 @@ std::string printable(const std::string& text, size_t limit) {
   return out;
 }
 
-std::string shown_shape(const std::vector<int64_t>& shape) {
-  std::string text = "(";
-  for (size_t i = 0; i < shape.size(); i++) text += (i ? ", " : "") + std::to_string(shape[i]);
-  return text + ")";
-}
+std::string shown_shape(const std::vector<int64_t>& shape) { return "(" + joined(shape) + ")"; }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Errors
@@ -221,9 +217,8 @@ Split encode_split(const Tokenizer& tokenizer, const std::string& text, const st
 std::vector<std::string> read_prompts_jsonl(const std::string& text, const std::string& where) {
   const std::string advice = "write one {\"prompt\": \"...\"} a line";
   std::vector<std::string> prompts;
-  std::istringstream lines(text);
   size_t line = 0;
-  for (std::string here; std::getline(lines, here);) {
+  for (const std::string& here : split_at(text, '\n')) {
     const std::string place = filled("{}, line {}", where, ++line);
     if (here.find_first_not_of(" \t\r") == std::string::npos) continue;
     const Json parsed = parse_json(here, place);

@@ -4,8 +4,8 @@
 // (safetensors.h), models and states of training (checkpoint.h), models of llama.cpp (gguf.h, gguf_model.h), counts of
 // the training text (tables.h), heads and the parallel drafter (heads.h). It also has the words that people type: the
 // error for an unknown one (words.h), drafters by name (drafter_names.h, drafters.h). It includes the core and
-// drafters/; text.h and words.h include nothing of the project. It hooks into no loop: it runs before a text and after
-// a training. The core's one table of tensors (model.h) says in which order tensors are written.
+// drafters/; text.h includes words.h alone, and that nothing of the project. It hooks into no loop: it runs before a
+// text and after a training. The core's one table of tensors (model.h) says in which order tensors are written.
 //
 // What headers of this ring include of the standard library, those who include them do not include again.
 //
@@ -19,20 +19,16 @@
 // for bytes that are not UTF-8, and for a character outside the vocabulary, a function throws, with the place.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
-#include <stdexcept>
-#include <string>
 #include <string_view>
 #include <unordered_map>
-#include <vector>
+
+#include "files/words.h"
 
 namespace nanospec {
 
@@ -70,17 +66,16 @@ std::string printable(const std::string& text, size_t limit = 60);
 
 // A tensor's shape for a message: "(3, 4)".
 std::string shown_shape(const std::vector<int64_t>& shape);
+// How many numbers it has.
+inline size_t numbers_in(const std::vector<int64_t>& shape) {
+  size_t n = 1;
+  for (int64_t size : shape) n *= size_t(size);
+  return n;
+}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Errors
 
-// A value as a stream writes it.
-template <class T>
-std::string as_text(const T& value) {
-  std::ostringstream text;
-  text << value;
-  return text.str();
-}
 // A text with values: each {} in turn becomes the next of them.
 template <class... Values>
 std::string filled(std::string text, const Values&... values) {

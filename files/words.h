@@ -71,9 +71,18 @@ inline std::string quoted(const std::string& word) {
   return shown + (word.size() > 60 ? "...'" : "'");
 }
 
-inline std::string joined(const std::vector<std::string>& words, const std::string& between = ", ") {
+// A value as a stream writes it.
+template <class T>
+std::string as_text(const T& value) {
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+// The items of a list, each as text_of(item) has it.
+template <class List, class Text = std::string (*)(const typename List::value_type&)>
+std::string joined(const List& items, const std::string& between = ", ", Text text_of = as_text) {
   std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
+  for (const auto& item : items) text += (text.empty() ? "" : between) + text_of(item);
   return text;
 }
 

@@ -61,7 +61,7 @@ std::vector<T> start_of(const ParallelSizes& s) {
 // By way of its file.
 inline std::unique_ptr<Drafter> drafter_of(const ParallelFile& file, Target& target, const Config& config) {
   const Folder folder;
-  write_arrays(parallel_path(folder.path), parallel_table(file.sizes), {{"", file.weights.data()}},
+  write_arrays(heads_path(folder.path, "parallel"), parallel_table(file.sizes), {{"", file.weights.data()}},
                parallel_metadata(file.sizes));
   return load_parallel(folder.path, folder.path, target, config);
 }

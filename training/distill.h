@@ -28,8 +28,8 @@ struct ShardSizes {
 // Row l of a sequence is where the target saw token l and was to say token l + 1.
 struct Shard {
   ShardSizes sizes;
-  std::vector<int32_t> token;  // (S, L + 1)
-  std::vector<float> states;   // (S, L, channels)
+  std::vector<int32_t> token = {};  // (S, L + 1)
+  std::vector<float> states = {};   // (S, L, channels)
 
   const float* state(int sequence, int row) const {
     return states.data() + (size_t(sequence) * size_t(sizes.rows) + size_t(row)) * size_t(sizes.channels);
@@ -59,15 +59,13 @@ inline std::string format_shard(const Shard& shard) {
 // Throws runtime_error unless it is a shard of these sizes over tokens in [0, vocab).
 inline Shard parse_shard(std::string bytes, const ShardSizes& sizes, int vocab, const std::string& where) {
   const SafeTensors file = parse_safetensors(std::move(bytes), where);
-  Shard shard;
-  shard.sizes = sizes;
+  Shard shard = {sizes};
   shard.token = read_integers(file, "token", where);
   shard.states = read_tensor(file, word_of(sizes.what), {sizes.sequences, sizes.rows, sizes.channels}, where);
   bool fits = shard.token.size() == size_t(sizes.sequences) * size_t(sizes.rows + 1);
   for (int32_t token : shard.token) fits = fits && token >= 0 && token < vocab;
   if (!fits)
-    refuse(std::string("not the ") + name_of(sizes.what) + " of this model", where,
-           "remove the file: it is made again");
+    refuse(filled("not the {} of this model", name_of(sizes.what)), where, "remove the file: it is made again");
   return shard;
 }
 

@@ -1,5 +1,5 @@
-// training/run.h: what every training shares, of a model or of a drafter: options and flags, its folder, the course of
-// its updates, the next step, and going on from a state.
+// training/run.h: what every training shares, of a model or of a drafter: options and flags, its folder, its text, the
+// course of its updates, the next step, and going on from a state.
 //
 // A loop reads, in train_gpt.cu as in train_drafter.h:
 //   UpdateLoop run(options, done);                                // done: the iterations of the run that was stopped
@@ -11,14 +11,11 @@
 // What an update computes is the trainer's alone; this knows of losses, rates and clocks.
 #pragma once
 
-#include <cctype>
-#include <cmath>
-#include <numeric>
-
 #include "commands/cli.h"
 #include "commands/samples.h"
 #include "files/checkpoint.h"
 #include "files/folder.h"
+#include "files/tables.h"
 #include "train.h"
 
 namespace nanospec {
@@ -35,23 +32,21 @@ struct RunOptions {
   bool resume = false, overwrite = false, quiet = false;
 };
 
-// What a program says of its own batches, rates and seed.
-struct RunWords {
-  std::string batch, rate, min_rate, seed;
-};
-inline std::vector<Flag> run_flags(RunOptions& o, const RunWords& words) {
+// batch, rate, min_rate, seed: what a program says of its own.
+inline std::vector<Flag> run_flags(RunOptions& o, const std::string& batch, const std::string& rate,
+                                   const std::string& min_rate, const std::string& seed) {
   return {
       heading("Training"),
-      {"--batch_size", "N", &o.batch_size, words.batch, from(1, 1 << 20)},
+      {"--batch_size", "N", &o.batch_size, batch, from(1, 1 << 20)},
       {"--max_iters", "N", &o.max_iters, "updates in all", from(1)},
-      {"--learning_rate", "X", &o.learning_rate, words.rate, above(0, 1e3)},
-      {"--min_lr", "X", &o.min_lr, words.min_rate, from(0, 1e3)},
+      {"--learning_rate", "X", &o.learning_rate, rate, above(0, 1e3)},
+      {"--min_lr", "X", &o.min_lr, min_rate, from(0, 1e3)},
       {"--warmup_iters", "N", &o.warmup_iters, "updates until the highest rate", from(0)},
       {"--beta2", "X", &o.beta2, "AdamW's second decay rate (the first is 0.9)", from(0, 0.999999)},
       {"--weight_decay", "X", &o.weight_decay, "of matrices", from(0, 1e3)},
       {"--grad_clip", "X", &o.grad_clip, "greatest length of the gradient; 0: no clipping", from(0)},
       {"--eval_interval", "N", &o.eval_interval, "updates between two evaluations, each with a checkpoint", from(1)},
-      {"--seed", "N", &o.seed, words.seed},
+      {"--seed", "N", &o.seed, seed},
       heading("Machine"),
       {"--threads", "N", &o.threads, "CPU threads; the weights do not depend on it", threads()},
       {"--quiet", "", &o.quiet, "no progress"}};
@@ -60,52 +55,100 @@ inline void add_before(std::vector<Flag>& flags, const std::string& name, const 
   flags.insert(std::find_if(flags.begin(), flags.end(), [&](const Flag& f) { return f.name == name; }), flag);
 }
 
+// Says it on standard error.
+inline void tell(const std::string& text) { fputs(text.c_str(), stderr); }
+
 // Throws invalid_argument where the rate would rise.
 inline void check_rates(const RunOptions& o, const std::string& program) {
   if (o.min_lr > o.learning_rate)
-    throw std::invalid_argument("--min_lr " + decimals(o.min_lr, 6) + " is above --learning_rate " +
-                                decimals(o.learning_rate, 6) + ": " + program + ": lower it");
+    refuse_usage("--min_lr {} is above --learning_rate {}: {}: lower it", decimals(o.min_lr, 6),
+                 decimals(o.learning_rate, 6), program);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // The folder
 
 // Where a training writes: its own from begin() on, and from the start where it is there. What another training has
-// left is written over only if that was asked for. Both throw runtime_error.
-class TrainingFolder {
- public:
-  // weights, state: the names of its files. Throws invalid_argument where the options contradict each other.
-  TrainingFolder(const RunOptions& o, const std::string& program, const std::string& path, const std::string& weights,
-                 const std::string& state)
-      : o_(o), program_(program), path_(path), weights_(weights), state_(state) {
+// left is written over only if that was asked for. Both functions throw runtime_error.
+struct TrainingFolder {
+  const RunOptions& o;
+  const std::string program, path;
+  const std::string weights, state;  // the names of its files
+  LockedFolder folder = {path, "wait for its end, or give another --out"};
+
+  // Call it at once. Throws invalid_argument where the options contradict each other.
+  void check() const {
     if (o.resume && o.overwrite)
-      throw std::invalid_argument("--resume goes on, --overwrite starts anew: " + program_ + ": give one of them");
-    check();
+      refuse_usage("--resume goes on, --overwrite starts anew: {}: give one of them", program);
+    const std::string anew = "start anew with --overwrite, or give another --out";
+    const bool ended = std::filesystem::exists(path + "/" + weights),
+               begun = std::filesystem::exists(path + "/" + state);
+    if (o.resume && !begun)
+      refuse("there is no run to resume", path + "/" + state, ended ? anew : "leave out --resume");
+    if (o.resume || o.overwrite || (!ended && !begun)) return;
+    refuse("a training has written here",
+           path + " (" + (ended ? weights : "") + (ended && begun ? ", " : "") + (begun ? state : "") + ")",
+           (begun ? "--resume goes on with it; " : "") + anew);
   }
   // Call it when nothing else can be refused. From here on Ctrl-C leads to a checkpoint.
   void begin() {
-    watch_interrupts(program_ + ": stopped at once: " + path_ + ": --resume goes on from the last checkpoint, if any");
-    folder_.make();
+    watch_interrupts(program + ": stopped at once: " + path + ": --resume goes on from the last checkpoint, if any");
+    folder.make();
     check();  // another training may have come and gone
   }
-
- private:
-  void check() const {
-    const bool weights = std::filesystem::exists(path_ + "/" + weights_),
-               state = std::filesystem::exists(path_ + "/" + state_);
-    if (o_.resume && !state)
-      refuse("there is no run to resume", path_ + "/" + state_, weights ? kAnew : "leave out --resume");
-    if (o_.resume || o_.overwrite || (!weights && !state)) return;
-    refuse("a training has written here",
-           path_ + " (" + (weights ? weights_ : "") + (weights && state ? ", " : "") + (state ? state_ : "") + ")",
-           std::string(state ? "--resume goes on with it; " : "") + kAnew);
-  }
-  static constexpr const char* kAnew = "start anew with --overwrite, or give another --out";
-
-  const RunOptions& o_;
-  const std::string program_, path_, weights_, state_;
-  LockedFolder folder_{path_, "wait for its end, or give another --out"};
 };
+
+// ---------------------------------------------------------------------------------------------------------------
+// The text
+
+// What is learned from.
+struct TrainingText {
+  Tokenizer tokenizer;
+  Split parts;
+  Metadata settings;  // what follows from it must share these
+  Metadata origin;    // its name and its hash, for the files that are made of it
+  std::string begin;  // of the text
+};
+
+// Notes what an editor may have put into a text: the model would learn it.
+inline void note_marks(const std::string& text, const std::string& path) {
+  size_t ends = 0;
+  for (size_t at = text.find("\r\n"); at != std::string::npos; at = text.find("\r\n", at + 2)) ends++;
+  if (text.compare(0, 3, "\xEF\xBB\xBF") == 0)
+    note("the text begins with a byte order mark (U+FEFF), which the model learns as a character", printable(path, 300),
+         "tail -c +4 FILE >NEW leaves it out");
+  if (ends > 0)
+    note(thousands(double(ends)) + " lines end with CR and LF, and the model learns both", printable(path, 300),
+         "tr -d '\\r' <FILE >NEW leaves the CR out");
+}
+
+// Reads the data for a model of these sizes, and sets its vocabulary's. known: its tokenizer; null: it is made, of the
+// text's own characters. Throws runtime_error; invalid_argument where no model can have these sizes.
+inline TrainingText read_text(const RunOptions& o, Config& model, const Tokenizer* known) {
+  const double size = file_bytes(o.data);
+  check_memory(o.data, size, known ? takes_tokens(size) : takes_counts(size));
+  Preparing preparing(size, o.quiet);
+  preparing.step("reading");
+  const std::string bytes = read_file(o.data);
+  preparing.step("encoding");
+  TrainingText text;
+  text.tokenizer = known ? *known : character_tokenizer(bytes, o.data);
+  if (!known) check_bigram_size(text.tokenizer.vocab_size(), o.data);
+  text.parts = encode_split(text.tokenizer, bytes, o.data, preparing.told());
+  const size_t shortest = size_t(model.block_size) + (known ? 1 : 2), validation = text.parts.validation.size();
+  if (validation < shortest)  // the other part is longer
+    refuse(filled("the text has only {} characters", text.parts.train.size() + validation), o.data,
+           filled("give at least {}{}", 10 * shortest, known ? "" : ", or a smaller --block_size"));
+  model.vocab_size = text.tokenizer.vocab_size();
+  validate(model);
+  preparing.clear();
+  if (!known) note_marks(bytes, o.data);
+  preparing.step("hashing");
+  text.begin = bytes.substr(0, 1000);
+  text.settings = {{"seed", std::to_string(o.seed)}, {"data_sha256", sha256(bytes)}};
+  text.origin = text_origin(o.data, text.settings.at("data_sha256"));
+  return text;
+}
 
 // ---------------------------------------------------------------------------------------------------------------
 // The course of the updates
@@ -118,8 +161,7 @@ class UpdateLoop {
 
   UpdateLoop(const RunOptions& o, int64_t done) : iteration(done), o_(o), progress_(o.quiet) {
     if (done >= o.max_iters)
-      fprintf(stderr, "nothing to do: %lld of %d updates are made: raise --max_iters to go on\n",
-              static_cast<long long>(done), o.max_iters);
+      tell(filled("nothing to do: {} of {} updates are made: raise --max_iters to go on\n", done, o.max_iters));
   }
 
   // Whether there is another update to make. Its time begins.
@@ -143,36 +185,32 @@ class UpdateLoop {
     times_.push_back(progress_.seconds() - begun_);
     loss = loss_before;
     if (!std::isfinite(loss))
-      throw std::runtime_error("the loss is not finite any more: iteration " + std::to_string(iteration) +
-                               ": use a smaller --learning_rate; the last checkpoint is whole");
+      refuse("the loss is not finite any more", "iteration " + std::to_string(iteration),
+             "use a smaller --learning_rate; the last checkpoint is whole");
     mean_loss += (loss - mean_loss) / double(std::min<size_t>(times_.size(), 50));
     iteration++;
   }
   bool checkpoint_due() const { return iteration % o_.eval_interval == 0 && iteration < o_.max_iters; }
 
   // The progress line, where it is time for one. speed(seconds): of updates that take so many each.
-  template <class Speed>
-  void show(double shown_loss, Speed speed) {
+  void show(double shown_loss, const std::function<std::string(double seconds)>& speed) {
     if (!progress_.due()) return;
     const double each = median({times_.end() - long(std::min<size_t>(times_.size(), 50)), times_.end()});
-    progress_.show("iteration " + std::to_string(iteration) + "/" + std::to_string(o_.max_iters) + "  loss " +
-                   decimals(shown_loss, 4) + "  " + speed(each) + "  " +
-                   duration(each * double(o_.max_iters - iteration)) + " left");
+    progress_.show(filled("iteration {}/{}  loss {}  {}  {} left", iteration, o_.max_iters, decimals(shown_loss, 4),
+                          speed(each), duration(each * double(o_.max_iters - iteration))));
   }
   // A line that stays.
   void say(const std::string& line) {
     progress_.clear();
-    if (!o_.quiet) fprintf(stderr, "iteration %lld: %s\n", static_cast<long long>(iteration), line.c_str());
+    if (!o_.quiet) tell(filled("iteration {}: {}\n", iteration, line));
   }
   // Is there more than what the run began with? Otherwise Ctrl-C leaves all as it was.
   bool worth_saving() const { return updates() > 0 || !interrupted(); }
   // After Ctrl-C; returns the exit status.
   int stopped(const char* program, const std::string& where) const {
     if (!worth_saving())
-      fprintf(stderr, "%s: stopped before the first update: no checkpoint: give the same command again\n", program);
-    else
-      fprintf(stderr, "%s: stopped after iteration %lld: %s: go on with --resume\n", program,
-              static_cast<long long>(iteration), where.c_str());
+      tell(filled("{}: stopped before the first update: no checkpoint: give the same command again\n", program));
+    else tell(filled("{}: stopped after iteration {}: {}: go on with --resume\n", program, iteration, where));
     return kInterruptedStatus;
   }
 
@@ -223,8 +261,7 @@ inline std::string next_step(const std::string& program, const std::string& mode
 // Going on
 
 // The trainer becomes what it was at this state. Returns the iteration.
-template <class Trainer>
-int64_t go_on(Trainer& trainer, const TrainingState& state) {
+inline int64_t go_on(Trained<float>& trainer, const TrainingState& state) {
   trainer.m.upload(state.m.data(), state.m.size());
   trainer.v.upload(state.v.data(), state.v.size());
   trainer.set_weights(state.weights.data());

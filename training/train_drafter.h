@@ -23,7 +23,6 @@
 
 #include "files/drafters.h"
 #include "files/heads.h"
-#include "files/tables.h"
 #include "training/distill.h"
 #include "training/run.h"
 
@@ -34,11 +33,9 @@ namespace nanospec {
 
 // What the program calls what it trains.
 struct DistillWords {
-  std::string name, what, guesser;   // "medusa": --medusa, --medusa_target, medusa.safetensors; "heads"; "head"
-  Recorded recorded;                 // what it learns from
-  std::string dir_help, batch_help;  // of --NAME and --batch_size
-  std::vector<std::string> targets;  // what may be learned: "self", "text", ...
-  std::string target_help;
+  std::string name, what, guesser;  // "medusa": --medusa, --medusa_target, medusa.safetensors; "heads"; "head"
+  Recorded recorded;                // what it learns from
+  bool distribution;                // whether it may learn all that the model said of a token
 };
 
 struct DistillOptions : RunOptions {
@@ -53,16 +50,17 @@ struct DistillOptions : RunOptions {
   }
   bool generated() const { return target != "text"; }
   std::string folder() const { return out.empty() ? dir : out; }  // of NAME.safetensors
-  std::string path(const char* more = "") const { return folder() + "/" + words.name + more + ".safetensors"; }
+  std::string path(const char* more = "") const { return heads_path(folder(), words.name + more); }
 };
 
 // Every flag of such a program. own: those of the trainer alone, with a heading.
 inline std::vector<Flag> distill_flags(DistillOptions& o, const std::vector<Flag>& own) {
   const DistillWords& words = o.words;
-  const std::string flag = "--" + words.name;
+  const std::string flag = "--" + words.name, recorded = name_of(words.recorded);
   const std::vector<Flag> files = {
       heading("Files"),
-      {flag, "DIR", &o.dir, words.dir_help, required()},
+      {flag, "DIR", &o.dir,
+       "the model, as train_gpt wrote it; its " + recorded + " are kept in DIR/" + word_of(words.recorded), required()},
       {"--data", "FILE", &o.data,
        "text to learn from, or to begin the model's own from; its last tenth is for validation", required()},
       {"--out", "DIR", &o.out, "where " + words.name + ".safetensors is written; beside the model if not given",
@@ -70,14 +68,21 @@ inline std::vector<Flag> distill_flags(DistillOptions& o, const std::vector<Flag
       {"--resume", "", &o.resume, "continue from " + words.name + "-optimizer.safetensors, which lies there too"},
       {"--overwrite", "", &o.overwrite, "start again, if a drafter is there already"},
       {"--stats", "FILE.json", &o.stats, "at the end of the run, write its figures", written()}};
+  std::vector<std::string> targets = {"self", "text"};
+  std::string target_help = "self: the tokens of text that the model generated; text: those of the data";
+  if (words.distribution) {
+    targets.push_back("distribution");
+    target_help += ";\ndistribution: what the model said of each token, in text that it generated";
+  }
   const std::vector<Flag> learned = {
-      {flag + "_target", "WORD", &o.target, words.target_help, one_of(words.targets)},
+      {flag + "_target", "WORD", &o.target, target_help, one_of(targets)},
       {flag + "_tokens", "N", &o.tokens,
        "tokens of text to train on, in whole shards; a tenth of these, and at least one, validate", from(1, 1 << 30)},
       {"--temperature", "T", &o.temperature, "of the text that the model generates", from(0, 1e6)}};
+  const char* const batch = words.recorded == Recorded::kHidden ? "positions in one update" : "sequences in one update";
   return together({files, own, learned,
-                   run_flags(o, {words.batch_help, "the highest rate; it falls by a cosine", "the rate at the end",
-                                 "of the generated text and the batches"})});
+                   run_flags(o, batch, "the highest rate; it falls by a cosine", "the rate at the end",
+                             "of the generated text and the batches")});
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -87,13 +92,10 @@ inline std::vector<Flag> distill_flags(DistillOptions& o, const std::vector<Flag
 struct DistillRun {
   const DistillOptions& o;
   Loaded model;
-  Split parts = {};        // of the data
-  std::string begin = {};  // its text's
+  TrainingText text = {};  // its settings: what the shards follow from
   ShardSizes sizes = {};
   int train_shards = 0, validation_shards = 0;
-  Metadata settings = {};  // what the shards follow from
-  Metadata shared = {};    // what a resumed run must share with the one it goes on from
-  Metadata origin = {};    // the model and the text, for the files that are made
+  Metadata shared = {};  // what a resumed run must share with the one it goes on from
   std::string folder() const { return o.dir + "/" + word_of(sizes.what); }
 };
 
@@ -102,18 +104,7 @@ inline DistillRun open_run(const DistillOptions& o) {
   check_rates(o, "train_drafter --" + o.words.name);
   DistillRun run{o, load_model(o.dir)};
   const Config& config = run.model.config;
-  const double size = file_bytes(o.data);
-  check_memory(o.data, size, takes_tokens(size));
-  Preparing preparing(size, o.quiet);
-  preparing.step("reading");
-  const std::string text = read_file(o.data);
-  preparing.step("encoding");
-  run.begin = text.substr(0, 1000);
-  run.parts = encode_split(run.model.tokenizer, text, o.data, preparing.told());
-  const size_t shortest = size_t(config.block_size) + 1;
-  if (run.parts.validation.size() < shortest)
-    refuse("the text has only " + std::to_string(run.parts.train.size() + run.parts.validation.size()) + " characters",
-           o.data, "give at least " + std::to_string(10 * shortest));
+  run.text = read_text(o, run.model.config, &run.model.tokenizer);
 
   constexpr int kGenerated = 256;
   const bool hidden = o.words.recorded == Recorded::kHidden;
@@ -127,16 +118,12 @@ inline DistillRun open_run(const DistillOptions& o) {
   sizes.sequences = int(std::min<int64_t>(wanted, std::max<int64_t>(1, fit)));
   run.train_shards = (wanted + sizes.sequences - 1) / sizes.sequences;
   run.validation_shards = (run.train_shards + 9) / 10;
-  run.settings = {{"text", o.generated() ? "generated" : "data"},
-                  {"temperature", o.generated() ? std::to_string(o.temperature) : ""},
-                  {"seed", std::to_string(o.seed)},
-                  {"model_sha256", sha256(read_file(o.dir + "/model.safetensors"))},
-                  {"data_sha256", sha256(text)}};
-  run.origin = text_origin(o.data, run.settings.at("data_sha256"));
-  run.origin["model"] = model_hash(o.dir);
-  std::string layers;
-  for (int layer : feature_layers(config.n_layer)) layers += (layers.empty() ? "" : ",") + std::to_string(layer);
-  if (!hidden) run.settings["layers"] = layers;
+  Metadata& settings = run.text.settings;
+  settings["text"] = o.generated() ? "generated" : "data";
+  settings["temperature"] = o.generated() ? std::to_string(o.temperature) : "";
+  settings["model_sha256"] = sha256(read_file(o.dir + "/model.safetensors"));
+  if (!hidden) settings["layers"] = joined(feature_layers(config.n_layer), ",");
+  run.text.origin["model"] = model_hash(o.dir);
   return run;
 }
 
@@ -145,7 +132,7 @@ inline DistillRun open_run(const DistillOptions& o) {
 constexpr uint32_t kValidation = 1u << 30;
 inline void record_sequence(const DistillRun& run, Target& target, Drafter* drafter, Decoding decoding,
                             uint32_t sequence, Shard& shard) {
-  const std::vector<int>& tokens = sequence < kValidation ? run.parts.train : run.parts.validation;
+  const std::vector<int>& tokens = sequence < kValidation ? run.text.parts.train : run.text.parts.validation;
   const size_t length = run.o.generated() ? size_t(run.model.config.block_size / 2) : size_t(run.sizes.rows + 1);
   const size_t places = tokens.size() - length + 1;
   const auto start = tokens.begin() + long(random_bits(run.o.seed, sequence, kStreamBatch, 0, 0) % places);
@@ -186,18 +173,16 @@ inline double make_shards(const DistillRun& run, Recordings& states) {
   for (int i : missing) {
     const int number = i < run.train_shards ? i : i - run.train_shards;
     const uint32_t first = uint32_t(number * run.sizes.sequences) + (i < run.train_shards ? 0 : kValidation);
-    Shard shard;
-    shard.sizes = run.sizes;
+    Shard shard = {run.sizes};
     for (int s = 0; s < run.sizes.sequences && !interrupted(); s++, done++) {
       if (progress.due())
-        progress.show(std::string(name_of(run.sizes.what)) + "  " + decimals(100 * done / all, 0) + "%  " +
-                      thousands(done * run.sizes.rows / progress.seconds()) + " tokens/s  " +
-                      time_left(done, all, progress.seconds()));
+        progress.show(filled("{}  {}%  {} tokens/s  {}", name_of(run.sizes.what), decimals(100 * done / all, 0),
+                             thousands(done * run.sizes.rows / progress.seconds()), progress.left(done, all)));
       record_sequence(run, target, drafter.get(), decoding, first + uint32_t(s), shard);
     }
     if (interrupted()) {
       progress.clear();
-      fprintf(stderr, "train_drafter: stopped: %s: the same command goes on from there\n", run.folder().c_str());
+      tell("train_drafter: stopped: " + run.folder() + ": the same command goes on from there\n");
       return -1;
     }
     states.write(name(i), shard);
@@ -345,9 +330,8 @@ inline std::string rank_table(const std::string& who, const std::vector<RankRate
   return format_table(rows, "llrrrrrr");
 }
 inline std::string right_at_once(const std::string& who, const std::vector<RankRates>& guessers) {
-  std::string line;
-  for (const RankRates& one : guessers) line += (line.empty() ? "" : ", ") + decimals(100 * one.rates()[0], 1) + "%";
-  return "right at once, by " + who + ": " + line;
+  const auto rate = [](const RankRates& one) { return decimals(100 * one.rates()[0], 1) + "%"; };
+  return "right at once, by " + who + ": " + joined(guessers, ", ", rate);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -361,7 +345,7 @@ struct Course {
   DrafterTrainer<float>& trainer;
 
   const int pieces = pieces_of(run.sizes, o.ahead());
-  Baselines baselines{run.parts.train, run.model.config.vocab_size};
+  Baselines baselines{run.text.parts.train, run.model.config.vocab_size};
   UpdateLoop updates{o, o.resume ? resume() : 0};
   std::vector<RankRates> guessers = {};  // at the last evaluation
   Json curve = Json::array();            // from this run's first update to its last
@@ -382,12 +366,10 @@ struct Course {
       updates.say("loss " + decimals(updates.mean_loss, 4) + ", " + right_at_once(o.words.guesser, guessers));
     }
     if (updates.worth_saving()) save();
-    if (!interrupted()) {
-      evaluate();
-      return true;
-    }
-    updates.stopped("train_drafter", o.path() + " holds the " + o.words.what + " as they are");
-    return false;
+    const bool stopped = interrupted();
+    if (stopped) updates.stopped("train_drafter", o.path() + " holds the " + o.words.what + " as they are");
+    else evaluate();
+    return !stopped;
   }
 
   // What came of it. shard_seconds: what the shards took, 0 where all were there.
@@ -434,9 +416,9 @@ struct Course {
   }
   void save() const {
     save_training(o.path("-optimizer"), trainer.table, updates.iteration, run.shared,
-                  {trainer.weights.data(), trainer.m.data(), trainer.v.data()}, run.origin);
+                  {trainer.weights.data(), trainer.m.data(), trainer.v.data()}, run.text.origin);
     Metadata metadata = o.metadata();
-    metadata.insert(run.origin.begin(), run.origin.end());
+    metadata.insert(run.text.origin.begin(), run.text.origin.end());
     write_arrays(o.path(), trainer.table, {{"", trainer.weights.data()}}, metadata);
   }
 
@@ -475,8 +457,8 @@ struct Course {
 // Throws invalid_argument unless so many rows of a sequence are usable. what: "4 heads"; flag: that says how many.
 inline void check_window(const DistillRun& run, int ahead, int least, const std::string& what, const char* flag) {
   if (usable_rows(run.sizes, ahead) < least)
-    throw std::invalid_argument(what + " look beyond the model's window of " +
-                                std::to_string(run.model.config.block_size) + " tokens: " + flag + ": use fewer");
+    refuse_usage("{} look beyond the model's window of {} tokens: {}: use fewer", what, run.model.config.block_size,
+                 flag);
 }
 
 // Sets what a resumed run must share. Throws std::runtime_error if this run resumes one that differs.
@@ -484,7 +466,7 @@ inline void share(DistillRun& run, const Metadata& own) {
   run.shared = {{"target", run.o.target},
                 {"tokens", std::to_string(run.o.tokens)},
                 {"batch_size", std::to_string(run.o.batch_size)}};
-  for (const Metadata& more : {own, run.settings}) run.shared.insert(more.begin(), more.end());
+  for (const Metadata& more : {own, run.text.settings}) run.shared.insert(more.begin(), more.end());
   const std::string path = run.o.path("-optimizer");
   if (run.o.resume) check_resumable(parse_training_metadata(read_safetensors(path), path).settings, run.shared, path);
 }
@@ -498,30 +480,31 @@ int train_drafter(int argc, char** argv) {
   check_outputs(given);
   o.lr_decay_iters = o.max_iters;
   const std::string name = o.words.name;
-  TrainingFolder folder(o, "train_drafter", o.folder(), name + ".safetensors", name + "-optimizer.safetensors");
+  TrainingFolder folder = {o, "train_drafter", o.folder(), name + ".safetensors", name + "-optimizer.safetensors"};
+  folder.check();
   DistillRun run = open_run(o);
   o.set_sizes(run);
   share(run, o.settings());
   LockedFolder shards(run.folder(), "wait for its end");  // another training's settings may replace them
   folder.begin();
   shards.make();
-  Recordings states(run.folder(), run.settings, run.sizes, run.model.config.vocab_size);
+  Recordings states(run.folder(), run.text.settings, run.sizes, run.model.config.vocab_size);
   const double shard_seconds = make_shards(run, states);
   if (shard_seconds < 0) return kInterruptedStatus;
 
   Pool pool(o.threads);
   const std::unique_ptr<DrafterTrainer<float>> trainer = o.trainer(run, pool);
   if (!o.quiet)
-    fprintf(stderr, "%s parameters%s, %s of %s tokens (%s) in %s, %d threads, %s\n",
-            thousands(double(trainer->size)).c_str(), o.described().c_str(), name_of(run.sizes.what),
-            thousands(double(run.train_shards) * run.sizes.sequences * run.sizes.rows).c_str(),
-            bytes_text(states.bytes()).c_str(), run.folder().c_str(), o.threads, kSimd);
+    tell(filled("{} parameters{}, {} of {} tokens ({}) in {}, {} threads, {}\n", thousands(double(trainer->size)),
+                o.described(), name_of(run.sizes.what),
+                thousands(double(run.train_shards) * run.sizes.sequences * run.sizes.rows), bytes_text(states.bytes()),
+                run.folder(), o.threads, kSimd));
   Course<Options> course{run, o, states, *trainer};
   if (!course.train()) return kInterruptedStatus;
-  if (!o.quiet) fprintf(stderr, "%s", course.report(shard_seconds).c_str());
+  if (!o.quiet) tell(course.report(shard_seconds));
   if (!o.stats.empty()) write_file(o.stats, course.stats(shard_seconds).dump(2) + "\n");
   const std::string drafter = name + (o.folder() == o.dir ? "" : ":" + o.folder());
-  if (!o.quiet) fputs(next_step(argv[0], o.dir, run.begin, drafter).c_str(), stderr);
+  if (!o.quiet) tell(next_step(argv[0], o.dir, run.text.begin, drafter));
   return 0;
 }
 

@@ -2,7 +2,6 @@
 // and its figures. The training itself is in train_gpt.cu.
 #pragma once
 
-#include "files/tables.h"
 #include "training/run.h"
 
 namespace nanospec {
@@ -59,8 +58,8 @@ inline Command command_line(GptOptions& o) {
       {"--block_size", "N", &o.config.block_size, "the window in tokens, even", from(2)},
       {"--bias", "", &o.config.bias, "with --arch gpt: biases in the linear layers and the norms"},
       {"--dropout", "P", &o.dropout, "chance to drop a number while training", from(0, 0.99)}};
-  std::vector<Flag> updates = run_flags(o, {"sequences in a batch", "the highest rate",
-                                            "the rate at the end of the decay", "of the weights, batches and dropout"});
+  std::vector<Flag> updates = run_flags(o, "sequences in a batch", "the highest rate",
+                                        "the rate at the end of the decay", "of the weights, batches and dropout");
   add_before(updates, "--max_iters",
              {"--gradient_accumulation_steps", "N", &o.gradient_accumulation_steps,
               "batches whose gradients make one update", from(1, 1 << 20)});
@@ -123,55 +122,12 @@ inline bool read_flags(int argc, char** argv, GptOptions& o) {
 
 constexpr const char* kAccumulation = "gradient_accumulation_steps";  // a setting: not there, it is 1
 
-struct TrainingText {
-  Tokenizer tokenizer;
-  Split parts;
-  Metadata settings;  // what a resumed run must share with the one it goes on from
-  Metadata origin;    // its name and its hash, for the files that are made of it
-  std::string begin;  // of the text
-};
-
-// Notes what an editor may have put into a text: the model would learn it.
-inline void note_marks(const std::string& text, const std::string& path) {
-  size_t ends = 0;
-  for (size_t at = text.find("\r\n"); at != std::string::npos; at = text.find("\r\n", at + 2)) ends++;
-  if (text.compare(0, 3, "\xEF\xBB\xBF") == 0)
-    note("the text begins with a byte order mark (U+FEFF), which the model learns as a character", printable(path, 300),
-         "tail -c +4 FILE >NEW leaves it out");
-  if (ends > 0)
-    note(thousands(double(ends)) + " lines end with CR and LF, and the model learns both", printable(path, 300),
-         "tr -d '\\r' <FILE >NEW leaves the CR out");
-}
-
 // Reads the data, which says the vocabulary's size. Throws runtime_error.
 inline TrainingText read_text(GptOptions& o) {
-  const double size = file_bytes(o.data);
-  check_memory(o.data, size, takes_counts(size));
-  Preparing preparing(size, o.quiet);
-  preparing.step("reading");
-  const std::string bytes = read_file(o.data);
-  preparing.step("encoding");
-  TrainingText text;
-  text.tokenizer = character_tokenizer(bytes, o.data);
-  check_bigram_size(text.tokenizer.vocab_size(), o.data);
-  text.parts = encode_split(text.tokenizer, bytes, o.data, preparing.told());
-  const size_t shortest = size_t(o.config.block_size) + 2, train = text.parts.train.size(),
-               validation = text.parts.validation.size();
-  if (validation < shortest || train < shortest)
-    refuse("the text has only " + std::to_string(train + validation) + " characters", o.data,
-           "give at least " + std::to_string(10 * shortest) + ", or a smaller --block_size");
-  o.config.vocab_size = text.tokenizer.vocab_size();
-  validate(o.config);
-  preparing.clear();
-  note_marks(bytes, o.data);
-  text.begin = bytes.substr(0, 1000);
-  preparing.step("hashing");
-  text.settings = {{"seed", std::to_string(o.seed)},
-                   {"batch_size", std::to_string(o.batch_size)},
-                   {kAccumulation, std::to_string(o.gradient_accumulation_steps)},
-                   {"dropout", std::to_string(o.dropout)},
-                   {"data_sha256", sha256(bytes)}};
-  text.origin = text_origin(o.data, text.settings.at("data_sha256"));
+  TrainingText text = read_text(o, o.config, nullptr);
+  text.settings["batch_size"] = std::to_string(o.batch_size);
+  text.settings[kAccumulation] = std::to_string(o.gradient_accumulation_steps);
+  text.settings["dropout"] = std::to_string(o.dropout);
   return text;
 }
 
@@ -184,7 +140,7 @@ inline std::string counted_text(size_t tokens, size_t most = kNgramText) {
 
 // What drafters count of the text; it comes into the folder with the first checkpoint.
 inline void save_tables(const Staged& tables, const GptOptions& o, const TrainingText& text) {
-  if (!o.quiet) fputs(counted_text(text.parts.train.size()).c_str(), stderr);
+  if (!o.quiet) tell(counted_text(text.parts.train.size()));
   Preparing preparing(file_bytes(o.data), o.quiet);
   preparing.step("counting n-grams");
   save_bigram(tables.path, text.parts.train, o.config.vocab_size, text.origin);
@@ -207,7 +163,7 @@ inline void save(const GptOptions& o, const TrainingText& text, Staged& tables, 
 
 // Returns the iteration that the run to resume had reached. The tables are there at once. Throws runtime_error.
 inline int64_t resume(const GptOptions& o, const TrainingText& text, Staged& tables, Trainer<float>& trainer) {
-  OptimizerState state = load_optimizer(o.out);
+  TrainingState state = load_optimizer(o.out);
   state.settings.emplace(kAccumulation, "1");
   const std::string where = o.out + "/optimizer.safetensors";
   if (format_config(state.config) != format_config(o.config))
@@ -242,16 +198,9 @@ inline std::string speed_text(const GptOptions& o, double seconds) {
 }
 
 inline void announce(const GptOptions& o, const TrainingText& text, bool cuda) {
-  fprintf(stderr, "%s parameters, %s training tokens, vocabulary %d, %s, %s\n",
-          thousands(double(parameter_count(o.config))).c_str(), thousands(double(text.parts.train.size())).c_str(),
-          o.config.vocab_size, cuda ? "GPU" : (std::to_string(o.threads) + " threads").c_str(), cuda ? "CUDA" : kSimd);
-}
-
-// The last two lines: what came of it, and what to do next.
-inline void say_end(const char* program, const GptOptions& o, const TrainingText& text, double train_loss,
-                    double val_loss, double seconds) {
-  fprintf(stderr, "train loss %.4f, loss over the whole validation split %.4f, %s; %s\n%s", train_loss, val_loss,
-          duration(seconds).c_str(), o.out.c_str(), next_step(program, o.out, text.begin).c_str());
+  tell(filled("{} parameters, {} training tokens, vocabulary {}, {}, {}\n",
+              thousands(double(parameter_count(o.config))), thousands(double(text.parts.train.size())),
+              o.config.vocab_size, cuda ? "GPU" : filled("{} threads", o.threads), cuda ? "CUDA" : kSimd));
 }
 
 inline void write_stats(const GptOptions& o, const UpdateLoop& run, double train_loss, double val_loss, double seconds,

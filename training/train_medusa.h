@@ -144,16 +144,7 @@ inline std::vector<float> initial_medusa(const MedusaSizes& sizes, const float* 
 
 struct MedusaOptions : DistillOptions {
   MedusaSizes sizes;
-  MedusaOptions()
-      : DistillOptions({"medusa",
-                        "heads",
-                        "head",
-                        Recorded::kHidden,
-                        "the model, as train_gpt wrote it; its hidden states are kept in DIR/hidden",
-                        "positions in one update",
-                        {"self", "text", "distribution"},
-                        "self: the tokens of text that the model generated; text: those of the data;\n"
-                        "distribution: what the model said of each token, in text that it generated"}) {}
+  MedusaOptions() : DistillOptions({"medusa", "heads", "head", Recorded::kHidden, true}) {}
 
   Command command() {
     const std::vector<Flag> own = {
@@ -194,9 +185,7 @@ struct MedusaOptions : DistillOptions {
   Metadata metadata() const { return {}; }
   std::string described() const { return " in " + std::to_string(sizes.heads) + " heads"; }
   void add_figures(Json& stats) const {
-    stats["medusa_heads"] = sizes.heads;
-    stats["medusa_rank"] = sizes.rank;
-    stats["medusa_root"] = sizes.root;
+    stats.update({{"medusa_heads", sizes.heads}, {"medusa_rank", sizes.rank}, {"medusa_root", sizes.root}});
   }
 };
 

@@ -111,11 +111,8 @@ class ParallelTrainer : public DrafterTrainer<T> {
     rows_.add_chain(tokens_, n_, 0, 0);
     upload(stream_);
     this->pool_.run([&](const Team& team) {
-      if (with_gradient) {
-        zero(team, g_.k.data(), g_.k.size());
-        zero(team, g_.v.data(), g_.v.size());
-        zero(team, dslot_.data(), dslot_.size());
-      }
+      if (with_gradient)
+        for (const Rows<T>* sums : {&g_.k, &g_.v, &dslot_}) zero(team, sums->data(), sums->size());
       parallel_features(team, sizes, packed_, n_, a_);
       parallel_enter(team, sizes, packed_, frozen_.tensors.wte, stream_.token(), 0, n_, with_slot(), a_);
       forward(team, a_.config, packed_.layers, stream_, a_, true);
@@ -234,7 +231,7 @@ class ParallelTrainer : public DrafterTrainer<T> {
   ParallelActivations<T> a_{sizes, n_, most_rows_, pad64(most_rows_), true, 1};
   Gradients<T> g_{a_, true};
   Rows<T> dinput_ = a_.once(n_ + 1, a_.E);                            // (n + 1, 2 C) the gradient of what enters
-  Array<T> dslot_{size_t(a_.C)};                                      // (C) the sum over all slots, where they begin
+  Rows<T> dslot_ = a_.once(1, a_.C);                                  // (C) the sum over all slots, where they begin
   const int* tokens_ = nullptr;                                       // a sequence's, from the first one that enters on
   Batch rows_;                                                        // of the forward to come, or the last one
   DeviceBatch stream_{n_, 1, false}, segment_{most_rows_, 1, false};  // the chain; the chain with some of its slots
@@ -249,15 +246,7 @@ class ParallelTrainer : public DrafterTrainer<T> {
 struct ParallelOptions : DistillOptions {
   ParallelSizes sizes;
   int segments = 1;
-  ParallelOptions()
-      : DistillOptions({"parallel",
-                        "drafter",
-                        "depth",
-                        Recorded::kFeatures,
-                        "the model, as train_gpt wrote it; its features are kept in DIR/features",
-                        "sequences in one update",
-                        {"self", "text"},
-                        "self: the tokens of text that the model generated; text: those of the data"}) {
+  ParallelOptions() : DistillOptions({"parallel", "drafter", "depth", Recorded::kFeatures, false}) {
     tokens = 1 << 17;
     batch_size = 2;
     max_iters = 1200;
@@ -286,23 +275,21 @@ struct ParallelOptions : DistillOptions {
             distill_flags(*this, own)};
   }
   void set_sizes(const DistillRun& run) {
-    const int heads = run.model.config.n_head, channels = run.model.config.n_embd;
-    sizes.n_head = heads;
-    sizes.n_embd = channels;
+    sizes.n_head = run.model.config.n_head;
+    sizes.n_embd = run.model.config.n_embd;
     sizes.vocab_size = run.model.config.vocab_size;
-    if (sizes.n_kv_head == 0) sizes.n_kv_head = default_kv_heads(heads);
-    const auto refused = [](const std::string& why) { throw std::invalid_argument(why); };
-    if (heads % sizes.n_kv_head != 0)
-      refused(
-          filled("the model's {} heads do not share {}: --parallel_kv_heads: give a divisor", heads, sizes.n_kv_head));
-    if (channels % heads != 0)
-      refused(filled("the model's {} channels are not a multiple of its heads, {}: --parallel: choose another model",
-                     channels, heads));
+    if (sizes.n_kv_head == 0) sizes.n_kv_head = default_kv_heads(sizes.n_head);
+    if (sizes.n_head % sizes.n_kv_head != 0)
+      refuse_usage("the model's {} heads do not share {}: --parallel_kv_heads: give a divisor", sizes.n_head,
+                   sizes.n_kv_head);
+    if (sizes.n_embd % sizes.n_head != 0)
+      refuse_usage("the model's {} channels are not a multiple of its heads, {}: --parallel: choose another model",
+                   sizes.n_embd, sizes.n_head);
     if (sizes.head_size() % 2 != 0)
-      refused(
-          filled("the model's heads have an odd number of channels, {}: --parallel: rotary positions turn pairs of "
-                 "them; choose another model",
-                 sizes.head_size()));
+      refuse_usage(
+          "the model's heads have an odd number of channels, {}: --parallel: rotary positions turn pairs of them; "
+          "choose another model",
+          sizes.head_size());
     check_window(run, sizes.ahead, 2, std::to_string(sizes.ahead) + " tokens at once", "--parallel_ahead");
   }
   Metadata settings() const {

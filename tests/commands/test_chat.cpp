@@ -460,7 +460,7 @@ struct LongPrompts {
   int dropped = 0;
 
   std::string answers() {
-    Loaded loaded = load_gguf("tests/files/llama_grouped.gguf", context);
+    Loaded loaded = load_gguf(read_gguf("tests/files/llama_grouped.gguf"), context);
     std::vector<std::vector<int>> turns;
     std::string all;
     for (const std::string& question : questions) {
@@ -564,7 +564,7 @@ TEST_CASE("real: a chat's answers are those to one long prompt each, plain and s
   const std::string plain = answered("none", questions), suffix = answered("suffix", questions);
   CHECK(plain == suffix);
 
-  Loaded loaded = load_gguf(kReal, 512);
+  Loaded loaded = load_gguf(read_gguf(kReal), 512);
   Target target(loaded.config, loaded.tensors, Dtype::as_stored, false, 1, 65);
   Conversation talk = begin_conversation(loaded.tokenizer, loaded.chat_template, kReal, {});
   const Tokens ends = end_tokens(loaded.tokenizer);

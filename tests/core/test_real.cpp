@@ -143,7 +143,7 @@ TEST_CASE("real: whatever drafter, shape, temperature, numbers and threads, the 
     CAPTURE(machine.threads);
     if (machine.dtype != weights || machine.cache != cache) tally.plain.clear();
     weights = machine.dtype, cache = machine.cache;
-    const Loaded loaded = load_gguf(kModel, machine.context);
+    const Loaded loaded = load_gguf(read_gguf(kModel), machine.context);
     Target target(loaded.config, loaded.tensors, machine.dtype, false, machine.threads, 65, machine.cache);
     Drafters drafters(loaded.tokenizer, target);
     const auto cost = std::make_shared<Cost>(measure_cost(target, 20));

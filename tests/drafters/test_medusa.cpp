@@ -218,7 +218,7 @@ TEST_CASE("medusa: float follows double, and any number of threads gives the sam
 TEST_CASE("medusa: heads come back from their file; files that do not fit are refused") {
   const World& w = world();
   const Folder folder;
-  const std::string path = medusa_path(folder.path);
+  const std::string path = heads_path(folder.path, "medusa");
   const auto read = [&] { return read_medusa(folder.path, w.config); };
   CHECK(holds(error_of([&] { read(); }), "has no heads"));
   for (int rank : {kOwnProjection, 0, 3})
@@ -413,7 +413,7 @@ TEST_CASE("medusa: train_gpt --medusa leaves the model as it is, learns, and rep
     CHECK(double(stats["accuracy"][k][0]) > double(untrained["accuracy"][k][0]));
   }
   CHECK(double(stats["accuracy"][0][0]) > double(stats["accuracy_unigram"][0]));
-  CHECK(read_file(medusa_path(dir)) == heads);  // --out went elsewhere
+  CHECK(read_file(heads_path(dir, "medusa")) == heads);  // --out went elsewhere
 
   // Who sees the root knows more of what follows it.
   CHECK(train_heads(medusa_words(dir, {"--stats", folder.file("root.json"), "--medusa_root", "--overwrite", "--out",
@@ -426,7 +426,7 @@ TEST_CASE("medusa: train_gpt --medusa leaves the model as it is, learns, and rep
   // The same again, on two threads, the hidden states made anew.
   std::filesystem::remove_all(dir + "/hidden");
   CHECK(train_heads(medusa_words(dir, {"--threads", "2", "--overwrite"})) == 0);
-  CHECK(read_file(medusa_path(dir)) == heads);
+  CHECK(read_file(heads_path(dir, "medusa")) == heads);
 
   for (const char* target : {"text", "distribution"})
     for (const char* rank : {"-1", "0", "4"}) {

@@ -81,7 +81,7 @@ struct Telling {
 TEST_CASE("parallel: drafters come back from their file; files that do not fit are refused in a line") {
   const Config config = tiny_config();
   const Folder folder;
-  const std::string path = parallel_path(folder.path);
+  const std::string path = heads_path(folder.path, "parallel");
   const auto line = [&] {
     const std::string text = error_of([&] { read_parallel(folder.path, config); });
     CHECK(text.find('\n') == std::string::npos);
@@ -93,7 +93,7 @@ TEST_CASE("parallel: drafters come back from their file; files that do not fit a
     ParallelSizes s = tiny_sizes(config, sequential, 3);
     s.raw = sequential, s.n_kv_head = 1;
     const std::vector<float> weights = start_of<float>(s);
-    write_arrays(parallel_path(folder.path), parallel_table(s), {{"", weights.data()}}, parallel_metadata(s));
+    write_arrays(heads_path(folder.path, "parallel"), parallel_table(s), {{"", weights.data()}}, parallel_metadata(s));
     const ParallelFile again = read_parallel(folder.path, config);
     CHECK(again.weights == weights);
     CHECK(parallel_metadata(again.sizes) == parallel_metadata(s));
@@ -130,7 +130,7 @@ TEST_CASE("parallel: drafters come back from their file; files that do not fit a
     CHECK(holds(error_of([&] { read_parallel(folder.path, other); }), path));
     std::vector<float> broken = weights;
     broken[7] = NAN;
-    write_arrays(parallel_path(folder.path), parallel_table(s), {{"", broken.data()}}, parallel_metadata(s));
+    write_arrays(heads_path(folder.path, "parallel"), parallel_table(s), {{"", broken.data()}}, parallel_metadata(s));
     CHECK(holds(line(), "not finite"));
     unlink(path.c_str());
   }

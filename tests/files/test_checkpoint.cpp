@@ -494,7 +494,7 @@ TEST_CASE("checkpoint: the files of a folder must fit each other") {
 TEST_CASE("checkpoint: an optimizer's state goes through its file bit for bit") {
   const Folder folder;
   for (bool bias : {false, true}) {
-    OptimizerState state;
+    TrainingState state;
     state.config = tiny_config(bias);
     state.iteration = 123456789012;
     state.weights = random_weights(state.config, 1), state.m = random_weights(state.config, 2),
@@ -502,7 +502,7 @@ TEST_CASE("checkpoint: an optimizer's state goes through its file bit for bit") 
     state.settings = {{"seed", "1337"}, {"data", "a \"b\"\n\xC3\xA9"}};
     save_optimizer(folder.path, state.config, state.iteration, state.settings,
                    {state.weights.data(), state.m.data(), state.v.data()});
-    const OptimizerState back = load_optimizer(folder.path);
+    const TrainingState back = load_optimizer(folder.path);
     CHECK(back.config.bias == bias);
     CHECK(back.config.n_embd == 4);
     CHECK(back.iteration == state.iteration);

@@ -236,7 +236,7 @@ TEST_CASE("mutation: ngram.safetensors, and a walk through it") {
 }
 
 TEST_CASE("mutation: optimizer.safetensors") {
-  OptimizerState state;
+  TrainingState state;
   state.config = small_config();
   state.iteration = 100;
   state.weights = state.m = state.v = counted(parameter_count(state.config));

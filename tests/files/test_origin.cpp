@@ -45,7 +45,8 @@ void save_all(const std::string& dir, float first = 0, Metadata text = one_text(
   MedusaSizes sizes;
   sizes.heads = 2, sizes.n_embd = config.n_embd, sizes.vocab_size = config.vocab_size, sizes.rank = 2;
   const std::vector<TensorSpec> table = medusa_table(sizes);
-  write_arrays(medusa_path(dir), table, {{"", weights(table.back().offset + table.back().size, 1).data()}}, text);
+  write_arrays(heads_path(dir, "medusa"), table, {{"", weights(table.back().offset + table.back().size, 1).data()}},
+               text);
 }
 
 // What a call says on standard error, to a reader who has heard nothing yet.

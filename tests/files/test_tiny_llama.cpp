@@ -26,7 +26,7 @@ constexpr int kTokens = 32;  // with stored logits
 const std::string kNames[] = {"grouped", "single", "plain"};
 
 std::string file_of(const std::string& name, const char* ending) { return "tests/files/llama_" + name + ending; }
-Loaded tiny(const std::string& name) { return load_gguf(file_of(name, ".gguf")); }
+Loaded tiny(const std::string& name) { return load_gguf(read_gguf(file_of(name, ".gguf"))); }
 
 // llama_plain once more, as transformers itself stores it, with more files. The tokenizer is that of the GGUF files.
 Loaded tiny_folder(const std::map<std::string, std::string>& more = {}) {

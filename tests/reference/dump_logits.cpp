@@ -13,7 +13,7 @@ using namespace nanospec;
 
 int main(int argc, char** argv) try {
   if (argc != 4) throw std::invalid_argument("usage: dump_logits DIR|FILE.gguf TEXT FILE");
-  const Loaded loaded = is_gguf(argv[1]) ? load_gguf(argv[1]) : load_model(argv[1]);
+  const Loaded loaded = is_gguf(argv[1]) ? load_gguf(read_gguf(argv[1])) : load_model(argv[1]);
   const std::vector<int> tokens = loaded.tokenizer.encode(argv[2], "TEXT");
   const int n = int(tokens.size());
   if (n < 1 || n > loaded.config.block_size) throw std::invalid_argument("TEXT must fit the model's window");

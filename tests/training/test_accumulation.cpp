@@ -255,7 +255,7 @@ TEST_CASE("accumulation: a resumed run has the bytes of an unbroken one, and mus
   // A state of an older version does not name them: it had one.
   const std::string old = folder.file("old");
   REQUIRE(run_training(old, {"--max_iters", "2"}) == 0);
-  OptimizerState state = load_optimizer(old);
+  TrainingState state = load_optimizer(old);
   CHECK(state.settings.erase(kAccumulation) == 1);
   Metadata origin = read_header(old + "/optimizer.safetensors").metadata;
   for (const char* own : {"iteration", "settings", "config"}) origin.erase(own);

@@ -83,17 +83,17 @@ TEST_CASE("distill: a folder of features is no folder of hidden states, and know
   CHECK(!Recordings(folder.path, {{"layers", "1,2,3"}}, sizes, 5).has("train-0"));
 
   const World& w = world();
-  const DistillWords words = {"some", "", "", Recorded::kFeatures, "", "", {}, ""};
+  const DistillWords words = {"some", "", "", Recorded::kFeatures, false};
   DistillOptions o(words);
   o.dir = folder.file("model"), o.data = w.data, o.tokens = 700, o.target = "text", o.quiet = true, o.threads = 1;
   std::filesystem::copy(w.dir, o.dir);
   const DistillRun run = open_run(o);
   CHECK(run.sizes.channels == kFeatures * w.config.n_embd);
-  CHECK(run.settings.at("layers") == "1,1,2");
+  CHECK(run.text.settings.at("layers") == "1,1,2");
   MedusaOptions medusa;
   medusa.dir = o.dir, medusa.data = o.data, medusa.quiet = true;
-  CHECK(open_run(medusa).settings.count("layers") == 0);
-  Recordings states(run.folder(), run.settings, run.sizes, w.config.vocab_size);
+  CHECK(open_run(medusa).text.settings.count("layers") == 0);
+  Recordings states(run.folder(), run.text.settings, run.sizes, w.config.vocab_size);
   CHECK(make_shards(run, states) > 0);
   CHECK(make_shards(run, states) == 0);
   CHECK(std::filesystem::exists(o.dir + "/features/validation-0.safetensors"));
