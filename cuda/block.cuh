@@ -19,7 +19,7 @@ struct Block {
   }
   template <class Out, class F>
   __device__ void map(Out out, int n, F f) const {
-    in_batches<kThreads>(n, threadIdx.x, f, [=](int i, auto x) { put(out, i, x); });
+    in_batches<kThreads, 8, true>(n, threadIdx.x, f, [=](int i, auto x) { put(out, i, x); });
     __syncthreads();
   }
   template <class T, class F>

@@ -495,26 +495,30 @@ constexpr unsigned kEveryLane = 0xffffffffu;  // the mask of a whole warp
 
 // Calls use(i, f(i)) for i = first, first + kStep, ... below n, in this order. It computes a batch of numbers before it
 // uses the first: so a lane waits for memory once for eight loads, though use() may store where the compiler must fear
-// that a later f() reads. Behind the end it computes its own last number again: another lane's may be written by now.
-template <int kStep, int kBatch = 8, class F, class Use>
+// that a later f() reads. Behind the end it computes the last number again, or, where another lane's use() may write
+// that meanwhile (kInPlace), one of its own; a lane with one number, just that.
+template <int kStep, int kBatch = 8, bool kInPlace = false, class F, class Use>
 __device__ __forceinline__ void in_batches(int n, int first, F f, Use use) {
   if (n <= kStep) {
     if (first < n) use(first, f(first));
     return;
   }
-  const int last = n - 1 - (n - 1 - first) % kStep;
   ROLLED
   for (; first < n; first += kBatch * kStep) {
     decltype(f(0)) value[kBatch];
     UNROLL
-    for (int j = 0; j < kBatch; j++) value[j] = f(smaller(first + j * kStep, last));
+    for (int j = 0; j < kBatch; j++) {
+      const int at = first + j * kStep;
+      value[j] = f(kInPlace && at >= n ? first : smaller(at, n - 1));
+    }
     UNROLL
     for (int j = 0; j < kBatch; j++)
       if (first + j * kStep < n) use(first + j * kStep, value[j]);
   }
 }
 
-// A GPU's warp. Its lanes synchronize after `each` and `map`, so that one lane may read what another wrote.
+// A GPU's warp. Its lanes synchronize after each of these, so that one lane may read, or overwrite, what another wrote
+// or read.
 struct Warp {
   template <class F>
   __device__ void each(int n, F f) const {
@@ -523,30 +527,34 @@ struct Warp {
   }
   template <class Out, class F>
   __device__ void map(Out out, int n, F f) const {
-    in_batches<kLanes>(n, threadIdx.x % kLanes, f, [=](int i, auto x) { put(out, i, x); });
+    in_batches<kLanes, 8, true>(n, threadIdx.x % kLanes, f, [=](int i, auto x) { put(out, i, x); });
     __syncwarp();
   }
   template <class T, class F>
   __device__ T sum(int n, F f) const {
     T part = T(0);
     in_batches<kLanes>(n, threadIdx.x % kLanes, f, [&](int, T x) { part += x; });
-    for (int half = kLanes / 2; half > 0; half /= 2) part += __shfl_xor_sync(kEveryLane, part, half);
-    return part;
+    return joined(part, [](T a, T b) { return a + b; });
   }
   template <class F>
   __device__ int count(int n, F f) const {
     int part = 0;
     in_batches<kLanes>(n, threadIdx.x % kLanes, f, [&](int, bool x) { part += x; });
-    for (int half = kLanes / 2; half > 0; half /= 2) part += __shfl_xor_sync(kEveryLane, part, half);
-    return part;
+    return joined(part, [](int a, int b) { return a + b; });
   }
   template <class T, class F>
   __device__ T largest(int n, F f) const {
     T best = f(0);
     in_batches<kLanes>(n, threadIdx.x % kLanes, f, [&](int, T x) { best = larger(best, x); });
-    for (int half = kLanes / 2; half > 0; half /= 2) best = larger(best, __shfl_xor_sync(kEveryLane, best, half));
-    __syncwarp();  // all have read the first number, which lane 0 may write now
-    return best;
+    return joined(best, [](T a, T b) { return larger(a, b); });
+  }
+
+ private:
+  template <class T, class J>
+  __device__ static T joined(T part, J join) {
+    for (int half = kLanes / 2; half > 0; half /= 2) part = join(part, __shfl_xor_sync(kEveryLane, part, half));
+    __syncwarp();
+    return part;
   }
 };
 #endif

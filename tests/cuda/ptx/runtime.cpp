@@ -1,8 +1,8 @@
 // tests/cuda/ptx/runtime.cpp: the functions of the CUDA runtime, by which a program that nvcc compiled comes here.
 //
 // A program is linked against this in place of NVIDIA's runtime (nvcc --cudart none). Each object brings its PTX along,
-// uncompressed, and registers its kernels before main begins. There is one device and one stream, cudaStreamPerThread.
-// A launch runs at once, and to its end; in a capture it is kept, and runs when the graph is launched.
+// uncompressed, and registers its kernels before main begins. There is one device and one stream, the first that is
+// used. A launch runs at once, and to its end; in a capture it is kept, and runs when the graph is launched.
 //
 // Faults beside those of kernels: another stream, shared memory by a launch's third number; within a capture a copy, a
 // wait, an allocation, an event; graphs, events and memory that are not given back.
@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -37,6 +38,7 @@ struct Device {
   std::vector<std::unique_ptr<ptx::Program>> programs;
   std::map<const void*, Function> functions;  // by their addresses on the host
   std::vector<cudaLaunchConfig_t> pushed;     // of kernel<<<...>>>
+  std::optional<cudaStream_t> stream;         // that everything runs in
   Graph* capture = nullptr;
   std::string problem;  // of the last call that failed
   long graphs = 0, events = 0;
@@ -125,7 +127,8 @@ cudaError_t outside(const char* what, F run) {
 template <class F>
 cudaError_t in_stream(cudaStream_t stream, F run) {
   return call([&] {
-    if (stream != cudaStreamPerThread) fault("a call in another stream");
+    if (!device().stream) device().stream = stream;
+    if (device().stream != stream) fault("a call in another stream");
     if (device().capture) device().capture->work.push_back(run);
     else run();
   });
