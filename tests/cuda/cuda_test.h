@@ -1,8 +1,8 @@
 // tests/cuda/cuda_test.h: what the tests of the CUDA kernels share.
 //
 // Each such test is one text for three machines: g++ compiles it for the emulator, nvcc for a device, where there is
-// one, and for the witness, which runs nvcc's own PTX without one (tests/cuda/ptx). Its name begins with ON. Include this
-// before anything else, as emulator.h asks.
+// one, and for the witness, which runs nvcc's own PTX without one (tests/cuda/ptx). Its name begins with ON. Include
+// this before anything else, as emulator.h asks.
 #pragma once
 
 #ifdef WITNESS
