@@ -14,7 +14,8 @@ namespace course {
 namespace {
 
 // x (rows, K) times w (K, N), columns begin .. end - 1, of weights of type W. Returns all of out (rows, pad16(N) + 16),
-// which is full of `unwritten` before. Behind each row of x stand some numbers that are NaN.
+// which is full of `unwritten` before. Behind each row of x stand some numbers that are NaN, and behind out is room for a
+// row's length that is mistaken, so that a check can say where it was written.
 template <class W>
 std::vector<float> product(const std::vector<float>& x, const std::vector<float>& w, int rows, int K, int N, int begin,
                            int end, int lanes, float unwritten) {
@@ -24,10 +25,11 @@ std::vector<float> product(const std::vector<float>& x, const std::vector<float>
   const Pack<float, W> pack{w.data(), size_t(N), 1, panels};
   for (int row = 0; row < pack.rows(); row++) pack(Solo{}, row);
   const int x_row = K + 3, out_row = pad16(N) + 16;
-  std::vector<float> padded(size_t(rows) * x_row, NAN), out(size_t(rows) * out_row, unwritten);
+  std::vector<float> padded(size_t(rows) * x_row, NAN), out(size_t(rows) * (x_row + out_row), unwritten);
   for (int row = 0; row < rows; row++) std::copy_n(&x[size_t(row) * K], K, &padded[size_t(row) * x_row]);
   const Matmul<float, W> matmul{padded.data(), x_row, panels, out.data(), out_row};
   with_lanes(lanes, [&](const auto& group) { matmul(group, rows, begin, end); });
+  out.resize(size_t(rows) * out_row);
   return out;
 }
 

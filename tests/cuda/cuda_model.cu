@@ -33,6 +33,20 @@ Config small_llama() {
   return c;
 }
 
+// The logits of the first rows of a chain of so many, three tokens behind a text's beginning.
+std::vector<float> chain_logits(const Config& config, const std::vector<float>& weights, Dtype dtype, Dtype cache,
+                                int rows) {
+  Target target(config, weights.data(), dtype, std::make_shared<Pool>(1, true), 80, cache);
+  std::vector<int> token(rows), depth(rows), end(rows, rows);
+  for (int i = 0; i < rows; i++) token[i] = i * 5 % 37, depth[i] = i;
+  const int text[] = {1, 2, 3};
+  target.prefill(text, 3);
+  target.forward(token.data(), depth.data(), end.data(), rows);
+  std::vector<float> all;
+  for (int row = 0; row < rows; row++) all.insert(all.end(), target.logits(row), target.logits(row) + 37);
+  return all;
+}
+
 }  // namespace
 
 TEST_CASE(ON "every node of a tree gets the bits of its path decoded one token at a time") {
@@ -60,10 +74,38 @@ TEST_CASE(ON "every node of a tree gets the bits of its path decoded one token a
   }
 }
 
+// Which kernel computes a product, and which attention, depends on the number of rows, the types and the sizes.
+TEST_CASE(ON "a row has the same bits in a forward of any number of rows, of every type of weights and cache") {
+  size_t turn = 0;
+  const auto check = [&](Config config, Dtype dtype, Dtype cache, int channels, int heads, std::vector<int> counts) {
+    config.n_layer = 1, config.block_size = 128;
+    config.n_embd = channels, config.n_head = config.n_kv_head = heads;
+    const std::vector<float> weights = initial_weights(config, 6);
+    CAPTURE(int(dtype));
+    CAPTURE(channels);
+    const std::vector<float> longest = chain_logits(config, weights, dtype, cache, counts[0]);
+    for (int rows : counts) {
+      const std::vector<float> some = chain_logits(config, weights, dtype, cache, rows);
+      CHECK(memcmp(some.data(), longest.data(), sizeof(float) * some.size()) == 0);
+    }
+  };
+  for (Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::f16, Dtype::q8_0, Dtype::q4_0, Dtype::q4_1})
+    for (Dtype cache : {Dtype::fp32, Dtype::bf16})
+      for (int channels : {16, 64, 128})
+        if (runs(turn++, 9))
+          check(turn % 2 ? small_config() : small_llama(), dtype, cache, channels, 1, {70, 33, 17, 9, 5, 2, 1});
+  // More outputs than a GPU has processors: too much for the emulator.
+  for (Dtype cache : {Dtype::fp32, Dtype::bf16}) {
+    if (!kDevice || !runs(turn++, 9)) continue;
+    check(small_config(), Dtype::fp32, cache, 1072, 67, {12, 9});
+    check(small_config(), Dtype::bf16, cache, 2128, 19, {12, 3});
+  }
+}
+
 // Everything else that a forward runs is the portable version on both machines. Weights of 8 and 4 bits have one
 // kernel, with the CPU's bits, so that there plain and tuned differ in attention alone.
 TEST_CASE(ON "with the plain kernels a model has the CPU's bits, and the tuned ones are near") {
-  for (Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::q8_0, Dtype::q4_0, Dtype::q4_1}) {
+  for (Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::f16, Dtype::q8_0, Dtype::q4_0, Dtype::q4_1}) {
     CAPTURE(int(dtype));
     const Config config = is_quantized(dtype) ? small_llama() : small_config();
     const std::vector<float> weights = initial_weights(config, 5);
