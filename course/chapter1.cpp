@@ -14,8 +14,8 @@ namespace course {
 namespace {
 
 // x (rows, K) times w (K, N), columns begin .. end - 1, of weights of type W. Returns all of out (rows, pad16(N) + 16),
-// which is full of `unwritten` before. Behind each row of x stand some numbers that are NaN, and behind out is room for a
-// row's length that is mistaken, so that a check can say where it was written.
+// which is full of `unwritten` before. Behind each row of x stand some numbers that are NaN. Behind out is room for a
+// mistaken length of its rows, so that a check can say what was written.
 template <class W>
 std::vector<float> product(const std::vector<float>& x, const std::vector<float>& w, int rows, int K, int N, int begin,
                            int end, int lanes, float unwritten) {
