@@ -2,7 +2,7 @@
 // found, what cannot be right is refused before it is read, and files of another model or text are said to be.
 #include <doctest/doctest.h>
 
-#include <chrono>
+#include <ctime>
 #include <fstream>
 #include <random>
 
@@ -125,9 +125,9 @@ TEST_CASE("checkpoint: a header of 40,000 empty tensors is read in a moment") {
     header += (i ? ",\"" : "\"") + std::to_string(i) + R"(":{"dtype":"F32","shape":[0],"data_offsets":[0,0]})";
   header += "}";
   for (int i = 0; i < 8; i++) bytes += char(header.size() >> (8 * i) & 255);
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // this processor's time, whatever else runs
   CHECK(parse_safetensors(bytes + header, "f").tensors.size() == 40000);
-  CHECK(seconds_since(start) < 5);  // it was 39
+  CHECK(std::clock() - start < 5 * CLOCKS_PER_SEC);  // it was 39
 }
 
 TEST_CASE("checkpoint: a large file that cannot be right is refused before it is read") {
