@@ -243,7 +243,7 @@ $(BUILD)/make_course: course/course.cpp course/regions.h course/files.h
 	@$(CXX) -std=c++17 -O1 $(WARN) -I. $< -o $@
 
 clean: ## removes what was built; data, models, build/venv and build/peers stay
-	@rm -rf $(addprefix build/,objects tests sanitize flags* step *.sass bench experiments nanospec_single.cu single \
+	@rm -rf $(addprefix build/,objects tests witness sanitize flags* step *.sass bench experiments nanospec_single.cu single \
 	  nanospec train_gpt train_drafter study nanospec-cuda train_gpt-cuda study-cuda dump_logits dump_gguf dump_tokens \
 	  course course.tar.gz make_course reference results.json)
 format: ## clang-format over all sources
