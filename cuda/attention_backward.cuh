@@ -1,9 +1,9 @@
 // cuda/attention_backward.cuh: the gradient of tree attention on a GPU.
 //
 // The formulas stand in gradients.cuh. P is computed again from the scores and log_sum, so no array of the size
-// rows x keys is written (the portable version there stores P and dS). There are two kernels. For dQ a
-// block holds queries and reads the keys; for dK and dV a block holds keys and reads the queries. Every sum has the
-// order of the portable version, and so its bits. attention_tile.cuh explains the words and the tiles.
+// rows x keys is written (the portable version there stores P and dS). There are two kernels. For dQ a block holds
+// queries and reads the keys; for dK and dV a block holds keys and reads the queries. Every sum has the order of the
+// portable version, and so its bits. attention_tile.cuh explains the words and the tiles.
 #pragma once
 
 #include "cuda/attention.cuh"

@@ -45,13 +45,13 @@ class Blas {
  private:
   Blas() {
     const std::string name = "libcublas.so." + std::to_string(CUDART_VERSION / 1000);
+    setenv("NVIDIA_TF32_OVERRIDE", "0", 1);  // before the library is there, which may read it as it is loaded
     for (const std::string& place : {name, "/usr/local/cuda/lib64/" + name, std::string("libcublas.so")})
       if (!library_) library_ = dlopen(place.c_str(), RTLD_NOW);
     if (!library_)
       throw std::runtime_error("cuBLAS is not installed: " + name +
                                ": install it beside the CUDA toolkit, or set LD_LIBRARY_PATH to where it lies, or use "
                                "--device cpu");
-    setenv("NVIDIA_TF32_OVERRIDE", "0", 1);  // the library reads it when the handle is made
     const auto create = find<int (*)(Handle*)>("cublasCreate_v2");
     const auto set_math = find<int (*)(Handle, int)>("cublasSetMathMode");
     const auto set_stream = find<int (*)(Handle, cudaStream_t)>("cublasSetStream_v2");
@@ -64,7 +64,7 @@ class Blas {
     CUDA_CHECK(cudaMalloc(&workspace, bytes));
     device_bytes.add(bytes);
     check(create(&handle), __FILE__, __LINE__);
-    constexpr int pedantic = 2;  // CUBLAS_PEDANTIC_MATH: sums in the numbers' own type, step by step
+    constexpr int pedantic = 2;  // CUBLAS_PEDANTIC_MATH: the numbers' own precision in every step
     check(set_math(handle, pedantic), __FILE__, __LINE__);
     check(set_stream(handle, stream()), __FILE__, __LINE__);
     check(set_workspace(handle, workspace, bytes), __FILE__, __LINE__);  // after the stream, which resets it

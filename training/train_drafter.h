@@ -7,10 +7,10 @@
 // writes down what the target computes. It costs decoding nothing; what a training costs is in its --stats.
 //
 // Here, in order: options and flags; a run: model, text, shards, and making those that are missing; the order of what
-// is learned; the trainer; how often a guesser is right, by rank; a training: its loop,
-// checkpoints and --resume; the program. All of it runs on the CPU, whatever the target will run on. Nothing of the
-// target's own files is written. Everything random is a pure function of (seed, iteration): a run that was stopped and
-// resumed gives the weights of one that was not, bit for bit.
+// is learned; the trainer; how often a guesser is right, by rank; a training: its loop, checkpoints and --resume; the
+// program. All of it runs on the CPU, whatever the target will run on. Nothing of the target's own files is written.
+// Everything random is a pure function of (seed, iteration): a run that was stopped and resumed gives the weights of
+// one that was not, bit for bit.
 //
 // How to train another drafter: write a DrafterTrainer, and options like MedusaOptions (train_medusa.h) or
 // ParallelOptions (train_parallel.h), and name them in train_drafter.cpp. What the program asks of options:

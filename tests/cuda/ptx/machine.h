@@ -127,7 +127,7 @@ struct Launch {
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// Settings, from the environment: NANOSPEC_PTX="descending late ampere apart ..."
+// Settings: words of NANOSPEC_PTX (runtime.cpp), such as "descending early ampere together"
 
 // Whose turn it is among lanes, warps and blocks that may go on. kLockstep: a warp's lanes together where they can.
 enum class Order { kLockstep, kAscending, kDescending, kShuffled };
@@ -154,11 +154,13 @@ extern Counts& counts;  // never destroyed: the runtime reports them last
 
 enum class Use { kRead, kReadOnce, kWrite, kAtomic };
 
+constexpr size_t kMemory = size_t(1) << 30;         // bytes of the device
+constexpr uint64_t kSharedBit = uint64_t(1) << 62;  // of a generic address: it is one of shared memory
+
 // Device memory, or the host's that a device may reach. It begins as NaNs. nullptr where there is no room.
 void* allocate(size_t bytes);
 // Returns false where `at` was not allocated.
 bool release(void* at);
-size_t allocations();
 // Whether all of these bytes are of one allocation.
 bool is_allocated(uint64_t at, size_t bytes);
 // The host wrote all of these, or waited for all launches: what a launch wrote before is seen by all.

@@ -26,8 +26,7 @@ std::string place_of(const Warp& warp, const Instruction& it) {
 
 namespace {
 
-constexpr size_t kMost = size_t(1) << 30;  // bytes of one allocation
-constexpr int kLine = 32;                  // bytes of device memory whose last writer is known
+constexpr int kLine = 32;  // bytes of device memory whose last writer is known
 
 // Memory of zeros that costs nothing until it is touched.
 class Untouched {
@@ -71,7 +70,7 @@ Allocation* holding(uint64_t at, size_t bytes) {
 }  // namespace
 
 void* allocate(size_t bytes) {
-  if (bytes > kMost) return nullptr;
+  if (bytes > kMemory) return nullptr;
   void* at = aligned_alloc(256, (bytes + 511) / 256 * 256);
   memset(at, 0xff, bytes);
   all[uint64_t(at)] = std::make_unique<Allocation>(uint64_t(at), bytes);
@@ -83,7 +82,6 @@ bool release(void* at) {
   free(at);
   return true;
 }
-size_t allocations() { return all.size(); }
 bool is_allocated(uint64_t at, size_t bytes) { return holding(at, bytes) != nullptr; }
 void all_is_seen() { seen_by_all = uint32_t(counts.launches); }
 
@@ -236,9 +234,6 @@ void meets_others(Warp& warp, int lane, uint64_t at) {
 
 namespace {
 
-// A generic address says by its upper bits which memory it means; cvta sets them.
-constexpr uint64_t kSharedBit = uint64_t(1) << 62, kLocalBit = uint64_t(1) << 61;
-
 char* within(Warp& warp, const Instruction& it, std::vector<char>& memory, uint64_t begin, uint64_t size, uint64_t at,
              int bytes) {
   if (at + uint64_t(bytes) > size)
@@ -253,18 +248,17 @@ char* reach(Warp& warp, const Instruction& it, int lane, Space space, uint64_t a
             const void* value) {
   Block& block = *warp.block;
   Launch& launch = *block.launch;
-  const auto is = [&](Space wanted, uint64_t bit) {
-    if (space == Space::kGeneric && (at & bit)) at &= ~bit;
-    else if (space != wanted) return false;
-    return true;
-  };
+  if (space == Space::kGeneric && (at & kSharedBit)) {
+    space = Space::kShared;
+    at &= ~kSharedBit;
+  }
   if (at % uint64_t(bytes) != 0) fault("not aligned to " + std::to_string(bytes) + " bytes, " + place_of(warp, it));
   if (space == Space::kParameter) return within(warp, it, launch.parameters, 0, launch.parameters.size(), at, bytes);
-  if (is(Space::kLocal, kLocalBit)) {
+  if (space == Space::kLocal) {
     const uint64_t each = uint64_t(launch.kernel->local_bytes);
     return within(warp, it, warp.local, each * uint64_t(lane), each, at, bytes);
   }
-  if (is(Space::kShared, kSharedBit)) {
+  if (space == Space::kShared) {
     char* there = within(warp, it, block.shared, 0, block.shared.size(), at, bytes);
     look_at_pieces(warp, it, lane, block.cells.data(), at, bytes, use, value, there, true);
     return there;

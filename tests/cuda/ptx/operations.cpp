@@ -4,6 +4,7 @@
 // memory; copies; meetings of a warp; the table. The names and what they mean are those of the manual, PTX ISA.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "tests/cuda/ptx/machine.h"
@@ -72,19 +73,18 @@ T canonical(T x) {
   return x;
 }
 
-// Integers wrap around.
-#define NANOSPEC_PTX_ARITHMETIC(name, sign)                                             \
-  struct name {                                                                         \
-    template <class T>                                                                  \
-    static T of(T a, T b) {                                                             \
-      if constexpr (std::is_integral<T>::value) return T(uint64_t(a) sign uint64_t(b)); \
-      else return canonical(a sign b);                                                  \
-    }                                                                                   \
+// Integers wrap around. Op: std::plus<> and its kin.
+template <class Op>
+struct Arithmetic {
+  template <class T>
+  static T of(T a, T b) {
+    if constexpr (std::is_integral<T>::value) return T(Op{}(uint64_t(a), uint64_t(b)));
+    else return canonical(Op{}(a, b));
   }
-NANOSPEC_PTX_ARITHMETIC(Add, +);
-NANOSPEC_PTX_ARITHMETIC(Subtract, -);
-NANOSPEC_PTX_ARITHMETIC(Multiply, *);
-#undef NANOSPEC_PTX_ARITHMETIC
+};
+using Add = Arithmetic<std::plus<>>;
+using Subtract = Arithmetic<std::minus<>>;
+using Multiply = Arithmetic<std::multiplies<>>;
 
 // The sum rounded towards zero: that of the nearest float, and one step back where it is too far out. What the rounding
 // lost is exact (Knuth's two-sum).
@@ -160,45 +160,30 @@ struct CopySign {
   }
 };
 // Of a number and a NaN the number; -0 is less than +0.
-struct Least {
+template <class Less>
+struct Extreme {
   template <class T>
   static T of(T a, T b) {
     if constexpr (std::is_floating_point<T>::value) {
       if (std::isnan(a) || std::isnan(b)) return canonical(std::isnan(a) ? b : a);
-      if (a == b) return std::signbit(a) ? a : b;
+      if (a == b) return Less{}(std::signbit(b), std::signbit(a)) ? a : b;
     }
-    return a < b ? a : b;
+    return Less{}(a, b) ? a : b;
   }
 };
-struct Greatest {
-  template <class T>
-  static T of(T a, T b) {
-    if constexpr (std::is_floating_point<T>::value) {
-      if (std::isnan(a) || std::isnan(b)) return canonical(std::isnan(a) ? b : a);
-      if (a == b) return std::signbit(a) ? b : a;
-    }
-    return a < b ? b : a;
-  }
-};
+using Least = Extreme<std::less<>>;
+using Greatest = Extreme<std::greater<>>;
 
-struct And {
+template <class Op>
+struct Bitwise {
   template <class T>
   static T of(T a, T b) {
-    return T(a & b);
+    return T(Op{}(a, b));
   }
 };
-struct Or {
-  template <class T>
-  static T of(T a, T b) {
-    return T(a | b);
-  }
-};
-struct Xor {
-  template <class T>
-  static T of(T a, T b) {
-    return T(a ^ b);
-  }
-};
+using And = Bitwise<std::bit_and<>>;
+using Or = Bitwise<std::bit_or<>>;
+using Xor = Bitwise<std::bit_xor<>>;
 struct Not {
   template <class T>
   static T of(T a) {
@@ -432,14 +417,8 @@ void fences(Warp& warp, const Instruction&, Mask mask) {
   for_lanes(mask, [&](int lane) { fence(warp, lane); });
 }
 
-// A generic address of shared memory has bit 62 (memory.cpp); one of device memory is as it is.
 void to_generic(Warp& warp, const Instruction& it, Mask mask) {
-  for_lanes(mask,
-            [&](int lane) { warp.reg(it.to[0]).lane[lane] = warp.reg(it.from[0]).lane[lane] | uint64_t(1) << 62; });
-}
-void to_shared(Warp& warp, const Instruction& it, Mask mask) {
-  for_lanes(mask,
-            [&](int lane) { warp.reg(it.to[0]).lane[lane] = warp.reg(it.from[0]).lane[lane] & ~(uint64_t(1) << 62); });
+  for_lanes(mask, [&](int lane) { warp.reg(it.to[0]).lane[lane] = warp.reg(it.from[0]).lane[lane] | kSharedBit; });
 }
 
 // Both ask for memory, and may only ask for what is there.
@@ -613,7 +592,6 @@ const Row kTable[] = {
     {"setp", "eq ne lt le gt ge equ neu ltu leu gtu geu num nan", "dss",
      compares<uint16_t, int16_t, uint32_t, int32_t, uint64_t, int64_t, float, double>},
     {"cvta.shared", "", "ds", just<to_generic>},
-    {"cvta.to.shared", "", "ds", just<to_shared>},
     {"cvta.to.global", "", "ds", just<copy_register>},
     {"ld", "global shared local param nc cg L1::no_allocate v2 v4", "da", memory},
     {"st", "global shared local v2 v4", "as", memory},
@@ -637,7 +615,6 @@ const Row kTable[] = {
     {"bar.red.or", "", "dns", kind<Kind::kBarrier>},
     {"bra", "uni", "l", kind<Kind::kBranch>},
     {"ret", "", "", kind<Kind::kEnd>},
-    {"exit", "", "", kind<Kind::kEnd>},
 };
 
 bool is_type(const std::string& word) {

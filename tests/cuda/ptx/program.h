@@ -108,7 +108,6 @@ class Program {
   explicit Program(std::string text);
   // Throws std::runtime_error where there is none of that name, or its text is not understood.
   const Kernel& kernel(const std::string& name);
-  bool has(const std::string& name) const { return places_.count(name) > 0; }
   std::vector<std::string> names() const;
 
  private:

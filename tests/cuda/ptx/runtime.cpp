@@ -4,8 +4,8 @@
 // uncompressed, and registers its kernels before main begins. There is one device and one stream, the first that is
 // used. A launch runs at once, and to its end; in a capture it is kept, and runs when the graph is launched.
 //
-// Faults beside those of kernels: another stream, shared memory by a launch's third number; within a capture a copy, a
-// wait, an allocation, an event; graphs, events and memory that are not given back.
+// Faults beside those of kernels: another stream; shared memory by a launch's third number; within a capture a copy, a
+// wait, an allocation, an event; at the end, graphs, events and captures that are not given back.
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 
@@ -24,8 +24,6 @@ using ptx::fault;
 
 // ---------------------------------------------------------------------------------------------------------------
 // What there is
-
-constexpr size_t kMemory = size_t(1) << 30;  // bytes of the device
 
 struct Function {
   ptx::Program* program;
@@ -282,7 +280,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* its, int) {
   strcpy(its->name, "the witness, no GPU");
   its->major = 9;
   its->multiProcessorCount = 132;
-  its->totalGlobalMem = kMemory;
+  its->totalGlobalMem = ptx::kMemory;
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) {
@@ -310,7 +308,7 @@ cudaError_t cudaFree(void* at) {
 }
 cudaError_t cudaFreeHost(void* at) { return cudaFree(at); }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
-  *free = *total = kMemory;
+  *free = *total = ptx::kMemory;
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
