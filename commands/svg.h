@@ -1,7 +1,7 @@
 // commands/svg.h: pictures.
 //
-// In order: colours; charts, points on two axes; bars below each other, with intervals; whole pictures. A picture is one
-// string, a whole SVG file. Colours and letters are chosen here, once, for all of them: every picture is as wide as
+// In order: colours; charts, points on two axes; bars below each other, with intervals; whole pictures. A picture is
+// one string, a whole SVG file. Colours and letters are chosen here, once, for all of them: every picture is as wide as
 // every other one, and its letters can be read where it is shown 390 pixels wide.
 #pragma once
 
