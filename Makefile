@@ -74,7 +74,7 @@ unit_study := $(filter-out study/study.cpp study/roofline.cpp $(unit_experiments
 # Tests: a unit a folder. Most spend their time in the library and the commands: they are not optimized. COMPUTING compute
 # themselves: gradients against differences, sweeps, distributions.
 unit_tests-computing := $(patsubst %,tests/%.cpp,core/test_model core/test_operations core/test_real core/test_sample \
-  core/test_sweep rules/test_verify)
+  core/test_sweep forest/test_forest rules/test_verify)
 unit_tests-trainers := $(patsubst %,tests/%.cpp,drafters/test_medusa drafters/test_parallel training/test_train_parallel)
 COMPUTING := $(unit_tests-computing) $(unit_tests-trainers)
 TEST_FOLDERS := commands core course cuda drafters files growth machine study training

@@ -1,8 +1,8 @@
 // decode.h: the loop of decoding: draft, grow, flatten, forward, verify, keep.
 //
-// In order: the window; what the loop calls, the drafter apart: a planner of trees, a runner of forwards, a watcher;
-// the planner and the runner of the core; the loop. It reads no clock and no command line, and knows no model. Other
-// planners are in growth/, other rules in rules/, other watchers in watch/.
+// In order: the window; a text, and what the loop calls, the drafter apart: a watcher, a planner of trees, a runner of
+// forwards; the planner and the runner of the core; the loop. It reads no clock and no command line, and knows no model.
+// Other planners are in growth/, other rules in rules/, other watchers in watch/, a runner of many texts in forest/.
 //
 // A target is anything that has these: the model of target.h, or a mock with known logits.
 //   int block_size(); int vocab_size();
@@ -20,6 +20,7 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "draft.h"
@@ -52,27 +53,7 @@ void open_window(Target& target, const std::vector<int>& text) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// What the loop calls
-
-// Decides which nodes the tree has.
-struct Planner {
-  virtual ~Planner() = default;
-  // Grows the tree of the next forward from the growth's root, no node deeper than `room`. It asks the drafter for
-  // candidates in any order. A tree of the root alone is plain decoding.
-  virtual void grow(Drafter& drafter, const Draws& draws, int room, Growth& growth) = 0;
-};
-
-// Runs a forward, verifies the tree, and owns the cache. `index` is the index in the text of the root's children.
-struct Runner {
-  const int block_size, vocab_size;
-  Runner(int block, int vocab) : block_size(block), vocab_size(vocab) {}
-  virtual ~Runner() = default;
-
-  virtual void open(const std::vector<int>& text) = 0;        // caches the text's window, all but the root
-  virtual void forward(const Tree& tree, int64_t index) = 0;  // runs all nodes of the tree
-  virtual Verdict verify(const Growth& growth, const Tree& tree, int64_t index) = 0;  // after its forward
-  virtual void keep(const Verdict& verdict) = 0;  // the accepted rows stay cached, the others are forgotten
-};
+// A text, and what the loop calls
 
 // Learns, counts, takes the time. The loop calls it after each step; it changes nothing of what the loop does.
 struct Watcher {
@@ -84,11 +65,64 @@ struct Watcher {
   virtual void committed() {}                                                            // the drafter has been told
 };
 
+// A text that is decoded. Texts that share the target's forwards are a forest: each has its own tree, past and noise,
+// and the bytes that it has alone.
+struct Sequence {
+  std::vector<int>& tokens;  // begins as the prompt
+  int64_t end;               // how many tokens it may have
+  Drafter* drafter;          // null for plain decoding, whose trees are the root alone
+  Watcher& watcher;
+  Noise& noise;                       // the target's
+  Draws draws;                        // what the drafter draws with
+  std::function<bool(int)> on_token;  // called for each token as it is emitted; if false, the text ends with it
+
+  int seat = 0;  // its place in the target's cache
+
+  // Of the next forward:
+  int room = 0;        // how deep the tree may be
+  Growth growth = {};  // the tree as it grew
+  Tree tree = {};
+  bool opens = false;  // whether the window is still to be cached
+
+  int size() const { return int(tokens.size()); }
+  bool wanted() const { return size() < end; }
+};
+
+// Decides which nodes the trees of a forward have. It asks the drafters for candidates in any order. A tree of the root
+// alone is plain decoding.
+struct Planner {
+  virtual ~Planner() = default;
+  virtual void grow(const std::vector<Sequence*>& texts) = 0;  // their trees, from the roots on
+};
+// One that grows each tree for itself, from the growth's root, no node deeper than `room`.
+struct TreePlanner : Planner {
+  virtual void grow(Drafter& drafter, const Draws& draws, int room, Growth& growth) = 0;
+  void grow(const std::vector<Sequence*>& texts) final {
+    for (Sequence* text : texts)
+      if (text->drafter) grow(*text->drafter, text->draws, text->room, text->growth);
+  }
+};
+
+// Runs forwards, verifies trees, and owns the caches.
+struct Runner {
+  const int block_size, vocab_size;
+  Runner(int block, int vocab) : block_size(block), vocab_size(vocab) {}
+  virtual ~Runner() = default;
+
+  virtual void open(Sequence& text) = 0;                 // begins to cache the text's window, all but the root
+  virtual bool opened(const Sequence&) { return true; }  // whether that is done; if not, forward() goes on with it
+  virtual void forward(const std::vector<Sequence*>& texts) = 0;  // runs all nodes of these texts' trees
+  virtual Verdict verify(Sequence& text) = 0;                     // after its forward
+  virtual void keep(Sequence& text,
+                    const Verdict& verdict) = 0;  // the accepted rows stay cached, the others are forgotten
+  virtual void close(Sequence&) {}                // the text is over: its place in the cache is free
+};
+
 // ---------------------------------------------------------------------------------------------------------------
 // The planner and the runner of the core
 
 // The full tree: `depth` levels, `width` children of every node. Width 1: a chain.
-struct FullTree : Planner {
+struct FullTree : TreePlanner {
   const int depth, width;
   FullTree(int levels, int children) : depth(levels), width(children) {}
 
@@ -113,27 +147,29 @@ struct FullTree : Planner {
   std::vector<Candidate> candidates_;  // (level, width)
 };
 
-// Runs forwards on a target and picks tokens on the host, by the rule `match`.
+// Runs the forwards of one text on a target and picks tokens on the host, by the rule `match`.
 template <class Target>
 struct Host : Runner {
   Target& target;
-  const Sampling& sampling;
-  Noise& noise;  // the target's
-  Host(Target& its, const Sampling& s, Noise& n)
-      : Runner(its.block_size(), its.vocab_size()), target(its), sampling(s), noise(n) {}
+  explicit Host(Target& its) : Runner(its.block_size(), its.vocab_size()), target(its) {}
 
-  void open(const std::vector<int>& text) override { open_window(target, text); }
-  void forward(const Tree& tree, int64_t) override {
-    target.forward(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size());
+  void open(Sequence& text) override { open_window(target, text.tokens); }
+  void forward(const std::vector<Sequence*>& texts) override {
+    for (const Sequence* text : texts) {  // one, or none
+      const Tree& tree = text->tree;
+      target.forward(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size());
+    }
   }
-  Verdict verify(const Growth&, const Tree& tree, int64_t index) override {
-    return match(tree, [&](int node) { return pick_after(tree, node, index); });
+  Verdict verify(Sequence& text) override {
+    return match(text.tree, [&](int node) { return pick_after(text, node); });
   }
-  void keep(const Verdict& verdict) override { target.keep(verdict.rows.data(), int(verdict.rows.size())); }
+  void keep(Sequence&, const Verdict& verdict) override { target.keep(verdict.rows.data(), int(verdict.rows.size())); }
 
   // The token that the target picks after a node of the tree that was run.
-  int pick_after(const Tree& tree, int node, int64_t index) {
-    const float* const row = sampling.temperature > 0 ? noise.row(index + tree.depth[node]) : nullptr;
+  int pick_after(Sequence& text, int node) {
+    const Sampling& sampling = *text.draws.sampling;
+    const float* const row =
+        sampling.temperature > 0 ? text.noise.row(text.draws.index + text.tree.depth[node]) : nullptr;
     return pick(target.logits(node), row, vocab_size, sampling);
   }
 };
@@ -150,55 +186,83 @@ inline void check_prompt(const std::vector<int>& text, int vocab) {
                                std::to_string(vocab) + ": the prompt: encode it with this model's tokenizer");
 }
 
-// Appends max_new_tokens tokens to `text`, which begins as the prompt. on_token(int) is called for each token as it is
-// emitted; if it returns false, generation ends with that token. drafter: null for plain decoding, whose trees are the
-// root alone. Throws what check_prompt throws.
-inline void generate(Runner& runner, Planner& planner, Drafter* drafter, Watcher& watcher, Draws draws,
-                     std::vector<int>& text, int max_new_tokens, const std::function<bool(int)>& on_token) {
-  check_prompt(text, runner.vocab_size);
-  const int64_t end = int64_t(text.size()) + max_new_tokens;
-  Growth growth;
-  Tree tree;
-  runner.open(text);
-  if (drafter) drafter->begin(text.data(), int(text.size()));
-  watcher.ready();
+// The text's part of an iteration after the forward.
+inline void commit(Runner& runner, Sequence& text) {
+  const int n = text.size();
+  // Verify: the tokens of the accepted path and the bonus token are emitted.
+  const Verdict verdict = runner.verify(text);
+  int emitted = 0;
+  while (text.wanted() && emitted < int(verdict.tokens.size())) {
+    text.tokens.push_back(verdict.tokens[emitted++]);
+    if (!text.on_token(text.tokens.back())) text.end = text.size();
+  }
+  text.watcher.verified(text.growth, text.tree, verdict, emitted);
+  if (!text.wanted()) return runner.close(text);
 
-  for (bool wanted = max_new_tokens > 0; wanted;) {
-    const int n = int(text.size());
+  // Tell the drafter, while the target still holds this forward's rows.
+  if (text.drafter)
+    text.drafter->committed({verdict.tokens.data(), verdict.rows.data(), int(verdict.rows.size()), text.tree});
+  text.watcher.committed();
+
+  // Keep the path's rows and forget the others; or, where the window slides, cache the new window.
+  text.opens = window_start(text.size(), runner.block_size) != window_start(n, runner.block_size);
+  if (text.opens) return runner.open(text);
+  runner.keep(text, verdict);
+  text.watcher.ready();
+}
+
+// Decodes texts side by side, up to `most` of them at a time. next() gives the next text that wants to begin, or null;
+// a text that ends leaves its place to it. Throws what check_prompt throws.
+inline void generate(Runner& runner, Planner& planner, int most, const std::function<Sequence*()>& next) {
+  std::vector<Sequence*> texts, trees;  // those that are decoded; those of them whose window is cached
+  for (;;) {
+    while (int(texts.size()) < most) {
+      Sequence* const text = next();
+      if (!text) break;
+      check_prompt(text->tokens, runner.vocab_size);
+      if (!text->wanted()) {  // no token was asked for
+        runner.close(*text);
+        continue;
+      }
+      text->opens = true;
+      runner.open(*text);
+      if (text->drafter) text->drafter->begin(text->tokens.data(), text->size());
+      texts.push_back(text);
+    }
+    if (texts.empty()) return;
 
     // Draft and grow: the drafter says which tokens may come next, the planner which of them become nodes.
-    growth.start(text.back());
-    draws.index = n;
-    if (drafter) planner.grow(*drafter, draws, room_at(n, end, runner.block_size), growth);
+    trees.clear();
+    for (Sequence* text : texts) {
+      if (!runner.opened(*text)) continue;
+      if (std::exchange(text->opens, false)) text->watcher.ready();
+      text->growth.start(text->tokens.back());
+      text->draws.index = text->size();
+      text->room = room_at(text->size(), text->end, runner.block_size);
+      trees.push_back(text);
+    }
+    planner.grow(trees);
 
     // Flatten: depth first, so that the attention mask is one integer a row.
-    flatten(growth, tree);
-    watcher.drafted(growth, tree);
-
-    // One forward of the target over the root and all nodes.
-    runner.forward(tree, n);
-    watcher.forwarded(tree);
-
-    // Verify: the tokens of the accepted path and the bonus token are emitted.
-    const Verdict verdict = runner.verify(growth, tree, n);
-    int emitted = 0;
-    while (wanted && emitted < int(verdict.tokens.size())) {
-      text.push_back(verdict.tokens[emitted++]);
-      wanted = on_token(text.back()) && int64_t(text.size()) < end;
+    for (Sequence* text : trees) {
+      flatten(text->growth, text->tree);
+      text->watcher.drafted(text->growth, text->tree);
     }
-    watcher.verified(growth, tree, verdict, emitted);
-    if (!wanted) return;
 
-    // Tell the drafter, while the target still holds this forward's rows.
-    if (drafter) drafter->committed({verdict.tokens.data(), verdict.rows.data(), int(verdict.rows.size()), tree});
-    watcher.committed();
+    // One forward of the target over the roots and all nodes.
+    runner.forward(trees);
+    for (Sequence* text : trees) text->watcher.forwarded(text->tree);
 
-    // Keep the path's rows and forget the others; or, where the window slides, cache the new window.
-    const bool same_window = window_start(int(text.size()), runner.block_size) == window_start(n, runner.block_size);
-    if (same_window) runner.keep(verdict);
-    else runner.open(text);
-    watcher.ready();
+    for (Sequence* text : trees) commit(runner, *text);
+    texts.erase(std::remove_if(texts.begin(), texts.end(), [](Sequence* text) { return !text->wanted(); }),
+                texts.end());
   }
+}
+
+// Decodes a text alone.
+inline void generate(Runner& runner, Planner& planner, Sequence& text) {
+  Sequence* waits = &text;
+  generate(runner, planner, 1, [&] { return std::exchange(waits, nullptr); });
 }
 
 }  // namespace nanospec

@@ -139,6 +139,10 @@ struct Drafter {
   // The target has committed tokens. Called after every forward but the last, before the cache keeps its rows.
   virtual void committed(const Commit&) {}
 
+  // The same drafter for another text, which has that seat of the target: what was read is shared, what is learned is
+  // not. Null if it must be loaded anew.
+  virtual std::unique_ptr<Drafter> another(int /*seat*/) const { return nullptr; }
+
   // The name, for the statistics, of the drafter that proposed this child of an expanded node: it may consist of some.
   virtual const std::string& author(int /*node*/, int /*token*/) const { return name; }
 
@@ -176,6 +180,7 @@ struct Bigram : Drafter {
   const float* logits(const Growth& growth, int node) override {
     return table->data() + size_t(growth.token[node]) * size_t(vocab);
   }
+  std::unique_ptr<Drafter> another(int) const override { return std::make_unique<Bigram>(*this); }
 };
 
 #ifdef INSTANTIATE  // machine/sampling.cpp

@@ -487,13 +487,14 @@ void join(const RowBlock& b, View<T> x, const Weight<T, W>& w, View<T> residual,
 // ---------------------------------------------------------------------------------------------------------------
 // Forward
 
-// Runs the network over the rows of a batch: embeddings, layers and, with_logits, the logits of all rows in a.logits.
-// Every thread of the team calls it. The rows' keys and values stay in the cache, behind each root's past. c may have
-// fewer layers than the model: then only the first ones run. Without a vocabulary the layers alone run, from what
-// a.x[0] holds to the last a.x; only then may an earlier forward have run the first rows (batch.computed).
+// Runs the network over the rows of a batch: embeddings, layers, and the logits of the first with_logits rows. Every
+// thread of the team calls it. The rows' keys and values stay in the cache, behind each root's past. c may have fewer
+// layers than the model: then only the first ones run. With no logits of the last layer the cache is filled alone.
+// Without a vocabulary the layers alone run, from what a.x[0] holds to the last a.x; only then may an earlier forward
+// have run the first rows (batch.computed).
 template <class T, class W, class S>
 void forward(const Team& team, const Config& c, const Weights<T, W>& w, const DeviceBatch& batch,
-             const Activations<T, S>& a, bool with_logits, const Dropout& dropout = {}) {
+             const Activations<T, S>& a, int with_logits, const Dropout& dropout = {}) {
   const int first = batch.computed, R = batch.forest.rows - first;
   const auto blocks = [&](const auto& f) { by_blocks(team, first, R, a.row_bytes(), f); };
   if (c.vocab_size) embed(team, c, w, batch, a, dropout);
@@ -508,7 +509,7 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
       if (c.rotary) turn(b, heads, a.qkv.at(l, 0), w.rope);
     });
     // Of the last layer a prefill needs the keys and values alone.
-    if (!with_logits && l == c.n_layer - 1) return fill_cache(team, heads);
+    if (with_logits == 0 && l == c.n_layer - 1) return fill_cache(team, heads);
     // att (R, H D) = attention(qkv, cache)
     attention(team, heads, a.attention_scratch.data(), a.slots);
     blocks([&](const RowBlock& b) {
@@ -521,9 +522,9 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
       join(b, a.act.in_scratch(b), layer.fc_proj, a.mid(l, b), a.x(l + 1, b), dropout_at(dropout, l, kDropMlp, b.row));
     });
   }
-  if (!with_logits || !c.vocab_size) return;
+  if (with_logits == 0 || !c.vocab_size) return;
   // logits (R, V) = norm_f(x) wte^T, or a head of its own
-  blocks([&](const RowBlock& b) {
+  by_blocks(team, 0, with_logits, a.row_bytes(), [&](const RowBlock& b) {
     const Normalized<T> x = normalize(b, last_norm(a, w, c.n_layer, b), a.training);
     matmul(b.team, b.rows, product(x, w.head.forward, a.logits(0, b)));
     b.team.wait();
@@ -536,7 +537,7 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
 #ifdef INSTANTIATE
 #define FORWARD(W, S)                                                                                \
   INSTANTIATE void forward(const Team&, const Config&, const Weights<float, W>&, const DeviceBatch&, \
-                           const Activations<float, S>&, bool, const Dropout&);
+                           const Activations<float, S>&, int, const Dropout&);
 FORWARD(float, float)
 FORWARD(AnyNumber, float)
 FORWARD(AnyNumber, bf16)

@@ -11,8 +11,8 @@
 #include "commands/losses.h"
 #include "decode.h"
 #include "files/model_drafters.h"
+#include "forest/forest.h"
 #include "target.h"
-#include "watch/decoding.h"
 
 namespace nanospec {
 
@@ -20,6 +20,7 @@ namespace nanospec {
 // Engine
 
 namespace {
+constexpr int kNodesOfText = 8;  // how many more nodes may pay for each further text
 constexpr const char* kDtypes[] = {"auto", "fp32", "bf16", "f16", "q8", "q4", "q4_1"};  // Dtype's, in its order
 Dtype dtype_of(const std::string& name) {
   return Dtype(std::find(std::begin(kDtypes), std::end(kDtypes), name) - std::begin(kDtypes));
@@ -28,8 +29,8 @@ Loaded load(const Settings& s) { return load(s, dtype_of(s.dtype), dtype_of(s.ca
 
 Target target_of(const Settings& s, const Loaded& loaded) {
   return Target(loaded.config, loaded.source(), dtype_of(s.dtype),
-                std::make_shared<Pool>(s.threads, choose_cuda(s.device), s.kernels == "plain"), s.rows,
-                dtype_of(s.cache_dtype));
+                std::make_shared<Pool>(s.threads, choose_cuda(s.device), s.kernels == "plain"),
+                s.seats == 1 ? s.rows : s.seats * s.rows + kPieceRows, dtype_of(s.cache_dtype), s.seats);
 }
 }  // namespace
 
@@ -38,8 +39,8 @@ struct Engine::Parts {
   Loaded loaded;
   Dtype dtype;  // of most weights
   Target target;
-  std::map<std::string, std::unique_ptr<Drafter>> drafters;  // by name
-  std::shared_ptr<Cost> cost;                                // of a forward, for `auto`; measured when first needed
+  std::map<std::string, std::vector<std::unique_ptr<Drafter>>> drafters;  // by name; of each seat that had a text
+  std::shared_ptr<Cost> cost;  // of a forward, for `auto`; measured when first needed
   std::map<std::string, std::shared_ptr<Experience>> experiences;  // by drafter, rule, noise and sampling
   std::map<std::string, Shape> shapes;                             // those read from files, by all they depend on
 
@@ -51,19 +52,23 @@ struct Engine::Parts {
   }
 
   // The drafter of these names, loaded when it is first needed; null: plain decoding.
-  Drafter* drafter(const std::vector<DrafterName>& names) {
-    const std::string word = text_of(names);
-    if (!drafters.count(word))
-      drafters[word] = load_drafter(names, settings.model, target.vocab_size(),
-                                    model_drafters(target, settings.model, loaded.config, loaded.tokenizer,
-                                                   dtype_of(settings.dtype), dtype_of(settings.cache_dtype)));
-    return drafters[word].get();
+  Drafter* drafter(const std::vector<DrafterName>& names, int seat = 0) {
+    std::vector<std::unique_ptr<Drafter>>& of_seats = drafters[text_of(names)];
+    of_seats.resize(size_t(std::max(1, settings.seats)));
+    std::unique_ptr<Drafter>& its = of_seats[size_t(seat)];
+    if (!its && seat > 0 && of_seats[0]) its = of_seats[0]->another(seat);
+    if (!its)
+      its = load_drafter(names, settings.model, target.vocab_size(),
+                         model_drafters(target, settings.model, loaded.config, loaded.tokenizer,
+                                        dtype_of(settings.dtype), dtype_of(settings.cache_dtype)));
+    return its.get();
   }
 
   // The shape with its template. Also measures the cost of a forward, where the shape needs it.
   Shape ready(const Shape& shape, const std::string& drafter, float temperature) {
     if ((shape.kind == Shape::kAuto || shape.kind == Shape::kSequoia) && (!cost || cost->most() < shape.budget))
-      cost = std::make_shared<Cost>(measure_cost(target, std::max(shape.budget, settings.budget)));
+      cost = std::make_shared<Cost>(
+          measure_cost(target, std::max(shape.budget, settings.budget) + (settings.seats - 1) * kNodesOfText));
     if (!from_file(shape)) return shape;
     const std::string key =
         drafter + " " + shape.name + " " + std::to_string(shape.budget) + " " + std::to_string(temperature);
@@ -89,6 +94,15 @@ std::string Engine::dtype() const { return kDtypes[int(parts_->dtype)]; }
 int Engine::threads() const { return parts_->target.threads(); }
 double Engine::weight_bytes() const { return double(parts_->target.weight_bytes()); }
 
+namespace {
+// What is learned of a drafter holds for one rule, noise and sampling.
+std::string key_of(const Method& method, const Sampling& sampling) {
+  return method.drafter + " " + method.verify + (method.knows_noise ? " " : " without noise ") + method.ahead + " " +
+         std::to_string(sampling.temperature) + " " + std::to_string(sampling.top_k) + " " +
+         std::to_string(sampling.top_p);
+}
+}  // namespace
+
 Generated Engine::generate(const Method& method, const Sampling& sampling, const std::vector<int>& prompt,
                            int max_new_tokens, const std::function<bool(int)>& on_token,
                            const Observation& observation) {
@@ -108,10 +122,7 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
   std::unique_ptr<Drafter> stand_in;
   if (drafter && observation.stand_in) stand_in = observation.stand_in(*drafter);
   else if (drafter) {
-    std::shared_ptr<Experience>& experience =
-        p.experiences[method.drafter + " " + method.verify + (method.knows_noise ? " " : " without noise ") +
-                      method.ahead + " " + std::to_string(sampling.temperature) + " " + std::to_string(sampling.top_k) +
-                      " " + std::to_string(sampling.top_p)];
+    std::shared_ptr<Experience>& experience = p.experiences[key_of(method, sampling)];
     if (!experience) experience = std::make_shared<Experience>();
     decoding.experience = experience;
   }
@@ -122,6 +133,39 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
   generated.stats = nanospec::generate(p.target, stand_in ? stand_in.get() : drafter, decoding, text, on_token);
   generated.tokens.assign(text.begin() + long(prompt.size()), text.end());
   return generated;
+}
+
+void Engine::generate(const Method& method, std::vector<Request>& requests) {
+  Parts& p = *parts_;
+  const Meaning meaning = read_method(method, p.settings.budget);
+  if (meaning.ahead != Ahead::kOff)
+    throw std::invalid_argument(
+        "texts side by side are not drafted ahead: --ahead: leave it out, or generate one text at a time");
+  size_t begun = 0;
+  const auto next = [&](int seat) -> std::unique_ptr<Job> {
+    if (begun == requests.size()) return nullptr;
+    const Request& request = requests[begun++];
+    auto job = std::make_unique<Job>();
+    job->drafter = p.drafter(meaning.drafter, seat);
+    Decoding& decoding = job->settings;
+    decoding.shape = job->drafter ? p.ready(meaning.shape, method.drafter, request.sampling.temperature) : Shape();
+    decoding.rule = meaning.rule;
+    decoding.sampling = request.sampling;
+    decoding.max_new_tokens = request.max_new_tokens;
+    decoding.knows_noise = method.knows_noise;
+    std::shared_ptr<Experience>& experience = p.experiences[key_of(method, request.sampling)];
+    decoding.experience = std::make_shared<Experience>(experience ? *experience : Experience());
+    job->tokens = request.prompt;
+    job->on_token = request.on_token;
+    job->on_end = [&experience, its = decoding.experience, &request](const Stats& stats) {
+      experience = its;  // the next text begins with what this one has learned
+      request.on_end(stats);
+    };
+    return job;
+  };
+  const bool drafts = p.drafter(meaning.drafter) != nullptr;
+  const Shape shape = drafts ? p.ready(meaning.shape, method.drafter, 1) : Shape();
+  generate_forest(p.target, shape, drafts ? meaning.rule : Rule::kMatch, p.cost.get(), next);
 }
 
 std::vector<double> Engine::losses(const std::vector<int>& tokens, int first) {

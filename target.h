@@ -1,7 +1,8 @@
 // target.h: the target: a model that decodes, with its cache: prefill, a forward over the rows of a tree, keep.
 //
-// It has what decode.h asks of a target, and what drafters read of one: hidden states, the embedding, the head. On a
-// GPU whole iterations run as one graph (cuda/iteration.cuh).
+// It has what decode.h asks of a target, and what drafters read of one: hidden states, the embedding, the head. Its
+// cache has a seat for each of the texts that share its forwards (forest/); a text alone sits on the first. On a GPU
+// whole iterations of a text alone run as one graph (cuda/iteration.cuh).
 #pragma once
 
 #include <algorithm>
@@ -18,27 +19,29 @@
 
 namespace nanospec {
 
-// Packed weights, one sequence's cache, and forwards of one tree.
+// Packed weights, the caches of some texts, and forwards of their trees.
 class Target {
  public:
-  // most_rows: the rows of the largest tree, its root among them. cache_dtype: fp32 or bf16. Throws std::bad_alloc, or
+  // most_rows: of all trees of a forward, their roots among them. cache_dtype: fp32 or bf16. Throws std::bad_alloc, or
   // std::runtime_error for the GPU, and what weights.read() throws.
   Target(const Config& config, const TensorSource& weights, Dtype dtype, bool cuda, int threads, int most_rows,
-         Dtype cache_dtype = Dtype::fp32)
-      : Target(config, weights, dtype, std::make_shared<Pool>(threads, cuda), most_rows, cache_dtype) {}
+         Dtype cache_dtype = Dtype::fp32, int seats = 1)
+      : Target(config, weights, dtype, std::make_shared<Pool>(threads, cuda), most_rows, cache_dtype, seats) {}
   Target(const Target&) = delete;
   Target& operator=(const Target&) = delete;
   // The same on another target's threads: the two must not run at the same time.
   Target(const Config& config, const TensorSource& weights, Dtype dtype, std::shared_ptr<Pool> pool, int most_rows,
-         Dtype cache_dtype = Dtype::fp32)
+         Dtype cache_dtype = Dtype::fp32, int seats = 1)
       : config_(config),
         pool_(std::move(pool)),
         most_rows_(std::max(most_rows, std::min(config.block_size, kPrefillRows))),
-        batch_(most_rows_, 1, pool_->cuda()),
-        kept_(2 + most_rows_, pool_->cuda()) {
+        slots_(pad64(config.block_size + most_rows_)),
+        batch_(most_rows_, seats, pool_->cuda()),
+        kept_(2 + most_rows_, pool_->cuda()),
+        seats_(size_t(seats)) {
     const bool cuda = pool_->cuda();
     weights_ = load_weights<AnyNumber>(config, weights, dtype, *pool_);
-    const int slots = pad64(config.block_size + most_rows_);
+    const int slots = slots_ * seats;
     if (cache_dtype == Dtype::fp32)
       activations_ = Activations<float, float>(config, most_rows_, slots, false, pool_->size(), cuda);
     else activations_ = Activations<float, bf16>(config, most_rows_, slots, false, pool_->size(), cuda);
@@ -55,7 +58,7 @@ class Target {
       rows_.clear();
       rows_.add_chain(token.data(), rows, 0, 0);
       batch_.upload(rows_);
-      run(batch_, rows <= most_rows);  // of more, as in a prefill, no logits: their memory is never touched
+      run(batch_, rows <= most_rows ? rows : 0);  // of more, as in a prefill, no logits: their memory is never touched
     };
     if (!cuda) team_.measure(pool_->size(), std::min(config.block_size, most_rows_), try_chain);
     layers_run_ = 0;  // no text has had a forward yet
@@ -79,52 +82,79 @@ class Target {
     return std::visit(bytes, activations_) * config_.n_layer;
   }
 
-  // Caches n tokens at positions 0 .. n - 1, and forgets all others. As many of them as the cache begins with already
-  // are not run again. Returns how many were run.
+  // The seat of which the functions below speak; at first 0.
+  int seats() const { return int(seats_.size()); }
+  void sit(int seat) { seat_ = &seats_[size_t(seat)]; }
+
+  // As many of n tokens as the cache begins with already stay in it, at positions 0, 1, ...; all others are forgotten.
+  void reuse(const int* tokens, int n) {
+    std::vector<int>& cached = seat_->cached;
+    seat_->past =
+        int(std::mismatch(tokens, tokens + std::min(size_t(n), cached.size()), cached.begin()).first - tokens);
+  }
+  // Caches n tokens at positions 0 .. n - 1, and forgets all others. Those that the cache begins with already are not
+  // run again. Returns how many were run.
   int prefill(const int* tokens, int n) {
-    past_ = int(std::mismatch(tokens, tokens + std::min(size_t(n), cached_.size()), cached_.begin()).first - tokens);
-    const int first = past_;
-    for (int rows = 0; past_ < n; past_ += rows) {
-      rows = std::min(n - past_, most_rows_);
+    reuse(tokens, n);
+    const int first = past();
+    for (int rows = 0; past() < n; seat_->past += rows) {
+      rows = std::min(n - past(), most_rows_);
       rows_.clear();
-      rows_.add_chain(tokens + past_, rows, 0, past_);
+      rows_.add_chain(tokens + past(), rows, first_slot(), past());
       batch_.upload(rows_);
-      run(batch_, false);
+      run(batch_, 0);
     }
     if (cuda()) wait_for_iterations();  // so that it can be timed; the next iteration begins anew
-    cached_.assign(tokens, tokens + n);
+    seat_->cached.assign(tokens, tokens + n);
     return n - first;
   }
   // After this, a prefill runs all of its tokens.
-  void forget() { cached_.clear(); }
+  void forget() { seat_->cached.clear(); }
   // Runs the rows of one tree in preorder, row i at position past() + depth[i]. logits() then gives their logits.
   // layers: how many layers run before the final norm and the head; 0: all.
   void forward(const int* token, const int* depth, const int* end, int n, int layers = 0) {
     rows_.clear();
-    rows_.add_tree(token, depth, end, n, 0, past_);
+    rows_.add_tree(token, depth, end, n, first_slot(), past());
     batch_.upload(rows_);
+    seat_->first_row = 0;
     overwrite(layers == 0);
     host_logits_ = cuda() ? forward_on_gpu(n, layers) : forward_here(n, layers);
   }
-  const float* logits(int row) const { return host_logits_ + size_t(row) * V_; }
+  // The same for the trees of several seats: clear_rows(); add_tree() of each; run_rows(n). The first n rows have
+  // logits.
+  void clear_rows() { rows_.clear(); }
+  void add_tree(const int* token, const int* depth, const int* end, int n) {
+    overwrite(true);
+    seat_->first_row = rows_.rows();
+    rows_.add_tree(token, depth, end, n, first_slot(), past());
+  }
+  void run_rows(int with_logits) {
+    batch_.upload(rows_);
+    run(batch_, with_logits);
+    if (with_logits) host_logits_ = device_logits_->on_host(size_t(with_logits) * V_, copied_logits_);
+  }
+  // Of the seat's rows in the last forward.
+  const float* logits(int row) const { return host_logits_ + size_t(seat_->first_row + row) * V_; }
   // (C) of a row of the last forward: the residual stream after `layer` layers, 1 .. L; and the final norm's output.
   // Null on a GPU; the first one also where that forward ran fewer layers, or was a prefill's.
-  const float* state(int layer, int row) const { return cuda() || layer > layers_run_ ? nullptr : x_->at(layer, row); }
-  const float* hidden(int row) const { return cuda() ? nullptr : norm_->at(0, row); }
+  const float* state(int layer, int row) const {
+    return cuda() || layer > layers_run_ ? nullptr : x_->at(layer, seat_->first_row + row);
+  }
+  const float* hidden(int row) const { return cuda() ? nullptr : norm_->at(0, seat_->first_row + row); }
 
   // The rows of the last forward (ascending) that join the past; the others are forgotten.
   void keep(const int* rows, int n) {
     bool moves = false;
     for (int i = 0; i < n; i++) moves = moves || rows[i] != i;
     if (moves) gather(kept(rows, n), n);
-    for (int i = 0; all_layers_ && i < n && int(cached_.size()) == past_ + i; i++)
-      cached_.push_back(rows_.token[size_t(rows[i])]);
-    past_ += n;
+    for (int i = 0; seat_->all_layers && i < n && int(seat_->cached.size()) == past() + i; i++)
+      seat_->cached.push_back(rows_.token[size_t(seat_->first_row + rows[i])]);
+    seat_->past += n;
   }
-  int past() const { return past_; }
+  int past() const { return seat_->past; }
   // Sets how many positions count as cached. Those behind stay in memory until a forward overwrites them, and a larger
   // `past` brings them back.
-  void rewind(int past) { past_ = past; }
+  void rewind(int past) { seat_->past = past; }
 
   // Calls f(team) on the threads that a forward of so many rows would use; after use_pool(false) on the calling thread
   // alone, so that another target may use the pool at the same time.
@@ -139,8 +169,8 @@ class Target {
   bool iterates() const { return cuda(); }
   Verdict iterate(const Tree& tree, const Sampling& sampling, int64_t index) {
     overwrite(false);
-    const Verdict verdict = iterations_->run(tree, sampling, index, past_, Launches{this});
-    past_ += int(verdict.rows.size());
+    const Verdict verdict = iterations_->run(tree, sampling, index, past(), Launches{this});
+    seat_->past += int(verdict.rows.size());
     return verdict;
   }
   bool load_table(const Iterations::Table& table, int depth, int width) {
@@ -150,8 +180,8 @@ class Target {
                            std::vector<Candidate>& drafted) {
     overwrite(false);
     const Verdict verdict =
-        iterations_->run_drafting(root, depth, width, scale, sampling, index, past_, drafted, Launches{this});
-    past_ += int(verdict.rows.size());
+        iterations_->run_drafting(root, depth, width, scale, sampling, index, past(), drafted, Launches{this});
+    seat_->past += int(verdict.rows.size());
     return verdict;
   }
   const Iterations& iterations() const { return *iterations_; }
@@ -160,15 +190,24 @@ class Target {
  private:
   static constexpr int kPrefillRows = 256;  // of one forward: a longer prefill takes several
 
+  // A text's place in the cache.
+  struct Seat {
+    int past = 0;
+    int first_row = 0;        // in the last forward
+    std::vector<int> cached;  // tokens that all layers have cached, from position 0 on
+    bool all_layers = true;   // whether the last forward ran all layers
+  };
+  int first_slot() const { return int(seat_ - seats_.data()) * slots_; }
+
   // The next forward writes behind the past. all_layers: whether what keep() keeps of it is a token's whole cache.
   void overwrite(bool all_layers) {
-    all_layers_ = all_layers;
-    if (int(cached_.size()) > past_) cached_.resize(size_t(past_));
+    seat_->all_layers = all_layers;
+    if (int(seat_->cached.size()) > past()) seat_->cached.resize(size_t(past()));
   }
-  void run(const DeviceBatch& batch, bool with_logits, int layers = 0) {
+  void run(const DeviceBatch& batch, int with_logits, int layers = 0) {
     Config config = config_;
     if (layers > 0) config.n_layer = layers;
-    layers_run_ = with_logits ? config.n_layer : 0;
+    layers_run_ = with_logits > 0 ? config.n_layer : 0;
     const auto forward = [&](const auto& a) {
       on_threads(batch.forest.rows,
                  [&](const Team& team) { nanospec::forward(team, config, weights_, batch, a, with_logits); });
@@ -177,9 +216,9 @@ class Target {
     std::visit(forward, activations_);
     team_.took(batch.forest.rows, seconds_since(start));
   }
-  // Uploads what the gather reads (KeepRows): the first slot behind the past, n, and the rows that stay.
+  // Uploads what the gather reads (KeepRows): the seat's first slot behind the past, n, and the rows that stay.
   const int* kept(const int* rows, int n) {
-    std::vector<int> kept = {past_, n};
+    std::vector<int> kept = {first_slot() + past(), n};
     kept.insert(kept.end(), rows, rows + n);
     kept_.upload(kept.data(), kept.size());
     return kept_.data();
@@ -193,14 +232,14 @@ class Target {
     std::visit(move, activations_);
   }
   const float* forward_here(int n, int layers) {
-    run(batch_, true, layers);
+    run(batch_, n, layers);
     return device_logits_->on_host(size_t(n) * V_, copied_logits_);
   }
 #ifdef TUNED_CUDA
   // The parts of an iteration that the model launches.
   struct Launches {
     Target* target;
-    void forward(const int* token, const Forest& forest) const { target->run(DeviceBatch(token, forest), true); }
+    void forward(const int* token, const Forest& forest) const { target->run(DeviceBatch(token, forest), forest.rows); }
     void gather(const int* kept) const { target->gather(kept, 1); }
   };
   void prepare_iterations() {
@@ -208,7 +247,7 @@ class Target {
   }
   void wait_for_iterations() const { iterations_->wait(); }
   const float* forward_on_gpu(int n, int layers) {
-    return iterations_->forward(n, layers, [&] { run(batch_, true, layers); });
+    return iterations_->forward(n, layers, [&] { run(batch_, n, layers); });
   }
 #else  // a GPU runs the portable version, or there is none
   void prepare_iterations() {}
@@ -218,7 +257,7 @@ class Target {
 
   const Config config_;
   const std::shared_ptr<Pool> pool_;
-  const int most_rows_;
+  const int most_rows_, slots_;  // of a forward; of a seat
   bool uses_pool_ = true;
   TeamChoice team_;
   Weights<float, AnyNumber> weights_;
@@ -230,9 +269,8 @@ class Target {
   DeviceBatch batch_;
   Array<int> kept_;
   std::vector<float> copied_logits_;  // where they come from a GPU
-  int past_ = 0;
-  std::vector<int> cached_;  // tokens that all layers have cached, from position 0 on
-  bool all_layers_ = true;   // whether the last forward ran all layers
+  std::vector<Seat> seats_;
+  Seat* seat_ = seats_.data();
 #ifdef TUNED_CUDA
   std::unique_ptr<Iterations> iterations_;
 #endif

@@ -340,7 +340,7 @@ class Trainer : public Trained<T> {
     const Activations<T>& a = half.activations;
     dropout.first_row = half.first_row;
     if (with_gradient) zero(team, half.sums.data(), half.sums.size());
-    forward(team, config, packed_, half.batch, a, true, dropout);
+    forward(team, config, packed_, half.batch, a, half.batch.forest.rows, dropout);
     loss_of_rows(team, half.batch.forest.rows,
                  CrossEntropy<T>{a.logits.data(), a.V, config.vocab_size, half.batch.target(),
                                  losses_.data() + half.first_row, with_gradient, scale});

@@ -38,17 +38,17 @@ bool iterates(const Target& target) {
 template <class Target>
 struct Whole : Runner {
   Target& target;
-  const Sampling& sampling;
   Verdict verdict;      // of the last iteration
   int64_t ran_at = -1;  // the index of the last iteration that the device drafted, and so has run
-  Whole(Target& its, const Sampling& s) : Runner(its.block_size(), its.vocab_size()), target(its), sampling(s) {}
+  explicit Whole(Target& its) : Runner(its.block_size(), its.vocab_size()), target(its) {}
 
-  void open(const std::vector<int>& text) override { open_window(target, text); }
-  void forward(const Tree& tree, int64_t index) override {
-    if (ran_at != index) verdict = target.iterate(tree, sampling, index);
+  void open(Sequence& text) override { open_window(target, text.tokens); }
+  void forward(const std::vector<Sequence*>& texts) override {
+    for (const Sequence* text : texts)  // one, or none
+      if (ran_at != text->draws.index) verdict = target.iterate(text->tree, *text->draws.sampling, text->draws.index);
   }
-  Verdict verify(const Growth&, const Tree&, int64_t) override { return verdict; }
-  void keep(const Verdict&) override {}  // the iteration has kept them
+  Verdict verify(Sequence&) override { return verdict; }
+  void keep(Sequence&, const Verdict&) override {}  // the iteration has kept them
 };
 
 // A bigram that drafts full trees on the device, with the same chances as on the host. At the first question of an
@@ -66,9 +66,9 @@ struct DeviceDrafter : Drafter {
               int* count) override {
     if (runner.ran_at != draws.index) {
       const int levels = std::min(depth, room_at(draws.index, end, runner.block_size));
-      const bool noise = runner.sampling.temperature > 0;
-      runner.verdict = runner.target.iterate_drafting(growth.token[0], levels, width, sharpness(runner.sampling, noise),
-                                                      runner.sampling, draws.index, drafted_);
+      const bool noise = draws.sampling->temperature > 0;
+      runner.verdict = runner.target.iterate_drafting(growth.token[0], levels, width, sharpness(*draws.sampling, noise),
+                                                      *draws.sampling, draws.index, drafted_);
       runner.ran_at = draws.index;
       taken_ = 0;
     }

@@ -23,6 +23,7 @@ namespace nanospec {
 template <class Text>
 struct Matching : LikelyDrafter {
   explicit Matching(int vocab_size) : LikelyDrafter(vocab_size), text_(vocab_size) {}
+  std::unique_ptr<Drafter> another(int) const override { return std::make_unique<Matching>(*this); }
 
   void begin(const int* text, int n) override {
     text_.clear();
@@ -74,6 +75,7 @@ using Suffix = Matching<SuffixAutomaton>;
 struct Recycle : LikelyDrafter {
   explicit Recycle(int vocab_size)
       : LikelyDrafter(vocab_size), after_(size_t(vocab_size)), scores_(size_t(vocab_size)) {}
+  std::unique_ptr<Drafter> another(int) const override { return std::make_unique<Recycle>(*this); }
   void attach(const TargetRows* rows) override { rows_ = rows; }
 
   void begin(const int*, int) override { after_.assign(after_.size(), {}); }
@@ -157,6 +159,16 @@ class Union : public LikelyDrafter {
     for (size_t i = 0; i < parts_.size(); i++) weight_[i] = 1.0 / double(parts_.size());
     best_.assign(parts_.size(), Likely(few_tokens() ? vocab : 0));
     resize(vocab, 1);
+  }
+  std::unique_ptr<Drafter> another(int seat) const override {
+    std::vector<std::unique_ptr<Drafter>> parts;
+    for (const auto& part : parts_) {
+      parts.push_back(part->another(seat));
+      if (!parts.back()) return nullptr;
+    }
+    auto all = std::make_unique<Union>(std::move(parts));
+    all->name = name;
+    return all;
   }
 
   void attach(const TargetRows* rows) override {

@@ -30,8 +30,10 @@ namespace nanospec {
 template <class Model>
 class ModelDrafter : public Drafter {
  public:
-  // layers: how many of the model's layers run; 0: all.
-  ModelDrafter(Model& model, int layers) : model_(model), layers_(layers) { vocab = model.vocab_size(); }
+  // layers: how many of the model's layers run; 0: all. seat: of the model, where the text's cache is.
+  ModelDrafter(Model& model, int layers, int seat = 0) : model_(model), layers_(layers), seat_(seat) {
+    vocab = model.vocab_size();
+  }
 
   // Null for nodes that no forward has run: beyond the model's own window, or before it can run.
   const float* logits(const Growth& growth, int node) override {
@@ -41,6 +43,7 @@ class ModelDrafter : public Drafter {
 
   // Runs one forward for all of these nodes, and for those above them that no forward has run.
   void prepare(const Growth& growth, const int* nodes, int n) override {
+    model_.sit(seat_);
     if (n > 1 && growth.size() > model_.most_rows()) {  // the model may not have room for all at once
       prepare(growth, nodes, n / 2);
       return prepare(growth, nodes + n / 2, n - n / 2);
@@ -107,6 +110,7 @@ class ModelDrafter : public Drafter {
   virtual void after(int /*id*/, int /*row*/) {}
 
   Model& model_;
+  const int layers_, seat_;
   int base_ = 0;
 
  private:
@@ -190,7 +194,6 @@ class ModelDrafter : public Drafter {
     after(id, row);
   }
 
-  const int layers_;
   Growth seen_;                // the nodes that a forward of this iteration has run; an id is an index here
   std::vector<float> logits_;  // (ids, V)
   std::vector<int> trunk_;     // ids, the root first
@@ -206,15 +209,23 @@ class ModelDrafter : public Drafter {
 // stand at the text's end like others. Their rows stay cached, for assumptions that begin with the same tokens.
 class SmallModel : public ModelDrafter<Target>, public DraftsAhead {
  public:
-  explicit SmallModel(std::unique_ptr<Target> model) : ModelDrafter(*model, 0), own_(std::move(model)) {}
+  explicit SmallModel(std::shared_ptr<Target> model, int its_seat = 0)
+      : ModelDrafter(*model, 0, its_seat), own_(std::move(model)) {}
+  std::unique_ptr<Drafter> another(int seat) const override {
+    auto its = std::make_unique<SmallModel>(own_, seat);
+    its->name = name;
+    return its;
+  }
 
   void begin(const int* text, int n) override {
+    model_.sit(seat_);
     text_.assign(text, text + n);
     assumed_ = 0;
     forget();
     open();
   }
   void committed(const Commit& commit) override {
+    model_.sit(seat_);
     rollback();
     go_on(commit.tokens, commit.n);
   }
@@ -263,11 +274,11 @@ class SmallModel : public ModelDrafter<Target>, public DraftsAhead {
     model_.rewind(int(cached_.size()));
   }
 
-  std::unique_ptr<Target> own_;
-  std::vector<int> text_;    // with the root at its end
-  std::vector<int> cached_;  // tokens of the cached positions: the window's without the root, or assumed ones
-  int start_ = 0;            // where the cached window begins
-  int assumed_ = 0;          // how many tokens at the text's end are assumed
+  std::shared_ptr<Target> own_;  // which has a seat for each text
+  std::vector<int> text_;        // with the root at its end
+  std::vector<int> cached_;      // tokens of the cached positions: the window's without the root, or assumed ones
+  int start_ = 0;                // where the cached window begins
+  int assumed_ = 0;              // how many tokens at the text's end are assumed
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -279,6 +290,11 @@ class SmallModel : public ModelDrafter<Target>, public DraftsAhead {
 class FirstLayers : public ModelDrafter<Target> {
  public:
   using ModelDrafter::ModelDrafter;
+  std::unique_ptr<Drafter> another(int its_seat) const override {
+    auto its = std::make_unique<FirstLayers>(model_, layers_, its_seat);
+    its->name = name;
+    return its;
+  }
   void begin(const int*, int) override { forget(); }
   void committed(const Commit&) override { forget(); }
 

@@ -195,6 +195,11 @@ struct RandomLogits : Drafter {
   Noise rows;
 
   explicit RandomLogits(int vocab_size) : rows(Sampling(), vocab_size, kStreamInitialize) { vocab = vocab_size; }
+  std::unique_ptr<Drafter> another(int) const override {
+    auto its = std::make_unique<RandomLogits>(vocab);
+    its->name = name;
+    return its;
+  }
   const float* logits(const Growth& growth, int node) override { return rows.row(growth.token[node]); }
 };
 

@@ -266,34 +266,36 @@ inline Ngrams interpolated(NgramTrie trie, int order, int vocab) {
 // N-gram: the next token from the last N - 1
 
 struct Ngram : LikelyDrafter {
-  Ngrams table;
-
-  explicit Ngram(Ngrams ngrams) : LikelyDrafter(ngrams.vocab), table(std::move(ngrams)) {}
+  explicit Ngram(Ngrams ngrams)
+      : LikelyDrafter(ngrams.vocab), shared_(std::make_shared<const Ngrams>(std::move(ngrams))) {}
+  std::unique_ptr<Drafter> another(int) const override { return std::make_unique<Ngram>(*this); }
 
   void begin(const int* text, int n) override {
     root_ = 0;
-    for (int i = std::max(0, n - (table.order - 1)); i < n; i++) root_ = table.next(root_, text[i]);
+    for (int i = std::max(0, n - (table().order - 1)); i < n; i++) root_ = table().next(root_, text[i]);
   }
   void committed(const Commit& commit) override {
-    for (int i = 0; i < commit.n; i++) root_ = table.next(root_, commit.tokens[i]);
+    for (int i = 0; i < commit.n; i++) root_ = table().next(root_, commit.tokens[i]);
   }
   const float* logits(const Growth& growth, int node) override {
-    table.log_probabilities(context(growth, node, table.order - 1), row_.data());
+    table().log_probabilities(context(growth, node, table().order - 1), row_.data());
     return row_.data();
   }
   const Likely* likely(const Growth& growth, int node) override {
-    table.log_probabilities(context(growth, node, table.order - 1), likely_);
+    table().log_probabilities(context(growth, node, table().order - 1), likely_);
     return &likely_;
   }
+  const Ngrams& table() const { return *shared_; }
 
  private:
   // The longest known context after a node, of at least the last `tokens` tokens if the text has as many.
   int context(const Growth& growth, int node, int tokens) const {
     if (tokens == 0) return 0;
     if (node == 0) return root_;
-    return table.next(context(growth, growth.parent[node], tokens - 1), growth.token[node]);
+    return table().next(context(growth, growth.parent[node], tokens - 1), growth.token[node]);
   }
 
+  std::shared_ptr<const Ngrams> shared_;
   int root_ = 0;  // the context after the text, whose last token is the growth's root
 };
 

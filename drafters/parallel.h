@@ -284,6 +284,7 @@ class TextStream {
   int vocab_size() const { return sizes.vocab_size; }
   int block_size() const { return 1 << 30; }  // rotary positions have no end
   int most_rows() const { return most_drafted_; }
+  void sit(int) {}  // of one text
   int past() const { return past_; }
   void rewind(int past) { past_ = past; }
   // These rows of the last forward, ascending, stay cached.
@@ -302,7 +303,7 @@ class TextStream {
     const int R = rows_.rows();
     target_.on_threads(R, [&](const Team& team) {
       input(team);
-      nanospec::forward(team, config_, weights_.layers, batch_, a_, true);
+      nanospec::forward(team, config_, weights_.layers, batch_, a_, batch_.forest.rows);
       head_of(target_, team, R - first_output, a_.x.at(a_.L, first_output), a_.C, norm_.data(), logits_.data());
     });
   }

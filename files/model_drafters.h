@@ -14,8 +14,8 @@ inline std::unique_ptr<Drafter> load_small_model(const std::string& dir, const T
   if (loaded.tokenizer.symbols != tokenizer.symbols)
     refuse("drafter gpt:" + printable(dir) + " has other tokens than the target", dir + "/tokenizer.json",
            "draft with a model that was trained on the same text");
-  return std::make_unique<SmallModel>(std::make_unique<Target>(loaded.config, loaded.weights.data(), dtype,
-                                                               target.pool(), target.most_rows(), cache_dtype));
+  return std::make_unique<SmallModel>(std::make_unique<Target>(
+      loaded.config, loaded.weights.data(), dtype, target.pool(), target.most_rows(), cache_dtype, target.seats()));
 }
 
 // All layers would draft what the target says, at the price of asking it. dir: the target's, for the message. Throws

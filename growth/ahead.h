@@ -257,7 +257,7 @@ class DraftingAhead {
 
 // Takes the trees that were drafted ahead; where there is none it plans as another planner does. decoding_seconds():
 // seconds of decoding so far, without prefills.
-class AheadPlanner : public Planner, public Watcher {
+class AheadPlanner : public TreePlanner, public Watcher {
  public:
   AheadStats stats;
 

@@ -79,77 +79,112 @@ struct NoCost {
   double slope(int) const { return 0; }
 };
 
-// Takes the best offer, again and again: adds the likeliest node that is offered, or expands a node, which offers its
-// children. Then it keeps as many nodes as give the most tokens a second:
-//   (1 + sum of reach) / (seconds of the forward + seconds of drafting).
+constexpr int kLikeliestWidth = 8;  // candidates of a node: a ninth is seldom worth a row
+
+// A tree that grows by the chance of its nodes, perhaps beside others that share its forward. expand(node, candidates)
+// asks the drafter for up to kLikeliestWidth candidates, best first, and returns how many there are.
+template <class Expand>
+struct Growing {
+  Growth& growth;
+  const Limits& limits;
+  Expand expand;
+  std::vector<Candidate> candidates = {};   // those of the i-th expanded node from i * kLikeliestWidth on
+  std::vector<int> first = {}, count = {};  // of a node: where its candidates begin, and how many there are
+};
+
+// Takes the best offer of all trees, again and again: adds the likeliest node that is offered, or expands a node, which
+// offers its children. Then it keeps as many nodes as give the most tokens a second:
+//   (trees + sum of reach) / (seconds of the forward + seconds of drafting).
 // The N likeliest nodes are the best N nodes, since a node's reach never exceeds its parent's. Growth ends when no
 // further nodes can raise the rate r: k more nodes of reach q at most gain at most k q tokens and cost at least k slope
 // seconds, so they cannot when q <= r slope. An expansion also costs the drafter's time. With NoCost this is shape
-// `best-first`, which fills its budget.
+// `best-first`, which fills its budget. One heap serves all trees (AdaServe, Li et al. 2025; SmartSpec, Liu et al.
+// 2024, chooses one length for all): a tree whose guesses are poor lends its rows to the others. budget: of each tree.
 template <class Costs, class Expand>
-void grow_likeliest(const Costs& cost, int budget, const Limits& limits, Growth& growth, Expand& expand) {
-  constexpr int kWidth = 8, kUnexpanded = -1;  // candidates of a node: a ninth is seldom worth a row
+void grow_likeliest(const Costs& cost, int budget, std::vector<Growing<Expand>>& trees) {
+  constexpr int kWidth = kLikeliestWidth, kUnexpanded = -1;
   struct Offer {
     float reach;                                // of the node; or expected of the best child, for an expansion
-    int parent, rank;                           // the rank-th candidate of node `parent`; or kUnexpanded: expand it
+    int tree, parent, rank;                     // the rank-th candidate of node `parent`; or kUnexpanded: expand it
     bool operator<(const Offer& other) const {  // the best offer is the heap's top; of equal ones the first
-      return reach != other.reach ? reach < other.reach : parent > other.parent;
+      if (reach != other.reach) return reach < other.reach;
+      return parent != other.parent ? parent > other.parent : tree > other.tree;
     }
   };
-  const int most = std::min(budget, cost.most());
-  std::vector<Candidate> candidates;  // those of the i-th expanded node from i * kWidth on
-  std::vector<int> first, count;      // of a node: where its candidates begin, and how many there are
-  std::vector<Offer> offers;          // a heap
-  candidates.reserve(8 * kWidth);     // this, and the next three, are mostly enough
-  first.reserve(32);
-  count.reserve(32);
-  offers.reserve(64);
-  const auto offer = [&](float reach, int parent, int rank) {
-    offers.push_back({reach, parent, rank});
+  const int roots = int(trees.size()), most = std::min(budget, cost.most() - (roots - 1));
+  std::vector<Offer> offers;  // a heap
+  std::vector<int> added;     // the trees that the nodes were added to, in this order
+  offers.reserve(64);         // mostly enough
+  const auto offer = [&](float reach, int tree, int parent, int rank) {
+    offers.push_back({reach, tree, parent, rank});
     std::push_heap(offers.begin(), offers.end());
   };
-  const auto offer_node = [&](int parent, int rank) {  // one candidate at a time, since they are sorted
-    if (rank < count[parent]) offer(growth.reach[parent] * candidates[first[parent] + rank].chance, parent, rank);
+  const auto offer_node = [&](int tree, int parent, int rank) {  // one candidate at a time, since they are sorted
+    const auto& its = trees[tree];
+    if (rank < its.count[parent])
+      offer(its.growth.reach[parent] * its.candidates[its.first[parent] + rank].chance, tree, parent, rank);
   };
-  const auto offer_expansion = [&](int node) {
-    first.push_back(-1);
-    count.push_back(0);
-    if (growth.depth[node] < limits.depth && node < most)
-      offer(growth.reach[node] * limits.best_chance, node, kUnexpanded);
+  const auto offer_expansion = [&](int tree, int node) {
+    auto& its = trees[tree];
+    its.first.push_back(-1);
+    its.count.push_back(0);
+    if (its.growth.depth[node] < its.limits.depth && node < most)
+      offer(its.growth.reach[node] * its.limits.best_chance, tree, node, kUnexpanded);
   };
 
-  double tokens = 1, spent = 0, rate = 1 / cost.seconds(0);
-  offer_expansion(0);
-  while (!offers.empty() && growth.size() <= most) {
-    const int n = growth.size() - 1;
-    const auto [reach, parent, rank] = offers.front();
-    if (rank != kUnexpanded && reach <= rate * cost.slope(n)) break;
+  double tokens = roots, spent = 0, rate = roots / cost.seconds(roots - 1);
+  for (int tree = 0; tree < roots; tree++) {
+    trees[tree].candidates.reserve(8 * kWidth);  // this, and the next two, are mostly enough
+    trees[tree].first.reserve(32);
+    trees[tree].count.reserve(32);
+    offer_expansion(tree, 0);
+  }
+  while (!offers.empty()) {
+    const int n = roots - 1 + int(added.size());  // rows but one
+    const auto [reach, tree, parent, rank] = offers.front();
+    if (n >= cost.most() || (rank != kUnexpanded && reach <= rate * cost.slope(n))) break;
     std::pop_heap(offers.begin(), offers.end());
     offers.pop_back();
+    auto& its = trees[tree];
+    if (its.growth.size() > most) continue;  // it is full
     if (rank != kUnexpanded) {
-      const int node = growth.add(parent, candidates[first[parent] + rank]);
-      tokens += growth.reach[node];
-      rate = std::max(rate, tokens / (cost.seconds(node) + spent));
-      offer_node(parent, rank + 1);
-      offer_expansion(node);
-    } else if (reach > rate * (cost.slope(n) + limits.expand_seconds)) {
-      first[parent] = int(candidates.size());
-      candidates.resize(candidates.size() + kWidth);
-      expand(&parent, 1, kWidth, &candidates[first[parent]], &count[parent]);
-      spent += limits.expand_seconds;
-      offer_node(parent, 0);
+      const int node = its.growth.add(parent, its.candidates[its.first[parent] + rank]);
+      added.push_back(tree);
+      tokens += its.growth.reach[node];
+      rate = std::max(rate, tokens / (cost.seconds(n + 1) + spent));
+      offer_node(tree, parent, rank + 1);
+      offer_expansion(tree, node);
+    } else if (reach > rate * (cost.slope(n) + its.limits.expand_seconds)) {
+      its.first[parent] = int(its.candidates.size());
+      its.candidates.resize(its.candidates.size() + kWidth);
+      its.count[parent] = its.expand(parent, &its.candidates[its.first[parent]]);
+      spent += its.limits.expand_seconds;
+      offer_node(tree, parent, 0);
     }
   }
 
-  int best = 0;
-  tokens = rate = 0;
-  for (int n = 0; n < growth.size(); n++) {  // all of them count the time that drafting has taken
-    tokens += growth.reach[n];
-    if (!(tokens / (cost.seconds(n) + spent) > rate)) continue;
-    rate = tokens / (cost.seconds(n) + spent);
-    best = n;
+  // All of them count the time that drafting has taken.
+  std::vector<int> nodes(size_t(roots), 0), best = nodes;  // of each tree, so far; and where the rate is highest
+  tokens = roots;
+  rate = tokens / (cost.seconds(roots - 1) + spent);
+  for (size_t i = 0; i < added.size(); i++) {
+    tokens += trees[added[i]].growth.reach[++nodes[added[i]]];
+    const double its = tokens / (cost.seconds(roots + int(i)) + spent);
+    if (!(its > rate)) continue;
+    rate = its;
+    best = nodes;
   }
-  growth.shrink(best + 1);
+  for (int tree = 0; tree < roots; tree++) trees[tree].growth.shrink(best[tree] + 1);
+}
+template <class Costs, class Expand>
+void grow_likeliest(const Costs& cost, int budget, const Limits& limits, Growth& growth, Expand& expand) {
+  const auto ask = [&](int node, Candidate* candidates) {
+    int count = 0;
+    expand(&node, 1, kLikeliestWidth, candidates, &count);
+    return count;
+  };
+  std::vector<Growing<decltype(ask)>> tree = {{growth, limits, ask}};
+  grow_likeliest(cost, budget, tree);
 }
 
 // Expands the `width` likeliest nodes of each depth. Then the likeliest of all nodes stay, as many as the budget allows

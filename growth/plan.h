@@ -69,7 +69,7 @@ inline void grow_shape(const Shape& shape, Limits limits, Drafter& drafter, cons
 // ---------------------------------------------------------------------------------------------------------------
 // The planner
 
-class ShapePlanner : public Planner, public Watcher {
+class ShapePlanner : public TreePlanner, public Watcher {
  public:
   ReliabilityCurve reliability;  // of the chances of verified nodes
   bool drafts = false;           // whether the drafter was asked for this tree, or has drafted it ahead
@@ -83,19 +83,33 @@ class ShapePlanner : public Planner, public Watcher {
   Limits limits(int room) const { return {room, cost_, experience_.expand_seconds, experience_.best_chance}; }
 
   void grow(Drafter& drafter, const Draws& draws, int room, Growth& growth) override {
+    if (!begin()) return;
+    Corrected corrected = this->corrected(drafter);
+    if (by_costs()) corrected.after_root = [&] { root_at_ = clock_.now(); };
+    grow_shape(shape_, limits_now(room), corrected, draws, growth);
+    asked_ = corrected.asked;
+  }
+  // The parts of it, for trees that grow together (forest/forest.h). Returns whether the drafter is to be asked.
+  bool begin() {
     asked_ = {};
     began();
-    drafts = shape_.kind != Shape::kAuto || experience_.pace.due();
-    if (!drafts) return;
+    return drafts = shape_.kind != Shape::kAuto || experience_.pace.due();
+  }
+  Limits limits_now(int room) const {
     Limits limits = this->limits(room);
-    if (experience_.pace.rare()) {
-      limits.expand_seconds = 0;
-      limits.best_chance = 1;
-    }
-    Corrected corrected(drafter, experience_.trust, experience_.best_chance);
-    if (by_costs()) corrected.after_root = [&] { root_at_ = clock_.now(); };
-    grow_shape(shape_, limits, corrected, draws, growth);
-    asked_ = corrected.asked;
+    if (!experience_.pace.rare()) return limits;
+    limits.expand_seconds = 0;
+    limits.best_chance = 1;
+    return limits;
+  }
+  Corrected corrected(Drafter& drafter) const { return {drafter, experience_.trust, experience_.best_chance}; }
+  // The tree has grown. costs: of its rows and its drafter, in tokens that plain decoding would give in that time.
+  // each: the seconds of an expansion.
+  void end(const Questions& asked, const Growth& growth, double costs, double each) {
+    asked_ = asked;
+    if (!drafts) return;
+    if (asked.expanded > 0) learn_expansion(each);
+    learn_pace(growth, costs);
   }
   // Called instead of grow() if the tree was drafted ahead.
   void take(const Questions& asked) {
@@ -106,7 +120,7 @@ class ShapePlanner : public Planner, public Watcher {
 
   void drafted(const Growth& growth, const Tree&) override {
     if (!by_costs()) return;
-    if (drafts && shape_.kind == Shape::kAuto) learn_pace(growth, root_at_ - began_, clock_.now() - root_at_);
+    if (drafts && shape_.kind == Shape::kAuto) learn_draft(growth, root_at_ - began_, clock_.now() - root_at_);
     began();
   }
   void forwarded(const Tree& tree) override {
@@ -130,15 +144,20 @@ class ShapePlanner : public Planner, public Watcher {
   // Learns from the seconds of drafting, and from the growth that it gave. root: for the root's expansion, which may
   // include a forward of the drafter's model that serves all nodes; others: for the other nodes. A pause of the machine
   // at most doubles the estimate.
-  void learn_pace(const Growth& growth, double root, double others) {
-    double& each = experience_.expand_seconds;
+  void learn_draft(const Growth& growth, double root, double others) {
     const int expanded = asked_.expanded - 1;
-    if (expanded > 0) each = std::max(1e-9, each + (std::min(others / expanded, 2 * each) - each) / 4);
-    double tokens = 0;  // expected
+    if (expanded > 0) learn_expansion(others / expanded);
+    learn_pace(growth, (cost_->seconds(growth.size() - 1) + root + others) / cost_->seconds(0) - 1);
+  }
+  void learn_expansion(double seconds) {
+    double& each = experience_.expand_seconds;
+    each = std::max(1e-9, each + (std::min(seconds, 2 * each) - each) / 4);
+  }
+  void learn_pace(const Growth& growth, double costs) {
+    double tokens = -1;  // expected, but for the one that plain decoding gives too
     for (float reach : growth.reach) tokens += double(reach);
     const double penalty = growth.size() == 1 ? 0.01 : 0;  // a tree without nodes counts as a loss
-    experience_.pace.observe(tokens - (cost_->seconds(growth.size() - 1) + root + others) / cost_->seconds(0) -
-                             penalty);
+    experience_.pace.observe(tokens - costs - penalty);
   }
   // Learns from a verdict: it shows which children of the accepted path's nodes were right. It says nothing about other
   // nodes.

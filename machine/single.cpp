@@ -62,10 +62,14 @@ struct Counter : Watcher {
 std::vector<int> decode(Target& target, Drafter* drafter, std::vector<int> text, int* forwards) {
   Sampling sampling;  // temperature 1
   Noise noise(sampling, target.vocab_size());
-  Host<Target> host(target, sampling, noise);
+  Host<Target> host(target);
   FullTree tree(3, 2);
   Counter counter;
-  generate(host, tree, drafter, counter, {&sampling, &noise, 0, false}, text, kNewTokens, [](int) { return true; });
+  Sequence decoded = {
+      text, int64_t(text.size()) + kNewTokens, drafter, counter, noise, {&sampling, &noise, 0, false}, [](int) {
+        return true;
+      }};
+  generate(host, tree, decoded);
   *forwards = counter.forwards;
   return text;
 }

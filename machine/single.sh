@@ -38,7 +38,7 @@ awk -v marks="${1-}" -v files="$files" '
     if (line == "#endif" && opened != "") { opened = ""; return }
     if (bar && line ~ /^\/\//) print "//"
     if (gap || ruler) print ""
-    if (ruler) print ruler
+    if (ruler && line ~ /^\/\/ /) line = "// ---- " substr(line, 4)  # a title stands in its ruler
     if (opened != "") print opened
     gap = bar = 0; opened = ruler = ""
     print line
@@ -115,6 +115,14 @@ tree.h | inline int64_t full_tree_nodes( | } |
 machine/numbers.h | // machine/numbers.h: | | // numbers.h: the functions of which every operation is made, for CPU and GPU.
 machine/numbers.h | // There is a GPU to compile for: | #endif |
 machine/numbers.h | // On a GPU the loop is unrolled by kSteps | #endif |
+machine/numbers.h | // bfloat16: the upper half of a float. | }; |
+machine/numbers.h | HD inline float to_float(bf16 | |
+machine/numbers.h | HD inline bf16 to_bf16( | } |
+machine/numbers.h | if constexpr (std::is_same<W, bf16> | |
+machine/numbers.h | else return W(x); | | return W(x);
+machine/numbers.h | // How many steps of a sum over k lie | | // How many steps of a sum over k lie side by side in memory.
+machine/numbers.h | constexpr int kTogether = | | constexpr int kTogether = 1;
+machine/numbers.h | HD_INLINE double erf_terms( | } |
 machine/numbers.h | // The float that half precision | } |
 machine/numbers.h | // Half precision as weights | }; |
 machine/numbers.h | HD inline float to_float(f16 | |
@@ -133,10 +141,18 @@ sample.h | // Draws token x with chance | } |
 draft.h | // functions; the bigram drafter. All other | | // functions; the bigram drafter.
 draft.h | int64_t model_forwards = 0; | |
 draft.h | // Called before begin(), with what can be read | virtual void attach( |
+draft.h | // The same drafter for another text, which has | virtual std::unique_ptr<Drafter> another(
+draft.h | std::unique_ptr<Drafter> another( | |
 draft.h | // The name, for the statistics, of the drafter | virtual const std::string& author( |
 draft.h | // How to add a drafter: | //   3. |
 
-decode.h | // the planner and the runner of the core; | // planners are in | // the planner and the runner; the loop. It reads no clock and no command line, and knows no model.
+decode.h | // forwards; the planner and the runner of the core; | // Other planners are in | // forwards; the planner and the runner; the loop. It reads no clock and no command line, and knows no model.
+decode.h | // One that grows each tree for itself, from | | // One that grows each tree for itself, no node deeper than `room`.
+decode.h | virtual bool opened( | |
+decode.h | virtual void close( | |
+decode.h | if (!text.wanted()) return runner.close | | if (!text.wanted()) return;
+decode.h | if (!text->wanted()) {  // no token was | } |
+decode.h | if (!runner.opened(*text)) continue; | |
 decode.h | if (text.empty()) throw | | if (text.empty()) throw std::runtime_error("the prompt is empty");
 decode.h | std::to_string(vocab) + | | std::to_string(vocab));
 
@@ -187,13 +203,26 @@ model.h | if (w.symbols.data) unpack( | |
 model.h | Rows<T> attention_scratch = | | Rows<T> attention_scratch = once(R, size_t(H) * slots);
 model.h | // Compiled once | |
 
-target.h | // It has what decode.h asks of a target, and what | | // It has what decode.h asks of a target.
-target.h | // GPU whole iterations run as one graph | |
 target.h | Target(const Config& config, const TensorSource& weights, Dtype dtype, bool cuda | Target(const Target&) | Target(const Target&) = delete;
 target.h | // The same on another target's threads: | |
-target.h | // most_rows: the rows of the largest tree, its root | // std::runtime_error for |
-target.h | Target(const Config& config, const TensorSource& weights, Dtype dtype, std::shared_ptr | | // most_rows: the rows of the largest tree, its root among them.\nTarget(const Config& config, const TensorSource& weights, Dtype dtype, std::shared_ptr<Pool> pool, int most_rows)
-target.h | Dtype cache_dtype = Dtype::fp32) | |
+target.h | // most_rows: of all trees of a forward | // std::runtime_error for |
+target.h | // It has what decode.h asks of a target, and what | // whole iterations of a text | // It has what decode.h asks of a target.
+target.h | // The seat of which the functions below | void sit( |
+target.h | // As many of n tokens as the cache begins | } |
+target.h | // Caches n tokens at positions | int prefill( | // Caches n tokens at positions 0 .. n - 1, and forgets all others.\nvoid prefill(const int* tokens, int n) {
+target.h | reuse(tokens, n); | | seat_->past = 0;
+target.h | const int first = past(); | |
+target.h | seat_->cached.assign( | |
+target.h | return n - first; | |
+target.h | overwrite(layers == 0); | |
+target.h | for (int i = 0; seat_->all_layers && | seat_->past += n; | seat_->past += n;
+target.h | std::vector<int> cached; | |
+target.h | bool all_layers = true; | |
+target.h | // The next forward writes behind the | } |
+target.h | // The same for the trees of several | } |
+target.h | void run_rows( | } |
+target.h | Target(const Config& config, const TensorSource& weights, Dtype dtype, std::shared_ptr | | // most_rows: the rows of the largest tree, its root among them.\nTarget(const Config& config, const TensorSource& weights, Dtype dtype, std::shared_ptr<Pool> pool, int most_rows,
+target.h | Dtype cache_dtype = Dtype::fp32, int seats = 1) | | int seats = 1)
 target.h | if (cache_dtype == Dtype::fp32) | else activations_ = | activations_ = Activations<float>(config, most_rows_, slots, false, pool_->size(), cuda);
 target.h | x_ = &a.x; | norm_ = &a.norm_f; |
 target.h | layers_run_ = 0; | |

@@ -64,49 +64,47 @@ struct SampledDrafter : StandIn {
 
 template <class Target>
 struct Judge : Host<Target> {
-  Drafter& drafter;
   const Rule rule;
-  Judge(Target& target, const Sampling& sampling, Noise& noise, Drafter& its, Rule r)
-      : Host<Target>(target, sampling, noise), drafter(its), rule(r) {}
+  Judge(Target& target, Rule its) : Host<Target>(target), rule(its) {}
 
-  Verdict verify(const Growth& growth, const Tree& tree, int64_t index) override {
-    if (tree.size() == 1) return Host<Target>::verify(growth, tree, index);
-    Oracle oracle = {*this, growth, tree, index, {}, {}};
-    return judge(rule, tree, oracle);
+  Verdict verify(Sequence& text) override {
+    if (rule == Rule::kMatch || text.tree.size() == 1) return Host<Target>::verify(text);
+    Oracle oracle = {*this, text, *text.draws.sampling, text.draws.index, {}, {}};
+    return judge(rule, text.tree, oracle);
   }
 
  private:
   // Answers a rule's questions (verify.h) from the target, the drafter and random bits.
   struct Oracle {
     Judge& runner;
-    const Growth& growth;  // that the tree came from
-    const Tree& tree;
+    Sequence& text;
+    const Sampling& sampling;
     const int64_t index;              // index in the text of the root's children
     std::vector<float> p_row, q_row;  // (V)
 
     int vocab() { return runner.vocab_size; }
     const float* p(int node) {
       p_row.resize(size_t(vocab()));
-      distribution(runner.target.logits(node), vocab(), runner.sampling, p_row.data());
+      distribution(runner.target.logits(node), vocab(), sampling, p_row.data());
       return p_row.data();
     }
     const float* q(int node) {
       q_row.resize(size_t(vocab()));
-      distribution(runner.drafter.logits(growth, tree.origin[node]), vocab(), runner.sampling, q_row.data());
+      distribution(text.drafter->logits(text.growth, text.tree.origin[node]), vocab(), sampling, q_row.data());
       return q_row.data();
     }
     bool accept(int node, double a) {
       // No two questions share a random number. Rules that walk down from the root ask about each index of the text in
       // one forward only, and in a chain each node has its own depth. Traversal also asks about indices that the next
       // forward asks about again, perhaps with another tree: there the forward's index is used, and the node.
-      const int64_t place = runner.rule == Rule::kTraversal ? index : index + tree.depth[node] - 1;
-      return chance(runner.sampling, kStreamAccept, place, node) < a;
+      const int64_t place = runner.rule == Rule::kTraversal ? index : index + text.tree.depth[node] - 1;
+      return chance(sampling, kStreamAccept, place, node) < a;
     }
     int draw(int node, const double* weights) {
-      const double u = chance(runner.sampling, kStreamResidual, index + tree.depth[node], 0);
+      const double u = chance(sampling, kStreamResidual, index + text.tree.depth[node], 0);
       return nanospec::draw(weights, vocab(), u);
     }
-    int pick(int node) { return runner.pick_after(tree, node, index); }
+    int pick(int node) { return runner.pick_after(text, node); }
   };
 };
 

@@ -115,7 +115,7 @@ class ParallelTrainer : public DrafterTrainer<T> {
         for (const Rows<T>* sums : {&g_.k, &g_.v, &dslot_}) zero(team, sums->data(), sums->size());
       parallel_features(team, sizes, packed_, n_, a_);
       parallel_enter(team, sizes, packed_, frozen_.tensors.wte, stream_.token(), 0, n_, with_slot(), a_);
-      forward(team, a_.config, packed_.layers, stream_, a_, true);
+      forward(team, a_.config, packed_.layers, stream_, a_, stream_.forest.rows);
       output_loss(team, stream_, with_gradient);
     });
     count(0, said);
@@ -144,7 +144,7 @@ class ParallelTrainer : public DrafterTrainer<T> {
     if (sizes.sequential)
       parallel_enter(team, sizes, packed_, frozen_.tensors.wte, segment_.token(), n_, rows, false, a_);
     else spread_slot(team, sizes, n_, rows, a_);
-    forward(team, a_.config, packed_.layers, segment_, a_, true);
+    forward(team, a_.config, packed_.layers, segment_, a_, segment_.forest.rows);
   }
 
   // A row of a path reads the state of the row above it, which is known only after that row has run. So all rows run

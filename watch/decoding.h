@@ -1,7 +1,8 @@
 // watch/decoding.h: decodes a text by its settings: it connects planner, runner and watcher.
 //
-// In order: what a drafter may read of a target; the noise that it draws with; generate(), which all commands and
-// trainers call. The settings are in settings.h.
+// In order: what a drafter may read of a target; the noise that it draws with; a text with all that serves it;
+// generate(), which all commands and trainers call for a text alone (forest/forest.h: for many). The settings are in
+// settings.h.
 #pragma once
 
 #include <memory>
@@ -23,17 +24,23 @@ namespace nanospec {
 template <class T>
 struct RowsOf : TargetRows {
   T& target;
+  const int seat;
   const bool whole;  // whether it runs whole iterations
   mutable std::unique_ptr<Features> states = {};
-  RowsOf(T& its, bool runs_whole) : target(its), whole(runs_whole) {}
-  const float* logits(int row) const override { return whole ? nullptr : target.logits(row); }
-  const float* hidden(int row) const override { return target.hidden(row); }
+  RowsOf(T& its, int its_seat, bool runs_whole) : target(its), seat(its_seat), whole(runs_whole) {}
+  const float* logits(int row) const override { return whole ? nullptr : seated().logits(row); }
+  const float* hidden(int row) const override { return seated().hidden(row); }
   const float* features(int row) const override {
     if constexpr (!std::is_same_v<T, Target>) return target.features(row);  // a mock has its own
     else {
       if (!states) states = std::make_unique<Features>(target);
+      seated();
       return states->row(row);
     }
+  }
+  T& seated() const {
+    if constexpr (std::is_same_v<T, Target>) target.sit(seat);  // a mock has one seat
+    return target;
   }
 };
 
@@ -60,6 +67,90 @@ bool drafts_on_device(Target& target, Drafter* drafter, const Decoding& decoding
   else return false;
 }
 
+// ---------------------------------------------------------------------------------------------------------------
+// A text with all that serves it
+
+// What one text has for itself. drafter: null for plain decoding.
+template <class Target>
+struct Decoded {
+  const Decoding settings;
+  Noise noise, other_noise;
+  const RowsOf<Target> rows;
+  Drafter* const drafter;
+  const bool on_device;                     // whether the device drafts
+  const std::unique_ptr<Drafter> stand_in;  // that the loop asks in place of the drafter; or null
+  Experience fresh;
+  ShapePlanner plan;
+  std::unique_ptr<AheadPlanner> ahead;  // or null
+  Recorder recorder;
+  Sequence text;
+
+  // runner: on the host; or null, with that of whole iterations.
+  Decoded(Target& target, const Decoding& its, Drafter* its_drafter, std::vector<int>& tokens, int seat, Clock& clock,
+          std::function<bool(int)> on_token, Host<Target>* runner, Whole<Target>* whole = nullptr)
+      : settings(its),
+        noise(settings.sampling, target.vocab_size()),
+        other_noise(settings.sampling, target.vocab_size(), kStreamDraft),
+        rows(target, seat, whole),
+        drafter(its_drafter),
+        on_device(whole && drafts_on_device(target, drafter, settings)),
+        stand_in(stand_in_for(whole, int64_t(tokens.size()) + settings.max_new_tokens)),
+        plan(settings.shape, on_device ? nullptr : settings.cost.get(),
+             settings.experience ? *settings.experience : fresh, clock),
+        ahead(ahead_of(clock, int64_t(tokens.size()) + settings.max_new_tokens, target.block_size())),
+        recorder(clock, ahead ? static_cast<Watcher&>(*ahead) : plan,
+                 {int64_t(tokens.size()), int64_t(tokens.size()) + settings.max_new_tokens, target.block_size(),
+                  draws_of(settings, noise, other_noise), drafter, plan, on_device,
+                  [this] { return rows.seated().past(); }, pick_of(runner), settings.on_iteration}),
+        text{tokens, int64_t(tokens.size()) + settings.max_new_tokens, stand_in ? stand_in.get() : drafter, recorder,
+             noise,  draws_of(settings, noise, other_noise),           recorder.timed(std::move(on_token)), seat} {
+    if (!drafter) return;
+    drafter->temperature = settings.sampling.temperature;
+    drafter->attach(&rows);
+  }
+  Decoded(const Decoded&) = delete;
+  Decoded& operator=(const Decoded&) = delete;
+  ~Decoded() {  // also if an exception ends the text
+    if (drafter) drafter->attach(nullptr);
+  }
+
+  Planner& planner() { return ahead ? static_cast<Planner&>(*ahead) : plan; }
+  Stats& finished() {
+    Stats& stats = recorder.stats;
+    stats.reliability = plan.reliability;
+    if (ahead) stats.ahead = ahead->stats;
+    else stats.ahead.wanted = drafter && settings.ahead != Ahead::kOff;
+    stats.seconds = work_seconds(stats) + stats.seconds_slide;
+    return stats;
+  }
+
+ private:
+  std::unique_ptr<Drafter> stand_in_for(Whole<Target>* whole, int64_t end) {
+    if constexpr (Iterates<Target>::value)
+      if (on_device)
+        return std::make_unique<DeviceDrafter<Target>>(*whole, settings.shape.depth, settings.shape.width, end);
+    const Drafts drafts = about(settings.rule).drafts;
+    if (!drafter || drafts == Drafts::kAny || settings.rule == Rule::kRejection) return nullptr;
+    return std::make_unique<SampledDrafter>(*drafter, drafts == Drafts::kWithReplacement);
+  }
+  std::unique_ptr<AheadPlanner> ahead_of(Clock& clock, int64_t end, int block) {
+    if (!drafter || settings.ahead == Ahead::kOff) return nullptr;
+    return std::make_unique<AheadPlanner>(
+        plan, *drafter, settings.ahead, settings.sampling, settings.knows_noise, clock,
+        [=](int n) { return room_at(n, end, block); }, [this] { return work_seconds(recorder.stats); });
+  }
+  std::function<int(int)> pick_of(Host<Target>* runner) {
+    if (!runner) return nullptr;
+    return [this, runner](int node) { return runner->pick_after(text, node); };
+  }
+};
+
+// Throws std::invalid_argument for a rule that does not fit the shape, or drafting ahead.
+inline void check_settings(const Decoding& decoding, const Drafter* drafter) {
+  if (drafter) check_rule(decoding.rule, decoding.shape);
+  check_ahead(decoding.ahead, decoding.rule);
+}
+
 // Appends decoding.max_new_tokens tokens to `text`, which begins as the prompt. on_token(int) is called for each token
 // as it is emitted; if it returns false, generation ends with that token. drafter: null for plain decoding. watch: its
 // lap() gives the seconds since the last lap. Throws std::runtime_error for an empty prompt or a token outside the
@@ -67,75 +158,19 @@ bool drafts_on_device(Target& target, Drafter* drafter, const Decoding& decoding
 template <class Target, class OnToken, class Watch = Stopwatch>
 Stats generate(Target& target, Drafter* drafter, const Decoding& decoding, std::vector<int>& text, OnToken on_token,
                Watch watch = {}) {
-  if (drafter) check_rule(decoding.rule, decoding.shape);
-  check_ahead(decoding.ahead, decoding.rule);
-  const Sampling& sampling = decoding.sampling;
-  const int vocab = target.vocab_size(), block = target.block_size();
-  const int64_t end = int64_t(text.size()) + decoding.max_new_tokens;
-  Noise noise(sampling, vocab), other_noise(sampling, vocab, kStreamDraft);
+  check_settings(decoding, drafter);
   Clock clock([&] { return watch.lap(); });
-
-  // The drafter.
-  const RowsOf<Target> rows(target, iterates(target) && decoding.rule == Rule::kMatch);
-  if (drafter) {
-    drafter->temperature = sampling.temperature;
-    drafter->attach(&rows);
-  }
-  const struct Detach {  // also if an exception ends the text
-    Drafter* drafter;
-    ~Detach() {
-      if (drafter) drafter->attach(nullptr);
-    }
-  } detach{drafter};
-  std::unique_ptr<Drafter> drawn;
-  const Drafts drafts = about(decoding.rule).drafts;
-  if (drafter && drafts != Drafts::kAny && decoding.rule != Rule::kRejection)
-    drawn = std::make_unique<SampledDrafter>(*drafter, drafts == Drafts::kWithReplacement);
-
-  // The runner.
-  std::unique_ptr<Runner> runner;
-  std::function<int(const Tree&, int, int64_t)> pick;
-  bool on_device = false;
-  if constexpr (Iterates<Target>::value) {
+  if constexpr (Iterates<Target>::value)
     if (target.iterates() && decoding.rule == Rule::kMatch) {
-      auto whole = std::make_unique<Whole<Target>>(target, sampling);
-      on_device = drafts_on_device(target, drafter, decoding);
-      if (on_device)
-        drawn = std::make_unique<DeviceDrafter<Target>>(*whole, decoding.shape.depth, decoding.shape.width, end);
-      runner = std::move(whole);
+      Whole<Target> runner(target);
+      Decoded<Target> its(target, decoding, drafter, text, 0, clock, on_token, nullptr, &runner);
+      generate(runner, its.planner(), its.text);
+      return its.finished();
     }
-  }
-  if (!runner) {
-    auto host = decoding.rule == Rule::kMatch || !drafter
-                    ? std::make_unique<Host<Target>>(target, sampling, noise)
-                    : std::make_unique<Judge<Target>>(target, sampling, noise, *drafter, decoding.rule);
-    pick = [&host = *host](const Tree& tree, int node, int64_t index) { return host.pick_after(tree, node, index); };
-    runner = std::move(host);
-  }
-
-  // The planner and the watcher.
-  Experience fresh;
-  ShapePlanner plan(decoding.shape, on_device ? nullptr : decoding.cost.get(),
-                    decoding.experience ? *decoding.experience : fresh, clock);
-  std::unique_ptr<AheadPlanner> ahead;
-  const Recorder* records = nullptr;
-  if (drafter && decoding.ahead != Ahead::kOff)
-    ahead = std::make_unique<AheadPlanner>(
-        plan, *drafter, decoding.ahead, sampling, decoding.knows_noise, clock,
-        [=](int n) { return room_at(n, end, block); }, [&] { return work_seconds(records->stats); });
-  Recorder recorder(clock, ahead ? static_cast<Watcher&>(*ahead) : plan,
-                    {int64_t(text.size()), end, block, draws_of(decoding, noise, other_noise), drafter, plan, on_device,
-                     [&] { return target.past(); }, pick, decoding.on_iteration});
-  records = &recorder;
-
-  generate(*runner, ahead ? static_cast<Planner&>(*ahead) : plan, drawn ? drawn.get() : drafter, recorder,
-           draws_of(decoding, noise, other_noise), text, decoding.max_new_tokens, recorder.timed(on_token));
-  Stats& stats = recorder.stats;
-  stats.reliability = plan.reliability;
-  if (ahead) stats.ahead = ahead->stats;
-  else stats.ahead.wanted = drafter && decoding.ahead != Ahead::kOff;
-  stats.seconds = work_seconds(stats) + stats.seconds_slide;
-  return stats;
+  Judge<Target> runner(target, drafter ? decoding.rule : Rule::kMatch);
+  Decoded<Target> its(target, decoding, drafter, text, 0, clock, on_token, &runner);
+  generate(runner, its.planner(), its.text);
+  return its.finished();
 }
 
 }  // namespace nanospec

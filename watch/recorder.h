@@ -24,7 +24,7 @@ class Recorder : public Watcher {
     const ShapePlanner& plan;
     bool drafts_on_device;
     std::function<int()> past;
-    std::function<int(const Tree& tree, int node, int64_t index)> pick;  // or null
+    std::function<int(int node)> pick;                         // that the target made, of the last tree; or null
     std::function<void(const IterationReport&)> on_iteration;            // or null; its time does not count
   };
 
@@ -103,7 +103,7 @@ class Recorder : public Watcher {
                               draft_,
                               forward_,
                               verify_};
-    if (sources_.pick) report.pick = [&](int node) { return sources_.pick(tree, node, n_); };
+    if (sources_.pick) report.pick = sources_.pick;
     else report.past -= int(verdict.rows.size());  // the device has kept these rows already
     sources_.on_iteration(report);
   }

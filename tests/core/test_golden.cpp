@@ -86,12 +86,13 @@ std::vector<int> text_of(Target& target, Drafter* drafter, float temperature) {
   Sampling sampling;
   sampling.temperature = temperature;
   Noise noise(sampling, kGoldenVocab);
-  Host<Target> host(target, sampling, noise);
+  Host<Target> host(target);
   FullTree tree(3, 2);
   Watcher watcher;
   std::vector<int> text = made_up_tokens(5);
-  generate(host, tree, drafter, watcher, {&sampling, temperature > 0 ? &noise : nullptr, 0, false}, text, 40,
-           [](int) { return true; });
+  const Draws draws = {&sampling, temperature > 0 ? &noise : nullptr, 0, false};
+  Sequence decoded = {text, int64_t(text.size()) + 40, drafter, watcher, noise, draws, [](int) { return true; }};
+  generate(host, tree, decoded);
   return text;
 }
 
@@ -168,7 +169,7 @@ TEST_CASE("golden: tables: angles of positions, bigrams, n-grams") {
   const Ngram drafter = ngram();
   std::vector<float> rows(size_t(kGoldenVocab) * 200);
   for (int context = 0; context < 200; context++)
-    drafter.table.log_probabilities(context * 5, rows.data() + size_t(context) * kGoldenVocab);
+    drafter.table().log_probabilities(context * 5, rows.data() + size_t(context) * kGoldenVocab);
   CHECK(digest(bytes_of(rows)) == "b0c03547af5842a7912cdc3fdd4eac076af25f971dca52ae1dc11b082488dc37");
 }
 

@@ -100,7 +100,7 @@ struct WholeBatch {
     DeviceBatch rows(R, batch.roots(), false);
     rows.upload(batch);
     std::vector<double> losses(static_cast<size_t>(R));
-    nanospec::forward(team, config, packed, rows, *a, true, dropout);
+    nanospec::forward(team, config, packed, rows, *a, rows.forest.rows, dropout);
     loss_of_rows(team, R,
                  CrossEntropy<double>{a->logits.data(), a->V, config.vocab_size, rows.target(), losses.data(),
                                       parts > 0, 1.0 / (double(R) * std::max(parts, 1))});
