@@ -124,6 +124,10 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
   return generated;
 }
 
+void Engine::generate(const Method& method, std::vector<Request>& requests) {
+  for (Request& r : requests) r.on_end(generate(method, r.sampling, r.prompt, r.max_new_tokens, r.on_token).stats);
+}
+
 std::vector<double> Engine::losses(const std::vector<int>& tokens, int first) {
   return token_losses(parts_->target, tokens, first, std::min(parts_->settings.rows, parts_->target.most_rows()));
 }

@@ -37,6 +37,7 @@ struct Settings {
   int threads = 1;
   bool quiet = false;  // no progress while it loads
   int budget = 64;     // most nodes in a tree, the root not counted
+  int seats = 1;       // texts that decode side by side, each with a cache of its own
   int rows = 65;       // most rows of one target forward: the nodes of the largest tree, and its root
 };
 
@@ -50,6 +51,15 @@ struct Observation {
   std::function<void(const IterationReport&)> on_iteration = nullptr;  // called after every iteration
   std::function<std::unique_ptr<Drafter>(Drafter& its_own)> stand_in =
       nullptr;  // makes the drafter that replaces the method's
+};
+
+// One of many texts that decode side by side.
+struct Request {
+  std::vector<int> prompt;  // not empty
+  Sampling sampling;
+  int max_new_tokens = 0;
+  std::function<bool(int)> on_token;         // as in generate(): called with each token; false ends the text
+  std::function<void(const Stats&)> on_end;  // called once, when the text is over
 };
 
 class Engine {
@@ -69,6 +79,10 @@ class Engine {
   // after that token. Throws std::runtime_error where a file of the drafter or of the shape is missing or wrong.
   Generated generate(const Method& method, const Sampling& sampling, const std::vector<int>& prompt, int max_new_tokens,
                      const std::function<bool(int)>& on_token, const Observation& observation = {});
+
+  // Continues many prompts side by side, up to Settings::seats at a time: they start in this order, and a text that
+  // ends gives its seat to the next. Each text has the bytes that it has alone. Throws as generate().
+  void generate(const Method& method, std::vector<Request>& requests);
 
   // The cross-entropy, in nats, of the tokens first, first + 1, ... (first is at least 1), each after all those before
   // it. At most as many tokens as the model sees.
