@@ -93,10 +93,10 @@ void read_numbers(const Json& json, const Options& options, Line& line) {
 Line read_line(const Json& json, const std::string& place, const Generation& g) {
   if (!json.is_object()) refuse("not an object of JSON", place, kAdvice);
   for (const auto& [key, value] : json.items()) {
+    if (std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end()) continue;
     const std::string nearest = closest_word(key, kKeys);
-    if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end())
-      refuse("unknown key " + quoted(key), place,
-             (nearest.empty() ? "" : "did you mean " + nearest + "? ") + "known are " + joined(kKeys));
+    refuse("unknown key " + quoted(key), place,
+           (nearest.empty() ? "" : "did you mean " + nearest + "? ") + "known are " + joined(kKeys));
   }
   if (json.contains("prompt") == json.contains("messages"))
     refuse("there must be a \"prompt\" or \"messages\", and not both", place, kAdvice);
@@ -193,32 +193,15 @@ Written find_written(const std::string& path, const std::vector<Line>& lines) {
   return w;
 }
 
-// The file, to be written behind its whole lines.
-class Output {
- public:
-  Output(const std::string& path, const Written& w)
-      : path_(path), file_{open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)}, size_(off_t(w.bytes)) {
-    if (file_.handle < 0) refuse_path("cannot write the file", path, errno);
-    if (flock(file_.handle, LOCK_EX | LOCK_NB) != 0 || file_bytes(path) != double(w.size))
-      refuse("another process writes this file", printable(path, 300), "wait for it, or give --out another name");
-    cut();
-  }
-  void put(const std::string& line) {
-    const int error = write_all(file_.handle, {line});
-    if (error) cut();
-    if (error) refuse_path("cannot write the file", path_, error);
-    size_ += off_t(line.size());
-  }
-
- private:
-  void cut() const {
-    if (ftruncate(file_.handle, size_) != 0) errno = 0;  // a device
-  }
-
-  const std::string path_;
-  const OpenFile file_;
-  off_t size_;
-};
+// Opens the file, to be written behind its whole lines: the rest is cut off. Returns its handle.
+int open_output(const std::string& path, const Written& w) {
+  const int handle = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (handle < 0) refuse_path("cannot write the file", path, errno);
+  if (flock(handle, LOCK_EX | LOCK_NB) != 0 || file_bytes(path) != double(w.size))
+    refuse("another process writes this file", printable(path, 300), "wait for it, or give --out another name");
+  if (w.bytes < w.size && ftruncate(handle, off_t(w.bytes)) != 0) refuse_path("cannot write the file", path, errno);
+  return handle;
+}
 
 // ---------------------------------------------------------------------------------------------------------------
 // The texts
@@ -254,9 +237,10 @@ std::string line_out(const Line& line, const Growing& grown, const Stats& stats,
 // Ctrl-C, on its way out of the engine: no other text is to begin.
 struct Interrupted {};
 
-// Continues the lines from `first` on, whose prompts are in `requests`. Ctrl-C ends it early.
+// Continues the lines from `first` on, whose prompts are in `requests`. Ctrl-C ends it early. output: a handle. Throws
+// std::runtime_error where it cannot be written.
 Sums continue_lines(const std::vector<Line>& lines, size_t first, std::vector<Request>& requests, const Generation& g,
-                    Engine& engine, Output& output) {
+                    Engine& engine, int output) {
   const Tokens ends = ends_of(g.options, engine);
   Sums sums;
   std::vector<Growing> texts;
@@ -281,7 +265,8 @@ Sums continue_lines(const std::vector<Line>& lines, size_t first, std::vector<Re
     sums.done += 1 - ratio(stats.tokens, requests[i].max_new_tokens);
     add(sums.stats, stats);
     for (; sums.written < texts.size() && !texts[sums.written].line.empty(); sums.written++) {
-      output.put(texts[sums.written].line);
+      if (const int error = write_all(output, {texts[sums.written].line}))
+        refuse_path("cannot write the file", g.out_file, error);
       texts[sums.written].text = texts[sums.written].line = "";
     }
   };
@@ -330,10 +315,10 @@ int generate_prompts(Generation& g) {
   std::vector<Request> requests;
   for (size_t i = first; i < lines.size(); i++)
     requests.push_back({encode(lines[i], o, engine), lines[i].sampling, lines[i].max_new_tokens, {}, {}});
-  Output output(g.out_file, before);
+  const OpenFile output{open_output(g.out_file, before)};
   if (first > 0) say(filled("{} has {}: going on", file, count(first, "text")));
   watch_interrupts();
-  const Sums sums = continue_lines(lines, first, requests, g, engine, output);
+  const Sums sums = continue_lines(lines, first, requests, g, engine, output.handle);
 
   if (!g.stats_file.empty()) write_file(g.stats_file, report_json(g, engine, sums, first));
   say(promise_text(o.method) + filled("{}, {} in {}: {} tok/s  (batch {}; {}; {})", count(sums.texts, "text"),

@@ -129,7 +129,7 @@ TEST_CASE("prompts: a chat's messages become the tokens that generate --chat and
       "\"Is it?\"}], \"stop\": \"s.\"}\n"
       "{\"messages\": [{\"role\": \"user\", \"content\": \"A\"}, {\"role\": \"assistant\", \"content\": \"B\"}, "
       "{\"role\": \"user\", \"content\": \"C\"}], \"max_new_tokens\": 2}\n"
-      "{\"prompt\": \"Is it?\"}\n");
+      "{\"prompt\": \"Is it?\", \"stop\": \"yes.!\"}\n");
   CHECK(files.generate().status == 0);
   std::vector<Tokens> prompts;
   for (const Call& call : calls) prompts.push_back(call.prompt);
@@ -152,6 +152,7 @@ TEST_CASE("prompts: a chat's messages become the tokens that generate --chat and
   CHECK(texts[1]["text"] == "Yes, ye");
   CHECK(texts[1]["ended_by"] == "stop");
   CHECK(texts[2]["ended_by"] == "length");
+  CHECK(texts[3]["text"] == "Yes, yes.");  // no stop is complete
 
   const Files asked("{\"prompt\": \"Is it?\"}\n{\"messages\": [{\"role\": \"user\", \"content\": \"Is it?\"}]}\n");
   CHECK(asked.generate({"--chat", "--system", "Be."}).status == 0);
