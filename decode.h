@@ -1,8 +1,9 @@
 // decode.h: the loop of decoding: draft, grow, flatten, forward, verify, keep.
 //
 // In order: the window; a text, and what the loop calls, the drafter apart: a watcher, a planner of trees, a runner of
-// forwards; the planner and the runner of the core; the loop. It reads no clock and no command line, and knows no model.
-// Other planners are in growth/, other rules in rules/, other watchers in watch/, a runner of many texts in forest/.
+// forwards; the planner and the runner of the core; the loop. It reads no clock and no command line, and knows no
+// model. Other planners are in growth/, other rules in rules/, other watchers in watch/, a runner of many texts in
+// forest/.
 //
 // A target is anything that has these: the model of target.h, or a mock with known logits.
 //   int block_size(); int vocab_size();

@@ -109,6 +109,8 @@ int parse_int(const std::string& text, const std::string& where, const Accepts& 
   return parse<int>(text, where, accepts);
 }
 
+void set_flag(const Flag& flag, const std::string& text) { std::visit(Store{flag, text}, flag.value); }
+
 void check_word(const std::string& kind, const std::string& word, const std::string& where,
                 const std::vector<std::string>& known) {
   if (std::find(known.begin(), known.end(), word) != known.end()) return;
@@ -187,7 +189,7 @@ Given parse_flags(const Command& command, int argc, const char* const* argv) {
     for (const std::string& text : texts) {
       if (find_flag(command, name_in(text)))  // where a value is due: it was forgotten
         refuse_usage("a value is missing: {}: it takes one, and {} is itself a flag", flag.name, text);
-      std::visit(Store{flag, text}, flag.value);
+      set_flag(flag, text);
     }
     if (!std::holds_alternative<std::vector<std::string>*>(flag.value)) texts = {texts.back()};
   }

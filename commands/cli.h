@@ -84,6 +84,9 @@ struct Given {
 // number, not finite, out of range, unknown word (with the nearest), required flag missing.
 Given parse_flags(const Command& command, int argc, const char* const* argv);
 
+// Puts a text where the flag's value goes, as parse_flags() does. Throws as it does.
+void set_flag(const Flag& flag, const std::string& text);
+
 // What --help shows, in lines of at most 80 columns; and what it is made of: running text; a form and what it is, whose
 // lines stay lines; command lines, as they are typed in the project's root.
 std::string help_text(const Command& command);

@@ -1,21 +1,14 @@
-// commands/generate.cpp: continues one prompt and says what that took.
+// commands/generate.cpp: continues one prompt and says what that took; many prompts, with --prompts: prompts.cpp.
 //
 // Standard output gets the prompt and the text, byte for byte, and nothing else; what people read goes to standard
 // error, what programs read into --stats. A text ends at its end-of-text token, where the model has one, before a
 // --stop, or after --max_new_tokens.
 #include <unistd.h>
 
-#include "commands/commands.h"
+#include "commands/prompts.h"
 
 namespace nanospec {
 namespace {
-
-struct Generation {
-  Options options;
-  std::string stats_file, system;
-  std::vector<std::string> stops;
-  bool stream = false, chat = false;
-};
 
 Command describe(Generation& g) {
   return {
@@ -29,7 +22,8 @@ Command describe(Generation& g) {
       "nanospec generate --model runs/small --prompt \"JULIET:\" --shape tree:3x2 --stats build/stats.json\n"
       "nanospec generate --model models/SmolLM2-135M-Instruct.Q4_1.gguf --prompt \"Name three colours.\" --chat\n"
       "nanospec generate --model models/SmolLM2-135M-Instruct.Q4_1.gguf --prompt \"def f(\" --stop \"#\" --stop "
-      "class\n",
+      "class\n"
+      "nanospec generate --model runs/small --prompts data/prompts.jsonl --out build/texts.jsonl\n",
       together(
           {text_flags(g.options),
            model_text_flags(g.options),
@@ -38,6 +32,18 @@ Command describe(Generation& g) {
              "the prompt is a question, given to the model in its chat template; a line end stands between it and "
              "the answer"},
             {"--system", "TEXT", &g.system, "with --chat: the text before the question; default: the template's own"}},
+           {heading("Many prompts"),
+            {"--prompts", "FILE", &g.options.prompts_file,
+             "many texts: each line is an object of JSON, with \"prompt\", or \"messages\" for a chat: a list of "
+             "\"role\" and \"content\". It may have its own max_new_tokens, temperature, top_k, top_p, seed, and stop, "
+             "a text or a list; else the flags' hold"},
+            {"--out", "FILE", &g.out_file,
+             "where the texts go: a line for each, in the same order, with \"index\" from 0, \"text\" without the "
+             "prompt, \"tokens\", their number, \"ended_by\" (length, end of text, stop) and \"stats\". After Ctrl-C "
+             "the same command goes on",
+             written()},
+            {"--batch", "N", &g.batch, "texts that are generated side by side; 0: as many as pay, at most 16",
+             from(0, 4096)}},
            sampling_flags(g.options),
            speculation_flags(g.options),
            machine_flags(g.options),
@@ -48,7 +54,16 @@ Command describe(Generation& g) {
 }
 
 void check_command_line(const Generation& g) {
-  if (g.options.given.has("--system") && !g.chat)
+  const Given& given = g.options.given;
+  const bool many = given.has("--prompts");
+  if (many && !given.has("--out"))
+    throw std::invalid_argument("many texts go into a file: nanospec generate: add --out FILE to --prompts");
+  if (many && g.stream)
+    throw std::invalid_argument("--stream writes one text: nanospec generate: leave it out, or give --prompt");
+  for (const char* flag : {"--out", "--batch"})
+    if (!many && given.has(flag))
+      refuse_usage("{} is for many texts: nanospec generate: add --prompts FILE, or leave it out", flag);
+  if (given.has("--system") && !g.chat && !many)
     throw std::invalid_argument("--system is part of a chat: nanospec generate: add --chat, or put it into the prompt");
   for (const std::string& stop : g.stops)
     if (stop.empty()) throw std::invalid_argument("an empty text: --stop: give at least one character");
@@ -60,14 +75,6 @@ Tokens encode_prompt(const Generation& g, const Engine& engine, const std::strin
   Conversation talk = conversation_of(engine, g.options, g.system);
   talk.ask(prompt);
   return talk.tokens();
-}
-
-// What a rule other than match makes of the text, in one line.
-std::string promise_text(const Method& method) {
-  const std::string wrong = flaw(promise_of(method)), rule = "--verify " + method.verify;
-  if (promise_of(method) == Promise::kSameBytes) return "";
-  if (wrong.empty()) return rule + ": another draw than plain decoding's, of the same distribution\n";
-  return rule + " is " + wrong + ": this text does not follow the model's distribution\n";
 }
 
 // What it took, for people.
@@ -108,10 +115,18 @@ std::string report_json(const Generation& g, const Engine& engine, const Stats& 
 
 }  // namespace
 
+std::string promise_text(const Method& method) {
+  const std::string wrong = flaw(promise_of(method)), rule = "--verify " + method.verify;
+  if (promise_of(method) == Promise::kSameBytes) return "";
+  if (wrong.empty()) return rule + ": another draw than plain decoding's, of the same distribution\n";
+  return rule + " is " + wrong + ": this text does not follow the model's distribution\n";
+}
+
 int generate_command(int argc, char** argv) {
   Generation g;
   if (!read_command_line(describe(g), argc, argv, g.options)) return 0;
   check_command_line(g);
+  if (g.options.given.has("--prompts")) return generate_prompts(g);
   const std::string prompt = read_prompt(g.options);
   Engine engine(g.options.settings);
   const Tokens prompt_tokens = encode_prompt(g, engine, prompt);

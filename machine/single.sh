@@ -146,7 +146,7 @@ draft.h | std::unique_ptr<Drafter> another( | |
 draft.h | // The name, for the statistics, of the drafter | virtual const std::string& author( |
 draft.h | // How to add a drafter: | //   3. |
 
-decode.h | // forwards; the planner and the runner of the core; | // Other planners are in | // forwards; the planner and the runner; the loop. It reads no clock and no command line, and knows no model.
+decode.h | // forwards; the planner and the runner of the core; | // forest/. | // forwards; the planner and the runner; the loop. It reads no clock and no command line, and knows no model.
 decode.h | // One that grows each tree for itself, from | | // One that grows each tree for itself, no node deeper than `room`.
 decode.h | virtual bool opened( | |
 decode.h | virtual void close( | |

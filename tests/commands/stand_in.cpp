@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <list>
 
 #include "commands/commands.h"
 #include "study/bench.h"
@@ -121,6 +122,30 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
   for (int token : generated.tokens)
     if (!on_token(token)) break;
   return generated;
+}
+// Side by side, a token of each text in turn, the newest first: so texts end in any order.
+void Engine::generate(const Method& method, std::vector<Request>& requests) {
+  struct Seat {
+    Request& request;
+    Generated text;
+    size_t given = 0;  // tokens
+  };
+  std::list<Seat> seats;
+  for (size_t next = 0; next < requests.size() || !seats.empty();) {
+    for (; next < requests.size() && int(seats.size()) < parts_->settings.seats; next++) {
+      Request& r = requests[next];
+      seats.push_front({r, generate(method, r.sampling, r.prompt, r.max_new_tokens, [](int) { return true; }, {})});
+    }
+    for (auto seat = seats.begin(); seat != seats.end();) {
+      Generated& text = seat->text;
+      const bool on = seat->given < text.tokens.size() && seat->request.on_token(text.tokens[seat->given++]);
+      const auto here = seat++;
+      if (on && here->given < text.tokens.size()) continue;
+      text.stats.tokens = int64_t(here->given);
+      here->request.on_end(text.stats);
+      seats.erase(here);
+    }
+  }
 }
 std::vector<double> Engine::losses(const std::vector<int>& tokens, int first) {
   if (int(windows.size()) == stand_in().interrupted_at) raise(SIGINT);

@@ -41,7 +41,8 @@ clone() {
 
 set_up() {
   clone "$work/bare" && clone "$work/nanospec" && tar -cf - --exclude=build/sanitize --exclude=build/arm64 \
-    --exclude=build/peers --exclude=build/venv --exclude=build/course --exclude=build/reference build |
+    --exclude=build/peers --exclude=build/venv --exclude=build/course --exclude=build/reference \
+    --exclude='build/*.jsonl' build |
     tar -xf - -C "$work/nanospec" || { echo "run.sh: the copy could not be made"; exit 1; }
   top=$work/nanospec
   cd "$top" || exit 1

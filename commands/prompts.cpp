@@ -1,0 +1,333 @@
+// commands/prompts.cpp: generate --prompts: many texts, from a file of lines into a file of lines. docs/batch.md says
+// what a line holds.
+//
+// Every line in is checked before the first text begins. Texts end in any order, and are written in the order of the
+// lines: one that ends early waits for those before it. So the file always holds the first texts; where the process was
+// killed, also a part of the next line. A line out begins with its number and a hash of all that its text depends on.
+// By these the next run knows whether the file is its own, and goes on.
+//
+// In order: a line in; what is written already; the texts; the run. How to add a key: a word of kKeys, read in
+// read_line() or, if it is a flag with a number, in read_numbers(); what the text depends on goes into head_of().
+#include "commands/prompts.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "files/gguf.h"
+#include "files/origin.h"
+
+namespace nanospec {
+namespace {
+
+// ---------------------------------------------------------------------------------------------------------------
+// A line in
+
+const std::vector<std::string> kKeys = {"prompt", "messages", "max_new_tokens", "temperature",
+                                        "top_k",  "top_p",    "seed",           "stop"};
+constexpr const char* kAdvice = "write {\"prompt\": \"...\"}, or {\"messages\": [...]} as docs/batch.md says";
+
+struct Line {
+  std::string place;   // for errors: "prompts.jsonl, line 3"
+  std::string prompt;  // this,
+  Json messages;       // or those of a chat: system, if any; then user and assistant in turn; the last is user
+  Sampling sampling;
+  int max_new_tokens = 0;
+  std::vector<std::string> stops;
+  std::string head;  // what its line out begins with
+};
+
+void check_messages(const Json& messages, const std::string& place) {
+  if (!messages.is_array()) refuse("\"messages\" is not a list", place, kAdvice);
+  std::string before;  // the role of the message before
+  for (const Json& message : messages) {
+    const Json &role = member(message, "role"), &content = member(message, "content");
+    if (!role.is_string() || !content.is_string() || message.size() != 2)
+      refuse("a message is not \"role\" and \"content\", both texts", place, kAdvice);
+    const std::string who = role.get<std::string>();
+    const bool may_ask = before != "user" && who == "user", may_answer = before == "user" && who == "assistant";
+    if (!may_ask && !may_answer && !(before.empty() && who == "system"))
+      refuse(filled("a message of {} cannot stand here", quoted(who)), place,
+             "first system, if any, then user and assistant in turn");
+    if (may_ask && content == "") refuse("an empty question", place, kAdvice);
+    before = who;
+  }
+  if (before != "user") refuse("the last message is not the user's", place, "end with a question");
+}
+
+Json said(const std::string& role, const std::string& content) { return {{"role", role}, {"content", content}}; }
+
+std::vector<std::string> stops_of(const Json& stop, const std::string& place) {
+  std::vector<std::string> stops;
+  for (const Json& text : stop.is_array() ? stop : Json::array({stop})) {
+    if (!text.is_string() || text == "")
+      refuse("\"stop\" is not a text, or an empty one", place, "give a text of at least one character, or a list");
+    stops.push_back(text.get<std::string>());
+  }
+  return stops;
+}
+
+// The numbers, within the limits of their flags. What a model's files advise belongs to their own temperature.
+void read_numbers(const Json& json, const Options& options, Line& line) {
+  Options own;
+  own.settings.model = options.settings.model;
+  own.sampling = options.sampling;
+  own.max_new_tokens = options.max_new_tokens;
+  const bool its_own_way = json.contains("temperature") && !options.given.has("--temperature");
+  if (its_own_way && !options.given.has("--top_k")) own.sampling.top_k = Sampling().top_k;
+  if (its_own_way && !options.given.has("--top_p")) own.sampling.top_p = Sampling().top_p;
+  std::vector<Flag> flags = sampling_flags(own);
+  flags.push_back(text_flags(own).back());  // --max_new_tokens
+  try {
+    for (const Flag& flag : flags)
+      if (!flag.name.empty() && json.contains(flag.name.substr(2))) set_flag(flag, json[flag.name.substr(2)].dump());
+    check_options(own);
+  } catch (const std::invalid_argument& error) {
+    std::string wrong = error.what();
+    throw std::runtime_error(wrong.replace(wrong.rfind(": --"), 4, ": " + line.place + ", "));
+  }
+  line.sampling = own.sampling;
+  line.max_new_tokens = own.max_new_tokens;
+}
+
+Line read_line(const Json& json, const std::string& place, const Generation& g) {
+  if (!json.is_object()) refuse("not an object of JSON", place, kAdvice);
+  for (const auto& [key, value] : json.items()) {
+    if (std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end()) continue;
+    const std::string nearest = closest_word(key, kKeys);
+    refuse("unknown key " + quoted(key), place,
+           (nearest.empty() ? "" : "did you mean " + nearest + "? ") + "known are " + joined(kKeys));
+  }
+  if (json.contains("prompt") == json.contains("messages"))
+    refuse("there must be a \"prompt\" or \"messages\", and not both", place, kAdvice);
+  if (json.contains("prompt") && (!json["prompt"].is_string() || json["prompt"] == ""))
+    refuse("\"prompt\" is not a text, or an empty one", place, kAdvice);
+  Line line;
+  line.place = place;
+  if (json.contains("prompt") && !g.chat) line.prompt = json["prompt"].get<std::string>();
+  else {
+    line.messages = json.contains("messages") ? json["messages"] : Json::array({said("user", json["prompt"])});
+    check_messages(line.messages, place);
+    if (g.options.given.has("--system") && line.messages[0]["role"] != "system")
+      line.messages.insert(line.messages.begin(), said("system", g.system));
+  }
+  line.stops = json.contains("stop") ? stops_of(json["stop"], place) : g.stops;
+  read_numbers(json, g.options, line);
+  return line;
+}
+
+// A hash of the model, or its path where it has none.
+std::string name_of(const std::string& model) {
+  if (!is_gguf(model)) return model_hash(model).empty() ? model : model_hash(model);
+  const GgufFile file = read_gguf(model);
+  return hash_of({std::string_view(reinterpret_cast<const char*>(file.bytes.get()), file.size)});
+}
+
+// {"index":3,"request":"xxh64:...", where the hash is one of all that the text depends on.
+std::string head_of(size_t index, const Line& line, const std::string& model, const Options& o) {
+  const Sampling& s = line.sampling;
+  const std::string method = promise_of(o.method) == Promise::kSameBytes ? "" : method_text(o.method);
+  const Json all = Json::array({model, o.settings.dtype, o.settings.cache_dtype, o.settings.context, o.ignore_eos,
+                                method, line.prompt, line.messages, line.max_new_tokens, s.temperature, s.top_k,
+                                s.top_p, s.seed, line.stops});
+  std::string head = OrderedJson{{"index", index}, {"request", hash_of(json_text(all, -1))}}.dump();
+  head.back() = ',';
+  return head;
+}
+
+std::vector<Line> read_lines(const Generation& g) {
+  const std::string where = printable(g.options.prompts_file, 300), model = name_of(g.options.settings.model);
+  std::vector<Line> lines;
+  size_t number = 0;
+  for (const std::string& text : split_at(read_file(g.options.prompts_file), '\n')) {
+    const std::string place = filled("{}, line {}", where, ++number);
+    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+    lines.push_back(read_line(parse_json(text, place), place, g));
+    lines.back().head = head_of(lines.size() - 1, lines.back(), model, g.options);
+  }
+  if (lines.empty()) refuse("there are no prompts", where, kAdvice);
+  return lines;
+}
+
+Tokens encode(const Line& line, const Options& options, const Engine& engine) {
+  try {
+    if (line.messages.is_null()) return engine.encode_prompt(line.prompt, "the prompt");
+    std::optional<std::string> system;
+    if (line.messages[0]["role"] == "system") system = line.messages[0]["content"].get<std::string>();
+    Conversation talk = begin_conversation(engine.tokenizer(), engine.chat_template(), options.settings.model, system,
+                                           engine.begin_token());
+    for (const Json& message : line.messages) {
+      const std::string content = message["content"].get<std::string>();
+      if (message["role"] == "user") talk.ask(content);
+      if (message["role"] == "assistant") talk.answer(engine.tokenizer().encode(content, "an answer"));
+    }
+    return talk.tokens();
+  } catch (const Refusal& refusal) { refuse(refusal.wrong, line.place + ", " + refusal.where, refusal.advice); }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// What is written already
+
+struct Written {
+  size_t texts = 0, bytes = 0;  // whole lines
+  size_t size = 0;              // bytes of the file
+};
+
+// Throws std::runtime_error where the file is not one of these lines'.
+Written find_written(const std::string& path, const std::vector<Line>& lines) {
+  Written w;
+  if (!std::filesystem::is_regular_file(path)) return w;
+  const std::string bytes = read_file(path);
+  w.size = bytes.size();
+  while (w.bytes < w.size) {
+    const size_t end = bytes.find('\n', w.bytes), length = std::min(end, w.size) - w.bytes;
+    const std::string head = w.texts < lines.size() ? lines[w.texts].head : "\n";
+    const size_t seen = end == std::string::npos ? std::min(length, head.size()) : head.size();
+    if (bytes.compare(w.bytes, seen, head, 0, seen) != 0)
+      refuse("it has texts of other prompts, settings or of another model, or is no file of this command",
+             filled("{}, line {}", printable(path, 300), w.texts + 1), "give --out another name");
+    if (end == std::string::npos) break;
+    w.bytes = end + 1;
+    w.texts++;
+  }
+  return w;
+}
+
+// Opens the file, to be written behind its whole lines: the rest is cut off. Returns its handle.
+int open_output(const std::string& path, const Written& w) {
+  const int handle = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (handle < 0) refuse_path("cannot write the file", path, errno);
+  if (flock(handle, LOCK_EX | LOCK_NB) != 0 || file_bytes(path) != double(w.size))
+    refuse("another process writes this file", printable(path, 300), "wait for it, or give --out another name");
+  if (w.bytes < w.size && ftruncate(handle, off_t(w.bytes)) != 0) refuse_path("cannot write the file", path, errno);
+  return handle;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The texts
+
+// How many texts decode side by side. asked: what --batch gave; 0: as many as pay.
+int seats_for(int asked, size_t texts) {
+  constexpr int kMost = 16;
+  return int(std::min(texts, size_t(asked > 0 ? asked : kMost)));
+}
+
+struct Growing {
+  ShownText shown;
+  std::string text;
+  bool ended = false;  // by the end-of-text token
+  std::string line;    // out, when it is over
+};
+
+struct Sums {
+  size_t texts = 0, written = 0;  // that are over; that are in the file
+  double done = 0;                // texts, each that runs by its share
+  int64_t tokens = 0;
+  double seconds = 0;
+  Stats stats;  // of those that are over
+};
+
+std::string line_out(const Line& line, const Growing& grown, const Stats& stats, const Engine& engine) {
+  const char* const why = grown.ended ? "end of text" : grown.shown.stopped() ? "stop" : "length";
+  const OrderedJson json = {
+      {"text", grown.text}, {"tokens", stats.tokens}, {"ended_by", why}, {"stats", stats_json(engine, stats)}};
+  return line.head + json_text(json, -1).substr(1);
+}
+
+// Ctrl-C, on its way out of the engine: no other text is to begin.
+struct Interrupted {};
+
+// Continues the lines from `first` on, whose prompts are in `requests`. Ctrl-C ends it early. output: a handle. Throws
+// std::runtime_error where it cannot be written.
+Sums continue_lines(const std::vector<Line>& lines, size_t first, std::vector<Request>& requests, const Generation& g,
+                    Engine& engine, int output) {
+  const Tokens ends = ends_of(g.options, engine);
+  Sums sums;
+  std::vector<Growing> texts;
+  Progress progress(g.options.quiet);
+  const auto on_token = [&](size_t i, int token) {
+    if (interrupted()) throw Interrupted();
+    Growing& t = texts[i];
+    t.ended = is_among(ends, token);
+    if (!t.ended) t.text += t.shown.put(engine.decode(token));
+    sums.tokens++;
+    sums.done += 1.0 / requests[i].max_new_tokens;
+    if (progress.due())
+      progress.show(filled("{} of {}, {} tok/s, {}", thousands(first + sums.texts), count(lines.size(), "text"),
+                           thousands(ratio(sums.tokens, progress.seconds())), progress.left(sums.done, texts.size())));
+    return !t.ended && !t.shown.stopped();
+  };
+  const auto on_end = [&](size_t i, const Stats& stats) {
+    Growing& t = texts[i];
+    t.text += t.shown.finish();
+    t.line = line_out(lines[first + i], t, stats, engine);
+    sums.texts++;
+    sums.done += 1 - ratio(stats.tokens, requests[i].max_new_tokens);
+    add(sums.stats, stats);
+    for (; sums.written < texts.size() && !texts[sums.written].line.empty(); sums.written++) {
+      if (const int error = write_all(output, {texts[sums.written].line}))
+        refuse_path("cannot write the file", g.out_file, error);
+      texts[sums.written].text = texts[sums.written].line = "";
+    }
+  };
+  for (size_t i = 0; i < requests.size(); i++) {
+    texts.push_back({ShownText(lines[first + i].stops), "", false, ""});
+    requests[i].on_token = [&on_token, i](int token) { return on_token(i, token); };
+    requests[i].on_end = [&on_end, i](const Stats& stats) { on_end(i, stats); };
+  }
+  try {
+    engine.generate(g.options.method, requests);
+  } catch (const Interrupted&) {}  // the file has whole lines
+  sums.seconds = progress.seconds();
+  return sums;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The run
+
+std::string report_json(const Generation& g, const Engine& engine, const Sums& sums, size_t before) {
+  OrderedJson json = stats_json(engine, sums.stats);
+  json.update(method_json(g.options.method));
+  json.update(settings_json(g.options, engine));
+  json["context"] = engine.context();
+  json["batch"] = g.options.settings.seats;
+  json["texts"] = sums.texts;
+  json["texts_before"] = before;
+  json["wall_seconds"] = sums.seconds;
+  return json_text(json, 2);
+}
+
+}  // namespace
+
+int generate_prompts(Generation& g) {
+  Options& o = g.options;
+  const std::vector<Line> lines = read_lines(g);
+  const Written before = find_written(g.out_file, lines);
+  const size_t first = before.texts;
+  const std::string file = printable(g.out_file, 300);
+  const auto say = [&](const std::string& text) { fputs(o.quiet ? "" : (text + "\n").c_str(), stderr); };
+  if (first == lines.size()) {
+    say(filled("nothing is left to do: {} has {}", file, count(first, "text")));
+    return 0;
+  }
+  o.settings.seats = seats_for(g.batch, lines.size() - first);
+  Engine engine(o.settings);
+  std::vector<Request> requests;
+  for (size_t i = first; i < lines.size(); i++)
+    requests.push_back({encode(lines[i], o, engine), lines[i].sampling, lines[i].max_new_tokens, {}, {}});
+  const OpenFile output{open_output(g.out_file, before)};
+  if (first > 0) say(filled("{} has {}: going on", file, count(first, "text")));
+  watch_interrupts();
+  const Sums sums = continue_lines(lines, first, requests, g, engine, output.handle);
+
+  if (!g.stats_file.empty()) write_file(g.stats_file, report_json(g, engine, sums, first));
+  say(promise_text(o.method) + filled("{}, {} in {}: {} tok/s  (batch {}; {}; {})", count(sums.texts, "text"),
+                                      count(sums.tokens, "token"), duration(sums.seconds),
+                                      thousands(ratio(sums.tokens, sums.seconds)), o.settings.seats,
+                                      method_text(o.method), machine_text(o.settings, engine)));
+  if (!interrupted()) return 0;
+  return stopped(
+      filled(": {} has {} of {}; the same command goes on", file, first + sums.written, count(lines.size(), "text")));
+}
+
+}  // namespace nanospec
