@@ -27,10 +27,26 @@ Dtype dtype_of(const std::string& name) {
 }
 Loaded load(const Settings& s) { return load(s, dtype_of(s.dtype), dtype_of(s.cache_dtype)); }
 
+// How many texts may be decoded side by side. Memory is taken when it is used, so it must be there for all of them.
+// Throws std::runtime_error where it is not, unless there may be fewer.
+int seats_of(const Settings& s, const Config& c) {
+  const double number = dtype_of(s.cache_dtype) == Dtype::bf16 ? 2 : 4;
+  const double each = 2 * number * c.n_layer * c.n_kv_head * c.head_size() * (c.block_size + s.rows + 64);
+  const double there = double(available_bytes());
+  if (s.seats == 1) return 1;
+  if (s.fewer) return std::max(1, std::min(s.seats, int(there / 2 / each)));
+  if (each * s.seats > there)
+    refuse(filled("{} texts side by side need {} of keys and values, and {} are free", s.seats,
+                  bytes_text(each * s.seats), bytes_text(there)),
+           "--batch", "take fewer, a shorter --context, or --cache_dtype bf16");
+  return s.seats;
+}
+
 Target target_of(const Settings& s, const Loaded& loaded) {
+  const int seats = seats_of(s, loaded.config);
   return Target(loaded.config, loaded.source(), dtype_of(s.dtype),
                 std::make_shared<Pool>(s.threads, choose_cuda(s.device), s.kernels == "plain"),
-                s.seats == 1 ? s.rows : s.seats * s.rows + kPieceRows, dtype_of(s.cache_dtype), s.seats);
+                seats == 1 ? s.rows : seats * s.rows + kPieceRows, dtype_of(s.cache_dtype), seats);
 }
 }  // namespace
 
@@ -54,7 +70,7 @@ struct Engine::Parts {
   // The drafter of these names, loaded when it is first needed; null: plain decoding.
   Drafter* drafter(const std::vector<DrafterName>& names, int seat = 0) {
     std::vector<std::unique_ptr<Drafter>>& of_seats = drafters[text_of(names)];
-    of_seats.resize(size_t(std::max(1, settings.seats)));
+    of_seats.resize(size_t(target.seats()));
     std::unique_ptr<Drafter>& its = of_seats[size_t(seat)];
     if (!its && seat > 0 && of_seats[0]) its = of_seats[0]->another(seat);
     if (!its)
@@ -68,7 +84,7 @@ struct Engine::Parts {
   Shape ready(const Shape& shape, const std::string& drafter, float temperature) {
     if ((shape.kind == Shape::kAuto || shape.kind == Shape::kSequoia) && (!cost || cost->most() < shape.budget))
       cost = std::make_shared<Cost>(
-          measure_cost(target, std::max(shape.budget, settings.budget) + (settings.seats - 1) * kNodesOfText));
+          measure_cost(target, std::max(shape.budget, settings.budget) + (target.seats() - 1) * kNodesOfText));
     if (!from_file(shape)) return shape;
     const std::string key =
         drafter + " " + shape.name + " " + std::to_string(shape.budget) + " " + std::to_string(temperature);
@@ -79,6 +95,9 @@ struct Engine::Parts {
     }
     return shapes[key];
   }
+
+  Decoding decoding(const Method& method, const Meaning& meaning, bool drafts, const Sampling& sampling,
+                    int max_new_tokens);
 };
 
 Engine::Engine(const Settings& settings) : parts_(new Parts(settings, load(settings))) {}
@@ -91,17 +110,29 @@ const Config& Engine::config() const { return parts_->loaded.config; }
 int Engine::begin_token() const { return parts_->loaded.begin_token; }
 std::string Engine::device() const { return parts_->target.cuda() ? "cuda" : "cpu"; }
 std::string Engine::dtype() const { return kDtypes[int(parts_->dtype)]; }
+int Engine::seats() const { return parts_->target.seats(); }
 int Engine::threads() const { return parts_->target.threads(); }
 double Engine::weight_bytes() const { return double(parts_->target.weight_bytes()); }
 
-namespace {
-// What is learned of a drafter holds for one rule, noise and sampling.
-std::string key_of(const Method& method, const Sampling& sampling) {
-  return method.drafter + " " + method.verify + (method.knows_noise ? " " : " without noise ") + method.ahead + " " +
-         std::to_string(sampling.temperature) + " " + std::to_string(sampling.top_k) + " " +
-         std::to_string(sampling.top_p);
+// How a text is decoded. What is learned of a drafter holds for one rule, noise and sampling.
+Decoding Engine::Parts::decoding(const Method& method, const Meaning& meaning, bool drafts, const Sampling& sampling,
+                                 int max_new_tokens) {
+  Decoding decoding;
+  if (drafts) decoding.shape = ready(meaning.shape, method.drafter, sampling.temperature);
+  decoding.rule = meaning.rule;
+  decoding.ahead = meaning.ahead;
+  decoding.sampling = sampling;
+  decoding.max_new_tokens = max_new_tokens;
+  decoding.knows_noise = method.knows_noise;
+  decoding.cost = cost;
+  std::shared_ptr<Experience>& experience =
+      experiences[method.drafter + " " + method.verify + (method.knows_noise ? " " : " without noise ") + method.ahead +
+                  " " + std::to_string(sampling.temperature) + " " + std::to_string(sampling.top_k) + " " +
+                  std::to_string(sampling.top_p)];
+  if (!experience) experience = std::make_shared<Experience>();
+  decoding.experience = experience;
+  return decoding;
 }
-}  // namespace
 
 Generated Engine::generate(const Method& method, const Sampling& sampling, const std::vector<int>& prompt,
                            int max_new_tokens, const std::function<bool(int)>& on_token,
@@ -109,22 +140,12 @@ Generated Engine::generate(const Method& method, const Sampling& sampling, const
   Parts& p = *parts_;
   const Meaning meaning = read_method(method, p.settings.budget);
   Drafter* drafter = p.drafter(meaning.drafter);
-
-  Decoding decoding;
-  if (drafter) decoding.shape = p.ready(meaning.shape, method.drafter, sampling.temperature);
-  decoding.rule = meaning.rule;
-  decoding.ahead = meaning.ahead;
-  decoding.sampling = sampling;
-  decoding.max_new_tokens = max_new_tokens;
-  decoding.knows_noise = method.knows_noise;
+  Decoding decoding = p.decoding(method, meaning, drafter, sampling, max_new_tokens);
   decoding.on_iteration = observation.on_iteration;
-  decoding.cost = p.cost;
   std::unique_ptr<Drafter> stand_in;
-  if (drafter && observation.stand_in) stand_in = observation.stand_in(*drafter);
-  else if (drafter) {
-    std::shared_ptr<Experience>& experience = p.experiences[key_of(method, sampling)];
-    if (!experience) experience = std::make_shared<Experience>();
-    decoding.experience = experience;
+  if (drafter && observation.stand_in) {
+    stand_in = observation.stand_in(*drafter);
+    decoding.experience = nullptr;
   }
 
   if (!p.settings.keeps_cache) p.target.forget();
@@ -141,31 +162,27 @@ void Engine::generate(const Method& method, std::vector<Request>& requests) {
   if (meaning.ahead != Ahead::kOff)
     throw std::invalid_argument(
         "texts side by side are not drafted ahead: --ahead: leave it out, or generate one text at a time");
-  size_t begun = 0;
-  const auto next = [&](int seat) -> std::unique_ptr<Job> {
-    if (begun == requests.size()) return nullptr;
-    const Request& request = requests[begun++];
-    auto job = std::make_unique<Job>();
-    job->drafter = p.drafter(meaning.drafter, seat);
-    Decoding& decoding = job->settings;
-    decoding.shape = job->drafter ? p.ready(meaning.shape, method.drafter, request.sampling.temperature) : Shape();
-    decoding.rule = meaning.rule;
-    decoding.sampling = request.sampling;
-    decoding.max_new_tokens = request.max_new_tokens;
-    decoding.knows_noise = method.knows_noise;
-    std::shared_ptr<Experience>& experience = p.experiences[key_of(method, request.sampling)];
-    decoding.experience = std::make_shared<Experience>(experience ? *experience : Experience());
-    job->tokens = request.prompt;
-    job->on_token = request.on_token;
-    job->on_end = [&experience, its = decoding.experience, &request](const Stats& stats) {
-      experience = its;  // the next text begins with what this one has learned
-      request.on_end(stats);
-    };
-    return job;
-  };
   const bool drafts = p.drafter(meaning.drafter) != nullptr;
-  const Shape shape = drafts ? p.ready(meaning.shape, method.drafter, 1) : Shape();
-  generate_forest(p.target, shape, drafts ? meaning.rule : Rule::kMatch, p.cost.get(), next);
+  const Decoding all = p.decoding(method, meaning, drafts, {}, 0);
+  size_t begun = 0;
+  generate_forest(p.target, all.shape, drafts ? all.rule : Rule::kMatch, p.cost.get(),
+                  [&](int seat) -> std::unique_ptr<Job> {
+                    if (begun == requests.size()) return nullptr;
+                    const Request& request = requests[begun++];
+                    auto job = std::make_unique<Job>();
+                    job->drafter = p.drafter(meaning.drafter, seat);
+                    job->settings = p.decoding(method, meaning, drafts, request.sampling, request.max_new_tokens);
+                    job->tokens = request.prompt;
+                    job->on_token = request.on_token;
+                    // What a text learns is its own. The next one begins with it.
+                    const std::shared_ptr<Experience> known = job->settings.experience;
+                    job->settings.experience = std::make_shared<Experience>(*known);
+                    job->on_end = [&request, known, its = job->settings.experience](const Stats& stats) {
+                      *known = *its;
+                      request.on_end(stats);
+                    };
+                    return job;
+                  });
 }
 
 std::vector<double> Engine::losses(const std::vector<int>& tokens, int first) {

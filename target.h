@@ -22,8 +22,8 @@ namespace nanospec {
 // Packed weights, the caches of some texts, and forwards of their trees.
 class Target {
  public:
-  // most_rows: of all trees of a forward, their roots among them. cache_dtype: fp32 or bf16. Throws std::bad_alloc, or
-  // std::runtime_error for the GPU, and what weights.read() throws.
+  // most_rows: of all trees of a forward, their roots among them; a tree has at most its seat's share. cache_dtype:
+  // fp32 or bf16. Throws std::bad_alloc, or std::runtime_error for the GPU, and what weights.read() throws.
   Target(const Config& config, const TensorSource& weights, Dtype dtype, bool cuda, int threads, int most_rows,
          Dtype cache_dtype = Dtype::fp32, int seats = 1)
       : Target(config, weights, dtype, std::make_shared<Pool>(threads, cuda), most_rows, cache_dtype, seats) {}
@@ -35,7 +35,7 @@ class Target {
       : config_(config),
         pool_(std::move(pool)),
         most_rows_(std::max(most_rows, std::min(config.block_size, kPrefillRows))),
-        slots_(pad64(config.block_size + most_rows_)),
+        slots_(pad64(config.block_size + (most_rows_ + seats - 1) / seats)),
         batch_(most_rows_, seats, pool_->cuda()),
         kept_(2 + most_rows_, pool_->cuda()),
         seats_(size_t(seats)) {

@@ -38,6 +38,7 @@ struct Settings {
   bool quiet = false;  // no progress while it loads
   int budget = 64;     // most nodes in a tree, the root not counted
   int seats = 1;       // texts that decode side by side, each with a cache of its own
+  bool fewer = false;  // whether there may be fewer seats, where memory is short
   int rows = 65;       // most rows of a text in one target forward: the nodes of the largest tree, and its root
 };
 
@@ -89,6 +90,7 @@ class Engine {
   std::vector<double> losses(const std::vector<int>& tokens, int first);
 
   const Config& config() const;
+  int seats() const;
   int context() const;      // tokens of the window
   int begin_token() const;  // that the model wants before every text; -1: none
   int threads() const;

@@ -290,7 +290,7 @@ std::string report_json(const Generation& g, const Engine& engine, const Sums& s
   json.update(method_json(g.options.method));
   json.update(settings_json(g.options, engine));
   json["context"] = engine.context();
-  json["batch"] = g.options.settings.seats;
+  json["batch"] = engine.seats();
   json["texts"] = sums.texts;
   json["texts_before"] = before;
   json["wall_seconds"] = sums.seconds;
@@ -311,6 +311,7 @@ int generate_prompts(Generation& g) {
     return 0;
   }
   o.settings.seats = seats_for(g.batch, lines.size() - first);
+  o.settings.fewer = g.batch == 0;
   Engine engine(o.settings);
   std::vector<Request> requests;
   for (size_t i = first; i < lines.size(); i++)
@@ -323,7 +324,7 @@ int generate_prompts(Generation& g) {
   if (!g.stats_file.empty()) write_file(g.stats_file, report_json(g, engine, sums, first));
   say(promise_text(o.method) + filled("{}, {} in {}: {} tok/s  (batch {}; {}; {})", count(sums.texts, "text"),
                                       count(sums.tokens, "token"), duration(sums.seconds),
-                                      thousands(ratio(sums.tokens, sums.seconds)), o.settings.seats,
+                                      thousands(ratio(sums.tokens, sums.seconds)), engine.seats(),
                                       method_text(o.method), machine_text(o.settings, engine)));
   if (!interrupted()) return 0;
   return stopped(

@@ -20,7 +20,8 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // The runner
 
-// Beside texts that are decoded, so many tokens of windows are cached in one forward. More would make these texts wait.
+// Beside texts that are decoded, so many tokens of windows are cached in one forward, or as many as their trees have
+// rows: so it takes at most twice the time, and no text waits longer for another's prompt.
 constexpr int kPieceRows = 16;
 
 // One forward runs the trees of all texts whose windows are cached, then pieces of the windows of the others, first
@@ -53,7 +54,8 @@ struct ForestRunner : Judge<Target> {
       target.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size());
       trees += tree.size();
     }
-    const int pieces = add_pieces(trees > 0 ? std::min(kPieceRows, target.most_rows() - trees) : target.most_rows());
+    const int free = target.most_rows() - trees;
+    const int pieces = add_pieces(trees > 0 ? std::min(std::max(kPieceRows, trees), free) : free);
     if (trees + pieces == 0) return;
     const double began = clock.now();
     target.run_rows(trees);
@@ -142,7 +144,7 @@ class ForestPlanner : public Planner {
         return count;
       };
     };
-    std::vector<Growing<decltype(expand(0))>> trees;
+    std::vector<LikeliestTree<decltype(expand(0))>> trees;
     for (Sequence* text : texts) {
       ShapePlanner& plan = of_(*text);
       const bool asks = plan.begin();

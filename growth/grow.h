@@ -84,7 +84,7 @@ constexpr int kLikeliestWidth = 8;  // candidates of a node: a ninth is seldom w
 // A tree that grows by the chance of its nodes, perhaps beside others that share its forward. expand(node, candidates)
 // asks the drafter for up to kLikeliestWidth candidates, best first, and returns how many there are.
 template <class Expand>
-struct Growing {
+struct LikeliestTree {
   Growth& growth;
   const Limits& limits;
   Expand expand;
@@ -101,7 +101,7 @@ struct Growing {
 // `best-first`, which fills its budget. One heap serves all trees (AdaServe, Li et al. 2025; SmartSpec, Liu et al.
 // 2024, chooses one length for all): a tree whose guesses are poor lends its rows to the others. budget: of each tree.
 template <class Costs, class Expand>
-void grow_likeliest(const Costs& cost, int budget, std::vector<Growing<Expand>>& trees) {
+void grow_likeliest(const Costs& cost, int budget, std::vector<LikeliestTree<Expand>>& trees) {
   constexpr int kWidth = kLikeliestWidth, kUnexpanded = -1;
   struct Offer {
     float reach;                                // of the node; or expected of the best child, for an expansion
@@ -183,7 +183,7 @@ void grow_likeliest(const Costs& cost, int budget, const Limits& limits, Growth&
     expand(&node, 1, kLikeliestWidth, candidates, &count);
     return count;
   };
-  std::vector<Growing<decltype(ask)>> tree = {{growth, limits, ask}};
+  std::vector<LikeliestTree<decltype(ask)>> tree = {{growth, limits, ask}};
   grow_likeliest(cost, budget, tree);
 }
 

@@ -152,6 +152,8 @@ Sections sections_of(Bench& bench) {
       {"train", [&] { bench_train(bench); }, 25, "training: an update, and one by operation"},
       {"kinds", [&] { bench_kinds(bench); }, 360,
        "speculation on the GGUF file that --model names, by kind of question; only where it is named", false},
+      {"batch", [&] { bench_batch(bench); }, 60,
+       "many texts side by side, plain and speculating; only where it is named", false},
       {"gpu", [&] { bench_gpu(bench); }, 180, "where there is a GPU: its kernels, decoding and training on it",
        gpu_missing().empty()}};
 }

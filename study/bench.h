@@ -1,7 +1,7 @@
 // study/bench.h: what `bench` and `experiments` are made of, and what the sections of `bench` share, each in a file of
-// its own: bench_forward.cpp, bench_decode.cpp (decode, kinds), bench_train.cpp, bench_gpu.cpp. bench.cpp has the
-// command line, the roofline's table and the order. What other engines make of the same work, tests/reference/peers.py
-// measures.
+// its own: bench_forward.cpp, bench_decode.cpp (decode, kinds), bench_batch.cpp, bench_train.cpp, bench_gpu.cpp.
+// bench.cpp has the command line, the roofline's table and the order. What other engines make of the same work,
+// tests/reference/peers.py measures.
 //
 // In order: how even the repeats were; the bench itself; its sections; figures of theirs that are pure
 // arithmetic, so that tests can hold them.
@@ -98,6 +98,7 @@ std::string decode_missing(const Bench& bench);  // what section decode cannot r
 void bench_decode(Bench& bench);
 void bench_train(Bench& bench);
 void bench_kinds(Bench& bench);
+void bench_batch(Bench& bench);
 void bench_gpu(Bench& bench);
 
 // A part of a section's work, as shares that are done where it begins, and of it.

@@ -158,6 +158,7 @@ const Config& Engine::config() const { return parts_->config; }
 int Engine::begin_token() const { return stand_in().begin_token; }
 std::string Engine::device() const { return "cpu"; }
 std::string Engine::dtype() const { return parts_->settings.dtype == "auto" ? "fp32" : parts_->settings.dtype; }
+int Engine::seats() const { return parts_->settings.seats; }
 int Engine::threads() const { return parts_->settings.threads; }
 double Engine::weight_bytes() const { return 1e6; }
 

@@ -5,6 +5,7 @@
 #include "decode.h"
 #include "drafters/draft_model.h"
 #include "drafters/logits.cpp"  // these two are in the library, but under another namespace
+#include "forest/forest.h"
 #include "growth/shapes.cpp"
 #include "target.h"
 #include "tests/error_of.h"
@@ -852,6 +853,43 @@ TEST_CASE(ON "what a forward costs is measured on whole iterations") {
   CHECK(cost.size() == 21);
   for (double seconds : cost) CHECK(seconds > 0);
   CHECK(target.iterations().recordings() >= 1);
+}
+
+TEST_CASE(ON "texts side by side have the bytes that each has alone") {
+  constexpr int kSeats = 3, kTexts = 5;
+  for (const Dtype dtype : {Dtype::fp32, Dtype::q8_0}) {
+    Target target(tiny(), tiny_weights().data(), dtype, true, 1, kSeats * kRows + kPieceRows, Dtype::bf16, kSeats);
+    Target alone(tiny(), tiny_weights().data(), dtype, true, 1, kRows, Dtype::bf16);
+    Bigram bigram(bigram_table(tiny_text(), kVocab), kVocab);
+    std::vector<std::unique_ptr<Drafter>> drafters;
+    for (int seat = 0; seat < kSeats; seat++) drafters.push_back(bigram.another(seat));
+    const Shape shape = parse_shape("tree:2x2", 64);
+    std::vector<Decoding> settings(kTexts);
+    std::vector<Ints> expected;
+    for (int i = 0; i < kTexts; i++) {
+      settings[size_t(i)].sampling = sampling_of(float(i % 2));
+      settings[size_t(i)].sampling.seed = uint64_t(i);
+      settings[size_t(i)].max_new_tokens = 12 + 9 * i;
+      expected.push_back(continued(alone, nullptr, settings[size_t(i)], prompt_of(2 + 5 * i)));
+    }
+    int begun = 0, ended = 0;
+    generate_forest(target, shape, Rule::kMatch, nullptr, [&](int seat) -> std::unique_ptr<Job> {
+      if (begun == kTexts) return nullptr;
+      auto job = std::make_unique<Job>();
+      job->drafter = drafters[size_t(seat)].get();
+      job->settings = settings[size_t(begun)];
+      job->settings.shape = shape;
+      job->tokens = prompt_of(2 + 5 * begun);
+      job->on_token = [](int) { return true; };
+      job->on_end = [&ended, tokens = &job->tokens, wanted = &expected[size_t(begun)]](const Stats&) {
+        CHECK(*tokens == *wanted);
+        ended++;
+      };
+      begun++;
+      return job;
+    });
+    CHECK(ended == kTexts);
+  }
 }
 
 #ifndef __CUDACC__

@@ -171,7 +171,7 @@ TEST_CASE("forest: the one heap takes the likeliest nodes of all trees, and as m
         return 3;
       };
     };
-    std::vector<Growing<decltype(expand(0))>> trees;
+    std::vector<LikeliestTree<decltype(expand(0))>> trees;
     for (size_t tree = 0; tree < growths.size(); tree++) {
       list_reaches(seed + tree, 0, 1, depth, reaches);
       growths[tree].start(0);

@@ -1,5 +1,5 @@
-// tests/study/test_kinds.cpp: section kinds of `bench`, with the Engine of stand_in.cpp, whose plain decoding takes a
-// second and anything else half of it.
+// tests/study/test_kinds.cpp: sections kinds and batch of `bench`, with the Engine of stand_in.cpp, whose plain
+// decoding takes a second and anything else half of it.
 #include <doctest/doctest.h>
 
 #include "commands/commands.h"
@@ -35,4 +35,25 @@ TEST_CASE("kinds: what is missing is said") {
   std::filesystem::remove_all("data");
   CHECK(contains(run(bench_command, kKindsWords), "there is no data/kinds.jsonl"));
   CHECK(contains(run(bench_command, {"--quick", "--only", "kinds", "--out", "out"}), "there is no GGUF file"));
+}
+
+TEST_CASE("bench: batch: 1, 2 and 4 texts side by side, plain and speculating, as a table, figures and a picture") {
+  const PeerFolder folder;
+  folder.write_questions();
+  Words words = kKindsWords;
+  *std::find(words.begin(), words.end(), "kinds") = "batch";
+  const std::string out = run(bench_command, words);
+  for (const char* part : {"Many texts in one forward: 64 tokens each", "over plain", "A quick run proves nothing"})
+    CHECK_MESSAGE(contains(out, part), out);
+  const Json batches = Json::parse(read_file("out/batch.json"))["batches"];
+  REQUIRE(batches.size() == 3);
+  for (size_t i = 0; i < 3; i++) {
+    CHECK(batches[i]["texts"] == 1 << i);
+    CHECK(batches[i]["plain_tokens_per_second"].size() == batches[i]["drafted_tokens_per_second"].size());
+    CHECK(batches[i]["plain_tokens_per_second"][0].get<double>() > 0);
+  }
+  CHECK(batches[1]["kept_bytes"].get<double>() > batches[0]["kept_bytes"].get<double>());
+  const std::string svg = read_file("out/batch.svg");
+  CHECK(picture_problem(svg) == "");
+  for (const char* part : {"suffix auto", "plain", "texts side by side"}) CHECK(contains(svg, part));
 }

@@ -1,0 +1,132 @@
+// study/bench_batch.cpp: many texts side by side: tokens a second of 1, 2, 4, ... 64 texts, plain and speculating. What
+// another engine makes of as many, tests/reference/peers.py measures.
+#include <algorithm>
+#include <filesystem>
+
+#include "commands/comparison.h"
+#include "commands/svg.h"
+#include "files/gguf.h"
+#include "model.h"
+#include "study/bench.h"
+
+namespace nanospec {
+namespace {
+
+constexpr int kMostBeside = 64, kTokens = 64, kContext = 512;
+const Method kDrafted = {"suffix", "auto", "match"};
+
+// Tokens a second of so many texts, by repeat.
+struct Beside {
+  int texts;
+  std::vector<double> plain, drafted;
+  double kept_bytes = 0;  // keys and values that the texts hold at their end
+
+  double gain() const {  // of speculation: runs of one repeat are a pair
+    std::vector<double> ratios;
+    for (size_t r = 0; r < plain.size(); r++) ratios.push_back(drafted[r] / plain[r]);
+    return median(ratios);
+  }
+};
+
+// A prompt for each text: of the held-out text, or of the questions of section kinds.
+std::vector<Tokens> prompts_for(const Bench& bench, const Engine& engine, int n) {
+  std::vector<std::string> texts;
+  if (is_gguf(bench.options.settings.model)) {
+    for (const std::string& line : split_at(read_file("data/kinds.jsonl"), '\n'))
+      texts.push_back(parse_json(line, "data/kinds.jsonl").at("prompt"));
+  } else {
+    texts = held_out_prompts(bench.data, n, kHeldOutBytes, bench.options.settings.model);
+  }
+  std::vector<Tokens> prompts;
+  for (int i = 0; i < n; i++) {
+    prompts.push_back(engine.encode_prompt(texts[size_t(i) % texts.size()], "the prompt"));
+    if (prompts.back().size() > kContext / 2) prompts.back().resize(kContext / 2);
+  }
+  return prompts;
+}
+
+// Decodes the first n of them side by side; tokens a second, their prefill among it.
+double run_batch(const Bench& bench, Engine& engine, const Method& method, const std::vector<Tokens>& prompts, int n) {
+  std::vector<Request> requests;
+  int64_t tokens = 0;
+  for (int i = 0; i < n; i++)
+    requests.push_back({prompts[size_t(i)], bench.options.sampling, kTokens, [](int) { return !interrupted(); },
+                        [&](const Stats& stats) { tokens += stats.tokens; }});
+  Stopwatch watch;
+  engine.generate(method, requests);
+  return double(tokens) / watch.lap();
+}
+
+std::string batch_text(const std::vector<Beside>& batches) {
+  TableRows rows = {{"texts", "plain, tok/s", "lowest", "highest", "of one text's", "suffix auto, tok/s", "lowest",
+                     "highest", "over plain", "keys and values"}};
+  for (const Beside& b : batches)
+    rows.push_back(together(
+        {std::to_string(b.texts)},
+        std::vector<Row>{middle_and_ends(b.plain, 1, -1), Row{decimals(median(b.plain) / median(batches[0].plain), 2)},
+                         middle_and_ends(b.drafted, 1, -1), Row{decimals(b.gain(), 2), bytes_text(b.kept_bytes)}}));
+  return format_table(rows, "rrrrrrrrrr");
+}
+
+std::string batch_picture(const Bench& bench, const std::vector<Beside>& batches) {
+  Panel panel{"", "texts side by side", "tokens a second, of all"};
+  panel.log_x = true;
+  panel.whisker = "lowest to highest";
+  Series plain{"plain", kPlainColour, Series::Style::kLine}, drafted{"suffix auto", kColours[0], Series::Style::kLine};
+  for (const Beside& b : batches) {
+    panel.x_ticks.push_back(b.texts);
+    plain.points.push_back({double(b.texts), median(b.plain), lowest(b.plain), highest(b.plain)});
+    drafted.points.push_back({double(b.texts), median(b.drafted), lowest(b.drafted), highest(b.drafted)});
+  }
+  panel.series = {plain, drafted};
+  return chart_picture("Many texts in one forward", machine_line(bench), {panel}, 1);
+}
+
+}  // namespace
+
+void bench_batch(Bench& bench) {
+  const std::string missing = decode_missing(bench);
+  if (!is_gguf(bench.options.settings.model) && !missing.empty())
+    return bench.print("Many texts in one forward", left_out(missing));
+  Settings settings = bench.options.settings;
+  settings.seats = bench.quick ? 4 : kMostBeside;
+  settings.fewer = true;
+  settings.budget = 16;
+  settings.rows = settings.budget + 1;
+  if (is_gguf(settings.model)) settings.context = kContext;
+  Engine engine(settings);
+  const std::vector<Tokens> prompts = prompts_for(bench, engine, engine.seats());
+  std::vector<Beside> batches;
+  for (int n = 1; n <= engine.seats(); n *= 2) batches.push_back({n, {}, {}});
+  const Config& c = engine.config();
+  const double position = 2.0 * sizeof(float) * c.n_layer * c.n_kv_head * c.head_size();
+  int done = 0;
+  for (int repeat = 0; repeat < bench.repeats; repeat++)
+    for (size_t k = 0; k < batches.size(); k++) {
+      Beside& b = batches[(k + size_t(repeat)) % batches.size()];
+      b.kept_bytes = 0;
+      for (int i = 0; i < b.texts; i++)
+        b.kept_bytes += position * std::min(double(c.block_size), double(prompts[size_t(i)].size()) + kTokens);
+      bench.show(std::to_string(b.texts) + " texts", done++ / double(bench.repeats * int(batches.size())));
+      const bool first = (repeat + int(k)) % 2 == 0;  // who runs first changes
+      if (first) b.plain.push_back(run_batch(bench, engine, kPlain, prompts, b.texts));
+      b.drafted.push_back(run_batch(bench, engine, kDrafted, prompts, b.texts));
+      if (!first) b.plain.push_back(run_batch(bench, engine, kPlain, prompts, b.texts));
+      if (interrupted()) return;
+    }
+  OrderedJson json = OrderedJson::array();
+  for (const Beside& b : batches) {
+    json.push_back({{"texts", b.texts},
+                    {"plain_tokens_per_second", b.plain},
+                    {"drafted_tokens_per_second", b.drafted},
+                    {"kept_bytes", b.kept_bytes}});
+    bench.evenness.push_back({std::to_string(b.texts) + " texts", unevenness(b.plain)});
+  }
+  bench.print("Many texts in one forward: " + count(kTokens, "token") + " each, temperature " +
+                  decimals(double(bench.options.sampling.temperature), 1),
+              batch_text(batches));
+  bench.write_json("batch", {{"method", "suffix auto"}, {"batches", json}});
+  bench.write_svg("batch", batch_picture(bench, batches));
+}
+
+}  // namespace nanospec
