@@ -195,6 +195,15 @@ Given parse_flags(const Command& command, int argc, const char* const* argv) {
   return given;
 }
 
+std::vector<std::pair<std::string, std::string>> named_flags(int argc, const char* const* argv) {
+  std::vector<std::pair<std::string, std::string>> flags;
+  for (int i = 1; i < argc; i++) {
+    const std::string word = argv[i], name = name_in(word);
+    flags.emplace_back(name, name != word ? word.substr(name.size() + 1) : i + 1 < argc ? argv[i + 1] : "");
+  }
+  return flags;
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // Help
 

@@ -84,6 +84,9 @@ struct Given {
 // number, not finite, out of range, unknown word (with the nearest), required flag missing.
 Given parse_flags(const Command& command, int argc, const char* const* argv);
 
+// The words of a command line as flags, each with the value that it would have: for what decides which table reads it.
+std::vector<std::pair<std::string, std::string>> named_flags(int argc, const char* const* argv);
+
 // What --help shows, in lines of at most 80 columns; and what it is made of: running text; a form and what it is, whose
 // lines stay lines; command lines, as they are typed in the project's root.
 std::string help_text(const Command& command);

@@ -1,7 +1,5 @@
 // commands/program.cpp: nanospec as one program: the table of commands, its help, and the lists of words that
 // `nanospec help` explains.
-#include <cstring>
-
 #include "commands/commands.h"
 
 namespace nanospec {
@@ -104,30 +102,22 @@ int help(int argc, char** argv) {
   if (argc > 2) throw std::invalid_argument("surplus word " + quoted(argv[2]) + ": nanospec help: name one thing");
   const std::string word = argc < 2 ? "help" : argv[1];
   if (word == "help" || word == "--help" || word == "-h") return print(program_help());
-  std::vector<std::string> names;
-  for (const char* topic : kTopics) {
-    if (word == topic) return print(topic_help(topic));
-    names.push_back(topic);
-  }
-  for (const CommandLine& command : kCommands) {
-    char program[] = "nanospec", name[32], flag[] = "--help";
-    char* line[] = {program, strcpy(name, command.name), flag, nullptr};
-    if (word == command.name) return command.run(2, line + 1);
-    names.push_back(command.name);
-  }
+  std::vector<std::string> names = {std::begin(kTopics), std::end(kTopics)};
+  if (std::count(names.begin(), names.end(), word)) return print(topic_help(word));
+  for (const std::string& command : column(kCommands, &CommandLine::name)) names.push_back(command);
   check_word("word", word, "nanospec help", names);
-  return 2;
+  char program[] = "nanospec", flag[] = "--help";
+  char* line[] = {program, argv[1], flag, nullptr};
+  return row_of(kCommands, &CommandLine::name, word)->run(2, line + 1);
 }
 
 }  // namespace
 
 int nanospec_program(int argc, char** argv) {
   const std::string word = argc > 1 ? argv[1] : "";
-  std::vector<std::string> names;
-  for (const CommandLine& command : kCommands) {
-    if (word == command.name) return command.run(argc - 1, argv + 1);
-    names.push_back(command.name);
-  }
+  const CommandLine* const command = row_of(kCommands, &CommandLine::name, word);
+  if (command) return command->run(argc - 1, argv + 1);
+  std::vector<std::string> names = column(kCommands, &CommandLine::name);
   if (argc < 2)
     throw std::invalid_argument("a command is missing: nanospec: give one of " + joined(names) +
                                 "; build/nanospec help says what each does");
