@@ -1,20 +1,14 @@
-// commands/calibration.h: templates of shapes, from measurements or written by hand.
-//
-// In order: counting how often a drafter's guesses are right; the file of these counts, DIR/calibration.json; the
-// templates of `static`, `calibrated` and `sequoia`. The command that measures is in calibrate.cpp.
+// commands/calibration.h: counts how often a drafter's guesses are right. The command that measures is in
+// calibrate.cpp; growth/calibration.h has the file of these rates, and the templates that follow from them.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "drafters/logits.h"
-#include "files/origin.h"
-#include "growth/grow.h"
+#include "growth/calibration.h"
 
 namespace nanospec {
-
-// ---------------------------------------------------------------------------------------------------------------
-// Counting
 
 // Counts, of the places at depth d whose path was drafted, at how many the candidate of rank r was right.
 struct RankCounts {
@@ -58,47 +52,5 @@ class Forced : public StandIn {
   RankCounts& counts_;
   std::vector<Candidate> guesses_;  // (ranks) scratch
 };
-
-// ---------------------------------------------------------------------------------------------------------------
-// The file
-
-struct Calibration {
-  std::string drafter;
-  double temperature = 1;
-  int64_t places = 0;
-  Accuracy accuracy;
-  Metadata origin = {};  // the model, and the text that prompts were taken from
-};
-
-std::string calibration_path(const std::string& model);
-
-// Throws std::runtime_error if the file is missing or wrong.
-std::vector<Calibration> read_calibrations(const std::string& path);
-std::vector<Calibration> parse_calibrations(const std::string& text, const std::string& where);
-
-// Adds a calibration to the file, or replaces that of the same drafter and temperature.
-void write_calibration(const std::string& path, const Calibration& calibration);
-
-// The calibration of this drafter with the nearest temperature. file: empty for the model's own. One of another model
-// or text is used, and that is said. Throws std::runtime_error, with the command that measures it, where there is none.
-Calibration find_calibration(const std::string& file, const std::string& drafter, const std::string& model_dir,
-                             double temperature);
-
-// ---------------------------------------------------------------------------------------------------------------
-// Templates
-
-// A tree of ranks by hand, as Medusa's choices: a JSON list of paths such as [[0], [0, 0], [1]], in any order. Throws
-// std::runtime_error where a node's parent or the sibling before it is missing.
-Template read_static(const std::string& path);
-Template parse_static(const std::string& text, const std::string& where);
-
-// Whether the shape's template comes out of a file.
-inline bool from_file(const Shape& shape) {
-  return shape.kind == Shape::kStatic || shape.kind == Shape::kCalibrated || shape.kind == Shape::kSequoia;
-}
-
-// Makes its template. cost: of the target's forwards, for `sequoia`. Throws std::runtime_error as the above.
-void prepare_shape(Shape& shape, const std::string& drafter, const std::string& model_dir, double temperature,
-                   const Cost* cost);
 
 }  // namespace nanospec

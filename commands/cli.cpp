@@ -73,32 +73,26 @@ int capped(int asked, const std::string& where, const Accepts& accepts) {
 }
 
 // Puts a flag's text where its value goes.
-struct Store {
-  const Flag& flag;
-  const std::string& text;
-
-  void operator()(bool* value) const { *value = true; }
-  void operator()(int* value) const {
-    *value = capped(parse_int(text, flag.name, flag.accepts), flag.name, flag.accepts);
-  }
-  void operator()(uint64_t* value) const { *value = parse<uint64_t>(text, flag.name, flag.accepts); }
-  void operator()(float* value) const { *value = float(parse_number(text, flag.name, flag.accepts)); }
-  void operator()(std::vector<std::string>* list) const { list->push_back(text); }
-  void operator()(std::string* value) const {
-    if (!flag.accepts.words.empty()) check_word("word", text, flag.name, flag.accepts.words);
-    *value = text;
-  }
-};
+void store(const Flag& flag, const std::string& text) {
+  const Accepts& accepts = flag.accepts;
+  if (!accepts.words.empty()) check_word("word", text, flag.name, accepts.words);
+  if (const auto on = std::get_if<bool*>(&flag.value)) **on = true;
+  if (const auto n = std::get_if<int*>(&flag.value))
+    **n = capped(parse_int(text, flag.name, accepts), flag.name, accepts);
+  if (const auto n = std::get_if<uint64_t*>(&flag.value)) **n = parse<uint64_t>(text, flag.name, accepts);
+  if (const auto x = std::get_if<float*>(&flag.value)) **x = float(parse_number(text, flag.name, accepts));
+  if (const auto its = std::get_if<std::string*>(&flag.value)) **its = text;
+  if (const auto list = std::get_if<std::vector<std::string>*>(&flag.value)) (**list).push_back(text);
+}
 
 // What the help shows as the default: what the flag's variable holds; nothing for switches and lists.
-struct DefaultText {
-  std::string operator()(bool*) const { return ""; }
-  std::string operator()(std::vector<std::string>*) const { return ""; }
-  template <class Value>
-  std::string operator()(Value* value) const {
-    return as_text(*value);
-  }
-};
+std::string default_text(const Flag& flag) {
+  if (const auto n = std::get_if<int*>(&flag.value)) return as_text(**n);
+  if (const auto n = std::get_if<uint64_t*>(&flag.value)) return as_text(**n);
+  if (const auto x = std::get_if<float*>(&flag.value)) return as_text(**x);
+  if (const auto its = std::get_if<std::string*>(&flag.value)) return **its;
+  return "";
+}
 
 }  // namespace
 
@@ -187,7 +181,7 @@ Given parse_flags(const Command& command, int argc, const char* const* argv) {
     for (const std::string& text : texts) {
       if (find_flag(command, name_in(text)))  // where a value is due: it was forgotten
         refuse_usage("a value is missing: {}: it takes one, and {} is itself a flag", flag.name, text);
-      std::visit(Store{flag, text}, flag.value);
+      store(flag, text);
     }
     if (!std::holds_alternative<std::vector<std::string>*>(flag.value)) texts = {texts.back()};
   }
@@ -266,7 +260,7 @@ std::string help_text(const Command& command) {
       continue;
     }
     std::string what = flag.help;
-    const std::string standard = std::visit(DefaultText(), flag.value);
+    const std::string standard = default_text(flag);
     if (!flag.accepts.words.empty()) what += (what.empty() ? "" : ": ") + joined(flag.accepts.words);
     if (flag.accepts.required) what += " (required)";
     else if (!standard.empty()) what += " (" + standard + ")";

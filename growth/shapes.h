@@ -6,7 +6,7 @@
 // How to add a shape:
 //   1. give it a line in Shape::Kind and, in the same order, in kShapes; read its numbers, if it has any, in
 //   parse_shape;
-//      make the template of a fixed shape there, or in commands/calibration.cpp if a file holds it;
+//      make the template of a fixed shape there, or in calibration.h if a file holds it;
 //   2. for a shape that uses the drafted candidates: write grow_NAME(shape, limits, growth, expand) in grow.h, and its
 //      case in `grow` there;
 //   3. add its name to kAllShapes in tests/mock.h, which the sweeps run: under `match` no shape can change the text.
