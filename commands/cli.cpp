@@ -39,8 +39,10 @@ std::string wanted(const std::string& kind, const Accepts& accepts, const std::s
   return kind + (accepts.low > -1e300 ? " of at least " + low : "");
 }
 
+}  // namespace
+
 template <class Number>
-Number parse(const std::string& text, const std::string& where, Accepts accepts) {
+Number parse_number(const std::string& text, const std::string& where, Accepts accepts) {
   constexpr bool kWhole = std::is_integral_v<Number>;
   constexpr Number kMost = std::numeric_limits<Number>::max();
   const std::string kind = kWhole ? "a whole number" : "a number";
@@ -61,6 +63,10 @@ Number parse(const std::string& text, const std::string& where, Accepts accepts)
     refuse_number("out of range");
   return value;
 }
+template int parse_number(const std::string&, const std::string&, Accepts);
+template double parse_number(const std::string&, const std::string&, Accepts);
+
+namespace {
 
 // What is used of `asked`: with a line where that is less, once for each number, though a command line be read twice.
 int capped(int asked, const std::string& where, const Accepts& accepts) {
@@ -78,9 +84,9 @@ void store(const Flag& flag, const std::string& text) {
   if (!accepts.words.empty()) check_word("word", text, flag.name, accepts.words);
   if (const auto on = std::get_if<bool*>(&flag.value)) **on = true;
   if (const auto n = std::get_if<int*>(&flag.value))
-    **n = capped(parse_int(text, flag.name, accepts), flag.name, accepts);
-  if (const auto n = std::get_if<uint64_t*>(&flag.value)) **n = parse<uint64_t>(text, flag.name, accepts);
-  if (const auto x = std::get_if<float*>(&flag.value)) **x = float(parse_number(text, flag.name, accepts));
+    **n = capped(parse_number<int>(text, flag.name, accepts), flag.name, accepts);
+  if (const auto n = std::get_if<uint64_t*>(&flag.value)) **n = parse_number<uint64_t>(text, flag.name, accepts);
+  if (const auto x = std::get_if<float*>(&flag.value)) **x = float(parse_number<double>(text, flag.name, accepts));
   if (const auto its = std::get_if<std::string*>(&flag.value)) **its = text;
   if (const auto list = std::get_if<std::vector<std::string>*>(&flag.value)) (**list).push_back(text);
 }
@@ -95,13 +101,6 @@ std::string default_text(const Flag& flag) {
 }
 
 }  // namespace
-
-double parse_number(const std::string& text, const std::string& where, const Accepts& accepts) {
-  return parse<double>(text, where, accepts);
-}
-int parse_int(const std::string& text, const std::string& where, const Accepts& accepts) {
-  return parse<int>(text, where, accepts);
-}
 
 void check_word(const std::string& kind, const std::string& word, const std::string& where,
                 const std::vector<std::string>& known) {

@@ -94,10 +94,10 @@ std::string help_paragraph(const std::string& text);
 std::string help_item(const std::string& form, const std::string& what);
 std::string help_examples(const std::string& examples);
 
-// A whole text as a number; throws std::invalid_argument "'x' is no number: WHERE: ...". Leading or trailing
-// characters, nan, inf and hexadecimal are refused.
-double parse_number(const std::string& text, const std::string& where, const Accepts& accepts = {});
-int parse_int(const std::string& text, const std::string& where, const Accepts& accepts = {});
+// A whole text as an int, a uint64_t or a double; throws std::invalid_argument "'x' is no number: WHERE: ...". Leading
+// or trailing characters, nan, inf and hexadecimal are refused.
+template <class Number>
+Number parse_number(const std::string& text, const std::string& where, Accepts accepts = {});
 
 // Throws std::invalid_argument unless the word is known: "unknown KIND 'word': WHERE: did you mean ...?".
 void check_word(const std::string& kind, const std::string& word, const std::string& where,

@@ -356,7 +356,7 @@ Method method_of(const std::vector<std::string>& words, const std::string& where
       if (name == "verify") method.verify = value;
       else if (name == "ahead") method.ahead = value;
       else if (name == "noise") method.knows_noise = value == "known";
-      else method.budget = parse_int(value, where + ", budget", from(1, kMaxBudget));
+      else method.budget = parse_number<int>(value, where + ", budget", from(1, kMaxBudget));
     } else if (shapes++ == 0) {
       method.shape = words[i];
     } else {

@@ -42,11 +42,6 @@ Template by_levels(const std::vector<int>& parent, const std::vector<int>& rank)
 // 1 it is a chain; if all are equal, the full tree.
 Template cartesian_template(const std::vector<int>& widths);
 
-// How many nodes such a template has, its root not counted: w0 + w0 w1 + ... See tree_nodes().
-inline int64_t cartesian_nodes(const std::vector<int>& widths) {
-  return tree_nodes(int64_t(widths.size()), [&](int64_t d) { return widths[size_t(d)]; });
-}
-
 // The first so many nodes of a template: whole levels, then a part of the next one.
 Template truncated(Template t, int nodes);
 

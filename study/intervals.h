@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "commands/samples.h"
+#include "growth/clock.h"
 
 namespace nanospec {
 
