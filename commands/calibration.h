@@ -1,20 +1,12 @@
-// commands/calibration.h: templates of shapes, from measurements or written by hand.
-//
-// In order: counting how often a drafter's guesses are right; the file of these counts, DIR/calibration.json; the
-// templates of `static`, `calibrated` and `sequoia`. The command that measures is in calibrate.cpp.
+// commands/calibration.h: counts how often a drafter's guesses are right. The command that measures is in
+// calibrate.cpp; growth/calibration.h has the file of these rates, and the templates that follow from them.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "drafters/logits.h"
-#include "files/origin.h"
-#include "growth/grow.h"
+#include "growth/calibration.h"
+#include "growth/clock.h"
 
 namespace nanospec {
-
-// ---------------------------------------------------------------------------------------------------------------
-// Counting
 
 // Counts, of the places at depth d whose path was drafted, at how many the candidate of rank r was right.
 struct RankCounts {
@@ -31,10 +23,28 @@ struct RankCounts {
         silent(size_t(depths)),
         right(size_t(depths) * ranks) {}
 
-  int64_t places() const;
+  int64_t places() const { return std::accumulate(seen.begin(), seen.end(), int64_t(0)); }
+
   // The rates of a depth that was seldom seen are smoothed towards those of the depth above. A depth where the drafter
   // never had candidates, as heads have none beyond the last one, is not smoothed.
-  Accuracy accuracy() const;
+  Accuracy accuracy() const {
+    constexpr double kPrior = 20;  // places
+    Accuracy a;
+    a.depths = depths;
+    a.ranks = ranks;
+    if (!seconds.empty()) a.expand_seconds = std::max(1e-9, median(seconds));
+    for (int d = 0; d < depths; d++) {
+      a.seen.push_back(double(seen[size_t(d)]));
+      const bool mute = seen[size_t(d)] > 0 && silent[size_t(d)] == seen[size_t(d)];
+      for (int r = 0; r < ranks; r++) {
+        const size_t at = size_t(d) * ranks + r;
+        const double prior = d > 0 && !mute ? kPrior : 0, above = d > 0 ? a.at(d - 1, r) : 0;
+        const double n = double(seen[size_t(d)]) + prior;
+        a.rate.push_back(n > 0 ? (double(right[at]) + prior * above) / n : 0);
+      }
+    }
+    return a;
+  }
 };
 
 // Replaces a drafter when the text to come is known, and counts what the drafter would have guessed. At each place it
@@ -42,63 +52,43 @@ struct RankCounts {
 // where that is one of the drafter's kFollowed best, and nothing elsewhere. So every place is counted at one depth, and
 // a root follows a token that was drafted badly, as in decoding. It is for rule match and for chains, which are
 // accepted whole.
-constexpr int kFollowed = 2;
 class Forced : public StandIn {
  public:
   // text: the prompt and the target's continuation. All three arguments must outlive this object.
-  Forced(Drafter& its, const std::vector<int>& text, RankCounts& counts);
+  Forced(Drafter& its, const std::vector<int>& text, RankCounts& counts)
+      : StandIn(its), text_(text), counts_(counts), guesses_(size_t(counts.ranks)) {}
 
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
-              int* count) override;
+              int* count) override {
+    for (int k = 0; k < n; k++) {
+      const size_t place = size_t(draws.index + growth.depth[nodes[k]]);
+      const int token = place < text_.size() ? text_[place] : -1;
+      count[k] = follows(growth, nodes[k], draws, token);
+      if (count[k]) candidates[size_t(k) * size_t(width)] = {token, 1};
+    }
+  }
 
  private:
-  bool follows(const Growth& growth, int node, const Draws& draws, int token);
+  static constexpr int kFollowed = 2;
+
+  // Asks the drafter for what follows a node, and counts it. Whether the token (-1: the text ends) is to be proposed.
+  bool follows(const Growth& growth, int node, const Draws& draws, int token) {
+    int found = 0, rank = 0;
+    Stopwatch watch;
+    drafter.expand(growth, &node, 1, counts_.ranks, draws, guesses_.data(), &found);
+    counts_.seconds.push_back(watch.lap());
+    if (token < 0) return false;
+    while (rank < found && guesses_[size_t(rank)].token != token) rank++;
+    const size_t depth = size_t(growth.depth[node]);  // below that of the counts
+    counts_.seen[depth]++;
+    counts_.silent[depth] += found == 0;
+    if (rank < found) counts_.right[depth * size_t(counts_.ranks) + size_t(rank)]++;
+    return (rank < found ? rank : counts_.ranks) < kFollowed;
+  }
 
   const std::vector<int>& text_;
   RankCounts& counts_;
   std::vector<Candidate> guesses_;  // (ranks) scratch
 };
-
-// ---------------------------------------------------------------------------------------------------------------
-// The file
-
-struct Calibration {
-  std::string drafter;
-  double temperature = 1;
-  int64_t places = 0;
-  Accuracy accuracy;
-  Metadata origin = {};  // the model, and the text that prompts were taken from
-};
-
-std::string calibration_path(const std::string& model);
-
-// Throws std::runtime_error if the file is missing or wrong.
-std::vector<Calibration> read_calibrations(const std::string& path);
-std::vector<Calibration> parse_calibrations(const std::string& text, const std::string& where);
-
-// Adds a calibration to the file, or replaces that of the same drafter and temperature.
-void write_calibration(const std::string& path, const Calibration& calibration);
-
-// The calibration of this drafter with the nearest temperature. file: empty for the model's own. One of another model
-// or text is used, and that is said. Throws std::runtime_error, with the command that measures it, where there is none.
-Calibration find_calibration(const std::string& file, const std::string& drafter, const std::string& model_dir,
-                             double temperature);
-
-// ---------------------------------------------------------------------------------------------------------------
-// Templates
-
-// A tree of ranks by hand, as Medusa's choices: a JSON list of paths such as [[0], [0, 0], [1]], in any order. Throws
-// std::runtime_error where a node's parent or the sibling before it is missing.
-Template read_static(const std::string& path);
-Template parse_static(const std::string& text, const std::string& where);
-
-// Whether the shape's template comes out of a file.
-inline bool from_file(const Shape& shape) {
-  return shape.kind == Shape::kStatic || shape.kind == Shape::kCalibrated || shape.kind == Shape::kSequoia;
-}
-
-// Makes its template. cost: of the target's forwards, for `sequoia`. Throws std::runtime_error as the above.
-void prepare_shape(Shape& shape, const std::string& drafter, const std::string& model_dir, double temperature,
-                   const Cost* cost);
 
 }  // namespace nanospec

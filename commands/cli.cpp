@@ -39,8 +39,10 @@ std::string wanted(const std::string& kind, const Accepts& accepts, const std::s
   return kind + (accepts.low > -1e300 ? " of at least " + low : "");
 }
 
+}  // namespace
+
 template <class Number>
-Number parse(const std::string& text, const std::string& where, Accepts accepts) {
+Number parse_number(const std::string& text, const std::string& where, Accepts accepts) {
   constexpr bool kWhole = std::is_integral_v<Number>;
   constexpr Number kMost = std::numeric_limits<Number>::max();
   const std::string kind = kWhole ? "a whole number" : "a number";
@@ -61,6 +63,10 @@ Number parse(const std::string& text, const std::string& where, Accepts accepts)
     refuse_number("out of range");
   return value;
 }
+template int parse_number(const std::string&, const std::string&, Accepts);
+template double parse_number(const std::string&, const std::string&, Accepts);
+
+namespace {
 
 // What is used of `asked`: with a line where that is less, once for each number, though a command line be read twice.
 int capped(int asked, const std::string& where, const Accepts& accepts) {
@@ -72,44 +78,28 @@ int capped(int asked, const std::string& where, const Accepts& accepts) {
   return int(accepts.most);
 }
 
-// Puts a flag's text where its value goes.
-struct Store {
-  const Flag& flag;
-  const std::string& text;
-
-  void operator()(bool* value) const { *value = true; }
-  void operator()(int* value) const {
-    *value = capped(parse_int(text, flag.name, flag.accepts), flag.name, flag.accepts);
-  }
-  void operator()(uint64_t* value) const { *value = parse<uint64_t>(text, flag.name, flag.accepts); }
-  void operator()(float* value) const { *value = float(parse_number(text, flag.name, flag.accepts)); }
-  void operator()(std::vector<std::string>* list) const { list->push_back(text); }
-  void operator()(std::string* value) const {
-    if (!flag.accepts.words.empty()) check_word("word", text, flag.name, flag.accepts.words);
-    *value = text;
-  }
-};
-
 // What the help shows as the default: what the flag's variable holds; nothing for switches and lists.
-struct DefaultText {
-  std::string operator()(bool*) const { return ""; }
-  std::string operator()(std::vector<std::string>*) const { return ""; }
-  template <class Value>
-  std::string operator()(Value* value) const {
-    return as_text(*value);
-  }
-};
+std::string default_text(const Flag& flag) {
+  if (const auto n = std::get_if<int*>(&flag.value)) return as_text(**n);
+  if (const auto n = std::get_if<uint64_t*>(&flag.value)) return as_text(**n);
+  if (const auto x = std::get_if<float*>(&flag.value)) return as_text(**x);
+  if (const auto its = std::get_if<std::string*>(&flag.value)) return **its;
+  return "";
+}
 
 }  // namespace
 
-double parse_number(const std::string& text, const std::string& where, const Accepts& accepts) {
-  return parse<double>(text, where, accepts);
+void set_flag(const Flag& flag, const std::string& text) {
+  const Accepts& accepts = flag.accepts;
+  if (!accepts.words.empty()) check_word("word", text, flag.name, accepts.words);
+  if (const auto on = std::get_if<bool*>(&flag.value)) **on = true;
+  if (const auto n = std::get_if<int*>(&flag.value))
+    **n = capped(parse_number<int>(text, flag.name, accepts), flag.name, accepts);
+  if (const auto n = std::get_if<uint64_t*>(&flag.value)) **n = parse_number<uint64_t>(text, flag.name, accepts);
+  if (const auto x = std::get_if<float*>(&flag.value)) **x = float(parse_number<double>(text, flag.name, accepts));
+  if (const auto its = std::get_if<std::string*>(&flag.value)) **its = text;
+  if (const auto list = std::get_if<std::vector<std::string>*>(&flag.value)) (**list).push_back(text);
 }
-int parse_int(const std::string& text, const std::string& where, const Accepts& accepts) {
-  return parse<int>(text, where, accepts);
-}
-
-void set_flag(const Flag& flag, const std::string& text) { std::visit(Store{flag, text}, flag.value); }
 
 void check_word(const std::string& kind, const std::string& word, const std::string& where,
                 const std::vector<std::string>& known) {
@@ -197,6 +187,15 @@ Given parse_flags(const Command& command, int argc, const char* const* argv) {
   return given;
 }
 
+std::vector<std::pair<std::string, std::string>> named_flags(int argc, const char* const* argv) {
+  std::vector<std::pair<std::string, std::string>> flags;
+  for (int i = 1; i < argc; i++) {
+    const std::string word = argv[i], name = name_in(word);
+    flags.emplace_back(name, name != word ? word.substr(name.size() + 1) : i + 1 < argc ? argv[i + 1] : "");
+  }
+  return flags;
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // Help
 
@@ -259,7 +258,7 @@ std::string help_text(const Command& command) {
       continue;
     }
     std::string what = flag.help;
-    const std::string standard = std::visit(DefaultText(), flag.value);
+    const std::string standard = default_text(flag);
     if (!flag.accepts.words.empty()) what += (what.empty() ? "" : ": ") + joined(flag.accepts.words);
     if (flag.accepts.required) what += " (required)";
     else if (!standard.empty()) what += " (" + standard + ")";

@@ -86,6 +86,8 @@ Given parse_flags(const Command& command, int argc, const char* const* argv);
 
 // Puts a text where the flag's value goes, as parse_flags() does. Throws as it does.
 void set_flag(const Flag& flag, const std::string& text);
+// The words of a command line as flags, each with the value that it would have: for what decides which table reads it.
+std::vector<std::pair<std::string, std::string>> named_flags(int argc, const char* const* argv);
 
 // What --help shows, in lines of at most 80 columns; and what it is made of: running text; a form and what it is, whose
 // lines stay lines; command lines, as they are typed in the project's root.
@@ -94,10 +96,10 @@ std::string help_paragraph(const std::string& text);
 std::string help_item(const std::string& form, const std::string& what);
 std::string help_examples(const std::string& examples);
 
-// A whole text as a number; throws std::invalid_argument "'x' is no number: WHERE: ...". Leading or trailing
-// characters, nan, inf and hexadecimal are refused.
-double parse_number(const std::string& text, const std::string& where, const Accepts& accepts = {});
-int parse_int(const std::string& text, const std::string& where, const Accepts& accepts = {});
+// A whole text as an int, a uint64_t or a double; throws std::invalid_argument "'x' is no number: WHERE: ...". Leading
+// or trailing characters, nan, inf and hexadecimal are refused.
+template <class Number>
+Number parse_number(const std::string& text, const std::string& where, Accepts accepts = {});
 
 // Throws std::invalid_argument unless the word is known: "unknown KIND 'word': WHERE: did you mean ...?".
 void check_word(const std::string& kind, const std::string& word, const std::string& where,

@@ -154,13 +154,16 @@ void check_held_out(const std::string& model, const std::string& text, const std
          "prompts from here are not held out from that; give --data that text");
 }
 
+NamedText text_in(const std::string& path) {
+  if (path == "-") return {"standard input", read_file("/dev/stdin")};
+  return {printable(path, 300), read_file(path)};
+}
+
 std::string read_prompt(const Options& options) {
-  const bool file = options.given.has("--prompt_file");
-  const bool standard = file && options.prompt_file == "-";
-  const std::string text = !file ? options.prompt : read_file(standard ? "/dev/stdin" : options.prompt_file);
-  const std::string where = !file ? "--prompt" : standard ? "standard input" : printable(options.prompt_file, 300);
-  if (text.empty()) refuse("the prompt is empty", where, "give at least one character to continue");
-  return text;
+  const NamedText text =
+      options.given.has("--prompt_file") ? text_in(options.prompt_file) : NamedText{"--prompt", options.prompt};
+  if (text.bytes.empty()) refuse("the prompt is empty", text.name, "give at least one character to continue");
+  return text.bytes;
 }
 
 std::vector<std::string> read_prompts(const Options& options) {
@@ -296,9 +299,7 @@ namespace {
 // The words of a table as a flag's help names them.
 template <class Word, size_t n>
 std::string words_of(const Word (&table)[n], const char* Word::*form, const std::string& topic) {
-  std::string text;
-  for (const Word& known : table) text += std::string(known.*form) + ", ";
-  return text.substr(0, text.size() - 2) + "; see build/nanospec help " + topic;
+  return joined(column(table, form)) + "; see build/nanospec help " + topic;
 }
 }  // namespace
 
@@ -355,7 +356,7 @@ Method method_of(const std::vector<std::string>& words, const std::string& where
       if (name == "verify") method.verify = value;
       else if (name == "ahead") method.ahead = value;
       else if (name == "noise") method.knows_noise = value == "known";
-      else method.budget = parse_int(value, where + ", budget", from(1, kMaxBudget));
+      else method.budget = parse_number<int>(value, where + ", budget", from(1, kMaxBudget));
     } else if (shapes++ == 0) {
       method.shape = words[i];
     } else {
@@ -512,20 +513,20 @@ double as_typed(float x) {
   return strtod(text, nullptr);
 }
 
-OrderedJson settings_json(const Options& o, const Engine& engine) {
-  return {{"model", o.settings.model},
-          {"device", engine.device()},
-          {"dtype", engine.dtype()},
-          {"cache_dtype", o.settings.cache_dtype},
-          {"threads", engine.threads()},
-          {"budget", o.settings.budget},
-          {"max_new_tokens", o.max_new_tokens},
-          {"temperature", as_typed(o.sampling.temperature)},
-          {"top_k", o.sampling.top_k},
-          {"top_p", as_typed(o.sampling.top_p)},
-          {"seed", o.sampling.seed},
-          {"weight_bytes", uint64_t(engine.weight_bytes())},
-          {"peak_bytes", uint64_t(peak_bytes())}};
+OrderedJson sampling_json(const Sampling& s) {
+  return {{"temperature", as_typed(s.temperature)}, {"top_k", s.top_k}, {"top_p", as_typed(s.top_p)}, {"seed", s.seed}};
+}
+
+OrderedJson settings_json(const Options& o, const Engine& engine, bool generates) {
+  OrderedJson json = {{"model", o.settings.model},
+                      {"device", engine.device()},
+                      {"dtype", engine.dtype()},
+                      {"cache_dtype", o.settings.cache_dtype},
+                      {"threads", engine.threads()}};
+  if (generates) json.update({{"budget", o.settings.budget}, {"max_new_tokens", o.max_new_tokens}});
+  if (generates) json.update(sampling_json(o.sampling));
+  json.update({{"weight_bytes", uint64_t(engine.weight_bytes())}, {"peak_bytes", uint64_t(peak_bytes())}});
+  return json;
 }
 
 OrderedJson method_json(const Method& method) {

@@ -94,6 +94,13 @@ std::string not_found_text(const std::string& model);
 // Says where the model learned another text than this one, of which no prompt is then held out.
 void check_held_out(const std::string& model, const std::string& text, const std::string& path);
 
+// A file byte for byte ("-": standard input), and what errors call it. Throws std::runtime_error where it is
+// unreadable.
+struct NamedText {
+  std::string name, bytes;
+};
+NamedText text_in(const std::string& path);
+
 // The text of --prompt, or of --prompt_file byte for byte ("-": standard input). Throws std::runtime_error where it is
 // empty or unreadable.
 std::string read_prompt(const Options& options);
@@ -191,7 +198,9 @@ double gigabytes_per_second(const Engine& engine, const Stats& stats);  // of we
 
 // Every field of Stats and those that follow from it, under the names that scripts read.
 OrderedJson stats_json(const Engine& engine, const Stats& stats);
-OrderedJson settings_json(const Options& options, const Engine& engine);  // model, device, sampling ...
+OrderedJson sampling_json(const Sampling& sampling);
+// Model, device, types; sampling, where the command generates; memory.
+OrderedJson settings_json(const Options& options, const Engine& engine, bool generates = true);
 OrderedJson method_json(const Method& method);  // drafter, shape, verify, and what the rule promises
 
 // The result of drafting while the target verifies, in one line; "" if it was not asked for.

@@ -1,9 +1,9 @@
 // commands/compare.cpp: plain decoding and speculation side by side, in the same run.
 
 #include "commands/comparison.h"
-#include "commands/samples.h"
 #include "commands/svg.h"
 #include "files/gguf.h"
+#include "growth/clock.h"
 
 namespace nanospec {
 namespace {

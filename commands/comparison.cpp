@@ -1,7 +1,6 @@
 // commands/comparison.cpp: see comparison.h.
 #include "commands/comparison.h"
 
-#include "commands/samples.h"
 #include "growth/clock.h"
 
 namespace nanospec {

@@ -46,9 +46,9 @@ inline bool is_among(const Tokens& tokens, int token) {
 
 struct ChatTemplate {
   enum Form {
-    kPlain,   // the text alone, line after line
+    kLines,   // the text alone, line after line
     kChatMl,  // <|im_start|>ROLE, a line end, the text, <|im_end|>, a line end
-  } form = kPlain;
+  } form = kLines;
   std::string system;  // the text that comes first where nobody gives another
 };
 
@@ -94,7 +94,7 @@ class Conversation {
   // system: the text that comes first; "": none. begin: the token that the model wants before every text; -1: none. The
   // tokenizer must outlive it. Throws what Tokenizer::encode throws.
   Conversation(const Tokenizer& tokenizer, ChatTemplate::Form form, const std::string& system, int begin = -1)
-      : tokenizer_(tokenizer), form_(form), ends_(end_tokens(tokenizer)), line_end_(plain("\n")) {
+      : tokenizer_(tokenizer), form_(form), ends_(end_tokens(tokenizer)), line_end_(encoded("\n")) {
     if (begin >= 0) first_.push_back(begin);
     if (!system.empty()) append(first_, message("system", system, "the system text"));
   }
@@ -105,7 +105,7 @@ class Conversation {
     Tokens turn = message("user", question, "the question");
     if (form_ == ChatTemplate::kChatMl) {
       turn.push_back(control(kTurnBegin));
-      append(turn, plain("assistant\n"));
+      append(turn, encoded("assistant\n"));
     }
     turns_.push_back(std::move(turn));
   }
@@ -142,14 +142,14 @@ class Conversation {
  private:
   static void append(Tokens& to, const Tokens& more) { to.insert(to.end(), more.begin(), more.end()); }
   int control(const char* mark) const { return tokenizer_.bpe->special(mark); }
-  Tokens plain(const std::string& text, const std::string& what = "the template") const {
+  Tokens encoded(const std::string& text, const std::string& what = "the template") const {
     return tokenizer_.encode(text, what);
   }
   // One text of somebody, as the template writes it.
   Tokens message(const std::string& role, const std::string& text, const std::string& what) const {
-    if (form_ == ChatTemplate::kPlain) return plain(text + "\n", what);
+    if (form_ == ChatTemplate::kLines) return encoded(text + "\n", what);
     Tokens tokens = {control(kTurnBegin)};
-    append(tokens, plain(role + "\n" + text, what));  // as one text: a line end may join what follows it
+    append(tokens, encoded(role + "\n" + text, what));  // as one text: a line end may join what follows it
     tokens.push_back(control(kTurnEnd));
     append(tokens, line_end_);
     return tokens;
@@ -167,7 +167,7 @@ class Conversation {
 inline Conversation begin_conversation(const Tokenizer& tokenizer, const std::string& source, const std::string& model,
                                        const std::optional<std::string>& system, int begin = -1) {
   const ChatTemplate known = read_template(source, tokenizer);
-  if (known.form == ChatTemplate::kPlain)
+  if (known.form == ChatTemplate::kLines)
     note(source.empty() ? "it has no chat template" : "its chat template is not ChatML", printable(model, 300),
          "the model continues plain lines of text; expect no answers");
   return Conversation(tokenizer, known.form, system.value_or(known.system), begin);

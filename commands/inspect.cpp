@@ -93,10 +93,8 @@ struct Inspection {
     }
   }
   void add_tensor(const std::string& name, const std::vector<int64_t>& shape, const std::string& type, size_t bytes) {
-    int64_t numbers = 1;
-    for (int64_t dimension : shape) numbers *= dimension;
     said["tensors"].push_back(
-        {{"name", name}, {"shape", shape}, {"type", type}, {"numbers", numbers}, {"bytes", bytes}});
+        {{"name", name}, {"shape", shape}, {"type", type}, {"numbers", numbers_in(shape)}, {"bytes", bytes}});
   }
   void add_file(const std::string& name, const std::string& what, double bytes, const std::string& state) {
     said["files"].push_back({{"name", name}, {"what", what}, {"bytes", int64_t(bytes)}, {"state", state}});
@@ -384,9 +382,8 @@ std::string facts_text(const Inspection& all, const std::string& title, const ch
   constexpr size_t kColumn = 24;  // where values begin
   std::string text = all.said[part].empty() ? "" : "\n" + title + "\n";
   for (const auto& [key, value] : all.said[part].items()) {
-    std::string line = "  " + key;
-    for (const Field& field : kFields)
-      if (key == field.name) line = std::string("  ") + field.label;
+    const Field* const field = row_of(kFields, &Field::name, key);
+    std::string line = "  " + (field ? field->label : key);
     line.resize(std::max(line.size() + 1, kColumn), ' ');
     const auto shown = all.shown.find(key);
     text += line + (shown != all.shown.end() ? shown->second : shown_fact(key, value)) + "\n";

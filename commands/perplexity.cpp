@@ -20,7 +20,7 @@ struct Reading {
   std::string text_file, stats_file;
   int window = 512, max_windows = 0;
 
-  std::string name, bytes;  // of the text
+  NamedText text;
   Tokens tokens;
   int begin = -1;                // the token that the model wants before every text
   size_t windows = 0, done = 0;  // how many are to be read, and have been
@@ -77,13 +77,10 @@ void check_command_line(Reading& m) {
 // Reads the text that is measured. Throws runtime_error.
 void read_text(Reading& m) {
   const std::string& data = m.options.data_file;
-  const bool standard = m.text_file == "-";
-  m.name = standard ? "standard input" : printable(data.empty() ? m.text_file : data, 300);
-  m.bytes = read_file(standard ? "/dev/stdin" : data.empty() ? m.text_file : data);
-  if (standard || data.empty()) return;
-  check_held_out(m.options.settings.model, m.bytes, data);
-  m.name = "the last tenth of " + m.name;
-  m.bytes = m.bytes.substr(held_out_begin(m.bytes));
+  m.text = data.empty() ? text_in(m.text_file) : NamedText{printable(data, 300), read_file(data)};
+  if (data.empty()) return;
+  check_held_out(m.options.settings.model, m.text.bytes, data);
+  m.text = {"the last tenth of " + m.text.name, m.text.bytes.substr(held_out_begin(m.text.bytes))};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -97,11 +94,11 @@ void cut(Reading& m, const Engine& engine) {
     refuse_usage("the model sees at most {} tokens: --window {}: give a smaller one", block, m.window);
   m.window = std::min(m.window, block);
   m.begin = engine.begin_token();
-  m.tokens = engine.tokenizer().encode(m.bytes, m.name);
+  m.tokens = engine.tokenizer().encode(m.text.bytes, m.text.name);
   if (m.begin >= 0) m.tokens.insert(m.tokens.begin(), m.begin);
   m.windows = m.tokens.size() / size_t(m.window);
   if (m.windows == 0)
-    refuse(filled("the text has {}, less than a window of {}", count(m.tokens.size(), "token"), m.window), m.name,
+    refuse(filled("the text has {}, less than a window of {}", count(m.tokens.size(), "token"), m.window), m.text.name,
            "give a longer text, or a smaller --window");
   if (m.max_windows > 0) m.windows = std::min(m.windows, size_t(m.max_windows));
 }
@@ -140,29 +137,23 @@ std::string summary(const Reading& m, const Engine& engine) {
 }
 
 OrderedJson stats_json(const Reading& m, const Engine& engine) {
-  const Settings& s = m.options.settings;
-  return {{"loss", m.loss.mean()},
-          {"loss_error", m.loss.error()},
-          {"perplexity", m.loss.perplexity()},
-          {"perplexity_error", m.loss.perplexity_error()},
-          {"bits_per_byte", m.bits_per_byte()},
-          {"tokens", m.loss.n},
-          {"bytes", int64_t(m.counted)},
-          {"window", m.window},
-          {"windows", m.done},
-          {"whole", m.done == m.windows},
-          {"begin_token", m.begin},
-          {"seconds", m.seconds},
-          {"tokens_per_second", ratio(m.read(), m.seconds)},
-          {"text", m.name},
-          {"text_sha256", sha256(m.bytes)},
-          {"model", s.model},
-          {"device", engine.device()},
-          {"dtype", engine.dtype()},
-          {"cache_dtype", s.cache_dtype},
-          {"threads", engine.threads()},
-          {"weight_bytes", uint64_t(engine.weight_bytes())},
-          {"peak_bytes", uint64_t(peak_bytes())}};
+  OrderedJson json = {{"loss", m.loss.mean()},
+                      {"loss_error", m.loss.error()},
+                      {"perplexity", m.loss.perplexity()},
+                      {"perplexity_error", m.loss.perplexity_error()},
+                      {"bits_per_byte", m.bits_per_byte()},
+                      {"tokens", m.loss.n},
+                      {"bytes", int64_t(m.counted)},
+                      {"window", m.window},
+                      {"windows", m.done},
+                      {"whole", m.done == m.windows},
+                      {"begin_token", m.begin},
+                      {"seconds", m.seconds},
+                      {"tokens_per_second", ratio(m.read(), m.seconds)},
+                      {"text", m.text.name},
+                      {"text_sha256", sha256(m.text.bytes)}};
+  json.update(settings_json(m.options, engine, false));
+  return json;
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 // commands/program.cpp: nanospec as one program: the table of commands, its help, and the lists of words that
 // `nanospec help` explains.
-#include <cstring>
-
 #include "commands/commands.h"
 
 namespace nanospec {
@@ -35,8 +33,6 @@ constexpr CommandLine kCommands[] = {
 // ---------------------------------------------------------------------------------------------------------------
 // Lists of words
 
-constexpr const char* kTopics[] = {"drafters", "shapes", "rules"};
-
 // Each word of a table with what it says.
 template <class Word, size_t n>
 std::string words_help(const Word (&words)[n], const char* Word::*form) {
@@ -45,35 +41,35 @@ std::string words_help(const Word (&words)[n], const char* Word::*form) {
   return text;
 }
 
-std::string topic_help(const std::string& topic) {
-  if (topic == "drafters")
-    return help_paragraph("A drafter guesses the tokens to come; the model checks its guesses. --drafter:") +
-           words_help(kDrafters, &DrafterWord::form) + help_item(kUnionForm, kUnionWhat) + "\n" +
-           help_examples(
-               "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter ngram:4\n"
-               "nanospec generate --model runs/medium --prompt \"ROMEO:\" --drafter gpt:runs/small\n"
-               "train_drafter --medusa runs/small --data data/*shakespeare.txt --medusa_root --medusa_target "
-               "distribution  # takes a minute\n");
-  if (topic == "shapes")
-    return help_paragraph("A shape says which guesses are worth a node of the tree. --shape:") +
-           words_help(kShapes, &ShapeWord::form) + "\n" +
-           help_paragraph(
-               "The four entropy shapes take settings after a colon, each of which may be left out: "
-               "threshold=H in nats, depth=D, of=q or of=confidence; entropy-naive also width=K.") +
-           "\n" +
-           help_examples(
-               "nanospec generate --model runs/small --prompt \"ROMEO:\" --shape tree:3x2\n"
-               "nanospec generate --model runs/small --prompt \"ROMEO:\" --shape best-first --budget 16\n"
-               "nanospec generate --model runs/small --prompt \"ROMEO:\" --shape entropy-stop:threshold=1,depth=8\n");
-  return help_paragraph(
-             "A rule says which guesses are accepted. All but match are for study: nanospec exact compares each with "
-             "what it promises. --verify:") +
-         words_help(kRules, &RuleWord::word) + "\n" +
-         help_examples(
-             "nanospec exact\n"
-             "nanospec compare --model runs/small --prompt \"ROMEO:\" --methods \"none; bigram chain:4 "
-             "verify=rejection\"\n");
-}
+struct Topic {
+  const char *name, *what, *begin;
+  std::string (*words)();
+  const char* examples;
+};
+const Topic kTopics[] = {
+    {"drafters", "who guesses", "A drafter guesses the tokens to come; the model checks its guesses. --drafter:",
+     [] { return words_help(kDrafters, &DrafterWord::form) + help_item(kUnionForm, kUnionWhat); },
+     "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter ngram:4\n"
+     "nanospec generate --model runs/medium --prompt \"ROMEO:\" --drafter gpt:runs/small\n"
+     "train_drafter --medusa runs/small --data data/*shakespeare.txt --medusa_root --medusa_target "
+     "distribution  # takes a minute\n"},
+    {"shapes", "which guesses are worth a node", "A shape says which guesses are worth a node of the tree. --shape:",
+     [] {
+       return words_help(kShapes, &ShapeWord::form) + "\n" +
+              help_paragraph(
+                  "The four entropy shapes take settings after a colon, each of which may be left out: "
+                  "threshold=H in nats, depth=D, of=q or of=confidence; entropy-naive also width=K.");
+     },
+     "nanospec generate --model runs/small --prompt \"ROMEO:\" --shape tree:3x2\n"
+     "nanospec generate --model runs/small --prompt \"ROMEO:\" --shape best-first --budget 16\n"
+     "nanospec generate --model runs/small --prompt \"ROMEO:\" --shape entropy-stop:threshold=1,depth=8\n"},
+    {"rules", "which guesses are accepted",
+     "A rule says which guesses are accepted. All but match are for study: nanospec exact compares each with what it "
+     "promises. --verify:",
+     [] { return words_help(kRules, &RuleWord::word); },
+     "nanospec exact\n"
+     "nanospec compare --model runs/small --prompt \"ROMEO:\" --methods \"none; bigram chain:4 "
+     "verify=rejection\"\n"}};
 
 // ---------------------------------------------------------------------------------------------------------------
 // The program
@@ -84,10 +80,10 @@ std::string program_help() {
                          "at a time, and the same text, byte for byte.") +
                      "\nUsage: build/nanospec COMMAND [FLAGS]\n\nCommands:\n";
   for (const CommandLine& command : kCommands) text += help_item(command.name, command.what);
-  return text + "\nHelp:\n" + help_item("help COMMAND", "a command's flags, as nanospec COMMAND --help") +
-         help_item("help drafters", "who guesses") + help_item("help shapes", "which guesses are worth a node") +
-         help_item("help rules", "which guesses are accepted") + help_item("--help, -h", "show this and end") +
-         help_item("--version", "show the version and end") + "\n" +
+  text += "\nHelp:\n" + help_item("help COMMAND", "a command's flags, as nanospec COMMAND --help");
+  for (const Topic& topic : kTopics) text += help_item("help " + std::string(topic.name), topic.what);
+  return text + help_item("--help, -h", "show this and end") + help_item("--version", "show the version and end") +
+         "\n" +
          help_examples(
              "nanospec generate --model runs/small --prompt \"ROMEO:\"\n"
              "nanospec compare --model runs/small --prompt \"ROMEO:\"\n"
@@ -104,30 +100,23 @@ int help(int argc, char** argv) {
   if (argc > 2) throw std::invalid_argument("surplus word " + quoted(argv[2]) + ": nanospec help: name one thing");
   const std::string word = argc < 2 ? "help" : argv[1];
   if (word == "help" || word == "--help" || word == "-h") return print(program_help());
-  std::vector<std::string> names;
-  for (const char* topic : kTopics) {
-    if (word == topic) return print(topic_help(topic));
-    names.push_back(topic);
-  }
-  for (const CommandLine& command : kCommands) {
-    char program[] = "nanospec", name[32], flag[] = "--help";
-    char* line[] = {program, strcpy(name, command.name), flag, nullptr};
-    if (word == command.name) return command.run(2, line + 1);
-    names.push_back(command.name);
-  }
+  if (const Topic* const topic = row_of(kTopics, &Topic::name, word))
+    return print(help_paragraph(topic->begin) + topic->words() + "\n" + help_examples(topic->examples));
+  std::vector<std::string> names = column(kTopics, &Topic::name);
+  for (const std::string& command : column(kCommands, &CommandLine::name)) names.push_back(command);
   check_word("word", word, "nanospec help", names);
-  return 2;
+  char program[] = "nanospec", flag[] = "--help";
+  char* line[] = {program, argv[1], flag, nullptr};
+  return row_of(kCommands, &CommandLine::name, word)->run(2, line + 1);
 }
 
 }  // namespace
 
 int nanospec_program(int argc, char** argv) {
   const std::string word = argc > 1 ? argv[1] : "";
-  std::vector<std::string> names;
-  for (const CommandLine& command : kCommands) {
-    if (word == command.name) return command.run(argc - 1, argv + 1);
-    names.push_back(command.name);
-  }
+  const CommandLine* const command = row_of(kCommands, &CommandLine::name, word);
+  if (command) return command->run(argc - 1, argv + 1);
+  std::vector<std::string> names = column(kCommands, &CommandLine::name);
   if (argc < 2)
     throw std::invalid_argument("a command is missing: nanospec: give one of " + joined(names) +
                                 "; build/nanospec help says what each does");

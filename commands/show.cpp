@@ -147,7 +147,6 @@ int show_command(int argc, char** argv) {
   Show s;
   if (!read_command_line(describe(s), argc, argv, s.options)) return 0;
   const std::string prompt = read_prompt(s.options);
-  const Sampling& sampling = s.options.sampling;
   Engine engine(s.options.settings);
   const Tokens tokens = engine.encode_prompt(prompt, "the prompt");
 
@@ -180,11 +179,7 @@ int show_command(int argc, char** argv) {
   OrderedJson data = {{"model", s.options.settings.model},
                       {"method", method_json(s.options.method)},
                       {"device", engine.device()},
-                      {"sampling",
-                       {{"temperature", as_typed(sampling.temperature)},
-                        {"top_k", sampling.top_k},
-                        {"top_p", as_typed(sampling.top_p)},
-                        {"seed", sampling.seed}}},
+                      {"sampling", sampling_json(s.options.sampling)},
                       {"block_size", engine.context()},
                       {"prompt", end_of(prompt)},
                       {"plain", side(plain)},

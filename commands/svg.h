@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "commands/samples.h"
+#include "growth/clock.h"
 
 namespace nanospec {
 

@@ -45,8 +45,7 @@ constexpr KnownFile kKnownFiles[] = {
 
 // What the file of this name is; "" where no program of ours writes one.
 inline std::string known_file(const std::string& name) {
-  for (const KnownFile& known : kKnownFiles)
-    if (name == known.name) return known.what;
+  if (const KnownFile* const known = row_of(kKnownFiles, &KnownFile::name, name)) return known->what;
   const size_t dash = name.find('-'), dot = name.find('.');
   const std::string part = name.substr(0, dash), more = name.substr(std::min(dot, name.size()));
   if ((part != "train" && part != "validation") || more != ".safetensors" || dot <= dash + 1) return "";

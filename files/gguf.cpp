@@ -27,11 +27,7 @@ constexpr Readable kReadable[] = {
     {GgufType::F32, "F32", 1, 4},     {GgufType::F16, "F16", 1, 2},     {GgufType::BF16, "BF16", 1, 2},
     {GgufType::Q8_0, "Q8_0", 32, 34}, {GgufType::Q4_0, "Q4_0", 32, 18}, {GgufType::Q4_1, "Q4_1", 32, 20},
 };
-const Readable* readable(uint32_t number) {
-  for (const Readable& one : kReadable)
-    if (uint32_t(one.type) == number) return &one;
-  return nullptr;
-}
+const Readable* readable(GgufType type) { return row_of(kReadable, &Readable::type, type); }
 
 // All types that ggml has or had, by number; for messages.
 constexpr const char* kTypes[] = {"F32",   "F16",        "Q4_0",       "Q4_1",       "Q4_2",     "Q4_3",     "Q5_0",
@@ -47,8 +43,8 @@ std::string type_name(GgufType type) {
   const uint32_t number = uint32_t(type);
   return number < std::size(kTypes) ? kTypes[number] : "type number " + std::to_string(number);
 }
-bool is_readable(GgufType type) { return readable(uint32_t(type)) != nullptr; }
-size_t block_numbers(GgufType type) { return readable(uint32_t(type))->numbers; }
+bool is_readable(GgufType type) { return readable(type) != nullptr; }
+size_t block_numbers(GgufType type) { return readable(type)->numbers; }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Metadata
@@ -261,11 +257,12 @@ GgufTensor read_tensor(Cursor& cursor, const std::string& in_list, GgufTypes typ
   tensor.offset = cursor.number<uint64_t>(what);
 
   tensor.type = GgufType(type);
-  if (types == GgufTypes::readable && !readable(type))
+  const Readable* const known = readable(tensor.type);
+  if (types == GgufTypes::readable && !known)
     bad((type < std::size(kTypes) ? "has type " : "has ") + type_name(tensor.type),
         "give a file whose tensors are F32, F16, BF16, Q8_0, Q4_0 or Q4_1");
   static constexpr Readable kOther = {GgufType(0), "", 64, 1};  // no type has more numbers in a byte
-  const Readable* const format = readable(type) ? readable(type) : &kOther;
+  const Readable* const format = known ? known : &kOther;
   const uint64_t most = cursor.size / format->bytes * format->numbers;  // no tensor of this file has more numbers
   uint64_t count = 1;
   for (uint32_t i = dimensions; i-- > 0;) {

@@ -14,9 +14,7 @@ namespace nanospec {
 constexpr std::pair<GgufType, Dtype> kStored[] = {{GgufType::F32, Dtype::fp32},  {GgufType::F16, Dtype::f16},
                                                   {GgufType::BF16, Dtype::bf16}, {GgufType::Q8_0, Dtype::q8_0},
                                                   {GgufType::Q4_0, Dtype::q4_0}, {GgufType::Q4_1, Dtype::q4_1}};
-static Dtype stored_type(GgufType type) {
-  return std::find_if(std::begin(kStored), std::end(kStored), [&](auto& one) { return one.first == type; })->second;
-}
+static Dtype stored_type(GgufType type) { return row_of(kStored, &std::pair<GgufType, Dtype>::first, type)->second; }
 
 void dequantize(const GgufTensor& tensor, size_t first, size_t n, float* out) {
   const size_t block = block_numbers(tensor.type), size = tensor.size();
@@ -147,10 +145,8 @@ void check_keys(const GgufFile& file) {
     if (key.compare(0, prefix.size(), prefix) != 0) break;
     const std::string rest = key.substr(prefix.size()), value = shown_value(at->second);
     if (among(rest, kRead, ' ')) continue;
-    const auto known =
-        std::find_if(std::begin(kHarmless), std::end(kHarmless), [&](const Harmless& h) { return h.key == rest; });
-    if (known == std::end(kHarmless))
-      refuse(printable(key) + " is " + value + ", and its meaning is not known", where, kAnother);
+    const Harmless* const known = row_of(kHarmless, &Harmless::key, rest);
+    if (!known) refuse(printable(key) + " is " + value + ", and its meaning is not known", where, kAnother);
     if (!among(value, known->values, '|'))
       refuse(key + " is " + value + ": " + known->feature + " cannot be computed", where, kAnother);
   }

@@ -112,6 +112,12 @@ std::vector<std::string> column(const Row (&table)[N], const char* Row::*its) {
   for (const Row& row : table) words.push_back(row.*its);
   return words;
 }
+// The row of a table that has this value there; null where none has.
+template <class Row, size_t N, class Its, class Value>
+const Row* row_of(const Row (&table)[N], Its Row::*its, const Value& value) {
+  const Row* const row = std::find_if(table, table + N, [&](const Row& one) { return value == one.*its; });
+  return row == table + N ? nullptr : row;
+}
 // The place of a word among the known ones; of one that is not, throws as refuse_word() does. text: all that was typed;
 // forms: how the known ones are written, and perhaps others.
 inline size_t place_of(const std::string& kind, const std::string& word, const std::string& text,

@@ -1,4 +1,5 @@
-// growth/clock.h: measures time, for what learns from it or reports it; and the middle of what was measured.
+// growth/clock.h: measures time, for what learns from it or reports it; and the middle and the ends of what was
+// measured.
 #pragma once
 
 #include <algorithm>
@@ -40,5 +41,14 @@ inline double median(std::vector<double> values) {
   const size_t n = values.size();
   return n == 0 ? 0 : (values[(n - 1) / 2] + values[n / 2]) / 2;
 }
+
+inline double lowest(const std::vector<double>& v) { return v.empty() ? 0 : *std::min_element(v.begin(), v.end()); }
+inline double highest(const std::vector<double>& v) { return v.empty() ? 0 : *std::max_element(v.begin(), v.end()); }
+
+struct Interval {
+  double middle = 0, low = 0, high = 0;
+};
+
+inline Interval spread_of(const std::vector<double>& runs) { return {median(runs), lowest(runs), highest(runs)}; }
 
 }  // namespace nanospec

@@ -164,7 +164,9 @@ Shape parse_shape(const std::string& text, int budget) {
       read_settings(shape, rest);
   }
   if (shape.depth < 1) refuse_settings(shape, rest);
-  const int64_t nodes = shape.full() ? full_tree_nodes(shape.depth, shape.width) : cartesian_nodes(widths);
+  const auto width_at = [&](int64_t d) { return widths[size_t(d)]; };
+  const int64_t nodes =
+      shape.full() ? full_tree_nodes(shape.depth, shape.width) : tree_nodes(int64_t(widths.size()), width_at);
   if (nodes > budget) {
     const std::string more = nodes == std::numeric_limits<int64_t>::max() ? "more than " : "";
     throw std::invalid_argument("shape " + text.substr(0, 64) + " has " + more + std::to_string(nodes) +

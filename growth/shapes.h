@@ -6,7 +6,7 @@
 // How to add a shape:
 //   1. give it a line in Shape::Kind and, in the same order, in kShapes; read its numbers, if it has any, in
 //   parse_shape;
-//      make the template of a fixed shape there, or in commands/calibration.cpp if a file holds it;
+//      make the template of a fixed shape there, or in calibration.h if a file holds it;
 //   2. for a shape that uses the drafted candidates: write grow_NAME(shape, limits, growth, expand) in grow.h, and its
 //      case in `grow` there;
 //   3. add its name to kAllShapes in tests/mock.h, which the sweeps run: under `match` no shape can change the text.
@@ -41,11 +41,6 @@ Template by_levels(const std::vector<int>& parent, const std::vector<int>& rank)
 // Every node of depth d has widths[d] children: Medusa's cartesian product of its heads' best tokens. If all widths are
 // 1 it is a chain; if all are equal, the full tree.
 Template cartesian_template(const std::vector<int>& widths);
-
-// How many nodes such a template has, its root not counted: w0 + w0 w1 + ... See tree_nodes().
-inline int64_t cartesian_nodes(const std::vector<int>& widths) {
-  return tree_nodes(int64_t(widths.size()), [&](int64_t d) { return widths[size_t(d)]; });
-}
 
 // The first so many nodes of a template: whole levels, then a part of the next one.
 Template truncated(Template t, int nodes);

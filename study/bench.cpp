@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "commands/samples.h"
 #include "commands/svg.h"
 #include "files/words.h"
 #include "study/study.h"

@@ -19,6 +19,7 @@
 #include "commands/commands.h"
 #include "files/folder.h"
 #include "study/gpu.h"
+#include "study/intervals.h"
 #include "study/roofline.h"
 
 namespace nanospec {
@@ -29,7 +30,7 @@ namespace nanospec {
 // How far repeats of the same thing lay apart.
 struct Evenness {
   std::string what;
-  double uneven;  // see commands/samples.h
+  double uneven;  // see unevenness()
 };
 
 // One line where something else was busy on the machine; "" where the repeats were even.

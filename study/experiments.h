@@ -11,7 +11,6 @@
 #include <memory>
 
 #include "commands/comparison.h"
-#include "commands/samples.h"
 #include "commands/svg.h"
 #include "study/bench.h"
 

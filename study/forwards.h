@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "commands/samples.h"
 #include "model.h"
 #include "study/bench.h"
 

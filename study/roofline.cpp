@@ -9,7 +9,6 @@
 #include <sstream>
 
 #include "commands/cli.h"
-#include "commands/samples.h"
 #include "growth/clock.h"
 #include "machine/launch.h"
 #include "machine/simd.h"

@@ -1,9 +1,8 @@
 // study/study.cpp: the program build/study: the table of its commands. nanospec hands over to it.
 #include "study/study.h"
 
-#include <string>
-
 #include "commands/cli.h"
+#include "files/words.h"
 
 namespace nanospec {
 namespace {
@@ -19,18 +18,15 @@ constexpr StudyCommand kCommands[] = {{"bench", bench_command},
 
 int study_program(int argc, char** argv) {
   const std::string word = argc > 1 ? argv[1] : "";
-  std::vector<std::string> names;
-  for (const StudyCommand& command : kCommands) {
-    if (word == command.name) return command.run(argc - 1, argv + 1);
-    names.push_back(command.name);
-  }
+  const StudyCommand* const command = row_of(kCommands, &StudyCommand::name, word);
+  if (command) return command->run(argc - 1, argv + 1);
   if (word == "--help" || word == "-h") {
     print_out(
         "Usage: build/study bench|experiments|exact|diagnose [FLAGS]\n\n" +
         help_paragraph("nanospec hands over to this program. build/study COMMAND --help lists a command's flags."));
     return 0;
   }
-  check_word("command", word, "study", names);
+  check_word("command", word, "study", column(kCommands, &StudyCommand::name));
   return 2;
 }
 

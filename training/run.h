@@ -12,10 +12,10 @@
 #pragma once
 
 #include "commands/cli.h"
-#include "commands/samples.h"
 #include "files/checkpoint.h"
 #include "files/folder.h"
 #include "files/tables.h"
+#include "growth/clock.h"
 #include "train.h"
 
 namespace nanospec {

@@ -20,13 +20,12 @@ const Command kCommand = {
      {"--parallel", "DIR", {}, "a drafter on the model in DIR, for --drafter parallel; --parallel --help says more"}}};
 
 int train(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  const bool help = std::count(words.begin(), words.end(), "--help") + std::count(words.begin(), words.end(), "-h") > 0;
   int (*trainer)(int, char**) = nullptr;
-  bool help = false;
-  for (int i = argc - 1; i > 0; i--) {  // the first one counts
-    const std::string word = argv[i], flag = word.substr(0, word.find('='));
-    if (flag == "--medusa") trainer = train_drafter<MedusaOptions>;
-    if (flag == "--parallel") trainer = train_drafter<ParallelOptions>;
-    help = help || word == "--help" || word == "-h";
+  for (const auto& [flag, value] : named_flags(argc, argv)) {  // the first one counts
+    if (flag == "--medusa" && !trainer) trainer = train_drafter<MedusaOptions>;
+    if (flag == "--parallel" && !trainer) trainer = train_drafter<ParallelOptions>;
   }
   if (trainer && !help) return trainer(argc, argv);
   char flag[] = "--help", *alone[] = {argv[0], flag, nullptr};  // so that it is no folder's name

@@ -2,7 +2,7 @@
 // --parallel.
 //
 // The ring training/ adds what train_gpt does beside training (train_gpt.h), and the program that trains drafters
-// (train_drafter.cpp). It includes the core, drafters/, files/, watch/ and, of commands/, cli.h and samples.h. It hooks
+// (train_drafter.cpp). It includes the core, drafters/, files/, growth/, watch/ and, of commands/, cli.h. It hooks
 // into the core's update (train.h) by a table of tensors of its own, and into the target as a drafter does: distill.h
 // writes down what the target computes. It costs decoding nothing; what a training costs is in its --stats.
 //

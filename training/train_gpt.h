@@ -92,20 +92,15 @@ inline void apply_arch(GptOptions& o) {
 
 // Becomes train_drafter if a drafter is to be trained. Throws runtime_error.
 inline void hand_over_drafters(int argc, char** argv) {
-  for (int i = 1; i < argc; i++) {
-    const std::string word = argv[i], flag = word.substr(0, word.find('='));
+  for (const auto& [flag, value] : named_flags(argc, argv))
     if (flag == "--medusa" || flag == "--parallel") hand_over("train_drafter", argv, "make");
-  }
 }
 
 // Reads the flags; a preset's values stand where no flag names another. Returns false when only help was asked for.
 inline bool read_flags(int argc, char** argv, GptOptions& o) {
   hand_over_drafters(argc, argv);
-  for (int i = 1; i < argc; i++) {  // the last one counts
-    const std::string word = argv[i], flag = "--preset";
-    if (word == flag && i + 1 < argc) o.preset = argv[i + 1];
-    if (word.compare(0, flag.size() + 1, flag + "=") == 0) o.preset = word.substr(flag.size() + 1);
-  }
+  for (const auto& [flag, value] : named_flags(argc, argv))  // the last one counts
+    if (flag == "--preset") o.preset = value;
   apply_preset(o);
   const Given given = parse_flags(command_line(o), argc, argv);
   if (given.help) return false;

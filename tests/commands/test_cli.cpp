@@ -162,8 +162,8 @@ TEST_CASE("cli: flags: numbers are whole texts, finite and in range") {
                    "is out of range: --seed: give a whole number from 0 to 18446744073709551615"));
   for (const char* text : {"10", "1e-3", "1.e0", ".5", "0.1"}) parse(v, {"--data", "x", "--temperature", text});
   CHECK(v.temperature == 0.1f);
-  CHECK(parse_number("-2.5e-3", "here") == -2.5e-3);
-  CHECK(parse_int("-2147483648", "here") == std::numeric_limits<int>::min());
+  CHECK(parse_number<double>("-2.5e-3", "here") == -2.5e-3);
+  CHECK(parse_number<int>("-2147483648", "here") == std::numeric_limits<int>::min());
 }
 
 TEST_CASE("cli: flags: of more threads than cores as many as cores are used, and a line says so") {

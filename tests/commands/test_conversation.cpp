@@ -91,7 +91,7 @@ TEST_CASE("conversation: the oldest turns are dropped whole, the system text and
 }
 
 TEST_CASE("conversation: without a template its lines follow each other") {
-  Conversation talk(small(), ChatTemplate::kPlain, "");
+  Conversation talk(small(), ChatTemplate::kLines, "");
   talk.ask("ROMEO:<|im_end|>");
   talk.answer(tokens_of("Ay<|endoftext|>"));
   talk.ask("And?");
@@ -99,7 +99,7 @@ TEST_CASE("conversation: without a template its lines follow each other") {
 
   Tokenizer letters;
   letters.symbols = {"\n", "a"};
-  Conversation few(letters, ChatTemplate::kPlain, "");
+  Conversation few(letters, ChatTemplate::kLines, "");
   CHECK(contains(error_of([&] { few.ask("ab"); }), "'b' (U+0062) is not in the vocabulary"));
   CHECK(few.turns() == 0);
 }
@@ -108,16 +108,16 @@ TEST_CASE("conversation: ChatML is known by its marks, and brings its own system
   const auto read = [](const std::string& source) { return read_template(source, small()); };
   CHECK(read(kTemplate).form == ChatTemplate::kChatMl);
   CHECK(read(kTemplate).system == "You help.");
-  CHECK(read("").form == ChatTemplate::kPlain);
-  CHECK(read("{{ '[INST]' }}").form == ChatTemplate::kPlain);
-  CHECK(read("<|im_start|>").form == ChatTemplate::kPlain);
+  CHECK(read("").form == ChatTemplate::kLines);
+  CHECK(read("{{ '[INST]' }}").form == ChatTemplate::kLines);
+  CHECK(read("<|im_start|>").form == ChatTemplate::kLines);
   const std::string filled = "{{ '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}";
   CHECK(read(filled).form == ChatTemplate::kChatMl);
   CHECK(read(filled).system == "");
   CHECK(read(filled + "{{ \"<|im_start|>system\\nYou're\\nkind.<|im_end|>\\n\" }}").system == "You're\nkind.");
   Tokenizer letters;
   letters.symbols = {"a"};
-  CHECK(read_template(kTemplate, letters).form == ChatTemplate::kPlain);  // it has no such tokens
+  CHECK(read_template(kTemplate, letters).form == ChatTemplate::kLines);  // it has no such tokens
   CHECK(end_tokens(letters).empty());
   CHECK(end_tokens(small()) == Tokens{0, 2});
   const auto begun = [](const std::optional<std::string>& system) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "commands/samples.h"
 #include "commands/svg.h"
 #include "study/forwards.h"
 #include "tests/command_line.h"

@@ -6,7 +6,7 @@
 
 #include <set>
 
-#include "commands/samples.h"
+#include "growth/clock.h"
 
 using namespace nanospec;
 

@@ -1,5 +1,5 @@
-// commands/samples.h: what several runs of the same thing say: their middle, their ends, how far they lie apart; and
-// what a sample says of the mean behind it: 95% intervals by Student's t. Pure arithmetic.
+// study/intervals.h: how far runs of the same thing lie apart; and what a sample says of the mean behind it: 95%
+// intervals by Student's t. Pure arithmetic.
 #pragma once
 
 #include <cmath>
@@ -7,18 +7,6 @@
 #include "growth/clock.h"
 
 namespace nanospec {
-
-// ---------------------------------------------------------------------------------------------------------------
-// Runs
-
-inline double lowest(const std::vector<double>& v) { return v.empty() ? 0 : *std::min_element(v.begin(), v.end()); }
-inline double highest(const std::vector<double>& v) { return v.empty() ? 0 : *std::max_element(v.begin(), v.end()); }
-
-struct Interval {
-  double middle = 0, low = 0, high = 0;
-};
-
-inline Interval spread_of(const std::vector<double>& runs) { return {median(runs), lowest(runs), highest(runs)}; }
 
 // How far the middle four fifths of the runs lie apart, beside their median: 0 for runs that are all alike. One run
 // that was disturbed among ten does not show; a machine that is busy all the time does.

@@ -1,88 +1,40 @@
-// commands/calibration.cpp: see calibration.h.
-#include "commands/calibration.h"
+// growth/calibration.h: templates of shapes that are in files: how often a drafter's guesses were right, or trees by
+// hand.
+//
+// In order: the file of what was measured, DIR/calibration.json; the templates of `static`, `calibrated` and `sequoia`.
+// What is measured is counted in commands/calibration.h.
+#pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <numeric>
-#include <set>
 
-#include "commands/cli.h"
-#include "commands/samples.h"
 #include "files/model_path.h"
-#include "files/safetensors.h"
-#include "growth/clock.h"
+#include "files/origin.h"
+#include "growth/cost.h"
+#include "growth/shapes.h"
 
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
-// Counting
-
-int64_t RankCounts::places() const { return std::accumulate(seen.begin(), seen.end(), int64_t(0)); }
-
-Accuracy RankCounts::accuracy() const {
-  constexpr double kPrior = 20;  // places
-  Accuracy a;
-  a.depths = depths;
-  a.ranks = ranks;
-  if (!seconds.empty()) a.expand_seconds = std::max(1e-9, median(seconds));
-  for (int d = 0; d < depths; d++) {
-    a.seen.push_back(double(seen[size_t(d)]));
-    const bool mute = seen[size_t(d)] > 0 && silent[size_t(d)] == seen[size_t(d)];
-    for (int r = 0; r < ranks; r++) {
-      const size_t at = size_t(d) * ranks + r;
-      const double prior = d > 0 && !mute ? kPrior : 0, above = d > 0 ? a.at(d - 1, r) : 0;
-      const double n = double(seen[size_t(d)]) + prior;
-      a.rate.push_back(n > 0 ? (double(right[at]) + prior * above) / n : 0);
-    }
-  }
-  return a;
-}
-
-Forced::Forced(Drafter& its, const std::vector<int>& text, RankCounts& counts)
-    : StandIn(its), text_(text), counts_(counts), guesses_(size_t(counts.ranks)) {}
-
-void Forced::expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
-                    int* count) {
-  for (int k = 0; k < n; k++) {
-    const size_t place = size_t(draws.index + growth.depth[nodes[k]]);
-    const int token = place < text_.size() ? text_[place] : -1;
-    count[k] = follows(growth, nodes[k], draws, token);
-    if (count[k]) candidates[size_t(k) * size_t(width)] = {token, 1};
-  }
-}
-
-// Asks the drafter for what follows a node, and counts it. Whether the token (-1: the text ends) is to be proposed.
-bool Forced::follows(const Growth& growth, int node, const Draws& draws, int token) {
-  int found = 0, rank = 0;
-  Stopwatch watch;
-  drafter.expand(growth, &node, 1, counts_.ranks, draws, guesses_.data(), &found);
-  counts_.seconds.push_back(watch.lap());
-  if (token < 0) return false;
-  while (rank < found && guesses_[size_t(rank)].token != token) rank++;
-  const size_t depth = size_t(growth.depth[node]);  // below that of the counts
-  counts_.seen[depth]++;
-  counts_.silent[depth] += found == 0;
-  if (rank < found) counts_.right[depth * size_t(counts_.ranks) + size_t(rank)]++;
-  return (rank < found ? rank : counts_.ranks) < kFollowed;
-}
-
-// ---------------------------------------------------------------------------------------------------------------
 // The file
 
-std::string calibration_path(const std::string& model) { return file_of_model(model, "calibration.json"); }
+struct Calibration {
+  std::string drafter;
+  double temperature = 1;
+  int64_t places = 0;
+  Accuracy accuracy;
+  Metadata origin = {};  // the model, and the text that prompts were taken from
+};
 
-namespace {
+inline std::string calibration_path(const std::string& model) { return file_of_model(model, "calibration.json"); }
 
 constexpr size_t kMostRanks = 1024;  // of a node's guesses
-constexpr const char* kOrigin[] = {"model", "text", "text_sha256"};
 
-bool is_within(const Json& value, double most) {
-  return value.is_number() && value.get<double>() >= 0 && value.get<double>() <= most;
-}
-
-Calibration parse_calibration(const Json& entry, int number, const std::string& where) {
+inline Calibration parse_calibration(const Json& entry, int number, const std::string& where) {
   const auto bad = [&](const std::string& wrong) { refuse(filled("entry {} has {}", number, wrong), where); };
+  const auto is_within = [](const Json& value, double most) {
+    return value.is_number() && value.get<double>() >= 0 && value.get<double>() <= most;
+  };
   const auto number_of = [&](const char* name, double most) {
     if (!is_within(member(entry, name), most)) bad(filled("no \"{}\" from 0 on", name));
     return member(entry, name).get<double>();
@@ -113,12 +65,12 @@ Calibration parse_calibration(const Json& entry, int number, const std::string& 
   }
   a.seen = numbers(member(entry, "seen"), 1e15, "places seen");
   if (int(a.seen.size()) != a.depths) bad("not one number of places seen for each depth");
-  for (const char* key : kOrigin)
+  for (const char* key : {"model", "text", "text_sha256"})
     if (member(entry, key).is_string()) c.origin[key] = member(entry, key).get<std::string>();
   return c;
 }
 
-Json to_json(const Calibration& c) {
+inline Json to_json(const Calibration& c) {
   Json json = {{"drafter", c.drafter},
                {"temperature", c.temperature},
                {"places", c.places},
@@ -133,22 +85,15 @@ Json to_json(const Calibration& c) {
 }
 
 // What measures it.
-std::string command_for(const std::string& file, const std::string& drafter, const std::string& model_dir,
-                        double temperature) {
+inline std::string command_for(const std::string& file, const std::string& drafter, const std::string& model_dir,
+                               double temperature) {
   return filled("run build/nanospec calibrate --model {} --drafter {} --temperature {}{} --data TEXT",
                 printable(model_dir, 300), printable(drafter), temperature,
                 file.empty() ? "" : " --out " + printable(file, 300));
 }
 
-}  // namespace
-
-std::vector<Calibration> read_calibrations(const std::string& path) {
-  const std::string text = read_file(path);
-  return made_by("remove the file and measure again with build/nanospec calibrate",
-                 [&] { return parse_calibrations(text, printable(path, 300)); });
-}
-
-std::vector<Calibration> parse_calibrations(const std::string& text, const std::string& where) {
+// Throws std::runtime_error if the text is wrong.
+inline std::vector<Calibration> parse_calibrations(const std::string& text, const std::string& where) {
   const Json file = parse_json(text, where);
   const Json& list = member(file, "calibrations");
   if (!list.is_array()) refuse("no list of \"calibrations\"", where);
@@ -157,7 +102,15 @@ std::vector<Calibration> parse_calibrations(const std::string& text, const std::
   return all;
 }
 
-void write_calibration(const std::string& path, const Calibration& calibration) {
+// Throws std::runtime_error if the file is missing or wrong.
+inline std::vector<Calibration> read_calibrations(const std::string& path) {
+  const std::string text = read_file(path);
+  return made_by("remove the file and measure again with build/nanospec calibrate",
+                 [&] { return parse_calibrations(text, printable(path, 300)); });
+}
+
+// Adds a calibration to the file, or replaces that of the same drafter and temperature.
+inline void write_calibration(const std::string& path, const Calibration& calibration) {
   std::vector<Calibration> all;
   if (std::filesystem::exists(path)) all = read_calibrations(path);
   const auto same = [&](const Calibration& one) {
@@ -170,8 +123,10 @@ void write_calibration(const std::string& path, const Calibration& calibration) 
   write_file(path, json_text(file, 1));
 }
 
-Calibration find_calibration(const std::string& file, const std::string& drafter, const std::string& model_dir,
-                             double temperature) {
+// The calibration of this drafter with the nearest temperature. file: empty for the model's own. One of another model
+// or text is used, and that is said. Throws std::runtime_error, with the command that measures it, where there is none.
+inline Calibration find_calibration(const std::string& file, const std::string& drafter, const std::string& model_dir,
+                                    double temperature) {
   const std::string path = file.empty() ? calibration_path(model_dir) : file;
   const std::string advice = command_for(file, drafter, model_dir, temperature);
   if (!std::filesystem::exists(path)) refuse("nothing is calibrated yet", printable(path, 300), advice);
@@ -190,9 +145,9 @@ Calibration find_calibration(const std::string& file, const std::string& drafter
 // ---------------------------------------------------------------------------------------------------------------
 // Templates
 
-Template read_static(const std::string& path) { return parse_static(read_file(path), printable(path, 300)); }
-
-Template parse_static(const std::string& text, const std::string& where) {
+// A tree of ranks by hand, as Medusa's choices: a JSON list of paths such as [[0], [0, 0], [1]], in any order. Throws
+// std::runtime_error where a node's parent or the sibling before it is missing.
+inline Template parse_static(const std::string& text, const std::string& where) {
   const auto bad = [&](const std::string& wrong) {
     refuse(wrong, where, "write a list of paths of ranks, for instance [[0], [0, 0], [1]]");
   };
@@ -224,8 +179,16 @@ Template parse_static(const std::string& text, const std::string& where) {
   return by_levels(parent, rank);
 }
 
-void prepare_shape(Shape& shape, const std::string& drafter, const std::string& model_dir, double temperature,
-                   const Cost* cost) {
+inline Template read_static(const std::string& path) { return parse_static(read_file(path), printable(path, 300)); }
+
+// Whether the shape's template comes out of a file.
+inline bool from_file(const Shape& shape) {
+  return shape.kind == Shape::kStatic || shape.kind == Shape::kCalibrated || shape.kind == Shape::kSequoia;
+}
+
+// Makes its template. cost: of the target's forwards, for `sequoia`. Throws std::runtime_error as the above.
+inline void prepare_shape(Shape& shape, const std::string& drafter, const std::string& model_dir, double temperature,
+                          const Cost* cost) {
   if (!from_file(shape)) return;
   const auto plan = [&]() -> Template {
     if (shape.kind == Shape::kStatic) return truncated(read_static(shape.file), shape.budget);
