@@ -93,12 +93,12 @@ struct Sequence {
 // alone is plain decoding.
 struct Planner {
   virtual ~Planner() = default;
-  virtual void grow(const std::vector<Sequence*>& texts) = 0;  // their trees, from the roots on
+  virtual void plan(const std::vector<Sequence*>& texts) = 0;  // their trees, from the roots on
 };
 // One that grows each tree for itself, from the growth's root, no node deeper than `room`.
 struct TreePlanner : Planner {
   virtual void grow(Drafter& drafter, const Draws& draws, int room, Growth& growth) = 0;
-  void grow(const std::vector<Sequence*>& texts) final {
+  void plan(const std::vector<Sequence*>& texts) final {
     for (Sequence* text : texts)
       if (text->drafter) grow(*text->drafter, text->draws, text->room, text->growth);
   }
@@ -242,7 +242,7 @@ inline void generate(Runner& runner, Planner& planner, int most, const std::func
       text->room = room_at(text->size(), text->end, runner.block_size);
       trees.push_back(text);
     }
-    planner.grow(trees);
+    planner.plan(trees);
 
     // Flatten: depth first, so that the attention mask is one integer a row.
     for (Sequence* text : trees) {

@@ -118,7 +118,7 @@ class ForestPlanner : public Planner {
   ForestPlanner(const Shape& shape, const Cost* cost, Clock& clock, std::function<ShapePlanner&(Sequence&)> of)
       : shape_(shape), cost_(cost), clock_(clock), of_(std::move(of)) {}
 
-  void grow(const std::vector<Sequence*>& texts) override {
+  void plan(const std::vector<Sequence*>& texts) override {
     if (shape_.kind != Shape::kAuto) {
       for (Sequence* text : texts)
         if (text->drafter) of_(*text).grow(*text->drafter, text->draws, text->room, text->growth);

@@ -107,6 +107,11 @@ Sources read_sources() {
   return sources;
 }
 
+std::string lowered(std::string text) {
+  for (char& c : text) c = char(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
 Words lines_of(const std::string& text) {
   Words lines;
   std::istringstream in(text);
@@ -341,8 +346,7 @@ Words foreign_words(const Sources& sources) {
       number++;
       in_head = in_head && written.compare(0, 2, "//") == 0;
       const std::string line = in_head ? std::regex_replace(written, pointer, "") : written;
-      std::string small = line;
-      for (char& c : small) c = char(std::tolower(static_cast<unsigned char>(c)));
+      const std::string small = lowered(line);
       const auto letter = [&](size_t at) { return at < small.size() && small[at] >= 'a' && small[at] <= 'z'; };
       for (const std::string& word : kForeign)
         for (size_t at = 0; (at = small.find(word, at)) != std::string::npos; at++) {
@@ -359,8 +363,8 @@ Words foreign_words(const Sources& sources) {
 // The words of all sources: each of these phrases has a better one
 
 struct Phrase {
-  const char *phrase, *better;
-  Words allowed = {};  // files and folders
+  const char *phrase, *better;  // phrase: a regular expression in small letters; its first four stand for themselves
+  Words allowed = {};           // files and folders
 };
 const Words kStatistics = {"commands", "study"};  // what they compute by libm is for people's eyes
 const std::vector<Phrase> kPhrases = {
@@ -380,14 +384,16 @@ const std::vector<Phrase> kPhrases = {
 };
 
 Words worse_phrases(const Sources& sources) {
+  std::map<std::string, Words> lowered_lines;
+  for (const auto& [file, text] : sources) lowered_lines[file] = lines_of(lowered(text));
   Words wrong;
   for (const Phrase& p : kPhrases) {
-    const std::regex phrase("\\b" + std::string(p.phrase) + "s?\\b", std::regex::icase);
-    for (const auto& [file, text] : sources) {
+    const std::regex phrase("\\b" + std::string(p.phrase) + "s?\\b");
+    const std::string begins(p.phrase, 4);  // looked for first, which takes a hundredth of the time
+    for (const auto& [file, lines] : lowered_lines) {
       if (among(p.allowed, file) || among(p.allowed, file.substr(0, file.find('/')))) continue;
-      const Words lines = lines_of(text);
       for (size_t i = 0; i < lines.size(); i++)
-        if (std::regex_search(lines[i], phrase))
+        if (lines[i].find(begins) != std::string::npos && std::regex_search(lines[i], phrase))
           wrong.push_back(file + ":" + std::to_string(i + 1) + ": \"" + p.phrase + "\": write " + p.better);
     }
   }

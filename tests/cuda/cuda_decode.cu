@@ -441,6 +441,7 @@ TEST_CASE(ON "an iteration does what forward, pick, match and keep do, and leave
   Chance chance(6);
   int longest = 0, moved = 0;
   for (int turn = 0; turn < 4; turn++) {
+    if (!runs(size_t(turn), 2)) continue;
     const Dtype weights = turn == 3 ? Dtype::q8_0 : Dtype::fp32;  // whose rows pass through a scratch
     const Dtype cache = turn == 1 ? Dtype::bf16 : Dtype::fp32;
     const bool plain = turn == 2;  // the plain kernels, as the tuned ones, can be recorded
@@ -543,9 +544,11 @@ TEST_CASE(ON "drafters that run a model leave the text as it is, and draft as be
   ByHost by_host{target};
   SmallModel copy(std::make_unique<Target>(tiny(2), tiny_weights(2).data(), Dtype::fp32, target.pool(), kRows));
   FirstLayers self(target, 1);
+  size_t tried = 0;
   for (float temperature : {0.0f, 1.0f})
     for (Drafter* drafter : {static_cast<Drafter*>(&copy), static_cast<Drafter*>(&self)})
       for (const char* shape : {"chain:3", "tree:2x2", "auto"}) {
+        if (!runs(tried++, 3)) continue;  // a shape of the three for each
         CAPTURE(temperature);
         CAPTURE(shape);
         Decoding decoding;
@@ -723,6 +726,7 @@ TEST_CASE(ON "what ran ahead is dropped if anything else is asked for") {
              another = bigram_table(Ints(tiny_text().begin(), tiny_text().begin() + 300), kVocab);
   const Bigram bigram(table, kVocab), other(another, kVocab);
   Target anew(longer(), longer_weights().data(), Dtype::fp32, true, 1, kRows);  // which caches everything each time
+  size_t tried = 0;
   for (const int depth : {0, 1})
     slow_and_fast([&, depth] {
       CAPTURE(depth);
@@ -785,6 +789,7 @@ TEST_CASE(ON "what ran ahead is dropped if anything else is asked for") {
           {"another table", true, [&] { drafter = drafter == &bigram ? &other : &bigram, step(1, 2); }},
       };
       for (const Change& change : changes) {
+        if (a_sixtieth() && !drawn(tried++, 4)) continue;
         CAPTURE(change.name);
         target.reset(new Target(longer(), longer_weights().data(), Dtype::fp32, true, 1, kRows));
         sampling = sampling_of(1, 0, 1, 4), text = prompt_of(3);
