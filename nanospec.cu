@@ -27,6 +27,7 @@ Dtype dtype_of(const std::string& name) {
 Loaded load(const Settings& s) { return load(s, dtype_of(s.dtype), dtype_of(s.cache_dtype)); }
 
 Target target_of(const Settings& s, const Loaded& loaded) {
+  set_early(s.early);
   return Target(loaded.config, loaded.source(), dtype_of(s.dtype),
                 std::make_shared<Pool>(s.threads, choose_cuda(s.device), s.kernels == "plain"), s.rows,
                 dtype_of(s.cache_dtype));
