@@ -177,10 +177,12 @@ void launch(const Team& team, int rows, const Op& op) {
 template <class Op>
 void launch_columns(const Team& team, int rows, int columns, const Op& op) {
   if (idle(op)) return;
-  constexpr int few = 64;
-  const Strips<Op> strips{op, columns, !team.cuda ? columns : rows > few ? kStrip : kFewRowsStrip};
-  if (team.cuda && rows > 0 && rows <= few) return launch_early(rows * strips.per_row(), strips);
-  launch(team, rows * strips.per_row(), strips);
+  if constexpr (!std::is_same<Op, Nothing>::value) {  // or it would have a kernel
+    constexpr int few = 64;
+    const Strips<Op> strips{op, columns, !team.cuda ? columns : rows > few ? kStrip : kFewRowsStrip};
+    if (team.cuda && rows > 0 && rows <= few) return launch_early(rows * strips.per_row(), strips);
+    launch(team, rows * strips.per_row(), strips);
+  }
 }
 
 // Some rows of a forward, and the team that runs them. What is needed among these rows alone may lie in the rows from
