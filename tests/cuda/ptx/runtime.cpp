@@ -45,7 +45,8 @@ struct Device {
   Refusal refusal = kNone;
   std::string problem;  // of the last call that failed
   long graphs = 0, events = 0;
-  bool reorders = false;  // graphs run their launches in another order: a mutant
+  // Mutants: graphs run their launches in another order; a piece of memory is never freed.
+  bool reorders = false, keeps = false;
 
   ~Device();
 };
@@ -63,6 +64,7 @@ void read_settings() {
       {"shuffled", [] { ptx::settings.order = ptx::Order::kShuffled; }},
       {"early", [] { ptx::settings.late = false; }},
       {"reordered", [] { device().reorders = true; }},
+      {"kept", [] { device().keeps = true; }},
       {"together", [] { ptx::settings.together = true; }},
       {"ampere", [] { ptx::settings.rounding = ptx::Rounding::kAmpere; }},
       {"fused", [] { ptx::settings.rounding = ptx::Rounding::kFused; }}};
@@ -330,6 +332,7 @@ cudaError_t cudaMalloc(void** at, size_t bytes) {
 cudaError_t cudaMallocHost(void** at, size_t bytes) { return cudaMalloc(at, bytes); }
 cudaError_t cudaFree(void* at) {
   return outside("a free", [&] {
+    if (at && std::exchange(device().keeps, false)) return;
     if (at && !ptx::release(at)) fault("a free of what was not allocated");
   });
 }
