@@ -44,6 +44,7 @@ int seats_of(const Settings& s, const Config& c) {
 
 Target target_of(const Settings& s, const Loaded& loaded) {
   const int seats = seats_of(s, loaded.config);
+  set_early(s.early);
   return Target(loaded.config, loaded.source(), dtype_of(s.dtype),
                 std::make_shared<Pool>(s.threads, choose_cuda(s.device), s.kernels == "plain"),
                 seats == 1 ? s.rows : seats * s.rows + kPieceRows, dtype_of(s.cache_dtype), seats);

@@ -81,6 +81,10 @@ std::vector<Flag> machine_flags(Options& o) {
       {"--cache_dtype", "WORD", &o.settings.cache_dtype, "how keys and values are stored", one_of({"fp32", "bf16"})},
       {"--kernels", "WORD", &o.settings.kernels, "on a GPU: the simple kernels (kernels.cuh), or the tuned kernels",
        one_of({"plain", "tuned"})},
+      {"--early", "WORD", &o.settings.early,
+       "on a GPU of 9.0 or above: kernels begin before the one before has ended, and ask for their weights (on); begin "
+       "only (launches); neither (off). The text does not depend on it",
+       one_of({"on", "launches", "off"})},
       {"--threads", "N", &o.settings.threads, "CPU threads; the text does not depend on them", threads()},
   };
 }

@@ -33,6 +33,7 @@ struct Settings {
   std::string dtype = "auto";        // fp32, bf16, f16, q8, q4: how weights are stored; auto: as in the file
   std::string cache_dtype = "fp32";  // and how keys and values are
   std::string kernels = "tuned";     // plain, tuned: which CUDA kernels decode
+  std::string early = "on";          // on, launches, off: what they do before the kernels before them have ended
   bool keeps_cache = false;          // from one text to the next: what two begin with is run once
   int threads = 1;
   bool quiet = false;  // no progress while it loads

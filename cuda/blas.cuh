@@ -3,8 +3,8 @@
 // Decoding does not use it: a row must have the same bits whatever the number of rows, which cuBLAS does not promise.
 // The library is loaded when training first needs it, so programs start, decode, and train on the CPU without it. Its
 // functions are declared here, so that nvcc alone builds everything. Sums are in fp32, without TF32, whatever the
-// environment asks for. A product of one shape always has the same bits: for that, cuBLAS needs one stream, and a
-// workspace of its own.
+// environment asks for: one small product, when the library is loaded, shows it. A product of one shape always has the
+// same bits: for that, cuBLAS needs one stream, and a workspace of its own.
 //
 // cuBLAS stores matrices by columns; here all are stored by rows. The mapping is tested without a GPU: the emulator's
 // version of cublasSgemm is written from its manual, and checks its rules.
@@ -24,7 +24,7 @@ enum BlasOperation { kNotTransposed = 0, kTransposed = 1 };  // cublasOperation_
 
 #ifdef __CUDACC__
 
-// The library, and its handle on our stream. It is loaded once and stays until the program ends.
+// The library, and its handle on our stream. get() loads it once, and it stays until the program ends.
 class Blas {
  public:
   using Handle = struct cublasContext*;
@@ -33,6 +33,9 @@ class Blas {
     static const Blas one;
     return one;
   }
+  Blas(const Blas&) = delete;
+  Blas& operator=(const Blas&) = delete;
+  ~Blas() { give_back(); }
   void check(int status, const char* file, int line) const {
     if (status == 0) return;
     throw std::runtime_error(std::string("cuBLAS: ") + name_(status) + " (" + std::to_string(status) + "): " + file +
@@ -42,17 +45,35 @@ class Blas {
   int (*sgemm)(Handle, int, int, int, int, int, const float*, const float*, int, const float*, int, const float*,
                float*, int) = nullptr;
 
- private:
+  // Loads it. Throws std::runtime_error where it is missing, or is not what it should be. Public for the tests.
   Blas() {
-    const std::string name = "libcublas.so." + std::to_string(CUDART_VERSION / 1000);
+    try {
+      load();
+    } catch (const std::exception&) {
+      give_back();
+      throw;
+    }
+  }
+
+ private:
+  void load() {
+    constexpr int ours = CUDART_VERSION / 1000;
+    const std::string name = "libcublas.so." + std::to_string(ours);
     setenv("NVIDIA_TF32_OVERRIDE", "0", 1);  // before the library is there, which may read it as it is loaded
-    for (const std::string& place : {name, "/usr/local/cuda/lib64/" + name, std::string("libcublas.so")})
+    for (const std::string& place : {name, "/usr/local/cuda/lib64/" + name, std::string("libcublas.so"),
+                                     std::string("libcublas.so.13"), std::string("libcublas.so.12")})
       if (!library_) library_ = dlopen(place.c_str(), RTLD_NOW);
     if (!library_)
       throw std::runtime_error("cuBLAS is not installed: " + name +
                                ": install it beside the CUDA toolkit, or set LD_LIBRARY_PATH to where it lies, or use "
                                "--device cpu");
+    int major = 0;
+    find<int (*)(int, int*)>("cublasGetProperty")(0, &major);
+    if (major != ours)
+      fprintf(stderr, "cuBLAS is of CUDA %d, this program of CUDA %d: %s in LD_LIBRARY_PATH would be its own\n", major,
+              ours, name.c_str());
     const auto create = find<int (*)(Handle*)>("cublasCreate_v2");
+    destroy_ = find<int (*)(Handle)>("cublasDestroy_v2");
     const auto set_math = find<int (*)(Handle, int)>("cublasSetMathMode");
     const auto set_stream = find<int (*)(Handle, cudaStream_t)>("cublasSetStream_v2");
     const auto set_workspace = find<int (*)(Handle, void*, size_t)>("cublasSetWorkspace_v2");
@@ -60,14 +81,33 @@ class Blas {
     sgemm = find<decltype(sgemm)>("cublasSgemm_v2");
 
     constexpr size_t bytes = size_t(32) << 20;  // what the manual advises for the largest devices
-    void* workspace = nullptr;
-    CUDA_CHECK(cudaMalloc(&workspace, bytes));
+    CUDA_CHECK(cudaMalloc(&workspace_, bytes + 256));
     device_bytes.add(bytes);
     check(create(&handle), __FILE__, __LINE__);
     constexpr int pedantic = 2;  // CUBLAS_PEDANTIC_MATH: the numbers' own precision in every step
     check(set_math(handle, pedantic), __FILE__, __LINE__);
     check(set_stream(handle, stream()), __FILE__, __LINE__);
-    check(set_workspace(handle, workspace, bytes), __FILE__, __LINE__);  // after the stream, which resets it
+    check(set_workspace(handle, workspace_, bytes), __FILE__, __LINE__);  // after the stream, which resets it
+    try_product(reinterpret_cast<float*>(static_cast<char*>(workspace_) + bytes), major);
+  }
+  // (1 + 2^-12) * 3 - 2. TF32 and bf16 would round the first number to 1, and in fp32 nothing is rounded.
+  void try_product(float* memory, int major) const {
+    const float numbers[] = {1.000244140625f, 2, 3, -1}, one = 1, zero = 0, expected = 1.000732421875f;
+    float result = 0;
+    CUDA_CHECK(cudaMemcpy(memory, numbers, sizeof numbers, cudaMemcpyHostToDevice));
+    check(sgemm(handle, 0, 0, 1, 1, 2, &one, memory, 1, memory + 2, 2, &zero, memory + 4, 1), __FILE__, __LINE__);
+    CUDA_CHECK(cudaStreamSynchronize(stream()));
+    CUDA_CHECK(cudaMemcpy(&result, memory + 4, sizeof result, cudaMemcpyDeviceToHost));
+    if (result != expected)
+      throw std::runtime_error("cuBLAS of CUDA " + std::to_string(major) + " computes " + std::to_string(result) +
+                               " where fp32 has " + std::to_string(expected) +
+                               ": it rounds factors (TF32), or is of a version that this program does not know: "
+                               "install the one of CUDA " +
+                               std::to_string(CUDART_VERSION / 1000) + ", or use --device cpu");
+  }
+  void give_back() {
+    if (handle) destroy_(handle);
+    if (workspace_) cudaFree(workspace_);
   }
   template <class F>
   F find(const char* function) const {
@@ -75,8 +115,9 @@ class Blas {
     throw std::runtime_error(std::string("cuBLAS has no ") + function + ": " + dlerror() +
                              ": install the one of this CUDA toolkit, or use --device cpu");
   }
-  void* library_ = nullptr;
+  void *library_ = nullptr, *workspace_ = nullptr;
   const char* (*name_)(int) = nullptr;
+  int (*destroy_)(Handle) = nullptr;
 };
 
 inline void sgemm(int op_a, int op_b, int m, int n, int k, float alpha, const float* a, int lda, const float* b,

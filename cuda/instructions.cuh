@@ -64,6 +64,7 @@ __device__ __forceinline__ void ask_for_piece(const void* from, uint32_t bytes) 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
 #elif !defined(__CUDACC__)
+  emulator::pieces_asked++;
   for (uint32_t i = 0; i < bytes; i += 16) ask(static_cast<const char*>(from) + i);
 #endif
 }

@@ -9,6 +9,7 @@
 #endif
 
 #include <atomic>
+#include <cstdio>
 #include <stdexcept>
 #include <string>
 
@@ -26,10 +27,14 @@ inline void check_cuda(cudaError_t error, const char* file, int line) {
                            std::to_string(line) + ": check nvidia-smi, or use --device cpu");
 }
 
-// A kernel that does nothing: what the runtime says of it is so of all kernels.
+// A kernel that does nothing: what the runtime says of it is so of all kernels, and so is what `bench` measures: the
+// time from one launch to the next.
 // Budget: 8 registers, 0 bytes shared.
+__device__ __forceinline__ void wait_for_earlier();  // below
 template <class>
-__global__ void empty_kernel() {}
+__global__ void empty_kernel(int) {
+  wait_for_earlier();
+}
 
 // For which compute capability the code was compiled that this GPU runs: 90 for 9.0; 0 if the program has none for it.
 inline int compiled_for() {
@@ -87,6 +92,13 @@ inline DeviceBytes device_bytes;
 // ---------------------------------------------------------------------------------------------------------------
 // Launches, graphs, events
 
+// What a decoding step may do before the kernels before it have ended: its kernels begin; its products ask for their
+// weights in one piece (matmul.cuh). It decides about time alone. --early sets it.
+struct Early {
+  bool launches = true, pieces = true;
+};
+inline Early early;
+
 // Everything runs in one stream, in the order of the calls. It is not the default stream, which cannot be captured.
 inline cudaStream_t stream() { return cudaStreamPerThread; }
 
@@ -108,15 +120,15 @@ void start(void (*kernel)(Parameters...), dim3 grid, int threads, const Argument
 template <class... Parameters, class... Arguments>
 void start_early(void (*kernel)(Parameters...), dim3 grid, int threads, const Arguments&... arguments) {
   static const bool waits = compiled_for() >= 90;  // not: what the GPU is. Code for 8.0 runs on a 9.0 too
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute programmatic{};
+  programmatic.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  programmatic.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(unsigned(threads));
   config.stream = stream();
-  config.attrs = &early;
-  config.numAttrs = waits ? 1 : 0;
+  config.attrs = &programmatic;
+  config.numAttrs = waits && early.launches ? 1 : 0;
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
 }
 // Lets the next kernel's blocks start where there is room, and waits until the kernels before this one have ended and
@@ -143,9 +155,31 @@ class Graph {
   }
   explicit operator bool() const { return ready_ != nullptr; }
 
-  // Records what `launches` launches, and does not run it.
+  // Records what `launches` launches, and does not run it. A driver that is too old refuses to record launches that
+  // begin early: then it is recorded anew without, and so is all that follows.
   template <class F>
   void capture(F&& launches) {
+    try {
+      record(launches);
+    } catch (const std::exception& refused) {
+      if (!early.launches) throw;
+      cudaGetLastError();  // clears the error
+      early.launches = false;
+      try {
+        record(launches);
+      } catch (const std::exception&) {
+        early.launches = true;  // they were not to blame
+        throw;
+      }
+      fprintf(stderr, "%s: this driver does not record launches that begin early, so from here on none does\n",
+              refused.what());
+    }
+  }
+  void replay() const { CUDA_CHECK(cudaGraphLaunch(ready_, stream())); }
+
+ private:
+  template <class F>
+  void record(F&& launches) {
     cudaGraph_t recorded = nullptr;
     CUDA_CHECK(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal));
     try {
@@ -157,11 +191,10 @@ class Graph {
     CUDA_CHECK(cudaStreamEndCapture(stream(), &recorded));
     const cudaError_t error = cudaGraphInstantiate(&ready_, recorded, 0);
     cudaGraphDestroy(recorded);
+    if (error != cudaSuccess) ready_ = nullptr;
     CUDA_CHECK(error);
   }
-  void replay() const { CUDA_CHECK(cudaGraphLaunch(ready_, stream())); }
 
- private:
   cudaGraphExec_t ready_ = nullptr;
 };
 

@@ -57,9 +57,9 @@ __device__ __forceinline__ void add(float4& sum, const float4& more) {
 constexpr int kBlocksAtOnce = 2 * kProcessors;
 constexpr size_t kMostAsked = 24 << 20;
 template <class W>
-__device__ __forceinline__ void ask_for_weights(const W* from, size_t numbers) {
+__device__ __forceinline__ void ask_for_weights(const W* from, size_t numbers, bool asks) {
   const size_t bytes = numbers * sizeof(W);
-  if (threadIdx.x == 0 && blockIdx.x == 0 && bytes * smaller(int(gridDim.y), kBlocksAtOnce) <= kMostAsked)
+  if (asks && threadIdx.x == 0 && blockIdx.x == 0 && bytes * smaller(int(gridDim.y), kBlocksAtOnce) <= kMostAsked)
     ask_for_piece(from, uint32_t(bytes));
 }
 
@@ -104,6 +104,7 @@ struct Finish {
   float* out;
   int out_row, rows, n;
   After after;
+  bool asks = early.pieces;  // whether a block asks for its weights in one piece
   __device__ __forceinline__ void ask(int row, int column) const {
     if (row < rows && column < n) ask_for(after, row, column);
   }
@@ -229,7 +230,7 @@ __global__ void __launch_bounds__(kProductThreads, 2)
   Stage even, odd;  // while one is multiplied, the other is in flight
   load_w(even, 0);
   load_w(odd, chunk);
-  ask_for_weights(panel, size_t(pad16(w.k)) * 16);
+  ask_for_weights(panel, size_t(pad16(w.k)) * 16, finish.asks);
   wait_for_earlier();
   for (int r = int(threadIdx.x) / 16; r < ROWS; r += kProductThreads / 16)
     finish.ask(row0 + r, int(blockIdx.y) * 16 + int(threadIdx.x) % 16);

@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kProductThreads, depth > 4 ? 1 : 2)
   Stage even, odd;  // while one is multiplied, the other is in flight
   load_w(even, begin);
   load_w(odd, begin + depth);
-  ask_for_weights(w.at(0, tile0 * 16), size_t(steps) * 256 * smaller(TILES, pad16(w.n) / 16 - tile0));
+  ask_for_weights(w.at(0, tile0 * 16), size_t(steps) * 256 * smaller(TILES, pad16(w.n) / 16 - tile0), finish.asks);
   wait_for_earlier();
   const int its_row0 = row0 + warp % OCTETS * 8, its_column0 = (tile0 + warp / OCTETS) * 16;  // that the warp finishes
   if (warp < TILES * OCTETS) in_tile(its_row0, its_column0, [&](int r, int column, int) { finish.ask(r, column); });

@@ -1,8 +1,8 @@
 // drafters/operations.h: operations that only the networks of drafters use, written as in kernels.cuh.
 //
 // The Medusa heads (medusa.h) use SiLU beside a residual, and the loss against a whole distribution; the parallel
-// drafter (parallel.h) RMSNorm without a table of norms. Each has the same bits on a core and on a warp
-// (tests/cuda/cuda_rows.cu); none has a twin.
+// drafter (parallel.h) RMSNorm without a table of norms, and rows that are joined of two. Each has the same bits on a
+// core and on a warp (tests/cuda/cuda_rows.cu); none has a twin.
 #pragma once
 
 #include "kernels.cuh"
@@ -45,6 +45,26 @@ HD Norm<T> rms_norm(const T* x, int x_row, int channels, const T* weight, T* y, 
                     T epsilon = T(1e-6)) {
   return {x, x_row, channels, weight, nullptr, y, y_row, nullptr, rstd, false, epsilon};
 }
+
+// input (R, 2 C) = [e; h]: e is the embedding of the row's token, scaled to mean square 1, h its hidden state.
+template <class T>
+struct JoinInput {
+  const int* token;
+  const T* wte;     // (V, C) the target's
+  const T* hidden;  // (R, hidden_row)
+  int hidden_row;
+  T* input;
+  int input_row, channels;
+  template <class G>
+  HD void operator()(const G& g, int row) const {
+    T* out = input + size_t(row) * input_row;
+    rms_norm<T>(wte + size_t(token[row]) * channels, 0, channels, nullptr, out, 0, nullptr)(g, 0);
+    const T* h = hidden + size_t(row) * hidden_row;
+    T* second_half = out + channels;
+    const int n = channels;
+    g.each(n, [=](int c) { second_half[c] = h[c]; });
+  }
+};
 
 // ---------------------------------------------------------------------------------------------------------------
 // Loss

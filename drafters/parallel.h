@@ -135,26 +135,6 @@ struct ParallelActivations : Activations<T> {
 // ---------------------------------------------------------------------------------------------------------------
 // How a row enters: what forward() does not do
 
-// input (R, 2 C) = [e; h]: e is the embedding of the row's token, scaled to mean square 1, h its hidden state.
-template <class T>
-struct JoinInput {
-  const int* token;
-  const T* wte;     // (V, C) the target's
-  const T* hidden;  // (R, hidden_row)
-  int hidden_row;
-  T* input;
-  int input_row, channels;
-  template <class G>
-  HD void operator()(const G& g, int row) const {
-    T* out = input + size_t(row) * input_row;
-    rms_norm<T>(wte + size_t(token[row]) * channels, 0, channels, nullptr, out, 0, nullptr)(g, 0);
-    const T* h = hidden + size_t(row) * hidden_row;
-    T* second_half = out + channels;
-    const int n = channels;
-    g.each(n, [=](int c) { second_half[c] = h[c]; });
-  }
-};
-
 // Every thread of the team calls the functions below. This one computes the stream's hidden states: feat_proj of the
 // target's features, a.features (n, 3 C).
 template <class T>

@@ -30,6 +30,8 @@ namespace nanospec {
 #ifdef WITH_CUDA
 constexpr const char* kCudaAdvice = "see what nvidia-smi says";
 inline size_t most_device_bytes() { return device_bytes.most; }  // the most that this program has held at a time
+// --early: on, launches (weights are not asked for in one piece), off.
+inline void set_early(const std::string& word) { early = {word != "off", word == "on"}; }
 
 // Returns zeroed memory. Throws std::runtime_error.
 inline void* allocate_on_gpu(size_t bytes) {
@@ -75,6 +77,7 @@ inline std::string cuda_problem() { return "this program was built without CUDA"
 inline bool cuda_available() { return false; }
 inline std::string device_problem() { return ""; }
 inline size_t most_device_bytes() { return 0; }
+inline void set_early(const std::string&) {}
 inline void* allocate_on_gpu(size_t) { return nullptr; }
 inline void free_on_gpu(void*, size_t) {}
 inline void copy_by_gpu(void*, const void*, size_t) {}
@@ -174,10 +177,12 @@ void launch(const Team& team, int rows, const Op& op) {
 template <class Op>
 void launch_columns(const Team& team, int rows, int columns, const Op& op) {
   if (idle(op)) return;
-  constexpr int few = 64;
-  const Strips<Op> strips{op, columns, !team.cuda ? columns : rows > few ? kStrip : kFewRowsStrip};
-  if (team.cuda && rows > 0 && rows <= few) return launch_early(rows * strips.per_row(), strips);
-  launch(team, rows * strips.per_row(), strips);
+  if constexpr (!std::is_same<Op, Nothing>::value) {  // or it would have a kernel
+    constexpr int few = 64;
+    const Strips<Op> strips{op, columns, !team.cuda ? columns : rows > few ? kStrip : kFewRowsStrip};
+    if (team.cuda && rows > 0 && rows <= few) return launch_early(rows * strips.per_row(), strips);
+    launch(team, rows * strips.per_row(), strips);
+  }
 }
 
 // Some rows of a forward, and the team that runs them. What is needed among these rows alone may lie in the rows from

@@ -82,6 +82,23 @@ std::string kernels_table(const std::vector<KernelTime>& kernels, const GpuLimit
          "written\nthem).\n";
 }
 
+// One row, in bf16, with and without what kernels do early (--early).
+template <class Measure>
+std::string early_table(const Measure& measure, OrderedJson& json) {
+  TableRows rows = {{"--early", "past", "us of one row", "lowest", "highest"}};
+  for (const char* word : {"on", "launches", "off"}) {
+    gpu_early(word);
+    for (const Forwards& f : measure(std::string("--early ") + word).pasts) {
+      rows.push_back(together({word, std::to_string(f.past)}, {middle_and_ends(f.seconds.at(1), 1e6, 1)}));
+      json["early"].push_back({{"early", word}, {"past", f.past}, {"seconds", f.seconds.at(1)}});
+    }
+  }
+  gpu_early("on");
+  return format_table(rows, "lrrrr") +
+         "on: kernels begin before the one before has ended, and ask for their weights in one piece. launches: they\n"
+         "only begin. off: neither.\n";
+}
+
 }  // namespace
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -117,6 +134,14 @@ void bench_gpu(Bench& bench) {
     bench.write_json("gpu", json);
   }
   bench.print("Decoding" + on_it, forwards_text(results));
+  Size size = bench.quick ? small_size() : gpt2_size();
+  bench.print("Early" + on_it, early_table(
+                                   [&](const std::string& name) {
+                                     size.name = name;
+                                     return measure_forwards(bench, size, "bf16", &limits, {1}, {0.7, 0.02});
+                                   },
+                                   json));
+  if (interrupted()) return;
 
   const std::string text = updates_text(bench, true, median(limits.fp32), {0.72, 0.28}, json["training"]);
   if (interrupted()) return;

@@ -21,6 +21,9 @@ struct GpuFacts {
 };
 GpuFacts gpu_facts();  // throws std::runtime_error
 
+// What kernels do before the one before has ended, from here on: the words of --early.
+void gpu_early(const std::string& word);
+
 // Bytes, or floating-point operations (a multiply-add is two), in a second: one entry a run.
 struct GpuLimits {
   std::vector<double> read, fp32, bf16;

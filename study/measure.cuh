@@ -295,8 +295,17 @@ inline void time_gather(const KernelShapes& s, KernelTimes& times) {
             4.0 * (stays - 1) * 2 * 2 * c.n_layer * s.channels, 0, [&](int) { keep_rows(kGpuTeam, op, c.n_layer); });
 }
 
+// What lies between two kernels of a graph. 132 blocks, as a product of a decoding step may have.
+inline void time_gaps(KernelTimes& times) {
+  const dim3 blocks(132);
+  times.add("empty kernel", "each waits", 0, 0, [&](int) { start(empty_kernel<void>, blocks, kProductThreads, 0); });
+  times.add("empty kernel", "begins early", 0, 0,
+            [&](int) { start_early(empty_kernel<void>, blocks, kProductThreads, 0); });
+}
+
 inline std::vector<KernelTime> kernels_of_gpu(const KernelShapes& s, int runs, const GpuWorking& working) {
   KernelTimes times(runs, working);
+  time_gaps(times);
   time_matmuls<float>(s, times);
   time_matmuls<bf16>(s, times);
   time_tree_attention<float>(s, times);

@@ -19,6 +19,7 @@ UpdateTimes measure_update(const Config& c, int sequences, int pairs, int thread
 }
 
 std::string gpu_missing() { return cuda_available() ? "" : cuda_problem() + ": " + kCudaAdvice; }
+void gpu_early(const std::string& word) { set_early(word); }
 #ifdef WITH_CUDA
 GpuFacts gpu_facts() { return facts_of_gpu(); }
 GpuLimits measure_gpu_limits(int runs, const GpuWorking& working) { return limits_of_gpu({}, runs, working); }

@@ -179,6 +179,7 @@ UpdateTimes measure_update(const Config& c, int sequences, int pairs, int thread
 
 std::string gpu_missing() { return stand_in().gpu ? "" : "there is no CUDA device: --device cuda: buy one"; }
 GpuFacts gpu_facts() { return {"Abacus <9>", "9.0", 4, 1e9, 1e6, "13.0", "12.8"}; }
+void gpu_early(const std::string& word) { stand_in().early += word + " "; }
 GpuLimits measure_gpu_limits(int runs, const GpuWorking& working) {
   working("limits", 0.5);
   return {std::vector<double>(size_t(runs), 1e9), std::vector<double>(size_t(runs), 2e12),

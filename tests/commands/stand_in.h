@@ -25,6 +25,7 @@ struct StandInEngine {
   std::string chat_template;
   int begin_token = -1;
   bool gpu = false;                                       // whether this machine has one
+  std::string early;                                      // what gpu_early() was told, word by word
   std::vector<std::pair<std::vector<int>, int>> windows;  // whose losses were asked for, and from which token on
   int interrupted_at = -1;                                // the window that meets a Ctrl-C
 };

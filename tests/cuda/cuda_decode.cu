@@ -623,6 +623,60 @@ TEST_CASE(ON "a graph is recorded once for its kind and serves every setting") {
   for (int i = 0; i < 2; i++) both(sampling_of(1), &bigram);
 }
 
+#ifdef STAND_IN
+TEST_CASE(ON
+          "--early: launches that begin early and weights asked for in one piece change no text, and can be left out") {
+  Bigram bigram(bigram_table(tiny_text(), kVocab), kVocab);
+  Decoding decoding;
+  decoding.max_new_tokens = 12;
+  decoding.shape = parse_shape("chain:3", 8);
+  decoding.sampling = sampling_of(1);
+  for (Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
+    Ints text;
+    for (const char* word : {"on", "launches", "off"}) {
+      CAPTURE(word);
+      set_early(word);
+      const auto before = done_early();
+      Target target(tiny(), tiny_weights().data(), dtype, true, 1, kRows);
+      const Ints its = continued(target, &bigram, decoding, prompt_of(6));
+      CHECK(target.iterations().recordings() > 0);
+      const auto after = done_early();
+      CHECK((after.first > before.first) == (word != std::string("off")));
+      CHECK((after.second > before.second) == (word == std::string("on")));
+      if (text.empty()) text = its;
+      CHECK(its == text);
+    }
+  }
+  set_early("on");
+}
+
+TEST_CASE(ON "a driver that refuses to record launches that begin early gets them without, from then on") {
+  Decoding decoding;
+  decoding.max_new_tokens = 12;
+  decoding.sampling = sampling_of(1);
+  Ints text;
+  for (int how : {0, 1, 2}) {  // it refuses nothing, the launch, the graph
+    CAPTURE(how);
+    set_early("on");
+    refuse_early(how);
+    Target target(tiny(), tiny_weights().data(), Dtype::fp32, true, 1, kRows);
+    const Ints its = continued(target, nullptr, decoding, prompt_of(6));
+    CHECK(target.iterations().recordings() == 1);
+    CHECK(early.launches == (how == 0));
+    if (text.empty()) text = its;
+    CHECK(its == text);
+    const long before = done_early().first;
+    CHECK(continued(target, nullptr, decoding, prompt_of(6)) == text);
+    CHECK((done_early().first > before) == (how == 0));
+    Graph graph;  // what fails for another reason fails, and the next ones still begin early
+    set_early("on");
+    CHECK_THROWS_AS(graph.capture([] { throw std::runtime_error("another reason"); }), std::runtime_error);
+    CHECK(early.launches);
+    refuse_early(0);
+  }
+}
+#endif
+
 namespace {
 
 // Calls run() while the device is as slow as it may be, and as fast: what is behind an event runs after the host has

@@ -2,6 +2,8 @@
 // bit.
 #include "tests/cuda/cuda_test.h"  // first: it brings the emulator
 
+#include <tuple>
+
 #include "drafters/operations.h"
 #include "sample.h"
 #include "tests/random.h"
@@ -20,7 +22,8 @@ struct Desk {
   float *f[8], *positive;
   Array<int> ints, kept_rows;
   Array<Piece> piece_array;
-  Array<Q4_1> quantized_array;
+  std::tuple<Array<bf16>, Array<f16>, Array<Q8_0>, Array<Q4_0>, Array<Q4_1>> weights;  // (45, 70)
+  Array<bf16> keys, values;
   DeviceBatch batch;
 
   Desk(bool cuda, const Batch& host_batch)
@@ -40,16 +43,28 @@ struct Desk {
     ints.upload(small.data(), small.size());
     kept_rows.upload(kKept, 5), piece_array.upload(kPieces, 3);
     batch.upload(host_batch);
-    Panels<Q4_1> host = panels(nullptr);
-    std::vector<Q4_1> packed(host.size());
-    host.data = packed.data();
-    const Pack<float, Q4_1> pack{numbers.data(), 70, 1, host};
-    for (int row = 0; row < pack.rows(); row++) pack(Solo{}, row);
-    quantized_array = Array<Q4_1>(packed.size(), cuda);
-    quantized_array.upload(packed.data(), packed.size());
+    const auto pack = [&](auto& array) {
+      using W = std::remove_pointer_t<decltype(array.data())>;
+      Panels<W> host{nullptr, 45, 70};
+      std::vector<W> packed(host.size());
+      host.data = packed.data();
+      const Pack<float, W> op{numbers.data(), 70, 1, host};
+      for (int row = 0; row < op.rows(); row++) op(Solo{}, row);
+      array = Array<W>(packed.size(), cuda);
+      array.upload(packed.data(), packed.size());
+    };
+    std::apply([&](auto&... each) { (pack(each), ...); }, weights);
+    std::vector<bf16> rounded_numbers;
+    for (float x : numbers) rounded_numbers.push_back(rounded<bf16>(x));
+    for (Array<bf16>* array : {&keys, &values}) {
+      *array = Array<bf16>(numbers.size(), cuda);
+      array->upload(rounded_numbers.data(), numbers.size());
+    }
   }
-  static Panels<Q4_1> panels(Q4_1* data) { return {data, 45, 70}; }
-  Panels<Q4_1> quantized() const { return panels(quantized_array.data()); }
+  template <class W>
+  Panels<W> panels() const {
+    return {std::get<Array<W>>(weights).data(), 45, 70};
+  }
   const int* below_7() const { return ints.data(); }
   const int* kept() const { return kept_rows.data(); }
   const Piece* pieces() const { return piece_array.data(); }
@@ -155,15 +170,24 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
     return Pack<float, Q8_0>{d.f[0], 1, C, Panels<Q8_0>{reinterpret_cast<Q8_0*>(d.f[1]), C, 70}};
   });
   check("Pack, 4 bits", 2, [&](Desk& d) {
-    return Pack<float, Q4_1>{d.f[0], 70, 1, Desk::panels(reinterpret_cast<Q4_1*>(d.f[1]))};
+    return Pack<float, Q4_1>{d.f[0], 70, 1, Panels<Q4_1>{reinterpret_cast<Q4_1*>(d.f[1]), C, 70}};
   });
   check("ToIntegers", rows * 2, [&](Desk& d) {
     return ToIntegers<Q4_0>{d.f[0], stride, C, IntegerRows{d.f[1], rows, 2}};
   });
-  check("Matmul, 4 bits", 3, [&](Desk& d) {
-    return ColumnBlocks<Matmul<float, Q4_1>>{{d.f[0], stride, d.quantized(), d.f[2], 80}, rows};
+  const auto check_weights = [&](auto one) {
+    using W = decltype(one);
+    check("Matmul of weights of less than 32 bits", 3, [&](Desk& d) {
+      return ColumnBlocks<Matmul<float, W>>{{d.f[0], stride, d.panels<W>(), d.f[2], 80}, rows};
+    });
+    check("Unpack", rows, [&](Desk& d) { return Unpack<float, W>{d.below_7(), d.panels<W>(), d.f[2], stride}; });
+  };
+  check_weights(bf16()), check_weights(f16()), check_weights(Q8_0()), check_weights(Q4_0()), check_weights(Q4_1());
+  check("Unpack, fp32", rows, [&](Desk& d) {
+    return Unpack<float, float>{d.below_7(), Panels<float>{d.f[1], C, 70}, d.f[2], stride};
   });
-  check("Unpack", rows, [&](Desk& d) { return Unpack<float, Q4_1>{d.below_7(), d.quantized(), d.f[2], stride}; });
+  check("JoinInput", rows,
+        [&](Desk& d) { return JoinInput<float>{d.below_7(), d.f[0], d.f[1], stride, d.f[2], 96, C}; });
   check("Matmul", 3, [&](Desk& d) {
     return ColumnBlocks<Matmul<float, float>>{{d.f[0], stride, Panels<float>{d.f[1], C, 70}, d.f[2], 80}, rows};
   });
@@ -186,6 +210,11 @@ TEST_CASE(ON "tree attention and the cache, row by row: a warp gives a core's bi
     check("AttentionForward", batch.rows() * H, [&](Desk& d) {
       return AttentionForward<float, float>{attention_on(d), d.f[5], most};
     });
+    check("AttentionForward, bf16", batch.rows() * H, [&](Desk& d) {
+      const KeyValues<bf16> cache{d.keys.data(), d.values.data(), slots, D};
+      return AttentionForward<float, bf16>{
+          {d.batch.forest, H, KV, D, d.f[0], 48, cache, d.f[3], 32, d.f[4], {}, computed}, d.f[5], most};
+    });
     const auto backward_on = [&](Desk& d) {
       return AttentionBackward<float>{attention_on(d), d.f[6], d.f[7], d.f[7] + 8192, d.f[5] + 16384};
     };
@@ -200,6 +229,11 @@ TEST_CASE(ON "tree attention and the cache, row by row: a warp gives a core's bi
   check("KeepRows", 2 * KV, [&](Desk& d) {
     const size_t k_layer = size_t(KV) * slots * D, v_layer = size_t(KV) * slots * 16;
     return KeepRows<float>{d.f[1], d.f[2], k_layer, v_layer, KV, slots, D, d.kept()};
+  });
+  check("KeepRows, bf16", 2 * KV, [&](Desk& d) {
+    const size_t k_layer = size_t(KV) * slots * 6, v_layer = size_t(KV) * slots * 16;  // pairs of channels
+    return KeepRows<bf16>{
+        reinterpret_cast<bf16*>(d.f[1]), reinterpret_cast<bf16*>(d.f[2]), k_layer, v_layer, KV, slots, D, d.kept()};
   });
 }
 

@@ -21,11 +21,32 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "rows.h"
 
+#ifdef WITNESS  // runtime.cpp
+void witness_refuses(int how);
+long witness_early_launches();
+long witness_pieces_asked();
+#endif
+
 namespace nanospec {
+
+#if defined(WITNESS) || !defined(__CUDACC__)
+// What a stand-in for a device can be asked. It refuses to record launches that begin early, as an old driver: 1: as
+// they are recorded, 2: when the graph is made, 0: it does not. How many launches could begin early so far, and how
+// often weights were asked for in one piece.
+#define STAND_IN
+#ifdef WITNESS
+inline void refuse_early(int how) { witness_refuses(how); }
+inline std::pair<long, long> done_early() { return {witness_early_launches(), witness_pieces_asked()}; }
+#else
+inline void refuse_early(int how) { emulator::refusal = emulator::Refusal(how); }
+inline std::pair<long, long> done_early() { return {emulator::early_launches, emulator::pieces_asked}; }
+#endif
+#endif
 
 constexpr Team kGpu{0, 1, nullptr, true};             // a team of one, whose work the GPU does,
 constexpr Team kPlainGpu{0, 1, nullptr, true, true};  // ... by the plain kernels of kernels.cuh

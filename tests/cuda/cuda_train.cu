@@ -98,6 +98,23 @@ TEST_CASE(ON "what follows a product runs on its columns alone, in the bits of t
   }
 }
 
+#ifdef WITNESS
+TEST_CASE(ON "cuBLAS that rounds factors, or is of another version, is said in words") {
+  const auto problem = [](const char* wrong) {
+    setenv("NANOSPEC_PTX_CUBLAS", wrong, 1);
+    std::string said;
+    try {
+      const Blas one;
+    } catch (const std::runtime_error& error) { said = error.what(); }
+    unsetenv("NANOSPEC_PTX_CUBLAS");
+    return said;
+  };
+  CHECK(problem("") == "");
+  CHECK(problem("tf32").find("cuBLAS of CUDA 13 computes 1.000000 where fp32 has 1.000732: it rounds") == 0);
+  CHECK(problem("version") == "");  // which may do, and is a line on standard error
+}
+#endif
+
 #ifndef __CUDACC__
 TEST_CASE("emulated: cuBLAS's emulation throws for a row shorter than its matrix, and can be captured") {
   float x[12] = {1, 2, 3, 4, 5, 6}, w[12] = {1, 1, 1, 1, 1, 1}, y[4] = {};

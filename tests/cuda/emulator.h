@@ -346,6 +346,8 @@ inline void Block::live() { block.live_as(block.fibers_[block.current_]); }
 
 inline void* shared(const void* name, size_t bytes) { return block.shared(name, bytes); }
 
+inline long early_launches = 0, pieces_asked = 0;  // so far: launches, and weights that were asked for in one piece
+
 // For which compute capability the kernels are compiled: from 9.0 on they can wait for the kernel before.
 inline int code = 90;
 inline int waited = 0;  // threads of the block that did
@@ -353,6 +355,7 @@ inline void wait_for_earlier() { waited += code >= 90; }
 
 inline void run(dim3 grid, int threads, const std::function<void()>& body, bool early) {
   const long blocks = long(grid.x) * grid.y * grid.z;
+  early_launches += early;
   std::vector<long> turn(blocks);
   for (long i = 0; i < blocks; i++) turn[i] = order == Order::kDescending ? blocks - 1 - i : i;
   chance.seed(1);
@@ -440,14 +443,21 @@ inline void DeviceMemory::touched(int, siginfo_t* info, void*) {
   signal(SIGSEGV, SIG_DFL);  // it happens again, and ends the program
 }
 
+using Work = std::deque<std::function<void()>>;
 // What a captured stream recorded.
-using Recording = std::deque<std::function<void()>>;
+struct Recording {
+  Work work;
+  bool has_early = false, invalid = false;  // a launch that begins early; one that was refused
+};
 inline std::unique_ptr<Recording> recording;  // while a capture is running
-inline Recording queue;                       // what nobody has waited for yet
+inline Work queue;                            // what nobody has waited for yet
+// Old drivers refuse to record launches that begin early: as they are recorded, or when the graph is made.
+enum class Refusal { kNone, kLaunch, kGraph };
+inline Refusal refusal = Refusal::kNone;
 // A device runs what is behind an event while the host waits for the event, or later. false: later.
 inline bool hurries = false;
 
-inline void submit(std::function<void()> work) { (recording ? *recording : queue).push_back(std::move(work)); }
+inline void submit(std::function<void()> work) { (recording ? recording->work : queue).push_back(std::move(work)); }
 
 // Runs what is queued, until come() says that it is enough. After a fault the rest is given up.
 template <class F>
@@ -571,7 +581,9 @@ enum {
   cudaErrorMemoryAllocation = 2,
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
-  cudaErrorNoKernelImageForDevice = 209
+  cudaErrorNoKernelImageForDevice = 209,
+  cudaErrorNotSupported = 801,
+  cudaErrorStreamCaptureInvalidated = 901
 };
 #define CUDART_VERSION 12040
 namespace emulator {
@@ -650,16 +662,18 @@ inline cudaError_t cudaStreamBeginCapture(cudaStream_t, int) {
   return emulator::recording.reset(new emulator::Recording), cudaSuccess;
 }
 inline cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
-  *graph = new EmulatedGraph{std::move(*emulator::recording)};
-  return emulator::recording.reset(), cudaSuccess;
+  const std::unique_ptr<emulator::Recording> recorded = std::move(emulator::recording);
+  *graph = recorded->invalid ? nullptr : new EmulatedGraph{std::move(*recorded)};
+  return *graph ? cudaSuccess : cudaErrorStreamCaptureInvalidated;
 }
 inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* ready, cudaGraph_t graph, unsigned long long) {
+  if (emulator::refusal == emulator::Refusal::kGraph && graph->recording.has_early) return cudaErrorNotSupported;
   return *ready = new EmulatedGraph(*graph), cudaSuccess;
 }
 inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
 inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t ready) { return delete ready, cudaSuccess; }
 inline cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t) {
-  for (const auto& work : ready->recording) emulator::submit(work);
+  for (const auto& work : ready->recording.work) emulator::submit(work);
   return cudaSuccess;
 }
 
@@ -688,6 +702,13 @@ struct cudaLaunchConfig_t {
 };
 template <class... Parameters>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* c, void (*kernel)(Parameters...), Parameters... arguments) {
+  if (emulator::recording && c->numAttrs > 0) {
+    emulator::recording->has_early = true;
+    if (emulator::refusal == emulator::Refusal::kLaunch) {
+      emulator::recording->invalid = true;
+      return cudaErrorNotSupported;
+    }
+  }
   return emulator::launch(
              c->gridDim, int(c->blockDim.x), [=] { kernel(arguments...); }, c->numAttrs > 0),
          cudaSuccess;

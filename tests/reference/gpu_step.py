@@ -1,6 +1,6 @@
 """Reckons how long a decoding step takes on a GPU, kernel by kernel: computed, not measured.
 
-    python3 tests/reference/gpu_step.py [--kernels] [--check]
+    python3 tests/reference/gpu_step.py [--device H200|H100] [--gap US] [--kernels] [--check] [--devices]
 
 A kernel ends when two things have come: the last of its weights, and its longest chain of instructions that wait for
 one another, which begins when the kernel before has ended. In a product's chain either the instructions count or the
@@ -10,7 +10,13 @@ the other. What is counted follows cuda/: the number of steps of a warp, the ord
 What is assumed stands first. Blocks are taken to find room beside those of the kernel before. A device will say what
 is wrong with this.
 
---check holds the lines "// Estimate" above kernels in cuda/ against what is reckoned here, for the 124 M model.
+--gap is the time from a kernel's end to the next one's first instruction. 0.5 us is a guess of what is left of it where
+kernels begin early. Without that, in a graph on an H100, 1.3 us were measured: Hazy Research, "Look Ma, No Bubbles!",
+https://hazyresearch.stanford.edu/blog/2025-05-27-no-bubbles. --devices prints one row of the 124 M model on both
+devices with both gaps, and what one persistent kernel would take.
+
+--check holds the lines "// Estimate" above kernels in cuda/ against what is reckoned here, for the 124 M model, an H200
+and a gap of 0.5 us.
 """
 
 import argparse
@@ -21,16 +27,18 @@ import re
 import sys
 from dataclasses import dataclass
 
-GHZ = 1.755  # an H200's clock
+GHZ = 1.755  # the clock
 PROCESSORS, SCHEDULERS = 132, 4
-MEMORY_BYTES = 4.8e12 / 1e6  # a us
+MEMORY_BYTES = {"H200": 4.8e12 / 1e6, "H100": 3.35e12 / 1e6}  # a us; in all else the two are the same
 L2_BYTES = 5.5e12 / 1e6  # a us, into all processors
 L2_BYTES_OF_ONE = 64  # a clock, into one
 L1_KEEPS = 128 << 10  # bytes of x, for a processor's next blocks: weights are not kept in L1
 MEMORY, L2, L1 = 0.8, 0.16, 35 / GHZ / 1e3  # us until a load has come
 SHUFFLE, ADD, SHARED, BARRIER, EXP, MMA, MMA_EACH = 25, 4, 30, 30, 40, 35, 13  # clocks; MMA_EACH: of one tensor core
-GAP, GRAPH = 0.5, 1.5  # us from the end of a kernel to the next's first instruction; from graph to graph
+GAP, GAP_OF_GRAPHS = 0.5, 1.3  # us from the end of a kernel to the next's first instruction: see above
+GRAPH = 1.5  # us from graph to graph
 ATOMIC, FENCE = 0.35, 0.4  # us
+SHARED_BYTES = 200 << 10  # of a processor, for weights on their way, in a persistent kernel
 
 
 def us(clocks):
@@ -169,20 +177,38 @@ def step_of(m, rows, dtype):
     return [small("embedding", 2 * L2)], layer, ends
 
 
-def run(m, rows, dtype):
+def run(m, rows, dtype, device="H200", gap=GAP):
     """(us, {name: (kernel, us)} of each kernel, of the last layer where layers have it, bytes)"""
     first, layer, ends = step_of(m, rows, dtype)
     kernels = first + layer * m.layers + ends
     memory = end = started = 0.0
     lasted = {}
     for kernel in kernels:
-        memory = max(memory, started + MEMORY) + kernel.bytes / MEMORY_BYTES  # its last byte is there
-        begin = end + GAP
+        memory = max(memory, started + MEMORY) + kernel.bytes / MEMORY_BYTES[device]  # its last byte is there
+        begin = end + gap
         started = begin  # the next one's blocks start now
         after = max(begin + kernel.chain, memory + kernel.tail if kernel.bytes else 0)
         lasted[kernel.name] = kernel, after - end
         end = after
     return end + GRAPH, lasted, sum(k.bytes for k in kernels)
+
+
+def run_persistent(m, rows, dtype, device, hand_over=FENCE + L2):
+    """us of one kernel that stays for the whole step. Its processors share a product's outputs evenly. Weights come
+    through shared memory without a stop, as far ahead as there is room. hand_over, us: from step to step a counter
+    goes up behind a fence, and who waits for it reads it."""
+    first, layer, ends = step_of(m, rows, dtype)
+    came = end = read = 0.0  # us; us; bytes
+    done = [(0.0, 0.0)]  # (bytes, us): so many were read, and used, by then
+    for kernel in first + layer * m.layers + ends:
+        read += kernel.bytes
+        room = next(at for used, at in done if used >= min(read - PROCESSORS * SHARED_BYTES, done[-1][0]))
+        came = max(came, room) + kernel.bytes / MEMORY_BYTES[device]
+        uneven = math.ceil(kernel.blocks / PROCESSORS) * PROCESSORS / kernel.blocks if kernel.blocks > PROCESSORS else 1
+        chain = kernel.chain - kernel.work * (1 - 1 / uneven)
+        end = max(end + hand_over + chain, MEMORY + came + kernel.tail if kernel.bytes else 0)
+        done.append((read, end))
+    return end + GRAPH
 
 
 MODELS = [
@@ -223,21 +249,33 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kernels", action="store_true", help="the kernels too: us from the end of the one before")
     parser.add_argument("--check", action="store_true", help="no table: whether the kernels' comments say the same")
+    parser.add_argument("--device", choices=sorted(MEMORY_BYTES), default="H200")
+    parser.add_argument("--gap", type=float, default=GAP, help="us between two kernels")
+    parser.add_argument("--devices", action="store_true", help="no table: one row, on each device, with each gap")
     args = parser.parse_args()
     if args.check:
         sys.exit(1 if check() else 0)
+    if args.devices:
+        for device in sorted(MEMORY_BYTES):
+            for dtype in ("bf16", "fp32"):
+                one, other = (run(MODELS[0][0], 1, dtype, device, gap) for gap in (GAP, GAP_OF_GRAPHS))
+                kept, at_once = (run_persistent(MODELS[0][0], 1, dtype, device, t) for t in (FENCE + L2, 0))
+                print(f"{device} {dtype}: gap {GAP} {one[0]:.0f} us, gap {GAP_OF_GRAPHS} {other[0]:.0f}, persistent "
+                      f"{kept:.0f}, with hand-overs of no time {at_once:.0f}, bytes {one[2] / MEMORY_BYTES[device]:.0f}")
+        return
     print(f"{'model':14}{'weights':9}{'rows':>5}{'us':>8}{'MB':>8}{'bound us':>10}{'of one row':>12}")
     for model, dtypes in MODELS:
         for dtype in dtypes:
-            one = run(model, 1, dtype)[0]
+            one = run(model, 1, dtype, args.device, args.gap)[0]
+            memory = MEMORY_BYTES[args.device]
             for rows in (1, 8, 16):
-                total, kernels, read = run(model, rows, dtype)
-                print(f"{model.name:14}{dtype:9}{rows:5}{total:8.0f}{read / 1e6:8.0f}{read / MEMORY_BYTES:10.0f}"
+                total, kernels, read = run(model, rows, dtype, args.device, args.gap)
+                print(f"{model.name:14}{dtype:9}{rows:5}{total:8.0f}{read / 1e6:8.0f}{read / memory:10.0f}"
                       f"{total / one:12.2f}")
                 for kernel, lasted in kernels.values() if args.kernels and rows != 8 else ():
                     product = f", blocks {kernel.blocks:4}, instructions {kernel.work:5.2f}, L2 {kernel.brought:5.2f}"
                     print(f"    {kernel.name:16}{lasted:6.2f}: chain {kernel.chain:5.2f}, memory "
-                          f"{kernel.bytes / MEMORY_BYTES:5.2f}{product if kernel.blocks else ''}")
+                          f"{kernel.bytes / memory:5.2f}{product if kernel.blocks else ''}")
 
 
 if __name__ == "__main__":

@@ -120,9 +120,9 @@ TEST_CASE("bench: section gpu holds kernels and decoding against the limits, and
   stand_in().gpu = true;
   const std::string out = run(bench_command, words);
   stand_in().gpu = false;
-  for (const char* part :
-       {"GPU: Abacus <9>, 4 multiprocessors, compute capability 9.0", "reading memory", "8,000",
-        "Kernels on Abacus <9>", "Decoding on Abacus <9>", "cost of N rows", "small bf16", "Training on Abacus <9>"})
+  for (const char* part : {"GPU: Abacus <9>, 4 multiprocessors, compute capability 9.0", "reading memory", "8,000",
+                           "Kernels on Abacus <9>", "Decoding on Abacus <9>", "cost of N rows", "small bf16",
+                           "Early on Abacus <9>", "Training on Abacus <9>"})
     CHECK_MESSAGE(contains(out, part), part);
   const Json json = Json::parse(read_file(folder.file("out/gpu.json")));
   CHECK(json["gpu"]["name"] == "Abacus <9>");
@@ -132,6 +132,10 @@ TEST_CASE("bench: section gpu holds kernels and decoding against the limits, and
   CHECK(json["kernels"][0]["share_of_compute"] == doctest::Approx(0.125));
   CHECK(json["kernels"][1]["limit"] == "compute");
   CHECK(json["kernels"][0]["seconds"].size() == 3);
+  CHECK(stand_in().early == "on launches off on ");
+  REQUIRE(json["early"].size() == 6);
+  CHECK(json["early"][5]["early"] == "off");
+  CHECK(json["early"][5]["past"] == 48);
   REQUIRE(json["configurations"].size() == 2);
   const Json& past = json["configurations"][0]["pasts"][1];
   CHECK(past["share"].get<double>() == doctest::Approx((3e6 + 48e3) / (0.01 + 48e-5) / 1e9));

@@ -8,6 +8,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/cuda/ptx/program.h"
@@ -145,6 +146,7 @@ extern Settings settings;
 // What ran, for the report.
 struct Counts {
   long launches = 0, instructions = 0;  // those of each thread
+  long early = 0, pieces = 0;           // launches that may begin early, pieces of memory asked for
   std::set<std::string> kernels;
 };
 extern Counts& counts;  // never destroyed: the runtime reports them last
@@ -163,6 +165,8 @@ void* allocate(size_t bytes);
 bool release(void* at);
 // Whether all of these bytes are of one allocation.
 bool is_allocated(uint64_t at, size_t bytes);
+// How many allocations there are, and their bytes.
+std::pair<size_t, size_t> not_released();
 // The host wrote all of these, or waited for all launches: what a launch wrote before is seen by all.
 void all_is_seen();
 

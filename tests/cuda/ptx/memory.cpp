@@ -55,7 +55,7 @@ struct Allocation {
   Allocation(uint64_t where, size_t n) : at(where), bytes(n), cells(n * sizeof(Cell)), writers(n / kLine * 4 + 8) {}
 };
 
-std::map<uint64_t, std::unique_ptr<Allocation>> all;
+auto& all = *new std::map<uint64_t, std::unique_ptr<Allocation>>;  // never destroyed: asked at the very end
 Allocation* last_used = nullptr;
 uint32_t seen_by_all = 0;  // launches up to this one have ended, and their writes are seen
 
@@ -83,6 +83,11 @@ bool release(void* at) {
   return true;
 }
 bool is_allocated(uint64_t at, size_t bytes) { return holding(at, bytes) != nullptr; }
+std::pair<size_t, size_t> not_released() {
+  size_t bytes = 0;
+  for (const auto& one : all) bytes += one.second->bytes;
+  return {all.size(), bytes};
+}
 void all_is_seen() { seen_by_all = uint32_t(counts.launches); }
 
 // ---------------------------------------------------------------------------------------------------------------

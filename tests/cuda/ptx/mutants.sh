@@ -1,23 +1,30 @@
 #!/bin/sh
-# tests/cuda/ptx/mutants.sh: runs the witness (witness.mk), then shows that it can fail: each line below breaks nvcc's
-# PTX in one place, and the tests that run it must say so. `make prove` calls it.
+# tests/cuda/ptx/mutants.sh: runs the witness and the programs under it (witness.mk), then shows that it can fail: each
+# line below breaks nvcc's PTX in one place, and the tests that run it must say so. `make prove` calls it.
 # A line: program;tests;kernel;what is looked for;the how many-th;what stands there instead (nothing: it goes)
+# or, in place of the kernel: reordered: two launches of a graph; kept: memory that is never freed; cublas=WORD: the
+# library computes one product alone, is absent, rounds.
 w=${BUILD:-build}/witness
 found=0 missed=0
-make -f tests/cuda/ptx/witness.mk -j"${JOBS:-$(nproc)}" || exit 1
+NANOSPEC_PROVE=1 make -f tests/cuda/ptx/witness.mk -j"${JOBS:-$(nproc)}" programs || exit 1
 while IFS= read -r line; do
   program=${line%%;*} rest=${line#*;}
   tests=${rest%%;*} edit=${rest#*;}
-  settings=
-  [ "${edit%%;*}" != reordered ] || { settings=reordered edit=; }
-  said=$(NANOSPEC_PROVE=1 NANOSPEC_PTX=$settings NANOSPEC_PTX_EDIT=$edit LD_LIBRARY_PATH=$w timeout 300 \
+  settings='' blas='' libraries=$w
+  case $edit in
+  reordered | kept) settings=$edit edit='' ;;
+  cublas=absent) libraries='' edit='' ;;
+  cublas=*) blas=${edit#*=} edit='' ;;
+  esac
+  said=$(NANOSPEC_PROVE=1 NANOSPEC_PTX=$settings NANOSPEC_PTX_EDIT=$edit NANOSPEC_PTX_CUBLAS=$blas \
+    LD_LIBRARY_PATH=$libraries timeout 300 \
     "$w/run-$program" -tc="ptx: $tests" 2>&1) && status=0 || status=$?
   if [ "$status" != 1 ] && [ "$status" != 124 ]; then
     missed=$((missed + 1))
     echo "failed: not found: $line $(echo "$said" | grep -m1 'nothing to edit')"
   else
     found=$((found + 1))
-    echo "found: $line: $(echo "$said" | grep -m1 -oE 'ptx: [a-z ]*(race|mask|barrier|meeting|pending|waits? for|griddep)[a-z ]*|is NOT correct|Terminated' || echo "status $status")"
+    echo "found: $line: $(echo "$said" | grep -m1 -oE 'cuBLAS[^:]* (computes|is not)[^:]*|cuBLAS: [A-Z_]*|ptx: [a-z ]*(race|mask|barrier|meeting|pending|waits? for|griddep)[a-z ]*|is NOT correct|not given back.*|Terminated' || echo "status $status")"
   fi
 done <<'LINES'
 attention;attention has*;attention_kernelIfLi32;bar.warp.sync;1;
@@ -43,6 +50,10 @@ rows;*;row_kernelINS_16SoftCrossEntropyIf;shfl.sync.bfly;3;shfl.sync.up
 integers;*;multiply_integersINS_9QuantizedILi8;bar.sync;2;
 matmul;*;tiled_fp32;setp.lt.s32;2;setp.le.s32
 decode;an iteration does*;reordered
+decode;an iteration does*;kept
+train;cuBLAS is given*;cublas=one
+train;a training run*;cublas=tf32
+train;a training run*;cublas=absent
 LINES
 echo "$found passed, $missed failed, 0 skipped"
 [ "$missed" = 0 ]

@@ -429,6 +429,7 @@ void prefetch(Warp& warp, const Instruction& it, Mask mask) {
   });
 }
 void prefetch_piece(Warp& warp, const Instruction& it, Mask mask) {
+  counts.pieces++;
   for_lanes(mask, [&](int lane) {
     const uint64_t at = address_of(warp, it.at[0], lane), bytes = uint32_t(warp.reg(it.from[0]).lane[lane]);
     if (at % 16 || bytes % 16 || bytes == 0 || !is_allocated(at, bytes))

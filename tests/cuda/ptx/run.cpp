@@ -253,6 +253,7 @@ void run(Launch& launch) {
     fault("more threads, blocks or shared memory than a launch may have: " + launch.kernel->name);
   if (!launch.early) all_is_seen();
   launch.number = uint32_t(++counts.launches);
+  counts.early += launch.early;
   counts.kernels.insert(launch.kernel->name);
   const bool together = launch.together || settings.together;
   std::deque<Block> running;

@@ -5,7 +5,7 @@
 // used. A launch runs at once, and to its end; in a capture it is kept, and runs when the graph is launched.
 //
 // Faults beside those of kernels: another stream; shared memory by a launch's third number; within a capture a copy, a
-// wait, an allocation, an event; at the end, graphs, events and captures that are not given back.
+// wait, an allocation, an event; at the end, memory, graphs, events and captures that are not given back.
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 
@@ -31,16 +31,22 @@ struct Function {
 };
 struct Graph {
   std::vector<std::function<void()>> work;
+  bool has_early = false;
 };
+// Old drivers refuse to record launches that begin early: as they are recorded, or when the graph is made.
+enum Refusal { kNone, kLaunch, kGraph };
 struct Device {
   std::vector<std::unique_ptr<ptx::Program>> programs;
   std::map<const void*, Function> functions;  // by their addresses on the host
   std::vector<cudaLaunchConfig_t> pushed;     // of kernel<<<...>>>
   std::optional<cudaStream_t> stream;         // that everything runs in
   Graph* capture = nullptr;
+  bool invalid = false;  // the capture: a launch in it was refused
+  Refusal refusal = kNone;
   std::string problem;  // of the last call that failed
   long graphs = 0, events = 0;
-  bool reorders = false;  // graphs run their launches in another order: a mutant
+  // Mutants: graphs run their launches in another order; a piece of memory is never freed.
+  bool reorders = false, keeps = false;
 
   ~Device();
 };
@@ -58,6 +64,7 @@ void read_settings() {
       {"shuffled", [] { ptx::settings.order = ptx::Order::kShuffled; }},
       {"early", [] { ptx::settings.late = false; }},
       {"reordered", [] { device().reorders = true; }},
+      {"kept", [] { device().keeps = true; }},
       {"together", [] { ptx::settings.together = true; }},
       {"ampere", [] { ptx::settings.rounding = ptx::Rounding::kAmpere; }},
       {"fused", [] { ptx::settings.rounding = ptx::Rounding::kFused; }}};
@@ -94,8 +101,10 @@ Device::~Device() {
           opcodes.insert(opcode);
         }
   append("NANOSPEC_PTX_OPCODES", opcodes);
-  if (!capture && graphs == 0 && events == 0) return;
-  fprintf(stderr, "witness: not given back: %ld graphs, %ld events%s\n", graphs, events, capture ? ", a capture" : "");
+  const auto [pieces, bytes] = ptx::not_released();
+  if (!capture && graphs == 0 && events == 0 && pieces == 0) return;
+  fprintf(stderr, "witness: not given back: %ld graphs, %ld events, %zu pieces of memory (%zu bytes)%s\n", graphs,
+          events, pieces, bytes, capture ? ", a capture" : "");
   _exit(1);
 }
 
@@ -155,6 +164,12 @@ const Function& function_at(const void* address) {
   return found->second;
 }
 
+// What an old driver answers.
+cudaError_t refuse() {
+  device().problem = "operation not supported";
+  return cudaErrorNotSupported;
+}
+
 cudaError_t launch(const void* address, const cudaLaunchConfig_t& config, void** arguments) {
   ptx::Launch it;
   const cudaError_t error = call([&] {
@@ -179,6 +194,13 @@ cudaError_t launch(const void* address, const cudaLaunchConfig_t& config, void**
     }
   });
   if (error != cudaSuccess) return error;
+  if (device().capture && it.early) {
+    device().capture->has_early = true;
+    if (device().refusal == kLaunch) {
+      device().invalid = true;
+      return refuse();
+    }
+  }
   return in_stream(config.stream, [it] {
     ptx::Launch once = it;
     ptx::run(once);
@@ -237,6 +259,13 @@ void edit(std::string& text) {
 }
 
 }  // namespace
+
+// ---------------------------------------------------------------------------------------------------------------
+// What tests ask for (cuda_test.h)
+
+void witness_refuses(int how) { device().refusal = Refusal(how); }
+long witness_early_launches() { return ptx::counts.early; }
+long witness_pieces_asked() { return ptx::counts.pieces; }
 
 // ---------------------------------------------------------------------------------------------------------------
 // The functions, in the order in which a program needs them
@@ -303,6 +332,7 @@ cudaError_t cudaMalloc(void** at, size_t bytes) {
 cudaError_t cudaMallocHost(void** at, size_t bytes) { return cudaMalloc(at, bytes); }
 cudaError_t cudaFree(void* at) {
   return outside("a free", [&] {
+    if (at && std::exchange(device().keeps, false)) return;
     if (at && !ptx::release(at)) fault("a free of what was not allocated");
   });
 }
@@ -368,11 +398,15 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
   return outside("another capture", [] { device().capture = new Graph; });
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
-  *graph = reinterpret_cast<cudaGraph_t>(std::exchange(device().capture, nullptr));
+  std::unique_ptr<Graph> recorded(std::exchange(device().capture, nullptr));
+  *graph = nullptr;
+  if (std::exchange(device().invalid, false)) return cudaErrorStreamCaptureInvalidated;
+  *graph = reinterpret_cast<cudaGraph_t>(recorded.release());
   device().graphs++;
   return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* ready, cudaGraph_t graph, unsigned long long) {
+  if (device().refusal == kGraph && reinterpret_cast<Graph*>(graph)->has_early) return refuse();
   Graph* const copy = new Graph(*reinterpret_cast<Graph*>(graph));
   if (device().reorders && copy->work.size() > 3) std::swap(copy->work[2], copy->work[3]);
   *ready = reinterpret_cast<cudaGraphExec_t>(copy);
