@@ -45,7 +45,7 @@ const Words kRings = {"drafters", "files",    "growth",   "rules", "watch",
 // Included, and made by the Makefile from another file.
 const std::map<std::string, std::string> kMade = {{"page.inc", "commands/page.html"}};
 
-constexpr int kCoreCode = 2700, kFileLines = 650, kFunctionLines = 70, kLoopLines = 60;
+constexpr int kCoreCode = 2600, kFileLines = 650, kFunctionLines = 70, kLoopLines = 60;
 constexpr double kComments = 0.15;
 
 // What no word of the headers begins with: features of rings. "pace" is a whole word, for there are spaces.
@@ -311,7 +311,7 @@ Words wrong_measures(const Sources& sources) {
     if (!among(kHeaders, file) && !among(kPrograms, file)) continue;
     const Words all = lines_of(text), bare = lines_of(code_of(text));
     const auto blank = [](const std::string& line) { return line.find_first_not_of(" \t") == std::string::npos; };
-    for (size_t i = 0; i < all.size(); i++)
+    for (size_t i = 0; i < all.size() && among(kHeaders, file); i++)
       if (!blank(bare[i])) code++;
       else comments += !blank(all[i]);
     too_many(file, int(all.size()), kFileLines);
@@ -328,10 +328,12 @@ Words wrong_measures(const Sources& sources) {
   }
   if (loops == 0) wrong.push_back("decode.h has no generate()");
   if (code > kCoreCode)
-    wrong.push_back("the core has " + std::to_string(code) + " lines of code: at most " + std::to_string(kCoreCode));
+    wrong.push_back("the core's headers have " + std::to_string(code) + " lines of code: at most " +
+                    std::to_string(kCoreCode));
   if (comments < kComments * code)
-    wrong.push_back("the core has " + std::to_string(comments) + " lines of comment on " + std::to_string(code) +
-                    " of code: at least " + std::to_string(int(kComments * 100)) + " of a hundred");
+    wrong.push_back("the core's headers have " + std::to_string(comments) + " lines of comment on " +
+                    std::to_string(code) + " of code: at least " + std::to_string(int(kComments * 100)) +
+                    " of a hundred");
   return wrong;
 }
 
@@ -635,11 +637,12 @@ TEST_CASE("rings: a core that grew, fell silent or learned a ring's word is foun
         "tree.h:1: flatten() has an #if inside");
   fault("decode.h", function("degenerate", 61), "decode.h has no generate()");
   fault("model.h", many(651, "\n").substr(0, 651), "model.h has 651 lines: at most 650");
-  fault("sample.h", many(15, "// so"), "the core has 15 lines of comment on 130 of code: at least 15 of a hundred");
+  fault("sample.h", many(15, "// so"),
+        "the core's headers have 15 lines of comment on 130 of code: at least 15 of a hundred");
   Sources broken = house;
   for (const char* file : {"model.h", "draft.h", "train.h", "target.h", "nanospec.cu"})
-    broken[file] = many(600, "int i;");
-  CHECK(wrong_measures(broken) == Words{"the core has 3130 lines of code: at most 2700"});
+    broken[file] = many(620, "int i;");
+  CHECK(wrong_measures(broken) == Words{"the core's headers have 2610 lines of code: at most 2600"});
 
   const auto foreign = [](const std::string& text) { return foreign_words({{"draft.h", text}}).size(); };
   CHECK(foreign("// What learns: growth/trust.h. A namespace has spaces.\n#include \"distrust.h\"\n") == 0);
