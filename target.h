@@ -46,6 +46,8 @@ class Target {
       activations_ = Activations<float, float>(config, most_rows_, slots, false, pool_->size(), cuda);
     else activations_ = Activations<float, bf16>(config, most_rows_, slots, false, pool_->size(), cuda);
     const auto point = [&](auto& a) {
+      for (auto* cache : {&a.k, &a.v})  // of several seats parts alone are used
+        if (seats > 1 && !cuda) take_small_pages(cache->data(), cache->size() * sizeof(*cache->data()));
       x_ = &a.x;
       norm_ = &a.norm_f;
       device_logits_ = &a.logits;

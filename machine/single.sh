@@ -224,6 +224,8 @@ target.h | void run_rows( | } |
 target.h | Target(const Config& config, const TensorSource& weights, Dtype dtype, std::shared_ptr | | // most_rows: the rows of the largest tree, its root among them.\nTarget(const Config& config, const TensorSource& weights, Dtype dtype, std::shared_ptr<Pool> pool, int most_rows,
 target.h | Dtype cache_dtype = Dtype::fp32, int seats = 1) | | int seats = 1)
 target.h | if (cache_dtype == Dtype::fp32) | else activations_ = | activations_ = Activations<float>(config, most_rows_, slots, false, pool_->size(), cuda);
+target.h | for (auto* cache : {&a.k, &a.v}) | |
+target.h | if (seats > 1 && !cuda) | |
 target.h | x_ = &a.x; | norm_ = &a.norm_f; |
 target.h | layers_run_ = 0; | |
 target.h | layers_run_ = with_logits | |

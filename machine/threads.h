@@ -417,6 +417,12 @@ inline void* allocate_zeroed(size_t bytes) {
   memset(p, 0, bytes);
   return p;
 }
+// The same memory in small pages, where only parts of it will be used: call it before anything is written.
+inline void take_small_pages(void* p, size_t bytes) {
+#if defined(__linux__)
+  if (kMapsMemory && bytes >= kHugePage) madvise(p, bytes, MADV_NOHUGEPAGE);
+#endif
+}
 // Frees what allocate_zeroed(bytes) gave, or null.
 inline void free_zeroed(void* p, size_t bytes) {
 #if defined(__linux__)
