@@ -25,7 +25,7 @@ class Recorder : public Watcher {
     bool drafts_on_device;
     std::function<int()> past;
     std::function<int(int node)> pick;                         // that the target made, of the last tree; or null
-    std::function<void(const IterationReport&)> on_iteration;            // or null; its time does not count
+    std::function<void(const IterationReport&)> on_iteration;  // or null; its time does not count
   };
 
   Recorder(Clock& clock, Watcher& inner, Sources sources)
