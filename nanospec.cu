@@ -31,7 +31,8 @@ Loaded load(const Settings& s) { return load(s, dtype_of(s.dtype), dtype_of(s.ca
 // Throws std::runtime_error where it is not, unless there may be fewer.
 int seats_of(const Settings& s, const Config& c) {
   const double number = dtype_of(s.cache_dtype) == Dtype::bf16 ? 2 : 4;
-  const double each = 2 * number * c.n_layer * c.n_kv_head * c.head_size() * (c.block_size + s.rows + 64);
+  const double each = 2 * number * c.n_layer * c.n_kv_head * c.head_size() *
+                      (c.block_size + std::max(s.rows, std::min(c.block_size, 256)));
   const double there = double(available_bytes());
   if (s.seats == 1) return 1;
   if (s.fewer) return std::max(1, std::min(s.seats, int(there / 2 / each)));
@@ -46,8 +47,8 @@ Target target_of(const Settings& s, const Loaded& loaded) {
   const int seats = seats_of(s, loaded.config);
   set_early(s.early);
   return Target(loaded.config, loaded.source(), dtype_of(s.dtype),
-                std::make_shared<Pool>(s.threads, choose_cuda(s.device), s.kernels == "plain"),
-                seats == 1 ? s.rows : seats * s.rows + kPieceRows, dtype_of(s.cache_dtype), seats);
+                std::make_shared<Pool>(s.threads, choose_cuda(s.device), s.kernels == "plain"), s.rows,
+                dtype_of(s.cache_dtype), seats);
 }
 }  // namespace
 

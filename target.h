@@ -22,7 +22,7 @@ namespace nanospec {
 // Packed weights, the caches of some texts, and forwards of their trees.
 class Target {
  public:
-  // most_rows: of all trees of a forward, their roots among them; a tree has at most its seat's share. cache_dtype:
+  // most_rows: the rows of the largest tree, its root among them; every seat may have one in a forward. cache_dtype:
   // fp32 or bf16. Throws std::bad_alloc, or std::runtime_error for the GPU, and what weights.read() throws.
   Target(const Config& config, const TensorSource& weights, Dtype dtype, bool cuda, int threads, int most_rows,
          Dtype cache_dtype = Dtype::fp32, int seats = 1)
@@ -35,16 +35,17 @@ class Target {
       : config_(config),
         pool_(std::move(pool)),
         most_rows_(std::max(most_rows, std::min(config.block_size, kPrefillRows))),
-        slots_(pad64(config.block_size + (most_rows_ + seats - 1) / seats)),
-        batch_(most_rows_, seats, pool_->cuda()),
+        all_rows_(most_rows_ + (seats - 1) * most_rows),
+        slots_(pad64(config.block_size + most_rows_)),
+        batch_(all_rows_, seats, pool_->cuda()),
         kept_(2 + most_rows_, pool_->cuda()),
         seats_(size_t(seats)) {
     const bool cuda = pool_->cuda();
     weights_ = load_weights<AnyNumber>(config, weights, dtype, *pool_);
     const int slots = slots_ * seats;
     if (cache_dtype == Dtype::fp32)
-      activations_ = Activations<float, float>(config, most_rows_, slots, false, pool_->size(), cuda);
-    else activations_ = Activations<float, bf16>(config, most_rows_, slots, false, pool_->size(), cuda);
+      activations_ = Activations<float, float>(config, all_rows_, slots, false, pool_->size(), cuda);
+    else activations_ = Activations<float, bf16>(config, all_rows_, slots, false, pool_->size(), cuda);
     const auto point = [&](auto& a) {
       for (auto* cache : {&a.k, &a.v})  // of several seats parts alone are used
         if (seats > 1 && !cuda) take_small_pages(cache->data(), cache->size() * sizeof(*cache->data()));
@@ -70,7 +71,8 @@ class Target {
   int vocab_size() const { return config_.vocab_size; }
   int layers() const { return config_.n_layer; }
   int channels() const { return config_.n_embd; }
-  int most_rows() const { return most_rows_; }  // of one forward
+  int most_rows() const { return most_rows_; }  // of a seat, in one forward
+  int all_rows() const { return all_rows_; }    // of all seats
   int threads() const { return pool_->size(); }
   bool cuda() const { return pool_->cuda(); }
   const std::shared_ptr<Pool>& pool() const { return pool_; }
@@ -259,7 +261,7 @@ class Target {
 
   const Config config_;
   const std::shared_ptr<Pool> pool_;
-  const int most_rows_, slots_;  // of a forward; of a seat
+  const int most_rows_, all_rows_, slots_;  // of a seat in a forward; of a forward; of a seat in the cache
   bool uses_pool_ = true;
   TeamChoice team_;
   Weights<float, AnyNumber> weights_;

@@ -54,7 +54,7 @@ struct ForestRunner : Judge<Target> {
       target.add_tree(tree.token.data(), tree.depth.data(), tree.end.data(), tree.size());
       trees += tree.size();
     }
-    const int free = target.most_rows() - trees;
+    const int free = target.all_rows() - trees;
     const int pieces = add_pieces(trees > 0 ? std::min(std::max(kPieceRows, trees), free) : free);
     if (trees + pieces == 0) return;
     const double began = clock.now();

@@ -205,7 +205,7 @@ model.h | // Compiled once | |
 
 target.h | Target(const Config& config, const TensorSource& weights, Dtype dtype, bool cuda | Target(const Target&) | Target(const Target&) = delete;
 target.h | // The same on another target's threads: | |
-target.h | // most_rows: of all trees of a forward | // fp32 or bf16. Throws |
+target.h | // most_rows: the rows of the largest tree | // fp32 or bf16. Throws |
 target.h | // It has what decode.h asks of a target, and what | // whole iterations of a text | // It has what decode.h asks of a target.
 target.h | // The seat of which the functions below | void sit( |
 target.h | // As many of n tokens as the cache begins | } |

@@ -216,7 +216,7 @@ TEST_CASE("forest: every text has the bytes that it has alone, whoever drafts it
       generate(single, nullptr, its.decoding, its.alone, [](int) { return true; });
       read.insert(read.end(), its.alone.begin(), its.alone.end());
     }
-    Target target(config, weights.data(), dtype, false, threads, seats * 65 + kPieceRows, cache, seats);
+    Target target(config, weights.data(), dtype, false, threads, 65, cache, seats);
     const auto small = std::make_shared<Target>(config, weights.data(), Dtype::q8_0, target.pool(), 65, cache, seats);
     const std::unique_ptr<Drafter> drafter = drawn_drafter(chance, target, small, read);
     const Shape shape = ready_shape(kAllShapes[chance.below(int(std::size(kAllShapes)))], 64);
@@ -234,7 +234,7 @@ TEST_CASE("forest: every text has the bytes that it has alone, whoever drafts it
 TEST_CASE("forest: a long prompt that arrives delays nobody: it is cached in pieces, beside the texts that run") {
   const Config config = small_config(2, 512);
   const std::vector<float> weights = loud_weights(config, 3);
-  Target target(config, weights.data(), Dtype::fp32, false, 1, 3 + kPieceRows, Dtype::fp32, 3);
+  Target target(config, weights.data(), Dtype::fp32, false, 1, 1 + kPieceRows, Dtype::fp32, 3);
   const int prompt = 400;
   int begun = 0, beside = 0;  // tokens of the others between the arrival and the first token of the long text
   bool waits = false;
