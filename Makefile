@@ -15,8 +15,9 @@ MEMORY := $(if $(CLANG),,--param ggc-min-heapsize=1000000)
 # Compilers prefer vectors of 256 bits where there are 512, for processors whose clock these once slowed.
 MACROS := echo | $(CXX) -march=$(ARCH) -dM -E -x c++ - 2>/dev/null
 VECTORS := $(shell $(MACROS) | grep -q AVX512F && echo -mprefer-vector-width=512)
-# Contraction off: a fused multiply-add is written as one, or the bits would depend on the compiler's mood.
-EXACT := -ffp-contract=off -fno-math-errno -march=$(ARCH) $(VECTORS)
+# Contraction off: a fused multiply-add is written as one, or the bits would depend on the compiler's mood. Functions
+# begin at a cache line, or a loop's speed would depend on what is linked before it.
+EXACT := -ffp-contract=off -fno-math-errno -falign-functions=64 -march=$(ARCH) $(VECTORS)
 # What computes is optimized whole. What waits for it, or for a person, is not: it compiles in two thirds of the time.
 COMPUTES := $(if $(filter 1,$(SANITIZE)),-O1,-O3)
 WAITS := $(if $(filter 1,$(SANITIZE)),-O0,-O1)
@@ -30,7 +31,6 @@ TESTS_TRUSTED := -fno-sanitize=alignment,pointer-overflow
 endif
 FLAGS = -std=c++17 $(SANITIZERS) $(OPTIMIZE) -I. $(EXACT) $(WARN) $(MEMORY) -pthread
 LIBS := -lmd -lpcre2-8 -ledit
-
 NVCC := $(shell command -v nvcc)
 GPU := $(if $(NVCC),$(shell nvidia-smi -L 2>/dev/null | head -1))
 # Kernels are compiled for this machine's GPUs, where nvcc knows them; elsewhere, and by `make cuda`, for all from 8.0 on.
