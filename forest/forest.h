@@ -6,7 +6,7 @@
 // a text. On a GPU a forest takes the host's path.
 //
 // Here, in order: the runner, which caches prompts in pieces; the planner, which shares one budget of nodes among all
-// trees; a text that waits, and generate().
+// trees; a text that waits, and generate_forest().
 #pragma once
 
 #include <deque>

@@ -163,6 +163,14 @@ class Mock {
   std::map<int, std::array<float, 3>> features_;
 };
 
+// Decodes n tokens of a mock.
+inline Stats decode_mock(Mock& mock, Drafter* drafter, const Shape& shape, const Sampling& sampling, int n,
+                         std::vector<int>& text) {
+  Decoding decoding;
+  decoding.shape = shape, decoding.sampling = sampling, decoding.max_new_tokens = n;
+  return generate(mock, drafter, decoding, text, [](int) { return true; });
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // Drafters
 

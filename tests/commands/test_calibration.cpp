@@ -11,13 +11,6 @@ using namespace nanospec;
 
 namespace {
 
-Stats decode_mock(Mock& mock, Drafter* drafter, const Shape& shape, const Sampling& sampling, int n,
-                  std::vector<int>& text) {
-  Decoding decoding;
-  decoding.shape = shape, decoding.sampling = sampling, decoding.max_new_tokens = n;
-  return generate(mock, drafter, decoding, text, [](int) { return true; });
-}
-
 // What a drafter's guesses are worth against the mock: as calibrate_command measures it.
 RankCounts measured(Mock& mock, Drafter& drafter, const Sampling& sampling, int depths, int ranks, int tokens) {
   std::vector<int> text = {1, 2, 3}, again = text;

@@ -77,13 +77,14 @@ std::unique_ptr<Drafter> drawn_drafter(Chance& chance, Target& target, const std
   }
 }
 
-int draws() { return a_sixtieth() ? 6 : a_tenth() ? 25 : 400; }
+int draws() { return a_sixtieth() ? 6 : a_tenth() ? 25 : 600; }
 
-// Decodes them side by side. Returns how many tokens differ from the text alone; -1 where lengths differ.
+// Of all forests.
 struct Outcome {
   int texts = 0, different = 0;
-  double accepted = 0, forwards = 0;
+  double tokens = 0, forwards = 0;
 };
+// Decodes these texts side by side, and holds each to itself alone. first: the drafter of the first seat, or null.
 void run_forest(Chance& chance, Target& target, Drafter* first, const Shape& shape, Cost* cost,
                 std::vector<Wanted>& all, Outcome& outcome) {
   std::vector<std::unique_ptr<Drafter>> drafters;
@@ -109,7 +110,7 @@ void run_forest(Chance& chance, Target& target, Drafter* first, const Shape& sha
       outcome.texts++;
       if (*tokens != its.alone) outcome.different++;
       CHECK(*tokens == its.alone);
-      outcome.accepted += double(stats.tokens);
+      outcome.tokens += double(stats.tokens);
       outcome.forwards += double(stats.target_forwards);
     };
     running++;
@@ -205,7 +206,7 @@ TEST_CASE("forest: every text has the bytes that it has alone, whoever drafts it
     const std::vector<float> weights = loud_weights(config, uint64_t(trial) + 1);
     const Dtype dtypes[] = {Dtype::fp32, Dtype::bf16, Dtype::f16, Dtype::q8_0, Dtype::q4_0, Dtype::q4_1};
     const Dtype dtype = dtypes[chance.below(6)], cache = chance.below(2) ? Dtype::fp32 : Dtype::bf16;
-    const int threads = 1 + chance.below(2), seats = 1 + chance.below(8);
+    const int threads = 1 + chance.below(2), seats = 1 + chance.below(chance.below(5) ? 8 : 32);
     Target single(config, weights.data(), dtype, false, threads, 65, cache);
     std::vector<Wanted> all(static_cast<size_t>(1 + chance.below(2 * seats)));
     std::vector<int> read = {0};
@@ -227,8 +228,8 @@ TEST_CASE("forest: every text has the bytes that it has alone, whoever drafts it
     run_forest(chance, target, drafter.get(), shape, &cost, all, outcome);
   }
   CHECK(outcome.different == 0);
-  CHECK(outcome.texts >= draws());
-  CHECK(outcome.accepted > 1.05 * outcome.forwards);  // a sweep that accepts nothing proves nothing
+  CHECK(outcome.texts >= (a_tenth() ? draws() : 3000));
+  CHECK(outcome.tokens > 1.05 * outcome.forwards);  // a sweep that accepts nothing proves nothing
 }
 
 TEST_CASE("forest: a long prompt that arrives delays nobody: it is cached in pieces, beside the texts that run") {

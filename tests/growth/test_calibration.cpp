@@ -12,13 +12,6 @@ using namespace nanospec;
 
 namespace {
 
-Stats decode_mock(Mock& mock, Drafter* drafter, const Shape& shape, const Sampling& sampling, int n,
-                  std::vector<int>& text) {
-  Decoding decoding;
-  decoding.shape = shape, decoding.sampling = sampling, decoding.max_new_tokens = n;
-  return generate(mock, drafter, decoding, text, [](int) { return true; });
-}
-
 Calibration example(const std::string& drafter, double temperature, double first) {
   Accuracy a;
   a.depths = 2, a.ranks = 3, a.rate = {first, 0.2, 0.1, 0.5, 0.25, 0}, a.seen = {40, 20}, a.expand_seconds = 2e-6;
