@@ -100,6 +100,7 @@ void bench_batch(Bench& bench) {
   for (int n = 1; n <= engine.seats(); n *= 2) batches.push_back({n, {}, {}});
   const Config& c = engine.config();
   const double position = 2.0 * sizeof(float) * c.n_layer * c.n_kv_head * c.head_size();
+  run_batch(bench, engine, kDrafted, prompts, 1);  // loads the drafter, and measures what rows cost
   int done = 0;
   for (int repeat = 0; repeat < bench.repeats; repeat++)
     for (size_t k = 0; k < batches.size(); k++) {
