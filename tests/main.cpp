@@ -169,6 +169,11 @@ struct Counts : doctest::IReporter {
   void log_assert(const doctest::AssertData& a) override {
     if (!a.m_failed) return;
     wrong_.push_back(std::string(a.m_file) + ":" + std::to_string(a.m_line) + ": " + a.m_expr + ", in " + name_);
+    for (int i = 0; i < get_num_active_contexts(); i++) {  // what its message says
+      std::ostringstream said;
+      get_active_contexts()[i]->stringify(&said);
+      wrong_.back() += ": " + said.str();
+    }
     failed_.insert(name_);
   }
   void log_message(const doctest::MessageData&) override {}
