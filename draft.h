@@ -33,6 +33,13 @@ struct Draws {
   bool kept_only;  // choose among the tokens that top-k and top-p keep of the drafter's own distribution
 };
 
+// Nodes of a growing tree that its drafter will expand next.
+struct Expansion {
+  struct Drafter* drafter;
+  const Growth* growth;
+  std::vector<int> nodes;
+};
+
 // What a forward committed: n tokens, the last of which is the next root, and the n rows of its tree that stay.
 struct Commit {
   const int* tokens;  // (n)
@@ -116,6 +123,9 @@ struct Drafter {
 
   // These nodes of the growing tree will be expanded next: a drafter that runs a model runs it here, once for all.
   virtual void prepare(const Growth& /*growth*/, const int* /*nodes*/, int /*n*/) {}
+
+  // Texts side by side: the same for drafters that another() made, of all texts in one forward. False if it runs none.
+  virtual bool prepare_all(const std::vector<Expansion>&) { return false; }
 
   // (V) logits of the token after a node of the growing tree. Null where the drafter knows nothing, for instance where
   // its model has not run. Valid until the next call. It may be called again for any node that has been expanded since

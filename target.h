@@ -117,25 +117,22 @@ class Target {
   // Runs the rows of one tree in preorder, row i at position past() + depth[i]. logits() then gives their logits.
   // layers: how many layers run before the final norm and the head; 0: all.
   void forward(const int* token, const int* depth, const int* end, int n, int layers = 0) {
-    rows_.clear();
-    rows_.add_tree(token, depth, end, n, first_slot(), past());
-    batch_.upload(rows_);
-    seat_->first_row = 0;
-    overwrite(layers == 0);
-    host_logits_ = cuda() ? forward_on_gpu(n, layers) : forward_here(n, layers);
+    clear_rows();
+    add_tree(token, depth, end, n, layers == 0);
+    run_rows(n, layers);
   }
-  // The same for the trees of several seats: clear_rows(); add_tree() of each; run_rows(n). The first n rows have
-  // logits.
+  // The same for the trees of several seats: clear_rows(); add_tree() of each; run_rows(n, layers). The first n rows
+  // have logits.
   void clear_rows() { rows_.clear(); }
-  void add_tree(const int* token, const int* depth, const int* end, int n) {
-    overwrite(true);
+  void add_tree(const int* token, const int* depth, const int* end, int n, bool all_layers = true) {
+    overwrite(all_layers);
     seat_->first_row = rows_.rows();
     rows_.add_tree(token, depth, end, n, first_slot(), past());
   }
-  void run_rows(int with_logits) {
+  void run_rows(int with_logits, int layers = 0) {
     batch_.upload(rows_);
-    run(batch_, with_logits);
-    if (with_logits) host_logits_ = device_logits_->on_host(size_t(with_logits) * V_, copied_logits_);
+    const bool alone = seats() == 1 && rows_.rows() == with_logits;
+    host_logits_ = cuda() && alone ? forward_on_gpu(with_logits, layers) : forward_here(with_logits, layers);
   }
   // Of the seat's rows in the last forward.
   const float* logits(int row) const { return host_logits_ + size_t(seat_->first_row + row) * V_; }

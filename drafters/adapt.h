@@ -187,6 +187,15 @@ class Union : public LikelyDrafter {
   void prepare(const Growth& growth, const int* nodes, int n) override {
     for (auto& part : parts_) part->prepare(growth, nodes, n);
   }
+  bool prepare_all(const std::vector<Expansion>& all) override {
+    bool any = false;
+    for (size_t part = 0; part < parts_.size(); part++) {
+      std::vector<Expansion> its = all;
+      for (Expansion& e : its) e.drafter = static_cast<Union*>(e.drafter)->parts_[part].get();
+      any |= its[0].drafter->prepare_all(its);
+    }
+    return any;
+  }
 
   const Likely* likely(const Growth& growth, int node) override {
     ask(growth, node);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "decode.h"
@@ -41,38 +42,53 @@ class ModelDrafter : public Drafter {
     return id < 0 ? nullptr : logits_.data() + size_t(id) * vocab;
   }
 
-  // Runs one forward for all of these nodes, and for those above them that no forward has run.
   void prepare(const Growth& growth, const int* nodes, int n) override {
-    model_.sit(seat_);
-    if (n > 1 && growth.size() > model_.most_rows()) {  // the model may not have room for all at once
-      prepare(growth, nodes, n / 2);
-      return prepare(growth, nodes + n / 2, n - n / 2);
+    prepare_all({{this, &growth, {nodes, nodes + n}}});
+  }
+  // Runs one forward for all of these nodes, and for those above them that no forward has run. Before it, where an
+  // iteration begins, one for the roots.
+  bool prepare_all(const std::vector<Expansion>& all) override {
+    std::vector<ModelDrafter*> run;  // those whose rows the next forward has
+    for (const Expansion& e : all) {
+      ModelDrafter& its = *static_cast<ModelDrafter*>(e.drafter);
+      if (its.seen_.size() > 0) continue;
+      its.model_.sit(its.seat_);
+      its.run_root(e.growth->token[0]);
+      run.push_back(&its);
     }
-    const bool fresh = seen_.size() == 0;
-    if (fresh) run_root(growth.token[0]);
-    const int before = seen_.size();
-    for (int k = 0; k < n; k++)
-      if (base_ + growth.depth[nodes[k]] < model_.block_size()) enter(growth, nodes[k]);
-    if (seen_.size() > before) run_nodes(before);
-    else if (!fresh) return;  // all have been run: a later look at this iteration must not touch the cache
-    model_.rewind(base_);     // nothing has been overwritten, so the next forward can continue the trunk
+    run_together(run);
+    for (size_t part = 0, parts = 1; part < parts; part++) {
+      for (const Expansion& e : all) {
+        const bool all_at_once = e.growth->size() <= model_.most_rows();  // else there may not be room for all
+        const size_t n = all_at_once ? 1 : e.nodes.size();
+        ModelDrafter& its = *static_cast<ModelDrafter*>(e.drafter);
+        its.model_.sit(its.seat_);
+        if (part < n && its.place_nodes(*e.growth, e.nodes.data() + part, all_at_once ? int(e.nodes.size()) : 1))
+          run.push_back(&its);
+        parts = std::max(parts, n);
+      }
+      run_together(run);
+    }
+    return true;
   }
 
  protected:
   // Calls run_text, or start, for the root and for the text before it that is not cached.
   virtual void run_root(int root) = 0;
 
-  // Runs the n tokens of the text that follow the cached ones; the last one is the root.
+  // The n tokens of the text that follow the cached ones are to run; the last one is the root.
   void run_text(const int* tokens, int n) {
+    std::vector<int> all(size_t(model_.most_rows()));
+    std::iota(all.begin(), all.end(), 0);
     for (const int most = model_.most_rows(); n > most; n -= most, tokens += most, base_ += most) {
-      run_chain(tokens, most);
-      std::vector<int> all(static_cast<size_t>(most));
-      std::iota(all.begin(), all.end(), 0);
+      place_text(tokens, most);
+      model_.clear_rows();
+      add_rows();
+      model_.run_rows(most, layers_);
+      model_forwards++;
       model_.keep(all.data(), most);
     }
-    run_chain(tokens, n);
-    base_ += n - 1;
-    start(tokens[n - 1], n - 1);
+    place_text(tokens, n);
   }
   // The root has been run: it is this row of the last forward, cached behind base_ positions.
   void start(int root, int row) {
@@ -104,8 +120,8 @@ class ModelDrafter : public Drafter {
     row_of_.clear();
   }
 
-  // For a model whose rows need more than their tokens. before(): the next forward's rows stand under these nodes.
-  // after(): this row of the last forward was this node.
+  // For a model whose rows need more than their tokens. before(): the text's rows of the next forward stand under these
+  // nodes. after(): this row of the last forward was this node.
   virtual void before(const std::vector<int>& /*above*/) {}
   virtual void after(int /*id*/, int /*row*/) {}
 
@@ -114,11 +130,48 @@ class ModelDrafter : public Drafter {
   int base_ = 0;
 
  private:
-  void run_chain(const int* tokens, int n) {
-    Batch chain;
-    chain.add_chain(tokens, n, 0, 0);
-    model_.forward(tokens, chain.depth.data(), chain.end.data(), n, layers_);
-    model_forwards++;
+  // The text's rows of the next forward: a part of the text or, with ids, nodes.
+  struct Placed {
+    Batch rows;
+    std::vector<int> ids, above;  // (rows) the nodes, and those that they stand under
+    int first_new;                // the first id that no forward has run
+  };
+  // Runs what they have placed in one forward.
+  static void run_together(std::vector<ModelDrafter*>& all) {
+    int rows = 0;
+    if (!all.empty()) all[0]->model_.clear_rows();
+    for (ModelDrafter* its : all) rows += its->add_rows();
+    if (rows > 0) all[0]->model_.run_rows(rows, all[0]->layers_);
+    for (ModelDrafter* its : all) its->take_rows();
+    all.clear();
+  }
+  int add_rows() {
+    const Batch& rows = placed_.rows;
+    model_.sit(seat_);
+    if (rows.rows() > 0)
+      model_.add_tree(rows.token.data(), rows.depth.data(), rows.end.data(), rows.rows(), layers_ == 0);
+    before(placed_.above);
+    return rows.rows();
+  }
+  void take_rows() {
+    model_.sit(seat_);
+    const Placed its = std::exchange(placed_, {});
+    const int n = its.rows.rows();
+    if (n > 0) model_forwards++;
+    if (n > 0 && its.ids.empty()) {  // the text, and the root at its end
+      base_ += n - 1;
+      start(its.rows.token.back(), n - 1);
+    }
+    for (int row = 0; row < int(its.ids.size()); row++) {
+      const int id = its.ids[size_t(row)];
+      row_of_[id] = row;
+      if (id >= its.first_new) store(id, row);
+    }
+    model_.rewind(base_);  // nothing has been overwritten, so the next forward can continue the trunk
+  }
+  void place_text(const int* tokens, int n) {
+    placed_ = {};
+    placed_.rows.add_chain(tokens, n, 0, 0);
   }
   // A node is known by the tokens of its path: in another growth, or in this one grown again, it is the same node.
   int find(const Growth& growth, int node) const {
@@ -152,9 +205,14 @@ class ModelDrafter : public Drafter {
     row_of_.clear();  // the gather may have overwritten them
   }
 
-  // Runs a forward of the nodes from `first` on, which are new, and of those above them that are not on the trunk.
-  void run_nodes(int first) {
+  // Places those of these nodes that are new, and those above them that are not on the trunk. Returns whether there are
+  // any: if not, a later look at this iteration must not touch the cache.
+  bool place_nodes(const Growth& growth, const int* nodes, int count) {
+    const int first = seen_.size();
+    for (int k = 0; k < count; k++)
+      if (first > 0 && base_ + growth.depth[nodes[k]] < model_.block_size()) enter(growth, nodes[k]);
     const int n = seen_.size();
+    if (n == first) return false;
     std::vector<int> under(size_t(n), 0), path;  // how many new nodes stand under a node; the ancestors of all of them
     for (int id = first; id < n; id++)
       for (int above = seen_.parent[id]; above >= 0; above = seen_.parent[above]) under[above]++;
@@ -162,31 +220,25 @@ class ModelDrafter : public Drafter {
       if (under[id] == n - first) path.push_back(id);
     follow(path);
 
-    Growth growth;  // the rows to run, under the trunk's last node, which is not run
-    growth.start(seen_.token[trunk_.back()]);
+    Growth rows;  // to run, under the trunk's last node, which is not run
+    rows.start(seen_.token[trunk_.back()]);
     std::vector<int> place(size_t(n), 0), ids = {trunk_.back()};
     for (int id = 0; id < n; id++) {
       const bool on_trunk = std::find(trunk_.begin(), trunk_.end(), id) != trunk_.end();
       if (on_trunk || (id < first && under[id] == 0)) continue;
-      place[id] = growth.add(place[seen_.parent[id]], {seen_.token[id], 1});
+      place[id] = rows.add(place[seen_.parent[id]], {seen_.token[id], 1});
       ids.push_back(id);
     }
-    flatten(growth, tree_);
-    const int rows = tree_.size() - 1;
-    std::vector<int> above;
-    for (int row = 1; row <= rows; row++) {
+    flatten(rows, tree_);
+    placed_ = {{}, {}, {}, first};
+    for (int row = 1; row < tree_.size(); row++) {
       tree_.depth[row]--;
       tree_.end[row]--;
-      above.push_back(seen_.parent[ids[tree_.origin[row]]]);
+      placed_.ids.push_back(ids[tree_.origin[row]]);
+      placed_.above.push_back(seen_.parent[placed_.ids.back()]);
     }
-    before(above);
-    model_.forward(tree_.token.data() + 1, tree_.depth.data() + 1, tree_.end.data() + 1, rows, layers_);
-    model_forwards++;
-    for (int row = 0; row < rows; row++) {
-      const int id = ids[tree_.origin[row + 1]];
-      row_of_[id] = row;
-      if (id >= first) store(id, row);
-    }
+    placed_.rows.add_tree(tree_.token.data() + 1, tree_.depth.data() + 1, tree_.end.data() + 1, tree_.size() - 1, 0, 0);
+    return true;
   }
   void store(int id, int row) {
     logits_.resize(std::max(logits_.size(), size_t(seen_.size()) * vocab));
@@ -198,7 +250,8 @@ class ModelDrafter : public Drafter {
   std::vector<float> logits_;  // (ids, V)
   std::vector<int> trunk_;     // ids, the root first
   std::map<int, int> row_of_;  // by id: the last forward's rows, which are cached behind the trunk
-  Tree tree_;                  // scratch
+  Placed placed_;
+  Tree tree_;  // scratch
 };
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -181,6 +181,11 @@ struct StandIn : Drafter {
     drafter.begin(text, n);
   }
   void prepare(const Growth& growth, const int* nodes, int n) override { drafter.prepare(growth, nodes, n); }
+  bool prepare_all(const std::vector<Expansion>& all) override {
+    std::vector<Expansion> inner = all;
+    for (Expansion& e : inner) e.drafter = &static_cast<StandIn*>(e.drafter)->drafter;
+    return drafter.prepare_all(inner);
+  }
   const float* logits(const Growth& growth, int node) override { return drafter.logits(growth, node); }
   void expand(const Growth& growth, const int* nodes, int n, int width, const Draws& draws, Candidate* candidates,
               int* count) override {

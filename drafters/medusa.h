@@ -197,25 +197,73 @@ struct MedusaHeads {
 // ---------------------------------------------------------------------------------------------------------------
 // The drafter
 
+// The heads, for all texts that draft with them: their weights, and a forward of one head on the rows of some texts.
+class SharedHeads {
+ public:
+  const MedusaSizes sizes;
+
+  SharedHeads(const MedusaHeads& heads, const TargetEnds<float>& target)
+      : sizes(heads.sizes),
+        weights_(sizes, heads.weights.data(), target.head, false),
+        roots_(sizes.root ? root_table(sizes, target.embedding) : std::vector<float>()) {
+    weights_.target.pack(kOneThread);
+    weights_.pack(kOneThread);
+    for (auto& head : weights_.heads) biases_.emplace_back(head.bias, head.bias + sizes.n_embd);
+    for (size_t k = 0; k < biases_.size(); k++) weights_.heads[k].bias = biases_[k].data();
+  }
+  // (C) of a token; null where the heads do not read the root.
+  const float* root(int token) const {
+    return sizes.root ? roots_.data() + size_t(token) * size_t(sizes.n_embd) : nullptr;
+  }
+  // Runs head k on these rows, each (inputs): the hidden state that picked a root and, where the heads read it, that
+  // root's row. logits[i] (V): of row i.
+  void run(int k, const std::vector<const float*>& rows, const std::vector<float*>& logits) {
+    const int R = int(rows.size()), C = sizes.n_embd;
+    if (R > most_) {
+      most_ = R;
+      activations_ = MedusaActivations<float>(sizes, R, 1);
+      hidden_ = Rows<float>(1, R, activations_.C);
+      input_ = Rows<float>(1, R, activations_.X);
+    }
+    for (int row = 0; row < R; row++) {
+      std::copy_n(rows[size_t(row)], C, hidden_.at(0, row));
+      std::copy_n(rows[size_t(row)], sizes.inputs(), input_.at(0, row));
+    }
+    medusa_forward(kOneThread, weights_, k, R, hidden_.data(), input_.data(), activations_);
+    for (int row = 0; row < R; row++)
+      std::copy_n(activations_.logits.at(0, row), sizes.vocab_size, logits[size_t(row)]);
+  }
+
+ private:
+  static constexpr Team kOneThread{0, 1, nullptr, false};
+  MedusaWeights<float> weights_;
+  std::vector<std::vector<float>> biases_;
+  std::vector<float> roots_;  // (V, C) or none
+  MedusaActivations<float> activations_{sizes, 1, 1};
+  Rows<float> hidden_{1, 1, size_t(activations_.C)}, input_{1, 1, size_t(activations_.X)};
+  int most_ = 1;  // rows of these
+};
+
 // A node's distribution depends on its depth alone: head depth + 1 gives it, at the row whose pick is the root. There
 // are no candidates in the first iteration of a text, before the target has run a row, and none beyond the last head.
 class Medusa : public DepthDrafter {
  public:
   // target: not read if the heads have their own projections and do not read the root.
   Medusa(const MedusaHeads& heads, const TargetEnds<float>& target)
-      : sizes_(heads.sizes),
-        weights_(sizes_, heads.weights.data(), target.head, false),
-        activations_(sizes_, 1, sizes_.heads),
-        roots_(sizes_.root ? root_table(sizes_, target.embedding) : std::vector<float>()),
-        input_(size_t(activations_.X) + 16),
-        known_(size_t(sizes_.heads), 0) {
-    vocab = sizes_.vocab_size;
-    weights_.target.pack(kOneThread);
-    weights_.pack(kOneThread);
-    for (auto& head : weights_.heads) biases_.emplace_back(head.bias, head.bias + sizes_.n_embd);
-    for (size_t k = 0; k < biases_.size(); k++) weights_.heads[k].bias = biases_[k].data();
+      : Medusa(std::make_shared<SharedHeads>(heads, target)) {}
+  explicit Medusa(std::shared_ptr<SharedHeads> heads)
+      : heads_(std::move(heads)),
+        input_(size_t(heads_->sizes.inputs())),
+        logits_(size_t(heads_->sizes.heads) * size_t(heads_->sizes.vocab_size)),
+        known_(size_t(heads_->sizes.heads), 0) {
+    vocab = heads_->sizes.vocab_size;
   }
-  int depths() const override { return sizes_.heads; }
+  std::unique_ptr<Drafter> another(int) const override {
+    auto its = std::make_unique<Medusa>(heads_);
+    its->name = name;
+    return its;
+  }
+  int depths() const override { return heads_->sizes.heads; }
 
   void begin(const int*, int) override {
     ready_ = false;
@@ -223,34 +271,52 @@ class Medusa : public DepthDrafter {
   }
   void committed(const Commit& commit) override {
     rollback();
+    const int C = heads_->sizes.n_embd;
     const float* const last = rows ? rows->hidden(commit.rows[commit.n - 1]) : nullptr;
     ready_ = last != nullptr;
-    if (ready_) std::copy_n(last, sizes_.n_embd, input_.data());
-    const int C = sizes_.n_embd, root = commit.tokens[commit.n - 1];
-    if (sizes_.root) std::copy_n(roots_.data() + size_t(root) * size_t(C), C, input_.data() + C);
+    if (ready_) std::copy_n(last, C, input_.data());
+    if (const float* const root = heads_->root(commit.tokens[commit.n - 1])) std::copy_n(root, C, input_.data() + C);
     std::fill(known_.begin(), known_.end(), 0);
   }
 
+  bool prepare_all(const std::vector<Expansion>& all) override {
+    for (int k = 0; k < depths(); k++) {
+      std::vector<Medusa*> asked;
+      for (const Expansion& e : all) {
+        auto* const its = static_cast<Medusa*>(e.drafter);
+        const auto at_k = [&](int node) { return e.growth->depth[node] + its->shift == k; };
+        if (its->ready_ && !its->known_[size_t(k)] && std::any_of(e.nodes.begin(), e.nodes.end(), at_k))
+          asked.push_back(its);
+      }
+      if (!asked.empty()) run(k, asked);
+    }
+    return true;
+  }
   const float* at_depth(int k) override {
     if (!ready_) return nullptr;
-    if (!known_[size_t(k)]) {
-      medusa_forward(kOneThread, weights_, k, 1, input_.data(), input_.data(), activations_, k);
-      known_[size_t(k)] = 1;
-      model_forwards++;
-    }
-    return activations_.logits.at(0, k);
+    if (!known_[size_t(k)]) run(k, {this});
+    return logits_of(k);
   }
 
  private:
-  static constexpr Team kOneThread{0, 1, nullptr, false};
-  const MedusaSizes sizes_;
-  MedusaWeights<float> weights_;
-  std::vector<std::vector<float>> biases_;
-  MedusaActivations<float> activations_;  // row k: that of head k + 1
-  std::vector<float> roots_;              // (V, C) or none
-  std::vector<float> input_;              // (C) the hidden state that picked the root, and (C) the root's row
-  std::vector<char> known_;               // (K) whether the head has run in this iteration
-  bool ready_ = false;                    // whether there is a hidden state
+  float* logits_of(int k) { return logits_.data() + size_t(k) * size_t(vocab); }
+  void run(int k, const std::vector<Medusa*>& all) {
+    std::vector<const float*> inputs;
+    std::vector<float*> logits;
+    for (Medusa* its : all) {
+      inputs.push_back(its->input_.data());
+      logits.push_back(its->logits_of(k));
+      its->known_[size_t(k)] = 1;
+      its->model_forwards++;
+    }
+    heads_->run(k, inputs, logits);
+  }
+
+  const std::shared_ptr<SharedHeads> heads_;  // of all texts
+  std::vector<float> input_;   // (inputs) the hidden state that picked the root, and perhaps the root's row
+  std::vector<float> logits_;  // (K, V)
+  std::vector<char> known_;    // (K) whether the head has run in this iteration
+  bool ready_ = false;         // whether there is a hidden state
 };
 
 }  // namespace nanospec

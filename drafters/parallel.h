@@ -136,15 +136,16 @@ struct ParallelActivations : Activations<T> {
 // How a row enters: what forward() does not do
 
 // Every thread of the team calls the functions below. This one computes the stream's hidden states: feat_proj of the
-// target's features, a.features (n, 3 C).
+// target's features, rows first .. first + n - 1 of a.features, (3 C) each.
 template <class T>
-void parallel_features(const Team& team, const ParallelSizes& s, const ParallelWeights<T>& w, int n,
+void parallel_features(const Team& team, const ParallelSizes& s, const ParallelWeights<T>& w, int first, int n,
                        const ParallelActivations<T>& a) {
+  T* const features = a.features.at(0, first);
   for (int f = 0; f < kFeatures && !s.raw; f++) {
-    T* const feature = a.features.data() + f * s.n_embd;
+    T* const feature = features + f * s.n_embd;
     launch(team, n, rms_norm<T>(feature, a.X, s.n_embd, nullptr, feature, a.X, nullptr));
   }
-  matmul(team, n, Matmul<T, T>{a.features.data(), a.X, w.features.forward, a.hidden.data(), a.C});
+  matmul(team, n, Matmul<T, T>{features, a.X, w.features.forward, a.hidden.at(0, first), a.C});
   team.wait();
 }
 
@@ -179,39 +180,39 @@ struct ParallelFile {
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// The cached stream
+// The cached streams
 
-// Caches the rows of the committed text, and runs the rows that draft behind it. It uses the target's threads, so the
-// two must not run at the same time. The cache has room for a window of rows; when it is full its first half is
-// dropped. The others keep their positions, of which rotary attention uses only the differences. A drafter may forget:
-// it cannot change the text.
-class TextStream {
+// Caches the rows of the committed texts, one on each seat of the target, and runs the rows that draft behind them. It
+// uses the target's threads, so the two must not run at the same time. A seat has room for a window of rows; when it is
+// full, its last half begins a new window, and runs again. A drafter may forget: it cannot change the text.
+class Streams {
  public:
   const ParallelSizes sizes;
 
-  // most_drafted: how many rows may draft in one forward; as many may be cached behind the text.
-  TextStream(const ParallelFile& file, Target& target, int most_drafted)
+  // most_drafted: how many rows of a text may draft in one forward; as many may be cached behind the text.
+  Streams(const ParallelFile& file, Target& target, int most_drafted)
       : sizes(file.sizes),
         target_(target),
         window_(target.block_size()),
         most_drafted_(most_drafted),
+        slots_(pad64(window_ + 2 * most_drafted)),
         flat_(file.weights),
         config_(layers_of(sizes, window_ + 2 * most_drafted_)),
         weights_(sizes, config_.block_size, flat_.data(), false),
-        a_(sizes, window_, window_ + most_drafted_, pad64(window_ + 2 * most_drafted_), false, target.threads()),
-        batch_(window_ + most_drafted_, 1, false),
-        kept_(2 + size_t(window_ + most_drafted_)),
-        norm_(1, most_drafted_, a_.C),
-        logits_(1, most_drafted_, pad16(sizes.vocab_size)) {
+        seats_(size_t(target.seats())),
+        all_rows_(window_ + most_drafted_ + 2 * most_drafted_ * (target.seats() - 1)),
+        a_(sizes, all_rows_, all_rows_, slots_ * target.seats(), false, target.threads()),
+        batch_(all_rows_, target.seats(), false),
+        kept_(2 + size_t(most_drafted_)),
+        outputs_(2, most_drafted_ * target.seats(), a_.C),
+        logits_(1, most_drafted_ * target.seats(), pad16(sizes.vocab_size)) {
     target_.on_threads(1, [&](const Team& team) { weights_.pack(team); });
-    begin();
-  }
-  void begin() {
-    tokens_.clear();
-    features_.clear();
-    forget_all();
   }
 
+  // The seat of which the functions below speak.
+  void sit(int seat) { seat_ = &seats_[size_t(seat)]; }
+
+  void begin() { *seat_ = {}; }
   // A forward committed tokens, each with the features of the position before it. If the features cannot be read the
   // stream forgets everything; then it returns false.
   bool commit(const Commit& commit, const TargetRows* rows) {
@@ -221,122 +222,134 @@ class TextStream {
     }
     for (int i = 0; i < commit.n; i++) {
       const float* const features = rows->features(commit.rows[i]);
-      tokens_.push_back(commit.tokens[i]);
-      features_.insert(features_.end(), features, features + kFeatures * sizes.n_embd);
+      seat_->tokens.push_back(commit.tokens[i]);
+      seat_->features.insert(seat_->features.end(), features, features + kFeatures * sizes.n_embd);
     }
+    make_room();
     return true;
   }
-  bool pending() const { return !tokens_.empty(); }  // whether committed rows have not been run yet
+  int pending() const { return int(seat_->tokens.size()) - seat_->ran; }  // committed rows that have not been run yet
 
-  // Runs the committed rows, which are then cached, and so many slots behind the last one. The last row and the slots
-  // are the outputs.
-  void run(int slots) {
-    make_room();
-    const int n = int(tokens_.size()), X = kFeatures * sizes.n_embd;
-    for (int row = 0; row < n; row++) std::copy_n(features_.data() + size_t(row) * X, X, a_.features.at(0, row));
-    std::vector<int> token = tokens_;
-    token.resize(size_t(n + slots));
+  // Runs the committed rows of these seats, which are then cached, and so many slots behind the last one of each. A
+  // seat's last row and its slots are its outputs.
+  void run(const std::vector<int>& seats, int slots) {
     rows_.clear();
-    rows_.add_chain(token.data(), n + slots, 0, past_);
-    run_rows(n - 1, [&](const Team& team) {
-      parallel_features(team, sizes, weights_, n, a_);
-      parallel_enter(team, sizes, weights_, embedding_, batch_.token(), 0, n, slots > 0, a_);
-      spread_slot(team, sizes, n, slots, a_);
-    });
-    past_ += n;
-    tokens_.clear();
-    features_.clear();
+    int outputs = 0;
+    for (int seat : seats) {
+      sit(seat);
+      if (rows_.rows() + pending() + slots > all_rows_) throw std::logic_error("too many rows for the streams");
+      seat_->first_row = rows_.rows();
+      seat_->first_output = outputs;
+      outputs += 1 + slots;
+      const int X = kFeatures * sizes.n_embd, n = pending();
+      for (int row = 0; row < n; row++)
+        std::copy_n(seat_->features.data() + size_t(seat_->ran + row) * size_t(X), X,
+                    a_.features.at(0, seat_->first_row + row));
+      std::vector<int> token(seat_->tokens.begin() + seat_->ran, seat_->tokens.end());
+      token.resize(size_t(n + slots));
+      rows_.add_chain(token.data(), n + slots, first_slot(), seat_->past);
+    }
+    const auto input = [&](const Team& team) {
+      for (int seat : seats) {
+        const Seat& its = seats_[size_t(seat)];
+        const int n = int(its.tokens.size()) - its.ran;
+        parallel_features(team, sizes, weights_, its.first_row, n, a_);
+        parallel_enter(team, sizes, weights_, embedding_, batch_.token(), its.first_row, n, slots > 0, a_);
+        spread_slot(team, sizes, its.first_row + n, slots, a_);
+      }
+    };
+    const auto output = [&](int i) {  // the row of the i-th output
+      const Seat& its = seats_[size_t(seats[size_t(i / (1 + slots))])];
+      return its.first_row + int(its.tokens.size()) - its.ran - 1 + i % (1 + slots);
+    };
+    run_rows(outputs, input, output);
+    for (int seat : seats) {
+      sit(seat);
+      seat_->past += pending();
+      seat_->ran = int(seat_->tokens.size());
+    }
   }
-  // For the sequential form: runs the rows of a tree in preorder. input_state(row) (C) must first be set to the state
-  // of the row above. All rows are outputs.
-  float* input_state(int row) { return a_.hidden.at(0, row); }
-  void forward(const int* token, const int* depth, const int* end, int n, int /*layers*/) {
-    rows_.clear();
-    rows_.add_tree(token, depth, end, n, 0, past_);
-    run_rows(0, [&](const Team& team) {
-      parallel_enter(team, sizes, weights_, embedding_, batch_.token(), 0, n, false, a_);
-    });
-  }
-  // Of the last forward's outputs: the logits (V), and the state (C), which is the last layer's output.
-  const float* logits(int row) const { return logits_.at(0, row); }
-  const float* state(int row) const { return a_.x.at(a_.L, first_output_ + row); }
+  // Of the seat's outputs of the last forward: the logits (V), and the state (C), which is the last layer's output.
+  const float* logits(int row) const { return logits_.at(0, seat_->first_output + row); }
+  const float* state(int row) const { return outputs_.at(0, seat_->first_output + row); }
 
+  // For the sequential form, as a Target's: the rows of trees. input_state(row) (C) of each row must be set to the
+  // state of the row above before they run. All rows are outputs.
   int vocab_size() const { return sizes.vocab_size; }
   int block_size() const { return 1 << 30; }  // rotary positions have no end
   int most_rows() const { return most_drafted_; }
-  void sit(int) {}  // of one text
-  int past() const { return past_; }
-  void rewind(int past) { past_ = past; }
+  int past() const { return seat_->past; }
+  void rewind(int past) { seat_->past = past; }
+  void clear_rows() { rows_.clear(); }
+  void add_tree(const int* token, const int* depth, const int* end, int n, bool /*all_layers*/) {
+    seat_->first_row = seat_->first_output = rows_.rows();
+    rows_.add_tree(token, depth, end, n, first_slot(), seat_->past);
+  }
+  float* input_state(int row) { return a_.hidden.at(0, seat_->first_row + row); }
+  void run_rows(int n, int /*layers*/) {
+    const auto input = [&](const Team& team) {
+      parallel_enter(team, sizes, weights_, embedding_, batch_.token(), 0, n, false, a_);
+    };
+    run_rows(n, input, [](int i) { return i; });
+  }
   // These rows of the last forward, ascending, stay cached.
   void keep(const int* rows, int n) {
-    move(past_, rows, n);
-    past_ += n;
-  }
-
- private:
-  // Runs rows_. input(team) fills the first layer's x; the rows from `first_output` on are the outputs.
-  template <class Input>
-  void run_rows(int first_output, const Input& input) {
-    if (!embedding_) embedding_ = embedding_of(target_, unpacked_);
-    batch_.upload(rows_);
-    first_output_ = first_output;
-    const int R = rows_.rows();
-    target_.on_threads(R, [&](const Team& team) {
-      input(team);
-      nanospec::forward(team, config_, weights_.layers, batch_, a_, batch_.forest.rows);
-      head_of(target_, team, R - first_output, a_.x.at(a_.L, first_output), a_.C, norm_.data(), logits_.data());
-    });
-  }
-  void make_room() {
-    const int n = int(tokens_.size()), half = window_ / 2, X = kFeatures * sizes.n_embd;
-    if (n > half) {  // it has not run for long: the cached rows are too far back to be of use
-      tokens_.erase(tokens_.begin(), tokens_.end() - half);
-      features_.erase(features_.begin(), features_.end() - long(half) * X);
-      forget_all();
-    } else if (past_ + n > window_) {
-      std::vector<int> rows;
-      for (int row = past_ - half; row < past_; row++) rows.push_back(row);
-      const int dropped = past_ - half;
-      move(0, rows.data(), half);
-      past_ = half;
-      set_first_position(first_ + dropped);
-    }
-  }
-  void forget_all() {
-    past_ = 0;
-    set_first_position(0);
-  }
-  // Sets the position of the first cached row.
-  void set_first_position(int first) {
-    first_ = first;
-    const std::vector<float> table =
-        rope_table<float>(config_.block_size, config_.head_size(), config_.rope_theta, first);
-    weights_.layers.rope.upload(table.data(), table.size());
-  }
-  void move(int to, const int* rows, int n) {
-    const int place[] = {to, n};
+    const int place[] = {first_slot() + seat_->past, n};
     kept_.upload(place, 2);
     kept_.upload(rows, size_t(n), 2);
     const KeepRows<float> op{a_.k.data(),     a_.v.data(), a_.k_layer,        a_.v_layer,
                              sizes.n_kv_head, a_.slots,    sizes.head_size(), kept_.data()};
     target_.on_threads(n, [&](const Team& team) { launch(team, sizes.n_layer * sizes.n_kv_head, op); });
+    seat_->past += n;
+  }
+
+ private:
+  // A text's window.
+  struct Seat {
+    std::vector<int> tokens;              // committed
+    std::vector<float> features;          // (tokens, 3 C)
+    int ran = 0, past = 0;                // how many of them have run; cached rows, drafted ones among them
+    int first_row = 0, first_output = 0;  // in the last forward
+  };
+  int first_slot() const { return int(seat_ - seats_.data()) * slots_; }
+  void make_room() {
+    const size_t half = size_t(window_ / 2), X = size_t(kFeatures * sizes.n_embd);
+    if (int(seat_->tokens.size()) <= window_) return;
+    seat_->tokens.erase(seat_->tokens.begin(), seat_->tokens.end() - long(half));
+    seat_->features.erase(seat_->features.begin(), seat_->features.end() - long(half * X));
+    seat_->ran = seat_->past = 0;
+  }
+  // Runs rows_. input(team) fills the first layer's x; output(i) is the row of the i-th output.
+  template <class Input, class Output>
+  void run_rows(int outputs, const Input& input, const Output& output) {
+    if (!embedding_) embedding_ = embedding_of(target_, unpacked_);
+    batch_.upload(rows_);
+    float* const x = outputs_.at(0, 0);
+    target_.on_threads(rows_.rows(), [&](const Team& team) {
+      input(team);
+      nanospec::forward(team, config_, weights_.layers, batch_, a_, batch_.forest.rows);
+      const Range mine = team.share(outputs);
+      for (int i = mine.begin; i < mine.end; i++) std::copy_n(a_.x.at(a_.L, output(i)), a_.C, outputs_.at(0, i));
+      team.wait();
+      head_of(target_, team, outputs, x, a_.C, outputs_.at(1, 0), logits_.data());
+    });
   }
 
   Target& target_;
-  const int window_, most_drafted_;
+  const int window_, most_drafted_, slots_;
   const std::vector<float> flat_;
   const Config config_;
   ParallelWeights<float> weights_;
+  std::vector<Seat> seats_;
+  Seat* seat_ = seats_.data();
+  const int all_rows_;  // most of a forward
   ParallelActivations<float> a_;
   Batch rows_;  // of the current forward
   DeviceBatch batch_;
   Array<int> kept_;
   Array<float> unpacked_;  // see embedding_of()
   const float* embedding_ = nullptr;
-  Rows<float> norm_, logits_;    // of the outputs
-  std::vector<int> tokens_;      // (n) committed, not yet run
-  std::vector<float> features_;  // (n, 3 C)
-  int past_ = 0, first_ = 0, first_output_ = 0;
+  Rows<float> outputs_, logits_;  // of the outputs: the state, and its norm; the logits
 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -347,78 +360,124 @@ class TextStream {
 // there are no candidates.
 class Parallel : public DepthDrafter {
  public:
-  Parallel(const ParallelFile& file, Target& target) : stream_(file, target, kMostAhead) {
-    vocab = target.vocab_size();
+  explicit Parallel(std::shared_ptr<Streams> streams, int seat = 0) : streams_(std::move(streams)), seat_(seat) {
+    vocab = streams_->vocab_size();
   }
-  int depths() const override { return stream_.sizes.ahead; }
+  std::unique_ptr<Drafter> another(int seat) const override {
+    auto its = std::make_unique<Parallel>(streams_, seat);
+    its->name = name;
+    return its;
+  }
+  int depths() const override { return streams_->sizes.ahead; }
 
   void begin(const int*, int) override {
-    stream_.begin();
+    streams_->sit(seat_);
+    streams_->begin();
     known_ = false;
     rollback();
   }
   void committed(const Commit& commit) override {
     known_ = false;
     rollback();
-    stream_.commit(commit, rows);
+    streams_->sit(seat_);
+    streams_->commit(commit, rows);
   }
-  void prepare(const Growth&, const int*, int) override {
-    if (known_ || assuming || !stream_.pending()) return;
-    stream_.run(stream_.sizes.slots());
-    model_forwards++;
-    known_ = true;
+  void prepare(const Growth& growth, const int*, int) override { prepare_all({{this, &growth, {}}}); }
+  bool prepare_all(const std::vector<Expansion>& all) override {
+    std::vector<Parallel*> asked;
+    for (const Expansion& e : all) {
+      auto* const its = static_cast<Parallel*>(e.drafter);
+      streams_->sit(its->seat_);
+      if (its->known_ || its->assuming || streams_->pending() == 0) continue;
+      if (streams_->pending() > kMostAhead) run({its});  // it has not run for long
+      else asked.push_back(its);
+    }
+    if (!asked.empty()) run(asked);
+    return true;
   }
-  const float* at_depth(int depth) override { return known_ ? stream_.logits(depth) : nullptr; }
+  const float* at_depth(int depth) override {
+    return known_ ? logits_.data() + size_t(depth) * size_t(vocab) : nullptr;
+  }
 
  private:
-  TextStream stream_;
-  bool known_ = false;  // whether it has run since the last commit
+  void run(const std::vector<Parallel*>& all) {
+    std::vector<int> seats;
+    for (const Parallel* its : all) seats.push_back(its->seat_);
+    streams_->run(seats, streams_->sizes.slots());
+    for (Parallel* its : all) {
+      its->model_forwards++;
+      its->known_ = true;
+      its->logits_.resize(size_t(depths()) * size_t(vocab));
+      streams_->sit(its->seat_);
+      for (int d = 0; d < depths(); d++)
+        std::copy_n(streams_->logits(d), vocab, its->logits_.begin() + long(d) * vocab);
+    }
+  }
+
+  const std::shared_ptr<Streams> streams_;  // of all texts
+  const int seat_;
+  std::vector<float> logits_;  // (ahead, V)
+  bool known_ = false;         // whether it has run since the last commit
 };
 
 // The sequential form. The stream's last row predicts after the root; then there is a forward for each level of the
 // tree. Drafted rows are forgotten when tokens are committed: these run again, with features.
-class Sequential : public ModelDrafter<TextStream> {
+class Sequential : public ModelDrafter<Streams> {
  public:
-  explicit Sequential(std::unique_ptr<TextStream> stream) : ModelDrafter(*stream, 0), stream_(std::move(stream)) {
+  explicit Sequential(std::shared_ptr<Streams> streams, int its_seat = 0)
+      : ModelDrafter(*streams, 0, its_seat), streams_(std::move(streams)) {
     base_ = -1;
+  }
+  std::unique_ptr<Drafter> another(int seat) const override {
+    auto its = std::make_unique<Sequential>(streams_, seat);
+    its->name = name;
+    return its;
   }
   void attach(const TargetRows* rows) override { rows_ = rows; }
 
   void begin(const int*, int) override {
-    stream_->begin();
+    streams_->sit(seat_);
+    streams_->begin();
     forget();
     base_ = -1;
   }
   void committed(const Commit& commit) override {
     forget();
-    if (!stream_->commit(commit, rows_)) base_ = -1;
+    streams_->sit(seat_);
+    if (!streams_->commit(commit, rows_)) base_ = -1;
   }
-  void prepare(const Growth& growth, const int* nodes, int n) override {
-    if (stream_->pending() || base_ >= 0) ModelDrafter::prepare(growth, nodes, n);
+  bool prepare_all(const std::vector<Expansion>& all) override {
+    std::vector<Expansion> can;  // those with a stream
+    for (const Expansion& e : all) {
+      const auto& its = *static_cast<Sequential*>(e.drafter);
+      streams_->sit(its.seat_);
+      if (its.base_ >= 0 || streams_->pending() > 0) can.push_back(e);
+    }
+    return ModelDrafter::prepare_all(can);
   }
 
  private:
   void run_root(int root) override {
-    if (stream_->pending()) {
-      stream_->rewind(base_ + 1);  // up to the last root
-      stream_->run(0);
+    if (streams_->pending() > 0) {
+      streams_->rewind(base_ + 1);  // up to the last root
+      streams_->run({seat_}, 0);
       model_forwards++;
     }
-    base_ = stream_->past() - 1;
+    base_ = streams_->past() - 1;
     start(root, 0);
   }
   void before(const std::vector<int>& above) override {
-    const size_t C = size_t(stream_->sizes.n_embd);
+    const size_t C = size_t(streams_->sizes.n_embd);
     for (size_t row = 0; row < above.size(); row++)
-      std::copy_n(states_.begin() + long(size_t(above[row]) * C), C, stream_->input_state(int(row)));
+      std::copy_n(states_.begin() + long(size_t(above[row]) * C), C, streams_->input_state(int(row)));
   }
   void after(int id, int row) override {
-    const size_t C = size_t(stream_->sizes.n_embd);
+    const size_t C = size_t(streams_->sizes.n_embd);
     states_.resize(std::max(states_.size(), size_t(id + 1) * C));
-    std::copy_n(stream_->state(row), C, states_.begin() + long(size_t(id) * C));
+    std::copy_n(streams_->state(row), C, states_.begin() + long(size_t(id) * C));
   }
 
-  std::unique_ptr<TextStream> stream_;
+  const std::shared_ptr<Streams> streams_;
   const TargetRows* rows_ = nullptr;
   std::vector<float> states_;  // (ids, C) the last layer's output
 };

@@ -68,7 +68,8 @@ inline MedusaHeads read_medusa(const std::string& dir, const Config& config, con
 inline std::unique_ptr<Drafter> load_medusa(const std::string& dir, const std::string& target_dir,
                                             const Config& config) {
   const MedusaHeads heads = read_medusa(dir, config, target_dir);
-  if (heads.sizes.rank == kOwnProjection && !heads.sizes.root) return std::make_unique<Medusa>(heads, nullptr);
+  if (heads.sizes.rank == kOwnProjection && !heads.sizes.root)
+    return std::make_unique<Medusa>(heads, nullptr);
   const std::vector<float> weights = load_model(target_dir).weights;
   return std::make_unique<Medusa>(heads, TargetEnds<float>(config, weights.data()));
 }
@@ -123,8 +124,8 @@ inline ParallelFile read_parallel(const std::string& dir, const Config& config, 
 inline std::unique_ptr<Drafter> load_parallel(const std::string& dir, const std::string& target_dir, Target& target,
                                               const Config& config) {
   const ParallelFile file = read_parallel(dir, config, target_dir);
-  if (!file.sizes.sequential) return std::make_unique<Parallel>(file, target);
-  return std::make_unique<Sequential>(std::make_unique<TextStream>(file, target, target.most_rows()));
+  if (!file.sizes.sequential) return std::make_unique<Parallel>(std::make_shared<Streams>(file, target, kMostAhead));
+  return std::make_unique<Sequential>(std::make_shared<Streams>(file, target, target.most_rows()));
 }
 
 }  // namespace nanospec

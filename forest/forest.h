@@ -12,6 +12,7 @@
 #include <deque>
 #include <memory>
 #include <numeric>
+#include <set>
 
 #include "watch/decoding.h"
 
@@ -111,23 +112,89 @@ struct ForestRunner : Judge<Target> {
 // ---------------------------------------------------------------------------------------------------------------
 // The planner
 
+// A drafter whose model runs for all texts at once: if a node is not prepared, its tree's growth stops, and begins anew
+// when it is. What was expanded is not asked for again.
+struct Halting : StandIn {
+  struct NotPrepared {};   // thrown
+  std::vector<int> nodes;  // that must be prepared for the growth to go on
+  explicit Halting(Drafter& its) : StandIn(its) {}
+
+  // Before the growth, `nodes` have been prepared.
+  void restart() {
+    prepared_.insert(nodes.begin(), nodes.end());
+    nodes.clear();
+    asked_ = 0;
+  }
+  void prepare(const Growth&, const int* wanted, int n) override {
+    nodes.assign(wanted, wanted + n);
+    const auto known = [&](int node) { return prepared_.count(node) > 0; };
+    if (!std::all_of(nodes.begin(), nodes.end(), known)) throw NotPrepared();
+    nodes.clear();
+  }
+  void expand(const Growth& growth, const int* wanted, int n, int width, const Draws& draws, Candidate* candidates,
+              int* count) override {
+    if (asked_ == said_.size()) {
+      prepare(growth, wanted, n);
+      drafter.expand(growth, wanted, n, width, draws, candidates, count);
+      said_.push_back({{candidates, candidates + size_t(n) * size_t(width)}, {count, count + n}});
+    }
+    const Said& said = said_[asked_++];
+    std::copy(said.candidates.begin(), said.candidates.end(), candidates);
+    std::copy(said.count.begin(), said.count.end(), count);
+  }
+
+ private:
+  struct Said {
+    std::vector<Candidate> candidates;
+    std::vector<int> count;
+  };
+  std::set<int> prepared_;
+  std::vector<Said> said_;  // to each question
+  size_t asked_ = 0;        // of this growth
+};
+
 // Shape `auto` takes the likeliest nodes of all trees, as many as pay by the cost of a forward of so many rows; the
-// other shapes grow each tree for itself. of(text): the text's own planner, which knows what its guesses are worth.
+// other shapes grow each tree for itself, and a drafter's model runs for all of them at once. of(text): the text's own
+// planner, which knows what its guesses are worth.
 class ForestPlanner : public Planner {
  public:
   ForestPlanner(const Shape& shape, const Cost* cost, Clock& clock, std::function<ShapePlanner&(Sequence&)> of)
       : shape_(shape), cost_(cost), clock_(clock), of_(std::move(of)) {}
 
   void plan(const std::vector<Sequence*>& texts) override {
-    if (shape_.kind != Shape::kAuto) {
-      for (Sequence* text : texts)
-        if (text->drafter) of_(*text).grow(*text->drafter, text->draws, text->room, text->growth);
-    } else if (!texts.empty() && texts[0]->drafter) {
-      grow_together(texts);
-    }
+    if (texts.empty() || !texts[0]->drafter) return;
+    if (shape_.kind == Shape::kAuto) grow_together(texts);
+    else grow_each(texts);
   }
 
  private:
+  void grow_each(const std::vector<Sequence*>& texts) {
+    std::deque<Halting> drafters;
+    std::vector<Expansion> roots;
+    for (Sequence* text : texts) {
+      drafters.emplace_back(*text->drafter).nodes = {0};
+      if (text->room > 0) roots.push_back({text->drafter, &text->growth, {0}});
+    }
+    if (roots.empty() || !roots[0].drafter->prepare_all(roots)) {  // no model runs
+      for (Sequence* text : texts) of_(*text).grow(*text->drafter, text->draws, text->room, text->growth);
+      return;
+    }
+    for (bool all = false; !all;) {
+      std::vector<Expansion> next;
+      for (size_t i = 0; i < texts.size(); i++) {
+        Sequence& text = *texts[i];
+        if (drafters[i].nodes.empty()) continue;  // it has grown
+        drafters[i].restart();
+        text.growth.start(text.growth.token[0]);
+        try {
+          of_(text).grow(drafters[i], text.draws, text.room, text.growth);
+        } catch (const Halting::NotPrepared&) { next.push_back({text.drafter, &text.growth, drafters[i].nodes}); }
+      }
+      all = next.empty();
+      if (!all) texts[0]->drafter->prepare_all(next);
+    }
+  }
+
   // A text while its tree grows.
   struct Part {
     ShapePlanner& plan;
@@ -151,7 +218,12 @@ class ForestPlanner : public Planner {
       parts.push_back({plan, plan.limits_now(asks ? text->room : 0), plan.corrected(*text->drafter)});
       trees.push_back({text->growth, parts.back().limits, expand(parts.size() - 1)});
     }
-    grow_likeliest(*cost_, shape_.budget, trees);
+    grow_likeliest(*cost_, shape_.budget, trees, [&] {
+      std::vector<Expansion> next;
+      for (size_t i = 0; i < texts.size(); i++)
+        if (!trees[i].next.empty()) next.push_back({texts[i]->drafter, &texts[i]->growth, trees[i].next});
+      return texts[0]->drafter->prepare_all(next);
+    });
     learn(texts, parts, clock_.now() - began);
   }
   // Learns what each tree is worth: the tokens that it may bring, against what its rows and its drafter cost, at the

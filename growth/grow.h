@@ -90,6 +90,8 @@ struct LikeliestTree {
   Expand expand;
   std::vector<Candidate> candidates = {};   // those of the i-th expanded node from i * kLikeliestWidth on
   std::vector<int> first = {}, count = {};  // of a node: where its candidates begin, and how many there are
+  std::vector<char> ready = {};             // whether it has been among these:
+  std::vector<int> next = {};               // nodes that are likely to be expanded soon
 };
 
 // Takes the best offer of all trees, again and again: adds the likeliest node that is offered, or expands a node, which
@@ -100,8 +102,10 @@ struct LikeliestTree {
 // seconds, so they cannot when q <= r slope. An expansion also costs the drafter's time. With NoCost this is shape
 // `best-first`, which fills its budget. One heap serves all trees (AdaServe, Li et al. 2025; SmartSpec, Liu et al.
 // 2024, chooses one length for all): a tree whose guesses are poor lends its rows to the others. budget: of each tree.
+// prepare(): prepares what is `next` in all trees; if false, it is of no use. It may be null.
 template <class Costs, class Expand>
-void grow_likeliest(const Costs& cost, int budget, std::vector<LikeliestTree<Expand>>& trees) {
+void grow_likeliest(const Costs& cost, int budget, std::vector<LikeliestTree<Expand>>& trees,
+                    std::function<bool()> prepare = nullptr) {
   constexpr int kWidth = kLikeliestWidth, kUnexpanded = -1;
   struct Offer {
     float reach;                                // of the node; or expected of the best child, for an expansion
@@ -128,11 +132,28 @@ void grow_likeliest(const Costs& cost, int budget, std::vector<LikeliestTree<Exp
     auto& its = trees[tree];
     its.first.push_back(-1);
     its.count.push_back(0);
+    its.ready.push_back(0);
     if (its.growth.depth[node] < its.limits.depth && node < most)
       offer(its.growth.reach[node] * its.limits.best_chance, tree, node, kUnexpanded);
   };
 
   double tokens = roots, spent = 0, rate = roots / cost.seconds(roots - 1);
+  const auto pays = [&](float reach, const auto& its) {  // an expansion
+    const int n = roots - 1 + int(added.size());
+    return reach > rate * (cost.slope(n) + its.limits.expand_seconds);
+  };
+  const auto prepare_next = [&](int tree, int node) {  // and all expansions that would pay now
+    if (!prepare || trees[tree].ready[node]) return;
+    trees[tree].next.push_back(node);
+    for (const Offer& o : offers)
+      if (o.rank == kUnexpanded && !trees[o.tree].ready[o.parent] && pays(o.reach, trees[o.tree]))
+        trees[o.tree].next.push_back(o.parent);
+    if (!prepare()) prepare = nullptr;
+    for (auto& its : trees) {
+      for (int its_node : its.next) its.ready[its_node] = 1;
+      its.next.clear();
+    }
+  };
   for (int tree = 0; tree < roots; tree++) {
     trees[tree].candidates.reserve(8 * kWidth);  // this, and the next two, are mostly enough
     trees[tree].first.reserve(32);
@@ -154,7 +175,8 @@ void grow_likeliest(const Costs& cost, int budget, std::vector<LikeliestTree<Exp
       rate = std::max(rate, tokens / (cost.seconds(n + 1) + spent));
       offer_node(tree, parent, rank + 1);
       offer_expansion(tree, node);
-    } else if (reach > rate * (cost.slope(n) + its.limits.expand_seconds)) {
+    } else if (pays(reach, its)) {
+      prepare_next(tree, parent);
       its.first[parent] = int(its.candidates.size());
       its.candidates.resize(its.candidates.size() + kWidth);
       its.count[parent] = its.expand(parent, &its.candidates[its.first[parent]]);

@@ -113,7 +113,7 @@ class ParallelTrainer : public DrafterTrainer<T> {
     this->pool_.run([&](const Team& team) {
       if (with_gradient)
         for (const Rows<T>* sums : {&g_.k, &g_.v, &dslot_}) zero(team, sums->data(), sums->size());
-      parallel_features(team, sizes, packed_, n_, a_);
+      parallel_features(team, sizes, packed_, 0, n_, a_);
       parallel_enter(team, sizes, packed_, frozen_.tensors.wte, stream_.token(), 0, n_, with_slot(), a_);
       forward(team, a_.config, packed_.layers, stream_, a_, stream_.forest.rows);
       output_loss(team, stream_, with_gradient);

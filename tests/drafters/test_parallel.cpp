@@ -235,52 +235,45 @@ TEST_CASE("parallel: after any commits it says what a drafter says that was told
   }
 }
 
-TEST_CASE("parallel: a window that moved says what a drafter says that never saw what is gone") {
-  // Of one layer, whose keys and values follow from a row's own input alone: nothing of the dropped rows is left in
-  // the others. Their positions are: they stay, where the fresh drafter's begin at 0; only differences may count.
+TEST_CASE("parallel: a window that moved says what a drafter says that never saw what is gone, to the bit") {
   const Config config = tiny_config(32);
   const std::vector<float> model = some_weights(config, 2);
   Target target(config, model.data(), Dtype::fp32, false, 1, 33);
   constexpr int kWindow = 32, kHalf = 16, kTold = 400;
   for (bool sequential : {false, true}) {
-    const ParallelSizes s = tiny_sizes(config, sequential, 1);
+    const ParallelSizes s = tiny_sizes(config, sequential, 2);
     const ParallelFile file{s, start_of<float>(s)};
     const auto drafter = drafter_of(file, target, config), fresh = drafter_of(file, target, config);
     Telling telling(config, 9, kTold);
     drafter->begin(nullptr, 0);
     Growth growth;
-    double worst = 0, least_else = 1e9;
-    int kept = 0, ran = 0, moves = 0, leaps = 0;  // the first row that is cached, those that were run
+    int kept = 0, moves = 0, wrong = 0, asked = 0;  // kept: the first row of the window
+    double least_else = 1e9;
     for (int told = 0; told < kTold;) {
       const int n = std::min(kTold - told, telling.chance.below(20) == 0 ? 20 : 1 + telling.chance.below(6));
       telling.tell(*drafter, told, told + n);
       told += n;
+      if (told - kept > kWindow) kept = told - kHalf, moves++;
       if (told < kTold && telling.chance.below(4) == 0) continue;
-      if (told - ran > kHalf) kept = told - kHalf, leaps++;
-      else if (told - kept > kWindow) kept = ran - kHalf, moves++;
-      ran = told;
       telling.ask(*drafter, told, growth, [&](int node) {
         const float* const said = drafter->logits(growth, node);
         if (!said) return;
         const auto apart = [&](int begin) {
           const std::vector<float> expected = telling.afresh(*fresh, begin, told, 10, growth, node);
           double most = 0;
-          for (size_t x = 0; x < expected.size(); x++) {
-            CHECK(std::isfinite(said[x]));
-            most = std::max(most, double(std::abs(said[x] - expected[x])));
-          }
+          for (size_t x = 0; x < expected.size(); x++)
+            most = std::isfinite(said[x]) ? std::max(most, double(std::abs(said[x] - expected[x]))) : 1e9;
           return most;
         };
-        worst = std::max(worst, apart(kept));
-        if (moves + leaps > 0) least_else = std::min({least_else, apart(kept + 1), apart(kept - 1)});
+        asked++, wrong += apart(kept) > 0;
+        if (moves > 0) least_else = std::min({least_else, apart(kept + 1), apart(kept - 1)});
       });
     }
     CAPTURE(sequential);
-    INFO("apart at most " << worst << ", of a window begun one row off at least " << least_else);
     CHECK(moves >= 8);
-    CHECK(leaps >= 1);
-    CHECK(worst < 1e-4);
-    CHECK(least_else > 100 * worst);
+    CHECK(asked > 100);
+    CHECK(wrong == 0);
+    CHECK(least_else > 0);
   }
 }
 
@@ -373,7 +366,8 @@ TEST_CASE("parallel: whatever it says, the text is plain decoding's") {
     drafters["wild"] = drafter_of(wild_file, target, w.config);
     drafters["parallel+ngram:2"] = both(false, load_drafter("ngram:2", w.dir, w.config.vocab_size));
     drafters["sequential+ngram:2"] = both(true, load_drafter("ngram:2", w.dir, w.config.vocab_size));
-    drafters["parallel+medusa"] = both(false, std::make_unique<Medusa>(wild_heads, nullptr));
+    drafters["parallel+medusa"] =
+        both(false, std::make_unique<Medusa>(wild_heads, nullptr));
     for (const auto& setting : settings)
       for (const char* prompt : prompts) {
         // The first setting by all, for the lengths below; in a tenth of the other 35 one, where each shape has a

@@ -12,7 +12,9 @@
 
 #include "drafters/adapt.h"
 #include "drafters/draft_model.h"
+#include "drafters/medusa.h"
 #include "drafters/ngram.h"
+#include "drafters/parallel.h"
 #include "target.h"
 #include "tests/mock.h"
 #include "tests/random.h"
@@ -37,6 +39,7 @@ Config drawn_config(Chance& chance) {
 struct Wanted {
   std::vector<int> prompt, alone;
   Decoding decoding;
+  int64_t forwards = -1, drafted = -1;  // with the forest's drafter and shape, where these do not look at the clock
 };
 
 Decoding drawn_decoding(Chance& chance) {
@@ -48,13 +51,35 @@ Decoding drawn_decoding(Chance& chance) {
   return decoding;
 }
 
-// What drafts in a forest: one of these, for each seat anew.
-// small: a model that may draft, with as many seats.
-std::unique_ptr<Drafter> drawn_drafter(Chance& chance, Target& target, const std::shared_ptr<Target>& small,
-                                       const std::vector<int>& read) {
+template <class Sizes>
+std::vector<float> loud(const Sizes& table, Chance& chance) {
+  std::vector<float> weights(table.back().offset + table.back().size);
+  chance.fill(weights.data(), weights.size(), 1);
+  return weights;
+}
+std::unique_ptr<Drafter> drawn_medusa(Chance& chance, const Target& target, const float* weights) {
+  const int rank = chance.below(4) - 1;  // -1: kOwnProjection
+  const MedusaSizes sizes = {1 + chance.below(4), rank, target.channels(), target.vocab_size(), chance.below(2) > 0};
+  const MedusaHeads heads = {sizes, loud(medusa_table(sizes), chance)};
+  return std::make_unique<Medusa>(heads, TargetEnds<float>(target.config(), weights));
+}
+std::unique_ptr<Drafter> drawn_parallel(Chance& chance, Target& target) {
+  ParallelSizes s;
+  s.n_layer = 1 + chance.below(2), s.n_head = 2, s.n_kv_head = 1 + chance.below(2), s.n_embd = target.channels();
+  s.vocab_size = target.vocab_size(), s.ahead = 1 + chance.below(5), s.sequential = chance.below(2) > 0;
+  const ParallelFile file = {s, loud(parallel_table(s), chance)};
+  const auto streams = std::make_shared<Streams>(file, target, s.sequential ? target.most_rows() : kMostAhead);
+  if (s.sequential) return std::make_unique<Sequential>(streams);
+  return std::make_unique<Parallel>(streams);
+}
+
+// What drafts in a forest: one of these, for each seat anew. weights: the target's. small: a model that may draft, with
+// as many seats.
+std::unique_ptr<Drafter> drawn_drafter(Chance& chance, Target& target, const float* weights,
+                                       const std::shared_ptr<Target>& small, const std::vector<int>& read) {
   const int vocab = target.vocab_size();
   std::vector<std::unique_ptr<Drafter>> parts;
-  switch (chance.below(8)) {
+  switch (chance.below(11)) {
     case 0:
       return nullptr;
     case 1:
@@ -70,6 +95,14 @@ std::unique_ptr<Drafter> drawn_drafter(Chance& chance, Target& target, const std
       return std::make_unique<RandomLogits>(vocab);
     case 6:
       return std::make_unique<SmallModel>(small);
+    case 7:
+      return drawn_medusa(chance, target, weights);
+    case 8:
+      return drawn_parallel(chance, target);
+    case 9:
+      parts.push_back(drawn_medusa(chance, target, weights));
+      parts.push_back(std::make_unique<SmallModel>(small));
+      return std::make_unique<Union>(std::move(parts));
     default:
       parts.push_back(std::make_unique<Suffix>(vocab));
       parts.push_back(std::make_unique<Bigram>(bigram_table(read, size_t(vocab)), vocab));
@@ -110,6 +143,10 @@ void run_forest(Chance& chance, Target& target, Drafter* first, const Shape& sha
       outcome.texts++;
       if (*tokens != its.alone) outcome.different++;
       CHECK(*tokens == its.alone);
+      if (its.forwards >= 0) {
+        CHECK(stats.target_forwards == its.forwards);
+        CHECK(stats.drafted_nodes == its.drafted);
+      }
       outcome.tokens += double(stats.tokens);
       outcome.forwards += double(stats.target_forwards);
     };
@@ -219,17 +256,94 @@ TEST_CASE("forest: every text has the bytes that it has alone, whoever drafts it
     }
     Target target(config, weights.data(), dtype, false, threads, 65, cache, seats);
     const auto small = std::make_shared<Target>(config, weights.data(), Dtype::q8_0, target.pool(), 65, cache, seats);
-    const std::unique_ptr<Drafter> drafter = drawn_drafter(chance, target, small, read);
+    const uint64_t kind = chance.below(1 << 20);
+    Chance one(kind), other(kind);
+    const std::unique_ptr<Drafter> drafter = drawn_drafter(one, target, weights.data(), small, read);
     const Shape shape = ready_shape(kAllShapes[chance.below(int(std::size(kAllShapes)))], 64);
+    const bool learns = dynamic_cast<Suffix*>(drafter.get()) || dynamic_cast<Recycle*>(drafter.get()) ||
+                        dynamic_cast<Union*>(drafter.get());  // from text to text
+    if (drafter && !learns && shape.kind != Shape::kAuto) {
+      const auto one_small = std::make_shared<Target>(config, weights.data(), Dtype::q8_0, single.pool(), 65, cache);
+      const std::unique_ptr<Drafter> its_own = drawn_drafter(other, single, weights.data(), one_small, read);
+      for (Wanted& its : all) {
+        std::vector<int> text = its.prompt;
+        its.decoding.shape = shape;
+        const Stats stats = generate(single, its_own->another(0).get(), its.decoding, text, [](int) { return true; });
+        its.forwards = stats.target_forwards, its.drafted = stats.drafted_nodes;
+      }
+    }
     Cost cost(std::vector<double>(size_t(64 * seats) + 1, 1));  // a row costs nothing: all trees grow
     CAPTURE(trial);
     CAPTURE(shape.name);
+    CAPTURE(kind);
     CAPTURE(seats);
     run_forest(chance, target, drafter.get(), shape, &cost, all, outcome);
   }
   CHECK(outcome.different == 0);
   CHECK(outcome.texts >= (a_tenth() ? draws() : 3000));
   CHECK(outcome.tokens > 1.05 * outcome.forwards);  // a sweep that accepts nothing proves nothing
+}
+
+namespace {
+
+// A model that counts its forwards, and drafts after the root alone.
+struct CountedModel : Target {
+  using Target::Target;
+  int forwards = 0;
+  void run_rows(int with_logits, int layers) {
+    forwards++;
+    Target::run_rows(with_logits, layers);
+  }
+};
+struct CountedDrafter : ModelDrafter<CountedModel> {
+  using ModelDrafter::ModelDrafter;
+  std::unique_ptr<Drafter> another(int seat) const override {
+    return std::make_unique<CountedDrafter>(model_, 0, seat);
+  }
+  void begin(const int*, int) override { forget(); }
+  void committed(const Commit&) override { forget(); }
+  void run_root(int root) override {
+    base_ = 0;
+    model_.rewind(0);
+    run_text(&root, 1);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("forest: a drafter's model runs once for all texts, whatever the shape") {
+  const Config config = small_config(2, 64);
+  const std::vector<float> weights = loud_weights(config, 3);
+  for (const std::string shape : {"chain:3", "tree:2x2", "best-first", "beam:3", "entropy-stop:depth=4", "auto"}) {
+    CAPTURE(shape);
+    std::vector<int> forwards;
+    for (int seats : {1, 5}) {  // the same text on each, so that all are at one place
+      CAPTURE(seats);
+      Target target(config, weights.data(), Dtype::fp32, false, 1, 9, Dtype::fp32, seats);
+      CountedModel model(config, weights.data(), Dtype::fp32, false, 1, 9, Dtype::fp32, seats);
+      CountedDrafter drafter(model, 0);
+      std::vector<std::unique_ptr<Drafter>> drafters;
+      Cost cost(std::vector<double>(size_t(9 * seats), 1));
+      int begun = 0;
+      generate_forest(target, ready_shape(shape, 8), Rule::kMatch, &cost, [&](int seat) -> std::unique_ptr<Job> {
+        if (begun == seats) return nullptr;
+        begun++;
+        drafters.push_back(drafter.another(seat));
+        auto job = std::make_unique<Job>();
+        job->drafter = drafters.back().get();
+        job->settings.shape = ready_shape(shape, 8);
+        job->settings.max_new_tokens = 40;
+        job->tokens = {1, 2, 3};
+        job->on_token = [](int) { return true; };
+        job->on_end = [](const Stats&) {};
+        return job;
+      });
+      forwards.push_back(model.forwards);
+    }
+    CHECK(forwards[0] > 20);
+    if (shape != "auto") CHECK(forwards[1] == forwards[0]);
+    else CHECK(forwards[1] < 2 * forwards[0]);  // which also asks the clock
+  }
 }
 
 TEST_CASE("forest: a long prompt that arrives delays nobody: it is cached in pieces, beside the texts that run") {
