@@ -20,6 +20,7 @@ struct Beside {
   int texts;
   std::vector<double> plain, drafted;
   double kept_bytes = 0;  // keys and values that the texts hold at their end
+  int64_t prompt_tokens = 0;
 
   double gain() const {  // of speculation: runs of one repeat are a pair
     std::vector<double> ratios;
@@ -106,8 +107,11 @@ void bench_batch(Bench& bench) {
     for (size_t k = 0; k < batches.size(); k++) {
       Beside& b = batches[(k + size_t(repeat)) % batches.size()];
       b.kept_bytes = 0;
-      for (int i = 0; i < b.texts; i++)
+      b.prompt_tokens = 0;
+      for (int i = 0; i < b.texts; i++) {
         b.kept_bytes += position * std::min(double(c.block_size), double(prompts[size_t(i)].size()) + kTokens);
+        b.prompt_tokens += int64_t(prompts[size_t(i)].size());
+      }
       bench.show(std::to_string(b.texts) + " texts", done++ / double(bench.repeats * int(batches.size())));
       const bool first = (repeat + int(k)) % 2 == 0;  // who runs first changes
       if (first) b.plain.push_back(run_batch(bench, engine, kPlain, prompts, b.texts));
@@ -118,6 +122,7 @@ void bench_batch(Bench& bench) {
   OrderedJson json = OrderedJson::array();
   for (const Beside& b : batches) {
     json.push_back({{"texts", b.texts},
+                    {"prompt_tokens", b.prompt_tokens},
                     {"plain_tokens_per_second", b.plain},
                     {"drafted_tokens_per_second", b.drafted},
                     {"kept_bytes", b.kept_bytes}});

@@ -1,12 +1,13 @@
 """Holds nanospec against other engines on the same work: tables on standard output, and every sample as JSON.
 
-    python3 tests/reference/peers.py torch|llama|kinds [--ours build] [--device cpu|cuda] [--threads 2] [--rounds 5]
-                                     [--data FILE] [--model DIR] [--kinds KINDS.json] [--quick] [--json FILE]
+    python3 tests/reference/peers.py torch|llama|batch|kinds [--ours build] [--device cpu|cuda] [--threads 2]
+              [--rounds 5] [--data FILE] [--model DIR] [--kinds KINDS.json] [--quick] [--json FILE]
 
 torch: PyTorch's forwards, training and decoding, by the scripts beside this one. llama: llama.cpp's llama-bench, which
 `make peers` builds, on every GGUF file in models/ that nanospec loads; in each round both do all of the work, and who
-begins takes turns. kinds: llama_speculate, which `make peers` builds too, answers three questions of each kind of those
-that `nanospec bench --only kinds` has answered. What is not there is left out, and a line says how to get it. Ctrl-C ends
+begins takes turns. batch: in the same way, llama-batched-bench beside `nanospec bench --only batch`: many texts side by
+side. kinds: llama_speculate, which `make peers` builds too, answers three questions of each kind of those that
+`nanospec bench --only kinds` has answered. What is not there is left out, and a line says how to get it. Ctrl-C ends
 it, and what was measured whole by then is shown and written. Standard library only; PyTorch runs in the other scripts.
 """
 
@@ -15,6 +16,7 @@ import glob
 import json
 import math
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -29,6 +31,7 @@ FLAGS = (["-p", "8,16", "-n", "0", "-r", "16"], ["-p", "512", "-n", "64", "-r", 
 # forward` measures, of the one that they come after, None for a prefill.
 WORK = {"one row": ((0, 64, 0), 1, 0), "8 rows": ((8, 0, 0), 8, 0), "16 rows": ((16, 0, 0), 16, 0),
         "prefill": ((512, 0, 0), 512, None), "one row, deep": ((0, 32, 1900), 1, 1)}
+TEXT_TOKENS = 64  # of each text that `bench --only batch` decodes
 QUESTIONS = 3  # of a kind, that llama.cpp answers by each of its methods
 
 
@@ -40,8 +43,8 @@ def left_out(why: str):
     print(f"left out: {why}\n")
 
 
-def output_of(command: list, seconds: float) -> str:
-    """Runs it; what it printed. Throws Failed with its last line."""
+def output_of(command: list, seconds: float, log: bool = False) -> str:
+    """Runs it; what it printed, and then its log, if asked. Throws Failed with its last line."""
     name = next((os.path.basename(w) for w in map(str, command) if w.endswith(".py")), os.path.basename(command[0]))
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     try:
@@ -61,7 +64,7 @@ def output_of(command: list, seconds: float) -> str:
         if process.returncode < 0:
             status = signal.Signals(-process.returncode).name
         raise Failed(f"{name} failed: {((out + err).strip().splitlines() or [status])[-1]}")
-    return out
+    return out + log * err
 
 
 def table(rows: list, align: str):
@@ -128,10 +131,60 @@ def torch(args, result: dict):
                 result[name] = json.load(f)
 
 
+# Rounds of llama.cpp and ours
+
+
+def peer_program(args, name: str) -> str:
+    """Its path; "" where it is not built, and a line says so."""
+    program = f"{args.ours}/peers/bin/{name}"
+    if os.access(program, os.X_OK):
+        return program
+    left_out(f"there is no llama.cpp: {program}: build it with make peers")
+    return ""
+
+
+def our_bench(args, only: str, file: str, repeat: int, *more) -> dict:
+    """What our bench writes of one section."""
+    with tempfile.TemporaryDirectory() as folder:
+        output_of([f"{args.ours}/study", "bench", "--only", only, "--model", file, "--threads", args.threads,
+                   "--repeat", repeat, "--quiet", "--out", folder, *more], OUR_SECONDS)
+        with open(f"{folder}/{only}.json") as f:
+            return json.load(f)
+
+
+def in_turns(args, file: str, ours, theirs) -> tuple:
+    """What both found in each round. Theirs is also given what ours found in the first."""
+    found, peer_found = [], []
+    for r in range(args.rounds):
+        for turn in (ours, theirs) if r % 2 == 0 else (theirs, ours):
+            if turn is ours:
+                found.append(ours(args, file))
+            else:
+                peer_found.append(theirs(args, file, found[0]))
+    return found, peer_found
+
+
+def measure_files(args, program: str, measure, result: dict):
+    """measure(args, file, result) of each file in models/, the largest first; --quick: of the smallest that loads."""
+    if not peer_program(args, program):
+        return
+    files = sorted(glob.glob("models/*.gguf"), key=lambda f: (-os.path.getsize(f), f))
+    if not files:
+        return left_out("there is no GGUF file in models/ that loads: sh data/get_model.sh gets one")
+    for file in files[::-1] if args.quick else files:
+        try:
+            measure(args, file, result)
+        except Failed as failed:
+            print(f"left out: {failed}" + (f": {file}" if file not in str(failed) else ""))
+            continue
+        if args.quick:
+            return
+
+
 # llama-bench
 
 
-def their_round(args, file: str) -> dict:
+def their_round(args, file: str, _) -> dict:
     """Seconds of one forward by the work's name; and the build and the processor."""
     program, tests = f"{args.ours}/peers/bin/llama-bench", []
     for flags in FLAGS:
@@ -151,11 +204,7 @@ def their_round(args, file: str) -> dict:
 
 def our_round(args, file: str) -> dict:
     """The same of ours, as `bench --only forward` measures it; and the type and the bytes of the weights."""
-    with tempfile.TemporaryDirectory() as folder:
-        output_of([f"{args.ours}/study", "bench", "--only", "forward", "--model", file, "--threads", args.threads,
-                   "--repeat", 3, "--quiet", "--out", folder], OUR_SECONDS)
-        with open(f"{folder}/forward.json") as f:
-            measured = json.load(f)["configurations"][0]
+    measured = our_bench(args, "forward", file, 3)["configurations"][0]
     pasts, prefill = measured["pasts"], measured["prefill"]
     if (pasts[1]["past"], prefill["tokens"]) != (1900, 512):
         raise Failed("it sees fewer than 2,048 tokens")
@@ -181,25 +230,10 @@ def held_against(file: str, ours: list, theirs: list) -> dict:
     return entry
 
 
-def measure_file(args, file: str) -> tuple:
-    """One file's entry; llama.cpp's build; the processor."""
-    ours, theirs = [], []
-    for r in range(args.rounds):
-        for turn in (our_round, their_round) if r % 2 == 0 else (their_round, our_round):
-            (ours if turn is our_round else theirs).append(turn(args, file))
-    return held_against(file, ours, theirs), theirs[0]["build"], theirs[0]["cpu"]
-
-
-def measure_files(args, files: list, result: dict):
-    for file in files:
-        try:
-            entry, build, cpu = measure_file(args, file)
-        except Failed as failed:
-            print(f"left out: {failed}" + (f": {file}" if file not in str(failed) else ""))
-            continue
-        result.setdefault("llama_cpp", {"build": build, "cpu": cpu, "files": []})["files"].append(entry)
-        if args.quick:
-            return
+def llama_file(args, file: str, result: dict):
+    ours, theirs = in_turns(args, file, our_round, their_round)
+    found = {"build": theirs[0]["build"], "cpu": theirs[0]["cpu"], "files": []}
+    result.setdefault("llama_cpp", found)["files"].append(held_against(file, ours, theirs))
 
 
 def llama_table(build: str, cpu: str, files: list):
@@ -220,17 +254,76 @@ def llama_table(build: str, cpu: str, files: list):
 
 
 def llama(args, result: dict):
-    program = f"{args.ours}/peers/bin/llama-bench"
-    if not os.access(program, os.X_OK):
-        return left_out(f"there is no llama.cpp: {program}: build it with make peers")
-    files = sorted(glob.glob("models/*.gguf"), key=lambda f: (-os.path.getsize(f), f))
-    if not files:
-        return left_out("there is no GGUF file in models/ that loads: sh data/get_model.sh gets one")
     try:
-        measure_files(args, files[::-1] if args.quick else files, result)
+        measure_files(args, "llama-bench", llama_file, result)
     finally:  # where it was ended, those that are whole
         if "llama_cpp" in result:
             llama_table(**result["llama_cpp"])
+
+
+# Many texts side by side
+
+
+def our_batch(args, file: str) -> list:
+    """One entry for each number of texts."""
+    return our_bench(args, "batch", file, 1, *["--quick"] * args.quick)["batches"]
+
+
+def their_batch(args, file: str, ours: list) -> list:
+    """The same of theirs, after prompts of the mean length of ours."""
+    found = []
+    for texts, prompt in ((one["texts"], round(one["prompt_tokens"] / one["texts"])) for one in ours):
+        text = output_of([f"{args.ours}/peers/bin/llama-batched-bench", "-m", file, "-t", args.threads, "-fa", 0,
+                          "-c", texts * (prompt + TEXT_TOKENS), "-npp", prompt, "-ntg", TEXT_TOKENS, "-npl", texts,
+                          "--output-format", "jsonl", "-lv", 4], ANSWER_SECONDS, log=True)
+        cache, lines = re.search(r"size = +([0-9.]+) MiB \(.* cells", text), re.findall(r"^{.*}$", text, re.M)
+        try:
+            one = json.loads(lines[0])
+            found.append({"prefill": one["t_pp"], "decoding": one["t_tg"], "kept_bytes": float(cache[1]) * 2**20})
+        except (ValueError, LookupError, TypeError):
+            raise Failed("llama-batched-bench printed what is not its jsonl")
+    return found
+
+
+def batch_file(args, file: str, result: dict):
+    rounds, peer_rounds = in_turns(args, file, our_batch, their_batch)
+    entry = {"file": os.path.basename(file), "batches": []}
+    for ours, theirs in zip(zip(*rounds), zip(*peer_rounds)):  # of one number of texts, by round
+        one = {key: ours[0][key] for key in ("texts", "prompt_tokens", "kept_bytes")}
+        for key in ("plain_tokens_per_second", "drafted_tokens_per_second"):
+            one[key] = [r[key][0] for r in ours]
+        tokens = TEXT_TOKENS * one["texts"]
+        one["peer_tokens_per_second"] = [tokens / (r["prefill"] + r["decoding"]) for r in theirs]
+        one["peer_prefill_seconds"] = [r["prefill"] for r in theirs]
+        one["peer_decoding_seconds"] = [r["decoding"] for r in theirs]
+        one["peer_kept_bytes"] = theirs[0]["kept_bytes"]
+        entry["batches"].append(one)
+    result.setdefault("batch", []).append(entry)
+
+
+def batch_table(file: str, batches: list):
+    rows = [["texts", "plain", "suffix auto", "llama.cpp", "plain over it", "lowest", "highest", "suffix over it",
+             "lowest", "highest", "cache, MB", "its"]]
+    for one in batches:
+        speeds = [one[f"{who}_tokens_per_second"] for who in ("plain", "drafted", "peer")]
+        over = [[a / b for a, b in zip(ours, speeds[2])] for ours in speeds[:2]]
+        rows.append([str(one["texts"]), *(f"{statistics.median(speed):.0f}" for speed in speeds), *spread(over[0]),
+                     *spread(over[1]), *(f"{one[key] / 1e6:.1f}" for key in ("kept_bytes", "peer_kept_bytes"))])
+    print(f"{file}: tokens a second\n")
+    table(rows, "r" * len(rows[0]))
+
+
+def batch(args, result: dict):
+    try:
+        measure_files(args, "llama-batched-bench", batch_file, result)
+    finally:  # where it was ended, those that are whole
+        for entry in result.get("batch", []):
+            batch_table(**entry)
+        if "batch" in result:
+            print("Tokens of all texts over the whole time: the prefill of all prompts, then 64 tokens for each text.\n"
+                  "llama.cpp's prompts have the mean length of ours. Its tokens are random, and none is sampled; ours\n"
+                  "are sampled at temperature 1. Its cache has 16 bits, ours 32. Its flash attention is off (-fa 0).\n"
+                  "Cache: what our texts hold at their end; all that llama.cpp has room for.")
 
 
 # Kinds of questions
@@ -277,9 +370,8 @@ def held_against_best(study: dict, theirs: list) -> dict:
 
 
 def kinds(args, result: dict):
-    program = f"{args.ours}/peers/bin/llama_speculate"
-    if not os.access(program, os.X_OK):
-        return left_out(f"there is no llama.cpp: {program}: build it with make peers")
+    if not peer_program(args, "llama_speculate"):
+        return
     if not os.path.exists(args.kinds):
         return left_out(f"there is no {args.kinds}: bench --only kinds writes it: name it with --kinds")
     with open(args.kinds) as f:
@@ -305,7 +397,7 @@ def first_there(*paths: str) -> str:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("work", nargs="+", choices=["torch", "llama", "kinds"])
+    parser.add_argument("work", nargs="+", choices=["torch", "llama", "batch", "kinds"])
     parser.add_argument("--ours", default="build", help="the folder of our programs (default build)")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=2)
@@ -323,7 +415,7 @@ def main():
     result, status = {}, 0
     try:
         for work in args.work:
-            {"torch": torch, "llama": llama, "kinds": kinds}[work](args, result)
+            {"torch": torch, "llama": llama, "batch": batch, "kinds": kinds}[work](args, result)
     except KeyboardInterrupt:
         print("stopped; what was not whole is left out")
         status = 128 + signal.SIGINT

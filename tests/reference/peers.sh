@@ -16,7 +16,8 @@ version=0.3.36
 package=llama-cpp-python==$version
 sdist=llama_cpp_python-$version.tar.gz
 sdist_sha=832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e
-programs="llama-bench llama-perplexity llama-quantize llama-lookup llama-completion llama-speculative-simple"
+programs="llama-bench llama-batched-bench llama-perplexity llama-quantize llama-lookup llama-completion
+llama-speculative-simple"
 what=peers
 . data/pip.sh
 
@@ -87,7 +88,7 @@ build_ours() { # each program of ours, again where its source is newer
 }
 
 get_sources
-[ -f "$here/complete" ] || build
-: >"$here/complete"
+[ "$(cat "$here/complete" 2>/dev/null)" = "$programs" ] || build # it names the programs that are there
+echo "$programs" >"$here/complete"
 build_ours
 tell "llama.cpp is in build/peers/bin"

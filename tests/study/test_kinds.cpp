@@ -52,6 +52,7 @@ TEST_CASE("bench: batch: 1, 2 and 4 texts side by side, plain and speculating, a
     CHECK(batches[i]["plain_tokens_per_second"].size() == batches[i]["drafted_tokens_per_second"].size());
     CHECK(batches[i]["plain_tokens_per_second"][0].get<double>() > 0);
   }
+  CHECK(batches[2]["prompt_tokens"] == 2 * batches[1]["prompt_tokens"].get<int>());  // the two questions, twice
   CHECK(batches[1]["kept_bytes"].get<double>() > batches[0]["kept_bytes"].get<double>());
   const std::string svg = read_file("out/batch.svg");
   CHECK(picture_problem(svg) == "");

@@ -2,6 +2,8 @@
 // llama.cpp, and what is said where something is missing.
 #include <doctest/doctest.h>
 
+#include <cmath>
+
 #include "commands/commands.h"
 #include "study/study.h"
 #include "tests/peer_folder.h"
@@ -47,7 +49,8 @@ std::string answered(int prompt, const char* method, int tokens, double seconds)
          "\",\"tokens\":" + std::to_string(tokens) + ",\"seconds\":" + std::to_string(seconds) + ",\"text\":\"\"}\n";
 }
 
-constexpr const char *kLlamaBench = "ours/peers/bin/llama-bench", *kSpeculate = "ours/peers/bin/llama_speculate";
+constexpr const char *kLlamaBench = "ours/peers/bin/llama-bench", *kSpeculate = "ours/peers/bin/llama_speculate",
+                     *kBatchedBench = "ours/peers/bin/llama-batched-bench";
 
 }  // namespace
 
@@ -96,6 +99,45 @@ TEST_CASE("peers: a llama-bench that fails, or is not there, is said and not fat
   CHECK(contains(folder.peers("llama"), "left out: there is no GGUF file in models/ that loads"));
   std::filesystem::remove(kLlamaBench);
   CHECK(contains(folder.peers("llama"), "build it with make peers"));
+}
+
+TEST_CASE("peers: batch: texts side by side, plain and speculating, over llama.cpp's") {
+  if (!has_python()) return;
+  const PeerFolder folder;
+  folder.write_questions();
+  CHECK(contains(folder.peers("batch"), "build it with make peers"));
+  run(bench_command, {"--quick", "--only", "batch", "--out", "out", "--model", "models/tiny.Q8_0.gguf"});
+  folder.write_program("ours/study", "shift 11\ncp out/batch.json $1\n");
+  folder.write_program(kBatchedBench, "echo '{\"t_pp\": 0.5}'\n");
+  CHECK(contains(folder.peers("batch --rounds 1"), "left out: llama-batched-bench printed what is not its jsonl"));
+  folder.write_program(kBatchedBench,
+                       "echo $8 ${10} ${14} >>asked\necho 'kv: size =    1.50 MiB (   256 cells, 2 layers)' >&2\n"
+                       "echo '{\"pl\": 4, \"t_pp\": 0.5, \"t_tg\": 1.5}'\n");
+  const std::string out = folder.peers("batch --rounds 2");
+  for (const char* part : {"tiny.Q8_0.gguf", "suffix over it", "1.6", "prefill of all prompts"})
+    CHECK_MESSAGE(contains(out, part), out);
+  const Json ours = Json::parse(read_file("out/batch.json"))["batches"];
+  const Json said = Json::parse(read_file("peers.json"))["batch"];
+  REQUIRE(said.size() == 1);
+  CHECK(said[0]["file"] == "tiny.Q8_0.gguf");
+  REQUIRE(said[0]["batches"].size() == 3);
+  std::string asked;  // in each round: room, the mean length of our prompts, texts
+  for (size_t i = 0; i < 3; i++) {
+    const Json& batch = said[0]["batches"][i];
+    const int texts = 1 << i;
+    for (const char* field : {"texts", "prompt_tokens", "kept_bytes"}) CHECK(batch[field] == ours[i][field]);
+    for (const char* field : {"plain_tokens_per_second", "drafted_tokens_per_second"}) {
+      CHECK(batch[field].size() == 2);
+      CHECK(batch[field][1] == ours[i][field][0]);
+    }
+    CHECK(batch["peer_tokens_per_second"] == Json({32.0 * texts, 32.0 * texts}));
+    CHECK(batch["peer_prefill_seconds"] == Json({0.5, 0.5}));
+    CHECK(batch["peer_decoding_seconds"] == Json({1.5, 1.5}));
+    CHECK(batch["peer_kept_bytes"] == 1.5 * (1 << 20));
+    const int prompt = int(std::nearbyint(batch["prompt_tokens"].get<double>() / texts));
+    asked += std::to_string(texts * (prompt + 64)) + " " + std::to_string(prompt) + " " + std::to_string(texts) + "\n";
+  }
+  CHECK(read_file("asked") == asked + asked);
 }
 
 TEST_CASE("peers: kinds: speculation over llama.cpp's best way, kind by kind") {
