@@ -1,8 +1,8 @@
 // commands/calibrate.cpp: measures how often a drafter's rank-r guess at depth d is right, for the shapes that are made
 // from that (calibration.h).
 //
-// It first decodes a text plainly. Then it decodes the text again by chains of a stand-in, which knows the text and
-// asks the drafter for its candidates at every place.
+// It first decodes the texts plainly, side by side. Then it decodes each again by chains of a stand-in, which knows the
+// text and asks the drafter for its candidates at every place.
 
 #include "commands/calibration.h"
 #include "commands/comparison.h"
@@ -11,6 +11,7 @@ namespace nanospec {
 namespace {
 
 constexpr int kTokensEach = 125;  // that follow a held-out prompt
+constexpr size_t kSeats = 16;     // texts side by side
 
 struct Measurement {
   Options options;
@@ -78,16 +79,26 @@ RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::
     if (progress.due()) progress.show(thousands(counts.places()) + " places, " + progress.left(done, all));
     return true;
   };
+  // Noise of its own for each text, or all would meet the same at the same place.
+  const std::vector<Tokens> begun = encoded(engine, prompts);
+  const Tokens ends = ends_of(o, engine);
+  std::vector<Tokens> known(prompts.size());
+  std::vector<Request> requests;
+  for (size_t p = 0; p < prompts.size(); p++) {
+    requests.push_back({begun[p], o.sampling, each, nullptr, [](const Stats&) {}});
+    requests.back().sampling.sequence = uint32_t(p);
+    requests.back().on_token = [&, p](int token) {
+      known[p].push_back(token);
+      return on_token(token, false) && !is_among(ends, token) && !interrupted();
+    };
+  }
+  engine.generate(kPlain, requests);
   for (size_t p = 0; p < prompts.size() && !interrupted(); p++) {
-    std::vector<int> text = engine.encode_prompt(prompts[p], "prompt " + std::to_string(p + 1));
-    const std::vector<int> prompt = text;
-    // Noise of its own, or all prompts would meet the same at the same place.
-    const Tokens known = continue_text(engine, o, kPlain, prompt, each, on_token, {}, uint32_t(p)).tokens;
-    text.insert(text.end(), known.begin(), known.end());
-    if (interrupted()) break;
+    Tokens text = begun[p];
+    text.insert(text.end(), known[p].begin(), known[p].end());
     const auto forced = [&](Drafter& drafter) { return std::make_unique<Forced>(drafter, text, counts); };
-    const Generated again = continue_text(engine, o, chain, prompt, each, on_token, {nullptr, forced}, uint32_t(p));
-    if (again.tokens != known && !interrupted())
+    const Generated again = continue_text(engine, o, chain, begun[p], each, on_token, {nullptr, forced}, uint32_t(p));
+    if (again.tokens != known[p] && !interrupted())
       throw std::runtime_error("a chain's text is not plain decoding's: nanospec calibrate: this is a bug: report it");
   }
   return counts;
@@ -154,6 +165,8 @@ int calibrate_command(int argc, char** argv) {
   check_command_line(m);
   const std::vector<std::string> prompts = read_prompts(m.options);
   if (std::filesystem::exists(m.out_file)) read_calibrations(m.out_file);  // what it holds is to stay
+  m.options.settings.seats = int(std::min(prompts.size(), kSeats));
+  m.options.settings.fewer = true;
   Engine engine(m.options.settings);
   check_writable(m.out_file);
 

@@ -237,6 +237,7 @@ class Streams {
     int outputs = 0;
     for (int seat : seats) {
       sit(seat);
+      seat_->past = seat_->ran;  // drafted rows are forgotten
       if (rows_.rows() + pending() + slots > all_rows_) throw std::logic_error("too many rows for the streams");
       seat_->first_row = rows_.rows();
       seat_->first_output = outputs;
@@ -459,7 +460,6 @@ class Sequential : public ModelDrafter<Streams> {
  private:
   void run_root(int root) override {
     if (streams_->pending() > 0) {
-      streams_->rewind(base_ + 1);  // up to the last root
       streams_->run({seat_}, 0);
       model_forwards++;
     }

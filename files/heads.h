@@ -68,8 +68,7 @@ inline MedusaHeads read_medusa(const std::string& dir, const Config& config, con
 inline std::unique_ptr<Drafter> load_medusa(const std::string& dir, const std::string& target_dir,
                                             const Config& config) {
   const MedusaHeads heads = read_medusa(dir, config, target_dir);
-  if (heads.sizes.rank == kOwnProjection && !heads.sizes.root)
-    return std::make_unique<Medusa>(heads, nullptr);
+  if (heads.sizes.rank == kOwnProjection && !heads.sizes.root) return std::make_unique<Medusa>(heads, nullptr);
   const std::vector<float> weights = load_model(target_dir).weights;
   return std::make_unique<Medusa>(heads, TargetEnds<float>(config, weights.data()));
 }

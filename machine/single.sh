@@ -138,6 +138,8 @@ sample.h | // p: (V) the distribution that `pick` samples | } |
 sample.h | inline void distribution( | } |
 sample.h | // Draws token x with chance | } |
 
+draft.h | // Nodes of a growing tree that its drafter | }; |
+draft.h | // Texts side by side: the same for drafters | virtual bool prepare_all( |
 draft.h | // functions; the bigram drafter. All other | | // functions; the bigram drafter.
 draft.h | int64_t model_forwards = 0; | |
 draft.h | // Called before begin(), with what can be read | virtual void attach( |
@@ -214,15 +216,14 @@ target.h | reuse(tokens, n); | | seat_->past = 0;
 target.h | const int first = past(); | |
 target.h | seat_->cached.assign( | |
 target.h | return n - first; | |
-target.h | add_tree(token, depth, end, n, layers | | add_tree(token, depth, end, n);
-target.h | void add_tree( | | void add_tree(const int* token, const int* depth, const int* end, int n) {
-target.h | overwrite(all_layers); | |
+target.h | clear_rows(); | | rows_.clear();
+target.h | add_tree(token, depth, end, n, layers | | rows_.add_tree(token, depth, end, n, first_slot(), past());
 target.h | const bool alone = | |
 target.h | for (int i = 0; seat_->all_layers && | seat_->past += n; | seat_->past += n;
 target.h | std::vector<int> cached; | |
 target.h | bool all_layers = true; | |
 target.h | // The next forward writes behind the | } |
-target.h | // The same for the trees of several | // have logits. | // Its parts.
+target.h | // The same for the trees of several | } |
 target.h | Target(const Config& config, const TensorSource& weights, Dtype dtype, std::shared_ptr | | // most_rows: the rows of the largest tree, its root among them.\nTarget(const Config& config, const TensorSource& weights, Dtype dtype, std::shared_ptr<Pool> pool, int most_rows,
 target.h | Dtype cache_dtype = Dtype::fp32, int seats = 1) | | int seats = 1)
 target.h | if (cache_dtype == Dtype::fp32) | else activations_ = | activations_ = Activations<float>(config, most_rows_, slots, false, pool_->size(), cuda);
@@ -245,7 +246,7 @@ target.h | size_t weight_bytes() const | |
 target.h | // Bytes of keys and values that a row reads | } |
 target.h | if (cuda()) wait_for_iterations(); | |
 target.h | // After this, a prefill runs all of its | void forget() |
-target.h | host_logits_ = cuda() && alone | | host_logits_ = forward_here(n, layers);
+target.h | host_logits_ = cuda() && alone | | host_logits_ = forward_here(with_logits, layers);
 target.h | // (C) of a row of the last forward: | const float* hidden( |
 target.h | // Sets how many positions count as cached. | void rewind( |
 target.h | // Calls f(team) on the threads that a forward | // alone, so that |

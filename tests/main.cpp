@@ -162,6 +162,10 @@ struct Counts : doctest::IReporter {
   void test_case_reenter(const doctest::TestCaseData&) override {}
   void test_case_end(const doctest::CurrentTestCaseStats&) override {}
   void test_case_exception(const doctest::TestCaseException& e) override {
+    if (e.is_crash) {  // no memory can be asked for: the crash may be malloc's
+      dprintf(1, "failed: %s, in %s\n", e.error_string.c_str(), name_.c_str());
+      _exit(1);
+    }
     wrong_.push_back(std::string(e.error_string.c_str()) + ", in " + name_), failed_.insert(name_);
   }
   void subcase_start(const doctest::SubcaseSignature&) override {}

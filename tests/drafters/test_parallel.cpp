@@ -366,8 +366,7 @@ TEST_CASE("parallel: whatever it says, the text is plain decoding's") {
     drafters["wild"] = drafter_of(wild_file, target, w.config);
     drafters["parallel+ngram:2"] = both(false, load_drafter("ngram:2", w.dir, w.config.vocab_size));
     drafters["sequential+ngram:2"] = both(true, load_drafter("ngram:2", w.dir, w.config.vocab_size));
-    drafters["parallel+medusa"] =
-        both(false, std::make_unique<Medusa>(wild_heads, nullptr));
+    drafters["parallel+medusa"] = both(false, std::make_unique<Medusa>(wild_heads, nullptr));
     for (const auto& setting : settings)
       for (const char* prompt : prompts) {
         // The first setting by all, for the lengths below; in a tenth of the other 35 one, where each shape has a
