@@ -47,11 +47,11 @@ std::vector<Tokens> prompts_for(const Bench& bench, const Engine& engine, int n)
 }
 
 // Decodes the first n of them side by side; tokens a second, their prefill among it.
-double run_batch(const Bench& bench, Engine& engine, const Method& method, const std::vector<Tokens>& prompts, int n) {
+double run_batch(const Sampling& sampling, Engine& engine, const Method& method, const std::vector<Tokens>& prompts, int n) {
   std::vector<Request> requests;
   int64_t tokens = 0;
   for (int i = 0; i < n; i++)
-    requests.push_back({prompts[size_t(i)], bench.options.sampling, kTokens, [](int) { return !interrupted(); },
+    requests.push_back({prompts[size_t(i)], sampling, kTokens, [](int) { return !interrupted(); },
                         [&](const Stats& stats) { tokens += stats.tokens; }});
   Stopwatch watch;
   engine.generate(method, requests);
@@ -100,8 +100,10 @@ void bench_batch(Bench& bench) {
   std::vector<Beside> batches;
   for (int n = 1; n <= engine.seats(); n *= 2) batches.push_back({n, {}, {}});
   const Config& c = engine.config();
+  Sampling sampling = bench.options.sampling;
+  if (is_gguf(settings.model)) sampling.temperature = 0;  // questions are answered with the likeliest tokens
   const double position = 2.0 * sizeof(float) * c.n_layer * c.n_kv_head * c.head_size();
-  run_batch(bench, engine, kDrafted, prompts, 1);  // loads the drafter, and measures what rows cost
+  run_batch(sampling, engine, kDrafted, prompts, 1);  // loads the drafter, and measures what rows cost
   int done = 0;
   for (int repeat = 0; repeat < bench.repeats; repeat++)
     for (size_t k = 0; k < batches.size(); k++) {
@@ -114,9 +116,9 @@ void bench_batch(Bench& bench) {
       }
       bench.show(std::to_string(b.texts) + " texts", done++ / double(bench.repeats * int(batches.size())));
       const bool first = (repeat + int(k)) % 2 == 0;  // who runs first changes
-      if (first) b.plain.push_back(run_batch(bench, engine, kPlain, prompts, b.texts));
-      b.drafted.push_back(run_batch(bench, engine, kDrafted, prompts, b.texts));
-      if (!first) b.plain.push_back(run_batch(bench, engine, kPlain, prompts, b.texts));
+      if (first) b.plain.push_back(run_batch(sampling, engine, kPlain, prompts, b.texts));
+      b.drafted.push_back(run_batch(sampling, engine, kDrafted, prompts, b.texts));
+      if (!first) b.plain.push_back(run_batch(sampling, engine, kPlain, prompts, b.texts));
       if (interrupted()) return;
     }
   OrderedJson json = OrderedJson::array();
@@ -129,7 +131,7 @@ void bench_batch(Bench& bench) {
     bench.evenness.push_back({std::to_string(b.texts) + " texts", unevenness(b.plain)});
   }
   bench.print("Many texts in one forward: " + count(kTokens, "token") + " each, temperature " +
-                  decimals(double(bench.options.sampling.temperature), 1),
+                  decimals(double(sampling.temperature), 1),
               batch_text(batches));
   bench.write_json("batch", {{"method", "suffix auto"}, {"batches", json}});
   bench.write_svg("batch", batch_picture(bench, batches));
