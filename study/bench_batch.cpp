@@ -48,7 +48,8 @@ std::vector<Tokens> prompts_for(const Bench& bench, const Engine& engine, int n)
 }
 
 // Decodes the first n of them side by side; tokens a second, their prefill among it.
-double run_batch(const Sampling& sampling, Engine& engine, const Method& method, const std::vector<Tokens>& prompts, int n) {
+double run_batch(const Sampling& sampling, Engine& engine, const Method& method, const std::vector<Tokens>& prompts,
+                 int n) {
   std::vector<Request> requests;
   int64_t tokens = 0;
   for (int i = 0; i < n; i++)
