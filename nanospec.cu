@@ -27,14 +27,14 @@ Dtype dtype_of(const std::string& name) {
 }
 Loaded load(const Settings& s) { return load(s, dtype_of(s.dtype), dtype_of(s.cache_dtype)); }
 
-// How many texts may be decoded side by side. Memory is taken when it is used, so it must be there for all of them.
-// Throws std::runtime_error where it is not, unless there may be fewer.
-int seats_of(const Settings& s, const Config& c) {
+// How many texts may be decoded side by side. A CPU's memory is taken when it is used, so it must be there for all of
+// them. Throws std::runtime_error where it is not, unless there may be fewer.
+int seats_of(const Settings& s, const Config& c, bool cuda) {
   const double number = dtype_of(s.cache_dtype) == Dtype::bf16 ? 2 : 4;
   const double each = 2 * number * c.n_layer * c.n_kv_head * c.head_size() *
                       (c.block_size + std::max(s.rows, std::min(c.block_size, 256)));
-  const double there = double(available_bytes());
   if (s.seats == 1) return 1;
+  const double there = double(cuda ? free_device_bytes() : available_bytes());
   if (s.fewer) return std::max(1, std::min(s.seats, int(there / 2 / each)));
   if (each * s.seats > there)
     refuse(filled("{} texts side by side need {} of keys and values, and {} are free", s.seats,
@@ -44,11 +44,11 @@ int seats_of(const Settings& s, const Config& c) {
 }
 
 Target target_of(const Settings& s, const Loaded& loaded) {
-  const int seats = seats_of(s, loaded.config);
+  const bool cuda = choose_cuda(s.device);
+  const int seats = seats_of(s, loaded.config, cuda);
   set_early(s.early);
   return Target(loaded.config, loaded.source(), dtype_of(s.dtype),
-                std::make_shared<Pool>(s.threads, choose_cuda(s.device), s.kernels == "plain"), s.rows,
-                dtype_of(s.cache_dtype), seats);
+                std::make_shared<Pool>(s.threads, cuda, s.kernels == "plain"), s.rows, dtype_of(s.cache_dtype), seats);
 }
 }  // namespace
 

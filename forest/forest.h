@@ -168,6 +168,7 @@ class ForestPlanner : public Planner {
   }
 
  private:
+  // In rounds, where a model runs: what the growths stop for is prepared for all of them at once.
   void grow_each(const std::vector<Sequence*>& texts) {
     std::deque<Halting> drafters;
     std::vector<Expansion> roots;

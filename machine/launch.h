@@ -30,6 +30,11 @@ namespace nanospec {
 #ifdef WITH_CUDA
 constexpr const char* kCudaAdvice = "see what nvidia-smi says";
 inline size_t most_device_bytes() { return device_bytes.most; }  // the most that this program has held at a time
+inline size_t free_device_bytes() {
+  size_t free = 0, total = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return free;
+}
 // --early: on, launches (weights are not asked for in one piece), off.
 inline void set_early(const std::string& word) { early = {word != "off", word == "on"}; }
 
@@ -77,6 +82,7 @@ inline std::string cuda_problem() { return "this program was built without CUDA"
 inline bool cuda_available() { return false; }
 inline std::string device_problem() { return ""; }
 inline size_t most_device_bytes() { return 0; }
+inline size_t free_device_bytes() { return 0; }
 inline void set_early(const std::string&) {}
 inline void* allocate_on_gpu(size_t) { return nullptr; }
 inline void free_on_gpu(void*, size_t) {}
