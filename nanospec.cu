@@ -167,10 +167,7 @@ void Engine::generate(const Method& method, std::vector<Request>& requests) {
   const bool drafts = p.drafter(meaning.drafter) != nullptr;
   const Decoding all = p.decoding(method, meaning, drafts, {}, 0);
   size_t begun = 0;
-  for (int seat = 0; seat < p.target.seats() && !p.settings.keeps_cache; seat++) {
-    p.target.sit(seat);
-    p.target.forget();
-  }
+  if (!p.settings.keeps_cache) p.target.forget();
   generate_forest(p.target, all.shape, drafts ? all.rule : Rule::kMatch, p.cost.get(),
                   [&](int seat) -> std::unique_ptr<Job> {
                     if (begun == requests.size()) return nullptr;

@@ -113,7 +113,9 @@ class Target {
     return n - first;
   }
   // After this, a prefill runs all of its tokens.
-  void forget() { seat_->cached.clear(); }
+  void forget() {
+    for (Seat& seat : seats_) seat.cached.clear();
+  }
   // Runs the rows of one tree in preorder, row i at position past() + depth[i]. logits() then gives their logits.
   // layers: how many layers run before the final norm and the head; 0: all.
   void forward(const int* token, const int* depth, const int* end, int n, int layers = 0) {

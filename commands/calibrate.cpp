@@ -11,7 +11,6 @@ namespace nanospec {
 namespace {
 
 constexpr int kTokensEach = 125;  // that follow a held-out prompt
-constexpr size_t kSeats = 16;     // texts side by side
 
 struct Measurement {
   Options options;
@@ -165,7 +164,7 @@ int calibrate_command(int argc, char** argv) {
   check_command_line(m);
   const std::vector<std::string> prompts = read_prompts(m.options);
   if (std::filesystem::exists(m.out_file)) read_calibrations(m.out_file);  // what it holds is to stay
-  m.options.settings.seats = int(std::min(prompts.size(), kSeats));
+  m.options.settings.seats = int(std::min(prompts.size(), kMostSeats));
   m.options.settings.fewer = true;
   Engine engine(m.options.settings);
   check_writable(m.out_file);

@@ -17,6 +17,8 @@ namespace nanospec {
 struct Config;     // model.h
 struct Tokenizer;  // files/text.h
 
+constexpr size_t kMostSeats = 16;  // texts side by side that mostly pay
+
 // How text is speculated on, in the command line's words.
 struct Method {
   std::string drafter = "bigram", shape = "auto", verify = "match";

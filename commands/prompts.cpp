@@ -207,10 +207,7 @@ int open_output(const std::string& path, const Written& w) {
 // The texts
 
 // How many texts decode side by side. asked: what --batch gave; 0: as many as pay.
-int seats_for(int asked, size_t texts) {
-  constexpr int kMost = 16;
-  return int(std::min(texts, size_t(asked > 0 ? asked : kMost)));
-}
+int seats_for(int asked, size_t texts) { return int(std::min(texts, asked > 0 ? size_t(asked) : kMostSeats)); }
 
 struct Growing {
   ShownText shown;

@@ -78,14 +78,14 @@ class ModelDrafter : public Drafter {
 
   // The n tokens of the text that follow the cached ones are to run; the last one is the root.
   void run_text(const int* tokens, int n) {
-    std::vector<int> all(size_t(model_.most_rows()));
-    std::iota(all.begin(), all.end(), 0);
     for (const int most = model_.most_rows(); n > most; n -= most, tokens += most, base_ += most) {
       place_text(tokens, most);
       model_.clear_rows();
       add_rows();
       model_.run_rows(most, layers_);
       model_forwards++;
+      std::vector<int> all(static_cast<size_t>(most));
+      std::iota(all.begin(), all.end(), 0);
       model_.keep(all.data(), most);
     }
     place_text(tokens, n);

@@ -245,7 +245,7 @@ target.h | const Config& config() const | const Weights<float, AnyNumber>& weigh
 target.h | size_t weight_bytes() const | |
 target.h | // Bytes of keys and values that a row reads | } |
 target.h | if (cuda()) wait_for_iterations(); | |
-target.h | // After this, a prefill runs all of its | void forget() |
+target.h | // After this, a prefill runs all of its | } |
 target.h | host_logits_ = cuda() && alone | | host_logits_ = forward_here(with_logits, layers);
 target.h | // (C) of a row of the last forward: | const float* hidden( |
 target.h | // Sets how many positions count as cached. | void rewind( |

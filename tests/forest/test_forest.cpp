@@ -373,3 +373,17 @@ TEST_CASE("forest: a long prompt that arrives delays nobody: it is cached in pie
   CHECK(begun == 3);
   CHECK(beside == 2 * ((prompt - 1 + kPieceRows - 1) / kPieceRows + 1));  // and the forward of its root
 }
+
+TEST_CASE("forest: after forget() no seat has anything cached") {
+  const Config config = small_config(1, 32);
+  Target target(config, loud_weights(config, 3).data(), Dtype::fp32, false, 1, 9, Dtype::fp32, 2);
+  const std::vector<int> tokens = {1, 2, 3, 4};
+  const auto run = [&](int seat) {  // how many of the tokens the seat's prefill ran
+    target.sit(seat);
+    return target.prefill(tokens.data(), 4);
+  };
+  for (int seat : {0, 1}) CHECK(run(seat) == 4);
+  for (int seat : {0, 1}) CHECK(run(seat) == 0);
+  target.forget();
+  for (int seat : {0, 1}) CHECK(run(seat) == 4);
+}
