@@ -140,7 +140,7 @@ ON_CUDA := $(addprefix $(BUILD)/,nanospec-cuda train_gpt-cuda study-cuda)
 # For tests/reference: hf_check.py, gguf_check.py, bpe_check.py.
 DUMPS := $(addprefix $(BUILD)/,dump_logits dump_gguf dump_tokens)
 programs: $(PROGRAMS) $(if $(GPU),$(ON_CUDA))
-# Of an inline function that several objects have, the linker takes the first: what is optimized stands first.
+# Of an inline function the linker takes the first: what is optimized stands first, twins.o before all: nothing moves it.
 $(BUILD)/nanospec: $(O)/nanospec.o $(LIBRARY) $(COMMANDS)
 $(BUILD)/train_gpt: $(O)/train_gpt.o $(LIBRARY) $(call units,command_line)
 $(BUILD)/train_drafter: $(O)/training/train_drafter.o $(LIBRARY) $(call units,command_line)
@@ -151,7 +151,7 @@ $(BUILD)/study-cuda: $(addprefix $(O)/,machine/library.cuda.o nanospec.cuda.o st
 $(DUMPS): $(BUILD)/%: $(O)/tests/reference/%.o $(LIBRARY)
 $(PROGRAMS) $(ON_CUDA) $(DUMPS) $(addprefix $(BUILD)/tests/,run run-$(T) run-everywhere):
 	$(call step,LINK)
-	$(Q)$(if $(filter %.cuda.o,$^),$(NVCC) -Wno-deprecated-gpu-targets,$(CXX) $(FLAGS) $(CXXFLAGS) $(LDFLAGS)) $^ -o $@ $(LIBS)
+	$(Q)$(if $(filter %.cuda.o,$^),$(NVCC) -Wno-deprecated-gpu-targets,$(CXX) $(FLAGS) $(CXXFLAGS) $(LDFLAGS) $(filter %/twins.o,$^)) $(filter-out $(if $(filter %.cuda.o,$^),,%/twins.o),$^) -o $@ $(LIBS)
 
 study: ## build/study: bench, experiments, exact, diagnose; nanospec bench and the others hand over to it
 	$(call build,$(BUILD)/study)
