@@ -1,8 +1,8 @@
 // drafters/parallel.h: a drafter that predicts the next K tokens in one forward, from hidden states of the target
 // (P-EAGLE, Hui et al. 2026, after EAGLE-3, Li et al. 2025).
 //
-// In order: its sizes and tensors; weights; activations; how a row enters; the cached streams; the drafters. Its file is
-// in files/heads.h, its training in training/train_parallel.h. It has two kinds of rows:
+// In order: its sizes and tensors; weights; activations; how a row enters; the cached streams; the drafters. Its file
+// is in files/heads.h, its training in training/train_parallel.h. It has two kinds of rows:
 //   the stream  row t reads token t + 1 and the features of position t: the target's hidden states after an early, a
 //               middle and a late layer. Each is scaled to mean square 1, since outliers of a late layer may be
 //               hundreds of times the rest. The row predicts token t + 2. Its input is

@@ -43,7 +43,7 @@ TEST_CASE("bench: batch: 1, 2 and 4 texts side by side, plain and speculating, a
   Words words = kKindsWords;
   *std::find(words.begin(), words.end(), "kinds") = "batch";
   const std::string out = run(bench_command, words);
-  for (const char* part : {"Many texts in one forward: 64 tokens each", "over plain", "A quick run proves nothing"})
+  for (const char* part : {"Many texts in one forward: 64 tokens a text", "over plain", "A quick run proves nothing"})
     CHECK_MESSAGE(contains(out, part), out);
   const Json batches = Json::parse(read_file("out/batch.json"))["batches"];
   REQUIRE(batches.size() == 3);
