@@ -58,6 +58,23 @@ struct NormBackward {
   }
 };
 
+// The gradient through HeadNorm, in place: dy of queries and keys becomes dx. An item is a head of a row.
+template <class T>
+struct HeadNormBackward {
+  HeadNorm<T> norm;
+  T* dqkv;  // (R, x_row)
+  template <class G>
+  HD void operator()(const G& g, int item) const {
+    const Norm<T> its = norm.at(item / norm.heads, item % norm.heads);
+    const size_t place = its.y - norm.queries.y;
+    const T *a = norm.raw + place, *w = its.weight, r = *its.rstd;
+    T* const d = dqkv + place;
+    const int n = its.channels;
+    const T s = g.template sum<T>(n, [=](int c) { return d[c] * w[c] * (a[c] * r); }) / T(n);
+    g.map(d, n, [=](int c) { return r * (d[c] * w[c] - a[c] * r * s); });
+  }
+};
+
 // dweight += sum over rows of dy n, dbias += sum over rows of dy (launch_sums()).
 template <class T>
 struct NormWeights {
@@ -101,6 +118,7 @@ template <class T>
 struct GeluBackward {
   T *pre, *act;  // (R, F)
   int row_stride;
+  bool by_tanh = false;
   template <class G>
   HD void operator()(const G& g, int row, int begin, int end) const {
     T *x = pre + size_t(row) * row_stride + begin, *y = act + size_t(row) * row_stride + begin;
@@ -111,7 +129,9 @@ struct GeluBackward {
       x[c] = both.dpre;
       y[c] = both.act;
     };
-    g.map(store, end - begin, [=](int c) { return Both{y[c] * Gelu::slope(x[c]), Gelu::of(x[c])}; });
+    if (by_tanh)
+      g.map(store, end - begin, [=](int c) { return Both{y[c] * TanhGelu::slope(x[c]), TanhGelu::of(x[c])}; });
+    else g.map(store, end - begin, [=](int c) { return Both{y[c] * Gelu::slope(x[c]), Gelu::of(x[c])}; });
   }
 };
 

@@ -256,6 +256,31 @@ struct Norm {
   }
 };
 
+// The norm of each head's queries and keys, in place: Qwen3 (Yang et al. 2025). An item is a head of a row.
+template <class T>
+struct HeadNorm {
+  Norm<T> queries, keys;  // of the first row's first query head; rstd (heads, R) is kept for the backward
+  T* raw;                 // (R, x_row) keeps what was there, for the backward; may be null
+  int n_head, heads, rows;
+  HD Norm<T> at(int row, int head) const {
+    Norm<T> its = head < n_head ? queries : keys;
+    its.x += size_t(row) * its.x_row + head * its.channels;
+    its.y += size_t(row) * its.y_row + head * its.channels;
+    if (its.rstd) its.rstd += head * rows + row;
+    return its;
+  }
+  template <class G>
+  HD void operator()(const G& g, int item) const {
+    const Norm<T> its = at(item / heads, item % heads);
+    if (raw) {
+      T* const kept = raw + (its.y - queries.y);
+      const T* const x = its.x;
+      g.map(kept, its.channels, [=](int c) { return x[c]; });
+    }
+    its(g, 0);
+  }
+};
+
 // Column operations.
 
 template <class T>
@@ -276,44 +301,19 @@ bool idle(const AddBias<T>& op) {
   return !op.bias;
 }
 
-// Activations: `of` is the function, `slope` its derivative.
-
-// GELU(x) = x Phi(x), Phi the normal distribution function (Hendrycks, Gimpel 2016);
-// GELU'(x) = Phi(x) + x exp(-x^2 / 2) / sqrt(2 pi).
-struct Gelu {
-  template <class T>
-  HD_INLINE static T of(T x) {
-    return T(0.5) * x * (T(1) + erf(x * T(0.70710678118654752440)));
-  }
-  template <class T>
-  HD_INLINE static T slope(T x) {
-    const T phi = T(0.5) * (T(1) + erf(x * T(0.70710678118654752440)));
-    return fused(x, exp(T(-0.5) * x * x) * T(0.39894228040143267794), phi);
-  }
-};
 // pre += bias; act = GELU(pre).
 template <class T>
 struct BiasGelu {
   T *pre, *act;  // (R, F)
   int row_stride;
   const T* bias = nullptr;  // may be null
+  bool by_tanh = false;
   template <class G>
   HD void operator()(const G& g, int row, int begin, int end) const {
     AddBias<T>{pre, row_stride, bias}(g, row, begin, end);
     T *x = pre + size_t(row) * row_stride + begin, *y = act + size_t(row) * row_stride + begin;
-    g.map(y, end - begin, [=](int c) { return Gelu::of(x[c]); });
-  }
-};
-// SiLU(x) = x / (1 + exp(-x)) (Elfwing, Uchibe, Doya 2018); with s = 1 / (1 + exp(-x)), SiLU'(x) = s (1 + x (1 - s)).
-struct Silu {
-  template <class T>
-  HD_INLINE static T of(T x) {
-    return x / (T(1) + exp(-x));
-  }
-  template <class T>
-  HD_INLINE static T slope(T x) {
-    const T s = T(1) / (T(1) + exp(-x));
-    return s * fused(x, T(1) - s, T(1));
+    if (by_tanh) g.map(y, end - begin, [=](int c) { return TanhGelu::of(x[c]); });
+    else g.map(y, end - begin, [=](int c) { return Gelu::of(x[c]); });
   }
 };
 // act = SiLU(gate) up (Shazeer 2020, GLU Variants Improve Transformer), of gate and up side by side in a row.

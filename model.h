@@ -34,14 +34,18 @@ struct Config {
   int block_size = 64;  // the window in tokens: even, because it slides by half of itself
   int vocab_size = 65;  // V; 0: layers alone, without embedding, last norm and head, as a drafter's network may be
   bool bias = false;    // biases in the linear layers and the norms
+  bool tanh = false;    // GELU is approximated by tanh: GPT-2 (Radford et al. 2019)
   // What Llama (Touvron et al. 2023) does otherwise. 0 stands for GPT's size.
-  int head_dim = 0;     // D; 0: C / H
-  int n_inner = 0;      // F, channels between the two matrices of the MLP; 0: 4 C
-  bool rotary = false;  // positions rotate queries and keys; else they are learned embeddings
-  bool swiglu = false;  // SwiGLU with three matrices; else GELU with two
-  bool center = true;   // LayerNorm; else RMSNorm
-  bool tied = true;     // the head is the embedding
+  int head_dim = 0;       // D; 0: C / H
+  int n_inner = 0;        // F, channels between the two matrices of the MLP; 0: 4 C
+  bool rotary = false;    // positions rotate queries and keys; else they are learned embeddings
+  bool swiglu = false;    // SwiGLU with three matrices; else GELU with two
+  bool center = true;     // LayerNorm; else RMSNorm
+  bool tied = true;       // the head is the embedding
+  bool qkv_bias = false;  // biases of queries, keys and values alone: Qwen2 (Yang et al. 2024)
+  bool qk_norm = false;   // an RMSNorm of each head's queries and keys: Qwen3
   float norm_epsilon = 1e-5f, rope_theta = 10000;
+  std::vector<float> rope_factors = {};  // (D / 2) how many times slower each pair turns; none: 1
 
   int head_size() const { return head_dim ? head_dim : n_embd / n_head; }  // D
   int inner() const { return n_inner ? n_inner : 4 * n_embd; }             // F
@@ -58,7 +62,8 @@ struct Config {
 template <class T>
 struct Tensors {
   struct Layer {
-    T *ln_1, *ln_1_bias, *qkv, *qkv_bias, *proj, *proj_bias, *ln_2, *ln_2_bias, *fc, *fc_bias, *fc_proj, *fc_proj_bias;
+    T *ln_1, *ln_1_bias, *qkv, *qkv_bias, *q_norm, *k_norm, *proj, *proj_bias, *ln_2, *ln_2_bias, *fc, *fc_bias,
+        *fc_proj, *fc_proj_bias;
   };
   T *wte = nullptr, *wpe = nullptr, *ln_f = nullptr, *ln_f_bias = nullptr, *lm_head = nullptr;
   std::vector<Layer> layers;
@@ -78,9 +83,10 @@ struct Tensors {
       f(name + ".weight", {C}, -1.0f, weight);
       if (config.bias) f(name + ".bias", {C}, 0.0f, bias);
     };
-    const auto linear = [&](const std::string& name, int in, int out, float init_std, T*& weight, T*& bias) {
+    const auto linear = [&](const std::string& name, int in, int out, float init_std, T*& weight, T*& bias,
+                            bool biased = false) {
       f(name + ".weight", {in, out}, init_std, weight);
-      if (config.bias) f(name + ".bias", {out}, 0.0f, bias);
+      if (biased || config.bias) f(name + ".bias", {out}, 0.0f, bias);
     };
     if (config.vocab_size) f("wte.weight", {config.vocab_size, C}, std, wte);
     if (!config.rotary) f("wpe.weight", {config.block_size, C}, std, wpe);
@@ -89,7 +95,9 @@ struct Tensors {
       Layer& layer = layers[l];
       const std::string block = "h." + std::to_string(l) + ".";
       norm(block + "ln_1", layer.ln_1, layer.ln_1_bias);
-      linear(block + "attn.c_attn", C, config.qkv_size(), std, layer.qkv, layer.qkv_bias);
+      linear(block + "attn.c_attn", C, config.qkv_size(), std, layer.qkv, layer.qkv_bias, config.qkv_bias);
+      if (config.qk_norm) f(block + "attn.q_norm.weight", {config.head_size()}, -1.0f, layer.q_norm);
+      if (config.qk_norm) f(block + "attn.k_norm.weight", {config.head_size()}, -1.0f, layer.k_norm);
       linear(block + "attn.c_proj", config.heads_size(), C, residual_std, layer.proj, layer.proj_bias);
       norm(block + "ln_2", layer.ln_2, layer.ln_2_bias);
       linear(block + "mlp.c_fc", C, config.hidden(), std, layer.fc, layer.fc_bias);
@@ -171,17 +179,18 @@ inline std::vector<float> initial_weights(const Config& config, uint64_t seed) {
 // ---------------------------------------------------------------------------------------------------------------
 // Weights as the forward reads them: machine/packing.h packs a matrix into panels
 
-// (positions, D / 2, 2) the cosine and sine of the angle by which Rope rotates pair d of a head at position
-// first_position + p. The angle is position / theta^(2 d / D).
+// (positions, D / 2, 2) the cosine and sine of the angle by which Rope rotates pair d of a head at each position. The
+// angle is position / (theta^(2 d / D) factors[d]).
 template <class T>
-std::vector<T> rope_table(int positions, int head_size, double theta = 10000, int first_position = 0) {
+std::vector<T> rope_table(int positions, int head_size, double theta = 10000, const std::vector<float>& factors = {}) {
   std::vector<T> table;
   table.reserve(size_t(positions) * (head_size / 2) * 2);
   std::vector<double> step;  // radians for one position
-  for (int d = 0; d < head_size / 2; d++) step.push_back(exp(-2.0 * d / head_size * log(theta)));
+  for (int d = 0; d < head_size / 2; d++)
+    step.push_back(exp(-2.0 * d / head_size * log(theta)) / (factors.empty() ? 1.0 : double(factors[size_t(d)])));
   for (int p = 0; p < positions; p++)
     for (int d = 0; d < head_size / 2; d++) {
-      const double angle = (first_position + p) * step[size_t(d)];
+      const double angle = p * step[size_t(d)];
       table.push_back(T(cos(angle)));
       table.push_back(T(sin(angle)));
     }
@@ -229,7 +238,7 @@ struct Weights {
                         {layer.fc_proj, c.inner(), C, false, layer.fc_proj_bias}});
     if (c.vocab_size) head = {c.tied ? tensors.wte : tensors.lm_head, C, c.vocab_size, true};
     if (c.rotary) {
-      const std::vector<T> table = rope_table<T>(c.block_size, c.head_size(), c.rope_theta);
+      const std::vector<T> table = rope_table<T>(c.block_size, c.head_size(), c.rope_theta, c.rope_factors);
       rope = Array<T>(table.size(), cuda);
       rope.upload(table.data(), table.size());
     }
@@ -318,6 +327,8 @@ struct Activations {
   Rows<T> norm_1 = once(N, C);                   // (R, C) the norm of x
   Rows<T> mean_1 = saved(1), rstd_1 = saved(1);  // (L, R) each: the mean of a row of x, and 1 / its standard deviation
   Rows<T> qkv = per_layer(Q);                    // (L, R, H D + 2 KV D) queries of all heads, then keys, then values
+  // (L, R, Q) queries and keys before their norms; (L, heads, R) 1 / their root mean square
+  Rows<T> raw = saved(config.qk_norm ? Q : 0), rstd_heads = saved(config.qk_norm ? H + KV : 0);
   Rows<S> k = rows_of<S>(L, 1, k_layer);         // (L, KV, slots, D) the cache: KeyValues says how it lies
   Rows<S> v = rows_of<S>(L, 1, v_layer);         // (L, KV, slots, D)
   Rows<T> log_sum = saved(H);                    // (L, R, H) of the softmax
@@ -438,8 +449,22 @@ Attention<T, S> attention_of(const Team& team, const DeviceBatch& batch, const A
                         .dropout = dropout_at(dropout, l, kDropAttention),
                         .computed = batch.computed,
                         .cache_is_read = a.cache_is_read};
-  heads.in_cache = product_writes_cache<W>(team, heads);
+  heads.in_cache = !a.config.qk_norm && product_writes_cache<W>(team, heads);
   return heads;
+}
+
+// The norms of each head's queries and keys, over the rows of a block.
+template <class T, class S, class W>
+HeadNorm<T> head_norm(const Activations<T, S>& a, const Weights<T, W>& w, int l, const RowBlock& b) {
+  const auto norm = [&](const T* weight) {
+    const View<T> qkv = a.qkv(l, b);
+    Norm<T> its = norm_of<T>(a.config, qkv, weight, nullptr, qkv, nullptr, a.rstd_heads.at(l, 0));
+    its.channels = a.D;
+    if (its.rstd) its.rstd += b.row;
+    return its;
+  };
+  const auto& its = w.tensors.layers[l];
+  return {norm(its.q_norm), norm(its.k_norm), a.raw.at(l, b.row), a.H, a.H + a.KV, a.R};
 }
 
 // Queries and keys of the block's rows turn by their positions; with `back` their gradients turn back.
@@ -462,7 +487,7 @@ template <class T, class W>
 void activate(const RowBlock& b, const Config& c, const Normalized<T>& x, const Weight<T, W>& fc, View<T> pre,
               View<T> act) {
   if (!c.swiglu) {
-    matmul(b.team, b.rows, product(x, fc.forward, pre), BiasGelu<T>{pre.at, act.at, pre.stride, fc.bias});
+    matmul(b.team, b.rows, product(x, fc.forward, pre), BiasGelu<T>{pre.at, act.at, pre.stride, fc.bias, c.tanh});
     return b.team.wait();
   }
   matmul(b.team, b.rows, product(x, fc.forward, pre), AddBias<T>{pre.at, pre.stride, fc.bias});
@@ -506,6 +531,10 @@ void forward(const Team& team, const Config& c, const Weights<T, W>& w, const De
     blocks([&](const RowBlock& b) {
       const Normalized<T> x = normalize(b, norm_1(a, w, l, b), a.training);
       matmul_qkv(b.team, b.rows, product(x, layer.qkv.forward, a.qkv(l, b)), layer.qkv.bias, heads);
+      if (c.qk_norm) {
+        b.team.wait();
+        launch(b.team, b.rows * (a.H + a.KV), head_norm(a, w, l, b));
+      }
       if (c.rotary) turn(b, heads, a.qkv.at(l, 0), w.rope);
     });
     // Of the last layer a prefill needs the keys and values alone.

@@ -82,7 +82,7 @@ void activate_backward(const RowBlock& b, const Config& c, View<T> dy, const Wei
                        View<T> act) {
   const auto through = product(dy, w.transposed, act);
   if (!c.swiglu) {
-    matmul(b.team, b.rows, through, GeluBackward<T>{pre.at, act.at, act.stride});
+    matmul(b.team, b.rows, through, GeluBackward<T>{pre.at, act.at, act.stride, c.tanh});
     return b.team.wait();
   }
   matmul(b.team, b.rows, through);
@@ -101,6 +101,25 @@ void head_backward(const Team& team, const Config& c, const Weights<T, W>& w, co
     back_to_stream(b, a.logits(0, b), w.head, last_norm(a, w, c.n_layer, b), g.norm(0, b), g.stream(0, b));
   });
   norm_weights(team, norm_gradient(all.rows, last_norm(a, w, c.n_layer, all), g.norm(0, all), d.ln_f, d.ln_f_bias));
+}
+
+// Queries and keys, of all rows, turn back, and go back through their norms.
+template <class T, class W>
+void head_norms_backward(const RowBlock& all, const Activations<T>& a, const Weights<T, W>& w, int l,
+                         const Attention<T>& heads, const Gradients<T>& g, const typename Tensors<T>::Layer& d) {
+  if (a.config.rotary) turn(all, heads, g.qkv.data(), w.rope, true);
+  all.team.wait();
+  const HeadNorm<T> norm = head_norm(a, w, l, all);
+  for (int head = 0; head < norm.heads; head++) {
+    const Norm<T> its = norm.at(0, head);
+    const bool query = head < norm.n_head;
+    norm_weights(all.team,
+                 NormWeights<T>{all.rows, norm.raw + head * a.D, a.Q, a.D, nullptr, its.rstd,
+                                g.qkv.at(0, all.row) + head * a.D, a.Q, query ? d.q_norm : d.k_norm, nullptr});
+    all.team.wait();
+  }
+  launch(all.team, all.rows * norm.heads, HeadNormBackward<T>{norm, g.qkv.at(0, all.row)});
+  all.team.wait();
 }
 
 // Adds every parameter's gradient to d. It follows a forward whose a.logits have become dlogits; without a vocabulary
@@ -151,9 +170,10 @@ void backward(const Team& team, const Config& c, const Weights<T, W>& w, const D
         team, AttentionBackward<T>{heads, g.att.data(), g.k.at(l, 0), g.v.at(l, 0), g.qkv.data(), g.past_gradients},
         g.p.data(), g.ds.data(), a.slots);
     // qkv = norm_1(x) W + b
+    if (c.qk_norm) head_norms_backward(all, a, w, l, heads, g, dl);
     blocks([&](const RowBlock& b) {
       launch(b.team, b.rows, norm_1(a, w, l, b));
-      if (c.rotary) turn(b, heads, g.qkv.data(), w.rope, true);
+      if (c.rotary && !c.qk_norm) turn(b, heads, g.qkv.data(), w.rope, true);
       back_to_stream(b, g.qkv(0, b), layer.qkv, norm_1(a, w, l, b), g.norm(0, b), g.stream(0, b));
     });
     matmul_gradient(team, weight_gradient(R, a.norm_1(0, all), C, g.qkv(0, all), Q, dl.qkv, dl.qkv_bias));

@@ -51,6 +51,8 @@ constexpr Field kFields[] = {
     {"n_inner", "MLP channels", "feed_forward_length"},
     {"mlp", "MLP"},
     {"rope_theta", "rotary theta", "rope.freq_base"},
+    {"rope_scaling", "rotary scaling"},
+    {"head_norms", "head norms"},
     {"norm_epsilon", "norm epsilon", "attention.layer_norm_rms_epsilon"},
     {"norm_epsilon", "norm epsilon", "attention.layer_norm_epsilon"},
     {"bias", "biases"},
@@ -114,12 +116,14 @@ void describe_config(Inspection& all, const Config& c, const std::string& archit
   m["n_kv_head"] = c.n_kv_head;
   m["head_dim"] = c.head_size();
   m["n_inner"] = c.inner();
-  m["mlp"] = c.swiglu ? "SwiGLU, three matrices" : "GELU, two matrices";
+  m["mlp"] = c.swiglu ? "SwiGLU, three matrices" : c.tanh ? "GELU by tanh, two matrices" : "GELU, two matrices";
   m["positions"] = c.rotary ? "rotary" : "learned";
   if (c.rotary) m["rope_theta"] = double(c.rope_theta);
+  if (!c.rope_factors.empty()) m["rope_scaling"] = "yes";
+  if (c.qk_norm) m["head_norms"] = "of queries and keys";
   m["norm"] = c.center ? "LayerNorm" : "RMSNorm";
   m["norm_epsilon"] = double(c.norm_epsilon);
-  m["bias"] = c.bias ? "yes" : "no";
+  m["bias"] = c.bias ? "yes" : c.qkv_bias ? "of queries, keys and values" : "no";
   m["head"] = c.tied ? "tied: the embedding" : "its own matrix";
   m["context"] = context;
   if (c.block_size < context) m["window"] = c.block_size;
@@ -218,7 +222,7 @@ void describe_keys(Inspection& all, const GgufFile& file) {
 std::optional<Config> describe_model(Inspection& all, const GgufFile& file) {
   std::optional<Config> config;
   all.attempt([&] {
-    const Config header = read_llama_header(file);
+    const Config header = read_gguf_header(file);
     const Config read = config_of(header, kMostContext);
     const std::string problem = config_problem(read);
     if (!problem.empty()) refuse(problem, file.path, "use another model");
@@ -354,7 +358,7 @@ Inspection inspect_folder(const std::string& dir) {
   std::optional<Config> config;
   all.attempt([&] {
     config = parse_config(bytes, config_path);
-    describe_config(all, *config, is_llama(*config) ? "llama" : "gpt2", config->block_size);
+    describe_config(all, *config, is_llama(*config) ? family_of(*config).type : "gpt2", config->block_size);
   });
   all.attempt([&] {
     const std::string model_path = weights_path(dir);

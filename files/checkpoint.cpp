@@ -29,12 +29,14 @@ constexpr SizeKey kSizeKeys[] = {
     {&Config::n_kv_head, nullptr, "num_key_value_heads"},
     {&Config::head_dim, nullptr, "head_dim"},
 };
+// What GPT-2's activation_function says, exact and by tanh.
+const char* gelu_name(bool tanh) { return tanh ? "gelu_new" : "gelu"; }
 // What else each has in a file of ours.
 Json gpt_settings(const Config& config) {
   return {{"architectures", {"GPT2LMHeadModel"}},
           {"model_type", "gpt2"},
           {"n_inner", nullptr},
-          {"activation_function", "gelu"},
+          {"activation_function", gelu_name(config.tanh)},
           {"layer_norm_epsilon", 1e-5},
           {"resid_pdrop", 0.0},
           {"embd_pdrop", 0.0},
@@ -42,12 +44,12 @@ Json gpt_settings(const Config& config) {
           {"bias", config.bias}};
 }
 Json llama_settings(const Config& config) {
-  return {{"architectures", {"LlamaForCausalLM"}},
-          {"model_type", "llama"},
+  return {{"architectures", {family_of(config).architecture}},
+          {"model_type", family_of(config).type},
           {"hidden_act", "silu"},
           {"rms_norm_eps", config.norm_epsilon},
           {"rope_theta", config.rope_theta},
-          {"attention_bias", false},
+          {"attention_bias", false},  // those of Qwen2 have no key
           {"mlp_bias", false},
           {"attention_dropout", 0.0}};
 }
@@ -84,6 +86,8 @@ struct ConfigFile {
 
 Config gpt_config(const ConfigFile& file, Config config) {
   config.n_kv_head = config.n_head;
+  config.tanh = member(file.file, "activation_function") == Json(gelu_name(true));
+  if (!config.tanh) file.fixed("activation_function", gelu_name(false), true);
   if (member(file.file, "n_inner") != Json(4 * int64_t(config.n_embd))) file.fixed("n_inner", nullptr);
   file.fixed("layer_norm_epsilon", 1e-5);
   file.fixed("scale_attn_weights", true);
@@ -93,26 +97,51 @@ Config gpt_config(const ConfigFile& file, Config config) {
   return config;
 }
 
-// transformers has theta among the rope_parameters since its version 5; older versions have it beside other keys.
-float read_rope_theta(const ConfigFile& file) {
-  const Json& parameters = member(file.file, "rope_parameters");
-  if (parameters.is_null()) return file.real("rope_theta");
-  if (!parameters.is_object())
-    refuse("rope_parameters is " + shown(parameters) + ", expected an object", file.where, ConfigFile::kAdvice);
-  const ConfigFile rope = {parameters, file.where};
-  rope.fixed("rope_type", "default");
-  for (const auto& [key, value] : parameters.items())
-    if (key != "rope_theta" && key != "rope_type")
-      refuse(printable(key) + " is " + shown(value) + ", and its meaning is not known", file.where,
-             "use a model whose rotary positions are not scaled");
-  return rope.real("rope_theta");
+// By which factor Llama 3.1 slows a pair of that wavelength, in positions (transformers' _compute_llama3_parameters):
+// long waves by `factor`, short ones not at all, between them a mixture of both speeds.
+double llama3_factor(const ConfigFile& rope, double wavelength) {
+  const double factor = rope.real("factor"), low = rope.real("low_freq_factor"), high = rope.real("high_freq_factor");
+  const double turns = rope.real("original_max_position_embeddings") / wavelength;
+  const double share = std::clamp((turns - low) / (high - low), 0.0, 1.0);  // of the speed that is not scaled
+  return 1 / ((1 - share) / factor + share);
 }
-Config llama_config(const ConfigFile& file, Config config) {
+// How rotary positions are scaled: as `rope_scaling` says, or since transformers 5 `rope_parameters`, which have theta
+// too.
+void read_rope(const ConfigFile& file, Config& config) {
+  const char* const name = member(file.file, "rope_parameters").is_null() ? "rope_scaling" : "rope_parameters";
+  const Json& parameters = member(file.file, name);
+  if (!parameters.is_null() && !parameters.is_object())
+    refuse(filled("{} is {}, expected an object", name, shown(parameters)), file.where, ConfigFile::kAdvice);
+  const ConfigFile rope = {parameters, file.where};
+  const bool own_theta = parameters.is_object() && parameters.contains("rope_theta");
+  config.rope_theta = (own_theta ? rope : file).real("rope_theta");
+  if (parameters.is_null()) return;
+  const Json type = member(parameters, parameters.contains("rope_type") ? "rope_type" : "type");
+  const int pairs = config.head_size() / 2;
+  if (type == Json("linear")) config.rope_factors.assign(size_t(pairs), rope.real("factor"));
+  else if (type == Json("llama3"))
+    for (int d = 0; d < pairs; d++)
+      config.rope_factors.push_back(
+          float(llama3_factor(rope, 6.283185307179586 * exp(double(d) / pairs * log(double(config.rope_theta))))));
+  else if (type != Json("default"))
+    refuse(filled("{} has the type {}, expected default, linear or llama3", name, shown(type)), file.where,
+           "use a model of that kind");
+}
+// A window of keys: within it every key is seen, so the context is at most as long.
+void read_window(const ConfigFile& file, Config& config) {
+  if (member(file.file, "sliding_window").is_null() || !file.flag("use_sliding_window", true)) return;
+  config.block_size = std::min(config.block_size, file.number("sliding_window"));
+}
+Config llama_config(const ConfigFile& file, Config config, const Family& family) {
+  file.fixed("attention_bias", false);
+  file.fixed("mlp_bias", false);
   config.rotary = config.swiglu = true;
   config.center = false;
+  config.qkv_bias = family.qkv_bias;
+  config.qk_norm = family.qk_norm;
   config.norm_epsilon = file.real("rms_norm_eps");
-  config.rope_theta = read_rope_theta(file);
   config.tied = file.flag("tie_word_embeddings", false);
+  read_window(file, config);
   return config;
 }
 
@@ -136,20 +165,19 @@ Config parse_config(const std::string& text, const std::string& where) {
   const ConfigFile file = {parse_json(text, where), where};
   if (!file.file.is_object()) refuse("not a JSON object", where, ConfigFile::kAdvice);
   const Json& type = member(file.file, "model_type");
-  const bool llama = type == Json("llama");
+  const Family* const llama = row_of(kFamilies, &Family::type, type.is_string() ? type.get<std::string>() : "");
   if (!llama && type != Json("gpt2"))
-    refuse("model_type is " + shown(type) + ", expected \"gpt2\" or \"llama\"", where, "use a model of that kind");
-  file.fixed(llama ? "hidden_act" : "activation_function", llama ? "silu" : "gelu", true);
-  if (llama) file.fixed("rope_scaling", nullptr);
-  if (llama) file.fixed("attention_bias", false);
-  if (llama) file.fixed("mlp_bias", false);
+    refuse("model_type is " + shown(type) + ", expected gpt2, llama, mistral, qwen2 or qwen3", where,
+           "use a model of that kind");
+  if (llama) file.fixed("hidden_act", "silu", true);
   Config config;
   for (const SizeKey& key : kSizeKeys)
     if (const char* name = llama ? key.llama : key.gpt)
       if (key.size != &Config::head_dim || file.file.contains(name)) config.*key.size = file.number(name);
-  config = llama ? llama_config(file, config) : gpt_config(file, config);
+  config = llama ? llama_config(file, config, *llama) : gpt_config(file, config);
   const std::string problem = config_problem(config);
   if (!problem.empty()) refuse(problem, where, ConfigFile::kAdvice);
+  if (llama) read_rope(file, config);
   return config;
 }
 
@@ -218,12 +246,24 @@ std::vector<TensorData> model_tensors(const Config& config, const float* weights
   return tensors;
 }
 
+// GPT-2's own files have its names without "transformer.", and its mask, which here is no tensor.
+static std::string name_in(const SafeTensors& file, const LlamaTensor& part) {
+  const std::string prefix = "transformer.";
+  const bool without = file.find("wte.weight") && part.name.compare(0, prefix.size(), prefix) == 0;
+  return without ? part.name.substr(prefix.size()) : part.name;
+}
+static bool is_mask(const Tensor& tensor) {
+  return tensor.shape.size() != 1 && tensor.name.find(".attn.bias") != std::string::npos;
+}
+
 void check_model(const SafeTensors& file, const Config& config, const std::string& where) {
   if (size_t(config.n_layer) > file.tensors.size())  // before a table is made of that many
     refuse(filled("too few tensors for the {} layers of config.json: {}", config.n_layer, file.tensors.size()), where,
            "use files of one and the same model");
   Expected expected;
-  for (const LlamaTensor& part : file_tensors(config)) expected[part.name] = part.shape;
+  for (const LlamaTensor& part : file_tensors(config)) expected[name_in(file, part)] = part.shape;
+  for (const Tensor& tensor : file.tensors)
+    if (!is_llama(config) && is_mask(tensor)) expected[tensor.name] = tensor.shape;
   if (!is_llama(config) && file.find("lm_head.weight")) expected["lm_head.weight"] = {config.vocab_size, config.n_embd};
   check_tensors(file, expected, where);
 }
@@ -236,16 +276,17 @@ std::vector<float> parse_model(const SafeTensors& file, const Config& config, co
   for (const LlamaTensor& part : file_tensors(config)) {
     const auto found = offset.find(part.ours);
     if (found == offset.end()) continue;
-    const std::vector<float> numbers = read_tensor(file, part.name, part.shape, where);
+    const std::string name = name_in(file, part);
+    const std::vector<float> numbers = read_tensor(file, name, part.shape, where);
     const size_t columns = numbers.size() / size_t(part.shape[0]);
     const auto rows = [&](size_t first, size_t n, float* out) {
       std::copy_n(numbers.begin() + long(first * columns), n * columns, out);
     };
     copy_from_file(part, weights.data() + found->second, rows, [](size_t row) { return row; });
-    placed.insert(part.name);
+    placed.insert(name);
   }
   for (const Tensor& tensor : file.tensors) {
-    if (placed.count(tensor.name)) continue;
+    if (placed.count(tensor.name) || is_mask(tensor)) continue;
     const std::vector<float> other = read_tensor(file, tensor.name, tensor.shape, where);
     if (tensor.name != "lm_head.weight" && size_t(std::count(other.begin(), other.end(), 0.0f)) != other.size())
       refuse("tensor " + tensor.name + " is not zero, but the config has \"bias\": false", where, "set it to true");

@@ -97,30 +97,29 @@ void read_gguf_tensor(const GgufFile& file, const std::vector<LlamaTensor>& part
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// The sizes: models of the architecture `llama`
+// The sizes
 
 namespace {
 
-constexpr const char* kAnother = "use a plain Llama model (docs/formats.md says what loads)";
+constexpr const char* kRopeFactors = "rope_freqs.weight";  // Llama 3's
+constexpr const char* kAnother = "use another model (docs/formats.md says what loads)";
 
-// Keys after "llama." that read_llama_header reads, or that change nothing here.
+// Keys after "llama." that read_gguf_header reads, or that change nothing here.
 constexpr const char* kRead =
     "context_length embedding_length block_count feed_forward_length vocab_size attention.head_count "
     "attention.head_count_kv attention.key_length attention.value_length attention.layer_norm_rms_epsilon "
-    "rope.freq_base rope.dimension_count rope.scaling.original_context_length rope.scaling.finetuned";
+    "attention.layer_norm_epsilon attention.sliding_window rope.freq_base rope.dimension_count "
+    "rope.scaling.type rope.scaling.factor rope.scale_linear rope.scaling.original_context_length "
+    "rope.scaling.finetuned";
 // Keys that may be there with values that ask for nothing, between '|'.
 struct Harmless {
   const char *key, *values, *feature;
 };
 constexpr Harmless kHarmless[] = {
-    {"rope.scaling.type", "\"none\"", "scaled rotary positions"},
-    {"rope.scaling.factor", "0|1", "scaled rotary positions"},
     {"rope.scaling.attn_factor", "1", "scaled rotary positions"},
-    {"rope.scale_linear", "0|1", "scaled rotary positions"},
     {"expert_count", "0", "a mixture of experts"},
     {"expert_used_count", "0", "a mixture of experts"},
     {"attention.causal", "true", "attention to later tokens"},
-    {"attention.sliding_window", "0", "attention to the last tokens only"},
     {"attention.clamp_kqv", "0", "clamped queries, keys and values"},
     {"attention.max_alibi_bias", "0", "ALiBi positions"},
     {"attn_logit_softcapping", "0", "soft-capped logits"},
@@ -133,13 +132,15 @@ constexpr Harmless kHarmless[] = {
     {"tensor_data_layout", "\"Meta AI original pth\"|\"llama.cpp\"", "rotary rows in another order"},
 };
 
+std::string architecture_of(const GgufFile& file) { return file.text("general.architecture"); }
+
 bool among(const std::string& word, const std::string& words, char between) {
   const std::vector<std::string> all = split_at(words, between);
   return std::find(all.begin(), all.end(), word) != all.end();
 }
 
 void check_keys(const GgufFile& file) {
-  const std::string where = file.where(), prefix = "llama.";
+  const std::string where = file.where(), prefix = architecture_of(file) + ".";
   for (auto at = file.metadata.lower_bound(prefix); at != file.metadata.end(); ++at) {
     const std::string& key = at->first;
     if (key.compare(0, prefix.size(), prefix) != 0) break;
@@ -156,7 +157,7 @@ void check_keys(const GgufFile& file) {
 const char* feature_of(const std::string& name) {
   constexpr const char* kFeatures[][2] = {
       {".bias", "biases"},
-      {"rope_freqs", "scaled rotary positions"},
+      {"rope_", "positions scaled in another way"},
       {"_exps.", "a mixture of experts"},
       {"_shexp.", "a mixture of experts"},
       {"ffn_gate_inp", "a mixture of experts"},
@@ -167,12 +168,13 @@ const char* feature_of(const std::string& name) {
   };
   for (const auto& [part, feature] : kFeatures)
     if (name.find(part) != std::string::npos) return feature;
-  return "no part of a Llama model";
+  return "no part of such a model";
 }
 
 void check_shapes(const GgufFile& file, const Config& config) {
   Expected expected;
   for (const LlamaTensor& tensor : llama_tensors(config)) expected[tensor.gguf] = tensor.shape;
+  if (file.find(kRopeFactors)) expected[kRopeFactors] = {config.head_size() / 2};
   for (const GgufTensor& tensor : file.tensors)
     if (!expected.count(tensor.name))
       refuse("tensor " + printable(tensor.name) + " is not expected (" + feature_of(tensor.name) + ")", file.where(),
@@ -185,48 +187,81 @@ void check_shapes(const GgufFile& file, const Config& config) {
   }
 }
 
-// Throws unless the file is one whole model of the architecture `llama`.
-void check_kind(const GgufFile& file) {
+// Throws unless the file is one whole model of a known architecture. Returns its family; null: GPT-2.
+const Family* check_kind(const GgufFile& file) {
   const std::string where = file.where();
-  const std::string architecture = file.text("general.architecture"), type = file.text("general.type", "model");
-  if (architecture != "llama")
-    refuse("a model of the architecture \"" + printable(architecture) + "\", expected \"llama\"", where, kAnother);
+  const std::string architecture = architecture_of(file), type = file.text("general.type", "model");
+  const Family* const family = row_of(kFamilies, &Family::gguf, architecture);
+  if (!family && architecture != "gpt2")
+    refuse("a model of the architecture \"" + printable(architecture) + "\", expected llama, qwen2, qwen3 or gpt2",
+           where, kAnother);
   if (type != "model") refuse("a file of type \"" + printable(type) + "\", expected \"model\"", where, kAnother);
   if (file.integer("split.count", 0, 65535, 0) > 1)
     refuse("one part of a model in several files", where, "join them with llama-gguf-split --merge");
+  return family;
+}
+
+// What scales the rotary positions: a tensor, or one factor for all pairs.
+std::vector<float> read_rope_factors(const GgufFile& file, int head_size) {
+  const std::string prefix = architecture_of(file) + ".rope.", type = file.text(prefix + "scaling.type", "linear");
+  const double factor = file.number(prefix + "scaling.factor", file.number(prefix + "scale_linear", 1.0));
+  std::vector<float> factors;
+  if (const GgufTensor* const tensor = file.find(kRopeFactors)) {
+    if (tensor->type != GgufType::F32 || tensor->size() != size_t(head_size / 2))
+      refuse(filled("tensor {} has shape {}, expected {} numbers of type F32", kRopeFactors, shown_shape(tensor->shape),
+                    head_size / 2),
+             file.where(), kConvertAgain);
+    factors.resize(tensor->size());
+    dequantize(*tensor, 0, factors.size(), factors.data());
+  } else if (type == "linear" && factor != 0 && factor != 1) {
+    factors.assign(size_t(head_size / 2), float(factor));
+  } else if (type != "none" && type != "linear" && factor != 0 && factor != 1) {
+    refuse(prefix + "scaling.type is \"" + printable(type) + "\": such positions cannot be computed", file.where(),
+           kAnother);
+  }
+  for (float x : factors)
+    if (!(x > 0 && x < 1e9f)) refuse("a rotary position's factor is not above 0", file.where(), kConvertAgain);
+  return factors;
 }
 
 }  // namespace
 
-Config read_llama_header(const GgufFile& file) {
-  check_kind(file);
+Config read_gguf_header(const GgufFile& file) {
+  const Family* const family = check_kind(file);
   check_keys(file);
+  const std::string prefix = architecture_of(file) + ".";
   const auto size = [&](const std::string& key, const std::optional<int64_t>& otherwise = {}) {
-    return int(file.integer("llama." + key, 1, INT_MAX, otherwise));
+    return int(file.integer(prefix + key, 1, INT_MAX, otherwise));
   };
   const auto disagree = [&](const std::string& what) { refuse(what, file.where(), kConvertAgain); };
   Config h;
-  h.rotary = h.swiglu = true;
-  h.center = false;
+  h.rotary = h.swiglu = family;
+  h.center = h.bias = h.tanh = !family;
+  h.qkv_bias = family && family->qkv_bias;
+  h.qk_norm = family && family->qk_norm;
   h.block_size = size("context_length");
+  const int64_t window = file.integer(prefix + "attention.sliding_window", 0, INT_MAX, int64_t(0));
+  if (window > 0) h.block_size = std::min(h.block_size, int(window));  // within it every key is seen
   h.n_embd = size("embedding_length");
   h.n_layer = size("block_count");
   h.n_inner = size("feed_forward_length");
   h.n_head = size("attention.head_count");
   h.n_kv_head = size("attention.head_count_kv", h.n_head);
   if (h.n_head % h.n_kv_head != 0)
-    disagree(filled("llama.attention.head_count_kv is {}, no divisor of the {} heads", h.n_kv_head, h.n_head));
-  if (!file.has("llama.attention.key_length") && h.n_embd % h.n_head != 0)
-    disagree(filled("llama.embedding_length is {}, no multiple of the {} heads", h.n_embd, h.n_head));
+    disagree(filled("{}attention.head_count_kv is {}, no divisor of the {} heads", prefix, h.n_kv_head, h.n_head));
+  if (!file.has(prefix + "attention.key_length") && h.n_embd % h.n_head != 0)
+    disagree(filled("{}embedding_length is {}, no multiple of the {} heads", prefix, h.n_embd, h.n_head));
   h.head_dim = size("attention.key_length", std::max(1, h.n_embd / h.n_head));
   if (h.head_dim % 2 != 0) disagree(filled("heads have {} channels, expected an even number", h.head_dim));
   for (const char* same : {"attention.value_length", "rope.dimension_count"})
     if (size(same, h.head_dim) != h.head_dim)
-      disagree(filled("llama.{} is {}, expected the {} channels of a head", same, size(same), h.head_dim));
-  h.norm_epsilon = float(file.number("llama.attention.layer_norm_rms_epsilon"));
-  h.rope_theta = float(file.number("llama.rope.freq_base", 10000.0));
-  if (!(h.norm_epsilon > 0)) disagree("llama.attention.layer_norm_rms_epsilon is not above 0");
-  if (!(h.rope_theta > 0)) disagree("llama.rope.freq_base is not above 0");
+      disagree(filled("{}{} is {}, expected the {} channels of a head", prefix, same, size(same), h.head_dim));
+  const std::string epsilon = prefix + "attention.layer_norm_" + (family ? "rms_epsilon" : "epsilon");
+  h.norm_epsilon = float(file.number(epsilon));
+  h.rope_theta = float(file.number(prefix + "rope.freq_base", 10000.0));
+  if (!(h.norm_epsilon > 0)) disagree(epsilon + " is not above 0");
+  if (!(h.rope_theta > 0)) disagree(prefix + "rope.freq_base is not above 0");
+  if (family) h.rope_factors = read_rope_factors(file, h.head_dim);
 
   h.tied = !file.find("output.weight");
   const GgufTensor& embedding = file.tensor("token_embd.weight");
@@ -234,12 +269,12 @@ Config read_llama_header(const GgufFile& file) {
     disagree("tensor token_embd.weight has shape " + shown_shape(embedding.shape) + ", expected (tokens, channels)");
   h.vocab_size = int(embedding.shape[0]);
   if (size("vocab_size", h.vocab_size) != h.vocab_size)
-    disagree(filled("llama.vocab_size is {}, but token_embd.weight has {} rows", size("vocab_size"), h.vocab_size));
+    disagree(filled("{}vocab_size is {}, but token_embd.weight has {} rows", prefix, size("vocab_size"), h.vocab_size));
   if (file.has("tokenizer.ggml.tokens") && file.length("tokenizer.ggml.tokens") != uint64_t(h.vocab_size))
     disagree(filled("the tokenizer has {} tokens, but token_embd.weight has {} rows",
                     file.length("tokenizer.ggml.tokens"), h.vocab_size));
   if (size_t(h.n_layer) > file.tensors.size())  // before anything is made for each layer
-    disagree(filled("llama.block_count is {}, but the file has {} tensors", h.n_layer, file.tensors.size()));
+    disagree(filled("{}block_count is {}, but the file has {} tensors", prefix, h.n_layer, file.tensors.size()));
   check_shapes(file, h);
   return h;
 }
@@ -280,7 +315,7 @@ static double takes_decoding(const Config& c, const TensorSource& source, Dtype 
 
 Loaded load_gguf(const GgufFile& file, int context, Dtype dtype, Dtype cache_dtype) {
   const std::string& path = file.path;
-  const Config model = read_llama_header(file);
+  const Config model = read_gguf_header(file);
   Loaded loaded;
   loaded.config = config_of(model, context_of(model, context, path));
   loaded.chat_template = file.text("tokenizer.chat_template", "");

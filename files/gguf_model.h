@@ -1,7 +1,7 @@
-// files/gguf_model.h: a model of the Llama family in a GGUF file, as the engine's weights and tokenizer.
+// files/gguf_model.h: a model in a GGUF file, as the engine's weights and tokenizer.
 //
 // In order: the numbers of a tensor; the model's sizes; its window; all of it. Nothing is trusted: see gguf.h.
-// How to add an architecture: a function like read_llama_header, and a table like that of llama.h.
+// How to add an architecture: llama.h.
 #pragma once
 
 #include "files/checkpoint.h"
@@ -66,7 +66,7 @@ void read_gguf_tensor(const GgufFile& file, const std::vector<LlamaTensor>& part
 // Config does not say. The block_size is the tokens that the model was trained to see, the head tied where there is no
 // output.weight. A tokenizer need not be there; if it is, it must have V tokens. Throws runtime_error, which names the
 // key or the tensor.
-Config read_llama_header(const GgufFile& file);
+Config read_gguf_header(const GgufFile& file);
 
 constexpr int kMostContext = 4096;  // tokens of a window, where the model could have more and none are asked for
 

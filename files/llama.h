@@ -1,7 +1,9 @@
-// files/llama.h: models of the Llama family in files: which part of which of our tensors each of theirs is.
+// files/llama.h: models of other programs in files: the families, and which part of which of our tensors each of theirs
+// is.
 //
 // Files store a matrix as (outputs, inputs); ours are (inputs, outputs). Ours have queries, keys and values side by
-// side, and gate and up likewise. The names are those of transformers' LlamaForCausalLM, and llama.cpp's.
+// side, and gate and up likewise. The names are those of transformers' LlamaForCausalLM, and llama.cpp's. How to add a
+// family: give it a row in kFamilies, and its tensors rows below.
 #pragma once
 
 #include <map>
@@ -10,24 +12,42 @@
 
 namespace nanospec {
 
+// What the files of a family call it, and which settings it has.
+struct Family {
+  const char *type, *architecture, *gguf;  // in config.json model_type and architectures; in GGUF general.architecture
+  bool qkv_bias = false, qk_norm = false;
+  bool pairs = false;  // GGUF has the rows of queries and keys in another order
+};
+constexpr Family kFamilies[] = {{"llama", "LlamaForCausalLM", "llama", false, false, true},
+                                {"mistral", "MistralForCausalLM", "llama", false, false, true},
+                                {"qwen2", "Qwen2ForCausalLM", "qwen2", true},
+                                {"qwen3", "Qwen3ForCausalLM", "qwen3", false, true}};
+
 struct LlamaTensor {
   std::string ours, name, gguf;  // of ours it is a part
   std::vector<int64_t> shape;    // in a file
   size_t first, columns;         // its first column in ours, and how many ours has
-  bool rotary;                   // queries or keys: GGUF has the rows of each head in another order
+  bool rotary;                   // queries or keys, and GGUF has the rows of each head in another order
 
   bool transposed() const { return columns > 0; }  // a matrix; embeddings and norms are stored as they are here
 };
 
-// Whether all settings are those of the family.
+// Whether all settings are those of one of the families; else they are GPT-2's.
 inline bool is_llama(const Config& c) { return c.rotary && c.swiglu && !c.center && !c.bias; }
+inline const Family& family_of(const Config& c) {
+  for (const Family& family : kFamilies)
+    if (family.qkv_bias == c.qkv_bias && family.qk_norm == c.qk_norm) return family;
+  throw std::logic_error("no family has both biases of queries and norms of them");
+}
 
-// The sizes, by letters: C channels, V tokens, F channels of the MLP, Q those of all queries, K of all keys or values.
-// N stands for a layer's number. A matrix of ours has the outputs of all its parts side by side.
+// The sizes, by letters: C channels, V tokens, P positions, F channels of the MLP, D those of a head, Q of all queries,
+// K of all keys or values. N stands for a layer's number. A matrix of ours has the outputs of all its parts side by
+// side.
 struct LlamaPart {
   const char *ours, *name, *gguf, *shape;
   const char *left = "", *all = "";  // outputs of the parts before it, and of all, where ours is a matrix
   bool rotary = false;
+  enum Kind { kWeight, kQkvBias, kQkNorm } kind = kWeight;  // what a model of the family must have for it
 };
 constexpr LlamaPart kLlamaEmbedding = {"wte", "model.embed_tokens", "token_embd", "VC"},
                     kLlamaNorm = {"ln_f", "model.norm", "output_norm", "C"},
@@ -37,6 +57,12 @@ constexpr LlamaPart kLlamaLayer[] = {
     {"h.N.attn.c_attn", "model.layers.N.self_attn.q_proj", "blk.N.attn_q", "QC", "", "QKK", true},
     {"h.N.attn.c_attn", "model.layers.N.self_attn.k_proj", "blk.N.attn_k", "KC", "Q", "QKK", true},
     {"h.N.attn.c_attn", "model.layers.N.self_attn.v_proj", "blk.N.attn_v", "KC", "QK", "QKK"},
+    {"h.N.attn.c_attn", "model.layers.N.self_attn.q_proj", "blk.N.attn_q", "Q", "", "QKK", true, LlamaPart::kQkvBias},
+    {"h.N.attn.c_attn", "model.layers.N.self_attn.k_proj", "blk.N.attn_k", "K", "Q", "QKK", true, LlamaPart::kQkvBias},
+    {"h.N.attn.c_attn", "model.layers.N.self_attn.v_proj", "blk.N.attn_v", "K", "QK", "QKK", false,
+     LlamaPart::kQkvBias},
+    {"h.N.attn.q_norm", "model.layers.N.self_attn.q_norm", "blk.N.attn_q_norm", "D", "", "", false, LlamaPart::kQkNorm},
+    {"h.N.attn.k_norm", "model.layers.N.self_attn.k_norm", "blk.N.attn_k_norm", "D", "", "", false, LlamaPart::kQkNorm},
     {"h.N.attn.c_proj", "model.layers.N.self_attn.o_proj", "blk.N.attn_output", "CQ", "", "C"},
     {"h.N.ln_2", "model.layers.N.post_attention_layernorm", "blk.N.ffn_norm", "C"},
     {"h.N.mlp.c_fc", "model.layers.N.mlp.gate_proj", "blk.N.ffn_gate", "FC", "", "FF"},
@@ -44,27 +70,51 @@ constexpr LlamaPart kLlamaLayer[] = {
     {"h.N.mlp.c_proj", "model.layers.N.mlp.down_proj", "blk.N.ffn_down", "CF", "", "C"},
 };
 
+// The names that GPT-2 has in GGUF. Each has a bias too, but for the embeddings and the head.
+constexpr LlamaPart kGptPositions = {"wpe", "", "position_embd", "PC"};
+constexpr LlamaPart kGptLayer[] = {{"h.N.ln_1", "", "blk.N.attn_norm", "C"},
+                                   {"h.N.attn.c_attn", "", "blk.N.attn_qkv", "TC", "", "T"},
+                                   {"h.N.attn.c_proj", "", "blk.N.attn_output", "CQ", "", "C"},
+                                   {"h.N.ln_2", "", "blk.N.ffn_norm", "C"},
+                                   {"h.N.mlp.c_fc", "", "blk.N.ffn_up", "FC", "", "F"},
+                                   {"h.N.mlp.c_proj", "", "blk.N.ffn_down", "CF", "", "C"}};
+
 // All tensors of such a model, in the order of tensor_table(config). No size overflows here, however large it is.
 inline std::vector<LlamaTensor> llama_tensors(const Config& c) {
   const int64_t D = c.head_size();
   const std::map<char, int64_t> sizes = {
-      {'C', c.n_embd}, {'V', c.vocab_size}, {'F', c.inner()}, {'Q', c.n_head * D}, {'K', c.n_kv_head * D}};
+      {'C', c.n_embd}, {'V', c.vocab_size}, {'P', c.block_size},    {'F', c.inner()},
+      {'D', D},        {'Q', c.n_head * D}, {'K', c.n_kv_head * D}, {'T', c.qkv_size()}};
   std::vector<LlamaTensor> tensors;
-  const auto add = [&](const LlamaPart& part, int layer = 0) {
+  const auto add = [&](const LlamaPart& part, int layer = 0, bool bias = false) {
+    if (part.kind == LlamaPart::kQkvBias && !c.qkv_bias) return;
+    if (part.kind == LlamaPart::kQkNorm && !c.qk_norm) return;
     const auto named = [&](std::string name) {
       const size_t at = name.find(".N.");
-      return (at == std::string::npos ? name : name.replace(at + 1, 1, std::to_string(layer))) + ".weight";
+      return (at == std::string::npos ? name : name.replace(at + 1, 1, std::to_string(layer))) +
+             (bias || part.kind == LlamaPart::kQkvBias ? ".bias" : ".weight");
     };
-    LlamaTensor tensor = {named(part.ours), named(part.name), named(part.gguf), {}, 0, 0, part.rotary};
+    LlamaTensor tensor = {
+        named(part.ours), named(part.name), named(part.gguf), {}, 0, 0, part.rotary && family_of(c).pairs};
     for (const char* letter = part.shape; *letter; letter++) tensor.shape.push_back(sizes.at(*letter));
     for (const char* letter = part.left; *letter; letter++) tensor.first += size_t(sizes.at(*letter));
     for (const char* letter = part.all; *letter; letter++) tensor.columns += size_t(sizes.at(*letter));
+    if (bias) tensor.shape.resize(1);
+    if (bias) tensor.columns = 0;
     tensors.push_back(std::move(tensor));
   };
+  const auto add_with_bias = [&](const LlamaPart& part, int layer = 0) {
+    add(part, layer);
+    if (c.bias) add(part, layer, true);
+  };
   add(kLlamaEmbedding);
+  if (!c.rotary) add(kGptPositions);
   for (int layer = 0; layer < c.n_layer; layer++)
-    for (const LlamaPart& part : kLlamaLayer) add(part, layer);
-  add(kLlamaNorm);
+    if (is_llama(c))
+      for (const LlamaPart& part : kLlamaLayer) add(part, layer);
+    else
+      for (const LlamaPart& part : kGptLayer) add_with_bias(part, layer);
+  add_with_bias(kLlamaNorm);
   if (!c.tied) add(kLlamaHead);
   return tensors;
 }
@@ -85,11 +135,12 @@ void copy_from_file(const LlamaTensor& tensor, float* to, ReadRows rows, RowOf r
   }
 }
 
-// A matrix as a file has it, out of ours.
+// A matrix, or a part of a bias, as a file has it, out of ours.
 inline std::vector<float> copied_for_file(const LlamaTensor& tensor, const float* ours) {
   std::vector<float> copy;
+  const size_t inputs = tensor.shape.size() > 1 ? size_t(tensor.shape[1]) : 1;
   for (size_t r = 0; r < size_t(tensor.shape[0]); r++)
-    for (size_t i = 0; i < size_t(tensor.shape[1]); i++) copy.push_back(ours[i * tensor.columns + tensor.first + r]);
+    for (size_t i = 0; i < inputs; i++) copy.push_back(ours[i * tensor.columns + tensor.first + r]);
   return copy;
 }
 

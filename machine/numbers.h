@@ -331,6 +331,52 @@ HD_INLINE T erf(T x) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
+// Activations: `of` is the function, `slope` its derivative.
+
+// GELU(x) = x Phi(x), Phi the normal distribution function (Hendrycks, Gimpel 2016);
+// GELU'(x) = Phi(x) + x exp(-x^2 / 2) / sqrt(2 pi).
+struct Gelu {
+  template <class T>
+  HD_INLINE static T of(T x) {
+    return T(0.5) * x * (T(1) + erf(x * T(0.70710678118654752440)));
+  }
+  template <class T>
+  HD_INLINE static T slope(T x) {
+    const T phi = T(0.5) * (T(1) + erf(x * T(0.70710678118654752440)));
+    return fused(x, exp(T(-0.5) * x * x) * T(0.39894228040143267794), phi);
+  }
+};
+// Its approximation by tanh, as GPT-2 has it: x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3).
+struct TanhGelu {
+  static constexpr double k2Root = 1.59576912160573071176, kCube = 0.044715;  // 2 sqrt(2 / pi)
+  template <class T>
+  HD_INLINE static T share(T x) {
+    return T(1) / (T(1) + exp(T(-k2Root) * x * fused(T(kCube) * x, x, T(1))));
+  }
+  template <class T>
+  HD_INLINE static T of(T x) {
+    return x * share(x);
+  }
+  template <class T>
+  HD_INLINE static T slope(T x) {
+    const T s = share(x);
+    return s * fused(x * (T(1) - s), T(k2Root) * fused(T(3 * kCube) * x, x, T(1)), T(1));
+  }
+};
+// SiLU(x) = x / (1 + exp(-x)) (Elfwing, Uchibe, Doya 2018); with s = 1 / (1 + exp(-x)), SiLU'(x) = s (1 + x (1 - s)).
+struct Silu {
+  template <class T>
+  HD_INLINE static T of(T x) {
+    return x / (T(1) + exp(-x));
+  }
+  template <class T>
+  HD_INLINE static T slope(T x) {
+    const T s = T(1) / (T(1) + exp(-x));
+    return s * fused(x, T(1) - s, T(1));
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------------
 // cos, sin and whole powers, of doubles: for initial weights, tables of angles, and the course of a training. Errors
 // were measured as above, at 2 * 10^7 angles; no branch, no table and no libm here either.
 

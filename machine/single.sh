@@ -166,7 +166,12 @@ kernels.cuh | // In bf16 two steps of the sum that reads them | // These are the
 kernels.cuh | // out (R, N) = x (R, K) W: one serial sum | // (cuda/matmul.cuh | // out (R, N) = x (R, K) W: one serial sum over k for each output. A call computes columns begin .. end - 1 of all rows:
 kernels.cuh | // Tree attention. On a GPU its tuned | | // Tree attention
 kernels.cuh | // The first CUDA kernels: tree attention | // Each has the bits | // The first CUDA kernels: tree attention, the gather, the matmul. Each has the bits of the operation above.
-kernels.cuh | // SiLU(x) = x / (1 + exp(-x)) | }; |
+machine/numbers.h | // Its approximation by tanh | }; |
+machine/numbers.h | // SiLU(x) = x / (1 + exp(-x)) | }; |
+kernels.cuh | // The norm of each head | }; |
+kernels.cuh | bool by_tanh = false; | |
+kernels.cuh | if (by_tanh) g.map( | |
+kernels.cuh | else g.map(y, | | g.map(y, end - begin, [=](int c) { return Gelu::of(x[c]); });
 kernels.cuh | // act = SiLU(gate) up (Shazeer | }; |
 kernels.cuh | // Rotary positions (Su et al. | }; |
 kernels.cuh | // x (R, C) = the columns of w, (C, V) in panels | }; |
@@ -175,8 +180,22 @@ rows.h | // A batch whose arrays are somebody else's | DeviceBatch(const int* to
 
 model.h | // model.h: one transformer: | | // model.h: the transformer: GPT as nanoGPT defines it.
 model.h | // What Llama (Touvron et al. | | // What other models do otherwise. 0 stands for GPT's size.
+model.h | bool tanh = false; | |
 model.h | bool rotary = false; | bool swiglu = false; |
-model.h | float norm_epsilon = 1e-5f, rope_theta | | float norm_epsilon = 1e-5f;
+model.h | bool qkv_bias = false; | bool qk_norm = false; |
+model.h | float norm_epsilon = 1e-5f, rope_theta | std::vector<float> rope_factors | float norm_epsilon = 1e-5f;
+model.h | *fc_proj, *fc_proj_bias; | |
+model.h | T *ln_1, *ln_1_bias, *qkv, | | T *ln_1, *ln_1_bias, *qkv, *qkv_bias, *proj, *proj_bias, *ln_2, *ln_2_bias, *fc, *fc_bias, *fc_proj, *fc_proj_bias;
+model.h | bool biased = false) { | |
+model.h | const auto linear = | | const auto linear = [&](const std::string& name, int in, int out, float init_std, T*& weight, T*& bias) {
+model.h | if (biased | | if (config.bias) f(name + ".bias", {out}, 0.0f, bias);
+model.h | linear(block + "attn.c_attn", | | linear(block + "attn.c_attn", C, config.qkv_size(), std, layer.qkv, layer.qkv_bias);
+model.h | if (config.qk_norm) f(block + "attn.q_norm | |
+model.h | if (config.qk_norm) f(block + "attn.k_norm | |
+model.h | // (L, R, Q) queries and keys before their norms | Rows<T> raw = |
+model.h | // The norms of each head | } |
+model.h | heads.in_cache = !a.config.qk_norm | | heads.in_cache = product_writes_cache<W>(team, heads);
+model.h | if (c.qk_norm) { | } |
 model.h | int hidden() const { | | int hidden() const { return inner(); }                                   // what the MLP's first matrix gives
 model.h | if (!config.rotary) f( | | f("wpe.weight", {config.block_size, C}, std, wpe);
 model.h | // (positions, D / 2, 2) the cosine and sine | } |
@@ -263,11 +282,18 @@ target.h | TeamChoice team_; | |
 
 machine/single.cpp | // machine/single.cpp: the main() | // usage: | // The main: it trains a small model on a text, decodes plain and by trees, and compares the two generated texts.\n//\n// usage: build/single TEXT [UPDATES]        TEXT: any file; a token is a byte of it
 
+gradients.cuh | // The gradient through HeadNorm | }; |
+gradients.cuh | bool by_tanh = false; | |
+gradients.cuh | if (by_tanh) | |
+gradients.cuh | g.map(store, end - begin, [=](int c) { return Both{y[c] * TanhGelu | |
+gradients.cuh | else g.map(store, | | g.map(store, end - begin, [=](int c) { return Both{y[c] * Gelu::slope(x[c]), Gelu::of(x[c])}; });
 gradients.cuh | // From gate_up and the gradient of act | }; |
 
 train.h | void activate_backward(const RowBlock& b, const Config& c, | | void activate_backward(const RowBlock& b, const Config&, View<T> dy, const Weight<T, W>& w, View<T> pre,
 train.h | if (!c.swiglu) { | launch(b.team | matmul(b.team, b.rows, through, GeluBackward<T>{pre.at, act.at, act.stride});\nb.team.wait();
-train.h | if (c.rotary) turn( | |
+train.h | // Queries and keys, of all rows, turn back | } |
+train.h | if (c.qk_norm) head_norms_backward( | |
+train.h | if (c.rotary && !c.qk_norm) turn( | |
 train.h | static constexpr bool portable = | |
 train.h | Rows<T> p = a.once( | | Rows<T> p = a.once(a.R, size_t(a.H) * a.slots);
 train.h | Rows<T> ds = a.once( | | Rows<T> ds = a.once(a.R, size_t(a.H) * a.slots);

@@ -26,7 +26,7 @@ using Models = std::vector<std::pair<Size, std::string>>;
 // Of a file: one row after as many tokens as llama-bench has on average where it generates 64, and after 1,900.
 Size size_of_file(const GgufFile& file, const std::string& path) {
   constexpr int kShortPast = 32, kLongPast = 1900, kContext = 2048, kPrefill = 512;
-  const Config c = config_of(read_llama_header(file), kContext);
+  const Config c = config_of(read_gguf_header(file), kContext);
   const int most = c.block_size - kRows.back() - 1;
   return {std::filesystem::path(path).filename().string(),
           c,

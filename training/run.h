@@ -14,6 +14,7 @@
 #include "commands/cli.h"
 #include "files/checkpoint.h"
 #include "files/folder.h"
+#include "files/llama.h"
 #include "files/tables.h"
 #include "growth/clock.h"
 #include "train.h"

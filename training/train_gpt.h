@@ -48,11 +48,14 @@ inline Command command_line(GptOptions& o) {
        "iterations); other flags win over it; --preset medium --help shows its values",
        one_of({"small", "medium", "article"})},
       {"--arch", "NAME", &o.arch,
-       "gpt: LayerNorm, learned positions, GELU; llama: RMSNorm, rotary positions, SwiGLU of 8/3 the channels",
-       one_of({"gpt", "llama"})},
+       "gpt: LayerNorm, learned positions, GELU; gpt2: with biases, and GELU by tanh; llama: RMSNorm, rotary "
+       "positions, "
+       "SwiGLU of 8/3 the channels; qwen2: with biases of queries, keys and values; qwen3: with norms of queries and "
+       "keys",
+       one_of({"gpt", "gpt2", "llama", "qwen2", "qwen3"})},
       {"--n_layer", "N", &o.config.n_layer, "layers", from(1)},
       {"--n_head", "N", &o.config.n_head, "attention heads", from(1)},
-      {"--n_kv_head", "N", &o.n_kv_head, "with --arch llama: key/value heads, which divide the heads; 0: as many",
+      {"--n_kv_head", "N", &o.n_kv_head, "with llama and qwen: key/value heads, which divide the heads; 0: as many",
        from(0)},
       {"--n_embd", "N", &o.config.n_embd, "channels, a multiple of the heads", from(1)},
       {"--block_size", "N", &o.config.block_size, "the window in tokens, even", from(2)},
@@ -79,12 +82,16 @@ inline Command command_line(GptOptions& o) {
 // The settings that --arch stands for. Throws invalid_argument for a flag of the other architecture.
 inline void apply_arch(GptOptions& o) {
   Config& c = o.config;
-  const bool llama = o.arch == "llama";
+  const Family* const llama = row_of(kFamilies, &Family::type, o.arch);  // null: GPT
   if (llama && c.bias) throw std::invalid_argument("--bias is for --arch gpt: train_gpt: leave one of them out");
   if (!llama && o.n_kv_head)
     throw std::invalid_argument("--n_kv_head is for --arch llama: train_gpt: leave it out, or train a Llama");
   c.n_kv_head = o.n_kv_head ? o.n_kv_head : c.n_head;
+  c.tanh = o.arch == "gpt2";
+  c.bias = c.bias || c.tanh;
   if (!llama) return;
+  c.qkv_bias = llama->qkv_bias;
+  c.qk_norm = llama->qk_norm;
   c.rotary = c.swiglu = true;
   c.center = false;
   c.n_inner = (8 * c.n_embd / 3 + 15) / 16 * 16;  // three matrices of as many numbers as GPT's two

@@ -110,12 +110,12 @@ TEST_CASE("inspect: a GGUF file that loads: sizes, tokenizer, tensors, metadata"
 TEST_CASE("inspect: a GGUF file that does not load is described as far as it goes, with what is in the way") {
   const auto obstacles = [](const Json& said) { return said["obstacles"].dump(); };
   const Json other = gguf_inspected(llama_with_tokenizer(), [](Draft& d) {
-    d.set(words("general.architecture", "qwen2"));
-    d.set(whole("qwen2.block_count", 2));
-    d.set(whole("qwen2.embedding_length", 4));
+    d.set(words("general.architecture", "mamba"));
+    d.set(whole("mamba.block_count", 2));
+    d.set(whole("mamba.embedding_length", 4));
   });
   CHECK(other["loads"] == false);
-  CHECK(contains(obstacles(other), "a model of the architecture \\\"qwen2\\\", expected"));
+  CHECK(contains(obstacles(other), "a model of the architecture \\\"mamba\\\", expected"));
   CHECK(other["model"]["n_layer"] == "2");
   CHECK(other["sizes"]["parameters"].get<int>() > 4000);
   CHECK(other["tokenizer"]["tokens"] == 1001);

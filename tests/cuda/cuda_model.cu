@@ -33,6 +33,18 @@ Config small_llama() {
   return c;
 }
 
+// What GPT-2, and Qwen 2 and 3 together, do otherwise.
+Config small_gpt2() {
+  Config c = small_config();
+  c.bias = c.tanh = true;
+  return c;
+}
+Config small_qwen() {
+  Config c = small_llama();
+  c.qkv_bias = c.qk_norm = true, c.rope_factors = {1, 1, 2, 4, 8, 8};
+  return c;
+}
+
 // The logits of the first rows of a chain of so many, three tokens behind a text's beginning.
 std::vector<float> chain_logits(const Config& config, const std::vector<float>& weights, Dtype dtype, Dtype cache,
                                 int rows) {
@@ -107,7 +119,10 @@ TEST_CASE(ON "a row has the same bits in a forward of any number of rows, of eve
 TEST_CASE(ON "with the plain kernels a model has the CPU's bits, and the tuned ones are near") {
   for (Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::f16, Dtype::q8_0, Dtype::q4_0, Dtype::q4_1}) {
     CAPTURE(int(dtype));
-    const Config config = is_quantized(dtype) ? small_llama() : small_config();
+    const Config config = dtype == Dtype::q4_1   ? small_qwen()
+                          : is_quantized(dtype)  ? small_llama()
+                          : dtype == Dtype::fp32 ? small_gpt2()
+                                                 : small_config();
     const std::vector<float> weights = initial_weights(config, 5);
     Chance chance(83);
     const RandomTree tree = random_tree(chance, a_tenth() ? 6 : 20, 37, 0.9);

@@ -304,9 +304,11 @@ TEST_CASE("checkpoint: a config.json that cannot be is refused by key, value and
   CHECK(begins(raw("2,\"n_layer\":2"), "\"n_layer\" named twice"));
   CHECK(begins(with("n_head", 3), "n_embd is 4, not a multiple of n_head, 3"));
   CHECK(begins(with("n_positions", 7), "block_size is 7, expected an even number"));
-  CHECK(begins(with("model_type", "mamba"), "model_type is \"mamba\", expected \"gpt2\" or \"llama\": m/config.json"));
+  CHECK(begins(with("model_type", "mamba"),
+               "model_type is \"mamba\", expected gpt2, llama, mistral, qwen2 or qwen3: m/"));
   CHECK(begins(with("model_type", "llama"), "hidden_act is null, expected \"silu\""));
-  CHECK(begins(with("activation_function", "gelu_new"), "activation_function is \"gelu_new\", expected \"gelu\""));
+  CHECK(with("activation_function", "gelu_new") == "");  // as GPT-2's own files have it
+  CHECK(begins(with("activation_function", "relu"), "activation_function is \"relu\", expected \"gelu\""));
   CHECK(begins(with("layer_norm_epsilon", 1e-6), "layer_norm_epsilon is 1e-06"));
   CHECK(begins(with("n_inner", 17), "n_inner is 17"));
   CHECK(with("n_inner", 16) == "");
@@ -450,7 +452,10 @@ TEST_CASE("checkpoint: the config.json of a Llama is refused by key, value and e
     return error_of([&] { parse_config(file.dump(), "m/config.json"); });
   };
   CHECK(with("rope_scaling", nullptr) == "");
-  CHECK(begins(with("rope_scaling", "yarn"), "rope_scaling is \"yarn\", expected null"));
+  CHECK(begins(with("rope_scaling", "yarn"), "rope_scaling is \"yarn\", expected an object"));
+  CHECK(begins(with("rope_scaling", {{"type", "yarn"}}), "rope_scaling has the type \"yarn\", expected default"));
+  CHECK(begins(with("rope_scaling", {{"factor", 8}}), "rope_scaling has the type null, expected default"));
+  CHECK(begins(with("rope_scaling", {{"type", "linear"}}), "factor is null, expected a number above 0"));
   CHECK(begins(with("hidden_act", "gelu"), "hidden_act is \"gelu\", expected \"silu\""));
   CHECK(begins(with("attention_bias", true), "attention_bias is true, expected false"));
   CHECK(begins(with("mlp_bias", true), "mlp_bias is true, expected false"));

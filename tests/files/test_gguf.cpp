@@ -42,7 +42,7 @@ std::string complaint(Draft draft, const Change& change) {
 std::string llama_complaint(const Change& change) {
   Draft draft = llama_gguf();
   change(draft);
-  return error_of([&] { read_llama_header(parse_gguf(draft.bytes(), "f.gguf")); });
+  return error_of([&] { read_gguf_header(parse_gguf(draft.bytes(), "f.gguf")); });
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -424,7 +424,7 @@ TEST_CASE("gguf: all 65,536 halves") {
 }
 
 TEST_CASE("gguf: the sizes of a Llama model") {
-  const Config h = read_llama_header(parse_gguf(llama_gguf().bytes(), "f.gguf"));
+  const Config h = read_gguf_header(parse_gguf(llama_gguf().bytes(), "f.gguf"));
   CHECK(h.vocab_size == 5);
   CHECK(h.block_size == 16);
   CHECK(h.n_layer == 2);
@@ -452,7 +452,12 @@ TEST_CASE("gguf: the sizes of a Llama model") {
     other.tensor(layer + "attn_output.weight") = floats(layer + "attn_output.weight", {8, 4});
   }
   other.tensors.push_back(floats("output.weight", {4, 5}));
-  const Config own = read_llama_header(parse_gguf(other.bytes(), "f.gguf"));
+  const Config own = read_gguf_header(parse_gguf(other.bytes(), "f.gguf"));
+  other.set(real("llama.rope.scaling.factor", 8)), other.set(words("llama.rope.scaling.type", "linear"));
+  other.set(whole("llama.attention.sliding_window", 10));
+  const Config scaled = read_gguf_header(parse_gguf(other.bytes(), "f.gguf"));
+  CHECK(scaled.rope_factors == std::vector<float>(2, 8.0f));
+  CHECK(scaled.block_size == 10);  // within the window every key is seen
   CHECK(own.head_dim == 4);
   CHECK(own.rope_theta == 5e5f);
   CHECK(!own.tied);
@@ -469,20 +474,18 @@ TEST_CASE("gguf: another architecture, feature or tensor is refused by name") {
     CHECK(message.find(part) == 0);
     CHECK(holds(message, ": f.gguf: "));
   };
-  check("a model of the architecture \"qwen2\", expected \"llama\"",
-        [](Draft& d) { d.set(words("general.architecture", "qwen2")); });
+  check("a model of the architecture \"mamba\", expected llama, qwen2, qwen3 or gpt2",
+        [](Draft& d) { d.set(words("general.architecture", "mamba")); });
   check("the metadata lack general.architecture", [](Draft& d) { d.remove("general.architecture"); });
   check("a file of type \"adapter\"", [](Draft& d) { d.set(words("general.type", "adapter")); });
   check("one part of a model in several files", [](Draft& d) { d.set(whole("split.count", 2)); });
   check("llama.new.thing is 3, and its meaning is not known", [](Draft& d) { d.set(whole("llama.new.thing", 3)); });
   const std::pair<Key, const char*> features[] = {
-      {words("llama.rope.scaling.type", "yarn"), "llama.rope.scaling.type is \"yarn\": scaled rotary positions cannot"},
-      {real("llama.rope.scaling.factor", 8), "llama.rope.scaling.factor is 8: scaled rotary"},
-      {real("llama.rope.scale_linear", 2), "llama.rope.scale_linear is 2: scaled rotary"},
+      {real("llama.rope.scaling.factor", -8), "a rotary position's factor is not above 0"},
+      {real("llama.rope.scale_linear", -2), "a rotary position's factor is not above 0"},
       {whole("llama.expert_count", 8), "llama.expert_count is 8: a mixture of experts cannot be computed"},
       {whole("llama.expert_used_count", 2), "llama.expert_used_count is 2: a mixture of experts"},
       {key_of("llama.attention.causal", GgufKind::flag, std::string(1, '\0')), "llama.attention.causal is false"},
-      {whole("llama.attention.sliding_window", 9), "llama.attention.sliding_window is 9: attention to the last"},
       {real("llama.attention.clamp_kqv", 8), "llama.attention.clamp_kqv is 8"},
       {real("llama.attention.max_alibi_bias", 8), "llama.attention.max_alibi_bias is 8: ALiBi"},
       {real("llama.attn_logit_softcapping", 50), "llama.attn_logit_softcapping is 50"},
@@ -496,13 +499,19 @@ TEST_CASE("gguf: another architecture, feature or tensor is refused by name") {
     const Key& feature = key;
     check(message, [&](Draft& d) { d.set(feature); });
   }
+  check("llama.rope.scaling.type is \"yarn\": such positions cannot be computed", [](Draft& d) {
+    d.set(words("llama.rope.scaling.type", "yarn"));
+    d.set(real("llama.rope.scaling.factor", 8));
+  });
+  check("tensor rope_freqs.weight has shape (4), expected 1 numbers of type F32",
+        [](Draft& d) { d.tensors.push_back(floats("rope_freqs.weight", {4})); });
   const std::pair<const char*, const char*> tensors[] = {{"blk.0.attn_q.bias", "biases"},
-                                                         {"rope_freqs.weight", "scaled rotary positions"},
+                                                         {"rope_factors_long.weight", "positions scaled in another"},
                                                          {"blk.1.ffn_gate_inp.weight", "a mixture of experts"},
                                                          {"blk.1.ffn_up_exps.weight", "a mixture of experts"},
                                                          {"blk.0.attn_q_norm.weight", "norms of queries and keys"},
                                                          {"blk.0.attn_qkv.weight", "queries, keys and values in one"},
-                                                         {"blk.2.attn_norm.weight", "no part of a Llama model"}};
+                                                         {"blk.2.attn_norm.weight", "no part of such a model"}};
   for (const auto& [name, feature] : tensors) {
     const char* const tensor = name;
     check(std::string("tensor ") + name + " is not expected (" + feature,
@@ -582,7 +591,7 @@ TEST_CASE("gguf: files on the disk") {
   const GgufFile file = read_gguf(good);
   CHECK(file.path == good);
   CHECK(file.size == bytes.size());
-  CHECK(read_llama_header(file).n_layer == 2);
+  CHECK(read_gguf_header(file).n_layer == 2);
   CHECK(dequantized(file.tensor("token_embd.weight"))[19] == 19.0f / 8);
   const auto wrong = [](const std::string& path) { return error_of([&] { read_gguf(path); }); };
   CHECK(holds(wrong(folder.file("empty", "")), "not a GGUF file: it begins with \"\": " + folder.path));
@@ -718,7 +727,7 @@ void use(const GgufFile& file) {
     if (tensor.bytes > file.size) throw std::logic_error("a tensor larger than its file: " + tensor.name);
     dequantized(tensor);
   }
-  read_llama_header(file);
+  read_gguf_header(file);
 }
 
 // The same of a file whose tensors may have any type: what there is to say of it.

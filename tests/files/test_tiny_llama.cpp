@@ -1,5 +1,5 @@
-// tests/files/test_tiny_llama.cpp: tiny Llamas that tests/reference/tiny_llama.py made with `transformers` and `gguf`:
-// read as every model is, they have the logits that `transformers` computes.
+// tests/files/test_tiny_llama.cpp: tiny models, Llamas and of other families, that tests/reference/tiny_llama.py made
+// with `transformers` and `gguf`: read as every model is, they have the logits that `transformers` computes.
 //
 // In order: the files; their logits, all at once and from the cache; damaged files; how much each setting would change.
 #include <doctest/doctest.h>
@@ -22,17 +22,18 @@ using namespace nanospec;
 
 namespace {
 
-constexpr int kTokens = 32;  // with stored logits
+constexpr int kTokens = 32;  // with stored logits, at most
 const std::string kNames[] = {"grouped", "single", "plain"};
+const std::string kFamilyNames[] = {"llama3", "qwen2", "qwen3", "gpt2"};  // each as a folder too
 
 std::string file_of(const std::string& name, const char* ending) { return "tests/files/llama_" + name + ending; }
 Loaded tiny(const std::string& name) { return load_gguf(read_gguf(file_of(name, ".gguf"))); }
 
-// llama_plain once more, as transformers itself stores it, with more files. The tokenizer is that of the GGUF files.
-Loaded tiny_folder(const std::map<std::string, std::string>& more = {}) {
+// A model once more, as transformers itself stores it, with more files. The tokenizer is that of the GGUF files.
+Loaded tiny_folder(const std::map<std::string, std::string>& more = {}, const std::string& name = "llama_folder") {
   const Folder folder;
   for (const char* file : {"config.json", "model.safetensors"})
-    folder.file(file, read_file(std::string("tests/files/llama_folder/") + file));
+    folder.file(file, read_file("tests/files/" + name + "/" + file));
   folder.file("tokenizer.json", read_file("tests/files/bpe_small.json"));
   for (const auto& [name, text] : more) folder.file(name, text);
   notes().quiet = true;  // the weights carry no hash
@@ -43,13 +44,14 @@ Loaded tiny_folder(const std::map<std::string, std::string>& more = {}) {
 
 struct Stored {
   std::vector<int> tokens;
-  std::vector<float> logits;  // (kTokens, V)
+  std::vector<float> logits;  // (tokens, V)
   float largest = 0;
   Stored(const std::string& name, int vocab) {
     const std::string path = file_of(name, ".safetensors");
     const SafeTensors file = read_safetensors(path);
-    for (float token : read_tensor(file, "tokens", {kTokens}, path)) tokens.push_back(int(token));
-    logits = read_tensor(file, "logits", {kTokens, vocab}, path);
+    const std::vector<int64_t> n = file.find("tokens")->shape;
+    for (float token : read_tensor(file, "tokens", n, path)) tokens.push_back(int(token));
+    logits = read_tensor(file, "logits", {n[0], vocab}, path);
     for (float x : logits) largest = std::max(largest, std::fabs(x));
   }
 };
@@ -58,7 +60,7 @@ struct Stored {
 double difference(const Loaded& loaded, const Stored& stored, int cached = 0, int threads = 1,
                   Dtype dtype = Dtype::fp32) {
   Target target(loaded.config, loaded.source(), dtype, false, threads, kTokens);
-  const int n = kTokens - cached, vocab = loaded.config.vocab_size;
+  const int n = int(stored.tokens.size()) - cached, vocab = loaded.config.vocab_size;
   std::vector<int> depth(n), end(n, n);  // a sequence: the tree with one branch
   for (int i = 0; i < n; i++) depth[i] = i;
   target.prefill(stored.tokens.data(), cached);
@@ -183,6 +185,32 @@ TEST_CASE("llama: a folder that transformers wrote has the logits of the GGUF fi
   }
 }
 
+TEST_CASE("llama: models of other families have transformers' logits, as GGUF files and as folders") {
+  for (const std::string& name : kFamilyNames) {
+    CAPTURE(name);
+    const Loaded file = tiny(name), folder = tiny_folder({}, "folder_" + name);
+    const Stored stored(name, file.config.vocab_size);
+    CHECK(stored.largest > 1);
+    for (int cached : {0, 5})
+      for (const Loaded* loaded : {&file, &folder}) CHECK(difference(*loaded, stored, cached, 1 + cached % 2) < 1e-5);
+    // Each setting counts: without it the logits are others.
+    const std::pair<bool, std::function<void(Config&)>> settings[] = {
+        {name == "llama3", [](Config& c) { c.rope_factors.clear(); }},
+        {name == "qwen2", [](Config& c) { c.rope_theta *= 2; }},
+        {name == "qwen3", [](Config& c) { c.norm_epsilon *= 100; }},
+        {name == "gpt2", [](Config& c) { c.tanh = false; }}};
+    for (const auto& [its, change] : settings) {
+      if (!its) continue;
+      Loaded other = tiny(name);
+      change(other.config);
+      CHECK(difference(other, stored) > 1e-5);
+    }
+    CHECK(parse_config(format_config(file.config), "c").qkv_bias == (name == "qwen2"));
+    CHECK(parse_config(format_config(file.config), "c").qk_norm == (name == "qwen3"));
+    CHECK(parse_config(format_config(file.config), "c").tanh == (name == "gpt2"));
+  }
+}
+
 TEST_CASE("llama: the files have the settings that they are there for, and the logits tell each from another") {
   const auto config = [](const char* name) { return tiny(name).config; };
   CHECK(config("grouped").tied);
@@ -234,8 +262,9 @@ TEST_CASE("llama: config.json: theta among the rope_parameters, as transformers 
   const auto refused = [&](const Json& value) {
     return error_of([&] { parse_config(with("rope_parameters", value), "c"); });
   };
-  CHECK(refused({{"rope_theta", 100}, {"rope_type", "yarn"}}).find("rope_type is \"yarn\", expected \"default\"") == 0);
+  CHECK(refused({{"rope_theta", 100}, {"rope_type", "yarn"}}).find("rope_parameters has the type \"yarn\", expected") ==
+        0);
   CHECK(refused({{"rope_type", "default"}}).find("rope_theta is null, expected a number above 0") == 0);
-  CHECK(refused({{"rope_theta", 100}, {"factor", 8}}).find("factor is 8, and its meaning is not known") == 0);
+  CHECK(refused({{"rope_theta", 100}, {"factor", 8}}).find("rope_parameters has the type null, expected") == 0);
   CHECK(refused(12).find("rope_parameters is 12, expected an object") == 0);
 }

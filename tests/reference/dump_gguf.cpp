@@ -49,7 +49,7 @@ int main(int argc, char** argv) try {
     if (fclose(out) != 0) throw std::runtime_error(std::string("cannot write ") + argv[2]);
   }
   if (file.has("general.architecture") && file.text("general.architecture") == "llama")
-    print_header(read_llama_header(file));
+    print_header(read_gguf_header(file));
   return 0;
 } catch (const std::exception& error) {
   fprintf(stderr, "dump_gguf: %s\n", error.what());
