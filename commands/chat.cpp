@@ -6,13 +6,10 @@
 // In order: the command line; the lines that come in; the session; what a line may ask for; the loop.
 #include <histedit.h>
 #include <poll.h>
-#include <unistd.h>
 
 #include <clocale>
 #include <csignal>
-#include <cstring>
 #include <cwchar>
-#include <memory>
 
 #include "commands/commands.h"
 

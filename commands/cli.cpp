@@ -2,20 +2,14 @@
 #include "commands/cli.h"
 
 #include <sys/ioctl.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <charconv>
-#include <cmath>
 #include <csignal>
-#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <fstream>
-#include <new>
 #include <system_error>
-#include <type_traits>
 #include <utility>
 
 #include "files/text.h"

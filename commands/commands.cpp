@@ -1,13 +1,9 @@
 // commands/commands.cpp: see commands.h.
 #include "commands/commands.h"
 
-#include <unistd.h>
-
 #include "commands/calibration.h"
 #include "files/advice.h"
 #include "files/checkpoint.h"
-#include "files/gguf.h"
-#include "files/origin.h"
 
 namespace nanospec {
 

@@ -5,7 +5,8 @@
 // generation; `perplexity` measures a model on a text; `inspect` says what its files hold; `index` counts texts for a
 // drafter. The ring turns words into a Method and Settings, and calls the Engine with them (engine.h); it touches
 // neither arrays nor the model. It includes the core, drafters/, files/, growth/, rules/ and watch/. It hooks into the
-// loop through Observation: on_iteration and stand_in. A run that is not observed pays nothing.
+// loop through Observation: on_iteration and stand_in. A run that is not observed pays nothing. What a header of the
+// project includes, the files that include it do not include again.
 //
 // How to add a command: write commands/NAME.cpp with `int NAME_command(int argc, char** argv)`; argv[0] is its name.
 // describe() gives its flags, put together() from the parts below. Parse; check everything before the Engine is made;
@@ -14,22 +15,13 @@
 // Here, in order: the commands; flags; methods; statistics.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <filesystem>
-#include <functional>
-#include <optional>
-#include <stdexcept>
-#include <string>
-#include <vector>
 
 #include "commands/cli.h"
 #include "commands/conversation.h"
 #include "commands/engine.h"
 #include "files/drafter_names.h"
 #include "files/safetensors.h"
-#include "files/words.h"
 #include "watch/settings.h"
 
 namespace nanospec {

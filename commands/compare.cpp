@@ -3,7 +3,6 @@
 #include "commands/comparison.h"
 #include "commands/svg.h"
 #include "files/gguf.h"
-#include "growth/clock.h"
 
 namespace nanospec {
 namespace {

@@ -4,8 +4,6 @@
 // so that a machine that speeds up or slows down hits all methods alike. Texts are compared byte by byte.
 #pragma once
 
-#include <limits>
-
 #include "commands/commands.h"
 
 namespace nanospec {

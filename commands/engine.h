@@ -5,11 +5,6 @@
 // it is. So the commands are plain C++, and touch neither arrays nor the model.
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "watch/stats.h"
 
 namespace nanospec {

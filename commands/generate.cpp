@@ -3,7 +3,6 @@
 // Standard output gets the prompt and the text, byte for byte, and nothing else; what people read goes to standard
 // error, what programs read into --stats. A text ends at its end-of-text token, where the model has one, before a
 // --stop, or after --max_new_tokens.
-#include <unistd.h>
 
 #include "commands/prompts.h"
 

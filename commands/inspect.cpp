@@ -6,14 +6,10 @@
 //
 // In order: the command line; a model's sizes; GGUF files; folders; what is written for people. What is found out is
 // collected as the JSON that --json writes; a label or a text of its own is given to what people read otherwise.
-#include <map>
 
 #include "commands/commands.h"
-#include "files/checkpoint.h"
 #include "files/folder.h"
 #include "files/gguf_model.h"
-#include "files/model_path.h"
-#include "files/origin.h"
 #include "files/tables.h"
 
 namespace nanospec {

@@ -12,7 +12,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <unistd.h>
 
 #include "files/gguf.h"
 #include "files/origin.h"

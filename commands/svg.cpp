@@ -1,11 +1,7 @@
 // commands/svg.cpp: see svg.h.
 #include "commands/svg.h"
 
-#include <algorithm>
-#include <cctype>
 #include <cmath>
-#include <cstdio>
-#include <functional>
 
 #include "commands/cli.h"
 #include "files/words.h"

@@ -1,11 +1,7 @@
 // study/bench.cpp: measures this machine, and what nanospec makes of it: see bench.h.
 #include "study/bench.h"
 
-#include <algorithm>
-#include <filesystem>
-
 #include "commands/svg.h"
-#include "files/words.h"
 #include "study/study.h"
 
 namespace nanospec {

@@ -1,7 +1,5 @@
 // study/bench_batch.cpp: many texts side by side: tokens a second of 1, 2, 4, ... 64 texts, plain and speculating. What
 // another engine makes of as many, tests/reference/peers.py measures.
-#include <algorithm>
-#include <filesystem>
 
 #include "commands/comparison.h"
 #include "commands/svg.h"

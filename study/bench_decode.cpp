@@ -2,7 +2,6 @@
 // on: every drafter with a sweep of fixed shapes and with `auto` at several budgets. Section kinds: a real model, by
 // what it is asked for; what llama.cpp's own ways to speculate make of the same questions, tests/reference/peers.py
 // measures.
-#include <filesystem>
 
 #include "files/gguf.h"
 #include "study/experiments.h"

@@ -1,7 +1,5 @@
 // study/bench_forward.cpp: how near a forward comes to the machine's limits: bytes read per second, the cost of rows,
 // prefill. The models have random weights, so nothing needs to be trained; or it is that of a GGUF file.
-#include <algorithm>
-#include <filesystem>
 
 #include "commands/svg.h"
 #include "files/gguf_model.h"

@@ -1,6 +1,5 @@
 // study/bench_train.cpp: training: what an update takes, and each operation of it. On a GPU, where the whole alone is
 // measured, it is a part of section gpu.
-#include <algorithm>
 
 #include "study/forwards.h"
 #include "study/update.h"

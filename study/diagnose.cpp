@@ -1,10 +1,7 @@
 // study/diagnose.cpp: decodes by one method and says why its guesses were right or wrong, which nodes were wasted,
 // where the time went, and why each forward committed no more.
-#include <algorithm>
-#include <cstdio>
 
 #include "commands/comparison.h"
-#include "commands/conversation.h"
 #include "commands/svg.h"
 #include "study/diagnosis.h"
 #include "study/study.h"

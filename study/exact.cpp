@@ -1,6 +1,4 @@
 // study/exact.cpp: holds every verification rule against what it promises, and prints what came of it.
-#include <algorithm>
-#include <cstdio>
 
 #include "commands/commands.h"
 #include "study/exactness.h"

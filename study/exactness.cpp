@@ -1,10 +1,6 @@
 // study/exactness.cpp: see exactness.h.
 #include "study/exactness.h"
 
-#include <algorithm>
-#include <cmath>
-#include <stdexcept>
-
 #include "watch/decoding.h"
 
 namespace nanospec {

@@ -1,11 +1,7 @@
 // study/experiments.cpp: repeats the literature's experiments on the models that are there: see experiments.h.
-#include <algorithm>
-#include <filesystem>
-#include <set>
 
-#include "files/drafter_names.h"
-#include "files/origin.h"
 #include "study/experiments.h"
+#include "files/origin.h"
 #include "study/study.h"
 
 namespace nanospec {

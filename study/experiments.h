@@ -7,9 +7,6 @@
 // How to add an experiment: a row of kTopics in experiments.cpp.
 #pragma once
 
-#include <map>
-#include <memory>
-
 #include "commands/comparison.h"
 #include "commands/svg.h"
 #include "study/bench.h"

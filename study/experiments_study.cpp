@@ -1,7 +1,4 @@
 // study/experiments_study.cpp: see experiments.h: the laboratory, studies, what is said of them; an experiment, run.
-#include <algorithm>
-#include <filesystem>
-#include <set>
 
 #include "study/experiments.h"
 

@@ -2,12 +2,6 @@
 // cost beside it, prefill. bench_forward.cpp shows those of the CPU, bench_gpu.cpp those of a GPU.
 #pragma once
 
-#include <algorithm>
-#include <functional>
-#include <map>
-#include <string>
-#include <vector>
-
 #include "model.h"
 #include "study/bench.h"
 

@@ -6,9 +6,6 @@
 // launch would find it in L2, where the model, which reads all its layers in between, never does.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-
 #include "cuda/decode.cuh"
 #include "study/gpu.h"
 #include "study/limits.cuh"

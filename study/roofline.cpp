@@ -1,18 +1,12 @@
 // study/roofline.cpp: see roofline.h.
 #include "study/roofline.h"
 
-#include <unistd.h>
-
-#include <algorithm>
-#include <ctime>
 #include <fstream>
 #include <sstream>
 
 #include "commands/cli.h"
 #include "growth/clock.h"
 #include "machine/launch.h"
-#include "machine/simd.h"
-#include "machine/threads.h"
 
 namespace nanospec {
 
