@@ -544,6 +544,6 @@ OrderedJson method_json(const Method& method) {
 }
 
 std::string count(double n, const std::string& what) { return thousands(n) + " " + what + (n == 1 ? "" : "s"); }
-std::string percent(double part, double whole) { return decimals(100 * ratio(part, whole), 0) + "%"; }
+std::string percent(double part, double whole, int places) { return decimals(100 * ratio(part, whole), places) + "%"; }
 
 }  // namespace nanospec

@@ -198,7 +198,7 @@ OrderedJson method_json(const Method& method);  // drafter, shape, verify, and w
 // The result of drafting while the target verifies, in one line; "" if it was not asked for.
 std::string ahead_text(const AheadStats& ahead);
 
-std::string count(double n, const std::string& what);  // "1 token", "12,345 tokens"
-std::string percent(double part, double whole);        // "12%"
+std::string count(double n, const std::string& what);            // "1 token", "12,345 tokens"
+std::string percent(double part, double whole, int places = 0);  // "12%"
 
 }  // namespace nanospec

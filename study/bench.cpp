@@ -191,13 +191,6 @@ Command describe(CommandLine& c) {
            {"--quiet", "", &b.options.quiet, "no progress"}}};
 }
 
-// The first of these files or folders that is there, else "".
-std::string first_there(const std::vector<std::string>& paths) {
-  for (const std::string& path : paths)
-    if (std::filesystem::exists(path)) return path;
-  return "";
-}
-
 void measure_machine(Bench& bench) {
   bench.roofline =
       measure_roofline(bench.machine, bench.options.settings.threads, bench.quick ? 2 : 21, [&](double done) {
@@ -230,17 +223,15 @@ int bench_command(int argc, char** argv) {
   if (given.help) return 0;
   Bench& bench = c.bench;
   Sections sections = chosen(sections_of(bench), c.only);
-  if (c.roofline && !c.only.empty())
-    throw std::invalid_argument("--roofline is the machine alone: --only: give one of the two");
+  if (c.roofline && !c.only.empty()) refuse_usage("--roofline is the machine alone: --only: give one of the two");
   if (c.roofline) sections.clear();
-  if (!given.has("--model")) bench.options.settings.model = first_there({"runs/medium", "runs/small"});
-  if (!given.has("--data")) bench.data = find_text(bench.options.settings.model, true);
-  for (const char* flag : {"--model", "--data"}) {
-    const std::string& path = flag == std::string("--data") ? bench.data : bench.options.settings.model;
+  std::string& model = bench.options.settings.model;
+  for (const char* usual : {"runs/medium", "runs/small"})
+    if (!given.has("--model") && model.empty() && std::filesystem::exists(usual)) model = usual;
+  if (!given.has("--data")) bench.data = find_text(model, true);
+  for (const auto& [flag, path] : {std::pair("--model", model), std::pair("--data", bench.data)})
     if (given.has(flag) && !std::filesystem::exists(path))
-      throw std::runtime_error("there is no such file or folder: " + printable(path, 300) + ": " + flag +
-                               ": check the path");
-  }
+      refuse("there is no such file or folder", printable(path, 300), flag + std::string(": check the path"));
   for (const Section& one : sections)  // a text that does not fit is refused before a folder is made
     if (one.name == std::string("decode") && decode_missing(bench).empty())
       Engine(bench.options.settings).tokenizer().encode(read_file(bench.data), bench.data);

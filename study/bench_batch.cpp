@@ -131,7 +131,7 @@ void bench_batch(Bench& bench) {
     bench.evenness.push_back({std::to_string(b.texts) + " texts", unevenness(b.plain)});
   }
   bench.print("Many texts in one forward: " + count(kTokens, "token") + " each, temperature " +
-                  decimals(double(sampling.temperature), 1),
+                  decimals(sampling.temperature, 1),
               batch_text(batches));
   bench.write_json("batch", {{"method", "suffix auto"}, {"batches", json}});
   bench.write_svg("batch", batch_picture(bench, batches));

@@ -56,8 +56,7 @@ Command describe(CommandLine& c) {
 
 void need(const std::string& path, const std::string& what, const std::string& flag, const std::string& advice) {
   if (path.empty() || !std::filesystem::exists(path))
-    throw std::runtime_error("there is no " + what + ": " + (path.empty() ? flag : printable(path, 300)) + ": " +
-                             advice);
+    refuse("there is no " + what, path.empty() ? flag : printable(path, 300), advice);
 }
 
 bool is_target(const Lab& lab, const std::string& small) {
@@ -67,8 +66,10 @@ bool is_target(const Lab& lab, const std::string& small) {
 // Throws std::invalid_argument where the small model is the target itself: every guess would be right.
 void refuse_itself(const Lab& lab, const std::string& small, const std::string& flag) {
   if (is_target(lab, small))
-    throw std::invalid_argument("the target would draft for itself: " + flag + ": " + printable(small, 300) +
-                                " holds the model of --model: name a smaller one, trained on the same text");
+    refuse_usage(
+        "the target would draft for itself: {}: {} holds the model of --model: name a smaller one, trained on "
+        "the same text",
+        flag, printable(small, 300));
 }
 
 // What is left of a text when only the characters of another one may stay: lines stay lines.
@@ -200,8 +201,8 @@ int experiments_command(int argc, char** argv) {
   need(lab.data, "text", "--data", "check the path");
   lab.text = read_file(lab.data);
   if (lab.text.size() < 2000)
-    throw std::runtime_error("the text is too short: " + printable(lab.data, 300) +
-                             ": give one of at least 2,000 bytes, so that its last tenth holds prompts");
+    refuse("the text is too short", printable(lab.data, 300),
+           "give one of at least 2,000 bytes, so that its last tenth holds prompts");
   for (const std::string& model : {lab.options.settings.model, lab.drafter_model})
     check_held_out(model, lab.text, lab.data);
   if (std::filesystem::exists("README.md")) lab.readme = in_alphabet(read_file("README.md"), lab.text);

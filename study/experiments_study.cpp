@@ -11,7 +11,7 @@ namespace {
 constexpr int kLargest = 64;  // nodes of a tree
 
 OrderedJson interval_json(const Interval& i) { return {i.middle, i.low, i.high}; }
-std::string temperature_text(float t) { return decimals(double(t), t == float(int(t)) ? 0 : 1); }
+std::string temperature_text(float t) { return decimals(t, t == float(int(t)) ? 0 : 1); }
 constexpr const char* kLoops =
     "Temperature 0 is listed separately: small models fall into loops there, and any drafter guesses loops. It says "
     "nothing about speculation at other temperatures.\n";
@@ -89,7 +89,7 @@ std::vector<double> Experiment::gains(size_t m, size_t base) const {
     std::vector<double> repeats;
     for (size_t r = 0; r < outcomes[m].runs.size(); r++) {
       const Stats &own = outcomes[m].runs[r].prompts[p], &other = outcomes[base].runs[r].prompts[p];
-      const double pair = ratio(ratio(other.seconds, double(other.tokens)), ratio(own.seconds, double(own.tokens)));
+      const double pair = ratio(ratio(other.seconds, other.tokens), ratio(own.seconds, own.tokens));
       if (pair > 0) repeats.push_back(std::log(pair));
     }
     if (!repeats.empty()) gains.push_back(median(repeats));
@@ -108,7 +108,7 @@ std::vector<Stats> Experiment::by_prompt(size_t m) const {
 Interval Experiment::tokens_per_forward(size_t m) const {
   std::vector<double> forwards;
   for (const Stats& sum : by_prompt(m))
-    if (sum.tokens > 0) forwards.push_back(ratio(double(sum.target_forwards), double(sum.tokens)));
+    if (sum.tokens > 0) forwards.push_back(ratio(sum.target_forwards, sum.tokens));
   return inverse_interval(forwards);
 }
 
@@ -125,7 +125,7 @@ Interval Experiment::forwards_saved(size_t m, size_t base) const {
 
 double Experiment::nodes_per_forward(size_t m) const {
   const Stats sum = sum_of(outcomes[m]);
-  return ratio(double(sum.drafted_nodes), double(sum.target_forwards));
+  return ratio(sum.drafted_nodes, sum.target_forwards);
 }
 
 namespace {
@@ -141,7 +141,7 @@ int affordable_tokens(Engine& engine, const Trial& trial, const Plan& plan, doub
         engine.generate(kPlain, trial.options.sampling, prompt, 24, [](int) { return !interrupted(); }).stats;
     if (round == 0) continue;  // warms up
     prefill.push_back(stats.prefill_seconds);
-    token.push_back(ratio(stats.seconds, double(stats.tokens)));
+    token.push_back(ratio(stats.seconds, stats.tokens));
   }
   const double warm_up = 2, runs = double(size_t(plan.repeats) * trial.methods.size()) + warm_up;
   const double each = seconds / (double(trial.prompts.size()) * runs) - median(prefill);
@@ -187,8 +187,8 @@ std::string Experiment::circumstances(bool with_temperature) const {
   return o.settings.model + "; " + engine->device() + ", " + numbers_text(o.settings, *engine) + ", " +
          count(engine->threads(), "thread") +
          (with_temperature ? "; temperature " + temperature_text(temperature()) : "") + "; " +
-         count(double(trial.prompts.size()), "prompt") + ", " + count(o.max_new_tokens, "new token") + " each; " +
-         count(double(outcomes[0].runs.size()), "repeat");
+         count(trial.prompts.size(), "prompt") + ", " + count(o.max_new_tokens, "new token") + " each; " +
+         count(outcomes[0].runs.size(), "repeat");
 }
 
 OrderedJson Experiment::json() const {
@@ -283,12 +283,8 @@ std::vector<Text> texts_of(const Lab& lab, const std::string& names, int prompts
   return texts;
 }
 
-}  // namespace
-
 // ---------------------------------------------------------------------------------------------------------------
 // An experiment
-
-namespace {
 
 // What one method is held against; its own place where there is no such method.
 size_t base_of(const Experiment& study, const Topic& topic, size_t m) {

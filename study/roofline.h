@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "growth/clock.h"
+
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------
