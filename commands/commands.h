@@ -15,8 +15,6 @@
 // Here, in order: the commands; flags; methods; statistics.
 #pragma once
 
-#include <cmath>
-
 #include "commands/cli.h"
 #include "commands/conversation.h"
 #include "commands/engine.h"
@@ -117,13 +115,13 @@ constexpr size_t kHeldOutBytes = 64;  // of a prompt
 Conversation conversation_of(const Engine& engine, const Options& options, const std::string& system);
 
 // The tokens that end a text; none after --ignore_eos, and of models that have no such token.
-std::vector<int> ends_of(const Options& options, const Engine& engine);
+Tokens ends_of(const Options& options, const Engine& engine);
 
 // Continues a prompt, as every command does: the text ends with an end-of-text token (`ends`; it is no part of what
 // people read), with a Ctrl-C, and where on_token returns false. sequence: texts of different ones have noise of their
 // own.
 using OnToken = std::function<bool(int token, bool ends)>;
-Generated continue_text(Engine& engine, const Options& options, const Method& method, const std::vector<int>& prompt,
+Generated continue_text(Engine& engine, const Options& options, const Method& method, const Tokens& prompt,
                         int max_new_tokens, const OnToken& on_token, const Observation& observation = {},
                         uint32_t sequence = 0);
 
@@ -183,8 +181,8 @@ std::string flaw(Promise promise);         // "biased", "lossy"; "" where the di
 // ---------------------------------------------------------------------------------------------------------------
 // Statistics
 
-double ratio(double a, double b);  // a / b; 0 where b is 0
-double as_typed(float x);          // 0.7f as 0.7, not as 0.699999988
+inline double ratio(double a, double b) { return b > 0 ? a / b : 0; }
+double as_typed(float x);  // 0.7f as 0.7, not as 0.699999988
 void add(Stats& sum, const Stats& part);
 double gigabytes_per_second(const Engine& engine, const Stats& stats);  // of weights, while the target ran
 
@@ -198,7 +196,10 @@ OrderedJson method_json(const Method& method);  // drafter, shape, verify, and w
 // The result of drafting while the target verifies, in one line; "" if it was not asked for.
 std::string ahead_text(const AheadStats& ahead);
 
-std::string count(double n, const std::string& what);            // "1 token", "12,345 tokens"
-std::string percent(double part, double whole, int places = 0);  // "12%"
+// "1 token", "12,345 tokens"; "12%".
+inline std::string count(double n, const std::string& what) { return thousands(n) + " " + what + (n == 1 ? "" : "s"); }
+inline std::string percent(double part, double whole, int places = 0) {
+  return decimals(100 * ratio(part, whole), places) + "%";
+}
 
 }  // namespace nanospec

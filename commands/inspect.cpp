@@ -432,7 +432,7 @@ int inspect_command(int argc, char** argv) {
   Wanted w;
   const Given given = parse_flags(describe(w), argc, argv);
   if (given.help) return 0;
-  if (w.model.empty()) throw std::invalid_argument("an empty name: --model: give a GGUF file or a folder");
+  if (w.model.empty()) refuse_usage("an empty name: --model: give a GGUF file or a folder");
   check_outputs(given);
   Inspection all = std::filesystem::is_directory(w.model) ? inspect_folder(w.model) : inspect_gguf(w.model);
   all["types"] = grouped(all["tensors"], {"type"});

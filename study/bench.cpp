@@ -19,9 +19,7 @@ std::string busy_line(const std::vector<Evenness>& repeats) {
 // The bench
 
 std::string sections_help(const Sections& sections) {
-  std::vector<std::string> lines;
-  for (const Section& section : sections) lines.push_back(section.name + (": " + std::string(section.what)));
-  return joined(lines, "\n");
+  return joined(sections, "\n", [](const Section& one) { return std::string(one.name) + ": " + one.what; });
 }
 
 Sections chosen(const Sections& all, const std::string& only) {
@@ -153,42 +151,35 @@ Sections sections_of(Bench& bench) {
        gpu_missing().empty()}};
 }
 
-struct CommandLine {
-  Bench bench;
-  std::string only;
-  bool roofline = false;
-};
-
-Command describe(CommandLine& c) {
-  Bench& b = c.bench;
-  b.options.settings.threads = usable_cpus();
+Command describe(Bench& b, std::string& only, bool& alone) {
+  b.options.settings.threads = usable_cores();
   b.options.settings.device = "cpu";  // the roofline is the CPU's
-  return {"nanospec bench",
-          "Measures what this machine can do (the roofline), and how near nanospec comes to it: tables on standard "
-          "output, every sample and the pictures in a folder. Repeats are paired and their order rotates; a figure is "
-          "a median. Everything takes five minutes.",
-          "nanospec bench --roofline\n"
-          "nanospec bench --model runs/medium  # takes five minutes\n"
-          "nanospec bench --only forward,decode --repeat 9 --out build/bench  # takes two minutes\n"
-          "nanospec bench --quick --out build/quick\n",
-          {heading("What to measure"),
-           {"--roofline", "", &c.roofline, "the machine alone"},
-           {"--only", "LIST", &c.only,
-            "the roofline and some of these, with ',' between:\n" + sections_help(sections_of(b))},
-           {"--quick", "", &b.quick, "a short version of all: seconds, and figures that prove nothing"},
-           {"--repeat", "N", &b.repeats, "how often everything runs, where time allows", from(1, 1000)},
-           heading("Text and model"),
-           {"--model", "DIR", &b.options.settings.model,
-            "the trained model of section decode (runs/medium, else runs/small), or a GGUF file for sections forward "
-            "and kinds"},
-           {"--data", "FILE", &b.data,
-            "the text of whose last tenth prompts are (the one that the model learned, where it is in data/)"},
-           {"--seed", "N", &b.options.sampling.seed, "of the texts that are decoded"},
-           heading("Machine"),
-           {"--threads", "N", &b.options.settings.threads, "CPU threads", threads()},
-           heading("Output"),
-           {"--out", "DIR", &b.out, "the folder for JSON and SVG files"},
-           {"--quiet", "", &b.options.quiet, "no progress"}}};
+  return {
+      "nanospec bench",
+      "Measures what this machine can do (the roofline), and how near nanospec comes to it: tables on standard "
+      "output, every sample and the pictures in a folder. Repeats are paired and their order rotates; a figure is "
+      "a median. Everything takes five minutes.",
+      "nanospec bench --roofline\n"
+      "nanospec bench --model runs/medium  # takes five minutes\n"
+      "nanospec bench --only forward,decode --repeat 9 --out build/bench  # takes two minutes\n"
+      "nanospec bench --quick --out build/quick\n",
+      {heading("What to measure"),
+       {"--roofline", "", &alone, "the machine alone"},
+       {"--only", "LIST", &only, "the roofline and some of these, with ',' between:\n" + sections_help(sections_of(b))},
+       {"--quick", "", &b.quick, "a short version of all: seconds, and figures that prove nothing"},
+       {"--repeat", "N", &b.repeats, "how often everything runs, where time allows", from(1, 1000)},
+       heading("Text and model"),
+       {"--model", "DIR", &b.options.settings.model,
+        "the trained model of section decode (runs/medium, else runs/small), or a GGUF file for sections forward "
+        "and kinds"},
+       {"--data", "FILE", &b.data,
+        "the text of whose last tenth prompts are (the one that the model learned, where it is in data/)"},
+       {"--seed", "N", &b.options.sampling.seed, "of the texts that are decoded"},
+       heading("Machine"),
+       {"--threads", "N", &b.options.settings.threads, "CPU threads", threads()},
+       heading("Output"),
+       {"--out", "DIR", &b.out, "the folder for JSON and SVG files"},
+       {"--quiet", "", &b.options.quiet, "no progress"}}};
 }
 
 void measure_machine(Bench& bench) {
@@ -217,14 +208,14 @@ void measure_machine(Bench& bench) {
 }  // namespace
 
 int bench_command(int argc, char** argv) {
-  CommandLine c;
-  const Command command = describe(c);
-  const Given given = parse_flags(command, argc, argv);
+  Bench bench;
+  std::string only;
+  bool alone = false;
+  const Given given = parse_flags(describe(bench, only, alone), argc, argv);
   if (given.help) return 0;
-  Bench& bench = c.bench;
-  Sections sections = chosen(sections_of(bench), c.only);
-  if (c.roofline && !c.only.empty()) refuse_usage("--roofline is the machine alone: --only: give one of the two");
-  if (c.roofline) sections.clear();
+  Sections sections = chosen(sections_of(bench), only);
+  if (alone && !only.empty()) refuse_usage("--roofline is the machine alone: --only: give one of the two");
+  if (alone) sections.clear();
   std::string& model = bench.options.settings.model;
   for (const char* usual : {"runs/medium", "runs/small"})
     if (!given.has("--model") && model.empty() && std::filesystem::exists(usual)) model = usual;
@@ -235,7 +226,6 @@ int bench_command(int argc, char** argv) {
   for (const Section& one : sections)  // a text that does not fit is refused before a folder is made
     if (one.name == std::string("decode") && decode_missing(bench).empty())
       Engine(bench.options.settings).tokenizer().encode(read_file(bench.data), bench.data);
-  const bool alone = sections.empty();
   sections.insert(sections.begin(), {"roofline", [&] { measure_machine(bench); }, 4, "the machine"});
   bench.run(sections);
   if (alone) print_out(busy_line(bench.evenness));

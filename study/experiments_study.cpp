@@ -15,10 +15,20 @@ std::string temperature_text(float t) { return decimals(t, t == float(int(t)) ? 
 constexpr const char* kLoops =
     "Temperature 0 is listed separately: small models fall into loops there, and any drafter guesses loops. It says "
     "nothing about speculation at other temperatures.\n";
+
+// "a {b|c}" as "a b" and "a c".
+std::vector<std::string> alternatives(const std::string& text) {
+  const size_t open = text.find('{'), close = text.find('}', open);
+  if (close == std::string::npos) return {text};
+  std::vector<std::string> all;
+  for (const std::string& one : split_at(text.substr(open + 1, close - open - 1), '|'))
+    for (const std::string& rest : alternatives(text.substr(0, open) + one + text.substr(close + 1)))
+      all.push_back(rest);
+  return all;
+}
 }  // namespace
 
-std::vector<Method> Subject::usable(const std::vector<Method>& methods, const std::vector<int>& prompt,
-                                    std::string& missing) {
+std::vector<Method> Subject::usable(const std::vector<Method>& methods, const Tokens& prompt, std::string& missing) {
   std::vector<Method> found;
   std::set<std::string> said;
   for (const Method& method : methods) {
@@ -51,19 +61,6 @@ std::vector<std::string> Lab::held_out(int count, size_t bytes) const {
 
 // ---------------------------------------------------------------------------------------------------------------
 // A study
-
-namespace {
-// "a {b|c}" as "a b" and "a c".
-std::vector<std::string> alternatives(const std::string& text) {
-  const size_t open = text.find('{'), close = text.find('}', open);
-  if (close == std::string::npos) return {text};
-  std::vector<std::string> all;
-  for (const std::string& one : split_at(text.substr(open + 1, close - open - 1), '|'))
-    for (const std::string& rest : alternatives(text.substr(0, open) + one + text.substr(close + 1)))
-      all.push_back(rest);
-  return all;
-}
-}  // namespace
 
 std::vector<Method> methods_of(const std::string& text, const std::map<char, std::string>& words) {
   std::vector<Method> methods;
@@ -134,7 +131,7 @@ namespace {
 // plan.share of what plain decoding takes.
 int affordable_tokens(Engine& engine, const Trial& trial, const Plan& plan, double seconds) {
   if (plan.fewest == plan.most) return plan.most;
-  const std::vector<int> prompt = engine.encode_prompt(trial.prompts[0], "a prompt");
+  const Tokens prompt = engine.encode_prompt(trial.prompts[0], "a prompt");
   std::vector<double> prefill, token;
   for (int round = 0; round < 4; round++) {
     const Stats stats =
@@ -157,8 +154,7 @@ Experiment run_study(const Bench& bench, Subject& subject, const std::vector<Met
   trial.options = subject.options;
   trial.options.sampling.temperature = temperature;
   trial.methods = methods;
-  if (!study.has(kPlain)) trial.methods.insert(trial.methods.begin(), kPlain);
-  trial.plain = study.at(kPlain);
+  trial.choose_plain();
   trial.prompts = text.prompts;
   trial.tokens = text.tokens;
   trial.by_prompt = trial.own_noise = true;
@@ -214,29 +210,6 @@ const Measure kTokens = {"tokens per forward", [](const Experiment& s, size_t m)
 const Measure kSpeed = {"times plain decoding",
                         [](const Experiment& s, size_t m) { return s.speedup(m, s.trial.plain); },
                         [](const Experiment& s, size_t m, size_t base) { return s.speedup(m, base); }};
-
-namespace {
-
-// A line for each kind of shape, by the nodes that a tree may have.
-Panel budget_panel(const Experiment& study, const Measure& measure) {
-  Panel panel{
-      "temperature " + temperature_text(study.temperature()), "most nodes of a tree", measure.name, {}, {}, true};
-  std::map<std::string, size_t> places;
-  for (size_t m = 0; m < study.trial.methods.size(); m++) {
-    const Method& method = study.trial.methods[m];
-    if (method.drafter == "none") continue;
-    const bool chain = method.shape.find("chain") == 0, full = method.shape.find("tree") == 0;
-    const std::string name = method.drafter + " " + (chain ? "chains" : full ? "full trees" : method.shape);
-    const auto [place, added] = places.insert({name, panel.series.size()});
-    if (added)
-      panel.series.push_back(
-          {name, colour_at(panel.series.size()), chain || full ? Series::Style::kDashes : Series::Style::kLine});
-    panel.series[place->second].points.push_back({double(most_nodes(method, kLargest)), measure.of(study, m).middle});
-  }
-  return panel;
-}
-
-}  // namespace
 
 // ---------------------------------------------------------------------------------------------------------------
 // Texts
@@ -322,6 +295,25 @@ std::string study_table(const Experiment& study, const Topic& topic, OrderedJson
                        {percent(sum.seconds_draft, sum.seconds), identical(method, study.outcomes[m])});
   }
   return format_table(rows, "l" + std::string(rows[0].size() - 2, 'r') + "l");
+}
+
+// A line for each kind of shape, by the nodes that a tree may have.
+Panel budget_panel(const Experiment& study, const Measure& measure) {
+  Panel panel{
+      "temperature " + temperature_text(study.temperature()), "most nodes of a tree", measure.name, {}, {}, true};
+  std::map<std::string, size_t> places;
+  for (size_t m = 0; m < study.trial.methods.size(); m++) {
+    const Method& method = study.trial.methods[m];
+    if (method.drafter == "none") continue;
+    const bool chain = method.shape.find("chain") == 0, full = method.shape.find("tree") == 0;
+    const std::string name = method.drafter + " " + (chain ? "chains" : full ? "full trees" : method.shape);
+    const auto [place, added] = places.insert({name, panel.series.size()});
+    if (added)
+      panel.series.push_back(
+          {name, colour_at(panel.series.size()), chain || full ? Series::Style::kDashes : Series::Style::kLine});
+    panel.series[place->second].points.push_back({double(most_nodes(method, kLargest)), measure.of(study, m).middle});
+  }
+  return panel;
 }
 
 // For each temperature: a line for each kind of shape, or a bar for each method and text.
