@@ -20,11 +20,7 @@ struct Beside {
   double kept_bytes = 0;  // keys and values that the texts hold at their end
   int64_t prompt_tokens = 0;
 
-  double gain() const {  // of speculation: runs of one repeat are a pair
-    std::vector<double> ratios;
-    for (size_t r = 0; r < plain.size(); r++) ratios.push_back(drafted[r] / plain[r]);
-    return median(ratios);
-  }
+  double gain() const { return median(quotients(drafted, plain)); }  // of speculation
 };
 
 // A prompt for each text: of the held-out text, or of the questions of section kinds.
@@ -97,23 +93,24 @@ void bench_batch(Bench& bench) {
   if (is_gguf(settings.model)) settings.context = kContext;
   Engine engine(settings);
   const std::vector<Tokens> prompts = prompts_for(bench, engine, engine.seats());
-  std::vector<Beside> batches;
-  for (int n = 1; n <= engine.seats(); n *= 2) batches.push_back({n, {}, {}});
   const Config& c = engine.config();
   Sampling sampling = bench.options.sampling;
   if (is_gguf(settings.model)) sampling.temperature = 0;  // questions are answered with the likeliest tokens
   const double position = 2.0 * sizeof(float) * c.n_layer * c.n_kv_head * c.head_size();
+  std::vector<Beside> batches;
+  for (int n = 1; n <= engine.seats(); n *= 2) {
+    batches.push_back({n, {}, {}});
+    for (int i = 0; i < n; i++) {
+      batches.back().kept_bytes +=
+          position * std::min(double(c.block_size), double(prompts[size_t(i)].size()) + kTokens);
+      batches.back().prompt_tokens += int64_t(prompts[size_t(i)].size());
+    }
+  }
   run_batch(sampling, engine, kDrafted, prompts, 1);  // loads the drafter, and measures what rows cost
   int done = 0;
   for (int repeat = 0; repeat < bench.repeats; repeat++)
     for (size_t k = 0; k < batches.size(); k++) {
       Beside& b = batches[(k + size_t(repeat)) % batches.size()];
-      b.kept_bytes = 0;
-      b.prompt_tokens = 0;
-      for (int i = 0; i < b.texts; i++) {
-        b.kept_bytes += position * std::min(double(c.block_size), double(prompts[size_t(i)].size()) + kTokens);
-        b.prompt_tokens += int64_t(prompts[size_t(i)].size());
-      }
       bench.show(std::to_string(b.texts) + " texts", done++ / double(bench.repeats * int(batches.size())));
       const bool first = (repeat + int(k)) % 2 == 0;  // who runs first changes
       if (first) b.plain.push_back(run_batch(sampling, engine, kPlain, prompts, b.texts));

@@ -10,17 +10,18 @@ namespace nanospec {
 namespace {
 
 // The sections, as experiments are. Their seconds stand in the table of bench.cpp, repeats are what --repeat says.
-const Topic kDecode = {"decode",
-                       0,
-                       "Speculation, by shape and budget",
-                       "{bigram|ngram:4} {chain:1|chain:2|chain:3|chain:4|chain:5|chain:6|chain:7|chain:8"
-                       "|tree:2x2|tree:2x3|tree:3x2|tree:2x4|tree:4x2|tree:3x3|tree:5x2};"
-                       "{bigram|ngram:4} auto budget={2|4|8|16|32|64};random auto budget=64",
-                       {},
-                       {0, 60, 300, 1},
-                       {},
-                       {1, 0.7f, 0},
-                       true};
+const Topic kDecode = {
+    "decode",
+    0,
+    "Speculation, by shape and budget",
+    "{bigram|ngram:4} "
+    "{chain:1|chain:2|chain:3|chain:4|chain:5|chain:6|chain:7|chain:8|tree:2x2|tree:2x3|tree:3x2|tree:2x4|tree:4x2|"
+    "tree:3x3|tree:5x2};{bigram|ngram:4} auto budget={2|4|8|16|32|64};random auto budget=64",
+    {},
+    {0, 60, 300, 1},
+    {},
+    {1, 0.7f, 0},
+    true};
 const Topic kKinds = {"kinds",
                       0,
                       "Speculation on a real model, by what is asked for",

@@ -9,9 +9,8 @@ namespace nanospec {
 namespace {
 
 const char* const kDtypes[] = {"fp32", "bf16", "q8", "q4"};
-bool is_float(const Result& result) {
-  return std::tolower(result.dtype[0]) != 'q';
-}  // else its products are of integers
+// Else its products are of integers.
+bool is_float(const Result& result) { return std::tolower(result.dtype[0]) != 'q'; }
 
 const std::vector<int> kRows = {1, 2, 3, 4, 6, 8, 12, 16};
 

@@ -24,8 +24,8 @@ struct Examined {
 Command describe(Examination& e) {
   return {"nanospec diagnose",
           "Decodes by one method and says why: how sure the drafter was where it was right or wrong, which of its "
-          "guesses were right, whether its chances can be believed, which nodes were wasted, where the time went, "
-          "and why each forward committed no more tokens.",
+          "guesses were right, whether its chances can be believed, which nodes were wasted, where the time went, and "
+          "why each forward committed no more tokens.",
           "nanospec diagnose --model runs/small --drafter ngram:4\n"
           "nanospec diagnose --model runs/small --drafter ngram:4 --shape tree:3x2 --prompt \"ROMEO:\"\n"
           "nanospec diagnose --model runs/small --json build/why.json --svg build/why.svg\n",
@@ -52,7 +52,7 @@ Examined examine(const Examination& e, Engine& engine) {
   double done = 0;
   const double all = double(o.max_new_tokens) * double(e.prompts.size());
   Progress progress(o.quiet);
-  const std::vector<std::vector<int>> prompts = encoded(engine, e.prompts);
+  const std::vector<Tokens> prompts = encoded(engine, e.prompts);
   const auto on_token = [&](int, bool) {
     done++;
     if (progress.due()) progress.show(thousands(done) + " of " + count(all, "token") + ", " + progress.left(done, all));
@@ -86,8 +86,8 @@ std::string stops_table(const Diagnosis& d) {
   for (size_t stop = 0; stop < kStopKinds; stop++)
     if (d.stops[stop] > 0) rows.push_back({kStops[stop], thousands(d.stops[stop]), share(d.stops[stop], d.forwards)});
   std::string text =
-      "Why each forward committed no more tokens: the target chose a token that no node carried, or the "
-      "accepted\npath ended in a leaf.\n\n" +
+      "Why each forward committed no more tokens: the target chose a token that no node carried, or the accepted\npath "
+      "ended in a leaf.\n\n" +
       format_table(rows, "lrr");
   const double no_node = double(d.stops[size_t(Stop::kNoNode)]);
   if (no_node == 0) return text;

@@ -188,13 +188,7 @@ void time_matmuls(const KernelShapes& s, KernelTimes& times) {
 
 // A model of so many layers, of which only the attention is run.
 inline Config attention_config(const KernelShapes& s, int layers) {
-  Config c;
-  c.n_layer = layers;
-  c.n_head = c.n_kv_head = s.heads;
-  c.n_embd = s.channels;
-  c.block_size = s.sequence;
-  c.vocab_size = 16;
-  return c;
+  return {layers, s.heads, s.heads, s.channels, s.sequence, 16};
 }
 
 template <class T, class S>
