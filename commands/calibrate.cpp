@@ -66,7 +66,7 @@ void check_command_line(Measurement& m) {
 
 // All of the prompts; an interrupt ends it early.
 RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::string>& prompts) {
-  RankCounts counts(m.depths, m.ranks);
+  RankCounts counts{m.depths, m.ranks};
   const Options& o = m.options;
   const Method chain = {m.drafter, "chain:" + std::to_string(m.depths), "match"};
   const int each = int((int64_t(o.max_new_tokens) + int64_t(prompts.size()) - 1) / int64_t(prompts.size()));

@@ -8,7 +8,6 @@
 #include <csignal>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 #include <utility>
 
@@ -455,9 +454,7 @@ std::string format_table(const TableRows& rows, const std::string& align) {
 
 double peak_bytes() {
   // The kernel's mark for this program; getrusage would also count what the process was before it became it.
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.compare(0, 6, "VmHWM:") == 0) return std::strtod(line.c_str() + 6, nullptr) * 1024;
+  if (const size_t kilobytes = system_number("/proc/self/status", "VmHWM:", 0)) return 1024.0 * double(kilobytes);
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
   return double(usage.ru_maxrss) * 1024;

@@ -48,8 +48,8 @@ struct Generated {
 // How a command may observe a run.
 struct Observation {
   std::function<void(const IterationReport&)> on_iteration = nullptr;  // called after every iteration
-  std::function<std::unique_ptr<Drafter>(Drafter& its_own)> stand_in =
-      nullptr;  // makes the drafter that replaces the method's
+  // Makes the drafter that replaces the method's.
+  std::function<std::unique_ptr<Drafter>(Drafter& its_own)> stand_in = nullptr;
 };
 
 // One of many texts that are decoded side by side.

@@ -123,14 +123,15 @@ void measure(Reading& m, Engine& engine) {
 
 std::string summary(const Reading& m, const Engine& engine) {
   const MeanLoss& loss = m.loss;
-  return filled("loss           {} nats per token, standard error {}\n", decimals(loss.mean(), 4),
-                decimals(loss.error(), 4)) +
-         filled("perplexity     {}, standard error {}\n", decimals(loss.perplexity(), 3),
-                decimals(loss.perplexity_error(), 3)) +
-         filled("bits per byte  {}\n", decimals(m.bits_per_byte(), 4)) +
-         filled("{} of {} of {}, after {} each; {} in {}: {} tok/s  ({})\n", count(loss.n, "token"),
-                count(m.done, "window"), count(m.window, "token"), m.first(), count(m.read(), "token"),
-                duration(m.seconds), thousands(ratio(m.read(), m.seconds)), machine_text(m.options.settings, engine));
+  return filled(
+      "loss           {} nats per token, standard error {}\n"
+      "perplexity     {}, standard error {}\n"
+      "bits per byte  {}\n"
+      "{} of {} of {}, after {} each; {} in {}: {} tok/s  ({})\n",
+      decimals(loss.mean(), 4), decimals(loss.error(), 4), decimals(loss.perplexity(), 3),
+      decimals(loss.perplexity_error(), 3), decimals(m.bits_per_byte(), 4), count(loss.n, "token"),
+      count(m.done, "window"), count(m.window, "token"), m.first(), count(m.read(), "token"), duration(m.seconds),
+      thousands(ratio(m.read(), m.seconds)), machine_text(m.options.settings, engine));
 }
 
 OrderedJson stats_json(const Reading& m, const Engine& engine) {
