@@ -25,15 +25,11 @@ struct Beside {
 
 // A prompt for each text: of the held-out text, or of the questions of section kinds.
 std::vector<Tokens> prompts_for(const Bench& bench, const Engine& engine, int n) {
-  std::vector<std::string> texts;
-  if (is_gguf(bench.options.settings.model)) {
-    for (const std::string& line : split_at(read_file("data/kinds.jsonl"), '\n'))
-      texts.push_back(parse_json(line, "data/kinds.jsonl").at("prompt"));
-  } else {
-    texts = held_out_prompts(bench.data, n, kHeldOutBytes, bench.options.settings.model);
-  }
+  const std::string &model = bench.options.settings.model, questions = "data/kinds.jsonl";
+  const std::vector<std::string> texts = is_gguf(model) ? read_prompts_jsonl(read_file(questions), questions)
+                                                        : held_out_prompts(bench.data, n, kHeldOutBytes, model);
   std::vector<Tokens> prompts;
-  const size_t step = is_gguf(bench.options.settings.model) ? 11 : 1;  // few questions are of many kinds
+  const size_t step = is_gguf(model) ? 11 : 1;  // few questions are of many kinds
   for (int i = 0; i < n; i++) {
     prompts.push_back(engine.encode_prompt(texts[step * size_t(i) % texts.size()], "the prompt"));
     if (prompts.back().size() > kContext / 2) prompts.back().resize(kContext / 2);

@@ -55,11 +55,10 @@ std::string decode_missing(const Bench& bench) {
 void bench_decode(Bench& bench) {
   const std::string missing = decode_missing(bench);
   if (!missing.empty()) return bench.print(kDecode.question, left_out(missing));
-  constexpr int kPrompts = 4;
   Subject subject(bench.options);
-  run_section(bench, subject, kDecode,
-              {{"held-out", held_out_prompts(bench.data, bench.quick ? 1 : kPrompts, kHeldOutBytes,
-                                             bench.options.settings.model)}});
+  run_section(
+      bench, subject, kDecode,
+      {{"held-out", held_out_prompts(bench.data, bench.quick ? 1 : 4, kHeldOutBytes, bench.options.settings.model)}});
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -25,12 +25,8 @@ Size size_of_file(const GgufFile& file, const std::string& path) {
   constexpr int kShortPast = 32, kLongPast = 1900, kContext = 2048, kPrefill = 512;
   const Config c = config_of(read_llama_header(file), kContext);
   const int most = c.block_size - kRows.back() - 1;
-  return {std::filesystem::path(path).filename().string(),
-          c,
-          std::min(kShortPast, most),
-          std::min(kLongPast, most),
-          std::min(kPrefill, c.block_size - 1),
-          path};
+  const std::string name = std::filesystem::path(path).filename().string();
+  return {name, c, std::min(kShortPast, most), std::min(kLongPast, most), std::min(kPrefill, c.block_size - 1), path};
 }
 
 // The type that most of its numbers have.
