@@ -49,7 +49,7 @@ void check_command_line(Measurement& m) {
   Options& o = m.options;
   check_options(o);
   if (parse_drafter(m.drafter)[0].kind == DrafterName::kNone)
-    throw std::invalid_argument("drafter none guesses nothing: --drafter: name another, for instance ngram:4");
+    refuse_usage("drafter none guesses nothing: --drafter: name another, for instance ngram:4");
   choose_prompts(o);
   check_outputs(o.given, {o.data_file}, "calibration.json");
   choose_sampling(o);
@@ -66,7 +66,7 @@ void check_command_line(Measurement& m) {
 
 // All of the prompts; an interrupt ends it early.
 RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::string>& prompts) {
-  RankCounts counts(m.depths, m.ranks);
+  RankCounts counts{m.depths, m.ranks};
   const Options& o = m.options;
   const Method chain = {m.drafter, "chain:" + std::to_string(m.depths), "match"};
   const int each = int((int64_t(o.max_new_tokens) + int64_t(prompts.size()) - 1) / int64_t(prompts.size()));
@@ -98,7 +98,7 @@ RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::
     const auto forced = [&](Drafter& drafter) { return std::make_unique<Forced>(drafter, text, counts); };
     const Generated again = continue_text(engine, o, chain, begun[p], each, on_token, {nullptr, forced}, uint32_t(p));
     if (again.tokens != known[p] && !interrupted())
-      throw std::runtime_error("a chain's text is not plain decoding's: nanospec calibrate: this is a bug: report it");
+      refuse("a chain's text is not plain decoding's", "nanospec calibrate", "this is a bug: report it");
   }
   return counts;
 }
@@ -109,8 +109,7 @@ RankCounts measure(const Measurement& m, Engine& engine, const std::vector<std::
 std::string table(const Accuracy& a) {
   TableRows rows = {{"depth"}};
   for (int r = 0; r < a.ranks; r++) rows[0].push_back("rank " + std::to_string(r));
-  rows[0].push_back("none of them");
-  rows[0].push_back("places");
+  rows[0].insert(rows[0].end(), {"none of them", "places"});
   for (int d = 0; d < a.depths; d++) {
     rows.push_back({std::to_string(d + 1)});
     double any = 0;
@@ -118,8 +117,7 @@ std::string table(const Accuracy& a) {
       any += a.at(d, r);
       rows.back().push_back(decimals(a.at(d, r), 3));
     }
-    rows.back().push_back(decimals(1 - any, 3));
-    rows.back().push_back(thousands(a.seen[size_t(d)]));
+    rows.back().insert(rows.back().end(), {decimals(1 - any, 3), thousands(a.seen[d])});
   }
   return format_table(rows, std::string(rows[0].size(), 'r'));
 }

@@ -10,18 +10,12 @@ namespace nanospec {
 
 // Counts, of the places at depth d whose path was drafted, at how many the candidate of rank r was right.
 struct RankCounts {
+  using Counts = std::vector<int64_t>;
   int depths, ranks;
-  std::vector<int64_t> seen;    // (depths) depth 0: the root's children
-  std::vector<int64_t> silent;  // (depths) places where the drafter had no candidates
-  std::vector<int64_t> right;   // (depths, ranks)
-  std::vector<double> seconds;  // that the drafter took, for each node that it expanded
-
-  RankCounts(int most_depths, int most_ranks)
-      : depths(most_depths),
-        ranks(most_ranks),
-        seen(size_t(depths)),
-        silent(size_t(depths)),
-        right(size_t(depths) * ranks) {}
+  Counts seen = Counts(depths);           // (depths) depth 0: the root's children
+  Counts silent = Counts(depths);         // (depths) places where the drafter had no candidates
+  Counts right = Counts(depths * ranks);  // (depths, ranks)
+  std::vector<double> seconds = {};       // that the drafter took, for each node that it expanded
 
   int64_t places() const { return std::accumulate(seen.begin(), seen.end(), int64_t(0)); }
 

@@ -6,27 +6,19 @@
 // In order: the command line; the lines that come in; the session; what a line may ask for; the loop.
 #include <histedit.h>
 #include <poll.h>
-#include <unistd.h>
 
 #include <clocale>
 #include <csignal>
-#include <cstring>
 #include <cwchar>
-#include <memory>
 
 #include "commands/commands.h"
 
 namespace nanospec {
 namespace {
 
-struct Chat {
-  Options options;
-  std::string system;
-};
-
-Command describe(Chat& c) {
+Command describe(Options& o, std::string& system) {
   const std::string start = "nanospec chat --model models/SmolLM2-135M-Instruct.Q4_1.gguf ";
-  const std::vector<Flag> text = text_flags(c.options);
+  const std::vector<Flag> text = text_flags(o);
   return {
       "nanospec chat",
       "Answers each line of standard input, as part of one conversation. Standard output gets the answers, nothing "
@@ -36,14 +28,14 @@ Command describe(Chat& c) {
           "--temperature 0 --quiet <questions.txt >build/answers.txt  # needs a file of yours\n",
       together({{text[0],
                  text[1],
-                 {"--system", "TEXT", &c.system,
+                 {"--system", "TEXT", &system,
                   "the text that comes first and is never dropped; the default is the template's own"},
-                 {"--max_new_tokens", "N", &c.options.max_new_tokens, "most tokens of an answer", from(1, 1e9)},
-                 context_flag(c.options)},
-                sampling_flags(c.options),
-                speculation_flags(c.options),
-                machine_flags(c.options),
-                {heading("Output"), {"--quiet", "", &c.options.quiet, "no notes"}}})};
+                 {"--max_new_tokens", "N", &o.max_new_tokens, "most tokens of an answer", from(1, 1e9)},
+                 context_flag(o)},
+                sampling_flags(o),
+                speculation_flags(o),
+                machine_flags(o),
+                {heading("Output"), {"--quiet", "", &o.quiet, "no notes"}}})};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -273,15 +265,15 @@ int converse(Session& s) {
 }  // namespace
 
 int chat_command(int argc, char** argv) {
-  Chat chat;
-  Options& o = chat.options;
-  if (!read_command_line(describe(chat), argc, argv, o)) return 0;
+  Options o;
+  std::string system;
+  if (!read_command_line(describe(o, system), argc, argv, o)) return 0;
   o.settings.keeps_cache = true;
   Progress progress(o.quiet || !isatty(STDIN_FILENO));
   progress.show("loading " + o.settings.model);
   Engine engine(o.settings);
   progress.clear();
-  Session session{o, engine, conversation_of(engine, o, chat.system)};
+  Session session{o, engine, conversation_of(engine, o, system)};
   watch_interrupts();
   if (session.person)
     tell(session, filled("{}: {}, context {}, {}; drafter {}\nCtrl-C stops an answer, Ctrl-D or /quit leaves, /help "

@@ -2,25 +2,17 @@
 #include "commands/cli.h"
 
 #include <sys/ioctl.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <charconv>
-#include <cmath>
 #include <csignal>
-#include <cstring>
 #include <exception>
 #include <filesystem>
-#include <fstream>
-#include <new>
 #include <system_error>
-#include <type_traits>
 #include <utility>
 
 #include "files/text.h"
 #include "files/unfinished.h"
-#include "machine/threads.h"
 
 namespace nanospec {
 
@@ -37,6 +29,25 @@ std::string wanted(const std::string& kind, const Accepts& accepts, const std::s
   if (accepts.without_low) return kind + " above " + low + (accepts.high < 1e300 ? ", at most " + high : "");
   if (accepts.high < 1e300) return kind + " from " + low + " to " + high;
   return kind + (accepts.low > -1e300 ? " of at least " + low : "");
+}
+
+// What is used of `asked`: with a line where that is less, once for each number, though a command line be read twice.
+int capped(int asked, const std::string& where, const Accepts& accepts) {
+  static int said = 0;
+  if (asked <= accepts.most) return asked;
+  if (std::exchange(said, asked) != asked)
+    fprintf(stderr, "%s %d: this machine has %.0f core%s: %.0f used\n", where.c_str(), asked, accepts.most,
+            accepts.most == 1 ? "" : "s", accepts.most);
+  return int(accepts.most);
+}
+
+// What the help shows as the default: what the flag's variable holds; nothing for switches and lists.
+std::string default_text(const Flag& flag) {
+  if (const auto n = std::get_if<int*>(&flag.value)) return as_text(**n);
+  if (const auto n = std::get_if<uint64_t*>(&flag.value)) return as_text(**n);
+  if (const auto x = std::get_if<float*>(&flag.value)) return as_text(**x);
+  if (const auto its = std::get_if<std::string*>(&flag.value)) return **its;
+  return "";
 }
 
 }  // namespace
@@ -65,29 +76,6 @@ Number parse_number(const std::string& text, const std::string& where, Accepts a
 }
 template int parse_number(const std::string&, const std::string&, Accepts);
 template double parse_number(const std::string&, const std::string&, Accepts);
-
-namespace {
-
-// What is used of `asked`: with a line where that is less, once for each number, though a command line be read twice.
-int capped(int asked, const std::string& where, const Accepts& accepts) {
-  static int said = 0;
-  if (asked <= accepts.most) return asked;
-  if (std::exchange(said, asked) != asked)
-    fprintf(stderr, "%s %d: this machine has %.0f core%s: %.0f used\n", where.c_str(), asked, accepts.most,
-            accepts.most == 1 ? "" : "s", accepts.most);
-  return int(accepts.most);
-}
-
-// What the help shows as the default: what the flag's variable holds; nothing for switches and lists.
-std::string default_text(const Flag& flag) {
-  if (const auto n = std::get_if<int*>(&flag.value)) return as_text(**n);
-  if (const auto n = std::get_if<uint64_t*>(&flag.value)) return as_text(**n);
-  if (const auto x = std::get_if<float*>(&flag.value)) return as_text(**x);
-  if (const auto its = std::get_if<std::string*>(&flag.value)) return **its;
-  return "";
-}
-
-}  // namespace
 
 void set_flag(const Flag& flag, const std::string& text) {
   const Accepts& accepts = flag.accepts;
@@ -250,11 +238,10 @@ std::string help_text(const Command& command) {
   std::string text = help_paragraph(command.what) + "\nUsage: build/" + command.name;
   if (const Flag* const first = find_flag(command, command.first)) text += " " + first->takes;
   text += " [FLAGS]\n";
-  const char* group = "\nFlags:\n";  // unless the table begins with a heading
+  if (!command.flags.empty() && !command.flags[0].name.empty()) text += "\nFlags:\n";  // there is no heading
   for (const Flag& flag : command.flags) {
     if (flag.name.empty()) {
       text += "\n" + flag.help + ":\n";
-      group = "";
       continue;
     }
     std::string what = flag.help;
@@ -262,8 +249,7 @@ std::string help_text(const Command& command) {
     if (!flag.accepts.words.empty()) what += (what.empty() ? "" : ": ") + joined(flag.accepts.words);
     if (flag.accepts.required) what += " (required)";
     else if (!standard.empty()) what += " (" + standard + ")";
-    text += group + help_item(flag.name + (flag.takes.empty() ? "" : " " + flag.takes), what);
-    group = "";
+    text += help_item(flag.name + (flag.takes.empty() ? "" : " " + flag.takes), what);
   }
   text += "\nHelp:\n" + help_item("--help, -h", "show this and end");
   return text + (command.examples.empty() ? "" : "\n" + help_examples(command.examples));
@@ -345,16 +331,15 @@ void hand_over(const std::string& name, char** argv, const std::string& build) {
   fs::path program = self.replace_filename(name);
   if (cuda && fs::exists(program.string() + suffix, error)) program += suffix;
   execv(program.c_str(), argv);
-  throw std::runtime_error(
-      filled("cannot start {}: {} ({}): build it with {}", name, program.string(), std::strerror(errno), build));
+  refuse("cannot start " + name, filled("{} ({})", program.string(), std::strerror(errno)), "build it with " + build);
 }
 
 void print_out(const std::string& bytes, bool flush) {
   errno = 0;
   const bool written = fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size();
   if (!written || (flush && fflush(stdout) != 0) || ferror(stdout))
-    throw std::runtime_error(filled("cannot write: standard output: {}; make room or give another place",
-                                    errno ? strerror(errno) : "it failed"));
+    refuse("cannot write", "standard output",
+           filled("{}; make room or give another place", errno ? strerror(errno) : "it failed"));
 }
 
 void watch_interrupts(const std::string& last_line) {
@@ -467,13 +452,9 @@ std::string format_table(const TableRows& rows, const std::string& align) {
 // ---------------------------------------------------------------------------------------------------------------
 // The process
 
-int usable_cpus() { return usable_cores(); }
-
 double peak_bytes() {
   // The kernel's mark for this program; getrusage would also count what the process was before it became it.
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.compare(0, 6, "VmHWM:") == 0) return std::strtod(line.c_str() + 6, nullptr) * 1024;
+  if (const size_t kilobytes = system_number("/proc/self/status", "VmHWM:", 0)) return 1024.0 * double(kilobytes);
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
   return double(usage.ru_maxrss) * 1024;

@@ -17,13 +17,11 @@
 //   int main(int argc, char** argv) { return run_program("train_gpt", train, argc, argv); }
 #pragma once
 
-#include <chrono>
-#include <cstdint>
 #include <functional>
 #include <map>
-#include <string>
 #include <variant>
-#include <vector>
+
+#include "machine/threads.h"
 
 namespace nanospec {
 
@@ -46,9 +44,8 @@ struct Accepts {
 inline Accepts from(double low, double high = 1e300) { return {low, high, false, {}, false}; }
 inline Accepts above(double low, double high) { return {low, high, true, {}, false}; }
 inline Accepts one_of(std::vector<std::string> words) { return {-1e300, 1e300, false, std::move(words), false}; }
-int usable_cpus();  // the CPUs that this process may run on: affinity, and a container's quota
 // Of --threads: no more than there are cores are used.
-inline Accepts threads() { return {1, 1024, false, {}, false, false, double(usable_cpus())}; }
+inline Accepts threads() { return {1, 1024, false, {}, false, false, double(usable_cores())}; }
 inline Accepts required() { return {-1e300, 1e300, false, {}, true}; }
 inline Accepts written(bool required = false) { return {-1e300, 1e300, false, {}, required, true}; }
 

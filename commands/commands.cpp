@@ -1,13 +1,9 @@
 // commands/commands.cpp: see commands.h.
 #include "commands/commands.h"
 
-#include <unistd.h>
-
 #include "commands/calibration.h"
 #include "files/advice.h"
 #include "files/checkpoint.h"
-#include "files/gguf.h"
-#include "files/origin.h"
 
 namespace nanospec {
 
@@ -18,8 +14,8 @@ static_assert(kMaxWindow == kMaxBlock, "one limit for the flag --context and for
 
 int Engine::context() const { return config().block_size; }
 
-std::vector<int> Engine::encode_prompt(const std::string& prompt, const std::string& what) const {
-  std::vector<int> tokens = tokenizer().encode(prompt, what);
+Tokens Engine::encode_prompt(const std::string& prompt, const std::string& what) const {
+  Tokens tokens = tokenizer().encode(prompt, what);
   if (begin_token() >= 0) tokens.insert(tokens.begin(), begin_token());
   return tokens;
 }
@@ -41,8 +37,7 @@ std::vector<Flag> prompts_flags(Options& o) {
   return {
       {"--prompts", "FILE", &o.prompts_file, "several prompts: one {\"prompt\": \"...\"} per line"},
       {"--data", "FILE", &o.data_file,
-       "the training text: prompts from its last tenth, which train_gpt held out (default: the text in "
-       "data/)"},
+       "the training text: prompts from its last tenth, which train_gpt held out (default: the text in data/)"},
       {"--held_out", "N", &o.held_out, "how many prompts --data gives", from(1, 100000)},
   };
 }
@@ -71,7 +66,7 @@ std::vector<Flag> sampling_flags(Options& o) {
 }
 
 std::vector<Flag> machine_flags(Options& o) {
-  o.settings.threads = usable_cpus();
+  o.settings.threads = usable_cores();
   return {
       heading("Machine"),
       {"--device", "WORD", &o.settings.device, "where the target runs", one_of({"auto", "cpu", "cuda"})},
@@ -91,9 +86,9 @@ std::vector<Flag> machine_flags(Options& o) {
 
 void check_options(Options& o) {
   if (o.sampling.temperature > 0 && o.sampling.temperature < float(kColdest))
-    throw std::invalid_argument("too cold: --temperature: give 0 (always the likeliest token) or at least 1e-6");
+    refuse_usage("too cold: --temperature: give 0 (always the likeliest token) or at least 1e-6");
   if (o.settings.model.empty())
-    throw std::invalid_argument("an empty name: --model: give the folder that train_gpt wrote, or a FILE.gguf");
+    refuse_usage("an empty name: --model: give the folder that train_gpt wrote, or a FILE.gguf");
   if (o.settings.context % 2 != 0)
     refuse_usage("'{}' is odd: --context: give an even number, since a full context moves by half", o.settings.context);
   o.settings.quiet = o.quiet;
@@ -215,11 +210,11 @@ Conversation conversation_of(const Engine& engine, const Options& options, const
                             options.given.has("--system") ? std::optional(system) : std::nullopt, engine.begin_token());
 }
 
-std::vector<int> ends_of(const Options& o, const Engine& engine) {
+Tokens ends_of(const Options& o, const Engine& engine) {
   return o.ignore_eos ? Tokens() : end_tokens(engine.tokenizer());
 }
 
-Generated continue_text(Engine& engine, const Options& options, const Method& method, const std::vector<int>& prompt,
+Generated continue_text(Engine& engine, const Options& options, const Method& method, const Tokens& prompt,
                         int max_new_tokens, const OnToken& on_token, const Observation& observation,
                         uint32_t sequence) {
   const Tokens end_tokens = ends_of(options, engine);
@@ -299,15 +294,10 @@ bool read_command_line(const Command& command, int argc, char** argv, Options& o
   return true;
 }
 
-namespace {
-// The words of a table as a flag's help names them.
-template <class Word, size_t n>
-std::string words_of(const Word (&table)[n], const char* Word::*form, const std::string& topic) {
-  return joined(column(table, form)) + "; see build/nanospec help " + topic;
-}
-}  // namespace
-
 std::vector<Flag> speculation_flags(Options& o) {
+  const auto words_of = [](const auto& table, auto form, const char* topic) {
+    return joined(column(table, form)) + "; see build/nanospec help " + topic;
+  };
   return {
       heading("Speculation"),
       {"--drafter", "WORD", &o.method.drafter,
@@ -390,8 +380,7 @@ std::vector<Method> parse_methods(const std::string& text, int budget) {
       read_method(methods.back(), budget);
     } catch (const std::invalid_argument& error) { refuse_usage("{} ({})", error.what(), where); }
   }
-  if (methods.empty())
-    throw std::invalid_argument("there is no method: --methods: write for instance \"none; bigram chain:4\"");
+  if (methods.empty()) refuse_usage("there is no method: --methods: write for instance \"none; bigram chain:4\"");
   return methods;
 }
 
@@ -424,8 +413,6 @@ std::string flaw(Promise promise) {
 
 // ---------------------------------------------------------------------------------------------------------------
 // Statistics
-
-double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 
 void add(Stats& sum, const Stats& part) {
   for (auto count : {&Stats::tokens, &Stats::target_forwards, &Stats::slide_prefills, &Stats::drafted_nodes})
@@ -546,8 +533,5 @@ OrderedJson method_json(const Method& method) {
   if (method.ahead != "off") json["ahead_wanted"] = method.ahead;
   return json;
 }
-
-std::string count(double n, const std::string& what) { return thousands(n) + " " + what + (n == 1 ? "" : "s"); }
-std::string percent(double part, double whole) { return decimals(100 * ratio(part, whole), 0) + "%"; }
 
 }  // namespace nanospec

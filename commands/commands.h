@@ -5,7 +5,8 @@
 // generation; `perplexity` measures a model on a text; `inspect` says what its files hold; `index` counts texts for a
 // drafter. The ring turns words into a Method and Settings, and calls the Engine with them (engine.h); it touches
 // neither arrays nor the model. It includes the core, drafters/, files/, growth/, rules/ and watch/. It hooks into the
-// loop through Observation: on_iteration and stand_in. A run that is not observed pays nothing.
+// loop through Observation: on_iteration and stand_in. A run that is not observed pays nothing. What a header of the
+// project includes, the files that include it do not include again.
 //
 // How to add a command: write commands/NAME.cpp with `int NAME_command(int argc, char** argv)`; argv[0] is its name.
 // describe() gives its flags, put together() from the parts below. Parse; check everything before the Engine is made;
@@ -14,22 +15,11 @@
 // Here, in order: the commands; flags; methods; statistics.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <filesystem>
-#include <functional>
-#include <optional>
-#include <stdexcept>
-#include <string>
-#include <vector>
-
 #include "commands/cli.h"
 #include "commands/conversation.h"
 #include "commands/engine.h"
 #include "files/drafter_names.h"
 #include "files/safetensors.h"
-#include "files/words.h"
 #include "watch/settings.h"
 
 namespace nanospec {
@@ -125,13 +115,13 @@ constexpr size_t kHeldOutBytes = 64;  // of a prompt
 Conversation conversation_of(const Engine& engine, const Options& options, const std::string& system);
 
 // The tokens that end a text; none after --ignore_eos, and of models that have no such token.
-std::vector<int> ends_of(const Options& options, const Engine& engine);
+Tokens ends_of(const Options& options, const Engine& engine);
 
 // Continues a prompt, as every command does: the text ends with an end-of-text token (`ends`; it is no part of what
 // people read), with a Ctrl-C, and where on_token returns false. sequence: texts of different ones have noise of their
 // own.
 using OnToken = std::function<bool(int token, bool ends)>;
-Generated continue_text(Engine& engine, const Options& options, const Method& method, const std::vector<int>& prompt,
+Generated continue_text(Engine& engine, const Options& options, const Method& method, const Tokens& prompt,
                         int max_new_tokens, const OnToken& on_token, const Observation& observation = {},
                         uint32_t sequence = 0);
 
@@ -191,8 +181,8 @@ std::string flaw(Promise promise);         // "biased", "lossy"; "" where the di
 // ---------------------------------------------------------------------------------------------------------------
 // Statistics
 
-double ratio(double a, double b);  // a / b; 0 where b is 0
-double as_typed(float x);          // 0.7f as 0.7, not as 0.699999988
+inline double ratio(double a, double b) { return b > 0 ? a / b : 0; }
+double as_typed(float x);  // 0.7f as 0.7, not as 0.699999988
 void add(Stats& sum, const Stats& part);
 double gigabytes_per_second(const Engine& engine, const Stats& stats);  // of weights, while the target ran
 
@@ -206,7 +196,10 @@ OrderedJson method_json(const Method& method);  // drafter, shape, verify, and w
 // The result of drafting while the target verifies, in one line; "" if it was not asked for.
 std::string ahead_text(const AheadStats& ahead);
 
-std::string count(double n, const std::string& what);  // "1 token", "12,345 tokens"
-std::string percent(double part, double whole);        // "12%"
+// "1 token", "12,345 tokens"; "12%".
+inline std::string count(double n, const std::string& what) { return thousands(n) + " " + what + (n == 1 ? "" : "s"); }
+inline std::string percent(double part, double whole, int places = 0) {
+  return decimals(100 * ratio(part, whole), places) + "%";
+}
 
 }  // namespace nanospec

@@ -3,7 +3,6 @@
 #include "commands/comparison.h"
 #include "commands/svg.h"
 #include "files/gguf.h"
-#include "growth/clock.h"
 
 namespace nanospec {
 namespace {
@@ -16,34 +15,32 @@ struct Comparison : Trial {
 constexpr const char* kGgufMethods = "none; suffix chain:4; suffix auto";  // a GGUF file has no bigrams
 
 Command describe(Comparison& c) {
-  return {
-      "nanospec compare",
-      "Decodes the same prompts by several methods, again and again in an order that rotates, and prints what each "
-      "gains over plain decoding and whether its text is the same, byte for byte.",
-      "nanospec compare --model runs/small --prompt \"ROMEO:\"\n"
-      "nanospec compare --model runs/small --prompts data/prompts.jsonl --methods \"none; bigram chain:2; bigram "
-      "auto\"\n"
-      "nanospec compare --model runs/small --data data/*shakespeare.txt --held_out 4 --svg build/compare.svg\n"
-      "nanospec compare --model runs/small --prompt A --repeat 9 --json build/a.json --svg build/a.svg\n",
-      together(
-          {text_flags(c.options),
-           prompts_flags(c.options),
-           model_text_flags(c.options),
-           {heading("Methods"),
-            {"--methods", "LIST", &c.methods_text,
-             "DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown] [ahead=on|auto], with ';' between; put a name in "
-             "quotes if it has blanks; see build/nanospec help drafters, shapes, rules; for a GGUF file the default "
-             "is " +
-                 std::string(kGgufMethods)},
-            {"--budget", "N", &c.options.settings.budget, "most nodes in a tree, its root not counted",
-             from(0, kMaxBudget)},
-            {"--repeat", "N", &c.repeats, "how often every method runs", from(1, 10000)}},
-           sampling_flags(c.options),
-           machine_flags(c.options),
-           {heading("Output"),
-            {"--json", "FILE", &c.json_file, "write every run's figures", written()},
-            {"--svg", "FILE", &c.svg_file, "write a picture", written()},
-            {"--quiet", "", &c.options.quiet, "no progress"}}})};
+  return {"nanospec compare",
+          "Decodes the same prompts by several methods, again and again in an order that rotates, and prints what each "
+          "gains over plain decoding and whether its text is the same, byte for byte.",
+          "nanospec compare --model runs/small --prompt \"ROMEO:\"\n"
+          "nanospec compare --model runs/small --prompts data/prompts.jsonl --methods \"none; bigram chain:2; bigram "
+          "auto\"\n"
+          "nanospec compare --model runs/small --data data/*shakespeare.txt --held_out 4 --svg build/compare.svg\n"
+          "nanospec compare --model runs/small --prompt A --repeat 9 --json build/a.json --svg build/a.svg\n",
+          together({text_flags(c.options),
+                    prompts_flags(c.options),
+                    model_text_flags(c.options),
+                    {heading("Methods"),
+                     {"--methods", "LIST", &c.methods_text,
+                      "DRAFTER SHAPE [verify=RULE] [budget=N] [noise=unknown] [ahead=on|auto], with ';' between; put a "
+                      "name in quotes if it has blanks; see build/nanospec help drafters, shapes, rules; for a GGUF "
+                      "file the default is " +
+                          std::string(kGgufMethods)},
+                     {"--budget", "N", &c.options.settings.budget, "most nodes in a tree, its root not counted",
+                      from(0, kMaxBudget)},
+                     {"--repeat", "N", &c.repeats, "how often every method runs", from(1, 10000)}},
+                    sampling_flags(c.options),
+                    machine_flags(c.options),
+                    {heading("Output"),
+                     {"--json", "FILE", &c.json_file, "write every run's figures", written()},
+                     {"--svg", "FILE", &c.svg_file, "write a picture", written()},
+                     {"--quiet", "", &c.options.quiet, "no progress"}}})};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -124,24 +121,17 @@ std::string picture(const Comparison& c, const Engine& engine, const std::vector
                           axis, bars);
 }
 
-void check_command_line(Comparison& c) {
-  check_options(c.options);
-  if (is_gguf(c.options.settings.model) && !c.options.given.has("--methods")) c.methods_text = kGgufMethods;
-  c.methods = parse_methods(c.methods_text, c.options.settings.budget);
-  check_methods(c.methods, c.options);
-  const auto is_plain = [](const Method& method) { return method.drafter == "none"; };
-  const auto plain = std::find_if(c.methods.begin(), c.methods.end(), is_plain);
-  if (plain == c.methods.end()) c.methods.insert(c.methods.begin(), kPlain);
-  else c.plain = size_t(plain - c.methods.begin());
-}
-
 }  // namespace
 
 int compare_command(int argc, char** argv) {
   Comparison c;
   c.options.given = parse_flags(describe(c), argc, argv);
   if (c.options.given.help) return 0;
-  check_command_line(c);
+  check_options(c.options);
+  if (is_gguf(c.options.settings.model) && !c.options.given.has("--methods")) c.methods_text = kGgufMethods;
+  c.methods = parse_methods(c.methods_text, c.options.settings.budget);
+  check_methods(c.methods, c.options);
+  c.choose_plain();
   c.prompts = read_prompts(c.options);
 
   Engine engine(c.options.settings);

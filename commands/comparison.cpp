@@ -8,17 +8,15 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // Running
 
-namespace {
-// Where two texts part, counted from 1 as cmp does; 0 where they are the same.
-size_t first_difference(const std::string& a, const std::string& b) {
-  if (a == b) return 0;
-  const size_t n = std::min(a.size(), b.size());
-  return size_t(std::mismatch(a.begin(), a.begin() + long(n), b.begin()).first - a.begin()) + 1;
+void Trial::choose_plain() {
+  const auto is_plain = [](const Method& method) { return method.drafter == "none"; };
+  const auto found = std::find_if(methods.begin(), methods.end(), is_plain);
+  if (found == methods.end()) methods.insert(methods.begin(), kPlain);
+  else plain = size_t(found - methods.begin());
 }
-}  // namespace
 
-std::vector<std::vector<int>> encoded(const Engine& engine, const std::vector<std::string>& prompts) {
-  std::vector<std::vector<int>> tokens;
+std::vector<Tokens> encoded(const Engine& engine, const std::vector<std::string>& prompts) {
+  std::vector<Tokens> tokens;
   for (const std::string& prompt : prompts)
     tokens.push_back(
         engine.encode_prompt(prompt, prompts.size() == 1 ? "the prompt" : filled("prompt {}", tokens.size() + 1)));
@@ -26,7 +24,7 @@ std::vector<std::vector<int>> encoded(const Engine& engine, const std::vector<st
 }
 
 std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& report) {
-  const std::vector<std::vector<int>> prompts = c.tokens.empty() ? encoded(engine, c.prompts) : c.tokens;
+  const std::vector<Tokens> prompts = c.tokens.empty() ? encoded(engine, c.prompts) : c.tokens;
   Clock clock([watch = Stopwatch()]() mutable { return watch.lap(); });
   const double total = double(prompts.size()) * double(1 + c.methods.size() * size_t(c.repeats));
   double done = 0;
@@ -60,11 +58,13 @@ std::vector<Outcome> run_all(const Trial& c, Engine& engine, const Report& repor
         const size_t m = (k + turn) % c.methods.size();
         doing = filled("repeat {} of {}: {}", repeat + 1, c.repeats, method_text(c.methods[m]));
         for (size_t p = first; p < std::min(first + block, prompts.size()) && !interrupted(); p++) {
-          const size_t byte = first_difference(decode(c.methods[m], p), expected[p]);
+          const std::string text = decode(c.methods[m], p);
           add(runs[m].stats, stats);
           runs[m].prompts.push_back(stats);
-          if (byte == 0 || !outcomes[m].difference.empty() || interrupted()) continue;
-          outcomes[m].difference = (prompts.size() > 1 ? filled("prompt {}, ", p + 1) : "") + filled("byte {}", byte);
+          if (text == expected[p] || !outcomes[m].difference.empty() || interrupted()) continue;
+          const auto parted = std::mismatch(text.begin(), text.end(), expected[p].begin(), expected[p].end()).first;
+          outcomes[m].difference = (prompts.size() > 1 ? filled("prompt {}, ", p + 1) : "") +
+                                   filled("byte {}", parted - text.begin() + 1);  // from 1, as cmp counts
         }
       }
     if (interrupted()) break;  // only whole repeats
@@ -113,33 +113,28 @@ void refuse_broken(const std::string& method) {
   refuse("the text is not plain decoding's", method, "this is a bug of nanospec: report the command line");
 }
 
-namespace {
-OrderedJson outcome_json(const Engine& engine, const Method& method, const Outcome& outcome) {
-  OrderedJson json = method_json(method);
-  json["method"] = method_text(method);
-  json["identical"] = outcome.difference.empty();
-  json["first_difference"] = outcome.difference;
-  json["tokens_per_second"] = median(speeds(outcome));
-  json["speedup"] = median(outcome.speedups);
-  json["speedup_lowest"] = lowest(outcome.speedups);
-  json["speedup_highest"] = highest(outcome.speedups);
-  for (size_t r = 0; r < outcome.runs.size(); r++) {
-    OrderedJson run = stats_json(engine, outcome.runs[r].stats);
-    run["speedup"] = outcome.speedups[r];
-    json["runs"].push_back(run);
-  }
-  return json;
-}
-}  // namespace
-
 OrderedJson comparison_json(const Trial& trial, const Engine& engine, const std::vector<Outcome>& outcomes,
                             const OrderedJson& more) {
   OrderedJson json = settings_json(trial.options, engine);
   json["repeats"] = outcomes[trial.plain].runs.size();
   json["prompts"] = trial.prompts;
   json.update(more);
-  for (size_t m = 0; m < outcomes.size(); m++)
-    json["methods"].push_back(outcome_json(engine, trial.methods[m], outcomes[m]));
+  for (size_t m = 0; m < outcomes.size(); m++) {
+    const Outcome& outcome = outcomes[m];
+    OrderedJson method = method_json(trial.methods[m]);
+    method["method"] = method_text(trial.methods[m]);
+    method["identical"] = outcome.difference.empty();
+    method["first_difference"] = outcome.difference;
+    method["tokens_per_second"] = median(speeds(outcome));
+    method["speedup"] = median(outcome.speedups);
+    method["speedup_lowest"] = lowest(outcome.speedups);
+    method["speedup_highest"] = highest(outcome.speedups);
+    for (size_t r = 0; r < outcome.runs.size(); r++) {
+      method["runs"].push_back(stats_json(engine, outcome.runs[r].stats));
+      method["runs"].back()["speedup"] = outcome.speedups[r];
+    }
+    json["methods"].push_back(method);
+  }
   return json;
 }
 

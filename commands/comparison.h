@@ -4,8 +4,6 @@
 // so that a machine that speeds up or slows down hits all methods alike. Texts are compared byte by byte.
 #pragma once
 
-#include <limits>
-
 #include "commands/commands.h"
 
 namespace nanospec {
@@ -17,15 +15,17 @@ struct Trial {
   std::vector<Method> methods;
   size_t plain = 0;  // the method that the others are measured against
   std::vector<std::string> prompts;
-  std::vector<std::vector<int>> tokens = {};  // the prompts', where encode_prompt() would make others
+  std::vector<Tokens> tokens = {};  // the prompts', where encode_prompt() would make others
   int repeats = 5;
   bool by_prompt = false;  // all methods on one prompt before the next: the runs of a pair lie nearer together
   bool own_noise = false;  // each prompt has noise of its own; else equal places of all prompts meet the same
   double most_seconds = std::numeric_limits<double>::infinity();  // no repeat begins that would end later
+
+  void choose_plain();  // the first method that drafts nothing; put before all others where there is none
 };
 
 // The prompts' tokens. Throws std::runtime_error, with the prompt's number, as Tokenizer::encode.
-std::vector<std::vector<int>> encoded(const Engine& engine, const std::vector<std::string>& prompts);
+std::vector<Tokens> encoded(const Engine& engine, const std::vector<std::string>& prompts);
 
 // One method's part of one repeat.
 struct Run {

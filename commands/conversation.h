@@ -9,12 +9,8 @@
 // in Conversation::ask and answer, a test in tests/commands/test_conversation.cpp.
 #pragma once
 
-#include <algorithm>
 #include <optional>
-#include <string>
-#include <string_view>
 #include <utility>
-#include <vector>
 
 #include "files/bpe.h"
 

@@ -5,11 +5,6 @@
 // it is. So the commands are plain C++, and touch neither arrays nor the model.
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "watch/stats.h"
 
 namespace nanospec {
@@ -53,8 +48,8 @@ struct Generated {
 // How a command may observe a run.
 struct Observation {
   std::function<void(const IterationReport&)> on_iteration = nullptr;  // called after every iteration
-  std::function<std::unique_ptr<Drafter>(Drafter& its_own)> stand_in =
-      nullptr;  // makes the drafter that replaces the method's
+  // Makes the drafter that replaces the method's.
+  std::function<std::unique_ptr<Drafter>(Drafter& its_own)> stand_in = nullptr;
 };
 
 // One of many texts that are decoded side by side.

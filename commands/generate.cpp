@@ -3,7 +3,6 @@
 // Standard output gets the prompt and the text, byte for byte, and nothing else; what people read goes to standard
 // error, what programs read into --stats. A text ends at its end-of-text token, where the model has one, before a
 // --stop, or after --max_new_tokens.
-#include <unistd.h>
 
 #include "commands/prompts.h"
 
@@ -21,16 +20,15 @@ Command describe(Generation& g) {
       "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter none\n"
       "nanospec generate --model runs/small --prompt \"JULIET:\" --shape tree:3x2 --stats build/stats.json\n"
       "nanospec generate --model models/SmolLM2-135M-Instruct.Q4_1.gguf --prompt \"Name three colours.\" --chat\n"
-      "nanospec generate --model models/SmolLM2-135M-Instruct.Q4_1.gguf --prompt \"def f(\" --stop \"#\" --stop "
-      "class\n"
+      "nanospec generate --model models/SmolLM2-135M-Instruct.Q4_1.gguf --prompt \"def f(\" --stop \"#\" --stop class\n"
       "nanospec generate --model runs/small --prompts data/prompts.jsonl --out build/texts.jsonl\n",
       together(
           {text_flags(g.options),
            model_text_flags(g.options),
            {{"--stop", "TEXT", &g.stops, "end before this text, which is not written; may be given several times"},
             {"--chat", "", &g.chat,
-             "the prompt is a question, given to the model in its chat template; a line end stands between it and "
-             "the answer"},
+             "the prompt is a question, given to the model in its chat template; a line end stands between it and the "
+             "answer"},
             {"--system", "TEXT", &g.system, "with --chat: the text before the question; default: the template's own"}},
            {heading("Many prompts"),
             {"--prompts", "FILE", &g.options.prompts_file,
@@ -57,16 +55,15 @@ void check_command_line(const Generation& g) {
   const Given& given = g.options.given;
   const bool many = given.has("--prompts");
   if (many && !given.has("--out"))
-    throw std::invalid_argument("many texts go into a file: nanospec generate: add --out FILE to --prompts");
-  if (many && g.stream)
-    throw std::invalid_argument("--stream writes one text: nanospec generate: leave it out, or give --prompt");
+    refuse_usage("many texts go into a file: nanospec generate: add --out FILE to --prompts");
+  if (many && g.stream) refuse_usage("--stream writes one text: nanospec generate: leave it out, or give --prompt");
   for (const char* flag : {"--out", "--batch"})
     if (!many && given.has(flag))
       refuse_usage("{} is for many texts: nanospec generate: add --prompts FILE, or leave it out", flag);
   if (given.has("--system") && !g.chat && !many)
-    throw std::invalid_argument("--system is part of a chat: nanospec generate: add --chat, or put it into the prompt");
+    refuse_usage("--system is part of a chat: nanospec generate: add --chat, or put it into the prompt");
   for (const std::string& stop : g.stops)
-    if (stop.empty()) throw std::invalid_argument("an empty text: --stop: give at least one character");
+    if (stop.empty()) refuse_usage("an empty text: --stop: give at least one character");
 }
 
 // The prompt's tokens: what it says is plain text, as in "<|im_end|>"; the template alone brings control tokens.

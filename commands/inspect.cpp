@@ -6,14 +6,10 @@
 //
 // In order: the command line; a model's sizes; GGUF files; folders; what is written for people. What is found out is
 // collected as the JSON that --json writes; a label or a text of its own is given to what people read otherwise.
-#include <map>
 
 #include "commands/commands.h"
-#include "files/checkpoint.h"
 #include "files/folder.h"
 #include "files/gguf_model.h"
-#include "files/model_path.h"
-#include "files/origin.h"
 #include "files/tables.h"
 
 namespace nanospec {
@@ -440,7 +436,7 @@ int inspect_command(int argc, char** argv) {
   Wanted w;
   const Given given = parse_flags(describe(w), argc, argv);
   if (given.help) return 0;
-  if (w.model.empty()) throw std::invalid_argument("an empty name: --model: give a GGUF file or a folder");
+  if (w.model.empty()) refuse_usage("an empty name: --model: give a GGUF file or a folder");
   check_outputs(given);
   Inspection all = std::filesystem::is_directory(w.model) ? inspect_folder(w.model) : inspect_gguf(w.model);
   all["types"] = grouped(all["tensors"], {"type"});

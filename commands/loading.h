@@ -1,10 +1,6 @@
 // commands/loading.h: a model of either kind, loaded with a progress line: a folder of train_gpt, or a GGUF file.
 #pragma once
 
-#include <algorithm>
-#include <map>
-#include <memory>
-
 #include "commands/cli.h"
 #include "commands/engine.h"
 #include "files/gguf_model.h"

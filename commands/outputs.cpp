@@ -2,10 +2,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <filesystem>
 
 #include "commands/cli.h"
 #include "files/io.h"

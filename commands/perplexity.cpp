@@ -34,37 +34,34 @@ struct Reading {
 };
 
 Command describe(Reading& m) {
-  return {"nanospec perplexity",
-          "Measures how well a model predicts a text: its mean loss, perplexity, and bits per byte. The text is read "
-          "in windows; the tokens in the second half of each count. The figures are those of llama.cpp's perplexity "
-          "tool.",
-          "nanospec perplexity --model models/SmolLM2-135M-Instruct.Q4_1.gguf --text README.md\n"
-          "nanospec perplexity --model models/SmolLM2-135M-Instruct.Q4_1.gguf --text data/*shakespeare.txt "
-          "--max_windows 20 "
-          "--stats build/perplexity.json\n"
-          "nanospec perplexity --model runs/small --data data/*shakespeare.txt\n",
-          together({{heading("Text"),
-                     {"--model", "FILE|DIR", &m.options.settings.model,
-                      "a GGUF file, or the folder that train_gpt wrote", required()},
-                     {"--text", "FILE", &m.text_file, "the text; -: standard input"},
-                     {"--data", "FILE", &m.options.data_file,
-                      "or the training text: its last tenth, which train_gpt held out (default: the text in "
-                      "data/)"},
-                     {"--window", "N", &m.window, "tokens of a window; at most as many as the model sees",
-                      from(4, kMaxWindow)},
-                     {"--max_windows", "N", &m.max_windows, "the most windows to read; 0: all", from(0)}},
-                    machine_flags(m.options),
-                    {heading("Output"),
-                     {"--stats", "FILE", &m.stats_file, "write the figures, as JSON", written()},
-                     {"--quiet", "", &m.options.quiet, "no progress"}}})};
+  return {
+      "nanospec perplexity",
+      "Measures how well a model predicts a text: its mean loss, perplexity, and bits per byte. The text is read in "
+      "windows; the tokens in the second half of each count. The figures are those of llama.cpp's perplexity tool.",
+      "nanospec perplexity --model models/SmolLM2-135M-Instruct.Q4_1.gguf --text README.md\n"
+      "nanospec perplexity --model models/SmolLM2-135M-Instruct.Q4_1.gguf --text data/*shakespeare.txt --max_windows "
+      "20 --stats build/perplexity.json\n"
+      "nanospec perplexity --model runs/small --data data/*shakespeare.txt\n",
+      together(
+          {{heading("Text"),
+            {"--model", "FILE|DIR", &m.options.settings.model, "a GGUF file, or the folder that train_gpt wrote",
+             required()},
+            {"--text", "FILE", &m.text_file, "the text; -: standard input"},
+            {"--data", "FILE", &m.options.data_file,
+             "or the training text: its last tenth, which train_gpt held out (default: the text in data/)"},
+            {"--window", "N", &m.window, "tokens of a window; at most as many as the model sees", from(4, kMaxWindow)},
+            {"--max_windows", "N", &m.max_windows, "the most windows to read; 0: all", from(0)}},
+           machine_flags(m.options),
+           {heading("Output"),
+            {"--stats", "FILE", &m.stats_file, "write the figures, as JSON", written()},
+            {"--quiet", "", &m.options.quiet, "no progress"}}})};
 }
 
 void check_command_line(Reading& m) {
   Options& o = m.options;
   check_options(o);
   const bool text = o.given.has("--text"), data = o.given.has("--data");
-  if (text && data)
-    throw std::invalid_argument("more than one text: nanospec perplexity: give only one of --text or --data");
+  if (text && data) refuse_usage("more than one text: nanospec perplexity: give only one of --text or --data");
   if (!text && !data && !is_gguf(o.settings.model)) o.data_file = find_text(o.settings.model, false);
   if (m.text_file.empty() && o.data_file.empty())
     refuse_usage("there is no text{}: nanospec perplexity: add --text FILE",
@@ -126,14 +123,15 @@ void measure(Reading& m, Engine& engine) {
 
 std::string summary(const Reading& m, const Engine& engine) {
   const MeanLoss& loss = m.loss;
-  return filled("loss           {} nats per token, standard error {}\n", decimals(loss.mean(), 4),
-                decimals(loss.error(), 4)) +
-         filled("perplexity     {}, standard error {}\n", decimals(loss.perplexity(), 3),
-                decimals(loss.perplexity_error(), 3)) +
-         filled("bits per byte  {}\n", decimals(m.bits_per_byte(), 4)) +
-         filled("{} of {} of {}, after {} each; {} in {}: {} tok/s  ({})\n", count(loss.n, "token"),
-                count(m.done, "window"), count(m.window, "token"), m.first(), count(m.read(), "token"),
-                duration(m.seconds), thousands(ratio(m.read(), m.seconds)), machine_text(m.options.settings, engine));
+  return filled(
+      "loss           {} nats per token, standard error {}\n"
+      "perplexity     {}, standard error {}\n"
+      "bits per byte  {}\n"
+      "{} of {} of {}, after {} each; {} in {}: {} tok/s  ({})\n",
+      decimals(loss.mean(), 4), decimals(loss.error(), 4), decimals(loss.perplexity(), 3),
+      decimals(loss.perplexity_error(), 3), decimals(m.bits_per_byte(), 4), count(loss.n, "token"),
+      count(m.done, "window"), count(m.window, "token"), m.first(), count(m.read(), "token"), duration(m.seconds),
+      thousands(ratio(m.read(), m.seconds)), machine_text(m.options.settings, engine));
 }
 
 OrderedJson stats_json(const Reading& m, const Engine& engine) {

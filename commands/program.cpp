@@ -51,14 +51,14 @@ const Topic kTopics[] = {
      [] { return words_help(kDrafters, &DrafterWord::form) + help_item(kUnionForm, kUnionWhat); },
      "nanospec generate --model runs/small --prompt \"ROMEO:\" --drafter ngram:4\n"
      "nanospec generate --model runs/medium --prompt \"ROMEO:\" --drafter gpt:runs/small\n"
-     "train_drafter --medusa runs/small --data data/*shakespeare.txt --medusa_root --medusa_target "
-     "distribution  # takes a minute\n"},
+     "train_drafter --medusa runs/small --data data/*shakespeare.txt --medusa_root --medusa_target distribution  # "
+     "takes a minute\n"},
     {"shapes", "which guesses are worth a node", "A shape says which guesses are worth a node of the tree. --shape:",
      [] {
        return words_help(kShapes, &ShapeWord::form) + "\n" +
               help_paragraph(
-                  "The four entropy shapes take settings after a colon, each of which may be left out: "
-                  "threshold=H in nats, depth=D, of=q or of=confidence; entropy-naive also width=K.");
+                  "The four entropy shapes take settings after a colon, each of which may be left out: threshold=H in "
+                  "nats, depth=D, of=q or of=confidence; entropy-naive also width=K.");
      },
      "nanospec generate --model runs/small --prompt \"ROMEO:\" --shape tree:3x2\n"
      "nanospec generate --model runs/small --prompt \"ROMEO:\" --shape best-first --budget 16\n"
@@ -68,8 +68,7 @@ const Topic kTopics[] = {
      "promises. --verify:",
      [] { return words_help(kRules, &RuleWord::word); },
      "nanospec exact\n"
-     "nanospec compare --model runs/small --prompt \"ROMEO:\" --methods \"none; bigram chain:4 "
-     "verify=rejection\"\n"}};
+     "nanospec compare --model runs/small --prompt \"ROMEO:\" --methods \"none; bigram chain:4 verify=rejection\"\n"}};
 
 // ---------------------------------------------------------------------------------------------------------------
 // The program
@@ -97,7 +96,7 @@ int print(const std::string& text) {
 
 // nanospec help [WORD]
 int help(int argc, char** argv) {
-  if (argc > 2) throw std::invalid_argument("surplus word " + quoted(argv[2]) + ": nanospec help: name one thing");
+  if (argc > 2) refuse_usage("surplus word {}: nanospec help: name one thing", quoted(argv[2]));
   const std::string word = argc < 2 ? "help" : argv[1];
   if (word == "help" || word == "--help" || word == "-h") return print(program_help());
   if (const Topic* const topic = row_of(kTopics, &Topic::name, word))
@@ -118,8 +117,8 @@ int nanospec_program(int argc, char** argv) {
   if (command) return command->run(argc - 1, argv + 1);
   std::vector<std::string> names = column(kCommands, &CommandLine::name);
   if (argc < 2)
-    throw std::invalid_argument("a command is missing: nanospec: give one of " + joined(names) +
-                                "; build/nanospec help says what each does");
+    refuse_usage("a command is missing: nanospec: give one of {}; build/nanospec help says what each does",
+                 joined(names));
   if (word == "help") return help(argc - 1, argv + 1);
   if (word == "--help" || word == "-h") return help(1, argv);
   if (word == "--version") return print(std::string(kVersion) + "\n");

@@ -12,7 +12,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <unistd.h>
 
 #include "files/gguf.h"
 #include "files/origin.h"
@@ -206,9 +205,6 @@ int open_output(const std::string& path, const Written& w) {
 // ---------------------------------------------------------------------------------------------------------------
 // The texts
 
-// How many texts decode side by side. asked: what --batch gave; 0: as many as pay.
-int seats_for(int asked, size_t texts) { return int(std::min(texts, asked > 0 ? size_t(asked) : kMostSeats)); }
-
 struct Growing {
   ShownText shown;
   std::string text;
@@ -242,35 +238,34 @@ Sums continue_lines(const std::vector<Line>& lines, size_t first, std::vector<Re
   Sums sums;
   std::vector<Growing> texts;
   Progress progress(g.options.quiet);
-  const auto on_token = [&](size_t i, int token) {
-    if (interrupted()) throw Interrupted();
-    Growing& t = texts[i];
-    t.ended = is_among(ends, token);
-    if (!t.ended) t.text += t.shown.put(engine.decode(token));
-    sums.tokens++;
-    sums.done += 1.0 / requests[i].max_new_tokens;
-    if (progress.due())
-      progress.show(filled("{} of {}, {} tok/s, {}", thousands(first + sums.texts), count(lines.size(), "text"),
-                           thousands(ratio(sums.tokens, progress.seconds())), progress.left(sums.done, texts.size())));
-    return !t.ended && !t.shown.stopped();
-  };
-  const auto on_end = [&](size_t i, const Stats& stats) {
-    Growing& t = texts[i];
-    t.text += t.shown.finish();
-    t.line = line_out(lines[first + i], t, stats, engine);
-    sums.texts++;
-    sums.done += 1 - ratio(stats.tokens, requests[i].max_new_tokens);
-    add(sums.stats, stats);
-    for (; sums.written < texts.size() && !texts[sums.written].line.empty(); sums.written++) {
-      if (const int error = write_all(output, {texts[sums.written].line}))
-        refuse_path("cannot write the file", g.out_file, error);
-      texts[sums.written].text = texts[sums.written].line = "";
-    }
-  };
   for (size_t i = 0; i < requests.size(); i++) {
     texts.push_back({ShownText(lines[first + i].stops), "", false, ""});
-    requests[i].on_token = [&on_token, i](int token) { return on_token(i, token); };
-    requests[i].on_end = [&on_end, i](const Stats& stats) { on_end(i, stats); };
+    requests[i].on_token = [&, i](int token) {
+      if (interrupted()) throw Interrupted();
+      Growing& t = texts[i];
+      t.ended = is_among(ends, token);
+      if (!t.ended) t.text += t.shown.put(engine.decode(token));
+      sums.tokens++;
+      sums.done += 1.0 / requests[i].max_new_tokens;
+      if (progress.due())
+        progress.show(filled("{} of {}, {} tok/s, {}", thousands(first + sums.texts), count(lines.size(), "text"),
+                             thousands(ratio(sums.tokens, progress.seconds())),
+                             progress.left(sums.done, texts.size())));
+      return !t.ended && !t.shown.stopped();
+    };
+    requests[i].on_end = [&, i](const Stats& stats) {
+      Growing& t = texts[i];
+      t.text += t.shown.finish();
+      t.line = line_out(lines[first + i], t, stats, engine);
+      sums.texts++;
+      sums.done += 1 - ratio(stats.tokens, requests[i].max_new_tokens);
+      add(sums.stats, stats);
+      for (; sums.written < texts.size() && !texts[sums.written].line.empty(); sums.written++) {
+        if (const int error = write_all(output, {texts[sums.written].line}))
+          refuse_path("cannot write the file", g.out_file, error);
+        texts[sums.written].text = texts[sums.written].line = "";
+      }
+    };
   }
   try {
     engine.generate(g.options.method, requests);
@@ -307,7 +302,7 @@ int generate_prompts(Generation& g) {
     say(filled("nothing is left to do: {} has {}", file, count(first, "text")));
     return 0;
   }
-  o.settings.seats = seats_for(g.batch, lines.size() - first);
+  o.settings.seats = int(std::min(lines.size() - first, g.batch > 0 ? size_t(g.batch) : kMostSeats));
   o.settings.fewer = g.batch == 0;
   Engine engine(o.settings);
   std::vector<Request> requests;

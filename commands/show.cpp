@@ -1,7 +1,6 @@
 // commands/show.cpp: one generation as a page that is stepped through: every tree, what the target chose, what was
 // kept, and a race against plain decoding. The page itself is commands/page.html; here it gets its data.
 #include "commands/comparison.h"
-#include "drafters/logits.h"
 
 namespace nanospec {
 namespace {

@@ -1,12 +1,6 @@
 // commands/svg.cpp: see svg.h.
 #include "commands/svg.h"
 
-#include <algorithm>
-#include <cctype>
-#include <cmath>
-#include <cstdio>
-#include <functional>
-
 #include "commands/cli.h"
 #include "files/words.h"
 
@@ -320,9 +314,10 @@ std::string drawn_bars(const Series& series, const Axes& axes, int place) {
 
 // shift: to the right, so that whiskers of several lines do not hide each other.
 std::string drawn_points(const Series& series, const Axes& axes, double shift) {
-  std::string svg, corners;
-  for (const Point& point : series.points)
-    corners += (corners.empty() ? "" : " ") + decimals(axes.x(point.x) + shift, 1) + "," + decimals(axes.y(point.y), 1);
+  std::string svg;
+  const std::string corners = joined(series.points, " ", [&](const Point& point) {
+    return decimals(axes.x(point.x) + shift, 1) + "," + decimals(axes.y(point.y), 1);
+  });
   if (series.style != Series::Style::kDots && !corners.empty())
     svg += "<polyline points=\"" + corners + "\" fill=\"none\"" + line_style(series) + "/>\n";
   for (const Point& point : series.points) {

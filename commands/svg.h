@@ -7,7 +7,6 @@
 
 #include <iterator>
 #include <string>
-#include <vector>
 
 #include "growth/clock.h"
 

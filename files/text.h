@@ -80,7 +80,7 @@ inline size_t numbers_in(const std::vector<int64_t>& shape) {
 template <class... Values>
 std::string filled(std::string text, const Values&... values) {
   size_t at = 0;
-  for (const std::string& value : {as_text(values)...}) {
+  for (const std::string& value : std::initializer_list<std::string>{as_text(values)...}) {
     at = text.find("{}", at);
     text.replace(at, 2, value);
     at += value.size();

@@ -1,11 +1,7 @@
 // study/bench.cpp: measures this machine, and what nanospec makes of it: see bench.h.
 #include "study/bench.h"
 
-#include <algorithm>
-#include <filesystem>
-
 #include "commands/svg.h"
-#include "files/words.h"
 #include "study/study.h"
 
 namespace nanospec {
@@ -23,9 +19,7 @@ std::string busy_line(const std::vector<Evenness>& repeats) {
 // The bench
 
 std::string sections_help(const Sections& sections) {
-  std::vector<std::string> lines;
-  for (const Section& section : sections) lines.push_back(section.name + (": " + std::string(section.what)));
-  return joined(lines, "\n");
+  return joined(sections, "\n", [](const Section& one) { return std::string(one.name) + ": " + one.what; });
 }
 
 Sections chosen(const Sections& all, const std::string& only) {
@@ -157,49 +151,35 @@ Sections sections_of(Bench& bench) {
        gpu_missing().empty()}};
 }
 
-struct CommandLine {
-  Bench bench;
-  std::string only;
-  bool roofline = false;
-};
-
-Command describe(CommandLine& c) {
-  Bench& b = c.bench;
-  b.options.settings.threads = usable_cpus();
+Command describe(Bench& b, std::string& only, bool& alone) {
+  b.options.settings.threads = usable_cores();
   b.options.settings.device = "cpu";  // the roofline is the CPU's
-  return {"nanospec bench",
-          "Measures what this machine can do (the roofline), and how near nanospec comes to it: tables on standard "
-          "output, every sample and the pictures in a folder. Repeats are paired and their order rotates; a figure is "
-          "a median. Everything takes five minutes.",
-          "nanospec bench --roofline\n"
-          "nanospec bench --model runs/medium  # takes five minutes\n"
-          "nanospec bench --only forward,decode --repeat 9 --out build/bench  # takes two minutes\n"
-          "nanospec bench --quick --out build/quick\n",
-          {heading("What to measure"),
-           {"--roofline", "", &c.roofline, "the machine alone"},
-           {"--only", "LIST", &c.only,
-            "the roofline and some of these, with ',' between:\n" + sections_help(sections_of(b))},
-           {"--quick", "", &b.quick, "a short version of all: seconds, and figures that prove nothing"},
-           {"--repeat", "N", &b.repeats, "how often everything runs, where time allows", from(1, 1000)},
-           heading("Text and model"),
-           {"--model", "DIR", &b.options.settings.model,
-            "the trained model of section decode (runs/medium, else runs/small), or a GGUF file for sections forward "
-            "and kinds"},
-           {"--data", "FILE", &b.data,
-            "the text of whose last tenth prompts are (the one that the model learned, where it is in data/)"},
-           {"--seed", "N", &b.options.sampling.seed, "of the texts that are decoded"},
-           heading("Machine"),
-           {"--threads", "N", &b.options.settings.threads, "CPU threads", threads()},
-           heading("Output"),
-           {"--out", "DIR", &b.out, "the folder for JSON and SVG files"},
-           {"--quiet", "", &b.options.quiet, "no progress"}}};
-}
-
-// The first of these files or folders that is there, else "".
-std::string first_there(const std::vector<std::string>& paths) {
-  for (const std::string& path : paths)
-    if (std::filesystem::exists(path)) return path;
-  return "";
+  return {
+      "nanospec bench",
+      "Measures what this machine can do (the roofline), and how near nanospec comes to it: tables on standard "
+      "output, every sample and the pictures in a folder. Repeats are paired and their order rotates; a figure is "
+      "a median. Everything takes five minutes.",
+      "nanospec bench --roofline\n"
+      "nanospec bench --model runs/medium  # takes five minutes\n"
+      "nanospec bench --only forward,decode --repeat 9 --out build/bench  # takes two minutes\n"
+      "nanospec bench --quick --out build/quick\n",
+      {heading("What to measure"),
+       {"--roofline", "", &alone, "the machine alone"},
+       {"--only", "LIST", &only, "the roofline and some of these, with ',' between:\n" + sections_help(sections_of(b))},
+       {"--quick", "", &b.quick, "a short version of all: seconds, and figures that prove nothing"},
+       {"--repeat", "N", &b.repeats, "how often everything runs, where time allows", from(1, 1000)},
+       heading("Text and model"),
+       {"--model", "DIR", &b.options.settings.model,
+        "the trained model of section decode (runs/medium, else runs/small), or a GGUF file for sections forward "
+        "and kinds"},
+       {"--data", "FILE", &b.data,
+        "the text of whose last tenth prompts are (the one that the model learned, where it is in data/)"},
+       {"--seed", "N", &b.options.sampling.seed, "of the texts that are decoded"},
+       heading("Machine"),
+       {"--threads", "N", &b.options.settings.threads, "CPU threads", threads()},
+       heading("Output"),
+       {"--out", "DIR", &b.out, "the folder for JSON and SVG files"},
+       {"--quiet", "", &b.options.quiet, "no progress"}}};
 }
 
 void measure_machine(Bench& bench) {
@@ -228,27 +208,24 @@ void measure_machine(Bench& bench) {
 }  // namespace
 
 int bench_command(int argc, char** argv) {
-  CommandLine c;
-  const Command command = describe(c);
-  const Given given = parse_flags(command, argc, argv);
+  Bench bench;
+  std::string only;
+  bool alone = false;
+  const Given given = parse_flags(describe(bench, only, alone), argc, argv);
   if (given.help) return 0;
-  Bench& bench = c.bench;
-  Sections sections = chosen(sections_of(bench), c.only);
-  if (c.roofline && !c.only.empty())
-    throw std::invalid_argument("--roofline is the machine alone: --only: give one of the two");
-  if (c.roofline) sections.clear();
-  if (!given.has("--model")) bench.options.settings.model = first_there({"runs/medium", "runs/small"});
-  if (!given.has("--data")) bench.data = find_text(bench.options.settings.model, true);
-  for (const char* flag : {"--model", "--data"}) {
-    const std::string& path = flag == std::string("--data") ? bench.data : bench.options.settings.model;
+  Sections sections = chosen(sections_of(bench), only);
+  if (alone && !only.empty()) refuse_usage("--roofline is the machine alone: --only: give one of the two");
+  if (alone) sections.clear();
+  std::string& model = bench.options.settings.model;
+  for (const char* usual : {"runs/medium", "runs/small"})
+    if (!given.has("--model") && model.empty() && std::filesystem::exists(usual)) model = usual;
+  if (!given.has("--data")) bench.data = find_text(model, true);
+  for (const auto& [flag, path] : {std::pair("--model", model), std::pair("--data", bench.data)})
     if (given.has(flag) && !std::filesystem::exists(path))
-      throw std::runtime_error("there is no such file or folder: " + printable(path, 300) + ": " + flag +
-                               ": check the path");
-  }
+      refuse("there is no such file or folder", printable(path, 300), flag + std::string(": check the path"));
   for (const Section& one : sections)  // a text that does not fit is refused before a folder is made
     if (one.name == std::string("decode") && decode_missing(bench).empty())
       Engine(bench.options.settings).tokenizer().encode(read_file(bench.data), bench.data);
-  const bool alone = sections.empty();
   sections.insert(sections.begin(), {"roofline", [&] { measure_machine(bench); }, 4, "the machine"});
   bench.run(sections);
   if (alone) print_out(busy_line(bench.evenness));

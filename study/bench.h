@@ -11,11 +11,6 @@
 // evenness. What compares methods is a Topic, as an experiment is: see experiments.h.
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "commands/commands.h"
 #include "files/folder.h"
 #include "study/gpu.h"

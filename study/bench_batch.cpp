@@ -1,7 +1,5 @@
 // study/bench_batch.cpp: many texts side by side: tokens a second of 1, 2, 4, ... 64 texts, plain and speculating. What
 // another engine makes of as many, tests/reference/peers.py measures.
-#include <algorithm>
-#include <filesystem>
 
 #include "commands/comparison.h"
 #include "commands/svg.h"
@@ -22,24 +20,16 @@ struct Beside {
   double kept_bytes = 0;  // keys and values that the texts hold at their end
   int64_t prompt_tokens = 0;
 
-  double gain() const {  // of speculation: runs of one repeat are a pair
-    std::vector<double> ratios;
-    for (size_t r = 0; r < plain.size(); r++) ratios.push_back(drafted[r] / plain[r]);
-    return median(ratios);
-  }
+  double gain() const { return median(quotients(drafted, plain)); }  // of speculation
 };
 
 // A prompt for each text: of the held-out text, or of the questions of section kinds.
 std::vector<Tokens> prompts_for(const Bench& bench, const Engine& engine, int n) {
-  std::vector<std::string> texts;
-  if (is_gguf(bench.options.settings.model)) {
-    for (const std::string& line : split_at(read_file("data/kinds.jsonl"), '\n'))
-      texts.push_back(parse_json(line, "data/kinds.jsonl").at("prompt"));
-  } else {
-    texts = held_out_prompts(bench.data, n, kHeldOutBytes, bench.options.settings.model);
-  }
+  const std::string &model = bench.options.settings.model, questions = "data/kinds.jsonl";
+  const std::vector<std::string> texts = is_gguf(model) ? read_prompts_jsonl(read_file(questions), questions)
+                                                        : held_out_prompts(bench.data, n, kHeldOutBytes, model);
   std::vector<Tokens> prompts;
-  const size_t step = is_gguf(bench.options.settings.model) ? 11 : 1;  // few questions are of many kinds
+  const size_t step = is_gguf(model) ? 11 : 1;  // few questions are of many kinds
   for (int i = 0; i < n; i++) {
     prompts.push_back(engine.encode_prompt(texts[step * size_t(i) % texts.size()], "the prompt"));
     if (prompts.back().size() > kContext / 2) prompts.back().resize(kContext / 2);
@@ -100,23 +90,24 @@ void bench_batch(Bench& bench) {
   if (is_gguf(settings.model)) settings.context = kContext;
   Engine engine(settings);
   const std::vector<Tokens> prompts = prompts_for(bench, engine, engine.seats());
-  std::vector<Beside> batches;
-  for (int n = 1; n <= engine.seats(); n *= 2) batches.push_back({n, {}, {}});
   const Config& c = engine.config();
   Sampling sampling = bench.options.sampling;
   if (is_gguf(settings.model)) sampling.temperature = 0;  // questions are answered with the likeliest tokens
   const double position = 2.0 * sizeof(float) * c.n_layer * c.n_kv_head * c.head_size();
+  std::vector<Beside> batches;
+  for (int n = 1; n <= engine.seats(); n *= 2) {
+    batches.push_back({n, {}, {}});
+    for (int i = 0; i < n; i++) {
+      batches.back().kept_bytes +=
+          position * std::min(double(c.block_size), double(prompts[size_t(i)].size()) + kTokens);
+      batches.back().prompt_tokens += int64_t(prompts[size_t(i)].size());
+    }
+  }
   run_batch(sampling, engine, kDrafted, prompts, 1);  // loads the drafter, and measures what rows cost
   int done = 0;
   for (int repeat = 0; repeat < bench.repeats; repeat++)
     for (size_t k = 0; k < batches.size(); k++) {
       Beside& b = batches[(k + size_t(repeat)) % batches.size()];
-      b.kept_bytes = 0;
-      b.prompt_tokens = 0;
-      for (int i = 0; i < b.texts; i++) {
-        b.kept_bytes += position * std::min(double(c.block_size), double(prompts[size_t(i)].size()) + kTokens);
-        b.prompt_tokens += int64_t(prompts[size_t(i)].size());
-      }
       bench.show(std::to_string(b.texts) + " texts", done++ / double(bench.repeats * int(batches.size())));
       const bool first = (repeat + int(k)) % 2 == 0;  // who runs first changes
       if (first) b.plain.push_back(run_batch(sampling, engine, kPlain, prompts, b.texts));
@@ -134,7 +125,7 @@ void bench_batch(Bench& bench) {
     bench.evenness.push_back({std::to_string(b.texts) + " texts", unevenness(b.plain)});
   }
   bench.print("Many texts in one forward: " + count(kTokens, "token") + " a text, temperature " +
-                  decimals(double(sampling.temperature), 1),
+                  decimals(sampling.temperature, 1),
               batch_text(batches));
   bench.write_json("batch", {{"method", "suffix auto"}, {"batches", json}});
   bench.write_svg("batch", batch_picture(bench, batches));

@@ -2,7 +2,6 @@
 // on: every drafter with a sweep of fixed shapes and with `auto` at several budgets. Section kinds: a real model, by
 // what it is asked for; what llama.cpp's own ways to speculate make of the same questions, tests/reference/peers.py
 // measures.
-#include <filesystem>
 
 #include "files/gguf.h"
 #include "study/experiments.h"
@@ -11,17 +10,18 @@ namespace nanospec {
 namespace {
 
 // The sections, as experiments are. Their seconds stand in the table of bench.cpp, repeats are what --repeat says.
-const Topic kDecode = {"decode",
-                       0,
-                       "Speculation, by shape and budget",
-                       "{bigram|ngram:4} {chain:1|chain:2|chain:3|chain:4|chain:5|chain:6|chain:7|chain:8"
-                       "|tree:2x2|tree:2x3|tree:3x2|tree:2x4|tree:4x2|tree:3x3|tree:5x2};"
-                       "{bigram|ngram:4} auto budget={2|4|8|16|32|64};random auto budget=64",
-                       {},
-                       {0, 60, 300, 1},
-                       {},
-                       {1, 0.7f, 0},
-                       true};
+const Topic kDecode = {
+    "decode",
+    0,
+    "Speculation, by shape and budget",
+    "{bigram|ngram:4} "
+    "{chain:1|chain:2|chain:3|chain:4|chain:5|chain:6|chain:7|chain:8|tree:2x2|tree:2x3|tree:3x2|tree:2x4|tree:4x2|"
+    "tree:3x3|tree:5x2};{bigram|ngram:4} auto budget={2|4|8|16|32|64};random auto budget=64",
+    {},
+    {0, 60, 300, 1},
+    {},
+    {1, 0.7f, 0},
+    true};
 const Topic kKinds = {"kinds",
                       0,
                       "Speculation on a real model, by what is asked for",
@@ -55,11 +55,10 @@ std::string decode_missing(const Bench& bench) {
 void bench_decode(Bench& bench) {
   const std::string missing = decode_missing(bench);
   if (!missing.empty()) return bench.print(kDecode.question, left_out(missing));
-  constexpr int kPrompts = 4;
   Subject subject(bench.options);
-  run_section(bench, subject, kDecode,
-              {{"held-out", held_out_prompts(bench.data, bench.quick ? 1 : kPrompts, kHeldOutBytes,
-                                             bench.options.settings.model)}});
+  run_section(
+      bench, subject, kDecode,
+      {{"held-out", held_out_prompts(bench.data, bench.quick ? 1 : 4, kHeldOutBytes, bench.options.settings.model)}});
 }
 
 // ---------------------------------------------------------------------------------------------------------------

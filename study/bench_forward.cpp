@@ -1,7 +1,5 @@
 // study/bench_forward.cpp: how near a forward comes to the machine's limits: bytes read per second, the cost of rows,
 // prefill. The models have random weights, so nothing needs to be trained; or it is that of a GGUF file.
-#include <algorithm>
-#include <filesystem>
 
 #include "commands/svg.h"
 #include "files/gguf_model.h"
@@ -11,9 +9,8 @@ namespace nanospec {
 namespace {
 
 const char* const kDtypes[] = {"fp32", "bf16", "q8", "q4"};
-bool is_float(const Result& result) {
-  return std::tolower(result.dtype[0]) != 'q';
-}  // else its products are of integers
+// Else its products are of integers.
+bool is_float(const Result& result) { return std::tolower(result.dtype[0]) != 'q'; }
 
 const std::vector<int> kRows = {1, 2, 3, 4, 6, 8, 12, 16};
 
@@ -28,12 +25,8 @@ Size size_of_file(const GgufFile& file, const std::string& path) {
   constexpr int kShortPast = 32, kLongPast = 1900, kContext = 2048, kPrefill = 512;
   const Config c = config_of(read_gguf_header(file), kContext);
   const int most = c.block_size - kRows.back() - 1;
-  return {std::filesystem::path(path).filename().string(),
-          c,
-          std::min(kShortPast, most),
-          std::min(kLongPast, most),
-          std::min(kPrefill, c.block_size - 1),
-          path};
+  const std::string name = std::filesystem::path(path).filename().string();
+  return {name, c, std::min(kShortPast, most), std::min(kLongPast, most), std::min(kPrefill, c.block_size - 1), path};
 }
 
 // The type that most of its numbers have.

@@ -83,12 +83,12 @@ std::string kernels_table(const std::vector<KernelTime>& kernels, const GpuLimit
 }
 
 // One row, in bf16, with and without what kernels do early (--early).
-template <class Measure>
-std::string early_table(const Measure& measure, OrderedJson& json) {
+std::string early_table(Bench& bench, Size size, const GpuLimits& limits, OrderedJson& json) {
   TableRows rows = {{"--early", "past", "us of one row", "lowest", "highest"}};
   for (const char* word : {"on", "launches", "off"}) {
     gpu_early(word);
-    for (const Forwards& f : measure(std::string("--early ") + word).pasts) {
+    size.name = std::string("--early ") + word;
+    for (const Forwards& f : measure_forwards(bench, size, "bf16", &limits, {1}, {0.7, 0.02}).pasts) {
       rows.push_back(together({word, std::to_string(f.past)}, {middle_and_ends(f.seconds.at(1), 1e6, 1)}));
       json["early"].push_back({{"early", word}, {"past", f.past}, {"seconds", f.seconds.at(1)}});
     }
@@ -125,22 +125,17 @@ void bench_gpu(Bench& bench) {
   bench.write_svg("kernels", svg);
   bench.write_json("gpu", json);
 
+  const Size size = bench.quick ? small_size() : gpt2_size();
   std::vector<Result> results;
   for (const char* dtype : {"fp32", "bf16"}) {
-    results.push_back(measure_forwards(bench, bench.quick ? small_size() : gpt2_size(), dtype, &limits, kGpuRows,
-                                       {0.22 + 0.25 * double(results.size()), 0.25}));
+    results.push_back(
+        measure_forwards(bench, size, dtype, &limits, kGpuRows, {0.22 + 0.25 * double(results.size()), 0.25}));
     if (interrupted()) return;
     json["configurations"] = forwards_json(results);
     bench.write_json("gpu", json);
   }
   bench.print("Decoding" + on_it, forwards_text(results));
-  Size size = bench.quick ? small_size() : gpt2_size();
-  bench.print("Early" + on_it, early_table(
-                                   [&](const std::string& name) {
-                                     size.name = name;
-                                     return measure_forwards(bench, size, "bf16", &limits, {1}, {0.7, 0.02});
-                                   },
-                                   json));
+  bench.print("Early" + on_it, early_table(bench, size, limits, json));
   if (interrupted()) return;
 
   const std::string text = updates_text(bench, true, median(limits.fp32), {0.72, 0.28}, json["training"]);

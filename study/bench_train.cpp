@@ -1,6 +1,5 @@
 // study/bench_train.cpp: training: what an update takes, and each operation of it. On a GPU, where the whole alone is
 // measured, it is a part of section gpu.
-#include <algorithm>
 
 #include "study/forwards.h"
 #include "study/update.h"
@@ -38,7 +37,7 @@ std::string operations_table(const Bench& bench, const Config& c, const UpdateTi
   }
   json["bytes"] = bytes;
   json["sum_seconds"] = sum;
-  return format_table(rows, "lrrrrrlr") + "The fastest of " + count(double(times.whole.size()), "update") + ": sum " +
+  return format_table(rows, "lrrrrrlr") + "The fastest of " + count(times.whole.size(), "update") + ": sum " +
          decimals(sum * 1e3, 2) + " ms, " + bytes_text(bytes) +
          ". The fastest of as many whole updates, unwatched: " + decimals(whole * 1e3, 2) + " ms; the sum is " +
          percent(sum, whole) +

@@ -1,10 +1,7 @@
 // study/diagnose.cpp: decodes by one method and says why its guesses were right or wrong, which nodes were wasted,
 // where the time went, and why each forward committed no more.
-#include <algorithm>
-#include <cstdio>
 
 #include "commands/comparison.h"
-#include "commands/conversation.h"
 #include "commands/svg.h"
 #include "study/diagnosis.h"
 #include "study/study.h"
@@ -27,8 +24,8 @@ struct Examined {
 Command describe(Examination& e) {
   return {"nanospec diagnose",
           "Decodes by one method and says why: how sure the drafter was where it was right or wrong, which of its "
-          "guesses were right, whether its chances can be believed, which nodes were wasted, where the time went, "
-          "and why each forward committed no more tokens.",
+          "guesses were right, whether its chances can be believed, which nodes were wasted, where the time went, and "
+          "why each forward committed no more tokens.",
           "nanospec diagnose --model runs/small --drafter ngram:4\n"
           "nanospec diagnose --model runs/small --drafter ngram:4 --shape tree:3x2 --prompt \"ROMEO:\"\n"
           "nanospec diagnose --model runs/small --json build/why.json --svg build/why.svg\n",
@@ -49,30 +46,28 @@ Command describe(Examination& e) {
 
 Examined examine(const Examination& e, Engine& engine) {
   const Options& o = e.options;
-  Examined f = {Diagnosis(parse_shape(e.options.method.shape, o.settings.budget)), {}};
+  Examined f = {Diagnosis(parse_shape(o.method.shape, o.settings.budget)), {}};
   Observation observation;
   observation.on_iteration = [&](const IterationReport& report) { f.diagnosis.add(report); };
   double done = 0;
   const double all = double(o.max_new_tokens) * double(e.prompts.size());
   Progress progress(o.quiet);
-  const std::vector<std::vector<int>> prompts = encoded(engine, e.prompts);
+  const std::vector<Tokens> prompts = encoded(engine, e.prompts);
   const auto on_token = [&](int, bool) {
     done++;
-    if (progress.due())
-      progress.show(thousands(done) + " of " + count(all, "token") + ", " + time_left(done, all, progress.seconds()));
+    if (progress.due()) progress.show(thousands(done) + " of " + count(all, "token") + ", " + progress.left(done, all));
     return true;
   };
   for (size_t p = 0; p < prompts.size() && !interrupted(); p++)  // each with noise of its own
     add(f.stats,
-        continue_text(engine, o, e.options.method, prompts[p], o.max_new_tokens, on_token, observation, uint32_t(p))
-            .stats);
+        continue_text(engine, o, o.method, prompts[p], o.max_new_tokens, on_token, observation, uint32_t(p)).stats);
   return f;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Tables: what a report says, one after the other
 
-std::string share(double part, double whole) { return decimals(100 * ratio(part, whole), 1) + "%"; }
+std::string share(double part, double whole) { return percent(part, whole, 1); }
 
 // A row for each bin that has nodes on one side or the other: the bin, and three cells for each side.
 TableRows bins_rows(const Row& head, const Bins& left, const Bins& right, double step, Row (*cells)(const Bin&)) {
@@ -89,19 +84,16 @@ TableRows bins_rows(const Row& head, const Bins& left, const Bins& right, double
 std::string stops_table(const Diagnosis& d) {
   TableRows rows = {{"why", "forwards", "share"}};
   for (size_t stop = 0; stop < kStopKinds; stop++)
-    if (d.stops[stop] > 0)
-      rows.push_back(
-          {kStops[stop], thousands(double(d.stops[stop])), share(double(d.stops[stop]), double(d.forwards))});
+    if (d.stops[stop] > 0) rows.push_back({kStops[stop], thousands(d.stops[stop]), share(d.stops[stop], d.forwards)});
   std::string text =
-      "Why each forward committed no more tokens: the target chose a token that no node carried, or the "
-      "accepted\npath ended in a leaf.\n\n" +
+      "Why each forward committed no more tokens: the target chose a token that no node carried, or the accepted\npath "
+      "ended in a leaf.\n\n" +
       format_table(rows, "lrr");
   const double no_node = double(d.stops[size_t(Stop::kNoNode)]);
   if (no_node == 0) return text;
   text += "Of the guesses without a node, by rank (1: the second best):";
   for (size_t rank = 0; rank < kAskedRanks; rank++)
-    if (d.missing_rank[rank] > 0)
-      text += "  " + std::to_string(rank) + ": " + share(double(d.missing_rank[rank]), no_node);
+    if (d.missing_rank[rank] > 0) text += "  " + std::to_string(rank) + ": " + share(d.missing_rank[rank], no_node);
   return text + "\n";
 }
 
@@ -109,8 +101,8 @@ std::string entropy_table(const Diagnosis& d) {
   const Bins of_q = by_entropy(d.by_q), of_confidence = by_entropy(d.by_confidence);
   TableRows rows = bins_rows({"H, nats", "right", "wrong", "right, H of q", "right", "wrong", "right, H of confidence"},
                              of_q, of_confidence, kEntropyBin, [](const Bin& bin) -> Row {
-                               return {thousands(double(bin.right)), thousands(double(bin.nodes - bin.right)),
-                                       bin.nodes > 0 ? share(double(bin.right), double(bin.nodes)) : ""};
+                               return {thousands(bin.right), thousands(bin.nodes - bin.right),
+                                       bin.nodes > 0 ? share(bin.right, bin.nodes) : ""};
                              });
   if (of_q[kBins - 1].nodes + of_confidence[kBins - 1].nodes > 0)
     rows.back()[0] = decimals(double(kBins - 1) * kEntropyBin, 1) + " or more";
@@ -126,13 +118,13 @@ std::string accuracy_table(const Diagnosis& d) {
   for (int rank = 0; rank < kAskedRanks; rank++) rows[0].push_back("rank " + std::to_string(rank));
   rows[0].push_back("none of them");
   const auto row = [&](const std::string& name, int64_t asked, const Ranks& right) {
-    rows.push_back({name, thousands(double(asked))});
+    rows.push_back({name, thousands(asked)});
     int64_t none = asked;
     for (int64_t n : right) {
       none -= n;
-      rows.back().push_back(decimals(ratio(double(n), double(asked)), 3));
+      rows.back().push_back(decimals(ratio(n, asked), 3));
     }
-    rows.back().push_back(decimals(ratio(double(none), double(asked)), 3));
+    rows.back().push_back(decimals(ratio(none, asked), 3));
   };
   for (size_t depth = 0; depth < d.asked.size(); depth++)
     if (d.asked[depth] > 0) row(std::to_string(depth + 1), d.asked[depth], d.right[depth]);
@@ -143,19 +135,20 @@ std::string accuracy_table(const Diagnosis& d) {
 }
 
 std::string reliability_table(const Diagnosis& d) {
-  const TableRows rows = bins_rows({"chance", "nodes", "foretold", "accepted", "nodes", "foretold", "accepted"},
-                                   d.raw.tenths, d.corrected.tenths, 0.1, [](const Bin& bin) -> Row {
-                                     const bool any = bin.nodes > 0;
-                                     return {thousands(double(bin.nodes)), any ? decimals(bin.foretold(), 3) : "",
-                                             any ? decimals(bin.share(), 3) : ""};
-                                   });
+  const TableRows rows = bins_rows(
+      {"chance", "nodes", "foretold", "accepted", "nodes", "foretold", "accepted"}, d.raw.tenths, d.corrected.tenths,
+      0.1, [](const Bin& bin) -> Row {
+        const bool any = bin.nodes > 0;
+        return {thousands(bin.nodes), any ? decimals(bin.foretold(), 3) : "", any ? decimals(bin.share(), 3) : ""};
+      });
   return "Whether the drafter's chances can be believed, as it gives them (left) and as experience corrects them "
          "(right):\nnodes whose parent was on the path.\n\n" +
          format_table(rows, "lrrrrrr") +
-         "Brier score (0: all certain and right; 0.25: a coin): " + decimals(d.raw.brier(), 4) + " as given, " +
-         decimals(d.corrected.brier(), 4) +
-         " corrected. Expected calibration error: " + decimals(d.raw.calibration_error(), 4) + " and " +
-         decimals(d.corrected.calibration_error(), 4) + ".\n";
+         filled(
+             "Brier score (0: all certain and right; 0.25: a coin): {} as given, {} corrected. Expected calibration "
+             "error: {} and {}.\n",
+             decimals(d.raw.brier(), 4), decimals(d.corrected.brier(), 4), decimals(d.raw.calibration_error(), 4),
+             decimals(d.corrected.calibration_error(), 4));
 }
 
 std::string nodes_table(const Diagnosis& d) {
@@ -178,8 +171,8 @@ std::string time_table(const Stats& stats) {
   TableRows rows = {{"part", "share", "microseconds a forward", "microseconds a token"}};
   for (const auto& [name, seconds] : kTimes)
     rows.push_back({name, share(stats.*seconds, stats.seconds),
-                    decimals(1e6 * ratio(stats.*seconds, double(stats.target_forwards)), 2),
-                    decimals(1e6 * ratio(stats.*seconds, double(stats.tokens)), 2)});
+                    decimals(1e6 * ratio(stats.*seconds, stats.target_forwards), 2),
+                    decimals(1e6 * ratio(stats.*seconds, stats.tokens), 2)});
   return "Where the time went: the drafter and the tree; the target; the walk down the tree; the cache's gather; and\n"
          "the prefills of moved windows.\n\n" +
          format_table(rows, "lrrr");
@@ -187,11 +180,11 @@ std::string time_table(const Stats& stats) {
 
 std::string report_text(const Examination& e, const Engine& engine, const Examined& f) {
   const Stats& s = f.stats;
-  std::string text = circumstances(e.options, engine, e.prompts.size()) + "\n" + method_text(e.options.method) + ": " +
-                     count(double(s.tokens), "token") + " in " + count(double(s.target_forwards), "forward") + ", " +
-                     decimals(ratio(double(s.tokens), double(s.target_forwards)), 2) + " each, " +
-                     decimals(ratio(double(s.drafted_nodes), double(s.target_forwards)), 1) + " nodes each, " +
-                     thousands(ratio(double(s.tokens), s.seconds)) + " tok/s\n";
+  std::string text =
+      filled("{}\n{}: {} in {}, {} each, {} nodes each, {} tok/s\n", circumstances(e.options, engine, e.prompts.size()),
+             method_text(e.options.method), count(s.tokens, "token"), count(s.target_forwards, "forward"),
+             decimals(ratio(s.tokens, s.target_forwards), 2), decimals(ratio(s.drafted_nodes, s.target_forwards), 1),
+             thousands(ratio(s.tokens, s.seconds)));
   for (auto table : {stops_table, entropy_table, accuracy_table, reliability_table, nodes_table})
     text += "\n" + table(f.diagnosis);
   return text + "\n" + time_table(s);
@@ -272,7 +265,7 @@ Panel accuracy_panel(const Diagnosis& d) {
 Panel ranks_panel(const Diagnosis& d) {
   Series series = {"all depths", kColours[4], Style::kBars};
   for (int64_t right : d.right_by_rank())
-    series.points.push_back({double(series.points.size()), 100 * ratio(double(right), double(sum_of(d.asked)))});
+    series.points.push_back({double(series.points.size()), 100 * ratio(right, sum_of(d.asked))});
   return {"Accuracy by rank", "rank, 0: the best guess", "guesses that were right, %", {series}};
 }
 
@@ -312,8 +305,8 @@ std::string picture(const Examination& e, const Engine& engine, const Examined& 
   for (size_t i = 0; i < kStopKinds; i++) add(stops, kStops[i], double(d.stops[i]), double(d.forwards));
   return svg_below_each_other(
       {charts,
-       interval_picture("Why each forward committed no more", "",
-                        {"percent of " + count(double(d.forwards), "forward")}, stops),
+       interval_picture("Why each forward committed no more", "", {"percent of " + count(d.forwards, "forward")},
+                        stops),
        interval_picture("Where the time went", "", {"percent of " + duration(f.stats.seconds)}, time)});
 }
 
@@ -323,15 +316,14 @@ int diagnose_command(int argc, char** argv) {
   Examination e;
   if (!read_command_line(describe(e), argc, argv, e.options)) return 0;
   if (e.options.method.drafter == "none")
-    throw std::invalid_argument("drafter none guesses nothing: --drafter: name another, for instance ngram:4");
+    refuse_usage("drafter none guesses nothing: --drafter: name another, for instance ngram:4");
   e.prompts = read_prompts(e.options);
 
   Engine engine(e.options.settings);
   watch_interrupts();
   const Examined f = examine(e, engine);
   if (f.diagnosis.forwards == 0)
-    throw std::runtime_error(
-        "there is nothing to tell: nanospec diagnose: let it run, and give --max_new_tokens of at least 1");
+    refuse("there is nothing to tell", "nanospec diagnose", "let it run, and give --max_new_tokens of at least 1");
   print_out(report_text(e, engine, f), true);
   if (!e.json_file.empty()) write_file(e.json_file, report_json(e, engine, f));
   if (!e.svg_file.empty()) write_file(e.svg_file, picture(e, engine, f));

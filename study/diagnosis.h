@@ -4,12 +4,8 @@
 // target's pick is not known.
 #pragma once
 
-#include <algorithm>
-#include <array>
 #include <cmath>
 #include <numeric>
-#include <string>
-#include <vector>
 
 #include "drafters/logits.h"
 #include "growth/shapes.h"

@@ -1,6 +1,4 @@
 // study/exact.cpp: holds every verification rule against what it promises, and prints what came of it.
-#include <algorithm>
-#include <cstdio>
 
 #include "commands/commands.h"
 #include "study/exactness.h"
@@ -66,8 +64,8 @@ std::string candidates_text(const Study& study) {
   return study.choosing == Choosing::kWithReplacement ? "drawn with replacement" : "drawn without replacement";
 }
 
-// One row of the first table and its JSON.
-Row enumerated_row(const Study& study, const Proof& p, Judged& judged, OrderedJson& json) {
+// Adds a row to the first table, and its figures to the JSON.
+void add_enumerated(const Study& study, const Proof& p, Judged& judged, TableRows& rows, OrderedJson& json) {
   const std::vector<World> worlds =
       make_worlds(study.vocab, parse_shape(study.shape, 64).depth, p.distributions, p.seed);
   const bool control = is_control(study);
@@ -99,23 +97,16 @@ Row enumerated_row(const Study& study, const Proof& p, Judged& judged, OrderedJs
                   {"tokens_per_pass", tokens},
                   {"bound", bound},
                   {"distributions", distributions}});
-  return {word,
-          candidates,
-          study.shape,
-          std::to_string(study.vocab),
-          thousands(double(worlds.size())),
-          small(farthest),
-          thousands(far),
-          decimals(tokens, 4),
-          decimals(bound, 4),
-          judged.judge(farthest < kRounding, word + " " + study.shape, known)};
+  rows.push_back({word, candidates, study.shape, std::to_string(study.vocab), thousands(worlds.size()), small(farthest),
+                  thousands(far), decimals(tokens, 4), decimals(bound, 4),
+                  judged.judge(farthest < kRounding, word + " " + study.shape, known)});
 }
 
-// One row of the second.
-Row sampled_row(const SampledStudy& study, const Proof& p, Judged& judged, OrderedJson& json) {
+// The same of the second table.
+void add_sampled(const SampledStudy& study, const Proof& p, Judged& judged, TableRows& rows, OrderedJson& json) {
   const Sampled r = sample(study, p.vocab, p.samples, p.seed);
   const std::string word = about(study.rule).word, known = flaw(about(study.rule).promise),
-                    temperature = decimals(double(study.temperature), 1);
+                    temperature = decimals(study.temperature, 1);
   json.push_back({{"rule", word},
                   {"shape", study.shape},
                   {"temperature", std::stod(temperature)},
@@ -125,15 +116,9 @@ Row sampled_row(const SampledStudy& study, const Proof& p, Judged& judged, Order
                   {"distance_by_chance", r.by_chance},
                   {"z", r.z},
                   {"tokens_per_pass", r.tokens}});
-  return {word,
-          study.shape,
-          temperature,
-          std::to_string(study.top_k),
-          small(r.distance),
-          small(r.by_chance),
-          decimals(r.z, 1),
-          decimals(r.tokens, 4),
-          judged.judge(r.z < kFarZ, word + " " + study.shape + ", sampled", known)};
+  rows.push_back({word, study.shape, temperature, std::to_string(study.top_k), small(r.distance), small(r.by_chance),
+                  decimals(r.z, 1), decimals(r.tokens, 4),
+                  judged.judge(r.z < kFarZ, word + " " + study.shape + ", sampled", known)});
 }
 
 }  // namespace
@@ -155,11 +140,11 @@ int exact_command(int argc, char** argv) {
   };
   for (const Study& study : kStudies) {
     say("enumerating", enumerated, kStudies.size());
-    enumerated.push_back(enumerated_row(study, p, judged, json["enumerated"]));
+    add_enumerated(study, p, judged, enumerated, json["enumerated"]);
   }
   for (const SampledStudy& study : p.samples > 0 ? sampled_studies() : std::vector<SampledStudy>()) {
     say("sampling", sampled, 2 * std::size(kRules));
-    sampled.push_back(sampled_row(study, p, judged, json["sampled"]));
+    add_sampled(study, p, judged, sampled, json["sampled"]);
   }
   json["held"] = judged.broken.empty();
   progress.clear();

@@ -1,10 +1,6 @@
 // study/exactness.cpp: see exactness.h.
 #include "study/exactness.h"
 
-#include <algorithm>
-#include <cmath>
-#include <stdexcept>
-
 #include "watch/decoding.h"
 
 namespace nanospec {
@@ -61,12 +57,8 @@ std::vector<World> make_worlds(int vocab, int depth, int seeds, uint64_t first_s
   for (int kind = 0; kind < int(std::size(kWorlds)); kind++)
     for (int i = 0; i < seeds; i++) {
       const uint64_t seed = first_seed + uint64_t(i);
-      World world;
-      world.name = std::string(kWorlds[kind]) + " " + std::to_string(seed);
-      world.vocab = vocab;
-      world.depth = depth;
-      world.p.resize(size_t(contexts));
-      world.q.resize(size_t(contexts));
+      const std::vector<Chances> none(contexts);
+      World world = {std::string(kWorlds[kind]) + " " + std::to_string(seed), vocab, depth, none, none};
       for (size_t c = 0; c < world.p.size(); c++) set_chances(kind, seed, c, vocab, world.p[c], world.q[c]);
       worlds.push_back(world);
     }

@@ -5,9 +5,6 @@
 // tree.h, what is sampled is generate() itself. `nanospec exact` prints it all, tests/rules/test_verify.cpp holds it.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "rules/verify.h"
 
 namespace nanospec {

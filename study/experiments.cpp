@@ -1,11 +1,7 @@
 // study/experiments.cpp: repeats the literature's experiments on the models that are there: see experiments.h.
-#include <algorithm>
-#include <filesystem>
-#include <set>
 
-#include "files/drafter_names.h"
-#include "files/origin.h"
 #include "study/experiments.h"
+#include "files/origin.h"
 #include "study/study.h"
 
 namespace nanospec {
@@ -18,50 +14,40 @@ Sections sections_of(Lab& lab) {
   return sections;
 }
 
-struct CommandLine {
-  Lab lab;
-  std::string only;
-  float minutes = 0;
-};
-
-Command describe(CommandLine& c) {
-  Lab& b = c.lab;
+Command describe(Lab& b, std::string& only, float& minutes) {
   b.out = "build/experiments";
   b.options.settings.model = "runs/medium";
-  return {
-      "nanospec experiments",
-      "Repeats the literature's experiments, and those of this project, on the models that are there: tables on "
-      "standard output, every sample and the pictures in a folder. Methods run one after the other, prompt by prompt, "
-      "and a figure comes with its 95% interval over the prompts. Everything takes eight to ten minutes.",
-      "nanospec experiments --model runs/medium --drafter_model runs/small  # takes eight minutes\n"
-      "nanospec experiments --only budgets,auto --model runs/medium  # takes three minutes\n"
-      "nanospec experiments --quick --model runs/small --out build/quick\n",
-      together(
-          {{heading("What to repeat"),
-            {"--only", "LIST", &c.only, "some of these, with ',' between:\n" + sections_help(sections_of(b))},
-            {"--quick", "", &b.quick, "a short version of all: seconds, and figures that prove nothing"},
-            {"--minutes", "M", &c.minutes, "about as long as all sections may take together; 0: their own",
-             from(0, 100000)},
-            heading("Text and models"),
-            {"--model", "DIR", &b.options.settings.model, "the target"},
-            {"--drafter_model", "DIR", &b.drafter_model,
-             "a small model: it drafts, and is the target where no clock runs"},
-            {"--drafter", "WORD", &b.drafter,
-             "the trained drafter (gpt:DRAFTER_MODEL; where that cannot run, ngram:4)"},
-            {"--data", "FILE", &b.data,
-             "the text that they were trained on: prompts come from its last tenth (the one that the target learned, "
-             "where it is in data/)"},
-            {"--seed", "N", &b.options.sampling.seed, "of the texts that are decoded"}},
-           machine_flags(b.options),
-           {heading("Output"),
-            {"--out", "DIR", &b.out, "the folder for JSON and SVG files"},
-            {"--quiet", "", &b.options.quiet, "no progress"}}})};
+  return {"nanospec experiments",
+          "Repeats the literature's experiments, and those of this project, on the models that are there: tables on "
+          "standard output, every sample and the pictures in a folder. Methods run one after the other, prompt by "
+          "prompt, and a figure comes with its 95% interval over the prompts. Everything takes eight to ten minutes.",
+          "nanospec experiments --model runs/medium --drafter_model runs/small  # takes eight minutes\n"
+          "nanospec experiments --only budgets,auto --model runs/medium  # takes three minutes\n"
+          "nanospec experiments --quick --model runs/small --out build/quick\n",
+          together({{heading("What to repeat"),
+                     {"--only", "LIST", &only, "some of these, with ',' between:\n" + sections_help(sections_of(b))},
+                     {"--quick", "", &b.quick, "a short version of all: seconds, and figures that prove nothing"},
+                     {"--minutes", "M", &minutes, "about as long as all sections may take together; 0: their own",
+                      from(0, 100000)},
+                     heading("Text and models"),
+                     {"--model", "DIR", &b.options.settings.model, "the target"},
+                     {"--drafter_model", "DIR", &b.drafter_model,
+                      "a small model: it drafts, and is the target where no clock runs"},
+                     {"--drafter", "WORD", &b.drafter,
+                      "the trained drafter (gpt:DRAFTER_MODEL; where that cannot run, ngram:4)"},
+                     {"--data", "FILE", &b.data,
+                      "the text that they were trained on: prompts come from its last tenth (the one that the target "
+                      "learned, where it is in data/)"},
+                     {"--seed", "N", &b.options.sampling.seed, "of the texts that are decoded"}},
+                    machine_flags(b.options),
+                    {heading("Output"),
+                     {"--out", "DIR", &b.out, "the folder for JSON and SVG files"},
+                     {"--quiet", "", &b.options.quiet, "no progress"}}})};
 }
 
 void need(const std::string& path, const std::string& what, const std::string& flag, const std::string& advice) {
   if (path.empty() || !std::filesystem::exists(path))
-    throw std::runtime_error("there is no " + what + ": " + (path.empty() ? flag : printable(path, 300)) + ": " +
-                             advice);
+    refuse("there is no " + what, path.empty() ? flag : printable(path, 300), advice);
 }
 
 bool is_target(const Lab& lab, const std::string& small) {
@@ -71,8 +57,10 @@ bool is_target(const Lab& lab, const std::string& small) {
 // Throws std::invalid_argument where the small model is the target itself: every guess would be right.
 void refuse_itself(const Lab& lab, const std::string& small, const std::string& flag) {
   if (is_target(lab, small))
-    throw std::invalid_argument("the target would draft for itself: " + flag + ": " + printable(small, 300) +
-                                " holds the model of --model: name a smaller one, trained on the same text");
+    refuse_usage(
+        "the target would draft for itself: {}: {} holds the model of --model: name a smaller one, trained on the same "
+        "text",
+        flag, printable(small, 300));
 }
 
 // What is left of a text when only the characters of another one may stay: lines stay lines.
@@ -101,7 +89,7 @@ void choose_drafter(Lab& lab) {
     missing = "left out: a smaller model as drafter: there is one model here: make experiments trains a second\n";
   if (lab.drafter.empty()) lab.drafter = "gpt:" + lab.drafter_model;
   Subject& target = lab.target();
-  const std::vector<int> prompt = target.engine.encode_prompt(lab.held_out(1).at(0), "a prompt of " + lab.data);
+  const Tokens prompt = target.engine.encode_prompt(lab.held_out(1).at(0), "a prompt of " + lab.data);
   if (missing.empty() && !target.usable({matched(lab.drafter, "chain:4")}, prompt, missing).empty()) return;
   print_out(missing + "The trained drafter is " + kStrong + " instead.\n\n", true);
   lab.drafter = kStrong;
@@ -114,8 +102,8 @@ const std::vector<Topic> kTopics = {
     {"budgets",
      70,
      "what does each shape make of a budget of nodes?",
-     "ngram:4 {chain:4|chain:8|chain:16|tree:2x2|tree:3x2|tree:4x2|tree:5x2};"
-     "ngram:4 {best-first|beam:4|calibrated|sequoia|auto|entropy-width} budget={4|8|16|32|64}",
+     "ngram:4 {chain:4|chain:8|chain:16|tree:2x2|tree:3x2|tree:4x2|tree:5x2};ngram:4 "
+     "{best-first|beam:4|calibrated|sequoia|auto|entropy-width} budget={4|8|16|32|64}",
      {},
      {},
      {},
@@ -124,8 +112,9 @@ const std::vector<Topic> kTopics = {
     {"rules",
      35,
      "of the same number of candidates, how many tokens does each rule accept? One that is not exact wins nothing.",
-     "ngram:4 {chain:4|tree:2x2} {verify=match|noise=unknown|verify=traversal|verify=typical|verify=independent};"
-     "ngram:4 chain:4 verify={rejection|block};ngram:4 tree:2x2 verify={specinfer|without-replacement}",
+     "ngram:4 {chain:4|tree:2x2} "
+     "{verify=match|noise=unknown|verify=traversal|verify=typical|verify=independent};ngram:4 chain:4 "
+     "verify={rejection|block};ngram:4 tree:2x2 verify={specinfer|without-replacement}",
      {"held-out", 48, 64, true},
      {1, 250, 250},
      {kTokens, "tokens over rejection's, specinfer's",
@@ -135,8 +124,8 @@ const std::vector<Topic> kTopics = {
     {"coupling",
      30,
      "what does a drafter gain by drafting with the target's noise?",
-     "{bigram chain:4|ngram:4 chain:4|ngram:4 tree:3x2|ngram:4 best-first budget=16|ngram:4 auto|'%' chain:4"
-     "|'%' best-first budget=16} {verify=match|noise=unknown}",
+     "{bigram chain:4|ngram:4 chain:4|ngram:4 tree:3x2|ngram:4 best-first budget=16|ngram:4 auto|'%' chain:4|'%' "
+     "best-first budget=16} {verify=match|noise=unknown}",
      {"held-out", 16},
      {},
      {kTokens, "tokens, told over not told",
@@ -154,9 +143,9 @@ const std::vector<Topic> kTopics = {
     {"auto",
      130,
      "how near does auto come to the best of all shapes, whatever the workload?",
-     "{ngram:4|bigram|suffix+ngram:4|'%'} {auto|chain:2|chain:4|chain:8|tree:2x2|tree:3x2|tree:4x2|cartesian:4,2,1,1"
-     "|entropy-stop:of=confidence|best-first budget=8|best-first budget=16|best-first budget=32|beam:4 budget=16"
-     "|calibrated budget=16|sequoia budget=16}",
+     "{ngram:4|bigram|suffix+ngram:4|'%'} "
+     "{auto|chain:2|chain:4|chain:8|tree:2x2|tree:3x2|tree:4x2|cartesian:4,2,1,1|entropy-stop:of=confidence|best-first "
+     "budget=8|best-first budget=16|best-first budget=32|beam:4 budget=16|calibrated budget=16|sequoia budget=16}",
      {},
      {1, 12, 200},
      {kSpeed, "speed over auto's", [](Method m) { return matched(m.drafter, "auto"); }},
@@ -172,21 +161,21 @@ const std::vector<Topic> kTopics = {
     {"drafters",
      150,
      "what do drafters that learn gain and cost, against tables? prose: no change of speaker; structured: four",
-     "{medusa|parallel|'parallel:@/sequential'|'%'|ngram:4|bigram} {best-first budget=16|chain:4|auto};"
-     "{medusa|parallel|'parallel:@/sequential'|ngram:4} calibrated budget=64",
+     "{medusa|parallel|'parallel:@/sequential'|'%'|ngram:4|bigram} {best-first "
+     "budget=16|chain:4|auto};{medusa|parallel|'parallel:@/sequential'|ngram:4} calibrated budget=64",
      {"prose,structured", 8, 160},
      {1, 40, 160, 0.9},
      {},
      {0.7f, 1, 0}}};
 
 int experiments_command(int argc, char** argv) {
-  CommandLine c;
-  Lab& lab = c.lab;
-  const Command command = describe(c);
-  const Given given = parse_flags(command, argc, argv);
+  Lab lab;
+  std::string only;
+  float minutes = 0;
+  const Given given = parse_flags(describe(lab, only, minutes), argc, argv);
   if (given.help) return 0;
   const Sections all = sections_of(lab);
-  Sections sections = chosen(all, c.only);
+  Sections sections = chosen(all, only);
   check_options(lab.options);
   if (!lab.drafter.empty()) read_method(matched(lab.drafter, "chain:4"), 64);
   choose_models(lab, given);
@@ -204,8 +193,8 @@ int experiments_command(int argc, char** argv) {
   need(lab.data, "text", "--data", "check the path");
   lab.text = read_file(lab.data);
   if (lab.text.size() < 2000)
-    throw std::runtime_error("the text is too short: " + printable(lab.data, 300) +
-                             ": give one of at least 2,000 bytes, so that its last tenth holds prompts");
+    refuse("the text is too short", printable(lab.data, 300),
+           "give one of at least 2,000 bytes, so that its last tenth holds prompts");
   for (const std::string& model : {lab.options.settings.model, lab.drafter_model})
     check_held_out(model, lab.text, lab.data);
   if (std::filesystem::exists("README.md")) lab.readme = in_alphabet(read_file("README.md"), lab.text);
@@ -219,7 +208,7 @@ int experiments_command(int argc, char** argv) {
     choose_drafter(lab);
   };
   sections.insert(sections.begin(), {"models", begin, 0, "what is there"});
-  lab.run(sections, c.minutes > 0 ? 60 * double(c.minutes) / seconds : 1);
+  lab.run(sections, minutes > 0 ? 60 * double(minutes) / seconds : 1);
   lab.conclude();
   return interrupted() ? kInterruptedStatus : 0;
 }

@@ -7,9 +7,6 @@
 // How to add an experiment: a row of kTopics in experiments.cpp.
 #pragma once
 
-#include <map>
-#include <memory>
-
 #include "commands/comparison.h"
 #include "commands/svg.h"
 #include "study/bench.h"
@@ -26,7 +23,7 @@ struct Subject {
   explicit Subject(const Options& its_options) : options(its_options), engine(options.settings) {}
 
   // Of these methods those that it can run after this prompt; of the others a line each that says why not.
-  std::vector<Method> usable(const std::vector<Method>& methods, const std::vector<int>& prompt, std::string& missing);
+  std::vector<Method> usable(const std::vector<Method>& methods, const Tokens& prompt, std::string& missing);
 
  private:
   std::map<std::string, std::string> known_;  // of drafters and shapes that were tried: "", or why not
@@ -74,7 +71,6 @@ struct Experiment {
 
   bool empty() const { return outcomes.empty() || outcomes[0].runs.empty(); }
   size_t at(const Method& method) const;  // its place; methods.size() where it has none
-  bool has(const Method& method) const { return at(method) < trial.methods.size(); }
   float temperature() const { return trial.options.sampling.temperature; }
 
   // For each prompt the median over repeats of log(base's seconds a token / m's), pairs of one repeat.
@@ -134,8 +130,8 @@ extern const std::vector<Topic> kTopics;
 struct Text {
   std::string name;
   std::vector<std::string> prompts;
-  std::vector<std::vector<int>> tokens = {};  // theirs, and the text of these, where the engine's encoding would make
-  std::vector<std::string> asked = {};        // others
+  std::vector<Tokens> tokens = {};      // theirs, and the text of these, where the engine's encoding would make
+  std::vector<std::string> asked = {};  // others
 };
 
 // Runs a topic, which may take bench.seconds: its methods on each text at each temperature. Prints all tables below the

@@ -1,7 +1,4 @@
 // study/experiments_study.cpp: see experiments.h: the laboratory, studies, what is said of them; an experiment, run.
-#include <algorithm>
-#include <filesystem>
-#include <set>
 
 #include "study/experiments.h"
 
@@ -14,14 +11,24 @@ namespace {
 constexpr int kLargest = 64;  // nodes of a tree
 
 OrderedJson interval_json(const Interval& i) { return {i.middle, i.low, i.high}; }
-std::string temperature_text(float t) { return decimals(double(t), t == float(int(t)) ? 0 : 1); }
+std::string temperature_text(float t) { return decimals(t, t == float(int(t)) ? 0 : 1); }
 constexpr const char* kLoops =
     "Temperature 0 is listed separately: small models fall into loops there, and any drafter guesses loops. It says "
     "nothing about speculation at other temperatures.\n";
+
+// "a {b|c}" as "a b" and "a c".
+std::vector<std::string> alternatives(const std::string& text) {
+  const size_t open = text.find('{'), close = text.find('}', open);
+  if (close == std::string::npos) return {text};
+  std::vector<std::string> all;
+  for (const std::string& one : split_at(text.substr(open + 1, close - open - 1), '|'))
+    for (const std::string& rest : alternatives(text.substr(0, open) + one + text.substr(close + 1)))
+      all.push_back(rest);
+  return all;
+}
 }  // namespace
 
-std::vector<Method> Subject::usable(const std::vector<Method>& methods, const std::vector<int>& prompt,
-                                    std::string& missing) {
+std::vector<Method> Subject::usable(const std::vector<Method>& methods, const Tokens& prompt, std::string& missing) {
   std::vector<Method> found;
   std::set<std::string> said;
   for (const Method& method : methods) {
@@ -55,19 +62,6 @@ std::vector<std::string> Lab::held_out(int count, size_t bytes) const {
 // ---------------------------------------------------------------------------------------------------------------
 // A study
 
-namespace {
-// "a {b|c}" as "a b" and "a c".
-std::vector<std::string> alternatives(const std::string& text) {
-  const size_t open = text.find('{'), close = text.find('}', open);
-  if (close == std::string::npos) return {text};
-  std::vector<std::string> all;
-  for (const std::string& one : split_at(text.substr(open + 1, close - open - 1), '|'))
-    for (const std::string& rest : alternatives(text.substr(0, open) + one + text.substr(close + 1)))
-      all.push_back(rest);
-  return all;
-}
-}  // namespace
-
 std::vector<Method> methods_of(const std::string& text, const std::map<char, std::string>& words) {
   std::vector<Method> methods;
   std::set<std::string> known;
@@ -92,7 +86,7 @@ std::vector<double> Experiment::gains(size_t m, size_t base) const {
     std::vector<double> repeats;
     for (size_t r = 0; r < outcomes[m].runs.size(); r++) {
       const Stats &own = outcomes[m].runs[r].prompts[p], &other = outcomes[base].runs[r].prompts[p];
-      const double pair = ratio(ratio(other.seconds, double(other.tokens)), ratio(own.seconds, double(own.tokens)));
+      const double pair = ratio(ratio(other.seconds, other.tokens), ratio(own.seconds, own.tokens));
       if (pair > 0) repeats.push_back(std::log(pair));
     }
     if (!repeats.empty()) gains.push_back(median(repeats));
@@ -111,7 +105,7 @@ std::vector<Stats> Experiment::by_prompt(size_t m) const {
 Interval Experiment::tokens_per_forward(size_t m) const {
   std::vector<double> forwards;
   for (const Stats& sum : by_prompt(m))
-    if (sum.tokens > 0) forwards.push_back(ratio(double(sum.target_forwards), double(sum.tokens)));
+    if (sum.tokens > 0) forwards.push_back(ratio(sum.target_forwards, sum.tokens));
   return inverse_interval(forwards);
 }
 
@@ -128,7 +122,7 @@ Interval Experiment::forwards_saved(size_t m, size_t base) const {
 
 double Experiment::nodes_per_forward(size_t m) const {
   const Stats sum = sum_of(outcomes[m]);
-  return ratio(double(sum.drafted_nodes), double(sum.target_forwards));
+  return ratio(sum.drafted_nodes, sum.target_forwards);
 }
 
 namespace {
@@ -137,14 +131,14 @@ namespace {
 // plan.share of what plain decoding takes.
 int affordable_tokens(Engine& engine, const Trial& trial, const Plan& plan, double seconds) {
   if (plan.fewest == plan.most) return plan.most;
-  const std::vector<int> prompt = engine.encode_prompt(trial.prompts[0], "a prompt");
+  const Tokens prompt = engine.encode_prompt(trial.prompts[0], "a prompt");
   std::vector<double> prefill, token;
   for (int round = 0; round < 4; round++) {
     const Stats stats =
         engine.generate(kPlain, trial.options.sampling, prompt, 24, [](int) { return !interrupted(); }).stats;
     if (round == 0) continue;  // warms up
     prefill.push_back(stats.prefill_seconds);
-    token.push_back(ratio(stats.seconds, double(stats.tokens)));
+    token.push_back(ratio(stats.seconds, stats.tokens));
   }
   const double warm_up = 2, runs = double(size_t(plan.repeats) * trial.methods.size()) + warm_up;
   const double each = seconds / (double(trial.prompts.size()) * runs) - median(prefill);
@@ -160,8 +154,7 @@ Experiment run_study(const Bench& bench, Subject& subject, const std::vector<Met
   trial.options = subject.options;
   trial.options.sampling.temperature = temperature;
   trial.methods = methods;
-  if (!study.has(kPlain)) trial.methods.insert(trial.methods.begin(), kPlain);
-  trial.plain = study.at(kPlain);
+  trial.choose_plain();
   trial.prompts = text.prompts;
   trial.tokens = text.tokens;
   trial.by_prompt = trial.own_noise = true;
@@ -190,8 +183,8 @@ std::string Experiment::circumstances(bool with_temperature) const {
   return o.settings.model + "; " + engine->device() + ", " + numbers_text(o.settings, *engine) + ", " +
          count(engine->threads(), "thread") +
          (with_temperature ? "; temperature " + temperature_text(temperature()) : "") + "; " +
-         count(double(trial.prompts.size()), "prompt") + ", " + count(o.max_new_tokens, "new token") + " each; " +
-         count(double(outcomes[0].runs.size()), "repeat");
+         count(trial.prompts.size(), "prompt") + ", " + count(o.max_new_tokens, "new token") + " each; " +
+         count(outcomes[0].runs.size(), "repeat");
 }
 
 OrderedJson Experiment::json() const {
@@ -217,29 +210,6 @@ const Measure kTokens = {"tokens per forward", [](const Experiment& s, size_t m)
 const Measure kSpeed = {"times plain decoding",
                         [](const Experiment& s, size_t m) { return s.speedup(m, s.trial.plain); },
                         [](const Experiment& s, size_t m, size_t base) { return s.speedup(m, base); }};
-
-namespace {
-
-// A line for each kind of shape, by the nodes that a tree may have.
-Panel budget_panel(const Experiment& study, const Measure& measure) {
-  Panel panel{
-      "temperature " + temperature_text(study.temperature()), "most nodes of a tree", measure.name, {}, {}, true};
-  std::map<std::string, size_t> places;
-  for (size_t m = 0; m < study.trial.methods.size(); m++) {
-    const Method& method = study.trial.methods[m];
-    if (method.drafter == "none") continue;
-    const bool chain = method.shape.find("chain") == 0, full = method.shape.find("tree") == 0;
-    const std::string name = method.drafter + " " + (chain ? "chains" : full ? "full trees" : method.shape);
-    const auto [place, added] = places.insert({name, panel.series.size()});
-    if (added)
-      panel.series.push_back(
-          {name, colour_at(panel.series.size()), chain || full ? Series::Style::kDashes : Series::Style::kLine});
-    panel.series[place->second].points.push_back({double(most_nodes(method, kLargest)), measure.of(study, m).middle});
-  }
-  return panel;
-}
-
-}  // namespace
 
 // ---------------------------------------------------------------------------------------------------------------
 // Texts
@@ -286,12 +256,8 @@ std::vector<Text> texts_of(const Lab& lab, const std::string& names, int prompts
   return texts;
 }
 
-}  // namespace
-
 // ---------------------------------------------------------------------------------------------------------------
 // An experiment
-
-namespace {
 
 // What one method is held against; its own place where there is no such method.
 size_t base_of(const Experiment& study, const Topic& topic, size_t m) {
@@ -329,6 +295,25 @@ std::string study_table(const Experiment& study, const Topic& topic, OrderedJson
                        {percent(sum.seconds_draft, sum.seconds), identical(method, study.outcomes[m])});
   }
   return format_table(rows, "l" + std::string(rows[0].size() - 2, 'r') + "l");
+}
+
+// A line for each kind of shape, by the nodes that a tree may have.
+Panel budget_panel(const Experiment& study, const Measure& measure) {
+  Panel panel{
+      "temperature " + temperature_text(study.temperature()), "most nodes of a tree", measure.name, {}, {}, true};
+  std::map<std::string, size_t> places;
+  for (size_t m = 0; m < study.trial.methods.size(); m++) {
+    const Method& method = study.trial.methods[m];
+    if (method.drafter == "none") continue;
+    const bool chain = method.shape.find("chain") == 0, full = method.shape.find("tree") == 0;
+    const std::string name = method.drafter + " " + (chain ? "chains" : full ? "full trees" : method.shape);
+    const auto [place, added] = places.insert({name, panel.series.size()});
+    if (added)
+      panel.series.push_back(
+          {name, colour_at(panel.series.size()), chain || full ? Series::Style::kDashes : Series::Style::kLine});
+    panel.series[place->second].points.push_back({double(most_nodes(method, kLargest)), measure.of(study, m).middle});
+  }
+  return panel;
 }
 
 // For each temperature: a line for each kind of shape, or a bar for each method and text.

@@ -1,10 +1,6 @@
 // study/forwards.cpp: forwards of models with random weights, measured: see forwards.h.
 #include "study/forwards.h"
 
-#include <algorithm>
-
-#include "growth/clock.h"
-
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -2,12 +2,6 @@
 // cost beside it, prefill. bench_forward.cpp shows those of the CPU, bench_gpu.cpp those of a GPU.
 #pragma once
 
-#include <algorithm>
-#include <functional>
-#include <map>
-#include <string>
-#include <vector>
-
 #include "model.h"
 #include "study/bench.h"
 
@@ -42,11 +36,8 @@ struct Forwards {
     for (size_t r = 0; r < plain_reads.size(); r++) ratios.push_back(bytes / seconds.at(1)[r] / plain_reads[r]);
     return ratios;
   }
-  std::vector<double> costs(int rows) const {  // times of N rows over that of one row in the same round
-    std::vector<double> ratios;
-    for (size_t r = 0; r < seconds.at(rows).size(); r++) ratios.push_back(seconds.at(rows)[r] / seconds.at(1)[r]);
-    return ratios;
-  }
+  // Times of N rows over that of one row in the same round.
+  std::vector<double> costs(int rows) const { return quotients(seconds.at(rows), seconds.at(1)); }
 };
 
 struct Result {

@@ -18,6 +18,13 @@ inline double unevenness(std::vector<double> values) {
 }
 constexpr double kUneven = 0.15;  // beyond this something else was busy on the machine
 
+// Of two things that ran in the same rounds: the one's value over the other's, round by round.
+inline std::vector<double> quotients(const std::vector<double>& ones, const std::vector<double>& others) {
+  std::vector<double> all;
+  for (size_t r = 0; r < ones.size(); r++) all.push_back(ones[r] / others[r]);
+  return all;
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // Intervals
 //
@@ -45,13 +52,6 @@ inline Interval mean_interval(const std::vector<double>& values) {
   return {mean, mean - half, mean + half};
 }
 
-// A falling or rising function of all three numbers.
-template <class F>
-Interval mapped(const Interval& interval, F f) {
-  const double a = f(interval.low), b = f(interval.high);
-  return {f(interval.middle), std::fmin(a, b), std::fmax(a, b)};
-}
-
 // Of the mean's inverse, on a logarithmic scale, so that no end falls below 0. The mean is above 0.
 inline Interval inverse_interval(const std::vector<double>& values) {
   const Interval mean = mean_interval(values);
@@ -62,7 +62,8 @@ inline Interval inverse_interval(const std::vector<double>& values) {
 
 // The geometric mean of ratios, given by their logarithms.
 inline Interval ratio_interval(const std::vector<double>& logarithms) {
-  return mapped(mean_interval(logarithms), [](double x) { return std::exp(x); });
+  const Interval mean = mean_interval(logarithms);
+  return {std::exp(mean.middle), std::exp(mean.low), std::exp(mean.high)};
 }
 
 }  // namespace nanospec

@@ -6,9 +6,6 @@
 // launch would find it in L2, where the model, which reads all its layers in between, never does.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-
 #include "cuda/decode.cuh"
 #include "study/gpu.h"
 #include "study/limits.cuh"
@@ -191,13 +188,7 @@ void time_matmuls(const KernelShapes& s, KernelTimes& times) {
 
 // A model of so many layers, of which only the attention is run.
 inline Config attention_config(const KernelShapes& s, int layers) {
-  Config c;
-  c.n_layer = layers;
-  c.n_head = c.n_kv_head = s.heads;
-  c.n_embd = s.channels;
-  c.block_size = s.sequence;
-  c.vocab_size = 16;
-  return c;
+  return {layers, s.heads, s.heads, s.channels, s.sequence, 16};
 }
 
 template <class T, class S>

@@ -1,18 +1,11 @@
 // study/roofline.cpp: see roofline.h.
 #include "study/roofline.h"
 
-#include <unistd.h>
-
-#include <algorithm>
-#include <ctime>
 #include <fstream>
 #include <sstream>
 
 #include "commands/cli.h"
-#include "growth/clock.h"
 #include "machine/launch.h"
-#include "machine/simd.h"
-#include "machine/threads.h"
 
 namespace nanospec {
 
@@ -86,7 +79,7 @@ Machine this_machine() {
   machine.compiler = std::string("g++ ") + __VERSION__;
 #endif
   machine.date = now();
-  machine.threads = usable_cpus();
+  machine.threads = usable_cores();
   machine.caches = caches_of(machine.threads);
   return machine;
 }
@@ -219,9 +212,6 @@ double flops(Pool& pool) {
 }
 
 }  // namespace
-
-double Roofline::bandwidth(Level level) const { return median(read[int(level)].all); }
-double Roofline::peak() const { return median(fp32.all); }
 
 double working_set(Level level, int readers, const Caches& caches, double available) {
   const double most = std::min(available / 8, kMostRoofBytes);

@@ -4,10 +4,10 @@
 // In order: the machine's facts; which level of memory holds so many bytes; the measurement.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
-#include <vector>
+
+#include "growth/clock.h"
 
 namespace nanospec {
 
@@ -54,8 +54,9 @@ struct Roofline {
   double working_set[3] = {0, 0, 0};
   Rates fp32;
 
-  double bandwidth(Level level) const;  // medians, with all threads
-  double peak() const;                  // fp32
+  // Medians, with all threads.
+  double bandwidth(Level level) const { return median(read[int(level)].all); }
+  double peak() const { return median(fp32.all); }
 };
 
 // What is read to measure a level: half a cache, which leaves room for what else is in it; four times L3, as long as

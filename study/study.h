@@ -7,7 +7,8 @@
 // the GPU, and for an update of training. The ring hooks into Engine::generate (commands/engine.h), by on_iteration,
 // which sees every iteration; into run_all (commands/comparison.h), which runs methods in turn; and into Probe, which
 // measures forwards. A run that is not studied pays nothing. update.h hooks into launches, as an Observer
-// (machine/threads.h). roofline.h and gpu.h ask the machine itself.
+// (machine/threads.h). roofline.h and gpu.h ask the machine itself. What a header of the project includes, the files
+// that include it do not include again.
 //
 // How to add a command: write study/NAME.cpp with `int NAME_command(int argc, char** argv)`, declare it here, and give
 // it a line in kCommands of study.cpp, and one in that of commands/program.cpp.

@@ -1,8 +1,6 @@
 // study/update.cpp: see update.h.
 #include "study/update.h"
 
-#include <algorithm>
-
 namespace nanospec {
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -9,10 +9,7 @@
 // How to add an operation: a row in update_work().
 #pragma once
 
-#include <functional>
-#include <string>
 #include <typeindex>
-#include <vector>
 
 #include "growth/clock.h"
 #include "train.h"

@@ -29,7 +29,7 @@ struct RunOptions {
   int batch_size = 12, max_iters = 2000, warmup_iters = 100, lr_decay_iters = 2000, eval_interval = 250;
   float learning_rate = 1e-3f, min_lr = 1e-4f, beta2 = 0.99f, weight_decay = 0.1f, grad_clip = 1.0f;
   uint64_t seed = 1337;
-  int threads = usable_cpus();
+  int threads = usable_cores();
   bool resume = false, overwrite = false, quiet = false;
 };
 

@@ -15,7 +15,7 @@ namespace {
 RankCounts measured(Mock& mock, Drafter& drafter, const Sampling& sampling, int depths, int ranks, int tokens) {
   std::vector<int> text = {1, 2, 3}, again = text;
   decode_mock(mock, nullptr, Shape(), sampling, tokens, text);
-  RankCounts counts(depths, ranks);
+  RankCounts counts{depths, ranks};
   Forced forced(drafter, text, counts);
   const Stats stats =
       decode_mock(mock, &forced, parse_shape("chain:" + std::to_string(depths), 64), sampling, tokens, again);
@@ -80,18 +80,18 @@ TEST_CASE("calibration: a drafter that knows nothing is right as often as chance
     const double above = d > 0 ? double(counts.seen[d - 1]) : 0;
     if (d > 0) CHECK(std::fabs(n - above / 4) < 4 * std::sqrt(above * 3 / 16) + above / 40);  // 2 of 8 are followed
   }
-  RankCounts few(2, 1);
+  RankCounts few{2, 1};
   few.seen = {100, 20}, few.right = {80, 0};
   CHECK(few.accuracy().at(0, 0) == 0.8);
   CHECK(few.accuracy().at(1, 0) == doctest::Approx(0.4));  // as much believed as the depth above
-  RankCounts mute(4, 1);                                   // as heads below the last of them
+  RankCounts mute{4, 1};                                   // as heads below the last of them
   mute.seen = {100, 50, 3, 0}, mute.silent = {10, 0, 3, 0}, mute.right = {80, 40, 0, 0};
   const Accuracy heads = mute.accuracy();
   CHECK(heads.at(0, 0) == 0.8);
   CHECK(heads.at(1, 0) == doctest::Approx(0.8));
   CHECK(heads.at(2, 0) == 0);
   CHECK(heads.at(3, 0) == 0);  // nor anything below it
-  const RankCounts unseen(2, 2);
+  const RankCounts unseen{2, 2};
   CHECK(unseen.accuracy().at(1, 0) == 0);
   CHECK(unseen.places() == 0);
 }

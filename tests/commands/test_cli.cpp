@@ -167,7 +167,7 @@ TEST_CASE("cli: flags: numbers are whole texts, finite and in range") {
 }
 
 TEST_CASE("cli: flags: of more threads than cores as many as cores are used, and a line says so") {
-  const int cores = usable_cpus();
+  const int cores = usable_cores();
   int count = 1;
   const auto said = [&](const std::string& asked) {
     Words words = {"program", "--threads", asked};

@@ -51,7 +51,7 @@ TEST_CASE("generate: standard output gets prompt and text, the statistics go to 
   CHECK(stats["tokens"] == 30);
   CHECK(stats["tokens_per_second"] == 60.0);
   CHECK(stats["acceptance_length"] == 2.0);
-  CHECK(stats["threads"] == std::min(3, usable_cpus()));
+  CHECK(stats["threads"] == std::min(3, usable_cores()));
   CHECK(stats["temperature"] == 0.7);
   CHECK(stats["drafter"] == "bigram");
   CHECK(stats["shape"] == "chain:2");

@@ -91,10 +91,10 @@ TEST_CASE("experiments: pairs are those of one repeat and prompt, and a disturbe
   const Experiment study = made_up_study();
   CHECK(study.at(kPlain) == 0);
   CHECK(study.at(matched("bigram", "best-first", 8)) == 2);
-  CHECK(!study.has(matched("bigram", "best-first", 16)));
+  CHECK(study.at(matched("bigram", "best-first", 16)) == study.trial.methods.size());
   Method untold = matched("bigram", "chain:2");
   untold.knows_noise = false;
-  CHECK(!study.has(untold));
+  CHECK(study.at(untold) == study.trial.methods.size());
   REQUIRE(study.gains(1, 0).size() == 2);
   CHECK(study.speedup(1, 0).middle == doctest::Approx(2));
   CHECK(study.speedup(1, 0).low == doctest::Approx(2));
