@@ -64,10 +64,20 @@ const Article& article() {
   return one;
 }
 // Query heads share one key, heads are not C / H wide, and the head is a tensor of its own.
-const Article& llama_article() {
+Config llama_config() {
   Config config;
   config.n_layer = 2, config.n_kv_head = 1, config.head_dim = 12, config.n_inner = 48;
   config.rotary = config.swiglu = true, config.center = config.tied = false;
+  return config;
+}
+const Article& llama_article() {
+  static const Article one(llama_config(), 50);
+  return one;
+}
+// What Qwen 2 and 3 do otherwise, together, with positions that are scaled.
+const Article& qwen_article() {
+  Config config = llama_config();
+  config.qkv_bias = config.qk_norm = true, config.rope_factors = {1, 1, 1, 2, 4, 8};
   static const Article one(config, 50);
   return one;
 }
@@ -160,7 +170,7 @@ TEST_CASE("sweep: every drafter and shape prints the bytes of plain decoding") {
     if (drafter != &random) CHECK(lengths[drafter].mean() > 1.1);
 }
 
-TEST_CASE("sweep: a Llama prints the bytes of plain decoding, by every drafter and shape, while its window slides") {
+TEST_CASE("sweep: Llama and Qwen print the bytes of plain decoding, by every drafter and shape, while windows slide") {
   const Article& a = llama_article();
   const int vocab = a.config.vocab_size;
   std::vector<std::unique_ptr<Drafter>> parts;
@@ -182,7 +192,8 @@ TEST_CASE("sweep: a Llama prints the bytes of plain decoding, by every drafter a
         CAPTURE(int(dtype));
         CAPTURE(temperature);
         CAPTURE(threads);
-        Target target(a.config, a.weights.data(), dtype, false, threads, 65);
+        const Article& its = (dtype == Dtype::fp32) == (temperature > 0.8f) ? qwen_article() : a;
+        Target target(its.config, its.weights.data(), dtype, false, threads, 65);
         Decoding decoding;
         decoding.sampling.temperature = temperature;
         decoding.max_new_tokens = 130;  // three slides
