@@ -12,7 +12,9 @@ namespace nanospec {
 
 static Panels<AnyNumber> of_type(Dtype dtype) {
   Panels<AnyNumber> panels;
-  panels.k = kBlockNumbers, panels.n = 64, panels.dtype = dtype;
+  panels.k = kBlockNumbers;
+  panels.n = 64;
+  panels.dtype = dtype;
   return panels;
 }
 
@@ -44,8 +46,11 @@ Dtype stored_type(const std::set<GgufType>& types) {
   bool min = false, halves = false, in_half = true;
   for (GgufType type : types)
     with_blocks += visit_blocks(type, [&](auto its) {
-      least = std::min(least, its.kLeast), most = std::max(most, its.kMost);
-      min |= its.kMin, halves |= its.kHalves, in_half &= its.kInHalf;
+      least = std::min(least, its.kLeast);
+      most = std::max(most, its.kMost);
+      min |= its.kMin;
+      halves |= its.kHalves;
+      in_half &= its.kInHalf;
     });
   if (with_blocks == 0 && types.size() == 1)
     return *types.begin() == GgufType::F32 ? Dtype::fp32 : *types.begin() == GgufType::F16 ? Dtype::f16 : Dtype::bf16;
