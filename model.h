@@ -205,7 +205,7 @@ struct Weights {
   Tensors<const T> tensors;  // embeddings, norms and biases are read as they are stored
   std::vector<Layer> layers;
   Weight<T, W> head;  // the embedding, where it is tied
-  Panels<W> symbols;  // an embedding of 8 or 4 bits, in place of tensors.wte: the head's panels, where it is tied
+  Panels<W> symbols;  // an embedding of 8 to 4 bits, in place of tensors.wte: the head's panels, where it is tied
   Array<T> rope;      // (block, D / 2, 2) rope_table(); none for learned positions
   Array<W> memory;    // all panels; none where a GPU trains: cuBLAS needs no panels
   Array<T> stored;    // what `tensors` points into; none where training has the flat array

@@ -21,7 +21,8 @@ namespace nanospec {
 
 namespace {
 constexpr int kNodesOfText = 8;  // how many more nodes may pay for each further text
-constexpr const char* kDtypes[] = {"auto", "fp32", "bf16", "f16", "q8", "q4", "q4_1"};  // Dtype's, in its order
+constexpr const char* kDtypes[] = {"auto", "fp32", "bf16", "f16",  "q8",   "q4",   "q4_1",
+                                   "q5_0", "q3_k", "q4_k", "q5_k", "q6_k", "q_any"};  // Dtype's, in its order
 Dtype dtype_of(const std::string& name) {
   return Dtype(std::find(std::begin(kDtypes), std::end(kDtypes), name) - std::begin(kDtypes));
 }

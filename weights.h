@@ -12,7 +12,7 @@
 namespace nanospec {
 
 // Where a model's weights come from: read() writes one tensor of the table to host memory. type() says how the source
-// stores it; of 8 and 4 bits blocks() gives every output's blocks of k as they are. A pointer stands for the flat array
+// stores it; of 8 to 4 bits blocks() gives every output's blocks of k as they are. A pointer stands for the flat array
 // of all.
 struct TensorSource {
   using SetBlock = std::function<void(int output, int b, const IntegerBlock& block)>;

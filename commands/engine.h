@@ -93,7 +93,7 @@ class Engine {
   int begin_token() const;  // that the model wants before every text; -1: none
   int threads() const;
   std::string device() const;   // cpu or cuda: what "auto" came to
-  std::string dtype() const;    // of most weights: a word of Settings::dtype, or q4_1
+  std::string dtype() const;    // of most weights: a word of Settings::dtype, or another type of a file
   double weight_bytes() const;  // bytes of weights that one target forward reads
 
  private:

@@ -18,17 +18,6 @@ constexpr const char* kAgain = "get the file again, it may be cut off or damaged
 // ---------------------------------------------------------------------------------------------------------------
 // Tensors
 
-struct Readable {
-  GgufType type;
-  const char* name;
-  size_t numbers, bytes;  // of a block
-};
-constexpr Readable kReadable[] = {
-    {GgufType::F32, "F32", 1, 4},     {GgufType::F16, "F16", 1, 2},     {GgufType::BF16, "BF16", 1, 2},
-    {GgufType::Q8_0, "Q8_0", 32, 34}, {GgufType::Q4_0, "Q4_0", 32, 18}, {GgufType::Q4_1, "Q4_1", 32, 20},
-};
-const Readable* readable(GgufType type) { return row_of(kReadable, &Readable::type, type); }
-
 // All types that ggml has or had, by number; for messages.
 constexpr const char* kTypes[] = {"F32",   "F16",        "Q4_0",       "Q4_1",       "Q4_2",     "Q4_3",     "Q5_0",
                                   "Q5_1",  "Q8_0",       "Q8_1",       "Q2_K",       "Q3_K",     "Q4_K",     "Q5_K",
@@ -43,8 +32,12 @@ std::string type_name(GgufType type) {
   const uint32_t number = uint32_t(type);
   return number < std::size(kTypes) ? kTypes[number] : "type number " + std::to_string(number);
 }
-bool is_readable(GgufType type) { return readable(type) != nullptr; }
-size_t block_numbers(GgufType type) { return readable(type)->numbers; }
+static std::string readable_names() {  // "F32, F16 ... or Q3_K"
+  std::string names;
+  for (const Readable& one : kReadable)
+    names += (names.empty() ? "" : &one == std::end(kReadable) - 1 ? " or " : ", ") + type_name(one.type);
+  return names;
+}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Metadata
@@ -210,7 +203,7 @@ struct Cursor {
     if (count > (size - at) / least)
       refuse(filled("the file says that it has {} {}, more than its {} bytes hold", count, what, size), where, kAgain);
   }
-  [[noreturn]] void refuse_tensor(const GgufTensor& tensor, const std::string& wrong, const char* advice) const {
+  [[noreturn]] void refuse_tensor(const GgufTensor& tensor, const std::string& wrong, const std::string& advice) const {
     refuse("tensor " + printable(tensor.name) + " " + wrong, where, advice);
   }
 };
@@ -248,7 +241,9 @@ GgufTensor read_tensor(Cursor& cursor, const std::string& in_list, GgufTypes typ
   GgufTensor tensor = {};
   tensor.name = cursor.text("the name of " + in_list, kLongestName);
   const std::string what = "tensor " + printable(tensor.name);
-  const auto bad = [&](const std::string& wrong, const char* advice) { cursor.refuse_tensor(tensor, wrong, advice); };
+  const auto bad = [&](const std::string& wrong, const std::string& advice) {
+    cursor.refuse_tensor(tensor, wrong, advice);
+  };
   const uint32_t dimensions = cursor.number<uint32_t>(what);
   if (dimensions < 1 || dimensions > kMostDimensions)
     bad(filled("has {} dimensions, expected 1 to 4", dimensions), kConvertAgain);
@@ -260,8 +255,8 @@ GgufTensor read_tensor(Cursor& cursor, const std::string& in_list, GgufTypes typ
   const Readable* const known = readable(tensor.type);
   if (types == GgufTypes::readable && !known)
     bad((type < std::size(kTypes) ? "has type " : "has ") + type_name(tensor.type),
-        "give a file whose tensors are F32, F16, BF16, Q8_0, Q4_0 or Q4_1");
-  static constexpr Readable kOther = {GgufType(0), "", 64, 1};  // no type has more numbers in a byte
+        "give a file whose tensors are " + readable_names());
+  static constexpr Readable kOther = {GgufType(0), 64, 1};  // no type has more numbers in a byte
   const Readable* const format = known ? known : &kOther;
   const uint64_t most = cursor.size / format->bytes * format->numbers;  // no tensor of this file has more numbers
   uint64_t count = 1;
@@ -274,7 +269,8 @@ GgufTensor read_tensor(Cursor& cursor, const std::string& in_list, GgufTypes typ
   }
   if (format == &kOther) return tensor;  // its bytes follow from its place
   if (tensor.columns() % format->numbers != 0)
-    bad(filled("of type {} has {} columns, expected a multiple of {}", format->name, tensor.columns(), format->numbers),
+    bad(filled("of type {} has {} columns, expected a multiple of {}", type_name(tensor.type), tensor.columns(),
+               format->numbers),
         kConvertAgain);
   tensor.bytes = size_t(count) / format->numbers * format->bytes;
   return tensor;
@@ -357,7 +353,7 @@ GgufFile parse(std::shared_ptr<const uint8_t> bytes, size_t size, const std::str
   if (file.alignment & (file.alignment - 1))
     refuse_value(file, "general.alignment", std::to_string(file.alignment), "a power of two");
   const bool quantized = std::any_of(file.tensors.begin(), file.tensors.end(), [](const GgufTensor& one) {
-    return is_readable(one.type) && block_numbers(one.type) > 1;
+    return is_readable(one.type) && readable(one.type)->numbers > 1;
   });
   if (quantized) file.integer("general.quantization_version", 2, 2, 2);  // before, nibbles lay in another order
   place_tensors(file, cursor);

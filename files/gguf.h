@@ -7,8 +7,8 @@
 // and no memory is taken by an unchecked number. What is not known is refused by name. Every reader throws
 // std::runtime_error with one line: what is wrong, where, what to do.
 //
-// How to add a type of tensors: a number in GgufType, a line in kReadable (gguf.cpp), its blocks and its case in
-// visit_blocks and stored_type (gguf_model.h), a line in tests/reference/gguf_check.py.
+// How to add a type of tensors: a number in GgufType, a line in kReadable, its blocks and its case in visit_blocks
+// (gguf_model.h), a line in tests/reference/gguf_check.py.
 #pragma once
 
 #include <optional>
@@ -23,11 +23,37 @@ constexpr const char* kConvertAgain = "make the file again with a converter of l
 // Tensors
 
 // The types that are read, with ggml's numbers for them.
-enum class GgufType : uint32_t { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q8_0 = 8, BF16 = 30 };
+enum class GgufType : uint32_t {
+  F32 = 0,
+  F16 = 1,
+  Q4_0 = 2,
+  Q4_1 = 3,
+  Q5_0 = 6,
+  Q5_1 = 7,
+  Q8_0 = 8,
+  Q3_K = 11,
+  Q4_K = 12,
+  Q5_K = 13,
+  Q6_K = 14,
+  BF16 = 30
+};
+struct Readable {
+  GgufType type;
+  size_t numbers, bytes;  // of a block; 1 number where the type has no blocks
+};
+constexpr Readable kReadable[] = {
+    {GgufType::F32, 1, 4},      {GgufType::F16, 1, 2},      {GgufType::BF16, 1, 2},   {GgufType::Q8_0, 32, 34},
+    {GgufType::Q6_K, 256, 210}, {GgufType::Q5_K, 256, 176}, {GgufType::Q5_1, 32, 24}, {GgufType::Q5_0, 32, 22},
+    {GgufType::Q4_K, 256, 144}, {GgufType::Q4_1, 32, 20},   {GgufType::Q4_0, 32, 18}, {GgufType::Q3_K, 256, 110},
+};
+constexpr const Readable* readable(GgufType type) {  // null if it is not read
+  for (const Readable& one : kReadable)
+    if (one.type == type) return &one;
+  return nullptr;
+}
 
-std::string type_name(GgufType type);  // also of types that are not read: "Q4_K", "type number 99"
-bool is_readable(GgufType type);
-size_t block_numbers(GgufType type);  // how many numbers a block has: 32, or 1 where the type has no blocks
+std::string type_name(GgufType type);  // also of types that are not read: "Q2_K", "type number 99"
+inline bool is_readable(GgufType type) { return readable(type) != nullptr; }
 
 struct GgufTensor {
   std::string name;

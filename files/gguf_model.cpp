@@ -10,23 +10,75 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // The numbers of a tensor
 
-// The types that are read, and how weights of each are stored here, where they are stored as in the file.
-constexpr std::pair<GgufType, Dtype> kStored[] = {{GgufType::F32, Dtype::fp32},  {GgufType::F16, Dtype::f16},
-                                                  {GgufType::BF16, Dtype::bf16}, {GgufType::Q8_0, Dtype::q8_0},
-                                                  {GgufType::Q4_0, Dtype::q4_0}, {GgufType::Q4_1, Dtype::q4_1}};
-static Dtype stored_type(GgufType type) { return row_of(kStored, &std::pair<GgufType, Dtype>::first, type)->second; }
+static Panels<AnyNumber> of_type(Dtype dtype) {
+  Panels<AnyNumber> panels;
+  panels.k = kBlockNumbers;
+  panels.n = 64;
+  panels.dtype = dtype;
+  return panels;
+}
+
+void read_scales(GgufScales scales, const uint8_t* block, int b, IntegerBlock& to) {
+  const auto half = [&](int at) { return half_to_float(load<uint16_t>(block + at)); };
+  to.scale[0] = to.scale[1] = half(scales == GgufScales::halves6 ? 108 : scales == GgufScales::halves8 ? 208 : 0);
+  to.min = -0.0f;
+  if (scales == GgufScales::min) to.min = half(2);
+  if (scales == GgufScales::pairs) {
+    // The first four numbers of each kind have 6 bits of a byte. The last four have the 2 bits that are left there, and
+    // 4 bits of a byte that both kinds share.
+    const uint8_t* const its = block + 4 + b % 4;
+    const int scale = b < 4 ? its[0] & 63 : (its[8] & 15) | its[0] >> 6 << 4;
+    const int min = b < 4 ? its[4] & 63 : its[8] >> 4 | its[4] >> 6 << 4;
+    to.scale[0] = to.scale[1] = to.scale[0] * float(scale);
+    to.min = -(half(2) * float(min));
+  }
+  for (int i = 0; i < 2; i++) {
+    const int at = 2 * b + i;
+    const uint8_t* const its = block + 96;  // 8 bytes with the low 4 bits of two numbers, 4 with the high 2 of four
+    if (scales == GgufScales::halves6)
+      to.scale[i] *= float((its[at % 8] >> at / 8 * 4 & 15) + ((its[8 + at % 4] >> at / 4 * 2 & 3) << 4) - 32);
+    if (scales == GgufScales::halves8) to.scale[i] *= float(int8_t(block[192 + at]));
+  }
+}
+
+Dtype stored_type(const std::set<GgufType>& types) {
+  int least = 0, most = 0, with_blocks = 0;
+  bool min = false, halves = false, in_half = true;
+  for (GgufType type : types)
+    with_blocks += visit_blocks(type, [&](auto its) {
+      least = std::min(least, its.kLeast);
+      most = std::max(most, its.kMost);
+      min |= its.kMin;
+      halves |= its.kHalves;
+      in_half &= its.kInHalf;
+    });
+  if (with_blocks == 0 && types.size() == 1)
+    return *types.begin() == GgufType::F32 ? Dtype::fp32 : *types.begin() == GgufType::F16 ? Dtype::f16 : Dtype::bf16;
+  if (with_blocks < int(types.size())) return Dtype::bf16;
+  // By their size. The last one holds all.
+  for (Dtype dtype :
+       {Dtype::q4_0, Dtype::q4_1, Dtype::q5_0, Dtype::q3_k, Dtype::q4_k, Dtype::q5_k, Dtype::q6_k, Dtype::q8_0})
+    if (of_type(dtype).visit([&](const auto& panels) {
+          using Q = std::remove_pointer_t<decltype(panels.data)>;
+          if constexpr (kIsQuantized<Q>)
+            return least + Q::kZero >= 0 && most + Q::kZero < 1 << Q::kBits && min <= Q::kMin &&
+                   (halves ? 2 : 1) <= Q::kScales && (in_half || std::is_same<typename Q::Number, float>::value);
+          else return false;
+        }))
+      return dtype;
+  return Dtype::q_any;
+}
 
 void dequantize(const GgufTensor& tensor, size_t first, size_t n, float* out) {
-  const size_t block = block_numbers(tensor.type), size = tensor.size();
+  const size_t block = readable(tensor.type)->numbers, size = tensor.size();
   if (first % block != 0 || n % block != 0 || first > size || n > size - first)
     throw std::invalid_argument(
         filled("dequantize: numbers {} to {} of tensor {} are no whole blocks of it", first, first + n, tensor.name));
-  const bool blocks = visit_blocks(tensor, [&](auto format) {
-    using Q = decltype(format);
-    for (size_t b = first / block; b < (first + n) / block; b++) {
-      const IntegerBlock its = integer_block<Q>(tensor, b);
-      const float scale = to_float(its.scale), min = to_float(its.min);
-      for (uint8_t code : its.codes) *out++ = Q::kMin ? float(code) * scale + min : float(code - Q::kZero) * scale;
+  const bool blocks = visit_blocks(tensor.type, [&](auto format) {
+    for (size_t b = first / kBlockNumbers; b < (first + n) / kBlockNumbers; b++) {
+      const IntegerBlock its = integer_block<decltype(format)>(tensor, b);
+      for (int i = 0; i < kBlockNumbers; i++)
+        *out++ = float(its.codes[i]) * its.scale[i / (kBlockNumbers / 2)] + its.min;
     }
   });
   const size_t width = tensor.bytes / size;  // of a number, where there are no blocks
@@ -54,11 +106,11 @@ static void read_gguf_blocks(const GgufFile& file, const std::vector<LlamaTensor
                              const TensorSpec& spec, const TensorSource::SetBlock& set) {
   each_part(file, parts, spec, [&](const LlamaTensor& part, const GgufTensor& tensor) {
     const size_t rows = size_t(part.shape[0]), blocks = size_t(part.shape[1]) / kBlockNumbers;
-    visit_blocks(tensor, [&](auto format) {
+    visit_blocks(tensor.type, [&](auto format) {
       for (size_t row = 0; row < rows; row++)
         for (size_t b = 0; b < blocks; b++) {
           const IntegerBlock its = integer_block<decltype(format)>(tensor, row * blocks + b);
-          check_finite(std::isfinite(to_float(its.scale)) && std::isfinite(to_float(its.min)), file);
+          check_finite(std::isfinite(its.scale[0]) && std::isfinite(its.scale[1]) && std::isfinite(its.min), file);
           set(int(part.first + our_row(part, row, head_size)), int(b), its);
         }
     });
@@ -66,7 +118,7 @@ static void read_gguf_blocks(const GgufFile& file, const std::vector<LlamaTensor
   });
 }
 
-// The tensors of a file, which stays mapped. A matrix of ours whose parts have different types there is one of bf16.
+// The tensors of a file, which stays mapped.
 static TensorSource gguf_source(const GgufFile& file, const Config& config) {
   const std::vector<LlamaTensor> parts = llama_tensors(config);
   const int head_size = config.head_size();
@@ -76,9 +128,9 @@ static TensorSource gguf_source(const GgufFile& file, const Config& config) {
     read_gguf_blocks(file, parts, head_size, spec, set);
   };
   source.type = [=](const TensorSpec& spec) {
-    std::set<Dtype> types;
-    each_part(file, parts, spec, [&](auto&, auto& tensor) { types.insert(stored_type(tensor.type)); });
-    return types.size() == 1 ? *types.begin() : Dtype::bf16;
+    std::set<GgufType> types;
+    each_part(file, parts, spec, [&](auto&, auto& tensor) { types.insert(tensor.type); });
+    return stored_type(types);
   };
   return source;
 }
@@ -292,10 +344,8 @@ int context_of(const Config& model, int wanted, const std::string& path) {
 
 // Bytes of a number of that type.
 static double bytes_of(Dtype dtype) {
-  const int a_block = dtype == Dtype::q8_0   ? Panels<Q8_0>::kOutputBytes
-                      : dtype == Dtype::q4_0 ? Panels<Q4_0>::kOutputBytes
-                                             : Panels<Q4_1>::kOutputBytes;
-  return dtype == Dtype::fp32 ? 4 : !is_quantized(dtype) ? 2 : double(a_block) / kBlockNumbers;
+  const Panels<AnyNumber> panels = of_type(dtype);
+  return double(panels.size()) / (panels.k * panels.n);
 }
 
 // About how many bytes decoding takes: packed matrices, cached numbers, what is read as it is stored, and the largest

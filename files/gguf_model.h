@@ -4,6 +4,8 @@
 // How to add an architecture: llama.h.
 #pragma once
 
+#include <set>
+
 #include "files/checkpoint.h"
 #include "files/gguf.h"
 #include "files/llama.h"
@@ -13,36 +15,93 @@ namespace nanospec {
 // ---------------------------------------------------------------------------------------------------------------
 // The numbers of a tensor
 
-// A block of the file with codes from 0 on. It lies there as its scale, its min where there is one, both half-precision
-// floats, and its codes. Of 8 bits they are signed; of 4 bits byte i has number i in its low half, and number i + 16 in
-// its high half.
-template <class Q>
-IntegerBlock integer_block(const GgufTensor& tensor, size_t number) {
-  constexpr size_t kFloats = Q::kMin ? 4 : 2, kBytes = kFloats + 4 * Q::kBits;
-  const uint8_t* const at = tensor.data + number * kBytes;
-  IntegerBlock block{};
-  memcpy(&block, at, kFloats);
-  for (int i = 0; i < int(kBytes - kFloats); i++) {
-    const uint8_t byte = at[kFloats + i];
-    block.codes[i] = Q::kBits == 8 ? uint8_t(byte + Q::kZero) : byte & 15;
-    if (Q::kBits == 4) block.codes[i + 16] = byte >> 4;
+// Some bits of each number of a block. From byte `first` on lie planes of so many bytes. A plane has the lowest bits of
+// a byte for each of its first numbers, one a byte; then the next bits, for as many numbers more.
+template <int first, int bits, int plane>
+struct BlockBits {
+  static constexpr int kBits = bits;
+  static int of(const uint8_t* block, unsigned number) {
+    constexpr unsigned numbers = plane * 8 / bits;  // in a plane
+    return block[first + number / numbers * plane + number % plane] >> number % numbers / plane * bits &
+           ((1 << bits) - 1);
   }
-  return block;
+};
+struct NoBits {
+  static constexpr int kBits = 0;
+  static int of(const uint8_t*, unsigned) { return 0; }
+};
+
+// Where a block has its scales. All are products of a half-precision float and a whole number, which fp32 holds.
+enum class GgufScales {
+  one,      // the float, at the beginning (ggml: block_q8_0, block_q4_0, block_q5_0)
+  min,      // the float, and that of the min (block_q4_1, block_q5_1)
+  pairs,    // the same two floats; then 8 numbers for each, of 6 bits (block_q4_K, block_q5_K)
+  halves6,  // 16 numbers of 6 bits, less 32, at byte 96, then the float (block_q3_K)
+  halves8,  // 16 numbers of 8 bits with a sign, at byte 192, then the float (block_q6_K)
+};
+
+// How ggml lays a type's blocks out: scales, and the low and high bits of the codes, which are less their zero. Codes
+// of 8 bits have signs.
+template <GgufType type, GgufScales scales, int zero, class Low, class High = NoBits>
+struct GgufBlocks {
+  static constexpr GgufType kType = type;
+  static constexpr GgufScales kScales = scales;
+  static constexpr bool kMin = scales == GgufScales::min || scales == GgufScales::pairs,
+                        kHalves = scales == GgufScales::halves6 || scales == GgufScales::halves8,
+                        kInHalf = scales == GgufScales::one || scales == GgufScales::min;  // half precision holds them
+  static constexpr int kBits = Low::kBits + High::kBits, kLeast = kBits == 8 ? -128 : -zero,
+                       kMost = kLeast + (1 << kBits) - 1;
+  static int code(const uint8_t* block, unsigned number) {
+    return int8_t(Low::of(block, number) + (High::of(block, number) << Low::kBits) - zero);
+  }
+};
+
+// Calls f with the GgufBlocks of a type. Returns false where it has no blocks.
+template <class... Blocks>
+struct BlockTypes {
+  template <class F>
+  static bool visit(GgufType type, F f) {
+    return ((type == Blocks::kType && (f(Blocks()), true)) || ...);
+  }
+};
+template <class F>
+bool visit_blocks(GgufType type, F f) {
+  using Scales = GgufScales;
+  return BlockTypes<
+      GgufBlocks<GgufType::Q8_0, Scales::one, 0, BlockBits<2, 8, 32>>,
+      GgufBlocks<GgufType::Q4_0, Scales::one, 8, BlockBits<2, 4, 16>>,
+      GgufBlocks<GgufType::Q4_1, Scales::min, 0, BlockBits<4, 4, 16>>,
+      GgufBlocks<GgufType::Q5_0, Scales::one, 16, BlockBits<6, 4, 16>, BlockBits<2, 1, 1>>,
+      GgufBlocks<GgufType::Q5_1, Scales::min, 0, BlockBits<8, 4, 16>, BlockBits<4, 1, 1>>,
+      GgufBlocks<GgufType::Q3_K, Scales::halves6, 4, BlockBits<32, 2, 32>, BlockBits<0, 1, 32>>,
+      GgufBlocks<GgufType::Q4_K, Scales::pairs, 0, BlockBits<16, 4, 32>>,
+      GgufBlocks<GgufType::Q5_K, Scales::pairs, 0, BlockBits<48, 4, 32>, BlockBits<16, 1, 32>>,
+      GgufBlocks<GgufType::Q6_K, Scales::halves8, 32, BlockBits<0, 4, 64>, BlockBits<128, 2, 32>>>::visit(type, f);
 }
 
-// Calls f with a Q8_0, Q4_0 or Q4_1, whichever the tensor's blocks are. Returns false where it has none.
-template <class F>
-bool visit_blocks(const GgufTensor& tensor, F f) {
-  if (tensor.type == GgufType::Q8_0) f(Q8_0());
-  else if (tensor.type == GgufType::Q4_0) f(Q4_0());
-  else if (tensor.type == GgufType::Q4_1) f(Q4_1());
-  else return false;
-  return true;
+// Sets the scales and the min of the b-th 32 numbers of a block.
+void read_scales(GgufScales scales, const uint8_t* block, int b, IntegerBlock& to);
+
+// 32 numbers of a tensor, by their place among all that it has.
+template <class Blocks>
+IntegerBlock integer_block(const GgufTensor& tensor, size_t place) {
+  constexpr Readable its = *readable(Blocks::kType);
+  constexpr size_t together = its.numbers / kBlockNumbers;
+  const uint8_t* const block = tensor.data + place / together * its.bytes;
+  const int b = int(place % together);
+  IntegerBlock to;
+  read_scales(Blocks::kScales, block, b, to);
+  for (int i = 0; i < kBlockNumbers; i++) to.codes[i] = int8_t(Blocks::code(block, unsigned(b * kBlockNumbers + i)));
+  return to;
 }
+
+// How a matrix whose parts have these types is stored here: in the smallest format that holds their numbers as they
+// are; bf16 where only some of the types have blocks.
+Dtype stored_type(const std::set<GgufType>& types);
 
 // Writes the numbers first .. first + n - 1 of a tensor, row after row, as floats: the bits that the Python package
-// `gguf` gives. `first` and n must be multiples of block_numbers: std::invalid_argument if they are not, or if they go
-// past the end. Numbers that are not finite stay so.
+// `gguf` gives. `first` and n must be multiples of a block's numbers: std::invalid_argument if they are not, or if they
+// go past the end. Numbers that are not finite stay so.
 void dequantize(const GgufTensor& tensor, size_t first, size_t n, float* out);
 
 // The order of rows in attn_q.weight and attn_k.weight. Rotary positions turn pairs of channels. Hugging Face has the

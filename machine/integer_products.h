@@ -1,4 +1,4 @@
-// machine/integer_products.h: the product with weights of 8 and 4 bits on a CPU, by vectors.
+// machine/integer_products.h: the product with weights of 8 to 4 bits on a CPU, by vectors.
 //
 // In order: sums of products of bytes, by the words that a machine has for them; the register tile; the twin of Matmul
 // (integers.h), which has the portable version's bits.
@@ -65,11 +65,14 @@ inline IntLanes two_products(ShortLanes a, IntLanes x) {
 // int32 of activations, the same in all lanes.
 template <class Q>
 struct Products {
+  static constexpr int kHigh = Panels<Q>::kHigh;  // bits of a code that lie apart
   // 8 bits: two products, each up to 255 * 127, may not fit an int16: codes and activations become numbers of 16 bits.
   static constexpr bool kShorts = Q::kBits == 8 && !kFourProducts;
   // 4 bits: the products of a whole block do, 8 * 2 * 15 * 127 = 30,480.
   static constexpr bool kShortSums = Q::kBits == 4 && !kFourProducts;
-  static constexpr int kParts = Q::kBits == 4 || kShorts ? 2 : 1;
+  // 5 and 6 bits: those of a pair do, 2 * 63 * 127; pairs are widened one by one.
+  static constexpr bool kPairs = kHigh > 0 && !kFourProducts;
+  static constexpr int kParts = Q::kBits < 8 || kShorts ? 2 : 1;
   static constexpr int kFours = kBlockNumbers / (kShorts ? 2 : 4);  // int32 of activations, with a block
 
   // Of a lane's two short sums the first has the start, -zero times the sum of the activations x. In it are then 16 of
@@ -83,10 +86,18 @@ struct Products {
     if (Q::kBits == 8) return kSigned ? c ^ 128 : c;
     return i == 0 ? c & 15 : c >> 4;
   }
+  // The same with the high bits of codes 4 g .. 4 g + 3.
+  static Codes part(Codes low, Codes high, int i, int g) {
+    if (kHigh == 0) return part(low, i);
+    const int up = 4 - Panels<Q>::high_bit(g);  // from there to bit 4; bits of other bytes are masked out
+    const IntLanes at = up >= 0 ? IntLanes(high) << (up & 7) : IntLanes(high) >> (-up & 7);
+    return part(low, i) | (Codes(at) & uint8_t(((1 << kHigh) - 1) << 4));
+  }
   static void add(IntLanes& sum, Codes part, int32_t four) {
     const IntLanes x = IntLanes{} + four;
     if (kFourProducts) sum = four_products(sum, part, x);
     else if (kShorts) sum += two_products(ShortLanes(part), x);
+    else if (kPairs) sum += two_products(two_products(part, x), IntLanes(ShortLanes{} + 1));
     else sum = IntLanes(ShortLanes(sum) + two_products(part, x));
 #if defined(__x86_64__)
     // A compiler may change the order of such sums. g++ would first compute all products of a block, into memory; this
@@ -121,17 +132,27 @@ struct Prefetch {
 
 inline Codes load_codes(const uint8_t* p) { return *reinterpret_cast<const CodesAnywhere*>(p); }
 
+// The high bits of codes 4 i .. 4 i + 7, of the r-th vector of outputs; words: all words of the block.
+template <class Q>
+Codes load_high(const Panels<Q>&, const uint8_t* words, int i, int wide, int r) {
+  if (Panels<Q>::kHigh == 0) return Codes{};
+  return load_codes(words + (Panels<Q>::high_word(i) * wide + r * Vec::width) * 4);
+}
+
 // The parts of the codes of two vectors of outputs, as the tiles read them.
 template <class Q>
 void unpack_parts(const Panels<Q>& w, int first, Codes* to) {
   using P = Products<Q>;
   const int wide = w.width(first), within = first % w.kOutputs;
   for (int b = 0; b < w.blocks(); b++) {
-    const uint8_t* codes = w.block(first, b) + 2 * w.kNumbers * wide + within * 4;
+    const uint8_t *const words = w.block(first, b) + w.kNumberBytes * wide + within * 4, *codes = words;
     UNROLL
     for (int i = 0; i < P::kFours; i += P::kParts, codes += 4 * wide) UNROLL
-    for (int r = 0; r < 2; r++) UNROLL
-    for (int part = 0; part < P::kParts; part++) *to++ = P::part(load_codes(codes + r * Vec::width * 4), part);
+    for (int r = 0; r < 2; r++) {
+      const Codes bytes = load_codes(codes + r * Vec::width * 4), high = load_high(w, words, i, wide, r);
+      UNROLL
+      for (int part = 0; part < P::kParts; part++) *to++ = P::part(bytes, high, part, i + part);
+    }
   }
 }
 
@@ -140,8 +161,8 @@ template <class Q, int T, int R, bool unpacked>
 void integer_tile(const ProductRows& rows, int row, const Panels<Q>& w, int first, float* out, int out_row,
                   Prefetch ahead) {
   using P = Products<Q>;
-  constexpr int width = Vec::width;
-  static_assert(Q::kBits == 4 || Q::kZero == 128, "part() takes 128");
+  constexpr int width = Vec::width, unit_fours = P::kFours / Q::kScales;
+  static_assert(Q::kBits < 8 || Q::kZero == 128, "part() takes 128");
   const IntegerRows& x = rows.numbers;
   const int wide = w.width(first), within = first % Panels<Q>::kOutputs, blocks = w.blocks();
   const ptrdiff_t row_fours = ptrdiff_t(blocks) * P::kFours;
@@ -156,30 +177,35 @@ void integer_tile(const ProductRows& rows, int row, const Panels<Q>& w, int firs
   for (int b = 0; b < blocks; b++, block += wide * Panels<Q>::kOutputBytes) {
     // Into L1 (3) for the one wide tile of few rows, which reads them soon; into L2 (2) for the next panel.
     for (int i = 0; i < ahead.lines; i++, ahead.next += kLine) __builtin_prefetch(ahead.next, 0, R == 4 ? 3 : 2);
-    IntLanes isum[T][R];
+    const uint8_t *const words = block + Panels<Q>::kNumberBytes * wide + within * 4, *codes = words;
     UNROLL
-    for (int t = 0; t < T; t++) UNROLL
-    for (int r = 0; r < R; r++) isum[t][r] = P::start(x.start[(row + t) * blocks + b]);
-    const uint8_t* codes = block + 2 * Panels<Q>::kNumbers * wide + within * 4;
-    UNROLL
-    for (int i = 0; i < P::kFours; i += P::kParts, codes += 4 * wide, fours += P::kParts) UNROLL
-    for (int r = 0; r < R; r++) {
-      const Codes bytes = unpacked ? Codes{} : load_codes(codes + r * width * 4);
+    for (int unit = 0; unit < Q::kScales; unit++) {
+      IntLanes isum[T][R];
       UNROLL
-      for (int part = 0; part < P::kParts; part++) {
-        const Codes its = unpacked ? *parts++ : P::part(bytes, part);
+      for (int t = 0; t < T; t++) UNROLL
+      for (int r = 0; r < R; r++) isum[t][r] = P::start(x.start[((row + t) * blocks + b) * Q::kScales + unit]);
+      UNROLL
+      for (int j = 0; j < unit_fours; j += P::kParts, codes += 4 * wide, fours += P::kParts) UNROLL
+      for (int r = 0; r < R; r++) {
+        const int i = unit * unit_fours + j;
+        const Codes bytes = unpacked ? Codes{} : load_codes(codes + r * width * 4);
+        const Codes high = unpacked ? Codes{} : load_high(w, words, i, wide, r);
         UNROLL
-        for (int t = 0; t < T; t++) P::add(isum[t][r], its, fours[t * row_fours + part]);
+        for (int part = 0; part < P::kParts; part++) {
+          const Codes its = unpacked ? *parts++ : P::part(bytes, high, part, i + part);
+          UNROLL
+          for (int t = 0; t < T; t++) P::add(isum[t][r], its, fours[t * row_fours + part]);
+        }
       }
-    }
-    UNROLL
-    for (int r = 0; r < R; r++) {
-      const f16* const scale = reinterpret_cast<const f16*>(block) + within + r * width;
       UNROLL
-      for (int t = 0; t < T; t++) {
-        const int at = (row + t) * blocks + b;
-        sum[t][r] = fused(P::to_floats(isum[t][r]), load(scale) * x.scale[at], sum[t][r]);
-        if (Q::kMin) sum[t][r] = fused(load(scale + wide), x.offset[at], sum[t][r]);
+      for (int r = 0; r < R; r++) {
+        const auto* const scale = reinterpret_cast<const typename Q::Number*>(block) + unit * wide + within + r * width;
+        UNROLL
+        for (int t = 0; t < T; t++) {
+          const int at = (row + t) * blocks + b;
+          sum[t][r] = fused(P::to_floats(isum[t][r]), load(scale) * x.scale[at], sum[t][r]);
+          if (Q::kMin && unit == Q::kScales - 1) sum[t][r] = fused(load(scale + wide), x.offset[at], sum[t][r]);
+        }
       }
     }
   }
@@ -226,9 +252,18 @@ void integer_product(const ProductRows& x, int rows, const Panels<Q>& w, int beg
 }
 
 #ifdef INSTANTIATE  // machine/library.cpp
-INSTANTIATE void integer_product(const ProductRows&, int, const Panels<Q8_0>&, int, int, bool, float*, int);
-INSTANTIATE void integer_product(const ProductRows&, int, const Panels<Q4_0>&, int, int, bool, float*, int);
-INSTANTIATE void integer_product(const ProductRows&, int, const Panels<Q4_1>&, int, int, bool, float*, int);
+#define PRODUCT(Q) \
+  INSTANTIATE void integer_product(const ProductRows&, int, const Panels<Q>&, int, int, bool, float*, int);
+PRODUCT(Q8_0)
+PRODUCT(Q4_0)
+PRODUCT(Q4_1)
+PRODUCT(Q5_0)
+PRODUCT(Q3_K)
+PRODUCT(Q4_K)
+PRODUCT(Q5_K)
+PRODUCT(Q6_K)
+PRODUCT(QAny)
+#undef PRODUCT
 #endif
 
 // Codes of a row as numbers of 16 bits, in the order of Products::part: of four the first and the third, then the
@@ -240,10 +275,10 @@ inline void to_shorts(const int8_t* from, int n, int16_t* to) {
 
 // Matmul: the outputs `mine` (cut at multiples of 16) of all rows; `after` follows on each panel's outputs, as in
 // products.h. Each thread brings the rows to 8 bits for itself: that is less work than to wait for the others.
-template <int bits, int zero, bool has_min, class After>
-void matmul_twin(const Range& mine, int rows, const Matmul<float, Quantized<bits, zero, has_min>>& m,
+template <int bits, int zero, bool has_min, int floats, class After>
+void matmul_twin(const Range& mine, int rows, const Matmul<float, Quantized<bits, zero, has_min, floats>>& m,
                  const After& after) {
-  using Q = Quantized<bits, zero, has_min>;
+  using Q = Quantized<bits, zero, has_min, floats>;
   using P = Products<Q>;
   constexpr int kMostRows = 96;  // whose codes stay in L2
   const int blocks = m.w.blocks(), most = smaller(rows, kMostRows), numbers = blocks * kBlockNumbers;

@@ -294,8 +294,8 @@ bool has_twins(const Team& team) {
 // Matmul
 
 // Where a model is loaded, its file or its user says how weights are stored. Panels of such a type know it at run time,
-// and a product asks once; their memory counts bytes.
-enum class Dtype { as_stored, fp32, bf16, f16, q8_0, q4_0, q4_1 };  // as_stored: as the file has each matrix
+// and a product asks once; their memory counts bytes. as_stored: as the file has each matrix.
+enum class Dtype { as_stored, fp32, bf16, f16, q8_0, q4_0, q4_1, q5_0, q3_k, q4_k, q5_k, q6_k, q_any };
 inline bool is_quantized(Dtype dtype) { return dtype >= Dtype::q8_0; }
 struct AnyNumber {
   uint8_t byte;
@@ -306,7 +306,7 @@ struct Panels<AnyNumber> {
   int k = 0, n = 0;
   bool cuda = false, far = false;
   Dtype dtype = Dtype::fp32;
-  void* scratch = nullptr;  // see the panels of 8 and 4 bits
+  void* scratch = nullptr;  // see the panels of 8 to 4 bits
 
   // f(panels), with their own type.
   template <class F>
@@ -316,6 +316,12 @@ struct Panels<AnyNumber> {
     if (dtype == Dtype::q8_0) return f(as<Q8_0>());
     if (dtype == Dtype::q4_0) return f(as<Q4_0>());
     if (dtype == Dtype::q4_1) return f(as<Q4_1>());
+    if (dtype == Dtype::q5_0) return f(as<Q5_0>());
+    if (dtype == Dtype::q3_k) return f(as<Q3_K>());
+    if (dtype == Dtype::q4_k) return f(as<Q4_K>());
+    if (dtype == Dtype::q5_k) return f(as<Q5_K>());
+    if (dtype == Dtype::q6_k) return f(as<Q6_K>());
+    if (dtype == Dtype::q_any) return f(as<QAny>());
     return f(as<float>());
   }
   size_t size() const {  // whole lines: what follows may be of another type

@@ -1,6 +1,6 @@
 // machine/packing.h: weights as a matmul reads them: packed into panels.
 //
-// In order: one piece of memory for several panels; panels of 8 and 4 bits, filled by blocks; `Weight`, one matrix of a
+// In order: one piece of memory for several panels; panels of 8 to 4 bits, filled by blocks; `Weight`, one matrix of a
 // model packed for its products.
 #pragma once
 
@@ -34,7 +34,7 @@ Array<W> place_panels(const std::vector<Panels<W>*>& all, bool cuda = false) {
   return memory;
 }
 
-// Fills panels of 8 or 4 bits, a piece of `memory`: each(set) calls set(output, block of k, its numbers) for all
+// Fills panels of 8 to 4 bits, a piece of `memory`: each(set) calls set(output, block of k, its numbers) for all
 // blocks.
 template <class Each>
 void set_blocks(Panels<AnyNumber> panels, Array<AnyNumber>& memory, Each each) {

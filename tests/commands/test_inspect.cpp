@@ -121,12 +121,12 @@ TEST_CASE("inspect: a GGUF file that does not load is described as far as it goe
   CHECK(other["tokenizer"]["tokens"] == 1001);
 
   const Json type = gguf_inspected(llama_with_tokenizer(), [](Draft& d) {
-    d.tensor("blk.0.attn_q.weight").type = 14;  // Q6_K
-    d.tensor("blk.1.attn_q.weight").type = 14;
+    d.tensor("blk.0.attn_q.weight").type = 10;  // Q2_K
+    d.tensor("blk.1.attn_q.weight").type = 10;
   });
-  CHECK(obstacles(type) == "[\"tensors of types that are not read: Q6_K\"]");
+  CHECK(obstacles(type) == "[\"tensors of types that are not read: Q2_K\"]");
   CHECK(type["model"]["n_layer"] == 2);
-  CHECK(type["types"][1]["type"] == "Q6_K");
+  CHECK(type["types"][1]["type"] == "Q2_K");
   CHECK(type["types"][1]["tensors"] == 2);
   CHECK(type["types"][1]["bytes"] == 128);
 
@@ -155,11 +155,11 @@ TEST_CASE("inspect: chat templates by kind, tensors by kind") {
     CHECK(gguf_inspected(llama_with_tokenizer(), set)["tokenizer"]["chat_template"] == kind);
   }
   Draft draft = llama_with_tokenizer();
-  draft.tensor("blk.1.attn_q.weight").type = 14;  // Q6_K
+  draft.tensor("blk.1.attn_q.weight").type = 10;  // Q2_K
   const Folder folder;
   const std::string text = inspect({folder.file("m.gguf", draft.bytes())});
   CHECK(contains(text, "blk.N.attn_q.weight            1  (4, 4)     F32 "));
-  CHECK(contains(text, "blk.N.attn_q.weight            1  (4, 4)     Q6_K"));
+  CHECK(contains(text, "blk.N.attn_q.weight            1  (4, 4)     Q2_K"));
   CHECK(contains(text, "blk.N.attn_k.weight            2  (2, 4)     F32 "));
 }
 

@@ -123,7 +123,8 @@ TEST_CASE("sweep: every drafter and shape prints the bytes of plain decoding") {
   std::map<Drafter*, Length> lengths;
   const std::vector<Drafter*> drafters = {&bigram, &ngram, &random, &lookup, &suffix, &recycle, &both};
   std::vector<std::vector<int>> by_one_thread;  // plain texts, which two threads must repeat
-  for (Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::f16, Dtype::q8_0, Dtype::q4_0, Dtype::q4_1})
+  for (Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::f16, Dtype::q8_0, Dtype::q4_0, Dtype::q4_1, Dtype::q5_0,
+                      Dtype::q3_k, Dtype::q4_k, Dtype::q5_k, Dtype::q6_k, Dtype::q_any})
     for (int threads : {1, 2}) {
       Target target(a.config, a.weights.data(), dtype, false, threads, 65);
       const std::vector<double> cost = measure_cost(target, 64);
@@ -133,7 +134,7 @@ TEST_CASE("sweep: every drafter and shape prints the bytes of plain decoding") {
         for (const Filter& filter : filters)
           for (uint64_t seed : {1, 2})
             for (const std::string& prompt : prompts) {
-              if (!runs(setting++, a_sixtieth() ? 60 : 10)) continue;
+              if (!runs(setting++, a_sixtieth() ? 60 : dtype > Dtype::q4_1 ? 30 : 10)) continue;
               Decoding decoding;
               decoding.sampling.temperature = temperature;
               decoding.sampling.top_k = filter.top_k, decoding.sampling.top_p = filter.top_p;

@@ -1,4 +1,4 @@
-// tests/cuda/cuda_integers.cu: the matmul of cuda/matmul_integers.cuh: the CPU's bits, with weights of 8 and 4 bits,
+// tests/cuda/cuda_integers.cu: the matmul of cuda/matmul_integers.cuh: the CPU's bits, with weights of 8 to 4 bits,
 // for any number of rows.
 #include "tests/cuda/cuda_test.h"  // first: it brings the emulator
 
@@ -12,7 +12,17 @@ namespace nanospec {
 
 namespace {
 
-constexpr Dtype kTypes[] = {Dtype::q8_0, Dtype::q4_0, Dtype::q4_1};
+constexpr Dtype kTypes[] = {Dtype::q8_0, Dtype::q4_0, Dtype::q4_1, Dtype::q5_0, Dtype::q3_k,
+                            Dtype::q4_k, Dtype::q5_k, Dtype::q6_k, Dtype::q_any};
+
+// The least and the largest code, less their zero.
+std::pair<int, int> codes_of(const Panels<AnyNumber>& panels) {
+  return panels.visit([](const auto& its) -> std::pair<int, int> {
+    using Q = std::remove_pointer_t<decltype(its.data)>;
+    if constexpr (kIsQuantized<Q>) return {-Q::kZero, (1 << Q::kBits) - 1 - Q::kZero};
+    else return {0, 0};
+  });
+}
 
 // x (R, x_row) with NaN beside its K columns, and the same random blocks of weights in the memory of both machines.
 struct IntegerProblem {
@@ -42,9 +52,11 @@ struct IntegerProblem {
     set_blocks(panels, memory, [&](const auto& set) {
       for (int output = 0; output < panels.n; output++)
         for (int k = 0, b = 0; k < panels.k; k += kBlockNumbers, b++) {
-          IntegerBlock block{
-              to_f16(0.001f + 1e-5f * float(chance.below(1000))), to_f16(-0.01f * float(chance.below(10))), {}};
-          for (uint8_t& code : block.codes) code = uint8_t(chance.below(panels.dtype == Dtype::q8_0 ? 256 : 16));
+          IntegerBlock block{};
+          for (float& scale : block.scale) scale = 0.001f + 1e-5f * float(chance.below(1000));
+          block.min = -0.01f * float(chance.below(10));
+          const auto [least, most] = codes_of(panels);
+          for (int8_t& code : block.codes) code = int8_t(least + chance.below(most - least + 1));
           set(output, b, block);
         }
     });
@@ -111,6 +123,7 @@ TEST_CASE(ON "integer matmul: the CPU's bits, for 1 to 17 rows") {
     for (Dtype dtype : kTypes) {
       CAPTURE(size.k);
       CAPTURE(int(dtype));
+      if (dtype > Dtype::q4_1 && size.k < 100) continue;
       const IntegerProblem p(dtype, 17, size.k, size.n, size.spare);
       int wrong = 0;
       for (int rows = 1; rows <= 17; rows++) {
@@ -125,8 +138,10 @@ TEST_CASE(ON "integer matmul: the CPU's bits, for 1 to 17 rows") {
 
 // Longer than what a block of threads loads ahead: 1,024 k of 8 bits, 2,048 of 4.
 TEST_CASE(ON "integer matmul: the CPU's bits where blocks of k are many") {
+  size_t tried = 0;
   for (Dtype dtype : kTypes)
     for (int k : {1024, 1500, 2080, 4128 + 7}) {
+      if (dtype > Dtype::q4_1 && !runs(tried++, 4)) continue;
       CAPTURE(k);
       CAPTURE(int(dtype));
       const IntegerProblem p(dtype, 2, k, 33);

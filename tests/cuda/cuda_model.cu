@@ -117,7 +117,8 @@ TEST_CASE(ON "a row has the same bits in a forward of any number of rows, of eve
 // Everything else that a forward runs is the portable version on both machines. Weights of 8 and 4 bits have one
 // kernel, with the CPU's bits, so that there plain and tuned differ in attention alone.
 TEST_CASE(ON "with the plain kernels a model has the CPU's bits, and the tuned ones are near") {
-  for (Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::f16, Dtype::q8_0, Dtype::q4_0, Dtype::q4_1}) {
+  for (Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::f16, Dtype::q8_0, Dtype::q4_0, Dtype::q4_1, Dtype::q5_0,
+                      Dtype::q3_k, Dtype::q4_k, Dtype::q5_k, Dtype::q6_k, Dtype::q_any}) {
     CAPTURE(int(dtype));
     const Config config = dtype == Dtype::q4_1   ? small_qwen()
                           : is_quantized(dtype)  ? small_llama()

@@ -22,7 +22,8 @@ struct Desk {
   float *f[8], *positive;
   Array<int> ints, kept_rows;
   Array<Piece> piece_array;
-  std::tuple<Array<bf16>, Array<f16>, Array<Q8_0>, Array<Q4_0>, Array<Q4_1>> weights;  // (45, 70)
+  std::tuple<Array<bf16>, Array<f16>, Array<Q8_0>, Array<Q4_0>, Array<Q4_1>, Array<Q5_K>, Array<Q6_K>, Array<QAny>>
+      weights;  // (45, 70)
   Array<bf16> keys, values;
   DeviceBatch batch;
 
@@ -172,6 +173,12 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
   check("Pack, 4 bits", 2, [&](Desk& d) {
     return Pack<float, Q4_1>{d.f[0], 70, 1, Panels<Q4_1>{reinterpret_cast<Q4_1*>(d.f[1]), C, 70}};
   });
+  check("Pack, 6 bits", 2, [&](Desk& d) {
+    return Pack<float, Q6_K>{d.f[0], 70, 1, Panels<Q6_K>{reinterpret_cast<Q6_K*>(d.f[1]), C, 70}};
+  });
+  check("ToIntegers, by halves", rows * 2, [&](Desk& d) {
+    return ToIntegers<Q6_K>{d.f[0], stride, C, IntegerRows{d.f[1], rows, 2}};
+  });
   check("ToIntegers", rows * 2, [&](Desk& d) {
     return ToIntegers<Q4_0>{d.f[0], stride, C, IntegerRows{d.f[1], rows, 2}};
   });
@@ -183,6 +190,7 @@ TEST_CASE(ON "row operations: a warp gives a core's bits") {
     check("Unpack", rows, [&](Desk& d) { return Unpack<float, W>{d.below_7(), d.panels<W>(), d.f[2], stride}; });
   };
   check_weights(bf16()), check_weights(f16()), check_weights(Q8_0()), check_weights(Q4_0()), check_weights(Q4_1());
+  check_weights(Q5_K()), check_weights(Q6_K()), check_weights(QAny());
   check("Unpack, fp32", rows, [&](Desk& d) {
     return Unpack<float, float>{d.below_7(), Panels<float>{d.f[1], C, 70}, d.f[2], stride};
   });

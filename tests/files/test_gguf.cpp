@@ -308,23 +308,20 @@ TEST_CASE("gguf: a tensor that is not in the file, or of a type that is not read
     d.tensors[0] = floats("a", {65536, 2});
     d.tensors[0].shape = {65536, 65536, 65536, 65536};
   });
-  const std::pair<uint32_t, const char*> types[] = {{6, "type Q5_0:"},
-                                                    {13, "type Q5_K:"},
-                                                    {14, "type Q6_K:"},
-                                                    {23, "type IQ4_XS:"},
-                                                    {39, "type MXFP4:"},
-                                                    {5, "type Q4_3:"},
-                                                    {26, "type I32:"},
-                                                    {41, "type Q1_0:"},
-                                                    {42, "type number 42:"},
-                                                    {28, "type F64:"},
-                                                    {~0u, "type number 4294967295:"}};
+  const std::pair<uint32_t, const char*> types[] = {{10, "type Q2_K:"},   {15, "type Q8_K:"},
+                                                    {23, "type IQ4_XS:"}, {39, "type MXFP4:"},
+                                                    {5, "type Q4_3:"},    {26, "type I32:"},
+                                                    {41, "type Q1_0:"},   {42, "type number 42:"},
+                                                    {28, "type F64:"},    {~0u, "type number 4294967295:"}};
   for (const auto& [number, name] : types) {
     const uint32_t type = number;
     check(std::string("tensor b has ") + name, [&](Draft& d) { d.tensors[1].type = type; });
   }
   check("tensor b of type Q8_0 has 5 columns, expected a multiple of 32",
         [](Draft& d) { d.tensors[1].type = uint32_t(GgufType::Q8_0); });
+  check("tensor b of type Q6_K has 32 columns, expected a multiple of 256", [](Draft& d) {
+    d.tensors[1] = {"b", uint32_t(GgufType::Q6_K), {32, 8}, std::string(210, '\0')};
+  });
   check("tensor a lies at offset 4, not a multiple of 32", [](Draft& d) { d.tensors[0].shift = 4; });
   check("tensor b has 20 bytes at offset 64, but the file has only 64 bytes of tensors",
         [](Draft& d) { d.tensors[1].shift = 32; });
@@ -391,12 +388,17 @@ TEST_CASE("gguf: blocks become floats as the format says") {
 
   CHECK(q.bytes == 36);
   CHECK(q.size() == 64);
-  const IntegerBlock second = integer_block<Q4_0>(q, 1);
-  CHECK(second.scale.bits == half);
-  CHECK(second.codes[1] == 1);
-  CHECK(second.codes[17] == 14);
-  CHECK(integer_block<Q4_1>(file.tensor("q41"), 0).min.bits == quarter);
-  CHECK(integer_block<Q8_0>(file.tensor("q8"), 0).codes[31] == 0);
+  const auto block_of = [](const GgufTensor& tensor, size_t place) {
+    IntegerBlock block{};
+    visit_blocks(tensor.type, [&](auto its) { block = integer_block<decltype(its)>(tensor, place); });
+    return block;
+  };
+  const IntegerBlock second = block_of(q, 1);
+  CHECK(second.scale[0] == 0.5f);
+  CHECK(second.codes[1] == 1 - 8);
+  CHECK(second.codes[17] == 14 - 8);
+  CHECK(block_of(file.tensor("q41"), 0).min == -0.25f);
+  CHECK(block_of(file.tensor("q8"), 0).codes[31] == -128);
 
   float part[32];
   dequantize(q, 32, 32, part);  // a row
@@ -636,21 +638,21 @@ TEST_CASE("gguf: memory under a file is given back, and its numbers stay") {
 
 namespace {
 
-// A Llama model with rows of 32 channels and blocks of every type.
+// A Llama model with rows of 32 channels, or 256, and blocks of most types.
 Draft mixed() {
   Draft draft = llama_gguf();
   draft.keys[2] = whole("llama.embedding_length", 32);
-  draft.keys[4] = whole("llama.feed_forward_length", 64);
+  draft.keys[4] = whole("llama.feed_forward_length", 256);
   draft.keys.push_back(list("tokenizer.ggml.scores", uint32_t(GgufKind::f32), 2, raw(0.5f) + raw(-1.0f)));
   draft.keys.push_back(list("tokenizer.ggml.token_type", uint32_t(GgufKind::i32), 2, raw(1) + raw(3)));
   draft.keys.push_back(key_of("tokenizer.ggml.add_bos_token", GgufKind::flag, "\x01"));
   draft.set(whole("llama.block_count", 1));
   const GgufType types[] = {GgufType::Q8_0, GgufType::F32,  GgufType::F16,  GgufType::BF16,
                             GgufType::Q4_0, GgufType::Q4_1, GgufType::Q4_0, GgufType::F16,
-                            GgufType::Q8_0, GgufType::Q4_1, GgufType::BF16};
-  const std::vector<uint64_t> shapes[] = {{32, 5},  {32},     {32},     {32},     {32, 32}, {32, 32},
-                                          {32, 16}, {32, 16}, {32, 64}, {32, 64}, {64, 32}};
-  const size_t bytes[] = {34, 128, 64, 64, 18, 20, 18, 64, 34, 20, 64};  // of 32 numbers
+                            GgufType::Q5_0, GgufType::Q5_1, GgufType::Q4_K};
+  const std::vector<uint64_t> shapes[] = {{32, 5},  {32},     {32},      {32},      {32, 32}, {32, 32},
+                                          {32, 16}, {32, 16}, {32, 256}, {32, 256}, {256, 32}};
+  const size_t bytes[] = {34, 128, 64, 64, 18, 20, 18, 64, 22, 24, 18};  // of 32 numbers
   draft.tensors.resize(std::size(types));
   for (size_t i = 0; i < draft.tensors.size(); i++) {
     Part& tensor = draft.tensors[i];
@@ -750,11 +752,11 @@ std::string kind_of(const std::string& message) {
 
 TEST_CASE("gguf: types that are not read may be looked at: a tensor then reaches to the next") {
   Draft draft = small_gguf();
-  draft.tensors = {{"a", 12, {256, 2}, std::string(288, 'x')}, floats("b", {5}), {"c", 99, {8}, std::string(64, 'x')}};
-  CHECK(holds(error_of([&] { parse_gguf(draft.bytes(), "f.gguf"); }), "tensor a has type Q4_K: f.gguf: give a file"));
+  draft.tensors = {{"a", 10, {256, 2}, std::string(288, 'x')}, floats("b", {5}), {"c", 99, {8}, std::string(64, 'x')}};
+  CHECK(holds(error_of([&] { parse_gguf(draft.bytes(), "f.gguf"); }), "tensor a has type Q2_K: f.gguf: give a file"));
   const GgufFile file = parse_gguf(draft.bytes(), "f.gguf", GgufTypes::any);
   REQUIRE(file.tensors.size() == 3);
-  CHECK(type_name(file.tensors[0].type) == "Q4_K");
+  CHECK(type_name(file.tensors[0].type) == "Q2_K");
   CHECK(!is_readable(file.tensors[0].type));
   CHECK(file.tensors[0].bytes == 288);
   CHECK(file.tensors[0].size() == 512);

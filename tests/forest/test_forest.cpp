@@ -241,8 +241,9 @@ TEST_CASE("forest: every text has the bytes that it has alone, whoever drafts it
   for (int trial = 0; trial < draws(); trial++) {
     const Config config = drawn_config(chance);
     const std::vector<float> weights = loud_weights(config, uint64_t(trial) + 1);
-    const Dtype dtypes[] = {Dtype::fp32, Dtype::bf16, Dtype::f16, Dtype::q8_0, Dtype::q4_0, Dtype::q4_1};
-    const Dtype dtype = dtypes[chance.below(6)], cache = chance.below(2) ? Dtype::fp32 : Dtype::bf16;
+    const Dtype dtypes[] = {Dtype::fp32, Dtype::bf16, Dtype::f16,  Dtype::q8_0, Dtype::q4_0, Dtype::q4_1,
+                            Dtype::q5_0, Dtype::q3_k, Dtype::q4_k, Dtype::q5_k, Dtype::q6_k, Dtype::q_any};
+    const Dtype dtype = dtypes[chance.below(12)], cache = chance.below(2) ? Dtype::fp32 : Dtype::bf16;
     const int threads = 1 + chance.below(2), seats = 1 + chance.below(chance.below(5) ? 8 : 32);
     Target single(config, weights.data(), dtype, false, threads, 65, cache);
     std::vector<Wanted> all(static_cast<size_t>(1 + chance.below(2 * seats)));

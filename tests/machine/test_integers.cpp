@@ -1,4 +1,4 @@
-// tests/machine/test_integers.cpp: weights of 8 and 4 bits: what panels were given comes back; blocks of numbers; rows
+// tests/machine/test_integers.cpp: weights of 8 to 4 bits: what panels were given comes back; blocks of numbers; rows
 // of activations in 8 bits; the tuned product has the portable one's bits, whatever the rows.
 #include <doctest/doctest.h>
 
@@ -14,8 +14,15 @@ using namespace nanospec;
 
 namespace {
 
+// Calls f with each format.
+template <class F>
+void each_format(F f) {
+  f(Q8_0()), f(Q4_0()), f(Q4_1()), f(Q5_0()), f(Q3_K()), f(Q4_K()), f(Q5_K()), f(Q6_K()), f(QAny());
+}
+
 template <class Q>
 struct Product {
+  static float number(float x) { return to_float(rounded<typename Q::Number>(x)); }
   Chance chance{7};
   std::vector<Q> memory;
   Panels<Q> w;
@@ -28,16 +35,16 @@ struct Product {
     w.data = memory.data();
     for (int n = 0; n < N; n++)
       for (int b = 0; b < w.blocks(); b++) {
-        IntegerBlock block{to_f16(0.001f + 1e-5f * float(chance.below(1000))),
-                           to_f16(Q::kMin ? -0.01f * float(chance.below(10)) : 0.0f),
-                           {}};
-        for (uint8_t& code : block.codes) code = uint8_t(chance.below(1 << Q::kBits));
+        IntegerBlock block{};
+        for (float& scale : block.scale) scale = number(0.001f + 1e-5f * float(chance.below(1000)));
+        block.min = number(Q::kMin ? -0.01f * float(chance.below(10)) : 0.0f);
+        for (int8_t& code : block.codes) code = int8_t(chance.below(1 << Q::kBits) - Q::kZero);
         w.set(n, b, block);
         for (int i = 0; i < kBlockNumbers; i++) {
           const int k = b * kBlockNumbers + i;
-          if (w.code(n, k) != block.codes[i]) FAIL("a code is not what was set");
+          if (w.code(n, k) != block.codes[i] + Q::kZero) FAIL("a code is not what was set");
           if (k >= K) continue;
-          const float weight = to_float(block.scale) * float(block.codes[i] - Q::kZero) + to_float(block.min);
+          const float weight = block.scale[i / Q::kUnit] * float(block.codes[i]) + block.min;
           if (w.weight(k, n) != weight) FAIL("a weight is not that of its code");
         }
       }
@@ -49,8 +56,9 @@ struct Product {
   void fill(int code) {
     for (int n = 0; n < w.n; n++)
       for (int b = 0; b < w.blocks(); b++) {
-        IntegerBlock block{to_f16(0.001f), to_f16(-0.01f), {}};
-        for (int i = 0; i < kBlockNumbers; i++) block.codes[i] = uint8_t(n % 3 == 2 && i % 4 < 2 ? 0 : code);
+        IntegerBlock block{{0.001f, 0.002f}, -0.01f, {}};
+        for (int i = 0; i < kBlockNumbers; i++)
+          block.codes[i] = int8_t((n % 3 == 2 && i % 4 < 2 ? 0 : code) - Q::kZero);
         w.set(n, b, block);
       }
     for (size_t i = 0; i < x.size(); i++)
@@ -91,9 +99,10 @@ TEST_CASE("integers: the tuned product has the portable one's bits, whatever the
     const int K = size.first, N = size.second;
     CAPTURE(K);
     CAPTURE(N);
-    check<Q8_0>(K, N);
-    check<Q4_0>(K, N);
-    check<Q4_1>(K, N);
+    each_format([&](auto format) {
+      CAPTURE(format.kBits);
+      check<decltype(format)>(K, N);
+    });
   }
 }
 
@@ -117,9 +126,10 @@ void check_largest() {
 }  // namespace
 
 TEST_CASE("integers: the largest sums of a block fit: codes of -128 in 8 bits, 15 in 4, activations of 127") {
-  check_largest<Q8_0>();
-  check_largest<Q4_0>();
-  check_largest<Q4_1>();
+  each_format([](auto format) {
+    CAPTURE(format.kBits);
+    check_largest<decltype(format)>();
+  });
 }
 
 TEST_CASE("integers: more rows than share their codes") {
@@ -162,9 +172,12 @@ TEST_CASE("integers: the operation that brings rows to 8 bits does what the vect
   std::fill_n(&x[K], 40, 0.0f);
   x[2 * K] = std::numeric_limits<float>::infinity();
   const IntegerRows rows(by_rows.data(), R, blocks), same(by_blocks.data(), R, blocks);
-  for (int row = 0; row < R; row++) rows.set<Q4_0>(row, &x[size_t(row) * K], K);
-  for (int item = 0; item < R * blocks; item++) ToIntegers<Q4_0>{x.data(), K, K, same}(Solo{}, item);
-  CHECK(memcmp(by_rows.data(), by_blocks.data(), by_rows.size() * sizeof(float)) == 0);
+  each_format([&](auto format) {
+    using Q = decltype(format);
+    for (int row = 0; row < R; row++) rows.set<Q>(row, &x[size_t(row) * K], K);
+    for (int item = 0; item < R * blocks; item++) ToIntegers<Q>{x.data(), K, K, same}(Solo{}, item);
+    CHECK(memcmp(by_rows.data(), by_blocks.data(), by_rows.size() * sizeof(float)) == 0);
+  });
 }
 
 TEST_CASE("integers: numbers as a block") {
@@ -173,16 +186,16 @@ TEST_CASE("integers: numbers as a block") {
   x[7] = 2;
   x[9] = 0.25f;
   const IntegerBlock eight = quantized<Q8_0>(x), four = quantized<Q4_0>(x), least = quantized<Q4_1>(x);
-  CHECK(to_float(eight.scale) == doctest::Approx(4 / 127.0).epsilon(1e-3));
-  CHECK(eight.codes[3] == 1);           // -127
-  CHECK(eight.codes[7] == 128 + 64);    // 63.5: away from zero
-  CHECK(eight.codes[9] == 128 + 8);     // 7.94
-  CHECK(to_float(four.scale) == 0.5f);  // -4 is code 0, which stands for -8
-  CHECK(four.codes[3] == 0);
-  CHECK(four.codes[7] == 12);
-  CHECK(four.codes[9] == 9);  // 0.5: up
-  CHECK(to_float(least.scale) == doctest::Approx(0.4).epsilon(1e-3));
-  CHECK(to_float(least.min) == -4);
+  CHECK(eight.scale[0] == doctest::Approx(4 / 127.0).epsilon(1e-3));
+  CHECK(eight.codes[3] == -127);
+  CHECK(eight.codes[7] == 64);  // 63.5: away from zero
+  CHECK(eight.codes[9] == 8);   // 7.94
+  CHECK(four.scale[0] == 0.5f);
+  CHECK(four.codes[3] == -8);
+  CHECK(four.codes[7] == 4);
+  CHECK(four.codes[9] == 1);  // 0.5: up
+  CHECK(least.scale[0] == doctest::Approx(0.4).epsilon(1e-3));
+  CHECK(least.min == -4);
   CHECK(least.codes[3] == 0);
   CHECK(least.codes[7] == 15);
   CHECK(least.codes[0] == 10);

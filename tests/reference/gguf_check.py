@@ -3,13 +3,14 @@
 
 usage: gguf_check.py [--stored | FILE ...]
   FILE      GGUF files to compare too: a real model, say
-  --stored  only print the file, and its numbers' bits, that tests/files/test_gguf.cpp has in its text
+  --stored  only print the files, and their numbers' bits, that tests/files/test_gguf.cpp has in its text
 
 First it writes files of its own with the package, versions 2 and 3: every kind of metadata; all 65,536 halves and
-bfloat16 numbers; blocks of Q8_0, Q4_0 and Q4_1 that the package quantized, and blocks of random bits, scales that are
-not finite among them; and a small Llama model. Exit status 0 when all are equal; numbers that are not finite must be so
+bfloat16 numbers; blocks that the package quantized, where it can, and blocks of random bits, scales that are not finite
+among them; and a small Llama model. Exit status 0 when all are equal; numbers that are not finite must be so
 in both, and infinities of one sign. Needs numpy and gguf (PyPI), and build/dump_gguf (make build/dump_gguf).
 """
+import hashlib
 import os
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from gguf import GGUFValueType as Kind
 
 DUMP = "build/dump_gguf"
 BLOCKS = {Type.Q8_0: 34, Type.Q4_0: 18, Type.Q4_1: 20}  # bytes of a block
+MORE_BLOCKS = {Type.Q5_0: 22, Type.Q5_1: 24, Type.Q3_K: 110, Type.Q4_K: 144, Type.Q5_K: 176, Type.Q6_K: 210}
+FLOATS = {Type.Q5_0: [0], Type.Q5_1: [0, 2], Type.Q3_K: [108], Type.Q4_K: [0, 2], Type.Q5_K: [0, 2], Type.Q6_K: [208]}
 chance = numpy.random.default_rng(16)
 
 
@@ -58,8 +61,9 @@ def write_types(path):
     writer.add_tensor("halves", sixteen.view("f2"))
     writer.add_tensor("bfloat16", sixteen.view("u1").reshape(256, 512), raw_dtype=Type.BF16)
     writer.add_tensor("floats", numpy.frombuffer(chance.bytes(4 * 4096), dtype="f4").reshape(2, 32, 64))
-    for kind, width in BLOCKS.items():
-        add(writer, f"quantized.{kind.name}", kind, (48, 96))
+    for kind, width in (BLOCKS | MORE_BLOCKS).items():
+        if not kind.name.endswith("K"):
+            add(writer, f"quantized.{kind.name}", kind, (48, 96))
         random = numpy.frombuffer(chance.bytes(4096 * 3 * width), dtype="u1").reshape(4096, 3 * width)
         writer.add_tensor(f"random.{kind.name}", random, raw_dtype=kind)
     add(writer, "line", Type.F32, (7,))
@@ -114,6 +118,22 @@ def print_stored(path):
     for tensor in gguf.GGUFReader(path).tensors:
         numbers = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype("f4", copy=False).reshape(-1)
         print(tensor.name + ":", ", ".join(f"0x{bits:08x}" for bits in numbers.view("u4")))
+
+
+def print_digests():
+    """Of more types: SHA-256 of what 64 blocks become, made by a formula that test_gguf.cpp has too."""
+    for kind, width in MORE_BLOCKS.items():
+        state, data = numpy.uint32(kind.value), []
+        for _ in range(64 * width):
+            state = numpy.uint32(state * numpy.uint32(1664525) + numpy.uint32(1013904223))
+            data.append(int(state) >> 24)
+        blocks = numpy.array(data, dtype="u1").reshape(64, width)
+        for at in FLOATS[kind]:  # the high byte of a half: below 2
+            blocks[:, at + 1] &= 0xBF
+        numbers = gguf.quants.dequantize(blocks, kind).astype("f4", copy=False)
+        assert numpy.isfinite(numbers).all()
+        print(kind.name, hashlib.sha256(numpy.ascontiguousarray(numbers).tobytes()).hexdigest(),
+              ", ".join(f"0x{bits:08x}" for bits in numbers.reshape(-1)[:3].view("u4")))
 
 
 def as_version_2(path):
@@ -195,6 +215,7 @@ def main(paths):
     with tempfile.TemporaryDirectory() as folder:
         if paths == ["--stored"]:
             print_stored(os.path.join(folder, "stored.gguf"))
+            print_digests()
             return 0
         types, llama = os.path.join(folder, "types.gguf"), os.path.join(folder, "llama.gguf")
         write_types(types)
