@@ -63,20 +63,38 @@ bool rare(int byte) {
 // ---------------------------------------------------------------------------------------------------------------
 // The pre-splits
 
-// What `\s` is for Hugging Face, within brackets: Unicode's White_Space. PCRE2's has U+180E too.
-const std::string kSpaces =
-    "\\t-\\r\\x20\\x85\\xA0\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}";
+// A pattern is written as tokenizer.json has it. The last space before a word belongs to the word, and each place of a
+// text has a match. smollm takes each digit alone: Hugging Face cuts at digits first, and then the parts between them;
+// so a digit ends a run of spaces, as the end of the text does. So it is with `default` and signs: it stands for the
+// four patterns, one after the other, with which llama.cpp reads files of that name.
+constexpr const char *kLlama3 = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)"
+                                R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+                     *kDefault = R"([\p{P}$+<=>^~|]+|[0-9]{3}|(?:(?![0-9]{3})\p{N})+| ?\p{L}+|)"
+                                 R"( ?[^\s\p{L}\p{N}\p{P}$+<=>^~|]+|\s+(?![^\s\p{P}$+<=>^~|])|\s+)";
+struct PreSplit {
+  const char *name, *regex;
+};
+constexpr PreSplit kPreSplits[] = {
+    {"smollm", R"(\p{N}|'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?![^\s\p{N}])|\s+)"},
+    {"gpt-2", R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"},
+    {"qwen2", R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
+              R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+    {"llama-bpe", kLlama3},
+    {"llama3", kLlama3},
+    {"llama-v3", kLlama3},
+    {"default", kDefault},
+};
 
-// The pattern of a piece. The last space before a word belongs to the word. smollm takes each digit alone, gpt-2 all
-// that stand together. Hugging Face cuts at smollm's digits first, and then the parts between them; so a digit ends a
-// run of spaces, as the end of the text does. Each place of a text has a match.
-const std::map<std::string, std::string>& pre_splits() {
-  static const std::string word = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+|", sign = " ?[^" + kSpaces + "\\p{L}\\p{N}]+|",
-                           spaces = "[" + kSpaces + "]+";
-  static const std::map<std::string, std::string> all = {
-      {"gpt-2", word + " ?\\p{N}+|" + sign + spaces + "(?![^" + kSpaces + "])|" + spaces},
-      {"smollm", "\\p{N}|" + word + sign + spaces + "(?![^" + kSpaces + "\\p{N}])|" + spaces}};
-  return all;
+// The pattern for PCRE2. What `\s` is for Hugging Face, within brackets: Unicode's White_Space. PCRE2's has U+180E too.
+std::string for_pcre2(std::string regex) {
+  const std::string kSpaces =
+      "\\t-\\r\\x20\\x85\\xA0\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}";
+  const std::pair<const char*, std::string> forms[] = {
+      {"[^\\s", "[^" + kSpaces}, {"\\s", "[" + kSpaces + "]"}, {"\\S", "[^" + kSpaces + "]"}};
+  for (const auto& [form, ours] : forms)
+    for (size_t at = 0; (at = regex.find(form, at)) != std::string::npos; at += ours.size())
+      regex.replace(at, strlen(form), ours);
+  return regex;
 }
 
 std::string message_of_pcre2(int code) {
@@ -86,13 +104,14 @@ std::string message_of_pcre2(int code) {
 }
 
 std::shared_ptr<const pcre2_code> compile_split(const std::string& pre, const std::string& where) {
-  const auto found = pre_splits().find(pre);
-  if (found == pre_splits().end())
+  const PreSplit* const found = row_of(kPreSplits, &PreSplit::name, pre);
+  if (!found)
     refuse("the pre-split \"" + printable(pre) + "\" is not known", where,
-           "give a model whose pre-split is smollm or gpt-2");
+           "give a model whose pre-split is one of " + joined(column(kPreSplits, &PreSplit::name)));
+  const std::string pattern = for_pcre2(found->regex);
   int error;
   PCRE2_SIZE at;
-  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(found->second.c_str()), PCRE2_ZERO_TERMINATED,
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.c_str()), pattern.size(),
                                    PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &at, nullptr);
   if (!code) refuse("PCRE2 does not take the pattern (" + message_of_pcre2(error) + ")", where, "install libpcre2-8-0");
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where that fails, matching is slower
@@ -106,9 +125,16 @@ std::string token_name(int id, const std::string& name) { return filled("token {
 
 }  // namespace
 
-Bpe::Bpe(const BpeParts& parts, const std::string& where) : pre_(parts.pre), eos_(parts.eos) {
+bool is_llama3(const std::string& pre) {
+  const PreSplit* const found = row_of(kPreSplits, &PreSplit::name, pre);
+  return found && found->regex == kLlama3;
+}
+
+Bpe::Bpe(const BpeParts& parts, const std::string& where) : pre_(parts.pre), eos_(parts.eos), begin_(parts.begin) {
   read_merges(parts, read_tokens(parts, where), where);
-  for (int id : {parts.bos, eos_})
+  for (int id = 0; parts.ignore_merges && id < vocab_size(); id++)
+    if (type(id) == TokenType::normal) whole_.emplace(bytes_[size_t(id)], id);
+  for (int id : {parts.bos, eos_, begin_})
     if (id < -1 || id >= vocab_size())
       refuse(filled("the id {} of a special token is not below {}", id, vocab_size()), where);
   split_ = compile_split(pre_, where);
@@ -254,10 +280,13 @@ class BpeRun {
     cache_.emplace(key_, merged_);
   }
 
-  // Merges one piece into merged_. The tokens are a list, linked both ways; the pairs of neighbours wait in a queue by
-  // rank, then by place. A merge makes two new pairs at most, so that n bytes take O(n log n), however long the piece.
+  // Makes one piece the tokens in merged_. They are a list, linked both ways; the pairs of neighbours wait in a queue
+  // by rank, then by place. A merge makes two new pairs at most, so that n bytes take O(n log n), however long the
+  // piece.
   void merge(std::string_view bytes) {
     if (bytes.size() >= kEnd) refuse("a piece of more than 4 GB without a space", "a text", "give another text");
+    const auto whole = bpe_.whole_.find(bytes);
+    if (whole != bpe_.whole_.end()) return merged_.assign(1, whole->second);
     nodes_.clear();
     for (char c : bytes) {
       const int id = bpe_.byte_id_[uint8_t(c)];
@@ -363,7 +392,7 @@ namespace {
 struct HfReader {
   const Json file;
   const std::string& where;
-  const std::string advice = "give a byte-level BPE tokenizer whose pre-split is smollm or gpt-2";
+  const std::string advice = "give another tokenizer: docs/formats.md says which load";
   BpeParts parts = {};  // a type of 0: there is no such token yet
 
   // Refuses an option that is neither missing nor one of these.
@@ -378,39 +407,76 @@ struct HfReader {
     return type.is_string() ? shown(type) : shown(value);
   }
 
-  bool byte_level(const Json& one) const {
+  // Whether it is ByteLevel, and cuts as GPT-2 does; or, after others that have cut, not at all.
+  bool byte_level(const Json& one, bool cuts) const {
     if (member(one, "type") != "ByteLevel") return false;
     expect("the pre-tokenizer's ", one, "add_prefix_space", {false});
-    expect("the pre-tokenizer's ", one, "use_regex", {nullptr, true});
+    if (cuts) expect("the pre-tokenizer's ", one, "use_regex", {nullptr, true});
+    else expect("the pre-tokenizer's ", one, "use_regex", {false});
     return true;
   }
   std::string pre_split_of(const Json& pre) const {
-    if (byte_level(pre)) return "gpt-2";
+    if (byte_level(pre, true)) return "gpt-2";
     const Json& list = member(pre, "pretokenizers");
     if (member(pre, "type") != "Sequence" || !list.is_array())
       refuse("the pre-tokenizer is " + named(pre), where, advice);
-    if (list.size() == 2 && member(list[0], "type") == "Digits" && byte_level(list[1])) {
-      expect("the pre-tokenizer's ", list[0], "individual_digits", {true});
+    const Json& first = list.empty() ? pre : list[0];
+    if (list.size() == 2 && member(first, "type") == "Digits" && byte_level(list[1], true)) {
+      expect("the pre-tokenizer's ", first, "individual_digits", {true});
       return "smollm";
     }
+    if (list.size() == 2 && member(first, "type") == "Split" && byte_level(list[1], false)) return split_of(first);
     const std::string names = joined(list, ", ", [&](const Json& one) { return named(one); });
     refuse("the pre-tokenizer is a sequence of " + printable(names, 200), where, advice);
   }
+  std::string split_of(const Json& split) const {
+    expect("the pre-tokenizer's ", split, "behavior", {"Isolated"});
+    expect("the pre-tokenizer's ", split, "invert", {nullptr, false});
+    const Json& regex = member(member(split, "pattern"), "Regex");
+    for (const PreSplit& known : kPreSplits)
+      if (regex == known.regex) return known.name;
+    refuse("the pre-tokenizer cuts by " + shown(regex) + ", which is not known", where, advice);
+  }
 
   void check_pipeline() const {
-    for (const char* name : {"normalizer", "truncation", "padding"}) expect("its ", file, name, {nullptr});
-    for (const char* name : {"post_processor", "decoder"}) {
-      const Json& step = member(file, name);
-      const bool none = step.is_null() && std::string(name) == "post_processor";
-      if (!none && member(step, "type") != "ByteLevel")
-        refuse(std::string("its ") + name + " is " + named(step), where, advice);
-    }
+    expect("its ", file, "truncation", {nullptr});
+    expect("its ", file, "padding", {nullptr});
+    const Json& normalizer = member(file, "normalizer");
+    if (!normalizer.is_null() && member(normalizer, "type") != "NFC")
+      refuse("its normalizer is " + named(normalizer), where, advice);
+    const Json& decoder = member(file, "decoder");
+    if (member(decoder, "type") != "ByteLevel") refuse("its decoder is " + named(decoder), where, advice);
     const Json& model = member(file, "model");
     expect("the model's ", model, "type", {"BPE"});
     expect("the model's ", model, "dropout", {nullptr, 0, 0.0});
     for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"})
       expect("the model's ", model, name, {nullptr, ""});
-    for (const char* name : {"byte_fallback", "ignore_merges"}) expect("the model's ", model, name, {nullptr, false});
+    expect("the model's ", model, "byte_fallback", {nullptr, false});
+    expect("the model's ", model, "ignore_merges", {nullptr, false, true});
+  }
+
+  // What is done at the end: ByteLevel changes no ids; a template may put one token before the text.
+  void read_post_processor(const Json& step) {
+    const Json &type = member(step, "type"), &list = member(step, "processors");
+    if (step.is_null() || type == "ByteLevel") return;
+    if (type == "TemplateProcessing") return read_template(step);
+    if (type != "Sequence" || !list.is_array()) refuse("its post_processor is " + named(step), where, advice);
+    for (const Json& one : list) {
+      if (member(one, "type") == "Sequence") refuse("its post_processor is a sequence in a sequence", where, advice);
+      read_post_processor(one);
+    }
+  }
+  void read_template(const Json& step) {
+    const Json& single = member(step, "single");
+    const size_t n = single.is_array() ? single.size() : 0;
+    if (n < 1 || n > 2 || member(member(single[n - 1], "Sequence"), "id") != "A")
+      refuse("its post_processor adds more than one token before a text", where, advice);
+    if (n == 1) return;
+    const Json& name = member(member(single[0], "SpecialToken"), "id");
+    const Json& ids = name.is_string() ? member(member(member(step, "special_tokens"), name), "ids") : name;
+    if (!ids.is_array() || ids.size() != 1)
+      refuse("its post_processor adds " + shown(name) + " before a text, which has not one id", where, advice);
+    parts.begin = id_of(name, ids[0], parts.tokens.size());
   }
 
   // An id of the file: one of `all`.
@@ -455,6 +521,7 @@ struct HfReader {
     expect(of, token, "special", {true, false});
     expect(of, token, "normalized", {true, false});
     expect(of, token, "normalized", {member(first, "normalized")});  // Hugging Face would seek them in two turns
+    if (!member(file, "normalizer").is_null()) expect(of, token, "normalized", {false});
     put(name, id, member(token, "special").get<bool>() ? TokenType::control : TokenType::user_defined);
   }
 
@@ -488,6 +555,8 @@ BpeParts parse_bpe(const std::string& text, const std::string& where) {
   reader.read_vocabulary();
   reader.read_merges();
   reader.check_unknown();
+  reader.read_post_processor(member(reader.file, "post_processor"));
+  reader.parts.ignore_merges = member(member(reader.file, "model"), "ignore_merges") == true;
   return reader.parts;
 }
 

@@ -15,6 +15,15 @@ inline std::string file_of_model(const std::string& model, const std::string& fi
 
 const std::string kTokenizerKey = "tokenizer.ggml.";  // what the keys of a GGUF file's tokenizer begin with
 
+// The token that the model wants before every text; -1: none. As llama.cpp does, a file that does not say whether it
+// wants one is asked for its pre-split.
+inline int gguf_begin_token(const GgufFile& file) {
+  const std::string bos = kTokenizerKey + "bos_token_id";
+  const bool usual = file.has(bos) && is_llama3(file.text(kTokenizerKey + "pre", ""));
+  if (!file.flag(kTokenizerKey + "add_bos_token", usual)) return -1;
+  return int(file.integer(bos, 0, int64_t(file.length(kTokenizerKey + "tokens")) - 1));
+}
+
 // Throws runtime_error.
 inline Tokenizer gguf_tokenizer(const GgufFile& file) {
   const std::string kind = file.text(kTokenizerKey + "model");
@@ -26,16 +35,12 @@ inline Tokenizer gguf_tokenizer(const GgufFile& file) {
   for (int64_t type : file.integers(kTokenizerKey + "token_type", 0, 6)) parts.types.push_back(int(type));
   parts.merges = file.texts(kTokenizerKey + "merges");
   parts.pre = file.text(kTokenizerKey + "pre");
+  parts.ignore_merges = is_llama3(parts.pre);
+  parts.begin = gguf_begin_token(file);
   const int64_t most = int64_t(parts.tokens.size()) - 1;
   parts.bos = int(file.integer(kTokenizerKey + "bos_token_id", 0, most, -1));
   parts.eos = int(file.integer(kTokenizerKey + "eos_token_id", 0, most, -1));
   return bpe_tokenizer(parts, file.path);
-}
-
-// The token that the model wants before every text; -1: none.
-inline int gguf_begin_token(const GgufFile& file) {
-  if (!file.flag(kTokenizerKey + "add_bos_token", false)) return -1;
-  return int(file.integer(kTokenizerKey + "bos_token_id", 0, int64_t(file.length(kTokenizerKey + "tokens")) - 1));
 }
 
 // Throws runtime_error.

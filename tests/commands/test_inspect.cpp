@@ -142,6 +142,14 @@ TEST_CASE("inspect: a GGUF file that does not load is described as far as it goe
   CHECK(gguf_inspected(llama_with_tokenizer(), [](Draft& d) {
           d.set(key_of("tokenizer.ggml.add_bos_token", GgufKind::flag, std::string(1, '\1')));
         })["tokenizer"]["add_bos_token"] == "1 <|im_start|>");
+  const auto begin_of_llama3 = [](const std::string& flag) {
+    return gguf_inspected(llama_with_tokenizer(), [&](Draft& d) {
+      d.set(words("tokenizer.ggml.pre", "llama-bpe"));
+      if (!flag.empty()) d.set(key_of("tokenizer.ggml.add_bos_token", GgufKind::flag, flag));
+    })["tokenizer"]["add_bos_token"];
+  };
+  CHECK(begin_of_llama3("") == "1 <|im_start|>");  // as llama.cpp does where a file does not say
+  CHECK(begin_of_llama3(std::string(1, '\0')) == "nothing");
 }
 
 TEST_CASE("inspect: chat templates by kind, tensors by kind") {

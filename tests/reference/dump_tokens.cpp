@@ -1,10 +1,10 @@
 // tests/reference/dump_tokens.cpp: writes our tokens of many lines, for bpe_check.py to compare with those of Hugging
 // Face's `tokenizers`. It also says how fast that was, and checks that the tokens give the lines back.
 //
-//   make build/dump_tokens && build/dump_tokens TOKENIZER LINES IDS plain|found
+//   make build/dump_tokens && build/dump_tokens TOKENIZER LINES IDS plain|found [PRE]
 //
-// TOKENIZER is a tokenizer.json. LINES and IDS are the same in form: for each line a uint32 with its length, then so
-// many bytes, or int32 ids. `found`: control tokens are found in the lines.
+// TOKENIZER is a tokenizer.json; PRE a pre-split in place of its own. LINES and IDS are the same in form: for each line
+// a uint32 with its length, then so many bytes, or int32 ids. `found`: control tokens are found in the lines.
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -15,8 +15,10 @@
 using namespace nanospec;
 
 int main(int argc, char** argv) try {
-  if (argc != 5) throw std::invalid_argument("usage: dump_tokens TOKENIZER LINES IDS plain|found");
-  const Bpe bpe(parse_bpe(read_file(argv[1]), argv[1]), argv[1]);
+  if (argc < 5 || argc > 6) throw std::invalid_argument("usage: dump_tokens TOKENIZER LINES IDS plain|found [PRE]");
+  BpeParts parts = parse_bpe(read_file(argv[1]), argv[1]);
+  if (argc == 6) parts.pre = argv[5];
+  const Bpe bpe(parts, argv[1]);
   const Tokenizer decoder{bpe.symbols()};
   const std::string lines = read_file(argv[2]);
   const Control control = std::string(argv[4]) == "found" ? Control::found : Control::plain;
