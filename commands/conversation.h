@@ -23,13 +23,18 @@ constexpr const char *kTurnBegin = "<|im_start|>", *kTurnEnd = "<|im_end|>";  //
 // ---------------------------------------------------------------------------------------------------------------
 // The end of a text
 
-// The tokens that end a text: what the file calls its end, and the two that chats and documents end with elsewhere.
+// With these tokens chats and documents end, in ChatML and with Llama 2 and 3, also where a file names no end.
+constexpr const char* kTextEnds[] = {"<|endoftext|>", kTurnEnd, "</s>", "<|end_of_text|>", "<|eot_id|>"};
+
+// The tokens that end a text: what the file calls its end, and those of kTextEnds that are special in it.
 inline Tokens end_tokens(const Tokenizer& tokenizer) {
   Tokens ends;
   if (!tokenizer.bpe) return ends;
-  const Bpe& bpe = *tokenizer.bpe;
-  for (int id : {bpe.eos(), bpe.special("<|endoftext|>"), bpe.special(kTurnEnd)})
+  const auto add = [&](int id) {
     if (id >= 0 && std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
+  };
+  add(tokenizer.bpe->eos());
+  for (const char* name : kTextEnds) add(tokenizer.bpe->special(name));
   return ends;
 }
 

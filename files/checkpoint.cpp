@@ -337,6 +337,7 @@ Loaded load_model(const std::string& dir) {
     refuse(filled("the tokenizer has {} symbols, config.json says vocab_size {}", loaded.tokenizer.vocab_size(),
                   loaded.config.vocab_size),
            dir, "use files of one and the same model");
+  if (loaded.tokenizer.bpe) loaded.begin_token = loaded.tokenizer.bpe->begin();
   const SafeTensors file = read_safetensors(model_path, [&](const SafeTensors& header) {
     check_model(header, loaded.config, model_path);
     return true;

@@ -120,6 +120,11 @@ TEST_CASE("conversation: ChatML is known by its marks, and brings its own system
   CHECK(read_template(kTemplate, letters).form == ChatTemplate::kLines);  // it has no such tokens
   CHECK(end_tokens(letters).empty());
   CHECK(end_tokens(small()) == Tokens{0, 2});
+  BpeParts llama3 = parse_bpe(read_file("tests/files/bpe_small.json"), "small");
+  llama3.tokens[0] = "<|end_of_text|>";
+  llama3.tokens[2] = "<|eot_id|>";
+  llama3.eos = 2;
+  CHECK(end_tokens(bpe_tokenizer(llama3, "t")) == Tokens{2, 0});
   const auto begun = [](const std::optional<std::string>& system) {
     return begin_conversation(small(), kTemplate, "m", system).tokens();
   };

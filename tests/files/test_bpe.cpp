@@ -1,6 +1,6 @@
-// tests/files/test_bpe.cpp: byte-level BPE against the ids that Hugging Face's `tokenizers` gave once, against the
-// plain rule, and with files that are wrong. tests/reference/bpe_check.py made bpe_small.json and bpe_lines.json; it
-// also compares a million lines.
+// tests/files/test_bpe.cpp: byte-level and SentencePiece's BPE against the ids that Hugging Face's `tokenizers` gave
+// once, against the plain rule, and with files that are wrong. tests/reference/bpe_check.py made bpe_small.json and
+// bpe_lines.json; it also compares a million lines; pieces_check.py is the same for SentencePiece's BPE.
 #include <doctest/doctest.h>
 
 #include <iterator>
@@ -29,9 +29,12 @@ BpeParts with_split(BpeParts parts, const std::string& pre) {
   return parts;
 }
 const Bpe& small(const std::string& pre = "smollm") {
-  static const Bpe smollm(small_parts(), "small"), gpt2(with_split(small_parts(), "gpt-2"), "small");
-  return pre == "smollm" ? smollm : gpt2;
+  static std::map<std::string, Bpe> all;
+  return all.try_emplace(pre, with_split(small_parts(), pre), "small").first->second;
 }
+// Qwen2's pre-split, as its tokenizer.json has it.
+constexpr const char* kQwen2 = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
+                               R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 std::string decoded(const Bpe& bpe, const std::vector<int>& ids) { return Tokenizer{bpe.symbols()}.decode(ids); }
 
@@ -102,6 +105,25 @@ TEST_CASE("bpe: stored lines have Hugging Face's ids, in both pre-splits, and co
   CHECK(other_plain >= 20);
 }
 
+TEST_CASE("bpe: every pre-split cuts as Hugging Face's, and as llama.cpp's default does") {
+  const Json cuts = parse_json(read_file("tests/files/bpe_cuts.json"), "cuts");
+  CHECK(cuts["lines"].size() == 100);
+  for (const std::string pre : {"smollm", "gpt-2", "qwen2", "llama-bpe", "default"}) {
+    Json file = cuts["tokenizer"];
+    file["pre_tokenizer"] = small_file()["pre_tokenizer"];
+    BpeParts parts = with_split(parse_bpe(file.dump(), "cuts"), pre);
+    parts.ignore_merges = is_llama3(pre);
+    const Bpe bpe(parts, "cuts");
+    CAPTURE(pre);
+    for (const Json& line : cuts["lines"]) {
+      const std::string text = line["text"];
+      CAPTURE(text);
+      CHECK(bpe.encode(text, Control::plain) == line[pre].get<std::vector<int>>());
+      CHECK(decoded(bpe, line[pre]) == text);
+    }
+  }
+}
+
 TEST_CASE("bpe: every valid text comes back, and bad bytes count as U+FFFD, one a run") {
   Random random(7);
   for (int i = 0; i < 2000; i++) {
@@ -116,7 +138,7 @@ TEST_CASE("bpe: every valid text comes back, and bad bytes count as U+FFFD, one 
       for (size_t k = 1 + below(random, 3); k > 0; k--) broken += char(0xF8 + below(random, 8));  // no part of UTF-8
       mended += "\xEF\xBF\xBD";
     }
-    for (const char* pre : {"smollm", "gpt-2"}) {
+    for (const char* pre : {"smollm", "gpt-2", "qwen2", "llama-bpe", "default"}) {
       const Bpe& bpe = small(pre);
       CHECK(decoded(bpe, bpe.encode(text, Control::found)) == text);
       CHECK(bpe.encode(broken, Control::found) == bpe.encode(mended, Control::found));
@@ -181,7 +203,7 @@ TEST_CASE("bpe: a piece of a million letters takes three looks a byte") {
   for (const std::string& text :
        {letters, std::string(kLong, 'a'), std::string(kLong, ' '), std::string(kLong, '-'), std::string(kLong, '7'),
         std::string(kLong, '\n') + "x", std::string(kLong, ' ') + "x"})
-    for (const char* pre : {"smollm", "gpt-2"}) {
+    for (const char* pre : {"smollm", "llama-bpe", "default"}) {
       CAPTURE(text.substr(0, 5));
       BpeCounts counts;
       const std::vector<int> ids = small(pre).encode(text, Control::plain, &counts);
@@ -194,6 +216,56 @@ TEST_CASE("bpe: a piece of a million letters takes three looks a byte") {
   small().encode(words, Control::plain, &counts);
   CHECK(counts.pieces == 1000);
   CHECK(counts.cached == 999);
+}
+
+TEST_CASE("bpe: where merges are ignored, a piece that is a token is that token") {
+  BpeParts parts = small_parts();
+  parts.ignore_merges = true;
+  parts.tokens[900] = "zqzqz";  // no merge makes it
+  std::vector<std::string> merges;
+  for (const std::string& merge : small_parts().merges) {
+    std::string token = merge;
+    token.erase(token.find(' '), 1);
+    if (merge.find(small_parts().tokens[900]) == std::string::npos && token != small_parts().tokens[900])
+      merges.push_back(merge);
+  }
+  parts.merges = merges;
+  const Bpe ignoring(parts, "i");
+  parts.ignore_merges = false;
+  const Bpe merging(parts, "m");
+  CHECK(ignoring.encode("zqzqz", Control::plain) == std::vector<int>{900});
+  CHECK(merging.encode("zqzqz", Control::plain).size() > 1);
+  CHECK(ignoring.encode("zqzqzz", Control::plain) == merging.encode("zqzqzz", Control::plain));  // another piece
+}
+
+TEST_CASE("bpe: a post-processor may put one token before a text") {
+  const Json bytes = {{"type", "ByteLevel"}}, text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+             begin = {{"SpecialToken", {{"id", "<|im_start|>"}, {"type_id", 0}}}},
+             specials = {{"<|im_start|>", {{"id", "<|im_start|>"}, {"ids", {1}}, {"tokens", {"<|im_start|>"}}}}};
+  const auto begin_of = [&](const Json& step) {
+    Json file = tiny_file();
+    file["post_processor"] = step;
+    return parse_any_tokenizer(file.dump(), "t").bpe->begin();
+  };
+  const auto adds = [&](const Json& single) {
+    return Json{{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", specials}};
+  };
+  CHECK(begin_of(nullptr) == -1);
+  CHECK(begin_of(adds(Json::array({text}))) == -1);
+  CHECK(begin_of(adds({begin, text})) == 1);
+  CHECK(begin_of({{"type", "Sequence"}, {"processors", {bytes, adds({begin, text})}}}) == 1);
+  const std::string more = "its post_processor adds more than one token before a text",
+                    advice = ": t: give another tokenizer: docs/formats.md says which load";
+  for (const Json& single : {Json{begin, text, begin}, Json{text, begin}, Json{begin, begin, text}, Json{}})
+    CHECK(error_of([&] { begin_of(adds(single)); }) == more + advice);
+  Json unknown = begin;
+  unknown["SpecialToken"]["id"] = "<s>";
+  CHECK(error_of([&] {
+          begin_of(adds({unknown, text}));
+        }) == "its post_processor adds \"<s>\" before a text, which has not one id" + advice);
+  CHECK(error_of([&] {
+          begin_of({{"type", "BertProcessing"}});
+        }) == "its post_processor is \"BertProcessing\"" + advice);
 }
 
 TEST_CASE("bpe: how many pieces a text is cut into") {
@@ -282,8 +354,10 @@ TEST_CASE("bpe: parts that make no tokenizer are refused by name") {
   CHECK(holds(wrong([](BpeParts& p) { p.merges[3] = p.merges[2]; }), "is there twice"));
   CHECK(holds(wrong([](BpeParts& p) { p.bos = 1001; }), "the id 1001 of a special token is not below 1001"));
   CHECK(holds(wrong([](BpeParts& p) { p.eos = -2; }), "the id -2"));
-  CHECK(wrong([](BpeParts& p) { p.pre = "llama-bpe"; }) ==
-        "the pre-split \"llama-bpe\" is not known: model.gguf: give a model whose pre-split is smollm or gpt-2");
+  CHECK(wrong([](BpeParts& p) { p.begin = 1001; }) == wrong([](BpeParts& p) { p.bos = 1001; }));
+  CHECK(wrong([](BpeParts& p) { p.pre = "falcon"; }) ==
+        "the pre-split \"falcon\" is not known: model.gguf: give a model whose pre-split is one of smollm, gpt-2, "
+        "qwen2, llama-bpe, llama3, llama-v3, default");
 
   BpeParts parts = small_parts();
   parts.tokens.push_back("[PAD1001]");
@@ -299,24 +373,25 @@ TEST_CASE("bpe: a tokenizer.json of another kind is refused by name") {
     file[Json::json_pointer(pointer)] = value;
     return error_of([&] { parse_any_tokenizer(file.dump(), "t"); });
   };
-  const std::string advice = ": t: give a byte-level BPE tokenizer whose pre-split is smollm or gpt-2";
+  const std::string advice = ": t: give another tokenizer: docs/formats.md says which load";
   CHECK(wrong("/version", "1.0").empty());
   CHECK(wrong("/post_processor", {{"type", "ByteLevel"}}).empty());
   CHECK(wrong("/model/merges/0", "\xC4\xA0 \xC4\xA0") == "");  // as files before 2024 have them
   CHECK(wrong("/model/type", "Unigram") == "the model's type is \"Unigram\"" + advice);
   CHECK(wrong("/model/dropout", 0.1) == "the model's dropout is 0.1" + advice);
-  CHECK(wrong("/model/byte_fallback", true) == "the model's byte_fallback is true" + advice);
-  CHECK(wrong("/model/ignore_merges", true) == "the model's ignore_merges is true" + advice);
+  CHECK(wrong("/model/byte_fallback", 1) == "the model's byte_fallback is 1" + advice);
+  CHECK(wrong("/model/byte_fallback", true) == "the pre-tokenizer is \"Sequence\"" + advice);  // SentencePiece's
+  CHECK(wrong("/model/ignore_merges", 1) == "the model's ignore_merges is 1" + advice);
   CHECK(wrong("/model/end_of_word_suffix", "</w>") == "the model's end_of_word_suffix is \"</w>\"" + advice);
-  CHECK(wrong("/normalizer", {{"type", "NFC"}}) == "its normalizer is \"NFC\"" + advice);
+  CHECK(wrong("/normalizer", {{"type", "NFC"}}) == "");
+  CHECK(wrong("/normalizer", {{"type", "NFKC"}}) == "its normalizer is \"NFKC\"" + advice);
   CHECK(wrong("/truncation", {{"max_length", 5}}) == "its truncation is an object" + advice);
-  CHECK(wrong("/post_processor", {{"type", "TemplateProcessing"}}) ==
-        "its post_processor is \"TemplateProcessing\"" + advice);
   CHECK(wrong("/decoder", {{"type", "Metaspace"}}) == "its decoder is \"Metaspace\"" + advice);
   CHECK(wrong("/decoder", nullptr) == "its decoder is null" + advice);
   CHECK(wrong("/pre_tokenizer", {{"type", "Whitespace"}}) == "the pre-tokenizer is \"Whitespace\"" + advice);
-  CHECK(wrong("/pre_tokenizer/pretokenizers/0/type", "Split") ==
-        "the pre-tokenizer is a sequence of \"Split\", \"ByteLevel\"" + advice);
+  CHECK(wrong("/pre_tokenizer/pretokenizers/0/type", "Split") == "the pre-tokenizer's use_regex is true" + advice);
+  CHECK(wrong("/pre_tokenizer/pretokenizers/0/type", "Punctuation") ==
+        "the pre-tokenizer is a sequence of \"Punctuation\", \"ByteLevel\"" + advice);
   CHECK(wrong("/pre_tokenizer/pretokenizers/0/individual_digits", false) ==
         "the pre-tokenizer's individual_digits is false" + advice);
   CHECK(wrong("/pre_tokenizer/pretokenizers/1/add_prefix_space", true) ==
@@ -331,6 +406,23 @@ TEST_CASE("bpe: a tokenizer.json of another kind is refused by name") {
   CHECK(holds(wrong("/model/vocab/a", 2.5), "the id of \"a\" is 2.5"));
   CHECK(holds(wrong("/model/merges/2", {"a"}), "merge 2 is a list"));
   CHECK(holds(wrong("/model/vocab", Json::object()), "no vocabulary"));
+
+  Json cut = {{"type", "Split"}, {"pattern", {{"Regex", kQwen2}}}, {"behavior", "Isolated"}, {"invert", false}};
+  const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  const auto with_cut = [&](const Json& after) {
+    return wrong("/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {cut, after}}});
+  };
+  CHECK(with_cut(bytes) == "");
+  CHECK(with_cut(small_file()["pre_tokenizer"]["pretokenizers"][1]) ==
+        "the pre-tokenizer's use_regex is true" + advice);
+  cut["invert"] = true;
+  CHECK(with_cut(bytes) == "the pre-tokenizer's invert is true" + advice);
+  cut["invert"] = false;
+  cut["behavior"] = "Removed";
+  CHECK(with_cut(bytes) == "the pre-tokenizer's behavior is \"Removed\"" + advice);
+  cut["behavior"] = "Isolated";
+  cut["pattern"]["Regex"] = "\\s+";
+  CHECK(with_cut(bytes) == "the pre-tokenizer cuts by \"\\\\s+\", which is not known" + advice);
 
   const Tokenizer letters = character_tokenizer("abc");
   CHECK(parse_any_tokenizer(format_tokenizer(letters), "t").symbols == letters.symbols);
@@ -351,6 +443,131 @@ TEST_CASE("bpe: a tokenizer of the project encodes with it, and says what it cha
   notes().quiet = true;
   CHECK(tokenizer.decode(tokenizer.encode("a\xFFz")) == "a\xEF\xBF\xBDz");
   notes().quiet = quiet;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// SentencePiece's
+
+namespace {
+
+const Json& pieces_stored() {
+  static const Json stored = parse_json(read_file("tests/files/bpe_pieces.json"), "pieces");
+  return stored;
+}
+// The stored tokenizer, with Llama 2's normalizer, or with Mistral's pre-tokenizer of that scheme.
+Json pieces_file(const std::string& form) {
+  static const Json mark = "\xE2\x96\x81", prepend = {{"type", "Prepend"}, {"prepend", mark}},
+                    write = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", mark}},
+                    read = {{"type", "Replace"}, {"pattern", {{"String", mark}}}, {"content", " "}},
+                    strip = {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}};
+  Json file = pieces_stored()["tokenizer"];
+  file["decoder"] = {{"type", "Sequence"}, {"decoders", {read, {{"type", "ByteFallback"}}, {{"type", "Fuse"}}}}};
+  if (form != "never") file["decoder"]["decoders"].push_back(strip);
+  if (form == "llama2") file["normalizer"] = {{"type", "Sequence"}, {"normalizers", {prepend, write}}};
+  else
+    file["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", mark}, {"prepend_scheme", form}, {"split", false}};
+  return file;
+}
+const BpeParts& pieces_parts() {
+  static const BpeParts parts = parse_bpe(pieces_file("llama2").dump(), "pieces");
+  return parts;
+}
+// The same with scores: a token that an early merge makes has a high one; two of them are equal.
+BpeParts scored_parts() {
+  BpeParts parts = pieces_parts();
+  for (size_t id = 0; id < parts.tokens.size(); id++) parts.scores.push_back(-double(id / 2));
+  parts.merges.clear();
+  return parts;
+}
+
+}  // namespace
+
+TEST_CASE("bpe: SentencePiece's has Hugging Face's ids, wherever it puts a space") {
+  for (const std::string form : {"llama2", "first", "always", "never"}) {
+    const Tokenizer tokenizer = parse_any_tokenizer(pieces_file(form).dump(), "pieces");
+    REQUIRE(tokenizer.bpe->sentencepiece());
+    CHECK(tokenizer.space_first == (form != "never"));
+    CAPTURE(form);
+    for (const Json& line : pieces_stored()["lines"]) {
+      const std::string text = line["text"];
+      CAPTURE(printable(text, 200));
+      const std::vector<int> ids = tokenizer.bpe->encode(text, Control::found);
+      CHECK(ids == line[form].get<std::vector<int>>());
+      if (form == "llama2") CHECK(tokenizer.decode(ids) == line["decoded"]);
+    }
+    CHECK(tokenizer.decode(tokenizer.encode("one two\n\xE4\xB8\x96 three")) == "one two\n\xE4\xB8\x96 three");
+    const std::string lines(1000000, '\n');  // with time by the square of this, no one would see the end
+    CHECK(tokenizer.decode(tokenizer.encode(lines)) == lines);
+  }
+}
+
+TEST_CASE("bpe: SentencePiece's merges the two of the best score, and the first of equals") {
+  const BpeParts parts = scored_parts();
+  const Tokenizer tokenizer = bpe_tokenizer(parts, "scored");
+  std::map<std::string, int> id_of;
+  for (size_t id = 0; id < parts.tokens.size(); id++)
+    if (parts.types[id] == 1) id_of[tokenizer.symbols[id]] = int(id);
+  Random random(5);
+  for (int i = 0; i < 200; i++) {
+    std::vector<std::string> pieces = {" "};  // of the plain rule
+    for (size_t n = 1 + below(random, 40); n > 0; n--) pieces.emplace_back(1, "eetaoinshrdl   "[below(random, 15)]);
+    const std::string text = joined(pieces, "").substr(1);
+    for (;;) {
+      double best = -1e9;
+      size_t at = pieces.size();
+      for (size_t k = 0; k + 1 < pieces.size(); k++) {
+        const auto found = id_of.find(pieces[k] + pieces[k + 1]);
+        if (found == id_of.end() || parts.scores[size_t(found->second)] <= best) continue;
+        best = parts.scores[size_t(found->second)];
+        at = k;
+      }
+      if (at == pieces.size()) break;
+      pieces[at] += pieces[at + 1];
+      pieces.erase(pieces.begin() + long(at) + 1);
+    }
+    std::vector<int> expected;
+    for (const std::string& piece : pieces) expected.push_back(id_of.at(piece));
+    CAPTURE(text);
+    CHECK(tokenizer.encode(text) == expected);
+    CHECK(tokenizer.decode(expected) == text);
+  }
+}
+
+TEST_CASE("bpe: SentencePiece's of another kind is refused by name") {
+  const std::string advice = ": t: give another tokenizer: docs/formats.md says which load";
+  const auto wrong = [&](const std::string& form, const char* pointer, const Json& value) {
+    Json file = pieces_file(form);
+    file[Json::json_pointer(pointer)] = value;
+    return error_of([&] { parse_any_tokenizer(file.dump(), "t"); });
+  };
+  CHECK(wrong("llama2", "/model/fuse_unk", false) == "");
+  CHECK(wrong("llama2", "/normalizer", {{"type", "NFC"}}) == "its normalizer is \"NFC\"" + advice);
+  CHECK(wrong("llama2", "/normalizer/normalizers/0/prepend", "_") == "its normalizer is \"Sequence\"" + advice);
+  CHECK(wrong("llama2", "/pre_tokenizer", {{"type", "Whitespace"}}) == "its normalizer is \"Sequence\"" + advice);
+  CHECK(wrong("first", "/pre_tokenizer", nullptr) == "the pre-tokenizer is null" + advice);
+  CHECK(wrong("first", "/pre_tokenizer/split", true) == "the pre-tokenizer's split is true" + advice);
+  CHECK(wrong("first", "/pre_tokenizer/replacement", "_") == "the pre-tokenizer's replacement is \"_\"" + advice);
+  CHECK(wrong("first", "/pre_tokenizer/prepend_scheme", 1) == "the pre-tokenizer's prepend_scheme is 1" + advice);
+  CHECK(wrong("never", "/pre_tokenizer/prepend_scheme", "first") ==
+        "its decoder is not that of Llama 2 or Mistral" + advice);
+  CHECK(wrong("llama2", "/added_tokens/1/normalized", true) ==
+        "the added token \"<s>\": its normalized is true" + advice);
+  CHECK(wrong("llama2", "/model/byte_fallback", false) == "its normalizer is \"Sequence\"" + advice);
+
+  const auto wrong_parts = [](const std::function<void(BpeParts&)>& change) {
+    BpeParts parts = scored_parts();
+    change(parts);
+    return error_of([&] { Bpe(parts, "m"); });
+  };
+  CHECK(wrong_parts([](BpeParts& p) { p.types[0] = 2; }) == "");
+  CHECK(wrong_parts([](BpeParts& p) { p.scores.pop_back(); }) == "759 scores for 760 tokens: m: replace the file");
+  CHECK(wrong_parts([](BpeParts& p) { p.scores.clear(); }) == "no merges and no scores: m: replace the file");
+  CHECK(holds(wrong_parts([](BpeParts& p) { p.types.clear(); }), "0 token types for"));
+  CHECK(holds(wrong_parts([](BpeParts& p) { p.types[300] = 6; }), "is no byte and no piece of a text"));
+  CHECK(holds(wrong_parts([](BpeParts& p) { p.tokens[300] = ""; }), "is no byte and no piece of a text"));
+  CHECK(holds(wrong_parts([](BpeParts& p) { p.tokens[300].assign(2000, 'a'); }), "has more than 1024 bytes"));
+  CHECK(holds(wrong_parts([](BpeParts& p) { p.tokens[13] = "x0A"; }), "is no byte and no piece of a text"));
+  CHECK(holds(wrong_parts([](BpeParts& p) { p.types[13] = 5; }), "the vocabulary lacks the byte '\\n'"));
 }
 
 TEST_CASE("bpe: a stream lets whole characters out, at every cut") {
@@ -431,8 +648,21 @@ void mutate_text(std::string& text, Random& random) {
 }
 
 void mutate_parts(BpeParts& parts, Random& random) {
+  if (parts.merges.empty()) parts.merges = {"a b", "c d"};
   const size_t token = below(random, parts.tokens.size()), merge = below(random, parts.merges.size());
-  switch (below(random, 8)) {
+  switch (below(random, 12)) {
+    case 10:
+      if (!parts.scores.empty()) parts.scores.resize(parts.scores.size() - below(random, 2), double(random()));
+      break;
+    case 11:
+      parts.space_first = SpaceFirst(below(random, 4));
+      break;
+    case 8:
+      (below(random, 2) ? parts.ignore_merges : parts.sentencepiece) ^= 1;
+      break;
+    case 9:
+      parts.begin = int(below(random, 300)) - 2;
+      break;
     case 0:
       mutate_text(parts.tokens[token], random);
       break;
@@ -486,8 +716,9 @@ void survive(const std::function<Tokenizer(Random&)>& load) {
 
 }  // namespace
 
-TEST_CASE("bpe: mutated files of a tokenizer") {
-  const Json good = tiny_file();
+namespace {
+
+void survive_changes(const Json& good) {
   survive([&](Random& random) {
     Json file = good;
     for (size_t n = below(random, 3); n > 0; n--) mutate_json(file, random);
@@ -497,11 +728,31 @@ TEST_CASE("bpe: mutated files of a tokenizer") {
   });
 }
 
+}  // namespace
+
+TEST_CASE("bpe: mutated files of a tokenizer") {
+  Json good = tiny_file();
+  good["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {{{"type", "Split"}, {"pattern", {{"Regex", kQwen2}}}, {"behavior", "Isolated"}, {"invert", false}},
+        {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+  good["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single",
+       {{{"SpecialToken", {{"id", "<|im_start|>"}, {"type_id", 0}}}}, {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+      {"special_tokens", {{"<|im_start|>", {{"ids", {1}}}}}}};
+  good["normalizer"] = {{"type", "NFC"}};
+  survive_changes(good);
+  survive_changes(pieces_file("llama2"));
+  survive_changes(pieces_file("first"));
+}
+
 TEST_CASE("bpe: mutated parts of a tokenizer") {
-  const BpeParts good = parse_bpe(tiny_file().dump(), "t");
-  survive([&](Random& random) {
-    BpeParts parts = good;
-    for (size_t n = 1 + below(random, 2); n > 0; n--) mutate_parts(parts, random);
-    return bpe_tokenizer(parts, "t");
-  });
+  for (const BpeParts& good : {parse_bpe(tiny_file().dump(), "t"), scored_parts()})
+    survive([&](Random& random) {
+      BpeParts parts = good;
+      for (size_t n = 1 + below(random, 2); n > 0; n--) mutate_parts(parts, random);
+      return bpe_tokenizer(parts, "t");
+    });
 }

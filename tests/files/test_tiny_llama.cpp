@@ -179,6 +179,16 @@ TEST_CASE("llama: a folder's chat template is that of its own file, else that of
             .chat_template == "two");
 }
 
+TEST_CASE("llama: a folder's begin token is the one that its tokenizer puts before a text") {
+  CHECK(tiny_folder().begin_token == -1);
+  Json file = parse_json(read_file("tests/files/bpe_small.json"), "small");
+  file["post_processor"] = parse_json(R"({"type": "TemplateProcessing", "single":
+      [{"SpecialToken": {"id": "<|im_start|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+      "special_tokens": {"<|im_start|>": {"id": "<|im_start|>", "ids": [1], "tokens": ["<|im_start|>"]}}})",
+                                      "template");
+  CHECK(tiny_folder({{"tokenizer.json", file.dump()}}).begin_token == 1);
+}
+
 TEST_CASE("llama: a folder that transformers wrote has the logits of the GGUF file with the same numbers") {
   const Loaded folder = tiny_folder(), file = tiny("plain");
   const Stored stored("plain", file.config.vocab_size);

