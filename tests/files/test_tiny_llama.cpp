@@ -104,7 +104,7 @@ TEST_CASE("llama: weights as the file stores them") {
     const Loaded loaded = tiny(name);
     const Stored stored(name, loaded.config.vocab_size);
     const double apart = difference(loaded, stored, 0, 1, Dtype::as_stored);
-    CHECK(apart < 0.07);
+    CHECK(apart < (name == "grouped" ? 0.07 : 0.03));  // its queries, keys and values are one matrix of whole numbers
     CHECK(apart > 0);
     CHECK(difference(loaded, stored, 0, 2, Dtype::as_stored) == apart);
     CHECK(difference(loaded, stored, 19, 1, Dtype::as_stored) <= apart);
