@@ -137,7 +137,7 @@ STUDY := $(call units,command_line experiments study) $(O)/study/roofline.o
 # What takes longest to compile comes first. train_drafter runs on the CPU: train_gpt and train_gpt-cuda hand over to it.
 PROGRAMS := $(addprefix $(BUILD)/,train_drafter train_gpt nanospec study)
 ON_CUDA := $(addprefix $(BUILD)/,nanospec-cuda train_gpt-cuda study-cuda)
-# For tests/reference: hf_check.py, gguf_check.py, bpe_check.py.
+# For tests/reference: hf_check.py, gguf_check.py, bpe_check.py, pieces_check.py.
 DUMPS := $(addprefix $(BUILD)/,dump_logits dump_gguf dump_tokens)
 programs: $(PROGRAMS) $(if $(GPU),$(ON_CUDA))
 # Of an inline function the linker takes the first: what is optimized stands first, twins.o before all: nothing moves it.

@@ -263,7 +263,7 @@ void describe_tokenizer(Inspection& all, const GgufFile& file) {
   }
   all.attempt([&] {
     const std::string kind = file.text(prefix + "model");
-    t["kind"] = kind == "gpt2" ? "byte-level BPE (gpt2)" : kind;
+    t["kind"] = kind == "gpt2" ? "byte-level BPE (gpt2)" : has_pieces(file) ? "SentencePiece's BPE (llama)" : kind;
     if (file.has(prefix + "pre")) t["pre"] = file.text(prefix + "pre");
     const std::vector<std::string> tokens = file.texts(prefix + "tokens");
     t["tokens"] = tokens.size();
@@ -334,8 +334,9 @@ void list_files(Inspection& all, const std::string& dir) {
 void describe_tokenizer(Inspection& all, const std::string& dir, int vocab) {
   const Tokenizer tokenizer = load_tokenizer(dir);
   OrderedJson& t = all["tokenizer"];
-  t["kind"] = tokenizer.bpe ? "byte-level BPE" : "characters";
-  if (tokenizer.bpe) t["pre"] = tokenizer.bpe->pre();
+  const bool pieces = tokenizer.bpe && tokenizer.bpe->sentencepiece();
+  t["kind"] = pieces ? "SentencePiece's BPE" : tokenizer.bpe ? "byte-level BPE" : "characters";
+  if (tokenizer.bpe && !pieces) t["pre"] = tokenizer.bpe->pre();
   t["tokens"] = tokenizer.vocab_size();
   if (!tokenizer.bpe) {
     const std::string symbols = joined(tokenizer.symbols, "");

@@ -10,6 +10,8 @@
 namespace nanospec {
 namespace {
 
+constexpr int kUnknown = 2, kByte = 6;  // GGUF's numbers of types that count as control tokens, and as normal ones
+
 // ---------------------------------------------------------------------------------------------------------------
 // GPT-2's characters for bytes: a byte that can be seen is the code point of its number; the others, in order, are
 // U+0100, U+0101, ... So a token's name has no space and no control character.
@@ -41,7 +43,7 @@ std::string utf8(uint32_t c) {
 }
 
 // The bytes that a normal token's name stands for. Returns false if it has another character, or none.
-bool bytes_of(const std::string& name, std::string& bytes) {
+bool bytes_of(const std::string& name, int type, std::string& bytes) {
   bytes.clear();
   for (size_t at = 0; at < name.size();) {
     const int n = code_point_bytes(name, at);
@@ -50,7 +52,34 @@ bool bytes_of(const std::string& name, std::string& bytes) {
     bytes += char(alphabet().byte_of[c]);
     at += size_t(n);
   }
-  return !bytes.empty();
+  return type == kByte ? bytes.size() == 1 : !bytes.empty();
+}
+
+// SentencePiece's names: U+2581 is a space, and a byte is "<0x0A>".
+constexpr const char* kSpaceMark = "\xE2\x96\x81";
+std::string byte_name(int byte) {
+  char name[8];
+  snprintf(name, sizeof name, "<0x%02X>", unsigned(byte));
+  return name;
+}
+int byte_of(const std::string& name) {
+  const int byte = name.size() == 6 ? int(strtol(name.c_str() + 3, nullptr, 16)) : -1;
+  return byte >= 0 && byte_name(byte) == name ? byte : -1;
+}
+std::string with_spaces(std::string_view name) {  // one for each U+2581
+  std::string text;
+  for (size_t at = 0, n; at < name.size(); at += n) {
+    n = name.compare(at, 3, kSpaceMark) == 0 ? 3 : 1;
+    text += n == 3 ? ' ' : name[at];
+  }
+  return text;
+}
+
+// As bytes_of, of SentencePiece's names.
+bool piece_of(const std::string& name, int type, std::string& bytes) {
+  const int byte = type == kByte ? byte_of(name) : 0;
+  bytes = type == kByte ? std::string(1, char(byte)) : with_spaces(name);
+  return byte >= 0 && !bytes.empty();
 }
 
 // Bytes that hardly occur in texts: a vocabulary may lack them. They are control characters, and the first bytes of
@@ -130,36 +159,50 @@ bool is_llama3(const std::string& pre) {
   return found && found->regex == kLlama3;
 }
 
-Bpe::Bpe(const BpeParts& parts, const std::string& where) : pre_(parts.pre), eos_(parts.eos), begin_(parts.begin) {
-  read_merges(parts, read_tokens(parts, where), where);
-  for (int id = 0; parts.ignore_merges && id < vocab_size(); id++)
-    if (type(id) == TokenType::normal) whole_.emplace(bytes_[size_t(id)], id);
+Bpe::Bpe(const BpeParts& parts, const std::string& where)
+    : pre_(parts.pre),
+      sentencepiece_(parts.sentencepiece),
+      ignore_merges_(parts.ignore_merges),
+      space_first_(parts.space_first),
+      eos_(parts.eos),
+      begin_(parts.begin) {
+  const Ids ids = read_tokens(parts, where);
+  read_bytes(ids, where);
+  for (const auto& [name, id] : ids) {  // no text of SentencePiece's has a name with a space, or that of a byte
+    const bool found = !sentencepiece_ || (parts.types[size_t(id)] != kByte && name.find(' ') == name.npos);
+    if ((sentencepiece_ || ignore_merges_) && found && type(id) == TokenType::normal)
+      whole_.emplace(bytes_[size_t(id)], id);
+  }
+  if (sentencepiece_ && parts.scores.empty() && parts.merges.empty()) refuse("no merges and no scores", where);
+  if (parts.scores.empty()) read_merges(parts, ids, where);
+  else merge_by_scores(parts, where);
   for (int id : {parts.bos, eos_, begin_})
     if (id < -1 || id >= vocab_size())
       refuse(filled("the id {} of a special token is not below {}", id, vocab_size()), where);
-  split_ = compile_split(pre_, where);
+  if (!sentencepiece_) split_ = compile_split(pre_, where);
 }
 
 Bpe::Ids Bpe::read_tokens(const BpeParts& parts, const std::string& where) {
   Ids id_of;
   const size_t all = parts.tokens.size();
   if (all == 0 || all > size_t(INT32_MAX)) refuse("no vocabulary", where);
-  if (!parts.types.empty() && parts.types.size() != all)
+  if ((sentencepiece_ || !parts.types.empty()) && parts.types.size() != all)
     refuse(filled("{} token types for {} tokens", parts.types.size(), all), where);
   bytes_.resize(all);
   types_.resize(all, TokenType::normal);
   for (size_t i = 0; i < all; i++) {
     const int id = int(i), type = parts.types.empty() ? 1 : parts.types[i];
     const std::string& name = parts.tokens[i];
-    if (type != 1 && (type < 3 || type > 6))
+    if (type < 1 || type > kByte || (type == kUnknown && !sentencepiece_))
       refuse(filled("{} has the type {}", token_name(id, name), type), where, "give a model with byte-level BPE");
-    types_[i] = TokenType(type == 6 ? 1 : type);
+    types_[i] = TokenType(type == kByte ? 1 : type == kUnknown ? 3 : type);
     if (types_[i] == TokenType::unused) continue;
     if (!id_of.emplace(name, id).second) refuse(token_name(id, name) + " is there twice", where);
     if (types_[i] == TokenType::normal) {
-      if (!bytes_of(name, bytes_[i]) || (type == 6 && bytes_[i].size() != 1))
-        refuse(token_name(id, name) + " is not written in GPT-2's characters for bytes", where,
-               "give a model with byte-level BPE");
+      if (sentencepiece_ ? !piece_of(name, type, bytes_[i]) : !bytes_of(name, type, bytes_[i]))
+        refuse(token_name(id, name) + (sentencepiece_ ? " is no byte and no piece of a text"
+                                                      : " is not written in GPT-2's characters for bytes"),
+               where, "give a model with " + std::string(sentencepiece_ ? "SentencePiece's BPE" : "byte-level BPE"));
     } else {
       if (name.empty()) refuse(token_name(id, name) + " is special, but has no text", where);
       bytes_[i] = name;
@@ -171,20 +214,24 @@ Bpe::Ids Bpe::read_tokens(const BpeParts& parts, const std::string& where) {
       const size_t x = bytes_[size_t(a)].size(), y = bytes_[size_t(b)].size();
       return x != y ? x > y : a < b;
     });
+  return id_of;
+}
+
+void Bpe::read_bytes(const Ids& ids, const std::string& where) {
   for (int byte = 0; byte < 256; byte++) {
-    const auto found = id_of.find(utf8(alphabet().of_byte[size_t(byte)]));
-    byte_id_[size_t(byte)] = found == id_of.end() ? -1 : found->second;
-    if (found == id_of.end() && !rare(byte))
+    const auto found = ids.find(sentencepiece_ ? byte_name(byte) : utf8(alphabet().of_byte[size_t(byte)]));
+    byte_id_[size_t(byte)] = found == ids.end() ? -1 : found->second;
+    if (found == ids.end() && (sentencepiece_ || !rare(byte)))
       refuse("the vocabulary lacks the byte '" + printable(std::string(1, char(byte))) + "'", where);
   }
-  return id_of;
 }
 
 void Bpe::read_merges(const BpeParts& parts, const Ids& ids, const std::string& where) {
   merges_.reserve(parts.merges.size());
   for (const std::string& merge : parts.merges) {
+    const uint32_t rank = uint32_t(merges_.size());
     const auto wrong = [&](const std::string& what) {
-      refuse(filled("merge {}, \"{}\", {}", merged_.size(), printable(merge), what), where);
+      refuse(filled("merge {}, \"{}\", {}", rank, printable(merge), what), where);
     };
     const auto id_of = [&](const std::string& name) {
       const auto found = ids.find(name);
@@ -195,14 +242,32 @@ void Bpe::read_merges(const BpeParts& parts, const Ids& ids, const std::string& 
     if (space == std::string::npos || merge.find(' ', space + 1) != std::string::npos) wrong("is not two tokens");
     const std::string left = merge.substr(0, space), right = merge.substr(space + 1);
     const int result = id_of(left + right);
-    if (!merges_.emplace(pair(id_of(left), id_of(right)), uint32_t(merged_.size())).second) wrong("is there twice");
-    merged_.push_back(result);
+    if (!merges_.emplace(pair(id_of(left), id_of(right)), Merge{rank, result}).second) wrong("is there twice");
+  }
+}
+
+// Any two tokens merge whose texts make a third one. Its rank is its place among the different scores.
+void Bpe::merge_by_scores(const BpeParts& parts, const std::string& where) {
+  constexpr size_t kLongest = 1024;  // bytes: each cut of a token is tried
+  if (!sentencepiece_ || parts.scores.size() != parts.tokens.size())
+    refuse(filled("{} scores for {} tokens", parts.scores.size(), parts.tokens.size()), where);
+  const std::set<double, std::greater<double>> sorted(parts.scores.begin(), parts.scores.end());
+  std::map<double, uint32_t> rank_of;
+  for (double score : sorted) rank_of.emplace(score, uint32_t(rank_of.size()));
+  for (const auto& [text, id] : whole_) {
+    if (text.size() > kLongest)
+      refuse(filled("{} has more than {} bytes", token_name(id, std::string(text)), kLongest), where);
+    for (size_t cut = 1; cut < text.size(); cut++) {
+      const auto left = whole_.find(text.substr(0, cut)), right = whole_.find(text.substr(cut));
+      if (left == whole_.end() || right == whole_.end()) continue;
+      merges_.emplace(pair(left->second, right->second), Merge{rank_of[parts.scores[size_t(id)]], id});
+    }
   }
 }
 
 Tokenizer bpe_tokenizer(const BpeParts& parts, const std::string& where) {
   const auto bpe = std::make_shared<const Bpe>(parts, where);
-  return {bpe->symbols(), bpe};
+  return {bpe->symbols(), bpe, bpe->puts_space()};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -251,8 +316,9 @@ class BpeRun {
     if (!match_) throw std::bad_alloc();
   }
 
-  // Text without special tokens.
-  void plain(std::string_view text) {
+  // Text without special tokens; first: the text begins with it.
+  void plain(std::string_view text, bool first) {
+    if (bpe_.sentencepiece_ && !text.empty()) return piece(spaced(text, first));
     for (size_t at = 0; at < text.size();) {
       const int found = pcre2_match(bpe_.split_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
                                     PCRE2_NO_UTF_CHECK, match_.get(), nullptr);
@@ -267,6 +333,13 @@ class BpeRun {
 
  private:
   static constexpr size_t kLongestCached = 32, kMostCached = size_t(1) << 16;
+
+  std::string spaced(std::string_view part, bool first) const {
+    const SpaceFirst where = bpe_.space_first_;
+    const std::string text = with_spaces(part);
+    const bool missing = text[0] != ' ' && (where == SpaceFirst::if_missing || first);
+    return bpe_.puts_space() && (where == SpaceFirst::always || missing) ? " " + text : text;
+  }
 
   void piece(std::string_view bytes) {
     counts_.pieces++;
@@ -286,13 +359,14 @@ class BpeRun {
   void merge(std::string_view bytes) {
     if (bytes.size() >= kEnd) refuse("a piece of more than 4 GB without a space", "a text", "give another text");
     const auto whole = bpe_.whole_.find(bytes);
-    if (whole != bpe_.whole_.end()) return merged_.assign(1, whole->second);
+    if (bpe_.ignore_merges_ && whole != bpe_.whole_.end()) return merged_.assign(1, whole->second);
     nodes_.clear();
-    for (char c : bytes) {
-      const int id = bpe_.byte_id_[uint8_t(c)];
-      const uint32_t i = uint32_t(nodes_.size());
-      if (id < 0) counts_.left_out++;
-      else nodes_.push_back({id, i - 1, i + 1, kNone});  // the first has no node before it: i - 1 is kEnd
+    for (size_t at = 0, n = 1; at < bytes.size(); at += n) {
+      if (bpe_.sentencepiece_) n = size_t(code_point_bytes(bytes, at));
+      const auto character = bpe_.sentencepiece_ ? bpe_.whole_.find(bytes.substr(at, n)) : bpe_.whole_.end();
+      if (character != bpe_.whole_.end()) add(character->second);
+      else
+        for (char c : bytes.substr(at, n)) add(bpe_.byte_id_[uint8_t(c)]);
     }
     merged_.clear();
     if (nodes_.empty()) return;
@@ -304,7 +378,7 @@ class BpeRun {
       Node& left = nodes_[at];
       if (left.rank != rank) continue;  // one of the two has merged since
       Node& right = nodes_[left.next];
-      left.id = bpe_.merged_[rank];
+      left.id = left.made;
       left.next = right.next;
       right.rank = kNone;
       if (left.next != kEnd) nodes_[left.next].before = at;
@@ -312,6 +386,12 @@ class BpeRun {
       if (left.before != kEnd) look_up(left.before);
     }
     for (uint32_t i = 0; i != kEnd; i = nodes_[i].next) merged_.push_back(nodes_[i].id);
+  }
+
+  void add(int id) {
+    const uint32_t i = uint32_t(nodes_.size());
+    if (id < 0) counts_.left_out++;
+    else nodes_.push_back({id, i - 1, i + 1, kNone, 0});  // the first has no node before it: i - 1 is kEnd
   }
 
   // Finds the rank of the pair of a node and the next one, and queues it.
@@ -322,7 +402,8 @@ class BpeRun {
     counts_.pairs++;
     const auto found = bpe_.merges_.find(Bpe::pair(left.id, nodes_[left.next].id));
     if (found == bpe_.merges_.end()) return;
-    left.rank = found->second;
+    left.rank = found->second.rank;
+    left.made = found->second.id;
     queue_.push(uint64_t(left.rank) << 32 | at);
   }
 
@@ -330,6 +411,7 @@ class BpeRun {
   struct Node {
     int id;
     uint32_t before, next, rank;  // rank: of the merge with the next one; kNone: there is none
+    int made;                     // by that merge
   };
 
   const Bpe& bpe_;
@@ -357,13 +439,13 @@ void Bpe::encode_to(const std::function<void(int id)>& put, std::string_view tex
     const int id = special_at(text, at);
     const size_t size = id < 0 ? 1 : bytes_[size_t(id)].size();
     if (id >= 0 && (type(id) == TokenType::user_defined || control == Control::found)) {
-      run.plain(text.substr(begin, at - begin));
+      run.plain(text.substr(begin, at - begin), begin == 0);
       put(id);
       begin = at + size;
     }
     at += size;  // a control token that is plain text hides user-defined ones within it, as with Hugging Face
   }
-  run.plain(text.substr(begin));
+  run.plain(text.substr(begin), begin == 0);
 }
 
 std::vector<int> Bpe::encode(std::string_view text, Control control, BpeCounts* counts) const {
@@ -438,21 +520,48 @@ struct HfReader {
     refuse("the pre-tokenizer cuts by " + shown(regex) + ", which is not known", where, advice);
   }
 
-  void check_pipeline() const {
-    expect("its ", file, "truncation", {nullptr});
-    expect("its ", file, "padding", {nullptr});
-    const Json& normalizer = member(file, "normalizer");
-    if (!normalizer.is_null() && member(normalizer, "type") != "NFC")
-      refuse("its normalizer is " + named(normalizer), where, advice);
-    const Json& decoder = member(file, "decoder");
-    if (member(decoder, "type") != "ByteLevel") refuse("its decoder is " + named(decoder), where, advice);
+  void check_model() const {
     const Json& model = member(file, "model");
     expect("the model's ", model, "type", {"BPE"});
     expect("the model's ", model, "dropout", {nullptr, 0, 0.0});
     for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"})
       expect("the model's ", model, name, {nullptr, ""});
-    expect("the model's ", model, "byte_fallback", {nullptr, false});
-    expect("the model's ", model, "ignore_merges", {nullptr, false, true});
+    for (const char* name : {"byte_fallback", "ignore_merges"})
+      expect("the model's ", model, name, {nullptr, false, true});
+    for (const char* name : {"truncation", "padding"}) expect("its ", file, name, {nullptr});
+  }
+  void read_byte_level() {
+    const Json &normalizer = member(file, "normalizer"), &decoder = member(file, "decoder");
+    if (!normalizer.is_null() && member(normalizer, "type") != "NFC")
+      refuse("its normalizer is " + named(normalizer), where, advice);
+    if (member(decoder, "type") != "ByteLevel") refuse("its decoder is " + named(decoder), where, advice);
+    parts.pre = pre_split_of(member(file, "pre_tokenizer"));
+  }
+  // Llama 2's normalizer writes spaces as U+2581; Mistral's pre-tokenizer does the same.
+  void read_sentencepiece() {
+    static const Json mark = kSpaceMark, prepend = {{"type", "Prepend"}, {"prepend", mark}},
+                      write = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", mark}},
+                      read = {{"type", "Replace"}, {"pattern", {{"String", mark}}}, {"content", " "}},
+                      normal = {{"type", "Sequence"}, {"normalizers", {prepend, write}}},
+                      strip = {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}};
+    const Json &normalizer = member(file, "normalizer"), &pre = member(file, "pre_tokenizer");
+    if (normalizer == normal && pre.is_null()) parts.space_first = SpaceFirst::always;
+    else if (!normalizer.is_null()) refuse("its normalizer is " + named(normalizer), where, advice);
+    else parts.space_first = space_of_metaspace(pre);
+    Json decoders = {read, {{"type", "ByteFallback"}}, {{"type", "Fuse"}}};
+    if (parts.space_first != SpaceFirst::nowhere) decoders.push_back(strip);
+    if (member(file, "decoder") != Json{{"type", "Sequence"}, {"decoders", decoders}})
+      refuse("its decoder is not that of Llama 2 or Mistral", where, advice);
+    for (size_t id = 0; id < parts.tokens.size(); id++)
+      if (parts.types[id] == 1 && byte_of(parts.tokens[id]) >= 0) parts.types[id] = kByte;
+  }
+  SpaceFirst space_of_metaspace(const Json& pre) const {
+    if (member(pre, "type") != "Metaspace") refuse("the pre-tokenizer is " + named(pre), where, advice);
+    expect("the pre-tokenizer's ", pre, "replacement", {kSpaceMark});
+    expect("the pre-tokenizer's ", pre, "split", {false});
+    expect("the pre-tokenizer's ", pre, "prepend_scheme", {"first", "always", "never"});
+    const Json& scheme = pre["prepend_scheme"];
+    return scheme == "first" ? SpaceFirst::at_start : scheme == "always" ? SpaceFirst::if_missing : SpaceFirst::nowhere;
   }
 
   // What is done at the end: ByteLevel changes no ids; a template may put one token before the text.
@@ -550,13 +659,16 @@ struct HfReader {
 
 BpeParts parse_bpe(const std::string& text, const std::string& where) {
   HfReader reader{parse_json(text, where), where};
-  reader.check_pipeline();
-  reader.parts.pre = reader.pre_split_of(member(reader.file, "pre_tokenizer"));
+  const Json& model = member(reader.file, "model");
+  reader.check_model();
   reader.read_vocabulary();
   reader.read_merges();
-  reader.check_unknown();
+  reader.parts.ignore_merges = member(model, "ignore_merges") == true;
+  reader.parts.sentencepiece = member(model, "byte_fallback") == true;
+  if (reader.parts.sentencepiece) reader.read_sentencepiece();
+  else reader.read_byte_level();
+  if (!reader.parts.sentencepiece) reader.check_unknown();
   reader.read_post_processor(member(reader.file, "post_processor"));
-  reader.parts.ignore_merges = member(member(reader.file, "model"), "ignore_merges") == true;
   return reader.parts;
 }
 

@@ -1,9 +1,13 @@
-// files/bpe.h: a tokenizer of byte-level BPE, as those of GPT-2, Llama 3, Qwen2 and many others are.
+// files/bpe.h: a tokenizer of byte-level BPE, as those of GPT-2, Llama 3, Qwen2 and many others are; or of
+// SentencePiece's BPE, as those of Llama 2, Mistral and TinyLlama are.
 //
 // A text is cut into pieces by a pattern (the pre-split): about a word with the space before it. Each piece is then
 // bytes, and the two neighbours whose merge has the lowest rank become one token, again and again, until no merge fits.
 // So every text has tokens, and a token need not end where a character ends. Special tokens ("<|im_end|>") are no part
 // of this: where they are allowed, they are found in the text first.
+//
+// SentencePiece's BPE cuts a text nowhere, and begins with characters: one that is no token becomes the tokens of its
+// bytes. It writes a space as U+2581, so that it does not tell the two apart, and puts one before the first word.
 //
 // Here, in order: the special tokens and what is counted; the tokenizer; its two makers, from arrays as a GGUF file has
 // them, and from Hugging Face's tokenizer.json; whole characters out of a stream of bytes. It gives the ids that
@@ -33,7 +37,7 @@ namespace nanospec {
 
 // What a token is. The numbers are GGUF's.
 enum class TokenType {
-  normal = 1,        // made of bytes and merges
+  normal = 1,        // made of bytes and merges; also a single byte, whose number is 6
   control = 3,       // special: found in a text only where control tokens are allowed
   user_defined = 4,  // special: found in every text
   unused = 5,        // in no text, and without bytes
@@ -53,15 +57,26 @@ struct BpeCounts {
 // ---------------------------------------------------------------------------------------------------------------
 // The tokenizer
 
+// Where SentencePiece's BPE puts a space.
+enum class SpaceFirst {
+  nowhere,
+  always,      // before each part of a text between special tokens
+  if_missing,  // the same, unless a space is there
+  at_start,    // the same, but only where the text begins
+};
+
 // All that a tokenizer is made of, as tokenizer.ggml.* has it.
 struct BpeParts {
   std::vector<std::string> tokens;  // (V) normal ones with GPT-2's characters for bytes; special ones as they are
-  std::vector<int> types;           // (V) GGUF's numbers: TokenType, or 6, a single byte; empty: all are normal
+  std::vector<int> types;           // (V) GGUF's numbers: TokenType; 2, unknown; 6, a byte; empty: all are normal
   std::vector<std::string> merges;  // "left right", by rank
-  std::string pre;                  // the name of a pre-split: a row of kPreSplits
-  bool ignore_merges = false;       // a piece that is a token as a whole is that token, whatever its merges make
-  int bos = -1, eos = -1;           // -1: none
-  int begin = -1;                   // that stands before every text, where the model wants one; -1: none
+  bool sentencepiece = false;       // normal tokens have U+2581 for spaces; bytes are "<0x0A>"; `pre` does not count
+  std::vector<double> scores;       // (V) of SentencePiece's tokens, the best first to be merged; empty: by `merges`
+  SpaceFirst space_first = SpaceFirst::nowhere;
+  std::string pre;             // the name of a pre-split: a row of kPreSplits
+  bool ignore_merges = false;  // a piece that is a token as a whole is that token, whatever its merges make
+  int bos = -1, eos = -1;      // -1: none
+  int begin = -1;              // that stands before every text, where the model wants one; -1: none
 };
 
 // It does not change once it is made, so that many threads may use it.
@@ -74,6 +89,8 @@ class Bpe {
   int eos() const { return eos_; }
   int begin() const { return begin_; }
   const std::string& pre() const { return pre_; }
+  bool sentencepiece() const { return sentencepiece_; }
+  bool puts_space() const { return space_first_ != SpaceFirst::nowhere; }
   TokenType type(int id) const { return types_[size_t(id)]; }
   // The id of the special token with that text; -1: there is none.
   int special(const std::string& text) const;
@@ -93,18 +110,25 @@ class Bpe {
   using Ids = std::unordered_map<std::string_view, int>;  // by what the file calls a token
   Bpe(const Bpe&) = delete;                               // whole_ points into bytes_
   Ids read_tokens(const BpeParts& parts, const std::string& where);
+  void read_bytes(const Ids& ids, const std::string& where);
   void read_merges(const BpeParts& parts, const Ids& ids, const std::string& where);
+  void merge_by_scores(const BpeParts& parts, const std::string& where);
   int special_at(std::string_view text, size_t at) const;
 
-  std::vector<std::string> bytes_;                  // (V)
-  std::vector<TokenType> types_;                    // (V)
-  std::array<int, 256> byte_id_;                    // -1: the vocabulary lacks this byte
-  Ids whole_;                                       // the normal tokens, by their bytes, where merges are ignored
-  std::unordered_map<uint64_t, uint32_t> merges_;   // rank, by pair()
-  std::vector<int> merged_;                         // rank -> the id that it makes
+  std::vector<std::string> bytes_;  // (V)
+  std::vector<TokenType> types_;    // (V)
+  std::array<int, 256> byte_id_;    // -1: the vocabulary lacks this byte
+  Ids whole_;                       // the normal tokens that a text may hold, by their bytes
+  struct Merge {
+    uint32_t rank;
+    int id;  // what it makes
+  };
+  std::unordered_map<uint64_t, Merge> merges_;      // by pair()
   std::array<std::vector<int>, 256> specials_;      // by the first byte of their text, the longest first
   std::shared_ptr<const pcre2_real_code_8> split_;  // the pre-split
   std::string pre_;
+  bool sentencepiece_, ignore_merges_;
+  SpaceFirst space_first_;
   int eos_, begin_;
 };
 
@@ -117,8 +141,9 @@ bool is_llama3(const std::string& pre);
 // From the parts that a GGUF file holds. Throws as Bpe() does.
 Tokenizer bpe_tokenizer(const BpeParts& parts, const std::string& where);
 
-// From Hugging Face's tokenizer.json: the model BPE, a pre-tokenizer that cuts as a pre-split of ours does, the decoder
-// ByteLevel. It names no bos and eos. Throws runtime_error for any other, by name.
+// From Hugging Face's tokenizer.json: the model BPE, with a pre-tokenizer that cuts as a pre-split of ours does and the
+// decoder ByteLevel; or with byte_fallback and all that Llama 2's or Mistral's has. It names no bos and eos. Throws
+// runtime_error for any other, by name.
 BpeParts parse_bpe(const std::string& text, const std::string& where);
 
 // Reads tokenizer.json of either kind: characters, or byte-level BPE. Throws runtime_error.

@@ -129,12 +129,22 @@ int64_t GgufFile::integer(const std::string& key, int64_t least, int64_t most,
   return value_of(*this, key, otherwise, "a whole number", false, kWhole,
                   [&](auto& value) { return checked_integer(*this, key, value, 0, least, most); });
 }
+// All elements of a value of floats.
+static std::vector<double> finite_floats(const GgufFile& file, const std::string& key, const GgufValue& value) {
+  std::vector<double> all(value.count);
+  for (uint64_t i = 0; i < value.count; i++) {
+    all[i] = float_at({value.kind, false, 1, value.data + i * kind_of(value).width});
+    if (!std::isfinite(all[i])) refuse_value(file, key, std::to_string(all[i]), "a finite number");
+  }
+  return all;
+}
 double GgufFile::number(const std::string& key, const Otherwise<double>& otherwise) const {
-  return value_of(*this, key, otherwise, "a float", false, kFloat, [&](auto& value) {
-    const double number = float_at(value);
-    if (!std::isfinite(number)) refuse_value(*this, key, std::to_string(number), "a finite number");
-    return number;
-  });
+  return value_of(*this, key, otherwise, "a float", false, kFloat,
+                  [&](auto& value) { return finite_floats(*this, key, value)[0]; });
+}
+std::vector<double> GgufFile::numbers(const std::string& key) const {
+  return value_of(*this, key, Otherwise<std::vector<double>>(), "a list of floats", true, kFloat,
+                  [&](auto& value) { return finite_floats(*this, key, value); });
 }
 bool GgufFile::flag(const std::string& key, const Otherwise<bool>& otherwise) const {
   return value_of(*this, key, otherwise, "true or false", false, kFlag, [](auto& value) { return *value.data != 0; });

@@ -93,7 +93,8 @@ struct GgufFile {
   Texts texts(const std::string& key) const;
   Integers integers(const std::string& key, int64_t least, int64_t most,
                     const Otherwise<Integers>& otherwise = {}) const;
-  uint64_t length(const std::string& key) const;  // of a list; 0 if there is none
+  std::vector<double> numbers(const std::string& key) const;  // of a list, all finite
+  uint64_t length(const std::string& key) const;              // of a list; 0 if there is none
 
   const GgufTensor* find(const std::string& name) const;    // null if there is none
   const GgufTensor& tensor(const std::string& name) const;  // throws runtime_error if there is none

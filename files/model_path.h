@@ -15,11 +15,14 @@ inline std::string file_of_model(const std::string& model, const std::string& fi
 
 const std::string kTokenizerKey = "tokenizer.ggml.";  // what the keys of a GGUF file's tokenizer begin with
 
-// The token that the model wants before every text; -1: none. As llama.cpp does, a file that does not say whether it
-// wants one is asked for its pre-split.
+// Whether a file's tokenizer is SentencePiece's BPE.
+inline bool has_pieces(const GgufFile& file) { return file.text(kTokenizerKey + "model", "") == "llama"; }
+
+// The token that the model wants before every text; -1: none. Where a file does not say whether it wants one, the kind
+// of its tokenizer does, as with llama.cpp.
 inline int gguf_begin_token(const GgufFile& file) {
   const std::string bos = kTokenizerKey + "bos_token_id";
-  const bool usual = file.has(bos) && is_llama3(file.text(kTokenizerKey + "pre", ""));
+  const bool usual = file.has(bos) && (has_pieces(file) || is_llama3(file.text(kTokenizerKey + "pre", "")));
   if (!file.flag(kTokenizerKey + "add_bos_token", usual)) return -1;
   return int(file.integer(bos, 0, int64_t(file.length(kTokenizerKey + "tokens")) - 1));
 }
@@ -27,15 +30,21 @@ inline int gguf_begin_token(const GgufFile& file) {
 // Throws runtime_error.
 inline Tokenizer gguf_tokenizer(const GgufFile& file) {
   const std::string kind = file.text(kTokenizerKey + "model");
-  if (kind != "gpt2")
-    refuse("the tokenizer is \"" + printable(kind) + "\", not byte-level BPE (\"gpt2\")", file.path,
-           "use a model with such a tokenizer");
   BpeParts parts;
+  parts.sentencepiece = has_pieces(file);
+  if (kind != "gpt2" && !parts.sentencepiece)
+    refuse("the tokenizer is \"" + printable(kind) + "\", not byte-level BPE (\"gpt2\") or SentencePiece's (\"llama\")",
+           file.path, "use a model with such a tokenizer");
   parts.tokens = file.texts(kTokenizerKey + "tokens");
   for (int64_t type : file.integers(kTokenizerKey + "token_type", 0, 6)) parts.types.push_back(int(type));
-  parts.merges = file.texts(kTokenizerKey + "merges");
-  parts.pre = file.text(kTokenizerKey + "pre");
-  parts.ignore_merges = is_llama3(parts.pre);
+  if (parts.sentencepiece) {
+    parts.scores = file.numbers(kTokenizerKey + "scores");
+    if (file.flag(kTokenizerKey + "add_space_prefix", true)) parts.space_first = SpaceFirst::always;
+  } else {
+    parts.merges = file.texts(kTokenizerKey + "merges");
+    parts.pre = file.text(kTokenizerKey + "pre");
+    parts.ignore_merges = is_llama3(parts.pre);
+  }
   parts.begin = gguf_begin_token(file);
   const int64_t most = int64_t(parts.tokens.size()) - 1;
   parts.bos = int(file.integer(kTokenizerKey + "bos_token_id", 0, most, -1));
@@ -58,9 +67,14 @@ inline std::string tokenizer_hash(const std::string& model) {
   std::string all;
   const auto add = [&](const std::string& text) { all += std::to_string(text.size()) + ":" + text; };
   for (const char* list : {"tokens", "merges"})
-    for (const std::string& text : file.texts(kTokenizerKey + list)) add(text);
+    if (list != std::string("merges") || !has_pieces(file))
+      for (const std::string& text : file.texts(kTokenizerKey + list)) add(text);
   for (int64_t type : file.integers(kTokenizerKey + "token_type", 0, 6)) add(std::to_string(type));
-  add(file.text(kTokenizerKey + "pre"));
+  if (!has_pieces(file)) add(file.text(kTokenizerKey + "pre"));
+  else {
+    for (double score : file.numbers(kTokenizerKey + "scores")) add(shown(score));
+    add(file.flag(kTokenizerKey + "add_space_prefix", true) ? "space" : "");
+  }
   return hash_of(all);
 }
 

@@ -165,6 +165,7 @@ void encode_bpe(const Bpe& bpe, const std::function<void(int id)>& put, const st
 struct Tokenizer {
   std::vector<std::string> symbols;     // (V) id -> its bytes: for characters, one code point in UTF-8
   std::shared_ptr<const Bpe> bpe = {};  // encodes; null: each character is a token
+  bool space_first = false;             // it puts a space before a text, which decode() takes away again
 
   int vocab_size() const { return int(symbols.size()); }
 
@@ -177,9 +178,11 @@ struct Tokenizer {
 
   // The bytes of one id, which must lie in [0, V).
   const std::string& decode(int id) const { return symbols[size_t(id)]; }
+  // A whole text.
   std::string decode(const std::vector<int>& ids) const {
     std::string text;
     for (int id : ids) text += decode(id);
+    if (space_first && !text.empty() && text[0] == ' ') text.erase(0, 1);
     return text;
   }
 };

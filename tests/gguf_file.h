@@ -178,5 +178,26 @@ inline Draft llama_with_tokenizer() {
   return draft;
 }
 
+// The same with the tokenizer of tests/files/bpe_pieces.json, SentencePiece's, where 1 is "<s>".
+inline Draft llama_with_pieces() {
+  const Json stored = parse_json(read_file("tests/files/bpe_pieces.json"), "pieces")["tokenizer"]["model"]["vocab"];
+  std::vector<std::string> names(stored.size());
+  for (const auto& [name, id] : stored.items()) names[id.get<size_t>()] = name;
+  std::string tokens, scores, types;
+  for (size_t id = 0; id < names.size(); id++) {
+    tokens += raw_text(names[id]);
+    scores += raw(-float(id));
+    types += raw(int32_t(id == 0 ? 2 : id < 3 ? 3 : id < 259 ? 6 : 1));  // "<unk>", "<s>", "</s>", bytes, pieces
+  }
+  Draft draft = llama_with_tokenizer();
+  for (const char* key : {"tokenizer.ggml.merges", "tokenizer.ggml.pre"}) draft.remove(key);
+  draft.set(list("tokenizer.ggml.tokens", uint32_t(GgufKind::text), names.size(), tokens));
+  draft.set(list("tokenizer.ggml.scores", uint32_t(GgufKind::f32), names.size(), scores));
+  draft.set(list("tokenizer.ggml.token_type", uint32_t(GgufKind::i32), names.size(), types));
+  draft.set(words("tokenizer.ggml.model", "llama"));
+  draft.tensor("token_embd.weight") = floats("token_embd.weight", {4, names.size()});
+  return draft;
+}
+
 }  // namespace
 }  // namespace nanospec

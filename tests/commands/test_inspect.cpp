@@ -130,11 +130,14 @@ TEST_CASE("inspect: a GGUF file that does not load is described as far as it goe
   CHECK(type["types"][1]["tensors"] == 2);
   CHECK(type["types"][1]["bytes"] == 128);
 
-  const Json pieces =
-      gguf_inspected(llama_with_tokenizer(), [](Draft& d) { d.set(words("tokenizer.ggml.model", "llama")); });
-  CHECK(contains(obstacles(pieces), "not byte-level BPE"));
-  CHECK(pieces["tokenizer"]["kind"] == "llama");
-  CHECK(pieces["model"]["n_layer"] == 2);
+  const auto of_kind = [](const char* kind) {
+    return gguf_inspected(llama_with_tokenizer(), [&](Draft& d) { d.set(words("tokenizer.ggml.model", kind)); });
+  };
+  const Json words_alone = of_kind("bert"), no_scores = of_kind("llama");
+  CHECK(contains(obstacles(words_alone), "not byte-level BPE (\\\"gpt2\\\") or SentencePiece's (\\\"llama\\\")"));
+  CHECK(words_alone["tokenizer"]["kind"] == "bert");
+  CHECK(words_alone["model"]["n_layer"] == 2);
+  CHECK(contains(obstacles(no_scores), "the metadata lack tokenizer.ggml.scores"));
   CHECK(obstacles(gguf_inspected(llama_gguf(), [](Draft& d) { d.remove("tokenizer.ggml.tokens"); })) ==
         "[\"there is no tokenizer\"]");
   CHECK(contains(obstacles(gguf_inspected(llama_with_tokenizer(), [](Draft& d) { d.remove("blk.1.ffn_norm.weight"); })),
@@ -150,6 +153,25 @@ TEST_CASE("inspect: a GGUF file that does not load is described as far as it goe
   };
   CHECK(begin_of_llama3("") == "1 <|im_start|>");  // as llama.cpp does where a file does not say
   CHECK(begin_of_llama3(std::string(1, '\0')) == "nothing");
+}
+
+TEST_CASE("inspect: a GGUF file with SentencePiece's BPE loads, and puts a space and a token before a text") {
+  const Json pieces = gguf_inspected(llama_with_pieces(), [](Draft&) {});
+  CHECK(pieces["obstacles"].empty());
+  CHECK(pieces["tokenizer"]["kind"] == "SentencePiece's BPE (llama)");
+  CHECK(pieces["tokenizer"]["add_bos_token"] == "1 <s>");  // where the file does not say
+
+  const Folder folder;
+  Draft other = llama_with_pieces();
+  const std::string one = folder.file("one.gguf", other.bytes()), text = "To be\n\n or not";
+  const Tokenizer tokenizer = load_tokenizer(one);
+  CHECK(tokenizer.decode(tokenizer.encode(text)) == text);
+  CHECK(tokenizer.decode(tokenizer.encode(text)[0])[0] == ' ');
+  CHECK(tokenizer.bpe->begin() == 1);
+  other.set(key_of("tokenizer.ggml.add_space_prefix", GgufKind::flag, std::string(1, '\0')));
+  const std::string two = folder.file("two.gguf", other.bytes());
+  CHECK(tokenizer_hash(one) != tokenizer_hash(two));
+  CHECK(load_tokenizer(two).decode(load_tokenizer(two).encode(text)) == text);
 }
 
 TEST_CASE("inspect: chat templates by kind, tensors by kind") {

@@ -1,6 +1,6 @@
-// tests/files/test_bpe.cpp: byte-level BPE against the ids that Hugging Face's `tokenizers` gave once, against the
-// plain rule, and with files that are wrong. tests/reference/bpe_check.py made bpe_small.json and bpe_lines.json; it
-// also compares a million lines.
+// tests/files/test_bpe.cpp: byte-level and SentencePiece's BPE against the ids that Hugging Face's `tokenizers` gave
+// once, against the plain rule, and with files that are wrong. tests/reference/bpe_check.py made bpe_small.json and
+// bpe_lines.json; it also compares a million lines; pieces_check.py is the same for SentencePiece's BPE.
 #include <doctest/doctest.h>
 
 #include <iterator>
@@ -379,7 +379,8 @@ TEST_CASE("bpe: a tokenizer.json of another kind is refused by name") {
   CHECK(wrong("/model/merges/0", "\xC4\xA0 \xC4\xA0") == "");  // as files before 2024 have them
   CHECK(wrong("/model/type", "Unigram") == "the model's type is \"Unigram\"" + advice);
   CHECK(wrong("/model/dropout", 0.1) == "the model's dropout is 0.1" + advice);
-  CHECK(wrong("/model/byte_fallback", true) == "the model's byte_fallback is true" + advice);
+  CHECK(wrong("/model/byte_fallback", 1) == "the model's byte_fallback is 1" + advice);
+  CHECK(wrong("/model/byte_fallback", true) == "the pre-tokenizer is \"Sequence\"" + advice);  // SentencePiece's
   CHECK(wrong("/model/ignore_merges", 1) == "the model's ignore_merges is 1" + advice);
   CHECK(wrong("/model/end_of_word_suffix", "</w>") == "the model's end_of_word_suffix is \"</w>\"" + advice);
   CHECK(wrong("/normalizer", {{"type", "NFC"}}) == "");
@@ -442,6 +443,131 @@ TEST_CASE("bpe: a tokenizer of the project encodes with it, and says what it cha
   notes().quiet = true;
   CHECK(tokenizer.decode(tokenizer.encode("a\xFFz")) == "a\xEF\xBF\xBDz");
   notes().quiet = quiet;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// SentencePiece's
+
+namespace {
+
+const Json& pieces_stored() {
+  static const Json stored = parse_json(read_file("tests/files/bpe_pieces.json"), "pieces");
+  return stored;
+}
+// The stored tokenizer, with Llama 2's normalizer, or with Mistral's pre-tokenizer of that scheme.
+Json pieces_file(const std::string& form) {
+  static const Json mark = "\xE2\x96\x81", prepend = {{"type", "Prepend"}, {"prepend", mark}},
+                    write = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", mark}},
+                    read = {{"type", "Replace"}, {"pattern", {{"String", mark}}}, {"content", " "}},
+                    strip = {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}};
+  Json file = pieces_stored()["tokenizer"];
+  file["decoder"] = {{"type", "Sequence"}, {"decoders", {read, {{"type", "ByteFallback"}}, {{"type", "Fuse"}}}}};
+  if (form != "never") file["decoder"]["decoders"].push_back(strip);
+  if (form == "llama2") file["normalizer"] = {{"type", "Sequence"}, {"normalizers", {prepend, write}}};
+  else
+    file["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", mark}, {"prepend_scheme", form}, {"split", false}};
+  return file;
+}
+const BpeParts& pieces_parts() {
+  static const BpeParts parts = parse_bpe(pieces_file("llama2").dump(), "pieces");
+  return parts;
+}
+// The same with scores: a token that an early merge makes has a high one; two of them are equal.
+BpeParts scored_parts() {
+  BpeParts parts = pieces_parts();
+  for (size_t id = 0; id < parts.tokens.size(); id++) parts.scores.push_back(-double(id / 2));
+  parts.merges.clear();
+  return parts;
+}
+
+}  // namespace
+
+TEST_CASE("bpe: SentencePiece's has Hugging Face's ids, wherever it puts a space") {
+  for (const std::string form : {"llama2", "first", "always", "never"}) {
+    const Tokenizer tokenizer = parse_any_tokenizer(pieces_file(form).dump(), "pieces");
+    REQUIRE(tokenizer.bpe->sentencepiece());
+    CHECK(tokenizer.space_first == (form != "never"));
+    CAPTURE(form);
+    for (const Json& line : pieces_stored()["lines"]) {
+      const std::string text = line["text"];
+      CAPTURE(printable(text, 200));
+      const std::vector<int> ids = tokenizer.bpe->encode(text, Control::found);
+      CHECK(ids == line[form].get<std::vector<int>>());
+      if (form == "llama2") CHECK(tokenizer.decode(ids) == line["decoded"]);
+    }
+    CHECK(tokenizer.decode(tokenizer.encode("one two\n\xE4\xB8\x96 three")) == "one two\n\xE4\xB8\x96 three");
+    const std::string lines(1000000, '\n');  // with time by the square of this, no one would see the end
+    CHECK(tokenizer.decode(tokenizer.encode(lines)) == lines);
+  }
+}
+
+TEST_CASE("bpe: SentencePiece's merges the two of the best score, and the first of equals") {
+  const BpeParts parts = scored_parts();
+  const Tokenizer tokenizer = bpe_tokenizer(parts, "scored");
+  std::map<std::string, int> id_of;
+  for (size_t id = 0; id < parts.tokens.size(); id++)
+    if (parts.types[id] == 1) id_of[tokenizer.symbols[id]] = int(id);
+  Random random(5);
+  for (int i = 0; i < 200; i++) {
+    std::vector<std::string> pieces = {" "};  // of the plain rule
+    for (size_t n = 1 + below(random, 40); n > 0; n--) pieces.emplace_back(1, "eetaoinshrdl   "[below(random, 15)]);
+    const std::string text = joined(pieces, "").substr(1);
+    for (;;) {
+      double best = -1e9;
+      size_t at = pieces.size();
+      for (size_t k = 0; k + 1 < pieces.size(); k++) {
+        const auto found = id_of.find(pieces[k] + pieces[k + 1]);
+        if (found == id_of.end() || parts.scores[size_t(found->second)] <= best) continue;
+        best = parts.scores[size_t(found->second)];
+        at = k;
+      }
+      if (at == pieces.size()) break;
+      pieces[at] += pieces[at + 1];
+      pieces.erase(pieces.begin() + long(at) + 1);
+    }
+    std::vector<int> expected;
+    for (const std::string& piece : pieces) expected.push_back(id_of.at(piece));
+    CAPTURE(text);
+    CHECK(tokenizer.encode(text) == expected);
+    CHECK(tokenizer.decode(expected) == text);
+  }
+}
+
+TEST_CASE("bpe: SentencePiece's of another kind is refused by name") {
+  const std::string advice = ": t: give another tokenizer: docs/formats.md says which load";
+  const auto wrong = [&](const std::string& form, const char* pointer, const Json& value) {
+    Json file = pieces_file(form);
+    file[Json::json_pointer(pointer)] = value;
+    return error_of([&] { parse_any_tokenizer(file.dump(), "t"); });
+  };
+  CHECK(wrong("llama2", "/model/fuse_unk", false) == "");
+  CHECK(wrong("llama2", "/normalizer", {{"type", "NFC"}}) == "its normalizer is \"NFC\"" + advice);
+  CHECK(wrong("llama2", "/normalizer/normalizers/0/prepend", "_") == "its normalizer is \"Sequence\"" + advice);
+  CHECK(wrong("llama2", "/pre_tokenizer", {{"type", "Whitespace"}}) == "its normalizer is \"Sequence\"" + advice);
+  CHECK(wrong("first", "/pre_tokenizer", nullptr) == "the pre-tokenizer is null" + advice);
+  CHECK(wrong("first", "/pre_tokenizer/split", true) == "the pre-tokenizer's split is true" + advice);
+  CHECK(wrong("first", "/pre_tokenizer/replacement", "_") == "the pre-tokenizer's replacement is \"_\"" + advice);
+  CHECK(wrong("first", "/pre_tokenizer/prepend_scheme", 1) == "the pre-tokenizer's prepend_scheme is 1" + advice);
+  CHECK(wrong("never", "/pre_tokenizer/prepend_scheme", "first") ==
+        "its decoder is not that of Llama 2 or Mistral" + advice);
+  CHECK(wrong("llama2", "/added_tokens/1/normalized", true) ==
+        "the added token \"<s>\": its normalized is true" + advice);
+  CHECK(wrong("llama2", "/model/byte_fallback", false) == "its normalizer is \"Sequence\"" + advice);
+
+  const auto wrong_parts = [](const std::function<void(BpeParts&)>& change) {
+    BpeParts parts = scored_parts();
+    change(parts);
+    return error_of([&] { Bpe(parts, "m"); });
+  };
+  CHECK(wrong_parts([](BpeParts& p) { p.types[0] = 2; }) == "");
+  CHECK(wrong_parts([](BpeParts& p) { p.scores.pop_back(); }) == "759 scores for 760 tokens: m: replace the file");
+  CHECK(wrong_parts([](BpeParts& p) { p.scores.clear(); }) == "no merges and no scores: m: replace the file");
+  CHECK(holds(wrong_parts([](BpeParts& p) { p.types.clear(); }), "0 token types for"));
+  CHECK(holds(wrong_parts([](BpeParts& p) { p.types[300] = 6; }), "is no byte and no piece of a text"));
+  CHECK(holds(wrong_parts([](BpeParts& p) { p.tokens[300] = ""; }), "is no byte and no piece of a text"));
+  CHECK(holds(wrong_parts([](BpeParts& p) { p.tokens[300].assign(2000, 'a'); }), "has more than 1024 bytes"));
+  CHECK(holds(wrong_parts([](BpeParts& p) { p.tokens[13] = "x0A"; }), "is no byte and no piece of a text"));
+  CHECK(holds(wrong_parts([](BpeParts& p) { p.types[13] = 5; }), "the vocabulary lacks the byte '\\n'"));
 }
 
 TEST_CASE("bpe: a stream lets whole characters out, at every cut") {
@@ -522,10 +648,17 @@ void mutate_text(std::string& text, Random& random) {
 }
 
 void mutate_parts(BpeParts& parts, Random& random) {
+  if (parts.merges.empty()) parts.merges = {"a b", "c d"};
   const size_t token = below(random, parts.tokens.size()), merge = below(random, parts.merges.size());
-  switch (below(random, 10)) {
+  switch (below(random, 12)) {
+    case 10:
+      if (!parts.scores.empty()) parts.scores.resize(parts.scores.size() - below(random, 2), double(random()));
+      break;
+    case 11:
+      parts.space_first = SpaceFirst(below(random, 4));
+      break;
     case 8:
-      parts.ignore_merges = !parts.ignore_merges;
+      (below(random, 2) ? parts.ignore_merges : parts.sentencepiece) ^= 1;
       break;
     case 9:
       parts.begin = int(below(random, 300)) - 2;
@@ -583,6 +716,20 @@ void survive(const std::function<Tokenizer(Random&)>& load) {
 
 }  // namespace
 
+namespace {
+
+void survive_changes(const Json& good) {
+  survive([&](Random& random) {
+    Json file = good;
+    for (size_t n = below(random, 3); n > 0; n--) mutate_json(file, random);
+    std::string text = file.dump(-1, ' ', false, Json::error_handler_t::replace);
+    for (size_t n = below(random, 3); n > 0; n--) mutate_text(text, random);
+    return bpe_tokenizer(parse_bpe(text, "t"), "t");
+  });
+}
+
+}  // namespace
+
 TEST_CASE("bpe: mutated files of a tokenizer") {
   Json good = tiny_file();
   good["pre_tokenizer"] = {
@@ -596,20 +743,16 @@ TEST_CASE("bpe: mutated files of a tokenizer") {
        {{{"SpecialToken", {{"id", "<|im_start|>"}, {"type_id", 0}}}}, {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
       {"special_tokens", {{"<|im_start|>", {{"ids", {1}}}}}}};
   good["normalizer"] = {{"type", "NFC"}};
-  survive([&](Random& random) {
-    Json file = good;
-    for (size_t n = below(random, 3); n > 0; n--) mutate_json(file, random);
-    std::string text = file.dump(-1, ' ', false, Json::error_handler_t::replace);
-    for (size_t n = below(random, 3); n > 0; n--) mutate_text(text, random);
-    return bpe_tokenizer(parse_bpe(text, "t"), "t");
-  });
+  survive_changes(good);
+  survive_changes(pieces_file("llama2"));
+  survive_changes(pieces_file("first"));
 }
 
 TEST_CASE("bpe: mutated parts of a tokenizer") {
-  const BpeParts good = parse_bpe(tiny_file().dump(), "t");
-  survive([&](Random& random) {
-    BpeParts parts = good;
-    for (size_t n = 1 + below(random, 2); n > 0; n--) mutate_parts(parts, random);
-    return bpe_tokenizer(parts, "t");
-  });
+  for (const BpeParts& good : {parse_bpe(tiny_file().dump(), "t"), scored_parts()})
+    survive([&](Random& random) {
+      BpeParts parts = good;
+      for (size_t n = 1 + below(random, 2); n > 0; n--) mutate_parts(parts, random);
+      return bpe_tokenizer(parts, "t");
+    });
 }

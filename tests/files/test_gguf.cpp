@@ -229,6 +229,7 @@ TEST_CASE("gguf: a value of another kind is refused with its key") {
   check("n is 7, expected a list", [&] { file.length("n"); });
   check("n is 7, expected a list of texts", [&] { file.texts("n"); });
   check("n is 7, expected a list of whole numbers", [&] { file.integers("n", 0, 9); });
+  check("n is 7, expected a list of floats", [&] { file.numbers("n"); });
   check("f is 1, expected a whole number", [&] { file.integer("f", 0, 9); });
   check("t is \"a\", expected a whole number", [&] { file.integer("t", 0, 9); });
   check("l is a list of 2 whole numbers, expected a whole number", [&] { file.integer("l", 0, 9); });

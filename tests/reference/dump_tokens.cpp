@@ -3,23 +3,40 @@
 //
 //   make build/dump_tokens && build/dump_tokens TOKENIZER LINES IDS plain|found [PRE]
 //
-// TOKENIZER is a tokenizer.json; PRE a pre-split in place of its own. LINES and IDS are the same in form: for each line
-// a uint32 with its length, then so many bytes, or int32 ids. `found`: control tokens are found in the lines.
+// TOKENIZER is a tokenizer.json or a GGUF file; PRE a pre-split in place of its own. LINES and IDS are the same in
+// form: for each line a uint32 with its length, then so many bytes, or int32 ids. `found`: control tokens are found in
+// the lines.
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 
-#include "files/bpe.h"
 #include "files/io.h"
+#include "files/model_path.h"
 
 using namespace nanospec;
 
+static Tokenizer tokenizer_of(const std::string& path, const std::string& pre) {
+  if (is_gguf(path)) return gguf_tokenizer(read_gguf(path));
+  BpeParts parts = parse_bpe(read_file(path), path);
+  if (!pre.empty()) parts.pre = pre;
+  return bpe_tokenizer(parts, path);
+}
+
+// What of a text comes back: SentencePiece adds spaces before parts, and does not tell them from U+2581.
+static std::string readable(const Bpe& bpe, const std::string& text) {
+  std::string kept;
+  for (size_t at = 0; at < text.size(); at++) {
+    if (bpe.sentencepiece() && text[at] == ' ') continue;
+    if (bpe.sentencepiece() && text.compare(at, 3, "\xE2\x96\x81") == 0) at += 2;
+    else kept += text[at];
+  }
+  return kept;
+}
+
 int main(int argc, char** argv) try {
   if (argc < 5 || argc > 6) throw std::invalid_argument("usage: dump_tokens TOKENIZER LINES IDS plain|found [PRE]");
-  BpeParts parts = parse_bpe(read_file(argv[1]), argv[1]);
-  if (argc == 6) parts.pre = argv[5];
-  const Bpe bpe(parts, argv[1]);
-  const Tokenizer decoder{bpe.symbols()};
+  const Tokenizer tokenizer = tokenizer_of(argv[1], argc == 6 ? argv[5] : "");
+  const Bpe& bpe = *tokenizer.bpe;
   const std::string lines = read_file(argv[2]);
   const Control control = std::string(argv[4]) == "found" ? Control::found : Control::plain;
   std::string out;
@@ -34,7 +51,7 @@ int main(int argc, char** argv) try {
     BpeCounts counts;
     const std::vector<int> ids = bpe.encode(line, control, &counts);
     seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    if (!counts.repaired && !counts.left_out && decoder.decode(ids) != line)
+    if (!counts.repaired && !counts.left_out && readable(bpe, tokenizer.decode(ids)) != readable(bpe, line))
       refuse("the tokens do not give the line back", "byte " + std::to_string(at) + " of LINES", "mend files/bpe.cpp");
     all.repaired += counts.repaired;
     all.left_out += counts.left_out;
