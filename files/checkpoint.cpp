@@ -333,16 +333,17 @@ Loaded load_model(const std::string& dir) {
   Loaded loaded;
   loaded.config = parse_config(read_regular(config_path), config_path);
   loaded.tokenizer = parse_any_tokenizer(read_regular(dir + "/tokenizer.json"), dir + "/tokenizer.json");
-  if (loaded.tokenizer.vocab_size() != loaded.config.vocab_size)
-    refuse(filled("the tokenizer has {} symbols, config.json says vocab_size {}", loaded.tokenizer.vocab_size(),
-                  loaded.config.vocab_size),
-           dir, "use files of one and the same model");
+  const int symbols = loaded.tokenizer.vocab_size(), vocab = loaded.config.vocab_size;
+  if (symbols > vocab || (symbols < vocab && !loaded.tokenizer.bpe))
+    refuse(filled("the tokenizer has {} symbols, config.json says vocab_size {}", symbols, vocab), dir,
+           "use files of one and the same model");
   if (loaded.tokenizer.bpe) loaded.begin_token = loaded.tokenizer.bpe->begin();
   const SafeTensors file = read_safetensors(model_path, [&](const SafeTensors& header) {
     check_model(header, loaded.config, model_path);
     return true;
   });
   check_hashed(file, dir);
+  loaded.tokenizer.symbols.resize(size_t(vocab));  // Qwen's models have more rows than tokens: those have no bytes
   loaded.weights = parse_model(file, loaded.config, model_path);
   loaded.chat_template = chat_template_in(dir);
   return loaded;

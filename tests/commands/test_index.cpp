@@ -152,7 +152,7 @@ TEST_CASE("index: what it refuses") {
   CHECK(contains(BAD_COMMAND_LINE(index({"--model", model})), "add --text FILE..."));
   CHECK(contains(BAD_COMMAND_LINE(index({"--model", model, "--text", text, "--order", "7"})), "from 1 to 6"));
   Draft other = llama_with_tokenizer();
-  other.set(words("tokenizer.ggml.model", "llama"));
+  other.set(words("tokenizer.ggml.model", "bert"));
   CHECK(contains(refusal({"--model", folder.file("o.gguf", other.bytes()), "--text", text}), "not byte-level BPE"));
   const std::string own = folder.file("p.ngram.safetensors", kOne);
   const std::string other_model = folder.file("p.gguf", llama_with_tokenizer().bytes());

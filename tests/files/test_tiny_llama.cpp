@@ -229,6 +229,17 @@ TEST_CASE("llama: models of other families have transformers' logits, as GGUF fi
   }
 }
 
+TEST_CASE("llama: a folder may have fewer tokens than its model has rows: the others have no bytes") {
+  const std::string name = "folder_qwen2";
+  Json tokenizer = Json::parse(read_file("tests/files/bpe_small.json"));
+  Json& added = tokenizer["added_tokens"];
+  added.erase(added.size() - 1);
+  const Loaded loaded = tiny_folder({{"tokenizer.json", tokenizer.dump()}}, name);
+  CHECK(loaded.tokenizer.vocab_size() == loaded.config.vocab_size);
+  CHECK(loaded.tokenizer.decode(loaded.config.vocab_size - 1).empty());
+  CHECK(tiny_folder({}, name).tokenizer.decode(loaded.config.vocab_size - 1) == "<tool>");
+}
+
 TEST_CASE("llama: the files have the settings that they are there for, and the logits tell each from another") {
   const auto config = [](const char* name) { return tiny(name).config; };
   CHECK(config("grouped").tied);
