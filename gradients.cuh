@@ -66,7 +66,7 @@ struct HeadNormBackward {
   template <class G>
   HD void operator()(const G& g, int item) const {
     const Norm<T> its = norm.at(item / norm.heads, item % norm.heads);
-    const size_t place = its.y - norm.queries.y;
+    const size_t place = its.y - norm.norm.y;
     const T *a = norm.raw + place, *w = its.weight, r = *its.rstd;
     T* const d = dqkv + place;
     const int n = its.channels;

@@ -259,11 +259,13 @@ struct Norm {
 // The norm of each head's queries and keys, in place: Qwen3 (Yang et al. 2025). An item is a head of a row.
 template <class T>
 struct HeadNorm {
-  Norm<T> queries, keys;  // of the first row's first query head; rstd (heads, R) is kept for the backward
-  T* raw;                 // (R, x_row) keeps what was there, for the backward; may be null
+  Norm<T> norm;     // of the first row's first query head; rstd (heads, R) is kept for the backward
+  const T* of_key;  // (D) the weight of a key head
+  T* raw;           // (R, x_row) keeps what was there, for the backward; may be null
   int n_head, heads, rows;
   HD Norm<T> at(int row, int head) const {
-    Norm<T> its = head < n_head ? queries : keys;
+    Norm<T> its = norm;
+    if (head >= n_head) its.weight = of_key;
     its.x += size_t(row) * its.x_row + head * its.channels;
     its.y += size_t(row) * its.y_row + head * its.channels;
     if (its.rstd) its.rstd += head * rows + row;
@@ -273,7 +275,7 @@ struct HeadNorm {
   HD void operator()(const G& g, int item) const {
     const Norm<T> its = at(item / heads, item % heads);
     if (raw) {
-      T* const kept = raw + (its.y - queries.y);
+      T* const kept = raw + (its.y - norm.y);
       const T* const x = its.x;
       g.map(kept, its.channels, [=](int c) { return x[c]; });
     }

@@ -456,15 +456,12 @@ Attention<T, S> attention_of(const Team& team, const DeviceBatch& batch, const A
 // The norms of each head's queries and keys, over the rows of a block.
 template <class T, class S, class W>
 HeadNorm<T> head_norm(const Activations<T, S>& a, const Weights<T, W>& w, int l, const RowBlock& b) {
-  const auto norm = [&](const T* weight) {
-    const View<T> qkv = a.qkv(l, b);
-    Norm<T> its = norm_of<T>(a.config, qkv, weight, nullptr, qkv, nullptr, a.rstd_heads.at(l, 0));
-    its.channels = a.D;
-    if (its.rstd) its.rstd += b.row;
-    return its;
-  };
   const auto& its = w.tensors.layers[l];
-  return {norm(its.q_norm), norm(its.k_norm), a.raw.at(l, b.row), a.H, a.H + a.KV, a.R};
+  const View<T> qkv = a.qkv(l, b);
+  T* const rstd = a.rstd_heads.at(l, 0);
+  Norm<T> norm = norm_of<T>(a.config, qkv, its.q_norm, nullptr, qkv, nullptr, rstd ? rstd + b.row : nullptr);
+  norm.channels = a.D;
+  return {norm, its.k_norm, a.raw.at(l, b.row), a.H, a.H + a.KV, a.R};
 }
 
 // Queries and keys of the block's rows turn by their positions; with `back` their gradients turn back.

@@ -128,7 +128,9 @@ TEST_CASE("quantized: blocks of 6 to 3 bits have the numbers of the Python packa
       {Type::Q5_K, "5dc6352b0a338114a0395aa8b3e016e66535531b4b79ded4294c760d73479301"},
       {Type::Q6_K, "5ab1df23ee586c664d074fda461b14e7fac786653fda90eceb268c2fb3284388"}};
   constexpr size_t kBlocks = 64;
-  for (const auto& [type, digest] : digests) {
+  for (const auto& one : digests) {
+    const GgufType type = one.first;
+    const std::string digest = one.second;
     const Readable& its = *readable(type);
     uint32_t state = uint32_t(type);
     std::string data;
@@ -174,7 +176,9 @@ TEST_CASE("quantized: each type has the smallest format that holds its numbers, 
   const std::pair<GgufType, double> most[] = {{Type::Q8_0, 1},    {Type::Q4_0, 1},    {Type::Q4_1, 1},
                                               {Type::Q5_0, 1},    {Type::Q5_1, 1.17}, {Type::Q6_K, 1.22},
                                               {Type::Q5_K, 1.28}, {Type::Q4_K, 1.34}, {Type::Q3_K, 1.75}};
-  for (const auto& [type, ratio] : most) {  // of the bytes in the file
+  for (const auto& one : most) {  // of the bytes in the file
+    const GgufType type = one.first;
+    const double ratio = one.second;
     Panels<AnyNumber> panels;
     panels.k = 256, panels.n = 64, panels.dtype = stored_type({type});
     CAPTURE(type_name(type));

@@ -31,6 +31,7 @@ constexpr uint64_t kAllOnes = ~uint64_t(0);
 
 const OpcodeRow kRows[] = {
     // Integers wrap around.
+    {"add.s16 %h0, %h1, %h2", {0x7fff, 1}, 0x8000},
     {"add.s32 %r0, %r1, %r2", {0x7fffffff, 1}, 0x80000000},
     {"add.s64 %d0, %d1, %d2", {0x7fffffffffffffff, 1}, 0x8000000000000000},
     {"add.u64 %d0, %d1, %d2", {kAllOnes, 2}, 1},
@@ -100,6 +101,7 @@ const OpcodeRow kRows[] = {
     {"or.b32 %r0, %r1, %r2", {1, kMinus}, 0x80000001},
     {"or.b64 %d0, %d1, %d2", {1, 0x8000000000000000}, 0x8000000000000001},
     {"or.pred %p0, %p1, %p2", {1, 0}, 1},
+    {"xor.pred %p0, %p1, %p2", {1, 1}, 0},
     {"xor.b16 %h0, %h1, %h2", {3, 5}, 6},
     {"xor.b32 %r0, %r1, %r2", {3, 5}, 6},
     {"xor.b64 %d0, %d1, %d2", {kAllOnes, 1}, kAllOnes - 1},
