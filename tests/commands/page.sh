@@ -16,16 +16,18 @@ url=file://$(cd "$(dirname "$page")" && pwd)/$(basename "$page")
 
 # dump HASH WIDTH: the page at that hash, after 60 s of its own time (which a browser runs through in less), as DOM.
 # Frames stand still in such time, and where motion is unwelcome the race goes by a timer instead: hence that flag. On a
-# busy machine a browser may fail before it has run the page: it is started again, twice.
+# busy machine a browser may fail before it has run the page, or end before the self test has: it is started again,
+# twice, with more time.
 dump() {
   dom=$scratch/dom$1-$2; root=
+  case $1 in selftest) ended=data-selftest=;; *) ended=data-;; esac
   for try in 1 2 3; do
     rm -rf "$scratch/profile"
     timeout 120 "$chromium" --headless=new --no-sandbox --disable-gpu --user-data-dir="$scratch/profile" \
       --enable-logging=stderr --v=0 --force-prefers-reduced-motion --window-size="$2",800 \
-      --virtual-time-budget=60000 --dump-dom "$url#$1" >"$dom" 2>"$scratch/log" || continue
+      --virtual-time-budget=$((60000 * try)) --dump-dom "$url#$1" >"$dom" 2>"$scratch/log" || continue
     root=$(grep -o -m1 '<html[^>]*>' "$dom" || true)
-    case $root in *data-*) break;; esac
+    case $root in *"$ended"*) break;; esac
   done
   [ -n "$root" ] || fail "#$1: the browser failed: $(tail -1 "$scratch/log")"
   ! grep -q ':CONSOLE' "$scratch/log" || fail "#$1: the console says: $(grep -m1 ':CONSOLE' "$scratch/log")"

@@ -226,6 +226,8 @@ const OpcodeRow kRows[] = {
     {"st.shared.f32 [x+16], %r1; mov.u64 %d0, x; cvta.shared.u64 %d0, %d0; ld.v4.f32 {%r0, _, _, _}, [%d0+16]", {5}, 5},
     {"st.local.u16 [y], %h1; ld.local.u16 %h0, [y]", {0x1234}, 0x1234},
     {"st.local.u8 [y], %h1; ld.local.u8 %h0, [y]", {0x1234}, 0x34},
+    {"st.local.u8 [y], %h1; ld.local.s8 %r0, [y]", {0x80}, 0xffffff80},
+    {"st.local.u32 [y+4], %r1; ld.local.u32 %r0, [y+4]", {0x12345678}, 0x12345678},
     {"st.local.f32 [y+4], %r1; ld.local.f32 %r0, [y+4]", {f(2)}, f(2)},
     {"ld.global.u8 %h0, [%d5]", {0x80}, 0x80},
     {"ld.global.u16 %h0, [%d5]", {0x8080}, 0x8080},
