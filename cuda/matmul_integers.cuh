@@ -62,7 +62,7 @@ struct IntegerMemory {
 //
 // The estimate is that of 8 bits. With a scale for 16 k a lane asks for 4 words at a time, twice as many units ahead.
 // Estimate, us of 1 row and 16: qkv 1.4 7.2, projection 1.4 7.2, MLP in 1.5 7.2, MLP out 3.2 20.5, head 9.1 40.4.
-// Budget: 64 registers, 36864 bytes shared. Loads: 4.
+// Budget: 64 registers, 36864 bytes shared. Loads: 6.
 template <class Q, class After>
 __global__ void __launch_bounds__(kIntegerWarps* kLanes, 2)
     multiply_integers(IntegerRows x, Panels<Q> w, int first_row, Finish<After> finish) {

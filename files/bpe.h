@@ -43,6 +43,8 @@ enum class TokenType {
   unused = 5,        // in no text, and without bytes
 };
 
+constexpr int kUnknown = 2, kByte = 6;  // GGUF's other types: they count as control tokens, and as normal ones
+
 // Whether control tokens are found in a text ("<|im_end|>" is one token), or are plain text.
 enum class Control { plain, found };
 
@@ -145,6 +147,12 @@ Tokenizer bpe_tokenizer(const BpeParts& parts, const std::string& where);
 // decoder ByteLevel; or with byte_fallback and all that Llama 2's or Mistral's has. It names no bos and eos. Throws
 // runtime_error for any other, by name.
 BpeParts parse_bpe(const std::string& text, const std::string& where);
+
+// What that reader asks of the alphabet and of the pre-splits: a byte's name in GPT-2's characters; the pre-split of a
+// regular expression, null where none has it; what SentencePiece writes for a space.
+std::string gpt2_name(int byte);
+const char* split_by(const Json& regex);
+constexpr const char* kSpaceMark = "\xE2\x96\x81";  // U+2581
 
 // Reads tokenizer.json of either kind: characters, or byte-level BPE. Throws runtime_error.
 Tokenizer parse_any_tokenizer(const std::string& text, const std::string& where);

@@ -5,7 +5,7 @@
 #include <climits>
 
 #include "files/bpe.h"
-#include "files/llama.h"
+#include "files/families.h"
 
 namespace nanospec {
 
@@ -214,9 +214,9 @@ std::vector<TensorSpec> file_table(Config config) {
 
 // What a file of such a model holds, and of which of ours each tensor is a part: in the order of tensor_table(config),
 // among them the biases of Hugging Face's GPT-2.
-static std::vector<LlamaTensor> file_tensors(const Config& config) {
-  if (is_llama(config)) return llama_tensors(config);
-  std::vector<LlamaTensor> tensors;
+static std::vector<FileTensor> file_tensors(const Config& config) {
+  if (is_llama(config)) return model_parts(config);
+  std::vector<FileTensor> tensors;
   for (const TensorSpec& spec : file_table(config))
     tensors.push_back({spec.name, "transformer." + spec.name, "", shape_of(spec), 0, 0, false});
   return tensors;
@@ -233,7 +233,7 @@ std::vector<TensorData> model_tensors(const Config& config, const float* weights
   extra.assign(size_t(4) * size_t(config.n_embd), 0);  // zeros for the longest bias, (4 C)
   if (is_llama(config)) extra.reserve(extra.size() + parameter_count(config));
   std::vector<TensorData> tensors;
-  for (const LlamaTensor& part : file_tensors(config)) {
+  for (const FileTensor& part : file_tensors(config)) {
     const auto found = offset.find(part.ours);
     const float* numbers = found == offset.end() ? extra.data() : weights + found->second;
     if (part.transposed()) {
@@ -247,7 +247,7 @@ std::vector<TensorData> model_tensors(const Config& config, const float* weights
 }
 
 // GPT-2's own files have its names without "transformer.", and its mask, which here is no tensor.
-static std::string name_in(const SafeTensors& file, const LlamaTensor& part) {
+static std::string name_in(const SafeTensors& file, const FileTensor& part) {
   const std::string prefix = "transformer.";
   const bool without = file.find("wte.weight") && part.name.compare(0, prefix.size(), prefix) == 0;
   return without ? part.name.substr(prefix.size()) : part.name;
@@ -261,7 +261,7 @@ void check_model(const SafeTensors& file, const Config& config, const std::strin
     refuse(filled("too few tensors for the {} layers of config.json: {}", config.n_layer, file.tensors.size()), where,
            "use files of one and the same model");
   Expected expected;
-  for (const LlamaTensor& part : file_tensors(config)) expected[name_in(file, part)] = part.shape;
+  for (const FileTensor& part : file_tensors(config)) expected[name_in(file, part)] = part.shape;
   for (const Tensor& tensor : file.tensors)
     if (!is_llama(config) && is_mask(tensor)) expected[tensor.name] = tensor.shape;
   if (!is_llama(config) && file.find("lm_head.weight")) expected["lm_head.weight"] = {config.vocab_size, config.n_embd};
@@ -273,7 +273,7 @@ std::vector<float> parse_model(const SafeTensors& file, const Config& config, co
   const std::map<std::string, size_t> offset = offsets_of(config);
   std::vector<float> weights(parameter_count(config));
   std::set<std::string> placed;
-  for (const LlamaTensor& part : file_tensors(config)) {
+  for (const FileTensor& part : file_tensors(config)) {
     const auto found = offset.find(part.ours);
     if (found == offset.end()) continue;
     const std::string name = name_in(file, part);

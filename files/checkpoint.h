@@ -85,7 +85,7 @@ std::vector<TensorSpec> file_table(Config config);
 
 // The tensors of model.safetensors: the weights, in the order of tensor_table(config), under Hugging Face's names. In
 // `extra` lies what the weights do not have: zeros, the biases of a GPT without them, and copies of Llama's matrices,
-// since files store them otherwise (llama.h). A tied model has no separate head.
+// since files store them otherwise (families.h). A tied model has no separate head.
 std::vector<TensorData> model_tensors(const Config& config, const float* weights, std::vector<float>& extra);
 
 // Throws std::runtime_error unless the file has exactly the tensors of this config; it may also have a separate head.

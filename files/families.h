@@ -1,5 +1,5 @@
-// files/llama.h: models of other programs in files: the families, and which part of which of our tensors each of theirs
-// is.
+// files/families.h: models of other programs in files: the families, and which part of which of our tensors each of
+// theirs is.
 //
 // Files store a matrix as (outputs, inputs); ours are (inputs, outputs). Ours have queries, keys and values side by
 // side, and gate and up likewise. The names are those of transformers' LlamaForCausalLM, and llama.cpp's. How to add a
@@ -23,13 +23,14 @@ constexpr Family kFamilies[] = {{"llama", "LlamaForCausalLM", "llama", false, fa
                                 {"qwen2", "Qwen2ForCausalLM", "qwen2", true},
                                 {"qwen3", "Qwen3ForCausalLM", "qwen3", false, true}};
 
-struct LlamaTensor {
+struct FileTensor {
   std::string ours, name, gguf;  // of ours it is a part
   std::vector<int64_t> shape;    // in a file
   size_t first, columns;         // its first column in ours, and how many ours has
   bool rotary;                   // queries or keys, and GGUF has the rows of each head in another order
 
-  bool transposed() const { return columns > 0; }  // a matrix; embeddings and norms are stored as they are here
+  // A part of a matrix, or of its bias; embeddings and norms are stored as they are here.
+  bool transposed() const { return columns > 0; }
 };
 
 // Whether all settings are those of one of the families; else they are GPT-2's.
@@ -43,26 +44,22 @@ inline const Family& family_of(const Config& c) {
 // The sizes, by letters: C channels, V tokens, P positions, F channels of the MLP, D those of a head, Q of all queries,
 // K of all keys or values. N stands for a layer's number. A matrix of ours has the outputs of all its parts side by
 // side.
-struct LlamaPart {
+struct FilePart {
   const char *ours, *name, *gguf, *shape;
   const char *left = "", *all = "";  // outputs of the parts before it, and of all, where ours is a matrix
-  bool rotary = false;
-  enum Kind { kWeight, kQkvBias, kQkNorm } kind = kWeight;  // what a model of the family must have for it
+  bool rotary = false;               // queries or keys
+  enum Kind { kAlways, kQkv, kQkNorm } kind = kAlways;  // kQkv may have biases alone; kQkNorm: see Config::qk_norm
 };
-constexpr LlamaPart kLlamaEmbedding = {"wte", "model.embed_tokens", "token_embd", "VC"},
-                    kLlamaNorm = {"ln_f", "model.norm", "output_norm", "C"},
-                    kLlamaHead = {"lm_head", "lm_head", "output", "VC"};
-constexpr LlamaPart kLlamaLayer[] = {
+constexpr FilePart kEmbeddingPart = {"wte", "model.embed_tokens", "token_embd", "VC"},
+                   kLastNormPart = {"ln_f", "model.norm", "output_norm", "C"},
+                   kHeadPart = {"lm_head", "lm_head", "output", "VC"};
+constexpr FilePart kFamilyLayer[] = {
     {"h.N.ln_1", "model.layers.N.input_layernorm", "blk.N.attn_norm", "C"},
-    {"h.N.attn.c_attn", "model.layers.N.self_attn.q_proj", "blk.N.attn_q", "QC", "", "QKK", true},
-    {"h.N.attn.c_attn", "model.layers.N.self_attn.k_proj", "blk.N.attn_k", "KC", "Q", "QKK", true},
-    {"h.N.attn.c_attn", "model.layers.N.self_attn.v_proj", "blk.N.attn_v", "KC", "QK", "QKK"},
-    {"h.N.attn.c_attn", "model.layers.N.self_attn.q_proj", "blk.N.attn_q", "Q", "", "QKK", true, LlamaPart::kQkvBias},
-    {"h.N.attn.c_attn", "model.layers.N.self_attn.k_proj", "blk.N.attn_k", "K", "Q", "QKK", true, LlamaPart::kQkvBias},
-    {"h.N.attn.c_attn", "model.layers.N.self_attn.v_proj", "blk.N.attn_v", "K", "QK", "QKK", false,
-     LlamaPart::kQkvBias},
-    {"h.N.attn.q_norm", "model.layers.N.self_attn.q_norm", "blk.N.attn_q_norm", "D", "", "", false, LlamaPart::kQkNorm},
-    {"h.N.attn.k_norm", "model.layers.N.self_attn.k_norm", "blk.N.attn_k_norm", "D", "", "", false, LlamaPart::kQkNorm},
+    {"h.N.attn.c_attn", "model.layers.N.self_attn.q_proj", "blk.N.attn_q", "QC", "", "QKK", true, FilePart::kQkv},
+    {"h.N.attn.c_attn", "model.layers.N.self_attn.k_proj", "blk.N.attn_k", "KC", "Q", "QKK", true, FilePart::kQkv},
+    {"h.N.attn.c_attn", "model.layers.N.self_attn.v_proj", "blk.N.attn_v", "KC", "QK", "QKK", false, FilePart::kQkv},
+    {"h.N.attn.q_norm", "model.layers.N.self_attn.q_norm", "blk.N.attn_q_norm", "D", "", "", false, FilePart::kQkNorm},
+    {"h.N.attn.k_norm", "model.layers.N.self_attn.k_norm", "blk.N.attn_k_norm", "D", "", "", false, FilePart::kQkNorm},
     {"h.N.attn.c_proj", "model.layers.N.self_attn.o_proj", "blk.N.attn_output", "CQ", "", "C"},
     {"h.N.ln_2", "model.layers.N.post_attention_layernorm", "blk.N.ffn_norm", "C"},
     {"h.N.mlp.c_fc", "model.layers.N.mlp.gate_proj", "blk.N.ffn_gate", "FC", "", "FF"},
@@ -70,59 +67,58 @@ constexpr LlamaPart kLlamaLayer[] = {
     {"h.N.mlp.c_proj", "model.layers.N.mlp.down_proj", "blk.N.ffn_down", "CF", "", "C"},
 };
 
-// The names that GPT-2 has in GGUF. Each has a bias too, but for the embeddings and the head.
-constexpr LlamaPart kGptPositions = {"wpe", "", "position_embd", "PC"};
-constexpr LlamaPart kGptLayer[] = {{"h.N.ln_1", "", "blk.N.attn_norm", "C"},
-                                   {"h.N.attn.c_attn", "", "blk.N.attn_qkv", "TC", "", "T"},
-                                   {"h.N.attn.c_proj", "", "blk.N.attn_output", "CQ", "", "C"},
-                                   {"h.N.ln_2", "", "blk.N.ffn_norm", "C"},
-                                   {"h.N.mlp.c_fc", "", "blk.N.ffn_up", "FC", "", "F"},
-                                   {"h.N.mlp.c_proj", "", "blk.N.ffn_down", "CF", "", "C"}};
+// The names that GPT-2 has in GGUF; in a folder its matrices lie as ours (checkpoint.cpp).
+constexpr FilePart kPositionsPart = {"wpe", "", "position_embd", "PC"};
+constexpr FilePart kGptLayer[] = {{"h.N.ln_1", "", "blk.N.attn_norm", "C"},
+                                  {"h.N.attn.c_attn", "", "blk.N.attn_qkv", "TC", "", "T"},
+                                  {"h.N.attn.c_proj", "", "blk.N.attn_output", "CQ", "", "C"},
+                                  {"h.N.ln_2", "", "blk.N.ffn_norm", "C"},
+                                  {"h.N.mlp.c_fc", "", "blk.N.ffn_up", "FC", "", "F"},
+                                  {"h.N.mlp.c_proj", "", "blk.N.ffn_down", "CF", "", "C"}};
 
 // All tensors of such a model, in the order of tensor_table(config). No size overflows here, however large it is.
-inline std::vector<LlamaTensor> llama_tensors(const Config& c) {
+inline std::vector<FileTensor> model_parts(const Config& c) {
   const int64_t D = c.head_size();
   const std::map<char, int64_t> sizes = {
       {'C', c.n_embd}, {'V', c.vocab_size}, {'P', c.block_size},    {'F', c.inner()},
       {'D', D},        {'Q', c.n_head * D}, {'K', c.n_kv_head * D}, {'T', c.qkv_size()}};
-  std::vector<LlamaTensor> tensors;
-  const auto add = [&](const LlamaPart& part, int layer = 0, bool bias = false) {
-    if (part.kind == LlamaPart::kQkvBias && !c.qkv_bias) return;
-    if (part.kind == LlamaPart::kQkNorm && !c.qk_norm) return;
+  std::vector<FileTensor> tensors;
+  // Of a bias a part has as many numbers as the matrix's part has outputs.
+  const auto add_one = [&](const FilePart& part, int layer, bool bias) {
     const auto named = [&](std::string name) {
       const size_t at = name.find(".N.");
       return (at == std::string::npos ? name : name.replace(at + 1, 1, std::to_string(layer))) +
-             (bias || part.kind == LlamaPart::kQkvBias ? ".bias" : ".weight");
+             (bias ? ".bias" : ".weight");
     };
-    LlamaTensor tensor = {
+    FileTensor tensor = {
         named(part.ours), named(part.name), named(part.gguf), {}, 0, 0, part.rotary && family_of(c).pairs};
     for (const char* letter = part.shape; *letter; letter++) tensor.shape.push_back(sizes.at(*letter));
     for (const char* letter = part.left; *letter; letter++) tensor.first += size_t(sizes.at(*letter));
     for (const char* letter = part.all; *letter; letter++) tensor.columns += size_t(sizes.at(*letter));
     if (bias) tensor.shape.resize(1);
-    if (bias) tensor.columns = 0;
     tensors.push_back(std::move(tensor));
   };
-  const auto add_with_bias = [&](const LlamaPart& part, int layer = 0) {
-    add(part, layer);
-    if (c.bias) add(part, layer, true);
+  const auto add = [&](const FilePart& part, int layer = 0) {
+    if (part.kind == FilePart::kQkNorm && !c.qk_norm) return;
+    add_one(part, layer, false);
+    if (c.bias || (c.qkv_bias && part.kind == FilePart::kQkv)) add_one(part, layer, true);
   };
-  add(kLlamaEmbedding);
-  if (!c.rotary) add(kGptPositions);
+  add_one(kEmbeddingPart, 0, false);
+  if (!c.rotary) add_one(kPositionsPart, 0, false);
   for (int layer = 0; layer < c.n_layer; layer++)
     if (is_llama(c))
-      for (const LlamaPart& part : kLlamaLayer) add(part, layer);
+      for (const FilePart& part : kFamilyLayer) add(part, layer);
     else
-      for (const LlamaPart& part : kGptLayer) add_with_bias(part, layer);
-  add_with_bias(kLlamaNorm);
-  if (!c.tied) add(kLlamaHead);
+      for (const FilePart& part : kGptLayer) add(part, layer);
+  add(kLastNormPart);
+  if (!c.tied) add_one(kHeadPart, 0, false);
   return tensors;
 }
 
 // Copies a tensor of a file into ours, whose memory is `to`. rows(first, n, out) writes so many of the file's rows as
 // floats. row_of(r): the row of ours, counted from tensor.first, that row r of the file is.
 template <class ReadRows, class RowOf>
-void copy_from_file(const LlamaTensor& tensor, float* to, ReadRows rows, RowOf row_of) {
+void copy_from_file(const FileTensor& tensor, float* to, ReadRows rows, RowOf row_of) {
   const size_t outputs = size_t(tensor.shape[0]), inputs = tensor.shape.size() > 1 ? size_t(tensor.shape[1]) : 1;
   if (!tensor.transposed()) return rows(0, outputs, to);
   constexpr size_t kBlock = 16;  // rows that are written together: a cache line
@@ -136,7 +132,7 @@ void copy_from_file(const LlamaTensor& tensor, float* to, ReadRows rows, RowOf r
 }
 
 // A matrix, or a part of a bias, as a file has it, out of ours.
-inline std::vector<float> copied_for_file(const LlamaTensor& tensor, const float* ours) {
+inline std::vector<float> copied_for_file(const FileTensor& tensor, const float* ours) {
   std::vector<float> copy;
   const size_t inputs = tensor.shape.size() > 1 ? size_t(tensor.shape[1]) : 1;
   for (size_t r = 0; r < size_t(tensor.shape[0]); r++)

@@ -54,7 +54,10 @@ Dtype stored_type(const std::set<GgufType>& types) {
     });
   if (with_blocks == 0 && types.size() == 1)
     return *types.begin() == GgufType::F32 ? Dtype::fp32 : *types.begin() == GgufType::F16 ? Dtype::f16 : Dtype::bf16;
-  if (with_blocks < int(types.size())) return Dtype::bf16;
+  const bool small = std::all_of(types.begin(), types.end(), [](GgufType type) {
+    return type == GgufType::Q8_0 || type == GgufType::Q4_0 || type == GgufType::Q4_1;
+  });
+  if (with_blocks < int(types.size()) || (small && types.size() > 1)) return Dtype::bf16;
   // By their size. The last one holds all.
   for (Dtype dtype :
        {Dtype::q4_0, Dtype::q4_1, Dtype::q5_0, Dtype::q3_k, Dtype::q4_k, Dtype::q5_k, Dtype::q6_k, Dtype::q8_0})
@@ -87,12 +90,12 @@ void dequantize(const GgufTensor& tensor, size_t first, size_t n, float* out) {
 
 // Calls f(part, tensor of the file) for all that a tensor of the table is made of.
 template <class F>
-static void each_part(const GgufFile& file, const std::vector<LlamaTensor>& parts, const TensorSpec& spec, F f) {
-  for (const LlamaTensor& part : parts)
+static void each_part(const GgufFile& file, const std::vector<FileTensor>& parts, const TensorSpec& spec, F f) {
+  for (const FileTensor& part : parts)
     if (part.ours == spec.name) f(part, file.tensor(part.gguf));
 }
 
-static size_t our_row(const LlamaTensor& part, size_t row, int head_size) {
+static size_t our_row(const FileTensor& part, size_t row, int head_size) {
   return part.rotary ? size_t(hugging_face_row(int64_t(row), head_size)) : row;
 }
 
@@ -102,9 +105,9 @@ static void check_finite(bool finite, const GgufFile& file) {
 
 // Calls set(output, block of k, its numbers) for all blocks of a tensor of the table. Throws runtime_error where a
 // scale is not finite.
-static void read_gguf_blocks(const GgufFile& file, const std::vector<LlamaTensor>& parts, int head_size,
+static void read_gguf_blocks(const GgufFile& file, const std::vector<FileTensor>& parts, int head_size,
                              const TensorSpec& spec, const TensorSource::SetBlock& set) {
-  each_part(file, parts, spec, [&](const LlamaTensor& part, const GgufTensor& tensor) {
+  each_part(file, parts, spec, [&](const FileTensor& part, const GgufTensor& tensor) {
     const size_t rows = size_t(part.shape[0]), blocks = size_t(part.shape[1]) / kBlockNumbers;
     visit_blocks(tensor.type, [&](auto format) {
       for (size_t row = 0; row < rows; row++)
@@ -120,7 +123,7 @@ static void read_gguf_blocks(const GgufFile& file, const std::vector<LlamaTensor
 
 // The tensors of a file, which stays mapped.
 static TensorSource gguf_source(const GgufFile& file, const Config& config) {
-  const std::vector<LlamaTensor> parts = llama_tensors(config);
+  const std::vector<FileTensor> parts = model_parts(config);
   const int head_size = config.head_size();
   TensorSource source;
   source.read = [=](const TensorSpec& spec, float* to) { read_gguf_tensor(file, parts, head_size, spec, to); };
@@ -135,9 +138,9 @@ static TensorSource gguf_source(const GgufFile& file, const Config& config) {
   return source;
 }
 
-void read_gguf_tensor(const GgufFile& file, const std::vector<LlamaTensor>& parts, int head_size,
-                      const TensorSpec& spec, float* to) {
-  each_part(file, parts, spec, [&](const LlamaTensor& part, const GgufTensor& tensor) {
+void read_gguf_tensor(const GgufFile& file, const std::vector<FileTensor>& parts, int head_size, const TensorSpec& spec,
+                      float* to) {
+  each_part(file, parts, spec, [&](const FileTensor& part, const GgufTensor& tensor) {
     const size_t row_numbers = part.shape.size() > 1 ? tensor.columns() : 1;
     const auto rows = [&](size_t first, size_t n, float* out) {
       dequantize(tensor, first * row_numbers, n * row_numbers, out);
@@ -225,7 +228,7 @@ const char* feature_of(const std::string& name) {
 
 void check_shapes(const GgufFile& file, const Config& config) {
   Expected expected;
-  for (const LlamaTensor& tensor : llama_tensors(config)) expected[tensor.gguf] = tensor.shape;
+  for (const FileTensor& tensor : model_parts(config)) expected[tensor.gguf] = tensor.shape;
   if (file.find(kRopeFactors)) expected[kRopeFactors] = {config.head_size() / 2};
   for (const GgufTensor& tensor : file.tensors)
     if (!expected.count(tensor.name))

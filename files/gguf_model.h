@@ -1,14 +1,14 @@
 // files/gguf_model.h: a model in a GGUF file, as the engine's weights and tokenizer.
 //
 // In order: the numbers of a tensor; the model's sizes; its window; all of it. Nothing is trusted: see gguf.h.
-// How to add an architecture: llama.h.
+// How to add an architecture: families.h.
 #pragma once
 
 #include <set>
 
 #include "files/checkpoint.h"
+#include "files/families.h"
 #include "files/gguf.h"
-#include "files/llama.h"
 
 namespace nanospec {
 
@@ -115,13 +115,13 @@ constexpr int64_t hugging_face_row(int64_t row, int64_t head_dim) {
 }
 
 // Reads one tensor of tensor_table(config). Throws runtime_error where a number is not finite.
-void read_gguf_tensor(const GgufFile& file, const std::vector<LlamaTensor>& parts, int head_size,
-                      const TensorSpec& spec, float* to);
+void read_gguf_tensor(const GgufFile& file, const std::vector<FileTensor>& parts, int head_size, const TensorSpec& spec,
+                      float* to);
 
 // ---------------------------------------------------------------------------------------------------------------
 // The model
 
-// Checks that the file has exactly the tensors of such a model, in the shapes of llama.h, and asks for nothing that
+// Checks that the file has exactly the tensors of such a model, in the shapes of families.h, and asks for nothing that
 // Config does not say. The block_size is the tokens that the model was trained to see, the head tied where there is no
 // output.weight. A tokenizer need not be there; if it is, it must have V tokens. Throws runtime_error, which names the
 // key or the tensor.

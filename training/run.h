@@ -13,8 +13,8 @@
 
 #include "commands/cli.h"
 #include "files/checkpoint.h"
+#include "files/families.h"
 #include "files/folder.h"
-#include "files/llama.h"
 #include "files/tables.h"
 #include "growth/clock.h"
 #include "train.h"

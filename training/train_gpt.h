@@ -49,9 +49,8 @@ inline Command command_line(GptOptions& o) {
        one_of({"small", "medium", "article"})},
       {"--arch", "NAME", &o.arch,
        "gpt: LayerNorm, learned positions, GELU; gpt2: with biases, and GELU by tanh; llama: RMSNorm, rotary "
-       "positions, "
-       "SwiGLU of 8/3 the channels; qwen2: with biases of queries, keys and values; qwen3: with norms of queries and "
-       "keys",
+       "positions, SwiGLU of 8/3 the channels; qwen2: with biases of queries, keys and values; qwen3: with norms of "
+       "queries and keys",
        one_of({"gpt", "gpt2", "llama", "qwen2", "qwen3"})},
       {"--n_layer", "N", &o.config.n_layer, "layers", from(1)},
       {"--n_head", "N", &o.config.n_head, "attention heads", from(1)},
@@ -85,7 +84,7 @@ inline void apply_arch(GptOptions& o) {
   const Family* const llama = row_of(kFamilies, &Family::type, o.arch);  // null: GPT
   if (llama && c.bias) throw std::invalid_argument("--bias is for --arch gpt: train_gpt: leave one of them out");
   if (!llama && o.n_kv_head)
-    throw std::invalid_argument("--n_kv_head is for --arch llama: train_gpt: leave it out, or train a Llama");
+    throw std::invalid_argument("--n_kv_head is for --arch llama, qwen2 and qwen3: train_gpt: leave it out");
   c.n_kv_head = o.n_kv_head ? o.n_kv_head : c.n_head;
   c.tanh = o.arch == "gpt2";
   c.bias = c.bias || c.tanh;

@@ -168,6 +168,8 @@ TEST_CASE("quantized: each type has the smallest format that holds its numbers, 
   CHECK(stored_type({Type::Q4_K, Type::Q6_K}) == Dtype::q_any);
   CHECK(stored_type({Type::Q5_1, Type::Q8_0}) == Dtype::q_any);
   CHECK(stored_type({GgufType::F32}) == Dtype::fp32);
+  CHECK(stored_type({Type::Q4_0, Type::Q8_0}) == Dtype::bf16);
+  CHECK(stored_type({Type::Q4_0, Type::Q5_0}) == Dtype::q5_0);
   CHECK(stored_type({GgufType::F16}) == Dtype::f16);
   CHECK(stored_type({GgufType::BF16}) == Dtype::bf16);
   CHECK(stored_type({GgufType::F32, GgufType::F16}) == Dtype::bf16);
