@@ -363,11 +363,18 @@ def store_cuts():
         different = len({str(ids) for ids in row.values()})
         if len(text.encode()) < 50 and different >= 2 + len(rows) % 2 and len(rows) < 100:
             rows.append(dict(text=text, **row))
-    with open(CUTS, "w", encoding="utf-8") as out:
-        parts = [f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False, separators=(',', ':'))}" for k, v in file.items()]
+    write_rows(CUTS, file, rows)
+
+
+def write_rows(path, tokenizer, rows):
+    """A tokenizer and texts with their ids, a line each, for the tests."""
+    with open(path, "w", encoding="utf-8") as out:
+        parts = [
+            f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False, separators=(',', ':'))}" for k, v in tokenizer.items()
+        ]
         lines = [json.dumps(row, separators=(",", ":")) for row in rows]
         out.write('{"tokenizer": {\n' + ",\n".join(parts) + '\n},\n"lines": [\n' + ",\n".join(lines) + "\n]}\n")
-    print(f"{os.path.relpath(CUTS, ROOT)}: {os.path.getsize(CUTS):,} bytes, {len(rows)} lines")
+    print(f"{os.path.relpath(path, ROOT)}: {os.path.getsize(path):,} bytes, {len(rows)} lines")
 
 
 if __name__ == "__main__":

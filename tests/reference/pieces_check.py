@@ -16,7 +16,9 @@ import json
 import os
 import sys
 
-from bpe_check import ROOT, Tokenizer, Writer, compare, models, ours, pre_tokenizers, repaired, trainers
+from bpe_check import (
+    ROOT, Tokenizer, Writer, compare, models, ours, pre_tokenizers, repaired, trainers, write_rows,
+)  # fmt: skip
 
 PIECES = os.path.join(ROOT, "tests/files/bpe_pieces.json")
 MARK = "\u2581"
@@ -148,11 +150,7 @@ def store():
     for line in lines:
         rows.append(dict(text=line, **{form: tokenizer.encode(line).ids for form, tokenizer in made.items()}))
         rows[-1]["decoded"] = made["llama2"].decode(rows[-1]["llama2"], skip_special_tokens=False)
-    with open(PIECES, "w", encoding="utf-8") as out:
-        parts = [f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False, separators=(',', ':'))}" for k, v in file.items()]
-        out.write('{"tokenizer": {\n' + ",\n".join(parts) + '\n},\n"lines": [\n' +
-                  ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows) + "\n]}\n")
-    print(f"{os.path.relpath(PIECES, ROOT)}: {os.path.getsize(PIECES):,} bytes")
+    write_rows(PIECES, file, rows)
 
 
 if __name__ == "__main__":
