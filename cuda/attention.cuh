@@ -23,7 +23,7 @@ namespace nanospec {
 constexpr int kChunkKeys = 64;
 constexpr float kSlack = 8;  // exp(8) is 2,981: far from overflow
 constexpr float kNoScore = -Format<float>::kMost;
-constexpr int kWarpPairs = 4, kBlockPairs = kWarpPairs * kAttentionWarps;
+constexpr int kWarpPairs = 4;    // at most
 constexpr int kFewBlocks = 128;  // so few blocks do not fill a GPU: then each chunk becomes a block
 
 // The state of one pair. All lanes of the warp have the same m and l.
@@ -96,30 +96,35 @@ struct ForwardTile {
   }
 };
 
+// P: pairs of a warp. A block has four times as many.
+template <int P>
+constexpr int kBlockPairs = P* kAttentionWarps;
+
 // Here blocks write the states of their chunks, which the last block joins. Null where a block computes all chunks.
 struct AttentionScratch {
   unsigned* arrived;  // (kFewBlocks) how many blocks of a (tile of pairs, key/value head) are done; 0 between launches
-  float* states;      // (tiles * heads, chunks, kBlockPairs, D + 2): sums, m, l
+  float* states;      // (tiles * heads, chunks, kBlockPairs<P>, D + 2): sums, m, l
 };
 
 // What a warp's lanes tell each other while they join chunks: of each pair and chunk, 32 chunks at a time.
+template <int P>
 struct JoinMemory {
-  alignas(16) float a[kBlockPairs][kLanes];
-  alignas(16) float b[kBlockPairs][kLanes];
-  alignas(16) float l[kBlockPairs][kLanes];
+  alignas(16) float a[kBlockPairs<P>][kLanes];
+  alignas(16) float b[kBlockPairs<P>][kLanes];
+  alignas(16) float l[kBlockPairs<P>][kLanes];
 };
 
 // While one tile is used the next is copied, where shared memory has room for two.
-template <class S, int W>
+template <class S, int W, int P>
 struct ForwardMemory {
   static constexpr int kTiles = 2 * sizeof(ForwardTile<S, W>) <= 36 << 10 ? 2 : 1;
-  alignas(16) float q[kBlockPairs][W];
-  alignas(16) float weight[kBlockPairs][kTileKeys];
+  alignas(16) float q[kBlockPairs<P>][W];
+  alignas(16) float weight[kBlockPairs<P>][kTileKeys];
   union {
     ForwardTile<S, W> tile[kTiles];
-    JoinMemory join;  // when all tiles are done
+    JoinMemory<P> join;  // when all tiles are done
   };
-  Pair pair[kBlockPairs];
+  Pair pair[kBlockPairs<P>];
   bool last;
 };
 
@@ -133,23 +138,22 @@ struct ForwardBlock {
 // Computes scores, weights and sums of one tile of keys for one warp's pairs. `part` is the state of the current chunk,
 // chunk[p]; `total` is the state of the chunks before. A run is a set of a pair's keys in one chunk that have the same
 // m: mostly the whole tile.
-template <class S, int W>
-__device__ __forceinline__ void attend(const Attention<float, S>& s, ForwardMemory<S, W>& memory,
-                                       const ForwardTile<S, W>& tile, const TileKey& key, const int (&row)[kWarpPairs],
-                                       unsigned (&seen)[kWarpPairs], int (&chunk)[kWarpPairs],
-                                       Softmax<W / kLanes> (&part)[kWarpPairs],
-                                       Softmax<W / kLanes> (&total)[kWarpPairs]) {
-  const int lane = threadIdx.x % kLanes, mine = threadIdx.x / kLanes * kWarpPairs, stride = pad16(s.head_size);
+template <class S, int W, int P>
+__device__ __forceinline__ void attend(const Attention<float, S>& s, ForwardMemory<S, W, P>& memory,
+                                       const ForwardTile<S, W>& tile, const TileKey& key, const int (&row)[P],
+                                       unsigned (&seen)[P], int (&chunk)[P], Softmax<W / kLanes> (&part)[P],
+                                       Softmax<W / kLanes> (&total)[P]) {
+  const int lane = threadIdx.x % kLanes, mine = threadIdx.x / kLanes * P, stride = pad16(s.head_size);
   float(*weight)[kTileKeys] = memory.weight + mine;
   constexpr int kSteps = 4;
-  float score[kWarpPairs];
-  dot<kWarpPairs, W, kSteps>(score, memory.q + mine, s.head_size, [&](int d) { return tile.key(lane, d); });
+  float score[P];
+  dot<P, W, kSteps>(score, memory.q + mine, s.head_size, [&](int d) { return tile.key(lane, d); });
   const float scale = s.scale();
   for (bool more = true; more;) {
-    unsigned run[kWarpPairs];
+    unsigned run[P];
     more = false;
     UNROLL
-    for (int p = 0; p < kWarpPairs; p++) {
+    for (int p = 0; p < P; p++) {
       const float x = score[p] * scale;
       run[p] = 0;
       if (seen[p]) {
@@ -174,26 +178,26 @@ __device__ __forceinline__ void attend(const Attention<float, S>& s, ForwardMemo
     // l: lane i adds the weights of pair i % 4, in order; then all lanes get the sums of all pairs.
     float l = part[0].l;
     UNROLL
-    for (int p = 1; p < kWarpPairs; p++) l = choose(lane % kWarpPairs == p, part[p].l, l);
+    for (int p = 1; p < P; p++) l = choose(lane % P == p, part[p].l, l);
     UNROLL_STEPS
     for (int k = 0; k < kTileKeys; k += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(&weight[lane % kWarpPairs][k]);
+      const float4 four = *reinterpret_cast<const float4*>(&weight[lane % P][k]);
       l = l + four.x + four.y + four.z + four.w;
     }
     UNROLL
-    for (int p = 0; p < kWarpPairs; p++) part[p].l = __shfl_sync(kEveryLane, l, p);
+    for (int p = 0; p < P; p++) part[p].l = __shfl_sync(kEveryLane, l, p);
 
     if (s.dropout.rate > 0) {
       __syncwarp();  // the other lanes have read the weights: a shuffle orders no memory
       ROLLED
-      for (int p = 0; p < kWarpPairs; p++) {
+      for (int p = 0; p < P; p++) {
         const Pair one = memory.pair[mine + p];
         weight[p][lane] *= s.factor(one.row, one.head, key.position);
       }
       __syncwarp();
     }
-    add_keys<kWarpPairs, W / kLanes, kSteps>(part, weight, run, all_whole(run, row),
-                                             [&](int k, int i) { return tile.value(k, i * kLanes + lane, stride); });
+    add_keys<P, W / kLanes, kSteps>(part, weight, run, all_whole(run, row),
+                                    [&](int k, int i) { return tile.value(k, i * kLanes + lane, stride); });
     __syncwarp();
   }
 }
@@ -219,13 +223,13 @@ __device__ __forceinline__ float load_fresh(const float* at) {
 
 // Of 32 chunks of each of a warp's pairs, one a lane, with its m and l: the factors a and b of all of them at once,
 // from the largest m up to each. total[p].m becomes the largest of all.
-template <int C>
-__device__ __forceinline__ void weigh_chunks(Softmax<C> (&total)[kWarpPairs], const float (&m)[kWarpPairs],
-                                             const float (&l)[kWarpPairs], JoinMemory& board, int mine) {
+template <int C, int P>
+__device__ __forceinline__ void weigh_chunks(Softmax<C> (&total)[P], const float (&m)[P], const float (&l)[P],
+                                             JoinMemory<P>& board, int mine) {
   const int lane = threadIdx.x % kLanes;
   __syncwarp();  // all have read what is overwritten now
   UNROLL
-  for (int p = 0; p < kWarpPairs; p++) {
+  for (int p = 0; p < P; p++) {
     float top = larger(total[p].m, m[p]);
     for (int by = 1; by < kLanes; by *= 2) {
       const float lower = __shfl_up_sync(kEveryLane, top, by);
@@ -242,35 +246,35 @@ __device__ __forceinline__ void weigh_chunks(Softmax<C> (&total)[kWarpPairs], co
 
 // Joins the states of a warp's pairs: chunks[p] of pair p (none: there is no such pair), each from state(p, chunk) on
 // (D + 2), in order. The pairs' chains of multiply-adds run side by side.
-template <int C, class F>
-__device__ __forceinline__ void join_chunks(Softmax<C> (&total)[kWarpPairs], const int (&chunks)[kWarpPairs], int D,
-                                            JoinMemory& board, int mine, F state) {
+template <int C, int P, class F>
+__device__ __forceinline__ void join_chunks(Softmax<C> (&total)[P], const int (&chunks)[P], int D, JoinMemory<P>& board,
+                                            int mine, F state) {
   constexpr int batch = C == 2 ? 8 : 4;  // chunks that are asked for at a time
   const int lane = threadIdx.x % kLanes;
   int most = 0;
   UNROLL
-  for (int p = 0; p < kWarpPairs; p++) {
+  for (int p = 0; p < P; p++) {
     total[p].clear();
     most = larger(most, chunks[p]);
   }
   for (int first = 0; first < most; first += kLanes) {
-    float m[kWarpPairs], l[kWarpPairs];
+    float m[P], l[P];
     UNROLL
-    for (int p = 0; p < kWarpPairs; p++) {
+    for (int p = 0; p < P; p++) {
       const bool here = first + lane < chunks[p];
       m[p] = here ? load_fresh(state(p, first + lane) + D) : kNoScore;
       l[p] = here ? load_fresh(state(p, first + lane) + D + 1) : 0;
     }
     for (int c = first; c < most && c < first + kLanes; c += batch) {
-      Sums<C> next[kWarpPairs][batch];
+      Sums<C> next[P][batch];
       UNROLL
-      for (int p = 0; p < kWarpPairs; p++) UNROLL
+      for (int p = 0; p < P; p++) UNROLL
       for (int j = 0; j < batch; j++) UNROLL
       for (int i = 0; i < C; i++)
         if (c + j < chunks[p]) next[p][j].sum[i] = load_fresh(state(p, c + j) + smaller(i * kLanes + lane, D - 1));
       if (c == first) weigh_chunks(total, m, l, board, mine);  // while those are in flight
       UNROLL
-      for (int p = 0; p < kWarpPairs; p++) UNROLL
+      for (int p = 0; p < P; p++) UNROLL
       for (int j = 0; j < batch; j += 4) {
         if (c + j >= chunks[p]) continue;
         const float4 a = load_four(&board.a[mine + p][c - first + j]), b = load_four(&board.b[mine + p][c - first + j]);
@@ -285,17 +289,17 @@ __device__ __forceinline__ void join_chunks(Softmax<C> (&total)[kWarpPairs], con
 }
 
 // Writes the warp's states of one chunk. The block that is done last joins all chunks of the tile, in order.
-template <class S, int W>
+template <class S, int W, int P>
 __device__ __forceinline__ void share_chunk(const Attention<float, S>& s, const AttentionScratch& scratch,
-                                            ForwardMemory<S, W>& memory, const ForwardBlock& block,
-                                            const Softmax<W / kLanes> (&part)[kWarpPairs], int chunk) {
+                                            ForwardMemory<S, W, P>& memory, const ForwardBlock& block,
+                                            const Softmax<W / kLanes> (&part)[P], int chunk) {
   constexpr int C = W / kLanes;
-  const int lane = threadIdx.x % kLanes, mine = threadIdx.x / kLanes * kWarpPairs, D = s.head_size;
+  const int lane = threadIdx.x % kLanes, mine = threadIdx.x / kLanes * P, D = s.head_size;
   const int place = blockIdx.x * gridDim.y + blockIdx.y;
-  float* states = scratch.states + size_t(place) * gridDim.z * kBlockPairs * (D + 2);
-  const auto state_of = [&](int c, int p) { return states + (size_t(c) * kBlockPairs + mine + p) * (D + 2); };
+  float* states = scratch.states + size_t(place) * gridDim.z * kBlockPairs<P> * (D + 2);
+  const auto state_of = [&](int c, int p) { return states + (size_t(c) * kBlockPairs<P> + mine + p) * (D + 2); };
   UNROLL
-  for (int p = 0; p < kWarpPairs; p++) {
+  for (int p = 0; p < P; p++) {
     if (mine + p >= block.tile.count) continue;
     float* to = state_of(chunk, p);
     UNROLL
@@ -316,14 +320,13 @@ __device__ __forceinline__ void share_chunk(const Attention<float, S>& s, const 
   __syncthreads();
   if (!memory.last) return;
   const auto chunks_of = [&](int row) { return (block.root.past + s.forest.depth[row]) / kChunkKeys + 1; };
-  int chunks[kWarpPairs];
+  int chunks[P];
   UNROLL
-  for (int p = 0; p < kWarpPairs; p++)
-    chunks[p] = mine + p < block.tile.count ? chunks_of(memory.pair[mine + p].row) : 0;
-  Softmax<C> total[kWarpPairs];
-  join_chunks<C>(total, chunks, D, memory.join, mine, [&](int p, int c) { return state_of(c, p); });
+  for (int p = 0; p < P; p++) chunks[p] = mine + p < block.tile.count ? chunks_of(memory.pair[mine + p].row) : 0;
+  Softmax<C> total[P];
+  join_chunks<C, P>(total, chunks, D, memory.join, mine, [&](int p, int c) { return state_of(c, p); });
   UNROLL
-  for (int p = 0; p < kWarpPairs; p++)
+  for (int p = 0; p < P; p++)
     if (chunks[p]) write_out(s, memory.pair[mine + p], total[p]);
 }
 
@@ -353,21 +356,20 @@ __device__ __forceinline__ void ask_for_past(const Attention<float, S>& s) {
 // Bytes: each block reads q, and the K and V that its rows see, once. If no more than 16 pairs share them this is the
 // least possible; else they are read once for every 16 pairs (the next block finds them in L2). The state of a chunk,
 // written and read, is 2 (D + 2) floats a pair, for 64 positions of 2 D numbers: 2% of those (3% in bf16).
-// Estimate, us of 1 row and 16: 3.3 3.4.
 // Budget: 168 registers, 43792 bytes shared. Loads: 16.
-template <class S, int W>
+template <class S, int W, int P>
 __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
     attention_kernel(Attention<float, S> s, AttentionScratch scratch) {
   if (scratch.states) ask_for_past(s);
   wait_for_earlier();
   constexpr int C = W / kLanes;
-  auto& memory = shared<ForwardMemory<S, W>>();
+  auto& memory = shared<ForwardMemory<S, W, P>>();
   const Forest& f = s.forest;
-  const int lane = threadIdx.x % kLanes, mine = threadIdx.x / kLanes * kWarpPairs, D = s.head_size;
+  const int lane = threadIdx.x % kLanes, mine = threadIdx.x / kLanes * P, D = s.head_size;
   const bool split = scratch.states != nullptr;
 
   ForwardBlock block;  // the first blocks take the last rows, which see most keys
-  block.tile = pair_tile(f, s.queries(), kBlockPairs, gridDim.x - 1 - blockIdx.x);
+  block.tile = pair_tile(f, s.queries(), kBlockPairs<P>, gridDim.x - 1 - blockIdx.x);
   if (block.tile.count == 0) return;
   block.root = root_at(f, block.tile.root);
   block.kv_head = blockIdx.y;
@@ -380,10 +382,10 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
   const int first_chunk = split ? blockIdx.z : 0, last_chunk = split ? first_chunk + 1 : block.chunks;
   if (first_chunk >= block.chunks) return;
 
-  int row[kWarpPairs], chunk[kWarpPairs];
-  Softmax<C> part[kWarpPairs], total[kWarpPairs];
+  int row[P], chunk[P];
+  Softmax<C> part[P], total[P];
   UNROLL
-  for (int p = 0; p < kWarpPairs; p++) {
+  for (int p = 0; p < P; p++) {
     const Pair pair = pair_of(block.tile, root, block.kv_head, s.queries(), mine + p);
     row[p] = pair.row;
     chunk[p] = first_chunk;
@@ -401,7 +403,7 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
   struct Keys {  // of a tile: this lane's, from slot j + lane; and which the warp's pairs see
     int j;
     TileKey key;
-    unsigned seen[kWarpPairs];
+    unsigned seen[P];
     bool any;
   };
   const auto find = [&](int j) {  // the next tile that a row of the block sees
@@ -416,7 +418,7 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
     return keys;
   };
   const auto copy = [&](int tile, int j) { memory.tile[tile].start(s.cache, block.kv_head, root.slot + j); };
-  constexpr bool ahead = ForwardMemory<S, W>::kTiles == 2;
+  constexpr bool ahead = ForwardMemory<S, W, P>::kTiles == 2;
   int tile = 0;
   Keys keys = find(first_chunk * kChunkKeys);
   if (ahead && keys.j < end) copy(0, keys.j);
@@ -432,17 +434,18 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksAtLeast)
     end_batch();
     wait_for_earlier_batches();
     __syncthreads();
-    if (keys.any) attend<S, W>(s, memory, memory.tile[tile], keys.key, row, keys.seen, chunk, part, total);
+    if (keys.any) attend<S, W, P>(s, memory, memory.tile[tile], keys.key, row, keys.seen, chunk, part, total);
     keys = next;
     if (ahead) tile ^= 1;
   }
 
+  let_next_start();
   if (split && block.chunks > 1) {
-    share_chunk<S, W>(s, scratch, memory, block, part, first_chunk);
+    share_chunk<S, W, P>(s, scratch, memory, block, part, first_chunk);
     return;
   }
   UNROLL
-  for (int p = 0; p < kWarpPairs; p++) {
+  for (int p = 0; p < P; p++) {
     if (row[p] < 0) continue;
     total[p].join(part[p]);
     write_out(s, memory.pair[mine + p], total[p]);
@@ -506,21 +509,28 @@ struct RotateIntoCache {
 // How many floats of scratch a batch of up to `rows` rows needs to split its chunks over blocks.
 inline size_t attention_scratch(int rows, int n_head, int head_size, int slots) {
   const size_t blocks = smaller(size_t(kFewBlocks), size_t(rows) * n_head), chunks = slots / kChunkKeys;
-  return kFewBlocks + blocks * chunks * kBlockPairs * (head_size + 2);
+  return kFewBlocks + blocks * chunks * kBlockPairs<kWarpPairs> * (head_size + 2);
 }
 
 // scratch: attention_scratch() floats that were zero before the first launch. Null: chunks are not split over blocks.
-template <class S>
+template <int P, class S>
 void attention_cuda(const Attention<float, S>& s, float* scratch) {
-  if (s.forest.rows == 0) return;
-  const int tiles = most_pair_tiles(s.forest, s.queries(), kBlockPairs), chunks = s.cache.slots / kChunkKeys;
+  const int tiles = most_pair_tiles(s.forest, s.queries(), kBlockPairs<P>), chunks = s.cache.slots / kChunkKeys;
   AttentionScratch split{nullptr, nullptr};
   if (scratch && chunks > 1 && tiles * s.n_kv_head <= kFewBlocks)
     split = {reinterpret_cast<unsigned*>(scratch), scratch + kFewBlocks};
   const dim3 grid(tiles, s.n_kv_head, split.states ? chunks : 1);
   with_columns(s.head_size, [&](auto columns) {
-    start_early(attention_kernel<S, decltype(columns)::value>, grid, kAttentionThreads, s, split);
+    start_early(attention_kernel<S, decltype(columns)::value, P>, grid, kAttentionThreads, s, split);
   });
+}
+// Where each root has one row its few pairs take a warp each: the kernel is then a third as long, and a GPU that runs a
+// kernel's instructions once waits for most of them.
+template <class S>
+void attention_cuda(const Attention<float, S>& s, float* scratch) {
+  if (s.forest.rows == 0) return;
+  if (s.forest.rows == s.forest.roots && s.queries() <= kAttentionWarps) attention_cuda<1>(s, scratch);
+  else attention_cuda<kWarpPairs>(s, scratch);
 }
 
 }  // namespace nanospec

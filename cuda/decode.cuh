@@ -83,6 +83,7 @@ struct Draft {
 // Budget: 64 registers, 36928 bytes shared. Loads: 4.
 template <int kThreads>
 __global__ __launch_bounds__(kThreads) void draft_kernel(Draft d, int depth, int levels, int size, int first) {
+  let_next_start();
   wait_for_earlier();
   struct Scores {
     float of[kDraftVocabulary];
@@ -145,13 +146,14 @@ inline void draft(const Draft& d, int depth) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Threshold: what top-k and top-p keep of each row (sample.h). A block runs a row, and reads it some twenty times, from
-// L2. It is launched only where top-k or top-p may drop a token.
+// Threshold: what top-k, top-p and min-p keep of each row (sample.h). A block runs a row, and reads it some twenty
+// times, from L2. It is launched only where they may drop a token.
 
 // Budget: 64 registers, 32896 bytes shared. Loads: 6.
 template <int kThreads>
 __global__ __launch_bounds__(kThreads) void threshold_kernel(const float* logits, int row_stride, int vocab,
                                                              const State* state, float* least) {
+  let_next_start();
   wait_for_earlier();
   const Sampling sampling = state->sampling;
   const float kept = kept_threshold(Block<kThreads>{}, logits + size_t(blockIdx.x) * row_stride, vocab, sampling);
@@ -189,10 +191,10 @@ struct Sample {
   int64_t* best;       // (R, parts)
 };
 
-// Estimate, us of 1 row and 16: 1.2 1.2.
 // Budget: 56 registers, 64 bytes shared. Loads: 4.
 template <int kThreads>
 __global__ __launch_bounds__(kThreads) void sample_kernel(Sample s) {
+  let_next_start();
   wait_for_earlier();
   const int row = blockIdx.y, part = blockIdx.x, parts = gridDim.x, V = s.vocab;
   const Sampling sampling = s.state->sampling;
@@ -226,10 +228,10 @@ struct Walk {
   int half;            // ... those of turn 1 stand so many numbers behind
 };
 
-// Estimate, us of 1 row and 16: 1.1 1.1.
 // Budget: 48 registers, 0 bytes shared. Loads: 8.
 template <int kThreads>
 __global__ __launch_bounds__(kThreads) void walk_kernel(Walk w) {
+  let_next_start();
   wait_for_earlier();
   const Warp warp;
   const int lane = threadIdx.x, past = w.state->past, turn = w.state->turn, at = turn * w.half;

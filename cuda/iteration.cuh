@@ -292,7 +292,7 @@ class Iterations {
     start_early(walk_kernel<kLanes>, 1, kLanes,
                 Walk{best_.data(), parts, rows.token, rows.depth, rows.end, state, kept_.data(), verdict,
                      verdict + 1 + most_rows_, half()});
-    model.gather(kept_.data());
+    if (rows.n > 1) model.gather(kept_.data());  // a root alone stays where it is
   }
   // Waits for the iteration that has written to the half `turn`, no longer, and reads its verdict.
   Verdict finish(const State& state, int turn) {

@@ -27,12 +27,15 @@ inline void check_cuda(cudaError_t error, const char* file, int line) {
                            std::to_string(line) + ": check nvidia-smi, or use --device cpu");
 }
 
+__device__ __forceinline__ void wait_for_earlier();  // below
+__device__ __forceinline__ void let_next_start();
+
 // A kernel that does nothing: what the runtime says of it is so of all kernels, and so is what `bench` measures: the
 // time from one launch to the next.
 // Budget: 8 registers, 0 bytes shared.
-__device__ __forceinline__ void wait_for_earlier();  // below
 template <class>
 __global__ void empty_kernel(int) {
+  let_next_start();
   wait_for_earlier();
 }
 
@@ -131,16 +134,23 @@ void start_early(void (*kernel)(Parameters...), dim3 grid, int threads, const Ar
   config.numAttrs = waits && early.launches ? 1 : 0;
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
 }
-// Lets the next kernel's blocks start where there is room, and waits until the kernels before this one have ended and
-// their writes are seen. Each thread calls it, once, before it returns.
+// Waits until the kernels before this one have ended and their writes are seen. Each thread calls it, once, before it
+// returns.
 __device__ __forceinline__ void wait_for_earlier() {
 #ifdef __CUDACC__
 #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 #else
   emulator::wait_for_earlier();
+#endif
+}
+// Lets the next kernel's blocks start where there is room, once each block has come here or has ended. A short kernel
+// calls it at once, one that works long behind its longest loop: blocks that wait there from the beginning take
+// registers, and memory's time, from those that work (an H100 was then slower than without early launches).
+__device__ __forceinline__ void let_next_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 

@@ -63,22 +63,95 @@ __device__ __forceinline__ void ask_for_weights(const W* from, size_t numbers, b
     ask_for_piece(from, uint32_t(bytes));
 }
 
-// In fp32 the norm of the one row of a product, in shared memory: each block computes it for itself. A kernel for it
-// alone would take longer. Its bits are those of Norm by a warp.
-constexpr int kMostNormed = 4096;  // channels
-__device__ __forceinline__ const float* normed_row(Norm<float> norm) {
-  struct Row {
-    alignas(16) float x[kMostNormed];
-  };
-  norm.y = shared<Row>().x;
-  norm(Block<kProductThreads>{}, 0);
-  return norm.y;
+// Where x is a norm, of up to 16 rows (in fp32 of one), each block of the product computes its rows' means and
+// deviations for itself, and normalizes numbers when it has loaded them: a kernel of its own would take longer.
+inline bool by_fours(const Norm<float>& norm) {  // whether its weights can be loaded by fours
+  const auto aligned = [](const float* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+  return norm.channels % 4 == 0 && aligned(norm.weight) && aligned(norm.bias);
 }
+// A warp, or half of one, as the group of threads that sums a row: two rows side by side take the time of one. A lane
+// then has the sums of two lanes of a Warp, which it adds first: the bits are a Warp's. It asks for 768 numbers at a
+// time, so that it waits for memory once. What Norm writes is not kept.
+template <int kRows>  // of a warp
+struct RowSums {
+  static constexpr int kOwn = kLanes / kRows;  // lanes of a row
+  template <class F>
+  __device__ void each(int n, F f) const {
+    for (int i = threadIdx.x % kOwn; i < n; i += kOwn) f(i);
+    __syncwarp();
+  }
+  template <class Out, class F>
+  __device__ void map(Out, int, F) const {}
+  template <class T, class F>
+  __device__ T sum(int n, F f) const {
+    struct Numbers {
+      T first, second;
+    };
+    T first = T(0), second = T(0);
+    in_batches<kLanes, 24 / kRows>(
+        n, threadIdx.x % kOwn,
+        [=](int i) {
+          return Numbers{f(i), kRows == 2 ? f(smaller(i + kOwn, n - 1)) : T(0)};
+        },
+        [&](int i, const Numbers& x) {
+          first += x.first;
+          if (kRows == 2 && i + kOwn < n) second += x.second;
+        });
+    if (kRows == 2) first += second;
+    for (int half = kOwn / 2; half > 0; half /= 2) first += __shfl_xor_sync(kEveryLane, first, half);
+    return first;
+  }
+};
+
+template <int OCTETS>
+struct Moments {
+  bool there = false;
+  float mean[OCTETS], rstd[OCTETS];  // of the rows o * 8 + lane / 4
+
+  // By all threads of the block, before they wait: the norm's weights are no other kernel's.
+  static __device__ __forceinline__ void ask_for_weights(const Norm<float>& norm) {
+    for (int c = int(threadIdx.x) * kLanes; c < norm.channels; c += kProductThreads * kLanes) {
+      if (norm.weight) ask(norm.weight + c);
+      if (norm.bias) ask(norm.bias + c);
+    }
+  }
+  __device__ __forceinline__ void compute(Norm<float> norm, int row0, int rows) {
+    struct Board {
+      float mean[8 * OCTETS], rstd[8 * OCTETS];
+    };
+    Board& board = shared<Board>();
+    constexpr int lanes = kLanes / OCTETS;  // of a row
+    const int lane = int(threadIdx.x) % kLanes, count = smaller(8 * OCTETS, rows - row0);
+    const int row = smaller(int(threadIdx.x) / lanes, count - 1);  // half a warp without a row takes the last one too
+    norm.x += size_t(row0) * norm.x_row;
+    norm.mean = board.mean;
+    norm.rstd = board.rstd;
+    if (int(threadIdx.x) / kLanes * OCTETS < count) norm(RowSums<OCTETS>{}, row);
+    __syncthreads();
+    UNROLL
+    for (int o = 0; o < OCTETS; o++) {
+      mean[o] = board.mean[smaller(o * 8 + lane / 4, count - 1)];
+      rstd[o] = board.rstd[smaller(o * 8 + lane / 4, count - 1)];
+    }
+    there = true;
+  }
+  // Four numbers of a row, from channel k on, as Norm writes them.
+  __device__ __forceinline__ float4 normed(const Norm<float>& norm, const float4& x, int o, int k) const {
+    const float m = mean[o], r = rstd[o];
+    float4 y = make_float4((x.x - m) * r, (x.y - m) * r, (x.z - m) * r, (x.w - m) * r);
+    if (!norm.weight || k >= norm.channels) return y;
+    const float4 w = load_four(norm.weight + k);
+    if (!norm.bias) return make_float4(y.x * w.x, y.y * w.y, y.z * w.z, y.w * w.w);
+    const float4 b = load_four(norm.bias + k);
+    return make_float4(fused(y.x, w.x, b.x), fused(y.y, w.y, b.y), fused(y.z, w.z, b.z), fused(y.w, w.w, b.w));
+  }
+};
+
 // The norm of each row, by a block each: a row is read three times, once from L2, and written once. Grid: rows.
-// Estimate, us of 1 row and 16: none 1.1.
 // Budget: 40 registers, 8256 bytes shared. Loads: 8.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) norm_kernel(Norm<float> norm) {
+  let_next_start();
   wait_for_earlier();
   norm(Block<kThreads>{}, int(blockIdx.x));
 }
@@ -139,8 +212,7 @@ struct Finish {
 // other.
 //
 // What 16 rows cost: a warp executes 82 instructions for each k of 8 slices, 64 of them multiply-adds (8 rows: 46, 4:
-// 25, one: 12). (Estimates here and above kernels are those of tests/reference/gpu_step.py, for the 124 M model, from
-// the end of the kernel before; none was measured yet.)
+// 25, one: 12).
 template <int ROWS>
 union DecodeMemory {
   static constexpr int kChunk = ROWS > 4 ? 4 : 8;      // steps of k
@@ -173,7 +245,6 @@ struct RowCopy {
   }
 };
 
-// Estimate, us of 1 row and 16: qkv 1.8 3.3, projection 1.0 1.6, MLP in 2.5 3.4, MLP out 2.2 5.5, head 31.9 32.8.
 // Budget: 128 registers, 33280 bytes shared. Loads: 12.
 template <int ROWS, class After>
 __global__ void __launch_bounds__(kProductThreads, 2)
@@ -200,13 +271,17 @@ __global__ void __launch_bounds__(kProductThreads, 2)
     if constexpr (ONE) {
       UNROLL
       for (int four = 0; four < chunk; four += 4) {
-        const int at = begin + i + four;
-        to.x[four / 4] = load_four(x + (i + four < steps ? at : 0));
-        cut(to.x[four / 4], i + four < steps ? w.k - at : 0);
+        to.x[four / 4] = load_four(x + (i + four < steps ? begin + i + four : 0));
       }
     }
   };
   const RowCopy<ROWS> copy{memory, x, x_row, finish.rows, w.k};
+  Moments<1> moments;                         // of the one row, if this kernel normalizes it
+  const auto number = [&](float4 v, int i) {  // four of the one row
+    if (moments.there) v = moments.normed(norm, v, 0, smaller(begin + i, norm.channels - 4));
+    cut(v, w.k - begin - i);
+    return v;
+  };
   const auto multiply = [&](const Stage& its, int buffer, int i) {
     if (!ONE) {
       __syncwarp();  // the lanes have read what is overwritten now
@@ -218,7 +293,7 @@ __global__ void __launch_bounds__(kProductThreads, 2)
     UNROLL
     for (int four = 0; four < chunk; four += 4) UNROLL
     for (int r = 0; r < ROWS; r++) {
-      const float4 v = ONE ? its.x[four / 4] : memory.x[buffer][warp][r][four / 4][slice % 8];
+      const float4 v = ONE ? number(its.x[four / 4], i + four) : memory.x[buffer][warp][r][four / 4][slice % 8];
       multiply_add(sum[r], v.x, its.w[four]);
       multiply_add(sum[r], v.y, its.w[four + 1]);
       multiply_add(sum[r], v.z, its.w[four + 2]);
@@ -230,11 +305,15 @@ __global__ void __launch_bounds__(kProductThreads, 2)
   Stage even, odd;  // while one is multiplied, the other is in flight
   load_w(even, 0);
   load_w(odd, chunk);
+  if (ONE && !x) Moments<1>::ask_for_weights(norm);
   ask_for_weights(panel, size_t(pad16(w.k)) * 16, finish.asks);
   wait_for_earlier();
   for (int r = int(threadIdx.x) / 16; r < ROWS; r += kProductThreads / 16)
     finish.ask(row0 + r, int(blockIdx.y) * 16 + int(threadIdx.x) % 16);
-  if (ONE && !x) x = normed_row(norm);
+  if (ONE && !x) {
+    moments.compute(norm, 0, 1);
+    x = norm.x;
+  }
   if (!ONE) {
     copy.start(0, 0);
     end_batch();
@@ -252,6 +331,7 @@ __global__ void __launch_bounds__(kProductThreads, 2)
     load_x(odd, i + 3 * chunk);
   }
 
+  let_next_start();
   // Adds the slices, up to 8 rows at a time. A thread adds those of one output, in order.
   UNROLL
   for (int first = 0; first < ROWS; first += Memory::kAtOnce) {

@@ -60,8 +60,7 @@ struct IntegerMemory {
 // sums are added. They are few: but a row's codes come from L2, and the next row's only behind them, so 16 rows take
 // much longer than one. To ask for all rows' codes at once would cost registers that are not there: with 64 it spills.
 //
-// The estimate is that of 8 bits. With a scale for 16 k a lane asks for 4 words at a time, twice as many units ahead.
-// Estimate, us of 1 row and 16: qkv 1.4 7.2, projection 1.4 7.2, MLP in 1.5 7.2, MLP out 3.2 20.5, head 9.1 40.4.
+// With a scale for 16 k a lane asks for 4 words at a time, twice as many units ahead.
 // Budget: 64 registers, 36864 bytes shared. Loads: 6.
 template <class Q, class After>
 __global__ void __launch_bounds__(kIntegerWarps* kLanes, 2)
@@ -117,6 +116,7 @@ __global__ void __launch_bounds__(kIntegerWarps* kLanes, 2)
       __syncthreads();  // all have read the memory that is overwritten now
     }
   }
+  let_next_start();
   if (warp < rows) finish(first_row + row0 + warp, column, sum);
 }
 

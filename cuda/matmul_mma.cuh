@@ -65,95 +65,11 @@ __device__ __forceinline__ void finish_tile(const Finish<After>& finish, int row
 // N = 768 makes 48 blocks for one row, and no more are to be had: an mma has 16 outputs. They would not help. 64 KB of
 // W for each are in registers when the wait ends, with K = 3072 two thirds, and L2 brings the rest in 0.4 us. The 24
 // steps take 1.5 us: in each, a scheduler's two warps have 110 instructions, and three mma take 105 clocks.
-//
-// Where x is a norm, of up to 16 rows, each block computes the mean and the deviation of its rows, a warp or half a
-// warp a row, and normalizes a row's numbers when it splits them: a kernel of its own would take longer.
-inline bool by_fours(const Norm<float>& norm) {  // whether its weights can be loaded by fours
-  const auto aligned = [](const float* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
-  return norm.channels % 4 == 0 && aligned(norm.weight) && aligned(norm.bias);
-}
-// Half a warp as a group of threads: two rows side by side take the time of one. A lane has the sums of two lanes of a
-// Warp, which it adds first: the bits are a Warp's.
-struct HalfWarp {
-  static constexpr int kHalf = kLanes / 2;
-  template <class F>
-  __device__ void each(int n, F f) const {
-    for (int i = threadIdx.x % kHalf; i < n; i += kHalf) f(i);
-    __syncwarp();
-  }
-  template <class T, class F>
-  __device__ T sum(int n, F f) const {
-    struct Two {
-      T first, second;
-    };
-    T first = T(0), second = T(0);
-    in_batches<kLanes>(
-        n, threadIdx.x % kHalf,
-        [=](int i) {
-          return Two{f(i), f(smaller(i + kHalf, n - 1))};
-        },
-        [&](int i, const Two& x) {
-          first += x.first;
-          if (i + kHalf < n) second += x.second;
-        });
-    first += second;
-    for (int half = kHalf / 2; half > 0; half /= 2) first += __shfl_xor_sync(kEveryLane, first, half);
-    return first;
-  }
-};
-
-template <int OCTETS>
-struct Moments {
-  bool there = false;
-  float mean[OCTETS], rstd[OCTETS];  // of the rows o * 8 + lane / 4
-
-  // A row's warp, or half of a warp, that keeps what Norm sums, and not what it writes. So the bits are Norm's.
-  struct SumsOnly : std::conditional_t<OCTETS == 1, Warp, HalfWarp> {
-    template <class Out, class F>
-    __device__ void map(Out, int, F) const {}
-  };
-  __device__ __forceinline__ void compute(Norm<float> norm, int row0, int rows) {
-    struct Board {
-      float mean[8 * OCTETS], rstd[8 * OCTETS];
-    };
-    Board& board = shared<Board>();
-    constexpr int lanes = kLanes / OCTETS;  // of a row
-    const int lane = int(threadIdx.x) % kLanes, count = smaller(8 * OCTETS, rows - row0);
-    const int row = smaller(int(threadIdx.x) / lanes, count - 1);  // half a warp without a row takes the last one too
-    norm.x += size_t(row0) * norm.x_row;
-    norm.mean = board.mean;
-    norm.rstd = board.rstd;
-    if (int(threadIdx.x) / kLanes * OCTETS < count) {
-      for (int c = lane % lanes * kLanes; c < norm.channels; c += lanes * kLanes)
-        ask(norm.x + size_t(row) * norm.x_row + c);
-      norm(SumsOnly{}, row);
-    }
-    __syncthreads();
-    UNROLL
-    for (int o = 0; o < OCTETS; o++) {
-      mean[o] = board.mean[smaller(o * 8 + lane / 4, count - 1)];
-      rstd[o] = board.rstd[smaller(o * 8 + lane / 4, count - 1)];
-    }
-    there = true;
-  }
-  // Four numbers of a row, from channel k on, as Norm writes them.
-  __device__ __forceinline__ float4 normed(const Norm<float>& norm, const float4& x, int o, int k) const {
-    const float m = mean[o], r = rstd[o];
-    float4 y = make_float4((x.x - m) * r, (x.y - m) * r, (x.z - m) * r, (x.w - m) * r);
-    if (!norm.weight || k >= norm.channels) return y;
-    const float4 w = load_four(norm.weight + k);
-    if (!norm.bias) return make_float4(y.x * w.x, y.y * w.y, y.z * w.z, y.w * w.w);
-    const float4 b = load_four(norm.bias + k);
-    return make_float4(fused(y.x, w.x, b.x), fused(y.y, w.y, b.y), fused(y.z, w.z, b.z), fused(y.w, w.w, b.w));
-  }
-};
-
 template <int TILES, int OCTETS>
 struct MmaMemory {
   float4 sums[kMmaSlices][TILES * OCTETS][kLanes];
 };
 
-// Estimate, us of 1 row and 16: qkv 2.3 2.2, projection 1.1 1.2, MLP in 2.3 2.3, MLP out 2.3 3.1, head 15.2 14.8.
 // Budget: 192 registers, 32768 bytes shared. Loads: 12.
 template <int TILES, int OCTETS, int depth, class After>
 __global__ void __launch_bounds__(kProductThreads, depth > 4 ? 1 : 2)
@@ -212,6 +128,7 @@ __global__ void __launch_bounds__(kProductThreads, depth > 4 ? 1 : 2)
   Stage even, odd;  // while one is multiplied, the other is in flight
   load_w(even, begin);
   load_w(odd, begin + depth);
+  if (!x) Moments<OCTETS>::ask_for_weights(norm);
   ask_for_weights(w.at(0, tile0 * 16), size_t(steps) * 256 * smaller(TILES, pad16(w.n) / 16 - tile0), finish.asks);
   wait_for_earlier();
   const int its_row0 = row0 + warp % OCTETS * 8, its_column0 = (tile0 + warp / OCTETS) * 16;  // that the warp finishes
@@ -239,6 +156,7 @@ __global__ void __launch_bounds__(kProductThreads, depth > 4 ? 1 : 2)
     load_x(odd, step + 3 * depth);
   }
 
+  let_next_start();
   UNROLL
   for (int m = 0; m < TILES; m++) UNROLL
   for (int o = 0; o < OCTETS; o++)

@@ -62,6 +62,7 @@ inline void zero_on_gpu(void* data, size_t bytes) { CUDA_CHECK(cudaMemsetAsync(d
 // Budget: 80 registers, 0 bytes shared. Loads: 2.
 template <class Op>
 __global__ void row_kernel(Op op, int rows) {
+  let_next_start();
   wait_for_earlier();
   const int row = (blockIdx.x * blockDim.x + threadIdx.x) / kLanes;
   if (row < rows) op(Warp{}, row);

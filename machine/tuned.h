@@ -94,7 +94,7 @@ bool tuned(const Team& team, const Matmul<float, W>& s, int rows, const After& a
 template <class W>
 bool normalizes(const Team& team, const Matmul<float, W>& s, int rows) {
   if (!team.cuda || team.plain || !s.w.cuda) return false;
-  if constexpr (std::is_same<W, float>::value) return rows == 1 && s.w.k <= kMostNormed && !s.w.stored;
+  if constexpr (std::is_same<W, float>::value) return rows == 1 && by_fours(s.norm) && !s.w.stored;
   if constexpr (std::is_same<W, bf16>::value) return rows <= 16 && by_fours(s.norm);
   return false;
 }

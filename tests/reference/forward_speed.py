@@ -2,12 +2,15 @@
 and what N rows cost beside one. `nanospec bench` shows it beside its own.
 
     python3 -m venv build/venv && build/venv/bin/pip install torch numpy transformers
-    build/venv/bin/python tests/reference/forward_speed.py [--rounds 15] [--threads 2] [--json FILE]
+    build/venv/bin/python tests/reference/forward_speed.py [--rounds 15] [--threads 2] [--device cpu|cuda] [--compile]
+                                                           [--json FILE]
 
 12 layers, 12 heads, 768 channels, block 1,024, vocabulary 50,257, random weights, fp32 and bf16 (weights, cache and
 arithmetic). N rows are a root and N - 1 children of it: each sees the past, the root and itself. Logits are computed
 for all rows; nothing is sampled. In every round all N run in an order that rotates; a cost is the time of N rows over
-that of one row in the same round. Nothing else should run on the machine meanwhile.
+that of one row in the same round. Nothing else should run on the machine meanwhile. On a GPU a forward is a CUDA graph,
+replayed 20 times a round, so that the host is not in its way, and fp32 is without TF32; --compile: it is compiled by
+torch.compile first, and only 1 and 16 rows behind a past are measured, since compiling takes minutes.
 """
 
 import argparse
@@ -24,6 +27,7 @@ from gpt import GPT, Config
 CONFIG = Config(12, 12, 768, 1024, 50257)
 PASTS = [0, 900]
 ROWS = [1, 2, 4, 8, 16]
+REPLAYS = 20  # of a CUDA graph, in a round
 
 
 class Cached(nn.Module):
@@ -34,9 +38,10 @@ class Cached(nn.Module):
         self.model = model.to(dtype).eval()
         c = self.config = model.config
         shape = (c.n_layer, c.n_head, c.block_size, c.n_embd // c.n_head)
-        self.k, self.v = (torch.randn(shape).to(dtype) for _ in range(2))
+        device = model.wte.weight.device
+        self.k, self.v = (torch.randn(shape, device=device).to(dtype) for _ in range(2))
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference_mode(): torch.compile does not take it
     def rows(self, tokens, positions, past: int, mask):
         """tokens, positions: (N); mask: (N, past + N) of booleans, or None for one row -> logits (N, V)."""
         m, c, N = self.model, self.config, len(tokens)
@@ -60,26 +65,58 @@ class Cached(nn.Module):
         return item * (weights + 2 * past * self.config.n_embd * self.config.n_layer)
 
 
-def tree(n: int, past: int):
+def tree(n: int, past: int, device: str):
     """Tokens, positions and mask of a root and its n - 1 children."""
-    positions = torch.tensor([past] + [past + 1] * (n - 1))
-    own = torch.eye(n, dtype=torch.bool)
+    positions = torch.tensor([past] + [past + 1] * (n - 1), device=device)
+    own = torch.eye(n, dtype=torch.bool, device=device)
     own[:, 0] = True
-    mask = torch.cat([torch.ones(n, past, dtype=torch.bool), own], 1) if n > 1 else None
-    return torch.zeros(n, dtype=torch.long), positions, past, mask
+    mask = torch.cat([torch.ones(n, past, dtype=torch.bool, device=device), own], 1) if n > 1 else None
+    return torch.zeros(n, dtype=torch.long, device=device), positions, past, mask
 
 
-def seconds_of(cached: Cached, past: int, rounds: int) -> list:
-    """Seconds by number of rows (as ROWS), one number a round."""
-    trees = [tree(n, past) for n in ROWS]
-    seconds = [[] for _ in ROWS]
-    for r in range(-1, rounds):  # the first round warms up
-        for k in range(len(ROWS)):
-            i = (k + r) % len(ROWS)
-            begin = time.perf_counter()
-            cached.rows(*trees[i])
+def work_of(rows, args: tuple, device: str):
+    """A function that computes the forward `rows` of a tree, and returns the seconds that it took."""
+
+    def on_cpu() -> float:
+        begin = time.perf_counter()
+        rows(*args)
+        return time.perf_counter() - begin
+
+    if device == "cpu":
+        return on_cpu
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            rows(*args)
+    side.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        rows(*args)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def on_gpu() -> float:
+        begin.record()
+        for _ in range(REPLAYS):
+            graph.replay()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / 1e3 / REPLAYS
+
+    return on_gpu
+
+
+def seconds_of(cached: Cached, past: int, row_counts: list, args) -> list:
+    """Seconds by number of rows, one number a round."""
+    rows = torch.compile(cached.rows, dynamic=False) if args.compile else cached.rows
+    work = [work_of(rows, tree(n, past, args.device), args.device) for n in row_counts]
+    seconds = [[] for _ in work]
+    for r in range(-1, args.rounds):  # the first round warms up
+        for k in range(len(work)):
+            i = (k + r) % len(work)
+            took = work[i]()
             if r >= 0:
-                seconds[i].append(time.perf_counter() - begin)
+                seconds[i].append(took)
     return seconds
 
 
@@ -87,19 +124,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=15, help="(default 15)")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--json", metavar="FILE", help="write every sample")
     args = parser.parse_args()
+    rows, pasts = ([1, 16], [900]) if args.compile else (ROWS, PASTS)
+    place = f"{args.threads} threads" if args.device == "cpu" else torch.cuda.get_device_name()
 
     torch.manual_seed(1337)
     torch.set_num_threads(args.threads)
-    result = {"torch": torch.__version__, "threads": args.threads, "rows": ROWS, "runs": []}
-    print(f"PyTorch {torch.__version__}, {args.threads} threads, {args.rounds} rounds")
-    print(f"{'dtype':5} {'past':>5} {'ms':>8} {'GB/s':>6}   cost of {', '.join(map(str, ROWS[1:]))} rows (medians)")
-    model = GPT(CONFIG)
+    result = {"torch": torch.__version__, "place": place, "rows": rows, "runs": []}
+    print(f"PyTorch {torch.__version__}, {place}, {args.rounds} rounds{', compiled' * args.compile}")
+    print(f"{'dtype':5} {'past':>5} {'ms':>8} {'GB/s':>6}   cost of {', '.join(map(str, rows[1:]))} rows (medians)")
+    model = GPT(CONFIG).to(args.device)
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         cached = Cached(model, dtype)
-        for past in PASTS:
-            seconds = seconds_of(cached, past, args.rounds)
+        for past in pasts:
+            seconds = seconds_of(cached, past, rows, args)
             run = {"dtype": name, "past": past, "bytes": cached.bytes_read(past), "seconds": seconds}
             result["runs"].append(run)
             one = statistics.median(seconds[0])

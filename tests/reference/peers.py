@@ -94,7 +94,8 @@ def torch_work(args) -> list:
         return (f"train {preset}", "train_speed.py", ["--ours", f"{args.ours}/train_gpt{suffix}", "--device",
                 args.device, "--data", args.data, "--presets", preset, "--iters", iters, *ours, *more])
 
-    work = [("forward", "forward_speed.py", ["--threads", args.threads, "--rounds", 2 if args.quick else 7])] * cpu
+    rounds = ["--threads", args.threads, "--rounds", 2 if args.quick else 7]
+    work = [("forward", "forward_speed.py", ["--device", args.device, *rounds])]
     if args.quick:
         return work + [training("small", 3, "--no-compile")]
     work += [training("small", 60 if cpu else 200), training("medium", 4 if cpu else 100)]
